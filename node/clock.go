@@ -27,6 +27,21 @@ func (realClock) Monotonic() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
+// testClock has the monotonic time of Config.SinceBoot.
+type testClock struct{ sinceBoot func() time.Duration }
+
+func (testClock) Now() time.Time { return time.Now() }
+
+func (c testClock) Monotonic() time.Duration { return c.sinceBoot() }
+
+// newClock returns the machine's clock, or that of a test.
+func newClock(sinceBoot func() time.Duration) clock {
+	if sinceBoot == nil {
+		return realClock{}
+	}
+	return testClock{sinceBoot}
+}
+
 // bootID identifies the current boot of the machine; "" if the kernel does not
 // provide it.
 func bootID() string {

@@ -98,7 +98,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 		st.SkipSync()
 	}
 	d := &daemon{
-		cfg: cfg, log: cfg.Log, store: st, clock: realClock{}, bootID: bootID(),
+		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
 		containers: &containerLister{driver: cfg.Driver}, slots: make(chan struct{}, cfg.Parallel),
 		reportNow: make(chan struct{}, 1), levelsProbed: make(chan struct{}, 1),
@@ -111,6 +111,9 @@ func newDaemon(cfg Config) (*daemon, error) {
 		gone: map[store.ID]bool{}, wantedAgain: map[store.ID]*droverv1.WantedAttempt{},
 	}
 	d.unallocatedIO.d = d
+	if cfg.SinceBoot != nil {
+		d.lease.now = cfg.SinceBoot
+	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	if d.id, err = st.Identity(); err != nil {
 		return fail(err)

@@ -582,7 +582,7 @@ func (a *attempt) currentLevel(wanted *droverv1.WantedAttempt) droverv1.Level {
 	switch {
 	case a.container == task.ContainerNone && (a.rec.Dumped || wanted.GetResumeFrom() != "" && !a.rec.Started):
 		return droverv1.Level_LEVEL_CHECKPOINTED
-	case a.container == task.ContainerUnknown && a.rec.Level != 0:
+	case a.container == task.ContainerUnknown && a.rec.Level != 0 && !a.isPausedForLease(wanted):
 		return droverv1.Level(a.rec.Level)
 	case a.container != task.ContainerRunning || !a.suspension.frozen || a.isPausedForLease(wanted):
 		return droverv1.Level_LEVEL_RUNNING

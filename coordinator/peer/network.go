@@ -61,7 +61,7 @@ type Network struct {
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
-	open   map[net.Conn]*tls.Conn
+	open   map[net.Conn]*tls.Conn // nil during the handshake
 }
 
 var _ raft.StreamLayer = (*Network)(nil)
@@ -129,11 +129,12 @@ func (n *Network) handshake(c net.Conn) {
 	t := tls.Server(c, n.server)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeLimit)
 	defer cancel()
-	if !n.track(c, t) {
+	if !n.track(c) {
 		return
 	}
 	err := t.HandshakeContext(ctx)
 	if err == nil {
+		n.authenticated(c, t)
 		switch p := t.ConnectionState().NegotiatedProtocol; p {
 		case protocolRaft:
 			err = n.raft.put(&conn{t, n, c})
@@ -174,13 +175,14 @@ func (n *Network) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	conf := n.cfg.Member.ClientConfig(pki.KindCoordinator)
 	conf.NextProtos, conf.ServerName = []string{protocolRaft}, host
 	t := tls.Client(c, conf)
-	if !n.track(c, t) {
+	if !n.track(c) {
 		return nil, net.ErrClosed
 	}
 	if err := t.HandshakeContext(ctx); err != nil {
 		n.forget(c)
 		return nil, errors.Join(err, c.Close())
 	}
+	n.authenticated(c, t)
 	return &conn{t, n, c}, nil
 }
 
@@ -196,12 +198,16 @@ func (n *Network) Client(address string) droverv1connect.PeerServiceClient {
 const maxMessage = 4 << 20
 
 // CloseRevoked closes the connections of certificates that were revoked since
-// they were opened.
+// they were opened. It leaves those in a handshake for its next call: their state
+// is known only at the end, for which it would wait.
 func (n *Network) CloseRevoked() {
 	n.mu.Lock()
 	all := maps.Clone(n.open)
 	n.mu.Unlock()
-	for c, t := range all { // without the lock: a handshake in progress is waited for
+	for c, t := range all {
+		if t == nil {
+			continue
+		}
 		if s := t.ConnectionState(); len(s.PeerCertificates) > 0 && n.cfg.Member.Revoked(s.PeerCertificates[0]) {
 			_ = c.Close() // its reader finds out
 		}
@@ -230,15 +236,24 @@ func (n *Network) Close() error {
 
 // track registers an open connection until it is closed; false if the network is
 // closed, and so is the connection then.
-func (n *Network) track(c net.Conn, t *tls.Conn) bool {
+func (n *Network) track(c net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		_ = c.Close()
 		return false
 	}
-	n.open[c] = t
+	n.open[c] = nil
 	return true
+}
+
+// authenticated records the end of the handshake on a registered connection.
+func (n *Network) authenticated(c net.Conn, t *tls.Conn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.open[c]; ok {
+		n.open[c] = t
+	}
 }
 
 func (n *Network) forget(c net.Conn) {

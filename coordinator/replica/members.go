@@ -2,7 +2,9 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -89,15 +91,54 @@ func (r *Replica) Remove(id string) error {
 
 // Transfer has another voter lead, the one that is furthest if p is the zero
 // value. It needs the leader, and returns when the other one has been asked to
-// stand for election.
+// stand for election. Unavailable: it does not lead, another transfer is in
+// progress, or one to that server has failed in this term.
 func (r *Replica) Transfer(ctx context.Context, p Peer) error {
+	if !r.transfers.mu.TryLock() {
+		return fault.New(fault.Unavailable, "another transfer of the leadership is in progress: try again in a second")
+	}
+	defer r.transfers.mu.Unlock()
+	if err := r.transfers.check(r.raft.CurrentTerm(), p.ID); err != nil {
+		return err
+	}
 	var f raft.Future
 	if p.ID == "" {
 		f = r.raft.LeadershipTransfer()
 	} else {
 		f = r.raft.LeadershipTransferToServer(raft.ServerID(p.ID), raft.ServerAddress(p.Address))
 	}
-	return awaitFuture(ctx, f)
+	err := awaitFuture(ctx, f)
+	if err != nil && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+		r.transfers.failed[p.ID] = true
+	}
+	return err
+}
+
+// transfers are the transfers of the leadership that failed in a term. There is no
+// second one to the same server: raft 1.8 may then wait for ever for room in its
+// queue to the goroutine that replicates to that server, if the leadership is lost
+// meanwhile. It would count as in a transfer from then on, and refuse every entry
+// when it leads again.
+type transfers struct {
+	mu     sync.Mutex      // held during a transfer
+	term   uint64          // of failed
+	failed map[string]bool // by the server's id, "" for one that raft chose
+}
+
+// check returns why no transfer may begin. The caller holds mu.
+func (t *transfers) check(term uint64, id string) error {
+	if t.term != term {
+		t.term, t.failed = term, map[string]bool{}
+	}
+	switch {
+	case t.failed[""]: // it is not known to which
+		return fault.New(fault.Unavailable, "a transfer of the leadership has failed in this term: restart this coordinator, and another one leads")
+	case t.failed[id]:
+		return fault.New(fault.Unavailable, "a transfer of the leadership to %q has failed in this term: transfer it to another server, or restart this coordinator", id)
+	case id == "" && len(t.failed) > 0:
+		return fault.New(fault.Unavailable, "a transfer of the leadership has failed in this term: say to which other server")
+	}
+	return nil
 }
 
 // Removed reports whether this server was taken out of the cluster: it will never

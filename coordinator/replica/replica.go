@@ -122,6 +122,8 @@ type Replica struct {
 	acceptMu sync.Mutex // guards lastJob, and keeps accepted jobs in the order of their numbers
 	lastJob  uint64
 
+	transfers transfers
+
 	applied chan struct{} // one token: entries were applied
 	leading chan bool     // raft's leadership notifications
 }

@@ -212,6 +212,8 @@ func Next(w Wanted, s Seen) Step {
 		return nextCleanup(s)
 	case w.Goal != GoalRun || s.Failed || isOverTime(w, s):
 		return nextToEnd(w, s)
+	case s.Container == ContainerUnknown && s.Started && w.StartBlocked && w.Level >= LevelFrozen && !s.Frozen && !s.Refused.Has(LevelFrozen):
+		return Step{Do: Freeze} // its cgroup needs no engine, and another attempt may start elsewhere
 	case s.Container == ContainerUnknown:
 		return Step{Do: Wait, RecheckAfter: engineRecheck}
 	case s.Container == ContainerStopped && s.Dumping:

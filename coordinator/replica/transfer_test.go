@@ -1,0 +1,39 @@
+package replica
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func TestNoSecondTransferAfterOneThatFailed(t *testing.T) {
+	for name, c := range map[string]struct {
+		failed  []string // servers to which a transfer has failed in term 3
+		term    uint64
+		to      string
+		refused bool
+	}{
+		"the first one":                               {nil, 3, "c2", false},
+		"the first one, to whom raft chooses":         {nil, 3, "", false},
+		"again to the same":                           {[]string{"c2"}, 3, "c2", true},
+		"to another one":                              {[]string{"c2"}, 3, "c3", false},
+		"to whom raft chooses, perhaps the same":      {[]string{"c2"}, 3, "", true},
+		"to any after one to whom raft chose":         {[]string{""}, 3, "c2", true},
+		"again to the same, in another term":          {[]string{"c2"}, 5, "c2", false},
+		"to whom raft chooses again, in another term": {[]string{""}, 5, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var x transfers
+			if err := x.check(3, "c2"); err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range c.failed {
+				x.failed[id] = true
+			}
+			if err := x.check(c.term, c.to); errors.Is(err, fault.Unavailable) != c.refused || (err != nil) != c.refused {
+				t.Errorf("%v, want refused: %t", err, c.refused)
+			}
+		})
+	}
+}

@@ -1,0 +1,225 @@
+package simcluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/raftstore"
+	"github.com/drover-run/drover/node/store"
+)
+
+// endLimit is the virtual time in which everything must have ended after the
+// faults.
+const endLimit = 20 * time.Minute
+
+// isBusy reports whether another submission of the same job is in progress.
+func isBusy(err error) bool { return strings.Contains(err.Error(), "being submitted") }
+
+func call[Q, A any](fn func(context.Context, *connect.Request[Q]) (*connect.Response[A], error), req *Q) (*A, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	res, err := fn(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	return res.Msg, nil
+}
+
+func hasEnded(s droverv1.JobState) bool { return s >= droverv1.JobState_JOB_STATE_SUCCEEDED }
+
+// awaitEnd waits until every job has ended, then until nothing is left on the
+// machines, to which a node that was gone has come back.
+func (c *cluster) awaitEnd() bool {
+	if !c.await("every job has ended", c.openJobs) {
+		return false
+	}
+	c.net.mend("")
+	return c.await("the machines are empty", func() (left []string) {
+		for _, m := range c.machines {
+			for _, l := range m.leftovers() {
+				left = append(left, m.name+" has "+l)
+			}
+		}
+		return left
+	})
+}
+
+// await waits until open returns nothing.
+func (c *cluster) await(what string, open func() []string) bool {
+	for began := time.Now(); time.Since(began) < endLimit; time.Sleep(time.Second) {
+		if len(open()) == 0 {
+			c.log("%s", what)
+			return true
+		}
+	}
+	for _, o := range open() {
+		c.violated("%s after the faults: %s", endLimit, o)
+	}
+	return false
+}
+
+func (c *cluster) openJobs() (open []string) {
+	list, err := call(c.client.ListJobs, &droverv1.ListJobsRequest{All: true})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, j := range list.Jobs {
+		if !hasEnded(j.State) {
+			open = append(open, fmt.Sprintf("job %s is %s: %s", j.Name, j.State, j.Message))
+		}
+	}
+	return open
+}
+
+// check checks what the cluster says in the end against what happened.
+func (c *cluster) check(p *plan) {
+	list, err := call(c.client.ListJobs, &droverv1.ListJobsRequest{All: true})
+	if err != nil {
+		c.violated("list of jobs: %v", err)
+		return
+	}
+	ends := c.countEnds()
+	byName := map[string]uint64{}
+	for _, j := range list.Jobs {
+		if other, twice := byName[j.Name]; twice {
+			c.violated("job %s was accepted twice, as %d and %d", j.Name, other, j.Job)
+		}
+		byName[j.Name] = j.Job
+		if n := ends[j.Name]; n != 1 {
+			c.violated("job %s has ended %d times", j.Name, n)
+		}
+	}
+	for _, j := range p.jobs {
+		id, ok := byName[j.spec.Name]
+		switch {
+		case !ok:
+			c.violated("job %s was accepted and is gone", j.spec.Name)
+		case id != c.accepted[j.spec.Name]:
+			c.violated("job %s was accepted as %d and is %d", j.spec.Name, c.accepted[j.spec.Name], id)
+		}
+	}
+	c.checkHistory(byName)
+	for _, s := range list.Jobs {
+		for _, j := range p.jobs {
+			if j.spec.Name == s.Name {
+				c.checkJob(j, s)
+			}
+		}
+	}
+}
+
+// countEnds returns how often each job has ended, by the events.
+func (c *cluster) countEnds() map[string]int {
+	ends := map[string]int{}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	events, err := c.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{}))
+	if err != nil {
+		c.violated("events: %v", err)
+		return nil
+	}
+	defer events.Close()
+	for events.Receive() {
+		e := events.Msg()
+		c.acked = max(c.acked, e.Index)
+		switch e.Kind {
+		case "job.succeeded", "job.failed", "job.stopped":
+			ends[e.Job]++
+		}
+	}
+	if err := events.Err(); err != nil {
+		c.violated("events: %v", err)
+	}
+	return ends
+}
+
+// checkJob checks the end of one job and of its tasks.
+func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
+	want := droverv1.JobState_JOB_STATE_SUCCEEDED
+	if j.fails {
+		want = droverv1.JobState_JOB_STATE_FAILED
+	}
+	if s.State != want && (j.stopAt == 0 || s.State != droverv1.JobState_JOB_STATE_STOPPED) {
+		c.violated("job %s is %s, want %s: %s", s.Name, s.State, want, s.Message)
+	}
+	tasks, err := call(c.client.ListTasks, &droverv1.ListTasksRequest{Job: fmt.Sprint(s.Job)})
+	if err != nil {
+		c.violated("tasks of %s: %v", s.Name, err)
+		return
+	}
+	for _, t := range tasks.Tasks {
+		committed := 0
+		for _, a := range t.Attempts {
+			if !a.Committed {
+				continue
+			}
+			committed++
+			if id := string(store.IDOf(a.Key)); !c.world.hasSucceeded(id) {
+				c.violated("job %s: attempt %s is committed, and its program did not succeed", s.Name, id)
+			}
+		}
+		if s.State == droverv1.JobState_JOB_STATE_SUCCEEDED && committed != 1 || committed > 1 {
+			c.violated("job %s, %s: task %s/%d has %d committed attempts", s.Name, s.State, t.Stage, t.Task, committed)
+		}
+	}
+}
+
+// checkHistory checks that the history has each job once.
+func (c *cluster) checkHistory(jobs map[string]uint64) {
+	time.Sleep(10 * time.Second) // it is written a moment after the end
+	past, err := call(c.history.ListPastJobs, &droverv1.ListPastJobsRequest{})
+	if err != nil {
+		c.violated("history: %v", err)
+		return
+	}
+	times := map[string]int{}
+	for _, j := range past.Jobs {
+		times[j.Name]++
+	}
+	for name := range jobs {
+		if times[name] != 1 {
+			c.violated("the history has job %s %d times", name, times[name])
+		}
+	}
+}
+
+// checkLogs checks that the logs of the stopped servers have the same entries as
+// far as they are committed.
+func (c *cluster) checkLogs() {
+	entries := map[uint64]*raft.Log{}
+	for _, s := range c.servers {
+		store, err := raftstore.Open(filepath.Join(s.dir, "raft"), raftstore.Options{NoSync: true})
+		if err != nil {
+			c.violated("log of %s: %v", s.id, err)
+			continue
+		}
+		first, err1 := store.FirstIndex()
+		last, err2 := store.LastIndex()
+		if err := errors.Join(err1, err2); err != nil {
+			c.violated("log of %s: %v", s.id, err)
+		}
+		for i := max(first, 1); i <= min(last, c.acked); i++ {
+			l := &raft.Log{}
+			if err := store.GetLog(i, l); err != nil {
+				c.violated("log of %s, entry %d: %v", s.id, i, err)
+				continue
+			}
+			if o := entries[i]; o != nil && (o.Term != l.Term || !bytes.Equal(o.Data, l.Data)) {
+				c.violated("entry %d differs between the servers", i)
+			}
+			entries[i] = l
+		}
+		if err := store.Close(); err != nil {
+			c.violated("log of %s: %v", s.id, err)
+		}
+	}
+}

@@ -1,0 +1,314 @@
+package simcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/coordclient"
+	"github.com/drover-run/drover/internal/pki"
+)
+
+// Times of a simulated cluster.
+const (
+	lease    = 15 * time.Second
+	keepLogs = 5 * time.Second
+	grace    = 2 * time.Second
+)
+
+// cluster is a simulated cluster inside a bubble of synctest.
+type cluster struct {
+	t        testing.TB
+	began    time.Time
+	dir      string
+	net      *network
+	world    *world
+	servers  []*server
+	machines []*machine
+	client   droverv1connect.ClientServiceClient
+	operator droverv1connect.OperatorServiceClient
+	history  droverv1connect.HistoryServiceClient
+	closers  []func()
+	acked    uint64 // an index up to which the log is committed, at the end
+
+	scheduler string
+	wg        sync.WaitGroup // what the user does
+
+	mu       sync.Mutex
+	accepted map[string]uint64 // job numbers by name
+	trace    strings.Builder
+	bad      []string // violated properties
+}
+
+func newCluster(t testing.TB, seed uint64, dir string) *cluster {
+	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}}
+	c.world = newWorld(c)
+	if err := pki.CreateCA(dir, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// log records what happens, for a failed simulation.
+func (c *cluster) log(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Fprintf(&c.trace, "%12s %s\n", time.Since(c.began).Round(time.Microsecond), fmt.Sprintf(format, args...))
+}
+
+// violated records that a property does not hold.
+func (c *cluster) violated(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	c.log("VIOLATED %s", text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bad = append(c.bad, text)
+}
+
+// logger returns the log of a party, which goes into the trace.
+func (c *cluster) logger(party string, observe func(message string, attrs map[string]string)) *slog.Logger {
+	return slog.New(&handler{c: c, party: party, observe: observe})
+}
+
+type handler struct {
+	c       *cluster
+	party   string
+	attrs   []slog.Attr
+	observe func(string, map[string]string)
+}
+
+func (h *handler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+
+func (h *handler) Handle(_ context.Context, r slog.Record) error {
+	all := map[string]string{}
+	text := r.Message
+	add := func(a slog.Attr) bool {
+		all[a.Key] = a.Value.String()
+		text += " " + a.Key + "=" + a.Value.String()
+		return true
+	}
+	for _, a := range h.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	h.c.log("%s: %s", h.party, text)
+	if h.observe != nil {
+		h.observe(r.Message, all)
+	}
+	return nil
+}
+
+func (h *handler) WithAttrs(a []slog.Attr) slog.Handler {
+	n := *h
+	n.attrs = append(append([]slog.Attr(nil), h.attrs...), a...)
+	return &n
+}
+
+func (h *handler) WithGroup(string) slog.Handler { return h }
+
+// files issues a certificate.
+func (c *cluster) files(kind pki.Kind, name string) pki.Files {
+	f := pki.Files{CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(c.dir, name+".pem"), Key: filepath.Join(c.dir, name+".key")}
+	if _, err := os.Stat(f.Cert); err == nil {
+		return f
+	}
+	if err := pki.IssueCert(c.dir, pki.CertRequest{Kind: kind, Name: name, Hosts: []string{name}}, time.Now()); err != nil {
+		c.t.Fatal(err)
+	}
+	return f
+}
+
+func (c *cluster) member(kind pki.Kind, name string) *pki.Member {
+	m, err := c.files(kind, name).Open(kind)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return m
+}
+
+// server is a coordinator, and its runs.
+type server struct {
+	c      *cluster
+	id     string
+	dir    string // of its state; a crash moves it to a copy
+	copies int
+	member *pki.Member
+
+	h      *host // of the present run; nil while it does not run
+	cancel context.CancelFunc
+	done   chan struct{}
+	runs   []chan struct{} // done of all runs
+	step   stepCrash
+}
+
+func (c *cluster) addServers(n int) {
+	for i := range n {
+		id := fmt.Sprint("c", i+1)
+		c.servers = append(c.servers, &server{c: c, id: id, dir: filepath.Join(c.dir, "state-"+id), member: c.member(pki.KindCoordinator, id)})
+	}
+	for _, s := range c.servers {
+		s.start()
+	}
+	h := c.net.host("user")
+	client, base, retry := c.clientOf(h, pki.KindUser, "root")
+	c.client = droverv1connect.NewClientServiceClient(client, base, retry)
+	c.operator = droverv1connect.NewOperatorServiceClient(client, base, retry)
+	c.history = droverv1connect.NewHistoryServiceClient(client, base, retry)
+}
+
+// start starts a run on the server's folder.
+func (s *server) start() {
+	c := s.c
+	h := c.net.host(s.id)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	cfg := coordinator.Config{Dir: s.dir, ID: s.id, Remote: h.listen("2"), APIAddress: "https://" + s.id + ":2", Certificate: s.member, Operators: []string{"user/root"},
+		NoSync: true, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), Scheduler: c.scheduler,
+		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
+			if message == "leading" {
+				c.world.leads(s.id, attrs["term"])
+			}
+		})}
+	if len(c.servers) > 1 {
+		cfg.PeerListener, cfg.PeerAddress, cfg.PeerDial, cfg.Bootstrap = h.listen("1"), s.id+":1", h.dial, true
+		for _, o := range c.servers {
+			cfg.Servers = append(cfg.Servers, replica.Peer{ID: o.id, Address: o.id + ":1"})
+		}
+	}
+	s.h, s.cancel, s.done = h, cancel, done
+	s.runs = append(s.runs, done)
+	c.log("%s starts", s.id)
+	go func() {
+		defer close(done)
+		err := coordinator.Run(ctx, cfg)
+		c.log("%s ended: %v", s.id, err)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) {
+			c.violated("coordinator %s ended with: %v", s.id, err)
+		}
+	}()
+}
+
+// crash ends the server's run: nothing that it says or writes after this instant
+// counts. All goroutines are blocked when the image of its disk is taken, so no
+// write is half done.
+func (s *server) crash(silent bool) {
+	s.step.mu.Lock()
+	down := s.h == nil || s.step.fell
+	s.step.mu.Unlock()
+	if down {
+		return
+	}
+	synctest.Wait()
+	s.copies++
+	image := filepath.Join(s.c.dir, fmt.Sprintf("state-%s-%d", s.id, s.copies))
+	if err := copyFolder(s.dir, image); err != nil {
+		s.c.t.Fatal(err)
+	}
+	s.c.log("crash of %s", s.id)
+	s.c.net.kill(s.h, silent)
+	s.cancel()
+	s.dir, s.h = image, nil
+}
+
+// stop ends the server's run in an orderly way.
+func (s *server) stop() {
+	if s.h != nil {
+		s.cancel()
+		s.h = nil
+	}
+	for _, done := range s.runs {
+		<-done
+	}
+}
+
+func copyFolder(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return os.MkdirAll(filepath.Join(to, rel), 0o700)
+		}
+		return copyFile(path, filepath.Join(to, rel))
+	})
+}
+
+func copyFile(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// clientOf returns an HTTP client of all coordinators.
+func (c *cluster) clientOf(h *host, kind pki.Kind, name string) (*http.Client, string, connect.ClientOption) {
+	conf, err := c.files(kind, name).ClientConfig(pki.KindCoordinator)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var addresses []string
+	for _, s := range c.servers {
+		addresses = append(addresses, "https://"+s.id+":2")
+	}
+	t, err := coordclient.NewTransport(addresses, func(address string) (*http.Transport, string, error) {
+		p := new(http.Protocols)
+		p.SetHTTP2(true)
+		return &http.Transport{Protocols: p, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 5 * time.Second, HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+			DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+				defer cancel()
+				return h.dial(ctx, address)
+			}}, address, nil
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.closers = append(c.closers, t.CloseIdleConnections)
+	return &http.Client{Transport: t}, coordclient.Base, connect.WithInterceptors(coordclient.NewRetrier(t))
+}
+
+// close ends everything that the cluster started.
+func (c *cluster) close() {
+	for _, m := range c.machines {
+		m.stop()
+	}
+	for _, s := range c.servers {
+		s.stop()
+	}
+	for _, f := range c.closers {
+		f()
+	}
+	for _, m := range c.machines {
+		m.engine.Close()
+		close(m.off)
+	}
+	c.net.end()
+	time.Sleep(time.Minute) // what is left ends by its own limits
+}

@@ -1,0 +1,52 @@
+package simcluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A daemon whose engine does not answer did not know whether the container of a task
+// runs, and waited for the engine before it froze the task of an exclusive stage at
+// the end of its lease. Another attempt ran elsewhere at the same time.
+func TestExclusiveTaskIsFrozenWhileItsEngineIsDown(t *testing.T) {
+	dir := memoryFolder(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, dir)
+		defer func() {
+			if t.Failed() {
+				t.Log(c.trace.String())
+			}
+		}()
+		c.addServers(1)
+		c.addMachine("n1")
+		c.addMachine("n2")
+		time.Sleep(time.Second)
+		j := smallJob("j")
+		j.spec.Stages[0].Exclusive, j.spec.Stages[0].Command = true, command(3*lease, 0, true, 0)
+		c.accept(j)
+		time.Sleep(time.Second)
+		m := c.machine("n1")
+		if len(c.world.exclusiveOn(m)) == 0 {
+			m = c.machine("n2")
+		}
+		m.engine.Down(true)
+		time.Sleep(time.Second) // its daemon asks for the container
+		c.net.isolate(m.name, c.parties()...)
+		time.Sleep(2 * lease)
+		runs := 0
+		for _, m := range c.machines {
+			runs += len(c.world.exclusiveOn(m))
+		}
+		if runs != 2 {
+			t.Errorf("%d attempts, want a frozen one and one elsewhere", runs)
+		}
+		c.net.mend("")
+		m.engine.Down(false)
+		c.awaitEnd()
+		c.close()
+		for _, b := range c.bad {
+			t.Error(b)
+		}
+	})
+}

@@ -1,0 +1,328 @@
+package simcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/node"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// machine is a node: its engine and its kernel live as long as the simulation, its
+// daemon may crash and start again.
+type machine struct {
+	c       *cluster
+	name    string
+	data    string
+	harness string
+	engine  *fake.Engine
+	kernel  *kernel
+	member  *pki.Member
+	off     chan struct{}
+
+	h      *host // of the present daemon; nil while none runs
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu       sync.Mutex
+	leaseEnd time.Time // as the watchdog knows it
+	dead     bool      // the daemon
+}
+
+func (c *cluster) addMachine(name string) *machine {
+	m := &machine{c: c, name: name, data: filepath.Join(c.dir, name), harness: filepath.Join(c.dir, "harness"), member: c.member(pki.KindNode, name), off: make(chan struct{})}
+	if err := os.WriteFile(m.harness, []byte("#!/bin/true\n"), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	m.engine = fake.New(nil, map[string]fake.Program{"work": func(ctx context.Context, p *fake.Process) int { return c.world.work(ctx, m, p) }})
+	m.kernel = &kernel{groups: map[string]node.Limits{}, frozen: map[string]chan struct{}{}}
+	c.machines = append(c.machines, m)
+	go m.watchdog()
+	m.start()
+	return m
+}
+
+// start starts a daemon.
+func (m *machine) start() {
+	c := m.c
+	m.setDead(false)
+	h := c.net.host(m.name)
+	client, base, retry := c.clientOf(h, pki.KindNode, m.name)
+	info := coordtest.Info(m.name)
+	info.Schemes = nil
+	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: m.engine.Driver(), Info: info, Enforcer: m.kernel,
+		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, SweepEvery: 10 * time.Second,
+		SinceBoot: func() time.Duration { return time.Since(c.began) + time.Hour }, Log: c.logger(m.name, nil)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	m.h, m.cancel, m.done = h, cancel, done
+	c.log("%s starts", m.name)
+	go func() {
+		defer close(done)
+		err := node.Run(ctx, cfg)
+		c.log("the daemon of %s ended: %v", m.name, err)
+		if err != nil && ctx.Err() == nil {
+			c.violated("the daemon of %s ended with: %v", m.name, err)
+		}
+	}()
+}
+
+// crash ends the daemon: nothing that it says after this instant arrives, and its
+// records are as they were. Its containers run on.
+func (m *machine) crash(silent bool) {
+	if m.h == nil {
+		return
+	}
+	synctest.Wait()
+	state := filepath.Join(m.data, node.StoreFile)
+	saved := copyFile(state, state+".image")
+	m.c.log("crash of the daemon of %s", m.name)
+	m.c.net.kill(m.h, silent)
+	m.setDead(true)
+	m.cancel()
+	<-m.done
+	if saved == nil {
+		if err := os.Rename(state+".image", state); err != nil {
+			m.c.t.Fatal(err)
+		}
+	}
+	m.h = nil
+}
+
+func (m *machine) stop() {
+	if m.h != nil {
+		m.cancel()
+		<-m.done
+		m.h = nil
+	}
+}
+
+func (m *machine) setDead(dead bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = dead
+}
+
+// leaseObserver tells the model of the watchdog which leases the daemon was given.
+type leaseObserver struct {
+	droverv1connect.NodeServiceClient
+	m *machine
+}
+
+// Register implements droverv1connect.NodeServiceClient.
+func (o *leaseObserver) Register(ctx context.Context, r *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
+	sent := time.Now()
+	res, err := o.NodeServiceClient.Register(ctx, r)
+	if err == nil {
+		o.m.renew(sent, res.Msg.GetLeaseMs())
+	}
+	return res, err
+}
+
+// Report implements droverv1connect.NodeServiceClient.
+func (o *leaseObserver) Report(ctx context.Context, r *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
+	sent := time.Now()
+	res, err := o.NodeServiceClient.Report(ctx, r)
+	if err == nil && !res.Msg.GetRegisterAgain() {
+		o.m.renew(sent, res.Msg.GetLeaseMs())
+	}
+	return res, err
+}
+
+// watchdogShare is the part of a lease, in percent, after which the watchdog
+// freezes what the daemon has not frozen.
+const watchdogShare = 76
+
+func (m *machine) renew(sent time.Time, ms int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if end := sent.Add(time.Duration(ms) * time.Millisecond / 100 * watchdogShare); end.After(m.leaseEnd) {
+		m.leaseEnd = end
+	}
+}
+
+// watchdog is a model of the processes of package watchdog, which need sockets and
+// processes of their own: while the daemon is dead it freezes exclusive tasks when
+// the lease has ended. It leaves a live daemon alone, whose own freezing is to be
+// seen.
+func (m *machine) watchdog() {
+	t := time.NewTicker(250 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-m.off:
+			return
+		}
+		m.mu.Lock()
+		over := m.dead && time.Now().After(m.leaseEnd)
+		m.mu.Unlock()
+		if over {
+			for _, id := range m.c.world.exclusiveOn(m) {
+				_ = m.kernel.Freeze(context.Background(), id) // it may have ended
+			}
+		}
+	}
+}
+
+// leftovers returns what tasks left on the machine.
+func (m *machine) leftovers() (left []string) {
+	all, err := m.engine.Driver().List(context.Background())
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, s := range all {
+		left = append(left, "container "+s.ID)
+	}
+	groups, _ := m.kernel.List() // never fails
+	for _, g := range groups {
+		left = append(left, "cgroup "+g)
+	}
+	for _, dir := range []string{"attempts", "images"} {
+		folders, err := os.ReadDir(filepath.Join(m.data, dir))
+		if err != nil {
+			return append(left, err.Error())
+		}
+		for _, f := range folders {
+			left = append(left, dir+"/"+f.Name())
+		}
+	}
+	return left
+}
+
+// kernel is a node.Enforcer in memory. It freezes programs whether the engine
+// answers or not, as the kernel does.
+type kernel struct {
+	mu     sync.Mutex
+	groups map[string]node.Limits
+	frozen map[string]chan struct{} // closed when the attempt is thawed
+}
+
+var (
+	_ node.Enforcer   = (*kernel)(nil)
+	_ runtime.Freezer = (*kernel)(nil)
+)
+
+func (k *kernel) Ensure(_ context.Context, id string, l node.Limits) (*droverv1.Limits, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.groups[id] = l
+	return asRead(l), nil
+}
+
+func asRead(l node.Limits) *droverv1.Limits {
+	return &droverv1.Limits{CpuMax: fmt.Sprintf("%d 100000", l.CPU*100), MemoryMax: fmt.Sprint(l.Memory), PidsMax: fmt.Sprint(l.Pids)}
+}
+
+func (k *kernel) Limits(id string) (*droverv1.Limits, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return asRead(k.groups[id]), nil
+}
+
+func (k *kernel) ContainerCgroup(id string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.groups[id]; !ok {
+		return ""
+	}
+	return "/drover/tasks/" + id + "/container"
+}
+
+func (k *kernel) OpenHelperLeaf(string) (*os.File, error) {
+	return nil, errors.New("no leaf in memory")
+}
+
+func (k *kernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.groups[id]; !ok {
+		return nil, nil, 0, fault.New(fault.NotFound, "no group %s", id)
+	}
+	return &droverv1.Usage{CpuMs: 7}, &droverv1.Resources{Memory: 5}, 0, nil
+}
+
+func (k *kernel) KillHelpers(context.Context, string) error { return nil }
+
+func (k *kernel) Remove(_ context.Context, id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.thawLocked(id)
+	delete(k.groups, id)
+	return nil
+}
+
+func (k *kernel) List() ([]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.groups)), nil
+}
+
+func (k *kernel) Freeze(_ context.Context, id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.groups[id]; !ok {
+		return fault.New(fault.NotFound, "no group %s", id)
+	}
+	if k.frozen[id] == nil {
+		k.frozen[id] = make(chan struct{})
+	}
+	return nil
+}
+
+func (k *kernel) Thaw(_ context.Context, id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.groups[id]; !ok {
+		return fault.New(fault.NotFound, "no group %s", id)
+	}
+	k.thawLocked(id)
+	return nil
+}
+
+func (k *kernel) thawLocked(id string) {
+	if ch := k.frozen[id]; ch != nil {
+		close(ch)
+		delete(k.frozen, id)
+	}
+}
+
+func (k *kernel) Frozen(_ context.Context, id string) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.frozen[id] != nil, nil
+}
+
+// gate is where a program waits while it is frozen; an error means that it is
+// killed.
+func (k *kernel) gate(ctx context.Context, id string) error {
+	for {
+		k.mu.Lock()
+		thawed := k.frozen[id]
+		k.mu.Unlock()
+		if thawed == nil {
+			return ctx.Err()
+		}
+		select {
+		case <-thawed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,412 @@
+package simcluster
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// network connects the parties of a simulation by name, "party:port". Its
+// connections are in memory, so that a goroutine that reads from one is durably
+// blocked in the sense of testing/synctest. A write never blocks.
+//
+// What is sent arrives after a latency, in order. A cut link stalls what is sent
+// over it, as a network with retransmission does: when it is mended the bytes
+// arrive late, or the connection is reset.
+type network struct {
+	mu        sync.Mutex
+	rng       *rand.Rand
+	listeners map[string]*listener // by address
+	cut       map[link]bool
+	slow      map[link]time.Duration // added latency
+	conns     map[*conn]bool         // both ends of each connection
+}
+
+// link is a direction between two parties.
+type link struct{ from, to string }
+
+func newNetwork(seed uint64) *network {
+	return &network{rng: rand.New(rand.NewPCG(seed, 1)), listeners: map[string]*listener{}, cut: map[link]bool{}, slow: map[link]time.Duration{}, conns: map[*conn]bool{}}
+}
+
+// host is one run of a party: after kill nothing of it is sent any more.
+type host struct {
+	n    *network
+	name string
+	dead bool // guarded by n.mu
+}
+
+func (n *network) host(name string) *host { return &host{n: n, name: name} }
+
+type address string
+
+func (address) Network() string  { return "sim" }
+func (a address) String() string { return string(a) }
+
+func opError(op string, err error) error {
+	return &net.OpError{Op: op, Net: "sim", Err: err}
+}
+
+// listen listens at "name:port".
+func (h *host) listen(port string) *listener {
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	l := &listener{h: h, at: address(h.name + ":" + port), conns: make(chan net.Conn, 256), done: make(chan struct{})}
+	h.n.listeners[string(l.at)] = l
+	return l
+}
+
+type listener struct {
+	h     *host
+	at    address
+	conns chan net.Conn
+	once  sync.Once
+	done  chan struct{}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, opError("accept", net.ErrClosed)
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	l.h.n.mu.Lock()
+	defer l.h.n.mu.Unlock()
+	if l.h.n.listeners[string(l.at)] == l {
+		delete(l.h.n.listeners, string(l.at))
+	}
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return l.at }
+
+// dial connects to "party:port". Over a cut link it gets no answer.
+func (h *host) dial(ctx context.Context, to string) (net.Conn, error) {
+	party, _, err := net.SplitHostPort(to)
+	if err != nil {
+		return nil, err
+	}
+	h.n.mu.Lock()
+	wait := h.n.latencyLocked(link{h.name, party}) + h.n.latencyLocked(link{party, h.name})
+	h.n.mu.Unlock()
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return nil, opError("dial", ctx.Err())
+	}
+	h.n.mu.Lock()
+	l := h.n.listeners[to]
+	lost := h.dead || l != nil && l.h.dead || h.n.cut[link{h.name, party}] || h.n.cut[link{party, h.name}]
+	if lost {
+		h.n.mu.Unlock()
+		<-ctx.Done()
+		return nil, opError("dial", ctx.Err())
+	}
+	defer h.n.mu.Unlock()
+	if l == nil {
+		return nil, opError("dial", syscall.ECONNREFUSED)
+	}
+	here, there := &stream{link: link{h.name, party}, changed: make(chan struct{})}, &stream{link: link{party, h.name}, changed: make(chan struct{})}
+	a := &conn{h: h, in: there, out: here, local: address(h.name + ":0"), remote: l.at}
+	b := &conn{h: l.h, in: here, out: there, local: l.at, remote: address(h.name + ":0")}
+	a.other, b.other = b, a
+	select {
+	case l.conns <- b:
+	default:
+		return nil, opError("dial", syscall.ECONNREFUSED)
+	}
+	h.n.conns[a], h.n.conns[b] = true, true
+	return a, nil
+}
+
+func (n *network) latencyLocked(l link) time.Duration {
+	return 100*time.Microsecond + time.Duration(n.rng.Int64N(int64(2*time.Millisecond))) + n.slow[l]
+}
+
+// stream is one direction of a connection, guarded by network.mu.
+type stream struct {
+	link    link
+	chunks  []chunk // in the order of arrival
+	held    []chunk // stalled by a cut link
+	last    time.Time
+	err     error         // of the reader, at once: a reset
+	changed chan struct{} // closed and replaced
+}
+
+type chunk struct {
+	at   time.Time
+	data []byte
+	eof  bool
+}
+
+func (s *stream) notifyLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (n *network) sendLocked(s *stream, c chunk) {
+	if n.cut[s.link] || len(s.held) > 0 {
+		s.held = append(s.held, c)
+		return
+	}
+	c.at = time.Now().Add(n.latencyLocked(s.link))
+	if c.at.Before(s.last) {
+		c.at = s.last
+	}
+	s.last = c.at
+	s.chunks = append(s.chunks, c)
+	s.notifyLocked()
+}
+
+// conn is one end of a connection.
+type conn struct {
+	h             *host
+	other         *conn
+	in, out       *stream
+	local, remote address
+	closed        bool // guarded by network.mu
+	deadline      time.Time
+}
+
+var errReset = opError("read", syscall.ECONNRESET)
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	n := c.h.n
+	for {
+		n.mu.Lock()
+		var wait time.Duration
+		has := false
+		now := time.Now()
+		switch {
+		case c.closed:
+			n.mu.Unlock()
+			return 0, opError("read", net.ErrClosed)
+		case c.h.dead:
+			n.mu.Unlock()
+			return 0, errReset
+		case !c.deadline.IsZero() && !c.deadline.After(now):
+			n.mu.Unlock()
+			return 0, opError("read", os.ErrDeadlineExceeded)
+		case c.in.err != nil:
+			n.mu.Unlock()
+			return 0, c.in.err
+		case len(c.in.chunks) > 0 && !c.in.chunks[0].at.After(now):
+			k := &c.in.chunks[0]
+			if k.eof {
+				n.mu.Unlock()
+				return 0, io.EOF
+			}
+			m := copy(p, k.data)
+			if k.data = k.data[m:]; len(k.data) == 0 {
+				c.in.chunks = c.in.chunks[1:]
+			}
+			n.mu.Unlock()
+			return m, nil
+		}
+		if len(c.in.chunks) > 0 {
+			wait, has = c.in.chunks[0].at.Sub(now), true
+		}
+		if !c.deadline.IsZero() {
+			if d := c.deadline.Sub(now); !has || d < wait {
+				wait, has = d, true
+			}
+		}
+		changed := c.in.changed
+		n.mu.Unlock()
+		if !has {
+			<-changed
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	n := c.h.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case c.closed:
+		return 0, opError("write", net.ErrClosed)
+	case c.h.dead:
+		return len(p), nil
+	case c.in.err != nil:
+		return 0, opError("write", syscall.EPIPE)
+	}
+	n.sendLocked(c.out, chunk{data: append([]byte(nil), p...)})
+	return len(p), nil
+}
+
+// Close implements net.Conn. Over a cut link the other end does not learn of it.
+func (c *conn) Close() error {
+	n := c.h.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c.closed {
+		return opError("close", net.ErrClosed)
+	}
+	c.closed = true
+	if !c.h.dead {
+		n.sendLocked(c.out, chunk{eof: true})
+	}
+	c.in.notifyLocked()
+	if c.other.closed {
+		delete(n.conns, c)
+		delete(n.conns, c.other)
+	}
+	return nil
+}
+
+// SetDeadline implements net.Conn. A write never waits.
+func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.h.n.mu.Lock()
+	defer c.h.n.mu.Unlock()
+	c.deadline = t
+	c.in.notifyLocked()
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (*conn) SetWriteDeadline(time.Time) error { return nil }
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+func (n *network) resetLocked(c *conn) {
+	for _, s := range []*stream{c.in, c.out} {
+		if s.err == nil {
+			s.err = errReset
+			s.notifyLocked()
+		}
+	}
+	delete(n.conns, c)
+	delete(n.conns, c.other)
+}
+
+// isolate cuts a party from others, in both directions.
+func (n *network) isolate(party string, others ...string) {
+	for _, o := range others {
+		if o != party {
+			n.cutLink(party, o)
+			n.cutLink(o, party)
+		}
+	}
+}
+
+// cutLink stalls what is sent from one party to another.
+func (n *network) cutLink(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut[link{from, to}] = true
+}
+
+// slowLink delays what is sent from one party to another.
+func (n *network) slowLink(from, to string, by time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.slow[link{from, to}] = by
+}
+
+// mend mends links of a party, all for "". Of the connections with stalled bytes
+// some are reset, and on the others the bytes arrive now.
+func (n *network) mend(party string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	of := func(l link) bool { return party == "" || l.from == party || l.to == party }
+	for l := range n.cut {
+		if of(l) {
+			delete(n.cut, l)
+		}
+	}
+	for l := range n.slow {
+		if of(l) {
+			delete(n.slow, l)
+		}
+	}
+	for c := range n.conns {
+		held := c.out.held
+		if len(held) == 0 || n.cut[c.out.link] {
+			continue
+		}
+		if n.rng.IntN(2) == 0 {
+			n.resetLocked(c)
+			continue
+		}
+		c.out.held = nil
+		for _, k := range held {
+			n.sendLocked(c.out, k)
+		}
+	}
+}
+
+// reset resets the connections between two parties: what is on its way is lost,
+// also the answers to requests that had their effect.
+func (n *network) reset(a, b string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		if c.out.link == (link{a, b}) {
+			n.resetLocked(c)
+		}
+	}
+}
+
+// kill ends a run of a party: its process dies, and its connections are reset, or,
+// if silent, its machine dies and nobody is told.
+func (n *network) kill(h *host, silent bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h.dead = true
+	for c := range n.conns {
+		if c.h != h {
+			continue
+		}
+		if !silent && !n.cut[c.out.link] {
+			n.resetLocked(c)
+			continue
+		}
+		c.in.notifyLocked() // its own readers end
+	}
+	for at, l := range n.listeners {
+		if l.h == h {
+			delete(n.listeners, at)
+		}
+	}
+}
+
+// end ends every connection.
+func (n *network) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		n.resetLocked(c)
+	}
+}

@@ -1,0 +1,196 @@
+package simcluster
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/drover-run/drover/jobspec"
+)
+
+// plan is everything that a seed decides: the cluster, the jobs and the faults.
+type plan struct {
+	seed      uint64
+	servers   int
+	machines  int
+	scheduler string
+	jobs      []plannedJob
+	faults    []plannedFault
+	gone      string        // a node that nobody reaches until all jobs have ended; "" for none
+	goneAt    time.Duration // from then on
+}
+
+type plannedJob struct {
+	at      time.Duration
+	spec    *jobspec.Job
+	fails   bool          // a task fails in every attempt
+	againAt time.Duration // when its user submits it again under the same key; 0: never
+	stopAt  time.Duration // when its user stops it; 0: never
+}
+
+type plannedFault struct {
+	at, length time.Duration
+	kind       faultKind
+	a, b       string // parties
+	n          int    // meaning depends on kind
+}
+
+func (f plannedFault) String() string {
+	return fmt.Sprintf("%s %s %s %d for %s", f.kind, f.a, f.b, f.n, f.length.Round(time.Millisecond))
+}
+
+type faultKind int
+
+// The faults.
+const (
+	crashServer   faultKind = iota + 1 // its process dies, and starts again
+	loseServer                         // its machine dies without a word, and starts again
+	crashAtStep                        // it dies at its n-th proposal from then on, before or after it
+	isolateServer                      // from everybody
+	splitServer                        // from the other servers alone
+	muteServer                         // one way: nobody hears it
+	deafenServer                       // one way: it hears nobody
+	transfer                           // of the leadership
+	crashDaemon                        // the node's daemon dies, and starts again; its tasks run on
+	loseDaemon                         // the same without a word: connections hang
+	isolateNode                        // from all servers
+	muteNode
+	deafenNode
+	reset      // of the connections between two parties, n times
+	slow       // what one party sends to another is late
+	engineDown // the node's container engine does not answer
+	engineLie  // it does what it is asked, and its answer is lost
+	lastFault
+)
+
+func (k faultKind) String() string {
+	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
+		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
+		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies"}
+	if k < crashServer || int(k) >= len(names) {
+		return "invalid fault"
+	}
+	return names[k]
+}
+
+// faultTime is how long faults begin to happen.
+const faultTime = 150 * time.Second
+
+// between returns a duration; short ones are as frequent as long ones (its
+// logarithm is uniform).
+func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
+	d := float64(shortest) * math.Pow(float64(longest)/float64(shortest), r.Float64())
+	return time.Duration(d).Round(time.Millisecond)
+}
+
+func newPlan(seed uint64) *plan {
+	r := rand.New(rand.NewPCG(seed, 0))
+	p := &plan{seed: seed, servers: 3, machines: 2 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq"}[r.IntN(4)]}
+	if r.IntN(3) == 0 {
+		p.servers = 1
+	}
+	var servers, nodes []string
+	for i := range p.servers {
+		servers = append(servers, fmt.Sprint("c", i+1))
+	}
+	for i := range p.machines {
+		nodes = append(nodes, fmt.Sprint("n", i+1))
+	}
+	if r.IntN(3) == 0 {
+		p.gone, p.goneAt = nodes[r.IntN(len(nodes))], time.Duration(r.Int64N(int64(faultTime)))
+	}
+	for i := range 8 + r.IntN(8) {
+		p.jobs = append(p.jobs, newPlannedJob(r, i))
+	}
+	for range 5 + r.IntN(12) {
+		f := plannedFault{at: time.Duration(r.Int64N(int64(faultTime))), kind: crashServer + faultKind(r.IntN(int(lastFault-crashServer))), n: 1 + r.IntN(6)}
+		f.length = between(r, 100*time.Millisecond, time.Minute)
+		if r.IntN(3) == 0 { // about a lease
+			f.length = lease/2 + time.Duration(r.Int64N(int64(2*lease)))
+		}
+		if f.kind == crashAtStep { // it waits for proposals
+			f.length = max(f.length, 10*time.Second)
+		}
+		f.a, f.b = servers[r.IntN(len(servers))], nodes[r.IntN(len(nodes))]
+		switch f.kind {
+		case crashServer, loseServer, crashAtStep, isolateServer, splitServer, muteServer, deafenServer, transfer:
+			f.b = ""
+		case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, engineLie:
+			f.a, f.b = f.b, ""
+		case reset, slow:
+			parties := append(append([]string{"user"}, servers...), nodes...)
+			if r.IntN(3) == 0 {
+				f.b = parties[r.IntN(len(parties))]
+			}
+			if r.IntN(2) == 0 {
+				f.a, f.b = f.b, f.a
+			}
+		default:
+			panic("fault without parties: " + f.kind.String())
+		}
+		p.faults = append(p.faults, f)
+	}
+	return p
+}
+
+func newPlannedJob(r *rand.Rand, i int) plannedJob {
+	j := plannedJob{at: time.Duration(r.Int64N(int64(faultTime))), spec: &jobspec.Job{Name: fmt.Sprint("j", i)}}
+	exclusive := r.IntN(2) == 0
+	failures := 0
+	switch r.IntN(6) {
+	case 0:
+		failures = 1
+	case 1:
+		failures, j.fails = 1000, true
+	case 2:
+		if r.IntN(2) == 0 {
+			j.stopAt = j.at + between(r, 100*time.Millisecond, time.Minute)
+		}
+	}
+	if r.IntN(3) == 0 {
+		j.againAt = j.at + between(r, time.Millisecond, 2*time.Minute)
+	}
+	longest := 20 * time.Second
+	if exclusive { // longer than a lease
+		longest = time.Minute
+	}
+	before := 0
+	for s := range 1 + r.IntN(2) {
+		x := jobspec.Stage{Name: fmt.Sprint("s", s), Kind: jobspec.KindGroup, Tasks: 1 + r.IntN(3), Exclusive: exclusive,
+			Command:   command(between(r, longest/300, longest), failures, exclusive, before),
+			Resources: jobspec.Resources{CPU: int64(500 * (1 + r.IntN(4))), Memory: 64 << 20, IO: 1 << 20}}
+		if s > 0 {
+			x.After = []string{"s0"}
+		}
+		before = x.Tasks
+		j.spec.Stages = append(j.spec.Stages, x)
+	}
+	return j
+}
+
+func (p *plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s\n", p.seed, p.servers, p.machines, p.scheduler)
+	for _, j := range p.jobs {
+		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
+		for _, s := range j.spec.Stages {
+			fmt.Fprintf(&b, " %d x %v", s.Tasks, s.Command)
+		}
+		if j.againAt > 0 {
+			fmt.Fprintf(&b, ", again at %s", j.againAt.Round(time.Millisecond))
+		}
+		if j.stopAt > 0 {
+			fmt.Fprintf(&b, ", stop at %s", j.stopAt.Round(time.Millisecond))
+		}
+		b.WriteString("\n")
+	}
+	for _, f := range p.faults {
+		fmt.Fprintf(&b, "  %8s %s\n", f.at.Round(time.Millisecond), f)
+	}
+	if p.gone != "" {
+		fmt.Fprintf(&b, "  %8s %s is gone\n", p.goneAt.Round(time.Millisecond), p.gone)
+	}
+	return b.String()
+}

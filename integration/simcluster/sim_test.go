@@ -1,0 +1,146 @@
+package simcluster
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/seed"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// simulationsVar is how many simulations run, also after a given seed.
+const simulationsVar = "DROVER_SIMULATIONS"
+
+// seeds returns the seeds of the simulations: a new one and those that follow it, or
+// the given one alone.
+func seeds(t *testing.T) (all []uint64) {
+	count := 8
+	if testing.Short() {
+		count = 3
+	}
+	switch text := os.Getenv(simulationsVar); {
+	case text != "":
+		var err error
+		if count, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", simulationsVar, err)
+		}
+	case os.Getenv("RAPID_SEED") != "":
+		count = 1
+	}
+	first := seed.New(t)
+	for i := range count {
+		all = append(all, first+uint64(i))
+	}
+	return all
+}
+
+// TestSimulatedCluster runs clusters with jobs and faults from seeds, and checks
+// what must hold whatever happens: see check.
+func TestSimulatedCluster(t *testing.T) {
+	for _, s := range seeds(t) {
+		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { simulate(t, newPlan(s)) }) {
+			t.Fatalf("RAPID_SEED=%d repeats the jobs and faults of the simulation that failed", s)
+		}
+	}
+}
+
+// simulate runs one plan.
+func simulate(t *testing.T, p *plan) {
+	dir := memoryFolder(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, p.seed, dir)
+		c.scheduler = p.scheduler
+		defer func() {
+			if t.Failed() || testing.Verbose() && os.Getenv("RAPID_SEED") != "" && os.Getenv(simulationsVar) == "" {
+				t.Logf("%s%s", p, c.trace.String())
+			}
+		}()
+		c.addServers(p.servers)
+		for i := range p.machines {
+			c.addMachine(fmt.Sprint("n", i+1))
+		}
+		c.run(p)
+		c.wg.Wait()
+		if c.awaitEnd() {
+			c.check(p)
+		}
+		c.close()
+		c.checkLogs()
+		for _, b := range c.bad {
+			t.Error(b)
+		}
+	})
+}
+
+// memoryFolder returns a folder in memory if there is one.
+func memoryFolder(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "drover-sim-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// submit submits a job until it is accepted, perhaps again later, and stops it if
+// the plan says so.
+func (c *cluster) submit(p plannedJob) {
+	id, ok := c.accept(p)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	c.accepted[p.spec.Name] = id
+	c.mu.Unlock()
+	if p.againAt > 0 {
+		time.Sleep(time.Until(c.began.Add(p.againAt)))
+		if again, ok := c.accept(p); ok && again != id {
+			c.violated("job %s was accepted as %d, and under the same key as %d", p.spec.Name, id, again)
+		}
+	}
+	if p.stopAt > 0 {
+		c.stop(p, id)
+	}
+}
+
+// accept submits a job until it is accepted, always under one key.
+func (c *cluster) accept(p plannedJob) (uint64, bool) {
+	jobspec.SetDefaults(p.spec)
+	text, err := jobspec.Encode(p.spec)
+	if err != nil {
+		c.violated("job %s: %v", p.spec.Name, err)
+		return 0, false
+	}
+	for {
+		res, err := call(c.client.SubmitJob, &droverv1.SubmitJobRequest{Spec: string(text), IdempotencyKey: "key-" + p.spec.Name})
+		if err == nil {
+			c.log("user: %s accepted as %d", p.spec.Name, res.Job)
+			return res.Job, true
+		}
+		c.log("user: %s: %v", p.spec.Name, err)
+		if err := wire.FromError(err); isRefused(err) && !isBusy(err) {
+			c.violated("submission of %s: %v", p.spec.Name, err)
+			return 0, false
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// stop stops a job.
+func (c *cluster) stop(p plannedJob, id uint64) {
+	time.Sleep(time.Until(c.began.Add(p.stopAt)))
+	for {
+		_, err := call(c.client.StopJob, &droverv1.StopJobRequest{Job: fmt.Sprint(id)})
+		c.log("user: stop %s: %v", p.spec.Name, err)
+		if err == nil {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
