@@ -35,6 +35,7 @@ type dispatcher struct {
 type pendingRequest struct {
 	request   *droverv1.NodeRequest
 	node      int32
+	only      int32 // the node that it is for; 0: any
 	tried     []int32
 	responses chan *droverv1.NodeResponse // buffered: the final response, or the latest progress
 }
@@ -68,7 +69,21 @@ func (d *dispatcher) call(ctx context.Context, request *droverv1.NodeRequest, sc
 	if err != nil {
 		return nil, err
 	}
-	defer d.removePending(request.Id)
+	return d.await(ctx, p, sch, prefer, progress)
+}
+
+// callNode is call for one node and no other.
+func (d *dispatcher) callNode(ctx context.Context, request *droverv1.NodeRequest, sch string, node int32) (*droverv1.NodeResponse, error) {
+	p, err := d.addPending(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	p.only = node
+	return d.await(ctx, p, sch, node, nil)
+}
+
+func (d *dispatcher) await(ctx context.Context, p *pendingRequest, sch string, prefer int32, progress func(string)) (*droverv1.NodeResponse, error) {
+	defer d.removePending(p.request.Id)
 	assignError := ""
 	for {
 		if err := d.assign(p, sch, prefer); err != nil {
@@ -116,9 +131,14 @@ func (d *dispatcher) assign(p *pendingRequest, sch string, prefer int32) error {
 	if len(nodes) == 0 {
 		return fault.New(fault.Unavailable, "no node that is up can access %s://", sch)
 	}
+	if p.only != 0 && !slices.Contains(nodes, p.only) {
+		return fault.New(fault.Unavailable, "the node is not up, or cannot access %s://", sch)
+	}
 	node := nodes[0]
 	untried := slices.DeleteFunc(slices.Clone(nodes), func(n int32) bool { return slices.Contains(p.tried, n) })
 	switch {
+	case p.only != 0:
+		node = p.only
 	case prefer != 0 && slices.Contains(nodes, prefer):
 		node = prefer
 	case len(untried) > 0:

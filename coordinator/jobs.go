@@ -33,6 +33,10 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 		l.scheduleLogExpiry(j)
 		l.c.recordEnded(f, j)
 	}
+	if j.LogsFolder() != "" && !j.LogsGathered {
+		id := j.ID
+		l.startIntent(intent{id, intentLogs}, func() { l.gatherLogs(ctx, id) })
+	}
 	if !j.Cleaned {
 		// No attempt is active any more, so nothing writes there.
 		request, id, out := cleanupRequest(f, j), j.ID, j.Output

@@ -605,6 +605,7 @@ type intentKind int
 const (
 	intentCommit intentKind = iota + 1
 	intentClean
+	intentLogs
 )
 
 // startIntent executes an intent in a goroutine, unless it is already in

@@ -236,6 +236,13 @@ func (p *projection) syncJob(f *facts.Facts, j *facts.Job, at int64) error {
 			return err
 		}
 	}
+	var avoided []scheduler.NodeID
+	for _, n := range j.AvoidedNodes() {
+		avoided = append(avoided, nodeID(n))
+	}
+	if err := ignoreStale(p.state.Events().SetAvoided(id, avoided)); err != nil {
+		return err
+	}
 	if stopping && have.Phase != scheduler.JobStopping {
 		if err := ignoreStale(p.state.Events().StopJob(id)); err != nil {
 			return err

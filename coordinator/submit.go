@@ -297,6 +297,11 @@ func diskFits(n *droverv1.NodeInfo, io, space int64) bool {
 // checkFiles is step 3.
 func (s *clientService) checkFiles(ctx context.Context, spec *jobspec.Job) (*located, error) {
 	user := s.hdfsUserFor(spec)
+	if spec.GatherLogs != "" {
+		if err := s.checkReachable("gather_logs", spec.GatherLogs); err != nil {
+			return nil, err
+		}
+	}
 	if spec.Input != nil {
 		if err := s.checkReachable("input", spec.Input.Paths[0]); err != nil {
 			return nil, err

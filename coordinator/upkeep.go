@@ -107,7 +107,7 @@ func (c *core) forgetJobs(ctx context.Context) {
 	c.view(func(f *facts.Facts) {
 		for _, id := range f.JobIDs() {
 			j := f.Job(id)
-			if !j.HasEnded() || !j.Cleaned || j.Live > 0 {
+			if !j.IsSettled() {
 				continue
 			}
 			if !c.history.Has(id) || !c.past.Has(id) {

@@ -18,8 +18,9 @@ type Job struct {
 	Output   *Output  `json:"output,omitempty"` // written by the last stage
 	Stages   []Stage  `json:"stages"`
 
-	Env        map[string]string `json:"env,omitempty"` // for every stage; a stage's own value wins
-	KeepFailed int               `json:"keep_failed"`   // number of failed attempts whose folder is kept for inspection
+	Env        map[string]string `json:"env,omitempty"`         // for every stage; a stage's own value wins
+	GatherLogs string            `json:"gather_logs,omitempty"` // folder into which the logs of its attempts go when it ends
+	KeepFailed int               `json:"keep_failed"`           // number of failed attempts whose folder is kept for inspection
 	Meta       map[string]string `json:"meta,omitempty"`
 
 	// Deadlines and guarantees. A coordinator refuses a job that uses a feature

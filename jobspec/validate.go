@@ -144,6 +144,9 @@ func (v *validator) checkJobFields() {
 	if j.RuntimeBound < 0 {
 		v.addProblem("runtime_bound", "give a positive duration such as 30m", "negative duration")
 	}
+	if j.GatherLogs != "" {
+		v.checkURI("gather_logs", j.GatherLogs, false)
+	}
 	if j.KeepFailed < 0 || j.KeepFailed > 100 {
 		v.addProblem("keep_failed", "give 0 to 100", "%d attempts to keep", j.KeepFailed)
 	}

@@ -513,7 +513,7 @@ func (d *daemon) openFileSystems() error {
 	}
 	d.httpClient = web
 	d.closers = append(d.closers, func() error { web.CloseIdleConnections(); return nil })
-	d.requests = requests.NewServer(d.files, d.requestReport, func(kind string, err error) {
+	d.requests = requests.NewServer(d.files, jobLogs{d}, d.requestReport, func(kind string, err error) {
 		d.metrics.requests.WithLabelValues(kind, resultLabel(err)).Inc()
 	})
 	return nil

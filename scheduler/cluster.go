@@ -10,6 +10,7 @@ type Cluster struct {
 	total       Resources // capacity of the nodes that are up
 	schedulable int32     // number of schedulable nodes
 	changeCount uint64
+	avoiding    int // jobs that avoid nodes
 	fit         fitIndex
 }
 

@@ -113,7 +113,8 @@ func (at Attempts) CanReach(a *Attempt, l Level) bool {
 // success its task is done, and a second attempt, if any, is marked as being killed; the
 // caller must kill it. After a failure through the user's fault the task is pending again, or
 // failed if its attempts are used up; the job is then failing. After any other outcome the
-// task is pending again.
+// task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on
+// (Stage.FailedOn).
 func (e Events) AttemptEnded(id AttemptID, run int32, outcome Outcome, now Time) error {
 	a, _, _, err := e.eventAttempt(id, run)
 	if err != nil {
@@ -178,6 +179,9 @@ func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 	}
 	if outcome == OutcomeFailedUser {
 		t.Failures++
+	}
+	if outcome == OutcomeFailedUser || outcome == OutcomeFailedInfra {
+		t.failedOn(a.Node)
 	}
 	g.pastAttempts[i] = t
 	if g.active[i] != 0 {

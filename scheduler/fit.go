@@ -25,7 +25,8 @@ type fitIndex struct {
 	versions              []uint64
 	classes               []equivalenceClass
 	byNeed                map[capacityVec]int32
-	generation            uint32 // increased when classes are dropped
+	byAvoider             map[avoiderNeed]int32 // of jobs that avoid nodes
+	generation            uint32                // increased when classes are dropped
 }
 
 // capacityVec is CPU, memory, the largest free I/O of a disk and the largest free space of a
@@ -38,9 +39,17 @@ func (n *capacityVec) fits(in *capacityVec) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
 }
 
-// equivalenceClass is all demands with equal needs, and the nodes that may fit them.
+// avoiderNeed is a need of the tasks of a job that avoids nodes.
+type avoiderNeed struct {
+	need capacityVec
+	job  JobID
+}
+
+// equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each job that
+// avoids nodes has its own.
 type equivalenceClass struct {
 	need       capacityVec
+	avoided    []NodeID // never candidates, usually none
 	candidates bitset
 	pos        uint64 // entries of gained already applied to candidates
 	lacking    *lacking
@@ -67,8 +76,7 @@ func (f *fitIndex) addNode() {
 		f.gained, f.gainedCount = make([]NodeID, size), 0
 		f.changed, f.changedCount = make([]NodeID, size), 0
 	}
-	f.classes, f.byNeed = nil, nil
-	f.generation++
+	f.dropClasses()
 }
 
 // updateFitIndex updates the index after a change of a node.
@@ -110,21 +118,41 @@ func (f *fitIndex) setScale(id NodeID, capacity Resources) {
 	}
 }
 
-// classOf returns the class of a need. It adds the class if it is new.
-func (f *fitIndex) classOf(need capacityVec) *equivalenceClass {
+// classOf returns the number of the class of a need. It adds the class if it is new.
+func (f *fitIndex) classOf(need capacityVec) int32 {
 	if i, ok := f.byNeed[need]; ok {
-		return &f.classes[i]
+		return i
 	}
+	i := f.addClass(need, nil)
+	f.byNeed[need] = i
+	return i
+}
+
+// addClass adds a class, which no map has yet.
+func (f *fitIndex) addClass(need capacityVec, avoided []NodeID) int32 {
 	if len(f.classes) >= maxEquivalenceClasses || f.byNeed == nil {
-		f.classes, f.byNeed = f.classes[:0], map[capacityVec]int32{}
+		f.classes, f.byNeed, f.byAvoider = f.classes[:0], map[capacityVec]int32{}, map[avoiderNeed]int32{}
 		f.generation++
 	}
 	n := int32(len(f.free))
-	f.byNeed[need] = int32(len(f.classes))
-	f.classes = append(f.classes, equivalenceClass{need: need, candidates: newBitset(n), pos: f.gainedCount})
-	class := &f.classes[len(f.classes)-1]
-	class.candidates.setAll(n)
-	return class
+	f.classes = append(f.classes, equivalenceClass{need: need, avoided: avoided, candidates: newBitset(n), pos: f.gainedCount})
+	f.classes[len(f.classes)-1].candidates.setAll(n)
+	return int32(len(f.classes) - 1)
+}
+
+// classFor returns the number of the class of a need of a job's tasks.
+func (c *Cluster) classFor(j *Job, d Resources, space int64) int32 {
+	need, f := needOf(d, space), &c.fit
+	if len(j.avoided) == 0 {
+		return f.classOf(need)
+	}
+	k := avoiderNeed{need, j.Spec.ID}
+	i, ok := f.byAvoider[k]
+	if !ok {
+		i = f.addClass(need, c.avoidedBy(j, d, space))
+		f.byAvoider[k] = i
+	}
+	return i
 }
 
 // classOfStage returns the class of the stage's demand, cached in the stage until classes are
@@ -134,10 +162,9 @@ func (c *Cluster) classOfStage(g *Stage) *equivalenceClass {
 	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {
 		return &f.classes[g.eqClass]
 	}
-	need := needOf(g.Spec.Demand, g.Spec.Disk)
-	class := f.classOf(need)
-	g.eqClass, g.eqClassGeneration = f.byNeed[need], f.generation
-	return class
+	g.eqClass = c.classFor(g.Job, g.Spec.Demand, g.Spec.Disk)
+	g.eqClassGeneration = f.generation
+	return &f.classes[g.eqClass]
 }
 
 func needOf(d Resources, disk int64) capacityVec { return capacityVec{d[CPU], d[Memory], d[IO], disk} }
@@ -165,7 +192,8 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 		f.catchUp(class)
 	}
 	for i := class.candidates.next(int32(from)); i >= 0; i = class.candidates.next(i + 1) {
-		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) {
+		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) &&
+			(class.avoided == nil || !slices.Contains(class.avoided, NodeID(i))) {
 			return NodeID(i)
 		}
 		class.candidates.clear(i)
@@ -203,7 +231,7 @@ func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 		return false
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
-	return need.fits(&c.fit.free[id]) && (len(c.nodes[id].Disks) < 2 || c.nodes[id].tightestDisk(need[2], need[3]) >= 0)
+	return need.fits(&c.fit.free[id]) && (len(c.nodes[id].Disks) < 2 || c.nodes[id].tightestDisk(need[2], need[3]) >= 0) && !c.Avoids(g, id)
 }
 
 // NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves
@@ -235,7 +263,14 @@ func (c *Cluster) NextNode(g *Stage, from NodeID) NodeID {
 
 // NextNodeFor is NextNode for any demand and disk space.
 func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
-	return c.nextFit(c.fit.classOf(needOf(d, space)), from)
+	i := c.fit.classOf(needOf(d, space))
+	return c.nextFit(&c.fit.classes[i], from)
+}
+
+// NextNodeForJob is NextNodeFor without the nodes that a job avoids.
+func (c *Cluster) NextNodeForJob(j *Job, d Resources, space int64, from NodeID) NodeID {
+	i := c.classFor(j, d, space)
+	return c.nextFit(&c.fit.classes[i], from)
 }
 
 // BestNode returns the fitting node that a task of the stage would leave with the least free
@@ -287,7 +322,7 @@ func (c *Cluster) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
 func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 	best, most := NoNode, -1.0
 	for _, n := range c.nodes {
-		if !n.Schedulable() || slices.Contains(excluded, n.Spec.ID) {
+		if !n.Schedulable() || slices.Contains(excluded, n.Spec.ID) || c.Avoids(g, n.Spec.ID) {
 			continue
 		}
 		if near := n.FreeFraction(g.Spec.Demand); near > most {

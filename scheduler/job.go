@@ -52,6 +52,7 @@ type Job struct {
 	rank, tenantRank int32
 	policyStates     int32
 	doubleReserved   int32     // how many of its reservations are not the only plan of their task
+	avoided          []NodeID  // see Avoided; in order, replaced, never written to
 	inlineStages     [4]*Stage // storage of Stages while there are no more
 }
 
@@ -113,6 +114,9 @@ type Stage struct {
 type pastAttempts struct {
 	Last     int32 // highest attempt number used
 	Failures int32 // by the user's fault
+	// FailedOn are the nodes that it failed on, see Stage.FailedOn. It is replaced, never
+	// written to.
+	FailedOn []NodeID `json:",omitempty"`
 }
 
 // movedInput is an input location that SetInput replaced.

@@ -1,7 +1,9 @@
 package scheduler
 
+import "slices"
+
 // Lacking counts the schedulable nodes that lack each resource or disk space for one task of a
-// stage. NoSingleDisk counts those that have enough of each, but not on one disk.
+// stage, without those that its job avoids. NoSingleDisk counts those that have enough of each, but not on one disk.
 type Lacking struct {
 	Nodes        int32
 	Lack         [NumResources + 1]int32
@@ -44,7 +46,7 @@ func (c *Cluster) Lacking(g *Stage) Lacking {
 	} else {
 		for ; l.pos < f.changedCount; l.pos++ {
 			id := f.changed[l.pos&uint64(len(f.changed)-1)]
-			if now := c.nodeLack(&class.need, id); now != l.byNode[id] {
+			if now := c.nodeLack(class, id); now != l.byNode[id] {
 				l.count(l.byNode[id], -1)
 				l.count(now, 1)
 				l.byNode[id] = now
@@ -59,16 +61,16 @@ func (c *Cluster) recountLacking(class *equivalenceClass) {
 	l := class.lacking
 	l.Lacking = Lacking{}
 	for id := range l.byNode {
-		l.byNode[id] = c.nodeLack(&class.need, NodeID(id))
+		l.byNode[id] = c.nodeLack(class, NodeID(id))
 		l.count(l.byNode[id], 1)
 	}
 	l.pos = c.fit.changedCount
 }
 
 // nodeLack returns the contribution of a node.
-func (c *Cluster) nodeLack(need *capacityVec, id NodeID) lackBits {
-	r := &c.fit.free[id]
-	if *r == unschedulable {
+func (c *Cluster) nodeLack(class *equivalenceClass, id NodeID) lackBits {
+	need, r := &class.need, &c.fit.free[id]
+	if *r == unschedulable || (class.avoided != nil && slices.Contains(class.avoided, id)) {
 		return lackUnschedulable
 	}
 	of := lackBits(0)

@@ -39,6 +39,7 @@ type savedJob struct {
 	Spec        JobSpec      `json:"spec"`
 	Phase       JobPhase     `json:"phase"`
 	FirstPlaced Time         `json:"first_placed,omitempty"`
+	Avoided     []NodeID     `json:"avoided,omitempty"`
 	Stages      []savedStage `json:"stages"`
 }
 
@@ -110,7 +111,7 @@ func (sn snapshots) saved() *saved {
 		v.Reservations = append(v.Reservations, *r)
 	}
 	for j := range sn.s.Jobs() {
-		sj := savedJob{Spec: j.Spec, Phase: j.Phase, FirstPlaced: j.FirstPlaced, Stages: []savedStage{}}
+		sj := savedJob{Spec: j.Spec, Phase: j.Phase, FirstPlaced: j.FirstPlaced, Avoided: j.avoided, Stages: []savedStage{}}
 		for _, g := range j.Stages {
 			sj.Stages = append(sj.Stages, g.saved())
 			for a := range sn.s.Attempts().In(g) {
@@ -209,6 +210,9 @@ func (sn snapshots) loadJobs(v *saved) error {
 			return refuse(ErrInvalid, fmt.Sprintf("job %d", sj.Spec.ID), "phase is %v", sj.Phase)
 		}
 		j.FirstPlaced = sj.FirstPlaced
+		if err := sn.s.Events().SetAvoided(sj.Spec.ID, sj.Avoided); err != nil {
+			return err
+		}
 		for k, g := range j.Stages {
 			if err := sn.loadStage(g, &sj.Stages[k]); err != nil {
 				return err
@@ -242,7 +246,7 @@ func (sn snapshots) loadStage(g *Stage, v *savedStage) error {
 		}
 	}
 	for _, t := range v.PastAttempts {
-		if t.Index < 0 || t.Index >= g.Spec.Tasks || t.Last < 0 || t.Last > math.MaxInt32/2 || t.Failures < 0 {
+		if t.Index < 0 || t.Index >= g.Spec.Tasks || t.Last < 0 || t.Last > math.MaxInt32/2 || t.Failures < 0 || !sn.areNodes(t.FailedOn) {
 			return refuse(ErrInvalid, what, "past attempts of task %d: %+v", t.Index, t.pastAttempts)
 		}
 		if g.pastAttempts == nil {
@@ -261,6 +265,11 @@ func (sn snapshots) loadStage(g *Stage, v *savedStage) error {
 		}
 	}
 	return nil
+}
+
+// areNodes reports whether all ids are of nodes, and not more than a task may have failed on.
+func (sn snapshots) areNodes(ids []NodeID) bool {
+	return len(ids) <= maxFailedOn && !slices.ContainsFunc(ids, func(id NodeID) bool { return sn.s.Node(id) == nil })
 }
 
 func (sn snapshots) loadAttempts(v *saved) error {

@@ -55,6 +55,7 @@ func printOrigin(w io.Writer, j *droverv1.JobSummary) {
 func printBody(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
 	j := r.Job
 	printDeadline(w, j)
+	printAvoided(w, r)
 	printFailure(w, r)
 	fmt.Fprintln(w)
 	printStages(w, r)
@@ -62,6 +63,20 @@ func printBody(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, fi
 	printCounters(w, r.Counters)
 	if r.Output != "" && j.State == droverv1.JobState_JOB_STATE_SUCCEEDED {
 		fmt.Fprintf(w, "\noutput  %s (%s)\n", r.Output, jobspec.FormatSize(r.OutputBytes))
+	} else if r.Logs != "" {
+		fmt.Fprintln(w)
+	}
+	printLogsFolder(w, r)
+}
+
+// printLogsFolder prints where the logs of an ended job are gathered.
+func printLogsFolder(w io.Writer, r *droverv1.GetJobResponse) {
+	switch {
+	case r.Logs == "" || r.Job.EndedMs == 0:
+	case r.LogsMissing != "":
+		fmt.Fprintf(w, "logs    %s (missing: %s)\n", r.Logs, plain.Line(r.LogsMissing))
+	default:
+		fmt.Fprintf(w, "logs    %s\n", r.Logs)
 	}
 }
 
@@ -76,6 +91,22 @@ func printDeadline(w io.Writer, j *droverv1.JobSummary) {
 	if j.ExpectedStartMs > 0 {
 		fmt.Fprintf(w, "  expected to start at %s\n", unixMSText(j.ExpectedStartMs))
 	}
+}
+
+// maxAvoidedShown bounds the nodes named in the summary.
+const maxAvoidedShown = 8
+
+// printAvoided prints the nodes on which the job's tasks alone failed.
+func printAvoided(w io.Writer, r *droverv1.GetJobResponse) {
+	nodes := r.AvoidedNodes
+	if len(nodes) == 0 {
+		return
+	}
+	more := ""
+	if n := len(nodes) - maxAvoidedShown; n > 0 {
+		nodes, more = nodes[:maxAvoidedShown], fmt.Sprintf(" and %d more", n)
+	}
+	fmt.Fprintf(w, "  avoids %s%s, where its tasks alone fail: drover events -job %d\n", plain.Line(strings.Join(nodes, ", ")), more, r.Job.Job)
 }
 
 func printFailure(w io.Writer, r *droverv1.GetJobResponse) {

@@ -71,7 +71,7 @@ func (f *FS) Files() []string {
 }
 
 // RequestCount returns the number of executed requests of a kind: locate,
-// check, commit, delete.
+// check, commit, delete, gather.
 func (f *FS) RequestCount(kind string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,6 +105,9 @@ func (f *FS) perform(node string, request *droverv1.NodeRequest) *droverv1.NodeR
 	case *droverv1.NodeRequest_DeletePath:
 		f.requestCounts["delete"]++
 		f.remove(w.DeletePath.GetPath())
+	case *droverv1.NodeRequest_GatherLogs:
+		f.requestCounts["gather"]++
+		f.files[w.GatherLogs.GetPath()] = true
 	default:
 		err = fault.New(fault.Unsupported, "order %T", w)
 	}

@@ -234,6 +234,9 @@ func (en attemptEntries) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state 
 	}
 	en.addEvent(e, j, k, &c)
 	writerOf(en.f).recordChange(change)
+	if state == AttemptSucceeded && len(j.NodeFailures) > 0 && !j.HasEnded() {
+		en.recordNodeSuccess(e, j, k, &c)
+	}
 	if won {
 		en.stopOthers(j, k)
 		jobsOf(en.f).finishIfComplete(e, j)
@@ -242,6 +245,7 @@ func (en attemptEntries) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state 
 		nodesOf(en.f).endProbation(e, &c)
 	}
 	if state == AttemptFailed && !j.HasEnded() {
+		en.recordNodeFailure(e, j, k, &c)
 		en.recordFailure(e, j, k, &c)
 	}
 	if en.f.jobs[k.Job].HasEnded() && j.Live == 0 {

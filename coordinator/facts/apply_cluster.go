@@ -133,6 +133,10 @@ func (en nodeEntries) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Res
 		}
 		n = &c
 		en.f.nodes[n.ID-1] = n
+		if !old.Up {
+			en.endAvoidances(e, n.ID, "the node is back")
+			n = en.f.Node(n.ID)
+		}
 	}
 	r.Node, r.Epoch, r.Changed = n.ID, n.Epoch, 1
 	writerOf(en.f).recordChange(Change{Kind: ChangeNode, Node: n.ID})

@@ -36,7 +36,7 @@ func (en nodeEntries) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFac
 		en.quarantine(e, n, d.GetReason())
 	case d.GetAutomatic():
 		en.startProbation(e, n)
-	case n.Draining == d.GetDraining() && n.Reason == d.GetReason() && n.DrainDeadline == d.GetDeadline() && !n.Probation:
+	case n.Draining == d.GetDraining() && n.Reason == d.GetReason() && n.DrainDeadline == d.GetDeadline() && !n.Probation && (d.GetDraining() || len(n.AvoidedBy) == 0):
 		return
 	default:
 		en.setDraining(e, n, d)
@@ -60,6 +60,9 @@ func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDr
 	}
 	en.putNode(&c)
 	en.f.EventLog().add(e, kind, &Event{Node: n.Info.GetName(), Text: why})
+	if !c.Draining {
+		en.endAvoidances(e, n.ID, "an operator lets the node take work again")
+	}
 	if c.DrainDeadline == 0 {
 		levelsOf(en.f).unparkDrained(n.ID)
 	}

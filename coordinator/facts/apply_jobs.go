@@ -347,13 +347,30 @@ func (en jobEntries) applyCleaned(e *droverv1.Entry, c *droverv1.JobCleanedFact,
 	r.Changed = 1
 }
 
-// applyForgotten removes ended jobs that are cleaned and have no active
-// attempts.
+// applyLogsGathered marks that the logs of an ended job are where it wanted them.
+func (en jobEntries) applyLogsGathered(e *droverv1.Entry, g *droverv1.LogsGatheredFact, r *Result) {
+	j := en.f.jobs[g.GetJob()]
+	if j == nil || !j.HasEnded() || j.LogsGathered {
+		r.Dropped = append(r.Dropped, Drop{Reason: "the job is gone, live, or its logs are gathered"})
+		return
+	}
+	j = writerOf(en.f).writableJob(j)
+	j.LogsGathered, j.LogsMissing = true, clip(g.GetMissing(), 512)
+	text := g.GetFolder()
+	if j.LogsMissing != "" {
+		text += " (missing: " + j.LogsMissing + ")"
+	}
+	en.f.EventLog().add(e, "job.logs_gathered", &Event{Job: j.Name, JobID: j.ID, Text: text})
+	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	r.Changed = 1
+}
+
+// applyForgotten removes ended jobs that are settled.
 func (e jobEntries) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
 	for i, id := range jf.GetJobs() {
 		j := e.f.jobs[id]
-		if j == nil || !j.HasEnded() || !j.Cleaned || j.Live > 0 {
-			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "the job is unknown, live, not cleaned or has active attempts"})
+		if j == nil || !j.IsSettled() {
+			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "the job is unknown, live, not cleaned, has active attempts or logs to be gathered"})
 			continue
 		}
 		delete(e.f.jobs, id)

@@ -297,6 +297,8 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		jobsOf(f).applyEnded(e, b.JobEnded, r)
 	case *droverv1.Entry_Scheduler:
 		clusterOf(f).applyScheduler(e, b.Scheduler)
+	case *droverv1.Entry_LogsGathered:
+		jobsOf(f).applyLogsGathered(e, b.LogsGathered, r)
 	case *droverv1.Entry_JobCleaned:
 		jobsOf(f).applyCleaned(e, b.JobCleaned, r)
 	case *droverv1.Entry_Estimates:

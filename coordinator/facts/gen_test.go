@@ -71,6 +71,10 @@ func (g *gen) entry() *droverv1.Entry {
 	case k < 33:
 		e.Body = &droverv1.Entry_RefusalsExpired{RefusalsExpired: g.refusalsExpired()}
 	case k < 35:
+		if g.r.IntN(3) == 0 {
+			e.Body = &droverv1.Entry_LogsGathered{LogsGathered: &droverv1.LogsGatheredFact{Job: g.pickJob(), Folder: "hdfs:///logs", Missing: []string{"", "n1"}[g.r.IntN(2)]}}
+			break
+		}
 		e.Body = &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: g.pickJob()}}
 	case k < 37:
 		e.Body = &droverv1.Entry_JobsForgotten{JobsForgotten: &droverv1.JobsForgottenFact{Jobs: []uint64{g.pickJob()}}}
@@ -136,6 +140,9 @@ func (g *gen) pickJob() uint64 {
 func (g *gen) job() *droverv1.JobAcceptedFact {
 	res := jobspec.Resources{CPU: 1000, Memory: 1 << 28, IO: 1 << 20}
 	spec := &jobspec.Job{Version: 1, Name: fmt.Sprint("j", g.r.IntN(12)), Tenant: []string{"default", "t0", "nobody"}[g.r.IntN(3)], Priority: jobspec.PriorityLow, KeepFailed: 1}
+	if g.r.IntN(4) == 0 {
+		spec.GatherLogs = "hdfs:///logs/"
+	}
 	a := &droverv1.JobAcceptedFact{ShuffleToken: "tok"}
 	if g.r.IntN(2) == 0 {
 		spec.Stages = []jobspec.Stage{{Name: "g", Kind: jobspec.KindGroup, Tasks: 1 + g.r.IntN(4), Command: []string{"x"}, Resources: res, Attempts: 2}}

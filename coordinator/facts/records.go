@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/jobspec"
@@ -260,7 +261,9 @@ type Job struct {
 	Message             string            `json:"message,omitempty"`
 	FailedTask          string            `json:"failed_task,omitempty"`
 	FailureTail         string            `json:"failure_tail,omitempty"`
-	Cleaned             bool              `json:"cleaned,omitempty"`           // its Temporary folder is gone
+	Cleaned             bool              `json:"cleaned,omitempty"`       // its Temporary folder is gone
+	LogsGathered        bool              `json:"logs_gathered,omitempty"` // its logs are in LogsFolder, but for LogsMissing
+	LogsMissing         string            `json:"logs_missing,omitempty"`
 	OutputReserved      bool              `json:"output_reserved,omitempty"`   // it ended, but its output path is not free yet
 	Live                int32             `json:"live,omitempty"`              // attempts that are live or stopping
 	RetainedAttempts    int32             `json:"retained_attempts,omitempty"` // failed attempts whose folder is kept
@@ -274,6 +277,7 @@ type Job struct {
 	GuaranteedDeparture int64             `json:"guaranteed_departure,omitempty"` // guaranteed departure at the job's end, Unix ns
 	Stages              []Stage           `json:"stages"`
 	Preempted           PreemptionTotals  `json:"preempted,omitzero"`
+	NodeFailures        []NodeFailures    `json:"node_failures,omitempty"` // replaced, never written to
 
 	Quote *droverv1.Quote `json:"-"` // of its deadline, at submission; immutable
 
@@ -284,6 +288,20 @@ type Job struct {
 
 // HasEnded reports whether the job succeeded, failed or was stopped.
 func (j *Job) HasEnded() bool { return isTerminal(j.State) }
+
+// IsSettled reports whether nothing more happens to the job: it may be forgotten.
+func (j *Job) IsSettled() bool {
+	return j.HasEnded() && j.Cleaned && j.Live == 0 && (j.Spec.GatherLogs == "" || j.LogsGathered)
+}
+
+// LogsFolder returns the URI of the folder for the logs of the job's attempts, "" if
+// they stay where they are.
+func (j *Job) LogsFolder() string {
+	if j.Spec.GatherLogs == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s/%s-%d", strings.TrimSuffix(j.Spec.GatherLogs, "/"), j.Name, j.ID)
+}
 
 func isTerminal(s droverv1.JobState) bool {
 	switch s {
@@ -376,6 +394,7 @@ type Node struct {
 	Reason        string     `json:"reason,omitempty"`         // why it is draining, quarantined or down
 	InfraFailures []int64    `json:"infra_failures,omitempty"` // times of infrastructure failures within InfraWindow, Unix ns
 	InfraJobs     []InfraJob `json:"infra_jobs,omitempty"`     // jobs that the infrastructure failed here within InfraWindow, oldest first
+	AvoidedBy     []uint64   `json:"avoided_by,omitempty"`     // jobs that avoid it, and some that have ended
 	Used          Amounts    `json:"used"`
 	Attempts      int32      `json:"attempts,omitempty"` // that are live or stopping
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,13 +9,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drover-run/drover/hdfs"
 )
 
 // A plain group in containers has its output in the logs and its limits read back, exits with code
-// 0, and leaves nothing.
+// 0, and leaves nothing but its logs, in HDFS.
 func TestGroupJob(t *testing.T) {
 	s := newFixture(t, 3*time.Minute)
+	s.putHDFS("/e2e/there", "x")
 	f := s.writeJob("hello", fmt.Sprintf(`job "hello" {
+  tenant      = "e2e"
+  gather_logs = "hdfs:///e2e/logs"
   image = "oci-archive:%s"
   stage "greet" { command = ["sh", "-c", "echo hello $DROVER_TASK; id -u; cat /proc/self/status | grep -E 'CapEff|NoNewPrivs|Seccomp:'"]  tasks = 3
     resources { cpu = "100m"  memory = "32MiB"  io = "4MiB/s" }
@@ -37,6 +43,40 @@ func TestGroupJob(t *testing.T) {
 	if strings.Contains(all.String(), "\n0\n") {
 		t.Errorf("a task runs as root:\n%s", all.String())
 	}
+	if got := s.gatheredLogs("hello"); strings.Count(got, " stdout <==\n") != 3 || strings.Count(got, "\nhello ") != 3 {
+		t.Errorf("the gathered logs are\n%s", got)
+	}
+}
+
+// gatheredLogs waits until the logs of an ended job are in HDFS, and returns them.
+func (s *fixture) gatheredLogs(job string) string {
+	s.Helper()
+	var folder string
+	s.waitUntil(time.Minute, "the logs are gathered", func() error {
+		var r struct {
+			Logs    string
+			Missing string `json:"logs_missing"`
+		}
+		if err := json.Unmarshal([]byte(s.mustRun("job", "status", "-json", job).Stdout), &r); err != nil || r.Logs == "" || r.Missing != "" {
+			return fmt.Errorf("%v, %+v", err, r)
+		}
+		folder = strings.TrimPrefix(r.Logs, "hdfs://")
+		return nil
+	})
+	fs := s.hdfsClient()
+	list, err := fs.List(s.ctx, folder)
+	if err != nil {
+		s.Fatal(err)
+	}
+	var all strings.Builder
+	for _, f := range list {
+		text, err := hdfs.ReadFile(s.ctx, fs, f.Path, 1<<20)
+		if err != nil {
+			s.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
 }
 
 // The README's word count: Python scripts in the Python image, with HDFS.

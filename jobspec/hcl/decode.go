@@ -131,6 +131,7 @@ func (d *decoder) readJob(b *hcl.Block) {
 		"project":       textAttr(&j.Project),
 		"on_miss":       textAttr(&j.OnMiss),
 		"image":         func(d *decoder, v attrValue) { j.Image = d.parseImage(v) },
+		"gather_logs":   textAttr(&j.GatherLogs),
 		"keep_failed":   intAttr(&j.KeepFailed),
 		"env":           mapAttr(&j.Env),
 		"meta":          mapAttr(&j.Meta),

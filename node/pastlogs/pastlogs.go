@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,6 +124,13 @@ func (s *Store) Folder(attempt string) string {
 		return ""
 	}
 	return filepath.Join(s.dir, attempt)
+}
+
+// Attempts returns the attempts whose logs are kept.
+func (s *Store) Attempts() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.kept))
 }
 
 // Keep copies the logs in an attempt's folder, and removes the oldest ones while

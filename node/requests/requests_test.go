@@ -38,7 +38,7 @@ type testServer struct {
 func newTestServer(t *testing.T) *testServer {
 	t.Helper()
 	o := &testServer{fs: fake.New(fake.Options{}), notified: make(chan struct{}, 100)}
-	o.Server = NewServer(singleFS{o.fs}, func() { o.notified <- struct{}{} }, func(string, error) {})
+	o.Server = NewServer(singleFS{o.fs}, nil, func() { o.notified <- struct{}{} }, func(string, error) {})
 	t.Cleanup(o.Wait)
 	return o
 }
@@ -151,7 +151,7 @@ func TestPagesAddUp(t *testing.T) {
 		for i, n := range rapid.SliceOfN(rapid.IntRange(0, 1200), 1, 6).Draw(rt, "lengths") {
 			write(rt, fs, fmt.Sprintf("/in/%d", i), n)
 		}
-		d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+		d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
 		all, err := d.locate(t.Context(), locate(1, 0, 0, "hdfs:///in").GetLocate(), "u")
 		if err != nil {
 			rt.Fatal(err)
@@ -271,7 +271,7 @@ func TestCommitBreaksAnywhere(t *testing.T) {
 		for n := 1; ; n++ {
 			fs, c := prepared(t)
 			fs.FailNth(op, n, hdfs.ErrUnavailable)
-			d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+			d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
 			err := d.commitOutput(t.Context(), c, "u")
 			if err == nil {
 				if n == 1 {
@@ -298,7 +298,7 @@ func TestCommitOnTwoNodesAtOnce(t *testing.T) {
 	errs := make([]error, 2)
 	for i := range errs {
 		wg.Go(func() {
-			d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+			d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
 			errs[i] = d.commitOutput(t.Context(), c, "u")
 		})
 	}
@@ -306,7 +306,7 @@ func TestCommitOnTwoNodesAtOnce(t *testing.T) {
 	if errs[0] != nil && errs[1] != nil {
 		t.Errorf("both failed: %v; %v", errs[0], errs[1])
 	}
-	d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+	d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
 	if err := d.commitOutput(t.Context(), c, "u"); err != nil {
 		t.Error(err)
 	}

@@ -32,9 +32,11 @@ type FileSystems interface {
 // Server performs requests and collects responses. It is safe for concurrent use.
 type Server struct {
 	files     FileSystems
+	logs      LogSource
 	notify    func()                       // there are responses to take
 	countDone func(kind string, err error) // one request has ended
 	slots     chan struct{}
+	gathering chan struct{} // one at a time: two tries of one job write the same file, and logs may be long
 	listings  listings
 	wg        sync.WaitGroup
 
@@ -45,9 +47,9 @@ type Server struct {
 }
 
 // NewServer makes a server. answered and count are called from any goroutine.
-func NewServer(files FileSystems, answered func(), count func(kind string, err error)) *Server {
+func NewServer(files FileSystems, logs LogSource, answered func(), count func(kind string, err error)) *Server {
 	return &Server{
-		files: files, notify: answered, countDone: count, slots: make(chan struct{}, maxConcurrent),
+		files: files, logs: logs, notify: answered, countDone: count, slots: make(chan struct{}, maxConcurrent), gathering: make(chan struct{}, 1),
 		listings: listings{byKey: map[string]*listing{}},
 		inFlight: map[uint64]*droverv1.NodeRequest{}, responses: map[uint64]*droverv1.NodeResponse{},
 	}
@@ -91,10 +93,14 @@ func (d *Server) process(ctx context.Context, o *droverv1.NodeRequest) {
 	defer cancel()
 	var answer *droverv1.NodeResponse
 	var err error
+	slots := d.slots
+	if o.GetGatherLogs() != nil {
+		slots = d.gathering
+	}
 	select {
-	case d.slots <- struct{}{}:
+	case slots <- struct{}{}:
 		answer, err = d.execute(within, o)
-		<-d.slots
+		<-slots
 	case <-within.Done():
 		err = within.Err()
 	}
@@ -195,6 +201,8 @@ func kindOf(o *droverv1.NodeRequest) string {
 		return "commit output"
 	case *droverv1.NodeRequest_DeletePath:
 		return "delete"
+	case *droverv1.NodeRequest_GatherLogs:
+		return "gather logs"
 	default:
 		return "unknown"
 	}
@@ -215,6 +223,8 @@ func (d *Server) execute(ctx context.Context, o *droverv1.NodeRequest) (*droverv
 			return nil, err
 		}
 		return nil, fs.Delete(ctx, uri.Path)
+	case *droverv1.NodeRequest_GatherLogs:
+		return nil, d.gatherLogs(ctx, what.GatherLogs, o.GetUser())
 	default:
 		return nil, fault.New(fault.Unsupported, "this node does not support the request: upgrade it")
 	}

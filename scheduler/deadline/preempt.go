@@ -149,7 +149,7 @@ type Preemptor struct {
 // stops at the first such node.
 func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
 	for _, n := range s.Nodes() {
-		if !p.isUsable(n, g) {
+		if !p.isUsable(s, n, g) {
 			continue
 		}
 		next, frees := scheduler.Never, (*scheduler.Attempt)(nil)
@@ -170,8 +170,8 @@ func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now 
 }
 
 // isUsable reports whether a task of the stage may ever run on a node.
-func (p *Preemptor) isUsable(n *scheduler.Node, g *scheduler.Stage) bool {
-	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && (p.MayStart == nil || p.MayStart(n, g))
+func (p *Preemptor) isUsable(s *scheduler.State, n *scheduler.Node, g *scheduler.Stage) bool {
+	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && !s.Cluster().Avoids(g, n.Spec.ID) && (p.MayStart == nil || p.MayStart(n, g))
 }
 
 // fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt
@@ -227,7 +227,7 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 		if at++; at == len(nodes) {
 			at = 0
 		}
-		if !p.isUsable(n, g) || !p.collectVictims(s, g, n) {
+		if !p.isUsable(s, n, g) || !p.collectVictims(s, g, n) {
 			continue
 		}
 		if plan.Node == scheduler.NoNode || lessHarm(p.current, p.best) {

@@ -33,7 +33,7 @@ func (p *Preemptor) IsWorthwhile(s *scheduler.State, g *scheduler.Stage, plan *P
 func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, limit, now scheduler.Time) scheduler.Time {
 	first := scheduler.Never
 	for _, n := range s.Nodes() {
-		if !p.isUsable(n, g) {
+		if !p.isUsable(s, n, g) {
 			continue
 		}
 		if first = min(first, p.earliestReleaseOn(s, g, n, now)); first <= limit {

@@ -224,16 +224,16 @@ func (m *Matcher) countOpenSlots(n *scheduler.Node, g *scheduler.Stage) int32 {
 	return slots
 }
 
-// LocalNodes appends the nodes that hold most of a task's input and have capacity for
-// it now.
+// LocalNodes appends the nodes that hold most of a task's input, have capacity for
+// it now, and on which it has not failed.
 func LocalNodes(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.NodeID) []scheduler.NodeID {
 	_, nodes, local := g.Input(task)
-	most := int64(0)
+	most, failed := int64(0), g.FailedOn(task)
 	for _, b := range local {
 		most = max(most, b)
 	}
 	for k, id := range nodes {
-		if local != nil && local[k] < most {
+		if (local != nil && local[k] < most) || slices.Contains(failed, id) {
 			continue
 		}
 		if s.Cluster().HasCapacity(g, id) {

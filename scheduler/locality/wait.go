@@ -189,7 +189,8 @@ type WaitDecision struct {
 
 // WaitOrMove is 3DSF Alg. 4 for a task without capacity at its data: of the nodes with
 // most of its data, it waits for the one released first (ties to the first listed) if
-// that is sooner than the data could be transferred; on a tie it moves. Alg. 4 applies
+// that is sooner than the data could be transferred; on a tie it moves. It does not wait
+// for a node on which it failed. Alg. 4 applies
 // when the demand does not fit: its line 1 is printed the other way round. O(replicas x
 // attempts on a node).
 func (e *WaitEstimator) WaitOrMove(s *scheduler.State, g *scheduler.Stage, task int32, net *Network, now scheduler.Time) WaitDecision {
@@ -202,9 +203,9 @@ func (e *WaitEstimator) WaitOrMove(s *scheduler.State, g *scheduler.Stage, task 
 		}
 	}
 	v := WaitDecision{Node: scheduler.NoNode, Release: scheduler.Never, Transfer: net.Transfer(most)}
-	limit := now.Add(v.Transfer)
+	limit, failed := now.Add(v.Transfer), g.FailedOn(task)
 	for k, id := range nodes {
-		if local != nil && local[k] < most {
+		if (local != nil && local[k] < most) || slices.Contains(failed, id) {
 			continue
 		}
 		if at := e.ReleaseTime(s, g, id, now, min(limit, v.Release)); at < v.Release {

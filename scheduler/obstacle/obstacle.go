@@ -27,12 +27,12 @@ func (s *Set) size() int { return len(s.Attempts) + len(s.Reservations) }
 // Nearest returns the set for a task of a stage with the fewest members, on the lowest
 // node of several. No member can be left out of it, but a smaller set of others may
 // exist: the search takes what frees most, one after another. It returns false if no
-// schedulable node is large enough, and looks at no more nodes once it has seen so
+// schedulable node that its job does not avoid is large enough, and looks at no more nodes once it has seen so
 // many attempts. O(attempts seen x members).
 func Nearest(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, attempts int) (Set, bool) {
 	best, found := Set{}, false
 	for _, n := range s.Nodes() {
-		if !n.Schedulable() {
+		if !n.Schedulable() || s.Cluster().Avoids(g, n.Spec.ID) {
 			continue
 		}
 		r := newRoom(s, g, n, now)

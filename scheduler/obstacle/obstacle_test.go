@@ -119,3 +119,18 @@ func TestNearest(t *testing.T) {
 		t.Errorf("no node is large enough: %+v", set)
 	}
 }
+
+// A node that the job avoids has room, and does not count.
+func TestAvoidedNodesAreNoWayOut(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
+	in := w.Submit("a", 1, schedtest.R(4, 1, 1))
+	w.Place(scheduler.TaskID{Job: in}, 1)
+	g := w.Job(w.Submit("a", 1, schedtest.R(2, 1, 1))).Stages[0]
+	if err := w.Events().SetAvoided(g.Job.Spec.ID, []scheduler.NodeID{0}); err != nil {
+		t.Fatal(err)
+	}
+	set, ok := Nearest(w.State, g, w.Now, 100)
+	if !ok || len(set.Attempts) != 1 || set.Attempts[0].Job != in {
+		t.Errorf("what has to give way is %+v, %v; want the task on the other node", set, ok)
+	}
+}

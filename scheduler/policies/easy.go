@@ -2,6 +2,7 @@ package policies
 
 import (
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -96,6 +97,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 			if first != nil {
 				if e.placeWithoutDelay(g, first) {
 					hasHead = e.reserveStage(g, hasHead)
+					e.misfits = append(e.misfits, g)
 				}
 			} else if p.placeAll(g); p.firstMisfit == g {
 				p.firstMisfit, e.misfits = nil, append(e.misfits, g)
@@ -106,7 +108,22 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 		e.profile.Release(r.spot.Bin, r.spot.Disk, r.spot.At, r.end, r.need)
 	}
 	e.tried = e.tried[:0]
+	if first != nil && len(p.actions) > 0 {
+		e.reviseCapped()
+	}
 	return p.finish()
+}
+
+// reviseCapped requests the next decision at once if what this one placed leaves a stage
+// over a cap that has a reservation: it is not the head any more, and others may start.
+func (e *easy) reviseCapped() {
+	p := &e.placer
+	for _, g := range e.misfits {
+		if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok {
+			p.wake = p.now.Add(1)
+			return
+		}
+	}
 }
 
 // reserve tries a reservation in the profile.
@@ -155,8 +172,24 @@ func (e *easy) reserveMisfits(s *scheduler.State, now scheduler.Time) (first *sc
 // canEverStart reports whether a task of the stage has an earliest start.
 func (e *easy) canEverStart(g *scheduler.Stage) bool {
 	need := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk)
-	_, ok := e.profile.Earliest(e.placer.now, taskBound(g, e.assumptions.defaultBound), scheduler.Never, &need)
+	_, ok := e.earliest(g, taskBound(g, e.assumptions.defaultBound), scheduler.Never, &need)
 	return ok
+}
+
+// earliest returns the earliest start of a task of the stage before a time, ties to the
+// lowest node. O(nodes) for a job that avoids nodes.
+func (e *easy) earliest(g *scheduler.Stage, duration time.Duration, before scheduler.Time, need *timeline.Need) (spot timeline.Spot, ok bool) {
+	if g.Avoider() == 0 {
+		return e.profile.Earliest(e.placer.now, duration, before, need)
+	}
+	for _, n := range e.placer.s.Nodes() {
+		if id := n.Spec.ID; n.Schedulable() && !e.placer.s.Cluster().Avoids(g, id) {
+			if s, found := e.profile.EarliestOn(int32(id), e.placer.now, duration, before, need); found {
+				spot, ok, before = s, true, s.At
+			}
+		}
+	}
+	return spot, ok
 }
 
 // reserveStage reserves for the stage's tasks what they could start on now. If there
@@ -169,7 +202,7 @@ func (e *easy) reserveStage(g *scheduler.Stage, hasHead bool) bool {
 	}
 	need, duration := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.assumptions.defaultBound)
 	for range g.Startable() {
-		spot, ok := e.profile.Earliest(now, duration, before, &need)
+		spot, ok := e.earliest(g, duration, before, &need)
 		if !ok {
 			break
 		}
@@ -206,9 +239,19 @@ func (e *easy) placeWithoutDelay(g, first *scheduler.Stage) bool {
 	return false
 }
 
+// placeTaskWithoutDelay places the next task of a stage if it delays no reservation: if
+// possible, on a node on which it has not failed.
 func (e *easy) placeTaskWithoutDelay(g *scheduler.Stage, need *timeline.Need, duration time.Duration) bool {
+	failed := g.NextFailedOn()
+	return len(failed) > 0 && e.placeTaskExcept(g, need, duration, failed) || e.placeTaskExcept(g, need, duration, nil)
+}
+
+func (e *easy) placeTaskExcept(g *scheduler.Stage, need *timeline.Need, duration time.Duration, excluded []scheduler.NodeID) bool {
 	p := &e.placer
 	for n := p.s.Cluster().NextNode(g, 0); n != scheduler.NoNode; n = p.s.Cluster().NextNode(g, n+1) {
+		if slices.Contains(excluded, n) {
+			continue
+		}
 		spot, ok := e.profile.EarliestOn(int32(n), p.now, duration, p.now.Add(1), need)
 		if !ok {
 			continue

@@ -27,7 +27,8 @@ type placer struct {
 	reserveForMisfits bool
 	reservedNodes     []scheduler.NodeID // reserved in this cycle
 	reservedFor       []scheduler.StageID
-	omitReasons       bool // the caller does not want Decision.Waiting
+	excluded          []scheduler.NodeID // scratch
+	omitReasons       bool               // the caller does not want Decision.Waiting
 	passes            int
 	actionsBefore     int // number of actions at the start of the pass
 
@@ -41,11 +42,14 @@ type placer struct {
 
 // demandKey is what a task needs of a node.
 type demandKey struct {
-	demand scheduler.Resources
-	disk   int64
+	demand  scheduler.Resources
+	disk    int64
+	avoider scheduler.JobID
 }
 
-func demandOf(g *scheduler.Stage) demandKey { return demandKey{g.Spec.Demand, g.Spec.Disk} }
+func demandOf(g *scheduler.Stage) demandKey {
+	return demandKey{g.Spec.Demand, g.Spec.Disk, g.Avoider()}
+}
 
 // noCapacity is why no node fits a demand, at the end of the cycle.
 type noCapacity struct {
@@ -163,7 +167,7 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 		}
 		node, disk := scheduler.NoNode, int16(-1)
 		if !known {
-			node, disk = p.s.Cluster().BestNodeExcept(g, p.reservedNodes)
+			node, disk = p.bestNode(g)
 		}
 		if node == scheduler.NoNode {
 			p.misfits.add(g)
@@ -178,6 +182,18 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 	}
 	p.recordWaiting(w)
 	return false
+}
+
+// bestNode returns the node for the next task of a stage that no other is reserved
+// for: if possible, one on which it has not failed.
+func (p *placer) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
+	if failed := g.NextFailedOn(); len(failed) > 0 {
+		p.excluded = append(append(p.excluded[:0], p.reservedNodes...), failed...)
+		if node, disk := p.s.Cluster().BestNodeExcept(g, p.excluded); node != scheduler.NoNode {
+			return node, disk
+		}
+	}
+	return p.s.Cluster().BestNodeExcept(g, p.reservedNodes)
 }
 
 // maxReservedNodes bounds the nodes reserved in one cycle.
@@ -243,7 +259,7 @@ func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, 
 		reason = scheduler.NoCapacityReason(r)
 	}
 	for i, n := range p.reservedNodes {
-		if _, fits := p.s.Node(n).Fits(g.Spec.Demand, g.Spec.Disk); fits {
+		if p.s.Cluster().HasCapacity(g, n) {
 			reason, nodes, behind = scheduler.ReasonShare, 0, p.reservedFor[i]
 			break
 		}

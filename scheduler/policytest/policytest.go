@@ -40,6 +40,9 @@ func Run(t *testing.T, newPolicy Maker) {
 			if c.R.IntN(3) == 0 {
 				suspendSome(c)
 			}
+			if c.R.IntN(4) == 0 {
+				avoidSome(c)
+			}
 			limit := 10_000
 			if c.R.IntN(4) == 0 {
 				limit = 1 + c.R.IntN(3)
@@ -86,6 +89,42 @@ func suspendSome(c *schedtest.Chaos) {
 			}
 		}
 	}
+}
+
+// avoidSome lets random jobs avoid random nodes, or no longer.
+func avoidSome(c *schedtest.Chaos) {
+	for j := range c.State.Jobs() {
+		if c.R.IntN(3) > 0 {
+			continue
+		}
+		var nodes []scheduler.NodeID
+		for _, n := range c.State.Nodes() {
+			if c.R.IntN(3) == 0 {
+				nodes = append(nodes, n.Spec.ID)
+			}
+		}
+		if err := c.State.Events().SetAvoided(j.Spec.ID, nodes); err != nil {
+			c.Fatalf("avoid: %v", err)
+		}
+	}
+}
+
+// avoids reports whether a job avoids a node for the tasks of a stage: it does while a schedulable
+// node that it does not avoid could run one if nothing else ran there.
+func avoids(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
+	avoided := g.Job.Avoided()
+	return slices.Contains(avoided, n.Spec.ID) && slices.ContainsFunc(s.Nodes(), func(o *scheduler.Node) bool {
+		d := g.Spec.Demand
+		onDisk := slices.ContainsFunc(o.Spec.Disks, func(k scheduler.Disk) bool { return k.IO >= d[scheduler.IO] && k.Space >= g.Spec.Disk })
+		return !o.Spec.Down && !o.Spec.Draining && !slices.Contains(avoided, o.Spec.ID) && d[scheduler.CPU] <= o.Spec.Capacity[scheduler.CPU] &&
+			d[scheduler.Memory] <= o.Spec.Capacity[scheduler.Memory] && (onDisk || len(o.Spec.Disks) == 0 && d[scheduler.IO] == 0 && g.Spec.Disk == 0)
+	})
+}
+
+// mayStartOn reports whether a task of a stage may start on a node now.
+func mayStartOn(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
+	_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
+	return ok && !avoids(s, g, n)
 }
 
 // TB is the part of a test that Round uses.
@@ -289,7 +328,7 @@ func proveNoCapacity(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waitin
 	nodes := int32(0)
 	var lack [4]int32
 	for _, n := range s.Nodes() {
-		if n.Spec.Down || n.Spec.Draining {
+		if n.Spec.Down || n.Spec.Draining || avoids(s, g, n) {
 			continue
 		}
 		nodes++
@@ -368,7 +407,7 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 	}
 	fits := 0
 	for _, n := range s.Nodes() {
-		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
+		if !mayStartOn(s, g, n) {
 			if r.Node == n.Spec.ID {
 				return fmt.Errorf("node %q of the reservation has too little free capacity", n.Spec.Name)
 			}
@@ -396,10 +435,7 @@ func proveShare(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, gi
 }
 
 func fitsAnywhere(s *scheduler.State, g *scheduler.Stage) bool {
-	return slices.ContainsFunc(s.Nodes(), func(n *scheduler.Node) bool {
-		_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
-		return ok
-	})
+	return slices.ContainsFunc(s.Nodes(), func(n *scheduler.Node) bool { return mayStartOn(s, g, n) })
 }
 
 // proveSuspending: capacity is reserved for this stage on the node, and victims there are
@@ -437,7 +473,7 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 	}
 	fits := 0
 	for _, n := range s.Nodes() {
-		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
+		if !mayStartOn(s, g, n) {
 			continue
 		}
 		fits++

@@ -45,6 +45,7 @@ type Scorer interface {
 //	suspended | resumed                   complete all suspensions, all resumes
 //	endjob JOB                            remove the job
 //	lost NODE | up NODE | drain NODE
+//	avoid JOB [NODE…]                     the job avoids these nodes
 //	pass 10s                              advance the clock
 //	cycle [MAX]                           one cycle: actions, policy states, reasons
 //	scores                                the policy's Scores
@@ -226,6 +227,12 @@ func (s *script) runCommand(line string) {
 		s.reportRefusal(line, s.w.State.Events().NodeUp(s.node(a.word(1))))
 	case "drain":
 		s.reportRefusal(line, s.w.State.Events().SetDrain(s.node(a.word(1)), true))
+	case "avoid":
+		var nodes []scheduler.NodeID
+		for i := range a.words[2:] {
+			nodes = append(nodes, s.node(a.word(i+2)))
+		}
+		s.reportRefusal(line, s.w.State.Events().SetAvoided(s.jobID(a.word(1)), nodes))
 	case "pass":
 		d, err := time.ParseDuration(a.word(1))
 		if err != nil {

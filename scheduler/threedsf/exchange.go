@@ -83,7 +83,7 @@ func (p *Policy) tryExchange(g *scheduler.Stage) bool {
 		looked++
 		_, nodes, _ := g.Input(i)
 		for _, id := range nodes {
-			if n := p.s.Node(id); n == nil || !n.Schedulable() || !holdsMostInput(g, i, id) {
+			if n := p.s.Node(id); n == nil || !n.Schedulable() || !holdsMostInput(g, i, id) || slices.Contains(g.FailedOn(i), id) {
 				continue
 			}
 			for at := x.firstOnNode[id]; at >= 0; at = x.tasks[at].nextOnNode {

@@ -95,7 +95,7 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 // mayExamine reports whether the nodes may be compared with the demand of a stage, and
 // counts the demands.
 func (p *Policy) mayExamine(g *scheduler.Stage) bool {
-	key := equivalenceClass{g.Spec.Demand, g.Spec.Disk}
+	key := classOf(g)
 	if _, known := p.examined[key]; known {
 		return true
 	}

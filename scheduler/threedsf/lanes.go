@@ -161,13 +161,13 @@ func (p *Policy) preemptForTask(g *scheduler.Stage, latest scheduler.Time) bool 
 		return false
 	}
 	for _, b := range p.withoutVictims {
-		if b == (equivalenceClass{g.Spec.Demand, g.Spec.Disk}) {
+		if b == classOf(g) {
 			return false
 		}
 	}
 	plan, ok := p.preemptor.FindVictims(p.s, g, p.now)
 	if !ok {
-		p.withoutVictims = append(p.withoutVictims, equivalenceClass{g.Spec.Demand, g.Spec.Disk})
+		p.withoutVictims = append(p.withoutVictims, classOf(g))
 		return false
 	}
 	if ok, until := p.preemptor.IsWorthwhile(p.s, g, &plan, latest, p.now); !ok {

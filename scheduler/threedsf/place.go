@@ -9,8 +9,21 @@ import (
 
 // equivalenceClass is what a task demands: tasks of one class fit on the same nodes.
 type equivalenceClass struct {
-	demand scheduler.Resources
-	disk   int64
+	demand  scheduler.Resources
+	disk    int64
+	avoider scheduler.JobID // its job if that avoids nodes, else 0
+}
+
+func classOf(g *scheduler.Stage) equivalenceClass {
+	return equivalenceClass{g.Spec.Demand, g.Spec.Disk, g.Avoider()}
+}
+
+// nextFit is State.NextNode for a class.
+func (p *Policy) nextFit(c *equivalenceClass, from scheduler.NodeID) scheduler.NodeID {
+	if c.avoider != 0 {
+		return p.s.Cluster().NextNodeForJob(p.s.Job(c.avoider), c.demand, c.disk, from)
+	}
+	return p.s.Cluster().NextNodeFor(c.demand, c.disk, from)
 }
 
 // dataWait is why a stage waits for the nodes of its input.
@@ -174,9 +187,7 @@ func (p *Policy) idlestLocalNodeExcept(g *scheduler.Stage, task int32, except sc
 // canPlaceOn reports whether a task of the stage fits on a node and respects its
 // reservations.
 func (p *Policy) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
-	n := p.s.Node(id)
-	_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	return ok && p.isOpenTo(n, g)
+	return p.s.Cluster().HasCapacity(g, id) && p.isOpenTo(p.s.Node(id), g)
 }
 
 // delayOrMove handles a stage that is next and has no free node at its input. It is

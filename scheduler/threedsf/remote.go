@@ -37,8 +37,18 @@ func (r *racks) nodesIn(s *scheduler.State, rack int32) []scheduler.NodeID {
 
 // remoteNodeFor returns the node for a task that does not wait for its input: the
 // idlest open one in a rack of its input (Alg. 4 line 8), else the idlest of the
-// first open ones anywhere; ties go to the lowest id. but is left out.
+// first open ones anywhere; ties go to the lowest id. A node is left out; those on
+// which the task failed are taken if no other is open.
 func (p *Policy) remoteNodeFor(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
+	if failed := g.FailedOn(task); len(failed) > 0 {
+		if best := p.remoteNodeExcept(g, task, append(slices.Clone(failed), except)); best != scheduler.NoNode {
+			return best
+		}
+	}
+	return p.remoteNodeExcept(g, task, []scheduler.NodeID{except})
+}
+
+func (p *Policy) remoteNodeExcept(g *scheduler.Stage, task int32, excluded []scheduler.NodeID) scheduler.NodeID {
 	best, most := scheduler.NoNode, 0.0
 	_, nodes, _ := g.Input(task)
 	for k, id := range nodes {
@@ -51,7 +61,7 @@ func (p *Policy) remoteNodeFor(g *scheduler.Stage, task int32, except scheduler.
 		}
 		for _, near := range p.racks.nodesIn(p.s, n.Rack) {
 			m := p.s.Node(near)
-			if _, ok := m.Fits(g.Spec.Demand, g.Spec.Disk); !ok || near == except || !p.isOpenTo(m, g) {
+			if !p.s.Cluster().HasCapacity(g, near) || slices.Contains(excluded, near) || !p.isOpenTo(m, g) {
 				continue
 			}
 			if idle := idleness(m); best == scheduler.NoNode || idle > most || (idle == most && near < best) {
@@ -63,7 +73,7 @@ func (p *Policy) remoteNodeFor(g *scheduler.Stage, task int32, except scheduler.
 		return best
 	}
 	for id, k := p.nextOpenNode(g, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = p.nextOpenNode(g, id+1), k+1 {
-		if idle := idleness(p.s.Node(id)); id != except && (best == scheduler.NoNode || idle > most) {
+		if idle := idleness(p.s.Node(id)); !slices.Contains(excluded, id) && (best == scheduler.NoNode || idle > most) {
 			best, most = id, idle
 		}
 	}

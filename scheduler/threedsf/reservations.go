@@ -73,7 +73,7 @@ func (p *Policy) placeOrKeepReservation(r *scheduler.Reservation) bool {
 		return a != nil && !p.isStoppedByMiss(g.Job) && !p.hasOlderReservation(a, r)
 	}
 	due := p.guaranteeCount > 0 && p.hasDueTask(g, r.Node)
-	if !g.Ready() || (!due && !p.inLane(g.Job)) || g.Startable() == 0 {
+	if !g.Ready() || (!due && (!p.inLane(g.Job) || p.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
 	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || p.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) {
@@ -265,7 +265,7 @@ func (p *Policy) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) schedul
 	if p.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{equivalenceClass: equivalenceClass{g.Spec.Demand, g.Spec.Disk}, bound: g.Job.Spec.Bound, nonPreemptible: g.Job.IsNonPreemptible()}
+	key := closedKey{equivalenceClass: classOf(g), bound: g.Job.Spec.Bound, nonPreemptible: g.Job.IsNonPreemptible()}
 	if g.Job.Spec.Accepted && key.bound == 0 {
 		key.estimate, key.submitted = g.Spec.Estimate, g.Job.Spec.Submitted
 	}
@@ -309,14 +309,28 @@ func (p *Policy) firstOpenNode(g *scheduler.Stage, from scheduler.NodeID) schedu
 	return id
 }
 
-// bestOpenNode is State.BestNode without the nodes reserved for others.
+// bestOpenNode is State.BestNode without the nodes reserved for others. Those on which
+// the stage's next task failed are taken if no other is open.
 func (p *Policy) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
-	id, disk := p.s.Cluster().BestNode(g)
+	if failed := g.NextFailedOn(); len(failed) > 0 {
+		if id, disk := p.bestOpenExcept(g, failed); id != scheduler.NoNode {
+			return id, disk
+		}
+	}
+	return p.bestOpenExcept(g, nil)
+}
+
+func (p *Policy) bestOpenExcept(g *scheduler.Stage, excluded []scheduler.NodeID) (scheduler.NodeID, int16) {
+	id, disk := p.s.Cluster().BestNodeExcept(g, excluded)
 	if !p.hasReservations() || id == scheduler.NoNode || p.isOpenTo(p.s.Node(id), g) {
 		return id, disk
 	}
 	best, least := scheduler.NoNode, 0.0
-	for id, k := p.nextOpenNode(g, 0), 0; id != scheduler.NoNode && k < bestNodeCandidates; id, k = p.nextOpenNode(g, id+1), k+1 {
+	for id, k := p.nextOpenNode(g, 0), 0; id != scheduler.NoNode && k < bestNodeCandidates; id = p.nextOpenNode(g, id+1) {
+		if slices.Contains(excluded, id) {
+			continue
+		}
+		k++
 		n := p.s.Node(id)
 		shares := n.Free.Shares(n.Spec.Capacity)
 		if left := shares[0] + shares[1] + shares[2]; best == scheduler.NoNode || left < least {

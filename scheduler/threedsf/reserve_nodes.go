@@ -114,9 +114,9 @@ func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
 // nextUnreservedNode returns a node that fits an equivalence class and is not
 // closed, or NoNode.
 func (p *Policy) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID {
-	id := p.s.Cluster().NextNodeFor(sh.demand, sh.disk, 0)
+	id := p.nextFit(&sh, 0)
 	for id != scheduler.NoNode && p.reserved.isClosed(id) {
-		id = p.s.Cluster().NextNodeFor(sh.demand, sh.disk, id+1)
+		id = p.nextFit(&sh, id+1)
 	}
 	return id
 }
@@ -130,7 +130,7 @@ func (p *Policy) nearestNode(g *scheduler.Stage) scheduler.NodeID {
 	from := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
 	for i := range min(len(nodes), maxNodesScanned) {
 		n := nodes[(from+i)%len(nodes)]
-		if !n.Schedulable() || p.reserved.stageOn[n.Spec.ID] != nil {
+		if !n.Schedulable() || p.reserved.stageOn[n.Spec.ID] != nil || p.s.Cluster().Avoids(g, n.Spec.ID) {
 			continue
 		}
 		if near := n.FreeFraction(g.Spec.Demand); near > most {

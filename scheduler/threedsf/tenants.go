@@ -149,7 +149,7 @@ func (p *Policy) updateHead(t scheduler.TenantID) {
 	if c.eqClass = -1; g == nil {
 		return
 	}
-	key := equivalenceClass{g.Spec.Demand, g.Spec.Disk}
+	key := classOf(g)
 	at, ok := p.eqClassIndex[key]
 	if !ok {
 		at = int32(len(p.eqClasses))

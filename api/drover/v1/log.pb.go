@@ -59,6 +59,7 @@ type Entry struct {
 	//	*Entry_RefusalsExpired
 	//	*Entry_Token
 	//	*Entry_TokenRevoked
+	//	*Entry_LogsGathered
 	//	*Entry_Estimates
 	//	*Entry_DeadlineMiss
 	//	*Entry_Notice
@@ -295,6 +296,15 @@ func (x *Entry) GetTokenRevoked() *TokenRevokedFact {
 	return nil
 }
 
+func (x *Entry) GetLogsGathered() *LogsGatheredFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_LogsGathered); ok {
+			return x.LogsGathered
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetEstimates() *EstimatesFact {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_Estimates); ok {
@@ -407,6 +417,10 @@ type Entry_TokenRevoked struct {
 	TokenRevoked *TokenRevokedFact `protobuf:"bytes,27,opt,name=token_revoked,json=tokenRevoked,proto3,oneof"`
 }
 
+type Entry_LogsGathered struct {
+	LogsGathered *LogsGatheredFact `protobuf:"bytes,28,opt,name=logs_gathered,json=logsGathered,proto3,oneof"`
+}
+
 type Entry_Estimates struct {
 	Estimates *EstimatesFact `protobuf:"bytes,30,opt,name=estimates,proto3,oneof"`
 }
@@ -458,6 +472,8 @@ func (*Entry_RefusalsExpired) isEntry_Body() {}
 func (*Entry_Token) isEntry_Body() {}
 
 func (*Entry_TokenRevoked) isEntry_Body() {}
+
+func (*Entry_LogsGathered) isEntry_Body() {}
 
 func (*Entry_Estimates) isEntry_Body() {}
 
@@ -1962,6 +1978,68 @@ func (x *JobEndedFact) GetMessage() string {
 	return ""
 }
 
+// LogsGatheredFact says that the logs of an ended job are where it wanted them, as
+// far as they could be had.
+type LogsGatheredFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Folder        string                 `protobuf:"bytes,2,opt,name=folder,proto3" json:"folder,omitempty"`
+	Missing       string                 `protobuf:"bytes,3,opt,name=missing,proto3" json:"missing,omitempty"` // what is not there, and why; empty: nothing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogsGatheredFact) Reset() {
+	*x = LogsGatheredFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogsGatheredFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogsGatheredFact) ProtoMessage() {}
+
+func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogsGatheredFact.ProtoReflect.Descriptor instead.
+func (*LogsGatheredFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LogsGatheredFact) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *LogsGatheredFact) GetFolder() string {
+	if x != nil {
+		return x.Folder
+	}
+	return ""
+}
+
+func (x *LogsGatheredFact) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
 // JobCleanedFact says that the temporary folder of a failed or stopped job is
 // removed; its output path is free afterwards.
 type JobCleanedFact struct {
@@ -1973,7 +2051,7 @@ type JobCleanedFact struct {
 
 func (x *JobCleanedFact) Reset() {
 	*x = JobCleanedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2063,7 @@ func (x *JobCleanedFact) String() string {
 func (*JobCleanedFact) ProtoMessage() {}
 
 func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2076,7 @@ func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
 func (*JobCleanedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JobCleanedFact) GetJob() uint64 {
@@ -2019,7 +2097,7 @@ type JobsForgottenFact struct {
 
 func (x *JobsForgottenFact) Reset() {
 	*x = JobsForgottenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2109,7 @@ func (x *JobsForgottenFact) String() string {
 func (*JobsForgottenFact) ProtoMessage() {}
 
 func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2122,7 @@ func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
 func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *JobsForgottenFact) GetJobs() []uint64 {
@@ -2064,7 +2142,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2154,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2167,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -2120,7 +2198,7 @@ type StageEstimate struct {
 
 func (x *StageEstimate) Reset() {
 	*x = StageEstimate{}
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2210,7 @@ func (x *StageEstimate) String() string {
 func (*StageEstimate) ProtoMessage() {}
 
 func (x *StageEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2223,7 @@ func (x *StageEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
 func (*StageEstimate) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StageEstimate) GetJob() uint64 {
@@ -2185,7 +2263,7 @@ type EstimatesFact struct {
 
 func (x *EstimatesFact) Reset() {
 	*x = EstimatesFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2275,7 @@ func (x *EstimatesFact) String() string {
 func (*EstimatesFact) ProtoMessage() {}
 
 func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2288,7 @@ func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
 func (*EstimatesFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EstimatesFact) GetStages() []*StageEstimate {
@@ -2233,7 +2311,7 @@ type DeadlineMissFact struct {
 
 func (x *DeadlineMissFact) Reset() {
 	*x = DeadlineMissFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2245,7 +2323,7 @@ func (x *DeadlineMissFact) String() string {
 func (*DeadlineMissFact) ProtoMessage() {}
 
 func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2258,7 +2336,7 @@ func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlineMissFact.ProtoReflect.Descriptor instead.
 func (*DeadlineMissFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeadlineMissFact) GetJob() uint64 {
@@ -2286,8 +2364,7 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\xcc\n" +
-	"\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\x90\v\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -2313,7 +2390,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x0ejobs_forgotten\x18\x18 \x01(\v2\x1c.drover.v1.JobsForgottenFactH\x00R\rjobsForgotten\x12K\n" +
 	"\x10refusals_expired\x18\x19 \x01(\v2\x1e.drover.v1.RefusalsExpiredFactH\x00R\x0frefusalsExpired\x12,\n" +
 	"\x05token\x18\x1a \x01(\v2\x14.drover.v1.TokenFactH\x00R\x05token\x12B\n" +
-	"\rtoken_revoked\x18\x1b \x01(\v2\x1b.drover.v1.TokenRevokedFactH\x00R\ftokenRevoked\x128\n" +
+	"\rtoken_revoked\x18\x1b \x01(\v2\x1b.drover.v1.TokenRevokedFactH\x00R\ftokenRevoked\x12B\n" +
+	"\rlogs_gathered\x18\x1c \x01(\v2\x1b.drover.v1.LogsGatheredFactH\x00R\flogsGathered\x128\n" +
 	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x12B\n" +
 	"\rdeadline_miss\x18\x1f \x01(\v2\x1b.drover.v1.DeadlineMissFactH\x00R\fdeadlineMiss\x12/\n" +
 	"\x06notice\x18< \x01(\v2\x15.drover.v1.NoticeFactH\x00R\x06notice\x125\n" +
@@ -2434,7 +2512,11 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fJobEndedFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12)\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x13.drover.v1.JobStateR\x05state\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\"\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"V\n" +
+	"\x10LogsGatheredFact\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x16\n" +
+	"\x06folder\x18\x02 \x01(\tR\x06folder\x12\x18\n" +
+	"\amissing\x18\x03 \x01(\tR\amissing\"\"\n" +
 	"\x0eJobCleanedFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\"'\n" +
 	"\x11JobsForgottenFact\x12\x12\n" +
@@ -2469,7 +2551,7 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_drover_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),               // 0: drover.v1.Entry
 	(*NoticeFact)(nil),          // 1: drover.v1.NoticeFact
@@ -2493,23 +2575,24 @@ var file_drover_v1_log_proto_goTypes = []any{
 	(*AttemptsFact)(nil),        // 19: drover.v1.AttemptsFact
 	(*JobStopFact)(nil),         // 20: drover.v1.JobStopFact
 	(*JobEndedFact)(nil),        // 21: drover.v1.JobEndedFact
-	(*JobCleanedFact)(nil),      // 22: drover.v1.JobCleanedFact
-	(*JobsForgottenFact)(nil),   // 23: drover.v1.JobsForgottenFact
-	(*SchedulerFact)(nil),       // 24: drover.v1.SchedulerFact
-	(*StageEstimate)(nil),       // 25: drover.v1.StageEstimate
-	(*EstimatesFact)(nil),       // 26: drover.v1.EstimatesFact
-	(*DeadlineMissFact)(nil),    // 27: drover.v1.DeadlineMissFact
-	nil,                         // 28: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),              // 29: drover.v1.Tenant
-	(*Token)(nil),               // 30: drover.v1.Token
-	(*NodeInfo)(nil),            // 31: drover.v1.NodeInfo
-	(*AttemptKey)(nil),          // 32: drover.v1.AttemptKey
-	(*Quote)(nil),               // 33: drover.v1.Quote
-	(*SplitPiece)(nil),          // 34: drover.v1.SplitPiece
-	(Level)(0),                  // 35: drover.v1.Level
-	(*Resources)(nil),           // 36: drover.v1.Resources
-	(*SeenAttempt)(nil),         // 37: drover.v1.SeenAttempt
-	(JobState)(0),               // 38: drover.v1.JobState
+	(*LogsGatheredFact)(nil),    // 22: drover.v1.LogsGatheredFact
+	(*JobCleanedFact)(nil),      // 23: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil),   // 24: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),       // 25: drover.v1.SchedulerFact
+	(*StageEstimate)(nil),       // 26: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),       // 27: drover.v1.EstimatesFact
+	(*DeadlineMissFact)(nil),    // 28: drover.v1.DeadlineMissFact
+	nil,                         // 29: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),              // 30: drover.v1.Tenant
+	(*Token)(nil),               // 31: drover.v1.Token
+	(*NodeInfo)(nil),            // 32: drover.v1.NodeInfo
+	(*AttemptKey)(nil),          // 33: drover.v1.AttemptKey
+	(*Quote)(nil),               // 34: drover.v1.Quote
+	(*SplitPiece)(nil),          // 35: drover.v1.SplitPiece
+	(Level)(0),                  // 36: drover.v1.Level
+	(*Resources)(nil),           // 37: drover.v1.Resources
+	(*SeenAttempt)(nil),         // 38: drover.v1.SeenAttempt
+	(JobState)(0),               // 39: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
 	2,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
@@ -2524,40 +2607,41 @@ var file_drover_v1_log_proto_depIdxs = []int32{
 	19, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
 	20, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
 	21, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	24, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	22, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
-	23, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	25, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	23, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	24, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
 	9,  // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
 	4,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
 	5,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
-	26, // 18: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
-	27, // 19: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
-	1,  // 20: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
-	11, // 21: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
-	29, // 22: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	30, // 23: drover.v1.TokenFact.token:type_name -> drover.v1.Token
-	31, // 24: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	32, // 25: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
-	14, // 26: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	14, // 27: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	25, // 28: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
-	33, // 29: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
-	34, // 30: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	16, // 31: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	18, // 32: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
-	32, // 33: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	35, // 34: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	17, // 35: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	36, // 36: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	37, // 37: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	38, // 38: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	28, // 39: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	25, // 40: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	22, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
+	27, // 19: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	28, // 20: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
+	1,  // 21: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
+	11, // 22: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
+	30, // 23: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	31, // 24: drover.v1.TokenFact.token:type_name -> drover.v1.Token
+	32, // 25: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	33, // 26: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
+	14, // 27: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	14, // 28: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	26, // 29: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	34, // 30: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	35, // 31: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	16, // 32: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	18, // 33: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
+	33, // 34: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	36, // 35: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	17, // 36: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	37, // 37: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	38, // 38: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	39, // 39: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	29, // 40: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	26, // 41: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -2587,6 +2671,7 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_RefusalsExpired)(nil),
 		(*Entry_Token)(nil),
 		(*Entry_TokenRevoked)(nil),
+		(*Entry_LogsGathered)(nil),
 		(*Entry_Estimates)(nil),
 		(*Entry_DeadlineMiss)(nil),
 		(*Entry_Notice)(nil),
@@ -2598,7 +2683,7 @@ func file_drover_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1810,6 +1810,7 @@ type NodeRequest struct {
 	//	*NodeRequest_CheckOutput
 	//	*NodeRequest_CommitOutput
 	//	*NodeRequest_DeletePath
+	//	*NodeRequest_GatherLogs
 	Operation     isNodeRequest_Operation `protobuf_oneof:"operation"`
 	TimeoutMs     int64                   `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1903,6 +1904,15 @@ func (x *NodeRequest) GetDeletePath() *DeletePathRequest {
 	return nil
 }
 
+func (x *NodeRequest) GetGatherLogs() *GatherLogsRequest {
+	if x != nil {
+		if x, ok := x.Operation.(*NodeRequest_GatherLogs); ok {
+			return x.GatherLogs
+		}
+	}
+	return nil
+}
+
 func (x *NodeRequest) GetTimeoutMs() int64 {
 	if x != nil {
 		return x.TimeoutMs
@@ -1930,6 +1940,10 @@ type NodeRequest_DeletePath struct {
 	DeletePath *DeletePathRequest `protobuf:"bytes,6,opt,name=delete_path,json=deletePath,proto3,oneof"`
 }
 
+type NodeRequest_GatherLogs struct {
+	GatherLogs *GatherLogsRequest `protobuf:"bytes,8,opt,name=gather_logs,json=gatherLogs,proto3,oneof"`
+}
+
 func (*NodeRequest_Locate) isNodeRequest_Operation() {}
 
 func (*NodeRequest_CheckOutput) isNodeRequest_Operation() {}
@@ -1937,6 +1951,8 @@ func (*NodeRequest_CheckOutput) isNodeRequest_Operation() {}
 func (*NodeRequest_CommitOutput) isNodeRequest_Operation() {}
 
 func (*NodeRequest_DeletePath) isNodeRequest_Operation() {}
+
+func (*NodeRequest_GatherLogs) isNodeRequest_Operation() {}
 
 // LocateRequest asks for the blocks of files, in pages. Globs are expanded.
 type LocateRequest struct {
@@ -2360,6 +2376,68 @@ func (x *CommitFile) GetChecksum() string {
 	return ""
 }
 
+// GatherLogsRequest asks a node for one file with the logs that it has of a job. What
+// is there already is right, and nothing is written again.
+type GatherLogsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`     // URI of the file
+	Stages        []string               `protobuf:"bytes,3,rep,name=stages,proto3" json:"stages,omitempty"` // names, by number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GatherLogsRequest) Reset() {
+	*x = GatherLogsRequest{}
+	mi := &file_drover_v1_node_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GatherLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GatherLogsRequest) ProtoMessage() {}
+
+func (x *GatherLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GatherLogsRequest.ProtoReflect.Descriptor instead.
+func (*GatherLogsRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GatherLogsRequest) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *GatherLogsRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *GatherLogsRequest) GetStages() []string {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
 type DeletePathRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2369,7 +2447,7 @@ type DeletePathRequest struct {
 
 func (x *DeletePathRequest) Reset() {
 	*x = DeletePathRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[23]
+	mi := &file_drover_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2459,7 @@ func (x *DeletePathRequest) String() string {
 func (*DeletePathRequest) ProtoMessage() {}
 
 func (x *DeletePathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[23]
+	mi := &file_drover_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2472,7 @@ func (x *DeletePathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePathRequest.ProtoReflect.Descriptor instead.
 func (*DeletePathRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeletePathRequest) GetPath() string {
@@ -2417,7 +2495,7 @@ type NodeResponse struct {
 
 func (x *NodeResponse) Reset() {
 	*x = NodeResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[24]
+	mi := &file_drover_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2507,7 @@ func (x *NodeResponse) String() string {
 func (*NodeResponse) ProtoMessage() {}
 
 func (x *NodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[24]
+	mi := &file_drover_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2520,7 @@ func (x *NodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResponse.ProtoReflect.Descriptor instead.
 func (*NodeResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeResponse) GetId() uint64 {
@@ -2519,7 +2597,7 @@ type SeenAttempt struct {
 
 func (x *SeenAttempt) Reset() {
 	*x = SeenAttempt{}
-	mi := &file_drover_v1_node_proto_msgTypes[25]
+	mi := &file_drover_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +2609,7 @@ func (x *SeenAttempt) String() string {
 func (*SeenAttempt) ProtoMessage() {}
 
 func (x *SeenAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[25]
+	mi := &file_drover_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,7 +2622,7 @@ func (x *SeenAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeenAttempt.ProtoReflect.Descriptor instead.
 func (*SeenAttempt) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SeenAttempt) GetKey() *AttemptKey {
@@ -2778,7 +2856,7 @@ type LevelStep struct {
 
 func (x *LevelStep) Reset() {
 	*x = LevelStep{}
-	mi := &file_drover_v1_node_proto_msgTypes[26]
+	mi := &file_drover_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2868,7 @@ func (x *LevelStep) String() string {
 func (*LevelStep) ProtoMessage() {}
 
 func (x *LevelStep) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[26]
+	mi := &file_drover_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2881,7 @@ func (x *LevelStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LevelStep.ProtoReflect.Descriptor instead.
 func (*LevelStep) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LevelStep) GetStep() string {
@@ -2854,7 +2932,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +2944,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +2957,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Usage) GetCpuMs() int64 {
@@ -2931,7 +3009,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2943,7 +3021,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2956,7 +3034,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Limits) GetCpuMax() string {
@@ -3017,7 +3095,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3107,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3120,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReportRequest) GetNode() int32 {
@@ -3114,7 +3192,7 @@ type NodeLoad struct {
 
 func (x *NodeLoad) Reset() {
 	*x = NodeLoad{}
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3126,7 +3204,7 @@ func (x *NodeLoad) String() string {
 func (*NodeLoad) ProtoMessage() {}
 
 func (x *NodeLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3139,7 +3217,7 @@ func (x *NodeLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLoad.ProtoReflect.Descriptor instead.
 func (*NodeLoad) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeLoad) GetMemoryAvailable() int64 {
@@ -3188,7 +3266,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3278,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3291,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReportResponse) GetTerm() uint64 {
@@ -3247,7 +3325,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[32]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3337,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[32]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3350,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetBlobRequest) GetDigest() string {
@@ -3298,7 +3376,7 @@ type BlobChunk struct {
 
 func (x *BlobChunk) Reset() {
 	*x = BlobChunk{}
-	mi := &file_drover_v1_node_proto_msgTypes[33]
+	mi := &file_drover_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3310,7 +3388,7 @@ func (x *BlobChunk) String() string {
 func (*BlobChunk) ProtoMessage() {}
 
 func (x *BlobChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[33]
+	mi := &file_drover_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3323,7 +3401,7 @@ func (x *BlobChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobChunk.ProtoReflect.Descriptor instead.
 func (*BlobChunk) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BlobChunk) GetData() []byte {
@@ -3495,7 +3573,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x10\n" +
 	"\x03run\x18\x03 \x01(\x05R\x03run\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05stage\x18\x05 \x01(\x05R\x05stage\"\xdd\x02\n" +
+	"\x05stage\x18\x05 \x01(\x05R\x05stage\"\x9e\x03\n" +
 	"\vNodeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x122\n" +
@@ -3503,7 +3581,9 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\fcheck_output\x18\x04 \x01(\v2\x1d.drover.v1.CheckOutputRequestH\x00R\vcheckOutput\x12E\n" +
 	"\rcommit_output\x18\x05 \x01(\v2\x1e.drover.v1.CommitOutputRequestH\x00R\fcommitOutput\x12?\n" +
 	"\vdelete_path\x18\x06 \x01(\v2\x1c.drover.v1.DeletePathRequestH\x00R\n" +
-	"deletePath\x12\x1d\n" +
+	"deletePath\x12?\n" +
+	"\vgather_logs\x18\b \x01(\v2\x1c.drover.v1.GatherLogsRequestH\x00R\n" +
+	"gatherLogs\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\a \x01(\x03R\ttimeoutMsB\v\n" +
 	"\toperation\"\x99\x01\n" +
@@ -3544,7 +3624,11 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06length\x18\x03 \x01(\x03R\x06length\x12\x1a\n" +
-	"\bchecksum\x18\x04 \x01(\tR\bchecksum\"'\n" +
+	"\bchecksum\x18\x04 \x01(\tR\bchecksum\"Q\n" +
+	"\x11GatherLogsRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
+	"\x06stages\x18\x03 \x03(\tR\x06stages\"'\n" +
 	"\x11DeletePathRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"\xa4\x01\n" +
 	"\fNodeResponse\x12\x0e\n" +
@@ -3704,7 +3788,7 @@ func file_drover_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_drover_v1_node_proto_goTypes = []any{
 	(Level)(0),                  // 0: drover.v1.Level
 	(Goal)(0),                   // 1: drover.v1.Goal
@@ -3733,26 +3817,27 @@ var file_drover_v1_node_proto_goTypes = []any{
 	(*CheckOutputRequest)(nil),  // 24: drover.v1.CheckOutputRequest
 	(*CommitOutputRequest)(nil), // 25: drover.v1.CommitOutputRequest
 	(*CommitFile)(nil),          // 26: drover.v1.CommitFile
-	(*DeletePathRequest)(nil),   // 27: drover.v1.DeletePathRequest
-	(*NodeResponse)(nil),        // 28: drover.v1.NodeResponse
-	(*SeenAttempt)(nil),         // 29: drover.v1.SeenAttempt
-	(*LevelStep)(nil),           // 30: drover.v1.LevelStep
-	(*Usage)(nil),               // 31: drover.v1.Usage
-	(*Limits)(nil),              // 32: drover.v1.Limits
-	(*ReportRequest)(nil),       // 33: drover.v1.ReportRequest
-	(*NodeLoad)(nil),            // 34: drover.v1.NodeLoad
-	(*ReportResponse)(nil),      // 35: drover.v1.ReportResponse
-	(*GetBlobRequest)(nil),      // 36: drover.v1.GetBlobRequest
-	(*BlobChunk)(nil),           // 37: drover.v1.BlobChunk
-	nil,                         // 38: drover.v1.NodeInfo.VersionsEntry
-	nil,                         // 39: drover.v1.TaskSpec.EnvEntry
-	nil,                         // 40: drover.v1.SeenAttempt.CountersEntry
+	(*GatherLogsRequest)(nil),   // 27: drover.v1.GatherLogsRequest
+	(*DeletePathRequest)(nil),   // 28: drover.v1.DeletePathRequest
+	(*NodeResponse)(nil),        // 29: drover.v1.NodeResponse
+	(*SeenAttempt)(nil),         // 30: drover.v1.SeenAttempt
+	(*LevelStep)(nil),           // 31: drover.v1.LevelStep
+	(*Usage)(nil),               // 32: drover.v1.Usage
+	(*Limits)(nil),              // 33: drover.v1.Limits
+	(*ReportRequest)(nil),       // 34: drover.v1.ReportRequest
+	(*NodeLoad)(nil),            // 35: drover.v1.NodeLoad
+	(*ReportResponse)(nil),      // 36: drover.v1.ReportResponse
+	(*GetBlobRequest)(nil),      // 37: drover.v1.GetBlobRequest
+	(*BlobChunk)(nil),           // 38: drover.v1.BlobChunk
+	nil,                         // 39: drover.v1.NodeInfo.VersionsEntry
+	nil,                         // 40: drover.v1.TaskSpec.EnvEntry
+	nil,                         // 41: drover.v1.SeenAttempt.CountersEntry
 }
 var file_drover_v1_node_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.NodeInfo.measured:type_name -> drover.v1.Resources
 	4,  // 1: drover.v1.NodeInfo.allocatable:type_name -> drover.v1.Resources
 	5,  // 2: drover.v1.NodeInfo.disks:type_name -> drover.v1.Disk
-	38, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
+	39, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
 	0,  // 4: drover.v1.NodeInfo.levels:type_name -> drover.v1.Level
 	7,  // 5: drover.v1.NodeInfo.speeds:type_name -> drover.v1.SuspendSpeed
 	6,  // 6: drover.v1.RegisterRequest.node:type_name -> drover.v1.NodeInfo
@@ -3764,7 +3849,7 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	0,  // 12: drover.v1.WantedAttempt.level:type_name -> drover.v1.Level
 	14, // 13: drover.v1.WantedAttempt.spec:type_name -> drover.v1.TaskSpec
 	19, // 14: drover.v1.WantedAttempt.map_outputs:type_name -> drover.v1.MapOutput
-	39, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
+	40, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
 	15, // 16: drover.v1.TaskSpec.files:type_name -> drover.v1.FileRef
 	16, // 17: drover.v1.TaskSpec.secrets:type_name -> drover.v1.SecretRef
 	17, // 18: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
@@ -3773,37 +3858,38 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	21, // 21: drover.v1.NodeRequest.locate:type_name -> drover.v1.LocateRequest
 	24, // 22: drover.v1.NodeRequest.check_output:type_name -> drover.v1.CheckOutputRequest
 	25, // 23: drover.v1.NodeRequest.commit_output:type_name -> drover.v1.CommitOutputRequest
-	27, // 24: drover.v1.NodeRequest.delete_path:type_name -> drover.v1.DeletePathRequest
-	23, // 25: drover.v1.LocateResponse.blocks:type_name -> drover.v1.FileBlock
-	26, // 26: drover.v1.CommitOutputRequest.files:type_name -> drover.v1.CommitFile
-	22, // 27: drover.v1.NodeResponse.locate:type_name -> drover.v1.LocateResponse
-	12, // 28: drover.v1.SeenAttempt.key:type_name -> drover.v1.AttemptKey
-	2,  // 29: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
-	0,  // 30: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
-	3,  // 31: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
-	40, // 32: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
-	31, // 33: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
-	32, // 34: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
-	4,  // 35: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
-	30, // 36: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
-	0,  // 37: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
-	0,  // 38: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
-	29, // 39: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
-	28, // 40: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
-	34, // 41: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
-	8,  // 42: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
-	10, // 43: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
-	33, // 44: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
-	36, // 45: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
-	9,  // 46: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
-	11, // 47: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
-	35, // 48: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
-	37, // 49: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
-	46, // [46:50] is the sub-list for method output_type
-	42, // [42:46] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	28, // 24: drover.v1.NodeRequest.delete_path:type_name -> drover.v1.DeletePathRequest
+	27, // 25: drover.v1.NodeRequest.gather_logs:type_name -> drover.v1.GatherLogsRequest
+	23, // 26: drover.v1.LocateResponse.blocks:type_name -> drover.v1.FileBlock
+	26, // 27: drover.v1.CommitOutputRequest.files:type_name -> drover.v1.CommitFile
+	22, // 28: drover.v1.NodeResponse.locate:type_name -> drover.v1.LocateResponse
+	12, // 29: drover.v1.SeenAttempt.key:type_name -> drover.v1.AttemptKey
+	2,  // 30: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
+	0,  // 31: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
+	3,  // 32: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
+	41, // 33: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
+	32, // 34: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
+	33, // 35: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
+	4,  // 36: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
+	31, // 37: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
+	0,  // 38: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
+	0,  // 39: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
+	30, // 40: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
+	29, // 41: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
+	35, // 42: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
+	8,  // 43: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
+	10, // 44: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
+	34, // 45: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
+	37, // 46: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
+	9,  // 47: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
+	11, // 48: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
+	36, // 49: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
+	38, // 50: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
+	47, // [47:51] is the sub-list for method output_type
+	43, // [43:47] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_node_proto_init() }
@@ -3816,6 +3902,7 @@ func file_drover_v1_node_proto_init() {
 		(*NodeRequest_CheckOutput)(nil),
 		(*NodeRequest_CommitOutput)(nil),
 		(*NodeRequest_DeletePath)(nil),
+		(*NodeRequest_GatherLogs)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3823,7 +3910,7 @@ func file_drover_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_node_proto_rawDesc), len(file_drover_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,6 +1,7 @@
 job "nightly" {
   tenant      = "analytics"
   priority    = "high"
+  gather_logs = "hdfs:///logs"
   keep_failed = 3
   env         = { LANG = "C", TZ = "UTC" }
   meta        = { owner = "ops" }

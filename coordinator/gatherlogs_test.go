@@ -1,0 +1,88 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+func gatheringJob(name string) *jobspec.Job {
+	j := groupJob(name, 2)
+	j.GatherLogs = "hdfs:///logs/"
+	return j
+}
+
+func TestLogsAreGatheredWhereAttemptsRan(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
+	id := b.submit(gatheringJob("a"))
+	b.waitForEnd("a", succeeded)
+	b.waitUntil("the logs are gathered", func() bool { return b.job("a").LogsMissing == "" })
+	folder := fmt.Sprintf("hdfs:///logs/a-%d", id)
+	if got := b.job("a").Logs; got != folder {
+		t.Errorf("the logs are in %q, want %q", got, folder)
+	}
+	if files := b.fs.Files(); !slices.Equal(files, []string{folder + "/n1.log"}) {
+		t.Errorf("files: %v", files)
+	}
+	if texts := b.events("job.logs_gathered"); !slices.Equal(texts, []string{folder}) {
+		t.Errorf("events: %q", texts)
+	}
+	b.submit(groupJob("b", 1))
+	if got := b.waitForEnd("b", succeeded); got.Logs != "" || b.fs.RequestCount("gather") != 1 {
+		t.Errorf("a job that did not ask for it: %q, %d requests", got.Logs, b.fs.RequestCount("gather"))
+	}
+}
+
+// What a file system refuses is said; what is away is tried again, also by the next leader.
+func TestLogsThatCannotBeGathered(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
+	answer := func(class error) {
+		b.fs.FailWith(func(r *droverv1.NodeRequest) (error, string) {
+			if r.GetGatherLogs() == nil {
+				return nil, ""
+			}
+			return class, "the NameNode says no"
+		})
+	}
+	answer(fault.Denied)
+	b.submit(gatheringJob("denied"))
+	b.waitForEnd("denied", succeeded)
+	b.waitUntil("the refusal is known", func() bool { return strings.Contains(b.job("denied").LogsMissing, "says no") })
+	if got := b.job("denied").LogsMissing; !strings.HasPrefix(got, "those of n1: ") {
+		t.Errorf("missing: %q, want the node's name", got)
+	}
+
+	answer(fault.Unavailable)
+	b.submit(gatheringJob("away"))
+	b.waitForEnd("away", succeeded)
+	if got := b.job("away").LogsMissing; !strings.Contains(got, "gathered when") {
+		t.Errorf("missing: %q", got)
+	}
+	b.kill()
+	answer(nil)
+	b.start()
+	b.waitUntil("the next coordinator gathered them", func() bool { return b.job("away").LogsMissing == "" })
+}
+
+func TestGatherLogsNeedsANodeThatReachesTheFolder(t *testing.T) {
+	b := newTestCluster(t, nil)
+	info := coordtest.Info("n1")
+	info.Schemes = []string{"hdfs"}
+	b.addNode(info, coordtest.Succeed)
+	b.waitForNodes()
+	j := gatheringJob("far")
+	j.GatherLogs = "file:///var/log/jobs"
+	if _, err := b.trySubmit(j, ""); err == nil || !strings.Contains(err.Error(), "gather_logs file:///var/log/jobs: no node of this cluster reaches file://") {
+		t.Errorf("submission: %v", err)
+	}
+}

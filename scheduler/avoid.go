@@ -1,0 +1,109 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A job may avoid nodes: those on which its tasks alone fail, as the owner of the State found
+// (Events.SetAvoided). Its tasks are not placed there while another schedulable node is large
+// enough for them: policies see such a node as one that is not schedulable, for this job only.
+// Avoided nodes are no rule of Check: a plan made before may still use one.
+
+// SetAvoided replaces the nodes that a job avoids. O(nodes given), and classes of demands are built
+// again.
+func (e Events) SetAvoided(id JobID, nodes []NodeID) error {
+	j, err := e.eventJob(id)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if e.s.Node(n) == nil {
+			return refuse(ErrUnknown, fmt.Sprintf("job %d", id), "the node %d that it avoids is unknown", n)
+		}
+	}
+	avoided := slices.Compact(slices.Sorted(slices.Values(nodes)))
+	if slices.Equal(avoided, j.avoided) {
+		return nil
+	}
+	e.s.cluster.countAvoiding(j, -1)
+	j.avoided = avoided
+	e.s.cluster.countAvoiding(j, +1)
+	e.s.cluster.fit.dropClasses()
+	e.s.changeLog.recordJob(j)
+	e.s.countChange()
+	return nil
+}
+
+// Avoided returns the nodes that the job avoids, in order. The slice belongs to State.
+func (j *Job) Avoided() []NodeID { return j.avoided }
+
+// Avoider returns the stage's job if it avoids nodes, else 0: stages of equal demands fit on the
+// same nodes if it is equal too.
+func (g *Stage) Avoider() JobID {
+	if len(g.Job.avoided) == 0 {
+		return 0
+	}
+	return g.Job.Spec.ID
+}
+
+// Avoids reports whether no task of the stage may be placed on a node because its job avoids it.
+// O(1) for a job that avoids none.
+func (c *Cluster) Avoids(g *Stage, id NodeID) bool {
+	return len(g.Job.avoided) > 0 && slices.Contains(c.classOfStage(g).avoided, id)
+}
+
+// countAvoiding counts a job among those that avoid nodes (sign 1), or no longer (sign -1).
+func (c *Cluster) countAvoiding(j *Job, sign int) {
+	if len(j.avoided) > 0 {
+		c.avoiding += sign
+	}
+}
+
+// nodeChanged drops the classes of the jobs that avoid nodes: whether another node is large enough
+// may have changed.
+func (c *Cluster) nodeChanged() {
+	c.changeCount++
+	if c.avoiding > 0 {
+		c.fit.dropClasses()
+	}
+}
+
+// dropClasses drops all classes, which costs time but changes no answer.
+func (f *fitIndex) dropClasses() {
+	f.classes, f.byNeed, f.byAvoider = nil, nil, nil
+	f.generation++
+}
+
+// avoidedBy returns the nodes that tasks of a job avoid: none if no other schedulable node is large
+// enough for them.
+func (c *Cluster) avoidedBy(j *Job, d Resources, space int64) []NodeID {
+	if len(j.avoided) == 0 || !c.couldRunOn(d, space, func(n NodeID) bool { return !slices.Contains(j.avoided, n) }) {
+		return nil
+	}
+	return j.avoided
+}
+
+// couldRunOn reports whether a schedulable node that may is large enough for a demand. O(nodes x
+// disks).
+func (c *Cluster) couldRunOn(d Resources, space int64, may func(NodeID) bool) bool {
+	for _, n := range c.nodes {
+		if n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(d, space) {
+			return true
+		}
+	}
+	return false
+}
+
+// isLargeEnough reports whether the node could run a task of this demand if nothing else ran there.
+func (n *Node) isLargeEnough(demand Resources, space int64) bool {
+	if demand[CPU] > n.Spec.Capacity[CPU] || demand[Memory] > n.Spec.Capacity[Memory] {
+		return false
+	}
+	for _, d := range n.Spec.Disks {
+		if demand[IO] <= d.IO && space <= d.Space {
+			return true
+		}
+	}
+	return len(n.Spec.Disks) == 0 && demand[IO] == 0 && space == 0
+}

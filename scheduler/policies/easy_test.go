@@ -1,0 +1,35 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// A task that is started behind the head of line takes the head's tenant to its cap: the
+// head has no reservation any more, and what it held back starts at once.
+func TestEasyLooksAgainWhenItsHeadIsCapped(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "b")
+	spec := w.Tenant("a").Spec
+	spec.Caps.Total = scheduler.Limit(schedtest.R(6, 0, 0))
+	if err := w.Events().PutTenant(spec); err != nil {
+		t.Fatal(err)
+	}
+	submit := func(tenant string, cores float64, bound time.Duration) scheduler.JobID {
+		return w.Submit(tenant, 1, schedtest.R(cores, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+	}
+	w.Place(scheduler.TaskID{Job: submit("b", 2, 50*time.Second)}, 0)
+	w.Place(scheduler.TaskID{Job: submit("b", 1, 100*time.Second)}, 1)
+	head := submit("a", 4, time.Minute)
+	behind := submit("a", 3, time.Minute)
+	held := submit("b", 2, time.Hour) // on the first node it would delay the head
+	p := mustNew(t, "easy", nil)
+	if d := w.Cycle(p); w.Job(behind).Live != 1 || w.Job(head).Live+w.Job(held).Live != 0 || d.Wake != w.Now+1 {
+		t.Fatalf("the next decision is due at %d, now it is %d:\n%s", d.Wake, w.Now, d.String())
+	}
+	if d := w.Advance(1).Cycle(p); w.Job(held).Live != 1 {
+		t.Errorf("it is still held back:\n%s", d.String())
+	}
+}

@@ -1,0 +1,107 @@
+package scheduler
+
+import "slices"
+
+// A task whose attempt failed on a node prefers another node for its next attempts: what made it
+// fail may be the node's fault, and a second failure there would teach nothing. It is a preference:
+// if no other node can take the task now, the same node gets it again. Policies ask for it where
+// they choose a node (Stage.FailedOn, Stage.NextFailedOn); Cycle lets tasks of one stage change
+// places where a policy found no other node.
+
+// maxFailedOn is how many nodes a task prefers to leave: the last ones.
+const maxFailedOn = 4
+
+// maxExchangeTasks is how many waiting tasks are examined for one to run in a retry's place.
+const maxExchangeTasks = 64
+
+// FailedOn returns the nodes on which attempts at task i failed last, the oldest first. The slice
+// belongs to State. O(1).
+func (g *Stage) FailedOn(i int32) []NodeID {
+	if len(g.pastAttempts) == 0 {
+		return nil
+	}
+	return g.pastAttempts[i].FailedOn
+}
+
+// NextFailedOn is FailedOn for the lowest pending task. O(1).
+func (g *Stage) NextFailedOn() []NodeID {
+	if len(g.pastAttempts) == 0 {
+		return nil
+	}
+	return g.pastAttempts[g.NextPending(0)].FailedOn
+}
+
+// failedOn adds the node of an attempt that failed.
+func (t *pastAttempts) failedOn(n NodeID) {
+	if slices.Contains(t.FailedOn, n) {
+		return
+	}
+	t.FailedOn = append(slices.Clone(t.FailedOn[max(0, len(t.FailedOn)-maxFailedOn+1):]), n)
+}
+
+// exchangeRetries changes the tasks of placements that put a task back on a node where it failed:
+// a task of the same stage takes that place, one that this decision starts elsewhere or else one
+// that waits. What each node gets and which stages are served stays as the policy decided. Tasks
+// with input are left to the policy, which knows where it is, and those of jobs with reservations
+// to their plan. O(actions), and O(actions + nodes) for each placement concerned.
+func exchangeRetries(s *State, d *Decision) {
+	copied := false
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		if a.Kind != ActPlace || a.Attempt <= 1 || a.Speculative {
+			continue
+		}
+		g := s.stageFor(a.Task.StageID())
+		if g == nil || g.Spec.Inputs != nil || len(g.Job.reservations) > 0 || !slices.Contains(g.FailedOn(a.Task.Index), a.Node) {
+			continue
+		}
+		if !copied {
+			d.Actions, copied = slices.Clone(d.Actions), true // they belong to the policy
+		}
+		if !exchangePlaced(g, d.Actions, i) {
+			s.exchangeWaiting(g, d.Actions, i)
+		}
+	}
+}
+
+// exchangePlaced exchanges the task of placement i with that of another placement of its stage, if
+// neither task then starts where it failed, and reports whether it did.
+func exchangePlaced(g *Stage, actions []Action, i int) bool {
+	a := &actions[i]
+	for k := range actions {
+		b := &actions[k]
+		if b.Kind == ActPlace && !b.Speculative && b.Task.StageID() == a.Task.StageID() && b.Node != a.Node &&
+			!slices.Contains(g.FailedOn(a.Task.Index), b.Node) && !slices.Contains(g.FailedOn(b.Task.Index), a.Node) {
+			a.Task, b.Task, a.Attempt, b.Attempt = b.Task, a.Task, b.Attempt, a.Attempt
+			return true
+		}
+	}
+	return false
+}
+
+// exchangeWaiting lets a task of the stage that waits and has not failed on the node run in the
+// place of that of placement i, which keeps waiting for another node that is large enough. A task
+// does not wait so once it is the last one of its stage.
+func (s *State) exchangeWaiting(g *Stage, actions []Action, i int) {
+	a := &actions[i]
+	other := func(n NodeID) bool { return !slices.Contains(g.FailedOn(a.Task.Index), n) && !s.cluster.Avoids(g, n) }
+	if !s.cluster.couldRunOn(g.Spec.Demand, g.Spec.Disk, other) {
+		return
+	}
+	placed := map[int32]bool{}
+	for k := range actions {
+		if b := &actions[k]; b.Kind == ActPlace && b.Task.StageID() == a.Task.StageID() {
+			placed[b.Task.Index] = true
+		}
+	}
+	looked := 0
+	for k := g.NextPending(0); k >= 0 && looked < maxExchangeTasks; k = g.NextPending(k + 1) {
+		if placed[k] {
+			continue
+		}
+		if looked++; !slices.Contains(g.FailedOn(k), a.Node) {
+			a.Task, a.Attempt = g.Task(k), s.Attempts().NextAttempt(g, k)
+			return
+		}
+	}
+}
