@@ -42,8 +42,9 @@ func (t *pastAttempts) failedOn(n NodeID) {
 // exchangeRetries changes the tasks of placements that put a task back on a node where it failed:
 // a task of the same stage takes that place, one that this decision starts elsewhere or else one
 // that waits. What each node gets and which stages are served stays as the policy decided. Tasks
-// with input are left to the policy, which knows where it is, and those of jobs with reservations
-// to their plan. O(actions), and O(actions + nodes) for each placement concerned.
+// with input are left to the policy, which knows where it is, and those of jobs with reservations,
+// kept or made by this decision, to their plan. O(actions), and O(actions + nodes) for each placement
+// concerned.
 func exchangeRetries(s *State, d *Decision) {
 	copied := false
 	for i := range d.Actions {
@@ -52,7 +53,7 @@ func exchangeRetries(s *State, d *Decision) {
 			continue
 		}
 		g := s.stageFor(a.Task.StageID())
-		if g == nil || g.Spec.Inputs != nil || len(g.Job.reservations) > 0 || !slices.Contains(g.FailedOn(a.Task.Index), a.Node) {
+		if g == nil || g.Spec.Inputs != nil || len(g.Job.reservations) > 0 || !slices.Contains(g.FailedOn(a.Task.Index), a.Node) || reservesFor(d.Actions, g.Job) {
 			continue
 		}
 		if !copied {
@@ -62,6 +63,16 @@ func exchangeRetries(s *State, d *Decision) {
 			s.exchangeWaiting(g, d.Actions, i)
 		}
 	}
+}
+
+// reservesFor reports whether actions make a reservation for a job or its project. O(actions).
+func reservesFor(actions []Action, j *Job) bool {
+	for i := range actions {
+		if a := &actions[i]; a.Kind == ActReserve && (a.Reservation.Job == j.Spec.ID || (j.Spec.Project != 0 && a.Reservation.Project == j.Spec.Project)) {
+			return true
+		}
+	}
+	return false
 }
 
 // exchangePlaced exchanges the task of placement i with that of another placement of its stage, if
