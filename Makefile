@@ -43,14 +43,8 @@ run: deps build ## a real MapReduce job on three machines with its data
 	go build -o bin/demo ./integration/cmd/demo
 	$(TESTBED) run -nodes 3 -hdfs -books 32 -- bin/demo -drover bin/drover
 
-# Packages under scheduler/ start no goroutine, which a test in internal/imports
-# checks. The race detector would find nothing there and make their tests eight
-# times slower. sim/run is the exception.
-PURE = $$(go list ./scheduler/... | grep -v '/scheduler/sim/run$$')
 check: lint ## format, vet, lint, imports, unit tests with the race detector; no root
-	@start=$$SECONDS; \
-	$(GO_TEST) -short $(PURE) && $(GO_TEST) -race -short $$(go list ./... | grep -v '/scheduler') ./scheduler/sim/run && \
-	echo "unit tests: $$((SECONDS - start)) s"
+	./integration/unit.sh
 
 lint: ## format, vet, staticcheck
 	@bad=$$(git ls-files '*.go' | xargs gofmt -l); [ -z "$$bad" ] || { echo "not formatted: $$bad"; exit 1; }
