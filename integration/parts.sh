@@ -91,6 +91,7 @@ summary() {
   skipped=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- SKIP')
   broken=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- FAIL')
   echo "$passed passed, $broken failed, $skipped skipped, in $((SECONDS / 60)) minutes"
+  [ ! -f out/check/flaky ] || sed 's/^/FLAKY: /; s/$/ passed only when repeated (out\/check)/' out/check/flaky
   for part in "${flaky[@]}"; do
     echo "FLAKY: $part passed only when it was repeated; what failed first ($out/$part.first.txt):"
     failures "$out/$part.first.txt" | head -30
