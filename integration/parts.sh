@@ -1,7 +1,7 @@
-# Functions of test.sh, which sources this file: they run the parts, repeat one that failed
+# Functions of test.sh and unit.sh, which source this file: they run the parts, repeat one that failed
 # once, and print the closing lines. The caller sets out (the folder of the logs), budget and
 # longest.
-failed=() flaky=() running=
+failed=() flaky=() running= flaky_units=out/check/flaky
 
 # part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log.
 part() {
@@ -37,6 +37,27 @@ part() {
   [ $code -eq 124 ] && echo "   timed out; running tests: $(underway "$out/$name.log")"
   echo "   the last lines of $out/$name.log:"
   tail -60 "$out/$name.log"
+}
+
+# unit NAME FLAGS PACKAGE... runs unit tests of packages. A package that fails is tested once more.
+# One that does not build is not.
+unit() {
+  local name=$1 flags=$2 again; shift 2
+  # shellcheck disable=SC2086 # FLAGS are several words
+  go test -timeout 10m -short $flags "$@" 2>&1 | tee "$out/$name.log" && return
+  again=$(awk -F'\t' '$1 == "FAIL" && NF == 3 { print $2 }' "$out/$name.log") # not those that do not build
+  if [ -z "$again" ] || grep -qE '^FAIL.*\[(build|setup) failed\]' "$out/$name.log"; then
+    failed+=("$name")
+    return
+  fi
+  mv "$out/$name.log" "$out/$name.first.txt"
+  echo "== $name: once more: $(xargs <<<"$again")"
+  # shellcheck disable=SC2086
+  if go test -count 1 -timeout 10m -short $flags $again 2>&1 | tee "$out/$name.log"; then
+    echo "unit tests ($name): $(xargs <<<"$again")" >>"$flaky_units"
+  else
+    failed+=("$name")
+  fi
 }
 
 # unproved NAME prints the tests of NAME.test that did not pass the first time, as a
@@ -91,7 +112,7 @@ summary() {
   skipped=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- SKIP')
   broken=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- FAIL')
   echo "$passed passed, $broken failed, $skipped skipped, in $((SECONDS / 60)) minutes"
-  [ ! -f out/check/flaky ] || sed 's/^/FLAKY: /; s/$/ passed only when repeated (out\/check)/' out/check/flaky
+  [ ! -f "$flaky_units" ] || sed "s|^|FLAKY: |; s|$| passed only when repeated (${flaky_units%/*})|" "$flaky_units"
   for part in "${flaky[@]}"; do
     echo "FLAKY: $part passed only when it was repeated; what failed first ($out/$part.first.txt):"
     failures "$out/$part.first.txt" | head -30

@@ -61,6 +61,21 @@ const failingTests = `    TestRandom RAPID_SEED=7 in example.org/a
     TestOther in example.org/b
 `
 
+// fakeGo answers for go test: some packages fail, one of them the first time only, and one does not build.
+const fakeGo = `go() {
+  local p code=0
+  for p; do
+    case $p in
+    *broken) printf 'FAIL\t%s [build failed]\n' "$p"; code=1 ;;
+    *bad) printf -- '--- FAIL: TestOther (0.00s)\nFAIL\t%s\t0.1s\n' "$p"; code=1 ;;
+    *shaky) if [ -f again ]; then printf 'ok\t%s\t0.1s\n' "$p"; else touch again; printf 'FAIL\t%s\t0.1s\n' "$p"; code=1; fi ;;
+    *good) printf 'ok\t%s\t0.1s\n' "$p" ;;
+    esac
+  done
+  return $code
+}
+`
+
 func writeLog(name string) string { return "cat >" + name + " <<'END'\n" + failingLog + "END\n" }
 
 func TestClosingLines(t *testing.T) {
@@ -85,6 +100,18 @@ func TestClosingLines(t *testing.T) {
 		"a panic names the test that ran and its seed": {
 			script: "part bad 1 printf '=== RUN   TestX\\n    a_test.go:2: seed 8 (RAPID_SEED=8 repeats it)\\npanic: boom\\n'\npart worse 1 sh -c 'cat bad.log; exit 2'",
 			ok:     false, want: []string{"TestX panic: boom RAPID_SEED=8"},
+		},
+		"a package passes only when it is tested again": {
+			script: fakeGo + "flaky_units=./flaky\nunit race -race example.org/good example.org/shaky && [ ${#failed[@]} = 0 ]",
+			ok:     true, want: []string{"FLAKY: unit tests (race): example.org/shaky passed only when repeated (.)"}, not: []string{"example.org/good"},
+		},
+		"a package fails twice": {
+			script: fakeGo + "unit race -race example.org/good example.org/bad; [ \"${failed[*]}\" = race ]",
+			ok:     false, want: []string{"FAILED: race", "TestOther in example.org/bad"}, not: []string{"FLAKY"},
+		},
+		"a package that does not build is not tested again": {
+			script: fakeGo + "unit race -race example.org/broken example.org/bad; [ ! -f race.first.txt ] || echo '== skipped in every part: again'",
+			ok:     false, want: []string{"FAILED: race"}, not: []string{"again", "FLAKY"},
 		},
 		"no time is left": {
 			script: "part first 1 true\nbudget=0\npart late 1 true",

@@ -8,26 +8,6 @@ cd "$(dirname "$0")/.."
 out=out/check
 rm -rf "$out" && mkdir -p "$out"
 
-# unit NAME FLAGS PACKAGE... tests packages.
-unit() {
-  local name=$1 flags=$2 again; shift 2
-  # shellcheck disable=SC2086 # FLAGS are several words
-  go test -timeout 10m -short $flags "$@" 2>&1 | tee "$out/$name.log" && return
-  again=$(awk -F'\t' '$1 == "FAIL" && NF == 3 { print $2 }' "$out/$name.log") # not those that do not build
-  if [ -z "$again" ] || grep -qE '^FAIL.*\[(build|setup) failed\]' "$out/$name.log"; then
-    failed+=("$name")
-    return
-  fi
-  mv "$out/$name.log" "$out/$name.first.txt"
-  echo "== $name: once more: $(xargs <<<"$again")"
-  # shellcheck disable=SC2086
-  if go test -count 1 -timeout 10m -short $flags $again 2>&1 | tee "$out/$name.log"; then
-    echo "unit tests ($name): $(xargs <<<"$again")" >>"$out/flaky"
-  else
-    failed+=("$name")
-  fi
-}
-
 # Packages under scheduler/ start no goroutine, which a test in internal/imports
 # checks. The race detector would find nothing there and make their tests eight
 # times slower. sim/run is the exception.
