@@ -250,12 +250,10 @@ func branchBounds(body []byte, i, count int, in bounds) (bounds, error) {
 	if err != nil {
 		return in, err
 	}
-	if i > 0 { // what is below the first key is looked for in the first child
-		if err := in.check(low); err != nil {
-			return in, err
-		}
-		in.low = low
+	if err := in.check(low); err != nil {
+		return in, err
 	}
+	in.low = low // of the first child too: the database panics when it opens a file in which a key is below its branch's
 	if i+1 < count {
 		if in.high, err = key(i + 1); err == nil && bytes.Compare(low, in.high) >= 0 {
 			err = fmt.Errorf("branch key %x comes after %x", in.high, low)
