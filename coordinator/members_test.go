@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -100,6 +101,21 @@ func TestFilesSurviveTheLossOfAServerWithItsDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.waitUntil("it is sent again", func() bool { return read() == text })
+}
+
+// A server that was added gets a snapshot from before, which does not list it: it is no
+// removal, and the server stays.
+func TestMembershipEndsOnlyOnceItBegan(t *testing.T) {
+	without, with := []raft.Server{{ID: "c1"}}, []raft.Server{{ID: "c1"}, {ID: "c3"}}
+	var m membership
+	for i, step := range []struct {
+		servers []raft.Server
+		ends    bool
+	}{{nil, false}, {without, false}, {with, false}, {with, false}, {without, true}, {without, true}, {with, false}} {
+		if got := m.ends(step.servers, "c3"); got != step.ends {
+			t.Errorf("step %d: ends: %v, want %v", i, got, step.ends)
+		}
+	}
 }
 
 func TestClusterGrowsFromOneAndShrinks(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,7 +30,6 @@ const (
 	keepEvery     = time.Second      // between two looks at the servers and their files
 	apiAddressFor = 10 * time.Second // that the leader's URL is believed
 	whyFor        = time.Second      // that the state of the others is believed
-	promoteBehind = 64               // entries that a server may lack when it begins to vote
 )
 
 // peers is this server's connection with the other coordinators: it enters the
@@ -49,6 +49,10 @@ type peers struct {
 	endTasks   context.CancelFunc
 	files      *fileKeeper
 
+	// What keep alone uses.
+	promoteAfter uint64 // what this leader had applied at the last pass; no leader: the largest number
+	membership   membership
+
 	mu           sync.Mutex // guards the fields below
 	apiAddresses map[string]apiAddress
 	why          string // nobody leads
@@ -61,7 +65,7 @@ type apiAddress struct {
 }
 
 func newPeers(c *core) *peers {
-	p := &peers{c: c, apiAddresses: map[string]apiAddress{}}
+	p := &peers{c: c, promoteAfter: math.MaxUint64, apiAddresses: map[string]apiAddress{}}
 	p.net = peer.Listen(peer.Config{Listener: c.cfg.PeerListener, Member: c.cfg.Certificate, Address: c.cfg.PeerAddress, Dial: c.cfg.PeerDial, Logger: c.log})
 	p.background, p.endTasks = context.WithCancel(context.Background())
 	p.files = &fileKeeper{p: p}
@@ -242,17 +246,30 @@ func (p *peers) keep(ctx context.Context) error {
 	}
 }
 
+// membership remembers whether a server was in its own log's list of servers. A log that
+// does not list it may begin with a snapshot from before the server was added.
+type membership struct{ listed bool }
+
+// ends takes the log's present list and reports whether the server was in it before and
+// is not any more.
+func (m *membership) ends(servers []raft.Server, id string) bool {
+	lists := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.ID) == id })
+	ended := m.listed && !lists
+	m.listed = m.listed || lists
+	return ended
+}
+
 // checkRemoved finds out whether this server was taken out of the cluster. Its own
 // log may never say so: the leader stops sending to a server that it removed.
 func (p *peers) checkRemoved(ctx context.Context) {
-	if p.c.replica.Removed() {
+	servers, _, err := p.c.replica.Servers()
+	if err != nil {
+		return
+	}
+	if p.membership.ends(servers, p.c.cfg.ID) {
 		p.removed.Store(true)
 	}
 	if p.c.leads() || p.c.follows() {
-		return
-	}
-	servers, _, err := p.c.replica.Servers()
-	if err != nil {
 		return
 	}
 	for _, d := range p.describeAll(ctx, servers) {
@@ -282,12 +299,17 @@ func (p *peers) announce(ctx context.Context) error {
 	return nil
 }
 
-// promote has servers vote that have caught up: their log is nearly the leader's,
-// and they have every file that it has.
+// promote has servers vote that have caught up: they have applied what the leader had at
+// the pass before, and have every file of it. A server knows a file only by its entry,
+// so that one which lacks entries does not miss their files yet. Newer files are sent to
+// servers that do not vote, too (fileKeeper.replicate).
 func (p *peers) promote(ctx context.Context) error {
+	after := p.promoteAfter
+	p.promoteAfter = math.MaxUint64
 	if !p.c.leads() {
 		return nil
 	}
+	p.promoteAfter = p.c.replica.Applied()
 	servers, _, err := p.c.replica.Servers()
 	if err != nil {
 		return err
@@ -297,7 +319,7 @@ func (p *peers) promote(ctx context.Context) error {
 		if d.state == nil || d.err != nil {
 			continue // it is not running: its turn comes
 		}
-		if d.state.GetHasLog() && d.state.GetAppliedIndex()+promoteBehind >= p.c.replica.Applied() && d.state.GetMissingFiles() <= int64(len(p.files.missing())) {
+		if d.state.GetHasLog() && d.state.GetAppliedIndex() >= after && d.state.GetMissingFiles() <= int64(len(p.files.missing())) {
 			p.c.log.Info("a server has caught up and votes from now on", "server", d.peer.ID)
 			err = errors.Join(err, p.c.replica.Promote(d.peer))
 		}

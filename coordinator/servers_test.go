@@ -255,7 +255,7 @@ func (s *testServers) awaitVoters(ids ...string) {
 	s.waitUntil("these vote: "+strings.Join(ids, ", "), func() bool {
 		n := 0
 		for _, x := range s.servers().GetServers() {
-			if !x.Voter || x.Error != "" {
+			if !x.Voter || x.Error != "" || x.AppliedIndex == 0 { // one with an empty disk is still listed until it has entered
 				return false
 			}
 			n++

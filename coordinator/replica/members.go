@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -41,8 +42,12 @@ func (r *Replica) LastContact() time.Time {
 	return r.raft.LastContact()
 }
 
-// Applied returns the index of the last entry that was applied here.
-func (r *Replica) Applied() uint64 { return r.raft.AppliedIndex() }
+// Applied returns the index of the last entry that the facts have. Raft's own number is
+// ahead of it while entries are on their way to the facts.
+func (r *Replica) Applied() (index uint64) {
+	r.Read(func(f *facts.Facts) { index = f.Index() })
+	return index
+}
 
 // HasLog reports whether the log has more than the servers that a new cluster
 // begins with.
@@ -139,19 +144,4 @@ func (t *transfers) check(term uint64, id string) error {
 		return fault.New(fault.Unavailable, "a transfer of the leadership has failed in this term: say to which other server")
 	}
 	return nil
-}
-
-// Removed reports whether this server was taken out of the cluster: it will never
-// hear from a leader again.
-func (r *Replica) Removed() bool {
-	servers, _, err := r.Servers()
-	if err != nil || len(servers) == 0 {
-		return false
-	}
-	for _, s := range servers {
-		if s.ID == raft.ServerID(r.id) {
-			return false
-		}
-	}
-	return true
 }
