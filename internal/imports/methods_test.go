@@ -31,8 +31,6 @@ var manyMethods = []string{
 	"runtime/containerd.Driver",
 	"scheduler/backfill.Planner",
 	"scheduler/policies.roundPlan",
-	"scheduler/schedtest.Chaos",
-	"scheduler/schedtest.World",
 	"scheduler/sim/engine.world",
 	"scheduler/threedsf.Policy",
 	"scheduler/threedsf.plan",

@@ -125,8 +125,8 @@ func TestAvoidedNodesAreNoWayOut(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
 	in := w.Submit("a", 1, schedtest.R(4, 1, 1))
 	w.Place(scheduler.TaskID{Job: in}, 1)
-	g := w.Job(w.Submit("a", 1, schedtest.R(2, 1, 1))).Stages[0]
-	if err := w.Events().SetAvoided(g.Job.Spec.ID, []scheduler.NodeID{0}); err != nil {
+	g := w.State.Job(w.Submit("a", 1, schedtest.R(2, 1, 1))).Stages[0]
+	if err := w.State.Events().SetAvoided(g.Job.Spec.ID, []scheduler.NodeID{0}); err != nil {
 		t.Fatal(err)
 	}
 	set, ok := Nearest(w.State, g, w.Now, 100)

@@ -24,7 +24,7 @@ func TestJobsAvoidNodes(t *testing.T) {
 				}
 			}
 			job := w.Submit("a", 4, schedtest.R(2, 1, 1))
-			must(w.Events().SetAvoided(job, []scheduler.NodeID{1}))
+			must(w.State.Events().SetAvoided(job, []scheduler.NodeID{1}))
 			w.cycle()
 			w.reload()
 			w.cycle()
@@ -42,18 +42,18 @@ func TestJobsAvoidNodes(t *testing.T) {
 			if got := w.node(other, 0); got != 1 {
 				t.Errorf("another job's task is on node %d, want node 1", got)
 			}
-			must(w.Events().SetDrain(0, true))
+			must(w.State.Events().SetDrain(0, true))
 			w.cycle()
 			if got := w.node(job, 2); got != 1 {
 				t.Errorf("without another node that is large enough, task 2 is on node %d, want node 1", got)
 			}
-			must(w.Events().SetDrain(0, false))
+			must(w.State.Events().SetDrain(0, false))
 			w.End(w.at(job, 2), scheduler.OutcomeFailedInfra)
 			w.cycle()
 			if got := w.node(job, 2); got != scheduler.NoNode {
 				t.Errorf("with node 0 back, task 2 is on node %d", got)
 			}
-			must(w.Events().SetAvoided(job, nil))
+			must(w.State.Events().SetAvoided(job, nil))
 			w.cycle()
 			if w.node(job, 2) != 1 && w.node(job, 3) != 1 {
 				t.Error("no task is on node 1, which the job does not avoid any more")

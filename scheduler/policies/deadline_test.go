@@ -279,7 +279,7 @@ func TestVictimsUseCheapestSufficientLevel(t *testing.T) {
 		spec := schedtest.NodeSpec(0, "/r", schedtest.R(1, 3, 10))
 		spec.Levels, spec.Swap = c.levels, c.swap
 		spec.Speeds = scheduler.SuspendSpeed{Freeze: 10 * time.Millisecond, SwapPerS: 200 << 20, Checkpoint: 3 * time.Second, CheckpointPerS: 100 << 20}
-		if err := w.Events().AddNode(spec); err != nil {
+		if err := w.State.Events().AddNode(spec); err != nil {
 			t.Fatal(err)
 		}
 		w.AddTenants("t")

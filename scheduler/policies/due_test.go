@@ -16,7 +16,7 @@ import (
 func TestDueTaskHasReasonDue(t *testing.T) {
 	for name, params := range map[string]map[string]string{"conservative": {"margin": "0s"}, "two_tier": {"margin": "0s", "variant": "2tsb"}} {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
-		if err := w.Events().AddNode(schedtest.NodeSpec(1, "/r1", schedtest.R(8, 8, 100))); err != nil {
+		if err := w.State.Events().AddNode(schedtest.NodeSpec(1, "/r1", schedtest.R(8, 8, 100))); err != nil {
 			t.Fatal(err)
 		}
 		maker := func() scheduler.Policy { return mustNew(t, name, params) }

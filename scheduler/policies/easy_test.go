@@ -14,7 +14,7 @@ func TestEasyLooksAgainWhenItsHeadIsCapped(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "b")
 	spec := w.Tenant("a").Spec
 	spec.Caps.Total = scheduler.Limit(schedtest.R(6, 0, 0))
-	if err := w.Events().PutTenant(spec); err != nil {
+	if err := w.State.Events().PutTenant(spec); err != nil {
 		t.Fatal(err)
 	}
 	submit := func(tenant string, cores float64, bound time.Duration) scheduler.JobID {
@@ -26,10 +26,10 @@ func TestEasyLooksAgainWhenItsHeadIsCapped(t *testing.T) {
 	behind := submit("a", 3, time.Minute)
 	held := submit("b", 2, time.Hour) // on the first node it would delay the head
 	p := mustNew(t, "easy", nil)
-	if d := w.Cycle(p); w.Job(behind).Live != 1 || w.Job(head).Live+w.Job(held).Live != 0 || d.Wake != w.Now+1 {
+	if d := w.Cycle(p); w.State.Job(behind).Live != 1 || w.State.Job(head).Live+w.State.Job(held).Live != 0 || d.Wake != w.Now+1 {
 		t.Fatalf("the next decision is due at %d, now it is %d:\n%s", d.Wake, w.Now, d.String())
 	}
-	if d := w.Advance(1).Cycle(p); w.Job(held).Live != 1 {
+	if d := w.Advance(1).Cycle(p); w.State.Job(held).Live != 1 {
 		t.Errorf("it is still held back:\n%s", d.String())
 	}
 }

@@ -15,7 +15,7 @@ func newReservedWorld(t *testing.T, levels scheduler.LevelSet) (*schedtest.World
 	w := schedtest.New(t)
 	spec := schedtest.NodeSpec(0, "/r", schedtest.R(4, 8, 100))
 	spec.Levels = levels
-	if err := w.Events().AddNode(spec); err != nil {
+	if err := w.State.Events().AddNode(spec); err != nil {
 		t.Fatal(err)
 	}
 	w.AddTenants("a", "b")

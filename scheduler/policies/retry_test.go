@@ -40,7 +40,7 @@ func (w *retryWorld) cycle() {
 }
 
 func (w *retryWorld) at(job scheduler.JobID, task int32) *scheduler.Attempt {
-	for a := range w.State.Attempts().Of(w.Job(job).Stages[0], task) {
+	for a := range w.State.Attempts().Of(w.State.Job(job).Stages[0], task) {
 		return a
 	}
 	return nil

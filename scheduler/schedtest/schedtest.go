@@ -25,7 +25,7 @@ type TB interface {
 // World is a State and a clock, with helpers for tests.
 type World struct {
 	TB
-	*scheduler.State
+	State   *scheduler.State
 	Now     scheduler.Time
 	nextJob scheduler.JobID
 }
