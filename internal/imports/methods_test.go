@@ -31,7 +31,6 @@ var manyMethods = []string{
 	"runtime/containerd.Driver",
 	"scheduler/backfill.Planner",
 	"scheduler/policies.roundPlan",
-	"scheduler/sim/engine.world",
 	"scheduler/threedsf.Policy",
 	"scheduler/threedsf.plan",
 }

@@ -35,11 +35,17 @@ func (c *Config) checkAbsences() error {
 	return nil
 }
 
+// outages keeps why nodes are down or drain: a node may have several reasons at a time.
+type outages struct {
+	downReasons  []int // of each node: failures and absences that keep it down
+	drainReasons []int // of each node: absences for which it drains
+}
+
 // scheduleAbsences takes nodes down that are absent from the start and schedules all other changes.
-func (w *world) scheduleAbsences() error {
+func (o *outages) scheduleAbsences(w *world) error {
 	for i, a := range w.Absences {
 		if a.From <= 0 {
-			if err := w.nodeDown(a.Node, false); err != nil {
+			if err := o.nodeDown(w, a.Node, false); err != nil {
 				return err
 			}
 		} else {
@@ -55,30 +61,30 @@ func (w *world) scheduleAbsences() error {
 	return nil
 }
 
-func (w *world) startDrain(a *Absence) error {
-	w.drainReasons[a.Node]++
+func (o *outages) startDrain(w *world, a *Absence) error {
+	o.drainReasons[a.Node]++
 	return w.s.Events().SetDrain(a.Node, true)
 }
 
-func (w *world) endAbsence(a *Absence) error {
+func (o *outages) endAbsence(w *world, a *Absence) error {
 	if a.Drain > 0 && a.From > 0 {
-		if w.drainReasons[a.Node]--; w.drainReasons[a.Node] == 0 {
+		if o.drainReasons[a.Node]--; o.drainReasons[a.Node] == 0 {
 			if err := w.s.Events().SetDrain(a.Node, false); err != nil {
 				return err
 			}
 		}
 	}
-	return w.nodeUp(a.Node)
+	return o.nodeUp(w, a.Node)
 }
 
 // nodeDown takes a node down for one more reason: a failure or an absence. lose reports whether what
 // is on it is lost, which is nothing at the start.
-func (w *world) nodeDown(n scheduler.NodeID, lose bool) error {
-	if w.downReasons[n]++; w.downReasons[n] > 1 {
+func (o *outages) nodeDown(w *world, n scheduler.NodeID, lose bool) error {
+	if o.downReasons[n]++; o.downReasons[n] > 1 {
 		return nil
 	}
 	if lose {
-		return w.loseNode(n)
+		return o.loseNode(w, n)
 	}
 	if err := w.s.Events().NodeLost(n, w.now); err != nil {
 		return err
@@ -88,8 +94,8 @@ func (w *world) nodeDown(n scheduler.NodeID, lose bool) error {
 }
 
 // nodeUp removes one reason for which a node is down, and starts it again after the last one.
-func (w *world) nodeUp(n scheduler.NodeID) error {
-	if w.downReasons[n]--; w.downReasons[n] > 0 {
+func (o *outages) nodeUp(w *world, n scheduler.NodeID) error {
+	if o.downReasons[n]--; o.downReasons[n] > 0 {
 		return nil
 	}
 	if err := w.s.Events().NodeUp(n); err != nil {

@@ -15,13 +15,13 @@ func (w *world) execute(a *scheduler.Action) error {
 	case scheduler.ActPlace:
 		return w.placeAttempt(a)
 	case scheduler.ActSuspend:
-		return w.startSuspend(a)
+		return w.suspensions.startSuspend(w, a)
 	case scheduler.ActResume:
-		return w.startResume(a)
+		return w.suspensions.startResume(w, a)
 	case scheduler.ActMigrate:
-		return w.startMigration(a)
+		return w.suspensions.startMigration(w, a)
 	case scheduler.ActKill:
-		return w.startKill(a)
+		return w.suspensions.startKill(w, a)
 	case scheduler.ActReserve, scheduler.ActUnreserve:
 		return nil
 	default:
@@ -29,6 +29,12 @@ func (w *world) execute(a *scheduler.Action) error {
 	}
 }
 
+// suspensions carries out the suspensions, resumptions, migrations and kills of attempts.
+type suspensions struct {
+	migrating []int32 // slots of attempts that are migrating
+}
+
+// memoryInUse returns the memory that an attempt has filled.
 func (w *world) memoryInUse(t *attempt) int64 {
 	part := w.Models.MemoryUsedFraction
 	if part == 0 {
@@ -38,9 +44,7 @@ func (w *world) memoryInUse(t *attempt) int64 {
 	return int64(part * float64(g.Demand[scheduler.Memory]))
 }
 
-func (w *world) suspendSpeed(n scheduler.NodeID) *scheduler.SuspendSpeed { return &w.Nodes[n].Speeds }
-
-func (w *world) startSuspend(a *scheduler.Action) error {
+func (p *suspensions) startSuspend(w *world, a *scheduler.Action) error {
 	slot, err := w.findSlot(a.AttemptID())
 	if err != nil {
 		return err
@@ -52,11 +56,11 @@ func (w *world) startSuspend(a *scheduler.Action) error {
 	w.res.Suspensions++
 	w.jobs[t.job].res.Suspends++
 	w.ownExtra(t).suspensions++
-	w.scheduleEvent(slot, w.now.Add(w.suspendSpeed(t.node).Suspend(a.Level, w.memoryInUse(t))), evSuspended)
+	w.scheduleEvent(slot, w.now.Add(w.Nodes[t.node].Speeds.Suspend(a.Level, w.memoryInUse(t))), evSuspended)
 	return nil
 }
 
-func (w *world) finishSuspend(slot int32) error {
+func (p *suspensions) finishSuspend(w *world, slot int32) error {
 	t := &w.attempts[slot]
 	before := w.occupiedResources(t)
 	m := w.memoryInUse(t)
@@ -70,19 +74,19 @@ func (w *world) finishSuspend(slot int32) error {
 	if err := w.s.Events().AttemptSuspended(t.id(), t.run, t.level, footprint, w.now); err != nil {
 		return err
 	}
-	w.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
+	w.use.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
 	return nil
 }
 
 // startResume schedules the resumption of an attempt; the State already accounts its full demand.
-func (w *world) startResume(a *scheduler.Action) error {
+func (p *suspensions) startResume(w *world, a *scheduler.Action) error {
 	slot, err := w.findSlot(a.AttemptID())
 	if err != nil {
 		return err
 	}
 	t := &w.attempts[slot]
-	w.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(w.occupiedAtLevel(t, t.level)))
-	d := w.suspendSpeed(t.node).Resume(t.level, w.memoryInUse(t))
+	w.use.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(w.occupiedAtLevel(t, t.level)))
+	d := w.Nodes[t.node].Speeds.Resume(t.level, w.memoryInUse(t))
 	w.scheduleEvent(slot, w.now.Add(d), evResumed)
 	return nil
 }
@@ -99,25 +103,25 @@ func (w *world) occupiedAtLevel(t *attempt, l scheduler.Level) scheduler.Resourc
 }
 
 // startMigration moves an attempt to another node: checkpoint, transfer, restore.
-func (w *world) startMigration(a *scheduler.Action) error {
+func (p *suspensions) startMigration(w *world, a *scheduler.Action) error {
 	slot, err := w.findSlot(a.AttemptID())
 	if err != nil {
 		return err
 	}
 	t := &w.attempts[slot]
-	from, m := w.suspendSpeed(t.node), w.memoryInUse(t)
+	from, m := &w.Nodes[t.node].Speeds, w.memoryInUse(t)
 	before := w.occupiedAtLevel(t, t.level)
 	d := time.Duration(0)
 	if t.level != scheduler.LevelCheckpointed {
 		w.pauseAttempt(slot)
 		d = from.Suspend(scheduler.LevelCheckpointed, m)
 	}
-	d += transferTime(m, from.TransferPerS) + w.suspendSpeed(a.Node).Resume(scheduler.LevelCheckpointed, m)
+	d += transferTime(m, from.TransferPerS) + w.Nodes[a.Node].Speeds.Resume(scheduler.LevelCheckpointed, m)
 	o := w.ownExtra(t)
 	o.run, o.disk, t.node, t.level = a.Run, a.Disk, a.Node, scheduler.LevelRunning
-	w.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
+	w.use.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
 	w.res.Migrations++
-	w.migrating = append(w.migrating, slot)
+	p.migrating = append(p.migrating, slot)
 	w.scheduleEvent(slot, w.now.Add(d), evResumed)
 	return nil
 }
@@ -130,22 +134,22 @@ func transferTime(bytes, perS int64) time.Duration {
 }
 
 // finishResume continues an attempt after a resume or a migration.
-func (w *world) finishResume(slot int32) error {
+func (p *suspensions) finishResume(w *world, slot int32) error {
 	t := &w.attempts[slot]
 	before := w.occupiedResources(t)
 	if err := w.s.Events().AttemptResumed(t.id(), t.run, w.now); err != nil {
 		return err
 	}
-	w.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
-	if i := slices.Index(w.migrating, slot); i >= 0 {
-		w.migrating = slices.Delete(w.migrating, i, i+1)
+	w.use.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
+	if i := slices.Index(p.migrating, slot); i >= 0 {
+		p.migrating = slices.Delete(p.migrating, i, i+1)
 	}
 	t.eventKey = 0
 	t.level, t.state = scheduler.LevelRunning, attemptRunning
 	return w.schedulePhaseEnd(slot)
 }
 
-func (w *world) startKill(a *scheduler.Action) error {
+func (p *suspensions) startKill(w *world, a *scheduler.Action) error {
 	slot, err := w.findSlot(a.AttemptID())
 	if err != nil {
 		return err

@@ -119,8 +119,8 @@ func (w *world) placeAttempt(a *scheduler.Action) error {
 		j.res.Start = sinceEpoch(w.now)
 	}
 	w.res.Placements++
-	w.changeUse(j, g.Demand)
-	w.countWork(j, 0, +1, 0)
+	w.use.changeUse(j, g.Demand)
+	w.use.countWork(j, 0, +1, 0)
 	if err := w.planWork(t, j, g, a.Disk); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (w *world) planWork(t *attempt, j *job, g *Stage, disk int16) error {
 	if g.StartDelays != nil {
 		before += g.StartDelays[t.task]
 	}
-	t.workLeft = scale(work, w.workFactor(t)/w.nodeSpeed[t.node])
+	t.workLeft = scale(work, m.workFactor(w.Seed, t)/w.cluster.nodeSpeed[t.node])
 	if w.computeOnly {
 		if j.stages[t.stage].hasInputs {
 			w.resolveLocality(t)
@@ -164,13 +164,12 @@ func (w *world) planWork(t *attempt, j *job, g *Stage, disk int16) error {
 }
 
 // workFactor returns how much longer than nominal the attempt computes (spread and stragglers).
-func (w *world) workFactor(t *attempt) float64 {
-	m := &w.Models
+func (m *Models) workFactor(seed uint64, t *attempt) float64 {
 	f := 1.0
 	if m.Spread > 0 {
-		f = lognormal(hash(w.Seed, drawSpread, uint64(t.job+1), uint64(t.stage), uint64(t.task)), m.Spread)
+		f = lognormal(hash(seed, drawSpread, uint64(t.job+1), uint64(t.stage), uint64(t.task)), m.Spread)
 	}
-	if m.StragglerFraction > 0 && unit(hash(w.Seed, drawStraggler, uint64(t.job+1), uint64(t.stage), uint64(t.task), uint64(t.number))) < m.StragglerFraction {
+	if m.StragglerFraction > 0 && unit(hash(seed, drawStraggler, uint64(t.job+1), uint64(t.stage), uint64(t.task), uint64(t.number))) < m.StragglerFraction {
 		f *= max(1, m.StragglerFactor)
 	}
 	return f
@@ -197,7 +196,7 @@ func (w *world) schedulePhaseEnd(slot int32) error {
 			return nil
 		case t.phase == phaseWork && (t.workLeft > 0 || t.writeBytesLeft <= 0):
 			if w.Models.Contention {
-				w.startComputing(slot)
+				w.contention.startComputing(w, slot)
 				return nil
 			}
 			w.scheduleEvent(slot, w.now.Add(t.workLeft), evPhase)
@@ -224,7 +223,7 @@ func (w *world) finishPhase(slot int32) error {
 		t.workLeft = 0
 		if w.Models.Contention {
 			t.phaseStart = w.now
-			w.stopComputing(slot)
+			w.contention.stopComputing(w, slot)
 		}
 		if t.writeBytesLeft <= 0 {
 			return w.endAttempt(slot, scheduler.OutcomeSucceeded)
@@ -257,9 +256,9 @@ func (w *world) pauseAttempt(slot int32) {
 	case phaseSetup:
 		t.setupLeft = max(0, t.setupLeft-passed)
 	case phaseWork:
-		t.workLeft = max(0, t.workLeft-time.Duration(float64(passed)/w.slowdown(t)))
+		t.workLeft = max(0, t.workLeft-time.Duration(float64(passed)/w.contention.slowdown(w, t)))
 		if w.Models.Contention {
-			w.stopComputing(slot)
+			w.contention.stopComputing(w, slot)
 		}
 	case phaseRead:
 		t.readBytesLeft = max(1, w.net.cancelFlow(w, t.flow))
@@ -285,7 +284,7 @@ func (w *world) endAttempt(slot int32, o scheduler.Outcome) error {
 		}
 	}
 	if j.tasksLeft == 0 && j.liveAttempts == 0 && !j.ended {
-		return w.endJob(j, scheduler.JobSucceeded)
+		return w.admission.endJob(w, j, scheduler.JobSucceeded)
 	}
 	return nil
 }
@@ -293,7 +292,7 @@ func (w *world) endAttempt(slot int32, o scheduler.Outcome) error {
 // completeTask counts a completed task and kills its other attempt, if any.
 func (w *world) completeTask(j *job, id scheduler.AttemptID) error {
 	j.tasksLeft--
-	w.countWork(j, 0, 0, -1)
+	w.use.countWork(j, 0, 0, -1)
 	w.res.TasksDone++
 	if other, _ := w.s.Attempts().Slots(id.TaskID); other >= 0 {
 		w.pauseAttempt(other)
@@ -315,7 +314,7 @@ func (w *world) removeAttempt(slot int32, o scheduler.Outcome) error {
 	if err := w.s.Events().AttemptEnded(t.id(), t.run, o, w.now); err != nil {
 		return err
 	}
-	w.changeUse(j, scheduler.Resources{}.Sub(occupied))
+	w.use.changeUse(j, scheduler.Resources{}.Sub(occupied))
 	return nil
 }
 
@@ -344,7 +343,7 @@ func (w *world) recordAttemptEnd(slot int32, o scheduler.Outcome) {
 	}
 	w.recordAttempt(t, o)
 	j.liveAttempts--
-	w.countWork(j, 0, -1, 0)
+	w.use.countWork(j, 0, -1, 0)
 	t.eventKey = 0
 	t.state = attemptEnded
 }

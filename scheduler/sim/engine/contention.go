@@ -19,6 +19,19 @@ type nodeLoad struct {
 	slowdown float64 // factor on compute time, at least 1
 }
 
+// contention keeps the load of each node; it is empty unless Models.Contention is set.
+type contention struct {
+	nodeLoads []nodeLoad
+}
+
+// build makes the loads of idle nodes.
+func (c *contention) build(nodes int) {
+	c.nodeLoads = make([]nodeLoad, nodes)
+	for i := range c.nodeLoads {
+		c.nodeLoads[i].slowdown = 1
+	}
+}
+
 // actualDemand returns what a task of the stage really uses.
 func (g *Stage) actualDemand() scheduler.Resources {
 	if g.ActualDemand.IsZero() {
@@ -28,66 +41,66 @@ func (g *Stage) actualDemand() scheduler.Resources {
 }
 
 // slowdown returns the current factor on the compute time of an attempt.
-func (w *world) slowdown(t *attempt) float64 {
+func (c *contention) slowdown(w *world, t *attempt) float64 {
 	if !w.Models.Contention {
 		return 1
 	}
-	return w.nodeLoads[t.node].slowdown
+	return c.nodeLoads[t.node].slowdown
 }
 
 // startComputing adds an attempt to the load of its node.
-func (w *world) startComputing(slot int32) {
+func (c *contention) startComputing(w *world, slot int32) {
 	t := &w.attempts[slot]
-	w.changeLoad(t, +1, func(c *nodeLoad) { c.slots = append(c.slots, slot) })
+	c.changeLoad(w, t, +1, func(l *nodeLoad) { l.slots = append(l.slots, slot) })
 }
 
 // stopComputing removes an attempt from the load of its node. The caller has updated the attempt's
 // workLeft.
-func (w *world) stopComputing(slot int32) {
+func (c *contention) stopComputing(w *world, slot int32) {
 	t := &w.attempts[slot]
-	w.changeLoad(t, -1, func(c *nodeLoad) {
-		if i := slices.Index(c.slots, slot); i >= 0 {
-			c.slots = slices.Delete(c.slots, i, i+1)
+	c.changeLoad(w, t, -1, func(l *nodeLoad) {
+		if i := slices.Index(l.slots, slot); i >= 0 {
+			l.slots = slices.Delete(l.slots, i, i+1)
 		}
 	})
 }
 
 // changeLoad changes the load of a node and, if that changes its slowdown, reschedules the ends of
 // all its attempts. O(tasks on the node).
-func (w *world) changeLoad(t *attempt, sign int64, f func(*nodeLoad)) {
-	c := &w.nodeLoads[t.node]
+func (c *contention) changeLoad(w *world, t *attempt, sign int64, f func(*nodeLoad)) {
+	l := &c.nodeLoads[t.node]
 	capacity := w.Nodes[t.node].Capacity
-	before := clipped(c.demand, capacity)
-	c.demand = c.demand.Add(w.jobs[t.job].spec.Stages[t.stage].actualDemand().Times(sign))
-	f(c)
-	w.changeMeasured(&w.jobs[t.job], clipped(c.demand, capacity).Sub(before))
+	before := clipped(l.demand, capacity)
+	l.demand = l.demand.Add(w.jobs[t.job].spec.Stages[t.stage].actualDemand().Times(sign))
+	f(l)
+	w.use.changeMeasured(&w.jobs[t.job], clipped(l.demand, capacity).Sub(before))
 	newSlowdown := 1.0
 	for _, k := range []scheduler.Resource{scheduler.CPU, scheduler.IO} {
 		if capacity[k] > 0 {
-			newSlowdown = max(newSlowdown, float64(c.demand[k])/float64(capacity[k]))
+			newSlowdown = max(newSlowdown, float64(l.demand[k])/float64(capacity[k]))
 		}
 	}
-	oldSlowdown := c.slowdown
-	c.slowdown = newSlowdown
-	for _, slot := range c.slots {
+	oldSlowdown := l.slowdown
+	l.slowdown = newSlowdown
+	for _, slot := range l.slots {
 		o := &w.attempts[slot]
 		if o == t && sign > 0 {
 			o.phaseStart = w.now
 		} else if newSlowdown == oldSlowdown {
 			continue
 		} else {
-			w.advanceWork(o, oldSlowdown)
+			o.advanceWork(w.now, oldSlowdown)
 		}
 		w.scheduleEvent(slot, w.now.Add(scale(o.workLeft, newSlowdown)), evPhase)
 	}
 }
 
 // advanceWork subtracts the work done since the last change from workLeft.
-func (w *world) advanceWork(o *attempt, slow float64) {
-	passed := w.now.Sub(o.phaseStart)
-	o.elapsed += passed
-	o.workLeft = max(0, o.workLeft-time.Duration(float64(passed)/slow))
-	o.phaseStart = w.now
+func (t *attempt) advanceWork(now scheduler.Time, slowdown float64) {
+	passed := now.Sub(t.phaseStart)
+	t.elapsed += passed
+	t.workLeft = max(0, t.workLeft-time.Duration(float64(passed)/slowdown))
+	t.phaseStart = now
 }
 
 func clipped(needs, capacity scheduler.Resources) scheduler.Resources { return needs.Min(capacity) }

@@ -7,8 +7,16 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
+// admission takes jobs from their submission, through the backlog if too many are admitted, to their
+// end.
+type admission struct {
+	backlog  []int32 // jobs that wait for admission
+	admitted int     // jobs that the scheduler sees
+	jobsDone int     // jobs that have ended
+}
+
 // initJob computes the properties of job i that do not change during the simulation.
-func (w *world) initJob(i int) error {
+func (a *admission) initJob(w *world, i int) error {
 	spec := &w.Jobs[i]
 	j := &w.jobs[i]
 	*j = job{spec: spec, id: scheduler.JobID(i + 1), res: &w.res.Jobs[i]}
@@ -17,7 +25,7 @@ func (w *world) initJob(i int) error {
 		return fmt.Errorf("job %d (%s): tenant %d of %d tenants", i+1, spec.Name, spec.Tenant, len(w.Tenants))
 	}
 	r := j.res
-	r.Alone, r.Work = w.aloneTime(spec)
+	r.Alone, r.Work = w.cluster.aloneTime(w, spec)
 	for k := range spec.Stages {
 		r.Tasks += spec.Stages[k].Tasks
 	}
@@ -26,44 +34,44 @@ func (w *world) initJob(i int) error {
 
 // submitJob submits job i, and its project with the project's first job, and schedules the next
 // submission.
-func (w *world) submitJob(i int) error {
+func (a *admission) submitJob(w *world, i int) error {
 	if i+1 < len(w.Jobs) {
 		w.events.schedule(w.timeAt(w.Jobs[i+1].Submit), evSubmit, int32(i+1))
 	}
 	if w.jobs[i].refused {
-		w.jobsDone++
+		a.jobsDone++
 		return nil
 	}
-	w.countWork(&w.jobs[i], +1, 0, 0)
-	if w.MaxAdmittedJobs > 0 && w.admitted >= w.MaxAdmittedJobs {
-		w.backlog = append(w.backlog, int32(i))
+	w.use.countWork(&w.jobs[i], +1, 0, 0)
+	if w.MaxAdmittedJobs > 0 && a.admitted >= w.MaxAdmittedJobs {
+		a.backlog = append(a.backlog, int32(i))
 		return nil
 	}
-	return w.admitJob(i)
+	return a.admitJob(w, i)
 }
 
 // admitJob submits job i to the scheduler.
-func (w *world) admitJob(i int) error {
-	w.admitted++
+func (a *admission) admitJob(w *world, i int) error {
+	a.admitted++
 	j := &w.jobs[i]
 	j.res.Admitted = sinceEpoch(w.now)
-	if err := w.putProject(j.spec); err != nil {
+	if err := a.putProject(w, j.spec); err != nil {
 		return err
 	}
-	spec := w.jobSpec(j)
+	spec := a.jobSpec(w, j)
 	stages := make([]scheduler.StageSpec, len(j.spec.Stages))
 	j.stages = make([]stage, len(stages))
-	estimate := w.estimateFactor(j)
+	estimate := w.Models.estimateFactor(w.Seed, j)
 	for k := range stages {
 		g := &j.spec.Stages[k]
-		stages[k] = w.stageSpec(j, g, estimate)
+		stages[k] = a.stageSpec(w, j, g, estimate)
 		j.tasksLeft += g.Tasks
 		j.stages[k].hasInputs = stages[k].Inputs != nil
 		if w.Models.MTBF > 0 || len(w.Absences) > 0 {
 			j.stages[k].ranOn = make([]scheduler.NodeID, g.Tasks)
 		}
 	}
-	w.countWork(j, 0, 0, int64(j.tasksLeft))
+	w.use.countWork(j, 0, 0, int64(j.tasksLeft))
 	if estimate > 0 {
 		spec.Estimate = scale(j.res.Alone, estimate)
 	}
@@ -76,12 +84,12 @@ func (w *world) admitJob(i int) error {
 		return err
 	}
 	if j.tasksLeft == 0 {
-		return w.endJob(j, scheduler.JobSucceeded)
+		return a.endJob(w, j, scheduler.JobSucceeded)
 	}
 	return nil
 }
 
-func (w *world) jobSpec(j *job) scheduler.JobSpec {
+func (a *admission) jobSpec(w *world, j *job) scheduler.JobSpec {
 	in := j.spec
 	spec := scheduler.JobSpec{ID: j.id, Name: in.Name, Tenant: in.Tenant, Priority: in.Priority, Submitted: w.now,
 		Bound: in.Bound, OnMiss: in.OnMiss, Project: scheduler.ProjectID(in.Project), Size: in.Size}
@@ -97,22 +105,22 @@ func (w *world) jobSpec(j *job) scheduler.JobSpec {
 	return spec
 }
 
-func (w *world) stageSpec(j *job, g *Stage, estimate float64) scheduler.StageSpec {
+func (a *admission) stageSpec(w *world, j *job, g *Stage, estimate float64) scheduler.StageSpec {
 	spec := scheduler.StageSpec{Name: g.Name, Kind: g.Kind, After: g.After, Tasks: g.Tasks, Demand: g.Demand, Disk: g.Disk,
 		MaxParallel: g.MaxParallel, SlowStart: g.SlowStart, Inputs: g.Inputs}
 	if spec.Kind == 0 {
 		spec.Kind = scheduler.KindGroup
 	}
 	if estimate > 0 {
-		spec.Estimate = scale(w.nominalTaskTime(g), estimate)
+		spec.Estimate = scale(w.Models.nominalTaskTime(g), estimate)
 	}
 	if spec.Inputs == nil && g.InputBytes > 0 && g.BlockBytes > 0 {
-		spec.Inputs = w.placeBlocks(j, g)
+		spec.Inputs = w.cluster.placeBlocks(w, j, g)
 	}
 	return spec
 }
 
-func (w *world) putProject(in *Job) error {
+func (a *admission) putProject(w *world, in *Job) error {
 	id := scheduler.ProjectID(in.Project)
 	if id == 0 || w.s.Project(id) != nil {
 		return nil
@@ -126,11 +134,11 @@ func (w *world) putProject(in *Job) error {
 }
 
 // estimateFactor returns estimate over truth for a job; 0 for no estimate.
-func (w *world) estimateFactor(j *job) float64 {
-	if w.Models.NoEstimates {
+func (m *Models) estimateFactor(seed uint64, j *job) float64 {
+	if m.NoEstimates {
 		return 0
 	}
-	return lognormal(hash(w.Seed, drawEstimate, uint64(j.id)), w.Models.EstimateError)
+	return lognormal(hash(seed, drawEstimate, uint64(j.id)), m.EstimateError)
 }
 
 func scale(d time.Duration, f float64) time.Duration {
@@ -153,26 +161,26 @@ func repeated(n int64, d time.Duration) time.Duration {
 }
 
 // endJob removes a job that has completed, failed or been stopped, and admits the next one.
-func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
+func (a *admission) endJob(w *world, j *job, o scheduler.JobOutcome) error {
 	if err := w.s.Events().EndJob(j.id, o, w.now); err != nil {
 		return err
 	}
 	j.ended = true
 	j.stages = nil
-	w.jobsDone++
-	w.countWork(j, -1, 0, -int64(j.tasksLeft))
+	a.jobsDone++
+	w.use.countWork(j, -1, 0, -int64(j.tasksLeft))
 	j.res.Finish, j.res.Outcome = sinceEpoch(w.now), o
-	w.admitted--
-	if len(w.backlog) > 0 {
-		next := w.backlog[0]
-		w.backlog = w.backlog[1:]
-		if err := w.admitJob(int(next)); err != nil {
+	a.admitted--
+	if len(a.backlog) > 0 {
+		next := a.backlog[0]
+		a.backlog = a.backlog[1:]
+		if err := a.admitJob(w, int(next)); err != nil {
 			return err
 		}
 	}
 	if p := j.spec.Project; p > 0 {
 		q := w.s.Project(scheduler.ProjectID(p))
-		if q != nil && len(q.Jobs) == 0 && w.allJobsEnded(p) {
+		if q != nil && len(q.Jobs) == 0 && a.allJobsEnded(w, p) {
 			return w.s.Events().DropProject(q.Spec.ID)
 		}
 	}
@@ -180,7 +188,7 @@ func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
 }
 
 // allJobsEnded reports whether all jobs of project p have ended.
-func (w *world) allJobsEnded(p int) bool {
+func (a *admission) allJobsEnded(w *world, p int) bool {
 	left := w.Projects[p-1].Jobs
 	for i := range w.jobs {
 		if w.jobs[i].spec.Project == p && w.jobs[i].ended {
@@ -192,13 +200,13 @@ func (w *world) allJobsEnded(p int) bool {
 
 // handlePolicyState handles the policy states that affect the simulation: it counts violated
 // guarantees and stops a job with an infeasible deadline if the job asks for that.
-func (w *world) handlePolicyState(n *scheduler.PolicyState) error {
+func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error {
 	switch n.Kind {
 	case scheduler.InfeasibleState:
 		j := &w.jobs[n.Job-1]
 		j.res.Infeasible = true
 		if j.spec.OnMiss == scheduler.OnMissStop && !j.ended {
-			return w.stopJob(j, scheduler.JobMissed)
+			return a.stopJob(w, j, scheduler.JobMissed)
 		}
 	case scheduler.ViolatedState:
 		w.res.ViolatedGuarantees++
@@ -207,7 +215,7 @@ func (w *world) handlePolicyState(n *scheduler.PolicyState) error {
 }
 
 // stopJob kills all attempts of a job and ends it.
-func (w *world) stopJob(j *job, o scheduler.JobOutcome) error {
+func (a *admission) stopJob(w *world, j *job, o scheduler.JobOutcome) error {
 	if err := w.s.Events().StopJob(j.id); err != nil {
 		return err
 	}
@@ -225,73 +233,5 @@ func (w *world) stopJob(j *job, o scheduler.JobOutcome) error {
 		}
 	}
 	w.dirty = true
-	return w.endJob(j, o)
-}
-
-// eqClass is the equivalence class of tasks with equal demands.
-type eqClass struct {
-	demand scheduler.Resources
-	disk   int64
-}
-
-// slotsInCluster returns how many tasks with these demands fit into the empty cluster.
-func (w *world) slotsInCluster(d scheduler.Resources, disk int64) int64 {
-	k := eqClass{d, disk}
-	if n, ok := w.clusterSlots[k]; ok {
-		return n
-	}
-	sum := int64(0)
-	for i := range w.Nodes {
-		sum += slotsOnNode(&w.Nodes[i].NodeSpec, d, disk)
-	}
-	w.clusterSlots[k] = sum
-	return sum
-}
-
-func slotsOnNode(n *scheduler.NodeSpec, d scheduler.Resources, disk int64) int64 {
-	const many = int64(1) << 40
-	fitCount := func(capacity, need int64) int64 {
-		if need == 0 {
-			return many
-		}
-		return capacity / need
-	}
-	least := min(fitCount(n.Capacity[scheduler.CPU], d[scheduler.CPU]), fitCount(n.Capacity[scheduler.Memory], d[scheduler.Memory]))
-	if d[scheduler.IO] == 0 && disk == 0 {
-		return least
-	}
-	sum := int64(0)
-	for _, x := range n.Disks {
-		sum += min(fitCount(x.IO, d[scheduler.IO]), fitCount(x.Space, disk))
-	}
-	return min(least, sum)
-}
-
-// aloneTime returns the job's duration on an empty cluster with local data (the longest chain of
-// stages, each in full waves) and its work in task-seconds.
-func (w *world) aloneTime(j *Job) (alone time.Duration, work float64) {
-	end, exact := make([]time.Duration, len(j.Stages)), time.Duration(0)
-	for k := range j.Stages {
-		g := &j.Stages[k]
-		start := time.Duration(0)
-		for _, a := range g.After {
-			if a >= 0 && int(a) < k {
-				start = max(start, end[a])
-			}
-		}
-		task := w.nominalTaskTime(g)
-		parallel := max(1, min(int64(max(g.Tasks, 1)), w.slotsInCluster(g.Demand, g.Disk)))
-		if g.MaxParallel > 0 {
-			parallel = min(parallel, int64(g.MaxParallel))
-		}
-		waves := (int64(g.Tasks) + parallel - 1) / parallel
-		end[k] = min(longest, start+repeated(waves, task))
-		alone = max(alone, end[k])
-		exact += time.Duration(g.Tasks) * task
-		work += float64(g.Tasks) * task.Seconds()
-	}
-	if work < longest.Seconds() { // the sum of durations did not overflow
-		work = exact.Seconds()
-	}
-	return alone, work
+	return a.endJob(w, j, o)
 }

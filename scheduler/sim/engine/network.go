@@ -42,7 +42,7 @@ func (n *network) build(w *world) {
 	if n.enabled = m.transferModel() == TransferShared; !n.enabled {
 		return
 	}
-	n.nodes, n.racks = len(w.Nodes), len(w.rackNodes)
+	n.nodes, n.racks = len(w.Nodes), len(w.cluster.rackNodes)
 	for range 2 * n.nodes {
 		n.links = append(n.links, link{capacity: float64(m.NodeLink)})
 	}
@@ -108,7 +108,7 @@ func (n *network) route(w *world, t *attempt, f *flow) {
 			return
 		}
 	}
-	f.limit = float64(w.localRate(g))
+	f.limit = float64(m.localRate(g))
 	if disks := len(w.Nodes[t.node].Disks); disks > 0 && !(m.EnforceIO && g.Demand[scheduler.IO] > 0) {
 		f.links[0] = n.diskStart[t.node] + int32(max(0, min(int(t.disk), disks-1)))
 	}

@@ -8,14 +8,14 @@ import (
 )
 
 // scheduleFailure schedules the next failure of a node that is up.
-func (w *world) scheduleFailure(n scheduler.NodeID) {
+func (o *outages) scheduleFailure(w *world, n scheduler.NodeID) {
 	h := hash(w.Seed, drawFailure, uint64(n), uint64(w.now))
 	w.events.schedule(w.now.Add(scale(w.Models.MTBF, exponential(h))), evFail, int32(n))
 }
 
 // failNode takes a node down and schedules its repair.
-func (w *world) failNode(n scheduler.NodeID) error {
-	if err := w.nodeDown(n, true); err != nil {
+func (o *outages) failNode(w *world, n scheduler.NodeID) error {
+	if err := o.nodeDown(w, n, true); err != nil {
 		return err
 	}
 	h := hash(w.Seed, drawRepair, uint64(n), uint64(w.now))
@@ -25,7 +25,7 @@ func (w *world) failNode(n scheduler.NodeID) error {
 }
 
 // loseNode takes a node down with its attempts and the map outputs on it that are still needed.
-func (w *world) loseNode(n scheduler.NodeID) error {
+func (o *outages) loseNode(w *world, n scheduler.NodeID) error {
 	var lost []int32
 	for a := range w.s.Attempts().On(n) {
 		slot, err := w.findSlot(a.ID)
@@ -34,43 +34,43 @@ func (w *world) loseNode(n scheduler.NodeID) error {
 		}
 		lost = append(lost, slot)
 	}
-	for _, slot := range w.migrating {
+	for _, slot := range w.suspensions.migrating {
 		if a := w.s.Attempt(w.attempts[slot].id()); a.From == n {
 			lost = append(lost, slot)
 		}
 	}
-	w.migrating = slices.DeleteFunc(w.migrating, func(slot int32) bool { return slices.Contains(lost, slot) })
+	w.suspensions.migrating = slices.DeleteFunc(w.suspensions.migrating, func(slot int32) bool { return slices.Contains(lost, slot) })
 	for _, slot := range lost {
 		occupied := w.occupiedResources(&w.attempts[slot])
 		w.recordAttemptEnd(slot, scheduler.OutcomeLost)
-		w.changeUse(&w.jobs[w.attempts[slot].job], scheduler.Resources{}.Sub(occupied))
+		w.use.changeUse(&w.jobs[w.attempts[slot].job], scheduler.Resources{}.Sub(occupied))
 	}
 	if err := w.s.Events().NodeLost(n, w.now); err != nil {
 		return err
 	}
 	for _, slot := range lost {
 		if j := &w.jobs[w.attempts[slot].job]; j.tasksLeft == 0 && j.liveAttempts == 0 && !j.ended {
-			if err := w.endJob(j, scheduler.JobSucceeded); err != nil {
+			if err := w.admission.endJob(w, j, scheduler.JobSucceeded); err != nil {
 				return err
 			}
 		}
 	}
 	w.res.NodesLost++
 	w.use.setCapacity(w.s.Cluster().Total())
-	return w.loseOutputs(n)
+	return o.loseOutputs(w, n)
 }
 
-func (w *world) repairNode(n scheduler.NodeID) error {
-	if err := w.nodeUp(n); err != nil {
+func (o *outages) repairNode(w *world, n scheduler.NodeID) error {
+	if err := o.nodeUp(w, n); err != nil {
 		return err
 	}
-	w.scheduleFailure(n)
+	o.scheduleFailure(w, n)
 	return nil
 }
 
 // loseOutputs makes tasks pending again whose output was on node n and is still needed: tasks of a
 // stage before a stage that is not done.
-func (w *world) loseOutputs(n scheduler.NodeID) error {
+func (o *outages) loseOutputs(w *world, n scheduler.NodeID) error {
 	for sj := range w.s.Jobs() {
 		j := &w.jobs[sj.Spec.ID-1]
 		for k := range j.stages {
@@ -89,7 +89,7 @@ func (w *world) loseOutputs(n scheduler.NodeID) error {
 					return err
 				}
 				j.tasksLeft++
-				w.countWork(j, 0, 0, +1)
+				w.use.countWork(j, 0, 0, +1)
 				w.res.OutputsLost++
 			}
 		}

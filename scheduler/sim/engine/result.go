@@ -172,7 +172,7 @@ func (w *world) fillResult() {
 	responses := 0.0
 	for i := range w.jobs {
 		w.fillJobResult(&w.jobs[i])
-		responses += w.timeInSystem(&w.jobs[i]).Seconds()
+		responses += w.jobs[i].timeInSystem(w.now).Seconds()
 	}
 	if s := r.Makespan.Seconds(); s > 0 {
 		r.LittlesLaw = [2]float64{u.total[scheduler.NumResources] / s, responses / s}
@@ -192,16 +192,17 @@ func (w *world) fillJobResult(j *job) {
 }
 
 // timeInSystem returns how long a job has been in the system so far.
-func (w *world) timeInSystem(j *job) time.Duration {
+func (j *job) timeInSystem(now scheduler.Time) time.Duration {
+	submitted := Epoch.Add(j.spec.Submit)
 	switch {
 	case j.refused:
 		return 0
 	case j.ended:
 		return j.res.Response()
-	case w.timeAt(j.spec.Submit) >= w.now:
+	case submitted >= now:
 		return 0
 	default:
-		return w.now.Sub(w.timeAt(j.spec.Submit))
+		return now.Sub(submitted)
 	}
 }
 

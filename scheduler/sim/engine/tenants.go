@@ -120,24 +120,24 @@ func (s *tenantSeries) fill(seconds float64) [][]TenantStep {
 
 // changeUse records a change of what a job's attempts occupy according to the State. With
 // contention, changeMeasured records what they really use instead.
-func (w *world) changeUse(j *job, d scheduler.Resources) {
-	if !w.use.measuredOnly {
-		w.changeMeasured(j, d)
+func (u *usage) changeUse(j *job, d scheduler.Resources) {
+	if !u.measuredOnly {
+		u.changeMeasured(j, d)
 	}
 }
 
-func (w *world) changeMeasured(j *job, d scheduler.Resources) {
-	w.use.used = w.use.used.Add(d)
-	if len(w.use.tenants.tenants) > 0 {
-		w.use.tenants.change(j.spec.Tenant, w.now, [numTenantValues]int64{d[scheduler.CPU], d[scheduler.Memory], d[scheduler.IO]})
+func (u *usage) changeMeasured(j *job, d scheduler.Resources) {
+	u.used = u.used.Add(d)
+	if len(u.tenants.tenants) > 0 {
+		u.tenants.change(j.spec.Tenant, u.updatedAt, [numTenantValues]int64{d[scheduler.CPU], d[scheduler.Memory], d[scheduler.IO]})
 	}
 }
 
 // countWork records a change of a tenant's jobs, live attempts and tasks that are not done.
-func (w *world) countWork(j *job, jobs, attempts, tasks int64) {
-	w.use.inSystem += int(jobs)
-	if len(w.use.tenants.tenants) > 0 {
-		w.use.tenants.change(j.spec.Tenant, w.now, [numTenantValues]int64{scheduler.NumResources: jobs, scheduler.NumResources + 1: attempts, scheduler.NumResources + 2: tasks})
+func (u *usage) countWork(j *job, jobs, attempts, tasks int64) {
+	u.inSystem += int(jobs)
+	if len(u.tenants.tenants) > 0 {
+		u.tenants.change(j.spec.Tenant, u.updatedAt, [numTenantValues]int64{scheduler.NumResources: jobs, scheduler.NumResources + 1: attempts, scheduler.NumResources + 2: tasks})
 	}
 }
 

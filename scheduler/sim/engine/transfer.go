@@ -11,7 +11,7 @@ import (
 // by default: the first on any node, the second in another rack, the third in the second one's
 // rack, the rest anywhere, all on different nodes. The result depends only on the seed, the file
 // and the block.
-func (w *world) placeBlocks(j *job, g *Stage) *scheduler.Inputs {
+func (c *cluster) placeBlocks(w *world, j *job, g *Stage) *scheduler.Inputs {
 	n := int(g.Tasks)
 	r := min(w.Models.Replicas, len(w.Nodes))
 	in := &scheduler.Inputs{Bytes: make([]int64, n), Start: make([]int32, n+1), Nodes: make([]scheduler.NodeID, 0, n*r)}
@@ -25,7 +25,7 @@ func (w *world) placeBlocks(j *job, g *Stage) *scheduler.Inputs {
 		left -= in.Bytes[i]
 		from := len(in.Nodes)
 		for k := range r {
-			in.Nodes = append(in.Nodes, w.chooseReplica(in.Nodes[from:], k, hash(w.Seed, drawReplica, file, uint64(i), uint64(k))))
+			in.Nodes = append(in.Nodes, c.chooseReplica(w, in.Nodes[from:], k, hash(w.Seed, drawReplica, file, uint64(i), uint64(k))))
 		}
 		in.Start[i+1] = int32(len(in.Nodes))
 	}
@@ -33,7 +33,7 @@ func (w *world) placeBlocks(j *job, g *Stage) *scheduler.Inputs {
 }
 
 // chooseReplica returns the node of the k-th copy, given those already placed.
-func (w *world) chooseReplica(have []scheduler.NodeID, k int, h uint64) scheduler.NodeID {
+func (c *cluster) chooseReplica(w *world, have []scheduler.NodeID, k int, h uint64) scheduler.NodeID {
 	pick := func(fits func(n scheduler.NodeID) bool) (scheduler.NodeID, bool) {
 		n := len(w.Nodes)
 		at := int(h % uint64(n))
@@ -50,14 +50,14 @@ func (w *world) chooseReplica(have []scheduler.NodeID, k int, h uint64) schedule
 		return 0, false
 	}
 	rack := func(n scheduler.NodeID) int32 { return w.s.Node(n).Rack }
-	if len(w.rackNodes) > 1 {
+	if len(c.rackNodes) > 1 {
 		switch k {
 		case 1:
 			if id, ok := pick(func(n scheduler.NodeID) bool { return rack(n) != rack(have[0]) }); ok {
 				return id
 			}
 		case 2:
-			second := w.rackNodes[rack(have[1])]
+			second := c.rackNodes[rack(have[1])]
 			at := int(h % uint64(len(second)))
 			for i := range second {
 				if id := second[(at+i)%len(second)]; !slices.Contains(have, id) {
@@ -115,7 +115,7 @@ func (w *world) planTransfers(t *attempt, j *job, g *Stage) {
 		t.readBytesLeft, t.writeBytesLeft = float64(bytes+g.ShuffleBytes), float64(g.OutputBytes)
 		return
 	}
-	rate := w.localRate(g)
+	rate := m.localRate(g)
 	switch t.locality {
 	case localRack:
 		rate = m.RackRate
@@ -123,20 +123,19 @@ func (w *world) planTransfers(t *attempt, j *job, g *Stage) {
 		rate = m.RemoteRate
 	}
 	t.setupLeft += transferTime(bytes, rate) + transferTime(g.ShuffleBytes, m.RemoteRate)
-	t.workLeft += transferTime(g.OutputBytes, w.localRate(g))
+	t.workLeft += transferTime(g.OutputBytes, m.localRate(g))
 }
 
 // localRate returns a task's rate on a local disk without other users.
-func (w *world) localRate(g *Stage) int64 {
-	if w.Models.EnforceIO && g.Demand[scheduler.IO] > 0 {
+func (m *Models) localRate(g *Stage) int64 {
+	if m.EnforceIO && g.Demand[scheduler.IO] > 0 {
 		return g.Demand[scheduler.IO]
 	}
-	return w.Models.LocalRate
+	return m.LocalRate
 }
 
 // nominalTaskTime returns the duration of one task on an idle node of speed 1 with local data.
-func (w *world) nominalTaskTime(g *Stage) time.Duration {
-	m := &w.Models
+func (m *Models) nominalTaskTime(g *Stage) time.Duration {
 	work := g.Work
 	if len(g.WorkPerTask) > 0 {
 		work = meanDuration(g.WorkPerTask)
@@ -145,7 +144,7 @@ func (w *world) nominalTaskTime(g *Stage) time.Duration {
 	if m.transferModel() == TransferFree {
 		return work
 	}
-	local := w.localRate(g)
+	local := m.localRate(g)
 	bytes := int64(0)
 	if g.Tasks > 0 {
 		bytes = g.InputBytes / int64(g.Tasks)

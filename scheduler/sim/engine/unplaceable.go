@@ -8,13 +8,13 @@ import (
 
 // findUnplaceable returns why a job can never run on this cluster, "" if nothing is known against
 // it: a task that fits on no empty node, or that is above a cap of its tenant or of a tenant above.
-func (w *world) findUnplaceable(in *Job) string {
+func (a *admission) findUnplaceable(w *world, in *Job) string {
 	for k := range in.Stages {
 		g := &in.Stages[k]
 		if g.Tasks == 0 {
 			continue
 		}
-		if w.slotsInCluster(g.Demand, g.Disk) == 0 {
+		if w.cluster.slotsInCluster(w, g.Demand, g.Disk) == 0 {
 			return fmt.Sprintf("stage %d: a task needs %v, which no node has", k, g.Demand)
 		}
 		for id := in.Tenant; id != scheduler.NoTenant; id = w.Tenants[id].Parent {
@@ -31,10 +31,10 @@ func (w *world) findUnplaceable(in *Job) string {
 
 // refuseUnplaceable counts the jobs that can never run. The scheduler does not see them, and their
 // projects do not wait for them.
-func (w *world) refuseUnplaceable() {
+func (a *admission) refuseUnplaceable(w *world) {
 	copied := false
 	for i := range w.jobs {
-		why := w.findUnplaceable(&w.Jobs[i])
+		why := a.findUnplaceable(w, &w.Jobs[i])
 		if why == "" {
 			continue
 		}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -11,35 +10,30 @@ import (
 // world is the state of a running simulation.
 type world struct {
 	Config
-	s        *scheduler.State
-	now      scheduler.Time
-	events   eventQueue
-	jobs     []job
-	jobsDone int // jobs that have ended
+	s      *scheduler.State
+	now    scheduler.Time
+	events eventQueue
+	jobs   []job
 
 	attempts      []attempt    // indexed by slot (State.Slots)
 	sharedExtra   attemptExtra // shared by all attempts without an own record
 	computeOnly   bool         // attempts only compute: no transfers, no contention, no reports
-	migrating     []int32      // slots of attempts that are migrating
 	prefetchSlots []int32      // scratch of prefetch
 	prefetchSink  int64        // keeps the compiler from removing prefetch's reads
 	net           network
-	nodeLoads     []nodeLoad
-	backlog       []int32 // jobs that wait for admission
-	admitted      int     // jobs that the scheduler sees
+	contention    contention
+	suspensions   suspensions
+	admission     admission
+	outages       outages
 
-	nodeSpeed    []float64         // compute speed of each node
-	downReasons  []int             // of each node: failures and absences that keep it down
-	drainReasons []int             // of each node: absences for which it drains
-	clusterSlots map[eqClass]int64 // tasks of each class that fit into the empty cluster
-	rackNodes    [][]scheduler.NodeID
-	dirty        bool // the state changed since the last cycle
-	wakeAt       scheduler.Time
-	nextCycleAt  scheduler.Time // no cycle before this time
-	eventCount   uint64         // events handled
-	res          Result
-	use          usage
-	waited       waitedTimes
+	cluster     cluster
+	dirty       bool // the state changed since the last cycle
+	wakeAt      scheduler.Time
+	nextCycleAt scheduler.Time // no cycle before this time
+	eventCount  uint64         // events handled
+	res         Result
+	use         usage
+	waited      waitedTimes
 }
 
 // job is the running state of a Job.
@@ -67,7 +61,7 @@ func Simulate(c Config) (*Result, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	w := &world{Config: c, s: scheduler.New(), now: Epoch, clusterSlots: map[eqClass]int64{}, wakeAt: scheduler.Never}
+	w := &world{Config: c, s: scheduler.New(), now: Epoch, wakeAt: scheduler.Never}
 	if w.MaxActions == 0 {
 		w.MaxActions = DefaultMaxActions
 	}
@@ -85,24 +79,8 @@ func Simulate(c Config) (*Result, error) {
 
 // build adds nodes, tenants and projects to the State and schedules the first events.
 func (w *world) build() error {
-	racks := map[string]int{}
-	for i := range w.Nodes {
-		spec := w.Nodes[i].NodeSpec
-		spec.ID = scheduler.NodeID(i)
-		w.nodeSpeed = append(w.nodeSpeed, cmp.Or(max(w.Nodes[i].Speed, 0), 1))
-		if err := w.s.Events().AddNode(spec); err != nil {
-			return err
-		}
-		r, ok := racks[spec.Path]
-		if !ok {
-			r = len(w.rackNodes)
-			racks[spec.Path] = r
-			w.rackNodes = append(w.rackNodes, nil)
-		}
-		w.rackNodes[r] = append(w.rackNodes[r], spec.ID)
-		if w.Models.MTBF > 0 {
-			w.scheduleFailure(spec.ID)
-		}
+	if err := w.cluster.build(w); err != nil {
+		return err
 	}
 	if len(w.Tenants) == 0 {
 		w.Tenants = []scheduler.TenantSpec{{Name: "default", Parent: scheduler.NoTenant, Weight: 1}}
@@ -113,23 +91,20 @@ func (w *world) build() error {
 			return err
 		}
 	}
-	w.downReasons, w.drainReasons = make([]int, len(w.Nodes)), make([]int, len(w.Nodes))
+	w.outages.downReasons, w.outages.drainReasons = make([]int, len(w.Nodes)), make([]int, len(w.Nodes))
 	w.net.build(w)
 	if w.Models.Contention {
-		w.nodeLoads = make([]nodeLoad, len(w.Nodes))
-		for i := range w.nodeLoads {
-			w.nodeLoads[i].slowdown = 1
-		}
+		w.contention.build(len(w.Nodes))
 		w.use.measuredOnly = true
 	}
 	w.jobs = make([]job, len(w.Jobs))
 	w.res.Jobs = make([]JobResult, len(w.Jobs))
 	for i := range w.Jobs {
-		if err := w.initJob(i); err != nil {
+		if err := w.admission.initJob(w, i); err != nil {
 			return err
 		}
 	}
-	w.refuseUnplaceable()
+	w.admission.refuseUnplaceable(w)
 	if len(w.Jobs) > 0 {
 		w.events.schedule(w.timeAt(w.Jobs[0].Submit), evSubmit, 0)
 	}
@@ -141,7 +116,7 @@ func (w *world) build() error {
 		w.use.tenants.start(len(w.Tenants), w.now)
 	}
 	w.use.setCapacity(w.s.Cluster().Total())
-	return w.scheduleAbsences()
+	return w.outages.scheduleAbsences(w)
 }
 
 func (w *world) timeAt(d time.Duration) scheduler.Time { return Epoch.Add(d) }
@@ -152,7 +127,7 @@ func sinceEpoch(t scheduler.Time) time.Duration { return t.Sub(Epoch) }
 // loop advances from one time to the next until all jobs have ended.
 func (w *world) loop() error {
 	atOnce := 0
-	for w.jobsDone < len(w.jobs) {
+	for w.admission.jobsDone < len(w.jobs) {
 		if err := w.checkStop(); err != nil {
 			return err
 		}
@@ -164,7 +139,7 @@ func (w *world) loop() error {
 			return w.stuckError()
 		}
 		if sinceEpoch(t) > longest {
-			return fmt.Errorf("at %v: the next event is after %v, the end of simulated time, and %d of %d jobs are left: simulate shorter tasks or more nodes", sinceEpoch(w.now), longest, len(w.jobs)-w.jobsDone, len(w.jobs))
+			return fmt.Errorf("at %v: the next event is after %v, the end of simulated time, and %d of %d jobs are left: simulate shorter tasks or more nodes", sinceEpoch(w.now), longest, len(w.jobs)-w.admission.jobsDone, len(w.jobs))
 		}
 		w.prefetch()
 		if t > w.now {
@@ -184,7 +159,7 @@ func (w *world) loop() error {
 			return fmt.Errorf("at %v: %d events were scheduled, the maximum of a simulation: simulate a part of the workload", sinceEpoch(w.now), w.events.scheduled)
 		}
 		if w.MaxEvents > 0 && w.eventCount > w.MaxEvents {
-			return fmt.Errorf("at %v: event limit reached: %d events handled, %d of %d jobs still running", sinceEpoch(w.now), w.eventCount, len(w.jobs)-w.jobsDone, len(w.jobs))
+			return fmt.Errorf("at %v: event limit reached: %d events handled, %d of %d jobs still running", sinceEpoch(w.now), w.eventCount, len(w.jobs)-w.admission.jobsDone, len(w.jobs))
 		}
 	}
 	return nil
@@ -196,7 +171,7 @@ func (w *world) checkStop() error {
 		return nil
 	}
 	if err := w.Stop(); err != nil {
-		return fmt.Errorf("stopped at %v of simulated time, %d of %d jobs done: %w", sinceEpoch(w.now), w.jobsDone, len(w.jobs), err)
+		return fmt.Errorf("stopped at %v of simulated time, %d of %d jobs done: %w", sinceEpoch(w.now), w.admission.jobsDone, len(w.jobs), err)
 	}
 	return nil
 }
@@ -222,7 +197,7 @@ func (w *world) runInstant() error {
 		}
 		w.eventCount++
 		if w.Progress != nil && w.eventCount&(1<<14-1) == 0 {
-			w.Progress(Progress{sinceEpoch(w.now), w.eventCount, len(w.jobs), w.jobsDone})
+			w.Progress(Progress{sinceEpoch(w.now), w.eventCount, len(w.jobs), w.admission.jobsDone})
 		}
 		if err := w.handleEvent(&e); err != nil {
 			return err
@@ -252,17 +227,17 @@ func (w *world) handleEvent(e *event) error {
 	w.dirty = true
 	switch e.kind() {
 	case evSubmit:
-		return w.submitJob(int(e.ref()))
+		return w.admission.submitJob(w, int(e.ref()))
 	case evFail:
-		return w.failNode(scheduler.NodeID(e.ref()))
+		return w.outages.failNode(w, scheduler.NodeID(e.ref()))
 	case evRepair:
-		return w.repairNode(scheduler.NodeID(e.ref()))
+		return w.outages.repairNode(w, scheduler.NodeID(e.ref()))
 	case evPhase:
 		return w.finishPhase(e.ref())
 	case evSuspended:
-		return w.finishSuspend(e.ref())
+		return w.suspensions.finishSuspend(w, e.ref())
 	case evResumed:
-		return w.finishResume(e.ref())
+		return w.suspensions.finishResume(w, e.ref())
 	case evKilled:
 		return w.endAttempt(e.ref(), scheduler.OutcomeKilled)
 	case evFlow:
@@ -270,11 +245,11 @@ func (w *world) handleEvent(e *event) error {
 	case evHeartbeat:
 		return w.reportProgress()
 	case evDrain:
-		return w.startDrain(&w.Absences[e.ref()])
+		return w.outages.startDrain(w, &w.Absences[e.ref()])
 	case evLeave:
-		return w.nodeDown(w.Absences[e.ref()].Node, true)
+		return w.outages.nodeDown(w, w.Absences[e.ref()].Node, true)
 	case evReturn:
-		return w.endAbsence(&w.Absences[e.ref()])
+		return w.outages.endAbsence(w, &w.Absences[e.ref()])
 	default:
 		return fmt.Errorf("unknown event kind %d", e.kind())
 	}
@@ -312,7 +287,7 @@ func (w *world) runCycles() error {
 			}
 		}
 		for i := range d.PolicyStates {
-			if err := w.handlePolicyState(&d.PolicyStates[i]); err != nil {
+			if err := w.admission.handlePolicyState(w, &d.PolicyStates[i]); err != nil {
 				return err
 			}
 		}
@@ -343,5 +318,5 @@ func (w *world) stuckError() error {
 	if d := w.Policy.Decide(w.s, w.now, w.MaxActions); len(d.Waiting) > 0 {
 		why = d.Waiting[0].String()
 	}
-	return &StuckError{sinceEpoch(w.now).String(), len(w.jobs) - w.jobsDone, why}
+	return &StuckError{sinceEpoch(w.now).String(), len(w.jobs) - w.admission.jobsDone, why}
 }
