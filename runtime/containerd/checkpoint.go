@@ -93,7 +93,7 @@ func runConcurrently(f func() error) (wait func() (time.Duration, error)) {
 
 // removeDumpedTask removes the task of a container that was dumped.
 func (d *Driver) removeDumpedTask(ctx context.Context, id string) error {
-	unlock, err := d.lock(ctx, id)
+	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (d *Driver) removeDumpedTask(ctx context.Context, id string) error {
 
 // dumpProcesses performs steps 2 and 3 of Checkpoint.
 func (d *Driver) dumpProcesses(ctx context.Context, id, dir string, behind *follower) error {
-	unlock, err := d.lock(ctx, id)
+	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (d *Driver) dumpProcesses(ctx context.Context, id, dir string, behind *foll
 			return fmt.Errorf("checkpoint of container %s: %w", id, err)
 		}
 	}
-	if err := d.writeCriuConf(id, ""); err != nil {
+	if err := d.criu.write(id, ""); err != nil {
 		return fmt.Errorf("checkpoint of container %s: %w", id, err)
 	}
 	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
@@ -291,7 +291,7 @@ func isRunning(all []runtime.Status, id string) bool {
 // restoreProcesses restores the processes with criu once verified returns.
 func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir string, verified func() (time.Duration, error)) error {
 	id := s.ID
-	unlock, err := d.lock(ctx, id)
+	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir strin
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return err
 	}
-	if err := d.writeCriuConf(id, s.Cgroup); err != nil {
+	if err := d.criu.write(id, s.Cgroup); err != nil {
 		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
 	shim := runtime.StartPart(ctx, "shim")

@@ -41,7 +41,7 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := d.lock(ctx, s.ID)
+	unlock, err := d.locks.lock(ctx, s.ID)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (d *Driver) withImage(ctx context.Context, s runtime.Spec, opts []client.Ne
 		snapshot = client.WithNewSnapshotView(s.ID, img)
 	}
 	return append(opts, client.WithSnapshotter(d.cfg.Snapshotter), client.WithImage(img), snapshot,
-		client.WithNewSpec(ociSpec(s, conf.Config.Env, conf.Config.WorkingDir), withSeccomp(), d.withCriuConf(s.ID))), nil
+		client.WithNewSpec(ociSpec(s, conf.Config.Env, conf.Config.WorkingDir), withSeccomp(), d.criu.annotate(s.ID))), nil
 }
 
 // withRootFolder sets a folder of the host as root; it is never written to.
@@ -112,7 +112,7 @@ func (d *Driver) withRootFolder(s runtime.Spec, opts []client.NewContainerOpts) 
 		}
 	}
 	spec := ociSpec(s, nil, "")
-	return append(opts, client.WithNewSpec(spec, withSeccomp(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}), d.withCriuConf(s.ID))), nil
+	return append(opts, client.WithNewSpec(spec, withSeccomp(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}), d.criu.annotate(s.ID))), nil
 }
 
 // taskMounts returns the mounts in addition to containerd's default ones.

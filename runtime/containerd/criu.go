@@ -18,22 +18,24 @@ const (
 	ownCriuOptions = "verbosity=3\nfile-locks\nghost-limit 256M\ntimeout 30\n"
 )
 
-// criuConf returns the file with criu's options for a container in addition to
-// runc's. It is written before each dump and restore.
-func (d *Driver) criuConf(id string) string { return filepath.Join(d.cfg.StateDir, id, "criu.conf") }
+// criuFiles is the folder with a folder for each container, in which the file with
+// criu's options for it lies, in addition to runc's.
+type criuFiles string
 
-// withCriuConf makes runc pass the file to criu.
-func (d *Driver) withCriuConf(id string) oci.SpecOpts {
-	return oci.WithAnnotations(map[string]string{annotationCriu: d.criuConf(id)})
+func (c criuFiles) file(id string) string { return filepath.Join(string(c), id, "criu.conf") }
+
+// annotate makes runc pass the file to criu.
+func (c criuFiles) annotate(id string) oci.SpecOpts {
+	return oci.WithAnnotations(map[string]string{annotationCriu: c.file(id)})
 }
 
-// writeCriuConf writes the file; cgroup is "" before a dump.
-func (d *Driver) writeCriuConf(id, cgroup string) error {
+// write writes the file, before each dump and restore; cgroup is "" before a dump.
+func (c criuFiles) write(id, cgroup string) error {
 	operator, err := os.ReadFile(runcConf)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("criu's options: %w", err)
 	}
-	file := d.criuConf(id)
+	file := c.file(id)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("criu's options: %w", err)
 	}

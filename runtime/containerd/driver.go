@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -56,17 +55,10 @@ const maxLabelBytes = 4096
 
 // Driver implements runtime.Driver, Images and Execer on containerd.
 type Driver struct {
-	c   *client.Client
-	cfg Config
-
-	mu    sync.Mutex // guards locks
-	locks map[string]*idLock
-}
-
-// idLock serialises the methods that change one container.
-type idLock struct {
-	sem   chan struct{} // capacity 1
-	users int
+	c     *client.Client
+	cfg   Config
+	locks idLocks // of containers
+	criu  criuFiles
 }
 
 var (
@@ -112,7 +104,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "containerd at %s: %w", cfg.Address, err)
 	}
-	return &Driver{c: c, cfg: cfg, locks: map[string]*idLock{}}, nil
+	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.StateDir)}, nil
 }
 
 // Close closes the connection; containers keep running.
@@ -128,32 +120,6 @@ func (d *Driver) Version(ctx context.Context) (string, error) {
 		return "", engineError(ctx, "version", "", err)
 	}
 	return v.Version, nil
-}
-
-// lock waits for the container's lock.
-func (d *Driver) lock(ctx context.Context, id string) (unlock func(), err error) {
-	d.mu.Lock()
-	l, ok := d.locks[id]
-	if !ok {
-		l = &idLock{sem: make(chan struct{}, 1)}
-		d.locks[id] = l
-	}
-	l.users++
-	d.mu.Unlock()
-	leave := func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(d.locks, id)
-		}
-	}
-	select {
-	case l.sem <- struct{}{}:
-		return func() { <-l.sem; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
 }
 
 // List implements runtime.Driver.

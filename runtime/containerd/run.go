@@ -36,7 +36,7 @@ const politeLimit = 20 * time.Second
 // record the time; start the task. A task that cannot be started is removed, so
 // that the container is as Create made it.
 func (d *Driver) Start(ctx context.Context, id string) error {
-	unlock, err := d.lock(ctx, id)
+	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 
 // Prepare implements runtime.Preparer: runc's init then waits for Start.
 func (d *Driver) Prepare(ctx context.Context, id string) error {
-	unlock, err := d.lock(ctx, id)
+	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func isGone(err error) bool {
 // the exit; remove the task with its shim; remove leftovers of interrupted
 // starts; remove the container; remove its root.
 func (d *Driver) Delete(ctx context.Context, id string) error {
-	unlock, err := d.lock(ctx, id)
+	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
