@@ -28,9 +28,7 @@ var manyMethods = []string{
 	"coordinator.scheduleBuilder",
 	"node.attempt",
 	"node.daemon",
-	"runtime/containerd.Driver",
 	"scheduler/backfill.Planner",
-	"scheduler/policies.roundPlan",
 	"scheduler/threedsf.Policy",
 	"scheduler/threedsf.plan",
 }

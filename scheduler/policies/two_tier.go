@@ -47,7 +47,7 @@ func newReservingPolicy(name string, cfg backfill.Config, projects bool, v Value
 		return nil, err
 	}
 	p := &reservingPolicy{name: name, spare: v.Int("spare_nodes")}
-	p.plan.Planner, p.plan.projects = planner, projects
+	p.plan.planner, p.plan.projects = planner, projects
 	p.plan.boundAssumptions = boundAssumptions{defaultBound: v.Duration("default_bound"), margin: v.Duration("margin"), grace: v.Duration("grace")}
 	return p, nil
 }
@@ -94,7 +94,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 		return p.idleDecision(now)
 	}
 	f.states, f.actionsExhausted = f.states[:0], false
-	f.plan.SetBudget(planSteps)
+	f.plan.planner.SetBudget(planSteps)
 	begin := s.ChangeLog().Position()
 	// If something was blocked or replanned, the decision may leave capacity for
 	// more: repeat until nothing changes.
@@ -145,12 +145,12 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 	f.stopOverruns(s, now)
 	// 3. Replan what no longer holds.
 	f.repair(s, now)
-	f.plan.needsAnotherRound = f.plan.needsAnotherRound || len(f.plan.DrainChanged()) > 0
+	f.plan.needsAnotherRound = f.plan.needsAnotherRound || len(f.plan.planner.DrainChanged()) > 0
 	// 4. Compress the schedule, once after each unplanned release.
 	mark, compressed := f.compress(s, now)
 	// 5. Plan and guarantee new work.
 	f.planNew(s, now)
-	f.plan.Close()
+	f.plan.planner.Close()
 	// 6. Start what is due and update reservations.
 	f.commit(s, now)
 	if compressed && !f.actionsExhausted {

@@ -37,8 +37,8 @@ func TestALargeProjectIsPlannedInParts(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if left := p.plan.StepsLeft(); left < -oneTask || p.plan.Len() > maxPlannedTasks+100 {
-						t.Fatalf("a cycle spent %d steps of %d on %d tasks", planSteps-left, planSteps, p.plan.Len())
+					if left := p.plan.planner.StepsLeft(); left < -oneTask || p.plan.planner.Len() > maxPlannedTasks+100 {
+						t.Fatalf("a cycle spent %d steps of %d on %d tasks", planSteps-left, planSteps, p.plan.planner.Len())
 					}
 					w.Start()
 					w.Advance(time.Millisecond)
@@ -105,7 +105,7 @@ func planInParts(t *testing.T, variant string) {
 		}
 		w.Start()
 		w.Advance(1)
-		complete := p.plan.NumUnplaced() == 0
+		complete := p.plan.planner.NumUnplaced() == 0
 		if got := w.State.Project(1).HasState(scheduler.GuaranteeState); got != complete {
 			t.Fatalf("cycle %d: guaranteed is %v, planned in full is %v", n, got, complete)
 		}
@@ -145,7 +145,7 @@ func TestAPlanInPartsPassesOverWhatFitsNowhere(t *testing.T) {
 				break
 			}
 		}
-		if n := p.plan.NumUnplaced(); n != 3 {
+		if n := p.plan.planner.NumUnplaced(); n != 3 {
 			t.Errorf("%d tasks of %d are not planned, want the 3 that fit nowhere", n, tasks+3)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // roundPlan is the plan of one round, read from the State. Its planner tries reservations in
 // the State's timeline until Close.
 type roundPlan struct {
-	*backfill.Planner
+	planner *backfill.Planner
 	boundAssumptions
 	s                   *scheduler.State
 	now                 scheduler.Time
@@ -66,14 +66,14 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
 	for _, n := range s.Nodes() {
-		p.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 	}
 	if p.searched {
-		p.timeline.FreedSince(f.compressed.clock, func(n scheduler.NodeID) { p.MarkFreed(int32(n)) })
+		p.timeline.FreedSince(f.compressed.clock, func(n scheduler.NodeID) { p.planner.MarkFreed(int32(n)) })
 	}
 	p.restoreOwners()
 	p.withdrawRest()
-	p.DrainChanged()
+	p.planner.DrainChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
 }
 
@@ -115,11 +115,11 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 		guarantee, _ = p.s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
 		latest, _ = p.s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
 	}
-	if err := p.Restore(p.project, backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}, guaranteed, p.existing); err != nil {
+	if err := p.planner.Restore(p.project, backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}, guaranteed, p.existing); err != nil {
 		panic("policies: the planner refused an accepted job: " + err.Error())
 	}
 	o.planned, o.guaranteed = true, guaranteed
-	o.incomplete = !guaranteed || p.NumUnplacedOf(o.id) > 0
+	o.incomplete = !guaranteed || p.planner.NumUnplacedOf(o.id) > 0
 }
 
 // existing describes a task that is planned: where it is suspended, and what is reserved
@@ -151,7 +151,7 @@ func (p *roundPlan) withdrawRest() {
 	p.eachUnplanned(func(r *scheduler.Reservation) {
 		own := scheduler.NodeNeed(r.Demand, r.Disk)
 		if spot, need, ok := p.timeline.ReservedAt(r, own); ok {
-			p.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, 0)
+			p.planner.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, 0)
 		}
 	})
 }
@@ -159,7 +159,7 @@ func (p *roundPlan) withdrawRest() {
 // eachUnplanned yields the reservations of the plan whose tasks are not planned in this round,
 // except those that are due and blocked. O(1) if there are none.
 func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
-	if p.restored.reserved == p.NumKept()+len(p.blockedReservations) {
+	if p.restored.reserved == p.planner.NumKept()+len(p.blockedReservations) {
 		return
 	}
 	for _, r := range p.s.Reservations().All() {
@@ -169,7 +169,7 @@ func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
 		if !p.needsPlan(p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}), r.Task) {
 			continue
 		}
-		if _, planned := p.Find(keyOf(r)); !planned {
+		if _, planned := p.planner.Find(keyOf(r)); !planned {
 			yield(r)
 		}
 	}

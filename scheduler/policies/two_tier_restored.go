@@ -107,7 +107,7 @@ func (p *roundPlan) findChanged(keep bool) {
 	w.changed, w.stale = w.changed[:0], w.stale[:0]
 	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.byID)/2 {
 		for _, o := range w.changed {
-			p.Forget(o.id)
+			p.planner.Forget(o.id)
 		}
 	} else {
 		for _, o := range w.changed {
@@ -115,8 +115,8 @@ func (p *roundPlan) findChanged(keep bool) {
 		}
 		w.changed = w.changed[:0]
 		w.reset(p.s, p.timeline)
-		p.Reset(p.timeline.Nodes, nil)
-		p.NextRound(p.searched, nil)
+		p.planner.Reset(p.timeline.Nodes, nil)
+		p.planner.NextRound(p.searched, nil)
 		for j := range p.s.Jobs() {
 			w.mark(ownerOf(j, p.projects))
 		}
@@ -128,7 +128,7 @@ func (p *roundPlan) findChanged(keep bool) {
 // it, or that depend on the time. It returns false if that is not known.
 func (p *roundPlan) markChanged() bool {
 	w := &p.restored
-	p.NextRound(p.searched, w.mark)
+	p.planner.NextRound(p.searched, w.mark)
 	for _, o := range w.ordered {
 		if o.volatile || o.firstStart <= p.now {
 			w.mark(o.id)

@@ -63,7 +63,7 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	unschedulable := len(nodes) - s.Cluster().SchedulableNodes()
 	if unschedulable > 0 && unschedulable < len(nodes) {
 		for b := range int32(len(nodes)) {
-			if !nodes[b].Schedulable() && f.plan.HasWork(b) {
+			if !nodes[b].Schedulable() && f.plan.planner.HasWork(b) {
 				lost = append(lost, b)
 			}
 		}
@@ -71,23 +71,23 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	spare := f.spare - unschedulable + len(lost)
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
 		if nodes[i].Schedulable() {
-			f.plan.SetSpare(int32(i), true)
+			f.plan.planner.SetSpare(int32(i), true)
 			spare--
 		}
 	}
 	for _, b := range lost {
 		if nodes[b].Spec.Down {
-			f.recordViolations(f.plan.LoseBin(b, now), now)
+			f.recordViolations(f.plan.planner.LoseBin(b, now), now)
 		} else {
-			f.recordViolations(f.plan.DrainBin(b, now), now)
+			f.recordViolations(f.plan.planner.DrainBin(b, now), now)
 		}
 	}
 	cause := backfill.CauseNodeLost
 	if f.plan.timeline.HasOverrun() {
 		cause = backfill.CauseOverrun
 	}
-	f.recordViolations(f.plan.Repair(now, cause), now)
-	f.recordViolations(f.plan.Replan(now, backfill.CauseLate), now)
+	f.recordViolations(f.plan.planner.Repair(now, cause), now)
+	f.recordViolations(f.plan.planner.Replan(now, backfill.CauseLate), now)
 }
 
 // recordViolations records each guarantee that no longer holds, once, with its
@@ -130,7 +130,7 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
 		return mark, false
 	}
-	if _, _, done := f.plan.CompressSome(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
+	if _, _, done := f.plan.planner.CompressSome(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
 		f.plan.unfinished = true // the next compression begins with what is late in the order again
 		return mark, false
 	}
@@ -189,24 +189,24 @@ const compressStateSlot = 2
 func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
 	cause := f.replanCause(s)
-	f.plan.DrainChanged()
+	f.plan.planner.DrainChanged()
 	missing := 0
 	var ids []scheduler.ProjectID
 	for _, o := range f.plan.newOwners {
-		missing += f.plan.NumUnplacedOf(o.id)
+		missing += f.plan.planner.NumUnplacedOf(o.id)
 		ids = append(ids, o.id)
 	}
-	if missing != f.plan.NumUnplaced() { // previously planned work lost its place
+	if missing != f.plan.planner.NumUnplaced() { // previously planned work lost its place
 		ids = f.plan.restored.plannedIDs()
 	}
 	if !f.plan.unfinished { // what was repaired leaves something for new work
-		f.plan.SetBudget(max(f.plan.StepsLeft(), planSteps/10))
+		f.plan.planner.SetBudget(max(f.plan.planner.StepsLeft(), planSteps/10))
 	}
 	finished := true
 	for range rounds {
 		finished = f.plan.completePlans(ids)
-		f.recordViolations(f.plan.Replan(now, cause), now)
-		if len(f.plan.DrainChanged()) == 0 || (!finished && f.plan.StepsLeft() <= 0) {
+		f.recordViolations(f.plan.planner.Replan(now, cause), now)
+		if len(f.plan.planner.DrainChanged()) == 0 || (!finished && f.plan.planner.StepsLeft() <= 0) {
 			break
 		}
 	}
@@ -215,7 +215,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 		if o.guaranteed || !f.canGuarantee(s, o.id) {
 			continue
 		}
-		if _, q, ok := f.plan.Departure(o.id); ok && q != (backfill.Guarantee{}) {
+		if _, q, ok := f.plan.planner.Departure(o.id); ok && q != (backfill.Guarantee{}) {
 			running := f.runsUntil(s, o.id, now)
 			if running == scheduler.Never {
 				continue // part of it is suspended: nothing can be guaranteed
@@ -233,31 +233,31 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 // does not keep small ones waiting. It returns false if some are not planned in full.
 func (p *roundPlan) completePlans(ids []scheduler.ProjectID) (finished bool) {
 	finished = true
-	owners, left := 0, p.StepsLeft()
-	if p.NumUnplaced()*stepsPerTask > left/4 {
+	owners, left := 0, p.planner.StepsLeft()
+	if p.planner.NumUnplaced()*stepsPerTask > left/4 {
 		for _, id := range ids {
-			if p.NumUnplacedOf(id) > 0 {
+			if p.planner.NumUnplacedOf(id) > 0 {
 				owners++
 			}
 		}
 	}
 	for _, id := range ids {
 		part := left
-		if left > 0 && owners > 1 && p.NumUnplacedOf(id) > 0 {
+		if left > 0 && owners > 1 && p.planner.NumUnplacedOf(id) > 0 {
 			part = max(left/owners, stepsPerTask)
 			owners--
 		}
 		if p.restored.byID[id].guaranteed { // a task of it failed: its place cannot wait
 			part = math.MaxInt
 		}
-		p.SetBudget(part)
-		_, err := p.CompletePlan(p.now, id)
-		if errors.Is(err, backfill.ErrUnfinished) || (err != nil && !p.CompleteWhatFits(p.now, id)) {
+		p.planner.SetBudget(part)
+		_, err := p.planner.CompletePlan(p.now, id)
+		if errors.Is(err, backfill.ErrUnfinished) || (err != nil && !p.planner.CompleteWhatFits(p.now, id)) {
 			finished = false
 		}
-		left -= part - p.StepsLeft()
+		left -= part - p.planner.StepsLeft()
 	}
-	p.SetBudget(left)
+	p.planner.SetBudget(left)
 	return finished
 }
 
@@ -312,7 +312,7 @@ func (f *reservingPolicy) replanCause(s *scheduler.State) backfill.Cause {
 func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 	f.dropUnplanned(s, now)
 	f.dueTasks = f.dueTasks[:0]
-	f.plan.Scan(func(x *backfill.PlannedTask) {
+	f.plan.planner.Scan(func(x *backfill.PlannedTask) {
 		if x.Spot.Bin < 0 {
 			f.plan.needsAnotherRound = true
 			if x.Moved {
@@ -422,7 +422,7 @@ func fitsOnDisk(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 func (f *reservingPolicy) explain(s *scheduler.State, now scheduler.Time) {
 	f.stageStarts = f.stageStarts[:0]
 	sorted := true
-	f.plan.Scan(func(x *backfill.PlannedTask) {
+	f.plan.planner.Scan(func(x *backfill.PlannedTask) {
 		if x.Spot.Bin < 0 || x.Spot.At <= now {
 			return
 		}
