@@ -334,6 +334,7 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 		return fault.New(fault.Invalid, "%w", err)
 	}
 	t.state, t.job = d.state, d.spec.ID
+	d.state.SetTime(at)
 	t.decision = policy.Decide(d.state, at, 2*maxActions) // half of them are for requests
 	if slices.ContainsFunc(t.decision.Waiting, func(w scheduler.Waiting) bool {
 		return w.Stage.Job == t.job && w.Reason == scheduler.ReasonPlanning

@@ -38,8 +38,7 @@ func (e Events) SetAvoided(id JobID, nodes []NodeID) error {
 // Avoided returns the nodes that the job avoids, in order. The slice belongs to State.
 func (j *Job) Avoided() []NodeID { return j.avoided }
 
-// Avoider returns the stage's job if it avoids nodes, else 0: stages of equal demands fit on the
-// same nodes if it is equal too.
+// Avoider returns the stage's job if it avoids nodes, else 0.
 func (g *Stage) Avoider() JobID {
 	if len(g.Job.avoided) == 0 {
 		return 0
@@ -47,10 +46,27 @@ func (g *Stage) Avoider() JobID {
 	return g.Job.Spec.ID
 }
 
-// Avoids reports whether no task of the stage may be placed on a node because its job avoids it.
-// O(1) for a job that avoids none.
+// Avoidance identifies the nodes that tasks avoid: those of equal demands fit on the same nodes if
+// it is equal too.
+type Avoidance struct {
+	job    JobID // 0: it avoids none
+	begins int32 // how many of Cluster.begins come too early
+}
+
+// AvoidanceOf returns which nodes the tasks of a stage avoid now. O(1) while no window is ordered.
+func (c *Cluster) AvoidanceOf(g *Stage) Avoidance { return Avoidance{g.Avoider(), c.begunBy(g)} }
+
+// IsZero reports whether no node is avoided.
+func (a Avoidance) IsZero() bool { return a == Avoidance{} }
+
+// Avoids reports whether no task of the stage may be placed on a node because its job avoids it, or
+// because it would not end before the node leaves (Window). O(1) if it avoids none.
 func (c *Cluster) Avoids(g *Stage, id NodeID) bool {
-	return len(g.Job.avoided) > 0 && slices.Contains(c.classOfStage(g).avoided, id)
+	if c.AvoidanceOf(g).IsZero() {
+		return false
+	}
+	_, found := slices.BinarySearch(c.classOfStage(g).avoided, id)
+	return found
 }
 
 // countAvoiding counts a job among those that avoid nodes (sign 1), or no longer (sign -1).
@@ -60,10 +76,11 @@ func (c *Cluster) countAvoiding(j *Job, sign int) {
 	}
 }
 
-// nodeChanged drops the classes of the jobs that avoid nodes: whether another node is large enough
-// may have changed.
+// nodeChanged drops the classes of the jobs that avoid nodes: whether another node is large enough,
+// or when one leaves, may have changed.
 func (c *Cluster) nodeChanged() {
 	c.changeCount++
+	c.orderWindows()
 	if c.avoiding > 0 {
 		c.fit.dropClasses()
 	}
@@ -71,17 +88,26 @@ func (c *Cluster) nodeChanged() {
 
 // dropClasses drops all classes, which costs time but changes no answer.
 func (f *fitIndex) dropClasses() {
-	f.classes, f.byNeed, f.byAvoider = nil, nil, nil
+	f.classes, f.byNeed, f.byAvoidance = nil, nil, nil
 	f.generation++
 }
 
 // avoidedBy returns the nodes that tasks of a job avoid: none if no other schedulable node is large
 // enough for them.
 func (c *Cluster) avoidedBy(j *Job, d Resources, space int64) []NodeID {
-	if len(j.avoided) == 0 || !c.couldRunOn(d, space, func(n NodeID) bool { return !slices.Contains(j.avoided, n) }) {
+	if j == nil || len(j.avoided) == 0 || !c.couldRunOn(d, space, func(n NodeID) bool { return !slices.Contains(j.avoided, n) }) {
 		return nil
 	}
 	return j.avoided
+}
+
+// avoided returns the nodes that an Avoidance is of, in order.
+func (c *Cluster) avoided(j *Job, a Avoidance, d Resources, space int64) []NodeID {
+	list := c.avoidedBy(j, d, space)
+	if a.begins == 0 {
+		return list
+	}
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, c.leavingBy(a.begins)))))
 }
 
 // couldRunOn reports whether a schedulable node that may is large enough for a demand. O(nodes x

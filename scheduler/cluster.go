@@ -11,6 +11,7 @@ type Cluster struct {
 	schedulable int32     // number of schedulable nodes
 	changeCount uint64
 	avoiding    int // jobs that avoid nodes
+	windows     windows
 	fit         fitIndex
 }
 

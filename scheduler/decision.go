@@ -52,6 +52,8 @@ const (
 	// ReasonNotExamined: so many different demands wait that only the first ones in the queue
 	// were compared with all nodes.
 	ReasonNotExamined
+	// ReasonMaintenance: all schedulable nodes leave for maintenance before a task would end.
+	ReasonMaintenance
 )
 
 // String returns the reason in words, without its numbers.
@@ -62,7 +64,7 @@ func (r Reason) String() string {
 		ReasonNotAdmitted: "not admitted", ReasonHeadOfLine: "behind the head of line", ReasonCycleFull: "next cycle",
 		ReasonShare: "another is due first", ReasonSuspending: "capacity is being freed", ReasonLater: "planned for later",
 		ReasonDue: "due, but its reserved capacity is still occupied", ReasonPlanning: "its guarantee is being planned",
-		ReasonNotExamined: "not examined, behind many others"}
+		ReasonNotExamined: "not examined, behind many others", ReasonMaintenance: "nodes leave for maintenance before it would end"}
 	if int(r) < len(names) && names[r] != "" {
 		return names[r]
 	}

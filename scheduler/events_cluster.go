@@ -22,7 +22,7 @@ func (e Events) AddNode(spec NodeSpec) error {
 		return refuse(ErrExists, what, "a node of that name exists: use UpdateNode")
 	}
 	n := &Node{Spec: spec, Free: spec.Capacity, SwapFree: spec.Swap, Disks: make([]DiskUse, len(spec.Disks))}
-	n.Spec.Disks = slices.Clone(spec.Disks)
+	n.Spec.Disks, n.Spec.Windows = slices.Clone(spec.Disks), slices.Clone(spec.Windows)
 	for i, d := range spec.Disks {
 		n.Disks[i] = DiskUse{d.IO, d.Space}
 	}
@@ -64,7 +64,7 @@ func (e Events) UpdateNode(spec NodeSpec) error {
 	e.s.cluster.countNode(n, -1)
 	old := n.Spec
 	n.Spec = spec
-	n.Spec.Disks = slices.Clone(spec.Disks)
+	n.Spec.Disks, n.Spec.Windows = slices.Clone(spec.Disks), slices.Clone(spec.Windows)
 	n.Free = n.Free.Add(spec.Capacity.Sub(old.Capacity))
 	n.SwapFree += spec.Swap - old.Swap
 	disks := make([]DiskUse, len(spec.Disks))

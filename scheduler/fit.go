@@ -25,7 +25,7 @@ type fitIndex struct {
 	versions              []uint64
 	classes               []equivalenceClass
 	byNeed                map[capacityVec]int32
-	byAvoider             map[avoiderNeed]int32 // of jobs that avoid nodes
+	byAvoidance           map[avoiderNeed]int32 // of tasks that avoid nodes
 	generation            uint32                // increased when classes are dropped
 }
 
@@ -39,17 +39,17 @@ func (n *capacityVec) fits(in *capacityVec) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
 }
 
-// avoiderNeed is a need of the tasks of a job that avoids nodes.
+// avoiderNeed is a need of tasks that avoid nodes.
 type avoiderNeed struct {
-	need capacityVec
-	job  JobID
+	need      capacityVec
+	avoidance Avoidance
 }
 
-// equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each job that
-// avoids nodes has its own.
+// equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each Avoidance
+// has its own.
 type equivalenceClass struct {
 	need       capacityVec
-	avoided    []NodeID // never candidates, usually none
+	avoided    []NodeID // never candidates, usually none; in order
 	candidates bitset
 	pos        uint64 // entries of gained already applied to candidates
 	lacking    *lacking
@@ -131,7 +131,7 @@ func (f *fitIndex) classOf(need capacityVec) int32 {
 // addClass adds a class, which no map has yet.
 func (f *fitIndex) addClass(need capacityVec, avoided []NodeID) int32 {
 	if len(f.classes) >= maxEquivalenceClasses || f.byNeed == nil {
-		f.classes, f.byNeed, f.byAvoider = f.classes[:0], map[capacityVec]int32{}, map[avoiderNeed]int32{}
+		f.classes, f.byNeed, f.byAvoidance = f.classes[:0], map[capacityVec]int32{}, map[avoiderNeed]int32{}
 		f.generation++
 	}
 	n := int32(len(f.free))
@@ -140,17 +140,18 @@ func (f *fitIndex) addClass(need capacityVec, avoided []NodeID) int32 {
 	return int32(len(f.classes) - 1)
 }
 
-// classFor returns the number of the class of a need of a job's tasks.
-func (c *Cluster) classFor(j *Job, d Resources, space int64) int32 {
+// classFor returns the number of the class of a need of tasks. j is the job that avoids nodes, if
+// the Avoidance has one.
+func (c *Cluster) classFor(j *Job, a Avoidance, d Resources, space int64) int32 {
 	need, f := needOf(d, space), &c.fit
-	if len(j.avoided) == 0 {
+	if a.IsZero() {
 		return f.classOf(need)
 	}
-	k := avoiderNeed{need, j.Spec.ID}
-	i, ok := f.byAvoider[k]
+	k := avoiderNeed{need, a}
+	i, ok := f.byAvoidance[k]
 	if !ok {
-		i = f.addClass(need, c.avoidedBy(j, d, space))
-		f.byAvoider[k] = i
+		i = f.addClass(need, c.avoided(j, a, d, space))
+		f.byAvoidance[k] = i
 	}
 	return i
 }
@@ -159,11 +160,12 @@ func (c *Cluster) classFor(j *Job, d Resources, space int64) int32 {
 // dropped.
 func (c *Cluster) classOfStage(g *Stage) *equivalenceClass {
 	f := &c.fit
-	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {
+	begins := c.begunBy(g)
+	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 && g.eqClassBegins == begins {
 		return &f.classes[g.eqClass]
 	}
-	g.eqClass = c.classFor(g.Job, g.Spec.Demand, g.Spec.Disk)
-	g.eqClassGeneration = f.generation
+	g.eqClass = c.classFor(g.Job, Avoidance{g.Avoider(), begins}, g.Spec.Demand, g.Spec.Disk)
+	g.eqClassGeneration, g.eqClassBegins = f.generation, begins
 	return &f.classes[g.eqClass]
 }
 
@@ -185,6 +187,15 @@ func (f *fitIndex) catchUp(class *equivalenceClass) {
 	}
 }
 
+// avoids reports whether a node is never a candidate.
+func (class *equivalenceClass) avoids(id NodeID) bool {
+	if len(class.avoided) == 0 {
+		return false
+	}
+	_, found := slices.BinarySearch(class.avoided, id)
+	return found
+}
+
 // nextFit returns the lowest node >= from that fits the class, or NoNode.
 func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	f := &c.fit
@@ -193,7 +204,7 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	}
 	for i := class.candidates.next(int32(from)); i >= 0; i = class.candidates.next(i + 1) {
 		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) &&
-			(class.avoided == nil || !slices.Contains(class.avoided, NodeID(i))) {
+			!class.avoids(NodeID(i)) {
 			return NodeID(i)
 		}
 		class.candidates.clear(i)
@@ -267,9 +278,10 @@ func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
-// NextNodeForJob is NextNodeFor without the nodes that a job avoids.
-func (c *Cluster) NextNodeForJob(j *Job, d Resources, space int64, from NodeID) NodeID {
-	i := c.classFor(j, d, space)
+// NextNodeAvoiding is NextNodeFor without the nodes of an Avoidance, which is of job j or of any job
+// if it is of none.
+func (c *Cluster) NextNodeAvoiding(j *Job, a Avoidance, d Resources, space int64, from NodeID) NodeID {
+	i := c.classFor(j, a, d, space)
 	return c.nextFit(&c.fit.classes[i], from)
 }
 

@@ -92,6 +92,7 @@ type Stage struct {
 	ready             bool
 	eqClass           int32
 	eqClassGeneration uint32
+	eqClassBegins     int32
 	self              int32                // index in State.stages
 	moved             map[int32]movedInput // 64 bytes to here
 	details           *attemptDetails      // shared by its attempts, nil until one is placed

@@ -1,9 +1,7 @@
 package scheduler
 
-import "slices"
-
 // Lacking counts the schedulable nodes that lack each resource or disk space for one task of a
-// stage, without those that its job avoids. NoSingleDisk counts those that have enough of each, but not on one disk.
+// stage, without those that it avoids. NoSingleDisk counts those that have enough of each, but not on one disk.
 type Lacking struct {
 	Nodes        int32
 	Lack         [NumResources + 1]int32
@@ -70,7 +68,7 @@ func (c *Cluster) recountLacking(class *equivalenceClass) {
 // nodeLack returns the contribution of a node.
 func (c *Cluster) nodeLack(class *equivalenceClass, id NodeID) lackBits {
 	need, r := &class.need, &c.fit.free[id]
-	if *r == unschedulable || (class.avoided != nil && slices.Contains(class.avoided, id)) {
+	if *r == unschedulable || class.avoids(id) {
 		return lackUnschedulable
 	}
 	of := lackBits(0)

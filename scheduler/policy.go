@@ -80,6 +80,7 @@ func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, er
 	if err := s.Journal().refuseInTry("run a cycle"); err != nil {
 		return Decision{}, err
 	}
+	s.SetTime(now)
 	d := p.Decide(s, now, limit)
 	if d.Empty() {
 		return d, nil

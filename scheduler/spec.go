@@ -50,6 +50,8 @@ type NodeSpec struct {
 	Restores []string `json:"restores,omitempty"`
 	Down     bool     `json:"down,omitempty"`
 	Draining bool     `json:"draining,omitempty"`
+	// Windows are when the node will be away, in order: maintenance that was ordered.
+	Windows []Window `json:"windows,omitempty"`
 }
 
 // Limit bounds a sum of resources; a zero part is unlimited.

@@ -30,13 +30,13 @@ type Claim struct {
 
 // Timeline is the index of what will be free when: on each node, and of each tenant's account.
 // It contains what attempts are assumed to occupy, and all reservations for a node that are
-// guarantees or the plan of a queue's head. The same events keep it as the index of what is
+// guarantees or the plan of a queue's head. A node that has a Window is taken in whole for that time. The same events keep it as the index of what is
 // free now, and Rollback restores it.
 //
 // A policy may try reservations in Nodes and Accounts while it plans, and must take them back
 // before it applies anything to the State.
 type Timeline struct {
-	// Nodes has a bin for each node. Those that are not schedulable are closed.
+	// Nodes has a bin for each node. Those that are not Plannable are closed.
 	Nodes *timeline.Profile
 	// Accounts has a bin for each tenant with CPU, memory and I/O: what the reservations of
 	// tasks, and the attempts that are Charged, take of its capacity. The policy sets the
@@ -59,10 +59,11 @@ type Timeline struct {
 
 // nodeShape is what the timeline depends on of a node itself.
 type nodeShape struct {
-	capacity    Resources
-	disks       []Disk
-	levels      LevelSet
-	schedulable bool
+	capacity  Resources
+	disks     []Disk
+	levels    LevelSet
+	plannable bool
+	windows   []Window
 }
 
 // nodeClaims are the claims of the attempts on a node, in order of placement.
@@ -109,8 +110,10 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 	}
 	for _, n := range s.cluster.nodes {
 		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
-		t.Nodes.SetClosed(b, !n.Schedulable())
-		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, n.Schedulable()})
+		plannable := s.cluster.Plannable(n)
+		t.Nodes.SetClosed(b, !plannable)
+		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, plannable, slices.Clone(n.Spec.Windows)})
+		t.takeWindows(n, b)
 		t.freedAt = append(t.freedAt, t.freeClock)
 	}
 	t.claims = make([]nodeClaims, len(s.cluster.nodes))
@@ -119,6 +122,20 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 		t.addReservation(s, r)
 	}
 	return t
+}
+
+// takeWindows takes a whole node from its bin while it is away.
+func (t *Timeline) takeWindows(n *Node, b int32) {
+	for _, w := range n.Spec.Windows {
+		from := max(w.From, t.now)
+		if from >= w.To {
+			continue
+		}
+		t.Nodes.Change(b, -1, from, w.To, &timeline.Need{Base: []int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}}, -1)
+		for i, d := range n.Spec.Disks {
+			t.Nodes.Change(b, int16(i), from, w.To, &timeline.Need{Base: []int64{0, 0}, IO: d.IO, Space: d.Space}, -1)
+		}
+	}
 }
 
 func timelineDisks(n *NodeSpec) []timeline.Disk {
@@ -137,7 +154,8 @@ func (t *Timeline) hasNodesOf(s *State) bool {
 	}
 	t.nodeChanges = s.cluster.changeCount
 	return slices.EqualFunc(s.cluster.nodes, t.shapes, func(n *Node, o nodeShape) bool {
-		return o.capacity == n.Spec.Capacity && o.levels == n.Spec.Levels && o.schedulable == n.Schedulable() && slices.Equal(o.disks, n.Spec.Disks)
+		return o.capacity == n.Spec.Capacity && o.levels == n.Spec.Levels && o.plannable == s.cluster.Plannable(n) &&
+			slices.Equal(o.disks, n.Spec.Disks) && slices.Equal(o.windows, n.Spec.Windows)
 	})
 }
 

@@ -65,6 +65,14 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 			}
 		}
 	}
+	for _, n := range s.Nodes() {
+		for _, w := range n.Spec.Windows {
+			add(n.Spec.ID, -1, w.From, w.To, scheduler.Resources{n.Spec.Capacity[scheduler.CPU], n.Spec.Capacity[scheduler.Memory]}, 0, scheduler.NoTenant)
+			for i, d := range n.Spec.Disks {
+				add(n.Spec.ID, int16(i), w.From, w.To, scheduler.Resources{scheduler.IO: d.IO}, d.Space, scheduler.NoTenant)
+			}
+		}
+	}
 	for _, r := range s.Reservations().All() {
 		if r.Node == scheduler.NoNode || r.Kind == scheduler.ReserveData || r.Kind == scheduler.ReservePreempt {
 			continue
@@ -120,8 +128,8 @@ func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now schedu
 			if got := index.Nodes.Free(int32(i), at, nil); !slices.Equal(got, want) {
 				t.Fatalf("node %d at %d: the timeline has %v free, want %v", i, at, got, want)
 			}
-			if index.Nodes.Closed(int32(i)) == n.Schedulable() {
-				t.Fatalf("node %d: closed is %v", i, !n.Schedulable())
+			if open := n.Schedulable() || returns(n, now); index.Nodes.Closed(int32(i)) == open {
+				t.Fatalf("node %d: closed is %v", i, open)
 			}
 		}
 		for i := range s.Tenants() {
@@ -193,6 +201,10 @@ func TestTimelineIsWhatAttemptsAndReservationsTake(t *testing.T) {
 		for range 120 {
 			c.Step()
 			c.Advance(time.Duration(c.R.IntN(1500)) * time.Millisecond)
+			if c.R.IntN(5) == 0 {
+				c.OrderWindows()
+			}
+			c.State.SetTime(c.Now)
 			if c.R.IntN(3) == 0 {
 				checkTimeline(t, c.State, u, c.Now)
 			}

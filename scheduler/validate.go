@@ -56,6 +56,9 @@ func (n *NodeSpec) validate() error {
 	if io != n.Capacity[IO] {
 		return refuse(ErrInvalid, what, "capacity has io %d, its disks have %d together", n.Capacity[IO], io)
 	}
+	if err := checkWindows(what, n.Windows); err != nil {
+		return err
+	}
 	return n.Speeds.validate(what)
 }
 

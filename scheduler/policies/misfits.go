@@ -43,9 +43,9 @@ func (m *misfits) nextPass() {
 }
 
 // mayExamine reports whether nodes may be looked at for a stage, and whether it is known that none fits.
-func (m *misfits) mayExamine(g *scheduler.Stage) (examine, known bool) {
+func (m *misfits) mayExamine(s *scheduler.State, g *scheduler.Stage) (examine, known bool) {
 	if len(m.known) > 0 {
-		if _, known = m.known[demandOf(g)]; known {
+		if _, known = m.known[demandOf(s, g)]; known {
 			return true, true
 		}
 	}
@@ -60,8 +60,8 @@ func (m *misfits) mayExamine(g *scheduler.Stage) (examine, known bool) {
 }
 
 // add adds the demand of a stage that no node fits.
-func (m *misfits) add(g *scheduler.Stage) {
-	k := demandOf(g)
+func (m *misfits) add(s *scheduler.State, g *scheduler.Stage) {
+	k := demandOf(s, g)
 	if _, known := m.known[k]; known {
 		return
 	}

@@ -42,13 +42,13 @@ type placer struct {
 
 // demandKey is what a task needs of a node.
 type demandKey struct {
-	demand  scheduler.Resources
-	disk    int64
-	avoider scheduler.JobID
+	demand    scheduler.Resources
+	disk      int64
+	avoidance scheduler.Avoidance
 }
 
-func demandOf(g *scheduler.Stage) demandKey {
-	return demandKey{g.Spec.Demand, g.Spec.Disk, g.Avoider()}
+func demandOf(s *scheduler.State, g *scheduler.Stage) demandKey {
+	return demandKey{g.Spec.Demand, g.Spec.Disk, s.Cluster().AvoidanceOf(g)}
 }
 
 // noCapacity is why no node fits a demand, at the end of the cycle.
@@ -160,7 +160,7 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 			w.Reason = scheduler.ReasonCap
 			break
 		}
-		examine, known := p.misfits.mayExamine(g)
+		examine, known := p.misfits.mayExamine(p.s, g)
 		if !examine {
 			w.Reason = scheduler.ReasonNotExamined
 			break
@@ -170,7 +170,7 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 			node, disk = p.bestNode(g)
 		}
 		if node == scheduler.NoNode {
-			p.misfits.add(g)
+			p.misfits.add(p.s, g)
 			p.reserveNodes(g)
 			if p.firstMisfit == nil { // finish fills in the reason
 				p.firstMisfit = g
@@ -248,15 +248,19 @@ func (p *placer) isFull() bool {
 // demand. If a reserved node would fit, it returns the stage that it is reserved
 // for.
 func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, scheduler.StageID) {
-	if l, known := p.noCapacityReasons[demandOf(g)]; known {
+	key := demandOf(p.s, g)
+	if l, known := p.noCapacityReasons[key]; known {
 		return l.reason, l.nodes, l.reservedFor
 	}
 	l := p.s.Cluster().Lacking(g)
 	reason, nodes, behind := scheduler.ReasonNoNode, int32(0), scheduler.StageID{}
-	if l.Nodes > 0 {
+	switch {
+	case l.Nodes > 0:
 		var r scheduler.Resource
 		r, nodes = l.Most()
 		reason = scheduler.NoCapacityReason(r)
+	case p.s.Cluster().SchedulableNodes() > 0:
+		reason = scheduler.ReasonMaintenance
 	}
 	for i, n := range p.reservedNodes {
 		if p.s.Cluster().HasCapacity(g, n) {
@@ -267,6 +271,6 @@ func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, 
 	if p.noCapacityReasons == nil {
 		p.noCapacityReasons = map[demandKey]noCapacity{}
 	}
-	p.noCapacityReasons[demandOf(g)] = noCapacity{reason, nodes, behind}
+	p.noCapacityReasons[key] = noCapacity{reason, nodes, behind}
 	return reason, nodes, behind
 }

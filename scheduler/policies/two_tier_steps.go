@@ -63,7 +63,7 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	unschedulable := len(nodes) - s.Cluster().SchedulableNodes()
 	if unschedulable > 0 && unschedulable < len(nodes) {
 		for b := range int32(len(nodes)) {
-			if !nodes[b].Schedulable() && f.plan.planner.HasWork(b) {
+			if !s.Cluster().Plannable(nodes[b]) && f.plan.planner.HasWork(b) {
 				lost = append(lost, b)
 			}
 		}

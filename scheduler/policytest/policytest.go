@@ -43,6 +43,9 @@ func Run(t *testing.T, newPolicy Maker) {
 			if c.R.IntN(4) == 0 {
 				avoidSome(c)
 			}
+			if c.R.IntN(4) == 0 {
+				c.OrderWindows()
+			}
 			limit := 10_000
 			if c.R.IntN(4) == 0 {
 				limit = 1 + c.R.IntN(3)
@@ -122,9 +125,9 @@ func avoids(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 }
 
 // mayStartOn reports whether a task of a stage may start on a node now.
-func mayStartOn(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
+func mayStartOn(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) bool {
 	_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	return ok && !avoids(s, g, n)
+	return ok && !avoids(s, g, n) && !leaves(g, n, now)
 }
 
 // TB is the part of a test that Round uses.
@@ -143,6 +146,9 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 	}
 	if v := scheduler.Check(s, &d, now); len(v) > 0 {
 		t.Fatalf("%s: %v\n%s", p.Name(), v, d.String())
+	}
+	if err := checkWindows(s, &d, now); err != nil {
+		t.Fatalf("%s: %v\n%s", p.Name(), err, d.String())
 	}
 	for i := range d.Actions {
 		if err := s.Apply(&d.Actions[i], now); err != nil {
@@ -169,8 +175,10 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 // loaded State decides the same, and the State is what it was.
 func DecideWarmAndCold(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
+	s.SetTime(now)
 	before, stamp := s.Bytes(), s.Stamp()
 	copied := mustLoad(t, before)
+	copied.SetTime(now)
 	d := p.Decide(s, now, limit)
 	d = d.Clone()
 	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Journal().InTry() {
@@ -266,8 +274,8 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		return fmt.Errorf("it has %d pending tasks", g.Pending)
 	}
 	switch w.Reason {
-	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace, scheduler.ReasonNoNode:
-		return proveNoCapacity(s, g, w)
+	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace, scheduler.ReasonNoNode, scheduler.ReasonMaintenance:
+		return proveNoCapacity(s, g, w, now)
 	case scheduler.ReasonCap:
 		return proveCap(s, g, w)
 	case scheduler.ReasonMaxParallel:
@@ -279,7 +287,7 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		head := given[w.Behind]
 		return errorUnless(head != nil && head.Reason != scheduler.ReasonHeadOfLine && head.Reason != scheduler.ReasonCycleFull, "%s does not wait for a reason of its own", w.Behind)
 	case scheduler.ReasonShare:
-		return proveShare(s, g, w, given)
+		return proveShare(s, g, w, given, now)
 	case scheduler.ReasonNotAdmitted:
 		_, ok := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: w.Stage.Job})
 		return errorUnless(!ok, "it is admitted")
@@ -324,11 +332,15 @@ func errorUnless(ok bool, format string, args ...any) error {
 }
 
 // proveNoCapacity examines every node and disk by itself.
-func proveNoCapacity(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) error {
-	nodes := int32(0)
+func proveNoCapacity(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
+	nodes, leave := int32(0), int32(0)
 	var lack [4]int32
 	for _, n := range s.Nodes() {
 		if n.Spec.Down || n.Spec.Draining || avoids(s, g, n) {
+			continue
+		}
+		if leaves(g, n, now) {
+			leave++
 			continue
 		}
 		nodes++
@@ -351,8 +363,11 @@ func proveNoCapacity(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waitin
 			}
 		}
 	}
-	if w.Reason == scheduler.ReasonNoNode {
-		return errorUnless(nodes == 0, "%d nodes are schedulable", nodes)
+	switch w.Reason {
+	case scheduler.ReasonNoNode:
+		return errorUnless(nodes+leave == 0, "%d nodes are schedulable", nodes+leave)
+	case scheduler.ReasonMaintenance:
+		return errorUnless(nodes == 0 && leave > 0, "%d nodes are schedulable and stay long enough, %d leave", nodes, leave)
 	}
 	k := int(w.Reason - scheduler.ReasonNoCPU)
 	for i := range lack {
@@ -407,7 +422,7 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 	}
 	fits := 0
 	for _, n := range s.Nodes() {
-		if !mayStartOn(s, g, n) {
+		if !mayStartOn(s, g, n, now) {
 			if r.Node == n.Spec.ID {
 				return fmt.Errorf("node %q of the reservation has too little free capacity", n.Spec.Name)
 			}
@@ -423,19 +438,19 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 
 // proveShare: the stage fits on some node, and the stage it is behind fits on none, or is
 // itself behind another such stage, and so on.
-func proveShare(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting) error {
+func proveShare(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting, now scheduler.Time) error {
 	behind := given[w.Behind]
 	for n := 0; behind != nil && behind.Stage != w.Stage && n <= len(given); n++ {
 		if behind.Reason != scheduler.ReasonShare {
-			return errorUnless(fitsAnywhere(s, g) && !fitsAnywhere(s, s.Stage(behind.Stage)), "no node fits it, or one fits %s too", behind.Stage)
+			return errorUnless(fitsAnywhere(s, g, now) && !fitsAnywhere(s, s.Stage(behind.Stage), now), "no node fits it, or one fits %s too", behind.Stage)
 		}
 		behind = given[behind.Behind]
 	}
 	return fmt.Errorf("the stage it is behind does not wait, or is behind it")
 }
 
-func fitsAnywhere(s *scheduler.State, g *scheduler.Stage) bool {
-	return slices.ContainsFunc(s.Nodes(), func(n *scheduler.Node) bool { return mayStartOn(s, g, n) })
+func fitsAnywhere(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) bool {
+	return slices.ContainsFunc(s.Nodes(), func(n *scheduler.Node) bool { return mayStartOn(s, g, n, now) })
 }
 
 // proveSuspending: capacity is reserved for this stage on the node, and victims there are
@@ -473,7 +488,7 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 	}
 	fits := 0
 	for _, n := range s.Nodes() {
-		if !mayStartOn(s, g, n) {
+		if !mayStartOn(s, g, n, now) {
 			continue
 		}
 		fits++

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,7 +45,8 @@ type Scorer interface {
 //	end JOB TASK [succeeded|failed|infra|killed|lost]
 //	suspended | resumed                   complete all suspensions, all resumes
 //	endjob JOB                            remove the job
-//	lost NODE | up NODE | drain NODE
+//	lost NODE | up NODE | drain NODE | undrain NODE
+//	maintain NODE from=30s for=1m         the node will be away for that time
 //	avoid JOB [NODE…]                     the job avoids these nodes
 //	pass 10s                              advance the clock
 //	cycle [MAX]                           one cycle: actions, policy states, reasons
@@ -227,6 +229,10 @@ func (s *script) runCommand(line string) {
 		s.reportRefusal(line, s.w.State.Events().NodeUp(s.node(a.word(1))))
 	case "drain":
 		s.reportRefusal(line, s.w.State.Events().SetDrain(s.node(a.word(1)), true))
+	case "maintain":
+		s.maintain(a)
+	case "undrain":
+		s.reportRefusal(line, s.w.State.Events().SetDrain(s.node(a.word(1)), false))
 	case "avoid":
 		var nodes []scheduler.NodeID
 		for i := range a.words[2:] {
@@ -252,6 +258,14 @@ func (s *script) runCommand(line string) {
 	default:
 		s.runAttemptCommand(a)
 	}
+}
+
+// maintain orders a window of a node: maintain NODE from=30s for=1m.
+func (s *script) maintain(a *args) {
+	n := s.w.State.Node(s.node(a.word(1)))
+	from := s.w.Now.Add(a.duration("from"))
+	list := append(slices.Clone(n.Spec.Windows), scheduler.Window{From: from, To: from.Add(a.duration("for"))})
+	s.reportRefusal(a.line, s.w.State.Events().SetWindows(n.Spec.ID, list))
 }
 
 // runAttemptCommand runs the commands about attempts.

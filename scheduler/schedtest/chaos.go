@@ -215,6 +215,32 @@ func (c *Chaos) nodeEvent() {
 	}
 }
 
+// OrderWindows orders maintenance of random nodes, or none any more. Some of
+// those that should be away are drained.
+func (c *Chaos) OrderWindows() {
+	for _, n := range c.State.Nodes() {
+		if c.R.IntN(3) > 0 {
+			continue
+		}
+		var list []scheduler.Window
+		at := c.Now.Add(time.Duration(c.R.IntN(40)-10) * time.Second)
+		for range c.R.IntN(3) {
+			w := scheduler.Window{From: at, To: at.Add(time.Duration(1+c.R.IntN(60)) * time.Second)}
+			if c.R.IntN(8) == 0 {
+				w.To = scheduler.Never
+			}
+			if list = append(list, w); w.To == scheduler.Never {
+				break
+			}
+			at = w.To.Add(time.Duration(c.R.IntN(20)) * time.Second)
+		}
+		c.must(c.State.Events().SetWindows(n.Spec.ID, list))
+		if n.AwayWithin(c.Now, c.Now+1) && c.R.IntN(2) == 0 {
+			c.must(c.State.Events().SetDrain(n.Spec.ID, true))
+		}
+	}
+}
+
 func (c *Chaos) jobEvent() {
 	var jobs []*scheduler.Job
 	for j := range c.State.Jobs() {

@@ -130,7 +130,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	if !o.requested && (r.Start > r.Latest || violated) {
 		r.Latest = 0
 	}
-	if old != nil && r.Start < old.Start && !p.isExpired(old) && p.s.Node(old.Node).Schedulable() {
+	if old != nil && r.Start < old.Start && !p.isExpired(old) && p.canStayOn(old) {
 		if b.movesLeft == 0 {
 			return true // it can stay where it is until the next cycle
 		}

@@ -95,7 +95,7 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 // mayExamine reports whether the nodes may be compared with the demand of a stage, and
 // counts the demands.
 func (p *Policy) mayExamine(g *scheduler.Stage) bool {
-	key := classOf(g)
+	key := p.demandClass(g)
 	if _, known := p.examined[key]; known {
 		return true
 	}
@@ -134,7 +134,10 @@ func (p *Policy) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
 // many nodes. The State counts once per equivalence class.
 func (p *Policy) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32) {
 	l := p.s.Cluster().Lacking(g)
-	if l.Nodes == 0 {
+	switch {
+	case l.Nodes == 0 && p.s.Cluster().SchedulableNodes() > 0:
+		return scheduler.ReasonMaintenance, 0
+	case l.Nodes == 0:
 		return scheduler.ReasonNoNode, 0
 	}
 	r, nodes := l.Most()

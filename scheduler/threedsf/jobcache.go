@@ -140,7 +140,7 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 		} else {
 			x.reservedInVain++
 		}
-		if late := p.isExpired(r); late || !p.s.Node(r.Node).Schedulable() {
+		if late := p.isExpired(r); late || !p.canStayOn(r) {
 			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
 			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task) && (p.s.Cluster().SchedulableNodes() > 0 || late))
 		} else {
@@ -155,6 +155,12 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 		x.retryDeadline = p.guaranteedEnd(j).Add(1 - j.Spec.Bound)
 	}
 	return x
+}
+
+// canStayOn reports whether the node of a planned reservation can be there for it.
+func (p *Policy) canStayOn(r *scheduler.Reservation) bool {
+	n := p.s.Node(r.Node)
+	return p.s.Cluster().Plannable(n) && !n.AwayWithin(max(r.Start, p.now), r.End)
 }
 
 // jobFingerprint hashes the work done of a job and the number of its waiting tasks

@@ -161,13 +161,13 @@ func (p *Policy) preemptForTask(g *scheduler.Stage, latest scheduler.Time) bool 
 		return false
 	}
 	for _, b := range p.withoutVictims {
-		if b == classOf(g) {
+		if b == p.demandClass(g) {
 			return false
 		}
 	}
 	plan, ok := p.preemptor.FindVictims(p.s, g, p.now)
 	if !ok {
-		p.withoutVictims = append(p.withoutVictims, classOf(g))
+		p.withoutVictims = append(p.withoutVictims, p.demandClass(g))
 		return false
 	}
 	if ok, until := p.preemptor.IsWorthwhile(p.s, g, &plan, latest, p.now); !ok {
@@ -288,7 +288,7 @@ func (p *Policy) tryResume(a *scheduler.Attempt) bool {
 	for id, k := p.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = p.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
 		m := p.s.Node(id)
 		disk, ok := m.Fits(a.Demand, a.DiskSpace)
-		if id == a.Node || !ok || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {
+		if id == a.Node || !ok || p.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {
 			continue
 		}
 		p.apply(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})

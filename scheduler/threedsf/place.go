@@ -9,21 +9,19 @@ import (
 
 // equivalenceClass is what a task demands: tasks of one class fit on the same nodes.
 type equivalenceClass struct {
-	demand  scheduler.Resources
-	disk    int64
-	avoider scheduler.JobID // its job if that avoids nodes, else 0
+	demand    scheduler.Resources
+	disk      int64
+	avoider   scheduler.JobID // its job if that avoids nodes, else 0
+	avoidance scheduler.Avoidance
 }
 
-func classOf(g *scheduler.Stage) equivalenceClass {
-	return equivalenceClass{g.Spec.Demand, g.Spec.Disk, g.Avoider()}
+func (p *Policy) demandClass(g *scheduler.Stage) equivalenceClass {
+	return equivalenceClass{g.Spec.Demand, g.Spec.Disk, g.Avoider(), p.s.Cluster().AvoidanceOf(g)}
 }
 
 // nextFit is State.NextNode for a class.
 func (p *Policy) nextFit(c *equivalenceClass, from scheduler.NodeID) scheduler.NodeID {
-	if c.avoider != 0 {
-		return p.s.Cluster().NextNodeForJob(p.s.Job(c.avoider), c.demand, c.disk, from)
-	}
-	return p.s.Cluster().NextNodeFor(c.demand, c.disk, from)
+	return p.s.Cluster().NextNodeAvoiding(p.s.Job(c.avoider), c.avoidance, c.demand, c.disk, from)
 }
 
 // dataWait is why a stage waits for the nodes of its input.

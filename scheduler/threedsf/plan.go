@@ -240,7 +240,7 @@ func (b *plan) repair() {
 	b.recordViolations(b.planner.Replan(now, backfill.CauseLate, b.late...))
 	b.recordViolations(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
 	for _, n := range b.p.s.Nodes() {
-		if !n.Schedulable() && b.hasPlannedOn(n.Spec.ID) {
+		if !b.p.s.Cluster().Plannable(n) && b.hasPlannedOn(n.Spec.ID) {
 			b.recordViolations(b.planner.LoseBin(int32(n.Spec.ID), now))
 		}
 	}

@@ -265,7 +265,7 @@ func (p *Policy) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) schedul
 	if p.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{equivalenceClass: classOf(g), bound: g.Job.Spec.Bound, nonPreemptible: g.Job.IsNonPreemptible()}
+	key := closedKey{equivalenceClass: p.demandClass(g), bound: g.Job.Spec.Bound, nonPreemptible: g.Job.IsNonPreemptible()}
 	if g.Job.Spec.Accepted && key.bound == 0 {
 		key.estimate, key.submitted = g.Spec.Estimate, g.Job.Spec.Submitted
 	}

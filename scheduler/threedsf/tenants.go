@@ -149,7 +149,7 @@ func (p *Policy) updateHead(t scheduler.TenantID) {
 	if c.eqClass = -1; g == nil {
 		return
 	}
-	key := classOf(g)
+	key := p.demandClass(g)
 	at, ok := p.eqClassIndex[key]
 	if !ok {
 		at = int32(len(p.eqClasses))

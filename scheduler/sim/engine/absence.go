@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -15,6 +17,8 @@ type Absence struct {
 	To   time.Duration // 0: it does not come back
 	// Drain is how long before From the node gets no new tasks. Tasks that run at From are lost.
 	Drain time.Duration
+	// Known: the policy knows of it from the start (scheduler.Window), as it does of maintenance.
+	Known bool
 }
 
 func (c *Config) checkAbsences() error {
@@ -37,12 +41,24 @@ func (c *Config) checkAbsences() error {
 
 // outages keeps why nodes are down or drain: a node may have several reasons at a time.
 type outages struct {
-	downReasons  []int // of each node: failures and absences that keep it down
-	drainReasons []int // of each node: absences for which it drains
+	downReasons  []int                // of each node: failures and absences that keep it down
+	drainReasons []int                // of each node: absences for which it drains
+	known        [][]scheduler.Window // of each node: known absences that have not ended
 }
 
 // scheduleAbsences takes nodes down that are absent from the start and schedules all other changes.
 func (o *outages) scheduleAbsences(w *world) error {
+	o.known = make([][]scheduler.Window, len(w.Nodes))
+	for _, a := range w.Absences {
+		if a.Known {
+			o.addKnown(w, &a)
+		}
+	}
+	for id := range o.known {
+		if err := o.announce(w, scheduler.NodeID(id)); err != nil {
+			return err
+		}
+	}
 	for i, a := range w.Absences {
 		if a.From <= 0 {
 			if err := o.nodeDown(w, a.Node, false); err != nil {
@@ -61,6 +77,33 @@ func (o *outages) scheduleAbsences(w *world) error {
 	return nil
 }
 
+// addKnown adds a known absence to the windows of its node, which neither overlap nor touch.
+func (o *outages) addKnown(w *world, a *Absence) {
+	x := scheduler.Window{From: w.timeAt(max(0, a.From)), To: scheduler.Never}
+	if a.To > 0 {
+		x.To = w.timeAt(a.To)
+	}
+	list := slices.DeleteFunc(o.known[a.Node], func(y scheduler.Window) bool {
+		if y.To < x.From || x.To < y.From {
+			return false
+		}
+		x = scheduler.Window{From: min(x.From, y.From), To: max(x.To, y.To)}
+		return true
+	})
+	i, _ := slices.BinarySearchFunc(list, x, func(y, x scheduler.Window) int { return cmp.Compare(y.From, x.From) })
+	o.known[a.Node] = slices.Insert(list, i, x)
+}
+
+// announce tells the State of the next windows of a node.
+func (o *outages) announce(w *world, n scheduler.NodeID) error {
+	list := o.known[n]
+	for len(list) > 0 && list[0].To <= w.now {
+		list = list[1:]
+	}
+	o.known[n] = list
+	return w.s.Events().SetWindows(n, list[:min(len(list), scheduler.MaxWindows)])
+}
+
 func (o *outages) startDrain(w *world, a *Absence) error {
 	o.drainReasons[a.Node]++
 	return w.s.Events().SetDrain(a.Node, true)
@@ -72,6 +115,11 @@ func (o *outages) endAbsence(w *world, a *Absence) error {
 			if err := w.s.Events().SetDrain(a.Node, false); err != nil {
 				return err
 			}
+		}
+	}
+	if a.Known {
+		if err := o.announce(w, a.Node); err != nil {
+			return err
 		}
 	}
 	return o.nodeUp(w, a.Node)

@@ -42,6 +42,27 @@ func TestAbsentNodes(t *testing.T) {
 	}
 }
 
+// Of maintenance every policy knows: nothing that would not end before it is started, and nothing is
+// lost, with however many windows.
+func TestKnownAbsencesLoseNothing(t *testing.T) {
+	var absences []engine.Absence
+	for i := range 3 * scheduler.MaxWindows {
+		from := time.Duration(i+1) * 25 * sec
+		absences = append(absences, engine.Absence{From: from, To: from + 5*sec, Known: true}, engine.Absence{From: from + 4*sec, To: from + 7*sec, Known: true})
+	}
+	for _, name := range []string{"fifo", "fair", "easy", "conservative", "two_tier", "3dsf", "las_mq"} {
+		job := singleStageJob(0, 100, schedtest.R(1, 1, 0), 8*sec)
+		job.Bound = 8 * sec
+		r, err := engine.Simulate(engine.Config{Nodes: nodes(1, 1, schedtest.R(2, 8, 0)), Policy: policy(t, name), Jobs: []engine.Job{job}, Absences: absences})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if r.Unfinished != 0 || r.WorkLostCPU != 0 || r.NodesLost == 0 {
+			t.Errorf("%s: %d jobs unfinished, %g s of work lost, %d nodes lost", name, r.Unfinished, r.WorkLostCPU, r.NodesLost)
+		}
+	}
+}
+
 func TestBadAbsencesAreNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		absence engine.Absence

@@ -315,6 +315,7 @@ func (w *world) requestReasons(wanted bool) {
 func (w *world) stuckError() error {
 	why := "the policy reports no reason"
 	w.requestReasons(true)
+	w.s.SetTime(w.now)
 	if d := w.Policy.Decide(w.s, w.now, w.MaxActions); len(d.Waiting) > 0 {
 		why = d.Waiting[0].String()
 	}

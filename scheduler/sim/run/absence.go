@@ -17,7 +17,8 @@ type Outage struct {
 	Rack  string   `json:"rack"`
 	From  string   `json:"from"` // "90m" after second 0
 	To    string   `json:"to"`   // "": for good
-	// Drain is how long before From the nodes get no new tasks. Only maintenance has it.
+	// Drain is how long before From the nodes get no new tasks. Only maintenance has it, of which
+	// schedulers know from the start.
 	Drain string `json:"drain"`
 }
 
@@ -45,6 +46,9 @@ func (c *Cluster) absences(nodes []engine.Node, groups []int) ([]engine.Absence,
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s[%d]: %w", list.name, i, err)
+			}
+			for k := range a {
+				a[k].Known = list.drains
 			}
 			out = append(out, a...)
 		}
@@ -90,7 +94,7 @@ func (m *NodeGroup) absences(id scheduler.NodeID) ([]engine.Absence, error) {
 		if leave <= join {
 			return nil, fmt.Errorf("leave is %q and join is %q: a node leaves after it has joined", m.Leave, m.Join)
 		}
-		out = append(out, engine.Absence{Node: id, From: leave, Drain: drain})
+		out = append(out, engine.Absence{Node: id, From: leave, Drain: drain, Known: true})
 	} else if m.Drain != "" {
 		return nil, fmt.Errorf("drain is %q, but the nodes do not leave: set leave", m.Drain)
 	}

@@ -47,8 +47,8 @@ func TestClusterFileDescribesAbsences(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := time.Hour
-	want := []engine.Absence{{Node: 2, To: h}, {Node: 1, From: 90 * time.Minute, To: 2 * h}, {Node: 2, From: 3 * h, Drain: 10 * time.Minute},
-		{Node: 0, From: 5 * h, To: 6 * h, Drain: 30 * time.Minute}, {Node: 1, From: 5 * h, To: 6 * h, Drain: 30 * time.Minute}}
+	want := []engine.Absence{{Node: 2, To: h}, {Node: 1, From: 90 * time.Minute, To: 2 * h}, {Node: 2, From: 3 * h, Drain: 10 * time.Minute, Known: true},
+		{Node: 0, From: 5 * h, To: 6 * h, Drain: 30 * time.Minute, Known: true}, {Node: 1, From: 5 * h, To: 6 * h, Drain: 30 * time.Minute, Known: true}}
 	if len(got) != len(want) {
 		t.Fatalf("got %+v", got)
 	}
