@@ -98,6 +98,11 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"TokenService/CreateToken":           {`{"lifeMs":"-1"}`, "++++---"},
 	"TokenService/ListTokens":            {`{}`, "++++---"},
 	"TokenService/RevokeToken":           {`{"id":"0"}`, "++++---"},
+	"SecretService/PutSecret":            {`{"tenant":"a"}`, "---+---"},
+	"SecretService/ListSecrets":          {`{"tenant":"a"}`, "-+-+---"},
+	"SecretService/DeleteSecret":         {`{"tenant":"a","name":"x"}`, "---+---"},
+	"SecretService/RotateSecrets":        {`{}`, "---+---"},
+	"NodeService/GetSecrets":             {`{"node":1,"epoch":"7"}`, "----+--"},
 	"ClientService/GetSchedule":          {`{"job":"1"}`, "++h+---"},
 }
 

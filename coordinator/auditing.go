@@ -34,6 +34,9 @@ var auditedCalls = map[string]bool{
 	droverv1connect.OperatorServiceTransferLeadershipProcedure: true,
 	droverv1connect.TokenServiceCreateTokenProcedure:           true,
 	droverv1connect.TokenServiceRevokeTokenProcedure:           true,
+	droverv1connect.SecretServicePutSecretProcedure:            true,
+	droverv1connect.SecretServiceDeleteSecretProcedure:         true,
+	droverv1connect.SecretServiceRotateSecretsProcedure:        true,
 	droverv1connect.DebugServiceMonitorProcedure:               true,
 	droverv1connect.DebugServiceProfileProcedure:               true,
 }
@@ -107,6 +110,13 @@ func auditTarget(message any) string {
 		return "server " + m.GetId()
 	case *droverv1.RevokeTokenRequest:
 		return "token " + m.GetId()
+	case *droverv1.PutSecretRequest:
+		return secretTarget(m.GetTenant(), m.GetName(), 0)
+	case *droverv1.DeleteSecretRequest:
+		return secretTarget(m.GetTenant(), m.GetName(), m.GetVersion())
+	case *droverv1.GetSecretsRequest:
+		k := m.GetKey()
+		return fmt.Sprintf("secrets of job %d stage %d task %d attempt %d", k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt())
 	case *droverv1.ExecRequest:
 		k := m.GetKey()
 		return fmt.Sprintf("job %d stage %d task %d attempt %d", k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt())
@@ -117,6 +127,14 @@ func auditTarget(message any) string {
 	default:
 		return ""
 	}
+}
+
+// secretTarget names a secret in the audit log; version 0 means all.
+func secretTarget(tenant, name string, version uint32) string {
+	if version == 0 {
+		return "secret " + name + " of tenant " + tenant
+	}
+	return fmt.Sprintf("secret %s of tenant %s, version %d", name, tenant, version)
 }
 
 func levelWord(l droverv1.Level) string {
@@ -131,6 +149,10 @@ func auditResult(target string, res connect.AnyResponse, err error) string {
 	switch m := res.Any().(type) {
 	case *droverv1.SubmitJobResponse:
 		return fmt.Sprintf("job %d %s", m.GetJob(), m.GetName())
+	case *droverv1.PutSecretResponse:
+		return fmt.Sprintf("%s, version %d", target, m.GetVersion())
+	case *droverv1.RotateSecretsResponse:
+		return fmt.Sprintf("%d secrets to key %s", m.GetRotated(), m.GetKey())
 	case *droverv1.CreateTokenResponse:
 		return "token " + m.GetToken().GetId() + " of " + m.GetToken().GetUser()
 	default:

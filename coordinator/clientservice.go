@@ -625,7 +625,7 @@ func (s *clientService) showEvent(ctx context.Context, f *facts.Facts, q *drover
 		return true
 	}
 	if e.JobID == 0 {
-		return !strings.HasPrefix(e.Kind, "token.") // whose they are is nobody else's business
+		return !strings.HasPrefix(e.Kind, "token.") && !strings.HasPrefix(e.Kind, "secret.") // whose they are is nobody else's business
 	}
 	j := f.Job(e.JobID)
 	return j != nil && s.needJob(ctx, mayRead, f, j) == nil

@@ -86,6 +86,9 @@ type Config struct {
 	// AuditLog is the file of the audit log; audit.jsonl in Dir by default, none
 	// for "none".
 	AuditLog string
+	// SecretKeys is the file of the keys of secrets (package secrets); secrets.key in
+	// Dir by default. Without it no secret can be put, and tasks that need one wait.
+	SecretKeys string
 	// AllowImages lists prefixes of registry names and rootfs folders that jobs
 	// may use, such as "rootfs:/srv/images/" or "registry:docker.io/library/";
 	// none by default.

@@ -24,6 +24,7 @@ import (
 	"github.com/drover-run/drover/coordinator/history"
 	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/coordinator/secrets"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
 )
@@ -42,6 +43,7 @@ type core struct {
 	past          *past.Store
 	recorder      *recorder
 	audit         *audit.Log // nil for none
+	secretKeys    *secrets.Keys
 	sessions      *sessions
 	wanted        *wantedSets
 	dispatcher    *dispatcher
@@ -137,6 +139,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	c.registrations = newRates(registerRate)
 	c.certificates = newCertificates(cfg.Certificate)
 	c.tokens = newTokens(c)
+	c.secretKeys = openSecretKeys(cfg)
 	if c.cfg.SignIn != nil {
 		c.signIn = c.cfg.SignIn(func(_ context.Context, token, address string) error {
 			_, err := c.tokens.identify(token, address)

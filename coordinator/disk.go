@@ -71,6 +71,9 @@ func (c *core) addHealth(res *droverv1.StatusResponse) {
 	if ahead := c.logAhead(); ahead > facts.ClockTolerance {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("the log's time is %s ahead of the coordinator's clock: check that the time is synchronised", ahead.Round(time.Second)))
 	}
+	if why := c.secretWarning(); why != "" {
+		res.Warnings = append(res.Warnings, why)
+	}
 	if at := time.UnixMilli(res.ClockSteppedAtMs); res.ClockSteppedMs > 0 && c.now().Sub(at) < clockWarningFor {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("the coordinator's clock had been ahead by %s until %s: times shown from before may be wrong",
 			(time.Duration(res.ClockSteppedMs)*time.Millisecond).Round(time.Second), at.UTC().Format("2006-01-02 15:04:05Z")))

@@ -39,6 +39,7 @@ const (
 	specMessage   = 4 << 20 // maxSpec, each byte escaped
 	uploadMessage = 4 << 20
 	execMessage   = 256 << 10
+	secretMessage = 2 * facts.MaxSecretValue // in base64
 	reportMessage = 16 << 20
 )
 
@@ -77,6 +78,11 @@ var procedures = map[string]procedure{
 	droverv1connect.TokenServiceListTokensProcedure:  userCall(accessUser, smallMessage),
 	droverv1connect.TokenServiceRevokeTokenProcedure: userCall(accessUser, smallMessage),
 
+	droverv1connect.SecretServicePutSecretProcedure:     userCall(accessUser, secretMessage),
+	droverv1connect.SecretServiceListSecretsProcedure:   userCall(accessUser, smallMessage),
+	droverv1connect.SecretServiceDeleteSecretProcedure:  userCall(accessUser, smallMessage),
+	droverv1connect.SecretServiceRotateSecretsProcedure: operatorCall("rotate the keys of secrets", smallMessage),
+
 	droverv1connect.DebugServiceMonitorProcedure: debugStream("read the daemons' logs"),
 	droverv1connect.DebugServiceProfileProcedure: debugStream("profile the daemons"),
 
@@ -90,10 +96,11 @@ var procedures = map[string]procedure{
 	droverv1connect.HistoryServiceUsageProcedure:            userCall(accessUser, smallMessage),
 	droverv1connect.HistoryServiceListPastSamplesProcedure:  userCall(accessUser, smallMessage),
 
-	droverv1connect.NodeServiceRegisterProcedure: nodeCall(),
-	droverv1connect.NodeServiceWatchProcedure:    {accessNode, func(p *pools) *pool { return p.nodeStreams }, smallMessage, true, ""},
-	droverv1connect.NodeServiceReportProcedure:   nodeCall(),
-	droverv1connect.NodeServiceGetBlobProcedure:  {accessNode, func(p *pools) *pool { return p.nodeFetches }, smallMessage, true, ""},
+	droverv1connect.NodeServiceRegisterProcedure:   nodeCall(),
+	droverv1connect.NodeServiceWatchProcedure:      {accessNode, func(p *pools) *pool { return p.nodeStreams }, smallMessage, true, ""},
+	droverv1connect.NodeServiceReportProcedure:     nodeCall(),
+	droverv1connect.NodeServiceGetSecretsProcedure: {accessNode, func(p *pools) *pool { return p.nodeCalls }, smallMessage, true, ""},
+	droverv1connect.NodeServiceGetBlobProcedure:    {accessNode, func(p *pools) *pool { return p.nodeFetches }, smallMessage, true, ""},
 }
 
 func userCall(a access, maxMessage int) procedure {

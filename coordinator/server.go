@@ -160,6 +160,7 @@ func (c *core) newHandler() http.Handler {
 	mux.Handle(droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...))
 	mux.Handle(droverv1connect.NewDebugServiceHandler(&debugService{c, &diagnosis.Service{Log: c.cfg.RecentLog}}, opts...))
 	mux.Handle(droverv1connect.NewTokenServiceHandler(&tokenService{c}, opts...))
+	mux.Handle(droverv1connect.NewSecretServiceHandler(&secretService{c}, opts...))
 	mux.Handle(droverv1connect.NewHistoryServiceHandler(&historyService{core: c}, opts...))
 	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{Timeout: 10 * time.Second})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {

@@ -107,7 +107,7 @@ type File struct {
 // is never part of a spec, a log entry or a listing.
 type Secret struct {
 	Env string `json:"env"` // environment variable that receives it
-	Ref string `json:"ref"` // "file:NAME", a file in the tenant's folder of secrets on the node; see SecretName
+	Ref string `json:"ref"` // "secret:NAME", "secret:NAME@VERSION" or "file:NAME"; see ParseSecretRef
 }
 
 // StageKind is the closed set of stage kinds.

@@ -337,8 +337,8 @@ func (v *validator) checkFiles(at string, s *Stage) {
 		if !envRE.MatchString(x.Env) {
 			v.addProblem(p, "use letters, digits and _", "%q is not a valid environment variable name", x.Env)
 		}
-		if _, err := SecretName(x.Ref, v.job.Tenant); err != nil {
-			v.addProblem(p, `write ref = "file:NAME", a file in the tenant's folder of secrets on the nodes`, "%v", err)
+		if _, err := ParseSecretRef(x.Ref, v.job.Tenant); err != nil {
+			v.addProblem(p, `write secret = "NAME" for one that drover secret put has stored, or ref = "file:NAME" for a file in the tenant's folder of secrets on the nodes`, "%v", err)
 		}
 	}
 }

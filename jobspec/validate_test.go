@@ -142,8 +142,8 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"a file from nowhere", func(j *Job) { j.Stages[2].Files = []File{{Name: "a"}} }, []string{`stage["g"].file["a"]: the file has no source; write source = "path"`}},
 		{"size of a file", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Digest: digest, Size: -1}} }, []string{`stage["g"].file["a"]: ` + FormatSize(-1) + " is over the limit of 512MiB for one uploaded file; put large data into HDFS and name it as input"}},
 		{"variable of a secret", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "a-b", Ref: "file:x"}} }, []string{`stage["g"].secret["a-b"]: "a-b" is not a valid environment variable name; use letters, digits and _`}},
-		{"reference of a secret", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "A", Ref: "vault:x"}} }, []string{`stage["g"].secret["A"]: reference "vault:x" is not known; write ref = "file:NAME", a file in the tenant's folder of secrets on the nodes`}},
-		{"secret of another tenant", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "A", Ref: "file:b/x"}} }, []string{`stage["g"].secret["A"]: reference "file:b/x" names a secret of tenant "b", this job's tenant is "default"; write ref = "file:NAME", a file in the tenant's folder of secrets on the nodes`}},
+		{"reference of a secret", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "A", Ref: "vault:x"}} }, []string{`stage["g"].secret["A"]: reference "vault:x" is not known; write secret = "NAME" for one that drover secret put has stored, or ref = "file:NAME" for a file in the tenant's folder of secrets on the nodes`}},
+		{"secret of another tenant", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "A", Ref: "file:b/x"}} }, []string{`stage["g"].secret["A"]: reference "file:b/x" names a secret of tenant "b", this job's tenant is "default"; write secret = "NAME" for one that drover secret put has stored, or ref = "file:NAME" for a file in the tenant's folder of secrets on the nodes`}},
 
 		{"two problems, in the order of the fields", func(j *Job) { j.Name, j.Stages[2].Attempts = "", -1 }, []string{`name: "" is not a valid name; ` + nameHint, `stage["g"].attempts: -1 attempts; give 1 to 100`}},
 	} {

@@ -49,6 +49,8 @@ type attempt struct {
 	hasImage      bool
 	hasFiles      bool
 	hasCgroup     bool
+	secrets       map[string]string // values by variable, where the driver keeps its specs in memory
+	waitsFor      string            // why a step that is tried again and again does not go on
 	fetch         helperState
 	upload        helperState
 	exitOK        bool
@@ -428,6 +430,9 @@ func (a *attempt) buildReport() *droverv1.SeenAttempt {
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
 		InputBytes: a.progress.inputBytes, LostMaps: a.progress.lostMaps, Message: a.progress.refused,
 		Step: a.currentStep.String(),
+	}
+	if a.waitsFor != "" && a.currentStep == task.GetFiles {
+		s.Status = "waits: " + a.waitsFor
 	}
 	if a.rec.Started {
 		s.Phase = droverv1.Phase_PHASE_RUNNING

@@ -35,6 +35,7 @@ type Config struct {
 	Harness      string                                // path of the harness program; "" = this executable
 	HarnessArgs  []string                              // arguments between the program and the spec's path; nil = "harness"
 	Secrets      string                                // secret NAME of a tenant is <Secrets>/TENANT/NAME; "" = <Data>/secrets
+	SecretMount  string                                // folder in memory for the secrets of containers, 0700; "" = one below /run for Data
 	AllowRoot    bool                                  // allow tasks with uid 0
 	SwitchUser   bool                                  // with a driver without file systems of its own, run tasks as the tenant's uid instead of the daemon's
 	Listener     net.Listener                          // for the node's HTTP server, only with TLS; nil = a free port of 127.0.0.1
@@ -94,6 +95,7 @@ func (c Config) defaults() (Config, error) {
 		c.ShuffleCA = string(c.Certificate.CA())
 	}
 	c.Secrets = orDefault(c.Secrets, filepath.Join(c.Data, "secrets"))
+	c.SecretMount = orDefault(c.SecretMount, secretMountOf(c.Data))
 	c.Grace = orDefault(c.Grace, 10*time.Second)
 	c.Parallel = orDefault(c.Parallel, max(2, 2*goruntime.NumCPU()))
 	c.BlobLimit = orDefault(c.BlobLimit, int64(10)<<30)

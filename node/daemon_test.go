@@ -301,7 +301,15 @@ func TestUnknownAttemptIsGone(t *testing.T) {
 }
 
 func TestFilesSecretsAndEnvironment(t *testing.T) {
-	b := newTestNode(t, programs())
+	p := programs()
+	p[harnessMount+"/drover"] = func(_ context.Context, p *fake.Process) int { // with-secrets
+		i := slices.IndexFunc(p.Spec.Mounts, func(m runtime.Mount) bool { return m.Target == secretMount })
+		env, err := os.ReadFile(filepath.Join(p.Spec.Mounts[i].Source, filepath.Base(p.Spec.Args[3])))
+		fmt.Fprintln(p.Stdout, strings.Join(p.Spec.Env, "\n"), err)
+		fmt.Fprintln(p.Stdout, strings.ReplaceAll(string(env), "\x00", "\n"))
+		return 0
+	}
+	b, _ := newSecretNode(t, p, nil)
 	secrets := filepath.Join(t.TempDir(), "secrets")
 	writeSecret(t, secrets, "t", "token", "s3cret\n")
 	b.config.Secrets = secrets

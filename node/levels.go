@@ -446,6 +446,9 @@ func (a *attempt) restore(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := a.prepareCgroupForRestore(ctx, spec); err != nil {
 		return err
 	}
+	if err := a.restoreSecretMount(spec); err != nil {
+		return err
+	}
 	cs, err := a.containerSpec(spec) // contains the cgroup, which exists only from here on
 	if err != nil {
 		return err

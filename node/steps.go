@@ -22,6 +22,7 @@ import (
 	"github.com/drover-run/drover/internal/rotate"
 	"github.com/drover-run/drover/internal/tree"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce/harness"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime"
@@ -264,6 +265,9 @@ func (a *attempt) getFiles(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := checkFilesFit(spec); err != nil {
 		return err
 	}
+	if err := a.loadSecrets(ctx, spec, uid); err != nil {
+		return err
+	}
 	for _, f := range spec.GetFiles() {
 		if err := a.getFile(ctx, f, uid); err != nil {
 			return err
@@ -427,7 +431,7 @@ func (a *attempt) deleteContainer(ctx context.Context) error {
 	}
 	a.container = task.ContainerNone
 	a.removeFromWatchdog()
-	return nil
+	return a.dropSecrets()
 }
 
 func (a *attempt) removeFolder(ctx context.Context) error {
@@ -444,7 +448,7 @@ func (a *attempt) removeFolder(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := tree.RemoveAll(ctx, string(a.dir)); err != nil {
+	if err := errors.Join(a.dropSecrets(), tree.RemoveAll(ctx, string(a.dir))); err != nil {
 		return err
 	}
 	a.removeFromWatchdog()
@@ -474,12 +478,8 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 		return runtime.Spec{}, err
 	}
 	p := a.taskPaths()
-	env, err := a.environment(spec, p)
-	if err != nil {
-		return runtime.Spec{}, err
-	}
 	s := runtime.Spec{
-		ID: a.id.String(), Args: spec.GetCommand(), Env: env, Dir: p.task, UID: uid, GID: uid,
+		ID: a.id.String(), Args: spec.GetCommand(), Env: a.environment(spec, p), Dir: p.task, UID: uid, GID: uid,
 		Hostname: "task-" + strconv.Itoa(int(a.id.Key().GetTask())),
 		Labels:   map[string]string{"drover.job": spec.GetJobName(), "drover.stage": spec.GetStageName(), "drover.tenant": spec.GetTenant()},
 		Log:      runtime.Log{Dir: a.dir.logs(), MaxBytes: a.d.cfg.MaxLogBytes, MaxFiles: a.d.cfg.MaxLogFiles, BytesPerS: a.d.limitsOf(spec).IO},
@@ -509,7 +509,11 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 	}
 	if !a.d.cfg.usesHostPaths() {
 		s.Mounts = []runtime.Mount{{Source: a.dir.task(), Target: p.task}, {Source: a.dir.join(nameTmp), Target: p.tmp}}
-		if spec.GetKind() != kindGroup {
+		if len(spec.GetSecrets()) > 0 {
+			s.Args = append(append([]string{p.harness}, a.d.cfg.HarnessArgs...), append([]string{harness.WithSecrets, secretMount + "/" + secretEnvName}, s.Args...)...)
+			s.Mounts = append(s.Mounts, runtime.Mount{Source: a.secretDir(), Target: secretMount, ReadOnly: true})
+		}
+		if spec.GetKind() != kindGroup || len(spec.GetSecrets()) > 0 {
 			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Dir(a.harnessPath()), Target: filepath.Dir(p.harness), ReadOnly: true})
 		}
 	}
@@ -543,8 +547,8 @@ func (a *attempt) harnessPath() string {
 }
 
 // environment returns the task's environment, sorted. The job's variables
-// override Drover's, and secrets override both.
-func (a *attempt) environment(spec *droverv1.TaskSpec, p taskPaths) ([]string, error) {
+// override Drover's, and secrets override both where they are in it at all: see loadSecrets.
+func (a *attempt) environment(spec *droverv1.TaskSpec, p taskPaths) []string {
 	k := a.id.Key()
 	all := map[string]string{
 		"HOME": p.task, "TMPDIR": p.tmp,
@@ -557,19 +561,13 @@ func (a *attempt) environment(spec *droverv1.TaskSpec, p taskPaths) ([]string, e
 		all["PATH"] = os.Getenv("PATH")
 	}
 	maps.Copy(all, spec.GetEnv())
-	for _, s := range spec.GetSecrets() {
-		v, err := a.d.readSecret(spec.GetTenant(), s.GetRef())
-		if err != nil {
-			return nil, err
-		}
-		all[s.GetEnv()] = v
-	}
+	maps.Copy(all, a.secrets)
 	env := make([]string, 0, len(all))
 	for name, v := range all {
 		env = append(env, name+"="+v)
 	}
 	slices.Sort(env)
-	return env, nil
+	return env
 }
 
 // classifyExit determines how the stopped container ended.

@@ -132,6 +132,7 @@ func commands() []*cli.Command {
 		operatorCommand(),
 		tlsCommand(),
 		tokenCommand(),
+		secretCommand(),
 		configCommand(),
 		doctorCommand(),
 		benchCommand(),

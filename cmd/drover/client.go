@@ -32,6 +32,7 @@ type client struct {
 	droverv1connect.ClientServiceClient
 	operator  droverv1connect.OperatorServiceClient
 	tokens    droverv1connect.TokenServiceClient
+	secrets   droverv1connect.SecretServiceClient
 	history   droverv1connect.HistoryServiceClient
 	debug     droverv1connect.DebugServiceClient
 	transport *coordclient.Transport
@@ -62,6 +63,7 @@ func dial(c *cli.Context) (*client, error) {
 	cl := &client{
 		ClientServiceClient: droverv1connect.NewClientServiceClient(h, coordclient.Base, opts),
 		tokens:              droverv1connect.NewTokenServiceClient(h, coordclient.Base, opts),
+		secrets:             droverv1connect.NewSecretServiceClient(h, coordclient.Base, opts),
 		operator:            droverv1connect.NewOperatorServiceClient(h, coordclient.Base, opts),
 		history:             droverv1connect.NewHistoryServiceClient(h, coordclient.Base, opts),
 		debug:               droverv1connect.NewDebugServiceClient(h, coordclient.Base, opts),

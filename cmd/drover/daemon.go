@@ -84,6 +84,7 @@ func newDaemon(c *cli.Context, name string, check func(*cli.Context) error) (*da
 	if err := check(c); err != nil {
 		return nil, err
 	}
+	noCoreDumps()
 	d := &daemon{name: name, c: c, check: check, level: new(slog.LevelVar), recent: diagnosis.NewLog(), hangups: make(chan os.Signal, 1)}
 	d.level.Set(logLevel(c))
 	d.log = slog.New(d.recent.Handler(newServiceHandler(c.App.ErrWriter, d.level, "drover-"+name)))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -74,6 +75,10 @@ func runDev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := makeDevKey(filepath.Join(data, "coordinator")); err != nil {
+		return errors.Join(err, local.Close())
+	}
+	noCoreDumps()
 	debug.SetGCPercent(devGCPercent)
 	recent := diagnosis.NewLog()
 	log := slog.New(recent.Handler(newDevLogger(c).Handler()))

@@ -114,6 +114,9 @@ func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
 			return fault.New(fault.NotFound, "%s is not in the store: upload it first (drover job run does)", d)
 		}
 	}
+	if err := SecretsOf(c.f).needed(spec); err != nil {
+		return err
+	}
 	return c.deadline(spec, at)
 }
 

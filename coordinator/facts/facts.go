@@ -75,7 +75,8 @@ type Facts struct {
 	outcomes         []Outcome // a ring once it is full
 	outcomesStart    int
 
-	tokens map[string]*Token
+	tokens  map[string]*Token
+	secrets secretStore
 
 	scheduler string
 	params    map[string]string
@@ -113,7 +114,7 @@ func New() *Facts {
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
 		jobs: map[uint64]*Job{}, live: newLiveNames(), outputs: map[string]uint64{}, keys: map[string]keyedJob{},
 		blobs: map[string]*Blob{}, policyStates: map[PolicyStateKey]*PolicyState{}, reservations: map[uint64]*droverv1.ReservationFact{},
-		tokens: map[string]*Token{}, params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{}, eventsOfJob: map[uint64]*jobEventList{},
+		tokens: map[string]*Token{}, secrets: newSecretStore(), params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{}, eventsOfJob: map[uint64]*jobEventList{},
 	}
 	clusterOf(f).putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobodyUID, Submit: []string{"*"}, Read: []string{"*"}})
 	f.journal = nil
@@ -315,6 +316,10 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		f.Tokens().add(e, b.Token, r)
 	case *droverv1.Entry_TokenRevoked:
 		f.Tokens().applyRevoked(e, b.TokenRevoked, r)
+	case *droverv1.Entry_Secret:
+		SecretsOf(f).apply(e, b.Secret, r)
+	case *droverv1.Entry_SecretDeleted:
+		SecretsOf(f).applyDeleted(e, b.SecretDeleted, r)
 	case *droverv1.Entry_JobsForgotten:
 		jobsOf(f).applyForgotten(b.JobsForgotten, r)
 	default:

@@ -41,6 +41,10 @@ func (g *gen) entry() *droverv1.Entry {
 	g.n++
 	g.at += int64(g.r.IntN(int(InfraWindow / 20)))
 	e := &droverv1.Entry{Version: EntryVersion, At: g.at - int64(g.r.IntN(1000)), Actor: "gen"}
+	if g.n > 1 && g.r.IntN(16) == 0 {
+		g.secret(e)
+		return e
+	}
 	switch k := g.r.IntN(100); {
 	case g.n == 1:
 		e.Body = &droverv1.Entry_Cluster{Cluster: &droverv1.ClusterFact{Id: "abcdef0123456789"}}
@@ -106,6 +110,23 @@ func (g *gen) refusalsExpired() *droverv1.RefusalsExpiredFact {
 		g.f.EachAttempt(j, func(k Key, _ *Task, a *Attempt) { b.Attempts = append(b.Attempts, k.Proto(a.Run)) })
 	}
 	return b
+}
+
+// secret puts, rotates or deletes one of a few secrets.
+func (g *gen) secret(e *droverv1.Entry) {
+	tenant, name := []string{DefaultTenant, "t1", "none"}[g.r.IntN(3)], fmt.Sprint("s", g.r.IntN(3))
+	version := uint32(1)
+	if x := SecretsOf(g.f).Get(tenant, name); x != nil {
+		version = x.Newest().Version + 1
+	}
+	switch g.r.IntN(4) {
+	case 0:
+		e.Body = &droverv1.Entry_SecretDeleted{SecretDeleted: &droverv1.SecretDeletedFact{Tenant: tenant, Name: name, Version: uint32(g.r.IntN(3))}}
+	case 1:
+		e.Body = &droverv1.Entry_Secret{Secret: &droverv1.SecretFact{Tenant: tenant, Name: name, Version: version - uint32(g.r.IntN(2)), Key: "k2", Ciphertext: []byte("c"), Rotated: true}}
+	default:
+		e.Body = &droverv1.Entry_Secret{Secret: &droverv1.SecretFact{Tenant: tenant, Name: name, Version: version, Key: "k1", Nonce: []byte("n"), Ciphertext: []byte("b")}}
+	}
 }
 
 func digest(i int) string { return fmt.Sprintf("sha256:%064d", i) }

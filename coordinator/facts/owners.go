@@ -21,6 +21,9 @@ func (f *Facts) EventLog() EventLog { return EventLog{f} }
 // Tokens returns the tokens of people without certificates.
 func (f *Facts) Tokens() Tokens { return Tokens{f} }
 
+// SecretsOf returns the encrypted secrets of tenants.
+func SecretsOf(f *Facts) Secrets { return Secrets{f} }
+
 // Tokens is the tokens of people without certificates, by their ids.
 type Tokens struct{ f *Facts }
 

@@ -17,7 +17,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot format; Restore refuses a
 // higher one.
-const SnapshotVersion = 4
+const SnapshotVersion = 5
 
 // msg is an API message inside JSON: base64 of its protobuf encoding.
 type msg[M proto.Message] struct{ m M }
@@ -96,6 +96,7 @@ type (
 		Completion  *Completion                     `json:"completion,omitempty"`
 		Outcome     *Outcome                        `json:"outcome,omitempty"`
 		Token       *tokenLine                      `json:"token,omitempty"`
+		Secret      *Secret                         `json:"secret,omitempty"`
 		Lines       int                             `json:"lines,omitempty"` // of "end"
 	}
 	tenantLine struct {
@@ -165,6 +166,7 @@ type Snapshot struct {
 	completions  []*Completion
 	outcomes     []Outcome
 	tokens       []*Token
+	secrets      []*Secret
 }
 
 // Snapshot returns a snapshot. It needs the write lock; see the package comment
@@ -175,7 +177,7 @@ func (f *Facts) Snapshot() *Snapshot {
 			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, UnknownEntries: f.unknownEntries,
 			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
-		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().Projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(),
+		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().Projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(), secrets: SecretsOf(f).All(),
 	}
 	s.completions, _ = f.Deadlines().CompletionsSince(0)
 	for _, d := range f.Blobs() {
@@ -242,6 +244,11 @@ func (s *Snapshot) writeCluster(put func(any) error) error {
 	}
 	for _, t := range s.tokens {
 		if err := put(line{T: "token", Token: &tokenLine{msg[*droverv1.Token]{t.Spec}, t.Hash}}); err != nil {
+			return err
+		}
+	}
+	for _, x := range s.secrets {
+		if err := put(line{T: "secret", Secret: x}); err != nil {
 			return err
 		}
 	}
@@ -427,6 +434,8 @@ func (s snapshots) restoreLine(l *line) error {
 		s.f.nodeName[n.Info.GetName()] = n.ID
 	case l.T == "token" && l.Token != nil && l.Token.Spec.m != nil:
 		s.f.tokens[l.Token.Spec.m.GetId()] = &Token{l.Token.Spec.m, l.Token.Hash}
+	case l.T == "secret" && l.Secret != nil && len(l.Secret.Versions) > 0 && !slices.Contains(l.Secret.Versions, nil):
+		s.f.secrets.set(secretKey{l.Secret.Tenant, l.Secret.Name}, l.Secret)
 	case l.T == "blob" && l.Blob != nil:
 		s.f.blobs[l.Blob.Digest] = l.Blob
 	case l.T == "job" && l.Job != nil && l.Job.Job != nil:

@@ -192,7 +192,11 @@ func (d *decoder) readStage(b *hcl.Block) {
 			x := jobspec.Secret{Env: b.Labels[0]}
 			p := fmt.Sprintf("%s.secret[%q]", path, x.Env)
 			d.ranges[p] = b.DefRange
-			d.readBody(b.Body, p, map[string]attrReader{"ref": textAttr(&x.Ref)}, nil)
+			d.readBody(b.Body, p, map[string]attrReader{"ref": textAttr(&x.Ref), "secret": func(d *decoder, v attrValue) {
+				if name, ok := d.stringValue(v); ok {
+					x.Ref = jobspec.StoredSecret(name)
+				}
+			}}, nil)
 			s.Secrets = append(s.Secrets, x)
 		}},
 	})

@@ -14,10 +14,13 @@ import (
 // Main executes the task whose spec is the only argument and returns the exit
 // code of the process, one of mapreduce.Exit…. SIGTERM and SIGINT stop the task.
 // stdout and stderr are the log of the program. With the arguments "probe FILE
-// BYTES" it runs a node's probe instead.
+// BYTES" it runs a node's probe instead, with WithSecrets it becomes another program.
 func Main(args []string) int {
 	if len(args) == 3 && args[0] == "probe" {
 		return runProbe(args[1], args[2])
+	}
+	if len(args) >= 3 && args[0] == WithSecrets {
+		return execWithSecrets(args[1], args[2:])
 	}
 	if len(args) != 1 {
 		fmt.Fprintln(os.Stderr, "usage: harness SPEC.json (it is started by the node daemon)")

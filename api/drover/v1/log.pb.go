@@ -60,6 +60,8 @@ type Entry struct {
 	//	*Entry_Token
 	//	*Entry_TokenRevoked
 	//	*Entry_LogsGathered
+	//	*Entry_Secret
+	//	*Entry_SecretDeleted
 	//	*Entry_Estimates
 	//	*Entry_DeadlineMiss
 	//	*Entry_Notice
@@ -305,6 +307,24 @@ func (x *Entry) GetLogsGathered() *LogsGatheredFact {
 	return nil
 }
 
+func (x *Entry) GetSecret() *SecretFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_Secret); ok {
+			return x.Secret
+		}
+	}
+	return nil
+}
+
+func (x *Entry) GetSecretDeleted() *SecretDeletedFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_SecretDeleted); ok {
+			return x.SecretDeleted
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetEstimates() *EstimatesFact {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_Estimates); ok {
@@ -421,6 +441,14 @@ type Entry_LogsGathered struct {
 	LogsGathered *LogsGatheredFact `protobuf:"bytes,28,opt,name=logs_gathered,json=logsGathered,proto3,oneof"`
 }
 
+type Entry_Secret struct {
+	Secret *SecretFact `protobuf:"bytes,33,opt,name=secret,proto3,oneof"`
+}
+
+type Entry_SecretDeleted struct {
+	SecretDeleted *SecretDeletedFact `protobuf:"bytes,34,opt,name=secret_deleted,json=secretDeleted,proto3,oneof"`
+}
+
 type Entry_Estimates struct {
 	Estimates *EstimatesFact `protobuf:"bytes,30,opt,name=estimates,proto3,oneof"`
 }
@@ -474,6 +502,10 @@ func (*Entry_Token) isEntry_Body() {}
 func (*Entry_TokenRevoked) isEntry_Body() {}
 
 func (*Entry_LogsGathered) isEntry_Body() {}
+
+func (*Entry_Secret) isEntry_Body() {}
+
+func (*Entry_SecretDeleted) isEntry_Body() {}
 
 func (*Entry_Estimates) isEntry_Body() {}
 
@@ -729,6 +761,159 @@ func (x *TokenRevokedFact) GetId() string {
 	return ""
 }
 
+// SecretFact is a version of a tenant's secret, encrypted. The log never has its value.
+type SecretFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // one above the newest; with rotated: of an existing one
+	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`          // id of the key
+	Nonce         []byte                 `protobuf:"bytes,5,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Ciphertext    []byte                 `protobuf:"bytes,6,opt,name=ciphertext,proto3" json:"ciphertext,omitempty"` // AES-256-GCM; tenant, name and version are authenticated with it
+	Rotated       bool                   `protobuf:"varint,7,opt,name=rotated,proto3" json:"rotated,omitempty"`      // the same value, encrypted with another key
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretFact) Reset() {
+	*x = SecretFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretFact) ProtoMessage() {}
+
+func (x *SecretFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretFact.ProtoReflect.Descriptor instead.
+func (*SecretFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SecretFact) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SecretFact) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SecretFact) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SecretFact) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *SecretFact) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+func (x *SecretFact) GetCiphertext() []byte {
+	if x != nil {
+		return x.Ciphertext
+	}
+	return nil
+}
+
+func (x *SecretFact) GetRotated() bool {
+	if x != nil {
+		return x.Rotated
+	}
+	return false
+}
+
+type SecretDeletedFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // 0: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretDeletedFact) Reset() {
+	*x = SecretDeletedFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretDeletedFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretDeletedFact) ProtoMessage() {}
+
+func (x *SecretDeletedFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretDeletedFact.ProtoReflect.Descriptor instead.
+func (*SecretDeletedFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SecretDeletedFact) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SecretDeletedFact) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SecretDeletedFact) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 type NodeFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"` // 0 on proposal: assigned by apply
@@ -740,7 +925,7 @@ type NodeFact struct {
 
 func (x *NodeFact) Reset() {
 	*x = NodeFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +937,7 @@ func (x *NodeFact) String() string {
 func (*NodeFact) ProtoMessage() {}
 
 func (x *NodeFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +950,7 @@ func (x *NodeFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeFact.ProtoReflect.Descriptor instead.
 func (*NodeFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NodeFact) GetNode() int32 {
@@ -800,7 +985,7 @@ type NodeLostFact struct {
 
 func (x *NodeLostFact) Reset() {
 	*x = NodeLostFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +997,7 @@ func (x *NodeLostFact) String() string {
 func (*NodeLostFact) ProtoMessage() {}
 
 func (x *NodeLostFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +1010,7 @@ func (x *NodeLostFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLostFact.ProtoReflect.Descriptor instead.
 func (*NodeLostFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NodeLostFact) GetNode() int32 {
@@ -865,7 +1050,7 @@ type NodeDrainFact struct {
 
 func (x *NodeDrainFact) Reset() {
 	*x = NodeDrainFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1062,7 @@ func (x *NodeDrainFact) String() string {
 func (*NodeDrainFact) ProtoMessage() {}
 
 func (x *NodeDrainFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1075,7 @@ func (x *NodeDrainFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDrainFact.ProtoReflect.Descriptor instead.
 func (*NodeDrainFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeDrainFact) GetNode() int32 {
@@ -939,7 +1124,7 @@ type RefusalsExpiredFact struct {
 
 func (x *RefusalsExpiredFact) Reset() {
 	*x = RefusalsExpiredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1136,7 @@ func (x *RefusalsExpiredFact) String() string {
 func (*RefusalsExpiredFact) ProtoMessage() {}
 
 func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1149,7 @@ func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusalsExpiredFact.ProtoReflect.Descriptor instead.
 func (*RefusalsExpiredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RefusalsExpiredFact) GetAttempts() []*AttemptKey {
@@ -989,7 +1174,7 @@ type BlobFact struct {
 
 func (x *BlobFact) Reset() {
 	*x = BlobFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1186,7 @@ func (x *BlobFact) String() string {
 func (*BlobFact) ProtoMessage() {}
 
 func (x *BlobFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1199,7 @@ func (x *BlobFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobFact.ProtoReflect.Descriptor instead.
 func (*BlobFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BlobFact) GetDigest() string {
@@ -1064,7 +1249,7 @@ type RestoredFact struct {
 
 func (x *RestoredFact) Reset() {
 	*x = RestoredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1261,7 @@ func (x *RestoredFact) String() string {
 func (*RestoredFact) ProtoMessage() {}
 
 func (x *RestoredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1274,7 @@ func (x *RestoredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredFact.ProtoReflect.Descriptor instead.
 func (*RestoredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RestoredFact) GetWhat() string {
@@ -1118,7 +1303,7 @@ type JobChunkFact struct {
 
 func (x *JobChunkFact) Reset() {
 	*x = JobChunkFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1315,7 @@ func (x *JobChunkFact) String() string {
 func (*JobChunkFact) ProtoMessage() {}
 
 func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1328,7 @@ func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobChunkFact.ProtoReflect.Descriptor instead.
 func (*JobChunkFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JobChunkFact) GetStaging() string {
@@ -1188,7 +1373,7 @@ type JobAcceptedFact struct {
 
 func (x *JobAcceptedFact) Reset() {
 	*x = JobAcceptedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1385,7 @@ func (x *JobAcceptedFact) String() string {
 func (*JobAcceptedFact) ProtoMessage() {}
 
 func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1398,7 @@ func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobAcceptedFact.ProtoReflect.Descriptor instead.
 func (*JobAcceptedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JobAcceptedFact) GetJob() uint64 {
@@ -1303,7 +1488,7 @@ type FactSplit struct {
 
 func (x *FactSplit) Reset() {
 	*x = FactSplit{}
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1500,7 @@ func (x *FactSplit) String() string {
 func (*FactSplit) ProtoMessage() {}
 
 func (x *FactSplit) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1513,7 @@ func (x *FactSplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactSplit.ProtoReflect.Descriptor instead.
 func (*FactSplit) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FactSplit) GetPieces() []*SplitPiece {
@@ -1351,7 +1536,7 @@ type DecisionFact struct {
 
 func (x *DecisionFact) Reset() {
 	*x = DecisionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1548,7 @@ func (x *DecisionFact) String() string {
 func (*DecisionFact) ProtoMessage() {}
 
 func (x *DecisionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1561,7 @@ func (x *DecisionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFact.ProtoReflect.Descriptor instead.
 func (*DecisionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DecisionFact) GetBase() uint64 {
@@ -1421,7 +1606,7 @@ type ActionFact struct {
 
 func (x *ActionFact) Reset() {
 	*x = ActionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1618,7 @@ func (x *ActionFact) String() string {
 func (*ActionFact) ProtoMessage() {}
 
 func (x *ActionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1631,7 @@ func (x *ActionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActionFact.ProtoReflect.Descriptor instead.
 func (*ActionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ActionFact) GetKind() int32 {
@@ -1562,7 +1747,7 @@ type ReservationFact struct {
 
 func (x *ReservationFact) Reset() {
 	*x = ReservationFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1759,7 @@ func (x *ReservationFact) String() string {
 func (*ReservationFact) ProtoMessage() {}
 
 func (x *ReservationFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1772,7 @@ func (x *ReservationFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReservationFact.ProtoReflect.Descriptor instead.
 func (*ReservationFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReservationFact) GetId() uint64 {
@@ -1700,7 +1885,7 @@ type PolicyStateFact struct {
 
 func (x *PolicyStateFact) Reset() {
 	*x = PolicyStateFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1897,7 @@ func (x *PolicyStateFact) String() string {
 func (*PolicyStateFact) ProtoMessage() {}
 
 func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1910,7 @@ func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyStateFact.ProtoReflect.Descriptor instead.
 func (*PolicyStateFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PolicyStateFact) GetKind() int32 {
@@ -1817,7 +2002,7 @@ type AttemptsFact struct {
 
 func (x *AttemptsFact) Reset() {
 	*x = AttemptsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +2014,7 @@ func (x *AttemptsFact) String() string {
 func (*AttemptsFact) ProtoMessage() {}
 
 func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +2027,7 @@ func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptsFact.ProtoReflect.Descriptor instead.
 func (*AttemptsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AttemptsFact) GetNode() int32 {
@@ -1876,7 +2061,7 @@ type JobStopFact struct {
 
 func (x *JobStopFact) Reset() {
 	*x = JobStopFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +2073,7 @@ func (x *JobStopFact) String() string {
 func (*JobStopFact) ProtoMessage() {}
 
 func (x *JobStopFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +2086,7 @@ func (x *JobStopFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStopFact.ProtoReflect.Descriptor instead.
 func (*JobStopFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *JobStopFact) GetJob() uint64 {
@@ -1929,7 +2114,7 @@ type JobEndedFact struct {
 
 func (x *JobEndedFact) Reset() {
 	*x = JobEndedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2126,7 @@ func (x *JobEndedFact) String() string {
 func (*JobEndedFact) ProtoMessage() {}
 
 func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2139,7 @@ func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEndedFact.ProtoReflect.Descriptor instead.
 func (*JobEndedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JobEndedFact) GetJob() uint64 {
@@ -1991,7 +2176,7 @@ type LogsGatheredFact struct {
 
 func (x *LogsGatheredFact) Reset() {
 	*x = LogsGatheredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2188,7 @@ func (x *LogsGatheredFact) String() string {
 func (*LogsGatheredFact) ProtoMessage() {}
 
 func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2201,7 @@ func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsGatheredFact.ProtoReflect.Descriptor instead.
 func (*LogsGatheredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LogsGatheredFact) GetJob() uint64 {
@@ -2051,7 +2236,7 @@ type JobCleanedFact struct {
 
 func (x *JobCleanedFact) Reset() {
 	*x = JobCleanedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2248,7 @@ func (x *JobCleanedFact) String() string {
 func (*JobCleanedFact) ProtoMessage() {}
 
 func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2261,7 @@ func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
 func (*JobCleanedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *JobCleanedFact) GetJob() uint64 {
@@ -2097,7 +2282,7 @@ type JobsForgottenFact struct {
 
 func (x *JobsForgottenFact) Reset() {
 	*x = JobsForgottenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2294,7 @@ func (x *JobsForgottenFact) String() string {
 func (*JobsForgottenFact) ProtoMessage() {}
 
 func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2307,7 @@ func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
 func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *JobsForgottenFact) GetJobs() []uint64 {
@@ -2142,7 +2327,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2339,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2352,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -2198,7 +2383,7 @@ type StageEstimate struct {
 
 func (x *StageEstimate) Reset() {
 	*x = StageEstimate{}
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2395,7 @@ func (x *StageEstimate) String() string {
 func (*StageEstimate) ProtoMessage() {}
 
 func (x *StageEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2408,7 @@ func (x *StageEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
 func (*StageEstimate) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StageEstimate) GetJob() uint64 {
@@ -2263,7 +2448,7 @@ type EstimatesFact struct {
 
 func (x *EstimatesFact) Reset() {
 	*x = EstimatesFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2460,7 @@ func (x *EstimatesFact) String() string {
 func (*EstimatesFact) ProtoMessage() {}
 
 func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2473,7 @@ func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
 func (*EstimatesFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EstimatesFact) GetStages() []*StageEstimate {
@@ -2311,7 +2496,7 @@ type DeadlineMissFact struct {
 
 func (x *DeadlineMissFact) Reset() {
 	*x = DeadlineMissFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2323,7 +2508,7 @@ func (x *DeadlineMissFact) String() string {
 func (*DeadlineMissFact) ProtoMessage() {}
 
 func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2336,7 +2521,7 @@ func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlineMissFact.ProtoReflect.Descriptor instead.
 func (*DeadlineMissFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeadlineMissFact) GetJob() uint64 {
@@ -2364,7 +2549,7 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\x90\v\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\x88\f\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -2391,7 +2576,9 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x10refusals_expired\x18\x19 \x01(\v2\x1e.drover.v1.RefusalsExpiredFactH\x00R\x0frefusalsExpired\x12,\n" +
 	"\x05token\x18\x1a \x01(\v2\x14.drover.v1.TokenFactH\x00R\x05token\x12B\n" +
 	"\rtoken_revoked\x18\x1b \x01(\v2\x1b.drover.v1.TokenRevokedFactH\x00R\ftokenRevoked\x12B\n" +
-	"\rlogs_gathered\x18\x1c \x01(\v2\x1b.drover.v1.LogsGatheredFactH\x00R\flogsGathered\x128\n" +
+	"\rlogs_gathered\x18\x1c \x01(\v2\x1b.drover.v1.LogsGatheredFactH\x00R\flogsGathered\x12/\n" +
+	"\x06secret\x18! \x01(\v2\x15.drover.v1.SecretFactH\x00R\x06secret\x12E\n" +
+	"\x0esecret_deleted\x18\" \x01(\v2\x1c.drover.v1.SecretDeletedFactH\x00R\rsecretDeleted\x128\n" +
 	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x12B\n" +
 	"\rdeadline_miss\x18\x1f \x01(\v2\x1b.drover.v1.DeadlineMissFactH\x00R\fdeadlineMiss\x12/\n" +
 	"\x06notice\x18< \x01(\v2\x15.drover.v1.NoticeFactH\x00R\x06notice\x125\n" +
@@ -2410,7 +2597,22 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x10.drover.v1.TokenR\x05token\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\"\"\n" +
 	"\x10TokenRevokedFact\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"]\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xb4\x01\n" +
+	"\n" +
+	"SecretFact\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\rR\aversion\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x14\n" +
+	"\x05nonce\x18\x05 \x01(\fR\x05nonce\x12\x1e\n" +
+	"\n" +
+	"ciphertext\x18\x06 \x01(\fR\n" +
+	"ciphertext\x12\x18\n" +
+	"\arotated\x18\a \x01(\bR\arotated\"Y\n" +
+	"\x11SecretDeletedFact\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\rR\aversion\"]\n" +
 	"\bNodeFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
@@ -2551,7 +2753,7 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_drover_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),               // 0: drover.v1.Entry
 	(*NoticeFact)(nil),          // 1: drover.v1.NoticeFact
@@ -2559,89 +2761,93 @@ var file_drover_v1_log_proto_goTypes = []any{
 	(*TenantsFact)(nil),         // 3: drover.v1.TenantsFact
 	(*TokenFact)(nil),           // 4: drover.v1.TokenFact
 	(*TokenRevokedFact)(nil),    // 5: drover.v1.TokenRevokedFact
-	(*NodeFact)(nil),            // 6: drover.v1.NodeFact
-	(*NodeLostFact)(nil),        // 7: drover.v1.NodeLostFact
-	(*NodeDrainFact)(nil),       // 8: drover.v1.NodeDrainFact
-	(*RefusalsExpiredFact)(nil), // 9: drover.v1.RefusalsExpiredFact
-	(*BlobFact)(nil),            // 10: drover.v1.BlobFact
-	(*RestoredFact)(nil),        // 11: drover.v1.RestoredFact
-	(*JobChunkFact)(nil),        // 12: drover.v1.JobChunkFact
-	(*JobAcceptedFact)(nil),     // 13: drover.v1.JobAcceptedFact
-	(*FactSplit)(nil),           // 14: drover.v1.FactSplit
-	(*DecisionFact)(nil),        // 15: drover.v1.DecisionFact
-	(*ActionFact)(nil),          // 16: drover.v1.ActionFact
-	(*ReservationFact)(nil),     // 17: drover.v1.ReservationFact
-	(*PolicyStateFact)(nil),     // 18: drover.v1.PolicyStateFact
-	(*AttemptsFact)(nil),        // 19: drover.v1.AttemptsFact
-	(*JobStopFact)(nil),         // 20: drover.v1.JobStopFact
-	(*JobEndedFact)(nil),        // 21: drover.v1.JobEndedFact
-	(*LogsGatheredFact)(nil),    // 22: drover.v1.LogsGatheredFact
-	(*JobCleanedFact)(nil),      // 23: drover.v1.JobCleanedFact
-	(*JobsForgottenFact)(nil),   // 24: drover.v1.JobsForgottenFact
-	(*SchedulerFact)(nil),       // 25: drover.v1.SchedulerFact
-	(*StageEstimate)(nil),       // 26: drover.v1.StageEstimate
-	(*EstimatesFact)(nil),       // 27: drover.v1.EstimatesFact
-	(*DeadlineMissFact)(nil),    // 28: drover.v1.DeadlineMissFact
-	nil,                         // 29: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),              // 30: drover.v1.Tenant
-	(*Token)(nil),               // 31: drover.v1.Token
-	(*NodeInfo)(nil),            // 32: drover.v1.NodeInfo
-	(*AttemptKey)(nil),          // 33: drover.v1.AttemptKey
-	(*Quote)(nil),               // 34: drover.v1.Quote
-	(*SplitPiece)(nil),          // 35: drover.v1.SplitPiece
-	(Level)(0),                  // 36: drover.v1.Level
-	(*Resources)(nil),           // 37: drover.v1.Resources
-	(*SeenAttempt)(nil),         // 38: drover.v1.SeenAttempt
-	(JobState)(0),               // 39: drover.v1.JobState
+	(*SecretFact)(nil),          // 6: drover.v1.SecretFact
+	(*SecretDeletedFact)(nil),   // 7: drover.v1.SecretDeletedFact
+	(*NodeFact)(nil),            // 8: drover.v1.NodeFact
+	(*NodeLostFact)(nil),        // 9: drover.v1.NodeLostFact
+	(*NodeDrainFact)(nil),       // 10: drover.v1.NodeDrainFact
+	(*RefusalsExpiredFact)(nil), // 11: drover.v1.RefusalsExpiredFact
+	(*BlobFact)(nil),            // 12: drover.v1.BlobFact
+	(*RestoredFact)(nil),        // 13: drover.v1.RestoredFact
+	(*JobChunkFact)(nil),        // 14: drover.v1.JobChunkFact
+	(*JobAcceptedFact)(nil),     // 15: drover.v1.JobAcceptedFact
+	(*FactSplit)(nil),           // 16: drover.v1.FactSplit
+	(*DecisionFact)(nil),        // 17: drover.v1.DecisionFact
+	(*ActionFact)(nil),          // 18: drover.v1.ActionFact
+	(*ReservationFact)(nil),     // 19: drover.v1.ReservationFact
+	(*PolicyStateFact)(nil),     // 20: drover.v1.PolicyStateFact
+	(*AttemptsFact)(nil),        // 21: drover.v1.AttemptsFact
+	(*JobStopFact)(nil),         // 22: drover.v1.JobStopFact
+	(*JobEndedFact)(nil),        // 23: drover.v1.JobEndedFact
+	(*LogsGatheredFact)(nil),    // 24: drover.v1.LogsGatheredFact
+	(*JobCleanedFact)(nil),      // 25: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil),   // 26: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),       // 27: drover.v1.SchedulerFact
+	(*StageEstimate)(nil),       // 28: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),       // 29: drover.v1.EstimatesFact
+	(*DeadlineMissFact)(nil),    // 30: drover.v1.DeadlineMissFact
+	nil,                         // 31: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),              // 32: drover.v1.Tenant
+	(*Token)(nil),               // 33: drover.v1.Token
+	(*NodeInfo)(nil),            // 34: drover.v1.NodeInfo
+	(*AttemptKey)(nil),          // 35: drover.v1.AttemptKey
+	(*Quote)(nil),               // 36: drover.v1.Quote
+	(*SplitPiece)(nil),          // 37: drover.v1.SplitPiece
+	(Level)(0),                  // 38: drover.v1.Level
+	(*Resources)(nil),           // 39: drover.v1.Resources
+	(*SeenAttempt)(nil),         // 40: drover.v1.SeenAttempt
+	(JobState)(0),               // 41: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
 	2,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
 	3,  // 1: drover.v1.Entry.tenants:type_name -> drover.v1.TenantsFact
-	6,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
-	7,  // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
-	8,  // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
-	10, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
-	12, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
-	13, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
-	15, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
-	19, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
-	20, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
-	21, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	25, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	23, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
-	24, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
-	9,  // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
+	8,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
+	9,  // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
+	10, // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
+	12, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
+	14, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
+	15, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
+	17, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
+	21, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
+	22, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
+	23, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
+	27, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	25, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	26, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	11, // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
 	4,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
 	5,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
-	22, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
-	27, // 19: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
-	28, // 20: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
-	1,  // 21: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
-	11, // 22: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
-	30, // 23: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	31, // 24: drover.v1.TokenFact.token:type_name -> drover.v1.Token
-	32, // 25: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	33, // 26: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
-	14, // 27: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	14, // 28: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	26, // 29: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
-	34, // 30: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
-	35, // 31: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	16, // 32: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	18, // 33: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
-	33, // 34: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	36, // 35: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	17, // 36: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	37, // 37: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	38, // 38: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	39, // 39: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	29, // 40: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	26, // 41: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	24, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
+	6,  // 19: drover.v1.Entry.secret:type_name -> drover.v1.SecretFact
+	7,  // 20: drover.v1.Entry.secret_deleted:type_name -> drover.v1.SecretDeletedFact
+	29, // 21: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	30, // 22: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
+	1,  // 23: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
+	13, // 24: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
+	32, // 25: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	33, // 26: drover.v1.TokenFact.token:type_name -> drover.v1.Token
+	34, // 27: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	35, // 28: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
+	16, // 29: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	16, // 30: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	28, // 31: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	36, // 32: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	37, // 33: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	18, // 34: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	20, // 35: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
+	35, // 36: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	38, // 37: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	19, // 38: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	39, // 39: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	40, // 40: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	41, // 41: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	31, // 42: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	28, // 43: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -2672,6 +2878,8 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_Token)(nil),
 		(*Entry_TokenRevoked)(nil),
 		(*Entry_LogsGathered)(nil),
+		(*Entry_Secret)(nil),
+		(*Entry_SecretDeleted)(nil),
 		(*Entry_Estimates)(nil),
 		(*Entry_DeadlineMiss)(nil),
 		(*Entry_Notice)(nil),
@@ -2683,7 +2891,7 @@ func file_drover_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

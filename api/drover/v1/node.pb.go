@@ -3411,6 +3411,164 @@ func (x *BlobChunk) GetData() []byte {
 	return nil
 }
 
+type GetSecretsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Key           *AttemptKey            `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSecretsRequest) Reset() {
+	*x = GetSecretsRequest{}
+	mi := &file_drover_v1_node_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSecretsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSecretsRequest) ProtoMessage() {}
+
+func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
+func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *GetSecretsRequest) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *GetSecretsRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *GetSecretsRequest) GetKey() *AttemptKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+type GetSecretsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secrets       []*SecretValue         `protobuf:"bytes,1,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSecretsResponse) Reset() {
+	*x = GetSecretsResponse{}
+	mi := &file_drover_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSecretsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSecretsResponse) ProtoMessage() {}
+
+func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
+func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+// SecretValue is the value of a variable of the task. Nobody stores it outside of
+// memory.
+type SecretValue struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Env           string                 `protobuf:"bytes,1,opt,name=env,proto3" json:"env,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretValue) Reset() {
+	*x = SecretValue{}
+	mi := &file_drover_v1_node_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretValue) ProtoMessage() {}
+
+func (x *SecretValue) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
+func (*SecretValue) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *SecretValue) GetEnv() string {
+	if x != nil {
+		return x.Env
+	}
+	return ""
+}
+
+func (x *SecretValue) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 var File_drover_v1_node_proto protoreflect.FileDescriptor
 
 const file_drover_v1_node_proto_rawDesc = "" +
@@ -3731,7 +3889,16 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\"\x1f\n" +
 	"\tBlobChunk\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data*n\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"f\n" +
+	"\x11GetSecretsRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
+	"\x03key\x18\x03 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\"F\n" +
+	"\x12GetSecretsResponse\x120\n" +
+	"\asecrets\x18\x01 \x03(\v2\x16.drover.v1.SecretValueR\asecrets\"5\n" +
+	"\vSecretValue\x12\x10\n" +
+	"\x03env\x18\x01 \x01(\tR\x03env\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value*n\n" +
 	"\x05Level\x12\x15\n" +
 	"\x11LEVEL_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLEVEL_RUNNING\x10\x01\x12\x10\n" +
@@ -3768,12 +3935,14 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"CAUSE_SPEC\x10\t\x12\x0e\n" +
 	"\n" +
 	"CAUSE_DATA\x10\n" +
-	"2\x8e\x02\n" +
+	"2\xdb\x02\n" +
 	"\vNodeService\x12E\n" +
 	"\bRegister\x12\x1a.drover.v1.RegisterRequest\x1a\x1b.drover.v1.RegisterResponse\"\x00\x127\n" +
 	"\x05Watch\x12\x17.drover.v1.WatchRequest\x1a\x11.drover.v1.Wanted\"\x000\x01\x12?\n" +
 	"\x06Report\x12\x18.drover.v1.ReportRequest\x1a\x19.drover.v1.ReportResponse\"\x00\x12>\n" +
-	"\aGetBlob\x12\x19.drover.v1.GetBlobRequest\x1a\x14.drover.v1.BlobChunk\"\x000\x01B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\aGetBlob\x12\x19.drover.v1.GetBlobRequest\x1a\x14.drover.v1.BlobChunk\"\x000\x01\x12K\n" +
+	"\n" +
+	"GetSecrets\x12\x1c.drover.v1.GetSecretsRequest\x1a\x1d.drover.v1.GetSecretsResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_node_proto_rawDescOnce sync.Once
@@ -3788,7 +3957,7 @@ func file_drover_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_drover_v1_node_proto_goTypes = []any{
 	(Level)(0),                  // 0: drover.v1.Level
 	(Goal)(0),                   // 1: drover.v1.Goal
@@ -3829,15 +3998,18 @@ var file_drover_v1_node_proto_goTypes = []any{
 	(*ReportResponse)(nil),      // 36: drover.v1.ReportResponse
 	(*GetBlobRequest)(nil),      // 37: drover.v1.GetBlobRequest
 	(*BlobChunk)(nil),           // 38: drover.v1.BlobChunk
-	nil,                         // 39: drover.v1.NodeInfo.VersionsEntry
-	nil,                         // 40: drover.v1.TaskSpec.EnvEntry
-	nil,                         // 41: drover.v1.SeenAttempt.CountersEntry
+	(*GetSecretsRequest)(nil),   // 39: drover.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),  // 40: drover.v1.GetSecretsResponse
+	(*SecretValue)(nil),         // 41: drover.v1.SecretValue
+	nil,                         // 42: drover.v1.NodeInfo.VersionsEntry
+	nil,                         // 43: drover.v1.TaskSpec.EnvEntry
+	nil,                         // 44: drover.v1.SeenAttempt.CountersEntry
 }
 var file_drover_v1_node_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.NodeInfo.measured:type_name -> drover.v1.Resources
 	4,  // 1: drover.v1.NodeInfo.allocatable:type_name -> drover.v1.Resources
 	5,  // 2: drover.v1.NodeInfo.disks:type_name -> drover.v1.Disk
-	39, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
+	42, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
 	0,  // 4: drover.v1.NodeInfo.levels:type_name -> drover.v1.Level
 	7,  // 5: drover.v1.NodeInfo.speeds:type_name -> drover.v1.SuspendSpeed
 	6,  // 6: drover.v1.RegisterRequest.node:type_name -> drover.v1.NodeInfo
@@ -3849,7 +4021,7 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	0,  // 12: drover.v1.WantedAttempt.level:type_name -> drover.v1.Level
 	14, // 13: drover.v1.WantedAttempt.spec:type_name -> drover.v1.TaskSpec
 	19, // 14: drover.v1.WantedAttempt.map_outputs:type_name -> drover.v1.MapOutput
-	40, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
+	43, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
 	15, // 16: drover.v1.TaskSpec.files:type_name -> drover.v1.FileRef
 	16, // 17: drover.v1.TaskSpec.secrets:type_name -> drover.v1.SecretRef
 	17, // 18: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
@@ -3867,7 +4039,7 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	2,  // 30: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
 	0,  // 31: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
 	3,  // 32: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
-	41, // 33: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
+	44, // 33: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
 	32, // 34: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
 	33, // 35: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
 	4,  // 36: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
@@ -3877,19 +4049,23 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	30, // 40: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
 	29, // 41: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
 	35, // 42: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
-	8,  // 43: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
-	10, // 44: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
-	34, // 45: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
-	37, // 46: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
-	9,  // 47: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
-	11, // 48: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
-	36, // 49: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
-	38, // 50: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
-	47, // [47:51] is the sub-list for method output_type
-	43, // [43:47] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	12, // 43: drover.v1.GetSecretsRequest.key:type_name -> drover.v1.AttemptKey
+	41, // 44: drover.v1.GetSecretsResponse.secrets:type_name -> drover.v1.SecretValue
+	8,  // 45: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
+	10, // 46: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
+	34, // 47: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
+	37, // 48: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
+	39, // 49: drover.v1.NodeService.GetSecrets:input_type -> drover.v1.GetSecretsRequest
+	9,  // 50: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
+	11, // 51: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
+	36, // 52: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
+	38, // 53: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
+	40, // 54: drover.v1.NodeService.GetSecrets:output_type -> drover.v1.GetSecretsResponse
+	50, // [50:55] is the sub-list for method output_type
+	45, // [45:50] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_node_proto_init() }
@@ -3910,7 +4086,7 @@ func file_drover_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_node_proto_rawDesc), len(file_drover_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   38,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,6 +19,7 @@ job "nightly" {
     builtin = ["grep", "ERROR.*"]
     attempts = 2
     secret "TOKEN" { ref = "file:api-token" }
+    secret "PASSWORD" { secret = "db@3" }
     file "conf/a.txt" { source = "a.txt"  mode = "0600" }
   }
   stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["count"]  exclusive = true }

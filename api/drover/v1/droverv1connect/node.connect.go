@@ -53,6 +53,8 @@ const (
 	NodeServiceReportProcedure = "/drover.v1.NodeService/Report"
 	// NodeServiceGetBlobProcedure is the fully-qualified name of the NodeService's GetBlob RPC.
 	NodeServiceGetBlobProcedure = "/drover.v1.NodeService/GetBlob"
+	// NodeServiceGetSecretsProcedure is the fully-qualified name of the NodeService's GetSecrets RPC.
+	NodeServiceGetSecretsProcedure = "/drover.v1.NodeService/GetSecrets"
 )
 
 // NodeServiceClient is a client for the drover.v1.NodeService service.
@@ -67,6 +69,9 @@ type NodeServiceClient interface {
 	Report(context.Context, *connect.Request[v1.ReportRequest]) (*connect.Response[v1.ReportResponse], error)
 	// GetBlob streams a blob of the coordinator's store.
 	GetBlob(context.Context, *connect.Request[v1.GetBlobRequest]) (*connect.ServerStreamForClient[v1.BlobChunk], error)
+	// GetSecrets returns the values of the stored secrets of an attempt that this
+	// node is to run, and of no other.
+	GetSecrets(context.Context, *connect.Request[v1.GetSecretsRequest]) (*connect.Response[v1.GetSecretsResponse], error)
 }
 
 // NewNodeServiceClient constructs a client for the drover.v1.NodeService service. By default, it
@@ -104,15 +109,22 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("GetBlob")),
 			connect.WithClientOptions(opts...),
 		),
+		getSecrets: connect.NewClient[v1.GetSecretsRequest, v1.GetSecretsResponse](
+			httpClient,
+			baseURL+NodeServiceGetSecretsProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("GetSecrets")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	register *connect.Client[v1.RegisterRequest, v1.RegisterResponse]
-	watch    *connect.Client[v1.WatchRequest, v1.Wanted]
-	report   *connect.Client[v1.ReportRequest, v1.ReportResponse]
-	getBlob  *connect.Client[v1.GetBlobRequest, v1.BlobChunk]
+	register   *connect.Client[v1.RegisterRequest, v1.RegisterResponse]
+	watch      *connect.Client[v1.WatchRequest, v1.Wanted]
+	report     *connect.Client[v1.ReportRequest, v1.ReportResponse]
+	getBlob    *connect.Client[v1.GetBlobRequest, v1.BlobChunk]
+	getSecrets *connect.Client[v1.GetSecretsRequest, v1.GetSecretsResponse]
 }
 
 // Register calls drover.v1.NodeService.Register.
@@ -135,6 +147,11 @@ func (c *nodeServiceClient) GetBlob(ctx context.Context, req *connect.Request[v1
 	return c.getBlob.CallServerStream(ctx, req)
 }
 
+// GetSecrets calls drover.v1.NodeService.GetSecrets.
+func (c *nodeServiceClient) GetSecrets(ctx context.Context, req *connect.Request[v1.GetSecretsRequest]) (*connect.Response[v1.GetSecretsResponse], error) {
+	return c.getSecrets.CallUnary(ctx, req)
+}
+
 // NodeServiceHandler is an implementation of the drover.v1.NodeService service.
 type NodeServiceHandler interface {
 	// Register announces a node and its measured capacity, and returns its number
@@ -147,6 +164,9 @@ type NodeServiceHandler interface {
 	Report(context.Context, *connect.Request[v1.ReportRequest]) (*connect.Response[v1.ReportResponse], error)
 	// GetBlob streams a blob of the coordinator's store.
 	GetBlob(context.Context, *connect.Request[v1.GetBlobRequest], *connect.ServerStream[v1.BlobChunk]) error
+	// GetSecrets returns the values of the stored secrets of an attempt that this
+	// node is to run, and of no other.
+	GetSecrets(context.Context, *connect.Request[v1.GetSecretsRequest]) (*connect.Response[v1.GetSecretsResponse], error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -180,6 +200,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("GetBlob")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceGetSecretsHandler := connect.NewUnaryHandler(
+		NodeServiceGetSecretsProcedure,
+		svc.GetSecrets,
+		connect.WithSchema(nodeServiceMethods.ByName("GetSecrets")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/drover.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceRegisterProcedure:
@@ -190,6 +216,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceReportHandler.ServeHTTP(w, r)
 		case NodeServiceGetBlobProcedure:
 			nodeServiceGetBlobHandler.ServeHTTP(w, r)
+		case NodeServiceGetSecretsProcedure:
+			nodeServiceGetSecretsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -213,4 +241,8 @@ func (UnimplementedNodeServiceHandler) Report(context.Context, *connect.Request[
 
 func (UnimplementedNodeServiceHandler) GetBlob(context.Context, *connect.Request[v1.GetBlobRequest], *connect.ServerStream[v1.BlobChunk]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.NodeService.GetBlob is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) GetSecrets(context.Context, *connect.Request[v1.GetSecretsRequest]) (*connect.Response[v1.GetSecretsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.NodeService.GetSecrets is not implemented"))
 }

@@ -1,0 +1,235 @@
+package facts
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/names"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// Limits of secrets. Sizes are of what is stored: values and some 100 bytes for each.
+const (
+	MaxTenantSecrets  = 200     // names of one tenant
+	MaxSecretVersions = 16      // of one secret
+	MaxTenantBytes    = 1 << 20 // of all secrets of one tenant
+	MaxSecretsBytes   = 64 << 20
+	MaxSecretValue    = 64 << 10
+	secretOverhead    = 128 // bytes counted for a version besides its ciphertext
+)
+
+// SecretVersion is one encrypted value. It is never changed once made.
+type SecretVersion struct {
+	Version    uint32 `json:"version"`
+	Created    int64  `json:"created"` // Unix ns
+	Actor      string `json:"actor,omitempty"`
+	Key        string `json:"key"`
+	Nonce      []byte `json:"nonce"`
+	Ciphertext []byte `json:"ciphertext"`
+}
+
+func (v *SecretVersion) size() int64 { return int64(len(v.Ciphertext)) + secretOverhead }
+
+// Secret is a tenant's secret. It is never changed once made: with another
+// version it is another value.
+type Secret struct {
+	Tenant   string           `json:"tenant"`
+	Name     string           `json:"name"`
+	Versions []*SecretVersion `json:"versions"` // ascending; at least one
+}
+
+// Newest returns the version that is used where none is named.
+func (s *Secret) Newest() *SecretVersion { return s.Versions[len(s.Versions)-1] }
+
+// Version returns a version, the newest for 0, or nil.
+func (s *Secret) Version(n uint32) *SecretVersion {
+	if s == nil {
+		return nil
+	}
+	if n == 0 {
+		return s.Newest()
+	}
+	i, ok := slices.BinarySearchFunc(s.Versions, n, func(v *SecretVersion, n uint32) int { return cmp.Compare(v.Version, n) })
+	if !ok {
+		return nil
+	}
+	return s.Versions[i]
+}
+
+func (s *Secret) size() (n int64) {
+	for _, v := range s.Versions {
+		n += v.size()
+	}
+	return n
+}
+
+// secretKey names a secret.
+type secretKey struct{ tenant, name string }
+
+// secretStore is the secrets of all tenants.
+type secretStore struct {
+	of     map[secretKey]*Secret
+	bytes  map[string]int64 // by tenant
+	number map[string]int   // of names, by tenant
+	total  int64
+}
+
+func newSecretStore() secretStore {
+	return secretStore{of: map[secretKey]*Secret{}, bytes: map[string]int64{}, number: map[string]int{}}
+}
+
+// set replaces a secret; nil removes it.
+func (s *secretStore) set(k secretKey, next *Secret) {
+	if old := s.of[k]; old != nil {
+		s.total -= old.size()
+		s.bytes[k.tenant] -= old.size()
+		s.number[k.tenant]--
+		delete(s.of, k)
+	}
+	if next != nil {
+		s.total += next.size()
+		s.bytes[k.tenant] += next.size()
+		s.number[k.tenant]++
+		s.of[k] = next
+	}
+	if s.number[k.tenant] == 0 {
+		delete(s.number, k.tenant)
+		delete(s.bytes, k.tenant)
+	}
+}
+
+// Secrets is the encrypted secrets of tenants.
+type Secrets struct{ f *Facts }
+
+// Get returns a secret, or nil.
+func (s Secrets) Get(tenant, name string) *Secret { return s.f.secrets.of[secretKey{tenant, name}] }
+
+// Of returns the secrets of a tenant by name. O(secrets of all tenants).
+func (s Secrets) Of(tenant string) []*Secret {
+	return slices.DeleteFunc(s.All(), func(x *Secret) bool { return x.Tenant != tenant })
+}
+
+// All returns all secrets by tenant and name. It allocates.
+func (s Secrets) All() []*Secret {
+	return slices.SortedFunc(maps.Values(s.f.secrets.of), func(a, b *Secret) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// UnknownSecret is the answer to a caller who names a secret that the tenant does not have. It
+// says nothing about other tenants.
+func UnknownSecret(tenant, name string, version uint32) error {
+	if version != 0 {
+		return fault.New(fault.NotFound, "tenant %q has no version %d of a secret %q: `drover secret versions -tenant %s %s` shows them", tenant, version, name, tenant, name)
+	}
+	return fault.New(fault.NotFound, "tenant %q has no secret %q: `drover secret put -tenant %s %s` stores one", tenant, name, tenant, name)
+}
+
+// needed returns an error if a job names a stored secret that its tenant does not have.
+func (s Secrets) needed(spec *jobspec.Job) error {
+	for i := range spec.Stages {
+		for _, x := range spec.Stages[i].Secrets {
+			ref, err := jobspec.ParseSecretRef(x.Ref, spec.Tenant)
+			if err == nil && ref.Stored && s.Get(spec.Tenant, ref.Name).Version(ref.Version) == nil {
+				return fmt.Errorf("stage %q: %w", spec.Stages[i].Name, UnknownSecret(spec.Tenant, ref.Name, ref.Version))
+			}
+		}
+	}
+	return nil
+}
+
+// apply stores a new version, or the same value under another key.
+func (s Secrets) apply(e *droverv1.Entry, sf *droverv1.SecretFact, r *Result) {
+	k := secretKey{sf.GetTenant(), sf.GetName()}
+	old := s.f.secrets.of[k]
+	v := &SecretVersion{Version: sf.GetVersion(), Created: s.f.now, Actor: clip(e.GetActor(), 160), Key: clip(sf.GetKey(), 64),
+		Nonce: slices.Clone(sf.GetNonce()), Ciphertext: slices.Clone(sf.GetCiphertext())}
+	if r.Err = s.check(k, old, v, sf.GetRotated()); r.Err != nil {
+		return
+	}
+	next := &Secret{Tenant: k.tenant, Name: k.name}
+	if old != nil {
+		next.Versions = slices.Clone(old.Versions)
+	}
+	r.Changed = 1
+	if sf.GetRotated() {
+		i, _ := slices.BinarySearchFunc(next.Versions, v.Version, func(a *SecretVersion, n uint32) int { return cmp.Compare(a.Version, n) })
+		v.Created, v.Actor = next.Versions[i].Created, next.Versions[i].Actor
+		next.Versions[i] = v
+		s.f.secrets.set(k, next)
+		return
+	}
+	next.Versions = append(next.Versions, v)
+	s.f.secrets.set(k, next)
+	s.f.EventLog().add(e, "secret.put", &Event{Text: secretText(k, v.Version)})
+}
+
+// check returns why a version cannot be stored.
+func (s Secrets) check(k secretKey, old *Secret, v *SecretVersion, rotated bool) error {
+	if rotated {
+		if was := old.Version(v.Version); v.Version == 0 || was == nil || len(was.Ciphertext) != len(v.Ciphertext) {
+			return fault.New(fault.Conflict, "version %d of secret %q is gone", v.Version, k.name)
+		}
+		return nil
+	}
+	next := uint32(1)
+	if old != nil {
+		next = old.Newest().Version + 1
+	}
+	switch st := &s.f.secrets; {
+	case s.f.tenantName[k.tenant] == nil:
+		return UnknownTenant(k.tenant)
+	case !names.Valid(k.name):
+		return fault.New(fault.Invalid, "%q is no name of a secret: use letters, digits, '.', '_' and '-', beginning with a letter or digit", clip(k.name, 160))
+	case v.Version != next:
+		return fault.New(fault.Conflict, "secret %q was changed by somebody else at the same time: put it again", k.name)
+	case len(v.Ciphertext) == 0 || len(v.Ciphertext) > MaxSecretValue+64 || len(v.Nonce) > 64:
+		return fault.New(fault.Exhausted, "a secret has 1 byte to %d KiB", MaxSecretValue>>10)
+	case old == nil && st.number[k.tenant] >= MaxTenantSecrets:
+		return fault.New(fault.Exhausted, "tenant %q has %d secrets, the limit: delete one with `drover secret delete`", k.tenant, MaxTenantSecrets)
+	case old != nil && len(old.Versions) >= MaxSecretVersions:
+		return fault.New(fault.Exhausted, "secret %q has %d versions, the limit: delete old ones with `drover secret delete -version`", k.name, MaxSecretVersions)
+	case st.bytes[k.tenant]+v.size() > MaxTenantBytes:
+		return fault.New(fault.Exhausted, "the secrets of tenant %q have more than %d KiB together: delete old ones", k.tenant, MaxTenantBytes>>10)
+	case st.total+v.size() > MaxSecretsBytes:
+		return fault.New(fault.Exhausted, "the secrets of all tenants have more than %d MiB together", MaxSecretsBytes>>20)
+	default:
+		return nil
+	}
+}
+
+// applyDeleted deletes a version, or all.
+func (s Secrets) applyDeleted(e *droverv1.Entry, d *droverv1.SecretDeletedFact, r *Result) {
+	k := secretKey{d.GetTenant(), d.GetName()}
+	old := s.f.secrets.of[k]
+	if old.Version(d.GetVersion()) == nil {
+		r.Err = UnknownSecret(clip(k.tenant, 160), clip(k.name, 160), d.GetVersion())
+		return
+	}
+	next := &Secret{Tenant: k.tenant, Name: k.name}
+	if d.GetVersion() != 0 {
+		next.Versions = slices.DeleteFunc(slices.Clone(old.Versions), func(v *SecretVersion) bool { return v.Version == d.GetVersion() })
+	}
+	r.Changed = len(old.Versions) - len(next.Versions)
+	if len(next.Versions) == 0 {
+		next = nil
+	}
+	s.f.secrets.set(k, next)
+	s.f.EventLog().add(e, "secret.deleted", &Event{Text: secretText(k, d.GetVersion())})
+}
+
+func secretText(k secretKey, version uint32) string {
+	text := "secret " + clip(k.name, 160) + " of tenant " + clip(k.tenant, 160)
+	if version != 0 {
+		text += fmt.Sprintf(", version %d", version)
+	}
+	return text
+}
+
+// CreatedMS returns when the version was put, Unix ms.
+func (v *SecretVersion) CreatedMS() int64 { return v.Created / int64(time.Millisecond) }
