@@ -28,7 +28,6 @@ var manyMethods = []string{
 	"coordinator.scheduleBuilder",
 	"node.attempt",
 	"node.daemon",
-	"scheduler/backfill.Planner",
 	"scheduler/threedsf.Policy",
 	"scheduler/threedsf.plan",
 }

@@ -13,16 +13,6 @@ const (
 	trySteps    = 2   // to try a backfill time
 )
 
-// costOfSearch returns the steps of a search of all bins. It depends on the plan alone, not on
-// what is cached: a finder that exists already is as dear as one that does not yet.
-func (p *Planner) costOfSearch(it *item) int {
-	bins := int(p.profile.Bins())
-	if it.pinned || (bins >= p.finderThreshold && p.classOf(it.group).live >= p.finderThreshold) {
-		return searchSteps
-	}
-	return searchSteps + bins*searchSteps/4
-}
-
 // SetBudget limits the work of the calls that follow. When the steps are spent,
 // CompletePlan, CompleteWhatFits and CompressSome stop at the next task, and a task takes its
 // earliest start without trying further backfill times; calls that restore guarantees do not

@@ -45,7 +45,7 @@ func TestAPlanInPartsIsThePlanMadeAtOnce(t *testing.T) {
 				parts.SetBudget(budget)
 				before := parts.NumUnplaced()
 				got, err := parts.CompletePlan(0, pr.ID)
-				if left := parts.StepsLeft(); left < -(placeSteps + parts.costOfSearch(&item{group: parts.projects[pr.ID].groups[0]})) {
+				if left := parts.StepsLeft(); left < -(placeSteps + parts.classes.costOfSearch(parts, &item{group: parts.registry.projects[pr.ID].groups[0]})) {
 					t.Fatalf("a part left %d steps of %d", left, budget)
 				}
 				if errors.Is(err, ErrUnfinished) {

@@ -20,13 +20,13 @@ const (
 // cycle. It returns ErrTooLate as soon as one task ends after the deadline. now may be later
 // than the time of the cycle: no task is placed before it.
 func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most, work int) (g Guarantee, left int, done bool, err error) {
-	pr := p.projects[id]
+	pr := p.registry.projects[id]
 	if pr == nil {
 		return Guarantee{}, work, false, fmt.Errorf("project %d is not planned", id)
 	}
-	p.beginRecording(now)
-	defer p.endRecording()
-	flexible := p.isFlexible(pr)
+	p.journal.begin(p, now)
+	defer p.journal.end()
+	flexible := p.cfg.isFlexible(pr)
 	left = work
 	for _, gr := range pr.groups {
 		open := gr.openTime(now)
@@ -37,48 +37,20 @@ func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most,
 			if left <= 0 || most <= 0 {
 				return Guarantee{}, left, false, nil
 			}
-			p.candidateTimes = p.candidateTimes[:0]
-			if !p.placeItemFrom(it, it.earliestByParallelism(open), now, flexible) {
-				p.rollback(0)
+			p.placement.candidateTimes = p.placement.candidateTimes[:0]
+			if !p.placement.placeItemFrom(p, it, it.earliestByParallelism(open), now, flexible) {
+				p.journal.rollback(p, 0)
 				return Guarantee{}, left, false, fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, ErrNeverFits)
 			}
-			left -= p.workOf(it, open > now)
+			left -= p.placement.workOf(p, it, open > now)
 			most--
 			if pr.Deadline > 0 && it.end > pr.Deadline && !pr.guaranteed {
-				g := Guarantee{Departure: p.departureIfComplete(pr)}
-				p.rollback(0)
+				g := Guarantee{Departure: pr.departureIfComplete()}
+				p.journal.rollback(p, 0)
 				return g, left, false, fmt.Errorf("project %d: %w", pr.ID, ErrTooLate)
 			}
 		}
 	}
 	err = p.completePlan(now, pr)
 	return pr.guarantee, left, err == nil, err
-}
-
-// workOf returns the work of the search that placed an item last. The finder serves the time of
-// the call only.
-func (p *Planner) workOf(it *item, later bool) int {
-	work := workPerTask
-	if later || p.finderOf(it) == nil {
-		work += 2 * int(p.profile.Bins())
-	}
-	if n := len(p.candidateTimes); n > 0 {
-		if p.cfg.MaxTries > 0 {
-			n = min(n, p.cfg.MaxTries)
-		}
-		work += int(p.profile.Bins()) + p.numPlaced + workPerTry*n
-	}
-	return work
-}
-
-// departureIfComplete returns the departure of a project if all its tasks have a place, else 0.
-func (p *Planner) departureIfComplete(pr *project) scheduler.Time {
-	for _, g := range pr.groups {
-		for _, it := range g.items {
-			if !it.placed {
-				return 0
-			}
-		}
-	}
-	return pr.departure()
 }

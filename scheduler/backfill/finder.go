@@ -31,12 +31,12 @@ type equivalenceKey struct {
 
 // classOf returns the class of a group. The first call for a planner of tries finds the
 // classes of all groups: many tries search for nothing.
-func (p *Planner) classOf(g *group) *equivalenceClass {
-	if !p.classified {
-		p.classified = true
-		for _, pr := range p.submitOrder {
+func (c *classes) classOf(p *Planner, g *group) *equivalenceClass {
+	if !c.classified {
+		c.classified = true
+		for _, pr := range p.registry.submitOrder {
 			for _, g := range pr.groups {
-				p.classify(g)
+				c.classify(g)
 			}
 		}
 	}
@@ -44,8 +44,8 @@ func (p *Planner) classOf(g *group) *equivalenceClass {
 }
 
 // classify adds a group's items to their class.
-func (p *Planner) classify(g *group) {
-	g.eqClass = p.equivalenceClassOf(&g.req)
+func (c *classes) classify(g *group) {
+	g.eqClass = c.equivalenceClassOf(&g.req)
 	g.eqClass.live += len(g.items)
 }
 
@@ -54,29 +54,29 @@ func (p *Planner) classify(g *group) {
 const finderMinItems = 16
 
 // equivalenceClassOf returns the class of a request and creates it if it is new.
-func (p *Planner) equivalenceClassOf(r *Request) *equivalenceClass {
+func (c *classes) equivalenceClassOf(r *Request) *equivalenceClass {
 	k := equivalenceKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.SoftBound}
 	copy(k.base[:], r.Need.Base)
-	if p.eqClasses == nil {
-		p.eqClasses = map[equivalenceKey]*equivalenceClass{}
+	if c.byKey == nil {
+		c.byKey = map[equivalenceKey]*equivalenceClass{}
 	}
-	c := p.eqClasses[k]
-	if c == nil {
-		c = &equivalenceClass{need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, bound: r.Bound, soft: r.SoftBound}
-		p.eqClasses[k] = c
+	class := c.byKey[k]
+	if class == nil {
+		class = &equivalenceClass{need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, bound: r.Bound, soft: r.SoftBound}
+		c.byKey[k] = class
 	}
-	return c
+	return class
 }
 
 // dropUnusedClasses deletes the classes without tasks once there are many more classes
 // than projects, so the map stays bounded.
-func (p *Planner) dropUnusedClasses() {
-	if len(p.eqClasses) <= 2*len(p.projects)+64 {
+func (c *classes) dropUnusedClasses(p *Planner) {
+	if len(c.byKey) <= 2*len(p.registry.projects)+64 {
 		return
 	}
-	for k, c := range p.eqClasses {
-		if c.live == 0 {
-			delete(p.eqClasses, k)
+	for k, class := range c.byKey {
+		if class.live == 0 {
+			delete(c.byKey, k)
 		}
 	}
 }
@@ -96,15 +96,15 @@ type finder struct {
 
 // finderOf returns the finder of the item's class, or nil if the class or the profile
 // is too small for one to pay off.
-func (p *Planner) finderOf(it *item) *finder {
-	c := p.classOf(it.group)
-	if c.finder == nil {
-		if c.live < p.finderThreshold || p.profile.Bins() < int32(p.finderThreshold) {
+func (c *classes) finderOf(p *Planner, it *item) *finder {
+	class := c.classOf(p, it.group)
+	if class.finder == nil {
+		if class.live < c.finderThreshold || p.space.profile.Bins() < int32(c.finderThreshold) {
 			return nil
 		}
-		c.finder = &finder{eqClass: c, logPos: math.MaxUint64}
+		class.finder = &finder{eqClass: class, logPos: math.MaxUint64}
 	}
-	return c.finder
+	return class.finder
 }
 
 // earliest returns the earliest spot in [now, before), ties to the lowest bin. The
@@ -127,17 +127,17 @@ func (f *finder) earliest(p *Planner, now, before scheduler.Time) (Spot, bool) {
 // sync applies the profile's changes since the last query. It rebuilds the tree if the
 // change log has wrapped, the clock went back, or bins were added.
 func (f *finder) sync(p *Planner, now scheduler.Time) {
-	known := f.logPos != math.MaxUint64 && now >= f.now && len(f.starts) == int(p.profile.Bins())
+	known := f.logPos != math.MaxUint64 && now >= f.now && len(f.starts) == int(p.space.profile.Bins())
 	f.now = now
-	if !known || !p.profile.ChangedSince(f.logPos, func(b int32) { f.updateBin(p, b) }) {
+	if !known || !p.space.profile.ChangedSince(f.logPos, func(b int32) { f.updateBin(p, b) }) {
 		f.rebuild(p)
 	}
-	f.logPos = p.profile.ChangePosition()
+	f.logPos = p.space.profile.ChangePosition()
 }
 
 // rebuild computes the earliest start on every bin.
 func (f *finder) rebuild(p *Planner) {
-	n := int(p.profile.Bins())
+	n := int(p.space.profile.Bins())
 	leaves := 1
 	for leaves < n {
 		leaves *= 2
@@ -171,14 +171,14 @@ func (f *finder) updateBin(p *Planner, b int32) {
 
 func (f *finder) computeStart(p *Planner, b int32) {
 	f.starts[b] = scheduler.Never
-	if p.profile.Closed(b) || p.bin(b).spare {
+	if p.space.profile.Closed(b) || p.bins.bin(b).spare {
 		return
 	}
 	duration := f.eqClass.bound
-	if f.eqClass.soft && p.bin(b).nonPreemptible {
+	if f.eqClass.soft && p.bins.bin(b).nonPreemptible {
 		duration = math.MaxInt64
 	}
-	if s, ok := p.profile.EarliestOn(b, f.now, duration, scheduler.Never, &f.eqClass.need); ok {
+	if s, ok := p.space.profile.EarliestOn(b, f.now, duration, scheduler.Never, &f.eqClass.need); ok {
 		f.starts[b], f.disks[b] = s.At, s.Disk
 	}
 }
@@ -188,4 +188,21 @@ func (f *finder) earlierBin(a, b int32) int32 {
 		return a
 	}
 	return b
+}
+
+// costOfSearch returns the steps of a search of all bins. It depends on the plan alone, not on
+// what is cached: a finder that exists already is as dear as one that does not yet.
+func (c *classes) costOfSearch(p *Planner, it *item) int {
+	bins := int(p.space.profile.Bins())
+	if it.pinned || (bins >= c.finderThreshold && c.classOf(p, it.group).live >= c.finderThreshold) {
+		return searchSteps
+	}
+	return searchSteps + bins*searchSteps/4
+}
+
+// classes is the equivalence classes of all groups.
+type classes struct {
+	byKey           map[equivalenceKey]*equivalenceClass
+	classified      bool // each group has its class, see classOf
+	finderThreshold int  // finderMinItems, or a test's value
 }

@@ -42,7 +42,7 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 			}
 			both[i] = p
 		}
-		both[1].alwaysLift = true
+		both[1].search.alwaysLift = true
 		if rapid.Bool().Draw(t, "keeps") {
 			both[0].SetNonPreemptible(0, true)
 			both[1].SetNonPreemptible(0, true)
@@ -103,7 +103,7 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 				b, cpu := rapid.Int32Range(0, int32(bins)-1).Draw(t, "bin"), int64(rapid.IntRange(4, 8).Draw(t, "CPU"))
 				repair := rapid.Bool().Draw(t, "repair")
 				for _, p := range both {
-					p.profile.Resize(b, []int64{cpu, 8})
+					p.space.profile.Resize(b, []int64{cpu, 8})
 					p.MarkFreed(b)
 					if repair {
 						p.Repair(now, CauseNodeLost)

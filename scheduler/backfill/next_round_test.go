@@ -42,7 +42,7 @@ func TestNextRoundPlansAsAfterReset(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		kept.finderThreshold, fresh.finderThreshold = 2, 2
+		kept.classes.finderThreshold, fresh.classes.finderThreshold = 2, 2
 		w := &roundsWorld{T: t, prof: prof, reserved: map[Key]Existing{}}
 		for range rapid.IntRange(1, 6).Draw(t, "rounds") {
 			w.now += scheduler.Time(rapid.IntRange(0, 12).Draw(t, "passes"))

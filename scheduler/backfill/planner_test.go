@@ -191,7 +191,7 @@ func TestOnlyOwnReservationsYieldToAnOverdrawnAccount(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.accounts = accounts
+			p.space.accounts = accounts
 			for i, x := range []struct {
 				account int32
 				te, q   int64
@@ -262,7 +262,7 @@ func TestPlannerMatchesTheJudge(t *testing.T) {
 				drawn.AddBin(append(slices.Clone(share), 0)) // and no I/O
 				n.shares = append(n.shares, share)
 			}
-			p.accounts = drawn
+			p.space.accounts = drawn
 		}
 		now := scheduler.Time(0)
 		for id := 1; id <= rapid.IntRange(2, 14).Draw(t, "projects"); id++ {
@@ -383,12 +383,12 @@ func checkSamePlan(t *rapid.T, p *Planner, n *judge, now scheduler.Time) {
 			t.Fatalf("job %v is at %d on %d, the judge says %d on %d", x.key, got.Spot.At, got.Spot.Bin, x.at, x.bin)
 		}
 	}
-	for b := range p.profile.Bins() {
-		if at := p.profile.FirstOverCapacity(b, now, scheduler.Never); at != scheduler.Never {
+	for b := range p.space.profile.Bins() {
+		if at := p.space.profile.FirstOverCapacity(b, now, scheduler.Never); at != scheduler.Never {
 			t.Fatalf("bin %d is over capacity at %d", b, at)
 		}
 	}
-	for _, pr := range p.submitOrder {
+	for _, pr := range p.registry.submitOrder {
 		if d := pr.departure(); d > pr.guarantee.Latest {
 			t.Fatalf("project %d departs at %d, guaranteed was %v", pr.ID, d, pr.guarantee)
 		}
@@ -443,7 +443,7 @@ func TestViolationsNameTheirCause(t *testing.T) {
 			}
 			record(p.Replan(now, CauseLate, lateTasks(p, now)...), CauseLate)
 			now = advanceToNext(t, p, now)
-			for _, pr := range p.submitOrder {
+			for _, pr := range p.registry.submitOrder {
 				if pr.departure() > pr.guarantee.Latest && reported[pr.ID] == 0 {
 					t.Fatalf("project %d departs late and no violation was reported", pr.ID)
 				}
@@ -455,7 +455,7 @@ func TestViolationsNameTheirCause(t *testing.T) {
 
 // lateTasks returns the waiting tasks that have no spot or start before they can.
 func lateTasks(p *Planner, now scheduler.Time) (out []Key) {
-	for _, pr := range p.submitOrder {
+	for _, pr := range p.registry.submitOrder {
 		for _, g := range pr.groups {
 			open := g.openTime(now)
 			for _, it := range g.items {
@@ -497,13 +497,13 @@ func advanceToNext(t *rapid.T, p *Planner, now scheduler.Time) scheduler.Time {
 }
 
 func checkOrderAndCapacity(t *rapid.T, p *Planner, now scheduler.Time) {
-	for _, it := range p.items {
-		if !it.started && it.placed && it.spot.At < p.readyTime(it, scheduler.Time(0)) {
+	for _, it := range p.registry.items {
+		if !it.started && it.placed && it.spot.At < it.readyTime(scheduler.Time(0)) {
 			t.Fatalf("%v starts at %d, before what it comes after", it.key, it.spot.At)
 		}
 	}
-	for b := range p.profile.Bins() {
-		if at := p.profile.FirstOverCapacity(b, now, scheduler.Never); at != scheduler.Never {
+	for b := range p.space.profile.Bins() {
+		if at := p.space.profile.FirstOverCapacity(b, now, scheduler.Never); at != scheduler.Never {
 			t.Fatalf("bin %d is over capacity at %d", b, at)
 		}
 	}
@@ -622,7 +622,7 @@ func crowdedPlanner(b testing.TB, nodes, projects, jobs int) *Planner {
 	}
 	p.Each(func(x PlannedTask) bool {
 		if x.Spot.At == 0 {
-			p.items[x.Key].started = true
+			p.registry.items[x.Key].started = true
 		}
 		return true
 	})

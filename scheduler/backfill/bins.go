@@ -1,0 +1,114 @@
+package backfill
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// bins is which items are on each bin, and where capacity was released since.
+type bins struct {
+	states          []binState
+	recentlyFreed   []int32        // bins by freedClock, the latest last; may hold outdated duplicates
+	freeClock       uint64         // number of releases so far
+	numPlaced       int            // items with a spot
+	earliestWaiting scheduler.Time // no waiting item starts before it
+}
+
+type binState struct {
+	items          []*item
+	freedClock     uint64 // freeClock at the last release on the bin
+	spare          bool
+	nonPreemptible bool
+}
+
+func (s *bins) reset() {
+	for i := range s.states {
+		b := &s.states[i]
+		*b = binState{items: b.items[:0]}
+	}
+	*s = bins{states: s.states, recentlyFreed: s.recentlyFreed[:0], earliestWaiting: scheduler.Never}
+}
+
+func (s *bins) bin(b int32) *binState {
+	for int(b) >= len(s.states) {
+		s.states = append(s.states, binState{})
+	}
+	return &s.states[b]
+}
+
+func (s *bins) markFreed(b int32) {
+	s.freeClock++
+	s.bin(b).freedClock = s.freeClock
+	s.recentlyFreed = append(s.recentlyFreed, b)
+	if len(s.recentlyFreed) > 2*len(s.states)+8 {
+		s.compactFreed()
+	}
+}
+
+// compactFreed drops the outdated duplicates in recentlyFreed.
+func (s *bins) compactFreed() {
+	slices.Sort(s.recentlyFreed)
+	s.recentlyFreed = slices.Compact(s.recentlyFreed)
+	slices.SortFunc(s.recentlyFreed, func(a, b int32) int { return cmp.Compare(s.states[a].freedClock, s.states[b].freedClock) })
+}
+
+// durationOn returns the duration reserved for an item on a bin: its bound, or for ever
+// for a soft bound on a non-preemptible bin.
+func (s *bins) durationOn(it *item, b int32) time.Duration {
+	if it.group.req.SoftBound && s.bin(b).nonPreemptible {
+		return math.MaxInt64
+	}
+	return it.group.req.Bound
+}
+
+// latestStart returns the latest start of a placed item that preserves the guarantee
+// (eq. 7) and the planned starts of its successors.
+func (s *bins) latestStart(it *item) scheduler.Time {
+	duration := s.durationOn(it, it.spot.Bin)
+	at := it.group.project.guarantee.Latest.Add(-duration)
+	for _, g := range it.group.successors {
+		for _, o := range g.items {
+			if o.placed {
+				at = min(at, o.spot.At.Add(-duration))
+			}
+		}
+	}
+	if par := int(it.group.req.MaxParallel); par > 0 {
+		if i := slices.Index(it.group.items, it); i+par < len(it.group.items) && it.group.items[i+par].placed {
+			at = min(at, it.group.items[i+par].spot.At.Add(-duration))
+		}
+	}
+	return at
+}
+
+// link lists a placed item on its bin.
+func (s *bins) link(it *item) {
+	s.earliestWaiting = min(s.earliestWaiting, it.spot.At)
+	b := s.bin(it.spot.Bin)
+	it.binIndex = len(b.items)
+	b.items = append(b.items, it)
+	s.numPlaced++
+}
+
+func (s *bins) unlink(it *item) {
+	list := s.bin(it.spot.Bin).items
+	last := len(list) - 1
+	list[it.binIndex] = list[last]
+	list[it.binIndex].binIndex = it.binIndex
+	list[last] = nil
+	s.states[it.spot.Bin].items = list[:last]
+	s.numPlaced--
+}
+
+// lastFreedBin returns the bin on which capacity was last released.
+func (s *bins) lastFreedBin() int32 {
+	if len(s.recentlyFreed) == 0 {
+		s.bin(0)
+		return 0
+	}
+	return s.recentlyFreed[len(s.recentlyFreed)-1]
+}

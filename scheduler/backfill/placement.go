@@ -1,0 +1,250 @@
+package backfill
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// workOf returns the work of the search that placed an item last. The finder serves the time of
+// the call only.
+func (t *placement) workOf(p *Planner, it *item, later bool) int {
+	work := workPerTask
+	if later || p.classes.finderOf(p, it) == nil {
+		work += 2 * int(p.space.profile.Bins())
+	}
+	if n := len(t.candidateTimes); n > 0 {
+		if p.cfg.MaxTries > 0 {
+			n = min(n, p.cfg.MaxTries)
+		}
+		work += int(p.space.profile.Bins()) + p.bins.numPlaced + workPerTry*n
+	}
+	return work
+}
+
+// placement places the items of a project, and displaces others for them.
+type placement struct {
+	candidateTimes []Spot // scratch
+	delayed        []delayedProject
+}
+
+type delayedProject struct {
+	project *project
+	before  scheduler.Time
+}
+
+// placeItem places one item of a new project and reports whether it fits.
+func (t *placement) placeItem(p *Planner, it *item, now scheduler.Time, flexible bool) bool {
+	p.stepsLeft -= placeSteps
+	return t.placeItemFrom(p, it, it.readyTime(now), now, flexible)
+}
+
+// placeItemFrom is placeItem given the readyTime of the item.
+func (t *placement) placeItemFrom(p *Planner, it *item, from, now scheduler.Time, flexible bool) bool {
+	if from == scheduler.Never {
+		return false
+	}
+	if it.group.req.Need.IsZero() {
+		return p.search.placeEarliest(p, it, from, scheduler.Never) || t.placeZeroNeed(p, it, now)
+	}
+	s, ok := p.search.earliestSpot(p, it, from, scheduler.Never)
+	seen := p.bins.freeClock
+	if flexible && !it.pinned && t.tryBackfillTimes(p, it, from, now, s, ok) {
+		it.setSearched(p, seen, from) // as of before the displaced items freed bins
+		return true
+	}
+	if !ok {
+		return false
+	}
+	p.setSpot(it, s)
+	it.setSearched(p, p.bins.freeClock, from)
+	return true
+}
+
+// placeZeroNeed places an item that needs nothing where even that does not fit: a job
+// with all-zero needs occupies nothing.
+func (t *placement) placeZeroNeed(p *Planner, it *item, now scheduler.Time) bool {
+	for b := range p.space.profile.Bins() {
+		if len(it.group.req.Need.Base) == p.space.profile.BaseSize(b) && !p.space.profile.Closed(b) {
+			p.setSpot(it, Spot{Bin: b, Disk: -1, At: it.readyTime(now)})
+			return true
+		}
+	}
+	return false
+}
+
+// tryBackfillTimes tries the backfill times before the earliest hole in ascending
+// order: the loop over BT of Alg. 2. limit is the earliest hole if bounded is true.
+func (t *placement) tryBackfillTimes(p *Planner, it *item, from, now scheduler.Time, limit Spot, bounded bool) bool {
+	end := scheduler.Never
+	if bounded {
+		end = limit.At
+	}
+	t.listBackfillTimes(p, it, from, end)
+	for n, s := range t.candidateTimes {
+		if (p.cfg.MaxTries > 0 && n >= p.cfg.MaxTries) || p.stepsLeft <= 0 {
+			break
+		}
+		p.stepsLeft -= trySteps
+		if p.space.profile.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && t.shiftReservations(p, it, s, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// listBackfillTimes lists from and the starts and ends of reservations in (from, end)
+// in candidateTimes, by time, bin and disk: feasibleBackfillingTimes of Table 5. The
+// caller checks whether the item fits then. With Config.MaxTries it lists only the
+// first so many.
+func (t *placement) listBackfillTimes(p *Planner, it *item, from, end scheduler.Time) {
+	t.candidateTimes = t.candidateTimes[:0]
+	if from >= end {
+		return
+	}
+	limit := end // later times exceed MaxTries
+	add := func(b int32, at scheduler.Time) {
+		if at >= limit {
+			return
+		}
+		disks := int16(p.space.profile.Disks(b))
+		if disks == 0 {
+			t.candidateTimes = append(t.candidateTimes, Spot{Bin: b, Disk: -1, At: at})
+		}
+		for d := range disks {
+			t.candidateTimes = append(t.candidateTimes, Spot{Bin: b, Disk: d, At: at})
+		}
+		if most := p.cfg.MaxTries; most > 0 && len(t.candidateTimes) >= 8*most+64 {
+			t.sortTimes()
+			t.candidateTimes = t.candidateTimes[:min(most, len(t.candidateTimes))]
+			if len(t.candidateTimes) == most { // other spots at the very last time must still be compared
+				limit = min(limit, t.candidateTimes[most-1].At.Add(1))
+			}
+		}
+	}
+	for b := range p.space.profile.Bins() {
+		if !p.space.profile.Closed(b) && !p.bins.bin(b).spare {
+			add(b, from)
+		}
+	}
+	if most := p.cfg.MaxTries; most > 0 && len(t.candidateTimes) >= most {
+		limit = min(limit, from.Add(1)) // nothing is earlier than from
+	}
+	for b := range p.space.profile.Bins() {
+		if limit <= from.Add(1) {
+			break
+		}
+		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
+			continue
+		}
+		p.stepsLeft -= len(p.bins.states[b].items) // listed and sorted
+		for _, o := range p.bins.states[b].items {
+			if o.spot.At > from {
+				add(b, o.spot.At)
+			}
+			if o.end > from {
+				add(b, o.end)
+			}
+		}
+	}
+	t.sortTimes()
+}
+
+// sortTimes sorts candidateTimes and removes duplicates.
+func (t *placement) sortTimes() {
+	slices.SortFunc(t.candidateTimes, func(a, b Spot) int {
+		switch {
+		case a.At != b.At:
+			return cmp.Compare(a.At, b.At)
+		case a.Bin != b.Bin:
+			return cmp.Compare(a.Bin, b.Bin)
+		default:
+			return cmp.Compare(a.Disk, b.Disk)
+		}
+	})
+	t.candidateTimes = slices.Compact(t.candidateTimes)
+}
+
+// shiftReservations puts an item at a spot and delays the reservations in its way,
+// within their latest starts and the preemption limit: shiftReservations of Table 5. If
+// the item's account is overdrawn, only reservations of the same account are delayed.
+// On failure it restores the plan and returns false.
+func (t *placement) shiftReservations(p *Planner, it *item, s Spot, now scheduler.Time) bool {
+	mark := len(p.journal.log)
+	t.delayed = t.delayed[:0]
+	p.setSpot(it, s)
+	for {
+		at, overdrawn := p.space.profile.FirstOverCapacity(s.Bin, s.At, it.end), p.space.accountOverdrawn(it)
+		if at == scheduler.Never && !overdrawn {
+			t.markVictimBinsFreed(p, it, mark)
+			return true
+		}
+		v := t.pickVictim(p, it, s.Bin, at, overdrawn)
+		if v == nil || !t.delayVictim(p, v, now) {
+			p.journal.rollback(p, mark)
+			return false
+		}
+	}
+}
+
+// markVictimBinsFreed marks the bins that the displaced items left since the undo log
+// had mark entries.
+func (t *placement) markVictimBinsFreed(p *Planner, it *item, mark int) {
+	for i := mark; i < len(p.journal.log); i++ {
+		if u := &p.journal.log[i]; u.item != it && u.placed {
+			p.bins.markFreed(u.spot.Bin)
+		}
+	}
+}
+
+// delayVictim moves a displaced item to its earliest spot that displaces no other item
+// and respects its latest start. It returns false if there is none, or if too many
+// projects would depart later.
+func (t *placement) delayVictim(p *Planner, v *item, now scheduler.Time) bool {
+	pr := v.group.project
+	limited := p.cfg.PreemptionLimit != NoLimit
+	if limited && !slices.ContainsFunc(t.delayed, func(d delayedProject) bool { return d.project == pr }) {
+		t.delayed = append(t.delayed, delayedProject{pr, pr.departure()})
+	}
+	p.stepsLeft -= placeSteps + pr.size()/8
+	latest, was := p.bins.latestStart(v), v.spot
+	p.setSpot(v, Spot{Bin: -1, Disk: was.Disk, At: was.At})
+	if v.pinned {
+		v.spot.Bin = was.Bin
+	}
+	if !p.search.placeEarliest(p, v, v.readyTime(now), latest.Add(1)) {
+		return false
+	}
+	if !limited {
+		return true
+	}
+	late := 0
+	for _, d := range t.delayed {
+		if d.project.departure() > d.before {
+			late++
+		}
+	}
+	return late <= p.cfg.PreemptionLimit
+}
+
+// pickVictim returns the item of another project that covers a time on a bin, has not
+// started and has the largest latest start; ties go to the smallest key. If own is
+// true, it must belong to the account of it. nil if there is none.
+func (t *placement) pickVictim(p *Planner, it *item, b int32, at scheduler.Time, own bool) *item {
+	var best *item
+	var most scheduler.Time
+	for _, o := range p.bins.states[b].items {
+		if o.started || o.group.req.Occupied != nil || o.spot.At > at || o.end <= at || o.group.project == it.group.project || !o.group.project.guaranteed {
+			continue
+		}
+		if (p.cfg.Variant == Priority && o.group.project.HighPriority) || (own && o.group.project.Account != it.group.project.Account) {
+			continue
+		}
+		lts := o.group.project.guarantee.Latest.Add(-p.bins.durationOn(o, b))
+		if best == nil || lts > most || (lts == most && o.key.Compare(best.key) < 0) {
+			best, most = o, lts
+		}
+	}
+	return best
+}

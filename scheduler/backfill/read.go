@@ -1,0 +1,96 @@
+package backfill
+
+import "github.com/drover-run/drover/scheduler"
+
+// Len returns the number of tasks that have not ended.
+func (p *Planner) Len() int { return p.registry.numItems }
+
+// Find returns the reservation of a task, false for an unknown task.
+func (p *Planner) Find(k Key) (PlannedTask, bool) {
+	it := p.registry.item(k)
+	if it == nil {
+		return PlannedTask{}, false
+	}
+	return p.planned(it), true
+}
+
+// Departure returns the currently planned departure of a project and its guarantee,
+// false for an unknown project.
+func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, guarantee Guarantee, ok bool) {
+	pr := p.registry.projects[id]
+	if pr == nil {
+		return 0, Guarantee{}, false
+	}
+	return pr.departure(), pr.guarantee, true
+}
+
+// Each yields all tasks by (submission of the project, project, request, task).
+func (p *Planner) Each(yield func(PlannedTask) bool) {
+	for _, pr := range p.registry.submitOrder {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !yield(p.planned(it)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Scan yields all tasks like Each, but without latest starts; x is valid until yield returns.
+func (p *Planner) Scan(yield func(x *PlannedTask)) {
+	var x PlannedTask
+	for _, pr := range p.registry.submitOrder {
+		pr.scan(&x, yield)
+	}
+}
+
+// ScanOf is Scan for the tasks of one project.
+func (p *Planner) ScanOf(id scheduler.ProjectID, yield func(x *PlannedTask)) {
+	if pr := p.registry.projects[id]; pr != nil {
+		pr.scan(&PlannedTask{}, yield)
+	}
+}
+
+// NumKept returns the number of tasks that were restored with a reservation. O(1).
+func (p *Planner) NumKept() int { return p.numKept }
+
+// HasWork reports whether tasks are planned or running on a bin. O(1).
+func (p *Planner) HasWork(b int32) bool { return len(p.bins.bin(b).items) > 0 }
+
+// NumUnplaced returns the number of tasks without a spot. O(1).
+func (p *Planner) NumUnplaced() int { return p.registry.numItems - p.bins.numPlaced }
+
+// NumUnplacedOf returns the number of tasks of a project without a spot. O(its tasks).
+func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
+	n := 0
+	if pr := p.registry.projects[id]; pr != nil {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !it.placed {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+func (p *Planner) planned(it *item) PlannedTask {
+	out := PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
+	if !it.placed {
+		out.Spot.At, out.End = scheduler.Never, scheduler.Never
+	}
+	if it.group.project.guaranteed && it.placed {
+		out.LatestStart = p.bins.latestStart(it)
+	}
+	return out
+}
+
+// DrainChanged returns, and forgets, the tasks whose spot may have changed since the
+// last call, in the order of change and possibly more than once.
+func (p *Planner) DrainChanged() []Key {
+	out := p.changed
+	p.changed = nil
+	return out
+}

@@ -1,0 +1,326 @@
+package backfill
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// departureIfComplete returns the departure of a project if all its tasks have a place, else 0.
+func (p *project) departureIfComplete() scheduler.Time {
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			if !it.placed {
+				return 0
+			}
+		}
+	}
+	return p.departure()
+}
+
+// registry is the projects and their items.
+type registry struct {
+	items          map[Key]*item // nil for a planner of tries until item is called
+	numItems       int
+	projects       map[scheduler.ProjectID]*project
+	submitOrder    []*project // by (Submitted, ID)
+	numConstrained int        // groups that isConstrained holds for
+	memory         memory
+}
+
+type project struct {
+	Project
+	groups     []*group
+	guaranteed bool
+	guarantee  Guarantee
+	violated   bool
+	unchecked  bool // listed in repairs.unchecked
+}
+
+// group is a request with its items that have not ended: started items first, then by
+// task.
+type group struct {
+	project      *project
+	req          Request
+	accountNeed  Need // req.Need in the resources of an account
+	eqClass      *equivalenceClass
+	predecessors []*group
+	successors   []*group
+	items        []*item
+	base         []int64 // of req.Need
+}
+
+type item struct {
+	key           Key
+	group         *group
+	spot          Spot
+	end           scheduler.Time
+	placed        bool
+	started       bool
+	pinned        bool           // must stay on spot.Bin and spot.Disk
+	moved         bool           // see PlannedTask
+	binIndex      int            // index in binState.items
+	searchedClock uint64         // freeClock when the spot was last found to be the earliest
+	searchedFrom  scheduler.Time // start of the range in which the spot was found to be the earliest
+	searchedRound uint32         // round of the two
+	wasSearched   bool           // see Existing.Searched
+	touched       bool           // listed in rounds.touched
+	home          Reserved       // where the owner of the profile has it
+}
+
+func (q *registry) reset() {
+	clear(q.projects)
+	clear(q.submitOrder)
+	q.memory.reset()
+	*q = registry{projects: q.projects, submitOrder: q.submitOrder[:0], memory: q.memory}
+}
+
+// item returns a task, nil for an unknown one. The first call for a planner of tries
+// costs O(tasks).
+func (q *registry) item(k Key) *item {
+	if q.items == nil {
+		q.items = make(map[Key]*item, q.numItems)
+		for _, pr := range q.submitOrder {
+			for _, g := range pr.groups {
+				for _, it := range g.items {
+					q.items[it.key] = it
+				}
+			}
+		}
+	}
+	return q.items[k]
+}
+
+// isAtHome reports whether an item is where the owner of the profile has it.
+func (it *item) isAtHome() bool {
+	if !it.placed || !it.home.Kept {
+		return it.placed == it.home.Kept
+	}
+	r := &it.group.req
+	return it.spot == it.home.Spot && it.end == it.home.End && r.Occupied == nil && equalNeeds(&r.Need, &it.home.Need)
+}
+
+func equalNeeds(a, b *Need) bool {
+	return a.IO == b.IO && a.Space == b.Space && slices.Equal(a.Base, b.Base)
+}
+
+func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			*x = PlannedTask{Key: it.key, Project: p.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never,
+				Kept: it.home.Kept, Moved: it.moved, KeptAt: it.home.Spot, Ref: it.home.Ref}
+			if !it.placed {
+				x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
+			}
+			yield(x)
+		}
+	}
+}
+
+func (p *project) departure() scheduler.Time {
+	end := scheduler.Time(math.MinInt64)
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			if !it.placed {
+				return scheduler.Never
+			}
+			end = max(end, it.end)
+		}
+	}
+	return end
+}
+
+// readyTime returns the earliest start of an item that its predecessors and the
+// parallelism limit allow.
+func (it *item) readyTime(now scheduler.Time) scheduler.Time {
+	return it.earliestByParallelism(it.group.openTime(now))
+}
+
+// openTime returns the earliest start of the group's items that their predecessors
+// allow, Never if a predecessor has no spot. O(items of the predecessors).
+func (g *group) openTime(now scheduler.Time) scheduler.Time {
+	at := max(now, g.req.NotBefore)
+	for _, before := range g.predecessors {
+		for _, o := range before.items {
+			if !o.placed {
+				return scheduler.Never
+			}
+			at = max(at, o.end)
+		}
+	}
+	return at
+}
+
+// earliestByParallelism returns the earliest start of an item that MaxParallel allows,
+// given the openTime of its group.
+func (it *item) earliestByParallelism(open scheduler.Time) scheduler.Time {
+	if par := int(it.group.req.MaxParallel); par > 0 && open != scheduler.Never {
+		if i := slices.Index(it.group.items, it); i >= par {
+			return max(open, it.group.items[i-par].end)
+		}
+	}
+	return open
+}
+
+// setSearched records that the item's spot is the earliest from a time on, with the bins as
+// they were at a free clock.
+func (it *item) setSearched(p *Planner, clock uint64, from scheduler.Time) {
+	it.searchedClock, it.searchedFrom, it.searchedRound = clock, from, p.rounds.round
+}
+
+// isLate reports whether an item that waits has no spot or is planned to start before
+// it can, given the openTime of its group.
+func (it *item) isLate(open scheduler.Time) bool {
+	return !it.started && (!it.placed || it.spot.At < it.earliestByParallelism(open))
+}
+
+func submittedAfter(a, b *item) bool {
+	if c := bySubmission(a.group.project, b.group.project); c != 0 {
+		return c > 0
+	}
+	return a.key.Compare(b.key) > 0
+}
+
+// register adds a project without placing any of its tasks.
+func (q *registry) register(p *Planner, in Project) (*project, error) {
+	if q.projects[in.ID] != nil {
+		return nil, fmt.Errorf("project %d is already planned", in.ID)
+	}
+	pr := q.memory.newProject()
+	pr.Project = in
+	pr.Requests = nil
+	if cap(pr.groups) < len(in.Requests) {
+		pr.groups = carve(&q.memory, &q.memory.groupLists, len(in.Requests))
+	}
+	for i := range in.Requests {
+		r := &in.Requests[i]
+		if err := q.checkRequest(pr, r); err != nil {
+			return nil, fmt.Errorf("project %d, job %d stage %d: %w", in.ID, r.Job, r.Stage, err)
+		}
+		q.addGroup(p, pr, r)
+	}
+	for _, g := range pr.groups {
+		q.numItems += len(g.items)
+		if q.items != nil {
+			for _, it := range g.items {
+				q.items[it.key] = it
+			}
+		}
+		if p.classes.classified {
+			p.classes.classify(g)
+		}
+		if g.isConstrained() {
+			q.numConstrained++
+		}
+	}
+	q.projects[in.ID] = pr
+	if n := len(q.submitOrder); n == 0 || bySubmission(q.submitOrder[n-1], pr) < 0 {
+		q.submitOrder = append(q.submitOrder, pr)
+		return pr, nil
+	}
+	i, _ := slices.BinarySearchFunc(q.submitOrder, pr, bySubmission)
+	q.submitOrder = slices.Insert(q.submitOrder, i, pr)
+	return pr, nil
+}
+
+// addGroup adds the tasks of a request to a project.
+func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
+	g := q.memory.newGroup()
+	g.project, g.req = pr, *r
+	if cap(g.base) < len(r.Need.Base) {
+		g.base = carve(&q.memory, &q.memory.amounts, len(r.Need.Base))
+	}
+	g.base = append(g.base, r.Need.Base...)
+	g.req.Need.Base, g.req.Tasks = g.base, nil
+	if cap(g.items) < len(r.Tasks) {
+		g.items = carve(&q.memory, &q.memory.itemLists, len(r.Tasks))
+	}
+	if p.space.accounts != nil {
+		total := carve(&q.memory, &q.memory.amounts, len(r.Need.Base)+1)
+		g.accountNeed = Need{Base: append(append(total, r.Need.Base...), r.Need.IO)}
+	}
+	for _, a := range r.After {
+		for _, o := range pr.groups {
+			if o.req.Job == r.Job && o.req.Stage == a {
+				g.predecessors, o.successors = append(g.predecessors, o), append(o.successors, g)
+			}
+		}
+	}
+	for _, t := range r.Tasks {
+		it := q.memory.newItem()
+		it.key, it.group, it.spot.Bin = Key{r.Job, r.Stage, t}, g, -1
+		g.items = append(g.items, it)
+	}
+	pr.groups = append(pr.groups, g)
+}
+
+// isConstrained reports whether the group's items can become late other than by the
+// passing of time: they have predecessors, a parallelism limit or an earliest start.
+func (g *group) isConstrained() bool {
+	return len(g.predecessors) > 0 || g.req.MaxParallel > 0 || g.req.NotBefore > 0
+}
+
+// hasTask reports whether an earlier request of the same stage has the task.
+func (p *project) hasTask(k Key) bool {
+	for _, g := range p.groups {
+		if g.req.Job == k.Job && g.req.Stage == k.Stage && slices.ContainsFunc(g.items, func(it *item) bool { return it.key == k }) {
+			return true
+		}
+	}
+	return false
+}
+
+func bySubmission(a, b *project) int {
+	return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
+}
+
+func (q *registry) checkRequest(pr *project, r *Request) error {
+	if err := r.Need.Check(); err != nil {
+		return err
+	}
+	if r.Bound <= 0 {
+		return fmt.Errorf("bound is %v: want more than 0", r.Bound)
+	}
+	if r.MaxParallel < 0 {
+		return fmt.Errorf("parallelism limit is %d: want at least 0", r.MaxParallel)
+	}
+	for i, t := range r.Tasks {
+		k := Key{r.Job, r.Stage, t}
+		if (q.items != nil && q.items[k] != nil) || (i > 0 && t <= r.Tasks[i-1]) || pr.hasTask(k) {
+			return fmt.Errorf("task %d is already planned or out of order", t)
+		}
+	}
+	return nil
+}
+
+// unregister forgets a project none of whose items is placed.
+func (q *registry) unregister(p *Planner, pr *project) {
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			delete(q.items, it.key)
+		}
+		q.numItems -= len(g.items)
+		if g.eqClass != nil {
+			g.eqClass.live -= len(g.items)
+		}
+		if g.isConstrained() {
+			q.numConstrained--
+		}
+	}
+	p.classes.dropUnusedClasses(p)
+	delete(q.projects, pr.ID)
+	if i, ok := slices.BinarySearchFunc(q.submitOrder, pr, bySubmission); ok {
+		q.submitOrder = slices.Delete(q.submitOrder, i, i+1)
+	}
+}
+
+// size returns the number of items of a project. O(groups).
+func (p *project) size() (n int) {
+	for _, g := range p.groups {
+		n += len(g.items)
+	}
+	return n
+}

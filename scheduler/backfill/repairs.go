@@ -1,0 +1,207 @@
+package backfill
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// repairs finds what no longer holds: guarantees, and the capacity of bins.
+type repairs struct {
+	unchecked      []*project // projects whose guarantee violations must check, see markUnchecked
+	repairedPos    uint64     // position in the profile's change log up to which Repair has looked
+	overloadedBins []int32    // bins over capacity by their started items alone
+	suspectBins    []int32    // scratch
+}
+
+// markUnchecked makes the next call of violations check the guarantee of a project.
+func (e *repairs) markUnchecked(pr *project) {
+	if !pr.unchecked {
+		pr.unchecked = true
+		e.unchecked = append(e.unchecked, pr)
+	}
+}
+
+// Replan places waiting tasks again, in the order given, as if they were new requests
+// that displace no other task: tasks that are late or whose reservation was lost.
+// Successors that would then start too early follow. It returns the guarantees violated
+// by that, with the cause. A task that fits nowhere stays unplaced.
+func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Violation {
+	p.now = now
+	for _, k := range keys {
+		if it := p.registry.item(k); it != nil && !it.started {
+			p.repairs.replanItem(p, it, now)
+		}
+	}
+	if p.registry.numConstrained > 0 || now > p.bins.earliestWaiting {
+		p.repairs.replanLate(p, now)
+	}
+	return p.repairs.violations(p, cause)
+}
+
+// replanLate places late items again, stage by stage. O(items).
+func (e *repairs) replanLate(p *Planner, now scheduler.Time) {
+	p.bins.earliestWaiting = scheduler.Never
+	for _, pr := range p.registry.submitOrder {
+		for _, g := range pr.groups {
+			open := g.openTime(now)
+			for _, it := range g.items {
+				if it.placed && it.isLate(open) {
+					e.replanItem(p, it, now)
+				}
+				if it.placed && !it.started {
+					p.bins.earliestWaiting = min(p.bins.earliestWaiting, it.spot.At)
+				}
+			}
+		}
+	}
+}
+
+// replanItem removes an item from the plan and places it again.
+func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
+	was := it.spot
+	if it.placed {
+		p.setSpot(it, Spot{Bin: -1, Disk: was.Disk, At: was.At})
+		p.bins.markFreed(was.Bin)
+	}
+	if it.pinned {
+		it.spot.Bin = was.Bin
+	}
+	from := it.readyTime(now)
+	if from != scheduler.Never && !p.search.placeEarliest(p, it, from, scheduler.Never) && it.group.req.Need.IsZero() {
+		p.placement.placeZeroNeed(p, it, now)
+	}
+}
+
+// LoseBin records that a bin was lost. Its waiting tasks are placed again in submission
+// order: at the same start time if there is capacity, first on a spare bin at least as
+// large as the lost one, which then stops being spare; otherwise at their earliest
+// start. Tasks that were running are placed after those. So no guarantee of waiting
+// tasks is violated while such spare bins last.
+func (p *Planner) LoseBin(b int32, now scheduler.Time) []Violation {
+	return p.repairs.vacateBin(p, b, now, false)
+}
+
+// DrainBin is LoseBin for a bin that accepts no new tasks but keeps those on it:
+// started tasks stay, and suspended ones resume there.
+func (p *Planner) DrainBin(b int32, now scheduler.Time) []Violation {
+	return p.repairs.vacateBin(p, b, now, true)
+}
+
+func (e *repairs) vacateBin(p *Planner, b int32, now scheduler.Time, keeps bool) []Violation {
+	p.now = now
+	p.space.profile.SetClosed(b, true)
+	refuge := e.takeSpareBin(p, b)
+	var waiting, ran []*item
+	for _, pr := range p.registry.submitOrder {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !it.placed || it.spot.Bin != b || (keeps && (it.pinned || it.started)) {
+					continue
+				}
+				it.pinned = false
+				if it.started {
+					it.started = false
+					ran = append(ran, it)
+				} else {
+					waiting = append(waiting, it)
+				}
+			}
+		}
+	}
+	for _, it := range ran {
+		p.setSpot(it, Spot{Bin: -1})
+	}
+	for _, it := range waiting {
+		if s, ok := p.search.sameTimesElsewhere(p, it, refuge, now); ok {
+			p.setSpot(it, s)
+		} else {
+			e.replanItem(p, it, now)
+		}
+	}
+	for _, it := range ran {
+		e.replanItem(p, it, now)
+	}
+	return p.Replan(now, CauseNodeLost)
+}
+
+// takeSpareBin returns a spare bin with at least the capacity of the lost one and makes
+// it an ordinary bin. It returns -1 if there is none.
+func (e *repairs) takeSpareBin(p *Planner, lost int32) int32 {
+	for b := range p.space.profile.Bins() {
+		if p.bins.bin(b).spare && !p.space.profile.Closed(b) && p.space.profile.CanReplace(b, lost) {
+			p.SetSpare(b, false)
+			return b
+		}
+	}
+	return -1
+}
+
+// violations returns, in submission order, the guarantees that no longer hold and were
+// not reported yet. O(items of the projects of which an item moved).
+func (e *repairs) violations(p *Planner, cause Cause) []Violation {
+	var out []Violation
+	slices.SortFunc(e.unchecked, bySubmission)
+	for _, pr := range e.unchecked {
+		pr.unchecked = false
+		if !pr.guaranteed || pr.violated || p.registry.projects[pr.ID] != pr {
+			continue
+		}
+		if d := pr.departure(); d > pr.guarantee.Latest {
+			p.rounds.alter(pr)
+			pr.violated = true
+			out = append(out, Violation{pr.ID, cause, d, pr.guarantee.Latest})
+		}
+	}
+	clear(e.unchecked)
+	e.unchecked = e.unchecked[:0]
+	return out
+}
+
+// Repair restores capacity after a bin shrank or a task stayed past its bound: on each
+// bin that is over capacity at some time, it replans the waiting task submitted last
+// until the bin is within capacity. Started tasks stay. O(log n) for each bin that
+// changed since the last Repair or was over capacity then.
+func (p *Planner) Repair(now scheduler.Time, cause Cause) []Violation {
+	p.now = now
+	p.repairs.suspectBins = append(p.repairs.suspectBins[:0], p.repairs.overloadedBins...)
+	if !p.space.profile.ChangedSince(p.repairs.repairedPos, func(b int32) { p.repairs.suspectBins = append(p.repairs.suspectBins, b) }) {
+		p.repairs.suspectBins = p.repairs.suspectBins[:0]
+		for b := range p.space.profile.Bins() {
+			p.repairs.suspectBins = append(p.repairs.suspectBins, b)
+		}
+	}
+	p.repairs.repairedPos = p.space.profile.ChangePosition() // items are placed only where they fit, so the bins changed below stay within capacity
+	slices.Sort(p.repairs.suspectBins)
+	p.repairs.overloadedBins = p.repairs.overloadedBins[:0]
+	for _, b := range slices.Compact(p.repairs.suspectBins) {
+		if !p.space.profile.IsWithinCapacity(b, now) && !p.repairs.repairBin(p, b, now) {
+			p.repairs.overloadedBins = append(p.repairs.overloadedBins, b)
+		}
+	}
+	return p.Replan(now, cause)
+}
+
+// repairBin is Repair for one bin. It returns false if the started items alone exceed
+// its capacity.
+func (e *repairs) repairBin(p *Planner, b int32, now scheduler.Time) bool {
+	for from := now; ; {
+		at := p.space.profile.FirstOverCapacity(b, from, scheduler.Never)
+		if at == scheduler.Never {
+			return from == now
+		}
+		var last *item
+		for _, o := range p.bins.bin(b).items {
+			if !o.started && !o.group.req.Need.IsZero() && o.spot.At <= at && o.end > at && (last == nil || submittedAfter(o, last)) {
+				last = o
+			}
+		}
+		if last == nil {
+			if from = p.space.profile.FirstWithinCapacity(b, at); from == scheduler.Never {
+				return false
+			}
+			continue
+		}
+		e.replanItem(p, last, now)
+	}
+}

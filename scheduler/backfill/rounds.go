@@ -1,0 +1,206 @@
+package backfill
+
+import (
+	"math"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// rounds is what a planner of tries has changed in its round, to take it back.
+type rounds struct {
+	ofTries   bool    // the profile and the accounts are another's, see Reset
+	touched   []*item // those that may not be where their owner has them
+	displaced []*item // touched, until Close
+	altered   []alteredProject
+	forgotten []scheduler.ProjectID // scratch
+	round     uint32                // of NextRound
+	searched  bool                  // see NextRound
+}
+
+// alteredProject is a project whose guarantee changed in this round, and what it was before.
+type alteredProject struct {
+	project    *project
+	guaranteed bool
+	guarantee  Guarantee
+}
+
+// Reset makes a planner without projects of p that tries reservations in profiles that
+// belong to another, who has reserved there what Restore names. Close takes all tries
+// back. accounts may be nil.
+func (p *Planner) Reset(prof, accounts *Profile) {
+	p.now, p.changed, p.numKept = 0, p.changed[:0], 0
+	p.space = space{prof, accounts}
+	p.registry.reset()
+	p.bins.reset()
+	p.journal = journal{log: p.journal.log[:0]}
+	clear(p.classes.byKey)
+	p.classes.classified = false
+	p.search.alwaysLift = false
+	p.placement.delayed = p.placement.delayed[:0]
+	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}
+	o := &p.rounds
+	*o = rounds{ofTries: true, round: 1, touched: o.touched[:0], displaced: o.displaced[:0], altered: o.altered[:0], forgotten: o.forgotten[:0]}
+}
+
+// NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
+// and Restore of the same projects would: what is reserved for them must not have changed. It
+// forgets the projects of which a task was tried elsewhere, and yields them; the caller
+// restores them, and those that did change, after Forget. searched says the same of each task
+// for which Existing.Searched was true. O(bins + what the last round changed).
+func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) {
+	for _, a := range slices.Backward(p.rounds.altered) {
+		if p.registry.projects[a.project.ID] == a.project {
+			a.project.guaranteed, a.project.guarantee = a.guaranteed, a.guarantee
+			if a.project.violated {
+				a.project.violated = false
+				p.repairs.markUnchecked(a.project)
+			}
+		}
+	}
+	p.rounds.forgotten = p.rounds.forgotten[:0]
+	for _, it := range p.rounds.displaced {
+		if pr := it.group.project; p.registry.projects[pr.ID] == pr {
+			p.rounds.forgotten = append(p.rounds.forgotten, pr.ID)
+		}
+	}
+	p.rounds.altered, p.rounds.displaced = p.rounds.altered[:0], p.rounds.displaced[:0]
+	for _, id := range p.rounds.forgotten {
+		if p.registry.projects[id] != nil {
+			p.Forget(id)
+			forgotten(id)
+		}
+	}
+	for i := range p.bins.states {
+		p.bins.states[i].freedClock = 0
+	}
+	p.bins.recentlyFreed, p.bins.freeClock, p.changed, p.repairs.overloadedBins, p.repairs.repairedPos = p.bins.recentlyFreed[:0], 0, p.changed[:0], p.repairs.overloadedBins[:0], math.MaxUint64
+	p.rounds.searched = searched
+	p.rounds.round++
+}
+
+// Forget removes a project from a planner of tries that has changed nothing since NextRound.
+// Unknown projects are ignored. O(its tasks).
+func (p *Planner) Forget(id scheduler.ProjectID) {
+	pr := p.registry.projects[id]
+	if pr == nil {
+		return
+	}
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			if it.placed {
+				p.bins.unlink(it)
+			}
+			if it.home.Kept {
+				p.numKept--
+			}
+		}
+	}
+	p.registry.unregister(p, pr)
+	if pr.unchecked {
+		p.repairs.unchecked = slices.DeleteFunc(p.repairs.unchecked, func(o *project) bool { return o == pr })
+	}
+	p.registry.memory.recycle(pr)
+}
+
+// alter records the guarantee of a project before it changes in a round of tries.
+func (o *rounds) alter(pr *project) {
+	if o.ofTries {
+		o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
+	}
+}
+
+// syncSearched makes an item's searched fields those of this round: no search for it was done
+// yet in this one.
+func (o *rounds) syncSearched(it *item) {
+	if it.searchedRound == o.round {
+		return
+	}
+	it.searchedRound, it.searchedClock, it.searchedFrom = o.round, 0, it.spot.At
+	if o.searched && it.wasSearched {
+		it.searchedFrom = 0
+	}
+}
+
+// Close makes the profiles what they were before the first call of Restore. What was
+// planned can still be read; nothing more can be planned.
+func (p *Planner) Close() {
+	for _, it := range p.rounds.touched {
+		if it.isAtHome() {
+			continue
+		}
+		if it.placed {
+			p.space.occupy(it, &it.spot, it.end, &it.group.req.Need, 1)
+			p.space.occupyBeyond(it, 1)
+		}
+		if it.home.Kept {
+			p.space.occupy(it, &it.home.Spot, it.home.End, &it.home.Need, -1)
+		}
+	}
+	p.rounds.displaced, p.rounds.touched = p.rounds.touched, p.rounds.displaced[:0]
+}
+
+func (o *rounds) touch(it *item) {
+	if o.ofTries && !it.touched {
+		it.touched = true
+		o.touched = append(o.touched, it)
+	}
+}
+
+// Restore adds a project to a planner of tries (Reset). at describes each of its tasks, given
+// its need. Nothing of the project is referred to afterwards, except what Occupied points to.
+// guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
+// tasks without a place.
+func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key, *Need) Existing) error {
+	pr, err := p.registry.register(p, in)
+	if err != nil {
+		return err
+	}
+	pr.guarantee, pr.guaranteed = guarantee, guaranteed
+	p.repairs.markUnchecked(pr)
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			x := at(it.key, &g.req.Need)
+			it.home, it.pinned, it.moved = x.Reserved, x.Pinned, x.Changed
+			p.restoreItem(it, &x)
+		}
+	}
+	return nil
+}
+
+// restoreItem puts an item where its reservation is, and takes the reservation out of
+// the profile if that is Lost.
+func (p *Planner) restoreItem(it *item, x *Existing) {
+	if x.Kept && !x.Lost {
+		it.spot, it.end, it.placed = x.Spot, x.Spot.At.Add(p.bins.durationOn(it, x.Spot.Bin)), true
+		p.bins.link(it)
+	} else if x.Pinned {
+		it.spot = Spot{Bin: x.Bin, Disk: x.Disk}
+	}
+	if !x.Kept {
+		it.moved = true
+		return
+	}
+	p.numKept++
+	if it.isAtHome() {
+		it.wasSearched = x.Searched && !it.group.isConstrained()
+		return
+	}
+	it.moved = true
+	p.rounds.touch(it)
+	p.space.occupy(it, &it.home.Spot, x.End, &it.home.Need, 1)
+	p.bins.markFreed(it.home.Spot.Bin)
+	if it.placed {
+		p.space.occupy(it, &it.spot, it.end, &it.group.req.Need, -1)
+		p.space.occupyBeyond(it, -1)
+	}
+}
+
+// Withdraw takes a reservation of the owner that belongs to no task of a restored
+// project out of the profile. account is as in Project.
+func (p *Planner) Withdraw(r Reserved, account int32) {
+	it := &item{group: &group{project: &project{Project: Project{Account: account}}}, home: r}
+	p.rounds.touch(it)
+	p.space.occupy(it, &it.home.Spot, r.End, &it.home.Need, 1)
+	p.bins.markFreed(r.Spot.Bin)
+}

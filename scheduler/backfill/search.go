@@ -1,0 +1,256 @@
+package backfill
+
+import (
+	"math"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// search finds the earliest spots of items.
+type search struct {
+	zeros      []int64 // all 0, see zeroBase
+	alwaysLift bool    // for tests: Compress takes each item out of the profile and searches
+}
+
+// earliestSpot returns the earliest spot for an item in [from, before) that displaces
+// no reservation: earliestStartingTime of Table 5. While the account of the item's
+// project has too little, the search continues from the time at which it has enough;
+// each retry passes a step of the account.
+func (f *search) earliestSpot(p *Planner, it *item, from, before scheduler.Time) (Spot, bool) {
+	if !it.group.req.SoftBound {
+		from = p.space.earliestByAccount(it, from, it.group.req.Bound)
+	}
+	for {
+		s, ok := f.earliestSpotOnBins(p, it, from, before)
+		if !ok {
+			return s, false
+		}
+		at := p.space.earliestByAccount(it, s.At, p.bins.durationOn(it, s.Bin))
+		if at <= s.At {
+			return s, true
+		}
+		if from = at; from >= before {
+			return Spot{Bin: -1}, false
+		}
+	}
+}
+
+func (f *search) earliestSpotOnBins(p *Planner, it *item, from, before scheduler.Time) (Spot, bool) {
+	best, found := Spot{Bin: -1}, false
+	need := &it.group.req.Need
+	if from >= before {
+		return best, false
+	}
+	p.stepsLeft -= p.classes.costOfSearch(p, it)
+	if it.pinned {
+		return p.space.profile.EarliestAt(it.spot.Bin, it.spot.Disk, from, p.bins.durationOn(it, it.spot.Bin), before, need)
+	}
+	if from == p.now {
+		if f := p.classes.finderOf(p, it); f != nil {
+			return f.earliest(p, from, before)
+		}
+	}
+	for b := range p.space.profile.Bins() {
+		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
+			continue
+		}
+		if s, ok := p.space.profile.EarliestOn(b, from, p.bins.durationOn(it, b), before, need); ok {
+			if best, found = s, true; s.At <= from {
+				break
+			}
+			before = s.At
+		}
+	}
+	return best, found
+}
+
+// placeEarliest puts an item at its earliest spot in [from, before) and reports whether
+// there is one.
+func (f *search) placeEarliest(p *Planner, it *item, from, before scheduler.Time) bool {
+	s, ok := f.earliestSpot(p, it, from, before)
+	if ok {
+		p.setSpot(it, s)
+		it.setSearched(p, p.bins.freeClock, from)
+	}
+	return ok
+}
+
+// moveEarlier moves an item to an earlier start at or after from, if there is one.
+func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) bool {
+	if it.spot.At <= from {
+		return false
+	}
+	p.rounds.syncSearched(it)
+	// A predecessor moved, or the account may have capacity again: consider every bin.
+	all := (from < it.searchedFrom && it.searchedFrom > now) || (p.space.accounts != nil && it.group.project.Account != 0)
+	if !all && p.bins.states[p.bins.lastFreedBin()].freedClock <= it.searchedClock {
+		return false
+	}
+	was := it.spot
+	var best Spot
+	var found bool
+	if all || it.pinned || f.alwaysLift {
+		f.liftItem(p, it, 1)
+		best, found = f.earliestSpotOnFreed(p, it, from, all)
+		found = found && p.space.earliestByAccount(it, best.At, p.bins.durationOn(it, best.Bin)) <= best.At
+		f.liftItem(p, it, -1)
+	} else {
+		best, found = f.earliestOnFreedBins(p, it, from)
+	}
+	it.setSearched(p, p.bins.freeClock, from)
+	if !found {
+		return false
+	}
+	p.setSpot(it, best)
+	p.bins.markFreed(was.Bin)
+	return true
+}
+
+// liftItem takes an item out of the profile and its account for a search, or puts it
+// back with sign -1.
+func (f *search) liftItem(p *Planner, it *item, sign int64) {
+	p.space.profile.ChangeUnlogged(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, &it.group.req.Need, sign)
+	p.space.chargeAccount(it, sign)
+	if f := p.classes.classOf(p, it.group).finder; f != nil && f.logPos != math.MaxUint64 {
+		f.sync(p, p.now)
+		f.updateBin(p, it.spot.Bin)
+	}
+}
+
+// cachedBins is the number of bins for which a class caches the earliest start.
+const cachedBins = 16
+
+// cachedStart is the earliest start at or after from of a class on a bin.
+type cachedStart struct {
+	version uint64 // 1 + the bin's version
+	from    scheduler.Time
+	spot    Spot // at Never if there is none
+}
+
+// earliestOnFreedBins returns what earliestSpotOnFreed finds with the item lifted, but
+// does not lift it. The earliest start beside the item is cached for the whole class,
+// and on the item's own bin its own reservation extends the capacity that is free just
+// before it.
+func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) (best Spot, found bool) {
+	best = it.spot
+	for i := len(p.bins.recentlyFreed) - 1; i >= 0; i-- {
+		b := p.bins.recentlyFreed[i]
+		if p.bins.states[b].freedClock <= it.searchedClock {
+			break
+		}
+		if p.space.profile.Closed(b) || p.bins.states[b].spare {
+			continue
+		}
+		s := f.earliestOnBin(p, it, b, from, best.At)
+		if b == it.spot.Bin {
+			s = f.earliestOnOwnBin(p, it, from, s)
+		}
+		// Ties between bins go to the lowest, as in earliestSpot.
+		if s.At < best.At || (found && s.At == best.At && s.Bin < best.Bin) {
+			best, found = s, true
+		}
+	}
+	return best, found
+}
+
+// earliestOnBin returns the earliest start at or after from on a bin for the item's
+// class. If the item is the only one of its class, the search stops after by.
+func (f *search) earliestOnBin(p *Planner, it *item, b int32, from, by scheduler.Time) Spot {
+	c, need, duration := p.classes.classOf(p, it.group), &it.group.req.Need, p.bins.durationOn(it, b)
+	if c.live == 1 {
+		s, _ := p.space.profile.EarliestOn(b, from, duration, by.Add(1), need)
+		return s
+	}
+	if c.cachedStarts == nil {
+		c.cachedStarts = &[cachedBins]cachedStart{}
+	}
+	h := &c.cachedStarts[b%cachedBins]
+	if v := p.space.profile.Version(b) + 1; h.spot.Bin != b || h.version != v || h.from != from {
+		s, _ := p.space.profile.EarliestOn(b, from, duration, scheduler.Never, need)
+		*h = cachedStart{v, from, s}
+	}
+	return h.spot
+}
+
+// earliestOnOwnBin returns the earlier of best and the spot on its own bin that the
+// item can move to because its own reservation counts as free: the time since which
+// capacity is free up to its start. Another disk qualifies if it has capacity from that
+// start on as well; ties go to the lowest disk. If the bin is over capacity meanwhile,
+// this reasoning fails, so the item is lifted and searched for.
+func (f *search) earliestOnOwnBin(p *Planner, it *item, from scheduler.Time, best Spot) Spot {
+	b, start, need := it.spot.Bin, it.spot.At, &it.group.req.Need
+	if p.space.profile.FirstOverCapacity(b, start, it.end) != scheduler.Never {
+		p.space.profile.ChangeUnlogged(b, it.spot.Disk, start, it.end, need, 1)
+		best, _ = p.space.profile.EarliestOn(b, from, p.bins.durationOn(it, b), scheduler.Never, need)
+		p.space.profile.ChangeUnlogged(b, it.spot.Disk, start, it.end, need, -1)
+		return best
+	}
+	disks := int16(p.space.profile.Disks(b))
+	for disk := min(disks, 1) - 1; disk < max(disks, 1); disk++ {
+		s := Spot{Bin: b, Disk: disk, At: p.space.profile.EarliestFreeUntil(b, disk, from, start, need)}
+		if s.At >= start || s.At > best.At || (s.At == best.At && disk >= best.Disk) {
+			continue
+		}
+		if own := (Need{Base: f.zeroBase(len(need.Base)), IO: need.IO, Space: need.Space}); disk == it.spot.Disk || p.space.profile.Fits(b, disk, start, s.At.Add(p.bins.durationOn(it, b)), &own) {
+			best = s
+		}
+	}
+	return best
+}
+
+// zeroBase returns the base of a need of none of the given number of resources.
+func (f *search) zeroBase(resources int) []int64 {
+	for len(f.zeros) < resources {
+		f.zeros = append(f.zeros, 0)
+	}
+	return f.zeros[:resources]
+}
+
+// earliestSpotOnFreed returns an earlier spot on the bins where capacity was released
+// since the item was placed, or on all bins.
+func (f *search) earliestSpotOnFreed(p *Planner, it *item, from scheduler.Time, all bool) (Spot, bool) {
+	before := it.spot.At
+	if all || it.pinned {
+		return f.earliestSpot(p, it, from, before)
+	}
+	best, found := Spot{Bin: -1}, false
+	for i := len(p.bins.recentlyFreed) - 1; i >= 0; i-- {
+		b := p.bins.recentlyFreed[i]
+		if p.bins.states[b].freedClock <= it.searchedClock {
+			break
+		}
+		if p.space.profile.Closed(b) || p.bins.states[b].spare {
+			continue
+		}
+		// Ties between bins go to the lowest, as in earliestSpot.
+		limit := before
+		if found && b < best.Bin {
+			limit = before.Add(1)
+		}
+		if s, ok := p.space.profile.EarliestOn(b, from, p.bins.durationOn(it, b), limit, &it.group.req.Need); ok {
+			best, found, before = s, true, s.At
+		}
+	}
+	return best, found
+}
+
+// sameTimesElsewhere returns a spot on another bin with exactly the item's start and
+// end.
+func (f *search) sameTimesElsewhere(p *Planner, it *item, refuge int32, now scheduler.Time) (Spot, bool) {
+	if it.spot.At < now {
+		return Spot{}, false // the profile does not tell of the past
+	}
+	need := &it.group.req.Need
+	if refuge >= 0 && p.space.profile.Fits(refuge, it.spot.Disk, it.spot.At, it.end, need) {
+		return Spot{Bin: refuge, Disk: it.spot.Disk, At: it.spot.At}, true
+	}
+	for b := range p.space.profile.Bins() {
+		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
+			continue
+		}
+		if s, ok := p.space.profile.EarliestOn(b, it.spot.At, p.bins.durationOn(it, b), it.spot.At.Add(1), need); ok {
+			return s, true
+		}
+	}
+	return Spot{}, false
+}

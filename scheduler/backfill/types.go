@@ -1,0 +1,156 @@
+package backfill
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Key identifies one planned task.
+type Key struct {
+	Job   scheduler.JobID
+	Stage int32
+	Task  int32
+}
+
+// Compare orders keys by job, stage, task.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Job, o.Job), cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task))
+}
+
+// Request is the tasks of one stage of a job, which have equal needs. A job of the
+// paper is a request with one task.
+type Request struct {
+	Job   scheduler.JobID
+	Stage int32
+	Tasks []int32
+	Need  Need
+	// Bound is the paper's te: the duration reserved for each task, above 0.
+	Bound time.Duration
+	// SoftBound reports that Bound is an estimate: on a bin marked by SetNonPreemptible
+	// the task is reserved for ever.
+	SoftBound bool
+	// After lists earlier stages of the same job that must have ended.
+	After []int32
+	// NotBefore is the earliest start of every task, 0 for none: the expected end of
+	// running tasks of earlier stages.
+	NotBefore scheduler.Time
+	// Occupied is what a suspended task occupies already, on top of Need; nil for none.
+	// The caller that restores the plan reserves it for ever; the planner releases it
+	// from the task's planned end on. Such tasks are never displaced.
+	Occupied *Need
+	// MaxParallel limits how many of the tasks run at the same time, 0 for no limit.
+	MaxParallel int32
+}
+
+// Project is a set of jobs with one departure time. Requests are planned in their
+// order; a stage must follow the stages in its After.
+type Project struct {
+	ID           scheduler.ProjectID
+	Submitted    scheduler.Time
+	HighPriority bool // priority 1 of the paper; used by variant Priority alone
+	// Deadline is the latest useful departure, 0 for none. A project that cannot depart
+	// by it is refused; later projects may delay the departure up to it.
+	Deadline scheduler.Time
+	// Account, from 1, is the bin charged in the profile of accounts; 0
+	// for none.
+	Account  int32
+	Requests []Request
+}
+
+// Guarantee is the planned departure time of a project (the paper's td) and the latest
+// departure that later projects may cause: td + SF x turn-around time.
+type Guarantee struct {
+	Departure, Latest scheduler.Time
+}
+
+// ErrNeverFits is the class of error for a project with a task that fits on no bin, not
+// even an empty one.
+var ErrNeverFits = errors.New("fits on no bin, not even an empty one")
+
+// ErrTooLate is the class of error for a project that cannot depart by its deadline.
+var ErrTooLate = errors.New("cannot depart by its deadline")
+
+// Cause is the reason why a guarantee was violated.
+type Cause uint8
+
+// The causes. Their values are stored in the Slot of a scheduler.ViolatedState, so they
+// must not change.
+const (
+	CauseOverrun  Cause = iota + 1 // a job ran past its bound
+	CauseNodeLost                  // a node was lost, is being drained, or shrank
+	CauseFailed                    // a task failed and is rerun
+	CauseLate                      // a job could not start at its planned time
+)
+
+// String returns the cause in words.
+func (c Cause) String() string {
+	switch c {
+	case CauseOverrun:
+		return "a job ran past its bound"
+	case CauseNodeLost:
+		return "a node was lost"
+	case CauseFailed:
+		return "a task failed"
+	case CauseLate:
+		return "a job could not start in time"
+	default:
+		return fmt.Sprintf("cause(%d)", uint8(c))
+	}
+}
+
+// Violation is a guarantee that no longer holds: the project now departs at Departure,
+// which is after Latest.
+type Violation struct {
+	Project   scheduler.ProjectID
+	Cause     Cause
+	Departure scheduler.Time
+	Latest    scheduler.Time
+}
+
+// PlannedTask is the reservation of a task. Spot.At and End are Never for a task
+// without one.
+type PlannedTask struct {
+	Key     Key
+	Project scheduler.ProjectID
+	Spot    Spot
+	End     scheduler.Time
+	// LatestStart is the paper's lts (eq. 7): the latest start that preserves the
+	// guarantee, Never without a guarantee.
+	LatestStart scheduler.Time
+	Started     bool
+	// Kept, KeptAt and Ref are what Restore was given of the task's reservation. Moved
+	// reports whether the task is new or may not be where it was then.
+	Kept, Moved bool
+	KeptAt      Spot
+	Ref         uint64
+}
+
+// Reserved is what the owner of a profile has reserved for a task.
+type Reserved struct {
+	Spot Spot
+	End  scheduler.Time
+	Need Need
+	Kept bool   // false for a task without a reservation
+	Ref  uint64 // the owner's name for it, see PlannedTask
+}
+
+// Position is the place of a project in submission order.
+type Position struct {
+	Submitted scheduler.Time
+	ID        scheduler.ProjectID
+}
+
+// Existing describes a task of a project that is restored.
+type Existing struct {
+	Reserved
+	Lost     bool // the reservation cannot stay: the task needs another place
+	Changed  bool // PlannedTask.Moved is to be true even if the task stays
+	Searched bool // if the round is searched (NextRound), no earlier start is possible except on bins that are marked freed
+	Pinned   bool // the task is suspended on Bin and Disk, and must stay there
+	Bin      int32
+	Disk     int16
+}
