@@ -189,6 +189,7 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 		limit = maxListed
 	}
 	res := &droverv1.ListJobsResponse{}
+	expected, now := s.expected(ctx), s.now()
 	s.view(func(f *facts.Facts) {
 		ids := f.JobIDs()
 		slices.Reverse(ids)
@@ -199,6 +200,7 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 			}
 			if len(res.Jobs) < limit {
 				res.Jobs = append(res.Jobs, s.summary(f, j))
+				s.expectedOfJob(f, expected, res.Jobs[len(res.Jobs)-1], now)
 			} else {
 				res.More++
 			}
@@ -255,7 +257,7 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 		}
 	})
 	if err == nil {
-		s.addExpectedStarts(ctx, res)
+		s.addExpected(ctx, res)
 	}
 	if errors.Is(err, fault.NotFound) {
 		j, pastErr := s.findPast(ctx, name)

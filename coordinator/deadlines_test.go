@@ -249,6 +249,14 @@ func TestWaitingJobHasReasonAndExpectedStart(t *testing.T) {
 		got := b.job("waits")
 		return got.Stages[0].Waiting != "" && got.Stages[0].ExpectedStartMs > 0 && got.Job.ExpectedStartMs == got.Stages[0].ExpectedStartMs
 	})
+	b.waitUntil("the list says when it starts, and when both end", func() bool {
+		res, err := b.client.ListJobs(b.ctx, connect.NewRequest(&droverv1.ListJobsRequest{}))
+		if err != nil || len(res.Msg.Jobs) != 2 {
+			t.Fatal(res.Msg, err)
+		}
+		waits, runs := res.Msg.Jobs[0], res.Msg.Jobs[1]
+		return waits.ExpectedStartMs > 0 && waits.ExpectedEndMs > waits.ExpectedStartMs && runs.ExpectedStartMs == 0 && runs.ExpectedEndMs > 0
+	})
 }
 
 // TestSchedulerChangesWhileJobsRun checks that every live scheduler can take

@@ -29,9 +29,9 @@ const (
 	defaultTaskTime         = 60 * time.Second // run time of a task without any estimate, before tasks have ended
 	counterOfferProbability = 0.95             // of the deadline in a counter-offer
 	weakProbability         = 0.5              // a lower one causes a warning
-	startsLimit             = 20_000           // task ends simulated for expected starts
-	startsPause             = time.Second      // between two simulations for expected starts
-	startsFactor            = 50               // or so many times as long as the last one took
+	expectedLimit           = 20_000           // task ends simulated for expected starts and ends
+	expectedPause           = time.Second      // between two simulations for them
+	expectedFactor          = 50               // or so many times as long as the last one took
 	maxPlanSteps            = 2000             // in one response
 	offerRounding           = time.Second
 )
@@ -42,11 +42,11 @@ type quoter struct {
 	turns    *turns
 	planners chan *forward.Forecaster // one for each turn
 
-	mu        sync.Mutex
-	computing bool                                 // somebody computes starts
-	starts    map[scheduler.StageID]scheduler.Time // replaced, never written to
-	obstacles map[scheduler.StageID]obstacle.Set   // found with starts, replaced and never written to
-	startsDue time.Time
+	mu          sync.Mutex
+	computing   bool                               // somebody computes expected
+	expected    forward.Expected                   // its maps are replaced, never written to
+	obstacles   map[scheduler.StageID]obstacle.Set // found with expected, replaced and never written to
+	expectedDue time.Time
 }
 
 func newQuoter() *quoter {
@@ -356,17 +356,17 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 	return nil
 }
 
-// expectedStarts returns when pending stages are expected to start, simulated
-// with predicted run times. The result is cached for startsPause, or fifty
-// times what it cost if that is longer. If it cannot be computed (somebody does
+// expected returns when pending stages are expected to start and live jobs to end,
+// simulated with predicted run times. The result is cached for expectedPause, or
+// fifty times what it cost if that is longer. If it cannot be computed (somebody does
 // already, too much is pending) it returns the last result.
-func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageID]scheduler.Time {
+func (s *clientService) expected(ctx context.Context) forward.Expected {
 	q := s.quoter
 	q.mu.Lock()
-	starts := q.starts
-	if s.now().Before(q.startsDue) || q.computing {
+	last := q.expected
+	if s.now().Before(q.expectedDue) || q.computing {
 		q.mu.Unlock()
-		return starts
+		return last
 	}
 	q.computing = true
 	q.mu.Unlock()
@@ -377,7 +377,7 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	}()
 	planner, done, err := q.acquire(ctx, identity{name: "expected starts"}) // for all
 	if err != nil {
-		return starts
+		return last
 	}
 	defer done()
 	began := s.now()
@@ -391,53 +391,88 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 		question.NoDeadlineLane, question.Preempt = laneOptions(s.schedulerOf(f))
 	})
 	var obstacles map[scheduler.StageID]obstacle.Set
+	var expected forward.Expected
 	if err == nil {
 		obstacles = findObstacles(state, scheduler.Time(began.UnixNano()))
-		starts, err = planner.StageStarts(state, question, scheduler.Time(began.UnixNano()), startsLimit)
+		expected, err = planner.Expect(state, question, scheduler.Time(began.UnixNano()), expectedLimit)
 	}
 	if err != nil {
-		s.log.Debug("no expected starts", "err", err)
-		starts = nil
+		s.log.Debug("no expected starts and ends", "err", err)
 	}
 	now := s.now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.starts, q.obstacles, q.startsDue = starts, obstacles, now.Add(max(startsPause, startsFactor*now.Sub(began)))
-	return starts
+	q.expected, q.obstacles, q.expectedDue = expected, obstacles, now.Add(max(expectedPause, expectedFactor*now.Sub(began)))
+	return expected
 }
 
-// addExpectedStarts sets when a job's pending stages are expected to start:
-// from the scheduler's own plan if it has one, otherwise from the simulation.
-func (s *clientService) addExpectedStarts(ctx context.Context, r *droverv1.GetJobResponse) {
+// addExpected sets when a job's pending stages are expected to start, from the
+// scheduler's own plan if it has one, otherwise from the simulation, and when the
+// job is expected to end.
+func (s *clientService) addExpected(ctx context.Context, r *droverv1.GetJobResponse) {
 	if ended(r.Job.State) {
 		return
 	}
-	var starts map[scheduler.StageID]scheduler.Time
-	nowMS := s.now().UnixMilli()
-	for i, g := range r.Stages {
-		if g.Pending == 0 {
-			continue
+	expected, now := s.expected(ctx), s.now()
+	s.view(func(f *facts.Facts) {
+		s.expectedOfJob(f, expected, r.Job, now)
+		for i, g := range r.Stages {
+			if g.Pending > 0 {
+				g.ExpectedStartMs = s.expectedStart(f, expected, r.Job.Job, i, now)
+			}
 		}
-		if starts == nil {
-			starts = s.expectedStarts(ctx)
-		}
-		id := stageID(r.Job.Job, int32(i))
-		if at, ok := starts[id]; ok {
-			g.ExpectedStartMs = unixMillis(at)
-		}
-		if w, ok := s.waitingFor(id); ok && w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
-			g.ExpectedStartMs = unixMillis(w.Until)
-		}
-		if g.ExpectedStartMs > 0 && (g.ExpectedStartMs <= nowMS || !s.stageCanStart(r.Job.Job, i)) {
-			g.ExpectedStartMs = 0 // what is past was not true, and what cannot start will not
-		}
-		if at := g.ExpectedStartMs; at > 0 && r.Job.StartedMs == 0 && (r.Job.ExpectedStartMs == 0 || at < r.Job.ExpectedStartMs) {
-			r.Job.ExpectedStartMs = at
+	})
+}
+
+// expectedOfJob sets when a job is expected to start, if it has not, and to end.
+func (c *core) expectedOfJob(f *facts.Facts, expected forward.Expected, out *droverv1.JobSummary, now time.Time) {
+	j := f.Job(out.Job)
+	if j == nil || j.HasEnded() {
+		return
+	}
+	out.ExpectedEndMs = expectedJobEnd(expected, out.Job, now)
+	if out.StartedMs > 0 {
+		return
+	}
+	for i := range j.Stages {
+		if at := c.expectedStart(f, expected, out.Job, i, now); at > 0 && j.Stages[i].Pending > 0 && (out.ExpectedStartMs == 0 || at < out.ExpectedStartMs) {
+			out.ExpectedStartMs = at
 		}
 	}
 }
 
-func (s *clientService) stageCanStart(job uint64, stage int) (ok bool) {
-	s.view(func(f *facts.Facts) { ok = canStart(f, job, stage) })
-	return ok
+// expectedStart returns when the next pending task of a stage is expected to start,
+// Unix ms, 0 if that is not known.
+func (c *core) expectedStart(f *facts.Facts, expected forward.Expected, job uint64, stage int, now time.Time) (ms int64) {
+	id := stageID(job, int32(stage))
+	if at, ok := expected.Starts[id]; ok {
+		ms = unixMillis(at)
+	}
+	if w, ok := c.waitingFor(id); ok && w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
+		ms = unixMillis(w.Until)
+	}
+	if ms <= now.UnixMilli() || !canStart(f, job, stage) {
+		return 0 // what is past was not true, and what cannot start will not
+	}
+	return ms
+}
+
+// expectedJobEnd returns when a live job is expected to end, Unix ms, 0 if that is
+// not known. It is rounded up, the coarser the farther it is: a prediction that moves
+// by little is no news for who watches the job.
+func expectedJobEnd(expected forward.Expected, job uint64, now time.Time) int64 {
+	at, ok := expected.Ends[scheduler.JobID(job)]
+	left := unixMillis(at) - now.UnixMilli()
+	if !ok || left <= 0 {
+		return 0
+	}
+	step := time.Second
+	switch {
+	case left > time.Hour.Milliseconds():
+		step = time.Minute
+	case left > 5*time.Minute.Milliseconds():
+		step = 10 * time.Second
+	}
+	ms := step.Milliseconds()
+	return (unixMillis(at) + ms - 1) / ms * ms
 }

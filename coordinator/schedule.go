@@ -15,6 +15,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
+	forward "github.com/drover-run/drover/scheduler/deadline/forecast"
 )
 
 // Limits of a schedule.
@@ -32,7 +33,7 @@ func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[dr
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
 	}
-	starts := s.expectedStarts(ctx)
+	expected := s.expected(ctx)
 	now := s.now()
 	b := &scheduleBuilder{core: s.core, ctx: ctx, req: req.Msg, now: now, from: now.Add(-schedulePast), jobs: map[uint64]bool{},
 		out: &droverv1.GetScheduleResponse{NowMs: now.UnixMilli()}}
@@ -48,7 +49,7 @@ func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[dr
 	})
 	if err == nil {
 		b.chooseAttempts() // without the lock
-		s.view(func(f *facts.Facts) { b.build(f, starts) })
+		s.view(func(f *facts.Facts) { b.build(f, expected) })
 	}
 	if errors.Is(err, fault.NotFound) {
 		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
@@ -157,7 +158,7 @@ func (b *scheduleBuilder) chooseAttempts() {
 	b.candidates, b.out.More = b.candidates[:b.limit()], int32(more)
 }
 
-func (b *scheduleBuilder) build(f *facts.Facts, starts map[scheduler.StageID]scheduler.Time) {
+func (b *scheduleBuilder) build(f *facts.Facts, expected forward.Expected) {
 	b.gaps, b.known = suspensionGaps(f), map[uint64]bool{}
 	for _, id := range f.JobIDs() {
 		b.known[id] = true
@@ -166,7 +167,7 @@ func (b *scheduleBuilder) build(f *facts.Facts, starts map[scheduler.StageID]sch
 	b.addAttempts(f)
 	for _, id := range f.JobIDs() {
 		if j := f.Job(id); b.wants(j) && b.overlaps(j) {
-			b.addWaiting(f, j, starts)
+			b.addWaiting(f, j, expected)
 		}
 	}
 	b.addReservations(f)
@@ -258,7 +259,7 @@ func (b *scheduleBuilder) expectedEnd(st *facts.Stage, a *facts.Attempt, seen *d
 }
 
 // addWaiting adds the stages of a readable job whose tasks wait.
-func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, starts map[scheduler.StageID]scheduler.Time) {
+func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, expected forward.Expected) {
 	if j.HasEnded() || !b.readable(f, j) {
 		return
 	}
@@ -269,23 +270,15 @@ func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, starts map[sc
 			continue
 		}
 		out := &droverv1.ScheduleWaiting{Job: j.ID, Stage: int32(i), Tasks: st.Pending, EstimateMs: st.EstimateNS / 1e6}
-		if at, ok := starts[id]; ok {
-			out.ExpectedStartMs = unixMillis(at)
-		}
 		if w, ok := b.waitingFor(id); ok {
 			out.Reason, out.BehindJob = b.waitingReason(f, &w), uint64(w.Behind.Job)
-			if w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
-				out.ExpectedStartMs = unixMillis(w.Until)
-			}
 			if r := f.Reservation(uint64(w.Reservation)); w.Reservation != 0 && r != nil {
 				out.BehindJob = r.GetJob()
 			}
 		} else {
 			out.Reason = unfinishedStage(j, i)
 		}
-		if out.ExpectedStartMs <= b.now.UnixMilli() || !canStart(f, j.ID, i) {
-			out.ExpectedStartMs = 0 // what is past was not true, and what cannot start will not
-		}
+		out.ExpectedStartMs = b.expectedStart(f, expected, j.ID, i, b.now)
 		b.jobs[j.ID] = true
 		b.addObstacles(f, out)
 		b.out.Waiting = append(b.out.Waiting, out)

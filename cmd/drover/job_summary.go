@@ -91,6 +91,9 @@ func printDeadline(w io.Writer, j *droverv1.JobSummary) {
 	if j.ExpectedStartMs > 0 {
 		fmt.Fprintf(w, "  expected to start at %s\n", unixMSText(j.ExpectedStartMs))
 	}
+	if j.ExpectedEndMs > 0 {
+		fmt.Fprintf(w, "  expected to end at %s\n", unixMSText(j.ExpectedEndMs))
+	}
 }
 
 // maxAvoidedShown bounds the nodes named in the summary.

@@ -1253,7 +1253,8 @@ type JobSummary struct {
 	DeadlineState   string                 `protobuf:"bytes,23,opt,name=deadline_state,json=deadlineState,proto3" json:"deadline_state,omitempty"`          // on track, infeasible, missed, met, ended before
 	GuaranteedMs    int64                  `protobuf:"varint,24,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"`            // departure guaranteed by the scheduler
 	Project         string                 `protobuf:"bytes,25,opt,name=project,proto3" json:"project,omitempty"`
-	Submitter       string                 `protobuf:"bytes,26,opt,name=submitter,proto3" json:"submitter,omitempty"` // name of the certificate that submitted it, or local
+	Submitter       string                 `protobuf:"bytes,26,opt,name=submitter,proto3" json:"submitter,omitempty"`                                 // name of the certificate that submitted it, or local
+	ExpectedEndMs   int64                  `protobuf:"varint,27,opt,name=expected_end_ms,json=expectedEndMs,proto3" json:"expected_end_ms,omitempty"` // of a live job, as predicted; 0: unknown
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1419,6 +1420,13 @@ func (x *JobSummary) GetSubmitter() string {
 		return x.Submitter
 	}
 	return ""
+}
+
+func (x *JobSummary) GetExpectedEndMs() int64 {
+	if x != nil {
+		return x.ExpectedEndMs
+	}
+	return 0
 }
 
 type StageSummary struct {
@@ -4887,7 +4895,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x05brier\x18\x05 \x01(\x01R\x05brier\x12\x1d\n" +
 	"\n" +
 	"base_brier\x18\x06 \x01(\x01R\tbaseBrier\x12\x1b\n" +
-	"\tbase_rate\x18\a \x01(\x01R\bbaseRate\"\xd5\x04\n" +
+	"\tbase_rate\x18\a \x01(\x01R\bbaseRate\"\xfd\x04\n" +
 	"\n" +
 	"JobSummary\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
@@ -4912,7 +4920,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x0edeadline_state\x18\x17 \x01(\tR\rdeadlineState\x12#\n" +
 	"\rguaranteed_ms\x18\x18 \x01(\x03R\fguaranteedMs\x12\x18\n" +
 	"\aproject\x18\x19 \x01(\tR\aproject\x12\x1c\n" +
-	"\tsubmitter\x18\x1a \x01(\tR\tsubmitter\"\xab\x06\n" +
+	"\tsubmitter\x18\x1a \x01(\tR\tsubmitter\x12&\n" +
+	"\x0fexpected_end_ms\x18\x1b \x01(\x03R\rexpectedEndMs\"\xab\x06\n" +
 	"\fStageSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +

@@ -153,25 +153,34 @@ func (q *Query) setDefaults() {
 	}
 }
 
-// StageStarts simulates the cluster once, with run times as predicted, and returns for
-// each stage with waiting tasks when the next of them is expected to start; stages that
-// never start are left out. Of q only UnknownRunTime, NoDeadlineLane and Preempt are
-// used. The simulation ends after at most limit ends of tasks (0 for no limit); starts
-// after that are left out. It returns ErrQuote for more than MaxTasks waiting tasks.
-func (p *Forecaster) StageStarts(s *scheduler.State, q Query, now scheduler.Time, limit int) (map[scheduler.StageID]scheduler.Time, error) {
+// Expected is when what waits and runs is expected to start and to end. What is not
+// known is left out.
+type Expected struct {
+	Starts map[scheduler.StageID]scheduler.Time // of the next waiting task
+	Ends   map[scheduler.JobID]scheduler.Time
+}
+
+// Expect simulates the cluster once, with run times as predicted. Of q only
+// UnknownRunTime, NoDeadlineLane and Preempt are used. The simulation ends after at most
+// limit ends of tasks (0 for no limit); what is after that is left out. It returns
+// ErrQuote for more than MaxTasks waiting tasks.
+func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
 	if tasks := CountTasks(s, nil); tasks > MaxTasks {
-		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", ErrQuote, tasks, MaxTasks)
+		return Expected{}, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", ErrQuote, tasks, MaxTasks)
 	}
 	q.Stages, q.Residual, q.Errors = nil, nil, nil
 	q.setDefaults()
 	p.maxEnds = limit
 	defer func() { p.maxEnds = 0 }()
 	p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0)))
-	out := map[scheduler.StageID]scheduler.Time{}
+	out := Expected{Starts: map[scheduler.StageID]scheduler.Time{}, Ends: map[scheduler.JobID]scheduler.Time{}}
 	for _, w := range p.jobs {
+		if w.ended < scheduler.Never {
+			out.Ends[w.spec.ID] = w.ended
+		}
 		for i := range w.stages {
 			if at := w.stages[i].started; at < scheduler.Never {
-				out[scheduler.StageID{Job: w.spec.ID, Stage: int32(i)}] = at
+				out.Starts[scheduler.StageID{Job: w.spec.ID, Stage: int32(i)}] = at
 			}
 		}
 	}

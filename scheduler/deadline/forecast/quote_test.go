@@ -62,6 +62,34 @@ func TestQuotesByHand(t *testing.T) {
 	}
 }
 
+// What is expected of the jobs that run and wait, computed by hand: on four slots two
+// tasks run for 30 s, four wait for 10 s each, and a second stage of 5 s follows.
+func TestExpectedByHand(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")
+	runs := w.Submit("a", 2, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
+	for i := range int32(2) {
+		w.Place(scheduler.TaskID{Job: runs, Index: i}, scheduler.NodeID(0))
+	}
+	waits := w.Submit("b", 4, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 10 * time.Second })
+	never := w.Submit("b", 1, schedtest.R(9, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 10 * time.Second })
+	var p Forecaster
+	got, err := p.Expect(w.State, Query{}, w.Now, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for job, after := range map[scheduler.JobID]time.Duration{runs: 30 * time.Second, waits: 20 * time.Second} {
+		if got.Ends[job] != w.Now.Add(after) {
+			t.Errorf("job %d is expected to end after %v, want %v", job, got.Ends[job].Sub(w.Now), after)
+		}
+	}
+	if _, known := got.Ends[never]; known || len(got.Starts) != 1 || got.Starts[scheduler.StageID{Job: waits}] != w.Now {
+		t.Errorf("expected %v", got)
+	}
+	if got, err = p.Expect(w.State, Query{}, w.Now, 1); err != nil || len(got.Ends) == 2 {
+		t.Errorf("after few ends of tasks: %v %v", got, err)
+	}
+}
+
 // A quote is a probability: over clusters whose run times differ from their predictions
 // as the residuals say, the job ends by the quoted time in the quoted share.
 func TestQuotesAreCalibrated(t *testing.T) {

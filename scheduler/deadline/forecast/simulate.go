@@ -49,7 +49,7 @@ type jobState struct {
 	stages    []stageState
 	tasksLeft int32
 	started   scheduler.Time // start of its first task in the sample, Never before that
-	ended     scheduler.Time
+	ended     scheduler.Time // end of its last task, Never before that
 }
 
 type stageState struct {
@@ -106,7 +106,7 @@ func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, 
 	for ends := 0; ; ends++ {
 		p.placeAll()
 		if mine != nil && mine.tasksLeft == 0 {
-			mine.ended = p.now
+			mine.ended = p.now // also of a job without tasks
 			return mine
 		}
 		if len(p.queue) == 0 || (p.maxEnds > 0 && ends > p.maxEnds) {
@@ -279,7 +279,9 @@ func (p *Forecaster) endTask(x *taskState) {
 	g := &x.job.stages[x.stage]
 	g.running--
 	g.done++
-	x.job.tasksLeft--
+	if x.job.tasksLeft--; x.job.tasksLeft == 0 {
+		x.job.ended = p.now
+	}
 	if g.done >= g.spec.Tasks && x.job.lane == 1 {
 		x.job.updateSlack()
 		p.sortJobs()
