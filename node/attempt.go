@@ -344,6 +344,9 @@ func (a *attempt) setStatus(st runtime.Status) {
 	case runtime.PhaseStopped:
 		a.container = task.ContainerStopped
 		a.status = st
+		if a.d.cfg.Enforcer == nil && (st.CPU > 0 || st.PeakMemory > 0) { // a harness's result is more exact, and comes later
+			a.usage = &droverv1.Usage{CpuMs: st.CPU.Milliseconds(), MemoryPeak: st.PeakMemory}
+		}
 		if a.stoppedAt == 0 {
 			a.stoppedAt = a.d.clock.Monotonic()
 			if !st.Exited.IsZero() { // it may have exited while no daemon was running

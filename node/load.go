@@ -22,10 +22,25 @@ const engineGrace = time.Minute
 // every two seconds, and a busy node sends a report every few milliseconds.
 const loadAge = 250 * time.Millisecond
 
+// ratesOver is the least time between two readings from which rates are made:
+// the kernel counts CPU time by hundredths of a second.
+const ratesOver = time.Second
+
 // machineLoad is the machine's load as last read; reportLoop owns it.
 type machineLoad struct {
 	load   *droverv1.NodeLoad
 	readAt time.Duration // monotonic
+
+	before counts // with which the rates began
+	cpu    int64  // millicores used
+	io     int64  // bytes a second
+}
+
+// counts are what the kernel has counted since the machine's start.
+type counts struct {
+	at   time.Duration // monotonic
+	busy time.Duration // of all processors
+	io   int64         // bytes to and from disks
 }
 
 // read returns a copy of the load, which is at most loadAge old at time now.
@@ -36,8 +51,73 @@ func (m *machineLoad) read(now time.Duration) *droverv1.NodeLoad {
 			MemoryAvailable: readMemInfo("MemAvailable"),
 			CpuPressure:     readPressure("cpu"), IoPressure: readPressure("io"), MemoryPressure: readPressure("memory"),
 		}
+		if all := readMemInfo("MemTotal"); all > m.load.MemoryAvailable {
+			m.load.MemoryUsed = all - m.load.MemoryAvailable
+		}
+		m.updateRates(now)
+		m.load.CpuUsed, m.load.IoUsed = m.cpu, m.io
 	}
 	return proto.CloneOf(m.load)
+}
+
+// updateRates makes rates of what was counted since the last time.
+func (m *machineLoad) updateRates(now time.Duration) {
+	since := now - m.before.at
+	if m.before.at > 0 && since < ratesOver {
+		return
+	}
+	c := counts{at: now, busy: readBusy(), io: readDiskBytes()}
+	if m.before.at > 0 {
+		m.cpu = max(0, int64(1000*(c.busy-m.before.busy)/since))
+		m.io = max(0, int64(float64(c.io-m.before.io)/since.Seconds()))
+	}
+	m.before = c
+}
+
+// ticksPerS is the unit of /proc/stat, the same on every Linux that Go runs on.
+const ticksPerS = 100
+
+// readBusy returns the CPU time that was not idle, of all processors; 0 if it is not
+// known.
+func readBusy() time.Duration {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	busy := int64(0)
+	for i, f := range strings.Fields(line) {
+		// user, nice, system, idle, iowait, irq, softirq; then what other machines took,
+		// and guests, which are in user.
+		if i == 0 || i == 4 || i == 5 || i > 7 {
+			continue
+		}
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0
+		}
+		busy += n
+	}
+	return time.Duration(busy) * time.Second / ticksPerS
+}
+
+// readDiskBytes returns how much was read from and written to block devices; 0 if it
+// is not known.
+func readDiskBytes() (sum int64) {
+	b, err := os.ReadFile("/proc/vmstat")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 2 && (f[0] == "pgpgin" || f[0] == "pgpgout") {
+			kib, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return 0
+			}
+			sum += kib << 10
+		}
+	}
+	return sum
 }
 
 // currentLoad returns the machine's load and problems.

@@ -80,6 +80,11 @@ type Status struct {
 	Started  time.Time
 	Exited   time.Time
 	Labels   map[string]string
+
+	// What it used, of a driver without cgroups that knows it; valid when stopped, 0
+	// otherwise. The peak is that of its largest process.
+	CPU        time.Duration
+	PeakMemory int64 // bytes
 }
 
 // Driver runs containers. All methods are safe for concurrent use; the rules

@@ -42,6 +42,8 @@ type container struct {
 	exitCode    int
 	started     time.Time
 	exited      time.Time
+	cpu         time.Duration // of the first process and those that it waited for
+	peak        int64         // bytes, of the largest of them
 	execs       map[int]bool  // process groups of Exec
 	done        chan struct{} // closed when stopped or deleted
 }
@@ -185,7 +187,7 @@ func (d *Driver) findLocked(id string) (*container, error) {
 }
 
 func (b *container) status() runtime.Status {
-	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.exitCode, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels)}
+	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.exitCode, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels), CPU: b.cpu, PeakMemory: b.peak}
 	if b.phase == runtime.PhaseRunning {
 		s.PID = b.pid
 	}

@@ -223,3 +223,17 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 }
+
+// Without a cgroup the driver says what a command and the processes that it waited
+// for have used.
+func TestUseOfACommand(t *testing.T) {
+	d, ctx := newDriver(t, Config{}), t.Context()
+	s := runtime.Spec{ID: "a", Args: []string{"sh", "-c", "(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done); exit 3"}}
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, "a")); err != nil {
+		t.Fatal(err)
+	}
+	st, err := d.Wait(ctx, "a")
+	if err != nil || st.ExitCode != 3 || st.CPU <= 0 || st.PeakMemory < 64<<10 {
+		t.Errorf("%+v %v", st, err)
+	}
+}

@@ -83,6 +83,9 @@ func (d *Driver) reap(b *container, cmd *exec.Cmd, closeLogs func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b.exitCode, b.phase, b.exited = exitCode(cmd.ProcessState), runtime.PhaseStopped, time.Now()
+	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		b.cpu, b.peak = cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime(), u.Maxrss<<10
+	}
 	b.closeDone()
 }
 

@@ -3186,8 +3186,13 @@ type NodeLoad struct {
 	IoPressure      float64                `protobuf:"fixed64,3,opt,name=io_pressure,json=ioPressure,proto3" json:"io_pressure,omitempty"`
 	MemoryPressure  float64                `protobuf:"fixed64,4,opt,name=memory_pressure,json=memoryPressure,proto3" json:"memory_pressure,omitempty"`
 	Problems        []string               `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"` // e.g. a failing disk, the container engine is down
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What the whole machine used in the last second or so, work beside the tasks
+	// included. 0: nothing, or not known.
+	CpuUsed       int64 `protobuf:"varint,6,opt,name=cpu_used,json=cpuUsed,proto3" json:"cpu_used,omitempty"`          // millicores
+	MemoryUsed    int64 `protobuf:"varint,7,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"` // bytes that are not available to new work
+	IoUsed        int64 `protobuf:"varint,8,opt,name=io_used,json=ioUsed,proto3" json:"io_used,omitempty"`             // bytes a second to and from its disks
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeLoad) Reset() {
@@ -3253,6 +3258,27 @@ func (x *NodeLoad) GetProblems() []string {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *NodeLoad) GetCpuUsed() int64 {
+	if x != nil {
+		return x.CpuUsed
+	}
+	return 0
+}
+
+func (x *NodeLoad) GetMemoryUsed() int64 {
+	if x != nil {
+		return x.MemoryUsed
+	}
+	return 0
+}
+
+func (x *NodeLoad) GetIoUsed() int64 {
+	if x != nil {
+		return x.IoUsed
+	}
+	return 0
 }
 
 type ReportResponse struct {
@@ -3873,14 +3899,18 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\battempts\x18\x05 \x03(\v2\x16.drover.v1.SeenAttemptR\battempts\x125\n" +
 	"\tresponses\x18\x06 \x03(\v2\x17.drover.v1.NodeResponseR\tresponses\x12)\n" +
 	"\x10applied_revision\x18\a \x01(\x04R\x0fappliedRevision\x12'\n" +
-	"\x04load\x18\b \x01(\v2\x13.drover.v1.NodeLoadR\x04load\"\xbe\x01\n" +
+	"\x04load\x18\b \x01(\v2\x13.drover.v1.NodeLoadR\x04load\"\x93\x02\n" +
 	"\bNodeLoad\x12)\n" +
 	"\x10memory_available\x18\x01 \x01(\x03R\x0fmemoryAvailable\x12!\n" +
 	"\fcpu_pressure\x18\x02 \x01(\x01R\vcpuPressure\x12\x1f\n" +
 	"\vio_pressure\x18\x03 \x01(\x01R\n" +
 	"ioPressure\x12'\n" +
 	"\x0fmemory_pressure\x18\x04 \x01(\x01R\x0ememoryPressure\x12\x1a\n" +
-	"\bproblems\x18\x05 \x03(\tR\bproblems\"f\n" +
+	"\bproblems\x18\x05 \x03(\tR\bproblems\x12\x19\n" +
+	"\bcpu_used\x18\x06 \x01(\x03R\acpuUsed\x12\x1f\n" +
+	"\vmemory_used\x18\a \x01(\x03R\n" +
+	"memoryUsed\x12\x17\n" +
+	"\aio_used\x18\b \x01(\x03R\x06ioUsed\"f\n" +
 	"\x0eReportResponse\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12%\n" +
