@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -125,29 +126,33 @@ func part(a, b int64) float64 {
 
 // resourceUse is a row of a table of resources.
 type resourceUse struct {
-	Name, Used, Free, Total  string
-	Running, Suspended, Part float64
+	Name                           string
+	Allocated, Measured, Free, All string
+	Running, Suspended, Part       float64
 }
 
-// usesOf returns what is allocated of the nodes' resources.
+// usesOf returns what is allocated of the nodes' resources, and what the machines
+// use.
 func usesOf(nodes []*droverv1.NodeStatus) []resourceUse {
-	var used, all droverv1.Resources
+	var used, all, measured droverv1.Resources
 	suspended := int64(0)
 	for _, n := range nodes {
 		a, u := n.GetInfo().GetAllocatable(), n.GetUsed()
 		all.Cpu, all.Memory, all.Io = all.Cpu+a.GetCpu(), all.Memory+a.GetMemory(), all.Io+a.GetIo()
 		used.Cpu, used.Memory, used.Io = used.Cpu+u.GetCpu(), used.Memory+u.GetMemory(), used.Io+u.GetIo()
+		m := n.GetLoad()
+		measured.Cpu, measured.Memory, measured.Io = measured.Cpu+m.GetCpuUsed(), measured.Memory+m.GetMemoryUsed(), measured.Io+m.GetIoUsed()
 		for _, l := range n.GetSuspended() {
 			suspended += l.GetMemory()
 		}
 	}
-	row := func(name string, used, suspended, all int64, text func(int64) string) resourceUse {
-		return resourceUse{name, text(used), text(max(all-used, 0)), text(all), part(used-suspended, all), part(suspended, all), part(used, all)}
+	row := func(name string, used, suspended, measured, all int64, text func(int64) string) resourceUse {
+		return resourceUse{name, text(used), text(measured), text(max(all-used, 0)), text(all), part(used-suspended, all), part(suspended, all), part(used, all)}
 	}
 	return []resourceUse{
-		row("CPU", used.Cpu, 0, all.Cpu, cpuText),
-		row("Memory", used.Memory, suspended, all.Memory, sizeText),
-		row("Disk I/O", used.Io, 0, all.Io, func(v int64) string { return sizeText(v) + "/s" }),
+		row("CPU", used.Cpu, 0, measured.Cpu, all.Cpu, cpuText),
+		row("Memory", used.Memory, suspended, measured.Memory, all.Memory, sizeText),
+		row("Disk I/O", used.Io, 0, measured.Io, all.Io, func(v int64) string { return sizeText(v) + "/s" }),
 	}
 }
 
@@ -178,6 +183,10 @@ type clusterData struct {
 	MapAddress                                 string
 	Nodes                                      []nodeRow
 	Pager                                      pager
+	Time                                       string // that the pictures over time cover
+	Pasts                                      []choice
+	Series                                     []series
+	Samples                                    []*droverv1.PastSample
 }
 
 // clusterPage shows whether the cluster is well.
@@ -212,7 +221,34 @@ func (q *query) clusterPage() (*view, error) {
 		d.Nodes = append(d.Nodes, newNodeRow(n))
 	}
 	d.MapAddress = dataAddress("nodes", mapOf(list), "q", d.Search, "show", show, "by", by)
+	if err := d.addPast(q); err != nil {
+		return nil, err
+	}
 	return &view{Title: "Cluster", Nav: "Cluster", Template: "cluster", Scripts: []string{"map.js"}, Data: d}, nil
+}
+
+// addPast draws what the cluster had and used over time.
+func (d *clusterData) addPast(q *query) error {
+	since, pasts, name := q.pastTimes()
+	list, err := q.samples("", since)
+	if err != nil || d.Empty {
+		return err
+	}
+	d.Time, d.Pasts = name, pasts
+	d.Samples = newestFirst(list)
+	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	whole := func(v float64) string { return countText(int64(math.Round(v))) }
+	d.Series = newSeries(list, []overTime{
+		{"Nodes up", (*droverv1.PastSample).GetNodesUp, number},
+		{"CPU allocated", func(s *droverv1.PastSample) float64 { return part(s.GetUsed().GetCpu(), s.GetCapacity().GetCpu()) }, percentText},
+		{"Memory allocated", func(s *droverv1.PastSample) float64 {
+			return part(s.GetUsed().GetMemory(), s.GetCapacity().GetMemory())
+		}, percentText},
+		{"Tasks running", (*droverv1.PastSample).GetTasksRunning, whole},
+		{"Tasks waiting", (*droverv1.PastSample).GetTasksWaiting, whole},
+		{"Tasks suspended", (*droverv1.PastSample).GetTasksSuspended, whole},
+	})
+	return nil
 }
 
 func (d *clusterData) addNodes(nodes []*droverv1.NodeStatus) {

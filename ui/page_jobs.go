@@ -50,9 +50,17 @@ var jobOrders = map[string]func(a, b *droverv1.JobSummary) int{
 	"progress":  func(a, b *droverv1.JobSummary) int { return cmp.Compare(newJobRow(a).DonePart, newJobRow(b).DonePart) },
 	"submitted": func(a, b *droverv1.JobSummary) int { return cmp.Compare(a.GetSubmittedMs(), b.GetSubmittedMs()) },
 	"took": func(a, b *droverv1.JobSummary) int {
-		return cmp.Compare(a.GetEndedMs()-a.GetStartedMs(), b.GetEndedMs()-b.GetStartedMs())
+		return cmp.Compare(tookOrder(a), tookOrder(b))
 	},
 	"deadline": func(a, b *droverv1.JobSummary) int { return cmp.Compare(deadlineOrder(b), deadlineOrder(a)) },
+}
+
+// tookOrder sorts live jobs after ended ones, by their expected end.
+func tookOrder(j *droverv1.JobSummary) int64 {
+	if j.GetEndedMs() == 0 {
+		return 1<<61 + j.GetExpectedEndMs()
+	}
+	return j.GetEndedMs() - j.GetStartedMs()
 }
 
 // deadlineOrder sorts jobs without a deadline last.
@@ -200,7 +208,7 @@ const presentJobs = 2000
 // cannot be sorted.
 func (d *jobsData) addColumns(q *query, name string, up bool) {
 	for _, c := range []struct{ order, label string }{{"job", "Number"}, {"name", "Job"}, {"state", "State"}, {"tenant", "Tenant"}, {"progress", "Tasks done"},
-		{"submitted", "Submitted"}, {"took", "Took"}, {"deadline", "Deadline"}, {"", "Why it waits, or how it ended"}} {
+		{"submitted", "Submitted"}, {"took", "Took, or expected end"}, {"deadline", "Deadline"}, {"", "Why it waits, or how it ended"}} {
 		col := column{Label: c.label, Numeric: slices.Contains([]string{"job", "submitted", "took"}, c.order)}
 		if c.order != "" && name != "" {
 			col.Address = q.with("sort", c.order)

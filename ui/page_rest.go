@@ -275,18 +275,41 @@ func (d *schedulerData) addSamples(list []*droverv1.PastSample) {
 	rate := func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 	whole := func(v float64) string { return countText(int64(math.Round(v))) }
 	d.Rate, d.Mean, d.Longest, d.Dropped = rate(last.GetDecisionsPerSecond()), ms(last.GetCycleMs()), ms(longest), whole(dropped)
-	at := times(list)
-	add := func(name string, of func(*droverv1.PastSample) float64, text func(float64) string) {
-		v := valuesOf(list, of)
-		top := slices.Max(v)
-		d.Series = append(d.Series, series{Name: name, Now: "now " + text(v[len(v)-1]) + ", most " + text(top), Picture: linePicture(at, v, top, nil)})
+	d.Series = newSeries(list, []overTime{
+		{"Decisions a second", (*droverv1.PastSample).GetDecisionsPerSecond, rate},
+		{"Mean cycle", (*droverv1.PastSample).GetCycleMs, ms},
+		{"Tasks running", (*droverv1.PastSample).GetTasksRunning, whole},
+		{"Tasks waiting", (*droverv1.PastSample).GetTasksWaiting, whole},
+	})
+	d.Samples = newestFirst(list)
+}
+
+// overTime is a number that is drawn over time.
+type overTime struct {
+	name string
+	of   func(*droverv1.PastSample) float64
+	text func(float64) string
+}
+
+// newSeries draws numbers over time.
+func newSeries(list []*droverv1.PastSample, what []overTime) (out []series) {
+	if len(list) == 0 {
+		return nil
 	}
-	add("Decisions a second", (*droverv1.PastSample).GetDecisionsPerSecond, rate)
-	add("Mean cycle", (*droverv1.PastSample).GetCycleMs, ms)
-	add("Tasks running", (*droverv1.PastSample).GetTasksRunning, whole)
-	add("Tasks waiting", (*droverv1.PastSample).GetTasksWaiting, whole)
-	d.Samples = slices.Clone(lastSamples(list))
-	slices.Reverse(d.Samples)
+	at := times(list)
+	for _, w := range what {
+		v := valuesOf(list, w.of)
+		top := slices.Max(v)
+		out = append(out, series{Name: w.name, Now: "now " + w.text(v[len(v)-1]) + ", most " + w.text(top), Picture: linePicture(at, v, top, nil)})
+	}
+	return out
+}
+
+// newestFirst returns the last samples for a table.
+func newestFirst(list []*droverv1.PastSample) []*droverv1.PastSample {
+	out := slices.Clone(lastSamples(list))
+	slices.Reverse(out)
+	return out
 }
 
 type eventRow struct {

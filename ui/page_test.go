@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tdewolff/parse/v2"
 	"github.com/tdewolff/parse/v2/js"
@@ -23,10 +24,10 @@ const hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{.}}\
 
 func hostileJob() *droverv1.GetJobResponse {
 	return &droverv1.GetJobResponse{
-		Job:      &droverv1.JobSummary{Job: 7, Name: hostile, Tenant: hostile, Submitter: hostile, Message: hostile, State: droverv1.JobState_JOB_STATE_RUNNING, Tasks: 1, Project: hostile, DeadlineState: hostile, DeadlineMs: 1},
+		Job:      &droverv1.JobSummary{Job: 7, Name: hostile, Tenant: hostile, Submitter: hostile, Message: hostile, State: droverv1.JobState_JOB_STATE_RUNNING, Tasks: 1, Project: hostile, DeadlineState: hostile, DeadlineMs: 1, ExpectedEndMs: 1_700_000_000_000},
 		Stages:   []*droverv1.StageSummary{{Name: hostile, Kind: hostile, Tasks: 1, Running: 1, FailedAttempts: 1, Waiting: hostile}, {Name: "b", Tasks: 1}},
 		Spec:     `{"stages":[{"name":"a"},{"name":"b","after":["a"]}]}` + hostile,
-		Counters: map[string]int64{hostile: 3}, Output: hostile, FailedTask: hostile + "/0.1.1", FailureTail: hostile, MayOperate: true, MaySubmit: true,
+		Counters: map[string]int64{hostile: 3}, Output: hostile, Logs: hostile, LogsMissing: hostile, AvoidedNodes: []string{hostile, "n2"}, FailedTask: hostile + "/0.1.1", FailureTail: hostile, MayOperate: true, MaySubmit: true,
 	}
 }
 
@@ -40,7 +41,7 @@ func hostileTask() *droverv1.TaskStatus {
 
 func hostileNode() *droverv1.NodeStatus {
 	all := &droverv1.Resources{Cpu: 4000, Memory: 1 << 30, Io: 1}
-	return &droverv1.NodeStatus{Node: 1, State: "up", Reason: hostile, Used: &droverv1.Resources{Cpu: 1000}, Load: &droverv1.NodeLoad{Problems: []string{hostile}},
+	return &droverv1.NodeStatus{Node: 1, State: "up", Reason: hostile, Used: &droverv1.Resources{Cpu: 1000}, Load: &droverv1.NodeLoad{Problems: []string{hostile}, CpuUsed: 700, MemoryUsed: 3 << 20, IoUsed: 5 << 20}, Staying: []string{hostile}, DrainDeadlineMs: 9,
 		Info: &droverv1.NodeInfo{Name: hostile, Rack: hostile, Allocatable: all, Disks: []*droverv1.Disk{{Name: hostile}}, LevelNotes: []string{hostile}, Levels: []droverv1.Level{1, 2}}}
 }
 
@@ -382,6 +383,30 @@ func TestPartsOfAnAttempt(t *testing.T) {
 		r := newTaskRow(&droverv1.TaskStatus{Attempts: []*droverv1.TaskAttempt{attempt(c.seen)}}, 0)
 		if len(r.bars) != 1 || r.bars[0] != c.want {
 			t.Errorf("%s: %+v, want %+v", name, r.bars, c.want)
+		}
+	}
+}
+
+// Each page says what the API knows: of live jobs the expected end, of nodes what is
+// used beside what is allocated, of the cluster what was.
+func TestPagesSayWhatIsKnown(t *testing.T) {
+	_, s := newScripted(t)
+	node := "/nodes/" + url.PathEscape(hostile)
+	end := time.UnixMilli(1_700_000_000_000).UTC().Format(time.RFC3339)
+	for path, want := range map[string][]string{
+		"/jobs":           {"until <time", end},
+		"/jobs/7":         {"Expected end", end, "Its tasks go elsewhere", ">n2</a>", "Job file as accepted"},
+		"/":               {"Used by the machines", "0.7 cores", "3.0 MiB", "5.0 MiB/s", "Over the last hour", "Nodes up"},
+		"/?past=24":       {"Over the last day"},
+		node:              {"Used by the machine", "0.7 cores", "What still runs leaves it", "Still here:"},
+		"/schedule":       {"would have to give way"},
+		"/jobs?sort=took": {"Took, or expected end"},
+	} {
+		_, text := fetch(t, http.DefaultClient, s.URL+path, nil)
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s does not say %q", path, w)
+			}
 		}
 	}
 }

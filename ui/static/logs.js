@@ -3,14 +3,28 @@
 
 const log = /** @type {HTMLElement} */ (document.getElementById("log"));
 const state = /** @type {HTMLElement} */ (document.getElementById("logstate"));
-const most = 1 << 20; // letters kept
+const most = 1 << 18; // letters kept: one line of so many is still laid out at once
+
+let pending = ""; // arrived and not shown yet
+let frame = 0; // in which it will be; 0: none
 
 log.dataset.managed = "y";
 state.dataset.managed = "y";
 
-/** @param {string} text */
+/**
+ * Keeps text for the next frame: however much arrives, it is laid out once.
+ * @param {string} text
+ */
 function append(text) {
-  log.append(text);
+  pending = (pending + text).slice(-most);
+  if (!frame) frame = requestAnimationFrame(show);
+}
+
+function show() {
+  frame = 0;
+  if (pending.length === most) log.replaceChildren();
+  log.append(pending);
+  pending = "";
   let size = log.textContent?.length ?? 0;
   while (size > most && log.firstChild) {
     const first = /** @type {Text} */ (log.firstChild);
@@ -26,7 +40,10 @@ function append(text) {
 const from = new EventSource(log.dataset.follow ?? "");
 let again = false;
 from.addEventListener("open", () => {
-  if (again) log.replaceChildren(); // the stream begins anew
+  if (again) {
+    log.replaceChildren(); // the stream begins anew
+    pending = "";
+  }
   again = true;
   state.textContent = "following";
 });
