@@ -38,7 +38,7 @@ func Start(ctx context.Context) (context.Context, func(), error) {
 		return nil, nil, err
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WSURLReadTimeout(Limit),
-		chromedp.DisableGPU, chromedp.Flag("lang", "en-GB"))
+		chromedp.DisableGPU, chromedp.Flag("lang", "en-GB"), chromedp.Flag("ignore-certificate-errors", true)) // of clusters' own CAs
 	actx, endAllocator := chromedp.NewExecAllocator(ctx, opts...)
 	bctx, endBrowser := chromedp.NewContext(actx)
 	end := func() {
@@ -142,6 +142,28 @@ func (d *Dev) Restart() (err error) {
 
 // Stop ends it. Its state stays.
 func (d *Dev) Stop() error { return d.process.stop() }
+
+// Coordinator is a running `drover coordinator`.
+type Coordinator struct {
+	Address string // of its page, https
+	process *process
+}
+
+// StartCoordinator starts a program's `drover coordinator`, which has -listen.
+func StartCoordinator(program string, args ...string) (*Coordinator, error) {
+	c := &Coordinator{}
+	var err error
+	c.process, err = start(exec.Command(program, append([]string{"coordinator"}, args...)...), func(line string) bool {
+		if _, rest, found := strings.Cut(line, " and https://"); found && strings.HasPrefix(line, "ready:") {
+			c.Address = "https://" + rest
+		}
+		return c.Address != ""
+	})
+	return c, err
+}
+
+// Stop ends it.
+func (c *Coordinator) Stop() error { return c.process.stop() }
 
 // UI is a running `drover ui`.
 type UI struct {
