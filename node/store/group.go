@@ -20,14 +20,14 @@ type group struct {
 // change is one change of a record. turn receives a value when its caller must commit
 // the next transaction, and is closed when the change has been committed.
 type change struct {
-	apply func(*bbolt.Bucket) error
+	apply func(*bbolt.Tx) error
 	turn  chan struct{}
 	err   error
 }
 
 // commit returns when the change is durable. An error of any change of a
 // transaction is that of all of them: it means that the file cannot be written.
-func (g *group) commit(apply func(*bbolt.Bucket) error) error {
+func (g *group) commit(apply func(*bbolt.Tx) error) error {
 	c := &change{apply: apply, turn: make(chan struct{}, 1)}
 	g.mu.Lock()
 	g.waiting = append(g.waiting, c)
@@ -45,7 +45,7 @@ func (g *group) commit(apply func(*bbolt.Bucket) error) error {
 	g.mu.Unlock()
 	err := g.db.Update(func(tx *bbolt.Tx) error {
 		for _, c := range all {
-			if err := c.apply(tx.Bucket(bucketRecords)); err != nil {
+			if err := c.apply(tx); err != nil {
 				return err
 			}
 		}

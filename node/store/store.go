@@ -16,14 +16,16 @@ import (
 )
 
 // Version is the schema that this program writes.
-const Version = 1
+const Version = 2
 
 var (
 	bucketMeta    = []byte("meta")
 	bucketWanted  = []byte("wanted")
 	bucketRecords = []byte("records")
+	buckets       = [][]byte{bucketMeta, bucketWanted, bucketRecords}
 
 	keyVersion  = []byte("version")
+	keySum      = []byte("sum")
 	keyCluster  = []byte("cluster")
 	keyNode     = []byte("node")
 	keyEpoch    = []byte("epoch")
@@ -80,10 +82,20 @@ type Store struct {
 	records group
 }
 
+// lockTimeout is how long another daemon may still have the file open.
+const lockTimeout = 2 * time.Second
+
 // Open opens the file or makes it. It fails with Unavailable if another daemon
-// has it open, and with Unsupported for a newer schema.
+// has it open, with Unsupported for a newer schema, and with Corrupt, naming the file, for
+// one that is damaged, which it leaves as it is.
 func Open(path string) (*Store, error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 2 * time.Second, FreelistType: bbolt.FreelistMapType})
+	if err := makeFile(path); err != nil {
+		return nil, fmt.Errorf("node store %s: %w", path, err)
+	}
+	if err := verify(path); err != nil {
+		return nil, err
+	}
+	db, err := openDB(path)
 	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return nil, fault.New(fault.Unavailable, "%s is in use by another node daemon: stop it first", path)
 	}
@@ -98,21 +110,40 @@ func Open(path string) (*Store, error) {
 	return s, nil
 }
 
+// openDB opens a verified file. The list of free pages is not stored: the database finds them
+// at start, and does not believe what verify cannot check. Files of version 1 have one, with
+// which damage makes the database panic.
+func openDB(path string) (db *bbolt.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			db, err = nil, fault.New(fault.Corrupt, "%s is damaged: %v: %s", path, p, cure)
+		}
+	}()
+	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
+}
+
 // initSchema makes the buckets of a new file and checks the schema of an old one.
 func initSchema(tx *bbolt.Tx) error {
-	for _, b := range [][]byte{bucketMeta, bucketWanted, bucketRecords} {
+	for _, b := range buckets {
 		if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 			return err
 		}
 	}
 	meta := tx.Bucket(bucketMeta)
 	switch v := decodeUint(meta.Get(keyVersion)); {
-	case v == 0:
-		return meta.Put(keyVersion, encodeUint(Version))
+	case v == Version:
+		return nil
 	case v > Version:
-		return fault.New(fault.Unsupported, "schema %d is newer than this program's %d: upgrade drover, or remove the file to start as a new node", v, Version)
+		return newer(v)
 	}
-	return nil
+	if err := meta.Put(keyVersion, encodeUint(Version)); err != nil {
+		return err
+	}
+	sum, err := sumOf(tx)
+	if err != nil {
+		return err
+	}
+	return meta.Put(keySum, encodeUint(sum))
 }
 
 // SkipSync makes all later changes without fsync: they survive the end of the
@@ -157,10 +188,7 @@ func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) 
 		}
 		if id.Epoch != r.GetEpoch() || id.Node != r.GetNode() {
 			id.Revision = 0
-			if err := tx.DeleteBucket(bucketWanted); err != nil {
-				return err
-			}
-			if _, err := tx.CreateBucket(bucketWanted); err != nil {
+			if err := clearBucket(tx, bucketWanted); err != nil {
 				return err
 			}
 		}
@@ -178,13 +206,12 @@ func checkTerm(have, got uint64) error {
 }
 
 func putIdentity(tx *bbolt.Tx, id Identity) error {
-	m := tx.Bucket(bucketMeta)
 	return errors.Join(
-		m.Put(keyCluster, []byte(id.Cluster)),
-		m.Put(keyNode, encodeUint(uint64(id.Node))),
-		m.Put(keyEpoch, encodeUint(id.Epoch)),
-		m.Put(keyTerm, encodeUint(id.Term)),
-		m.Put(keyRevision, encodeUint(id.Revision)))
+		put(tx, bucketMeta, keyCluster, []byte(id.Cluster)),
+		put(tx, bucketMeta, keyNode, encodeUint(uint64(id.Node))),
+		put(tx, bucketMeta, keyEpoch, encodeUint(id.Epoch)),
+		put(tx, bucketMeta, keyTerm, encodeUint(id.Term)),
+		put(tx, bucketMeta, keyRevision, encodeUint(id.Revision)))
 }
 
 // Change is the effect of Apply on the wanted set.
@@ -224,7 +251,7 @@ func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
 			delete(c.Put, IDOf(k))
 		}
 		for _, id := range c.Removed {
-			if err := bucket.Delete([]byte(id)); err != nil {
+			if err := remove(tx, bucketWanted, []byte(id)); err != nil {
 				return err
 			}
 		}
@@ -252,7 +279,7 @@ func putWanted(bucket *bbolt.Bucket, p *droverv1.WantedAttempt, into map[ID]*dro
 		return err
 	}
 	into[id] = p
-	return bucket.Put([]byte(id), b)
+	return put(bucket.Tx(), bucketWanted, []byte(id), b)
 }
 
 func unlisted(bucket *bbolt.Bucket, in map[ID]*droverv1.WantedAttempt) (ids []ID) {
@@ -292,12 +319,12 @@ func (s *Store) PutRecord(id ID, r Record) error {
 	if err != nil {
 		return err
 	}
-	return s.records.commit(func(records *bbolt.Bucket) error { return records.Put([]byte(id), b) })
+	return s.records.commit(func(tx *bbolt.Tx) error { return put(tx, bucketRecords, []byte(id), b) })
 }
 
 // DeleteRecord deletes a record; it is not an error if there is none.
 func (s *Store) DeleteRecord(id ID) error {
-	return s.records.commit(func(records *bbolt.Bucket) error { return records.Delete([]byte(id)) })
+	return s.records.commit(func(tx *bbolt.Tx) error { return remove(tx, bucketRecords, []byte(id)) })
 }
 
 // Records returns all records.

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,7 +16,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-var update = flag.Bool("update", false, "write testdata/v1.db")
+var update = flag.Bool("update", false, "write the file of this version in testdata")
 
 func open(t *testing.T) *Store {
 	t.Helper()
@@ -181,39 +182,46 @@ func TestRecordsSurvive(t *testing.T) {
 }
 
 // A file written by version 1 opens in every later version with all its content.
-func TestOpensAnOldFile(t *testing.T) {
-	golden := filepath.Join("testdata", "v1.db")
+// TestOpensOldFiles opens the files that each version wrote. With -update it first writes that
+// of this version.
+func TestOpensOldFiles(t *testing.T) {
 	if *update {
-		writeV1(t, golden)
+		writeThis(t, filepath.Join("testdata", fmt.Sprintf("v%d.db", Version)))
 	}
-	b, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "node.db")
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	id, err := s.Identity()
-	if d := cmp.Diff(Identity{Cluster: "c1", Node: 3, Epoch: 1, Term: 2, Revision: 9}, id); d != "" || err != nil {
-		t.Error(d, err)
-	}
-	set, err := s.Wanted()
-	if err != nil || set["7.1.0.1.1"].GetSpec().GetJobName() != "a" || len(set) != 1 {
-		t.Errorf("wanted: %v %v", set, err)
-	}
-	rec, err := s.Records()
-	if err != nil || !rec["7.1.0.1.1"].Started {
-		t.Errorf("records: %v %v", rec, err)
+	for v := 1; v <= Version; v++ {
+		b, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("v%d.db", v)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "node.db")
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time as this version left it
+			s, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := s.Identity()
+			if d := cmp.Diff(Identity{Cluster: "c1", Node: 3, Epoch: 1, Term: 2, Revision: 9}, id); d != "" || err != nil {
+				t.Error(v, d, err)
+			}
+			set, err := s.Wanted()
+			if err != nil || set["7.1.0.1.1"].GetSpec().GetJobName() != "a" || len(set) != 1 {
+				t.Errorf("version %d: wanted: %v %v", v, set, err)
+			}
+			rec, err := s.Records()
+			if err != nil || !rec["7.1.0.1.1"].Started {
+				t.Errorf("version %d: records: %v %v", v, rec, err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
-func writeV1(t *testing.T, path string) {
+func writeThis(t *testing.T, path string) {
 	os.Remove(path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
@@ -237,7 +245,7 @@ func TestRefusesANewerFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyVersion, encodeUint(Version+1)) }); err != nil {
+	if err := s.db.Update(func(tx *bbolt.Tx) error { return put(tx, bucketMeta, keyVersion, encodeUint(Version+1)) }); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

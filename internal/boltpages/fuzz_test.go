@@ -1,0 +1,70 @@
+package boltpages
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.etcd.io/bbolt"
+)
+
+// FuzzPages reads files of any content: whatever is in one, it ends, and never with a panic.
+func FuzzPages(f *testing.F) {
+	for _, pairs := range []int{0, 3, 200} {
+		f.Add(fileWith(f, pairs))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		in, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		total := 0
+		if err := EachLeaf(in, func(k, v []byte) { total += len(k) + len(v) }); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Open(in)
+		if err != nil {
+			return
+		}
+		if _, err := p.Each([]byte("b"), func(_, v []byte) error { total += len(v); return nil }); err == nil && total > 64*len(b) {
+			t.Errorf("%d bytes of pairs in a file of %d", total, len(b))
+		}
+	})
+}
+
+// fileWith returns the bytes of a database with a bucket of so many pairs.
+func fileWith(f *testing.F, pairs int) []byte {
+	f.Helper()
+	path := filepath.Join(f.TempDir(), "db")
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, PageSize: 1024})
+	if err != nil {
+		f.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket([]byte("b"))
+		for i := range pairs {
+			if err == nil {
+				err = b.Put(fmt.Appendf(nil, "key-%04d", i), bytes.Repeat([]byte("v"), i%40))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		f.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return b
+}

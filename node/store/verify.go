@@ -1,0 +1,185 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/boltpages"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// cure is what helps against a damaged file.
+const cure = "move it away to start as a new node; what ran here starts again, here or elsewhere"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// pairSum returns what a pair adds to the sum of the file: its CRC-32C, and one for
+// their number.
+func pairSum(bucket, key, value []byte) uint64 {
+	crc := uint32(0)
+	for _, b := range [][]byte{bucket, key, value} {
+		crc = crc32.Update(crc, castagnoli, binary.BigEndian.AppendUint32(nil, uint32(len(b))))
+		crc = crc32.Update(crc, castagnoli, b)
+	}
+	return 1<<40 + uint64(crc)
+}
+
+// put stores a pair and brings the sum of the file up to date.
+func put(tx *bbolt.Tx, name, key, value []byte) error {
+	return changePair(tx, name, key, value, func(b *bbolt.Bucket) error { return b.Put(key, value) })
+}
+
+// remove deletes a pair, if there is one, and brings the sum of the file up to date.
+func remove(tx *bbolt.Tx, name, key []byte) error {
+	return changePair(tx, name, key, nil, func(b *bbolt.Bucket) error { return b.Delete(key) })
+}
+
+func changePair(tx *bbolt.Tx, name, key, value []byte, do func(*bbolt.Bucket) error) error {
+	bucket, meta := tx.Bucket(name), tx.Bucket(bucketMeta)
+	sum := decodeUint(meta.Get(keySum))
+	if old := bucket.Get(key); old != nil {
+		sum -= pairSum(name, key, old)
+	}
+	if value != nil {
+		sum += pairSum(name, key, value)
+	}
+	return errors.Join(do(bucket), meta.Put(keySum, encodeUint(sum)))
+}
+
+// clearBucket deletes all pairs of a bucket.
+func clearBucket(tx *bbolt.Tx, name []byte) error {
+	var keys [][]byte
+	if err := tx.Bucket(name).ForEach(func(k, _ []byte) error { keys = append(keys, k); return nil }); err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if err := remove(tx, name, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sumOf returns the sum of a whole file, for one that has none yet.
+func sumOf(tx *bbolt.Tx) (sum uint64, err error) {
+	for _, name := range buckets {
+		if err := tx.Bucket(name).ForEach(func(k, v []byte) error {
+			if string(k) != string(keySum) || string(name) != string(bucketMeta) {
+				sum += pairSum(name, k, v)
+			}
+			return nil
+		}); err != nil {
+			return 0, err
+		}
+	}
+	return sum, nil
+}
+
+// verify reads a file whole, without the database, which would map it and believe
+// it. Corrupt: the file is damaged. Unsupported: a newer program wrote it.
+// Unavailable: another daemon has it open.
+func verify(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("node store: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read; this releases the lock
+	if err := lockShared(f); err != nil {
+		return err
+	}
+	p, err := boltpages.Open(f)
+	if err == nil {
+		err = verifyPairs(p)
+	}
+	if err != nil && fault.Class(err) == nil {
+		return fault.New(fault.Corrupt, "%s is damaged: %w: %s", path, err, cure)
+	}
+	return err
+}
+
+// verifyPairs compares the sum of all pairs with that in the file. Files of version 1
+// have none.
+func verifyPairs(p *boltpages.File) error {
+	var sum uint64
+	var declared, version []byte
+	for _, name := range buckets {
+		found, err := p.Each(name, func(k, v []byte) error {
+			if string(name) == string(bucketMeta) && string(k) == string(keySum) {
+				declared = v
+				return nil
+			}
+			if string(name) == string(bucketMeta) && string(k) == string(keyVersion) {
+				version = v
+			}
+			sum += pairSum(name, k, v)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("bucket %q: %w", name, err)
+		}
+		if !found {
+			return fmt.Errorf("bucket %q is missing", name)
+		}
+	}
+	switch v := decodeUint(version); {
+	case declared == nil && v == 1:
+		return nil
+	case declared == nil && v > Version && v < maxVersion:
+		return newer(v)
+	case len(declared) != 8 || decodeUint(declared) != sum:
+		return errors.New("the checksum of its values is wrong")
+	case v > Version:
+		return newer(v)
+	default:
+		return nil
+	}
+}
+
+// maxVersion is more than there will ever be: a larger number is damage.
+const maxVersion = 1000
+
+func newer(version uint64) error {
+	return fault.New(fault.Unsupported, "schema %d is newer than this program's %d: use the drover that wrote it or a newer one, or remove the file to start as a new node", version, Version)
+}
+
+// lockShared takes the lock that a database holds on its file while it may write.
+func lockShared(f *os.File) error {
+	for end := time.Now().Add(lockTimeout); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		case time.Now().After(end):
+			return fault.New(fault.Unavailable, "%s is in use by another node daemon: stop it first", f.Name())
+		}
+	}
+}
+
+// makeFile makes a new file whole, so that an empty or half one is always damage.
+func makeFile(path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	next := path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	db, err := openDB(next)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(db.Update(initSchema), db.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
