@@ -13,6 +13,11 @@ import (
 // changes: a job is inspected again when the log names it or when its service exceeds
 // the threshold of its queue, an instant that is known in advance.
 type Index struct {
+	// OnlyContended limits the queues to groups in which two or more jobs have ready
+	// work. Elsewhere the order is trivial: no queue and no deficit is recorded, a
+	// change of a job costs O(1), and the caller serves the job, if any, itself.
+	OnlyContended bool
+
 	cfg Config
 	// groupOf returns the group of a job, -1 if it is in no queue. It may depend on
 	// the job and its policy states only.
@@ -26,27 +31,47 @@ type Index struct {
 	seen     uint64 // ChangeLog.Position at the last Sync
 	syncedAt scheduler.Time
 	jobs     map[scheduler.JobID]*queuedJob
-	groups   []*Queues // nil for groups without a job so far
-	demotion demotionHeap
+	groups   []jobGroup
 
-	unrecorded []*queuedJob // jobs whose queue is not as recorded
-	unsettled  []int        // groups whose accounts may not be as recorded
-	isOpen     []bool       // groups in unsettled, by group
-	changed    []scheduler.JobID
-	free       []*queuedJob // of jobs that ended
+	contended []int // the contended groups
+	crossed   []int // groups that may have become contended or ceased to be, in this Sync
+	unsettled []int // groups whose accounts may not be as recorded
+	changed   []scheduler.JobID
+	free      []*queuedJob // of jobs that ended
 }
 
-// queuedJob is a job in a queue.
+// jobGroup is what the index knows of a group.
+type jobGroup struct {
+	queues    *Queues // nil for a group without a job so far
+	members   []*queuedJob
+	ready     int  // members with ready work
+	contended bool // its jobs are served by its queues
+	at        int  // index in Index.contended
+	crossed   bool // in Index.crossed
+	unsettled bool // in Index.unsettled
+	// The queues hold the members. An uncontended group stays tracked for as many
+	// changes as it has members, so that inspecting all of them when it is contended
+	// again costs no more than these changes did.
+	tracked    bool
+	unused     int // changes while tracked and uncontended
+	demotion   demotionHeap
+	unrecorded []*queuedJob // jobs whose queue is not as recorded
+}
+
+// queuedJob is a job in a group.
 type queuedJob struct {
 	job      *scheduler.Job
 	group    int
-	level    int // its queue, from 1
+	memberAt int  // index in jobGroup.members
+	ready    bool // it has ready work
+	// The rest is valid while the group is tracked.
+	level    int // its queue, from 1; 0 for none
 	running  microContainers
 	key      jobKey
-	listed   bool // in its queue's list: it has ready work
+	listed   bool // in its queue's list
 	demoteAt scheduler.Time
-	heapAt   int // index in Index.demotion, -1 for none
-	recordAt int // index in Index.unrecorded, -1 for none
+	heapAt   int // index in jobGroup.demotion, -1 for none
+	recordAt int // index in jobGroup.unrecorded, -1 for none
 }
 
 // NewIndex returns an empty index. cfg must have passed Check. account may be called
@@ -59,12 +84,13 @@ func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, accoun
 	return x
 }
 
-// Sync synchronises the index with the State. O(changes x log jobs), and O(jobs) if
-// the log of changes has wrapped or the State is another one. groups is the number of
-// groups.
+// Sync synchronises the index with the State. O(changes x log jobs + contended
+// groups), and O(jobs) if the log of changes has wrapped or the State is another one.
+// groups is the number of groups.
 func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	for len(x.groups) < groups {
-		x.groups, x.isOpen = append(x.groups, nil), append(x.isOpen, false)
+		x.groups = append(x.groups, jobGroup{})
+		x.cross(len(x.groups) - 1)
 	}
 	x.changed = x.changed[:0]
 	changed := func(c scheduler.ChangedOwner) {
@@ -73,77 +99,80 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 		}
 	}
 	if x.state != s || now < x.syncedAt || !s.ChangeLog().Since(x.seen, changed) {
-		x.rebuild(s, now)
+		x.rebuild(s)
 	}
 	x.seen, x.syncedAt = s.ChangeLog().Position(), now
 	for _, id := range x.changed {
 		x.refresh(id, now)
 	}
-	for len(x.demotion) > 0 && x.demotion[0].demoteAt <= now {
-		x.refresh(x.demotion[0].job.Spec.ID, now)
-	}
-	if x.predict { // predictions change with the history
-		for i := len(x.unrecorded) - 1; i >= 0; i-- {
-			x.refresh(x.unrecorded[i].job.Spec.ID, now)
+	x.updateContended(now)
+	for _, group := range x.contended {
+		g := &x.groups[group]
+		for len(g.demotion) > 0 && g.demotion[0].demoteAt <= now {
+			x.enqueue(g.demotion[0], now)
+		}
+		if x.predict { // predictions change with the history
+			for i := len(g.unrecorded) - 1; i >= 0; i-- {
+				x.enqueue(g.unrecorded[i], now)
+			}
 		}
 	}
 }
 
-// rebuild forgets everything and inspects all jobs.
-func (x *Index) rebuild(s *scheduler.State, now scheduler.Time) {
+// rebuild forgets everything; Sync inspects all jobs then.
+func (x *Index) rebuild(s *scheduler.State) {
 	x.state = s
 	for _, e := range x.jobs {
 		x.free = append(x.free, e)
 	}
 	clear(x.jobs)
-	for _, q := range x.groups {
-		if q != nil {
-			q.reset()
+	x.contended, x.crossed, x.unsettled, x.changed = x.contended[:0], x.crossed[:0], x.unsettled[:0], x.changed[:0]
+	for i := range x.groups {
+		g := &x.groups[i]
+		if g.queues != nil {
+			g.queues.reset()
 		}
-	}
-	x.demotion, x.unrecorded, x.unsettled, x.changed = x.demotion[:0], x.unrecorded[:0], x.unsettled[:0], x.changed[:0]
-	for g := range x.groups {
-		x.unsettled, x.isOpen[g] = append(x.unsettled, g), true
+		*g = jobGroup{queues: g.queues, members: g.members[:0], demotion: g.demotion[:0], unrecorded: g.unrecorded[:0]}
+		x.open(i)
+		x.cross(i)
 	}
 	for j := range s.Jobs() {
-		x.refresh(j.Spec.ID, now)
+		x.changed = append(x.changed, j.Spec.ID)
 	}
 }
 
-// Demotion returns the next instant at which a job is demoted if nothing changes,
-// Never if none will be. O(1).
+// Demotion returns the next instant at which a job of a contended group is demoted if
+// nothing changes, Never if none will be. O(contended groups).
 func (x *Index) Demotion() scheduler.Time {
-	if len(x.demotion) == 0 {
-		return scheduler.Never
+	at := scheduler.Never
+	for _, group := range x.contended {
+		if d := x.groups[group].demotion; len(d) > 0 {
+			at = min(at, d[0].demoteAt)
+		}
 	}
-	return x.demotion[0].demoteAt
+	return at
 }
 
-// HasReady reports whether a job of a group has ready work. O(1).
-func (x *Index) HasReady(group int) bool {
-	return x.groups[group] != nil && x.groups[group].backlogged != 0
-}
+// Contended reports whether the jobs of a group are served by its queues. O(1).
+func (x *Index) Contended(group int) bool { return group < len(x.groups) && x.groups[group].contended }
 
 // Queues returns the queues of a group, for one pass.
 func (x *Index) Queues(group int) *Queues {
-	if x.groups[group] == nil {
-		x.groups[group] = newQueues(&x.cfg, x.weights, group, x.account)
+	g := &x.groups[group]
+	if g.queues == nil {
+		g.queues = newQueues(&x.cfg, x.weights, group, x.account)
 	}
-	return x.groups[group]
+	return g.queues
 }
 
 // Unrecorded yields, in order of submission, the jobs of a group whose queue is not
 // as recorded in their policy state, and the queue.
 func (x *Index) Unrecorded(group int, yield func(j *scheduler.Job, level int)) {
-	if len(x.unrecorded) == 0 {
+	g := &x.groups[group]
+	if !g.contended || len(g.unrecorded) == 0 {
 		return
 	}
-	var of []*queuedJob
-	for _, e := range x.unrecorded {
-		if e.group == group {
-			of = append(of, e)
-		}
-	}
+	of := slices.Clone(g.unrecorded)
 	slices.SortFunc(of, func(a, b *queuedJob) int {
 		return cmp.Or(cmp.Compare(a.key.submitted, b.key.submitted), cmp.Compare(a.key.id, b.key.id))
 	})
@@ -159,7 +188,7 @@ func (x *Index) Unsettled(yield func(group int) (settled bool)) {
 	slices.Sort(x.unsettled)
 	x.unsettled = slices.DeleteFunc(x.unsettled, func(group int) bool {
 		settled := yield(group)
-		x.isOpen[group] = !settled
+		x.groups[group].unsettled = !settled
 		return settled
 	})
 }
@@ -171,71 +200,58 @@ func (x *Index) refresh(id scheduler.JobID, now scheduler.Time) {
 	if j != nil {
 		group = x.groupOf(j)
 	}
+	if e != nil && e.group != group {
+		x.leave(e)
+		e = nil
+	}
 	if group < 0 {
-		if e != nil {
-			x.drop(e)
-		}
 		return
 	}
+	g := &x.groups[group]
 	if e == nil {
-		e = x.newJob()
-		*e = queuedJob{job: j, group: group, key: jobKey{submitted: j.Spec.Submitted, id: id}, demoteAt: scheduler.Never, heapAt: -1, recordAt: -1}
-		x.jobs[id] = e
+		e = x.join(j, group)
 	}
-	from, recorded := x.recordedQueue(j)
-	m := x.cfg.measure(j)
-	level, at := x.cfg.queueAt(&m.service, from, now)
-	x.moveTo(e, group, level, &m)
-	x.setDemotion(e, at)
-	x.setUnrecorded(e, recorded && level > from || !recorded && (level > 1 || x.predict))
-}
-
-// recordedQueue returns the queue that a job was in, and whether that is recorded.
-func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
-	if j.HasState(scheduler.QueueState) {
-		n, _ := x.state.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID})
-		return min(max(int(n.Value), 1), x.cfg.Queues), true
+	if ready := j.Ready > 0; ready != e.ready {
+		e.ready = ready
+		if ready {
+			g.ready++
+		} else {
+			g.ready--
+		}
+		x.cross(group)
 	}
-	if x.predict {
-		return x.cfg.QueueFor(1, x.cfg.PredictService(x.state.History(), j.Spec.Name, InputBytes(j))), false
-	}
-	return 1, false
-}
-
-// moveTo puts a job into a queue and brings its entry there up to date.
-func (x *Index) moveTo(e *queuedJob, group, level int, m *measured) {
-	order, running, ready := x.cfg.orderKey(m), m.running, e.job.Ready > 0
-	x.open(group)
-	if e.level == level && e.group == group && e.listed == ready && e.key.order == order && e.running == running {
+	if !g.tracked {
 		return
 	}
-	x.takeOut(e)
-	e.group, e.level, e.key.order, e.running, e.listed = group, level, order, running, ready
-	q := x.Queues(group)
-	q.total[level-1] += running
-	if ready {
-		q.insert(level-1, listedJob{e.key, e.job})
+	if !g.contended {
+		g.unused++
+		x.cross(group)
 	}
+	x.enqueue(e, now)
 }
 
-// takeOut removes a job from its queue.
-func (x *Index) takeOut(e *queuedJob) {
-	if e.level == 0 {
-		return
-	}
-	x.open(e.group)
-	q := x.Queues(e.group)
-	q.total[e.level-1] -= e.running
-	if e.listed {
-		q.remove(e.level-1, e.key)
-	}
-	e.level, e.running, e.listed = 0, 0, false
+// join makes a job a member of a group.
+func (x *Index) join(j *scheduler.Job, group int) *queuedJob {
+	g, e := &x.groups[group], x.newJob()
+	*e = queuedJob{job: j, group: group, memberAt: len(g.members), key: jobKey{submitted: j.Spec.Submitted, id: j.Spec.ID},
+		demoteAt: scheduler.Never, heapAt: -1, recordAt: -1}
+	x.jobs[j.Spec.ID] = e
+	g.members = append(g.members, e)
+	return e
 }
 
-func (x *Index) drop(e *queuedJob) {
-	x.takeOut(e)
-	x.setDemotion(e, scheduler.Never)
-	x.setUnrecorded(e, false)
+// leave removes a job from its group and from the index.
+func (x *Index) leave(e *queuedJob) {
+	g := &x.groups[e.group]
+	x.dequeue(e)
+	if e.ready {
+		g.ready--
+		x.cross(e.group)
+	}
+	last := g.members[len(g.members)-1]
+	g.members[e.memberAt], last.memberAt = last, e.memberAt
+	g.members[len(g.members)-1] = nil
+	g.members = g.members[:len(g.members)-1]
 	delete(x.jobs, e.key.id)
 	e.job = nil
 	x.free = append(x.free, e)
@@ -251,36 +267,158 @@ func (x *Index) newJob() *queuedJob {
 	return new(queuedJob)
 }
 
+// cross notes that a group may have become contended or ceased to be.
+func (x *Index) cross(group int) {
+	if g := &x.groups[group]; !g.crossed {
+		g.crossed = true
+		x.crossed = append(x.crossed, group)
+	}
+}
+
+// updateContended follows the number of ready jobs in the groups that were crossed.
+func (x *Index) updateContended(now scheduler.Time) {
+	for _, group := range x.crossed {
+		g := &x.groups[group]
+		g.crossed = false
+		contended := !x.OnlyContended || g.ready > 1
+		if contended != g.contended {
+			x.open(group)
+			x.setContended(group, contended)
+		}
+		switch {
+		case contended:
+			g.unused = 0
+			if !g.tracked {
+				g.tracked = true
+				for _, e := range g.members {
+					x.enqueue(e, now)
+				}
+			}
+		case g.tracked && g.unused > len(g.members):
+			g.tracked, g.unused = false, 0
+			for _, e := range g.members {
+				x.dequeue(e)
+			}
+		}
+	}
+	x.crossed = x.crossed[:0]
+}
+
+// setContended records that a group is contended or ceases to be.
+func (x *Index) setContended(group int, contended bool) {
+	g := &x.groups[group]
+	g.contended, x.Queues(group).contended = contended, contended
+	if contended {
+		g.at = len(x.contended)
+		x.contended = append(x.contended, group)
+		return
+	}
+	last := x.contended[len(x.contended)-1]
+	x.contended[g.at], x.groups[last].at = last, g.at
+	x.contended = x.contended[:len(x.contended)-1]
+}
+
+// enqueue brings the entry of a job in the queues of its group up to date.
+func (x *Index) enqueue(e *queuedJob, now scheduler.Time) {
+	from, recorded := x.recordedQueue(e.job)
+	m := x.cfg.measure(e.job)
+	level, at := x.cfg.queueAt(&m.service, from, now)
+	x.moveTo(e, level, &m)
+	x.setDemotion(e, at)
+	x.setUnrecorded(e, recorded && level > from || !recorded && (level > 1 || x.predict))
+}
+
+// dequeue removes a job from the queues of its group.
+func (x *Index) dequeue(e *queuedJob) {
+	x.takeOut(e)
+	x.setDemotion(e, scheduler.Never)
+	x.setUnrecorded(e, false)
+}
+
+// recordedQueue returns the queue that a job was in, and whether that is recorded.
+func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
+	if j.HasState(scheduler.QueueState) {
+		n, _ := x.state.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID})
+		return min(max(int(n.Value), 1), x.cfg.Queues), true
+	}
+	if x.predict {
+		return x.cfg.QueueFor(1, x.cfg.PredictService(x.state.History(), j.Spec.Name, InputBytes(j))), false
+	}
+	return 1, false
+}
+
+// moveTo puts a job into a queue and brings its entry there up to date.
+func (x *Index) moveTo(e *queuedJob, level int, m *measured) {
+	order, running, ready := x.cfg.orderKey(m), m.running, e.job.Ready > 0
+	x.openContended(e.group)
+	if e.level == level && e.listed == ready && e.key.order == order && e.running == running {
+		return
+	}
+	x.takeOut(e)
+	e.level, e.key.order, e.running, e.listed = level, order, running, ready
+	q := x.Queues(e.group)
+	q.total[level-1] += running
+	if ready {
+		q.insert(level-1, listedJob{e.key, e.job})
+	}
+}
+
+// takeOut removes a job from its queue.
+func (x *Index) takeOut(e *queuedJob) {
+	if e.level == 0 {
+		return
+	}
+	x.openContended(e.group)
+	q := x.Queues(e.group)
+	q.total[e.level-1] -= e.running
+	if e.listed {
+		q.remove(e.level-1, e.key)
+	}
+	e.level, e.running, e.listed = 0, 0, false
+}
+
 // open notes that the accounts of a group may not be as recorded.
 func (x *Index) open(group int) {
-	if !x.isOpen[group] {
-		x.isOpen[group] = true
+	if g := &x.groups[group]; !g.unsettled {
+		g.unsettled = true
 		x.unsettled = append(x.unsettled, group)
 	}
 }
 
+// openContended is open for a contended group; others have no accounts.
+func (x *Index) openContended(group int) {
+	if x.groups[group].contended {
+		x.open(group)
+	}
+}
+
 func (x *Index) setUnrecorded(e *queuedJob, record bool) {
+	g := &x.groups[e.group]
 	switch {
 	case record && e.recordAt < 0:
-		e.recordAt = len(x.unrecorded)
-		x.unrecorded = append(x.unrecorded, e)
+		e.recordAt = len(g.unrecorded)
+		g.unrecorded = append(g.unrecorded, e)
 	case !record && e.recordAt >= 0:
-		last := x.unrecorded[len(x.unrecorded)-1]
-		x.unrecorded[e.recordAt], last.recordAt = last, e.recordAt
-		x.unrecorded, e.recordAt = x.unrecorded[:len(x.unrecorded)-1], -1
+		last := g.unrecorded[len(g.unrecorded)-1]
+		g.unrecorded[e.recordAt], last.recordAt = last, e.recordAt
+		g.unrecorded, e.recordAt = g.unrecorded[:len(g.unrecorded)-1], -1
 	}
 }
 
 func (x *Index) setDemotion(e *queuedJob, at scheduler.Time) {
+	d := &x.groups[e.group].demotion
+	if e.demoteAt == at && (e.heapAt >= 0) == (at < scheduler.Never) {
+		return
+	}
 	e.demoteAt = at
 	switch {
 	case at == scheduler.Never && e.heapAt >= 0:
-		heap.Remove(&x.demotion, e.heapAt)
+		heap.Remove(d, e.heapAt)
 	case at == scheduler.Never:
 	case e.heapAt >= 0:
-		heap.Fix(&x.demotion, e.heapAt)
+		heap.Fix(d, e.heapAt)
 	default:
-		heap.Push(&x.demotion, e)
+		heap.Push(d, e)
 	}
 }
 

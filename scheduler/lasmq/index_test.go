@@ -18,8 +18,15 @@ type naiveQueue struct {
 }
 
 // naiveQueues inspects all jobs of the State: the queues of a group, and when the
-// first job of any group is demoted, found by bisection.
-func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, groupOf func(*scheduler.Job) int) ([]naiveQueue, scheduler.Time) {
+// first job of any group is demoted, found by bisection. With onlyContended groups of
+// which fewer than two jobs have ready work do not count.
+func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, groupOf func(*scheduler.Job) int, onlyContended bool) (_ []naiveQueue, _ scheduler.Time, contended bool) {
+	ready := map[int]int{}
+	for j := range s.Jobs() {
+		if j.Ready > 0 {
+			ready[groupOf(j)]++
+		}
+	}
 	queues, demotion := make([]naiveQueue, c.Queues), scheduler.Never
 	var jobs []*scheduler.Job
 	for j := range s.Jobs() {
@@ -29,7 +36,7 @@ func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, g
 		return cmp.Compare(c.RemainingContainers(a, false), c.RemainingContainers(b, false))
 	})
 	for _, j := range jobs {
-		if groupOf(j) < 0 {
+		if groupOf(j) < 0 || onlyContended && ready[groupOf(j)] < 2 {
 			continue
 		}
 		n, _ := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID})
@@ -53,26 +60,44 @@ func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, g
 			q.ready = append(q.ready, j.Spec.ID)
 		}
 	}
-	return queues, demotion
+	return queues, demotion, !onlyContended || ready[group] > 1
 }
 
-// The index that follows the log holds, in any group and after any events, what an
-// inspection of all jobs finds.
+// The index that follows the log holds, in any contended group and after any events,
+// what an inspection of all jobs finds, and keeps nothing to record of the others.
 func TestIndexFollowsTheState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		groupOf := func(j *scheduler.Job) int { return int(j.Spec.ID%3) - 1 }
 		cfg := testConfig(func(c *Config) { c.Queues, c.First, c.Step = 6, 3, 2 })
 		x := NewIndex(cfg, false, groupOf, noAccount)
+		x.OnlyContended = rapid.Bool().Draw(t, "only contended")
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			for range 1 + c.R.IntN(4) {
 				c.Step()
 			}
 			x.Sync(c.State, c.Now, 2)
 			for group := range 2 {
-				want, demotion := naiveQueues(&cfg, c.State, c.Now, group, groupOf)
+				want, demotion, contended := naiveQueues(&cfg, c.State, c.Now, group, groupOf, x.OnlyContended)
+				if x.Contended(group) != contended {
+					t.Fatalf("group %d: contended %v, want %v", group, !contended, contended)
+				}
+				if got := x.Demotion(); got.Sub(demotion).Abs() > 100 && demotion < c.Now+1<<49 {
+					t.Fatalf("the next demotion is at %v, want %v", got, demotion)
+				}
 				q := x.Queues(group)
 				q.Begin(c.Now)
+				if !contended {
+					x.Unrecorded(group, func(j *scheduler.Job, _ int) {
+						t.Fatalf("group %d is not contended: the queue of job %d is to be recorded", group, j.Spec.ID)
+					})
+					q.Accounts(func(i int, _ Account, keep bool) {
+						if keep {
+							t.Fatalf("group %d is not contended: the account of queue %d is to be kept", group, i)
+						}
+					})
+					continue
+				}
 				for i := range want {
 					var got []scheduler.JobID
 					for p := (position{}); q.lists[i].get(p) != nil; p = q.lists[i].after(p) {
@@ -81,9 +106,6 @@ func TestIndexFollowsTheState(t *testing.T) {
 					if !slices.Equal(got, want[i].ready) || roundToThousandths(q.total[i].float()) != roundToThousandths(want[i].running) {
 						t.Fatalf("group %d queue %d: jobs %v on %v containers, want %v on %v", group, i+1, got, q.total[i].float(), want[i].ready, want[i].running)
 					}
-				}
-				if got := x.Demotion(); got.Sub(demotion).Abs() > 100 && demotion < c.Now+1<<49 {
-					t.Fatalf("the next demotion is at %v, want %v", got, demotion)
 				}
 			}
 			record(t, x, c.State, c.Now)

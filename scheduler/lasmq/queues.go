@@ -38,6 +38,7 @@ type Queues struct {
 	lists      []jobList
 	total      []microContainers
 	backlogged uint64 // the queues whose list is not empty, as bits
+	contended  bool   // else no account is kept: see Index.OnlyContended
 
 	now      scheduler.Time
 	prepared bool // previous and deficit are those of this pass
@@ -86,7 +87,7 @@ func newQueues(cfg *Config, weights []float64, group int, account AccountOf) *Qu
 func (q *Queues) reset() {
 	clear(q.lists)
 	clear(q.total)
-	q.backlogged, q.remembered = 0, math.MaxUint64
+	q.backlogged, q.remembered, q.contended = 0, math.MaxUint64, false
 }
 
 // insert and remove change the list of queue i (from 0).
@@ -236,7 +237,8 @@ func (q *Queues) Drop() {
 }
 
 // Accounts yields what must be remembered of each queue (from 1); the account of a
-// queue without ready work is to be forgotten (keep is false). It yields nothing while
+// queue without ready work, or of an uncontended group, is to be forgotten (keep is
+// false). It yields nothing while
 // the same queues are backlogged and run on as much as before: the remembered accounts
 // are then still valid. So are they, whatever it runs on, while one queue alone is
 // backlogged: its deficit does not change. It must be called after Index.Sync and
@@ -245,7 +247,7 @@ func (q *Queues) Accounts(yield func(i int, a Account, keep bool)) {
 	q.prepare()
 	changed, alone := false, bits.OnesCount64(q.backlogged) == 1
 	for i, a := range q.previous {
-		keep := !q.lists[i].empty()
+		keep := q.contended && !q.lists[i].empty()
 		changed = changed || keep != (a.At >= 0) || keep && !alone && roundToThousandths(q.running[i].float()) != a.Running
 	}
 	if !changed {
@@ -253,7 +255,7 @@ func (q *Queues) Accounts(yield func(i int, a Account, keep bool)) {
 	}
 	for i, a := range q.previous {
 		switch {
-		case !q.lists[i].empty():
+		case q.contended && !q.lists[i].empty():
 			q.remembered |= 1 << i
 			yield(i+1, Account{Deficit: q.deficit[i], Running: roundToThousandths(q.running[i].float()), At: q.now}, true)
 		case a.At >= 0:

@@ -18,8 +18,8 @@ func TestThreeDSFWithQueuesConforms(t *testing.T) {
 	})
 }
 
-// With one tenant, no deadline and one priority, 3dsf with queues is las_mq: the
-// same tasks in the same order, cycle by cycle.
+// With one tenant, no deadline and one priority, 3dsf with queues is las_mq as long as
+// two jobs wait: the same tasks in the same order, cycle by cycle.
 func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
 	seed := seed.New(t)
 	for round := range uint64(40) {
@@ -29,6 +29,10 @@ func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
 		one := mustNew(t, "las_mq", queues)
 		queues["regular_order"] = "las_mq"
 		other := mustNew(t, "3dsf", queues)
+		for range 2 { // which wait to the end
+			a.Submit("a", 1000, schedtest.R(1, 1, 1))
+			b.Submit("a", 1000, schedtest.R(1, 1, 1))
+		}
 		for cycle := range 60 {
 			if r.IntN(2) == 0 {
 				tasks, d := int32(1+r.IntN(9)), schedtest.R(float64(1+r.IntN(3)), float64(1+r.IntN(4)), 1)
@@ -73,10 +77,12 @@ func TestQueuesOrderOnlyRegularJobs(t *testing.T) {
 	old := w.Submit("a", 9, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 		j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(time.Hour), true, time.Minute
 	})
-	high := w.Submit("a", 3, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = scheduler.PriorityHigh })
+	isHigh := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = scheduler.PriorityHigh }
+	high := w.Submit("a", 3, schedtest.R(1, 1, 1), isHigh)
+	larger := w.Submit("a", 9, schedtest.R(1, 1, 1), isHigh) // without it nobody competes with high
 	low := w.Submit("a", 1, schedtest.R(1, 1, 1))
 	var got []scheduler.JobID
-	for range 13 {
+	for range 22 {
 		d := w.Cycle(p)
 		for i := range d.Actions {
 			if d.Actions[i].Kind == scheduler.ActPlace {
@@ -89,9 +95,20 @@ func TestQueuesOrderOnlyRegularJobs(t *testing.T) {
 			w.End(a, scheduler.OutcomeSucceeded)
 		}
 	}
-	want := fmt.Sprint([]scheduler.JobID{old, old, old, old, old, old, old, old, old, high, high, high, low})
-	if fmt.Sprint(got) != want {
-		t.Errorf("order %v, want %v", got, want)
+	for i, id := range got {
+		inTurn := id == low
+		switch {
+		case i < 9:
+			inTurn = id == old
+		case i < 21:
+			inTurn = id == high || id == larger
+		}
+		if !inTurn {
+			t.Fatalf("order %v: want 9 of %d, 12 of %d and %d, then %d", got, old, high, larger, low)
+		}
+	}
+	if len(got) != 22 {
+		t.Fatalf("%d tasks were placed, want 22", len(got))
 	}
 	if _, ok := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: old}); ok {
 		t.Error("a deadline job is in a queue")

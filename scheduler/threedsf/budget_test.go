@@ -169,3 +169,23 @@ func TestDecisionIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// However many stages of a tenant are delayed, since no node at their input is free, its
+// jobs are gone through at most twice in each pass of a decision.
+func TestDelayedStagesRestartTheirTenantOnce(t *testing.T) {
+	const jobs = 300
+	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 4, 100)).AddTenants("a")
+	for range 4 { // the node with the input is full
+		w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(1, 1, 1))}, 0)
+	}
+	for range jobs {
+		w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: schedtest.R(1, 1, 1), Estimate: time.Minute,
+			Inputs: schedtest.Inputs(128*schedtest.MiB, []scheduler.NodeID{0})}})
+	}
+	p := threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Locality: true, ReserveNodes: true,
+		MaxLocalityWait: time.Second, MaxLocalityYield: time.Minute, Preempt: deadline.None})
+	w.Cycle(p)
+	if got := p.Restarts(); got < 2 || got > 20 {
+		t.Errorf("%d delayed stages made the decision restart their tenant %d times, want 2 for each pass, at most 20", jobs, got)
+	}
+}

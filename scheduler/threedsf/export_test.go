@@ -12,6 +12,10 @@ func (p *Policy) PlanSteps() (planned, read, examined int) {
 	return p.steps.planned, p.steps.read, len(p.examined)
 }
 
+// Restarts returns how often the last decision went through a tenant's jobs from the
+// first one.
+func (p *Policy) Restarts() int { return p.steps.restarts }
+
 // The limits of PlanSteps; MaxExamined is divided by the number of nodes.
 const (
 	MaxPlannedTasks = maxPlannedTasks

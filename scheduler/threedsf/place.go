@@ -280,9 +280,15 @@ func (p *Policy) serveDelayed() bool {
 	if p.cfg.LASMQ != nil {
 		p.syncQueues()
 	}
+	clear(p.restarted)
 	for _, l := range p.delayed {
 		delete(p.dataWaits, l.stage)
-		p.restartTenant(l.stage.Job.Spec.Tenant)
+	}
+	for _, l := range p.delayed { // each tenant once: it may have thousands of delayed stages
+		if t := l.stage.Job.Spec.Tenant; !p.restarted[t] {
+			p.restarted[t] = true
+			p.restartTenant(t)
+		}
 	}
 	return true
 }

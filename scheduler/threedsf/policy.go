@@ -43,10 +43,11 @@ type Policy struct {
 	dataWaits        map[*scheduler.Stage]dataWait // stages waiting for their input's nodes in this pass
 	delayed          []delayedStage                // stages delayed until all others were served
 	exchanges        exchangeIndex
-	withoutLocalNode map[*scheduler.Stage]bool // delayed or scanned: no free node at their input in this pass
-	servingDelayed   bool                      // the delayed stages are being served
-	localStages      []*scheduler.Stage        // stages that had a task placed at its input in this pass
-	placedLocally    map[*scheduler.Stage]bool // localStages as a set
+	withoutLocalNode map[*scheduler.Stage]bool   // delayed or scanned: no free node at their input in this pass
+	servingDelayed   bool                        // the delayed stages are being served
+	restarted        map[scheduler.TenantID]bool // scratch of serveDelayed
+	localStages      []*scheduler.Stage          // stages that had a task placed at its input in this pass
+	placedLocally    map[*scheduler.Stage]bool   // localStages as a set
 
 	actions                  []scheduler.Action
 	states                   []scheduler.PolicyState
@@ -84,10 +85,11 @@ type Policy struct {
 	resumeReserved           map[scheduler.NodeID]bool // nodes reserved for a suspended task
 }
 
-// steps counts the work of a decision in the parts that have a budget.
+// steps counts the work of a decision where it is bounded.
 type steps struct {
-	planned int // units of backfill.Planner.CompleteSome
-	read    int // waiting tasks that the planner was given
+	planned  int // units of backfill.Planner.CompleteSome
+	read     int // waiting tasks that the planner was given
+	restarts int // calls of restartTenant
 }
 
 // New returns a policy. Config is not checked.
@@ -101,6 +103,7 @@ func New(cfg Config) *Policy {
 		dataWaits:        map[*scheduler.Stage]dataWait{},
 		placedLocally:    map[*scheduler.Stage]bool{},
 		withoutLocalNode: map[*scheduler.Stage]bool{},
+		restarted:        map[scheduler.TenantID]bool{},
 		resumeReserved:   map[scheduler.NodeID]bool{},
 		closedBelow:      map[closedKey]scheduler.NodeID{},
 		exemptJobs:       map[scheduler.JobID]bool{},

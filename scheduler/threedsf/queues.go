@@ -20,7 +20,7 @@ func deficitKey(t scheduler.TenantID, class uint8, queue int) scheduler.PolicySt
 // (QueueState) and the deficits of backlogged queues (DeficitState, by tenant) are
 // policy states.
 func (p *Policy) newQueueIndex() *lasmq.Index {
-	return lasmq.NewIndex(*p.cfg.LASMQ, p.cfg.InitialQueueByInput, func(j *scheduler.Job) int {
+	x := lasmq.NewIndex(*p.cfg.LASMQ, p.cfg.InitialQueueByInput, func(j *scheduler.Job) int {
 		class := p.classOf(j)
 		if class != classHigh && class != classLow {
 			return -1
@@ -31,6 +31,8 @@ func (p *Policy) newQueueIndex() *lasmq.Index {
 		n, ok := p.s.PolicyState(deficitKey(t, class, queue))
 		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
 	})
+	x.OnlyContended = true
+	return x
 }
 
 // queueGroup returns the group of a tenant's regular jobs of one class.
@@ -54,11 +56,7 @@ func (p *Policy) beginQueues(group int) *lasmq.Queues {
 // nextInQueues returns the next stage of a tenant's class that can be placed, by the
 // deficits of its queues, or nil.
 func (p *Policy) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
-	group := queueGroup(t, c.class)
-	if !p.queueIndex.HasReady(group) {
-		return nil
-	}
-	q := p.queueIndex.Queues(group)
+	q := p.queueIndex.Queues(queueGroup(t, c.class))
 	for next, ok := q.Next(); ok; next, ok = q.Next() {
 		for ; int(*next.Stage) < len(next.Job.Stages); *next.Stage++ {
 			if g := next.Job.Stages[*next.Stage]; g.Ready() && (p.isPlaceable(g) || p.shouldReserveNode(g)) {
@@ -71,8 +69,11 @@ func (p *Policy) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage 
 	return nil
 }
 
-// usesQueues reports whether a class is ordered by queues.
-func (p *Policy) usesQueues(class uint8) bool { return p.cfg.LASMQ != nil && class <= classLow }
+// usesQueues reports whether a class of a tenant is ordered by queues: two or more of
+// its jobs had ready work at the last syncQueues.
+func (p *Policy) usesQueues(t scheduler.TenantID, class uint8) bool {
+	return p.cfg.LASMQ != nil && class <= classLow && p.queueIndex.Contended(queueGroup(t, class))
+}
 
 // recordQueueStates records what the next cycle must know: who was demoted, and the
 // deficits of queues with ready work left. O(changes x log jobs + changed tenants x

@@ -70,7 +70,7 @@ func (p *Policy) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 		p.delayOrMove(g)
 	}
 	p.servingTenant = scheduler.NoTenant
-	if p.usesQueues(c.cursor.class) && g.Pending < before {
+	if p.usesQueues(t, c.cursor.class) && g.Pending < before {
 		p.queueIndex.Queues(queueGroup(t, c.cursor.class)).RecordPlaced(g.Spec.Demand, before-g.Pending)
 	}
 	p.updateHead(t)
@@ -90,7 +90,7 @@ func (p *Policy) localSearchOf(c *tenantCursor, g *scheduler.Stage) *localSearch
 // tenant has a task and none has a cap.
 func (p *Policy) consecutiveTurns(t scheduler.TenantID, g *scheduler.Stage) int32 {
 	limit := min(int32(min(p.actionsLeft, maxBatch)), g.Startable())
-	if class := p.tenantCursors[t].cursor.class; p.usesQueues(class) {
+	if class := p.tenantCursors[t].cursor.class; p.usesQueues(t, class) {
 		limit = p.queueIndex.Queues(queueGroup(t, class)).Streak(g.Spec.Demand, limit)
 	}
 	if !p.s.TenantTree().HasCaps() && p.shares.isAlone(t) {
@@ -206,13 +206,12 @@ func (p *Policy) refreshHeadsOf(eqClass int32) {
 
 // restartTenant moves a tenant back to its first stage.
 func (p *Policy) restartTenant(t scheduler.TenantID) {
+	p.steps.restarts++
 	p.leaveEqClass(t)
 	p.tenantCursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
-	if p.cfg.LASMQ != nil {
-		for class := classHigh; class <= classLow; class++ {
-			if group := queueGroup(t, class); p.queueIndex.HasReady(group) {
-				p.beginQueues(group)
-			}
+	for class := classHigh; class <= classLow; class++ {
+		if p.usesQueues(t, class) {
+			p.beginQueues(queueGroup(t, class))
 		}
 	}
 	p.updateHead(t)
@@ -262,7 +261,7 @@ func (p *Policy) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 		return nil
 	}
 	for c.class < classEnd {
-		if p.usesQueues(c.class) {
+		if p.usesQueues(t, c.class) {
 			if g := p.nextInQueues(t, c); g != nil {
 				return g
 			}
