@@ -81,7 +81,7 @@ func newEmptyScene(t *testing.T) *scene {
 	if _, err := browser.Find(); err != nil {
 		t.Skip("not proved here: what the page says is what the API says, with a real browser: ", err)
 	}
-	t.Parallel() // they wait more than they work
+	t.Parallel()                         // they wait more than they work
 	dir, err := os.MkdirTemp("", "page") // socket paths are short
 	if err != nil {
 		t.Fatal(err)
