@@ -136,7 +136,9 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	return true, nil
 }
 
-// isLost reports whether a call got no answer, or none that says what happened.
+// isLost reports whether a call got no answer, or none that says what happened. The caller's
+// own time has not run out (search.next): a deadline that was exceeded is that of a
+// connection, as to a machine that is gone.
 func isLost(err error) bool {
 	if wire.IsLeaderChanged(err) {
 		return true
@@ -145,7 +147,12 @@ func isLost(err error) bool {
 	if !errors.As(err, &ce) || connect.IsWireError(ce) || errors.Is(err, io.EOF) { // which is the end of a stream
 		return false
 	}
-	return ce.Code() == connect.CodeUnavailable || ce.Code() == connect.CodeCanceled || ce.Code() == connect.CodeUnknown || ce.Code() == connect.CodeInternal
+	switch ce.Code() {
+	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeUnknown, connect.CodeInternal:
+		return true
+	default:
+		return false
+	}
 }
 
 // neverSent reports whether no coordinator got the request.

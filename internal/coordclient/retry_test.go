@@ -3,6 +3,7 @@ package coordclient
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -105,6 +106,56 @@ func TestRepeatingEndsWithContext(t *testing.T) {
 	})
 	if calls != 1 || !errors.Is(err, fault.Exhausted) {
 		t.Errorf("%d calls, %v", calls, err)
+	}
+}
+
+// A machine that is gone does not refuse a connection: it does not answer, until the dialer
+// gives up.
+func TestACoordinatorThatDoesNotAnswerIsPassedOver(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewClientServiceHandler(&busyServer{}))
+	h := httptest.NewServer(mux)
+	defer h.Close()
+	gone := &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+		return (&net.Dialer{Deadline: time.Unix(1, 0)}).Dial(network, "127.0.0.1:9") // its time is up
+	}}
+	for name, call := range map[string]func(droverv1connect.ClientServiceClient) error{
+		"a call": func(c droverv1connect.ClientServiceClient) error {
+			_, err := c.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+			return err
+		},
+		"a change": func(c droverv1connect.ClientServiceClient) error {
+			_, err := c.ApplyTenants(t.Context(), connect.NewRequest(&droverv1.ApplyTenantsRequest{}))
+			if connect.CodeOf(err) == connect.CodeUnimplemented { // it arrived
+				err = nil
+			}
+			return err
+		},
+		"a stream": func(c droverv1connect.ClientServiceClient) error {
+			st, err := c.Events(t.Context(), connect.NewRequest(&droverv1.EventsRequest{}))
+			if err == nil {
+				st.Receive()
+				err = errors.Join(st.Err(), st.Close())
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr, err := NewTransport([]string{"http://gone", h.URL}, func(address string) (*http.Transport, string, error) {
+				if address == "http://gone" {
+					return gone, address, nil
+				}
+				return &http.Transport{}, address, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tr.CloseIdleConnections()
+			c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(NewRetrier(tr)))
+			if err := call(c); err != nil || tr.Current() != h.URL {
+				t.Errorf("%v, then at %s", err, tr.Current())
+			}
+		})
 	}
 }
 
