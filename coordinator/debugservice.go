@@ -17,15 +17,15 @@ import (
 // a node's daemon. Only operators may call it (procedures). A coordinator that does not
 // lead answers stale reads (staleReads): it may be the one that has the trouble.
 type debugService struct {
-	*core
-	own *diagnosis.Service
+	core *core
+	own  *diagnosis.Service
 }
 
 var _ droverv1connect.DebugServiceHandler = (*debugService)(nil)
 
 // Monitor streams log records.
 func (s *debugService) Monitor(ctx context.Context, req *connect.Request[droverv1.MonitorRequest], stream *connect.ServerStream[droverv1.LogRecord]) error {
-	if err := s.needOperator(ctx, "read the daemons' logs"); err != nil {
+	if err := s.core.needOperator(ctx, "read the daemons' logs"); err != nil {
 		return err
 	}
 	if req.Msg.GetNode() == "" {
@@ -41,7 +41,7 @@ func (s *debugService) Monitor(ctx context.Context, req *connect.Request[droverv
 
 // Profile streams a profile.
 func (s *debugService) Profile(ctx context.Context, req *connect.Request[droverv1.ProfileRequest], stream *connect.ServerStream[droverv1.ProfileResponse]) error {
-	if err := s.needOperator(ctx, "profile the daemons"); err != nil {
+	if err := s.core.needOperator(ctx, "profile the daemons"); err != nil {
 		return err
 	}
 	if req.Msg.GetNode() == "" {
@@ -57,7 +57,7 @@ func (s *debugService) Profile(ctx context.Context, req *connect.Request[droverv
 
 // nodeDebug returns a client of a node's daemon.
 func (s *debugService) nodeDebug(name string) (c droverv1connect.DebugServiceClient, err error) {
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		n := f.NodeByName(name)
 		switch {
 		case n == nil:
@@ -67,7 +67,7 @@ func (s *debugService) nodeDebug(name string) (c droverv1connect.DebugServiceCli
 		case n.Info.GetAddress() == "":
 			err = fault.New(fault.Unavailable, "node %s has no address", name)
 		default:
-			c = s.proxy.node(n.Info.GetAddress()).debug
+			c = s.core.proxy.node(n.Info.GetAddress()).debug
 		}
 	})
 	return c, err

@@ -21,27 +21,27 @@ func (s *nodeService) GetBlob(ctx context.Context, req *connect.Request[droverv1
 		return fault.New(fault.Invalid, "offset %d", req.Msg.GetOffset())
 	}
 	digest := req.Msg.GetDigest()
-	if err := s.fileKeeper().ensure(ctx, digest); err != nil {
+	if err := s.core.fileKeeper().ensure(ctx, digest); err != nil {
 		return err
 	}
-	err := s.blobs.Send(digest, req.Msg.GetOffset(), make([]byte, blobChunk), func(part []byte) error {
+	err := s.core.blobs.Send(digest, req.Msg.GetOffset(), make([]byte, blobChunk), func(part []byte) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		return stream.Send(&droverv1.BlobChunk{Data: part})
 	})
-	if errors.Is(err, fault.Corrupt) && s.peers != nil {
-		s.peers.files.gone(digest)
-		if again := s.peers.files.ensure(ctx, digest); again == nil {
-			s.log.Warn("an uploaded file was damaged and moved aside; it was fetched again from another coordinator", "digest", digest, "err", err)
+	if errors.Is(err, fault.Corrupt) && s.core.peers != nil {
+		s.core.peers.files.gone(digest)
+		if again := s.core.peers.files.ensure(ctx, digest); again == nil {
+			s.core.log.Warn("an uploaded file was damaged and moved aside; it was fetched again from another coordinator", "digest", digest, "err", err)
 			return fault.New(fault.Unavailable, "%s was damaged, and was fetched again from another coordinator: ask for it again", digest)
 		}
 	}
 	if errors.Is(err, fault.Corrupt) {
-		s.log.Error("an uploaded file is damaged and was moved aside; its jobs fail until it is uploaded again", "digest", digest, "err", err)
+		s.core.log.Error("an uploaded file is damaged and was moved aside; its jobs fail until it is uploaded again", "digest", digest, "err", err)
 		e := &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest, Damaged: true, Reason: err.Error()}}}
-		if _, noted := s.propose(ctx, actorSelf, e); noted != nil {
-			s.log.Warn("the damaged file is not in the events", "digest", digest, "err", noted)
+		if _, noted := s.core.propose(ctx, actorSelf, e); noted != nil {
+			s.core.log.Warn("the damaged file is not in the events", "digest", digest, "err", noted)
 		}
 	}
 	return err

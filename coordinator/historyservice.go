@@ -30,18 +30,18 @@ const (
 )
 
 // historyService serves the past from the history.
-type historyService struct{ *core }
+type historyService struct{ core *core }
 
 var _ droverv1connect.HistoryServiceHandler = (*historyService)(nil)
 
 // ListPastJobs returns ended jobs that the caller may read.
 func (s *historyService) ListPastJobs(ctx context.Context, req *connect.Request[droverv1.ListPastJobsRequest]) (*connect.Response[droverv1.ListPastJobsResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.needUser(ctx); err != nil {
 		return nil, err
 	}
 	m := req.Msg
-	jobs, next, err := s.past.Jobs(past.JobQuery{Tenant: m.GetTenant(), User: userName(m.GetUser()), NamePrefix: m.GetNamePrefix(), States: m.GetStates(),
-		SinceMS: m.GetSinceMs(), UntilMS: m.GetUntilMs(), Limit: limitOf(m.GetLimit(), defaultPastJobs, maxPastJobs), Page: m.GetPage(), Visible: s.visiblePast(ctx)})
+	jobs, next, err := s.core.past.Jobs(past.JobQuery{Tenant: m.GetTenant(), User: userName(m.GetUser()), NamePrefix: m.GetNamePrefix(), States: m.GetStates(),
+		SinceMS: m.GetSinceMs(), UntilMS: m.GetUntilMs(), Limit: limitOf(m.GetLimit(), defaultPastJobs, maxPastJobs), Page: m.GetPage(), Visible: s.core.visiblePast(ctx)})
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +89,10 @@ func (c *core) visibleTenantUser(ctx context.Context) func(tenant, user string) 
 
 // GetPastJob returns an ended job.
 func (s *historyService) GetPastJob(ctx context.Context, req *connect.Request[droverv1.GetPastJobRequest]) (*connect.Response[droverv1.GetPastJobResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.needUser(ctx); err != nil {
 		return nil, err
 	}
-	j, err := s.findPast(ctx, req.Msg.GetJob())
+	j, err := s.core.findPast(ctx, req.Msg.GetJob())
 	if err != nil {
 		return nil, err
 	}
@@ -132,10 +132,10 @@ func (c *core) findPast(ctx context.Context, name string) (*droverv1.PastJob, er
 
 // ListPastAttempts returns the ended attempts of a job that may still be live.
 func (s *historyService) ListPastAttempts(ctx context.Context, req *connect.Request[droverv1.ListPastAttemptsRequest]) (*connect.Response[droverv1.ListPastAttemptsResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.needUser(ctx); err != nil {
 		return nil, err
 	}
-	id, stages, err := s.findAnyJob(ctx, req.Msg.GetJob())
+	id, stages, err := s.core.findAnyJob(ctx, req.Msg.GetJob())
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (s *historyService) ListPastAttempts(ctx context.Context, req *connect.Requ
 			return nil, fault.New(fault.NotFound, "job %d has no stage %q; it has %s", id, clipText(name, 128), strings.Join(stages, ", "))
 		}
 	}
-	list, next, err := s.past.Attempts(id, stage, limitOf(req.Msg.GetLimit(), defaultPastAttempts, maxPastAttempts), req.Msg.GetPage())
+	list, next, err := s.core.past.Attempts(id, stage, limitOf(req.Msg.GetLimit(), defaultPastAttempts, maxPastAttempts), req.Msg.GetPage())
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func stageNames(spec *jobspec.Job) (out []string) {
 
 // Usage sums up what ended attempts had and used.
 func (s *historyService) Usage(ctx context.Context, req *connect.Request[droverv1.UsageRequest]) (*connect.Response[droverv1.UsageResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.needUser(ctx); err != nil {
 		return nil, err
 	}
 	m := req.Msg
@@ -201,8 +201,8 @@ func (s *historyService) Usage(ctx context.Context, req *connect.Request[droverv
 			return nil, fault.New(fault.Invalid, "usage cannot be grouped by %d: tenant, user, job and day are known", g)
 		}
 	}
-	rows, err := s.past.Usage(past.UsageQuery{SinceMS: m.GetSinceMs(), UntilMS: m.GetUntilMs(), Tenant: m.GetTenant(), User: userName(m.GetUser()), Name: m.GetName(),
-		Groups: m.GetGroups(), Visible: s.visibleTenantUser(ctx)})
+	rows, err := s.core.past.Usage(past.UsageQuery{SinceMS: m.GetSinceMs(), UntilMS: m.GetUntilMs(), Tenant: m.GetTenant(), User: userName(m.GetUser()), Name: m.GetName(),
+		Groups: m.GetGroups(), Visible: s.core.visibleTenantUser(ctx)})
 	if err != nil {
 		return nil, err
 	}
@@ -213,15 +213,15 @@ func (s *historyService) Usage(ctx context.Context, req *connect.Request[droverv
 // ListPastSamples returns samples over time. As in ListTenants, everybody may see
 // the shares of all tenants.
 func (s *historyService) ListPastSamples(ctx context.Context, req *connect.Request[droverv1.ListPastSamplesRequest]) (*connect.Response[droverv1.ListPastSamplesResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.needUser(ctx); err != nil {
 		return nil, err
 	}
 	m := req.Msg
 	until := m.GetUntilMs()
 	if until == 0 {
-		until = s.now().UnixMilli()
+		until = s.core.now().UnixMilli()
 	}
-	list, err := s.past.Samples(m.GetTenant(), m.GetSinceMs(), until, limitOf(m.GetLimit(), defaultPastSamples, maxPastSamples))
+	list, err := s.core.past.Samples(m.GetTenant(), m.GetSinceMs(), until, limitOf(m.GetLimit(), defaultPastSamples, maxPastSamples))
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func checkPeer(id, address string) error {
 
 // needPeers refuses changes of the servers where there can be but one.
 func (s *operatorService) needPeers() error {
-	if s.peers == nil {
+	if s.core.peers == nil {
 		return fault.New(fault.Unsupported, "this coordinator is alone: start it with -peer-listen, and others with -join, for a cluster")
 	}
 	return nil
@@ -45,14 +45,14 @@ func (s *operatorService) needPeers() error {
 // ListServers returns the servers of the replicated log, and what each of them
 // says of itself.
 func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[droverv1.ListServersRequest]) (*connect.Response[droverv1.ListServersResponse], error) {
-	if err := s.needOperator(ctx, "list the servers"); err != nil {
+	if err := s.core.needOperator(ctx, "list the servers"); err != nil {
 		return nil, err
 	}
-	list, leader, err := s.replica.Servers()
+	list, leader, err := s.core.replica.Servers()
 	if err != nil {
 		return nil, err
 	}
-	res := &droverv1.ListServersResponse{Term: s.replica.Term()}
+	res := &droverv1.ListServersResponse{Term: s.core.replica.Term()}
 	for _, d := range s.describeServers(ctx, list) {
 		x := &droverv1.Server{Id: d.peer.ID, Address: d.peer.Address, Leader: d.peer.ID == leader, Voter: d.voter}
 		if st := d.state; st != nil {
@@ -68,13 +68,13 @@ func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[dr
 }
 
 func (s *operatorService) describeServers(ctx context.Context, list []raft.Server) []described {
-	if s.peers != nil {
-		return s.peers.describeAll(ctx, list)
+	if s.core.peers != nil {
+		return s.core.peers.describeAll(ctx, list)
 	}
 	var out []described
 	for _, x := range list {
-		st := &droverv1.DescribeResponse{Id: s.cfg.ID, AppliedIndex: s.replica.Applied(), Version: version.Version}
-		if free, total, err := s.cfg.DiskSpace(); err == nil {
+		st := &droverv1.DescribeResponse{Id: s.core.cfg.ID, AppliedIndex: s.core.replica.Applied(), Version: version.Version}
+		if free, total, err := s.core.cfg.DiskSpace(); err == nil {
 			st.DiskFree, st.DiskTotal = free, total
 		}
 		out = append(out, described{peer: replica.Peer{ID: string(x.ID), Address: string(x.Address)}, voter: true, state: st})
@@ -85,7 +85,7 @@ func (s *operatorService) describeServers(ctx context.Context, list []raft.Serve
 // AddServer adds a server that is running with -join, or changes the address of
 // one. It votes when it has caught up (peers.promote).
 func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[droverv1.AddServerRequest]) (*connect.Response[droverv1.AddServerResponse], error) {
-	if err := s.needOperator(ctx, "add servers"); err != nil {
+	if err := s.core.needOperator(ctx, "add servers"); err != nil {
 		return nil, err
 	}
 	if err := s.needPeers(); err != nil {
@@ -96,8 +96,8 @@ func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[dr
 		return nil, err
 	}
 	var cluster string
-	s.view(func(f *facts.Facts) { cluster = f.Cluster() })
-	d, err := s.peers.describe(ctx, at)
+	s.core.view(func(f *facts.Facts) { cluster = f.Cluster() })
+	d, err := s.core.peers.describe(ctx, at)
 	switch {
 	case err != nil:
 		return nil, fault.New(fault.Unavailable, "no coordinator answers at %s: start server %q with -join first: %w", at, id, err)
@@ -106,7 +106,7 @@ func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[dr
 	case d.GetCluster() != "" && d.GetCluster() != cluster:
 		return nil, fault.New(fault.Conflict, "server %q is of another cluster: it needs an empty data folder", id)
 	}
-	if err := s.replica.Admit(replica.Peer{ID: id, Address: at}, !d.GetHasLog()); err != nil {
+	if err := s.core.replica.Admit(replica.Peer{ID: id, Address: at}, !d.GetHasLog()); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&droverv1.AddServerResponse{}), nil
@@ -116,14 +116,14 @@ func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[dr
 // remain answers. A leader that is to go has another one lead first, which is then
 // asked.
 func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request[droverv1.RemoveServerRequest]) (*connect.Response[droverv1.RemoveServerResponse], error) {
-	if err := s.needOperator(ctx, "remove servers"); err != nil {
+	if err := s.core.needOperator(ctx, "remove servers"); err != nil {
 		return nil, err
 	}
 	if err := s.needPeers(); err != nil {
 		return nil, err
 	}
 	id := req.Msg.GetId()
-	list, _, err := s.replica.Servers()
+	list, _, err := s.core.replica.Servers()
 	if err != nil {
 		return nil, err
 	}
@@ -131,16 +131,16 @@ func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request
 	if i < 0 { // removed before: the caller may have missed the answer
 		return connect.NewResponse(&droverv1.RemoveServerResponse{}), nil
 	}
-	if err := majorityWithout(id, s.peers.describeAll(ctx, list)); err != nil {
+	if err := majorityWithout(id, s.core.peers.describeAll(ctx, list)); err != nil {
 		return nil, err
 	}
-	if id == s.cfg.ID {
+	if id == s.core.cfg.ID {
 		if _, err := s.transfer(ctx, replica.Peer{}); err != nil {
 			return nil, err
 		}
-		return nil, s.notLeader(ctx)
+		return nil, s.core.notLeader(ctx)
 	}
-	if err := s.replica.Remove(id); err != nil {
+	if err := s.core.replica.Remove(id); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&droverv1.RemoveServerResponse{}), nil
@@ -165,19 +165,19 @@ func majorityWithout(id string, all []described) error {
 
 // TransferLeadership has another server lead.
 func (s *operatorService) TransferLeadership(ctx context.Context, req *connect.Request[droverv1.TransferLeadershipRequest]) (*connect.Response[droverv1.TransferLeadershipResponse], error) {
-	if err := s.needOperator(ctx, "choose the leader"); err != nil {
+	if err := s.core.needOperator(ctx, "choose the leader"); err != nil {
 		return nil, err
 	}
 	if err := s.needPeers(); err != nil {
 		return nil, err
 	}
 	id := req.Msg.GetId()
-	if id == s.cfg.ID {
+	if id == s.core.cfg.ID {
 		return connect.NewResponse(&droverv1.TransferLeadershipResponse{Leader: id}), nil
 	}
 	to := replica.Peer{}
 	if id != "" {
-		list, _, err := s.replica.Servers()
+		list, _, err := s.core.replica.Servers()
 		if err != nil {
 			return nil, err
 		}
@@ -197,17 +197,17 @@ func (s *operatorService) TransferLeadership(ctx context.Context, req *connect.R
 // transfer has another server lead, and returns which one does. This call ends
 // with the term of this server, so it waits apart from it.
 func (s *operatorService) transfer(_ context.Context, to replica.Peer) (string, error) {
-	ctx, cancel := context.WithTimeout(s.peers.background, transferLimit)
+	ctx, cancel := context.WithTimeout(s.core.peers.background, transferLimit)
 	defer cancel()
-	if err := s.replica.Transfer(ctx, to); err != nil {
+	if err := s.core.replica.Transfer(ctx, to); err != nil {
 		return "", err
 	}
 	for {
-		if l := s.replica.Leader(); l != "" && l != s.cfg.ID {
+		if l := s.core.replica.Leader(); l != "" && l != s.core.cfg.ID {
 			return l, nil
 		}
 		if !sleep(ctx, leaderPoll) {
-			return "", wire.NotLeader("", "coordinator %q does not lead any more, and no other one does yet: try again in a second", s.cfg.ID)
+			return "", wire.NotLeader("", "coordinator %q does not lead any more, and no other one does yet: try again in a second", s.core.cfg.ID)
 		}
 	}
 }

@@ -31,7 +31,7 @@ const (
 )
 
 // nodeService serves node daemons.
-type nodeService struct{ *core }
+type nodeService struct{ core *core }
 
 var _ droverv1connect.NodeServiceHandler = (*nodeService)(nil)
 
@@ -50,7 +50,7 @@ func requireNode(ctx context.Context, name string) error {
 // session returns the node of a report or watch; again reports that it must
 // register again, because it was lost or has another epoch.
 func (s *nodeService) session(ctx context.Context, id int32, epoch uint64) (n *facts.Node, again bool, err error) {
-	s.view(func(f *facts.Facts) { n = f.Node(id) })
+	s.core.view(func(f *facts.Facts) { n = f.Node(id) })
 	if n == nil {
 		return nil, true, nil
 	}
@@ -84,7 +84,7 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	var same bool
 	var n *facts.Node
 	var cluster string
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		n, same = f.Checks().RegistrationUnchanged(info, req.Msg.GetEpoch())
 		cluster = f.Cluster()
 	})
@@ -92,20 +92,20 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	if same {
 		id, epoch = n.ID, n.Epoch
 	} else {
-		if !s.registrations.allow(caller(ctx).name) && caller(ctx).kind != kindLocal {
+		if !s.core.registrations.allow(caller(ctx).name) && caller(ctx).kind != kindLocal {
 			return nil, fault.Overload("node %s registers more than %d times a second: try again in a second", info.GetName(), registerRate)
 		}
-		res, err := s.propose(ctx, info.GetName(), &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: req.Msg.GetEpoch(), Info: info}}})
+		res, err := s.core.propose(ctx, info.GetName(), &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: req.Msg.GetEpoch(), Info: info}}})
 		if err = errors.Join(err, res.Err); err != nil {
 			return nil, err
 		}
 		id, epoch = res.Node, res.Epoch
-		s.view(func(f *facts.Facts) { n = f.Node(id) })
-		s.wanted.registerNode(n)
+		s.core.view(func(f *facts.Facts) { n = f.Node(id) })
+		s.core.wanted.registerNode(n)
 	}
-	s.sessions.register(id, epoch, s.now())
-	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.cfg.Lease.Milliseconds(),
-		ReportIntervalMs: s.cfg.ReportInterval.Milliseconds(), Cluster: cluster}), nil
+	s.core.sessions.register(id, epoch, s.core.now())
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds(),
+		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster}), nil
 }
 
 // Watch streams the changes of a node's wanted set.
@@ -118,10 +118,10 @@ func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.W
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.sessions.setWatch(node, epoch, cancel)
+	s.core.sessions.setWatch(node, epoch, cancel)
 	term, rev := termOf(ctx), req.Msg.GetRevision()
 	for {
-		b, ok := s.wanted.changesSince(node, epoch, rev)
+		b, ok := s.core.wanted.changesSince(node, epoch, rev)
 		if !ok {
 			return fault.New(fault.Conflict, "the node was declared lost: register again")
 		}
@@ -140,12 +140,12 @@ func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.W
 }
 
 func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b wantedBatch) *droverv1.Wanted {
-	m := &droverv1.Wanted{Term: term, Revision: b.rev, Full: b.full, Requests: s.dispatcher.requestsFor(node, b.full, b.requests)}
-	now := s.now().UnixNano()
-	s.view(func(f *facts.Facts) {
+	m := &droverv1.Wanted{Term: term, Revision: b.rev, Full: b.full, Requests: s.core.dispatcher.requestsFor(node, b.full, b.requests)}
+	now := s.core.now().UnixNano()
+	s.core.view(func(f *facts.Facts) {
 		blobs := map[string]bool{}
 		for _, c := range b.keys {
-			w := wantedAttempt(f, c.key, node, epoch, now, s.cfg.KeepLogs)
+			w := wantedAttempt(f, c.key, node, epoch, now, s.core.cfg.KeepLogs)
 			switch {
 			case w != nil:
 				m.Put = append(m.Put, w)
@@ -169,7 +169,7 @@ func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b wantedBatc
 // the response.
 func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
 	r := req.Msg
-	res := &droverv1.ReportResponse{Term: termOf(ctx), LeaseMs: s.cfg.Lease.Milliseconds()}
+	res := &droverv1.ReportResponse{Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds()}
 	n, again, err := s.session(ctx, r.GetNode(), r.GetEpoch())
 	if err != nil {
 		return nil, err
@@ -181,18 +181,18 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 	for _, a := range r.GetAttempts() {
 		sanitizeReport(a)
 	}
-	s.sessions.report(r, s.now())
+	s.core.sessions.report(r, s.core.now())
 	if err := s.proposeReports(ctx, n, r); err != nil {
 		return nil, err
 	}
 	for _, a := range r.GetResponses() {
-		s.dispatcher.handleResponse(r.GetNode(), a)
+		s.core.dispatcher.handleResponse(r.GetNode(), a)
 	}
 	if err := s.quarantineUnhealthy(ctx, n, r.GetLoad()); err != nil {
 		return nil, err
 	}
 	if len(r.GetAttempts()) > 0 {
-		s.notifyChange()
+		s.core.notifyChange()
 	}
 	return connect.NewResponse(res), nil
 }
@@ -201,7 +201,7 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *droverv1.ReportRequest) error {
 	var parts [][]*droverv1.SeenAttempt
 	size := maxReportBytes
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		for _, a := range r.GetAttempts() {
 			if !changesFacts(f, n, a) {
 				continue
@@ -215,12 +215,12 @@ func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *drov
 	})
 	for _, part := range parts {
 		e := &droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: n.ID, Epoch: n.Epoch, Seen: part}}}
-		res, err := s.propose(ctx, n.Info.GetName(), e)
+		res, err := s.core.propose(ctx, n.Info.GetName(), e)
 		if err != nil {
 			return err
 		}
 		for _, d := range res.Dropped {
-			s.log.Debug("dropped a stale report", "node", n.Info.GetName(), "key", part[d.Index].GetKey(), "why", d.Reason)
+			s.core.log.Debug("dropped a stale report", "node", n.Info.GetName(), "key", part[d.Index].GetKey(), "why", d.Reason)
 		}
 	}
 	return nil
@@ -314,6 +314,6 @@ func (s *nodeService) quarantineUnhealthy(ctx context.Context, n *facts.Node, lo
 		return nil
 	}
 	why := clipText(strings.Join(load.GetProblems(), "; "), 256)
-	_, err := s.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Reason: why, Automatic: true}}})
+	_, err := s.core.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Reason: why, Automatic: true}}})
 	return err
 }

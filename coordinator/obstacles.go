@@ -65,7 +65,7 @@ func (q *quoter) lastObstacles() map[scheduler.StageID]obstacle.Set {
 // addObstacles adds to a stage that waits what would have to give way. Nothing is
 // added if a part of that is gone since.
 func (b *scheduleBuilder) addObstacles(f *facts.Facts, out *droverv1.ScheduleWaiting) {
-	set := b.quoter.lastObstacles()[stageID(out.GetJob(), out.GetStage())]
+	set := b.core.quoter.lastObstacles()[stageID(out.GetJob(), out.GetStage())]
 	var list []*droverv1.ScheduleObstacle
 	for _, id := range set.Attempts {
 		k := facts.Key{Job: uint64(id.Job), Stage: id.Stage, Task: id.Index, Attempt: id.Attempt}

@@ -23,7 +23,7 @@ import (
 
 // operatorService serves `drover operator`.
 type operatorService struct {
-	*core
+	core   *core
 	saving sync.Mutex // one archive at a time
 }
 
@@ -33,7 +33,7 @@ var _ droverv1connect.OperatorServiceHandler = (*operatorService)(nil)
 // one log index; the history is copied after them, so that no ended job is
 // missing, and the files that live jobs need cannot be collected meanwhile.
 func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request[droverv1.SaveSnapshotRequest], stream *connect.ServerStream[droverv1.SaveSnapshotResponse]) error {
-	if err := s.needOperator(ctx, "save the cluster's state"); err != nil {
+	if err := s.core.needOperator(ctx, "save the cluster's state"); err != nil {
 		return err
 	}
 	if !s.saving.TryLock() {
@@ -42,11 +42,11 @@ func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request
 	defer s.saving.Unlock()
 	all := req.Msg.GetAllFiles()
 	m := s.describe(all)
-	snapshot, term := s.replica.Copy()
+	snapshot, term := s.core.replica.Copy()
 	m.Index, m.Term = snapshot.Index(), term
 	digests := snapshot.Digests(all)
 	for _, d := range digests {
-		s.touchBlob(d) // it is not collected meanwhile
+		s.core.touchBlob(d) // it is not collected meanwhile
 	}
 	w, err := backup.NewWriter(&chunkWriter{ctx: ctx, stream: stream}, m)
 	if err != nil {
@@ -68,8 +68,8 @@ func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request
 
 // describe returns what the manifest says of the cluster.
 func (s *operatorService) describe(all bool) backup.Manifest {
-	m := backup.Manifest{Program: version.Version, SavedAt: s.now().UTC(), AllFiles: all}
-	s.view(func(f *facts.Facts) {
+	m := backup.Manifest{Program: version.Version, SavedAt: s.core.now().UTC(), AllFiles: all}
+	s.core.view(func(f *facts.Facts) {
 		m.Cluster, m.LastJob, m.Nodes = f.Cluster(), f.LastJob(), len(f.Nodes())
 		m.Jobs, m.LiveJobs = f.JobCount()
 	})
@@ -78,7 +78,7 @@ func (s *operatorService) describe(all bool) backup.Manifest {
 
 // saveFacts encodes the facts to a file first, since an archive needs its size.
 func (s *operatorService) saveFacts(w *backup.Writer, snapshot *facts.Snapshot) error {
-	f, err := os.CreateTemp(s.cfg.Dir, "saving-*")
+	f, err := os.CreateTemp(s.core.cfg.Dir, "saving-*")
 	if err != nil {
 		return fmt.Errorf("save the facts: %w", err)
 	}
@@ -100,10 +100,10 @@ func (s *operatorService) saveFacts(w *backup.Writer, snapshot *facts.Snapshot) 
 }
 
 func (s *operatorService) saveHistory(w *backup.Writer) error {
-	if err := s.flushHistory(); err != nil {
+	if err := s.core.flushHistory(); err != nil {
 		return err
 	}
-	files, err := history.Files(filepath.Join(s.cfg.Dir, "history"))
+	files, err := history.Files(filepath.Join(s.core.cfg.Dir, "history"))
 	if err != nil {
 		return err
 	}
@@ -129,12 +129,12 @@ func saveFile(path string, add func(int64, io.Reader) error) error {
 }
 
 func (s *operatorService) saveBlob(w *backup.Writer, digest string) error {
-	if err := s.fileKeeper().ensure(context.Background(), digest); err != nil {
-		s.log.Warn("cannot fetch a file for the archive", "digest", digest, "err", err)
+	if err := s.core.fileKeeper().ensure(context.Background(), digest); err != nil {
+		s.core.log.Warn("cannot fetch a file for the archive", "digest", digest, "err", err)
 	}
-	f, err := s.blobs.Open(digest)
+	f, err := s.core.blobs.Open(digest)
 	if errors.Is(err, fault.NotFound) {
-		s.log.Warn("a file is missing from the store; the archive says so", "digest", digest)
+		s.core.log.Warn("a file is missing from the store; the archive says so", "digest", digest)
 		w.MissingBlob(digest)
 		return nil
 	}

@@ -70,7 +70,7 @@ func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[dr
 
 // scheduleBuilder builds one response under the facts' read lock.
 type scheduleBuilder struct {
-	*core
+	core *core
 	ctx  context.Context
 	req  *droverv1.GetScheduleRequest
 	now  time.Time
@@ -191,7 +191,7 @@ func (b *scheduleBuilder) wants(j *facts.Job) bool {
 }
 
 func (b *scheduleBuilder) readable(f *facts.Facts, j *facts.Job) bool {
-	return b.needJob(b.ctx, mayRead, f, j) == nil
+	return b.core.needJob(b.ctx, mayRead, f, j) == nil
 }
 
 // addAttempts describes the chosen candidates. One that was forgotten meanwhile is left out.
@@ -225,7 +225,7 @@ func (b *scheduleBuilder) attempt(j *facts.Job, k facts.Key, a *facts.Attempt) *
 	if a.State.IsActive() {
 		seen := a.Seen()
 		out.Occupied = a.Occupied.Proto()
-		if live := b.sessions.seen(a.Node, k, a.Run); live != nil {
+		if live := b.core.sessions.seen(a.Node, k, a.Run); live != nil {
 			seen = live
 		}
 		out.EndMs, out.Expected = b.expectedEnd(&j.Stages[k.Stage], a, seen), true
@@ -270,15 +270,15 @@ func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, expected forw
 			continue
 		}
 		out := &droverv1.ScheduleWaiting{Job: j.ID, Stage: int32(i), Tasks: st.Pending, EstimateMs: st.EstimateNS / 1e6}
-		if w, ok := b.waitingFor(id); ok {
-			out.Reason, out.BehindJob = b.waitingReason(f, &w), uint64(w.Behind.Job)
+		if w, ok := b.core.waitingFor(id); ok {
+			out.Reason, out.BehindJob = b.core.waitingReason(f, &w), uint64(w.Behind.Job)
 			if r := f.Reservation(uint64(w.Reservation)); w.Reservation != 0 && r != nil {
 				out.BehindJob = r.GetJob()
 			}
 		} else {
 			out.Reason = unfinishedStage(j, i)
 		}
-		out.ExpectedStartMs = b.expectedStart(f, expected, j.ID, i, b.now)
+		out.ExpectedStartMs = b.core.expectedStart(f, expected, j.ID, i, b.now)
 		b.jobs[j.ID] = true
 		b.addObstacles(f, out)
 		b.out.Waiting = append(b.out.Waiting, out)

@@ -15,7 +15,7 @@ func (b *scheduleBuilder) buildPast(j *droverv1.PastJob) error {
 		b.from = time.UnixMilli(min(j.GetSummary().GetSubmittedMs(), b.from.UnixMilli()))
 		b.out.FromMs = b.from.UnixMilli()
 	}
-	b.view(b.addNodes)
+	b.core.view(b.addNodes)
 	return nil
 }
 
@@ -27,9 +27,9 @@ func (b *scheduleBuilder) addPast() error {
 	for _, n := range b.out.Nodes {
 		nodes[n.GetName()] = n.GetNode()
 	}
-	q := past.JobQuery{Tenant: b.req.GetTenant(), SinceMS: b.from.UnixMilli(), Limit: maxPastJobs, Visible: b.visiblePast(b.ctx)}
+	q := past.JobQuery{Tenant: b.req.GetTenant(), SinceMS: b.from.UnixMilli(), Limit: maxPastJobs, Visible: b.core.visiblePast(b.ctx)}
 	for counted := 0; counted < maxListed; {
-		jobs, next, err := b.past.Jobs(q)
+		jobs, next, err := b.core.past.Jobs(q)
 		if err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (b *scheduleBuilder) addPast() error {
 }
 
 func (b *scheduleBuilder) addPastJob(j *droverv1.JobSummary, nodes map[string]int32) error {
-	list, _, err := b.past.Attempts(j.GetJob(), -1, maxScheduled, "")
+	list, _, err := b.core.past.Attempts(j.GetJob(), -1, maxScheduled, "")
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (b *scheduleBuilder) addPastJob(j *droverv1.JobSummary, nodes map[string]in
 	if len(b.out.Attempts) == listed {
 		return nil
 	}
-	whole, err := b.past.Job(j.GetJob())
+	whole, err := b.core.past.Job(j.GetJob())
 	if err != nil {
 		return err
 	}

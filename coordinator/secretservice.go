@@ -169,7 +169,7 @@ func (s *nodeService) GetSecrets(ctx context.Context, req *connect.Request[drove
 	if err != nil || len(list) == 0 {
 		return connect.NewResponse(&droverv1.GetSecretsResponse{}), err
 	}
-	ring, err := s.secretKeys.Ring()
+	ring, err := s.core.secretKeys.Ring()
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "the task waits for its secrets, which the leading coordinator cannot decrypt: %v", err)
 	}
@@ -196,7 +196,7 @@ type attemptSecret struct {
 // submission counts.
 func (s *nodeService) secretsOf(n *facts.Node, key *droverv1.AttemptKey) (list []attemptSecret, err error) {
 	k := facts.KeyOf(key)
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		a := f.Attempt(k)
 		if a == nil || a.Node != n.ID || a.Epoch != n.Epoch || a.Run != key.GetRun() || a.State != facts.AttemptLive {
 			err = fault.New(fault.Denied, "node %s is not to run attempt %d.%d.%d.%d", n.Info.GetName(), k.Job, k.Stage, k.Task, k.Attempt)

@@ -21,11 +21,6 @@ const maxMethods = 40
 var manyMethods = []string{
 	"coordinator.clientService",
 	"coordinator.core",
-	"coordinator.debugService",
-	"coordinator.historyService",
-	"coordinator.nodeService",
-	"coordinator.operatorService",
-	"coordinator.scheduleBuilder",
 	"node.attempt",
 	"node.daemon",
 	"scheduler/threedsf.Policy",
