@@ -69,6 +69,7 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"ClientService/SetLevel":             {`{"job":"1","level":"LEVEL_FROZEN"}`, "-+h+---"},
 	"ClientService/ListNodes":            {`{}`, "++++---"},
 	"ClientService/DrainNode":            {`{"node":"nowhere"}`, "---+---"},
+	"ClientService/MaintainNode":         {`{"node":"nowhere"}`, "---+---"},
 	"ClientService/ApplyTenants":         {`{}`, "---+---"},
 	"ClientService/ListTenants":          {`{}`, "++++---"},
 	"ClientService/Events":               {`{"job":"1"}`, "++h+---"},

@@ -26,6 +26,7 @@ var auditedCalls = map[string]bool{
 	droverv1connect.ClientServiceExecProcedure:                 true,
 	droverv1connect.ClientServiceSetLevelProcedure:             true,
 	droverv1connect.ClientServiceDrainNodeProcedure:            true,
+	droverv1connect.ClientServiceMaintainNodeProcedure:         true,
 	droverv1connect.ClientServiceApplyTenantsProcedure:         true,
 	droverv1connect.ClientServiceSetSchedulerProcedure:         true,
 	droverv1connect.OperatorServiceSaveSnapshotProcedure:       true,
@@ -94,6 +95,11 @@ func auditTarget(message any) string {
 			return "node " + m.GetNode() + " schedulable again"
 		}
 		return "node " + m.GetNode()
+	case *droverv1.MaintainNodeRequest:
+		if m.GetCancel() {
+			return "node " + m.GetNode() + " maintenance cancelled"
+		}
+		return "node " + m.GetNode() + " maintenance"
 	case *droverv1.ApplyTenantsRequest:
 		var names []string
 		for _, t := range m.GetTenants() {

@@ -403,7 +403,7 @@ func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[drover
 		for _, n := range f.Nodes() {
 			last, load := s.sessions.status(n.ID)
 			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load,
-				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID], DrainDeadlineMs: n.DrainDeadline / 1e6, Staying: s.stayingTexts(ctx, f, n)}
+				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID], DrainDeadlineMs: n.DrainDeadline / 1e6, Staying: s.stayingTexts(ctx, f, n), Maintenance: maintenanceProto(n)}
 			if !last.IsZero() {
 				st.LastReportMs = last.UnixMilli()
 			}
@@ -433,14 +433,9 @@ func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[drov
 	if err := s.needOperator(ctx, "drain nodes"); err != nil {
 		return nil, err
 	}
-	id := int32(0)
-	s.view(func(f *facts.Facts) {
-		if n := f.NodeByName(req.Msg.GetNode()); n != nil {
-			id = n.ID
-		}
-	})
-	if id == 0 {
-		return nil, fault.New(fault.NotFound, "there is no node %q: `drover node list` shows them", clipText(req.Msg.GetNode(), 128))
+	id, err := s.nodeID(req.Msg.GetNode())
+	if err != nil {
+		return nil, err
 	}
 	d := &droverv1.NodeDrainFact{Node: id, Draining: !req.Msg.GetOff()}
 	if d.Draining {

@@ -82,6 +82,7 @@ type leader struct {
 
 	logExpiries   []logExpiry     // ended jobs whose logs are still kept
 	quarantineEnd map[int32]int64 // end of the quarantine of nodes, Unix ns
+	maintenance   maintenance
 	evacuateAt    map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
 	finalized     map[uint64]bool // ended jobs without active attempts whose end has been handled
 
@@ -139,10 +140,11 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	l.c.sessions.reset(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
 	l.logExpiries, l.finalized, l.quarantineEnd, l.refusalRetryAt = nil, map[uint64]bool{}, map[int32]int64{}, map[facts.Key]int64{}
-	l.evacuateAt = map[int32]int64{}
+	l.evacuateAt, l.maintenance = map[int32]int64{}, maintenance{}
 	for _, n := range f.Nodes() {
 		l.trackQuarantine(n)
 		l.trackDrain(n)
+		l.maintenance.track(n)
 		l.recheckNodes[n.ID] = true
 	}
 	clear(l.deadlines)
@@ -289,9 +291,11 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		l.c.wanted.registerNode(f.Node(c.Node))
 		l.trackQuarantine(f.Node(c.Node))
 		l.trackDrain(f.Node(c.Node))
+		l.maintenance.track(f.Node(c.Node))
 	case facts.ChangeNodeLost:
 		l.trackQuarantine(f.Node(c.Node))
 		l.trackDrain(f.Node(c.Node))
+		l.maintenance.track(f.Node(c.Node))
 		l.c.sessions.remove(c.Node)
 		l.c.dispatcher.nodeLost(c.Node)
 		l.c.locations.markStaleBefore(f, l.c.now())
@@ -385,7 +389,8 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	if len(gone) > 0 {
 		next = l.c.now()
 	}
-	for _, try := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals, l.evacuate} {
+	follow := func(ctx context.Context) (time.Time, error) { return l.maintenance.propose(ctx, l.c, l.term) }
+	for _, try := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals, follow, l.evacuate} {
 		at, err := try(ctx)
 		if err != nil {
 			return next, err

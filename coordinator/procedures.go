@@ -60,6 +60,7 @@ var procedures = map[string]procedure{
 	droverv1connect.ClientServiceSetLevelProcedure:     userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceListNodesProcedure:    userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceDrainNodeProcedure:    operatorCall("drain nodes", smallMessage),
+	droverv1connect.ClientServiceMaintainNodeProcedure: operatorCall("order maintenance", smallMessage),
 	droverv1connect.ClientServiceApplyTenantsProcedure: operatorCall("change tenants", tenantMessage),
 	droverv1connect.ClientServiceListTenantsProcedure:  userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceEventsProcedure:       userStream(),

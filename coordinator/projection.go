@@ -170,6 +170,7 @@ func nodeSpec(n *facts.Node) scheduler.NodeSpec {
 		Swap: i.GetSwap(), Down: !n.Up, Draining: n.Cordoned(), Levels: scheduler.Levels(scheduler.LevelRunning),
 		CPUClass: restoreClass(i), Speeds: speeds(i.GetSpeeds()),
 	}
+	s.Windows = nodeWindows(n)
 	s.Capacity[scheduler.IO] = 0
 	for _, d := range i.GetDisks() {
 		s.Disks = append(s.Disks, scheduler.Disk{Name: d.GetName(), IO: d.GetIo(), Space: d.GetSpace()})

@@ -60,7 +60,7 @@ func nodeCommand() *cli.Command {
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log information, not only warnings: -log-level info"},
 		}, tlsFlags()...),
 		Action:      withConfig(runNode),
-		Subcommands: []*cli.Command{nodeListCommand(), nodeStatusCommand(), nodeDrainCommand(), nodeCleanCommand()},
+		Subcommands: []*cli.Command{nodeListCommand(), nodeStatusCommand(), nodeDrainCommand(), nodeMaintainCommand(), nodeCleanCommand()},
 	}
 }
 

@@ -50,6 +50,7 @@ func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDr
 	c, why := *n, d.GetReason()
 	c.Draining, c.Reason, c.DrainDeadline = d.GetDraining(), clip(why, 256), 0
 	c.RetryAt, c.QuarantineStreak, c.Probation = 0, 0, false
+	c.Maintenance = overridden(n.Maintenance, c.Draining)
 	kind := "node.drain"
 	switch {
 	case !c.Draining:
@@ -57,6 +58,11 @@ func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDr
 	case d.GetDeadline() > 0:
 		c.DrainDeadline = d.GetDeadline()
 		why += ", what still runs leaves it in " + formatDuration(time.Duration(c.DrainDeadline-en.f.now))
+	}
+	for _, w := range c.Maintenance {
+		if w.Begun && c.DrainDeadline == 0 {
+			c.DrainDeadline = w.From // what the window moved off the node stays off
+		}
 	}
 	en.putNode(&c)
 	en.f.EventLog().add(e, kind, &Event{Node: n.Info.GetName(), Text: why})

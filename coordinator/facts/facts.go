@@ -282,6 +282,8 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		nodesOf(f).applyNodeLost(e, b.NodeLost, r)
 	case *droverv1.Entry_NodeDrain:
 		nodesOf(f).applyNodeDrain(e, b.NodeDrain, r)
+	case *droverv1.Entry_Maintenance:
+		nodesOf(f).applyMaintenance(e, b.Maintenance, r)
 	case *droverv1.Entry_Blob:
 		clusterOf(f).applyBlob(e, b.Blob, r)
 	case *droverv1.Entry_JobChunk:

@@ -54,6 +54,11 @@ func (g *gen) entry() *droverv1.Entry {
 		n := g.pickNode()
 		e.Body = &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n, Epoch: g.epoch(n), Reason: "gen"}}
 	case k < 12:
+		if g.r.IntN(3) == 0 {
+			from := g.at + int64(g.r.IntN(5))*1e9
+			e.Body = &droverv1.Entry_Maintenance{Maintenance: &droverv1.MaintenanceFact{Node: g.pickNode(), From: from / 4e9 * 4e9, To: from/4e9*4e9 + int64(1+g.r.IntN(5))*1e9, Change: droverv1.MaintenanceChange(g.r.IntN(6))}}
+			break
+		}
 		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0, Automatic: g.r.IntN(2) == 0, Deadline: int64(g.r.IntN(3)) * g.at}}
 	case k < 15:
 		e.Body = &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest(g.r.IntN(4)), Size: 5, Removed: g.r.IntN(3) == 0}}

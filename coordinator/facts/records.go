@@ -398,6 +398,8 @@ type Node struct {
 	Used          Amounts    `json:"used"`
 	Attempts      int32      `json:"attempts,omitempty"` // that are live or stopping
 
+	Maintenance []MaintenanceWindow `json:"maintenance,omitempty"` // that has not ended, in order
+
 	// Quarantine by the coordinator; all zero for a node that an operator
 	// drained.
 	RetryAt          int64 `json:"retry_at,omitempty"`          // end of the quarantine, Unix ns; 0 = not quarantined

@@ -2705,6 +2705,7 @@ type NodeStatus struct {
 	Probation       bool                   `protobuf:"varint,11,opt,name=probation,proto3" json:"probation,omitempty"`                                      // takes one attempt at a time until one proves it healthy
 	DrainDeadlineMs int64                  `protobuf:"varint,12,opt,name=drain_deadline_ms,json=drainDeadlineMs,proto3" json:"drain_deadline_ms,omitempty"` // Unix time when what still runs leaves the draining node; 0: it runs to its end
 	Staying         []string               `protobuf:"bytes,13,rep,name=staying,proto3" json:"staying,omitempty"`                                           // after that: tasks that are still there, and why
+	Maintenance     []*MaintenanceWindow   `protobuf:"bytes,15,rep,name=maintenance,proto3" json:"maintenance,omitempty"`                                   // that have not ended, in order
 	Suspended       []*LevelUse            `protobuf:"bytes,40,rep,name=suspended,proto3" json:"suspended,omitempty"`                                       // by level; levels without attempts are left out
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2827,6 +2828,13 @@ func (x *NodeStatus) GetDrainDeadlineMs() int64 {
 func (x *NodeStatus) GetStaying() []string {
 	if x != nil {
 		return x.Staying
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetMaintenance() []*MaintenanceWindow {
+	if x != nil {
+		return x.Maintenance
 	}
 	return nil
 }
@@ -3055,6 +3063,173 @@ func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
 	return file_drover_v1_client_proto_rawDescGZIP(), []int{36}
 }
 
+type MaintainNodeRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	FromMs     int64                  `protobuf:"varint,2,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"` // Unix time; 0: now
+	DurationMs int64                  `protobuf:"varint,3,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	// Cancel the window that begins at from_ms, or with from_ms 0 all of the node.
+	Cancel        bool `protobuf:"varint,4,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaintainNodeRequest) Reset() {
+	*x = MaintainNodeRequest{}
+	mi := &file_drover_v1_client_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaintainNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaintainNodeRequest) ProtoMessage() {}
+
+func (x *MaintainNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaintainNodeRequest.ProtoReflect.Descriptor instead.
+func (*MaintainNodeRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *MaintainNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MaintainNodeRequest) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *MaintainNodeRequest) GetDurationMs() int64 {
+	if x != nil {
+		return x.DurationMs
+	}
+	return 0
+}
+
+func (x *MaintainNodeRequest) GetCancel() bool {
+	if x != nil {
+		return x.Cancel
+	}
+	return false
+}
+
+type MaintainNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaintainNodeResponse) Reset() {
+	*x = MaintainNodeResponse{}
+	mi := &file_drover_v1_client_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaintainNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaintainNodeResponse) ProtoMessage() {}
+
+func (x *MaintainNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaintainNodeResponse.ProtoReflect.Descriptor instead.
+func (*MaintainNodeResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{38}
+}
+
+// MaintenanceWindow is a time in which a node will be away. Schedulers plan around it. From its beginning
+// to its end the node is drained, with a deadline that has passed.
+type MaintenanceWindow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FromMs        int64                  `protobuf:"varint,1,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs          int64                  `protobuf:"varint,2,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	Begun         bool                   `protobuf:"varint,3,opt,name=begun,proto3" json:"begun,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaintenanceWindow) Reset() {
+	*x = MaintenanceWindow{}
+	mi := &file_drover_v1_client_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaintenanceWindow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaintenanceWindow) ProtoMessage() {}
+
+func (x *MaintenanceWindow) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaintenanceWindow.ProtoReflect.Descriptor instead.
+func (*MaintenanceWindow) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *MaintenanceWindow) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *MaintenanceWindow) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+func (x *MaintenanceWindow) GetBegun() bool {
+	if x != nil {
+		return x.Begun
+	}
+	return false
+}
+
 type Tenant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3073,7 +3248,7 @@ type Tenant struct {
 
 func (x *Tenant) Reset() {
 	*x = Tenant{}
-	mi := &file_drover_v1_client_proto_msgTypes[37]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +3260,7 @@ func (x *Tenant) String() string {
 func (*Tenant) ProtoMessage() {}
 
 func (x *Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[37]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3098,7 +3273,7 @@ func (x *Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
 func (*Tenant) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{37}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Tenant) GetName() string {
@@ -3180,7 +3355,7 @@ type ApplyTenantsRequest struct {
 
 func (x *ApplyTenantsRequest) Reset() {
 	*x = ApplyTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[38]
+	mi := &file_drover_v1_client_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3192,7 +3367,7 @@ func (x *ApplyTenantsRequest) String() string {
 func (*ApplyTenantsRequest) ProtoMessage() {}
 
 func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[38]
+	mi := &file_drover_v1_client_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3205,7 +3380,7 @@ func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{38}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ApplyTenantsRequest) GetTenants() []*Tenant {
@@ -3224,7 +3399,7 @@ type ApplyTenantsResponse struct {
 
 func (x *ApplyTenantsResponse) Reset() {
 	*x = ApplyTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[39]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3236,7 +3411,7 @@ func (x *ApplyTenantsResponse) String() string {
 func (*ApplyTenantsResponse) ProtoMessage() {}
 
 func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[39]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3249,7 +3424,7 @@ func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{39}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ApplyTenantsResponse) GetChanged() int32 {
@@ -3267,7 +3442,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[40]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3279,7 +3454,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[40]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3292,7 +3467,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{40}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
 }
 
 type TenantStatus struct {
@@ -3312,7 +3487,7 @@ type TenantStatus struct {
 
 func (x *TenantStatus) Reset() {
 	*x = TenantStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[41]
+	mi := &file_drover_v1_client_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3499,7 @@ func (x *TenantStatus) String() string {
 func (*TenantStatus) ProtoMessage() {}
 
 func (x *TenantStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[41]
+	mi := &file_drover_v1_client_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +3512,7 @@ func (x *TenantStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
 func (*TenantStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{41}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TenantStatus) GetTenant() *Tenant {
@@ -3422,7 +3597,7 @@ type PreemptionTotals struct {
 
 func (x *PreemptionTotals) Reset() {
 	*x = PreemptionTotals{}
-	mi := &file_drover_v1_client_proto_msgTypes[42]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3609,7 @@ func (x *PreemptionTotals) String() string {
 func (*PreemptionTotals) ProtoMessage() {}
 
 func (x *PreemptionTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[42]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3622,7 @@ func (x *PreemptionTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionTotals.ProtoReflect.Descriptor instead.
 func (*PreemptionTotals) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{42}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PreemptionTotals) GetSuspends() int64 {
@@ -3515,7 +3690,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +3702,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3715,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*TenantStatus {
@@ -3563,7 +3738,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[44]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3575,7 +3750,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[44]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3763,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{44}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EventsRequest) GetJob() string {
@@ -3643,7 +3818,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_drover_v1_client_proto_msgTypes[45]
+	mi := &file_drover_v1_client_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3830,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[45]
+	mi := &file_drover_v1_client_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3843,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{45}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3742,7 +3917,7 @@ type GetSchedulerRequest struct {
 
 func (x *GetSchedulerRequest) Reset() {
 	*x = GetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[46]
+	mi := &file_drover_v1_client_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3754,7 +3929,7 @@ func (x *GetSchedulerRequest) String() string {
 func (*GetSchedulerRequest) ProtoMessage() {}
 
 func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[46]
+	mi := &file_drover_v1_client_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3767,7 +3942,7 @@ func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*GetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{46}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{49}
 }
 
 type SetSchedulerRequest struct {
@@ -3780,7 +3955,7 @@ type SetSchedulerRequest struct {
 
 func (x *SetSchedulerRequest) Reset() {
 	*x = SetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[47]
+	mi := &file_drover_v1_client_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3792,7 +3967,7 @@ func (x *SetSchedulerRequest) String() string {
 func (*SetSchedulerRequest) ProtoMessage() {}
 
 func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[47]
+	mi := &file_drover_v1_client_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3805,7 +3980,7 @@ func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*SetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{47}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SetSchedulerRequest) GetName() string {
@@ -3834,7 +4009,7 @@ type GetSchedulerResponse struct {
 
 func (x *GetSchedulerResponse) Reset() {
 	*x = GetSchedulerResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[48]
+	mi := &file_drover_v1_client_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +4021,7 @@ func (x *GetSchedulerResponse) String() string {
 func (*GetSchedulerResponse) ProtoMessage() {}
 
 func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[48]
+	mi := &file_drover_v1_client_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +4034,7 @@ func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerResponse.ProtoReflect.Descriptor instead.
 func (*GetSchedulerResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{48}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetSchedulerResponse) GetName() string {
@@ -3902,7 +4077,7 @@ type PendingSum struct {
 
 func (x *PendingSum) Reset() {
 	*x = PendingSum{}
-	mi := &file_drover_v1_client_proto_msgTypes[49]
+	mi := &file_drover_v1_client_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3914,7 +4089,7 @@ func (x *PendingSum) String() string {
 func (*PendingSum) ProtoMessage() {}
 
 func (x *PendingSum) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[49]
+	mi := &file_drover_v1_client_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3927,7 +4102,7 @@ func (x *PendingSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingSum.ProtoReflect.Descriptor instead.
 func (*PendingSum) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{49}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PendingSum) GetReason() string {
@@ -3964,7 +4139,7 @@ type GetScheduleRequest struct {
 
 func (x *GetScheduleRequest) Reset() {
 	*x = GetScheduleRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[50]
+	mi := &file_drover_v1_client_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3976,7 +4151,7 @@ func (x *GetScheduleRequest) String() string {
 func (*GetScheduleRequest) ProtoMessage() {}
 
 func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[50]
+	mi := &file_drover_v1_client_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3989,7 +4164,7 @@ func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleRequest.ProtoReflect.Descriptor instead.
 func (*GetScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{50}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetScheduleRequest) GetFromMs() int64 {
@@ -4046,7 +4221,7 @@ type GetScheduleResponse struct {
 
 func (x *GetScheduleResponse) Reset() {
 	*x = GetScheduleResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[51]
+	mi := &file_drover_v1_client_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4233,7 @@ func (x *GetScheduleResponse) String() string {
 func (*GetScheduleResponse) ProtoMessage() {}
 
 func (x *GetScheduleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[51]
+	mi := &file_drover_v1_client_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4246,7 @@ func (x *GetScheduleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleResponse.ProtoReflect.Descriptor instead.
 func (*GetScheduleResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{51}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetScheduleResponse) GetNowMs() int64 {
@@ -4153,7 +4328,7 @@ type ScheduleNode struct {
 
 func (x *ScheduleNode) Reset() {
 	*x = ScheduleNode{}
-	mi := &file_drover_v1_client_proto_msgTypes[52]
+	mi := &file_drover_v1_client_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4165,7 +4340,7 @@ func (x *ScheduleNode) String() string {
 func (*ScheduleNode) ProtoMessage() {}
 
 func (x *ScheduleNode) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[52]
+	mi := &file_drover_v1_client_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4178,7 +4353,7 @@ func (x *ScheduleNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleNode.ProtoReflect.Descriptor instead.
 func (*ScheduleNode) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{52}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ScheduleNode) GetNode() int32 {
@@ -4252,7 +4427,7 @@ type ScheduleJob struct {
 
 func (x *ScheduleJob) Reset() {
 	*x = ScheduleJob{}
-	mi := &file_drover_v1_client_proto_msgTypes[53]
+	mi := &file_drover_v1_client_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4264,7 +4439,7 @@ func (x *ScheduleJob) String() string {
 func (*ScheduleJob) ProtoMessage() {}
 
 func (x *ScheduleJob) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[53]
+	mi := &file_drover_v1_client_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4277,7 +4452,7 @@ func (x *ScheduleJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleJob.ProtoReflect.Descriptor instead.
 func (*ScheduleJob) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{53}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ScheduleJob) GetJob() uint64 {
@@ -4348,7 +4523,7 @@ type ScheduleAttempt struct {
 
 func (x *ScheduleAttempt) Reset() {
 	*x = ScheduleAttempt{}
-	mi := &file_drover_v1_client_proto_msgTypes[54]
+	mi := &file_drover_v1_client_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4360,7 +4535,7 @@ func (x *ScheduleAttempt) String() string {
 func (*ScheduleAttempt) ProtoMessage() {}
 
 func (x *ScheduleAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[54]
+	mi := &file_drover_v1_client_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4373,7 +4548,7 @@ func (x *ScheduleAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleAttempt.ProtoReflect.Descriptor instead.
 func (*ScheduleAttempt) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{54}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ScheduleAttempt) GetKey() *AttemptKey {
@@ -4463,7 +4638,7 @@ type ScheduleGap struct {
 
 func (x *ScheduleGap) Reset() {
 	*x = ScheduleGap{}
-	mi := &file_drover_v1_client_proto_msgTypes[55]
+	mi := &file_drover_v1_client_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4475,7 +4650,7 @@ func (x *ScheduleGap) String() string {
 func (*ScheduleGap) ProtoMessage() {}
 
 func (x *ScheduleGap) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[55]
+	mi := &file_drover_v1_client_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4488,7 +4663,7 @@ func (x *ScheduleGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleGap.ProtoReflect.Descriptor instead.
 func (*ScheduleGap) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{55}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ScheduleGap) GetFromMs() int64 {
@@ -4523,7 +4698,7 @@ type ScheduleReservation struct {
 
 func (x *ScheduleReservation) Reset() {
 	*x = ScheduleReservation{}
-	mi := &file_drover_v1_client_proto_msgTypes[56]
+	mi := &file_drover_v1_client_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4535,7 +4710,7 @@ func (x *ScheduleReservation) String() string {
 func (*ScheduleReservation) ProtoMessage() {}
 
 func (x *ScheduleReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[56]
+	mi := &file_drover_v1_client_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4548,7 +4723,7 @@ func (x *ScheduleReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleReservation.ProtoReflect.Descriptor instead.
 func (*ScheduleReservation) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{56}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ScheduleReservation) GetId() uint64 {
@@ -4639,7 +4814,7 @@ type ScheduleWaiting struct {
 
 func (x *ScheduleWaiting) Reset() {
 	*x = ScheduleWaiting{}
-	mi := &file_drover_v1_client_proto_msgTypes[57]
+	mi := &file_drover_v1_client_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4826,7 @@ func (x *ScheduleWaiting) String() string {
 func (*ScheduleWaiting) ProtoMessage() {}
 
 func (x *ScheduleWaiting) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[57]
+	mi := &file_drover_v1_client_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4839,7 @@ func (x *ScheduleWaiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleWaiting.ProtoReflect.Descriptor instead.
 func (*ScheduleWaiting) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{57}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ScheduleWaiting) GetJob() uint64 {
@@ -4744,7 +4919,7 @@ type ScheduleObstacle struct {
 
 func (x *ScheduleObstacle) Reset() {
 	*x = ScheduleObstacle{}
-	mi := &file_drover_v1_client_proto_msgTypes[58]
+	mi := &file_drover_v1_client_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4756,7 +4931,7 @@ func (x *ScheduleObstacle) String() string {
 func (*ScheduleObstacle) ProtoMessage() {}
 
 func (x *ScheduleObstacle) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[58]
+	mi := &file_drover_v1_client_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4769,7 +4944,7 @@ func (x *ScheduleObstacle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleObstacle.ProtoReflect.Descriptor instead.
 func (*ScheduleObstacle) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{58}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ScheduleObstacle) GetNode() int32 {
@@ -5044,7 +5219,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x10SetLevelResponse\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12$\n" +
 	"\x04from\x18\x02 \x01(\x0e2\x10.drover.v1.LevelR\x04from\"\x12\n" +
-	"\x10ListNodesRequest\"\xdf\x03\n" +
+	"\x10ListNodesRequest\"\x9f\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12'\n" +
@@ -5060,7 +5235,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	" \x01(\x03R\tretryAtMs\x12\x1c\n" +
 	"\tprobation\x18\v \x01(\bR\tprobation\x12*\n" +
 	"\x11drain_deadline_ms\x18\f \x01(\x03R\x0fdrainDeadlineMs\x12\x18\n" +
-	"\astaying\x18\r \x03(\tR\astaying\x121\n" +
+	"\astaying\x18\r \x03(\tR\astaying\x12>\n" +
+	"\vmaintenance\x18\x0f \x03(\v2\x1c.drover.v1.MaintenanceWindowR\vmaintenance\x121\n" +
 	"\tsuspended\x18( \x03(\v2\x13.drover.v1.LevelUseR\tsuspended\"\x90\x01\n" +
 	"\bLevelUse\x12&\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12\x1a\n" +
@@ -5075,7 +5251,18 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x03off\x18\x02 \x01(\bR\x03off\x12\x1f\n" +
 	"\vdeadline_ms\x18\x03 \x01(\x03R\n" +
 	"deadlineMs\"\x13\n" +
-	"\x11DrainNodeResponse\"\x9a\x02\n" +
+	"\x11DrainNodeResponse\"{\n" +
+	"\x13MaintainNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
+	"\afrom_ms\x18\x02 \x01(\x03R\x06fromMs\x12\x1f\n" +
+	"\vduration_ms\x18\x03 \x01(\x03R\n" +
+	"durationMs\x12\x16\n" +
+	"\x06cancel\x18\x04 \x01(\bR\x06cancel\"\x16\n" +
+	"\x14MaintainNodeResponse\"W\n" +
+	"\x11MaintenanceWindow\x12\x17\n" +
+	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
+	"\x05begun\x18\x03 \x01(\bR\x05begun\"\x9a\x02\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
@@ -5240,7 +5427,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x14JOB_STATE_COMMITTING\x10\x03\x12\x17\n" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x05\x12\x15\n" +
-	"\x11JOB_STATE_STOPPED\x10\x062\xc0\f\n" +
+	"\x11JOB_STATE_STOPPED\x10\x062\x93\r\n" +
 	"\rClientService\x12?\n" +
 	"\x06Status\x12\x18.drover.v1.StatusRequest\x1a\x19.drover.v1.StatusResponse\"\x00\x12E\n" +
 	"\bHasBlobs\x12\x1a.drover.v1.HasBlobsRequest\x1a\x1b.drover.v1.HasBlobsResponse\"\x00\x12D\n" +
@@ -5257,6 +5444,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\bSetLevel\x12\x1a.drover.v1.SetLevelRequest\x1a\x1b.drover.v1.SetLevelResponse\"\x00\x12H\n" +
 	"\tListNodes\x12\x1b.drover.v1.ListNodesRequest\x1a\x1c.drover.v1.ListNodesResponse\"\x00\x12H\n" +
 	"\tDrainNode\x12\x1b.drover.v1.DrainNodeRequest\x1a\x1c.drover.v1.DrainNodeResponse\"\x00\x12Q\n" +
+	"\fMaintainNode\x12\x1e.drover.v1.MaintainNodeRequest\x1a\x1f.drover.v1.MaintainNodeResponse\"\x00\x12Q\n" +
 	"\fApplyTenants\x12\x1e.drover.v1.ApplyTenantsRequest\x1a\x1f.drover.v1.ApplyTenantsResponse\"\x00\x12N\n" +
 	"\vListTenants\x12\x1d.drover.v1.ListTenantsRequest\x1a\x1e.drover.v1.ListTenantsResponse\"\x00\x128\n" +
 	"\x06Events\x12\x18.drover.v1.EventsRequest\x1a\x10.drover.v1.Event\"\x000\x01\x12Q\n" +
@@ -5278,7 +5466,7 @@ func file_drover_v1_client_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_client_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_drover_v1_client_proto_goTypes = []any{
 	(JobState)(0),                // 0: drover.v1.JobState
 	(*StatusRequest)(nil),        // 1: drover.v1.StatusRequest
@@ -5318,42 +5506,45 @@ var file_drover_v1_client_proto_goTypes = []any{
 	(*ListNodesResponse)(nil),    // 35: drover.v1.ListNodesResponse
 	(*DrainNodeRequest)(nil),     // 36: drover.v1.DrainNodeRequest
 	(*DrainNodeResponse)(nil),    // 37: drover.v1.DrainNodeResponse
-	(*Tenant)(nil),               // 38: drover.v1.Tenant
-	(*ApplyTenantsRequest)(nil),  // 39: drover.v1.ApplyTenantsRequest
-	(*ApplyTenantsResponse)(nil), // 40: drover.v1.ApplyTenantsResponse
-	(*ListTenantsRequest)(nil),   // 41: drover.v1.ListTenantsRequest
-	(*TenantStatus)(nil),         // 42: drover.v1.TenantStatus
-	(*PreemptionTotals)(nil),     // 43: drover.v1.PreemptionTotals
-	(*ListTenantsResponse)(nil),  // 44: drover.v1.ListTenantsResponse
-	(*EventsRequest)(nil),        // 45: drover.v1.EventsRequest
-	(*Event)(nil),                // 46: drover.v1.Event
-	(*GetSchedulerRequest)(nil),  // 47: drover.v1.GetSchedulerRequest
-	(*SetSchedulerRequest)(nil),  // 48: drover.v1.SetSchedulerRequest
-	(*GetSchedulerResponse)(nil), // 49: drover.v1.GetSchedulerResponse
-	(*PendingSum)(nil),           // 50: drover.v1.PendingSum
-	(*GetScheduleRequest)(nil),   // 51: drover.v1.GetScheduleRequest
-	(*GetScheduleResponse)(nil),  // 52: drover.v1.GetScheduleResponse
-	(*ScheduleNode)(nil),         // 53: drover.v1.ScheduleNode
-	(*ScheduleJob)(nil),          // 54: drover.v1.ScheduleJob
-	(*ScheduleAttempt)(nil),      // 55: drover.v1.ScheduleAttempt
-	(*ScheduleGap)(nil),          // 56: drover.v1.ScheduleGap
-	(*ScheduleReservation)(nil),  // 57: drover.v1.ScheduleReservation
-	(*ScheduleWaiting)(nil),      // 58: drover.v1.ScheduleWaiting
-	(*ScheduleObstacle)(nil),     // 59: drover.v1.ScheduleObstacle
-	nil,                          // 60: drover.v1.GetJobResponse.CountersEntry
-	nil,                          // 61: drover.v1.SetSchedulerRequest.ParamsEntry
-	nil,                          // 62: drover.v1.GetSchedulerResponse.ParamsEntry
-	(*Resources)(nil),            // 63: drover.v1.Resources
-	(*Limits)(nil),               // 64: drover.v1.Limits
-	(*AttemptKey)(nil),           // 65: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),          // 66: drover.v1.SeenAttempt
-	(Level)(0),                   // 67: drover.v1.Level
-	(*NodeInfo)(nil),             // 68: drover.v1.NodeInfo
-	(*NodeLoad)(nil),             // 69: drover.v1.NodeLoad
-	(*LogsRequest)(nil),          // 70: drover.v1.LogsRequest
-	(*ExecRequest)(nil),          // 71: drover.v1.ExecRequest
-	(*LogsResponse)(nil),         // 72: drover.v1.LogsResponse
-	(*ExecResponse)(nil),         // 73: drover.v1.ExecResponse
+	(*MaintainNodeRequest)(nil),  // 38: drover.v1.MaintainNodeRequest
+	(*MaintainNodeResponse)(nil), // 39: drover.v1.MaintainNodeResponse
+	(*MaintenanceWindow)(nil),    // 40: drover.v1.MaintenanceWindow
+	(*Tenant)(nil),               // 41: drover.v1.Tenant
+	(*ApplyTenantsRequest)(nil),  // 42: drover.v1.ApplyTenantsRequest
+	(*ApplyTenantsResponse)(nil), // 43: drover.v1.ApplyTenantsResponse
+	(*ListTenantsRequest)(nil),   // 44: drover.v1.ListTenantsRequest
+	(*TenantStatus)(nil),         // 45: drover.v1.TenantStatus
+	(*PreemptionTotals)(nil),     // 46: drover.v1.PreemptionTotals
+	(*ListTenantsResponse)(nil),  // 47: drover.v1.ListTenantsResponse
+	(*EventsRequest)(nil),        // 48: drover.v1.EventsRequest
+	(*Event)(nil),                // 49: drover.v1.Event
+	(*GetSchedulerRequest)(nil),  // 50: drover.v1.GetSchedulerRequest
+	(*SetSchedulerRequest)(nil),  // 51: drover.v1.SetSchedulerRequest
+	(*GetSchedulerResponse)(nil), // 52: drover.v1.GetSchedulerResponse
+	(*PendingSum)(nil),           // 53: drover.v1.PendingSum
+	(*GetScheduleRequest)(nil),   // 54: drover.v1.GetScheduleRequest
+	(*GetScheduleResponse)(nil),  // 55: drover.v1.GetScheduleResponse
+	(*ScheduleNode)(nil),         // 56: drover.v1.ScheduleNode
+	(*ScheduleJob)(nil),          // 57: drover.v1.ScheduleJob
+	(*ScheduleAttempt)(nil),      // 58: drover.v1.ScheduleAttempt
+	(*ScheduleGap)(nil),          // 59: drover.v1.ScheduleGap
+	(*ScheduleReservation)(nil),  // 60: drover.v1.ScheduleReservation
+	(*ScheduleWaiting)(nil),      // 61: drover.v1.ScheduleWaiting
+	(*ScheduleObstacle)(nil),     // 62: drover.v1.ScheduleObstacle
+	nil,                          // 63: drover.v1.GetJobResponse.CountersEntry
+	nil,                          // 64: drover.v1.SetSchedulerRequest.ParamsEntry
+	nil,                          // 65: drover.v1.GetSchedulerResponse.ParamsEntry
+	(*Resources)(nil),            // 66: drover.v1.Resources
+	(*Limits)(nil),               // 67: drover.v1.Limits
+	(*AttemptKey)(nil),           // 68: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),          // 69: drover.v1.SeenAttempt
+	(Level)(0),                   // 70: drover.v1.Level
+	(*NodeInfo)(nil),             // 71: drover.v1.NodeInfo
+	(*NodeLoad)(nil),             // 72: drover.v1.NodeLoad
+	(*LogsRequest)(nil),          // 73: drover.v1.LogsRequest
+	(*ExecRequest)(nil),          // 74: drover.v1.ExecRequest
+	(*LogsResponse)(nil),         // 75: drover.v1.LogsResponse
+	(*ExecResponse)(nil),         // 76: drover.v1.ExecResponse
 }
 var file_drover_v1_client_proto_depIdxs = []int32{
 	9,  // 0: drover.v1.SubmitJobResponse.quote:type_name -> drover.v1.Quote
@@ -5362,104 +5553,107 @@ var file_drover_v1_client_proto_depIdxs = []int32{
 	11, // 3: drover.v1.PlanJobResponse.steps:type_name -> drover.v1.PlannedStep
 	15, // 4: drover.v1.CalibrationResponse.bins:type_name -> drover.v1.CalibrationBin
 	0,  // 5: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
-	63, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
-	64, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
+	66, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
+	67, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
 	0,  // 8: drover.v1.ListJobsRequest.states:type_name -> drover.v1.JobState
 	17, // 9: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
 	17, // 10: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
 	18, // 11: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
-	60, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
-	43, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
-	65, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
-	66, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
+	63, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
+	46, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
+	68, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
+	69, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
 	27, // 16: drover.v1.TaskAttempt.level:type_name -> drover.v1.LevelStatus
-	67, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
-	67, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
+	70, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
+	70, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
 	26, // 19: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
 	28, // 20: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
-	67, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
-	65, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
-	67, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
-	68, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
-	63, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
-	69, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
-	34, // 27: drover.v1.NodeStatus.suspended:type_name -> drover.v1.LevelUse
-	67, // 28: drover.v1.LevelUse.level:type_name -> drover.v1.Level
-	33, // 29: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
-	63, // 30: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
-	63, // 31: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
-	38, // 32: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
-	38, // 33: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
-	63, // 34: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
-	43, // 35: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
-	42, // 36: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
-	61, // 37: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
-	62, // 38: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
-	50, // 39: drover.v1.GetSchedulerResponse.pending:type_name -> drover.v1.PendingSum
-	53, // 40: drover.v1.GetScheduleResponse.nodes:type_name -> drover.v1.ScheduleNode
-	54, // 41: drover.v1.GetScheduleResponse.jobs:type_name -> drover.v1.ScheduleJob
-	55, // 42: drover.v1.GetScheduleResponse.attempts:type_name -> drover.v1.ScheduleAttempt
-	57, // 43: drover.v1.GetScheduleResponse.reservations:type_name -> drover.v1.ScheduleReservation
-	58, // 44: drover.v1.GetScheduleResponse.waiting:type_name -> drover.v1.ScheduleWaiting
-	63, // 45: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
-	0,  // 46: drover.v1.ScheduleJob.state:type_name -> drover.v1.JobState
-	65, // 47: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
-	67, // 48: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
-	63, // 49: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
-	56, // 50: drover.v1.ScheduleAttempt.gaps:type_name -> drover.v1.ScheduleGap
-	63, // 51: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
-	65, // 52: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
-	59, // 53: drover.v1.ScheduleWaiting.obstacles:type_name -> drover.v1.ScheduleObstacle
-	65, // 54: drover.v1.ScheduleObstacle.key:type_name -> drover.v1.AttemptKey
-	1,  // 55: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
-	3,  // 56: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
-	5,  // 57: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
-	7,  // 58: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
-	10, // 59: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
-	19, // 60: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
-	21, // 61: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
-	23, // 62: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
-	21, // 63: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
-	25, // 64: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
-	70, // 65: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
-	71, // 66: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
-	30, // 67: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
-	32, // 68: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
-	36, // 69: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
-	39, // 70: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
-	41, // 71: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
-	45, // 72: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
-	47, // 73: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
-	48, // 74: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
-	14, // 75: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
-	51, // 76: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
-	2,  // 77: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
-	4,  // 78: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
-	6,  // 79: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
-	8,  // 80: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
-	13, // 81: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
-	20, // 82: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
-	22, // 83: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
-	24, // 84: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
-	22, // 85: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
-	29, // 86: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
-	72, // 87: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
-	73, // 88: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
-	31, // 89: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
-	35, // 90: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
-	37, // 91: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
-	40, // 92: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
-	44, // 93: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
-	46, // 94: drover.v1.ClientService.Events:output_type -> drover.v1.Event
-	49, // 95: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	49, // 96: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	16, // 97: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
-	52, // 98: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
-	77, // [77:99] is the sub-list for method output_type
-	55, // [55:77] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	70, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
+	68, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
+	70, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
+	71, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
+	66, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
+	72, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
+	40, // 27: drover.v1.NodeStatus.maintenance:type_name -> drover.v1.MaintenanceWindow
+	34, // 28: drover.v1.NodeStatus.suspended:type_name -> drover.v1.LevelUse
+	70, // 29: drover.v1.LevelUse.level:type_name -> drover.v1.Level
+	33, // 30: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
+	66, // 31: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
+	66, // 32: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
+	41, // 33: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
+	41, // 34: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
+	66, // 35: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
+	46, // 36: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
+	45, // 37: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
+	64, // 38: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
+	65, // 39: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
+	53, // 40: drover.v1.GetSchedulerResponse.pending:type_name -> drover.v1.PendingSum
+	56, // 41: drover.v1.GetScheduleResponse.nodes:type_name -> drover.v1.ScheduleNode
+	57, // 42: drover.v1.GetScheduleResponse.jobs:type_name -> drover.v1.ScheduleJob
+	58, // 43: drover.v1.GetScheduleResponse.attempts:type_name -> drover.v1.ScheduleAttempt
+	60, // 44: drover.v1.GetScheduleResponse.reservations:type_name -> drover.v1.ScheduleReservation
+	61, // 45: drover.v1.GetScheduleResponse.waiting:type_name -> drover.v1.ScheduleWaiting
+	66, // 46: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
+	0,  // 47: drover.v1.ScheduleJob.state:type_name -> drover.v1.JobState
+	68, // 48: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
+	70, // 49: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
+	66, // 50: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
+	59, // 51: drover.v1.ScheduleAttempt.gaps:type_name -> drover.v1.ScheduleGap
+	66, // 52: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
+	68, // 53: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
+	62, // 54: drover.v1.ScheduleWaiting.obstacles:type_name -> drover.v1.ScheduleObstacle
+	68, // 55: drover.v1.ScheduleObstacle.key:type_name -> drover.v1.AttemptKey
+	1,  // 56: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
+	3,  // 57: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
+	5,  // 58: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
+	7,  // 59: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
+	10, // 60: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
+	19, // 61: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
+	21, // 62: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
+	23, // 63: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
+	21, // 64: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
+	25, // 65: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
+	73, // 66: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
+	74, // 67: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
+	30, // 68: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
+	32, // 69: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
+	36, // 70: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
+	38, // 71: drover.v1.ClientService.MaintainNode:input_type -> drover.v1.MaintainNodeRequest
+	42, // 72: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
+	44, // 73: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
+	48, // 74: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
+	50, // 75: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
+	51, // 76: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
+	14, // 77: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
+	54, // 78: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
+	2,  // 79: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
+	4,  // 80: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
+	6,  // 81: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
+	8,  // 82: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
+	13, // 83: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
+	20, // 84: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
+	22, // 85: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
+	24, // 86: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
+	22, // 87: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
+	29, // 88: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
+	75, // 89: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
+	76, // 90: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
+	31, // 91: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
+	35, // 92: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
+	37, // 93: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
+	39, // 94: drover.v1.ClientService.MaintainNode:output_type -> drover.v1.MaintainNodeResponse
+	43, // 95: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
+	47, // 96: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
+	49, // 97: drover.v1.ClientService.Events:output_type -> drover.v1.Event
+	52, // 98: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	52, // 99: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	16, // 100: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
+	55, // 101: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
+	79, // [79:102] is the sub-list for method output_type
+	56, // [56:79] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_client_proto_init() }
@@ -5475,7 +5669,7 @@ func file_drover_v1_client_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_client_proto_rawDesc), len(file_drover_v1_client_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   62,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,61 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type MaintenanceChange int32
+
+const (
+	MaintenanceChange_MAINTENANCE_CHANGE_UNSPECIFIED MaintenanceChange = 0
+	MaintenanceChange_MAINTENANCE_CHANGE_ORDERED     MaintenanceChange = 1
+	MaintenanceChange_MAINTENANCE_CHANGE_CANCELLED   MaintenanceChange = 2
+	MaintenanceChange_MAINTENANCE_CHANGE_BEGUN       MaintenanceChange = 3 // proposed by the coordinator, as the next one
+	MaintenanceChange_MAINTENANCE_CHANGE_ENDED       MaintenanceChange = 4
+)
+
+// Enum value maps for MaintenanceChange.
+var (
+	MaintenanceChange_name = map[int32]string{
+		0: "MAINTENANCE_CHANGE_UNSPECIFIED",
+		1: "MAINTENANCE_CHANGE_ORDERED",
+		2: "MAINTENANCE_CHANGE_CANCELLED",
+		3: "MAINTENANCE_CHANGE_BEGUN",
+		4: "MAINTENANCE_CHANGE_ENDED",
+	}
+	MaintenanceChange_value = map[string]int32{
+		"MAINTENANCE_CHANGE_UNSPECIFIED": 0,
+		"MAINTENANCE_CHANGE_ORDERED":     1,
+		"MAINTENANCE_CHANGE_CANCELLED":   2,
+		"MAINTENANCE_CHANGE_BEGUN":       3,
+		"MAINTENANCE_CHANGE_ENDED":       4,
+	}
+)
+
+func (x MaintenanceChange) Enum() *MaintenanceChange {
+	p := new(MaintenanceChange)
+	*p = x
+	return p
+}
+
+func (x MaintenanceChange) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MaintenanceChange) Descriptor() protoreflect.EnumDescriptor {
+	return file_drover_v1_log_proto_enumTypes[0].Descriptor()
+}
+
+func (MaintenanceChange) Type() protoreflect.EnumType {
+	return &file_drover_v1_log_proto_enumTypes[0]
+}
+
+func (x MaintenanceChange) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MaintenanceChange.Descriptor instead.
+func (MaintenanceChange) EnumDescriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{0}
+}
+
 type Entry struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of this entry's type
@@ -60,6 +115,7 @@ type Entry struct {
 	//	*Entry_Token
 	//	*Entry_TokenRevoked
 	//	*Entry_LogsGathered
+	//	*Entry_Maintenance
 	//	*Entry_Secret
 	//	*Entry_SecretDeleted
 	//	*Entry_Estimates
@@ -307,6 +363,15 @@ func (x *Entry) GetLogsGathered() *LogsGatheredFact {
 	return nil
 }
 
+func (x *Entry) GetMaintenance() *MaintenanceFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_Maintenance); ok {
+			return x.Maintenance
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetSecret() *SecretFact {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_Secret); ok {
@@ -441,6 +506,10 @@ type Entry_LogsGathered struct {
 	LogsGathered *LogsGatheredFact `protobuf:"bytes,28,opt,name=logs_gathered,json=logsGathered,proto3,oneof"`
 }
 
+type Entry_Maintenance struct {
+	Maintenance *MaintenanceFact `protobuf:"bytes,29,opt,name=maintenance,proto3,oneof"`
+}
+
 type Entry_Secret struct {
 	Secret *SecretFact `protobuf:"bytes,33,opt,name=secret,proto3,oneof"`
 }
@@ -502,6 +571,8 @@ func (*Entry_Token) isEntry_Body() {}
 func (*Entry_TokenRevoked) isEntry_Body() {}
 
 func (*Entry_LogsGathered) isEntry_Body() {}
+
+func (*Entry_Maintenance) isEntry_Body() {}
 
 func (*Entry_Secret) isEntry_Body() {}
 
@@ -1113,6 +1184,75 @@ func (x *NodeDrainFact) GetDeadline() int64 {
 	return 0
 }
 
+// MaintenanceFact changes the maintenance windows of a node.
+type MaintenanceFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	From          int64                  `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"` // Unix ns; identifies the window. 0 with CANCELLED: all
+	To            int64                  `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`     // Unix ns; with ORDERED
+	Change        MaintenanceChange      `protobuf:"varint,4,opt,name=change,proto3,enum=drover.v1.MaintenanceChange" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaintenanceFact) Reset() {
+	*x = MaintenanceFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaintenanceFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaintenanceFact) ProtoMessage() {}
+
+func (x *MaintenanceFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaintenanceFact.ProtoReflect.Descriptor instead.
+func (*MaintenanceFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *MaintenanceFact) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *MaintenanceFact) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *MaintenanceFact) GetTo() int64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *MaintenanceFact) GetChange() MaintenanceChange {
+	if x != nil {
+		return x.Change
+	}
+	return MaintenanceChange_MAINTENANCE_CHANGE_UNSPECIFIED
+}
+
 // RefusalsExpiredFact ends the back-off of these attempts after transient
 // refusals: the refused levels may be requested again.
 type RefusalsExpiredFact struct {
@@ -1124,7 +1264,7 @@ type RefusalsExpiredFact struct {
 
 func (x *RefusalsExpiredFact) Reset() {
 	*x = RefusalsExpiredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1276,7 @@ func (x *RefusalsExpiredFact) String() string {
 func (*RefusalsExpiredFact) ProtoMessage() {}
 
 func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1289,7 @@ func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusalsExpiredFact.ProtoReflect.Descriptor instead.
 func (*RefusalsExpiredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RefusalsExpiredFact) GetAttempts() []*AttemptKey {
@@ -1174,7 +1314,7 @@ type BlobFact struct {
 
 func (x *BlobFact) Reset() {
 	*x = BlobFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1326,7 @@ func (x *BlobFact) String() string {
 func (*BlobFact) ProtoMessage() {}
 
 func (x *BlobFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1339,7 @@ func (x *BlobFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobFact.ProtoReflect.Descriptor instead.
 func (*BlobFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BlobFact) GetDigest() string {
@@ -1249,7 +1389,7 @@ type RestoredFact struct {
 
 func (x *RestoredFact) Reset() {
 	*x = RestoredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1401,7 @@ func (x *RestoredFact) String() string {
 func (*RestoredFact) ProtoMessage() {}
 
 func (x *RestoredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1414,7 @@ func (x *RestoredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredFact.ProtoReflect.Descriptor instead.
 func (*RestoredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RestoredFact) GetWhat() string {
@@ -1303,7 +1443,7 @@ type JobChunkFact struct {
 
 func (x *JobChunkFact) Reset() {
 	*x = JobChunkFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1455,7 @@ func (x *JobChunkFact) String() string {
 func (*JobChunkFact) ProtoMessage() {}
 
 func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1468,7 @@ func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobChunkFact.ProtoReflect.Descriptor instead.
 func (*JobChunkFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JobChunkFact) GetStaging() string {
@@ -1373,7 +1513,7 @@ type JobAcceptedFact struct {
 
 func (x *JobAcceptedFact) Reset() {
 	*x = JobAcceptedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1525,7 @@ func (x *JobAcceptedFact) String() string {
 func (*JobAcceptedFact) ProtoMessage() {}
 
 func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1538,7 @@ func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobAcceptedFact.ProtoReflect.Descriptor instead.
 func (*JobAcceptedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JobAcceptedFact) GetJob() uint64 {
@@ -1488,7 +1628,7 @@ type FactSplit struct {
 
 func (x *FactSplit) Reset() {
 	*x = FactSplit{}
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1640,7 @@ func (x *FactSplit) String() string {
 func (*FactSplit) ProtoMessage() {}
 
 func (x *FactSplit) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1653,7 @@ func (x *FactSplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactSplit.ProtoReflect.Descriptor instead.
 func (*FactSplit) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FactSplit) GetPieces() []*SplitPiece {
@@ -1536,7 +1676,7 @@ type DecisionFact struct {
 
 func (x *DecisionFact) Reset() {
 	*x = DecisionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1688,7 @@ func (x *DecisionFact) String() string {
 func (*DecisionFact) ProtoMessage() {}
 
 func (x *DecisionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1701,7 @@ func (x *DecisionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFact.ProtoReflect.Descriptor instead.
 func (*DecisionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DecisionFact) GetBase() uint64 {
@@ -1606,7 +1746,7 @@ type ActionFact struct {
 
 func (x *ActionFact) Reset() {
 	*x = ActionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1758,7 @@ func (x *ActionFact) String() string {
 func (*ActionFact) ProtoMessage() {}
 
 func (x *ActionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1771,7 @@ func (x *ActionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActionFact.ProtoReflect.Descriptor instead.
 func (*ActionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ActionFact) GetKind() int32 {
@@ -1747,7 +1887,7 @@ type ReservationFact struct {
 
 func (x *ReservationFact) Reset() {
 	*x = ReservationFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1899,7 @@ func (x *ReservationFact) String() string {
 func (*ReservationFact) ProtoMessage() {}
 
 func (x *ReservationFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1912,7 @@ func (x *ReservationFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReservationFact.ProtoReflect.Descriptor instead.
 func (*ReservationFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReservationFact) GetId() uint64 {
@@ -1885,7 +2025,7 @@ type PolicyStateFact struct {
 
 func (x *PolicyStateFact) Reset() {
 	*x = PolicyStateFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2037,7 @@ func (x *PolicyStateFact) String() string {
 func (*PolicyStateFact) ProtoMessage() {}
 
 func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2050,7 @@ func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyStateFact.ProtoReflect.Descriptor instead.
 func (*PolicyStateFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PolicyStateFact) GetKind() int32 {
@@ -2002,7 +2142,7 @@ type AttemptsFact struct {
 
 func (x *AttemptsFact) Reset() {
 	*x = AttemptsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2154,7 @@ func (x *AttemptsFact) String() string {
 func (*AttemptsFact) ProtoMessage() {}
 
 func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2167,7 @@ func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptsFact.ProtoReflect.Descriptor instead.
 func (*AttemptsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AttemptsFact) GetNode() int32 {
@@ -2061,7 +2201,7 @@ type JobStopFact struct {
 
 func (x *JobStopFact) Reset() {
 	*x = JobStopFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +2213,7 @@ func (x *JobStopFact) String() string {
 func (*JobStopFact) ProtoMessage() {}
 
 func (x *JobStopFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +2226,7 @@ func (x *JobStopFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStopFact.ProtoReflect.Descriptor instead.
 func (*JobStopFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JobStopFact) GetJob() uint64 {
@@ -2114,7 +2254,7 @@ type JobEndedFact struct {
 
 func (x *JobEndedFact) Reset() {
 	*x = JobEndedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2266,7 @@ func (x *JobEndedFact) String() string {
 func (*JobEndedFact) ProtoMessage() {}
 
 func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2279,7 @@ func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEndedFact.ProtoReflect.Descriptor instead.
 func (*JobEndedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *JobEndedFact) GetJob() uint64 {
@@ -2176,7 +2316,7 @@ type LogsGatheredFact struct {
 
 func (x *LogsGatheredFact) Reset() {
 	*x = LogsGatheredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2188,7 +2328,7 @@ func (x *LogsGatheredFact) String() string {
 func (*LogsGatheredFact) ProtoMessage() {}
 
 func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2201,7 +2341,7 @@ func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsGatheredFact.ProtoReflect.Descriptor instead.
 func (*LogsGatheredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LogsGatheredFact) GetJob() uint64 {
@@ -2236,7 +2376,7 @@ type JobCleanedFact struct {
 
 func (x *JobCleanedFact) Reset() {
 	*x = JobCleanedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2388,7 @@ func (x *JobCleanedFact) String() string {
 func (*JobCleanedFact) ProtoMessage() {}
 
 func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2401,7 @@ func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
 func (*JobCleanedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *JobCleanedFact) GetJob() uint64 {
@@ -2282,7 +2422,7 @@ type JobsForgottenFact struct {
 
 func (x *JobsForgottenFact) Reset() {
 	*x = JobsForgottenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2434,7 @@ func (x *JobsForgottenFact) String() string {
 func (*JobsForgottenFact) ProtoMessage() {}
 
 func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2447,7 @@ func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
 func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *JobsForgottenFact) GetJobs() []uint64 {
@@ -2327,7 +2467,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2479,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2492,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -2383,7 +2523,7 @@ type StageEstimate struct {
 
 func (x *StageEstimate) Reset() {
 	*x = StageEstimate{}
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2535,7 @@ func (x *StageEstimate) String() string {
 func (*StageEstimate) ProtoMessage() {}
 
 func (x *StageEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2548,7 @@ func (x *StageEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
 func (*StageEstimate) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StageEstimate) GetJob() uint64 {
@@ -2448,7 +2588,7 @@ type EstimatesFact struct {
 
 func (x *EstimatesFact) Reset() {
 	*x = EstimatesFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[29]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2460,7 +2600,7 @@ func (x *EstimatesFact) String() string {
 func (*EstimatesFact) ProtoMessage() {}
 
 func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[29]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2473,7 +2613,7 @@ func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
 func (*EstimatesFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EstimatesFact) GetStages() []*StageEstimate {
@@ -2496,7 +2636,7 @@ type DeadlineMissFact struct {
 
 func (x *DeadlineMissFact) Reset() {
 	*x = DeadlineMissFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[30]
+	mi := &file_drover_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2648,7 @@ func (x *DeadlineMissFact) String() string {
 func (*DeadlineMissFact) ProtoMessage() {}
 
 func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[30]
+	mi := &file_drover_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2661,7 @@ func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlineMissFact.ProtoReflect.Descriptor instead.
 func (*DeadlineMissFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeadlineMissFact) GetJob() uint64 {
@@ -2549,7 +2689,7 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\x88\f\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\xc8\f\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -2576,7 +2716,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x10refusals_expired\x18\x19 \x01(\v2\x1e.drover.v1.RefusalsExpiredFactH\x00R\x0frefusalsExpired\x12,\n" +
 	"\x05token\x18\x1a \x01(\v2\x14.drover.v1.TokenFactH\x00R\x05token\x12B\n" +
 	"\rtoken_revoked\x18\x1b \x01(\v2\x1b.drover.v1.TokenRevokedFactH\x00R\ftokenRevoked\x12B\n" +
-	"\rlogs_gathered\x18\x1c \x01(\v2\x1b.drover.v1.LogsGatheredFactH\x00R\flogsGathered\x12/\n" +
+	"\rlogs_gathered\x18\x1c \x01(\v2\x1b.drover.v1.LogsGatheredFactH\x00R\flogsGathered\x12>\n" +
+	"\vmaintenance\x18\x1d \x01(\v2\x1a.drover.v1.MaintenanceFactH\x00R\vmaintenance\x12/\n" +
 	"\x06secret\x18! \x01(\v2\x15.drover.v1.SecretFactH\x00R\x06secret\x12E\n" +
 	"\x0esecret_deleted\x18\" \x01(\v2\x1c.drover.v1.SecretDeletedFactH\x00R\rsecretDeleted\x128\n" +
 	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x12B\n" +
@@ -2626,7 +2767,12 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1c\n" +
 	"\tautomatic\x18\x04 \x01(\bR\tautomatic\x12\x1a\n" +
-	"\bdeadline\x18\x05 \x01(\x03R\bdeadline\"H\n" +
+	"\bdeadline\x18\x05 \x01(\x03R\bdeadline\"\x7f\n" +
+	"\x0fMaintenanceFact\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x03R\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\x03R\x02to\x124\n" +
+	"\x06change\x18\x04 \x01(\x0e2\x1c.drover.v1.MaintenanceChangeR\x06change\"H\n" +
 	"\x13RefusalsExpiredFact\x121\n" +
 	"\battempts\x18\x01 \x03(\v2\x15.drover.v1.AttemptKeyR\battempts\"\x82\x01\n" +
 	"\bBlobFact\x12\x16\n" +
@@ -2739,7 +2885,13 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x10DeadlineMissFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x16\n" +
 	"\x06passed\x18\x02 \x01(\bR\x06passed\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reasonB5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\x06reason\x18\x03 \x01(\tR\x06reason*\xb5\x01\n" +
+	"\x11MaintenanceChange\x12\"\n" +
+	"\x1eMAINTENANCE_CHANGE_UNSPECIFIED\x10\x00\x12\x1e\n" +
+	"\x1aMAINTENANCE_CHANGE_ORDERED\x10\x01\x12 \n" +
+	"\x1cMAINTENANCE_CHANGE_CANCELLED\x10\x02\x12\x1c\n" +
+	"\x18MAINTENANCE_CHANGE_BEGUN\x10\x03\x12\x1c\n" +
+	"\x18MAINTENANCE_CHANGE_ENDED\x10\x04B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_log_proto_rawDescOnce sync.Once
@@ -2753,101 +2905,106 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_drover_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_drover_v1_log_proto_goTypes = []any{
-	(*Entry)(nil),               // 0: drover.v1.Entry
-	(*NoticeFact)(nil),          // 1: drover.v1.NoticeFact
-	(*ClusterFact)(nil),         // 2: drover.v1.ClusterFact
-	(*TenantsFact)(nil),         // 3: drover.v1.TenantsFact
-	(*TokenFact)(nil),           // 4: drover.v1.TokenFact
-	(*TokenRevokedFact)(nil),    // 5: drover.v1.TokenRevokedFact
-	(*SecretFact)(nil),          // 6: drover.v1.SecretFact
-	(*SecretDeletedFact)(nil),   // 7: drover.v1.SecretDeletedFact
-	(*NodeFact)(nil),            // 8: drover.v1.NodeFact
-	(*NodeLostFact)(nil),        // 9: drover.v1.NodeLostFact
-	(*NodeDrainFact)(nil),       // 10: drover.v1.NodeDrainFact
-	(*RefusalsExpiredFact)(nil), // 11: drover.v1.RefusalsExpiredFact
-	(*BlobFact)(nil),            // 12: drover.v1.BlobFact
-	(*RestoredFact)(nil),        // 13: drover.v1.RestoredFact
-	(*JobChunkFact)(nil),        // 14: drover.v1.JobChunkFact
-	(*JobAcceptedFact)(nil),     // 15: drover.v1.JobAcceptedFact
-	(*FactSplit)(nil),           // 16: drover.v1.FactSplit
-	(*DecisionFact)(nil),        // 17: drover.v1.DecisionFact
-	(*ActionFact)(nil),          // 18: drover.v1.ActionFact
-	(*ReservationFact)(nil),     // 19: drover.v1.ReservationFact
-	(*PolicyStateFact)(nil),     // 20: drover.v1.PolicyStateFact
-	(*AttemptsFact)(nil),        // 21: drover.v1.AttemptsFact
-	(*JobStopFact)(nil),         // 22: drover.v1.JobStopFact
-	(*JobEndedFact)(nil),        // 23: drover.v1.JobEndedFact
-	(*LogsGatheredFact)(nil),    // 24: drover.v1.LogsGatheredFact
-	(*JobCleanedFact)(nil),      // 25: drover.v1.JobCleanedFact
-	(*JobsForgottenFact)(nil),   // 26: drover.v1.JobsForgottenFact
-	(*SchedulerFact)(nil),       // 27: drover.v1.SchedulerFact
-	(*StageEstimate)(nil),       // 28: drover.v1.StageEstimate
-	(*EstimatesFact)(nil),       // 29: drover.v1.EstimatesFact
-	(*DeadlineMissFact)(nil),    // 30: drover.v1.DeadlineMissFact
-	nil,                         // 31: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),              // 32: drover.v1.Tenant
-	(*Token)(nil),               // 33: drover.v1.Token
-	(*NodeInfo)(nil),            // 34: drover.v1.NodeInfo
-	(*AttemptKey)(nil),          // 35: drover.v1.AttemptKey
-	(*Quote)(nil),               // 36: drover.v1.Quote
-	(*SplitPiece)(nil),          // 37: drover.v1.SplitPiece
-	(Level)(0),                  // 38: drover.v1.Level
-	(*Resources)(nil),           // 39: drover.v1.Resources
-	(*SeenAttempt)(nil),         // 40: drover.v1.SeenAttempt
-	(JobState)(0),               // 41: drover.v1.JobState
+	(MaintenanceChange)(0),      // 0: drover.v1.MaintenanceChange
+	(*Entry)(nil),               // 1: drover.v1.Entry
+	(*NoticeFact)(nil),          // 2: drover.v1.NoticeFact
+	(*ClusterFact)(nil),         // 3: drover.v1.ClusterFact
+	(*TenantsFact)(nil),         // 4: drover.v1.TenantsFact
+	(*TokenFact)(nil),           // 5: drover.v1.TokenFact
+	(*TokenRevokedFact)(nil),    // 6: drover.v1.TokenRevokedFact
+	(*SecretFact)(nil),          // 7: drover.v1.SecretFact
+	(*SecretDeletedFact)(nil),   // 8: drover.v1.SecretDeletedFact
+	(*NodeFact)(nil),            // 9: drover.v1.NodeFact
+	(*NodeLostFact)(nil),        // 10: drover.v1.NodeLostFact
+	(*NodeDrainFact)(nil),       // 11: drover.v1.NodeDrainFact
+	(*MaintenanceFact)(nil),     // 12: drover.v1.MaintenanceFact
+	(*RefusalsExpiredFact)(nil), // 13: drover.v1.RefusalsExpiredFact
+	(*BlobFact)(nil),            // 14: drover.v1.BlobFact
+	(*RestoredFact)(nil),        // 15: drover.v1.RestoredFact
+	(*JobChunkFact)(nil),        // 16: drover.v1.JobChunkFact
+	(*JobAcceptedFact)(nil),     // 17: drover.v1.JobAcceptedFact
+	(*FactSplit)(nil),           // 18: drover.v1.FactSplit
+	(*DecisionFact)(nil),        // 19: drover.v1.DecisionFact
+	(*ActionFact)(nil),          // 20: drover.v1.ActionFact
+	(*ReservationFact)(nil),     // 21: drover.v1.ReservationFact
+	(*PolicyStateFact)(nil),     // 22: drover.v1.PolicyStateFact
+	(*AttemptsFact)(nil),        // 23: drover.v1.AttemptsFact
+	(*JobStopFact)(nil),         // 24: drover.v1.JobStopFact
+	(*JobEndedFact)(nil),        // 25: drover.v1.JobEndedFact
+	(*LogsGatheredFact)(nil),    // 26: drover.v1.LogsGatheredFact
+	(*JobCleanedFact)(nil),      // 27: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil),   // 28: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),       // 29: drover.v1.SchedulerFact
+	(*StageEstimate)(nil),       // 30: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),       // 31: drover.v1.EstimatesFact
+	(*DeadlineMissFact)(nil),    // 32: drover.v1.DeadlineMissFact
+	nil,                         // 33: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),              // 34: drover.v1.Tenant
+	(*Token)(nil),               // 35: drover.v1.Token
+	(*NodeInfo)(nil),            // 36: drover.v1.NodeInfo
+	(*AttemptKey)(nil),          // 37: drover.v1.AttemptKey
+	(*Quote)(nil),               // 38: drover.v1.Quote
+	(*SplitPiece)(nil),          // 39: drover.v1.SplitPiece
+	(Level)(0),                  // 40: drover.v1.Level
+	(*Resources)(nil),           // 41: drover.v1.Resources
+	(*SeenAttempt)(nil),         // 42: drover.v1.SeenAttempt
+	(JobState)(0),               // 43: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
-	2,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
-	3,  // 1: drover.v1.Entry.tenants:type_name -> drover.v1.TenantsFact
-	8,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
-	9,  // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
-	10, // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
-	12, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
-	14, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
-	15, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
-	17, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
-	21, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
-	22, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
-	23, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	27, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	25, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
-	26, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
-	11, // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
-	4,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
-	5,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
-	24, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
-	6,  // 19: drover.v1.Entry.secret:type_name -> drover.v1.SecretFact
-	7,  // 20: drover.v1.Entry.secret_deleted:type_name -> drover.v1.SecretDeletedFact
-	29, // 21: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
-	30, // 22: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
-	1,  // 23: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
-	13, // 24: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
-	32, // 25: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	33, // 26: drover.v1.TokenFact.token:type_name -> drover.v1.Token
-	34, // 27: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	35, // 28: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
-	16, // 29: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	16, // 30: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	28, // 31: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
-	36, // 32: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
-	37, // 33: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	18, // 34: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	20, // 35: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
-	35, // 36: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	38, // 37: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	19, // 38: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	39, // 39: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	40, // 40: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	41, // 41: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	31, // 42: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	28, // 43: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	3,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
+	4,  // 1: drover.v1.Entry.tenants:type_name -> drover.v1.TenantsFact
+	9,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
+	10, // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
+	11, // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
+	14, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
+	16, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
+	17, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
+	19, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
+	23, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
+	24, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
+	25, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
+	29, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	27, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	28, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	13, // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
+	5,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
+	6,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
+	26, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
+	12, // 19: drover.v1.Entry.maintenance:type_name -> drover.v1.MaintenanceFact
+	7,  // 20: drover.v1.Entry.secret:type_name -> drover.v1.SecretFact
+	8,  // 21: drover.v1.Entry.secret_deleted:type_name -> drover.v1.SecretDeletedFact
+	31, // 22: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	32, // 23: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
+	2,  // 24: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
+	15, // 25: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
+	34, // 26: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	35, // 27: drover.v1.TokenFact.token:type_name -> drover.v1.Token
+	36, // 28: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	0,  // 29: drover.v1.MaintenanceFact.change:type_name -> drover.v1.MaintenanceChange
+	37, // 30: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
+	18, // 31: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	18, // 32: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	30, // 33: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	38, // 34: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	39, // 35: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	20, // 36: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	22, // 37: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
+	37, // 38: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	40, // 39: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	21, // 40: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	41, // 41: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	42, // 42: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	43, // 43: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	33, // 44: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	30, // 45: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -2878,6 +3035,7 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_Token)(nil),
 		(*Entry_TokenRevoked)(nil),
 		(*Entry_LogsGathered)(nil),
+		(*Entry_Maintenance)(nil),
 		(*Entry_Secret)(nil),
 		(*Entry_SecretDeleted)(nil),
 		(*Entry_Estimates)(nil),
@@ -2890,13 +3048,14 @@ func file_drover_v1_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   32,
+			NumEnums:      1,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_drover_v1_log_proto_goTypes,
 		DependencyIndexes: file_drover_v1_log_proto_depIdxs,
+		EnumInfos:         file_drover_v1_log_proto_enumTypes,
 		MessageInfos:      file_drover_v1_log_proto_msgTypes,
 	}.Build()
 	File_drover_v1_log_proto = out.File

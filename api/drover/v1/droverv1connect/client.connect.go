@@ -66,6 +66,9 @@ const (
 	ClientServiceListNodesProcedure = "/drover.v1.ClientService/ListNodes"
 	// ClientServiceDrainNodeProcedure is the fully-qualified name of the ClientService's DrainNode RPC.
 	ClientServiceDrainNodeProcedure = "/drover.v1.ClientService/DrainNode"
+	// ClientServiceMaintainNodeProcedure is the fully-qualified name of the ClientService's
+	// MaintainNode RPC.
+	ClientServiceMaintainNodeProcedure = "/drover.v1.ClientService/MaintainNode"
 	// ClientServiceApplyTenantsProcedure is the fully-qualified name of the ClientService's
 	// ApplyTenants RPC.
 	ClientServiceApplyTenantsProcedure = "/drover.v1.ClientService/ApplyTenants"
@@ -110,6 +113,8 @@ type ClientServiceClient interface {
 	SetLevel(context.Context, *connect.Request[v1.SetLevelRequest]) (*connect.Response[v1.SetLevelResponse], error)
 	ListNodes(context.Context, *connect.Request[v1.ListNodesRequest]) (*connect.Response[v1.ListNodesResponse], error)
 	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error)
+	// MaintainNode orders or cancels a time in which a node will be away.
+	MaintainNode(context.Context, *connect.Request[v1.MaintainNodeRequest]) (*connect.Response[v1.MaintainNodeResponse], error)
 	ApplyTenants(context.Context, *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error)
 	ListTenants(context.Context, *connect.Request[v1.ListTenantsRequest]) (*connect.Response[v1.ListTenantsResponse], error)
 	Events(context.Context, *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.Event], error)
@@ -223,6 +228,12 @@ func NewClientServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(clientServiceMethods.ByName("DrainNode")),
 			connect.WithClientOptions(opts...),
 		),
+		maintainNode: connect.NewClient[v1.MaintainNodeRequest, v1.MaintainNodeResponse](
+			httpClient,
+			baseURL+ClientServiceMaintainNodeProcedure,
+			connect.WithSchema(clientServiceMethods.ByName("MaintainNode")),
+			connect.WithClientOptions(opts...),
+		),
 		applyTenants: connect.NewClient[v1.ApplyTenantsRequest, v1.ApplyTenantsResponse](
 			httpClient,
 			baseURL+ClientServiceApplyTenantsProcedure,
@@ -285,6 +296,7 @@ type clientServiceClient struct {
 	setLevel     *connect.Client[v1.SetLevelRequest, v1.SetLevelResponse]
 	listNodes    *connect.Client[v1.ListNodesRequest, v1.ListNodesResponse]
 	drainNode    *connect.Client[v1.DrainNodeRequest, v1.DrainNodeResponse]
+	maintainNode *connect.Client[v1.MaintainNodeRequest, v1.MaintainNodeResponse]
 	applyTenants *connect.Client[v1.ApplyTenantsRequest, v1.ApplyTenantsResponse]
 	listTenants  *connect.Client[v1.ListTenantsRequest, v1.ListTenantsResponse]
 	events       *connect.Client[v1.EventsRequest, v1.Event]
@@ -369,6 +381,11 @@ func (c *clientServiceClient) DrainNode(ctx context.Context, req *connect.Reques
 	return c.drainNode.CallUnary(ctx, req)
 }
 
+// MaintainNode calls drover.v1.ClientService.MaintainNode.
+func (c *clientServiceClient) MaintainNode(ctx context.Context, req *connect.Request[v1.MaintainNodeRequest]) (*connect.Response[v1.MaintainNodeResponse], error) {
+	return c.maintainNode.CallUnary(ctx, req)
+}
+
 // ApplyTenants calls drover.v1.ClientService.ApplyTenants.
 func (c *clientServiceClient) ApplyTenants(ctx context.Context, req *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error) {
 	return c.applyTenants.CallUnary(ctx, req)
@@ -426,6 +443,8 @@ type ClientServiceHandler interface {
 	SetLevel(context.Context, *connect.Request[v1.SetLevelRequest]) (*connect.Response[v1.SetLevelResponse], error)
 	ListNodes(context.Context, *connect.Request[v1.ListNodesRequest]) (*connect.Response[v1.ListNodesResponse], error)
 	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error)
+	// MaintainNode orders or cancels a time in which a node will be away.
+	MaintainNode(context.Context, *connect.Request[v1.MaintainNodeRequest]) (*connect.Response[v1.MaintainNodeResponse], error)
 	ApplyTenants(context.Context, *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error)
 	ListTenants(context.Context, *connect.Request[v1.ListTenantsRequest]) (*connect.Response[v1.ListTenantsResponse], error)
 	Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.Event]) error
@@ -535,6 +554,12 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(clientServiceMethods.ByName("DrainNode")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clientServiceMaintainNodeHandler := connect.NewUnaryHandler(
+		ClientServiceMaintainNodeProcedure,
+		svc.MaintainNode,
+		connect.WithSchema(clientServiceMethods.ByName("MaintainNode")),
+		connect.WithHandlerOptions(opts...),
+	)
 	clientServiceApplyTenantsHandler := connect.NewUnaryHandler(
 		ClientServiceApplyTenantsProcedure,
 		svc.ApplyTenants,
@@ -609,6 +634,8 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 			clientServiceListNodesHandler.ServeHTTP(w, r)
 		case ClientServiceDrainNodeProcedure:
 			clientServiceDrainNodeHandler.ServeHTTP(w, r)
+		case ClientServiceMaintainNodeProcedure:
+			clientServiceMaintainNodeHandler.ServeHTTP(w, r)
 		case ClientServiceApplyTenantsProcedure:
 			clientServiceApplyTenantsHandler.ServeHTTP(w, r)
 		case ClientServiceListTenantsProcedure:
@@ -690,6 +717,10 @@ func (UnimplementedClientServiceHandler) ListNodes(context.Context, *connect.Req
 
 func (UnimplementedClientServiceHandler) DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.DrainNode is not implemented"))
+}
+
+func (UnimplementedClientServiceHandler) MaintainNode(context.Context, *connect.Request[v1.MaintainNodeRequest]) (*connect.Response[v1.MaintainNodeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.MaintainNode is not implemented"))
 }
 
 func (UnimplementedClientServiceHandler) ApplyTenants(context.Context, *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error) {
