@@ -14,6 +14,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/plain"
+	"github.com/drover-run/drover/internal/version"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -69,6 +70,9 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	if err := requireNode(ctx, info.GetName()); err != nil {
 		return nil, err
 	}
+	if err := version.CheckProtocol("the coordinator", "node "+info.GetName(), req.Msg.GetProtocol()); err != nil {
+		return nil, err
+	}
 	info = proto.CloneOf(info)
 	io := int64(0)
 	for _, d := range info.GetDisks() {
@@ -105,7 +109,7 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	}
 	s.core.sessions.register(id, epoch, s.core.now())
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds(),
-		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster}), nil
+		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster, Protocol: version.Protocol}), nil
 }
 
 // Watch streams the changes of a node's wanted set.

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/version"
 )
 
 // Limits of what coordinators ask each other.
@@ -111,6 +112,9 @@ func (p *peers) describe(ctx context.Context, address string) (*droverv1.Describ
 	res, err := p.net.Client(address).Describe(ctx, connect.NewRequest(&droverv1.DescribeRequest{}))
 	if err != nil {
 		return nil, wire.FromError(err)
+	}
+	if err := version.CheckProtocol("coordinator "+p.c.cfg.ID, "the one at "+address, res.Msg.GetProtocol()); err != nil {
+		return nil, err
 	}
 	return res.Msg, nil
 }
@@ -220,7 +224,7 @@ func (p *peers) tryEnter(ctx context.Context) ([]replica.Peer, error) {
 func (p *peers) join(ctx context.Context, leader string, empty bool) error {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
-	_, err := p.net.Client(leader).Join(ctx, connect.NewRequest(&droverv1.JoinRequest{Id: p.c.cfg.ID, Address: p.c.cfg.PeerAddress, Empty: empty}))
+	_, err := p.net.Client(leader).Join(ctx, connect.NewRequest(&droverv1.JoinRequest{Id: p.c.cfg.ID, Address: p.c.cfg.PeerAddress, Empty: empty, Protocol: version.Protocol}))
 	return wire.FromError(err)
 }
 

@@ -34,7 +34,7 @@ func (s *peerService) Describe(context.Context, *connect.Request[droverv1.Descri
 }
 
 func (p *peers) describeSelf() *droverv1.DescribeResponse {
-	res := &droverv1.DescribeResponse{Id: p.c.cfg.ID, ApiAddress: p.c.cfg.APIAddress, Version: version.Version, LastContactMs: -1}
+	res := &droverv1.DescribeResponse{Id: p.c.cfg.ID, ApiAddress: p.c.cfg.APIAddress, Version: version.Version, Protocol: version.Protocol, LastContactMs: -1}
 	if free, total, err := p.c.cfg.DiskSpace(); err == nil {
 		res.DiskFree, res.DiskTotal = free, total
 	}
@@ -65,6 +65,9 @@ func (s *peerService) Join(ctx context.Context, req *connect.Request[droverv1.Jo
 	m := req.Msg
 	if id := caller(ctx); id.name != "coordinator/"+m.GetId() {
 		return nil, fault.New(fault.Denied, "%s may not join as server %q: start it with the -id that its certificate names", id.name, m.GetId())
+	}
+	if err := version.CheckProtocol("the leader", "coordinator "+m.GetId(), m.GetProtocol()); err != nil {
+		return nil, err
 	}
 	if err := checkPeer(m.GetId(), m.GetAddress()); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/version"
 )
 
 // Limits of the session with the coordinator.
@@ -49,7 +50,9 @@ func (d *daemon) sessionLoop(ctx context.Context) error {
 			ready = nil // it was ready before, and nothing was lost
 			continue
 		}
-		if errors.Is(err, fault.Conflict) && d.identity().Cluster == "" {
+		// A node that has never been in the cluster ends with what is wrong. One that has
+		// been waits, since its tasks run on and an upgrade of the other side mends it.
+		if (errors.Is(err, fault.Conflict) || errors.Is(err, fault.Unsupported)) && d.identity().Cluster == "" {
 			return err
 		}
 		if time.Since(start) > maxReconnectPause {
@@ -97,9 +100,12 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
 	sent := d.lease.now()
-	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.info(), Epoch: d.epoch()}))
+	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.info(), Epoch: d.epoch(), Protocol: version.Protocol}))
 	if err != nil {
 		return nil, wire.FromError(err)
+	}
+	if err := version.CheckProtocol("this node", "the coordinator", res.Msg.GetProtocol()); err != nil {
+		return nil, err
 	}
 	id, err := d.store.Register(res.Msg)
 	if err != nil {

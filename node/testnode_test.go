@@ -19,6 +19,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/version"
 	"github.com/drover-run/drover/mapreduce/harness"
 	"github.com/drover-run/drover/node/helper"
 	"github.com/drover-run/drover/node/store"
@@ -53,6 +54,8 @@ type fakeCoordinator struct {
 	term            uint64
 	epoch           uint64
 	unreachable     bool // every call fails
+	protocol        uint32
+	registrations   int
 	leaseMS         int64
 	registerAgain   bool // the next report is answered with a request to register again
 	revision        uint64
@@ -70,7 +73,7 @@ type fakeCoordinator struct {
 
 func newFakeCoordinator() *fakeCoordinator {
 	return &fakeCoordinator{
-		term: 1, epoch: 1, wanted: map[store.ID]*droverv1.WantedAttempt{}, changed: make(chan struct{}),
+		term: 1, epoch: 1, protocol: version.Protocol, wanted: map[store.ID]*droverv1.WantedAttempt{}, changed: make(chan struct{}),
 		seen: map[store.ID]*droverv1.SeenAttempt{}, answers: map[uint64]*droverv1.NodeResponse{}, blobs: map[string][]byte{},
 	}
 }
@@ -82,7 +85,8 @@ func (b *fakeCoordinator) Register(_ context.Context, r *connect.Request[droverv
 		return nil, errUnreachable
 	}
 	b.node = r.Msg.GetNode()
-	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50, LeaseMs: b.leaseMS}), nil
+	b.registrations++
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50, LeaseMs: b.leaseMS, Protocol: b.protocol}), nil
 }
 
 func (b *fakeCoordinator) Watch(ctx context.Context, r *connect.Request[droverv1.WatchRequest], out *connect.ServerStream[droverv1.Wanted]) error {
@@ -153,6 +157,23 @@ func (b *fakeCoordinator) setUnreachable(away bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unreachable = away
+}
+
+// setProtocol changes the coordinator's protocol and cuts its streams, as an upgrade
+// does. It returns the number of registrations until then.
+func (b *fakeCoordinator) setProtocol(v uint32) int {
+	b.mu.Lock()
+	b.protocol = v
+	n := b.registrations
+	b.mu.Unlock()
+	b.cutStreams()
+	return n
+}
+
+func (b *fakeCoordinator) registered() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.registrations
 }
 
 // send appends a delta to every stream.

@@ -11,6 +11,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/version"
 )
 
 // Limits of a node's reports, as those of the daemon.
@@ -82,7 +83,7 @@ func (n *node) run(ctx context.Context) {
 }
 
 func (n *node) session(ctx context.Context) error {
-	res, err := n.client.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: n.info, Epoch: n.epoch}))
+	res, err := n.client.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: n.info, Epoch: n.epoch, Protocol: version.Protocol}))
 	if err != nil {
 		return fmt.Errorf("register: %w", err)
 	}

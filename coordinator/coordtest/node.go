@@ -19,6 +19,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/version"
 )
 
 // Key identifies a run of an attempt.
@@ -199,7 +200,7 @@ func compareKeys(a, b Key) int {
 var errReregister = errors.New("register again")
 
 func (n *Node) session(ctx context.Context) error {
-	res, err := n.Client.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: n.Info, Epoch: n.epoch}))
+	res, err := n.Client.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: n.Info, Epoch: n.epoch, Protocol: version.Protocol}))
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,7 @@ end_session() {
 }
 begin_session() {
   local datanodes
+  "$here/validate.sh" "$dist"
   "$here/box.sh" "$DROVER_BOX_DIR"
   (cd "$root" && go run ./integration/cmd/testbed hdfs -- true) # its jars, into the cache
   rm -f "$work/dot/drover-tls/hdfs.tar.gz"

@@ -7,6 +7,10 @@
 // on the outside world (a rename in HDFS, a lookup at the NameNode) is a
 // NodeRequest with an id, which may be repeated and is answered once.
 //
+// Registering is the handshake of versions: each side says its protocol, a number
+// that grows with every change which an older program would misread. A program
+// works with its own and the one before, so that a rolling upgrade mixes the two.
+//
 // Fencing: (attempt, run) is the token everywhere. A report of an old run, of
 // an old node epoch, or of another node's attempt is refused.
 
@@ -744,7 +748,8 @@ func (x *SuspendSpeed) GetTransferBps() int64 {
 type RegisterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // the last known to the node, 0 for a new node
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`       // the last known to the node, 0 for a new node
+	Protocol      uint32                 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of what the two say to each other; the coordinator refuses one that it does not support
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -793,6 +798,13 @@ func (x *RegisterRequest) GetEpoch() uint64 {
 	return 0
 }
 
+func (x *RegisterRequest) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 type RegisterResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Node             int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -800,7 +812,8 @@ type RegisterResponse struct {
 	Term             uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`   // of this coordinator; messages of lower terms are refused afterwards
 	LeaseMs          int64                  `protobuf:"varint,4,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	ReportIntervalMs int64                  `protobuf:"varint,5,opt,name=report_interval_ms,json=reportIntervalMs,proto3" json:"report_interval_ms,omitempty"`
-	Cluster          string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"` // id; a node refuses a different one
+	Cluster          string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`    // id; a node refuses a different one
+	Protocol         uint32                 `protobuf:"varint,7,opt,name=protocol,proto3" json:"protocol,omitempty"` // the coordinator's; a node refuses one that it does not support
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -875,6 +888,13 @@ func (x *RegisterResponse) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *RegisterResponse) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
 }
 
 type WatchRequest struct {
@@ -3652,17 +3672,19 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vrestore_bps\x18\t \x01(\x03R\n" +
 	"restoreBps\x12!\n" +
 	"\ftransfer_bps\x18\n" +
-	" \x01(\x03R\vtransferBps\"P\n" +
+	" \x01(\x03R\vtransferBps\"l\n" +
 	"\x0fRegisterRequest\x12'\n" +
 	"\x04node\x18\x01 \x01(\v2\x13.drover.v1.NodeInfoR\x04node\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\xb3\x01\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\rR\bprotocol\"\xcf\x01\n" +
 	"\x10RegisterResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x19\n" +
 	"\blease_ms\x18\x04 \x01(\x03R\aleaseMs\x12,\n" +
 	"\x12report_interval_ms\x18\x05 \x01(\x03R\x10reportIntervalMs\x12\x18\n" +
-	"\acluster\x18\x06 \x01(\tR\acluster\"T\n" +
+	"\acluster\x18\x06 \x01(\tR\acluster\x12\x1a\n" +
+	"\bprotocol\x18\a \x01(\rR\bprotocol\"T\n" +
 	"\fWatchRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +

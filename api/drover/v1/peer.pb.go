@@ -73,6 +73,7 @@ type DescribeResponse struct {
 	DiskTotal     int64                  `protobuf:"varint,9,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
 	MissingFiles  int64                  `protobuf:"varint,10,opt,name=missing_files,json=missingFiles,proto3" json:"missing_files,omitempty"`
 	Version       string                 `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
+	Protocol      uint32                 `protobuf:"varint,15,opt,name=protocol,proto3" json:"protocol,omitempty"`                               // as in RegisterRequest; a server does not deal with one that it does not support
 	LeaderAddress string                 `protobuf:"bytes,12,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"` // of the leader's peer port
 	Servers       []string               `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`                                  // ids, as its log has them
 	HasLog        bool                   `protobuf:"varint,13,opt,name=has_log,json=hasLog,proto3" json:"has_log,omitempty"`                     // whether there is more in its log than the servers of a new cluster
@@ -187,6 +188,13 @@ func (x *DescribeResponse) GetVersion() string {
 	return ""
 }
 
+func (x *DescribeResponse) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 func (x *DescribeResponse) GetLeaderAddress() string {
 	if x != nil {
 		return x.LeaderAddress
@@ -212,7 +220,8 @@ type JoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // must be the name in the caller's certificate
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	Empty         bool                   `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"` // the caller has no log
+	Empty         bool                   `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"`       // the caller has no log
+	Protocol      uint32                 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"` // as in RegisterRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -266,6 +275,13 @@ func (x *JoinRequest) GetEmpty() bool {
 		return x.Empty
 	}
 	return false
+}
+
+func (x *JoinRequest) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
 }
 
 type JoinResponse struct {
@@ -449,7 +465,7 @@ var File_drover_v1_peer_proto protoreflect.FileDescriptor
 const file_drover_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x14drover/v1/peer.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\xab\x03\n" +
+	"\x0fDescribeRequest\"\xc7\x03\n" +
 	"\x10DescribeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\vapi_address\x18\x02 \x01(\tR\n" +
@@ -464,14 +480,16 @@ const file_drover_v1_peer_proto_rawDesc = "" +
 	"disk_total\x18\t \x01(\x03R\tdiskTotal\x12#\n" +
 	"\rmissing_files\x18\n" +
 	" \x01(\x03R\fmissingFiles\x12\x18\n" +
-	"\aversion\x18\v \x01(\tR\aversion\x12%\n" +
+	"\aversion\x18\v \x01(\tR\aversion\x12\x1a\n" +
+	"\bprotocol\x18\x0f \x01(\rR\bprotocol\x12%\n" +
 	"\x0eleader_address\x18\f \x01(\tR\rleaderAddress\x12\x18\n" +
 	"\aservers\x18\x0e \x03(\tR\aservers\x12\x17\n" +
-	"\ahas_log\x18\r \x01(\bR\x06hasLog\"M\n" +
+	"\ahas_log\x18\r \x01(\bR\x06hasLog\"i\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05empty\x18\x03 \x01(\bR\x05empty\"\x0e\n" +
+	"\x05empty\x18\x03 \x01(\bR\x05empty\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\rR\bprotocol\"\x0e\n" +
 	"\fJoinResponse\"X\n" +
 	"\x11FetchFilesRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12)\n" +

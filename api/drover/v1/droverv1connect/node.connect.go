@@ -7,6 +7,10 @@
 // on the outside world (a rename in HDFS, a lookup at the NameNode) is a
 // NodeRequest with an id, which may be repeated and is answered once.
 //
+// Registering is the handshake of versions: each side says its protocol, a number
+// that grows with every change which an older program would misread. A program
+// works with its own and the one before, so that a rolling upgrade mixes the two.
+//
 // Fencing: (attempt, run) is the token everywhere. A report of an old run, of
 // an old node epoch, or of another node's attempt is refused.
 
