@@ -11,8 +11,8 @@ import "github.com/drover-run/drover/internal/fault"
 const Protocol uint32 = 1
 
 // CheckProtocol returns fault.Unsupported unless this program works with one that
-// has the protocol theirs. us and them name the two for whoever reads the error,
-// which may be either.
+// has the protocol theirs. us and them name the two in the error, which is read on
+// both sides.
 func CheckProtocol(us, them string, theirs uint32) error {
 	return checkProtocol(us, Protocol, them, theirs)
 }
