@@ -185,7 +185,7 @@ running() { # HOW MANY: that many programs of tasks run
   [ $n -eq "$1" ]
 }
 await_running() { # HOW MANY JOB
-  local end=$((SECONDS + 300))
+  local end=$((SECONDS + 600))
   while [ $SECONDS -lt $end ]; do
     if running "$1"; then
       say "ok: $1 tasks run"
