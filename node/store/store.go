@@ -134,7 +134,7 @@ func initSchema(tx *bbolt.Tx) error {
 	case v == Version:
 		return nil
 	case v > Version:
-		return newer(v)
+		return newer(tx.DB().Path(), v)
 	}
 	if err := meta.Put(keyVersion, encodeUint(Version)); err != nil {
 		return err

@@ -97,7 +97,7 @@ func verify(path string) error {
 	}
 	p, err := boltpages.Open(f)
 	if err == nil {
-		err = verifyPairs(p)
+		err = verifyPairs(p, path)
 	}
 	if err != nil && fault.Class(err) == nil {
 		return fault.New(fault.Corrupt, "%s is damaged: %w: %s", path, err, cure)
@@ -106,9 +106,10 @@ func verify(path string) error {
 }
 
 // verifyPairs compares the sum of all pairs with that in the file. Files of version 1
-// have none.
-func verifyPairs(p *boltpages.File) error {
+// have none. Of a newer version nothing is known but where its number stands.
+func verifyPairs(p *boltpages.File, path string) error {
 	var sum uint64
+	var missing []byte
 	var declared, version []byte
 	for _, name := range buckets {
 		found, err := p.Each(name, func(k, v []byte) error {
@@ -126,18 +127,20 @@ func verifyPairs(p *boltpages.File) error {
 			return fmt.Errorf("bucket %q: %w", name, err)
 		}
 		if !found {
-			return fmt.Errorf("bucket %q is missing", name)
+			missing = name
 		}
 	}
 	switch v := decodeUint(version); {
+	case declared == nil && v > Version && v < maxVersion:
+		return newer(path, v)
+	case missing != nil:
+		return fmt.Errorf("bucket %q is missing", missing)
 	case declared == nil && v == 1:
 		return nil
-	case declared == nil && v > Version && v < maxVersion:
-		return newer(v)
 	case len(declared) != 8 || decodeUint(declared) != sum:
 		return errors.New("the checksum of its values is wrong")
 	case v > Version:
-		return newer(v)
+		return newer(path, v)
 	default:
 		return nil
 	}
@@ -146,8 +149,8 @@ func verifyPairs(p *boltpages.File) error {
 // maxVersion is more than there will ever be: a larger number is damage.
 const maxVersion = 1000
 
-func newer(version uint64) error {
-	return fault.New(fault.Unsupported, "schema %d is newer than this program's %d: use the drover that wrote it or a newer one, or remove the file to start as a new node", version, Version)
+func newer(path string, version uint64) error {
+	return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or remove the file to start as a new node", path, version, Version)
 }
 
 // lockShared takes the lock that a database holds on its file while it may write.
