@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; page, million, worst, simulator; hdfs (Java); and limits, suspend, preempt, which run on machines
+# scheduler, coordinator; page, million, worst, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -11,7 +11,8 @@
 #   HOLD=100     suspend: MiB of memory of the task; above 200 the machines must be
 #                larger: HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed
 #   LEVELS=...   suspend: frozen,swapped,checkpointed
-#   ROUNDS=3     suspend: rounds of each level but frozen, and of criu alone
+#   ROUNDS=3     suspend: rounds of each level but frozen, and of criu alone; task: rounds of both sides
+#   TASKS=10     task: containers of each side in a round
 #   RECORD=no    do not write docs/measured
 #   MEM=1024     memory of each machine, in MB
 #   NODES=3      number of machines
@@ -34,7 +35,7 @@ code=0
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
-for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS MEM NODES CPUS TEXT TMPDIR; do
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
@@ -99,6 +100,12 @@ limits() {
     go test -count 1 -timeout 20m -v -run '^TestEnforcementOnMachine$' ./runtime/containerd | grep -E '% of|whole disk|hog|^---|    ---|^ok|^FAIL|: [0-9.]+%'
 }
 
+# What a task in a container costs beside `ctr run` of the same image and command, on one machine.
+task() {
+  go build -o bin/testbed ./integration/cmd/testbed && go build -o bin/demo ./integration/cmd/demo &&
+    bin/testbed run -nodes 1 -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -- bin/demo -drover bin/drover -scenario task -limit 60m -rounds "${ROUNDS:-3}" -tasks "${TASKS:-10}"
+}
+
 # 5. How fast a task of HOLD MiB is suspended and resumed, compared with criu alone.
 suspend() { on_testbed suspend -hold "${HOLD:-100}" -rounds "${ROUNDS:-3}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
 
@@ -114,8 +121,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | page | million | worst | simulator | hdfs | limits | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, simulator, hdfs, limits, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | page | million | worst | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

@@ -57,6 +57,8 @@ type taskCost struct {
 	CPUUS        int64 `json:"cpu_us"`            // of the machine, beyond its idle load
 	ContainerdUS int64 `json:"containerd_cpu_us"` // of it: containerd
 	DroverUS     int64 `json:"drover_cpu_us"`     // of it: coordinator and node daemon, if they run here
+
+	Programs []programCost `json:"programs,omitempty"` // of it: processes that ended
 }
 
 // taskRound is one round of both sides.
@@ -69,6 +71,7 @@ type taskRound struct {
 // taskBench measures rounds.
 type taskBench struct {
 	ctx     context.Context
+	dir     string   // temporary
 	ctr     []string // with its global flags
 	ref     string
 	job     []string // command that runs the job and waits for its end
@@ -107,8 +110,8 @@ func runBenchTask(c *cli.Context) error {
 		return err
 	}
 	b := &taskBench{
-		ctx: c.Context, ctr: []string{"ctr", "-a", c.String("containerd"), "-n", benchTaskNamespace}, ref: c.String("ref"),
-		job: []string{self, "-address", c.String("address"), "job", "run", file}, command: command, tasks: c.Int("tasks"), settle: c.Duration("settle"),
+		ctx: c.Context, dir: dir, ctr: []string{"ctr", "-a", c.String("containerd"), "-n", benchTaskNamespace}, ref: c.String("ref"),
+		job: append(append([]string{self}, sameCoordinator(c)...), "job", "run", file), command: command, tasks: c.Int("tasks"), settle: c.Duration("settle"),
 	}
 	if err := b.run(append(b.ctr, "images", "import", image)...); err != nil {
 		return err
@@ -118,6 +121,18 @@ func runBenchTask(c *cli.Context) error {
 		return err
 	}
 	return printTaskRounds(c, rounds)
+}
+
+// sameCoordinator returns the global flags with which another command reaches the
+// coordinator that this one reaches.
+func sameCoordinator(c *cli.Context) []string {
+	var flags []string
+	for _, name := range []string{"address", "tls-ca", "tls-cert", "tls-key", tokenFileFlag} {
+		if v := c.String(name); v != "" {
+			flags = append(flags, "-"+name, v)
+		}
+	}
+	return flags
 }
 
 // checkOnlyNode refuses a cluster in which tasks could run on another machine, whose CPU
@@ -209,21 +224,25 @@ func (b *taskBench) measureIdle() error {
 }
 
 // cost runs one half of a round.
-func (b *taskBench) cost(work func() error) (taskCost, error) {
-	before, err := readMachineCPU("/proc")
-	if err != nil {
-		return taskCost{}, err
-	}
-	start := time.Now()
-	if err := work(); err != nil {
-		return taskCost{}, err
-	}
-	wall := time.Since(start)
-	if err := b.pause(); err != nil {
-		return taskCost{}, err
-	}
-	after, err := readMachineCPU("/proc")
-	return after.since(before, wall, time.Since(start), b.idle), err
+func (b *taskBench) cost(work func() error) (cost taskCost, err error) {
+	cost.Programs, err = countPrograms(b.dir, func() error {
+		before, err := readMachineCPU("/proc")
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := work(); err != nil {
+			return err
+		}
+		wall := time.Since(start)
+		if err := b.pause(); err != nil {
+			return err
+		}
+		after, err := readMachineCPU("/proc")
+		cost = after.since(before, wall, time.Since(start), b.idle)
+		return err
+	})
+	return cost, err
 }
 
 func (b *taskBench) pause() error {
@@ -325,6 +344,10 @@ func printTaskRounds(c *cli.Context, rounds []taskRound) error {
 		return nil
 	}
 	printTable(c.App.Writer, []string{"containers", "ctr run", "Drover", "ratio"}, taskRows(rounds))
+	if rows := programRows(rounds); len(rows) > 0 {
+		fmt.Fprintln(c.App.Writer)
+		printTable(c.App.Writer, []string{"processes of a container", "ctr run", "CPU", "Drover", "CPU"}, rows)
+	}
 	return nil
 }
 

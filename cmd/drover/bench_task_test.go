@@ -45,8 +45,8 @@ func TestTaskCost(t *testing.T) {
 	write("stat", "cpu  200 10 150 9900 900 4 6 99 0 0\n")
 	write("12/stat", "12 (containerd) S 1 12 12 0 -1 4194304 9 9 9 9 30 15 900 900 20 0 8 0 1\n")
 	got := read().since(before, 3*time.Second, 10*time.Second, 0.05)
-	if want := (taskCost{WallUS: 3_000_000, CPUUS: 1_500_000, ContainerdUS: 200_000}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
+	if want := (taskCost{WallUS: 3_000_000, CPUUS: 1_500_000, ContainerdUS: 200_000}); !cmp.Equal(got, want) {
+		t.Error(cmp.Diff(want, got))
 	}
 	write("stat", "intr 5\n")
 	if _, err := readMachineCPU(proc); err == nil || !strings.Contains(err.Error(), "intr 5") {
@@ -55,7 +55,9 @@ func TestTaskCost(t *testing.T) {
 }
 
 func TestTaskRows(t *testing.T) {
-	cost := func(n int64) taskCost { return taskCost{n * 1_000_000, n * 500_000, n * 100_000, 0} }
+	cost := func(n int64) taskCost {
+		return taskCost{WallUS: n * 1_000_000, CPUUS: n * 500_000, ContainerdUS: n * 100_000}
+	}
 	got := taskRows([]taskRound{{10, cost(2), cost(3)}, {10, cost(4), cost(4)}, {10, cost(2), cost(8)}})
 	want := [][]string{
 		{"10, wall", quantileText([]int64{2_000_000}, 0.5), quantileText([]int64{4_000_000}, 0.5), "1.50"},

@@ -64,6 +64,21 @@ func (c *Cluster) clientFlags() []string {
 	return []string{"-address", c.addresses(), "-tls-ca", c.tlsFile("ca.pem"), "-tls-cert", c.tlsFile(userName + ".pem"), "-tls-key", c.tlsFile(userName + ".key")}
 }
 
+// OperatorFlags returns the flags of a coordinator of which ClientOn's commands are an operator's.
+func OperatorFlags() []string { return []string{"-operator", "user/" + userName} }
+
+// ClientOn puts the certificate of the commands' user on machine k. It returns the command line
+// of a client there, without the command.
+func (c *Cluster) ClientOn(ctx context.Context, k int) ([]string, error) {
+	cert, key := remoteCert+"/user.pem", remoteCert+"/user.key"
+	for _, f := range [][2]string{{c.tlsFile(userName + ".pem"), cert}, {c.tlsFile(userName + ".key"), key}} {
+		if err := c.node(k).Put(ctx, f[0], f[1]); err != nil {
+			return nil, fmt.Errorf("put %s: %w", f[1], err)
+		}
+	}
+	return []string{c.remoteBinary, "-address", c.addresses(), "-tls-ca", remoteCert + "/ca.pem", "-tls-cert", cert, "-tls-key", key}, nil
+}
+
 // startServers starts all servers as a new cluster and waits until one leads.
 func (c *Cluster) startServers(ctx context.Context) error {
 	bridge, err := linkOf(c.cfg.Testbed.File.Host)

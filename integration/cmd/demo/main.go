@@ -26,12 +26,13 @@ func main() {
 	drover := flag.String("drover", "bin/drover", "path of the drover binary")
 	showLogs := flag.Bool("v", false, "print the daemons' logs at the end")
 	var p options
-	flag.StringVar(&p.scenario, "scenario", "wordcount", "wordcount; suspend: drover bench suspend compared with criu alone; preempt: deadline jobs on full machines")
+	flag.StringVar(&p.scenario, "scenario", "wordcount", "wordcount; suspend: drover bench suspend compared with criu alone; preempt: deadline jobs on full machines; task: drover bench task on one machine")
 	flag.IntVar(&p.runs, "runs", 1, "runs of each mode (preempt)")
 	flag.StringVar(&p.modes, "modes", "alone,suspend,kill,none", "modes (preempt)")
 	flag.IntVar(&p.jobs, "jobs", 10, "number of deadline jobs (preempt)")
 	flag.IntVar(&p.holdMiB, "hold", 100, "MiB of memory of the task, 16 or more (suspend)")
-	flag.IntVar(&p.rounds, "rounds", 3, "rounds of each level but frozen, and of criu alone (suspend)")
+	flag.IntVar(&p.rounds, "rounds", 3, "rounds of each level but frozen, and of criu alone (suspend); of both sides (task)")
+	flag.IntVar(&p.tasks, "tasks", 10, "containers of each side in a round (task)")
 	flag.StringVar(&p.levels, "levels", "frozen,swapped,checkpointed", "levels to measure (suspend)")
 	flag.StringVar(&p.out, "json", "", "file for the results (suspend, preempt)")
 	limit := flag.Duration("limit", 15*time.Minute, "time limit")
@@ -50,6 +51,7 @@ func main() {
 type options struct {
 	scenario, out, modes        string
 	runs, jobs, holdMiB, rounds int
+	tasks                       int
 	levels                      string
 }
 
@@ -65,7 +67,7 @@ func run(ctx context.Context, drover string, showLogs bool, p options) (err erro
 	if err != nil {
 		return err
 	}
-	if p.scenario == "wordcount" && len(b.File.Books) == 0 || b.HDFS == nil {
+	if p.scenario == "wordcount" && len(b.File.Books) == 0 || p.scenario != "task" && b.HDFS == nil {
 		return fmt.Errorf("the test bed has no text or no HDFS: run it with `testbed run -hdfs -books 32`")
 	}
 	dir, err := os.MkdirTemp("", "drover-demo-")
@@ -76,10 +78,10 @@ func run(ctx context.Context, drover string, showLogs bool, p options) (err erro
 	c := stopwatch{time.Now()}
 	c.logf("starting the coordinator and %d node daemons", len(b.Nodes))
 	var node []string
-	if p.scenario == "wordcount" {
+	if p.scenario == "wordcount" || p.scenario == "task" {
 		node = []string{"-probe=false"}
 	}
-	cl, err := cluster.Start(ctx, cluster.Config{Testbed: b, Drover: drover, Dir: dir, NodeFlags: node, OnStep: func(step string, took time.Duration) {
+	cl, err := cluster.Start(ctx, cluster.Config{Testbed: b, Drover: drover, Dir: dir, CoordinatorFlags: cluster.OperatorFlags(), NodeFlags: node, OnStep: func(step string, took time.Duration) {
 		c.logf("%s: %.1f s", step, took.Seconds())
 	}})
 	if cl != nil {
@@ -121,8 +123,10 @@ func run(ctx context.Context, drover string, showLogs bool, p options) (err erro
 			return s.measureSuspend(ctx, p.holdMiB, p.rounds, p.levels, p.out)
 		}
 		return s.runPreempt(ctx, drover, modes, p.jobs, p.out)
+	case "task":
+		return s.measureTask(ctx, p.tasks, p.rounds)
 	default:
-		return fmt.Errorf("-scenario %q: use wordcount, suspend or preempt", p.scenario)
+		return fmt.Errorf("-scenario %q: use wordcount, suspend, preempt or task", p.scenario)
 	}
 }
 
