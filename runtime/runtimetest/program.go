@@ -106,6 +106,9 @@ func Main() {
 	if len(os.Args) < 2 || os.Args[1] != Marker {
 		return
 	}
+	// With a registered signal the Go runtime does not consider a program whose
+	// only goroutine sleeps to be deadlocked.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGUSR2)
 	if len(os.Args) > 2 && os.Args[2] == "stubborn" {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 		os.Stdout.WriteString("ready\n")
@@ -114,9 +117,6 @@ func Main() {
 	w := ProgramEnv{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Signals: osSignals, Child: stubbornChild,
 	}
-	// With a registered signal the Go runtime does not consider a program whose
-	// only goroutine sleeps to be deadlocked.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGUSR2)
 	os.Exit(Program(context.Background(), w, os.Args[2:]))
 }
 
