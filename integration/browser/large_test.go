@@ -69,6 +69,15 @@ func (l *largeAPI) GetSchedule(context.Context, *connect.Request[droverv1.GetSch
 	return connect.NewResponse(res), nil
 }
 
+// ListPastSamples returns as many samples as a page shows.
+func (*largeAPI) ListPastSamples(_ context.Context, r *connect.Request[droverv1.ListPastSamplesRequest]) (*connect.Response[droverv1.ListPastSamplesResponse], error) {
+	res := &droverv1.ListPastSamplesResponse{}
+	for i := range 300 {
+		res.Samples = append(res.Samples, &droverv1.PastSample{AtMs: r.Msg.GetSinceMs() + int64(i)*10_000, NodesUp: largeNodes, TasksRunning: float64(i)})
+	}
+	return connect.NewResponse(res), nil
+}
+
 // measure collects what the browser knows of a page, before the page's own scripts.
 const measure = `window.longest = 0; new PerformanceObserver((l) => { for (const e of l.getEntries()) window.longest = Math.max(window.longest, e.duration) }).observe({ type: "longtask", buffered: true })`
 
