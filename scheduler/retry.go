@@ -23,12 +23,15 @@ func (g *Stage) FailedOn(i int32) []NodeID {
 	return g.pastAttempts[i].FailedOn
 }
 
-// NextFailedOn is FailedOn for the lowest pending task. O(1).
+// NextFailedOn is FailedOn for the lowest pending task, nil if none is pending. O(1).
 func (g *Stage) NextFailedOn() []NodeID {
 	if len(g.pastAttempts) == 0 {
 		return nil
 	}
-	return g.pastAttempts[g.NextPending(0)].FailedOn
+	if i := g.NextPending(0); i >= 0 {
+		return g.pastAttempts[i].FailedOn
+	}
+	return nil
 }
 
 // failedOn adds the node of an attempt that failed.
