@@ -66,13 +66,11 @@ func (s *secretService) PutSecret(ctx context.Context, req *connect.Request[drov
 	}
 }
 
-// putVersion stores a value as the version after the newest.
+// putVersion stores a value under a number that no version of the name has had.
 func (s *secretService) putVersion(ctx context.Context, ring *secrets.Keyring, m *droverv1.PutSecretRequest) (uint32, error) {
-	id := secrets.ID{Tenant: m.GetTenant(), Name: m.GetName(), Version: 1}
+	id := secrets.ID{Tenant: m.GetTenant(), Name: m.GetName()}
 	s.c.view(func(f *facts.Facts) {
-		if x := facts.SecretsOf(f).Get(id.Tenant, id.Name); x != nil {
-			id.Version = x.Newest().Version + 1
-		}
+		id.Version = facts.SecretsOf(f).Next(id.Tenant, id.Name)
 	})
 	res, err := s.c.propose(ctx, caller(ctx).name, secretEntry(id, ring.Seal(id, m.GetValue()), false))
 	return id.Version, errors.Join(err, res.Err)

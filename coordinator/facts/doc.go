@@ -36,11 +36,12 @@
 // # Snapshot format
 //
 // A snapshot is lines of JSON: a header {"drover":"facts","version":N,…},
-// then one line per record, whose type is named by "t": tenant, token, secret, node, blob,
-// job, tasks, policy_state, reservation, event, staging, key, project,
+// then one line per record, whose type is named by "t": tenant, token, secret,
+// secret_number, node, blob, job, tasks, policy_state, reservation, event, staging, key, project,
 // completion, outcome; finally "end" with the number of lines. API messages are
 // stored as base64 of their protobuf encoding. From version 3 on a block of tasks
 // may be sealed, from 4 on there are tokens, by the hashes of their secrets, from 5
-// on the secrets of tenants, encrypted. testdata/ keeps one snapshot of each
+// on the secrets of tenants, encrypted, from 6 on the numbers that deleted versions of
+// them had. testdata/ keeps one snapshot of each
 // version, which a test restores.
 package facts

@@ -21,6 +21,9 @@ const (
 	MaxSecretsBytes   = 64 << 20
 	MaxSecretValue    = 64 << 10
 	secretOverhead    = 128 // bytes counted for a version besides its ciphertext
+
+	// maxGoneSecrets is how many deleted names of a tenant are remembered by their last number.
+	maxGoneSecrets = 1000
 )
 
 // SecretVersion is one encrypted value. It is never changed once made.
@@ -77,10 +80,18 @@ type secretStore struct {
 	bytes  map[string]int64 // by tenant
 	number map[string]int   // of names, by tenant
 	total  int64
+
+	// A number of a name is used once: a job that names version 2 must never get another
+	// value than the one it was written for. last is the highest number that a name had, if
+	// it is above that of its newest version or the name is gone. Names that were forgotten
+	// had none above the floor of their tenant.
+	last  map[secretKey]uint32
+	floor map[string]uint32
 }
 
 func newSecretStore() secretStore {
-	return secretStore{of: map[secretKey]*Secret{}, bytes: map[string]int64{}, number: map[string]int{}}
+	return secretStore{of: map[secretKey]*Secret{}, bytes: map[string]int64{}, number: map[string]int{},
+		last: map[secretKey]uint32{}, floor: map[string]uint32{}}
 }
 
 // set replaces a secret; nil removes it.
@@ -103,11 +114,70 @@ func (s *secretStore) set(k secretKey, next *Secret) {
 	}
 }
 
+// next returns the number of the next version of a secret.
+func (s *secretStore) next(k secretKey) uint32 {
+	if x := s.of[k]; x != nil {
+		return max(x.Newest().Version, s.last[k]) + 1
+	}
+	return max(s.last[k], s.floor[k.tenant]) + 1
+}
+
+// used remembers that a number was the highest of a name whose newest version is deleted.
+func (s *secretStore) used(k secretKey, number uint32) {
+	s.last[k] = max(s.last[k], number)
+	gone, floor := 0, s.floor[k.tenant]
+	for name, last := range s.last {
+		if name.tenant == k.tenant && s.of[name] == nil {
+			gone, floor = gone+1, max(floor, last)
+		}
+	}
+	if gone <= maxGoneSecrets {
+		return
+	}
+	s.floor[k.tenant] = floor
+	maps.DeleteFunc(s.last, func(name secretKey, _ uint32) bool { return name.tenant == k.tenant && s.of[name] == nil })
+}
+
+// secretNumber is a record of last, or of floor if it has no name.
+type secretNumber struct {
+	Tenant string `json:"tenant"`
+	Name   string `json:"name,omitempty"`
+	Last   uint32 `json:"last"`
+}
+
+// numbers returns last and floor in a fixed order.
+func (s *secretStore) numbers() (all []secretNumber) {
+	for k, n := range s.last {
+		all = append(all, secretNumber{k.tenant, k.name, n})
+	}
+	for tenant, n := range s.floor {
+		all = append(all, secretNumber{tenant, "", n})
+	}
+	slices.SortFunc(all, func(a, b secretNumber) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+func (s *secretStore) restoreNumber(n *secretNumber) {
+	if n.Name == "" {
+		s.floor[n.Tenant] = n.Last
+	} else {
+		s.last[secretKey{n.Tenant, n.Name}] = n.Last
+	}
+}
+
 // Secrets is the encrypted secrets of tenants.
 type Secrets struct{ f *Facts }
 
 // Get returns a secret, or nil.
 func (s Secrets) Get(tenant, name string) *Secret { return s.f.secrets.of[secretKey{tenant, name}] }
+
+// Next returns the number that the next version of a secret has: one above all that any
+// version of that name ever had.
+func (s Secrets) Next(tenant, name string) uint32 {
+	return s.f.secrets.next(secretKey{tenant, name})
+}
 
 // Of returns the secrets of a tenant by name. O(secrets of all tenants).
 func (s Secrets) Of(tenant string) []*Secret {
@@ -166,6 +236,9 @@ func (s Secrets) apply(e *droverv1.Entry, sf *droverv1.SecretFact, r *Result) {
 	}
 	next.Versions = append(next.Versions, v)
 	s.f.secrets.set(k, next)
+	if s.f.secrets.last[k] <= v.Version {
+		delete(s.f.secrets.last, k)
+	}
 	s.f.EventLog().add(e, "secret.put", &Event{Text: secretText(k, v.Version)})
 }
 
@@ -177,16 +250,18 @@ func (s Secrets) check(k secretKey, old *Secret, v *SecretVersion, rotated bool)
 		}
 		return nil
 	}
-	next := uint32(1)
+	next := s.f.secrets.next(k)
+	// Entries of an earlier version may have a number that deleted versions had.
+	earlier := uint32(1)
 	if old != nil {
-		next = old.Newest().Version + 1
+		earlier = old.Newest().Version + 1
 	}
 	switch st := &s.f.secrets; {
 	case s.f.tenantName[k.tenant] == nil:
 		return UnknownTenant(k.tenant)
 	case !names.Valid(k.name):
 		return fault.New(fault.Invalid, "%q is no name of a secret: use letters, digits, '.', '_' and '-', beginning with a letter or digit", clip(k.name, 160))
-	case v.Version != next:
+	case v.Version != next && v.Version != earlier:
 		return fault.New(fault.Conflict, "secret %q was changed by somebody else at the same time: put it again", k.name)
 	case len(v.Ciphertext) == 0 || len(v.Ciphertext) > MaxSecretValue+64 || len(v.Nonce) > 64:
 		return fault.New(fault.Exhausted, "a secret has 1 byte to %d KiB", MaxSecretValue>>10)
@@ -220,6 +295,9 @@ func (s Secrets) applyDeleted(e *droverv1.Entry, d *droverv1.SecretDeletedFact, 
 		next = nil
 	}
 	s.f.secrets.set(k, next)
+	if newest := old.Newest().Version; next.Version(newest) == nil {
+		s.f.secrets.used(k, newest)
+	}
 	s.f.EventLog().add(e, "secret.deleted", &Event{Text: secretText(k, d.GetVersion())})
 }
 

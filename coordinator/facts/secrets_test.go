@@ -87,6 +87,77 @@ func TestSecretsHaveVersions(t *testing.T) {
 	}
 }
 
+// A number is given once, also after the newest version, or all of them, were deleted, and
+// after a restart; forgotten names begin above all that they may have had.
+func TestSecretNumbersAreNotGivenTwice(t *testing.T) {
+	l := newSecretLog(t)
+	reload := func() {
+		t.Helper()
+		var b bytes.Buffer
+		if err := l.f.Snapshot().Encode(&b); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if l.f, err = Restore(&b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(name string, want uint32) {
+		t.Helper()
+		if n := SecretsOf(l.f).Next("a", name); n != want {
+			t.Fatalf("the next version of %s is %d, want %d", name, n, want)
+		}
+		if r := l.put("a", name, want, 1); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	for n := range uint32(5) {
+		put("x", n+1)
+	}
+	for _, version := range []uint32{5, 4, 1} { // the newest, the one that is newest then, and an old one
+		if r := l.delete("a", "x", version); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		reload()
+	}
+	put("x", 6)
+	if r := l.delete("a", "x", 0); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	reload()
+	put("x", 7)
+	put("y", 1)
+	if n := SecretsOf(l.f).Next("b", "x"); n != 1 {
+		t.Errorf("another tenant's begins at %d", n)
+	}
+	if r := l.delete("a", "x", 0); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	for i := range maxGoneSecrets + 1 { // so many that x is forgotten
+		name := fmt.Sprint("gone", i)
+		put(name, SecretsOf(l.f).Next("a", name))
+		if r := l.delete("a", name, 0); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	if len(l.f.secrets.last) > maxGoneSecrets {
+		t.Errorf("%d deleted names are remembered", len(l.f.secrets.last))
+	}
+	reload()
+	put("x", 8)
+	put("y", 2)
+	if n := SecretsOf(l.f).Next("b", "x"); n != 1 {
+		t.Errorf("another tenant's begins at %d", n)
+	}
+	// An entry of an earlier version of Drover, which began again.
+	if r := l.put("a", "new", 1, 1); r.Err != nil {
+		t.Errorf("an entry of an earlier version: %v", r.Err)
+	}
+	if r := l.put("a", "new", 3, 1); !errors.Is(r.Err, fault.Conflict) {
+		t.Errorf("a number that nobody may expect: %v", r.Err)
+	}
+}
+
 func TestSecretsAreBounded(t *testing.T) {
 	l := newSecretLog(t)
 	for _, c := range []struct {

@@ -17,7 +17,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot format; Restore refuses a
 // higher one.
-const SnapshotVersion = 5
+const SnapshotVersion = 6
 
 // msg is an API message inside JSON: base64 of its protobuf encoding.
 type msg[M proto.Message] struct{ m M }
@@ -97,6 +97,7 @@ type (
 		Outcome     *Outcome                        `json:"outcome,omitempty"`
 		Token       *tokenLine                      `json:"token,omitempty"`
 		Secret      *Secret                         `json:"secret,omitempty"`
+		SecretNum   *secretNumber                   `json:"secret_number,omitempty"`
 		Lines       int                             `json:"lines,omitempty"` // of "end"
 	}
 	tenantLine struct {
@@ -167,6 +168,7 @@ type Snapshot struct {
 	outcomes     []Outcome
 	tokens       []*Token
 	secrets      []*Secret
+	secretNums   []secretNumber
 }
 
 // Snapshot returns a snapshot. It needs the write lock; see the package comment
@@ -177,7 +179,7 @@ func (f *Facts) Snapshot() *Snapshot {
 			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, UnknownEntries: f.unknownEntries,
 			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
-		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().Projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(), secrets: SecretsOf(f).All(),
+		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().Projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(), secrets: SecretsOf(f).All(), secretNums: f.secrets.numbers(),
 	}
 	s.completions, _ = f.Deadlines().CompletionsSince(0)
 	for _, d := range f.Blobs() {
@@ -249,6 +251,11 @@ func (s *Snapshot) writeCluster(put func(any) error) error {
 	}
 	for _, x := range s.secrets {
 		if err := put(line{T: "secret", Secret: x}); err != nil {
+			return err
+		}
+	}
+	for i := range s.secretNums {
+		if err := put(line{T: "secret_number", SecretNum: &s.secretNums[i]}); err != nil {
 			return err
 		}
 	}
@@ -436,6 +443,8 @@ func (s snapshots) restoreLine(l *line) error {
 		s.f.tokens[l.Token.Spec.m.GetId()] = &Token{l.Token.Spec.m, l.Token.Hash}
 	case l.T == "secret" && l.Secret != nil && len(l.Secret.Versions) > 0 && !slices.Contains(l.Secret.Versions, nil):
 		s.f.secrets.set(secretKey{l.Secret.Tenant, l.Secret.Name}, l.Secret)
+	case l.T == "secret_number" && l.SecretNum != nil:
+		s.f.secrets.restoreNumber(l.SecretNum)
 	case l.T == "blob" && l.Blob != nil:
 		s.f.blobs[l.Blob.Digest] = l.Blob
 	case l.T == "job" && l.Job != nil && l.Job.Job != nil:
