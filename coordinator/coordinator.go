@@ -158,6 +158,9 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history")); err != nil {
 		return nil, err
 	}
+	for _, d := range c.history.Damaged() {
+		c.log.Warn("a line of the history in JSON is damaged: the simulator leaves it out, and nothing else reads it", "file", d.File, "line", d.Line, "what", d.What)
+	}
 	if err := c.openPast(); err != nil {
 		return nil, errors.Join(err, c.history.Close())
 	}

@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/node/helper"
 	"github.com/drover-run/drover/node/task"
 )
@@ -174,20 +175,24 @@ func (d *daemon) runHelperProcess(ctx context.Context, id string, uid uint32, re
 }
 
 // copyCharged copies a file by a process in the helpers leaf of the attempt's cgroup.
-func (d *daemon) copyCharged(ctx context.Context, id string, uid uint32, to, from *os.File) error {
+func (d *daemon) copyCharged(ctx context.Context, id string, uid uint32, to *os.File, from *blob.File, digest string) error {
 	leaf, err := d.cfg.Enforcer.OpenHelperLeaf(id)
 	if err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
 	defer leaf.Close()
 	stderr := &tailBuffer{limit: 2 << 10}
-	cmd := exec.CommandContext(ctx, d.helperPath, append(slices.Clone(d.cfg.Helper[1:]), helper.VerbCopy)...)
-	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, from, to, stderr, 2*time.Second
+	cmd := exec.CommandContext(ctx, d.helperPath, append(slices.Clone(d.cfg.Helper[1:]), helper.VerbCopy, digest)...)
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, from.File, to, stderr, 2*time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, UseCgroupFD: true, CgroupFD: int(leaf.Fd())}
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
-	if err := cmd.Run(); err != nil {
+	err = cmd.Run()
+	if cmd.ProcessState.ExitCode() == helper.ExitDamaged {
+		return from.Damaged(stderr.String())
+	}
+	if err != nil {
 		return fmt.Errorf("copy: %w: %s", err, stderr)
 	}
 	return nil

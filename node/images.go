@@ -71,6 +71,9 @@ func (im *imageStore) importImage(ctx context.Context, store runtime.Images, dig
 		return err
 	}
 	defer archive.Close()
+	if err := archive.Verify(); err != nil { // before the engine sees it: an archive that it refuses is the tenant's fault
+		return err
+	}
 	return store.Import(ctx, digest, archive)
 }
 

@@ -263,27 +263,23 @@ func sameFile(a, b *os.File) bool {
 	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
-// seekTail seeks to the last n lines.
+// seekTail seeks to the last n lines, and closes the files before them.
 func (l *logFiles) seekTail(n int64) error {
-	if len(l.open) > 0 {
-		last := len(l.open) - 1
-		at, lines, err := tailOffset(l.open[last].File, n)
+	for first := len(l.open) - 1; first >= 0; first-- {
+		at, lines, err := tailOffset(l.open[first].File, n)
 		if err != nil {
 			return err
 		}
-		if _, err := l.open[last].Seek(at, io.SeekStart); err != nil {
+		if _, err := l.open[first].Seek(at, io.SeekStart); err != nil {
 			return err
 		}
-		if lines >= n || last == 0 {
+		if n -= lines; n <= 0 {
+			for _, f := range l.open[:first] {
+				f.Close()
+			}
+			l.open = l.open[first:]
 			return nil
 		}
-		// The previous file has the remaining lines.
-		rest := logFiles{dir: l.dir, stream: l.stream, open: l.open[:last]}
-		if err := rest.seekTail(n - lines); err != nil {
-			return err
-		}
-		l.open = append(rest.open, l.open[last])
-		return nil
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -303,10 +302,9 @@ func (a *attempt) getFile(ctx context.Context, ref *droverv1.FileRef, uid uint32
 	defer blob.Close()
 	return a.dir.putFile(ref.GetName(), ref.GetMode(), uid, func(to *os.File) error {
 		if ref.GetSize() < minChargedBytes || a.d.cfg.Enforcer == nil || a.d.helperPath == "" {
-			_, err := io.Copy(to, blob)
-			return err
+			return blob.CopyTo(to)
 		}
-		return a.d.copyCharged(ctx, a.id.String(), uid, to, blob.File)
+		return a.d.copyCharged(ctx, a.id.String(), uid, to, blob, ref.GetDigest())
 	})
 }
 

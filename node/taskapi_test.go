@@ -181,17 +181,19 @@ func TestLogsAcrossRotations(t *testing.T) {
 	if got.String() != want.String() {
 		t.Errorf("got %q, want %q", got.String(), want.String())
 	}
-	tail, err := openLogs(dir, "stdout")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tail.close()
-	if err := tail.seekTail(4); err != nil {
-		t.Fatal(err)
-	}
-	got.Reset()
-	if err := tail.copy(func(b []byte, _ int64) error { got.Write(b); return nil }); err != nil || got.String() != "7\n8\n9\n10\n" {
-		t.Errorf("tail across files: %q %v", got.String(), err)
+	for n, want := range map[int64]string{1: "10\n", 2: "9\n10\n", 4: "7\n8\n9\n10\n", 99: "6\n7\n8\n9\n10\n"} {
+		tail, err := openLogs(dir, "stdout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tail.seekTail(n); err != nil {
+			t.Fatal(err)
+		}
+		got.Reset()
+		if err := tail.copy(func(b []byte, _ int64) error { got.Write(b); return nil }); err != nil || got.String() != want {
+			t.Errorf("the last %d lines: %q %v", n, got.String(), err)
+		}
+		tail.close()
 	}
 }
 

@@ -13,9 +13,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/audit"
 	"github.com/drover-run/drover/coordinator/backup"
+	"github.com/drover-run/drover/coordinator/history"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/linesum"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -206,7 +209,7 @@ func runRepair(c *cli.Context) error {
 	}
 	dir := filepath.Join(c.String("data"), "raft")
 	d, err := replica.Inspect(dir)
-	if err != nil {
+	if err = errors.Join(err, printDamagedLines(c)); err != nil {
 		return err
 	}
 	d.Alone = c.String("alone")
@@ -235,6 +238,24 @@ func runRepair(c *cli.Context) error {
 	}
 	fmt.Fprintf(c.App.Writer, "repaired in %s; the former log is in %s\n", time.Since(began).Round(time.Millisecond), d.Aside)
 	return nil
+}
+
+// printDamagedLines names what is damaged in the files of JSON lines. No job depends on
+// them, so it changes nothing and is no error.
+func printDamagedLines(c *cli.Context) error {
+	files, err := history.Files(filepath.Join(c.String("data"), "history"))
+	if err != nil {
+		return err
+	}
+	damaged, err := audit.Check(filepath.Join(c.String("data"), "audit.jsonl"))
+	for _, f := range files {
+		d, ferr := linesum.CheckFile(f)
+		damaged, err = append(damaged, d...), errors.Join(err, ferr)
+	}
+	for _, d := range damaged {
+		fmt.Fprintf(c.App.Writer, "damaged: %s; no job needs it\n", d)
+	}
+	return err
 }
 
 // serverNames lists the servers but one.

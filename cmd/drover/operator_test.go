@@ -185,3 +185,41 @@ func TestRepairKeepsWhatIsWhole(t *testing.T) {
 	}
 	b.waitForText("cluster.restored", "events")
 }
+
+// Repair names damaged lines of the JSON history and of the audit log, and leaves them:
+// no job needs them, and a start says so too.
+func TestRepairNamesDamagedLines(t *testing.T) {
+	b := newOperatorBed(t)
+	b.start("c")
+	startProcessNode(t, filepath.Join(b.dir, "dev"), b.socket)
+	b.run("job", "run", filepath.Join(b.dir, "quick.hcl"))
+	b.run("job", "run", filepath.Join(b.dir, "quick.hcl"))
+	data := filepath.Join(b.dir, "c")
+	lines := filepath.Join(data, "history", "history-000001.jsonl")
+	waitFor(t, "the jobs are in the history", func() bool {
+		text, err := os.ReadFile(lines)
+		return err == nil && strings.Count(string(text), "\n") == 2
+	}, b.log.String)
+	b.kill()
+	for _, file := range []string{lines, filepath.Join(data, "audit.jsonl")} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[40] ^= 1
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := b.run("operator", "repair", "-data", data)
+	for _, want := range []string{"damaged: line 1 of history-000001.jsonl", "damaged: line 1 of audit.jsonl", "no job needs it", "is not damaged"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	b.start("c")
+	b.waitForText("succeeded", "job", "list", "-all")
+	if log := b.log.String(); !strings.Contains(log, "history-000001.jsonl") {
+		t.Errorf("the start says nothing of it:\n%s", log)
+	}
+}

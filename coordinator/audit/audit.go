@@ -1,6 +1,7 @@
 // Package audit writes the audit log of a coordinator: a file with one JSON object for each
 // call that changes something or reads what only operators may, with who made it and how it
-// ended. It does not know the calls; the coordinator's API does.
+// ended. It does not know the calls; the coordinator's API does. Each line has a checksum
+// (package linesum); Check names the lines that are damaged.
 //
 // A record that cannot be written is an error of its call's Write, not dropped and counted as
 // package rotate does with the lines of a daemon's log.
@@ -16,6 +17,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/drover-run/drover/internal/linesum"
 )
 
 // keptFiles is how many files there are besides the current one; FILE.1 is the newest of them.
@@ -74,6 +77,23 @@ func (l *Log) openLocked() error {
 	return nil
 }
 
+// Check returns the damaged lines of the log at path, its older files among them. A line that
+// was cut short by a full disk or a loss of power is one. O(bytes).
+func Check(path string) (all []linesum.Damage, err error) {
+	for k := keptFiles; k >= 0; k-- {
+		file := path
+		if k > 0 {
+			file = fmt.Sprint(path, ".", k)
+		}
+		damaged, err := linesum.CheckFile(file)
+		if err != nil {
+			return all, fmt.Errorf("audit log: %w", err)
+		}
+		all = append(all, damaged...)
+	}
+	return all, nil
+}
+
 // Write appends a record. After an error, such as a full disk, the next Write tries again;
 // what could be written of a record then stands on a line of its own.
 func (l *Log) Write(r Record) error {
@@ -82,7 +102,7 @@ func (l *Log) Write(r Record) error {
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
-	line = append(line, '\n')
+	line = append(linesum.Seal(line), '\n')
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file == nil || l.size > 0 && l.size+int64(len(line)) > l.maxBytes {

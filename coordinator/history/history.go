@@ -2,18 +2,18 @@
 // coordinator needs to keep only recent jobs in memory, and so that the
 // simulator can replay them (its trace reader accepts these files).
 //
-// A line is a Job; fields are only added, and "version" marks a change of
-// meaning. A file is closed at MaxFile and the next one started:
+// A line is a Job with a checksum (package linesum); fields are only added, and
+// "version" marks a change of meaning. A file is closed at MaxFile and the next one started:
 // history-000001.jsonl, history-000002.jsonl and so on. Lines are in the order
 // in which jobs were written, which is nearly that of their ends.
 //
 // A job may be dropped from the coordinator's facts only after Sync. Open
 // removes a line truncated by a crash, and a job in the two newest files is not
-// written again, so every job occurs once.
+// written again, so every job occurs once. A damaged line stays in its file, where
+// readers refuse it; Damaged names it.
 package history
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -23,6 +23,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/drover-run/drover/internal/linesum"
 )
 
 // Version is the version of the lines.
@@ -104,6 +106,7 @@ type Writer struct {
 	n       int   // number of the file
 	size    int64 // of the file, bytes
 	written map[uint64]bool
+	damaged []linesum.Damage // found by Open
 }
 
 // Open opens or creates the history in dir.
@@ -142,34 +145,41 @@ func (w *Writer) openFile() (err error) {
 	return nil
 }
 
-// scan records which jobs a file contains, truncates an incomplete last line,
-// and returns the file's size.
+// scan records which jobs a file contains and which lines are damaged, truncates an
+// incomplete last line, and returns the file's size.
 func (w *Writer) scan(path string) (int64, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return 0, fmt.Errorf("history: %w", err)
 	}
-	r, good := bufio.NewReaderSize(f, 1<<20), int64(0)
-	for {
-		line, err := r.ReadBytes('\n')
-		if err != nil {
-			if len(line) > 0 {
-				err = errors.Join(f.Truncate(good), f.Sync())
+	lines := linesum.NewScanner(f, filepath.Base(path))
+	var line []byte
+	for err == nil {
+		if line, err = lines.Next(); err == nil {
+			var j struct {
+				Job uint64 `json:"job"`
 			}
-			if err != nil && !errors.Is(err, io.EOF) {
-				return 0, errors.Join(fmt.Errorf("history: %s: %w", path, err), f.Close())
+			if json.Unmarshal(line, &j) == nil {
+				w.written[j.Job] = true
 			}
-			return good, f.Close()
-		}
-		good += int64(len(line))
-		var j struct {
-			Job uint64 `json:"job"`
-		}
-		if json.Unmarshal(line, &j) == nil {
-			w.written[j.Job] = true
 		}
 	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	st, serr := f.Stat()
+	if err = errors.Join(err, serr); err == nil && st.Size() > lines.Bytes {
+		err = errors.Join(f.Truncate(lines.Bytes), f.Sync())
+	}
+	w.damaged = append(w.damaged, lines.Damaged...)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, fmt.Errorf("history: %s: %w", path, err)
+	}
+	return lines.Bytes, nil
 }
+
+// Damaged returns the lines of the newest files that Open found damaged or incomplete.
+func (w *Writer) Damaged() []linesum.Damage { return w.damaged }
 
 // Has reports whether a job is in the newest files.
 func (w *Writer) Has(job uint64) bool {
@@ -178,22 +188,33 @@ func (w *Writer) Has(job uint64) bool {
 	return w.written[job]
 }
 
+// encode returns the line of a job, with its end.
+func encode(j *Job) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(j); err != nil {
+		return nil, err
+	}
+	return append(linesum.Seal(bytes.TrimRight(b.Bytes(), "\n")), '\n'), nil
+}
+
 // Append writes the jobs that have not been written. They are durable after
 // Sync.
 func (w *Writer) Append(jobs []Job) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
 	for i := range jobs {
 		if w.written[jobs[i].Job] {
 			continue
 		}
 		jobs[i].Version = Version
-		if err := enc.Encode(&jobs[i]); err != nil {
+		line, err := encode(&jobs[i])
+		if err != nil {
 			return fmt.Errorf("history of job %d: %w", jobs[i].Job, err)
 		}
+		b.Write(line)
 		w.written[jobs[i].Job] = true
 	}
 	if b.Len() == 0 {

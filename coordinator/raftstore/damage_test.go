@@ -6,12 +6,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/drover-run/drover/internal/bitrot"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/seed"
 )
@@ -82,31 +82,6 @@ func contents(t testing.TB, s *Store) (all []raft.Log) {
 	return append(all, raft.Log{Term: term, Data: vote})
 }
 
-// damage changes one file: a bit, a page of zeros, a cut, a page in the place of
-// another one. It returns what it did.
-func damage(r *rand.Rand, b []byte) ([]byte, string) {
-	b = bytes.Clone(b)
-	page := os.Getpagesize()
-	n := len(b) / page
-	switch r.IntN(8) {
-	case 0:
-		k := r.IntN(n)
-		clear(b[k*page : (k+1)*page])
-		return b, "page " + strconv.Itoa(k) + " zeroed"
-	case 1:
-		k := r.IntN(len(b))
-		return b[:k], "cut at " + strconv.Itoa(k)
-	case 2:
-		from, to := r.IntN(n), r.IntN(n)
-		copy(b[to*page:(to+1)*page], b[from*page:(from+1)*page])
-		return b, "page " + strconv.Itoa(from) + " copied to " + strconv.Itoa(to)
-	default:
-		i := r.IntN(len(b))
-		b[i] ^= 1 << r.IntN(8)
-		return b, "bit flipped at " + strconv.Itoa(i)
-	}
-}
-
 // Whatever happens to one of the files on disk, the store either says so, with the
 // file's name, or holds exactly what was stored. It never panics and never changes
 // a file that it refuses.
@@ -130,7 +105,7 @@ func TestDamageIsFoundOrWithoutEffect(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		bad, what := damage(r, files[name])
+		bad, what := bitrot.Damage(r, files[name])
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)

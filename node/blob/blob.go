@@ -1,7 +1,8 @@
 // Package blob caches files and images of the coordinator's store on a node, by
-// digest. Concurrent requests for a digest share one fetch. A blob is verified
-// before use, a broken fetch resumes, and blobs in use are kept; over the size
-// limit, the least recently used blobs are evicted.
+// digest. Concurrent requests for a digest share one fetch. A blob is verified when
+// it arrives and again with every use, since disks lose bits; a damaged one is
+// removed, so that the next use fetches it. A broken fetch resumes, and blobs in use
+// are kept; over the size limit, the least recently used blobs are evicted.
 //
 // On disk: <dir>/<sha256 in hex>, and <dir>/<sha256>.part during a fetch. A file
 // under its final name was verified and synced. The folder is inaccessible to
@@ -83,17 +84,56 @@ func (c *Cache) Bytes() int64 {
 	return c.total
 }
 
-// File is an open blob. It stays in the cache until Close.
+// File is an open blob. It stays in the cache until Close. What is read from it was
+// verified when it was fetched, not since: use CopyTo or Verify, or compare the digest
+// and call Damaged.
 type File struct {
 	*os.File
-	once    sync.Once
-	release func()
+	cache *Cache
+	hex   string
+	entry *entry
+	once  sync.Once
 }
 
 // Close closes the file and allows its eviction.
 func (f *File) Close() error {
-	f.once.Do(f.release)
+	f.once.Do(func() { f.cache.releaseEntry(f.entry) })
 	return f.File.Close()
+}
+
+// CopyTo writes the blob to w. Unavailable: it was damaged; what w has must not be used,
+// and the next Get fetches the blob again.
+func (f *File) CopyTo(w io.Writer) error {
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(w, sum), f.File)
+	if err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != f.hex {
+		return f.Damaged(fmt.Sprintf("has sha256:%s, %d bytes", got, n))
+	}
+	return nil
+}
+
+// Verify reads the whole blob, and then stands at its start again. Errors as of CopyTo.
+func (f *File) Verify() error {
+	if err := f.CopyTo(io.Discard); err != nil {
+		return err
+	}
+	_, err := f.Seek(0, io.SeekStart)
+	return err
+}
+
+// Damaged removes the blob from the cache, unless that was done already, and returns
+// the error. what says what was found.
+func (f *File) Damaged(what string) error {
+	c := f.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries[f.hex] == f.entry {
+		c.removeLocked(f.hex)
+	}
+	return fault.New(fault.Unavailable, "blob sha256:%s was damaged on this node's disk: it %s; it is fetched again", f.hex, what)
 }
 
 // parseDigest returns the hex part of "sha256:<hex>".
@@ -158,7 +198,7 @@ func (c *Cache) acquire(h string) (*File, error) {
 	}
 	c.tick++
 	e.users, e.lastUsed = e.users+1, c.tick
-	return &File{File: f, release: func() { c.releaseEntry(e) }}, nil
+	return &File{File: f, cache: c, hex: h, entry: e}, nil
 }
 
 func (c *Cache) releaseEntry(e *entry) {

@@ -259,3 +259,13 @@ func FuzzReadLine(f *testing.F) {
 		}
 	})
 }
+
+func TestCopySaysWhenItsInputIsAnotherFile(t *testing.T) {
+	const abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+	for text, want := range map[string]int{"abc": 0, "abd": ExitDamaged, "ab": ExitDamaged, "": ExitDamaged} {
+		var out, said bytes.Buffer
+		if code := copyVerified(strings.NewReader(text), &out, &said, abc); code != want || out.String() != text || (said.Len() > 0) != (code != 0) {
+			t.Errorf("%q: exit code %d, %q, %q", text, code, out.String(), said.String())
+		}
+	}
+}

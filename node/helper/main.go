@@ -3,6 +3,7 @@ package helper
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -28,11 +29,15 @@ import (
 const maxLine = 64 << 20
 
 // VerbCopy is the argument that makes the helper only copy standard input to
-// standard output: a task's file, charged to the task.
+// standard output: a task's file, charged to the task. The next argument is the
+// digest of what is copied, sha256: and hexadecimal digits.
 const VerbCopy = "copy"
 
-// Main is the helper program after argv[1] "helper". args is empty, VerbCopy, or
-// a verb of package watchdog with its file. It returns the exit code: 0 if the
+// ExitDamaged is the exit code of a copy whose input has another digest.
+const ExitDamaged = 3
+
+// Main is the helper program after argv[1] "helper". args is empty, VerbCopy with a
+// digest, or a verb of package watchdog with its file. It returns the exit code: 0 if the
 // last event was Done.
 func Main(args []string) int {
 	if len(args) == 2 && (args[0] == watchdog.VerbStart || args[0] == watchdog.VerbRun) {
@@ -42,16 +47,27 @@ func Main(args []string) int {
 		}
 		return 0
 	}
-	if len(args) == 1 && args[0] == VerbCopy {
-		if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
-			fmt.Fprintln(os.Stderr, "drover helper: copy:", err)
-			return 1
-		}
-		return 0
+	if len(args) == 2 && args[0] == VerbCopy {
+		return copyVerified(os.Stdin, os.Stdout, os.Stderr, args[1])
 	}
 	if err := serve(context.Background(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "drover helper:", err)
 		return 1
+	}
+	return 0
+}
+
+// copyVerified is VerbCopy; it returns the exit code.
+func copyVerified(in io.Reader, out, said io.Writer, digest string) int {
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(out, sum), in)
+	if err != nil {
+		fmt.Fprintln(said, "drover helper: copy:", err)
+		return 1
+	}
+	if got := fmt.Sprintf("sha256:%x", sum.Sum(nil)); got != digest {
+		fmt.Fprintf(said, "has %s, %d bytes", got, n)
+		return ExitDamaged
 	}
 	return 0
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/bitrot"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/seed"
 )
@@ -45,19 +46,13 @@ func everything(t *testing.T, s *Store) string {
 // Whatever happens to the file on disk, the store says so, with its name, or holds
 // exactly what was stored. It never panics and never changes a file that it refuses.
 func TestDamageOfTheNodesStoreIsNamed(t *testing.T) {
-	rounds := 600
-	switch {
-	case os.Getenv("DROVER_SOAK") != "":
-		rounds = 10_000
-	case testing.Short():
-		rounds = 200
-	}
+	rounds := bitrot.Rounds()
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	path := filepath.Join(t.TempDir(), "node.db")
 	whole, want := fullStore(t, random, path)
 	found := 0
 	for round := range rounds {
-		bad, what := damage(random, whole)
+		bad, what := bitrot.Damage(random, whole)
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -119,30 +114,6 @@ func fullStore(t *testing.T, random *rand.Rand, path string) (file []byte, all s
 		t.Fatal(err)
 	}
 	return file, all
-}
-
-// damage changes a copy of a file: a bit, a page of zeros, a cut, a page in the place of
-// another one. It returns what it did.
-func damage(random *rand.Rand, file []byte) ([]byte, string) {
-	b, page := bytes.Clone(file), os.Getpagesize()
-	n := len(b) / page
-	switch random.IntN(8) {
-	case 0:
-		k := random.IntN(n)
-		clear(b[k*page : (k+1)*page])
-		return b, fmt.Sprintf("page %d zeroed", k)
-	case 1:
-		k := random.IntN(len(b))
-		return b[:k], fmt.Sprintf("cut at %d", k)
-	case 2:
-		from, to := random.IntN(n), random.IntN(n)
-		copy(b[to*page:(to+1)*page], b[from*page:(from+1)*page])
-		return b, fmt.Sprintf("page %d copied to %d", from, to)
-	default:
-		i := random.IntN(len(b))
-		b[i] ^= 1 << random.IntN(8)
-		return b, fmt.Sprintf("bit flipped at %d", i)
-	}
 }
 
 // An empty file, as a crash could leave one, is not taken for a new node's.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drover-run/drover/internal/linesum"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
@@ -17,7 +18,8 @@ const HistoryVersion = 1
 
 // HistoryJob is one line of Drover's own format: an ended job as a coordinator writes it. Times are
 // Unix milliseconds, durations milliseconds, CPU millicores, memory bytes, I/O bytes per second.
-// Unknown fields are ignored. The fields of the last group are optional.
+// Unknown fields are ignored. The fields of the last group are optional. A line that has a checksum
+// (package linesum) must have the right one.
 type HistoryJob struct {
 	Version  int            `json:"version"`
 	Job      uint64         `json:"job"`
@@ -130,6 +132,9 @@ func ReadHistory(r io.Reader, o Options) (*History, error) {
 	h := &History{}
 	var err error
 	h.Count, err = scanLines(r, o, func(_ int, text []byte) error {
+		if err := linesum.Check(text); err != nil {
+			return err
+		}
 		var j HistoryJob
 		dec := json.NewDecoder(bytes.NewReader(text))
 		if err := dec.Decode(&j); err != nil {

@@ -1,0 +1,51 @@
+// Package bitrot damages the bytes of files as disks do. Only tests import it.
+package bitrot
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+)
+
+// page is what a disk loses at once.
+const page = 4096
+
+// Rounds returns how often a test damages something: 10,000 times with DROVER_SOAK.
+func Rounds() int {
+	switch {
+	case os.Getenv("DROVER_SOAK") != "":
+		return 10_000
+	case testing.Short():
+		return 200
+	default:
+		return 1000
+	}
+}
+
+// Damage changes a copy of a file, which is not empty: a bit, a page of zeros, a cut, a
+// page in the place of another one. It returns what it did. The copy may be equal to the
+// file, if its page was zero before.
+func Damage(random *rand.Rand, file []byte) ([]byte, string) {
+	b := bytes.Clone(file)
+	pages := (len(b) + page - 1) / page
+	at := func(k int) []byte { return b[k*page : min((k+1)*page, len(b))] }
+	switch random.IntN(8) {
+	case 0:
+		k := random.IntN(pages)
+		clear(at(k))
+		return b, fmt.Sprintf("page %d zeroed", k)
+	case 1:
+		k := random.IntN(len(b))
+		return b[:k], fmt.Sprintf("cut at %d", k)
+	case 2:
+		from, to := random.IntN(pages), random.IntN(pages)
+		copy(at(to), bytes.Clone(at(from)))
+		return b, fmt.Sprintf("page %d copied to %d", from, to)
+	default:
+		i := random.IntN(len(b))
+		b[i] ^= 1 << random.IntN(8)
+		return b, fmt.Sprintf("bit flipped at %d", i)
+	}
+}
