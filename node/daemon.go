@@ -54,6 +54,7 @@ type daemon struct {
 	httpClient    *http.Client // for helpers inside the daemon
 	requests      *requests.Server
 	shuffle       *shuffle.Server
+	shuffleSocket string // the address for tenants' helpers; empty where there are none
 	lease         lease
 	unallocatedIO unallocatedIO
 	load          machineLoad

@@ -16,9 +16,9 @@ import (
 	"github.com/drover-run/drover/node/shuffle"
 )
 
-// Names of the sockets of a node without TLS, in its data folder.
+// Names of the sockets of a node, in its data folder.
 const (
-	nameSocket        = "node.sock"    // everything; only the daemon's user may connect
+	nameSocket        = "node.sock"    // everything, of a node without TLS; only the daemon's user may connect
 	nameShuffleSocket = "shuffle.sock" // map outputs alone, for helpers that run as tenants
 )
 
@@ -52,12 +52,38 @@ func (d *daemon) listen() ([]endpoint, error) {
 	c := d.cfg.TLS.Clone()
 	c.ClientAuth = tls.VerifyClientCertIfGiven // map outputs and dumps are proven by the job's token instead
 	c.NextProtos = []string{"h2", "http/1.1"}
-	return []endpoint{{tls.NewListener(l, c), d.handler()}}, nil
+	all := []endpoint{{tls.NewListener(l, c), d.handler()}}
+	if !d.helpersAreProcesses() {
+		return all, nil
+	}
+	dir, err := d.socketFolder()
+	if err == nil {
+		all, err = d.listenForHelpers(all, dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return all, nil
 }
 
-// listenLocally opens the sockets of a node without a certificate. The one for
-// tenants' helpers serves map outputs alone, each request of which proves that it
-// knows the job's token.
+// helpersAreProcesses reports whether helpers are processes of the tenants' users.
+func (d *daemon) helpersAreProcesses() bool { return os.Geteuid() == 0 && len(d.cfg.Helper) > 0 }
+
+// listenForHelpers adds the socket for tenants' helpers, which serves map outputs alone: each request proves that
+// it knows the job's token. A helper gets the outputs of its own node there as open files.
+func (d *daemon) listenForHelpers(all []endpoint, dir string) ([]endpoint, error) {
+	path := filepath.Join(dir, nameShuffleSocket)
+	l, err := unixhttp.Listen(path, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("the node's server: %w", err)
+	}
+	d.shuffleSocket = unixhttp.Scheme + path
+	mux := http.NewServeMux()
+	mux.Handle(shuffle.Prefix, d.shuffle)
+	return append(all, endpoint{l, mux}), nil
+}
+
+// listenLocally opens the sockets of a node without a certificate.
 func (d *daemon) listenLocally() ([]endpoint, error) {
 	dir, err := d.socketFolder()
 	if err != nil {
@@ -68,14 +94,10 @@ func (d *daemon) listenLocally() ([]endpoint, error) {
 		return nil, fmt.Errorf("the node's server: %w", err)
 	}
 	all := []endpoint{{own, d.handler()}}
-	if os.Geteuid() == 0 && len(d.cfg.Helper) > 0 {
-		l, err := unixhttp.Listen(filepath.Join(dir, nameShuffleSocket), 0o666)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("the node's server: %w", err), own.Close())
+	if d.helpersAreProcesses() {
+		if all, err = d.listenForHelpers(all, dir); err != nil {
+			return nil, errors.Join(err, own.Close())
 		}
-		mux := http.NewServeMux()
-		mux.Handle(shuffle.Prefix, d.shuffle)
-		all = append(all, endpoint{l, mux})
 	}
 	d.cfg.Info.Address = unixhttp.Scheme + filepath.Join(dir, nameSocket)
 	return all, nil
@@ -98,8 +120,11 @@ func (d *daemon) socketFolder() (string, error) {
 // helperAddress returns the address at which a helper of this node reaches the
 // map outputs of the node at address.
 func (d *daemon) helperAddress(address string) string {
-	if os.Geteuid() != 0 || len(d.cfg.Helper) == 0 {
+	if !d.helpersAreProcesses() {
 		return address
+	}
+	if d.shuffleSocket != "" && address == d.cfg.Info.GetAddress() {
+		return d.shuffleSocket
 	}
 	if dir, ok := strings.CutSuffix(address, "/"+nameSocket); ok && strings.HasPrefix(address, unixhttp.Scheme) {
 		return dir + "/" + nameShuffleSocket

@@ -13,23 +13,33 @@ import (
 
 // outputWriter writes the output file of a reduce or map-only task: text that
 // ends with a newline, compressed if asked for, with length and checksum of the
-// stored bytes.
+// stored bytes. A goroutine of its own compresses, sums and writes one buffer while
+// the caller fills the other.
 type outputWriter struct {
+	buf    []byte        // the caller's
+	full   chan []byte   // to the goroutine
+	free   chan []byte   // back from it
+	failed chan struct{} // closed at the first error
+	ended  chan struct{} // closed when the goroutine has ended
+	err    error         // the first one; read it after failed or ended
+
+	// Owned by the goroutine until it has ended.
 	file     *os.File
 	encoder  *zstd.Encoder
 	dst      io.Writer // encoder or checksumWriter
 	stored   mapreduce.StoredFile
 	counts   *flowCounter
-	buf      []byte
 	lastByte byte
 }
 
+// createOutput creates the file. The caller closes the writer.
 func createOutput(o *mapreduce.OutputFile, counts *flowCounter) (*outputWriter, error) {
 	f, err := os.OpenFile(o.Path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	w := &outputWriter{file: f, counts: counts, lastByte: '\n', buf: make([]byte, 0, chunkBytes)}
+	w := &outputWriter{file: f, counts: counts, lastByte: '\n', buf: make([]byte, 0, chunkBytes),
+		full: make(chan []byte, 1), free: make(chan []byte, 2), failed: make(chan struct{}), ended: make(chan struct{})}
 	w.stored = mapreduce.StoredFile{Path: o.Path, Codec: o.Codec}
 	w.dst = checksumWriter{w}
 	if o.Codec == mapreduce.CodecZstd {
@@ -40,7 +50,23 @@ func createOutput(o *mapreduce.OutputFile, counts *flowCounter) (*outputWriter, 
 		}
 		w.dst = w.encoder
 	}
+	w.free <- make([]byte, 0, chunkBytes)
+	go w.writeBuffers()
 	return w, nil
+}
+
+// writeBuffers writes what the caller fills, until full is closed. After an error it
+// only returns buffers.
+func (w *outputWriter) writeBuffers() {
+	defer close(w.ended)
+	for p := range w.full {
+		if w.err == nil {
+			if w.err = w.writeText(p); w.err != nil {
+				close(w.failed)
+			}
+		}
+		w.free <- p[:0]
+	}
 }
 
 // checksumWriter writes to the file and updates length and checksum.
@@ -53,7 +79,7 @@ func (s checksumWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeText writes a large chunk of text.
+// writeText writes one buffer.
 func (w *outputWriter) writeText(p []byte) error {
 	if len(p) == 0 {
 		return nil
@@ -79,18 +105,27 @@ func (w *outputWriter) writeLine(key, value []byte, bare bool) error {
 	return nil
 }
 
+// flush hands the buffer to the goroutine. It returns the error of an earlier buffer.
 func (w *outputWriter) flush() error {
-	err := w.writeText(w.buf)
-	w.buf = w.buf[:0]
-	return err
+	w.full <- w.buf
+	w.buf = <-w.free
+	select {
+	case <-w.failed:
+		return w.err
+	default:
+		return nil
+	}
 }
 
 // copyFrom copies r, the stdout of a program, to its end.
 func (w *outputWriter) copyFrom(r io.Reader) error {
-	buf := w.buf[:cap(w.buf)]
+	if err := w.flush(); err != nil {
+		return err
+	}
 	for {
-		n, err := r.Read(buf)
-		if e := w.writeText(buf[:n]); e != nil {
+		n, err := r.Read(w.buf[:cap(w.buf)])
+		w.buf = w.buf[:n]
+		if e := w.flush(); e != nil {
 			return e
 		}
 		if err == io.EOF {
@@ -104,7 +139,10 @@ func (w *outputWriter) copyFrom(r io.Reader) error {
 
 // close finishes the last line and closes the file.
 func (w *outputWriter) close() (*mapreduce.StoredFile, error) {
-	err := w.flush()
+	w.full <- w.buf
+	close(w.full)
+	<-w.ended
+	err := w.err
 	if err == nil && w.lastByte != '\n' {
 		err = w.writeText(newline)
 	}

@@ -16,6 +16,11 @@
 // the one partition it was made for. The reader checks length and CRC-32C against
 // the index, so neither side trusts the other's disk or the network.
 //
+// A reader on the same machine uses a unix socket and adds "Drover-Descriptor: 1". The
+// answer then has no body but a descriptor of the open map output (SCM_RIGHTS), in which
+// "Drover-Descriptor" is the offset of the first byte asked for. A server that does not
+// know the header sends the bytes.
+//
 // # Status codes
 //
 // 401: another token. 404: the node does not have that output (any more); the

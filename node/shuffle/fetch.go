@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -87,7 +88,7 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 	if have > 0 {
 		req.Header.Set("Range", "bytes="+strconv.FormatInt(have, 10)+"-")
 	}
-	res, err := c.HTTP.Do(req)
+	res, err := c.do(ctx, address, req)
 	if err != nil {
 		return nil, 0, fault.New(fault.Unavailable, "%w", err)
 	}
@@ -113,6 +114,14 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 		}
 	}
 	return got, sum, nil
+}
+
+// do sends the request. A server on a socket of this machine hands over its open file.
+func (c *Client) do(ctx context.Context, address string, req *http.Request) (*http.Response, error) {
+	if socket, ok := strings.CutPrefix(address, unixhttp.Scheme); ok {
+		return doLocal(ctx, socket, req)
+	}
+	return c.HTTP.Do(req)
 }
 
 // parseResponse checks status and headers of a response.

@@ -131,6 +131,10 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, parti
 	if from > 0 {
 		status = http.StatusPartialContent
 	}
+	if handOver(w, r, status, out.Data, part.Offset+from) {
+		s.bytes.Add(float64(part.Length - from))
+		return status
+	}
 	w.WriteHeader(status)
 	if r.Method == http.MethodHead {
 		return status

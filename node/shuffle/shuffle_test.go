@@ -6,19 +6,24 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -31,6 +36,7 @@ type fakeOutputs struct {
 	mu   sync.Mutex
 	data []byte
 	gone bool
+	dir  string // data is opened as a file in here, if not empty
 }
 
 func (s *fakeOutputs) Token(k *droverv1.AttemptKey) (string, error) {
@@ -55,7 +61,16 @@ func (s *fakeOutputs) Open(*droverv1.AttemptKey) (*Output, error) {
 		return mapreduce.PartitionRange{Offset: from, Length: to - from, RawLength: to - from, Records: 1, CRC32C: mapreduce.CRC32C(0, whole[from:to])}
 	}
 	x := &mapreduce.Index{Codec: mapreduce.CodecNone, Parts: []mapreduce.PartitionRange{part(0, half), part(half, half), part(half, int64(len(whole)))}}
-	return &Output{Token: "token", Index: x, Data: nopCloser{bytes.NewReader(s.data)}}, nil
+	out := &Output{Token: "token", Index: x, Data: nopCloser{bytes.NewReader(s.data)}}
+	if s.dir == "" {
+		return out, nil
+	}
+	path := filepath.Join(s.dir, "data")
+	err := os.WriteFile(path, s.data, 0o600)
+	if err == nil {
+		out.Data, err = os.Open(path)
+	}
+	return out, err
 }
 
 func content() []byte {
@@ -66,20 +81,75 @@ func content() []byte {
 	return b.Bytes()
 }
 
+// way is how a reader and a server are connected.
+type way string
+
+const (
+	network  way = "network"
+	socket   way = "socket"    // bytes over a socket
+	openFile way = "open file" // a descriptor over a socket
+)
+
+func eachWay(t *testing.T, f func(t *testing.T, w way)) {
+	t.Helper()
+	for _, w := range []way{network, socket, openFile} {
+		t.Run(string(w), func(t *testing.T) { f(t, w) })
+	}
+}
+
 // serve returns a client and the address of a server; wrap may intercept requests.
-func serve(t *testing.T, s *fakeOutputs, most int, wrap func(http.Handler) http.Handler) (*Client, string) {
+func serve(t *testing.T, w way, s *fakeOutputs, most int, wrap func(http.Handler) http.Handler) (*Client, string) {
 	t.Helper()
 	var h http.Handler = NewServer(s, most, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if wrap != nil {
 		h = wrap(h)
 	}
-	srv := httptest.NewServer(h)
+	if w == openFile {
+		s.dir = t.TempDir()
+	}
+	srv := httptest.NewUnstartedServer(h)
+	address := strings.TrimPrefix(srv.Listener.Addr().String(), "http://")
+	if w != network {
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := unixhttp.Listen(path, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = srv.Listener.Close() // the socket takes its place
+		srv.Listener, address = l, unixhttp.Scheme+path
+	}
+	srv.Start()
 	t.Cleanup(srv.Close)
-	return &Client{HTTP: srv.Client(), Scheme: "http", Token: "token"}, strings.TrimPrefix(srv.URL, "http://")
+	return &Client{HTTP: srv.Client(), Scheme: "http", Token: "token"}, address
+}
+
+// countingWriter counts the bytes of bodies.
+type countingWriter struct {
+	http.ResponseWriter
+	n *atomic.Int64
+}
+
+func (w countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w countingWriter) Write(p []byte) (int, error) {
+	w.n.Add(int64(len(p)))
+	return w.ResponseWriter.Write(p)
 }
 
 func TestFetch(t *testing.T) {
-	c, address := serve(t, &fakeOutputs{data: content()}, 10, nil)
+	eachWay(t, func(t *testing.T, w way) {
+		var sent atomic.Int64
+		c, address := serve(t, w, &fakeOutputs{data: content()}, 10, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(countingWriter{w, &sent}, r) })
+		})
+		testFetch(t, c, address)
+		if want := int64(len(content())); w != openFile && sent.Load() != want || w == openFile && sent.Load() != 0 {
+			t.Errorf("%d bytes were sent, of %d", sent.Load(), want)
+		}
+	})
+}
+
+func testFetch(t *testing.T, c *Client, address string) {
+	t.Helper()
 	half := len(content()) / 2
 	for partition, want := range [][]byte{content()[:half], nil, content()[half:]} {
 		path := filepath.Join(t.TempDir(), "p")
@@ -98,11 +168,74 @@ func TestFetch(t *testing.T) {
 	}
 }
 
+// A server on a socket that answers nothing, or not in HTTP, or with a descriptor and no
+// offset, is tried again, and nothing is left open.
+func TestSocketAnswers(t *testing.T) {
+	for name, answer := range map[string]func(c *net.UnixConn) error{
+		"nothing": func(*net.UnixConn) error { return nil },
+		"no HTTP": func(c *net.UnixConn) error {
+			_, err := c.Write([]byte("hello\r\n\r\n"))
+			return err
+		},
+		"a descriptor without an offset": func(c *net.UnixConn) error {
+			f, err := os.Open(os.DevNull)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, _, err = c.WriteMsgUnix([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), syscall.UnixRights(int(f.Fd())), nil)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			if err := l.SetDeadline(time.Now().Add(time.Minute)); err != nil { // nobody may call
+				t.Fatal(err)
+			}
+			answered := make(chan error, 1)
+			go func() {
+				conn, err := l.AcceptUnix()
+				if err == nil {
+					_, err = conn.Read(make([]byte, 4096))
+					err = errors.Join(err, answer(conn), conn.Close())
+				}
+				answered <- err
+			}()
+			c := &Client{Scheme: "http", Token: "token"}
+			if _, err := c.Fetch(t.Context(), unixhttp.Scheme+l.Addr().String(), key, 0, filepath.Join(t.TempDir(), "p")); !errors.Is(err, fault.Unavailable) {
+				t.Errorf("%v, want unavailable", err)
+			}
+			if err := <-answered; err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A server that is silent for longer than the limit is given up.
+func TestSilentSocket(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := &Client{Scheme: "http", Token: "token", StallLimit: time.Millisecond}
+	if _, err := c.Fetch(t.Context(), unixhttp.Scheme+l.Addr().String(), key, 0, filepath.Join(t.TempDir(), "p")); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("%v, want unavailable", err)
+	}
+}
+
 // A connection that breaks every few bytes still transfers the whole partition,
 // resuming where it broke.
-func TestResume(t *testing.T) {
+func TestResume(t *testing.T) { eachWay(t, testResume) }
+
+func testResume(t *testing.T, w way) {
 	breaks := 0
-	c, address := serve(t, &fakeOutputs{data: content()}, 10, func(next http.Handler) http.Handler {
+	c, address := serve(t, w, &fakeOutputs{data: content()}, 10, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			next.ServeHTTP(&cutWriter{ResponseWriter: w, left: 30000}, r)
 		})
@@ -139,7 +272,9 @@ func (w *cutWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-func TestRefusals(t *testing.T) {
+func TestRefusals(t *testing.T) { eachWay(t, testRefusals) }
+
+func testRefusals(t *testing.T, w way) {
 	damaged := append([]byte(nil), content()...)
 	damaged[10] ^= 1
 	for name, c := range map[string]struct {
@@ -161,7 +296,7 @@ func TestRefusals(t *testing.T) {
 		"the partial file has other content": {&fakeOutputs{data: content()}, 10, "token", 0, 50, fault.Corrupt},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, address := serve(t, c.shelf, c.most, nil)
+			client, address := serve(t, w, c.shelf, c.most, nil)
 			client.Token = c.token
 			path := filepath.Join(t.TempDir(), "p")
 			if err := os.WriteFile(path, make([]byte, c.have), 0o600); err != nil {
@@ -180,10 +315,11 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestNobodyThere(t *testing.T) {
-	c, address := serve(t, &fakeOutputs{}, 1, nil)
-	srvGone := strings.Split(address, ":")[0] + ":1"
-	if _, err := c.Fetch(t.Context(), srvGone, key, 0, filepath.Join(t.TempDir(), "p")); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("%v, want unavailable", err)
+	c, address := serve(t, network, &fakeOutputs{}, 1, nil)
+	for _, gone := range []string{strings.Split(address, ":")[0] + ":1", unixhttp.Scheme + filepath.Join(t.TempDir(), "s")} {
+		if _, err := c.Fetch(t.Context(), gone, key, 0, filepath.Join(t.TempDir(), "p")); !errors.Is(err, fault.Unavailable) {
+			t.Errorf("%s: %v, want unavailable", gone, err)
+		}
 	}
 }
 

@@ -1,0 +1,85 @@
+package harness
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// A disk that is full ends the writing, however much is still to come.
+func TestOutputOnFullDisk(t *testing.T) {
+	for name, write := range map[string]func(w *outputWriter) error{
+		"lines": func(w *outputWriter) error {
+			for {
+				if err := w.writeLine([]byte("key"), []byte("value"), false); err != nil {
+					return err
+				}
+			}
+		},
+		"program": func(w *outputWriter) error { return w.copyFrom(zeros{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, err := createOutput(&mapreduce.OutputFile{Path: "/dev/full"}, &flowCounter{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := write(w); !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("%v, want %v", err, syscall.ENOSPC)
+			}
+			if _, err := w.close(); !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("close: %v, want %v", err, syscall.ENOSPC)
+			}
+		})
+	}
+}
+
+// zeros is a program that writes for ever.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// What was written is in the file in its order, whatever the sizes, with its length and checksum.
+func TestOutputOrder(t *testing.T) {
+	for _, codec := range []mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd} {
+		path := filepath.Join(t.TempDir(), "out")
+		w, err := createOutput(&mapreduce.OutputFile{Path: path, Codec: codec}, &flowCounter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want bytes.Buffer
+		for n := range 2000 {
+			long := bytes.Repeat([]byte{byte('a' + n%26)}, n*n%3000)
+			want.Write(append(append([]byte("k\t"), long...), '\n'))
+			if err := w.writeLine([]byte("k"), long, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.copyFrom(io.LimitReader(bytes.NewReader([]byte("no newline")), 10)); err != nil {
+			t.Fatal(err)
+		}
+		want.WriteString("no newline\n")
+		stored, err := w.close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil || stored.Bytes != int64(len(b)) || stored.CRC32C != mapreduce.CRC32C(0, b) {
+			t.Errorf("%v: %+v for %d bytes, %v", codec, stored, len(b), err)
+		}
+		text, closeText, err := decompress(bytes.NewReader(b), codec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(text)
+		closeText()
+		if err != nil || !bytes.Equal(got, want.Bytes()) {
+			t.Errorf("%v: %d bytes of text, want %d, %v", codec, len(got), want.Len(), err)
+		}
+	}
+}
