@@ -49,6 +49,12 @@ func (b *bitset) clear(i int32) {
 	b.l2[i>>18] &^= 1 << (v & 63)
 }
 
+// clearWord clears the 64 numbers from 64*w on.
+func (b *bitset) clearWord(w int32) {
+	b.l0[w] = 1
+	b.clear(w << 6)
+}
+
 // setAll puts every number below n in the set.
 func (b *bitset) setAll(n int32) {
 	fill := func(w []uint64, n int) {

@@ -27,6 +27,7 @@ type fitIndex struct {
 	byNeed                map[capacityVec]int32
 	byAvoidance           map[avoiderNeed]int32 // of tasks that avoid nodes
 	generation            uint32                // increased when classes are dropped
+	blocks                fitBlocks
 }
 
 // capacityVec is CPU, memory, the largest free I/O of a disk and the largest free space of a
@@ -76,6 +77,7 @@ func (f *fitIndex) addNode() {
 		f.gained, f.gainedCount = make([]NodeID, size), 0
 		f.changed, f.changedCount = make([]NodeID, size), 0
 	}
+	f.blocks.grow(len(f.free))
 	f.dropClasses()
 }
 
@@ -101,6 +103,7 @@ func (c *Cluster) updateFitIndex(id NodeID) {
 		f.changedCount++
 	}
 	more := now[0] > was[0] || now[1] > was[1] || now[2] > was[2] || now[3] > was[3]
+	f.blocks.update(id, was, &now)
 	*was = now
 	if more {
 		f.gained[f.gainedCount&uint64(len(f.gained)-1)] = id
@@ -196,18 +199,26 @@ func (class *equivalenceClass) avoids(id NodeID) bool {
 	return found
 }
 
+// fullBeforeBlocks is how many nodes without the capacity nextFit examines before it compares whole
+// blocks: the usual search ends earlier, and a block may have to be looked through first.
+const fullBeforeBlocks = 4
+
 // nextFit returns the lowest node >= from that fits the class, or NoNode.
 func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	f := &c.fit
 	if class.pos != f.gainedCount {
 		f.catchUp(class)
 	}
-	for i := class.candidates.next(int32(from)); i >= 0; i = class.candidates.next(i + 1) {
+	for i, full := class.candidates.next(int32(from)), 0; i >= 0; i = class.candidates.next(i + 1) {
 		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) &&
 			!class.avoids(NodeID(i)) {
 			return NodeID(i)
 		}
-		class.candidates.clear(i)
+		if full++; full >= fullBeforeBlocks && !f.blocks.mayFitIn(i/nodesPerBlock, &class.need, f.free) {
+			class.candidates.clearWord(i / nodesPerBlock)
+		} else {
+			class.candidates.clear(i)
+		}
 	}
 	return NoNode
 }
@@ -269,6 +280,9 @@ func (f *fitIndex) bumpVersion(id NodeID) {
 // NextNode returns the lowest node >= from that fits a task of the stage, or NoNode. Amortised
 // O(1) for any number of nodes; it allocates only for the first stage with a demand.
 func (c *Cluster) NextNode(g *Stage, from NodeID) NodeID {
+	if c.fitsNowhere(g) {
+		return NoNode
+	}
 	return c.nextFit(c.classOfStage(g), from)
 }
 
@@ -289,7 +303,12 @@ func (c *Cluster) NextNodeAvoiding(j *Job, a Avoidance, d Resources, space int64
 // capacity, and the disk to use: among the first few fitting nodes by id the one with the
 // smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
 // Amortised O(1).
-func (c *Cluster) BestNode(g *Stage) (NodeID, int16) { return c.bestOfClass(c.classOfStage(g)) }
+func (c *Cluster) BestNode(g *Stage) (NodeID, int16) {
+	if c.fitsNowhere(g) {
+		return NoNode, -1
+	}
+	return c.bestOfClass(c.classOfStage(g))
+}
 
 // bestOfClass implements BestNode.
 func (c *Cluster) bestOfClass(class *equivalenceClass) (NodeID, int16) {
@@ -309,6 +328,9 @@ func (c *Cluster) bestOfClass(class *equivalenceClass) (NodeID, int16) {
 func (c *Cluster) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if len(excluded) == 0 {
 		return c.BestNode(g)
+	}
+	if c.fitsNowhere(g) {
+		return NoNode, -1
 	}
 	class := c.classOfStage(g)
 	best, least := NoNode, 0.0

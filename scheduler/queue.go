@@ -173,7 +173,7 @@ func (q Queue) CapacityForAny() bool {
 	if f.ready == 0 {
 		return false
 	}
-	if f.gone > f.ready {
+	if f.gone > f.ready/8 {
 		q.recountFloor()
 	}
 	if n := int32(len(q.s.cluster.fit.free)); f.sank || f.generation != q.s.cluster.fit.generation {

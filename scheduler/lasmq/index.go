@@ -165,8 +165,12 @@ func (x *Index) Queues(group int) *Queues {
 	return g.queues
 }
 
+// maxUnrecorded is how many jobs Unrecorded yields in one call.
+const maxUnrecorded = 1024
+
 // Unrecorded yields, in order of submission, the jobs of a group whose queue is not
-// as recorded in their policy state, and the queue.
+// as recorded in their policy state, and the queue. It leaves those beyond maxUnrecorded to the
+// next decision, to which the index gives the same queues.
 func (x *Index) Unrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	g := &x.groups[group]
 	if !g.contended || len(g.unrecorded) == 0 {
@@ -176,7 +180,7 @@ func (x *Index) Unrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	slices.SortFunc(of, func(a, b *queuedJob) int {
 		return cmp.Or(cmp.Compare(a.key.submitted, b.key.submitted), cmp.Compare(a.key.id, b.key.id))
 	})
-	for _, e := range of {
+	for _, e := range of[:min(len(of), maxUnrecorded)] {
 		yield(e.job, e.level)
 	}
 }

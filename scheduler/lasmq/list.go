@@ -27,7 +27,7 @@ type listedJob struct {
 }
 
 // maxChunk is the length at which a chunk of a list is split.
-const maxChunk = 256
+const maxChunk = 64
 
 // jobList is a sorted list of jobs, in chunks, so that an insertion moves at most
 // maxChunk entries. The zero value is an empty list.

@@ -11,6 +11,10 @@ import (
 const (
 	maxMisfitNodes = 1 << 21 // nodes that are looked at in a cycle, about
 	minMisfits     = 256
+	// Why no node fits is counted for fewer of them: that looks at every node, where most searches
+	// end early. At least minExplained are.
+	maxExplainedNodes = 1 << 19
+	minExplained      = 64
 	// misfitTurn is how long one part of the demands beyond has its turn.
 	misfitTurn = scheduler.Time(100 * time.Millisecond)
 )

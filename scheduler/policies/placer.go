@@ -246,11 +246,14 @@ func (p *placer) isFull() bool {
 
 // noCapacityReason returns why no node fits and on how many nodes, counted once per
 // demand. If a reserved node would fit, it returns the stage that it is reserved
-// for.
+// for. Very many demands are not counted.
 func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, scheduler.StageID) {
 	key := demandOf(p.s, g)
 	if l, known := p.noCapacityReasons[key]; known {
 		return l.reason, l.nodes, l.reservedFor
+	}
+	if len(p.noCapacityReasons) >= max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
+		return scheduler.ReasonNotExamined, 0, scheduler.StageID{}
 	}
 	l := p.s.Cluster().Lacking(g)
 	reason, nodes, behind := scheduler.ReasonNoNode, int32(0), scheduler.StageID{}

@@ -311,7 +311,7 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 }
 
 // minExamined is how many different demands a policy examines at least.
-const minExamined = 256
+const minExamined = 64
 
 // provePlanning: the job or its project could have a guarantee, and neither has one nor was
 // refused one.

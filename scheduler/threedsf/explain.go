@@ -6,8 +6,8 @@ import "github.com/drover-run/drover/scheduler"
 // all together, where nothing is known from earlier cycles. At least minExamined different
 // demands are.
 const (
-	maxExamined = 1 << 21
-	minExamined = 256
+	maxExamined = 1 << 19
+	minExamined = 64
 )
 
 // explain records a reason for each stage that is left waiting.

@@ -9,11 +9,12 @@ import "github.com/drover-run/drover/scheduler"
 
 // A pass reserves one node in sixteen, at least minReservedNodes and at most
 // maxReservedNodes. For one task it scans maxNodesScanned nodes, starting at one
-// that depends on its job.
+// that depends on its job; it does so for maxAttempted stages.
 const (
 	minReservedNodes = 4
 	maxReservedNodes = 64
 	maxNodesScanned  = 256
+	maxAttempted     = 1024
 )
 
 // reservedNodes are the nodes reserved in a pass.
@@ -71,8 +72,9 @@ func (p *Policy) isFullyPlanned(g *scheduler.Stage) bool {
 	return n >= g.Pending
 }
 
+// isNodeLimitReached reports whether no further node is reserved in this pass.
 func (p *Policy) isNodeLimitReached() bool {
-	return len(p.reserved.nodes) >= min(max(len(p.s.Nodes())/16, minReservedNodes), maxReservedNodes)
+	return len(p.reserved.attempted) >= maxAttempted || len(p.reserved.nodes) >= min(max(len(p.s.Nodes())/16, minReservedNodes), maxReservedNodes)
 }
 
 // reserveNodes reserves a node for each startable task of a stage, while nodes may

@@ -255,9 +255,9 @@ func (c *cursor) currentStage() *scheduler.Stage {
 // moves the cursor past those that cannot.
 func (p *Policy) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 	c := &p.tenantCursors[t].cursor
-	// With ReserveNodes a stage that fits nowhere is served too, and the decision
+	// While nodes may be reserved, a stage that fits nowhere is served too, and the decision
 	// must not depend on how tight the State's bound is.
-	if !p.cfg.StopAtFirstMisfit && !p.cfg.ReserveNodes && !p.s.Queue().CapacityForAny() {
+	if !p.cfg.StopAtFirstMisfit && (!p.cfg.ReserveNodes || p.isNodeLimitReached()) && !p.s.Queue().CapacityForAny() {
 		return nil
 	}
 	for c.class < classEnd {

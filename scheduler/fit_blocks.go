@@ -1,0 +1,115 @@
+package scheduler
+
+import "slices"
+
+// fitBlocks has the largest free capacity in each block of nodes, by component, and in all of them.
+// A demand above it in one component fits on none of the block's nodes, so that a demand that is new
+// to the fit index and fits nowhere costs a few comparisons on most clusters, not one for each node.
+// It is a cache over fitIndex.free. A maximum that a node leaves stays until it is asked for.
+type fitBlocks struct {
+	max    []capacityVec
+	all    capacityVec
+	exact  []bool  // by block: its max is not too large
+	stale  []int32 // blocks that were not exact since all was
+	listed []bool  // by block: it is in stale
+}
+
+// nodesPerBlock is the number of nodes in a block of fitBlocks: those of one word of a bitset.
+const nodesPerBlock = 64
+
+// grow adds blocks for n nodes and makes all of them stale.
+func (b *fitBlocks) grow(n int) {
+	for len(b.max)*nodesPerBlock < n {
+		b.max, b.exact, b.listed = append(b.max, unschedulable), append(b.exact, false), append(b.listed, false)
+	}
+	for i := range b.max {
+		b.markStale(int32(i))
+	}
+}
+
+func (b *fitBlocks) markStale(block int32) {
+	b.exact[block] = false
+	if !b.listed[block] {
+		b.listed[block] = true
+		b.stale = append(b.stale, block)
+	}
+}
+
+// update follows a change of the free capacity of a node. O(1).
+func (b *fitBlocks) update(id NodeID, was, now *capacityVec) {
+	block := int32(id) / nodesPerBlock
+	m := &b.max[block]
+	for r, x := range now {
+		switch {
+		case x > m[r]:
+			m[r], b.all[r] = x, max(b.all[r], x)
+		case x < was[r] && was[r] == m[r]:
+			b.markStale(block)
+		}
+	}
+}
+
+// mayFit reports whether some node may fit a need. False is certain. O(blocks + nodes of stale blocks),
+// O(1) if the need exceeds all capacity that is free anywhere.
+func (b *fitBlocks) mayFit(need *capacityVec, free []capacityVec) bool {
+	if !need.fits(&b.all) {
+		return false
+	}
+	if len(b.stale) > 0 {
+		b.refresh(free)
+	}
+	return need.fits(&b.all) && slices.ContainsFunc(b.max, func(m capacityVec) bool { return need.fits(&m) })
+}
+
+// refresh computes the stale maxima again.
+func (b *fitBlocks) refresh(free []capacityVec) {
+	for _, block := range b.stale {
+		if b.listed[block] = false; !b.exact[block] {
+			b.refreshBlock(block, free)
+		}
+	}
+	b.stale, b.all = b.stale[:0], unschedulable
+	for i := range b.max {
+		b.all.raise(&b.max[i])
+	}
+}
+
+func (b *fitBlocks) refreshBlock(block int32, free []capacityVec) {
+	m := &b.max[block]
+	*m, b.exact[block] = unschedulable, true
+	for _, x := range free[block*nodesPerBlock : min(int(block+1)*nodesPerBlock, len(free))] {
+		m.raise(&x)
+	}
+}
+
+// mayFitIn is mayFit in one block. O(1), O(nodes of the block) if its maximum may be too large.
+func (b *fitBlocks) mayFitIn(block int32, need *capacityVec, free []capacityVec) bool {
+	if !b.exact[block] {
+		b.refreshBlock(block, free)
+	}
+	return need.fits(&b.max[block])
+}
+
+// raise makes n the larger of both in each component.
+func (n *capacityVec) raise(to *capacityVec) {
+	for r, x := range to {
+		n[r] = max(n[r], x)
+	}
+}
+
+// fitsNowhere reports whether it is certain, from the maxima alone, that no node fits a task of the
+// stage, whose demand the index does not have.
+func (c *Cluster) fitsNowhere(g *Stage) bool {
+	f := &c.fit
+	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {
+		return false // its class knows more
+	}
+	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	if !need.fits(&f.blocks.all) {
+		return true
+	}
+	if _, known := f.byNeed[need]; known {
+		return false
+	}
+	return !f.blocks.mayFit(&need, f.free)
+}
