@@ -21,7 +21,8 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 		for i := range disks {
 			disks[i] = timeline.Disk{IO: int64(rapid.IntRange(3, 8).Draw(t, "IO")), Space: int64(rapid.IntRange(3, 8).Draw(t, "space"))}
 		}
-		bins := rapid.IntRange(1, 4).Draw(t, "bins")
+		bins := rapid.IntRange(1, 6).Draw(t, "bins")
+		threshold := rapid.SampledFrom([]int{1, 2, 3, finderMinItems}).Draw(t, "finder threshold")
 		classes := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Request {
 			r := Request{Need: Need{Base: []int64{int64(rapid.IntRange(0, 4).Draw(t, "CPU")), int64(rapid.IntRange(0, 4).Draw(t, "memory"))}},
 				Bound: time.Duration(rapid.IntRange(1, 20).Draw(t, "bound")), SoftBound: rapid.Bool().Draw(t, "soft")}
@@ -40,6 +41,7 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			p.classes.finderThreshold = threshold
 			both[i] = p
 		}
 		both[1].search.alwaysLift = true

@@ -118,7 +118,7 @@ func (f *search) liftItem(p *Planner, it *item, sign int64) {
 }
 
 // cachedBins is the number of bins for which a class caches the earliest start.
-const cachedBins = 16
+const cachedBins = 64
 
 // cachedStart is the earliest start at or after from of a class on a bin.
 type cachedStart struct {
@@ -132,6 +132,9 @@ type cachedStart struct {
 // and on the item's own bin its own reservation extends the capacity that is free just
 // before it.
 func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) (best Spot, found bool) {
+	if s, ok, known := f.earliestByFinder(p, it, from); known {
+		return s, ok
+	}
 	best = it.spot
 	for i := len(p.bins.recentlyFreed) - 1; i >= 0; i-- {
 		b := p.bins.recentlyFreed[i]
@@ -151,6 +154,33 @@ func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) 
 		}
 	}
 	return best, found
+}
+
+// earliestByFinder is earliestOnFreedBins by the finder of the item's class, which knows the earliest
+// start on all bins: that is on a freed bin if it is earlier than the item's. known is false if there
+// is no finder, few bins were freed, or it is elsewhere.
+func (f *search) earliestByFinder(p *Planner, it *item, from scheduler.Time) (best Spot, found, known bool) {
+	freed, few := p.bins.recentlyFreed, p.classes.finderThreshold
+	if n := len(freed); from != p.now || n < few || p.bins.states[freed[n-few]].freedClock <= it.searchedClock {
+		return best, false, false
+	}
+	finder := p.classes.finderOf(p, it)
+	if finder == nil {
+		return best, false, false
+	}
+	best, found = finder.earliest(p, from, it.spot.At)
+	if found && p.bins.states[best.Bin].freedClock <= it.searchedClock {
+		return best, false, false
+	}
+	own := it.spot.Bin
+	if p.bins.states[own].freedClock <= it.searchedClock || p.space.profile.Closed(own) || p.bins.states[own].spare {
+		return best, found, true
+	}
+	s := f.earliestOnOwnBin(p, it, from, f.earliestOnBin(p, it, own, from, it.spot.At))
+	if s.At < it.spot.At && (!found || best.Bin == own || s.At < best.At || (s.At == best.At && own < best.Bin)) {
+		best, found = s, true
+	}
+	return best, found, true
 }
 
 // earliestOnBin returns the earliest start at or after from on a bin for the item's

@@ -150,3 +150,52 @@ func TestAPlanInPartsPassesOverWhatFitsNowhere(t *testing.T) {
 		}
 	}
 }
+
+// Very many jobs of different demands are all planned, some in each cycle, whatever is planned already;
+// none of the cycles takes more than its budget, and a new policy decides the same in each.
+func TestManyDifferentJobsArePlannedInParts(t *testing.T) {
+	const jobs, nodes, most = 500, 200, 40
+	for _, name := range []string{"two_tier", "conservative"} {
+		t.Run(name, func(t *testing.T) {
+			newPolicy := func() scheduler.Policy { return mustNew(t, name, nil) }
+			p := newPolicy().(*reservingPolicy)
+			w := schedtest.New(t).AddNodes(nodes, schedtest.R(4, 16, 100)).AddTenants("a")
+			for i := range jobs {
+				w.Submit("a", 1, schedtest.R(2+float64(i)/jobs, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = time.Hour })
+			}
+			planned := 0
+			for cycle := 0; planned < jobs; cycle++ {
+				if cycle == most {
+					t.Fatalf("%d jobs of %d are planned after %d cycles", planned, jobs, most)
+				}
+				d := policytest.DecideWarmAndCold(t, w.State, p, newPolicy, w.Now, 100_000)
+				if left := p.plan.planner.StepsLeft(); left < -20_000 {
+					t.Fatalf("cycle %d spent %d steps of %d", cycle, planSteps-left, planSteps)
+				}
+				for i := range d.Actions {
+					if err := w.State.Apply(&d.Actions[i], w.Now); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := w.State.PolicyStates().Apply(d.PolicyStates); err != nil {
+					t.Fatal(err)
+				}
+				w.Start()
+				was := planned
+				planned = len(w.State.Reservations().All()) + len(w.Attempts())
+				if planned == was || (planned < jobs && d.Wake != w.Now+1) {
+					t.Fatalf("cycle %d planned %d jobs after %d, and the next is due at %d", cycle, planned, was, d.Wake)
+				}
+				w.Advance(1)
+				if cycle == 0 && planned == jobs {
+					t.Error("all are planned in one cycle: the budget does not bind")
+				}
+			}
+			for j := range w.State.Jobs() {
+				if !j.HasState(scheduler.GuaranteeState) {
+					t.Fatalf("job %d has no guarantee", j.Spec.ID)
+				}
+			}
+		})
+	}
+}

@@ -22,8 +22,9 @@ type roundPlan struct {
 	blockedReservations map[scheduler.ReservationID]bool // due, but blocked by something other than capacity
 	blockedUntil        map[scheduler.StageID]scheduler.Time
 	restored            restoredOwners
-	newOwners           []newOwner // those that are not planned in full or have no guarantee
-	searched            bool       // no reservation can start earlier except on nodes that were marked freed
+	newOwners           []*restoredOwner // those that are not planned in full or have no guarantee
+	displaced           bool             // repairs took the place of planned work, perhaps
+	searched            bool             // no reservation can start earlier except on nodes that were marked freed
 	suspendedStage      *scheduler.Stage
 	unfinished          bool  // the budget is spent: the next decision goes on
 	tasksLeft           int32 // to plan of the project that is built
@@ -33,12 +34,6 @@ type roundPlan struct {
 	project backfill.Project
 	tasks   []int32
 	amounts []int64
-}
-
-// newOwner is a project with work to plan.
-type newOwner struct {
-	id         scheduler.ProjectID
-	guaranteed bool
 }
 
 // begin clears what belongs to the last round.
@@ -86,7 +81,7 @@ func (p *roundPlan) restoreOwners() {
 	}
 	for _, o := range p.restored.ordered {
 		if o.incomplete {
-			p.newOwners = append(p.newOwners, newOwner{o.id, o.guaranteed})
+			p.newOwners = append(p.newOwners, o)
 		}
 	}
 }
@@ -119,7 +114,8 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 		panic("policies: the planner refused an accepted job: " + err.Error())
 	}
 	o.planned, o.guaranteed = true, guaranteed
-	o.incomplete = !guaranteed || p.planner.NumUnplacedOf(o.id) > 0
+	o.unplaced = p.planner.NumUnplacedOf(o.id) > 0
+	o.incomplete = !guaranteed || o.unplaced
 }
 
 // existing describes a task that is planned: where it is suspended, and what is reserved
@@ -140,6 +136,7 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 	if r != nil {
 		x.Spot, x.Need, x.Kept = p.timeline.ReservedAt(r, *need)
 		x.End, x.Searched = r.End, p.searched && len(g.Spec.After) == 0 // what it comes after may have ended since
+		x.Ref = uint64(r.ID)
 		x.Changed = r.Kind != p.reserveKind(g.Job) || r.Project != g.Job.Spec.Project || r.Latest != 0
 	}
 	return x

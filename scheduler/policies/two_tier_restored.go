@@ -35,6 +35,7 @@ type restoredOwner struct {
 	planned    bool           // the planner has it
 	guaranteed bool
 	incomplete bool // it is not planned in full or has no guarantee
+	unplaced   bool // it is not planned in full, as far as is known; see completePlans
 	truncated  bool // more of its tasks wait than are planned
 	listed     bool // in changed
 }
@@ -88,16 +89,6 @@ func (w *restoredOwners) insert(o *restoredOwner) {
 	}
 	i, _ := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare)
 	w.ordered = slices.Insert(w.ordered, i, o)
-}
-
-// plannedIDs returns the owners that the planner has, by their first active jobs.
-func (w *restoredOwners) plannedIDs() (ids []scheduler.ProjectID) {
-	for _, o := range w.ordered {
-		if o.planned {
-			ids = append(ids, o.id)
-		}
-	}
-	return ids
 }
 
 // findChanged lists the owners that are to be read again in this round, and prepares the

@@ -21,6 +21,9 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	}
 	var stop []scheduler.Action
 	for _, n := range s.Nodes() {
+		if len(stop) > f.placer.actionsLeft {
+			break // the rest is for the next decision
+		}
 		for a := range s.Attempts().On(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
 			j := s.StageOf(a).Job
@@ -190,21 +193,16 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
 	cause := f.replanCause(s)
 	f.plan.planner.DrainChanged()
-	missing := 0
-	var ids []scheduler.ProjectID
-	for _, o := range f.plan.newOwners {
-		missing += f.plan.planner.NumUnplacedOf(o.id)
-		ids = append(ids, o.id)
-	}
-	if missing != f.plan.planner.NumUnplaced() { // previously planned work lost its place
-		ids = f.plan.restored.plannedIDs()
+	owners := f.plan.newOwners
+	if f.plan.displaced {
+		owners = f.plan.ownersToComplete()
 	}
 	if !f.plan.unfinished { // what was repaired leaves something for new work
 		f.plan.planner.SetBudget(max(f.plan.planner.StepsLeft(), planSteps/10))
 	}
 	finished := true
 	for range rounds {
-		finished = f.plan.completePlans(ids)
+		finished = f.plan.completePlans(owners)
 		f.recordViolations(f.plan.planner.Replan(now, cause), now)
 		if len(f.plan.planner.DrainChanged()) == 0 || (!finished && f.plan.planner.StepsLeft() <= 0) {
 			break
@@ -212,7 +210,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	}
 	f.plan.unfinished = f.plan.unfinished || !finished
 	for _, o := range f.plan.newOwners {
-		if o.guaranteed || !f.canGuarantee(s, o.id) {
+		if o.guaranteed || o.unplaced || o.truncated || !f.canGuarantee(s, o.id) {
 			continue
 		}
 		if _, q, ok := f.plan.planner.Departure(o.id); ok && q != (backfill.Guarantee{}) {
@@ -228,33 +226,61 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	}
 }
 
-// completePlans places what has no place yet of the given owners. If it is so much that the
-// budget may not do, each without a guarantee gets an equal part of it, so that a large project
-// does not keep small ones waiting. It returns false if some are not planned in full.
-func (p *roundPlan) completePlans(ids []scheduler.ProjectID) (finished bool) {
-	finished = true
-	owners, left := 0, p.planner.StepsLeft()
-	if p.planner.NumUnplaced()*stepsPerTask > left/4 {
-		for _, id := range ids {
-			if p.planner.NumUnplacedOf(id) > 0 {
-				owners++
+// ownersToComplete returns the owners with work to plan, and all that are planned if previously
+// planned work lost its place. O(tasks).
+func (p *roundPlan) ownersToComplete() (owners []*restoredOwner) {
+	missing := 0
+	for _, o := range p.newOwners {
+		missing += p.planner.NumUnplacedOf(o.id)
+	}
+	if missing == p.planner.NumUnplaced() {
+		owners = p.newOwners
+	} else {
+		for _, o := range p.restored.ordered {
+			if o.planned {
+				owners = append(owners, o)
 			}
 		}
 	}
-	for _, id := range ids {
-		part := left
-		if left > 0 && owners > 1 && p.planner.NumUnplacedOf(id) > 0 {
-			part = max(left/owners, stepsPerTask)
-			owners--
+	for _, o := range owners {
+		o.unplaced = p.planner.NumUnplacedOf(o.id) > 0
+	}
+	return owners
+}
+
+// completePlans places what has no place yet of the given owners. If it is so much that the
+// budget may not do, each without a guarantee gets an equal part of it, so that a large project
+// does not keep small ones waiting. It returns false if some are not planned in full. Once the
+// budget is spent it costs O(1) for each owner with a task to place.
+func (p *roundPlan) completePlans(owners []*restoredOwner) (finished bool) {
+	finished = true
+	waiting, left := 0, p.planner.StepsLeft()
+	if p.planner.NumUnplaced()*stepsPerTask > left/4 {
+		for _, o := range owners {
+			if o.unplaced {
+				waiting++
+			}
 		}
-		if p.restored.byID[id].guaranteed { // a task of it failed: its place cannot wait
+	}
+	for _, o := range owners {
+		if o.unplaced && left <= 0 && !o.guaranteed {
+			finished = false
+			continue
+		}
+		part := left
+		if left > 0 && waiting > 1 && o.unplaced {
+			part = max(left/waiting, stepsPerTask)
+			waiting--
+		}
+		if o.guaranteed { // a task of it failed: its place cannot wait
 			part = math.MaxInt
 		}
 		p.planner.SetBudget(part)
-		_, err := p.planner.CompletePlan(p.now, id)
-		if errors.Is(err, backfill.ErrUnfinished) || (err != nil && !p.planner.CompleteWhatFits(p.now, id)) {
+		_, err := p.planner.CompletePlan(p.now, o.id)
+		if errors.Is(err, backfill.ErrUnfinished) || (err != nil && !p.planner.CompleteWhatFits(p.now, o.id)) {
 			finished = false
 		}
+		o.unplaced = err != nil
 		left -= part - p.planner.StepsLeft()
 	}
 	p.planner.SetBudget(left)
@@ -263,11 +289,8 @@ func (p *roundPlan) completePlans(ids []scheduler.ProjectID) (finished bool) {
 
 // canGuarantee reports whether a departure can be guaranteed: every job of the
 // project was submitted in full, has a bound, and has no stage with more tasks left
-// than may run at once, and no more tasks of it wait than are planned at the same time.
+// than may run at once.
 func (f *reservingPolicy) canGuarantee(s *scheduler.State, id scheduler.ProjectID) bool {
-	if f.plan.restored.byID[id].truncated {
-		return false
-	}
 	for _, j := range projectJobs(s, id) {
 		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, exceedsParallelism) {
 			return false
@@ -315,7 +338,7 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 	f.plan.planner.Scan(func(x *backfill.PlannedTask) {
 		if x.Spot.Bin < 0 {
 			f.plan.needsAnotherRound = true
-			if x.Moved {
+			if x.Moved && x.Ref != 0 {
 				f.unreserve(x.Key)
 			}
 			return
