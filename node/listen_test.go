@@ -1,6 +1,7 @@
 package node
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/node/shuffle"
 )
@@ -84,6 +86,35 @@ func TestShuffleSocketServesMapOutputsAlone(t *testing.T) {
 	}
 	if got := b.getStatus(shuffle.Path(groupTask(0).GetKey(), 0)); got != 404 {
 		t.Errorf("an output that is not there: %d", got)
+	}
+}
+
+// Also a node with a certificate has the socket, and its helpers use it for the node's own map outputs alone.
+func TestHelpersReachTheOwnNodeOverTheSocket(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not proved here: that helpers of other users reach the map outputs of their node over a socket; only root has such helpers")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	d := &daemon{cfg: Config{Data: dir, Helper: []string{"helper"}, Listener: l, TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Info: &droverv1.NodeInfo{}}}
+	all, err := d.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		defer e.Close()
+	}
+	own, socket := l.Addr().String(), unixhttp.Scheme+filepath.Join(dir, nameShuffleSocket)
+	for address, want := range map[string]string{own: socket, "192.0.2.1:7101": "192.0.2.1:7101", "unix:/elsewhere/" + nameSocket: "unix:/elsewhere/" + nameShuffleSocket} {
+		if got := d.helperAddress(address); got != want {
+			t.Errorf("the helper's address of %s is %q, want %q", address, got, want)
+		}
+	}
+	if len(all) != 2 || all[1].Addr().Network() != "unix" {
+		t.Errorf("%d listeners", len(all))
 	}
 }
 
