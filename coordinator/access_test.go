@@ -83,6 +83,8 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"OperatorService/AddServer":          {`{}`, "---+---"},
 	"OperatorService/RemoveServer":       {`{}`, "---+---"},
 	"OperatorService/TransferLeadership": {`{}`, "---+---"},
+	"OperatorService/ListUnknownRuns":    {`{}`, "---+---"},
+	"OperatorService/DecideUnknownRun":   {`{}`, "---+---"},
 	"PeerService/Describe":               {`{}`, "-------"}, // coordinators have a port of their own
 	"PeerService/Join":                   {`{}`, "-------"},
 	"PeerService/FetchFiles":             {`{}`, "-------"},

@@ -33,6 +33,7 @@ var auditedCalls = map[string]bool{
 	droverv1connect.OperatorServiceAddServerProcedure:          true,
 	droverv1connect.OperatorServiceRemoveServerProcedure:       true,
 	droverv1connect.OperatorServiceTransferLeadershipProcedure: true,
+	droverv1connect.OperatorServiceDecideUnknownRunProcedure:   true,
 	droverv1connect.TokenServiceCreateTokenProcedure:           true,
 	droverv1connect.TokenServiceRevokeTokenProcedure:           true,
 	droverv1connect.SecretServicePutSecretProcedure:            true,
@@ -114,6 +115,10 @@ func auditTarget(message any) string {
 		return "server " + m.GetId()
 	case *droverv1.TransferLeadershipRequest:
 		return "server " + m.GetId()
+	case *droverv1.DecideUnknownRunRequest:
+		k := m.GetKey()
+		word := strings.ToLower(strings.TrimPrefix(m.GetDecision().String(), "UNKNOWN_RUN_DECISION_"))
+		return fmt.Sprintf("%s run %d.%d.%d.%d.%d on node %s", word, k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun(), m.GetNode())
 	case *droverv1.RevokeTokenRequest:
 		return "token " + m.GetId()
 	case *droverv1.PutSecretRequest:

@@ -61,6 +61,7 @@ type leader struct {
 	stamp        scheduler.Stamp
 	lastCycle    time.Time
 	wakeAt       scheduler.Time // requested by the last decision
+	placeFrom    time.Time      // no cycle before: see placeFrom
 	lastRebuild  time.Time
 	lastProgress time.Time
 	forceCycle   bool // run a cycle although State did not change
@@ -129,7 +130,10 @@ func (l *leader) start(ctx context.Context) error {
 	}
 	var err error
 	l.c.dispatcher.reset(l.term)
-	l.c.replica.TakeChanges(func(f *facts.Facts, _ []facts.Change) { err = l.rebuild(ctx, f) })
+	l.c.replica.TakeChanges(func(f *facts.Facts, _ []facts.Change) {
+		l.placeFrom = placeFrom(f, l.c.now(), l.c.cfg.Lease)
+		err = l.rebuild(ctx, f)
+	})
 	return err
 }
 
@@ -467,7 +471,7 @@ func (l *leader) cycleDelay() time.Duration {
 		due = 0
 	}
 	if due < time.Hour {
-		due = max(due, l.c.cfg.CycleInterval-now.Sub(l.lastCycle))
+		due = max(due, l.c.cfg.CycleInterval-now.Sub(l.lastCycle), l.placeFrom.Sub(now))
 	}
 	return due
 }
@@ -542,6 +546,13 @@ func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) er
 // commit proposes a decision in entries of bounded size, and returns the part
 // that was applied and what was dropped.
 func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.Decision, []facts.Drop, error) {
+	l.c.view(func(f *facts.Facts) {
+		for i := range d.Actions {
+			if d.Actions[i].Kind == scheduler.ActPlace {
+				d.Actions[i].Run = facts.RestoresOf(f).FirstRun()
+			}
+		}
+	})
 	df := decisionFact(&d, l.locality)
 	var dropped []facts.Drop
 	for at := 0; at < len(df.Actions) || at == 0; {

@@ -88,9 +88,10 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	var same bool
 	var n *facts.Node
 	var cluster string
+	var clusterEpoch uint64
 	s.core.view(func(f *facts.Facts) {
 		n, same = f.Checks().RegistrationUnchanged(info, req.Msg.GetEpoch())
-		cluster = f.Cluster()
+		cluster, clusterEpoch = f.Cluster(), facts.RestoresOf(f).ClusterEpoch()
 	})
 	id, epoch := int32(0), uint64(0)
 	if same {
@@ -109,7 +110,7 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	}
 	s.core.sessions.register(id, epoch, s.core.now())
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds(),
-		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster, Protocol: version.Protocol}), nil
+		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster, ClusterEpoch: clusterEpoch, Protocol: version.Protocol}), nil
 }
 
 // Watch streams the changes of a node's wanted set.
@@ -186,7 +187,7 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 		sanitizeReport(a)
 	}
 	s.core.sessions.report(r, s.core.now())
-	if err := s.proposeReports(ctx, n, r); err != nil {
+	if err := errors.Join(s.proposeReports(ctx, n, r), s.core.findUnknownRuns(ctx, n, r)); err != nil {
 		return nil, err
 	}
 	for _, a := range r.GetResponses() {
@@ -298,6 +299,9 @@ func sanitizeReport(a *droverv1.SeenAttempt) {
 	}
 	if a.SwapOccupied < 0 || a.ImageOccupied < 0 || a.DiskOccupied < 0 {
 		a.SwapOccupied, a.ImageOccupied, a.DiskOccupied = 0, 0, 0
+	}
+	if u := a.Unknown; u != nil {
+		u.JobName, u.StageName, u.Tenant, u.DiskName = clipText(plain.Clean(u.GetJobName()), 128), clipText(plain.Clean(u.GetStageName()), 128), clipText(plain.Clean(u.GetTenant()), 128), clipText(u.GetDiskName(), 128)
 	}
 	if h := a.Occupied; h != nil && (h.Cpu < 0 || h.Memory < 0 || h.Io < 0) {
 		a.Occupied = nil

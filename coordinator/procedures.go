@@ -74,6 +74,8 @@ var procedures = map[string]procedure{
 	droverv1connect.OperatorServiceAddServerProcedure:          operatorCall("add servers", smallMessage),
 	droverv1connect.OperatorServiceRemoveServerProcedure:       operatorCall("remove servers", smallMessage),
 	droverv1connect.OperatorServiceTransferLeadershipProcedure: operatorCall("choose the leader", smallMessage),
+	droverv1connect.OperatorServiceListUnknownRunsProcedure:    operatorCall("list unknown runs", smallMessage),
+	droverv1connect.OperatorServiceDecideUnknownRunProcedure:   operatorCall("decide about unknown runs", smallMessage),
 
 	droverv1connect.TokenServiceCreateTokenProcedure: userCall(accessUser, smallMessage),
 	droverv1connect.TokenServiceListTokensProcedure:  userCall(accessUser, smallMessage),

@@ -24,7 +24,8 @@ type nodeSession struct {
 	appliedRevision uint64
 	load            *droverv1.NodeLoad
 	seen            map[facts.Key]*droverv1.SeenAttempt
-	cancelWatch     func() // ends the current watch stream
+	unknown         map[unknownRun]*droverv1.SeenAttempt // from before a restore, and not in the facts
+	cancelWatch     func()                               // ends the current watch stream
 }
 
 func newSessions() *sessions { return &sessions{nodes: map[int32]*nodeSession{}} }
@@ -76,9 +77,13 @@ func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
 	}
 	if r.GetFull() {
 		clear(n.seen)
+		clear(n.unknown)
 	}
 	for _, a := range r.GetAttempts() {
 		k := facts.KeyOf(a.GetKey())
+		if n.reportUnknown(k, a) {
+			continue
+		}
 		switch a.GetPhase() {
 		case droverv1.Phase_PHASE_PREPARING, droverv1.Phase_PHASE_RUNNING:
 			n.seen[k] = a

@@ -165,6 +165,7 @@ func (a *attempt) loop(ctx context.Context) {
 			}
 		}
 		a.startExitWatch(ctx)
+		a.rec.Epoch = a.epoch()
 		wanted, spec := a.wantedAndSpec()
 		a.updateRequestedLevel(wanted)
 		a.updateFetch(wanted)
@@ -191,6 +192,17 @@ func (a *attempt) loop(ctx context.Context) {
 			a.performStep(ctx, step.Do)
 		}
 	}
+}
+
+// epoch returns the epoch of the attempt's record. After a restore of the coordinator the attempt
+// goes over to the node's new epoch.
+func (a *attempt) epoch() uint64 {
+	a.d.mu.Lock()
+	defer a.d.mu.Unlock()
+	if a.orphaned {
+		return a.rec.Epoch
+	}
+	return a.d.id.Epoch
 }
 
 // sampleIfDue samples a task that runs or uploads. ClassifyExit takes a sample of
@@ -251,6 +263,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		Grace:     a.d.cfg.Grace,
 	}
 	a.enforceLease(&w, spec)
+	w.StartBlocked = w.StartBlocked || wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED
 	now := a.d.clock.Monotonic()
 	if pause := time.Duration(spec.GetStartPauseMs()) * time.Millisecond; pause > 0 && !a.rec.Started {
 		w.StartPause = max(0, a.loopStarted+min(pause, maxStartPause)-now)
@@ -298,7 +311,7 @@ func goalOf(w *droverv1.WantedAttempt) task.Goal {
 		return task.GoalGone
 	}
 	switch w.GetGoal() {
-	case droverv1.Goal_GOAL_RUN:
+	case droverv1.Goal_GOAL_RUN, droverv1.Goal_GOAL_UNDECIDED:
 		return task.GoalRun
 	case droverv1.Goal_GOAL_KEEP:
 		return task.GoalKeep
@@ -419,6 +432,14 @@ func withoutUsage(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 
 // buildReport returns the attempt as reported to the coordinator.
 func (a *attempt) buildReport() *droverv1.SeenAttempt {
+	s := a.buildState()
+	if wanted, spec := a.wantedAndSpec(); wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED {
+		s.Unknown = &droverv1.UnknownRun{JobName: spec.GetJobName(), StageName: spec.GetStageName(), Tenant: spec.GetTenant(), DiskName: spec.GetDiskName()}
+	}
+	return s
+}
+
+func (a *attempt) buildState() *droverv1.SeenAttempt {
 	if a.outcome != nil {
 		end := proto.CloneOf(a.outcome.end)
 		end.DiskOccupied = a.diskBytes

@@ -439,13 +439,16 @@ func (d *daemon) removeUnlisted(put map[store.ID]*droverv1.WantedAttempt) {
 
 // enterEpoch takes over a new identity. If the epoch or the node's number
 // changed, it removes all attempts: the coordinator has given them up, and they
-// are not reported any more.
+// are not reported any more. Where the coordinator was restored they stay: what the first full set
+// does not list is frozen (store.Apply).
 func (d *daemon) enterEpoch(id store.Identity) {
 	d.mu.Lock()
 	old := d.id
 	d.id = id
 	var dead []*attempt
-	if old.Epoch != id.Epoch || old.Node != id.Node {
+	if old.ClusterEpoch != id.ClusterEpoch && old.Cluster != "" {
+		clear(d.gone) // reported to the coordinator that was restored; this one did not ask
+	} else if old.Epoch != id.Epoch || old.Node != id.Node {
 		for aid, a := range d.attempts {
 			if !a.orphaned {
 				dead = append(dead, a)

@@ -57,8 +57,9 @@ func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
 	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || p.s.Attempts().at(g.active[i]-1).sibling != 0 || verify && !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
 	}
-	// A committed placement may be of an attempt that has moved since: its run is then higher.
-	if want := p.s.Attempts().NextAttempt(g, i); a.Attempt != want || a.Run < 1 || verify && a.Run != 1 {
+	// A committed placement may be of an attempt that has moved since, or in a cluster that was
+	// restored: its run is then higher.
+	if want := p.s.Attempts().NextAttempt(g, i); a.Attempt != want || a.Run < 1 {
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "attempt %d run %d: the next one is %d run 1", a.Attempt, a.Run, want)
 	}
 	return g, nil

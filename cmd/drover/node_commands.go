@@ -104,7 +104,7 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 		levels = append(levels, levelText(l))
 	}
 	printPairs(w, "node", i.Name, "state", n.State, "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs),
-		"drain deadline", unixMSText(n.DrainDeadlineMs), "staying", strings.Join(n.Staying, "; "), "maintenance", maintenanceText(n.Maintenance), "rack", i.Rack, "address", i.Address,
+		"drain deadline", unixMSText(n.DrainDeadlineMs), "staying", strings.Join(n.Staying, "; "), "maintenance", maintenanceText(n.Maintenance), "unknown runs", unknownRunsText(n.UnknownRuns), "rack", i.Rack, "address", i.Address,
 		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
 		"emulated", yesOrEmpty(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "in use", vectorText(n.Used),
 		"swap", jobspec.FormatSize(i.Swap), "levels", strings.Join(levels, ", "), "missing levels", strings.Join(i.LevelNotes, "; "), "last report", unixMSText(n.LastReportMs),

@@ -27,10 +27,11 @@ const defaultCoordinatorData = "/var/lib/drover/coordinator"
 func operatorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "operator",
-		Usage: "save and restore the coordinator's state, list and change its servers, repair its log, gather what a developer would ask for",
+		Usage: "save and restore the coordinator's state, list and change its servers, decide about runs after a restore, repair its log, gather what a developer would ask for",
 		Subcommands: []*cli.Command{
 			{Name: "snapshot", Usage: "archives of the coordinator's state", Subcommands: []*cli.Command{snapshotSaveCommand(), snapshotInspectCommand(), snapshotRestoreCommand()}},
 			{Name: "server", Usage: "the coordinators of the cluster", Subcommands: []*cli.Command{serverListCommand(), serverAddCommand(), serverRemoveCommand(), serverTransferCommand()}},
+			runsCommand(),
 			repairCommand(),
 			debugCommand(),
 		},

@@ -119,7 +119,8 @@ func (en nodeEntries) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Res
 		c := *old
 		c.Info, c.Up = n.Info, true
 		if !old.Up {
-			c.Epoch++
+			// After a restore the node may have had later epochs than the facts know.
+			c.Epoch = max(old.Epoch, min(nf.GetEpoch(), math.MaxUint64>>1)) + 1
 			c.InfraFailures, c.Used, c.Attempts = nil, Amounts{}, 0
 			if c.Reason != "" && !c.Draining {
 				c.Reason = ""

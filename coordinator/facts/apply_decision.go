@@ -95,12 +95,21 @@ func (en decisionEntries) place(e *droverv1.Entry, act *droverv1.ActionFact) str
 	}
 	j = writerOf(en.f).writableJob(j)
 	a := &Attempt{
-		Attempt: k.Attempt, Run: 1, Node: n.ID, Epoch: n.Epoch, Disk: act.GetDisk(), State: AttemptLive, Level: droverv1.Level_LEVEL_RUNNING,
+		Attempt: k.Attempt, Run: act.GetKey().GetRun(), Node: n.ID, Epoch: n.Epoch, Disk: act.GetDisk(), State: AttemptLive, Level: droverv1.Level_LEVEL_RUNNING,
 		Speculative: act.GetSpeculative(), Locality: clip(act.GetLocality(), 16), Placed: en.f.now, Seq: writerOf(en.f).nextSeq(), Occupied: j.Demand(int(k.Stage)),
 		EstimateNS: j.Stages[k.Stage].EstimateNS,
 	}
-	c := t.withAttempt(a)
+	en.addAttempt(e, j, k, a)
+	RestoresOf(en.f).end()
+	en.f.EventLog().add(e, "task.placed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: a.Locality})
+	writerOf(en.f).recordChange(Change{Kind: ChangePlaced, Key: k, Node: n.ID})
+	return ""
+}
+
+// addAttempt adds a live attempt to its task and its node. The job came from writableJob.
+func (en decisionEntries) addAttempt(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	s := &j.Stages[k.Stage]
+	c := s.Task(k.Task).withAttempt(a)
 	if c.State == TaskPending {
 		c.State = TaskActive
 		s.Pending--
@@ -113,14 +122,11 @@ func (en decisionEntries) place(e *droverv1.Entry, act *droverv1.ActionFact) str
 		writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	}
 	writerOf(en.f).setTask(j, k.Stage, k.Task, c)
-	nodesOf(en.f).charge(n.ID, a.Occupied, +1)
-	if en.f.onNode[n.ID] == nil {
-		en.f.onNode[n.ID] = map[Key]struct{}{}
+	nodesOf(en.f).charge(a.Node, a.Occupied, +1)
+	if en.f.onNode[a.Node] == nil {
+		en.f.onNode[a.Node] = map[Key]struct{}{}
 	}
-	en.f.onNode[n.ID][k] = struct{}{}
-	en.f.EventLog().add(e, "task.placed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, 1), Node: n.Info.GetName(), Text: a.Locality})
-	writerOf(en.f).recordChange(Change{Kind: ChangePlaced, Key: k, Node: n.ID})
-	return ""
+	en.f.onNode[a.Node][k] = struct{}{}
 }
 
 func (c Checks) placement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
@@ -143,8 +149,8 @@ func (c Checks) placement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *N
 		return "its stage is exclusive: it has no speculative attempts"
 	case !act.GetSpeculative() && t.State != TaskPending:
 		return "the task is not pending"
-	case k.Attempt <= last || act.GetKey().GetRun() != 1:
-		return fmt.Sprintf("attempt %d run %d, the next is at least %d run 1", k.Attempt, act.GetKey().GetRun(), last+1)
+	case k.Attempt <= last || act.GetKey().GetRun() != RestoresOf(c.f).FirstRun():
+		return fmt.Sprintf("attempt %d run %d, the next is at least %d run %d", k.Attempt, act.GetKey().GetRun(), last+1, RestoresOf(c.f).FirstRun())
 	case n == nil || !n.Up:
 		return "the node is not up"
 	case n.Draining:

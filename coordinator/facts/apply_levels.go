@@ -56,6 +56,7 @@ type Suspension struct {
 	Actor            string `json:"actor,omitempty"`             // who requested the target
 	Preemptor        uint64 `json:"preemptor,omitempty"`         // the job that it was suspended or killed for
 	Parked           bool   `json:"parked,omitempty"`            // suspended manually: no scheduler resumes it
+	Unknown          bool   `json:"unknown,omitempty"`           // parked until an operator adopts it: see apply_unknown.go
 	Drained          bool   `json:"drained,omitempty"`           // parked since its node is drained, until it has moved or the drain ends
 	RefusedLevels    uint8  `json:"refused_levels,omitempty"`    // 1<<level of those that its node can never bring it to
 	TransientRefused uint8  `json:"transient_refused,omitempty"` // 1<<level of those that its node failed to reach for a retryable reason, e.g. a full disk
@@ -126,7 +127,7 @@ func (en decisionEntries) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, 
 		c.Occupied = j.Demand(int(k.Stage))
 		nodesOf(en.f).charge(a.Node, c.Occupied, +1)
 	} else {
-		c.Suspension.Parked, c.Suspension.Drained = act.GetManual() || act.GetDrain(), act.GetDrain()
+		c.Suspension.Parked, c.Suspension.Drained = act.GetManual() || act.GetDrain() || a.Suspension.Unknown, act.GetDrain()
 	}
 	writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
 	en.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + en.f.EventLog().preemptionText(j, &c)})
@@ -166,6 +167,8 @@ func (c Checks) levelChange(k Key, a *Attempt, l droverv1.Level) string {
 		return "a change to " + LevelName(a.Target) + " is pending"
 	case l == droverv1.Level_LEVEL_RUNNING && a.Level == l && a.Target == 0:
 		return "it is not suspended"
+	case l == droverv1.Level_LEVEL_RUNNING && a.Suspension.Unknown:
+		return unknownReason
 	case l != droverv1.Level_LEVEL_RUNNING && l <= a.Level:
 		return "it is at " + LevelName(a.Level) + " already"
 	}
@@ -493,6 +496,8 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 		return "the attempt is " + a.State.String()
 	case a.Level != droverv1.Level_LEVEL_CHECKPOINTED || a.Target != 0:
 		return "only a checkpointed task can migrate; it is " + LevelName(cmp.Or(a.Target, a.Level))
+	case a.Suspension.Unknown:
+		return unknownReason
 	case n == nil || !n.Up || n.Draining:
 		return "the node is not schedulable"
 	case n.ID == a.Node:
@@ -578,7 +583,7 @@ func RestoreNode(f *Facts, k Key) *Node {
 
 // findRestoreNode returns the node with the most free CPU among those that can
 // restore the attempt's checkpoint, have the capacity and have not failed to
-// restore it. It returns nil if there is none, or if the node that holds the
+// restore it. One that leaves soon comes after all others. It returns nil if there is none, or if the node that holds the
 // image is gone.
 func (e decisionEntries) findRestoreNode(k Key, a *Attempt) *Node {
 	imageNode, epoch := a.Node, a.Epoch
@@ -598,9 +603,25 @@ func (e decisionEntries) findRestoreNode(k Key, a *Attempt) *Node {
 		if !e.f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {
 			continue
 		}
-		if best == nil || free(n).CPU > free(best).CPU {
+		stays := func(n *Node) int { return boolInt(!n.leavesBefore(e.f.now + max(int64(minStay), a.EstimateNS))) }
+		if best == nil || cmp.Or(cmp.Compare(stays(n), stays(best)), cmp.Compare(free(n).CPU, free(best).CPU)) > 0 {
 			best = n
 		}
 	}
 	return best
+}
+
+// minStay is how long a node should at least stay to which a checkpoint is moved.
+const minStay = 10 * time.Minute
+
+// leavesBefore reports whether a maintenance window of the node begins before a time.
+func (n *Node) leavesBefore(at int64) bool {
+	return slices.ContainsFunc(n.Maintenance, func(w MaintenanceWindow) bool { return w.From < at })
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

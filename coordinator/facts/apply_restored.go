@@ -9,10 +9,49 @@ import (
 // maxSkippedJobs bounds the job numbers that one entry leaves out.
 const maxSkippedJobs = 1 << 40
 
+// Bounds of the runs that are left out: by one entry, and by all.
+const (
+	maxSkippedRuns = 1 << 20
+	maxFirstRun    = 1 << 30
+)
+
+// Restores is what the facts know of restores from an archive.
+type Restores struct{ f *Facts }
+
+// RestoresOf returns what the facts know of restores.
+func RestoresOf(f *Facts) Restores { return Restores{f} }
+
+// restores is the state of Restores.
+type restores struct {
+	ClusterEpoch uint64 `json:"cluster_epoch,omitempty"` // raised by each restore; 0: never restored
+	LastJob      uint64 `json:"last_job,omitempty"`      // the archive's last job: later ones have no run from before
+	SkippedRuns  int32  `json:"skipped_runs,omitempty"`  // that attempts begin above
+	AwaitsNodes  bool   `json:"awaits_nodes,omitempty"`  // nothing was placed since
+}
+
+// ClusterEpoch returns the number that each restore raises; 0: the cluster was never restored.
+func (s Restores) ClusterEpoch() uint64 { return s.f.restores.ClusterEpoch }
+
+// AwaitsNodes reports whether nothing was placed since the last restore. Nodes then may
+// have runs of tasks that the restored state takes for pending.
+func (s Restores) AwaitsNodes() bool { return s.f.restores.AwaitsNodes }
+
+// FirstRun returns the run with which an attempt that is placed now begins: 1 where the cluster was
+// never restored. The lost log may have placed the same attempt, on a node that is away: its run
+// is a lower one.
+func (s Restores) FirstRun() int32 { return 1 + s.f.restores.SkippedRuns }
+
+// end notes that something is placed.
+func (s Restores) end() { s.f.restores.AwaitsNodes = false }
+
 // applyRestored notes that the log was restored or repaired. Job numbers that
 // the lost log may have given are left out: a node may still run such a job's
-// tasks, and must not take them for those of a new job. Tokens are revoked.
+// tasks, and must not take them for those of a new job. Tokens are revoked. The cluster's
+// epoch is raised, by which nodes know that what is not wanted of them any more may
+// merely be unknown.
 func (en clusterEntries) applyRestored(e *droverv1.Entry, r *droverv1.RestoredFact) {
+	en.f.restores = restores{ClusterEpoch: max(en.f.restores.ClusterEpoch+1, r.GetClusterEpoch()), LastJob: en.f.nextJob, AwaitsNodes: true,
+		SkippedRuns: min(maxFirstRun, en.f.restores.SkippedRuns+max(0, min(r.GetSkipRuns(), maxSkippedRuns)))}
 	en.f.nextJob += min(r.GetSkipJobs(), maxSkippedJobs)
 	en.f.Tokens().revokeAll()
 	en.f.EventLog().add(e, "cluster.restored", &Event{Text: fmt.Sprintf("%s; the next job has number %d", clip(r.GetWhat(), 300), en.f.nextJob+1)})

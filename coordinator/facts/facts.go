@@ -81,6 +81,7 @@ type Facts struct {
 	scheduler string
 	params    map[string]string
 
+	restores       restores
 	nextJob        uint64
 	stepAt, stepBy int64  // last time that the log's time went back: when, and how far, ns
 	seq            uint64 // last number given to a placement, end or output loss
@@ -322,6 +323,8 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		SecretsOf(f).apply(e, b.Secret, r)
 	case *droverv1.Entry_SecretDeleted:
 		SecretsOf(f).applyDeleted(e, b.SecretDeleted, r)
+	case *droverv1.Entry_UnknownRuns:
+		decisionsOf(f).applyUnknownRuns(e, b.UnknownRuns, r)
 	case *droverv1.Entry_JobsForgotten:
 		jobsOf(f).applyForgotten(b.JobsForgotten, r)
 	default:

@@ -45,6 +45,10 @@ func (g *gen) entry() *droverv1.Entry {
 		g.secret(e)
 		return e
 	}
+	if g.n > 1 && g.r.IntN(12) == 0 {
+		g.unknownRun(e)
+		return e
+	}
 	switch k := g.r.IntN(100); {
 	case g.n == 1:
 		e.Body = &droverv1.Entry_Cluster{Cluster: &droverv1.ClusterFact{Id: "abcdef0123456789"}}
@@ -115,6 +119,31 @@ func (g *gen) refusalsExpired() *droverv1.RefusalsExpiredFact {
 		g.f.EachAttempt(j, func(k Key, _ *Task, a *Attempt) { b.Attempts = append(b.Attempts, k.Proto(a.Run)) })
 	}
 	return b
+}
+
+// unknownRun restores the log, has a node find a run of a task, or decides about one.
+func (g *gen) unknownRun(e *droverv1.Entry) {
+	if g.r.IntN(10) == 0 {
+		e.Body = &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "gen", SkipJobs: uint64(g.r.IntN(2)), ClusterEpoch: uint64(g.r.IntN(50))}}
+		return
+	}
+	n := g.pickNode()
+	u := &droverv1.UnknownRunsFact{Node: n, Epoch: g.epoch(n)}
+	e.Body = &droverv1.Entry_UnknownRuns{UnknownRuns: u}
+	key := &droverv1.AttemptKey{Job: g.pickJob(), Stage: int32(g.r.IntN(2)), Task: int32(g.r.IntN(4)), Attempt: int32(1 + g.r.IntN(2)), Run: int32(1 + g.r.IntN(3))}
+	if j := g.f.Job(key.GetJob()); j != nil {
+		g.f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
+			if a.Suspension.Unknown && g.r.IntN(2) == 0 {
+				u.Node, u.Epoch, key = a.Node, a.Epoch, k.Proto(a.Run)
+			}
+		})
+	}
+	if g.r.IntN(2) == 0 {
+		u.Key, u.Decision = key, droverv1.UnknownRunDecision(g.r.IntN(4))
+		return
+	}
+	u.Found = []*droverv1.SeenAttempt{{Key: key, Phase: droverv1.Phase(g.r.IntN(4)), Level: droverv1.Level(g.r.IntN(6)),
+		Occupied: &droverv1.Resources{Memory: int64(g.r.IntN(5))}, Unknown: &droverv1.UnknownRun{DiskName: "d"}}}
 }
 
 // secret puts, rotates or deletes one of a few secrets.

@@ -17,7 +17,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot format; Restore refuses a
 // higher one.
-const SnapshotVersion = 6
+const SnapshotVersion = 7
 
 // msg is an API message inside JSON: base64 of its protobuf encoding.
 type msg[M proto.Message] struct{ m M }
@@ -78,6 +78,7 @@ type (
 		CompletionSeq  uint64            `json:"completion_seq,omitempty"`
 		StepAt         int64             `json:"clock_step_at,omitempty"`
 		StepBy         int64             `json:"clock_step_by,omitempty"`
+		Restores       restores          `json:"restores,omitzero"`
 	}
 	// line is one record; T says which of the other fields is set.
 	line struct {
@@ -177,7 +178,7 @@ func (f *Facts) Snapshot() *Snapshot {
 	s := &Snapshot{
 		head: header{Drover: "facts", Version: SnapshotVersion, Index: f.index, At: f.now, Cluster: f.cluster, Scheduler: f.scheduler,
 			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, UnknownEntries: f.unknownEntries,
-			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy},
+			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy, Restores: f.restores},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
 		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().Projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(), secrets: SecretsOf(f).All(), secretNums: f.secrets.numbers(),
 	}
@@ -397,6 +398,7 @@ func Restore(r io.Reader) (*Facts, error) {
 	f.index, f.now, f.cluster, f.scheduler = h.Index, h.At, h.Cluster, h.Scheduler
 	f.nextJob, f.seq, f.eventSeq, f.unknownEntries = h.NextJob, h.Seq, h.EventSeq, h.UnknownEntries
 	f.nextProject, f.completionSeq, f.stepAt, f.stepBy = h.Project, h.CompletionSeq, h.StepAt, h.StepBy
+	f.restores = h.Restores
 	if h.Params != nil {
 		f.params = h.Params
 	}

@@ -40,9 +40,9 @@ var mutations = []mutation{
 		"l.c.sessions.expired(now, l.c.cfg.Lease)", "l.c.sessions.expired(now, 1000*l.c.cfg.Lease)"},
 	// Fencing.
 	{"attempts of an older epoch live on", "node/daemon.go",
-		"if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\tfor", "if old.Node != id.Node {\n\t\tfor"},
+		"} else if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\tfor", "} else if old.Node != id.Node {\n\t\tfor"},
 	{"a node that came back keeps its epoch", "coordinator/facts/apply_cluster.go",
-		"\t\tif !old.Up {\n\t\t\tc.Epoch++", "\t\tif !old.Up {"},
+		"c.Epoch = max(old.Epoch, min(nf.GetEpoch(), math.MaxUint64>>1)) + 1", "_ = math.MaxUint64 >> 1"},
 	{"a node believes a replaced coordinator", "node/store/store.go",
 		"if got < have {", "if got+1000 < have {"},
 	{"a decision of an earlier leader counts", "coordinator/replica/replica.go",

@@ -378,6 +378,9 @@ step_snapshot() {
   measured "from the loss of the coordinator's disk to all nodes up with the restored state" "$((SECONDS - at)) s"
   want "run/0 after the restoration" "$(level kept)" frozen
   await 120 "it is gone" c1 '! drover job status unknown 2>/dev/null'
+  await 120 "its node has frozen its task" c1 'drover operator runs list | grep -q "unknown .*frozen"'
+  on c1 'drover operator runs list' | indent
+  on c1 'drover operator runs list | awk "NR > 1 { print \$1, \$2 }" | while read -r node run; do drover operator runs kill "$node" "$run" </dev/null; done' | indent || fail "runs kill"
   for m in "${nodes[@]}"; do await 120 "$m: and its task too" "$m" "[ \"\$($tasks_of)\" = '${pids[$m]}' ]"; done
   same "restoration"
   on c1 'drover task resume kept run/0; rm /var/tmp/backup.tar.gz' || fail "resume"

@@ -31,6 +31,9 @@ var (
 	keyEpoch    = []byte("epoch")
 	keyTerm     = []byte("term")
 	keyRevision = []byte("revision")
+
+	keyClusterEpoch = []byte("cluster_epoch")
+	keyRestored     = []byte("restored")
 )
 
 // Identity is the node's identity at its coordinator.
@@ -40,6 +43,11 @@ type Identity struct {
 	Epoch    uint64
 	Term     uint64
 	Revision uint64 // of the wanted set; 0 = none yet
+
+	ClusterEpoch uint64 // the coordinator's: another one means that it was restored
+	// Restored: no full set has come since the coordinator was restored. What the next one
+	// does not list is undecided.
+	Restored bool
 }
 
 // Record is the node's own state of an attempt, in addition to the wanted state.
@@ -171,12 +179,17 @@ func identity(tx *bbolt.Tx) Identity {
 		Epoch:    decodeUint(m.Get(keyEpoch)),
 		Term:     decodeUint(m.Get(keyTerm)),
 		Revision: decodeUint(m.Get(keyRevision)),
+
+		ClusterEpoch: decodeUint(m.Get(keyClusterEpoch)),
+		Restored:     decodeUint(m.Get(keyRestored)) != 0,
 	}
 }
 
 // Register stores the answer to a registration. Another cluster or a lower term
 // is Conflict and changes nothing. A new epoch or node number clears the wanted
-// set and its revision, so that the next watch requests a full set.
+// set and its revision, so that the next watch requests a full set. Where the coordinator was
+// restored they do not: its epochs and numbers of nodes may be others, and what the node
+// runs may be unknown to it (see Apply).
 func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) {
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		id = identity(tx)
@@ -186,16 +199,41 @@ func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) 
 		if err := checkTerm(id.Term, r.GetTerm()); err != nil {
 			return err
 		}
-		if id.Epoch != r.GetEpoch() || id.Node != r.GetNode() {
+		switch {
+		case id.Cluster != "" && id.ClusterEpoch != r.GetClusterEpoch():
+			id.Restored, id.Revision = true, 0
+			if err := moveRecords(tx, r.GetEpoch()); err != nil {
+				return err
+			}
+		case id.Epoch != r.GetEpoch() || id.Node != r.GetNode():
 			id.Revision = 0
 			if err := clearBucket(tx, bucketWanted); err != nil {
 				return err
 			}
 		}
+		id.ClusterEpoch = r.GetClusterEpoch()
 		id.Cluster, id.Node, id.Epoch, id.Term = r.GetCluster(), r.GetNode(), r.GetEpoch(), r.GetTerm()
 		return putIdentity(tx, id)
 	})
 	return id, err
+}
+
+// moveRecords moves the records of the present epoch to another one.
+func moveRecords(tx *bbolt.Tx, epoch uint64) error {
+	present, moved := identity(tx).Epoch, map[string][]byte{}
+	err := tx.Bucket(bucketRecords).ForEach(func(k, v []byte) error {
+		r, err := decodeRecord(v)
+		if err != nil || r.Epoch != present {
+			return err
+		}
+		r.Epoch = epoch
+		moved[string(k)], err = json.Marshal(r)
+		return err
+	})
+	for k, v := range moved {
+		err = errors.Join(err, put(tx, bucketRecords, []byte(k), v))
+	}
+	return err
 }
 
 func checkTerm(have, got uint64) error {
@@ -206,12 +244,18 @@ func checkTerm(have, got uint64) error {
 }
 
 func putIdentity(tx *bbolt.Tx, id Identity) error {
+	restored := uint64(0)
+	if id.Restored {
+		restored = 1
+	}
 	return errors.Join(
 		put(tx, bucketMeta, keyCluster, []byte(id.Cluster)),
 		put(tx, bucketMeta, keyNode, encodeUint(uint64(id.Node))),
 		put(tx, bucketMeta, keyEpoch, encodeUint(id.Epoch)),
 		put(tx, bucketMeta, keyTerm, encodeUint(id.Term)),
-		put(tx, bucketMeta, keyRevision, encodeUint(id.Revision)))
+		put(tx, bucketMeta, keyRevision, encodeUint(id.Revision)),
+		put(tx, bucketMeta, keyClusterEpoch, encodeUint(id.ClusterEpoch)),
+		put(tx, bucketMeta, keyRestored, encodeUint(restored)))
 }
 
 // Change is the effect of Apply on the wanted set.
@@ -223,7 +267,8 @@ type Change struct {
 
 // Apply stores a full set or a delta together with its revision. A lower term is
 // Conflict. A delta that is not newer than the stored revision changes nothing;
-// a full set always applies. A put without spec keeps the stored spec; if there
+// a full set always applies, and the first one after a restore leaves what it does not list
+// undecided, until a later set lists it or a delta removes it. A put without spec keeps the stored spec; if there
 // is none the error is Invalid, and the caller must watch again from revision 0.
 // O(set) for a full set, otherwise O(delta).
 func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
@@ -244,7 +289,10 @@ func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
 			}
 		}
 		if w.GetFull() {
-			c.Removed = unlisted(bucket, c.Put)
+			if c.Removed, err = unlisted(tx, id.Restored, c.Put); err != nil {
+				return err
+			}
+			id.Restored = false
 		}
 		for _, k := range w.GetRemove() {
 			c.Removed = append(c.Removed, IDOf(k))
@@ -282,14 +330,40 @@ func putWanted(bucket *bbolt.Bucket, p *droverv1.WantedAttempt, into map[ID]*dro
 	return put(bucket.Tx(), bucketWanted, []byte(id), b)
 }
 
-func unlisted(bucket *bbolt.Bucket, in map[ID]*droverv1.WantedAttempt) (ids []ID) {
-	c := bucket.Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
-		if in[ID(k)] == nil {
+// unlisted returns the attempts that a full set does not list, without those that are undecided,
+// which it adds to the set. With restored the attempts that were started and have not ended
+// become undecided.
+func unlisted(tx *bbolt.Tx, restored bool, in map[ID]*droverv1.WantedAttempt) (ids []ID, err error) {
+	undecided := map[ID]*droverv1.WantedAttempt{}
+	c := tx.Bucket(bucketWanted).Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if in[ID(k)] != nil {
+			continue
+		}
+		w, err := decodeWanted(v)
+		if err != nil {
+			return nil, err
+		}
+		r, err := decodeRecord(tx.Bucket(bucketRecords).Get(k))
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case w.GetGoal() == droverv1.Goal_GOAL_UNDECIDED:
+			in[ID(k)] = w
+		case restored && w.GetGoal() == droverv1.Goal_GOAL_RUN && r.Started && len(r.End) == 0:
+			w.Goal, w.Level = droverv1.Goal_GOAL_UNDECIDED, max(w.GetLevel(), droverv1.Level_LEVEL_FROZEN)
+			undecided[ID(k)] = w
+		default:
 			ids = append(ids, ID(k))
 		}
 	}
-	return ids
+	for _, w := range undecided {
+		if err := putWanted(tx.Bucket(bucketWanted), w, in); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
 }
 
 func decodeWanted(b []byte) (*droverv1.WantedAttempt, error) {
@@ -332,15 +406,26 @@ func (s *Store) Records() (map[ID]Record, error) {
 	all := map[ID]Record{}
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		return tx.Bucket(bucketRecords).ForEach(func(k, v []byte) error {
-			var r Record
-			if err := json.Unmarshal(v, &r); err != nil {
-				return fmt.Errorf("record %s: %w: %w", k, fault.Corrupt, err)
+			r, err := decodeRecord(v)
+			if err != nil {
+				return fmt.Errorf("record %s: %w", k, err)
 			}
 			all[ID(k)] = r
 			return nil
 		})
 	})
 	return all, err
+}
+
+// decodeRecord decodes a record; nil is the zero Record.
+func decodeRecord(b []byte) (r Record, err error) {
+	if b == nil {
+		return r, nil
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, fmt.Errorf("%w: %w", fault.Corrupt, err)
+	}
+	return r, nil
 }
 
 func encodeUint(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }

@@ -2706,6 +2706,7 @@ type NodeStatus struct {
 	DrainDeadlineMs int64                  `protobuf:"varint,12,opt,name=drain_deadline_ms,json=drainDeadlineMs,proto3" json:"drain_deadline_ms,omitempty"` // Unix time when what still runs leaves the draining node; 0: it runs to its end
 	Staying         []string               `protobuf:"bytes,13,rep,name=staying,proto3" json:"staying,omitempty"`                                           // after that: tasks that are still there, and why
 	Maintenance     []*MaintenanceWindow   `protobuf:"bytes,15,rep,name=maintenance,proto3" json:"maintenance,omitempty"`                                   // that have not ended, in order
+	UnknownRuns     int32                  `protobuf:"varint,16,opt,name=unknown_runs,json=unknownRuns,proto3" json:"unknown_runs,omitempty"`               // that it froze since a restored coordinator does not know them: OperatorService.ListUnknownRuns
 	Suspended       []*LevelUse            `protobuf:"bytes,40,rep,name=suspended,proto3" json:"suspended,omitempty"`                                       // by level; levels without attempts are left out
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2837,6 +2838,13 @@ func (x *NodeStatus) GetMaintenance() []*MaintenanceWindow {
 		return x.Maintenance
 	}
 	return nil
+}
+
+func (x *NodeStatus) GetUnknownRuns() int32 {
+	if x != nil {
+		return x.UnknownRuns
+	}
+	return 0
 }
 
 func (x *NodeStatus) GetSuspended() []*LevelUse {
@@ -5219,7 +5227,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x10SetLevelResponse\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12$\n" +
 	"\x04from\x18\x02 \x01(\x0e2\x10.drover.v1.LevelR\x04from\"\x12\n" +
-	"\x10ListNodesRequest\"\x9f\x04\n" +
+	"\x10ListNodesRequest\"\xc2\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12'\n" +
@@ -5236,7 +5244,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\tprobation\x18\v \x01(\bR\tprobation\x12*\n" +
 	"\x11drain_deadline_ms\x18\f \x01(\x03R\x0fdrainDeadlineMs\x12\x18\n" +
 	"\astaying\x18\r \x03(\tR\astaying\x12>\n" +
-	"\vmaintenance\x18\x0f \x03(\v2\x1c.drover.v1.MaintenanceWindowR\vmaintenance\x121\n" +
+	"\vmaintenance\x18\x0f \x03(\v2\x1c.drover.v1.MaintenanceWindowR\vmaintenance\x12!\n" +
+	"\funknown_runs\x18\x10 \x01(\x05R\vunknownRuns\x121\n" +
 	"\tsuspended\x18( \x03(\v2\x13.drover.v1.LevelUseR\tsuspended\"\x90\x01\n" +
 	"\bLevelUse\x12&\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12\x1a\n" +

@@ -86,6 +86,56 @@ func (MaintenanceChange) EnumDescriptor() ([]byte, []int) {
 	return file_drover_v1_log_proto_rawDescGZIP(), []int{0}
 }
 
+// UnknownRunDecision is what an operator decides about an unknown run.
+type UnknownRunDecision int32
+
+const (
+	UnknownRunDecision_UNKNOWN_RUN_DECISION_UNSPECIFIED UnknownRunDecision = 0
+	UnknownRunDecision_UNKNOWN_RUN_DECISION_ADOPT       UnknownRunDecision = 1 // it goes on as an attempt of its task
+	UnknownRunDecision_UNKNOWN_RUN_DECISION_KILL        UnknownRunDecision = 2 // nothing of it remains
+)
+
+// Enum value maps for UnknownRunDecision.
+var (
+	UnknownRunDecision_name = map[int32]string{
+		0: "UNKNOWN_RUN_DECISION_UNSPECIFIED",
+		1: "UNKNOWN_RUN_DECISION_ADOPT",
+		2: "UNKNOWN_RUN_DECISION_KILL",
+	}
+	UnknownRunDecision_value = map[string]int32{
+		"UNKNOWN_RUN_DECISION_UNSPECIFIED": 0,
+		"UNKNOWN_RUN_DECISION_ADOPT":       1,
+		"UNKNOWN_RUN_DECISION_KILL":        2,
+	}
+)
+
+func (x UnknownRunDecision) Enum() *UnknownRunDecision {
+	p := new(UnknownRunDecision)
+	*p = x
+	return p
+}
+
+func (x UnknownRunDecision) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UnknownRunDecision) Descriptor() protoreflect.EnumDescriptor {
+	return file_drover_v1_log_proto_enumTypes[1].Descriptor()
+}
+
+func (UnknownRunDecision) Type() protoreflect.EnumType {
+	return &file_drover_v1_log_proto_enumTypes[1]
+}
+
+func (x UnknownRunDecision) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UnknownRunDecision.Descriptor instead.
+func (UnknownRunDecision) EnumDescriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{1}
+}
+
 type Entry struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of this entry's type
@@ -116,6 +166,7 @@ type Entry struct {
 	//	*Entry_TokenRevoked
 	//	*Entry_LogsGathered
 	//	*Entry_Maintenance
+	//	*Entry_UnknownRuns
 	//	*Entry_Secret
 	//	*Entry_SecretDeleted
 	//	*Entry_Estimates
@@ -372,6 +423,15 @@ func (x *Entry) GetMaintenance() *MaintenanceFact {
 	return nil
 }
 
+func (x *Entry) GetUnknownRuns() *UnknownRunsFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_UnknownRuns); ok {
+			return x.UnknownRuns
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetSecret() *SecretFact {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_Secret); ok {
@@ -510,6 +570,10 @@ type Entry_Maintenance struct {
 	Maintenance *MaintenanceFact `protobuf:"bytes,29,opt,name=maintenance,proto3,oneof"`
 }
 
+type Entry_UnknownRuns struct {
+	UnknownRuns *UnknownRunsFact `protobuf:"bytes,35,opt,name=unknown_runs,json=unknownRuns,proto3,oneof"`
+}
+
 type Entry_Secret struct {
 	Secret *SecretFact `protobuf:"bytes,33,opt,name=secret,proto3,oneof"`
 }
@@ -573,6 +637,8 @@ func (*Entry_TokenRevoked) isEntry_Body() {}
 func (*Entry_LogsGathered) isEntry_Body() {}
 
 func (*Entry_Maintenance) isEntry_Body() {}
+
+func (*Entry_UnknownRuns) isEntry_Body() {}
 
 func (*Entry_Secret) isEntry_Body() {}
 
@@ -1381,8 +1447,10 @@ func (x *BlobFact) GetReason() string {
 // repair that lost entries. What was decided in between is unknown.
 type RestoredFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`                          // "restored from …" or "repaired: …", for the event
-	SkipJobs      uint64                 `protobuf:"varint,2,opt,name=skip_jobs,json=skipJobs,proto3" json:"skip_jobs,omitempty"` // job numbers that are left out: the lost log may have given them
+	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`                                      // "restored from …" or "repaired: …", for the event
+	SkipJobs      uint64                 `protobuf:"varint,2,opt,name=skip_jobs,json=skipJobs,proto3" json:"skip_jobs,omitempty"`             // job numbers that are left out: the lost log may have given them
+	ClusterEpoch  uint64                 `protobuf:"varint,3,opt,name=cluster_epoch,json=clusterEpoch,proto3" json:"cluster_epoch,omitempty"` // the new one, if it is above the last; otherwise that is raised by one
+	SkipRuns      int32                  `protobuf:"varint,4,opt,name=skip_runs,json=skipRuns,proto3" json:"skip_runs,omitempty"`             // later attempts begin with a run so far above: the lost log may have given the same attempts to nodes that are away
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1431,6 +1499,100 @@ func (x *RestoredFact) GetSkipJobs() uint64 {
 	return 0
 }
 
+func (x *RestoredFact) GetClusterEpoch() uint64 {
+	if x != nil {
+		return x.ClusterEpoch
+	}
+	return 0
+}
+
+func (x *RestoredFact) GetSkipRuns() int32 {
+	if x != nil {
+		return x.SkipRuns
+	}
+	return 0
+}
+
+// UnknownRunsFact is about runs that a node has from before a restore and that the
+// restored state does not know.
+type UnknownRunsFact struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // of the node
+	// Frozen runs, as the node reports them. Those of pending tasks become suspended
+	// attempts, which wait for an operator.
+	Found         []*SeenAttempt     `protobuf:"bytes,3,rep,name=found,proto3" json:"found,omitempty"`
+	Key           *AttemptKey        `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`                                              // without found: the run that an operator decided about
+	Decision      UnknownRunDecision `protobuf:"varint,5,opt,name=decision,proto3,enum=drover.v1.UnknownRunDecision" json:"decision,omitempty"` // with key
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnknownRunsFact) Reset() {
+	*x = UnknownRunsFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnknownRunsFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnknownRunsFact) ProtoMessage() {}
+
+func (x *UnknownRunsFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnknownRunsFact.ProtoReflect.Descriptor instead.
+func (*UnknownRunsFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *UnknownRunsFact) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *UnknownRunsFact) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *UnknownRunsFact) GetFound() []*SeenAttempt {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *UnknownRunsFact) GetKey() *AttemptKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *UnknownRunsFact) GetDecision() UnknownRunDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return UnknownRunDecision_UNKNOWN_RUN_DECISION_UNSPECIFIED
+}
+
 // JobChunkFact stages a part of a large submission; nothing is accepted yet.
 type JobChunkFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1443,7 +1605,7 @@ type JobChunkFact struct {
 
 func (x *JobChunkFact) Reset() {
 	*x = JobChunkFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1617,7 @@ func (x *JobChunkFact) String() string {
 func (*JobChunkFact) ProtoMessage() {}
 
 func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1630,7 @@ func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobChunkFact.ProtoReflect.Descriptor instead.
 func (*JobChunkFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JobChunkFact) GetStaging() string {
@@ -1513,7 +1675,7 @@ type JobAcceptedFact struct {
 
 func (x *JobAcceptedFact) Reset() {
 	*x = JobAcceptedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1687,7 @@ func (x *JobAcceptedFact) String() string {
 func (*JobAcceptedFact) ProtoMessage() {}
 
 func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1700,7 @@ func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobAcceptedFact.ProtoReflect.Descriptor instead.
 func (*JobAcceptedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JobAcceptedFact) GetJob() uint64 {
@@ -1628,7 +1790,7 @@ type FactSplit struct {
 
 func (x *FactSplit) Reset() {
 	*x = FactSplit{}
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1802,7 @@ func (x *FactSplit) String() string {
 func (*FactSplit) ProtoMessage() {}
 
 func (x *FactSplit) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1815,7 @@ func (x *FactSplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactSplit.ProtoReflect.Descriptor instead.
 func (*FactSplit) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FactSplit) GetPieces() []*SplitPiece {
@@ -1676,7 +1838,7 @@ type DecisionFact struct {
 
 func (x *DecisionFact) Reset() {
 	*x = DecisionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1850,7 @@ func (x *DecisionFact) String() string {
 func (*DecisionFact) ProtoMessage() {}
 
 func (x *DecisionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1863,7 @@ func (x *DecisionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFact.ProtoReflect.Descriptor instead.
 func (*DecisionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DecisionFact) GetBase() uint64 {
@@ -1746,7 +1908,7 @@ type ActionFact struct {
 
 func (x *ActionFact) Reset() {
 	*x = ActionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1920,7 @@ func (x *ActionFact) String() string {
 func (*ActionFact) ProtoMessage() {}
 
 func (x *ActionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1933,7 @@ func (x *ActionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActionFact.ProtoReflect.Descriptor instead.
 func (*ActionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ActionFact) GetKind() int32 {
@@ -1887,7 +2049,7 @@ type ReservationFact struct {
 
 func (x *ReservationFact) Reset() {
 	*x = ReservationFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +2061,7 @@ func (x *ReservationFact) String() string {
 func (*ReservationFact) ProtoMessage() {}
 
 func (x *ReservationFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +2074,7 @@ func (x *ReservationFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReservationFact.ProtoReflect.Descriptor instead.
 func (*ReservationFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReservationFact) GetId() uint64 {
@@ -2025,7 +2187,7 @@ type PolicyStateFact struct {
 
 func (x *PolicyStateFact) Reset() {
 	*x = PolicyStateFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2199,7 @@ func (x *PolicyStateFact) String() string {
 func (*PolicyStateFact) ProtoMessage() {}
 
 func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +2212,7 @@ func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyStateFact.ProtoReflect.Descriptor instead.
 func (*PolicyStateFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PolicyStateFact) GetKind() int32 {
@@ -2142,7 +2304,7 @@ type AttemptsFact struct {
 
 func (x *AttemptsFact) Reset() {
 	*x = AttemptsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2316,7 @@ func (x *AttemptsFact) String() string {
 func (*AttemptsFact) ProtoMessage() {}
 
 func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2329,7 @@ func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptsFact.ProtoReflect.Descriptor instead.
 func (*AttemptsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AttemptsFact) GetNode() int32 {
@@ -2201,7 +2363,7 @@ type JobStopFact struct {
 
 func (x *JobStopFact) Reset() {
 	*x = JobStopFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2375,7 @@ func (x *JobStopFact) String() string {
 func (*JobStopFact) ProtoMessage() {}
 
 func (x *JobStopFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2388,7 @@ func (x *JobStopFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStopFact.ProtoReflect.Descriptor instead.
 func (*JobStopFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *JobStopFact) GetJob() uint64 {
@@ -2254,7 +2416,7 @@ type JobEndedFact struct {
 
 func (x *JobEndedFact) Reset() {
 	*x = JobEndedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2428,7 @@ func (x *JobEndedFact) String() string {
 func (*JobEndedFact) ProtoMessage() {}
 
 func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2441,7 @@ func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEndedFact.ProtoReflect.Descriptor instead.
 func (*JobEndedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *JobEndedFact) GetJob() uint64 {
@@ -2316,7 +2478,7 @@ type LogsGatheredFact struct {
 
 func (x *LogsGatheredFact) Reset() {
 	*x = LogsGatheredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2490,7 @@ func (x *LogsGatheredFact) String() string {
 func (*LogsGatheredFact) ProtoMessage() {}
 
 func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2503,7 @@ func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsGatheredFact.ProtoReflect.Descriptor instead.
 func (*LogsGatheredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LogsGatheredFact) GetJob() uint64 {
@@ -2376,7 +2538,7 @@ type JobCleanedFact struct {
 
 func (x *JobCleanedFact) Reset() {
 	*x = JobCleanedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2550,7 @@ func (x *JobCleanedFact) String() string {
 func (*JobCleanedFact) ProtoMessage() {}
 
 func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2563,7 @@ func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
 func (*JobCleanedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *JobCleanedFact) GetJob() uint64 {
@@ -2422,7 +2584,7 @@ type JobsForgottenFact struct {
 
 func (x *JobsForgottenFact) Reset() {
 	*x = JobsForgottenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2596,7 @@ func (x *JobsForgottenFact) String() string {
 func (*JobsForgottenFact) ProtoMessage() {}
 
 func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2609,7 @@ func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
 func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *JobsForgottenFact) GetJobs() []uint64 {
@@ -2467,7 +2629,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2641,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2654,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -2523,7 +2685,7 @@ type StageEstimate struct {
 
 func (x *StageEstimate) Reset() {
 	*x = StageEstimate{}
-	mi := &file_drover_v1_log_proto_msgTypes[29]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2697,7 @@ func (x *StageEstimate) String() string {
 func (*StageEstimate) ProtoMessage() {}
 
 func (x *StageEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[29]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2710,7 @@ func (x *StageEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
 func (*StageEstimate) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StageEstimate) GetJob() uint64 {
@@ -2588,7 +2750,7 @@ type EstimatesFact struct {
 
 func (x *EstimatesFact) Reset() {
 	*x = EstimatesFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[30]
+	mi := &file_drover_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2600,7 +2762,7 @@ func (x *EstimatesFact) String() string {
 func (*EstimatesFact) ProtoMessage() {}
 
 func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[30]
+	mi := &file_drover_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2613,7 +2775,7 @@ func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
 func (*EstimatesFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EstimatesFact) GetStages() []*StageEstimate {
@@ -2636,7 +2798,7 @@ type DeadlineMissFact struct {
 
 func (x *DeadlineMissFact) Reset() {
 	*x = DeadlineMissFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[31]
+	mi := &file_drover_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2810,7 @@ func (x *DeadlineMissFact) String() string {
 func (*DeadlineMissFact) ProtoMessage() {}
 
 func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[31]
+	mi := &file_drover_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2823,7 @@ func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlineMissFact.ProtoReflect.Descriptor instead.
 func (*DeadlineMissFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeadlineMissFact) GetJob() uint64 {
@@ -2689,7 +2851,7 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\xc8\f\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\x89\r\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -2717,7 +2879,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x05token\x18\x1a \x01(\v2\x14.drover.v1.TokenFactH\x00R\x05token\x12B\n" +
 	"\rtoken_revoked\x18\x1b \x01(\v2\x1b.drover.v1.TokenRevokedFactH\x00R\ftokenRevoked\x12B\n" +
 	"\rlogs_gathered\x18\x1c \x01(\v2\x1b.drover.v1.LogsGatheredFactH\x00R\flogsGathered\x12>\n" +
-	"\vmaintenance\x18\x1d \x01(\v2\x1a.drover.v1.MaintenanceFactH\x00R\vmaintenance\x12/\n" +
+	"\vmaintenance\x18\x1d \x01(\v2\x1a.drover.v1.MaintenanceFactH\x00R\vmaintenance\x12?\n" +
+	"\funknown_runs\x18# \x01(\v2\x1a.drover.v1.UnknownRunsFactH\x00R\vunknownRuns\x12/\n" +
 	"\x06secret\x18! \x01(\v2\x15.drover.v1.SecretFactH\x00R\x06secret\x12E\n" +
 	"\x0esecret_deleted\x18\" \x01(\v2\x1c.drover.v1.SecretDeletedFactH\x00R\rsecretDeleted\x128\n" +
 	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x12B\n" +
@@ -2780,10 +2943,18 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x18\n" +
 	"\aremoved\x18\x03 \x01(\bR\aremoved\x12\x18\n" +
 	"\adamaged\x18\x04 \x01(\bR\adamaged\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"?\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x81\x01\n" +
 	"\fRestoredFact\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x1b\n" +
-	"\tskip_jobs\x18\x02 \x01(\x04R\bskipJobs\"l\n" +
+	"\tskip_jobs\x18\x02 \x01(\x04R\bskipJobs\x12#\n" +
+	"\rcluster_epoch\x18\x03 \x01(\x04R\fclusterEpoch\x12\x1b\n" +
+	"\tskip_runs\x18\x04 \x01(\x05R\bskipRuns\"\xcd\x01\n" +
+	"\x0fUnknownRunsFact\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12,\n" +
+	"\x05found\x18\x03 \x03(\v2\x16.drover.v1.SeenAttemptR\x05found\x12'\n" +
+	"\x03key\x18\x04 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x129\n" +
+	"\bdecision\x18\x05 \x01(\x0e2\x1d.drover.v1.UnknownRunDecisionR\bdecision\"l\n" +
 	"\fJobChunkFact\x12\x18\n" +
 	"\astaging\x18\x01 \x01(\tR\astaging\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12,\n" +
@@ -2891,7 +3062,11 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x1aMAINTENANCE_CHANGE_ORDERED\x10\x01\x12 \n" +
 	"\x1cMAINTENANCE_CHANGE_CANCELLED\x10\x02\x12\x1c\n" +
 	"\x18MAINTENANCE_CHANGE_BEGUN\x10\x03\x12\x1c\n" +
-	"\x18MAINTENANCE_CHANGE_ENDED\x10\x04B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\x18MAINTENANCE_CHANGE_ENDED\x10\x04*y\n" +
+	"\x12UnknownRunDecision\x12$\n" +
+	" UNKNOWN_RUN_DECISION_UNSPECIFIED\x10\x00\x12\x1e\n" +
+	"\x1aUNKNOWN_RUN_DECISION_ADOPT\x10\x01\x12\x1d\n" +
+	"\x19UNKNOWN_RUN_DECISION_KILL\x10\x02B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_log_proto_rawDescOnce sync.Once
@@ -2905,106 +3080,112 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_drover_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_drover_v1_log_proto_goTypes = []any{
 	(MaintenanceChange)(0),      // 0: drover.v1.MaintenanceChange
-	(*Entry)(nil),               // 1: drover.v1.Entry
-	(*NoticeFact)(nil),          // 2: drover.v1.NoticeFact
-	(*ClusterFact)(nil),         // 3: drover.v1.ClusterFact
-	(*TenantsFact)(nil),         // 4: drover.v1.TenantsFact
-	(*TokenFact)(nil),           // 5: drover.v1.TokenFact
-	(*TokenRevokedFact)(nil),    // 6: drover.v1.TokenRevokedFact
-	(*SecretFact)(nil),          // 7: drover.v1.SecretFact
-	(*SecretDeletedFact)(nil),   // 8: drover.v1.SecretDeletedFact
-	(*NodeFact)(nil),            // 9: drover.v1.NodeFact
-	(*NodeLostFact)(nil),        // 10: drover.v1.NodeLostFact
-	(*NodeDrainFact)(nil),       // 11: drover.v1.NodeDrainFact
-	(*MaintenanceFact)(nil),     // 12: drover.v1.MaintenanceFact
-	(*RefusalsExpiredFact)(nil), // 13: drover.v1.RefusalsExpiredFact
-	(*BlobFact)(nil),            // 14: drover.v1.BlobFact
-	(*RestoredFact)(nil),        // 15: drover.v1.RestoredFact
-	(*JobChunkFact)(nil),        // 16: drover.v1.JobChunkFact
-	(*JobAcceptedFact)(nil),     // 17: drover.v1.JobAcceptedFact
-	(*FactSplit)(nil),           // 18: drover.v1.FactSplit
-	(*DecisionFact)(nil),        // 19: drover.v1.DecisionFact
-	(*ActionFact)(nil),          // 20: drover.v1.ActionFact
-	(*ReservationFact)(nil),     // 21: drover.v1.ReservationFact
-	(*PolicyStateFact)(nil),     // 22: drover.v1.PolicyStateFact
-	(*AttemptsFact)(nil),        // 23: drover.v1.AttemptsFact
-	(*JobStopFact)(nil),         // 24: drover.v1.JobStopFact
-	(*JobEndedFact)(nil),        // 25: drover.v1.JobEndedFact
-	(*LogsGatheredFact)(nil),    // 26: drover.v1.LogsGatheredFact
-	(*JobCleanedFact)(nil),      // 27: drover.v1.JobCleanedFact
-	(*JobsForgottenFact)(nil),   // 28: drover.v1.JobsForgottenFact
-	(*SchedulerFact)(nil),       // 29: drover.v1.SchedulerFact
-	(*StageEstimate)(nil),       // 30: drover.v1.StageEstimate
-	(*EstimatesFact)(nil),       // 31: drover.v1.EstimatesFact
-	(*DeadlineMissFact)(nil),    // 32: drover.v1.DeadlineMissFact
-	nil,                         // 33: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),              // 34: drover.v1.Tenant
-	(*Token)(nil),               // 35: drover.v1.Token
-	(*NodeInfo)(nil),            // 36: drover.v1.NodeInfo
-	(*AttemptKey)(nil),          // 37: drover.v1.AttemptKey
-	(*Quote)(nil),               // 38: drover.v1.Quote
-	(*SplitPiece)(nil),          // 39: drover.v1.SplitPiece
-	(Level)(0),                  // 40: drover.v1.Level
-	(*Resources)(nil),           // 41: drover.v1.Resources
-	(*SeenAttempt)(nil),         // 42: drover.v1.SeenAttempt
-	(JobState)(0),               // 43: drover.v1.JobState
+	(UnknownRunDecision)(0),     // 1: drover.v1.UnknownRunDecision
+	(*Entry)(nil),               // 2: drover.v1.Entry
+	(*NoticeFact)(nil),          // 3: drover.v1.NoticeFact
+	(*ClusterFact)(nil),         // 4: drover.v1.ClusterFact
+	(*TenantsFact)(nil),         // 5: drover.v1.TenantsFact
+	(*TokenFact)(nil),           // 6: drover.v1.TokenFact
+	(*TokenRevokedFact)(nil),    // 7: drover.v1.TokenRevokedFact
+	(*SecretFact)(nil),          // 8: drover.v1.SecretFact
+	(*SecretDeletedFact)(nil),   // 9: drover.v1.SecretDeletedFact
+	(*NodeFact)(nil),            // 10: drover.v1.NodeFact
+	(*NodeLostFact)(nil),        // 11: drover.v1.NodeLostFact
+	(*NodeDrainFact)(nil),       // 12: drover.v1.NodeDrainFact
+	(*MaintenanceFact)(nil),     // 13: drover.v1.MaintenanceFact
+	(*RefusalsExpiredFact)(nil), // 14: drover.v1.RefusalsExpiredFact
+	(*BlobFact)(nil),            // 15: drover.v1.BlobFact
+	(*RestoredFact)(nil),        // 16: drover.v1.RestoredFact
+	(*UnknownRunsFact)(nil),     // 17: drover.v1.UnknownRunsFact
+	(*JobChunkFact)(nil),        // 18: drover.v1.JobChunkFact
+	(*JobAcceptedFact)(nil),     // 19: drover.v1.JobAcceptedFact
+	(*FactSplit)(nil),           // 20: drover.v1.FactSplit
+	(*DecisionFact)(nil),        // 21: drover.v1.DecisionFact
+	(*ActionFact)(nil),          // 22: drover.v1.ActionFact
+	(*ReservationFact)(nil),     // 23: drover.v1.ReservationFact
+	(*PolicyStateFact)(nil),     // 24: drover.v1.PolicyStateFact
+	(*AttemptsFact)(nil),        // 25: drover.v1.AttemptsFact
+	(*JobStopFact)(nil),         // 26: drover.v1.JobStopFact
+	(*JobEndedFact)(nil),        // 27: drover.v1.JobEndedFact
+	(*LogsGatheredFact)(nil),    // 28: drover.v1.LogsGatheredFact
+	(*JobCleanedFact)(nil),      // 29: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil),   // 30: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),       // 31: drover.v1.SchedulerFact
+	(*StageEstimate)(nil),       // 32: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),       // 33: drover.v1.EstimatesFact
+	(*DeadlineMissFact)(nil),    // 34: drover.v1.DeadlineMissFact
+	nil,                         // 35: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),              // 36: drover.v1.Tenant
+	(*Token)(nil),               // 37: drover.v1.Token
+	(*NodeInfo)(nil),            // 38: drover.v1.NodeInfo
+	(*AttemptKey)(nil),          // 39: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),         // 40: drover.v1.SeenAttempt
+	(*Quote)(nil),               // 41: drover.v1.Quote
+	(*SplitPiece)(nil),          // 42: drover.v1.SplitPiece
+	(Level)(0),                  // 43: drover.v1.Level
+	(*Resources)(nil),           // 44: drover.v1.Resources
+	(JobState)(0),               // 45: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
-	3,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
-	4,  // 1: drover.v1.Entry.tenants:type_name -> drover.v1.TenantsFact
-	9,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
-	10, // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
-	11, // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
-	14, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
-	16, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
-	17, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
-	19, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
-	23, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
-	24, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
-	25, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	29, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	27, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
-	28, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
-	13, // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
-	5,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
-	6,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
-	26, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
-	12, // 19: drover.v1.Entry.maintenance:type_name -> drover.v1.MaintenanceFact
-	7,  // 20: drover.v1.Entry.secret:type_name -> drover.v1.SecretFact
-	8,  // 21: drover.v1.Entry.secret_deleted:type_name -> drover.v1.SecretDeletedFact
-	31, // 22: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
-	32, // 23: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
-	2,  // 24: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
-	15, // 25: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
-	34, // 26: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	35, // 27: drover.v1.TokenFact.token:type_name -> drover.v1.Token
-	36, // 28: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	0,  // 29: drover.v1.MaintenanceFact.change:type_name -> drover.v1.MaintenanceChange
-	37, // 30: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
-	18, // 31: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	18, // 32: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	30, // 33: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
-	38, // 34: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
-	39, // 35: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	20, // 36: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	22, // 37: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
-	37, // 38: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	40, // 39: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	21, // 40: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	41, // 41: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	42, // 42: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	43, // 43: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	33, // 44: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	30, // 45: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	4,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
+	5,  // 1: drover.v1.Entry.tenants:type_name -> drover.v1.TenantsFact
+	10, // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
+	11, // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
+	12, // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
+	15, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
+	18, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
+	19, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
+	21, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
+	25, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
+	26, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
+	27, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
+	31, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	29, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	30, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	14, // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
+	6,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
+	7,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
+	28, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
+	13, // 19: drover.v1.Entry.maintenance:type_name -> drover.v1.MaintenanceFact
+	17, // 20: drover.v1.Entry.unknown_runs:type_name -> drover.v1.UnknownRunsFact
+	8,  // 21: drover.v1.Entry.secret:type_name -> drover.v1.SecretFact
+	9,  // 22: drover.v1.Entry.secret_deleted:type_name -> drover.v1.SecretDeletedFact
+	33, // 23: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	34, // 24: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
+	3,  // 25: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
+	16, // 26: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
+	36, // 27: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	37, // 28: drover.v1.TokenFact.token:type_name -> drover.v1.Token
+	38, // 29: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	0,  // 30: drover.v1.MaintenanceFact.change:type_name -> drover.v1.MaintenanceChange
+	39, // 31: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
+	40, // 32: drover.v1.UnknownRunsFact.found:type_name -> drover.v1.SeenAttempt
+	39, // 33: drover.v1.UnknownRunsFact.key:type_name -> drover.v1.AttemptKey
+	1,  // 34: drover.v1.UnknownRunsFact.decision:type_name -> drover.v1.UnknownRunDecision
+	20, // 35: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	20, // 36: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	32, // 37: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	41, // 38: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	42, // 39: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	22, // 40: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	24, // 41: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
+	39, // 42: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	43, // 43: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	23, // 44: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	44, // 45: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	40, // 46: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	45, // 47: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	35, // 48: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	32, // 49: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -3036,6 +3217,7 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_TokenRevoked)(nil),
 		(*Entry_LogsGathered)(nil),
 		(*Entry_Maintenance)(nil),
+		(*Entry_UnknownRuns)(nil),
 		(*Entry_Secret)(nil),
 		(*Entry_SecretDeleted)(nil),
 		(*Entry_Estimates)(nil),
@@ -3048,8 +3230,8 @@ func file_drover_v1_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   33,
+			NumEnums:      2,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -100,6 +100,9 @@ const (
 	Goal_GOAL_RUN         Goal = 1 // be at level
 	Goal_GOAL_KEEP        Goal = 2 // ended; keep its outputs and logs
 	Goal_GOAL_STOP        Goal = 3 // end it; keep its logs
+	// Only in a node's own store: a restored coordinator does not know the attempt. It
+	// is frozen until the coordinator wants it again, or has it removed by name.
+	Goal_GOAL_UNDECIDED Goal = 4
 )
 
 // Enum value maps for Goal.
@@ -109,12 +112,14 @@ var (
 		1: "GOAL_RUN",
 		2: "GOAL_KEEP",
 		3: "GOAL_STOP",
+		4: "GOAL_UNDECIDED",
 	}
 	Goal_value = map[string]int32{
 		"GOAL_UNSPECIFIED": 0,
 		"GOAL_RUN":         1,
 		"GOAL_KEEP":        2,
 		"GOAL_STOP":        3,
+		"GOAL_UNDECIDED":   4,
 	}
 )
 
@@ -814,8 +819,12 @@ type RegisterResponse struct {
 	ReportIntervalMs int64                  `protobuf:"varint,5,opt,name=report_interval_ms,json=reportIntervalMs,proto3" json:"report_interval_ms,omitempty"`
 	Cluster          string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`    // id; a node refuses a different one
 	Protocol         uint32                 `protobuf:"varint,7,opt,name=protocol,proto3" json:"protocol,omitempty"` // the coordinator's; a node refuses one that it does not support
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Raised by each restore from an archive, 0 before the first. When it changes, what
+	// the node has started and the next full set does not list is frozen and reported
+	// as unknown, not removed: an operator decides about it.
+	ClusterEpoch  uint64 `protobuf:"varint,8,opt,name=cluster_epoch,json=clusterEpoch,proto3" json:"cluster_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterResponse) Reset() {
@@ -893,6 +902,13 @@ func (x *RegisterResponse) GetCluster() string {
 func (x *RegisterResponse) GetProtocol() uint32 {
 	if x != nil {
 		return x.Protocol
+	}
+	return 0
+}
+
+func (x *RegisterResponse) GetClusterEpoch() uint64 {
+	if x != nil {
+		return x.ClusterEpoch
 	}
 	return 0
 }
@@ -2611,6 +2627,7 @@ type SeenAttempt struct {
 	FetchingMs     int64                  `protobuf:"varint,31,opt,name=fetching_ms,json=fetchingMs,proto3" json:"fetching_ms,omitempty"`                                      // of the helper that fetches its input, before its command began
 	CommittingMs   int64                  `protobuf:"varint,32,opt,name=committing_ms,json=committingMs,proto3" json:"committing_ms,omitempty"`                                // of the helper that uploads its output, after its command ended
 	LevelsRefused  []Level                `protobuf:"varint,29,rep,packed,name=levels_refused,json=levelsRefused,proto3,enum=drover.v1.Level" json:"levels_refused,omitempty"` // that it can never reach on this node: level_note says why
+	Unknown        *UnknownRun            `protobuf:"bytes,33,opt,name=unknown,proto3" json:"unknown,omitempty"`                                                               // set if the coordinator was restored and does not know it
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2862,6 +2879,82 @@ func (x *SeenAttempt) GetLevelsRefused() []Level {
 	return nil
 }
 
+func (x *SeenAttempt) GetUnknown() *UnknownRun {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
+// UnknownRun says what a run is that the coordinator does not know.
+type UnknownRun struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobName       string                 `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	StageName     string                 `protobuf:"bytes,2,opt,name=stage_name,json=stageName,proto3" json:"stage_name,omitempty"`
+	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	DiskName      string                 `protobuf:"bytes,4,opt,name=disk_name,json=diskName,proto3" json:"disk_name,omitempty"` // of its folder
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnknownRun) Reset() {
+	*x = UnknownRun{}
+	mi := &file_drover_v1_node_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnknownRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnknownRun) ProtoMessage() {}
+
+func (x *UnknownRun) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnknownRun.ProtoReflect.Descriptor instead.
+func (*UnknownRun) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *UnknownRun) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *UnknownRun) GetStageName() string {
+	if x != nil {
+		return x.StageName
+	}
+	return ""
+}
+
+func (x *UnknownRun) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *UnknownRun) GetDiskName() string {
+	if x != nil {
+		return x.DiskName
+	}
+	return ""
+}
+
 // LevelStep is one step of a node in bringing an attempt to a level.
 type LevelStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2876,7 +2969,7 @@ type LevelStep struct {
 
 func (x *LevelStep) Reset() {
 	*x = LevelStep{}
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2888,7 +2981,7 @@ func (x *LevelStep) String() string {
 func (*LevelStep) ProtoMessage() {}
 
 func (x *LevelStep) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2901,7 +2994,7 @@ func (x *LevelStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LevelStep.ProtoReflect.Descriptor instead.
 func (*LevelStep) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LevelStep) GetStep() string {
@@ -2952,7 +3045,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3057,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3070,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Usage) GetCpuMs() int64 {
@@ -3029,7 +3122,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3134,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3147,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Limits) GetCpuMax() string {
@@ -3115,7 +3208,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3127,7 +3220,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3140,7 +3233,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReportRequest) GetNode() int32 {
@@ -3217,7 +3310,7 @@ type NodeLoad struct {
 
 func (x *NodeLoad) Reset() {
 	*x = NodeLoad{}
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3229,7 +3322,7 @@ func (x *NodeLoad) String() string {
 func (*NodeLoad) ProtoMessage() {}
 
 func (x *NodeLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3242,7 +3335,7 @@ func (x *NodeLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLoad.ProtoReflect.Descriptor instead.
 func (*NodeLoad) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeLoad) GetMemoryAvailable() int64 {
@@ -3312,7 +3405,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[32]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3417,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[32]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +3430,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReportResponse) GetTerm() uint64 {
@@ -3371,7 +3464,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[33]
+	mi := &file_drover_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3383,7 +3476,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[33]
+	mi := &file_drover_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3396,7 +3489,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetBlobRequest) GetDigest() string {
@@ -3422,7 +3515,7 @@ type BlobChunk struct {
 
 func (x *BlobChunk) Reset() {
 	*x = BlobChunk{}
-	mi := &file_drover_v1_node_proto_msgTypes[34]
+	mi := &file_drover_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3527,7 @@ func (x *BlobChunk) String() string {
 func (*BlobChunk) ProtoMessage() {}
 
 func (x *BlobChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[34]
+	mi := &file_drover_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3540,7 @@ func (x *BlobChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobChunk.ProtoReflect.Descriptor instead.
 func (*BlobChunk) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BlobChunk) GetData() []byte {
@@ -3468,7 +3561,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[35]
+	mi := &file_drover_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3480,7 +3573,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[35]
+	mi := &file_drover_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3493,7 +3586,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetSecretsRequest) GetNode() int32 {
@@ -3526,7 +3619,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[36]
+	mi := &file_drover_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3538,7 +3631,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[36]
+	mi := &file_drover_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3551,7 +3644,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -3573,7 +3666,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_drover_v1_node_proto_msgTypes[37]
+	mi := &file_drover_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3585,7 +3678,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[37]
+	mi := &file_drover_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3598,7 +3691,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SecretValue) GetEnv() string {
@@ -3676,7 +3769,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x0fRegisterRequest\x12'\n" +
 	"\x04node\x18\x01 \x01(\v2\x13.drover.v1.NodeInfoR\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\bprotocol\x18\x03 \x01(\rR\bprotocol\"\xcf\x01\n" +
+	"\bprotocol\x18\x03 \x01(\rR\bprotocol\"\xf4\x01\n" +
 	"\x10RegisterResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -3684,7 +3777,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\blease_ms\x18\x04 \x01(\x03R\aleaseMs\x12,\n" +
 	"\x12report_interval_ms\x18\x05 \x01(\x03R\x10reportIntervalMs\x12\x18\n" +
 	"\acluster\x18\x06 \x01(\tR\acluster\x12\x1a\n" +
-	"\bprotocol\x18\a \x01(\rR\bprotocol\"T\n" +
+	"\bprotocol\x18\a \x01(\rR\bprotocol\x12#\n" +
+	"\rcluster_epoch\x18\b \x01(\x04R\fclusterEpoch\"T\n" +
 	"\fWatchRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
@@ -3843,7 +3937,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\verror_class\x18\x03 \x01(\tR\n" +
 	"errorClass\x121\n" +
 	"\x06locate\x18\x04 \x01(\v2\x19.drover.v1.LocateResponseR\x06locate\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xdc\t\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\"\x8d\n" +
+	"\n" +
 	"\vSeenAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12&\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x10.drover.v1.PhaseR\x05phase\x12&\n" +
@@ -3883,10 +3978,18 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vfetching_ms\x18\x1f \x01(\x03R\n" +
 	"fetchingMs\x12#\n" +
 	"\rcommitting_ms\x18  \x01(\x03R\fcommittingMs\x127\n" +
-	"\x0elevels_refused\x18\x1d \x03(\x0e2\x10.drover.v1.LevelR\rlevelsRefused\x1a;\n" +
+	"\x0elevels_refused\x18\x1d \x03(\x0e2\x10.drover.v1.LevelR\rlevelsRefused\x12/\n" +
+	"\aunknown\x18! \x01(\v2\x15.drover.v1.UnknownRunR\aunknown\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x8b\x01\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"{\n" +
+	"\n" +
+	"UnknownRun\x12\x19\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
+	"\n" +
+	"stage_name\x18\x02 \x01(\tR\tstageName\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x1b\n" +
+	"\tdisk_name\x18\x04 \x01(\tR\bdiskName\"\x8b\x01\n" +
 	"\tLevelStep\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1f\n" +
 	"\vduration_us\x18\x02 \x01(\x03R\n" +
@@ -3956,12 +4059,13 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\rLEVEL_RUNNING\x10\x01\x12\x10\n" +
 	"\fLEVEL_FROZEN\x10\x02\x12\x11\n" +
 	"\rLEVEL_SWAPPED\x10\x03\x12\x16\n" +
-	"\x12LEVEL_CHECKPOINTED\x10\x04*H\n" +
+	"\x12LEVEL_CHECKPOINTED\x10\x04*\\\n" +
 	"\x04Goal\x12\x14\n" +
 	"\x10GOAL_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bGOAL_RUN\x10\x01\x12\r\n" +
 	"\tGOAL_KEEP\x10\x02\x12\r\n" +
-	"\tGOAL_STOP\x10\x03*}\n" +
+	"\tGOAL_STOP\x10\x03\x12\x12\n" +
+	"\x0eGOAL_UNDECIDED\x10\x04*}\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fPHASE_PREPARING\x10\x01\x12\x11\n" +
@@ -4009,7 +4113,7 @@ func file_drover_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_drover_v1_node_proto_goTypes = []any{
 	(Level)(0),                  // 0: drover.v1.Level
 	(Goal)(0),                   // 1: drover.v1.Goal
@@ -4042,26 +4146,27 @@ var file_drover_v1_node_proto_goTypes = []any{
 	(*DeletePathRequest)(nil),   // 28: drover.v1.DeletePathRequest
 	(*NodeResponse)(nil),        // 29: drover.v1.NodeResponse
 	(*SeenAttempt)(nil),         // 30: drover.v1.SeenAttempt
-	(*LevelStep)(nil),           // 31: drover.v1.LevelStep
-	(*Usage)(nil),               // 32: drover.v1.Usage
-	(*Limits)(nil),              // 33: drover.v1.Limits
-	(*ReportRequest)(nil),       // 34: drover.v1.ReportRequest
-	(*NodeLoad)(nil),            // 35: drover.v1.NodeLoad
-	(*ReportResponse)(nil),      // 36: drover.v1.ReportResponse
-	(*GetBlobRequest)(nil),      // 37: drover.v1.GetBlobRequest
-	(*BlobChunk)(nil),           // 38: drover.v1.BlobChunk
-	(*GetSecretsRequest)(nil),   // 39: drover.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),  // 40: drover.v1.GetSecretsResponse
-	(*SecretValue)(nil),         // 41: drover.v1.SecretValue
-	nil,                         // 42: drover.v1.NodeInfo.VersionsEntry
-	nil,                         // 43: drover.v1.TaskSpec.EnvEntry
-	nil,                         // 44: drover.v1.SeenAttempt.CountersEntry
+	(*UnknownRun)(nil),          // 31: drover.v1.UnknownRun
+	(*LevelStep)(nil),           // 32: drover.v1.LevelStep
+	(*Usage)(nil),               // 33: drover.v1.Usage
+	(*Limits)(nil),              // 34: drover.v1.Limits
+	(*ReportRequest)(nil),       // 35: drover.v1.ReportRequest
+	(*NodeLoad)(nil),            // 36: drover.v1.NodeLoad
+	(*ReportResponse)(nil),      // 37: drover.v1.ReportResponse
+	(*GetBlobRequest)(nil),      // 38: drover.v1.GetBlobRequest
+	(*BlobChunk)(nil),           // 39: drover.v1.BlobChunk
+	(*GetSecretsRequest)(nil),   // 40: drover.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),  // 41: drover.v1.GetSecretsResponse
+	(*SecretValue)(nil),         // 42: drover.v1.SecretValue
+	nil,                         // 43: drover.v1.NodeInfo.VersionsEntry
+	nil,                         // 44: drover.v1.TaskSpec.EnvEntry
+	nil,                         // 45: drover.v1.SeenAttempt.CountersEntry
 }
 var file_drover_v1_node_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.NodeInfo.measured:type_name -> drover.v1.Resources
 	4,  // 1: drover.v1.NodeInfo.allocatable:type_name -> drover.v1.Resources
 	5,  // 2: drover.v1.NodeInfo.disks:type_name -> drover.v1.Disk
-	42, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
+	43, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
 	0,  // 4: drover.v1.NodeInfo.levels:type_name -> drover.v1.Level
 	7,  // 5: drover.v1.NodeInfo.speeds:type_name -> drover.v1.SuspendSpeed
 	6,  // 6: drover.v1.RegisterRequest.node:type_name -> drover.v1.NodeInfo
@@ -4073,7 +4178,7 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	0,  // 12: drover.v1.WantedAttempt.level:type_name -> drover.v1.Level
 	14, // 13: drover.v1.WantedAttempt.spec:type_name -> drover.v1.TaskSpec
 	19, // 14: drover.v1.WantedAttempt.map_outputs:type_name -> drover.v1.MapOutput
-	43, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
+	44, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
 	15, // 16: drover.v1.TaskSpec.files:type_name -> drover.v1.FileRef
 	16, // 17: drover.v1.TaskSpec.secrets:type_name -> drover.v1.SecretRef
 	17, // 18: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
@@ -4091,33 +4196,34 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	2,  // 30: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
 	0,  // 31: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
 	3,  // 32: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
-	44, // 33: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
-	32, // 34: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
-	33, // 35: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
+	45, // 33: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
+	33, // 34: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
+	34, // 35: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
 	4,  // 36: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
-	31, // 37: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
+	32, // 37: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
 	0,  // 38: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
 	0,  // 39: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
-	30, // 40: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
-	29, // 41: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
-	35, // 42: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
-	12, // 43: drover.v1.GetSecretsRequest.key:type_name -> drover.v1.AttemptKey
-	41, // 44: drover.v1.GetSecretsResponse.secrets:type_name -> drover.v1.SecretValue
-	8,  // 45: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
-	10, // 46: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
-	34, // 47: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
-	37, // 48: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
-	39, // 49: drover.v1.NodeService.GetSecrets:input_type -> drover.v1.GetSecretsRequest
-	9,  // 50: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
-	11, // 51: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
-	36, // 52: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
-	38, // 53: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
-	40, // 54: drover.v1.NodeService.GetSecrets:output_type -> drover.v1.GetSecretsResponse
-	50, // [50:55] is the sub-list for method output_type
-	45, // [45:50] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	31, // 40: drover.v1.SeenAttempt.unknown:type_name -> drover.v1.UnknownRun
+	30, // 41: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
+	29, // 42: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
+	36, // 43: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
+	12, // 44: drover.v1.GetSecretsRequest.key:type_name -> drover.v1.AttemptKey
+	42, // 45: drover.v1.GetSecretsResponse.secrets:type_name -> drover.v1.SecretValue
+	8,  // 46: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
+	10, // 47: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
+	35, // 48: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
+	38, // 49: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
+	40, // 50: drover.v1.NodeService.GetSecrets:input_type -> drover.v1.GetSecretsRequest
+	9,  // 51: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
+	11, // 52: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
+	37, // 53: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
+	39, // 54: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
+	41, // 55: drover.v1.NodeService.GetSecrets:output_type -> drover.v1.GetSecretsResponse
+	51, // [51:56] is the sub-list for method output_type
+	46, // [46:51] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_node_proto_init() }
@@ -4138,7 +4244,7 @@ func file_drover_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_node_proto_rawDesc), len(file_drover_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   41,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -587,11 +587,319 @@ func (x *TransferLeadershipResponse) GetLeader() string {
 	return ""
 }
 
+type ListUnknownRunsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // name; "" for all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUnknownRunsRequest) Reset() {
+	*x = ListUnknownRunsRequest{}
+	mi := &file_drover_v1_operator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUnknownRunsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUnknownRunsRequest) ProtoMessage() {}
+
+func (x *ListUnknownRunsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUnknownRunsRequest.ProtoReflect.Descriptor instead.
+func (*ListUnknownRunsRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListUnknownRunsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type ListUnknownRunsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Runs          []*UnknownRunInfo      `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`  // by node and number; at most 10,000
+	More          int64                  `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"` // that are left out
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUnknownRunsResponse) Reset() {
+	*x = ListUnknownRunsResponse{}
+	mi := &file_drover_v1_operator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUnknownRunsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUnknownRunsResponse) ProtoMessage() {}
+
+func (x *ListUnknownRunsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUnknownRunsResponse.ProtoReflect.Descriptor instead.
+func (*ListUnknownRunsResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListUnknownRunsResponse) GetRuns() []*UnknownRunInfo {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *ListUnknownRunsResponse) GetMore() int64 {
+	if x != nil {
+		return x.More
+	}
+	return 0
+}
+
+type UnknownRunInfo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Key           *AttemptKey            `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	JobName       string                 `protobuf:"bytes,3,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	StageName     string                 `protobuf:"bytes,4,opt,name=stage_name,json=stageName,proto3" json:"stage_name,omitempty"`
+	Tenant        string                 `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Level         Level                  `protobuf:"varint,6,opt,name=level,proto3,enum=drover.v1.Level" json:"level,omitempty"`     // frozen or deeper; running until the node has frozen it
+	StartedMs     int64                  `protobuf:"varint,7,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"` // Unix time
+	RunningMs     int64                  `protobuf:"varint,8,opt,name=running_ms,json=runningMs,proto3" json:"running_ms,omitempty"` // running time so far
+	Adoptable     bool                   `protobuf:"varint,9,opt,name=adoptable,proto3" json:"adoptable,omitempty"`
+	WhyNot        string                 `protobuf:"bytes,10,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"` // why it can only be killed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnknownRunInfo) Reset() {
+	*x = UnknownRunInfo{}
+	mi := &file_drover_v1_operator_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnknownRunInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnknownRunInfo) ProtoMessage() {}
+
+func (x *UnknownRunInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnknownRunInfo.ProtoReflect.Descriptor instead.
+func (*UnknownRunInfo) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *UnknownRunInfo) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *UnknownRunInfo) GetKey() *AttemptKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *UnknownRunInfo) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *UnknownRunInfo) GetStageName() string {
+	if x != nil {
+		return x.StageName
+	}
+	return ""
+}
+
+func (x *UnknownRunInfo) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *UnknownRunInfo) GetLevel() Level {
+	if x != nil {
+		return x.Level
+	}
+	return Level_LEVEL_UNSPECIFIED
+}
+
+func (x *UnknownRunInfo) GetStartedMs() int64 {
+	if x != nil {
+		return x.StartedMs
+	}
+	return 0
+}
+
+func (x *UnknownRunInfo) GetRunningMs() int64 {
+	if x != nil {
+		return x.RunningMs
+	}
+	return 0
+}
+
+func (x *UnknownRunInfo) GetAdoptable() bool {
+	if x != nil {
+		return x.Adoptable
+	}
+	return false
+}
+
+func (x *UnknownRunInfo) GetWhyNot() string {
+	if x != nil {
+		return x.WhyNot
+	}
+	return ""
+}
+
+type DecideUnknownRunRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // name
+	Key           *AttemptKey            `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Decision      UnknownRunDecision     `protobuf:"varint,3,opt,name=decision,proto3,enum=drover.v1.UnknownRunDecision" json:"decision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideUnknownRunRequest) Reset() {
+	*x = DecideUnknownRunRequest{}
+	mi := &file_drover_v1_operator_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideUnknownRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideUnknownRunRequest) ProtoMessage() {}
+
+func (x *DecideUnknownRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideUnknownRunRequest.ProtoReflect.Descriptor instead.
+func (*DecideUnknownRunRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DecideUnknownRunRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DecideUnknownRunRequest) GetKey() *AttemptKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *DecideUnknownRunRequest) GetDecision() UnknownRunDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return UnknownRunDecision_UNKNOWN_RUN_DECISION_UNSPECIFIED
+}
+
+type DecideUnknownRunResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideUnknownRunResponse) Reset() {
+	*x = DecideUnknownRunResponse{}
+	mi := &file_drover_v1_operator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideUnknownRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideUnknownRunResponse) ProtoMessage() {}
+
+func (x *DecideUnknownRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideUnknownRunResponse.ProtoReflect.Descriptor instead.
+func (*DecideUnknownRunResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{15}
+}
+
 var File_drover_v1_operator_proto protoreflect.FileDescriptor
 
 const file_drover_v1_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x18drover/v1/operator.proto\x12\tdrover.v1\"2\n" +
+	"\x18drover/v1/operator.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x13drover/v1/log.proto\"2\n" +
 	"\x13SaveSnapshotRequest\x12\x1b\n" +
 	"\tall_files\x18\x01 \x01(\bR\ballFiles\"*\n" +
 	"\x14SaveSnapshotResponse\x12\x12\n" +
@@ -626,13 +934,40 @@ const file_drover_v1_operator_proto_rawDesc = "" +
 	"\x19TransferLeadershipRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\tR\x06leader2\xb8\x03\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader\",\n" +
+	"\x16ListUnknownRunsRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\\\n" +
+	"\x17ListUnknownRunsResponse\x12-\n" +
+	"\x04runs\x18\x01 \x03(\v2\x19.drover.v1.UnknownRunInfoR\x04runs\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\x03R\x04more\"\xbc\x02\n" +
+	"\x0eUnknownRunInfo\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12'\n" +
+	"\x03key\x18\x02 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x19\n" +
+	"\bjob_name\x18\x03 \x01(\tR\ajobName\x12\x1d\n" +
+	"\n" +
+	"stage_name\x18\x04 \x01(\tR\tstageName\x12\x16\n" +
+	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x12&\n" +
+	"\x05level\x18\x06 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12\x1d\n" +
+	"\n" +
+	"started_ms\x18\a \x01(\x03R\tstartedMs\x12\x1d\n" +
+	"\n" +
+	"running_ms\x18\b \x01(\x03R\trunningMs\x12\x1c\n" +
+	"\tadoptable\x18\t \x01(\bR\tadoptable\x12\x17\n" +
+	"\awhy_not\x18\n" +
+	" \x01(\tR\x06whyNot\"\x91\x01\n" +
+	"\x17DecideUnknownRunRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12'\n" +
+	"\x03key\x18\x02 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x129\n" +
+	"\bdecision\x18\x03 \x01(\x0e2\x1d.drover.v1.UnknownRunDecisionR\bdecision\"\x1a\n" +
+	"\x18DecideUnknownRunResponse2\xf3\x04\n" +
 	"\x0fOperatorService\x12S\n" +
 	"\fSaveSnapshot\x12\x1e.drover.v1.SaveSnapshotRequest\x1a\x1f.drover.v1.SaveSnapshotResponse\"\x000\x01\x12N\n" +
 	"\vListServers\x12\x1d.drover.v1.ListServersRequest\x1a\x1e.drover.v1.ListServersResponse\"\x00\x12H\n" +
 	"\tAddServer\x12\x1b.drover.v1.AddServerRequest\x1a\x1c.drover.v1.AddServerResponse\"\x00\x12Q\n" +
 	"\fRemoveServer\x12\x1e.drover.v1.RemoveServerRequest\x1a\x1f.drover.v1.RemoveServerResponse\"\x00\x12c\n" +
-	"\x12TransferLeadership\x12$.drover.v1.TransferLeadershipRequest\x1a%.drover.v1.TransferLeadershipResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\x12TransferLeadership\x12$.drover.v1.TransferLeadershipRequest\x1a%.drover.v1.TransferLeadershipResponse\"\x00\x12Z\n" +
+	"\x0fListUnknownRuns\x12!.drover.v1.ListUnknownRunsRequest\x1a\".drover.v1.ListUnknownRunsResponse\"\x00\x12]\n" +
+	"\x10DecideUnknownRun\x12\".drover.v1.DecideUnknownRunRequest\x1a#.drover.v1.DecideUnknownRunResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_operator_proto_rawDescOnce sync.Once
@@ -646,7 +981,7 @@ func file_drover_v1_operator_proto_rawDescGZIP() []byte {
 	return file_drover_v1_operator_proto_rawDescData
 }
 
-var file_drover_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_drover_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_drover_v1_operator_proto_goTypes = []any{
 	(*SaveSnapshotRequest)(nil),        // 0: drover.v1.SaveSnapshotRequest
 	(*SaveSnapshotResponse)(nil),       // 1: drover.v1.SaveSnapshotResponse
@@ -659,24 +994,41 @@ var file_drover_v1_operator_proto_goTypes = []any{
 	(*RemoveServerResponse)(nil),       // 8: drover.v1.RemoveServerResponse
 	(*TransferLeadershipRequest)(nil),  // 9: drover.v1.TransferLeadershipRequest
 	(*TransferLeadershipResponse)(nil), // 10: drover.v1.TransferLeadershipResponse
+	(*ListUnknownRunsRequest)(nil),     // 11: drover.v1.ListUnknownRunsRequest
+	(*ListUnknownRunsResponse)(nil),    // 12: drover.v1.ListUnknownRunsResponse
+	(*UnknownRunInfo)(nil),             // 13: drover.v1.UnknownRunInfo
+	(*DecideUnknownRunRequest)(nil),    // 14: drover.v1.DecideUnknownRunRequest
+	(*DecideUnknownRunResponse)(nil),   // 15: drover.v1.DecideUnknownRunResponse
+	(*AttemptKey)(nil),                 // 16: drover.v1.AttemptKey
+	(Level)(0),                         // 17: drover.v1.Level
+	(UnknownRunDecision)(0),            // 18: drover.v1.UnknownRunDecision
 }
 var file_drover_v1_operator_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.ListServersResponse.servers:type_name -> drover.v1.Server
-	0,  // 1: drover.v1.OperatorService.SaveSnapshot:input_type -> drover.v1.SaveSnapshotRequest
-	2,  // 2: drover.v1.OperatorService.ListServers:input_type -> drover.v1.ListServersRequest
-	5,  // 3: drover.v1.OperatorService.AddServer:input_type -> drover.v1.AddServerRequest
-	7,  // 4: drover.v1.OperatorService.RemoveServer:input_type -> drover.v1.RemoveServerRequest
-	9,  // 5: drover.v1.OperatorService.TransferLeadership:input_type -> drover.v1.TransferLeadershipRequest
-	1,  // 6: drover.v1.OperatorService.SaveSnapshot:output_type -> drover.v1.SaveSnapshotResponse
-	3,  // 7: drover.v1.OperatorService.ListServers:output_type -> drover.v1.ListServersResponse
-	6,  // 8: drover.v1.OperatorService.AddServer:output_type -> drover.v1.AddServerResponse
-	8,  // 9: drover.v1.OperatorService.RemoveServer:output_type -> drover.v1.RemoveServerResponse
-	10, // 10: drover.v1.OperatorService.TransferLeadership:output_type -> drover.v1.TransferLeadershipResponse
-	6,  // [6:11] is the sub-list for method output_type
-	1,  // [1:6] is the sub-list for method input_type
-	1,  // [1:1] is the sub-list for extension type_name
-	1,  // [1:1] is the sub-list for extension extendee
-	0,  // [0:1] is the sub-list for field type_name
+	13, // 1: drover.v1.ListUnknownRunsResponse.runs:type_name -> drover.v1.UnknownRunInfo
+	16, // 2: drover.v1.UnknownRunInfo.key:type_name -> drover.v1.AttemptKey
+	17, // 3: drover.v1.UnknownRunInfo.level:type_name -> drover.v1.Level
+	16, // 4: drover.v1.DecideUnknownRunRequest.key:type_name -> drover.v1.AttemptKey
+	18, // 5: drover.v1.DecideUnknownRunRequest.decision:type_name -> drover.v1.UnknownRunDecision
+	0,  // 6: drover.v1.OperatorService.SaveSnapshot:input_type -> drover.v1.SaveSnapshotRequest
+	2,  // 7: drover.v1.OperatorService.ListServers:input_type -> drover.v1.ListServersRequest
+	5,  // 8: drover.v1.OperatorService.AddServer:input_type -> drover.v1.AddServerRequest
+	7,  // 9: drover.v1.OperatorService.RemoveServer:input_type -> drover.v1.RemoveServerRequest
+	9,  // 10: drover.v1.OperatorService.TransferLeadership:input_type -> drover.v1.TransferLeadershipRequest
+	11, // 11: drover.v1.OperatorService.ListUnknownRuns:input_type -> drover.v1.ListUnknownRunsRequest
+	14, // 12: drover.v1.OperatorService.DecideUnknownRun:input_type -> drover.v1.DecideUnknownRunRequest
+	1,  // 13: drover.v1.OperatorService.SaveSnapshot:output_type -> drover.v1.SaveSnapshotResponse
+	3,  // 14: drover.v1.OperatorService.ListServers:output_type -> drover.v1.ListServersResponse
+	6,  // 15: drover.v1.OperatorService.AddServer:output_type -> drover.v1.AddServerResponse
+	8,  // 16: drover.v1.OperatorService.RemoveServer:output_type -> drover.v1.RemoveServerResponse
+	10, // 17: drover.v1.OperatorService.TransferLeadership:output_type -> drover.v1.TransferLeadershipResponse
+	12, // 18: drover.v1.OperatorService.ListUnknownRuns:output_type -> drover.v1.ListUnknownRunsResponse
+	15, // 19: drover.v1.OperatorService.DecideUnknownRun:output_type -> drover.v1.DecideUnknownRunResponse
+	13, // [13:20] is the sub-list for method output_type
+	6,  // [6:13] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_operator_proto_init() }
@@ -684,13 +1036,15 @@ func file_drover_v1_operator_proto_init() {
 	if File_drover_v1_operator_proto != nil {
 		return
 	}
+	file_drover_v1_node_proto_init()
+	file_drover_v1_log_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_operator_proto_rawDesc), len(file_drover_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -50,6 +50,12 @@ const (
 	// OperatorServiceTransferLeadershipProcedure is the fully-qualified name of the OperatorService's
 	// TransferLeadership RPC.
 	OperatorServiceTransferLeadershipProcedure = "/drover.v1.OperatorService/TransferLeadership"
+	// OperatorServiceListUnknownRunsProcedure is the fully-qualified name of the OperatorService's
+	// ListUnknownRuns RPC.
+	OperatorServiceListUnknownRunsProcedure = "/drover.v1.OperatorService/ListUnknownRuns"
+	// OperatorServiceDecideUnknownRunProcedure is the fully-qualified name of the OperatorService's
+	// DecideUnknownRun RPC.
+	OperatorServiceDecideUnknownRunProcedure = "/drover.v1.OperatorService/DecideUnknownRun"
 )
 
 // OperatorServiceClient is a client for the drover.v1.OperatorService service.
@@ -65,6 +71,11 @@ type OperatorServiceClient interface {
 	RemoveServer(context.Context, *connect.Request[v1.RemoveServerRequest]) (*connect.Response[v1.RemoveServerResponse], error)
 	// TransferLeadership has another coordinator lead.
 	TransferLeadership(context.Context, *connect.Request[v1.TransferLeadershipRequest]) (*connect.Response[v1.TransferLeadershipResponse], error)
+	// ListUnknownRuns returns what nodes have from before a restore and the restored
+	// state does not know. It is frozen.
+	ListUnknownRuns(context.Context, *connect.Request[v1.ListUnknownRunsRequest]) (*connect.Response[v1.ListUnknownRunsResponse], error)
+	// DecideUnknownRun adopts or kills such a run.
+	DecideUnknownRun(context.Context, *connect.Request[v1.DecideUnknownRunRequest]) (*connect.Response[v1.DecideUnknownRunResponse], error)
 }
 
 // NewOperatorServiceClient constructs a client for the drover.v1.OperatorService service. By
@@ -108,6 +119,18 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(operatorServiceMethods.ByName("TransferLeadership")),
 			connect.WithClientOptions(opts...),
 		),
+		listUnknownRuns: connect.NewClient[v1.ListUnknownRunsRequest, v1.ListUnknownRunsResponse](
+			httpClient,
+			baseURL+OperatorServiceListUnknownRunsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListUnknownRuns")),
+			connect.WithClientOptions(opts...),
+		),
+		decideUnknownRun: connect.NewClient[v1.DecideUnknownRunRequest, v1.DecideUnknownRunResponse](
+			httpClient,
+			baseURL+OperatorServiceDecideUnknownRunProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("DecideUnknownRun")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -118,6 +141,8 @@ type operatorServiceClient struct {
 	addServer          *connect.Client[v1.AddServerRequest, v1.AddServerResponse]
 	removeServer       *connect.Client[v1.RemoveServerRequest, v1.RemoveServerResponse]
 	transferLeadership *connect.Client[v1.TransferLeadershipRequest, v1.TransferLeadershipResponse]
+	listUnknownRuns    *connect.Client[v1.ListUnknownRunsRequest, v1.ListUnknownRunsResponse]
+	decideUnknownRun   *connect.Client[v1.DecideUnknownRunRequest, v1.DecideUnknownRunResponse]
 }
 
 // SaveSnapshot calls drover.v1.OperatorService.SaveSnapshot.
@@ -145,6 +170,16 @@ func (c *operatorServiceClient) TransferLeadership(ctx context.Context, req *con
 	return c.transferLeadership.CallUnary(ctx, req)
 }
 
+// ListUnknownRuns calls drover.v1.OperatorService.ListUnknownRuns.
+func (c *operatorServiceClient) ListUnknownRuns(ctx context.Context, req *connect.Request[v1.ListUnknownRunsRequest]) (*connect.Response[v1.ListUnknownRunsResponse], error) {
+	return c.listUnknownRuns.CallUnary(ctx, req)
+}
+
+// DecideUnknownRun calls drover.v1.OperatorService.DecideUnknownRun.
+func (c *operatorServiceClient) DecideUnknownRun(ctx context.Context, req *connect.Request[v1.DecideUnknownRunRequest]) (*connect.Response[v1.DecideUnknownRunResponse], error) {
+	return c.decideUnknownRun.CallUnary(ctx, req)
+}
+
 // OperatorServiceHandler is an implementation of the drover.v1.OperatorService service.
 type OperatorServiceHandler interface {
 	// SaveSnapshot streams an archive of the coordinator's state while it runs.
@@ -158,6 +193,11 @@ type OperatorServiceHandler interface {
 	RemoveServer(context.Context, *connect.Request[v1.RemoveServerRequest]) (*connect.Response[v1.RemoveServerResponse], error)
 	// TransferLeadership has another coordinator lead.
 	TransferLeadership(context.Context, *connect.Request[v1.TransferLeadershipRequest]) (*connect.Response[v1.TransferLeadershipResponse], error)
+	// ListUnknownRuns returns what nodes have from before a restore and the restored
+	// state does not know. It is frozen.
+	ListUnknownRuns(context.Context, *connect.Request[v1.ListUnknownRunsRequest]) (*connect.Response[v1.ListUnknownRunsResponse], error)
+	// DecideUnknownRun adopts or kills such a run.
+	DecideUnknownRun(context.Context, *connect.Request[v1.DecideUnknownRunRequest]) (*connect.Response[v1.DecideUnknownRunResponse], error)
 }
 
 // NewOperatorServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -197,6 +237,18 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		connect.WithSchema(operatorServiceMethods.ByName("TransferLeadership")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operatorServiceListUnknownRunsHandler := connect.NewUnaryHandler(
+		OperatorServiceListUnknownRunsProcedure,
+		svc.ListUnknownRuns,
+		connect.WithSchema(operatorServiceMethods.ByName("ListUnknownRuns")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceDecideUnknownRunHandler := connect.NewUnaryHandler(
+		OperatorServiceDecideUnknownRunProcedure,
+		svc.DecideUnknownRun,
+		connect.WithSchema(operatorServiceMethods.ByName("DecideUnknownRun")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/drover.v1.OperatorService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case OperatorServiceSaveSnapshotProcedure:
@@ -209,6 +261,10 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceRemoveServerHandler.ServeHTTP(w, r)
 		case OperatorServiceTransferLeadershipProcedure:
 			operatorServiceTransferLeadershipHandler.ServeHTTP(w, r)
+		case OperatorServiceListUnknownRunsProcedure:
+			operatorServiceListUnknownRunsHandler.ServeHTTP(w, r)
+		case OperatorServiceDecideUnknownRunProcedure:
+			operatorServiceDecideUnknownRunHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -236,4 +292,12 @@ func (UnimplementedOperatorServiceHandler) RemoveServer(context.Context, *connec
 
 func (UnimplementedOperatorServiceHandler) TransferLeadership(context.Context, *connect.Request[v1.TransferLeadershipRequest]) (*connect.Response[v1.TransferLeadershipResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.OperatorService.TransferLeadership is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListUnknownRuns(context.Context, *connect.Request[v1.ListUnknownRunsRequest]) (*connect.Response[v1.ListUnknownRunsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.OperatorService.ListUnknownRuns is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) DecideUnknownRun(context.Context, *connect.Request[v1.DecideUnknownRunRequest]) (*connect.Response[v1.DecideUnknownRunResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.OperatorService.DecideUnknownRun is not implemented"))
 }
