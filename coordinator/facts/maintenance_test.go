@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
@@ -37,5 +39,44 @@ func TestMaintenanceAndDrains(t *testing.T) {
 		if n := w.f.Node(1); n.Draining != c.draining || len(n.Maintenance) != c.left {
 			t.Errorf("%s: %+v", name, n)
 		}
+	}
+}
+
+// A checkpoint is restored on a node that stays, though one that leaves soon has more room; on that one
+// only where no other can.
+func TestACheckpointIsRestoredWhereItStays(t *testing.T) {
+	const running, checkpointed = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_CHECKPOINTED
+	w := newNodeFixture(t)
+	w.f.Node(1).Info.Levels = []droverv1.Level{running, checkpointed}
+	for name, cpu := range map[string]int64{"large": 64000, "small": 8000} {
+		info := proto.CloneOf(w.f.Node(1).Info)
+		info.Name, info.Allocatable.Cpu = name, cpu
+		w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}})
+	}
+	k, why := w.place()
+	if why != "" {
+		t.Fatal(why)
+	}
+	w.setLevel(k, checkpointed)
+	to := func() string { return RestoreNode(w.f, k).Info.GetName() }
+	leave := func(name string, in time.Duration) {
+		from := int64(w.clock + in)
+		r := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Maintenance{Maintenance: &droverv1.MaintenanceFact{Node: w.f.NodeByName(name).ID, From: from, To: from + int64(time.Hour),
+			Change: droverv1.MaintenanceChange_MAINTENANCE_CHANGE_ORDERED}}})
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	if got := to(); got != "large" {
+		t.Errorf("both stay: %s", got)
+	}
+	if leave("large", 3*time.Hour); to() != "large" {
+		t.Errorf("it leaves in hours: %s", to())
+	}
+	if leave("large", 5*time.Minute); to() != "small" {
+		t.Errorf("the larger leaves soon: %s", to())
+	}
+	if leave("small", 5*time.Minute); to() != "large" {
+		t.Errorf("both leave soon: %s", to())
 	}
 }

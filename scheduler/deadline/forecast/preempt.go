@@ -71,7 +71,7 @@ func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
 			p.recheckAt(g, at.Add(1)) // the running tasks suffice until then
 			return
 		}
-		if at := w.latestStart(g, g.running+1); at >= p.now && p.canWait(g, at) {
+		if at := w.latestStart(g, g.running+1); at >= p.now && p.canWait(w, g, at) {
 			return
 		}
 		if !p.preemptVictims(w, g) {
@@ -90,7 +90,7 @@ func (p *Forecaster) recheckAt(g *stageState, at scheduler.Time) {
 
 // canWait reports whether on some node the next task to end frees enough for one of the
 // stage by a time.
-func (p *Forecaster) canWait(g *stageState, latest scheduler.Time) bool {
+func (p *Forecaster) canWait(w *jobState, g *stageState, latest scheduler.Time) bool {
 	next := make([]*taskState, len(p.nodes))
 	for _, x := range p.queue {
 		if x.job != nil && !x.cancelled && (next[x.node] == nil || x.endsAt < next[x.node].endsAt) {
@@ -98,7 +98,7 @@ func (p *Forecaster) canWait(g *stageState, latest scheduler.Time) bool {
 		}
 	}
 	for i, x := range next {
-		if x != nil && x.endsAt <= latest && p.nodes[i].schedulable && g.spec.Demand.Fits(p.nodes[i].free.Add(x.demand)) {
+		if x != nil && x.endsAt <= latest && p.takes(&p.nodes[i], w, g) && g.spec.Demand.Fits(p.nodes[i].free.Add(x.demand)) {
 			return true
 		}
 	}
@@ -118,7 +118,7 @@ func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
 	}
 	for i := range byNode {
 		n := &p.nodes[i]
-		if !n.schedulable || len(byNode[i]) == 0 {
+		if !p.takes(n, w, g) || len(byNode[i]) == 0 {
 			continue
 		}
 		if v := chooseVictims(byNode[i], n, g.spec.Demand); v != nil && (node < 0 || len(v) < len(best)) {

@@ -31,6 +31,19 @@ func mustQuote(t *testing.T, w *schedtest.World, q Query) *Quote {
 	return out
 }
 
+// leave orders a window of a node, times from now; to 0 is for ever.
+func leave(t *testing.T, w *schedtest.World, id scheduler.NodeID, from, to time.Duration) {
+	t.Helper()
+	x := scheduler.Window{From: w.Now.Add(from), To: w.Now.Add(to)}
+	if to == 0 {
+		x.To = scheduler.Never
+	}
+	if err := w.State.Events().SetWindows(id, []scheduler.Window{x}); err != nil {
+		t.Fatal(err)
+	}
+	w.State.SetTime(w.Now)
+}
+
 // Without errors of prediction the quotes can be computed by hand.
 func TestQuotesByHand(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -48,6 +61,20 @@ func TestQuotesByHand(t *testing.T) {
 		"before waiting tasks, because it has a deadline": {func(w *schedtest.World) {
 			w.Submit("a", 40, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
 		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(4, 10*time.Second)}, 10 * time.Second},
+		"the only node that fits leaves before its task would end, and comes back": {func(w *schedtest.World) {
+			w.Submit("a", 2, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+			for i := range int32(2) {
+				w.Place(scheduler.TaskID{Job: 1, Index: i}, 1)
+			}
+			leave(t, w, 0, 5*time.Second, 25*time.Second)
+		}, Query{Stages: oneStage(1, 10*time.Second)}, 35 * time.Second},
+		"a node is away, and comes back": {func(w *schedtest.World) {
+			leave(t, w, 0, -5*time.Second, 15*time.Second)
+			leave(t, w, 1, -5*time.Second, 20*time.Second)
+		}, Query{Stages: oneStage(1, 10*time.Second)}, 25 * time.Second},
+		"a node leaves for good": {func(w *schedtest.World) {
+			leave(t, w, 0, 15*time.Second, 0)
+		}, Query{Stages: oneStage(8, 10*time.Second)}, 30 * time.Second},
 		"too large for any node": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1)}}}, -1},
 	} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")

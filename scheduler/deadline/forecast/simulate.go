@@ -37,6 +37,7 @@ type Forecaster struct {
 type nodeState struct {
 	free         scheduler.Resources
 	schedulable  bool
+	windows      []scheduler.Window  // in which it is away
 	occupiedMask scheduler.Resources // 1 for each resource that a suspended task still occupies
 	canSuspend   bool
 }
@@ -125,11 +126,16 @@ func (p *Forecaster) copyState() *jobState {
 	for _, n := range p.state.Nodes() {
 		l := n.Spec.Levels
 		leaves := l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed)
-		m := nodeState{free: n.Free, schedulable: n.Schedulable(), canSuspend: p.query.Preempt && (leaves || l.Has(scheduler.LevelFrozen))}
+		m := nodeState{free: n.Free, schedulable: p.state.Cluster().Plannable(n), windows: n.Spec.Windows, canSuspend: p.query.Preempt && (leaves || l.Has(scheduler.LevelFrozen))}
 		if !leaves {
 			m.occupiedMask[scheduler.Memory] = 1
 		}
 		p.nodes = append(p.nodes, m)
+		for _, x := range m.windows {
+			if x.To > p.now && x.To < scheduler.Never {
+				p.schedule(&taskState{}, x.To.Sub(p.now)) // it takes work again
+			}
+		}
 	}
 	p.tenants = p.tenants[:0]
 	for _, t := range p.state.Tenants() {
@@ -338,6 +344,16 @@ func (p *Forecaster) placeAll() {
 	}
 }
 
+// takes reports whether a task of the stage may start on the node now: none does that would not end, by
+// its bound or estimate, before the node leaves. Tasks that are there when it leaves run on in a sample.
+func (p *Forecaster) takes(n *nodeState, w *jobState, g *stageState) bool {
+	return n.schedulable && (len(n.windows) == 0 || !n.awayWithin(p.now, p.now.Add(max(1, cmp.Or(w.spec.Bound, g.spec.Estimate)))))
+}
+
+func (n *nodeState) awayWithin(from, to scheduler.Time) bool {
+	return slices.ContainsFunc(n.windows, func(x scheduler.Window) bool { return x.From < to && from < x.To })
+}
+
 // fitsAnywhere reports whether a schedulable node has that much free.
 func (p *Forecaster) fitsAnywhere(d scheduler.Resources) bool {
 	for i := range p.nodes {
@@ -365,7 +381,7 @@ func (p *Forecaster) resumeSuspended() {
 	for _, x := range p.suspended {
 		n := &p.nodes[x.node]
 		more := x.demand.Sub(x.occupied)
-		if !n.schedulable || !more.Fits(n.free) {
+		if !n.schedulable || n.awayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) {
 			waiting = append(waiting, x)
 			continue
 		}
@@ -409,7 +425,7 @@ func (p *Forecaster) placeOne(w *jobState) bool {
 		return false
 	}
 	for i := range p.nodes {
-		if n := &p.nodes[i]; n.schedulable && g.spec.Demand.Fits(n.free) {
+		if n := &p.nodes[i]; p.takes(n, w, g) && g.spec.Demand.Fits(n.free) {
 			p.place(w, g, int32(i))
 			return true
 		}
