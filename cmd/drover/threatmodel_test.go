@@ -13,7 +13,8 @@ import (
 var claimPages = []struct {
 	page, section string
 	rows          int
-}{{"threat-model.md", "Claims", 20}, {"found-by-attack.md", "Findings", 40}}
+}{{"threat-model.md", "Claims", 20}, {"found-by-attack.md", "Findings", 40},
+	{"guarantees.md", "Delivery", 10}, {"guarantees.md", "Durability", 10}, {"guarantees.md", "Time", 6}, {"guarantees.md", "Isolation", 6}}
 
 // TestThreatModelNamesTestsThatExist finds each test that the pages name: a claim
 // without its test is no claim. Each row must name one.
