@@ -31,12 +31,9 @@ func (t *task) builtinMap(collect collectFunc) error {
 		if err != nil {
 			return classErrorf(mapreduce.ClassSpec, "grep: %w", err)
 		}
-		use = func(line []byte) error {
-			if !re.Match(line) {
-				return nil
-			}
-			return collect(splitLine(line))
-		}
+		return t.eachChunk(t.ctx, true, func(text []byte) error {
+			return eachMatch(text, re, func(line []byte) error { return collect(splitLine(line)) })
+		})
 	case "wordcount":
 		use = func(line []byte) error {
 			return eachWord(line, func(w []byte) error { return collect(w, oneValue, false) })
@@ -54,6 +51,28 @@ func (t *task) builtinMap(collect collectFunc) error {
 		}
 		return nil
 	})
+}
+
+// eachMatch calls use with each line of text that re matches. text ends with a newline. Lines without the
+// literal with which each match begins are passed over, many at a time.
+func eachMatch(text []byte, re *regexp.Regexp, use func(line []byte) error) error {
+	prefix, _ := re.LiteralPrefix() // never with U+FFFD, which matches invalid bytes as well
+	literal := []byte(prefix)
+	for len(text) > 0 {
+		i := bytes.Index(text, literal)
+		if i < 0 {
+			return nil
+		}
+		text = text[bytes.LastIndexByte(text[:i], '\n')+1:]
+		end := bytes.IndexByte(text, '\n')
+		if re.Match(text[:end]) {
+			if err := use(text[:end]); err != nil {
+				return err
+			}
+		}
+		text = text[end+1:]
+	}
+	return nil
 }
 
 // builtinReduce runs a built-in reducer:
