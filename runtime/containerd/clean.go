@@ -288,12 +288,37 @@ func (c Config) cgroupOf(id string) string {
 	return spec.Linux.CgroupsPath
 }
 
+// leafFolder returns the folder of a container's leaf, or "" if Drover did not make it:
+// a leaf that it made has a parent.
+func (c Config) leafFolder(leaf string) string {
+	if leaf = filepath.Clean("/" + leaf); strings.Count(leaf, "/") < 2 {
+		return ""
+	}
+	return filepath.Join(c.cgroupMount, leaf)
+}
+
+// thaw thaws a container's leaf and reports whether it was frozen.
+func (c Config) thaw(leaf string) (bool, error) {
+	dir := c.leafFolder(leaf)
+	if dir == "" {
+		return false, nil
+	}
+	file := filepath.Join(dir, "cgroup.freeze")
+	if b, err := os.ReadFile(file); err != nil || string(bytes.TrimSpace(b)) != "1" {
+		return false, nil // the leaf does not exist, or is not frozen
+	}
+	if err := os.WriteFile(file, []byte("0"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return true, nil
+}
+
 // killCgroup kills every process of a container's leaf.
 func (c Config) killCgroup(leaf string) error {
-	if leaf = filepath.Clean("/" + leaf); strings.Count(leaf, "/") < 2 {
-		return nil // a leaf made by Drover has a parent
+	dir := c.leafFolder(leaf)
+	if dir == "" {
+		return nil
 	}
-	dir := filepath.Join(c.cgroupMount, leaf)
 	if b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || len(bytes.TrimSpace(b)) == 0 {
 		return nil // the leaf does not exist or is empty
 	}

@@ -278,3 +278,39 @@ func TestRunUsesTheLeaf(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// TestRunEndsWhileFrozen kills a frozen container from outside, as the kernel does when it is
+// out of memory, or a daemon that is killed between the kill and the thaw.
+func TestRunEndsWhileFrozen(t *testing.T) {
+	b := newTestbed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "frozen", "child")
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(ctx, s.ID)
+	if err := d.Start(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.groups.Open(s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := d.Wait(ctx, s.ID); err != nil || st.ExitCode != 137 {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if err := d.Delete(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

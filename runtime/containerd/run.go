@@ -286,9 +286,11 @@ func (d *Driver) removeTask(ctx context.Context, id string, limit time.Duration)
 			if err = toNative(err); err == nil || errdefs.IsNotFound(err) {
 				return had, nil
 			}
-			if !errdefs.IsFailedPrecondition(err) {
+			if thawed, terr := d.cfg.thaw(d.cfg.cgroupOf(id)); terr != nil {
+				return had, errors.Join(err, terr)
+			} else if !thawed && !errdefs.IsFailedPrecondition(err) {
 				return had, err
-			}
+			} // runc calls a container with a frozen cgroup paused, even if no process is left in it
 		} else if err := d.Kill(ctx, id, syscall.SIGKILL); err != nil {
 			return had, err
 		}
