@@ -15,6 +15,7 @@ help: ## list the targets
 build: ## the static binary, bin/drover
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/logger ./cmd/drover-logger
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
 dist: ## static binaries and Debian packages, amd64 and arm64, with checksums: out/dist

@@ -114,13 +114,17 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	if cfg.Harness, cfg.HarnessArgs, err = harnessCommand(data); err != nil {
 		return none, err
 	}
-	beside, err := helperProgram(data)
+	helper, err := innerProgram(data, innerbin.Helper)
 	if err != nil {
 		return none, err
 	}
-	cfg.Helper = []string{beside, "helper"}
+	logger, err := innerProgram(data, innerbin.Logger)
+	if err != nil {
+		return none, err
+	}
+	cfg.Helper = []string{helper, "helper"}
 	base := c.String("cgroup")
-	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: beside, ShimCgroup: base + "/tasks/system"})
+	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: logger, ShimCgroup: base + "/tasks/system"})
 	if err != nil {
 		return none, err
 	}
@@ -212,12 +216,12 @@ func harnessCommand(data string) (string, []string, error) {
 	return path, []string{"harness"}, err
 }
 
-// helperProgram returns the program with the commands "helper" and "logger": the small one
-// embedded in this binary, or this binary itself.
-func helperProgram(data string) (string, error) {
-	path, err := innerbin.Install(filepath.Join(data, "bin"), innerbin.Helper)
+// innerProgram returns the program with the command of that name: the small one embedded in
+// this binary, or this binary itself.
+func innerProgram(data, name string) (string, error) {
+	path, err := innerbin.Install(filepath.Join(data, "bin"), name)
 	if err != nil {
-		return "", fmt.Errorf("helper: %w", err)
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	if path != "" {
 		return path, nil

@@ -1,6 +1,6 @@
 // Package innerbin embeds the small programs that run in and beside tasks in the drover binary: the
-// harness (cmd/drover-harness), and the helper and logger (cmd/drover-helper). The build copies
-// them to the folder bin first (make build). A drover binary built without them uses itself
+// harness (cmd/drover-harness), the helper (cmd/drover-helper) and the logger (cmd/drover-logger). The
+// build copies them to the folder bin first (make build). A drover binary built without them uses itself
 // instead, which starts slower and needs more memory per task.
 package innerbin
 
@@ -19,6 +19,7 @@ var bin embed.FS
 const (
 	Harness = "harness"
 	Helper  = "helper"
+	Logger  = "logger"
 )
 
 // Install writes a program into dir and returns its path, or "" if this binary does not embed it.

@@ -296,11 +296,7 @@ func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir strin
 		return err
 	}
 	defer unlock()
-	c, err := d.c.LoadContainer(ctx, id)
-	if err != nil {
-		return engineError(ctx, "restore", id, err)
-	}
-	labels, err := c.Labels(ctx)
+	box, err := d.c.ContainerService().Get(ctx, id)
 	if err != nil {
 		return engineError(ctx, "restore", id, err)
 	}
@@ -312,7 +308,7 @@ func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir strin
 		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
 	shim := runtime.StartPart(ctx, "shim")
-	if err := d.newTask(ctx, c, labels, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
+	if err := d.newTask(ctx, box, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
 		return fmt.Errorf("restore: %w%s", err, criuLogErrors(filepath.Join(work, restoreLog)))
 	}
 	shim()
@@ -323,7 +319,7 @@ func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir strin
 	if err != nil {
 		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
-	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
+	if err := d.recordStarted(ctx, id); err != nil {
 		return engineError(ctx, "restore", id, err)
 	}
 	criu := runtime.StartPart(ctx, "criu restore")

@@ -131,6 +131,43 @@ func TestImageLifetime(t *testing.T) {
 	}
 }
 
+// TestRunAfterCrashInCreate begins with a snapshot without its container, as a crash in
+// Delete can leave it, and then has a container without its snapshot, as one in Create can.
+func TestRunAfterCrashInCreate(t *testing.T) {
+	b := newTestbed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "crashed", "exit", "7")
+	snaps := d.c.SnapshotService(d.cfg.Snapshotter)
+	if _, err := snaps.Prepare(ctx, s.ID, ""); err != nil { // empty: a container on it could not start
+		t.Fatal(err)
+	}
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(ctx, s.ID)
+	if err := snaps.Remove(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	d = b.connect(t) // with nothing in memory
+	if err := d.Start(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := d.Wait(ctx, s.ID); err != nil || st.ExitCode != 7 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if err := d.Delete(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 func TestConfinement(t *testing.T) {
 	b := newTestbed(t)
 	d := b.connect(t)

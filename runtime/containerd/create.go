@@ -2,15 +2,17 @@ package containerd
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -25,8 +27,11 @@ const (
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Create implements runtime.Driver. Steps: check whether the container exists;
-// remove a snapshot that a crash left; make snapshot and container.
+// Create implements runtime.Driver. Steps: check whether the container exists; remove
+// the snapshot that a crash in Delete left of another one with this ID; make the
+// container; make its snapshot. The container comes before its snapshot, since it
+// protects the snapshot from garbage collection, which otherwise takes a lease. So a
+// container's snapshot is its own or missing, and a start makes one that is missing.
 func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -58,61 +63,62 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if err := d.removeRoot(ctx, s.ID); err != nil {
 		return engineError(ctx, "create", s.ID, err)
 	}
-	opts := []client.NewContainerOpts{client.WithContainerLabels(labels)}
+	return engineError(ctx, "create", s.ID, d.create(ctx, s, labels))
+}
+
+// create makes a container that does not exist; after an error there is none, if the
+// engine answers.
+func (d *Driver) create(ctx context.Context, s runtime.Spec, labels map[string]string) error {
+	// The shim of runc, whatever the namespace's default is: options, clean-up and criu's files are its.
+	box := containers.Container{ID: s.ID, Labels: labels, Runtime: containers.RuntimeInfo{Name: defaults.DefaultRuntime}}
+	var img imageConfig
+	var opts []oci.SpecOpts
+	var err error
 	if s.Image != "" {
-		opts, err = d.withImage(ctx, s, opts)
+		if img, err = d.images.config(ctx, d.c, s.Image); err != nil {
+			return err
+		}
+		box.Image, box.Snapshotter, box.SnapshotKey = s.Image, d.cfg.Snapshotter, s.ID
+		opts = append(opts, ociSpec(s, img.env, img.dir), withSeccomp())
 	} else {
-		opts, err = d.withRootFolder(s, opts)
+		if err := checkRootFolder(s, d.cfg.StateDir); err != nil {
+			return err
+		}
+		opts = append(opts, ociSpec(s, nil, ""), withSeccomp(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}))
 	}
+	spec, err := oci.GenerateSpec(namespaces.WithNamespace(ctx, d.cfg.Namespace), d.c, &box, append(opts, d.criu.annotate(s.ID))...)
 	if err != nil {
-		return engineError(ctx, "create", s.ID, err)
+		return err
 	}
-	ctx, done, err := d.c.WithLease(ctx) // otherwise garbage collection may remove the snapshot before the container refers to it
-	if err != nil {
-		return engineError(ctx, "create", s.ID, err)
+	if box.Spec, err = typeurl.MarshalAny(spec); err != nil {
+		return err
 	}
-	defer done(context.WithoutCancel(ctx))
-	_, err = d.c.NewContainer(ctx, s.ID, opts...)
-	return engineError(ctx, "create", s.ID, err)
+	if _, err := d.c.ContainerService().Create(ctx, box); err != nil || s.Image == "" {
+		return err
+	}
+	if _, err = d.makeSnapshot(ctx, s.ID, img); err == nil {
+		return nil
+	}
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
+	defer cancel()
+	if e := d.c.ContainerService().Delete(clean, s.ID); e != nil && !errdefs.IsNotFound(e) {
+		return errors.Join(err, e)
+	}
+	return err
 }
 
-// withImage sets root, environment and working directory from an image.
-func (d *Driver) withImage(ctx context.Context, s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
-	img, err := d.c.GetImage(ctx, s.Image)
-	if errdefs.IsNotFound(err) {
-		return nil, fault.New(fault.NotFound, "container %s: image %s is not here: import it first", s.ID, s.Image)
-	}
-	if err != nil {
-		return nil, err
-	}
-	conf, err := img.Spec(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", s.Image, err)
-	}
-	layers, err := img.RootFS(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", s.Image, err)
-	}
-	snapshot := client.WithNewSnapshot(s.ID, img)
-	if d.cfg.Snapshotter == "overlayfs" && len(layers) <= maxLayers {
-		snapshot = client.WithNewSnapshotView(s.ID, img)
-	}
-	return append(opts, client.WithSnapshotter(d.cfg.Snapshotter), client.WithImage(img), snapshot,
-		client.WithNewSpec(ociSpec(s, conf.Config.Env, conf.Config.WorkingDir), withSeccomp(), d.criu.annotate(s.ID))), nil
-}
-
-// withRootFolder sets a folder of the host as root; it is never written to.
-func (d *Driver) withRootFolder(s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
+// checkRootFolder checks a folder of the host that is to be a root; it is never
+// written to.
+func checkRootFolder(s runtime.Spec, state string) error {
 	if st, err := os.Stat(s.Rootfs); err != nil || !st.IsDir() {
-		return nil, fault.New(fault.NotFound, "container %s: root folder %s does not exist: %v", s.ID, s.Rootfs, err)
+		return fault.New(fault.NotFound, "container %s: root folder %s does not exist: %v", s.ID, s.Rootfs, err)
 	}
-	for _, p := range []string{s.Rootfs, d.cfg.StateDir} {
+	for _, p := range []string{s.Rootfs, state} {
 		if strings.ContainsAny(p, `:,\`) {
-			return nil, fault.New(fault.Invalid, "container %s: path %s: must not contain : , or \\, since overlayfs separates paths by them", s.ID, p)
+			return fault.New(fault.Invalid, "container %s: path %s: must not contain : , or \\, since overlayfs separates paths by them", s.ID, p)
 		}
 	}
-	spec := ociSpec(s, nil, "")
-	return append(opts, client.WithNewSpec(spec, withSeccomp(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}), d.criu.annotate(s.ID))), nil
+	return nil
 }
 
 // taskMounts returns the mounts in addition to containerd's default ones.

@@ -19,10 +19,11 @@
 //	image     sha256:<…>    named by the digest of its archive; label drover/archive
 //	<StateDir>/<id>/        mount points over a root folder; pipes of Exec; options for criu
 //
-// The driver has no state in memory, so restarts of the daemon and of containerd
-// lose nothing. Create makes container and snapshot; Start makes the task, records
-// the time on the container and starts it. A container that was started and has
-// no task any more (reboot, dead shim) is stopped with runtime.ExitLost.
+// The driver has no state in memory but a cache of the images' configurations, so restarts
+// of the daemon and of containerd lose nothing. Create makes first the container, then its
+// snapshot; Start makes the task, records the time on the container and starts it. A
+// container that was started and has no task any more (reboot, dead shim) is stopped with
+// runtime.ExitLost.
 //
 // # Pitfalls of containerd
 //

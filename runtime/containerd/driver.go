@@ -59,6 +59,8 @@ type Driver struct {
 	cfg   Config
 	locks idLocks // of containers
 	criu  criuFiles
+
+	images imageConfigs
 }
 
 var (

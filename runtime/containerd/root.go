@@ -2,14 +2,21 @@ package containerd
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/image-spec/identity"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // A container's root is a read-only overlay: a folder with the mount points that
@@ -25,17 +32,94 @@ const annotationRoot = "drover/rootfs"
 // options. An image with more layers gets an upper layer.
 const maxLayers = 40
 
-// rootMounts returns the mounts of a task's root file system.
-func (d *Driver) rootMounts(ctx context.Context, id string, spec *oci.Spec) ([]mount.Mount, error) {
-	if root := spec.Annotations[annotationRoot]; root != "" {
-		return d.readOnlyRoot(id, spec, []string{root}, nil)
+// imageConfig is what a container needs to know of its image.
+type imageConfig struct {
+	env    []string
+	dir    string // working directory
+	layers int
+	chain  string // the snapshot of all layers
+}
+
+// maxImageConfigs bounds imageConfigs.
+const maxImageConfigs = 64
+
+// imageConfigs caches the configurations of images by the digest of what they point to,
+// which never changes: for each container only the name is looked up. Its zero value is
+// empty.
+type imageConfigs struct {
+	mu sync.Mutex // guards by
+	by map[string]imageConfig
+}
+
+// config returns the configuration of a named image.
+func (m *imageConfigs) config(ctx context.Context, c *client.Client, name string) (imageConfig, error) {
+	img, err := c.GetImage(ctx, name)
+	if errdefs.IsNotFound(err) {
+		return imageConfig{}, fault.New(fault.NotFound, "image %s is not here: import it first", name)
 	}
-	all, err := d.c.SnapshotService(d.cfg.Snapshotter).Mounts(ctx, id)
+	if err != nil {
+		return imageConfig{}, err
+	}
+	target := img.Target().Digest.String()
+	m.mu.Lock()
+	known, ok := m.by[target]
+	m.mu.Unlock()
+	if ok {
+		return known, nil
+	}
+	conf, err := img.Spec(ctx)
+	if err != nil {
+		return imageConfig{}, fmt.Errorf("image %s: %w", name, err)
+	}
+	layers := conf.RootFS.DiffIDs
+	known = imageConfig{env: conf.Config.Env, dir: conf.Config.WorkingDir, layers: len(layers), chain: identity.ChainID(layers).String()}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.by == nil || len(m.by) >= maxImageConfigs {
+		m.by = map[string]imageConfig{}
+	}
+	m.by[target] = known
+	return known, nil
+}
+
+// makeSnapshot makes the snapshot of a container that has none.
+func (d *Driver) makeSnapshot(ctx context.Context, id string, img imageConfig) ([]mount.Mount, error) {
+	s := d.c.SnapshotService(d.cfg.Snapshotter)
+	if d.cfg.Snapshotter == "overlayfs" && img.layers <= maxLayers {
+		return s.View(ctx, id, img.chain)
+	}
+	return s.Prepare(ctx, id, img.chain)
+}
+
+// rootSpec is the part of a container's spec that its root depends on. The rest, most of
+// it the seccomp profile, is not decoded.
+type rootSpec struct {
+	Process     struct{ Cwd string }
+	Mounts      []specs.Mount
+	Annotations map[string]string
+}
+
+// rootMounts returns the mounts of a task's root file system.
+func (d *Driver) rootMounts(ctx context.Context, box containers.Container) ([]mount.Mount, error) {
+	var spec rootSpec
+	if err := json.Unmarshal(box.Spec.GetValue(), &spec); err != nil {
+		return nil, fault.New(fault.Corrupt, "spec of container %s: %w", box.ID, err)
+	}
+	if root := spec.Annotations[annotationRoot]; root != "" {
+		return d.readOnlyRoot(box.ID, spec, []string{root}, nil)
+	}
+	all, err := d.c.SnapshotService(d.cfg.Snapshotter).Mounts(ctx, box.ID)
+	if errdefs.IsNotFound(err) { // a crash came between the container and its snapshot
+		var img imageConfig
+		if img, err = d.images.config(ctx, d.c, box.Image); err == nil {
+			all, err = d.makeSnapshot(ctx, box.ID, img)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	if lowers, opts, ok := layersOf(all); ok {
-		return d.readOnlyRoot(id, spec, lowers, opts)
+		return d.readOnlyRoot(box.ID, spec, lowers, opts)
 	}
 	return all, nil
 }
@@ -76,7 +160,7 @@ func hasOption(list []string, s string) bool {
 }
 
 // readOnlyRoot makes the mount points that the layers lack and returns the overlay.
-func (d *Driver) readOnlyRoot(id string, spec *oci.Spec, lowers, opts []string) ([]mount.Mount, error) {
+func (d *Driver) readOnlyRoot(id string, spec rootSpec, lowers, opts []string) ([]mount.Mount, error) {
 	points := filepath.Join(d.cfg.StateDir, id, "points")
 	if err := os.MkdirAll(points, 0o755); err != nil {
 		return nil, err

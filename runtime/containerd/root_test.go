@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/google/go-cmp/cmp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -56,7 +55,7 @@ func TestRootHasMissingMountPoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &Driver{cfg: Config{StateDir: filepath.Join(dir, "state")}}
-	spec := &oci.Spec{Process: &specs.Process{Cwd: "/srv/work"}, Mounts: []specs.Mount{
+	spec := rootSpec{Process: struct{ Cwd string }{"/srv/work"}, Mounts: []specs.Mount{
 		{Type: "proc", Destination: "/proc"}, {Type: "tmpfs", Destination: "/dev"}, {Type: "devpts", Destination: "/dev/pts"},
 		{Type: "bind", Source: dir, Destination: "/task"}, {Type: "bind", Source: dir, Destination: "/data/in"},
 		{Type: "bind", Source: file, Destination: "/etc/conf"},

@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
@@ -41,17 +40,24 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	c, made, err := d.prepare(ctx, id)
+	made, err := d.prepare(ctx, id)
 	if err != nil || !made {
 		return err
 	}
-	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
-		return d.undoStart(ctx, c, engineError(ctx, "start", id, err))
+	if err := d.recordStarted(ctx, id); err != nil {
+		return d.undoStart(ctx, id, engineError(ctx, "start", id, err))
 	}
 	if _, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id}); err != nil {
-		return d.undoStart(ctx, c, commandError(ctx, id, toNative(err)))
+		return d.undoStart(ctx, id, commandError(ctx, id, toNative(err)))
 	}
 	return nil
+}
+
+// recordStarted records the time of the start on the container.
+func (d *Driver) recordStarted(ctx context.Context, id string) error {
+	now := map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}
+	_, err := d.c.ContainerService().Update(ctx, containers.Container{ID: id, Labels: now}, "labels."+labelStarted)
+	return err
 }
 
 // Prepare implements runtime.Preparer: runc's init then waits for Start.
@@ -61,49 +67,43 @@ func (d *Driver) Prepare(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	_, _, err = d.prepare(ctx, id)
+	_, err = d.prepare(ctx, id)
 	return err
 }
 
 // prepare makes the task of a container unless there is one. It returns false for
 // a container that was started before.
-func (d *Driver) prepare(ctx context.Context, id string) (c client.Container, made bool, err error) {
-	if c, err = d.c.LoadContainer(ctx, id); err != nil {
-		return nil, false, engineError(ctx, "start", id, err)
-	}
-	labels, err := c.Labels(ctx)
+func (d *Driver) prepare(ctx context.Context, id string) (made bool, err error) {
+	box, err := d.c.ContainerService().Get(ctx, id)
 	if err != nil {
-		return nil, false, engineError(ctx, "start", id, err)
+		return false, engineError(ctx, "start", id, err)
 	}
 	p, err := d.firstProcess(ctx, id)
 	switch {
 	case err == nil:
-		return c, p.GetStatus() == tasktypes.Status_CREATED, nil
+		return p.GetStatus() == tasktypes.Status_CREATED, nil
 	case !errdefs.IsNotFound(err):
-		return nil, false, engineError(ctx, "start", id, err)
-	case labels[labelStarted] != "":
-		return c, false, nil // it ran; its task is lost
+		return false, engineError(ctx, "start", id, err)
+	case box.Labels[labelStarted] != "":
+		return false, nil // it ran; its task is lost
 	}
-	if err := d.newTask(ctx, c, labels, nil); err != nil {
-		return nil, false, err
+	if err := d.newTask(ctx, box, nil); err != nil {
+		return false, err
 	}
-	return c, true, nil
+	return true, nil
 }
 
 // newTask makes the shim, the logger and the container's init, which waits for
 // Start. change may modify runc's options.
-func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[string]string, change func(*options.Options)) error {
-	spec, err := c.Spec(ctx)
+func (d *Driver) newTask(ctx context.Context, box containers.Container, change func(*options.Options)) error {
+	id := box.ID
+	logs, err := d.logs(box.Labels)
 	if err != nil {
-		return engineError(ctx, "start", c.ID(), err)
+		return engineError(ctx, "start", id, err)
 	}
-	logs, err := d.logs(labels)
+	root, err := d.rootMounts(ctx, box)
 	if err != nil {
-		return engineError(ctx, "start", c.ID(), err)
-	}
-	root, err := d.rootMounts(ctx, c.ID(), spec)
-	if err != nil {
-		return engineError(ctx, "start", c.ID(), err)
+		return engineError(ctx, "start", id, err)
 	}
 	opts := &options.Options{ShimCgroup: d.cfg.ShimCgroup}
 	if change != nil {
@@ -115,24 +115,24 @@ func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[str
 	}
 	// The client's NewTask would add the snapshot's own mounts.
 	create := func() error {
-		_, err := d.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: c.ID(), Stdout: logs, Stderr: logs, Rootfs: mount.ToProto(root), Options: packed})
+		_, err := d.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: id, Stdout: logs, Stderr: logs, Rootfs: mount.ToProto(root), Options: packed})
 		return toNative(err)
 	}
 	err = create()
 	if inTheWay(err) && ctx.Err() == nil { // an earlier start was interrupted, perhaps by the end of the daemon
-		if err := d.forceClean(ctx, c.ID()); err != nil {
-			return engineError(ctx, "clean up before the start", c.ID(), err)
+		if err := d.forceClean(ctx, id); err != nil {
+			return engineError(ctx, "clean up before the start", id, err)
 		}
 		err = create()
 	}
 	if err == nil {
 		return nil
 	}
-	err = commandError(ctx, c.ID(), err)
+	err = commandError(ctx, id, err)
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
-	if cerr := d.forceClean(clean, c.ID()); cerr != nil {
-		err = errors.Join(err, engineError(clean, "clean up after the start", c.ID(), cerr))
+	if cerr := d.forceClean(clean, id); cerr != nil {
+		err = errors.Join(err, engineError(clean, "clean up after the start", id, cerr))
 	}
 	return err
 }
@@ -146,10 +146,10 @@ func inTheWay(err error) bool {
 
 // undoStart removes a task that did not start and returns cause. If the task runs
 // after all it returns nil.
-func (d *Driver) undoStart(ctx context.Context, c client.Container, cause error) error {
+func (d *Driver) undoStart(ctx context.Context, id string, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
-	p, err := d.firstProcess(ctx, c.ID())
+	p, err := d.firstProcess(ctx, id)
 	switch {
 	case err != nil && !errdefs.IsNotFound(err):
 		return cause // the engine is unreachable and the task may have started: the next Start checks
@@ -158,16 +158,24 @@ func (d *Driver) undoStart(ctx context.Context, c client.Container, cause error)
 	case err == nil && p.GetStatus() != tasktypes.Status_CREATED && p.GetStatus() != tasktypes.Status_STOPPED:
 		return nil
 	}
-	if err = d.forceClean(ctx, c.ID()); err == nil {
-		err = c.Update(ctx, func(_ context.Context, _ *client.Client, b *containers.Container) error {
-			delete(b.Labels, labelStarted)
-			return nil
-		})
+	if err = d.forceClean(ctx, id); err == nil {
+		err = removeStarted(ctx, d.c.ContainerService(), id)
 	}
 	if err != nil {
-		return errors.Join(cause, engineError(ctx, "undo of start", c.ID(), err))
+		return errors.Join(cause, engineError(ctx, "undo of start", id, err))
 	}
 	return cause
+}
+
+// removeStarted removes what recordStarted has recorded.
+func removeStarted(ctx context.Context, all containers.Store, id string) error {
+	box, err := all.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	delete(box.Labels, labelStarted)
+	_, err = all.Update(ctx, box, "labels")
+	return err
 }
 
 // answerLost reports whether an error leaves open what was done.

@@ -4,8 +4,8 @@
 // as long as the pipes have writers, so it outlives the node daemon and
 // containerd, and a full disk never stops the task: see internal/rotate.
 //
-// The program is Drover's own executable: `drover logger CONFIG`. cmd/drover calls
-// Main before anything else.
+// The program is cmd/drover-logger, or drover itself where that is not built in:
+// `drover logger CONFIG`. Both call Main before anything else.
 package logger
 
 import (
