@@ -21,7 +21,7 @@ import (
 )
 
 func TestOnMachine(t *testing.T) {
-	onmachine.Run(t, "^TestMachine", 5*time.Minute, "DROVER_TEST_NODE=1")
+	onmachine.Run(t, "^TestMachine", 12*time.Minute, "DROVER_TEST_NODE=1")
 }
 
 // onContainers configures a node with containerd, cgroups, quotas and helper

@@ -111,3 +111,22 @@ func TestMountsOfAContainerComeInTheirOrder(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }
+
+func TestThawIsOnlyOfFrozenLeaves(t *testing.T) {
+	c := fakeMachine(t)
+	file := filepath.Join(c.cgroupMount, "drover/tasks/7.1.0.1.1/container/cgroup.freeze")
+	put(t, file, "1\n")
+	for _, leaf := range []string{"", "/", "/container", "/drover/tasks/other/container"} {
+		if thawed, err := c.thaw(leaf); thawed || err != nil {
+			t.Errorf("leaf %q: %v, %v", leaf, thawed, err)
+		}
+	}
+	for _, want := range []bool{true, false} {
+		if thawed, err := c.thaw("/drover/tasks/7.1.0.1.1/container"); thawed != want || err != nil {
+			t.Errorf("%v, %v, want %v", thawed, err, want)
+		}
+		if b, err := os.ReadFile(file); string(b) != "0" || err != nil {
+			t.Errorf("cgroup.freeze is %q, %v", b, err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -19,10 +20,14 @@ var forbiddenIoctls = []uint32{
 	0x40046602, // FS_IOC32_SETFLAGS
 }
 
-// withSeccomp sets containerd's default profile without forbiddenIoctls.
+// withSeccomp sets containerd's default profile without forbiddenIoctls and without the
+// x32 ABI: runc compiles the filter for each ABI at each start, and x32 was a quarter of
+// that. A kernel has it only if it is booted with syscall.x32=y.
 func withSeccomp() oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, o *oci.Spec) error {
-		o.Linux.Seccomp = forbidIoctls(seccomp.DefaultProfile(o), forbiddenIoctls)
+		p := forbidIoctls(seccomp.DefaultProfile(o), forbiddenIoctls)
+		p.Architectures = slices.DeleteFunc(p.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
+		o.Linux.Seccomp = p
 		return nil
 	}
 }
@@ -40,31 +45,40 @@ func forbidIoctls(p *specs.LinuxSeccomp, forbidden []uint32) *specs.LinuxSeccomp
 	return p
 }
 
-// allExcept returns conditions on one argument of which exactly one holds for each
-// value but those excluded. Rules can only be joined by "or", and libseccomp takes
-// one comparison for each argument in a rule, so "neither a nor b" is not
-// possible. A condition therefore takes all values that agree with some excluded
-// one down to a bit and differ there, where no other excluded one goes on: at most
-// 32 conditions for each excluded value.
+// allExcept returns conditions on one argument of which at least one holds for each
+// value but those excluded, for which none does. Rules can only be joined by "or", and
+// libseccomp takes one comparison for each argument in a rule, so "neither a nor b" is
+// not possible. For each bit that all excluded values share, one condition takes the
+// values that differ there. Of the other bits, a condition takes the values that agree
+// with some excluded one down to a bit and differ there, where no other excluded one
+// goes on. Each costs time at each start of a container: there are few.
 //
 // Only the lower 32 bits are compared: the kernel ignores the others of an ioctl's
 // request, so they must not make a request look different.
 func allExcept(index uint, excluded []uint32) (args []specs.LinuxSeccompArg) {
+	equal := func(mask, v uint32) {
+		args = append(args, specs.LinuxSeccompArg{Index: index, Op: specs.OpMaskedEqual, Value: uint64(mask), ValueTwo: uint64(v)})
+	}
+	var differing uint32
+	for _, v := range excluded {
+		differing |= v ^ excluded[0]
+	}
+	var mask uint32
 	for bit := 31; bit >= 0; bit-- {
-		mask := ^uint32(0) << bit
+		b := uint32(1) << bit
+		if differing&b == 0 {
+			equal(b, ^excluded[0]&b)
+			continue
+		}
+		mask |= b
 		taken := map[uint32]bool{}
 		for _, v := range excluded {
 			taken[v&mask] = true
 		}
-		var prefixes []uint32
-		for prefix := range taken {
-			if other := prefix ^ 1<<bit; !taken[other] {
-				prefixes = append(prefixes, other)
+		for _, prefix := range slices.Sorted(maps.Keys(taken)) {
+			if other := prefix ^ b; !taken[other] {
+				equal(mask, other)
 			}
-		}
-		slices.Sort(prefixes)
-		for _, v := range prefixes {
-			args = append(args, specs.LinuxSeccompArg{Index: index, Op: specs.OpMaskedEqual, Value: uint64(mask), ValueTwo: uint64(v)})
 		}
 	}
 	return args
