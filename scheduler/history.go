@@ -144,6 +144,16 @@ func (h *History) Tasks(yield func(*FinishedTask) bool) {
 	})
 }
 
+// RecentTasks is Tasks for the last n.
+func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
+	r := &h.tasks
+	for i := max(0, len(r.values)-n); i < len(r.values); i++ {
+		if t := r.values[(r.head+i)%len(r.values)].expand(); !yield(&t) {
+			return
+		}
+	}
+}
+
 // Jobs calls yield for each job, oldest first.
 func (h *History) Jobs(yield func(*FinishedJob) bool) { h.jobs.each(yield) }
 

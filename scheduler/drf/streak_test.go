@@ -33,7 +33,10 @@ func TestStreakEqualsChargingOneByOne(t *testing.T) {
 			}
 		}
 		for i := range n {
-			tree.Charge(scheduler.TenantID(i), draw("has"))
+			if rapid.Bool().Draw(t, "runs") {
+				tree.Charge(scheduler.TenantID(i), draw("has"))
+			}
+			tree.SetPast(scheduler.TenantID(i), rapid.Int64Range(0, 3).Draw(t, "past"))
 			if rapid.Bool().Draw(t, "waits") {
 				tree.SetNext(scheduler.TenantID(i), draw("next"))
 			}

@@ -44,6 +44,8 @@ type tenant struct {
 	depth  int
 	weight float64
 	used   scheduler.Resources // by its subtree
+	past   int64               // of its subtree, see SetPast
+	own    int64               // past of the tenant alone
 
 	next      scheduler.Resources // its own next task, valid if hasNext
 	hasNext   bool
@@ -78,8 +80,8 @@ func New(total scheduler.Resources, level Level) (*Tree, error) {
 }
 
 // Add adds the tenant with the next id, counted from 0, below parent (or NoTenant)
-// with a weight over 0. Ties of shares go to the lower id, so add siblings in order
-// of name. Errors: ErrBadTenant for an unknown parent, a depth of more than
+// with a weight over 0. Ties of shares go to the lower id (but see SetPast), so add siblings in
+// order of name. Errors: ErrBadTenant for an unknown parent, a depth of more than
 // MaxDepth, or a weight that is no positive finite number. O(1).
 func (t *Tree) Add(parent scheduler.TenantID, weight float64) (scheduler.TenantID, error) {
 	depth := 0
@@ -122,6 +124,26 @@ func (t *Tree) Charge(id scheduler.TenantID, demand scheduler.Resources) {
 		t.tenants[up].used = t.tenants[up].used.Add(demand)
 	}
 	t.refresh(id)
+}
+
+// SetPast sets what a tenant used in the recent past, in any unit. Of siblings with equal shares that
+// use nothing now, the one whose subtree used less for its weight is next: where tasks run one at a
+// time, all shares are equal whenever the next one is chosen. O(depth x log siblings).
+func (t *Tree) SetPast(id scheduler.TenantID, past int64) {
+	more := past - t.tenants[id].own
+	t.tenants[id].own = past
+	for up := id; up != scheduler.NoTenant; up = t.tenants[up].parent {
+		t.tenants[up].past += more
+	}
+	t.refresh(id)
+}
+
+// pastUse returns what decides between equal shares: 0 for a tenant that uses something now.
+func (x *tenant) pastUse() float64 {
+	if x.past == 0 || x.used != (scheduler.Resources{}) {
+		return 0
+	}
+	return float64(x.past) / x.weight
 }
 
 // Next returns the next tenant and the demand of its next task; ok is false if no
@@ -167,10 +189,14 @@ func (t *Tree) Streak(id scheduler.TenantID, demand scheduler.Resources, limit i
 		}
 		x := &t.tenants[up]
 		with, most := x.used.Add(x.demand), n
+		past, secondPast := 0.0, t.tenants[second].pastUse()
+		if demand == (scheduler.Resources{}) {
+			past = x.pastUse()
+		}
 		for n = 1; n < most; n++ {
 			with = with.Add(demand)
 			share := with.Share(t.total, int(t.level)) / x.weight
-			if y := t.tenants[second].share; share > y || (share == y && up > second) {
+			if y := t.tenants[second].share; share > y || (share == y && (past > secondPast || (past == secondPast && up > second))) {
 				break
 			}
 		}
@@ -240,9 +266,12 @@ func (t *Tree) updateHeap(h *tenant, id scheduler.TenantID, in bool) {
 }
 
 func (t *Tree) less(a, b scheduler.TenantID) bool {
-	x, y := t.tenants[a].share, t.tenants[b].share
-	if x != y {
-		return x < y
+	x, y := &t.tenants[a], &t.tenants[b]
+	if x.share != y.share {
+		return x.share < y.share
+	}
+	if past, other := x.pastUse(), y.pastUse(); past != other {
+		return past < other
 	}
 	return a < b
 }

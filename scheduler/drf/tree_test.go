@@ -174,9 +174,18 @@ func TestEqualsScan(t *testing.T) {
 			children[parent] = append(children[parent], id)
 		}
 		next := map[scheduler.TenantID]vec{}
+		own := make([]int64, n)
+		var pastOf func(scheduler.TenantID) int64
+		pastOf = func(id scheduler.TenantID) int64 {
+			sum := own[id]
+			for _, c := range children[id] {
+				sum += pastOf(c)
+			}
+			return sum
+		}
 		var scan func(parent scheduler.TenantID) (scheduler.TenantID, vec)
 		scan = func(parent scheduler.TenantID) (scheduler.TenantID, vec) {
-			best, demand, least := scheduler.NoTenant, vec{}, math.Inf(1)
+			best, demand, least, leastPast := scheduler.NoTenant, vec{}, math.Inf(1), 0.0
 			for _, c := range children[parent] {
 				id, d := c, next[c]
 				if _, own := next[c]; !own {
@@ -184,15 +193,28 @@ func TestEqualsScan(t *testing.T) {
 						continue
 					}
 				}
-				if s := tree.Used(c).Add(d).Share(total, int(tree.level)) / tree.tenants[c].weight; s < least {
-					best, demand, least = id, d, s
+				past := 0.0
+				if tree.Used(c) == (vec{}) {
+					past = float64(pastOf(c)) / tree.tenants[c].weight
+				}
+				if s := tree.Used(c).Add(d).Share(total, int(tree.level)) / tree.tenants[c].weight; s < least || (s == least && past < leastPast) {
+					best, demand, least, leastPast = id, d, s, past
 				}
 			}
 			return best, demand
 		}
 		for range 300 {
 			id := scheduler.TenantID(r.IntN(n))
-			switch r.IntN(3) {
+			switch r.IntN(5) {
+			case 3:
+				own[id] = r.Int64N(4)
+				tree.SetPast(id, own[id])
+			case 4: // all that it runs ends
+				used := tree.Used(id)
+				for _, c := range children[id] {
+					used = used.Sub(tree.Used(c))
+				}
+				tree.Charge(id, vec{}.Sub(used))
 			case 0:
 				next[id] = vec{1 + r.Int64N(5), r.Int64N(5), r.Int64N(5)}
 				tree.SetNext(id, next[id])

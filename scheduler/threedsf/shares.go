@@ -20,7 +20,15 @@ type shares struct {
 	treeID     []scheduler.TenantID   // by tenant
 	tenantOf   []scheduler.TenantID   // by tree id
 	roots      []scheduler.TenantID
+
+	past     []int64          // each tenant's recent use, as in the tree
+	readPast []int64          // scratch
+	pastOf   *scheduler.State // whose history it was read from, up to pastRead tasks
+	pastRead uint64
 }
+
+// pastTasks is how many of the last tasks that ended count as a tenant's recent use.
+const pastTasks = 64
 
 // sync synchronises the tree. O(tenants + changes x depth x log siblings).
 func (f *shares) sync(s *scheduler.State, level drf.Level, resources int) {
@@ -34,6 +42,31 @@ func (f *shares) sync(s *scheduler.State, level drf.Level, resources int) {
 			f.charge(id, t.Own.Sub(f.charged[id]))
 		}
 	}
+	f.syncPast(s)
+}
+
+// syncPast sets what tenants used lately in the tree, which decides where all else is equal: the times
+// of the last tasks that ended by the dominant shares of their demands. O(tenants) after a task ended.
+func (f *shares) syncPast(s *scheduler.State) {
+	h := s.History()
+	if f.pastOf == s && f.pastRead == h.TaskCount() && len(f.past) == len(f.charged) {
+		return
+	}
+	f.pastOf, f.pastRead = s, h.TaskCount()
+	past := slices.Grow(f.readPast[:0], len(f.charged))[:len(f.charged)]
+	clear(past)
+	h.RecentTasks(pastTasks, func(t *scheduler.FinishedTask) bool {
+		if int(t.Tenant) < len(past) {
+			past[t.Tenant] += 1 + int64(f.countedResources(t.Demand).DominantShare(f.total)*float64(t.RunTime))
+		}
+		return true
+	})
+	for t, used := range past {
+		if t >= len(f.past) || f.past[t] != used {
+			f.tree.SetPast(f.treeID[t], used)
+		}
+	}
+	f.past, f.readPast = past, f.past
 }
 
 // isCurrent reports whether the tree has the State's tenants and total.
@@ -69,6 +102,7 @@ func (f *shares) build(s *scheduler.State) {
 	f.treeID = slices.Grow(f.treeID[:0], n)[:n]
 	f.charged = slices.Grow(f.charged[:0], n)[:n]
 	clear(f.charged)
+	f.past = f.past[:0]
 	for _, t := range s.Tenants() {
 		f.knownSpecs = append(f.knownSpecs, t.Spec)
 		if t.Spec.Parent == scheduler.NoTenant {
