@@ -171,9 +171,13 @@ func (s *suite) find(id string) (runtime.Status, bool) {
 	return all[i], true
 }
 
+// phase checks the phase of a container. An engine may not know it for a moment: containerd
+// gives a shim 2 s to answer, which a busy machine exceeds.
 func (s *suite) phase(id string, want runtime.Phase) runtime.Status {
 	s.t.Helper()
-	st, ok := s.find(id)
+	var st runtime.Status
+	var ok bool
+	poll(s.Limit, func() bool { st, ok = s.find(id); return !ok || st.Phase != runtime.PhaseUnknown })
 	if !ok || st.Phase != want {
 		s.t.Fatalf("List has %s as %v (found %v), want %s", id, st.Phase, ok, want)
 	}
