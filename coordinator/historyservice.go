@@ -236,8 +236,13 @@ func (c *core) pastStatus(ctx context.Context, j *droverv1.PastJob) *droverv1.Ge
 		t := f.Tenant(j.GetSummary().GetTenant())
 		may = t != nil && c.need(ctx, maySubmit, t.Spec) == nil
 	})
-	return &droverv1.GetJobResponse{MaySubmit: may, Job: j.GetSummary(), Stages: j.GetStages(), Spec: j.GetSpec(), Counters: j.GetCounters(), Output: j.GetOutput(),
+	r := &droverv1.GetJobResponse{MaySubmit: may, Job: j.GetSummary(), Stages: j.GetStages(), Spec: j.GetSpec(), Counters: j.GetCounters(), Output: j.GetOutput(),
 		OutputBytes: j.GetOutputBytes(), Emulated: j.GetEmulated(), Preempted: j.GetPreempted(), FailedTask: j.GetFailedTask(), FailureTail: j.GetFailureTail()}
+	if spec, err := jobspec.DecodeStored([]byte(j.GetSpec())); err == nil { // of an earlier version it may not be readable
+		r.Logs = facts.LogsFolder(spec, j.GetSummary().GetName(), j.GetSummary().GetJob())
+		r.LogsGathered = r.Logs != "" // a job is not forgotten before
+	}
+	return r
 }
 
 // addPastJobs adds past jobs that match a list of jobs and are not in the facts.

@@ -49,7 +49,9 @@ func TestForgottenJobIsStillThere(t *testing.T) {
 	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
 	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	b.waitForNodes()
-	b.submit(groupJob("first", 3))
+	first := groupJob("first", 3)
+	first.GatherLogs = "hdfs:///logs"
+	b.submit(first)
 	before := b.waitForEnd("first", succeeded)
 	for i := range 3 {
 		b.submit(groupJob(fmt.Sprint("later", i), 1))
@@ -61,7 +63,7 @@ func TestForgottenJobIsStillThere(t *testing.T) {
 	})
 	after := b.job("first")
 	if after == nil || after.Job.GetJob() != before.Job.GetJob() || after.Spec != before.Spec || after.Job.GetEndedMs() != before.Job.GetEndedMs() ||
-		after.Job.GetTasksDone() != 3 || after.Stages[0].GetDone() != 3 || after.Job.GetSubmitter() != "local" {
+		after.Job.GetTasksDone() != 3 || after.Stages[0].GetDone() != 3 || after.Job.GetSubmitter() != "local" || after.Logs != "hdfs:///logs/first-1" || !after.LogsGathered {
 		t.Errorf("status from the history: %v\nbefore: %v", after, before)
 	}
 	tasks, err := b.client.ListTasks(b.ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: "first"}))

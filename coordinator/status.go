@@ -107,10 +107,7 @@ func (c *core) jobWaitingReason(f *facts.Facts, j *facts.Job) string {
 func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
 	r := &droverv1.GetJobResponse{Job: c.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
 		FailedTask: j.FailedTask, FailureTail: j.FailureTail, Preempted: j.Preempted.Proto(),
-		Logs: j.LogsFolder(), LogsMissing: j.LogsMissing}
-	if r.Logs != "" && !j.LogsGathered {
-		r.LogsMissing = "all, they are gathered when the job has ended"
-	}
+		Logs: j.LogsFolder(), LogsMissing: j.LogsMissing, LogsGathered: j.LogsGathered}
 	for _, id := range j.AvoidedNodes() {
 		if n := f.Node(id); n != nil {
 			r.AvoidedNodes = append(r.AvoidedNodes, n.Info.GetName())

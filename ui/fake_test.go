@@ -110,6 +110,9 @@ func (s *scripted) ListPastJobs(_ context.Context, r *connect.Request[droverv1.L
 		return reply(s, "ListPastJobs", &droverv1.ListPastJobsResponse{})
 	}
 	j := &droverv1.JobSummary{Job: 3, Name: r.Msg.GetNamePrefix() + " of " + fmt.Sprint(r.Msg.GetStates()) + r.Msg.GetUser(), EndedMs: 5}
+	if r.Msg.GetUntilMs() > 0 {
+		j.Message = fmt.Sprint("from ", r.Msg.GetSinceMs(), " until ", r.Msg.GetUntilMs())
+	}
 	return reply(s, "ListPastJobs", &droverv1.ListPastJobsResponse{Jobs: []*droverv1.JobSummary{j}, NextPage: "ab"})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // jobRow is a job with what its row shows.
@@ -35,6 +36,9 @@ type jobsData struct {
 	Summary, Search, Sort string
 	States, Tenants       []choice
 	Pasts                 []choice
+	User                  string
+	Days                  bool   // the time is between two days
+	Since, Until          string // these, "" for none
 	Mine, Filtered        bool
 	Columns               []column
 	Jobs                  []jobRow
@@ -78,12 +82,17 @@ func (q *query) jobsPage() (*view, error) {
 		return nil, err
 	}
 	state := q.values.Get("state")
-	d := &jobsData{Search: q.values.Get("q"), Sort: q.values.Get("sort"), Mine: q.values.Get("mine") != ""}
-	d.Filtered = d.Search != "" || state != "" || q.values.Get("tenant") != "" || d.Mine
+	d := &jobsData{Search: q.values.Get("q"), Sort: q.values.Get("sort"), User: q.values.Get("user"), Since: q.values.Get("since"), Until: q.values.Get("until"), Mine: q.values.Get("mine") != ""}
+	d.Filtered = d.Search != "" || state != "" || q.values.Get("tenant") != "" || d.User != "" || d.Mine
+	past := q.values.Get("past")
+	if past == "" && d.Since+d.Until != "" {
+		past = "days"
+	}
+	d.Days = past == "days"
 	d.States = choices(state, "", "all", "live", "live", "waiting", "waiting", "running", "running", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped")
 	d.Tenants = tenantChoices(tenants, q.values.Get("tenant"))
-	d.Pasts = choices(q.values.Get("past"), "", "live and recent", "24", "ended in the last day", "168", "in the last week", "720", "in the last 30 days", "all", "ever")
-	if q.values.Get("past") != "" {
+	d.Pasts = choices(past, "", "live and recent", "24", "ended in the last day", "168", "in the last week", "720", "in the last 30 days", "days", "between two days", "all", "ever")
+	if past != "" {
 		d.Filtered = true
 		err = d.addPast(q, state)
 	} else {
@@ -98,9 +107,18 @@ func (q *query) jobsPage() (*view, error) {
 // addPast lists ended jobs from the history, the last ended first, a page of them
 // at a time.
 func (d *jobsData) addPast(q *query, state string) error {
-	req := &droverv1.ListPastJobsRequest{Tenant: q.values.Get("tenant"), NamePrefix: d.Search, Limit: pageRows, Page: q.values.Get("after")}
+	req := &droverv1.ListPastJobsRequest{Tenant: q.values.Get("tenant"), User: d.User, NamePrefix: d.Search, Limit: pageRows, Page: q.values.Get("after")}
 	if h := q.number("past", 0); h > 0 && h <= 24*366 {
 		req.SinceMs = (now()/60_000)*60_000 - int64(h)*3_600_000
+	}
+	if d.Days {
+		var err error
+		if req.SinceMs, err = dayStart(d.Since, 0); err != nil {
+			return err
+		}
+		if req.UntilMs, err = dayStart(d.Until, 1); err != nil {
+			return err
+		}
 	}
 	if s, ok := droverv1.JobState_value["JOB_STATE_"+strings.ToUpper(state)]; ok && state != "" {
 		req.States = []droverv1.JobState{droverv1.JobState(s)}
@@ -127,6 +145,18 @@ func (d *jobsData) addPast(q *query, state string) error {
 	return nil
 }
 
+// dayStart returns when a day (UTC) begins, or one some days after it, in Unix ms; 0 for no day.
+func dayStart(day string, after int) (int64, error) {
+	if day == "" {
+		return 0, nil
+	}
+	t, err := time.Parse(time.DateOnly, day)
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "%q is no day: want one as 2026-01-31", day)
+	}
+	return t.AddDate(0, 0, after).UnixMilli(), nil
+}
+
 // addPresent lists the jobs that are live or ended lately.
 func (d *jobsData) addPresent(q *query, state string) error {
 	req := &droverv1.ListJobsRequest{All: true, Tenant: q.values.Get("tenant"), Mine: d.Mine, Limit: presentJobs}
@@ -136,7 +166,7 @@ func (d *jobsData) addPresent(q *query, state string) error {
 	}
 	var list []*droverv1.JobSummary
 	for _, j := range res.GetJobs() {
-		if matchesJob(j, strings.ToLower(d.Search), state) {
+		if matchesJob(j, strings.ToLower(d.Search), state) && (d.User == "" || strings.TrimPrefix(j.GetSubmitter(), "user/") == strings.TrimPrefix(d.User, "user/")) {
 			list = append(list, j)
 		}
 	}

@@ -317,6 +317,25 @@ type eventRow struct {
 	Key string
 }
 
+// What returns what happened in words.
+func (e eventRow) What() string {
+	if e.GetKind() != "task.placed" {
+		return e.GetText()
+	}
+	switch e.GetText() {
+	case "none":
+		return "it has no input"
+	case "node":
+		return "its input is on the node"
+	case "rack":
+		return "its input is in the rack"
+	case "remote":
+		return "its input is elsewhere"
+	default:
+		return e.GetText()
+	}
+}
+
 type eventsData struct {
 	Search, Job, Kind string
 	Filtered          bool

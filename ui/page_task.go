@@ -22,6 +22,7 @@ type taskAttempt struct {
 type taskData struct {
 	Job        *droverv1.JobSummary
 	Task       *droverv1.TaskStatus
+	State      string // of the task in one word
 	MayOperate bool
 	Attempts   []taskAttempt // the newest first
 }
@@ -52,13 +53,16 @@ func (q *query) taskPage() (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &taskData{Job: res.GetJob(), Task: task, MayOperate: res.GetMayOperate()}
+	d := &taskData{Job: res.GetJob(), Task: task, State: task.GetState(), MayOperate: res.GetMayOperate()}
 	nodes, err := q.nodes()
 	if err != nil {
 		return nil, err
 	}
 	for _, a := range slices.Backward(task.GetAttempts()) {
 		d.Attempts = append(d.Attempts, newTaskAttempt(a, nodes))
+		if d.Attempts[len(d.Attempts)-1].Phase == "suspended" && task.GetState() == "running" {
+			d.State = "suspended"
+		}
 	}
 	return &view{Title: fmt.Sprintf("%s/%d of %s", task.GetStage(), task.GetTask(), res.GetJob().GetName()), Nav: "Jobs", Template: "task", Data: d}, nil
 }

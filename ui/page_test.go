@@ -3,6 +3,7 @@ package ui
 import (
 	"compress/gzip"
 	"context"
+	"html/template"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -27,7 +28,7 @@ func hostileJob() *droverv1.GetJobResponse {
 		Job:      &droverv1.JobSummary{Job: 7, Name: hostile, Tenant: hostile, Submitter: hostile, Message: hostile, State: droverv1.JobState_JOB_STATE_RUNNING, Tasks: 1, Project: hostile, DeadlineState: hostile, DeadlineMs: 1, ExpectedEndMs: 1_700_000_000_000},
 		Stages:   []*droverv1.StageSummary{{Name: hostile, Kind: hostile, Tasks: 1, Running: 1, FailedAttempts: 1, Waiting: hostile}, {Name: "b", Tasks: 1}},
 		Spec:     `{"stages":[{"name":"a"},{"name":"b","after":["a"]}]}` + hostile,
-		Counters: map[string]int64{hostile: 3}, Output: hostile, Logs: hostile, LogsMissing: hostile, AvoidedNodes: []string{hostile, "n2"}, FailedTask: hostile + "/0.1.1", FailureTail: hostile, MayOperate: true, MaySubmit: true,
+		Counters: map[string]int64{hostile: 3}, Output: hostile, Logs: hostile, LogsMissing: hostile, LogsGathered: true, AvoidedNodes: []string{hostile, "n2"}, FailedTask: hostile + "/0.1.1", FailureTail: hostile, MayOperate: true, MaySubmit: true,
 	}
 }
 
@@ -289,7 +290,7 @@ func TestScripts(t *testing.T) {
 			t.Errorf("%s is not type-checked", name)
 		}
 	}
-	all := bundle("canvas.js", "page.js", "schedule.js")
+	all := bundle("format.js", "canvas.js", "morph.js", "page.js", "schedule.js")
 	if _, err := js.Parse(parse.NewInputString(all), js.Options{}); err != nil || strings.Contains(all, "\nimport ") || strings.Contains(all, "\nexport ") {
 		t.Errorf("the bundle of a simulation: %v", err)
 	}
@@ -336,8 +337,30 @@ func TestJobsOfThePast(t *testing.T) {
 			t.Errorf("the page lacks %q: %s", want, text)
 		}
 	}
+	_, text = fetch(t, http.DefaultClient, s.URL+"/jobs?user=bob&since=2026-01-30&until=2026-01-31", nil)
+	for _, want := range []string{" of []bob", "from 1769731200000 until 1769904000000", `name="since" value="2026-01-30"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("between two days, the page lacks %q: %s", want, text)
+		}
+	}
+	if code, text := fetch(t, http.DefaultClient, s.URL+"/jobs?since=yesterday", nil); code != http.StatusBadRequest || !strings.Contains(text, "is no day") {
+		t.Errorf("a day that is none: %d %s", code, text)
+	}
 	if _, text = fetch(t, http.DefaultClient, s.URL+"/jobs?past=168&after=ab", nil); !strings.Contains(text, "No job matches") {
 		t.Errorf("the last part: %s", text)
+	}
+}
+
+// The list of what is live and recent is of one user if the address says so, with or without "user/".
+func TestJobsOfAUser(t *testing.T) {
+	api, s := newScripted(t)
+	api.job.Job.Submitter = "user/alice"
+	name := api.job.GetJob().GetName()
+	for user, want := range map[string]bool{"": true, "alice": true, "user/alice": true, "bob": false} {
+		_, text := fetch(t, http.DefaultClient, s.URL+"/jobs?user="+url.QueryEscape(user), nil)
+		if got := strings.Contains(text, template.HTMLEscapeString(name)); got != want {
+			t.Errorf("user %q: %v, want %v", user, got, want)
+		}
 	}
 }
 

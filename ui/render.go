@@ -133,6 +133,9 @@ func cpuText(m int64) string {
 	if m%1000 == 0 || m >= 100_000 {
 		return countText(m/1000) + " cores"
 	}
+	if m > 0 && m < 10 {
+		return "< 0.01 cores"
+	}
 	return strings.TrimRight(strconv.FormatFloat(float64(m)/1000, 'f', 2, 64), "0") + " cores"
 }
 
@@ -187,11 +190,11 @@ func percentText(part float64) string {
 	case math.IsNaN(p) || math.IsInf(p, 0):
 		return "–"
 	case p > 0 && p < 0.1:
-		return "< 0.1 %"
+		return "< 0.1\u00a0%"
 	case p < 10 && p != math.Trunc(p):
-		return strconv.FormatFloat(p, 'f', 1, 64) + " %"
+		return strconv.FormatFloat(p, 'f', 1, 64) + "\u00a0%"
 	default:
-		return strconv.FormatFloat(p, 'f', 0, 64) + " %"
+		return strconv.FormatFloat(p, 'f', 0, 64) + "\u00a0%"
 	}
 }
 

@@ -30,6 +30,35 @@ func TestScriptsTypeCheck(t *testing.T) {
 	}
 }
 
+// The scripts' own tests pass.
+func TestScriptsUnitTests(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("not proved here: what the functions of the scripts return: node is not installed (apt-get install nodejs, or make deps)")
+	}
+	files, err := filepath.Glob("scripttest/*.test.js")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	out, err := exec.Command(node, append([]string{"--test", "--test-reporter=tap"}, files...)...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "\n# fail 0\n") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// A script that others import has no effects of its own: its address in a page has a
+// version, which an import does not have, so that it would run twice.
+func TestImportedScriptsRunOnce(t *testing.T) {
+	imports := regexp.MustCompile(`(?m)^import .* from "\./(.*)";$`)
+	for name, a := range staticAssets() {
+		for _, m := range imports.FindAllStringSubmatch(string(a.body), -1) {
+			if of := staticAssets()[m[1]]; of == nil || strings.Contains(string(of.body), "\ndocument.") || strings.Contains(string(of.body), "\naddEventListener(") {
+				t.Errorf("%s imports %s, which acts when it is loaded", name, m[1])
+			}
+		}
+	}
+}
+
 // colours returns the variables of the style sheet, light ones and dark ones.
 func colours(t *testing.T) map[string]map[string]string {
 	t.Helper()

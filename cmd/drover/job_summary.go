@@ -69,10 +69,12 @@ func printBody(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, fi
 	printLogsFolder(w, r)
 }
 
-// printLogsFolder prints where the logs of an ended job are gathered.
+// printLogsFolder prints where the logs of an ended job are gathered, and how far that is.
 func printLogsFolder(w io.Writer, r *droverv1.GetJobResponse) {
 	switch {
 	case r.Logs == "" || r.Job.EndedMs == 0:
+	case !r.LogsGathered:
+		fmt.Fprintf(w, "logs    %s (being gathered; `drover job status %d` says when they are there)\n", r.Logs, r.Job.Job)
 	case r.LogsMissing != "":
 		fmt.Fprintf(w, "logs    %s (missing: %s)\n", r.Logs, plain.Line(r.LogsMissing))
 	default:

@@ -8,6 +8,21 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
+// Where logs are gathered is said from the end of the job on, and what is missing once all has been tried.
+func TestSummaryOfGatheredLogs(t *testing.T) {
+	for want, r := range map[string]*droverv1.GetJobResponse{
+		"": {Job: &droverv1.JobSummary{Job: 7}, Logs: "hdfs:///logs/j-7"},
+		"logs    hdfs:///logs/j-7 (being gathered; `drover job status 7` says when they are there)\n": {Job: &droverv1.JobSummary{Job: 7, EndedMs: 5}, Logs: "hdfs:///logs/j-7"},
+		"logs    hdfs:///logs/j-7\n":                        {Job: &droverv1.JobSummary{Job: 7, EndedMs: 5}, Logs: "hdfs:///logs/j-7", LogsGathered: true},
+		"logs    hdfs:///logs/j-7 (missing: those of n1)\n": {Job: &droverv1.JobSummary{Job: 7, EndedMs: 5}, Logs: "hdfs:///logs/j-7", LogsGathered: true, LogsMissing: "those of n1"},
+	} {
+		var b strings.Builder
+		if printLogsFolder(&b, r); b.String() != want {
+			t.Errorf("%q, want %q", b.String(), want)
+		}
+	}
+}
+
 func TestSummaryNamesAvoidedNodes(t *testing.T) {
 	r := &droverv1.GetJobResponse{Job: &droverv1.JobSummary{Job: 7, Name: "j"}}
 	var b strings.Builder

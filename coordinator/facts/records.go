@@ -296,11 +296,14 @@ func (j *Job) IsSettled() bool {
 
 // LogsFolder returns the URI of the folder for the logs of the job's attempts, "" if
 // they stay where they are.
-func (j *Job) LogsFolder() string {
-	if j.Spec.GatherLogs == "" {
+func (j *Job) LogsFolder() string { return LogsFolder(j.Spec, j.Name, j.ID) }
+
+// LogsFolder returns the LogsFolder of a job that may be forgotten.
+func LogsFolder(spec *jobspec.Job, name string, id uint64) string {
+	if spec.GatherLogs == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s/%s-%d", strings.TrimSuffix(j.Spec.GatherLogs, "/"), j.Name, j.ID)
+	return fmt.Sprintf("%s/%s-%d", strings.TrimSuffix(spec.GatherLogs, "/"), name, id)
 }
 
 func isTerminal(s droverv1.JobState) bool {

@@ -2,6 +2,7 @@
 // changes, a canvas as sharp as the screen, colours of the style sheet, and a
 // tip beside the pointer.
 // @ts-check
+import { duration, simulated } from "./format.js";
 
 /** @param {string} name @returns {string} a colour of the style sheet */
 export function colour(name) {
@@ -65,16 +66,6 @@ export function tip(text, x = 0, y = 0) {
   e.style.top = (y + 18 + box.height > innerHeight ? Math.max(4, y - box.height - 10) : y + 18) + "px";
 }
 
-/** @param {number} ms @returns {string} a duration with two units at most */
-export function duration(ms) {
-  const s = Math.max(0, Math.round(ms / 1000));
-  if (ms < 1000) return Math.max(0, Math.round(ms)) + " ms";
-  if (s < 60) return s + " s";
-  if (s < 3600) return Math.floor(s / 60) + " min " + (s % 60) + " s";
-  if (s < 86400) return Math.floor(s / 3600) + " h " + Math.floor((s % 3600) / 60) + " min";
-  return Math.floor(s / 86400) + " d " + Math.floor((s % 86400) / 3600) + " h";
-}
-
 /** @param {() => void} draw redraws when the window or the colours change */
 export function redraw(draw) {
   let asked = false;
@@ -93,18 +84,28 @@ export function redraw(draw) {
 const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800].map((s) => s * 1000);
 
 /**
+ * @param {number} from @param {number} to in Unix milliseconds @param {number} wide in pixels @param {number} zone that the clock is behind UTC, in milliseconds
+ * @returns {{step: number, at: number[]}} round times, with room for a text at each, and what is between two
+ */
+export function ticks(from, to, wide, zone) {
+  const fits = Math.max(2, Math.floor(wide / 85));
+  const step = steps.find((s) => (to - from) / s <= fits) ?? Math.ceil((to - from) / fits / steps[steps.length - 1]) * steps[steps.length - 1];
+  const at = [];
+  for (let t = Math.ceil((from - zone) / step) * step + zone; t <= to; t += step) at.push(t);
+  return { step, at };
+}
+
+/**
  * Draws the axis of time at the top of a picture.
  * @param {CanvasRenderingContext2D} g @param {number} left @param {number} right @param {number} height
  * @param {number} from @param {number} to in Unix milliseconds
  */
 export function axis(g, left, right, height, from, to) {
-  const fits = Math.max(2, Math.floor((right - left) / 85));
-  const step = steps.find((s) => (to - from) / s <= fits) ?? steps[steps.length - 1];
-  const simulated = document.documentElement.hasAttribute("data-simulated");
   const zone = simulated ? 0 : new Date(from).getTimezoneOffset() * 60000;
+  const { step, at } = ticks(from, to, right - left, zone);
   g.textAlign = "center";
   g.textBaseline = "middle";
-  for (let t = Math.ceil((from - zone) / step) * step + zone; t <= to; t += step) {
+  for (const t of at) {
     const x = left + ((t - from) / (to - from)) * (right - left);
     g.fillStyle = colour("line");
     g.fillRect(Math.round(x), 18, 1, height - 18);

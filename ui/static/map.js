@@ -7,11 +7,12 @@ import { colour, follow, prepare, redraw, tip } from "./canvas.js";
 
 const places = new WeakMap();
 
-/** @param {HTMLElement} e @param {Nodes} data */
-function draw(e, data) {
-  const c = /** @type {HTMLCanvasElement} */ (e), n = data.name?.length ?? 0;
-  const by = new URLSearchParams(location.search).get("by") ?? "";
-  const wide = c.clientWidth || 600;
+/**
+ * @param {Nodes} data @param {number} wide in pixels
+ * @returns {{squares: Square[], labels: {text: string, x: number, y: number}[], size: number, gap: number, height: number}} where each node is
+ */
+export function layOut(data, wide) {
+  const n = data.name?.length ?? 0;
   const size = n > 5000 ? 7 : n > 1500 ? 9 : n > 300 ? 13 : 20, gap = size > 9 ? 3 : 1, label = n > 5000 ? 0 : 15;
   /** @type {Square[]} */ const squares = [];
   /** @type {{text: string, x: number, y: number}[]} */ const labels = [];
@@ -27,11 +28,18 @@ function draw(e, data) {
       tallest = 0;
     }
     if (label) labels.push({ text: data.racks[r], x, y: y - 5 });
-    list.forEach((i, k) => squares.push({ x: x + (k % cols) * (size + gap), y: y + Math.floor(k / cols) * (size + gap), i }));
+    for (const [k, i] of list.entries()) squares.push({ x: x + (k % cols) * (size + gap), y: y + Math.floor(k / cols) * (size + gap), i });
     x += Math.max(w, label ? 80 : 0) + 10;
     tallest = Math.max(tallest, h);
   });
-  const { g } = prepare(c, Math.max(y + tallest + 4, 24));
+  return { squares, labels, size, gap, height: Math.max(y + tallest + 4, 24) };
+}
+
+/** @param {HTMLElement} e @param {Nodes} data */
+function draw(e, data) {
+  const c = /** @type {HTMLCanvasElement} */ (e), by = new URLSearchParams(location.search).get("by") ?? "";
+  const { squares, labels, size, gap, height } = layOut(data, c.clientWidth || 600);
+  const { g } = prepare(c, height);
   const colours = { rest: colour("rest"), running: colour("running"), bad: colour("failed"), warn: colour("suspended"), good: colour("done") };
   g.fillStyle = colour("soft");
   for (const l of labels) g.fillText(l.text, l.x, l.y, 78);
@@ -81,4 +89,6 @@ document.addEventListener("click", (e) => {
 });
 
 follow("canvas.map", "data-map", draw);
-redraw(() => document.querySelectorAll("canvas.map").forEach((c) => places.has(c) && draw(/** @type {HTMLElement} */ (c), places.get(c).data)));
+redraw(() => {
+  for (const c of document.querySelectorAll("canvas.map")) if (places.has(c)) draw(/** @type {HTMLElement} */ (c), places.get(c).data);
+});

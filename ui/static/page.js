@@ -1,33 +1,8 @@
 // Keeps a page live: times in the reader's zone, the main part as the server
 // streams it, and what to say when the stream is lost.
 // @ts-check
-
-/** Times are from the first second of a simulation. */
-const simulated = document.documentElement.hasAttribute("data-simulated");
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
-
-/** @param {number} ms @returns {string} how far ms, in milliseconds, is from now */
-export function ago(ms) {
-  if (simulated) return "";
-  const s = Math.round((ms - Date.now()) / 1000);
-  for (const [unit, size] of /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["day", 86400], ["hour", 3600], ["minute", 60]])) {
-    if (Math.abs(s) >= size * 1.5) return relative.format(Math.round(s / size), unit);
-  }
-  return relative.format(s, "second");
-}
-
-/** @param {Intl.DateTimeFormatOptions} options, which cost much to read: once for a page */
-const format = (options) => new Intl.DateTimeFormat([], { hour12: false, ...options });
-const time = format({ hour: "2-digit", minute: "2-digit", second: "2-digit" }), day = format({ day: "numeric", month: "short" }), date = format({ day: "numeric", month: "short", year: "numeric" });
-const whole = format({ dateStyle: "medium", timeStyle: "long" });
-
-/** @param {number} ms @returns {string} the time of day, with the date if it is another day */
-export function clock(ms) {
-  if (simulated) return "after " + Math.floor(ms / 3600000) + ":" + String(Math.floor(ms / 60000) % 60).padStart(2, "0") + ":" + String(Math.floor(ms / 1000) % 60).padStart(2, "0");
-  const t = new Date(ms), today = new Date();
-  if (t.toDateString() === today.toDateString()) return time.format(t);
-  return (t.getFullYear() === today.getFullYear() ? day : date).format(t) + " " + time.format(t);
-}
+import { ago, clock, whole } from "./format.js";
+import { morph } from "./morph.js";
 
 /** @type {WeakMap<Element, string>} */ const titled = new WeakMap();
 
@@ -43,60 +18,6 @@ function localise(root) {
     if (!fresh) continue;
     titled.set(e, at);
     e.setAttribute("title", whole.format(ms) + " (" + new Date(ms).toISOString() + ")");
-  }
-}
-
-/** @param {Node} n @returns {string} by what a node is found again */
-function key(n) {
-  return n instanceof Element ? n.id || n.getAttribute("data-key") || "" : "";
-}
-
-/** @param {Node} a @param {Node} b */
-function alike(a, b) {
-  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
-}
-
-/**
- * Changes old, which is on the page, into wanted. What the reader has done
- * stays: open details, focus, what was typed, and parts that a script manages.
- * @param {Node} old @param {Node} wanted
- */
-export function morph(old, wanted) {
-  if (!(old instanceof Element) || !(wanted instanceof Element)) {
-    if (old.nodeValue !== wanted.nodeValue) old.nodeValue = wanted.nodeValue;
-    return;
-  }
-  if (old.nodeName === "TIME" && old.getAttribute("datetime") === wanted.getAttribute("datetime")) return;
-  const typed = old instanceof HTMLInputElement || old instanceof HTMLSelectElement;
-  if (typed && old === document.activeElement) return;
-  for (const { name, value } of wanted.attributes) {
-    const drawn = old.nodeName === "CANVAS" && name === "height"; // setting it would clear the picture
-    if (!drawn && old.getAttribute(name) !== value) old.setAttribute(name, value);
-  }
-  for (const { name } of [...old.attributes]) {
-    const own = name === "data-managed" || (name === "open" && old.nodeName === "DETAILS") || old.nodeName === "CANVAS";
-    if (!own && !wanted.hasAttribute(name)) old.removeAttribute(name);
-  }
-  if (typed || old.hasAttribute("data-managed")) return;
-  let at = old.firstChild;
-  for (const child of [...wanted.childNodes]) {
-    let found = at;
-    if (found && !alike(found, child)) {
-      for (found = at; found && !alike(found, child); ) found = found.nextSibling;
-      if (found && key(child) === "" && key(found) === "" && child.nodeType === Node.ELEMENT_NODE && at && key(at) === "" && at.nodeType !== Node.TEXT_NODE) found = null;
-    }
-    if (!found) {
-      old.insertBefore(child, at);
-      continue;
-    }
-    if (found !== at) old.insertBefore(found, at);
-    else at = at ? at.nextSibling : null;
-    morph(found, child);
-  }
-  while (at) {
-    const next = at.nextSibling;
-    at.remove();
-    at = next;
   }
 }
 

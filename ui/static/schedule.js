@@ -1,7 +1,7 @@
 // The schedule: rows over time, what runs, what is reserved, what is expected.
 // @ts-check
-import { axis, colour, duration, follow, prepare, redraw, tip } from "./canvas.js";
-import { ago, clock } from "./page.js";
+import { axis, colour, follow, prepare, redraw, tip } from "./canvas.js";
+import { ago, clock, duration, simulated } from "./format.js";
 
 /**
  * @typedef {{version: string, from: number, to: number, merged: boolean, row: number[] | null, lane: number[], job: number[], task: string[], state: string[], placed: number[], end: number[],
@@ -11,7 +11,7 @@ import { ago, clock } from "./page.js";
  *   reserved: {row: number, job: number, kind: string, start: number, end: number, latest: number}[], ending: {name: string, end: number}[] | null,
  *   waiting: {job: number, stage: string, tasks: number, reason: string, start: number, estimate: number, behind: number, giving: string[] | null, stops: string[] | null}[]}} Schedule
  * @typedef {{x: number, y: number, w: number, h: number, tip: () => string, href: () => string}} Spot
- * @typedef {{data: Schedule, address: string, top: number[], height: number, from: number, to: number, y: number, spots: Spot[], laneHeight: number, moved: boolean, asked: number, timer: number, failed: boolean}} Picture
+ * @typedef {{data: Schedule, address: string, top: number[], height: number, from: number, to: number, y: number, spots: Spot[], waiting: Spot[], chosen: number, laneHeight: number, moved: boolean, asked: number, timer: number, failed: boolean}} Picture
  */
 
 /** @type {WeakMap<HTMLCanvasElement, Picture>} */ const pictures = new WeakMap();
@@ -38,7 +38,7 @@ async function show(e, data) {
   // At first no time is shown before anything happened; the button All does.
   const first = Math.min(data.now, data.first || data.now), begin = Math.max(data.from, first - (data.until - first) * 0.05 - 1000);
   /** @type {Picture} */
-  const p = { data, address: c.getAttribute("data-schedule") ?? "", top, height: y, from: begin, to: data.until + (data.until - data.from) * 0.03, y: old?.y ?? 0, spots: [], laneHeight, moved: false, asked: 0, timer: 0, failed: false };
+  const p = { data, address: c.getAttribute("data-schedule") ?? "", top, height: y, from: begin, to: data.until + (data.until - data.from) * 0.03, y: old?.y ?? 0, spots: [], waiting: [], chosen: old?.chosen ?? -1, laneHeight, moved: false, asked: 0, timer: 0, failed: false };
   if (old?.moved) {
     p.from = old.from;
     p.to = old.to;
@@ -60,14 +60,14 @@ async function show(e, data) {
 }
 
 /** @param {Picture} p @returns {number[]} the parts in view */
-function inView(p) {
+export function inView(p) {
   const parts = p.data.parts, low = Math.max(0, Math.min(p.y, p.height - most)), high = low + most;
   const at = (/** @type {number} */ k) => (k < parts.length ? p.top[parts[k].row] + parts[k].lane * p.laneHeight : p.height);
   return parts.map((_, k) => k).filter((k) => at(k) <= high && at(k + 1) >= low);
 }
 
 /** @param {Picture} p @param {Bars | undefined} b @returns {boolean} whether bars are there for what the picture shows, in enough detail */
-function suffices(p, b) {
+export function suffices(p, b) {
   if (!b) return false;
   const detailed = (/** @type {number} */ span) => !b.merged || (p.to - p.from) * 3 > span;
   if (b.to > 0) return p.from >= b.from && p.to <= b.to && detailed(b.to - b.from);
@@ -111,8 +111,8 @@ function want(c) {
 function draw(c) {
   const p = pictures.get(c);
   if (!p) return;
-  const d = p.data, planned = d.waiting.filter((w) => w.start > 0).slice(0, listed), pool = d.reserved.filter((r) => r.row < 0).slice(0, listed);
-  const below = (planned.length ? planned.length * 15 + 35 : 0) + (pool.length ? pool.length * 15 + 20 : 0);
+  const d = p.data, waiting = listedWaiting(d), pool = d.reserved.filter((r) => r.row < 0).slice(0, listed);
+  const below = (waiting.length ? waiting.length * 15 + 35 : 0) + (pool.length ? pool.length * 15 + 20 : 0);
   const bodyHeight = Math.min(p.height, most);
   const { g, w, h } = prepare(c, head + Math.max(bodyHeight, 20) + below + 6);
   const left = w < 500 ? 70 : labels, right = w - 6;
@@ -173,21 +173,29 @@ function draw(c) {
     }
     y += 6;
   }
-  if (planned.length) {
-    section("Expected starts");
-    for (const wait of planned) {
-      const [a, b] = clip(wait.start, wait.start + Math.max(wait.estimate, (p.to - p.from) / 200));
+  p.waiting = [];
+  if (waiting.length) {
+    section("Waiting, and expected starts");
+    for (const wait of waiting) {
+      const [a, b] = wait.start ? clip(wait.start, wait.start + Math.max(wait.estimate, (p.to - p.from) / 200)) : [0, 0];
       g.strokeStyle = col.planned;
       g.setLineDash([3, 2]);
       if (b > a) g.strokeRect(a + 0.5, y - 5.5, Math.max(b - a - 1, 3), 10);
       g.setLineDash([]);
       g.fillStyle = col.soft;
       g.fillText(fit(g, (wait.job >= 0 ? d.jobs[wait.job].name + " " : "") + wait.stage, left - 8), 2, y);
-      p.spots.push({ x: 0, y: y - 7, w, h: 14, tip: () => waitingText(d, wait), href: () => (wait.job >= 0 ? "/jobs/" + d.jobs[wait.job].job : "") });
+      if (!wait.start && x(d.now) < right - 90) g.fillText("start not known", Math.max(x(d.now) + 6, left), y);
+      const place = { x: 0, y: y - 7, w, h: 14, tip: () => waitingText(d, wait), href: () => (wait.job >= 0 ? "/jobs/" + d.jobs[wait.job].job : "") };
+      p.spots.push(place);
+      p.waiting.push(place);
+      if (p.waiting.length - 1 === p.chosen) {
+        g.strokeStyle = colour("focus");
+        g.strokeRect(0.5, y - 7.5, w - 1, 15);
+      }
       y += 15;
     }
   }
-  const rest = d.waiting.filter((w) => w.start > 0).length - planned.length;
+  const rest = d.waiting.length - waiting.length;
   if (rest > 0) {
     g.fillStyle = col.soft;
     g.fillText(`and ${rest} more in the table below`, left, y);
@@ -204,7 +212,7 @@ function draw(c) {
     p.spots.unshift({ x: at - 6, y: head - 8, w: 12, h: 12, tip: () => `${name} of ${j.name}: ${clock(t)} (${ago(t)})`, href: () => "/jobs/" + j.job });
   }
   const at = x(d.now);
-  if (at >= left && at <= right && !document.documentElement.hasAttribute("data-simulated")) {
+  if (at >= left && at <= right && !simulated) {
     g.fillStyle = colour("text");
     g.fillRect(Math.round(at), 18, 1.5, h - 18);
     g.textAlign = at > right - 40 ? "right" : "left";
@@ -320,10 +328,25 @@ function reserved(p, g, r, y, h, clip, col, x) {
 }
 
 /** @param {Schedule} d @param {Schedule["waiting"][number]} w */
-function waitingText(d, w) {
+export function waitingText(d, w) {
   const j = d.jobs[w.job], behind = d.jobs.find((o) => o.job === w.behind);
   return [`${j ? j.name : "a job"} ${w.stage}: ${w.tasks} tasks wait`, w.reason, w.behind ? `goes first: job ${w.behind}${behind ? ` (${behind.name})` : ""}` : "",
     w.giving?.length ? "gives way: " + w.giving.join(", ") : freed(d), w.stops?.length ? "to start one now, would have to give way: " + w.stops.join(", ") : "", w.start ? `expected start ${clock(w.start)} (${ago(w.start)})` : "its start is not known"].filter((s) => s).join("\n");
+}
+
+/** @param {Schedule} d @returns {Schedule["waiting"]} what the picture lists, those with an expected start first */
+export function listedWaiting(d) {
+  return [...d.waiting.filter((w) => w.start > 0), ...d.waiting.filter((w) => !w.start)].slice(0, listed);
+}
+
+/** @param {HTMLCanvasElement} c @param {number} step to the next or the one before of what waits, and says of it what the pointer would */
+function choose(c, step) {
+  const p = pictures.get(c);
+  if (!p?.waiting.length) return;
+  p.chosen = p.chosen < 0 ? (step > 0 ? 0 : p.waiting.length - 1) : (p.chosen + step + p.waiting.length) % p.waiting.length;
+  draw(c);
+  const s = p.waiting[p.chosen], box = c.getBoundingClientRect();
+  tip(s.tip(), box.left + Math.min(labels, box.width / 4), box.top + s.y);
 }
 
 /** @param {Schedule} d @returns {string} what would have to end first: the next attempts expected to */
@@ -371,7 +394,7 @@ document.addEventListener("click", (e) => {
   const own = picture(e.target);
   const s = own && spot(own, e);
   const to = s?.href() ?? "";
-  if (to && !dragged && !document.documentElement.hasAttribute("data-simulated")) location.href = to;
+  if (to && !dragged && !simulated) location.href = to;
 });
 document.addEventListener("wheel", (e) => {
   const c = picture(e.target), p = c && pictures.get(c);
@@ -417,6 +440,13 @@ document.addEventListener("pointermove", (e) => {
   tip(s ? s.tip() : "", e.clientX, e.clientY);
 });
 document.addEventListener("pointerout", (e) => picture(e.target) && tip(""));
+document.addEventListener("focusout", (e) => {
+  const c = picture(e.target), p = c && pictures.get(c);
+  if (!c || !p || p.chosen < 0) return;
+  p.chosen = -1;
+  tip("");
+  draw(c);
+});
 document.addEventListener("keydown", (e) => {
   const c = picture(document.activeElement), p = c && pictures.get(c);
   if (!c || !p) return;
@@ -425,6 +455,17 @@ document.addEventListener("keydown", (e) => {
     case "+": zoom(c, 0.5); break;
     case "-": zoom(c, 2); break;
     case "0": all(c); break;
+    case "n": choose(c, 1); break;
+    case "p": choose(c, -1); break;
+    case "Escape":
+      p.chosen = -1;
+      tip("");
+      draw(c);
+      break;
+    case "Enter":
+      if (!p.waiting[p.chosen]?.href() || simulated) return;
+      location.href = p.waiting[p.chosen].href();
+      break;
     case "ArrowLeft": case "ArrowRight":
       p.from += e.key === "ArrowLeft" ? -step : step;
       p.to += e.key === "ArrowLeft" ? -step : step;
@@ -456,9 +497,11 @@ follow("canvas.schedule", "data-schedule", show);
 setInterval(() => { // time passes
   for (const c of document.querySelectorAll("canvas.schedule")) {
     const p = pictures.get(/** @type {HTMLCanvasElement} */ (c));
-    if (!p || document.hidden || document.documentElement.hasAttribute("data-simulated")) continue;
+    if (!p || document.hidden || simulated) continue;
     p.data.now += 1000;
     draw(/** @type {HTMLCanvasElement} */ (c));
   }
 }, 1000);
-redraw(() => document.querySelectorAll("canvas.schedule").forEach((c) => draw(/** @type {HTMLCanvasElement} */ (c))));
+redraw(() => {
+  for (const c of document.querySelectorAll("canvas.schedule")) draw(/** @type {HTMLCanvasElement} */ (c));
+});

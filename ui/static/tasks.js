@@ -1,14 +1,20 @@
 // The tasks of a job: a table of which only the rows in view exist, and the
 // waterfall of their attempts.
 // @ts-check
-import { axis, colour, duration, follow, prepare, redraw, tip } from "./canvas.js";
-import { clock } from "./page.js";
+import { axis, colour, follow, prepare, redraw, tip } from "./canvas.js";
+import { clock, duration } from "./format.js";
 
 /** @typedef {{stage: string, index: number, state: string, node: string, attempts: number, failed: number, waited: number, ran: number, progress: number, status: string}} Row */
 /** @typedef {{attempt: number, placed: number, started: number, end: number, state: string, fetching: number, committing: number, suspended: number, since: number}} Bar */
 /** @typedef {{job: number, rows: {task: string, ready: number, slow: boolean, bars: Bar[]}[], total: number, now: number, ended: number}} Fall */
 
 const rowHeight = 29, windowRows = 100;
+
+/** @param {number} scrolled in pixels @returns {number} the first row that is to exist, some before those in view */
+export function firstRow(scrolled) {
+  const top = Math.floor(scrolled / rowHeight);
+  return Math.max(0, Math.floor((top - windowRows / 4) / 25) * 25);
+}
 
 /** A table of which the rows near the view exist. */
 class VirtualTable {
@@ -27,8 +33,7 @@ class VirtualTable {
 
   /** @param {boolean} again even if the rows in view are the same */
   async show(again) {
-    const top = Math.floor(this.box.scrollTop / rowHeight);
-    const from = Math.max(0, Math.floor((top - windowRows / 4) / 25) * 25);
+    const from = firstRow(this.box.scrollTop);
     if (from === this.from && !again) return;
     this.from = from;
     const turn = ++this.asked, address = this.box.dataset.tasks + "&from=" + from + "&n=" + windowRows;
@@ -103,7 +108,10 @@ function draw(e, data) {
     from = Math.min(from, r.ready);
     for (const b of r.bars ?? []) to = Math.max(to, b.end || now);
   }
-  if (!isFinite(from) || to <= from) to = Math.max(now, (from = Math.min(from, now - 1000)) + 1000);
+  if (!Number.isFinite(from) || to <= from) {
+    from = Math.min(from, now - 1000);
+    to = Math.max(now, from + 1000);
+  }
   const left = h > 10 ? 92 : 4, right = w - 4;
   const x = (/** @type {number} */ t) => left + ((t - from) / (to - from)) * (right - left);
   axis(g, left, right, top + rows.length * (h + gap), from, to);
@@ -140,7 +148,7 @@ function draw(e, data) {
 document.addEventListener("mousemove", (e) => {
   const c = e.target;
   if (!(c instanceof HTMLCanvasElement) || !c.matches(".waterfall")) return;
-  const f = falls.get(c), r = f && f.data.rows?.[Math.floor((e.clientY - c.getBoundingClientRect().top - f.top) / f.h)];
+  const f = falls.get(c), r = f?.data.rows?.[Math.floor((e.clientY - c.getBoundingClientRect().top - f.top) / f.h)];
   if (!r) return tip("");
   const lines = (r.bars ?? []).map((/** @type {Bar} */ b) => `attempt ${b.attempt}: placed ${clock(b.placed)}, ${b.state}` +
     (b.started ? `, ran ${duration((b.end || f.data.now) - b.started)}` : "") + (b.suspended ? `, of it suspended ${duration(b.suspended)}` : "") +
@@ -151,10 +159,12 @@ document.addEventListener("mouseout", (e) => e.target instanceof HTMLCanvasEleme
 document.addEventListener("click", (e) => {
   const c = e.target;
   if (!(c instanceof HTMLCanvasElement) || !c.matches(".waterfall")) return;
-  const f = falls.get(c), r = f && f.data.rows?.[Math.floor((e.clientY - c.getBoundingClientRect().top - f.top) / f.h)];
+  const f = falls.get(c), r = f?.data.rows?.[Math.floor((e.clientY - c.getBoundingClientRect().top - f.top) / f.h)];
   if (r) location.href = `/jobs/${f.data.job}/tasks/` + r.task.split("/").map(encodeURIComponent).join("/");
 });
 
 for (const e of document.querySelectorAll(".virtual")) new VirtualTable(/** @type {HTMLElement} */ (e));
 follow("canvas.waterfall", "data-waterfall", draw);
-redraw(() => document.querySelectorAll("canvas.waterfall").forEach((c) => falls.has(c) && draw(/** @type {HTMLElement} */ (c), falls.get(c).data)));
+redraw(() => {
+  for (const c of document.querySelectorAll("canvas.waterfall")) if (falls.has(c)) draw(/** @type {HTMLElement} */ (c), falls.get(c).data);
+});

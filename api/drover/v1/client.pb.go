@@ -1863,13 +1863,14 @@ type GetJobResponse struct {
 	OutputBytes   int64                  `protobuf:"varint,6,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
 	Emulated      bool                   `protobuf:"varint,7,opt,name=emulated,proto3" json:"emulated,omitempty"` // ran on emulated machines
 	Preempted     *PreemptionTotals      `protobuf:"bytes,10,opt,name=preempted,proto3" json:"preempted,omitempty"`
-	FailedTask    string                 `protobuf:"bytes,8,opt,name=failed_task,json=failedTask,proto3" json:"failed_task,omitempty"`        // the failed task to inspect
-	FailureTail   string                 `protobuf:"bytes,9,opt,name=failure_tail,json=failureTail,proto3" json:"failure_tail,omitempty"`     // last lines of its standard error
-	Logs          string                 `protobuf:"bytes,11,opt,name=logs,proto3" json:"logs,omitempty"`                                     // folder with the logs of its attempts, if the job wants them gathered
-	LogsMissing   string                 `protobuf:"bytes,12,opt,name=logs_missing,json=logsMissing,proto3" json:"logs_missing,omitempty"`    // what is not there: yet, or for good
-	AvoidedNodes  []string               `protobuf:"bytes,13,rep,name=avoided_nodes,json=avoidedNodes,proto3" json:"avoided_nodes,omitempty"` // on which its tasks alone fail: they go elsewhere
-	MayOperate    bool                   `protobuf:"varint,40,opt,name=may_operate,json=mayOperate,proto3" json:"may_operate,omitempty"`      // the caller may stop the job, and suspend and move its tasks
-	MaySubmit     bool                   `protobuf:"varint,41,opt,name=may_submit,json=maySubmit,proto3" json:"may_submit,omitempty"`         // the caller may submit jobs in its tenant
+	FailedTask    string                 `protobuf:"bytes,8,opt,name=failed_task,json=failedTask,proto3" json:"failed_task,omitempty"`         // the failed task to inspect
+	FailureTail   string                 `protobuf:"bytes,9,opt,name=failure_tail,json=failureTail,proto3" json:"failure_tail,omitempty"`      // last lines of its standard error
+	Logs          string                 `protobuf:"bytes,11,opt,name=logs,proto3" json:"logs,omitempty"`                                      // folder with the logs of its attempts, if the job wants them gathered
+	LogsMissing   string                 `protobuf:"bytes,12,opt,name=logs_missing,json=logsMissing,proto3" json:"logs_missing,omitempty"`     // what of them could not be had
+	LogsGathered  bool                   `protobuf:"varint,14,opt,name=logs_gathered,json=logsGathered,proto3" json:"logs_gathered,omitempty"` // they are there, but for logs_missing; until then they are being gathered, or the job is live
+	AvoidedNodes  []string               `protobuf:"bytes,13,rep,name=avoided_nodes,json=avoidedNodes,proto3" json:"avoided_nodes,omitempty"`  // on which its tasks alone fail: they go elsewhere
+	MayOperate    bool                   `protobuf:"varint,40,opt,name=may_operate,json=mayOperate,proto3" json:"may_operate,omitempty"`       // the caller may stop the job, and suspend and move its tasks
+	MaySubmit     bool                   `protobuf:"varint,41,opt,name=may_submit,json=maySubmit,proto3" json:"may_submit,omitempty"`          // the caller may submit jobs in its tenant
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1986,6 +1987,13 @@ func (x *GetJobResponse) GetLogsMissing() string {
 		return x.LogsMissing
 	}
 	return ""
+}
+
+func (x *GetJobResponse) GetLogsGathered() bool {
+	if x != nil {
+		return x.LogsGathered
+	}
+	return false
 }
 
 func (x *GetJobResponse) GetAvoidedNodes() []string {
@@ -5152,7 +5160,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x04jobs\x18\x01 \x03(\v2\x15.drover.v1.JobSummaryR\x04jobs\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\x05R\x04more\"!\n" +
 	"\rGetJobRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xf2\x04\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x97\x05\n" +
 	"\x0eGetJobResponse\x12'\n" +
 	"\x03job\x18\x01 \x01(\v2\x15.drover.v1.JobSummaryR\x03job\x12/\n" +
 	"\x06stages\x18\x02 \x03(\v2\x17.drover.v1.StageSummaryR\x06stages\x12\x12\n" +
@@ -5168,6 +5176,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\ffailure_tail\x18\t \x01(\tR\vfailureTail\x12\x12\n" +
 	"\x04logs\x18\v \x01(\tR\x04logs\x12!\n" +
 	"\flogs_missing\x18\f \x01(\tR\vlogsMissing\x12#\n" +
+	"\rlogs_gathered\x18\x0e \x01(\bR\flogsGathered\x12#\n" +
 	"\ravoided_nodes\x18\r \x03(\tR\favoidedNodes\x12\x1f\n" +
 	"\vmay_operate\x18( \x01(\bR\n" +
 	"mayOperate\x12\x1d\n" +

@@ -1,0 +1,56 @@
+// Changes what is on a page into what is wanted, keeping what the reader has done.
+// @ts-check
+
+/** @param {Node} n @returns {string} by what a node is found again */
+function key(n) {
+  return n instanceof Element ? n.id || n.getAttribute("data-key") || "" : "";
+}
+
+/** @param {Node} a @param {Node} b */
+function alike(a, b) {
+  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
+}
+
+/**
+ * Changes old, which is on the page, into wanted. What the reader has done
+ * stays: open details, focus, what was typed, and parts that a script manages.
+ * @param {Node} old @param {Node} wanted
+ */
+export function morph(old, wanted) {
+  if (!(old instanceof Element) || !(wanted instanceof Element)) {
+    if (old.nodeValue !== wanted.nodeValue) old.nodeValue = wanted.nodeValue;
+    return;
+  }
+  if (old.nodeName === "TIME" && old.getAttribute("datetime") === wanted.getAttribute("datetime")) return;
+  const typed = old instanceof HTMLInputElement || old instanceof HTMLSelectElement;
+  if (typed && old === document.activeElement) return;
+  for (const { name, value } of wanted.attributes) {
+    const drawn = old.nodeName === "CANVAS" && name === "height"; // setting it would clear the picture
+    if (!drawn && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  for (const { name } of [...old.attributes]) {
+    const own = name === "data-managed" || (name === "open" && old.nodeName === "DETAILS") || old.nodeName === "CANVAS";
+    if (!own && !wanted.hasAttribute(name)) old.removeAttribute(name);
+  }
+  if (typed || old.hasAttribute("data-managed")) return;
+  let at = old.firstChild;
+  for (const child of [...wanted.childNodes]) {
+    let found = at;
+    if (found && !alike(found, child)) {
+      for (found = at; found && !alike(found, child); ) found = found.nextSibling;
+      if (found && key(child) === "" && key(found) === "" && child.nodeType === Node.ELEMENT_NODE && at && key(at) === "" && at.nodeType !== Node.TEXT_NODE) found = null;
+    }
+    if (!found) {
+      old.insertBefore(child, at);
+      continue;
+    }
+    if (found !== at) old.insertBefore(found, at);
+    else at = at ? at.nextSibling : null;
+    morph(found, child);
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
