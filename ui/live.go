@@ -50,6 +50,7 @@ func (s *server) newStream(w http.ResponseWriter, r *http.Request) *stream {
 		st.z = newPackedWriter(w)
 	}
 	w.WriteHeader(http.StatusOK)
+	_ = st.ctl.Flush() // the reader sees that it is connected before there is anything to say; fails only if the reader is gone
 	return st
 }
 

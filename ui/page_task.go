@@ -15,7 +15,8 @@ type taskAttempt struct {
 	Phase          string
 	Active, Failed bool
 	Levels         []choice // that it can be brought to
-	Targets        []string // nodes that it can be moved to
+	Targets        []string // nodes that it can be moved to, once it is a checkpoint
+	Movable        bool     // it is one
 	Counters       []counter
 }
 
@@ -85,6 +86,7 @@ func newTaskAttempt(a *droverv1.TaskAttempt, nodes []*droverv1.NodeStatus) taskA
 		label := map[droverv1.Level]string{droverv1.Level_LEVEL_RUNNING: "Resume", droverv1.Level_LEVEL_FROZEN: "Freeze", droverv1.Level_LEVEL_SWAPPED: "Swap out", droverv1.Level_LEVEL_CHECKPOINTED: "Checkpoint"}[l]
 		t.Levels = append(t.Levels, choice{Value: levelText(l), Label: label})
 	}
+	t.Movable = a.GetLevel().GetLevel() == droverv1.Level_LEVEL_CHECKPOINTED && a.GetLevel().GetTarget() == 0
 	if slices.Contains(nodes[at].GetInfo().GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED) {
 		for _, n := range nodes {
 			if n.GetInfo().GetName() != a.GetNode() && shownState(n) == "up" && slices.Contains(n.GetInfo().GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED) && len(t.Targets) < pageRows {

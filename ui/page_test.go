@@ -351,6 +351,27 @@ func TestJobsOfThePast(t *testing.T) {
 	}
 }
 
+// A page is live at once, also if nothing changes.
+func TestSilentStreamBeginsAtOnce(t *testing.T) {
+	_, s := newScripted(t)
+	_, text := fetch(t, http.DefaultClient, s.URL+"/tenants", nil)
+	m := regexp.MustCompile(`data-digest="([^"]*)"`).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("a page without a digest: %s", text)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*liveBeat/3) // before the first beat
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/live?path=/tenants&have="+m[1], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+}
+
 // The list of what is live and recent is of one user if the address says so, with or without "user/".
 func TestJobsOfAUser(t *testing.T) {
 	api, s := newScripted(t)

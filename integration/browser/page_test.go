@@ -6,7 +6,6 @@ package browser
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,18 +14,16 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
-	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/integration/internal/browser"
-	"github.com/drover-run/drover/ui"
 )
 
 // hostileLine is what a task writes: markup, an escape, a right-to-left mark.
@@ -105,10 +102,30 @@ func (s *scene) do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
+// navigate returns the steps that open an address and wait until its page is live.
+func (s *scene) navigate(address string) []chromedp.Action[chromedp.Void] {
+	return []chromedp.Action[chromedp.Void]{chromedp.Navigate(address), chromedp.WaitVisible(chromedp.CSS(`#connection[data-state=live]`))}
+}
+
 // open opens a page and waits until it is live.
 func (s *scene) open(path string) {
 	s.t.Helper()
-	s.do("open "+path, chromedp.Navigate(s.base+path), chromedp.WaitVisible(chromedp.CSS(`#connection[data-state=live]`)))
+	s.do("open "+path, s.navigate(s.base+path)...)
+}
+
+// mark returns a step that marks the page: after a reload it has no mark.
+func (s *scene) mark() chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := chromedp.Evaluate[bool](`window.old = true`)(ctx, t)
+		return err
+	})
+}
+
+// client returns a client of a socket.
+func (s *scene) client(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
 }
 
 // text returns what the page shows.
@@ -157,10 +174,7 @@ func (s *scene) press(label string) {
 	s.t.Helper()
 	sel := fmt.Sprintf(`//form[contains(@class,"act")]//button[normalize-space(.)=%q]`, label)
 	s.do("press "+label, chromedp.WaitVisible(chromedp.Search(sel)))
-	s.do("mark the page", chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-		_, err := chromedp.Evaluate[bool](`window.old = true`)(ctx, t)
-		return err
-	}))
+	s.do("mark the page", s.mark())
 	s.do("press "+label, chromedp.Click(chromedp.Search(sel)))
 	s.until("the page after "+label, `!window.old && document.querySelector('#connection')?.dataset.state === 'live'`)
 }
@@ -263,7 +277,7 @@ func TestPages(t *testing.T) {
   }
 }`, command, small, small))
 	broken := s.submit(fmt.Sprintf("job \"broken\" {\n stage \"only\" {\n tasks = 1\n command = [\"sh\", \"-c\", \"echo no such column >&2; exit 3\"]\n %s\n }\n}", small))
-	wide := s.submit("job \"wide\" {\n stage \"huge\" {\n tasks = 2000\n command = [\"sleep\", \"600\"]\n resources { cpu = \"100m\"  memory = \"16MiB\"  io = \"1MiB/s\" }\n }\n}")
+	wide := s.submit("job \"wide\" {\n stage \"huge\" {\n tasks = 100000\n command = [\"sleep\", \"600\"]\n resources { cpu = \"100m\"  memory = \"16MiB\"  io = \"1MiB/s\" }\n }\n}")
 
 	// Without a reload the list says what comes.
 	s.says("holding", "broken", "wide")
@@ -277,19 +291,23 @@ func TestPages(t *testing.T) {
 	s.until("the new job's page", `/^\/jobs\/[0-9]+$/.test(location.pathname) && location.pathname !== "/jobs/`+broken+`"`)
 
 	s.open("/jobs/" + wide)
-	s.until("the tasks", `document.querySelectorAll(".virtual tbody tr").length > 50 && document.body.innerText.includes("2\u202f000 tasks")`)
+	s.until("the tasks", `document.querySelectorAll(".virtual tbody tr").length > 50 && document.body.innerText.includes("100\u202f000 tasks")`)
 	s.until("the waterfall is drawn", `document.querySelector("canvas.waterfall").height > 100`)
 	s.waitFor("it waits", wide, func(r status) bool { return r.Stages[0].Waiting != "" })
 	s.says(s.status(wide).Stages[0].Waiting)
-	s.do("scroll to the end", chromedp.Func(func(ctx context.Context, tg *chromedp.Target) error {
-		_, err := chromedp.Evaluate[bool](`(e => { e.scrollTop = e.scrollHeight; return true })(document.querySelector(".virtual"))`)(ctx, tg)
-		return err
-	}))
-	s.says("huge/1999")
+	s.until("the scripts ran once", `performance.getEntriesByType("resource").filter(e => e.name.includes("/static/page.js")).length === 1`)
+	s.scrolls()
 
 	s.open("/schedule")
 	s.says("wide", "huge", "stage first is not done")
 	s.until("the schedule is drawn", `document.querySelector("canvas.schedule").height > 60`)
+	s.waitingJobs("stage first is not done")
+
+	s.open("/jobs?past=all&state=failed&user=local")
+	s.says("broken")
+	s.until("and no other", `document.querySelectorAll("tr[data-key^=j]").length === 1`)
+	s.open("/jobs?since=2020-01-01&until=2020-12-31")
+	s.says("No job matches")
 
 	s.open("/jobs/" + wide)
 	s.press("Stop")
@@ -310,7 +328,6 @@ func TestPages(t *testing.T) {
 	s.press("Resume")
 	s.waitFor("it goes on", work, func(r status) bool { return r.Stages[0].Running == 2 })
 
-	s.moves(work)
 	s.longLine()
 
 	s.open("/jobs/" + work + "/logs/first/0")
@@ -331,8 +348,6 @@ func TestPages(t *testing.T) {
 	for _, path := range []string{"/", "/jobs", "/jobs?past=all", "/jobs/" + work, "/jobs/" + broken, "/jobs/" + work + "/tasks/first/0", "/jobs/" + work + "/logs/first/0", "/schedule", "/tenants", "/scheduler", "/events", "/nodes/" + nodeName(t, s), "/nowhere"} {
 		s.accessible(path)
 	}
-	s.leaderChanges(work)
-
 	// The job ends while its page is open.
 	s.open("/jobs/" + work)
 	if err := os.WriteFile(hold, nil, 0o600); err != nil {
@@ -386,6 +401,59 @@ func (s *scene) complaints() {
 	}
 }
 
+// scrolls scrolls through the table of 100,000 tasks, by the address of a row, and by
+// keyboard to its end: the rows in view are there, and few others.
+func (s *scene) scrolls() {
+	s.t.Helper()
+	for _, row := range []int{50_000, 99_000, 3} {
+		s.do("scroll", chromedp.Func(func(ctx context.Context, tg *chromedp.Target) error {
+			_, err := chromedp.Evaluate[bool](fmt.Sprintf(`(e => { e.scrollTop = (e.scrollHeight - e.querySelector("thead").offsetHeight) * %d / 100000; return true })(document.querySelector(".virtual"))`, row))(ctx, tg)
+			return err
+		}))
+		s.until(fmt.Sprintf("row %d is in view", row), fmt.Sprintf(`(box => [...box.querySelectorAll("tbody th")].some(e => e.innerText === "huge/%d" && e.getBoundingClientRect().top >= box.getBoundingClientRect().top && e.getBoundingClientRect().bottom <= box.getBoundingClientRect().bottom))(document.querySelector(".virtual"))`, row))
+		s.until("few rows exist", `document.querySelectorAll(".virtual tr").length < 120`)
+	}
+	s.do("the end key", chromedp.Focus(chromedp.CSS(".virtual")), chromedp.KeyEvent(kb.End))
+	s.says("huge/99999")
+}
+
+// waitingJobs goes through what waits in the schedule by keyboard, and points at one:
+// the picture says for what each waits.
+func (s *scene) waitingJobs(reason string) {
+	s.t.Helper()
+	tip := `document.querySelector("#tip:not([hidden])")?.innerText ?? ""`
+	s.do("the picture", chromedp.Focus(chromedp.CSS("canvas.schedule")))
+	said := false
+	for range 20 { // a change of the page may change their order
+		s.do("n", chromedp.KeyEvent("n"))
+		ctx, cancel := context.WithTimeout(s.ctx, browser.Limit)
+		text, err := chromedp.Run(ctx, chromedp.Evaluate[string](tip))
+		cancel()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if !strings.Contains(text, " tasks wait\n") {
+			s.t.Errorf("n leads to %q", text)
+		}
+		if said = said || strings.Contains(text, reason); said {
+			break
+		}
+	}
+	if !said {
+		s.t.Errorf("n does not lead to what waits for %q", reason)
+	}
+	s.do("escape", chromedp.KeyEvent(kb.Escape))
+	s.until("nothing is pointed at", tip+` === ""`)
+	ctx, cancel := context.WithTimeout(s.ctx, browser.Limit)
+	defer cancel()
+	at, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](`(b => [b.left + 20, b.bottom - 40])(document.querySelector("canvas.schedule").getBoundingClientRect())`))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.do("point at what waits", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, at[0], at[1]))
+	s.until("it says for what", fmt.Sprintf(`(t => /tasks wait\n/.test(t))(%s)`, tip))
+}
+
 // longLine has a job print lines of 10 MB, of hostile text, on both streams, and fail:
 // its pages show the end of each as text and stay usable.
 func (s *scene) longLine() {
@@ -429,48 +497,15 @@ func (s *scene) accessible(path string) {
 	s.do("a wide screen", chromedp.EmulateViewport(1280, 900))
 }
 
-// leaderChanges has the page of a coordinator that leads no more while it is open:
-// the browser goes on with the same page of the one that does.
-func (s *scene) leaderChanges(job string) {
+// accessibleHere checks the page that is open as accessible does.
+func (s *scene) accessibleHere(what string) {
 	s.t.Helper()
-	var leads atomic.Bool
-	leads.Store(true)
-	h := s.client()
-	serve := func(c *http.Client, elsewhere func(context.Context) string) *httptest.Server {
-		srv := httptest.NewServer(ui.New(ui.Config{API: droverv1connect.NewClientServiceClient(c, "http://c"), History: droverv1connect.NewHistoryServiceClient(c, "http://c"), Elsewhere: elsewhere}))
-		s.t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
-		return srv
+	s.do(what+" on a phone", chromedp.EmulateViewport(390, 844))
+	s.until(what+" is no wider than a phone", `document.documentElement.scrollWidth <= 390`)
+	for rule, is := range accessRules {
+		s.until(what+": "+rule, is)
 	}
-	next := serve(h, nil)
-	old := serve(&http.Client{Transport: whileLeading{&leads, h.Transport}}, func(context.Context) string {
-		if leads.Load() {
-			return ""
-		}
-		return next.URL
-	})
-	s.do("open the leader's page", chromedp.Navigate(old.URL+"/jobs/"+job), chromedp.WaitVisible(chromedp.CSS(`#connection[data-state=live]`)))
-	leads.Store(false)
-	s.until("the browser is at the new leader", fmt.Sprintf(`location.href === %q && document.querySelector('#connection')?.dataset.state === 'live'`, next.URL+"/jobs/"+job))
-	s.says("holding")
-}
-
-// dial connects to the cluster's socket.
-func (s *scene) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "unix", s.dev.Socket())
-}
-
-// whileLeading answers as a coordinator that leads does, and then as one that does
-// not.
-type whileLeading struct {
-	leads *atomic.Bool
-	next  http.RoundTripper
-}
-
-func (w whileLeading) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !w.leads.Load() {
-		return nil, connect.NewError(connect.CodeUnavailable, errors.New("it does not lead"))
-	}
-	return w.next.RoundTrip(r)
+	s.do("a wide screen", chromedp.EmulateViewport(1280, 900))
 }
 
 // csrf lets a page of another origin try to stop a job.

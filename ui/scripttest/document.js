@@ -23,7 +23,10 @@ class Node {
     return all[all.indexOf(this) + 1] ?? null;
   }
 
+  removals = 0;
+
   remove() {
+    if (this.parentNode) this.removals++;
     const all = this.parentNode?.childNodes ?? [];
     if (this.parentNode) all.splice(all.indexOf(this), 1);
     this.parentNode = null;

@@ -35,6 +35,30 @@ test("rows are found again by their keys", () => {
   assert.equal(b.textContent, "9");
 });
 
+test("what is kept is not taken out: it would lose its focus and how far it was scrolled", () => {
+  const notice = () => e("div", { class: "notice" }, "waits"), more = () => e("div", { class: "notice" }, "still waits");
+  const table = () => e("section", { id: "tasks" }, e("div", { class: "virtual" }));
+  const shapes = [
+    () => e("main", {}, e("div", { class: "title" }), e("div", { class: "cols lead" }), e("section", { class: "card" }), table(), e("div", { class: "cols" })),
+    () => e("main", {}, e("div", { class: "title" }), notice(), e("div", { class: "cols lead" }), e("section", { class: "card" }), table(), e("div", { class: "cols" })),
+    () => e("main", {}, e("div", { class: "title" }), notice(), more(), e("div", { class: "cols lead" }), e("section", { class: "card" }), table(), e("div", { class: "cols" })),
+    () => e("main", {}, e("div", { class: "title" }), e("div", { class: "cols lead" }), table(), e("p", {}, "end")),
+    () => e("main", {}, "\n", e("div", { class: "title" }), "\n", notice(), "\n", e("div", { class: "cols lead" }), "\n", table(), "\n"),
+    () => e("main", {}, "\n", e("div", { class: "title" }), "\n", e("div", { class: "cols lead" }), "\n", table(), "\n"),
+    () => e("main", {}, table(), "\n\n"),
+  ];
+  for (const from of shapes) {
+    for (const to of shapes) {
+      const old = from(), kept = old.childNodes.find((c) => c.id === "tasks");
+      kept.removals = 0;
+      morph(old, to());
+      assert.equal(markup(old), markup(to()));
+      assert.equal(kept.removals, 0);
+      assert.ok(old.childNodes.includes(kept));
+    }
+  }
+});
+
 test("what the reader has done stays", () => {
   const typed = e("input", { name: "search", value: "" });
   const old = e("main", {}, e("details", { open: "" }, e("summary", {}, "more")), typed, e("time", { datetime: "2026-01-01T00:00:00Z" }, "3 min ago"));

@@ -6,9 +6,10 @@ function key(n) {
   return n instanceof Element ? n.id || n.getAttribute("data-key") || "" : "";
 }
 
-/** @param {Node} a @param {Node} b */
-function alike(a, b) {
-  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
+/** @param {Node} n @returns {string} the same of what may become each other: by key, otherwise by class */
+function sign(n) {
+  const k = key(n);
+  return n.nodeType + n.nodeName + (k !== "" ? "#" + k : n instanceof Element ? "." + (n.getAttribute("class") ?? "") : "");
 }
 
 /**
@@ -33,11 +34,22 @@ export function morph(old, wanted) {
     if (!own && !wanted.hasAttribute(name)) old.removeAttribute(name);
   }
   if (typed || old.hasAttribute("data-managed")) return;
+  const list = [...wanted.childNodes], left = new Map(); // how many of each kind are still to come
+  for (const child of list) left.set(sign(child), (left.get(sign(child)) ?? 0) + 1);
   let at = old.firstChild;
-  for (const child of [...wanted.childNodes]) {
+  for (const child of list) {
+    const kind = sign(child);
+    // What nobody wants goes first, and text before an element. To take out what stands behind it would cost that its focus and how far
+    // it is scrolled.
+    while (at && sign(at) !== kind && (!left.get(sign(at)) || (at.nodeType === Node.TEXT_NODE && child.nodeType === Node.ELEMENT_NODE))) {
+      const next = at.nextSibling;
+      at.remove();
+      at = next;
+    }
+    left.set(kind, left.get(kind) - 1);
     let found = at;
-    if (found && !alike(found, child)) {
-      for (found = at; found && !alike(found, child); ) found = found.nextSibling;
+    if (found && sign(found) !== kind) {
+      while (found && sign(found) !== kind) found = found.nextSibling;
       if (found && key(child) === "" && key(found) === "" && child.nodeType === Node.ELEMENT_NODE && at && key(at) === "" && at.nodeType !== Node.TEXT_NODE) found = null;
     }
     if (!found) {

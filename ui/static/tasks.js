@@ -8,7 +8,8 @@ import { clock, duration } from "./format.js";
 /** @typedef {{attempt: number, placed: number, started: number, end: number, state: string, fetching: number, committing: number, suspended: number, since: number}} Bar */
 /** @typedef {{job: number, rows: {task: string, ready: number, slow: boolean, bars: Bar[]}[], total: number, now: number, ended: number}} Fall */
 
-const rowHeight = 29, windowRows = 100;
+const rowHeight = 31, // as the style sheet says: its content fits
+   windowRows = 100;
 
 /** @param {number} scrolled in pixels @returns {number} the first row that is to exist, some before those in view */
 export function firstRow(scrolled) {

@@ -143,9 +143,13 @@ func (d *Dev) Restart() (err error) {
 // Stop ends it. Its state stays.
 func (d *Dev) Stop() error { return d.process.stop() }
 
+// Attach returns a cluster that somebody else runs, reached at a socket.
+func Attach(program, socket string) *Dev { return &Dev{program: program, socket: socket} }
+
 // Coordinator is a running `drover coordinator`.
 type Coordinator struct {
 	Address string // of its page, https
+	Peer    string // host:port for other coordinators, "" without -peer-listen
 	process *process
 }
 
@@ -155,7 +159,9 @@ func StartCoordinator(program string, args ...string) (*Coordinator, error) {
 	var err error
 	c.process, err = start(exec.Command(program, append([]string{"coordinator"}, args...)...), func(line string) bool {
 		if _, rest, found := strings.Cut(line, " and https://"); found && strings.HasPrefix(line, "ready:") {
-			c.Address = "https://" + rest
+			at, server, _ := strings.Cut(rest, ", server ")
+			c.Address = "https://" + at
+			_, c.Peer, _ = strings.Cut(server, " at ")
 		}
 		return c.Address != ""
 	})
@@ -165,6 +171,17 @@ func StartCoordinator(program string, args ...string) (*Coordinator, error) {
 // Stop ends it.
 func (c *Coordinator) Stop() error { return c.process.stop() }
 
+// Kill ends it as kill -9 does.
+func (c *Coordinator) Kill() error {
+	if err := c.process.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	if err := c.process.cmd.Wait(); !errors.As(err, new(*exec.ExitError)) {
+		return fmt.Errorf("killed, it ended with: %w", err)
+	}
+	return nil
+}
+
 // UI is a running `drover ui`.
 type UI struct {
 	Page    string // address that opens the page once
@@ -173,9 +190,15 @@ type UI struct {
 
 // StartUI starts a `drover ui` for it at an address on loopback.
 func (d *Dev) StartUI(listen string) (*UI, error) {
+	return StartUI(d.program, listen, "DROVER_ADDRESS=unix://"+d.socket)
+}
+
+// StartUI starts a program's `drover ui` at an address on loopback, with variables of
+// the environment that say for which cluster.
+func StartUI(program, listen string, env ...string) (*UI, error) {
 	u := &UI{}
-	cmd := exec.Command(d.program, "ui", "-listen", listen)
-	cmd.Env = append(os.Environ(), "DROVER_ADDRESS=unix://"+d.socket)
+	cmd := exec.Command(program, "ui", "-listen", listen)
+	cmd.Env = append(os.Environ(), env...)
 	var err error
 	u.process, err = start(cmd, func(line string) bool {
 		if strings.HasPrefix(line, "http://") {
