@@ -105,7 +105,7 @@ func (s *scene) startNodes(names ...string) map[string]*fake.Engine {
 	})
 	ready := make(chan string, 1+len(names))
 	g.Go(func() error {
-		return coordinator.Run(ctx, coordinator.Config{Dir: filepath.Join(s.dir, "coordinator"), Local: local, NoSync: true, Ready: func() { ready <- "" }})
+		return coordinator.Run(ctx, coordinator.Config{Dir: filepath.Join(s.dir, "coordinator"), Local: local, NoSync: true, Lease: browser.Limit, ReportInterval: 500 * time.Millisecond, Ready: func() { ready <- "" }})
 	})
 	s.ready(ctx, ready)
 	harness := filepath.Join(s.dir, "harness") // the engine runs no files
