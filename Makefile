@@ -7,7 +7,7 @@ TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench soak fuzz attack chaos clean
+.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench soak fuzz attack chaos mutants clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,9 @@ attack: build ## every call by every kind of identity, floods of one user, revoc
 
 chaos: deps ## faults from a seed, on three coordinators and three machines: make chaos FAULTS=50 SEED=1
 	integration/chaos.sh $(or $(FAULTS),50) $(SEED)
+
+mutants: ## bugs put in on purpose, and which of them the simulations find: make mutants SIMULATIONS=30
+	DROVER_MUTATIONS=1 DROVER_SIMULATIONS=$(or $(SIMULATIONS),30) go test -count=1 -v -run '^TestMutations$$' -timeout 3h ./integration/simcluster
 
 fuzz: ## every fuzz target: make fuzz FUZZTIME=30s
 	./integration/fuzz.sh $(or $(FUZZTIME),10s)

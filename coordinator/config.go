@@ -133,6 +133,7 @@ type Config struct {
 	NoSync          bool
 	SnapshotEntries uint64
 	Crash           func(replica.Point, uint64) bool
+	LogFault        func(written bool) error
 	PeerDial        peer.Dialer
 }
 

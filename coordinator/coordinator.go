@@ -168,7 +168,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 		return nil, errors.Join(err, c.past.Close(), c.history.Close())
 	}
 	rc := replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Election: cfg.Election, Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync,
-		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, Recorder: c.recorder}
+		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, LogFault: cfg.LogFault, Recorder: c.recorder}
 	if cfg.PeerListener != nil {
 		c.peers = newPeers(c)
 		c.peers.start()

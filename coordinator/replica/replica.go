@@ -72,6 +72,10 @@ type Config struct {
 	// it is lost, true at After that it was applied but its proposer does not
 	// learn of it. For tests of crashes at every step.
 	Crash func(p Point, n uint64) bool
+	// LogFault, if set, is called before and after each write of entries; an error is the
+	// write's. For tests of disks. Votes and terms are not among the writes: where one of those
+	// fails raft ends the process.
+	LogFault func(written bool) error
 }
 
 // Recorder keeps what ended. It stores durably up to which entry it has everything,
@@ -143,7 +147,7 @@ func Open(c Config) (*Replica, error) {
 	if err := checkSnapshots(c.Dir, store, c.Logger); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store}, now: c.Now, crash: c.Crash, record: c.Recorder, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: c.Network == nil, id: c.ID}
+	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store, fault: c.LogFault}, now: c.Now, crash: c.Crash, record: c.Recorder, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: c.Network == nil, id: c.ID}
 	if r.now == nil {
 		r.now = time.Now
 	}

@@ -14,13 +14,18 @@ import (
 type watchedStore struct {
 	*raftstore.Store
 	failed atomic.Pointer[error]
+	fault  func(written bool) error // of tests; nil for none
 }
 
 // StoreLog implements raft.LogStore.
-func (w *watchedStore) StoreLog(l *raft.Log) error { return w.note(w.Store.StoreLog(l)) }
+func (w *watchedStore) StoreLog(l *raft.Log) error {
+	return w.write(func() error { return w.Store.StoreLog(l) })
+}
 
 // StoreLogs implements raft.LogStore.
-func (w *watchedStore) StoreLogs(logs []*raft.Log) error { return w.note(w.Store.StoreLogs(logs)) }
+func (w *watchedStore) StoreLogs(logs []*raft.Log) error {
+	return w.write(func() error { return w.Store.StoreLogs(logs) })
+}
 
 // Set implements raft.StableStore.
 func (w *watchedStore) Set(key, value []byte) error { return w.note(w.Store.Set(key, value)) }
@@ -28,6 +33,21 @@ func (w *watchedStore) Set(key, value []byte) error { return w.note(w.Store.Set(
 // SetUint64 implements raft.StableStore.
 func (w *watchedStore) SetUint64(key []byte, value uint64) error {
 	return w.note(w.Store.SetUint64(key, value))
+}
+
+// write performs a write of entries unless a test has it fail, before or after it.
+func (w *watchedStore) write(do func() error) error {
+	if w.fault == nil {
+		return w.note(do())
+	}
+	err := w.fault(false)
+	if err == nil {
+		err = do()
+	}
+	if err == nil {
+		err = w.fault(true)
+	}
+	return w.note(err)
 }
 
 func (w *watchedStore) note(err error) error {

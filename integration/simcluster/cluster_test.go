@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,6 +157,8 @@ type server struct {
 	done   chan struct{}
 	runs   []chan struct{} // done of all runs
 	step   stepCrash
+	full   atomic.Int64 // 1: writes of its log fail; 2: they are made, and fail
+	clock  atomic.Int64 // how far its clock is ahead, ns
 }
 
 func (c *cluster) addServers(n int) {
@@ -178,8 +182,8 @@ func (s *server) start() {
 	h := c.net.host(s.id)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	cfg := coordinator.Config{Dir: s.dir, ID: s.id, Remote: h.listen("2"), APIAddress: "https://" + s.id + ":2", Certificate: s.member, Operators: []string{"user/root"},
-		NoSync: true, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), Scheduler: c.scheduler,
+	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, Remote: h.listen("2"), APIAddress: "https://" + s.id + ":2", Certificate: s.member, Operators: []string{"user/root"},
+		NoSync: true, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			if message == "leading" {
 				c.world.leads(s.id, attrs["term"])
@@ -198,7 +202,7 @@ func (s *server) start() {
 		defer close(done)
 		err := coordinator.Run(ctx, cfg)
 		c.log("%s ended: %v", s.id, err)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !errors.Is(err, syscall.ENOSPC) {
 			c.violated("coordinator %s ended with: %v", s.id, err)
 		}
 	}()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -136,6 +137,15 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 			m.engine.Inject(fake.Fault{Verb: verb, Err: fault.New(fault.Unavailable, "its answer was lost"), ActFirst: true})
 		}
 		end = m.engine.Heal
+	case stepClock:
+		begin, end = func() { s.clock.Store(int64(clockSteps[f.n-1])) }, func() { s.clock.Store(0) }
+	case fillDisk:
+		begin = func() { s.full.Store(int64(1 + f.n%2)) }
+		end = func() {
+			s.full.Store(0)
+			s.crash(false)
+			s.restart()
+		}
 	default:
 		panic("unknown fault " + f.kind.String())
 	}
@@ -144,6 +154,19 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		{f.at + f.length, func() { c.log("end of: %s", f); end() }},
 	}
 }
+
+// logFault fails the writes of a server's log while its disk is full, some only after they were made.
+func (s *server) logFault(written bool) error {
+	switch full := s.full.Load(); {
+	case full == 1 && !written, full == 2 && written:
+		return syscall.ENOSPC
+	default:
+		return nil
+	}
+}
+
+// clockSteps are how far the clock of a coordinator is off, by the fault's number.
+var clockSteps = [...]time.Duration{time.Second, lease, 10 * time.Minute, -time.Second, -lease, -10 * time.Minute}
 
 func (c *cluster) transferTo(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

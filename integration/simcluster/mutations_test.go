@@ -69,6 +69,8 @@ var mutations = []mutation{
 		"return s.Set(key, binary.BigEndian.AppendUint64(nil, val))", "_ = binary.BigEndian.AppendUint64(nil, val)\n\treturn nil"},
 	{"the history forgets what was not yet written", "coordinator/pastrecorder.go",
 		"if list[i].Index > applied && r.broken == nil {", "if list[i].Index > applied+20 && r.broken == nil {"},
+	{"a write of the log that failed counts", "coordinator/replica/watched_store.go",
+		"\t\terr = w.fault(true)\n\t}\n\treturn w.note(err)", "\t\terr = w.fault(true)\n\t}\n\treturn nil"},
 	// Protocol.
 	{"a new session begins with changes alone", "node/session.go",
 		"full := true", "full := false"},

@@ -62,13 +62,15 @@ const (
 	slow       // what one party sends to another is late
 	engineDown // the node's container engine does not answer
 	engineLie  // it does what it is asked, and its answer is lost
+	stepClock  // of a coordinator, ahead or back, and back again at the end
+	fillDisk   // of a coordinator: its log fails, before or after a write; then it is started again
 	lastFault
 )
 
 func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
-		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies"}
+		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of"}
 	if k < crashServer || int(k) >= len(names) {
 		return "invalid fault"
 	}
@@ -115,7 +117,7 @@ func newPlan(seed uint64) *plan {
 		}
 		f.a, f.b = servers[r.IntN(len(servers))], nodes[r.IntN(len(nodes))]
 		switch f.kind {
-		case crashServer, loseServer, crashAtStep, isolateServer, splitServer, muteServer, deafenServer, transfer:
+		case crashServer, loseServer, crashAtStep, isolateServer, splitServer, muteServer, deafenServer, transfer, stepClock, fillDisk:
 			f.b = ""
 		case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, engineLie:
 			f.a, f.b = f.b, ""
