@@ -7,7 +7,7 @@ TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench soak fuzz attack chaos mutants clean
+.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,9 @@ pictures: deps build ## the pictures of the web page in docs/pictures
 
 bench: ## benchmarks, with tables in out/bench and pages in docs/measured
 	./integration/bench.sh
+
+day: ## 50,000 short jobs and 500,000 tasks: does anything grow? make day JOBS=5000
+	JOBS=$(JOBS) integration/bench.sh day
 
 soak: ## the long variants of the tests: thousands of containers, hours of faults
 	DROVER_SOAK=1 ./integration/test.sh

@@ -155,7 +155,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	if c.blobs, err = blobs.Open(filepath.Join(cfg.Dir, "blobs"), cfg.BlobQuota, maxUpload); err != nil {
 		return nil, err
 	}
-	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history")); err != nil {
+	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history"), cfg.HistoryBytes); err != nil {
 		return nil, err
 	}
 	for _, d := range c.history.Damaged() {

@@ -134,6 +134,9 @@ func (c *core) forgetJobs(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		c.log.Warn("cannot forget old jobs", "err", err)
 	}
+	if err == nil {
+		c.history.Forget(drop)
+	}
 }
 
 // collectBlobs proposes to remove blobs that no job references and no client

@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; page, million, worst, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
+# scheduler, coordinator; page, million, worst, day, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -13,6 +13,7 @@
 #   LEVELS=...   suspend: frozen,swapped,checkpointed
 #   ROUNDS=3     suspend: rounds of each level but frozen, and of criu alone; task: rounds of both sides
 #   TASKS=10     task: containers of each side in a round
+#   JOBS=50000   day: jobs of ten tasks each
 #   RECORD=no    do not write docs/measured
 #   MEM=1024     memory of each machine, in MB
 #   NODES=3      number of machines
@@ -35,7 +36,7 @@ code=0
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
-for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS MEM NODES CPUS TEXT TMPDIR; do
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
@@ -68,6 +69,9 @@ scheduler() {
 
 # The longest cycle of the schedulers with inputs that are meant to make cycles long.
 worst() { bin/drover bench scheduler -worst; }
+
+# A day of short jobs, with what grows: memory, goroutines, descriptors, folders, files, disk.
+day() { bin/drover bench day -jobs "${JOBS:-50000}"; }
 
 # A file of one block read from HDFS by one task, beside HDFS's own client.
 hdfs() {
@@ -121,8 +125,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | page | million | worst | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | page | million | worst | day | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, day, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

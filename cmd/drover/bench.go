@@ -17,7 +17,7 @@ import (
 )
 
 func benchCommand() *cli.Command {
-	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchCoordinatorCommand(), benchFloodsCommand(), benchSuspendCommand(), benchCriuCommand(), benchTaskCommand()}}
+	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchCoordinatorCommand(), benchFloodsCommand(), benchDayCommand(), benchSuspendCommand(), benchCriuCommand(), benchTaskCommand()}}
 }
 
 func benchSchedulerCommand() *cli.Command {

@@ -92,7 +92,7 @@ func runDev(c *cli.Context) error {
 			Scheduler: c.String("scheduler"), SchedulerParams: params, Ready: func() { close(up) },
 		})
 	})
-	g.Go(func() error { return runDevNode(ctx, c, data, socket, up) })
+	g.Go(func() error { return runDevNode(ctx, c, data, socket, up, func(*node.Config) {}) })
 	if listen := c.String("ui"); listen != "" {
 		g.Go(func() error {
 			h, base, err := httpClient(c, "unix://"+socket)
@@ -121,8 +121,9 @@ func devSocketPath(c *cli.Context) (string, error) {
 
 // runDevNode runs the node of `drover dev` in this process. It writes its programs while
 // the coordinator starts, and begins when up is closed: until then the folder may belong
-// to another `drover dev`, whose processes the driver would take for orphans.
-func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-chan struct{}) error {
+// to another `drover dev`, whose processes the driver would take for orphans. tune may
+// change the node's settings.
+func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-chan struct{}, tune func(*node.Config)) error {
 	h, base, err := httpClient(c, "unix://"+socket)
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-c
 	}
 	defer driver.Close()
 	recent := diagnosis.NewLog()
-	return node.Run(ctx, node.Config{
+	cfg := node.Config{
 		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
 		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, NoSync: c.String("data") == "", Log: slog.New(recent.Handler(newDevLogger(c).Handler())), RecentLog: recent, Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
@@ -159,7 +160,9 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-c
 				fmt.Fprintf(c.App.ErrWriter, "clients: export DROVER_ADDRESS=unix://%s\n", socket)
 			}
 		},
-	})
+	}
+	tune(&cfg)
+	return node.Run(ctx, cfg)
 }
 
 // newDevLogger logs only errors unless -verbose: warnings about missing quotas or a

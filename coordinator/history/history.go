@@ -3,9 +3,10 @@
 // simulator can replay them (its trace reader accepts these files).
 //
 // A line is a Job with a checksum (package linesum); fields are only added, and
-// "version" marks a change of meaning. A file is closed at MaxFile and the next one started:
-// history-000001.jsonl, history-000002.jsonl and so on. Lines are in the order
-// in which jobs were written, which is nearly that of their ends.
+// "version" marks a change of meaning. A file is closed at MaxFile, or an eighth of the
+// limit, and the next one started: history-000001.jsonl, history-000002.jsonl and so
+// on. Over the limit the oldest files are removed. Lines are in the order in which jobs
+// were written, which is nearly that of their ends.
 //
 // A job may be dropped from the coordinator's facts only after Sync. Open
 // removes a line truncated by a crash, and a job in the two newest files is not
@@ -99,22 +100,24 @@ type Attempt struct {
 
 // Writer appends to the newest file. It is safe for concurrent use.
 type Writer struct {
-	dir string
+	dir   string
+	limit int64 // bytes of all files; none below 1
 
 	mu      sync.Mutex
 	f       *os.File
-	n       int   // number of the file
-	size    int64 // of the file, bytes
-	written map[uint64]bool
+	n       int              // number of the file
+	size    int64            // of the file, bytes
+	written map[uint64]bool  // jobs that may be appended again: see Forget
 	damaged []linesum.Damage // found by Open
 }
 
-// Open opens or creates the history in dir.
-func Open(dir string) (*Writer, error) {
+// Open opens or creates the history in dir. It has at most limit bytes, no limit below 1;
+// the newest file always stays.
+func Open(dir string, limit int64) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
-	w := &Writer{dir: dir, n: 1, written: map[uint64]bool{}}
+	w := &Writer{dir: dir, limit: limit, n: 1, written: map[uint64]bool{}}
 	files, err := Files(dir)
 	if err != nil {
 		return nil, err
@@ -127,7 +130,37 @@ func Open(dir string) (*Writer, error) {
 			return nil, fmt.Errorf("history: %s: %w", p, err)
 		}
 	}
-	return w, w.openFile()
+	return w, errors.Join(w.openFile(), w.prune())
+}
+
+// maxFile returns the size at which a file is closed.
+func (w *Writer) maxFile() int64 {
+	if w.limit < 1 {
+		return MaxFile
+	}
+	return min(MaxFile, w.limit/8)
+}
+
+// prune removes the oldest files while there is more than the limit.
+func (w *Writer) prune() error {
+	files, err := Files(w.dir)
+	if err != nil || w.limit < 1 {
+		return err
+	}
+	left := w.limit
+	for i := len(files) - 1; i >= 0; i-- {
+		st, err := os.Stat(files[i])
+		if err != nil {
+			return fmt.Errorf("history: %w", err)
+		}
+		if left -= st.Size(); left >= 0 || i == len(files)-1 {
+			continue
+		}
+		if err := os.Remove(files[i]); err != nil {
+			return fmt.Errorf("history: %w", err)
+		}
+	}
+	return nil
 }
 
 // Files returns the files of a history, oldest first.
@@ -188,6 +221,15 @@ func (w *Writer) Has(job uint64) bool {
 	return w.written[job]
 }
 
+// Forget says that jobs will not be appended again.
+func (w *Writer) Forget(jobs []uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, j := range jobs {
+		delete(w.written, j)
+	}
+}
+
 // encode returns the line of a job, with its end.
 func encode(j *Job) ([]byte, error) {
 	var b bytes.Buffer
@@ -220,13 +262,13 @@ func (w *Writer) Append(jobs []Job) error {
 	if b.Len() == 0 {
 		return nil
 	}
-	if w.size >= MaxFile {
+	if w.size >= w.maxFile() {
 		if err := errors.Join(w.f.Sync(), w.f.Close()); err != nil {
 			return fmt.Errorf("history: %w", err)
 		}
 		w.n++
 		w.size = 0
-		if err := w.openFile(); err != nil {
+		if err := errors.Join(w.openFile(), w.prune()); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 	dir := t.TempDir()
-	w, err := Open(dir)
+	w, err := Open(dir, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if w, err = Open(dir); err != nil {
+	if w, err = Open(dir, 0); err != nil {
 		t.Fatal(err)
 	}
 	if w.Has(3) || !w.Has(2) {
@@ -51,5 +51,59 @@ func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], `"a"`) || !strings.Contains(lines[1], `"b"`) || !strings.Contains(lines[2], `"c"`) {
 		t.Fatalf("lines:\n%s", b)
+	}
+}
+
+// The history stays within its limit, whether it is written or opened, and the newest
+// jobs are the ones that are left; what will not come again takes no memory.
+func TestOldFilesAreRemoved(t *testing.T) {
+	const limit = 80_000
+	dir := t.TempDir()
+	w, err := Open(dir, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(2000) {
+		if err := w.Append([]Job{{Job: i + 1, Name: "a"}}); err != nil {
+			t.Fatal(err)
+		}
+		if i > 100 {
+			w.Forget([]uint64{i - 100})
+		}
+		if !w.Has(i + 1) {
+			t.Fatal("a new job is not known")
+		}
+	}
+	if len(w.written) > 200 {
+		t.Errorf("%d jobs are remembered", len(w.written))
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	size := func() (n int64) {
+		files, err := Files(dir)
+		if err != nil || len(files) < 3 {
+			t.Fatal(files, err)
+		}
+		for _, f := range files {
+			st, err := os.Stat(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += st.Size()
+		}
+		return n
+	}
+	if n := size(); n > limit*5/4 || n < limit/2 {
+		t.Errorf("%d bytes, the limit is %d", n, limit)
+	}
+	if w, err = Open(dir, limit/2); err != nil {
+		t.Fatal(err)
+	}
+	if n := size(); n > limit/2 || !w.Has(2000) || w.Has(1) {
+		t.Errorf("%d bytes after the limit was lowered to %d", n, limit/2)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// dayQuantity is something that may not grow.
+type dayQuantity struct {
+	name  string
+	of    func(*daySample) float64
+	slack float64 // growth that is never too much
+}
+
+var dayQuantities = []dayQuantity{
+	{"memory, MiB", func(s *daySample) float64 { return s.MemoryMiB }, 32},
+	{"goroutines", func(s *daySample) float64 { return s.Goroutines }, 100},
+	{"file descriptors", func(s *daySample) float64 { return s.Descs }, 50},
+	{"folders", func(s *daySample) float64 { return s.Folders }, 1000},
+	{"files", func(s *daySample) float64 { return s.Files }, 1000},
+	{"disk, MiB", func(s *daySample) float64 { return s.DiskMiB }, 64},
+}
+
+// dayColumns is the width of the plot.
+const dayColumns = 60
+
+// report prints the table and the plots, and returns an error if something grew.
+func (r *dayRun) report(took time.Duration) error {
+	var bad []error
+	if n := r.failed.Load(); n > 0 {
+		bad = append(bad, fmt.Errorf("%d of %d jobs failed", n, r.jobs))
+	}
+	if len(r.samples) < 8 {
+		return errors.Join(append(bad, fmt.Errorf("%d samples are too few: run more jobs", len(r.samples)))...)
+	}
+	w := r.c.App.Writer
+	if !r.c.Bool("json") {
+		tasks := r.jobs * r.c.Int("tasks")
+		fmt.Fprintf(w, "%d jobs, %d tasks in %s: %.0f jobs/s, %.0f tasks/s\n\n", r.jobs, tasks, took.Round(time.Second), float64(r.jobs)/took.Seconds(), float64(tasks)/took.Seconds())
+	}
+	var rows [][]string
+	var plots strings.Builder
+	for _, q := range dayQuantities {
+		start, middle, end := dayMedian(r.samples, 0.25, 0.5, q.of), dayMedian(r.samples, 0.5, 0.75, q.of), dayMedian(r.samples, 0.75, 1, q.of)
+		state := "flat"
+		if end > start*(1+r.c.Float64("growth")) && end > start+q.slack {
+			state = "GROWS"
+			bad = append(bad, fmt.Errorf("%s: %.0f in the second quarter, %.0f in the last", q.name, start, end))
+		}
+		rows = append(rows, []string{q.name, fmt.Sprintf("%.0f", start), fmt.Sprintf("%.0f", middle), fmt.Sprintf("%.0f", end), state})
+		line, top := dayPlot(r.samples, q.of)
+		fmt.Fprintf(&plots, "%-17s 0 to %-6.0f |%s|\n", q.name, top, line)
+	}
+	if !r.c.Bool("json") {
+		printTable(w, []string{"median of", "second quarter", "third", "last", ""}, rows)
+		fmt.Fprintf(w, "\nFrom the first job to the last:\n%s", plots.String())
+	}
+	return errors.Join(bad...)
+}
+
+// dayMedian returns the median of a part of the samples.
+func dayMedian(all []daySample, from, to float64, of func(*daySample) float64) float64 {
+	n := float64(len(all))
+	var v []float64
+	for i := int(n * from); i < int(n*to); i++ {
+		v = append(v, of(&all[i]))
+	}
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// dayPlot draws the samples as a line of bars, from 0 to the highest, which it returns.
+func dayPlot(all []daySample, of func(*daySample) float64) (line string, top float64) {
+	bars := []rune(" ▁▂▃▄▅▆▇█")
+	for i := range all {
+		top = max(top, of(&all[i]))
+	}
+	for k := range dayColumns {
+		v := of(&all[k*len(all)/dayColumns])
+		if top > 0 {
+			line += string(bars[int(v/top*float64(len(bars)-1)+0.5)])
+		}
+	}
+	return line, top
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestDayIsFlat is a hundredth of a day of short jobs, a tenth with DROVER_SOAK: memory,
+// goroutines, descriptors, folders, files and disk of coordinator and node do not grow.
+func TestDayIsFlat(t *testing.T) {
+	jobs, growth := dayJobs/100, 0.25
+	switch {
+	case os.Getenv("DROVER_SOAK") != "":
+		jobs = dayJobs / 10
+	case testing.Short():
+		jobs, growth = 40, 1 // too few for more than a leak that is seen at once
+	}
+	out, err := droverOutput(t, "bench", "day", "-jobs", strconv.Itoa(jobs), "-growth", strconv.FormatFloat(growth, 'f', 2, 64), "-limit", "9m")
+	if err != nil || strings.Count(out, "flat") != len(dayQuantities) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func TestDayReportsWhatGrows(t *testing.T) {
+	var all []daySample
+	for i := range 100 {
+		all = append(all, daySample{Folders: float64(i), Files: 7})
+	}
+	if a, b := dayMedian(all, 0.25, 0.5, func(s *daySample) float64 { return s.Folders }), dayMedian(all, 0.75, 1, func(s *daySample) float64 { return s.Folders }); a != 37 || b != 87 {
+		t.Errorf("medians %g and %g", a, b)
+	}
+	line, top := dayPlot(all, func(s *daySample) float64 { return s.Folders })
+	if r := []rune(line); top != 99 || len(r) != dayColumns || r[0] != ' ' || r[dayColumns-1] != '█' {
+		t.Errorf("%q to %g", line, top)
+	}
+}
