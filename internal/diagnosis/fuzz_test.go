@@ -1,0 +1,18 @@
+package diagnosis
+
+import "testing"
+
+// FuzzPosition reads where a caller wants to go on in a daemon's log.
+func FuzzPosition(f *testing.F) {
+	f.Add(position{1, 2, 3}.String())
+	f.Add("-1-2-3")
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := parsePosition(s)
+		if err != nil {
+			return
+		}
+		if back, err := parsePosition(p.String()); err != nil || back != p {
+			t.Errorf("%q is %+v, shown as %q, read back as %+v (%v)", s, p, p, back, err)
+		}
+	})
+}
