@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/past"
+	"github.com/drover-run/drover/coordinator/idtoken"
 	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/diagnosis"
@@ -124,6 +125,9 @@ type Config struct {
 	// caller at an address is refused. It sets the cookie TokenCookie.
 	SignIn      func(check func(ctx context.Context, token, address string) error) http.Handler
 	TokenCookie string
+	// IDTokens verifies what an OpenID provider says of callers on the remote port; nil:
+	// nothing is believed of any.
+	IDTokens *idtoken.Verifier
 
 	// DiskSpace returns the free and all bytes of the disk of Dir; statfs by
 	// default.

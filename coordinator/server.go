@@ -76,14 +76,16 @@ func (c *core) serve(ctx context.Context) error {
 
 // remoteTLS returns the configuration of the port for users and nodes. A caller
 // without a certificate ends at the handshake while there is no token that he
-// could show instead.
+// could show instead, nor a provider of ID tokens.
 func (c *core) remoteTLS() *tls.Config {
 	base := c.cfg.TLS.Clone()
 	optional := c.cfg.TLS.Clone()
 	optional.ClientAuth = tls.VerifyClientCertIfGiven
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		some := false
-		c.view(func(f *facts.Facts) { some = f.Tokens().Any(c.now().UnixMilli()) })
+		some := c.cfg.IDTokens != nil
+		if !some {
+			c.view(func(f *facts.Facts) { some = f.Tokens().Any(c.now().UnixMilli()) })
+		}
 		if some {
 			return optional, nil
 		}

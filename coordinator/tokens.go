@@ -19,6 +19,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/idtoken"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -50,8 +51,8 @@ type tokens struct {
 
 // openCall is a request in progress whose caller has shown a token.
 type openCall struct {
-	id  string // of the token
-	end context.CancelCauseFunc
+	scope *tokenScope
+	end   context.CancelCauseFunc
 }
 
 func newTokens(c *core) *tokens {
@@ -60,10 +61,14 @@ func newTokens(c *core) *tokens {
 
 // tokenScope is what a token leaves of its user's rights.
 type tokenScope struct {
-	id      string
+	id      string   // signedIn for an ID token
 	tenants []string // empty: all
 	right   droverv1.TokenRight
+	until   time.Time // of an ID token
 }
+
+// signedIn stands where the id of a token of Drover would, for who has shown an ID token.
+const signedIn = "of the OpenID provider"
 
 // covers reports whether a scope leaves a right in a tenant; without a token all
 // are left.
@@ -131,6 +136,9 @@ func network(address string) string {
 }
 
 func (t *tokens) check(text string) (identity, error) {
+	if t.c.cfg.IDTokens != nil && idtoken.Looks(text) {
+		return t.checkIDToken(text)
+	}
 	id, hash, ok := parseToken(text)
 	if !ok {
 		return identity{}, unauthenticated("this is no token of Drover: it begins with %s and comes from `drover token create`", tokenPrefix)
@@ -149,7 +157,20 @@ func (t *tokens) check(text string) (identity, error) {
 	if why := x.EndedAt(t.c.now().UnixMilli()); why != "" {
 		return identity{}, unauthenticated("this token of %s is %s: make another one with `drover token create`", x.Spec.GetUser(), why)
 	}
-	return identity{kindUser, x.Spec.GetUser(), &tokenScope{id, x.Spec.GetTenants(), x.Spec.GetRight()}}, nil
+	return identity{kindUser, x.Spec.GetUser(), &tokenScope{id: id, tenants: x.Spec.GetTenants(), right: x.Spec.GetRight()}}, nil
+}
+
+// checkIDToken returns the user that an ID token names. It has what the tenants' lists give
+// that user, and never the rights of an operator.
+func (t *tokens) checkIDToken(text string) (identity, error) {
+	user, until, err := t.c.cfg.IDTokens.Verify(context.Background(), text) // the provider's limits bound it
+	if errors.Is(err, fault.Denied) {
+		return identity{}, unauthenticated("%w", err)
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	return identity{kindUser, "user/" + user, &tokenScope{id: signedIn, right: droverv1.TokenRight_TOKEN_RIGHT_OPERATE, until: until}}, nil
 }
 
 // mayJudge returns an error if this server may have missed a revocation: it has
@@ -205,7 +226,7 @@ func (t *tokens) follow(ctx context.Context, id identity) (_ context.Context, do
 		return ctx, func() {}
 	}
 	ctx, end := context.WithCancelCause(ctx)
-	o := &openCall{id.scope.id, end}
+	o := &openCall{id.scope, end}
 	t.mu.Lock()
 	t.open[o] = struct{}{}
 	t.mu.Unlock()
@@ -219,12 +240,19 @@ func (t *tokens) follow(ctx context.Context, id identity) (_ context.Context, do
 
 // endCalls ends the open calls of tokens that are no longer good.
 func (t *tokens) endCalls() {
-	now, lost := t.c.now().UnixMilli(), t.mayJudge() != nil
+	at, lost := t.c.now(), t.mayJudge() != nil
+	now := at.UnixMilli()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.c.view(func(f *facts.Facts) {
 		for o := range t.open {
-			if x := f.Tokens().Get(o.id); lost || x == nil || x.EndedAt(now) != "" {
+			if !o.scope.until.IsZero() {
+				if !at.Before(o.scope.until) {
+					o.end(errTokenEnded)
+				}
+				continue
+			}
+			if x := f.Tokens().Get(o.scope.id); lost || x == nil || x.EndedAt(now) != "" {
 				o.end(errTokenEnded)
 			}
 		}

@@ -132,6 +132,7 @@ func commands() []*cli.Command {
 		operatorCommand(),
 		tlsCommand(),
 		tokenCommand(),
+		loginCommand(),
 		secretCommand(),
 		configCommand(),
 		doctorCommand(),

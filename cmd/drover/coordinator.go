@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -47,7 +48,7 @@ func coordinatorCommand() *cli.Command {
 			&cli.StringFlag{Name: "traces-endpoint", Usage: "OTLP/HTTP endpoint for a trace of each job, such as http://collector:4318; the OTEL_EXPORTER_OTLP_* variables set headers and certificates; default: no traces"},
 			logLevelFlag,
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log information, not only warnings: -log-level info"},
-		}, append(tlsFlags(), schedulerFlags...)...),
+		}, slices.Concat(oidcFlags(), tlsFlags(), schedulerFlags)...),
 		Action: withConfig(runCoordinator),
 	}
 }
@@ -87,6 +88,10 @@ func runCoordinator(c *cli.Context) error {
 	if err != nil || quota <= 0 {
 		return usageErrorf("-blob-quota %q: want a size such as 20GiB", c.String("blob-quota"))
 	}
+	provider, err := idTokens(c)
+	if err != nil {
+		return err
+	}
 	changes := make(chan coordinator.SchedulerChoice, 1)
 	historySize, err := jobspec.ParseSize(c.String("history-size"))
 	if err != nil {
@@ -97,7 +102,7 @@ func runCoordinator(c *cli.Context) error {
 		Dir: data, Metrics: newRegistry(), Logger: service.log, RecentLog: service.recent, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params, SchedulerChanges: changes,
 		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota, Page: webPage, SignIn: ui.NewSignIn, TokenCookie: ui.TokenCookie, AuditLog: c.String("audit-log"),
-		TracesEndpoint: c.String("traces-endpoint"), SecretKeys: c.String("secret-keys"),
+		TracesEndpoint: c.String("traces-endpoint"), SecretKeys: c.String("secret-keys"), IDTokens: provider,
 	}
 	if text := c.String("disk-reserve"); text != "" {
 		if cfg.DiskReserve, err = jobspec.ParseSize(text); err != nil {

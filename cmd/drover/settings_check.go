@@ -31,6 +31,9 @@ func checkCoordinator(c *cli.Context) error {
 			return usageErrorf("-operator %q: want the name of a user's certificate, user/%s", o, o)
 		}
 	}
+	if _, err := idTokens(c); err != nil {
+		return err
+	}
 	if share := c.Float64("frozen-share"); share <= 0 || share > 1 {
 		return usageErrorf("-frozen-share %g: want more than 0 and at most 1", share)
 	}
