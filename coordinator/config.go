@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
-	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/idtoken"
+	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/diagnosis"
