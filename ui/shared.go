@@ -26,11 +26,13 @@ type shared struct {
 }
 
 type answer struct {
-	done  chan struct{} // closed when value, err, cost and until are set
-	value any
-	err   error
-	cost  time.Duration
-	until time.Time
+	done   chan struct{} // closed when value, err, took, cost and until are set
+	before time.Duration // what the call before took; 0: there was none
+	value  any
+	err    error
+	took   time.Duration // 0 after an error
+	cost   time.Duration // the lesser of took and before
+	until  time.Time
 }
 
 func newShared() *shared { return &shared{answers: map[string]*answer{}} }
@@ -40,12 +42,12 @@ func newShared() *shared { return &shared{answers: map[string]*answer{}} }
 // for it.
 func (s *shared) get(ctx context.Context, key string, fn func(context.Context) (any, error)) (any, error) {
 	s.mu.Lock()
-	a := s.answers[key]
+	a, before := s.answers[key], time.Duration(0)
 	if a != nil && a.isStale() {
-		a = nil
+		a, before = nil, a.took
 	}
 	if a == nil {
-		a = &answer{done: make(chan struct{})}
+		a = &answer{done: make(chan struct{}), before: before}
 		delete(s.answers, key)
 		others := s.sweep()
 		s.answers[key] = a
@@ -78,17 +80,20 @@ func (a *answer) isStale() bool {
 	}
 }
 
-// fill calls fn. others is what the other answers cost that pages ask for.
+// fill calls fn. others is what the other answers cost that pages ask for. A call takes long because it costs much
+// or because it waited, for a new leader for instance; only what takes long twice is shared for long, or pages
+// would show for half a minute what was true before the leader changed.
 func (a *answer) fill(ctx context.Context, others time.Duration, fn func(context.Context) (any, error)) {
 	ctx, cancel := context.WithTimeout(ctx, sharedLimit)
 	defer cancel()
 	began, nested := time.Now(), &atomic.Int64{}
 	a.value, a.err = protect(context.WithValue(ctx, nestedKey{}, nested), fn)
 	now := time.Now()
-	a.cost = now.Sub(began) - time.Duration(nested.Load())
+	a.took = now.Sub(began) - time.Duration(nested.Load())
+	a.cost = min(a.took, a.before)
 	a.until = now.Add(min(max(shareLeast, shareFactor*(a.cost+others)), shareMost))
 	if a.err != nil {
-		a.until = now.Add(shareLeast)
+		a.took, a.cost, a.until = 0, 0, now.Add(shareLeast)
 	}
 	close(a.done)
 }
