@@ -62,6 +62,7 @@ func Deps() []Dep {
 		{"xz-utils", "xz", "unpacks kernel modules", ForMachines},
 		{"chromium", "chromium", "drives the web page as a person does, and takes its pictures", ForPages},
 		{"node-typescript", "tsc", "checks the types of the web page's scripts", ForPages},
+		{"npm", "npm", "fetches the linter of the web page's scripts, and runs their tests", ForPages},
 		{"protobuf-compiler", "protoc", "regenerates api/ (only after a change there)", ForCode},
 		{"libprotobuf-dev", "/usr/include/google/protobuf/timestamp.proto", "standard types for protoc", ForCode},
 	}
