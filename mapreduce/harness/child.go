@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/drover-run/drover/internal/peakmem"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -145,8 +146,8 @@ func (t *task) runProgram(p program) error {
 	}
 	side.Go(func() { t.reporter.forward(ps.stderr) })
 	side.Go(func() { k.terminateOnCancel(t.ctx, ended) })
-	meter := newPeakMeter(cmd.Process.Pid)
-	side.Go(func() { meter.run(ended) })
+	meter := peakmem.New(cmd.Process.Pid, peakmem.HighWaterMark("self"))
+	side.Go(func() { meter.Run(ended) })
 	var status *os.ProcessState
 	side.Go(func() {
 		cmd.Wait()
@@ -260,13 +261,13 @@ func (k *groupKiller) terminateOnCancel(ctx context.Context, ended <-chan struct
 }
 
 // recordUsage adds the CPU time and peak memory of an ended program.
-func (t *task) recordUsage(s *os.ProcessState, meter *peakMeter) {
+func (t *task) recordUsage(s *os.ProcessState, meter *peakmem.Meter) {
 	if s == nil {
 		return
 	}
 	t.user.cpu += s.UserTime() + s.SystemTime()
 	if u, ok := s.SysUsage().(*syscall.Rusage); ok {
-		t.user.peak = max(t.user.peak, meter.peak(u.Maxrss<<10))
+		t.user.peak = max(t.user.peak, meter.Peak(u.Maxrss<<10))
 	}
 }
 

@@ -2,12 +2,7 @@ package harness
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/drover-run/drover/mapreduce"
@@ -36,21 +31,6 @@ func TestPeakMemoryIsThatOfTheProgram(t *testing.T) {
 		}
 		check(t, os.RemoveAll(s.Input.File))
 		check(t, os.RemoveAll(s.Input.File+mapreduce.JournalSuffix))
-	}
-	// The same for a harness that a large daemon starts.
-	cmd := exec.Command("sh", "-c", "grep VmHWM /proc/$$/status")
-	out, err := cmd.Output()
-	check(t, err)
-	kib, err := strconv.ParseInt(strings.Fields(string(out))[1], 10, 64)
-	check(t, err)
-	if inherited := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss; kib > 64<<10 || inherited < 250<<10 {
-		t.Errorf("high-water mark %d KiB, ru_maxrss %d KiB: the kernel counts differently here", kib, inherited)
-	}
-	if own := highWaterMark("self"); own < 300<<20 {
-		t.Errorf("own high-water mark %d MiB", own>>20)
-	}
-	if got := highWaterMark(filepath.Join("none", "such")); got != 0 {
-		t.Errorf("of no process: %d", got)
 	}
 	runtime.KeepAlive(ballast)
 }

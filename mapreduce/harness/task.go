@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/drover-run/drover/internal/peakmem"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -166,7 +167,7 @@ func (t *task) buildResult(err error) *mapreduce.Result {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) == nil {
 		cpu := time.Duration(u.Utime.Nano() + u.Stime.Nano())
-		r.HarnessCPUMS, r.HarnessPeakRSS = cpu.Milliseconds(), highWaterMark("self")
+		r.HarnessCPUMS, r.HarnessPeakRSS = cpu.Milliseconds(), peakmem.HighWaterMark("self")
 	}
 	return &r
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/peakmem"
 	"github.com/drover-run/drover/internal/rotate"
 	"github.com/drover-run/drover/runtime"
 )
@@ -73,7 +75,15 @@ func newLog(l runtime.Log, name string) *rotate.File {
 // reap waits for the first process, kills the rest of its group while the PID is
 // still taken, and publishes the end.
 func (d *Driver) reap(b *container, cmd *exec.Cmd, closeLogs func()) {
+	ended, sampled := make(chan struct{}), make(chan struct{})
+	meter := peakmem.New(b.pid, ownPeak())
+	go func() {
+		defer close(sampled)
+		meter.Run(ended)
+	}()
 	awaitExit(b.pid)
+	close(ended)
+	<-sampled
 	d.mu.Lock()
 	_ = b.signal(syscall.SIGKILL) // fails only for processes of other users
 	d.mu.Unlock()
@@ -84,9 +94,19 @@ func (d *Driver) reap(b *container, cmd *exec.Cmd, closeLogs func()) {
 	defer d.mu.Unlock()
 	b.exitCode, b.phase, b.exited = exitCode(cmd.ProcessState), runtime.PhaseStopped, time.Now()
 	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		b.cpu, b.peak = cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime(), u.Maxrss<<10
+		b.cpu, b.peak = cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime(), meter.Peak(u.Maxrss<<10)
 	}
 	b.closeDone()
+}
+
+// ownPeak returns the peak memory of this process in bytes, which what it starts
+// inherits.
+func ownPeak() int64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return math.MaxInt64 // so that no peak is believed that may be inherited
+	}
+	return u.Maxrss << 10
 }
 
 // awaitExit returns when the process has exited, without reaping it.
