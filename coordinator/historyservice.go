@@ -345,7 +345,7 @@ func (c *core) pastTasksOf(job uint64, stage int32, name string, first, end int3
 func pastTaskAttempt(a *droverv1.PastAttempt, retained bool) *droverv1.TaskAttempt {
 	seen := &droverv1.SeenAttempt{Key: a.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Level: droverv1.Level_LEVEL_RUNNING, Cause: a.GetCause(), ExitCode: a.GetExitCode(),
 		Message: a.GetMessage(), StderrTail: a.GetStderrTail(), Usage: a.GetUsage(), Limits: a.GetLimits(), StartedMs: a.GetStartedMs(), EndedMs: a.GetEndedMs(),
-		FetchingMs: a.GetFetchingMs(), CommittingMs: a.GetCommittingMs(),
+		StartPauseMs: a.GetStartPauseMs(), FetchingMs: a.GetFetchingMs(), CommittingMs: a.GetCommittingMs(),
 		RunningMs: a.GetRunningMs(), OutputLength: a.GetOutputBytes(), InputBytes: a.GetInputBytes(), DiskOccupied: a.GetDisk()}
 	switch a.GetState() {
 	case facts.AttemptSucceeded.String():

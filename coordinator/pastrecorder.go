@@ -245,7 +245,10 @@ func addPhases(out *droverv1.PastAttempt, a *facts.Attempt, seen *droverv1.SeenA
 	out.SuspendedMs = min(suspended, whole)
 	out.RunningMs = min(seen.GetRunningMs(), whole-out.SuspendedMs)
 	rest := whole - out.SuspendedMs - out.RunningMs
-	defer func() { out.FetchingMs = min(seen.GetFetchingMs(), out.StartingMs) }()
+	defer func() {
+		out.FetchingMs = min(seen.GetFetchingMs(), out.StartingMs)
+		out.StartPauseMs = min(max(0, seen.GetStartPauseMs()), out.StartingMs-out.FetchingMs)
+	}()
 	if out.StartedMs == 0 {
 		out.StartingMs = rest
 		return

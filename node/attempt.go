@@ -220,6 +220,11 @@ func (a *attempt) sampleIfDue(ctx context.Context) {
 // reserved capacity meanwhile.
 const maxStartPause = 10 * time.Minute
 
+// startPause returns the pause before a repeated attempt starts.
+func startPause(spec *droverv1.TaskSpec) time.Duration {
+	return min(time.Duration(spec.GetStartPauseMs())*time.Millisecond, maxStartPause)
+}
+
 // boundRecheck shortens a wait to the next usage sample of a running task and,
 // for an exclusive task, to the end of the lease.
 func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Duration {
@@ -265,8 +270,8 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 	a.enforceLease(&w, spec)
 	w.StartBlocked = w.StartBlocked || wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED
 	now := a.d.clock.Monotonic()
-	if pause := time.Duration(spec.GetStartPauseMs()) * time.Millisecond; pause > 0 && !a.rec.Started {
-		w.StartPause = max(0, a.loopStarted+min(pause, maxStartPause)-now)
+	if pause := startPause(spec); pause > 0 && !a.rec.Started {
+		w.StartPause = max(0, a.loopStarted+pause-now)
 	}
 	s := task.Seen{
 		Recorded: a.recorded, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
@@ -433,7 +438,11 @@ func withoutUsage(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 // buildReport returns the attempt as reported to the coordinator.
 func (a *attempt) buildReport() *droverv1.SeenAttempt {
 	s := a.buildState()
-	if wanted, spec := a.wantedAndSpec(); wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED {
+	wanted, spec := a.wantedAndSpec()
+	if a.outcome == nil {
+		s.StartPauseMs = startPause(spec).Milliseconds()
+	}
+	if wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED {
 		s.Unknown = &droverv1.UnknownRun{JobName: spec.GetJobName(), StageName: spec.GetStageName(), Tenant: spec.GetTenant(), DiskName: spec.GetDiskName()}
 	}
 	return s

@@ -95,7 +95,7 @@ func (q *query) taskFilter() taskFilter {
 // fallRow is a task of the waterfall.
 type fallRow struct {
 	Task  string    `json:"task"`
-	Ready int64     `json:"ready"` // when its job was submitted
+	Ready int64     `json:"ready"` // when it began to wait for a place; 0: it waits for another stage
 	Slow  bool      `json:"slow"`  // among the slowest of its stage
 	Bars  []taskBar `json:"bars"`
 }
@@ -114,13 +114,50 @@ func (q *query) waterfall() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := slowLimits(res.GetStages())
+	limit, ready := slowLimits(res.GetStages()), readyTimes(res, rows)
 	out := make([]fallRow, 0, len(rows))
 	for i := range rows {
 		t := &rows[i]
-		out = append(out, fallRow{Task: t.name(), Ready: res.GetJob().GetSubmittedMs(), Slow: limit[t.Stage] > 0 && t.RanMs > limit[t.Stage], Bars: t.bars})
+		out = append(out, fallRow{Task: t.name(), Ready: ready[t.Stage], Slow: limit[t.Stage] > 0 && t.RanMs > limit[t.Stage], Bars: t.bars})
 	}
 	return map[string]any{"job": res.GetJob().GetJob(), "rows": out, "total": total, "now": now(), "ended": res.GetJob().GetEndedMs()}, nil
+}
+
+// readyTimes returns by stage when its tasks began to wait for a place, as far as
+// rows tell: at the submission of the job, or at the last end in the stages that it
+// waits for, but not after its own first placement. It is 0 while the stage waits
+// for another.
+func readyTimes(res *droverv1.GetJobResponse, rows []taskRow) map[string]int64 {
+	first, last := map[string]int64{}, map[string]int64{}
+	for i := range rows {
+		for _, b := range rows[i].bars {
+			stage := rows[i].Stage
+			if at, ok := first[stage]; !ok || b.Placed < at {
+				first[stage] = b.Placed
+			}
+			last[stage] = max(last[stage], b.End)
+		}
+	}
+	out := map[string]int64{}
+	before := stagesBefore(res.GetSpec())
+	for i, s := range res.GetStages() {
+		out[s.GetName()] = res.GetJob().GetSubmittedMs()
+		if i >= len(before) || len(before[i]) == 0 {
+			continue
+		}
+		ready, waits := int64(0), false
+		for _, k := range before[i] {
+			b := res.GetStages()[k]
+			ready, waits = max(ready, last[b.GetName()]), waits || b.GetDone() < b.GetTasks()
+		}
+		if placed, ok := first[s.GetName()]; ok && (waits || ready == 0 || placed < ready) {
+			ready = placed // a reduce may begin before the maps have ended
+		} else if waits {
+			ready = 0
+		}
+		out[s.GetName()] = ready
+	}
+	return out
 }
 
 // slowLimits returns the time, in milliseconds, above which a task of a stage

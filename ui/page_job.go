@@ -228,6 +228,7 @@ type taskBar struct {
 	Started    int64  `json:"started"`
 	End        int64  `json:"end"` // 0: it has not ended
 	State      string `json:"state"`
+	Paused     int64  `json:"paused"`     // ms after Placed, since earlier attempts failed
 	Fetching   int64  `json:"fetching"`   // ms before Started
 	Committing int64  `json:"committing"` // ms before End
 	Suspended  int64  `json:"suspended"`  // ms in all
@@ -309,7 +310,7 @@ func newTaskRow(t *droverv1.TaskStatus, submitted int64) taskRow {
 	r := taskRow{Stage: t.GetStage(), Index: t.GetTask(), State: t.GetState(), Attempts: len(t.GetAttempts())}
 	for i, a := range t.GetAttempts() {
 		seen := a.GetSeen()
-		b := taskBar{Attempt: a.GetKey().GetAttempt(), Placed: a.GetPlacedMs(), Started: seen.GetStartedMs(), State: phaseText(seen), Fetching: seen.GetFetchingMs(), Committing: seen.GetCommittingMs(), Suspended: a.GetLevel().GetSuspendedMs()}
+		b := taskBar{Attempt: a.GetKey().GetAttempt(), Placed: a.GetPlacedMs(), Started: seen.GetStartedMs(), State: phaseText(seen), Paused: seen.GetStartPauseMs(), Fetching: seen.GetFetchingMs(), Committing: seen.GetCommittingMs(), Suspended: a.GetLevel().GetSuspendedMs()}
 		if isOver(seen) {
 			b.End = cmp.Or(seen.GetEndedMs(), seen.GetStartedMs()+seen.GetRunningMs(), a.GetPlacedMs())
 		} else if l := seen.GetLevel(); l > droverv1.Level_LEVEL_RUNNING {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"html/template"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -418,6 +419,7 @@ func TestPartsOfAnAttempt(t *testing.T) {
 		want taskBar
 	}{
 		"starting":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING}, taskBar{State: "starting"}},
+		"paused":     {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING, StartPauseMs: 3000}, taskBar{State: "starting", Paused: 3000}},
 		"fetching":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING, FetchingMs: 5}, taskBar{State: "fetching", Fetching: 5}},
 		"running":    {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, FetchingMs: 5, StartedMs: 1200}, taskBar{State: "running", Fetching: 5, Started: 1200}},
 		"committing": {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, CommittingMs: 9, StartedMs: 1200}, taskBar{State: "committing", Committing: 9, Started: 1200}},
@@ -427,6 +429,35 @@ func TestPartsOfAnAttempt(t *testing.T) {
 		r := newTaskRow(&droverv1.TaskStatus{Attempts: []*droverv1.TaskAttempt{attempt(c.seen)}}, 0)
 		if len(r.bars) != 1 || r.bars[0] != c.want {
 			t.Errorf("%s: %+v, want %+v", name, r.bars, c.want)
+		}
+	}
+}
+
+// A task waits for a place from the submission on, or from when the stages before
+// its own were done.
+func TestReadyTimes(t *testing.T) {
+	stage := func(name string, tasks, done int32) *droverv1.StageSummary {
+		return &droverv1.StageSummary{Name: name, Tasks: tasks, Done: done}
+	}
+	row := func(stage string, placed, end int64) taskRow {
+		return taskRow{Stage: stage, bars: []taskBar{{Placed: placed, End: end}}}
+	}
+	const spec = `{"name":"j","stages":[{"name":"a","kind":"group","tasks":2},{"name":"b","kind":"group","tasks":1,"after":["a"]}]}`
+	for name, c := range map[string]struct {
+		spec string
+		done int32
+		rows []taskRow
+		want map[string]int64
+	}{
+		"the stage before runs":                {spec, 1, []taskRow{row("a", 100, 200), row("a", 110, 0)}, map[string]int64{"a": 50, "b": 0}},
+		"the stage before is done":             {spec, 2, []taskRow{row("a", 100, 200), row("a", 110, 300)}, map[string]int64{"a": 50, "b": 300}},
+		"its ends are not in view":             {spec, 2, []taskRow{row("b", 400, 0)}, map[string]int64{"a": 50, "b": 400}},
+		"it began before the other was done":   {spec, 1, []taskRow{row("a", 100, 200), row("b", 150, 0)}, map[string]int64{"a": 50, "b": 150}},
+		"the job file cannot be read any more": {"{", 1, nil, map[string]int64{"a": 50, "b": 50}},
+	} {
+		res := &droverv1.GetJobResponse{Spec: c.spec, Job: &droverv1.JobSummary{SubmittedMs: 50}, Stages: []*droverv1.StageSummary{stage("a", 2, c.done), stage("b", 1, 0)}}
+		if got := readyTimes(res, c.rows); !maps.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -109,7 +109,8 @@ func phases(a *droverv1.PastAttempt) []phase {
 	}
 	return []phase{
 		{name: "wait", took: milliseconds(a.GetWaitingMs())},
-		{name: "start", took: milliseconds(a.GetStartingMs() - a.GetFetchingMs())},
+		{name: "pause", took: milliseconds(a.GetStartPauseMs())},
+		{name: "start", took: milliseconds(a.GetStartingMs() - a.GetStartPauseMs() - a.GetFetchingMs())},
 		{name: "fetch", took: milliseconds(a.GetFetchingMs()), attributes: []attribute.KeyValue{attribute.Int64("drover.input_bytes", a.GetInputBytes())}},
 		run,
 		{name: "commit", took: milliseconds(a.GetCommittingMs())},

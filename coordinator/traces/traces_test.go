@@ -36,9 +36,9 @@ func spansOf(t *testing.T, do func(*Tracer)) (list []string) {
 
 func TestPhasesOfAnAttemptFollowEachOther(t *testing.T) {
 	a := &droverv1.PastAttempt{Key: &droverv1.AttemptKey{Job: 3, Attempt: 1}, State: "succeeded", PlacedMs: 1000, EndedMs: 2000,
-		WaitingMs: 100, StartingMs: 300, FetchingMs: 200, RunningMs: 400, SuspendedMs: 250, Suspends: 1, CommittingMs: 50}
+		WaitingMs: 100, StartingMs: 300, StartPauseMs: 60, FetchingMs: 200, RunningMs: 400, SuspendedMs: 250, Suspends: 1, CommittingMs: 50}
 	got := spansOf(t, func(x *Tracer) { x.Attempt("c", "main", a) })
-	want := []string{"attempt 900-2000", "wait 900-1000", "start 1000-1100", "fetch 1100-1300", "run 1300-1950", "commit 1950-2000"}
+	want := []string{"attempt 900-2000", "wait 900-1000", "pause 1000-1060", "start 1060-1100", "fetch 1100-1300", "run 1300-1950", "commit 1950-2000"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

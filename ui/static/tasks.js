@@ -5,7 +5,7 @@ import { axis, colour, follow, prepare, redraw, tip } from "./canvas.js";
 import { clock, duration } from "./format.js";
 
 /** @typedef {{stage: string, index: number, state: string, node: string, attempts: number, failed: number, waited: number, ran: number, progress: number, status: string}} Row */
-/** @typedef {{attempt: number, placed: number, started: number, end: number, state: string, fetching: number, committing: number, suspended: number, since: number}} Bar */
+/** @typedef {{attempt: number, placed: number, started: number, end: number, state: string, paused: number, fetching: number, committing: number, suspended: number, since: number}} Bar */
 /** @typedef {{job: number, rows: {task: string, ready: number, slow: boolean, bars: Bar[]}[], total: number, now: number, ended: number}} Fall */
 
 const rowHeight = 31, // as the style sheet says: its content fits
@@ -106,7 +106,7 @@ function draw(e, data) {
   const now = data.ended || data.now;
   let from = Infinity, to = 0;
   for (const r of rows) {
-    from = Math.min(from, r.ready);
+    if (r.ready) from = Math.min(from, r.ready);
     for (const b of r.bars ?? []) to = Math.max(to, b.end || now);
   }
   if (!Number.isFinite(from) || to <= from) {
@@ -124,11 +124,13 @@ function draw(e, data) {
   g.textAlign = "left";
   rows.forEach((r, i) => {
     const y = top + i * (h + gap), bars = r.bars ?? [];
-    bar(r.ready, bars[0]?.placed || now, y, colours.waiting);
+    if (r.ready) bar(r.ready, bars[0]?.placed || now, y, colours.waiting);
     for (const b of bars) {
       const end = b.end || now, begun = b.started || (["starting", "fetching"].includes(b.state) ? end : b.placed);
       const fetched = Math.min(b.fetching, begun - b.placed), ran = end - Math.min(b.committing, end - begun);
-      bar(b.placed, begun - fetched, y, colours.starting);
+      const paused = Math.min(b.paused, begun - fetched - b.placed);
+      if (paused > 0) bar(b.placed, b.placed + paused, y, colours.waiting);
+      bar(b.placed + paused, begun - fetched, y, colours.starting);
       if (fetched > 0) bar(begun - fetched, begun, y, colours.fetching);
       const held = Math.min(b.since ? ran - b.since : b.suspended, ran - begun);
       bar(begun, ran - held, y, colours[/** @type {keyof colours} */ (b.state === "suspended" ? "running" : b.state)] ?? colours.running);
@@ -153,8 +155,9 @@ document.addEventListener("mousemove", (e) => {
   if (!r) return tip("");
   const lines = (r.bars ?? []).map((/** @type {Bar} */ b) => `attempt ${b.attempt}: placed ${clock(b.placed)}, ${b.state}` +
     (b.started ? `, ran ${duration((b.end || f.data.now) - b.started)}` : "") + (b.suspended ? `, of it suspended ${duration(b.suspended)}` : "") +
+    (b.paused ? `, paused for ${duration(b.paused)} since the attempts before it failed` : "") +
     (b.fetching ? `, fetched its input in ${duration(b.fetching)}` : "") + (b.committing ? `, wrote its output in ${duration(b.committing)}` : ""));
-  tip([r.task + (r.slow ? ", among the slowest" : ""), ...(lines.length ? lines : ["waits"])].join("\n"), e.clientX, e.clientY);
+  tip([r.task + (r.slow ? ", among the slowest" : ""), ...(lines.length ? lines : [r.ready ? "waits" : "waits for another stage"])].join("\n"), e.clientX, e.clientY);
 });
 document.addEventListener("mouseout", (e) => e.target instanceof HTMLCanvasElement && tip(""));
 document.addEventListener("click", (e) => {

@@ -679,6 +679,7 @@ type PastAttempt struct {
 	Speculative   bool                   `protobuf:"varint,26,opt,name=speculative,proto3" json:"speculative,omitempty"`
 	EstimateMs    int64                  `protobuf:"varint,27,opt,name=estimate_ms,json=estimateMs,proto3" json:"estimate_ms,omitempty"`            // run time predicted at placement; 0: unknown
 	SuspendedAtMs int64                  `protobuf:"varint,28,opt,name=suspended_at_ms,json=suspendedAtMs,proto3" json:"suspended_at_ms,omitempty"` // when it was suspended last; 0: never
+	StartPauseMs  int64                  `protobuf:"varint,29,opt,name=start_pause_ms,json=startPauseMs,proto3" json:"start_pause_ms,omitempty"`    // pause after earlier failures; part of starting
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -905,6 +906,13 @@ func (x *PastAttempt) GetEstimateMs() int64 {
 func (x *PastAttempt) GetSuspendedAtMs() int64 {
 	if x != nil {
 		return x.SuspendedAtMs
+	}
+	return 0
+}
+
+func (x *PastAttempt) GetStartPauseMs() int64 {
+	if x != nil {
+		return x.StartPauseMs
 	}
 	return 0
 }
@@ -1511,7 +1519,7 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	"\x18ListPastAttemptsResponse\x122\n" +
 	"\battempts\x18\x01 \x03(\v2\x16.drover.v1.PastAttemptR\battempts\x12\x1b\n" +
 	"\tnext_page\x18\x02 \x01(\tR\bnextPage\x12\x10\n" +
-	"\x03job\x18\x03 \x01(\x04R\x03job\"\x93\a\n" +
+	"\x03job\x18\x03 \x01(\x04R\x03job\"\xb9\a\n" +
 	"\vPastAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -1549,7 +1557,8 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	"\vspeculative\x18\x1a \x01(\bR\vspeculative\x12\x1f\n" +
 	"\vestimate_ms\x18\x1b \x01(\x03R\n" +
 	"estimateMs\x12&\n" +
-	"\x0fsuspended_at_ms\x18\x1c \x01(\x03R\rsuspendedAtMs\"\xc9\x01\n" +
+	"\x0fsuspended_at_ms\x18\x1c \x01(\x03R\rsuspendedAtMs\x12$\n" +
+	"\x0estart_pause_ms\x18\x1d \x01(\x03R\fstartPauseMs\"\xc9\x01\n" +
 	"\fUsageRequest\x12\x19\n" +
 	"\bsince_ms\x18\x01 \x01(\x03R\asinceMs\x12\x19\n" +
 	"\buntil_ms\x18\x02 \x01(\x03R\auntilMs\x12\x16\n" +

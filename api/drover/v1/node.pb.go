@@ -2625,6 +2625,7 @@ type SeenAttempt struct {
 	LevelSinceMs   int64                  `protobuf:"varint,27,opt,name=level_since_ms,json=levelSinceMs,proto3" json:"level_since_ms,omitempty"`                              // when it reached level, Unix time
 	ImageOccupied  int64                  `protobuf:"varint,28,opt,name=image_occupied,json=imageOccupied,proto3" json:"image_occupied,omitempty"`                             // part of disk_occupied: its checkpoint
 	FetchingMs     int64                  `protobuf:"varint,31,opt,name=fetching_ms,json=fetchingMs,proto3" json:"fetching_ms,omitempty"`                                      // of the helper that fetches its input, before its command began
+	StartPauseMs   int64                  `protobuf:"varint,34,opt,name=start_pause_ms,json=startPauseMs,proto3" json:"start_pause_ms,omitempty"`                              // that it waits before it starts, since earlier attempts failed
 	CommittingMs   int64                  `protobuf:"varint,32,opt,name=committing_ms,json=committingMs,proto3" json:"committing_ms,omitempty"`                                // of the helper that uploads its output, after its command ended
 	LevelsRefused  []Level                `protobuf:"varint,29,rep,packed,name=levels_refused,json=levelsRefused,proto3,enum=drover.v1.Level" json:"levels_refused,omitempty"` // that it can never reach on this node: level_note says why
 	Unknown        *UnknownRun            `protobuf:"bytes,33,opt,name=unknown,proto3" json:"unknown,omitempty"`                                                               // set if the coordinator was restored and does not know it
@@ -2861,6 +2862,13 @@ func (x *SeenAttempt) GetImageOccupied() int64 {
 func (x *SeenAttempt) GetFetchingMs() int64 {
 	if x != nil {
 		return x.FetchingMs
+	}
+	return 0
+}
+
+func (x *SeenAttempt) GetStartPauseMs() int64 {
+	if x != nil {
+		return x.StartPauseMs
 	}
 	return 0
 }
@@ -3937,7 +3945,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\verror_class\x18\x03 \x01(\tR\n" +
 	"errorClass\x121\n" +
 	"\x06locate\x18\x04 \x01(\v2\x19.drover.v1.LocateResponseR\x06locate\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\tR\bprogress\"\x8d\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xb3\n" +
 	"\n" +
 	"\vSeenAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12&\n" +
@@ -3976,7 +3984,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x0elevel_since_ms\x18\x1b \x01(\x03R\flevelSinceMs\x12%\n" +
 	"\x0eimage_occupied\x18\x1c \x01(\x03R\rimageOccupied\x12\x1f\n" +
 	"\vfetching_ms\x18\x1f \x01(\x03R\n" +
-	"fetchingMs\x12#\n" +
+	"fetchingMs\x12$\n" +
+	"\x0estart_pause_ms\x18\" \x01(\x03R\fstartPauseMs\x12#\n" +
 	"\rcommitting_ms\x18  \x01(\x03R\fcommittingMs\x127\n" +
 	"\x0elevels_refused\x18\x1d \x03(\x0e2\x10.drover.v1.LevelR\rlevelsRefused\x12/\n" +
 	"\aunknown\x18! \x01(\v2\x15.drover.v1.UnknownRunR\aunknown\x1a;\n" +
