@@ -158,7 +158,9 @@ func (p *peers) describeAll(ctx context.Context, servers []raft.Server) []descri
 //  3. If all of them answer, none has a log, and Bootstrap is set, they begin a
 //     new cluster. One that does not answer may hold one.
 //
-// Otherwise it looks again until ctx ends.
+// Otherwise it looks again until ctx ends. A server whose protocol is too far from
+// that of another does not wait, since time mends nothing: it returns
+// fault.Unsupported.
 func (p *peers) enter(ctx context.Context) ([]replica.Peer, error) {
 	cfg := &p.c.cfg
 	if len(cfg.Servers) == 0 && len(cfg.Join) == 0 {
@@ -169,6 +171,9 @@ func (p *peers) enter(ctx context.Context) ([]replica.Peer, error) {
 		servers, err := p.tryEnter(ctx)
 		if err == nil {
 			return servers, nil
+		}
+		if errors.Is(err, fault.Unsupported) {
+			return nil, err
 		}
 		if err.Error() != last {
 			p.c.log.Warn("not in a cluster yet", "err", err)
@@ -196,6 +201,9 @@ func (p *peers) tryEnter(ctx context.Context) ([]replica.Peer, error) {
 	}
 	var problems []string
 	for i, d := range p.describeAll(ctx, ask) {
+		if errors.Is(d.err, fault.Unsupported) {
+			return nil, d.err
+		}
 		if d.state == nil {
 			problems = append(problems, fmt.Sprintf("%s does not answer: %v", d.peer.Address, d.err))
 			continue

@@ -1,9 +1,12 @@
 package coordinator
 
 import (
+	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -11,7 +14,9 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/version"
 )
 
@@ -44,4 +49,100 @@ func TestRegistrationIsAHandshakeOfVersions(t *testing.T) {
 	if err != nil || len(list.Msg.GetNodes()) != 3 {
 		t.Errorf("%d nodes, want the 3 neighbours: %v", len(list.Msg.GetNodes()), err)
 	}
+}
+
+// A leader adds a coordinator of a neighbouring version, and refuses one of a later
+// version by its name.
+func TestLeaderRefusesADistantCoordinator(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 1, nil)
+	n := newDistantCoordinator(t, s, "c2", nil)
+	join := func(protocol uint32) error {
+		_, err := n.Client("c1:1").Join(s.ctx, connect.NewRequest(&droverv1.JoinRequest{Id: "c2", Address: "c2:1", Empty: true, Protocol: protocol}))
+		return wire.FromError(err)
+	}
+	err := join(version.Protocol + 2)
+	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "coordinator c2 has protocol") || !strings.HasSuffix(err.Error(), "only neighbours work together: upgrade the leader") {
+		t.Errorf("a distant coordinator: %v", err)
+	}
+	if list := s.servers().GetServers(); len(list) != 1 {
+		t.Errorf("%d servers after the refusal, want 1", len(list))
+	}
+	if err := join(version.Protocol + 1); err != nil {
+		t.Errorf("a neighbour: %v", err)
+	}
+}
+
+// A coordinator that is told to enter a cluster of a later version ends with one
+// line instead of waiting, and enters one that it supports from the same folder.
+func TestNewCoordinatorEndsBesideADistantOne(t *testing.T) {
+	t.Parallel()
+	for name, with := range map[string]func(*testServers, *Config){
+		"joins": func(_ *testServers, c *Config) { c.Join = []string{"c1:1"} },
+		"is listed": func(s *testServers, c *Config) {
+			c.Bootstrap, c.Servers = true, s.peers("c1", "c2")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := prepareServers(t, 2, nil)
+			distant := newDistantCoordinator(t, s, "c1", &distantPeer{})
+			s.start("c2", func(c *Config) { with(s, c) })
+			var err error
+			select {
+			case err = <-s.running["c2"].done:
+				delete(s.running, "c2")
+			case <-time.After(serversLimit):
+				t.Fatal("it does not end")
+			}
+			if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "the one at c1:1 has protocol") || !strings.HasSuffix(err.Error(), "upgrade coordinator c2") || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("it ended with %v", err)
+			}
+			if err := distant.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s.start("c1", nil)
+			s.awaitLeader()
+			s.start("c2", func(c *Config) { with(s, c) })
+			s.awaitVoters("c1", "c2")
+		})
+	}
+}
+
+// newDistantCoordinator has the peer port and certificate of a server, and answers
+// with h.
+func newDistantCoordinator(t *testing.T, s *testServers, id string, h droverv1connect.PeerServiceHandler) *peer.Network {
+	t.Helper()
+	m, err := s.files(pki.CertRequest{Kind: pki.KindCoordinator, Name: id, Hosts: []string{id}}).Open(pki.KindCoordinator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.net.Listen(id + ":1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := peer.Listen(peer.Config{Listener: l, Member: m, Address: id + ":1", Dial: s.net.Dialer(id)})
+	n.Start()
+	t.Cleanup(func() { _ = n.Close() })
+	if h == nil {
+		return n
+	}
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewPeerServiceHandler(h))
+	p := new(http.Protocols)
+	p.SetHTTP2(true)
+	server := &http.Server{Handler: mux, Protocols: p, ConnState: n.Forget}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(n.API()) }()
+	t.Cleanup(func() { _ = server.Close(); <-done })
+	return n
+}
+
+// distantPeer is a leader of a protocol that nothing here supports.
+type distantPeer struct {
+	droverv1connect.UnimplementedPeerServiceHandler
+}
+
+func (*distantPeer) Describe(context.Context, *connect.Request[droverv1.DescribeRequest]) (*connect.Response[droverv1.DescribeResponse], error) {
+	return connect.NewResponse(&droverv1.DescribeResponse{Id: "c1", Protocol: version.Protocol + 2, HasLog: true, Leader: "c1", LeaderAddress: "c1:1"}), nil
 }
