@@ -3,7 +3,10 @@ package main
 import (
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -34,7 +37,7 @@ func TestPackageIsMade(t *testing.T) {
 	if text, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, text)
 	}
-	list, err := exec.Command("dpkg-deb", "--contents", filepath.Join(out, "drover_1.2.3_amd64.deb")).Output()
+	list, err := exec.Command("dpkg-deb", "--contents", filepath.Join(out, "drover_1.2.3_amd64.deb")).Output() // a path is the last word
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +48,63 @@ func TestPackageIsMade(t *testing.T) {
 	} {
 		if !strings.Contains(string(list), " "+want+"\n") {
 			t.Errorf("the package lacks %s", want)
+		}
+	}
+	checkFilesAreDocumented(t, string(list))
+}
+
+// checkFilesAreDocumented wants every file of a package in the table of install.md, by
+// its path, a pattern or its folder.
+func checkFilesAreDocumented(t *testing.T, list string) {
+	t.Helper()
+	var known []string
+	for _, m := range regexp.MustCompile("`(/[^` ]+)`|, `([a-z]+\\.hcl)`|; `(\\*[a-z.]+\\.hcl)`").FindAllStringSubmatch(readDoc(t, "docs/how-to/install.md"), -1) {
+		if m[1] != "" {
+			known = append(known, m[1])
+		} else {
+			known = append(known, "/etc/drover/"+m[2]+m[3])
+		}
+	}
+	files := 0
+	for line := range strings.Lines(list) {
+		words := strings.Fields(line)
+		file := strings.TrimPrefix(words[len(words)-1], ".")
+		if strings.HasSuffix(file, "/") {
+			continue
+		}
+		files++
+		if !slices.ContainsFunc(known, func(k string) bool {
+			same, err := path.Match(k, file)
+			return err == nil && same || strings.HasSuffix(k, "/") && strings.HasPrefix(file, k)
+		}) {
+			t.Errorf("docs/how-to/install.md does not name %s", file)
+		}
+	}
+	if files < 15 {
+		t.Errorf("the package has only %d files:\n%s", files, list)
+	}
+}
+
+// What install.md says of the users and capabilities of the services is in their units.
+func TestInstallTableOfServicesIsTrue(t *testing.T) {
+	doc := readDoc(t, "docs/how-to/install.md")
+	for _, c := range []struct{ unit, user, capabilities string }{
+		{"drover-coordinator", "`drover`", "none"},
+		{"drover-node", "root", "all"},
+		{"drover-tasks", "root", "none"},
+	} {
+		if row := "| `" + c.unit + "` | " + c.user + " | " + c.capabilities; !strings.Contains(doc, row) {
+			t.Errorf("docs/how-to/install.md has no %q", row)
+		}
+		unit := "\n" + readDoc(t, "dist/systemd/"+c.unit+".service")
+		if got := strings.Contains(unit, "\nUser=drover\n"); got != (c.user == "`drover`") || strings.Count(unit, "\nUser=") > 1 {
+			t.Errorf("%s.service has another user than %s", c.unit, c.user)
+		}
+		if got := strings.Contains(unit, "\nCapabilityBoundingSet=\n"); got != (c.capabilities == "none") {
+			t.Errorf("%s.service has other capabilities than %s", c.unit, c.capabilities)
+		}
+		if !strings.Contains(unit, "\nNoNewPrivileges=yes\n") {
+			t.Errorf("%s.service may gain privileges", c.unit)
 		}
 	}
 }

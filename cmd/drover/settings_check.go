@@ -75,7 +75,7 @@ func initialServers(c *cli.Context) ([]replica.Peer, error) {
 	for _, text := range c.StringSlice("servers") {
 		id, at, ok := strings.Cut(text, "=")
 		if !ok || id == "" {
-			return nil, usageErrorf("-servers %q: want ID=HOST:PORT, such as c1=10.0.0.1:7072", text)
+			return nil, usageErrorf("-servers %q: want ID=HOST:PORT, such as c1=10.0.0.1:7102", text)
 		}
 		if err := checkHostPort("-servers", at); err != nil {
 			return nil, err
