@@ -108,3 +108,37 @@ func TestInstallTableOfServicesIsTrue(t *testing.T) {
 		}
 	}
 }
+
+// The commands that install.md shows step by step are those that the step `fresh` of
+// make vagrant-test types on machines with systemd.
+func TestInstallStepsAreTried(t *testing.T) {
+	_, steps, ok := strings.Cut(readDoc(t, "docs/how-to/install.md"), "\n## Step by step\n")
+	steps, _, found := strings.Cut(steps, "\n### ")
+	script := readDoc(t, "integration/vagrant/steps.sh")
+	_, tried, has := strings.Cut(script, "\nstep_fresh() {")
+	tried, _, _ = strings.Cut(tried, "\n}\n")
+	if !ok || !found || !has {
+		t.Fatal("install.md has no section \"Step by step\", or steps.sh no step_fresh")
+	}
+	tried += functionOf(t, script, "nodes_up") + functionOf(t, script, "first_job")
+	shown := regexp.MustCompile(`(?m)^    ((?:drover|apt-get)(?: [a-z]+)+)(?: |$)`).FindAllStringSubmatch(steps, -1)
+	if len(shown) < 6 {
+		t.Errorf("install.md shows only %d commands: %q", len(shown), shown)
+	}
+	for _, m := range shown {
+		if command := strings.TrimPrefix(m[1], "drover "); !strings.Contains(tried, command) {
+			t.Errorf("install.md shows %q, which the step fresh of integration/vagrant/steps.sh does not use", m[1])
+		}
+	}
+}
+
+// functionOf returns the text of a function of a shell script that begins a line.
+func functionOf(t *testing.T, script, name string) string {
+	t.Helper()
+	_, text, ok := strings.Cut(script, "\n"+name+"() {")
+	if !ok {
+		t.Fatalf("no function %s", name)
+	}
+	text, _, _ = strings.Cut(text, "\n}\n")
+	return text
+}

@@ -77,7 +77,8 @@ hdfs() { # COMMAND ARG ...: of HdfsHost, on its standard input; waits for the an
   done
   tail -1 "$work/hdfs.out" | grep -q '^ok' || fail "HDFS: $*: $(tail -1 "$work/hdfs.out")"
 }
-nodes_up() { await "${1:-240}" "$DROVER_NODES nodes are up" c1 "[ \$(drover node list | grep -c ' up ') -eq $DROVER_NODES ] || { drover node list; false; }"; }
+# A node that is new looks which suspension levels work there, for minutes on a busy host.
+nodes_up() { await 600 "$DROVER_NODES nodes are up" c1 "[ \$(drover node list | grep -c ' up ') -eq $DROVER_NODES ] || { drover node list; false; }"; }
 
 first_job() {
   put c1 /root/first.hcl <<'END'
@@ -106,7 +107,7 @@ step_up() {
   head -c 3000000 <(cat "$root"/docs/*/*.md "$root"/scheduler/*/*.go "$root"/coordinator/*/*.go | LC_ALL=C tr -cs '[:alnum:]\n' ' ') >"$work/text"
   [ "$DROVER_HDFS" = inside ] || load_text
   vagrant box add --force --name drover/debian "$DROVER_BOX_DIR/debian.box" >/dev/null
-  measured "machines" "$((DROVER_NODES + 1)) with $DROVER_CPUS CPU and $DROVER_MEMORY MB, $([ "${DROVER_DRIVER:-qemu}" = kvm ] && echo KVM || echo emulated), $(basename "$(ls -t "$DROVER_DIST"/drover_*_amd64.deb | head -1)")"
+  measured "machines" "$((DROVER_NODES + 1)) of Debian $SUITE with $DROVER_CPUS CPU and $DROVER_MEMORY MB, $([ "${DROVER_DRIVER:-qemu}" = kvm ] && echo KVM || echo emulated), $(basename "$(ls -t "$DROVER_DIST"/drover_*_amd64.deb | head -1)")"
   say "vagrant up"
   fresh=$SECONDS
   # Once more, since Vagrant gives up where a machine on a busy host answers its ssh late.
@@ -429,7 +430,7 @@ step_fresh() {
   typed "for m in ${machines[*]}: copy the package and its bundle, apt-get install ./drover.deb"
   for m in "${machines[@]}"; do
     put "$m" "/root/$m.bundle" <"$tls/$m.bundle" || fail "$m: its bundle"
-    on "$m" 'DEBIAN_FRONTEND=noninteractive dpkg -i /tmp/drover.deb' >"$work/install.$m" 2>&1 & installs+=($!)
+    on "$m" 'DEBIAN_FRONTEND=noninteractive apt-get install -y -qq /tmp/drover.deb' >"$work/install.$m" 2>&1 & installs+=($!)
   done
   for k in "${!machines[@]}"; do wait "${installs[k]}" || fail "install: $(cat "$work/install.${machines[k]}")"; done
   typed "for m in ${machines[*]}: drover config apply \$m.bundle"

@@ -7,9 +7,11 @@
 #   up mapreduce restart upgrade drain reboot doctor snapshot purge fresh down
 #
 # Without STEPS it does all of them, ends with none of its machines, and writes what was
-# measured to docs/measured/vagrant.md. With STEPS="upgrade drain" it does these alone
-# and leaves the machines as they are for the next call, until one has the step `down`.
+# measured to docs/measured: vagrant.md, vagrant-bookworm.md, vagrant-hdfs.md. With
+# STEPS="upgrade drain" it does these alone and leaves the machines as they are for the
+# next call, until one has the step `down`.
 #
+#   SUITE=trixie       Debian of the machines, by its name
 #   DROVER_NODES=2     nodes beside the coordinator, at least 2
 #   DROVER_MEMORY=768  MB of each machine
 #   DROVER_HDFS=inside HDFS in the machines, which then want 1280 MB; only up, mapreduce and down
@@ -33,7 +35,10 @@ if [ "$DROVER_HDFS" = inside ]; then
 else
   export DROVER_NAMENODE=10.88.0.10:8020 DROVER_DATANODE=10.88.0.21
 fi
-export DROVER_MEMORY=${DROVER_MEMORY:-768}
+export DROVER_MEMORY=${DROVER_MEMORY:-768} SUITE=${SUITE:-trixie}
+page=vagrant command="make vagrant-test"
+[ "$SUITE" = trixie ] || { page+=-$SUITE && command+=" SUITE=$SUITE"; }
+[ "$DROVER_HDFS" != inside ] || { page+=-hdfs && command+=" DROVER_HDFS=inside"; }
 export VAGRANT_DOTFILE_PATH=$work/dot DROVER_BEFORE=$here/listing.sh # not the state of a user's own machines
 export VAGRANT_HOME=$work/libvirt/home VAGRANT_CHECKPOINT_DISABLE=1 VAGRANT_DEFAULT_PROVIDER=libvirt LIBVIRT_DEFAULT_URI=qemu:///system
 
@@ -104,7 +109,7 @@ case " $steps " in
   end_session
   failed=
   [ ! -e "$work/failed" ] || failed=-failed
-  [ "${RECORD:-}" = no ] || (cd "$root" && go run ./integration/cmd/record -part vagrant -command "make vagrant-test" $failed docs/measured/vagrant.md <"$work/results")
+  [ "${RECORD:-}" = no ] || (cd "$root" && go run ./integration/cmd/record -part "$page" -command "$command" $failed "docs/measured/$page.md" <"$work/results")
   ;;
 esac
 [ ! -e "$work/failed" ]
