@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -92,6 +93,10 @@ func printUsage(c *cli.Context, groups []droverv1.UsageGroup, res *droverv1.Usag
 			header[i] = strings.NewReplacer(" ", "_", "/", "").Replace(strings.ToLower(header[i]))
 		}
 	}
+	decimals := 2
+	if c.Bool("csv") {
+		decimals = 6 // programs add them up: six are 4 ms of an hour
+	}
 	rows := make([][]string, 0, len(res.GetRows()))
 	for _, r := range res.GetRows() {
 		var row []string
@@ -100,7 +105,7 @@ func printUsage(c *cli.Context, groups []droverv1.UsageGroup, res *droverv1.Usag
 				row = append(row, g.of(r))
 			}
 		}
-		number := func(v float64) string { return fmt.Sprintf("%.2f", v) }
+		number := func(v float64) string { return strconv.FormatFloat(v, 'f', decimals, 64) }
 		rows = append(rows, append(row, fmt.Sprint(r.GetAttempts()), fmt.Sprint(r.GetFailed()), number(r.GetCpuHours()), number(float64(r.GetCpuMs())/3_600_000),
 			number(r.GetMemoryGibHours()), number(r.GetIoMibHours()), number(r.GetIoGib())))
 	}
