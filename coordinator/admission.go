@@ -15,6 +15,25 @@ import (
 // callPrefix begins the path of every call.
 const callPrefix = "/drover."
 
+// admission decides which requests are answered, and when.
+type admission struct {
+	limits    Limits
+	pools     *pools
+	rates     *rates // of all identities
+	readTurns *turns // for unary calls
+	pageTurns *turns // until a page begins to be sent
+	rights    *authorizer
+	gate      *gate
+	auditor   *auditor
+	metrics   *metrics
+}
+
+func newAdmission(c *core) *admission {
+	l := c.cfg.Limits
+	return &admission{limits: l, pools: c.pools, rates: newRates(l.CallRate), readTurns: newReadTurns(int(l.Calls / 4)), pageTurns: newTurns("pages", 16, 4, int(l.Pages/4)),
+		rights: c.rights, gate: c.gate, auditor: c.auditor, metrics: c.metrics}
+}
+
 // admit decides on each call before its body is read, in numbered steps:
 //
 //  1. The procedure is known, the caller does not call more often than its rate, this
@@ -28,7 +47,7 @@ const callPrefix = "/drover."
 //
 // Requests that are no calls, such as those for pages, count for the caller's rate
 // and take a slot of a pool of their own.
-func (c *core) admit(next http.Handler) http.Handler {
+func (a *admission) admit(next http.Handler) http.Handler {
 	refusals := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		proc, ok := procedures[r.URL.Path]
@@ -37,20 +56,20 @@ func (c *core) admit(next http.Handler) http.Handler {
 			return
 		}
 		if !ok {
-			c.admitPage(next, w, r)
+			a.admitPage(next, w, r)
 			return
 		}
 		ctl := http.NewResponseController(w)
-		body := newPacedBody(r.Body, ctl, c.cfg.Limits.Pace)
-		leave, err := c.admitCall(r, proc, body)
+		body := newPacedBody(r.Body, ctl, a.limits.Pace)
+		leave, err := a.admitCall(r, proc, body)
 		defer leave()
 		refuse := func(err error) {
-			body.setDeadline(c.cfg.Limits.Pace.Stall)
+			body.setDeadline(a.limits.Pace.Stall)
 			if r.ProtoMajor == 1 {
 				w.Header().Set("Connection", "close") // do not wait for the rest of the body
 			}
-			c.metrics.observeRefusal(r.URL.Path, err)
-			c.auditRefusal(r, err)
+			a.metrics.observeRefusal(r.URL.Path, err)
+			a.auditor.recordRefusal(r, err)
 			_ = refusals.Write(w, r, toWireError(err)) // fails only if the caller is gone
 		}
 		if err != nil {
@@ -58,12 +77,12 @@ func (c *core) admit(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = body
-		paced := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: c.cfg.Limits.Pace.Stall}
+		paced := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: a.limits.Pace.Stall}
 		defer paced.clear()
 		var out http.ResponseWriter = paced
 		if reads[r.URL.Path] {
 			var done func()
-			if out, done, err = c.takeTurn(paced, r); err != nil {
+			if out, done, err = a.takeTurn(paced, r); err != nil {
 				refuse(err)
 				return
 			}
@@ -75,19 +94,19 @@ func (c *core) admit(next http.Handler) http.Handler {
 
 // admitCall performs steps 1 and 2, and prepares step 3. The function returned
 // gives back what the call occupies; it is never nil.
-func (c *core) admitCall(r *http.Request, proc procedure, body *pacedBody) (leave func(), err error) {
+func (a *admission) admitCall(r *http.Request, proc procedure, body *pacedBody) (leave func(), err error) {
 	nothing := func() {}
-	if err := c.checkRate(caller(r.Context())); err != nil {
+	if err := a.checkRate(caller(r.Context())); err != nil {
 		return nothing, err
 	}
-	if serviceOf(r.URL.Path) != droverv1connect.PeerServiceName && !staleAllowed(r.URL.Path, r.Header) && c.follows() {
-		return nothing, c.notLeader(r.Context())
+	if serviceOf(r.URL.Path) != droverv1connect.PeerServiceName && !staleAllowed(r.URL.Path, r.Header) && a.gate.follows() {
+		return nothing, a.gate.notLeader(r.Context())
 	}
-	if err := c.checkAccess(r.Context(), r.URL.Path, proc); err != nil {
+	if err := a.rights.checkAccess(r.Context(), r.URL.Path, proc); err != nil {
 		return nothing, err
 	}
 	id := caller(r.Context())
-	slots, memory := proc.pool(c.pools), c.pools.bodyPool(proc.access)
+	slots, memory := proc.pool(a.pools), a.pools.bodyPool(proc.access)
 	if err := slots.take(id, 1); err != nil {
 		return nothing, err
 	}
@@ -115,21 +134,21 @@ func (c *core) admitCall(r *http.Request, proc procedure, body *pacedBody) (leav
 
 // checkRate returns an error if an identity calls more often than it may. The local
 // operator and other coordinators are trusted.
-func (c *core) checkRate(id identity) error {
-	if id.kind == kindLocal || id.kind == kindPeer || c.callRates.allow(id.name) {
+func (a *admission) checkRate(id identity) error {
+	if id.kind == kindLocal || id.kind == kindPeer || a.rates.allow(id.name) {
 		return nil
 	}
-	return fault.Overload("%s makes more than %g calls a second: try again in a second", id.displayName(), c.cfg.Limits.CallRate)
+	return fault.Overload("%s makes more than %g calls a second: try again in a second", id.displayName(), a.limits.CallRate)
 }
 
 // admitPage admits a request that is no call of the API: a page, which may be a stream,
 // or metrics.
-func (c *core) admitPage(next http.Handler, w http.ResponseWriter, r *http.Request) {
+func (a *admission) admitPage(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	id := caller(r.Context())
-	err := c.checkRate(id)
+	err := a.checkRate(id)
 	if err == nil {
-		if err = c.pools.pages.take(id, 1); err == nil {
-			defer c.pools.pages.release(id, 1)
+		if err = a.pools.pages.take(id, 1); err == nil {
+			defer a.pools.pages.release(id, 1)
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"path"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -46,30 +49,53 @@ var auditedCalls = map[string]bool{
 // maxAuditText bounds a target or error in the audit log, in bytes.
 const maxAuditText = 500
 
-// auditCall writes a call's record, if the call is one for the audit log. A record that
+// auditor writes the audit log.
+type auditor struct {
+	log     *audit.Log // nil: there is none
+	now     func() time.Time
+	failure *slog.Logger // says what could not be written
+}
+
+// openAuditor opens the audit log, if there is to be one.
+func openAuditor(cfg Config) (_ *auditor, err error) {
+	a := &auditor{now: cfg.Now, failure: cfg.Logger}
+	switch cfg.AuditLog {
+	case noAuditLog:
+		return a, nil
+	case "":
+		a.log, err = audit.Open(filepath.Join(cfg.Dir, "audit.jsonl"), 0)
+	default:
+		a.log, err = audit.Open(cfg.AuditLog, 0)
+	}
+	return a, err
+}
+
+func (a *auditor) close() error { return a.log.Close() }
+
+// record writes a call's record, if the call is one for the audit log. A record that
 // cannot be written does not fail the call, which has had its effect: the daemon's log says
 // so.
-func (c *core) auditCall(ctx context.Context, procedure, from, target string, err error) {
-	if c.audit == nil {
+func (a *auditor) record(ctx context.Context, procedure, from, target string, err error) {
+	if a.log == nil {
 		return
 	}
 	err = wire.FromError(err)
 	if !auditedCalls[procedure] && !errors.Is(err, fault.Denied) {
 		return
 	}
-	r := audit.Record{Time: c.now(), Actor: caller(ctx).displayName(), From: from, Call: path.Base(procedure), Target: clipText(target, maxAuditText), Outcome: auditOutcome(err)}
+	r := audit.Record{Time: a.now(), Actor: caller(ctx).displayName(), From: from, Call: path.Base(procedure), Target: clipText(target, maxAuditText), Outcome: auditOutcome(err)}
 	if err != nil {
 		r.Error = clipText(err.Error(), maxAuditText)
 	}
-	if err := c.audit.Write(r); err != nil {
-		c.log.Error("a call is missing in the audit log", "call", r.Call, "actor", r.Actor, "target", r.Target, "outcome", r.Outcome, "err", err)
+	if err := a.log.Write(r); err != nil {
+		a.failure.Error("a call is missing in the audit log", "call", r.Call, "actor", r.Actor, "target", r.Target, "outcome", r.Outcome, "err", err)
 	}
 }
 
-// auditRefusal writes the record of a request that was refused before it was read.
-func (c *core) auditRefusal(r *http.Request, err error) {
+// recordRefusal writes the record of a request that was refused before it was read.
+func (a *auditor) recordRefusal(r *http.Request, err error) {
 	if _, ok := wire.LeaderOf(toWireError(err)); !ok {
-		c.auditCall(r.Context(), r.URL.Path, r.RemoteAddr, "", err)
+		a.record(r.Context(), r.URL.Path, r.RemoteAddr, "", err)
 	}
 }
 

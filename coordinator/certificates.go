@@ -101,7 +101,7 @@ func (c *core) followCertificates(ctx context.Context) error {
 		for _, name := range c.certificates.open.CloseRevoked(c.certificates.member) {
 			c.log.Warn("closed a connection: its certificate was revoked", "certificate", name)
 		}
-		if c.leads() {
+		if c.leadership.leads() {
 			c.announceExpiry(ctx)
 		}
 		if !sleep(ctx, c.cfg.CertificatesEvery) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
-	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
@@ -27,31 +25,37 @@ import (
 
 // Limits of responses.
 const (
-	maxListed   = 10_000
-	maxTasks    = 20_000 // of one ListTasks response
-	maxDigests  = 10_000
-	watchGap    = 100 * time.Millisecond // between two updates of a running job
-	eventsBatch = 500
+	maxListed  = 10_000
+	maxTasks   = 20_000 // of one ListTasks response
+	maxDigests = 10_000
+	watchGap   = 100 * time.Millisecond // between two updates of a running job
 )
 
 // clientService serves users and operators.
 type clientService struct {
-	*core
-	rates *rates
+	core        *core
+	rates       *rates
+	submissions *submitter
+	events      *eventReader
+}
+
+func newClientService(c *core) *clientService {
+	return &clientService{core: c, rates: newRates(c.cfg.SubmitRate), submissions: &submitter{c},
+		events: &eventReader{view: c.view, rights: c.rights, pastJobs: c.pastJobs, changed: c.changed}}
 }
 
 var _ droverv1connect.ClientServiceHandler = (*clientService)(nil)
 
 // Status returns the state of the cluster.
 func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.StatusRequest]) (*connect.Response[droverv1.StatusResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
-	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.replica.Leader(), Caller: caller(ctx).name, Operator: s.operator(caller(ctx))}
-	if end := s.certificates.until(); !end.IsZero() {
+	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.core.replica.Leader(), Caller: caller(ctx).name, Operator: s.core.rights.operator(caller(ctx))}
+	if end := s.core.certificates.until(); !end.IsZero() {
 		res.CertificateUntilMs = end.UnixMilli()
 	}
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		res.Cluster, res.Index, res.Nodes = f.Cluster(), f.Index(), int32(len(f.Nodes()))
 		for _, n := range f.Nodes() {
 			if n.Up {
@@ -60,11 +64,11 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 		}
 		_, live := f.JobCount()
 		res.JobsRunning = int32(live)
-		res.Scheduler, _ = s.schedulerOf(f)
+		res.Scheduler, _ = s.core.schedulerOf(f)
 		at, by := f.Clock().Step()
 		res.ClockSteppedAtMs, res.ClockSteppedMs = at/1e6, by.Milliseconds()
 	})
-	s.addHealth(res)
+	s.core.addHealth(res)
 	return connect.NewResponse(res), nil
 }
 
@@ -85,7 +89,7 @@ func (c *core) newProjection(hosts hostSource) *projection {
 
 // HasBlobs returns which of the digests must be uploaded.
 func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[droverv1.HasBlobsRequest]) (*connect.Response[droverv1.HasBlobsResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	if n := len(req.Msg.GetDigests()); n > maxDigests {
@@ -96,29 +100,18 @@ func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[drove
 		if err := blobs.CheckDigest(d); err != nil {
 			return nil, err
 		}
-		s.touchBlob(d)
-		if !s.hasBlob(ctx, d) {
+		s.core.files.touch(d)
+		if !s.core.files.has(ctx, d) {
 			res.Missing = append(res.Missing, d)
 		}
 	}
 	return connect.NewResponse(res), nil
 }
 
-// hasBlob reports whether a file is a fact and here; one that another coordinator
-// has is fetched.
-func (s *clientService) hasBlob(ctx context.Context, d string) (has bool) {
-	s.view(func(f *facts.Facts) { has = f.Blob(d) != nil })
-	if has && s.fileKeeper().ensure(ctx, d) == nil {
-		_, has = s.blobs.Has(d)
-		return has
-	}
-	return false
-}
-
 // PutBlob stores a file. It is durable, on a majority of the coordinators, and a
 // fact before the response.
 func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStream[droverv1.PutBlobRequest]) (*connect.Response[droverv1.PutBlobResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	if !stream.Receive() {
@@ -128,29 +121,29 @@ func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStrea
 	if err := blobs.CheckDigest(digest); err != nil {
 		return nil, err
 	}
-	if err := s.requireSpace(size); err != nil {
+	if err := s.core.disk.requireSpace(size); err != nil {
 		return nil, err
 	}
-	done, err := s.claimUpload(caller(ctx), digest, size)
+	done, err := s.core.uploads.claim(caller(ctx), digest, size)
 	if err != nil {
 		return nil, err
 	}
 	stored := false
 	defer func() { done(stored) }()
-	s.touchBlob(digest)
+	s.core.files.touch(digest)
 	r := &uploadReader{stream: stream, rest: bytes.Clone(stream.Msg().GetData())}
-	if err := s.blobs.Put(digest, size, r); err != nil {
+	if err := s.core.blobs.Put(digest, size, r); err != nil {
 		return nil, err
 	}
-	if err := s.fileKeeper().replicate(ctx, fileSize{digest, size}); err != nil {
+	if err := s.core.peers.keeper().replicate(ctx, fileSize{digest, size}); err != nil {
 		return nil, err
 	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest, Size: size}}}
-	res, err := s.propose(ctx, caller(ctx).name, e)
+	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
-	if !s.hasBlob(ctx, digest) { // it was collected in the meantime
+	if !s.core.files.has(ctx, digest) { // it was collected in the meantime
 		return nil, fault.New(fault.Unavailable, "%s was removed while it was sent: send it again", digest)
 	}
 	stored = true
@@ -181,7 +174,7 @@ func (r *uploadReader) Read(p []byte) (int, error) {
 
 // ListJobs returns the jobs that the caller may read, newest first.
 func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[droverv1.ListJobsRequest]) (*connect.Response[droverv1.ListJobsResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	limit := int(req.Msg.GetLimit())
@@ -189,18 +182,18 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 		limit = maxListed
 	}
 	res := &droverv1.ListJobsResponse{}
-	expected, now := s.expected(ctx), s.now()
-	s.view(func(f *facts.Facts) {
+	expected, now := s.expected(ctx), s.core.now()
+	s.core.view(func(f *facts.Facts) {
 		ids := f.JobIDs()
 		slices.Reverse(ids)
 		for _, id := range ids {
 			j := f.Job(id)
-			if !isListed(req.Msg, j, caller(ctx).name) || s.needJob(ctx, mayRead, f, j) != nil {
+			if !isListed(req.Msg, j, caller(ctx).name) || s.core.rights.needJob(ctx, mayRead, f, j) != nil {
 				continue
 			}
 			if len(res.Jobs) < limit {
-				res.Jobs = append(res.Jobs, s.summary(f, j))
-				s.expectedOfJob(f, expected, res.Jobs[len(res.Jobs)-1], now)
+				res.Jobs = append(res.Jobs, s.core.jobs.summary(f, j))
+				s.core.jobs.expectedOfJob(f, expected, res.Jobs[len(res.Jobs)-1], now)
 			} else {
 				res.More++
 			}
@@ -241,29 +234,29 @@ func (s *clientService) GetJob(ctx context.Context, req *connect.Request[droverv
 }
 
 func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.GetJobResponse, err error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = s.findJob(ctx, f, name); err == nil {
-			err = s.needJob(ctx, mayRead, f, j)
+		if j, err = s.core.rights.findJob(ctx, f, name); err == nil {
+			err = s.core.rights.needJob(ctx, mayRead, f, j)
 		}
 		if err == nil {
-			res = s.jobStatus(f, j)
-			res.MayOperate = s.needJob(ctx, mayOperate, f, j) == nil
+			res = s.core.jobs.status(f, j)
+			res.MayOperate = s.core.rights.needJob(ctx, mayOperate, f, j) == nil
 			t := f.Tenant(j.Spec.Tenant)
-			res.MaySubmit = t != nil && s.need(ctx, maySubmit, t.Spec) == nil
+			res.MaySubmit = t != nil && s.core.rights.need(ctx, maySubmit, t.Spec) == nil
 		}
 	})
 	if err == nil {
 		s.addExpected(ctx, res)
 	}
 	if errors.Is(err, fault.NotFound) {
-		j, pastErr := s.findPast(ctx, name)
+		j, pastErr := s.core.pastJobs.find(ctx, name)
 		switch {
 		case pastErr == nil:
-			return s.pastStatus(ctx, j), nil
+			return s.core.pastJobs.status(ctx, j), nil
 		case !errors.Is(pastErr, fault.NotFound):
 			return nil, pastErr
 		}
@@ -278,7 +271,7 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 	var last *droverv1.GetJobResponse
 	var sent time.Time
 	for {
-		changes := s.changes() // taken before the read, so that no change is missed
+		changes := s.core.changed.next() // taken before the read, so that no change is missed
 		now, err := s.watchedJob(ctx, name)
 		if err != nil {
 			return err
@@ -301,7 +294,7 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 // watchedJob is getJob in the caller's turn: each change of anything wakes all
 // watches.
 func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.GetJobResponse, error) {
-	done, err := s.watchTurns.wait(ctx, caller(ctx))
+	done, err := s.core.watchTurns.wait(ctx, caller(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +328,7 @@ func ended(s droverv1.JobState) bool {
 
 // StopJob stops a live job. Stopping an ended one succeeds.
 func (s *clientService) StopJob(ctx context.Context, req *connect.Request[droverv1.StopJobRequest]) (*connect.Response[droverv1.StopJobResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	if plain.HasControl(req.Msg.GetReason()) {
@@ -343,17 +336,17 @@ func (s *clientService) StopJob(ctx context.Context, req *connect.Request[drover
 	}
 	var id uint64
 	var err error
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = s.findJob(ctx, f, req.Msg.GetJob()); err == nil {
-			id, err = j.ID, s.needJob(ctx, mayOperate, f, j)
+		if j, err = s.core.rights.findJob(ctx, f, req.Msg.GetJob()); err == nil {
+			id, err = j.ID, s.core.rights.needJob(ctx, mayOperate, f, j)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: id, Reason: req.Msg.GetReason()}}}
-	res, err := s.propose(ctx, caller(ctx).name, e)
+	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
@@ -362,26 +355,26 @@ func (s *clientService) StopJob(ctx context.Context, req *connect.Request[drover
 
 // ListTasks returns the tasks of a job with their attempts.
 func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[droverv1.ListTasksRequest]) (*connect.Response[droverv1.ListTasksResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	res := &droverv1.ListTasksResponse{}
 	var err error
 	gone := false // not in the facts
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = s.findJob(ctx, f, req.Msg.GetJob()); err == nil {
-			err = s.needJob(ctx, mayRead, f, j)
+		if j, err = s.core.rights.findJob(ctx, f, req.Msg.GetJob()); err == nil {
+			err = s.core.rights.needJob(ctx, mayRead, f, j)
 		}
 		if err == nil {
-			err = s.addTasks(f, j, req.Msg, res)
+			err = s.core.jobs.addTasks(f, j, req.Msg, res)
 		}
 		gone = j == nil && errors.Is(err, fault.NotFound)
 	})
 	if gone {
-		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
+		j, pastErr := s.core.pastJobs.find(ctx, req.Msg.GetJob())
 		if pastErr == nil {
-			res, err = s.pastTasks(j, req.Msg)
+			res, err = s.core.pastJobs.tasks(j, req.Msg)
 		} else if !errors.Is(pastErr, fault.NotFound) {
 			err = pastErr
 		}
@@ -394,16 +387,16 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 
 // ListNodes returns all nodes.
 func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[droverv1.ListNodesRequest]) (*connect.Response[droverv1.ListNodesResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	res := &droverv1.ListNodesResponse{}
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		suspended := suspendedByNode(f)
 		for _, n := range f.Nodes() {
-			last, load := s.sessions.status(n.ID)
+			last, load := s.core.sessions.status(n.ID)
 			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load,
-				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID], DrainDeadlineMs: n.DrainDeadline / 1e6, Staying: s.stayingTexts(ctx, f, n), Maintenance: maintenanceProto(n), UnknownRuns: int32(len(s.unknownRunsOn(f, n)))}
+				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID], DrainDeadlineMs: n.DrainDeadline / 1e6, Staying: s.stayingTexts(ctx, f, n), Maintenance: maintenanceProto(n), UnknownRuns: int32(len(s.core.unknownRunsOn(f, n)))}
 			if !last.IsZero() {
 				st.LastReportMs = last.UnixMilli()
 			}
@@ -430,7 +423,7 @@ func nodeState(n *facts.Node) string {
 
 // DrainNode drains a node, or makes it schedulable again.
 func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[droverv1.DrainNodeRequest]) (*connect.Response[droverv1.DrainNodeResponse], error) {
-	if err := s.needOperator(ctx, "drain nodes"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "drain nodes"); err != nil {
 		return nil, err
 	}
 	id, err := s.nodeID(req.Msg.GetNode())
@@ -445,9 +438,9 @@ func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[drov
 		if req.Msg.GetOff() || ms < 0 || ms > maxDrainDeadline.Milliseconds() {
 			return nil, fault.New(fault.Invalid, "a deadline of %d ms: give a drain one of at most %s", ms, maxDrainDeadline)
 		}
-		d.Deadline = s.now().UnixNano() + ms*1e6
+		d.Deadline = s.core.now().UnixNano() + ms*1e6
 	}
-	res, err := s.propose(ctx, caller(ctx).name, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: d}})
+	res, err := s.core.propose(ctx, caller(ctx).name, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: d}})
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
@@ -456,7 +449,7 @@ func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[drov
 
 // ApplyTenants creates or changes tenants; those not named are unchanged.
 func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[droverv1.ApplyTenantsRequest]) (*connect.Response[droverv1.ApplyTenantsResponse], error) {
-	if err := s.needOperator(ctx, "change tenants"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "change tenants"); err != nil {
 		return nil, err
 	}
 	for _, t := range req.Msg.GetTenants() {
@@ -465,7 +458,7 @@ func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[d
 		}
 	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: req.Msg.GetTenants()}}}
-	res, err := s.propose(ctx, caller(ctx).name, e)
+	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
@@ -474,163 +467,25 @@ func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[d
 
 // ListTenants returns the tenants and what they use.
 func (s *clientService) ListTenants(ctx context.Context, _ *connect.Request[droverv1.ListTenantsRequest]) (*connect.Response[droverv1.ListTenantsResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	res := &droverv1.ListTenantsResponse{}
-	s.view(func(f *facts.Facts) { res.Tenants = s.visibleTenants(ctx, f) })
+	s.core.view(func(f *facts.Facts) { res.Tenants = s.core.rights.visibleTenants(ctx, f) })
 	return connect.NewResponse(res), nil
 }
 
 // Events streams past events, oldest first, and with follow also new ones.
 func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv1.EventsRequest], stream *connect.ServerStream[droverv1.Event]) error {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return err
 	}
-	q := req.Msg
-	var job uint64
-	var err error
-	s.view(func(f *facts.Facts) { job, err = s.resolveEventsJob(ctx, f, q.GetJob()) })
-	if errors.Is(err, fault.NotFound) {
-		if j, pastErr := s.findPast(ctx, q.GetJob()); pastErr == nil {
-			return s.sendPastEvents(q, j, stream)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	seq, err := s.firstEvent(ctx, q, job)
-	if err != nil {
-		return err
-	}
-	stream.ResponseHeader().Set(wire.Position, strconv.FormatUint(seq, 10))
-	if err := stream.Send(nil); err != nil { // the header alone: the next event may come late
-		return err
-	}
-	for {
-		changes := s.changes()
-		list, next := s.readEvents(ctx, q, job, seq)
-		for _, e := range list {
-			if err := stream.Send(e); err != nil {
-				return err
-			}
-		}
-		if next > seq {
-			seq = next
-			continue
-		}
-		if !q.GetFollow() {
-			return nil
-		}
-		select {
-		case <-changes:
-		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "the stream ended: ask again")
-		}
-	}
-}
-
-// firstEvent returns the sequence number after which a stream of events begins.
-func (s *clientService) firstEvent(ctx context.Context, q *droverv1.EventsRequest, job uint64) (seq uint64, err error) {
-	if after := q.GetAfter(); after != "" {
-		if seq, err = strconv.ParseUint(after, 10, 64); err != nil {
-			return 0, fault.New(fault.Invalid, "position %q: give one that an event had", after)
-		}
-		return seq, nil
-	}
-	if n := int(q.GetLimit()); n != 0 {
-		return s.skipTo(ctx, q, job, max(n, 0)), nil
-	}
-	return 0, nil
-}
-
-// resolveEventsJob returns the number of the job that a request is restricted
-// to, 0 for all.
-func (s *clientService) resolveEventsJob(ctx context.Context, f *facts.Facts, name string) (uint64, error) {
-	if name == "" {
-		return 0, nil
-	}
-	j, err := s.findJob(ctx, f, name)
-	if err != nil {
-		return 0, err
-	}
-	return j.ID, s.needJob(ctx, mayRead, f, j)
-}
-
-// skipTo returns the sequence number before the last n matching events.
-func (s *clientService) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64) {
-	s.view(func(f *facts.Facts) {
-		var at []uint64
-		for _, e := range f.EventLog().Since(0, facts.MaxEvents+facts.MaxClusterEvents) {
-			if s.showEvent(ctx, f, q, job, e) {
-				at = append(at, e.Seq)
-			}
-		}
-		switch {
-		case n == 0 && len(at) > 0:
-			seq = at[len(at)-1]
-		case len(at) > n:
-			seq = at[len(at)-n] - 1
-		}
-	})
-	return seq
-}
-
-// readEvents returns the matching events among the next ones after seq, and the
-// number to continue from.
-func (s *clientService) readEvents(ctx context.Context, q *droverv1.EventsRequest, job, seq uint64) (out []*droverv1.Event, next uint64) {
-	next = seq
-	s.view(func(f *facts.Facts) {
-		for _, e := range f.EventLog().Since(seq, eventsBatch) {
-			next = e.Seq
-			if s.showEvent(ctx, f, q, job, e) {
-				out = append(out, eventMessage(e))
-			}
-		}
-	})
-	return out, next
-}
-
-func eventMessage(e *facts.Event) *droverv1.Event {
-	return &droverv1.Event{Index: e.Index, AtMs: e.At / 1e6, Actor: e.Actor, Kind: e.Kind, Job: e.Job, Task: e.Task, Node: e.Node, Text: e.Text, Position: strconv.FormatUint(e.Seq, 10)}
-}
-
-// sendPastEvents sends the events of a job of which only the history knows; nothing follows them.
-func (s *clientService) sendPastEvents(q *droverv1.EventsRequest, j *droverv1.PastJob, stream *connect.ServerStream[droverv1.Event]) error {
-	list := slices.DeleteFunc(slices.Clone(j.GetEvents()), func(e *droverv1.Event) bool { return e.GetAtMs() < q.GetSinceMs() })
-	if n := int(q.GetLimit()); n != 0 {
-		list = list[max(0, len(list)-max(n, 0)):]
-	}
-	if q.GetAfter() != "" { // what is after it there is elsewhere
-		list = nil
-	}
-	for _, e := range list {
-		if err := stream.Send(e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// showEvent reports whether the caller requested an event and may see it.
-// Events of forgotten jobs are for operators.
-func (s *clientService) showEvent(ctx context.Context, f *facts.Facts, q *droverv1.EventsRequest, job uint64, e *facts.Event) bool {
-	if e.At/1e6 < q.GetSinceMs() || (job != 0 && e.JobID != job) {
-		return false
-	}
-	if s.operator(caller(ctx)) {
-		return true
-	}
-	if e.JobID == 0 {
-		return !strings.HasPrefix(e.Kind, "token.") && !strings.HasPrefix(e.Kind, "secret.") // whose they are is nobody else's business
-	}
-	j := f.Job(e.JobID)
-	return j != nil && s.needJob(ctx, mayRead, f, j) == nil
+	return s.events.stream(ctx, req.Msg, stream)
 }
 
 // GetScheduler returns the current policy and those available.
 func (s *clientService) GetScheduler(ctx context.Context, _ *connect.Request[droverv1.GetSchedulerRequest]) (*connect.Response[droverv1.GetSchedulerResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(s.schedulerStatus()), nil
@@ -643,14 +498,14 @@ func (s *clientService) schedulerStatus() *droverv1.GetSchedulerResponse {
 			res.Available = append(res.Available, n)
 		}
 	}
-	s.view(func(f *facts.Facts) { res.Name, res.Params = s.schedulerOf(f) })
-	res.Pending = s.pendingSums()
+	s.core.view(func(f *facts.Facts) { res.Name, res.Params = s.core.schedulerOf(f) })
+	res.Pending = s.core.waits.sums()
 	return res
 }
 
 // SetScheduler replaces the policy, from the next cycle on.
 func (s *clientService) SetScheduler(ctx context.Context, req *connect.Request[droverv1.SetSchedulerRequest]) (*connect.Response[droverv1.GetSchedulerResponse], error) {
-	if err := s.needOperator(ctx, "choose the scheduler"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "choose the scheduler"); err != nil {
 		return nil, err
 	}
 	i, err := policies.Get(req.Msg.GetName())
@@ -664,7 +519,7 @@ func (s *clientService) SetScheduler(ctx context.Context, req *connect.Request[d
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_Scheduler{Scheduler: &droverv1.SchedulerFact{Name: req.Msg.GetName(), Params: req.Msg.GetParams()}}}
-	res, err := s.propose(ctx, caller(ctx).name, e)
+	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,8 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
-	"github.com/drover-run/drover/api/wire"
-	"github.com/drover-run/drover/coordinator/audit"
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
@@ -26,7 +23,6 @@ import (
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/coordinator/secrets"
 	"github.com/drover-run/drover/internal/fault"
-	"github.com/drover-run/drover/scheduler"
 )
 
 // actorSelf is the actor of entries that the coordinator proposes on its own.
@@ -35,53 +31,57 @@ const actorSelf = "coordinator"
 // core is the state that the API, the loop and the background tasks of one
 // coordinator share.
 type core struct {
-	cfg           Config
-	log           *slog.Logger
-	replica       *replica.Replica
-	blobs         *blobs.Store
-	history       *history.Writer
-	past          *past.Store
-	recorder      *recorder
-	audit         *audit.Log // nil for none
+	cfg     Config
+	log     *slog.Logger
+	replica *replica.Replica
+	peers   *peers          // the other coordinators; nil without a port for them
+	stop    <-chan struct{} // closed when the coordinator stops: streams end
+	ready   sync.Once
+
+	// What is kept, and what is known from it.
+	blobs     *blobs.Store
+	files     *storedFiles
+	uploads   *uploadLedger
+	disk      *diskGuard
+	history   *history.Writer
+	ended     *endedJobs
+	past      *past.Store
+	pastJobs  *pastReader
+	recorder  *recorder
+	predictor *predictor
+	quoter    *quoter
+	jobs      *jobView
+
+	// Who calls, what he may, and when it is his turn.
+	callers       *authenticator
+	rights        *authorizer
+	tokens        *tokens
+	certificates  *certificates
 	secretKeys    *secrets.Keys
-	sessions      *sessions
-	wanted        *wantedSets
-	dispatcher    *dispatcher
-	locations     *locationCache
-	predictor     *predictor
-	quoter        *quoter
-	metrics       *metrics
+	gate          *gate
+	leadership    *leadership
+	admission     *admission
+	auditor       *auditor
 	pools         *pools
-	callRates     *rates // of all identities
 	registrations *rates // of nodes, that change something
-	readTurns     *turns // for unary calls
-	pageTurns     *turns // until a page begins to be sent
 	watchTurns    *turns // for open watches of jobs
-	uploads       *uploadLedger
+	submitting    *nameClaims
 
-	certificates *certificates
-	tokens       *tokens
-	signIn       http.Handler // nil: there is no form
-	proxy        *proxy
+	// The nodes, and what they are told and say.
+	sessions   *sessions
+	wanted     *wantedSets
+	dispatcher *dispatcher
+	locations  *locationCache
+	inputs     *inputLocator
+	proxy      *proxy
 
+	changed *changeSignal // facts or reports changed
+	waits   *waitList
+	metrics *metrics
 	tracing *tracing
-
-	peers *peers // the other coordinators; nil without a port for them
-
-	leadership *leadership
-	ready      sync.Once
 
 	schedulerDefault  atomic.Pointer[SchedulerChoice]
 	schedulerReloaded chan struct{} // the default changed; holds one
-
-	stop <-chan struct{} // closed when the coordinator stops: streams end
-
-	mu           sync.Mutex
-	changedCh    chan struct{} // closed and replaced when facts or reports change
-	waiting      map[scheduler.StageID]scheduler.Waiting
-	unwritten    []history.Job       // ended jobs to be written to the history
-	touchedBlobs map[string]int64    // digests that clients asked for recently, Unix ns
-	submitting   map[string]struct{} // tenant/name of jobs being submitted
 }
 
 // Run runs a coordinator until ctx ends, then stops in order: streams end,
@@ -97,7 +97,7 @@ func Run(ctx context.Context, cfg Config) error {
 	g, gctx := errgroup.WithContext(run)
 	g.Go(func() error { return c.serve(gctx) })
 	g.Go(func() error { return c.campaign(gctx) })
-	g.Go(func() error { return c.relocateStale(gctx) })
+	g.Go(func() error { return c.inputs.relocateStale(gctx) })
 	g.Go(func() error { return c.upkeep(gctx) })
 	g.Go(func() error { return c.followCertificates(gctx) })
 	g.Go(func() error { return c.tokens.keep(gctx) })
@@ -129,24 +129,22 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 		return nil, err
 	}
 	c := &core{cfg: cfg, log: cfg.Logger, stop: ctx.Done(), sessions: newSessions(), wanted: newWantedSets(), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
-		leadership: newLeadership(), changedCh: make(chan struct{}), touchedBlobs: map[string]int64{}, submitting: map[string]struct{}{}, schedulerReloaded: make(chan struct{}, 1)}
+		leadership: newLeadership(), changed: newChangeSignal(), submitting: &nameClaims{names: map[string]struct{}{}}, schedulerReloaded: make(chan struct{}, 1)}
 	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
 	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
-	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger()
-	c.callRates, c.readTurns = newRates(cfg.Limits.CallRate), newReadTurns(int(cfg.Limits.Calls/4))
+	c.inputs = &inputLocator{dispatcher: c.dispatcher, locations: c.locations, leadership: c.leadership, view: c.view, now: c.now, log: c.log}
+	c.waits = &waitList{now: c.now}
+	c.jobs = &jobView{sessions: c.sessions, waits: c.waits}
+	c.rights = &authorizer{operators: cfg.Operators, view: c.view}
+	c.disk = &diskGuard{configured: cfg.DiskReserve, space: cfg.DiskSpace}
+	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger(c)
 	c.watchTurns = newTurns("watches", 2, 1, int(cfg.Limits.Streams/8))
-	c.pageTurns = newTurns("pages", 16, 4, int(cfg.Limits.Pages/4))
 	c.registrations = newRates(registerRate)
 	c.certificates = newCertificates(cfg.Certificate)
 	c.tokens = newTokens(c)
 	c.secretKeys = openSecretKeys(cfg)
-	if c.cfg.SignIn != nil {
-		c.signIn = c.cfg.SignIn(func(_ context.Context, token, address string) error {
-			_, err := c.tokens.identify(token, address)
-			return wire.FromError(toWireError(err))
-		})
-	}
 	c.metrics = newMetrics(c)
+	c.callers = newAuthenticator(c)
 	c.proxy = newProxy(cfg.NodeTLS)
 	var err error
 	if c.tracing, err = openTracing(c); err != nil {
@@ -161,25 +159,32 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	for _, d := range c.history.Damaged() {
 		c.log.Warn("a line of the history in JSON is damaged: the simulator leaves it out, and nothing else reads it", "file", d.File, "line", d.Line, "what", d.What)
 	}
+	c.ended = &endedJobs{history: c.history, locations: c.locations, metrics: c.metrics}
 	if err := c.openPast(); err != nil {
 		return nil, errors.Join(err, c.history.Close())
 	}
-	if c.audit, err = openAudit(cfg); err != nil {
+	c.pastJobs = &pastReader{store: c.past, view: c.view, rights: c.rights}
+	if c.auditor, err = openAuditor(cfg); err != nil {
 		return nil, errors.Join(err, c.past.Close(), c.history.Close())
 	}
 	rc := replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Election: cfg.Election, Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync,
 		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, LogFault: cfg.LogFault, Recorder: c.recorder}
 	if cfg.PeerListener != nil {
 		c.peers = newPeers(c)
+	}
+	c.files = newStoredFiles(c)
+	c.gate = &gate{id: cfg.ID, leadership: c.leadership, peers: c.peers, stop: c.stop}
+	c.admission = newAdmission(c)
+	if c.peers != nil {
 		c.peers.start()
 		rc.Network = c.peers.net
 		rc.Enter = func() ([]replica.Peer, error) { return c.peers.enter(ctx) }
 	}
 	r, err := replica.Open(rc)
 	if err != nil {
-		return nil, errors.Join(err, c.peers.close(), c.audit.Close(), c.past.Close(), c.history.Close())
+		return nil, errors.Join(err, c.peers.close(), c.auditor.close(), c.past.Close(), c.history.Close())
 	}
-	c.replica = r
+	c.replica, c.gate.replica = r, r
 	c.peers.opened(r)
 	return c, nil
 }
@@ -205,19 +210,7 @@ func refuseLostLog(dir string) error {
 func (c *core) close() error {
 	c.proxy.close()
 	err := errors.Join(c.peers.close(), c.replica.Close()) // raft waits for its calls: first end their connections
-	return errors.Join(err, c.recorder.flush(), c.tracing.close(), c.audit.Close(), c.past.Close(), c.history.Close())
-}
-
-// openAudit opens the audit log, nil if there is to be none.
-func openAudit(cfg Config) (*audit.Log, error) {
-	switch cfg.AuditLog {
-	case noAuditLog:
-		return nil, nil
-	case "":
-		return audit.Open(filepath.Join(cfg.Dir, "audit.jsonl"), 0)
-	default:
-		return audit.Open(cfg.AuditLog, 0)
-	}
+	return errors.Join(err, c.recorder.flush(), c.tracing.close(), c.auditor.close(), c.past.Close(), c.history.Close())
 }
 
 // openPast opens the history, before the log, which gives it what it misses.
@@ -230,9 +223,9 @@ func (c *core) openPast() (err error) {
 		c.log.Error("the history was damaged; what was whole is kept, and the log gives again what it has", "damage", d.What, "jobs kept", d.Jobs, "damaged file", d.Aside)
 	}
 	none := facts.New() // the status of an ended job needs no other facts
-	c.recorder = newRecorder(c.past, c.log, func(j *facts.Job) *droverv1.GetJobResponse { return c.jobStatus(none, j) }, func(list []facts.Ended, b past.Batch) {
+	c.recorder = newRecorder(c.past, c.log, func(j *facts.Job) *droverv1.GetJobResponse { return c.jobs.status(none, j) }, func(list []facts.Ended, b past.Batch) {
 		if len(b.Jobs) > 0 {
-			c.notifyChange()
+			c.changed.notify()
 		}
 		c.tracing.ended(list, b)
 	})
@@ -301,11 +294,11 @@ func (c *core) followEntries() {
 	c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
 		for i := range changes {
 			if d := changes[i].Digest; changes[i].Kind == facts.ChangeBlobGone && f.Blob(d) == nil {
-				c.removeBlob(d)
+				c.files.remove(d)
 			}
 		}
 	})
-	c.notifyChange()
+	c.changed.notify()
 }
 
 // signalReady says once that this server leads, or has a leader.
@@ -315,14 +308,6 @@ func (c *core) signalReady() {
 			c.cfg.Ready()
 		}
 	})
-}
-
-// fileKeeper returns the keeper of files on several servers, nil for one server.
-func (c *core) fileKeeper() *fileKeeper {
-	if c.peers == nil {
-		return nil
-	}
-	return c.peers.files
 }
 
 func (c *core) now() time.Time { return c.cfg.Now() }
@@ -335,39 +320,6 @@ func (c *core) newID() string {
 	b := make([]byte, 16)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
 	return hex.EncodeToString(b)
-}
-
-// notifyChange wakes everything that waits on changes.
-func (c *core) notifyChange() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	close(c.changedCh)
-	c.changedCh = make(chan struct{})
-}
-
-// changes returns a channel that is closed at the next change.
-func (c *core) changes() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.changedCh
-}
-
-// setWaiting stores why stages wait, as of the last decision.
-func (c *core) setWaiting(list []scheduler.Waiting) {
-	m := make(map[scheduler.StageID]scheduler.Waiting, len(list))
-	for _, w := range list {
-		m[w.Stage] = w
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting = m
-}
-
-func (c *core) waitingFor(s scheduler.StageID) (scheduler.Waiting, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w, ok := c.waiting[s]
-	return w, ok
 }
 
 // nodesReaching returns the nodes that are up and can access files of a scheme,

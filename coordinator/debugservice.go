@@ -25,7 +25,7 @@ var _ droverv1connect.DebugServiceHandler = (*debugService)(nil)
 
 // Monitor streams log records.
 func (s *debugService) Monitor(ctx context.Context, req *connect.Request[droverv1.MonitorRequest], stream *connect.ServerStream[droverv1.LogRecord]) error {
-	if err := s.core.needOperator(ctx, "read the daemons' logs"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "read the daemons' logs"); err != nil {
 		return err
 	}
 	if req.Msg.GetNode() == "" {
@@ -41,7 +41,7 @@ func (s *debugService) Monitor(ctx context.Context, req *connect.Request[droverv
 
 // Profile streams a profile.
 func (s *debugService) Profile(ctx context.Context, req *connect.Request[droverv1.ProfileRequest], stream *connect.ServerStream[droverv1.ProfileResponse]) error {
-	if err := s.core.needOperator(ctx, "profile the daemons"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "profile the daemons"); err != nil {
 		return err
 	}
 	if req.Msg.GetNode() == "" {

@@ -25,12 +25,18 @@ func diskSpace(dir string) (free, total int64, err error) {
 	return int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize, nil
 }
 
-// diskReserve returns the bytes that stay free for the log, 0 for none.
-func (c *core) diskReserve() int64 {
-	if c.cfg.DiskReserve != 0 {
-		return max(0, c.cfg.DiskReserve)
+// diskGuard keeps a part of the log's disk free for the log.
+type diskGuard struct {
+	configured int64                                 // bytes; 0: by the size of the disk, negative: none
+	space      func() (free, total int64, err error) // bytes
+}
+
+// reserve returns the bytes that stay free for the log, 0 for none.
+func (g *diskGuard) reserve() int64 {
+	if g.configured != 0 {
+		return max(0, g.configured)
 	}
-	_, total, err := c.cfg.DiskSpace()
+	_, total, err := g.space()
 	if err != nil {
 		return 0
 	}
@@ -39,9 +45,9 @@ func (c *core) diskReserve() int64 {
 
 // requireSpace refuses what would take the disk of the log below its reserve:
 // ends of tasks and decisions must still be written. size is in bytes.
-func (c *core) requireSpace(size int64) error {
-	reserve := c.diskReserve()
-	free, _, err := c.cfg.DiskSpace()
+func (g *diskGuard) requireSpace(size int64) error {
+	reserve := g.reserve()
+	free, _, err := g.space()
 	if err != nil || reserve == 0 || free-max(0, size) >= reserve {
 		return nil // a disk that cannot be asked does not stop work
 	}
@@ -53,13 +59,13 @@ const clockWarningFor = 7 * 24 * time.Hour
 
 // addHealth adds the coordinator's own state to its status.
 func (c *core) addHealth(res *droverv1.StatusResponse) {
-	res.DataReserve = c.diskReserve()
+	res.DataReserve = c.disk.reserve()
 	free, _, err := c.cfg.DiskSpace()
 	if err != nil {
 		res.Warnings = append(res.Warnings, err.Error())
 	}
 	res.DataFree = free
-	if err := c.requireSpace(0); err != nil {
+	if err := c.disk.requireSpace(0); err != nil {
 		res.Warnings = append(res.Warnings, err.Error())
 	}
 	if err := c.recorder.health(); err != nil {

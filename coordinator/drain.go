@@ -147,13 +147,13 @@ func firstDiskOf(n *facts.Node) int32 {
 // stayingTexts names what is still on a drained node after its deadline, and why; of
 // jobs that the caller may not read, that there is one.
 func (s *clientService) stayingTexts(ctx context.Context, f *facts.Facts, n *facts.Node) (out []string) {
-	if !n.Up || n.DrainDeadline == 0 || n.DrainDeadline > s.now().UnixNano() {
+	if !n.Up || n.DrainDeadline == 0 || n.DrainDeadline > s.core.now().UnixNano() {
 		return nil
 	}
 	all := stayingOn(f, n)
 	for _, t := range all[:min(len(all), maxStaying)] {
 		name := "a task of another tenant"
-		if j := f.Job(t.key.Job); j != nil && s.needJob(ctx, mayRead, f, j) == nil {
+		if j := f.Job(t.key.Job); j != nil && s.core.rights.needJob(ctx, mayRead, f, j) == nil {
 			name = fmt.Sprintf("%s %s/%d", j.Name, j.Spec.Stages[t.key.Stage].Name, t.key.Task)
 		}
 		out = append(out, name+": "+t.why)

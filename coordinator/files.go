@@ -51,7 +51,7 @@ type fileSize struct {
 // missing returns the files of the facts that this server lacks, by digest.
 func (k *fileKeeper) missing() (out []fileSize) {
 	var all []fileSize
-	k.p.c.blobFacts(func(b *facts.Blob) { all = append(all, fileSize{b.Digest, b.Size}) })
+	k.p.eachFile(func(b *facts.Blob) { all = append(all, fileSize{b.Digest, b.Size}) })
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now := k.p.c.now(); k.seen == nil || now.Sub(k.seenAt) > recheckEvery {
@@ -70,13 +70,10 @@ func (k *fileKeeper) missing() (out []fileSize) {
 	return out
 }
 
-// blobFacts calls fn with each file of the facts, by digest, under the facts'
-// lock.
-func (c *core) blobFacts(fn func(*facts.Blob)) {
-	r := c.replica
-	if c.peers != nil {
-		r = c.peers.replica.Load() // asked for before the log is open
-	}
+// eachFile calls fn with each file of the facts, by digest, under the facts' lock;
+// with none before the log is open.
+func (p *peers) eachFile(fn func(*facts.Blob)) {
+	r := p.replica.Load()
 	if r == nil {
 		return
 	}
@@ -112,7 +109,7 @@ func (k *fileKeeper) fetchMissing(ctx context.Context) error {
 		if e := k.fetch(ctx, f); e != nil {
 			err, failed = errors.Join(err, e), failed+1
 			k.mu.Lock()
-			if k.retryAt == nil || len(k.retryAt) > maxTouchedBlobs {
+			if k.retryAt == nil || len(k.retryAt) > maxTouched {
 				k.retryAt = map[string]time.Time{}
 			}
 			k.retryAt[f.digest] = now.Add(copyRetry)
@@ -176,7 +173,7 @@ func (k *fileKeeper) fetchFrom(ctx context.Context, address, digest string, size
 	if have, ok := k.p.c.blobs.Has(digest); ok && have == size {
 		return nil
 	}
-	if err := k.p.c.requireSpace(size); err != nil {
+	if err := k.p.c.disk.requireSpace(size); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, copyTime(size))
@@ -288,10 +285,10 @@ func (k *fileKeeper) removeUnknown() {
 		k.sweptAt = now
 	}
 	k.mu.Unlock()
-	if !due || !c.follows() {
+	if !due || !c.gate.follows() {
 		return
 	}
-	c.pruneTouched(now.Add(-c.cfg.BlobMinAge))
+	c.files.pruneTouched(now.Add(-c.cfg.BlobMinAge))
 	list, err := c.blobs.List()
 	if err != nil {
 		c.log.Error("cannot list the blob store", "err", err)
@@ -301,8 +298,8 @@ func (k *fileKeeper) removeUnknown() {
 		at, ok := c.blobs.Stored(d)
 		known := false
 		c.view(func(f *facts.Facts) { known = f.Blob(d) != nil })
-		if ok && !known && !c.blobTouched(d) && now.Sub(at) > c.cfg.BlobMinAge {
-			c.removeBlob(d)
+		if ok && !known && !c.files.touched(d) && now.Sub(at) > c.cfg.BlobMinAge {
+			c.files.remove(d)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/replica"
 )
 
 // staleReads are the calls that a follower answers, from what it has applied, if
@@ -49,31 +50,40 @@ const (
 	leaderPoll    = 50 * time.Millisecond
 )
 
+// gate lets calls in that this server may answer.
+type gate struct {
+	id         string // of this server
+	leadership *leadership
+	replica    *replica.Replica
+	peers      *peers // nil for one server
+	stop       <-chan struct{}
+}
+
 // enterCall lets a call in that this server may answer: as the leader, verified
 // with the others, or as a follower if that suffices. cancel is called when the
 // coordinator stops or its term ends, so that no call outlives what it is based
 // on. release must be called, whatever the error.
-func (c *core) enterCall(ctx context.Context, cancel func(), procedure string, h http.Header) (_ context.Context, release func(), err error) {
+func (g *gate) enterCall(ctx context.Context, cancel func(), procedure string, h http.Header) (_ context.Context, release func(), err error) {
 	if droverv1connect.PeerServiceName == serviceOf(procedure) || staleAllowed(procedure, h) {
-		return ctx, c.cancelOn(cancel, nil), nil
+		return ctx, g.cancelOn(cancel, nil), nil
 	}
-	c.awaitLeader(ctx)
-	term, done := c.leadership.current()
+	g.awaitLeader(ctx)
+	term, done := g.leadership.current()
 	if term == 0 {
-		return ctx, cancel, c.notLeader(ctx)
+		return ctx, cancel, g.notLeader(ctx)
 	}
-	release = c.cancelOn(cancel, done)
-	if err := c.replica.Verify(ctx); err != nil {
-		return ctx, release, wire.NotLeader("", "coordinator %q led until now: ask again in a second (%v)", c.cfg.ID, err)
+	release = g.cancelOn(cancel, done)
+	if err := g.replica.Verify(ctx); err != nil {
+		return ctx, release, wire.NotLeader("", "coordinator %q led until now: ask again in a second (%v)", g.id, err)
 	}
 	return withTerm(ctx, term), release, nil
 }
 
 // markChange marks the error of a call during which this server's term ended, or
 // the server stopped.
-func (c *core) markChange(ctx context.Context, err error) error {
+func (g *gate) markChange(ctx context.Context, err error) error {
 	began := termOf(ctx)
-	if err == nil || began == 0 || c.peers == nil {
+	if err == nil || began == 0 || g.peers == nil {
 		return err
 	}
 	switch connect.CodeOf(err) {
@@ -81,9 +91,9 @@ func (c *core) markChange(ctx context.Context, err error) error {
 	default: // it says what was wrong with the call
 		return err
 	}
-	term, _ := c.leadership.current()
+	term, _ := g.leadership.current()
 	select {
-	case <-c.stop:
+	case <-g.stop:
 	default:
 		if term == began {
 			return err
@@ -94,12 +104,12 @@ func (c *core) markChange(ctx context.Context, err error) error {
 
 // cancelOn cancels a call when the coordinator stops or the term ends. The
 // function returned ends both.
-func (c *core) cancelOn(cancel func(), termEnds <-chan struct{}) func() {
+func (g *gate) cancelOn(cancel func(), termEnds <-chan struct{}) func() {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		select {
-		case <-c.stop:
+		case <-g.stop:
 			cancel()
 		case <-termEnds:
 			cancel()
@@ -114,23 +124,23 @@ func (c *core) cancelOn(cancel func(), termEnds <-chan struct{}) func() {
 }
 
 // follows reports whether another server leads, as far as this one knows.
-func (c *core) follows() bool {
-	l := c.replica.Leader()
-	return l != "" && l != c.cfg.ID
+func (g *gate) follows() bool {
+	l := g.replica.Leader()
+	return l != "" && l != g.id
 }
 
 // awaitLeader waits a while for an election if there is no leader.
-func (c *core) awaitLeader(ctx context.Context) {
+func (g *gate) awaitLeader(ctx context.Context) {
 	limit := readyLimit
-	if c.peers != nil {
+	if g.peers != nil {
 		limit = electionLimit
 	}
 	t, poll := time.NewTimer(limit), time.NewTicker(leaderPoll)
 	defer t.Stop()
 	defer poll.Stop()
 	for {
-		begun := c.leadership.beginning()
-		if c.leads() || c.follows() {
+		begun := g.leadership.beginning()
+		if g.leadership.leads() || g.follows() {
 			return
 		}
 		select {
@@ -138,7 +148,7 @@ func (c *core) awaitLeader(ctx context.Context) {
 		case <-poll.C: // nobody says when another one begins to lead
 		case <-t.C:
 			return
-		case <-c.stop:
+		case <-g.stop:
 			return
 		case <-ctx.Done():
 			return
@@ -148,26 +158,26 @@ func (c *core) awaitLeader(ctx context.Context) {
 
 // elsewhere returns the URL of the coordinator that leads, if that is another one
 // and it is known; "" otherwise.
-func (c *core) elsewhere(ctx context.Context) string {
-	if c.peers == nil || c.leads() || !c.follows() {
+func (g *gate) elsewhere(ctx context.Context) string {
+	if g.peers == nil || g.leadership.leads() || !g.follows() {
 		return ""
 	}
-	return c.peers.apiAddress(ctx, c.replica.LeaderAddress())
+	return g.peers.apiAddress(ctx, g.replica.LeaderAddress())
 }
 
 // notLeader says who leads, or why nobody does.
-func (c *core) notLeader(ctx context.Context) error {
-	if c.peers == nil {
+func (g *gate) notLeader(ctx context.Context) error {
+	if g.peers == nil {
 		return wire.NotLeader("", "this coordinator does not lead yet: try again in a second")
 	}
-	if c.follows() {
-		l := c.replica.Leader()
-		url := c.peers.apiAddress(ctx, c.replica.LeaderAddress())
+	if g.follows() {
+		l := g.replica.Leader()
+		url := g.peers.apiAddress(ctx, g.replica.LeaderAddress())
 		at := ""
 		if url != "" {
 			at = " at " + url
 		}
-		return wire.NotLeader(url, "coordinator %q does not lead, %q does: connect to that one%s", c.cfg.ID, l, at)
+		return wire.NotLeader(url, "coordinator %q does not lead, %q does: connect to that one%s", g.id, l, at)
 	}
-	return wire.NotLeader("", "%s", c.peers.whyNoLeader(ctx))
+	return wire.NotLeader("", "%s", g.peers.whyNoLeader(ctx))
 }

@@ -21,7 +21,7 @@ func (s *nodeService) GetBlob(ctx context.Context, req *connect.Request[droverv1
 		return fault.New(fault.Invalid, "offset %d", req.Msg.GetOffset())
 	}
 	digest := req.Msg.GetDigest()
-	if err := s.core.fileKeeper().ensure(ctx, digest); err != nil {
+	if err := s.core.peers.keeper().ensure(ctx, digest); err != nil {
 		return err
 	}
 	err := s.core.blobs.Send(digest, req.Msg.GetOffset(), make([]byte, blobChunk), func(part []byte) error {

@@ -31,7 +31,7 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if !l.finalized[j.ID] { // a job's last change may be delivered more than once
 		l.finalized[j.ID] = true
 		l.scheduleLogExpiry(j)
-		l.c.recordEnded(f, j)
+		l.c.ended.record(f, j)
 	}
 	if j.LogsFolder() != "" && !j.LogsGathered {
 		id := j.ID

@@ -50,8 +50,8 @@ func (l *leadership) current() (uint64, <-chan struct{}) {
 }
 
 // leads reports whether this server leads and answers.
-func (c *core) leads() bool {
-	term, _ := c.leadership.current()
+func (l *leadership) leads() bool {
+	term, _ := l.current()
 	return term != 0
 }
 

@@ -14,17 +14,17 @@ import (
 // SetLevel brings a task to a level manually, or migrates a checkpointed one. A
 // task that was suspended manually stays so until it is resumed manually.
 func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[droverv1.SetLevelRequest]) (*connect.Response[droverv1.SetLevelResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	q := req.Msg
 	var act *droverv1.ActionFact
 	var from droverv1.Level
 	var err error
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = s.findJob(ctx, f, q.GetJob()); err == nil {
-			err = s.needJob(ctx, mayOperate, f, j)
+		if j, err = s.core.rights.findJob(ctx, f, q.GetJob()); err == nil {
+			err = s.core.rights.needJob(ctx, mayOperate, f, j)
 		}
 		if err == nil {
 			act, from, err = levelAction(f, j, q)
@@ -34,7 +34,7 @@ func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[drove
 		return nil, err
 	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{act}}}}
-	res, err := s.propose(ctx, caller(ctx).name, e)
+	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -227,18 +228,28 @@ type located struct {
 	bytes  int64
 }
 
+// inputLocator asks nodes where the blocks of inputs are.
+type inputLocator struct {
+	dispatcher *dispatcher
+	locations  *locationCache
+	leadership *leadership
+	view       func(func(*facts.Facts))
+	now        func() time.Time
+	log        *slog.Logger
+}
+
 // locateInput looks up the blocks of in through nodes and makes splits of them.
 // Large inputs are requested in pages, from several nodes in parallel.
 // NotFound: no such input; Unavailable: no node answered before ctx ended.
-func (c *core) locateInput(ctx context.Context, in *jobspec.Input, user string, refresh bool, progress func(string)) (*located, error) {
-	first, err := c.locatePage(ctx, in, user, 0, refresh, progress)
+func (l *inputLocator) locateInput(ctx context.Context, in *jobspec.Input, user string, refresh bool, progress func(string)) (*located, error) {
+	first, err := l.locatePage(ctx, in, user, 0, refresh, progress)
 	if err != nil {
 		return nil, err
 	}
 	blocks := first.GetBlocks()
 	for next := first.GetNextBlock(); next > 0; {
 		var more []*droverv1.FileBlock
-		if more, next, err = c.locatePages(ctx, in, user, next, refresh, progress); err != nil {
+		if more, next, err = l.locatePages(ctx, in, user, next, refresh, progress); err != nil {
 			return nil, err
 		}
 		if blocks = append(blocks, more...); len(blocks) > maxBlocks {
@@ -255,12 +266,12 @@ func (c *core) locateInput(ctx context.Context, in *jobspec.Input, user string, 
 
 // locatePages requests the next pages in parallel and returns the block to
 // continue from, 0 at the end.
-func (c *core) locatePages(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) ([]*droverv1.FileBlock, int32, error) {
+func (l *inputLocator) locatePages(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) ([]*droverv1.FileBlock, int32, error) {
 	var parts [pagesAtOnce]*droverv1.LocateResponse
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
 		g.Go(func() (err error) {
-			parts[i], err = c.locatePage(ctx, in, user, from+int32(i*blocksPerPage), refresh, progress)
+			parts[i], err = l.locatePage(ctx, in, user, from+int32(i*blocksPerPage), refresh, progress)
 			return err
 		})
 	}
@@ -277,9 +288,9 @@ func (c *core) locatePages(ctx context.Context, in *jobspec.Input, user string, 
 	return out, parts[pagesAtOnce-1].GetNextBlock(), nil
 }
 
-func (c *core) locatePage(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) (*droverv1.LocateResponse, error) {
+func (l *inputLocator) locatePage(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) (*droverv1.LocateResponse, error) {
 	request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_Locate{Locate: &droverv1.LocateRequest{Paths: in.Paths, FirstBlock: from, MaxBlocks: blocksPerPage, Refresh: refresh, Recurse: in.Recurse}}}
-	a, err := c.dispatcher.call(ctx, request, uriScheme(in.Paths[0]), 0, progress)
+	a, err := l.dispatcher.call(ctx, request, uriScheme(in.Paths[0]), 0, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -316,15 +327,15 @@ func planSplits(blocks []*droverv1.FileBlock, combine int64) (*located, error) {
 }
 
 // relocateStale looks up the inputs of stale jobs again, until ctx ends.
-func (c *core) relocateStale(ctx context.Context) error {
+func (l *inputLocator) relocateStale(ctx context.Context) error {
 	t := time.NewTicker(refreshEvery)
 	defer t.Stop()
 	for {
 		select {
-		case <-c.locations.staleCh:
+		case <-l.locations.staleCh:
 		case <-t.C:
-			if c.leads() {
-				c.view(func(f *facts.Facts) { c.locations.markStaleBefore(f, c.now().Add(-refreshEvery)) })
+			if l.leadership.leads() {
+				l.view(func(f *facts.Facts) { l.locations.markStaleBefore(f, l.now().Add(-refreshEvery)) })
 			}
 			continue
 		case <-ctx.Done():
@@ -332,9 +343,9 @@ func (c *core) relocateStale(ctx context.Context) error {
 		}
 		var g errgroup.Group
 		g.SetLimit(refreshAtOnce)
-		for _, id := range c.locations.takeStale() {
+		for _, id := range l.locations.takeStale() {
 			g.Go(func() error {
-				c.relocateJob(ctx, id)
+				l.relocateJob(ctx, id)
 				return nil
 			})
 		}
@@ -344,11 +355,11 @@ func (c *core) relocateStale(ctx context.Context) error {
 
 // relocateJob looks up the input of one job. If the files have changed since
 // submission, the cached locations remain; the tasks will detect the change.
-func (c *core) relocateJob(ctx context.Context, id uint64) {
+func (l *inputLocator) relocateJob(ctx context.Context, id uint64) {
 	var in *jobspec.Input
 	var user string
 	var want []*droverv1.FactSplit
-	c.view(func(f *facts.Facts) {
+	l.view(func(f *facts.Facts) {
 		if j := f.Job(id); j != nil && !j.HasEnded() && j.MapStage() >= 0 {
 			in, user, want = j.Spec.Input, hdfsUser(f, j.Spec), j.Stages[j.MapStage()].Splits
 		}
@@ -358,16 +369,16 @@ func (c *core) relocateJob(ctx context.Context, id uint64) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
 	defer cancel()
-	got, err := c.locateInput(ctx, in, user, true, nil)
+	got, err := l.locateInput(ctx, in, user, true, nil)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil {
-			c.log.Warn("cannot locate the input's blocks", "job", id, "err", err)
+			l.log.Warn("cannot locate the input's blocks", "job", id, "err", err)
 		}
 	case !samePieces(got.splits, want):
-		c.log.Warn("the input changed after submission: its block locations are not used", "job", id)
+		l.log.Warn("the input changed after submission: its block locations are not used", "job", id)
 	default:
-		c.locations.store(id, got.hosts, c.now())
+		l.locations.store(id, got.hosts, l.now())
 	}
 }
 

@@ -101,7 +101,7 @@ func (c *core) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &leader{c: c, term: term, busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 	l.proj = c.newProjection(c.locations.resolve)
-	defer c.setWaiting(nil)
+	defer c.waits.set(nil)
 	defer l.wg.Wait()
 	defer cancel()
 	if err := l.start(ctx); err != nil {
@@ -160,7 +160,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 			f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.trackRefusals(k, a) })
 		}
 	}
-	l.c.removeUnknownBlobs(f)
+	l.c.files.removeUnknown(f)
 	return l.proj.rebuild(f)
 }
 
@@ -283,7 +283,7 @@ func (l *leader) followChanges(ctx context.Context) error {
 		l.forceCycle = true
 	}
 	if changed {
-		l.c.notifyChange()
+		l.c.changed.notify()
 	}
 	return err
 }
@@ -318,7 +318,7 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		delete(l.finalized, c.Key.Job)
 	case facts.ChangeBlobGone:
 		if f.Blob(c.Digest) == nil { // it may have been uploaded again
-			l.c.removeBlob(c.Digest)
+			l.c.files.remove(c.Digest)
 		}
 	case facts.ChangeScheduler:
 		if err := l.setPolicy(f); err != nil {
@@ -494,7 +494,7 @@ func (l *leader) runCycle(ctx context.Context) error {
 	took := l.c.now().Sub(now)
 	l.c.metrics.observeCycle(took, len(d.Actions), len(dropped))
 	l.wakeAt = max(d.Wake, wake)
-	l.c.setWaiting(d.Waiting)
+	l.c.waits.set(d.Waiting)
 	l.stamp = l.proj.state.Stamp()
 	dropped = slices.DeleteFunc(dropped, func(x facts.Drop) bool { return x.Reason == facts.DropProbation }) // State does not know of probation
 	if len(d.Actions) > 0 {
@@ -539,7 +539,7 @@ func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) er
 		bad = l.proj.rebuild(f)
 	})
 	l.forceCycle = true
-	l.c.notifyChange()
+	l.c.changed.notify()
 	return bad
 }
 

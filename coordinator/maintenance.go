@@ -92,10 +92,10 @@ func maintenanceProto(n *facts.Node) (out []*droverv1.MaintenanceWindow) {
 
 // MaintainNode orders or cancels a time in which a node will be away.
 func (s *clientService) MaintainNode(ctx context.Context, req *connect.Request[droverv1.MaintainNodeRequest]) (*connect.Response[droverv1.MaintainNodeResponse], error) {
-	if err := s.needOperator(ctx, "order maintenance"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "order maintenance"); err != nil {
 		return nil, err
 	}
-	m, now := req.Msg, s.now().UnixMilli()
+	m, now := req.Msg, s.core.now().UnixMilli()
 	id, err := s.nodeID(m.GetNode())
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *clientService) MaintainNode(ctx context.Context, req *connect.Request[d
 		}
 		d.From, d.To, d.Change = from*1e6, (from+m.GetDurationMs())*1e6, droverv1.MaintenanceChange_MAINTENANCE_CHANGE_ORDERED
 	}
-	res, err := s.propose(ctx, caller(ctx).name, &droverv1.Entry{Body: &droverv1.Entry_Maintenance{Maintenance: d}})
+	res, err := s.core.propose(ctx, caller(ctx).name, &droverv1.Entry{Body: &droverv1.Entry_Maintenance{Maintenance: d}})
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (s *clientService) MaintainNode(ctx context.Context, req *connect.Request[d
 
 // nodeID returns the number of the node of a name.
 func (s *clientService) nodeID(name string) (id int32, err error) {
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		if n := f.NodeByName(name); n != nil {
 			id = n.ID
 		}

@@ -45,7 +45,7 @@ func (s *operatorService) needPeers() error {
 // ListServers returns the servers of the replicated log, and what each of them
 // says of itself.
 func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[droverv1.ListServersRequest]) (*connect.Response[droverv1.ListServersResponse], error) {
-	if err := s.core.needOperator(ctx, "list the servers"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "list the servers"); err != nil {
 		return nil, err
 	}
 	list, leader, err := s.core.replica.Servers()
@@ -85,7 +85,7 @@ func (s *operatorService) describeServers(ctx context.Context, list []raft.Serve
 // AddServer adds a server that is running with -join, or changes the address of
 // one. It votes when it has caught up (peers.promote).
 func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[droverv1.AddServerRequest]) (*connect.Response[droverv1.AddServerResponse], error) {
-	if err := s.core.needOperator(ctx, "add servers"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "add servers"); err != nil {
 		return nil, err
 	}
 	if err := s.needPeers(); err != nil {
@@ -116,7 +116,7 @@ func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[dr
 // remain answers. A leader that is to go has another one lead first, which is then
 // asked.
 func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request[droverv1.RemoveServerRequest]) (*connect.Response[droverv1.RemoveServerResponse], error) {
-	if err := s.core.needOperator(ctx, "remove servers"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "remove servers"); err != nil {
 		return nil, err
 	}
 	if err := s.needPeers(); err != nil {
@@ -138,7 +138,7 @@ func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request
 		if _, err := s.transfer(ctx, replica.Peer{}); err != nil {
 			return nil, err
 		}
-		return nil, s.core.notLeader(ctx)
+		return nil, s.core.gate.notLeader(ctx)
 	}
 	if err := s.core.replica.Remove(id); err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func majorityWithout(id string, all []described) error {
 
 // TransferLeadership has another server lead.
 func (s *operatorService) TransferLeadership(ctx context.Context, req *connect.Request[droverv1.TransferLeadershipRequest]) (*connect.Response[droverv1.TransferLeadershipResponse], error) {
-	if err := s.core.needOperator(ctx, "choose the leader"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "choose the leader"); err != nil {
 		return nil, err
 	}
 	if err := s.needPeers(); err != nil {

@@ -111,10 +111,10 @@ func newMetrics(c *core) *metrics {
 			return float64(free)
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_data_reserve_bytes", Help: "With less free, no job and no file is accepted."}, func() float64 {
-			return float64(c.diskReserve())
+			return float64(c.disk.reserve())
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_leading", Help: "1 while this server leads."}, func() float64 {
-			if c.leads() {
+			if c.leadership.leads() {
 				return 1
 			}
 			return 0

@@ -197,7 +197,7 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 		return nil, err
 	}
 	if len(r.GetAttempts()) > 0 {
-		s.core.notifyChange()
+		s.core.changed.notify()
 	}
 	return connect.NewResponse(res), nil
 }

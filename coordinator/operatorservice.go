@@ -33,7 +33,7 @@ var _ droverv1connect.OperatorServiceHandler = (*operatorService)(nil)
 // one log index; the history is copied after them, so that no ended job is
 // missing, and the files that live jobs need cannot be collected meanwhile.
 func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request[droverv1.SaveSnapshotRequest], stream *connect.ServerStream[droverv1.SaveSnapshotResponse]) error {
-	if err := s.core.needOperator(ctx, "save the cluster's state"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "save the cluster's state"); err != nil {
 		return err
 	}
 	if !s.saving.TryLock() {
@@ -46,7 +46,7 @@ func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request
 	m.Index, m.Term = snapshot.Index(), term
 	digests := snapshot.Digests(all)
 	for _, d := range digests {
-		s.core.touchBlob(d) // it is not collected meanwhile
+		s.core.files.touch(d) // it is not collected meanwhile
 	}
 	w, err := backup.NewWriter(&chunkWriter{ctx: ctx, stream: stream}, m)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *operatorService) saveFacts(w *backup.Writer, snapshot *facts.Snapshot) 
 }
 
 func (s *operatorService) saveHistory(w *backup.Writer) error {
-	if err := s.core.flushHistory(); err != nil {
+	if err := s.core.ended.flush(); err != nil {
 		return err
 	}
 	files, err := history.Files(filepath.Join(s.core.cfg.Dir, "history"))
@@ -129,7 +129,7 @@ func saveFile(path string, add func(int64, io.Reader) error) error {
 }
 
 func (s *operatorService) saveBlob(w *backup.Writer, digest string) error {
-	if err := s.core.fileKeeper().ensure(context.Background(), digest); err != nil {
+	if err := s.core.peers.keeper().ensure(context.Background(), digest); err != nil {
 		s.core.log.Warn("cannot fetch a file for the archive", "digest", digest, "err", err)
 	}
 	f, err := s.core.blobs.Open(digest)

@@ -78,7 +78,7 @@ func newPeers(c *core) *peers {
 func (p *peers) start() {
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewPeerServiceHandler(&peerService{p}, connect.WithReadMaxBytes(digestMessage), connect.WithInterceptors(&guard{c: p.c})))
-	p.server = p.c.newServer(peerIdentity, &inFlight{idle: make(chan struct{}, 1)}, p.c.admit(mux))
+	p.server = p.c.newServer(peerIdentity, &inFlight{idle: make(chan struct{}, 1)}, p.c.admission.admit(mux))
 	p.server.ConnState = p.net.Forget
 	p.net.Start()
 	p.wg.Go(func() {
@@ -93,6 +93,14 @@ func (p *peers) opened(r *replica.Replica) {
 	if p != nil {
 		p.replica.Store(r)
 	}
+}
+
+// keeper returns the keeper of files on several servers, nil for one server.
+func (p *peers) keeper() *fileKeeper {
+	if p == nil {
+		return nil
+	}
+	return p.files
 }
 
 // close ends what this server does for the others, and closes the port.
@@ -281,7 +289,7 @@ func (p *peers) checkRemoved(ctx context.Context) {
 	if p.membership.ends(servers, p.c.cfg.ID) {
 		p.removed.Store(true)
 	}
-	if p.c.leads() || p.c.follows() {
+	if p.c.leadership.leads() || p.c.gate.follows() {
 		return
 	}
 	for _, d := range p.describeAll(ctx, servers) {
@@ -318,7 +326,7 @@ func (p *peers) announce(ctx context.Context) error {
 func (p *peers) promote(ctx context.Context) error {
 	after := p.promoteAfter
 	p.promoteAfter = math.MaxUint64
-	if !p.c.leads() {
+	if !p.c.leadership.leads() {
 		return nil
 	}
 	p.promoteAfter = p.c.replica.Applied()

@@ -88,7 +88,7 @@ func (s *peerService) FetchFiles(ctx context.Context, req *connect.Request[drove
 	}
 	var err error
 	for _, f := range req.Msg.GetFiles() {
-		s.p.c.touchBlob(f.GetDigest()) // it may be no fact for a while
+		s.p.c.files.touch(f.GetDigest()) // it may be no fact for a while
 		err = errors.Join(err, s.p.files.fetchFrom(ctx, req.Msg.GetAddress(), f.GetDigest(), f.GetSize()))
 	}
 	if err != nil {

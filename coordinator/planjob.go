@@ -18,11 +18,11 @@ import (
 // performs the steps of SubmitJob up to the quote and stores nothing.
 func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[droverv1.PlanJobRequest]) (*connect.Response[droverv1.PlanJobResponse], error) {
 	id := caller(ctx)
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	if !s.rates.allow(id.name) {
-		return nil, fault.Overload("%s asks for more than %g jobs a second: try again in a second", id.displayName(), s.cfg.SubmitRate)
+		return nil, fault.Overload("%s asks for more than %g jobs a second: try again in a second", id.displayName(), s.core.cfg.SubmitRate)
 	}
 	require := req.Msg.GetRequireQuote()
 	if !(require >= 0 && require <= 1) {
@@ -32,11 +32,11 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := s.admit(ctx, spec)
+	warnings, err := s.submissions.admit(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	in, err := s.checkFiles(ctx, spec)
+	in, err := s.submissions.checkFiles(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 		require = counterOfferProbability
 	}
 	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(warnings, t.allWarnings(0)...), CounterOfferMs: t.earliestDeadline(require), Scheduler: t.scheduler}
-	s.view(func(f *facts.Facts) { t.fillPlan(ctx, s.core, f, res) })
+	s.core.view(func(f *facts.Facts) { t.fillPlan(ctx, s.core, f, res) })
 	return connect.NewResponse(res), nil
 }
 
@@ -59,7 +59,7 @@ func (t *dryRunResult) fillPlan(ctx context.Context, c *core, f *facts.Facts, re
 			StartMs: unixMillis(t.times.MedianStageStart(i))}
 		for k := range t.decision.Waiting {
 			if w := &t.decision.Waiting[k]; w.Stage == g.ID() {
-				p.Waiting = c.waitingReason(f, w)
+				p.Waiting = c.waits.reason(f, w)
 			}
 		}
 		res.Stages = append(res.Stages, p)
@@ -89,7 +89,7 @@ func (t *dryRunResult) plannedStep(ctx context.Context, c *core, f *facts.Facts,
 	out := &droverv1.PlannedStep{Action: a.Kind.String(), Task: fmt.Sprintf("%d/%d", a.Task.Stage, a.Task.Index)}
 	if g := t.state.Stage(a.Task.StageID()); g != nil {
 		out.Job, out.Task = g.Job.Spec.Name, fmt.Sprintf("%s/%d", g.Spec.Name, a.Task.Index)
-		if j := f.Job(uint64(a.Task.Job)); j != nil && c.needJob(ctx, mayRead, f, j) != nil {
+		if j := f.Job(uint64(a.Task.Job)); j != nil && c.rights.needJob(ctx, mayRead, f, j) != nil {
 			out.Job, out.Task = fmt.Sprint(a.Task.Job), fmt.Sprintf("%d/%d", a.Task.Stage, a.Task.Index)
 		}
 	}
@@ -111,12 +111,12 @@ var calibrationEdges = []float64{0, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
 // Calibration compares the quotes of ended jobs with their outcomes.
 func (s *clientService) Calibration(ctx context.Context, _ *connect.Request[droverv1.CalibrationRequest]) (*connect.Response[droverv1.CalibrationResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	var list []facts.Outcome
 	open := int32(0)
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		list = f.Deadlines().Outcomes()
 		for _, id := range f.JobIDs() {
 			if j := f.Job(id); !j.HasEnded() && j.Quote != nil {

@@ -1,12 +1,8 @@
 package coordinator
 
 import (
-	"context"
-	"path"
-
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/facts"
-	"github.com/drover-run/drover/internal/fault"
 )
 
 // access says who may call a procedure, as far as the certificate tells. What
@@ -136,42 +132,4 @@ func (p *pools) bodyPool(a access) *pool {
 		return p.nodeBytes
 	}
 	return p.body
-}
-
-// checkAccess returns an error if the caller may not call a procedure whatever
-// the request says.
-func (c *core) checkAccess(ctx context.Context, name string, proc procedure) error {
-	id := caller(ctx)
-	switch proc.access {
-	case accessNode:
-		if id.kind != kindLocal && id.kind != kindNode {
-			return fault.New(fault.Denied, "%s is not a node", id.displayName())
-		}
-		return nil
-	case accessPeer:
-		if id.kind != kindPeer {
-			return fault.New(fault.Denied, "%s may not call %s: that is for coordinators, on their own port", id.displayName(), path.Base(name))
-		}
-		return nil
-	case accessUser:
-		return c.needUser(ctx)
-	case accessOperator:
-		return c.needOperator(ctx, proc.what)
-	case accessSubmitter:
-		if err := c.needUser(ctx); err != nil {
-			return err
-		}
-		may := false
-		c.view(func(f *facts.Facts) {
-			for _, t := range f.Tenants() {
-				may = may || c.allowed(id, maySubmit, t.Spec)
-			}
-		})
-		if !may {
-			return fault.New(fault.Denied, "%s may submit in no tenant: an operator can add it to a tenant's list (drover tenant apply)", id.displayName())
-		}
-		return nil
-	default:
-		return fault.New(fault.Denied, "%s may not call %s", id.displayName(), path.Base(name))
-	}
 }

@@ -84,7 +84,7 @@ func (p *proxy) close() {
 // key. Without an attempt or run in the key the newest is meant. Logs outlive the
 // job: who may read it finds an attempt of which only the history knows.
 func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.AttemptKey) (c droverv1connect.TaskServiceClient, full *droverv1.AttemptKey, err error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, nil, err
 	}
 	if key == nil {
@@ -92,15 +92,15 @@ func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.Att
 	}
 	var address string
 	forgotten := false
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		k := facts.KeyOf(key)
 		j := f.Job(k.Job)
 		forgotten = j == nil
-		if j == nil || s.needJob(ctx, mayRead, f, j) != nil {
+		if j == nil || s.core.rights.needJob(ctx, mayRead, f, j) != nil {
 			err = fault.New(fault.NotFound, "there is no job %d that you may read", k.Job)
 			return
 		}
-		if err = s.needJob(ctx, r, f, j); err != nil {
+		if err = s.core.rights.needJob(ctx, r, f, j); err != nil {
 			return
 		}
 		a := newestAttempt(f, j, &k)
@@ -120,13 +120,13 @@ func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.Att
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.proxy.node(address).tasks, full, nil
+	return s.core.proxy.node(address).tasks, full, nil
 }
 
 // findPastTask returns the address of the node where an attempt of a forgotten job
 // was, and its complete key.
 func (s *clientService) findPastTask(ctx context.Context, key *droverv1.AttemptKey) (address string, full *droverv1.AttemptKey, err error) {
-	j, err := s.findPast(ctx, strconv.FormatUint(key.GetJob(), 10))
+	j, err := s.core.pastJobs.find(ctx, strconv.FormatUint(key.GetJob(), 10))
 	if err != nil {
 		return "", nil, err
 	}
@@ -136,7 +136,7 @@ func (s *clientService) findPastTask(ctx context.Context, key *droverv1.AttemptK
 	if key.GetStage() < 0 || key.GetTask() < 0 {
 		return "", nil, fault.New(fault.Invalid, "stage %d, task %d: there are none below 0", key.GetStage(), key.GetTask())
 	}
-	list, _, err := s.past.Attempts(key.GetJob(), key.GetStage(), maxAttemptsOfTask, past.PageAt(key.GetJob(), key.GetStage(), key.GetTask()))
+	list, _, err := s.core.past.Attempts(key.GetJob(), key.GetStage(), maxAttemptsOfTask, past.PageAt(key.GetJob(), key.GetStage(), key.GetTask()))
 	if err != nil {
 		return "", nil, err
 	}
@@ -149,7 +149,7 @@ func (s *clientService) findPastTask(ctx context.Context, key *droverv1.AttemptK
 	if found == nil {
 		return "", nil, fault.New(fault.NotFound, "job %q has no such attempt: `drover task status` lists them", j.GetSummary().GetName())
 	}
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		n := f.NodeByName(found.GetNode())
 		if n == nil {
 			err = fault.New(fault.NotFound, "node %s, where the attempt was, is not in the cluster any more, nor are its logs", found.GetNode())

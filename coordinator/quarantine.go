@@ -52,11 +52,11 @@ func (l *leader) startProbations(ctx context.Context) (next time.Time, err error
 
 // unschedulableNodes returns the nodes that are not schedulable, with reasons
 // and cures; "" if all are. O(nodes).
-func (c *core) unschedulableNodes(f *facts.Facts) string {
+func unschedulableNodes(f *facts.Facts, now time.Time) string {
 	var texts []string
 	more := 0
 	for _, n := range f.Nodes() {
-		switch why := c.unschedulableReason(n); {
+		switch why := unschedulableReason(n, now); {
 		case why == "":
 		case len(texts) == maxNamedNodes:
 			more++
@@ -72,7 +72,7 @@ func (c *core) unschedulableNodes(f *facts.Facts) string {
 
 // unschedulableReason returns why a node is not schedulable and what helps, or
 // "".
-func (c *core) unschedulableReason(n *facts.Node) string {
+func unschedulableReason(n *facts.Node, now time.Time) string {
 	why := ""
 	if n.Reason != "" {
 		why = " (" + n.Reason + ")"
@@ -88,7 +88,7 @@ func (c *core) unschedulableReason(n *facts.Node) string {
 		return "takes no new work" + why + ": drover node drain -off " + n.Info.GetName()
 	}
 	retryAt := time.Unix(0, n.RetryAt)
-	if !retryAt.After(c.now()) {
+	if !retryAt.After(now) {
 		return "is quarantined" + why + ": its probation starts when the problem is gone"
 	}
 	return fmt.Sprintf("is quarantined%s until %s; to end it now: drover node drain -off %s", why, retryAt.UTC().Format("15:04:05 MST"), n.Info.GetName())

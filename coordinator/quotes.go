@@ -85,7 +85,7 @@ func (s *clientService) makeQuote(ctx context.Context, spec *jobspec.Job, in *lo
 		if require > 0 {
 			return result, nil, fault.New(fault.Invalid, "job %q has no deadline to be quoted: add deadline = \"…\" to the job, or leave -require-quote out", spec.Name)
 		}
-		return jobForecast{estimates: s.predictor.estimateSpec(spec, in.splits)}, nil, nil
+		return jobForecast{estimates: s.core.predictor.estimateSpec(spec, in.splits)}, nil, nil
 	}
 	dry, err := s.dryRun(ctx, spec, in)
 	switch {
@@ -93,7 +93,7 @@ func (s *clientService) makeQuote(ctx context.Context, spec *jobspec.Job, in *lo
 	case require > 0 || ctx.Err() != nil:
 		return result, nil, err
 	default:
-		return jobForecast{estimates: s.predictor.estimateSpec(spec, in.splits)}, []string{"no quote: " + err.Error()}, nil
+		return jobForecast{estimates: s.core.predictor.estimateSpec(spec, in.splits)}, []string{"no quote: " + err.Error()}, nil
 	}
 	result = jobForecast{dry.estimates, dry.quote}
 	return result, dry.allWarnings(require), dry.checkProbability(spec, require)
@@ -161,21 +161,21 @@ type dryRunResult struct {
 // dryRun adds a job to a copy of State, lets the policy decide, and simulates
 // the cluster's future for the quote.
 func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *located) (*dryRunResult, error) {
-	planner, done, err := s.quoter.acquire(ctx, caller(ctx))
+	planner, done, err := s.core.quoter.acquire(ctx, caller(ctx))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	now := s.now()
-	t := &dryRunResult{estimates: s.predictor.estimateSpec(spec, in.splits)}
+	now := s.core.now()
+	t := &dryRunResult{estimates: s.core.predictor.estimateSpec(spec, in.splits)}
 	var d *draft
 	var params map[string]string
 	sources := map[scheduler.StageID]estimate.Source{}
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		if err = f.Checks().Accept(spec, "", f.Clock().EntryTime(now.UnixNano())); err == nil {
 			d, err = s.newDraft(f, spec, in, t.estimates, now)
 		}
-		t.scheduler, params = s.schedulerOf(f)
+		t.scheduler, params = s.core.schedulerOf(f)
 		addEstimateSources(f, sources)
 	})
 	if err != nil {
@@ -217,16 +217,16 @@ func (s *clientService) newDraft(f *facts.Facts, spec *jobspec.Job, in *located,
 		j.Stages[e.GetStage()].EstimateNS = e.GetNs()
 	}
 	nodes := in.hosts.nodes(f)
-	p := s.newProjection(func(f *facts.Facts, job uint64) [][]scheduler.NodeID {
+	p := s.core.newProjection(func(f *facts.Facts, job uint64) [][]scheduler.NodeID {
 		if job == j.ID {
 			return nodes
 		}
-		return s.locations.resolve(f, job)
+		return s.core.locations.resolve(f, job)
 	})
 	if err := p.rebuild(f); err != nil {
 		return nil, err
 	}
-	if err := p.applyProgress(s.sessions.runningAttempts(), scheduler.Time(now.UnixNano())); err != nil {
+	if err := p.applyProgress(s.core.sessions.runningAttempts(), scheduler.Time(now.UnixNano())); err != nil {
 		return nil, err
 	}
 	d := &draft{state: p.state, job: j}
@@ -250,7 +250,7 @@ func addEstimateSources(f *facts.Facts, out map[scheduler.StageID]estimate.Sourc
 
 // forecastQuestion returns the job as the forecaster's question.
 func (s *clientService) forecastQuestion(d *draft, name string, params map[string]string, sources map[scheduler.StageID]estimate.Source) forward.Query {
-	q := forward.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: s.predictor.unknownRunTime(), Errors: s.predictionErrors(sources)}
+	q := forward.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: s.core.predictor.unknownRunTime(), Errors: s.core.predictionErrors(sources)}
 	q.NoDeadlineLane, q.Preempt = laneOptions(name, params)
 	tasks := max(1, forward.CountTasks(d.state, q.Stages)+d.state.Attempts().Live())
 	q.Samples = min(maxSamples, max(minSamples, maxForecastTasks/tasks))
@@ -361,10 +361,10 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 // fifty times what it cost if that is longer. If it cannot be computed (somebody does
 // already, too much is pending) it returns the last result.
 func (s *clientService) expected(ctx context.Context) forward.Expected {
-	q := s.quoter
+	q := s.core.quoter
 	q.mu.Lock()
 	last := q.expected
-	if s.now().Before(q.expectedDue) || q.computing {
+	if s.core.now().Before(q.expectedDue) || q.computing {
 		q.mu.Unlock()
 		return last
 	}
@@ -380,15 +380,15 @@ func (s *clientService) expected(ctx context.Context) forward.Expected {
 		return last
 	}
 	defer done()
-	began := s.now()
+	began := s.core.now()
 	var state *scheduler.State
-	question := forward.Query{UnknownRunTime: s.predictor.unknownRunTime()}
-	s.view(func(f *facts.Facts) {
-		p := s.newProjection(s.locations.resolve)
+	question := forward.Query{UnknownRunTime: s.core.predictor.unknownRunTime()}
+	s.core.view(func(f *facts.Facts) {
+		p := s.core.newProjection(s.core.locations.resolve)
 		if err = p.rebuild(f); err == nil {
 			state = p.state
 		}
-		question.NoDeadlineLane, question.Preempt = laneOptions(s.schedulerOf(f))
+		question.NoDeadlineLane, question.Preempt = laneOptions(s.core.schedulerOf(f))
 	})
 	var obstacles map[scheduler.StageID]obstacle.Set
 	var expected forward.Expected
@@ -397,9 +397,9 @@ func (s *clientService) expected(ctx context.Context) forward.Expected {
 		expected, err = planner.Expect(state, question, scheduler.Time(began.UnixNano()), expectedLimit)
 	}
 	if err != nil {
-		s.log.Debug("no expected starts and ends", "err", err)
+		s.core.log.Debug("no expected starts and ends", "err", err)
 	}
-	now := s.now()
+	now := s.core.now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.expected, q.obstacles, q.expectedDue = expected, obstacles, now.Add(max(expectedPause, expectedFactor*now.Sub(began)))
@@ -413,19 +413,19 @@ func (s *clientService) addExpected(ctx context.Context, r *droverv1.GetJobRespo
 	if ended(r.Job.State) {
 		return
 	}
-	expected, now := s.expected(ctx), s.now()
-	s.view(func(f *facts.Facts) {
-		s.expectedOfJob(f, expected, r.Job, now)
+	expected, now := s.expected(ctx), s.core.now()
+	s.core.view(func(f *facts.Facts) {
+		s.core.jobs.expectedOfJob(f, expected, r.Job, now)
 		for i, g := range r.Stages {
 			if g.Pending > 0 {
-				g.ExpectedStartMs = s.expectedStart(f, expected, r.Job.Job, i, now)
+				g.ExpectedStartMs = s.core.jobs.expectedStart(f, expected, r.Job.Job, i, now)
 			}
 		}
 	})
 }
 
 // expectedOfJob sets when a job is expected to start, if it has not, and to end.
-func (c *core) expectedOfJob(f *facts.Facts, expected forward.Expected, out *droverv1.JobSummary, now time.Time) {
+func (v *jobView) expectedOfJob(f *facts.Facts, expected forward.Expected, out *droverv1.JobSummary, now time.Time) {
 	j := f.Job(out.Job)
 	if j == nil || j.HasEnded() {
 		return
@@ -435,7 +435,7 @@ func (c *core) expectedOfJob(f *facts.Facts, expected forward.Expected, out *dro
 		return
 	}
 	for i := range j.Stages {
-		if at := c.expectedStart(f, expected, out.Job, i, now); at > 0 && j.Stages[i].Pending > 0 && (out.ExpectedStartMs == 0 || at < out.ExpectedStartMs) {
+		if at := v.expectedStart(f, expected, out.Job, i, now); at > 0 && j.Stages[i].Pending > 0 && (out.ExpectedStartMs == 0 || at < out.ExpectedStartMs) {
 			out.ExpectedStartMs = at
 		}
 	}
@@ -443,12 +443,12 @@ func (c *core) expectedOfJob(f *facts.Facts, expected forward.Expected, out *dro
 
 // expectedStart returns when the next pending task of a stage is expected to start,
 // Unix ms, 0 if that is not known.
-func (c *core) expectedStart(f *facts.Facts, expected forward.Expected, job uint64, stage int, now time.Time) (ms int64) {
+func (v *jobView) expectedStart(f *facts.Facts, expected forward.Expected, job uint64, stage int, now time.Time) (ms int64) {
 	id := stageID(job, int32(stage))
 	if at, ok := expected.Starts[id]; ok {
 		ms = unixMillis(at)
 	}
-	if w, ok := c.waitingFor(id); ok && w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
+	if w, ok := v.waits.of(id); ok && w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
 		ms = unixMillis(w.Until)
 	}
 	if ms <= now.UnixMilli() || !canStart(f, job, stage) {

@@ -30,11 +30,11 @@ const (
 // the reservations, and the stages that wait. Every attempt that is not forgotten is
 // looked at; only those of the response are described. O(attempts not forgotten).
 func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[droverv1.GetScheduleRequest]) (*connect.Response[droverv1.GetScheduleResponse], error) {
-	if err := s.needUser(ctx); err != nil {
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
 	expected := s.expected(ctx)
-	now := s.now()
+	now := s.core.now()
 	b := &scheduleBuilder{core: s.core, ctx: ctx, req: req.Msg, now: now, from: now.Add(-schedulePast), jobs: map[uint64]bool{},
 		out: &droverv1.GetScheduleResponse{NowMs: now.UnixMilli()}}
 	if ms := req.Msg.GetFromMs(); ms > 0 {
@@ -42,17 +42,17 @@ func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[dr
 	}
 	b.out.FromMs = b.from.UnixMilli()
 	var err error
-	s.view(func(f *facts.Facts) {
-		if b.job, err = s.resolveEventsJob(ctx, f, req.Msg.GetJob()); err == nil {
+	s.core.view(func(f *facts.Facts) {
+		if b.job, err = s.events.resolveJob(ctx, f, req.Msg.GetJob()); err == nil {
 			b.collectAttempts(f)
 		}
 	})
 	if err == nil {
 		b.chooseAttempts() // without the lock
-		s.view(func(f *facts.Facts) { b.build(f, expected) })
+		s.core.view(func(f *facts.Facts) { b.build(f, expected) })
 	}
 	if errors.Is(err, fault.NotFound) {
-		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
+		j, pastErr := s.core.pastJobs.find(ctx, req.Msg.GetJob())
 		if pastErr != nil {
 			return nil, cmp.Or(pastErr, err)
 		}
@@ -191,7 +191,7 @@ func (b *scheduleBuilder) wants(j *facts.Job) bool {
 }
 
 func (b *scheduleBuilder) readable(f *facts.Facts, j *facts.Job) bool {
-	return b.core.needJob(b.ctx, mayRead, f, j) == nil
+	return b.core.rights.needJob(b.ctx, mayRead, f, j) == nil
 }
 
 // addAttempts describes the chosen candidates. One that was forgotten meanwhile is left out.
@@ -270,15 +270,15 @@ func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, expected forw
 			continue
 		}
 		out := &droverv1.ScheduleWaiting{Job: j.ID, Stage: int32(i), Tasks: st.Pending, EstimateMs: st.EstimateNS / 1e6}
-		if w, ok := b.core.waitingFor(id); ok {
-			out.Reason, out.BehindJob = b.core.waitingReason(f, &w), uint64(w.Behind.Job)
+		if w, ok := b.core.waits.of(id); ok {
+			out.Reason, out.BehindJob = b.core.waits.reason(f, &w), uint64(w.Behind.Job)
 			if r := f.Reservation(uint64(w.Reservation)); w.Reservation != 0 && r != nil {
 				out.BehindJob = r.GetJob()
 			}
 		} else {
 			out.Reason = unfinishedStage(j, i)
 		}
-		out.ExpectedStartMs = b.core.expectedStart(f, expected, j.ID, i, b.now)
+		out.ExpectedStartMs = b.core.jobs.expectedStart(f, expected, j.ID, i, b.now)
 		b.jobs[j.ID] = true
 		b.addObstacles(f, out)
 		b.out.Waiting = append(b.out.Waiting, out)

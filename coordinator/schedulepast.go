@@ -27,7 +27,7 @@ func (b *scheduleBuilder) addPast() error {
 	for _, n := range b.out.Nodes {
 		nodes[n.GetName()] = n.GetNode()
 	}
-	q := past.JobQuery{Tenant: b.req.GetTenant(), SinceMS: b.from.UnixMilli(), Limit: maxPastJobs, Visible: b.core.visiblePast(b.ctx)}
+	q := past.JobQuery{Tenant: b.req.GetTenant(), SinceMS: b.from.UnixMilli(), Limit: maxPastJobs, Visible: b.core.rights.visiblePast(b.ctx)}
 	for counted := 0; counted < maxListed; {
 		jobs, next, err := b.core.past.Jobs(q)
 		if err != nil {

@@ -39,10 +39,10 @@ var _ droverv1connect.SecretServiceHandler = (*secretService)(nil)
 // PutSecret encrypts a value and stores it as the next version.
 func (s *secretService) PutSecret(ctx context.Context, req *connect.Request[droverv1.PutSecretRequest]) (*connect.Response[droverv1.PutSecretResponse], error) {
 	m := req.Msg
-	if err := s.c.needTenant(ctx, mayOperate, m.GetTenant()); err != nil {
+	if err := s.c.rights.needTenant(ctx, mayOperate, m.GetTenant()); err != nil {
 		return nil, err
 	}
-	if err := s.c.requireSpace(0); err != nil {
+	if err := s.c.disk.requireSpace(0); err != nil {
 		return nil, err
 	}
 	switch v := m.GetValue(); {
@@ -84,7 +84,7 @@ func secretEntry(id secrets.ID, x secrets.Sealed, rotated bool) *droverv1.Entry 
 // ListSecrets returns names and versions of a tenant's secrets.
 func (s *secretService) ListSecrets(ctx context.Context, req *connect.Request[droverv1.ListSecretsRequest]) (*connect.Response[droverv1.ListSecretsResponse], error) {
 	tenant := req.Msg.GetTenant()
-	if err := s.c.needTenant(ctx, maySubmit, tenant); err != nil {
+	if err := s.c.rights.needTenant(ctx, maySubmit, tenant); err != nil {
 		return nil, err
 	}
 	res := &droverv1.ListSecretsResponse{}
@@ -103,7 +103,7 @@ func (s *secretService) ListSecrets(ctx context.Context, req *connect.Request[dr
 // DeleteSecret deletes a version, or all.
 func (s *secretService) DeleteSecret(ctx context.Context, req *connect.Request[droverv1.DeleteSecretRequest]) (*connect.Response[droverv1.DeleteSecretResponse], error) {
 	m := req.Msg
-	if err := s.c.needTenant(ctx, mayOperate, m.GetTenant()); err != nil {
+	if err := s.c.rights.needTenant(ctx, mayOperate, m.GetTenant()); err != nil {
 		return nil, err
 	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_SecretDeleted{SecretDeleted: &droverv1.SecretDeletedFact{Tenant: m.GetTenant(), Name: m.GetName(), Version: m.GetVersion()}}}
@@ -117,7 +117,7 @@ func (s *secretService) DeleteSecret(ctx context.Context, req *connect.Request[d
 // RotateSecrets encrypts again what is not encrypted with the newest key. A
 // version that changes meanwhile is left to its change. It may be repeated.
 func (s *secretService) RotateSecrets(ctx context.Context, _ *connect.Request[droverv1.RotateSecretsRequest]) (*connect.Response[droverv1.RotateSecretsResponse], error) {
-	if err := s.c.needOperator(ctx, "rotate the keys of secrets"); err != nil {
+	if err := s.c.rights.needOperator(ctx, "rotate the keys of secrets"); err != nil {
 		return nil, err
 	}
 	ring, err := s.c.secretKeys.Ring()

@@ -69,7 +69,7 @@ func (c *core) serve(ctx context.Context) error {
 		start(c.cfg.Local, localIdentity, false)
 	}
 	if c.cfg.Remote != nil {
-		start(c.cfg.Remote, c.remoteIdentity, true)
+		start(c.cfg.Remote, c.callers.remoteIdentity, true)
 	}
 	return g.Wait()
 }
@@ -100,7 +100,7 @@ func (c *core) newServer(of identify, running *inFlight, h http.Handler) *http.S
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: running.count(c.refuseRevoked(c.withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(c.refuseRevoked(c.callers.withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
 	}
 }
@@ -157,7 +157,7 @@ func (c *core) newHandler() http.Handler {
 		connect.WithInterceptors(&guard{c: c}),
 		connect.WithCompressMinBytes(compressFrom),
 	}
-	mux.Handle(droverv1connect.NewClientServiceHandler(&clientService{core: c, rates: newRates(c.cfg.SubmitRate)}, opts...))
+	mux.Handle(droverv1connect.NewClientServiceHandler(newClientService(c), opts...))
 	mux.Handle(droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...))
 	mux.Handle(droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...))
 	mux.Handle(droverv1connect.NewDebugServiceHandler(&debugService{c, &diagnosis.Service{Log: c.cfg.RecentLog}}, opts...))
@@ -170,7 +170,7 @@ func (c *core) newHandler() http.Handler {
 			http.Error(w, "a user's or node's certificate is needed", http.StatusForbidden)
 			return
 		}
-		done, err := c.readTurns.wait(r.Context(), caller(r.Context()))
+		done, err := c.admission.readTurns.wait(r.Context(), caller(r.Context()))
 		if err != nil {
 			tellLater(w, err)
 			return
@@ -180,23 +180,23 @@ func (c *core) newHandler() http.Handler {
 	})
 	mux.HandleFunc("GET "+pki.CRLPath, c.serveCRL)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if !c.leads() {
+		if !c.leadership.leads() {
 			http.Error(w, "not leading", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n")) // fails only if the reader is gone
 	})
 	if c.cfg.Page != nil {
-		h := &http.Client{Transport: inProcess{c.admit(mux), c.log}}
-		mux.Handle("/", c.inPageTurn(c.cfg.Page(PageConfig{
+		h := &http.Client{Transport: inProcess{c.admission.admit(mux), c.log}}
+		mux.Handle("/", c.admission.inPageTurn(c.cfg.Page(PageConfig{
 			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
 			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
 			Reader:    func(ctx context.Context) string { return caller(ctx).reader() },
-			Rights:    func(ctx context.Context) string { return c.readerRights(caller(ctx)) },
-			Elsewhere: c.elsewhere,
+			Rights:    func(ctx context.Context) string { return c.rights.readerRights(caller(ctx)) },
+			Elsewhere: c.gate.elsewhere,
 		})))
 	}
-	return c.admit(mux)
+	return c.admission.admit(mux)
 }
 
 // guard intercepts every admitted call: timeouts, error classes.
@@ -221,7 +221,7 @@ func toWireError(err error) error {
 func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, callLimit)
-		ctx, release, err := g.c.enterCall(ctx, cancel, req.Spec().Procedure, req.Header())
+		ctx, release, err := g.c.gate.enterCall(ctx, cancel, req.Spec().Procedure, req.Header())
 		defer release()
 		if err != nil {
 			return nil, toWireError(err)
@@ -229,8 +229,8 @@ func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		start := g.c.now()
 		res, err := next(ctx, req)
 		g.c.metrics.observeCall(req.Spec().Procedure, g.c.now().Sub(start), err)
-		g.c.auditCall(ctx, req.Spec().Procedure, req.Peer().Addr, auditResult(auditTarget(req.Any()), res, err), err)
-		return res, markTokenEnd(ctx, g.c.markChange(ctx, toWireError(err)))
+		g.c.auditor.record(ctx, req.Spec().Procedure, req.Peer().Addr, auditResult(auditTarget(req.Any()), res, err), err)
+		return res, markTokenEnd(ctx, g.c.gate.markChange(ctx, toWireError(err)))
 	}
 }
 
@@ -243,15 +243,15 @@ func (g *guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		ctx, cancel := context.WithCancel(ctx)
-		ctx, release, err := g.c.enterCall(ctx, cancel, conn.Spec().Procedure, conn.RequestHeader())
+		ctx, release, err := g.c.gate.enterCall(ctx, cancel, conn.Spec().Procedure, conn.RequestHeader())
 		defer release()
 		if err != nil {
 			return toWireError(err)
 		}
 		seen := &auditedConn{StreamingHandlerConn: conn}
 		err = next(ctx, seen)
-		g.c.auditCall(ctx, conn.Spec().Procedure, conn.Peer().Addr, seen.target, err)
-		return markTokenEnd(ctx, g.c.markChange(ctx, toWireError(err)))
+		g.c.auditor.record(ctx, conn.Spec().Procedure, conn.Peer().Addr, seen.target, err)
+		return markTokenEnd(ctx, g.c.gate.markChange(ctx, toWireError(err)))
 	}
 }
 

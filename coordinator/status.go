@@ -1,11 +1,9 @@
 package coordinator
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -17,44 +15,14 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// findJob finds a job that the caller may read, by NAME, TENANT/NAME or number:
-// the live one of that name, otherwise the newest not forgotten. A name that is
-// live in several tenants of the caller must be given with its tenant. A job that
-// the caller may not read is as one that does not exist, so that numbers and
-// names tell a stranger nothing.
-func (c *core) findJob(ctx context.Context, f *facts.Facts, name string) (*facts.Job, error) {
-	if name == "" {
-		return nil, fault.New(fault.Invalid, "which job? give its name or number")
-	}
-	tenant, short, qualified := strings.Cut(name, "/")
-	if !qualified {
-		tenant, short = "", name
-	}
-	visible := func(j *facts.Job) bool {
-		return j != nil && (!qualified || j.Spec.Tenant == tenant) && c.needJob(ctx, mayRead, f, j) == nil
-	}
-	live := slices.DeleteFunc(f.LiveJobs(short), func(j *facts.Job) bool { return !visible(j) })
-	if len(live) > 1 {
-		return nil, fault.New(fault.Invalid, "%d tenants have a live job %q: give the tenant too, as %s/%s, or the number, %d", len(live), short, live[0].Spec.Tenant, short, live[0].ID)
-	}
-	if len(live) == 1 {
-		return live[0], nil
-	}
-	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
-		if j := f.Job(id); visible(j) {
-			return j, nil
-		}
-	}
-	ids := f.JobIDs()
-	for i := len(ids) - 1; i >= 0; i-- {
-		if j := f.Job(ids[i]); j.Name == short && visible(j) {
-			return j, nil
-		}
-	}
-	return nil, fault.New(fault.NotFound, "there is no job %q that you may read; ended jobs move to the history after a while (drover job list -all shows the remaining ones)", clipText(name, 128))
+// jobView shows live jobs as the API does.
+type jobView struct {
+	sessions *sessions
+	waits    *waitList
 }
 
-func (c *core) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
+// summary returns a job's row in a list.
+func (v *jobView) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 	s := &droverv1.JobSummary{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, Priority: string(j.Spec.Priority),
 		SubmittedMs: j.Submitted / 1e6, StartedMs: j.Started / 1e6, EndedMs: j.Ended / 1e6, Message: j.Message, Submitter: j.Actor}
 	s.Project = j.Spec.Project
@@ -68,7 +36,7 @@ func (c *core) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 		s.TasksRunning += st.Live - st.Suspended
 	}
 	if s.Message == "" && !j.HasEnded() {
-		s.Message = c.jobWaitingReason(f, j)
+		s.Message = v.waits.reasonOfJob(f, j)
 	}
 	return s
 }
@@ -89,23 +57,8 @@ func deadlineState(j *facts.Job) string {
 	}
 }
 
-// jobWaitingReason returns why a live job has no active attempts, or "".
-func (c *core) jobWaitingReason(f *facts.Facts, j *facts.Job) string {
-	for i := range j.Stages {
-		if j.Stages[i].Live > 0 {
-			return ""
-		}
-	}
-	for i := range j.Stages {
-		if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && j.Stages[i].Pending > 0 {
-			return j.Spec.Stages[i].Name + ": " + c.waitingReason(f, &w)
-		}
-	}
-	return ""
-}
-
-func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
-	r := &droverv1.GetJobResponse{Job: c.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
+func (v *jobView) status(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
+	r := &droverv1.GetJobResponse{Job: v.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
 		FailedTask: j.FailedTask, FailureTail: j.FailureTail, Preempted: j.Preempted.Proto(),
 		Logs: j.LogsFolder(), LogsMissing: j.LogsMissing, LogsGathered: j.LogsGathered}
 	for _, id := range j.AvoidedNodes() {
@@ -115,12 +68,12 @@ func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse 
 	}
 	r.Job.GuaranteedMs = f.Deadlines().GuaranteedDeparture(j) / 1e6
 	for i := range j.Stages {
-		r.Stages = append(r.Stages, c.stageStatus(f, j, i))
+		r.Stages = append(r.Stages, v.stageStatus(f, j, i))
 	}
 	return r
 }
 
-func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageSummary {
+func (v *jobView) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageSummary {
 	s, spec := &j.Stages[i], &j.Spec.Stages[i]
 	out := &droverv1.StageSummary{Name: spec.Name, Kind: string(spec.Kind), Tasks: s.Tasks, Pending: s.Pending, Running: s.Live - s.Suspended, Suspended: s.Suspended,
 		Done: s.Done, FailedAttempts: s.FailedAttempts, NodeLocal: s.NodeLocal, RackLocal: s.RackLocal, Remote: s.Remote,
@@ -134,7 +87,7 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 	if s.Live > 0 {
 		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == i && a.State == facts.AttemptLive {
-				part += c.sessions.seen(a.Node, k, a.Run).GetProgress()
+				part += v.sessions.seen(a.Node, k, a.Run).GetProgress()
 			}
 		})
 	}
@@ -143,14 +96,14 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 	} else {
 		out.Progress = 1
 	}
-	if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && s.Pending > 0 && !j.HasEnded() {
-		out.Waiting = c.waitingReason(f, &w)
+	if w, ok := v.waits.of(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && s.Pending > 0 && !j.HasEnded() {
+		out.Waiting = v.waits.reason(f, &w)
 	}
 	return out
 }
 
 // addTasks adds the tasks of one stage, or of all, from the requested one on.
-func (c *core) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksRequest, res *droverv1.ListTasksResponse) error {
+func (v *jobView) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksRequest, res *droverv1.ListTasksResponse) error {
 	stage, limit := q.GetStage(), int32(maxTasks)
 	if n := q.GetLimit(); n > 0 {
 		limit = min(limit, n)
@@ -164,7 +117,7 @@ func (c *core) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksReque
 		tasks := j.Stages[i].Tasks
 		first := min(max(q.GetFrom()-res.Total, 0), tasks)
 		for t := first; t < tasks && int32(len(res.Tasks)) < limit; t++ {
-			res.Tasks = append(res.Tasks, c.taskStatus(f, j, int32(i), t))
+			res.Tasks = append(res.Tasks, v.taskStatus(f, j, int32(i), t))
 		}
 		res.Total += tasks
 	}
@@ -182,7 +135,7 @@ func (c *core) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksReque
 	return fault.New(fault.NotFound, "job %q has no stage %q; it has %s%s", j.Name, clipText(stage, 128), strings.Join(names, ", "), hint)
 }
 
-func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *droverv1.TaskStatus {
+func (v *jobView) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *droverv1.TaskStatus {
 	t := j.Stages[stage].Task(task)
 	out := &droverv1.TaskStatus{Stage: j.Spec.Stages[stage].Name, Task: task, State: taskState(j, t)}
 	for _, a := range t.Attempts {
@@ -190,7 +143,7 @@ func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *drov
 		n := f.Node(a.Node)
 		st := &droverv1.TaskAttempt{Key: k.Proto(a.Run), Node: n.Info.GetName(), Locality: a.Locality, PlacedMs: a.Placed / 1e6, Committed: t.Winner == a.Attempt,
 			Retained: n.Up}
-		st.Seen, st.Level = lastSeen(c.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, j, a)
+		st.Seen, st.Level = lastSeen(v.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, j, a)
 		out.Attempts = append(out.Attempts, st)
 	}
 	return out

@@ -66,15 +66,15 @@ func (r *rates) allow(name string) bool {
 //     write there.
 //  6. Propose the job, which is durable before the response; Apply repeats step 2.
 func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[droverv1.SubmitJobRequest]) (*connect.Response[droverv1.SubmitJobResponse], error) {
-	id, began := caller(ctx), s.now()
-	if err := s.needUser(ctx); err != nil {
+	id, began := caller(ctx), s.core.now()
+	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.requireSpace(0); err != nil {
+	if err := s.core.disk.requireSpace(0); err != nil {
 		return nil, err
 	}
 	if !s.rates.allow(id.name) {
-		return nil, fault.Overload("%s submits more than %g jobs a second: try again in a second", id.displayName(), s.cfg.SubmitRate)
+		return nil, fault.Overload("%s submits more than %g jobs a second: try again in a second", id.displayName(), s.core.cfg.SubmitRate)
 	}
 	key := req.Msg.GetIdempotencyKey()
 	if len(key) > maxKey {
@@ -90,22 +90,22 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err != nil {
 		return nil, err
 	}
-	if prior := s.priorSubmission(key); prior != nil {
+	if prior := s.submissions.prior(key); prior != nil {
 		return connect.NewResponse(prior), nil
 	}
-	if err := s.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
+	if err := s.core.rights.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
 		return nil, err
 	}
-	leave, err := s.claimName(spec.Tenant, spec.Name)
+	leave, err := s.core.submitting.claim(spec.Tenant, spec.Name)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	warnings, err := s.admit(ctx, spec)
+	warnings, err := s.submissions.admit(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	in, err := s.checkFiles(ctx, spec)
+	in, err := s.submissions.checkFiles(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -114,21 +114,21 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 		return nil, err
 	}
 	warnings = append(warnings, more...)
-	tag, err := s.prepareOutput(ctx, spec)
+	tag, err := s.submissions.prepareOutput(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.proposeJob(ctx, id, spec, key, tag, in, forecast)
+	res, err := s.submissions.propose(ctx, id, spec, key, tag, in, forecast)
 	if err != nil {
 		return nil, err // it may have been accepted nevertheless: keep its folder
 	}
 	if res.Err != nil || res.Changed == 0 { // refused, or accepted before under this key
-		s.removeOutputFolder(ctx, spec, tag)
+		s.submissions.removeOutputFolder(ctx, spec, tag)
 	}
 	if res.Err != nil {
 		return nil, res.Err
 	}
-	s.tracing.submitted(res.Job, began)
+	s.core.tracing.submitted(res.Job, began)
 	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: forecast.quote}), nil
 }
 
@@ -179,28 +179,39 @@ func sortStages(stages []jobspec.Stage) []jobspec.Stage {
 	return out
 }
 
-// claimName prevents concurrent submissions of one name of a tenant: the second
-// fails at once.
-func (s *clientService) claimName(tenant, short string) (leave func(), err error) {
+// submitter does the steps of a submission.
+type submitter struct{ core *core }
+
+// nameClaims are the jobs that are being submitted, as tenant/name.
+type nameClaims struct {
+	mu    sync.Mutex
+	names map[string]struct{}
+}
+
+// claim prevents concurrent submissions of one name of a tenant: the second fails
+// at once.
+func (c *nameClaims) claim(tenant, short string) (leave func(), err error) {
 	name := tenant + "/" + short
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, busy := s.submitting[name]; busy {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, busy := c.names[name]; busy {
 		return nil, fault.New(fault.Conflict, "job %q is being submitted by another caller: choose another name", short)
 	}
-	s.submitting[name] = struct{}{}
+	c.names[name] = struct{}{}
 	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.submitting, name)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.names, name)
 	}, nil
 }
 
-func (s *clientService) priorSubmission(key string) (res *droverv1.SubmitJobResponse) {
+// prior returns the response to an earlier submission with this idempotency key,
+// nil for none.
+func (s *submitter) prior(key string) (res *droverv1.SubmitJobResponse) {
 	if key == "" {
 		return nil
 	}
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		if id, name, ok := f.JobByIdempotencyKey(key); ok {
 			res = &droverv1.SubmitJobResponse{Job: id, Name: name}
 		}
@@ -211,8 +222,8 @@ func (s *clientService) priorSubmission(key string) (res *droverv1.SubmitJobResp
 // admit is step 2. It also checks the caller's rights, because the tenant is in
 // the spec, and before anything else: what is live or reserved in a tenant is
 // told to nobody else.
-func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings []string, err error) {
-	if err := s.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
+func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []string, err error) {
+	if err := s.core.rights.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
 		return nil, err
 	}
 	if err := s.checkImage(spec.Image); err != nil {
@@ -223,8 +234,8 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 		output = strings.TrimRight(spec.Output.Path, "/")
 		spec.Output.Path = output
 	}
-	s.view(func(f *facts.Facts) {
-		if err = f.Checks().Accept(spec, output, f.Clock().EntryTime(s.now().UnixNano())); err == nil {
+	s.core.view(func(f *facts.Facts) {
+		if err = f.Checks().Accept(spec, output, f.Clock().EntryTime(s.core.now().UnixNano())); err == nil {
 			err = checkCaps(f, spec)
 		}
 		if err == nil {
@@ -238,8 +249,8 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 		return nil, err
 	}
 	for _, d := range facts.Digests(spec) {
-		s.touchBlob(d)
-		if !s.hasBlob(ctx, d) {
+		s.core.files.touch(d)
+		if !s.core.files.has(ctx, d) {
 			return nil, fault.New(fault.NotFound, "%s is not in the store: upload it first (drover job run does)", d)
 		}
 	}
@@ -247,7 +258,7 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 }
 
 // checkImage refuses pulled images and host folders that no operator allowed.
-func (s *clientService) checkImage(im *jobspec.Image) error {
+func (s *submitter) checkImage(im *jobspec.Image) error {
 	if im == nil {
 		return nil
 	}
@@ -258,7 +269,7 @@ func (s *clientService) checkImage(im *jobspec.Image) error {
 		return nil
 	}
 	name := string(im.Kind) + ":" + im.Source
-	if slices.ContainsFunc(s.cfg.AllowImages, func(p string) bool { return strings.HasPrefix(name, p) }) {
+	if slices.ContainsFunc(s.core.cfg.AllowImages, func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return nil
 	}
 	return fault.New(fault.Denied, "image %s is not on the operator's list of allowed images: use an oci-archive, or ask for it", name)
@@ -295,7 +306,7 @@ func diskFits(n *droverv1.NodeInfo, io, space int64) bool {
 }
 
 // checkFiles is step 3.
-func (s *clientService) checkFiles(ctx context.Context, spec *jobspec.Job) (*located, error) {
+func (s *submitter) checkFiles(ctx context.Context, spec *jobspec.Job) (*located, error) {
 	user := s.hdfsUserFor(spec)
 	if spec.GatherLogs != "" {
 		if err := s.checkReachable("gather_logs", spec.GatherLogs); err != nil {
@@ -312,12 +323,12 @@ func (s *clientService) checkFiles(ctx context.Context, spec *jobspec.Job) (*loc
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.LocateLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.core.cfg.LocateLimit)
 	defer cancel()
 	if out := spec.Output; out != nil {
 		request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{Path: out.Path}}}
 		progress, err := s.requestWithProgress(func(report func(string)) error {
-			_, err := s.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
+			_, err := s.core.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
 			return err
 		})
 		if err != nil {
@@ -329,7 +340,7 @@ func (s *clientService) checkFiles(ctx context.Context, spec *jobspec.Job) (*loc
 	}
 	var in *located
 	progress, err := s.requestWithProgress(func(report func(string)) (err error) {
-		in, err = s.locateInput(ctx, spec.Input, user, false, report)
+		in, err = s.core.inputs.locateInput(ctx, spec.Input, user, false, report)
 		return err
 	})
 	if err != nil {
@@ -340,9 +351,9 @@ func (s *clientService) checkFiles(ctx context.Context, spec *jobspec.Job) (*loc
 
 // checkReachable refuses a path that no known node, even one that is down, can
 // access. A cluster without nodes waits for its first.
-func (s *clientService) checkReachable(what, path string) error {
+func (s *submitter) checkReachable(what, path string) error {
 	sch, known, some := uriScheme(path), 0, false
-	s.view(func(f *facts.Facts) {
+	s.core.view(func(f *facts.Facts) {
 		for _, n := range f.Nodes() {
 			known++
 			some = some || containsString(n.Info.GetSchemes(), sch)
@@ -362,25 +373,25 @@ func (s *clientService) checkReachable(what, path string) error {
 }
 
 // hdfsUserFor returns the HDFS user of the job's tenant.
-func (s *clientService) hdfsUserFor(spec *jobspec.Job) (user string) {
-	s.view(func(f *facts.Facts) { user = hdfsUser(f, spec) })
+func (s *submitter) hdfsUserFor(spec *jobspec.Job) (user string) {
+	s.core.view(func(f *facts.Facts) { user = hdfsUser(f, spec) })
 	return user
 }
 
 // prepareOutput is step 5. It returns the tag of the folder it made, "" for
 // none.
-func (s *clientService) prepareOutput(ctx context.Context, spec *jobspec.Job) (string, error) {
+func (s *submitter) prepareOutput(ctx context.Context, spec *jobspec.Job) (string, error) {
 	out := spec.Output
 	if out == nil {
 		return "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.LocateLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.core.cfg.LocateLimit)
 	defer cancel()
-	tag := s.newID()
+	tag := s.core.newID()
 	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
 		Path: out.Path, Prepare: true, Temporary: facts.TemporaryFolder(out.Path, tag)}}}
 	progress, err := s.requestWithProgress(func(report func(string)) error {
-		_, err := s.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
+		_, err := s.core.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
 		return err
 	})
 	if err != nil {
@@ -394,7 +405,7 @@ const removeFolderLimit = 10 * time.Second
 
 // removeOutputFolder removes the folder of a job that Apply refused. If that
 // fails, the empty folder remains and is logged.
-func (s *clientService) removeOutputFolder(ctx context.Context, spec *jobspec.Job, tag string) {
+func (s *submitter) removeOutputFolder(ctx context.Context, spec *jobspec.Job, tag string) {
 	if tag == "" {
 		return
 	}
@@ -402,20 +413,20 @@ func (s *clientService) removeOutputFolder(ctx context.Context, spec *jobspec.Jo
 	defer cancel()
 	path := facts.TemporaryFolder(spec.Output.Path, tag)
 	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: path}}}
-	if _, err := s.dispatcher.call(ctx, request, uriScheme(path), 0, func(string) {}); err != nil {
-		s.log.Warn("cannot remove the empty folder of a refused job", "path", path, "err", err)
+	if _, err := s.core.dispatcher.call(ctx, request, uriScheme(path), 0, func(string) {}); err != nil {
+		s.core.log.Warn("cannot remove the empty folder of a refused job", "path", path, "err", err)
 	}
 }
 
 // requestWithProgress returns the last progress message, for the error's text.
-func (s *clientService) requestWithProgress(request func(func(string)) error) (string, error) {
+func (s *submitter) requestWithProgress(request func(func(string)) error) (string, error) {
 	var mu sync.Mutex
 	lastProgress := ""
 	err := request(func(p string) {
 		mu.Lock()
 		defer mu.Unlock()
 		lastProgress = p
-		s.log.Debug("a submission waits", "for", p)
+		s.core.log.Debug("a submission waits", "for", p)
 	})
 	mu.Lock()
 	defer mu.Unlock()
@@ -442,14 +453,14 @@ func fileError(what, path, progress string, err error) error {
 	}
 }
 
-// proposeJob is step 6. The result's Err says that the facts refused the job.
+// propose is step 6. The result's Err says that the facts refused the job.
 // Splits that do not fit into one entry are first staged in chunks.
-func (s *clientService) proposeJob(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, forecast jobForecast) (facts.Result, error) {
+func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, forecast jobForecast) (facts.Result, error) {
 	text, err := jobspec.Encode(spec)
 	if err != nil {
 		return facts.Result{}, err
 	}
-	a := &droverv1.JobAcceptedFact{Spec: string(text), IdempotencyKey: key, ShuffleToken: s.newID() + s.newID(), TemporaryTag: tag,
+	a := &droverv1.JobAcceptedFact{Spec: string(text), IdempotencyKey: key, ShuffleToken: s.core.newID() + s.core.newID(), TemporaryTag: tag,
 		Estimates: forecast.estimates, Quote: forecast.quote}
 	if spec.Output != nil {
 		a.Output = spec.Output.Path
@@ -459,18 +470,18 @@ func (s *clientService) proposeJob(ctx context.Context, id identity, spec *jobsp
 	if len(chunks) <= 1 && len(text)+proto.Size(inline)+acceptOverhead <= replica.MaxEntry {
 		a.Splits = in.splits
 	} else {
-		a.Staging, a.Chunks = s.newID(), int32(len(chunks))
+		a.Staging, a.Chunks = s.core.newID(), int32(len(chunks))
 		for i, part := range chunks {
 			e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: a.Staging, Index: int32(i), Splits: part}}}
-			if res, err := s.propose(ctx, id.name, e); err != nil || res.Err != nil {
+			if res, err := s.core.propose(ctx, id.name, e); err != nil || res.Err != nil {
 				return res, err
 			}
 		}
 	}
 	if in.hosts != nil {
-		s.locations.addPending(a.ShuffleToken, in.hosts)
+		s.core.locations.addPending(a.ShuffleToken, in.hosts)
 	}
-	return s.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
+	return s.core.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
 }
 
 // splitIntoChunks divides splits into parts of at most n bytes each, or one

@@ -148,7 +148,7 @@ func (t *tokens) check(text string) (identity, error) {
 	}
 	var x *facts.Token
 	t.c.view(func(f *facts.Facts) { x = f.Tokens().Get(id) })
-	if x == nil && !t.c.leads() { // a follower may not have it yet
+	if x == nil && !t.c.leadership.leads() { // a follower may not have it yet
 		return identity{}, wire.NotLeader("", "this coordinator does not lead, and does not know this token: try again in a second")
 	}
 	if x == nil || subtle.ConstantTimeCompare(x.Hash, hash) != 1 {
@@ -176,7 +176,7 @@ func (t *tokens) checkIDToken(text string) (identity, error) {
 // mayJudge returns an error if this server may have missed a revocation: it has
 // not heard from a leader for a while.
 func (t *tokens) mayJudge() error {
-	if t.c.peers == nil || t.c.leads() || time.Since(t.c.replica.LastContact()) < tokenSilence {
+	if t.c.peers == nil || t.c.leadership.leads() || time.Since(t.c.replica.LastContact()) < tokenSilence {
 		return nil
 	}
 	return wire.NotLeader("", "this coordinator hears of no leader, so it does not know which tokens are good: ask another one")

@@ -428,7 +428,7 @@ func TestSignInOnThePage(t *testing.T) {
 // Only callers who may read the same share what the page computes: operators, unless
 // a token leaves them less.
 func TestRightsOfReaders(t *testing.T) {
-	c := &core{cfg: Config{Operators: []string{"user/op", "user/op2"}}}
+	rights := &authorizer{operators: []string{"user/op", "user/op2"}}
 	op, op2, alice := identity{kind: kindUser, name: "user/op"}, identity{kind: kindUser, name: "user/op2"}, identity{kind: kindUser, name: "user/alice"}
 	bob, local := identity{kind: kindUser, name: "user/bob"}, identity{kind: kindLocal, name: "local"}
 	bounded := op
@@ -436,13 +436,13 @@ func TestRightsOfReaders(t *testing.T) {
 	impostor := identity{kind: kindOther, name: "operators"}
 	names := map[string]string{}
 	for _, id := range []identity{alice, bob, bounded, impostor, op} {
-		r := c.readerRights(id)
+		r := rights.readerRights(id)
 		if other, taken := names[r]; taken {
 			t.Errorf("%s and %s share %q", id.displayName(), other, r)
 		}
 		names[r] = id.displayName()
 	}
-	if c.readerRights(op) != c.readerRights(op2) || c.readerRights(op) != c.readerRights(local) {
+	if rights.readerRights(op) != rights.readerRights(op2) || rights.readerRights(op) != rights.readerRights(local) {
 		t.Error("operators do not share")
 	}
 }

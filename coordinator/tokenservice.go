@@ -32,7 +32,7 @@ var _ droverv1connect.TokenServiceHandler = (*tokenService)(nil)
 // needNoToken returns an error if the caller has shown a token: who finds one must
 // not be able to stay after it ends.
 func (s *tokenService) needNoToken(ctx context.Context) error {
-	if err := s.c.needUser(ctx); err != nil {
+	if err := s.c.rights.needUser(ctx); err != nil {
 		return err
 	}
 	if id := caller(ctx); id.scope != nil {
@@ -70,7 +70,7 @@ func (s *tokenService) tokenOf(ctx context.Context, m *droverv1.CreateTokenReque
 	if !isUser || name == "" || len(name) > maxUserName || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '*' }) {
 		return nil, fault.New(fault.Invalid, "%q is no user's name: give one of letters, digits and signs, such as alice", name)
 	}
-	if user != id.name && !s.c.operator(id) {
+	if user != id.name && !s.c.rights.operator(id) {
 		return nil, fault.New(fault.Denied, "%s may make tokens for itself only: an operator makes those of %s", id.displayName(), user)
 	}
 	now, life := s.c.now(), time.Duration(m.GetLifeMs())*time.Millisecond
@@ -92,7 +92,7 @@ func (s *tokenService) checkToken(id identity, t *droverv1.Token) (err error) {
 	switch {
 	case droverv1.TokenRight_name[int32(t.GetRight())] == "":
 		return fault.New(fault.Invalid, "right %d is unknown: use read, submit, operate or all", t.GetRight())
-	case t.GetRight() == droverv1.TokenRight_TOKEN_RIGHT_ALL && !s.c.operator(id):
+	case t.GetRight() == droverv1.TokenRight_TOKEN_RIGHT_ALL && !s.c.rights.operator(id):
 		return fault.New(fault.Denied, "%s may not make a token with all rights: that is for operators of the coordinator", id.displayName())
 	case t.GetRight() == droverv1.TokenRight_TOKEN_RIGHT_ALL && len(t.GetTenants()) > 0:
 		return fault.New(fault.Invalid, "a token with all rights is good for the whole cluster: leave out its tenants, or its right")
@@ -119,7 +119,7 @@ func (s *tokenService) ListTokens(ctx context.Context, _ *connect.Request[drover
 	id, res := caller(ctx), &droverv1.ListTokensResponse{}
 	s.c.view(func(f *facts.Facts) {
 		for _, t := range f.Tokens().All() {
-			if s.c.operator(id) || t.Spec.GetUser() == id.name {
+			if s.c.rights.operator(id) || t.Spec.GetUser() == id.name {
 				res.Tokens = append(res.Tokens, t.Spec)
 			}
 		}
@@ -135,7 +135,7 @@ func (s *tokenService) RevokeToken(ctx context.Context, req *connect.Request[dro
 	id, may := caller(ctx), false
 	s.c.view(func(f *facts.Facts) {
 		t := f.Tokens().Get(req.Msg.GetId())
-		may = s.c.operator(id) || t != nil && t.Spec.GetUser() == id.name
+		may = s.c.rights.operator(id) || t != nil && t.Spec.GetUser() == id.name
 	})
 	if !may {
 		return nil, fault.New(fault.NotFound, "you have no token %q: `drover token list` shows yours", req.Msg.GetId())

@@ -23,7 +23,7 @@ func openTracing(c *core) (*tracing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tracing{to: to, leads: c.leads, now: c.now, cluster: func() (id string) {
+	return &tracing{to: to, leads: c.leadership.leads, now: c.now, cluster: func() (id string) {
 		c.view(func(f *facts.Facts) { id = f.Cluster() })
 		return id
 	}}, nil

@@ -138,13 +138,13 @@ var reads = map[string]bool{
 // writer of the response. The turn ends with the first byte of the response, which
 // is then complete in memory, so that a caller who reads slowly holds none; done
 // ends it if there was no response.
-func (c *core) takeTurn(w http.ResponseWriter, r *http.Request) (_ http.ResponseWriter, done func(), err error) {
+func (a *admission) takeTurn(w http.ResponseWriter, r *http.Request) (_ http.ResponseWriter, done func(), err error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return w, func() {}, err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	done, err = c.readTurns.wait(r.Context(), caller(r.Context()))
+	done, err = a.readTurns.wait(r.Context(), caller(r.Context()))
 	if err != nil {
 		return w, func() {}, err
 	}
@@ -156,9 +156,9 @@ const pageTurn = time.Second
 
 // inPageTurn makes pages wait for a turn, which ends with the first byte of the
 // response. Pages call the API in this process, where each call has its own turn.
-func (c *core) inPageTurn(next http.Handler) http.Handler {
+func (a *admission) inPageTurn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		done, err := c.pageTurns.wait(r.Context(), caller(r.Context()))
+		done, err := a.pageTurns.wait(r.Context(), caller(r.Context()))
 		if err != nil {
 			tellLater(w, err)
 			return

@@ -92,7 +92,7 @@ func placeFrom(f *facts.Facts, now time.Time, lease time.Duration) time.Time {
 
 // ListUnknownRuns returns what is on the nodes from before a restore and waits for an operator.
 func (s *operatorService) ListUnknownRuns(ctx context.Context, req *connect.Request[droverv1.ListUnknownRunsRequest]) (*connect.Response[droverv1.ListUnknownRunsResponse], error) {
-	if err := s.core.needOperator(ctx, "list unknown runs"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "list unknown runs"); err != nil {
 		return nil, err
 	}
 	var all []*droverv1.UnknownRunInfo
@@ -156,7 +156,7 @@ func unknownRunInfo(n *facts.Node, key *droverv1.AttemptKey, u *droverv1.Unknown
 
 // DecideUnknownRun adopts or kills an unknown run.
 func (s *operatorService) DecideUnknownRun(ctx context.Context, req *connect.Request[droverv1.DecideUnknownRunRequest]) (*connect.Response[droverv1.DecideUnknownRunResponse], error) {
-	if err := s.core.needOperator(ctx, "decide about unknown runs"); err != nil {
+	if err := s.core.rights.needOperator(ctx, "decide about unknown runs"); err != nil {
 		return nil, err
 	}
 	key, k := req.Msg.GetKey(), facts.KeyOf(req.Msg.GetKey())

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"sync"
+	"time"
 
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
@@ -16,6 +17,10 @@ const uploadShare = 4
 // lost with the process; files whose sender is unknown count for nobody and are
 // collected as all others.
 type uploadLedger struct {
+	view   func(func(*facts.Facts))
+	share  int64         // bytes of one user
+	minAge time.Duration // how long a file without a job is kept
+
 	mu   sync.Mutex
 	sent map[string]map[string]upload // by identity and digest
 }
@@ -25,12 +30,13 @@ type upload struct {
 	complete bool
 }
 
-func newUploadLedger() *uploadLedger { return &uploadLedger{sent: map[string]map[string]upload{}} }
+func newUploadLedger(c *core) *uploadLedger {
+	return &uploadLedger{view: c.view, share: c.cfg.BlobQuota / uploadShare, minAge: c.cfg.BlobMinAge, sent: map[string]map[string]upload{}}
+}
 
-// claimUpload counts a file against its sender's share, or returns an error.
+// claim counts a file against its sender's share, or returns an error.
 // The sender must call done with the upload's outcome.
-func (c *core) claimUpload(id identity, digest string, size int64) (done func(stored bool), err error) {
-	l := c.uploads
+func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(stored bool), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own := l.sent[id.name]
@@ -38,7 +44,7 @@ func (c *core) claimUpload(id identity, digest string, size int64) (done func(st
 		return func(bool) {}, nil
 	}
 	unused := int64(0)
-	c.view(func(f *facts.Facts) {
+	l.view(func(f *facts.Facts) {
 		for d, u := range own {
 			if b := f.Blob(d); u.complete && (b == nil || b.Refs > 0) {
 				delete(own, d) // collected, or a job's
@@ -47,9 +53,9 @@ func (c *core) claimUpload(id identity, digest string, size int64) (done func(st
 			unused += u.size
 		}
 	})
-	if share := c.cfg.BlobQuota / uploadShare; unused+size > share {
+	if unused+size > l.share {
 		return nil, fault.New(fault.Exhausted, "%s has %d MiB of uploads that no job uses, %d more are over the share of %d: submit the jobs they are for, or wait %s",
-			id.displayName(), unused>>20, size>>20, share>>20, c.cfg.BlobMinAge)
+			id.displayName(), unused>>20, size>>20, l.share>>20, l.minAge)
 	}
 	if own == nil {
 		own = map[string]upload{}

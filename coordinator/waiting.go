@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -12,18 +13,45 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// waitingReason describes why a stage waits: with names, until when, and what
+// waitList is why stages wait, as of the last decision.
+type waitList struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	stages map[scheduler.StageID]scheduler.Waiting
+}
+
+// set stores why stages wait, as of the last decision.
+func (l *waitList) set(list []scheduler.Waiting) {
+	m := make(map[scheduler.StageID]scheduler.Waiting, len(list))
+	for _, one := range list {
+		m[one.Stage] = one
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stages = m
+}
+
+// of returns why a stage waits, false if it does not.
+func (l *waitList) of(s scheduler.StageID) (scheduler.Waiting, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	why, ok := l.stages[s]
+	return why, ok
+}
+
+// reason describes why a stage waits: with names, until when, and what
 // helps. Jobs and nodes that are gone since the decision are left out. Other
 // jobs appear by number, because not every reader of this job may read those.
 // O(nodes) if no node has the capacity, otherwise O(tenants).
-func (c *core) waitingReason(f *facts.Facts, w *scheduler.Waiting) string {
+func (l *waitList) reason(f *facts.Facts, w *scheduler.Waiting) string {
 	s := w.Reason.String()
 	switch w.Reason {
 	case scheduler.ReasonNoNode:
 		if len(f.Nodes()) == 0 {
 			return s + ": none has registered yet; start `drover node` on a machine"
 		}
-		if why := c.unschedulableNodes(f); why != "" {
+		if why := unschedulableNodes(f, l.now()); why != "" {
 			return s + ": " + why
 		}
 		return s + " in the last cycle; there is one now"
@@ -32,7 +60,7 @@ func (c *core) waitingReason(f *facts.Facts, w *scheduler.Waiting) string {
 		if w.Nodes == 1 {
 			s = strings.TrimSuffix(s, "s")
 		}
-		if idle := c.unschedulableNodes(f); idle != "" {
+		if idle := unschedulableNodes(f, l.now()); idle != "" {
 			s += "; others are not schedulable: " + idle
 		}
 	case scheduler.ReasonCap:
@@ -50,6 +78,21 @@ func (c *core) waitingReason(f *facts.Facts, w *scheduler.Waiting) string {
 		s += jobText(f, w.Behind.Job)
 	}
 	return s
+}
+
+// reasonOfJob returns why a live job has no active attempts, or "".
+func (l *waitList) reasonOfJob(f *facts.Facts, j *facts.Job) string {
+	for i := range j.Stages {
+		if j.Stages[i].Live > 0 {
+			return ""
+		}
+	}
+	for i := range j.Stages {
+		if w, ok := l.of(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && j.Stages[i].Pending > 0 {
+			return j.Spec.Stages[i].Name + ": " + l.reason(f, &w)
+		}
+	}
+	return ""
 }
 
 // capText names the cap that delays a stage.
@@ -100,13 +143,13 @@ func untilText(t scheduler.Time) string {
 	return " until " + time.Unix(0, int64(t)).UTC().Format("15:04:05 MST")
 }
 
-// pendingSums sums up why the tasks of the cluster wait, most tasks first.
+// sums sums up why the tasks of the cluster wait, most tasks first.
 // O(waiting stages).
-func (c *core) pendingSums() []*droverv1.PendingSum {
+func (l *waitList) sums() []*droverv1.PendingSum {
 	sums := map[string]*droverv1.PendingSum{}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, w := range c.waiting {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.stages {
 		reason := w.Reason.String()
 		p := sums[reason]
 		if p == nil {

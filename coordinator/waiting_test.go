@@ -48,7 +48,7 @@ func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 		{scheduler.Waiting{Reason: scheduler.ReasonNoNode}, "no schedulable node in the last cycle; there is one now"},
 		{scheduler.Waiting{Reason: scheduler.ReasonLater, Until: at}, "planned for later"},
 	} {
-		if got := new(core).waitingReason(f, &c.w); got != c.want {
+		if got := (&waitList{now: time.Now}).reason(f, &c.w); got != c.want {
 			t.Errorf("%v: %q, want %q", c.w.Reason, got, c.want)
 		}
 	}

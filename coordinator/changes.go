@@ -1,0 +1,26 @@
+package coordinator
+
+import "sync"
+
+// changeSignal wakes those who wait until facts or reports change.
+type changeSignal struct {
+	mu sync.Mutex
+	ch chan struct{} // closed and replaced at each change
+}
+
+func newChangeSignal() *changeSignal { return &changeSignal{ch: make(chan struct{})} }
+
+// notify wakes everything that waits for a change.
+func (s *changeSignal) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ch)
+	s.ch = make(chan struct{})
+}
+
+// next returns a channel that is closed at the next change.
+func (s *changeSignal) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ch
+}
