@@ -48,7 +48,8 @@ want "bash completes" "$(inside bash -c '. /usr/share/bash-completion/completion
 want "notices of others" "$(inside grep -c '^=====' /usr/share/doc/drover/copyright | sed 's/^[1-9][0-9]*$/some/')" some
 inside drover config init coordinator >/dev/null
 inside drover config validate coordinator
-want "units" "$(inside systemd-analyze verify --man=no /usr/lib/systemd/system/drover-{coordinator,node,tasks}.service 2>&1 | grep -i drover || true)" ""
+# Debian 12 has no growing pauses between restarts, and ignores them.
+want "units" "$(inside systemd-analyze verify --man=no /usr/lib/systemd/system/drover-{coordinator,node,tasks}.service 2>&1 | grep -i drover | grep -vE "Unknown key '?(name ')?Restart(Steps|MaxDelaySec)'.*ignoring" || true)" ""
 
 echo "== upgrade, interrupted once"
 dpkg-deb -R "$deb" "$work/new"
