@@ -18,7 +18,7 @@ diff "$out/SHA256SUMS" "$work/out/SHA256SUMS" && echo "built twice, the same byt
 # It writes the same man pages and default configuration on every machine, and examines this one.
 run() { # PROGRAM [EMULATOR]: into the folder of its name
   local at=$work/run/$(basename "$1")
-  mkdir -p "$at"
+  mkdir -p "$at/man"
   "${@:2}" "$1" version >"$at/version"
   "${@:2}" "$1" man "$at/man"
   "${@:2}" "$1" config init coordinator -out "$at/coordinator.hcl" >/dev/null
