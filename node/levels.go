@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/dump"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime"
@@ -327,7 +328,8 @@ func (a *attempt) dumpDir(n int32) string {
 //  1. check that the disk has space for all of its memory;
 //  2. record the intent with a folder that no earlier dump used;
 //  3. dump, which ends the container;
-//  4. record that the dump is complete.
+//  4. write the checksums of the folder, which nobody uses any more;
+//  5. record that the dump is complete.
 func (a *attempt) checkpoint(ctx context.Context) error {
 	c, ok := a.d.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
@@ -364,12 +366,34 @@ func (a *attempt) checkpoint(ctx context.Context) error {
 	a.container, a.suspension.frozen, a.suspension.swapped, a.suspension.swapBytes = task.ContainerNone, false, false, 0
 	a.generation++
 	a.occupied = &droverv1.Resources{}
+	a.writeFolderSums(ctx)
 	size, err := dirSize(dir)
 	if err != nil {
 		return err
 	}
 	a.suspension.stepBytes = size
 	return a.recordLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size })
+}
+
+// folderSums returns the file with the checksums of the folder of a suspended attempt.
+func (a *attempt) folderSums() string { return a.dumpDir(a.rec.DumpNumber) + ".folder" }
+
+// summed are the parts of a suspended attempt's folder that have checksums. Logs have none: they are
+// text that nothing but people reads, and old ones may go meanwhile.
+var summed = []string{nameTask, nameTmp}
+
+// writeFolderSums writes the checksums of the attempt's folder. Without them the attempt goes on
+// unchecked: its work is worth more.
+func (a *attempt) writeFolderSums(ctx context.Context) {
+	if err := dump.WriteSums(ctx, a.folderSums(), string(a.dir), summed...); err != nil {
+		a.d.log.Warn("the folder of a suspended attempt has no checksums", "attempt", a.id, "err", err)
+	}
+}
+
+// checkFolderSums returns a fault.Corrupt if the attempt's folder is not as it was when the attempt
+// was suspended.
+func (a *attempt) checkFolderSums(ctx context.Context) error {
+	return dump.CheckSums(ctx, a.folderSums(), string(a.dir), summed...)
 }
 
 // inDumpSlot runs f, a dump or a restore, in a slot and lends it the node's
@@ -442,6 +466,9 @@ func (a *attempt) restore(ctx context.Context, spec *droverv1.TaskSpec) error {
 	c, ok := a.d.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
 		return fault.New(fault.Unsupported, "driver %s cannot restore tasks", a.d.cfg.Driver.Name())
+	}
+	if err := a.checkFolderSums(ctx); err != nil {
+		return err
 	}
 	if err := a.prepareCgroupForRestore(ctx, spec); err != nil {
 		return err

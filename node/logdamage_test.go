@@ -86,7 +86,7 @@ func TestDamagedLogsShowNothingOfOthers(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	other := readKept(t, kept, "b", &droverv1.LogsRequest{})
-	for range bitrot.Rounds() {
+	for range bitrot.Rounds(t, 1) {
 		file := files[random.IntN(len(files))]
 		whole, err := os.ReadFile(file)
 		if err != nil {

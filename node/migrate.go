@@ -20,7 +20,8 @@ const maxDumpRequests = 16
 //
 //  1. fetch the manifest;
 //  2. fetch and verify every file, resuming where an earlier try ended;
-//  3. record the dump together with the attempt's earlier running time.
+//  3. write the checksums of the folder;
+//  4. record the dump together with the attempt's earlier running time.
 func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error {
 	wanted, _ := a.wantedAndSpec()
 	uid, err := a.d.taskUID(spec)
@@ -61,6 +62,9 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	size, err := dirSize(image)
 	if err != nil {
 		return err
+	}
+	if err := dump.WriteSums(ctx, image+".folder", string(a.dir), summed...); err != nil {
+		a.d.log.Warn("the folder of a moved attempt has no checksums", "attempt", a.id, "err", err)
 	}
 	return a.recordLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) {
 		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.PriorCPUMS = true, m.StartedMS, a.d.bootID, m.RanNS, 0, m.CPUMS
@@ -134,10 +138,16 @@ func (h *dumpSource) manifest(name string, served *servableDump, dirs map[dump.R
 
 func buildManifest(served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
 	m := served.Manifest
+	ctx := context.Background()
 	for _, root := range []dump.Root{dump.Image, dump.Folder, dump.Harness} {
-		files, err := dump.List(context.Background(), root, dirs[root])
+		files, err := dump.List(ctx, root, dirs[root])
 		if err != nil {
 			return nil, err
+		}
+		if root == dump.Folder {
+			if err := dump.CompareSums(dirs[dump.Image]+".folder", files); err != nil {
+				return nil, err
+			}
 		}
 		for i := range files {
 			m.Bytes += files[i].Bytes

@@ -81,6 +81,42 @@ func TestMoveKeepsWorkFilesAndLogs(t *testing.T) {
 	b.checkNothingLeft()
 }
 
+// damageFolder flips a bit in a file of a suspended task.
+func damageFolder(t *testing.T, n *testNode, w *droverv1.WantedAttempt) {
+	t.Helper()
+	file := filepath.Join(n.attemptFolder(w), "task", "kept")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 4
+	if err := os.WriteFile(file, b, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDamagedFolderIsNotResumed: neither where it was suspended nor where it was moved to.
+func TestDamagedFolderIsNotResumed(t *testing.T) {
+	a, b := twoNodes(t)
+	w := startAndCheckpoint(t, a)
+	damageFolder(t, a, w)
+	a.requestLevel(w, levelRunning)
+	s := a.awaitRefusal(w, levelRunning)
+	if s.GetLevel() != levelCheckpointed || !strings.Contains(s.GetLevelNote(), `"task/kept" is not what it was`) {
+		t.Errorf("at %s: %q", s.GetLevel(), s.GetLevelNote())
+	}
+	damageFolder(t, a, w) // and back
+	b.engine.Inject(fake.Fault{Verb: fake.Restore, Nth: 1, Err: fault.New(fault.Unavailable, "not now")})
+	m := movedTo(w, a)
+	b.put(m)
+	poll(t, "the dump on the second node", func() bool { return b.engine.Calls(fake.Restore) > 0 })
+	damageFolder(t, b, m)
+	s = b.awaitRefusal(m, levelRunning)
+	if s.GetLevel() != levelCheckpointed || !strings.Contains(s.GetLevelNote(), `"task/kept" is not what it was`) {
+		t.Errorf("moved, at %s: %q", s.GetLevel(), s.GetLevelNote())
+	}
+}
+
 func TestMoveRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		harm func(t *testing.T, a *testNode, w, m *droverv1.WantedAttempt)
@@ -96,6 +132,9 @@ func TestMoveRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "damaged"},
+		"a file of the task is damaged": {func(t *testing.T, a *testNode, w, _ *droverv1.WantedAttempt) {
+			damageFolder(t, a, w)
+		}, `"task/kept" is not what it was`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := twoNodes(t)

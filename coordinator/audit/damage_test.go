@@ -64,7 +64,7 @@ func TestDamageOfTheAuditLogIsNamed(t *testing.T) {
 		}
 	}
 	found := 0
-	for range bitrot.Rounds() / 2 {
+	for range bitrot.Rounds(t, 2) {
 		file := path + []string{"", ".1"}[random.IntN(2)]
 		bad, what := bitrot.Damage(random, whole[file])
 		if err := os.WriteFile(file, bad, 0o600); err != nil {

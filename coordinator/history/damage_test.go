@@ -85,7 +85,7 @@ func TestDamageOfTheHistoryIsNamed(t *testing.T) {
 		written[line] = true
 	}
 	found := 0
-	for range bitrot.Rounds() / 2 {
+	for range bitrot.Rounds(t, 2) {
 		bad, what := bitrot.Damage(random, whole)
 		if err := os.WriteFile(file, bad, 0o600); err != nil {
 			t.Fatal(err)

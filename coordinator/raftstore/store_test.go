@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func TestMain(m *testing.M) {
@@ -294,7 +295,7 @@ func TestUnknownRecordVersionIsCorrupt(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	b, _ := encode(&raft.Log{Index: 1, Term: 3, Data: []byte("d"), Extensions: []byte("e")})
 	f.Add(b)
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		var l raft.Log
 		if decode(1, b, &l) != nil {
 			return

@@ -12,16 +12,18 @@ import (
 // page is what a disk loses at once.
 const page = 4096
 
-// Rounds returns how often a test damages something: 10,000 times with DROVER_SOAK.
-func Rounds() int {
+// Rounds returns how often a test damages something, and logs it: 10,000 times with DROVER_SOAK, so
+// many times less where a round is slow.
+func Rounds(t testing.TB, less int) int {
+	n := 1000
 	switch {
 	case os.Getenv("DROVER_SOAK") != "":
-		return 10_000
+		n = 10_000
 	case testing.Short():
-		return 200
-	default:
-		return 1000
+		n = 200
 	}
+	t.Logf("%d rounds of damage", n/less)
+	return n / less
 }
 
 // Damage changes a copy of a file, which is not empty: a bit, a page of zeros, a cut, a

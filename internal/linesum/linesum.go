@@ -82,7 +82,7 @@ type Scanner struct {
 
 // NewScanner returns a scanner; name is the file's, for Damage.
 func NewScanner(r io.Reader, name string) *Scanner {
-	return &Scanner{name: name, r: bufio.NewReaderSize(r, 1<<20)}
+	return &Scanner{name: name, r: bufio.NewReaderSize(r, 64<<10)}
 }
 
 // Next returns the next line that is whole, without its end, and io.EOF after the last

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drover-run/drover/internal/bitrot"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/internal/seed"
 )
 
@@ -55,7 +56,7 @@ func lines(random *rand.Rand, old, sealed int) (file []byte, all []string) {
 func TestDamagedLinesAreNamed(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	file, all := lines(random, 0, 100)
-	for range bitrot.Rounds() {
+	for range bitrot.Rounds(t, 1) {
 		bad, what := bitrot.Damage(random, file)
 		s := NewScanner(bytes.NewReader(bad), "f")
 		read := 0
@@ -102,7 +103,7 @@ func TestLinesWithoutChecksum(t *testing.T) {
 func FuzzScanner(f *testing.F) {
 	f.Add([]byte(`{"a":1}` + "\n" + string(Seal([]byte(`{"a":1}`))) + "\n"))
 	f.Add([]byte(`{"crc32c":"`))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		s := NewScanner(bytes.NewReader(b), "f")
 		n := 0
 		for ; ; n++ {

@@ -26,7 +26,7 @@ func TestDamageOfACachedFileIsFoundAndMended(t *testing.T) {
 	read(t, c, d)
 	path := filepath.Join(c.dir, d[len("sha256:"):])
 	found := 0
-	for range bitrot.Rounds() / 2 {
+	for range bitrot.Rounds(t, 2) {
 		bad, what := bitrot.Damage(random, want)
 		part := random.IntN(8) == 0
 		if part {

@@ -30,7 +30,7 @@ func TestDamageOfAMovedDumpIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := 0
-	for range bitrot.Rounds() / 10 { // each moves 700 kB
+	for range bitrot.Rounds(t, 10) { // each moves 700 kB
 		target := filepath.Join(dir, "image", "pages")
 		bad, what := bitrot.Damage(random, whole)
 		damaged := source
@@ -84,7 +84,7 @@ func TestDamagedManifestOfADumpIsHarmless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range bitrot.Rounds() {
+	for range bitrot.Rounds(t, 1) {
 		bad, what := bitrot.Damage(random, whole)
 		var m Manifest
 		if json.Unmarshal(bad, &m) != nil || m.validate() != nil || reflect.DeepEqual(&m, want) {

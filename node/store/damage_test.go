@@ -46,7 +46,7 @@ func everything(t *testing.T, s *Store) string {
 // Whatever happens to the file on disk, the store says so, with its name, or holds
 // exactly what was stored. It never panics and never changes a file that it refuses.
 func TestDamageOfTheNodesStoreIsNamed(t *testing.T) {
-	rounds := bitrot.Rounds()
+	rounds := bitrot.Rounds(t, 1)
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	path := filepath.Join(t.TempDir(), "node.db")
 	whole, want := fullStore(t, random, path)

@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 var update = flag.Bool("update", false, "write the file of this version in testdata")
@@ -258,7 +259,7 @@ func FuzzParseID(f *testing.F) {
 	f.Add("7.1.0.1.1")
 	f.Add("1.2.3.4")
 	f.Add("01.2.3.4.5")
-	f.Fuzz(func(t *testing.T, s string) {
+	fuzztest.Run(f, func(t *testing.T, s string) {
 		k, err := ParseID(s)
 		if err == nil && string(IDOf(k)) != s {
 			t.Errorf("%q reads as %v, which prints as %q", s, k, IDOf(k))

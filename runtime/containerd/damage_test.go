@@ -48,7 +48,7 @@ func TestDamageOfAnImageIsFound(t *testing.T) {
 	}
 	slices.Sort(names)
 	found := 0
-	for range bitrot.Rounds() {
+	for range bitrot.Rounds(t, 1) {
 		name := names[random.IntN(len(names))]
 		bad, what := bitrot.Damage(random, whole[name])
 		if err := os.WriteFile(filepath.Join(dir, name), bad, 0o600); err != nil {

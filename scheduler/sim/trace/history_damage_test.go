@@ -25,7 +25,7 @@ func TestDamagedHistoryIsNotReplayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range bitrot.Rounds() / 2 {
+	for range bitrot.Rounds(t, 2) {
 		bad, what := bitrot.Damage(random, file)
 		got, err := ReadHistory(bytes.NewReader(bad), Options{Name: "f", SkipBad: true})
 		if err != nil {

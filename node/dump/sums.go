@@ -1,0 +1,101 @@
+package dump
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/linesum"
+)
+
+// sums is the content of a file of checksums, one line with a checksum of its own.
+type sums struct {
+	Version int    `json:"version"`
+	Files   []File `json:"files"`
+}
+
+// WriteSums writes the checksums of the files in parts of the folder dir of a suspended task, so that
+// damage of a file is found when the task goes on or moves. O(bytes).
+func WriteSums(ctx context.Context, file, dir string, parts ...string) error {
+	s := sums{Version: Version}
+	var err error
+	if s.Files, err = listParts(ctx, dir, parts); err != nil {
+		return err
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	out, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(linesum.Seal(b), '\n'))
+	if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// CheckSums returns a fault.Corrupt that names the first file of dir that is not as WriteSums found it.
+// Without a file of checksums there is nothing to check. O(bytes).
+func CheckSums(ctx context.Context, file, dir string, parts ...string) error {
+	have, err := listParts(ctx, dir, parts)
+	if err != nil {
+		return err
+	}
+	return CompareSums(file, have)
+}
+
+// CompareSums is CheckSums for files that were listed already, sorted by path.
+func CompareSums(file string, have []File) error {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	var want sums
+	if err := linesum.Check(b); err != nil || !linesum.Sealed(b) || !bytes.HasSuffix(b, []byte("\n")) {
+		return fault.New(fault.Corrupt, "the checksums of the task's folder are damaged (%s)", file)
+	}
+	if err := json.Unmarshal(b, &want); err != nil {
+		return fault.New(fault.Corrupt, "the checksums of the task's folder are damaged (%s): %w", file, err)
+	}
+	for i := range want.Files {
+		w := &want.Files[i]
+		k, found := slices.BinarySearchFunc(have, w.Path, func(f File, p string) int { return cmp.Compare(f.Path, p) })
+		if !found {
+			return fault.New(fault.Corrupt, "the task's folder is damaged: %q is gone", w.Path)
+		}
+		if h := &have[k]; h.Mode.Type() != w.Mode.Type() || h.Bytes != w.Bytes || h.SHA256 != w.SHA256 || h.Link != w.Link {
+			return fault.New(fault.Corrupt, "the task's folder is damaged: %q is not what it was when the task was suspended", w.Path)
+		}
+	}
+	return nil
+}
+
+// listParts lists the files in parts of dir, sorted by path.
+func listParts(ctx context.Context, dir string, parts []string) ([]File, error) {
+	var all []File
+	for _, part := range parts {
+		files, err := List(ctx, Folder, filepath.Join(dir, part))
+		if err != nil {
+			return nil, err
+		}
+		for i := range files {
+			files[i].Path = path.Join(part, files[i].Path)
+		}
+		all = append(all, files...)
+	}
+	slices.SortFunc(all, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	return all, nil
+}
