@@ -3,6 +3,8 @@ package hcl
 import (
 	"strings"
 	"testing"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 // Each problem of a JSON job file names the line, the field and a cure.
@@ -40,7 +42,7 @@ func TestJSONJobIsRead(t *testing.T) {
 func FuzzParseJSON(f *testing.F) {
 	f.Add([]byte(`{"name":"j","stages":[{"name":"s","kind":"group","command":["true"]}]}`))
 	f.Add([]byte(`{"stages":[{}],"deadline":"2030-01-01T00:00:00Z"}`))
-	f.Fuzz(func(t *testing.T, src []byte) {
+	fuzztest.Run(f, func(t *testing.T, src []byte) {
 		j, err := Parse("j.json", src)
 		if (j == nil) == (err == nil) {
 			t.Fatalf("%v, %v", j, err)

@@ -30,11 +30,24 @@ func (e *Error) Error() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// Write writes the problems as Error formats them, optionally in colour.
+// HCL reads the whole file again for each problem that it shows with its source text, and allocates
+// some 220 bytes for each byte of it: a file of some kilobytes with a problem in each line took 100 MiB.
+const (
+	maxShown = 20        // problems
+	maxRead  = 128 << 10 // bytes of the file, over all problems that are shown with their text
+)
+
+// Write writes the problems as Error formats them, optionally in colour, and how many more there are.
 func (e *Error) Write(w io.Writer, colour bool) {
 	files := map[string]*hcl.File{e.file: {Bytes: e.src}}
 	// Errors of writing to a buffer or a terminal do not matter here.
-	_ = hcl.NewDiagnosticTextWriter(w, files, 100, colour).WriteDiagnostics(e.Diags)
+	shown := e.Diags[:min(len(e.Diags), maxShown)]
+	withText := min(len(shown), maxRead/max(1, len(e.src)))
+	_ = hcl.NewDiagnosticTextWriter(w, files, 100, colour).WriteDiagnostics(shown[:withText])
+	_ = hcl.NewDiagnosticTextWriter(w, nil, 100, colour).WriteDiagnostics(shown[withText:])
+	if more := len(e.Diags) - maxShown; more > 0 {
+		fmt.Fprintf(w, "and %d more problems\n", more)
+	}
 }
 
 // Parse parses a job file: HCL, or canonical JSON if the name ends in .json. The

@@ -1,7 +1,9 @@
 package hcl
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -91,6 +94,19 @@ func TestErrorPositionAfterOneLineBlocks(t *testing.T) {
 	}
 }
 
+// TestManyProblems: the first ones are shown, and how many there are; the cost does not grow with them.
+func TestManyProblems(t *testing.T) {
+	_, err := Parse("j.hcl", []byte("job \"j\" {\n"+strings.Repeat("  nothing = 1\n", 501)+"}\n"))
+	var all *Error
+	if !errors.As(err, &all) || len(all.Diags) < 500 {
+		t.Fatalf("%v", err)
+	}
+	text := err.Error()
+	if n := strings.Count(text, "j.hcl line"); n != maxShown || !strings.HasSuffix(text, fmt.Sprintf("and %d more problems", len(all.Diags)-maxShown)) {
+		t.Errorf("%d problems are shown:\n%s", n, text)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.hcl")
 	if err != nil {
@@ -103,7 +119,7 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	f.Fuzz(func(t *testing.T, src []byte) {
+	fuzztest.Run(f, func(t *testing.T, src []byte) {
 		j, err := Parse("f.hcl", src)
 		if err != nil {
 			_ = err.Error()
