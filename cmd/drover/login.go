@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -8,11 +9,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -59,19 +62,56 @@ func idTokens(c *cli.Context) (*idtoken.Verifier, error) {
 
 // oidcHTTP returns a client that trusts the authorities in a file, or those of the system.
 func oidcHTTP(ca string) (*http.Client, error) {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	if ca != "" {
-		b, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fault.New(fault.NotFound, "-oidc-ca: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(b) {
-			return nil, fault.New(fault.Invalid, "-oidc-ca: %s holds no certificate", ca)
-		}
-		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	if ca == "" {
+		return &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: time.Minute}, nil
+	}
+	t := &trustingFile{file: ca}
+	if err := t.reload(); err != nil {
+		return nil, err
 	}
 	return &http.Client{Transport: t, Timeout: time.Minute}, nil
+}
+
+// trustingFile asks servers that have a certificate of the authorities in a file. It looks for another
+// content before each request, of which there are few; while there is no good one, the last one counts,
+// as with the daemon's own certificates.
+type trustingFile struct {
+	file string
+
+	mu   sync.Mutex
+	text []byte
+	next *http.Transport // of that text
+}
+
+func (t *trustingFile) RoundTrip(r *http.Request) (*http.Response, error) {
+	t.mu.Lock()
+	if err := t.reload(); err != nil {
+		slog.Warn("the authorities of the OpenID provider are the former ones", "err", err)
+	}
+	next := t.next
+	t.mu.Unlock()
+	return next.RoundTrip(r)
+}
+
+// reload reads the file. The caller holds mu, or nobody else has t.
+func (t *trustingFile) reload() error {
+	b, err := os.ReadFile(t.file)
+	if err != nil {
+		return fault.New(fault.NotFound, "-oidc-ca: %w", err)
+	}
+	if bytes.Equal(b, t.text) {
+		return nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return fault.New(fault.Invalid, "-oidc-ca: %s holds no certificate", t.file)
+	}
+	if t.next != nil {
+		t.next.CloseIdleConnections() // they were trusted by the former file
+	}
+	t.text, t.next = b, http.DefaultTransport.(*http.Transport).Clone()
+	t.next.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	return nil
 }
 
 func loginCommand() *cli.Command {

@@ -11,8 +11,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drover-run/drover/internal/oidctest"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 var loginAddress = regexp.MustCompile(`(?m)^https://\S+$`)
@@ -126,5 +128,43 @@ func TestLoginBelievesOnlyItsOwnAnswer(t *testing.T) {
 func TestLoginNeedsTLS(t *testing.T) {
 	if _, err := droverOutput(t, "-token-file", filepath.Join(t.TempDir(), "t"), "login", "-oidc-issuer", "http://127.0.0.1:1", "-oidc-client-id", "x"); exitCode(err) != exitUsage {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAuthoritiesOfTheProviderAreReadAgain: a changed file counts from the next request on, without a
+// restart, and a damaged one does not.
+func TestAuthoritiesOfTheProviderAreReadAgain(t *testing.T) {
+	p, ca, _ := loginBed(t)
+	good, err := os.ReadFile(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := pki.CreateCA(dir, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := oidcHTTP(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		text    []byte
+		trusted bool
+	}{{good, true}, {other, false}, {good, true}, {[]byte("damaged"), true}, {other, false}} {
+		if err := os.WriteFile(ca, step.text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		res, err := h.Get(p.URL + "/keys")
+		if err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+		if (err == nil) != step.trusted {
+			t.Errorf("step %d: %v", i, err)
+		}
 	}
 }

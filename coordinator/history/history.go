@@ -130,7 +130,13 @@ func Open(dir string, limit int64) (*Writer, error) {
 			return nil, fmt.Errorf("history: %s: %w", p, err)
 		}
 	}
-	return w, errors.Join(w.openFile(), w.prune())
+	if err := w.prune(); err != nil {
+		return nil, err
+	}
+	if err := w.openFile(); err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // maxFile returns the size at which a file is closed.

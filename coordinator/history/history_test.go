@@ -1,7 +1,9 @@
 package history
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -105,5 +107,28 @@ func TestOldFilesAreRemoved(t *testing.T) {
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAHistoryThatDoesNotOpenLeavesNoFileOpen: a file that cannot be removed makes Open fail.
+func TestAHistoryThatDoesNotOpenLeavesNoFileOpen(t *testing.T) {
+	dir := t.TempDir()
+	for _, p := range []string{"history-000001.jsonl/in-the-way", "history-000002.jsonl", "history-000003.jsonl"} {
+		p = filepath.Join(dir, p)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o700), os.WriteFile(p, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w, err := Open(dir, 1); err == nil || w != nil {
+		t.Fatalf("%v, %v", w, err)
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range open {
+		if file, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(file, dir) {
+			t.Errorf("%s is still open", file)
+		}
 	}
 }
