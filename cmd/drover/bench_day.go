@@ -111,8 +111,11 @@ type dayRun struct {
 	base   string
 	jobs   int
 
-	ended, failed atomic.Int64
-	samples       []daySample
+	ended   atomic.Int64
+	samples []daySample
+
+	mu       sync.Mutex
+	failures map[string]int // how many jobs failed, by reason
 }
 
 func runBenchDay(c *cli.Context) (err error) {
@@ -129,7 +132,7 @@ func runBenchDay(c *cli.Context) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration("limit"))
 	defer cancel()
-	r := &dayRun{c: c, dir: dir, jobs: c.Int("jobs")}
+	r := &dayRun{c: c, dir: dir, jobs: c.Int("jobs"), failures: map[string]int{}}
 	stop, err := r.startServer(ctx)
 	if err != nil {
 		return err
@@ -234,19 +237,42 @@ func (r *dayRun) runJob(ctx context.Context, i int) error {
 		return err
 	}
 	defer watch.Close()
-	state := droverv1.JobState_JOB_STATE_UNSPECIFIED
+	var last *droverv1.GetJobResponse
 	for watch.Receive() {
-		state = watch.Msg().GetJob().GetState()
+		last = watch.Msg()
 	}
 	if err := watch.Err(); err != nil {
 		return fmt.Errorf("watch job %d: %w", i, err)
 	}
-	if state != droverv1.JobState_JOB_STATE_SUCCEEDED {
-		r.failed.Add(1)
+	if last.GetJob().GetState() != droverv1.JobState_JOB_STATE_SUCCEEDED {
+		r.fail(last)
 	}
 	r.ended.Add(1)
 	return nil
 }
+
+// fail counts a job that did not succeed, by its reason without the task's number.
+func (r *dayRun) fail(last *droverv1.GetJobResponse) {
+	reason := last.GetJob().GetMessage()
+	if task := last.GetFailedTask(); task != "" {
+		reason = strings.ReplaceAll(reason, task, "a task")
+	}
+	if tail := strings.TrimSpace(last.GetFailureTail()); tail != "" {
+		reason += ": " + tail
+	}
+	if reason == "" {
+		reason = "without a reason, in state " + last.GetJob().GetState().String()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, seen := r.failures[reason]; !seen && len(r.failures) >= dayReasons {
+		reason = "for other reasons"
+	}
+	r.failures[reason]++
+}
+
+// dayReasons is how many different reasons of failed jobs a run lists.
+const dayReasons = 10
 
 // Samples of a run: short runs have fewer.
 const (

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,8 +31,8 @@ const dayColumns = 60
 // report prints the table and the plots, and returns an error if something grew.
 func (r *dayRun) report(took time.Duration) error {
 	var bad []error
-	if n := r.failed.Load(); n > 0 {
-		bad = append(bad, fmt.Errorf("%d of %d jobs failed", n, r.jobs))
+	for _, reason := range slices.Sorted(maps.Keys(r.failures)) {
+		bad = append(bad, fmt.Errorf("%d of %d jobs failed: %s", r.failures[reason], r.jobs, reason))
 	}
 	if len(r.samples) < 8 {
 		return errors.Join(append(bad, fmt.Errorf("%d samples are too few: run more jobs", len(r.samples)))...)
@@ -44,18 +45,18 @@ func (r *dayRun) report(took time.Duration) error {
 	var rows [][]string
 	var plots strings.Builder
 	for _, q := range dayQuantities {
-		start, middle, end := dayMedian(r.samples, 0.25, 0.5, q.of), dayMedian(r.samples, 0.5, 0.75, q.of), dayMedian(r.samples, 0.75, 1, q.of)
+		first, start, middle, end := dayMedian(r.samples, 0, 0.25, q.of), dayMedian(r.samples, 0.25, 0.5, q.of), dayMedian(r.samples, 0.5, 0.75, q.of), dayMedian(r.samples, 0.75, 1, q.of)
 		state := "flat"
 		if end > start*(1+r.c.Float64("growth")) && end > start+q.slack {
 			state = "GROWS"
 			bad = append(bad, fmt.Errorf("%s: %.0f in the second quarter, %.0f in the last", q.name, start, end))
 		}
-		rows = append(rows, []string{q.name, fmt.Sprintf("%.0f", start), fmt.Sprintf("%.0f", middle), fmt.Sprintf("%.0f", end), state})
+		rows = append(rows, []string{q.name, fmt.Sprintf("%.0f", first), fmt.Sprintf("%.0f", start), fmt.Sprintf("%.0f", middle), fmt.Sprintf("%.0f", end), state})
 		line, top := dayPlot(r.samples, q.of)
 		fmt.Fprintf(&plots, "%-17s 0 to %-6.0f |%s|\n", q.name, top, line)
 	}
 	if !r.c.Bool("json") {
-		printTable(w, []string{"median of", "second quarter", "third", "last", ""}, rows)
+		printTable(w, []string{"median of", "first quarter", "second", "third", "last", ""}, rows)
 		fmt.Fprintf(w, "\nFrom the first job to the last:\n%s", plots.String())
 	}
 	return errors.Join(bad...)

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
 // TestDayIsFlat is a hundredth of a day of short jobs, a tenth with DROVER_SOAK: memory,
@@ -34,5 +37,18 @@ func TestDayReportsWhatGrows(t *testing.T) {
 	line, top := dayPlot(all, func(s *daySample) float64 { return s.Folders })
 	if r := []rune(line); top != 99 || len(r) != dayColumns || r[0] != ' ' || r[dayColumns-1] != '█' {
 		t.Errorf("%q to %g", line, top)
+	}
+}
+
+func TestDaySaysWhyJobsFailed(t *testing.T) {
+	r := &dayRun{failures: map[string]int{}}
+	for i := range 20 {
+		r.fail(&droverv1.GetJobResponse{Job: &droverv1.JobSummary{Message: fmt.Sprintf("main/%d failed", i)}, FailedTask: fmt.Sprint("main/", i), FailureTail: "no such file\n"})
+	}
+	for i := range 20 {
+		r.fail(&droverv1.GetJobResponse{Job: &droverv1.JobSummary{Message: fmt.Sprint("reason ", i)}})
+	}
+	if len(r.failures) != dayReasons+1 || r.failures["a task failed: no such file"] != 20 || r.failures["for other reasons"] != 11 {
+		t.Errorf("%v", r.failures)
 	}
 }
