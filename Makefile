@@ -71,8 +71,9 @@ bench: ## benchmarks, with tables in out/bench and pages in docs/measured
 day: ## 50,000 short jobs and 500,000 tasks: does anything grow? make day JOBS=5000
 	JOBS=$(JOBS) integration/bench.sh day
 
-soak: ## the long variants of the tests: thousands of containers, hours of faults
+soak: ## the long variants of the tests: thousands of containers, hours of faults, 10 million inputs of each fuzz target
 	DROVER_SOAK=1 ./integration/test.sh
+	FUZZTIME=30s integration/bench.sh damage fuzz
 
 attack: build ## every call by every kind of identity, floods of one user, revocation
 	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets|StopNobodyElse|Turns|OfOneUser|OfOneNode|AreShared' ./coordinator/... ./node ./internal/pki ./jobspec
@@ -84,8 +85,8 @@ chaos: deps ## faults from a seed, on three coordinators and three machines: mak
 mutants: ## bugs put in on purpose, and which of them the simulations find: make mutants SIMULATIONS=30
 	DROVER_MUTATIONS=1 DROVER_SIMULATIONS=$(or $(SIMULATIONS),30) go test -count=1 -v -run '^TestMutations$$' -timeout 3h ./integration/simcluster
 
-fuzz: ## every fuzz target: make fuzz FUZZTIME=30s
-	./integration/fuzz.sh $(or $(FUZZTIME),10s)
+fuzz: ## every fuzz target: make fuzz FUZZTIME=30s; with INPUTS=10000000 so many inputs, and a page of them
+	$(if $(INPUTS),INPUTS=$(INPUTS) FUZZTIME=$(or $(FUZZTIME),0s) integration/bench.sh fuzz,go run ./integration/cmd/fuzz -out $$(mktemp -d) -time $(or $(FUZZTIME),10s))
 
 clean: ## remove build results; keeps .cache
 	rm -rf bin out

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func TestFindMount(t *testing.T) {
@@ -91,7 +92,7 @@ func TestParseSwap(t *testing.T) {
 func FuzzFindMount(f *testing.F) {
 	f.Add("32 25 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 c rw,nsdelegate\n")
 	f.Add("33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup c rw,memory\n - \n")
-	f.Fuzz(func(t *testing.T, text string) {
+	fuzztest.Run(f, func(t *testing.T, text string) {
 		if at, err := findMount(text); err == nil && at == "" || err != nil && !errors.Is(err, fault.Unsupported) {
 			t.Fatalf("got %q, %v", at, err)
 		}

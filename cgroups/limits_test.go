@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 var vdb, sda = Device{254, 16}, Device{8, 0}
@@ -118,7 +119,7 @@ func FuzzParseLimits(f *testing.F) {
 	f.Add("max 100000", "max", "254:16 rbps=1 wbps=max riops=max wiops=max\n8:0 rbps=2")
 	f.Add("50000 100000", "4096", "")
 	f.Add("1 0", "-5", "x")
-	f.Fuzz(func(t *testing.T, cpu, memory, io string) {
+	fuzztest.Run(f, func(t *testing.T, cpu, memory, io string) {
 		l, err := ParseLimits(func(file string) (string, error) {
 			switch file {
 			case "cpu.max":

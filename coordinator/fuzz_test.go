@@ -7,6 +7,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 // FuzzReport reads a report of an attempt as a node sends it: what becomes a fact is bounded.
@@ -19,7 +20,7 @@ func FuzzReport(f *testing.F) {
 	}
 	f.Add(raw)
 	none, node := facts.New(), &facts.Node{ID: 1}
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		a := &droverv1.SeenAttempt{}
 		if proto.Unmarshal(b, a) != nil {
 			return
@@ -39,7 +40,7 @@ func FuzzToken(f *testing.F) {
 	text, _, _ := newToken()
 	f.Add(text)
 	f.Add("drover__")
-	f.Fuzz(func(t *testing.T, s string) {
+	fuzztest.Run(f, func(t *testing.T, s string) {
 		if id, hash, ok := parseToken(s); ok && (len(id) != 2*tokenIDBytes || len(hash) != 32) {
 			t.Errorf("%q is a token with id %q", s, id)
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 // FuzzCalls makes each call of the API with any message, as somebody who may do everything:
@@ -24,7 +26,7 @@ func FuzzCalls(f *testing.F) {
 	}
 	b := newTestCluster(f, nil)
 	b.waitUntil("the coordinator answers", func() bool { _, err := b.http.Get("http://c/healthz"); return err == nil })
-	f.Fuzz(func(t *testing.T, call uint16, body []byte, text bool) {
+	fuzztest.Run(f, func(t *testing.T, call uint16, body []byte, text bool) {
 		name := all[int(call)%len(all)]
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func TestParseURI(t *testing.T) {
@@ -55,7 +56,7 @@ var longPath = strings.Repeat("x", 40_000)
 func FuzzParseURI(f *testing.F) {
 	f.Add("hdfs://nn:8020/a/*")
 	f.Add("file:///a/{b,c}")
-	f.Fuzz(func(t *testing.T, raw string) {
+	fuzztest.Run(f, func(t *testing.T, raw string) {
 		u, err := hdfs.ParseURI(raw)
 		if err != nil {
 			if !errors.Is(err, hdfs.ErrInvalid) {

@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; page, million, worst, day, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
+# scheduler, coordinator; page, million, worst, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -14,6 +14,8 @@
 #   ROUNDS=3     suspend: rounds of each level but frozen, and of criu alone; task: rounds of both sides
 #   TASKS=10     task: containers of each side in a round
 #   JOBS=50000   day: jobs of ten tasks each
+#   INPUTS=...   fuzz: inputs of each target, 10 million if it is not set
+#   FUZZTIME=0s  fuzz: before them, how long Go's engine runs for each target; its inputs count too
 #   RECORD=no    do not write docs/measured
 #   MEM=1024     memory of each machine, in MB
 #   NODES=3      number of machines
@@ -36,7 +38,7 @@ code=0
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
-for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS MEM NODES CPUS TEXT TMPDIR; do
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
@@ -72,6 +74,17 @@ worst() { bin/drover bench scheduler -worst; }
 
 # A day of short jobs, with what grows: memory, goroutines, descriptors, folders, files, disk.
 day() { bin/drover bench day -jobs "${JOBS:-50000}"; }
+
+# Millions of inputs for each fuzz target: failures, and the most that one input allocates. It goes
+# on where it was stopped; what was done is in out/fuzz.
+fuzz() { go run ./integration/cmd/fuzz -inputs "${INPUTS:-10000000}" -time "${FUZZTIME:-0s}"; }
+
+# 10,000 rounds of damage, and more, to what coordinator and node keep: log, snapshots, files of
+# the past, uploads, caches, images of tasks, histories, audit log, kept logs.
+damage() {
+  DROVER_SOAK=1 go test -count 1 -timeout 12h -v -run 'Damage' ./coordinator/... ./node/... ./runtime/containerd ./internal/linesum ./scheduler/sim/trace 2>&1 |
+    grep -E '^(---|ok|FAIL|panic)|rounds of damage|[0-9]+ of [0-9]+ (found|refused|named)|_test.go:.*(seed|SEED)' | grep -v 'no test'
+}
 
 # A file of one block read from HDFS by one task, beside HDFS's own client.
 hdfs() {
@@ -125,8 +138,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | page | million | worst | day | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, day, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | page | million | worst | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

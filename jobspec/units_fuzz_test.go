@@ -1,6 +1,10 @@
 package jobspec
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/drover-run/drover/internal/fuzztest"
+)
 
 // FuzzUnits reads amounts as job files, flags and tenant files have them: none is below
 // zero, and a size reads back as it is shown.
@@ -8,7 +12,7 @@ func FuzzUnits(f *testing.F) {
 	for _, s := range []string{"0.137", "51m", "77MiB", "34567890", "3.3MB/s", "1e9", "-1", "9223372036854775807", "NaN", "1e400GiB"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, s string) {
+	fuzztest.Run(f, func(t *testing.T, s string) {
 		for name, parse := range map[string]func(string) (int64, error){"cpu": ParseCPU, "size": ParseSize, "rate": ParseRate} {
 			v, err := parse(s)
 			if err == nil && v < 0 {

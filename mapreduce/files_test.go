@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func exampleIndex() *Index {
@@ -57,7 +59,7 @@ func TestIndexVersion1IsReadable(t *testing.T) {
 func FuzzDecodeIndex(f *testing.F) {
 	f.Add(exampleIndex().Encode())
 	f.Add([]byte("drvindex"))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		x, err := DecodeIndex(b)
 		if err == nil && !bytes.Equal(x.Encode(), b) {
 			// Only the reserved words may change without being detected.
@@ -163,7 +165,7 @@ func TestSegmentWriterResumesAfterCrash(t *testing.T) {
 
 func FuzzJournal(f *testing.F) {
 	f.Add([]byte(`{"op":"journal","version":1}`+"\n"+`{"op":"piece","bytes":9}`+"\n"), 3)
-	f.Fuzz(func(t *testing.T, b []byte, cut int) {
+	fuzztest.Run(f, func(t *testing.T, b []byte, cut int) {
 		cut = min(max(cut, 0), len(b))
 		var whole, parts JournalReader
 		e1 := whole.parse(b)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func mapSpec() TaskSpec {
@@ -102,7 +104,7 @@ func FuzzParseSpec(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add([]byte(`{"version":1,"kind":"map","unknown":1}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		s, err := ParseSpec(b)
 		if err != nil {
 			return

@@ -2,10 +2,9 @@ package node
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -20,17 +19,9 @@ func FuzzHarnessFile(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	dir := folder(f.TempDir())
-	file := dir.metaPath(nameResult)
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := os.WriteFile(file, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		a := &attempt{dir: dir}
-		r, err := a.readResult()
+	a := &attempt{}
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
+		r, err := parseResult(b)
 		if err == nil && (r.Class < mapreduce.ClassOK || r.Class > mapreduce.ClassInternal) {
 			t.Errorf("class %d", r.Class)
 		}

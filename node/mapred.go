@@ -192,6 +192,11 @@ func (a *attempt) readResult() (*mapreduce.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseResult(b)
+}
+
+// parseResult reads the text of such a file.
+func parseResult(b []byte) (*mapreduce.Result, error) {
 	r := &mapreduce.Result{}
 	if err := json.Unmarshal(b, r); err != nil {
 		return nil, fault.New(fault.Invalid, "result of the harness: %w", err)

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -154,7 +155,7 @@ func FuzzLoad(f *testing.F) {
 		f.Add(c.State.Bytes())
 	}
 	f.Add([]byte(`{"version":1}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
+	fuzztest.Run(f, func(t *testing.T, raw []byte) {
 		s, err := scheduler.Load(bytes.NewReader(raw))
 		if err != nil {
 			return

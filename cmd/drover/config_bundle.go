@@ -253,11 +253,16 @@ func readBundle(file string) (role string, files map[string][]byte, err error) {
 		return "", nil, fault.New(fault.NotFound, "%w", err)
 	}
 	defer f.Close()
+	return parseBundle(file, f)
+}
+
+// parseBundle reads a bundle of that name.
+func parseBundle(file string, in io.Reader) (role string, files map[string][]byte, err error) {
 	bad := func(why string) error {
 		return fault.New(fault.Invalid, "%s is no bundle (%s): `drover config bundle` makes one", file, why)
 	}
 	files = map[string][]byte{}
-	for r := tar.NewReader(f); ; {
+	for r := tar.NewReader(in); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break

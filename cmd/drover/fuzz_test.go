@@ -3,36 +3,25 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"os"
-	"path/filepath"
 	"testing"
-)
 
-// fuzzFile calls read with each input as a file.
-func fuzzFile(f *testing.F, name string, read func(t *testing.T, path string)) {
-	path := filepath.Join(f.TempDir(), name)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		read(t, path)
-	})
-}
+	"github.com/drover-run/drover/internal/fuzztest"
+)
 
 // FuzzConfigFile reads the settings of a daemon.
 func FuzzConfigFile(f *testing.F) {
 	f.Add([]byte("data = \"/var/lib/drover\"\noperator = [\"user/alice\"]\nlease = \"15s\"\nbootstrap = true\n"))
 	f.Add([]byte("data = x.y[\"${1/0}\"]"))
 	daemon := coordinatorCommand()
-	fuzzFile(f, "c.hcl", func(_ *testing.T, path string) { _, _ = readConfigFile(daemon, path) }) // most are no settings
+	fuzztest.Run(f, func(_ *testing.T, b []byte) { _, _ = parseConfig(daemon, "c.hcl", b) }) // most are no settings
 }
 
 // FuzzTenantFile reads tenants.
 func FuzzTenantFile(f *testing.F) {
 	f.Add([]byte("tenant \"a\" {\n  weight = 2\n  uid = 2001\n  submit = [\"alice\"]\n  cap { cpu = \"4\" }\n}\n"))
 	f.Add([]byte("tenant \"a\" { weight = 1e999 }"))
-	fuzzFile(f, "t.hcl", func(t *testing.T, path string) {
-		list, err := readTenants(path)
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
+		list, err := parseTenants("t.hcl", b)
 		for _, x := range list {
 			if err == nil && x.GetUid() > 1<<31 {
 				t.Errorf("uid %d", x.GetUid())
@@ -59,8 +48,8 @@ func FuzzBundle(f *testing.F) {
 	}
 	f.Add(b.Bytes())
 	f.Add(b.Bytes()[:1500])
-	fuzzFile(f, "b.tar", func(t *testing.T, path string) {
-		role, files, err := readBundle(path)
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
+		role, files, err := parseBundle("b.tar", bytes.NewReader(b))
 		if err == nil && (len(files) != 4 || bundlePorts[role] == "") {
 			t.Errorf("role %q with %d files", role, len(files))
 		}

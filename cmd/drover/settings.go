@@ -88,6 +88,11 @@ func readConfigFile(daemon *cli.Command, file string) ([]setting, error) {
 	if err != nil {
 		return nil, usageErrorf("configuration: %v", err)
 	}
+	return parseConfig(daemon, file, src)
+}
+
+// parseConfig reads the text of such a file.
+func parseConfig(daemon *cli.Command, file string, src []byte) ([]setting, error) {
 	parsed, diags := hclsyntax.ParseConfig(src, file, hcl.InitialPos)
 	if diags.HasErrors() {
 		return nil, diagnosticsError(diags)

@@ -102,6 +102,11 @@ func readTenants(name string) ([]*droverv1.Tenant, error) {
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "tenant file: %w", err)
 	}
+	return parseTenants(name, src)
+}
+
+// parseTenants reads the text of a tenant file.
+func parseTenants(name string, src []byte) ([]*droverv1.Tenant, error) {
 	var f tenantFile
 	if err := hclsimple.Decode(name, src, nil, &f); err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 // FuzzRead reads archives of any content: one that is no archive is an error with a class.
@@ -22,7 +23,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Add(b.Bytes())
 	f.Add([]byte{0x1f, 0x8b})
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		_, err := Read(bytes.NewReader(b), func(_ string, _ int64, r io.Reader) error {
 			_, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20))
 			return err

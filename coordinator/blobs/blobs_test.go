@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func digestOf(b []byte) string {
@@ -127,7 +128,7 @@ func TestConcurrentPutsOfOneBlob(t *testing.T) {
 
 func FuzzCheckDigest(f *testing.F) {
 	f.Add("sha256:" + strings.Repeat("0", 64))
-	f.Fuzz(func(t *testing.T, d string) {
+	fuzztest.Run(f, func(t *testing.T, d string) {
 		s := &Store{dir: "/store"}
 		if CheckDigest(d) == nil && !strings.HasPrefix(s.path(d), "/store/sha256/") {
 			t.Fatalf("%q leaves the store: %s", d, s.path(d))

@@ -15,6 +15,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func dump(t testing.TB, f *Facts) string {
@@ -281,16 +282,25 @@ func FuzzApply(f *testing.F) {
 		b, _ := proto.Marshal(e)
 		f.Add(b)
 	})
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fresh := func() *Facts {
+		x := New()
+		applyRandomEntries(3, x, 80, nil)
+		return x
+	}
+	// The facts take many entries before they are rebuilt, which costs more than an entry.
+	shared, applied := fresh(), [][]byte(nil)
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		var e droverv1.Entry
 		if proto.Unmarshal(b, &e) != nil {
 			return
 		}
-		facts := New()
-		applyRandomEntries(3, facts, 80, nil)
-		facts.Apply(1000, &e)
-		if err := verifyCounts(facts); err != nil {
-			t.Fatal(err)
+		if len(applied) == 256 {
+			shared, applied = fresh(), nil
+		}
+		applied = append(applied, bytes.Clone(b))
+		shared.Apply(uint64(1000+len(applied)), &e)
+		if err := verifyCounts(shared); err != nil {
+			t.Fatalf("%v, after %q", err, applied)
 		}
 	})
 }
@@ -299,7 +309,7 @@ func FuzzRestore(f *testing.F) {
 	x := New()
 	applyRandomEntries(1, x, 80, nil)
 	f.Add([]byte(dump(f, x)))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		if g, err := Restore(bytes.NewReader(b)); err == nil {
 			applyRandomEntries(7, g, 5, nil)
 		} else if !errors.Is(err, fault.Corrupt) && !errors.Is(err, fault.Unsupported) {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -91,7 +92,7 @@ func TestSealedTasksReadAsBefore(t *testing.T) {
 func FuzzRestoreSealed(f *testing.F) {
 	s := seal(&[chunkTasks]*Task{3: {State: TaskDone, Winner: 1, Attempts: []*Attempt{{Attempt: 1, State: AttemptSucceeded, Locality: "elsewhere", seen: &droverv1.SeenAttempt{Message: "m"}}}}})
 	f.Add(s.heads, s.reports)
-	f.Fuzz(func(t *testing.T, heads, reports []byte) {
+	fuzztest.Run(f, func(t *testing.T, heads, reports []byte) {
 		s, err := restoreSealed(heads, reports)
 		if err != nil {
 			return

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/internal/oidctest"
 )
 
@@ -204,7 +205,7 @@ func FuzzLooks(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Fuzz(func(t *testing.T, s string) {
+	fuzztest.Run(f, func(t *testing.T, s string) {
 		if Looks(s) && len(s) > maxToken {
 			t.Error("too long")
 		}

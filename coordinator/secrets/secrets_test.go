@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func newRing(t *testing.T) (*Keyring, string) {
@@ -127,7 +128,7 @@ func TestKeyFilesThatAreRefused(t *testing.T) {
 
 func FuzzKeyFile(f *testing.F) {
 	f.Add([]byte("# keys\ndrover-secrets-key AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		if r, err := parse(b); err == nil && r.Current() == "" {
 			t.Error("a key without an id")
 		}

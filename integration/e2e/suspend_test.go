@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -99,14 +101,36 @@ func (s *fixture) checkIdle(job, task string) {
 	})
 }
 
-// A task goes through every level and back and moves to another machine. The result is correct and
-// no work is lost.
+// withSecret gives the mappers of a job file a stored secret. They fail if what they start at their end
+// does not get its value from them. The file has a checksum of it alone.
+func (s *fixture) withSecret(file, name, value string) string {
+	s.Helper()
+	valueFile := filepath.Join(s.dir, name)
+	if err := os.WriteFile(valueFile, []byte(value), 0o600); err != nil {
+		s.Fatal(err)
+	}
+	s.mustRun("secret", "key", filepath.Join(s.cluster.Dir(), "coordinator", "secrets.key"))
+	s.mustRun("secret", "put", "-tenant", "e2e", "-file", valueFile, name)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		s.Fatal(err)
+	}
+	const end = `system(\"sleep 0.1\") }`
+	mapper := end + fmt.Sprintf(` END { if (system(\"test $(printf %%s $TOKEN | sha256sum | cut -c1-64) = %x\")) exit 9 }`, sha256.Sum256([]byte(value)))
+	with := strings.Replace(string(text), end, mapper, 1)
+	with = strings.Replace(with, "stage \"map\" {", fmt.Sprintf("stage \"map\" {\n    secret \"TOKEN\" { secret = %q }\n   ", name), 1)
+	return s.writeJob(name+"-job", with)
+}
+
+// A task with a secret goes through every level and back, and another moves to another machine. The
+// result is correct and no work is lost; both have the secret until their end, and nothing shows it.
 func TestSuspendedTasksKeepTheirWork(t *testing.T) {
 	s := newFixture(t, 15*time.Minute)
 	text := sampleText(3 << 20)
 	s.putHDFS("/e2e/suspend.txt", text)
-	const job = "suspended"
-	s.mustRun("job", "run", "-detach", s.slowWordCount(job, "/e2e/suspend.txt", 200))
+	const job, value = "suspended", "tellnobody-4711"
+	file := s.withSecret(s.slowWordCount(job, "/e2e/suspend.txt", 200), "token", value)
+	s.mustRun("job", "run", "-detach", file)
 	s.awaitRunning(job, 0, 3)
 	for _, l := range []string{"frozen", "swapped", "checkpointed"} {
 		if l == "swapped" && !s.canSwap() {
@@ -141,6 +165,11 @@ func TestSuspendedTasksKeepTheirWork(t *testing.T) {
 	st := s.jobStatus(job)
 	if st.Stages[0].FailedAttempts != 0 || st.Preempted.Lost != "0" || st.Preempted.Suspends == "0" {
 		t.Errorf("%d attempts failed, preempted %+v", st.Stages[0].FailedAttempts, st.Preempted)
+	}
+	for _, shown := range [][]string{{"job", "inspect", job}, {"job", "status", "-json", job}, {"task", "status", "-json", job, "map/1"}, {"events", "-json", "-job", job}, {"job", "logs", job}} {
+		if r := s.mustRun(shown...); strings.Contains(r.Stdout+r.Stderr, value) {
+			t.Errorf("%q shows the secret", shown)
+		}
 	}
 	t.Logf("events:\n%s", s.levelEvents(job))
 	s.awaitClean(2 * time.Minute)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 // FuzzPages reads files of any content: whatever is in one, it ends, and never with a panic.
@@ -15,16 +17,8 @@ func FuzzPages(f *testing.F) {
 	for _, pairs := range []int{0, 3, 200} {
 		f.Add(fileWith(f, pairs))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		path := filepath.Join(t.TempDir(), "f")
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		in, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer in.Close()
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
+		in := inMemory{Reader: bytes.NewReader(b)}
 		total := 0
 		if err := EachLeaf(in, func(k, v []byte) { total += len(k) + len(v) }); err != nil {
 			t.Fatal(err)
@@ -38,6 +32,16 @@ func FuzzPages(f *testing.F) {
 		}
 	})
 }
+
+// inMemory is a file without a disk.
+type inMemory struct {
+	*bytes.Reader
+	os.FileInfo
+}
+
+func (inMemory) Name() string                        { return "f" }
+func (m inMemory) Size() int64                       { return m.Reader.Size() }
+func (m inMemory) Stat() (info os.FileInfo, _ error) { return m, nil }
 
 // fileWith returns the bytes of a database with a bucket of so many pairs.
 func fileWith(f *testing.F, pairs int) []byte {

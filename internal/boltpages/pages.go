@@ -44,9 +44,16 @@ type File struct {
 	epoch uint64 // transaction of the newest meta page
 }
 
+// Source is a database file, mostly an *os.File.
+type Source interface {
+	io.ReaderAt
+	Stat() (os.FileInfo, error)
+	Name() string
+}
+
 // Open reads both meta pages of f, which stays the caller's. Both must be whole: where one is not, the
 // database would use the older one, and forget its last transaction in silence.
-func Open(f *os.File) (*File, error) {
+func Open(f Source) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -276,7 +283,7 @@ func piece(body []byte, at int, pos, n uint32) ([]byte, error) {
 // to tell by the pair alone whether it is whole and which of two is newer. Pages
 // that are not whole are left out. It needs no meta page. The error is one of
 // reading the file.
-func EachLeaf(f *os.File, fn func(key, value []byte)) error {
+func EachLeaf(f Source, fn func(key, value []byte)) error {
 	page, size, err := pageSizeOf(f)
 	if err != nil {
 		return err
@@ -325,7 +332,7 @@ func pairsIn(body []byte, fn func(key, value []byte)) {
 
 // pageSizeOf returns a file's page size, that of this machine if the file does
 // not say it, and its size in bytes.
-func pageSizeOf(f *os.File) (page, size int64, err error) {
+func pageSizeOf(f Source) (page, size int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, 0, err

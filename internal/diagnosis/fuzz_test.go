@@ -1,12 +1,16 @@
 package diagnosis
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/drover-run/drover/internal/fuzztest"
+)
 
 // FuzzPosition reads where a caller wants to go on in a daemon's log.
 func FuzzPosition(f *testing.F) {
 	f.Add(position{1, 2, 3}.String())
 	f.Add("-1-2-3")
-	f.Fuzz(func(t *testing.T, s string) {
+	fuzztest.Run(f, func(t *testing.T, s string) {
 		p, err := parsePosition(s)
 		if err != nil {
 			return

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 // FuzzPEM reads certificates and revocation lists. A list that the authority did not sign
@@ -28,7 +29,7 @@ func FuzzPEM(f *testing.F) {
 	}
 	f.Add(cert)
 	f.Add([]byte("-----BEGIN X509 CRL-----\nMA==\n-----END X509 CRL-----\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		if r, err := parseRevocations(b, cas); err == nil {
 			t.Errorf("a revocation list of %d serials without a signature", len(r.serial))
 		} else if fault.Class(err) == nil {

@@ -31,12 +31,16 @@ func ReadMark(path string) (Mark, bool) {
 	}
 	defer f.Close()
 	b := make([]byte, markSize)
-	if n, err := f.ReadAt(b, 0); n < markSize {
-		_ = err // half written is as good as none
+	n, err := f.ReadAt(b, 0)
+	_ = err // half written is as good as none
+	return parseMark(b[:n])
+}
+
+func parseMark(b []byte) (m Mark, ok bool) {
+	if len(b) < markSize {
 		return Mark{}, false
 	}
-	var m Mark
-	if n, err := fmt.Sscanf(string(b), "%d %d\n", &m.Inode, &m.Start); n < 2 || err != nil || m.Start < 0 {
+	if n, err := fmt.Sscanf(string(b[:markSize]), "%d %d\n", &m.Inode, &m.Start); n < 2 || err != nil || m.Start < 0 {
 		return Mark{}, false
 	}
 	return m, true

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -352,7 +353,7 @@ func TestTooManyCountersFailTheTask(t *testing.T) {
 func FuzzReporter(f *testing.F) {
 	f.Add([]byte("reporter:counter:a,b,1\nreporter:status:x\nlog\n"))
 	f.Add([]byte("reporter:counter:a,b,99999999999999999999\n\xff"))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		var l lockedBuffer
 		p := &reporter{log: &l}
 		check(t, p.forward(strings.NewReader(string(b))))

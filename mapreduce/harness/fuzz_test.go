@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -25,7 +26,7 @@ func FuzzDecompress(f *testing.F) {
 	f.Add([]byte("BZh91AY&SY\x00\x00\x00\x00"))
 	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0})
 	f.Add([]byte{0x78, 0x9c, 3, 0, 0, 0, 0, 1})
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		for c := mapreduce.CodecNone; c <= mapreduce.CodecDeflate; c++ {
 			r, done, err := decompress(bytes.NewReader(b), c)
 			if err != nil {

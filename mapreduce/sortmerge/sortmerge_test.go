@@ -15,6 +15,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -331,7 +332,7 @@ func TestMergeToFanInIsMinimal(t *testing.T) {
 func FuzzReader(f *testing.F) {
 	f.Add([]byte("\x01\x02kv\x00\x00"), int64(2))
 	f.Add([]byte("\xff\xff\xff\xff\x0f\x01"), int64(1))
-	f.Fuzz(func(t *testing.T, b []byte, records int64) {
+	fuzztest.Run(f, func(t *testing.T, b []byte, records int64) {
 		want := mapreduce.PartitionRange{Length: int64(len(b)), RawLength: int64(len(b)), Records: records, CRC32C: mapreduce.CRC32C(0, b)}
 		r, err := NewReader("fuzz", bytes.NewReader(b), mapreduce.CodecNone, want, 32)
 		if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/fake"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/fsys"
 )
@@ -252,7 +253,7 @@ func TestServe(t *testing.T) {
 
 func FuzzReadLine(f *testing.F) {
 	f.Add([]byte(`{"version":1,"fetch":{"file":"x"}}` + "\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		var r Request
 		if err := readLine(bufio.NewReader(bytes.NewReader(b)), &r); err == nil && !bytes.ContainsRune(b, '\n') {
 			t.Error("a line without an end was taken")

@@ -23,6 +23,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -327,7 +328,7 @@ func FuzzParsePath(f *testing.F) {
 	f.Add(Path(key, 5))
 	f.Add("/shuffle/1/2/3.4.5/6/7")
 	f.Add("/shuffle/../2/3.4.5/6")
-	f.Fuzz(func(t *testing.T, s string) {
+	fuzztest.Run(f, func(t *testing.T, s string) {
 		if k, p, ok := parsePath(s); ok && Path(k, p) != s {
 			t.Errorf("%q reads as %v %d", s, k, p)
 		}
@@ -337,7 +338,7 @@ func FuzzParsePath(f *testing.F) {
 func FuzzRange(f *testing.F) {
 	f.Add("bytes=5-")
 	f.Add("bytes=-5")
-	f.Fuzz(func(t *testing.T, s string) {
+	fuzztest.Run(f, func(t *testing.T, s string) {
 		if n, ok := rangeStart(s); ok && s != "" && n < 0 {
 			t.Errorf("%q reads as %d", s, n)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -36,7 +37,7 @@ func FuzzPoliciesOnLoadedState(f *testing.F) {
 		}
 		f.Add(c.State.Bytes(), uint8(seed))
 	}
-	f.Fuzz(func(t *testing.T, raw []byte, which uint8) {
+	fuzztest.Run(f, func(t *testing.T, raw []byte, which uint8) {
 		s, err := scheduler.Load(bytes.NewReader(raw))
 		if err != nil {
 			return

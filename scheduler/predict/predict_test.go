@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -502,8 +504,8 @@ func FuzzLoadModel(f *testing.F) {
 	f.Add(good, 8, uint64(2))
 	f.Add([]byte(modelMagic), 0, uint64(0))
 	f.Add([]byte{}, 0, uint64(0))
-	f.Fuzz(func(t *testing.T, data []byte, at int, with uint64) {
-		if at >= 0 && at+8 <= len(data) && with != 0 {
+	fuzztest.Run(f, func(t *testing.T, data []byte, at int, with uint64) {
+		if at >= 0 && at <= len(data)-8 && with != 0 {
 			data = bytes.Clone(data)
 			binary.LittleEndian.PutUint64(data[at:], with)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/internal/namenode"
 	"github.com/drover-run/drover/hdfs/internal/wire"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -258,7 +259,7 @@ func FuzzReader(f *testing.F) {
 	block := blockBytes(3000)
 	f.Add(append(readResponse(512), packets(block, 512, 1024)...))
 	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, answer []byte) {
+	fuzztest.Run(f, func(t *testing.T, answer []byte) {
 		r := &Reader{r: bufio.NewReader(bytes.NewReader(answer)), conn: &timedConn{Conn: discardConn{}}, remaining: 2000}
 		response, err := readOpResponse(r.r)
 		if err == nil {
@@ -279,7 +280,7 @@ func FuzzReader(f *testing.F) {
 
 func FuzzDecodeAck(f *testing.F) {
 	f.Add([]byte(wire.Message(nil).Sint(1, 7).Uint(2, 0).Uint(2, 1)))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		if _, replies, err := decodeAck(b); err == nil && len(replies) > maxPipelineNodes || err != nil && !errors.Is(err, hdfs.ErrProtocol) {
 			t.Errorf("%d replies, %v", len(replies), err)
 		}

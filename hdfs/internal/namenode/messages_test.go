@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/internal/wire"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func newMessage() wire.Message { return nil }
@@ -148,7 +149,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(located(300, false, locatedBlock(7, 0, 200, one, one), locatedBlock(8, 200, 100)))
 	f.Add([]byte(newMessage().Bytes(1, newMessage().Bytes(1, fileStatus(typeFile, "a", 1)).Bytes(1, fileStatus(typeDir, "b", 0)).Uint(2, 3))))
 	f.Add([]byte(newMessage().Bytes(1, newMessage().Uint(1, 1<<27).Uint(2, 512).Uint(4, 3))))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		check := func(err error) {
 			if err != nil && !errors.Is(err, hdfs.ErrProtocol) && !errors.Is(err, hdfs.ErrNotExist) {
 				t.Errorf("error without a class: %v", err)

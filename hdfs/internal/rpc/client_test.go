@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -287,7 +288,7 @@ func FuzzDecodeResponse(f *testing.F) {
 	f.Add(successResponse(recordedCall{id: 1}, "body")[4:])
 	f.Add(exceptionResponse(recordedCall{id: 1}, 1, "java.io.IOException", "message\nstack")[4:])
 	f.Add(exceptionResponse(recordedCall{id: -1}, 2, "x", "")[4:])
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		r, err := decodeResponse(b)
 		if err != nil && !errors.Is(err, hdfs.ErrProtocol) {
 			t.Errorf("error without a class: %v", err)

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	pw "google.golang.org/protobuf/encoding/protowire"
 	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 func TestFieldsRoundTripInOrder(t *testing.T) {
@@ -74,7 +76,7 @@ func TestReadDelimitedEnforcesLimit(t *testing.T) {
 
 func FuzzEach(f *testing.F) {
 	f.Add([]byte(Message(nil).Uint(1, 300).String(4, "text")))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		total := 0
 		err := Each(b, func(f Field) error { total += len(f.Bytes); return nil })
 		if total > len(b) || err != nil && !errors.Is(err, ErrMalformed) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/internal/seed"
 )
 
@@ -266,7 +267,7 @@ func FuzzReadFrame(f *testing.F) {
 	(&frames{w: &b}).send(kindOutput, []byte("hello"))
 	f.Add(b.Bytes())
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff})
-	f.Fuzz(func(t *testing.T, in []byte) {
+	fuzztest.Run(f, func(t *testing.T, in []byte) {
 		k, p, err := readFrame(bytes.NewReader(in))
 		if err != nil {
 			return
@@ -287,7 +288,7 @@ func FuzzReadIdentity(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(line)
-	f.Fuzz(func(t *testing.T, in string) {
+	fuzztest.Run(f, func(t *testing.T, in string) {
 		ReadIdentity(strings.NewReader(in))
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/internal/fuzztest"
 )
 
 const testTimeout = 30 * time.Second
@@ -127,7 +129,7 @@ func TestEveryOperationHasANameOfItsOwn(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"op":"load-file","places":[1,2]}`))
 	f.Add([]byte(`{"op":"nonsense"}`))
-	f.Fuzz(func(t *testing.T, in []byte) {
+	fuzztest.Run(f, func(t *testing.T, in []byte) {
 		var r, again Request
 		if json.Unmarshal(in, &r) != nil || r.Op == 0 {
 			return

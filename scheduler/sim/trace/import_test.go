@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -173,7 +174,7 @@ func fuzzImport(f *testing.F, sample string, read func(r io.Reader, o Options) (
 	}
 	f.Add(text)
 	f.Add([]byte(""))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		for _, skip := range []bool{false, true} {
 			if h, err := read(bytes.NewReader(b), Options{Name: "f", SkipBad: skip}); err == nil {
 				checkWorkload(t, h.Workload(HistoryRule{}))

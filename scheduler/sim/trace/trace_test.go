@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
@@ -193,7 +194,7 @@ func FuzzReaders(f *testing.F) {
 	for _, s := range []string{swimLines, swfLines, historyLines, "", "\x1f\x8b", "\t\t\t\t\t\t\n"} {
 		f.Add([]byte(s))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		for _, skip := range []bool{false, true} {
 			o := Options{Name: "f", SkipBad: skip}
 			if s, err := ReadSwim(bytes.NewReader(b), o); err == nil {

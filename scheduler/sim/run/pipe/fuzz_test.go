@@ -1,12 +1,16 @@
 package pipe
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/drover-run/drover/internal/fuzztest"
+)
 
 // FuzzResponse reads what a policy that is another process answers.
 func FuzzResponse(f *testing.F) {
 	f.Add([]byte(`{"place":[{"job":1,"stage":0,"task":0,"node":1}],"wake_s":1.5}`))
 	f.Add([]byte(`{"place":null,"wake_s":1e400}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		if r, err := parseResponse(b); (err == nil) != (r != nil) {
 			t.Errorf("%+v and %v", r, err)
 		}

@@ -1,0 +1,74 @@
+// Command fuzz runs every fuzz target of the repository, some of them, or one:
+//
+//	fuzz -time 10s [TARGET...]             Go's engine, which looks for inputs that reach new code
+//	fuzz -inputs 10000000 [TARGET...]      that many inputs: those of the engine, if -time is not 0,
+//	                                       then mutations of seeds and corpora (internal/fuzztest)
+//	fuzz -inputs 10000000 -report          only the table of what was done
+//
+// It writes down what it did after each part, of some seconds, and goes on there when it is started
+// again; to begin anew, remove the folder of -out. It prints a table and ends with an error if a
+// target failed or had fewer inputs than asked.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var o options
+	flag.DurationVar(&o.guided, "time", 0, "how long Go's engine runs for each target")
+	flag.Int64Var(&o.inputs, "inputs", 0, "inputs of each target")
+	flag.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "targets at once, each on one processor")
+	flag.DurationVar(&o.limit, "limit", 0, "longest time; default: until all is done")
+	flag.StringVar(&o.out, "out", "out/fuzz", "folder of what was done")
+	report := flag.Bool("report", false, "run nothing")
+	flag.Parse()
+	if o.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.limit)
+		defer cancel()
+	}
+	if err := run(ctx, &o, *report, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "fuzz:", err)
+		os.Exit(1)
+	}
+}
+
+// options are those of the command line.
+type options struct {
+	guided   time.Duration
+	inputs   int64
+	parallel int
+	limit    time.Duration
+	out      string
+}
+
+func run(ctx context.Context, o *options, report bool, names []string) error {
+	if o.parallel < 1 || o.inputs < 0 || o.guided < 0 || o.inputs == 0 && o.guided == 0 {
+		return fmt.Errorf("give -inputs or -time, and at least -parallel 1")
+	}
+	targets, err := findTargets(".", names)
+	if err != nil {
+		return err
+	}
+	for _, t := range targets {
+		if err := t.load(o.out); err != nil {
+			return err
+		}
+	}
+	if !report {
+		if err := runAll(ctx, o, targets); err != nil {
+			return err
+		}
+	}
+	return printTable(os.Stdout, targets, o.inputs)
+}

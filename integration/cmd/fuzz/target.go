@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// part is what was done in one go, one line of a target's file.
+type part struct {
+	Inputs  int64   `json:"inputs"`
+	Guided  bool    `json:"guided,omitempty"`  // by Go's engine
+	Seconds float64 `json:"seconds"`           // of a processor; of a clock for Go's engine
+	Largest int64   `json:"largest,omitempty"` // bytes allocated for one input, at most; not known of Go's engine
+	Failed  bool    `json:"failed,omitempty"`
+}
+
+// target is a fuzz target, with what was done of it.
+type target struct {
+	dir, name string
+	file      string // of its parts
+	done      part   // sum of its parts
+	guided    int64  // inputs of Go's engine among them
+	failures  int
+	running   bool
+}
+
+func (t *target) String() string { return strings.TrimPrefix(t.dir, "./") + " " + t.name }
+
+var targetLine = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+
+// findTargets returns the targets below root, those of the names if there are any.
+func findTargets(root string, names []string) ([]*target, error) {
+	var all []*target
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && (e.Name() == "testdata" || e.Name() == "out" || strings.HasPrefix(e.Name(), ".") && path != root) {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(path, "_test.go") || filepath.Base(filepath.Dir(path)) == "fuzztest" {
+			return nil // fuzztest's target is for its own tests
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range targetLine.FindAllStringSubmatch(string(text), -1) {
+			if len(names) == 0 || slices.Contains(names, m[1]) {
+				all = append(all, &target{dir: filepath.Dir(path), name: m[1]})
+			}
+		}
+		return nil
+	})
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("no target %q", names)
+	}
+	return all, err
+}
+
+// load reads what was done before.
+func (t *target) load(out string) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	t.file = filepath.Join(out, strings.NewReplacer("/", "_", ".", "").Replace(t.dir)+"."+t.name+".jsonl")
+	f, err := os.Open(t.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var p part
+		if err := json.Unmarshal(s.Bytes(), &p); err != nil {
+			return fmt.Errorf("%s: %w", t.file, err)
+		}
+		t.count(p)
+	}
+	return nil
+}
+
+func (t *target) count(p part) {
+	if p.Failed {
+		t.failures++
+	}
+	if p.Guided {
+		t.guided += p.Inputs
+	}
+	t.done.Inputs += p.Inputs
+	t.done.Seconds += p.Seconds
+	t.done.Largest = max(t.done.Largest, p.Largest)
+}
+
+// add writes down a part.
+func (t *target) add(p part) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(t.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		t.count(p)
+	}
+	return err
+}
+
+// rate returns inputs per second, 0 if unknown.
+func (t *target) rate() float64 {
+	if t.done.Seconds == 0 {
+		return 0
+	}
+	return float64(t.done.Inputs) / t.done.Seconds
+}
+
+// nextInputs returns how many inputs the next part has: some for a first look, then those of about
+// partLength, so that little is lost when it is stopped.
+func (t *target) nextInputs(wanted int64) int64 {
+	n := int64(t.rate() * partLength.Seconds())
+	if t.done.Inputs == t.guided {
+		n = firstInputs
+	}
+	return max(1, min(n, wanted-t.done.Inputs))
+}
+
+const (
+	partLength  = 10 * time.Second
+	firstInputs = 2000
+)
+
+// printTable prints what was done, and returns an error if a target failed or lacks inputs.
+func printTable(w io.Writer, targets []*target, wanted int64) error {
+	var sum part
+	failed, short := 0, 0
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "TARGET\tINPUTS\tOF GO'S ENGINE\tINPUTS/S\tFAILURES\tMOST ALLOCATED FOR ONE")
+	for _, t := range targets {
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%.0f\t%d\t%s\n", t, t.done.Inputs, t.guided, t.rate(), t.failures, size(t.done.Largest))
+		sum.Inputs += t.done.Inputs
+		sum.Seconds += t.done.Seconds
+		sum.Largest = max(sum.Largest, t.done.Largest)
+		failed += min(1, t.failures)
+		if t.done.Inputs < wanted {
+			short++
+		}
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n%d targets, %d inputs in %s of one processor; %d targets failed; at most %s allocated for one input\n",
+		len(targets), sum.Inputs, time.Duration(sum.Seconds*float64(time.Second)).Round(time.Second), failed, size(sum.Largest))
+	if wanted > 0 {
+		fmt.Fprintf(w, "%d of %d targets had %d inputs\n", len(targets)-short, len(targets), wanted)
+	}
+	if failed > 0 || short > 0 {
+		return fmt.Errorf("%d targets failed, %d had fewer than %d inputs", failed, short, wanted)
+	}
+	return nil
+}
+
+// size returns bytes as text for people.
+func size(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%d KiB", (n+1023)>>10)
+	}
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+}
