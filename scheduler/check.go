@@ -231,7 +231,7 @@ func (c *checker) checkPlace(s *State, a *Action, now Time) Violation {
 		return v
 	}
 	v := c.checkGuarantees(s, j, g, i, a.Node, now)
-	c.placed = append(c.placed, placedTask{a.Node, a.Disk, j, g.Spec.Demand, g.Spec.Disk, predictedEnd(g, now)})
+	c.placed = append(c.placed, placedTask{a.Node, a.Disk, j, g.Spec.Demand, g.Spec.Disk, boundedEnd(g, now)})
 	return v
 }
 
@@ -313,7 +313,7 @@ func (c *checker) checkStop(s *State, d *Decision, a *Action, now Time) Violatio
 		return violationOf(RulePhase, "attempt %s: a second action on it", a.AttemptID())
 	}
 	j := s.StageOf(att).Job
-	if j.Phase == JobActive && j.IsAccepted() && !isInfeasible(d, j) && !att.Speculative {
+	if j.Phase == JobActive && j.IsAccepted() && !isInfeasible(d, j) && !att.Speculative && (j.IsGuaranteed() || !c.isGuaranteeDueOn(s, att.Node, now)) {
 		return violationOf(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
 	}
 	if c.isProtectedByProject(s, d, att, j, now) {
@@ -392,7 +392,7 @@ func (c *checker) checkResume(s *State, a *Action, now Time) Violation {
 	if v := c.chargeCaps(s, g.Job, att.Demand, more); v.Rule != 0 {
 		return v
 	}
-	back := placedTask{att.Node, att.Disk, g.Job, more, att.DiskSpace - att.Occupied.Disk, predictedEnd(g, now)}
+	back := placedTask{att.Node, att.Disk, g.Job, more, att.DiskSpace - att.Occupied.Disk, boundedEnd(g, now)}
 	if a.Kind == ActMigrate {
 		back.node, back.disk, back.demand, back.space = a.Node, a.Disk, att.Demand, att.DiskSpace
 	}

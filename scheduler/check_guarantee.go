@@ -13,7 +13,7 @@ type placedTask struct {
 	job    *Job
 	demand Resources
 	space  int64
-	end    Time // predicted, or Never
+	end    Time // by its bound, or Never
 }
 
 // changedReservations are the reservations that the decision so far has added, changed or
@@ -86,8 +86,7 @@ func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
 // checkGuarantees checks a start on a node against the guarantees reserved on the node and on
 // the pool: at the start of each of them there must be enough free capacity for it beside what
 // then runs and is not preemptible, on the node's disks too. A task with a runtime bound is
-// assumed to run until its bound; one without a bound for ever, or until its predicted end if
-// the guarantee relies on that (ReliesOnPrediction).
+// assumed to run until its bound; one without a bound for ever.
 func (c *checker) checkGuarantees(s *State, j *Job, g *Stage, task int32, id NodeID, now Time) Violation {
 	if len(s.pool) == 0 && len(s.cluster.nodes[id].reserved) == 0 && len(c.changed.latest) == 0 { // the common case: nothing is reserved
 		return Violation{}
@@ -95,10 +94,7 @@ func (c *checker) checkGuarantees(s *State, j *Job, g *Stage, task int32, id Nod
 	if c.isPreemptibleOn(s, j, id) {
 		return Violation{}
 	}
-	end := Never
-	if j.Spec.Bound > 0 {
-		end = now.Add(j.Spec.Bound)
-	}
+	end := boundedEnd(g, now)
 	if v := c.checkPoolGuarantees(s, j, g.Spec.Demand, end, now); v.Rule != 0 {
 		return v
 	}
@@ -106,9 +102,8 @@ func (c *checker) checkGuarantees(s *State, j *Job, g *Stage, task int32, id Nod
 	if len(list) == 0 || hasDueGuarantee(list, j, g, task, now) {
 		return Violation{}
 	}
-	predicted := predictedEnd(g, now)
 	for _, r := range list {
-		if !r.Kind.IsGuarantee() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID || (r.Start >= predicted && s.Reservations().ReliesOnPrediction(r, j)) {
+		if !r.Kind.IsGuarantee() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID {
 			continue
 		}
 		if !c.guaranteeFits(s, r, list, id, now) {
@@ -135,15 +130,14 @@ func (c *checker) guaranteeFits(s *State, r *Reservation, list []*Reservation, i
 		}
 	}
 	for a := range s.Attempts().On(id) {
-		k := s.StageOf(a).Job
-		if c.isPreemptibleOn(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job || s.Reservations().isPredictedGoneBy(a, r, now) {
+		b, k := s.StageOf(a).Bound(), s.StageOf(a).Job
+		if c.isPreemptibleOn(s, k, id) || (b > 0 && a.Placed.Add(b) <= at) || k.Spec.ID == r.Job {
 			leaves(a.Occupied.Resources, a.Disk, a.Occupied.Disk)
 		}
 	}
 	for i := range c.placed {
 		k := &c.placed[i]
-		if k.node == id && (c.isPreemptibleOn(s, k.job, id) || (k.job.Spec.Bound > 0 && now.Add(k.job.Spec.Bound) <= at) || k.job.Spec.ID == r.Job ||
-			(k.end <= at && s.Reservations().ReliesOnPrediction(r, k.job))) {
+		if k.node == id && (c.isPreemptibleOn(s, k.job, id) || k.end <= at || k.job.Spec.ID == r.Job) {
 			leaves(k.demand, k.disk, k.space)
 		}
 	}
@@ -162,24 +156,12 @@ func (c *checker) guaranteeFits(s *State, r *Reservation, list []*Reservation, i
 	return (Resources{}).Fits(free) && onOne && (space >= 0 || r.Disk == 0)
 }
 
-// predictedEnd returns the predicted end of a task of the stage that starts now, or Never
-// without a prediction.
-func predictedEnd(g *Stage, now Time) Time {
-	if g.Spec.Estimate <= 0 {
-		return Never
+// boundedEnd returns the end of a task that starts now by its bound, or Never.
+func boundedEnd(g *Stage, now Time) Time {
+	if b := g.Bound(); b > 0 {
+		return now.Add(b)
 	}
-	return now.Add(g.Spec.Estimate)
-}
-
-// isPredictedGoneBy reports whether an attempt is predicted to end before the start of a
-// guarantee that relies on this prediction. A prediction that has already passed does not
-// count.
-func (rs Reservations) isPredictedGoneBy(a *Attempt, r *Reservation, now Time) bool {
-	if a.Estimate <= 0 || a.Level != LevelRunning {
-		return false
-	}
-	end := a.Placed.Add(a.Estimate - a.Ran)
-	return end > now && end <= r.Start && rs.ReliesOnPrediction(r, rs.s.StageOf(a).Job)
+	return Never
 }
 
 // checkPoolGuarantees checks a start against the guarantees on the pool, which are sums over
@@ -221,8 +203,8 @@ func (rs Reservations) poolFreeAt(r *Reservation, now Time) Resources {
 			continue
 		}
 		for a := range rs.s.Attempts().On(n.Spec.ID) {
-			k := rs.s.StageOf(a).Job
-			if !isPreemptibleOn(rs.s, k, n.Spec.ID) && (k.Spec.Bound <= 0 || a.Placed.Add(k.Spec.Bound) > at) && k.Spec.ID != r.Job {
+			b, k := rs.s.StageOf(a).Bound(), rs.s.StageOf(a).Job
+			if !isPreemptibleOn(rs.s, k, n.Spec.ID) && (b <= 0 || a.Placed.Add(b) > at) && k.Spec.ID != r.Job {
 				free = free.Sub(a.Occupied.Resources)
 			}
 		}
@@ -244,6 +226,12 @@ func hasDueGuarantee(list []*Reservation, j *Job, g *Stage, task int32, now Time
 		}
 	}
 	return false
+}
+
+// isGuaranteeDueOn reports whether a guarantee is due on a node: it may take the place of a job
+// whose deadline is accepted without one.
+func (c *checker) isGuaranteeDueOn(s *State, id NodeID, now Time) bool {
+	return slices.ContainsFunc(c.reservedOn(s, id), func(r *Reservation) bool { return r.Kind.IsGuarantee() && r.Start <= now && r.End > now })
 }
 
 // isPreemptibleOn is the function of that name, except that jobs count as infeasible if the

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -132,6 +133,20 @@ func (g *Stage) ID() StageID { return StageID{g.Job.Spec.ID, g.Index} }
 // Task returns the id of its i-th task.
 func (g *Stage) Task(i int32) TaskID { return TaskID{g.Job.Spec.ID, g.Index, i} }
 
+// Bound returns how long a task of the stage is taken to run at most: its job's runtime_bound,
+// else Spec.Bound, 0 if neither is known. O(1).
+func (g *Stage) Bound() time.Duration {
+	if b := g.Job.Spec.Bound; b > 0 {
+		return b
+	}
+	return g.Spec.Bound
+}
+
+// HasBounds reports whether each stage has a Bound. O(stages).
+func (j *Job) HasBounds() bool {
+	return j.Spec.Bound > 0 || !slices.ContainsFunc(j.Stages, func(g *Stage) bool { return g.Spec.Bound <= 0 })
+}
+
 // Ready reports whether it has pending tasks that may start now.
 func (g *Stage) Ready() bool { return g.ready }
 
@@ -212,14 +227,18 @@ func (g *Stage) maxAttempts() int32 {
 	return g.Spec.MaxAttempts
 }
 
-// IsAccepted reports whether the deadline of the job is guaranteed: since its submission, or
-// later by the policy (AcceptedState). O(1).
+// IsAccepted reports whether the deadline of the job is accepted: without a guarantee
+// (Spec.Accepted), or with one. O(1).
 func (j *Job) IsAccepted() bool {
 	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState))
 }
 
-// IsNonPreemptible reports whether tasks of the job are never preempted for a guarantee: the job
-// belongs to a project, or its deadline is accepted and not infeasible. O(1).
-func (j *Job) IsNonPreemptible() bool {
-	return j.Spec.Project != 0 || (j.IsAccepted() && !j.stateKinds.has(InfeasibleState))
+// IsGuaranteed reports whether the policy guarantees the deadline of the job (AcceptedState), and
+// it is not infeasible. O(1).
+func (j *Job) IsGuaranteed() bool {
+	return j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState) && !j.stateKinds.has(InfeasibleState)
 }
+
+// IsNonPreemptible reports whether tasks of the job are never preempted for a guarantee: the job
+// belongs to a project, or its deadline is guaranteed. O(1).
+func (j *Job) IsNonPreemptible() bool { return j.Spec.Project != 0 || j.IsGuaranteed() }

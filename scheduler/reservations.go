@@ -14,21 +14,6 @@ type Reservations struct{ s *State }
 // their job or project. Policies compress their schedule when it has grown.
 func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
 
-// ReliesOnPrediction reports whether reservation r assumes that the tasks of job j end when
-// predicted: j has no runtime bound, its deadline was accepted at submission, and the owner of
-// r was submitted no earlier. O(1).
-func (rs Reservations) ReliesOnPrediction(r *Reservation, j *Job) bool {
-	if !j.Spec.Accepted || j.Spec.Bound > 0 {
-		return false
-	}
-	if r.Project != 0 {
-		p := rs.s.projects[r.Project]
-		return p != nil && p.Spec.Submitted >= j.Spec.Submitted
-	}
-	o := rs.s.jobs[r.Job]
-	return o != nil && o.Spec.Submitted >= j.Spec.Submitted
-}
-
 // All returns all reservations by id. The slice belongs to State.
 func (rs Reservations) All() []*Reservation { return rs.s.reservations }
 

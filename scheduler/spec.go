@@ -212,6 +212,9 @@ type StageSpec struct {
 	Disk   int64     `json:"disk,omitempty"` // bytes of space for each task
 	// Exclusive tasks are frozen when the node loses the coordinator.
 	Exclusive bool `json:"exclusive,omitempty"`
+	// Bound is how long one task is taken to run at most where the job has no runtime_bound: an
+	// upper quantile of its prediction at submission. 0 if none is known. Nothing enforces it.
+	Bound time.Duration `json:"bound_ns,omitempty"`
 	// Estimate is the predicted run time of one task, 0 if unknown.
 	Estimate time.Duration `json:"estimate_ns,omitempty"`
 	// MaxParallel limits the tasks that run at once; 0: unlimited.

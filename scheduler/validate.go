@@ -144,6 +144,8 @@ func (g *StageSpec) validate(what string, index int) error {
 		return refuse(ErrInvalid, what, "disk space is %d bytes", g.Disk)
 	case g.Estimate < 0:
 		return refuse(ErrInvalid, what, "estimate is %v: it must not be negative", g.Estimate)
+	case g.Bound < 0:
+		return refuse(ErrInvalid, what, "bound is %v: it must not be negative", g.Bound)
 	case g.MaxParallel < 0:
 		return refuse(ErrInvalid, what, "max_parallel is %d", g.MaxParallel)
 	case g.MaxAttempts < 0 || g.MaxAttempts > MaxAttemptsLimit:

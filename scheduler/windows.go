@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -127,10 +128,7 @@ func (c *Cluster) begunBy(g *Stage) int32 {
 
 // windowDuration returns how long a task is expected to run at most, 0 if nothing says so.
 func windowDuration(g *Stage) time.Duration {
-	if g.Job.Spec.Bound > 0 {
-		return g.Job.Spec.Bound
-	}
-	return g.Spec.Estimate
+	return cmp.Or(g.Bound(), g.Spec.Estimate)
 }
 
 // leavingBy returns the nodes that leave at one of the first so many begins, in order. O(windows).

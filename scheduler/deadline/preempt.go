@@ -47,7 +47,7 @@ func (m Mode) String() string {
 // low priority with other dominant resources, then high priority in the same two
 // groups. Infeasible deadline jobs count as low. Before all of them come tasks that are
 // frozen already, which give up their memory; after them, for a reservation that is
-// due, tasks that were suspended for MaxSuspended before.
+// due, jobs whose deadline is accepted without a guarantee, and tasks that were suspended for MaxSuspended before.
 type VictimGroup uint8
 
 // The groups, in the order in which victims are taken.
@@ -57,6 +57,7 @@ const (
 	LowOther
 	HighSame
 	HighOther
+	Accepted
 	LongSuspended
 )
 
@@ -73,6 +74,8 @@ func (g VictimGroup) String() string {
 		return "high, same resource"
 	case HighOther:
 		return "high, other resource"
+	case Accepted:
+		return "accepted deadline without a guarantee"
 	case LongSuspended:
 		return "suspended for max_suspended before"
 	default:
@@ -424,6 +427,9 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 		}
 		if a.Demand.Dominant(total) != dominant {
 			v.Group++
+		}
+		if j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
+			v.Group = Accepted
 		}
 		if spent {
 			v.Group = LongSuspended

@@ -25,6 +25,9 @@ type bench struct {
 	sources map[scheduler.StageID]estimate.Source
 	samples int
 	warm    int // jobs before the first quote
+	stages  int // of a job with more than one; 0 counts as 2
+	// ask, if not nil, is called for jobs with a deadline instead of quote.
+	ask func(now scheduler.Time, spec *scheduler.JobSpec, stages []scheduler.StageSpec)
 
 	quoted map[scheduler.JobID]quoted
 }
@@ -87,8 +90,9 @@ func (b *bench) jobs(kinds []kind, n int, cores, load float64) []engine.Job {
 		drift := math.Exp(jobDrift * b.r.NormFloat64())
 		j := engine.Job{Name: k.name, Tenant: k.tenant, Submit: time.Duration(at * float64(time.Second)), Priority: scheduler.PriorityLow}
 		j.Stages = []engine.Stage{{Name: "first", Tasks: k.tasks, Demand: k.demand, WorkPerTask: b.each(k, drift, k.tasks)}}
-		if k.next {
-			j.Stages = append(j.Stages, engine.Stage{Name: "second", After: []int32{0}, Tasks: 1, Demand: k.demand, WorkPerTask: b.each(k, drift, 1)})
+		for n := 1; k.next && n < max(2, b.stages); n++ {
+			after := []int32{int32(b.r.IntN(n))}
+			j.Stages = append(j.Stages, engine.Stage{Name: fmt.Sprint("then", n), After: after, Tasks: 1, Demand: k.demand, WorkPerTask: b.each(k, drift, 1)})
 		}
 		if i >= b.warm && i%2 == 0 {
 			j.Tag = "deadline"
@@ -129,6 +133,10 @@ func (b *bench) admit(tags []engine.Job) func(*scheduler.State, scheduler.Time, 
 		if tags[spec.ID-1].Tag != "deadline" {
 			return nil
 		}
+		if b.ask != nil {
+			b.ask(now, spec, stages)
+			return nil
+		}
 		return b.quote(s, now, spec, stages)
 	}
 }
@@ -166,12 +174,12 @@ func (b *bench) quote(s *scheduler.State, now scheduler.Time, spec *scheduler.Jo
 	return nil
 }
 
-// calibrate runs jobs and sorts the quotes into five bins.
-func calibrate(tb testing.TB, policy string, seed uint64, jobs, samples int, load float64) *score {
-	b := &bench{r: rand.New(rand.NewPCG(seed, 1)), book: estimate.New(seed), sources: map[scheduler.StageID]estimate.Source{}, samples: samples, warm: 200,
-		quoted: map[scheduler.JobID]quoted{}}
+// cores is the number of each node.
+const cores = 8
+
+// smallWorld returns a cluster that can suspend, of three tenants.
+func smallWorld(seed uint64, nodes int) engine.Config {
 	cfg := engine.Config{Seed: seed, MaxEvents: 50_000_000}
-	const nodes, cores = 8, 8
 	for i := range nodes {
 		n := engine.Node{Speed: 1}
 		n.NodeSpec = scheduler.NodeSpec{Name: fmt.Sprintf("n%d", i), Capacity: scheduler.Resources{cores * 1000, 32 << 30, 0}, Swap: 64 << 30,
@@ -181,6 +189,15 @@ func calibrate(tb testing.TB, policy string, seed uint64, jobs, samples int, loa
 	for i := range 3 {
 		cfg.Tenants = append(cfg.Tenants, scheduler.TenantSpec{Name: fmt.Sprintf("t%d", i), Parent: scheduler.NoTenant, Weight: 1})
 	}
+	return cfg
+}
+
+// calibrate runs jobs and sorts the quotes into five bins.
+func calibrate(tb testing.TB, policy string, seed uint64, jobs, samples int, load float64) *score {
+	b := &bench{r: rand.New(rand.NewPCG(seed, 1)), book: estimate.New(seed), sources: map[scheduler.StageID]estimate.Source{}, samples: samples, warm: 200,
+		quoted: map[scheduler.JobID]quoted{}}
+	const nodes = 8
+	cfg := smallWorld(seed, nodes)
 	kinds := b.kinds(24)
 	cfg.Jobs = b.jobs(kinds, jobs+b.warm, nodes*cores, load)
 	cfg.BeforeSubmit = b.admit(cfg.Jobs)

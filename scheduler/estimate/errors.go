@@ -131,6 +131,18 @@ func assumedStage(s Source) float64 {
 
 const assumedTask = 0.3
 
+// Normal returns the normal distribution, without its last 0.2% on either side.
+func Normal(mean, sigma float64) Quantiles {
+	if sigma == 0 {
+		return constantQuantiles(mean)
+	}
+	q := normalQuantiles(sigma)
+	for i := range q {
+		q[i] += mean
+	}
+	return q
+}
+
 func normalQuantiles(sigma float64) Quantiles {
 	q := make(Quantiles, 257)
 	for i := range q {
@@ -181,7 +193,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	removeSamplingNoise(means, e.stageErrors[s], within, weight)
 	out.Stage = sortedQuantiles(means)
 	if weight == 0 && len(e.taskErrors) < minErrors {
-		out.Task = nil // contained in the stage part
+		out.Task, out.Assumed = nil, false // contained in the stage part
 	}
 	return out
 }

@@ -14,8 +14,8 @@ func leaves(g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) bool {
 	const step = scheduler.Time(10 * time.Second)
 	end := (now + step - 1) / step * step
 	switch {
-	case g.Job.Spec.Bound > 0:
-		end = end.Add(g.Job.Spec.Bound)
+	case g.Bound() > 0:
+		end = end.Add(g.Bound())
 	case g.Spec.Estimate > 0:
 		end = end.Add(g.Spec.Estimate)
 	default:
@@ -35,8 +35,8 @@ func checkWindows(s *scheduler.State, d *scheduler.Decision, now scheduler.Time)
 		g, n := s.Stage(a.Task.StageID()), s.Node(a.Node)
 		until := scheduler.Never
 		switch {
-		case g.Job.Spec.Bound > 0:
-			until = now.Add(g.Job.Spec.Bound)
+		case g.Bound() > 0:
+			until = now.Add(g.Bound())
 		case g.Spec.Estimate > 0:
 			until = now.Add(g.Spec.Estimate)
 		default:

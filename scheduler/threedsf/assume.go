@@ -44,16 +44,18 @@ func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sched
 // the node can preempt it. fixed is false if the result moves with time.
 func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *scheduler.Job, now scheduler.Time) (at scheduler.Time, fixed bool) {
 	preemptible := !x.inLane(s, j) && isViolated(s, j) && canPreemptOn(s.Node(a.Node))
+	g := s.StageOf(a)
+	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
-	case a.Level.Suspended() && j.Spec.Bound > 0:
-		return now.Add(max(j.Spec.Bound-a.Ran, overdueExtension)), false
+	case a.Level.Suspended() && bound > 0:
+		return now.Add(max(bound-a.Ran, overdueExtension)), false
 	case a.Level.Suspended():
 		return scheduler.Never, true
-	case j.Spec.Bound > 0 && boundEnd(a, j) > now:
-		return boundEnd(a, j), true
-	case j.Spec.Bound > 0 && preemptible:
+	case bound > 0 && boundEnd(a, g) > now:
+		return boundEnd(a, g), true
+	case bound > 0 && preemptible:
 		return now, false
-	case j.Spec.Bound > 0:
+	case bound > 0:
 		return now.Add(overdueExtension), false
 	case !j.IsNonPreemptible():
 		return scheduler.Never, true
@@ -78,12 +80,12 @@ func isViolated(s *scheduler.State, j *scheduler.Job) bool {
 	return j.HasState(scheduler.ViolatedState)
 }
 
-// boundEnd returns when an attempt at a task of a job with a bound should have
+// boundEnd returns when an attempt at a task of a stage with a bound should have
 // ended. The margin is not included: it is for tasks that start late in their
 // reservation, and a task that starts before its reservation leaves half of it to
 // the next one (honoursGuarantees).
-func boundEnd(a *scheduler.Attempt, j *scheduler.Job) scheduler.Time {
-	return a.Placed.Add(j.Spec.Bound - a.Ran)
+func boundEnd(a *scheduler.Attempt, g *scheduler.Stage) scheduler.Time {
+	return a.Placed.Add(g.Bound() - a.Ran)
 }
 
 func canPreemptOn(n *scheduler.Node) bool {

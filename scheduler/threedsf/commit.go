@@ -282,3 +282,9 @@ func (p *Policy) isGuaranteed(j *scheduler.Job) bool {
 	pr := p.s.Project(j.Spec.Project)
 	return pr != nil && !pr.HasState(scheduler.ViolatedState) && (pr.HasState(scheduler.GuaranteeState) || pr.Spec.GuaranteedDeparture != 0)
 }
+
+// isProtected reports whether a job is not preempted. One whose deadline is accepted without a
+// guarantee gives way to a guarantee that is due.
+func (p *Policy) isProtected(j *scheduler.Job) bool {
+	return p.isGuaranteed(j) || (p.inLane(j) && (j.IsGuaranteed() || !p.preemptor.ForDueReservation))
+}

@@ -71,10 +71,6 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, p.firstMisfit.ID()
 		return w
 	}
-	if p.mustAwaitReservation(g.Job) {
-		w.Reason, w.Until = scheduler.ReasonLater, p.nextPlannedStart(g)
-		return w
-	}
 	if p.hasReservations() && p.nextOpenNode(g, 0) == scheduler.NoNode {
 		if k := p.reservingStage(g); k != nil {
 			w.Reason, w.Behind = scheduler.ReasonShare, k.ID()

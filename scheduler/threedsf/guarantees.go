@@ -5,7 +5,6 @@ import (
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
-	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // collectDueGuarantees counts the guarantee reservations that have not ended and
@@ -155,8 +154,7 @@ func (p *Policy) countPreemptReservationsOn(g *scheduler.Stage, node scheduler.N
 // honoursGuarantees reports whether starting d more of a stage (with disk space on
 // disk) leaves each guarantee on the node its capacity at its start. Guarantees of
 // the job's own later stages that depend on this stage are ignored. A running task
-// counts at that start if it is non-preemptible there and its bound ends later; with
-// State.ReliesOnPrediction its predicted end counts.
+// counts at that start if it is non-preemptible there and its bound ends later.
 //
 // The rule is that of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) of the node, and O(reservations x attempts) where an
@@ -171,16 +169,11 @@ func (p *Policy) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d sche
 		return true
 	}
 	end := scheduler.Never
-	if j.Spec.Bound > 0 {
-		end = p.now.Add(j.Spec.Bound + p.cfg.Guarantees.Margin/2)
-	}
-	predicted := scheduler.Never
-	if g.Spec.Estimate > 0 {
-		predicted = p.now.Add(g.Spec.Estimate + p.cfg.Guarantees.Margin/2)
+	if b := g.Bound(); b > 0 {
+		end = p.now.Add(b + p.cfg.Guarantees.Margin/2)
 	}
 	concerns := func(r *scheduler.Reservation) bool {
 		return r.Kind.IsGuarantee() && r.End > p.now && r.Start < end &&
-			!(r.Start >= predicted && p.s.Reservations().ReliesOnPrediction(r, j)) &&
 			(r.Job != j.Spec.ID || (isPlanned(r) && !p.dependsOn(j, r.Stage, g.Index)))
 	}
 	for _, r := range list {
@@ -238,10 +231,10 @@ func (p *Policy) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, d sc
 		disks[disk].FreeSpace -= space
 	}
 	for a := range p.s.Attempts().On(n.Spec.ID) {
-		other := p.s.StageOf(a).Job
+		b, other := p.s.StageOf(a).Bound(), p.s.StageOf(a).Job
 		justStarted := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-		ended := coversAttempt(r, a) || (other.Spec.Bound > 0 && a.Placed.Add(other.Spec.Bound) <= at) || p.isPreemptible(n, other)
-		if !p.isPredictedGone(a, r) && (justStarted || !ended) {
+		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || p.isPreemptible(n, other)
+		if justStarted || !ended {
 			continue
 		}
 		free = free.Add(a.Occupied.Resources)
@@ -262,13 +255,6 @@ func (p *Policy) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, d sc
 		}
 	}
 	return (scheduler.Resources{}).Fits(free) && fitsOneDisk && (diskSpace >= 0 || r.Disk == 0)
-}
-
-// isPredictedGone reports whether an attempt is predicted to end before a guarantee
-// that relies on this prediction begins.
-func (p *Policy) isPredictedGone(a *scheduler.Attempt, r *scheduler.Reservation) bool {
-	end, known := locality.PredictedEnd(p.s, a)
-	return known && end > p.now && end <= r.Start && a.Level == scheduler.LevelRunning && p.s.Reservations().ReliesOnPrediction(r, p.s.StageOf(a).Job)
 }
 
 // coversAttempt reports whether what an attempt occupies is part of a reservation.

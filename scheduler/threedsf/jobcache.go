@@ -34,12 +34,10 @@ type cachedJob struct {
 	// within the guarantee. All are Never for none.
 	overrunAt, startDeadline, retryDeadline scheduler.Time
 	firstStart                              scheduler.Time // of its first reservation, 0 if a task waits without one
-	shadowStartBy                           scheduler.Time // if needsShadow
 
 	needsReplan    bool  // a reservation cannot stay where it is
 	overReserved   bool  // more may be reserved than waits
 	reservedInVain int32 // planned reservations without a waiting task
-	needsShadow    bool  // see Policy.needsShadow
 	admitsOwnTasks bool  // a guarantee of its own may not exclude all its tasks: it is not for one task, or for a later stage
 }
 
@@ -118,9 +116,6 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 	if !p.cfg.Guarantees.Enabled {
 		return x
 	}
-	if x.needsShadow = waiting > 0 && p.needsShadow(j); x.needsShadow {
-		x.shadowStartBy = p.shadowStartBy(j)
-	}
 	if active && (j.Spec.Project != 0 || j.Spec.Deadline != 0) {
 		x.status = p.guaranteeStatus(j)
 	}
@@ -151,8 +146,8 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 	if lost <= 0 {
 		x.firstStart = starts
 	}
-	if x.status == statusGuaranteed && lost > 0 && j.Spec.Bound > 0 && !isViolated(p.s, j) {
-		x.retryDeadline = p.guaranteedEnd(j).Add(1 - j.Spec.Bound)
+	if x.status == statusGuaranteed && lost > 0 && !isViolated(p.s, j) {
+		x.retryDeadline = p.retryDeadline(j)
 	}
 	return x
 }
@@ -180,20 +175,32 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 // Never if the guarantee is violated already.
 func (p *Policy) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
-	if j.Spec.Bound <= 0 || j.Live == 0 || isViolated(p.s, j) {
+	if j.Live == 0 || isViolated(p.s, j) {
 		return first
 	}
 	for _, g := range j.Stages {
-		if g.Running == 0 {
+		if g.Running == 0 || g.Bound() <= 0 {
 			continue
 		}
 		for a := range p.s.Attempts().In(g) {
 			if a.Level == scheduler.LevelRunning {
-				first = min(first, boundEnd(a, j).Add(p.cfg.Guarantees.Margin))
+				first = min(first, boundEnd(a, g).Add(p.cfg.Guarantees.Margin))
 			}
 		}
 	}
 	return first
+}
+
+// retryDeadline returns from when on a waiting task of a job without a place cannot end in
+// time any more, Never without bounds.
+func (p *Policy) retryDeadline(j *scheduler.Job) scheduler.Time {
+	at := scheduler.Never
+	for _, g := range j.Stages {
+		if b := g.Bound(); g.Pending > 0 && b > 0 {
+			at = min(at, p.guaranteedEnd(j).Add(1-b))
+		}
+	}
+	return at
 }
 
 // guaranteedEnd returns by when a job with a guarantee must have ended.

@@ -1,6 +1,7 @@
 package threedsf
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -51,7 +52,7 @@ func (p *Policy) buildLane() {
 		}
 		p.laneJobs = append(p.laneJobs, laneJob{j, p.slack.SortKey(p.cfg.Order)})
 	}
-	slices.SortFunc(p.laneJobs, compareInLane)
+	slices.SortFunc(p.laneJobs, func(a, b laneJob) int { return cmp.Or(cmp.Compare(a.key, b.key), compareSubmission(a.job, b.job)) })
 }
 
 // deadlineLane places tasks of deadline jobs (P2), earliest latest start first

@@ -35,7 +35,6 @@ type plan struct {
 	deferred  bool // work was left to the next cycle
 	// replanLeft reports that some of it is to plan again what was lost.
 	replanLeft bool
-	shadow     shadowState
 	*planScratch
 }
 
@@ -102,15 +101,12 @@ func (p *Policy) planGuarantees() {
 	b.repair()
 	// 2. Compress the schedule, a batch a cycle.
 	// 3. Accept or refuse requests.
-	// Both leave accepted deadlines their shadow reservations.
 	var refused []scheduler.PolicyState
 	if q.compress || q.requests > 0 {
-		b.reserveShadows()
 		if q.compress {
 			_, q.nextCursor, q.finished = b.planner.CompressSome(p.now, q.cursor, p.compressBatch)
 		}
 		refused = b.planRequests()
-		b.releaseShadows(0)
 	}
 	b.planner.Close()
 	// 4. Make the State's reservations those of the plan.

@@ -64,7 +64,6 @@ type Policy struct {
 	survey                   guaranteeSurvey
 	planner                  *backfill.Planner // nil before the first plan; only its memory outlives a decision
 	planScratch              planScratch
-	earliestShadowStart      scheduler.Time // when the first of the jobs with shadow reservations must start
 	jobCache                 jobCache
 	shrinkOnly               bool                                 // free capacity only shrinks: see beginShrinkOnly
 	closedBelow              map[closedKey]scheduler.NodeID       // no node below it is open to the class
@@ -114,7 +113,7 @@ func New(cfg Config) *Policy {
 		Mode:              cfg.Preempt,
 		MaxSuspended:      cfg.MaxSuspended,
 		ReservedForOthers: p.reservedForAll,
-		IsProtected:       func(j *scheduler.Job) bool { return p.inLane(j) || p.isGuaranteed(j) },
+		IsProtected:       func(j *scheduler.Job) bool { return p.isProtected(j) },
 		MayStart: func(n *scheduler.Node, g *scheduler.Stage) bool {
 			return p.guaranteeCount == 0 || p.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1)
 		},

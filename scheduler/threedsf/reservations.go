@@ -184,7 +184,7 @@ func (p *Policy) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d s
 	if !p.hasReservations() {
 		return true
 	}
-	if p.reserved.stageOn[n.Spec.ID] != nil && !p.leavesCapacity(n, g.Job, d, space, disk) {
+	if p.reserved.stageOn[n.Spec.ID] != nil && !p.leavesCapacity(n, g, d, space, disk) {
 		return false
 	}
 	if p.guaranteeCount > 0 && !p.honoursGuarantees(n, g, d, space, disk) {
@@ -221,9 +221,6 @@ type closedKey struct {
 	equivalenceClass
 	bound          time.Duration
 	nonPreemptible bool
-	// Set for a job on whose predicted end guarantees may rely:
-	estimate  time.Duration
-	submitted scheduler.Time
 }
 
 // beginShrinkOnly declares that from here on free capacity only shrinks and no
@@ -240,14 +237,9 @@ func (p *Policy) beginShrinkOnly() {
 		p.exemptJobs[r.Job] = true
 	}
 	p.syncJobCache()
-	p.earliestShadowStart = scheduler.Never
 	for i := range p.jobCache.jobs {
-		x := &p.jobCache.jobs[i]
-		if x.admitsOwnTasks {
+		if x := &p.jobCache.jobs[i]; x.admitsOwnTasks {
 			p.exemptJobs[x.id] = true
-		}
-		if x.needsShadow {
-			p.earliestShadowStart = min(p.earliestShadowStart, x.shadowStartBy)
 		}
 	}
 }
@@ -265,10 +257,7 @@ func (p *Policy) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) schedul
 	if p.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{equivalenceClass: p.demandClass(g), bound: g.Job.Spec.Bound, nonPreemptible: g.Job.IsNonPreemptible()}
-	if g.Job.Spec.Accepted && key.bound == 0 {
-		key.estimate, key.submitted = g.Spec.Estimate, g.Job.Spec.Submitted
-	}
+	key := closedKey{equivalenceClass: p.demandClass(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible()}
 	closed := p.closedBelow[key]
 	if p.exemptJobs[g.Job.Spec.ID] {
 		return p.firstOpenOwn(g, from, closed)

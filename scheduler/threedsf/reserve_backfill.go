@@ -32,7 +32,7 @@ func (p *Policy) hasBoundedJob() bool {
 	if k.hasBounds && k.state == p.s {
 		return true
 	}
-	look := func(j *scheduler.Job) { k.hasBounds = k.hasBounds || (j != nil && j.Spec.Bound > 0) }
+	look := func(j *scheduler.Job) { k.hasBounds = k.hasBounds || (j != nil && j.HasBounds()) }
 	if k.state != p.s || !p.s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(p.s.Job(w.Job)) }) {
 		k.hasBounds = false
 		for j := range p.s.Jobs() {
@@ -101,21 +101,21 @@ func (p *Policy) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Tim
 // endByBound returns when an attempt on a node should have ended by its bound, Never
 // if unknown.
 func (p *Policy) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.Time {
-	j := p.s.StageOf(a).Job
-	if j.Spec.Bound <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
+	g := p.s.StageOf(a)
+	if g.Bound() <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
 		return scheduler.Never
 	}
-	return boundEnd(a, j)
+	return boundEnd(a, g)
 }
 
-// leavesCapacity reports whether d more of a job (with disk space on disk) does not
+// leavesCapacity reports whether d more of a stage (with disk space on disk) does not
 // delay the task that a node is reserved for. O(attempts there).
-func (p *Policy) leavesCapacity(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
+func (p *Policy) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
 	at := p.reserved.freeAt[n.Spec.ID]
 	if at == scheduler.Never {
 		return false
 	}
-	if j.Spec.Bound > 0 && p.now.Add(j.Spec.Bound) <= at {
+	if b := g.Bound(); b > 0 && p.now.Add(b) <= at {
 		return true
 	}
 	capacity := p.currentCapacity(n)

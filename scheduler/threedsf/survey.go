@@ -203,8 +203,8 @@ func (p *Policy) isExpired(r *scheduler.Reservation) bool { return p.now > p.lat
 // in time.
 func (p *Policy) latestStart(r *scheduler.Reservation) scheduler.Time {
 	at := min(r.Start.Add(p.cfg.Guarantees.Margin), r.End-1)
-	if j := p.s.Job(r.Job); j != nil && j.Spec.Bound > 0 {
-		at = min(at, max(r.Start, r.End.Add(-j.Spec.Bound)))
+	if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.Bound() > 0 {
+		at = min(at, max(r.Start, r.End.Add(-g.Bound())))
 	}
 	return at
 }
@@ -236,11 +236,11 @@ func (f *hash64) add(v uint64) {
 	*f = hash64(h ^ h>>29)
 }
 
-// taskDuration returns for how long a task of a stage is given capacity: its job's
+// taskDuration returns for how long a task of a stage is given capacity: its
 // bound, else its predicted run time, plus the margin; 0 if neither is known.
 func (p *Policy) taskDuration(g *scheduler.Stage) time.Duration {
-	if g.Job.Spec.Bound > 0 {
-		return g.Job.Spec.Bound + p.cfg.Guarantees.Margin
+	if b := g.Bound(); b > 0 {
+		return b + p.cfg.Guarantees.Margin
 	}
 	p.slack.Compute(g.Job)
 	if d := p.slack.TaskRunTime(g.Index); d > 0 {

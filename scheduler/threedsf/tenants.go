@@ -333,7 +333,7 @@ func (p *Policy) isPlaceable(g *scheduler.Stage) bool {
 			return false
 		}
 	}
-	if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok || p.mustAwaitReservation(g.Job) {
+	if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok {
 		return false
 	}
 	return p.cfg.StopAtFirstMisfit || p.nextOpenNode(g, 0) != scheduler.NoNode

@@ -209,7 +209,8 @@ type Models struct {
 	KillDelay time.Duration
 	// Heartbeat is the interval of progress reports; 0: none.
 	Heartbeat time.Duration
-	// AcceptDeadlines treats every deadline as guaranteed.
+	// AcceptDeadlines accepts every deadline without a guarantee. Otherwise a policy that makes
+	// guarantees decides first, by runtime_bound or by how much estimates are known to be off.
 	AcceptDeadlines bool
 	// Contention slows tasks down on a node whose tasks use more CPU or disk I/O than it has, which
 	// happens if Stage.ActualDemand exceeds Demand.

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/estimate"
 )
 
 // admission takes jobs from their submission, through the backlog if too many are admitted, to their
@@ -114,6 +116,9 @@ func (a *admission) stageSpec(w *world, j *job, g *Stage, estimate float64) sche
 	if estimate > 0 {
 		spec.Estimate = scale(w.Models.nominalTaskTime(g), estimate)
 	}
+	if in := j.spec; in.Deadline > 0 && !w.Models.AcceptDeadlines && in.Bound == 0 && in.Project == 0 {
+		spec.Bound = w.Models.taskBound(g, spec.Estimate)
+	}
 	if spec.Inputs == nil && g.InputBytes > 0 && g.BlockBytes > 0 {
 		spec.Inputs = w.cluster.placeBlocks(w, j, g)
 	}
@@ -131,6 +136,21 @@ func (a *admission) putProject(w *world, in *Job) error {
 		spec.Priority = scheduler.PriorityLow
 	}
 	return w.s.Events().PutProject(spec)
+}
+
+// taskBound returns for how long a guarantee reserves capacity for a task with an estimate, as a
+// coordinator would that knows by how much estimates are off: the errors of estimates, and how
+// much tasks of a stage differ. It does not know slow nodes, slow attempts and busy links.
+func (m *Models) taskBound(g *Stage, prediction time.Duration) time.Duration {
+	e, s := m.EstimateError, m.Spread
+	errors := estimate.ErrorQuantiles{Stage: estimate.Normal(e*e/2, e), Task: estimate.Normal(-s*s/2, s)}
+	bound := errors.UpperRunTime(prediction, int(max(1, g.Tasks)))
+	if n := len(g.WorkPerTask); n > 0 {
+		if mean := meanDuration(g.WorkPerTask); mean > 0 {
+			bound = scale(bound, float64(slices.Max(g.WorkPerTask))/float64(mean))
+		}
+	}
+	return bound
 }
 
 // estimateFactor returns estimate over truth for a job; 0 for no estimate.
@@ -199,7 +219,8 @@ func (a *admission) allJobsEnded(w *world, p int) bool {
 }
 
 // handlePolicyState handles the policy states that affect the simulation: it counts violated
-// guarantees and stops a job with an infeasible deadline if the job asks for that.
+// guarantees, stops a job with an infeasible deadline if the job asks for that, and accepts one
+// whose guarantee was refused without it, as a coordinator does.
 func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error {
 	switch n.Kind {
 	case scheduler.InfeasibleState:
@@ -210,6 +231,12 @@ func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error 
 		}
 	case scheduler.ViolatedState:
 		w.res.ViolatedGuarantees++
+	case scheduler.RefusedState:
+		if j := w.s.Job(n.Job); j != nil && j.Spec.Deadline > 0 {
+			spec := j.Spec
+			spec.Accepted = true // without a guarantee
+			return w.s.Events().UpdateJob(spec)
+		}
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func modelSettings(m *engine.Models) []setting {
 		{"memory_used", "fraction of its memory that a suspended task uses", setFloat(&m.MemoryUsedFraction)},
 		{"kill_delay", "how long a killed task still occupies its resources", setDuration(&m.KillDelay)},
 		{"heartbeat", "time between progress reports", setDuration(&m.Heartbeat)},
-		{"accept", "every deadline counts as guaranteed", setBool(&m.AcceptDeadlines)},
+		{"accept", "accept every deadline without a guarantee; with false a scheduler that makes guarantees decides first", setBool(&m.AcceptDeadlines)},
 	}
 }
 
