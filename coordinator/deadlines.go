@@ -110,7 +110,7 @@ func sortedIDs[V any](m map[uint64]V) []uint64 {
 }
 
 // guaranteesDeadlines reports whether a scheduler guarantees the deadlines of
-// jobs with a runtime_bound.
+// jobs with bounds.
 func guaranteesDeadlines(name string, params map[string]string) bool {
 	p, err := policies.New(name, params)
 	return err == nil && scheduler.GuaranteesDeadlines(p)
@@ -131,6 +131,12 @@ func (g *guaranteeCache) get(name string, params map[string]string) bool {
 	return g.guarantees
 }
 
+// hasBounds reports whether it is known of each task how long it takes at most: by
+// the job's runtime_bound, or by its predictions at submission.
+func hasBounds(j *facts.Job) bool {
+	return j.Spec.RuntimeBound > 0 || !slices.ContainsFunc(j.Stages, func(s facts.Stage) bool { return s.UpperNS == 0 })
+}
+
 // setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline
 // counts as accepted by its quote, unless the scheduler is to guarantee it and
 // has not refused.
@@ -142,7 +148,7 @@ func setDeadlineSpec(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 		return
 	}
 	if d := scheduler.Time(j.DeadlineNS()); d > s.Submitted {
-		s.Deadline, s.Accepted = d, !guarantee || s.Bound == 0 || j.GuaranteeRefused
+		s.Deadline, s.Accepted = d, !guarantee || !hasBounds(j) || j.GuaranteeRefused
 		s.OnMiss = scheduler.OnMissContinue
 		if j.Spec.OnMiss == jobspec.OnMissStop {
 			s.OnMiss = scheduler.OnMissStop

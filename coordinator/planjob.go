@@ -56,7 +56,7 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 func (t *dryRunResult) fillPlan(ctx context.Context, c *core, f *facts.Facts, res *droverv1.PlanJobResponse) {
 	for i, g := range t.state.Job(t.job).Stages {
 		p := &droverv1.PlannedStage{Name: g.Spec.Name, Tasks: g.Spec.Tasks, EstimateMs: t.estimates[i].GetNs() / 1e6, Source: t.estimates[i].GetSource(),
-			StartMs: unixMillis(t.times.MedianStageStart(i))}
+			StartMs: unixMillis(t.times.MedianStageStart(i)), BoundMs: g.Bound().Milliseconds()}
 		for k := range t.decision.Waiting {
 			if w := &t.decision.Waiting[k]; w.Stage == g.ID() {
 				p.Waiting = c.waits.reason(f, w)

@@ -88,15 +88,23 @@ func (p *predictor) bandwidth() (int64, bool) {
 	return p.book.Bandwidth()
 }
 
-// estimateSpec predicts the run times of the stages of a job being submitted.
+// estimateSpec predicts the run times of the stages of a job being submitted, and of one
+// with a deadline and no runtime_bound also what a guarantee takes for their bounds.
 func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit) []*droverv1.StageEstimate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	bound := taskBound(spec)
+	uppers := spec.Deadline != nil && spec.RuntimeBound == 0 && spec.Project == ""
 	out := make([]*droverv1.StageEstimate, len(spec.Stages))
 	for i := range spec.Stages {
 		p := c.book.Predict(stageToEstimate(0, spec, i, meanInput(spec, i, splits), bound))
 		out[i] = &droverv1.StageEstimate{Stage: int32(i), Ns: int64(p.RunTime), Source: p.Source.String()}
+		if n := spec.Stages[i].Tasks; uppers {
+			if spec.Stages[i].Kind == jobspec.KindMap {
+				n = len(splits)
+			}
+			out[i].UpperNs = int64(c.book.ErrorsBySource(p.Source).UpperRunTime(p.RunTime, max(1, n)))
+		}
 	}
 	return out
 }

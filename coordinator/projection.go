@@ -348,7 +348,7 @@ func (p *projection) stageSpec(f *facts.Facts, j *facts.Job, i int) scheduler.St
 	out := scheduler.StageSpec{
 		Name: s.Name, Tasks: j.Stages[i].Tasks, Demand: resources(j.Demand(i)), Disk: s.Disk, Exclusive: s.Exclusive,
 		MaxParallel: int32(min(s.MaxParallel, jobspec.MaxTasks)), MaxAttempts: int32(s.Attempts), After: j.StageAfter(i),
-		Estimate: time.Duration(j.Stages[i].EstimateNS),
+		Estimate: time.Duration(j.Stages[i].EstimateNS), Bound: time.Duration(j.Stages[i].UpperNS),
 	}
 	switch s.Kind {
 	case jobspec.KindMap:

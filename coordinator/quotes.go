@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -75,8 +76,9 @@ func (q *quoter) acquire(ctx context.Context, id identity) (p *forward.Forecaste
 
 // jobForecast is the prediction for a job at its submission.
 type jobForecast struct {
-	estimates []*droverv1.StageEstimate
-	quote     *droverv1.Quote // of a job with a deadline; nil if none can be made
+	estimates  []*droverv1.StageEstimate
+	quote      *droverv1.Quote // of a job with a deadline; nil if none can be made
+	acceptedBy string          // what fulfilled the required probability: guarantee or quote
 }
 
 // makeQuote is step 4 of a submission.
@@ -95,7 +97,13 @@ func (s *clientService) makeQuote(ctx context.Context, spec *jobspec.Job, in *lo
 	default:
 		return jobForecast{estimates: s.core.predictor.estimateSpec(spec, in.splits)}, []string{"no quote: " + err.Error()}, nil
 	}
-	result = jobForecast{dry.estimates, dry.quote}
+	result = jobForecast{estimates: dry.estimates, quote: dry.quote}
+	switch {
+	case require > 0 && dry.isGuaranteed():
+		result.acceptedBy = "guarantee"
+	case require > 0:
+		result.acceptedBy = "quote"
+	}
 	return result, dry.allWarnings(require), dry.checkProbability(spec, require)
 }
 
@@ -107,10 +115,11 @@ func (t *dryRunResult) checkProbability(spec *jobspec.Job, require float64) erro
 		return nil
 	}
 	text := fmt.Sprintf("job %q would end by %s with probability %.2f, not %.2f", spec.Name, formatMillis(t.quote.GetDeadlineMs()), p, require)
+	why := cmp.Or(t.quote.GetNoGuarantee(), "the deadline is before the guaranteed end")
 	if at := t.earliestDeadline(require); at > 0 {
-		return fault.New(fault.Exhausted, "%s: the earliest deadline that holds is %s", text, formatMillis(at))
+		return fault.New(fault.Exhausted, "%s: the earliest deadline that holds is %s; no guarantee: %s", text, formatMillis(at), why)
 	}
-	return fault.New(fault.Exhausted, "%s: no deadline is feasible in the cluster's present state", text)
+	return fault.New(fault.Exhausted, "%s: no deadline is feasible in the cluster's present state; no guarantee: %s", text, why)
 }
 
 // isGuaranteed reports whether the scheduler guarantees a departure by the
@@ -214,7 +223,7 @@ func (s *clientService) newDraft(f *facts.Facts, spec *jobspec.Job, in *located,
 		return nil, err
 	}
 	for _, e := range estimates {
-		j.Stages[e.GetStage()].EstimateNS = e.GetNs()
+		j.Stages[e.GetStage()].EstimateNS, j.Stages[e.GetStage()].UpperNS = e.GetNs(), e.GetUpperNs()
 	}
 	nodes := in.hosts.nodes(f)
 	p := s.core.newProjection(func(f *facts.Facts, job uint64) [][]scheduler.NodeID {
@@ -336,9 +345,16 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 	t.state, t.job = d.state, d.spec.ID
 	d.state.SetTime(at)
 	t.decision = policy.Decide(d.state, at, 2*maxActions) // half of them are for requests
-	if slices.ContainsFunc(t.decision.Waiting, func(w scheduler.Waiting) bool {
+	reason := "the scheduler cannot tell when it would end at the latest"
+	switch {
+	case !scheduler.GuaranteesDeadlines(policy):
+		reason = "scheduler " + t.scheduler + " guarantees no deadlines"
+	case !hasBounds(d.job):
+		reason = "too few tasks have ended to tell how long these take at most: set runtime_bound"
+	case slices.ContainsFunc(t.decision.Waiting, func(w scheduler.Waiting) bool {
 		return w.Stage.Job == t.job && w.Reason == scheduler.ReasonPlanning
-	}) {
+	}):
+		reason = "planning so many tasks takes several cycles after the submission"
 		t.warnings = append(t.warnings, "planning a guarantee for so many tasks takes several cycles after the submission; there is none until then")
 	}
 	for i := range t.decision.PolicyStates {
@@ -347,11 +363,14 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 		case mine && n.Kind == scheduler.AcceptedState:
 			t.quote.GuaranteedMs = t.quote.DeadlineMs
 		case mine && n.Kind == scheduler.RefusedState && n.At > 0:
-			t.warnings = append(t.warnings, "the scheduler does not guarantee the deadline; the earliest end that it would guarantee is "+formatMillis(unixMillis(n.At)))
+			reason = "the earliest end that the scheduler would guarantee is " + formatMillis(unixMillis(n.At))
 		}
 		if n.Kind == scheduler.GuaranteeState && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
 			t.quote.GuaranteedMs = unixMillis(n.At)
 		}
+	}
+	if t.quote.DeadlineMs > 0 && t.quote.GuaranteedMs == 0 {
+		t.quote.NoGuarantee = reason
 	}
 	return nil
 }

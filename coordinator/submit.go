@@ -129,7 +129,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 		return nil, res.Err
 	}
 	s.core.tracing.submitted(res.Job, began)
-	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: forecast.quote}), nil
+	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: forecast.quote, AcceptedBy: forecast.acceptedBy}), nil
 }
 
 // decodeSpec decodes, completes and validates a job, and sorts its stages

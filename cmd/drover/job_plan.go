@@ -110,9 +110,13 @@ func printPlan(w io.Writer, j *jobspec.Job, r *droverv1.PlanJobResponse) {
 		if s.EstimateMs == 0 {
 			each = ""
 		}
-		rows = append(rows, []string{s.Name, fmt.Sprint(s.Tasks), each, s.Source, unixMSText(s.StartMs), s.Waiting})
+		atMost := durationText(time.Duration(s.BoundMs) * time.Millisecond)
+		if s.BoundMs == 0 {
+			atMost = ""
+		}
+		rows = append(rows, []string{s.Name, fmt.Sprint(s.Tasks), each, atMost, s.Source, unixMSText(s.StartMs), s.Waiting})
 	}
-	printTable(w, []string{"stage", "tasks", "task duration", "estimate from", "starts", "pending reason"}, rows)
+	printTable(w, []string{"stage", "tasks", "task duration", "at most", "estimate from", "starts", "pending reason"}, rows)
 	printPlannedSteps(w, r.Steps)
 	fmt.Fprintf(w, "\nends (%s)\n", q.Basis)
 	for i, p := range q.P {
@@ -123,7 +127,10 @@ func printPlan(w io.Writer, j *jobspec.Job, r *droverv1.PlanJobResponse) {
 		fmt.Fprintf(w, "  by %s with probability %.2f\n", at, p)
 	}
 	if q.GuaranteedMs > 0 {
-		fmt.Fprintf(w, "guaranteed by %s, provided that every job stays within its runtime_bound\n", unixMSText(q.GuaranteedMs))
+		fmt.Fprintf(w, "guaranteed by %s, provided that no task runs longer than its bound (at most)\n", unixMSText(q.GuaranteedMs))
+	}
+	if q.NoGuarantee != "" {
+		fmt.Fprintf(w, "no guarantee: %s\n", q.NoGuarantee)
 	}
 	if q.DeadlineMs > 0 {
 		fmt.Fprintf(w, "deadline %s: met with probability %.2f\n", unixMSText(q.DeadlineMs), q.Probability)

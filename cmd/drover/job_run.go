@@ -124,9 +124,20 @@ func submitJob(ctx context.Context, cl *client, j *jobspec.Job, key string, requ
 		printf("warning: %s", w)
 	}
 	if q := res.Msg.Quote; q.GetDeadlineMs() > 0 {
-		printf("deadline %s: quoted %.2f (%s)", unixMSText(q.DeadlineMs), q.Probability, q.Basis)
+		printf("deadline %s: quoted %.2f (%s); %s", unixMSText(q.DeadlineMs), q.Probability, q.Basis, guaranteeText(q))
+	}
+	if by := res.Msg.AcceptedBy; by != "" {
+		printf("-require-quote %g: accepted by its %s", require, by)
 	}
 	return res.Msg.Job, nil
+}
+
+// guaranteeText says whether a deadline is guaranteed.
+func guaranteeText(q *droverv1.Quote) string {
+	if q.NoGuarantee != "" {
+		return "no guarantee: " + q.NoGuarantee
+	}
+	return "guaranteed"
 }
 
 // followJob shows a job until it has ended and converts its end to an exit code. lines

@@ -235,6 +235,7 @@ func (j *Job) setEstimates(list []*droverv1.StageEstimate) {
 	for _, x := range list {
 		if i := x.GetStage(); i >= 0 && int(i) < len(j.Stages) && x.GetNs() >= 0 {
 			j.Stages[i].EstimateNS, j.Stages[i].EstimateSource = x.GetNs(), clip(x.GetSource(), maxSource)
+			j.Stages[i].UpperNS = max(0, x.GetUpperNs())
 		}
 	}
 }

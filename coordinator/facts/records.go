@@ -225,6 +225,7 @@ type Stage struct {
 
 	EstimateNS     int64  `json:"estimate_ns,omitempty"` // predicted run time of one task; 0 = unknown
 	EstimateSource string `json:"estimate_source,omitempty"`
+	UpperNS        int64  `json:"upper_ns,omitempty"` // bound of one task for guarantees, from the prediction at submission; 0 = unknown
 
 	Limits *droverv1.Limits      `json:"-"` // of the last attempt that ended
 	Splits []*droverv1.FactSplit `json:"-"` // of a map stage; immutable

@@ -542,7 +542,8 @@ type SubmitJobResponse struct {
 	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Warnings      []string               `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	Quote         *Quote                 `protobuf:"bytes,4,opt,name=quote,proto3" json:"quote,omitempty"` // of a job with a deadline
+	Quote         *Quote                 `protobuf:"bytes,4,opt,name=quote,proto3" json:"quote,omitempty"`                             // of a job with a deadline
+	AcceptedBy    string                 `protobuf:"bytes,5,opt,name=accepted_by,json=acceptedBy,proto3" json:"accepted_by,omitempty"` // what fulfilled require_quote: guarantee or quote
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -605,6 +606,13 @@ func (x *SubmitJobResponse) GetQuote() *Quote {
 	return nil
 }
 
+func (x *SubmitJobResponse) GetAcceptedBy() string {
+	if x != nil {
+		return x.AcceptedBy
+	}
+	return ""
+}
+
 // Quote predicts when a job ends if no further jobs are submitted and no node
 // fails: by at_ms[i] with probability p[i].
 type Quote struct {
@@ -615,9 +623,10 @@ type Quote struct {
 	AtMs          []int64                `protobuf:"varint,4,rep,packed,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`                  // Unix time; 0: never
 	Samples       int32                  `protobuf:"varint,5,opt,name=samples,proto3" json:"samples,omitempty"`                               // simulated
 	Basis         string                 `protobuf:"bytes,6,opt,name=basis,proto3" json:"basis,omitempty"`                                    // source of the weakest prediction it uses
-	GuaranteedMs  int64                  `protobuf:"varint,7,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"` // departure guaranteed by the scheduler if jobs keep their bounds; 0: none
+	GuaranteedMs  int64                  `protobuf:"varint,7,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"` // departure guaranteed by the scheduler if tasks keep their bounds; 0: none
 	MadeMs        int64                  `protobuf:"varint,8,opt,name=made_ms,json=madeMs,proto3" json:"made_ms,omitempty"`
-	StartMs       int64                  `protobuf:"varint,9,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"` // expected start of its first task; 0: never
+	StartMs       int64                  `protobuf:"varint,9,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`             // expected start of its first task; 0: never
+	NoGuarantee   string                 `protobuf:"bytes,10,opt,name=no_guarantee,json=noGuarantee,proto3" json:"no_guarantee,omitempty"` // why guaranteed_ms is 0, if the job has a deadline
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -713,6 +722,13 @@ func (x *Quote) GetStartMs() int64 {
 		return x.StartMs
 	}
 	return 0
+}
+
+func (x *Quote) GetNoGuarantee() string {
+	if x != nil {
+		return x.NoGuarantee
+	}
+	return ""
 }
 
 type PlanJobRequest struct {
@@ -852,6 +868,7 @@ type PlannedStage struct {
 	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	Waiting       string                 `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                 // why its tasks would not start at once
 	StartMs       int64                  `protobuf:"varint,6,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"` // expected start of its first task; 0: never
+	BoundMs       int64                  `protobuf:"varint,7,opt,name=bound_ms,json=boundMs,proto3" json:"bound_ms,omitempty"` // of one task, which a guarantee is made with; 0: unknown
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -924,6 +941,13 @@ func (x *PlannedStage) GetWaiting() string {
 func (x *PlannedStage) GetStartMs() int64 {
 	if x != nil {
 		return x.StartMs
+	}
+	return 0
+}
+
+func (x *PlannedStage) GetBoundMs() int64 {
+	if x != nil {
+		return x.BoundMs
 	}
 	return 0
 }
@@ -5028,12 +5052,14 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x10SubmitJobRequest\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\tR\x04spec\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12#\n" +
-	"\rrequire_quote\x18\x03 \x01(\x01R\frequireQuote\"}\n" +
+	"\rrequire_quote\x18\x03 \x01(\x01R\frequireQuote\"\x9e\x01\n" +
 	"\x11SubmitJobResponse\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12&\n" +
-	"\x05quote\x18\x04 \x01(\v2\x10.drover.v1.QuoteR\x05quote\"\xf6\x01\n" +
+	"\x05quote\x18\x04 \x01(\v2\x10.drover.v1.QuoteR\x05quote\x12\x1f\n" +
+	"\vaccepted_by\x18\x05 \x01(\tR\n" +
+	"acceptedBy\"\x99\x02\n" +
 	"\x05Quote\x12\x1f\n" +
 	"\vdeadline_ms\x18\x01 \x01(\x03R\n" +
 	"deadlineMs\x12 \n" +
@@ -5044,7 +5070,9 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x05basis\x18\x06 \x01(\tR\x05basis\x12#\n" +
 	"\rguaranteed_ms\x18\a \x01(\x03R\fguaranteedMs\x12\x17\n" +
 	"\amade_ms\x18\b \x01(\x03R\x06madeMs\x12\x19\n" +
-	"\bstart_ms\x18\t \x01(\x03R\astartMs\"I\n" +
+	"\bstart_ms\x18\t \x01(\x03R\astartMs\x12!\n" +
+	"\fno_guarantee\x18\n" +
+	" \x01(\tR\vnoGuarantee\"I\n" +
 	"\x0ePlanJobRequest\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\tR\x04spec\x12#\n" +
 	"\rrequire_quote\x18\x02 \x01(\x01R\frequireQuote\"u\n" +
@@ -5053,7 +5081,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x12\n" +
 	"\x04task\x18\x03 \x01(\tR\x04task\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x14\n" +
-	"\x05level\x18\x05 \x01(\tR\x05level\"\xa6\x01\n" +
+	"\x05level\x18\x05 \x01(\tR\x05level\"\xc1\x01\n" +
 	"\fPlannedStage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05tasks\x18\x02 \x01(\x05R\x05tasks\x12\x1f\n" +
@@ -5061,7 +5089,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"estimateMs\x12\x16\n" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x12\x18\n" +
 	"\awaiting\x18\x05 \x01(\tR\awaiting\x12\x19\n" +
-	"\bstart_ms\x18\x06 \x01(\x03R\astartMs\"\xfc\x01\n" +
+	"\bstart_ms\x18\x06 \x01(\x03R\astartMs\x12\x19\n" +
+	"\bbound_ms\x18\a \x01(\x03R\aboundMs\"\xfc\x01\n" +
 	"\x0fPlanJobResponse\x12&\n" +
 	"\x05quote\x18\x01 \x01(\v2\x10.drover.v1.QuoteR\x05quote\x12/\n" +
 	"\x06stages\x18\x02 \x03(\v2\x17.drover.v1.PlannedStageR\x06stages\x12,\n" +

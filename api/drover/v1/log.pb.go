@@ -2677,8 +2677,9 @@ type StageEstimate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
 	Stage         int32                  `protobuf:"varint,2,opt,name=stage,proto3" json:"stage,omitempty"`
-	Ns            int64                  `protobuf:"varint,3,opt,name=ns,proto3" json:"ns,omitempty"`        // 0: unknown
-	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"` // a source of package scheduler/estimate
+	Ns            int64                  `protobuf:"varint,3,opt,name=ns,proto3" json:"ns,omitempty"`                          // 0: unknown
+	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`                   // a source of package scheduler/estimate
+	UpperNs       int64                  `protobuf:"varint,5,opt,name=upper_ns,json=upperNs,proto3" json:"upper_ns,omitempty"` // which no task exceeds with probability 0.999; at submission of a job with a deadline, 0: unknown
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2739,6 +2740,13 @@ func (x *StageEstimate) GetSource() string {
 		return x.Source
 	}
 	return ""
+}
+
+func (x *StageEstimate) GetUpperNs() int64 {
+	if x != nil {
+		return x.UpperNs
+	}
+	return 0
 }
 
 type EstimatesFact struct {
@@ -3045,12 +3053,13 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x06params\x18\x02 \x03(\v2$.drover.v1.SchedulerFact.ParamsEntryR\x06params\x1a9\n" +
 	"\vParamsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"_\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"z\n" +
 	"\rStageEstimate\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x0e\n" +
 	"\x02ns\x18\x03 \x01(\x03R\x02ns\x12\x16\n" +
-	"\x06source\x18\x04 \x01(\tR\x06source\"A\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\x12\x19\n" +
+	"\bupper_ns\x18\x05 \x01(\x03R\aupperNs\"A\n" +
 	"\rEstimatesFact\x120\n" +
 	"\x06stages\x18\x01 \x03(\v2\x18.drover.v1.StageEstimateR\x06stages\"T\n" +
 	"\x10DeadlineMissFact\x12\x10\n" +
