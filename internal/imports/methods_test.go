@@ -22,7 +22,6 @@ var manyMethods = []string{
 	"node.attempt",
 	"node.daemon",
 	"scheduler/threedsf.Policy",
-	"scheduler/threedsf.plan",
 }
 
 // methodSet is what one type declares: its methods and the types that it embeds.
