@@ -413,12 +413,15 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 			continue
 		}
 		j := s.StageOf(a).Job
+		protected := p.IsProtected != nil && p.IsProtected(j)
 		if a.Phase == scheduler.AttemptSuspended {
-			p.victims = append(p.victims, Victim{Attempt: a, Group: Frozen})
+			if !protected {
+				p.victims = append(p.victims, Victim{Attempt: a, Group: Frozen})
+			}
 			continue
 		}
 		spent := p.suspendedLongEnough(a)
-		if j.Phase != scheduler.JobActive || j == g.Job || (p.IsProtected != nil && p.IsProtected(j)) || (spent && !p.ForDueReservation) {
+		if j.Phase != scheduler.JobActive || j == g.Job || protected || (spent && !p.ForDueReservation) {
 			continue
 		}
 		v := Victim{Attempt: a, Group: LowSame}
@@ -473,7 +476,8 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 		v.Kill = true
 		return !a.Level.Suspended()
 	}
-	memory := p.Escalate || g.Spec.Demand[scheduler.Memory] > r.free[scheduler.Memory]
+	lacks := g.Spec.Demand[scheduler.Memory] > r.free[scheduler.Memory]
+	memory := p.Escalate || lacks
 	switch {
 	case a.Level.Suspended() && !memory:
 		return false
@@ -494,6 +498,10 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 	}
 	if lost := a.RanFor(p.now); p.Mode == Cheapest && !a.Level.Suspended() && lost < v.Cost {
 		v.Kill, v.Level, v.TimeToFree, v.Cost = true, 0, 0, lost
+	}
+	if !v.Kill && v.Level == 0 && !lacks && !a.Level.Suspended() && canReach(n, a, scheduler.LevelFrozen) {
+		// No room for its memory, and the task that is due does without: its processor suffices.
+		v.Level, v.TimeToFree, v.Cost = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0), 0
 	}
 	return v.Kill || v.Level != 0
 }

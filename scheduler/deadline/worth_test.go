@@ -100,6 +100,23 @@ func TestVictimActions(t *testing.T) {
 	}
 }
 
+// A task that is due has victims give up their memory for the next one. Where swap is
+// full they are frozen, unless the task itself lacks their memory.
+func TestDueTaskFreezesWhereSwapIsFull(t *testing.T) {
+	w := newWorld(t, schedtest.R(2, 100, 10))
+	n := w.State.Node(0)
+	n.Spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen, scheduler.LevelSwapped)
+	startTask(w, 0, schedtest.R(2, 80, 1), 0)
+	p := Preemptor{Mode: Suspend, Escalate: true, ForDueReservation: true}
+	plan, ok := p.FindVictimsOn(w.State, waitingStage(w, schedtest.R(1, 10, 1)), 0, w.Now)
+	if got := describePlan(&plan); !ok || got != "node 0: 1 frozen" || plan.Cost != 0 {
+		t.Errorf("%q (%v) costs %v", got, ok, plan.Cost)
+	}
+	if plan, ok := p.FindVictimsOn(w.State, waitingStage(w, schedtest.R(1, 50, 1)), 0, w.Now); ok {
+		t.Errorf("memory is lacking: %q", describePlan(&plan))
+	}
+}
+
 // A node of 4 GiB is full of memory, with a task of 2 GiB that moves out in 16 s and
 // others that end by themselves.
 func TestIsWorthwhile(t *testing.T) {

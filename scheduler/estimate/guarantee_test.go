@@ -42,12 +42,13 @@ type guaranteeTally struct {
 	accepted int
 	overran  int // accepted, with a task that ran past its bound
 	missed   int // accepted
+	broken   int // missed in worlds in which no accepted job overran
 	silent   int // accepted and missed, and no violation was recorded
 }
 
 func (t *guaranteeTally) add(o guaranteeTally) {
 	t.unknown, t.refused, t.accepted = t.unknown+o.unknown, t.refused+o.refused, t.accepted+o.accepted
-	t.overran, t.missed, t.silent = t.overran+o.overran, t.missed+o.missed, t.silent+o.silent
+	t.overran, t.missed, t.broken, t.silent = t.overran+o.overran, t.missed+o.missed, t.broken+o.broken, t.silent+o.silent
 }
 
 // guaranteedWorld simulates a small world of jobs with up to four stages. Three of four have
@@ -116,6 +117,9 @@ func guaranteedWorld(tb testing.TB, seed uint64, jobs int, load float64) (out gu
 			tb.Logf("seed %d: job %d ended %v late, overran %v, violation recorded %v", seed, id, res.Jobs[id-1].Finish-by.Sub(engine.Epoch), overran[id], spy.violated[id])
 		}
 	}
+	if out.overran == 0 {
+		out.broken = out.missed
+	}
 	return out
 }
 
@@ -179,9 +183,8 @@ func TestGuaranteedDeadlinesAreMet(t *testing.T) {
 	if sum.accepted < 10*int(worlds) {
 		t.Errorf("only %d deadlines were accepted", sum.accepted)
 	}
-	// The bound leaves room for chance: with a rate of one in a thousand, more than 4 of 1,000 are
-	// seen in one run of 300.
-	if n := float64(sum.accepted) / 1000; float64(sum.missed) > 2+3*n {
-		t.Errorf("%d of %d accepted deadlines were missed", sum.missed, sum.accepted)
+	// A bound is exceeded by chance in one stage of a thousand, and nothing else breaks a guarantee.
+	if n := float64(sum.accepted) / 1000; sum.broken > 0 || float64(sum.missed) > 2+3*n {
+		t.Errorf("of %d accepted deadlines %d were missed, %d though no task ran past its bound", sum.accepted, sum.missed, sum.broken)
 	}
 }
