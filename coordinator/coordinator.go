@@ -128,6 +128,18 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	if err := refuseLostLog(cfg.Dir); err != nil {
 		return nil, err
 	}
+	c := newCore(ctx, cfg)
+	if err := c.openStores(); err != nil {
+		return nil, err
+	}
+	if err := c.openLog(ctx); err != nil {
+		return nil, errors.Join(err, c.peers.close(), c.auditor.close(), c.past.Close(), c.history.Close())
+	}
+	return c, nil
+}
+
+// newCore makes what needs no file.
+func newCore(ctx context.Context, cfg Config) *core {
 	c := &core{cfg: cfg, log: cfg.Logger, stop: ctx.Done(), sessions: newSessions(), wanted: newWantedSets(), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
 		leadership: newLeadership(), changed: newChangeSignal(), submitting: &nameClaims{names: map[string]struct{}{}}, schedulerReloaded: make(chan struct{}, 1)}
 	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
@@ -146,27 +158,39 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	c.metrics = newMetrics(c)
 	c.callers = newAuthenticator(c)
 	c.proxy = newProxy(cfg.NodeTLS)
-	var err error
+	return c
+}
+
+// openStores opens what is kept beside the log: files of users, history, audit log.
+func (c *core) openStores() (err error) {
+	cfg := &c.cfg
 	if c.tracing, err = openTracing(c); err != nil {
-		return nil, err
+		return err
 	}
 	if c.blobs, err = blobs.Open(filepath.Join(cfg.Dir, "blobs"), cfg.BlobQuota, maxUpload); err != nil {
-		return nil, err
+		return err
 	}
 	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history"), cfg.HistoryBytes); err != nil {
-		return nil, err
+		return err
 	}
 	for _, d := range c.history.Damaged() {
 		c.log.Warn("a line of the history in JSON is damaged: the simulator leaves it out, and nothing else reads it", "file", d.File, "line", d.Line, "what", d.What)
 	}
 	c.ended = &endedJobs{history: c.history, locations: c.locations, metrics: c.metrics}
 	if err := c.openPast(); err != nil {
-		return nil, errors.Join(err, c.history.Close())
+		return errors.Join(err, c.history.Close())
 	}
 	c.pastJobs = &pastReader{store: c.past, view: c.view, rights: c.rights}
-	if c.auditor, err = openAuditor(cfg); err != nil {
-		return nil, errors.Join(err, c.past.Close(), c.history.Close())
+	if c.auditor, err = openAuditor(*cfg); err != nil {
+		return errors.Join(err, c.past.Close(), c.history.Close())
 	}
+	return nil
+}
+
+// openLog opens the log, and before it the port for the other coordinators, which a
+// server needs to enter a cluster: nothing that answers there may read c.replica.
+func (c *core) openLog(ctx context.Context) error {
+	cfg := &c.cfg
 	rc := replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Election: cfg.Election, Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync,
 		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, LogFault: cfg.LogFault, Recorder: c.recorder}
 	if cfg.PeerListener != nil {
@@ -182,11 +206,11 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	}
 	r, err := replica.Open(rc)
 	if err != nil {
-		return nil, errors.Join(err, c.peers.close(), c.auditor.close(), c.past.Close(), c.history.Close())
+		return err
 	}
 	c.replica, c.gate.replica = r, r
 	c.peers.opened(r)
-	return c, nil
+	return nil
 }
 
 // refuseLostLog returns an error for a folder that has files of users or history

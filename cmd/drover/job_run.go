@@ -124,7 +124,7 @@ func submitJob(ctx context.Context, cl *client, j *jobspec.Job, key string, requ
 		printf("warning: %s", w)
 	}
 	if q := res.Msg.Quote; q.GetDeadlineMs() > 0 {
-		printf("deadline %s: quoted %.2f (%s); %s", unixMSText(q.DeadlineMs), q.Probability, q.Basis, guaranteeText(q))
+		printf("deadline %s: quoted %.2f (%s)%s", unixMSText(q.DeadlineMs), q.Probability, q.Basis, guaranteeText(q))
 	}
 	if by := res.Msg.AcceptedBy; by != "" {
 		printf("-require-quote %g: accepted by its %s", require, by)
@@ -132,12 +132,17 @@ func submitJob(ctx context.Context, cl *client, j *jobspec.Job, key string, requ
 	return res.Msg.Job, nil
 }
 
-// guaranteeText says whether a deadline is guaranteed.
+// guaranteeText says whether a deadline is guaranteed, nothing if the coordinator, one
+// of an earlier version, does not say.
 func guaranteeText(q *droverv1.Quote) string {
-	if q.NoGuarantee != "" {
-		return "no guarantee: " + q.NoGuarantee
+	switch {
+	case q.GuaranteedMs > 0:
+		return "; guaranteed"
+	case q.NoGuarantee != "":
+		return "; no guarantee: " + q.NoGuarantee
+	default:
+		return ""
 	}
-	return "guaranteed"
 }
 
 // followJob shows a job until it has ended and converts its end to an exit code. lines

@@ -119,6 +119,9 @@ func (s *fixture) withSecret(file, name, value string) string {
 	mapper := end + fmt.Sprintf(` END { if (system(\"test $(printf %%s $TOKEN | sha256sum | cut -c1-64) = %x\")) exit 9 }`, sha256.Sum256([]byte(value)))
 	with := strings.Replace(string(text), end, mapper, 1)
 	with = strings.Replace(with, "stage \"map\" {", fmt.Sprintf("stage \"map\" {\n    secret \"TOKEN\" { secret = %q }\n   ", name), 1)
+	if !strings.Contains(with, "sha256sum") || !strings.Contains(with, "secret \"TOKEN\"") {
+		s.Fatalf("%s has no such mapper: the secret would not be tried", file)
+	}
 	return s.writeJob(name+"-job", with)
 }
 

@@ -47,15 +47,15 @@ func Run(f *testing.F, fn any) {
 		if err != nil || n < 1 {
 			f.Fatalf("%s=%q: give a number of inputs", EnvInputs, v)
 		}
-		seeds := 0
-		last := zeros(r.fn.Type())
+		last, mutated := zeros(r.fn.Type()), false
 		f.Add(last...) // F.Fuzz runs the seeds in order, this one after all that were added before
 		target = func(args []reflect.Value) []reflect.Value {
-			in := values(args)
-			if t := args[0].Interface().(*testing.T); seeds >= 0 && reflect.DeepEqual(in, last) {
-				seeds = -1
-				r.mutate(t, f.Name(), n)
-			} else if seeds >= 0 {
+			switch in := values(args); {
+			case mutated:
+			case reflect.DeepEqual(in, last):
+				mutated = true
+				r.mutate(args[0].Interface().(*testing.T), f.Name(), n)
+			default:
 				r.corpus = append(r.corpus, in)
 			}
 			return r.checked(args)

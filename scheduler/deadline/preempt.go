@@ -47,7 +47,8 @@ func (m Mode) String() string {
 // low priority with other dominant resources, then high priority in the same two
 // groups. Infeasible deadline jobs count as low. Before all of them come tasks that are
 // frozen already, which give up their memory; after them, for a reservation that is
-// due, jobs whose deadline is accepted without a guarantee, and tasks that were suspended for MaxSuspended before.
+// due, jobs whose deadline is accepted without a guarantee, and tasks that were
+// suspended for MaxSuspended before.
 type VictimGroup uint8
 
 // The groups, in the order in which victims are taken.
@@ -468,8 +469,10 @@ func canReach(n *scheduler.Node, a *scheduler.Attempt, l scheduler.Level) bool {
 // chooseAction sets how a victim is preempted: the cheapest way to free what is lacking
 // on the node. It is frozen if memory does not lack, else swapped or checkpointed,
 // whichever takes less time there and back; with Cheapest it is killed if that costs
-// less. It returns false if the victim has nothing to give, or if the node cannot do
-// any of these or has failed to with this victim.
+// less. Where its memory is wanted for later tasks alone (Escalate) and has no room
+// elsewhere, it is frozen: the processor suffices for the task that is due. It returns
+// false if the victim has nothing to give, or if the node cannot do any of these or
+// has failed to with this victim.
 func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeCapacity, v *Victim) bool {
 	a := v.Attempt
 	if p.Mode == Kill {
@@ -500,7 +503,6 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 		v.Kill, v.Level, v.TimeToFree, v.Cost = true, 0, 0, lost
 	}
 	if !v.Kill && v.Level == 0 && !lacks && !a.Level.Suspended() && canReach(n, a, scheduler.LevelFrozen) {
-		// No room for its memory, and the task that is due does without: its processor suffices.
 		v.Level, v.TimeToFree, v.Cost = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0), 0
 	}
 	return v.Kill || v.Level != 0

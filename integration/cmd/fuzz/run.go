@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,7 +139,9 @@ func (s *session) part(ctx context.Context, t *target) (part, error) {
 	}
 	cmd := exec.CommandContext(ctx, prog.file, "-test.run", "^"+t.name+"$", "-test.timeout", "0")
 	cmd.Dir = t.dir
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", fuzztest.EnvInputs, n), fuzztest.EnvCorpus+"="+filepath.Join(s.corpora, prog.pkg, t.name), "GOMAXPROCS=1", "GOGC=400")
+	// Without a seed of ours: each part would have the inputs of the one before.
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "RAPID_SEED=") })
+	cmd.Env = append(own, fmt.Sprintf("%s=%d", fuzztest.EnvInputs, n), fuzztest.EnvCorpus+"="+filepath.Join(s.corpora, prog.pkg, t.name), "GOMAXPROCS=1", "GOGC=400")
 	out, began, err := runTest(cmd)
 	if ctx.Err() != nil {
 		return part{}, ctx.Err()

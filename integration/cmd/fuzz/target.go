@@ -82,14 +82,15 @@ func (t *target) load(out string) error {
 		return err
 	}
 	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
+	s := bufio.NewScanner(f)
+	for s.Scan() {
 		var p part
 		if err := json.Unmarshal(s.Bytes(), &p); err != nil {
 			return fmt.Errorf("%s: %w", t.file, err)
 		}
 		t.count(p)
 	}
-	return nil
+	return s.Err()
 }
 
 func (t *target) count(p part) {
