@@ -155,7 +155,9 @@ func FuzzLoad(f *testing.F) {
 		f.Add(c.State.Bytes())
 	}
 	f.Add([]byte(`{"version":1}`))
-	fuzztest.Run(f, func(t *testing.T, raw []byte) {
+	// A task that waits is some bytes of memory and none of the input: a stage of 16 million tasks, which a job file may
+	// have, takes 64 MiB, and the state is loaded twice.
+	fuzztest.RunWithin(f, 4*fuzztest.MaxAlloc, func(t *testing.T, raw []byte) {
 		s, err := scheduler.Load(bytes.NewReader(raw))
 		if err != nil {
 			return

@@ -197,7 +197,7 @@ func readMember(t io.Reader, head *tar.Header, visit func(string, int64, io.Read
 		}
 	}
 	if _, err := io.Copy(io.Discard, h); err != nil {
-		return Member{}, fault.New(fault.Corrupt, "the archive is damaged in %s: %w", head.Name, err)
+		return Member{}, fmt.Errorf("%s: %w", head.Name, err)
 	}
 	return Member{head.Name, h.n, hex.EncodeToString(h.h.Sum(nil))}, nil
 }
@@ -236,5 +236,8 @@ func (h *hashReader) Read(p []byte) (int, error) {
 	n, err := h.r.Read(p)
 	h.n += int64(n)
 	_, _ = h.h.Write(p[:n]) // a hash does not fail
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fault.New(fault.Corrupt, "the archive is damaged: %w", err)
+	}
 	return n, err
 }

@@ -29,7 +29,7 @@ func shellProgram(script string) mapreduce.Program {
 var bigInput = strings.Repeat("some words in a line\n", 400_000)
 
 // wantPermanent matches the errors that no other attempt can avoid.
-var wantPermanent = regexp.MustCompile("not found|cannot be started|longer than|not valid|SequenceFile")
+var wantPermanent = regexp.MustCompile("not found|cannot be started|longer than|not valid|larger than|SequenceFile")
 
 func TestFaultyMappers(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -62,6 +62,7 @@ func TestFaultyMappers(t *testing.T) {
 		"gets a damaged gzip file":           {shellProgram("cat"), "this is not gzip", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecGzip }, mapreduce.ClassUserData, "not valid gzip", -2, 0},
 		"gets a damaged bzip2 file":          {shellProgram("cat"), "this is not bzip2", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecBzip2 }, mapreduce.ClassUserData, "not valid bzip2", -2, 0},
 		"gets a damaged zstd file":           {shellProgram("cat"), "this is not zstd", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecZstd }, mapreduce.ClassUserData, "not valid zstd", -2, 0},
+		"gets a zstd file of a wide window":  {shellProgram("cat"), "\x28\xb5\x2f\xfd\x00\x88" + "\x01\x00\x00", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecZstd }, mapreduce.ClassUserData, "larger than 32 MiB", -2, 0},
 		"gets a damaged deflate file":        {shellProgram("cat"), "this is not zlib", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecDeflate }, mapreduce.ClassUserData, "not valid deflate", -2, 0},
 		"gets a SequenceFile":                {shellProgram("cat"), "SEQ\x06\x19org.apache.hadoop.io.Text", 1, nil, mapreduce.ClassUserData, "is a Hadoop SequenceFile, and a mapper reads lines of text", -2, 0},
 		"gets text that begins with SEQ":     {shellProgram("cat"), "SEQ\tUENCE\n", 1, nil, mapreduce.ClassOK, "", 0, 1},

@@ -18,7 +18,7 @@ import (
 const (
 	minPoll    = time.Millisecond
 	maxPoll    = 20 * time.Millisecond
-	zstdWindow = 128 << 20 // as "zstd --long=27" needs
+	zstdWindow = 32 << 20 // as "zstd --long=25" needs, and all levels but 21 and 22; it is charged to the task
 )
 
 // stallTimer limits waiting. It adds up its own sleeps instead of reading a
@@ -185,6 +185,9 @@ func (t *task) eachChunk(ctx context.Context, lines bool, use func(text []byte) 
 		}
 		if g.firstErr != nil {
 			return g.firstErr
+		}
+		if errors.Is(err, zstd.ErrWindowSizeExceeded) {
+			return permanentErrorf(mapreduce.ClassUserData, "input %s: its zstd window is larger than %d MiB: compress it with a level up to 20, or with at most --long=25 (%w)", p.Path, zstdWindow>>20, err)
 		}
 		var corrupt *decompressError
 		if errors.As(err, &corrupt) {

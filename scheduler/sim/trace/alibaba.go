@@ -39,13 +39,14 @@ func ReadAlibaba(r io.Reader, o Options, largest scheduler.Resources) (*History,
 	if largest[scheduler.Memory] <= 0 {
 		return nil, fmt.Errorf("%s: %w", o.Name, errNoMachine)
 	}
+	counter := newTaskCounter(o)
 	jobs, order := map[string][]alibabaTask{}, []string{}
 	count, err := scanLines(r, o, func(_ int, text []byte) error {
 		f := strings.Split(string(text), ",")
 		if len(f) != alibabaFields {
 			return fmt.Errorf("%d fields: expected the %d of batch_task.csv", len(f), alibabaFields)
 		}
-		t, err := parseAlibabaTask(f, largest[scheduler.Memory])
+		t, err := parseAlibabaTask(f, largest[scheduler.Memory], counter)
 		if err != nil {
 			return err
 		}
@@ -84,7 +85,7 @@ func (h *History) add(o Options, j *HistoryJob, err error) error {
 	return nil
 }
 
-func parseAlibabaTask(f []string, memory int64) (*alibabaTask, error) {
+func parseAlibabaTask(f []string, memory int64, counter *taskCounter) (*alibabaTask, error) {
 	if f[0] == "" || f[2] == "" {
 		return nil, fmt.Errorf("task_name is %q and job_name is %q: expected both", truncate(f[0]), truncate(f[2]))
 	}
@@ -119,12 +120,8 @@ func parseAlibabaTask(f []string, memory int64) (*alibabaTask, error) {
 	}
 	t := &alibabaTask{start: start, end: end, stage: HistoryStage{Name: f[0], Kind: "group", CPU: int64(math.Ceil(10 * cpu)), Memory: int64(math.Ceil(percent / 100 * float64(memory)))}}
 	t.number, t.after = parseAlibabaName(f[0])
-	run := HistoryAttempt{State: "succeeded", PlaceMS: start.Milliseconds(), EndMS: end.Milliseconds()}
-	t.stage.Tasks = make([]HistoryTask, int(instances))
-	for i := range t.stage.Tasks {
-		t.stage.Tasks[i].Attempts = []HistoryAttempt{run}
-	}
-	return t, nil
+	t.stage.Tasks, err = counter.tasks(int(instances), &HistoryAttempt{State: "succeeded", PlaceMS: start.Milliseconds(), EndMS: end.Milliseconds()})
+	return t, err
 }
 
 // alibabaTime parses seconds since the beginning of the trace. 0 is a time before or after it.

@@ -176,7 +176,7 @@ func fuzzImport(f *testing.F, sample string, read func(r io.Reader, o Options) (
 	f.Add([]byte(""))
 	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		for _, skip := range []bool{false, true} {
-			if h, err := read(bytes.NewReader(b), Options{Name: "f", SkipBad: skip}); err == nil {
+			if h, err := read(bytes.NewReader(b), Options{Name: "f", SkipBad: skip, MaxTasks: 20_000}); err == nil {
 				checkWorkload(t, h.Workload(HistoryRule{}))
 			}
 		}
@@ -203,6 +203,11 @@ func TestBadImportsAreNamed(t *testing.T) {
 		return err
 	}
 	rumen := func(s string) error { _, err := ReadRumen(strings.NewReader(s), Options{Name: "f"}); return err }
+	tooMany := func() error {
+		const s = "M1,3,j_1,1,Terminated,1,2,100,0.5\n"
+		_, err := ReadAlibaba(strings.NewReader(s+s), Options{Name: "f", MaxTasks: 5}, largestMachine)
+		return err
+	}
 	const header = "JobID|Submit|Start|Elapsed|NCPUS|ReqMem|Timelimit\n"
 	for name, c := range map[string]struct {
 		err  error
@@ -217,6 +222,7 @@ func TestBadImportsAreNamed(t *testing.T) {
 		"negative processors": {slurm(header + "1|2026-01-05T08:00:00|2026-01-05T08:00:00|1:00|-4||\n"), `f:2: job 1: AllocCPUS is "-4"`},
 		"broken JSON":         {rumen(`{"jobID":`), "f: object 1, byte"},
 		"no submission":       {rumen(`{"jobID":"j1","mapTasks":[{}]}`), "f: object 1 (j1): submitTime is 0: expected Unix milliseconds"},
+		"too many tasks":      {tooMany(), "f:2: 3 tasks: with those before, more than 5 in one file"},
 		"eight fields":        {alibaba("M1,1,j_1,1,Terminated,1,2,100\n"), "f:1: 8 fields: expected the 9 of batch_task.csv"},
 		"a bad plan":          {alibaba("M1,1,j_1,1,Terminated,1,2,much,1\n"), `f:1: plan_cpu is "much": expected a number`},
 		"an end before":       {alibaba("M1,1,j_1,1,Terminated,5,2,100,1\n"), "f:1: end_time 2 is before start_time 5"},

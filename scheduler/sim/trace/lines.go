@@ -3,6 +3,7 @@ package trace
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -24,6 +25,35 @@ type Options struct {
 	Name string
 	// SkipBad counts and skips lines that cannot be read.
 	SkipBad bool
+	// MaxTasks bounds the tasks that lines of few bytes stand for, of the whole file: a damaged number would
+	// take all memory. 0 is 100 million.
+	MaxTasks int
+}
+
+// maxDeclared is the default of Options.MaxTasks.
+const maxDeclared = 100_000_000
+
+// taskCounter counts the tasks that a file declares by numbers.
+type taskCounter struct {
+	left, most int
+}
+
+func newTaskCounter(o Options) *taskCounter {
+	most := cmp.Or(o.MaxTasks, maxDeclared)
+	return &taskCounter{left: most, most: most}
+}
+
+// tasks returns n tasks that each ran once as a says, or an error if the file has too many.
+func (c *taskCounter) tasks(n int, a *HistoryAttempt) ([]HistoryTask, error) {
+	if n > c.left {
+		return nil, fmt.Errorf("%d tasks: with those before, more than %d in one file", n, c.most)
+	}
+	c.left -= n
+	all := make([]HistoryTask, n)
+	for i := range all {
+		all[i].Attempts = []HistoryAttempt{*a}
+	}
+	return all, nil
 }
 
 // Count counts the lines that a reader met.

@@ -21,7 +21,7 @@ var slurmColumns = [][]string{{"JobID"}, {"Submit"}, {"Start"}, {"ElapsedRaw", "
 // time limit is the bound, its account the tenant. Unlike in Slurm the tasks of a job need not start
 // together. Times without a zone count as UTC.
 func ReadSlurm(r io.Reader, o Options) (*History, error) {
-	h := &History{}
+	h, counter := &History{}, newTaskCounter(o)
 	var columns map[string]int
 	var err error
 	h.Count, err = scanLines(r, o, func(n int, text []byte) error {
@@ -34,7 +34,7 @@ func ReadSlurm(r io.Reader, o Options) (*History, error) {
 			}
 			return err
 		}
-		row := slurmRow{columns, f}
+		row := slurmRow{columns, f, counter}
 		if len(f) < len(columns) {
 			return fmt.Errorf("%d fields: expected the %d of the header", len(f), len(columns))
 		}
@@ -76,6 +76,7 @@ func slurmHeader(f []string) (map[string]int, error) {
 type slurmRow struct {
 	columns map[string]int
 	fields  []string
+	counter *taskCounter // of the file
 }
 
 // get returns the first of the columns that is there, "" if none is.
@@ -147,15 +148,13 @@ func (r *slurmRow) stage(start time.Time, run time.Duration) (*HistoryStage, err
 	if err != nil {
 		return nil, err
 	}
-	g := &HistoryStage{Name: "main", Kind: "group", CPU: int64(math.Ceil(1000 * cpus / nodes)), Memory: memory, Tasks: make([]HistoryTask, int(nodes))}
+	g := &HistoryStage{Name: "main", Kind: "group", CPU: int64(math.Ceil(1000 * cpus / nodes)), Memory: memory}
 	node := r.get("NodeList")
 	if nodes > 1 || strings.ContainsAny(node, "[, ") { // a list in Slurm's own notation
 		node = ""
 	}
-	for i := range g.Tasks {
-		g.Tasks[i].Attempts = []HistoryAttempt{{Node: node, State: "succeeded", PlaceMS: start.UnixMilli(), EndMS: start.Add(run).UnixMilli(), RunMS: run.Milliseconds()}}
-	}
-	return g, nil
+	g.Tasks, err = r.counter.tasks(int(nodes), &HistoryAttempt{Node: node, State: "succeeded", PlaceMS: start.UnixMilli(), EndMS: start.Add(run).UnixMilli(), RunMS: run.Milliseconds()})
+	return g, err
 }
 
 func (r *slurmRow) elapsed() (time.Duration, error) {
