@@ -32,7 +32,9 @@
 // files by itself, before the database does (internal/boltpages), checks each record, that
 // indexes follow each other without a gap, and that they begin and end where the
 // last transaction said. bbolt alone would skip a damaged newest meta page, hide
-// entries behind a damaged branch page, or panic.
+// entries behind a damaged branch page, or panic. A meta page that a loss of power cut
+// short is told from one that was whole: its checksum is still that of the page that it
+// replaces. Then the store goes on with the state before it, and says so in its log.
 //
 // What must be durable first: StoreLogs returns only after the transaction is
 // synced, and one call is one transaction, so a crash leaves all of its

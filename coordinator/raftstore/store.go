@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -44,6 +45,8 @@ type Options struct {
 	// NoSync disables fsync, for tests only: a crash of the machine then loses
 	// acknowledged entries.
 	NoSync bool
+	// Log is told what a loss of power has cut short; nil for nobody.
+	Log *slog.Logger
 }
 
 // Store is raft's LogStore and StableStore in one folder.
@@ -69,7 +72,10 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := makeFiles(dir); err != nil {
 		return nil, err
 	}
-	if err := Verify(dir); err != nil {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := verify(dir, o.Log); err != nil {
 		return nil, err
 	}
 	logDB, err := openFile(filepath.Join(dir, LogFile), logBucket, &bolt.Options{

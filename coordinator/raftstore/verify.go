@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -148,17 +149,27 @@ func syncFolder(dir string) error {
 
 // Verify reads both files of a store, without changing or locking them, and
 // returns the first damage that it finds: Corrupt with file and place.
-func Verify(dir string) error {
-	if err := verifyLog(filepath.Join(dir, LogFile)); err != nil {
+func Verify(dir string) error { return verify(dir, slog.New(slog.DiscardHandler)) }
+
+// verify is Verify, and logs what a loss of power has cut short.
+func verify(dir string, log *slog.Logger) error {
+	if err := verifyLog(filepath.Join(dir, LogFile), log); err != nil {
 		return err
 	}
-	return verifyStable(filepath.Join(dir, StableFile))
+	return verifyStable(filepath.Join(dir, StableFile), log)
 }
 
-func verifyLog(path string) error {
+func logTorn(p *boltpages.File, path string, log *slog.Logger) {
+	if what := p.Torn(); what != "" {
+		log.Warn("a loss of power cut a write of the raft store short; it goes on with the state before that write, which nobody was told of", "file", path, "what", what)
+	}
+}
+
+func verifyLog(path string, log *slog.Logger) error {
 	var first, last uint64
 	var declared []byte
 	err := verifyFile(path, func(p *boltpages.File) error {
+		logTorn(p, path, log)
 		if err := inMeta(p, path, rangeKey, &declared); err != nil {
 			return err
 		}
@@ -192,10 +203,11 @@ func verifyLog(path string) error {
 	return nil
 }
 
-func verifyStable(path string) error {
+func verifyStable(path string, log *slog.Logger) error {
 	var sum pairSum
 	var declared []byte
 	err := verifyFile(path, func(p *boltpages.File) error {
+		logTorn(p, path, log)
 		if err := inMeta(p, path, sumKey, &declared); err != nil {
 			return err
 		}

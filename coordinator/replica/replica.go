@@ -140,7 +140,7 @@ func Open(c Config) (*Replica, error) {
 	} else if len(ids) > 0 && !raftstore.Exists(c.Dir) {
 		return nil, fault.New(fault.Corrupt, "%s has snapshots and no log: %s and %s are missing: %s", c.Dir, raftstore.LogFile, raftstore.StableFile, cure)
 	}
-	store, err := raftstore.Open(c.Dir, raftstore.Options{NoSync: c.NoSync})
+	store, err := raftstore.Open(c.Dir, raftstore.Options{NoSync: c.NoSync, Log: c.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,12 @@ type File struct {
 	end   uint64 // pages with this number and above are not in use
 	root  uint64
 	epoch uint64 // transaction of the newest meta page
+	torn  string // what is said of a meta page that was written only in part
 }
+
+// Torn says which meta page was written only in part, when the power failed before its
+// transaction was acknowledged: File then is the state before it. "" for none.
+func (p *File) Torn() string { return p.torn }
 
 // Source is a database file, mostly an *os.File.
 type Source interface {
@@ -51,8 +56,9 @@ type Source interface {
 	Name() string
 }
 
-// Open reads both meta pages of f, which stays the caller's. Both must be whole: where one is not, the
-// database would use the older one, and forget its last transaction in silence.
+// Open reads both meta pages of f, which stays the caller's. Where one is damaged the database would use
+// the other, and perhaps forget an acknowledged transaction in silence. So that is an error, unless the
+// page shows that no acknowledged one is in it (see replaced).
 func Open(f Source) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -69,17 +75,27 @@ func Open(f Source) (*File, error) {
 	if n := int64(binary.LittleEndian.Uint32(head[pageHeader+8:])); n >= minPageSize && n <= maxPageSize && n&(n-1) == 0 {
 		p.page = n
 	}
+	var damage error
+	damaged := int64(-1)
 	for i := range int64(2) {
 		m, err := p.meta(i)
-		if err != nil {
-			return nil, fmt.Errorf("meta page %d: %w", i, err)
-		}
-		if m.epoch >= p.epoch {
+		switch {
+		case err != nil && damaged >= 0:
+			return nil, damage
+		case err != nil:
+			damaged, damage = i, fmt.Errorf("meta page %d: %w", i, err)
+		case m.epoch >= p.epoch:
 			p.root, p.end, p.epoch = m.root, m.end, m.epoch
 		}
 	}
 	if p.end > uint64(p.size/p.page) {
 		return nil, fmt.Errorf("it was cut short: it has %d bytes and its pages need %d", p.size, p.end*uint64(p.page))
+	}
+	if damaged >= 0 {
+		if !p.replaced(damaged) {
+			return nil, damage
+		}
+		p.torn = fmt.Sprintf("meta page %d was written only in part", damaged)
 	}
 	return p, nil
 }
