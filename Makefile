@@ -16,6 +16,7 @@ build: ## the static binary, bin/drover
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/logger ./cmd/drover-logger
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/init ./cmd/drover-init
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
 dist: ## static binaries and Debian packages, amd64 and arm64, with checksums: out/dist

@@ -35,7 +35,7 @@ rm -f "$out"/drover-linux-* "$out"/drover_*.deb "$out"/SHA256SUMS # of earlier v
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# compile ARCH DIR builds the programs into DIR; the three that drover carries come in
+# compile ARCH DIR builds the programs into DIR; the four that drover carries come in
 # by an overlay, so that the source folder stays as it is.
 compile() {
   local arch=$1 dir=$2
@@ -43,11 +43,13 @@ compile() {
   GOARCH=$arch go build -trimpath -ldflags '-s -w' -o "$dir/harness" ./cmd/drover-harness
   GOARCH=$arch go build -trimpath -ldflags '-s -w' -o "$dir/helper" ./cmd/drover-helper
   GOARCH=$arch go build -trimpath -ldflags '-s -w' -o "$dir/logger" ./cmd/drover-logger
+  GOARCH=$arch go build -trimpath -ldflags '-s -w' -o "$dir/init" ./cmd/drover-init
   cat >"$dir/overlay.json" <<END
 {"Replace": {
   "$root/internal/innerbin/bin/harness": "$dir/harness",
   "$root/internal/innerbin/bin/helper": "$dir/helper",
-  "$root/internal/innerbin/bin/logger": "$dir/logger"
+  "$root/internal/innerbin/bin/logger": "$dir/logger",
+  "$root/internal/innerbin/bin/init": "$dir/init"
 }}
 END
   GOARCH=$arch go build -trimpath -overlay "$dir/overlay.json" -ldflags "$ldflags" -o "$dir/drover" ./cmd/drover
@@ -78,7 +80,7 @@ for arch in "${archs[@]}"; do
     echo "dist/build.sh: the $arch binary is not static" >&2
     exit 1
   fi
-  GOARCH=$arch "$work/licences" ./cmd/drover ./cmd/drover-harness ./cmd/drover-helper ./cmd/drover-logger >"$work/$arch/copyright" ||
+  GOARCH=$arch "$work/licences" ./cmd/drover ./cmd/drover-harness ./cmd/drover-helper ./cmd/drover-logger ./cmd/drover-init >"$work/$arch/copyright" ||
     { echo "dist/build.sh: no package without notices" >&2; exit 1; }
   "$root/dist/debian/package.sh" "$arch" "$deb_version" "$work/$arch" "$common" "$out"
   install -m 755 "$work/$arch/drover" "$out/drover-linux-$arch"

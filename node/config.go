@@ -52,6 +52,7 @@ type Config struct {
 	ImageAge     time.Duration                         // age after which unneeded images and old programs are removed; 0 = 24 h
 	CollectEvery time.Duration                         // interval of removing unneeded images and programs; 0 = 10 min
 	SweepEvery   time.Duration                         // interval of removing what containers left on the machine; 0 = 1 min
+	ReuseIdle    time.Duration                         // age at which an unused container for several tasks is deleted; 0 = 10 s
 	MaxLogBytes  int64                                 // size at which a log file is rotated; 0 = 10 MiB
 	MaxLogFiles  int                                   // files kept per stream; 0 = 3
 	KeepLogBytes int64                                 // bytes of logs kept of attempts that have left the node; 0 = 2 GiB, negative for none
@@ -103,6 +104,7 @@ func (c Config) defaults() (Config, error) {
 	c.ImageAge = orDefault(c.ImageAge, 24*time.Hour)
 	c.CollectEvery = orDefault(c.CollectEvery, 10*time.Minute)
 	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
+	c.ReuseIdle = orDefault(c.ReuseIdle, 10*time.Second)
 	c.MaxLogBytes = orDefault(c.MaxLogBytes, int64(10)<<20)
 	c.MaxLogFiles = orDefault(c.MaxLogFiles, 3)
 	c.KeepLogBytes = orDefault(c.KeepLogBytes, int64(2)<<30)

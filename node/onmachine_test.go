@@ -18,6 +18,7 @@ import (
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/containerd"
+	"github.com/drover-run/drover/runtime/reuse"
 )
 
 func TestOnMachine(t *testing.T) {
@@ -222,4 +223,102 @@ func TestMachineFilesAreCharged(t *testing.T) {
 	n.remove(w)
 	n.await(t, w, gone)
 	n.checkNothingLeft()
+}
+
+// onReused configures a node like onContainers, with containers that are used again. It returns a
+// function that opens that driver anew, as a restarted daemon does.
+func onReused(t *testing.T, n *testNode) (reopen func()) {
+	t.Helper()
+	onContainers(t, n)
+	engine, ok := n.config.Driver.(*containerd.Driver)
+	if !ok {
+		t.Fatalf("the driver is a %T", n.config.Driver)
+	}
+	system := n.config.Enforcer.(CgroupEnforcer).Root.System().LeafPath(cgroups.Whole)
+	cfg := reuse.Config{Dir: t.TempDir(), Init: []string{n.config.Helper[0]}, Logger: n.config.Helper[0], Mount: "/sys/fs/cgroup", Cgroup: filepath.Join(filepath.Dir(filepath.Dir(system)), "reused")}
+	reopen = func() {
+		if old, ok := n.config.Driver.(*reuse.Driver); ok {
+			if err := old.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		d, err := reuse.New(engine, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.config.Driver = d
+	}
+	reopen()
+	t.Cleanup(func() {
+		n.stopDaemon()
+		if err := n.config.Driver.(*reuse.Driver).Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return reopen
+}
+
+// Tasks of a stage that allows it run in one container, each with its own limits, counters, folder and
+// log; after a restart of the daemon a task that runs is found, and nothing is left of any of it.
+func TestMachineUsedAgain(t *testing.T) {
+	n := newTestNode(t, nil)
+	reopen := onReused(t, n)
+	n.config.ReuseIdle = 20 * time.Second // longer than an emulated machine takes between two tasks
+	n.start()
+	namespace := func(w *droverv1.WantedAttempt) string {
+		text, err := n.logs(&droverv1.LogsRequest{Key: w.GetKey()})
+		if err != nil || !strings.HasPrefix(text, "pid:[") {
+			t.Fatalf("log %q %v", text, err)
+		}
+		return text
+	}
+	again := func(task int32, script string) *droverv1.WantedAttempt {
+		w := rootfs(groupTask(task, "sh", "-c", "readlink /proc/self/ns/pid; "+script))
+		w.Spec.ContainersUsedAgain = true
+		return w
+	}
+	var tasks []*droverv1.WantedAttempt
+	for i := range int32(3) {
+		// What another task left would end it with an error.
+		w := again(i, "set -e; [ ! -e left ]; [ ! -e /tmp/left ]; echo x > left; echo x > /tmp/left")
+		w.Spec.Demand.Memory += int64(i) << 20
+		n.put(w)
+		s := n.await(t, w, succeeded)
+		if want := fmt.Sprint(112<<20 + int64(i)<<20); s.GetLimits().GetMemoryMax() != want {
+			t.Errorf("task %d: limits read back: %v, want memory.max %s", i, s.GetLimits(), want)
+		}
+		if u := s.GetUsage(); u.GetCpuMs() <= 0 || u.GetMemoryPeak() <= 0 {
+			t.Errorf("task %d: usage %v", i, u)
+		}
+		tasks = append(tasks, w)
+	}
+	if a, b, c := namespace(tasks[0]), namespace(tasks[1]), namespace(tasks[2]); a != b || b != c {
+		t.Errorf("the tasks of one stage ran in %q, %q and %q", a, b, c)
+	}
+	over := again(3, `exec python3 -c "b = bytearray(400 << 20); print(len(b))"`)
+	n.put(over)
+	if s := n.await(t, over, failed); s.GetCause() != droverv1.Cause_CAUSE_MEMORY {
+		t.Errorf("a task over its memory: %s %q", s.GetCause(), s.GetMessage())
+	}
+	last := again(4, "while [ ! -e /task/go ]; do sleep 0.1; done")
+	n.put(last)
+	n.await(t, last, running)
+	n.stopDaemon()
+	reopen()
+	if err := os.WriteFile(filepath.Join(n.attemptFolder(last), "task", "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.config.ReuseIdle = time.Second
+	n.start()
+	n.await(t, last, succeeded)
+	if namespace(last) == namespace(tasks[0]) {
+		t.Error("a container was used again after a task in it had failed")
+	}
+	n.remove(append(tasks, over, last)...)
+	n.checkNothingLeft()
+	engine := n.config.Driver.(*reuse.Driver).Engine
+	poll(t, "no container at the engine", func() bool {
+		all, err := engine.List(t.Context())
+		return err == nil && len(all) == 0
+	})
 }

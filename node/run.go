@@ -45,6 +45,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		g.Go(func() error { return d.collectLoop(ctx) })
 		g.Go(func() error { return d.sweepLoop(ctx) })
+		g.Go(func() error { return d.closeIdleLoop(ctx) })
 		return d.sessionLoop(ctx)
 	})
 	err = g.Wait()

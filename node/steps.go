@@ -515,6 +515,7 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Dir(a.harnessPath()), Target: filepath.Dir(p.harness), ReadOnly: true})
 		}
 	}
+	s.Reuse = a.reuseKey(spec)
 	return s, nil
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/containerd/logger"
 	"github.com/drover-run/drover/runtime/fake"
+	"github.com/drover-run/drover/runtime/reuse/taskinit"
 )
 
 // TestMain makes this test binary the harness and the helper too, like cmd/drover.
@@ -34,6 +35,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case logger.Verb:
 			syscall.Exit(logger.Main(os.Args[2:]))
+		case taskinit.Verb:
+			syscall.Exit(taskinit.Main(os.Args[2:]))
 		case "harness":
 			syscall.Exit(harness.Main(os.Args[2:]))
 		case intrudeVerb:

@@ -21,6 +21,12 @@ type Spec struct {
 	Hostname string            // in the container
 	Labels   map[string]string // stored with the container and returned by List
 	Log      Log
+
+	// Reuse, if set, allows a Reuser to run this container and others with the same key
+	// one after another as processes of one: the caller vouches that it does not matter
+	// to them. Everything but ID, Args, Env, Hostname, Labels, Cgroup, Log and the sources of
+	// writable mounts must be the same too. Other drivers ignore it.
+	Reuse string `json:",omitempty"`
 }
 
 // Mount binds a host path into the container.
@@ -166,6 +172,15 @@ type Preparer interface {
 	// Prepare makes everything that Start needs but does not start the program.
 	// It is safe to repeat, and fails as Start does.
 	Prepare(ctx context.Context, id string) error
+}
+
+// Reuser is the ability to run containers whose Specs have the same Reuse key one after
+// another as processes of one. All verbs take them by their own IDs, and List returns them, not
+// what they run in.
+type Reuser interface {
+	// CloseIdle deletes what containers ran in that none has used for so long, and what
+	// an earlier driver left of it.
+	CloseIdle(ctx context.Context, idle time.Duration) error
 }
 
 // Leftover is what a container, or an interrupted start of it, left on the machine.

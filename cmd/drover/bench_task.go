@@ -25,6 +25,7 @@ import (
 const (
 	benchTaskNamespace = "drover-bench" // of containerd, for the containers of ctr
 	benchTaskLimit     = 10 * time.Minute
+	closeIdleWithin    = 20 * time.Second      // in which a node deletes containers that no task uses again
 	userTick           = 10 * time.Millisecond // USER_HZ, in which /proc counts CPU time
 )
 
@@ -34,8 +35,8 @@ func benchTaskCommand() *cli.Command {
 		Usage:     "what a task in a container costs beside `ctr run` of the same image and command (root)",
 		ArgsUsage: "[COMMAND...]",
 		Description: "Runs on the machine of a node whose cluster has no other node. In each round it runs the command (default: true)\n" +
-			"in so many containers, one after another with `ctr run --rm`, and then in as many tasks of one job. CPU is that of\n" +
-			"the whole machine, with what the daemons do after the end, without what it does when nothing runs.",
+			"in so many containers, one after another with `ctr run --rm`, then in as many tasks of one job, and then in as many\n" +
+			"that run one after another in a container that is used again. CPU is that of the whole machine, with what the daemons do after the end, without what it does when nothing runs.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "image", Required: true, Usage: "OCI archive, a file"},
 			&cli.StringFlag{Name: "ref", Required: true, Usage: "name of the image in the archive, for ctr"},
@@ -66,6 +67,7 @@ type taskRound struct {
 	Tasks  int      `json:"tasks"`
 	Ctr    taskCost `json:"ctr"`
 	Drover taskCost `json:"drover"`
+	Again  taskCost `json:"used_again"` // Drover's tasks one after another in a container
 }
 
 // taskBench measures rounds.
@@ -74,7 +76,7 @@ type taskBench struct {
 	dir     string   // temporary
 	ctr     []string // with its global flags
 	ref     string
-	job     []string // command that runs the job and waits for its end
+	jobs    [2][]string // commands that run a job and wait for its end: own containers, one that is used again
 	command []string
 	tasks   int
 	settle  time.Duration
@@ -105,13 +107,16 @@ func runBenchTask(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, "job.hcl")
-	if err := os.WriteFile(file, benchTaskJob(c.String("tenant"), image, c.Int("tasks"), command), 0o600); err != nil {
-		return err
-	}
 	b := &taskBench{
 		ctx: c.Context, dir: dir, ctr: []string{"ctr", "-a", c.String("containerd"), "-n", benchTaskNamespace}, ref: c.String("ref"),
-		job: append(append([]string{self}, sameCoordinator(c)...), "job", "run", file), command: command, tasks: c.Int("tasks"), settle: c.Duration("settle"),
+		command: command, tasks: c.Int("tasks"), settle: c.Duration("settle"),
+	}
+	for i := range b.jobs {
+		file := filepath.Join(dir, fmt.Sprintf("job-%d.hcl", i))
+		if err := os.WriteFile(file, benchTaskJob(c.String("tenant"), image, c.Int("tasks"), command, i == 1), 0o600); err != nil {
+			return err
+		}
+		b.jobs[i] = append(append([]string{self}, sameCoordinator(c)...), "job", "run", file)
 	}
 	if err := b.run(append(b.ctr, "images", "import", image)...); err != nil {
 		return err
@@ -156,11 +161,16 @@ func checkOnlyNode(c *cli.Context) error {
 	return nil
 }
 
-// benchTaskJob returns the job file of one round.
-func benchTaskJob(tenant, image string, tasks int, command []string) []byte {
+// benchTaskJob returns the job file of one round. With again its tasks run one after another, in a
+// container that is used again.
+func benchTaskJob(tenant, image string, tasks int, command []string, again bool) []byte {
 	quoted := make([]string, len(command))
 	for i, w := range command {
 		quoted[i] = strconv.Quote(w)
+	}
+	sharing := ""
+	if again {
+		sharing = "max_parallel = 1\n    containers_used_again = true"
 	}
 	return fmt.Appendf(nil, `job "bench-task" {
   tenant = %q
@@ -169,6 +179,7 @@ func benchTaskJob(tenant, image string, tasks int, command []string) []byte {
     tasks   = %d
     command = [%s]
     disk    = "16MiB"
+    %s
     resources {
       cpu    = "50m"
       memory = "32MiB"
@@ -176,7 +187,7 @@ func benchTaskJob(tenant, image string, tasks int, command []string) []byte {
     }
   }
 }
-`, tenant, "oci-archive:"+image, tasks, strings.Join(quoted, ", "))
+`, tenant, "oci-archive:"+image, tasks, strings.Join(quoted, ", "), sharing)
 }
 
 // measure returns the rounds after the first.
@@ -193,16 +204,20 @@ func (b *taskBench) measure(rounds int) ([]taskRound, error) {
 				}
 			}
 			return nil
-		})
+		}, b.settle)
 		if err != nil {
 			return nil, err
 		}
-		drover, err := b.cost(func() error { return b.run(b.job...) })
+		drover, err := b.cost(func() error { return b.run(b.jobs[0]...) }, b.settle)
+		if err != nil {
+			return nil, err
+		}
+		again, err := b.cost(func() error { return b.run(b.jobs[1]...) }, max(b.settle, closeIdleWithin))
 		if err != nil {
 			return nil, err
 		}
 		if i > 0 {
-			all = append(all, taskRound{b.tasks, ctr, drover})
+			all = append(all, taskRound{b.tasks, ctr, drover, again})
 		}
 	}
 	return all, nil
@@ -215,7 +230,7 @@ func (b *taskBench) measureIdle() error {
 		return err
 	}
 	start := time.Now()
-	if err := b.pause(); err != nil {
+	if err := b.pause(b.settle); err != nil {
 		return err
 	}
 	after, err := readMachineCPU("/proc")
@@ -223,8 +238,8 @@ func (b *taskBench) measureIdle() error {
 	return err
 }
 
-// cost runs one half of a round.
-func (b *taskBench) cost(work func() error) (cost taskCost, err error) {
+// cost runs one part of a round, and waits so long for what the daemons do after it.
+func (b *taskBench) cost(work func() error, settle time.Duration) (cost taskCost, err error) {
 	cost.Programs, err = countPrograms(b.dir, func() error {
 		before, err := readMachineCPU("/proc")
 		if err != nil {
@@ -235,7 +250,7 @@ func (b *taskBench) cost(work func() error) (cost taskCost, err error) {
 			return err
 		}
 		wall := time.Since(start)
-		if err := b.pause(); err != nil {
+		if err := b.pause(settle); err != nil {
 			return err
 		}
 		after, err := readMachineCPU("/proc")
@@ -245,8 +260,8 @@ func (b *taskBench) cost(work func() error) (cost taskCost, err error) {
 	return cost, err
 }
 
-func (b *taskBench) pause() error {
-	t := time.NewTimer(b.settle)
+func (b *taskBench) pause(d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -343,7 +358,7 @@ func printTaskRounds(c *cli.Context, rounds []taskRound) error {
 		}
 		return nil
 	}
-	printTable(c.App.Writer, []string{"containers", "ctr run", "Drover", "ratio"}, taskRows(rounds))
+	printTable(c.App.Writer, []string{"containers", "ctr run", "Drover", "ratio", "used again", "ratio"}, taskRows(rounds))
 	if rows := programRows(rounds); len(rows) > 0 {
 		fmt.Fprintln(c.App.Writer)
 		printTable(c.App.Writer, []string{"processes of a container", "ctr run", "CPU", "Drover", "CPU"}, rows)
@@ -354,19 +369,26 @@ func printTaskRounds(c *cli.Context, rounds []taskRound) error {
 // taskRows returns the rows of the table; a ratio is the median of those of the rounds.
 func taskRows(rounds []taskRound) [][]string {
 	row := func(what string, of func(taskCost) int64) []string {
-		var ctr, drover, ratio []int64
+		var ctr []int64
 		for _, r := range rounds {
-			a, b := of(r.Ctr), of(r.Drover)
-			ctr, drover = append(ctr, a), append(drover, b)
-			if a > 0 {
-				ratio = append(ratio, b*1000/a)
+			ctr = append(ctr, of(r.Ctr))
+		}
+		cells := []string{what, quantileText(ctr, 0.5)}
+		for _, side := range []func(taskRound) taskCost{func(r taskRound) taskCost { return r.Drover }, func(r taskRound) taskCost { return r.Again }} {
+			var costs, ratio []int64
+			for i, r := range rounds {
+				costs = append(costs, of(side(r)))
+				if ctr[i] > 0 {
+					ratio = append(ratio, costs[i]*1000/ctr[i])
+				}
 			}
+			text := ""
+			if len(ratio) > 0 {
+				text = fmt.Sprintf("%.2f", float64(medianOf(ratio))/1000)
+			}
+			cells = append(cells, quantileText(costs, 0.5), text)
 		}
-		text := ""
-		if len(ratio) > 0 {
-			text = fmt.Sprintf("%.2f", float64(medianOf(ratio))/1000)
-		}
-		return []string{what, quantileText(ctr, 0.5), quantileText(drover, 0.5), text}
+		return cells
 	}
 	n := strconv.Itoa(rounds[0].Tasks)
 	return [][]string{

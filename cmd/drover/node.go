@@ -16,6 +16,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/coordclient"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/innerbin"
@@ -26,7 +27,9 @@ import (
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/measure"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/containerd"
+	"github.com/drover-run/drover/runtime/reuse"
 )
 
 func nodeCommand() *cli.Command {
@@ -128,13 +131,28 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	if err != nil {
 		return none, err
 	}
-	cfg.Driver = engine
+	if cfg.Driver, err = reusingDriver(engine, data, logger, base); err != nil {
+		return none, err
+	}
 	if cfg.Info, err = nodeInfo(c, cfg, containerdVersion(c.Context, engine)); err != nil {
 		return none, err
 	}
 	reserved := cfg.Info.Measured.Io - cfg.Info.Allocatable.Io
 	cfg.Enforcer, err = node.NewCgroupEnforcer(base, []string{data}, reserved, true)
 	return cfg, err
+}
+
+// reusingDriver returns a driver that can run tasks one after another in one container of engine.
+func reusingDriver(engine *containerd.Driver, data, logger, cgroup string) (runtime.Driver, error) {
+	first, err := innerProgram(data, innerbin.Init)
+	if err != nil {
+		return nil, err
+	}
+	mount, err := cgroups.Mount()
+	if err != nil {
+		return nil, err
+	}
+	return reuse.New(engine, reuse.Config{Dir: "/run/drover-node/reuse", Init: []string{first}, Logger: logger, Mount: mount, Cgroup: cgroup + "/reused"})
 }
 
 // setNodeCoordinator makes the connection to the coordinator. A coordinator of

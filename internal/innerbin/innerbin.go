@@ -1,6 +1,6 @@
 // Package innerbin embeds the small programs that run in and beside tasks in the drover binary: the
-// harness (cmd/drover-harness), the helper (cmd/drover-helper) and the logger (cmd/drover-logger). The
-// build copies them to the folder bin first (make build). A drover binary built without them uses itself
+// harness (cmd/drover-harness), the helper (cmd/drover-helper), the logger (cmd/drover-logger) and
+// process 1 of containers that are used again (cmd/drover-init). The build copies them to the folder bin first (make build). A drover binary built without them uses itself
 // instead, which starts slower and needs more memory per task.
 package innerbin
 
@@ -20,6 +20,7 @@ const (
 	Harness = "harness"
 	Helper  = "helper"
 	Logger  = "logger"
+	Init    = "init"
 )
 
 // Install writes a program into dir and returns its path, or "" if this binary does not embed it.

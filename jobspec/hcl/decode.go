@@ -173,6 +173,8 @@ func (d *decoder) readStage(b *hcl.Block) {
 		"time_limit":      nonZeroAttr(durationAttr(&s.TimeLimit), &s.TimeLimit),
 		"max_parallel":    intAttr(&s.MaxParallel),
 		"exclusive":       boolAttr(&s.Exclusive),
+
+		"containers_used_again": boolAttr(&s.ContainersUsedAgain),
 	}, map[string]blockSpec{
 		"resources": {once: true, read: func(d *decoder, b *hcl.Block) {
 			d.readBody(b.Body, path+".resources", map[string]attrReader{

@@ -34,6 +34,8 @@ type container struct {
 	stdout      *lockedWriter // of the first process; redirected at a restore
 	stderr      *lockedWriter
 	files       []*os.File // behind stdout and stderr
+	shared      *shared    // what it runs in; nil: it is alone
+	killed      bool       // a signal was sent to it
 }
 
 // proc is one running program.
@@ -54,6 +56,7 @@ func (b *container) status() runtime.Status {
 
 // signal delivers sig to all processes; the caller holds Engine.mu.
 func (b *container) signal(sig syscall.Signal) {
+	b.killed = b.killed || sig != 0
 	for p := range b.procs {
 		p.deliver(sig)
 	}
@@ -92,6 +95,7 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 func (e *Engine) startLocked(b *container, prog Program, out, errw *os.File) {
 	b.phase, b.started, b.pid = runtime.PhaseRunning, e.now(), e.nextPID
 	e.nextPID++
+	e.takeLocked(b)
 	e.everStarted = append(e.everStarted, b)
 	b.thawed = make(chan struct{})
 	close(b.thawed)
@@ -107,6 +111,7 @@ func (e *Engine) startLocked(b *container, prog Program, out, errw *os.File) {
 		b.redirectLogs(nil, nil)
 		b.exitCode = e.endLocked(b, p, code)
 		b.phase, b.exited = runtime.PhaseStopped, e.now()
+		e.returnLocked(b)
 		b.signal(syscall.SIGKILL) // the first process of a PID namespace takes the others with it
 		b.closeDone()
 	}()

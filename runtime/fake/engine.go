@@ -61,13 +61,14 @@ const (
 	Prepare
 	Leftovers
 	Continue
+	CloseIdle
 )
 
 // String names the verb.
 func (v Verb) String() string {
 	names := [...]string{Create: "create", Start: "start", Wait: "wait", List: "list", Kill: "kill",
 		Delete: "delete", Has: "has", Import: "import", Remove: "remove", Exec: "exec", ListImages: "list images",
-		Freeze: "freeze", Thaw: "thaw", Frozen: "frozen", Checkpoint: "checkpoint", Restore: "restore", Prepare: "prepare", Leftovers: "leftovers", Continue: "continue"}
+		Freeze: "freeze", Thaw: "thaw", Frozen: "frozen", Checkpoint: "checkpoint", Restore: "restore", Prepare: "prepare", Leftovers: "leftovers", Continue: "continue", CloseIdle: "close idle"}
 	if v < Create || int(v) >= len(names) {
 		return "invalid verb"
 	}
@@ -101,6 +102,8 @@ type Engine struct {
 	containers  map[string]*container
 	images      map[string]int64 // digest -> bytes
 	left        map[string]bool  // containers that left something on the machine
+	shared      map[*shared]bool // what containers with a Reuse key run in
+	opened      int              // how many of these there were
 	faults      []Fault
 	calls       map[Verb]int
 	nextPID     int
@@ -117,7 +120,7 @@ func New(now func() time.Time, programs map[string]Program) *Engine {
 	e := &Engine{
 		mu: &sync.Mutex{}, dumps: &dumps{parked: map[int]*container{}},
 		now: now, programs: map[string]Program{}, containers: map[string]*container{},
-		images: map[string]int64{}, left: map[string]bool{}, calls: map[Verb]int{}, nextPID: 1000, downCh: make(chan struct{}),
+		images: map[string]int64{}, left: map[string]bool{}, shared: map[*shared]bool{}, calls: map[Verb]int{}, nextPID: 1000, downCh: make(chan struct{}),
 	}
 	for name, p := range programs {
 		e.programs[name] = p

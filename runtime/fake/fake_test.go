@@ -60,6 +60,20 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+func TestConformanceUsedAgain(t *testing.T) {
+	e := newEngine(t)
+	runtimetest.Run(t, runtimetest.Subject{
+		Connect: func(*testing.T) runtime.Driver { return e.Driver() },
+		Spec: func(t *testing.T, id string, args ...string) runtime.Spec {
+			return runtime.Spec{ID: id, Reuse: "stage", Args: append([]string{"prog"}, args...), Log: runtime.Log{Dir: t.TempDir()}}
+		},
+		Churn: 100, Shared: e.Shared,
+		SlowStart:   func(_ *testing.T, d time.Duration) { e.Inject(Fault{Verb: Start, Nth: 1, Delay: d}) },
+		StopEngine:  func(*testing.T) { e.Down(true) },
+		StartEngine: func(*testing.T) { e.Down(false) },
+	})
+}
+
 func TestFaults(t *testing.T) {
 	boom := fault.New(fault.Unavailable, "boom")
 	spec := runtime.Spec{ID: "c", Args: []string{"sleep"}}
@@ -150,12 +164,12 @@ type brokenReader struct{}
 func (brokenReader) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
 func TestVerbsPrintThemselves(t *testing.T) {
-	for v := Create; v <= Continue; v++ {
+	for v := Create; v <= CloseIdle; v++ {
 		if s := v.String(); s == "" || s == "invalid verb" {
 			t.Errorf("verb %d prints %q", v, s)
 		}
 	}
-	if Verb(0).String() != "invalid verb" || (Continue+1).String() != "invalid verb" {
+	if Verb(0).String() != "invalid verb" || (CloseIdle+1).String() != "invalid verb" {
 		t.Error("a verb outside the list has a name")
 	}
 }

@@ -119,6 +119,9 @@ func (d *Driver) checkpoint(id, dir string) error {
 	if err != nil {
 		return err
 	}
+	if b.shared != nil {
+		return fault.New(fault.Unsupported, "container %s is used again: it can be frozen and swapped, not dumped", id)
+	}
 	r := dumpRecord{ID: id, Dump: d.e.dumps.next + 1}
 	r.Proof = r.proof()
 	text, err := json.Marshal(r)

@@ -36,6 +36,9 @@ type Subject struct {
 	// SlowStart makes the next Start take about that long. Nil: the engine's own
 	// duration is used.
 	SlowStart func(t *testing.T, d time.Duration)
+	// Shared returns how many containers were made for Specs with a Reuse key, and how many
+	// of these are left; the Specs then have one. Nil: they have none.
+	Shared func() (opened, left int)
 	// Limit is how long one method may take.
 	Limit time.Duration
 	// Churn is the number of containers in "many containers leave nothing";
@@ -84,6 +87,8 @@ func Run(t *testing.T, s Subject) {
 		{"Exec runs beside the first process", execs},
 		{"several containers at once", many},
 		{"many containers leave nothing", churn},
+		{"one after another they share a container", usedAgain},
+		{"what shares a container cannot be dumped", sharedCheckpoint},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*s.Limit)

@@ -3,7 +3,7 @@
 // module, from the module cache. A module without a notice is an error. The same
 // modules give the same bytes.
 //
-//	go run ./dist/cmd/licences ./cmd/drover ./cmd/drover-harness ./cmd/drover-helper ./cmd/drover-logger
+//	go run ./dist/cmd/licences ./cmd/drover ./cmd/drover-harness ./cmd/drover-helper ./cmd/drover-logger ./cmd/drover-init
 package main
 
 import (

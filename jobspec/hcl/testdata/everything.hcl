@@ -22,5 +22,5 @@ job "nightly" {
     secret "PASSWORD" { secret = "db@3" }
     file "conf/a.txt" { source = "a.txt"  mode = "0600" }
   }
-  stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["count"]  exclusive = true }
+  stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["count"]  exclusive = true  containers_used_again = true }
 }

@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// sharing returns a task of a stage that allows containers to be used again.
+func sharing(task int32, command ...string) *droverv1.WantedAttempt {
+	return with(groupTask(task, command...), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = true })
+}
+
+func TestTasksOfOneStageShareContainers(t *testing.T) {
+	type W = droverv1.WantedAttempt
+	for name, c := range map[string]struct {
+		tasks []*W // one after another
+		want  int  // containers made for more than one task
+	}{
+		"tasks of a stage":              {[]*W{sharing(0, "true"), sharing(1, "true"), sharing(2, "true")}, 1},
+		"a stage that does not want it": {[]*W{groupTask(0, "true"), groupTask(1, "true")}, 0},
+		"another stage":                 {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Stage = 1 })}, 2},
+		"another job":                   {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Job = 2 })}, 2},
+		"a second attempt":              {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Attempt = 2 })}, 0},
+		"a second run":                  {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Run = 2 })}, 0},
+		"after a failure":               {[]*W{sharing(0, "fail"), sharing(1, "true")}, 2},
+		"after a time limit":            {[]*W{with(sharing(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), sharing(1, "true")}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestNode(t, programs())
+			b.start()
+			for _, w := range c.tasks {
+				b.put(w)
+				want := succeeded
+				if slices.Contains([]string{"fail", "hang"}, w.Spec.Command[0]) {
+					want = failed
+				}
+				b.await(t, w, want)
+			}
+			if opened, _ := b.engine.Shared(); opened != c.want {
+				t.Errorf("%d shared containers were made, want %d", opened, c.want)
+			}
+			b.remove(c.tasks...)
+			for _, w := range c.tasks {
+				b.await(t, w, gone)
+			}
+			b.checkNothingLeft()
+		})
+	}
+}
+
+func TestTasksWithSecretsOrLeaseShareNothing(t *testing.T) {
+	b := newTestNode(t, programs())
+	d, err := newDaemon(b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	w := sharing(0, "true")
+	a := newAttempt(d, store.IDOf(w.GetKey()))
+	if a.reuseKey(w.Spec) == "" {
+		t.Error("a task without secrets has a container of its own")
+	}
+	w.Spec.Exclusive = true
+	if key := a.reuseKey(w.Spec); key != "" {
+		t.Errorf("an exclusive task shares containers of %q", key)
+	}
+	w.Spec.Exclusive = false
+	w.Spec.Secrets = []*droverv1.SecretRef{{Env: "A", Ref: "file:a"}}
+	if key := a.reuseKey(w.Spec); key != "" {
+		t.Errorf("a task with secrets shares containers of %q", key)
+	}
+}
+
+func TestIdleContainersAreClosed(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.config.ReuseIdle = 1 // at once
+	b.start()
+	w := sharing(0, "true")
+	b.put(w)
+	b.await(t, w, succeeded)
+	poll(t, "no shared container", func() bool { opened, left := b.engine.Shared(); return opened == 1 && left == 0 })
+}
+
+// TestSharedTaskOutlivesTheDaemon restarts the daemon while a task runs, and while it ends.
+func TestSharedTaskOutlivesTheDaemon(t *testing.T) {
+	release := make(chan struct{})
+	all := programs()
+	all["wait"] = func(ctx context.Context, _ *fake.Process) int {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return 0
+	}
+	b := newTestNode(t, all)
+	b.start()
+	w := sharing(0, "wait")
+	b.put(w)
+	b.await(t, w, running)
+	b.stopDaemon()
+	close(release)
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	b.await(t, w, succeeded)
+}
+
+// TestSharedTaskIsNotDumped asks for a level that such a task cannot reach: it is swapped out instead,
+// and the coordinator learns that this does not change.
+func TestSharedTaskIsNotDumped(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	b.start()
+	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = true })
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelCheckpointed)
+	s := b.awaitRefusal(w, levelCheckpointed)
+	if s.GetLevel() != levelSwapped || !slices.Equal(s.GetLevelsRefused(), []droverv1.Level{levelCheckpointed}) {
+		t.Errorf("at %s, can never be %v", s.GetLevel(), s.GetLevelsRefused())
+	}
+	b.awaitNotCounting(w)
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+}

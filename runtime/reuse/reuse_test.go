@@ -1,0 +1,207 @@
+package reuse
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/fake"
+	"github.com/drover-run/drover/runtime/reuse/taskinit"
+)
+
+// A process of a cancelled Exec ends when nobody waits for it any more: the task runs on.
+func TestEndOfACancelledExec(t *testing.T) {
+	d := &Driver{}
+	c := &container{current: newTask(record{}), command: 7, extra: map[int]chan int{}, replies: make(chan taskinit.Reply, 1)}
+	if !d.heard(c, taskinit.Reply{Event: taskinit.Exited, PID: 99}) {
+		t.Error("the connection would be closed, and the task killed")
+	}
+}
+
+// Answers that nobody asked for are not taken for those to later requests.
+func TestUnaskedAnswers(t *testing.T) {
+	d := &Driver{}
+	c := &container{extra: map[int]chan int{}, replies: make(chan taskinit.Reply, 1)}
+	r := taskinit.Reply{Event: taskinit.Started, PID: 5}
+	if !d.heard(c, r) || d.heard(c, r) {
+		t.Error("a second answer before anybody reads the first: the connection must be closed")
+	}
+}
+
+func TestSpecsThatShare(t *testing.T) {
+	base := runtime.Spec{ID: "a", Reuse: "s", Image: "i", UID: 1, GID: 1, Mounts: []runtime.Mount{{Source: "/1", Target: "/task"}, {Source: "/h", Target: "/h", ReadOnly: true}}}
+	for name, c := range map[string]struct {
+		change func(*runtime.Spec)
+		same   bool
+	}{
+		"another task":            {func(s *runtime.Spec) { s.ID, s.Args, s.Env, s.Hostname = "b", []string{"x"}, []string{"A=1"}, "h" }, true},
+		"its own folder":          {func(s *runtime.Spec) { s.Mounts[0].Source = "/2" }, true},
+		"another read-only mount": {func(s *runtime.Spec) { s.Mounts[1].Source = "/i" }, false},
+		"one mount more":          {func(s *runtime.Spec) { s.Mounts = s.Mounts[:1] }, false},
+		"a folder read-only":      {func(s *runtime.Spec) { s.Mounts[0].ReadOnly = true }, false},
+		"another key":             {func(s *runtime.Spec) { s.Reuse = "t" }, false},
+		"another image":           {func(s *runtime.Spec) { s.Image = "j" }, false},
+		"another root":            {func(s *runtime.Spec) { s.Image, s.Rootfs = "", "/i" }, false},
+		"another user":            {func(s *runtime.Spec) { s.UID = 2 }, false},
+		"another group":           {func(s *runtime.Spec) { s.GID = 2 }, false},
+	} {
+		other := base
+		other.Mounts = append([]runtime.Mount{}, base.Mounts...)
+		c.change(&other)
+		if same := keyOf(base) == keyOf(other); same != c.same {
+			t.Errorf("%s: share %v, want %v", name, same, c.same)
+		}
+	}
+}
+
+// newOffline returns a driver around a fake engine, for what happens before a task starts and
+// after a daemon has died.
+func newOffline(t *testing.T, dir string, e *fake.Engine) *Driver {
+	t.Helper()
+	d, err := New(e.Driver(), Config{Dir: dir, Mount: t.TempDir(), Cgroup: "/reused"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestCreateRefuses(t *testing.T) {
+	e := fake.New(nil, nil)
+	t.Cleanup(e.Close)
+	d := newOffline(t, t.TempDir(), e)
+	good := runtime.Spec{ID: "a", Reuse: "s", Args: []string{"x"}, Cgroup: "/g"}
+	for name, mounts := range map[string][]runtime.Mount{
+		"a mount in a mount": {{Source: "/a", Target: "/task"}, {Source: "/b", Target: "/task/in"}},
+		"a mount on shm":     {{Source: "/a", Target: "/dev/shm"}},
+		"a mount around shm": {{Source: "/a", Target: "/dev"}},
+	} {
+		s := good
+		s.Mounts = mounts
+		if err := d.Create(t.Context(), s); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v, want fault.Invalid", name, err)
+		}
+	}
+	s := good
+	s.Cgroup = ""
+	if err := d.Create(t.Context(), s); !errors.Is(err, fault.Invalid) {
+		t.Errorf("without a cgroup: %v, want fault.Invalid", err)
+	}
+}
+
+// TestTasksOfADeadDaemon begins with the records that a daemon left which was killed.
+func TestTasksOfADeadDaemon(t *testing.T) {
+	e := fake.New(nil, map[string]fake.Program{
+		"four": func(context.Context, *fake.Process) int { return 4 },
+		"hang": func(ctx context.Context, _ *fake.Process) int { <-ctx.Done(); return 0 },
+	})
+	t.Cleanup(e.Close)
+	engine, dir, ctx := e.Driver(), t.TempDir(), t.Context()
+	open := func(id, program string) { // a container of the dead daemon, with its process 1
+		t.Helper()
+		if err := engine.Create(ctx, runtime.Spec{ID: id, Args: []string{program}, Labels: map[string]string{labelReused: "yes"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := engine.Start(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(sharedPrefix+"ended", "four")
+	open(sharedPrefix+"runs", "hang")
+	open(sharedPrefix+"idle", "hang")
+	if _, err := engine.Wait(ctx, sharedPrefix+"ended"); err != nil {
+		t.Fatal(err)
+	}
+	cfg := newOffline(t, dir, e).cfg
+	at := time.Now()
+	for _, r := range []record{
+		{Spec: runtime.Spec{ID: "ended"}, Container: sharedPrefix + "ended", Sent: true, Started: at},
+		{Spec: runtime.Spec{ID: "unsure"}, Container: sharedPrefix + "ended", Started: at}, // killed before the command was known to run
+		{Spec: runtime.Spec{ID: "lost"}, Container: sharedPrefix + "lost", Sent: true, Started: at},
+		{Spec: runtime.Spec{ID: "runs"}, Container: sharedPrefix + "runs", Sent: true, Started: at, PID: 77},
+		{Spec: runtime.Spec{ID: "before"}, Container: sharedPrefix + "runs", Sent: true, Started: at, Ended: true, Code: 0, Exited: at},
+		{Spec: runtime.Spec{ID: "created"}},
+	} {
+		if err := newTask(r).save(cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(cfg.tasksDir(), "half"+recordSuffix+".new"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := newOffline(t, dir, e)
+	if err := d.CloseIdle(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := engine.List(ctx); err != nil || len(all) != 2 {
+		t.Errorf("the engine has %v, %v, want what tasks need", all, err)
+	}
+	type seen struct {
+		phase runtime.Phase
+		code  int
+		pid   int
+	}
+	want := map[string]seen{
+		"before": {runtime.PhaseStopped, 0, 0}, "created": {runtime.PhaseCreated, 0, 0}, "ended": {runtime.PhaseStopped, 4, 0},
+		"lost": {runtime.PhaseStopped, runtime.ExitLost, 0}, "runs": {runtime.PhaseRunning, 0, 77}, "unsure": {runtime.PhaseStopped, runtime.ExitLost, 0},
+	}
+	all, err := d.List(ctx)
+	if err != nil || len(all) != len(want) {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for _, s := range all {
+		if got := (seen{s.Phase, s.ExitCode, s.PID}); got != want[s.ID] {
+			t.Errorf("%s is listed as %v, want %v", s.ID, got, want[s.ID])
+		}
+	}
+	for _, id := range []string{"ended", "unsure", "lost", "before"} {
+		if st, err := d.Wait(ctx, id); err != nil || st.ExitCode != want[id].code {
+			t.Errorf("Wait for %s: %v, %v, want %d", id, st, err, want[id].code)
+		}
+	}
+	if _, err := d.Exec(ctx, "runs", runtime.ExecSpec{Args: []string{"x"}}); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Exec: %v, want fault.Conflict", err)
+	}
+	for _, id := range []string{"before", "ended", "lost", "unsure", "created"} {
+		if err := d.Delete(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+	if s, err := d.List(ctx); err != nil || len(s) != 1 || s[0].Phase != runtime.PhaseRunning {
+		t.Errorf("what ended before in the container of a running task was deleted: %v, %v", s, err)
+	}
+	if err := d.Delete(ctx, "runs"); err != nil {
+		t.Error(err)
+	}
+	if all, err := engine.List(ctx); err != nil || len(all) > 0 {
+		t.Errorf("the engine has %v, %v", all, err)
+	}
+	if left, err := os.ReadDir(cfg.tasksDir()); err != nil || len(left) > 0 {
+		t.Errorf("records %v, %v", left, err)
+	}
+}
+
+func TestMountsThatDoNotReadBack(t *testing.T) {
+	line := func(target, options string) string {
+		return "30 20 0:1 / " + target + " " + options + " - tmpfs x rw\n"
+	}
+	good := line("/task", "rw,nosuid,nodev")
+	for name, c := range map[string]struct{ text, want string }{
+		"one mount":      {good, ""},
+		"none":           {line("/other", "rw,nosuid,nodev"), "0 mounts"},
+		"one over it":    {good + good, "2 mounts"},
+		"devices":        {line("/task", "rw,nosuid"), "options rw,nosuid"},
+		"set-user-ID":    {line("/task", "rw,nodev"), "options rw,nodev"},
+		"a prefix of it": {good + line("/task2", "rw"), ""},
+	} {
+		err := checkMounted(c.text, []string{"/task"})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
