@@ -76,6 +76,9 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	p.s, p.now, p.actionsLeft, p.firstMisfit, p.wake = s, now, limit, nil, 0
 	p.seenStamp = s.Stamp()
 	p.actions, p.waitingReasons = p.actions[:0], p.waitingReasons[:0]
+	if !p.omitReasons { // at once: growing a long list by and by copies it several times
+		p.waitingReasons = slices.Grow(p.waitingReasons, s.Queue().Ready())
+	}
 	clear(p.noCapacityReasons)
 	p.misfits.begin(s, now)
 	p.passes = 0

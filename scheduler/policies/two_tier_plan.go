@@ -26,9 +26,11 @@ type roundPlan struct {
 	displaced           bool             // repairs took the place of planned work, perhaps
 	searched            bool             // no reservation can start earlier except on nodes that were marked freed
 	suspendedStage      *scheduler.Stage
-	unfinished          bool  // the budget is spent: the next decision goes on
-	tasksLeft           int32 // to plan of the project that is built
-	truncated           bool  // it has more
+	unfinished          bool           // the budget is spent: the next decision goes on
+	tasksLeft           int32          // to plan of the project that is built
+	truncated           bool           // it has more
+	window              int            // tasks, see chooseWindow; 0 for windowTasks
+	nextTurn            scheduler.Time // when the window moves on, 0 if it holds all
 
 	// Scratch, valid until the next round:
 	project backfill.Project
@@ -57,6 +59,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.searched = f.spare == 0 && f.compressed.verify(s, p.timeline)
 	p.findChanged(f.spare == 0)
 	p.readReservations()
+	p.chooseWindow()
 	for _, id := range p.restored.stale {
 		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
@@ -70,13 +73,16 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.withdrawRest()
 	p.planner.DrainChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
+	f.wakeAt(p.nextTurn, now)
 }
 
 // restoreOwners restores the changed owners in the planner, and lists all with work to plan.
 func (p *roundPlan) restoreOwners() {
-	for _, o := range p.restored.changed {
-		if o.first != nil {
-			p.restoreOwner(o)
+	for _, list := range [][]*restoredOwner{p.restored.changed, p.restored.entered} {
+		for _, o := range list {
+			if o.first != nil && !o.leftOut {
+				p.restoreOwner(o)
+			}
 		}
 	}
 	for _, o := range p.restored.ordered {
@@ -88,10 +94,7 @@ func (p *roundPlan) restoreOwners() {
 
 // restoreOwner restores one owner that has an active job.
 func (p *roundPlan) restoreOwner(o *restoredOwner) {
-	guaranteed := o.first.HasState(scheduler.GuaranteeState)
-	if pr := p.s.Project(o.id); pr != nil {
-		guaranteed = pr.HasState(scheduler.GuaranteeState)
-	}
+	guaranteed := p.isGuaranteed(o)
 	another := p.needsAnotherRound
 	p.needsAnotherRound, p.tasksLeft, p.truncated = false, maxPlannedTasks, false
 	if guaranteed {

@@ -19,8 +19,13 @@ type restoredOwners struct {
 	byID     map[scheduler.ProjectID]*restoredOwner
 	ordered  []*restoredOwner // by their first active jobs
 	reserved int              // sum over all
+	movable  int              // tasks of those that may be left out, see chooseWindow
 	changed  []*restoredOwner // in this round
+	all      bool             // these are all owners, and first is their last job
+	entered  []*restoredOwner // those that the window has reached in this round
+	leftOut  int              // owners that the window has not reached
 	stale    []scheduler.ReservationID
+	free     []restoredOwner // allocated, unused
 }
 
 // restoredOwner is one owner as it was read.
@@ -38,6 +43,8 @@ type restoredOwner struct {
 	unplaced   bool // it is not planned in full, as far as is known; see completePlans
 	truncated  bool // more of its tasks wait than are planned
 	listed     bool // in changed
+	leftOut    bool // it is not in the window
+	movable    int  // its waiting tasks if the plan has nothing of it yet, else 0; see chooseWindow
 }
 
 func (o *restoredOwner) compare(x *restoredOwner) int {
@@ -51,30 +58,44 @@ func (w *restoredOwners) isFor(s *scheduler.State, t *scheduler.Timeline, now sc
 
 // reset forgets all owners.
 func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
-	if w.byID == nil {
-		w.byID = map[scheduler.ProjectID]*restoredOwner{}
+	n := s.JobCount()
+	if w.byID == nil || n > 2*len(w.byID) { // in one piece: it may be very much
+		w.byID, w.free = make(map[scheduler.ProjectID]*restoredOwner, n), make([]restoredOwner, n)
 	}
 	clear(w.byID)
 	clear(w.ordered)
-	w.state, w.timeline, w.ordered, w.reserved = s, t, w.ordered[:0], 0
+	w.ordered, w.changed = slices.Grow(w.ordered[:0], n), slices.Grow(w.changed[:0], n)
+	w.state, w.timeline, w.ordered, w.reserved, w.movable, w.leftOut = s, t, w.ordered[:0], 0, 0, 0
 }
 
-// mark lists an owner as changed.
-func (w *restoredOwners) mark(id scheduler.ProjectID) {
+// mark lists an owner as changed and returns it.
+func (w *restoredOwners) mark(id scheduler.ProjectID) *restoredOwner {
 	o := w.byID[id]
 	if o == nil {
-		o = &restoredOwner{id: id}
+		if len(w.free) == 0 {
+			w.free = make([]restoredOwner, 256)
+		}
+		o, w.free = &w.free[0], w.free[1:]
+		o.id = id
 		w.byID[id] = o
 	}
 	if !o.listed {
 		o.listed = true
 		w.changed = append(w.changed, o)
 	}
+	return o
 }
 
 // remove takes an owner off the ordered list.
 func (w *restoredOwners) remove(o *restoredOwner) {
+	if o.job == 0 {
+		return // it was never inserted
+	}
 	w.reserved -= o.reserved
+	w.movable -= o.movable
+	if o.leftOut {
+		w.leftOut--
+	}
 	if i, ok := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare); ok && w.ordered[i] == o {
 		w.ordered = slices.Delete(w.ordered, i, i+1)
 	}
@@ -83,6 +104,7 @@ func (w *restoredOwners) remove(o *restoredOwner) {
 // insert adds an owner to the ordered list.
 func (w *restoredOwners) insert(o *restoredOwner) {
 	w.reserved += o.reserved
+	w.movable += o.movable
 	if n := len(w.ordered); n == 0 || w.ordered[n-1].compare(o) < 0 {
 		w.ordered = append(w.ordered, o)
 		return
@@ -95,7 +117,7 @@ func (w *restoredOwners) insert(o *restoredOwner) {
 // planner for them. O(owners + nodes + changes), O(jobs) if all are.
 func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
-	w.changed, w.stale = w.changed[:0], w.stale[:0]
+	w.changed, w.stale, w.all = w.changed[:0], w.stale[:0], false
 	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.byID)/2 {
 		for _, o := range w.changed {
 			p.planner.Forget(o.id)
@@ -104,12 +126,12 @@ func (p *roundPlan) findChanged(keep bool) {
 		for _, o := range w.changed {
 			o.listed = false
 		}
-		w.changed = w.changed[:0]
+		w.changed, w.all = w.changed[:0], true
 		w.reset(p.s, p.timeline)
 		p.planner.Reset(p.timeline.Nodes, nil)
 		p.planner.NextRound(p.searched, nil)
 		for j := range p.s.Jobs() {
-			w.mark(ownerOf(j, p.projects))
+			w.mark(ownerOf(j, p.projects)).first = j
 		}
 	}
 	w.readAt = p.now
@@ -119,7 +141,7 @@ func (p *roundPlan) findChanged(keep bool) {
 // it, or that depend on the time. It returns false if that is not known.
 func (p *roundPlan) markChanged() bool {
 	w := &p.restored
-	p.planner.NextRound(p.searched, w.mark)
+	p.planner.NextRound(p.searched, func(id scheduler.ProjectID) { w.mark(id) })
 	for _, o := range w.ordered {
 		if o.volatile || o.firstStart <= p.now {
 			w.mark(o.id)
@@ -142,19 +164,20 @@ func (p *roundPlan) readReservations() {
 	w := &p.restored
 	n := 0
 	for _, o := range w.changed {
+		var only *scheduler.Job
+		if w.all && o.id>>63 == 1 {
+			only = o.first
+		}
 		w.remove(o)
 		*o = restoredOwner{id: o.id, firstStart: scheduler.Never}
-		jobs := 0
-		for _, id := range p.jobsOf(o.id) {
-			if j := p.s.Job(id); j != nil {
-				p.readJob(o, j)
-				jobs++
-			}
-		}
-		if jobs == 0 {
+		if !p.readJobs(o, only) {
 			delete(w.byID, o.id)
 			continue
 		}
+		if o.first == nil || p.isGuaranteed(o) {
+			o.movable = 0
+		}
+		o.movable = min(o.movable, maxPlannedTasks)
 		w.insert(o)
 		w.changed[n] = o
 		n++
@@ -162,6 +185,30 @@ func (p *roundPlan) readReservations() {
 	w.changed = w.changed[:n]
 	slices.SortFunc(w.changed, (*restoredOwner).compare)
 	slices.Sort(w.stale)
+}
+
+// readJobs reads the jobs of an owner, and reports whether it has any. only is its only job, nil if
+// that is not known.
+func (p *roundPlan) readJobs(o *restoredOwner, only *scheduler.Job) (some bool) {
+	if only != nil {
+		p.readJob(o, only)
+		if p.countMovable(o, only) {
+			o.movable = 0
+		}
+		return true
+	}
+	inPlan := false
+	for _, id := range p.jobsOf(o.id) {
+		if j := p.s.Job(id); j != nil {
+			some = true
+			p.readJob(o, j)
+			inPlan = p.countMovable(o, j) || inPlan
+		}
+	}
+	if inPlan {
+		o.movable = 0
+	}
+	return some
 }
 
 // jobsOf returns the jobs of an owner.

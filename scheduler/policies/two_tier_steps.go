@@ -208,7 +208,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 			break
 		}
 	}
-	f.plan.unfinished = f.plan.unfinished || !finished
+	f.plan.unfinished = f.plan.unfinished || !finished || f.plan.restored.leftOut > 0
 	for _, o := range f.plan.newOwners {
 		if o.guaranteed || o.unplaced || o.truncated || !f.canGuarantee(s, o.id) {
 			continue
@@ -497,6 +497,8 @@ func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next sc
 		w.Reason = scheduler.ReasonCap
 	} else if next > 0 && next < scheduler.Never {
 		w.Reason, w.Until = scheduler.ReasonLater, next
+	} else if f.plan.isLeftOut(g.Job) {
+		w.Reason = scheduler.ReasonNotExamined
 	} else if s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
 		if r := f.dueReservation(s, g); r != nil {

@@ -1,0 +1,88 @@
+package policies
+
+import (
+	"cmp"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Work that waits and of which nothing is planned yet is read into the planner in parts, for with
+// very much of it reading alone would make a decision long. The window is what a decision reads of
+// it: in half the first owners in order of submission, in half those beyond, which take turns by the
+// time. So none is left out for ever behind others for which there is no place, and the same State at
+// the same time gives the same window.
+const (
+	windowTasks = 1 << 13
+	// windowTurn is how long one part of those beyond has its turn.
+	windowTurn = misfitTurn
+)
+
+// countMovable adds the waiting tasks of a job to its owner's, and reports whether the plan has
+// something of the job: a reservation, or a suspended task, which has its place.
+func (p *roundPlan) countMovable(o *restoredOwner, j *scheduler.Job) (inPlan bool) {
+	if inPlan = len(j.Reservations()) > 0; inPlan || j.Phase != scheduler.JobActive {
+		return inPlan
+	}
+	for _, g := range j.Stages {
+		if g.Suspended > 0 {
+			return true
+		}
+		o.movable += int(g.Pending)
+	}
+	return false
+}
+
+// isGuaranteed reports whether an owner with an active job has a guarantee.
+func (p *roundPlan) isGuaranteed(o *restoredOwner) bool {
+	if pr := p.s.Project(o.id); pr != nil {
+		return pr.HasState(scheduler.GuaranteeState)
+	}
+	return o.first.HasState(scheduler.GuaranteeState)
+}
+
+// chooseWindow decides which owners are in the planner in this round: all that have something
+// planned, and of the others those in the window. It takes out those that are not, and lists those
+// that come in. O(1) if all are in the window, else O(owners). An owner belongs to the window by its
+// first task; it has maxPlannedTasks at most.
+func (p *roundPlan) chooseWindow() {
+	w := &p.restored
+	w.entered = w.entered[:0]
+	p.nextTurn = 0
+	size := cmp.Or(p.window, windowTasks)
+	if w.movable <= size && w.leftOut == 0 {
+		return
+	}
+	first, from := w.movable, 0 // all
+	if w.movable > size {
+		first = size / 2
+		parts := max(1, (w.movable-first+first-1)/first)
+		turn := p.now / windowTurn
+		from = first + int(turn%scheduler.Time(parts))*first
+		p.nextTurn = (turn + 1) * windowTurn
+	}
+	before := 0
+	w.leftOut = 0
+	for _, o := range w.ordered {
+		out := o.movable > 0 && before >= first && (before < from || before >= from+first)
+		before += o.movable
+		switch {
+		case out && o.planned:
+			p.planner.Forget(o.id)
+			o.planned, o.incomplete, o.unplaced = false, false, false
+		case !out && o.leftOut:
+			w.entered = append(w.entered, o)
+		}
+		if o.leftOut = out; out {
+			w.leftOut++
+		}
+	}
+}
+
+// isLeftOut reports whether a job is not in the window.
+func (p *roundPlan) isLeftOut(j *scheduler.Job) bool {
+	if p.restored.leftOut == 0 {
+		return false
+	}
+	o := p.restored.byID[ownerOf(j, p.projects)]
+	return o != nil && o.leftOut
+}
