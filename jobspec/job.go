@@ -85,8 +85,9 @@ type Stage struct {
 	TimeLimit   Duration          `json:"time_limit,omitempty"` // running time of one attempt; 0: no limit
 	MaxParallel int               `json:"max_parallel,omitempty"`
 	Exclusive   bool              `json:"exclusive,omitempty"` // never two running attempts of one task, even during a network partition
-	// ContainersUsedAgain lets the first attempts of tasks on one node run one after another in one container.
-	ContainersUsedAgain bool `json:"containers_used_again,omitempty"`
+	// ContainersUsedAgain is whether the first attempts of tasks on one node run one after another in one
+	// container; nil: once tasks of the stage have been short on that node.
+	ContainersUsedAgain *bool `json:"containers_used_again,omitempty"`
 }
 
 // Resources is the demand of one task.

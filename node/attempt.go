@@ -23,6 +23,7 @@ type attempt struct {
 	dir               folder
 	orphaned          bool // unknown or of an older epoch: removed and never reported; set before the loop starts, later only under daemon.mu
 	mayNeedOldHarness bool // started by an earlier daemon or on another node; set before the loop starts
+	adopted           bool // an earlier daemon may have made its container; set before the loop starts
 
 	wake  chan struct{}       // something under mu changed; capacity 1
 	inbox chan func(*attempt) // calls posted by watchers and helpers
@@ -46,6 +47,7 @@ type attempt struct {
 	recorded      bool
 	container     task.Container
 	status        runtime.Status // valid when container is stopped
+	sharing       containerSharing
 	hasImage      bool
 	hasFiles      bool
 	hasCgroup     bool

@@ -48,6 +48,7 @@ type daemon struct {
 	pastLogs      *pastlogs.Store // of attempts that are not here any more
 	images        *imageStore
 	containers    *containerLister
+	recentTasks   recentTasks
 	metrics       *metrics
 	slots         chan struct{} // bounds concurrent container operations
 	files         FileSystems
@@ -251,7 +252,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 	}
 	for id := range known {
 		a := newAttempt(d, id)
-		a.mayNeedOldHarness = true
+		a.mayNeedOldHarness, a.adopted = true, true
 		rec, recorded := records[id]
 		if err := a.adopt(rec, recorded, groups[id]); err != nil {
 			return fmt.Errorf("attempt %s: %w", id, err)

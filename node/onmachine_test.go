@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/onmachine"
@@ -274,7 +276,7 @@ func TestMachineUsedAgain(t *testing.T) {
 	}
 	again := func(task int32, script string) *droverv1.WantedAttempt {
 		w := rootfs(groupTask(task, "sh", "-c", "readlink /proc/self/ns/pid; "+script))
-		w.Spec.ContainersUsedAgain = true
+		w.Spec.ContainersUsedAgain = proto.Bool(true)
 		return w
 	}
 	var tasks []*droverv1.WantedAttempt

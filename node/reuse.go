@@ -3,26 +3,104 @@ package node
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime"
 )
 
 // reuseEvery is how often containers that no task uses are looked for.
 const reuseEvery = 5 * time.Second
 
+// A stage's tasks count as short once the last shortTasks of them that succeeded on this node ran for at
+// most shortTask each, which is less than a checkpoint could save. They then share containers, unless the
+// job file says otherwise.
+const (
+	shortTask    = 5 * time.Second
+	shortTasks   = 3
+	recentStages = 1024 // that are remembered
+)
+
+// stage names a stage of a job.
+type stage struct {
+	job   uint64
+	index int32
+}
+
+func stageOf(id store.ID) stage { return stage{id.Key().GetJob(), id.Key().GetStage()} }
+
+// recentTasks remembers of which stages the last tasks on this node were short. It is safe for
+// concurrent use.
+type recentTasks struct {
+	mu    sync.Mutex
+	short map[stage]int // the number of short tasks in a row, at most shortTasks
+	order []stage       // the keys of short, the oldest first
+}
+
+// add records the run time of a task that succeeded.
+func (r *recentTasks) add(s stage, ran time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.short == nil {
+		r.short = map[stage]int{}
+	}
+	if _, ok := r.short[s]; !ok {
+		r.order = append(r.order, s)
+		if len(r.order) > recentStages {
+			delete(r.short, r.order[0])
+			r.order = r.order[1:]
+		}
+	}
+	if ran > shortTask {
+		r.short[s] = 0
+	} else {
+		r.short[s] = min(r.short[s]+1, shortTasks)
+	}
+}
+
+// areShort reports whether the last tasks of the stage were short.
+func (r *recentTasks) areShort(s stage) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.short[s] >= shortTasks
+}
+
+// containerSharing is what was decided about an attempt's container. It must not change afterwards:
+// the driver compares what it is asked for with what it has.
+type containerSharing struct {
+	decided bool
+	key     string // Reuse of runtime.Spec
+}
+
 // reuseKey returns the key by which tasks share containers (runtime.Spec), "" for an attempt
-// that has a container of its own: every one after the first of a task, so that one that failed, or that is
-// to be dumped, does not meet the same conditions again. Secrets stay in the container that was
-// made for them.
+// that has a container of its own. The first call decides.
 func (a *attempt) reuseKey(spec *droverv1.TaskSpec) string {
+	if !a.sharing.decided {
+		a.sharing.decided = true
+		if a.mayShareContainers(spec) {
+			k := a.id.Key()
+			a.sharing.key = fmt.Sprintf("%s %d.%d %s", spec.GetTenant(), k.GetJob(), k.GetStage(), spec.GetJobName())
+		}
+	}
+	return a.sharing.key
+}
+
+// mayShareContainers reports whether the attempt may run in a container in which others ran. Attempts
+// after the first of a task may not, so that one that failed, or that is to be dumped, does not meet the same
+// conditions again; and secrets stay in the container that was made for them.
+func (a *attempt) mayShareContainers(spec *droverv1.TaskSpec) bool {
 	_, ok := a.d.cfg.Driver.(runtime.Reuser)
 	k := a.id.Key()
-	if !ok || !spec.GetContainersUsedAgain() || k.GetAttempt() > 1 || k.GetRun() > 1 || len(spec.GetSecrets()) > 0 || spec.GetExclusive() {
-		return ""
+	switch {
+	case !ok || k.GetAttempt() > 1 || k.GetRun() > 1 || len(spec.GetSecrets()) > 0 || spec.GetExclusive():
+		return false
+	case spec.ContainersUsedAgain != nil:
+		return spec.GetContainersUsedAgain()
+	default: // of an adopted attempt it is not known what the earlier daemon decided
+		return !a.adopted && a.d.recentTasks.areShort(stageOf(a.id))
 	}
-	return fmt.Sprintf("%s %d.%d %s", spec.GetTenant(), k.GetJob(), k.GetStage(), spec.GetJobName())
 }
 
 // closeIdleLoop deletes the containers that no task uses again.

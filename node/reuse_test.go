@@ -4,15 +4,24 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
 // sharing returns a task of a stage that allows containers to be used again.
 func sharing(task int32, command ...string) *droverv1.WantedAttempt {
-	return with(groupTask(task, command...), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = true })
+	return with(groupTask(task, command...), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = proto.Bool(true) })
+}
+
+// alone returns a task of a stage that wants a container for each task.
+func alone(task int32, command ...string) *droverv1.WantedAttempt {
+	return with(groupTask(task, command...), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = proto.Bool(false) })
 }
 
 func TestTasksOfOneStageShareContainers(t *testing.T) {
@@ -21,14 +30,17 @@ func TestTasksOfOneStageShareContainers(t *testing.T) {
 		tasks []*W // one after another
 		want  int  // containers made for more than one task
 	}{
-		"tasks of a stage":              {[]*W{sharing(0, "true"), sharing(1, "true"), sharing(2, "true")}, 1},
-		"a stage that does not want it": {[]*W{groupTask(0, "true"), groupTask(1, "true")}, 0},
-		"another stage":                 {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Stage = 1 })}, 2},
-		"another job":                   {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Job = 2 })}, 2},
-		"a second attempt":              {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Attempt = 2 })}, 0},
-		"a second run":                  {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Run = 2 })}, 0},
-		"after a failure":               {[]*W{sharing(0, "fail"), sharing(1, "true")}, 2},
-		"after a time limit":            {[]*W{with(sharing(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), sharing(1, "true")}, 2},
+		"tasks of a stage": {[]*W{sharing(0, "true"), sharing(1, "true"), sharing(2, "true")}, 1},
+		"the first tasks of a stage that says nothing": {[]*W{groupTask(0, "true"), groupTask(1, "true"), groupTask(2, "true")}, 0},
+		"those after three short ones":                 {[]*W{groupTask(0, "true"), groupTask(1, "true"), groupTask(2, "true"), groupTask(3, "true"), groupTask(4, "true")}, 1},
+		"failures are not short":                       {[]*W{groupTask(0, "true"), groupTask(1, "true"), groupTask(2, "fail"), groupTask(3, "true")}, 0},
+		"a stage that does not want it":                {[]*W{alone(0, "true"), alone(1, "true"), alone(2, "true"), alone(3, "true")}, 0},
+		"another stage":                                {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Stage = 1 })}, 2},
+		"another job":                                  {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Job = 2 })}, 2},
+		"a second attempt":                             {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Attempt = 2 })}, 0},
+		"a second run":                                 {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Run = 2 })}, 0},
+		"after a failure":                              {[]*W{sharing(0, "fail"), sharing(1, "true")}, 2},
+		"after a time limit":                           {[]*W{with(sharing(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), sharing(1, "true")}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestNode(t, programs())
@@ -62,18 +74,80 @@ func TestTasksWithSecretsOrLeaseShareNothing(t *testing.T) {
 	defer d.close()
 	w := sharing(0, "true")
 	a := newAttempt(d, store.IDOf(w.GetKey()))
-	if a.reuseKey(w.Spec) == "" {
+	if !a.mayShareContainers(w.Spec) {
 		t.Error("a task without secrets has a container of its own")
 	}
 	w.Spec.Exclusive = true
-	if key := a.reuseKey(w.Spec); key != "" {
-		t.Errorf("an exclusive task shares containers of %q", key)
+	if a.mayShareContainers(w.Spec) {
+		t.Error("an exclusive task shares containers")
 	}
 	w.Spec.Exclusive = false
 	w.Spec.Secrets = []*droverv1.SecretRef{{Env: "A", Ref: "file:a"}}
-	if key := a.reuseKey(w.Spec); key != "" {
-		t.Errorf("a task with secrets shares containers of %q", key)
+	if a.mayShareContainers(w.Spec) {
+		t.Error("a task with secrets shares containers")
 	}
+}
+
+func TestRecentTasks(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
+	a, b := stage{job: 1}, stage{job: 1, index: 1}
+	for name, c := range map[string]struct {
+		ran  []time.Duration
+		want bool
+	}{
+		"none":                   {nil, false},
+		"two":                    {[]time.Duration{ms, ms}, false},
+		"three":                  {[]time.Duration{ms, 5 * s, ms}, true},
+		"a long one":             {[]time.Duration{ms, ms, ms, 5*s + ms}, false},
+		"two after a long one":   {[]time.Duration{ms, ms, ms, 6 * s, ms, ms}, false},
+		"three after a long one": {[]time.Duration{6 * s, ms, ms, ms}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r recentTasks
+			for _, d := range c.ran {
+				r.add(a, d)
+			}
+			if got := r.areShort(a); got != c.want || r.areShort(b) {
+				t.Errorf("short: %v, want %v; of another stage %v", got, c.want, r.areShort(b))
+			}
+		})
+	}
+}
+
+func TestRecentTasksAreBounded(t *testing.T) {
+	var r recentTasks
+	for job := range uint64(3 * recentStages) {
+		for range shortTasks {
+			r.add(stage{job: job}, 0)
+		}
+	}
+	if len(r.short) != recentStages || len(r.order) != recentStages {
+		t.Errorf("%d stages, %d in order, want %d", len(r.short), len(r.order), recentStages)
+	}
+	if !r.areShort(stage{job: 3*recentStages - 1}) || r.areShort(stage{job: 0}) {
+		t.Error("not the newest stages are remembered")
+	}
+}
+
+// TestAdoptedAttemptsShareNothing restarts the daemon between the creation of a shared container and its start: the next one does
+// not know that it was to be shared, and starts the task all the same.
+func TestAdoptedAttemptsShareNothing(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.start()
+	tasks := []*droverv1.WantedAttempt{groupTask(0, "true"), groupTask(1, "true"), groupTask(2, "true")}
+	for _, w := range tasks {
+		b.put(w)
+		b.await(t, w, succeeded)
+	}
+	b.engine.Inject(fake.Fault{Verb: fake.Start, Err: fault.New(fault.Unavailable, "the engine does not answer")})
+	last := groupTask(3, "true")
+	b.put(last)
+	poll(t, "a try to start", func() bool { return b.engine.Calls(fake.Start) > len(tasks) })
+	b.stopDaemon()
+	b.engine.Heal()
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	b.await(t, last, succeeded)
 }
 
 func TestIdleContainersAreClosed(t *testing.T) {
@@ -114,7 +188,7 @@ func TestSharedTaskOutlivesTheDaemon(t *testing.T) {
 func TestSharedTaskIsNotDumped(t *testing.T) {
 	b, _ := newLevelTestNode(t)
 	b.start()
-	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = true })
+	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = proto.Bool(true) })
 	b.put(w)
 	b.await(t, w, running)
 	b.requestLevel(w, levelCheckpointed)

@@ -581,6 +581,7 @@ func (a *attempt) classifyExit(ctx context.Context, spec *droverv1.TaskSpec) err
 	}
 	if v == nil {
 		a.exitOK = true
+		a.d.recentTasks.add(stageOf(a.id), a.status.Exited.Sub(a.status.Started))
 		return nil
 	}
 	slack := int64(0)

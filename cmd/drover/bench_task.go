@@ -168,9 +168,9 @@ func benchTaskJob(tenant, image string, tasks int, command []string, again bool)
 	for i, w := range command {
 		quoted[i] = strconv.Quote(w)
 	}
-	sharing := ""
+	sharing := fmt.Sprintf("containers_used_again = %t", again)
 	if again {
-		sharing = "max_parallel = 1\n    containers_used_again = true"
+		sharing += "\n    max_parallel = 1"
 	}
 	return fmt.Appendf(nil, `job "bench-task" {
   tenant = %q

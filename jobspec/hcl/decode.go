@@ -174,7 +174,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 		"max_parallel":    intAttr(&s.MaxParallel),
 		"exclusive":       boolAttr(&s.Exclusive),
 
-		"containers_used_again": boolAttr(&s.ContainersUsedAgain),
+		"containers_used_again": optionalBoolAttr(&s.ContainersUsedAgain),
 	}, map[string]blockSpec{
 		"resources": {once: true, read: func(d *decoder, b *hcl.Block) {
 			d.readBody(b.Body, path+".resources", map[string]attrReader{
@@ -256,6 +256,14 @@ func boolAttr(to *bool) attrReader {
 			return
 		}
 		*to = v.True()
+	}
+}
+
+// optionalBoolAttr is boolAttr for an attribute for which absent and false differ.
+func optionalBoolAttr(to **bool) attrReader {
+	return func(d *decoder, v attrValue) {
+		*to = new(bool)
+		boolAttr(*to)(d, v)
 	}
 }
 

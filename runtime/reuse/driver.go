@@ -105,6 +105,9 @@ func (d *Driver) find(id string) *task {
 // Create implements runtime.Driver.
 func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if s.Reuse == "" {
+		if d.find(s.ID) != nil {
+			return fault.New(fault.Exists, "container %s exists with another spec: delete it first", s.ID)
+		}
 		return d.Engine.Create(ctx, s)
 	}
 	if err := s.Validate(); err != nil {

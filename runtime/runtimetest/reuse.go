@@ -57,6 +57,13 @@ func usedAgain(s *suite) {
 	end(one, 137)
 	end(start("exit", "0"), 0)
 	made("a killed one spoils its container alone", 3)
+	unshared := s.Spec(s.t, "shared-again", "exit", "0")
+	s.create(unshared)
+	unshared.Reuse = ""
+	if err := s.verb("create", func(ctx context.Context) error { return s.d.Create(ctx, unshared) }); !errors.Is(err, fault.Exists) {
+		s.t.Errorf("Create without a key of one that was created with it: %v, want fault.Exists", err)
+	}
+	s.delete(unshared.ID)
 	s.closeIdle()
 	if _, left := s.Shared(); left > 0 {
 		s.t.Errorf("%d containers are left when none is used", left)

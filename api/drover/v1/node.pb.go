@@ -1243,36 +1243,38 @@ func (x *WantedAttempt) GetResumeRun() int32 {
 }
 
 type TaskSpec struct {
-	state               protoimpl.MessageState `protogen:"open.v1"`
-	JobName             string                 `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
-	StageName           string                 `protobuf:"bytes,2,opt,name=stage_name,json=stageName,proto3" json:"stage_name,omitempty"`
-	Tenant              string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Uid                 uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	HdfsUser            string                 `protobuf:"bytes,5,opt,name=hdfs_user,json=hdfsUser,proto3" json:"hdfs_user,omitempty"`
-	Kind                string                 `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"` // map, reduce, group
-	Command             []string               `protobuf:"bytes,7,rep,name=command,proto3" json:"command,omitempty"`
-	Builtin             []string               `protobuf:"bytes,8,rep,name=builtin,proto3" json:"builtin,omitempty"`
-	CombineCommand      []string               `protobuf:"bytes,9,rep,name=combine_command,json=combineCommand,proto3" json:"combine_command,omitempty"`
-	Combiner            bool                   `protobuf:"varint,10,opt,name=combiner,proto3" json:"combiner,omitempty"`
-	CombineBuiltin      []string               `protobuf:"bytes,11,rep,name=combine_builtin,json=combineBuiltin,proto3" json:"combine_builtin,omitempty"`
-	Env                 map[string]string      `protobuf:"bytes,12,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Files               []*FileRef             `protobuf:"bytes,13,rep,name=files,proto3" json:"files,omitempty"`
-	Secrets             []*SecretRef           `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	Image               *ImageRef              `protobuf:"bytes,15,opt,name=image,proto3" json:"image,omitempty"`
-	Demand              *Resources             `protobuf:"bytes,16,opt,name=demand,proto3" json:"demand,omitempty"`
-	Disk                int64                  `protobuf:"varint,17,opt,name=disk,proto3" json:"disk,omitempty"`                        // bytes
-	DiskName            string                 `protobuf:"bytes,18,opt,name=disk_name,json=diskName,proto3" json:"disk_name,omitempty"` // the disk that the scheduler charged
-	TimeLimitMs         int64                  `protobuf:"varint,19,opt,name=time_limit_ms,json=timeLimitMs,proto3" json:"time_limit_ms,omitempty"`
-	Split               []*SplitPiece          `protobuf:"bytes,20,rep,name=split,proto3" json:"split,omitempty"`
-	Partitions          int32                  `protobuf:"varint,21,opt,name=partitions,proto3" json:"partitions,omitempty"`             // number of reduce tasks of the job, 0 = map-only
-	MapTasks            int32                  `protobuf:"varint,22,opt,name=map_tasks,json=mapTasks,proto3" json:"map_tasks,omitempty"` // number of map tasks of the job; a reduce task needs as many outputs
-	Output              string                 `protobuf:"bytes,23,opt,name=output,proto3" json:"output,omitempty"`                      // URI of the file that this attempt writes, below _temporary
-	Replication         int32                  `protobuf:"varint,24,opt,name=replication,proto3" json:"replication,omitempty"`
-	ShuffleToken        string                 `protobuf:"bytes,25,opt,name=shuffle_token,json=shuffleToken,proto3" json:"shuffle_token,omitempty"` // authenticates this job's fetches between nodes
-	Exclusive           bool                   `protobuf:"varint,26,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
-	StageTasks          int32                  `protobuf:"varint,27,opt,name=stage_tasks,json=stageTasks,proto3" json:"stage_tasks,omitempty"`
-	StartPauseMs        int64                  `protobuf:"varint,28,opt,name=start_pause_ms,json=startPauseMs,proto3" json:"start_pause_ms,omitempty"`                      // the command starts this long after the attempt came, since earlier ones failed
-	ContainersUsedAgain bool                   `protobuf:"varint,29,opt,name=containers_used_again,json=containersUsedAgain,proto3" json:"containers_used_again,omitempty"` // the first attempts of the stage's tasks may share a container, one after another
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	JobName        string                 `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	StageName      string                 `protobuf:"bytes,2,opt,name=stage_name,json=stageName,proto3" json:"stage_name,omitempty"`
+	Tenant         string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Uid            uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	HdfsUser       string                 `protobuf:"bytes,5,opt,name=hdfs_user,json=hdfsUser,proto3" json:"hdfs_user,omitempty"`
+	Kind           string                 `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"` // map, reduce, group
+	Command        []string               `protobuf:"bytes,7,rep,name=command,proto3" json:"command,omitempty"`
+	Builtin        []string               `protobuf:"bytes,8,rep,name=builtin,proto3" json:"builtin,omitempty"`
+	CombineCommand []string               `protobuf:"bytes,9,rep,name=combine_command,json=combineCommand,proto3" json:"combine_command,omitempty"`
+	Combiner       bool                   `protobuf:"varint,10,opt,name=combiner,proto3" json:"combiner,omitempty"`
+	CombineBuiltin []string               `protobuf:"bytes,11,rep,name=combine_builtin,json=combineBuiltin,proto3" json:"combine_builtin,omitempty"`
+	Env            map[string]string      `protobuf:"bytes,12,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Files          []*FileRef             `protobuf:"bytes,13,rep,name=files,proto3" json:"files,omitempty"`
+	Secrets        []*SecretRef           `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Image          *ImageRef              `protobuf:"bytes,15,opt,name=image,proto3" json:"image,omitempty"`
+	Demand         *Resources             `protobuf:"bytes,16,opt,name=demand,proto3" json:"demand,omitempty"`
+	Disk           int64                  `protobuf:"varint,17,opt,name=disk,proto3" json:"disk,omitempty"`                        // bytes
+	DiskName       string                 `protobuf:"bytes,18,opt,name=disk_name,json=diskName,proto3" json:"disk_name,omitempty"` // the disk that the scheduler charged
+	TimeLimitMs    int64                  `protobuf:"varint,19,opt,name=time_limit_ms,json=timeLimitMs,proto3" json:"time_limit_ms,omitempty"`
+	Split          []*SplitPiece          `protobuf:"bytes,20,rep,name=split,proto3" json:"split,omitempty"`
+	Partitions     int32                  `protobuf:"varint,21,opt,name=partitions,proto3" json:"partitions,omitempty"`             // number of reduce tasks of the job, 0 = map-only
+	MapTasks       int32                  `protobuf:"varint,22,opt,name=map_tasks,json=mapTasks,proto3" json:"map_tasks,omitempty"` // number of map tasks of the job; a reduce task needs as many outputs
+	Output         string                 `protobuf:"bytes,23,opt,name=output,proto3" json:"output,omitempty"`                      // URI of the file that this attempt writes, below _temporary
+	Replication    int32                  `protobuf:"varint,24,opt,name=replication,proto3" json:"replication,omitempty"`
+	ShuffleToken   string                 `protobuf:"bytes,25,opt,name=shuffle_token,json=shuffleToken,proto3" json:"shuffle_token,omitempty"` // authenticates this job's fetches between nodes
+	Exclusive      bool                   `protobuf:"varint,26,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	StageTasks     int32                  `protobuf:"varint,27,opt,name=stage_tasks,json=stageTasks,proto3" json:"stage_tasks,omitempty"`
+	StartPauseMs   int64                  `protobuf:"varint,28,opt,name=start_pause_ms,json=startPauseMs,proto3" json:"start_pause_ms,omitempty"` // the command starts this long after the attempt came, since earlier ones failed
+	// Whether the first attempts of the stage's tasks share containers, one after another. Unset: if
+	// the last tasks of the stage on this node were short.
+	ContainersUsedAgain *bool `protobuf:"varint,29,opt,name=containers_used_again,json=containersUsedAgain,proto3,oneof" json:"containers_used_again,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1504,8 +1506,8 @@ func (x *TaskSpec) GetStartPauseMs() int64 {
 }
 
 func (x *TaskSpec) GetContainersUsedAgain() bool {
-	if x != nil {
-		return x.ContainersUsedAgain
+	if x != nil && x.ContainersUsedAgain != nil {
+		return *x.ContainersUsedAgain
 	}
 	return false
 }
@@ -3826,7 +3828,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vresume_from\x18\a \x01(\tR\n" +
 	"resumeFrom\x12\x1d\n" +
 	"\n" +
-	"resume_run\x18\b \x01(\x05R\tresumeRun\"\x93\b\n" +
+	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xb2\b\n" +
 	"\bTaskSpec\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -3860,11 +3862,12 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\texclusive\x18\x1a \x01(\bR\texclusive\x12\x1f\n" +
 	"\vstage_tasks\x18\x1b \x01(\x05R\n" +
 	"stageTasks\x12$\n" +
-	"\x0estart_pause_ms\x18\x1c \x01(\x03R\fstartPauseMs\x122\n" +
-	"\x15containers_used_again\x18\x1d \x01(\bR\x13containersUsedAgain\x1a6\n" +
+	"\x0estart_pause_ms\x18\x1c \x01(\x03R\fstartPauseMs\x127\n" +
+	"\x15containers_used_again\x18\x1d \x01(\bH\x00R\x13containersUsedAgain\x88\x01\x01\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x18\n" +
+	"\x16_containers_used_again\"]\n" +
 	"\aFileRef\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
@@ -4249,6 +4252,7 @@ func file_drover_v1_node_proto_init() {
 	if File_drover_v1_node_proto != nil {
 		return
 	}
+	file_drover_v1_node_proto_msgTypes[10].OneofWrappers = []any{}
 	file_drover_v1_node_proto_msgTypes[16].OneofWrappers = []any{
 		(*NodeRequest_Locate)(nil),
 		(*NodeRequest_CheckOutput)(nil),
