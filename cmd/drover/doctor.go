@@ -24,16 +24,17 @@ import (
 // checkResult is the result of one check of doctor.
 type checkResult struct {
 	Name   string `json:"name"`
-	Status string `json:"status"` // ok, degraded (works with restrictions), missing
+	Status string `json:"status"` // ok, degraded (works with restrictions), missing, unchecked
 	Detail string `json:"detail"`
 	Fix    string `json:"fix,omitempty"`
 }
 
 // The statuses of a check.
 const (
-	statusOK       = "ok"
-	statusDegraded = "degraded"
-	statusMissing  = "missing"
+	statusOK        = "ok"
+	statusDegraded  = "degraded"
+	statusMissing   = "missing"
+	statusUnchecked = "unchecked" // it was not looked at; Detail says why
 )
 
 func doctorCommand() *cli.Command {
@@ -47,7 +48,7 @@ func doctorCommand() *cli.Command {
 			&cli.BoolFlag{Name: "quick", Usage: "neither dump a process nor measure a disk"},
 			jsonFlag,
 		},
-		Description: "Exit code 1 where something is missing; what is only weaker is named and does not count. Without a\n" +
+		Description: "Exit code 1 where something is missing; what is only weaker (degraded), or was not looked at (unchecked), is named and does not count. Without a\n" +
 			"configuration the machine is looked at as a node. It changes nothing: what it measures and dumps it removes.",
 		Action: runDoctor,
 	}
@@ -70,9 +71,9 @@ func runDoctor(c *cli.Context) error {
 		}
 	} else {
 		for _, f := range found {
-			fmt.Fprintf(c.App.Writer, "%-8s %-18s %s\n", f.Status, f.Name, f.Detail)
+			fmt.Fprintf(c.App.Writer, "%-9s %-18s %s\n", f.Status, f.Name, f.Detail)
 			if f.Fix != "" {
-				fmt.Fprintf(c.App.Writer, "%-8s %-18s cure: %s\n", "", "", f.Fix)
+				fmt.Fprintf(c.App.Writer, "%-9s %-18s cure: %s\n", "", "", f.Fix)
 			}
 		}
 	}
@@ -250,14 +251,14 @@ func checkLeftovers(ctx context.Context, socket string) checkResult {
 	const name = "leftovers"
 	d, err := containerd.New(containerd.Config{Address: socket})
 	if err != nil {
-		return checkResult{name, statusOK, "not checked: " + err.Error(), ""}
+		return checkResult{name, statusUnchecked, err.Error(), ""}
 	}
 	defer d.Close()
 	ctx, cancel := context.WithTimeout(ctx, leftoversLimit)
 	defer cancel()
 	all, err := d.Leftovers(ctx)
 	if err != nil {
-		return checkResult{name, statusDegraded, "cannot be checked: " + err.Error(), "run as root with a running containerd"}
+		return checkResult{name, statusUnchecked, err.Error(), "run as root with a running containerd"}
 	}
 	return leftoversResult(all)
 }

@@ -84,8 +84,13 @@ func checkRunc(ctx context.Context) checkResult {
 func checkCriu(ctx context.Context, dir string, quick bool) checkResult {
 	const name = "criu"
 	found := checkProgram(name, statusDegraded, "without it tasks cannot be checkpointed, only frozen and swapped")
-	if found.Status != statusOK || quick || os.Geteuid() != 0 {
+	switch {
+	case found.Status != statusOK:
 		return found
+	case quick:
+		return checkResult{name, statusUnchecked, found.Detail + " is there; no process was dumped, because of -quick", ""}
+	case os.Geteuid() != 0:
+		return checkResult{name, statusUnchecked, found.Detail + " is there; no process was dumped", "run as root"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()
@@ -126,7 +131,7 @@ func checkDelegation(mount, base string) checkResult {
 	unit := path.Base(base)
 	b, err := os.ReadFile(filepath.Join(mount, base, "cgroup.controllers"))
 	if errors.Is(err, os.ErrNotExist) {
-		return checkResult{name, statusDegraded, unit + " does not run yet; drover-node starts it", ""}
+		return checkResult{name, statusUnchecked, unit + " does not run yet; drover-node starts it", ""}
 	}
 	if err != nil {
 		return checkResult{name, statusMissing, err.Error(), "run as root"}
@@ -196,7 +201,7 @@ func checkRates(ctx context.Context, data string, quick bool) checkResult {
 	file := filepath.Join(data, "disk-rates.json")
 	_, kept := os.Stat(file)
 	if kept != nil && quick {
-		return checkResult{name, statusOK, "disk " + cgroups.DiskName(dev) + " was not measured yet", ""}
+		return checkResult{name, statusUnchecked, "disk " + cgroups.DiskName(dev) + " was not measured yet, and is not now because of -quick", ""}
 	}
 	if kept != nil { // nothing is left behind where the daemon was not yet
 		if dir, err = os.MkdirTemp(dir, "drover-doctor-"); err != nil {

@@ -91,6 +91,24 @@ func TestDoctorFindsNothingWithoutAFault(t *testing.T) {
 	}
 }
 
+// What was not looked at is not called right.
+func TestDoctorSaysWhatItDidNotCheck(t *testing.T) {
+	onlyProgram(t, "criu", "exit 0")
+	for name, got := range map[string]checkResult{
+		"a dump that was not tried":   checkCriu(t.Context(), t.TempDir(), true),
+		"leftovers without an engine": checkLeftovers(t.Context(), filepath.Join(t.TempDir(), "s")),
+		"a unit that does not run":    checkDelegation(t.TempDir(), "/system.slice/drover-tasks.service"),
+	} {
+		if got.Status != statusUnchecked {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	h := &http.Client{Timeout: time.Second}
+	if got := checkClock(t.Context(), h, "http://127.0.0.1:1", time.Now); !strings.Contains(got.Detail, "its clock was not compared") {
+		t.Errorf("a coordinator that does not answer: %+v", got)
+	}
+}
+
 func TestDoctorNearlyWrong(t *testing.T) {
 	soon := time.Now().Add(pki.CertLifetime - 24*time.Hour)
 	if got := checkCertificates(nodeCertificate(t), pki.KindNode, "n1", soon); got.Status != statusDegraded || !strings.Contains(got.Fix, "systemctl reload drover-node") {
@@ -145,7 +163,7 @@ func TestDoctorFindsHalfFinishedUpgrade(t *testing.T) {
 
 func TestDoctorDelegation(t *testing.T) {
 	mount, base := t.TempDir(), "/system.slice/drover-tasks.service"
-	if got := checkDelegation(mount, base); got.Status != statusDegraded || !strings.Contains(got.Detail, "does not run yet") {
+	if got := checkDelegation(mount, base); got.Status != statusUnchecked || !strings.Contains(got.Detail, "does not run yet") {
 		t.Errorf("%+v", got)
 	}
 	if err := os.MkdirAll(filepath.Join(mount, base), 0o755); err != nil {

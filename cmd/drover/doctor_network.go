@@ -110,7 +110,9 @@ func checkCoordinatorPort(ctx context.Context, address string) checkResult {
 // where there is one, what time it has.
 func checkClock(ctx context.Context, h *http.Client, base string, now func() time.Time) checkResult {
 	const name, cure = "clock", "apt-get install systemd-timesyncd, and timedatectl set-ntp true"
+	compared := ""
 	if h != nil {
+		compared = "; the coordinator does not answer, so its clock was not compared"
 		if there, took, err := remoteClock(ctx, h, base, now); err == nil {
 			off := now().Add(-took / 2).Sub(there).Abs()
 			switch {
@@ -119,13 +121,14 @@ func checkClock(ctx context.Context, h *http.Client, base string, now func() tim
 			case off > clockSlack:
 				return checkResult{name, statusDegraded, fmt.Sprintf("%s from the coordinator's", off.Round(time.Second)), cure + ", on both machines"}
 			}
+			compared = ", and as the coordinator's"
 		}
 	}
 	var t unix.Timex
 	if state, err := unix.Adjtimex(&t); err != nil || state == unix.TIME_ERROR {
-		return checkResult{name, statusDegraded, "not synchronised: nothing keeps it right", cure}
+		return checkResult{name, statusDegraded, "not synchronised: nothing keeps it right" + compared, cure}
 	}
-	return checkResult{name, statusOK, "synchronised", ""}
+	return checkResult{name, statusOK, "synchronised" + compared, ""}
 }
 
 // remoteClock reads the time of a server from its answer, and how long that took.
