@@ -269,23 +269,21 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[droverv1.GetJobRequest], stream *connect.ServerStream[droverv1.GetJobResponse]) error {
 	name := req.Msg.GetJob()
 	var last *droverv1.GetJobResponse
-	var sent time.Time
 	for {
-		changes := s.core.changed.next() // taken before the read, so that no change is missed
+		changes, read := s.core.changed.next(), time.Now() // taken before the read, so that no change is missed
 		now, err := s.watchedJob(ctx, name)
 		if err != nil {
 			return err
 		}
-		name = fmt.Sprint(now.GetJob().GetJob()) // another job may take the name later
 		jobEnded := ended(now.GetJob().GetState())
-		gap := watchGap - time.Since(sent)
-		if jobEnded || (gap <= 0 && !proto.Equal(last, now)) {
+		if jobEnded || !proto.Equal(last, now) {
 			if err := stream.Send(now); err != nil || jobEnded {
 				return err
 			}
-			last, sent, gap = now, time.Now(), 0
+			last = now
 		}
-		if err := waitForChange(ctx, changes, gap, !proto.Equal(last, now)); err != nil {
+		name = fmt.Sprint(now.GetJob().GetJob()) // another job may take the name later
+		if err := s.waitForJob(ctx, changes, now.GetJob().GetJob(), read.Add(watchGap)); err != nil {
 			return err
 		}
 	}
@@ -302,23 +300,28 @@ func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.
 	return s.getJob(ctx, name)
 }
 
-// waitForChange waits for a change, or for gap if a message is ready to be
-// sent.
-func waitForChange(ctx context.Context, changes <-chan struct{}, gap time.Duration, ready bool) error {
-	var due <-chan time.Time
-	if ready {
-		t := time.NewTimer(max(gap, time.Millisecond))
-		defer t.Stop()
-		due = t.C
+// waitForJob waits for a change, and until a time unless the job has ended. Each change of anything
+// wakes all watches: until then they only look whether their job has ended, which costs a hundredth
+// of its status.
+func (s *clientService) waitForJob(ctx context.Context, changes <-chan struct{}, job uint64, until time.Time) error {
+	due := time.NewTimer(time.Until(until))
+	defer due.Stop()
+	for changed, passed := false, false; !changed || !passed; {
+		select {
+		case <-changes:
+			changes, changed = s.core.changed.next(), true
+			over := false
+			s.core.view(func(f *facts.Facts) { j := f.Job(job); over = j == nil || j.HasEnded() })
+			if over {
+				return nil
+			}
+		case <-due.C:
+			passed = true
+		case <-ctx.Done():
+			return fault.New(fault.Unavailable, "the watch ended: watch again")
+		}
 	}
-	select {
-	case <-changes:
-		return nil
-	case <-due:
-		return nil
-	case <-ctx.Done():
-		return fault.New(fault.Unavailable, "the watch ended: watch again")
-	}
+	return nil
 }
 
 func ended(s droverv1.JobState) bool {
