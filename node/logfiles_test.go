@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/rotate"
 	"github.com/drover-run/drover/node/pastlogs"
+	"github.com/drover-run/drover/runtime/fake"
 )
 
 // However often a reader loses its connection while a task writes and its log is
@@ -107,5 +109,36 @@ func TestLogsFromNoPosition(t *testing.T) {
 		if err := (&logFiles{}).seek(&droverv1.LogsRequest{After: after}); err == nil {
 			t.Errorf("position %q was taken", after)
 		}
+	}
+}
+
+// The end of a task is reported when nobody writes its log any more, and after logsLimit in any case.
+func TestEndWaitsForTheLastLines(t *testing.T) {
+	for name, code := range map[string]int{"a success": 0, "a failure": 3} {
+		t.Run(name, func(t *testing.T) {
+			var exited time.Time
+			held := func(_ context.Context, p *fake.Process) int {
+				hold, err := rotate.Hold(p.Spec.Log.Dir) // as a logger does that is slower than the task
+				if err != nil {
+					t.Error(err)
+					return code
+				}
+				t.Cleanup(func() { hold.Close() })
+				exited = time.Now()
+				return code
+			}
+			b := newTestNode(t, map[string]fake.Program{"held": held})
+			b.start()
+			w := groupTask(0, "held")
+			b.put(w)
+			want := succeeded
+			if code != 0 {
+				want = failed
+			}
+			b.await(t, w, want)
+			if took := time.Since(exited); took < logsLimit {
+				t.Errorf("reported after %s, while the log was written", took)
+			}
+		})
 	}
 }

@@ -45,7 +45,7 @@ const (
 	maxPids              = 4096
 	maxFiles             = 1_000_000              // files and folders of one attempt, if its share of the disk has so many
 	minFiles             = 1000                   // files and folders that every attempt may have
-	logsLimit            = 300 * time.Millisecond // for the last lines of a failed task's log: a stray process may hold it open
+	logsLimit            = 300 * time.Millisecond // for the last lines of a task's log: a stray process may hold it open
 	quotaSlack           = 256 << 10              // bytes below the quota within which a failed write counts as over it
 )
 
@@ -579,6 +579,7 @@ func (a *attempt) classifyExit(ctx context.Context, spec *droverv1.TaskSpec) err
 	} else if v, err = a.classifyHarnessExit(spec); err != nil {
 		return err
 	}
+	a.awaitLogs(ctx)
 	if v == nil {
 		a.exitOK = true
 		a.d.recentTasks.add(stageOf(a.id), a.status.Exited.Sub(a.status.Started))
@@ -591,12 +592,11 @@ func (a *attempt) classifyExit(ctx context.Context, spec *droverv1.TaskSpec) err
 	if exceeded := a.diskFailure(spec, slack); exceeded != nil {
 		v = exceeded
 	}
-	a.awaitLogs(ctx)
 	return a.recordEnd(v)
 }
 
-// awaitLogs waits, for a moment, until the process that writes the logs of a failed command has
-// written the last lines: the failure's message quotes them.
+// awaitLogs waits, for a moment, until the process that writes the logs has written the last lines: who is
+// told of the end reads them next, and a failure's message quotes them.
 func (a *attempt) awaitLogs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, logsLimit)
 	defer cancel()
