@@ -97,6 +97,7 @@ func Run(ctx context.Context, cfg Config) error {
 	g, gctx := errgroup.WithContext(run)
 	g.Go(func() error { return c.serve(gctx) })
 	g.Go(func() error { return c.campaign(gctx) })
+	g.Go(func() error { return c.watchLog(gctx) })
 	g.Go(func() error { return c.inputs.relocateStale(gctx) })
 	g.Go(func() error { return c.upkeep(gctx) })
 	g.Go(func() error { return c.followCertificates(gctx) })
@@ -278,6 +279,16 @@ func (c *core) campaign(ctx context.Context) error {
 	}
 }
 
+// watchLog returns why the log cannot be written, as soon as it cannot.
+func (c *core) watchLog(ctx context.Context) error {
+	select {
+	case <-c.replica.Broken():
+		return c.replica.WriteError()
+	case <-ctx.Done():
+		return nil
+	}
+}
+
 // followEvery is the time between two looks of a follower at what it is not told.
 const followEvery = time.Second
 
@@ -301,9 +312,6 @@ func (c *core) follow(ctx context.Context) error {
 		case <-t.C:
 			if c.replica.Leads() { // the loop ended with an error, and raft leads on
 				return nil
-			}
-			if err := c.replica.WriteError(); err != nil {
-				return err
 			}
 			if c.peers != nil && c.peers.removed.Load() {
 				return fault.New(fault.Conflict, "server %q was removed from the cluster: move %s away, and start it with -join to have it added again", c.cfg.ID, c.cfg.Dir)

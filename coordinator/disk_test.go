@@ -4,7 +4,9 @@ import (
 	"errors"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -40,4 +42,35 @@ func TestSubmissionsStopBeforeTheDiskIsFull(t *testing.T) {
 	b.waitForEnd("accepted", succeeded)
 	free.Store(defaultReserve)
 	b.submit(groupJob("refused", 1))
+}
+
+// TestACoordinatorWhoseTermCannotBeWrittenSaysSo starts it on a full disk: it ends with one line that
+// names the place, the cause and the cure, and has everything once there is room.
+func TestACoordinatorWhoseTermCannotBeWrittenSaysSo(t *testing.T) {
+	var full atomic.Bool
+	b := newTestCluster(t, func(c *Config) {
+		c.LogFault = func(bool) error {
+			if full.Load() {
+				return syscall.ENOSPC
+			}
+			return nil
+		}
+	})
+	b.submit(groupJob("accepted", 1))
+	b.kill()
+	full.Store(true)
+	b.start()
+	select {
+	case err := <-b.done:
+		if !errors.Is(err, fault.Unavailable) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), b.cfg.Dir) ||
+			!strings.Contains(err.Error(), "make room") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("on a full disk it ended with: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("on a full disk it goes on")
+	}
+	b.cancel()
+	full.Store(false)
+	b.start()
+	b.waitUntil("the job is there", func() bool { return b.job("accepted").Job.Name == "accepted" })
 }

@@ -72,9 +72,8 @@ type Config struct {
 	// it is lost, true at After that it was applied but its proposer does not
 	// learn of it. For tests of crashes at every step.
 	Crash func(p Point, n uint64) bool
-	// LogFault, if set, is called before and after each write of entries; an error is the
-	// write's. For tests of disks. Votes and terms are not among the writes: where one of those
-	// fails raft ends the process.
+	// LogFault, if set, is called before and after each write of entries, vote and term; an
+	// error is the write's. For tests of disks.
 	LogFault func(written bool) error
 }
 
@@ -109,6 +108,7 @@ var ErrCrashed = errors.New("the server crashed (requested by a test)")
 type Replica struct {
 	dir    string
 	raft   *raft.Raft
+	end    func() raft.Future // ends raft; the same future each time
 	store  *watchedStore
 	trans  raft.Transport
 	now    func() time.Time
@@ -147,7 +147,7 @@ func Open(c Config) (*Replica, error) {
 	if err := checkSnapshots(c.Dir, store, c.Logger); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store, fault: c.LogFault}, now: c.Now, crash: c.Crash, record: c.Recorder, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: c.Network == nil, id: c.ID}
+	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store, fault: c.LogFault, broken: make(chan struct{})}, now: c.Now, crash: c.Crash, record: c.Recorder, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: c.Network == nil, id: c.ID}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -186,9 +186,12 @@ func (r *Replica) start(c Config) error {
 	if err := r.rewindRecorder(snaps); err != nil {
 		return err
 	}
+	r.store.running = make(chan func() raft.Future, 1)
 	if r.raft, err = raft.NewRaft(conf, fsm{r}, r.store, r.store, snaps, r.trans); err != nil {
 		return fmt.Errorf("start raft in %s: %w", c.Dir, err)
 	}
+	r.end = sync.OnceValue(r.raft.Shutdown) // raft waits for its end in the first call alone
+	r.store.running <- r.end
 	return r.checkMember(c)
 }
 
@@ -231,7 +234,7 @@ func (r *Replica) checkMember(c Config) error {
 	if len(names) == 0 { // it was never started, and is to be added to a cluster
 		return nil
 	}
-	return errors.Join(fault.New(fault.Conflict, "%s belongs to servers %q and not to %q: start it under its own name, or %s", c.Dir, names, c.ID, cure), r.raft.Shutdown().Error())
+	return errors.Join(fault.New(fault.Conflict, "%s belongs to servers %q and not to %q: start it under its own name, or %s", c.Dir, names, c.ID, cure), r.end().Error())
 }
 
 // raftConfig returns raft's configuration. A server that is alone waits for no
@@ -309,7 +312,7 @@ func (w logWriter) Write(b []byte) (int, error) {
 
 // Close stops the server. Everything acknowledged to a proposer is on disk.
 func (r *Replica) Close() error {
-	err := r.raft.Shutdown().Error()
+	err := r.end().Error()
 	return errors.Join(err, r.closeTransport(), r.store.Close())
 }
 

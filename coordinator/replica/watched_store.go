@@ -9,13 +9,19 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// watchedStore remembers the error that stopped writing the log. Raft answers it
-// with a change of leadership and keeps the cause to itself.
+// watchedStore remembers the first error of a write, and writes nothing after it. Raft
+// answers a log that cannot be written with a change of leadership, and a vote with a
+// refusal; the cause it keeps to itself. A term that cannot be written makes it panic.
 type watchedStore struct {
 	*raftstore.Store
-	failed atomic.Pointer[error]
-	fault  func(written bool) error // of tests; nil for none
+	failed  atomic.Pointer[error]
+	broken  chan struct{}            // closed with the first error
+	fault   func(written bool) error // of tests; nil for none
+	running chan func() raft.Future  // nil before raft is started; then what ends it, once there is that
 }
+
+// termKey is where raft keeps its term.
+const termKey = "CurrentTerm"
 
 // StoreLog implements raft.LogStore.
 func (w *watchedStore) StoreLog(l *raft.Log) error {
@@ -28,15 +34,36 @@ func (w *watchedStore) StoreLogs(logs []*raft.Log) error {
 }
 
 // Set implements raft.StableStore.
-func (w *watchedStore) Set(key, value []byte) error { return w.note(w.Store.Set(key, value)) }
-
-// SetUint64 implements raft.StableStore.
-func (w *watchedStore) SetUint64(key []byte, value uint64) error {
-	return w.note(w.Store.SetUint64(key, value))
+func (w *watchedStore) Set(key, value []byte) error {
+	return w.write(func() error { return w.Store.Set(key, value) })
 }
 
-// write performs a write of entries unless a test has it fail, before or after it.
+// SetUint64 implements raft.StableStore. Where it is raft's term that cannot be written it ends
+// raft and returns nil, for raft panics on an error. The term that raft then has in memory alone does no
+// harm: it answers the call that it is at, and as nothing is written any more it stores no entry and
+// gives no vote in that term.
+func (w *watchedStore) SetUint64(key []byte, value uint64) error {
+	isTerm := string(key) == termKey
+	if isTerm {
+		if have, err := w.Store.GetUint64(key); err == nil && have == value { // a start writes what it has read
+			return nil
+		}
+	}
+	err := w.write(func() error { return w.Store.SetUint64(key, value) })
+	if err == nil || !isTerm || w.running == nil {
+		return err
+	}
+	end := <-w.running
+	w.running <- end
+	end() // Replica.Close waits for it
+	return nil
+}
+
+// write performs a write unless one has failed before, or a test has it fail, before or after it.
 func (w *watchedStore) write(do func() error) error {
+	if err := w.failed.Load(); err != nil {
+		return *err
+	}
 	if w.fault == nil {
 		return w.note(do())
 	}
@@ -51,17 +78,20 @@ func (w *watchedStore) write(do func() error) error {
 }
 
 func (w *watchedStore) note(err error) error {
-	if err != nil {
-		w.failed.Store(&err)
+	if err != nil && w.failed.CompareAndSwap(nil, &err) {
+		close(w.broken)
 	}
 	return err
 }
 
-// WriteError returns why the log cannot be written, nil if it can: a server whose
-// log failed once does nothing more.
+// Broken is closed when a write of log, vote or term has failed: see WriteError.
+func (r *Replica) Broken() <-chan struct{} { return r.store.broken }
+
+// WriteError returns why log, vote or term cannot be written, nil if they can: a server
+// of which one failed does nothing more.
 func (r *Replica) WriteError() error {
 	if err := r.store.failed.Load(); err != nil {
-		return fault.New(fault.Unavailable, "the log cannot be written: %w; nothing that was accepted is lost: make room on its disk, or mend it, and start the coordinator again", *err)
+		return fault.New(fault.Unavailable, "the log cannot be written in %s: %w; nothing that was accepted is lost: make room on its disk, or mend it, and start the coordinator again", r.dir, *err)
 	}
 	return nil
 }

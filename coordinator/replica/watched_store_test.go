@@ -1,0 +1,58 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// A server whose disk fails at the term of its own election ends by itself with the cause: raft
+// panics where a term cannot be written. Nothing that it accepted is lost.
+func TestATermThatCannotBeWrittenEndsTheServer(t *testing.T) {
+	for _, failsWritten := range []bool{false, true} {
+		var full atomic.Bool
+		c := Config{Dir: t.TempDir(), ID: "c1", NoSync: true, LogFault: func(written bool) error {
+			if full.Load() && written == failsWritten {
+				return syscall.ENOSPC
+			}
+			return nil
+		}}
+		r := open(t, c)
+		until(t, "it leads", r.Leads)
+		if _, err := r.Propose(context.Background(), tenant(1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(r.WriteError(), r.Close()); err != nil {
+			t.Fatal(err)
+		}
+		full.Store(true)
+		r = open(t, c)
+		select {
+		case <-r.Broken():
+		case <-time.After(time.Minute):
+			t.Fatal("it goes on")
+		}
+		err := r.WriteError()
+		if !errors.Is(err, fault.Unavailable) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "the log cannot be written in "+c.Dir) || !strings.Contains(err.Error(), "make room") {
+			t.Errorf("failing after the write %v: %v", failsWritten, err)
+		}
+		full.Store(false) // also then it writes nothing
+		if err := r.store.Set([]byte("k"), nil); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("a write after one that failed: %v", err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		r = open(t, c)
+		until(t, "it leads and has everything", func() bool { return r.Leads() && count(r) == 1 })
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
