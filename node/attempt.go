@@ -1,7 +1,9 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -9,141 +11,96 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/mapreduce"
-	"github.com/drover-run/drover/node/helper"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
-	"github.com/drover-run/drover/runtime"
 )
 
-// attempt is one attempt on this node. Its loop owns all fields except those
-// under mu and those that name another lock; other goroutines post to inbox.
+// attempt is one attempt on this node. Its loop chooses the next step and performs
+// it by the parts below, each of which owns what it decides by. The loop owns all of
+// them except mail and those fields that say otherwise; other goroutines post to mail.
 type attempt struct {
 	d                 *daemon
 	id                store.ID
 	dir               folder
-	orphaned          bool // unknown or of an older epoch: removed and never reported; set before the loop starts, later only under daemon.mu
+	orphaned          bool // unknown or of an older epoch: removed and never reported; set before the loop starts, later only under attemptTable.mu
 	mayNeedOldHarness bool // started by an earlier daemon or on another node; set before the loop starts
 	adopted           bool // an earlier daemon may have made its container; set before the loop starts
 
-	wake  chan struct{}       // something under mu changed; capacity 1
-	inbox chan func(*attempt) // calls posted by watchers and helpers
-
+	mail    mailbox
 	looping sync.Mutex // held by the loop while it runs; see park.go
-
-	mu     sync.Mutex
-	parked bool                    // the attempt rests and has no loop
-	wanted *droverv1.WantedAttempt // replaced, never modified; nil: not wanted
-	spec   *droverv1.TaskSpec      // the last known; nil if the attempt is unknown to the coordinator
-	seen   *droverv1.SeenAttempt   // what is reported; replaced, never modified
-	// servedDump is the dump that other nodes may fetch; nil without one.
-	servedDump *servableDump
+	wg      sync.WaitGroup
 
 	// Owned by the loop.
-	loopCtx       context.Context       // of the loop; helpers live in it, not in a step's context
-	loopStarted   time.Duration         // monotonic time at which the loop began
-	sentUpdate    helper.Update         // last update sent to the shuffle helper
-	output        *mapreduce.StoredFile // made by a task that exited successfully
-	rec           store.Record
-	recorded      bool
-	container     task.Container
-	status        runtime.Status // valid when container is stopped
-	sharing       containerSharing
-	hasImage      bool
-	hasFiles      bool
-	hasCgroup     bool
-	secrets       map[string]string // values by variable, where the driver keeps its specs in memory
-	waitsFor      string            // why a step that is tried again and again does not go on
-	fetch         helperState
-	upload        helperState
-	exitOK        bool
-	failure       *failure // a permanent failure; the attempt ends with it
-	timedOut      bool     // the time limit has passed
-	termSentAt    time.Duration
-	termSent      bool
-	stoppedAt     time.Duration // monotonic time at which the exit was observed
-	appliedLimits *droverv1.Limits
-	usage         *droverv1.Usage
-	occupied      *droverv1.Resources
-	oomKills      int64
-	diskBytes     int64
-	diskFiles     int64         // files and folders
-	sampledAt     time.Duration // monotonic time of the last usage sample
-	outcome       *outcome
-	progress      progress
-	currentStep   task.Do
-	failures      map[task.Do]int
-	// startError is the error of the last failed try to create or start the container.
-	startError   string
-	awaitingExit bool
-	// generation is incremented when a new container takes the attempt's name;
-	// results for an older generation are ignored.
-	generation int
-	suspension suspension
-	wg         sync.WaitGroup
-}
-
-// progress is what a running task reports about itself.
-type progress struct {
-	fraction   float64
-	counters   map[string]int64
-	status     string
-	inputBytes int64
-	lostMaps   []int32
-	refused    string // why something that the task reported was refused; "" if nothing was
+	loopStarted time.Duration // monotonic time at which the loop began
+	rec         attemptRecord
+	container   attemptContainer
+	sharing     containerSharing
+	cgroup      attemptCgroup
+	disk        diskUse
+	dumps       dumpFolder // never changes
+	suspension  suspension
+	secrets     attemptSecrets
+	files       taskFiles
+	helpers     attemptHelpers
+	progress    progress
+	retries     retries
+	output      *mapreduce.StoredFile // made by a task that exited successfully
+	exitOK      bool
+	failure     *failure // a permanent failure; the attempt ends with it
+	timedOut    bool     // the time limit has passed
+	termSentAt  time.Duration
+	termSent    bool
+	sampledAt   time.Duration // monotonic time of the last usage sample
+	outcome     *outcome
+	currentStep task.Do
 }
 
 func newAttempt(d *daemon, id store.ID) *attempt {
-	return &attempt{
-		d: d, id: id, dir: d.folderOf(id),
-		wake: make(chan struct{}, 1), inbox: make(chan func(*attempt)),
-		container: task.ContainerNone,
-		fetch:     helperState{work: task.WorkIdle}, upload: helperState{work: task.WorkIdle},
-		failures: map[task.Do]int{}, sampledAt: -minSampleGap,
-		seen: &droverv1.SeenAttempt{Key: id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING},
+	a := &attempt{
+		d: d, id: id, dir: d.folderOf(id), dumps: d.cfg.dumpsOf(id), sampledAt: -minSampleGap,
+		mail: mailbox{
+			wake: make(chan struct{}, 1), inbox: make(chan func()),
+			seen: &droverv1.SeenAttempt{Key: id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING},
+		},
+		rec: attemptRecord{id: id, db: d.store, clock: d.clock, bootID: d.bootID},
+	}
+	a.cgroup = attemptCgroup{id: id.String(), cfg: &d.cfg, io: d.unallocatedIO, rec: &a.rec}
+	a.container = attemptContainer{phase: task.ContainerNone, id: id.String(), driver: d.cfg.Driver, lister: d.containers, clock: d.clock, cgroup: &a.cgroup}
+	a.disk = diskUse{dir: a.dir, cfg: &d.cfg, method: d.quota}
+	a.suspension = suspension{
+		id: id, dir: a.dir, dumps: a.dumps, cfg: &d.cfg, rec: &a.rec, container: &a.container, cgroup: &a.cgroup,
+		exclusive: d.exclusive, inSlot: d.inDumpSlot, log: d.log,
+	}
+	a.secrets = attemptSecrets{key: id.Key(), dir: filepath.Join(d.cfg.SecretMount, id.String()), cfg: &d.cfg, source: d.secrets}
+	a.files = taskFiles{id: id, dir: a.dir, cfg: &d.cfg, images: d.images, blobs: d.blobs, helpers: d.helpers}
+	a.helpers = attemptHelpers{
+		fetch: helperState{work: task.WorkIdle}, upload: helperState{work: task.WorkIdle},
+		id: id, dir: a.dir, cfg: &d.cfg, runner: d.helpers, sockets: d.sockets, mail: &a.mail, clock: d.clock, log: d.log,
+	}
+	return a
+}
+
+// layout returns where the task finds what it works with. A dump needs the harness
+// that the container was made with, even after an upgrade of the daemon.
+func (a *attempt) layout() *taskLayout {
+	return &taskLayout{
+		id: a.id, dir: a.dir, cfg: &a.d.cfg, harness: cmp.Or(a.rec.HarnessPath, a.d.programs.harness),
+		emptyRoot: a.d.emptyRoot, secrets: &a.secrets,
 	}
 }
 
 // setWanted replaces the wanted state; nil means that the attempt must be removed.
 func (a *attempt) setWanted(w *droverv1.WantedAttempt) {
-	a.mu.Lock()
-	a.wanted = w
-	if w.GetSpec() != nil {
-		a.spec = w.GetSpec()
-	}
-	a.mu.Unlock()
+	a.mail.want(w)
 	a.wakeUp()
 }
 
-// wakeUp makes the loop run again, and starts it if the attempt is parked; it
-// never blocks.
+// wakeUp makes the loop run again, and starts it if the attempt is parked, unless
+// the daemon is stopping; it never blocks.
 func (a *attempt) wakeUp() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
+	if a.mail.notify() && a.d.runCtx.Err() == nil {
+		a.startLoop()
 	}
-	a.unpark(a.d.runCtx)
-}
-
-// post hands f to the loop, or drops it when ctx ends.
-func (a *attempt) post(ctx context.Context, f func(*attempt)) {
-	select {
-	case a.inbox <- f:
-	case <-ctx.Done():
-	}
-}
-
-// snapshot returns the current report of the attempt.
-func (a *attempt) snapshot() *droverv1.SeenAttempt {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.seen
-}
-
-// wantedAndSpec returns the wanted state and the last known spec.
-func (a *attempt) wantedAndSpec() (*droverv1.WantedAttempt, *droverv1.TaskSpec) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.wanted, a.spec
 }
 
 // A running task's usage and progress are read every sampleEvery, and at most
@@ -158,19 +115,22 @@ const (
 func (a *attempt) loop(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.wg.Wait()
+	defer a.helpers.wg.Wait()
 	defer cancel()
-	a.loopCtx, a.loopStarted = ctx, a.d.clock.Monotonic()
+	a.helpers.ctx, a.loopStarted = ctx, a.d.clock.Monotonic()
 	for ctx.Err() == nil {
-		if a.container == task.ContainerUnknown {
-			if a.refreshContainer(ctx); a.container == task.ContainerRunning {
-				a.recoverLevel(ctx) // the known level may be outdated
+		if a.container.phase == task.ContainerUnknown {
+			if a.container.refresh(ctx); a.container.phase == task.ContainerRunning {
+				a.suspension.recoverLevel(ctx) // the known level may be outdated
 			}
 		}
 		a.startExitWatch(ctx)
-		a.rec.Epoch = a.epoch()
-		wanted, spec := a.wantedAndSpec()
-		a.updateRequestedLevel(wanted)
-		a.updateFetch(wanted)
+		a.rec.Epoch = a.d.attempts.epochOf(a, a.rec.Epoch)
+		wanted, spec := a.mail.wantedAndSpec()
+		if a.suspension.request(wanted) {
+			a.retries.clear(levelSteps...)
+		}
+		a.helpers.updateFetch(wanted)
 		w, s := a.taskState(wanted, spec)
 		step := task.Next(w, s)
 		a.currentStep = step.Do
@@ -186,9 +146,9 @@ func (a *attempt) loop(ctx context.Context) {
 			if a.park() {
 				return
 			}
-			a.sleep(ctx, 0)
+			a.mail.sleep(ctx, 0)
 		case task.Wait:
-			a.sleep(ctx, a.boundRecheck(step.RecheckAfter, spec))
+			a.mail.sleep(ctx, a.boundRecheck(step.RecheckAfter, spec))
 			a.sampleIfDue(ctx)
 		default:
 			a.performStep(ctx, step.Do)
@@ -196,22 +156,11 @@ func (a *attempt) loop(ctx context.Context) {
 	}
 }
 
-// epoch returns the epoch of the attempt's record. After a restore of the coordinator the attempt
-// goes over to the node's new epoch.
-func (a *attempt) epoch() uint64 {
-	a.d.mu.Lock()
-	defer a.d.mu.Unlock()
-	if a.orphaned {
-		return a.rec.Epoch
-	}
-	return a.d.id.Epoch
-}
-
 // sampleIfDue samples a task that runs or uploads. ClassifyExit takes a sample of
 // its own, so a short task is not measured twice.
 func (a *attempt) sampleIfDue(ctx context.Context) {
 	now := a.d.clock.Monotonic()
-	if now-a.sampledAt < minSampleGap || a.container == task.ContainerStopped && !a.exitOK {
+	if now-a.sampledAt < minSampleGap || a.container.phase == task.ContainerStopped && !a.exitOK {
 		return
 	}
 	a.sampledAt = now
@@ -230,32 +179,15 @@ func startPause(spec *droverv1.TaskSpec) time.Duration {
 // boundRecheck shortens a wait to the next usage sample of a running task and,
 // for an exclusive task, to the end of the lease.
 func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Duration {
-	if left := a.d.lease.remaining(); spec.GetExclusive() && left > 0 && (d <= 0 || d > left) {
+	if left := a.d.exclusive.lease.remaining(); spec.GetExclusive() && left > 0 && (d <= 0 || d > left) {
 		d = left
 	}
-	if a.container == task.ContainerRunning && !a.suspension.frozen || a.upload.work == task.WorkBusy {
+	if a.container.phase == task.ContainerRunning && !a.suspension.frozen || a.helpers.upload.work == task.WorkBusy {
 		if d <= 0 || d > sampleEvery {
 			return sampleEvery
 		}
 	}
 	return d
-}
-
-// sleep waits for a change, for d (0: no limit) or for the end of ctx.
-func (a *attempt) sleep(ctx context.Context, d time.Duration) {
-	var after <-chan time.Time
-	if d > 0 {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		after = t.C
-	}
-	select {
-	case <-ctx.Done():
-	case <-a.wake:
-	case f := <-a.inbox:
-		f(a)
-	case <-after:
-	}
 }
 
 // taskState returns the input of task.Next.
@@ -276,13 +208,13 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		w.StartPause = max(0, a.loopStarted+pause-now)
 	}
 	s := task.Seen{
-		Recorded: a.recorded, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
-		Folder: a.dir.isComplete(), Image: a.hasImage, Files: a.hasFiles, Cgroup: a.hasCgroup,
-		Container: a.container,
+		Recorded: a.rec.exists, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
+		Folder: a.dir.isComplete(), Image: a.files.hasImage, Files: a.files.hasFiles, Cgroup: a.cgroup.exists,
+		Container: a.container.phase,
 		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.suspension.frozen, Swapped: a.suspension.swapped, StaleDump: a.suspension.staleDump, Refused: a.suspension.refused,
-		Fetch: a.fetch.work, Upload: a.upload.work,
+		Fetch: a.helpers.fetch.work, Upload: a.helpers.upload.work,
 		ExitOK: a.exitOK, Failed: a.failure != nil, TermSent: a.termSent,
-		Running: a.runningTime(now),
+		Running: a.rec.ran(now, a.container.stoppedAt),
 	}
 	if w.Goal == task.GoalGone {
 		s.Folder = a.dir.exists()
@@ -291,7 +223,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		s.SinceTerm = now - a.termSentAt
 	}
 	if s.Ended || w.Goal == task.GoalGone {
-		s.StaleDump = s.StaleDump || a.rec.DumpNumber > 0 && pathExists(a.d.dumpsDir(a.id))
+		s.StaleDump = s.StaleDump || a.rec.DumpNumber > 0 && a.dumps.exists()
 	}
 	if s.Ended {
 		s.Folder = a.dir.exists()
@@ -327,79 +259,28 @@ func goalOf(w *droverv1.WantedAttempt) task.Goal {
 	}
 }
 
-// runningTime returns the time the attempt has run unfrozen since its start, on
-// the monotonic clock.
-func (a *attempt) runningTime(now time.Duration) time.Duration {
-	ran := time.Duration(a.rec.RanNS)
-	if !a.rec.Started || a.rec.StartMono == 0 {
-		return ran
-	}
-	if a.rec.BootID != a.d.bootID {
-		return ran // the machine was rebooted: the time since the container last started is lost with it
-	}
-	if a.stoppedAt > 0 {
-		now = a.stoppedAt
-	}
-	return ran + max(0, now-time.Duration(a.rec.StartMono)-time.Duration(a.rec.FrozenNS))
-}
-
-// refreshContainer queries the engine for the container's status.
-func (a *attempt) refreshContainer(ctx context.Context) {
-	all, err := a.d.containers.list(ctx)
-	if err != nil {
-		return // still unknown; task.Next waits
-	}
-	a.setStatus(all[a.id.String()])
-}
-
-// setStatus takes over the engine's status; the zero Status means no container.
-func (a *attempt) setStatus(st runtime.Status) {
-	switch st.Phase {
-	case 0:
-		a.container = task.ContainerNone
-	case runtime.PhaseCreated:
-		a.container = task.ContainerCreated
-	case runtime.PhaseRunning:
-		a.container = task.ContainerRunning
-	case runtime.PhaseStopped:
-		a.container = task.ContainerStopped
-		a.status = st
-		if a.d.cfg.Enforcer == nil && (st.CPU > 0 || st.PeakMemory > 0) { // a harness's result is more exact, and comes later
-			a.usage = &droverv1.Usage{CpuMs: st.CPU.Milliseconds(), MemoryPeak: st.PeakMemory}
-		}
-		if a.stoppedAt == 0 {
-			a.stoppedAt = a.d.clock.Monotonic()
-			if !st.Exited.IsZero() { // it may have exited while no daemon was running
-				a.stoppedAt -= max(0, a.d.clock.Now().Sub(st.Exited))
-			}
-		}
-	default:
-		a.container = task.ContainerUnknown
-	}
-}
-
 // startExitWatch starts a goroutine that waits for the end of a running container.
 func (a *attempt) startExitWatch(ctx context.Context) {
-	if a.container != task.ContainerRunning || a.awaitingExit {
+	if a.container.phase != task.ContainerRunning || a.container.awaitingExit {
 		return
 	}
-	a.awaitingExit = true
-	generation := a.generation
+	a.container.awaitingExit = true
+	generation := a.container.generation
 	a.wg.Go(func() {
 		st, err := a.d.cfg.Driver.Wait(ctx, a.id.String())
-		a.post(ctx, func(a *attempt) {
-			a.awaitingExit = false
-			if a.generation != generation {
+		a.mail.post(ctx, func() {
+			a.container.awaitingExit = false
+			if a.container.generation != generation {
 				return // status of the container before a dump
 			}
-			if a.container != task.ContainerRunning {
+			if a.container.phase != task.ContainerRunning {
 				return // deleted in the meantime
 			}
 			if err != nil {
-				a.container = task.ContainerUnknown // an unreachable engine is not an exit
+				a.container.phase = task.ContainerUnknown // an unreachable engine is not an exit
 				return
 			}
-			a.setStatus(st)
+			a.container.set(st)
 		})
 	})
 }
@@ -407,16 +288,8 @@ func (a *attempt) startExitWatch(ctx context.Context) {
 // publishReport replaces the attempt's report if anything in it changed.
 func (a *attempt) publishReport() {
 	next := boundReport(a.buildReport())
-	a.publishDump(next.GetLevel())
-	a.mu.Lock()
-	last := a.seen
-	same := proto.Equal(next, last)
-	if !same {
-		a.seen = next
-	}
-	a.mu.Unlock()
-	if !same {
-		a.d.markChanged(a.id, !proto.Equal(withoutUsage(next), withoutUsage(last)))
+	if changed, atOnce := a.mail.publish(next, a.dumpToServe(next.GetLevel())); changed {
+		a.d.attempts.markChanged(a.id, atOnce)
 	}
 }
 
@@ -440,7 +313,7 @@ func withoutUsage(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 // buildReport returns the attempt as reported to the coordinator.
 func (a *attempt) buildReport() *droverv1.SeenAttempt {
 	s := a.buildState()
-	wanted, spec := a.wantedAndSpec()
+	wanted, spec := a.mail.wantedAndSpec()
 	if a.outcome == nil {
 		s.StartPauseMs = startPause(spec).Milliseconds()
 	}
@@ -453,28 +326,29 @@ func (a *attempt) buildReport() *droverv1.SeenAttempt {
 func (a *attempt) buildState() *droverv1.SeenAttempt {
 	if a.outcome != nil {
 		end := proto.CloneOf(a.outcome.end)
-		end.DiskOccupied = a.diskBytes
+		end.DiskOccupied = a.disk.bytes
 		return end
 	}
 	now := a.d.clock.Monotonic()
 	s := &droverv1.SeenAttempt{
 		Key: a.id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING,
-		Usage: a.usage, Limits: a.appliedLimits, Occupied: a.occupied, DiskOccupied: a.diskBytes,
-		StartedMs: a.rec.StartedMS, RunningMs: a.runningTime(now).Milliseconds(),
-		FetchingMs: a.fetch.elapsed(now).Milliseconds(), CommittingMs: a.upload.elapsed(now).Milliseconds(),
+		Usage: a.cgroup.usage, Limits: a.cgroup.limits, Occupied: a.cgroup.occupied, DiskOccupied: a.disk.bytes,
+		StartedMs: a.rec.StartedMS, RunningMs: a.rec.ran(now, a.container.stoppedAt).Milliseconds(),
+		FetchingMs: a.helpers.fetch.elapsed(now).Milliseconds(), CommittingMs: a.helpers.upload.elapsed(now).Milliseconds(),
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
 		InputBytes: a.progress.inputBytes, LostMaps: a.progress.lostMaps, Message: a.progress.refused,
 		Step: a.currentStep.String(),
 	}
-	if a.waitsFor != "" && a.currentStep == task.GetFiles {
-		s.Status = "waits: " + a.waitsFor
+	if a.secrets.waitsFor != "" && a.currentStep == task.GetFiles {
+		s.Status = "waits: " + a.secrets.waitsFor
 	}
 	if a.rec.Started {
 		s.Phase = droverv1.Phase_PHASE_RUNNING
-		if a.currentStep == task.Wait && a.upload.work != task.WorkBusy {
+		if a.currentStep == task.Wait && a.helpers.upload.work != task.WorkBusy {
 			s.Step = ""
 		}
 	}
-	a.fillLevel(s)
+	wanted, _ := a.mail.wantedAndSpec()
+	a.suspension.fill(s, wanted)
 	return s
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,10 +21,31 @@ const (
 	nameCRL           = "revoked.crl"
 )
 
+// peerGuard owns who may call the node's server: the certificate by which it
+// checks others, the revocation list in use, and the open connections, which it
+// closes when their certificate is revoked. Its fields do not change; member and
+// connections have locks of their own.
+type peerGuard struct {
+	member      *pki.Member // nil: callers are checked by the TLS configuration as given
+	certified   bool        // callers come by TLS; otherwise by a socket that only the daemon's user can open
+	openMetrics bool
+	fetchCRL    func(context.Context) ([]byte, error) // the coordinator's list; nil: only that of member's files
+	file        string                                // where the newest list is stored
+	connections *pki.Connections
+	log         *slog.Logger
+}
+
+func newPeerGuard(cfg *Config) *peerGuard {
+	return &peerGuard{
+		member: cfg.Certificate, certified: cfg.TLS != nil, openMetrics: cfg.OpenMetrics, fetchCRL: cfg.FetchCRL,
+		file: filepath.Join(cfg.Data, nameCRL), connections: pki.NewConnections(maxConnections), log: cfg.Log,
+	}
+}
+
 // checkPeer returns an error unless the other side has a verified certificate of
 // one of the kinds that was not revoked.
-func (d *daemon) checkPeer(s *tls.ConnectionState, kinds ...pki.Kind) error {
-	if m := d.cfg.Certificate; m != nil {
+func (g *peerGuard) checkPeer(s *tls.ConnectionState, kinds ...pki.Kind) error {
+	if m := g.member; m != nil {
 		return m.Check(s, kinds...)
 	}
 	kind, _, err := pki.PeerIdentity(s)
@@ -33,13 +55,28 @@ func (d *daemon) checkPeer(s *tls.ConnectionState, kinds ...pki.Kind) error {
 	return err
 }
 
+// requireCoordinator admits only the coordinator, which has checked the rights of
+// the users on whose behalf it calls: by its certificate, or on the socket that
+// only the daemon's user can open.
+func (g *peerGuard) requireCoordinator(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.certified {
+			if err := g.checkPeer(r.TLS, pki.KindCoordinator); err != nil {
+				http.Error(w, "only the coordinator may call this: send the request through the coordinator", http.StatusForbidden)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // requireMember admits callers with any certificate of the cluster, or everybody
 // on the socket that only the daemon's user can open and if the operator says
 // so.
-func (d *daemon) requireMember(next http.Handler) http.Handler {
+func (g *peerGuard) requireMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if d.cfg.TLS != nil && !d.cfg.OpenMetrics {
-			if err := d.checkPeer(r.TLS, pki.Kinds()...); err != nil {
+		if g.certified && !g.openMetrics {
+			if err := g.checkPeer(r.TLS, pki.Kinds()...); err != nil {
 				http.Error(w, "a certificate of the cluster is needed (drover tls cert), or -open-metrics on the node", http.StatusForbidden)
 				return
 			}
@@ -48,32 +85,32 @@ func (d *daemon) requireMember(next http.Handler) http.Handler {
 	})
 }
 
-// followCertificates keeps the certificate and the revocation list up to date,
+// follow keeps the certificate and the revocation list up to date,
 // and closes connections of revoked certificates, until ctx ends. The list comes
 // from the file beside the CA's certificate and from the coordinator; the CA's
 // signature is checked, and only a newer list replaces the one in use.
-func (d *daemon) followCertificates(ctx context.Context) error {
-	m := d.cfg.Certificate
+func (g *peerGuard) follow(ctx context.Context) error {
+	m := g.member
 	if m == nil {
 		return nil
 	}
-	if err := d.loadCRL(); err != nil {
-		d.log.Warn("the stored revocation list cannot be used", "err", err)
+	if err := g.loadCRL(); err != nil {
+		g.log.Warn("the stored revocation list cannot be used", "err", err)
 	}
 	t := time.NewTicker(certificatesEvery)
 	defer t.Stop()
 	last := ""
 	for {
 		text := ""
-		if err := errors.Join(m.Reload(), d.updateCRL(ctx)); err != nil {
+		if err := errors.Join(m.Reload(), g.updateCRL(ctx)); err != nil {
 			text = err.Error()
 		}
 		if text != "" && text != last && ctx.Err() == nil {
-			d.log.Warn("the certificate or the revocation list in use may be old", "err", text)
+			g.log.Warn("the certificate or the revocation list in use may be old", "err", text)
 		}
 		last = text
-		for _, name := range d.connections.CloseRevoked(m) {
-			d.log.Warn("closed a connection: its certificate was revoked", "certificate", name)
+		for _, name := range g.connections.CloseRevoked(m) {
+			g.log.Warn("closed a connection: its certificate was revoked", "certificate", name)
 		}
 		select {
 		case <-t.C:
@@ -84,31 +121,31 @@ func (d *daemon) followCertificates(ctx context.Context) error {
 }
 
 // loadCRL uses the list that an earlier daemon stored.
-func (d *daemon) loadCRL() error {
-	b, err := os.ReadFile(filepath.Join(d.cfg.Data, nameCRL))
+func (g *peerGuard) loadCRL() error {
+	b, err := os.ReadFile(g.file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		_, err = d.cfg.Certificate.SetCRL(b)
+		_, err = g.member.SetCRL(b)
 	}
 	return err
 }
 
 // updateCRL fetches the coordinator's list, and stores it if it is newer.
-func (d *daemon) updateCRL(ctx context.Context) error {
-	if d.cfg.FetchCRL == nil {
+func (g *peerGuard) updateCRL(ctx context.Context) error {
+	if g.fetchCRL == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchCRLLimit)
 	defer cancel()
-	b, err := d.cfg.FetchCRL(ctx)
+	b, err := g.fetchCRL(ctx)
 	if err != nil || len(b) == 0 {
 		return err
 	}
-	newer, err := d.cfg.Certificate.SetCRL(b)
+	newer, err := g.member.SetCRL(b)
 	if err != nil || !newer {
 		return err
 	}
-	return pki.WriteCRL(filepath.Join(d.cfg.Data, nameCRL), d.cfg.Certificate.CRL())
+	return pki.WriteCRL(g.file, g.member.CRL())
 }

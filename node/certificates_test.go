@@ -16,7 +16,7 @@ import (
 )
 
 func TestNodeMetricsNeedCertificate(t *testing.T) {
-	d := &daemon{cfg: Config{TLS: &tls.Config{MinVersion: tls.VersionTLS13}}}
+	g := newPeerGuard(&Config{TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
 	peer := func(name string) *tls.ConnectionState {
 		if name == "" {
 			return &tls.ConnectionState{}
@@ -26,14 +26,14 @@ func TestNodeMetricsNeedCertificate(t *testing.T) {
 	for name, want := range map[string]bool{"": false, "stranger": false, "user/prometheus": true, "node/n2": true} {
 		called := false
 		rec := &statusWriter{}
-		d.requireMember(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true })).ServeHTTP(rec, &http.Request{TLS: peer(name)})
+		g.requireMember(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true })).ServeHTTP(rec, &http.Request{TLS: peer(name)})
 		if called != want || (!want && rec.status != http.StatusForbidden) {
 			t.Errorf("certificate %q: status %d, called %v", name, rec.status, called)
 		}
 	}
-	d.cfg.OpenMetrics = true
+	g.openMetrics = true
 	called := false
-	d.requireMember(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true })).ServeHTTP(&statusWriter{}, &http.Request{TLS: peer("")})
+	g.requireMember(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true })).ServeHTTP(&statusWriter{}, &http.Request{TLS: peer("")})
 	if !called {
 		t.Error("metrics that the operator opened are closed")
 	}
@@ -69,17 +69,17 @@ func TestRevokedCoordinatorIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	peer := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}
-	d := &daemon{cfg: Config{Certificate: m, Data: t.TempDir(), FetchCRL: func(context.Context) ([]byte, error) { return os.ReadFile(filepath.Join(dir, "ca.crl")) }}}
-	if err := d.checkPeer(peer, pki.KindCoordinator); err != nil {
+	g := newPeerGuard(&Config{Certificate: m, Data: t.TempDir(), FetchCRL: func(context.Context) ([]byte, error) { return os.ReadFile(filepath.Join(dir, "ca.crl")) }})
+	if err := g.checkPeer(peer, pki.KindCoordinator); err != nil {
 		t.Fatal(err)
 	}
 	if err := pki.Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.updateCRL(t.Context()); err != nil {
+	if err := g.updateCRL(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.checkPeer(peer, pki.KindCoordinator); err == nil {
+	if err := g.checkPeer(peer, pki.KindCoordinator); err == nil {
 		t.Error("a revoked coordinator may call")
 	}
 	// A later daemon knows it before it reaches anybody.
@@ -87,8 +87,8 @@ func TestRevokedCoordinatorIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.cfg.Certificate = again
-	if err := d.loadCRL(); err != nil || !again.Revoked(leaf) {
+	g.member = again
+	if err := g.loadCRL(); err != nil || !again.Revoked(leaf) {
 		t.Errorf("after a restart: %v", err)
 	}
 }

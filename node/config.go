@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -130,4 +131,43 @@ func orDefault[T comparable](v, def T) T {
 func (c *Config) usesHostPaths() bool {
 	h, ok := c.Driver.(runtime.HostPaths)
 	return ok && h.HostPaths()
+}
+
+// freezer returns what freezes an attempt's processes: its cgroup if there is
+// one, otherwise the driver; nil if neither can.
+func (c *Config) freezer() runtime.Freezer {
+	if f, ok := c.Enforcer.(runtime.Freezer); ok {
+		return f
+	}
+	if f, ok := c.Driver.(runtime.Freezer); ok && c.Enforcer == nil {
+		return f
+	}
+	return nil
+}
+
+// taskUID returns the uid that the task runs as.
+func (c *Config) taskUID(spec *droverv1.TaskSpec) (uint32, error) {
+	if os.Geteuid() != 0 || c.usesHostPaths() && !c.SwitchUser {
+		return uint32(os.Geteuid()), nil
+	}
+	if spec.GetUid() == 0 && !c.AllowRoot {
+		return 0, fault.New(fault.Denied, "tenant %q has no uid, and this node runs nothing as root: give the tenant a uid, or allow root tasks on this node", spec.GetTenant())
+	}
+	return spec.GetUid(), nil
+}
+
+// limitsOf returns the limits of a task that runs.
+func (c *Config) limitsOf(spec *droverv1.TaskSpec) Limits {
+	r := spec.GetDemand()
+	return Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + c.Info.GetTaskOverheadMemory(), IO: r.GetIo(), Pids: maxPids}
+}
+
+// filesLimit returns how many files and folders an attempt may have: the part of
+// the disk's inodes that its disk space is of the disk.
+func (c *Config) filesLimit(spec *droverv1.TaskSpec) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(c.Data, &st); err != nil {
+		return maxFiles
+	}
+	return shareOfInodes(spec.GetDisk(), int64(st.Blocks)*st.Bsize, int64(st.Files))
 }

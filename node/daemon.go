@@ -16,7 +16,6 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
-	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/pki/pkimetrics"
 	"github.com/drover-run/drover/internal/quota"
 	"github.com/drover-run/drover/node/blob"
@@ -27,21 +26,24 @@ import (
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
-	"github.com/drover-run/drover/node/watchdog"
 )
 
 // StoreFile is the daemon's own state, in its data folder.
 const StoreFile = "node.db"
 
-// daemon is one running node.
+// daemon is one running node. It joins its parts, each of which owns what it
+// decides by: attempts what is here and what is reported, peers who may call,
+// sockets where, prober which levels work, exclusive the lease, programs, secrets,
+// helpers, images and blobs what a task needs. None of its own fields changes after
+// newDaemon, but for runCtx, which Run sets before it starts anything, and load,
+// which is reportLoop's.
 type daemon struct {
 	cfg           Config
 	log           *slog.Logger
 	store         *store.Store
 	clock         clock
 	bootID        string
-	harnessPath   string // the harness inside the content-addressed program folder
-	helperPath    string // the helper program, stored like harnessPath; "" without one
+	programs      programStore
 	quota         quota.Method
 	emptyRoot     string // empty folder, the root of containers without an image
 	blobs         *blob.Cache
@@ -53,33 +55,24 @@ type daemon struct {
 	slots         chan struct{} // bounds concurrent container operations
 	files         FileSystems
 	httpClient    *http.Client // for helpers inside the daemon
+	helpers       *helperRunner
+	secrets       *secretSource
 	requests      *requests.Server
 	shuffle       *shuffle.Server
-	shuffleSocket string // the address for tenants' helpers; empty where there are none
-	lease         lease
-	unallocatedIO unallocatedIO
+	sockets       *sockets
+	peers         *peerGuard
+	exclusive     *exclusiveGuard
+	unallocatedIO *unallocatedIO
 	load          machineLoad
-	watchdog      *watchdog.Client // nil where no other process can freeze a task
+	prober        *prober
+	attempts      *attemptTable
 	closers       []func() error
-	connections   *pki.Connections
 
 	// runCtx is the context of attempts and requests; when it ends the daemon stops.
 	runCtx context.Context
 	wg     sync.WaitGroup // attempts and requests
 
 	execInputs sync.WaitGroup // standard inputs of Exec; they end after their handlers
-
-	reportNow    chan struct{} // something must be reported; capacity 1
-	levelsProbed chan struct{} // the probed levels must be registered; capacity 1
-
-	mu           sync.Mutex   // taken before attempt.mu
-	probedLevels *probeResult // nil until a probe has ended: Config.Info applies
-	sequence     uint64       // of the last report
-	id           store.Identity
-	attempts     map[store.ID]*attempt
-	dirty        map[store.ID]bool                    // changed since the last report
-	gone         map[store.ID]bool                    // removed but not yet reported
-	wantedAgain  map[store.ID]*droverv1.WantedAttempt // wanted again while the old attempt is being removed
 }
 
 // newDaemon opens what a daemon needs; close releases it.
@@ -103,37 +96,30 @@ func newDaemon(cfg Config) (*daemon, error) {
 		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
 		containers: &containerLister{driver: cfg.Driver}, slots: make(chan struct{}, cfg.Parallel),
-		reportNow: make(chan struct{}, 1), levelsProbed: make(chan struct{}, 1),
-		// Increases across restarts too, so a coordinator that remembers the last
-		// sequence accepts the next.
-		sequence:    uint64(time.Now().UnixMilli()),
-		lease:       lease{now: watchdog.SinceBoot},
-		connections: pki.NewConnections(maxConnections),
-		attempts:    map[store.ID]*attempt{}, dirty: map[store.ID]bool{},
-		gone: map[store.ID]bool{}, wantedAgain: map[store.ID]*droverv1.WantedAttempt{},
-	}
-	d.unallocatedIO.d = d
-	if cfg.SinceBoot != nil {
-		d.lease.now = cfg.SinceBoot
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
-	if d.id, err = st.Identity(); err != nil {
+	id, err := st.Identity()
+	if err != nil {
 		return fail(err)
 	}
-	if d.harnessPath, err = installProgram(cfg.Data, cfg.Harness, cfg.NoSync); err != nil {
+	// The number increases across restarts too, so a coordinator that remembers the
+	// last sequence accepts the next.
+	d.attempts = newAttemptTable(d.log, id, uint64(time.Now().UnixMilli()))
+	if d.programs, err = installPrograms(&cfg); err != nil {
 		return fail(err)
 	}
-	if len(cfg.Helper) > 0 {
-		if d.helperPath, err = installProgram(cfg.Data, cfg.Helper[0], cfg.NoSync); err != nil {
-			return fail(err)
-		}
-	}
-	if err := d.openWatchdog(); err != nil {
+	if d.exclusive, err = newExclusiveGuard(&cfg, d.programs.helper); err != nil {
 		return fail(err)
 	}
-	if d.quota, err = d.probeQuota(); err != nil {
+	if d.quota, err = probeQuota(&cfg); err != nil {
 		return fail(err)
 	}
+	d.unallocatedIO = newUnallocatedIO(&d.cfg, d.attempts.allocatedIO)
+	d.peers, d.sockets = newPeerGuard(&d.cfg), newSockets(&d.cfg)
+	d.closers = append(d.closers, d.sockets.close)
+	d.secrets = &secretSource{coordinator: cfg.Coordinator, dir: cfg.Secrets, node: cfg.Info.GetName(), identity: d.attempts.identity}
+	d.prober = newProber(&d.cfg, d.programs.harness, d.emptyRoot, d.clock, d.unallocatedIO)
+	d.load.containers = d.containers
 	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.BlobLimit, cfg.Coordinator); err != nil {
 		return fail(err)
 	}
@@ -149,7 +135,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if cfg.Certificate != nil {
 		cfg.Registry.MustRegister(pkimetrics.Expiry(cfg.Certificate))
 	}
-	d.shuffle = shuffle.NewServer(mapOutputs{d}, maxShuffleRequests, d.log, cfg.Registry)
+	d.shuffle = shuffle.NewServer(mapOutputs{d.attempts}, maxShuffleRequests, d.log, cfg.Registry)
 	return d, nil
 }
 
@@ -164,19 +150,6 @@ func makeFolders(data string) error {
 	return os.MkdirAll(filepath.Join(data, "images"), 0o700)
 }
 
-// epoch returns the node's current epoch.
-func (d *daemon) epoch() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.id.Epoch
-}
-
-func (d *daemon) identity() store.Identity {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.id
-}
-
 // inSlot runs f while it holds one of the slots for container operations.
 func (d *daemon) inSlot(ctx context.Context, f func() error) error {
 	select {
@@ -186,24 +159,6 @@ func (d *daemon) inSlot(ctx context.Context, f func() error) error {
 	}
 	defer func() { <-d.slots }()
 	return f()
-}
-
-// markChanged marks an attempt for the next report; atOnce sends it now.
-func (d *daemon) markChanged(id store.ID, atOnce bool) {
-	d.mu.Lock()
-	d.dirty[id] = true
-	d.mu.Unlock()
-	if atOnce {
-		d.requestReport()
-	}
-}
-
-// requestReport makes reportLoop send a report soon; it never blocks.
-func (d *daemon) requestReport() {
-	select {
-	case d.reportNow <- struct{}{}:
-	default:
-	}
 }
 
 // adopt finds what an earlier daemon left: records, wanted attempts,
@@ -250,6 +205,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	epoch := d.attempts.epoch()
 	for id := range known {
 		a := newAttempt(d, id)
 		a.mayNeedOldHarness, a.adopted = true, true
@@ -257,15 +213,15 @@ func (d *daemon) adopt(ctx context.Context) error {
 		if err := a.adopt(rec, recorded, groups[id]); err != nil {
 			return fmt.Errorf("attempt %s: %w", id, err)
 		}
-		a.setStatus(containers[id.String()])
+		a.container.set(containers[id.String()])
 		if listErr != nil {
-			a.container = task.ContainerUnknown
+			a.container.phase = task.ContainerUnknown
 		}
-		a.recoverLevel(ctx)
-		a.wanted, a.spec = wanted[id], wanted[id].GetSpec()
-		a.orphaned = recorded && rec.Epoch != d.id.Epoch || !recorded && wanted[id] == nil
+		a.suspension.recoverLevel(ctx)
+		a.mail.wanted, a.mail.spec = wanted[id], wanted[id].GetSpec()
+		a.orphaned = recorded && rec.Epoch != epoch || !recorded && wanted[id] == nil
 		if a.orphaned {
-			a.wanted = nil
+			a.mail.wanted = nil
 		}
 		d.launch(a)
 	}
@@ -308,30 +264,30 @@ func (d *daemon) adoptCgroups(ctx context.Context, known map[store.ID]bool) (map
 
 // adopt restores the attempt's state from its record.
 func (a *attempt) adopt(rec store.Record, recorded, cgroup bool) error {
-	a.rec, a.recorded, a.hasCgroup = rec, recorded, cgroup
+	a.rec.Record, a.rec.exists, a.cgroup.exists = rec, recorded, cgroup
 	end, err := rec.DecodeEnd()
 	if err != nil {
 		return err
 	}
 	if bounded := boundReport(end); bounded != end { // recorded by a daemon without these limits
 		end = bounded
-		if rec.End, err = proto.Marshal(end); err != nil {
+		b, err := proto.Marshal(end)
+		if err != nil {
 			return err
 		}
-		if err := a.d.store.PutRecord(a.id, rec); err != nil {
+		if err := a.rec.change(func(r *store.Record) { r.End = b }); err != nil {
 			return err
 		}
-		a.rec = rec
 	}
 	if end != nil {
 		a.outcome = &outcome{end}
-		a.seen = end
+		a.mail.seen = end
 	}
 	if rec.Started { // it was prepared before, and must not be prepared again
-		a.hasImage, a.hasFiles = true, true
+		a.files.hasImage, a.files.hasFiles = true, true
 		if end == nil {
-			a.hasCgroup = true
-			a.appliedLimits = a.d.readLimits(a.id)
+			a.cgroup.exists = true
+			a.cgroup.limits = readLimits(a.d.cfg.Enforcer, a.id)
 		}
 	}
 	return nil
@@ -340,14 +296,9 @@ func (a *attempt) adopt(rec store.Record, recorded, cgroup bool) error {
 // launch registers the attempt and starts its loop; the caller must not modify
 // the attempt afterwards.
 func (d *daemon) launch(a *attempt) {
-	d.mu.Lock()
-	d.attempts[a.id] = a
-	if !a.orphaned {
-		d.dirty[a.id] = true
-	}
-	d.mu.Unlock()
+	d.attempts.add(a)
 	a.startLoop()
-	d.requestReport()
+	d.attempts.requestReport()
 }
 
 // applyWanted stores a message of the coordinator and then acts on it.
@@ -360,9 +311,7 @@ func (d *daemon) applyWanted(w *droverv1.Wanted) error {
 		d.log.Debug("outdated revision ignored", "revision", w.GetRevision())
 		return nil
 	}
-	d.mu.Lock()
-	d.id.Term, d.id.Revision = w.GetTerm(), w.GetRevision()
-	d.mu.Unlock()
+	d.attempts.setRevision(w.GetTerm(), w.GetRevision())
 	ids := make([]store.ID, 0, len(change.Put))
 	for id := range change.Put {
 		ids = append(ids, id)
@@ -384,24 +333,18 @@ func (d *daemon) applyWanted(w *droverv1.Wanted) error {
 }
 
 // setWanted passes the wanted state to the attempt, which it creates if needed.
-// While an orphaned attempt with that ID is being removed, the state waits in
-// wantedAgain.
+// While an orphaned attempt with that ID is being removed, the state waits.
 func (d *daemon) setWanted(id store.ID, w *droverv1.WantedAttempt) {
-	d.mu.Lock()
-	delete(d.gone, id)
-	a := d.attempts[id]
-	if a != nil && a.orphaned {
-		d.wantedAgain[id] = w
-		d.mu.Unlock()
+	a, later := d.attempts.want(id, w)
+	if later {
 		return
 	}
-	d.mu.Unlock()
 	if a != nil {
 		a.setWanted(w)
 		return
 	}
 	a = newAttempt(d, id)
-	a.wanted, a.spec = w, w.GetSpec()
+	a.mail.wanted, a.mail.spec = w, w.GetSpec()
 	a.mayNeedOldHarness = w.GetResumeFrom() != "" // it may need an older harness
 	d.launch(a)
 }
@@ -409,58 +352,24 @@ func (d *daemon) setWanted(id store.ID, w *droverv1.WantedAttempt) {
 // removeWanted starts the removal of an attempt. An attempt that is not on this
 // node is reported as gone.
 func (d *daemon) removeWanted(id store.ID) {
-	d.mu.Lock()
-	delete(d.wantedAgain, id)
-	a := d.attempts[id]
-	if a == nil {
-		d.gone[id] = true
-	}
-	d.mu.Unlock()
-	if a != nil {
+	if a := d.attempts.unwant(id); a != nil {
 		a.setWanted(nil)
 		return
 	}
-	d.requestReport()
+	d.attempts.requestReport()
 }
 
 // removeUnlisted starts the removal of every attempt that a full set does not list.
 func (d *daemon) removeUnlisted(put map[store.ID]*droverv1.WantedAttempt) {
-	d.mu.Lock()
-	var others []*attempt
-	for id, a := range d.attempts {
-		if put[id] == nil {
-			others = append(others, a)
-		}
-	}
-	d.mu.Unlock()
-	for _, a := range others {
+	for _, a := range d.attempts.unlisted(put) {
 		a.setWanted(nil)
 	}
 }
 
-// enterEpoch takes over a new identity. If the epoch or the node's number
-// changed, it removes all attempts: the coordinator has given them up, and they
-// are not reported any more. Where the coordinator was restored they stay: what the first full set
-// does not list is frozen (store.Apply).
+// enterEpoch takes over a new identity, and removes the attempts that the
+// coordinator has given up.
 func (d *daemon) enterEpoch(id store.Identity) {
-	d.mu.Lock()
-	old := d.id
-	d.id = id
-	var dead []*attempt
-	if old.ClusterEpoch != id.ClusterEpoch && old.Cluster != "" {
-		clear(d.gone) // reported to the coordinator that was restored; this one did not ask
-	} else if old.Epoch != id.Epoch || old.Node != id.Node {
-		for aid, a := range d.attempts {
-			if !a.orphaned {
-				dead = append(dead, a)
-				a.orphaned = true
-				delete(d.dirty, aid)
-			}
-		}
-		clear(d.gone)
-	}
-	d.mu.Unlock()
-	for _, a := range dead {
+	for _, a := range d.attempts.enterEpoch(id) {
 		d.log.Info("attempt of an older epoch is removed", "attempt", a.id)
 		a.setWanted(nil)
 	}
@@ -469,39 +378,15 @@ func (d *daemon) enterEpoch(id store.Identity) {
 // removeFinished removes an attempt of which nothing is left from the daemon. It
 // returns false if the attempt has become wanted again.
 func (d *daemon) removeFinished(a *attempt) bool {
-	d.mu.Lock()
-	a.mu.Lock()
-	wanted := a.wanted
-	a.mu.Unlock()
-	if wanted != nil {
-		d.mu.Unlock()
+	removed, next := d.attempts.remove(a)
+	if !removed {
 		return false
 	}
-	delete(d.attempts, a.id)
-	delete(d.dirty, a.id)
-	if !a.orphaned {
-		d.gone[a.id] = true
-	}
-	next := d.wantedAgain[a.id]
-	delete(d.wantedAgain, a.id)
-	d.mu.Unlock()
 	if next != nil {
 		d.setWanted(a.id, next)
 	}
-	d.requestReport()
+	d.attempts.requestReport()
 	return true
-}
-
-// probeQuota finds out how disk quotas can be enforced here.
-func (d *daemon) probeQuota() (quota.Method, error) {
-	method, why, err := quota.Probe(filepath.Join(d.cfg.Data, "attempts"))
-	if err != nil {
-		return 0, fmt.Errorf("disk quota: %w", err)
-	}
-	if method != quota.Kernel {
-		d.log.Warn("the kernel enforces no disk quota: disk use is sampled once a second", "why", why)
-	}
-	return method, nil
 }
 
 // openFileSystems opens the file systems, the HTTP client and the request server.
@@ -518,7 +403,8 @@ func (d *daemon) openFileSystems() error {
 	}
 	d.httpClient = web
 	d.closers = append(d.closers, func() error { web.CloseIdleConnections(); return nil })
-	d.requests = requests.NewServer(d.files, jobLogs{d}, d.requestReport, func(kind string, err error) {
+	d.helpers = &helperRunner{enforcer: d.cfg.Enforcer, argv: d.cfg.Helper, program: d.programs.helper, tools: helper.Tools{Files: d.files, HTTP: web}}
+	d.requests = requests.NewServer(d.files, jobLogs{d.attempts, d.pastLogs}, d.attempts.requestReport, func(kind string, err error) {
 		d.metrics.requests.WithLabelValues(kind, resultLabel(err)).Inc()
 	})
 	return nil
@@ -538,9 +424,21 @@ func (d *daemon) close() error {
 	return errors.Join(err, d.store.Close())
 }
 
+// probeQuota finds out how disk quotas can be enforced here.
+func probeQuota(cfg *Config) (quota.Method, error) {
+	method, why, err := quota.Probe(filepath.Join(cfg.Data, "attempts"))
+	if err != nil {
+		return 0, fmt.Errorf("disk quota: %w", err)
+	}
+	if method != quota.Kernel {
+		cfg.Log.Warn("the kernel enforces no disk quota: disk use is sampled once a second", "why", why)
+	}
+	return method, nil
+}
+
 // readLimits returns the limits in force for an adopted attempt, or nil.
-func (d *daemon) readLimits(id store.ID) *droverv1.Limits {
-	r, ok := d.cfg.Enforcer.(interface {
+func readLimits(e Enforcer, id store.ID) *droverv1.Limits {
+	r, ok := e.(interface {
 		Limits(id string) (*droverv1.Limits, error)
 	})
 	if !ok {

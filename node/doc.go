@@ -14,12 +14,17 @@
 //	node/requests  file system operations that the coordinator requests
 //	node/watchdog  freezes exclusive tasks if the daemon is dead or hangs
 //
-// This package joins them: the session with the coordinator (session.go), one
-// goroutine for each attempt that observes, calls task.Next and performs the
-// step (attempt.go, steps.go; levels.go for steps between levels, lease.go for
-// exclusive tasks), the classification of exits (exit.go), the attempt's folder
-// (folder.go), the removal of leftovers (sweep.go), and the node's HTTP server
-// (server.go).
+// This package joins them: the session with the coordinator (session.go), the
+// attempts that are here and what is reported of them (attempts.go), the removal of
+// leftovers (sweep.go), and the node's HTTP server (server.go).
+//
+// Each attempt has one goroutine, its loop, which observes, calls task.Next and
+// performs the step (attempt.go, steps.go, levels.go). What it observes and does is
+// in parts that it owns: the record (record.go), the container (container.go), the
+// cgroup (cgroup.go), the level (suspension.go), the helpers (attempthelpers.go), the
+// secrets (secrets.go) and the folder (folder.go). Other goroutines reach an attempt
+// by its mailbox alone (mailbox.go). What only decides is apart and reads nothing:
+// what a task is told (layout.go), and how its end counts (taskexit.go).
 //
 // # Lifetimes
 //

@@ -19,7 +19,7 @@ func FuzzHarnessFile(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	a := &attempt{}
+	var own progress
 	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		r, err := parseResult(b)
 		if err == nil && (r.Class < mapreduce.ClassOK || r.Class > mapreduce.ClassInternal) {
@@ -29,7 +29,7 @@ func FuzzHarnessFile(f *testing.F) {
 		if json.Unmarshal(b, &p) != nil {
 			return
 		}
-		kept := a.programCounters(p.Counters, 0)
+		kept := own.count(p.Counters, 0)
 		if len(kept) > mapreduce.MaxCounters || len(oneLine(p.Status)) > 4<<10 {
 			t.Errorf("%d counters, a status of %d bytes", len(kept), len(oneLine(p.Status)))
 		}

@@ -12,6 +12,53 @@ import (
 	"time"
 )
 
+// programStore owns the programs that tasks and helpers run, each in a folder named by
+// its sha256: a program that an attempt was started with stays what it is.
+type programStore struct {
+	dir     string // of their folders
+	harness string // the current harness
+	helper  string // the current helper program; "" without one
+}
+
+// installPrograms stores the programs of the configuration.
+func installPrograms(cfg *Config) (p programStore, err error) {
+	p.dir = filepath.Join(cfg.Data, "harness")
+	if p.harness, err = installProgram(cfg.Data, cfg.Harness, cfg.NoSync); err != nil {
+		return p, err
+	}
+	if len(cfg.Helper) > 0 {
+		p.helper, err = installProgram(cfg.Data, cfg.Helper[0], cfg.NoSync)
+	}
+	return p, err
+}
+
+// collect removes harness and helper programs of earlier versions, age after they
+// were last current, so that a task dumped with one still finds it. It must not be
+// called while an attempt that may use one is alive.
+func (p programStore) collect(now time.Time, age time.Duration) (removed []string, err error) {
+	folders, err := os.ReadDir(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range folders {
+		path := filepath.Join(p.dir, f.Name())
+		if path == filepath.Dir(p.harness) || path == filepath.Dir(p.helper) {
+			continue
+		}
+		st, e := f.Info()
+		if e != nil || now.Sub(st.ModTime()) < age {
+			err = errors.Join(err, e)
+			continue
+		}
+		if e := os.RemoveAll(path); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		removed = append(removed, f.Name())
+	}
+	return removed, err
+}
+
 // installProgram copies the harness or helper program into a folder named by its
 // sha256, where every tenant may execute it, and returns the copy's path. A task
 // dumped with a program must find the same bytes at restore, also after an
@@ -30,7 +77,7 @@ func installProgram(data, program string, noSync bool) (string, error) {
 	dir := filepath.Join(data, "harness", hex.EncodeToString(sum.Sum(nil)))
 	path := filepath.Join(dir, "drover")
 	if pathExists(path) {
-		now := time.Now() // last time it was current: see collectPrograms
+		now := time.Now() // last time it was current: see collect
 		return path, os.Chtimes(dir, now, now)
 	}
 	if err := errors.Join(os.MkdirAll(dir, 0o711), os.Chmod(filepath.Join(data, "harness"), 0o711)); err != nil {

@@ -12,142 +12,60 @@ import (
 	"syscall"
 	"time"
 
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/node/helper"
-	"github.com/drover-run/drover/node/task"
 )
 
 // maxHelperTries is how often a helper is started if it dies or fails with a
 // retryable error; each start resumes where the last one ended.
 const maxHelperTries = 3
 
-// helperState is the state of one helper of an attempt, owned by its loop.
-type helperState struct {
-	work     task.Work
-	failure  *failure // set when work is WorkFailed
-	progress helper.Event
-	tries    int
-	began    time.Duration // when it was started last, on the monotonic clock
-	took     time.Duration // of its starts that have ended
-	cancel   context.CancelFunc
-	done     chan struct{}      // closed when the helper has ended
-	updates  chan helper.Update // capacity 1: the newest update
-}
-
-// sendUpdate passes the newest state of the map outputs to the helper, replacing
-// one that it has not received yet.
-func (h *helperState) sendUpdate(u helper.Update) {
-	if h.updates == nil {
-		return
-	}
-	select {
-	case <-h.updates:
-	default:
-	}
-	h.updates <- u // does not block: only the loop sends
-}
-
-// elapsed returns how long the helper has worked, in all its starts. What it did
-// before a restart of the daemon is not known.
-func (h *helperState) elapsed(now time.Duration) time.Duration {
-	if h.work != task.WorkBusy {
-		return h.took
-	}
-	return h.took + now - h.began
-}
-
-// startHelper runs a helper in a goroutine. ended maps its error to a failure.
-func (a *attempt) startHelper(ctx context.Context, h *helperState, spec *droverv1.TaskSpec, req *helper.Request, ended func(error) *failure) error {
-	uid, err := a.d.taskUID(spec)
-	if err != nil {
-		return err
-	}
-	req.Version, req.Files, req.User = helper.Version, a.d.cfg.FilesConfig, spec.GetHdfsUser()
-	ctx, cancel := context.WithCancel(ctx)
-	done, updates := make(chan struct{}), make(chan helper.Update, 1)
-	h.work, h.cancel, h.done, h.updates, h.began = task.WorkBusy, cancel, done, updates, a.d.clock.Monotonic()
-	emit := func(e helper.Event) { a.post(ctx, func(*attempt) { h.progress = e }) }
-	a.wg.Go(func() {
-		err := a.d.runHelper(ctx, a.id.String(), uid, req, updates, emit)
-		close(done)
-		a.post(ctx, func(a *attempt) {
-			cancel()
-			a.handleHelperEnd(h, err, ended)
-		})
-	})
-	return nil
-}
-
-// handleHelperEnd records how a helper ended.
-func (a *attempt) handleHelperEnd(h *helperState, err error, ended func(error) *failure) {
-	if h.work != task.WorkBusy {
-		return // stopped in the meantime
-	}
-	h.took = h.elapsed(a.d.clock.Monotonic())
-	h.updates = nil
-	if err == nil {
-		h.work = task.WorkDone
-		return
-	}
-	h.tries++
-	a.d.log.Warn("helper failed", "attempt", a.id, "try", h.tries, "err", err)
-	if isRetryable(err) && h.tries < maxHelperTries {
-		h.work = task.WorkIdle
-		return
-	}
-	h.work, h.failure = task.WorkFailed, ended(err)
-}
-
 // isRetryable reports whether a restarted helper may succeed.
 func isRetryable(err error) bool {
 	return fault.Class(err) == nil || errors.Is(err, fault.Unavailable)
 }
 
-// stopHelpers stops both helpers and waits for them.
-func (a *attempt) stopHelpers(ctx context.Context) error {
-	for _, h := range []*helperState{&a.fetch, &a.upload} {
-		if h.work != task.WorkBusy {
-			continue
-		}
-		h.cancel()
-		select {
-		case <-h.done:
-		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "helper does not stop: %w", ctx.Err())
-		}
-		h.took = h.elapsed(a.d.clock.Monotonic())
-		h.work, h.updates = task.WorkIdle, nil
-	}
-	return nil
+// helperRunner runs the work of helpers: inside the daemon or as processes in the
+// cgroups of their attempts. It owns how they are started; it keeps no state, so
+// that helpers of several attempts run at once.
+type helperRunner struct {
+	enforcer Enforcer     // nil: there are no cgroups to charge helpers to
+	argv     []string     // of the helper program as configured; nil: helpers run inside the daemon
+	program  string       // the stored copy of argv[0] that is run
+	tools    helper.Tools // of helpers inside the daemon
 }
 
-// runHelper runs one helper to its end: inside the daemon if there are no
+// chargesCopies reports whether files can be copied by a process in the attempt's cgroup.
+func (r *helperRunner) chargesCopies() bool { return r.enforcer != nil && r.program != "" }
+
+// run runs one helper to its end: inside the daemon if there are no
 // cgroups to charge it to and it runs as the daemon's user, otherwise as a
 // process.
-func (d *daemon) runHelper(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
+func (r *helperRunner) run(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
 	same := int(uid) == os.Geteuid()
-	if d.cfg.Helper == nil || d.cfg.Enforcer == nil && same {
+	if r.argv == nil || r.enforcer == nil && same {
 		if !same {
 			return fault.New(fault.Unsupported, "a helper for uid %d must be a separate process, but this node has no helper program: set Config.Helper", uid)
 		}
-		return helper.Run(ctx, req, helper.Tools{Files: d.files, HTTP: d.httpClient, Updates: updates, Emit: emit})
+		tools := r.tools
+		tools.Updates, tools.Emit = updates, emit
+		return helper.Run(ctx, req, tools)
 	}
-	return d.runHelperProcess(ctx, id, uid, req, updates, emit)
+	return r.runProcess(ctx, id, uid, req, updates, emit)
 }
 
-// runHelperProcess runs the helper program in the helpers leaf of the attempt's
+// runProcess runs the helper program in the helpers leaf of the attempt's
 // cgroup, as the tenant. Ending the context kills it.
-func (d *daemon) runHelperProcess(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
-	cmd := exec.CommandContext(ctx, d.helperPath, d.cfg.Helper[1:]...)
+func (r *helperRunner) runProcess(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
+	cmd := exec.CommandContext(ctx, r.program, r.argv[1:]...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, 2*time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
-	if d.cfg.Enforcer != nil {
-		leaf, err := d.cfg.Enforcer.OpenHelperLeaf(id)
+	if r.enforcer != nil {
+		leaf, err := r.enforcer.OpenHelperLeaf(id)
 		if err != nil {
 			return fmt.Errorf("helper: %w", err)
 		}
@@ -175,14 +93,14 @@ func (d *daemon) runHelperProcess(ctx context.Context, id string, uid uint32, re
 }
 
 // copyCharged copies a file by a process in the helpers leaf of the attempt's cgroup.
-func (d *daemon) copyCharged(ctx context.Context, id string, uid uint32, to *os.File, from *blob.File, digest string) error {
-	leaf, err := d.cfg.Enforcer.OpenHelperLeaf(id)
+func (r *helperRunner) copyCharged(ctx context.Context, id string, uid uint32, to *os.File, from *blob.File, digest string) error {
+	leaf, err := r.enforcer.OpenHelperLeaf(id)
 	if err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
 	defer leaf.Close()
 	stderr := &tailBuffer{limit: 2 << 10}
-	cmd := exec.CommandContext(ctx, d.helperPath, append(slices.Clone(d.cfg.Helper[1:]), helper.VerbCopy, digest)...)
+	cmd := exec.CommandContext(ctx, r.program, append(slices.Clone(r.argv[1:]), helper.VerbCopy, digest)...)
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, from.File, to, stderr, 2*time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, UseCgroupFD: true, CgroupFD: int(leaf.Fd())}
 	if os.Geteuid() == 0 {

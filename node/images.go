@@ -4,18 +4,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
-	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/blob"
+	"github.com/drover-run/drover/node/pastlogs"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -134,15 +132,36 @@ func (im *imageStore) selectUnneeded(all []runtime.Image, needed []string, age t
 	return gone
 }
 
-// collectLoop periodically removes images and programs that the node no longer
-// needs, and logs that are too old.
-func (d *daemon) collectLoop(ctx context.Context) error {
-	t := time.NewTicker(d.cfg.CollectEvery)
+// collector removes what the node keeps for attempts and no longer needs: images,
+// programs of earlier versions, and old logs. Each of the three owns its own; the
+// collector owns when and by which limits they are asked.
+type collector struct {
+	images   *imageStore
+	programs programStore
+	pastLogs *pastlogs.Store
+	attempts *attemptTable // by which is decided what is needed
+	clock    clock
+	every    time.Duration
+	age      time.Duration // after which unneeded images and old programs are removed
+	limit    int64         // bytes of images
+	log      *slog.Logger
+}
+
+func (d *daemon) collector() *collector {
+	return &collector{
+		images: d.images, programs: d.programs, pastLogs: d.pastLogs, attempts: d.attempts, clock: d.clock,
+		every: d.cfg.CollectEvery, age: d.cfg.ImageAge, limit: d.cfg.ImageLimit, log: d.log,
+	}
+}
+
+// loop collects periodically until ctx ends.
+func (c *collector) loop(ctx context.Context) error {
+	t := time.NewTicker(c.every)
 	defer t.Stop()
 	for {
-		d.collect(ctx)
-		if err := d.pastLogs.Prune(d.clock.Now()); err != nil {
-			d.log.Warn("old logs were not removed", "err", err)
+		c.collect(ctx)
+		if err := c.pastLogs.Prune(c.clock.Now()); err != nil {
+			c.log.Warn("old logs were not removed", "err", err)
 		}
 		select {
 		case <-t.C:
@@ -152,96 +171,24 @@ func (d *daemon) collectLoop(ctx context.Context) error {
 	}
 }
 
-func (d *daemon) collect(ctx context.Context) {
+func (c *collector) collect(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, collectLimit)
 	defer cancel()
-	gone, err := d.images.collect(ctx, d.cfg.ImageAge, d.cfg.ImageLimit, d.neededImages)
+	gone, err := c.images.collect(ctx, c.age, c.limit, c.attempts.neededImages)
 	if len(gone) > 0 {
-		d.log.Info("unneeded images were removed", "images", gone)
+		c.log.Info("unneeded images were removed", "images", gone)
 	}
 	if err != nil && ctx.Err() == nil {
-		d.log.Warn("unneeded images were not removed", "err", err)
+		c.log.Warn("unneeded images were not removed", "err", err)
 	}
-	gone, err = d.collectPrograms()
+	gone, err = nil, nil
+	if !c.attempts.isOldHarnessInUse() {
+		gone, err = c.programs.collect(c.clock.Now(), c.age)
+	}
 	if len(gone) > 0 {
-		d.log.Info("programs of earlier versions were removed", "folders", gone)
+		c.log.Info("programs of earlier versions were removed", "folders", gone)
 	}
 	if err != nil {
-		d.log.Warn("programs of earlier versions were not removed", "err", err)
+		c.log.Warn("programs of earlier versions were not removed", "err", err)
 	}
-}
-
-// neededImages returns the images of attempts that have not ended.
-func (d *daemon) neededImages() (digests []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.attempts {
-		if img := a.liveImage(); img.GetKind() == string(jobspec.ImageOCIArchive) {
-			digests = append(digests, img.GetDigest())
-		}
-	}
-	return digests
-}
-
-// isAlive reports whether the attempt's last report is not its end.
-func (a *attempt) isAlive() bool {
-	switch a.snapshot().GetPhase() {
-	case droverv1.Phase_PHASE_PREPARING, droverv1.Phase_PHASE_RUNNING:
-		return true
-	default:
-		return false
-	}
-}
-
-// liveImage returns the image of an attempt that has not ended, otherwise nil.
-func (a *attempt) liveImage() *droverv1.ImageRef {
-	if !a.isAlive() {
-		return nil
-	}
-	_, spec := a.wantedAndSpec()
-	return spec.GetImage()
-}
-
-// collectPrograms removes harness and helper programs of earlier versions. They
-// are kept while an attempt that may use one is alive, and for ImageAge after
-// they were last current, so that a task dumped with one still finds it.
-func (d *daemon) collectPrograms() (removed []string, err error) {
-	if d.isOldHarnessInUse() {
-		return nil, nil
-	}
-	dir := filepath.Join(d.cfg.Data, "harness")
-	folders, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range folders {
-		path := filepath.Join(dir, f.Name())
-		if path == filepath.Dir(d.harnessPath) || path == filepath.Dir(d.helperPath) {
-			continue
-		}
-		st, e := f.Info()
-		if e != nil || d.clock.Now().Sub(st.ModTime()) < d.cfg.ImageAge {
-			err = errors.Join(err, e)
-			continue
-		}
-		if e := os.RemoveAll(path); e != nil {
-			err = errors.Join(err, e)
-			continue
-		}
-		removed = append(removed, f.Name())
-	}
-	return removed, err
-}
-
-// isOldHarnessInUse reports whether an attempt that may use an earlier harness is
-// alive.
-func (d *daemon) isOldHarnessInUse() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.attempts {
-		if a.mayNeedOldHarness && a.isAlive() {
-			return true
-		}
-	}
-	return false
 }

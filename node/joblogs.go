@@ -8,12 +8,16 @@ import (
 	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/pastlogs"
 	"github.com/drover-run/drover/node/requests"
 	"github.com/drover-run/drover/node/store"
 )
 
 // jobLogs has the logs of attempts on this node, also of those that have left it.
-type jobLogs struct{ d *daemon }
+type jobLogs struct {
+	attempts *attemptTable
+	past     *pastlogs.Store
+}
 
 var _ requests.LogSource = jobLogs{}
 
@@ -21,16 +25,14 @@ var _ requests.LogSource = jobLogs{}
 func (l jobLogs) LogsOf(job uint64) []requests.JobLog {
 	dirs := map[store.ID]folder{}
 	prefix := strconv.FormatUint(job, 10) + "."
-	l.d.mu.Lock()
-	for id, a := range l.d.attempts {
-		if strings.HasPrefix(string(id), prefix) {
-			dirs[id] = a.dir
+	l.attempts.each(func(a *attempt) {
+		if strings.HasPrefix(string(a.id), prefix) {
+			dirs[a.id] = a.dir
 		}
-	}
-	l.d.mu.Unlock()
-	for _, id := range l.d.pastLogs.Attempts() {
+	})
+	for _, id := range l.past.Attempts() {
 		if strings.HasPrefix(id, prefix) {
-			dirs[store.ID(id)] = folder(l.d.pastLogs.Folder(id))
+			dirs[store.ID(id)] = folder(l.past.Folder(id))
 		}
 	}
 	var out []requests.JobLog

@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/node/watchdog"
 )
@@ -47,21 +49,80 @@ func (l *lease) remaining() time.Duration {
 	return l.end - l.now()
 }
 
-// renewLease extends the lease, also for the watchdog, and wakes the exclusive
-// tasks that were frozen without one.
-func (d *daemon) renewLease(ctx context.Context, sent time.Duration, ms int64) {
-	if d.watchdog != nil && ms > 0 {
-		if err := d.watchdog.Renew(ctx, sent+time.Duration(ms)*time.Millisecond/100*watchdogShare); err != nil {
-			d.log.Warn("cannot renew the lease for the watchdog of exclusive tasks", "err", err)
+// freezeFileProvider is an optional ability of an Enforcer: another process can
+// freeze an attempt by writing 1 to a file.
+type freezeFileProvider interface {
+	FreezeFile(id string) string // for the attempt's container; "" without one
+}
+
+// exclusiveGuard owns what keeps a task of an exclusive stage from running without a
+// lease: the lease itself, and the process beside the daemon that freezes such tasks
+// if the daemon does not. A task is with the watchdog before it runs, and leaves it
+// only frozen or gone.
+type exclusiveGuard struct {
+	lease      lease
+	watchdog   *watchdog.Client       // nil where no other process can freeze a task
+	freezeFile func(id string) string // of an attempt's container, for the watchdog; "" without one
+	log        *slog.Logger
+}
+
+// newExclusiveGuard sets up the lease, and the client of the watchdog if there are
+// cgroups and a helper program to run it.
+func newExclusiveGuard(cfg *Config, helper string) (*exclusiveGuard, error) {
+	g := &exclusiveGuard{lease: lease{now: watchdog.SinceBoot}, log: cfg.Log}
+	if cfg.SinceBoot != nil {
+		g.lease.now = cfg.SinceBoot
+	}
+	p, ok := cfg.Enforcer.(freezeFileProvider)
+	if !ok || helper == "" {
+		return g, nil
+	}
+	path := filepath.Join(cfg.Data, "watchdog")
+	g.freezeFile = p.FreezeFile
+	g.watchdog = &watchdog.Client{Path: path, Start: watchdog.Starter(path, append([]string{helper}, cfg.Helper[1:]...)...)}
+	return g, g.watchdog.Clear()
+}
+
+// renew extends the lease, also for the watchdog. It reports whether exclusive tasks
+// that were frozen without one may run again.
+func (g *exclusiveGuard) renew(ctx context.Context, sent time.Duration, ms int64) (back bool) {
+	if g.watchdog != nil && ms > 0 {
+		if err := g.watchdog.Renew(ctx, sent+time.Duration(ms)*time.Millisecond/100*watchdogShare); err != nil {
+			g.log.Warn("cannot renew the lease for the watchdog of exclusive tasks", "err", err)
 		}
 	}
-	if !d.lease.renew(sent, ms) {
+	return g.lease.renew(sent, ms)
+}
+
+// add registers a task with the watchdog, if it is exclusive, before it starts or is
+// thawed.
+func (g *exclusiveGuard) add(ctx context.Context, id store.ID, spec *droverv1.TaskSpec) error {
+	if g.watchdog == nil || !spec.GetExclusive() {
+		return nil
+	}
+	if file := g.freezeFile(id.String()); file != "" {
+		return g.watchdog.Add(ctx, file)
+	}
+	return nil
+}
+
+// remove unregisters the task once it is frozen or gone.
+func (g *exclusiveGuard) remove(id store.ID, spec *droverv1.TaskSpec) {
+	if g.watchdog == nil || !spec.GetExclusive() {
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.attempts {
-		a.wakeUp()
+	if file := g.freezeFile(id.String()); file != "" {
+		if err := g.watchdog.Remove(file); err != nil {
+			g.log.Warn("cannot remove a task from the watchdog", "attempt", id, "err", err)
+		}
+	}
+}
+
+// renewLease extends the lease and wakes the exclusive tasks that were frozen
+// without one.
+func (d *daemon) renewLease(ctx context.Context, sent time.Duration, ms int64) {
+	if d.exclusive.renew(ctx, sent, ms) {
+		d.attempts.each((*attempt).wakeUp)
 	}
 }
 
@@ -73,63 +134,14 @@ func (a *attempt) enforceLease(w *task.Wanted, spec *droverv1.TaskSpec) {
 	if !spec.GetExclusive() || w.Goal != task.GoalRun {
 		return
 	}
-	if a.suspension.hasLease = a.d.lease.remaining() > 0; a.suspension.hasLease {
+	if a.suspension.hasLease = a.d.exclusive.lease.remaining() > 0; a.suspension.hasLease {
 		return
 	}
 	w.StartBlocked = true
 	w.Level = max(w.Level, task.LevelFrozen)
-	if a.container == task.ContainerRunning && a.suspension.refused.Has(task.LevelFrozen) {
+	if a.container.phase == task.ContainerRunning && a.suspension.refused.Has(task.LevelFrozen) {
 		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: "its node lost the coordinator, and the task of an exclusive stage could not be frozen"}
 	}
-}
-
-// freezeFileProvider is an optional ability of an Enforcer: another process can
-// freeze an attempt by writing 1 to a file.
-type freezeFileProvider interface {
-	FreezeFile(id string) string // for the attempt's container; "" without one
-}
-
-// openWatchdog sets up the client of the watchdog over exclusive tasks, if there
-// are cgroups and a helper program to run it.
-func (d *daemon) openWatchdog() error {
-	if _, ok := d.cfg.Enforcer.(freezeFileProvider); !ok || d.helperPath == "" {
-		return nil
-	}
-	path := filepath.Join(d.cfg.Data, "watchdog")
-	d.watchdog = &watchdog.Client{Path: path, Start: watchdog.Starter(path, append([]string{d.helperPath}, d.cfg.Helper[1:]...)...)}
-	return d.watchdog.Clear()
-}
-
-// addToWatchdog registers an exclusive task with the watchdog before it starts or
-// is thawed.
-func (a *attempt) addToWatchdog(ctx context.Context, spec *droverv1.TaskSpec) error {
-	if a.d.watchdog == nil || !spec.GetExclusive() {
-		return nil
-	}
-	if file := a.d.cfg.Enforcer.(freezeFileProvider).FreezeFile(a.id.String()); file != "" {
-		return a.d.watchdog.Add(ctx, file)
-	}
-	return nil
-}
-
-// removeFromWatchdog unregisters the task once it is frozen or gone.
-func (a *attempt) removeFromWatchdog() {
-	_, spec := a.wantedAndSpec()
-	if a.d.watchdog == nil || !spec.GetExclusive() {
-		return
-	}
-	if file := a.d.cfg.Enforcer.(freezeFileProvider).FreezeFile(a.id.String()); file != "" {
-		if err := a.d.watchdog.Remove(file); err != nil {
-			a.d.log.Warn("cannot remove a task from the watchdog", "attempt", a.id, "err", err)
-		}
-	}
-}
-
-// isPausedForLease reports whether the attempt is frozen only because the node
-// has no lease. It is reported to the coordinator as running, the requested
-// level.
-func (a *attempt) isPausedForLease(wanted *droverv1.WantedAttempt) bool {
-	return a.suspension.frozen && wanted.GetSpec().GetExclusive() && wanted.GetGoal() == droverv1.Goal_GOAL_RUN && wanted.GetLevel() <= droverv1.Level_LEVEL_RUNNING
 }
 
 // leaseLostNote explains why a task that should run is frozen.

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
-	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/node/shuffle"
 )
@@ -28,64 +28,82 @@ type endpoint struct {
 	handler http.Handler
 }
 
+// sockets owns the listeners of the node's HTTP servers and the address at which
+// helpers reach its map outputs. listen fills in the node's address, once and
+// before anything reads it; afterwards nothing changes.
+type sockets struct {
+	data      string
+	tls       *tls.Config // nil: unix sockets, no port
+	listener  net.Listener
+	info      *droverv1.NodeInfo
+	helpers   bool   // helpers are processes of the tenants' users
+	shuffle   string // the address for tenants' helpers; empty where there are none
+	temporary string // the sockets' folder if the data folder's path is too long for them; "" otherwise
+}
+
+func newSockets(cfg *Config) *sockets {
+	return &sockets{
+		data: cfg.Data, tls: cfg.TLS, listener: cfg.Listener, info: cfg.Info,
+		helpers: os.Geteuid() == 0 && len(cfg.Helper) > 0,
+	}
+}
+
 // listen opens the node's HTTP servers and fills in the node's address. With a
 // certificate there is one server, on the given listener, to which callers prove
 // who they are. Without a certificate nobody could, so no port is opened: the
-// server is a unix socket that only the daemon's user can open.
-func (d *daemon) listen() ([]endpoint, error) {
-	if d.cfg.TLS == nil {
-		if l := d.cfg.Listener; l != nil {
-			return nil, errors.Join(fault.New(fault.Denied, "the node's server at %s would answer anybody: give it a certificate (drover tls cert, then -tls-ca, -tls-cert, -tls-key), or leave the address out; then it is a unix socket in %s, for a coordinator on the same machine", l.Addr(), d.cfg.Data), l.Close())
+// server is a unix socket that only the daemon's user can open. all serves
+// everything, outputs map outputs alone.
+func (s *sockets) listen(all, outputs http.Handler) ([]endpoint, error) {
+	if s.tls == nil {
+		if l := s.listener; l != nil {
+			return nil, errors.Join(fault.New(fault.Denied, "the node's server at %s would answer anybody: give it a certificate (drover tls cert, then -tls-ca, -tls-cert, -tls-key), or leave the address out; then it is a unix socket in %s, for a coordinator on the same machine", l.Addr(), s.data), l.Close())
 		}
-		return d.listenLocally()
+		return s.listenLocally(all, outputs)
 	}
-	l := d.cfg.Listener
+	l := s.listener
 	if l == nil {
 		var err error
 		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return nil, err
 		}
 	}
-	if d.cfg.Info.GetAddress() == "" {
-		d.cfg.Info.Address = l.Addr().String()
+	if s.info.GetAddress() == "" {
+		s.info.Address = l.Addr().String()
 	}
-	c := d.cfg.TLS.Clone()
+	c := s.tls.Clone()
 	c.ClientAuth = tls.VerifyClientCertIfGiven // map outputs and dumps are proven by the job's token instead
 	c.NextProtos = []string{"h2", "http/1.1"}
-	all := []endpoint{{tls.NewListener(l, c), d.handler()}}
-	if !d.helpersAreProcesses() {
-		return all, nil
+	open := []endpoint{{tls.NewListener(l, c), all}}
+	if !s.helpers {
+		return open, nil
 	}
-	dir, err := d.socketFolder()
+	dir, err := s.folder()
 	if err == nil {
-		all, err = d.listenForHelpers(all, dir)
+		open, err = s.listenForHelpers(open, dir, outputs)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return all, nil
+	return open, nil
 }
-
-// helpersAreProcesses reports whether helpers are processes of the tenants' users.
-func (d *daemon) helpersAreProcesses() bool { return os.Geteuid() == 0 && len(d.cfg.Helper) > 0 }
 
 // listenForHelpers adds the socket for tenants' helpers, which serves map outputs alone: each request proves that
 // it knows the job's token. A helper gets the outputs of its own node there as open files.
-func (d *daemon) listenForHelpers(all []endpoint, dir string) ([]endpoint, error) {
+func (s *sockets) listenForHelpers(open []endpoint, dir string, outputs http.Handler) ([]endpoint, error) {
 	path := filepath.Join(dir, nameShuffleSocket)
 	l, err := unixhttp.Listen(path, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("the node's server: %w", err)
 	}
-	d.shuffleSocket = unixhttp.Scheme + path
+	s.shuffle = unixhttp.Scheme + path
 	mux := http.NewServeMux()
-	mux.Handle(shuffle.Prefix, d.shuffle)
-	return append(all, endpoint{l, mux}), nil
+	mux.Handle(shuffle.Prefix, outputs)
+	return append(open, endpoint{l, mux}), nil
 }
 
 // listenLocally opens the sockets of a node without a certificate.
-func (d *daemon) listenLocally() ([]endpoint, error) {
-	dir, err := d.socketFolder()
+func (s *sockets) listenLocally(all, outputs http.Handler) ([]endpoint, error) {
+	dir, err := s.folder()
 	if err != nil {
 		return nil, err
 	}
@@ -93,56 +111,49 @@ func (d *daemon) listenLocally() ([]endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the node's server: %w", err)
 	}
-	all := []endpoint{{own, d.handler()}}
-	if d.helpersAreProcesses() {
-		if all, err = d.listenForHelpers(all, dir); err != nil {
+	open := []endpoint{{own, all}}
+	if s.helpers {
+		if open, err = s.listenForHelpers(open, dir, outputs); err != nil {
 			return nil, errors.Join(err, own.Close())
 		}
 	}
-	d.cfg.Info.Address = unixhttp.Scheme + filepath.Join(dir, nameSocket)
-	return all, nil
+	s.info.Address = unixhttp.Scheme + filepath.Join(dir, nameSocket)
+	return open, nil
 }
 
-// socketFolder returns the data folder, or a temporary one if the sockets' paths
+// folder returns the data folder, or a temporary one if the sockets' paths
 // would be too long for the kernel.
-func (d *daemon) socketFolder() (string, error) {
-	if len(filepath.Join(d.cfg.Data, nameShuffleSocket)) <= unixhttp.MaxPath {
-		return d.cfg.Data, nil
+func (s *sockets) folder() (string, error) {
+	if len(filepath.Join(s.data, nameShuffleSocket)) <= unixhttp.MaxPath {
+		return s.data, nil
 	}
 	dir, err := os.MkdirTemp("", "drover-node-")
 	if err != nil {
 		return "", err
 	}
-	d.closers = append(d.closers, func() error { return os.RemoveAll(dir) })
+	s.temporary = dir
 	return dir, os.Chmod(dir, 0o711)
+}
+
+// close removes what listen made besides the listeners.
+func (s *sockets) close() error {
+	if s.temporary == "" {
+		return nil
+	}
+	return os.RemoveAll(s.temporary)
 }
 
 // helperAddress returns the address at which a helper of this node reaches the
 // map outputs of the node at address.
-func (d *daemon) helperAddress(address string) string {
-	if !d.helpersAreProcesses() {
+func (s *sockets) helperAddress(address string) string {
+	if !s.helpers {
 		return address
 	}
-	if d.shuffleSocket != "" && address == d.cfg.Info.GetAddress() {
-		return d.shuffleSocket
+	if s.shuffle != "" && address == s.info.GetAddress() {
+		return s.shuffle
 	}
 	if dir, ok := strings.CutSuffix(address, "/"+nameSocket); ok && strings.HasPrefix(address, unixhttp.Scheme) {
 		return dir + "/" + nameShuffleSocket
 	}
 	return address
-}
-
-// requireCoordinator admits only the coordinator, which has checked the rights of
-// the users on whose behalf it calls: by its certificate, or on the socket that
-// only the daemon's user can open.
-func (d *daemon) requireCoordinator(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if d.cfg.TLS != nil {
-			if err := d.checkPeer(r.TLS, pki.KindCoordinator); err != nil {
-				http.Error(w, "only the coordinator may call this: send the request through the coordinator", http.StatusForbidden)
-				return
-			}
-		}
-		next.ServeHTTP(w, r)
-	})
 }

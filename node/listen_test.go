@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,8 +70,8 @@ func TestShuffleSocketServesMapOutputsAlone(t *testing.T) {
 	b := newTestNode(t, programs())
 	b.config.Helper = []string{os.Args[0], "helper"}
 	b.start()
-	d := &daemon{cfg: b.config}
-	path := strings.TrimPrefix(d.helperAddress(b.address), unixhttp.Scheme)
+	s := newSockets(&b.config)
+	path := strings.TrimPrefix(s.helperAddress(b.address), unixhttp.Scheme)
 	if filepath.Base(path) != nameShuffleSocket {
 		t.Fatalf("helpers use %q", path)
 	}
@@ -99,8 +100,8 @@ func TestHelpersReachTheOwnNodeOverTheSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	d := &daemon{cfg: Config{Data: dir, Helper: []string{"helper"}, Listener: l, TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Info: &droverv1.NodeInfo{}}}
-	all, err := d.listen()
+	s := newSockets(&Config{Data: dir, Helper: []string{"helper"}, Listener: l, TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Info: &droverv1.NodeInfo{}})
+	all, err := s.listen(http.NotFoundHandler(), http.NotFoundHandler())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func TestHelpersReachTheOwnNodeOverTheSocket(t *testing.T) {
 	}
 	own, socket := l.Addr().String(), unixhttp.Scheme+filepath.Join(dir, nameShuffleSocket)
 	for address, want := range map[string]string{own: socket, "192.0.2.1:7101": "192.0.2.1:7101", "unix:/elsewhere/" + nameSocket: "unix:/elsewhere/" + nameShuffleSocket} {
-		if got := d.helperAddress(address); got != want {
+		if got := s.helperAddress(address); got != want {
 			t.Errorf("the helper's address of %s is %q, want %q", address, got, want)
 		}
 	}

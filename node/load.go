@@ -28,6 +28,8 @@ const ratesOver = time.Second
 
 // machineLoad is the machine's load as last read; reportLoop owns it.
 type machineLoad struct {
+	containers *containerLister // whether the engine answers
+
 	load   *droverv1.NodeLoad
 	readAt time.Duration // monotonic
 
@@ -120,15 +122,15 @@ func readDiskBytes() (sum int64) {
 	return sum
 }
 
-// currentLoad returns the machine's load and problems.
-func (d *daemon) currentLoad(ctx context.Context) *droverv1.NodeLoad {
-	if d.containers.problem(0) != "" { // it may be back
+// current returns the machine's load and problems.
+func (m *machineLoad) current(ctx context.Context, now time.Duration) *droverv1.NodeLoad {
+	if m.containers.problem(0) != "" { // it may be back
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		_, _ = d.containers.list(ctx) // the error is in problem
+		_, _ = m.containers.list(ctx) // the error is in problem
 		cancel()
 	}
-	l := d.load.read(d.clock.Monotonic())
-	if p := d.containers.problem(engineGrace); p != "" {
+	l := m.read(now)
+	if p := m.containers.problem(engineGrace); p != "" {
 		l.Problems = append(l.Problems, p)
 	}
 	return l

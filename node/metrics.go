@@ -37,11 +37,7 @@ func newMetrics(reg prometheus.Registerer, d *daemon) *metrics {
 			Help: "Sessions with the coordinator that were started."}),
 	}
 	reg.MustRegister(m.steps, m.stepSeconds, m.attemptsEnded, m.reports, m.requests, m.sessions,
-		gauge("attempts", "Attempts with anything left on this node.", func() float64 {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return float64(len(d.attempts))
-		}),
+		gauge("attempts", "Attempts with anything left on this node.", func() float64 { return float64(d.attempts.count()) }),
 		gauge("blob_cache_bytes", "Bytes of cached files and images.", func() float64 { return float64(d.blobs.Bytes()) }))
 	return m
 }

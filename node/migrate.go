@@ -23,8 +23,8 @@ const maxDumpRequests = 16
 //  3. write the checksums of the folder;
 //  4. record the dump together with the attempt's earlier running time.
 func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error {
-	wanted, _ := a.wantedAndSpec()
-	uid, err := a.d.taskUID(spec)
+	wanted, _ := a.mail.wantedAndSpec()
+	uid, err := a.d.cfg.taskUID(spec)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 		return err
 	}
 	program := filepath.Join(a.d.cfg.Data, "harness", m.HarnessSHA256)
-	image := a.dumpDir(1)
+	image := a.dumps.dir(1)
 	places := map[dump.Root]dump.Destination{
 		dump.Image:  {Dir: image},
 		dump.Folder: {Dir: string(a.dir), UID: int(uid), GID: int(uid)},
@@ -63,10 +63,10 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	if err != nil {
 		return err
 	}
-	if err := dump.WriteSums(ctx, image+".folder", string(a.dir), summed...); err != nil {
+	if err := a.dumps.writeSums(ctx, 1, a.dir); err != nil {
 		a.d.log.Warn("the folder of a moved attempt has no checksums", "attempt", a.id, "err", err)
 	}
-	return a.recordLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) {
+	return a.rec.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, a.container.stoppedAt, func(r *store.Record) {
 		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.PriorCPUMS = true, m.StartedMS, a.d.bootID, m.RanNS, 0, m.CPUMS
 		r.DumpNumber, r.Dumping, r.Dumped, r.DumpBytes = 1, true, true, size
 		r.HarnessPath = filepath.Join(program, "drover")
@@ -75,7 +75,7 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 
 // dumpSource serves this node's dumps to other nodes.
 type dumpSource struct {
-	d *daemon
+	attempts *attemptTable
 
 	mu        sync.Mutex
 	manifests map[string]*cachedManifest
@@ -91,21 +91,16 @@ type cachedManifest struct {
 
 // Dump implements dump.Source.
 func (h *dumpSource) Dump(name string) (*dump.LocalDump, error) {
-	h.d.mu.Lock()
-	a := h.d.attempts[store.ID(name)]
-	orphaned := a != nil && a.orphaned
-	h.d.mu.Unlock()
-	if a == nil || orphaned {
+	a := h.attempts.find(store.ID(name))
+	if a == nil {
 		return nil, fault.New(fault.NotFound, "attempt %s is not on this node", name)
 	}
-	_, spec := a.wantedAndSpec()
-	a.mu.Lock()
-	served := a.servedDump
-	a.mu.Unlock()
+	_, spec := a.mail.wantedAndSpec()
+	served := a.mail.servedDump()
 	if served == nil {
 		return nil, fault.New(fault.NotFound, "attempt %s is not checkpointed", name)
 	}
-	dirs := map[dump.Root]string{dump.Image: a.dumpDir(served.DumpNumber), dump.Folder: string(a.dir), dump.Harness: filepath.Dir(served.harness)}
+	dirs := map[dump.Root]string{dump.Image: a.dumps.dir(served.DumpNumber), dump.Folder: string(a.dir), dump.Harness: filepath.Dir(served.harness)}
 	return &dump.LocalDump{Token: spec.GetShuffleToken(), Dirs: dirs, Manifest: func() (*dump.Manifest, error) { return h.manifest(name, served, dirs) }}, nil
 }
 
@@ -157,19 +152,17 @@ func buildManifest(served *servableDump, dirs map[dump.Root]string) (*dump.Manif
 	return &m, nil
 }
 
-// publishDump tells the server whether there is a dump to serve. The loop calls
-// it with every report.
-func (a *attempt) publishDump(l droverv1.Level) {
-	var current *servableDump
-	if l == droverv1.Level_LEVEL_CHECKPOINTED && a.rec.Dumped {
-		h := a.harnessPath()
-		current = &servableDump{harness: h, Manifest: dump.Manifest{Version: dump.Version, Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS,
-			CPUMS: a.usage.GetCpuMs(), StartedMS: a.rec.StartedMS, HarnessSHA256: filepath.Base(filepath.Dir(h))}}
-		if a.usage == nil {
-			current.CPUMS = a.rec.PriorCPUMS
-		}
+// dumpToServe returns what other nodes may know of the attempt's dump, nil without
+// one.
+func (a *attempt) dumpToServe(l droverv1.Level) *servableDump {
+	if l != droverv1.Level_LEVEL_CHECKPOINTED || !a.rec.Dumped {
+		return nil
 	}
-	a.mu.Lock()
-	a.servedDump = current
-	a.mu.Unlock()
+	h := a.layout().harness
+	d := &servableDump{harness: h, Manifest: dump.Manifest{Version: dump.Version, Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS,
+		CPUMS: a.cgroup.usage.GetCpuMs(), StartedMS: a.rec.StartedMS, HarnessSHA256: filepath.Base(filepath.Dir(h))}}
+	if a.cgroup.usage == nil {
+		d.CPUMS = a.rec.PriorCPUMS
+	}
+	return d
 }

@@ -1,11 +1,5 @@
 package node
 
-import (
-	"context"
-
-	"github.com/drover-run/drover/node/task"
-)
-
 // An ended attempt stays until the coordinator forgets it, for its logs and
 // output. It rests without a goroutine: a node that ran 100,000 short tasks of
 // one job has 100,000 of them.
@@ -24,26 +18,9 @@ func (a *attempt) startLoop() {
 // nothing of it is under way, and nothing changed since the loop looked. The next
 // wakeUp starts the loop again.
 func (a *attempt) park() bool {
-	if len(a.rec.End) == 0 || a.awaitingExit || a.fetch.work == task.WorkBusy || a.upload.work == task.WorkBusy {
+	if len(a.rec.End) == 0 || a.container.awaitingExit || a.helpers.isBusy() || !a.mail.park() {
 		return false
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.wake) > 0 { // left for the loop to take
-		return false
-	}
-	a.parked = true
-	a.failures = map[task.Do]int{}
+	a.retries.clearAll()
 	return true
-}
-
-// unpark starts the loop of a parked attempt; a daemon that is stopping does not.
-func (a *attempt) unpark(ctx context.Context) {
-	a.mu.Lock()
-	parked := a.parked
-	a.parked = false
-	a.mu.Unlock()
-	if parked && ctx.Err() == nil {
-		a.startLoop()
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -43,81 +44,91 @@ type probeResult struct {
 	Notes       []string               `json:"notes,omitempty"`
 }
 
+// prober owns which levels work on this node: the result of the last probe.
+type prober struct {
+	cfg       *Config
+	harness   string // the program that the probe runs
+	emptyRoot string
+	clock     clock
+	io        *unallocatedIO
+	changed   chan struct{} // the result must be registered; capacity 1
+
+	mu     sync.Mutex
+	result *probeResult // replaced, never modified; nil until a probe has ended: Config.Info applies
+}
+
+func newProber(cfg *Config, harness, emptyRoot string, c clock, io *unallocatedIO) *prober {
+	return &prober{cfg: cfg, harness: harness, emptyRoot: emptyRoot, clock: c, io: io, changed: make(chan struct{}, 1)}
+}
+
 // info returns the node's identity with the levels known so far.
-func (d *daemon) info() *droverv1.NodeInfo {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.probedLevels == nil {
-		return d.cfg.Info
+func (b *prober) info() *droverv1.NodeInfo {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.result == nil {
+		return b.cfg.Info
 	}
-	i := proto.CloneOf(d.cfg.Info)
-	i.Levels, i.Speeds, i.LevelNotes = d.probedLevels.Levels, d.probedLevels.Speeds, d.probedLevels.Notes
+	i := proto.CloneOf(b.cfg.Info)
+	i.Levels, i.Speeds, i.LevelNotes = b.result.Levels, b.result.Speeds, b.result.Notes
 	return i
 }
 
-// probeEnvironment identifies what a result is valid for: another kernel or
+// environment identifies what a result is valid for: another kernel or
 // engine requires a new probe.
-func (d *daemon) probeEnvironment() string {
-	v := d.cfg.Info.GetVersions()
-	return strings.Join([]string{d.cfg.Driver.Name(), v["kernel"], v["containerd"], v["runc"], v["criu"], v["drover"], strconv.FormatBool(d.cfg.Info.GetSwap() > probeMinSwap)}, " ")
+func (b *prober) environment() string {
+	v := b.cfg.Info.GetVersions()
+	return strings.Join([]string{b.cfg.Driver.Name(), v["kernel"], v["containerd"], v["runc"], v["criu"], v["drover"], strconv.FormatBool(b.cfg.Info.GetSwap() > probeMinSwap)}, " ")
 }
 
-// loadProbeResult loads the result of an earlier probe and reports whether it is
+// load loads the result of an earlier probe and reports whether it is
 // still valid.
-func (d *daemon) loadProbeResult() bool {
-	b, err := os.ReadFile(filepath.Join(d.cfg.Data, probeFile))
+func (b *prober) load() bool {
+	text, err := os.ReadFile(filepath.Join(b.cfg.Data, probeFile))
 	if err != nil {
 		return false
 	}
 	r := &probeResult{}
-	if json.Unmarshal(b, r) != nil || r.Version != probeVersion || r.Environment != d.probeEnvironment() {
+	if json.Unmarshal(text, r) != nil || r.Version != probeVersion || r.Environment != b.environment() {
 		return false
 	}
-	d.setProbedLevels(r)
+	b.set(r)
 	return true
 }
 
-func (d *daemon) setProbedLevels(r *probeResult) {
-	d.mu.Lock()
-	d.probedLevels = r
-	d.mu.Unlock()
+func (b *prober) set(r *probeResult) {
+	b.mu.Lock()
+	b.result = r
+	b.mu.Unlock()
 }
 
 // probe finds out which levels work and stores the result. It leaves nothing
 // behind.
-func (d *daemon) probe(ctx context.Context) {
-	start := d.clock.Monotonic()
+func (b *prober) probe(ctx context.Context) {
+	start := b.clock.Monotonic()
 	ctx2, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	r := d.runProbes(ctx2)
+	r := b.runProbes(ctx2)
 	if ctx.Err() != nil {
 		return // the next daemon probes
 	}
-	d.log.Info("probed", "levels", r.Levels, "notes", r.Notes, "took", d.clock.Monotonic()-start)
-	b, err := json.MarshalIndent(r, "", "  ")
+	b.cfg.Log.Info("probed", "levels", r.Levels, "notes", r.Notes, "took", b.clock.Monotonic()-start)
+	text, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {
-		err = os.WriteFile(filepath.Join(d.cfg.Data, probeFile), b, 0o600)
+		err = os.WriteFile(filepath.Join(b.cfg.Data, probeFile), text, 0o600)
 	}
 	if err != nil {
-		d.log.Warn("cannot store the probe's result", "err", err)
+		b.cfg.Log.Warn("cannot store the probe's result", "err", err)
 	}
-	d.setProbedLevels(r)
-}
-
-// hasAttempts reports whether the daemon has adopted attempts.
-func (d *daemon) hasAttempts() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.attempts) > 0
+	b.set(r)
 }
 
 // runProbes returns levels, speeds and notes on missing levels.
-func (d *daemon) runProbes(ctx context.Context) *probeResult {
-	r := &probeResult{Version: probeVersion, Environment: d.probeEnvironment(), Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING}, Speeds: &droverv1.SuspendSpeed{}}
-	small, err := d.probeOnce(ctx, probeSmall)
+func (b *prober) runProbes(ctx context.Context) *probeResult {
+	r := &probeResult{Version: probeVersion, Environment: b.environment(), Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING}, Speeds: &droverv1.SuspendSpeed{}}
+	small, err := b.probeOnce(ctx, probeSmall)
 	large := small
 	if small.reached > droverv1.Level_LEVEL_FROZEN { // the time to freeze does not depend on the memory
-		large, _ = d.probeOnce(ctx, probeLarge) // its failures are in large.notes
+		large, _ = b.probeOnce(ctx, probeLarge) // its failures are in large.notes
 	}
 	r.Notes = append(r.Notes, small.notes...)
 	if err != nil {
@@ -153,7 +164,7 @@ func fitLine(small, large time.Duration) (fixedUS, bps int64) {
 
 // levelProbe is one container going through the levels.
 type levelProbe struct {
-	d         *daemon
+	b         *prober
 	spec      runtime.Spec
 	countFile string
 	reached   droverv1.Level
@@ -165,12 +176,12 @@ type levelProbe struct {
 
 // probeOnce takes a container with that much memory through the levels. An error
 // means that the container did not even run; other failures are in notes.
-func (d *daemon) probeOnce(ctx context.Context, memory int64) (*levelProbe, error) {
-	p := &levelProbe{d: d, works: map[droverv1.Level]bool{}}
-	dir := filepath.Join(d.cfg.Data, "probe")
+func (b *prober) probeOnce(ctx context.Context, memory int64) (*levelProbe, error) {
+	p := &levelProbe{b: b, works: map[droverv1.Level]bool{}}
+	dir := filepath.Join(b.cfg.Data, "probe")
 	clean := func(ctx context.Context) error {
-		err := d.cfg.Driver.Delete(ctx, probeID)
-		if e := d.cfg.Enforcer; e != nil {
+		err := b.cfg.Driver.Delete(ctx, probeID)
+		if e := b.cfg.Enforcer; e != nil {
 			err = errors.Join(err, e.Remove(ctx, probeID))
 		}
 		return errors.Join(err, os.RemoveAll(dir))
@@ -182,7 +193,7 @@ func (d *daemon) probeOnce(ctx context.Context, memory int64) (*levelProbe, erro
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		if err := clean(ctx); err != nil {
-			d.log.Warn("after the probe", "err", err)
+			b.cfg.Log.Warn("after the probe", "err", err)
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -210,37 +221,37 @@ func (d *daemon) probeOnce(ctx context.Context, memory int64) (*levelProbe, erro
 }
 
 func (p *levelProbe) start(ctx context.Context, dir string, memory int64) error {
-	d := p.d
+	b := p.b
 	p.countFile = filepath.Join(dir, "count")
-	harness, file := d.harnessPath, p.countFile
+	harness, file := b.harness, p.countFile
 	p.spec = runtime.Spec{ID: probeID, Env: []string{"GODEBUG=multipathtcp=0"}, Hostname: "probe", Labels: map[string]string{"drover.probe": "1"},
 		Log: runtime.Log{Dir: dir, MaxBytes: 1 << 20, MaxFiles: 1}}
-	if !d.cfg.usesHostPaths() {
-		harness, file = filepath.Join(harnessMount, filepath.Base(d.harnessPath)), "/task/count"
-		p.spec.Rootfs = d.emptyRoot
-		p.spec.Mounts = []runtime.Mount{{Source: dir, Target: "/task"}, {Source: filepath.Dir(d.harnessPath), Target: harnessMount, ReadOnly: true}}
+	if !b.cfg.usesHostPaths() {
+		harness, file = filepath.Join(harnessMount, filepath.Base(b.harness)), "/task/count"
+		p.spec.Rootfs = b.emptyRoot
+		p.spec.Mounts = []runtime.Mount{{Source: dir, Target: "/task"}, {Source: filepath.Dir(b.harness), Target: harnessMount, ReadOnly: true}}
 	}
-	p.spec.Args = append(append([]string{harness}, d.cfg.HarnessArgs...), "probe", file, strconv.FormatInt(memory, 10))
-	if e := d.cfg.Enforcer; e != nil {
+	p.spec.Args = append(append([]string{harness}, b.cfg.HarnessArgs...), "probe", file, strconv.FormatInt(memory, 10))
+	if e := b.cfg.Enforcer; e != nil {
 		if err := p.setLimits(ctx, 0); err != nil {
 			return err
 		}
 		p.spec.Cgroup = e.ContainerCgroup(probeID)
 	}
-	if err := d.cfg.Driver.Create(ctx, p.spec); err != nil {
+	if err := b.cfg.Driver.Create(ctx, p.spec); err != nil {
 		return err
 	}
-	if err := d.cfg.Driver.Start(ctx, probeID); err != nil {
+	if err := b.cfg.Driver.Start(ctx, probeID); err != nil {
 		return err
 	}
 	return p.awaitCount(ctx)
 }
 
 func (p *levelProbe) setLimits(ctx context.Context, swap int64) error {
-	if p.d.cfg.Enforcer == nil {
+	if p.b.cfg.Enforcer == nil {
 		return nil
 	}
-	_, err := p.d.cfg.Enforcer.Ensure(ctx, probeID, Limits{Memory: probeMemory, Pids: 64, Swap: swap})
+	_, err := p.b.cfg.Enforcer.Ensure(ctx, probeID, Limits{Memory: probeMemory, Pids: 64, Swap: swap})
 	return err
 }
 
@@ -280,16 +291,16 @@ func (p *levelProbe) awaitCount(ctx context.Context) error {
 
 // measureTime runs f and stores its duration in *d.
 func (p *levelProbe) measureTime(d *time.Duration, f func() error) error {
-	start := p.d.clock.Monotonic()
+	start := p.b.clock.Monotonic()
 	err := f()
-	*d = p.d.clock.Monotonic() - start
+	*d = p.b.clock.Monotonic() - start
 	return err
 }
 
 func (p *levelProbe) tryFreeze(ctx context.Context) error {
-	f := p.d.freezer()
+	f := p.b.cfg.freezer()
 	if f == nil {
-		return fault.New(fault.Unsupported, "neither cgroups nor driver %s can freeze", p.d.cfg.Driver.Name())
+		return fault.New(fault.Unsupported, "neither cgroups nor driver %s can freeze", p.b.cfg.Driver.Name())
 	}
 	if err := p.measureTime(&p.freeze, func() error { return f.Freeze(ctx, probeID) }); err != nil {
 		return err
@@ -308,37 +319,37 @@ func (p *levelProbe) tryFreeze(ctx context.Context) error {
 }
 
 func (p *levelProbe) trySwap(ctx context.Context) error {
-	s, ok := p.d.cfg.Enforcer.(Swapper)
-	if swap := p.d.cfg.Info.GetSwap(); !ok || swap < probeMinSwap {
+	s, ok := p.b.cfg.Enforcer.(Swapper)
+	if swap := p.b.cfg.Info.GetSwap(); !ok || swap < probeMinSwap {
 		return fault.New(fault.Unsupported, "the node has %d bytes of free swap, at least %d are needed", swap, probeMinSwap)
 	}
-	f := p.d.freezer()
+	f := p.b.cfg.freezer()
 	if err := errors.Join(f.Freeze(ctx, probeID), p.setLimits(ctx, probeMemory)); err != nil {
 		return errors.Join(err, f.Thaw(ctx, probeID))
 	}
 	err := p.measureTime(&p.swap, func() error { _, err := s.SwapOut(ctx, probeID); return err })
 	err = errors.Join(err, p.setLimits(ctx, 0))
-	start := p.d.clock.Monotonic()
+	start := p.b.clock.Monotonic()
 	err = errors.Join(err, f.Thaw(ctx, probeID))
 	if err == nil {
 		err = p.awaitCount(ctx)
 	}
-	p.swapBack = p.d.clock.Monotonic() - start
+	p.swapBack = p.b.clock.Monotonic() - start
 	return err
 }
 
 func (p *levelProbe) tryDump(ctx context.Context) error {
-	c, ok := p.d.cfg.Driver.(runtime.Checkpointer)
+	c, ok := p.b.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
-		return fault.New(fault.Unsupported, "driver %s cannot checkpoint", p.d.cfg.Driver.Name())
+		return fault.New(fault.Unsupported, "driver %s cannot checkpoint", p.b.cfg.Driver.Name())
 	}
-	f := p.d.freezer()
+	f := p.b.cfg.freezer()
 	if err := f.Freeze(ctx, probeID); err != nil {
 		return err
 	}
 	image := filepath.Join(filepath.Dir(p.countFile), "image")
 	if err := p.measureTime(&p.dump, func() error {
-		return p.d.unallocatedIO.lendDuring(func() error { return c.Checkpoint(ctx, probeID, image) })
+		return p.b.io.lendDuring(func() error { return c.Checkpoint(ctx, probeID, image) })
 	}); err != nil {
 		return errors.Join(err, f.Thaw(ctx, probeID))
 	}
@@ -346,12 +357,12 @@ func (p *levelProbe) tryDump(ctx context.Context) error {
 		return err
 	}
 	if err := p.measureTime(&p.restore, func() error {
-		return p.d.unallocatedIO.lendDuring(func() error { return c.Restore(ctx, p.spec, image) })
+		return p.b.io.lendDuring(func() error { return c.Restore(ctx, p.spec, image) })
 	}); err != nil {
 		return err
 	}
 	if err := p.awaitCount(ctx); err != nil {
 		return err
 	}
-	return p.d.cfg.Driver.Kill(ctx, probeID, syscall.SIGKILL)
+	return p.b.cfg.Driver.Kill(ctx, probeID, syscall.SIGKILL)
 }

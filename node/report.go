@@ -13,7 +13,6 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/mapreduce"
-	"github.com/drover-run/drover/node/store"
 )
 
 // Limits of what is reported about one attempt. Part of it comes from files that
@@ -28,13 +27,13 @@ const (
 // sendReport sends one report and clears what it contained from the lists. more
 // reports whether further changes are pending.
 func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err error) {
-	req := d.nextReport(full)
+	req := d.attempts.nextReport(full)
 	sent := req.GetAttempts()
 	req.Responses = d.requests.TakeResponses()
-	req.Load = d.currentLoad(ctx)
+	req.Load = d.load.current(ctx, d.clock.Monotonic())
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
-	sentAt := d.lease.now()
+	sentAt := d.exclusive.lease.now()
 	res, err := d.cfg.Coordinator.Report(ctx, connect.NewRequest(req))
 	if err != nil {
 		d.requests.ReturnResponses(req.Responses)
@@ -43,75 +42,11 @@ func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err erro
 	if !res.Msg.GetRegisterAgain() {
 		d.renewLease(ctx, sentAt, res.Msg.GetLeaseMs())
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, s := range sent {
-		if s.GetPhase() == droverv1.Phase_PHASE_GONE { // keeps those that went during this report
-			delete(d.gone, store.IDOf(s.GetKey()))
-		}
-	}
+	more = d.attempts.reported(sent)
 	if res.Msg.GetRegisterAgain() {
 		return false, errRegisterAgain
 	}
-	return len(d.dirty) > 0 || len(d.gone) > 0, nil
-}
-
-// nextReport returns the next report: everything or what has changed, in the
-// order of the ids, as far as maxReportAttempts and maxReportBytes allow. What is
-// left stays marked for the next report; the coordinator takes a full report as
-// the first of several.
-func (d *daemon) nextReport(full bool) *droverv1.ReportRequest {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.sequence++
-	req := &droverv1.ReportRequest{Node: d.id.Node, Epoch: d.id.Epoch, Sequence: d.sequence, Full: full, AppliedRevision: d.id.Revision}
-	if full {
-		for id, a := range d.attempts {
-			if !a.orphaned {
-				d.dirty[id] = true
-			}
-		}
-	}
-	ids := slices.Collect(maps.Keys(d.dirty))
-	for id := range d.gone {
-		if !d.dirty[id] {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	bytes := 0
-	for _, id := range ids {
-		if len(req.Attempts) == maxReportAttempts {
-			break
-		}
-		s := d.reportLocked(id)
-		if n := proto.Size(s); len(req.Attempts) > 0 && bytes+n > maxReportBytes {
-			break
-		} else {
-			bytes += n
-		}
-		delete(d.dirty, id)
-		if s != nil {
-			req.Attempts = append(req.Attempts, s)
-		}
-	}
-	return req
-}
-
-// reportLocked returns the current report of an attempt, PHASE_GONE for a removed
-// one, and nil for one that is not reported. daemon.mu must be held.
-func (d *daemon) reportLocked(id store.ID) *droverv1.SeenAttempt {
-	a := d.attempts[id]
-	switch {
-	case a != nil && a.orphaned:
-		return nil
-	case a != nil:
-		return a.snapshot()
-	case d.gone[id]:
-		return &droverv1.SeenAttempt{Key: id.Key(), Phase: droverv1.Phase_PHASE_GONE}
-	default:
-		return nil
-	}
+	return more, nil
 }
 
 // boundReport returns s if it keeps the limits, and otherwise a copy that does
@@ -165,21 +100,6 @@ func clipText(s string) string {
 		return s
 	}
 	return oneLine(s)
-}
-
-// programCounters returns the counters that the task's program reported, named
-// GROUP:NAME. Those beyond the limits are refused, which the attempt's message
-// then says; dropped is how many reports the harness refused already.
-func (a *attempt) programCounters(c mapreduce.Counters, dropped int64) map[string]int64 {
-	all := map[string]int64{}
-	for group, names := range c {
-		for name, v := range names {
-			all[group+":"+name] = v
-		}
-	}
-	kept, refused := boundCounters(all, mapreduce.MaxCounters)
-	a.progress.refused = refusedCounters(refused + dropped)
-	return kept
 }
 
 // boundCounters returns at most limit of the counters, the first by name, and how

@@ -14,6 +14,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/store"
+	"log/slog"
 )
 
 // hostileCounters returns counters with this many names below one group, whose
@@ -143,20 +144,20 @@ func TestOversizedRecordIsClippedAtStart(t *testing.T) {
 // A full report of many attempts comes in parts that the coordinator accepts, and
 // all of them arrive.
 func TestReportsAreSplit(t *testing.T) {
-	d := &daemon{attempts: map[store.ID]*attempt{}, dirty: map[store.ID]bool{}, gone: map[store.ID]bool{}}
+	table := newAttemptTable(slog.New(slog.DiscardHandler), store.Identity{}, 0)
 	const count = 700
 	for i := range int32(count) {
 		key := &droverv1.AttemptKey{Job: 1, Task: i, Attempt: 1, Run: 1}
-		a := &attempt{d: d, id: store.IDOf(key), seen: &droverv1.SeenAttempt{Key: key, Phase: running, Counters: map[string]int64{}}}
+		a := &attempt{id: store.IDOf(key), mail: mailbox{seen: &droverv1.SeenAttempt{Key: key, Phase: running, Counters: map[string]int64{}}}}
 		for c := range maxReportCounters {
-			a.seen.Counters[fmt.Sprintf("%s%d", bytes.Repeat([]byte("c"), 240), c)] = 1
+			a.mail.seen.Counters[fmt.Sprintf("%s%d", bytes.Repeat([]byte("c"), 240), c)] = 1
 		}
-		d.attempts[a.id] = a
+		table.byID[a.id] = a
 	}
-	d.gone["2.0.0.1.1"] = true
+	table.gone["2.0.0.1.1"] = true
 	seen := map[store.ID]bool{}
 	for full := true; len(seen) < count+1; full = false {
-		req := d.nextReport(full)
+		req := table.nextReport(full)
 		if req.GetFull() != full || len(req.GetAttempts()) == 0 || len(req.GetAttempts()) > maxReportAttempts {
 			t.Fatalf("full %v with %d attempts after %d", req.GetFull(), len(req.GetAttempts()), len(seen))
 		}
@@ -167,8 +168,8 @@ func TestReportsAreSplit(t *testing.T) {
 			seen[store.IDOf(s.GetKey())] = true
 		}
 	}
-	if len(d.dirty) != 0 {
-		t.Errorf("%d attempts are still marked", len(d.dirty))
+	if len(table.dirty) != 0 {
+		t.Errorf("%d attempts are still marked", len(table.dirty))
 	}
 }
 

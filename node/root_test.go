@@ -17,15 +17,15 @@ func TestRootIsRefused(t *testing.T) {
 	}
 	e := fake.New(nil, nil)
 	defer e.Close()
-	d := &daemon{cfg: Config{Driver: e.Driver()}}
-	if _, err := d.taskUID(&droverv1.TaskSpec{Tenant: "t"}); !errors.Is(err, fault.Denied) {
+	cfg := &Config{Driver: e.Driver()}
+	if _, err := cfg.taskUID(&droverv1.TaskSpec{Tenant: "t"}); !errors.Is(err, fault.Denied) {
 		t.Errorf("uid 0: %v", err)
 	}
-	if uid, err := d.taskUID(&droverv1.TaskSpec{Uid: 2001}); err != nil || uid != 2001 {
+	if uid, err := cfg.taskUID(&droverv1.TaskSpec{Uid: 2001}); err != nil || uid != 2001 {
 		t.Errorf("uid 2001: %d, %v", uid, err)
 	}
-	d.cfg.AllowRoot = true
-	if uid, err := d.taskUID(&droverv1.TaskSpec{}); err != nil || uid != 0 {
+	cfg.AllowRoot = true
+	if uid, err := cfg.taskUID(&droverv1.TaskSpec{}); err != nil || uid != 0 {
 		t.Errorf("uid 0 where it is allowed: %d, %v", uid, err)
 	}
 }

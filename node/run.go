@@ -22,7 +22,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	endpoints, err := d.listen()
+	endpoints, err := d.sockets.listen(d.handler(), d.shuffle)
 	if err != nil {
 		return errors.Join(err, d.close())
 	}
@@ -31,20 +31,20 @@ func Run(ctx context.Context, cfg Config) error {
 	for _, e := range endpoints {
 		g.Go(func() error { return d.serve(ctx, e) })
 	}
-	g.Go(func() error { return d.followCertificates(ctx) })
+	g.Go(func() error { return d.peers.follow(ctx) })
 	g.Go(func() error {
 		if err := d.adopt(ctx); err != nil {
 			return fmt.Errorf("adopting attempts of an earlier daemon: %w", err)
 		}
-		if d.cfg.Probe && !d.loadProbeResult() {
-			if d.hasAttempts() { // their lease does not wait for a probe
-				g.Go(func() error { d.probe(ctx); d.levelsProbed <- struct{}{}; return nil })
+		if d.cfg.Probe && !d.prober.load() {
+			if d.attempts.count() > 0 { // their lease does not wait for a probe
+				g.Go(func() error { d.prober.probe(ctx); d.prober.changed <- struct{}{}; return nil })
 			} else {
-				d.probe(ctx) // before any task is placed here: its resources are charged to nobody
+				d.prober.probe(ctx) // before any task is placed here: its resources are charged to nobody
 			}
 		}
-		g.Go(func() error { return d.collectLoop(ctx) })
-		g.Go(func() error { return d.sweepLoop(ctx) })
+		g.Go(func() error { return d.collector().loop(ctx) })
+		g.Go(func() error { return d.sweeper().loop(ctx) })
 		g.Go(func() error { return d.closeIdleLoop(ctx) })
 		return d.sessionLoop(ctx)
 	})
@@ -63,7 +63,7 @@ func (d *daemon) serve(ctx context.Context, e endpoint) error {
 	protocols.SetUnencryptedHTTP2(true) // Exec streams in both directions
 	srv := &http.Server{
 		Handler: e.handler, Protocols: protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: d.connections.Observe,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: d.peers.connections.Observe,
 	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(e) }()

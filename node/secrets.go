@@ -19,9 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/node/store"
 )
 
 // maxSecret is the largest secret, in bytes: the kernel takes no longer string
@@ -53,20 +55,29 @@ func inMemory(dir string) bool {
 	return int64(st.Type) == unix.TMPFS_MAGIC || int64(st.Type) == unix.RAMFS_MAGIC
 }
 
-// secretDir is the attempt's folder in memory. It exists while there is a container.
-func (a *attempt) secretDir() string { return filepath.Join(a.d.cfg.SecretMount, a.id.String()) }
+// attemptSecrets owns the values of a task's secrets on this node. They are in no
+// record, report and log of the node, and on no disk: in values, where the driver
+// keeps its specifications in memory, or in dir. drop forgets them.
+type attemptSecrets struct {
+	values   map[string]string // by variable; nil where they are in dir
+	waitsFor string            // why load is tried again and again
 
-// loadSecrets gets the values of the task's secrets. A driver that keeps its
+	key    *droverv1.AttemptKey
+	dir    string // the attempt's folder in memory. It exists while there is a container
+	cfg    *Config
+	source *secretSource
+}
+
+// load gets the values of the task's secrets. A driver that keeps its
 // specifications in memory gets them in the environment; for others they go into
-// a file in memory, from which the harness takes them when the task starts. They
-// are in no record, report and log of the node.
-func (a *attempt) loadSecrets(ctx context.Context, spec *droverv1.TaskSpec, uid uint32) error {
+// a file in memory, from which the harness takes them when the task starts.
+func (x *attemptSecrets) load(ctx context.Context, spec *droverv1.TaskSpec, uid uint32) error {
 	if len(spec.GetSecrets()) == 0 {
 		return nil
 	}
-	values, err := a.d.storedSecrets(ctx, a.id.Key(), spec)
-	if a.waitsFor = ""; errors.Is(err, fault.Unavailable) {
-		a.waitsFor = err.Error()
+	values, err := x.source.stored(ctx, x.key, spec)
+	if x.waitsFor = ""; errors.Is(err, fault.Unavailable) {
+		x.waitsFor = err.Error()
 	}
 	if err != nil {
 		return err
@@ -75,34 +86,43 @@ func (a *attempt) loadSecrets(ctx context.Context, spec *droverv1.TaskSpec, uid 
 		if _, stored := values[s.GetEnv()]; stored {
 			continue
 		}
-		if values[s.GetEnv()], err = a.d.readSecret(spec.GetTenant(), s.GetRef()); err != nil {
+		if values[s.GetEnv()], err = x.source.read(spec.GetTenant(), s.GetRef()); err != nil {
 			return err
 		}
 	}
-	if a.d.cfg.usesHostPaths() {
-		a.secrets = values
+	if x.cfg.usesHostPaths() {
+		x.values = values
 		return nil
 	}
-	if err := a.makeSecretDir(uid); err != nil {
+	if err := x.makeDir(uid); err != nil {
 		return err
 	}
-	return writeSecrets(filepath.Join(a.secretDir(), secretEnvName), values, uid)
+	return writeSecrets(filepath.Join(x.dir, secretEnvName), values, uid)
 }
 
-// storedSecrets returns the values of the stored secrets of an attempt, by variable.
+// secretSource is where the values of secrets come from: the coordinator, and the
+// tenants' folders below dir. It keeps no value.
+type secretSource struct {
+	coordinator droverv1connect.NodeServiceClient
+	dir         string // secret NAME of a tenant is dir/TENANT/NAME
+	node        string // the node's name, for messages
+	identity    func() store.Identity
+}
+
+// stored returns the values of the stored secrets of an attempt, by variable.
 // The coordinator gives them to the node that is to run it, and to no other.
-func (d *daemon) storedSecrets(ctx context.Context, key *droverv1.AttemptKey, spec *droverv1.TaskSpec) (map[string]string, error) {
+func (s *secretSource) stored(ctx context.Context, key *droverv1.AttemptKey, spec *droverv1.TaskSpec) (map[string]string, error) {
 	values, stored := map[string]string{}, 0
-	for _, s := range spec.GetSecrets() {
-		if ref, err := jobspec.ParseSecretRef(s.GetRef(), spec.GetTenant()); err == nil && ref.Stored {
+	for _, x := range spec.GetSecrets() {
+		if ref, err := jobspec.ParseSecretRef(x.GetRef(), spec.GetTenant()); err == nil && ref.Stored {
 			stored++
 		}
 	}
 	if stored == 0 {
 		return values, nil
 	}
-	id := d.identity()
-	res, err := d.cfg.Coordinator.GetSecrets(ctx, connect.NewRequest(&droverv1.GetSecretsRequest{Node: id.Node, Epoch: id.Epoch, Key: key}))
+	id := s.identity()
+	res, err := s.coordinator.GetSecrets(ctx, connect.NewRequest(&droverv1.GetSecretsRequest{Node: id.Node, Epoch: id.Epoch, Key: key}))
 	if err != nil {
 		if err = wire.FromError(err); fault.Class(err) == nil || errors.Is(err, fault.Denied) || errors.Is(err, fault.Unsupported) {
 			// The node may be ahead of what a new leader has applied, or the leader older than this program.
@@ -119,15 +139,15 @@ func (d *daemon) storedSecrets(ctx context.Context, key *droverv1.AttemptKey, sp
 	return values, nil
 }
 
-// makeSecretDir makes the attempt's folder in memory. It refuses a folder on a disk.
-func (a *attempt) makeSecretDir(uid uint32) error {
-	if err := makePrivateDir(a.d.cfg.SecretMount); err != nil {
+// makeDir makes the attempt's folder in memory. It refuses a folder on a disk.
+func (x *attemptSecrets) makeDir(uid uint32) error {
+	if err := makePrivateDir(x.cfg.SecretMount); err != nil {
 		return err
 	}
-	if !inMemory(a.d.cfg.SecretMount) {
-		return fault.New(fault.Unsupported, "secrets cannot be passed to containers of node %s: %s is on a disk, not in memory (tmpfs)", a.d.cfg.Info.GetName(), a.d.cfg.SecretMount)
+	if !inMemory(x.cfg.SecretMount) {
+		return fault.New(fault.Unsupported, "secrets cannot be passed to containers of node %s: %s is on a disk, not in memory (tmpfs)", x.cfg.Info.GetName(), x.cfg.SecretMount)
 	}
-	dir := a.secretDir()
+	dir := x.dir
 	if err := os.Mkdir(dir, 0o500); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -177,37 +197,37 @@ func writeSecrets(path string, values map[string]string, uid uint32) error {
 	return errors.Join(err, f.Close())
 }
 
-// restoreSecretMount makes the folder that a restored container has mounted. It stays
+// restoreMount makes the folder that a restored container has mounted. It stays
 // empty: the program has its variables from the image.
-func (a *attempt) restoreSecretMount(spec *droverv1.TaskSpec) error {
-	if len(spec.GetSecrets()) == 0 || a.d.cfg.usesHostPaths() {
+func (x *attemptSecrets) restoreMount(spec *droverv1.TaskSpec) error {
+	if len(spec.GetSecrets()) == 0 || x.cfg.usesHostPaths() {
 		return nil
 	}
-	uid, err := a.d.taskUID(spec)
+	uid, err := x.cfg.taskUID(spec)
 	if err != nil {
 		return err
 	}
-	return a.makeSecretDir(uid)
+	return x.makeDir(uid)
 }
 
-// dropSecrets forgets the values of an attempt without a container.
-func (a *attempt) dropSecrets() error {
-	a.secrets = nil
-	return os.RemoveAll(a.secretDir())
+// drop forgets the values of an attempt without a container.
+func (x *attemptSecrets) drop() error {
+	x.values = nil
+	return os.RemoveAll(x.dir)
 }
 
-// readSecret resolves a reference to a file in the folder of the task's tenant below
+// read resolves a reference to a file in the folder of the task's tenant below
 // the node's folder of secrets. Links out of the tenant's folder are not followed.
-func (d *daemon) readSecret(tenant, ref string) (string, error) {
+func (s *secretSource) read(tenant, ref string) (string, error) {
 	r, err := jobspec.ParseSecretRef(ref, tenant)
 	if err != nil || r.Stored {
 		return "", fault.New(fault.Invalid, "secret: %w", errors.Join(err, fmt.Errorf("reference %q is to no file", ref)))
 	}
-	dir := filepath.Join(d.cfg.Secrets, tenant)
+	dir := filepath.Join(s.dir, tenant)
 	value, err := readBelow(dir, r.Name)
 	if err != nil {
 		return "", fault.New(fault.NotFound, "secret %q of tenant %q cannot be read on node %s: put it into %s as a regular file of at most %d KiB, readable by the daemon",
-			r.Name, tenant, d.cfg.Info.GetName(), dir, maxSecret>>10)
+			r.Name, tenant, s.node, dir, maxSecret>>10)
 	}
 	return strings.TrimSuffix(value, "\n"), nil
 }

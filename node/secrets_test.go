@@ -22,7 +22,6 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
-	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -50,7 +49,7 @@ func TestSecretsBelongToTenants(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(dir, "a", "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{cfg: Config{Secrets: dir, Info: &droverv1.NodeInfo{Name: "n1"}}}
+	source := &secretSource{dir: dir, node: "n1"}
 	for _, tc := range []struct {
 		tenant, ref, want string
 		err               error
@@ -72,7 +71,7 @@ func TestSecretsBelongToTenants(t *testing.T) {
 		{"a", "token", "", fault.Invalid},
 		{"a", "secret:token", "", fault.Invalid},
 	} {
-		got, err := d.readSecret(tc.tenant, tc.ref)
+		got, err := source.read(tc.tenant, tc.ref)
 		if got != tc.want || !errors.Is(err, tc.err) {
 			t.Errorf("tenant %q, %q: %q, %v; want %q, %v", tc.tenant, tc.ref, got, err, tc.want, tc.err)
 		}
@@ -214,8 +213,8 @@ func TestSecretsThatCannotBeHad(t *testing.T) {
 	if err := unix.Statfs(disk, &st); err != nil || int64(st.Type) == unix.TMPFS_MAGIC {
 		t.Skip("not proved here: would prove that no secret goes to a disk: the folder for temporary files is in memory")
 	}
-	a := &attempt{d: &daemon{cfg: Config{SecretMount: disk, Info: &droverv1.NodeInfo{Name: "n1"}}}, id: store.IDOf(w.GetKey())}
-	if err := a.makeSecretDir(1); !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "on a disk") {
+	x := &attemptSecrets{dir: filepath.Join(disk, "x"), cfg: &Config{SecretMount: disk, Info: &droverv1.NodeInfo{Name: "n1"}}}
+	if err := x.makeDir(1); !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "on a disk") {
 		t.Errorf("a folder on a disk: %v", err)
 	}
 }

@@ -28,12 +28,12 @@ const maxScrapes = 4
 func (d *daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	path, api := droverv1connect.NewTaskServiceHandler(&taskAPI{d})
-	mux.Handle(path, d.requireCoordinator(api))
+	mux.Handle(path, d.peers.requireCoordinator(api))
 	path, debug := droverv1connect.NewDebugServiceHandler(&diagnosis.Service{Log: d.cfg.RecentLog})
-	mux.Handle(path, d.requireCoordinator(debug))
+	mux.Handle(path, d.peers.requireCoordinator(debug))
 	mux.Handle(shuffle.Prefix, d.shuffle)
-	mux.Handle(dump.Prefix, dump.NewServer(&dumpSource{d: d}, maxDumpRequests, d.log))
-	mux.Handle("GET /metrics", d.requireMember(promhttp.HandlerFor(d.cfg.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: 10 * time.Second})))
+	mux.Handle(dump.Prefix, dump.NewServer(&dumpSource{attempts: d.attempts}, maxDumpRequests, d.log))
+	mux.Handle("GET /metrics", d.peers.requireMember(promhttp.HandlerFor(d.cfg.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: 10 * time.Second})))
 	mux.HandleFunc("GET /healthz", d.health)
 	return mux
 }
@@ -50,20 +50,17 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 }
 
 // mapOutputs implements shuffle.Outputs with the committed map outputs of this node.
-type mapOutputs struct{ d *daemon }
+type mapOutputs struct{ attempts *attemptTable }
 
 // find returns a successful map attempt of this node.
 func (o mapOutputs) find(k *droverv1.AttemptKey) (*attempt, *droverv1.TaskSpec, error) {
 	id := store.IDOf(k)
-	o.d.mu.Lock()
-	a := o.d.attempts[id]
-	orphaned := a != nil && a.orphaned
-	o.d.mu.Unlock()
-	if a == nil || orphaned {
+	a := o.attempts.find(id)
+	if a == nil {
 		return nil, nil, fault.New(fault.NotFound, "attempt %s is not on this node", id)
 	}
-	wanted, spec := a.wantedAndSpec()
-	if wanted == nil || spec.GetKind() != kindMap || a.snapshot().GetPhase() != droverv1.Phase_PHASE_SUCCEEDED {
+	wanted, spec := a.mail.wantedAndSpec()
+	if wanted == nil || spec.GetKind() != kindMap || a.mail.snapshot().GetPhase() != droverv1.Phase_PHASE_SUCCEEDED {
 		return nil, nil, fault.New(fault.NotFound, "attempt %s has no output to serve", id)
 	}
 	return a, spec, nil

@@ -52,7 +52,7 @@ func (d *daemon) sessionLoop(ctx context.Context) error {
 		}
 		// A node that has never been in the cluster ends with what is wrong. One that has
 		// been waits, since its tasks run on and an upgrade of the other side mends it.
-		if (errors.Is(err, fault.Conflict) || errors.Is(err, fault.Unsupported)) && d.identity().Cluster == "" {
+		if (errors.Is(err, fault.Conflict) || errors.Is(err, fault.Unsupported)) && d.attempts.identity().Cluster == "" {
 			return err
 		}
 		if time.Since(start) > maxReconnectPause {
@@ -87,7 +87,7 @@ func (d *daemon) runSession(ctx context.Context, ready func(address string)) err
 	g.Go(func() error { return d.reportLoop(ctx, reg) })
 	g.Go(func() error {
 		select {
-		case <-d.levelsProbed:
+		case <-d.prober.changed:
 			return errLevelsChanged
 		case <-ctx.Done():
 			return nil
@@ -99,8 +99,8 @@ func (d *daemon) runSession(ctx context.Context, ready func(address string)) err
 func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
-	sent := d.lease.now()
-	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.info(), Epoch: d.epoch(), Protocol: version.Protocol}))
+	sent := d.exclusive.lease.now()
+	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.prober.info(), Epoch: d.attempts.epoch(), Protocol: version.Protocol}))
 	if err != nil {
 		return nil, wire.FromError(err)
 	}
@@ -119,7 +119,7 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 
 // watchWanted applies the wanted state that the coordinator streams.
 func (d *daemon) watchWanted(ctx context.Context) error {
-	id := d.identity()
+	id := d.attempts.identity()
 	stream, err := d.cfg.Coordinator.Watch(ctx, connect.NewRequest(&droverv1.WatchRequest{Node: id.Node, Epoch: id.Epoch, Revision: id.Revision}))
 	if err != nil {
 		return wire.FromError(err)
@@ -151,9 +151,7 @@ func (d *daemon) forgetRevision() error {
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.id.Revision = id.Revision
-	d.mu.Unlock()
+	d.attempts.setRevision(d.attempts.identity().Term, id.Revision)
 	return nil
 }
 
@@ -203,7 +201,7 @@ func (d *daemon) reportLoop(ctx context.Context, reg *droverv1.RegisterResponse)
 			continue
 		}
 		select {
-		case <-d.reportNow:
+		case <-d.attempts.reportNow:
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()

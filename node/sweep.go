@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -14,14 +15,28 @@ import (
 // sweepLimit bounds the removal of what one container left.
 const sweepLimit = time.Minute
 
-// sweepLoop periodically removes what containers without an attempt left on the
+// sweeper removes containers, and what they left, that no attempt owns. It keeps
+// nothing between two rounds: the engine and the attempts say what is there.
+type sweeper struct {
+	driver     runtime.Driver
+	containers *containerLister
+	attempts   *attemptTable
+	every      time.Duration
+	log        *slog.Logger
+}
+
+func (d *daemon) sweeper() *sweeper {
+	return &sweeper{driver: d.cfg.Driver, containers: d.containers, attempts: d.attempts, every: d.cfg.SweepEvery, log: d.log}
+}
+
+// loop periodically removes what containers without an attempt left on the
 // machine: containers that the engine still lists, and leftovers that the engine
 // itself has forgotten.
-func (d *daemon) sweepLoop(ctx context.Context) error {
-	t := time.NewTicker(d.cfg.SweepEvery)
+func (s *sweeper) loop(ctx context.Context) error {
+	t := time.NewTicker(s.every)
 	defer t.Stop()
 	for {
-		d.sweep(ctx)
+		s.sweep(ctx)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -31,54 +46,54 @@ func (d *daemon) sweepLoop(ctx context.Context) error {
 }
 
 // sweep does one round; what cannot be removed is left for the next round.
-func (d *daemon) sweep(ctx context.Context) {
-	found, err := d.findUnowned(ctx)
+func (s *sweeper) sweep(ctx context.Context) {
+	found, err := s.findUnowned(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			d.log.Warn("cannot list leftovers of containers", "err", err)
+			s.log.Warn("cannot list leftovers of containers", "err", err)
 		}
 		return
 	}
 	for _, l := range found {
-		if d.isOwned(l) {
+		if s.isOwned(l) {
 			continue // became wanted after the listing
 		}
 		within, cancel := context.WithTimeout(ctx, sweepLimit)
-		err := d.cfg.Driver.Delete(within, l.ID)
+		err := s.driver.Delete(within, l.ID)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			d.log.Warn("leftovers of a container were not removed", "container", l.ID, "parts", strings.Join(l.Parts, "; "), "err", err)
+			s.log.Warn("leftovers of a container were not removed", "container", l.ID, "parts", strings.Join(l.Parts, "; "), "err", err)
 			continue
 		}
-		d.log.Info("leftovers of a container were removed", "container", l.ID, "parts", strings.Join(l.Parts, "; "))
+		s.log.Info("leftovers of a container were removed", "container", l.ID, "parts", strings.Join(l.Parts, "; "))
 	}
 }
 
 // findUnowned lists containers and leftovers of containers that no attempt owns.
-func (d *daemon) findUnowned(ctx context.Context) ([]runtime.Leftover, error) {
-	listed, err := d.containers.list(ctx)
+func (s *sweeper) findUnowned(ctx context.Context) ([]runtime.Leftover, error) {
+	listed, err := s.containers.list(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var found []runtime.Leftover
 	for id := range listed {
-		if l := (runtime.Leftover{ID: id, Listed: true, Parts: []string{"container"}}); !d.isOwned(l) {
+		if l := (runtime.Leftover{ID: id, Listed: true, Parts: []string{"container"}}); !s.isOwned(l) {
 			found = append(found, l)
 		}
 	}
-	s, ok := d.cfg.Driver.(runtime.Sweeper)
+	w, ok := s.driver.(runtime.Sweeper)
 	if !ok {
 		return found, nil
 	}
-	left, err := s.Leftovers(ctx)
+	left, err := w.Leftovers(ctx)
 	if err != nil {
 		return nil, errors.Join(err, ctx.Err())
 	}
 	for _, l := range left {
-		if _, is := listed[l.ID]; !is && !d.isOwned(l) {
+		if _, is := listed[l.ID]; !is && !s.isOwned(l) {
 			found = append(found, l)
 		}
 	}
@@ -88,16 +103,14 @@ func (d *daemon) findUnowned(ctx context.Context) ([]runtime.Leftover, error) {
 // isOwned reports whether an attempt or the probe is responsible for a
 // container. An ended attempt is responsible only while the engine lists the
 // container. Names that are not attempt ids belong to others.
-func (d *daemon) isOwned(l runtime.Leftover) bool {
+func (s *sweeper) isOwned(l runtime.Leftover) bool {
 	if _, err := store.ParseID(l.ID); err != nil {
 		return true
 	}
-	d.mu.Lock()
-	a := d.attempts[store.ID(l.ID)]
-	d.mu.Unlock()
+	a := s.attempts.get(store.ID(l.ID))
 	if a == nil {
 		return false
 	}
-	phase := a.snapshot().GetPhase()
+	phase := a.mail.snapshot().GetPhase()
 	return l.Listed || phase != droverv1.Phase_PHASE_SUCCEEDED && phase != droverv1.Phase_PHASE_FAILED
 }

@@ -58,7 +58,7 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 	for {
 		// Checked before the files are read, so that they contain everything written
 		// before the end.
-		ended := a == nil || a.snapshot().GetPhase() > droverv1.Phase_PHASE_RUNNING || !t.isCurrent(a)
+		ended := a == nil || a.mail.snapshot().GetPhase() > droverv1.Phase_PHASE_RUNNING || !t.isCurrent(a)
 		if err := files.copy(send); err != nil {
 			return wire.Error(err)
 		}
@@ -76,21 +76,15 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 }
 
 func (t *taskAPI) find(id store.ID) (*attempt, error) {
-	t.d.mu.Lock()
-	defer t.d.mu.Unlock()
-	a := t.d.attempts[id]
-	if a == nil || a.orphaned {
+	a := t.d.attempts.find(id)
+	if a == nil {
 		return nil, fault.New(fault.NotFound, "attempt %s is not on node %s (any more), and its logs are not kept there: the newest %d MiB of the last %d hours are, of attempts that wrote any (-keep-logs-size and -keep-logs-age of the node)",
 			id, t.d.cfg.Info.GetName(), max(t.d.cfg.KeepLogBytes, 0)>>20, int(t.d.cfg.KeepLogAge.Hours()))
 	}
 	return a, nil
 }
 
-func (t *taskAPI) isCurrent(a *attempt) bool {
-	t.d.mu.Lock()
-	defer t.d.mu.Unlock()
-	return t.d.attempts[a.id] == a
-}
+func (t *taskAPI) isCurrent(a *attempt) bool { return t.d.attempts.get(a.id) == a }
 
 // Exec implements droverv1connect.TaskServiceHandler.
 func (t *taskAPI) Exec(ctx context.Context, s *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse]) error {
@@ -107,7 +101,7 @@ func (t *taskAPI) Exec(ctx context.Context, s *connect.BidiStream[droverv1.ExecR
 	if !ok {
 		return wire.Error(fault.New(fault.Unsupported, "driver %s cannot run a second command in a task", t.d.cfg.Driver.Name()))
 	}
-	if phase := a.snapshot().GetPhase(); phase != droverv1.Phase_PHASE_RUNNING {
+	if phase := a.mail.snapshot().GetPhase(); phase != droverv1.Phase_PHASE_RUNNING {
 		return wire.Error(fault.New(fault.Conflict, "attempt %s is not running: exec needs a running one", id))
 	}
 	if len(first.GetCommand()) == 0 {
@@ -127,7 +121,7 @@ func (t *taskAPI) Exec(ctx context.Context, s *connect.BidiStream[droverv1.ExecR
 	// goroutine ends then, and the daemon waits for it.
 	t.d.execInputs.Go(func() { feedStdin(s, first, feed) })
 	code, err := x.Exec(ctx, id.String(), runtime.ExecSpec{
-		Args: first.GetCommand(), Dir: a.taskPaths().task, Stdin: in,
+		Args: first.GetCommand(), Dir: t.d.cfg.workDir(a.dir), Stdin: in,
 		Stdout: write(func(b []byte) *droverv1.ExecResponse { return &droverv1.ExecResponse{Stdout: b} }),
 		Stderr: write(func(b []byte) *droverv1.ExecResponse { return &droverv1.ExecResponse{Stderr: b} }),
 	})

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"log/slog"
 	"sync"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -13,7 +14,10 @@ import (
 // bandwidth not allocated to running attempts, so the sum never exceeds what was
 // measured.
 type unallocatedIO struct {
-	d *daemon
+	limiter   SystemLimiter // nil: nothing can be limited
+	info      *droverv1.NodeInfo
+	allocated func() int64 // to running attempts, bytes per second
+	log       *slog.Logger
 
 	mu    sync.Mutex
 	users int // dumps, restores and transfers under way
@@ -25,6 +29,11 @@ type SystemLimiter interface {
 	// LimitSystem sets the bytes per second of reads, and the same of writes, on
 	// each disk.
 	LimitSystem(io int64) error
+}
+
+func newUnallocatedIO(cfg *Config, allocated func() int64) *unallocatedIO {
+	l, _ := cfg.Enforcer.(SystemLimiter)
+	return &unallocatedIO{limiter: l, info: cfg.Info, allocated: allocated, log: cfg.Log}
 }
 
 // lendDuring raises the limit while f runs. A failure to raise it only makes f
@@ -53,30 +62,15 @@ func (s *unallocatedIO) refresh() {
 }
 
 func (s *unallocatedIO) applyLocked() {
-	e, ok := s.d.cfg.Enforcer.(SystemLimiter)
-	measured := s.d.cfg.Info.GetMeasured().GetIo()
-	if !ok || measured <= 0 {
+	measured := s.info.GetMeasured().GetIo()
+	if s.limiter == nil || measured <= 0 {
 		return
 	}
-	io := measured - s.d.cfg.Info.GetAllocatable().GetIo()
+	io := measured - s.info.GetAllocatable().GetIo()
 	if s.users > 0 {
-		io = max(io, measured-s.d.allocatedIO())
+		io = max(io, measured-s.allocated())
 	}
-	if err := e.LimitSystem(io); err != nil {
-		s.d.log.Warn("cannot change the I/O limit of system work", "want", io, "err", err)
+	if err := s.limiter.LimitSystem(io); err != nil {
+		s.log.Warn("cannot change the I/O limit of system work", "want", io, "err", err)
 	}
-}
-
-// allocatedIO returns the disk bandwidth of all attempts that may be running, in
-// bytes per second.
-func (d *daemon) allocatedIO() (sum int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.attempts {
-		w, spec := a.wantedAndSpec()
-		if w != nil && w.GetGoal() != droverv1.Goal_GOAL_KEEP && w.GetLevel() <= droverv1.Level_LEVEL_RUNNING {
-			sum += spec.GetDemand().GetIo()
-		}
-	}
-	return sum
 }

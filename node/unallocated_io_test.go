@@ -78,28 +78,29 @@ func TestDumpsUseUnallocatedIO(t *testing.T) {
 // was measured, nor is the reserve touched.
 func TestUnallocatedIOShrinksForNewTask(t *testing.T) {
 	k := &systemKernel{}
-	d := &daemon{cfg: Config{Enforcer: k, Info: &droverv1.NodeInfo{}}, log: slog.New(slog.DiscardHandler), attempts: map[store.ID]*attempt{}}
-	d.unallocatedIO.d = d
-	setMeasuredIO(d.cfg.Info)
+	cfg := Config{Enforcer: k, Info: &droverv1.NodeInfo{}, Log: slog.New(slog.DiscardHandler)}
+	setMeasuredIO(cfg.Info)
+	table := newAttemptTable(cfg.Log, store.Identity{}, 0)
+	system := newUnallocatedIO(&cfg, table.allocatedIO)
 	add := func(n int32, io int64, change func(*droverv1.WantedAttempt)) {
 		w := with(groupTask(n, "count"), func(w *droverv1.WantedAttempt) { w.Spec.Demand.Io = io })
 		if change != nil {
 			change(w)
 		}
-		a := newAttempt(d, store.IDOf(w.GetKey()))
+		a := newAttempt(&daemon{cfg: cfg}, store.IDOf(w.GetKey()))
 		a.setWanted(w)
-		d.attempts[a.id] = a
+		table.add(a)
 	}
-	d.unallocatedIO.refresh() // nothing is lent
-	_ = d.unallocatedIO.lendDuring(func() error {
+	system.refresh() // nothing is lent
+	_ = system.lendDuring(func() error {
 		add(0, 30<<20, nil)
-		d.unallocatedIO.refresh()
+		system.refresh()
 		add(1, 20<<20, func(w *droverv1.WantedAttempt) { w.Level = levelFrozen }) // not running
 		add(2, 20<<20, func(w *droverv1.WantedAttempt) { w.Goal = droverv1.Goal_GOAL_KEEP })
-		d.unallocatedIO.refresh()
-		return d.unallocatedIO.lendDuring(func() error {
+		system.refresh()
+		return system.lendDuring(func() error {
 			add(3, 60<<20, nil)
-			d.unallocatedIO.refresh() // everything is allocated
+			system.refresh() // everything is allocated
 			return nil
 		})
 	})
@@ -107,8 +108,9 @@ func TestUnallocatedIOShrinksForNewTask(t *testing.T) {
 	if got := k.takeLimits(); !slices.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
 	}
-	d.cfg.Enforcer = nil // without cgroups there is nothing to limit
-	_ = d.unallocatedIO.lendDuring(func() error { return nil })
+	cfg.Enforcer = nil // without cgroups there is nothing to limit
+	system = newUnallocatedIO(&cfg, table.allocatedIO)
+	_ = system.lendDuring(func() error { return nil })
 	if got := k.takeLimits(); got != nil {
 		t.Errorf("got %v", got)
 	}

@@ -25,13 +25,13 @@ type mutation struct {
 var mutations = []mutation{
 	// Leases.
 	{"a node ignores the end of its lease", "node/lease.go",
-		"a.d.lease.remaining() > 0;", "a.d.lease.remaining() > -1<<62;"},
+		"a.d.exclusive.lease.remaining() > 0;", "a.d.exclusive.lease.remaining() > -1<<62;"},
 	{"a node's lease is three times too long", "node/lease.go",
 		"leaseShare    = 66", "leaseShare    = 300"},
 	{"a lease counts from the answer, not from the question", "node/lease.go",
 		"l.end = max(l.end, sent+", "l.end = max(l.end, now+"},
-	{"a new daemon believes that it has a lease", "node/daemon.go",
-		"lease:       lease{now: watchdog.SinceBoot},", "lease:       lease{now: watchdog.SinceBoot, end: 2 * time.Hour},"},
+	{"a new daemon believes that it has a lease", "node/lease.go",
+		"lease: lease{now: watchdog.SinceBoot},", "lease: lease{now: watchdog.SinceBoot, end: 2 * time.Hour},"},
 	{"nodes are lost after a third of their lease", "coordinator/loop.go",
 		"l.c.sessions.expired(now, l.c.cfg.Lease)", "l.c.sessions.expired(now, l.c.cfg.Lease/3)"},
 	{"a new leader gives no time to the nodes", "coordinator/sessions.go",
@@ -39,7 +39,7 @@ var mutations = []mutation{
 	{"a lost node is never given up", "coordinator/loop.go",
 		"l.c.sessions.expired(now, l.c.cfg.Lease)", "l.c.sessions.expired(now, 1000*l.c.cfg.Lease)"},
 	// Fencing.
-	{"attempts of an older epoch live on", "node/daemon.go",
+	{"attempts of an older epoch live on", "node/attempts.go",
 		"} else if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\tfor", "} else if old.Node != id.Node {\n\t\tfor"},
 	{"a node that came back keeps its epoch", "coordinator/facts/apply_cluster.go",
 		"c.Epoch = max(old.Epoch, min(nf.GetEpoch(), math.MaxUint64>>1)) + 1", "_ = math.MaxUint64 >> 1"},
@@ -74,14 +74,14 @@ var mutations = []mutation{
 	// Protocol.
 	{"a new session begins with changes alone", "node/session.go",
 		"full := true", "full := false"},
-	{"what a node does not have is not reported", "node/daemon.go",
-		"\tif a == nil {\n\t\td.gone[id] = true\n\t}\n", ""},
+	{"what a node does not have is not reported", "node/attempts.go",
+		"\tif a == nil {\n\t\tt.gone[id] = true\n\t}\n", ""},
 	{"a watch skips a change", "coordinator/wanted.go",
 		"slices.BinarySearchFunc(s.log, rev+1,", "slices.BinarySearchFunc(s.log, rev+2,"},
 	{"a new daemon knows no containers", "node/daemon.go",
-		"a.setStatus(containers[id.String()])", "_ = containers"},
-	{"a cgroup is left", "node/steps.go",
-		"if e := a.d.cfg.Enforcer; e != nil {\n\t\tif err := e.Remove(", "if e := a.d.cfg.Enforcer; e != nil && a.outcome == nil {\n\t\tif err := e.Remove("},
+		"a.container.set(containers[id.String()])", "_ = containers"},
+	{"a cgroup is left", "node/cgroup.go",
+		"if e := g.cfg.Enforcer; e != nil {\n\t\tif err := e.Remove(", "if e := g.cfg.Enforcer; e != nil && len(g.rec.End) == 0 {\n\t\tif err := e.Remove("},
 }
 
 // root is the repository's.

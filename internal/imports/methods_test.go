@@ -19,8 +19,6 @@ const maxMethods = 40
 
 // manyMethods are the types that have more. A type may only leave the list.
 var manyMethods = []string{
-	"node.attempt",
-	"node.daemon",
 	"scheduler/threedsf.Policy",
 }
 

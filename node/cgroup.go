@@ -1,0 +1,157 @@
+package node
+
+import (
+	"context"
+	"errors"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+)
+
+// attemptCgroup owns an attempt's cgroup: the limits in force, and what was last
+// measured in it. Without an Enforcer there is no cgroup: exists is then only a mark
+// that the step was done, and usage is what others have measured. No program of the
+// task runs unless ensure has written its limits and read them back.
+type attemptCgroup struct {
+	exists    bool
+	limits    *droverv1.Limits // as the kernel holds them
+	usage     *droverv1.Usage  // replaced, never modified: a report may share it
+	occupied  *droverv1.Resources
+	oomKills  int64
+	swapBytes int64 // bytes of its memory in swap
+
+	id  string
+	cfg *Config
+	io  *unallocatedIO
+	rec *attemptRecord // for the CPU time used on other nodes
+}
+
+// ensure makes the cgroup with the limits of a running task.
+func (g *attemptCgroup) ensure(ctx context.Context, spec *droverv1.TaskSpec) error {
+	if g.cfg.Enforcer != nil {
+		if err := checkDemand(spec); err != nil {
+			return err
+		}
+		g.io.refresh()
+		if err := g.write(ctx, spec, g.cfg.limitsOf(spec)); err != nil {
+			return err
+		}
+	}
+	g.exists = true
+	return nil
+}
+
+// write writes limits, which are then the ones in force. There must be an Enforcer.
+func (g *attemptCgroup) write(ctx context.Context, spec *droverv1.TaskSpec, l Limits) error {
+	limits, err := g.cfg.Enforcer.Ensure(ctx, g.id, l)
+	if err != nil {
+		return err
+	}
+	limits.DiskQuota = spec.GetDisk()
+	g.limits = limits
+	return nil
+}
+
+// writeFrozen writes the limits of a frozen task, with this much swap, after work
+// that had them lifted. It also does so if ctx has ended.
+func (g *attemptCgroup) writeFrozen(ctx context.Context, spec *droverv1.TaskSpec, swap int64) error {
+	if g.cfg.Enforcer == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimitsTimeout)
+	defer cancel()
+	l := g.cfg.limitsOf(spec)
+	l.Swap = swap
+	return g.write(ctx, spec, l)
+}
+
+// lift lifts the limits on CPU and I/O, with this much swap allowed; it makes the
+// cgroup if needed. A process that waits for its throttled disk, or for pages from
+// swap, cannot be stopped by criu before it has them.
+func (g *attemptCgroup) lift(ctx context.Context, spec *droverv1.TaskSpec, swap int64) error {
+	e := g.cfg.Enforcer
+	if e == nil {
+		return nil
+	}
+	l := g.cfg.limitsOf(spec)
+	_, err := e.Ensure(ctx, g.id, Limits{Memory: l.Memory, Pids: l.Pids, Swap: swap})
+	return err
+}
+
+// prepareStart lets the engine do its part of a start. That part runs inside the
+// task's cgroup (runc's init is several processes) and would exceed stepLimit
+// under the CPU quota of a small task on a busy node. Memory, processes and I/O
+// stay limited. The task's limits are restored in any case before its program
+// runs.
+func (g *attemptCgroup) prepareStart(ctx context.Context, spec *droverv1.TaskSpec) (err error) {
+	p, ok := g.cfg.Driver.(runtime.Preparer)
+	l := g.cfg.limitsOf(spec)
+	if !ok || g.cfg.Enforcer == nil || spec == nil || l.CPU <= 0 || l.CPU >= startCPU {
+		return nil
+	}
+	l.CPU = startCPU
+	defer func() {
+		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimitsTimeout)
+		defer cancel()
+		err = errors.Join(err, g.ensure(back, spec))
+	}()
+	if _, err := g.cfg.Enforcer.Ensure(ctx, g.id, l); err != nil {
+		return err
+	}
+	return p.Prepare(ctx, g.id)
+}
+
+// readUsage reads past and current usage.
+func (g *attemptCgroup) readUsage() {
+	e := g.cfg.Enforcer
+	if e == nil || !g.exists {
+		return
+	}
+	u, occupied, kills, err := e.Usage(g.id)
+	if err != nil {
+		return
+	}
+	if u != nil {
+		u.CpuMs += g.rec.PriorCPUMS
+	}
+	g.usage, g.occupied, g.oomKills = u, occupied, kills
+}
+
+// read reads usage and swap.
+func (g *attemptCgroup) read() {
+	g.readUsage()
+	if s, ok := g.cfg.Enforcer.(Swapper); ok && g.exists {
+		if n, err := s.SwapBytes(g.id); err == nil {
+			g.swapBytes = n
+		}
+	}
+}
+
+// takeStatus takes over what the engine measured of a stopped container, where
+// nothing else did. A harness's result is more exact, and comes later.
+func (g *attemptCgroup) takeStatus(st runtime.Status) {
+	if g.cfg.Enforcer == nil && (st.CPU > 0 || st.PeakMemory > 0) {
+		g.usage = &droverv1.Usage{CpuMs: st.CPU.Milliseconds(), MemoryPeak: st.PeakMemory}
+	}
+}
+
+// remove removes the cgroup with every process that is left in it.
+func (g *attemptCgroup) remove(ctx context.Context) error {
+	if e := g.cfg.Enforcer; e != nil {
+		if err := e.Remove(ctx, g.id); err != nil {
+			return err
+		}
+	}
+	g.exists = false
+	return nil
+}
+
+// checkDemand refuses a demand of nothing: as a limit, zero would be none.
+func checkDemand(spec *droverv1.TaskSpec) error {
+	r := spec.GetDemand()
+	if r.GetCpu() <= 0 || r.GetMemory() <= 0 || r.GetIo() <= 0 {
+		return fault.New(fault.Invalid, "stage %q demands cpu %d, memory %d, io %d: each must be above zero, since it is the task's limit", spec.GetStageName(), r.GetCpu(), r.GetMemory(), r.GetIo())
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/quota"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// diskUse owns how much of the disk an attempt's folder takes, as last measured. A
+// measurement that fails leaves it as it was.
+type diskUse struct {
+	bytes int64
+	files int64 // files and folders
+
+	dir    folder
+	cfg    *Config
+	method quota.Method
+}
+
+// measure measures the folder. It reports whether that succeeded.
+func (u *diskUse) measure(ctx context.Context) bool {
+	use, err := quota.Measure(ctx, string(u.dir), u.method)
+	if err != nil {
+		return false
+	}
+	u.bytes, u.files = use.Bytes, use.Files
+	return true
+}
+
+// failure returns the failure of an attempt that filled its quota, or nil.
+// slack is the number of bytes that the kernel may have refused to write.
+func (u *diskUse) failure(spec *droverv1.TaskSpec, slack int64) *failure {
+	limit := spec.GetDisk()
+	if files := u.cfg.filesLimit(spec); limit > 0 && (u.files > files || slack > 0 && u.files == files) {
+		return &failure{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
+			"over its disk quota: with disk = %q of stage %q it may have %d files and folders, its share of the disk's; raise disk, or make fewer files",
+			jobspec.FormatSize(limit), spec.GetStageName(), files)}
+	}
+	if limit <= 0 || u.bytes+slack <= limit {
+		return nil
+	}
+	return &failure{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
+		"over its disk quota: disk = %q of stage %q, %s were used; raise disk, or write less",
+		jobspec.FormatSize(limit), spec.GetStageName(), jobspec.FormatSize(u.bytes))}
+}

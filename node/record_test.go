@@ -1,0 +1,101 @@
+package node
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/store"
+)
+
+func newTestRecord(t *testing.T, now *time.Duration) *attemptRecord {
+	t.Helper()
+	db, err := store.Open(filepath.Join(t.TempDir(), StoreFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return &attemptRecord{id: "1.0.0.1.1", db: db, clock: testClock{func() time.Duration { return *now }}, bootID: "boot"}
+}
+
+// stored returns the record as a later daemon finds it.
+func (r *attemptRecord) stored(t *testing.T) (rec store.Record, exists bool) {
+	t.Helper()
+	all, err := r.db.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, exists = all[r.id]
+	return rec, exists
+}
+
+// The time that a task has run does not go on while it is suspended, and survives a restart of the daemon,
+// but not one of the machine.
+func TestRunningTimeOfRecord(t *testing.T) {
+	now := 100 * time.Second
+	r := newTestRecord(t, &now)
+	step := func(at time.Duration, l droverv1.Level) {
+		t.Helper()
+		now = at
+		if err := r.setLevel(l, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.change(func(rec *store.Record) { rec.Started, rec.StartMono, rec.BootID = true, int64(now), "boot" }); err != nil {
+		t.Fatal(err)
+	}
+	r.setLevelNote("a\nnote")
+	step(110*time.Second, levelFrozen)
+	if ran := r.ran(150*time.Second, 0); ran != 10*time.Second {
+		t.Errorf("frozen after 10 s: ran %v", ran)
+	}
+	step(120*time.Second, levelSwapped)
+	step(200*time.Second, levelRunning)
+	if r.LevelNote != "" {
+		t.Errorf("a task that runs has the note %q", r.LevelNote)
+	}
+	if ran := r.ran(205*time.Second, 0); ran != 15*time.Second {
+		t.Errorf("5 s after it goes on: ran %v", ran)
+	}
+	if ran := r.ran(300*time.Second, 207*time.Second); ran != 17*time.Second {
+		t.Errorf("after its end: ran %v", ran)
+	}
+	rec, exists := r.stored(t)
+	if !exists || !r.exists || rec.Level != int32(levelRunning) {
+		t.Errorf("stored: %+v, %v", rec, exists)
+	}
+	later := &attemptRecord{Record: rec, bootID: "boot"}
+	if ran := later.ran(205*time.Second, 0); ran != 15*time.Second {
+		t.Errorf("for a later daemon: ran %v", ran)
+	}
+	later.bootID = "another"
+	if ran := later.ran(5*time.Second, 0); ran != 10*time.Second {
+		t.Errorf("after a reboot: ran %v", ran)
+	}
+}
+
+// What cannot be stored has not happened.
+func TestRecordIsAsStored(t *testing.T) {
+	now := time.Second
+	r := newTestRecord(t, &now)
+	if err := r.change(func(rec *store.Record) { rec.Epoch = 1 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, exists := r.stored(t); exists || r.exists || r.Epoch != 0 {
+		t.Errorf("after remove: stored %v, %+v", exists, r.Record)
+	}
+	if err := r.change(func(rec *store.Record) { rec.Epoch = 2 }); err != nil {
+		t.Fatal(err)
+	}
+	r.db.Close()
+	if err := r.change(func(rec *store.Record) { rec.Dumped = true }); err == nil || r.Dumped || r.Epoch != 2 {
+		t.Errorf("a change that was not stored: %v, %+v", err, r.Record)
+	}
+	if err := r.remove(); err == nil || !r.exists {
+		t.Errorf("a removal that was not stored: %v, exists %v", err, r.exists)
+	}
+}

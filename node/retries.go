@@ -1,0 +1,49 @@
+package node
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/node/task"
+)
+
+// retries owns how often the steps of an attempt have failed in a row. By it is
+// decided when to give up, and how long to pause before the next try.
+type retries struct {
+	failures map[task.Do]int
+	// startError is the error of the last failed try to create or start the container.
+	startError string
+}
+
+// add counts a failure, and returns the number of them.
+func (r *retries) add(do task.Do) int {
+	if r.failures == nil {
+		r.failures = map[task.Do]int{}
+	}
+	r.failures[do]++
+	return r.failures[do]
+}
+
+// clear forgets the failures of these steps.
+func (r *retries) clear(steps ...task.Do) {
+	for _, do := range steps {
+		delete(r.failures, do)
+	}
+}
+
+// clearAll forgets the failures of all steps.
+func (r *retries) clearAll() { r.failures = nil }
+
+// pause returns how long to wait after n failures.
+func (r *retries) pause(n int) time.Duration { return min(maxPause, firstPause<<min(n-1, 10)) }
+
+// recordStart records the error of a step that creates or starts the container, and
+// does nothing for other steps. It reports whether the step has failed so often that
+// another node should run the task.
+func (r *retries) recordStart(do task.Do, n int, err error) bool {
+	if do != task.CreateContainer && do != task.Start {
+		return false
+	}
+	same := r.startError == err.Error()
+	r.startError = err.Error()
+	return n >= maxStartTries || same && n >= maxSameErrorTries
+}

@@ -1,0 +1,148 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/runtime"
+)
+
+// taskExit is what is known of the end of a task's container. It decides how that
+// counts, and reads and changes nothing.
+type taskExit struct {
+	spec       *droverv1.TaskSpec
+	code       int   // exit code, as the engine saw it
+	oomKills   int64 // of the kernel, at the task's memory limit
+	memoryPeak int64 // bytes
+	overhead   int64 // bytes of memory that a task has on top of its demand
+	hostPaths  bool  // the task had no container of its own
+	rebooted   bool  // the machine was rebooted since the start
+}
+
+// ofCommand classifies the exit of a plain command; nil means success.
+func (e *taskExit) ofCommand() *failure {
+	code, spec := e.code, e.spec
+	if code == 0 {
+		return nil
+	}
+	if f := e.memoryFailure(); f != nil {
+		return f
+	}
+	f := &failure{cause: droverv1.Cause_CAUSE_EXIT, exitCode: int32(code), message: fmt.Sprintf("the command ended with exit code %d", code)}
+	switch {
+	case code == 127 && len(spec.GetCommand()) > 0:
+		f.message += fmt.Sprintf(": a command was not found; %q must be in the image or among the files of stage %q", spec.GetCommand()[0], spec.GetStageName())
+	case code == 126 && len(spec.GetCommand()) > 0:
+		f.message += fmt.Sprintf(": %q is there but cannot be executed; check its mode and its first line", spec.GetCommand()[0])
+	case code > 128 && code <= 128+64:
+		f.message += fmt.Sprintf(" (killed by signal %d)", code-128)
+	}
+	return f
+}
+
+// memoryFailure returns the failure of a task that was killed at its memory
+// limit, or nil.
+func (e *taskExit) memoryFailure() *failure {
+	if e.oomKills > 0 {
+		limit, peak := e.spec.GetDemand().GetMemory(), e.memoryPeak
+		return &failure{cause: droverv1.Cause_CAUSE_MEMORY, exitCode: int32(e.code), message: fmt.Sprintf(
+			"killed over its memory limit: memory = %q of stage %q allows %s (with the harness %s), the peak was %s; set memory = %q",
+			jobspec.FormatSize(limit), e.spec.GetStageName(), jobspec.FormatSize(limit), jobspec.FormatSize(limit+e.overhead),
+			jobspec.FormatSize(peak), jobspec.FormatSize(roundUp(max(limit, peak)+limit/2)))}
+	}
+	return nil
+}
+
+// roundUp rounds up to a multiple of 16 MiB.
+func roundUp(b int64) int64 {
+	const unit = 16 << 20
+	return (b + unit - 1) / unit * unit
+}
+
+// ofHarness classifies the exit of a harness that failed and left the result r.
+func (e *taskExit) ofHarness(r *mapreduce.Result) *failure {
+	if f := e.memoryFailure(); f != nil {
+		return f
+	}
+	f := &failure{cause: e.causeOfClass(r.Class), message: r.Error, exitCode: int32(r.UserExit)}
+	switch {
+	case r.Class == mapreduce.ClassUserExit && (r.UserExit == 127 || r.Permanent):
+		f.cause = droverv1.Cause_CAUSE_SPEC
+	case r.Class == mapreduce.ClassUserData && r.Permanent:
+		f.cause = droverv1.Cause_CAUSE_DATA
+	}
+	if f.message == "" {
+		f.message = "the task failed: " + r.Class.String()
+	}
+	return f
+}
+
+// disagrees returns a failure if a result says something else than the exit
+// code, which the engine saw and no process of the task can choose: one of them has
+// written the result, or ended the harness after it had.
+func (e *taskExit) disagrees(r *mapreduce.Result) *failure {
+	code := e.code
+	if code == r.Class.ExitCode() || code == runtime.ExitLost {
+		return nil
+	}
+	if f := e.memoryFailure(); f != nil {
+		return f
+	}
+	return &failure{cause: e.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result says %q: a process of the task has written it, or ended the harness", code, r.Class)}
+}
+
+// withoutResult classifies a harness's exit by its code alone.
+func (e *taskExit) withoutResult(why error) *failure {
+	code := e.code
+	if v := e.memoryFailure(); v != nil {
+		return v
+	}
+	class, known := mapreduce.ClassOfExitCode(code)
+	switch {
+	case code == 0 || !errors.Is(why, fs.ErrNotExist):
+		return &failure{cause: droverv1.Cause_CAUSE_OUTPUT, exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result cannot be read: %v", code, why)}
+	case known:
+		return &failure{cause: e.causeOfClass(class), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d (%s) and left no result", code, class)}
+	case code == 128+int(syscall.SIGKILL) && !e.hostPaths: // the kernel delivers no KILL to a container's first process from inside
+		return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: int32(code), message: "killed by signal 9 from outside its container"}
+	case code > 128:
+		return &failure{cause: e.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness was ended by signal %d: a process of the task sent it", code-128)}
+	default:
+		return &failure{cause: e.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d and left no result, as after a signal (QUIT) of a process of the task", code)}
+	}
+}
+
+// ownCause is the cause of a failure that the task's own processes can bring about:
+// a signal to the harness, or a forged result. Counted against the infrastructure,
+// it would be tried again without end and take nodes out of service. Only a reboot
+// ends a harness in the same ways from outside.
+func (e *taskExit) ownCause() droverv1.Cause {
+	if e.rebooted {
+		return droverv1.Cause_CAUSE_INFRA
+	}
+	return droverv1.Cause_CAUSE_EXIT
+}
+
+func (e *taskExit) causeOfClass(c mapreduce.ExitClass) droverv1.Cause {
+	switch c {
+	case mapreduce.ClassUserExit:
+		return droverv1.Cause_CAUSE_EXIT
+	case mapreduce.ClassUserData:
+		return droverv1.Cause_CAUSE_OUTPUT
+	case mapreduce.ClassQuota:
+		return droverv1.Cause_CAUSE_DISK
+	case mapreduce.ClassSpec:
+		return droverv1.Cause_CAUSE_SPEC
+	case mapreduce.ClassInput:
+		return droverv1.Cause_CAUSE_INPUT
+	case mapreduce.ClassIO, mapreduce.ClassKilled, mapreduce.ClassInternal:
+		return e.ownCause()
+	default:
+		return e.ownCause()
+	}
+}
