@@ -138,6 +138,7 @@ type Config struct {
 	SnapshotEntries uint64
 	Crash           func(replica.Point, uint64) bool
 	LogFault        func(written bool) error
+	Writing         func(path string, synced bool)
 	PeerDial        peer.Dialer
 }
 

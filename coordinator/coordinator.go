@@ -193,7 +193,7 @@ func (c *core) openStores() (err error) {
 func (c *core) openLog(ctx context.Context) error {
 	cfg := &c.cfg
 	rc := replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Election: cfg.Election, Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync,
-		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, LogFault: cfg.LogFault, Recorder: c.recorder}
+		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, LogFault: cfg.LogFault, Writing: cfg.Writing, Recorder: c.recorder}
 	if cfg.PeerListener != nil {
 		c.peers = newPeers(c)
 	}

@@ -45,14 +45,26 @@ type Options struct {
 	// NoSync disables fsync, for tests only: a crash of the machine then loses
 	// acknowledged entries.
 	NoSync bool
+	// Writing, if set, is called before each transaction, with its file and whether it will
+	// be acknowledged only when it is synced. For simulations of a loss of power.
+	Writing func(path string, synced bool)
 	// Log is told what a loss of power has cut short; nil for nobody.
 	Log *slog.Logger
 }
 
 // Store is raft's LogStore and StableStore in one folder.
 type Store struct {
-	log    *bolt.DB
-	stable *bolt.DB
+	log     *bolt.DB
+	stable  *bolt.DB
+	writing func(path string, synced bool) // nil for nobody
+}
+
+// update performs a transaction.
+func (s *Store) update(db *bolt.DB, fn func(*bolt.Tx) error) error {
+	if s.writing != nil {
+		s.writing(db.Path(), !db.NoSync)
+	}
+	return db.Update(fn)
 }
 
 var (
@@ -90,7 +102,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, logDB.Close())
 	}
-	return &Store{log: logDB, stable: stable}, nil
+	return &Store{log: logDB, stable: stable, writing: o.Writing}, nil
 }
 
 func openFile(path string, bucket []byte, o *bolt.Options) (*bolt.DB, error) {
@@ -177,7 +189,7 @@ func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l})
 
 // StoreLogs stores the entries durably in one transaction, all or none.
 func (s *Store) StoreLogs(logs []*raft.Log) error {
-	return s.log.Update(func(tx *bolt.Tx) error {
+	return s.update(s.log, func(tx *bolt.Tx) error {
 		b := tx.Bucket(logBucket)
 		b.FillPercent = 0.95 // indexes ascend: pages are filled and rarely split
 		for _, l := range logs {
@@ -220,7 +232,7 @@ func (s *Store) DeleteRange(first, last uint64) error {
 
 // deleteSome deletes lo to hi, and reports whether any entry lies above hi.
 func (s *Store) deleteSome(lo, hi uint64) (more bool, err error) {
-	err = s.log.Update(func(tx *bolt.Tx) error {
+	err = s.update(s.log, func(tx *bolt.Tx) error {
 		b := tx.Bucket(logBucket)
 		c := b.Cursor()
 		end := indexKey(hi)
@@ -247,7 +259,7 @@ var errKeyNotFound = errors.New("not found")
 
 // Set stores a value durably.
 func (s *Store) Set(key, val []byte) error {
-	return s.stable.Update(func(tx *bolt.Tx) error {
+	return s.update(s.stable, func(tx *bolt.Tx) error {
 		b := tx.Bucket(kvBucket)
 		if err := b.Put(key, val); err != nil {
 			return err

@@ -68,6 +68,9 @@ type Config struct {
 	SnapshotEntries uint64
 	// NoSync disables fsync, for tests.
 	NoSync bool
+	// Writing, if set, is called before each write of log, vote and term, with its file and
+	// whether it will be acknowledged only when it is synced. For simulations of a loss of power.
+	Writing func(path string, synced bool)
 	// Crash, if set, is called for every proposal n: true at Before means that
 	// it is lost, true at After that it was applied but its proposer does not
 	// learn of it. For tests of crashes at every step.
@@ -140,7 +143,7 @@ func Open(c Config) (*Replica, error) {
 	} else if len(ids) > 0 && !raftstore.Exists(c.Dir) {
 		return nil, fault.New(fault.Corrupt, "%s has snapshots and no log: %s and %s are missing: %s", c.Dir, raftstore.LogFile, raftstore.StableFile, cure)
 	}
-	store, err := raftstore.Open(c.Dir, raftstore.Options{NoSync: c.NoSync, Log: c.Logger})
+	store, err := raftstore.Open(c.Dir, raftstore.Options{NoSync: c.NoSync, Writing: c.Writing, Log: c.Logger})
 	if err != nil {
 		return nil, err
 	}

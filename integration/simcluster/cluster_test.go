@@ -151,6 +151,7 @@ type server struct {
 	dir    string // of its state; a crash moves it to a copy
 	copies int
 	member *pki.Member
+	disk   *unsyncedWrites
 
 	h      *host // of the present run; nil while it does not run
 	cancel context.CancelFunc
@@ -182,8 +183,9 @@ func (s *server) start() {
 	h := c.net.host(s.id)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
+	s.disk = s.disk.reopened()
 	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, Remote: h.listen("2"), APIAddress: "https://" + s.id + ":2", Certificate: s.member, Operators: []string{"user/root"},
-		NoSync: true, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler,
+		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			if message == "leading" {
 				c.world.leads(s.id, attrs["term"])
@@ -223,6 +225,11 @@ func (s *server) crash(silent bool) {
 	image := filepath.Join(s.c.dir, fmt.Sprintf("state-%s-%d", s.id, s.copies))
 	if err := copyFolder(s.dir, image); err != nil {
 		s.c.t.Fatal(err)
+	}
+	if silent {
+		if err := s.disk.losePower(filepath.Join(image, "raft")); err != nil {
+			s.c.t.Fatal(err)
+		}
 	}
 	s.c.log("crash of %s", s.id)
 	s.c.net.kill(s.h, silent)

@@ -128,6 +128,10 @@ func (c *cluster) accept(p plannedJob) (uint64, bool) {
 			c.violated("submission of %s: %v", p.spec.Name, err)
 			return 0, false
 		}
+		if time.Since(c.began) > faultTime+endLimit {
+			c.violated("%s after the faults: job %s is not accepted", endLimit, p.spec.Name)
+			return 0, false
+		}
 		time.Sleep(time.Second)
 	}
 }
