@@ -83,19 +83,23 @@ func (s *fixture) gatheredLogs(job string) string {
 func TestPythonWordCount(t *testing.T) {
 	s := newFixture(t, 8*time.Minute)
 	text := strings.Repeat("the quick brown fox jumps over the lazy dog\nund noch ein Satz mit Wörtern\n", 3000)
-	s.putHDFS("/e2e/words.txt", text)
+	const files = 6 // so that each machine gets several maps, in one container
+	for i := range files {
+		s.putHDFS(fmt.Sprintf("/e2e/words/%d.txt", i), text)
+	}
 	example, err := filepath.Abs("../../examples/wordcount")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := s.writeJob("pywc", fmt.Sprintf(`job "pywc" {
   tenant = "e2e"
-  input  { path = "hdfs:///e2e/words.txt" }
+  input  { path = "hdfs:///e2e/words" }
   output { path = "hdfs:///e2e/pywc" }
   image = "oci-archive:%s"
   stage "map" {
     kind = "map"
     command = ["python3", "wc_map.py"]
+    containers_used_again = true
     disk = "64MiB"
     file "wc_map.py" { source = "%s/wc_map.py" }
     resources { cpu = "500m"  memory = "96MiB"  io = "20MiB/s" }
@@ -106,8 +110,11 @@ func TestPythonWordCount(t *testing.T) {
 }
 `, s.imagePath("python"), example, example))
 	s.mustRun("job", "run", f)
-	if got, want := sortLines(s.readParts("/e2e/pywc")), sampleCounts(text); got != want {
+	if got, want := sortLines(s.readParts("/e2e/pywc")), sampleCounts(strings.Repeat(text, files)); got != want {
 		t.Errorf("result\n%s\nwant\n%s", got, want)
+	}
+	if n := s.jobStatus("pywc").Stages[0].FailedAttempts; n != 0 {
+		t.Errorf("%d attempts failed", n)
 	}
 }
 

@@ -27,10 +27,11 @@ import (
 // sharedPrefix begins the engine's IDs of containers that tasks share.
 const sharedPrefix = "reused-"
 
-// Mount points of what process 1 needs at its start. They are unmounted before a task runs.
+// Mount points of what process 1 needs at its start. They are unmounted before a task runs. They stand
+// beside all others, and not below one: in one that is only to be read they could not be made.
 const (
-	initTarget   = "/.drover/init"
-	socketTarget = "/.drover/socket"
+	initTarget   = "/.drover-init"
+	socketTarget = "/.drover-socket"
 )
 
 // connectLimit bounds how long a new process 1 may take to connect.

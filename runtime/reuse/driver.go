@@ -143,7 +143,7 @@ func checkMounts(s runtime.Spec) error {
 				return fault.New(fault.Invalid, "container %s: mount on %s inside of that on %s, in a container that is used again", s.ID, o.Target, m.Target)
 			}
 		}
-		if m.Target == shmPath || strings.HasPrefix(shmPath, m.Target+"/") {
+		if m.Target == initTarget || m.Target == socketTarget || m.Target == shmPath || strings.HasPrefix(shmPath, m.Target+"/") {
 			return fault.New(fault.Invalid, "container %s: mount on %s, in a container that is used again", s.ID, m.Target)
 		}
 	}

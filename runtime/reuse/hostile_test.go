@@ -209,7 +209,7 @@ func look() int {
 		}
 	}
 	fmt.Println("files", open)
-	for _, path := range []string{"/.drover/init", "/.drover/socket"} {
+	for _, path := range []string{initTarget, socketTarget} {
 		st, err := os.Stat(path)
 		fmt.Println(path, err == nil && (st.IsDir() && countDir(path) == 0 || st.Size() == 0))
 	}
@@ -234,6 +234,6 @@ func wantLook(host string) string {
 		"processes 2", "socket true", "port is free true", "msg 1", "sem 1", "shm 1", "queues 0 <nil>",
 		"environment [FROM_IMAGE=yes HOME=/ PATH=/bin]", "open files true", "all processors true nice 0",
 		"Uid: 1000 1000 1000 1000; Gid: 1000 1000 1000 1000; Groups: 1000; SigBlk: 0000000000000000; SigIgn: 0000000000000000; CapInh: 0000000000000000; CapEff: 0000000000000000; CapBnd: 0000000000000000; CapAmb: 0000000000000000; NoNewPrivs: 1; Seccomp: 2; ",
-		"host " + host + " folder /task", "files [0 1 2]", "/.drover/init true", "/.drover/socket true", "/dev/stdout opens true", "end true", "",
+		"host " + host + " folder /task", "files [0 1 2]", initTarget + " true", socketTarget + " true", "/dev/stdout opens true", "end true", "",
 	}, "\n")
 }

@@ -175,6 +175,11 @@ func (b *bed) spec(t *testing.T, id string, args ...string) runtime.Spec {
 		}
 		s.Mounts = append(s.Mounts, runtime.Mount{Source: dir, Target: "/" + name})
 	}
+	programs := filepath.Join(b.data, "programs") // as a node mounts its harness
+	if err := os.MkdirAll(programs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.Mounts = append(s.Mounts, runtime.Mount{Source: programs, Target: "/.drover", ReadOnly: true})
 	if runtime.ValidID(id) {
 		s.Cgroup = b.group(t, id)
 	}

@@ -77,9 +77,10 @@ func TestCreateRefuses(t *testing.T) {
 	d := newOffline(t, t.TempDir(), e)
 	good := runtime.Spec{ID: "a", Reuse: "s", Args: []string{"x"}, Cgroup: "/g"}
 	for name, mounts := range map[string][]runtime.Mount{
-		"a mount in a mount": {{Source: "/a", Target: "/task"}, {Source: "/b", Target: "/task/in"}},
-		"a mount on shm":     {{Source: "/a", Target: "/dev/shm"}},
-		"a mount around shm": {{Source: "/a", Target: "/dev"}},
+		"a mount in a mount":  {{Source: "/a", Target: "/task"}, {Source: "/b", Target: "/task/in"}},
+		"a mount on shm":      {{Source: "/a", Target: "/dev/shm"}},
+		"a mount on the init": {{Source: "/a", Target: initTarget}},
+		"a mount around shm":  {{Source: "/a", Target: "/dev"}},
 	} {
 		s := good
 		s.Mounts = mounts
