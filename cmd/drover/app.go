@@ -183,7 +183,7 @@ func positionalArgs(c *cli.Context, least, most int, what string) ([]string, err
 		}
 	}
 	if len(all) < least || len(all) > most {
-		return nil, usageErrorf("want `drover %s [flags] %s`", commandPath(c), what)
+		return nil, usageErrorf("want `drover %s`", strings.TrimSpace(commandPath(c)+" [flags] "+what))
 	}
 	return all, nil
 }

@@ -48,15 +48,21 @@ func configCommand() *cli.Command {
 	}
 }
 
-// daemonCommand is the command of a role.
-func daemonCommand(role string) (*cli.Command, func(*cli.Context) error, error) {
+// daemonRole is a daemon as its configuration files see it.
+type daemonRole struct {
+	command       *cli.Command
+	check         func(*cli.Context) error // of settings and certificates
+	checkSettings func(*cli.Context) error // without what reads files
+}
+
+func daemonOf(role string) (daemonRole, error) {
 	switch role {
 	case "coordinator":
-		return coordinatorCommand(), checkCoordinator, nil
+		return daemonRole{coordinatorCommand(), checkCoordinator, checkCoordinatorSettings}, nil
 	case "node":
-		return nodeCommand(), checkNode, nil
+		return daemonRole{nodeCommand(), checkNode, checkNodeSettings}, nil
 	default:
-		return nil, nil, usageErrorf("%q: want coordinator or node", role)
+		return daemonRole{}, usageErrorf("%q: want coordinator or node", role)
 	}
 }
 
@@ -79,10 +85,24 @@ func runConfigValidate(c *cli.Context) error {
 // validateConfig reads a file as the daemon of the role does, without this
 // process's environment, and returns its settings.
 func validateConfig(role, file string) (*cli.Context, error) {
-	daemon, check, err := daemonCommand(role)
+	d, err := daemonOf(role)
 	if err != nil {
 		return nil, err
 	}
+	return readSettings(d.command, file, d.check)
+}
+
+// validateSettings is validateConfig without the files that are named there.
+func validateSettings(role, file string) (*cli.Context, error) {
+	d, err := daemonOf(role)
+	if err != nil {
+		return nil, err
+	}
+	return readSettings(d.command, file, d.checkSettings)
+}
+
+// readSettings returns the settings of a file also with an error of check.
+func readSettings(daemon *cli.Command, file string, check func(*cli.Context) error) (*cli.Context, error) {
 	var got *cli.Context
 	daemon.Subcommands = nil
 	daemon.Action = func(c *cli.Context) error {
@@ -100,7 +120,8 @@ func validateConfig(role, file string) (*cli.Context, error) {
 		}
 	}
 	app.Commands = []*cli.Command{daemon}
-	return got, app.Run([]string{"drover", role})
+	err := app.Run([]string{"drover", daemon.Name})
+	return got, err
 }
 
 // withoutEnvironment has a command take its flags from the command line alone.
@@ -154,12 +175,12 @@ func runConfigInit(c *cli.Context, role string) error {
 			return err
 		}
 	}
-	daemon, _, err := daemonCommand(role)
+	d, err := daemonOf(role)
 	if err != nil {
 		return err
 	}
 	var b bytes.Buffer
-	writeConfig(&b, daemon, func(f cli.Flag) any {
+	writeConfig(&b, d.command, func(f cli.Flag) any {
 		if !c.IsSet(f.Names()[0]) {
 			return nil
 		}

@@ -93,6 +93,11 @@ func runConfigBundle(c *cli.Context, role string, args []string) error {
 	if len(machines) > 1 && (c.IsSet("listen") || (role == "node" && c.IsSet("name"))) {
 		return usageErrorf("-listen and -name are those of one machine: leave them out for several")
 	}
+	for _, m := range machines { // before anything is created
+		if err := checkBundleConfig(c, role, m); err != nil {
+			return err
+		}
+	}
 	if err := createMissingCertificates(c); err != nil {
 		return err
 	}
@@ -122,7 +127,7 @@ func createMissingCertificates(c *cli.Context) error {
 	for _, o := range c.StringSlice("operator") {
 		name, ok := strings.CutPrefix(o, "user/")
 		if !ok || name == "" || fileExists(filepath.Join(dir, name+".pem")) {
-			continue // what is wrong with a name, the configuration's check says
+			continue // what is wrong with a name, the configuration's check has said
 		}
 		if err := pki.IssueCert(dir, pki.CertRequest{Kind: pki.KindUser, Name: name, Lifetime: c.Duration("life")}, time.Now()); err != nil {
 			return err
@@ -133,40 +138,23 @@ func createMissingCertificates(c *cli.Context) error {
 }
 
 func writeBundle(c *cli.Context, role string, m bundleMachine) error {
-	dir, tlsFolder := c.String("dir"), filepath.Join(c.String("folder"), "tls")
-	kind := pki.Kind(role)
-	old, err := pki.Issue(dir, pki.CertRequest{Kind: kind, Name: m.name, Hosts: append([]string{m.name}, m.addresses...), Lifetime: c.Duration("life")}, time.Now())
+	dir := c.String("dir")
+	text, err := bundleConfig(c, role, m)
+	if err != nil {
+		return err
+	}
+	old, err := pki.Issue(dir, pki.CertRequest{Kind: pki.Kind(role), Name: m.name, Hosts: append([]string{m.name}, m.addresses...), Lifetime: c.Duration("life")}, time.Now())
 	if err != nil {
 		return err
 	}
 	noteFormer(c, old, m.name, time.Now())
-	daemon, _, err := daemonCommand(role)
-	if err != nil {
-		return err
-	}
-	given := map[string]string{
-		"listen": net.JoinHostPort(m.addresses[0], bundlePorts[role]),
-		"tls-ca": filepath.Join(tlsFolder, "ca.pem"), "tls-cert": filepath.Join(tlsFolder, role+".pem"), "tls-key": filepath.Join(tlsFolder, role+".key"),
-	}
-	given[map[string]string{"coordinator": "id", "node": "name"}[role]] = m.name
-	var text bytes.Buffer
-	writeConfig(&text, daemon, func(f cli.Flag) any {
-		name := f.Names()[0]
-		if c.IsSet(name) {
-			return flagText(c, f)
-		}
-		if v, ok := given[name]; ok {
-			return v
-		}
-		return nil
-	})
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, f := range []struct {
 		name, from string
 		mode       int64
 	}{{role + ".hcl", "", 0o644}, {"ca.pem", "ca.pem", 0o644}, {role + ".pem", m.name + ".pem", 0o644}, {role + ".key", m.name + ".key", 0o600}} {
-		body := text.Bytes()
+		body := text
 		if f.from != "" {
 			if body, err = os.ReadFile(filepath.Join(dir, f.from)); err != nil {
 				return err
@@ -190,6 +178,54 @@ func writeBundle(c *cli.Context, role string, m bundleMachine) error {
 		return err
 	}
 	return os.Rename(out+".new", out)
+}
+
+// bundleConfig is the configuration of a machine: what the flags set, its name, its address, and where
+// its certificates will be.
+func bundleConfig(c *cli.Context, role string, m bundleMachine) ([]byte, error) {
+	d, err := daemonOf(role)
+	if err != nil {
+		return nil, err
+	}
+	tlsFolder := filepath.Join(c.String("folder"), "tls")
+	given := map[string]string{
+		"listen": net.JoinHostPort(m.addresses[0], bundlePorts[role]),
+		"tls-ca": filepath.Join(tlsFolder, "ca.pem"), "tls-cert": filepath.Join(tlsFolder, role+".pem"), "tls-key": filepath.Join(tlsFolder, role+".key"),
+	}
+	given[map[string]string{"coordinator": "id", "node": "name"}[role]] = m.name
+	var text bytes.Buffer
+	writeConfig(&text, d.command, func(f cli.Flag) any {
+		name := f.Names()[0]
+		if c.IsSet(name) {
+			return flagText(c, f)
+		}
+		if v, ok := given[name]; ok {
+			return v
+		}
+		return nil
+	})
+	return text.Bytes(), nil
+}
+
+// checkBundleConfig refuses settings with which the machine's daemon would not start.
+func checkBundleConfig(c *cli.Context, role string, m bundleMachine) error {
+	text, err := bundleConfig(c, role, m)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp("", "drover-config-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	if _, err := f.Write(text); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	_, err = validateSettings(role, f.Name())
+	return err
 }
 
 func configApplyCommand() *cli.Command {
@@ -287,8 +323,8 @@ func parseBundle(file string, in io.Reader) (role string, files map[string][]byt
 	return "", nil, bad("it lacks a file")
 }
 
-// installBundle puts the files of a bundle in place. Certificates that do not belong together change
-// nothing.
+// installBundle puts the files of a bundle in place. Certificates that do not belong together, and a
+// configuration with which the daemon would not start, change nothing.
 func installBundle(folder, role string, files map[string][]byte) error {
 	tlsFolder := filepath.Join(folder, "tls")
 	if err := os.MkdirAll(tlsFolder, 0o750); err != nil {
@@ -309,12 +345,49 @@ func installBundle(folder, role string, files map[string][]byte) error {
 	if err := (pki.Files{CA: at(names[0]) + ".new", Cert: at(names[1]) + ".new", Key: at(names[2]) + ".new"}).Check(pki.Kind(role), "", time.Now()); err != nil {
 		return err
 	}
+	if err := checkInstalledConfig(folder, role, files[role+".hcl"]); err != nil {
+		return err
+	}
 	for _, n := range names {
 		if err := os.Rename(at(n)+".new", at(n)); err != nil {
 			return err
 		}
 	}
 	return installConfig(role, filepath.Join(folder, role+".hcl"), files[role+".hcl"])
+}
+
+// checkInstalledConfig finds what would be wrong with a configuration once the certificates that still
+// have names with .new are in place beside it.
+func checkInstalledConfig(folder, role string, text []byte) error {
+	d, err := daemonOf(role)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(folder, role+".hcl")
+	part := file + ".new"
+	if err := os.WriteFile(part, text, 0o644); err != nil {
+		return err
+	}
+	defer os.Remove(part)
+	c, err := readSettings(d.command, part, d.checkSettings)
+	if err != nil {
+		return exitError{exitCode(err), errors.New(strings.ReplaceAll(err.Error(), part, file))}
+	}
+	tlsFolder, err := os.Stat(filepath.Join(folder, "tls"))
+	if err != nil {
+		return err
+	}
+	for flag, name := range map[string]string{"tls-ca": "ca.pem", "tls-cert": role + ".pem", "tls-key": role + ".key"} {
+		path := c.String(flag)
+		there, err := os.Stat(filepath.Dir(path))
+		if err != nil || !os.SameFile(there, tlsFolder) || filepath.Base(path) != name {
+			continue // it is not one of the bundle's
+		}
+		if err := c.Set(flag, path+".new"); err != nil {
+			return err
+		}
+	}
+	return d.check(c)
 }
 
 // writeOwned writes a certificate, or a key that its daemon alone can read: that of a coordinator runs

@@ -78,11 +78,11 @@ func runDoctor(c *cli.Context) error {
 		}
 	}
 	if missing > 0 {
-		what := "1 thing is"
+		what := "1 thing is missing, with its cure above"
 		if missing > 1 {
-			what = fmt.Sprintf("%d things are", missing)
+			what = fmt.Sprintf("%d things are missing, with their cures above", missing)
 		}
-		return exitError{exitFailed, fmt.Errorf("%s missing; without them use `drover dev`, or the process driver without enforced limits", what)}
+		return exitError{exitFailed, fmt.Errorf("%s; `drover dev` tries jobs out without a cluster", what)}
 	}
 	return nil
 }
@@ -100,16 +100,13 @@ func examine(c *cli.Context) []checkResult {
 	daemons := findDaemons("/proc")
 	var found []checkResult
 	for _, file := range files {
-		role, settings, err := readSettingsOfAnyRole(file)
-		if err != nil {
-			text, cure, _ := strings.Cut(err.Error(), "; ")
-			found = append(found, checkResult{"configuration", statusMissing, text, cure})
-			continue
-		}
-		found = append(found, checkResult{"configuration", statusOK, file + ", of the " + role, ""})
-		if role == "coordinator" {
+		role, settings, result := checkConfiguration(file)
+		found = append(found, result)
+		switch {
+		case settings == nil: // nothing to examine
+		case role == "coordinator":
 			found = append(found, examineCoordinator(settings, daemons)...)
-		} else {
+		default:
 			found = append(found, examineNode(c, settings, daemons)...)
 		}
 	}
@@ -126,24 +123,41 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// readSettingsOfAnyRole reads a file as the daemon of which it has settings. What
-// is wrong with certificates and addresses is the checks' to say.
-func readSettingsOfAnyRole(file string) (string, *cli.Context, error) {
+// checkConfiguration reads a file, and returns no settings where that is impossible.
+func checkConfiguration(file string) (role string, settings *cli.Context, result checkResult) {
+	const name = "configuration"
+	role, settings, err := readSettingsOfAnyRole(file)
+	switch {
+	case settings == nil:
+		text, cure, _ := strings.Cut(err.Error(), "; ")
+		result = checkResult{name, statusMissing, text, cure}
+	case err != nil:
+		result = checkResult{name, statusMissing, file + ", of the " + role + ": " + err.Error(), "correct it; `drover config validate " + role + " " + file + "` checks it"}
+	default:
+		result = checkResult{name, statusOK, file + ", of the " + role, ""}
+	}
+	return role, settings, result
+}
+
+// readSettingsOfAnyRole reads a file as the daemon that its name says, else as the one that would
+// start with it, or of which it has settings. It returns settings that could be read also where some are
+// wrong. What is wrong with certificates is the checks' to say.
+func readSettingsOfAnyRole(file string) (role string, settings *cli.Context, err error) {
 	roles := []string{"node", "coordinator"}
 	if strings.Contains(filepath.Base(file), "coordinator") {
-		roles = []string{"coordinator", "node"}
+		slices.Reverse(roles)
 	}
-	var first error
-	for _, role := range roles {
-		c, err := validateConfig(role, file)
-		if c != nil { // it was read
-			return role, c, nil
+	named := strings.Contains(filepath.Base(file), roles[0])
+	for i, r := range roles {
+		c, wrong := validateSettings(r, file)
+		if c != nil && (wrong == nil || named && i == 0) {
+			return r, c, wrong
 		}
-		if first == nil {
-			first = err
+		if c != nil && settings == nil || err == nil {
+			role, settings, err = r, c, wrong
 		}
 	}
-	return "", nil, first
+	return role, settings, err
 }
 
 // examineCoordinator checks what a coordinator needs.

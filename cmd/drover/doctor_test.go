@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,5 +19,28 @@ func TestDoctorNamesLeftovers(t *testing.T) {
 	f := leftoversResult(all)
 	if f.Status != statusDegraded || !strings.Contains(f.Detail, "8.3.0.1.1: mount /run/x, process 7") || !strings.HasSuffix(f.Detail, "and of 2 more") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// Settings with which a daemon would not start are missing. A file that does not say by its name whose it is,
+// is that of the daemon that would start with it.
+func TestDoctorNamesWrongSettings(t *testing.T) {
+	for _, f := range []struct{ name, text, role, status, want string }{
+		{"coordinator.hcl", `scheduler = "nosuch"`, "coordinator", statusMissing, `unknown scheduler "nosuch"`},
+		{"node.hcl", `listen = "127.0.0.1:0"`, "node", statusMissing, "needs -coordinator"},
+		{"node.hcl", "coordinator = \"unix:///c\"\nreserve = 99", "node", statusMissing, "-reserve 99: want 1 to 90 percent"},
+		{"new.hcl", `lease = "1ms"`, "coordinator", statusMissing, "-lease 1ms: want at least 1s"},
+		{"new.hcl", `listen = "127.0.0.1:0"`, "coordinator", statusOK, ", of the coordinator"},
+		{"new.hcl", "coordinator = \"unix:///c\"\nlisten = \"127.0.0.1:0\"", "node", statusOK, ", of the node"},
+	} {
+		file := filepath.Join(t.TempDir(), f.name)
+		writeFile(t, file, f.text+"\n")
+		role, settings, got := checkConfiguration(file)
+		if role != f.role || settings == nil || got.Status != f.status || !strings.Contains(got.Detail, f.want) {
+			t.Errorf("%s with %s: %s, %+v, want %s %q of the %s", f.name, f.text, role, got, f.status, f.want, f.role)
+		}
+		if got.Status == statusMissing && !strings.Contains(got.Fix, "drover config validate "+f.role) {
+			t.Errorf("%s with %s: the cure is %q", f.name, f.text, got.Fix)
+		}
 	}
 }

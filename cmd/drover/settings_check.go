@@ -16,9 +16,24 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// checkCoordinator finds what is wrong with a coordinator's settings. It changes
-// nothing.
+// checkCoordinator finds what is wrong with a coordinator's settings and certificates. It
+// changes nothing.
 func checkCoordinator(c *cli.Context) error {
+	if err := checkCoordinatorSettings(c); err != nil {
+		return err
+	}
+	if _, err := idTokens(c); err != nil {
+		return err
+	}
+	if c.String("listen") == "" && c.String("peer-listen") == "" && c.String("peer-address") == "" {
+		return nil
+	}
+	return tlsFiles(c).Check(pki.KindCoordinator, "", time.Now())
+}
+
+// checkCoordinatorSettings is checkCoordinator without what reads files, which may be on another
+// machine.
+func checkCoordinatorSettings(c *cli.Context) error {
 	params, err := parseParams(c.StringSlice("set"))
 	if err != nil {
 		return err
@@ -30,9 +45,6 @@ func checkCoordinator(c *cli.Context) error {
 		if kind, name, ok := strings.Cut(o, "/"); !ok || kind != string(pki.KindUser) || name == "" {
 			return usageErrorf("-operator %q: want the name of a user's certificate, user/%s", o, o)
 		}
-	}
-	if _, err := idTokens(c); err != nil {
-		return err
 	}
 	if share := c.Float64("frozen-share"); share <= 0 || share > 1 {
 		return usageErrorf("-frozen-share %g: want more than 0 and at most 1", share)
@@ -54,19 +66,14 @@ func checkCoordinator(c *cli.Context) error {
 	if c.String("peer-listen") == "" && (len(c.StringSlice("servers")) > 0 || len(c.StringSlice("join")) > 0 || c.Bool("bootstrap")) {
 		return usageErrorf("-servers, -join and -bootstrap are of a cluster of coordinators: set -peer-listen too")
 	}
-	remote := false
 	for _, flag := range []string{"listen", "peer-listen", "peer-address"} {
 		if at := c.String(flag); at != "" {
 			if err := checkHostPort("-"+flag, at); err != nil {
 				return err
 			}
-			remote = true
 		}
 	}
-	if !remote {
-		return nil
-	}
-	return tlsFiles(c).Check(pki.KindCoordinator, "", time.Now())
+	return nil
 }
 
 // initialServers are the servers in -servers, each ID=HOST:PORT.
@@ -85,8 +92,30 @@ func initialServers(c *cli.Context) ([]replica.Peer, error) {
 	return out, nil
 }
 
-// checkNode finds what is wrong with a node's settings. It changes nothing.
+// checkNode finds what is wrong with a node's settings and certificates. It changes nothing.
 func checkNode(c *cli.Context) error {
+	if err := checkNodeSettings(c); err != nil {
+		return err
+	}
+	remote := slices.ContainsFunc(splitList(c.String("coordinator")), func(at string) bool { return !isSocket(at) })
+	if !remote && tlsFiles(c).Cert == "" {
+		return nil
+	}
+	name, err := nodeName(c)
+	if err != nil {
+		return err
+	}
+	return tlsFiles(c).Check(pki.KindNode, name, time.Now())
+}
+
+// isSocket reports whether the address of a coordinator is a socket on this machine.
+func isSocket(at string) bool {
+	path, ok := strings.CutPrefix(at, "unix://")
+	return ok && path != ""
+}
+
+// checkNodeSettings is checkNode without what reads files, which may be on another machine.
+func checkNodeSettings(c *cli.Context) error {
 	address := c.String("coordinator")
 	if address == "" {
 		return usageErrorf("the node daemon needs -coordinator https://host:port (verbs: list, status, drain)")
@@ -112,24 +141,18 @@ func checkNode(c *cli.Context) error {
 			}
 		}
 	}
-	name, err := nodeName(c)
-	if err != nil {
+	if _, err := nodeName(c); err != nil {
 		return err
 	}
-	remote := false
 	for _, at := range splitList(address) {
-		if u, ok := strings.CutPrefix(at, "unix://"); ok && u != "" {
+		if isSocket(at) {
 			continue
 		}
 		if u, err := url.Parse(at); err != nil || u.Scheme != "https" || u.Host == "" {
 			return usageErrorf("-coordinator %q: want https://host:port or unix:///path, several separated by commas", at)
 		}
-		remote = true
 	}
-	if !remote && tlsFiles(c).Cert == "" {
-		return nil
-	}
-	return tlsFiles(c).Check(pki.KindNode, name, time.Now())
+	return nil
 }
 
 // nodeName is the node's name: the host's where none is set.
