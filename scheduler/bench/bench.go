@@ -94,8 +94,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("features %q: use plain or all", c.Features)
 	case c.Nodes < 1 || c.Nodes > 100_000:
 		return fmt.Errorf("%d nodes: 1 to 100000", c.Nodes)
-	case c.WaitingTasks < 0 || c.WaitingTasks > 5_000_000:
-		return fmt.Errorf("%d tasks: 0 to 5000000", c.WaitingTasks)
+	case c.WaitingTasks < 0 || c.WaitingTasks > 10_000_000:
+		return fmt.Errorf("%d tasks: 0 to 10000000", c.WaitingTasks)
 	case c.Tenants < 1 || c.Tenants > 100_000:
 		return fmt.Errorf("%d tenants: 1 to 100000", c.Tenants)
 	case c.Placements < 1 || c.MaxActions < 1:
