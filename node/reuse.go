@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -67,8 +68,17 @@ func (r *recentTasks) areShort(s stage) bool {
 	return r.short[s] >= shortTasks
 }
 
-// containerSharing is what was decided about an attempt's container. It must not change afterwards:
-// the driver compares what it is asked for with what it has.
+// forget makes the next tasks of a stage the first.
+func (r *recentTasks) forget(s stage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.short[s]; ok {
+		r.short[s] = 0
+	}
+}
+
+// containerSharing is what was decided about an attempt's container. It changes only together with the
+// container: the driver compares what it is asked for with what it has.
 type containerSharing struct {
 	decided bool
 	key     string // Reuse of runtime.Spec
@@ -101,6 +111,27 @@ func (a *attempt) mayShareContainers(spec *droverv1.TaskSpec) bool {
 	default: // of an adopted attempt it is not known what the earlier daemon decided
 		return !a.adopted && a.d.recentTasks.areShort(stageOf(a.id))
 	}
+}
+
+// stopSharing gives an attempt that did not start in a container of others one of its own, if nobody asked for
+// more than that: what holds up such a container need not hold up a task. Its error leaves the attempt as it was,
+// or without a container.
+func (a *attempt) stopSharing(ctx context.Context, spec *droverv1.TaskSpec) error {
+	if a.sharing.key == "" || spec.ContainersUsedAgain != nil || errors.Is(ctx.Err(), context.Canceled) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepLimit) // the start may have used up its time
+	defer cancel()
+	if err := a.container.remove(ctx); err != nil {
+		return err
+	}
+	a.sharing.key = ""
+	a.d.recentTasks.forget(stageOf(a.id))
+	cs, err := a.layout().containerSpec(spec, "")
+	if err != nil {
+		return err
+	}
+	return a.container.create(ctx, cs)
 }
 
 // closeIdleLoop deletes the containers that no task uses again.

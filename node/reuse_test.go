@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -85,6 +86,52 @@ func TestTasksWithSecretsOrLeaseShareNothing(t *testing.T) {
 	w.Spec.Secrets = []*droverv1.SecretRef{{Env: "A", Ref: "file:a"}}
 	if a.mayShareContainers(w.Spec) {
 		t.Error("a task with secrets shares containers")
+	}
+}
+
+// TestTasksThatCannotShareRunAlone has the start in a shared container fail: the task runs in one of its own, and so does
+// the next; where the shared one cannot be deleted, it is tried again.
+func TestTasksThatCannotShareRunAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		faults []fake.Fault
+		task   func(task int32, command ...string) *droverv1.WantedAttempt
+		want   int // containers made for more than one task
+	}{
+		"a stage that says nothing":         {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}}, groupTask, 0},
+		"a stage that wants it":             {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}}, sharing, 1},
+		"and the engine does not delete it": {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}, {Verb: fake.Delete, Nth: 1, Err: errors.New("busy")}}, groupTask, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestNode(t, programs())
+			b.config.ReuseIdle = time.Hour
+			b.start()
+			var all []*droverv1.WantedAttempt
+			run := func(task int32) {
+				w := c.task(task, "true")
+				b.put(w)
+				if s := b.await(t, w, succeeded); s.GetMessage() != "" {
+					t.Error(s.GetMessage())
+				}
+				all = append(all, w)
+			}
+			for i := range int32(3) {
+				run(i)
+			}
+			poll(t, "no container", func() bool { return b.engine.Calls(fake.Delete) >= 3 }) // or a fault meets one of these
+			for _, f := range c.faults {
+				b.engine.Inject(f)
+			}
+			run(3)
+			run(4)
+			if opened, _ := b.engine.Shared(); opened != c.want {
+				t.Errorf("%d shared containers were made, want %d", opened, c.want)
+			}
+			b.remove(all...)
+			for _, w := range all {
+				b.await(t, w, gone)
+			}
+			b.checkNothingLeft()
+		})
 	}
 }
 

@@ -118,7 +118,13 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 			return a.container.create(ctx, cs)
 		})
 	case task.Start:
-		return a.d.inSlot(ctx, func() error { return a.startContainer(ctx) })
+		return a.d.inSlot(ctx, func() error {
+			err := a.startContainer(ctx)
+			if err != nil {
+				err = errors.Join(err, a.stopSharing(ctx, spec))
+			}
+			return err
+		})
 	case task.Terminate:
 		a.termSent, a.termSentAt = true, a.d.clock.Monotonic()
 		return driver.Kill(ctx, id, syscall.SIGTERM)
