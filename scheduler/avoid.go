@@ -88,7 +88,7 @@ func (c *Cluster) nodeChanged() {
 
 // dropClasses drops all classes, which costs time but changes no answer.
 func (f *fitIndex) dropClasses() {
-	f.classes, f.byNeed, f.byAvoidance = nil, nil, nil
+	f.classes, f.byNeed, f.byAvoidance, f.misfits = nil, nil, nil, misfits{}
 	f.generation++
 }
 

@@ -28,6 +28,7 @@ type fitIndex struct {
 	byAvoidance           map[avoiderNeed]int32 // of tasks that avoid nodes
 	generation            uint32                // increased when classes are dropped
 	blocks                fitBlocks
+	misfits               misfits // needs without a class
 }
 
 // capacityVec is CPU, memory, the largest free I/O of a disk and the largest free space of a

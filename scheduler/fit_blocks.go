@@ -97,12 +97,13 @@ func (n *capacityVec) raise(to *capacityVec) {
 	}
 }
 
-// fitsNowhere reports whether it is certain, from the maxima alone, that no node fits a task of the
-// stage, whose demand the index does not have.
+// fitsNowhere reports whether no node fits a task of the stage. False says nothing where the index has
+// a class for its demand, which knows more. Amortised O(1) for a demand that was asked for before, O(nodes) for a new one
+// that the maxima of the blocks do not rule out.
 func (c *Cluster) fitsNowhere(g *Stage) bool {
 	f := &c.fit
 	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {
-		return false // its class knows more
+		return false
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
 	if !need.fits(&f.blocks.all) {
@@ -111,5 +112,5 @@ func (c *Cluster) fitsNowhere(g *Stage) bool {
 	if _, known := f.byNeed[need]; known {
 		return false
 	}
-	return !f.blocks.mayFit(&need, f.free)
+	return f.misfits.has(c, &need)
 }

@@ -98,3 +98,39 @@ func TestNewDemandsThatFitNowhereCostNoMemory(t *testing.T) {
 		t.Errorf("%v allocations for each demand", n)
 	}
 }
+
+// Where half of the nodes have CPU left and the others memory, demands of both that need more than one which
+// fits nowhere are known to fit nowhere, without a trace of their own; what ends makes room for them again.
+func TestDemandsAboveOneThatFitsNowhereCostNoMemory(t *testing.T) {
+	const nodes = 200
+	w := schedtest.New(t).AddNodes(nodes, schedtest.R(8, 8, 100)).AddTenants("a")
+	cpu := w.State.Job(w.Submit("a", nodes/2, schedtest.R(7, 1, 10))).Stages[0]
+	memory := w.State.Job(w.Submit("a", nodes/2, schedtest.R(1, 7, 10))).Stages[0]
+	var stages []*scheduler.Stage
+	for i := range 500 {
+		stages = append(stages, w.State.Job(w.Submit("a", 1, schedtest.R(2+float64(i%20)/100, 2+float64(i/20)/100, 1))).Stages[0])
+	}
+	for i := range int32(nodes / 2) {
+		w.Place(cpu.Task(i), scheduler.NodeID(2*i))
+		w.Place(memory.Task(i), scheduler.NodeID(2*i+1))
+	}
+	if w.State.Cluster().NextNode(stages[0], 0) != scheduler.NoNode {
+		t.Fatal("it fits on a full cluster")
+	}
+	next := 1
+	if n := testing.AllocsPerRun(len(stages)-2, func() {
+		if w.State.Cluster().NextNode(stages[next], 0) != scheduler.NoNode {
+			t.Error("it fits on a full cluster")
+		}
+		next++
+	}); n != 0 {
+		t.Errorf("%v allocations for each demand", n)
+	}
+	ended := w.Attempts()[nodes/2]
+	w.End(ended, scheduler.OutcomeSucceeded)
+	for _, g := range stages {
+		if got := w.State.Cluster().NextNode(g, 0); got != ended.Node {
+			t.Fatalf("%v fits on node %d, want %d", g.Spec.Demand, got, ended.Node)
+		}
+	}
+}

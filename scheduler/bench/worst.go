@@ -30,6 +30,8 @@ func WorstCases() []WorstCase {
 		{"jobs", "10,000 jobs of one tenant", (*World).submitJobs, 10_000},
 		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*World).submitMapJobs, 10_000},
 		{"shapes", "100,000 jobs with different demands", (*World).submitShapes, 100_000},
+		{"stages", "40,000 jobs of 25 stages: a million different demands", (*World).submitStageShapes, 40_000},
+		{"misfits", "40,000 jobs with different demands of which none fits on a node, though each resource is free on half of them", (*World).submitMisfits, 40_000},
 	}
 }
 
@@ -209,6 +211,44 @@ func (w *World) submitMapJobs(n int) error {
 }
 
 func (w *World) submitShapes(n int) error {
+	for i := range n {
+		g := w.stage(1)
+		g.Demand = g.Demand.Add(scheduler.Resources{int64(i % 317), int64(i/317) << 10, 0})
+		if err := w.submitOne(0, 0, g, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *World) submitStageShapes(n int) error {
+	const stages = 25
+	for i := range n {
+		of := make([]scheduler.StageSpec, stages)
+		for k := range of {
+			of[k] = w.stage(1)
+			of[k].Name = fmt.Sprint("s", k)
+			of[k].Demand = of[k].Demand.Add(scheduler.Resources{int64((i*stages + k) % 997), int64((i*stages+k)/997) << 10, 0})
+		}
+		if err := w.submitJob(0, 0, of, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// submitMisfits fills half of the nodes' CPU and the other half's memory, before tasks that need some
+// of both: any could fit by what is free, and none fits on any node.
+func (w *World) submitMisfits(n int) error {
+	full := w.S.Nodes()[0].Spec.Capacity
+	for _, r := range []scheduler.Resource{scheduler.CPU, scheduler.Memory} {
+		g := w.stage(len(w.S.Nodes()) / 2)
+		g.Demand = scheduler.Resources{100, 1 << 20, 0}
+		g.Demand[r] = full[r]
+		if err := w.submitOne(0, 0, g, 0); err != nil {
+			return err
+		}
+	}
 	for i := range n {
 		g := w.stage(1)
 		g.Demand = g.Demand.Add(scheduler.Resources{int64(i % 317), int64(i/317) << 10, 0})
