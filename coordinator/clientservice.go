@@ -301,8 +301,8 @@ func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.
 }
 
 // waitForJob waits for a change, and until a time unless the job has ended. Each change of anything
-// wakes all watches: until then they only look whether their job has ended, which costs a hundredth
-// of its status.
+// wakes all watches: until then they only look whether their job has ended, without
+// its status.
 func (s *clientService) waitForJob(ctx context.Context, changes <-chan struct{}, job uint64, until time.Time) error {
 	due := time.NewTimer(time.Until(until))
 	defer due.Stop()

@@ -16,7 +16,7 @@ import (
 const reuseEvery = 5 * time.Second
 
 // A stage's tasks count as short once the last shortTasks of them that succeeded on this node ran for at
-// most shortTask each, which is less than a checkpoint could save. They then share containers, unless the
+// most shortTask each: then little is lost if one cannot be checkpointed. They share containers, unless the
 // job file says otherwise.
 const (
 	shortTask    = 5 * time.Second

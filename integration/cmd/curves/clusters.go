@@ -160,7 +160,6 @@ func printClusters(ctx context.Context, quick bool) error {
 		for _, d := range []dispatch{inTurn, leastWork, earliestEnd} {
 			var sum [3]float64 // mean, p95, p99
 			for seed := uint64(1); seed <= clusterSeeds; seed++ {
-				fmt.Fprintf(os.Stderr, "curves: %d clusters, seed %d\n", n, seed)
 				r, err := responses(ctx, seed, n, d)
 				if err != nil {
 					return err

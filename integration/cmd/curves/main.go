@@ -130,10 +130,11 @@ func benchmark(drover string, args []string) func(context.Context, int) (result,
 			}
 		}
 		cmd := exec.CommandContext(ctx, drover, own...)
-		cmd.Stderr = os.Stderr
+		var said strings.Builder // its progress, and in the end what is wrong
+		cmd.Stderr = &said
 		out, err := cmd.Output()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", strings.Join(own, " "), err)
+			return nil, fmt.Errorf("%s: %w\n%s", strings.Join(own, " "), err, said.String())
 		}
 		r := result{}
 		if err := json.Unmarshal(out, &r); err != nil {
@@ -172,7 +173,6 @@ func (s series) print(ctx context.Context) error {
 	rows = append(rows, header)
 	var before result
 	for i, x := range s.at {
-		fmt.Fprintf(os.Stderr, "curves: %s: %d %s\n", s.title, x, s.x)
 		now, err := s.run(ctx, x)
 		if err != nil {
 			return err
