@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/drover-run/drover/internal/environ"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
 )
@@ -175,23 +176,9 @@ func ociSpec(s runtime.Spec, imageEnv []string, imageDir string) oci.SpecOpts {
 	}
 }
 
-// environment joins lists of "K=V". The last value of a name wins; the order is
-// that of first mention.
+// environment is environ.Merge after the default PATH.
 func environment(lists ...[]string) []string {
-	at := map[string]int{}
-	var all []string
-	for _, list := range append([][]string{{defaultPath}}, lists...) {
-		for _, kv := range list {
-			k, _, _ := strings.Cut(kv, "=")
-			if i, ok := at[k]; ok {
-				all[i] = kv
-				continue
-			}
-			at[k] = len(all)
-			all = append(all, kv)
-		}
-	}
-	return all
+	return environ.Merge(append([][]string{{defaultPath}}, lists...)...)
 }
 
 // removeRoot removes what Create makes in addition to the container. It is not an

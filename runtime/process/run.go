@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/environ"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/peakmem"
 	"github.com/drover-run/drover/internal/rotate"
@@ -158,27 +159,7 @@ func (d *Driver) prepareCommand(s runtime.Spec, args, env []string, dir string) 
 
 // environment joins the daemon's PATH with the lists; later ones win.
 func environment(lists ...[]string) []string {
-	all := []string{"PATH=" + os.Getenv("PATH")}
-	for _, l := range lists {
-		all = append(all, l...)
-	}
-	return dedupEnv(all)
-}
-
-// dedupEnv keeps the last value of each name, in order of first mention.
-func dedupEnv(all []string) []string {
-	at := map[string]int{}
-	out := all[:0:0]
-	for _, kv := range all {
-		k, _, _ := strings.Cut(kv, "=")
-		if i, ok := at[k]; ok {
-			out[i] = kv
-			continue
-		}
-		at[k] = len(out)
-		out = append(out, kv)
-	}
-	return out
+	return environ.Merge(append([][]string{{"PATH=" + os.Getenv("PATH")}}, lists...)...)
 }
 
 // lookPath finds a command in the task's PATH, not in the daemon's.

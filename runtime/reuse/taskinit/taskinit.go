@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/environ"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -166,7 +167,7 @@ func (s *server) start(q Request, files []int) (int, error) {
 	if len(files) != 3 || len(q.Args) == 0 {
 		return 0, fmt.Errorf("a request with %d files and %d arguments", len(files), len(q.Args))
 	}
-	env := merge(s.env, q.Env)
+	env := environ.Merge(s.env, q.Env)
 	path, err := lookPath(q.Args[0], env)
 	if err != nil {
 		return 0, err
@@ -183,24 +184,6 @@ func (s *server) start(q Request, files []int) (int, error) {
 		return 0, fmt.Errorf("exec: %q in folder %s: %w", q.Args[0], attr.Dir, err)
 	}
 	return pid, nil
-}
-
-// merge joins two environments; the last value of a name wins.
-func merge(lists ...[]string) []string {
-	at := map[string]int{}
-	var all []string
-	for _, list := range lists {
-		for _, kv := range list {
-			k, _, _ := strings.Cut(kv, "=")
-			if i, ok := at[k]; ok {
-				all[i] = kv
-				continue
-			}
-			at[k] = len(all)
-			all = append(all, kv)
-		}
-	}
-	return all
 }
 
 // lookPath returns the file of a command. One with a slash is relative to the working
