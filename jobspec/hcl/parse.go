@@ -1,9 +1,7 @@
 package hcl
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 
@@ -15,40 +13,6 @@ import (
 
 // MaxFileBytes limits the size of a job file.
 const MaxFileBytes = 4 << 20
-
-// Error holds every problem of one job file with its source range.
-type Error struct {
-	Diags hcl.Diagnostics
-	file  string
-	src   []byte
-}
-
-// Error formats each problem with file, line, source text and hint.
-func (e *Error) Error() string {
-	var b bytes.Buffer
-	e.Write(&b, false)
-	return strings.TrimRight(b.String(), "\n")
-}
-
-// HCL reads the whole file again for each problem that it shows with its source text, and allocates
-// some 220 bytes for each byte of it: a file of some kilobytes with a problem in each line took 100 MiB.
-const (
-	maxShown = 20        // problems
-	maxRead  = 128 << 10 // bytes of the file, over all problems that are shown with their text
-)
-
-// Write writes the problems as Error formats them, optionally in colour, and how many more there are.
-func (e *Error) Write(w io.Writer, colour bool) {
-	files := map[string]*hcl.File{e.file: {Bytes: e.src}}
-	// Errors of writing to a buffer or a terminal do not matter here.
-	shown := e.Diags[:min(len(e.Diags), maxShown)]
-	withText := min(len(shown), maxRead/max(1, len(e.src)))
-	_ = hcl.NewDiagnosticTextWriter(w, files, 100, colour).WriteDiagnostics(shown[:withText])
-	_ = hcl.NewDiagnosticTextWriter(w, nil, 100, colour).WriteDiagnostics(shown[withText:])
-	if more := len(e.Diags) - maxShown; more > 0 {
-		fmt.Fprintf(w, "and %d more problems\n", more)
-	}
-}
 
 // Parse parses a job file: HCL, or canonical JSON if the name ends in .json. The
 // returned job has its defaults set and is valid. The error is an *Error for HCL;
@@ -76,7 +40,7 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 	}
 	if d.diags.HasErrors() {
 		at.mapDiagnostics(d.diags)
-		return nil, &Error{Diags: d.diags, file: name, src: src}
+		return nil, &Error{Diags: d.diags, src: src}
 	}
 	return d.job, nil
 }

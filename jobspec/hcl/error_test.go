@@ -1,0 +1,46 @@
+package hcl
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestErrorIsBounded: what is written of a file with many problems, many lines or one long line is
+// short, and costs little memory beside the parser's own.
+func TestErrorIsBounded(t *testing.T) {
+	const size = 256 << 10
+	for name, src := range map[string]string{
+		"many lines":         "job \"j\" {\n" + strings.Repeat("\n", size) + "  priority = \"hihg\"\n}\n",
+		"many problems":      "job \"j\" {\n" + strings.Repeat("  a = 1\n", size/8) + "}\n",
+		"a block of lines":   "job \"j\" {\n  stage \"a\" {\n" + strings.Repeat("  x\n", size/4),
+		"a long line":        "job \"j\" { name = \"" + strings.Repeat("x", size) + "\" }\n",
+		"a long line's end":  "job \"j\" { /*" + strings.Repeat("x", size) + "*/ nam = 1 }\n",
+		"an end of the file": "job \"j\" {" + strings.Repeat("\n", size),
+		"no text":            "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse("f.hcl", []byte(src))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			text := err.Error()
+			runtime.ReadMemStats(&after)
+			if len(text) > 64<<10 {
+				t.Errorf("%d bytes are written", len(text))
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 2<<20 {
+				t.Errorf("%d KiB were allocated", used>>10)
+			}
+		})
+	}
+}
+
+func TestErrorShowsTheMarkedPartOfALongLine(t *testing.T) {
+	_, err := Parse("f.hcl", []byte("job \"j\" {\n  /*"+strings.Repeat("x", 1000)+"*/ nam = 1 # "+strings.Repeat("y", 1000)+"\n}\n"))
+	if err == nil || !strings.Contains(err.Error(), "   2: ...xxx") || !strings.Contains(err.Error(), "*/ nam = 1 # yyy") || !strings.Contains(err.Error(), "yyy...\n") {
+		t.Errorf("got: %v", err)
+	}
+}
