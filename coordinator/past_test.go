@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -355,6 +356,25 @@ func TestSamplesOverTime(t *testing.T) {
 	last := l[len(l)-1]
 	if last.GetNodesUp() != 1 || last.GetCapacity().GetCpu() == 0 || last.GetTasksRunning() < 1 || last.GetJobsLive() != 1 {
 		t.Errorf("sample of the cluster: %v", last)
+	}
+}
+
+// The history is brought back to its size at the next sample, not only after sixty of them.
+func TestHistoryIsKeptToItsSizeAtEachSample(t *testing.T) {
+	const every = 2 * time.Second
+	b := newTestCluster(t, func(c *Config) { c.SampleEvery, c.HistoryBytes, c.RetainJobs, c.KeepLogs = every, 512<<10, 1, -1 })
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
+	for began, i := time.Now(), 0; i == 0 || slices.Contains(b.pastJobs(&droverv1.ListPastJobsRequest{Limit: 1000}), "j0"); i++ {
+		if time.Since(began) > 50*every {
+			t.Fatalf("after %d jobs of 200 tasks the first one is still in the history", i)
+		}
+		name := fmt.Sprint("j", i)
+		b.submit(groupJob(name, 200))
+		b.waitForEnd(name, succeeded)
+		b.waitUntil("it is in the history", func() bool {
+			return slices.Contains(b.pastJobs(&droverv1.ListPastJobsRequest{Limit: 1}), name)
+		})
 	}
 }
 

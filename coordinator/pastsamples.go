@@ -19,7 +19,7 @@ func (c *core) samplePast(ctx context.Context) error {
 		if err := c.past.AddSamples(now.UnixMilli(), samples); err != nil {
 			c.log.Error("samples cannot be stored", "err", err)
 		}
-		if tick%60 != 0 {
+		if tick%60 != 0 && !c.past.OverLimit() { // age needs no haste; size does: a busy hour brings hundreds of MiB
 			continue
 		}
 		if n, err := c.past.Prune(now); err != nil {

@@ -78,7 +78,7 @@ func serveDay(c *cli.Context) error {
 	g.Go(func() error {
 		return coordinator.Run(ctx, coordinator.Config{
 			Dir: filepath.Join(data, "coordinator"), Metrics: newRegistry(), Local: local, Logger: newDevLogger(c), NoSync: true, Scheduler: "3dsf",
-			SubmitRate: 1e6, KeepLogs: scaled(15 * time.Minute), RetainFor: scaled(24 * time.Hour), HistoryBytes: int64(c.Int("jobs")) * 400, Ready: func() { close(up) },
+			SubmitRate: 1e6, KeepLogs: scaled(15 * time.Minute), RetainFor: scaled(24 * time.Hour), SampleEvery: scaled(time.Minute), HistoryBytes: int64(c.Int("jobs")) * 400, Ready: func() { close(up) },
 		})
 	})
 	g.Go(func() error {

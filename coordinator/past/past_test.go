@@ -185,12 +185,15 @@ func TestLimitsOfSizeAndAge(t *testing.T) {
 		}
 	}
 	now := time.UnixMilli(day0 + 20*dayMS)
+	if !s.OverLimit() {
+		t.Error("it is not over its limit before")
+	}
 	if _, err := s.Prune(now); err != nil {
 		t.Fatal(err)
 	}
 	used, _, err := s.Size()
-	if err != nil || used > 1<<20 {
-		t.Errorf("%d bytes are in use (%v)", used, err)
+	if err != nil || used > 1<<20 || s.OverLimit() {
+		t.Errorf("%d bytes are in use (%v), over the limit: %v", used, err, s.OverLimit())
 	}
 	ids := list(t, s, JobQuery{Limit: 7})
 	if len(ids) == 0 || len(ids) > 20 || ids[0] != 40 || !slices.IsSortedFunc(ids, func(a, b uint64) int { return int(b) - int(a) }) {

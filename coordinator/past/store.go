@@ -195,6 +195,12 @@ func (s *Store) Size() (used, file int64, err error) {
 	return file - int64(st.FreePageN+st.PendingPageN)*int64(s.page), file, nil
 }
 
+// OverLimit reports whether the store is larger than MaxBytes, so that Prune would delete jobs.
+func (s *Store) OverLimit() bool {
+	used, _, err := s.Size()
+	return err == nil && s.o.MaxBytes > 0 && used > s.o.MaxBytes
+}
+
 // Has reports whether a job is in the store.
 func (s *Store) Has(job uint64) (has bool) {
 	_ = s.db.View(func(tx *bolt.Tx) error { // the closure returns no error, and an open database begins
