@@ -29,6 +29,14 @@ type checkResult struct {
 	Fix    string `json:"fix,omitempty"`
 }
 
+// Cures that several checks have.
+const (
+	asRoot         = "run doctor as root"
+	withContainerd = "run doctor as root, with a running containerd"
+	withoutQuick   = "run doctor without -quick"
+	readableFolder = "run doctor as root; else `dmesg` and `mount` say what is wrong with the disk behind the folder"
+)
+
 // The statuses of a check.
 const (
 	statusOK        = "ok"
@@ -166,6 +174,9 @@ func examineCoordinator(c *cli.Context, daemons []daemonProcess) []checkResult {
 	if c.String("listen") != "" {
 		found = append(found, checkCertificates(tlsFiles(c), pki.KindCoordinator, "", time.Now()))
 	}
+	if c.String("oidc-issuer") != "" {
+		found = append(found, checkProvider(c))
+	}
 	return append(found, checkClock(c.Context, nil, "", time.Now))
 }
 
@@ -226,7 +237,7 @@ func checkCgroup(root string) checkResult {
 	}
 	b, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
-		return checkResult{"cgroup v2", statusMissing, err.Error(), ""}
+		return checkResult{"cgroup v2", statusMissing, err.Error(), asRoot}
 	}
 	lack := lacking(string(b))
 	if len(lack) > 0 {
@@ -238,7 +249,7 @@ func checkCgroup(root string) checkResult {
 func checkKernel() checkResult {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return checkResult{"kernel", statusMissing, err.Error(), ""}
+		return checkResult{"kernel", statusMissing, err.Error(), "use a Linux kernel, 5.19 or later"}
 	}
 	release := unix.ByteSliceToString(u.Release[:])
 	f := strings.SplitN(release, ".", 3)
@@ -265,14 +276,14 @@ func checkLeftovers(ctx context.Context, socket string) checkResult {
 	const name = "leftovers"
 	d, err := containerd.New(containerd.Config{Address: socket})
 	if err != nil {
-		return checkResult{name, statusUnchecked, err.Error(), ""}
+		return checkResult{name, statusUnchecked, err.Error(), withContainerd}
 	}
 	defer d.Close()
 	ctx, cancel := context.WithTimeout(ctx, leftoversLimit)
 	defer cancel()
 	all, err := d.Leftovers(ctx)
 	if err != nil {
-		return checkResult{name, statusUnchecked, err.Error(), "run as root with a running containerd"}
+		return checkResult{name, statusUnchecked, err.Error(), withContainerd}
 	}
 	return leftoversResult(all)
 }
@@ -318,7 +329,7 @@ func checkDisk(dir string) checkResult {
 	dir = existingFolder(dir)
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
-		return checkResult{"disk", statusMissing, err.Error(), ""}
+		return checkResult{"disk", statusMissing, err.Error(), readableFolder}
 	}
 	dev := fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
 	if _, err := os.Stat(dev); err != nil {
@@ -326,7 +337,7 @@ func checkDisk(dir string) checkResult {
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return checkResult{"disk", statusMissing, err.Error(), ""}
+		return checkResult{"disk", statusMissing, err.Error(), readableFolder}
 	}
 	opts := mountOptions(dir)
 	if (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC) && (strings.Contains(opts, "prjquota") || strings.Contains(opts, "pquota")) {

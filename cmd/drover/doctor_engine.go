@@ -88,9 +88,9 @@ func checkCriu(ctx context.Context, dir string, quick bool) checkResult {
 	case found.Status != statusOK:
 		return found
 	case quick:
-		return checkResult{name, statusUnchecked, found.Detail + " is there; no process was dumped, because of -quick", ""}
+		return checkResult{name, statusUnchecked, found.Detail + " is there; no process was dumped, because of -quick", withoutQuick}
 	case os.Geteuid() != 0:
-		return checkResult{name, statusUnchecked, found.Detail + " is there; no process was dumped", "run as root"}
+		return checkResult{name, statusUnchecked, found.Detail + " is there; no process was dumped", asRoot}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()
@@ -131,10 +131,10 @@ func checkDelegation(mount, base string) checkResult {
 	unit := path.Base(base)
 	b, err := os.ReadFile(filepath.Join(mount, base, "cgroup.controllers"))
 	if errors.Is(err, os.ErrNotExist) {
-		return checkResult{name, statusUnchecked, unit + " does not run yet; drover-node starts it", ""}
+		return checkResult{name, statusUnchecked, unit + " does not run yet", "systemctl start drover-node starts it"}
 	}
 	if err != nil {
-		return checkResult{name, statusMissing, err.Error(), "run as root"}
+		return checkResult{name, statusMissing, err.Error(), asRoot}
 	}
 	if lack := lacking(string(b)); len(lack) > 0 {
 		return checkResult{name, statusMissing, unit + " was not delegated " + strings.Join(lack, ", "), "Delegate=yes in " + unit + ", systemctl daemon-reload, and restart it once no task runs"}
@@ -169,7 +169,7 @@ func checkSpace(dir string) checkResult {
 	dir = existingFolder(dir)
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return checkResult{"disk space", statusMissing, err.Error(), ""}
+		return checkResult{"disk space", statusMissing, err.Error(), readableFolder}
 	}
 	return spaceResult(dir, int64(fs.Bavail)*fs.Bsize, int64(fs.Blocks)*fs.Bsize, fs.Ffree, fs.Files)
 }
@@ -201,11 +201,11 @@ func checkRates(ctx context.Context, data string, quick bool) checkResult {
 	file := filepath.Join(data, "disk-rates.json")
 	_, kept := os.Stat(file)
 	if kept != nil && quick {
-		return checkResult{name, statusUnchecked, "disk " + cgroups.DiskName(dev) + " was not measured yet, and is not now because of -quick", ""}
+		return checkResult{name, statusUnchecked, "disk " + cgroups.DiskName(dev) + " was not measured yet, and is not now because of -quick", withoutQuick}
 	}
 	if kept != nil { // nothing is left behind where the daemon was not yet
 		if dir, err = os.MkdirTemp(dir, "drover-doctor-"); err != nil {
-			return checkResult{name, statusDegraded, "not measured: " + err.Error(), "run as root"}
+			return checkResult{name, statusDegraded, "not measured: " + err.Error(), asRoot}
 		}
 		defer os.RemoveAll(dir)
 		file = filepath.Join(dir, "disk-rates.json")

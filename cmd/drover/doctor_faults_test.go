@@ -129,7 +129,19 @@ func TestDoctorNearlyWrong(t *testing.T) {
 		t.Errorf("a port in use: %+v", got)
 	}
 	if got := checkListen("node", l.Addr().String(), []daemonProcess{{pid: 9, role: "node"}}); got.Status != statusOK {
+		t.Errorf("a port in use by the node, as far as can be seen: %+v", got)
+	}
+	self := daemonProcess{pid: os.Getpid(), role: "node", ports: listeningPorts("/proc/self")}
+	if got := checkListen("node", l.Addr().String(), []daemonProcess{self}); got.Status != statusOK {
 		t.Errorf("a port in use by the node: %+v", got)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	if got := checkListen("node", free.Addr().String(), []daemonProcess{self}); got.Status != statusDegraded || !strings.Contains(got.Detail, "other settings") {
+		t.Errorf("a port at which the node that runs does not listen: %+v", got)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/hdfs"
@@ -38,7 +39,7 @@ func checkCertificates(f pki.Files, kind pki.Kind, name string, now time.Time) c
 	}
 	_, pair, _, err := f.Load()
 	if err != nil {
-		return checkResult{"certificates", statusMissing, err.Error(), "drover tls cert"}
+		return checkResult{"certificates", statusMissing, err.Error(), "drover tls cert -kind " + string(kind)}
 	}
 	if err := f.Check(kind, name, now); err != nil {
 		text, cure := err.Error(), ""
@@ -61,6 +62,9 @@ func checkListen(role, at string, daemons []daemonProcess) checkResult {
 		return checkResult{name, statusDegraded, "no listen setting: only this machine can reach the " + role, "set listen = \"ADDRESS:PORT\""}
 	}
 	if i := slices.IndexFunc(daemons, func(d daemonProcess) bool { return d.role == role }); i >= 0 {
+		if !daemons[i].listensAt(at) {
+			return checkResult{name, statusDegraded, fmt.Sprintf("%s: the %s that runs (process %d) does not listen there; it was started with other settings", at, role, daemons[i].pid), "systemctl restart drover-" + role}
+		}
 		return checkResult{name, statusOK, fmt.Sprintf("%s, the %s runs (process %d)", at, role, daemons[i].pid), ""}
 	}
 	l, err := listenTCP(at)
@@ -88,6 +92,23 @@ func checkReachable(ctx context.Context, name, at, cure string) checkResult {
 	default:
 		return checkResult{name, statusMissing, err.Error(), cure}
 	}
+}
+
+// checkProvider finds out whether the OpenID provider of a coordinator can be asked.
+func checkProvider(c *cli.Context) checkResult {
+	const name = "OpenID provider"
+	if _, err := idTokens(c); err != nil {
+		return checkResult{name, statusMissing, err.Error(), "correct the settings oidc_issuer, oidc_client_id and oidc_ca"}
+	}
+	u, err := url.Parse(c.String("oidc-issuer"))
+	if err != nil { // idTokens has read it
+		return checkResult{name, statusMissing, err.Error(), "oidc_issuer = \"https://HOST\""}
+	}
+	at := u.Host
+	if u.Port() == "" {
+		at = net.JoinHostPort(u.Hostname(), "443")
+	}
+	return checkReachable(c.Context, name, at, "nobody can sign in meanwhile: let this machine reach it, or correct oidc_issuer")
 }
 
 // checkCoordinatorPort is checkReachable for the coordinator of a node.

@@ -39,6 +39,15 @@ func oidcFlags() []cli.Flag {
 
 // idTokens returns what verifies ID tokens, nil without a provider.
 func idTokens(c *cli.Context) (*idtoken.Verifier, error) {
+	h, err := oidcHTTP(c.String("oidc-ca"))
+	if err != nil && c.String("oidc-issuer") != "" {
+		return nil, err
+	}
+	return idTokensBy(c, h)
+}
+
+// idTokensBy is idTokens with a client of its own for the provider.
+func idTokensBy(c *cli.Context, h *http.Client) (*idtoken.Verifier, error) {
 	issuer := c.String("oidc-issuer")
 	if issuer == "" {
 		if c.String("oidc-client-id") != "" {
@@ -50,10 +59,6 @@ func idTokens(c *cli.Context) (*idtoken.Verifier, error) {
 		return nil, usageErrorf("-oidc-issuer needs -listen: the socket takes no tokens")
 	}
 	require, err := parseKeyValues("oidc-require", c.StringSlice("oidc-require"))
-	if err != nil {
-		return nil, err
-	}
-	h, err := oidcHTTP(c.String("oidc-ca"))
 	if err != nil {
 		return nil, err
 	}

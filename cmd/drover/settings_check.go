@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -45,6 +46,9 @@ func checkCoordinatorSettings(c *cli.Context) error {
 		if kind, name, ok := strings.Cut(o, "/"); !ok || kind != string(pki.KindUser) || name == "" {
 			return usageErrorf("-operator %q: want the name of a user's certificate, user/%s", o, o)
 		}
+	}
+	if _, err := idTokensBy(c, http.DefaultClient); err != nil {
+		return err
 	}
 	if share := c.Float64("frozen-share"); share <= 0 || share > 1 {
 		return usageErrorf("-frozen-share %g: want more than 0 and at most 1", share)

@@ -295,3 +295,19 @@ func TestConnectionsWithoutCertificateAreBounded(t *testing.T) {
 		t.Errorf("after their end %d connections are known, and %v counted", len(conns.open), conns.by)
 	}
 }
+
+// A certificate that nobody would accept is not made.
+func TestCertificateThatWouldHaveExpiredIsRefused(t *testing.T) {
+	dir := cluster(t)
+	r := CertRequest{Kind: KindUser, Name: "late"}
+	if _, err := Issue(dir, r, time.Now().Add(CALifetime+time.Hour)); !errors.Is(err, fault.Invalid) {
+		t.Errorf("after the authority's end: %v", err)
+	}
+	r.Lifetime = -time.Hour
+	if _, err := Issue(dir, r, time.Now()); !errors.Is(err, fault.Invalid) {
+		t.Errorf("for less than no time: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "late.pem")); err == nil {
+		t.Error("its file is there")
+	}
+}

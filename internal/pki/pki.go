@@ -116,9 +116,15 @@ func issue(dir string, r CertRequest, now time.Time) error {
 	if r.Kind != KindUser && len(r.Hosts) == 0 {
 		return fault.New(fault.Invalid, "a certificate of kind %s needs the holder's names or addresses", r.Kind)
 	}
+	if r.Lifetime < 0 {
+		return fault.New(fault.Invalid, "a certificate that is valid for %s: give it a time above 0", r.Lifetime)
+	}
 	ca, signer, err := loadCA(dir)
 	if err != nil {
 		return err
+	}
+	if !ca.NotAfter.After(now) {
+		return fault.New(fault.Invalid, "the authority in %s ended on %s: what it signs is refused; make another one with `drover tls ca`", dir, ca.NotAfter.UTC().Format(time.DateOnly))
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
