@@ -107,7 +107,7 @@ step_up() {
   head -c 3000000 <(cat "$root"/docs/*/*.md "$root"/scheduler/*/*.go "$root"/coordinator/*/*.go | LC_ALL=C tr -cs '[:alnum:]\n' ' ') >"$work/text"
   [ "$DROVER_HDFS" = inside ] || load_text
   vagrant box add --force --name drover/debian "$DROVER_BOX_DIR/debian.box" >/dev/null
-  measured "machines" "$((DROVER_NODES + 1)) of Debian $SUITE with $DROVER_CPUS CPU and $DROVER_MEMORY MB, $([ "${DROVER_DRIVER:-qemu}" = kvm ] && echo KVM || echo emulated), $(basename "$(ls -t "$DROVER_DIST"/drover_*_amd64.deb | head -1)")"
+  measured "machines" "$((DROVER_NODES + 1)) of Debian $SUITE with $DROVER_CPUS CPU and $DROVER_MEMORY MB, $([ "${DROVER_DRIVER:-qemu}" = kvm ] && echo KVM || echo emulated), $(basename "${DROVER_PACKAGE:-$(ls -t "$DROVER_DIST"/drover_*_amd64.deb | head -1)}")"
   say "vagrant up"
   fresh=$SECONDS
   # Once more, since Vagrant gives up where a machine on a busy host answers its ssh late.
@@ -294,6 +294,7 @@ step_upgrade() {
   at=$SECONDS
   for m in "${machines[@]}"; do
     on "$m" 'dpkg -i /tmp/new.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; false; }; rm -f /tmp/new.deb /tmp/dpkg.log' || fail "$m: the upgrade"
+    [ "$m" != c1 ] || [ -z "${FROM:-}" ] || { nodes_up && first_job && measured "a job with the upgraded coordinator and nodes of $FROM" "succeeded"; }
     want "$m: upgraded" "$(on "$m" "dpkg-query -W -f '\${db:Status-Status} \${Version}' drover")" "installed $version"
   done
   await 60 "the API answers" c1 'drover status'

@@ -11,6 +11,8 @@
 # STEPS="upgrade drain" it does these alone and leaves the machines as they are for the
 # next call, until one has the step `down`.
 #
+#   FROM=COMMIT        the upgrade is one from the package of that commit, which the machines get first;
+#                      a job runs while coordinator and nodes are of different versions
 #   SUITE=trixie       Debian of the machines, by its name
 #   DROVER_NODES=2     nodes beside the coordinator, at least 2
 #   DROVER_MEMORY=768  MB of each machine
@@ -38,6 +40,7 @@ fi
 export DROVER_MEMORY=${DROVER_MEMORY:-768} SUITE=${SUITE:-trixie}
 page=vagrant command="make vagrant-test"
 [ "$SUITE" = trixie ] || { page+=-$SUITE && command+=" SUITE=$SUITE"; }
+[ -z "${FROM:-}" ] || command+=" FROM=$FROM"
 [ "$DROVER_HDFS" != inside ] || { page+=-hdfs && command+=" DROVER_HDFS=inside"; }
 export VAGRANT_DOTFILE_PATH=$work/dot DROVER_BEFORE=$here/listing.sh # not the state of a user's own machines
 export VAGRANT_HOME=$work/libvirt/home VAGRANT_CHECKPOINT_DISABLE=1 VAGRANT_DEFAULT_PROVIDER=libvirt LIBVIRT_DEFAULT_URI=qemu:///system
@@ -55,6 +58,18 @@ if [ -n "$(missing)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; t
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
 fi
 [ -z "$(missing)" ] || { echo "test.sh: missing: $(missing | xargs); apt-get install --no-install-recommends $packages" >&2; exit 1; }
+
+if [ -n "${FROM:-}" ]; then
+  case " $steps " in *" up "*)
+    rm -rf "$work/from"
+    git clone -q --shared "$root" "$work/from/source"
+    git -C "$work/from/source" checkout -q --detach "$FROM"
+    "$work/from/source/dist/build.sh" "$work/from/dist" amd64 >/dev/null
+    ;;
+  esac
+  DROVER_PACKAGE=$(ls "$work"/from/dist/drover_*_amd64.deb)
+  export DROVER_PACKAGE
+fi
 
 # libvirtd, HDFS and the machines live in namespaces whose first process is a child of
 # the process in this file. They outlive this script where STEPS are named.
