@@ -26,12 +26,13 @@ type admission struct {
 	gate      *gate
 	auditor   *auditor
 	metrics   *metrics
+	pressure  *backpressure
 }
 
 func newAdmission(c *core) *admission {
 	l := c.cfg.Limits
 	return &admission{limits: l, pools: c.pools, rates: newRates(l.CallRate), readTurns: newReadTurns(int(l.Calls / 4)), pageTurns: newTurns("pages", 16, 4, int(l.Pages/4)),
-		rights: c.rights, gate: c.gate, auditor: c.auditor, metrics: c.metrics}
+		rights: c.rights, gate: c.gate, auditor: c.auditor, metrics: c.metrics, pressure: newBackpressure()}
 }
 
 // admit decides on each call before its body is read, in numbered steps:
@@ -70,6 +71,7 @@ func (a *admission) admit(next http.Handler) http.Handler {
 			}
 			a.metrics.observeRefusal(r.URL.Path, err)
 			a.auditor.recordRefusal(r, err)
+			a.pressure.refused(r.Context(), caller(r.Context()), err)
 			_ = refusals.Write(w, r, toWireError(err)) // fails only if the caller is gone
 		}
 		if err != nil {
@@ -153,6 +155,7 @@ func (a *admission) admitPage(next http.Handler, w http.ResponseWriter, r *http.
 			return
 		}
 	}
+	a.pressure.refused(r.Context(), id, err)
 	tellLater(w, err)
 }
 

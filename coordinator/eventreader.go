@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -15,8 +16,10 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// eventsBatch is how many events are read under one lock.
-const eventsBatch = 500
+const (
+	eventsBatch = 500                   // events that are read under one lock
+	eventsGap   = 50 * time.Millisecond // between two looks for new events: of each change all streams would hear
+)
 
 // eventReader reads the events that a caller may see.
 type eventReader struct {
@@ -48,7 +51,7 @@ func (r *eventReader) stream(ctx context.Context, q *droverv1.EventsRequest, str
 		return err
 	}
 	for {
-		changes := r.changed.next()
+		changes, began := r.changed.next(), time.Now()
 		list, next := r.read(ctx, q, job, seq)
 		for _, e := range list {
 			if err := stream.Send(e); err != nil {
@@ -65,10 +68,15 @@ func (r *eventReader) stream(ctx context.Context, q *droverv1.EventsRequest, str
 		select {
 		case <-changes:
 		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "the stream ended: ask again")
+			return errStreamEnded
+		}
+		if !sleep(ctx, eventsGap-time.Since(began)) {
+			return errStreamEnded
 		}
 	}
 }
+
+var errStreamEnded = fault.New(fault.Unavailable, "the stream ended: ask again")
 
 // first returns the sequence number after which a stream of events begins.
 func (r *eventReader) first(ctx context.Context, q *droverv1.EventsRequest, job uint64) (seq uint64, err error) {
@@ -101,8 +109,9 @@ func (r *eventReader) resolveJob(ctx context.Context, f *facts.Facts, name strin
 func (r *eventReader) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64) {
 	r.view(func(f *facts.Facts) {
 		var at []uint64
+		shown := r.filter(ctx, f, q, job)
 		for _, e := range f.EventLog().Since(0, facts.MaxEvents+facts.MaxClusterEvents) {
-			if r.shown(ctx, f, q, job, e) {
+			if shown(e) {
 				at = append(at, e.Seq)
 			}
 		}
@@ -121,9 +130,10 @@ func (r *eventReader) skipTo(ctx context.Context, q *droverv1.EventsRequest, job
 func (r *eventReader) read(ctx context.Context, q *droverv1.EventsRequest, job, seq uint64) (out []*droverv1.Event, next uint64) {
 	next = seq
 	r.view(func(f *facts.Facts) {
+		shown := r.filter(ctx, f, q, job)
 		for _, e := range f.EventLog().Since(seq, eventsBatch) {
 			next = e.Seq
-			if r.shown(ctx, f, q, job, e) {
+			if shown(e) {
 				out = append(out, eventMessage(e))
 			}
 		}
@@ -152,18 +162,25 @@ func (r *eventReader) sendPast(q *droverv1.EventsRequest, j *droverv1.PastJob, s
 	return nil
 }
 
-// shown reports whether the caller requested an event and may see it.
-// Events of forgotten jobs are for operators.
-func (r *eventReader) shown(ctx context.Context, f *facts.Facts, q *droverv1.EventsRequest, job uint64, e *facts.Event) bool {
-	if e.At/1e6 < q.GetSinceMs() || (job != 0 && e.JobID != job) {
-		return false
+// filter returns what reports whether the caller requested an event and may see it. Events of forgotten
+// jobs are for operators. The rights to a job are looked up once for all its events.
+func (r *eventReader) filter(ctx context.Context, f *facts.Facts, q *droverv1.EventsRequest, job uint64) func(*facts.Event) bool {
+	operator, since, may := r.rights.operator(caller(ctx)), q.GetSinceMs(), map[uint64]bool{}
+	return func(e *facts.Event) bool {
+		switch {
+		case e.At/1e6 < since || (job != 0 && e.JobID != job):
+			return false
+		case operator:
+			return true
+		case e.JobID == 0:
+			return !strings.HasPrefix(e.Kind, "token.") && !strings.HasPrefix(e.Kind, "secret.") // whose they are is nobody else's business
+		}
+		ok, known := may[e.JobID]
+		if !known {
+			j := f.Job(e.JobID)
+			ok = j != nil && r.rights.needJob(ctx, mayRead, f, j) == nil
+			may[e.JobID] = ok
+		}
+		return ok
 	}
-	if r.rights.operator(caller(ctx)) {
-		return true
-	}
-	if e.JobID == 0 {
-		return !strings.HasPrefix(e.Kind, "token.") && !strings.HasPrefix(e.Kind, "secret.") // whose they are is nobody else's business
-	}
-	j := f.Job(e.JobID)
-	return j != nil && r.rights.needJob(ctx, mayRead, f, j) == nil
 }

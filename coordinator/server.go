@@ -47,11 +47,12 @@ func (c *core) serve(ctx context.Context) error {
 		if secure {
 			s.TLSConfig = c.remoteTLS()
 			s.ConnState = c.certificates.open.Observe
+			s.ConnContext = withConn
 		}
 		g.Go(func() error {
 			var err error
 			if secure {
-				err = s.ServeTLS(l, "", "")
+				err = s.ServeTLS(newPausingListener(l), "", "")
 			} else {
 				err = s.Serve(l)
 			}
@@ -230,6 +231,7 @@ func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		res, err := next(ctx, req)
 		g.c.metrics.observeCall(req.Spec().Procedure, g.c.now().Sub(start), err)
 		g.c.auditor.record(ctx, req.Spec().Procedure, req.Peer().Addr, auditResult(auditTarget(req.Any()), res, err), err)
+		g.c.admission.pressure.refused(ctx, caller(ctx), err)
 		return res, markTokenEnd(ctx, g.c.gate.markChange(ctx, toWireError(err)))
 	}
 }
@@ -251,6 +253,7 @@ func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 		seen := &auditedConn{StreamingHandlerConn: conn}
 		err = next(ctx, seen)
 		g.c.auditor.record(ctx, conn.Spec().Procedure, conn.Peer().Addr, seen.target, err)
+		g.c.admission.pressure.refused(ctx, caller(ctx), err)
 		return markTokenEnd(ctx, g.c.gate.markChange(ctx, toWireError(err)))
 	}
 }

@@ -39,7 +39,20 @@ type rates struct {
 
 func newRates(perS float64) *rates { return &rates{perS: perS, of: map[string]*rate.Limiter{}} }
 
-func (r *rates) allow(name string) bool {
+func (r *rates) allow(name string) bool { return r.limiter(name).Allow() }
+
+// reserve returns for how long something of a name has to wait, and reserves that place unless it is longer
+// than most.
+func (r *rates) reserve(name string, most time.Duration) (wait time.Duration, ok bool) {
+	place := r.limiter(name).Reserve()
+	if wait = place.Delay(); wait > most {
+		place.Cancel()
+		return 0, false
+	}
+	return wait, true
+}
+
+func (r *rates) limiter(name string) *rate.Limiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.of[name]
@@ -50,7 +63,7 @@ func (r *rates) allow(name string) bool {
 		l = rate.NewLimiter(rate.Limit(r.perS), int(10*r.perS)+1)
 		r.of[name] = l
 	}
-	return l.Allow()
+	return l
 }
 
 // SubmitJob accepts a job or refuses it with a one-line error:

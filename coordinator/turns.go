@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"runtime"
 	"slices"
@@ -17,14 +18,20 @@ import (
 // turns lets a few calls at once do what needs a processor, and each identity not
 // all of those: somebody who asks for much leaves some to others, who need not wait
 // until a long one of his has ended. Those who wait come one identity after
-// another, each with its oldest call.
+// another, each with its oldest call. With a budget, an identity that has had much
+// time rests before its next turn, also while nobody else waits: what it asks for would
+// take a processor from the decisions and the nodes of everybody.
 type turns struct {
-	what  string // plural, for errors
-	limit int    // at once
-	own   int    // of one identity at once
-	share int    // calls of one identity that may wait
+	what   string // plural, for errors
+	limit  int    // at once
+	own    int    // of one identity at once
+	share  int    // calls of one identity that may wait
+	budget bool
+	now    func() time.Time
 
 	mu      sync.Mutex
+	rested  map[string]time.Time // with a budget: when what an identity has had is made up for
+	wake    time.Time            // when somebody who rests is looked at again; zero: never
 	busy    int
 	holds   map[string]int             // turns of each identity; none is zero
 	waiting map[string][]chan struct{} // by identity, oldest first; none is empty
@@ -32,7 +39,19 @@ type turns struct {
 }
 
 func newTurns(what string, limit, own, share int) *turns {
-	return &turns{what: what, limit: limit, own: own, share: share, holds: map[string]int{}, waiting: map[string][]chan struct{}{}}
+	return &turns{what: what, limit: limit, own: own, share: share, now: time.Now, rested: map[string]time.Time{}, holds: map[string]int{}, waiting: map[string][]chan struct{}{}}
+}
+
+// The budget of an identity: so much time of turns at once, and in the long run this part of one processor.
+const (
+	turnBurst = 3 * time.Second
+	turnPart  = 0.2
+)
+
+// withBudget gives identities a budget of time.
+func (t *turns) withBudget() *turns {
+	t.budget = true
+	return t
 }
 
 // wait waits for a turn, which ends with done. It returns an overload error if too
@@ -57,14 +76,15 @@ func (t *turns) wait(ctx context.Context, id identity) (done func(), err error) 
 			return nil, ctx.Err()
 		}
 	}
-	return sync.OnceFunc(func() { t.end(id.name) }), nil
+	began := t.now()
+	return sync.OnceFunc(func() { t.end(id, t.now().Sub(began)) }), nil
 }
 
 // grantLocked gives the turns that are free to those who may have one.
 func (t *turns) grantLocked() {
 	for i := 0; i < len(t.order) && t.busy < t.limit; {
 		name := t.order[i]
-		if t.holds[name] >= t.own {
+		if t.holds[name] >= t.own || t.restsLocked(name) {
 			i++
 			continue
 		}
@@ -81,9 +101,47 @@ func (t *turns) grantLocked() {
 	}
 }
 
-func (t *turns) end(name string) {
+// restsLocked reports whether an identity has to rest, and has it looked at again afterwards.
+func (t *turns) restsLocked(name string) bool {
+	until, now := t.rested[name], t.now()
+	if !until.After(now) {
+		return false
+	}
+	if t.wake.IsZero() || until.Before(t.wake) {
+		t.wake = until
+		time.AfterFunc(until.Sub(now), func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			if t.wake.Equal(until) {
+				t.wake = time.Time{}
+			}
+			t.grantLocked()
+		})
+	}
+	return true
+}
+
+// chargeLocked takes a turn's time from the budget of its identity.
+func (t *turns) chargeLocked(name string, took time.Duration) {
+	now := t.now()
+	full := now.Add(-time.Duration(float64(turnBurst) / turnPart)) // the whole burst is left
+	if len(t.rested) >= maxRates {
+		maps.DeleteFunc(t.rested, func(_ string, at time.Time) bool { return !at.After(full) })
+	}
+	from := t.rested[name]
+	if from.Before(full) {
+		from = full
+	}
+	t.rested[name] = from.Add(time.Duration(float64(took) / turnPart))
+}
+
+func (t *turns) end(id identity, took time.Duration) {
+	name := id.name
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.budget && id.kind != kindLocal {
+		t.chargeLocked(name, took)
+	}
 	t.busy--
 	if t.holds[name]--; t.holds[name] == 0 {
 		delete(t.holds, name)
@@ -111,7 +169,7 @@ func (t *turns) leave(name string, granted chan struct{}) bool {
 // one identity.
 func newReadTurns(share int) *turns {
 	n := runtime.GOMAXPROCS(0)
-	return newTurns("reads", max(2, n), max(1, n/2), share)
+	return newTurns("reads", max(2, n), max(1, n/2), share).withBudget()
 }
 
 // reads are the calls whose answer takes processor time and waits for nothing: they

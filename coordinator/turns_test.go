@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -172,4 +174,56 @@ func TestRegistrationsOfOneNodeAreBounded(t *testing.T) {
 	if err := register(droverv1connect.NewNodeServiceClient(as("node/n2"), base), "n2", "/r"); err != nil {
 		t.Errorf("another node: %v", err)
 	}
+}
+
+// Who has used up a budget of time rests, for as long as what he had is above his part; others do not wait.
+func TestTurnsWithABudget(t *testing.T) {
+	ts := newTurns("reads", 2, 1, 3).withBudget()
+	var mu sync.Mutex
+	now := time.Unix(1000, 0)
+	ts.now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	pass := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); now = now.Add(d) }
+	user := func(name string) identity { return identity{kind: kindUser, name: name} }
+	turn := func(id identity, took time.Duration) {
+		t.Helper()
+		done, err := ts.wait(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(took)
+		done()
+	}
+	turn(user("a"), turnBurst+100*time.Millisecond)
+	turn(user("b"), 0)
+	turn(identity{kind: kindLocal, name: "local"}, time.Hour)
+	turn(identity{kind: kindLocal, name: "local"}, 0)
+	mu.Lock()
+	now = time.Unix(1000, 0).Add(turnBurst + 100*time.Millisecond) // as if the local one had taken no time
+	mu.Unlock()
+	rests := func() bool { ts.mu.Lock(); defer ts.mu.Unlock(); return ts.restsLocked("a") }
+	if !rests() {
+		t.Fatal("after more than its burst it has a turn at once")
+	}
+	if pass(time.Duration(float64(100*time.Millisecond)/turnPart) - time.Millisecond); !rests() {
+		t.Error("it has its turn too early")
+	}
+	if pass(time.Millisecond); rests() {
+		t.Error("it rests too long")
+	}
+	turn(user("a"), 0)
+}
+
+// One who rests gets his turn by himself, without another call that ends.
+func TestARestEnds(t *testing.T) {
+	ts := newTurns("reads", 2, 1, 3).withBudget()
+	ts.mu.Lock()
+	ts.rested["a"] = ts.now().Add(50 * time.Millisecond)
+	ts.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done, err := ts.wait(ctx, identity{kind: kindUser, name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done()
 }

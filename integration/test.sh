@@ -34,7 +34,7 @@ part long 15 go test -timeout 10m -v ./...
 
 # 2a. Floods of one user against a coordinator, and what another one notices. The
 #     bounds are wide: other work may share the machine.
-part floods 5 bin/drover bench floods -probes 5 -warm 500ms -least 250ms -memory 512MiB
+part floods 5 bin/drover bench floods -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
 
 # 3. One machine: cgroups, containerd, quotas and the node daemon in containers.
 part machine 20 bin/testbed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node

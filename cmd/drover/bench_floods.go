@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,16 +32,19 @@ func benchFloodsCommand() *cli.Command {
 		Usage: "what the floods of one user cost another one",
 		Description: "Starts a coordinator with mutual TLS in a process of its own, and simulated nodes. One identity after another\n" +
 			"floods it: with submissions, quotes, lists, streams, uploads, bodies, connections and more, each as fast as -rate\n" +
-			"says. Another user reads, submits, asks for a quote and connects anew, before each flood and during it. The\n" +
-			"command fails if that user's median is over -ratio times the one before, if the coordinator's memory grows by\n" +
-			"more than -memory, or if a flooder is not told to come back later.",
+			"says. Another user reads, submits, asks for a quote and connects anew, and has jobs of many tasks placed, before\n" +
+			"each flood and during it. The command fails if a median of that user is over -ratio times the one before, if\n" +
+			"the tasks placed in a second are fewer by more than -slower, if the coordinator's memory grows by more than\n" +
+			"-memory, or if a flooder is not told to come back later.",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "only", Usage: "one flood, repeatable"},
 			&cli.IntFlag{Name: "probes", Value: 50, Usage: "rounds of the other user's work before and during each flood"},
+			&cli.IntFlag{Name: "batches", Value: 9, Usage: "jobs of 2,000 tasks of that user before and during each flood, for placements per second"},
 			&cli.DurationFlag{Name: "warm", Value: 3 * time.Second, Usage: "how long a flood lasts before they are measured"},
 			&cli.Float64Flag{Name: "rate", Value: 2000, Usage: "attempts of a flood in a second"},
 			&cli.Float64Flag{Name: "ratio", Value: 10, Usage: "most that another user's median may grow to, as a multiple"},
 			&cli.DurationFlag{Name: "least", Value: 50 * time.Millisecond, Usage: "shorter medians count as this for -ratio"},
+			&cli.Float64Flag{Name: "slower", Value: 0.1, Usage: "part of another user's placements per second that a flood may cost"},
 			&cli.StringFlag{Name: "memory", Value: "384MiB", Usage: "most by which the coordinator may grow in a flood"},
 			&cli.DurationFlag{Name: "limit", Value: 2 * time.Minute, Usage: "longest time of a flood"},
 			&cli.StringFlag{Name: "dir", Usage: "folder for the coordinator's state; default: a temporary one"},
@@ -85,11 +89,12 @@ func runBenchFloods(c *cli.Context) (err error) {
 		a.Rate = c.Float64("rate")
 		return startAttack(ctx, s, a)
 	}
-	cfg := bench.FloodConfig{Probes: c.Int("probes"), Warm: c.Duration("warm"), Limit: c.Duration("limit"), Only: c.StringSlice("only")}
+	cfg := bench.FloodConfig{Probes: c.Int("probes"), Batches: c.Int("batches"), Warm: c.Duration("warm"), Limit: c.Duration("limit"), Only: c.StringSlice("only")}
+	bounds := bench.FloodBounds{Ratio: c.Float64("ratio"), Least: c.Duration("least"), Slower: c.Float64("slower"), Memory: uint64(memory)}
 	var rows [][]string
 	var broken []error
 	err = bench.RunFloods(c.Context, cfg, server, func(r bench.FloodResult) {
-		broken = append(broken, r.Check(c.Float64("ratio"), c.Duration("least"), uint64(memory)))
+		broken = append(broken, r.Check(bounds))
 		if c.Bool("json") {
 			broken = append(broken, json.NewEncoder(c.App.Writer).Encode(r))
 			return
@@ -99,7 +104,7 @@ func runBenchFloods(c *cli.Context) (err error) {
 	})
 	if rows != nil {
 		printTable(c.App.Writer, []string{"flood", "attempts", "answered", "told", "failed", "read ms", "during", "place ms", "during", "quote ms", "during", "connect ms", "during",
-			"worst", "rss", "peak"}, rows)
+			"worst", "placed/s", "during", "rss", "peak"}, rows)
 	}
 	return errors.Join(append(broken, err)...)
 }
@@ -109,7 +114,7 @@ func benchFloodRow(r *bench.FloodResult) []string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	q, d := &r.Quiet, &r.During
 	return []string{r.Flood, n(r.Attempts), n(r.Answered), n(r.Told), n(r.Failed), ms(q.ReadMS), ms(d.ReadMS), ms(q.PlaceMS), ms(d.PlaceMS), ms(q.PlanMS), ms(d.PlanMS),
-		ms(q.ConnectMS), ms(d.ConnectMS), ms(r.Ratio) + "x", fmt.Sprintf("%d MiB", r.RSSBefore>>20), fmt.Sprintf("%d MiB", r.RSSPeak>>20)}
+		ms(q.ConnectMS), ms(d.ConnectMS), ms(r.Ratio) + "x", fmt.Sprintf("%.0f", q.PlacedPerSecond), fmt.Sprintf("%.0f", d.PlacedPerSecond), fmt.Sprintf("%d MiB", r.RSSBefore>>20), fmt.Sprintf("%d MiB", r.RSSPeak>>20)}
 }
 
 // floodedServer is the process of the coordinator that is flooded.
@@ -221,6 +226,7 @@ func runBenchAttack(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	server.From = net.IPv4(127, 0, 0, 2) // flooders have addresses of their own too
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
 	go func() {

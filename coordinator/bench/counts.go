@@ -18,15 +18,17 @@ type counts struct {
 
 	mu       sync.Mutex
 	first    map[uint64]time.Time // when a node received a job's first attempt
+	byJob    map[uint64]int       // attempts received
 	lastLoss error
 }
 
-func newCounts() *counts { return &counts{first: map[uint64]time.Time{}} }
+func newCounts() *counts { return &counts{first: map[uint64]time.Time{}, byJob: map[uint64]int{}} }
 
 func (c *counts) received(job uint64, at time.Time) {
 	c.placed.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.byJob[job]++
 	if _, known := c.first[job]; !known {
 		c.first[job] = at
 	}
@@ -37,6 +39,13 @@ func (c *counts) hasReceived(job uint64) bool {
 	defer c.mu.Unlock()
 	_, ok := c.first[job]
 	return ok
+}
+
+// attemptsOf returns how many attempts of a job nodes have received.
+func (c *counts) attemptsOf(job uint64) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byJob[job]
 }
 
 func (c *counts) reported(ended int) {

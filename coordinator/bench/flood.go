@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -19,10 +20,11 @@ import (
 
 // FloodConfig is a measurement of what the floods of one identity cost another one.
 type FloodConfig struct {
-	Probes int           // rounds of the other user's work during each flood, and as many before it
-	Warm   time.Duration // that a flood lasts before they begin
-	Limit  time.Duration // of each phase
-	Only   []string      // names of floods; all if empty
+	Probes  int           // rounds of the other user's work during each flood, and as many before it
+	Batches int           // jobs of many tasks of that user, for placements per second
+	Warm    time.Duration // that a flood lasts before they begin
+	Limit   time.Duration // of each phase
+	Only    []string      // names of floods; all if empty
 }
 
 // Server is the coordinator that is flooded: a process of its own.
@@ -33,6 +35,7 @@ type Server struct {
 	Certificate func(kind pki.Kind, name string) (*tls.Config, error)
 	Stranger    *tls.Config // for callers who show none
 	Operator    string      // name of a user with every right
+	From        net.IP      // address from which connections are opened; nil: any
 	// Attack starts a flood in another process, so that what is measured is not how
 	// its work and the measured user's share a process. Ending ctx ends it.
 	Attack func(ctx context.Context, a Attack) (Attacker, error)
@@ -61,6 +64,16 @@ type Latencies struct {
 	ConnectMS float64 `json:"connect_ms"` // the coordinator's status over a new connection
 	PlaceMS   float64 `json:"place_ms"`   // from a submission to a node's receipt of the task
 	PlanMS    float64 `json:"plan_ms"`    // a quote
+
+	PlacedPerSecond float64 `json:"placed_per_second"` // tasks of that user; 0 if it was not measured
+}
+
+// FloodBounds is how much a flood may do.
+type FloodBounds struct {
+	Ratio  float64       // most that another user's latency may grow to, as a multiple
+	Least  time.Duration // shorter latencies count as this for Ratio
+	Slower float64       // part of that user's placements per second that may be lost
+	Memory uint64        // bytes by which the coordinator may grow
 }
 
 // told is what makes a coordinator tell a flooder to come back later.
@@ -78,21 +91,23 @@ const (
 	burstSeconds = 10
 )
 
-// Check returns an error if the flood did more than it may: a latency exceeds ratio
-// times the one without the flood, of which less than least counts as least; memory grew
-// by more than memory bytes; or the flooder was not told to come back later.
-func (r *FloodResult) Check(ratio float64, least time.Duration, memory uint64) error {
+// Check returns an error if the flood did more than it may, or if the flooder was not told to come back
+// later.
+func (r *FloodResult) Check(may FloodBounds) error {
 	var errs []error
 	for _, l := range []struct {
 		what          string
 		quiet, during float64
 	}{{"a read", r.Quiet.ReadMS, r.During.ReadMS}, {"a new connection", r.Quiet.ConnectMS, r.During.ConnectMS},
 		{"a placement", r.Quiet.PlaceMS, r.During.PlaceMS}, {"a quote", r.Quiet.PlanMS, r.During.PlanMS}} {
-		if base := max(l.quiet, float64(least)/float64(time.Millisecond)); l.during > ratio*base {
+		if base := max(l.quiet, float64(may.Least)/float64(time.Millisecond)); l.during > may.Ratio*base {
 			errs = append(errs, fmt.Errorf("flood %s: %s of another user took %.1f ms, %.1f ms without the flood", r.Flood, l.what, l.during, l.quiet))
 		}
 	}
-	if r.RSSPeak > r.RSSBefore+memory {
+	if quiet, during := r.Quiet.PlacedPerSecond, r.During.PlacedPerSecond; during < (1-may.Slower)*quiet {
+		errs = append(errs, fmt.Errorf("flood %s: %.0f tasks of another user were placed in a second, %.0f without the flood", r.Flood, during, quiet))
+	}
+	if r.RSSPeak > r.RSSBefore+may.Memory {
 		errs = append(errs, fmt.Errorf("flood %s: the coordinator grew from %d to %d MiB", r.Flood, r.RSSBefore>>20, r.RSSPeak>>20))
 	}
 	// Within a burst and its rate an identity may call.
@@ -173,7 +188,19 @@ func (r *floodRun) client(kind pki.Kind, name string) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true}}, nil
+	return r.server.httpClient(conf), nil
+}
+
+func (s *Server) dialer() *net.Dialer {
+	d := &net.Dialer{}
+	if s.From != nil {
+		d.LocalAddr = &net.TCPAddr{IP: s.From}
+	}
+	return d
+}
+
+func (s *Server) httpClient(conf *tls.Config) *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true, DialContext: s.dialer().DialContext}}
 }
 
 // prepare makes tenants, nodes, a token, and the jobs that floods ask about.

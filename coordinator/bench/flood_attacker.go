@@ -98,7 +98,7 @@ func RunAttack(ctx context.Context, what Attack, server Server, report func(Atta
 	}
 	a := &attacker{Attack: what, server: server, base: "https://" + server.Address, conf: conf, pace: rate.NewLimiter(rate.Limit(what.Rate), max(1, int(what.Rate/100)))}
 	for range floodConnections {
-		c := newFloodClient(&http.Client{Transport: &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true}}, a.base)
+		c := newFloodClient(a.server.httpClient(conf), a.base)
 		defer c.http.CloseIdleConnections()
 		a.clients = append(a.clients, c)
 	}

@@ -57,7 +57,11 @@ func (p *prober) measure(ctx context.Context, rounds int) (Latencies, error) {
 	for i := range steps {
 		slices.Sort(steps[i].took)
 	}
-	return Latencies{PlaceMS: quantileMS(steps[0].took, 0.5), ReadMS: quantileMS(steps[1].took, 0.5), ConnectMS: quantileMS(steps[2].took, 0.5), PlanMS: quantileMS(steps[3].took, 0.5)}, nil
+	rate, err := p.placeBatches(ctx)
+	if err != nil {
+		return Latencies{}, fmt.Errorf("many placements: %w", err)
+	}
+	return Latencies{PlacedPerSecond: rate, PlaceMS: quantileMS(steps[0].took, 0.5), ReadMS: quantileMS(steps[1].took, 0.5), ConnectMS: quantileMS(steps[2].took, 0.5), PlanMS: quantileMS(steps[3].took, 0.5)}, nil
 }
 
 func (p *prober) jobName() string { return fmt.Sprintf("work-%d", p.rounds) }
@@ -68,6 +72,32 @@ func (p *prober) place(ctx context.Context) error {
 		return err
 	}
 	return until(ctx, func() bool { return p.r.counts.hasReceived(id) })
+}
+
+// batchTasks is how many tasks a job has that is placed as fast as the coordinator can.
+const batchTasks = 2000
+
+// placeBatches returns how many tasks of the user the coordinator places in a second: the median
+// of some jobs, each from its submission to the receipt of its last task by a node.
+func (p *prober) placeBatches(ctx context.Context) (perSecond float64, err error) {
+	var rates []float64
+	for range p.r.cfg.Batches {
+		p.rounds++
+		start := time.Now()
+		id, err := submitFlood(ctx, p.client, otherTenant, p.jobName(), batchTasks, "true")
+		if err != nil {
+			return 0, err
+		}
+		if err := until(ctx, func() bool { return p.r.counts.attemptsOf(id) >= batchTasks }); err != nil {
+			return 0, fmt.Errorf("%d of %d tasks are placed: %w", p.r.counts.attemptsOf(id), batchTasks, err)
+		}
+		rates = append(rates, batchTasks/time.Since(start).Seconds())
+	}
+	if len(rates) == 0 {
+		return 0, nil
+	}
+	slices.Sort(rates)
+	return rates[len(rates)/2], nil
 }
 
 func (p *prober) read(ctx context.Context) error {

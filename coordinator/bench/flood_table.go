@@ -140,18 +140,18 @@ var floods = []flood{
 			Disks: []*droverv1.Disk{{Name: "d0", Io: 1 << 20, Space: 1 << 20}}}})
 	}},
 	{name: "connections", workers: 700, try: func(ctx context.Context, a *attacker, _ *floodClient) error {
-		c, err := (&tls.Dialer{Config: a.conf}).DialContext(ctx, "tcp", a.server.Address)
+		c, err := (&tls.Dialer{NetDialer: a.server.dialer(), Config: a.conf}).DialContext(ctx, "tcp", a.server.Address)
 		return holdConn(ctx, c, err)
 	}},
 	{name: "handshakes", workers: 64, try: func(ctx context.Context, a *attacker, _ *floodClient) error {
-		c, err := (&tls.Dialer{Config: a.conf}).DialContext(ctx, "tcp", a.server.Address)
+		c, err := (&tls.Dialer{NetDialer: a.server.dialer(), Config: a.conf}).DialContext(ctx, "tcp", a.server.Address)
 		if err != nil {
 			return err
 		}
 		return c.Close()
 	}},
 	{name: "silent-connections", workers: 2000, try: func(ctx context.Context, a *attacker, _ *floodClient) error {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.server.Address)
+		c, err := a.server.dialer().DialContext(ctx, "tcp", a.server.Address)
 		return holdConn(ctx, c, err)
 	}},
 }
@@ -219,7 +219,7 @@ func (a *attacker) get(ctx context.Context, c *floodClient, path string) error {
 
 // guess shows a token that nobody made, over a connection without a certificate.
 func (a *attacker) guess(ctx context.Context) error {
-	h := &http.Client{Transport: &http.Transport{TLSClientConfig: a.server.Stranger.Clone(), ForceAttemptHTTP2: true}}
+	h := a.server.httpClient(a.server.Stranger.Clone())
 	defer h.CloseIdleConnections()
 	req := connect.NewRequest(&droverv1.StatusRequest{})
 	req.Header().Set("Authorization", fmt.Sprintf("Bearer drover_%016x_%064x", a.number.Add(1), a.number.Load()))
