@@ -115,7 +115,11 @@ func (a *admission) admitCall(r *http.Request, proc procedure, body *pacedBody) 
 	body.maxBytes = -1
 	if proc.oneMessage {
 		body.maxBytes = int64(proc.maxMessage) + envelopeBytes
-		body.charge = func(n int64) error { return memory.take(id, n) }
+		body.charge = func(n int64) error {
+			err := memory.take(id, n)
+			a.pressure.refused(r.Context(), id, err)
+			return err
+		}
 	}
 	leave = func() {
 		slots.release(id, 1)

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -41,7 +40,7 @@ func (b *backpressure) refused(ctx context.Context, id identity, err error) {
 	if !ok || id.kind == kindLocal || id.kind == kindPeer {
 		return
 	}
-	if !errors.Is(err, fault.Overloaded) && !errors.Is(err, fault.Denied) {
+	if class := fault.Class(err); class != fault.Exhausted && class != fault.Denied {
 		return
 	}
 	conn.pause(b.extend(id.name))
@@ -82,7 +81,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 // New connections from one address: so many a second, with bursts of ten times that. A handshake takes half a
 // millisecond of a processor, and who comes by it is known only afterwards.
 const (
-	acceptRate   = 200
+	acceptRate   = 100
 	longestQueue = 5 * time.Second // a connection that would wait longer is closed at once
 )
 

@@ -105,12 +105,16 @@ var floods = []flood{
 	{name: "slow-bodies", workers: 300, told: toldByShare, try: func(ctx context.Context, a *attacker, c *floodClient) error {
 		return a.post(ctx, c, droverv1connect.ClientServiceSubmitJobProcedure, &slowBody{ctx: ctx, left: 4 << 20})
 	}},
-	{name: "headers", workers: 128, told: toldByRate, try: func(ctx context.Context, a *attacker, c *floodClient) error {
+	{name: "headers", workers: 128, try: func(ctx context.Context, a *attacker, _ *floodClient) error {
+		// By HTTP/1: over HTTP/2 the client itself would refuse to send so many.
+		t := &http.Transport{TLSClientConfig: a.conf.Clone(), DialContext: a.server.dialer().DialContext, Protocols: new(http.Protocols)}
+		t.Protocols.SetHTTP1(true)
+		defer t.CloseIdleConnections()
 		req := connect.NewRequest(&droverv1.StatusRequest{})
 		for i := range 50 {
 			req.Header().Set(fmt.Sprintf("X-Flood-%d-%d", a.number.Add(1), i), strings.Repeat("x", 1000))
 		}
-		_, err := c.user.Status(ctx, req)
+		_, err := droverv1connect.NewClientServiceClient(&http.Client{Transport: t}, a.base).Status(ctx, req)
 		return err
 	}},
 	{name: "metrics-and-pages", workers: 128, told: toldByRate, try: func(ctx context.Context, a *attacker, c *floodClient) error {
