@@ -26,4 +26,18 @@
 // The State is changed inside one transaction, which is rolled back at the end. What
 // must survive a cycle is in policy states and reservations; everything else in
 // Policy is a cache that can be rebuilt.
+//
+// # Parts
+//
+// Policy makes the parts and calls them in this order. A part owns what it changes, and
+// knows only the parts that New gives it:
+//
+//   - view answers questions about the State; cycle is the decision in the making, by which
+//     all others change State and decision;
+//   - jobCache, guaranteeSurvey, planning and obsoleteReservations know and plan guarantees;
+//   - preemptReservations, reservedNodes and guaranteeCheck say what is reserved, openNodes
+//     and nodeFinder which nodes that leaves to a task;
+//   - inputWaits, exchanger, placer and preemption place tasks and make place for them;
+//   - reservedLane, suspendedLane, deadlineLane and tenantOrder (with queues) are the lanes;
+//   - explainer says why the rest waits.
 package threedsf

@@ -21,61 +21,21 @@ const (
 	minExchangeActions = 64
 )
 
-// placedTask is a task with input that this decision placed; remote if away from it.
-type placedTask struct {
-	remote     bool
-	stage      *scheduler.Stage
-	task       int32
-	action     int32 // index among the actions
-	nextOnNode int32 // index of the next one on the same node, or -1
-}
-
-// exchangeIndex lists the tasks with input that a decision placed, by node.
-type exchangeIndex struct {
-	firstOnNode        []int32 // by node: index in tasks, or -1
-	tasks              []placedTask
-	nodes              []scheduler.NodeID        // with an entry in firstOnNode
-	withoutExchange    map[*scheduler.Stage]bool // stages that found no exchange in this pass
-	withoutAlternative map[*scheduler.Stage]bool // stages without any waiting task that has a free node at its input
-}
-
-// begin clears the index for a new decision.
-func (x *exchangeIndex) begin(nodes int) {
-	for _, id := range x.nodes {
-		x.firstOnNode[id] = -1
-	}
-	for len(x.firstOnNode) < nodes {
-		x.firstOnNode = append(x.firstOnNode, -1)
-	}
-	x.tasks, x.nodes = x.tasks[:0], x.nodes[:0]
-	if x.withoutExchange == nil {
-		x.withoutExchange, x.withoutAlternative = map[*scheduler.Stage]bool{}, map[*scheduler.Stage]bool{}
-	}
-}
-
-// addTask adds a task that an action placed on a node.
-func (x *exchangeIndex) addTask(g *scheduler.Stage, task int32, node scheduler.NodeID, action int, far bool) {
-	if x.firstOnNode[node] < 0 {
-		x.nodes = append(x.nodes, node)
-	}
-	x.tasks = append(x.tasks, placedTask{far, g, task, int32(action), x.firstOnNode[node]})
-	x.firstOnNode[node] = int32(len(x.tasks) - 1)
-}
-
-// removeAction renumbers the actions after one that was removed from the decision.
-func (x *exchangeIndex) removeAction(action int) {
-	for i := range x.tasks {
-		if x.tasks[i].action > int32(action) {
-			x.tasks[i].action--
-		}
-	}
+// exchanger places tasks with input, and exchanges the nodes of those that this decision
+// placed.
+type exchanger struct {
+	c      *cycle
+	open   *openNodes
+	finder *nodeFinder
+	waits  *inputWaits
+	placed *exchangeIndex
 }
 
 // tryExchange places a task of a stage at its input by moving a task of this
 // decision to another node, and reports whether it did.
-func (p *Policy) tryExchange(g *scheduler.Stage) bool {
-	x := &p.exchanges
-	if p.actionsLeft <= minExchangeActions || x.withoutExchange[g] {
+func (e *exchanger) tryExchange(g *scheduler.Stage) bool {
+	x := e.placed
+	if e.c.actionsLeft <= minExchangeActions || x.withoutExchange[g] {
 		return false
 	}
 	looked := 0
@@ -83,11 +43,11 @@ func (p *Policy) tryExchange(g *scheduler.Stage) bool {
 		looked++
 		_, nodes, _ := g.Input(i)
 		for _, id := range nodes {
-			if n := p.s.Node(id); n == nil || !n.Schedulable() || !holdsMostInput(g, i, id) || slices.Contains(g.FailedOn(i), id) {
+			if n := e.c.s.Node(id); n == nil || !n.Schedulable() || !holdsMostInput(g, i, id) || slices.Contains(g.FailedOn(i), id) {
 				continue
 			}
 			for at := x.firstOnNode[id]; at >= 0; at = x.tasks[at].nextOnNode {
-				if p.tryExchangeWith(g, i, id, at) {
+				if e.tryExchangeWith(g, i, id, at) {
 					return true
 				}
 			}
@@ -99,43 +59,39 @@ func (p *Policy) tryExchange(g *scheduler.Stage) bool {
 
 // tryExchangeWith moves one placed task to another node for a task of a stage, if it
 // has an alternative and frees enough capacity.
-func (p *Policy) tryExchangeWith(g *scheduler.Stage, task int32, node scheduler.NodeID, at int32) bool {
-	x := &p.exchanges
+func (e *exchanger) tryExchangeWith(g *scheduler.Stage, task int32, node scheduler.NodeID, at int32) bool {
+	x := e.placed
 	other := x.tasks[at]
 	h := other.stage
-	if h == g || !g.Spec.Demand.Fits(p.s.Node(node).Free.Add(h.Spec.Demand)) {
+	if h == g || !g.Spec.Demand.Fits(e.c.s.Node(node).Free.Add(h.Spec.Demand)) {
 		return false
 	}
 	otherTask, to := other.task, scheduler.NoNode
 	if other.remote {
-		to = p.findRemoteAlternative(h, other.task, node)
+		to = e.findRemoteAlternative(h, other.task, node)
 	} else {
-		otherTask, to = p.findLocalAlternative(h, other.task, node)
+		otherTask, to = e.findLocalAlternative(h, other.task, node)
 	}
 	if to == scheduler.NoNode {
 		return false
 	}
-	mark := p.s.Journal().Mark()
-	p.withdrawPlacement(other.action)
-	if !p.canPlaceOn(g, node) {
-		p.s.Journal().Rollback(mark)
+	mark := e.c.s.Journal().Mark()
+	e.c.withdrawPlacement(other.action)
+	if !e.open.canPlaceOn(g, node) {
+		e.c.s.Journal().Rollback(mark)
 		return false
 	}
-	p.s.Journal().Keep(mark)
-	disk, ok := p.s.Node(to).Fits(h.Spec.Demand, h.Spec.Disk)
+	e.c.s.Journal().Keep(mark)
+	disk, ok := e.c.s.Node(to).Fits(h.Spec.Demand, h.Spec.Disk)
 	if !ok {
 		panic("threedsf: an exchanged task does not fit")
 	}
-	act := p.s.Attempts().PlaceAction(h, otherTask, to, disk)
-	if err := p.s.Apply(&act, p.now); err != nil {
-		panic("threedsf: State refused an exchange: " + err.Error())
-	}
-	p.actions[other.action] = act
+	act := e.c.s.Attempts().PlaceAction(h, otherTask, to, disk)
+	e.c.replacePlacement(other.action, act)
 	x.unlink(node, at)
 	x.addTask(h, otherTask, to, int(other.action), other.remote && !holdsMostInput(h, otherTask, to))
-	p.refreshHeadsAfter(to)
-	p.placeLocalTask(g, task, node)
-	p.nonPlacement = true
+	e.c.nodeUsed(to)
+	e.placeLocalTask(g, task, node)
 	return true
 }
 
@@ -150,52 +106,49 @@ func holdsMostInput(g *scheduler.Stage, task int32, node scheduler.NodeID) bool 
 	return k >= 0 && (local == nil || local[k] == most)
 }
 
-// unlink removes an entry from the list of its node.
-func (x *exchangeIndex) unlink(node scheduler.NodeID, at int32) {
-	for link := &x.firstOnNode[node]; *link >= 0; link = &x.tasks[*link].nextOnNode {
-		if *link == at {
-			*link = x.tasks[at].nextOnNode
-			return
-		}
-	}
-}
-
-// withdrawPlacement undoes a placement of this decision in the State.
-func (p *Policy) withdrawPlacement(action int32) {
-	if err := p.s.Journal().Withdraw(&p.actions[action]); err != nil {
-		panic("threedsf: State refused to withdraw a placement: " + err.Error())
-	}
-}
-
 // findRemoteAlternative returns another node for a task away from its input, or
 // NoNode.
-func (p *Policy) findRemoteAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
-	if p.nextOpenNode(h, 0) == scheduler.NoNode {
+func (e *exchanger) findRemoteAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
+	if e.open.nextOpenNode(h, 0) == scheduler.NoNode {
 		return scheduler.NoNode
 	}
-	return p.remoteNodeFor(h, task, except)
+	return e.finder.remoteNodeFor(h, task, except)
 }
 
 // findLocalAlternative returns a task of a stage, the placed one or a waiting one,
 // with a free node at its input other than one.
-func (p *Policy) findLocalAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) (int32, scheduler.NodeID) {
-	if to := p.idlestLocalNodeExcept(h, task, except); to != scheduler.NoNode {
+func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) (int32, scheduler.NodeID) {
+	if to := e.finder.idlestLocalNodeExcept(h, task, except); to != scheduler.NoNode {
 		return task, to
 	}
-	if p.exchanges.withoutAlternative[h] {
+	if e.placed.withoutAlternative[h] {
 		return 0, scheduler.NoNode
 	}
 	looked, near := 0, false
 	for i := h.NextPending(0); i >= 0 && looked < maxExchangeTasks; i = h.NextPending(i + 1) {
 		looked++
-		to := p.idlestLocalNode(h, i)
+		to := e.finder.idlestLocalNode(h, i)
 		if to == except {
-			to, near = p.idlestLocalNodeExcept(h, i, except), true
+			to, near = e.finder.idlestLocalNodeExcept(h, i, except), true
 		}
 		if to != scheduler.NoNode {
 			return i, to
 		}
 	}
-	p.exchanges.withoutAlternative[h] = !near // capacity only shrinks, but for what exchanges free
+	e.placed.withoutAlternative[h] = !near // capacity only shrinks, but for what exchanges free
 	return 0, scheduler.NoNode
+}
+
+// placeLocalTask places a task at its input, which restarts the wait clock of its
+// stage.
+func (e *exchanger) placeLocalTask(g *scheduler.Stage, task int32, node scheduler.NodeID) {
+	e.c.place(g, task, node)
+	e.placed.addTask(g, task, node, len(e.c.actions)-1, false)
+	e.waits.recordLocal(g)
+}
+
+// placeRemoteTask places a task away from its input.
+func (e *exchanger) placeRemoteTask(g *scheduler.Stage, task int32, node scheduler.NodeID) {
+	e.c.place(g, task, node)
+	e.placed.addTask(g, task, node, len(e.c.actions)-1, true)
 }

@@ -51,11 +51,11 @@ func newPartialDecision(t *testing.T, r *rand.Rand) *partialDecision {
 	})
 	h.p.begin(w.State, w.Now, 1000)
 	h.placeSome(r, 8, func(g *scheduler.Stage, task int32, on scheduler.NodeID, far bool) {
-		if h.p.place(g, task, on); !far {
-			h.p.exchanges.addTask(g, task, on, len(h.p.actions)-1, false)
+		if h.p.cycle.place(g, task, on); !far {
+			h.p.placed.addTask(g, task, on, len(h.p.cycle.actions)-1, false)
 			return
 		}
-		h.p.exchanges.addTask(g, task, on, len(h.p.actions)-1, true)
+		h.p.placed.addTask(g, task, on, len(h.p.cycle.actions)-1, true)
 	})
 	return h
 }
@@ -124,8 +124,8 @@ func (h *partialDecision) fitsAfterLeaving(g *scheduler.Stage, id scheduler.Node
 // exchange with.
 func (h *partialDecision) exchangeCandidates(g *scheduler.Stage) []int32 {
 	var out []int32
-	for action := range h.p.actions {
-		a := &h.p.actions[action]
+	for action := range h.p.cycle.actions {
+		a := &h.p.cycle.actions[action]
 		other := h.State.Stage(a.Task.StageID())
 		if other == g || !h.hasTaskThatFits(g, a.Node, other) || !h.hasAlternative(other, a) {
 			continue
@@ -162,8 +162,8 @@ func (h *partialDecision) hasAlternative(g *scheduler.Stage, a *scheduler.Action
 // countLocal counts the decision's placements at their input, and all of each stage.
 func (h *partialDecision) countLocal() (local int, of map[*scheduler.Stage]int) {
 	of = map[*scheduler.Stage]int{}
-	for i := range h.p.actions {
-		a := &h.p.actions[i]
+	for i := range h.p.cycle.actions {
+		a := &h.p.cycle.actions[i]
 		g := h.State.Stage(a.Task.StageID())
 		of[g]++
 		if _, nodes, _ := g.Input(a.Task.Index); slices.Contains(nodes, a.Node) {
@@ -185,11 +185,11 @@ func TestExchangeIsFoundWhenOneExists(t *testing.T) {
 		for _, g := range slices.Concat(h.stages, h.stages) {
 			for g.Pending > 0 && len(h.localSpots(g)) == 0 {
 				want := h.exchangeCandidates(g)
-				asked := h.p.exchanges.withoutExchange[g] || slices.ContainsFunc(want, func(action int32) bool {
-					return h.p.exchanges.withoutAlternative[h.State.Stage(h.p.actions[action].Task.StageID())]
+				asked := h.p.placed.withoutExchange[g] || slices.ContainsFunc(want, func(action int32) bool {
+					return h.p.placed.withoutAlternative[h.State.Stage(h.p.cycle.actions[action].Task.StageID())]
 				})
 				local, of := h.countLocal()
-				got := h.p.tryExchange(g)
+				got := h.p.exchanger.tryExchange(g)
 				if !got && asked {
 					missed += min(len(want), 1)
 					break
@@ -208,8 +208,8 @@ func TestExchangeIsFoundWhenOneExists(t *testing.T) {
 				}
 			}
 		}
-		d := h.p.decision(h.Now)
-		h.State.Journal().Rollback(h.p.mark)
+		d := h.p.cycle.decision(h.Now)
+		h.State.Journal().Rollback(h.p.cycle.mark)
 		if v := scheduler.Check(h.State, &d, h.Now); len(v) > 0 {
 			t.Fatalf("seed %d, round %d: %v", seed, round, v)
 		}

@@ -1,6 +1,10 @@
 package threedsf
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
 
 // maxExamined bounds how many nodes are compared with demands to explain why stages wait,
 // all together, where nothing is known from earlier cycles. At least minExamined different
@@ -10,79 +14,98 @@ const (
 	minExamined = 64
 )
 
+// explainer finds out why stages wait.
+type explainer struct {
+	c            *cycle
+	open         *openNodes
+	nodes        *reservedNodes
+	waits        *inputWaits
+	tenants      *tenantOrder
+	survey       *guaranteeSurvey
+	jobs         *jobCache
+	reservations *preemptReservations
+
+	examined      map[equivalenceClass]struct{}        // demands that were compared with the nodes
+	maxExamined   int                                  // of them
+	plannedStarts map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
+}
+
+// begin forgets what was known of the State of an earlier decision.
+func (e *explainer) begin() { clear(e.plannedStarts) }
+
 // explain records a reason for each stage that is left waiting.
-func (p *Policy) explain() {
-	p.beginShrinkOnly()
-	clear(p.examined)
-	p.maxExamined = max(minExamined, maxExamined/max(1, len(p.s.Nodes())))
-	for j, at := p.s.Queue().Next(0); j != nil; j, at = p.s.Queue().Next(at) {
+func (e *explainer) explain() {
+	e.open.beginShrinkOnly()
+	clear(e.examined)
+	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
+	for j, at := e.c.s.Queue().Next(0); j != nil; j, at = e.c.s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			if g.Ready() {
-				p.waitingReasons = append(p.waitingReasons, p.reason(g))
+				e.c.addReason(e.reason(g))
 			}
 		}
 	}
 }
 
-func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
+func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
 	if g.Startable() == 0 {
 		w.Reason = scheduler.ReasonMaxParallel
 		return w
 	}
-	if p.s.TenantTree().HasCaps() {
+	if e.c.s.TenantTree().HasCaps() {
 		var ok bool
-		if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
+		if w.Tenant, w.Cap, w.Resource, ok = e.c.s.TenantTree().UnderCaps(g); !ok {
 			w.Reason = scheduler.ReasonCap
 			return w
 		}
 	}
-	if p.countPreemptReservations(g) > 0 {
-		if node, ok := p.releasingNode(g); ok {
+	if e.reservations.count(g) > 0 {
+		if node, ok := e.releasingNode(g); ok {
 			w.Reason, w.Node = scheduler.ReasonSuspending, node
 			return w
 		}
 	}
-	if !p.mayExamine(g) {
+	if !e.mayExamine(g) {
 		w.Reason = scheduler.ReasonNotExamined
 		return w
 	}
-	if p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
-		w.Reason, w.Nodes = p.noCapacityReason(g)
+	if e.c.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
+		w.Reason, w.Nodes = e.noCapacityReason(g)
 		return w
 	}
-	if wait, waits := p.dataWaits[g]; waits {
+	if wait, waits := e.waits.byStage[g]; waits {
 		w.Reason, w.Node, w.Until = scheduler.ReasonData, wait.node, wait.until
 		return w
 	}
-	if p.isBeingPlanned(g.Job) {
+	if e.isBeingPlanned(g.Job) {
 		w.Reason = scheduler.ReasonPlanning
 		return w
 	}
-	if p.actionsLeft <= 0 {
+	if e.c.actionsLeft <= 0 {
 		w.Reason = scheduler.ReasonCycleFull
 		return w
 	}
-	if p.isStoppedByMiss(g.Job) {
+	if e.c.isStoppedByMiss(g.Job) {
 		w.Reason = scheduler.ReasonNotAdmitted
 		return w
 	}
-	if p.firstMisfit != nil {
-		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, p.firstMisfit.ID()
+	if e.tenants.firstMisfit != nil {
+		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, e.tenants.firstMisfit.ID()
 		return w
 	}
-	if p.hasReservations() && p.nextOpenNode(g, 0) == scheduler.NoNode {
-		if k := p.reservingStage(g); k != nil {
+	if e.open.hasReservations() && e.open.nextOpenNode(g, 0) == scheduler.NoNode {
+		if k := e.nodes.reservingStage(g); k != nil {
 			w.Reason, w.Behind = scheduler.ReasonShare, k.ID()
 			return w
 		}
-		if r := p.blockingReservation(g); r != nil {
+		if r := e.blockingReservation(g); r != nil {
 			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
 			return w
 		}
 		// Only guarantees of its own job exclude it: its tasks are planned, or will
 		// be.
-		w.Reason, w.Until = scheduler.ReasonLater, p.nextPlannedStart(g)
+		w.Reason, w.Until = scheduler.ReasonLater, e.nextPlannedStart(g)
 		return w
 	}
 	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
@@ -90,35 +113,35 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 
 // mayExamine reports whether the nodes may be compared with the demand of a stage, and
 // counts the demands.
-func (p *Policy) mayExamine(g *scheduler.Stage) bool {
-	key := p.demandClass(g)
-	if _, known := p.examined[key]; known {
+func (e *explainer) mayExamine(g *scheduler.Stage) bool {
+	key := e.c.demandClass(g)
+	if _, known := e.examined[key]; known {
 		return true
 	}
-	if len(p.examined) >= p.maxExamined {
+	if len(e.examined) >= e.maxExamined {
 		return false
 	}
-	p.examined[key] = struct{}{}
+	e.examined[key] = struct{}{}
 	return true
 }
 
 // isBeingPlanned reports whether a job or its project requests a guarantee and this
 // decision left a part of the planning to the next one.
-func (p *Policy) isBeingPlanned(j *scheduler.Job) bool {
-	if p.survey.plan == nil || !p.survey.plan.deferred {
+func (e *explainer) isBeingPlanned(j *scheduler.Job) bool {
+	if !e.survey.deferred {
 		return false
 	}
-	i, ok := p.jobCache.index[j.Spec.ID]
-	return ok && p.jobCache.jobs[i].status == statusRequested
+	i, ok := e.jobs.index[j.Spec.ID]
+	return ok && e.jobs.jobs[i].status == statusRequested
 }
 
 // releasingNode returns a node where capacity is being freed for the stage.
-func (p *Policy) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
-	for _, r := range p.s.Reservations().Unguaranteed() {
-		if r.Kind != scheduler.ReservePreempt || r.Task >= 0 || r.End <= p.now || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
+func (e *explainer) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
+	for _, r := range e.c.s.Reservations().Unguaranteed() {
+		if r.Kind != scheduler.ReservePreempt || r.Task >= 0 || r.End <= e.c.now || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
 			continue
 		}
-		n := p.s.Node(r.Node)
+		n := e.c.s.Node(r.Node)
 		if !n.Releasing.IsZero() && g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})) {
 			return r.Node, true
 		}
@@ -128,14 +151,51 @@ func (p *Policy) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
 
 // noCapacityReason returns the most frequent reason why no node fits, and on how
 // many nodes. The State counts once per equivalence class.
-func (p *Policy) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32) {
-	l := p.s.Cluster().Lacking(g)
+func (e *explainer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32) {
+	l := e.c.s.Cluster().Lacking(g)
 	switch {
-	case l.Nodes == 0 && p.s.Cluster().SchedulableNodes() > 0:
+	case l.Nodes == 0 && e.c.s.Cluster().SchedulableNodes() > 0:
 		return scheduler.ReasonMaintenance, 0
 	case l.Nodes == 0:
 		return scheduler.ReasonNoNode, 0
 	}
 	r, nodes := l.Most()
 	return scheduler.NoCapacityReason(r), nodes
+}
+
+// blockingReservation returns a reservation of another job that keeps a task of the
+// stage off a node with free capacity. It returns nil if only the job's own
+// reservations do so on some node.
+func (e *explainer) blockingReservation(g *scheduler.Stage) *scheduler.Reservation {
+	var first *scheduler.Reservation
+	for id := e.c.s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = e.c.s.Cluster().NextNode(g, id+1) {
+		i := slices.IndexFunc(e.c.s.Reservations().On(id), func(r *scheduler.Reservation) bool {
+			return (r.Kind == scheduler.ReservePreempt || r.Kind.IsGuarantee()) && r.Job != g.Job.Spec.ID && r.End > e.c.now
+		})
+		if i < 0 {
+			return nil
+		}
+		if first == nil {
+			first = e.c.s.Reservations().On(id)[i]
+		}
+	}
+	return first
+}
+
+// nextPlannedStart returns when the first task of a stage is planned to start after
+// now, or Never. The starts of all stages are listed once a cycle.
+func (e *explainer) nextPlannedStart(g *scheduler.Stage) scheduler.Time {
+	if len(e.plannedStarts) == 0 {
+		for _, r := range e.c.s.Reservations().Guarantees() { // sorted by start
+			if id := (scheduler.StageID{Job: r.Job, Stage: r.Stage}); isPlanned(r) && r.Start > e.c.now {
+				if _, known := e.plannedStarts[id]; !known {
+					e.plannedStarts[id] = r.Start
+				}
+			}
+		}
+	}
+	if at, ok := e.plannedStarts[g.ID()]; ok {
+		return at
+	}
+	return scheduler.Never
 }

@@ -1,20 +1,20 @@
 package threedsf
 
 // SetCompressBatch sets how many pieces of work one cycle of a compression visits.
-func (p *Policy) SetCompressBatch(n int) { p.compressBatch = n }
+func (p *Policy) SetCompressBatch(n int) { p.planning.compressBatch = n }
 
 // SetPlanWork sets the budget of one cycle for requests of guarantees.
-func (p *Policy) SetPlanWork(n int) { p.planWork = n }
+func (p *Policy) SetPlanWork(n int) { p.planning.planWork = n }
 
 // PlanSteps returns the work of the last decision for requests, the number of waiting
 // tasks that its plan read, and the different demands that it explained.
 func (p *Policy) PlanSteps() (planned, read, examined int) {
-	return p.steps.planned, p.steps.read, len(p.examined)
+	return p.planning.steps.planned, p.planning.steps.read, len(p.explainer.examined)
 }
 
 // Restarts returns how often the last decision went through a tenant's jobs from the
 // first one.
-func (p *Policy) Restarts() int { return p.steps.restarts }
+func (p *Policy) Restarts() int { return p.tenants.restarts }
 
 // The limits of PlanSteps; MaxExamined is divided by the number of nodes.
 const (

@@ -1,11 +1,9 @@
 package threedsf
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/backfill"
 )
 
 // jobCache caches what each cycle needs to know of the jobs with a project, a
@@ -13,6 +11,7 @@ import (
 // done, and when that changes by time alone. A job is inspected again when the
 // State's log names it or a cached time has passed.
 type jobCache struct {
+	v           *view
 	state       *scheduler.State
 	workSeen    uint64 // State.ChangePosition when it was synchronised
 	nodeChanges uint64 // State.NodeChangeCount then
@@ -41,10 +40,9 @@ type cachedJob struct {
 	admitsOwnTasks bool  // a guarantee of its own may not exclude all its tasks: it is not for one task, or for a later stage
 }
 
-// syncJobCache synchronises the cache with the State. O(changes), and O(jobs) if
-// nodes changed or the log of changes has wrapped.
-func (p *Policy) syncJobCache() {
-	w := &p.jobCache
+// sync synchronises the cache with the State. O(changes), and O(jobs) if nodes changed or
+// the log of changes has wrapped.
+func (w *jobCache) sync() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
 	touch := func(x scheduler.ChangedOwner) {
@@ -57,33 +55,32 @@ func (p *Policy) syncJobCache() {
 				w.dirty = append(w.dirty, x.Job)
 			}
 		default:
-			if pr := p.s.Project(x.Project); pr != nil {
+			if pr := w.v.s.Project(x.Project); pr != nil {
 				w.dirty = append(w.dirty, pr.Jobs...)
 			}
 		}
 	}
-	if w.state != p.s || p.now < w.syncedAt || w.nodeChanges != p.s.Cluster().ChangeCount() || !p.s.ChangeLog().Since(w.workSeen, touch) {
-		w.state, w.nodeChanges = p.s, p.s.Cluster().ChangeCount()
+	if w.state != w.v.s || w.v.now < w.syncedAt || w.nodeChanges != w.v.s.Cluster().ChangeCount() || !w.v.s.ChangeLog().Since(w.workSeen, touch) {
+		w.state, w.nodeChanges = w.v.s, w.v.s.Cluster().ChangeCount()
 		w.index, w.jobs, w.dirty = map[scheduler.JobID]int32{}, w.jobs[:0], w.dirty[:0]
-		for j := range p.s.Jobs() {
-			p.refreshJob(j.Spec.ID)
+		for j := range w.v.s.Jobs() {
+			w.refresh(j.Spec.ID)
 		}
 	}
-	w.workSeen, w.syncedAt = p.s.ChangeLog().Position(), p.now
+	w.workSeen, w.syncedAt = w.v.s.ChangeLog().Position(), w.v.now
 	for _, id := range w.dirty {
-		p.refreshJob(id)
+		w.refresh(id)
 	}
 	for i := range w.jobs {
-		if w.jobs[i].startDeadline <= p.now {
-			p.refreshJob(w.jobs[i].id)
+		if w.jobs[i].startDeadline <= w.v.now {
+			w.refresh(w.jobs[i].id)
 		}
 	}
 }
 
-// refreshJob inspects one job again, or drops it if it is not cached any more.
-func (p *Policy) refreshJob(id scheduler.JobID) {
-	w := &p.jobCache
-	j := p.s.Job(id)
+// refresh inspects one job again, or drops it if it is not cached any more.
+func (w *jobCache) refresh(id scheduler.JobID) {
+	j := w.v.s.Job(id)
 	i, known := w.index[id]
 	if j == nil || (j.Spec.Project == 0 && j.Spec.Deadline == 0 && j.Guarantees == 0) {
 		if known {
@@ -100,11 +97,11 @@ func (p *Policy) refreshJob(id scheduler.JobID) {
 		w.index[id] = i
 		w.jobs = append(w.jobs, cachedJob{})
 	}
-	w.jobs[i] = p.inspectJob(j)
+	w.jobs[i] = w.inspect(j)
 }
 
-// inspectJob computes the cached values of a job.
-func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
+// inspect computes the cached values of a job.
+func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	x := cachedJob{id: j.Spec.ID, status: statusNone, overrunAt: scheduler.Never, startDeadline: scheduler.Never, retryDeadline: scheduler.Never}
 	waiting := int32(0)
 	for _, g := range j.Stages {
@@ -112,50 +109,44 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 	}
 	active := j.Phase == scheduler.JobActive
 	x.admitsOwnTasks = slices.ContainsFunc(j.Reservations(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() && (!isPlanned(r) || r.Stage > 0) })
-	x.overReserved = j.Guarantees > 0 && (j.Guarantees > waiting || !active || (j.Spec.Project == 0 && p.isInfeasible(j)))
-	if !p.cfg.Guarantees.Enabled {
+	x.overReserved = j.Guarantees > 0 && (j.Guarantees > waiting || !active || (j.Spec.Project == 0 && isInfeasible(j)))
+	if !w.v.cfg.Guarantees.Enabled {
 		return x
 	}
 	if active && (j.Spec.Project != 0 || j.Spec.Deadline != 0) {
-		x.status = p.guaranteeStatus(j)
+		x.status = w.v.guaranteeStatus(j)
 	}
-	x.overReserved = x.overReserved || (j.Guarantees > 0 && x.status == statusNone && p.wasRefused(j))
+	x.overReserved = x.overReserved || (j.Guarantees > 0 && x.status == statusNone && w.v.wasRefused(j))
 	if x.status == statusGuaranteed {
 		x.fingerprint = jobFingerprint(j, waiting)
-		x.overrunAt = p.overrunTime(j)
+		x.overrunAt = w.overrunTime(j)
 	}
 	lost, starts := waiting, scheduler.Never // lost counts the waiting tasks without a place
 	for _, r := range j.Reservations() {
 		if !isPlanned(r) {
 			continue
 		}
-		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.IsPending(r.Task) {
+		if g := w.v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.IsPending(r.Task) {
 			lost--
 			starts = min(starts, r.Start)
 		} else {
 			x.reservedInVain++
 		}
-		if late := p.isExpired(r); late || !p.canStayOn(r) {
-			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
-			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task) && (p.s.Cluster().SchedulableNodes() > 0 || late))
+		if late := w.v.isExpired(r); late || !w.v.canStayOn(r) {
+			g := w.v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task) && (w.v.s.Cluster().SchedulableNodes() > 0 || late))
 		} else {
-			x.startDeadline = min(x.startDeadline, p.latestStart(r).Add(1))
+			x.startDeadline = min(x.startDeadline, w.v.latestStart(r).Add(1))
 		}
 	}
 	x.overReserved = x.overReserved || x.reservedInVain >= manyObsolete
 	if lost <= 0 {
 		x.firstStart = starts
 	}
-	if x.status == statusGuaranteed && lost > 0 && !isViolated(p.s, j) {
-		x.retryDeadline = p.retryDeadline(j)
+	if x.status == statusGuaranteed && lost > 0 && !isViolated(w.v.s, j) {
+		x.retryDeadline = w.retryDeadline(j)
 	}
 	return x
-}
-
-// canStayOn reports whether the node of a planned reservation can be there for it.
-func (p *Policy) canStayOn(r *scheduler.Reservation) bool {
-	n := p.s.Node(r.Node)
-	return p.s.Cluster().Plannable(n) && !n.AwayWithin(max(r.Start, p.now), r.End)
 }
 
 // jobFingerprint hashes the work done of a job and the number of its waiting tasks
@@ -173,18 +164,18 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 // overrunTime returns when the first task of a guaranteed job runs past its bound,
 // which violates the guarantee of its own project or job (two-tier 4.6). It returns
 // Never if the guarantee is violated already.
-func (p *Policy) overrunTime(j *scheduler.Job) scheduler.Time {
+func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
-	if j.Live == 0 || isViolated(p.s, j) {
+	if j.Live == 0 || isViolated(w.v.s, j) {
 		return first
 	}
 	for _, g := range j.Stages {
 		if g.Running == 0 || g.Bound() <= 0 {
 			continue
 		}
-		for a := range p.s.Attempts().In(g) {
+		for a := range w.v.s.Attempts().In(g) {
 			if a.Level == scheduler.LevelRunning {
-				first = min(first, boundEnd(a, g).Add(p.cfg.Guarantees.Margin))
+				first = min(first, boundEnd(a, g).Add(w.v.cfg.Guarantees.Margin))
 			}
 		}
 	}
@@ -193,80 +184,55 @@ func (p *Policy) overrunTime(j *scheduler.Job) scheduler.Time {
 
 // retryDeadline returns from when on a waiting task of a job without a place cannot end in
 // time any more, Never without bounds.
-func (p *Policy) retryDeadline(j *scheduler.Job) scheduler.Time {
+func (w *jobCache) retryDeadline(j *scheduler.Job) scheduler.Time {
 	at := scheduler.Never
 	for _, g := range j.Stages {
 		if b := g.Bound(); g.Pending > 0 && b > 0 {
-			at = min(at, p.guaranteedEnd(j).Add(1-b))
+			at = min(at, w.guaranteedEnd(j).Add(1-b))
 		}
 	}
 	return at
 }
 
 // guaranteedEnd returns by when a job with a guarantee must have ended.
-func (p *Policy) guaranteedEnd(j *scheduler.Job) scheduler.Time {
+func (w *jobCache) guaranteedEnd(j *scheduler.Job) scheduler.Time {
 	if j.Spec.Project == 0 {
 		return j.Spec.Deadline
 	}
-	n, _ := p.s.PolicyState(stateKey(scheduler.LatestDepartureState, j.Spec.Project))
+	n, _ := w.v.s.PolicyState(stateKey(scheduler.LatestDepartureState, j.Spec.Project))
 	return n.At
-}
-
-// surveyJobs copies the cache's results into the survey, and records violations by
-// tasks that ran past their bound, or failed and are retried too late.
-func (p *Policy) surveyJobs() {
-	q := &p.survey
-	var over, failed []*scheduler.Job
-	for i := range p.jobCache.jobs {
-		x := &p.jobCache.jobs[i]
-		switch x.status {
-		case statusRequested:
-			q.requests++
-		case statusGuaranteed:
-			q.hasGuarantee = true
-			if x.overrunAt <= p.now {
-				over = append(over, p.s.Job(x.id))
-			} else if x.overrunAt < scheduler.Never {
-				q.wakeAt(x.overrunAt)
-			}
-			if x.retryDeadline <= p.now {
-				failed = append(failed, p.s.Job(x.id))
-			} else if x.retryDeadline < scheduler.Never {
-				q.wakeAt(x.retryDeadline)
-			}
-		}
-		q.needsReplan = q.needsReplan || x.needsReplan
-		if x.startDeadline < scheduler.Never {
-			q.wakeAt(x.startDeadline)
-		}
-	}
-	slices.SortFunc(over, compareSubmission)
-	for _, j := range over {
-		p.recordViolation(j, backfill.CauseOverrun)
-	}
-	slices.SortFunc(failed, compareSubmission)
-	for _, j := range failed {
-		p.recordViolation(j, backfill.CauseFailed)
-	}
-}
-
-func compareSubmission(a, b *scheduler.Job) int {
-	return cmp.Or(cmp.Compare(a.Spec.Submitted, b.Spec.Submitted), cmp.Compare(a.Spec.ID, b.Spec.ID))
 }
 
 // fingerprint hashes the work done of guaranteed jobs and the nodes. While it is
 // unchanged, nothing was released that a compression could use.
-func (p *Policy) fingerprint() int64 {
-	p.syncJobCache()
+func (w *jobCache) fingerprint() int64 {
+	w.sync()
 	jobs := uint64(0)
-	for i := range p.jobCache.jobs {
-		jobs += p.jobCache.jobs[i].fingerprint
+	for i := range w.jobs {
+		jobs += w.jobs[i].fingerprint
 	}
 	sum := hash64(1)
 	sum.add(jobs)
-	sum.add(uint64(p.s.Cluster().SchedulableNodes()))
-	for _, v := range p.s.Cluster().Total() {
+	sum.add(uint64(w.v.s.Cluster().SchedulableNodes()))
+	for _, v := range w.v.s.Cluster().Total() {
 		sum.add(uint64(v))
 	}
 	return int64(sum)
+}
+
+// manyObsolete is from how many planned reservations without a waiting task they are
+// dropped before the plan is read: each of them costs it more than the others do.
+const manyObsolete = 256
+
+// hasOverReserved reports whether a job may have more reserved than waits.
+func (w *jobCache) hasOverReserved() bool {
+	w.sync()
+	return slices.ContainsFunc(w.jobs, func(x cachedJob) bool { return x.overReserved })
+}
+
+type hash64 uint64
+
+func (f *hash64) add(v uint64) {
+	h := (uint64(*f) ^ v) * 0x9e3779b97f4a7c15
+	*f = hash64(h ^ h>>29)
 }

@@ -18,7 +18,7 @@ import (
 //   - due reservations whose task has not started, unchanged;
 //   - the waiting tasks with a guarantee, which the planner may move.
 type plan struct {
-	p         *Policy
+	p         *planning
 	timeline  *scheduler.Timeline
 	profile   *backfill.Profile // a bin for each node
 	accounts  *backfill.Profile // a bin for each tenant
@@ -38,121 +38,6 @@ type plan struct {
 	*planScratch
 }
 
-// planScratch is memory that each plan uses again.
-type planScratch struct {
-	requests []backfill.Request
-	existing []backfill.Existing // of the tasks in requests
-	tasks    []int32
-	amounts  []int64 // of the needs
-	byTask   []*scheduler.Reservation
-}
-
-// needOf is scheduler.NodeNeed with its amounts in scratch space.
-func (x *planScratch) needOf(d scheduler.Resources, space int64) backfill.Need {
-	n := len(x.amounts)
-	x.amounts = append(x.amounts, d[scheduler.CPU], d[scheduler.Memory])
-	return backfill.Need{Base: x.amounts[n : n+2 : n+2], IO: d[scheduler.IO], Space: space}
-}
-
-// owner is a project, or a single job, that has or requests a guarantee.
-type owner struct {
-	id        scheduler.ProjectID
-	jobs      []*scheduler.Job // at least one, ordered by id
-	requested bool
-	guarantee backfill.Guarantee
-	deadline  scheduler.Time // 0 for a project
-	submitted scheduler.Time
-	waiting   int  // tasks
-	partial   bool // requested, and not all of its tasks have a place yet
-}
-
-// A plan is bounded by counted work, never by time, so that a decision depends on the
-// State alone. maxPlannedTasks is how many waiting tasks may have a guarantee, all owners
-// together: each plan reads them all. requestBatch is how many waiting tasks of requests
-// one cycle reads, if those of the first request are fewer, and replanBatch how many late
-// or lost tasks it plans again. defaultPlanWork is the budget of one cycle for requests,
-// in the units of backfill.Planner.CompleteSome.
-const (
-	maxPlannedTasks = 1 << 15
-	requestBatch    = 1 << 12
-	replanBatch     = 1 << 10
-	defaultPlanWork = 1 << 20
-)
-
-// defaultCompressBatch is how many pieces of work one cycle of a compression visits.
-const defaultCompressBatch = 2048
-
-// planGuarantees repairs and compresses the plan, decides on requests and commits
-// the result to the State. O(jobs + nodes + reservations) where something has to be
-// planned, plus the search for a place of each new task, O(nodes) at worst.
-func (p *Policy) planGuarantees() {
-	p.surveyGuarantees()
-	q := &p.survey
-	for _, n := range q.violations {
-		p.recordState(n)
-	}
-	if q.requests == 0 && !q.needsReplan && !q.compress {
-		return
-	}
-	p.dropManyObsolete()
-	b := p.readPlan()
-	q.plan = b
-	// 1. Plan again what was lost or could not start in time.
-	b.repair()
-	// 2. Compress the schedule, a batch a cycle.
-	// 3. Accept or refuse requests.
-	var refused []scheduler.PolicyState
-	if q.compress || q.requests > 0 {
-		if q.compress {
-			_, q.nextCursor, q.finished = b.planner.CompressSome(p.now, q.cursor, p.compressBatch)
-		}
-		refused = b.planRequests()
-	}
-	b.planner.Close()
-	// 4. Make the State's reservations those of the plan.
-	before := p.changeCount
-	b.commit(refused)
-	if b.deferred && p.changeCount > before {
-		q.wakeAt(p.now + 1)
-	}
-}
-
-// syncAccounts sets what the guarantees of each tenant may take: its share of the
-// cluster, but at least one task of each size that it requests, and at most its
-// caps.
-func (b *plan) syncAccounts() {
-	s := b.p.s
-	shares := b.p.guaranteeShares()
-	least := make([]scheduler.Resources, len(shares))
-	for _, o := range b.owners {
-		if !o.requested {
-			continue
-		}
-		t := b.accountOf(o.jobs[0])
-		for _, j := range o.jobs {
-			for _, g := range j.Stages {
-				least[t] = least[t].Max(g.Spec.Demand)
-			}
-		}
-	}
-	for t, share := range shares {
-		var limits scheduler.Resources
-		for r, v := range s.Cluster().Total() {
-			limits[r] = max(int64(share*float64(v)), least[t][r])
-		}
-		for id, n := scheduler.TenantID(t), 0; id != scheduler.NoTenant && n <= scheduler.MaxTenantDepth; n++ {
-			above := s.Tenant(id)
-			for r, cap := range above.Spec.Caps.Total {
-				if cap > 0 {
-					limits[r] = min(limits[r], cap)
-				}
-			}
-			id = above.Spec.Parent
-		}
-		b.accounts.Resize(int32(t), limits[:])
-	}
-}
-
 // exceedsCaps reports whether one task of a job, or all its waiting tasks together,
 // would exceed a cap: then its completion time is unknown.
 func (b *plan) exceedsCaps(j *scheduler.Job) bool {
@@ -165,7 +50,7 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 		all = all.Add(d)
 		task = task.Max(g.Spec.Demand)
 	}
-	t := b.p.s.Tenant(j.Spec.Tenant)
+	t := b.p.c.s.Tenant(j.Spec.Tenant)
 	if _, ok := t.Spec.Caps.Task.Allows(task); !ok {
 		return true
 	}
@@ -175,68 +60,19 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 		if !job || !total {
 			return true
 		}
-		t = b.p.s.Tenant(t.Spec.Parent)
+		t = b.p.c.s.Tenant(t.Spec.Parent)
 	}
 	return false
-}
-
-// guaranteeShares returns guarantee_share for each tenant: the configured one, or
-// the weighted fair share among the tenants that have work.
-func (p *Policy) guaranteeShares() []float64 {
-	tenants := p.s.Tenants()
-	out := make([]float64, len(tenants))
-	if p.cfg.Guarantees.Share > 0 {
-		for i := range out {
-			out[i] = p.cfg.Guarantees.Share
-		}
-		return out
-	}
-	active := make([]bool, len(tenants))
-	for id, x := range tenants {
-		if x.Jobs == 0 {
-			continue
-		}
-		t := scheduler.TenantID(id)
-		for n := 0; t != scheduler.NoTenant && !active[t] && n <= scheduler.MaxTenantDepth; n++ {
-			active[t] = true
-			t = tenants[t].Spec.Parent
-		}
-	}
-	sums := make([]float64, len(tenants)+1) // sum of the weights of each tenant's active children; the last is the root's
-	at := func(parent scheduler.TenantID) *float64 {
-		if parent == scheduler.NoTenant {
-			return &sums[len(tenants)]
-		}
-		return &sums[parent]
-	}
-	for i, t := range tenants {
-		if active[i] {
-			*at(t.Spec.Parent) += t.Spec.Weight
-		}
-	}
-	for i, t := range tenants {
-		out[i] = 1
-		for n := 0; n <= scheduler.MaxTenantDepth; n++ {
-			if sum := *at(t.Spec.Parent); sum > 0 {
-				out[i] *= min(1, t.Spec.Weight/sum)
-			}
-			if t.Spec.Parent == scheduler.NoTenant {
-				break
-			}
-			t = tenants[t.Spec.Parent]
-		}
-	}
-	return out
 }
 
 // repair plans again what was lost, what no longer fits and what could not start in
 // time, and records whose guarantee that violates.
 func (b *plan) repair() {
-	now := b.p.now
+	now := b.p.c.now
 	b.recordViolations(b.planner.Replan(now, backfill.CauseLate, b.late...))
 	b.recordViolations(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
-	for _, n := range b.p.s.Nodes() {
-		if !b.p.s.Cluster().Plannable(n) && b.hasPlannedOn(n.Spec.ID) {
+	for _, n := range b.p.c.s.Nodes() {
+		if !b.p.c.s.Cluster().Plannable(n) && b.hasPlannedOn(n.Spec.ID) {
 			b.recordViolations(b.planner.LoseBin(int32(n.Spec.ID), now))
 		}
 	}
@@ -251,20 +87,20 @@ func (b *plan) repair() {
 
 // hasPlannedOn reports whether anything is planned on a node.
 func (b *plan) hasPlannedOn(n scheduler.NodeID) bool {
-	return slices.ContainsFunc(b.p.s.Reservations().On(n), isPlanned)
+	return slices.ContainsFunc(b.p.c.s.Reservations().On(n), isPlanned)
 }
 
 // recordViolations records each guarantee that no longer holds, once.
 func (b *plan) recordViolations(list []backfill.Violation) {
 	for _, x := range list {
 		o := b.ownerByID[x.Project]
-		if o == nil || o.requested || isViolated(b.p.s, o.jobs[0]) {
+		if o == nil || o.requested || isViolated(b.p.c.s, o.jobs[0]) {
 			continue
 		}
 		n := len(b.p.survey.violations)
-		b.p.recordOwnerViolation(x.Project, x.Cause)
+		b.p.survey.recordOwnerViolation(x.Project, x.Cause)
 		for _, k := range b.p.survey.violations[n:] {
-			b.p.recordState(k)
+			b.p.c.recordState(k)
 		}
 	}
 }
@@ -275,7 +111,7 @@ func (b *plan) recordViolations(list []backfill.Violation) {
 // request, with the earliest departure that could be guaranteed.
 func (b *plan) planRequests() []scheduler.PolicyState {
 	var refused []scheduler.PolicyState
-	b.requestsLeft = b.p.actionsLeft/2 + 1
+	b.requestsLeft = b.p.c.actionsLeft/2 + 1
 	actions, work := 0, b.p.planWork
 	for _, o := range b.owners {
 		if !o.requested {
@@ -301,7 +137,7 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 		var tasks []backfill.Key
 		b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) { tasks = append(tasks, x.Key) })
 		for _, k := range tasks {
-			b.planner.End(k, b.p.now)
+			b.planner.End(k, b.p.c.now)
 		}
 	}
 	return refused
@@ -319,12 +155,6 @@ func (b *plan) countUnreserved(o *owner) (n int) {
 	return n
 }
 
-// errUnknownEnd refuses a request without a computable end.
-var errUnknownEnd = errors.New("completion time unknown")
-
-// errTooManyTasks refuses a request that would make the plan too large.
-var errTooManyTasks = errors.New("too many tasks for a guarantee")
-
 // planOwner plans one owner, most of its tasks at most, within a budget of work. It returns
 // what is left of it, and done if all tasks have a place. A guarantee needs a known end: a project's jobs need
 // bounds, a deadline job's stages need bounds or predictions. A job beyond a cap, or
@@ -336,7 +166,7 @@ func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left i
 	if b.hasUnknownEnd(o) {
 		return q, work, false, errUnknownEnd
 	}
-	q, left, done, err = b.planner.CompleteSome(b.p.now.Add(b.leadOf(o)), o.id, most, work)
+	q, left, done, err = b.planner.CompleteSome(b.p.c.now.Add(b.leadOf(o)), o.id, most, work)
 	if err != nil || !done {
 		return q, left, false, err
 	}
@@ -388,7 +218,7 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 			}
 		}
 		for _, g := range j.Stages {
-			for a := range b.p.s.Attempts().In(g) {
+			for a := range b.p.c.s.Attempts().In(g) {
 				end, _ := b.expectedEnd(a, j)
 				q.Departure = max(q.Departure, end)
 			}
@@ -402,4 +232,23 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 	}
 	q.Latest = max(q.Latest, q.Departure)
 	return q, nil
+}
+
+// accountOf returns the tenant that a job's guarantee is charged to.
+func (b *plan) accountOf(j *scheduler.Job) scheduler.TenantID {
+	if pr := b.p.c.s.Project(j.Spec.Project); pr != nil {
+		return pr.Spec.Tenant
+	}
+	return j.Spec.Tenant
+}
+
+// isDue reports whether a planned reservation is due on a node that can serve it: its
+// task is not planned again.
+func (b *plan) isDue(r *scheduler.Reservation) bool {
+	return isPlanned(r) && r.Start <= b.p.c.now && b.p.c.s.Node(r.Node).Schedulable()
+}
+
+// expectedEnd is assumptions.expectedEnd.
+func (b *plan) expectedEnd(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time, fixed bool) {
+	return b.p.c.assumptions.expectedEnd(b.p.c.s, a, j, b.p.c.now)
 }

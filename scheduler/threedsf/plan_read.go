@@ -12,10 +12,10 @@ import (
 // assumed to occupy are in the State's timeline already; the planner learns which tasks
 // may move, and what is reserved for none of them is taken out while it plans.
 // O(nodes + jobs + reservations).
-func (p *Policy) readPlan() *plan {
-	t := p.s.Timeline(p.assumptions, p.now)
+func (p *planning) readPlan() *plan {
+	t := p.c.s.Timeline(p.c.assumptions, p.c.now)
 	if p.planner == nil {
-		c := &p.cfg.Guarantees
+		c := &p.c.cfg.Guarantees
 		config := backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: c.PL, MaxTries: c.MaxTries}
 		planner, err := backfill.NewPlanner(config, nil)
 		if err != nil {
@@ -26,7 +26,7 @@ func (p *Policy) readPlan() *plan {
 	p.planner.Reset(t.Nodes, t.Accounts)
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
 	b.tasks, b.amounts = b.tasks[:0], b.amounts[:0]
-	b.setSpareNodes(p.cfg.Guarantees.SpareNodes)
+	b.setSpareNodes(p.c.cfg.Guarantees.SpareNodes)
 	b.findOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
@@ -40,8 +40,8 @@ func (p *Policy) readPlan() *plan {
 
 // setSpareNodes makes the last schedulable nodes spare, fewer if others are lost.
 func (b *plan) setSpareNodes(spare int) {
-	nodes := b.p.s.Nodes()
-	spare -= len(nodes) - b.p.s.Cluster().SchedulableNodes()
+	nodes := b.p.c.s.Nodes()
+	spare -= len(nodes) - b.p.c.s.Cluster().SchedulableNodes()
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
 		if nodes[i].Schedulable() {
 			b.planner.SetSpare(int32(i), true)
@@ -53,11 +53,11 @@ func (b *plan) setSpareNodes(spare int) {
 // findOwners finds the jobs and projects that have or request a guarantee, in order of
 // submission. The reservations of all others are taken out.
 func (b *plan) findOwners() {
-	b.ownerByID = make(map[scheduler.ProjectID]*owner, len(b.p.jobCache.jobs))
-	owners := make([]owner, 0, len(b.p.jobCache.jobs)) // in one piece
-	for i := range b.p.jobCache.jobs {
-		x := &b.p.jobCache.jobs[i]
-		j := b.p.s.Job(x.id)
+	b.ownerByID = make(map[scheduler.ProjectID]*owner, len(b.p.jobs.jobs))
+	owners := make([]owner, 0, len(b.p.jobs.jobs)) // in one piece
+	for i := range b.p.jobs.jobs {
+		x := &b.p.jobs.jobs[i]
+		j := b.p.c.s.Job(x.id)
 		if x.status == statusNone {
 			for _, r := range j.Reservations() {
 				b.withdraw(j, r)
@@ -114,18 +114,10 @@ func (b *plan) deferRequests() {
 
 // submissionTime returns when an owner was submitted.
 func (b *plan) submissionTime(o *owner) scheduler.Time {
-	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
+	if pr := b.p.c.s.Project(o.jobs[0].Spec.Project); pr != nil {
 		return pr.Spec.Submitted
 	}
 	return o.jobs[0].Spec.Submitted
-}
-
-// accountOf returns the tenant that a job's guarantee is charged to.
-func (b *plan) accountOf(j *scheduler.Job) scheduler.TenantID {
-	if pr := b.p.s.Project(j.Spec.Project); pr != nil {
-		return pr.Spec.Tenant
-	}
-	return j.Spec.Tenant
 }
 
 // withdraw takes a planned reservation out of the timeline until the planner is closed.
@@ -142,7 +134,7 @@ func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
 func (b *plan) restoreOwner(o *owner) {
 	first := o.jobs[0]
 	in := backfill.Project{ID: o.id, Submitted: o.submitted, Account: int32(b.accountOf(first)) + 1, Requests: b.requests[:0]}
-	if pr := b.p.s.Project(first.Spec.Project); pr != nil {
+	if pr := b.p.c.s.Project(first.Spec.Project); pr != nil {
 		in.HighPriority = pr.Spec.Priority == scheduler.PriorityHigh
 	} else {
 		in.Deadline = first.Spec.Deadline
@@ -169,7 +161,7 @@ func (b *plan) restoreOwner(o *owner) {
 
 // currentGuarantee returns the guarantee that an owner has.
 func (b *plan) currentGuarantee(o *owner) backfill.Guarantee {
-	s := b.p.s
+	s := b.p.c.s
 	if o.deadline > 0 {
 		n, _ := s.PolicyState(stateKey(scheduler.AcceptedState, o.id))
 		return backfill.Guarantee{Departure: n.At, Latest: o.deadline}
@@ -199,15 +191,15 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}
 		x, v := backfill.Existing{}, reserved[i]
 		switch {
-		case o.requested && (v == nil || b.isDiskGone(v) || b.p.isExpired(v)):
+		case o.requested && (v == nil || b.isDiskGone(v) || b.p.c.isExpired(v)):
 			x.Lost = true // planRequests plans it
-		case len(b.late)+len(b.missing) >= replanBatch && (v == nil || b.isDiskGone(v) || b.p.isExpired(v)):
+		case len(b.late)+len(b.missing) >= replanBatch && (v == nil || b.isDiskGone(v) || b.p.c.isExpired(v)):
 			b.deferred, b.replanLeft = true, true
 			continue
 		case v == nil || b.isDiskGone(v):
 			x.Lost = true
 			b.missing = append(b.missing, k)
-		case b.p.isExpired(v):
+		case b.p.c.isExpired(v):
 			x.Lost = true
 			b.late = append(b.late, k)
 		case b.isDue(v):
@@ -222,12 +214,6 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	if r.Tasks = b.tasks[from:len(b.tasks):len(b.tasks)]; len(r.Tasks) > 0 {
 		in.Requests = append(in.Requests, r)
 	}
-}
-
-// isDue reports whether a planned reservation is due on a node that can serve it: its
-// task is not planned again.
-func (b *plan) isDue(r *scheduler.Reservation) bool {
-	return isPlanned(r) && r.Start <= b.p.now && b.p.s.Node(r.Node).Schedulable()
 }
 
 // reservationsOf returns the planned reservations of a stage by task. Those of tasks
@@ -252,7 +238,7 @@ func (b *plan) isDiskGone(r *scheduler.Reservation) bool {
 	if disk := r.OnDisk; disk >= 0 {
 		return int(disk) >= b.profile.Disks(int32(r.Node))
 	}
-	g := b.p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	g := b.p.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
 	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
 }
 
@@ -265,23 +251,54 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	}
 	for _, before := range g.Spec.After {
 		f := g.Job.Stages[before]
-		for a := range b.p.s.Attempts().In(f) {
+		for a := range b.p.c.s.Attempts().In(f) {
 			end, _ := b.expectedEnd(a, g.Job)
 			at = max(at, end)
 		}
 		for _, r := range g.Job.Reservations() {
-			if r.Stage == before && isPlanned(r) && r.Start <= b.p.now && f.IsPending(r.Task) {
+			if r.Stage == before && isPlanned(r) && r.Start <= b.p.c.now && f.IsPending(r.Task) {
 				at = max(at, r.End)
 			}
 		}
 	}
 	if at == scheduler.Never {
-		at = b.p.now.Add(overdueExtension)
+		at = b.p.c.now.Add(overdueExtension)
 	}
 	return at
 }
 
-// expectedEnd is assumptions.expectedEnd.
-func (b *plan) expectedEnd(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time, fixed bool) {
-	return b.p.assumptions.expectedEnd(b.p.s, a, j, b.p.now)
+// syncAccounts sets what the guarantees of each tenant may take: its share of the
+// cluster, but at least one task of each size that it requests, and at most its
+// caps.
+func (b *plan) syncAccounts() {
+	s := b.p.c.s
+	shares := b.p.guaranteeShares()
+	least := make([]scheduler.Resources, len(shares))
+	for _, o := range b.owners {
+		if !o.requested {
+			continue
+		}
+		t := b.accountOf(o.jobs[0])
+		for _, j := range o.jobs {
+			for _, g := range j.Stages {
+				least[t] = least[t].Max(g.Spec.Demand)
+			}
+		}
+	}
+	for t, share := range shares {
+		var limits scheduler.Resources
+		for r, v := range s.Cluster().Total() {
+			limits[r] = max(int64(share*float64(v)), least[t][r])
+		}
+		for id, n := scheduler.TenantID(t), 0; id != scheduler.NoTenant && n <= scheduler.MaxTenantDepth; n++ {
+			above := s.Tenant(id)
+			for r, cap := range above.Spec.Caps.Total {
+				if cap > 0 {
+					limits[r] = min(limits[r], cap)
+				}
+			}
+			id = above.Spec.Parent
+		}
+		b.accounts.Resize(int32(t), limits[:])
+	}
 }

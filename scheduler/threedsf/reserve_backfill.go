@@ -12,34 +12,20 @@ import (
 // on one node. Either their bound ends before the node is free for that task, or
 // they fit beside it. Without bounds nothing starts there.
 
-// expectedDeparture is when an attempt on a node should have ended by its bound.
-type expectedDeparture struct {
-	end     scheduler.Time
-	attempt *scheduler.Attempt
-}
-
-// nodeCandidate is a node that could be reserved.
-type nodeCandidate struct {
-	id       scheduler.NodeID
-	freeAt   scheduler.Time
-	nearness float64
-}
-
 // hasBoundedJob reports whether any job has or had a bound. O(1) once one had, else
 // O(changes since the last call).
-func (p *Policy) hasBoundedJob() bool {
-	k := &p.reserved
-	if k.hasBounds && k.state == p.s {
+func (k *reservedNodes) hasBoundedJob() bool {
+	if k.hasBounds && k.state == k.c.s {
 		return true
 	}
 	look := func(j *scheduler.Job) { k.hasBounds = k.hasBounds || (j != nil && j.HasBounds()) }
-	if k.state != p.s || !p.s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(p.s.Job(w.Job)) }) {
+	if k.state != k.c.s || !k.c.s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(k.c.s.Job(w.Job)) }) {
 		k.hasBounds = false
-		for j := range p.s.Jobs() {
+		for j := range k.c.s.Jobs() {
 			look(j)
 		}
 	}
-	k.state, k.workSeen = p.s, p.s.ChangeLog().Position()
+	k.state, k.workSeen = k.c.s, k.c.s.ChangeLog().Position()
 	return k.hasBounds
 }
 
@@ -47,9 +33,8 @@ func (p *Policy) hasBoundedJob() bool {
 // reserves those that become free soonest; ties, also of unknown times, go to those
 // that lack least. What starts behind a reservation does not delay it, so the next
 // cycle reserves the same node. O(maxNodesScanned x attempts on a node).
-func (p *Policy) reserveSoonestNodes(g *scheduler.Stage) {
-	k := &p.reserved
-	nodes := p.s.Nodes()
+func (k *reservedNodes) reserveSoonestNodes(g *scheduler.Stage) {
+	nodes := k.c.s.Nodes()
 	k.candidates = k.candidates[:0]
 	from := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
 	for i := range min(len(nodes), maxNodesScanned) {
@@ -58,38 +43,37 @@ func (p *Policy) reserveSoonestNodes(g *scheduler.Stage) {
 			continue
 		}
 		if near := n.FreeFraction(g.Spec.Demand); near >= 0 {
-			k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, p.capacityAt(n, g), near})
+			k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, k.capacityAt(n, g), near})
 		}
 	}
 	slices.SortStableFunc(k.candidates, func(a, b nodeCandidate) int {
 		return cmp.Or(cmp.Compare(a.freeAt, b.freeAt), cmp.Compare(b.nearness, a.nearness))
 	})
 	for i := range min(len(k.candidates), int(g.Startable())) {
-		if p.isNodeLimitReached() {
+		if k.isLimitReached() {
 			return
 		}
-		p.reserveNode(k.candidates[i].id, g, k.candidates[i].freeAt)
+		k.reserveOne(k.candidates[i].id, g, k.candidates[i].freeAt)
 	}
 }
 
 // capacityAt returns when a node should fit a task of a stage by the bounds of what
 // runs there, or Never. A task past its bound counts as ended at its bound, so the
 // result does not move with time.
-func (p *Policy) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Time {
-	k := &p.reserved
+func (k *reservedNodes) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Time {
 	k.departures = k.departures[:0]
 	if !n.Releasing.IsZero() {
 		return scheduler.Never
 	}
-	for a := range p.s.Attempts().On(n.Spec.ID) {
-		if end := p.endByBound(n, a); end < scheduler.Never {
+	for a := range k.c.s.Attempts().On(n.Spec.ID) {
+		if end := k.endByBound(n, a); end < scheduler.Never {
 			k.departures = append(k.departures, expectedDeparture{end, a})
 		}
 	}
 	slices.SortFunc(k.departures, func(x, y expectedDeparture) int {
 		return cmp.Or(cmp.Compare(x.end, y.end), x.attempt.ID.Compare(y.attempt.ID))
 	})
-	capacity := p.currentCapacity(n)
+	capacity := k.currentCapacity(n)
 	for _, e := range k.departures {
 		if capacity.add(e.attempt); capacity.fits(g) {
 			return e.end
@@ -100,8 +84,8 @@ func (p *Policy) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Tim
 
 // endByBound returns when an attempt on a node should have ended by its bound, Never
 // if unknown.
-func (p *Policy) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.Time {
-	g := p.s.StageOf(a)
+func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.Time {
+	g := k.c.s.StageOf(a)
 	if g.Bound() <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
 		return scheduler.Never
 	}
@@ -110,26 +94,26 @@ func (p *Policy) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.T
 
 // leavesCapacity reports whether d more of a stage (with disk space on disk) does not
 // delay the task that a node is reserved for. O(attempts there).
-func (p *Policy) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
-	at := p.reserved.freeAt[n.Spec.ID]
+func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
+	at := k.freeAt[n.Spec.ID]
 	if at == scheduler.Never {
 		return false
 	}
-	if b := g.Bound(); b > 0 && p.now.Add(b) <= at {
+	if b := g.Bound(); b > 0 && k.c.now.Add(b) <= at {
 		return true
 	}
-	capacity := p.currentCapacity(n)
+	capacity := k.currentCapacity(n)
 	capacity.free = capacity.free.Sub(d)
 	if disk >= 0 {
 		capacity.disks[disk].FreeIO -= d[scheduler.IO]
 		capacity.disks[disk].FreeSpace -= space
 	}
-	for a := range p.s.Attempts().On(n.Spec.ID) {
-		if p.endByBound(n, a) <= at {
+	for a := range k.c.s.Attempts().On(n.Spec.ID) {
+		if k.endByBound(n, a) <= at {
 			capacity.add(a)
 		}
 	}
-	return capacity.fits(p.reserved.stageOn[n.Spec.ID])
+	return capacity.fits(k.stageOn[n.Spec.ID])
 }
 
 // nodeCapacity is what is free on a node, now or once some tasks have ended.
@@ -140,9 +124,9 @@ type nodeCapacity struct {
 
 // currentCapacity returns what is free on a node now. Its disks are scratch space,
 // valid until the next call.
-func (p *Policy) currentCapacity(n *scheduler.Node) nodeCapacity {
-	p.diskScratch = append(p.diskScratch[:0], n.Disks...)
-	return nodeCapacity{n.Free, p.diskScratch}
+func (k *reservedNodes) currentCapacity(n *scheduler.Node) nodeCapacity {
+	k.diskScratch = append(k.diskScratch[:0], n.Disks...)
+	return nodeCapacity{n.Free, k.diskScratch}
 }
 
 // add releases what an attempt occupies.

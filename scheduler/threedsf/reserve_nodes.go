@@ -19,6 +19,7 @@ const (
 
 // reservedNodes are the nodes reserved in a pass.
 type reservedNodes struct {
+	c         *cycle
 	stageOn   []*scheduler.Stage // by node, nil for none
 	freeAt    []scheduler.Time   // by reserved node: when it should be free, Never if unknown
 	nodes     []scheduler.NodeID // the reserved nodes
@@ -28,8 +29,9 @@ type reservedNodes struct {
 	workSeen  uint64           // State.ChangePosition of hasBounds
 	hasBounds bool
 
-	candidates []nodeCandidate     // scratch
-	departures []expectedDeparture // scratch
+	candidates  []nodeCandidate     // scratch
+	departures  []expectedDeparture // scratch
+	diskScratch []scheduler.DiskUse
 }
 
 // begin clears the reservations of the last pass.
@@ -44,66 +46,37 @@ func (k *reservedNodes) begin(nodes int) {
 	clear(k.attempted)
 }
 
-// shouldReserveNode reports whether a stage is to be served although it fits
-// nowhere: once a pass, while nodes may be reserved.
-func (p *Policy) shouldReserveNode(g *scheduler.Stage) bool {
-	if !p.cfg.ReserveNodes || p.isNodeLimitReached() || g.Startable() == 0 || p.reserved.attempted[g] || p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
-		return false
-	}
-	if w, waits := p.dataWaits[g]; waits && w.allWaiting {
-		return false
-	}
-	if p.guaranteeCount > 0 && p.isFullyPlanned(g) {
-		return false
-	}
-	_, _, _, ok := p.s.TenantTree().UnderCaps(g)
-	return ok
+// isLimitReached reports whether no further node is reserved in this pass.
+func (k *reservedNodes) isLimitReached() bool {
+	return len(k.attempted) >= maxAttempted || len(k.nodes) >= min(max(len(k.c.s.Nodes())/16, minReservedNodes), maxReservedNodes)
 }
 
-// isFullyPlanned reports whether each waiting task of a stage has a guarantee
-// reservation, so that it needs no node.
-func (p *Policy) isFullyPlanned(g *scheduler.Stage) bool {
-	n := int32(0)
-	for _, r := range g.Job.Reservations() {
-		if r.Stage == g.Index && isPlanned(r) && r.End > p.now && g.IsPending(r.Task) {
-			n++
-		}
-	}
-	return n >= g.Pending
-}
-
-// isNodeLimitReached reports whether no further node is reserved in this pass.
-func (p *Policy) isNodeLimitReached() bool {
-	return len(p.reserved.attempted) >= maxAttempted || len(p.reserved.nodes) >= min(max(len(p.s.Nodes())/16, minReservedNodes), maxReservedNodes)
-}
-
-// reserveNodes reserves a node for each startable task of a stage, while nodes may
+// reserve reserves a node for each startable task of a stage, while nodes may
 // be reserved.
-func (p *Policy) reserveNodes(g *scheduler.Stage) {
-	if p.reserved.attempted == nil {
-		p.reserved.attempted = map[*scheduler.Stage]bool{}
+func (k *reservedNodes) reserve(g *scheduler.Stage) {
+	if k.attempted == nil {
+		k.attempted = map[*scheduler.Stage]bool{}
 	}
-	p.reserved.attempted[g] = true
-	if p.hasBoundedJob() {
-		p.reserveSoonestNodes(g)
+	k.attempted[g] = true
+	if k.hasBoundedJob() {
+		k.reserveSoonestNodes(g)
 		return
 	}
-	for n := g.Startable(); n > 0 && !p.isNodeLimitReached(); n-- {
-		id := p.nearestNode(g)
+	for n := g.Startable(); n > 0 && !k.isLimitReached(); n-- {
+		id := k.nearestNode(g)
 		if id == scheduler.NoNode {
 			return
 		}
-		p.reserveNode(id, g, scheduler.Never)
+		k.reserveOne(id, g, scheduler.Never)
 	}
 }
 
-// reserveNode reserves a node that should fit a task of the stage at a given time.
-func (p *Policy) reserveNode(id scheduler.NodeID, g *scheduler.Stage, at scheduler.Time) {
-	k := &p.reserved
+// reserveOne reserves a node that should fit a task of the stage at a given time.
+func (k *reservedNodes) reserveOne(id scheduler.NodeID, g *scheduler.Stage, at scheduler.Time) {
 	k.stageOn[id], k.freeAt[id] = g, at
 	k.nodes = append(k.nodes, id)
 	if k.isClosed(id) {
-		p.refreshHeadsAfter(id)
+		k.c.nodeUsed(id)
 	}
 }
 
@@ -115,10 +88,10 @@ func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
 
 // nextUnreservedNode returns a node that fits an equivalence class and is not
 // closed, or NoNode.
-func (p *Policy) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID {
-	id := p.nextFit(&sh, 0)
-	for id != scheduler.NoNode && p.reserved.isClosed(id) {
-		id = p.nextFit(&sh, id+1)
+func (k *reservedNodes) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID {
+	id := k.nextFit(&sh, 0)
+	for id != scheduler.NoNode && k.isClosed(id) {
+		id = k.nextFit(&sh, id+1)
 	}
 	return id
 }
@@ -126,13 +99,13 @@ func (p *Policy) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID {
 // nearestNode returns the unreserved node that lacks least of the scarcest resource
 // of a task, among the scanned ones that could hold it when empty; ties go to the
 // first. O(maxNodesScanned).
-func (p *Policy) nearestNode(g *scheduler.Stage) scheduler.NodeID {
-	nodes := p.s.Nodes()
+func (k *reservedNodes) nearestNode(g *scheduler.Stage) scheduler.NodeID {
+	nodes := k.c.s.Nodes()
 	best, most := scheduler.NoNode, -1.0
 	from := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
 	for i := range min(len(nodes), maxNodesScanned) {
 		n := nodes[(from+i)%len(nodes)]
-		if !n.Schedulable() || p.reserved.stageOn[n.Spec.ID] != nil || p.s.Cluster().Avoids(g, n.Spec.ID) {
+		if !n.Schedulable() || k.stageOn[n.Spec.ID] != nil || k.c.s.Cluster().Avoids(g, n.Spec.ID) {
 			continue
 		}
 		if near := n.FreeFraction(g.Spec.Demand); near > most {
@@ -144,11 +117,29 @@ func (p *Policy) nearestNode(g *scheduler.Stage) scheduler.NodeID {
 
 // reservingStage returns a stage with a reserved node that would fit a task of g, or
 // nil.
-func (p *Policy) reservingStage(g *scheduler.Stage) *scheduler.Stage {
-	for _, id := range p.reserved.nodes {
-		if p.s.Cluster().HasCapacity(g, id) {
-			return p.reserved.stageOn[id]
+func (k *reservedNodes) reservingStage(g *scheduler.Stage) *scheduler.Stage {
+	for _, id := range k.nodes {
+		if k.c.s.Cluster().HasCapacity(g, id) {
+			return k.stageOn[id]
 		}
 	}
 	return nil
+}
+
+// nextFit is State.NextNode for a class.
+func (k *reservedNodes) nextFit(c *equivalenceClass, from scheduler.NodeID) scheduler.NodeID {
+	return k.c.s.Cluster().NextNodeAvoiding(k.c.s.Job(c.avoider), c.avoidance, c.demand, c.disk, from)
+}
+
+// expectedDeparture is when an attempt on a node should have ended by its bound.
+type expectedDeparture struct {
+	end     scheduler.Time
+	attempt *scheduler.Attempt
+}
+
+// nodeCandidate is a node that could be reserved.
+type nodeCandidate struct {
+	id       scheduler.NodeID
+	freeAt   scheduler.Time
+	nearness float64
 }

@@ -17,8 +17,8 @@ func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 	var out []string
 	q := New(p.cfg)
 	q.begin(s, now, 1)
-	q.initHeads()
-	for _, t := range q.activeTenants {
+	q.tenants.initHeads()
+	for _, t := range q.tenants.active {
 		if share, ok := q.shares.tree.Share(q.shares.treeID[t]); ok {
 			has := q.shares.countedResources(s.Tenant(t).Used).Share(q.shares.total, int(p.cfg.Level)) / s.Tenant(t).Spec.Weight
 			out = append(out, fmt.Sprintf("tenant %s: share %.4f, with its next task %.4f", s.Tenant(t).Spec.Name, has, share))
@@ -26,13 +26,13 @@ func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 	}
 	slices.Sort(out)
 	if p.cfg.Deadlines {
-		q.buildLane()
-		for _, l := range q.laneJobs {
-			q.slack.Compute(l.job)
-			out = append(out, fmt.Sprintf("deadline job %d: latest start in %v", l.job.Spec.ID, q.slack.LatestStart().Sub(now)))
+		q.deadlines.build()
+		for _, l := range q.deadlines.jobs {
+			q.deadlines.slack.Compute(l.job)
+			out = append(out, fmt.Sprintf("deadline job %d: latest start in %v", l.job.Spec.ID, q.deadlines.slack.LatestStart().Sub(now)))
 		}
 	}
-	s.Journal().Rollback(q.mark)
+	s.Journal().Rollback(q.cycle.mark)
 	if p.cfg.Locality {
 		out = append(out, q.scoreWaits()...)
 	}
@@ -41,16 +41,16 @@ func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 
 func (p *Policy) scoreWaits() []string {
 	var out []string
-	p.waitEvaluator.Reset(p.s)
-	for j := range p.s.Jobs() {
+	p.waits.estimator.Reset(p.cycle.s)
+	for j := range p.cycle.s.Jobs() {
 		for _, g := range j.Stages {
-			if !g.Ready() || !p.usesMatching(g) {
+			if !g.Ready() || !p.cycle.usesMatching(g) {
 				continue
 			}
-			estimate := p.waitEvaluator.WaitOrMove(p.s, g, g.NextPending(0), &p.cfg.Network, p.now)
+			estimate := p.waits.estimator.WaitOrMove(p.cycle.s, g, g.NextPending(0), &p.cfg.Network, p.cycle.now)
 			release := "never"
 			if estimate.Release != scheduler.Never {
-				release = estimate.Release.Sub(p.now).String()
+				release = estimate.Release.Sub(p.cycle.now).String()
 			}
 			out = append(out, fmt.Sprintf("stage %s: node %d of its input free in %s, transfer %v", g.ID(), estimate.Node, release, estimate.Transfer.Round(time.Millisecond)))
 		}

@@ -4,14 +4,6 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// The classes of a tenant's stages, in the order in which they are served.
-const (
-	classHigh uint8 = iota + 1
-	classLow
-	classInfeasible
-	classEnd
-)
-
 // cursor is a position in a tenant's regular order: nothing before it can be placed
 // now. Free capacity only shrinks in a pass, so it never moves back.
 type cursor struct {
@@ -19,7 +11,7 @@ type cursor struct {
 	stage    int32
 	position int32 // of the next job among the tenant's ready jobs
 	job      *scheduler.Job
-	eqClass  int32            // of its stage, in Policy.eqClasses; -1 for none
+	eqClass  int32            // of its stage, in tenantOrder.eqClasses; -1 for none
 	inTree   *scheduler.Stage // the stage whose demand the tree of tenants has
 }
 
@@ -40,134 +32,91 @@ type tenantCursor struct {
 	eqClass int32 // the class that counts the tenant plus 1, 0 for none
 }
 
-// serveTenants places regular jobs, one task at a time, each for the next tenant by
-// fair share, until nothing fits or the cycle has no actions left. A task gets its
-// node at once, so the next tenant is picked by what is really free and no tenant
-// whose task fits is passed over. Consecutive tasks of one stage are placed
-// together, by matching if they read much input.
-func (p *Policy) serveTenants() {
-	for p.actionsLeft > 0 {
-		t, g := p.nextTenant()
-		if g == nil {
-			if p.firstMisfit != nil || !p.serveDelayed() {
-				return
-			}
-			continue
-		}
-		p.serveStage(t, g)
-	}
+// tenantOrder serves regular jobs, by fair share of their tenants.
+type tenantOrder struct {
+	c      *cycle
+	open   *openNodes
+	nodes  *reservedNodes
+	placer *placer
+	waits  *inputWaits
+	queues *queues
+
+	cursors      []tenantCursor
+	active       []scheduler.TenantID // tenants with a next task in the tree
+	serving      scheduler.TenantID   // being served now, or NoTenant
+	firstMisfit  *scheduler.Stage     // with StopAtFirstMisfit: the stage that did not fit
+	eqClasses    []nextEqClass        // of the tenants' next tasks in this pass
+	eqClassIndex map[equivalenceClass]int32
+	restarted    map[scheduler.TenantID]bool // scratch of serveDelayed
+	restarts     int                         // calls of restartTenant in this decision
 }
 
-// serveStage places tasks of the next tenant's stage, or delays the stage.
-func (p *Policy) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
-	c := &p.tenantCursors[t]
-	p.servingTenant = t
-	before := g.Pending
-	switch {
-	case !p.usesMatching(g):
-		p.placeAnywhere(g)
-	case !p.placeLocal(g, p.localSearchOf(c, g), func() int32 { return p.consecutiveTurns(t, g) }):
-		p.delayOrMove(g)
-	}
-	p.servingTenant = scheduler.NoTenant
-	if p.usesQueues(t, c.cursor.class) && g.Pending < before {
-		p.queueIndex.Queues(queueGroup(t, c.cursor.class)).RecordPlaced(g.Spec.Demand, before-g.Pending)
-	}
-	p.updateHead(t)
+// beginPass starts a pass.
+func (o *tenantOrder) beginPass() {
+	o.firstMisfit, o.serving, o.eqClasses = nil, scheduler.NoTenant, o.eqClasses[:0]
 }
-
-// localSearchOf returns the search for nodes at the input of the cursor's stage.
-func (p *Policy) localSearchOf(c *tenantCursor, g *scheduler.Stage) *localSearch {
-	if c.search.stage != g {
-		c.search = localSearch{stage: g, exhausted: p.withoutLocalNode[g]}
-	}
-	return &c.search
-}
-
-// consecutiveTurns returns how many tasks in a row the tenant's head stage would
-// place before another tenant, or another of the tenant's queues, is next, if all of
-// them fit. O(turns x depth of the tree + queues); O(depth + queues) if no other
-// tenant has a task and none has a cap.
-func (p *Policy) consecutiveTurns(t scheduler.TenantID, g *scheduler.Stage) int32 {
-	limit := min(int32(min(p.actionsLeft, maxBatch)), g.Startable())
-	if class := p.tenantCursors[t].cursor.class; p.usesQueues(t, class) {
-		limit = p.queueIndex.Queues(queueGroup(t, class)).Streak(g.Spec.Demand, limit)
-	}
-	if !p.s.TenantTree().HasCaps() && p.shares.isAlone(t) {
-		return max(limit, 1)
-	}
-	d := g.Spec.Demand
-	n, streak := int32(1), p.shares.streak(t, d, limit)
-	for n < streak && p.s.TenantTree().WithinCaps(g.Job, d, d.Times(int64(n+1))) {
-		n++
-	}
-	return n
-}
-
-// maxBatch bounds the tasks that are matched at once.
-const maxBatch = 4096
 
 // initHeads moves each tenant with ready work to its first stage that can be placed
 // and takes the others out of the tree. O(ready stages) at worst.
-func (p *Policy) initHeads() {
-	p.beginShrinkOnly()
-	if p.cfg.LASMQ != nil {
-		p.syncQueues()
-		if at := p.queueIndex.Demotion(); at < scheduler.Never {
-			p.wakeAt(at)
+func (o *tenantOrder) initHeads() {
+	o.open.beginShrinkOnly()
+	if o.c.cfg.LASMQ != nil {
+		o.queues.sync()
+		if at := o.queues.index.Demotion(); at < scheduler.Never {
+			o.c.wakeAt(at)
 		}
 	}
-	for len(p.tenantCursors) < len(p.s.Tenants()) {
-		p.tenantCursors = append(p.tenantCursors, tenantCursor{})
+	for len(o.cursors) < len(o.c.s.Tenants()) {
+		o.cursors = append(o.cursors, tenantCursor{})
 	}
-	for _, t := range p.activeTenants {
-		if int(t) < len(p.s.Tenants()) && p.s.Queue().NextTenant(t) != t {
-			p.shares.setNext(t, nil)
+	for _, t := range o.active {
+		if int(t) < len(o.c.s.Tenants()) && o.c.s.Queue().NextTenant(t) != t {
+			o.c.shares.setNext(t, nil)
 		}
 	}
-	for i := range p.tenantCursors {
-		p.tenantCursors[i].eqClass = 0
+	for i := range o.cursors {
+		o.cursors[i].eqClass = 0
 	}
-	p.activeTenants, p.eqClasses = p.activeTenants[:0], p.eqClasses[:0]
-	clear(p.eqClassIndex)
-	for t := p.s.Queue().NextTenant(0); t != scheduler.NoTenant; t = p.s.Queue().NextTenant(t + 1) {
-		p.activeTenants = append(p.activeTenants, t)
-		p.restartTenant(t)
+	o.active, o.eqClasses = o.active[:0], o.eqClasses[:0]
+	clear(o.eqClassIndex)
+	for t := o.c.s.Queue().NextTenant(0); t != scheduler.NoTenant; t = o.c.s.Queue().NextTenant(t + 1) {
+		o.active = append(o.active, t)
+		o.restartTenant(t)
 	}
 }
 
 // updateHead sets the tenant's next task in the tree.
-func (p *Policy) updateHead(t scheduler.TenantID) {
-	g := p.advanceHead(t)
-	c := &p.tenantCursors[t].cursor
+func (o *tenantOrder) updateHead(t scheduler.TenantID) {
+	g := o.advanceHead(t)
+	c := &o.cursors[t].cursor
 	if g != nil && g == c.inTree {
 		return
 	}
 	c.inTree = g
-	p.shares.setNext(t, g)
-	p.leaveEqClass(t)
+	o.c.shares.setNext(t, g)
+	o.leaveEqClass(t)
 	if c.eqClass = -1; g == nil {
 		return
 	}
-	key := p.demandClass(g)
-	at, ok := p.eqClassIndex[key]
+	key := o.c.demandClass(g)
+	at, ok := o.eqClassIndex[key]
 	if !ok {
-		at = int32(len(p.eqClasses))
-		p.eqClassIndex[key] = at
-		p.eqClasses = append(p.eqClasses, nextEqClass{equivalenceClass: key, stale: true})
+		at = int32(len(o.eqClasses))
+		o.eqClassIndex[key] = at
+		o.eqClasses = append(o.eqClasses, nextEqClass{equivalenceClass: key, stale: true})
 	}
-	class := &p.eqClasses[at]
+	class := &o.eqClasses[at]
 	if class.stale {
-		class.fitsOn, class.stale = p.s.Cluster().NextNode(g, 0), false
+		class.fitsOn, class.stale = o.c.s.Cluster().NextNode(g, 0), false
 	}
 	class.tenants++
-	c.eqClass, p.tenantCursors[t].eqClass = at, at+1
+	c.eqClass, o.cursors[t].eqClass = at, at+1
 }
 
 // leaveEqClass removes a tenant from the class of its next task.
-func (p *Policy) leaveEqClass(t scheduler.TenantID) {
-	if at := &p.tenantCursors[t].eqClass; *at > 0 {
-		p.eqClasses[*at-1].tenants--
+func (o *tenantOrder) leaveEqClass(t scheduler.TenantID) {
+	if at := &o.cursors[t].eqClass; *at > 0 {
+		o.eqClasses[*at-1].tenants--
 		*at = 0
 	}
 }
@@ -175,12 +124,12 @@ func (p *Policy) leaveEqClass(t scheduler.TenantID) {
 // refreshHeadsAfter follows a placement on a node: tenants whose next task fitted
 // only there move on to one that can be placed, so that shares are compared by
 // placeable tasks only. O(distinct demands of next tasks).
-func (p *Policy) refreshHeadsAfter(node scheduler.NodeID) {
-	if p.cfg.StopAtFirstMisfit {
+func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
+	if o.c.cfg.StopAtFirstMisfit {
 		return
 	}
-	for i := range p.eqClasses {
-		sh := &p.eqClasses[i]
+	for i := range o.eqClasses {
+		sh := &o.eqClasses[i]
 		if sh.fitsOn != node {
 			continue
 		}
@@ -188,56 +137,56 @@ func (p *Policy) refreshHeadsAfter(node scheduler.NodeID) {
 			sh.stale = true
 			continue
 		}
-		if sh.fitsOn = p.nextUnreservedNode(sh.equivalenceClass); sh.fitsOn == scheduler.NoNode {
-			p.refreshHeadsOf(int32(i))
+		if sh.fitsOn = o.nodes.nextUnreservedNode(sh.equivalenceClass); sh.fitsOn == scheduler.NoNode {
+			o.refreshHeadsOf(int32(i))
 		}
 	}
 }
 
 // refreshHeadsOf updates the heads of tenants whose next task is of an equivalence
 // class, but for the tenant being served, whose head is updated afterwards.
-func (p *Policy) refreshHeadsOf(eqClass int32) {
-	for _, t := range p.activeTenants {
-		if t != p.servingTenant && p.tenantCursors[t].cursor.eqClass == eqClass {
-			p.updateHead(t)
+func (o *tenantOrder) refreshHeadsOf(eqClass int32) {
+	for _, t := range o.active {
+		if t != o.serving && o.cursors[t].cursor.eqClass == eqClass {
+			o.updateHead(t)
 		}
 	}
 }
 
 // restartTenant moves a tenant back to its first stage.
-func (p *Policy) restartTenant(t scheduler.TenantID) {
-	p.steps.restarts++
-	p.leaveEqClass(t)
-	p.tenantCursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
+func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
+	o.restarts++
+	o.leaveEqClass(t)
+	o.cursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
 	for class := classHigh; class <= classLow; class++ {
-		if p.usesQueues(t, class) {
-			p.beginQueues(queueGroup(t, class))
+		if o.queues.areUsed(t, class) {
+			o.queues.begin(queueGroup(t, class))
 		}
 	}
-	p.updateHead(t)
+	o.updateHead(t)
 }
 
 // nextTenant returns the next tenant by fair share and its stage that can be placed,
 // nil for none.
-func (p *Policy) nextTenant() (scheduler.TenantID, *scheduler.Stage) {
+func (o *tenantOrder) nextTenant() (scheduler.TenantID, *scheduler.Stage) {
 	for {
-		t, ok := p.shares.nextTenant()
+		t, ok := o.c.shares.nextTenant()
 		if !ok {
 			return scheduler.NoTenant, nil
 		}
-		before := p.tenantCursors[t].cursor.currentStage()
-		g := p.advanceHead(t)
+		before := o.cursors[t].cursor.currentStage()
+		g := o.advanceHead(t)
 		if g == nil || g != before {
-			p.updateHead(t)
+			o.updateHead(t)
 			continue
 		}
-		if p.cfg.StopAtFirstMisfit && p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
-			p.firstMisfit = g
+		if o.c.cfg.StopAtFirstMisfit && o.c.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
+			o.firstMisfit = g
 			return scheduler.NoTenant, nil
 		}
-		if p.shouldReserveNode(g) {
-			p.reserveNodes(g)
-			p.updateHead(t)
+		if o.shouldReserveNode(g) {
+			o.nodes.reserve(g)
+			o.updateHead(t)
 			continue
 		}
 		return t, g
@@ -253,35 +202,35 @@ func (c *cursor) currentStage() *scheduler.Stage {
 
 // advanceHead returns the tenant's next stage that can be placed now, or nil. It
 // moves the cursor past those that cannot.
-func (p *Policy) advanceHead(t scheduler.TenantID) *scheduler.Stage {
-	c := &p.tenantCursors[t].cursor
+func (o *tenantOrder) advanceHead(t scheduler.TenantID) *scheduler.Stage {
+	c := &o.cursors[t].cursor
 	// While nodes may be reserved, a stage that fits nowhere is served too, and the decision
 	// must not depend on how tight the State's bound is.
-	if !p.cfg.StopAtFirstMisfit && (!p.cfg.ReserveNodes || p.isNodeLimitReached()) && !p.s.Queue().CapacityForAny() {
+	if !o.c.cfg.StopAtFirstMisfit && (!o.c.cfg.ReserveNodes || o.nodes.isLimitReached()) && !o.c.s.Queue().CapacityForAny() {
 		return nil
 	}
 	for c.class < classEnd {
-		if p.usesQueues(t, c.class) {
-			if g := p.nextInQueues(t, c); g != nil {
+		if o.queues.areUsed(t, c.class) {
+			if g := o.nextInQueues(t, c); g != nil {
 				return g
 			}
 			*c = cursor{class: c.class + 1, stage: -1}
 			continue
 		}
-		if c.class == classHigh && c.job == nil && (!p.cfg.PriorityOrder || p.s.Tenant(t).ReadyHigh == 0) {
+		if c.class == classHigh && c.job == nil && (!o.c.cfg.PriorityOrder || o.c.s.Tenant(t).ReadyHigh == 0) {
 			*c = cursor{class: classLow, stage: -1} // the tenant has no ready jobs of high priority
 			continue
 		}
-		if g := c.currentStage(); g != nil && (p.isPlaceable(g) || (c.class != classInfeasible && p.shouldReserveNode(g))) {
+		if g := c.currentStage(); g != nil && (o.placer.isPlaceable(g) || (c.class != classInfeasible && o.shouldReserveNode(g))) {
 			return g
 		}
-		p.advance(t, c)
+		o.advance(t, c)
 	}
 	return nil
 }
 
 // advance moves a cursor to the next stage of its class, or to the next class.
-func (p *Policy) advance(t scheduler.TenantID, c *cursor) {
+func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 	if c.job != nil {
 		for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
 			if c.job.Stages[c.stage].Ready() {
@@ -290,12 +239,12 @@ func (p *Policy) advance(t scheduler.TenantID, c *cursor) {
 		}
 	}
 	for {
-		c.job, c.position = p.s.Queue().NextOf(t, c.position)
+		c.job, c.position = o.c.s.Queue().NextOf(t, c.position)
 		if c.job == nil {
 			*c = cursor{class: c.class + 1, stage: -1}
 			return
 		}
-		if p.classOf(c.job) == c.class {
+		if o.c.classOf(c.job) == c.class {
 			c.stage = -1
 			for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
 				if c.job.Stages[c.stage].Ready() {
@@ -306,35 +255,46 @@ func (p *Policy) advance(t scheduler.TenantID, c *cursor) {
 	}
 }
 
-// classOf returns the class of a job, 0 for jobs of another lane.
-func (p *Policy) classOf(j *scheduler.Job) uint8 {
-	switch {
-	case j.Spec.Deadline > 0 && p.inLane(j):
-		return 0
-	case j.Spec.Deadline > 0 && p.cfg.Deadlines && p.isInfeasible(j):
-		if j.Spec.OnMiss == scheduler.OnMissStop {
-			return 0
+// nextInQueues returns the next stage of a tenant's class that can be placed, by the
+// deficits of its queues, or nil.
+func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
+	q := o.queues.of(t, c.class)
+	for next, ok := q.Next(); ok; next, ok = q.Next() {
+		for ; int(*next.Stage) < len(next.Job.Stages); *next.Stage++ {
+			if g := next.Job.Stages[*next.Stage]; g.Ready() && (o.placer.isPlaceable(g) || o.shouldReserveNode(g)) {
+				c.job, c.stage = next.Job, *next.Stage
+				return g
+			}
 		}
-		return classInfeasible
-	case j.Spec.Priority == scheduler.PriorityHigh && p.cfg.PriorityOrder:
-		return classHigh
-	default:
-		return classLow
+		q.Drop()
 	}
+	return nil
 }
 
-// isPlaceable reports whether a task of the stage can be placed now.
-func (p *Policy) isPlaceable(g *scheduler.Stage) bool {
-	if g.Startable() == 0 {
+// shouldReserveNode reports whether a stage is to be served although it fits
+// nowhere: once a pass, while nodes may be reserved.
+func (o *tenantOrder) shouldReserveNode(g *scheduler.Stage) bool {
+	if !o.c.cfg.ReserveNodes || o.nodes.isLimitReached() || g.Startable() == 0 || o.nodes.attempted[g] || o.c.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		return false
 	}
-	if len(p.dataWaits) > 0 {
-		if w, ok := p.dataWaits[g]; ok && w.allWaiting {
-			return false
+	if o.waits.waitsWhole(g) {
+		return false
+	}
+	if o.open.guaranteeCount > 0 && o.isFullyPlanned(g) {
+		return false
+	}
+	_, _, _, ok := o.c.s.TenantTree().UnderCaps(g)
+	return ok
+}
+
+// isFullyPlanned reports whether each waiting task of a stage has a guarantee
+// reservation, so that it needs no node.
+func (o *tenantOrder) isFullyPlanned(g *scheduler.Stage) bool {
+	n := int32(0)
+	for _, r := range g.Job.Reservations() {
+		if r.Stage == g.Index && isPlanned(r) && r.End > o.c.now && g.IsPending(r.Task) {
+			n++
 		}
 	}
-	if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok {
-		return false
-	}
-	return p.cfg.StopAtFirstMisfit || p.nextOpenNode(g, 0) != scheduler.NoNode
+	return n >= g.Pending
 }

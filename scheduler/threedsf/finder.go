@@ -1,0 +1,162 @@
+package threedsf
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/locality"
+)
+
+// nodeFinder finds open nodes by where the input of tasks is. It remembers nothing but
+// scratch space and the racks of the cycle.
+type nodeFinder struct {
+	v    *view
+	open *openNodes
+
+	nearNodes []scheduler.NodeID // scratch
+	nearWalk  locality.TaskIterator
+	racks     racks
+}
+
+// begin forgets what was known of the State of an earlier decision.
+func (f *nodeFinder) begin() { f.racks.valid = false }
+
+// localSearch is the progress of searching a stage for tasks with a free node at
+// their input: tasks before task have none and, after maxScannedTasks, no task has
+// one on nodes before node. It stays valid while capacity only shrinks.
+type localSearch struct {
+	stage     *scheduler.Stage
+	task      int32
+	scanned   int32
+	node      scheduler.NodeID
+	exhausted bool  // no task has a free node at its input
+	evaluated int32 // tasks before it were evaluated by tryWaitForData
+	slotsLeft int32 // tasks still to be evaluated
+}
+
+// maxScannedTasks is how many waiting tasks of a stage are scanned one by one;
+// beyond them, the tasks on nodes with free capacity are scanned.
+const maxScannedTasks = 512
+
+// freeSlots returns how many tasks of a stage fit on all nodes together, at most
+// limit. It bounds the request to the matcher, which would otherwise collect
+// thousands of waiting tasks for one free slot.
+func (f *nodeFinder) freeSlots(g *scheduler.Stage, limit int32) int32 {
+	n := int32(0)
+	for id := f.v.s.Cluster().NextNode(g, 0); id != scheduler.NoNode && n < limit; id = f.v.s.Cluster().NextNode(g, id+1) {
+		n += locality.CountSlots(f.v.s.Node(id), g.Spec.Demand, g.Spec.Disk, limit-n)
+	}
+	return n
+}
+
+// findLocalTask returns the next waiting task of a stage with a free node at its
+// input, and the idlest such node among those that store most of it; ties go to the
+// first listed. All calls in a pass cost O(waiting tasks x replicas), bounded by
+// maxScannedTasks plus the tasks on nodes with free capacity.
+func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32, scheduler.NodeID) {
+	if most := maxScannedTasks - near.scanned; most > 0 {
+		f.nearWalk.Reset(f.v.s, g, near.task, most)
+		for i := f.nearWalk.Next(); i >= 0; i = f.nearWalk.Next() {
+			if node := f.idlestLocalNode(g, i); node != scheduler.NoNode {
+				near.scanned += g.PendingIn(near.task, i)
+				near.task = i
+				return i, node
+			}
+		}
+		last := g.SkipPending(near.task, most-1)
+		if last < 0 {
+			near.exhausted = true
+			return 0, scheduler.NoNode
+		}
+		near.task, near.scanned = last+1, maxScannedTasks
+	}
+	if g.NextPending(near.task) < 0 {
+		near.exhausted = true
+		return 0, scheduler.NoNode
+	}
+	for id := f.v.s.Cluster().NextNode(g, near.node); id != scheduler.NoNode; id = f.v.s.Cluster().NextNode(g, id+1) {
+		near.node = id
+		tasks := g.TasksOn(id)
+		from, _ := slices.BinarySearch(tasks, near.task)
+		for _, i := range tasks[from:] {
+			if !g.IsPending(i) {
+				continue
+			}
+			if node := f.idlestLocalNode(g, i); node != scheduler.NoNode {
+				return i, node
+			}
+		}
+	}
+	near.exhausted = true
+	return 0, scheduler.NoNode
+}
+
+// idlestLocalNode returns the idlest open node with free capacity among those that
+// store most of a task's input, or NoNode.
+func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32) scheduler.NodeID {
+	return f.idlestLocalNodeExcept(g, task, scheduler.NoNode)
+}
+
+// idlestLocalNodeExcept is idlestLocalNode without one node.
+func (f *nodeFinder) idlestLocalNodeExcept(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
+	f.nearNodes = locality.LocalNodes(f.v.s, g, task, f.nearNodes[:0])
+	best, mostIdle := scheduler.NoNode, 0.0
+	for _, id := range f.nearNodes {
+		n := f.v.s.Node(id)
+		if id == except || !f.open.isOpenTo(n, g) {
+			continue
+		}
+		if idle := idleness(n); best == scheduler.NoNode || idle > mostIdle {
+			best, mostIdle = id, idle
+		}
+	}
+	return best
+}
+
+// maxEvaluatedTasks bounds the tasks of a stage that are evaluated; the rest follow
+// their result.
+const maxEvaluatedTasks = 8
+
+// countMovable returns the number of tasks of a stage that fit on open nodes, at
+// most maxEvaluatedTasks.
+func (f *nodeFinder) countMovable(g *scheduler.Stage) int32 {
+	n := int32(0)
+	for id := f.open.nextOpenNode(g, 0); id != scheduler.NoNode && n < maxEvaluatedTasks; id = f.open.nextOpenNode(g, id+1) {
+		n += locality.CountSlots(f.v.s.Node(id), g.Spec.Demand, g.Spec.Disk, maxEvaluatedTasks-n)
+	}
+	return n
+}
+
+// maxIdlestCompared is how many nodes are compared for a task that goes to another
+// rack.
+const maxIdlestCompared = 256
+
+// racks lists the nodes of each rack, built on first use in a cycle.
+type racks struct {
+	valid bool
+	nodes [][]scheduler.NodeID
+}
+
+func (r *racks) nodesIn(s *scheduler.State, rack int32) []scheduler.NodeID {
+	if !r.valid {
+		r.valid = true
+		for i := range r.nodes {
+			r.nodes[i] = r.nodes[i][:0]
+		}
+		for _, n := range s.Nodes() {
+			for int(n.Rack) >= len(r.nodes) {
+				r.nodes = append(r.nodes, nil)
+			}
+			r.nodes[n.Rack] = append(r.nodes[n.Rack], n.Spec.ID)
+		}
+	}
+	if int(rack) >= len(r.nodes) {
+		return nil
+	}
+	return r.nodes[rack]
+}
+
+// idleness returns the weight of a node: 1 - the largest share in use (3DSF 6.1).
+func idleness(n *scheduler.Node) float64 {
+	return 1 - n.Used().DominantShare(n.Spec.Capacity)
+}

@@ -1,0 +1,128 @@
+package threedsf
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// guaranteeCheck says what may start beside the guarantees on a node. It owns scratch
+// space alone.
+type guaranteeCheck struct {
+	v           *view
+	diskScratch []scheduler.DiskUse
+	ancestors   []bool // of dependsOn
+}
+
+// honoursGuarantees reports whether starting d more of a stage (with disk space on
+// disk) leaves each guarantee on the node its capacity at its start. Guarantees of
+// the job's own later stages that depend on this stage are ignored. A running task
+// counts at that start if it is non-preemptible there and its bound ends later.
+//
+// The rule is that of scheduler.Check, on the safe side for what this decision has
+// placed. O(reservations²) of the node, and O(reservations x attempts) where an
+// empty node would have the capacity.
+func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
+	j := g.Job
+	if isPreemptible(n, j) {
+		return true
+	}
+	list := x.v.s.Reservations().On(n.Spec.ID)
+	if len(list) == 0 {
+		return true
+	}
+	end := scheduler.Never
+	if b := g.Bound(); b > 0 {
+		end = x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
+	}
+	concerns := func(r *scheduler.Reservation) bool {
+		return r.Kind.IsGuarantee() && r.End > x.v.now && r.Start < end &&
+			(r.Job != j.Spec.ID || (isPlanned(r) && !x.dependsOn(j, r.Stage, g.Index)))
+	}
+	for _, r := range list {
+		if concerns(r) && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(guaranteedAt(list, max(r.Start, x.v.now)))) {
+			return false
+		}
+	}
+	for _, r := range list {
+		if concerns(r) && !x.guaranteeFits(r, n, d, space, disk) {
+			return false
+		}
+	}
+	return true
+}
+
+// dependsOn reports whether a stage of a job starts only after another one. O(stages
+// x predecessors).
+func (x *guaranteeCheck) dependsOn(j *scheduler.Job, stage, other int32) bool {
+	if stage <= other {
+		return false // stages depend on earlier ones only
+	}
+	x.ancestors = slices.Grow(x.ancestors[:0], int(stage)+1)[:stage+1]
+	clear(x.ancestors)
+	x.ancestors[stage] = true
+	for i := stage; i > other; i-- {
+		if x.ancestors[i] {
+			for _, before := range j.Stages[i].Spec.After {
+				x.ancestors[before] = true
+			}
+		}
+	}
+	return x.ancestors[other]
+}
+
+// guaranteedAt returns what guarantee reservations in list take at a time.
+func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler.Resources) {
+	for _, o := range list {
+		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
+			sum = sum.Add(o.Demand)
+		}
+	}
+	return sum
+}
+
+// guaranteeFits reports whether a guarantee has its capacity at its start if d more
+// is in use: CPU, memory and I/O beside all guarantees in force then, disk space
+// over all disks and, for a single task, on one disk.
+func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, d scheduler.Resources, space int64, disk int16) bool {
+	at := max(r.Start, x.v.now)
+	free := n.Free.Sub(d)
+	disks := append(x.diskScratch[:0], n.Disks...)
+	x.diskScratch = disks
+	if disk >= 0 && int(disk) < len(disks) {
+		disks[disk].FreeIO -= d[scheduler.IO]
+		disks[disk].FreeSpace -= space
+	}
+	for a := range x.v.s.Attempts().On(n.Spec.ID) {
+		b, other := x.v.s.StageOf(a).Bound(), x.v.s.StageOf(a).Job
+		justStarted := a.Placed == x.v.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
+		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || isPreemptible(n, other)
+		if justStarted || !ended {
+			continue
+		}
+		free = free.Add(a.Occupied.Resources)
+		if a.Disk >= 0 && int(a.Disk) < len(disks) {
+			disks[a.Disk].FreeIO += a.Occupied.Resources[scheduler.IO]
+			disks[a.Disk].FreeSpace += a.Occupied.Disk
+		}
+	}
+	fitsOneDisk, diskSpace := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
+	for _, other := range disks {
+		diskSpace += other.FreeSpace
+		fitsOneDisk = fitsOneDisk || (other.FreeIO >= r.Demand[scheduler.IO] && other.FreeSpace >= r.Disk)
+	}
+	for _, o := range x.v.s.Reservations().On(n.Spec.ID) {
+		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
+			free = free.Sub(o.Demand)
+			diskSpace -= o.Disk
+		}
+	}
+	return (scheduler.Resources{}).Fits(free) && fitsOneDisk && (diskSpace >= 0 || r.Disk == 0)
+}
+
+// isPreemptible reports whether tasks of a job can be moved out of memory on a node
+// when a guarantee needs it.
+func isPreemptible(n *scheduler.Node, j *scheduler.Job) bool {
+	return !j.IsNonPreemptible() &&
+		(n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+}

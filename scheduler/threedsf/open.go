@@ -1,0 +1,226 @@
+package threedsf
+
+import (
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// openNodes finds the nodes that are open to a task: those with free capacity that
+// nothing reserved takes from it. It remembers which nodes are closed to whom while free
+// capacity only shrinks.
+type openNodes struct {
+	v            *view
+	jobs         *jobCache
+	nodes        *reservedNodes
+	reservations *preemptReservations
+	guarantees   *guaranteeCheck
+
+	guaranteeCount           int                            // guarantee reservations that have not ended
+	shrinkOnly               bool                           // free capacity only shrinks: see beginShrinkOnly
+	closedBelow              map[closedKey]scheduler.NodeID // no node below it is open to the class
+	exemptJobs               map[scheduler.JobID]bool       // jobs that their own reservations do not exclude
+	ignoreResumeReservations bool                           // those for suspended tasks exclude nobody
+}
+
+// canPlaceOn reports whether a task of the stage fits on a node and respects its
+// reservations.
+func (o *openNodes) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
+	return o.v.s.Cluster().HasCapacity(g, id) && o.isOpenTo(o.v.s.Node(id), g)
+}
+
+// reservedForOthers returns what preemption reservations on a node take for jobs
+// other than j.
+func (o *openNodes) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (d scheduler.Resources, space int64) {
+	if o.reservations.inForce == 0 {
+		return d, 0
+	}
+	for _, r := range o.v.s.Reservations().On(n.Spec.ID) {
+		if r.Kind == scheduler.ReservePreempt && r.Job != j.Spec.ID && r.End > o.v.now && !(o.ignoreResumeReservations && r.Task >= 0) {
+			d = d.Add(r.Demand)
+			space += r.Disk
+		}
+	}
+	return d, space
+}
+
+// noJob stands for no job: its id is 0.
+var noJob = &scheduler.Job{}
+
+// leavesGuarantees reports whether a task of a stage may start on a node beside the
+// guarantees there.
+func (o *openNodes) leavesGuarantees(n *scheduler.Node, g *scheduler.Stage) bool {
+	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1)
+}
+
+// setGuaranteeCount sets how many guarantee reservations have not ended.
+func (o *openNodes) setGuaranteeCount(n int) { o.guaranteeCount = n }
+
+// endShrinkOnly declares that free capacity may grow again.
+func (o *openNodes) endShrinkOnly() { o.shrinkOnly = false }
+
+// reservedForAll returns what preemption reservations on a node take for any job.
+func (o *openNodes) reservedForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Resources, int64) {
+	return o.reservedForOthers(n, noJob)
+}
+
+// respectsReservations reports whether starting d of a stage (with space on disk)
+// leaves alone what is reserved on the node for others: nodes reserved in this pass,
+// guarantees and preemption reservations.
+func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
+	if !o.hasReservations() {
+		return true
+	}
+	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk) {
+		return false
+	}
+	if o.guaranteeCount > 0 && !o.guarantees.honoursGuarantees(n, g, d, space, disk) {
+		return false
+	}
+	reserved, reservedSpace := o.reservedForOthers(n, g.Job)
+	if reserved.IsZero() && reservedSpace == 0 {
+		return true
+	}
+	free := int64(0)
+	for i := range n.Disks {
+		free += n.Disks[i].FreeSpace
+	}
+	return d.Add(reserved).Fits(n.Free.Max(scheduler.Resources{})) && (space == 0 || space+reservedSpace <= free)
+}
+
+// hasReservations reports whether any capacity is reserved anywhere.
+func (o *openNodes) hasReservations() bool {
+	return o.reservations.inForce > 0 || o.guaranteeCount > 0 || len(o.nodes.nodes) > 0
+}
+
+// isOpenTo reports whether respectsReservations holds for a task of a stage.
+func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
+	if !o.hasReservations() {
+		return true
+	}
+	disk, _ := n.Fits(g.Spec.Demand, g.Spec.Disk)
+	return o.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)
+}
+
+// closedKey identifies tasks to which the same nodes are open. Reservations exclude
+// a task by its demand, its bound and whether it can be preempted.
+type closedKey struct {
+	equivalenceClass
+	bound          time.Duration
+	nonPreemptible bool
+}
+
+// beginShrinkOnly declares that from here on free capacity only shrinks and no
+// reservation is dropped, so that a node closed to a task stays closed to all tasks
+// of its closedKey. O(reservations + jobs with guarantees).
+func (o *openNodes) beginShrinkOnly() {
+	o.shrinkOnly = true
+	clear(o.closedBelow)
+	clear(o.exemptJobs)
+	for _, r := range o.reservations.list {
+		o.exemptJobs[r.Job] = true
+	}
+	for _, r := range o.v.s.Reservations().Unguaranteed() {
+		o.exemptJobs[r.Job] = true
+	}
+	o.jobs.sync()
+	for i := range o.jobs.jobs {
+		if x := &o.jobs.jobs[i]; x.admitsOwnTasks {
+			o.exemptJobs[x.id] = true
+		}
+	}
+}
+
+// nextOpenNode is State.NextNode without the nodes reserved for others. While
+// capacity only shrinks, all calls together inspect each node once per closedKey,
+// and nodes with a reservation of the task's own job once more.
+func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
+	if !o.hasReservations() {
+		return o.v.s.Cluster().NextNode(g, from)
+	}
+	if !o.shrinkOnly {
+		return o.firstOpenNode(g, from)
+	}
+	if o.v.s.Cluster().NextNode(g, from) == scheduler.NoNode {
+		return scheduler.NoNode // the usual case on a full cluster
+	}
+	key := closedKey{equivalenceClass: o.v.demandClass(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible()}
+	closed := o.closedBelow[key]
+	if o.exemptJobs[g.Job.Spec.ID] {
+		return o.firstOpenOwn(g, from, closed)
+	}
+	id := o.firstOpenNode(g, max(from, closed))
+	if from <= closed {
+		if o.closedBelow[key] = id; id == scheduler.NoNode {
+			o.closedBelow[key] = scheduler.NodeID(len(o.v.s.Nodes()))
+		}
+	}
+	return id
+}
+
+// firstOpenOwn is firstOpenNode for a task whose own job has reservations: below
+// closed, only nodes with one of these can be open to it.
+func (o *openNodes) firstOpenOwn(g *scheduler.Stage, from, closed scheduler.NodeID) scheduler.NodeID {
+	best := scheduler.NoNode
+	for _, r := range g.Job.Reservations() {
+		id := r.Node
+		if id < from || id >= closed || (best != scheduler.NoNode && id >= best) {
+			continue
+		}
+		if o.v.s.Cluster().HasCapacity(g, id) && o.isOpenTo(o.v.s.Node(id), g) {
+			best = id
+		}
+	}
+	if best == scheduler.NoNode {
+		best = o.firstOpenNode(g, max(from, closed))
+	}
+	return best
+}
+
+func (o *openNodes) firstOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
+	id := o.v.s.Cluster().NextNode(g, from)
+	for id != scheduler.NoNode && !o.isOpenTo(o.v.s.Node(id), g) {
+		id = o.v.s.Cluster().NextNode(g, id+1)
+	}
+	return id
+}
+
+// bestOpenNode is State.BestNode without the nodes reserved for others. Those on which
+// the stage's next task failed are taken if no other is open.
+func (o *openNodes) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
+	if failed := g.NextFailedOn(); len(failed) > 0 {
+		if id, disk := o.bestOpenExcept(g, failed); id != scheduler.NoNode {
+			return id, disk
+		}
+	}
+	return o.bestOpenExcept(g, nil)
+}
+
+func (o *openNodes) bestOpenExcept(g *scheduler.Stage, excluded []scheduler.NodeID) (scheduler.NodeID, int16) {
+	id, disk := o.v.s.Cluster().BestNodeExcept(g, excluded)
+	if !o.hasReservations() || id == scheduler.NoNode || o.isOpenTo(o.v.s.Node(id), g) {
+		return id, disk
+	}
+	best, least := scheduler.NoNode, 0.0
+	for id, k := o.nextOpenNode(g, 0), 0; id != scheduler.NoNode && k < bestNodeCandidates; id = o.nextOpenNode(g, id+1) {
+		if slices.Contains(excluded, id) {
+			continue
+		}
+		k++
+		n := o.v.s.Node(id)
+		shares := n.Free.Shares(n.Spec.Capacity)
+		if left := shares[0] + shares[1] + shares[2]; best == scheduler.NoNode || left < least {
+			best, least = id, left
+		}
+	}
+	if best == scheduler.NoNode {
+		return best, -1
+	}
+	disk, _ = o.v.s.Node(best).Fits(g.Spec.Demand, g.Spec.Disk)
+	return best, disk
+}
+
+// bestNodeCandidates is how many nodes bestOpenNode compares, as State.BestNode
+// does.
+const bestNodeCandidates = 8

@@ -1,0 +1,41 @@
+package threedsf
+
+import (
+	"github.com/drover-run/drover/scheduler"
+)
+
+// planGuarantees repairs and compresses the plan, decides on requests and commits
+// the result to the State. O(jobs + nodes + reservations) where something has to be
+// planned, plus the search for a place of each new task, O(nodes) at worst.
+func (p *planning) planGuarantees() {
+	p.survey.begin()
+	q := p.survey
+	for _, n := range q.violations {
+		p.c.recordState(n)
+	}
+	if q.requests == 0 && !q.needsReplan && !q.compress {
+		return
+	}
+	p.obsolete.dropMany()
+	b := p.readPlan()
+	// 1. Plan again what was lost or could not start in time.
+	b.repair()
+	// 2. Compress the schedule, a batch a cycle.
+	// 3. Accept or refuse requests.
+	var refused []scheduler.PolicyState
+	if q.compress || q.requests > 0 {
+		if q.compress {
+			_, next, finished := b.planner.CompressSome(p.c.now, q.cursor, p.compressBatch)
+			q.recordCompression(next, finished)
+		}
+		refused = b.planRequests()
+	}
+	b.planner.Close()
+	// 4. Make the State's reservations those of the plan.
+	before := p.c.changeCount
+	b.commit(refused)
+	q.recordPlan(b.deferred, b.replanLeft)
+	if b.deferred && p.c.changeCount > before {
+		q.wakeAt(p.c.now + 1)
+	}
+}

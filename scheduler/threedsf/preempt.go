@@ -1,0 +1,63 @@
+package threedsf
+
+import (
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
+)
+
+// preemption frees capacity by preempting tasks, and reserves it for whom it is freed.
+type preemption struct {
+	c            *cycle
+	reservations *preemptReservations
+	preemptor    deadline.Preemptor
+}
+
+// init sets what the preemptor must know of the policy.
+func (p *preemption) init(open *openNodes) {
+	p.preemptor = deadline.Preemptor{
+		Mode:              p.c.cfg.Preempt,
+		MaxSuspended:      p.c.cfg.MaxSuspended,
+		ReservedForOthers: open.reservedForAll,
+		IsProtected:       p.isProtected,
+		MayStart:          open.leavesGuarantees,
+	}
+}
+
+// isProtected reports whether a job is not preempted. One whose deadline is accepted without a
+// guarantee gives way to a guarantee that is due.
+func (p *preemption) isProtected(j *scheduler.Job) bool {
+	return p.c.isGuaranteed(j) || (p.c.inLane(j) && (j.IsGuaranteed() || !p.preemptor.ForDueReservation))
+}
+
+// victimsForDue finds victims on a node for a task whose reservation there is due.
+func (p *preemption) victimsForDue(g *scheduler.Stage, node scheduler.NodeID) (deadline.PreemptionPlan, bool) {
+	p.preemptor.Escalate = true // memory too: the next task due here will need it
+	p.preemptor.ForDueReservation = true
+	defer func() { p.preemptor.Escalate, p.preemptor.ForDueReservation = false, false }()
+	return p.preemptor.FindVictimsOn(p.c.s, g, node, p.c.now)
+}
+
+// apply preempts the plan's victims and reserves the capacity for a task of the stage
+// until end. It returns false if the cycle has no actions left; the
+// next cycle then continues.
+func (p *preemption) apply(g *scheduler.Stage, plan deadline.PreemptionPlan, end scheduler.Time) bool {
+	if len(plan.Victims) == 0 && p.c.s.Node(plan.Node).Releasing.IsZero() {
+		return false // the task fits already: something other than capacity is in the way
+	}
+	for _, v := range plan.Victims {
+		if p.c.actionsLeft == 0 {
+			return false
+		}
+		a := v.Attempt
+		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: v.Level}
+		if v.Kill {
+			act.Kind, act.Level = scheduler.ActKill, 0
+		}
+		p.c.apply(act)
+	}
+	if p.c.actionsLeft == 0 {
+		return false
+	}
+	p.reservations.reserve(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, end)
+	return true
+}

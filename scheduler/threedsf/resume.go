@@ -1,0 +1,128 @@
+package threedsf
+
+import (
+	"github.com/drover-run/drover/scheduler"
+)
+
+// suspendedLane resumes suspended tasks.
+type suspendedLane struct {
+	c            *cycle
+	open         *openNodes
+	reservations *preemptReservations
+
+	attempts       []*scheduler.Attempt      // suspended at the begin of the pass, longest first
+	resumeReserved map[scheduler.NodeID]bool // nodes reserved for a suspended task
+}
+
+// beginPass starts a pass.
+func (l *suspendedLane) beginPass() { l.attempts = l.attempts[:0] }
+
+// serve resumes suspended tasks (P3), longest suspended first, where their
+// node has free capacity again.
+func (l *suspendedLane) serve() {
+	for _, a := range l.attempts {
+		if l.c.actionsLeft <= 0 {
+			return
+		}
+		if a.Phase == scheduler.AttemptSuspended {
+			l.tryResume(a)
+		}
+	}
+}
+
+// resumeOverdue resumes, ahead of all lanes but P1, tasks suspended for half of
+// MaxSuspended. On each node it reserves capacity for the first that does not fit
+// yet; with two such reservations each could block the other for ever. Where nothing
+// runs and the first still does not fit, it is blocked by other suspended tasks, so
+// these may resume despite its reservation.
+func (l *suspendedLane) resumeOverdue() {
+	l.attempts = l.attempts[:0]
+	clear(l.resumeReserved)
+	if l.c.s.Attempts().SuspendedCount() == 0 {
+		return
+	}
+	for a := range l.c.s.Attempts().Suspended() {
+		l.attempts = append(l.attempts, a)
+	}
+	for _, a := range l.attempts {
+		due := a.SuspendedAt.Add(l.c.cfg.MaxSuspended / 2)
+		if l.c.now < due {
+			l.c.wakeAt(due) // the following were suspended later
+			return
+		}
+		if l.c.actionsLeft <= 0 {
+			return
+		}
+		g := l.c.s.StageOf(a)
+		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) ||
+			l.c.actionsLeft <= 0 || !l.c.s.Node(a.Node).Schedulable() || l.resumeReserved[a.Node] {
+			continue
+		}
+		l.resumeReserved[a.Node] = true
+		if l.reservations.isFor(a) {
+			continue
+		}
+		more := a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{})
+		l.reservations.reserve(g, a.ID.Index, a.Node, more, max(a.DiskSpace-a.Occupied.Disk, 0), scheduler.Never)
+	}
+}
+
+// tryResumeDespiteReservations resumes a task on a node whose capacity is reserved
+// for one suspended earlier, if nothing runs there: the earlier one then waits for
+// what other suspended tasks occupy.
+func (l *suspendedLane) tryResumeDespiteReservations(a *scheduler.Attempt) bool {
+	if !l.resumeReserved[a.Node] || l.c.s.Node(a.Node).Used()[scheduler.CPU] > 0 {
+		return false
+	}
+	l.open.ignoreResumeReservations = true
+	defer func() { l.open.ignoreResumeReservations = false }()
+	return l.tryResume(a)
+}
+
+// tryResume resumes an attempt on its node, or migrates it to a node where its
+// checkpoint can be restored. It returns false if neither has free capacity or the
+// job must not continue.
+func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
+	n := l.c.s.Node(a.Node)
+	more := a.Demand.Sub(a.Occupied.Resources)
+	if more[scheduler.CPU] > n.Free[scheduler.CPU] && !l.c.cfg.Migrate {
+		return false // the usual case, decided without touching the job
+	}
+	g := l.c.s.StageOf(a)
+	if g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) {
+		return false
+	}
+	if n.Schedulable() && l.canResume(n, a, g, more) && l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
+		l.c.apply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+		l.c.shares.charge(g.Job.Spec.Tenant, more)
+		return true
+	}
+	if !l.c.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
+		return false
+	}
+	for id, k := l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
+		m := l.c.s.Node(id)
+		disk, ok := m.Fits(a.Demand, a.DiskSpace)
+		if id == a.Node || !ok || l.c.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(&n.Spec, &m.Spec) || !l.open.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {
+			continue
+		}
+		l.c.apply(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
+		l.c.shares.charge(g.Job.Spec.Tenant, more)
+		return true
+	}
+	return false
+}
+
+// canResume reports whether a suspended attempt fits on its node again. more is what
+// it needs beyond what it occupies.
+func (l *suspendedLane) canResume(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
+	more = more.Max(scheduler.Resources{})
+	space := max(a.DiskSpace-a.Occupied.Disk, 0)
+	if more[scheduler.CPU] > n.Free[scheduler.CPU] || more[scheduler.Memory] > n.Free[scheduler.Memory] {
+		return false
+	}
+	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
+		return false
+	}
+	return l.open.respectsReservations(n, g, more, space, a.Disk)
+}

@@ -1,0 +1,216 @@
+package threedsf
+
+import (
+	"cmp"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// view is what a decision is made from: the configuration, the State and the time. Its
+// methods answer questions about jobs, stages and reservations, and change nothing.
+type view struct {
+	cfg         *Config
+	assumptions assumptions
+	s           *scheduler.State
+	now         scheduler.Time
+}
+
+// wasRefused reports whether a job or its project requested a guarantee, was refused, and
+// has none from elsewhere.
+func (v *view) wasRefused(j *scheduler.Job) bool {
+	if pr := v.s.Project(j.Spec.Project); pr != nil {
+		return pr.HasState(scheduler.RefusedState) && !pr.HasState(scheduler.GuaranteeState) && pr.Spec.GuaranteedDeparture == 0
+	}
+	return v.isRefused(j) && !j.IsAccepted()
+}
+
+// isGuaranteed reports whether a job's project has a guaranteed departure that still
+// holds. Such a job is not preempted.
+func (v *view) isGuaranteed(j *scheduler.Job) bool {
+	pr := v.s.Project(j.Spec.Project)
+	return pr != nil && !pr.HasState(scheduler.ViolatedState) && (pr.HasState(scheduler.GuaranteeState) || pr.Spec.GuaranteedDeparture != 0)
+}
+
+// coversAttempt reports whether what an attempt occupies is part of a reservation.
+func coversAttempt(r *scheduler.Reservation, a *scheduler.Attempt) bool {
+	return a.ID.Job == r.Job && (!isPlanned(r) || (a.ID.Stage == r.Stage && a.ID.Index == r.Task))
+}
+
+// canStayOn reports whether the node of a planned reservation can be there for it.
+func (v *view) canStayOn(r *scheduler.Reservation) bool {
+	n := v.s.Node(r.Node)
+	return v.s.Cluster().Plannable(n) && !n.AwayWithin(max(r.Start, v.now), r.End)
+}
+
+func compareSubmission(a, b *scheduler.Job) int {
+	return cmp.Or(cmp.Compare(a.Spec.Submitted, b.Spec.Submitted), cmp.Compare(a.Spec.ID, b.Spec.ID))
+}
+
+// inLane reports whether a job is in the deadline lane (P2).
+func (v *view) inLane(j *scheduler.Job) bool {
+	return v.assumptions.inLane(v.s, j)
+}
+
+// isInfeasible reports whether a job left the lane because its deadline can no
+// longer be met.
+func isInfeasible(j *scheduler.Job) bool {
+	return j.HasState(scheduler.InfeasibleState)
+}
+
+// isStoppedByMiss reports whether a job must not continue: its deadline is
+// infeasible and its on_miss is stop. The job's owner ends it.
+func (v *view) isStoppedByMiss(j *scheduler.Job) bool {
+	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && v.cfg.Deadlines && isInfeasible(j)
+}
+
+// equivalenceClass is what a task demands: tasks of one class fit on the same nodes.
+type equivalenceClass struct {
+	demand    scheduler.Resources
+	disk      int64
+	avoider   scheduler.JobID // its job if that avoids nodes, else 0
+	avoidance scheduler.Avoidance
+}
+
+func (v *view) demandClass(g *scheduler.Stage) equivalenceClass {
+	return equivalenceClass{g.Spec.Demand, g.Spec.Disk, g.Avoider(), v.s.Cluster().AvoidanceOf(g)}
+}
+
+// usesMatching reports whether a stage takes part in matching: its next task reads
+// at least SmallTaskBytes.
+func (v *view) usesMatching(g *scheduler.Stage) bool {
+	if !v.cfg.Locality || g.Spec.Inputs == nil {
+		return false
+	}
+	bytes, nodes, _ := g.Input(g.NextPending(0))
+	return len(nodes) > 0 && bytes >= v.cfg.SmallTaskBytes
+}
+
+func (v *view) hasState(key scheduler.PolicyStateKey) bool {
+	_, ok := v.s.PolicyState(key)
+	return ok
+}
+
+// guaranteeStatus is the state of a job's guarantee.
+type guaranteeStatus uint8
+
+// guaranteeStatus returns the state of the guarantee of a job or its project.
+func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
+	if j.Spec.Project != 0 {
+		pr := v.s.Project(j.Spec.Project)
+		switch {
+		case pr.HasState(scheduler.GuaranteeState):
+			return statusGuaranteed
+		case pr.HasState(scheduler.RefusedState) || !v.isComplete(pr):
+			return statusNone
+		default:
+			return statusRequested
+		}
+	}
+	switch {
+	case j.HasState(scheduler.AcceptedState):
+		if isInfeasible(j) {
+			return statusNone
+		}
+		return statusGuaranteed
+	case j.Spec.Accepted || j.Spec.Open || isInfeasible(j) || !v.cfg.Deadlines || v.isRefused(j):
+		return statusNone
+	default:
+		return statusRequested
+	}
+}
+
+// isRefused reports whether the job's present deadline was refused.
+func (v *view) isRefused(j *scheduler.Job) bool {
+	if !j.HasState(scheduler.RefusedState) {
+		return false
+	}
+	n, _ := v.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.RefusedState, Job: j.Spec.ID})
+	return scheduler.Time(n.Value) == j.Spec.Deadline
+}
+
+// isComplete reports whether all jobs of a project were submitted.
+func (v *view) isComplete(pr *scheduler.Project) bool {
+	if len(pr.Jobs) < int(pr.Spec.Jobs) {
+		return false
+	}
+	for _, id := range pr.Jobs {
+		if v.s.Job(id).Spec.Open {
+			return false
+		}
+	}
+	return true
+}
+
+// isPlanned reports whether a reservation belongs to the plan: a guarantee for one
+// task on a node.
+func isPlanned(r *scheduler.Reservation) bool {
+	return r.Kind.IsGuarantee() && r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != scheduler.NoNode
+}
+
+// isExpired reports whether a planned task that has not started is too late: it
+// would run on into the capacity of others.
+func (v *view) isExpired(r *scheduler.Reservation) bool { return v.now > v.latestStart(r) }
+
+// latestStart returns the last time at which a planned task may start in its
+// reservation: a margin after its start, which victims need to leave, but early
+// enough for its bound to end with the reservation. Reservation.Latest does not
+// matter: it includes the margin, so a task that ends with its reservation departs
+// in time.
+func (v *view) latestStart(r *scheduler.Reservation) scheduler.Time {
+	at := min(r.Start.Add(v.cfg.Guarantees.Margin), r.End-1)
+	if g := v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.Bound() > 0 {
+		at = min(at, max(r.Start, r.End.Add(-g.Bound())))
+	}
+	return at
+}
+
+// ownerOf returns the project that a job is planned in: its own, or one made of the
+// job alone, with the high bit set.
+func ownerOf(j *scheduler.Job) scheduler.ProjectID {
+	if j.Spec.Project != 0 {
+		return j.Spec.Project
+	}
+	return ownerOfJob(j.Spec.ID)
+}
+
+// ownerOfJob returns the owner made of a single job.
+func ownerOfJob(id scheduler.JobID) scheduler.ProjectID { return scheduler.ProjectID(id) | 1<<63 }
+
+// stateKey returns the key of a policy state of an owner.
+func stateKey(kind scheduler.PolicyStateKind, id scheduler.ProjectID) scheduler.PolicyStateKey {
+	if id>>63 == 1 {
+		return scheduler.PolicyStateKey{Kind: kind, Job: scheduler.JobID(id &^ (1 << 63))}
+	}
+	return scheduler.PolicyStateKey{Kind: kind, Project: id}
+}
+
+// classOf returns the class of a job, 0 for jobs of another lane.
+func (v *view) classOf(j *scheduler.Job) uint8 {
+	switch {
+	case j.Spec.Deadline > 0 && v.inLane(j):
+		return 0
+	case j.Spec.Deadline > 0 && v.cfg.Deadlines && isInfeasible(j):
+		if j.Spec.OnMiss == scheduler.OnMissStop {
+			return 0
+		}
+		return classInfeasible
+	case j.Spec.Priority == scheduler.PriorityHigh && v.cfg.PriorityOrder:
+		return classHigh
+	default:
+		return classLow
+	}
+}
+
+const (
+	statusNone       guaranteeStatus = iota + 1 // never requested, refused, infeasible, or decided elsewhere
+	statusRequested                             // to be accepted or refused
+	statusGuaranteed                            // accepted, perhaps violated since
+)
+
+// The classes of a tenant's stages, in the order in which they are served.
+const (
+	classHigh uint8 = iota + 1
+	classLow
+	classInfeasible
+	classEnd
+)
