@@ -7,7 +7,7 @@
 #   up mapreduce restart upgrade drain reboot doctor snapshot purge fresh down
 #
 # Without STEPS it does all of them, ends with none of its machines, and writes what was
-# measured to docs/measured: vagrant.md, vagrant-bookworm.md, vagrant-hdfs.md. With
+# measured to docs/measured: vagrant.md, vagrant-bookworm.md, vagrant-hdfs.md, vagrant-upgrade.md. With
 # STEPS="upgrade drain" it does these alone and leaves the machines as they are for the
 # next call, until one has the step `down`.
 #
@@ -40,7 +40,7 @@ fi
 export DROVER_MEMORY=${DROVER_MEMORY:-768} SUITE=${SUITE:-trixie}
 page=vagrant command="make vagrant-test"
 [ "$SUITE" = trixie ] || { page+=-$SUITE && command+=" SUITE=$SUITE"; }
-[ -z "${FROM:-}" ] || command+=" FROM=$FROM"
+[ -z "${FROM:-}" ] || { page+=-upgrade && command+=" FROM=$FROM"; }
 [ "$DROVER_HDFS" != inside ] || { page+=-hdfs && command+=" DROVER_HDFS=inside"; }
 export VAGRANT_DOTFILE_PATH=$work/dot DROVER_BEFORE=$here/listing.sh # not the state of a user's own machines
 export VAGRANT_HOME=$work/libvirt/home VAGRANT_CHECKPOINT_DISABLE=1 VAGRANT_DEFAULT_PROVIDER=libvirt LIBVIRT_DEFAULT_URI=qemu:///system
