@@ -60,7 +60,7 @@ type level struct {
 // order of names within a folder but files before folders. What disappears
 // meanwhile is left out. It ends at the first error of f.
 func Walk(ctx context.Context, dir string, f func(e *Entry) error) error {
-	cur, err := os.Open(dir)
+	cur, err := openFolder(dir)
 	if err != nil {
 		return err
 	}
@@ -93,6 +93,11 @@ func Walk(ctx context.Context, dir string, f func(e *Entry) error) error {
 				child.Close()
 				return err
 			}
+			if len(next.folders) == 0 { // as most are: back without opening the parent again
+				child.Close()
+				path = path[:l.prefix]
+				continue
+			}
 			cur.Close()
 			cur = child
 			stack = append(stack, next)
@@ -111,48 +116,82 @@ func Walk(ctx context.Context, dir string, f func(e *Entry) error) error {
 	}
 }
 
+// keptEntries is how many subfolders of one folder are remembered with what was read of them; the
+// others are read a second time, since a folder may have a million.
+const keptEntries = 64
+
 // enter calls f for the entries of an open folder.
 func enter(ctx context.Context, d *os.File, path []byte, f func(e *Entry) error) (level, error) {
-	l, err := levelOf(d)
-	if err != nil {
-		return l, err
-	}
-	l.prefix = len(path)
+	l := level{prefix: len(path)}
 	names, err := d.Readdirnames(-1)
 	if err != nil {
 		return l, err
 	}
 	slices.Sort(names)
-	for _, folders := range []bool{false, true} {
-		for _, name := range names {
-			if err := ctx.Err(); err != nil {
-				return l, err
-			}
-			e := &Entry{Dir: int(d.Fd()), Name: name, folder: path}
-			if err := unix.Fstatat(e.Dir, name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
-				continue
-			} else if err != nil {
-				return l, &fs.PathError{Op: "stat", Path: tail(e.Path()), Err: err}
-			}
-			if e.IsDir() != folders {
-				continue
-			}
+	var kept []*Entry // the first of l.folders
+	fd := int(d.Fd())
+	for _, name := range names {
+		e, err := readEntry(ctx, fd, name, path)
+		switch {
+		case err != nil:
+			return l, err
+		case e == nil:
+			continue
+		case !e.IsDir():
 			if err := f(e); err != nil {
 				return l, err
 			}
-			if folders {
-				l.folders = append(l.folders, name)
-			}
+			continue
 		}
+		if len(kept) < keptEntries {
+			kept = append(kept, e)
+		}
+		l.folders = append(l.folders, name)
 	}
-	slices.Reverse(l.folders)
-	return l, nil
+	if len(l.folders) == 0 {
+		return l, nil
+	}
+	walk := l.folders[:0]
+	for i, name := range l.folders {
+		var e *Entry
+		if i < len(kept) {
+			e = kept[i]
+		} else if e, err = readEntry(ctx, fd, name, path); err != nil {
+			return l, err
+		} else if e == nil || !e.IsDir() {
+			continue // replaced meanwhile
+		}
+		if err := f(e); err != nil {
+			return l, err
+		}
+		walk = append(walk, name)
+	}
+	slices.Reverse(walk)
+	l.folders = walk
+	at, err := levelOf(d)
+	l.dev, l.ino = at.dev, at.ino
+	return l, err
+}
+
+// readEntry reads one name of an open folder; nil if it has disappeared.
+func readEntry(ctx context.Context, dir int, name string, path []byte) (*Entry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	e := &Entry{Dir: dir, Name: name, folder: path}
+	switch err := unix.Fstatat(dir, name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW); {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
+		return nil, &fs.PathError{Op: "stat", Path: tail(e.Path()), Err: err}
+	}
+	return e, nil
 }
 
 // RemoveAll removes path and everything below it, as os.RemoveAll does, but with
 // two descriptors at most. It is not an error if there is nothing.
 func RemoveAll(ctx context.Context, path string) error {
-	parent, err := os.Open(filepath.Dir(path))
+	parent, err := openFolder(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -326,6 +365,20 @@ func makeWritable(d *os.File) error {
 		return err
 	}
 	return nil
+}
+
+// openFolder opens a folder by its path. Unlike os.Open it does not ask the kernel first whether the
+// folder can be polled, which takes five more calls.
+func openFolder(path string) (*os.File, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case !errors.Is(err, unix.EINTR):
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
 }
 
 func openDir(d *os.File, name string) (*os.File, error) {

@@ -144,6 +144,48 @@ func TestWalkOrder(t *testing.T) {
 	}
 }
 
+// A walk of more subfolders than are remembered meets each file and folder once, with what it is, and
+// files first; leaves, and folders with folders in them, in any order.
+func TestWalkManyFolders(t *testing.T) {
+	dir := t.TempDir()
+	var want []string
+	add := func(path string, folder bool) {
+		want = append(want, path)
+		if folder {
+			check(t, os.Mkdir(filepath.Join(dir, path), 0o755))
+		} else {
+			check(t, os.WriteFile(filepath.Join(dir, path), nil, 0o600))
+		}
+	}
+	add("file", false)
+	for i := range 3 * keptEntries {
+		add(fmt.Sprintf("f%03d", i), true)
+	}
+	for i := range 3 * keptEntries {
+		sub := fmt.Sprintf("f%03d", i)
+		if i%3 == 0 {
+			add(sub+"/x", false)
+		}
+		if i%2 == 0 {
+			add(sub+"/deep", true)
+			add(sub+"/deep/y", false)
+		}
+	}
+	limitFiles(t, 40)
+	var got []string
+	check(t, Walk(t.Context(), dir, func(e *Entry) error {
+		got = append(got, e.Path())
+		st, err := os.Lstat(filepath.Join(dir, e.Path()))
+		if err == nil && st.IsDir() != e.IsDir() {
+			t.Errorf("%s: folder %v", e.Path(), e.IsDir())
+		}
+		return err
+	}))
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
