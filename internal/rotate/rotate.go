@@ -6,6 +6,7 @@ package rotate
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -98,6 +99,32 @@ func (l *File) Write(b []byte) (int, error) {
 		b = b[n:]
 	}
 	return taken, nil
+}
+
+// copyBytes is how much of a program's output is read at once.
+const copyBytes = 32 << 10
+
+// copyBuffers are those of ReadFrom: short tasks would leave two for each to collect.
+var copyBuffers = sync.Pool{New: func() any { b := make([]byte, copyBytes); return &b }}
+
+// ReadFrom implements io.ReaderFrom, so that io.Copy allocates no buffer. It writes what it reads at once.
+func (l *File) ReadFrom(r io.Reader) (int64, error) {
+	buf := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(buf)
+	sum := int64(0)
+	for {
+		n, err := r.Read(*buf)
+		if n > 0 {
+			_, _ = l.Write((*buf)[:n]) // never fails
+			sum += int64(n)
+		}
+		if errors.Is(err, io.EOF) {
+			return sum, nil
+		}
+		if err != nil {
+			return sum, err
+		}
+	}
 }
 
 // fittingLocked returns how many bytes of b go into the current file: all, or up to the last
@@ -240,12 +267,12 @@ func Hold(dir string) (io.Closer, error) {
 // Await waits until nobody holds the logs in dir, or until ctx ends, and reports whether nobody
 // does. A folder that does not exist has no writer.
 func Await(ctx context.Context, dir string) bool {
-	f, err := os.Open(dir)
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_CLOEXEC, 0) // os.Open asks first whether it can be polled
 	if err != nil {
-		return os.IsNotExist(err)
+		return errors.Is(err, unix.ENOENT)
 	}
-	defer f.Close()
-	for pause := time.Millisecond; unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; pause = min(2*pause, 20*time.Millisecond) {
+	defer unix.Close(fd)
+	for pause := time.Millisecond; unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil; pause = min(2*pause, 20*time.Millisecond) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():

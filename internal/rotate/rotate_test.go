@@ -3,10 +3,13 @@ package rotate
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"pgregory.net/rapid"
 )
@@ -195,5 +198,38 @@ func TestAwait(t *testing.T) {
 	}
 	if _, err := Hold(filepath.Join(dir, "none")); !os.IsNotExist(err) {
 		t.Errorf("hold of a folder that does not exist: %v", err)
+	}
+}
+
+// A copy from a program's pipe loses and adds nothing.
+func TestCopyFromAPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l := New(path, 0, 0)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("a line of the program\n", 20_000)
+	written := make(chan error, 1)
+	go func() {
+		_, err := w.WriteString(text)
+		written <- errors.Join(err, w.Close())
+	}()
+	n, err := io.Copy(l, r)
+	if err := errors.Join(err, <-written, r.Close(), l.Close()); err != nil || n != int64(len(text)) {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if got, _ := readAll(t, path, 3); got != text {
+		t.Errorf("%d bytes arrived of %d", len(got), len(text))
+	}
+	broken := errors.New("broken")
+	if n, err := io.Copy(l, io.MultiReader(strings.NewReader("end\n"), iotest.ErrReader(broken))); n != 4 || !errors.Is(err, broken) {
+		t.Errorf("of a reader that fails: %d, %v", n, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := readAll(t, path, 3); got != text+"end\n" {
+		t.Errorf("%d bytes after the second copy", len(got))
 	}
 }

@@ -3,12 +3,15 @@ package process
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
 )
@@ -34,7 +37,27 @@ func writeRecord(dir, id, boot string, pid int) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, id+recordSuffix), b, 0o600)
+	path := filepath.Join(dir, id+recordSuffix)
+	f, err := openPlain(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
+// openPlain opens a file, but does not ask first whether it can be polled, as os.OpenFile does with five
+// more calls: short tasks do this often.
+func openPlain(path string, flags int) (*os.File, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case !errors.Is(err, unix.EINTR):
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
 }
 
 func removeRecord(dir, id string) { os.Remove(filepath.Join(dir, id+recordSuffix)) }
@@ -72,10 +95,17 @@ func killOrphans(dir string) error {
 
 // readStartTime reads the start time of a process.
 func readStartTime(pid int) (string, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	in, err := openPlain("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
+	defer in.Close()
+	buf := make([]byte, 4096) // more than the line has; the kernel gives it whole
+	n, err := in.Read(buf)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	b := buf[:n]
 	// The second field is the name in parentheses and may contain anything.
 	_, rest, ok := strings.Cut(string(b[max(0, strings.LastIndexByte(string(b), ')')):]), ") ")
 	f := strings.Fields(rest)

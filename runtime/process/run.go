@@ -112,12 +112,42 @@ func ownPeak() int64 {
 
 // awaitExit returns when the process has exited, without reaping it.
 func awaitExit(pid int) {
+	if !awaitByPoll(pid) {
+		awaitByWait(pid)
+	}
+}
+
+// awaitByWait takes a thread for as long as the process runs.
+func awaitByWait(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return
 		}
 	}
+}
+
+// awaitByPoll waits as awaitExit does, but together with all other files of the daemon, not in a thread
+// of its own. It returns false at once if the kernel (before 5.10) cannot do that.
+func awaitByPoll(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	exited := false
+	err = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		exited = err == nil && n == 1
+		return exited
+	})
+	return err == nil && exited
 }
 
 // exitCode returns the exit code as wait(2) reports it, 128+signal for a killed process.
