@@ -33,6 +33,7 @@ type attempt struct {
 	// Owned by the loop.
 	loopStarted time.Duration // monotonic time at which the loop began
 	rec         attemptRecord
+	place       folderState
 	container   attemptContainer
 	sharing     containerSharing
 	cgroup      attemptCgroup
@@ -64,6 +65,7 @@ func newAttempt(d *daemon, id store.ID) *attempt {
 		},
 		rec: attemptRecord{id: id, db: d.store, clock: d.clock, bootID: d.bootID},
 	}
+	a.place.dir = a.dir
 	a.cgroup = attemptCgroup{id: id.String(), cfg: &d.cfg, io: d.unallocatedIO, rec: &a.rec}
 	a.container = attemptContainer{phase: task.ContainerNone, id: id.String(), driver: d.cfg.Driver, lister: d.containers, clock: d.clock, cgroup: &a.cgroup}
 	a.disk = diskUse{dir: a.dir, cfg: &d.cfg, method: d.quota}
@@ -209,7 +211,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 	}
 	s := task.Seen{
 		Recorded: a.rec.exists, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
-		Folder: a.dir.isComplete(), Image: a.files.hasImage, Files: a.files.hasFiles, Cgroup: a.cgroup.exists,
+		Folder: a.place.isComplete(), Image: a.files.hasImage, Files: a.files.hasFiles, Cgroup: a.cgroup.exists,
 		Container: a.container.phase,
 		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.suspension.frozen, Swapped: a.suspension.swapped, StaleDump: a.suspension.staleDump, Refused: a.suspension.refused,
 		Fetch: a.helpers.fetch.work, Upload: a.helpers.upload.work,
@@ -217,7 +219,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		Running: a.rec.ran(now, a.container.stoppedAt),
 	}
 	if w.Goal == task.GoalGone {
-		s.Folder = a.dir.exists()
+		s.Folder = a.place.exists()
 	}
 	if a.termSent {
 		s.SinceTerm = now - a.termSentAt
@@ -226,7 +228,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		s.StaleDump = s.StaleDump || a.rec.DumpNumber > 0 && a.dumps.exists()
 	}
 	if s.Ended {
-		s.Folder = a.dir.exists()
+		s.Folder = a.place.exists()
 		s.Scratch = a.hasScratch(w.Goal)
 	}
 	if w.TimeLimit > 0 && s.Running >= w.TimeLimit {
@@ -240,9 +242,9 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 // failed one keeps everything for inspection until the coordinator stops it.
 func (a *attempt) hasScratch(goal task.Goal) bool {
 	if goal == task.GoalStop {
-		return pathExists(a.dir.join(nameTmp)) || pathExists(a.dir.task())
+		return a.place.isComplete() || a.place.hasTask()
 	}
-	return a.outcome.succeeded() && pathExists(a.dir.join(nameTmp))
+	return a.outcome.succeeded() && a.place.isComplete()
 }
 
 func goalOf(w *droverv1.WantedAttempt) task.Goal {
@@ -291,23 +293,6 @@ func (a *attempt) publishReport() {
 	if changed, atOnce := a.mail.publish(next, a.dumpToServe(next.GetLevel())); changed {
 		a.d.attempts.markChanged(a.id, atOnce)
 	}
-}
-
-// withoutUsage returns a report without the fields that change constantly. Those
-// wait for the next periodic report; other changes are sent at once.
-func withoutUsage(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
-	if s == nil {
-		return nil
-	}
-	c := proto.CloneOf(s)
-	c.Usage, c.Occupied, c.SwapOccupied, c.DiskOccupied, c.RunningMs = nil, nil, 0, 0, 0
-	c.FetchingMs, c.CommittingMs = 0, 0
-	c.Progress, c.Counters, c.Status, c.InputBytes = 0, nil, "", 0
-	c.Step = "" // who waits long for a step sees it in the periodic report
-	if c.GetPhase() < droverv1.Phase_PHASE_SUCCEEDED {
-		c.Message = "" // what was refused of the counters
-	}
-	return c
 }
 
 // buildReport returns the attempt as reported to the coordinator.

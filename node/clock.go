@@ -15,17 +15,25 @@ type clock interface {
 	Monotonic() time.Duration // since the machine booted
 }
 
-type realClock struct{}
+// realClock reads the kernel's monotonic clock once. Package time continues it: it reads the same
+// clock without a system call, but counts from the start of the process.
+type realClock struct {
+	start     time.Time
+	sinceBoot time.Duration // at start
+}
 
-func (realClock) Now() time.Time { return time.Now() }
-
-func (realClock) Monotonic() time.Duration {
+func newRealClock() realClock {
 	var ts unix.Timespec
+	start := time.Now()
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		panic("node: the machine has no monotonic clock: " + err.Error())
 	}
-	return time.Duration(ts.Nano())
+	return realClock{start, time.Duration(ts.Nano())}
 }
+
+func (realClock) Now() time.Time { return time.Now() }
+
+func (c realClock) Monotonic() time.Duration { return c.sinceBoot + time.Since(c.start) }
 
 // testClock has the monotonic time of Config.SinceBoot.
 type testClock struct{ sinceBoot func() time.Duration }
@@ -37,7 +45,7 @@ func (c testClock) Monotonic() time.Duration { return c.sinceBoot() }
 // newClock returns the machine's clock, or that of a test.
 func newClock(sinceBoot func() time.Duration) clock {
 	if sinceBoot == nil {
-		return realClock{}
+		return newRealClock()
 	}
 	return testClock{sinceBoot}
 }

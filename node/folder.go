@@ -14,6 +14,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/tree"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/node/task"
 )
 
 // Names inside an attempt's folder; the layout is in doc.go.
@@ -50,6 +51,53 @@ func (f folder) exists() bool { return pathExists(string(f)) }
 
 // isComplete reports whether create has finished and trim has not started.
 func (f folder) isComplete() bool { return pathExists(f.join(nameTmp)) }
+
+// folderState owns what is known of an attempt's folder: the loop asks before each step, and only the
+// steps that changesFolder names make or remove what is asked for.
+type folderState struct {
+	dir                   folder
+	folder, tmp, taskSeen presence
+}
+
+// presence is what is known of a path.
+type presence int8
+
+const (
+	unknown presence = iota
+	absent
+	present
+)
+
+// look reports whether the path is there, and reads that once.
+func (p *presence) look(path func() string) bool {
+	if *p == unknown {
+		if *p = absent; pathExists(path()) {
+			*p = present
+		}
+	}
+	return *p == present
+}
+
+func (s *folderState) exists() bool { return s.folder.look(func() string { return string(s.dir) }) }
+
+func (s *folderState) isComplete() bool {
+	return s.tmp.look(func() string { return s.dir.join(nameTmp) })
+}
+
+func (s *folderState) hasTask() bool { return s.taskSeen.look(s.dir.task) }
+
+// forget makes the next questions read the folder again.
+func (s *folderState) forget() { s.folder, s.tmp, s.taskSeen = unknown, unknown, unknown }
+
+// changesFolder reports whether a step makes or removes what folderState knows.
+func changesFolder(do task.Do) bool {
+	switch do {
+	case task.MakeFolder, task.Trim, task.RemoveFolder, task.FetchDump, task.Restore:
+		return true
+	default:
+		return false
+	}
+}
 
 func pathExists(path string) bool {
 	_, err := os.Lstat(path)

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
@@ -58,14 +56,13 @@ func (m *mailbox) snapshot() *droverv1.SeenAttempt {
 // anything in the report changed, and whether that must be sent at once.
 func (m *mailbox) publish(next *droverv1.SeenAttempt, dump *servableDump) (changed, atOnce bool) {
 	m.mu.Lock()
-	last := m.seen
-	changed = !proto.Equal(next, last)
+	defer m.mu.Unlock()
+	changed, atOnce = compareReports(m.seen, next)
 	if changed {
 		m.seen = next
 	}
 	m.dump = dump
-	m.mu.Unlock()
-	return changed, changed && !proto.Equal(withoutUsage(next), withoutUsage(last))
+	return changed, atOnce
 }
 
 // servedDump returns the dump that other nodes may fetch, or nil.

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
@@ -115,4 +118,82 @@ func TestMailboxCalls(t *testing.T) {
 	cancel()
 	m.post(ctx, func() { t.Error("a call after the end") })
 	m.sleep(t.Context(), time.Millisecond)
+}
+
+// A report differs, and differs in what is sent at once, exactly as copies of both without their usage say.
+func TestCompareReports(t *testing.T) {
+	withoutUsage := func(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
+		c := proto.CloneOf(s)
+		c.Usage, c.Occupied, c.SwapOccupied, c.DiskOccupied, c.RunningMs = nil, nil, 0, 0, 0
+		c.FetchingMs, c.CommittingMs = 0, 0
+		c.Progress, c.Counters, c.Status, c.InputBytes = 0, nil, "", 0
+		c.Step = ""
+		if c.GetPhase() < droverv1.Phase_PHASE_SUCCEEDED {
+			c.Message = ""
+		}
+		return c
+	}
+	for _, phase := range []droverv1.Phase{droverv1.Phase_PHASE_PREPARING, running, droverv1.Phase_PHASE_SUCCEEDED, droverv1.Phase_PHASE_FAILED} {
+		last := &droverv1.SeenAttempt{Phase: phase}
+		nexts := []*droverv1.SeenAttempt{proto.CloneOf(last), {Phase: running}, {Phase: droverv1.Phase_PHASE_FAILED}}
+		fields := last.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			f := fields.Get(i)
+			if f.Name() == "phase" {
+				continue
+			}
+			next := proto.CloneOf(last)
+			r := next.ProtoReflect()
+			switch {
+			case f.IsList(), f.IsMap():
+				r.Mutable(f) // empty: no difference
+				nexts = append(nexts, proto.CloneOf(next))
+				if f.IsList() {
+					r.Mutable(f).List().Append(r.Mutable(f).List().NewElement())
+				} else {
+					r.Mutable(f).Map().Set(protoreflect.ValueOfString("k").MapKey(), r.Mutable(f).Map().NewValue())
+				}
+			case f.Message() != nil:
+				r.Mutable(f)
+			case f.Kind() == protoreflect.StringKind:
+				r.Set(f, protoreflect.ValueOfString("text"))
+			default:
+				r.Set(f, nonZero(f))
+			}
+			nexts = append(nexts, next)
+		}
+		for _, next := range nexts {
+			for _, pair := range [][2]*droverv1.SeenAttempt{{last, next}, {next, last}, {next, proto.CloneOf(next)}} {
+				wantChanged := !proto.Equal(pair[0], pair[1])
+				wantAtOnce := !proto.Equal(withoutUsage(pair[0]), withoutUsage(pair[1]))
+				if changed, atOnce := compareReports(pair[0], pair[1]); changed != wantChanged || atOnce != wantAtOnce {
+					t.Errorf("%v then %v: changed %v at once %v, want %v %v", pair[0], pair[1], changed, atOnce, wantChanged, wantAtOnce)
+				}
+			}
+		}
+	}
+}
+
+// nonZero returns a value of a number, bool, enum or bytes field that is not its default.
+func nonZero(f protoreflect.FieldDescriptor) protoreflect.Value {
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte("b"))
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(f.Enum().Values().Get(1).Number())
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(1)
+	case protoreflect.FloatKind:
+		return protoreflect.ValueOfFloat32(1)
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(1)
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(1)
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(1)
+	default:
+		return protoreflect.ValueOfInt64(1)
+	}
 }

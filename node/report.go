@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
@@ -47,6 +48,40 @@ func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err erro
 		return false, errRegisterAgain
 	}
 	return more, nil
+}
+
+// isUsage reports whether a field of a report changes constantly. Such fields wait for the next
+// periodic report; other changes are sent at once.
+func isUsage(name protoreflect.Name, s *droverv1.SeenAttempt) bool {
+	switch name {
+	case "usage", "occupied", "swap_occupied", "disk_occupied", "running_ms", "fetching_ms", "committing_ms",
+		"progress", "counters", "status", "input_bytes":
+		return true
+	case "step": // who waits long for a step sees it in the periodic report
+		return true
+	case "message": // what was refused of the counters
+		return s.GetPhase() < droverv1.Phase_PHASE_SUCCEEDED
+	default:
+		return false
+	}
+}
+
+// compareReports reports whether two reports of an attempt differ, and whether in what is sent at
+// once. It copies nothing: an attempt makes a report before each of its steps.
+func compareReports(last, next *droverv1.SeenAttempt) (changed, atOnce bool) {
+	l, n := last.ProtoReflect(), next.ProtoReflect()
+	fields := n.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if has := n.Has(f); has == l.Has(f) && (!has || n.Get(f).Equal(l.Get(f))) {
+			continue
+		}
+		if !isUsage(f.Name(), next) {
+			return true, true
+		}
+		changed = true
+	}
+	return changed, false
 }
 
 // boundReport returns s if it keeps the limits, and otherwise a copy that does

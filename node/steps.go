@@ -45,6 +45,9 @@ func (a *attempt) performStep(ctx context.Context, do task.Do) {
 	ctx2, cancel := context.WithTimeout(ctx, stepTimeout(do))
 	err := a.runStep(ctx2, do)
 	cancel()
+	if err != nil || changesFolder(do) {
+		a.place.forget()
+	}
 	a.d.metrics.observeStep(do, err, a.d.clock.Monotonic()-start)
 	if err == nil {
 		a.retries.clear(do)
