@@ -101,7 +101,7 @@ func (c *core) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &leader{c: c, term: term, busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 	l.proj = c.newProjection(c.locations.resolve)
-	defer c.waits.set(nil)
+	defer c.waits.set(&scheduler.Decision{})
 	defer l.wg.Wait()
 	defer cancel()
 	if err := l.start(ctx); err != nil {
@@ -494,7 +494,7 @@ func (l *leader) runCycle(ctx context.Context) error {
 	took := l.c.now().Sub(now)
 	l.c.metrics.observeCycle(took, len(d.Actions), len(dropped))
 	l.wakeAt = max(d.Wake, wake)
-	l.c.waits.set(d.Waiting)
+	l.c.waits.set(&d)
 	l.stamp = l.proj.state.Stamp()
 	dropped = slices.DeleteFunc(dropped, func(x facts.Drop) bool { return x.Reason == facts.DropProbation }) // State does not know of probation
 	if len(d.Actions) > 0 {

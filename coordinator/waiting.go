@@ -19,24 +19,33 @@ type waitList struct {
 
 	mu     sync.Mutex
 	stages map[scheduler.StageID]scheduler.Waiting
+	// before is stages of the round before, while further decisions add to stages.
+	before map[scheduler.StageID]scheduler.Waiting
 }
 
-// set stores why stages wait, as of the last decision.
-func (l *waitList) set(list []scheduler.Waiting) {
-	m := make(map[scheduler.StageID]scheduler.Waiting, len(list))
-	for _, one := range list {
-		m[one.Stage] = one
-	}
+// set stores why stages wait, as of the last decision, or of the last ones where each explains a part.
+func (l *waitList) set(d *scheduler.Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stages = m
+	if !d.WaitingContinues {
+		l.before, l.stages = l.stages, make(map[scheduler.StageID]scheduler.Waiting, len(d.Waiting))
+	}
+	for _, one := range d.Waiting {
+		l.stages[one.Stage] = one
+	}
+	if !d.WaitingMore {
+		l.before = nil
+	}
 }
 
-// of returns why a stage waits, false if it does not.
+// of returns why a stage waits, false if it does not or is not explained yet.
 func (l *waitList) of(s scheduler.StageID) (scheduler.Waiting, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	why, ok := l.stages[s]
+	if !ok {
+		why, ok = l.before[s]
+	}
 	return why, ok
 }
 
@@ -147,9 +156,7 @@ func untilText(t scheduler.Time) string {
 // O(waiting stages).
 func (l *waitList) sums() []*droverv1.PendingSum {
 	sums := map[string]*droverv1.PendingSum{}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, w := range l.stages {
+	add := func(w scheduler.Waiting) {
 		reason := w.Reason.String()
 		p := sums[reason]
 		if p == nil {
@@ -158,6 +165,16 @@ func (l *waitList) sums() []*droverv1.PendingSum {
 		}
 		p.Stages++
 		p.Tasks += int64(w.Tasks)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.stages {
+		add(w)
+	}
+	for id, w := range l.before {
+		if _, again := l.stages[id]; !again {
+			add(w)
+		}
 	}
 	out := make([]*droverv1.PendingSum, 0, len(sums))
 	for _, p := range sums {

@@ -53,3 +53,50 @@ func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 		}
 	}
 }
+
+// TestReasonsInPartsReplaceThoseBefore checks that reasons which several decisions give together replace
+// those of the round before one by one, and all of them at the end.
+func TestReasonsInPartsReplaceThoseBefore(t *testing.T) {
+	l := &waitList{now: time.Now}
+	stage := func(job scheduler.JobID) scheduler.StageID { return scheduler.StageID{Job: job} }
+	set := func(continues, more bool, r scheduler.Reason, jobs ...scheduler.JobID) {
+		d := scheduler.Decision{WaitingContinues: continues, WaitingMore: more}
+		for _, j := range jobs {
+			d.Waiting = append(d.Waiting, scheduler.Waiting{Stage: stage(j), Reason: r, Tasks: 1})
+		}
+		l.set(&d)
+	}
+	want := func(what string, reasons ...scheduler.Reason) {
+		t.Helper()
+		n := int32(0)
+		for i, r := range reasons {
+			w, ok := l.of(stage(scheduler.JobID(i + 1)))
+			if ok != (r != 0) || w.Reason != r {
+				t.Errorf("%s: job %d has %v, want %v", what, i+1, w.Reason, r)
+			}
+			if r != 0 {
+				n++
+			}
+		}
+		sum := int32(0)
+		for _, s := range l.sums() {
+			sum += int32(s.GetStages())
+		}
+		if sum != n {
+			t.Errorf("%s: the sums have %d stages, want %d", what, sum, n)
+		}
+	}
+	const cpu, io = scheduler.ReasonNoCPU, scheduler.ReasonNoIO
+	set(false, false, cpu, 1, 2, 3)
+	want("all at once", cpu, cpu, cpu)
+	set(false, true, io, 1)
+	want("the first part", io, cpu, cpu)
+	set(true, true, io, 2)
+	want("the second part", io, io, cpu)
+	set(true, false, io, 4)
+	want("the last part", io, io, 0, io)
+	set(false, true, cpu, 1)
+	want("the next round", cpu, io, 0, io)
+	set(false, false, cpu, 2)
+	want("all at once again", 0, cpu, 0, 0)
+}

@@ -156,7 +156,11 @@ type Decision struct {
 	At           Time          `json:"at"`
 	Actions      []Action      `json:"actions,omitempty"`
 	PolicyStates []PolicyState `json:"policy_states,omitempty"`
-	Waiting      []Waiting     `json:"waiting,omitempty"`
+	// Waiting is why stages wait. Where more wait than one decision explains, it is a part: WaitingMore says that
+	// the next decision goes on with others, WaitingContinues that the one before had others.
+	Waiting          []Waiting `json:"waiting,omitempty"`
+	WaitingContinues bool      `json:"waiting_continues,omitempty"`
+	WaitingMore      bool      `json:"waiting_more,omitempty"`
 	// Wake is the next time at which the policy may decide differently without an event (a
 	// reservation starts or ends); 0 for none. A decision that left work to the next one, for
 	// it has a budget of work, requests that at once: At + 1.

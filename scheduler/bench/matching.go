@@ -93,6 +93,9 @@ func (m *matchingEvaluator) gap() float64 {
 
 // countUnexplained counts the waiting stages for which a decision has no reason.
 func countUnexplained(s *scheduler.State, d *scheduler.Decision) int {
+	if d.WaitingContinues || d.WaitingMore {
+		return 0 // others explain the rest
+	}
 	explained := map[scheduler.StageID]bool{}
 	for i := range d.Waiting {
 		if w := &d.Waiting[i]; w.Reason != 0 {

@@ -18,9 +18,11 @@ type cycle struct {
 	actions        []scheduler.Action
 	states         []scheduler.PolicyState
 	waitingReasons []scheduler.Waiting
-	wake           scheduler.Time
-	nonPlacement   bool // this pass did something other than a placement
-	changeCount    int  // actions and policy states added or withdrawn in this decision
+	// As in scheduler.Decision.
+	waitingContinues, waitingMore bool
+	wake                          scheduler.Time
+	nonPlacement                  bool // this pass did something other than a placement
+	changeCount                   int  // actions and policy states added or withdrawn in this decision
 
 	// nodeUsed is told of each node that has less free capacity for others than before.
 	nodeUsed func(scheduler.NodeID)
@@ -83,7 +85,8 @@ func (c *cycle) withdrawPlacement(action int32) {
 
 // decision returns what is decided so far. It shares memory with the cycle.
 func (c *cycle) decision(now scheduler.Time) scheduler.Decision {
-	return scheduler.Decision{Base: c.s.Index(), At: now, Actions: c.actions, PolicyStates: c.states, Waiting: c.waitingReasons, Wake: c.wake}
+	return scheduler.Decision{Base: c.s.Index(), At: now, Actions: c.actions, PolicyStates: c.states, Waiting: c.waitingReasons,
+		WaitingContinues: c.waitingContinues, WaitingMore: c.waitingMore, Wake: c.wake}
 }
 
 // apply applies an action to the State and appends it to the decision.
@@ -120,6 +123,9 @@ func (c *cycle) place(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	c.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
 	c.nodeUsed(node)
 }
+
+// growReasons makes room for reasons at once: to grow the list by and by would copy it several times.
+func (c *cycle) growReasons(n int) { c.waitingReasons = slices.Grow(c.waitingReasons, n) }
 
 // addReason adds why a stage waits.
 func (c *cycle) addReason(w scheduler.Waiting) { c.waitingReasons = append(c.waitingReasons, w) }

@@ -25,6 +25,7 @@ type explainer struct {
 	jobs         *jobCache
 	reservations *preemptReservations
 
+	round         scheduler.WaitingRound
 	examined      map[equivalenceClass]struct{}        // demands that were compared with the nodes
 	maxExamined   int                                  // of them
 	plannedStarts map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
@@ -33,17 +34,17 @@ type explainer struct {
 // begin forgets what was known of the State of an earlier decision.
 func (e *explainer) begin() { clear(e.plannedStarts) }
 
-// explain records a reason for each stage that is left waiting.
-func (e *explainer) explain() {
+// explain records a reason for each stage that is left waiting, or for the next part of them; began is the
+// State's stamp at the start of the decision. The other parts are requested at once: nothing else may happen.
+func (e *explainer) explain(began scheduler.Stamp) {
 	e.open.beginShrinkOnly()
 	clear(e.examined)
 	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
-	for j, at := e.c.s.Queue().Next(0); j != nil; j, at = e.c.s.Queue().Next(at) {
-		for _, g := range j.Stages {
-			if g.Ready() {
-				e.c.addReason(e.reason(g))
-			}
-		}
+	e.c.growReasons(min(e.c.s.Queue().Ready(), scheduler.MaxExplained))
+	e.round.Next(e.c.s.Queue(), began, func(g *scheduler.Stage) { e.c.addReason(e.reason(g)) })
+	e.c.waitingContinues, e.c.waitingMore = e.round.Continues, e.round.More
+	if e.round.Unfinished {
+		e.c.wakeAt(e.c.now + 1)
 	}
 }
 

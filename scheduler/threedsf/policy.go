@@ -100,7 +100,9 @@ func (p *Policy) SuspendsForDeadlines() bool {
 func (p *Policy) GuaranteesDeadlines() bool { return p.cfg.Deadlines && p.cfg.Guarantees.Enabled }
 
 // SetReasonsWanted sets whether decisions list why stages wait.
-func (p *Policy) SetReasonsWanted(wanted bool) { p.omitReasons, p.idleAtStamp = !wanted, false }
+func (p *Policy) SetReasonsWanted(wanted bool) {
+	p.omitReasons, p.idleAtStamp, p.explainer.round = !wanted, false, scheduler.WaitingRound{}
+}
 
 // Decide returns the actions for this cycle, limit at most. It costs O(1) and does
 // not allocate if nothing changed, else O(tenants + ready stages + placements x (log
@@ -117,7 +119,7 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	p.survey.recordCompressState()
 	p.queues.recordStates()
 	if !p.omitReasons {
-		p.explainer.explain()
+		p.explainer.explain(p.seenStamp)
 	}
 	s.Journal().Rollback(p.cycle.mark)
 	p.idleAtStamp = len(p.cycle.actions) == 0 && len(p.cycle.states) == 0 && p.cycle.actionsLeft > 0

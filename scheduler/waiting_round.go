@@ -1,0 +1,65 @@
+package scheduler
+
+// MaxExplained is about how many waiting stages one decision explains.
+const MaxExplained = 1 << 15
+
+// WaitingRound selects the waiting stages that a decision explains: all of them, or a part of about
+// MaxExplained, where the next decision continues. Each part has the newest job too, since its
+// user and a dry run look at it first. It is a cache: without it a round begins again.
+type WaitingRound struct {
+	// Continues and More are Decision.WaitingContinues and Decision.WaitingMore of the last call.
+	Continues, More bool
+	// Unfinished reports that some reasons are missing, or older than the last change.
+	Unfinished bool
+
+	most  int   // MaxExplained unless a test sets it
+	at    int32 // position in the queue where the next part begins, if More
+	began Stamp // of the State when the round began
+}
+
+// Next calls explain for each ready stage of the next part, in the order of the queue; now is the State's
+// stamp at the start of the decision. Where jobs left the queue meanwhile, a part may leave some stages to
+// the next round.
+func (r *WaitingRound) Next(q Queue, now Stamp, explain func(*Stage)) {
+	most := MaxExplained
+	if r.most > 0 {
+		most = r.most
+	}
+	left, from := most, int32(0)
+	if q.Ready() > most && r.More {
+		from = r.at
+	}
+	if r.Continues = from > 0; !r.Continues {
+		r.began = now
+	}
+	j, at := q.Next(from)
+	for ; j != nil && left > 0; j, at = q.Next(at) {
+		left -= j.explainReady(explain)
+	}
+	if r.More = j != nil; r.More {
+		r.at = j.rank
+	}
+	r.Unfinished = r.More || r.began != now
+	if newest := q.newest(); newest != nil && (r.More || newest.rank < from) {
+		newest.explainReady(explain)
+	}
+}
+
+// explainReady calls explain for each ready stage of a job and returns how many there are.
+func (j *Job) explainReady(explain func(*Stage)) (n int) {
+	for _, g := range j.Stages {
+		if g.Ready() {
+			explain(g)
+			n++
+		}
+	}
+	return n
+}
+
+// newest returns the job that was submitted last, nil if there is none.
+func (q Queue) newest() *Job {
+	if n := len(q.s.order); n > 0 {
+		return q.s.order[n-1]
+	}
+	return nil
+}
