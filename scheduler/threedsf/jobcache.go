@@ -32,7 +32,6 @@ type cachedJob struct {
 	// retryDeadline a failed task without a place in the plan can no longer be rerun
 	// within the guarantee. All are Never for none.
 	overrunAt, startDeadline, retryDeadline scheduler.Time
-	firstStart                              scheduler.Time // of its first reservation, 0 if a task waits without one
 
 	needsReplan    bool  // a reservation cannot stay where it is
 	overReserved   bool  // more may be reserved than waits
@@ -121,14 +120,13 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 		x.fingerprint = jobFingerprint(j, waiting)
 		x.overrunAt = w.overrunTime(j)
 	}
-	lost, starts := waiting, scheduler.Never // lost counts the waiting tasks without a place
+	lost := waiting // those without a place
 	for _, r := range j.Reservations() {
 		if !isPlanned(r) {
 			continue
 		}
 		if g := w.v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.IsPending(r.Task) {
 			lost--
-			starts = min(starts, r.Start)
 		} else {
 			x.reservedInVain++
 		}
@@ -140,9 +138,6 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 		}
 	}
 	x.overReserved = x.overReserved || x.reservedInVain >= manyObsolete
-	if lost <= 0 {
-		x.firstStart = starts
-	}
 	if x.status == statusGuaranteed && lost > 0 && !isViolated(w.v.s, j) {
 		x.retryDeadline = w.retryDeadline(j)
 	}
