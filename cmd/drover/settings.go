@@ -183,6 +183,9 @@ func flagValue(f cli.Flag, v cty.Value) (string, error) {
 			return "", fmt.Errorf("want a number, not %s", v.Type().FriendlyName())
 		}
 		n := v.AsBigFloat()
+		if n.IsInf() || n.MantExp(nil) > 64 || n.MantExp(nil) < -64 { // to write it as text could take minutes
+			return "", errors.New("the number is too large or too small")
+		}
 		if _, whole := f.(*cli.IntFlag); whole && !n.IsInt() {
 			return "", fmt.Errorf("want a whole number, not %s", n.Text('g', 10))
 		}

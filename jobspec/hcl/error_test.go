@@ -44,3 +44,22 @@ func TestErrorShowsTheMarkedPartOfALongLine(t *testing.T) {
 		t.Errorf("got: %v", err)
 	}
 }
+
+// A number that would take minutes to write as text is refused, as are products that make such numbers.
+func TestNumbersAreBounded(t *testing.T) {
+	for value, want := range map[string]string{
+		"1e9999999": "a number is too long", "1E-9999999": "a number is too long", "1e99999999999999999999": "a number is too long",
+		`"${1e9999999}"`: "a number is too long", strings.Repeat("9", maxNumberBytes+1): "a number is too long",
+		"1" + strings.Repeat("*1e18", maxProducts+1): "too many products", "1" + strings.Repeat("/1e18", maxProducts+1): "too many products",
+	} {
+		_, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    resources { cpu = "+value+" }\n  }\n}\n"))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.hcl line 4") {
+			t.Errorf("cpu = %.40s: %v, want %q in line 4", value, err, want)
+		}
+	}
+	for _, value := range []string{"1e0", "2E+0", "0.5", "1" + strings.Repeat("*1", maxProducts)} {
+		if _, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    resources { cpu = "+value+" }\n  }\n}\n")); err != nil {
+			t.Errorf("cpu = %.40s: %v", value, err)
+		}
+	}
+}

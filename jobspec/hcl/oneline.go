@@ -1,7 +1,11 @@
 package hcl
 
 import (
+	"cmp"
+	"fmt"
 	"sort"
+	"strconv"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -10,14 +14,17 @@ import (
 // splitOneLineBlocks inserts a line break wherever HCL's grammar requires one
 // between the items of a body, so that a block may stand on one line. It returns
 // the new text and the ascending offsets of the inserted breaks in it. Text that
-// cannot be lexed is returned unchanged; the parser then reports the error.
-func splitOneLineBlocks(src []byte, file string) ([]byte, []int) {
+// cannot be lexed is returned unchanged; the parser then reports the error. The
+// problems are those of checkNumbers, at their place in src.
+func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, problems hcl.Diagnostics) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
 	if diags.HasErrors() {
-		return src, nil
+		return src, nil, nil
+	}
+	if problems := checkNumbers(tokens); problems.HasErrors() {
+		return src, nil, problems
 	}
 	var out []byte
-	var breaks []int
 	last := 0
 	put := func(at int) {
 		out = append(out, src[last:at]...)
@@ -32,7 +39,38 @@ func splitOneLineBlocks(src []byte, file string) ([]byte, []int) {
 		}
 		w.advance(i)
 	}
-	return append(out, src[last:]...), breaks
+	return append(out, src[last:]...), breaks, nil
+}
+
+// Bounds of numbers: HCL computes with them exactly, and to write 1e9999999 as text takes 20 s and 400 MiB.
+const (
+	maxNumberBytes = 40
+	maxExponent    = 18
+	maxProducts    = 100 // multiplications and divisions in a file, which make numbers long too
+)
+
+// checkNumbers returns an error for the first number that is too long, or for too many products.
+func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
+	products := 0
+	for i := range tokens {
+		switch t := &tokens[i]; t.Type {
+		case hclsyntax.TokenNumberLit:
+			_, exponent, _ := strings.Cut(strings.ToLower(string(t.Bytes)), "e")
+			n, err := strconv.Atoi(cmp.Or(exponent, "0"))
+			if len(t.Bytes) > maxNumberBytes || err != nil || n > maxExponent || n < -maxExponent {
+				return errorAt(t.Range, "a number is too long", fmt.Sprintf("write at most %d digits, and an exponent of at most %d", maxNumberBytes, maxExponent))
+			}
+		case hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent:
+			if products++; products > maxProducts {
+				return errorAt(t.Range, "too many products", fmt.Sprintf("write at most %d in a file", maxProducts))
+			}
+		}
+	}
+	return nil
+}
+
+func errorAt(r hcl.Range, summary, hint string) hcl.Diagnostics {
+	return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: summary, Detail: hint, Subject: &r}}
 }
 
 // tokenWalker follows a token stream and tracks whether it is in a body or in an

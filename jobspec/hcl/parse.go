@@ -24,7 +24,10 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 	if filepath.Ext(name) == ".json" {
 		return parseJSON(name, src)
 	}
-	text, breaks := splitOneLineBlocks(src, name)
+	text, breaks, problems := splitOneLineBlocks(src, name)
+	if problems.HasErrors() {
+		return nil, &Error{Diags: problems, src: src}
+	}
 	at := newPositionMap(src, breaks)
 	d := &decoder{job: &jobspec.Job{Version: jobspec.Version, KeepFailed: jobspec.DefaultKeepFailed}, ranges: map[string]hcl.Range{}}
 	f, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
@@ -75,7 +78,10 @@ func FieldLines(name string, src []byte) map[string]int {
 	if filepath.Ext(name) == ".json" {
 		return lines
 	}
-	text, breaks := splitOneLineBlocks(src, name)
+	text, breaks, problems := splitOneLineBlocks(src, name)
+	if problems.HasErrors() {
+		return lines
+	}
 	f, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
 	if diags.HasErrors() {
 		return lines
