@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -181,8 +182,12 @@ func TestConfinement(t *testing.T) {
 	if err := os.Chown(task, 1000, 1000); err != nil {
 		t.Fatal(err)
 	}
+	other := filepath.Join(b.data, "other") // another tenant's
+	if err := errors.Join(os.Mkdir(other, 0o700), os.Chown(other, 2000, 2000)); err != nil {
+		t.Fatal(err)
+	}
 	s.Args = []string{"prog", confinedMarker}
-	s.Mounts = []runtime.Mount{{Source: task, Target: "/task"}, {Source: "/etc", Target: "/ro", ReadOnly: true}}
+	s.Mounts = []runtime.Mount{{Source: task, Target: "/task"}, {Source: other, Target: "/other"}, {Source: "/etc", Target: "/ro", ReadOnly: true}}
 	s.Dir, s.Hostname = "/task", "host-of-task"
 	s.Env = []string{"MINE=1"}
 	if err := d.Create(ctx, s); err != nil {
@@ -205,7 +210,8 @@ func TestConfinement(t *testing.T) {
 		"uid 1000 gid 1000", "host host-of-task", "dir /task", "env yes 1",
 		"interfaces lo", "NoNewPrivs: 1", "Seccomp: 2", "CapEff: 0000000000000000", "CapBnd: 0000000000000000",
 		"write / refused", "write /ro refused", "write /task done", "write /tmp done", "write /proc/sys/kernel/hostname refused",
-		"mount refused", "project of /task/new refused", "flags of /task refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
+		"mount refused", "read /other refused", "device refused", "kernel log refused", "module refused", "bpf refused", "become root refused",
+		"namespace refused", "connect refused", "processes 1", "trace the parent refused", "project of /task/new refused", "flags of /task refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
 	}, "\n")
 	if got != want {
 		t.Errorf("the task sees\n%s\nwant\n%s", got, want)
@@ -226,6 +232,41 @@ func TestCommandThatDoesNotExist(t *testing.T) {
 		if err := d.Start(ctx, s.ID); !errors.Is(err, fault.Invalid) {
 			t.Errorf("Start: %v, want fault.Invalid", err)
 		}
+	}
+	if err := d.Delete(ctx, s.ID); err != nil {
+		t.Error(err)
+	}
+	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A program that starts processes without end meets its limit, and nothing of it is left.
+func TestForkBombMeetsItsLimit(t *testing.T) {
+	b := newTestbed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	most := int(b.limits().PIDs)
+	s := b.spec(t, d, "forks", "exit", "0")
+	s.Args = []string{"prog", hogMarker, "processes"}
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(ctx, s.ID)
+	if err := d.Start(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := d.Wait(ctx, s.ID); err != nil || st.ExitCode != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	started := 0
+	for end := time.Now().Add(verbLimit); time.Now().Before(end) && started == 0; sleep(ctx, 20*time.Millisecond) {
+		text, _ := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log"))
+		started, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+	}
+	if started < 8 || started >= most {
+		t.Errorf("%d processes were started, at most %d may be", started, most)
 	}
 	if err := d.Delete(ctx, s.ID); err != nil {
 		t.Error(err)

@@ -76,6 +76,20 @@ func confined() {
 	}
 	fmt.Println("write /proc/sys/kernel/hostname", word(os.WriteFile("/proc/sys/kernel/hostname", []byte("x"), 0)))
 	fmt.Println("mount", word(unix.Mount("t", "/tmp", "tmpfs", 0, "")))
+	_, err := os.ReadDir("/other")
+	fmt.Println("read /other", word(err))
+	fmt.Println("device", word(unix.Mknod("/task/device", unix.S_IFBLK|0o600, int(unix.Mkdev(8, 0)))))
+	_, err = os.Open("/dev/kmsg")
+	fmt.Println("kernel log", word(err))
+	fmt.Println("module", word(unix.InitModule([]byte("\x7fELF"), "")))
+	_, _, errno := unix.Syscall(unix.SYS_BPF, 0, 0, 0)
+	fmt.Println("bpf", word(errnoError(errno)))
+	fmt.Println("become root", word(unix.Setuid(0)))
+	fmt.Println("namespace", word(unix.Unshare(unix.CLONE_NEWUSER)))
+	_, err = net.DialTimeout("tcp", "10.255.255.1:80", time.Second)
+	fmt.Println("connect", word(err))
+	fmt.Println("processes", len(numbered("/proc")))
+	fmt.Println("trace the parent", word(unix.PtraceAttach(os.Getppid())))
 	fmt.Println("project of /task/new", word(setProject("/task/new")))
 	fmt.Println("flags of /task", word(setFlags("/task")))
 	group, _ := os.ReadFile("/proc/self/cgroup")
@@ -84,6 +98,25 @@ func confined() {
 	adj, _ := os.ReadFile("/proc/self/oom_score_adj")
 	fmt.Print("oom_score_adj ", string(adj))
 	fmt.Println("end")
+}
+
+// errnoError returns nil for no error number.
+func errnoError(e unix.Errno) error {
+	if e == 0 {
+		return nil
+	}
+	return e
+}
+
+// numbered returns the names in a folder that are numbers.
+func numbered(dir string) (names []string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err == nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 // setProject moves an own file out of the project that its quota is counted for.
@@ -129,6 +162,7 @@ func word(err error) string {
 // hog uses one resource as much as it can:
 //
 //	memory MB                  touches it
+//	processes                  starts processes until it may not, prints how many
 //	cpu SECONDS THREADS
 //	write|read|mixed|buffered|overwrite PATH SECONDS   prints bytes moved and the time
 func hog(args []string) int {
@@ -144,6 +178,18 @@ func hog(args []string) int {
 			keep = append(keep, b)
 		}
 		fmt.Println(len(keep))
+	case "processes":
+		n := 0
+		for ; n < 100_000; n++ {
+			pid, _, errno := unix.RawSyscall(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0)
+			if errno != 0 {
+				break
+			}
+			for pid == 0 { // the child, which has one thread and no runtime
+				_, _, _ = unix.RawSyscall(unix.SYS_PAUSE, 0, 0, 0)
+			}
+		}
+		fmt.Println(n)
 	case "cpu":
 		end := time.Now().Add(time.Duration(number(1)) * time.Second)
 		for range number(2) - 1 {
