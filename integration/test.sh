@@ -37,7 +37,7 @@ part long 15 go test -timeout 10m -v ./...
 part floods 5 bin/drover bench floods -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
 
 # 3. One machine: cgroups, containerd, quotas and the node daemon in containers.
-part machine 20 bin/testbed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
+part machine 25 bin/testbed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
 
 # 4. The test bed itself: three machines, HDFS, faults, and no leftovers.
 part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./integration/testbed

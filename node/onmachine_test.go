@@ -24,7 +24,7 @@ import (
 )
 
 func TestOnMachine(t *testing.T) {
-	onmachine.Run(t, "^TestMachine", 12*time.Minute, "DROVER_TEST_NODE=1")
+	onmachine.Run(t, "^TestMachine", 16*time.Minute, "DROVER_TEST_NODE=1")
 }
 
 // onContainers configures a node with containerd, cgroups, quotas and helper
