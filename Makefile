@@ -77,7 +77,7 @@ soak: ## the long variants of the tests: thousands of containers, hours of fault
 	FUZZTIME=30s integration/bench.sh damage fuzz
 
 attack: build ## every call by every kind of identity, floods of one user, revocation
-	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets|StopNobodyElse|Turns|OfOneUser|OfOneNode|AreShared' ./coordinator/... ./node ./internal/pki ./jobspec
+	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets|StopNobodyElse|Turns|OfOneUser|OfOneNode|AreShared|ConnectionsOf|RefusedCalls|Paused|Budget|Believed|Login' ./coordinator/... ./node ./internal/pki ./jobspec ./cmd/drover
 	bin/drover bench floods
 
 chaos: deps ## faults from a seed, on three coordinators and three machines: make chaos FAULTS=50 SEED=1
