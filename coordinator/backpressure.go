@@ -78,8 +78,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// New connections from one address: so many a second, with bursts of ten times that. A handshake takes half a
-// millisecond of a processor, and who comes by it is known only afterwards.
+// New connections from one address: so many a second, with bursts of ten times that. A handshake is dear,
+// and who comes by it is known only afterwards.
 const (
 	acceptRate   = 100
 	longestQueue = 5 * time.Second // a connection that would wait longer is closed at once

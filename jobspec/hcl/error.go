@@ -37,7 +37,7 @@ func (e *Error) Error() string {
 func (e *Error) Write(w io.Writer, colour bool) {
 	s := &sourceWriter{w: w, src: e.src}
 	if colour {
-		s.red, s.strong, s.plain = "\x1b[31m", "\x1b[1;4m", "\x1b[0m"
+		s.red, s.yellow, s.strong, s.plain = "\x1b[31m", "\x1b[33m", "\x1b[1;4m", "\x1b[0m"
 	}
 	for _, d := range e.Diags[:min(len(e.Diags), maxShown)] {
 		s.problem(d)
@@ -49,16 +49,20 @@ func (e *Error) Write(w io.Writer, colour bool) {
 
 // sourceWriter writes problems with the lines of the file that they are about.
 type sourceWriter struct {
-	w                  io.Writer
-	src                []byte
-	red, strong, plain string // codes of the terminal
+	w                          io.Writer
+	src                        []byte
+	red, yellow, strong, plain string // codes of the terminal
 }
 
 // printf ignores errors: those of writing to a buffer or a terminal do not matter here.
 func (s *sourceWriter) printf(format string, args ...any) { _, _ = fmt.Fprintf(s.w, format, args...) }
 
 func (s *sourceWriter) problem(d *hcl.Diagnostic) {
-	s.printf("%sError%s: %s\n\n", s.red, s.plain, d.Summary)
+	colour, word := s.red, "Error"
+	if d.Severity == hcl.DiagWarning {
+		colour, word = s.yellow, "Warning"
+	}
+	s.printf("%s%s%s: %s\n\n", colour, word, s.plain, d.Summary)
 	if d.Subject != nil {
 		s.printf("  on %s line %d:\n", d.Subject.Filename, d.Subject.Start.Line)
 		shown := *d.Subject
