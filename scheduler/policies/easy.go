@@ -17,7 +17,7 @@ var easyInfo = Info{
 	Help:   "EASY backfilling: the first job that does not fit gets the earliest start; others overtake it only if they do not delay it",
 	Params: []Param{boundParam},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &easy{assumptions: untilBound{v.Duration("default_bound")}}, nil
+		return newEasy(v), nil
 	},
 }
 
@@ -36,7 +36,13 @@ type easy struct {
 	profile *timeline.Profile
 	tried   []triedReservation // in the profile
 
-	misfits []*scheduler.Stage // stages that did not fit, in order
+	misfits  []*scheduler.Stage            // stages that did not fit, in order
+	head     *scheduler.Stage              // the first of them with an earliest start, nil for none
+	delaying map[*scheduler.Stage]struct{} // stages that fitted on a node but would have delayed a reservation
+}
+
+func newEasy(v Values) *easy {
+	return &easy{assumptions: untilBound{v.Duration("default_bound")}, delaying: map[*scheduler.Stage]struct{}{}}
 }
 
 // triedReservation is capacity that is taken from the profile until the end of a cycle.
@@ -81,10 +87,11 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 		return p.idleDecision(now)
 	}
 	e.misfits = e.misfits[:0]
+	clear(e.delaying)
 	var first *scheduler.Stage // misfit with an earliest start
 	hasHead := false           // the head of the queue has its reservation
 	for j := range e.readyJobs(s, now) {
-		if len(e.misfits) > 0 && p.isFull() {
+		if p.isFull() {
 			break
 		}
 		for _, g := range j.Stages {
@@ -95,7 +102,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 				first, hasHead = e.reserveMisfits(s, now)
 			}
 			if first != nil {
-				if e.placeWithoutDelay(g, first) {
+				if e.placeWithoutDelay(g) {
 					hasHead = e.reserveStage(g, hasHead)
 					e.misfits = append(e.misfits, g)
 				}
@@ -108,10 +115,18 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 		e.profile.Release(r.spot.Bin, r.spot.Disk, r.spot.At, r.end, r.need)
 	}
 	e.tried = e.tried[:0]
-	if first != nil && len(p.actions) > 0 {
+	if e.head = first; first != nil && len(p.actions) > 0 {
 		e.reviseCapped()
 	}
-	return p.finish()
+	return p.finishExplained(e.reason)
+}
+
+// reason returns why a stage waits.
+func (e *easy) reason(g *scheduler.Stage) scheduler.Waiting {
+	if _, ok := e.delaying[g]; ok {
+		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: e.head.ID()}
+	}
+	return e.placer.reason(g)
 }
 
 // reviseCapped requests the next decision at once if what this one placed leaves a stage
@@ -216,25 +231,19 @@ func (e *easy) reserveStage(g *scheduler.Stage, hasHead bool) bool {
 
 // placeWithoutDelay places tasks of a stage that do not delay any reservation. It
 // reports whether tasks are left that only lack capacity.
-func (e *easy) placeWithoutDelay(g, first *scheduler.Stage) bool {
+func (e *easy) placeWithoutDelay(g *scheduler.Stage) bool {
 	p := &e.placer
 	need, duration := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.assumptions.defaultBound)
 	for g.Ready() {
-		w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-		ok, onlyCapacity := true, false
-		if g.Startable() == 0 {
-			w.Reason = scheduler.ReasonMaxParallel
-		} else if p.actionsLeft <= 0 {
-			w.Reason = scheduler.ReasonCycleFull
-		} else if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
-			w.Reason = scheduler.ReasonCap
-		} else if e.placeTaskWithoutDelay(g, &need, duration) {
-			continue
-		} else if onlyCapacity = true; p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
-			w.Reason, w.Behind = scheduler.ReasonHeadOfLine, first.ID()
+		if !p.mayPlace(g) {
+			return false
 		}
-		p.recordWaiting(w)
-		return onlyCapacity
+		if !e.placeTaskWithoutDelay(g, &need, duration) {
+			if !p.omitReasons && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+				e.delaying[g] = struct{}{}
+			}
+			return true
+		}
 	}
 	return false
 }

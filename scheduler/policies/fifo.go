@@ -1,6 +1,10 @@
 package policies
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"cmp"
+
+	"github.com/drover-run/drover/scheduler"
+)
 
 var fifoInfo = Info{
 	Name: "fifo",
@@ -32,19 +36,38 @@ func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	for !p.isFull() && p.nextPass() {
-		for j, at := s.Queue().Next(0); j != nil && !p.isFull(); j, at = s.Queue().Next(at) {
+	for p.nextPass() {
+		for j, at := s.Queue().Next(0); j != nil && !f.isFull(); j, at = s.Queue().Next(at) {
 			for _, g := range j.Stages {
-				if !g.Ready() {
-					continue
+				if g.Ready() && !f.isBlocked() {
+					p.placeAll(g)
 				}
-				if f.strict && p.firstMisfit != nil {
-					p.recordWaiting(scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: p.firstMisfit.ID()})
-					continue
-				}
-				p.placeAll(g)
 			}
 		}
 	}
-	return p.finish()
+	return p.finishExplained(f.reason)
+}
+
+// isFull reports whether nothing more can be placed in this pass.
+func (f *fifo) isFull() bool {
+	if f.strict { // the first one that does not fit is the head, even where none fits
+		return f.isBlocked() || f.placer.actionsLeft <= 0
+	}
+	return f.placer.isFull()
+}
+
+// isBlocked reports whether all further stages wait behind one that does not fit.
+func (f *fifo) isBlocked() bool { return f.strict && f.placer.firstMisfit != nil }
+
+// reason returns why a stage waits.
+func (f *fifo) reason(g *scheduler.Stage) scheduler.Waiting {
+	if head := f.placer.firstMisfit; f.isBlocked() && comparePlaces(head, g) < 0 {
+		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: head.ID()}
+	}
+	return f.placer.reason(g)
+}
+
+// comparePlaces compares the places of two stages in the queue.
+func comparePlaces(a, b *scheduler.Stage) int {
+	return cmp.Or(cmp.Compare(a.Job.Spec.Submitted, b.Job.Spec.Submitted), a.ID().Compare(b.ID()))
 }

@@ -95,7 +95,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 		if at := f.index.Demotion(); at < scheduler.Never {
 			p.wake = at
 		}
-		for t, ok := queues.Next(); ok; t, ok = queues.Next() {
+		for t, ok := queues.Next(); ok && !p.isFull(); t, ok = queues.Next() {
 			e := jobEntry{job: t.Job, stage: *t.Stage}
 			g := p.placeNextStage(&e)
 			*t.Stage = e.stage
@@ -107,7 +107,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 		}
 	}
 	f.recordQueues(s, now)
-	d := p.finish()
+	d := p.finishExplained(f.reason)
 	d.PolicyStates = f.states
 	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
 	return d
@@ -144,18 +144,16 @@ func (f *lasMQ) admit(s *scheduler.State, now scheduler.Time) {
 		}
 		if slots > 0 && j.Ready > 0 && f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
 			slots--
-			continue
 		}
-		f.recordNotAdmitted(j)
 	}
 }
 
-func (f *lasMQ) recordNotAdmitted(j *scheduler.Job) {
-	for _, g := range j.Stages {
-		if g.Ready() {
-			f.placer.recordWaiting(scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonNotAdmitted, Tasks: g.Pending})
-		}
+// reason returns why a stage waits.
+func (f *lasMQ) reason(g *scheduler.Stage) scheduler.Waiting {
+	if f.groupOf(g.Job) < 0 {
+		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonNotAdmitted, Tasks: g.Pending}
 	}
+	return f.placer.reason(g)
 }
 
 // record applies a policy state to the State and appends it to the decision. It

@@ -48,10 +48,8 @@ func (m *misfits) nextPass() {
 
 // mayExamine reports whether nodes may be looked at for a stage, and whether it is known that none fits.
 func (m *misfits) mayExamine(s *scheduler.State, g *scheduler.Stage) (examine, known bool) {
-	if len(m.known) > 0 {
-		if _, known = m.known[demandOf(s, g)]; known {
-			return true, true
-		}
+	if len(m.known) > 0 && m.isKnown(demandOf(s, g)) {
+		return true, true
 	}
 	if m.found < m.most/2 {
 		return true, false
@@ -63,10 +61,16 @@ func (m *misfits) mayExamine(s *scheduler.State, g *scheduler.Stage) (examine, k
 	return examine, false
 }
 
+// isKnown reports whether no node was found for a demand in this pass. As capacity only shrinks in it, none fits.
+func (m *misfits) isKnown(k demandKey) bool {
+	_, known := m.known[k]
+	return known
+}
+
 // add adds the demand of a stage that no node fits.
 func (m *misfits) add(s *scheduler.State, g *scheduler.Stage) {
 	k := demandOf(s, g)
-	if _, known := m.known[k]; known {
+	if m.isKnown(k) {
 		return
 	}
 	if m.known == nil {

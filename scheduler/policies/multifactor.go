@@ -25,7 +25,7 @@ var multifactorInfo = Info{
 		{Name: "deadline_window", Kind: Duration, Default: "24h", Min: 1, Max: 1e8, Help: "time before its deadline in which a job's deadline factor rises from 0 to 1"},
 		{Name: "calc_period", Kind: Duration, Default: "1m", Min: 1, Max: 1e6, Help: "time between two samples of use, and between two calculations of priorities while nothing else happens"}},
 	New: func(v Values) (scheduler.Policy, error) {
-		m := &multifactor{easy: easy{assumptions: untilBound{v.Duration("default_bound")}}, favorSmall: v.Bool("favor_small"),
+		m := &multifactor{easy: *newEasy(v), favorSmall: v.Bool("favor_small"),
 			maxAge: v.Duration("max_age"), halfLife: v.Duration("half_life"), deadlineWindow: v.Duration("deadline_window"), calcPeriod: v.Duration("calc_period"),
 			weights: factors{v.Float("age_weight"), v.Float("fair_share_weight"), v.Float("size_weight"), v.Float("deadline_weight"), v.Float("priority_weight")}}
 		m.order = m.byPriority

@@ -69,8 +69,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 // SetReasonsWanted sets whether decisions list why stages wait.
 func (o *ordered) SetReasonsWanted(wanted bool) { o.placer.setReasons(wanted) }
 
-// placeNext places one task of the job, of its first placeable stage. If it returns
-// false, each stage has a reason.
+// placeNext places one task of the job, of its first placeable stage. It returns false if it has none.
 func (p *placer) placeNext(e *jobEntry) bool { return p.placeNextStage(e) != nil }
 
 // placeNextStage is placeNext, returning the stage or nil.

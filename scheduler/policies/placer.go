@@ -1,10 +1,6 @@
 package policies
 
-import (
-	"slices"
-
-	"github.com/drover-run/drover/scheduler"
-)
+import "github.com/drover-run/drover/scheduler"
 
 var reserveParam = Param{Name: "reserve", Kind: Bool, Default: "false",
 	Help: "reserve a node for each task that is next and fits nowhere, as YARN does, instead of passing it over"}
@@ -32,12 +28,14 @@ type placer struct {
 	passes            int
 	actionsBefore     int // number of actions at the start of the pass
 
-	actions           []scheduler.Action
-	resumes           []scheduler.Action
+	actions []scheduler.Action
+	resumes []scheduler.Action
+	misfits misfits
+	wake    scheduler.Time
+
+	round             scheduler.WaitingRound
 	waitingReasons    []scheduler.Waiting
 	noCapacityReasons map[demandKey]noCapacity
-	misfits           misfits
-	wake              scheduler.Time
 }
 
 // demandKey is what a task needs of a node.
@@ -49,13 +47,6 @@ type demandKey struct {
 
 func demandOf(s *scheduler.State, g *scheduler.Stage) demandKey {
 	return demandKey{g.Spec.Demand, g.Spec.Disk, s.Cluster().AvoidanceOf(g)}
-}
-
-// noCapacity is why no node fits a demand, at the end of the cycle.
-type noCapacity struct {
-	reason      scheduler.Reason
-	nodes       int32
-	reservedFor scheduler.StageID // the stage that a fitting node is reserved for
 }
 
 // begin starts a cycle. It returns true if nothing changed since a cycle that
@@ -76,10 +67,6 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	p.s, p.now, p.actionsLeft, p.firstMisfit, p.wake = s, now, limit, nil, 0
 	p.seenStamp = s.Stamp()
 	p.actions, p.waitingReasons = p.actions[:0], p.waitingReasons[:0]
-	if !p.omitReasons { // at once: growing a long list by and by copies it several times
-		p.waitingReasons = slices.Grow(p.waitingReasons, s.Queue().Ready())
-	}
-	clear(p.noCapacityReasons)
 	p.misfits.begin(s, now)
 	p.passes = 0
 	p.mark = s.Journal().Mark()
@@ -108,39 +95,35 @@ func (p *placer) nextPass() bool {
 		return false
 	}
 	p.passes, p.actionsBefore, p.firstMisfit = p.passes+1, len(p.actions), nil
-	p.reservedNodes, p.reservedFor, p.waitingReasons = p.reservedNodes[:0], p.reservedFor[:0], p.waitingReasons[:0]
+	p.reservedNodes, p.reservedFor = p.reservedNodes[:0], p.reservedFor[:0]
 	p.misfits.nextPass() // without the reservations they may fit
 	return true
 }
 
 func (p *placer) idleDecision(now scheduler.Time) scheduler.Decision {
-	return scheduler.Decision{Base: p.s.Index(), At: now, Waiting: p.waitingReasons, Wake: p.wake}
+	return scheduler.Decision{Base: p.s.Index(), At: now, Waiting: p.waitingReasons,
+		WaitingContinues: p.round.Continues, WaitingMore: p.round.More, Wake: p.wake}
 }
 
-// finish rolls the State back and returns the decision.
-func (p *placer) finish() scheduler.Decision {
-	for i := range p.waitingReasons {
-		if w := &p.waitingReasons[i]; w.Reason == 0 {
-			w.Reason, w.Nodes, w.Behind = p.noCapacityReason(p.s.Stage(w.Stage))
-		}
-	}
-	// Jobs may be visited in an order that depends on the time; a cycle in which
-	// nothing changed must still return the same reasons.
-	if !slices.IsSortedFunc(p.waitingReasons, compareStages) {
-		slices.SortFunc(p.waitingReasons, compareStages)
-	}
+// finish explains what waits by p.reason, rolls the State back and returns the decision.
+func (p *placer) finish() scheduler.Decision { return p.finishExplained(p.reason) }
+
+// finishExplained is finish for a policy with reasons of its own.
+func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting) scheduler.Decision {
 	if at := p.misfits.nextTurn(); at > 0 && (p.wake == 0 || at < p.wake) {
 		p.wake = at
 	}
+	if !p.omitReasons {
+		p.explain(reason)
+	}
 	p.s.Journal().Rollback(p.mark)
 	p.idleAtStamp = len(p.actions) == 0 && p.actionsLeft > 0
-	return scheduler.Decision{Base: p.s.Index(), At: p.now, Actions: p.actions, Waiting: p.waitingReasons, Wake: p.wake}
+	d := p.idleDecision(p.now)
+	d.Actions = p.actions
+	return d
 }
 
-func compareStages(a, b scheduler.Waiting) int { return a.Stage.Compare(b.Stage) }
-
-// placeAll places as many tasks of the stage as it can and records why the rest
-// waits.
+// placeAll places as many tasks of the stage as it can.
 func (p *placer) placeAll(g *scheduler.Stage) {
 	for g.Ready() {
 		if !p.placeOne(g) {
@@ -149,42 +132,38 @@ func (p *placer) placeAll(g *scheduler.Stage) {
 	}
 }
 
-// placeOne places the next task of the stage, or records why it waits.
-func (p *placer) placeOne(g *scheduler.Stage) bool {
-	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-	switch {
-	case g.Startable() == 0:
-		w.Reason = scheduler.ReasonMaxParallel
-	case p.actionsLeft <= 0:
-		w.Reason = scheduler.ReasonCycleFull
-	default:
-		var ok bool
-		if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
-			w.Reason = scheduler.ReasonCap
-			break
-		}
-		examine, known := p.misfits.mayExamine(p.s, g)
-		if !examine {
-			w.Reason = scheduler.ReasonNotExamined
-			break
-		}
-		node, disk := scheduler.NoNode, int16(-1)
-		if !known {
-			node, disk = p.bestNode(g)
-		}
-		if node == scheduler.NoNode {
-			p.misfits.add(p.s, g)
-			p.reserveNodes(g)
-			if p.firstMisfit == nil { // finish fills in the reason
-				p.firstMisfit = g
-			}
-			break
-		}
-		p.place(g, node, disk)
-		return true
+// mayPlace reports whether a task of the stage may be placed if a node fits it.
+func (p *placer) mayPlace(g *scheduler.Stage) bool {
+	if g.Startable() == 0 || p.actionsLeft <= 0 {
+		return false
 	}
-	p.recordWaiting(w)
-	return false
+	_, _, _, underCaps := p.s.TenantTree().UnderCaps(g)
+	return underCaps
+}
+
+// placeOne places the next task of the stage. It returns false if nothing more of the stage can be placed.
+func (p *placer) placeOne(g *scheduler.Stage) bool {
+	if !p.mayPlace(g) {
+		return false
+	}
+	examine, known := p.misfits.mayExamine(p.s, g)
+	if !examine {
+		return false
+	}
+	node, disk := scheduler.NoNode, int16(-1)
+	if !known {
+		node, disk = p.bestNode(g)
+	}
+	if node == scheduler.NoNode {
+		p.misfits.add(p.s, g)
+		p.reserveNodes(g)
+		if p.firstMisfit == nil {
+			p.firstMisfit = g
+		}
+		return false
+	}
+	p.place(g, node, disk)
+	return true
 }
 
 // bestNode returns the node for the next task of a stage that no other is reserved
@@ -232,51 +211,10 @@ func (p *placer) apply(a scheduler.Action) {
 	p.actionsLeft--
 }
 
-func (p *placer) recordWaiting(w scheduler.Waiting) {
-	if !p.omitReasons {
-		p.waitingReasons = append(p.waitingReasons, w)
-	}
-}
-
 // setReasons sets whether decisions list why stages wait.
-func (p *placer) setReasons(wanted bool) { p.omitReasons, p.idleAtStamp = !wanted, false }
-
-// isFull reports whether nothing more can be placed in this cycle and reasons are
-// not wanted either.
-func (p *placer) isFull() bool {
-	return p.omitReasons && (p.actionsLeft <= 0 || !p.s.Queue().CapacityForAny())
+func (p *placer) setReasons(wanted bool) {
+	p.omitReasons, p.idleAtStamp, p.round = !wanted, false, scheduler.WaitingRound{}
 }
 
-// noCapacityReason returns why no node fits and on how many nodes, counted once per
-// demand. If a reserved node would fit, it returns the stage that it is reserved
-// for. Very many demands are not counted.
-func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, scheduler.StageID) {
-	key := demandOf(p.s, g)
-	if l, known := p.noCapacityReasons[key]; known {
-		return l.reason, l.nodes, l.reservedFor
-	}
-	if len(p.noCapacityReasons) >= max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
-		return scheduler.ReasonNotExamined, 0, scheduler.StageID{}
-	}
-	l := p.s.Cluster().Lacking(g)
-	reason, nodes, behind := scheduler.ReasonNoNode, int32(0), scheduler.StageID{}
-	switch {
-	case l.Nodes > 0:
-		var r scheduler.Resource
-		r, nodes = l.Most()
-		reason = scheduler.NoCapacityReason(r)
-	case p.s.Cluster().SchedulableNodes() > 0:
-		reason = scheduler.ReasonMaintenance
-	}
-	for i, n := range p.reservedNodes {
-		if p.s.Cluster().HasCapacity(g, n) {
-			reason, nodes, behind = scheduler.ReasonShare, 0, p.reservedFor[i]
-			break
-		}
-	}
-	if p.noCapacityReasons == nil {
-		p.noCapacityReasons = map[demandKey]noCapacity{}
-	}
-	p.noCapacityReasons[key] = noCapacity{reason, nodes, behind}
-	return reason, nodes, behind
-}
+// isFull reports whether nothing more can be placed in this cycle.
+func (p *placer) isFull() bool { return p.actionsLeft <= 0 || !p.s.Queue().CapacityForAny() }

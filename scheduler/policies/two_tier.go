@@ -71,7 +71,8 @@ type reservingPolicy struct {
 	plan             roundPlan
 	compressed       compression            // the last one
 	dueTasks         []backfill.PlannedTask // scratch
-	stageStarts      []stageStart           // scratch
+	stageStarts      []stageStart           // of this cycle
+	nextStart        int                    // in stageStarts, behind those of the last stage that was explained
 }
 
 // stageStart is when the next task of a stage is planned to start.
@@ -114,14 +115,14 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 		f.wakeAt(now+1, now)
 	}
 	if !p.omitReasons {
-		f.explain(s, now)
+		f.listStarts(now)
 	}
 	if f.actionsExhausted {
 		f.compressed.timeline = nil // some tasks are not where they were planned
 	} else if f.compressed.fresh {
 		f.compressed.record(s, p.actions)
 	}
-	d := p.finish()
+	d := p.finishExplained(f.reason)
 	d.PolicyStates = f.states
 	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
 	return d

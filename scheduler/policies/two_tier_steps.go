@@ -441,8 +441,8 @@ func fitsOnDisk(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 	return disk < 0 || (d[scheduler.IO] <= n.Disks[disk].FreeIO && g.Spec.Disk <= n.Disks[disk].FreeSpace)
 }
 
-// explain records why each stage with ready work waits.
-func (f *reservingPolicy) explain(s *scheduler.State, now scheduler.Time) {
+// listStarts lists when the tasks of each stage are planned to start.
+func (f *reservingPolicy) listStarts(now scheduler.Time) {
 	f.stageStarts = f.stageStarts[:0]
 	sorted := true
 	f.plan.planner.Scan(func(x *backfill.PlannedTask) {
@@ -458,25 +458,24 @@ func (f *reservingPolicy) explain(s *scheduler.State, now scheduler.Time) {
 	if !sorted {
 		slices.SortFunc(f.stageStarts, compareStageStarts)
 	}
-	i := 0 // both lists are mostly in order of submission
-	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
-		for _, g := range j.Stages {
-			if !g.Ready() {
-				continue
-			}
-			id, next := g.ID(), scheduler.Time(0)
-			if i >= len(f.stageStarts) || f.stageStarts[i].stage != id {
-				i, _ = slices.BinarySearchFunc(f.stageStarts, stageStart{stage: id}, compareStageStarts)
-			}
-			if i < len(f.stageStarts) && f.stageStarts[i].stage == id {
-				next = f.stageStarts[i].at
-				for i < len(f.stageStarts) && f.stageStarts[i].stage == id {
-					i++
-				}
-			}
-			f.placer.recordWaiting(f.reason(s, g, next))
+	f.nextStart = 0
+}
+
+// startOf returns when the next task of a stage is planned to start, 0 if none is later than now. It is fast for
+// stages in order of submission, as both lists mostly are.
+func (f *reservingPolicy) startOf(id scheduler.StageID) (start scheduler.Time) {
+	i := f.nextStart
+	if i >= len(f.stageStarts) || f.stageStarts[i].stage != id {
+		i, _ = slices.BinarySearchFunc(f.stageStarts, stageStart{stage: id}, compareStageStarts)
+	}
+	if i < len(f.stageStarts) && f.stageStarts[i].stage == id {
+		start = f.stageStarts[i].at
+		for i < len(f.stageStarts) && f.stageStarts[i].stage == id {
+			i++
 		}
 	}
+	f.nextStart = i
+	return start
 }
 
 func compareStageStarts(a, b stageStart) int {
@@ -486,7 +485,9 @@ func compareStageStarts(a, b stageStart) int {
 	return cmp.Compare(a.at, b.at)
 }
 
-func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.Time) scheduler.Waiting {
+// reason returns why a stage waits, after listStarts.
+func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
+	s, next := f.placer.s, f.startOf(g.ID())
 	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
 	ok := true
 	if f.actionsExhausted || f.placer.actionsLeft <= 0 || (f.continues && next == 0) {
@@ -504,6 +505,8 @@ func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next sc
 		if r := f.dueReservation(s, g); r != nil {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
 		}
+	} else {
+		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, demandOf(s, g))
 	}
 	return w
 }

@@ -1,0 +1,87 @@
+package policies
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// noCapacity is why no node fits a demand, at the end of the cycle.
+type noCapacity struct {
+	reason      scheduler.Reason
+	nodes       int32
+	reservedFor scheduler.StageID // the stage that a fitting node is reserved for
+}
+
+// explain records why stages wait on the State as the cycle leaves it: each stage, or the next part of them.
+// The other parts are requested at once: nothing else may happen.
+func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
+	clear(p.noCapacityReasons)
+	// At once: growing a long list by and by copies it several times.
+	p.waitingReasons = slices.Grow(p.waitingReasons, min(p.s.Queue().Ready(), scheduler.MaxExplained))
+	p.round.Next(p.s.Queue(), p.seenStamp, func(g *scheduler.Stage) { p.waitingReasons = append(p.waitingReasons, reason(g)) })
+	if p.round.Unfinished {
+		p.wake = p.now + 1
+	}
+}
+
+// reason returns why a stage waits.
+func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
+	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
+	if g.Startable() == 0 {
+		w.Reason = scheduler.ReasonMaxParallel
+		return w
+	}
+	var ok bool
+	if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
+		w.Reason = scheduler.ReasonCap
+		return w
+	}
+	key := demandOf(p.s, g)
+	if p.actionsLeft <= 0 && !p.misfits.isKnown(key) {
+		w.Reason = scheduler.ReasonCycleFull
+		return w
+	}
+	w.Reason, w.Nodes, w.Behind = p.noCapacityReason(g, key)
+	return w
+}
+
+// noCapacityReason returns why no node fits and on how many nodes, counted once per
+// demand. If a reserved node would fit, it returns the stage that it is reserved
+// for. Very many demands are not counted, and some were not examined in this cycle.
+func (p *placer) noCapacityReason(g *scheduler.Stage, key demandKey) (scheduler.Reason, int32, scheduler.StageID) {
+	if l, known := p.noCapacityReasons[key]; known {
+		return l.reason, l.nodes, l.reservedFor
+	}
+	if len(p.noCapacityReasons) >= max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
+		return scheduler.ReasonNotExamined, 0, scheduler.StageID{}
+	}
+	l := p.lackingReason(g)
+	if p.noCapacityReasons == nil {
+		p.noCapacityReasons = map[demandKey]noCapacity{}
+	}
+	p.noCapacityReasons[key] = l
+	return l.reason, l.nodes, l.reservedFor
+}
+
+// lackingReason finds out why no node is left for a stage. O(nodes) once for a demand.
+func (p *placer) lackingReason(g *scheduler.Stage) noCapacity {
+	if p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+		for i, n := range p.reservedNodes {
+			if p.s.Cluster().HasCapacity(g, n) {
+				return noCapacity{reason: scheduler.ReasonShare, reservedFor: p.reservedFor[i]}
+			}
+		}
+		return noCapacity{reason: scheduler.ReasonNotExamined}
+	}
+	l := p.s.Cluster().Lacking(g)
+	switch {
+	case l.Nodes > 0:
+		r, nodes := l.Most()
+		return noCapacity{reason: scheduler.NoCapacityReason(r), nodes: nodes}
+	case p.s.Cluster().SchedulableNodes() > 0:
+		return noCapacity{reason: scheduler.ReasonMaintenance}
+	default:
+		return noCapacity{reason: scheduler.ReasonNoNode}
+	}
+}
