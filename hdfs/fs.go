@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"strconv"
 	"time"
 )
@@ -53,6 +54,16 @@ type Sink interface {
 	// Delete removes a file, or a directory with its content. A missing path is no
 	// error, so Delete may be repeated. ErrInvalid for the root.
 	Delete(ctx context.Context, path string) error
+}
+
+// Linker is a Sink that can give a file of this machine a name of its own, so that its bytes need
+// not be copied.
+type Linker interface {
+	// Link creates a file whose content is that of an open regular file, as Create, Write and
+	// Commit would. From then on the two are one file: the caller must not change it. It may get
+	// other permissions. ErrUnsupported if the caller must copy; nothing is left behind then, as
+	// after any error.
+	Link(ctx context.Context, file *os.File, path string, options CreateOptions) error
 }
 
 // FS is a complete file system.

@@ -284,6 +284,16 @@ func setProject(at int, path string, id uint32, dir bool) error {
 	return nil
 }
 
+// Project returns the number of the project whose quota the file counts for, 0 if there is none.
+func Project(f *os.File) (uint32, error) {
+	var a fileAttr
+	err := ioctl(f, ioctlGetXattr, &a)
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		return 0, nil // a file system without projects
+	}
+	return a.Project, err
+}
+
 func ioctl(f *os.File, request uintptr, a *fileAttr) error {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(a))); errno != 0 {
 		return os.NewSyscallError("ioctl", errno)

@@ -39,6 +39,32 @@ func TestOutputOnFullDisk(t *testing.T) {
 	}
 }
 
+// The file of an earlier run may be in a result already: it is replaced, not written to.
+func TestOutputReplacesEarlierFile(t *testing.T) {
+	dir := t.TempDir()
+	path, result := filepath.Join(dir, "out"), filepath.Join(dir, "result")
+	for _, text := range []string{"first", "again"} {
+		w, err := createOutput(&mapreduce.OutputFile{Path: path}, &flowCounter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.writeLine([]byte(text), nil, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(path, result); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{result: "first\n", path: "again\n"} {
+		if b, err := os.ReadFile(name); err != nil || string(b) != want {
+			t.Errorf("%s holds %q (%v), want %q", name, b, err, want)
+		}
+	}
+}
+
 // zeros is a program that writes for ever.
 type zeros struct{}
 

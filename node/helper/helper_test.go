@@ -199,6 +199,42 @@ func TestUpload(t *testing.T) {
 	}
 }
 
+// On one file system of the machine an upload costs no second copy; what it checks is the same.
+func TestUploadLinksLocalFiles(t *testing.T) {
+	content := []byte("a line\n")
+	sum := crc32.Checksum(content, castagnoli)
+	for name, c := range map[string]struct {
+		sum  uint32
+		want error
+	}{"a file": {sum, nil}, "the file was changed afterwards": {sum + 1, fault.Corrupt}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, folder := range []string{"task", "out"} {
+				if err := os.Mkdir(filepath.Join(dir, folder), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			from, to := filepath.Join(dir, "task/part"), filepath.Join(dir, "out/1.1/part")
+			if err := os.WriteFile(from, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			set := fsys.New(fsys.Config{Local: true}, nil)
+			defer set.Close()
+			req := &Request{Version: Version, Upload: &Upload{Root: filepath.Join(dir, "task"), Name: "part", URI: "file://" + to, Bytes: int64(len(content)), CRC32C: c.sum}}
+			for range 2 { // a repetition replaces the file
+				if err := Run(t.Context(), req, Tools{Files: set, Emit: func(Event) {}}); !errors.Is(err, c.want) {
+					t.Fatalf("%v, want %v", err, c.want)
+				}
+				a, aErr := os.Stat(from)
+				b, bErr := os.Stat(to)
+				if aErr != nil || bErr != nil || !os.SameFile(a, b) {
+					t.Errorf("the file was copied: %v %v", aErr, bErr)
+				}
+			}
+		})
+	}
+}
+
 // The helper program answers in lines, and ends when its daemon does.
 func TestServe(t *testing.T) {
 	dir := t.TempDir()

@@ -29,10 +29,14 @@ func runUpload(ctx context.Context, r *Request, t Tools) error {
 		return fsys.Classed(err)
 	}
 	sum := crc32.New(castagnoli)
-	n, err := hdfs.Upload(ctx, fs, uri.Path, hdfs.UploadOptions{
-		CreateOptions: hdfs.CreateOptions{Replication: u.Replication, Overwrite: true},
-		OnRetry:       func(_ int, err error) { t.Emit(Event{Total: u.Bytes, Waiting: err.Error()}) },
-	}, func() (io.ReadCloser, error) { return openChecksummed(u, sum) })
+	options := hdfs.CreateOptions{Replication: u.Replication, Overwrite: true}
+	n, err := linkOutput(ctx, fs, uri.Path, options, u, sum)
+	if errors.Is(err, hdfs.ErrUnsupported) {
+		n, err = hdfs.Upload(ctx, fs, uri.Path, hdfs.UploadOptions{
+			CreateOptions: options,
+			OnRetry:       func(_ int, err error) { t.Emit(Event{Total: u.Bytes, Waiting: err.Error()}) },
+		}, func() (io.ReadCloser, error) { return openChecksummed(u, sum) })
+	}
 	if err != nil {
 		return fsys.Classed(err)
 	}
@@ -43,6 +47,29 @@ func runUpload(ctx context.Context, r *Request, t Tools) error {
 	t.Emit(Event{Bytes: n, Total: u.Bytes})
 	return nil
 }
+
+// linkOutput gives the file its name in the result where both are on one file system of this machine,
+// and reads it for its checksum. ErrUnsupported if it must be copied.
+func linkOutput(ctx context.Context, fs hdfs.FS, name string, options hdfs.CreateOptions, u *Upload, sum hash.Hash32) (int64, error) {
+	l, ok := fs.(hdfs.Linker)
+	if !ok {
+		return 0, hdfs.ErrUnsupported
+	}
+	f, err := openChecksummed(u, sum)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if err := l.Link(ctx, f.File, name, options); err != nil {
+		return 0, err
+	}
+	return io.CopyBuffer(contextWriter{ctx}, struct{ io.Reader }{f}, make([]byte, 256<<10))
+}
+
+// contextWriter discards what is written, until its context ends.
+type contextWriter struct{ ctx context.Context }
+
+func (w contextWriter) Write(p []byte) (int, error) { return len(p), context.Cause(w.ctx) }
 
 // makeParent makes the folder of this attempt, but not the job's temporary folder
 // above it: if that is gone the job has ended, and a late attempt must leave
@@ -68,7 +95,7 @@ func (s checksummedFile) Read(p []byte) (int, error) { return s.Reader.Read(p) }
 
 // openChecksummed opens the file that the task wrote, in a folder that the tenant
 // controls: links cannot lead out of it and a pipe cannot block.
-func openChecksummed(u *Upload, sum hash.Hash32) (io.ReadCloser, error) {
+func openChecksummed(u *Upload, sum hash.Hash32) (*checksummedFile, error) {
 	root, err := os.OpenRoot(u.Root)
 	if err != nil {
 		return nil, err
@@ -82,5 +109,5 @@ func openChecksummed(u *Upload, sum hash.Hash32) (io.ReadCloser, error) {
 		return nil, errors.Join(fault.New(fault.Invalid, "%s is not a regular file any more", u.Name), err, f.Close())
 	}
 	sum.Reset()
-	return checksummedFile{io.TeeReader(f, sum), f}, nil
+	return &checksummedFile{io.TeeReader(f, sum), f}, nil
 }
