@@ -85,8 +85,8 @@ func (t *task) builtinReduce(next nextFunc, out *outputWriter) error {
 	switch b := t.spec.Program.Builtin; b {
 	case "identity", "sort":
 		for {
-			r, ok, err := next()
-			if !ok || err != nil {
+			r, err := next()
+			if r == nil || err != nil {
 				return err
 			}
 			if err := out.writeLine(r.Key, r.Value, r.NoValue); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 type (
-	nextFunc = func() (sortmerge.Record, bool, error)
+	nextFunc = func() (*sortmerge.Record, error)
 	emitFunc = func(sortmerge.Record) error
 )
 
@@ -53,17 +53,17 @@ func (c commandCombiner) Combine(next nextFunc, emit emitFunc) error {
 func feedRecords(next nextFunc, stdin io.Writer) error {
 	buf := make([]byte, 0, chunkBytes)
 	for {
-		r, ok, err := next()
+		r, err := next()
 		if err != nil {
 			return err
 		}
-		if len(buf) > 0 && (!ok || len(buf)+len(r.Key)+len(r.Value)+2 > cap(buf)) {
+		if len(buf) > 0 && (r == nil || len(buf)+len(r.Key)+len(r.Value)+2 > cap(buf)) {
 			if _, err := stdin.Write(buf); err != nil {
 				return err
 			}
 			buf = buf[:0]
 		}
-		if !ok {
+		if r == nil {
 			return nil
 		}
 		buf = append(append(append(append(buf, r.Key...), '\t'), r.Value...), '\n')
@@ -73,7 +73,7 @@ func feedRecords(next nextFunc, stdin io.Writer) error {
 // valueFolder folds the values of a key into one value.
 type valueFolder interface {
 	reset()
-	add(key []byte, r sortmerge.Record) error
+	add(key []byte, r *sortmerge.Record) error
 	appendValue(buf []byte) []byte
 }
 
@@ -82,18 +82,18 @@ func foldGroups(next nextFunc, f valueFolder, emit func(key, value []byte) error
 	var key, value []byte
 	open := false
 	for {
-		r, ok, err := next()
+		r, err := next()
 		if err != nil {
 			return err
 		}
-		if open && (!ok || !bytes.Equal(r.Key, key)) {
+		if open && (r == nil || !bytes.Equal(r.Key, key)) {
 			value = f.appendValue(value[:0])
 			if err := emit(key, value); err != nil {
 				return err
 			}
 			open = false
 		}
-		if !ok {
+		if r == nil {
 			return nil
 		}
 		if !open {
@@ -113,7 +113,7 @@ func (s *sumFolder) reset() { s.sum = 0 }
 
 func (s *sumFolder) appendValue(buf []byte) []byte { return strconv.AppendInt(buf, s.sum, 10) }
 
-func (s *sumFolder) add(key []byte, r sortmerge.Record) error {
+func (s *sumFolder) add(key []byte, r *sortmerge.Record) error {
 	n, err := parseNumber(r.Value)
 	if err != nil {
 		return classErrorf(mapreduce.ClassUserData, "sum: the value %.60q of key %.60q is not a whole number", r.Value, key)
@@ -144,6 +144,6 @@ func parseNumber(b []byte) (int64, error) {
 // countFolder counts values.
 type countFolder struct{ n int64 }
 
-func (c *countFolder) reset()                             { c.n = 0 }
-func (c *countFolder) appendValue(buf []byte) []byte      { return strconv.AppendInt(buf, c.n, 10) }
-func (c *countFolder) add([]byte, sortmerge.Record) error { c.n++; return nil }
+func (c *countFolder) reset()                              { c.n = 0 }
+func (c *countFolder) appendValue(buf []byte) []byte       { return strconv.AppendInt(buf, c.n, 10) }
+func (c *countFolder) add([]byte, *sortmerge.Record) error { c.n++; return nil }

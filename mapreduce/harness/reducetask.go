@@ -51,9 +51,9 @@ func (t *task) countInput(next nextFunc) nextFunc {
 	var key []byte
 	var records, size int
 	first := true
-	return func() (sortmerge.Record, bool, error) {
-		r, ok, err := next()
-		if ok {
+	return func() (*sortmerge.Record, error) {
+		r, err := next()
+		if r != nil {
 			records++
 			size += len(r.Key) + len(r.Value)
 			if first || !bytes.Equal(key, r.Key) {
@@ -61,14 +61,14 @@ func (t *task) countInput(next nextFunc) nextFunc {
 				t.partial.Groups++
 			}
 		}
-		if !ok || records == batch {
+		if r == nil || records == batch {
 			t.in.add(records, size)
 			records, size = 0, 0
 			if err == nil {
 				err = t.ctx.Err()
 			}
 		}
-		return r, ok, err
+		return r, err
 	}
 }
 

@@ -10,10 +10,10 @@ import (
 )
 
 // Combiner reduces a sorted sequence of records before it is written. next
-// returns the records in order of partition and key until ok is false. emit
-// copies the records that replace them, in any order and with any key.
+// returns the records in order of partition and key, each valid until its next call, and nil at
+// the end. emit copies the records that replace them, in any order and with any key.
 type Combiner interface {
-	Combine(next func() (rec Record, ok bool, err error), emit func(Record) error) error
+	Combine(next func() (*Record, error), emit func(Record) error) error
 }
 
 // Options configures a Collector.
@@ -201,12 +201,14 @@ func (c *Collector) countSpilled(x *mapreduce.Index) {
 // combinedOut, whose segments become segments of c.
 func (c *Collector) spillCombined() error {
 	nextRec := c.sortRecords()
-	next := func() (Record, bool, error) {
+	var r Record
+	next := func() (*Record, error) {
 		_, b, ok := nextRec()
 		if !ok {
-			return Record{}, false, nil
+			return nil, nil
 		}
-		return decodeRecord(b), true, nil
+		r = decodeRecord(b)
+		return &r, nil
 	}
 	if err := c.runCombiner(next, c.combinedOut); err != nil {
 		return err
@@ -237,14 +239,14 @@ func decodeRecord(b []byte) Record {
 
 // runCombiner runs the combiner on next and adds its output to the collector to,
 // counting records on both sides.
-func (c *Collector) runCombiner(next func() (Record, bool, error), to *Collector) error {
-	in := func() (Record, bool, error) {
-		r, ok, err := next()
-		if ok {
+func (c *Collector) runCombiner(next func() (*Record, error), to *Collector) error {
+	in := func() (*Record, error) {
+		r, err := next()
+		if r != nil {
 			c.stats.CombineIn.Records++
 			c.stats.CombineIn.Bytes += int64(len(r.Key) + len(r.Value))
 		}
-		return r, ok, err
+		return r, err
 	}
 	return c.opt.Combiner.Combine(in, func(r Record) error {
 		c.stats.CombineOut.Records++

@@ -1,6 +1,9 @@
 package sortmerge
 
-import "bytes"
+import (
+	"bytes"
+	"math"
+)
 
 // Merger merges sorted readers into one sorted sequence. Equal keys come in the
 // order of their readers. It is a loser tree: one comparison for each level and
@@ -8,13 +11,20 @@ import "bytes"
 type Merger struct {
 	readers []*Reader
 	live    []bool
-	losers  []int // inner nodes; losers[0] is the winner
+	losers  []contender // inner nodes; losers[0] is the winner
 	started bool
+}
+
+// contender is a reader in the tree with the prefix of its current key, the largest if it is
+// exhausted: most matches are decided without reading the reader.
+type contender struct {
+	prefix uint64
+	reader uint64
 }
 
 // NewMerger merges readers and takes ownership of them.
 func NewMerger(readers []*Reader) *Merger {
-	return &Merger{readers: readers, live: make([]bool, len(readers)), losers: make([]int, max(len(readers), 1))}
+	return &Merger{readers: readers, live: make([]bool, len(readers)), losers: make([]contender, max(len(readers), 1))}
 }
 
 // Close closes all readers.
@@ -25,9 +35,9 @@ func (m *Merger) Close() {
 }
 
 // Record returns the current record, valid until the next call of Next.
-func (m *Merger) Record() Record { return m.current().rec }
+func (m *Merger) Record() *Record { return &m.current().rec }
 
-func (m *Merger) current() *Reader { return m.readers[m.losers[0]] }
+func (m *Merger) current() *Reader { return m.readers[m.losers[0].reader] }
 
 // Next advances to the next record. It returns false after the last.
 func (m *Merger) Next() (bool, error) {
@@ -37,7 +47,7 @@ func (m *Merger) Next() (bool, error) {
 	if !m.started {
 		return m.start()
 	}
-	w := m.losers[0]
+	w := m.losers[0].reader
 	r := m.readers[w]
 	prefix, size := r.prefix, len(r.rec.Key)
 	ok, err := r.Next()
@@ -49,7 +59,7 @@ func (m *Merger) Next() (bool, error) {
 	}
 	m.live[w] = ok
 	m.replay(w)
-	return m.live[m.losers[0]], nil
+	return m.live[m.losers[0].reader], nil
 }
 
 func (m *Merger) start() (bool, error) {
@@ -62,44 +72,58 @@ func (m *Merger) start() (bool, error) {
 		m.live[i] = ok
 	}
 	m.losers[0] = m.build(1)
-	return m.live[m.losers[0]], nil
+	return m.live[m.losers[0].reader], nil
+}
+
+// contender returns reader i with the prefix of its current key.
+func (m *Merger) contender(i uint64) contender {
+	if !m.live[i] {
+		return contender{math.MaxUint64, i}
+	}
+	return contender{m.readers[i].prefix, i}
 }
 
 // build plays the matches below node and returns the winner. The nodes from
 // len(readers) on are the leaves.
-func (m *Merger) build(node int) int {
+func (m *Merger) build(node int) contender {
 	n := len(m.readers)
 	if node >= n {
-		return node - n
+		return m.contender(uint64(node - n))
 	}
 	a, b := m.build(2*node), m.build(2*node+1)
-	if m.less(b, a) {
+	if b.prefix < a.prefix || b.prefix == a.prefix && m.lessByKey(b.reader, a.reader) {
 		a, b = b, a
 	}
 	m.losers[node] = b
 	return a
 }
 
-// replay plays the matches from the leaf of reader w up to the root.
-func (m *Merger) replay(w int) {
-	for node := (w + len(m.readers)) / 2; node > 0; node /= 2 {
-		if m.less(m.losers[node], w) {
-			w, m.losers[node] = m.losers[node], w
+// replay plays the matches from the leaf of reader i up to the root. Who wins a match is random,
+// so the two are exchanged by a mask instead of a branch that the processor cannot predict.
+func (m *Merger) replay(i uint64) {
+	w := m.contender(i)
+	for node := (int(i) + len(m.readers)) / 2; node > 0; node /= 2 {
+		l := &m.losers[node]
+		var swap uint64
+		if l.prefix < w.prefix {
+			swap = math.MaxUint64
 		}
+		if l.prefix == w.prefix && m.lessByKey(l.reader, w.reader) {
+			swap = math.MaxUint64
+		}
+		prefix, reader := (l.prefix^w.prefix)&swap, (l.reader^w.reader)&swap
+		l.prefix, l.reader = l.prefix^prefix, l.reader^reader
+		w.prefix, w.reader = w.prefix^prefix, w.reader^reader
 	}
 	m.losers[0] = w
 }
 
-// less orders readers by current record; exhausted readers come last.
-func (m *Merger) less(a, b int) bool {
+// lessByKey orders readers whose current prefixes are equal; exhausted readers come last.
+func (m *Merger) lessByKey(a, b uint64) bool {
 	if !m.live[a] || !m.live[b] {
 		return m.live[a]
 	}
-	x, y := m.readers[a], m.readers[b]
-	if x.prefix != y.prefix {
-		return x.prefix < y.prefix
-	}
-	if c := bytes.Compare(x.rec.Key, y.rec.Key); c != 0 {
+	if c := bytes.Compare(m.readers[a].rec.Key, m.readers[b].rec.Key); c != 0 {
 		return c < 0
 	}
 	return a < b

@@ -175,19 +175,20 @@ func (c *Cursor) NextPart() (*Merger, error) {
 	return c.merger, nil
 }
 
-// Next reads all partitions as one sequence. It must not be mixed with NextPart.
-func (c *Cursor) Next() (Record, bool, error) {
+// Next reads all partitions as one sequence. It returns the next record, valid until the next
+// call, or nil at the end. It must not be mixed with NextPart.
+func (c *Cursor) Next() (*Record, error) {
 	for {
 		ok, err := c.merger.Next()
-		if ok || err != nil {
-			if !ok {
-				return Record{}, false, err
-			}
-			return c.merger.Record(), true, nil
+		if ok {
+			return c.merger.Record(), nil
+		}
+		if err != nil {
+			return nil, err
 		}
 		m, err := c.NextPart()
 		if m == nil || err != nil {
-			return Record{}, false, err
+			return nil, err
 		}
 	}
 }

@@ -94,7 +94,7 @@ func readParts(t fataler, path string, x *mapreduce.Index) [][]row {
 		}
 		var rows []row
 		for must[bool](t)(m.Next()) {
-			rows = append(rows, rowOf(m.Record()))
+			rows = append(rows, rowOf(*m.Record()))
 		}
 		out = append(out, rows)
 	}
@@ -140,7 +140,7 @@ func TestCollectorMatchesReferenceSort(t *testing.T) {
 // sumCombiner adds up the values of adjacent equal keys.
 type sumCombiner struct{ calls int }
 
-func (s *sumCombiner) Combine(next func() (Record, bool, error), emit func(Record) error) error {
+func (s *sumCombiner) Combine(next func() (*Record, error), emit func(Record) error) error {
 	s.calls++
 	var key []byte
 	var sum int64
@@ -152,11 +152,11 @@ func (s *sumCombiner) Combine(next func() (Record, bool, error), emit func(Recor
 		return emit(Record{Key: key, Value: strconv.AppendInt(nil, sum, 10)})
 	}
 	for {
-		r, ok, err := next()
+		r, err := next()
 		if err != nil {
 			return err
 		}
-		if !ok {
+		if r == nil {
 			return flush()
 		}
 		if !open || !bytes.Equal(r.Key, key) {
@@ -242,8 +242,8 @@ func readAll(path string, x *mapreduce.Index) error {
 	}
 	defer c.Close()
 	for {
-		_, ok, err := c.Next()
-		if !ok || err != nil {
+		r, err := c.Next()
+		if r == nil || err != nil {
 			return err
 		}
 	}
@@ -320,9 +320,9 @@ func TestMergeToFanInIsMinimal(t *testing.T) {
 			cur := must[*Cursor](t)(g.Open(left))
 			defer cur.Close()
 			for i := range c.segments {
-				r, ok, err := cur.Next()
-				if !ok || err != nil || string(r.Value) != strconv.Itoa(i) {
-					t.Fatalf("record %d is %q (%v, %v)", i, r.Value, ok, err)
+				r, err := cur.Next()
+				if r == nil || err != nil || string(r.Value) != strconv.Itoa(i) {
+					t.Fatalf("record %d is %v (%v)", i, r, err)
 				}
 			}
 		})
