@@ -194,6 +194,40 @@ func TestLostNodeReschedulesTasksAndMapOutputs(t *testing.T) {
 	}
 }
 
+// Reduces that wait for lost map outputs fill what is left of the cluster: one gives
+// way to the map, and goes on when the map is done.
+func TestReducesGiveWayToLostMaps(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Lease = 300 * time.Millisecond })
+	b.fs.Input("hdfs:///in", 4, "n1")
+	ready := false // for the reduces to end
+	var mu sync.Mutex
+	hold := func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		mu.Lock()
+		defer mu.Unlock()
+		if w.GetSpec().GetKind() == "reduce" && !ready {
+			return nil
+		}
+		return coordtest.Succeed(w)
+	}
+	_, stop1 := b.addNode(coordtest.Info("n1"), hold)
+	b.waitForNodes()
+	b.submit(mapReduceJob("wc", 16))
+	b.waitUntil("the maps are done on n1 and its reduces run", func() bool {
+		j := b.job("wc")
+		return j.Stages[0].Done == 4 && j.Stages[1].Running == 8
+	})
+	b.addNode(coordtest.Info("n2"), hold)
+	b.waitUntil("the reduces fill both nodes", func() bool { return b.job("wc").Stages[1].Running == 16 })
+	mu.Lock()
+	ready = true
+	mu.Unlock()
+	stop1()
+	b.waitForEnd("wc", succeeded)
+	if log := b.eventLog(); !strings.Contains(log, "task.suspended") || strings.Contains(log, "task.failed") {
+		t.Errorf("want a frozen reduce and no failed attempt:\n%s", log)
+	}
+}
+
 func TestFailureClasses(t *testing.T) {
 	tests := map[string]struct {
 		cause    droverv1.Cause

@@ -45,12 +45,12 @@ func (tree *TenantTree) underCaps(j *Job, task, more Resources) (TenantID, CapSc
 	return 0, 0, 0, true
 }
 
-// CanResume reports whether a suspended attempt fits on its own node, which may be draining,
-// and stays within all caps. O(depth of the tenant).
+// CanResume reports whether a suspended attempt has its input, fits on its own node, which may be
+// draining, and stays within all caps. O(depth of the tenant).
 func (at Attempts) CanResume(a *Attempt) bool {
 	n := at.s.cluster.nodes[a.Node]
 	g := at.s.StageOf(a)
-	if a.Phase != AttemptSuspended || n.Spec.Down || g.Job.Phase != JobActive {
+	if a.Phase != AttemptSuspended || n.Spec.Down || g.WaitsForInput() || g.Job.Phase != JobActive {
 		return false
 	}
 	more := a.Demand.Sub(a.Occupied.Resources)

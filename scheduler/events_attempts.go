@@ -289,6 +289,9 @@ func (e Events) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 	}
 	a.Phase, a.Target, a.Level = AttemptSuspended, 0, level
 	d.Footprint, d.Occupied = has, level.Occupancy(a.Demand, a.DiskSpace, has)
+	if g.WaitsForInput() { // for a map, which may have been planned after it
+		e.s.unplannedReleases++
+	}
 	e.s.links().attach(a, slot)
 	e.s.countChange()
 	return nil

@@ -216,6 +216,7 @@ func (e Events) EndJob(id JobID, outcome JobOutcome, now Time) error {
 		e.s.freeStageIndexes = append(e.s.freeStageIndexes, ref)
 	}
 	e.s.Queue().dequeue(j)
+	e.s.stalled.removeJob(j)
 	e.s.cluster.countAvoiding(j, -1)
 	delete(e.s.jobs, id)
 	e.s.lastJob = nil

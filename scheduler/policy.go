@@ -68,7 +68,8 @@ func AcceptAll(d Decision) (Decision, error) { return d, nil }
 // Cycle runs one round of scheduling, the same live and simulated:
 //
 //  1. Decide: the policy makes a decision. Tasks that it puts back on a node where they failed
-//     change places with others of their stage (Stage.FailedOn).
+//     change places with others of their stage (Stage.FailedOn). Reduces are suspended for maps
+//     whose lost outputs they wait for, where these fit nowhere.
 //  2. Check: an independent validation rejects a decision that breaks a rule.
 //  3. commit: the decision, or part of it, becomes durable.
 //  4. Apply: the accepted actions and policy states change the State.
@@ -82,10 +83,11 @@ func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, er
 	}
 	s.SetTime(now)
 	d := p.Decide(s, now, limit)
+	exchangeRetries(s, &d)
+	freeForMaps(s, &d, now, limit)
 	if d.Empty() {
 		return d, nil
 	}
-	exchangeRetries(s, &d)
 	if v := Check(s, &d, now); len(v) > 0 {
 		return Decision{}, &Error{Class: ErrInvalid, What: "policy " + p.Name(),
 			Text: fmt.Sprintf("its decision breaks %d rules, the first: %v", len(v), v[0])}

@@ -118,6 +118,7 @@ func (q Queue) updateOpen(g *Stage) {
 			break
 		}
 	}
+	q.s.stalled.update(g)
 	q.updateReady(g)
 }
 

@@ -11,7 +11,8 @@ type Reservations struct{ s *State }
 
 // UnplannedReleases counts the releases of capacity at another time than planned: attempts
 // that ended at any time but their bound, or had none, and reservations that were deleted with
-// their job or project. Policies compress their schedule when it has grown.
+// their job or project, and suspensions of reduces for maps. Policies compress their schedule when
+// it has grown.
 func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
 
 // All returns all reservations by id. The slice belongs to State.

@@ -308,6 +308,7 @@ func (sn snapshots) loadAttempts(v *saved) error {
 		sn.s.live++
 		sn.s.links().attach(sn.s.Attempts().at(slot), slot)
 		sn.s.Queue().updateReady(g)
+		sn.s.stalled.update(g)
 	}
 	return nil
 }

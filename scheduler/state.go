@@ -57,6 +57,7 @@ type State struct {
 	changeLog         ChangeLog
 	undo              journal
 	timeline          *Timeline // nil until a policy asks for one
+	stalled           stalledStages
 	floor             demandFloor
 	checker           checker
 }

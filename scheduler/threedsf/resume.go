@@ -54,7 +54,7 @@ func (l *suspendedLane) resumeOverdue() {
 			return
 		}
 		g := l.c.s.StageOf(a)
-		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) ||
+		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) ||
 			l.c.actionsLeft <= 0 || !l.c.s.Node(a.Node).Schedulable() || l.resumeReserved[a.Node] {
 			continue
 		}
@@ -89,7 +89,7 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 		return false // the usual case, decided without touching the job
 	}
 	g := l.c.s.StageOf(a)
-	if g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) {
+	if g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) {
 		return false
 	}
 	if n.Schedulable() && l.canResume(n, a, g, more) && l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
