@@ -228,6 +228,52 @@ func TestReducesGiveWayToLostMaps(t *testing.T) {
 	}
 }
 
+// With a slow start the reduces of a job run beside its last maps, and are told of their
+// outputs a few times before all are there.
+func TestReducesStartBesideTheLastMaps(t *testing.T) {
+	b := newTestCluster(t, nil)
+	const maps = 24
+	b.fs.Input("hdfs:///in", maps, "n1")
+	var mu sync.Mutex
+	allowed := int32(0)     // maps that may end
+	known := map[int]bool{} // numbers of outputs that the reduces were told of
+	behaviour := func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		mu.Lock()
+		defer mu.Unlock()
+		if w.GetSpec().GetKind() == "map" {
+			if w.GetKey().GetTask() >= allowed {
+				return nil
+			}
+			return coordtest.Succeed(w)
+		}
+		known[len(w.GetMapOutputs())] = true
+		return coordtest.Succeed(w)
+	}
+	info := coordtest.Info("n1")
+	info.Allocatable.Cpu = 16_000
+	n1, _ := b.addNode(info, behaviour)
+	b.waitForNodes()
+	j := mapReduceJob("wc", 2)
+	j.Stages[1].SlowStart = 0.25
+	b.submit(j)
+	for n := int32(1); n <= maps; n++ {
+		mu.Lock()
+		allowed = n
+		mu.Unlock()
+		n1.Advance()
+		b.waitUntil("a map more is done", func() bool { return b.job("wc").Stages[0].Done == n })
+		if n == maps/2 {
+			b.waitUntil("the reduces run beside the maps", func() bool { return b.job("wc").Stages[1].Running == 2 })
+		}
+	}
+	b.waitForEnd("wc", succeeded)
+	mu.Lock()
+	defer mu.Unlock()
+	if told := len(known); !known[maps] || told < 3 || told > 8 {
+		t.Errorf("the reduces were told of %d numbers of outputs: %v", told, known)
+	}
+}
+
 func TestFailureClasses(t *testing.T) {
 	tests := map[string]struct {
 		cause    droverv1.Cause

@@ -30,6 +30,7 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	}
 	if !l.finalized[j.ID] { // a job's last change may be delivered more than once
 		l.finalized[j.ID] = true
+		delete(l.missingMaps, j.ID)
 		l.scheduleLogExpiry(j)
 		l.c.ended.record(f, j)
 	}

@@ -64,8 +64,9 @@ type leader struct {
 	placeFrom    time.Time      // no cycle before: see placeFrom
 	lastRebuild  time.Time
 	lastProgress time.Time
-	forceCycle   bool // run a cycle although State did not change
-	dirtyMaps    map[uint64]bool
+	forceCycle   bool             // run a cycle although State did not change
+	dirtyMaps    map[uint64]bool  // jobs whose map outputs changed
+	missingMaps  map[uint64]int32 // outputs that live reduces were last told to be missing, by job
 
 	newCompletions    bool // tasks ended since the last prediction
 	lastEstimates     time.Time
@@ -99,7 +100,7 @@ func (c *core) lead(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &leader{c: c, term: term, busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
+	l := &leader{c: c, term: term, busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 	l.proj = c.newProjection(c.locations.resolve)
 	defer c.waits.set(&scheduler.Decision{})
 	defer l.wg.Wait()
@@ -353,14 +354,25 @@ func (l *leader) applyAttemptChange(f *facts.Facts, c *facts.Change) {
 	}
 }
 
-// touchReduces updates the live reduce attempts of jobs whose map outputs
-// changed.
+// missingMapsDivisor is how much smaller the number of missing map outputs must have become before live
+// reduces are told of the new ones: each time they get all outputs, which may be a megabyte.
+const missingMapsDivisor = 4
+
+// touchReduces updates the live reduce attempts of jobs whose map outputs changed: if one was lost, if
+// all are there, and a few times before.
 func (l *leader) touchReduces(f *facts.Facts) {
 	for id := range l.dirtyMaps {
 		j := f.Job(id)
-		if j == nil || j.ReduceStage() < 0 || j.Stages[j.ReduceStage()].Live == 0 {
+		if j == nil || j.HasEnded() || j.ReduceStage() < 0 || j.Stages[j.ReduceStage()].Live == 0 {
+			delete(l.missingMaps, id)
 			continue
 		}
+		maps := &j.Stages[j.MapStage()]
+		missing := maps.Tasks - maps.Done
+		if told, ok := l.missingMaps[id]; ok && missing > told/missingMapsDivisor && missing < told {
+			continue
+		}
+		l.missingMaps[id] = missing
 		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == j.ReduceStage() && a.State == facts.AttemptLive {
 				l.c.wanted.touch(a.Node, a.Epoch, k, a.Run)

@@ -355,7 +355,7 @@ func (p *projection) stageSpec(f *facts.Facts, j *facts.Job, i int) scheduler.St
 		out.Kind = scheduler.KindMap
 		out.Inputs = newInputs(j.Stages[i].Splits, p.hosts(f, j.ID))
 	case jobspec.KindReduce:
-		out.Kind = scheduler.KindReduce
+		out.Kind, out.SlowStart = scheduler.KindReduce, s.SlowStart
 	default:
 		out.Kind = scheduler.KindGroup
 	}

@@ -84,7 +84,10 @@ type Stage struct {
 	Attempts    int               `json:"attempts"`             // attempts of a task before the job fails
 	TimeLimit   Duration          `json:"time_limit,omitempty"` // running time of one attempt; 0: no limit
 	MaxParallel int               `json:"max_parallel,omitempty"`
-	Exclusive   bool              `json:"exclusive,omitempty"` // never two running attempts of one task, even during a network partition
+	// SlowStart is the part of the map tasks, above 0 and at most 1, after which the tasks of a reduce stage may
+	// start to fetch, once no map task waits; 0: 1.
+	SlowStart float64 `json:"slow_start,omitempty"`
+	Exclusive bool    `json:"exclusive,omitempty"` // never two running attempts of one task, even during a network partition
 	// ContainersUsedAgain is whether the first attempts of tasks on one node run one after another in one
 	// container; nil: once tasks of the stage have been short on that node.
 	ContainersUsedAgain *bool `json:"containers_used_again,omitempty"`

@@ -253,6 +253,13 @@ func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 	if s.Kind != KindReduce && (s.Combiner || len(s.CombineCommand) > 0) {
 		v.addProblem(at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
 	}
+	switch {
+	case s.SlowStart == 0:
+	case s.Kind != KindReduce:
+		v.addProblem(at+".slow_start", "put it into the reduce stage", "slow_start belongs to the reduce stage")
+	case !(s.SlowStart > 0 && s.SlowStart <= 1):
+		v.addProblem(at+".slow_start", "give a part of the map tasks, such as 0.8", "%v is not above 0 and at most 1", s.SlowStart)
+	}
 }
 
 func (v *validator) checkProgram(at string, s *Stage) {

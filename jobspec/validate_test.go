@@ -41,6 +41,7 @@ func TestEachRuleOfValidation(t *testing.T) {
 			j.Output.Replication = 3
 			s := &j.Stages[1]
 			s.Combiner, s.CombineCommand, s.MaxParallel, s.TimeLimit = true, []string{"x"}, 5, Duration(time.Minute)
+			s.SlowStart = 0.8
 			s.Files = []File{{Name: "a/b.txt", Source: "b.txt", Mode: 0o755}, {Name: "c", Digest: digest, Size: MaxUploadBytes}}
 			s.Secrets = []Secret{{Env: "TOKEN", Ref: "file:token"}, {Env: "OWN", Ref: "file:default/token"}}
 		}, nil},
@@ -106,6 +107,8 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"kind", func(j *Job) { j.Stages[2].Kind = "gruop" }, []string{`stage["g"].kind: kind "gruop" is not known; did you mean "group"?`}},
 		{"two map stages", func(j *Job) { s := j.Stages[0]; s.Name = "m2"; j.Stages = append(j.Stages, s) }, []string{`stage["m2"].kind: a job has at most one map stage; split it into two jobs`}},
 		{"combiner outside reduce", func(j *Job) { j.Stages[0].Combiner = true }, []string{`stage["m"].combiner: a combiner belongs to the reduce stage; put it into the reduce stage`}},
+		{"slow_start outside reduce", func(j *Job) { j.Stages[0].SlowStart = 0.5 }, []string{`stage["m"].slow_start: slow_start belongs to the reduce stage; put it into the reduce stage`}},
+		{"slow_start above 1", func(j *Job) { j.Stages[1].SlowStart = 1.5 }, []string{`stage["r"].slow_start: 1.5 is not above 0 and at most 1; give a part of the map tasks, such as 0.8`}},
 		{"after nobody", func(j *Job) { j.Stages[1].After = []string{"n"} }, []string{`stage["r"].after: no stage is called "n"; did you mean "g"?`}},
 		{"a stage after itself", func(j *Job) { j.Stages[1].After = []string{"r"} }, []string{`stage["r"].after: the stages depend on each other in a cycle; break the cycle`}},
 		{"a cycle of two", func(j *Job) { j.Stages[0].After, j.Stages[1].After = []string{"r"}, []string{"m"} }, []string{`stage["m"].after: the stages depend on each other in a cycle; break the cycle`}},

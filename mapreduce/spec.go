@@ -54,7 +54,7 @@ type TaskSpec struct {
 	SortMemory int64 `json:"sort_memory,omitempty"` // bytes of records and their index kept in memory
 	MaxLine    int64 `json:"max_line,omitempty"`    // bytes of one line from a mapper or combiner, or of input to a built-in
 	FanIn      int   `json:"fan_in,omitempty"`      // segments merged at once, at least 2
-	StallMS    int64 `json:"stall_ms,omitempty"`    // running time without new input after which the task fails
+	StallMS    int64 `json:"stall_ms,omitempty"`    // running time without new input after which a map task fails
 	GraceMS    int64 `json:"grace_ms,omitempty"`    // time between SIGTERM and SIGKILL for the program
 }
 

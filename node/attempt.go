@@ -133,6 +133,11 @@ func (a *attempt) loop(ctx context.Context) {
 			a.retries.clear(levelSteps...)
 		}
 		a.helpers.updateFetch(wanted)
+		if a.rec.Waiting && wanted.GetMapOutputsComplete() {
+			if err := a.rec.endWait(); err != nil { // it is tried again in the next round
+				a.d.log.Warn("cannot record that the maps are done", "attempt", a.id, "err", err)
+			}
+		}
 		w, s := a.taskState(wanted, spec)
 		step := task.Next(w, s)
 		a.currentStep = step.Do
@@ -216,7 +221,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.suspension.frozen, Swapped: a.suspension.swapped, StaleDump: a.suspension.staleDump, Refused: a.suspension.refused,
 		Fetch: a.helpers.fetch.work, Upload: a.helpers.upload.work,
 		ExitOK: a.exitOK, Failed: a.failure != nil, TermSent: a.termSent,
-		Running: a.rec.ran(now, a.container.stoppedAt),
+		Running: a.rec.running(now, a.container.stoppedAt),
 	}
 	if w.Goal == task.GoalGone {
 		s.Folder = a.place.exists()
@@ -318,7 +323,7 @@ func (a *attempt) buildState() *droverv1.SeenAttempt {
 	s := &droverv1.SeenAttempt{
 		Key: a.id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING,
 		Usage: a.cgroup.usage, Limits: a.cgroup.limits, Occupied: a.cgroup.occupied, DiskOccupied: a.disk.bytes,
-		StartedMs: a.rec.StartedMS, RunningMs: a.rec.ran(now, a.container.stoppedAt).Milliseconds(),
+		StartedMs: a.rec.StartedMS, RunningMs: a.rec.running(now, a.container.stoppedAt).Milliseconds(),
 		FetchingMs: a.helpers.fetch.elapsed(now).Milliseconds(), CommittingMs: a.helpers.upload.elapsed(now).Milliseconds(),
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
 		InputBytes: a.progress.inputBytes, LostMaps: a.progress.lostMaps, Message: a.progress.refused,

@@ -200,8 +200,11 @@ func TestReduceFollowsItsMaps(t *testing.T) {
 	}
 	n.put(with(reduceTask(0, 2, file, []*droverv1.MapOutput{outputOf(tasks[0], n.address), outputOf(tasks[1], n.address)}),
 		func(w *droverv1.WantedAttempt) { w.Spec = nil; w.MapOutputsComplete = true }))
-	n.await(t, r, succeeded)
+	s := n.await(t, r, succeeded)
 	sameCounts(t, readCounts(t, file), want)
+	if ran := time.Duration(s.GetRunningMs()) * time.Millisecond; ran >= time.Since(time.UnixMilli(s.GetStartedMs())) {
+		t.Errorf("it ran for %v, with the time that it waited for maps", ran)
+	}
 }
 
 // The daemon stops during a map and a reduce; the next one adopts both, resumes

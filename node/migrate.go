@@ -68,6 +68,7 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	}
 	return a.rec.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, a.container.stoppedAt, func(r *store.Record) {
 		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.PriorCPUMS = true, m.StartedMS, a.d.bootID, m.RanNS, 0, m.CPUMS
+		r.Waiting, r.WaitedNS = m.Waiting, m.WaitedNS
 		r.DumpNumber, r.Dumping, r.Dumped, r.DumpBytes = 1, true, true, size
 		r.HarnessPath = filepath.Join(program, "drover")
 	})
@@ -159,7 +160,7 @@ func (a *attempt) dumpToServe(l droverv1.Level) *servableDump {
 		return nil
 	}
 	h := a.layout().harness
-	d := &servableDump{harness: h, Manifest: dump.Manifest{Version: dump.Version, Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS,
+	d := &servableDump{harness: h, Manifest: dump.Manifest{Version: dump.Version, Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS, Waiting: a.rec.Waiting, WaitedNS: a.rec.WaitedNS,
 		CPUMS: a.cgroup.usage.GetCpuMs(), StartedMS: a.rec.StartedMS, HarnessSHA256: filepath.Base(filepath.Dir(h))}}
 	if a.cgroup.usage == nil {
 		d.CPUMS = a.rec.PriorCPUMS

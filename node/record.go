@@ -42,6 +42,21 @@ func (r *attemptRecord) remove() error {
 	return nil
 }
 
+// running returns the running time of the attempt: ran without the time that it
+// waited for maps after its start.
+func (r *attemptRecord) running(now, stopped time.Duration) time.Duration {
+	if r.Waiting {
+		return 0
+	}
+	return r.ran(now, stopped) - time.Duration(r.WaitedNS)
+}
+
+// endWait records that all maps of a waiting reduce task are done.
+func (r *attemptRecord) endWait() error {
+	ran := r.ran(r.clock.Monotonic(), 0)
+	return r.change(func(rec *store.Record) { rec.Waiting, rec.WaitedNS = false, int64(ran) })
+}
+
 // ran returns the time the attempt has run unfrozen since its start, on the
 // monotonic clock. stopped is when its container ended, 0 if it has not.
 func (r *attemptRecord) ran(now, stopped time.Duration) time.Duration {

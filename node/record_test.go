@@ -75,6 +75,30 @@ func TestRunningTimeOfRecord(t *testing.T) {
 	}
 }
 
+// The time that a reduce task waits for maps after its start is no running time of it.
+func TestWaitForMapsIsNoRunningTime(t *testing.T) {
+	now := 100 * time.Second
+	r := newTestRecord(t, &now)
+	if err := r.change(func(rec *store.Record) {
+		rec.Started, rec.StartMono, rec.BootID, rec.Waiting = true, int64(now), "boot", true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if ran := r.running(130*time.Second, 0); ran != 0 {
+		t.Errorf("while it waits: %v", ran)
+	}
+	now = 140 * time.Second
+	if err := r.endWait(); err != nil {
+		t.Fatal(err)
+	}
+	rec, _ := r.stored(t)
+	for name, r := range map[string]*attemptRecord{"for this daemon": r, "for a later one": {Record: rec, bootID: "boot"}} {
+		if ran := r.running(147*time.Second, 0); ran != 7*time.Second {
+			t.Errorf("7 s after the maps, %s: %v", name, ran)
+		}
+	}
+}
+
 // What cannot be stored has not happened.
 func TestRecordIsAsStored(t *testing.T) {
 	now := time.Second

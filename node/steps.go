@@ -206,13 +206,14 @@ func shareOfInodes(disk, size, inodes int64) int64 {
 // engine with the CPU limit lifted; write the limits and read them back; record
 // the start; start the program.
 func (a *attempt) startContainer(ctx context.Context) error {
-	_, spec := a.mail.wantedAndSpec()
+	wanted, spec := a.mail.wantedAndSpec()
 	if err := a.cgroup.prepareStart(ctx, spec); err != nil {
 		return err
 	}
 	if !a.rec.Started {
 		err := a.rec.change(func(r *store.Record) {
 			r.Started, r.BootID = true, a.d.bootID
+			r.Waiting = spec.GetKind() == kindReduce && !wanted.GetMapOutputsComplete()
 			r.StartedMS, r.StartMono, r.HarnessPath = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Monotonic()), a.d.programs.harness
 		})
 		if err != nil {

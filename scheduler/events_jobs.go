@@ -101,6 +101,7 @@ func (e Events) UpdateJob(spec JobSpec) error {
 	j.Spec = spec
 	for _, g := range j.Stages {
 		g.finished = nil // it contains the job's name
+		e.s.Queue().updateOpen(g)
 	}
 	e.s.changeLog.recordJob(j)
 	e.s.links().bumpNodeVersionsOf(j)

@@ -18,26 +18,52 @@ func must(t *testing.T, err error) {
 }
 
 func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
+	bounded := func(j *scheduler.JobSpec) { j.Bound = time.Hour }
 	for name, c := range map[string]struct {
-		slow float64
-		want int // maps done when it opens, of 4
-	}{"by default when all are": {0, 4}, "slow start at a half": {0.5, 2}, "slow start at a third rounds up": {1.0 / 3, 2}, "at once": {1e-9, 1}} {
+		slow   float64
+		want   int // maps done when it opens, of 4
+		change []func(*scheduler.JobSpec)
+	}{
+		"by default when all are":              {0, 4, nil},
+		"slow start at a half":                 {0.5, 2, nil},
+		"slow start at a third rounds up":      {1.0 / 3, 2, nil},
+		"at once":                              {1e-9, 1, nil},
+		"when all are, if the job has a bound": {0.5, 4, []func(*scheduler.JobSpec){bounded}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
 			d := schedtest.R(1, 1, 1)
 			id := w.SubmitStages("a", []scheduler.StageSpec{{Kind: scheduler.KindMap, Tasks: 4, Demand: d},
-				{Kind: scheduler.KindReduce, Tasks: 1, Demand: d, After: []int32{0}, SlowStart: c.slow}})
-			reduce := w.State.Stage(scheduler.StageID{Job: id, Stage: 1})
-			for i := range 4 {
-				if reduce.Open != (i >= c.want) {
-					t.Fatalf("with %d maps done it is open: %v", i, reduce.Open)
+				{Kind: scheduler.KindReduce, Tasks: 1, Demand: d, After: []int32{0}, SlowStart: c.slow}}, c.change...)
+			maps, reduce := w.State.Stage(scheduler.StageID{Job: id}), w.State.Stage(scheduler.StageID{Job: id, Stage: 1})
+			var running []*scheduler.Attempt
+			for i := range int32(3) {
+				running = append(running, w.Place(task(id, i), 0))
+			}
+			w.End(running[0], scheduler.OutcomeSucceeded)
+			w.End(running[1], scheduler.OutcomeSucceeded)
+			if reduce.Open {
+				t.Fatal("it is open while a map waits")
+			}
+			mark := w.State.Journal().Mark()
+			running = append(running, w.Place(task(id, 3), 0))
+			if reduce.Open {
+				t.Fatal("it opened during a try")
+			}
+			w.State.Journal().Keep(mark)
+			for done := 2; done < 4; done++ {
+				if reduce.Open != (done >= c.want) {
+					t.Fatalf("with %d maps done it is open: %v", done, reduce.Open)
 				}
-				w.End(w.Place(task(id, int32(i)), 0), scheduler.OutcomeSucceeded)
+				w.End(running[done], scheduler.OutcomeSucceeded)
 			}
 			must(t, w.State.Events().OutputLost(task(id, 3)))
-			maps := w.State.Stage(scheduler.StageID{Job: id})
-			if maps.Pending != 1 || reduce.Open != (c.want <= 3) || w.State.Attempts().NextAttempt(maps, 3) != 2 {
+			if maps.Pending != 1 || reduce.Open || w.State.Attempts().NextAttempt(maps, 3) != 2 {
 				t.Errorf("after a lost output: %d pending, open %v, next attempt %d", maps.Pending, reduce.Open, w.State.Attempts().NextAttempt(maps, 3))
+			}
+			w.Place(task(id, 3), 0)
+			if reduce.Open != (c.want <= 3) {
+				t.Errorf("with the lost map placed it is open: %v", reduce.Open)
 			}
 		})
 	}

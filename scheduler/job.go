@@ -91,6 +91,7 @@ type Stage struct {
 	// start.
 	Open              bool
 	ready             bool
+	opensEarly        bool // a later stage has a slow start
 	eqClass           int32
 	eqClassGeneration uint32
 	eqClassBegins     int32

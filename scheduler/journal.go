@@ -80,8 +80,11 @@ func (jn Journal) Keep(m Mark) {
 		jn.s.countChange()
 	}
 	for i := range u.records {
-		if u.records[i].op == undoWithdraw {
-			jn.s.freeSlots = append(jn.s.freeSlots, u.records[i].slot)
+		switch r := &u.records[i]; r.op {
+		case undoPlace:
+			jn.s.Queue().updateReady(jn.s.stages[jn.s.Attempts().at(r.slot).stage])
+		case undoWithdraw:
+			jn.s.freeSlots = append(jn.s.freeSlots, r.slot)
 		}
 	}
 	u.records, u.attempts, u.reservations, u.policyStates = u.records[:0], u.attempts[:0], u.reservations[:0], u.policyStates[:0]

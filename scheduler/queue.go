@@ -91,6 +91,7 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 	j.Stages = append(j.Stages, g)
 	for _, a := range g.Spec.After {
 		j.Stages[a].next = append(j.Stages[a].next, g.Index)
+		j.Stages[a].opensEarly = j.Stages[a].opensEarly || g.Spec.SlowStart > 0
 	}
 	q.updateOpen(g)
 	for _, n := range g.next {
@@ -104,13 +105,21 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 	q.s.changeLog.recordJob(j)
 }
 
+// startsEarly reports whether tasks of reduce stage g may start before all of an earlier map
+// stage are done (StageSpec.SlowStart).
+func (g *Stage) startsEarly(before *Stage) bool {
+	s := &g.Job.Spec
+	return g.Spec.SlowStart > 0 && g.Spec.SlowStart < 1 && g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap &&
+		s.Bound == 0 && s.Deadline == 0 && s.Project == 0
+}
+
 // updateOpen recomputes whether a stage may start, and its ready sets.
 func (q Queue) updateOpen(g *Stage) {
 	g.Open = true
 	for _, a := range g.Spec.After {
 		before := g.Job.Stages[a]
 		need := before.Spec.Tasks
-		if g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap && g.Spec.SlowStart > 0 {
+		if g.startsEarly(before) && before.Pending == 0 {
 			need = int32(ceil(g.Spec.SlowStart * float64(before.Spec.Tasks)))
 		}
 		if before.Done < need || (before.Spec.Tasks == 0 && !before.Open) {
@@ -124,6 +133,11 @@ func (q Queue) updateOpen(g *Stage) {
 
 // updateReady brings the ready counts and sets in line with the stage's counts.
 func (q Queue) updateReady(g *Stage) {
+	if g.opensEarly && q.s.undo.depth == 0 { // a later stage depends on Pending too, but none opens during a try
+		for _, n := range g.next {
+			q.updateOpen(g.Job.Stages[n])
+		}
+	}
 	ready := g.Open && g.Pending > 0 && g.Job.Phase == JobActive
 	if ready == g.ready {
 		return

@@ -56,7 +56,7 @@ func freeForMaps(s *State, d *Decision, now Time, limit int) {
 			continue
 		}
 		for _, before := range g.Spec.After {
-			stops := s.findStops(g, g.Job.Stages[before])
+			stops := findStops(s, g, g.Job.Stages[before])
 			if len(d.Actions)+len(stops) <= limit {
 				d.Actions = append(d.Actions, stops...)
 			}
@@ -66,7 +66,7 @@ func freeForMaps(s *State, d *Decision, now Time, limit int) {
 
 // findStops returns the suspensions of attempts of reduce stage g that free capacity for a task of
 // stage m. It returns nil if m does not lack capacity, or if capacity is on its way already.
-func (s *State) findStops(g, m *Stage) []Action {
+func findStops(s *State, g, m *Stage) []Action {
 	if m.Startable() == 0 || s.cluster.NextNode(m, 0) != NoNode {
 		return nil
 	}

@@ -104,7 +104,7 @@ func TestPythonWordCount(t *testing.T) {
     file "wc_map.py" { source = "%s/wc_map.py" }
     resources { cpu = "500m"  memory = "96MiB"  io = "20MiB/s" }
   }
-  stage "reduce" { kind = "reduce"  tasks = 2  command = ["python3", "wc_reduce.py"]  combiner = true  disk = "64MiB"
+  stage "reduce" { kind = "reduce"  tasks = 2  command = ["python3", "wc_reduce.py"]  combiner = true  slow_start = 0.5  disk = "64MiB"
     file "wc_reduce.py" { source = "%s/wc_reduce.py" }
     resources { cpu = "500m"  memory = "96MiB"  io = "20MiB/s" } }
 }

@@ -172,6 +172,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 		"attempts":        nonZeroAttr(intAttr(&s.Attempts), &s.Attempts),
 		"time_limit":      nonZeroAttr(durationAttr(&s.TimeLimit), &s.TimeLimit),
 		"max_parallel":    intAttr(&s.MaxParallel),
+		"slow_start":      nonZeroAttr(fractionAttr(&s.SlowStart), &s.SlowStart),
 		"exclusive":       boolAttr(&s.Exclusive),
 
 		"containers_used_again": optionalBoolAttr(&s.ContainersUsedAgain),
@@ -279,6 +280,16 @@ func intAttr(to *int) attrReader {
 			return
 		}
 		*to = int(i)
+	}
+}
+
+func fractionAttr(to *float64) attrReader {
+	return func(d *decoder, v attrValue) {
+		if v.Type() != cty.Number {
+			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write a number such as 0.8")
+			return
+		}
+		*to, _ = v.AsBigFloat().Float64()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -397,7 +398,6 @@ func TestFaultyReduceInput(t *testing.T) {
 			defer w.Close()
 			return w.Fail("node n2 is gone")
 		}, "node n2 is gone"},
-		"nothing comes": {func(j *testJob, in *mapreduce.ReduceInput) error { in.Journal += "3"; return nil }, "0 of 2 partitions present"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -418,6 +418,32 @@ func TestFaultyReduceInput(t *testing.T) {
 				t.Errorf("class %s, error %q, want %q", r.Class, r.Error, c.wantError)
 			}
 		})
+	}
+}
+
+// A reduce task waits for its maps longer than a map task does for its input.
+func TestReduceWaitsForItsMaps(t *testing.T) {
+	j := newTestJob(t, t.TempDir())
+	m := j.mapSpec(0, mapreduce.Program{Builtin: "identity"}, 1)
+	j.writeInput(&m, "a line\n")
+	in := j.shuffle(0, []*mapreduce.Result{j.runOK(m)}, []mapreduce.TaskSpec{m})
+	later := in.Journal
+	in.Journal += "-now"
+	s := j.reduceSpec(0, shellProgram("cat"), in)
+	s.StallMS = 1
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+			if _, err := os.Stat(s.Progress); err == nil { // the task waits
+				break
+			}
+		}
+		check(t, os.Rename(later, in.Journal))
+	})
+	r := j.run(s)
+	wg.Wait()
+	if r.Class != mapreduce.ClassOK {
+		t.Errorf("class %s, error %q", r.Class, r.Error)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -72,13 +73,15 @@ func (t *task) countInput(next nextFunc) nextFunc {
 	}
 }
 
-// awaitSegments follows the journal until the file of every map task is present.
+// awaitSegments follows the journal until the file of every map task is present. It
+// waits without a limit: a map may run for hours yet, and the node watches the helper.
 // It returns the segments in the order of the map tasks.
 func (t *task) awaitSegments() ([]mapreduce.Segment, error) {
 	in := t.spec.Shuffle
 	j := mapreduce.JournalReader{Path: in.Journal}
 	defer j.Close()
-	stall := newStallTimer(t.spec)
+	stall := stallTimer{limit: math.MaxInt64}
+	stall.reset()
 	for {
 		changed, err := j.Poll()
 		if err != nil {
@@ -94,12 +97,8 @@ func (t *task) awaitSegments() ([]mapreduce.Segment, error) {
 			stall.reset()
 			continue
 		}
-		ok, err := stall.wait(t.ctx)
-		if err != nil {
+		if _, err := stall.wait(t.ctx); err != nil {
 			return nil, err
-		}
-		if !ok {
-			return nil, classErrorf(mapreduce.ClassInput, "the shuffle stalled: %d of %d partitions present, none new for %v", len(j.Segments), in.Maps, stall.limit)
 		}
 	}
 }

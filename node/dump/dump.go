@@ -61,11 +61,13 @@ type Manifest struct {
 	Attempt       string `json:"attempt"`
 	Files         []File `json:"files"` // folders before their content
 	Bytes         int64  `json:"bytes"`
-	DumpNumber    int32  `json:"dump_number"`    // on the source node
-	RanNS         int64  `json:"ran_ns"`         // unfrozen running time so far
-	CPUMS         int64  `json:"cpu_ms"`         // CPU time so far
-	StartedMS     int64  `json:"started_ms"`     // Unix time of the first start
-	HarnessSHA256 string `json:"harness_sha256"` // names the harness's folder
+	DumpNumber    int32  `json:"dump_number"` // on the source node
+	RanNS         int64  `json:"ran_ns"`      // unfrozen running time so far
+	Waiting       bool   `json:"waiting,omitempty"`
+	WaitedNS      int64  `json:"waited_ns,omitempty"` // as in the node's record
+	CPUMS         int64  `json:"cpu_ms"`              // CPU time so far
+	StartedMS     int64  `json:"started_ms"`          // Unix time of the first start
+	HarnessSHA256 string `json:"harness_sha256"`      // names the harness's folder
 }
 
 // List returns the files of a root, sorted by path, so that folders come before

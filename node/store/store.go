@@ -59,6 +59,8 @@ type Record struct {
 	StartMono    int64  `json:"start_mono,omitempty"`     // nanoseconds of the monotonic clock at the start
 	FrozenNS     int64  `json:"frozen_ns,omitempty"`      // time since StartMono spent frozen; always 0 today
 	RanNS        int64  `json:"ran_ns,omitempty"`         // unfrozen running time before StartMono; StartMono is 0 while suspended
+	Waiting      bool   `json:"waiting,omitempty"`        // a reduce task started before all its maps were done, and they are not yet
+	WaitedNS     int64  `json:"waited_ns,omitempty"`      // running time until they were: it is no running time of the task
 	Level        int32  `json:"level,omitempty"`          // reached, as the protocol numbers levels; 0 is running
 	LevelSinceMS int64  `json:"level_since_ms,omitempty"` // Unix time at which Level was reached
 	DumpNumber   int32  `json:"dump_number,omitempty"`    // of the last dump begun; each has its own folder

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -71,6 +72,7 @@ type attemptState uint8
 
 const (
 	attemptRunning   attemptState = iota + 1
+	attemptWaiting                // a reduce that has fetched and waits for maps: it runs, and makes no progress
 	attemptSuspended              // suspended, suspending or resuming
 	attemptDying
 	attemptEnded
@@ -179,7 +181,8 @@ func (m *Models) workFactor(seed uint64, t *attempt) float64 {
 func (w *world) schedulePhaseEnd(slot int32) error {
 	t := &w.attempts[slot]
 	t.phaseStart = w.now
-	if t.phase == phaseSetup && t.readBytesLeft <= 0 && t.writeBytesLeft <= 0 && !w.Models.Contention { // one event covers all phases
+	waits := t.phase <= phaseWork && w.jobs[t.job].waitsForMaps(w.s, t.stage)
+	if t.phase == phaseSetup && t.readBytesLeft <= 0 && t.writeBytesLeft <= 0 && !w.Models.Contention && !waits { // one event covers all phases
 		if t.setupLeft > 0 {
 			t.workLeft += t.setupLeft
 			t.setupLeft = 0
@@ -194,6 +197,10 @@ func (w *world) schedulePhaseEnd(slot int32) error {
 		case t.phase == phaseRead && t.readBytesLeft > 0:
 			t.flow = w.net.startFlow(w, slot, t.readBytesLeft)
 			return nil
+		case t.phase == phaseWork && waits:
+			t.state, t.eventKey = attemptWaiting, 0
+			w.jobs[t.job].waiting.add(slot)
+			return nil
 		case t.phase == phaseWork && (t.workLeft > 0 || t.writeBytesLeft <= 0):
 			if w.Models.Contention {
 				w.contention.startComputing(w, slot)
@@ -207,6 +214,39 @@ func (w *world) schedulePhaseEnd(slot int32) error {
 		}
 	}
 	w.scheduleEvent(slot, w.now, evPhase)
+	return nil
+}
+
+// waitsForMaps reports whether maps of which a reduce that started early needs the output are not done.
+func (j *job) waitsForMaps(s *scheduler.State, stage int16) bool {
+	g := &j.spec.Stages[stage]
+	if g.SlowStart <= 0 || g.Kind != scheduler.KindReduce {
+		return false
+	}
+	stages := s.Job(j.id).Stages
+	return slices.ContainsFunc(g.After, func(k int32) bool { return stages[k].Done < stages[k].Spec.Tasks })
+}
+
+// waitingReduces are the slots of a job's reduces that wait for maps. One that was suspended or has
+// ended since stays in it until the others continue.
+type waitingReduces struct{ slots []int32 }
+
+func (r *waitingReduces) add(slot int32) { r.slots = append(r.slots, slot) }
+
+// resume continues the reduces of job j, which wait again if maps are not done.
+func (r *waitingReduces) resume(w *world, j *job) error {
+	slots := r.slots
+	r.slots = nil
+	for _, slot := range slots {
+		t := &w.attempts[slot]
+		if t.state != attemptWaiting || &w.jobs[t.job] != j {
+			continue
+		}
+		t.state = attemptRunning
+		if err := w.schedulePhaseEnd(slot); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -246,7 +286,12 @@ func (w *world) scheduleEvent(slot int32, at scheduler.Time, k eventKind) {
 func (w *world) pauseAttempt(slot int32) {
 	t := &w.attempts[slot]
 	t.eventKey = 0
-	if t.state != attemptRunning {
+	switch t.state {
+	case attemptRunning:
+	case attemptWaiting:
+		t.state = attemptSuspended
+		return
+	default:
 		return
 	}
 	passed := w.now.Sub(t.phaseStart)
@@ -299,7 +344,7 @@ func (w *world) completeTask(j *job, id scheduler.AttemptID) error {
 		w.attempts[other].state = attemptDying
 		w.scheduleEvent(other, w.now.Add(w.Models.KillDelay), evKilled)
 	}
-	return nil
+	return j.waiting.resume(w, j)
 }
 
 // removeAttempt removes an attempt from the simulation and the State.

@@ -97,6 +97,24 @@ func TestReduceWaitsForMaps(t *testing.T) {
 	}
 }
 
+// A reduce that starts beside the last map fetches meanwhile, and works when the map is done.
+func TestReduceFetchesBesideTheLastMap(t *testing.T) {
+	for slow, want := range map[float64]time.Duration{
+		0:   37 * sec, // 20 s of maps; 1 s start, 10 s shuffle, 5 s work, 1 s write
+		0.5: 26 * sec, // the start and the shuffle are done when the maps are
+	} {
+		j := engine.Job{Stages: []engine.Stage{
+			{Name: "map", Kind: scheduler.KindMap, Tasks: 2, Demand: schedtest.R(1, 1, 0), WorkPerTask: []time.Duration{sec, 19 * sec}},
+			{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 1, 0), Work: 5 * sec, SlowStart: slow,
+				ShuffleBytes: 200 * schedtest.MiB, OutputBytes: 100 * schedtest.MiB}}}
+		m := engine.Models{Transfer: engine.TransferFixed, LocalRate: 100 * schedtest.MiB, RackRate: 50 * schedtest.MiB, RemoteRate: 20 * schedtest.MiB, Launch: sec}
+		r := mustSimulate(t, engine.Config{Nodes: nodes(2, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: m})
+		if f := r.Jobs[0].Finish; f != want {
+			t.Errorf("slow start %v: finished at %v, want %v", slow, f, want)
+		}
+	}
+}
+
 func TestReadTimeDependsOnLocality(t *testing.T) {
 	for name, c := range map[string]struct {
 		at   scheduler.NodeID

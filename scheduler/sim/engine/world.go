@@ -43,6 +43,7 @@ type job struct {
 	stages       []stage
 	tasksLeft    int32 // tasks not done
 	liveAttempts int32
+	waiting      waitingReduces
 	ended        bool
 	refused      bool // it can never run; the scheduler does not see it
 	res          *JobResult
