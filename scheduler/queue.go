@@ -54,7 +54,10 @@ func (q Queue) enqueue(j *Job, t *Tenant) {
 }
 
 func (q Queue) compactOrder() {
-	q.s.order = closeGaps(q.s.order, &q.s.ready, func(k *Job, r int32) { k.rank = r })
+	q.s.order = closeGaps(q.s.order, &q.s.ready, func(k *Job, r int32) {
+		k.rank = r
+		q.s.floor.recount.at = 0 // jobs may have moved before it
+	})
 }
 
 // dequeue removes a job from the orders, leaving nil entries except at the end.
@@ -180,37 +183,3 @@ func (q Queue) setPhase(j *Job, p JobPhase) {
 
 // Ready returns the number of stages with a task that could start.
 func (q Queue) Ready() int { return q.s.floor.ready }
-
-// CapacityForAny reports whether some node may fit a task of some ready stage. False is
-// certain, true is not. Amortised O(1).
-func (q Queue) CapacityForAny() bool {
-	f := &q.s.floor
-	if f.ready == 0 {
-		return false
-	}
-	if f.gone > f.ready/8 {
-		q.recountFloor()
-	}
-	if n := int32(len(q.s.cluster.fit.free)); f.sank || f.generation != q.s.cluster.fit.generation {
-		if f.eqClass.candidates.n != n {
-			f.eqClass.candidates = newBitset(n)
-		}
-		f.eqClass.candidates.setAll(n)
-		f.eqClass.pos, f.sank, f.generation = q.s.cluster.fit.gainedCount, false, q.s.cluster.fit.generation
-	}
-	return q.s.cluster.nextFit(&f.eqClass, 0) != NoNode
-}
-
-// recountFloor computes the floor from the ready stages; it can only rise. O(stages of jobs
-// with ready work).
-func (q Queue) recountFloor() {
-	f := &q.s.floor
-	f.eqClass.need, f.gone = unsatisfiable, 0
-	for j, at := q.Next(0); j != nil; j, at = q.Next(at) {
-		for _, g := range j.Stages {
-			if g.ready {
-				f.include(g)
-			}
-		}
-	}
-}

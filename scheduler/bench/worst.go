@@ -31,6 +31,7 @@ func WorstCases() []WorstCase {
 		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*World).submitMapJobs, 10_000},
 		{"shapes", "100,000 jobs with different demands", (*World).submitShapes, 100_000},
 		{"stages", "40,000 jobs of 25 stages: a million different demands", (*World).submitStageShapes, 40_000},
+		{"blocked", "the same beside a small task that its max_parallel holds back: a node fits it, and none any other", (*World).submitBlocked, 40_000},
 		{"misfits", "40,000 jobs with different demands of which none fits on a node, though each resource is free on half of them", (*World).submitMisfits, 40_000},
 	}
 }
@@ -235,6 +236,16 @@ func (w *World) submitStageShapes(n int) error {
 		}
 	}
 	return nil
+}
+
+// submitBlocked adds a stage of which one task runs and others may not, though a node fits them.
+func (w *World) submitBlocked(n int) error {
+	g := w.stage(1000)
+	g.Demand, g.MaxParallel = scheduler.Resources{1, 1, 1}, 1
+	if err := w.submitOne(0, 0, g, 0); err != nil {
+		return err
+	}
+	return w.submitStageShapes(n)
 }
 
 // submitMisfits fills half of the nodes' CPU and the other half's memory, before tasks that need some

@@ -84,12 +84,13 @@ func (f *fairShare) Decide(s *scheduler.State, now scheduler.Time, limit int) sc
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	for !p.isFull() && p.nextPass() {
+	for !p.isDone() && p.nextPass() {
 		root := f.buildHeaps(s)
-		for len(f.heaps[root].heap) > 0 && !p.isFull() {
+		for len(f.heaps[root].heap) > 0 && !p.isDone() {
 			f.placeNext(s, root)
 		}
 	}
+	p.placeBeyond()
 	return p.finish()
 }
 

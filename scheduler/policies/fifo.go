@@ -45,6 +45,9 @@ func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 			}
 		}
 	}
+	if !f.isBlocked() {
+		p.placeBeyond()
+	}
 	return p.finishExplained(f.reason)
 }
 
@@ -53,7 +56,7 @@ func (f *fifo) isFull() bool {
 	if f.strict { // the first one that does not fit is the head, even where none fits
 		return f.isBlocked() || f.placer.actionsLeft <= 0
 	}
-	return f.placer.isFull()
+	return f.placer.isDone()
 }
 
 // isBlocked reports whether all further stages wait behind one that does not fit.

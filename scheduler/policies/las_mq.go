@@ -95,7 +95,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 		if at := f.index.Demotion(); at < scheduler.Never {
 			p.wake = at
 		}
-		for t, ok := queues.Next(); ok && !p.isFull(); t, ok = queues.Next() {
+		for t, ok := queues.Next(); ok && !p.isDone(); t, ok = queues.Next() {
 			e := jobEntry{job: t.Job, stage: *t.Stage}
 			g := p.placeNextStage(&e)
 			*t.Stage = e.stage
@@ -106,6 +106,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 			}
 		}
 	}
+	p.placeBeyond()
 	f.recordQueues(s, now)
 	d := p.finishExplained(f.reason)
 	d.PolicyStates = f.states

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -15,48 +16,65 @@ const (
 	// end early. At least minExplained are.
 	maxExplainedNodes = 1 << 19
 	minExplained      = 64
-	// misfitTurn is how long one part of the demands beyond has its turn.
+	// maxVisits bounds the stages that are visited in a cycle, with those whose demand is known not to fit.
+	maxVisits = 1 << 17
+	// misfitTurn is how long one part of the stages beyond has its turn.
 	misfitTurn = scheduler.Time(100 * time.Millisecond)
 )
 
 // misfits is of one cycle. Half of its budget goes to demands in the policy's order, the other half to
-// those beyond, which take turns by the time: none of them is passed over for ever, and the same State
-// at the same time gives the same answers.
+// those behind, which take turns by the time. Where so many stages wait that not all can be visited, those behind
+// are visited in the order of the queue, and take turns too. So none of them is passed over for ever, and the same
+// State at the same time gives the same answers.
 type misfits struct {
-	known  map[demandKey]struct{}
-	found  int // in all passes
-	most   int
-	beyond int // stages beyond the first half
-	from   int // of these the first that has its turn
-	passed bool
-	until  scheduler.Time // when the next part has its turn
+	known       map[demandKey]struct{}
+	found, most int  // different demands, in all passes, and how many may be in the policy's order
+	behind      int  // stages behind the first half
+	from        int  // of these the first that has its turn
+	visits      int  // of stages, in all passes
+	maxVisits   int  // maxVisits unless a test sets it
+	beyond      bool // in placeBeyond
+	passed      bool
+	turn        int
 }
 
 func (m *misfits) begin(s *scheduler.State, now scheduler.Time) {
-	m.most = max(minMisfits, maxMisfitNodes/max(1, len(s.Nodes())))
-	parts := max(1, (s.Queue().Ready()+m.most/2-1)/(m.most/2))
-	turn := now / misfitTurn
-	m.from, m.until = int(turn%scheduler.Time(parts))*(m.most/2), (turn+1)*misfitTurn
-	m.found, m.passed = 0, false
+	m.most, m.maxVisits = max(minMisfits, maxMisfitNodes/max(1, len(s.Nodes()))), cmp.Or(m.maxVisits, maxVisits)
+	m.turn = int(now / misfitTurn)
+	m.from = m.partBegin(min(s.Queue().Ready(), m.maxVisits/2), m.most/2)
+	m.found, m.visits, m.beyond, m.passed = 0, 0, false, false
 	m.nextPass()
+}
+
+// partBegin returns where the part begins that has its turn, of a number of stages in parts of one size.
+func (m *misfits) partBegin(stages, size int) int {
+	return m.turn % max(1, (stages+size-1)/size) * size
 }
 
 func (m *misfits) nextPass() {
 	clear(m.known)
-	m.beyond = 0
+	m.behind = 0
 }
 
-// mayExamine reports whether nodes may be looked at for a stage, and whether it is known that none fits.
-func (m *misfits) mayExamine(s *scheduler.State, g *scheduler.Stage) (examine, known bool) {
-	if len(m.known) > 0 && m.isKnown(demandOf(s, g)) {
+// isSpent reports whether the budget is used up.
+func (m *misfits) isSpent() bool {
+	if m.beyond {
+		return m.found >= m.most+m.most/2 || m.visits >= m.maxVisits
+	}
+	return m.found >= m.most || m.visits >= m.maxVisits/2
+}
+
+// mayExamine reports whether nodes may be looked at for a stage of a demand, and whether it is known that none fits.
+func (m *misfits) mayExamine(k demandKey) (examine, known bool) {
+	if m.isKnown(k) {
 		return true, true
 	}
-	if m.found < m.most/2 {
+	if m.beyond || m.found < m.most/2 {
 		return true, false
 	}
-	i := m.beyond
-	m.beyond++
-	examine = i >= m.from && m.found < m.most
+	i := m.behind
+	m.behind++
+	examine = i >= m.from
 	m.passed = m.passed || !examine
 	return examine, false
 }
@@ -67,9 +85,8 @@ func (m *misfits) isKnown(k demandKey) bool {
 	return known
 }
 
-// add adds the demand of a stage that no node fits.
-func (m *misfits) add(s *scheduler.State, g *scheduler.Stage) {
-	k := demandOf(s, g)
+// add adds a demand that no node fits.
+func (m *misfits) add(k demandKey) {
 	if m.isKnown(k) {
 		return
 	}
@@ -85,5 +102,45 @@ func (m *misfits) nextTurn() scheduler.Time {
 	if !m.passed {
 		return 0
 	}
-	return m.until
+	return scheduler.Time(m.turn+1) * misfitTurn
+}
+
+// placeBeyond ends the passes: it places tasks of the stages that have their turn where not all could be visited in
+// the policy's order. Two parts of the queue have it: one of as many stages as the budget suffices for if all have
+// different demands, and a larger one, which it suffices for if they do not. O(jobs with ready work) and the budget.
+func (p *placer) placeBeyond() {
+	m := &p.misfits
+	if !m.isSpent() {
+		return
+	}
+	m.passed = true
+	ready := p.s.Queue().Ready()
+	if ready <= m.maxVisits/2 || p.isFull() {
+		return
+	}
+	m.beyond = true
+	large := m.maxVisits / 4
+	if small := m.most / 2; small < large {
+		p.placePart(m.partBegin(ready, small), small)
+	}
+	p.placePart(m.partBegin(ready, large), large)
+}
+
+// placePart places tasks of some ready stages, in the order of the queue, without those before.
+func (p *placer) placePart(before, stages int) {
+	for j, at := p.s.Queue().Next(0); j != nil && stages > 0 && !p.isDone(); j, at = p.s.Queue().Next(at) {
+		if ready := int(j.Ready); before >= ready {
+			before -= ready
+			continue
+		}
+		for _, g := range j.Stages {
+			if !g.Ready() || stages <= 0 {
+				continue
+			}
+			if before--; before < 0 {
+				stages--
+				p.placeAll(g)
+			}
+		}
+	}
 }

@@ -59,3 +59,54 @@ func newPolicy(t *testing.T, name string) scheduler.Policy {
 	}
 	return p
 }
+
+// A cycle visits a bounded number of stages. What waits behind very many that do not fit, though it fits itself, is
+// placed nevertheless, in a later cycle, and the decision is that of a policy that starts anew.
+func TestVeryManyStagesPassNothingOverForEver(t *testing.T) {
+	const most, misfits = 64, 500
+	for _, name := range []string{"fifo", "fair", "las_mq", "edf"} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 4, 100)).AddTenants("a")
+		for range misfits {
+			w.Submit("a", 1, schedtest.R(5, 1, 10))
+		}
+		fits := w.Submit("a", 3, schedtest.R(2, 1, 10))
+		p := newPolicy(t, name)
+		misfitsOf(p).maxVisits = most
+		w.Advance(time.Duration(misfitTurn)) // the first ones have their turn
+		for turns := 0; len(w.Attempts()) == 0; turns++ {
+			if turns > misfits/(most/4)+2 {
+				t.Fatalf("%s: not placed after %d turns", name, turns)
+			}
+			d := w.Cycle(p)
+			if n := misfitsOf(p).visits; n > most {
+				t.Fatalf("%s: %d stages were visited", name, n)
+			}
+			if d.Empty() {
+				again := newPolicy(t, name)
+				misfitsOf(again).maxVisits = most
+				if e := again.Decide(w.State, w.Now, 100); d.Wake != w.Now.Add(time.Duration(misfitTurn)) || e.String() != d.String() {
+					t.Fatalf("%s: decided otherwise anew, or the next turn is at %v, now is %v", name, d.Wake, w.Now)
+				}
+			}
+			w.Advance(time.Duration(misfitTurn))
+		}
+		if a := w.Attempts(); len(a) != 3 || a[0].ID.Job != fits {
+			t.Errorf("%s: placed %v", name, a)
+		}
+	}
+}
+
+func misfitsOf(p scheduler.Policy) *misfits {
+	switch p := p.(type) {
+	case *fifo:
+		return &p.placer.misfits
+	case *fairShare:
+		return &p.placer.misfits
+	case *lasMQ:
+		return &p.placer.misfits
+	case *ordered:
+		return &p.placer.misfits
+	default:
+		panic("no misfits in policy " + p.Name())
+	}
+}

@@ -43,7 +43,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	for !p.isFull() && p.nextPass() {
+	for !p.isDone() && p.nextPass() {
 		o.heap = o.heap[:0]
 		for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 			o.heap = append(o.heap, jobEntry{key: o.key(s, j, now), seq: at, job: j})
@@ -51,7 +51,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		for i := len(o.heap)/2 - 1; i >= 0; i-- {
 			siftDown(o.heap, i, lessEntry)
 		}
-		for len(o.heap) > 0 && !p.isFull() {
+		for len(o.heap) > 0 && !p.isDone() {
 			top := &o.heap[0]
 			if p.placeNext(top) {
 				top.key = o.key(s, top.job, now)
@@ -63,6 +63,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 			siftDown(o.heap, 0, lessEntry)
 		}
 	}
+	p.placeBeyond()
 	return p.finish()
 }
 

@@ -143,10 +143,15 @@ func (p *placer) mayPlace(g *scheduler.Stage) bool {
 
 // placeOne places the next task of the stage. It returns false if nothing more of the stage can be placed.
 func (p *placer) placeOne(g *scheduler.Stage) bool {
+	if p.misfits.isSpent() {
+		return false
+	}
+	p.misfits.visits++
 	if !p.mayPlace(g) {
 		return false
 	}
-	examine, known := p.misfits.mayExamine(p.s, g)
+	key := demandOf(p.s, g)
+	examine, known := p.misfits.mayExamine(key)
 	if !examine {
 		return false
 	}
@@ -155,7 +160,7 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 		node, disk = p.bestNode(g)
 	}
 	if node == scheduler.NoNode {
-		p.misfits.add(p.s, g)
+		p.misfits.add(key)
 		p.reserveNodes(g)
 		if p.firstMisfit == nil {
 			p.firstMisfit = g
@@ -215,6 +220,9 @@ func (p *placer) apply(a scheduler.Action) {
 func (p *placer) setReasons(wanted bool) {
 	p.omitReasons, p.idleAtStamp, p.round = !wanted, false, scheduler.WaitingRound{}
 }
+
+// isDone reports whether nothing more can be placed in this cycle, or in the policy's order.
+func (p *placer) isDone() bool { return p.misfits.isSpent() || p.isFull() }
 
 // isFull reports whether nothing more can be placed in this cycle.
 func (p *placer) isFull() bool { return p.actionsLeft <= 0 || !p.s.Queue().CapacityForAny() }
