@@ -3,10 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -33,6 +31,12 @@ import (
 // dayServer is the hidden subcommand of the process that is measured.
 const dayServer = "serve"
 
+// The shapes of a day.
+const (
+	dayMany = "many"
+	dayOne  = "one"
+)
+
 // dayJobs is how many jobs a day has. Fewer shorten all times in the same way.
 const dayJobs = 50_000
 
@@ -41,13 +45,16 @@ func benchDayCommand() *cli.Command {
 		Name:  "day",
 		Usage: "a day of short jobs in an hour or less: does anything grow?",
 		Description: "Starts coordinator and node in a process of its own, as drover dev does, and submits jobs, as many at once as\n" +
-			"-live says, until -jobs have ended. Every tenth writes a log. What is kept for a time or up to a size after a job's\n" +
-			"end is kept for a part of a day that is as short as the run. It shows memory, goroutines, file descriptors, folders,\n" +
-			"files and disk over the run, and fails if at the end one of them is more than -growth above what it was after the\n" +
-			"first quarter, or if a job failed.",
+			"-live says, until -jobs have ended; with -shape one, one job that has the tasks of all of them. Every -logs-th job, or\n" +
+			"task of the one job, writes a log. What is kept for a time or up to a size after a job's end is kept for a part of a\n" +
+			"day that is as short as the run. It shows memory, the part of it that is in use, goroutines, file descriptors,\n" +
+			"attempts on the node, folders, files and disk over the run, and fails if at the end one of them is more than -growth\n" +
+			"above what it was after the first quarter, or if a job failed. The logs of one job are kept until it ends.",
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "jobs", Value: dayJobs, Usage: "jobs in all"},
 			&cli.IntFlag{Name: "tasks", Value: 10, Usage: "tasks of each"},
+			&cli.StringFlag{Name: "shape", Value: dayMany, Usage: "many: jobs of -tasks tasks; one: a single job of -jobs times -tasks tasks"},
+			&cli.IntFlag{Name: "logs", Value: 10, Usage: "every how many jobs, or tasks of the one job, one writes a log; 0 for none"},
 			&cli.IntFlag{Name: "live", Value: 40, Usage: "jobs that are queued or run at once"},
 			&cli.Float64Flag{Name: "growth", Value: 0.25, Usage: "part by which a median of the last quarter may be above that of the second"},
 			&cli.DurationFlag{Name: "limit", Value: 2 * time.Hour, Usage: "longest time"},
@@ -89,18 +96,6 @@ func serveDay(c *cli.Context) error {
 	return g.Wait()
 }
 
-// daySample is what the process had at one time.
-type daySample struct {
-	Seconds    float64 `json:"seconds"`
-	Jobs       int64   `json:"jobs"` // that have ended
-	MemoryMiB  float64 `json:"memory_mib"`
-	Goroutines float64 `json:"goroutines"`
-	Descs      float64 `json:"descriptors"`
-	Folders    float64 `json:"folders"`
-	Files      float64 `json:"files"`
-	DiskMiB    float64 `json:"disk_mib"`
-}
-
 // dayRun is the state of one run.
 type dayRun struct {
 	c      *cli.Context
@@ -110,8 +105,9 @@ type dayRun struct {
 	http   *http.Client
 	base   string
 	jobs   int
+	units  int // jobs, or the tasks of the one job
 
-	ended   atomic.Int64
+	ended   atomic.Int64 // units
 	samples []daySample
 
 	mu       sync.Mutex
@@ -125,6 +121,10 @@ func runBenchDay(c *cli.Context) (err error) {
 	if c.Int("jobs") < 1 || c.Int("tasks") < 1 || c.Int("live") < 1 {
 		return usageErrorf("-jobs, -tasks and -live are at least 1")
 	}
+	shape := c.String("shape")
+	if shape != dayMany && shape != dayOne {
+		return usageErrorf("-shape %q: want %s or %s", shape, dayMany, dayOne)
+	}
 	dir, err := os.MkdirTemp(c.String("dir"), "drover-day-")
 	if err != nil {
 		return err
@@ -132,7 +132,11 @@ func runBenchDay(c *cli.Context) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration("limit"))
 	defer cancel()
-	r := &dayRun{c: c, dir: dir, jobs: c.Int("jobs"), failures: map[string]int{}}
+	r := &dayRun{c: c, dir: dir, jobs: c.Int("jobs"), units: c.Int("jobs"), failures: map[string]int{}}
+	submit := r.submitAll
+	if shape == dayOne {
+		submit, r.units = r.runOne, c.Int("jobs")*c.Int("tasks")
+	}
 	stop, err := r.startServer(ctx)
 	if err != nil {
 		return err
@@ -140,7 +144,7 @@ func runBenchDay(c *cli.Context) (err error) {
 	began := time.Now()
 	work, sampled := errgroup.WithContext(ctx)
 	submitted := make(chan struct{})
-	work.Go(func() error { defer close(submitted); return r.submitAll(sampled) })
+	work.Go(func() error { defer close(submitted); return submit(sampled) })
 	work.Go(func() error { return r.sampleUntil(sampled, began, submitted) })
 	if err := errors.Join(work.Wait(), stop()); err != nil {
 		return err
@@ -218,37 +222,70 @@ func (r *dayRun) submitAll(ctx context.Context) error {
 // runJob submits one job and waits for its end.
 func (r *dayRun) runJob(ctx context.Context, i int) error {
 	command := []string{"true"}
-	if i%10 == 0 {
+	if n := r.c.Int("logs"); n > 0 && i%n == 0 {
 		command = []string{"echo", "a line of a log"}
 	}
-	j := &jobspec.Job{Version: 1, Name: fmt.Sprint("day-", i), Stages: []jobspec.Stage{{Name: "main", Kind: jobspec.KindGroup, Command: command, Tasks: r.c.Int("tasks"),
-		Resources: jobspec.Resources{CPU: 100, Memory: 16 << 20, IO: 1 << 20}, Disk: 1 << 20}}}
-	jobspec.SetDefaults(j)
-	spec, err := jobspec.Encode(j)
+	last, err := r.runToEnd(ctx, fmt.Sprint("day-", i), r.c.Int("tasks"), command, func(*droverv1.GetJobResponse) {})
 	if err != nil {
 		return err
-	}
-	res, err := r.client.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(spec)}))
-	if err != nil {
-		return fmt.Errorf("submit job %d: %w", i, err)
-	}
-	watch, err := r.client.WatchJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: strconv.FormatUint(res.Msg.GetJob(), 10)}))
-	if err != nil {
-		return err
-	}
-	defer watch.Close()
-	var last *droverv1.GetJobResponse
-	for watch.Receive() {
-		last = watch.Msg()
-	}
-	if err := watch.Err(); err != nil {
-		return fmt.Errorf("watch job %d: %w", i, err)
 	}
 	if last.GetJob().GetState() != droverv1.JobState_JOB_STATE_SUCCEEDED {
 		r.fail(last)
 	}
 	r.ended.Add(1)
 	return nil
+}
+
+// runOne submits one job with the tasks of all, and waits for its end.
+func (r *dayRun) runOne(ctx context.Context) error {
+	command := []string{"true"}
+	if n := r.c.Int("logs"); n > 0 {
+		command = []string{"sh", "-c", fmt.Sprintf(`[ $((DROVER_TASK %% %d)) != 0 ] || echo a line of a log`, n)}
+	}
+	last, err := r.runToEnd(ctx, "day", r.units, command, func(j *droverv1.GetJobResponse) { r.ended.Store(int64(j.GetJob().GetTasksDone())) })
+	if err != nil {
+		return err
+	}
+	if last.GetJob().GetState() != droverv1.JobState_JOB_STATE_SUCCEEDED {
+		r.fail(last)
+	}
+	return nil
+}
+
+// dayWatches is how often a job is watched again whose connection was lost: a busy machine answers late.
+const dayWatches = 20
+
+// runToEnd submits a job of one stage, calls changed at its changes, and returns it when it has ended.
+func (r *dayRun) runToEnd(ctx context.Context, name string, tasks int, command []string, changed func(*droverv1.GetJobResponse)) (last *droverv1.GetJobResponse, err error) {
+	j := &jobspec.Job{Version: 1, Name: name, Stages: []jobspec.Stage{{Name: "main", Kind: jobspec.KindGroup, Command: command, Tasks: tasks,
+		Resources: jobspec.Resources{CPU: 100, Memory: 16 << 20, IO: 1 << 20}, Disk: 1 << 20}}}
+	jobspec.SetDefaults(j)
+	spec, err := jobspec.Encode(j)
+	if err != nil {
+		return nil, err
+	}
+	res, err := r.client.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(spec)}))
+	if err != nil {
+		return nil, fmt.Errorf("submit job %s: %w", name, err)
+	}
+	for range dayWatches {
+		var watch *connect.ServerStreamForClient[droverv1.GetJobResponse]
+		watch, err = r.client.WatchJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: strconv.FormatUint(res.Msg.GetJob(), 10)}))
+		if err == nil {
+			for watch.Receive() {
+				last = watch.Msg()
+				changed(last)
+			}
+			err = errors.Join(watch.Err(), watch.Close())
+		}
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watch job %s: %w", name, err)
+	}
+	return last, nil
 }
 
 // fail counts a job that did not succeed, by its reason without the task's number.
@@ -273,96 +310,3 @@ func (r *dayRun) fail(last *droverv1.GetJobResponse) {
 
 // dayReasons is how many different reasons of failed jobs a run lists.
 const dayReasons = 10
-
-// Samples of a run: short runs have fewer.
-const (
-	daySamples  = 240
-	dayInterval = 100 * time.Millisecond // the least between two
-)
-
-// sampleUntil takes samples, as many at the beginning as at the end of the work.
-func (r *dayRun) sampleUntil(ctx context.Context, began time.Time, end <-chan struct{}) error {
-	next := int64(0)
-	t := time.NewTicker(dayInterval)
-	defer t.Stop()
-	for {
-		select {
-		case <-end:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-		}
-		n := r.ended.Load()
-		if n < next {
-			continue
-		}
-		next = n + int64(max(1, r.jobs/daySamples))
-		s, err := r.sample(ctx)
-		if err != nil {
-			return err
-		}
-		s.Seconds, s.Jobs = time.Since(began).Seconds(), n
-		r.samples = append(r.samples, s)
-		if r.c.Bool("json") {
-			if err := json.NewEncoder(r.c.App.Writer).Encode(s); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (r *dayRun) sample(ctx context.Context) (s daySample, err error) {
-	s.MemoryMiB = float64(residentBytesOf(r.cmd.Process.Pid)) / (1 << 20)
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.cmd.Process.Pid))
-	if err != nil {
-		return s, err
-	}
-	s.Descs = float64(len(open))
-	if s.Goroutines, err = r.metric(ctx, "go_goroutines"); err != nil {
-		return s, err
-	}
-	// What is removed meanwhile is passed over.
-	err = filepath.WalkDir(filepath.Join(r.dir, "state"), func(_ string, e os.DirEntry, err error) error {
-		if err != nil {
-			return nil
-		}
-		info, err := e.Info()
-		if err != nil {
-			return nil
-		}
-		if e.IsDir() {
-			s.Folders++
-		} else {
-			s.Files++
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			s.DiskMiB += float64(st.Blocks) * 512 / (1 << 20)
-		}
-		return nil
-	})
-	return s, err
-}
-
-// metric returns a metric of the process.
-func (r *dayRun) metric(ctx context.Context, name string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	res, err := r.http.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(v), 64)
-		}
-	}
-	return 0, fmt.Errorf("no metric %s: the coordinator answered %s", name, res.Status)
-}

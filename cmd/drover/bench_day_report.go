@@ -18,8 +18,10 @@ type dayQuantity struct {
 
 var dayQuantities = []dayQuantity{
 	{"memory, MiB", func(s *daySample) float64 { return s.MemoryMiB }, 32},
+	{"in use, MiB", func(s *daySample) float64 { return s.InUseMiB }, 16},
 	{"goroutines", func(s *daySample) float64 { return s.Goroutines }, 100},
 	{"file descriptors", func(s *daySample) float64 { return s.Descs }, 50},
+	{"attempts", func(s *daySample) float64 { return s.Attempts }, 500},
 	{"folders", func(s *daySample) float64 { return s.Folders }, 1000},
 	{"files", func(s *daySample) float64 { return s.Files }, 1000},
 	{"disk, MiB", func(s *daySample) float64 { return s.DiskMiB }, 64},
@@ -39,8 +41,11 @@ func (r *dayRun) report(took time.Duration) error {
 	}
 	w := r.c.App.Writer
 	if !r.c.Bool("json") {
-		tasks := r.jobs * r.c.Int("tasks")
-		fmt.Fprintf(w, "%d jobs, %d tasks in %s: %.0f jobs/s, %.0f tasks/s\n\n", r.jobs, tasks, took.Round(time.Second), float64(r.jobs)/took.Seconds(), float64(tasks)/took.Seconds())
+		tasks, jobs := r.jobs*r.c.Int("tasks"), r.jobs
+		if r.c.String("shape") == dayOne {
+			jobs = 1
+		}
+		fmt.Fprintf(w, "%d jobs, %d tasks in %s: %.0f jobs/s, %.0f tasks/s\n\n", jobs, tasks, took.Round(time.Second), float64(jobs)/took.Seconds(), float64(tasks)/took.Seconds())
 	}
 	var rows [][]string
 	var plots strings.Builder

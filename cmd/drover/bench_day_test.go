@@ -10,8 +10,8 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// TestDayIsFlat is a hundredth of a day of short jobs, a tenth with DROVER_SOAK: memory,
-// goroutines, descriptors, folders, files and disk of coordinator and node do not grow.
+// TestDayIsFlat is a hundredth of a day of short jobs, a tenth with DROVER_SOAK, as many jobs and as
+// one: memory, goroutines, descriptors, attempts, folders, files and disk of coordinator and node do not grow.
 func TestDayIsFlat(t *testing.T) {
 	jobs, growth := dayJobs/100, 0.25
 	switch {
@@ -20,9 +20,17 @@ func TestDayIsFlat(t *testing.T) {
 	case testing.Short():
 		jobs, growth = 40, 1 // too few for more than a leak that is seen at once
 	}
-	out, err := droverOutput(t, "bench", "day", "-jobs", strconv.Itoa(jobs), "-growth", strconv.FormatFloat(growth, 'f', 2, 64), "-limit", "9m")
-	if err != nil || strings.Count(out, "flat") != len(dayQuantities) {
-		t.Fatalf("%v\n%s", err, out)
+	for _, shape := range []string{dayMany, dayOne} {
+		t.Run(shape, func(t *testing.T) {
+			args := []string{"bench", "day", "-shape", shape, "-jobs", strconv.Itoa(jobs), "-growth", strconv.FormatFloat(growth, 'f', 2, 64), "-limit", "9m"}
+			if shape == dayOne {
+				args = append(args, "-logs", "0") // logs of a live job stay
+			}
+			out, err := droverOutput(t, args...)
+			if err != nil || strings.Count(out, "flat") != len(dayQuantities) {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		})
 	}
 }
 
