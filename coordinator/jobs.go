@@ -32,6 +32,9 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 		l.finalized[j.ID] = true
 		delete(l.missingMaps, j.ID)
 		l.scheduleLogExpiry(j)
+		if j.MapStage() >= 0 && j.ReduceStage() >= 0 {
+			l.c.wanted.review(f, j) // nobody fetches its map outputs any more
+		}
 		l.c.ended.record(f, j)
 	}
 	if j.LogsFolder() != "" && !j.LogsGathered {

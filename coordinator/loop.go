@@ -333,16 +333,11 @@ func (l *leader) applyAttemptChange(f *facts.Facts, c *facts.Change) {
 	if a == nil {
 		return
 	}
-	l.c.wanted.touch(a.Node, a.Epoch, c.Key, a.Run)
+	l.c.wanted.follow(f, c)
 	if c.Kind == facts.ChangeLevel {
 		l.recheckNodes[a.Node] = true
 	}
 	l.trackRefusals(c.Key, a)
-	for _, id := range c.Nodes { // where it was, or where its image is
-		if n := f.Node(id); n != nil && n.Up {
-			l.c.wanted.touch(id, n.Epoch, c.Key, c.Run)
-		}
-	}
 	if c.Kind == facts.ChangeEnded || c.Kind == facts.ChangeOutput {
 		l.c.sessions.dropAttempt(a.Node, c.Key)
 		if j := f.Job(c.Key.Job); int(c.Key.Stage) == j.MapStage() {
@@ -375,7 +370,7 @@ func (l *leader) touchReduces(f *facts.Facts) {
 		l.missingMaps[id] = missing
 		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == j.ReduceStage() && a.State == facts.AttemptLive {
-				l.c.wanted.touch(a.Node, a.Epoch, k, a.Run)
+				l.c.wanted.touch(f, a.Node, a.Epoch, k, a.Run)
 			}
 		})
 	}
@@ -463,7 +458,7 @@ func (l *leader) expireLogs() (next time.Time) {
 		}
 		l.c.view(func(f *facts.Facts) {
 			if j := f.Job(x.job); j != nil {
-				f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.c.wanted.touch(a.Node, a.Epoch, k, a.Run) })
+				l.c.wanted.review(f, j)
 			}
 		})
 	}

@@ -150,7 +150,7 @@ func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b wantedBatc
 	s.core.view(func(f *facts.Facts) {
 		blobs := map[string]bool{}
 		for _, c := range b.keys {
-			w := wantedAttempt(f, c.key, node, epoch, now, s.core.cfg.KeepLogs)
+			w := wantedAttempt(f, c.key, c.kept, node, epoch, now, s.core.cfg.KeepLogs)
 			switch {
 			case w != nil:
 				m.Put = append(m.Put, w)

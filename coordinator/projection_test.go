@@ -30,6 +30,8 @@ type randomCluster struct {
 	index uint64
 	now   int64
 	jobs  int
+
+	observe func([]facts.Change) // called with what follow takes; may be nil
 }
 
 func newRandomCluster(t *testing.T, seed uint64) *randomCluster {
@@ -228,7 +230,7 @@ func (w *randomCluster) levelReport(a *facts.Attempt, seen *droverv1.SeenAttempt
 
 // follow updates State and lets the policy decide.
 func (w *randomCluster) follow() error {
-	if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
+	if err := w.p.follow(w.f, w.takeJournal()); err != nil {
 		return err
 	}
 	if w.r.IntN(3) > 0 {
@@ -247,7 +249,15 @@ func (w *randomCluster) follow() error {
 	if len(drops) > 0 {
 		return fmt.Errorf("nothing happened in between, yet the facts dropped: %v of %v", drops, d)
 	}
-	return w.p.follow(w.f, w.f.TakeJournal())
+	return w.p.follow(w.f, w.takeJournal())
+}
+
+func (w *randomCluster) takeJournal() []facts.Change {
+	changes := w.f.TakeJournal()
+	if w.observe != nil {
+		w.observe(changes)
+	}
+	return changes
 }
 
 // stateDump returns everything in State that must not depend on its history.

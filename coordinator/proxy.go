@@ -200,7 +200,12 @@ func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.
 	if err != nil {
 		return err
 	}
-	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: req.Msg.GetFollow(), After: req.Msg.GetAfter()}))
+	follow := req.Msg.GetFollow()
+	s.core.view(func(f *facts.Facts) {
+		a := f.Attempt(facts.KeyOf(key))
+		follow = follow && a != nil && a.State.IsActive() // of one that has ended the node reads what is there
+	})
+	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: follow, After: req.Msg.GetAfter()}))
 	return forwardStream(from, err, stream)
 }
 

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -10,198 +9,56 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// maxWantedLog bounds the changes kept for each node. A watcher that is further
-// behind receives a full set.
-const maxWantedLog = 1 << 14
+// need is what shall be of an attempt on a node.
+type need int8
 
-// wantedSets holds the attempts that each node shall have, as a projection of
-// the facts: only keys and revisions. The content of a message is read from the
-// facts when it is sent, so it is never older than its revision.
-//
-// A revision is term<<32 + a counter, so that revisions of different leaders
-// never coincide.
-type wantedSets struct {
-	mu    sync.Mutex
-	term  uint64
-	nodes map[int32]*wantedNode
-}
+const (
+	needNothing need = iota + 1
+	needLogs         // it has ended and nobody needs it: it stays for its logs while it is one of the newest (keptEnded)
+	needAll          // it is active, retained for inspection, or a map whose output reduce tasks fetch
+)
 
-type wantedNode struct {
-	epoch uint64
-	rev   uint64
-	items map[facts.Key]struct{}
-	log   []wantedChange // ascending revisions
-	base  uint64         // the log contains every change above this revision
-	wake  chan struct{}  // closed and replaced at every change
-}
-
-// wantedChange is a change of an attempt, or a new request (requestID > 0).
-type wantedChange struct {
-	rev       uint64
-	key       facts.Key
-	run       int32
-	requestID uint64
-}
-
-func newWantedSets() *wantedSets { return &wantedSets{nodes: map[int32]*wantedNode{}} }
-
-// rebuild rebuilds the sets for a leader of that term.
-func (w *wantedSets) rebuild(f *facts.Facts, term uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.term = term
-	for _, n := range f.Nodes() {
-		if n.Up {
-			w.resetLocked(n)
-		}
-	}
-	for _, id := range f.JobIDs() {
-		f.EachAttempt(f.Job(id), func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
-			if n := w.nodes[a.Node]; n != nil && n.epoch == a.Epoch && f.Node(a.Node).Up {
-				n.items[k] = struct{}{}
-			}
-			if n := w.nodes[a.Suspension.ImageNode]; n != nil && n.epoch == a.Suspension.ImageEpoch && f.Node(a.Suspension.ImageNode).Up {
-				n.items[k] = struct{}{}
-			}
-		})
+// needOf returns what shall be of an attempt on a node at now (Unix ns).
+func needOf(f *facts.Facts, k facts.Key, t *facts.Task, a *facts.Attempt, node int32, epoch uint64, now int64, keepLogs time.Duration) need {
+	j := f.Job(k.Job)
+	switch {
+	case hasImage(a, node, epoch):
+		return needAll
+	case a.Node != node || a.Epoch != epoch:
+		return needNothing
+	case a.State.IsActive() || a.Retained || isOutputNeeded(j, k, t, a):
+		return needAll
+	case j.HasEnded() && now >= j.Ended+int64(keepLogs):
+		return needNothing
+	default:
+		return needLogs
 	}
 }
 
-// resetLocked replaces a node's set: its next message is a full set.
-func (w *wantedSets) resetLocked(n *facts.Node) *wantedNode {
-	old := w.nodes[n.ID]
-	s := &wantedNode{epoch: n.Epoch, rev: w.term << 32, items: map[facts.Key]struct{}{}, wake: make(chan struct{})}
-	if old != nil {
-		s.rev = max(s.rev, old.rev)
-		close(old.wake)
-	}
-	s.rev++
-	s.base = s.rev
-	w.nodes[n.ID] = s
-	return s
+// hasImage reports whether a node has the image of an attempt that has yet to run elsewhere.
+func hasImage(a *facts.Attempt, node int32, epoch uint64) bool {
+	return a.Suspension.ImageNode == node && a.Suspension.ImageEpoch == epoch && a.State.IsActive()
 }
 
-// registerNode starts an empty set for a new epoch of a node.
-func (w *wantedSets) registerNode(n *facts.Node) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if s := w.nodes[n.ID]; n.Up && (s == nil || s.epoch != n.Epoch) {
-		w.resetLocked(n)
-	}
-}
-
-// touch records that the wanted state of an attempt on a node changed.
-func (w *wantedSets) touch(node int32, epoch uint64, k facts.Key, run int32) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.nodes[node]
-	if s == nil || s.epoch != epoch {
-		return
-	}
-	s.items[k] = struct{}{}
-	s.add(wantedChange{key: k, run: run})
-}
-
-// forgetJob removes all attempts of a job from a node's set.
-func (w *wantedSets) forgetJob(node int32, job uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.nodes[node]
-	if s == nil {
-		return
-	}
-	var gone []facts.Key
-	for k := range s.items {
-		if k.Job == job {
-			gone = append(gone, k)
-		}
-	}
-	slices.SortFunc(gone, facts.CompareKeys)
-	for _, k := range gone {
-		delete(s.items, k)
-		s.add(wantedChange{key: k, run: 1})
-	}
-}
-
-// addRequest records a new request for a node.
-func (w *wantedSets) addRequest(node int32, id uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if s := w.nodes[node]; s != nil {
-		s.add(wantedChange{requestID: id})
-	}
-}
-
-func (s *wantedNode) add(c wantedChange) {
-	s.rev++
-	c.rev = s.rev
-	if len(s.log) >= maxWantedLog {
-		half := len(s.log) / 2
-		s.base = s.log[half-1].rev
-		s.log = append(s.log[:0:0], s.log[half:]...)
-	}
-	s.log = append(s.log, c)
-	close(s.wake)
-	s.wake = make(chan struct{})
-}
-
-// wantedBatch is the next message to a watcher.
-type wantedBatch struct {
-	rev      uint64
-	full     bool
-	keys     []wantedChange // each attempt once
-	requests []uint64
-	wake     <-chan struct{}
-}
-
-// changesSince returns what changed after rev; ok is false if the node has no
-// set of that epoch. An empty batch without full means: wait for wake.
-func (w *wantedSets) changesSince(node int32, epoch, rev uint64) (b wantedBatch, ok bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.nodes[node]
-	if s == nil || s.epoch != epoch {
-		return wantedBatch{}, false
-	}
-	b = wantedBatch{rev: s.rev, wake: s.wake, full: rev < s.base || rev > s.rev}
-	if b.full {
-		for k := range s.items {
-			b.keys = append(b.keys, wantedChange{key: k})
-		}
-		slices.SortFunc(b.keys, func(x, y wantedChange) int { return facts.CompareKeys(x.key, y.key) })
-		return b, true
-	}
-	i, _ := slices.BinarySearchFunc(s.log, rev+1, func(c wantedChange, r uint64) int { return int(int64(c.rev) - int64(r)) })
-	seen := map[facts.Key]bool{}
-	for _, c := range s.log[i:] {
-		switch {
-		case c.requestID > 0:
-			b.requests = append(b.requests, c.requestID)
-		case !seen[c.key]:
-			seen[c.key] = true
-			b.keys = append(b.keys, c)
-		}
-	}
-	return b, true
-}
-
-// retainedOnNode reports whether anything of an attempt shall be on its node:
-// until its job has ended and its logs have expired, or as long as it is
-// retained for inspection.
-func retainedOnNode(j *facts.Job, a *facts.Attempt, now int64, keepLogs time.Duration) bool {
-	return !j.HasEnded() || a.State.IsActive() || a.Retained || now < j.Ended+int64(keepLogs)
+func isOutputNeeded(j *facts.Job, k facts.Key, t *facts.Task, a *facts.Attempt) bool {
+	return a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && t.Winner == k.Attempt
 }
 
 // wantedAttempt returns the wanted state of an attempt at now (Unix ns); nil
-// means that nothing of it shall remain on the node.
-func wantedAttempt(f *facts.Facts, k facts.Key, node int32, epoch uint64, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
+// means that nothing of it shall remain on the node. kept is false for an attempt that its node has
+// been told to remove: wantedSets knows.
+func wantedAttempt(f *facts.Facts, k facts.Key, kept bool, node int32, epoch uint64, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
 	a, j := f.Attempt(k), f.Job(k.Job)
-	if a != nil && a.Suspension.ImageNode == node && a.Suspension.ImageEpoch == epoch && a.State.IsActive() {
+	if a == nil {
+		return nil
+	}
+	t := j.Stages[k.Stage].Task(k.Task)
+	switch n := needOf(f, k, t, a, node, epoch, now, keepLogs); {
+	case n == needNothing || n == needLogs && !kept:
+		return nil
+	case hasImage(a, node, epoch):
 		// Its image remains until it runs elsewhere.
 		return &droverv1.WantedAttempt{Key: k.Proto(a.Suspension.ImageRun), Spec: taskSpec(f, j, k, a), Goal: droverv1.Goal_GOAL_RUN, Level: droverv1.Level_LEVEL_CHECKPOINTED}
-	}
-	if a == nil || a.Node != node || a.Epoch != epoch || !retainedOnNode(j, a, now, keepLogs) {
-		return nil
 	}
 	w := &droverv1.WantedAttempt{Key: k.Proto(a.Run), Spec: taskSpec(f, j, k, a)}
 	switch {
@@ -216,7 +73,7 @@ func wantedAttempt(f *facts.Facts, k facts.Key, node int32, epoch uint64, now in
 		if j.Spec.Stages[k.Stage].Kind == jobspec.KindReduce {
 			w.MapOutputs, w.MapOutputsComplete = mapOutputs(f, j)
 		}
-	case a.Retained, a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt:
+	case a.Retained, isOutputNeeded(j, k, t, a):
 		w.Goal = droverv1.Goal_GOAL_KEEP
 	default:
 		w.Goal = droverv1.Goal_GOAL_STOP

@@ -313,3 +313,15 @@ func (t *attemptTable) allocatedIO() (sum int64) {
 	})
 	return sum
 }
+
+// jobsInUse returns the jobs that are live, or ended so recently that all their logs are to be read, as far as
+// attempts of them were here: of such a job the coordinator leaves some here that are not kept for themselves.
+func (t *attemptTable) jobsInUse() map[uint64]bool {
+	jobs := map[uint64]bool{}
+	t.each(func(a *attempt) {
+		if w, _ := a.mail.wantedAndSpec(); w != nil && w.GetGoal() != droverv1.Goal_GOAL_KEEP {
+			jobs[a.id.Key().GetJob()] = true
+		}
+	})
+	return jobs
+}

@@ -160,7 +160,9 @@ func (c *collector) loop(ctx context.Context) error {
 	defer t.Stop()
 	for {
 		c.collect(ctx)
-		if err := c.pastLogs.Prune(c.clock.Now()); err != nil {
+		now := c.clock.Now() // before the look at the jobs: later logs may be of others
+		jobs := c.attempts.jobsInUse()
+		if err := c.pastLogs.Prune(now, func(job uint64) bool { return jobs[job] }); err != nil {
 			c.log.Warn("old logs were not removed", "err", err)
 		}
 		select {

@@ -121,7 +121,26 @@ func (l *logFiles) name(i int) string {
 	return rotate.RotatedPath(l.dir.join(nameLogs, l.stream+".log"), i)
 }
 
+// continueIn opens the copy of the files in another folder at the same position, and closes l.
+func (l *logFiles) continueIn(dir folder) (*logFiles, error) {
+	c, err := openLogs(dir, l.stream)
+	if err == nil {
+		if err = c.seekTo(l.at); err != nil {
+			c.close()
+		}
+		c.lost += l.lost
+	}
+	if err != nil {
+		return l, err
+	}
+	l.close()
+	return c, nil
+}
+
 func (l *logFiles) close() {
+	if l == nil {
+		return
+	}
 	for _, f := range l.open {
 		f.Close()
 	}

@@ -1,8 +1,8 @@
 package node
 
-// An ended attempt stays until the coordinator forgets it, for its logs and
-// output. It rests without a goroutine: a node that ran 100,000 short tasks of
-// one job has 100,000 of them.
+// An ended attempt stays until the coordinator does not want it any more, for its
+// output or for inspection. It rests without a goroutine: a node that ran 100,000
+// map tasks of one job has 100,000 of them.
 
 // startLoop starts the attempt's loop. It is called once by launch, and by
 // wakeUp for an attempt that is parked.

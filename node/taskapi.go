@@ -31,20 +31,11 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 	if stream != "stdout" && stream != "stderr" {
 		return wire.Error(fault.New(fault.Invalid, "stream %q: want stdout or stderr", stream))
 	}
-	var a *attempt                                  // nil: it is over
-	dir := folder(t.d.pastLogs.Folder(id.String())) // it is there before the attempt's own folder goes
-	if dir == "" {
-		var err error
-		if a, err = t.find(id); err != nil {
-			return wire.Error(err)
-		}
-		dir = a.dir
-	}
-	files, err := openLogs(dir, stream)
+	a, files, err := t.openLogs(r.Msg, id, stream)
 	if err != nil {
 		return wire.Error(err)
 	}
-	defer files.close()
+	defer func() { files.close() }()
 	if err := files.seek(r.Msg); err != nil {
 		return wire.Error(err)
 	}
@@ -62,6 +53,14 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 		if err := files.copy(send); err != nil {
 			return wire.Error(err)
 		}
+		if dir := t.d.pastLogs.Folder(id.String()); a != nil && ended && dir != "" {
+			// It left meanwhile: the copy has what was removed before it was read.
+			if files, err = files.continueIn(folder(dir)); err != nil {
+				return wire.Error(err)
+			}
+			a = nil
+			continue
+		}
 		if !r.Msg.GetFollow() || ended {
 			return nil
 		}
@@ -72,6 +71,30 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 			timer.Stop()
 			return wire.Error(fault.New(fault.Unavailable, "the node daemon stops: ask again"))
 		}
+	}
+}
+
+// openLogs opens the logs of an attempt in its folder or, if a is nil, where they are after it has left.
+func (t *taskAPI) openLogs(r *droverv1.LogsRequest, id store.ID, stream string) (a *attempt, files *logFiles, err error) {
+	dir := folder(t.d.pastLogs.Folder(id.String()))
+	if dir != "" {
+		files, err = openLogs(dir, stream)
+		return nil, files, err
+	}
+	a, absent := t.find(id)
+	if absent == nil {
+		if files, err = openLogs(a.dir, stream); err != nil {
+			return nil, nil, err
+		}
+	}
+	switch {
+	case t.d.pastLogs.Folder(id.String()) != "": // the copy is there before the folder goes, and it went meanwhile
+		files.close()
+		return t.openLogs(r, id, stream)
+	case absent != nil && !r.GetFollow() && t.d.attempts.jobsInUse()[r.GetKey().GetJob()] && !t.d.pastLogs.Failed(id.String()):
+		return nil, &logFiles{dir: t.d.folderOf(id), stream: stream}, nil // all logs of the job are kept: it wrote nothing
+	default:
+		return a, files, absent
 	}
 }
 

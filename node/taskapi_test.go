@@ -81,7 +81,8 @@ func TestLogs(t *testing.T) {
 		"a longer tail":        {&droverv1.LogsRequest{Key: w.GetKey(), Tail: 20}, "one\ntwo\nthree\n", 0},
 		"an empty stream":      {&droverv1.LogsRequest{Key: w.GetKey(), Stream: "stderr"}, "", 0},
 		"no such stream":       {&droverv1.LogsRequest{Key: w.GetKey(), Stream: "../x"}, "", connect.CodeInvalidArgument},
-		"no such attempt":      {&droverv1.LogsRequest{Key: groupTask(9).GetKey()}, "", connect.CodeNotFound},
+		"not yet here":         {&droverv1.LogsRequest{Key: groupTask(9).GetKey(), Follow: true}, "", connect.CodeNotFound},
+		"of no job here":       {&droverv1.LogsRequest{Key: &droverv1.AttemptKey{Job: 9, Attempt: 1, Run: 1}}, "", connect.CodeNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := b.logs(c.r)

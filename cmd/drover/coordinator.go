@@ -38,7 +38,7 @@ func coordinatorCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "allow-image", Usage: "prefix of image names that jobs may use: registry:docker.io/library/ or rootfs:/srv/images/, repeatable"},
 			&cli.DurationFlag{Name: "lease", Value: 15 * time.Second, Usage: "a node without a heartbeat for longer is lost"},
 			&cli.Float64Flag{Name: "frozen-share", Value: 0.5, Usage: "share of a node's memory that frozen tasks may occupy; above it the largest are swapped out or checkpointed"},
-			&cli.DurationFlag{Name: "keep-logs", Value: 15 * time.Minute, Usage: "how long attempts of an ended job stay on their nodes; -keep-logs-age of the node is about their logs; negative: not at all"},
+			&cli.DurationFlag{Name: "keep-logs", Value: 15 * time.Minute, Usage: "how long the newest attempts of an ended job stay on their nodes, with all its logs; -keep-logs-age of the node is about these after that; negative: not at all"},
 			&cli.StringFlag{Name: "history-size", Value: "2GiB", Usage: "size of the history of ended jobs; the oldest go first"},
 			&cli.DurationFlag{Name: "history-age", Value: 180 * 24 * time.Hour, Usage: "how long ended jobs stay in the history; negative: for ever"},
 			&cli.StringFlag{Name: "blob-quota", Value: "20GiB", Usage: "total size of the uploaded files and images"},

@@ -53,7 +53,7 @@ func nodeCommand() *cli.Command {
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
 			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk reserved for the system"},
 			&cli.StringFlag{Name: "secrets", Usage: "folder with one folder per tenant, with one file per secret; default: secrets in -data"},
-			&cli.StringFlag{Name: "keep-logs-size", Value: "2GiB", Usage: "how much of the logs of attempts that have left the node is kept, the newest; 0 for none"},
+			&cli.StringFlag{Name: "keep-logs-size", Value: "2GiB", Usage: "how much of the logs of jobs that have ended is kept, the newest; 0 for none"},
 			&cli.DurationFlag{Name: "keep-logs-age", Value: 7 * 24 * time.Hour, Usage: "how long they are kept"},
 			&cli.BoolFlag{Name: "open-metrics", Usage: "serve /metrics to callers without a certificate"},
 			&cli.BoolFlag{Name: "allow-root", Usage: "allow tenants with uid 0 to run as root"},

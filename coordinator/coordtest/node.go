@@ -172,6 +172,13 @@ func (n *Node) StartCounts() (runs, most int) {
 	return runs, most
 }
 
+// FullSets returns how often the coordinator has sent all that is wanted of the node.
+func (n *Node) FullSets() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.fullSets
+}
+
 // Registered returns the node's number and epoch; zeros before registration.
 func (n *Node) Registered() (id int32, epoch uint64) {
 	n.mu.Lock()

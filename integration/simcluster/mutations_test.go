@@ -80,7 +80,7 @@ var mutations = []mutation{
 		"full := true", "full := false"},
 	{"what a node does not have is not reported", "node/attempts.go",
 		"\tif a == nil {\n\t\tt.gone[id] = true\n\t}\n", ""},
-	{"a watch skips a change", "coordinator/wanted.go",
+	{"a watch skips a change", "coordinator/wantedsets.go",
 		"slices.BinarySearchFunc(s.log, rev+1,", "slices.BinarySearchFunc(s.log, rev+2,"},
 	{"a new daemon knows no containers", "node/daemon.go",
 		"a.container.set(containers[id.String()])", "_ = containers"},

@@ -1,5 +1,6 @@
 // Package pastlogs keeps the logs of attempts after these have left the node,
-// within a limit of bytes and of age.
+// within a limit of bytes and of age. Those of jobs that are live, or ended a moment ago,
+// do not count: they are kept as they would be in the folders of their attempts.
 //
 // On disk: <dir>/<attempt>/logs/<file>, so that a folder in it is read as an
 // attempt's own, and <dir>/.part-<attempt> while it is written. The time of the
@@ -17,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,8 +39,8 @@ const (
 
 // Options limit a store.
 type Options struct {
-	MaxBytes int64         // of all logs, as they lie on disk; the oldest go first
-	MaxAge   time.Duration // since they were kept
+	MaxBytes int64         // of the logs of jobs that are not in use, as they lie on disk; the oldest go first
+	MaxAge   time.Duration // of these, since they were kept
 	MaxFile  int64         // bytes of one file that are kept, its end
 }
 
@@ -50,8 +52,11 @@ type Store struct {
 	mu      sync.Mutex
 	entries []entry             // oldest first
 	kept    map[string]struct{} // their attempts
-	bytes   int64               // of all entries
+	failed  map[string]struct{} // attempts whose logs this process could not keep, at most maxFailed
 }
+
+// maxFailed bounds the attempts that are remembered because of an error: a full disk may fail many.
+const maxFailed = 10_000
 
 type entry struct {
 	attempt string
@@ -69,7 +74,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, o: o, kept: map[string]struct{}{}}
+	s := &Store{dir: dir, o: o, kept: map[string]struct{}{}, failed: map[string]struct{}{}}
 	for _, e := range list {
 		if strings.HasPrefix(e.Name(), partPrefix) {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
@@ -94,7 +99,6 @@ func Open(dir string, o Options) (*Store, error) {
 func (s *Store) addLocked(e entry) {
 	s.entries = append(s.entries, e)
 	s.kept[e.attempt] = struct{}{}
-	s.bytes += e.bytes
 }
 
 // sizeOf returns what a folder of logs takes on disk.
@@ -126,6 +130,14 @@ func (s *Store) Folder(attempt string) string {
 	return filepath.Join(s.dir, attempt)
 }
 
+// Failed reports whether Keep failed for an attempt, as far as is remembered.
+func (s *Store) Failed(attempt string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, failed := s.failed[attempt]
+	return failed
+}
+
 // Attempts returns the attempts whose logs are kept.
 func (s *Store) Attempts() []string {
 	s.mu.Lock()
@@ -133,8 +145,7 @@ func (s *Store) Attempts() []string {
 	return slices.Collect(maps.Keys(s.kept))
 }
 
-// Keep copies the logs in an attempt's folder, and removes the oldest ones while
-// there is too much. An attempt that wrote nothing leaves nothing. The tenant
+// Keep copies the logs in an attempt's folder. An attempt that wrote nothing leaves nothing. The tenant
 // may own the attempt's folder: links do not lead out of it, and only files are
 // read. O(bytes).
 func (s *Store) Keep(attempt, from string, now time.Time) error {
@@ -143,19 +154,23 @@ func (s *Store) Keep(attempt, from string, now time.Time) error {
 	if _, ok := s.kept[attempt]; ok {
 		return nil // a removal that is tried again
 	}
+	delete(s.failed, attempt)
 	part, to := filepath.Join(s.dir, partPrefix+attempt), filepath.Join(s.dir, attempt)
 	n, err := s.copyLogs(from, part)
 	if err == nil && n == 0 {
-		return s.pruneLocked(now)
+		return nil
 	}
 	if err == nil {
 		err = errors.Join(os.Chtimes(part, now, now), os.Rename(part, to))
 	}
 	if err != nil {
+		if len(s.failed) < maxFailed {
+			s.failed[attempt] = struct{}{}
+		}
 		return errors.Join(fmt.Errorf("keep the logs of attempt %s: %w", attempt, err), os.RemoveAll(part))
 	}
 	s.addLocked(entry{attempt, now, n})
-	return s.pruneLocked(now)
+	return nil
 }
 
 // copyLogs copies the files in from/logs that have something in them to part/logs,
@@ -216,22 +231,42 @@ func (s *Store) copyFile(root *os.Root, name, into string) (n int64, err error) 
 	return n, errors.Join(err, out.Close())
 }
 
-// Prune removes what is too old or too much.
-func (s *Store) Prune(now time.Time) error {
+// Prune removes what is too old or too much, and was kept until now. Jobs for which inUse is true do not count.
+// O(attempts kept).
+func (s *Store) Prune(now time.Time, inUse func(job uint64) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pruneLocked(now)
-}
-
-func (s *Store) pruneLocked(now time.Time) error {
-	for len(s.entries) > 0 && (s.bytes > s.o.MaxBytes || now.Sub(s.entries[0].at) > s.o.MaxAge) {
-		e := s.entries[0]
-		if err := os.RemoveAll(filepath.Join(s.dir, e.attempt)); err != nil {
-			return fmt.Errorf("remove old logs: %w", err)
+	counts := func(e entry) bool { return !e.at.After(now) && !inUse(jobOf(e.attempt)) }
+	excess := -s.o.MaxBytes
+	for _, e := range s.entries {
+		if counts(e) {
+			excess += e.bytes
 		}
-		s.entries = s.entries[1:]
+	}
+	var err error
+	s.entries = slices.DeleteFunc(s.entries, func(e entry) bool {
+		if err != nil || excess <= 0 && now.Sub(e.at) <= s.o.MaxAge || !counts(e) {
+			return false
+		}
+		if err = os.RemoveAll(filepath.Join(s.dir, e.attempt)); err != nil {
+			return false
+		}
 		delete(s.kept, e.attempt)
-		s.bytes -= e.bytes
+		excess -= e.bytes
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("remove old logs: %w", err)
 	}
 	return nil
+}
+
+// jobOf returns the number of an attempt's job, 0 for a name that has none.
+func jobOf(attempt string) uint64 {
+	number, _, _ := strings.Cut(attempt, ".")
+	job, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return job
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,10 +81,13 @@ func TestKeepCopiesFilesOnly(t *testing.T) {
 	if s.Folder("1.0.1.1.1") != "" || s.Folder("1.0.2.1.1") != "" {
 		t.Error("what failed or was empty is there")
 	}
+	if !s.Failed("1.0.1.1.1") || s.Failed("1.0.0.1.1") || s.Failed("1.0.2.1.1") {
+		t.Error("the logs that could not be kept are not known")
+	}
 }
 
-// Whatever is kept and whenever the process starts again, the store has the newest
-// logs that fit, and no older ones than it may.
+// Whatever is kept and whenever the process starts again, the store has the logs of jobs in use, of the others
+// the newest that fit, and no older ones than it may.
 func TestLimits(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "kept")
@@ -95,40 +99,47 @@ func TestLimits(t *testing.T) {
 		s := open(t, filepath.Join(dir, "kept"), o)
 		type kept struct {
 			name string
+			job  uint64
 			at   time.Time
 			n    int
 		}
 		var all []kept
 		now := day0
-		for i := range rapid.IntRange(1, 12).Draw(rt, "steps") {
+		for i := range rapid.IntRange(1, 16).Draw(rt, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(1, 300).Draw(rt, "seconds")) * time.Second)
-			switch rapid.IntRange(0, 3).Draw(rt, "what") {
+			switch rapid.IntRange(0, 5).Draw(rt, "what") {
 			case 0:
 				if err := os.Mkdir(filepath.Join(dir, "kept", partPrefix+"x"), 0o700); err != nil {
 					rt.Fatal(err)
 				}
 				s = open(t, filepath.Join(dir, "kept"), o)
-			case 1:
-				if err := s.Prune(now); err != nil {
+			case 1, 2:
+				used := rapid.Uint64Range(0, 3).Draw(rt, "job in use")
+				if err := s.Prune(now, func(job uint64) bool { return job == used }); err != nil {
 					rt.Fatal(err)
 				}
-				cut := 0
-				for cut < len(all) && now.Sub(all[cut].at) > o.MaxAge {
-					cut++
+				counts := func(k kept) int {
+					if k.job == used {
+						return 0
+					}
+					return k.n
 				}
-				all = all[cut:]
+				for i := 0; i < len(all); {
+					if all[i].job != used && (sum(all, counts) > 10*block || now.Sub(all[i].at) > o.MaxAge) {
+						all = slices.Delete(all, i, i+1)
+					} else {
+						i++
+					}
+				}
 			default:
-				n := rapid.IntRange(0, 8*block).Draw(rt, "bytes")
+				n, job := rapid.IntRange(0, 8*block).Draw(rt, "bytes"), rapid.Uint64Range(1, 3).Draw(rt, "job")
 				attemptFolder(t, from, map[string]string{"stdout.log": strings.Repeat("a", n)})
-				name := fmt.Sprintf("1.0.%d.1.1", i)
+				name := fmt.Sprintf("%d.0.%d.1.1", job, i)
 				if err := s.Keep(name, from, now); err != nil {
 					rt.Fatal(err)
 				}
 				if n > 0 {
-					all = append(all, kept{name, now, folderBytes + int(inBlocks(int64(n)))})
-				}
-				for sum(all, func(k kept) int { return k.n }) > 10*block || len(all) > 0 && now.Sub(all[0].at) > o.MaxAge {
-					all = all[1:]
+					all = append(all, kept{name, job, now, folderBytes + int(inBlocks(int64(n)))})
 				}
 			}
 			list, err := os.ReadDir(filepath.Join(dir, "kept"))
@@ -142,6 +153,25 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What was kept after the look at which jobs are in use stays: its job was not yet there.
+func TestPruneLeavesLaterLogs(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, filepath.Join(dir, "kept"), Options{MaxBytes: 0, MaxAge: time.Hour, MaxFile: block})
+	from := attemptFolder(t, filepath.Join(dir, "attempt"), map[string]string{"stdout.log": "said\n"})
+	if err := s.Keep("1.0.0.1.1", from, day0.Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, false} {
+		at := time.Duration(i) * time.Second
+		if err := s.Prune(day0.Add(at), func(uint64) bool { return false }); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Folder("1.0.0.1.1") != ""; got != want {
+			t.Errorf("pruned as of %s: kept %v, want %v", at, got, want)
+		}
+	}
 }
 
 func sum[T any](list []T, of func(T) int) (n int) {
