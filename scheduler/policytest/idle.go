@@ -45,7 +45,11 @@ func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, duration time.Dura
 			if share := g.Spec.Demand.DominantShare(s.Cluster().Total()); share > 0 && share < 1 {
 				w *= share
 			}
-			waits[given[g.ID()]] += w // 0: no reason was given
+			reason := given[g.ID()] // 0: no reason was given
+			if reason == 0 && openedBy(d, g) {
+				reason = scheduler.ReasonCycleFull
+			}
+			waits[reason] += w
 			all += w
 		}
 	}

@@ -167,23 +167,29 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 	if d.Wake == now+1 && !d.Empty() { // it left work to the next decision
 		return d
 	}
-	if slices.ContainsFunc(d.Actions, func(a scheduler.Action) bool { return opensStage(s, &a, nil) }) {
+	if opensStages(s, &d) {
 		return d // the next decision has more work
 	}
 	requireNoMoreActions(t, s, p, now, limit, &d)
 	return d
 }
 
-// opensStage reports whether an action may have opened stage g, or with nil any stage, when it was applied:
-// a reduce with a slow start opens once no map waits, so the policy could not know of it.
-func opensStage(s *scheduler.State, a *scheduler.Action, g *scheduler.Stage) bool {
-	j := s.Job(a.Task.Job)
-	if a.Kind != scheduler.ActPlace || j == nil {
-		return false
-	}
-	return slices.ContainsFunc(j.Stages, func(r *scheduler.Stage) bool {
-		return (g == nil || r == g) && r.Spec.SlowStart > 0 && r.Ready() && slices.Contains(r.Spec.After, a.Task.Stage)
+// openedBy reports whether the decision, applied, has opened stage g: a reduce with a slow start opens once no map
+// waits, so the policy could not know of it, and the next decision serves it.
+func openedBy(d *scheduler.Decision, g *scheduler.Stage) bool {
+	return g.Spec.SlowStart > 0 && g.Ready() && slices.ContainsFunc(d.Actions, func(a scheduler.Action) bool {
+		return a.Kind == scheduler.ActPlace && a.Task.Job == g.Job.Spec.ID && slices.Contains(g.Spec.After, a.Task.Stage)
 	})
+}
+
+// opensStages reports whether the decision, applied, has opened any stage.
+func opensStages(s *scheduler.State, d *scheduler.Decision) bool {
+	for j := range s.Jobs() {
+		if slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return openedBy(d, g) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // DecideWarmAndCold lets the policy decide once, and fails the test unless a new instance on a
@@ -269,8 +275,7 @@ func ProveAll(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, lim
 	}
 	for j := range s.Jobs() {
 		for _, g := range j.Stages {
-			opened := func(a scheduler.Action) bool { return opensStage(s, &a, g) }
-			if g.Ready() && given[g.ID()] == nil && !slices.ContainsFunc(d.Actions, opened) {
+			if g.Ready() && given[g.ID()] == nil && !openedBy(d, g) {
 				return fmt.Errorf("stage %s is ready with %d pending tasks but has no reason", g.ID(), g.Pending)
 			}
 		}
