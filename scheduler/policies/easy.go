@@ -36,13 +36,19 @@ type easy struct {
 	profile *timeline.Profile
 	tried   []triedReservation // in the profile
 
-	misfits  []*scheduler.Stage            // stages that did not fit, in order
-	head     *scheduler.Stage              // the first of them with an earliest start, nil for none
-	delaying map[*scheduler.Stage]struct{} // stages that fitted on a node but would have delayed a reservation
+	misfits        []*scheduler.Stage        // stages that did not fit, in order
+	head           *scheduler.Stage          // the first of them with an earliest start, nil for none
+	hasReservation bool                      // a task of it, or of one behind, has its reservation for later
+	waiting        map[*scheduler.Stage]bool // those of misfits; true: it fitted on a node but would have delayed a reservation
 }
 
+// maxBackfillVisits bounds the stages that are visited in a cycle.
+const maxBackfillVisits = 1 << 14
+
 func newEasy(v Values) *easy {
-	return &easy{assumptions: untilBound{v.Duration("default_bound")}, delaying: map[*scheduler.Stage]struct{}{}}
+	e := &easy{assumptions: untilBound{v.Duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
+	e.placer.misfits.maxVisits = maxBackfillVisits
+	return e
 }
 
 // triedReservation is capacity that is taken from the profile until the end of a cycle.
@@ -78,52 +84,72 @@ func (e *easy) Name() string { return "easy" }
 // SetReasonsWanted sets whether decisions list why stages wait.
 func (e *easy) SetReasonsWanted(wanted bool) { e.placer.setReasons(wanted) }
 
-// Decide costs O(1) if nothing changed; O(ready stages + placements) while
+// Decide costs O(1) if nothing changed; O(visited stages + placements) while
 // everything fits or nothing behind a misfit would fit; else O(nodes + attempts +
-// waiting x scanned nodes).
+// visited stages x scanned nodes).
 func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &e.placer
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	e.misfits = e.misfits[:0]
-	clear(e.delaying)
-	var first *scheduler.Stage // misfit with an earliest start
-	hasHead := false           // the head of the queue has its reservation
+	e.misfits, e.head, e.hasReservation = e.misfits[:0], nil, false
+	clear(e.waiting)
 	for j := range e.readyJobs(s, now) {
-		if p.isFull() {
+		if p.isDone() {
 			break
 		}
 		for _, g := range j.Stages {
-			if !g.Ready() {
-				continue
-			}
-			if first == nil && len(e.misfits) > 0 && s.Cluster().NextNode(g, 0) != scheduler.NoNode {
-				first, hasHead = e.reserveMisfits(s, now)
-			}
-			if first != nil {
-				if e.placeWithoutDelay(g) {
-					hasHead = e.reserveStage(g, hasHead)
-					e.misfits = append(e.misfits, g)
-				}
-			} else if p.placeAll(g); p.firstMisfit == g {
-				p.firstMisfit, e.misfits = nil, append(e.misfits, g)
+			if g.Ready() && !p.misfits.isSpent() {
+				e.visit(g)
 			}
 		}
 	}
+	p.visitBeyond(e.visit)
 	for _, r := range e.tried {
 		e.profile.Release(r.spot.Bin, r.spot.Disk, r.spot.At, r.end, r.need)
 	}
 	e.tried = e.tried[:0]
-	if e.head = first; first != nil && len(p.actions) > 0 {
+	if e.head != nil && len(p.actions) > 0 {
 		e.reviseCapped()
 	}
 	return p.finishExplained(e.reason)
 }
 
+// visit places tasks of a stage, or reserves for them, once in a cycle.
+func (e *easy) visit(g *scheduler.Stage) {
+	p := &e.placer
+	p.misfits.visits++
+	if _, again := e.waiting[g]; again {
+		return
+	}
+	if e.head == nil && len(e.misfits) > 0 && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+		e.reserveMisfits()
+	}
+	if e.head == nil {
+		e.placeInOrder(g)
+	} else if e.placeWithoutDelay(g) {
+		e.reserveStage(g)
+		e.misfits = append(e.misfits, g)
+	}
+}
+
+// placeInOrder places as many tasks of a stage as it can while there is no head.
+func (e *easy) placeInOrder(g *scheduler.Stage) {
+	p := &e.placer
+	for p.mayPlace(g) {
+		node, disk := p.bestNode(g)
+		if node == scheduler.NoNode {
+			p.misfits.remember(demandOf(p.s, g))
+			e.misfits, e.waiting[g] = append(e.misfits, g), false
+			return
+		}
+		p.place(g, node, disk)
+	}
+}
+
 // reason returns why a stage waits.
 func (e *easy) reason(g *scheduler.Stage) scheduler.Waiting {
-	if _, ok := e.delaying[g]; ok {
+	if e.waiting[g] {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: e.head.ID()}
 	}
 	return e.placer.reason(g)
@@ -161,27 +187,25 @@ func (e *easy) readyJobs(s *scheduler.State, now scheduler.Time) iter.Seq[*sched
 
 // reserveMisfits reserves for the stages that did not fit, in order. It is called
 // once a stage behind them would fit; before that their start does not matter. It
-// returns the first of them and whether the head has its reservation. Stages that
-// fit on no node at all are skipped.
-func (e *easy) reserveMisfits(s *scheduler.State, now scheduler.Time) (first *scheduler.Stage, hasHead bool) {
-	index := s.Timeline(e.assumptions, now)
+// finds the head. Stages that fit on no node at all are skipped.
+func (e *easy) reserveMisfits() {
+	index := e.placer.s.Timeline(e.assumptions, e.placer.now)
 	e.profile = index.Nodes
 	if end := index.NextChange(); end < scheduler.Never && (e.placer.wake == 0 || end < e.placer.wake) {
 		e.placer.wake = end
 	}
 	for _, g := range e.misfits {
-		if first == nil && !e.canEverStart(g) {
+		if e.head == nil && !e.canEverStart(g) {
 			continue
 		}
-		if first == nil {
-			first = g
+		if e.head == nil {
+			e.head = g
 		}
-		hasHead = e.reserveStage(g, hasHead)
+		e.reserveStage(g)
 	}
-	if first == nil {
+	if e.head == nil {
 		e.misfits = e.misfits[:0]
 	}
-	return first, hasHead
 }
 
 // canEverStart reports whether a task of the stage has an earliest start.
@@ -207,12 +231,11 @@ func (e *easy) earliest(g *scheduler.Stage, duration time.Duration, before sched
 	return spot, ok
 }
 
-// reserveStage reserves for the stage's tasks what they could start on now. If there
-// is no head yet, the first task that must wait gets its earliest start and becomes
-// the head. It reports whether there is a head.
-func (e *easy) reserveStage(g *scheduler.Stage, hasHead bool) bool {
+// reserveStage reserves for the stage's tasks what they could start on now. If no task
+// has a reservation for later yet, the first one that must wait gets its earliest start.
+func (e *easy) reserveStage(g *scheduler.Stage) {
 	now, before := e.placer.now, scheduler.Never
-	if hasHead {
+	if e.hasReservation {
 		before = now.Add(1)
 	}
 	need, duration := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.assumptions.defaultBound)
@@ -223,10 +246,10 @@ func (e *easy) reserveStage(g *scheduler.Stage, hasHead bool) bool {
 		}
 		e.reserve(spot, duration, &need)
 		if spot.At > now {
-			return true
+			e.hasReservation = true
+			return
 		}
 	}
-	return hasHead
 }
 
 // placeWithoutDelay places tasks of a stage that do not delay any reservation. It
@@ -239,9 +262,7 @@ func (e *easy) placeWithoutDelay(g *scheduler.Stage) bool {
 			return false
 		}
 		if !e.placeTaskWithoutDelay(g, &need, duration) {
-			if !p.omitReasons && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
-				e.delaying[g] = struct{}{}
-			}
+			e.waiting[g] = p.s.Cluster().NextNode(g, 0) != scheduler.NoNode
 			return true
 		}
 	}

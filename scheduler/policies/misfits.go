@@ -87,14 +87,18 @@ func (m *misfits) isKnown(k demandKey) bool {
 
 // add adds a demand that no node fits.
 func (m *misfits) add(k demandKey) {
-	if m.isKnown(k) {
-		return
+	if !m.isKnown(k) {
+		m.remember(k)
+		m.found++
 	}
+}
+
+// remember is add without a budget.
+func (m *misfits) remember(k demandKey) {
 	if m.known == nil {
 		m.known = map[demandKey]struct{}{}
 	}
 	m.known[k] = struct{}{}
-	m.found++
 }
 
 // nextTurn returns when to examine what this cycle passed over, 0 if it passed over nothing.
@@ -105,10 +109,13 @@ func (m *misfits) nextTurn() scheduler.Time {
 	return scheduler.Time(m.turn+1) * misfitTurn
 }
 
-// placeBeyond ends the passes: it places tasks of the stages that have their turn where not all could be visited in
-// the policy's order. Two parts of the queue have it: one of as many stages as the budget suffices for if all have
-// different demands, and a larger one, which it suffices for if they do not. O(jobs with ready work) and the budget.
-func (p *placer) placeBeyond() {
+// placeBeyond ends the passes: it places tasks of the stages that have their turn.
+func (p *placer) placeBeyond() { p.visitBeyond(p.placeAll) }
+
+// visitBeyond visits the stages that have their turn where not all could be visited in the policy's order. Two parts
+// of the queue have it: one of as many stages as the budget suffices for if all have different demands, and a larger
+// one, which it suffices for if they do not. O(jobs with ready work) and the budget.
+func (p *placer) visitBeyond(visit func(*scheduler.Stage)) {
 	m := &p.misfits
 	if !m.isSpent() {
 		return
@@ -121,25 +128,25 @@ func (p *placer) placeBeyond() {
 	m.beyond = true
 	large := m.maxVisits / 4
 	if small := m.most / 2; small < large {
-		p.placePart(m.partBegin(ready, small), small)
+		p.visitPart(m.partBegin(ready, small), small, visit)
 	}
-	p.placePart(m.partBegin(ready, large), large)
+	p.visitPart(m.partBegin(ready, large), large, visit)
 }
 
-// placePart places tasks of some ready stages, in the order of the queue, without those before.
-func (p *placer) placePart(before, stages int) {
+// visitPart visits some ready stages, in the order of the queue, without those before.
+func (p *placer) visitPart(before, stages int, visit func(*scheduler.Stage)) {
 	for j, at := p.s.Queue().Next(0); j != nil && stages > 0 && !p.isDone(); j, at = p.s.Queue().Next(at) {
 		if ready := int(j.Ready); before >= ready {
 			before -= ready
 			continue
 		}
 		for _, g := range j.Stages {
-			if !g.Ready() || stages <= 0 {
+			if !g.Ready() || stages <= 0 || p.misfits.isSpent() {
 				continue
 			}
 			if before--; before < 0 {
 				stages--
-				p.placeAll(g)
+				visit(g)
 			}
 		}
 	}

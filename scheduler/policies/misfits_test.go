@@ -64,7 +64,7 @@ func newPolicy(t *testing.T, name string) scheduler.Policy {
 // placed nevertheless, in a later cycle, and the decision is that of a policy that starts anew.
 func TestVeryManyStagesPassNothingOverForEver(t *testing.T) {
 	const most, misfits = 64, 500
-	for _, name := range []string{"fifo", "fair", "las_mq", "edf"} {
+	for _, name := range []string{"fifo", "fair", "las_mq", "edf", "easy"} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 4, 100)).AddTenants("a")
 		for range misfits {
 			w.Submit("a", 1, schedtest.R(5, 1, 10))
@@ -103,6 +103,8 @@ func misfitsOf(p scheduler.Policy) *misfits {
 	case *fairShare:
 		return &p.placer.misfits
 	case *lasMQ:
+		return &p.placer.misfits
+	case *easy:
 		return &p.placer.misfits
 	case *ordered:
 		return &p.placer.misfits

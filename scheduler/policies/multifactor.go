@@ -142,9 +142,12 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 
 // factorsOf returns the factors of a job's priority.
 func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at scheduler.Time) factors {
-	f := factors{age: clampUnit(at.Sub(j.Spec.Submitted).Seconds() / m.maxAge.Seconds()), fairShare: m.fairShares[j.Spec.Tenant], size: m.sizeOf(s, j)}
-	if m.favorSmall {
-		f.size = 1 - f.size
+	f := factors{age: clampUnit(at.Sub(j.Spec.Submitted).Seconds() / m.maxAge.Seconds()), fairShare: m.fairShares[j.Spec.Tenant]}
+	if m.weights.size > 0 { // else it does not count, and costs a look at each stage
+		f.size = m.sizeOf(s, j)
+		if m.favorSmall {
+			f.size = 1 - f.size
+		}
 	}
 	if j.Spec.Deadline > 0 {
 		f.deadline = 1 - clampUnit(j.Spec.Deadline.Sub(at).Seconds()/m.deadlineWindow.Seconds())

@@ -13,7 +13,7 @@ import (
 // Each factor by its formula, on 2 nodes of 4 cores.
 func TestFactorsOfPriority(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "b")
-	m := mustNew(t, "multifactor", map[string]string{"max_age": "100s", "deadline_window": "1000s"}).(*multifactor)
+	m := mustNew(t, "multifactor", map[string]string{"max_age": "100s", "deadline_window": "1000s", "size_weight": "1"}).(*multifactor)
 	submitted := w.Now
 	for _, c := range []struct {
 		what   string
