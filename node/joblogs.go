@@ -23,26 +23,26 @@ var _ requests.LogSource = jobLogs{}
 
 // LogsOf implements requests.LogSource.
 func (l jobLogs) LogsOf(job uint64) []requests.JobLog {
-	dirs := map[store.ID]folder{}
+	own := map[store.ID]folder{} // "" for an attempt that has left
 	prefix := strconv.FormatUint(job, 10) + "."
 	l.attempts.each(func(a *attempt) {
 		if strings.HasPrefix(string(a.id), prefix) {
-			dirs[a.id] = a.dir
+			own[a.id] = a.dir
 		}
 	})
 	for _, id := range l.past.Attempts() {
 		if strings.HasPrefix(id, prefix) {
-			dirs[store.ID(id)] = folder(l.past.Folder(id))
+			own[store.ID(id)] = ""
 		}
 	}
 	var out []requests.JobLog
-	for id, dir := range dirs {
+	for id, dir := range own {
 		k, err := store.ParseID(string(id))
-		if err != nil || dir == "" {
-			continue // no attempt's, or it went meanwhile
+		if err != nil {
+			continue // no attempt's
 		}
 		for _, stream := range []string{"stdout", "stderr"} {
-			out = append(out, requests.JobLog{Key: k, Stream: stream, Copy: func(w io.Writer) error { return copyLog(w, dir, stream) }})
+			out = append(out, requests.JobLog{Key: k, Stream: stream, Copy: func(w io.Writer) error { return l.copyLog(w, id, dir, stream) }})
 		}
 	}
 	slices.SortFunc(out, func(x, y requests.JobLog) int {
@@ -56,8 +56,8 @@ func compareKeys(x, y *droverv1.AttemptKey) int {
 }
 
 // copyLog writes what there is of a stream.
-func copyLog(w io.Writer, dir folder, stream string) error {
-	files, err := openLogs(dir, stream)
+func (l jobLogs) copyLog(w io.Writer, id store.ID, own folder, stream string) error {
+	files, _, err := l.open(id, own, stream)
 	if err != nil {
 		return err
 	}
@@ -66,4 +66,24 @@ func copyLog(w io.Writer, dir folder, stream string) error {
 		_, err := w.Write(b)
 		return err
 	})
+}
+
+// open opens the logs of an attempt: in the copy if it has left, otherwise in its own folder, which is "" for
+// one that is not here. files has none if there are no logs.
+func (l jobLogs) open(id store.ID, own folder, stream string) (files *logFiles, left bool, err error) {
+	if dir := l.past.Folder(id.String()); dir != "" {
+		files, err = openLogs(folder(dir), stream)
+		return files, true, err
+	}
+	files = &logFiles{stream: stream}
+	if own != "" {
+		if files, err = openLogs(own, stream); err != nil {
+			return nil, false, err
+		}
+	}
+	if l.past.Folder(id.String()) == "" {
+		return files, false, nil
+	}
+	files.close() // the copy is there before the folder goes, which went meanwhile: some files may have been missing
+	return l.open(id, own, stream)
 }

@@ -16,7 +16,7 @@ import (
 // the bytes of the stream from the first that was ever written, so that it means the
 // same after rotations, and where the files are a copy.
 type logFiles struct {
-	dir    folder
+	dir    folder // "" if there are none
 	stream string
 	open   []logFile // the last one is, or was, the current file
 	at     int64     // position of the next byte
@@ -138,9 +138,6 @@ func (l *logFiles) continueIn(dir folder) (*logFiles, error) {
 }
 
 func (l *logFiles) close() {
-	if l == nil {
-		return
-	}
 	for _, f := range l.open {
 		f.Close()
 	}
@@ -240,6 +237,9 @@ func (l *logFiles) passGap() {
 
 // openNewer opens the files that are newer than the one being read.
 func (l *logFiles) openNewer() (bool, error) {
+	if l.dir == "" {
+		return false, nil
+	}
 	if len(l.open) == 0 { // nothing was written until now, perhaps much since
 		all, err := openLogs(l.dir, l.stream)
 		if err != nil || len(all.open) == 0 {

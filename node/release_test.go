@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/pastlogs"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -171,5 +173,39 @@ func TestSlowReaderContinuesInTheCopy(t *testing.T) {
 	defer files.close()
 	if read(); got != "first\nlast\n" {
 		t.Errorf("read %q", got)
+	}
+}
+
+// Logs that are gathered while their attempt leaves the node are those of the copy.
+func TestGatheredLogsOfAnAttemptThatLeaves(t *testing.T) {
+	const id = store.ID("1.0.0.1.1")
+	past, err := pastlogs.Open(filepath.Join(t.TempDir(), "past"), pastlogs.Options{MaxBytes: 1 << 20, MaxAge: time.Hour, MaxFile: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs := jobLogs{newTestTable(store.Identity{Epoch: 1}), past}
+	a := logs.attempts.addTest(id, &droverv1.WantedAttempt{Key: id.Key(), Goal: droverv1.Goal_GOAL_STOP})
+	a.dir = folder(t.TempDir())
+	if err := os.Mkdir(a.dir.logs(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(a.dir.join(nameLogs, "stdout.log"), []byte("said\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	all := logs.LogsOf(1)
+	if err := past.Keep(id.String(), string(a.dir), time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(string(a.dir)); err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	for _, l := range append(all, logs.LogsOf(1)...) {
+		if err := l.Copy(&got); err != nil {
+			t.Error(err)
+		}
+	}
+	if got.String() != "said\nsaid\n" {
+		t.Errorf("gathered %q", got.String())
 	}
 }

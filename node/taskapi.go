@@ -74,27 +74,25 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 	}
 }
 
-// openLogs opens the logs of an attempt in its folder or, if a is nil, where they are after it has left.
-func (t *taskAPI) openLogs(r *droverv1.LogsRequest, id store.ID, stream string) (a *attempt, files *logFiles, err error) {
-	dir := folder(t.d.pastLogs.Folder(id.String()))
-	if dir != "" {
-		files, err = openLogs(dir, stream)
-		return nil, files, err
-	}
+// openLogs opens the logs of an attempt. The attempt is nil if it has left.
+func (t *taskAPI) openLogs(r *droverv1.LogsRequest, id store.ID, stream string) (*attempt, *logFiles, error) {
+	own := folder("")
 	a, absent := t.find(id)
 	if absent == nil {
-		if files, err = openLogs(a.dir, stream); err != nil {
-			return nil, nil, err
-		}
+		own = a.dir
 	}
+	files, left, err := jobLogs{t.d.attempts, t.d.pastLogs}.open(id, own, stream)
 	switch {
-	case t.d.pastLogs.Folder(id.String()) != "": // the copy is there before the folder goes, and it went meanwhile
-		files.close()
-		return t.openLogs(r, id, stream)
-	case absent != nil && !r.GetFollow() && t.d.attempts.jobsInUse()[r.GetKey().GetJob()] && !t.d.pastLogs.Failed(id.String()):
-		return nil, &logFiles{dir: t.d.folderOf(id), stream: stream}, nil // all logs of the job are kept: it wrote nothing
+	case err != nil:
+		return nil, nil, err
+	case left:
+		return nil, files, nil
+	case absent == nil:
+		return a, files, nil
+	case !r.GetFollow() && t.d.attempts.jobsInUse()[r.GetKey().GetJob()] && !t.d.pastLogs.Failed(id.String()):
+		return nil, files, nil // all logs of the job are kept: it wrote nothing
 	default:
-		return a, files, absent
+		return nil, nil, absent
 	}
 }
 
