@@ -14,5 +14,8 @@ func HashKey(key []byte) int32 {
 // Partition returns the reducer, in [0, n), of a key as Hadoop's HashPartitioner
 // does: (hash & MaxInt) % n. n must be at least 1.
 func Partition(key []byte, n int) int {
+	if n == 1 {
+		return 0
+	}
 	return int(uint32(HashKey(key))&0x7fffffff) % n
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -76,6 +77,8 @@ func (s *radixSorter) sortByPrefix(es []indexEntry, depth int, shift int) {
 			counts[byte(es[i].prefix>>shift)]++
 		}
 		if counts[byte(es[0].prefix>>shift)] == int32(len(es)) {
+			// Equal keys are common, and must not be counted byte by byte.
+			shift = highestDifference(es) + 8
 			continue
 		}
 		s.scatter(es, &counts, shift)
@@ -89,6 +92,16 @@ func (s *radixSorter) sortByPrefix(es []indexEntry, depth int, shift int) {
 		return
 	}
 	s.sortByNextPrefix(es, depth)
+}
+
+// highestDifference returns the shift of the first byte in which the prefixes differ, -8 if they
+// are equal.
+func highestDifference(es []indexEntry) int {
+	var d uint64
+	for _, e := range es {
+		d |= e.prefix ^ es[0].prefix
+	}
+	return (bits.Len64(d)+7)/8*8 - 8
 }
 
 // scatter groups es by the byte at shift and keeps the order within a group.

@@ -110,7 +110,7 @@ func (r *Reader) Next() (bool, error) {
 	r.rec.Key = b[size : size+klen : size+klen]
 	r.rec.Value = b[size+klen : end : end]
 	r.rec.NoValue = vlen < 0
-	r.prefix = keyPrefix(r.rec.Key)
+	r.prefix = prefixAt(b, size, klen)
 	r.shortKey = klen <= 8
 	r.readPos += end
 	r.records++

@@ -1,6 +1,9 @@
 package sortmerge
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // Record is a key with its value. NoValue marks a line without a tab, which
 // differs from an empty value. The slices belong to the reader or iterator that
@@ -38,6 +41,15 @@ func readHeader(b []byte) (size, klen, vlen int, ok bool) {
 		return 0, 0, 0, false
 	}
 	return n + m, int(k), int(v) - 1, true
+}
+
+// prefixAt returns the keyPrefix of b[at:at+n]. It reads eight bytes if b has them, whatever
+// follows the key: the length of a key is not predictable.
+func prefixAt(b []byte, at, n int) uint64 {
+	if at+8 > len(b) {
+		return keyPrefix(b[at : at+n])
+	}
+	return binary.BigEndian.Uint64(b[at:]) & ^(math.MaxUint64 >> (8 * min(uint(n), 8)))
 }
 
 // keyPrefix returns the first eight bytes of key, padded with zeros, as a number
