@@ -78,8 +78,15 @@ floods() { bin/drover bench floods; }
 # How the costs grow with nodes, tasks, jobs, tenants and blocks, with slopes; and one workload on several clusters.
 curves() { go build -o bin/curves ./integration/cmd/curves && bin/curves -drover bin/drover; }
 
-# A day of short jobs, with what grows: memory, goroutines, descriptors, folders, files, disk.
-day() { bin/drover bench day -jobs "${JOBS:-50000}"; }
+# A day of short jobs, and two hours of it as one job, with what grows: memory, goroutines, descriptors,
+# attempts, folders, files, disk.
+day() {
+  local failed=0
+  bin/drover bench day -jobs "${JOBS:-50000}" || failed=1
+  echo
+  bin/drover bench day -shape one -logs 0 -jobs $((${JOBS:-50000} / 12)) || failed=1
+  return $failed
+}
 
 # Millions of inputs for each fuzz target: failures, and the most that one input allocates. It goes
 # on where it was stopped; what was done is in out/fuzz.
