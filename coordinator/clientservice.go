@@ -41,7 +41,7 @@ type clientService struct {
 
 func newClientService(c *core) *clientService {
 	return &clientService{core: c, rates: newRates(c.cfg.SubmitRate), submissions: &submitter{c},
-		events: &eventReader{view: c.view, rights: c.rights, pastJobs: c.pastJobs, changed: c.changed}}
+		events: &eventReader{view: c.view, rights: c.rights, pastJobs: c.pastJobs, changed: c.changed, looks: newLookTurns()}}
 }
 
 var _ droverv1connect.ClientServiceHandler = (*clientService)(nil)
@@ -270,7 +270,7 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 	name := req.Msg.GetJob()
 	var last *droverv1.GetJobResponse
 	for {
-		changes, read := s.core.changed.next(), time.Now() // taken before the read, so that no change is missed
+		changes, ends, read := s.core.changed.next(), s.core.jobEnded.next(), time.Now() // taken before the read, so that no change is missed
 		now, err := s.watchedJob(ctx, name)
 		if err != nil {
 			return err
@@ -283,7 +283,7 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 			last = now
 		}
 		name = fmt.Sprint(now.GetJob().GetJob()) // another job may take the name later
-		if err := s.waitForJob(ctx, changes, now.GetJob().GetJob(), read.Add(watchGap)); err != nil {
+		if err := s.waitForJob(ctx, changes, ends, now.GetJob().GetJob(), read.Add(watchGap)); err != nil {
 			return err
 		}
 	}
@@ -300,16 +300,15 @@ func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.
 	return s.getJob(ctx, name)
 }
 
-// waitForJob waits for a change, and until a time unless the job has ended. Each change of anything
-// wakes all watches: until then they only look whether their job has ended, without
-// its status.
-func (s *clientService) waitForJob(ctx context.Context, changes <-chan struct{}, job uint64, until time.Time) error {
+// waitForJob waits for a change, and until a time unless the job has ended: until then it hears only of jobs that
+// end, since each change of anything would wake all watches.
+func (s *clientService) waitForJob(ctx context.Context, changes, ends <-chan struct{}, job uint64, until time.Time) error {
 	due := time.NewTimer(time.Until(until))
 	defer due.Stop()
-	for changed, passed := false, false; !changed || !passed; {
+	for passed := false; !passed; {
 		select {
-		case <-changes:
-			changes, changed = s.core.changed.next(), true
+		case <-ends:
+			ends = s.core.jobEnded.next()
 			over := false
 			s.core.view(func(f *facts.Facts) { j := f.Job(job); over = j == nil || j.HasEnded() })
 			if over {
@@ -318,11 +317,18 @@ func (s *clientService) waitForJob(ctx context.Context, changes <-chan struct{},
 		case <-due.C:
 			passed = true
 		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "the watch ended: watch again")
+			return errWatchEnded
 		}
 	}
-	return nil
+	select {
+	case <-changes:
+		return nil
+	case <-ctx.Done():
+		return errWatchEnded
+	}
 }
+
+var errWatchEnded = fault.New(fault.Unavailable, "the watch ended: watch again")
 
 func ended(s droverv1.JobState) bool {
 	j := facts.Job{State: s}

@@ -75,10 +75,11 @@ type core struct {
 	inputs     *inputLocator
 	proxy      *proxy
 
-	changed *changeSignal // facts or reports changed
-	waits   *waitList
-	metrics *metrics
-	tracing *tracing
+	changed  *changeSignal // facts or reports changed
+	jobEnded *changeSignal // of changed, those with a job that ended
+	waits    *waitList
+	metrics  *metrics
+	tracing  *tracing
 
 	schedulerDefault  atomic.Pointer[SchedulerChoice]
 	schedulerReloaded chan struct{} // the default changed; holds one
@@ -142,7 +143,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 // newCore makes what needs no file.
 func newCore(ctx context.Context, cfg Config) *core {
 	c := &core{cfg: cfg, log: cfg.Logger, stop: ctx.Done(), sessions: newSessions(), wanted: newWantedSets(cfg.Now, cfg.KeepLogs), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
-		leadership: newLeadership(), changed: newChangeSignal(), submitting: &nameClaims{names: map[string]struct{}{}}, schedulerReloaded: make(chan struct{}, 1)}
+		leadership: newLeadership(), changed: newChangeSignal(), jobEnded: newChangeSignal(), submitting: &nameClaims{names: map[string]struct{}{}}, schedulerReloaded: make(chan struct{}, 1)}
 	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
 	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
 	c.inputs = &inputLocator{dispatcher: c.dispatcher, locations: c.locations, leadership: c.leadership, view: c.view, now: c.now, log: c.log}
@@ -151,7 +152,7 @@ func newCore(ctx context.Context, cfg Config) *core {
 	c.rights = &authorizer{operators: cfg.Operators, view: c.view}
 	c.disk = &diskGuard{configured: cfg.DiskReserve, space: cfg.DiskSpace}
 	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger(c)
-	c.watchTurns = newTurns("watches", 2, 1, int(cfg.Limits.Streams/8))
+	c.watchTurns = newTurns("watches", 2, 1, int(cfg.Limits.Streams/8)).withBudget(lookBudget)
 	c.registrations = newRates(registerRate)
 	c.certificates = newCertificates(cfg.Certificate)
 	c.tokens = newTokens(c)
@@ -329,8 +330,20 @@ func (c *core) followEntries() {
 				c.files.remove(d)
 			}
 		}
+		c.noteEnds(f, changes)
 	})
 	c.changed.notify()
+}
+
+// noteEnds wakes the watches of jobs if one has ended or is gone.
+func (c *core) noteEnds(f *facts.Facts, changes []facts.Change) {
+	for i := range changes {
+		if j := f.Job(changes[i].Key.Job); changes[i].Kind == facts.ChangeReset || changes[i].Kind == facts.ChangeForgotten ||
+			changes[i].Kind == facts.ChangeJob && (j == nil || j.HasEnded()) {
+			c.jobEnded.notify()
+			return
+		}
+	}
 }
 
 // signalReady says once that this server leads, or has a leader.

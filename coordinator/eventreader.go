@@ -27,6 +27,7 @@ type eventReader struct {
 	rights   *authorizer
 	pastJobs *pastReader
 	changed  *changeSignal
+	looks    *turns
 }
 
 // stream sends past events, oldest first, and with follow also new ones.
@@ -52,7 +53,10 @@ func (r *eventReader) stream(ctx context.Context, q *droverv1.EventsRequest, str
 	}
 	for {
 		changes, began := r.changed.next(), time.Now()
-		list, next := r.read(ctx, q, job, seq)
+		list, next, err := r.read(ctx, q, job, seq)
+		if err != nil {
+			return err
+		}
 		for _, e := range list {
 			if err := stream.Send(e); err != nil {
 				return err
@@ -87,7 +91,7 @@ func (r *eventReader) first(ctx context.Context, q *droverv1.EventsRequest, job 
 		return seq, nil
 	}
 	if n := int(q.GetLimit()); n != 0 {
-		return r.skipTo(ctx, q, job, max(n, 0)), nil
+		return r.skipTo(ctx, q, job, max(n, 0))
 	}
 	return 0, nil
 }
@@ -106,7 +110,12 @@ func (r *eventReader) resolveJob(ctx context.Context, f *facts.Facts, name strin
 }
 
 // skipTo returns the sequence number before the last n matching events.
-func (r *eventReader) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64) {
+func (r *eventReader) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64, err error) {
+	done, err := r.looks.wait(ctx, caller(ctx))
+	if err != nil {
+		return 0, err
+	}
+	defer done()
 	r.view(func(f *facts.Facts) {
 		var at []uint64
 		shown := r.filter(ctx, f, q, job)
@@ -122,12 +131,17 @@ func (r *eventReader) skipTo(ctx context.Context, q *droverv1.EventsRequest, job
 			seq = at[len(at)-n] - 1
 		}
 	})
-	return seq
+	return seq, nil
 }
 
 // read returns the matching events among the next ones after seq, and the
-// number to continue from.
-func (r *eventReader) read(ctx context.Context, q *droverv1.EventsRequest, job, seq uint64) (out []*droverv1.Event, next uint64) {
+// number to continue from. It waits for a turn.
+func (r *eventReader) read(ctx context.Context, q *droverv1.EventsRequest, job, seq uint64) (out []*droverv1.Event, next uint64, err error) {
+	done, err := r.looks.wait(ctx, caller(ctx))
+	if err != nil {
+		return nil, 0, err
+	}
+	defer done()
 	next = seq
 	r.view(func(f *facts.Facts) {
 		shown := r.filter(ctx, f, q, job)
@@ -138,7 +152,7 @@ func (r *eventReader) read(ctx context.Context, q *droverv1.EventsRequest, job, 
 			}
 		}
 	})
-	return out, next
+	return out, next, nil
 }
 
 func eventMessage(e *facts.Event) *droverv1.Event {

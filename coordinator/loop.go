@@ -276,6 +276,7 @@ func (l *leader) followChanges(ctx context.Context) error {
 			l.applyChange(ctx, f, &changes[i])
 		}
 		l.touchReduces(f)
+		l.c.noteEnds(f, changes)
 		l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
 	})
 	if drift != nil {
@@ -547,6 +548,7 @@ func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) er
 	})
 	l.forceCycle = true
 	l.c.changed.notify()
+	l.c.jobEnded.notify()
 	return bad
 }
 

@@ -51,7 +51,7 @@ type quoter struct {
 }
 
 func newQuoter() *quoter {
-	q := &quoter{turns: newTurns("quotes", maxQuotes, 1, maxQuotesWaiting).withBudget(), planners: make(chan *forward.Forecaster, maxQuotes)}
+	q := &quoter{turns: newTurns("quotes", maxQuotes, 1, maxQuotesWaiting).withBudget(answerBudget), planners: make(chan *forward.Forecaster, maxQuotes)}
 	for range maxQuotes {
 		q.planners <- &forward.Forecaster{}
 	}

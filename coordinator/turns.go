@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"runtime"
 	"slices"
@@ -26,7 +27,7 @@ type turns struct {
 	limit  int    // at once
 	own    int    // of one identity at once
 	share  int    // calls of one identity that may wait
-	budget bool
+	budget budget // zero: none
 	now    func() time.Time
 
 	mu      sync.Mutex
@@ -42,15 +43,22 @@ func newTurns(what string, limit, own, share int) *turns {
 	return &turns{what: what, limit: limit, own: own, share: share, now: time.Now, rested: map[string]time.Time{}, holds: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// The budget of an identity: so much time of turns at once, and in the long run this part of one processor.
-const (
-	turnBurst = 3 * time.Second
-	turnPart  = 0.2
+// budget is the time of turns that an identity has: burst at once, and in the long run part of one processor.
+type budget struct {
+	burst time.Duration
+	part  float64
+}
+
+// The budgets of answers, and of looks for what is new in all streams or watches of an identity: these are short, and a
+// burst would be long for everybody else.
+var (
+	answerBudget = budget{3 * time.Second, 0.2}
+	lookBudget   = budget{200 * time.Millisecond, 0.1}
 )
 
 // withBudget gives identities a budget of time.
-func (t *turns) withBudget() *turns {
-	t.budget = true
+func (t *turns) withBudget(b budget) *turns {
+	t.budget = b
 	return t
 }
 
@@ -124,7 +132,7 @@ func (t *turns) restsLocked(name string) bool {
 // chargeLocked takes a turn's time from the budget of its identity.
 func (t *turns) chargeLocked(name string, took time.Duration) {
 	now := t.now()
-	full := now.Add(-time.Duration(float64(turnBurst) / turnPart)) // the whole burst is left
+	full := now.Add(-time.Duration(float64(t.budget.burst) / t.budget.part)) // the whole burst is left
 	if len(t.rested) >= maxRates {
 		maps.DeleteFunc(t.rested, func(_ string, at time.Time) bool { return !at.After(full) })
 	}
@@ -132,14 +140,14 @@ func (t *turns) chargeLocked(name string, took time.Duration) {
 	if from.Before(full) {
 		from = full
 	}
-	t.rested[name] = from.Add(time.Duration(float64(took) / turnPart))
+	t.rested[name] = from.Add(time.Duration(float64(took) / t.budget.part))
 }
 
 func (t *turns) end(id identity, took time.Duration) {
 	name := id.name
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.budget && id.kind != kindLocal {
+	if t.budget.part > 0 && id.kind != kindLocal {
 		t.chargeLocked(name, took)
 	}
 	t.busy--
@@ -169,7 +177,13 @@ func (t *turns) leave(name string, granted chan struct{}) bool {
 // one identity.
 func newReadTurns(share int) *turns {
 	n := runtime.GOMAXPROCS(0)
-	return newTurns("reads", max(2, n), max(1, n/2), share).withBudget()
+	return newTurns("reads", max(2, n), max(1, n/2), share).withBudget(answerBudget)
+}
+
+// newLookTurns lets streams look for new events, one of an identity at once. They may all wait: their number is
+// bounded where they begin.
+func newLookTurns() *turns {
+	return newTurns("streams of events", max(2, runtime.GOMAXPROCS(0)), 1, math.MaxInt).withBudget(lookBudget)
 }
 
 // reads are the calls whose answer takes processor time and waits for nothing: they

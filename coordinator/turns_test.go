@@ -178,7 +178,7 @@ func TestRegistrationsOfOneNodeAreBounded(t *testing.T) {
 
 // Who has used up a budget of time rests, for as long as what he had is above his part; others do not wait.
 func TestTurnsWithABudget(t *testing.T) {
-	ts := newTurns("reads", 2, 1, 3).withBudget()
+	ts := newTurns("reads", 2, 1, 3).withBudget(answerBudget)
 	var mu sync.Mutex
 	now := time.Unix(1000, 0)
 	ts.now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
@@ -193,18 +193,18 @@ func TestTurnsWithABudget(t *testing.T) {
 		pass(took)
 		done()
 	}
-	turn(user("a"), turnBurst+100*time.Millisecond)
+	turn(user("a"), answerBudget.burst+100*time.Millisecond)
 	turn(user("b"), 0)
 	turn(identity{kind: kindLocal, name: "local"}, time.Hour)
 	turn(identity{kind: kindLocal, name: "local"}, 0)
 	mu.Lock()
-	now = time.Unix(1000, 0).Add(turnBurst + 100*time.Millisecond) // as if the local one had taken no time
+	now = time.Unix(1000, 0).Add(answerBudget.burst + 100*time.Millisecond) // as if the local one had taken no time
 	mu.Unlock()
 	rests := func() bool { ts.mu.Lock(); defer ts.mu.Unlock(); return ts.restsLocked("a") }
 	if !rests() {
 		t.Fatal("after more than its burst it has a turn at once")
 	}
-	if pass(time.Duration(float64(100*time.Millisecond)/turnPart) - time.Millisecond); !rests() {
+	if pass(time.Duration(float64(100*time.Millisecond)/answerBudget.part) - time.Millisecond); !rests() {
 		t.Error("it has its turn too early")
 	}
 	if pass(time.Millisecond); rests() {
@@ -215,7 +215,7 @@ func TestTurnsWithABudget(t *testing.T) {
 
 // One who rests gets his turn by himself, without another call that ends.
 func TestARestEnds(t *testing.T) {
-	ts := newTurns("reads", 2, 1, 3).withBudget()
+	ts := newTurns("reads", 2, 1, 3).withBudget(answerBudget)
 	ts.mu.Lock()
 	ts.rested["a"] = ts.now().Add(50 * time.Millisecond)
 	ts.mu.Unlock()
