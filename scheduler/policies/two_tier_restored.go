@@ -21,6 +21,7 @@ type restoredOwners struct {
 	reserved int              // sum over all
 	movable  int              // tasks of those that may be left out, see chooseWindow
 	changed  []*restoredOwner // in this round
+	moved    []*restoredOwner // of these, those whose place in ordered changed
 	all      bool             // these are all owners, and first is their last job
 	entered  []*restoredOwner // those that the window has reached in this round
 	leftOut  int              // owners that the window has not reached
@@ -43,6 +44,7 @@ type restoredOwner struct {
 	unplaced   bool // it is not planned in full, as far as is known; see completePlans
 	truncated  bool // more of its tasks wait than are planned
 	listed     bool // in changed
+	moved      bool // in moved
 	leftOut    bool // it is not in the window
 	movable    int  // its waiting tasks if the plan has nothing of it yet, else 0; see chooseWindow
 }
@@ -86,31 +88,34 @@ func (w *restoredOwners) mark(id scheduler.ProjectID) *restoredOwner {
 	return o
 }
 
-// remove takes an owner off the ordered list.
-func (w *restoredOwners) remove(o *restoredOwner) {
-	if o.job == 0 {
-		return // it was never inserted
-	}
-	w.reserved -= o.reserved
-	w.movable -= o.movable
+// count adds what is counted of an owner, times sign.
+func (w *restoredOwners) count(o *restoredOwner, sign int) {
+	w.reserved += sign * o.reserved
+	w.movable += sign * o.movable
 	if o.leftOut {
-		w.leftOut--
-	}
-	if i, ok := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare); ok && w.ordered[i] == o {
-		w.ordered = slices.Delete(w.ordered, i, i+1)
+		w.leftOut += sign
 	}
 }
 
-// insert adds an owner to the ordered list.
-func (w *restoredOwners) insert(o *restoredOwner) {
-	w.reserved += o.reserved
-	w.movable += o.movable
-	if n := len(w.ordered); n == 0 || w.ordered[n-1].compare(o) < 0 {
-		w.ordered = append(w.ordered, o)
+// reorder takes owners whose place has changed off the ordered list and adds those that have one again.
+// O(owners), O(1) if there are none.
+func (w *restoredOwners) reorder() {
+	if len(w.moved) == 0 {
 		return
 	}
-	i, _ := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare)
-	w.ordered = slices.Insert(w.ordered, i, o)
+	w.ordered = slices.DeleteFunc(w.ordered, func(o *restoredOwner) bool { return o.moved })
+	for _, o := range w.moved {
+		if o.moved = false; o.job == 0 {
+			continue
+		}
+		if n := len(w.ordered); n == 0 || w.ordered[n-1].compare(o) < 0 {
+			w.ordered = append(w.ordered, o)
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare)
+		w.ordered = slices.Insert(w.ordered, i, o)
+	}
+	w.moved = w.moved[:0]
 }
 
 // findChanged lists the owners that are to be read again in this round, and prepares the
@@ -168,9 +173,14 @@ func (p *roundPlan) readReservations() {
 		if w.all && o.id>>63 == 1 {
 			only = o.first
 		}
-		w.remove(o)
+		before := *o
+		w.count(o, -1)
 		*o = restoredOwner{id: o.id, firstStart: scheduler.Never}
-		if !p.readJobs(o, only) {
+		known := p.readJobs(o, only)
+		if o.moved = o.job != before.job || o.submitted != before.submitted; o.moved {
+			w.moved = append(w.moved, o)
+		}
+		if !known {
 			delete(w.byID, o.id)
 			continue
 		}
@@ -178,11 +188,12 @@ func (p *roundPlan) readReservations() {
 			o.movable = 0
 		}
 		o.movable = min(o.movable, maxPlannedTasks)
-		w.insert(o)
+		w.count(o, 1)
 		w.changed[n] = o
 		n++
 	}
 	w.changed = w.changed[:n]
+	w.reorder()
 	slices.SortFunc(w.changed, (*restoredOwner).compare)
 	slices.Sort(w.stale)
 }
