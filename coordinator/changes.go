@@ -1,6 +1,10 @@
 package coordinator
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/drover-run/drover/coordinator/facts"
+)
 
 // changeSignal wakes those who wait until facts or reports change.
 type changeSignal struct {
@@ -16,6 +20,17 @@ func (s *changeSignal) notify() {
 	defer s.mu.Unlock()
 	close(s.ch)
 	s.ch = make(chan struct{})
+}
+
+// notifyOfEnds is notify if a job has ended or is gone.
+func (s *changeSignal) notifyOfEnds(f *facts.Facts, changes []facts.Change) {
+	for i := range changes {
+		k := changes[i].Kind
+		if j := f.Job(changes[i].Key.Job); k == facts.ChangeReset || k == facts.ChangeForgotten || k == facts.ChangeJob && (j == nil || j.HasEnded()) {
+			s.notify()
+			return
+		}
+	}
 }
 
 // next returns a channel that is closed at the next change.

@@ -330,20 +330,9 @@ func (c *core) followEntries() {
 				c.files.remove(d)
 			}
 		}
-		c.noteEnds(f, changes)
+		c.jobEnded.notifyOfEnds(f, changes)
 	})
 	c.changed.notify()
-}
-
-// noteEnds wakes the watches of jobs if one has ended or is gone.
-func (c *core) noteEnds(f *facts.Facts, changes []facts.Change) {
-	for i := range changes {
-		if j := f.Job(changes[i].Key.Job); changes[i].Kind == facts.ChangeReset || changes[i].Kind == facts.ChangeForgotten ||
-			changes[i].Kind == facts.ChangeJob && (j == nil || j.HasEnded()) {
-			c.jobEnded.notify()
-			return
-		}
-	}
 }
 
 // signalReady says once that this server leads, or has a leader.

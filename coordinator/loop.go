@@ -276,7 +276,7 @@ func (l *leader) followChanges(ctx context.Context) error {
 			l.applyChange(ctx, f, &changes[i])
 		}
 		l.touchReduces(f)
-		l.c.noteEnds(f, changes)
+		l.c.jobEnded.notifyOfEnds(f, changes)
 		l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
 	})
 	if drift != nil {
