@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
-	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/hdfs"
-	"github.com/drover-run/drover/internal/quota"
+	"github.com/drover-run/drover/internal/hardlink"
 )
 
 // Link implements hdfs.Linker with a hard link. First it creates an empty file, because only the
@@ -35,18 +32,14 @@ func (f *FS) Link(ctx context.Context, file *os.File, name string, options hdfs.
 
 // replaceByLink removes the writer's file and links another one under its name.
 func (w *writer) replaceByLink(file *os.File) error {
-	to, perm, err := placeOf(w.file)
+	if err := hardlink.Check(file, w.file); err != nil {
+		return fmt.Errorf("%w: %w", hdfs.ErrUnsupported, err)
+	}
+	made, err := w.file.Stat()
 	if err != nil {
 		return err
 	}
-	from, _, err := placeOf(file)
-	if err != nil {
-		return err
-	}
-	if from != to {
-		return fmt.Errorf("%w: %+v, where a new file has %+v", hdfs.ErrUnsupported, from, to)
-	}
-	if err := file.Chmod(perm); err != nil {
+	if err := file.Chmod(made.Mode().Perm()); err != nil {
 		return err
 	}
 	dir, err := w.fs.tree.open(path.Dir(w.name), os.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -57,37 +50,11 @@ func (w *writer) replaceByLink(file *os.File) error {
 	if err := w.fs.tree.remove(w.name); err != nil {
 		return err
 	}
-	// By descriptor: the path of the file may name another one by now.
-	if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(file.Fd())), int(dir.Fd()), path.Base(w.name), unix.AT_SYMLINK_FOLLOW); err != nil {
+	if err := hardlink.Create(file, int(dir.Fd()), path.Base(w.name)); err != nil {
 		return fmt.Errorf("%w: %w", hdfs.ErrUnsupported, err)
 	}
 	if !w.sync {
 		return nil
 	}
 	return errors.Join(file.Sync(), dir.Sync())
-}
-
-// place is what two names of one file share and two files need not.
-type place struct {
-	device     uint64
-	uid, gid   uint32
-	project    uint32 // whose disk quota the bytes count for
-	attributes int    // bytes of the names of extended attributes, e.g. of an access control list
-}
-
-func placeOf(file *os.File) (place, fs.FileMode, error) {
-	s, err := file.Stat()
-	if err != nil {
-		return place{}, 0, err
-	}
-	st, ok := s.Sys().(*syscall.Stat_t)
-	if !ok || !s.Mode().IsRegular() {
-		return place{}, 0, fmt.Errorf("%w: no regular file", hdfs.ErrUnsupported)
-	}
-	names, err := unix.Flistxattr(int(file.Fd()), nil)
-	if err != nil && !errors.Is(err, unix.ENOTSUP) {
-		return place{}, 0, err
-	}
-	project, err := quota.Project(file)
-	return place{st.Dev, st.Uid, st.Gid, project, names}, s.Mode().Perm(), err
 }

@@ -32,15 +32,9 @@ type outputWriter struct {
 	lastByte byte
 }
 
-// createOutput creates the file. The caller closes the writer. The file of an earlier run is replaced
-// and not written to, because the node may have made it part of a result (a hard link).
+// createOutput creates the file. The caller closes the writer.
 func createOutput(o *mapreduce.OutputFile, counts *flowCounter) (*outputWriter, error) {
-	if st, err := os.Lstat(o.Path); err == nil && st.Mode().IsRegular() {
-		if err := os.Remove(o.Path); err != nil {
-			return nil, err
-		}
-	}
-	f, err := os.OpenFile(o.Path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := mapreduce.CreateFile(o.Path)
 	if err != nil {
 		return nil, err
 	}

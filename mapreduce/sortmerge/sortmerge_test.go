@@ -329,6 +329,26 @@ func TestMergeToFanInIsMinimal(t *testing.T) {
 	}
 }
 
+// The file of an earlier run may be read by reducers already: it is replaced, not written to.
+func TestOutputReplacesEarlierFile(t *testing.T) {
+	path, linked := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "linked")
+	for _, value := range []string{"first", "again"} {
+		c := NewCollector(Options{Parts: 1, Memory: 1 << 16, Dir: t.TempDir(), FanIn: 2})
+		if err := c.Add(0, Record{Key: []byte("k"), Value: []byte(value)}); err != nil {
+			t.Fatal(err)
+		}
+		must[*mapreduce.Index](t)(c.Finish(path, mapreduce.CodecNone))
+		if err := os.Link(path, linked); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{linked: "\x01\x06kfirst", path: "\x01\x06kagain"} {
+		if got := string(must[[]byte](t)(os.ReadFile(name))); got != want {
+			t.Errorf("%s holds %q, want %q", name, got, want)
+		}
+	}
+}
+
 func FuzzReader(f *testing.F) {
 	f.Add([]byte("\x01\x02kv\x00\x00"), int64(2))
 	f.Add([]byte("\xff\xff\xff\xff\x0f\x01"), int64(1))

@@ -26,7 +26,7 @@ type segmentWriter struct {
 }
 
 func createSegment(path string, codec mapreduce.Codec, buffer int) (*segmentWriter, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := mapreduce.CreateFile(path)
 	if err != nil {
 		return nil, err
 	}

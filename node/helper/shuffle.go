@@ -170,7 +170,7 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 	switch {
 	case f.err == nil:
 		s.event.Bytes += f.partition.Range.Length
-		err := s.segment.Add(mapreduce.Segment{Map: int(f.output.Task), File: f.file, Codec: f.partition.Codec, Range: f.partition.Range})
+		err := s.segment.Add(mapreduce.Segment{Map: int(f.output.Task), File: filepath.Base(f.partition.Path), Codec: f.partition.Codec, Range: f.partition.Range})
 		s.emitEvent()
 		return err
 	case errors.Is(f.err, fault.NotFound), errors.Is(f.err, fault.Corrupt), errors.Is(f.err, fault.Unavailable), errors.Is(f.err, fault.Denied):

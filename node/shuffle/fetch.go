@@ -29,15 +29,25 @@ type Client struct {
 
 // Fetched describes a partition that is complete and verified in a file.
 type Fetched struct {
+	Path  string // of the file
 	Codec mapreduce.Codec
 	Range mapreduce.PartitionRange // as in its map output; in the file the offset is 0
 }
 
+// linkSuffix is added to the path of a partition that is a link to its map output. The path itself
+// must never be one: what is there is appended to, and truncated if it is damaged.
+const linkSuffix = ".link"
+
 // Fetch fetches one partition into the file at path, resuming at the end of the
-// file. Errors: NotFound, the node does not have it; Corrupt, the bytes do not
+// file. A map output of this machine that is a single partition is not copied where a link does, at
+// path with linkSuffix. Errors: NotFound, the node does not have it; Corrupt, the bytes do not
 // match the index (the file is truncated for a new try); Denied, another token;
 // Unavailable, try again.
 func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptKey, partition int, path string) (*Fetched, error) {
+	// A link of a helper that died before it announced the partition.
+	if err := os.Remove(path + linkSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -48,14 +58,20 @@ func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptK
 		return nil, err
 	}
 	got, sum, err := c.receive(ctx, address, Path(k, partition), have, f)
-	if err != nil {
-		return nil, fmt.Errorf("partition %d of map %d from %s: %w", partition, k.GetTask(), address, err)
+	if err == nil {
+		if verr := verify(f, got.Range, have, sum); verr != nil {
+			err = errors.Join(fault.New(fault.Corrupt, "%w", verr), f.Truncate(0))
+		}
 	}
-	if err := verify(f, got.Range, have, sum); err != nil {
-		return nil, errors.Join(fault.New(fault.Corrupt, "partition %d of map %d from %s: %w", partition, k.GetTask(), address, err), f.Truncate(0))
+	switch {
+	case err != nil:
+		_ = os.Remove(path + linkSuffix)
+		return nil, fmt.Errorf("partition %d of map %d from %s: %w", partition, k.GetTask(), address, err)
+	case got.Path != path:
+		err = os.Remove(path) // it is empty
 	}
 	got.Range.Offset = 0
-	return got, nil
+	return got, err
 }
 
 // verify compares the file with the index. What was received as a whole is known by
@@ -70,7 +86,7 @@ func verify(f *os.File, want mapreduce.PartitionRange, have int64, sum uint32) e
 	return want.Verify(f)
 }
 
-// receive appends the rest of the partition and returns its CRC-32C.
+// receive appends the rest of the partition, or links it, and returns its CRC-32C.
 func (c *Client) receive(ctx context.Context, address, path string, have int64, to *os.File) (got *Fetched, sum uint32, err error) {
 	stall := c.StallLimit
 	if stall <= 0 {
@@ -100,13 +116,18 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 	if err != nil {
 		return nil, 0, err
 	}
+	var copied io.Writer = to
+	got.Path = to.Name()
+	if local, ok := res.Body.(*localBody); ok && have == 0 && local.link(to.Name()+linkSuffix, got.Range, to) {
+		got.Path, copied = to.Name()+linkSuffix, io.Discard // it is read for its sum
+	}
 	buf := make([]byte, 256<<10)
 	for left := got.Range.Length - have; left > 0; {
 		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
 		idle.Reset(stall)
 		left -= int64(n)
 		sum = mapreduce.CRC32C(sum, buf[:n])
-		if _, werr := to.Write(buf[:n]); werr != nil {
+		if _, werr := copied.Write(buf[:n]); werr != nil {
 			return nil, 0, werr
 		}
 		if err != nil && left > 0 {

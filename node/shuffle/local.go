@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/hardlink"
+	"github.com/drover-run/drover/mapreduce"
 )
 
 // headerDescriptor asks for a descriptor of the map output in place of its bytes. In the
@@ -73,7 +76,12 @@ func doLocal(ctx context.Context, socket string, req *http.Request) (*http.Respo
 		stop()
 		return nil, errors.Join(err, context.Cause(ctx), conn.Close())
 	}
-	res.Body = &localBody{res.Body, func() { stop(); _ = conn.Close() }}
+	body := &localBody{Reader: res.Body, free: func() { stop(); _ = conn.Close() }}
+	if inner, ok := res.Body.(*localBody); ok {
+		body.file = inner.file
+		body.free = func() { stop(); _ = conn.Close(); inner.free() }
+	}
+	res.Body = body
 	return res, nil
 }
 
@@ -101,7 +109,7 @@ func exchange(conn *net.UnixConn, req *http.Request) (*http.Response, error) {
 	if err != nil || offset < 0 {
 		return nil, errors.Join(fmt.Errorf("a descriptor with the offset %q", res.Header.Get(headerDescriptor)), closeFile(file))
 	}
-	res.Body = &localBody{io.NewSectionReader(file, offset, math.MaxInt64-offset), func() { _ = file.Close() }}
+	res.Body = &localBody{Reader: io.NewSectionReader(file, offset, math.MaxInt64-offset), file: file, free: func() { _ = file.Close() }}
 	return res, nil
 }
 
@@ -132,7 +140,21 @@ func closeFile(f *os.File) error {
 // localBody reads a body and frees what it came from.
 type localBody struct {
 	io.Reader
+	file *os.File // the map output; nil if the bytes come over the socket
 	free func()
+}
+
+// link links the map output under a name if the partition is all of it and the link can stand for a
+// copy in the place of the file to. It reports whether it did.
+func (b *localBody) link(name string, r mapreduce.PartitionRange, to *os.File) bool {
+	if b.file == nil || r.Length == 0 {
+		return false
+	}
+	st, err := b.file.Stat()
+	if err != nil || st.Size() != r.Length || hardlink.Check(b.file, to) != nil {
+		return false
+	}
+	return hardlink.Create(b.file, unix.AT_FDCWD, name) == nil
 }
 
 func (b *localBody) Close() error {

@@ -34,10 +34,11 @@ var key = &droverv1.AttemptKey{Job: 7, Stage: 1, Task: 2, Attempt: 3, Run: 4}
 
 // fakeOutputs is one map output of three partitions; the middle one is empty.
 type fakeOutputs struct {
-	mu   sync.Mutex
-	data []byte
-	gone bool
-	dir  string // data is opened as a file in here, if not empty
+	mu     sync.Mutex
+	data   []byte
+	gone   bool
+	dir    string // data is opened as a file in here, if not empty
+	single bool   // data is one partition
 }
 
 func (s *fakeOutputs) Token(k *droverv1.AttemptKey) (string, error) {
@@ -62,6 +63,9 @@ func (s *fakeOutputs) Open(*droverv1.AttemptKey) (*Output, error) {
 		return mapreduce.PartitionRange{Offset: from, Length: to - from, RawLength: to - from, Records: 1, CRC32C: mapreduce.CRC32C(0, whole[from:to])}
 	}
 	x := &mapreduce.Index{Codec: mapreduce.CodecNone, Parts: []mapreduce.PartitionRange{part(0, half), part(half, half), part(half, int64(len(whole)))}}
+	if s.single {
+		x.Parts = []mapreduce.PartitionRange{part(0, int64(len(whole)))}
+	}
 	out := &Output{Token: "token", Index: x, Data: nopCloser{bytes.NewReader(s.data)}}
 	if s.dir == "" {
 		return out, nil
@@ -167,6 +171,58 @@ func testFetch(t *testing.T, c *Client, address string) {
 			t.Errorf("partition %d again: %v", partition, err)
 		}
 	}
+}
+
+// A whole map output of this machine is linked, whatever an earlier helper left behind; damage is
+// found all the same, and never written to.
+func TestFetchLinksWholeOutput(t *testing.T) {
+	damaged := append([]byte(nil), content()...)
+	damaged[10] ^= 1
+	eachWay(t, func(t *testing.T, w way) {
+		s := &fakeOutputs{data: content(), single: true}
+		c, address := serve(t, w, s, 10, nil)
+		path := filepath.Join(t.TempDir(), "p")
+		for range 2 {
+			got, err := c.Fetch(t.Context(), address, key, 0, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := path
+			if w == openFile {
+				want = path + linkSuffix
+			}
+			b, err := os.ReadFile(got.Path)
+			if err != nil || !bytes.Equal(b, content()) || got.Path != want || got.Range.Offset != 0 {
+				t.Errorf("%d bytes, %+v, %v", len(b), got, err)
+			}
+			if w != openFile {
+				continue
+			}
+			a, aErr := os.Stat(got.Path)
+			b2, bErr := os.Stat(filepath.Join(s.dir, "data"))
+			if aErr != nil || bErr != nil || !os.SameFile(a, b2) {
+				t.Errorf("%s is no link: %v %v", got.Path, aErr, bErr)
+			}
+			if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s is left behind: %v", path, err)
+			}
+		}
+		s.data = damaged
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if _, err := c.Fetch(t.Context(), address, key, 0, path); !errors.Is(err, fault.Corrupt) {
+			t.Errorf("%v, want %v", err, fault.Corrupt)
+		}
+		if _, err := os.Stat(path + linkSuffix); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a damaged output is left behind: %v", err)
+		}
+		if w == openFile {
+			if b, err := os.ReadFile(filepath.Join(s.dir, "data")); err != nil || !bytes.Equal(b, damaged) {
+				t.Errorf("the map output was changed: %d bytes, %v", len(b), err)
+			}
+		}
+	})
 }
 
 // A server on a socket that answers nothing, or not in HTTP, or with a descriptor and no
