@@ -21,12 +21,12 @@
 // "Drover-Descriptor" is the offset of the first byte asked for. A server that does not
 // know the header sends the bytes.
 //
+// A map output that comes by descriptor and is a single partition is linked into the reader's folder
+// instead of copied, where the two have one owner, file system and quota; it is read for its checksum.
+//
 // # Status codes
 //
 // 401: another token. 404: the node does not have that output (any more); the
 // map must run again. 416: past the end. 503 with Retry-After: too many requests
 // at once. 500: the output is damaged; the map must run again.
-//
-// A map output that comes by descriptor and is a single partition is linked into the reader's folder
-// instead of copied, where the two have one owner, file system and quota; it is read for its checksum.
 package shuffle
