@@ -42,6 +42,7 @@ const jobFile = `job %q {
     tasks     = %d
     builtin   = [%q]
     combiner  = %t
+    slow_start = 0.8
     disk      = "64MiB"
     resources { cpu = "450m"  memory = "64MiB"  io = "8MiB/s" }
   }
