@@ -141,7 +141,7 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 	n.occupy(act.Disk, &a.Occupied, 1)
 	p.s.links().charge(g.Job, a.Occupied.Resources, 1)
 	p.s.cluster.updateFitIndex(act.Node)
-	if g.Pending == 0 {
+	if g.Pending == 0 || g.Spec.MaxParallel > 0 {
 		p.s.Queue().updateReady(g)
 	}
 	return nil

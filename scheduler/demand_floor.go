@@ -1,49 +1,81 @@
 package scheduler
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
-// demandFloor is a lower bound on the demand of a task of any ready stage: if no node has that
-// much free capacity, none fits any of them, and a policy need not try them one by one. It is
-// a cache. It never exceeds the demand of a ready stage; how far it is below depends on
-// earlier calls.
+// demandFloor is a lower bound on the demand of a task of any startable stage, one that is ready
+// and not at its max_parallel: if no node has that much free capacity, none fits any of them, and a
+// policy need not try them one by one. It is a cache. It never exceeds the demand of a startable
+// stage; how far it is below depends on earlier calls. A few stages with a max_parallel are kept
+// apart: one that starts a task whenever another ends would hold the floor down for all others.
 type demandFloor struct {
 	eqClass    equivalenceClass
 	generation uint32 // of the fit index when eqClass.candidates was built
 	sank       bool   // the floor sank since eqClass.candidates was built
-	ready      int    // ready stages
-	gone       int    // stages that stopped being ready since the last recount began
+	startable  int    // startable stages in the floor
+	gone       int    // stages that stopped being startable since the last recount began
 	recount    floorRecount
+	limited    []*Stage // startable stages with a max_parallel that are not in the floor, at most maxLimited
 }
 
-// floorRecount computes the floor from the ready stages, a few of them in each call.
+// maxLimited bounds the stages that are looked at one by one.
+const maxLimited = 64
+
+// floorRecount computes the floor from the startable stages, a few of them in each call.
 type floorRecount struct {
 	active bool
 	at     int32       // position in the queue to continue from
-	need   capacityVec // of the stages before it, and of those that became ready since
+	need   capacityVec // of the stages before it, and of those that became startable since
 }
 
 // recountStep is about how many stages one call recounts.
 const recountStep = 256
 
-// unsatisfiable is the floor when no stage is ready. It fits on no node.
+// unsatisfiable is the floor when no stage is startable. It fits on no node.
 var unsatisfiable = capacityVec{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
 
-// add includes a stage that became ready.
+// update includes a stage that has become startable, or excludes one that is not any more; the floor
+// then stays until it was recounted. O(1).
+func (f *demandFloor) update(g *Stage) {
+	startable := g.ready && (g.Spec.MaxParallel == 0 || g.Running+g.Suspended < g.Spec.MaxParallel)
+	if startable == g.startable {
+		return
+	}
+	g.startable = startable
+	switch {
+	case startable && g.Spec.MaxParallel > 0 && len(f.limited) < maxLimited:
+		f.limited = append(f.limited, g)
+	case startable:
+		f.add(g)
+	default:
+		f.drop(g)
+	}
+}
+
+// drop excludes a stage.
+func (f *demandFloor) drop(g *Stage) {
+	if i := slices.Index(f.limited, g); i >= 0 {
+		f.limited = slices.Delete(f.limited, i, i+1)
+		return
+	}
+	g.inFloor = false
+	f.startable--
+	f.gone++
+}
+
+// add includes a stage in the floor.
 func (f *demandFloor) add(g *Stage) {
 	was := f.eqClass.need
-	if f.ready++; f.ready == 1 {
+	g.inFloor = true
+	if f.startable++; f.startable == 1 {
 		f.eqClass.need, f.gone, f.recount.active = unsatisfiable, 0, false
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
 	f.eqClass.need.lower(&need)
 	f.recount.need.lower(&need)
 	f.sank = f.sank || !was.fits(&f.eqClass.need)
-}
-
-// drop excludes a stage that is no longer ready. The floor stays until it was recounted.
-func (f *demandFloor) drop() {
-	f.ready--
-	f.gone++
 }
 
 // lower lowers n to another need.
@@ -53,14 +85,19 @@ func (n *capacityVec) lower(to *capacityVec) {
 	}
 }
 
-// CapacityForAny reports whether some node may fit a task of some ready stage. False is
-// certain, true is not. Amortised O(1).
+// CapacityForAny reports whether some node may fit a task of some ready stage that is not at its
+// max_parallel. False is certain, true is not. Amortised O(1).
 func (q Queue) CapacityForAny() bool {
 	f := &q.s.floor
-	if f.ready == 0 {
+	for _, g := range f.limited {
+		if q.s.cluster.NextNode(g, 0) != NoNode {
+			return true
+		}
+	}
+	if f.startable == 0 {
 		return false
 	}
-	if f.recount.active || f.gone > f.ready/8 {
+	if f.recount.active || f.gone > f.startable/8 {
 		q.recountFloor()
 	}
 	if n := int32(len(q.s.cluster.fit.free)); f.sank || f.generation != q.s.cluster.fit.generation {
@@ -73,7 +110,7 @@ func (q Queue) CapacityForAny() bool {
 	return q.s.cluster.nextFit(&f.eqClass, 0) != NoNode
 }
 
-// recountFloor begins to compute the floor from the ready stages, or continues; it can only rise. It takes several
+// recountFloor begins to compute the floor from the startable stages, or continues; it can only rise. It takes several
 // calls where many are ready: one call for all would make a cycle long. O(recountStep).
 func (q Queue) recountFloor() {
 	f := &q.s.floor
@@ -83,7 +120,7 @@ func (q Queue) recountFloor() {
 	j, at := q.Next(f.recount.at)
 	for left := recountStep; j != nil && left > 0; j, at = q.Next(at) {
 		for _, g := range j.Stages {
-			if g.ready {
+			if g.inFloor {
 				need := needOf(g.Spec.Demand, g.Spec.Disk)
 				f.recount.need.lower(&need)
 			}

@@ -55,3 +55,48 @@ func TestFloorIsRecountedInParts(t *testing.T) {
 		end(large[i])
 	}
 }
+
+// A stage at its max_parallel does not hold the floor down, and of any number of such stages none is
+// passed over while it may start a task that fits.
+func TestFloorLeavesOutStagesAtTheirLimit(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 1000, 1000)).AddTenants("a")
+	q, r := w.State.Queue(), rand.New(rand.NewPCG(seed.New(t), 2))
+	var jobs []scheduler.JobID
+	for range 200 {
+		jobs = append(jobs, w.Submit("a", 3, schedtest.R(float64(1+r.IntN(4)), 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxParallel = 1 }))
+	}
+	w.Submit("a", 1, schedtest.R(5, 1, 1)) // it fits on no node
+	fits := func() (any bool) {
+		for j := range w.State.Jobs() {
+			any = any || j.Stages[0].Startable() > 0 && w.State.Cluster().NextNode(j.Stages[0], 0) != scheduler.NoNode
+		}
+		return any
+	}
+	for range 2000 {
+		if some := q.CapacityForAny(); !some && fits() {
+			t.Fatal("CapacityForAny is false, and a stage fits")
+		}
+		running := w.Attempts()
+		if g := w.State.Job(jobs[r.IntN(len(jobs))]).Stages[0]; g.Startable() > 0 && w.State.Cluster().NextNode(g, 0) != scheduler.NoNode {
+			w.Place(g.Task(g.NextPending(0)), 0)
+		} else if len(running) > 0 {
+			w.Start().End(running[r.IntN(len(running))], scheduler.OutcomeKilled)
+		}
+	}
+	for _, a := range w.Start().Attempts() {
+		w.End(a, scheduler.OutcomeKilled)
+	}
+	small := w.Submit("a", 2, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxParallel = 1 })
+	w.Place(scheduler.TaskID{Job: small}, 0)
+	for _, id := range jobs {
+		if err := w.State.Events().StopJob(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 { // it is recounted in parts
+		q.CapacityForAny()
+	}
+	if q.CapacityForAny() {
+		t.Error("a stage at its max_parallel holds the floor down")
+	}
+}

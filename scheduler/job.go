@@ -92,6 +92,8 @@ type Stage struct {
 	Open              bool
 	ready             bool
 	opensEarly        bool // a later stage has a slow start
+	startable         bool // it is ready and not at its max_parallel
+	inFloor           bool // it is counted in State.floor
 	eqClass           int32
 	eqClassGeneration uint32
 	eqClassBegins     int32

@@ -196,7 +196,7 @@ func (jn Journal) revertPlace(r *undoRec) {
 	if r.phase == 1 {
 		g.Job.FirstPlaced = 0
 	}
-	if g.Pending == 1 {
+	if g.Pending == 1 || g.Spec.MaxParallel > 0 {
 		jn.s.Queue().updateReady(g)
 	}
 	jn.s.freeSlots = append(jn.s.freeSlots, r.slot)

@@ -134,7 +134,8 @@ func (q Queue) updateOpen(g *Stage) {
 	q.updateReady(g)
 }
 
-// updateReady brings the ready counts and sets in line with the stage's counts.
+// updateReady brings the ready counts and sets in line with the stage's counts. It is called when
+// Pending becomes zero or positive, and of a stage with a max_parallel when anything starts or ends.
 func (q Queue) updateReady(g *Stage) {
 	if g.opensEarly && q.s.undo.depth == 0 { // a later stage depends on Pending too, but none opens during a try
 		for _, n := range g.next {
@@ -142,13 +143,15 @@ func (q Queue) updateReady(g *Stage) {
 		}
 	}
 	ready := g.Open && g.Pending > 0 && g.Job.Phase == JobActive
-	if ready == g.ready {
+	was := g.ready
+	g.ready = ready
+	q.s.floor.update(g)
+	if ready == was {
 		return
 	}
-	g.ready = ready
 	j := g.Job
 	if !ready {
-		q.s.floor.drop()
+		q.s.readyStages--
 		if j.Ready--; j.Ready > 0 {
 			return
 		}
@@ -161,7 +164,7 @@ func (q Queue) updateReady(g *Stage) {
 		}
 		return
 	}
-	q.s.floor.add(g)
+	q.s.readyStages++
 	if j.Ready++; j.Ready > 1 {
 		return
 	}
@@ -182,4 +185,4 @@ func (q Queue) setPhase(j *Job, p JobPhase) {
 }
 
 // Ready returns the number of stages with a task that could start.
-func (q Queue) Ready() int { return q.s.floor.ready }
+func (q Queue) Ready() int { return q.s.readyStages }

@@ -32,6 +32,7 @@ type State struct {
 	lastJob          *Job   // cache of stageFor
 	order            []*Job // by (Submitted, ID); nil for a job that ended
 	ready            bitset // ranks in order with ready work
+	readyStages      int
 	projects         map[ProjectID]*Project
 	stages           []*Stage
 	freeStageIndexes []int32
