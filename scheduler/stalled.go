@@ -35,12 +35,18 @@ func (l *stalledStages) removeJob(j *Job) {
 // are missing: a suspended one need not resume yet. O(1).
 func (g *Stage) WaitsForInput() bool { return !g.Open && g.Spec.Kind == KindReduce }
 
+// waitsForPlaces reports whether tasks that a stage comes after wait to be placed.
+func (g *Stage) waitsForPlaces() bool {
+	return slices.ContainsFunc(g.Spec.After, func(i int32) bool { return g.Job.Stages[i].Startable() > 0 })
+}
+
 // freeForMaps adds to a decision the suspension of reduces that wait for maps which fit nowhere
 // after it: for each such stage of maps the fewest attempts on one node whose capacity suffices,
 // the newest first. A job that has an accepted deadline or a project's guarantee is left to its
-// plan. O(1) if no stage stalls; O(actions + attempts of the stalled stages) otherwise.
+// plan. O(stalled stages) if none of their maps waits, as while these run again; O(actions + attempts
+// of the stalled stages) otherwise.
 func freeForMaps(s *State, d *Decision, now Time, limit int) {
-	if len(s.stalled) == 0 {
+	if !slices.ContainsFunc(s.stalled, (*Stage).waitsForPlaces) {
 		return
 	}
 	mark := s.Journal().Mark()
@@ -52,7 +58,7 @@ func freeForMaps(s *State, d *Decision, now Time, limit int) {
 	}
 	d.Actions = slices.Clone(d.Actions) // they belong to the policy
 	for _, g := range s.stalled {
-		if j := g.Job; j.Phase != JobActive || j.IsAccepted() || s.Reservations().hasGuarantee(j.Spec.Project) {
+		if j := g.Job; !g.waitsForPlaces() || j.IsAccepted() || s.Reservations().hasGuarantee(j.Spec.Project) {
 			continue
 		}
 		for _, before := range g.Spec.After {
