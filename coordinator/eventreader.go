@@ -111,7 +111,7 @@ func (r *eventReader) resolveJob(ctx context.Context, f *facts.Facts, name strin
 
 // skipTo returns the sequence number before the last n matching events.
 func (r *eventReader) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64, err error) {
-	done, err := r.looks.wait(ctx, caller(ctx))
+	done, err := r.look(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -137,7 +137,7 @@ func (r *eventReader) skipTo(ctx context.Context, q *droverv1.EventsRequest, job
 // read returns the matching events among the next ones after seq, and the
 // number to continue from. It waits for a turn.
 func (r *eventReader) read(ctx context.Context, q *droverv1.EventsRequest, job, seq uint64) (out []*droverv1.Event, next uint64, err error) {
-	done, err := r.looks.wait(ctx, caller(ctx))
+	done, err := r.look(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -153,6 +153,14 @@ func (r *eventReader) read(ctx context.Context, q *droverv1.EventsRequest, job, 
 		}
 	})
 	return out, next, nil
+}
+
+// look waits for a turn to look for events, which ends with done.
+func (r *eventReader) look(ctx context.Context) (done func(), err error) {
+	if done, err = r.looks.wait(ctx, caller(ctx)); ctx.Err() != nil && err != nil {
+		return nil, errStreamEnded
+	}
+	return done, err
 }
 
 func eventMessage(e *facts.Event) *droverv1.Event {

@@ -103,14 +103,15 @@ func findStops(s *State, g, m *Stage) []Action {
 // stopsOn returns the suspensions of attempts on a node, in their order, after which a task of
 // stage m fits there; nil if none suffice.
 func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
-	free, swap, disks := n.Free, n.SwapFree, slices.Clone(n.Disks)
+	after := *n // as it will be
+	after.Disks = slices.Clone(n.Disks)
 	var stops []Action
 	for _, a := range attempts {
-		memory := m.Spec.Demand[Memory] > free[Memory]
+		memory := m.Spec.Demand[Memory] > after.Free[Memory]
 		if a.Node != n.Spec.ID || (a.Phase == AttemptSuspended && !memory) {
 			continue
 		}
-		act := Action{Kind: ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: n.levelToFree(a, memory, swap)}
+		act := Action{Kind: ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: after.levelToFree(a, memory)}
 		frees := a.Occupied.Resources
 		switch act.Level {
 		case LevelRunning: // no level helps: its input is fetched again
@@ -118,13 +119,11 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 		case LevelFrozen:
 			frees[Memory] = 0
 		case LevelSwapped:
-			swap -= frees[Memory]
+			after.SwapFree -= frees[Memory]
 		}
-		free = free.Add(frees)
-		if a.Disk >= 0 {
-			disks[a.Disk].FreeIO += frees[IO]
-		}
-		if stops = append(stops, act); fitsFree(&m.Spec, free, disks) {
+		after.occupy(a.Disk, &Occupancy{Resources: frees}, -1)
+		stops = append(stops, act)
+		if _, ok := after.Fits(m.Spec.Demand, m.Spec.Disk); ok {
 			return stops
 		}
 	}
@@ -132,25 +131,17 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 }
 
 // levelToFree returns the level that an attempt on n is brought to so that its capacity is free,
-// with its memory if that is needed; LevelRunning if there is none. swap is the node's free swap.
-func (n *Node) levelToFree(a *Attempt, memory bool, swap int64) Level {
+// with its memory if that is needed; LevelRunning if there is none.
+func (n *Node) levelToFree(a *Attempt, memory bool) Level {
 	can := func(l Level) bool { return l > a.Level && n.Spec.Levels.Has(l) && !a.RefusedLevels.Has(l) }
 	switch {
 	case !memory && can(LevelFrozen):
 		return LevelFrozen
-	case can(LevelSwapped) && a.Occupied.Resources[Memory] <= swap:
+	case can(LevelSwapped) && a.Occupied.Resources[Memory] <= n.SwapFree:
 		return LevelSwapped
 	case can(LevelCheckpointed):
 		return LevelCheckpointed
 	default:
 		return LevelRunning
 	}
-}
-
-// fitsFree reports whether a task fits into free resources, on one of the disks if it needs one.
-func fitsFree(g *StageSpec, free Resources, disks []DiskUse) bool {
-	if g.Demand[CPU] > free[CPU] || g.Demand[Memory] > free[Memory] {
-		return false
-	}
-	return (g.Demand[IO] == 0 && g.Disk == 0) || slices.ContainsFunc(disks, func(k DiskUse) bool { return g.Demand[IO] <= k.FreeIO && g.Disk <= k.FreeSpace })
 }
