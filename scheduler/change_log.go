@@ -31,14 +31,14 @@ func (l *ChangeLog) grow(jobs int) {
 	}
 }
 
-// add logs an owner. It drops an immediate repetition, also of progress after another change
-// of the job, unless a reader has already read the entry.
+// add logs an owner. It drops an immediate repetition, unless a reader has already read the
+// entry.
 func (l *ChangeLog) add(w ChangedOwner) {
 	if len(l.ring) == 0 {
 		l.grow(0)
 	}
 	mask := uint64(len(l.ring) - 1)
-	if last := l.ring[(l.head-1)&mask]; l.readTo < l.head && last.Job == w.Job && last.Project == w.Project && (w.ProgressOnly || !last.ProgressOnly) {
+	if last := l.ring[(l.head-1)&mask]; l.readTo < l.head && last == w {
 		return
 	}
 	l.ring[l.head&mask] = w
@@ -47,7 +47,22 @@ func (l *ChangeLog) add(w ChangedOwner) {
 
 // recordJob logs a change of a job that a plan may depend on: its spec, phase, counts,
 // attempts, policy states or reservations.
-func (l *ChangeLog) recordJob(j *Job) { l.add(ChangedOwner{Job: j.Spec.ID, Project: j.Spec.Project}) }
+func (l *ChangeLog) recordJob(j *Job) { l.record(j, false) }
+
+// recordProgress logs that nothing but the progress of a job's attempts changed.
+func (l *ChangeLog) recordProgress(j *Job) { l.record(j, true) }
+
+// record logs a job, unless an entry that no reader has read names it already.
+func (l *ChangeLog) record(j *Job, progressOnly bool) {
+	if at := j.loggedAt; at > l.readTo && l.head-at < uint64(len(l.ring)) {
+		if w := &l.ring[(at-1)&uint64(len(l.ring)-1)]; w.Job == j.Spec.ID && w.Project == j.Spec.Project {
+			w.ProgressOnly = w.ProgressOnly && progressOnly
+			return
+		}
+	}
+	l.add(ChangedOwner{Job: j.Spec.ID, Project: j.Spec.Project, ProgressOnly: progressOnly})
+	j.loggedAt = l.head
+}
 
 // Position returns the current position in the change log, for Since. O(1).
 func (l *ChangeLog) Position() uint64 {

@@ -117,33 +117,44 @@ func randomChange(c *schedtest.Chaos) {
 	}
 }
 
-// Since returns false to a reader that is too far behind, and a position covers all
-// later changes.
+// Since returns false to a reader that is too far behind, lists a job once that changed
+// several times, and a position covers all later changes.
 func TestTheChangeLogForgetsOldChanges(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
-	start := w.State.ChangeLog().Position()
-	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
-	at := w.State.ChangeLog().Position()
-	j := w.State.Job(id)
-	for range 3 {
-		must(t, w.State.Events().UpdateJob(j.Spec))
+	first, second := w.Submit("a", 2, schedtest.R(1, 1, 1)), w.Submit("a", 2, schedtest.R(1, 1, 1))
+	changeBoth := func() {
+		for _, id := range []scheduler.JobID{first, second} {
+			must(t, w.State.Events().UpdateJob(w.State.Job(id).Spec))
+		}
 	}
-	n := 0
-	if !w.State.ChangeLog().Since(at, func(x scheduler.ChangedOwner) { n++ }) || n != 1 {
-		t.Errorf("one job that changed three times is listed %d times", n)
-	}
-	other := w.Submit("a", 2, schedtest.R(1, 1, 1))
+	log := w.State.ChangeLog()
+	start := log.Position()
 	for range 5000 {
-		must(t, w.State.Events().UpdateJob(j.Spec))
-		must(t, w.State.Events().UpdateJob(w.State.Job(other).Spec))
+		changeBoth()
 	}
-	if w.State.ChangeLog().Since(start, func(scheduler.ChangedOwner) {}) {
+	if n := countListed(t, log, start); n != 2 {
+		t.Errorf("two jobs that changed five thousand times are listed %d times", n)
+	}
+	for range 5000 {
+		changeBoth()
+		log.Position() // another reader has seen these
+	}
+	if log.Since(start, func(scheduler.ChangedOwner) {}) {
 		t.Error("the log still has ten thousand changes")
 	}
-	at = w.State.ChangeLog().Position()
-	must(t, w.State.Events().UpdateJob(w.State.Job(other).Spec))
-	n = 0
-	if !w.State.ChangeLog().Since(at, func(x scheduler.ChangedOwner) { n++ }) || n != 1 {
+	at := log.Position()
+	must(t, w.State.Events().UpdateJob(w.State.Job(second).Spec))
+	if n := countListed(t, log, at); n != 1 {
 		t.Errorf("one change after the position is listed %d times", n)
 	}
+}
+
+// countListed returns how many changes the log lists after a position.
+func countListed(t *testing.T, l *scheduler.ChangeLog, at uint64) int {
+	t.Helper()
+	n := 0
+	if !l.Since(at, func(scheduler.ChangedOwner) { n++ }) {
+		t.Error("the log has wrapped")
+	}
+	return n
 }

@@ -68,7 +68,7 @@ func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estim
 		e.s.cluster.bumpNodeVersion(a.Node)
 		e.s.changeLog.recordJob(g.Job)
 	} else {
-		e.s.changeLog.add(ChangedOwner{Job: g.Job.Spec.ID, Project: g.Job.Spec.Project, ProgressOnly: true})
+		e.s.changeLog.recordProgress(g.Job)
 	}
 	e.s.countChange()
 	return nil

@@ -243,14 +243,10 @@ func (e Events) recordJob(j *Job, outcome JobOutcome, now Time) {
 
 // forgetJob deletes the policy states and reservations of a job.
 func (e Events) forgetJob(j *Job) {
-	id := j.Spec.ID
-	if j.policyStates > 0 {
-		for k := range e.s.policyStates {
-			if k.Job == id {
-				delete(e.s.policyStates, k)
-			}
-		}
+	for _, k := range j.stateKeys {
+		delete(e.s.policyStates, k)
 	}
+	j.stateKeys = nil
 	for _, r := range j.reservations {
 		i, _ := e.s.Reservations().find(r.ID)
 		e.s.Reservations().drop(i)

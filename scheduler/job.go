@@ -51,10 +51,11 @@ type Job struct {
 	Guarantees int32
 
 	rank, tenantRank int32
-	policyStates     int32
-	doubleReserved   int32     // how many of its reservations are not the only plan of their task
-	avoided          []NodeID  // see Avoided; in order, replaced, never written to
-	inlineStages     [4]*Stage // storage of Stages while there are no more
+	doubleReserved   int32            // how many of its reservations are not the only plan of their task
+	stateKeys        []PolicyStateKey // of its policy states, in no order
+	loggedAt         uint64           // the position after its last entry in the log of changes, 0 for none
+	avoided          []NodeID         // see Avoided; in order, replaced, never written to
+	inlineStages     [4]*Stage        // storage of Stages while there are no more
 }
 
 // HasState reports whether the job as a whole has a policy state of kind k; for ViolatedState,

@@ -90,12 +90,17 @@ func (k PolicyStateKey) Compare(o PolicyStateKey) int {
 		cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task), cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Slot, o.Slot))
 }
 
+// refuse returns an error that names the kind of the policy state.
+func (p *PolicyState) refuse(class error, format string, args ...any) error {
+	return refuse(class, "policy state "+p.Kind.String(), format, args...)
+}
+
 func (p *PolicyState) validate() error {
 	if p.Kind < QueueState || p.Kind > RefusedState {
 		return refuse(ErrInvalid, "policy state", "unknown kind %v", p.Kind)
 	}
 	if math.IsNaN(p.Real) || math.IsInf(p.Real, 0) {
-		return refuse(ErrInvalid, "policy state "+p.Kind.String(), "real is %v: it must be finite", p.Real)
+		return p.refuse(ErrInvalid, "real is %v: it must be finite", p.Real)
 	}
 	return nil
 }

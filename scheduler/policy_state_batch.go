@@ -37,21 +37,21 @@ func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 		}
 		return nil
 	}
-	what, j := "policy state "+p.Kind.String(), s.jobs[p.Job]
+	j := s.jobs[p.Job]
 	switch {
 	case p.Job != 0 && j == nil:
-		return refuse(ErrUnknown, what, "its job %d does not exist", p.Job)
+		return p.refuse(ErrUnknown, "its job %d does not exist", p.Job)
 	case p.Job == 0 && p.Project != 0 && s.projects[p.Project] == nil:
-		return refuse(ErrUnknown, what, "its project %d does not exist", p.Project)
+		return p.refuse(ErrUnknown, "its project %d does not exist", p.Project)
 	case had:
 		return nil
 	}
 	if j != nil {
-		if have := j.policyStates + b.perJob[p.Job]; have >= MaxPolicyStatesPerJob {
-			return refuse(ErrInvalid, what, "job %d already has the maximum of %d policy states", p.Job, have)
+		if have := int32(len(j.stateKeys)) + b.perJob[p.Job]; have >= MaxPolicyStatesPerJob {
+			return p.refuse(ErrInvalid, "job %d already has the maximum of %d policy states", p.Job, have)
 		}
 	} else if have := s.joblessStates + int(b.perJob[0]); have >= MaxPolicyStatesNoJob {
-		return refuse(ErrInvalid, what, "there are already the maximum of %d policy states without a job", have)
+		return p.refuse(ErrInvalid, "there are already the maximum of %d policy states without a job", have)
 	}
 	b.present[k] = true
 	b.perJob[p.Job]++

@@ -53,7 +53,7 @@ func (ps PolicyStates) put(p PolicyState) {
 	ps.recordChange(&p.PolicyStateKey)
 	ps.updateKinds(p.PolicyStateKey, true)
 	if _, had := ps.s.policyStates[p.PolicyStateKey]; !had {
-		ps.count(p.PolicyStateKey, 1)
+		ps.addKey(p.PolicyStateKey)
 	}
 	ps.s.policyStates[p.PolicyStateKey] = p
 }
@@ -62,7 +62,7 @@ func (ps PolicyStates) drop(k PolicyStateKey) {
 	if _, had := ps.s.policyStates[k]; had {
 		delete(ps.s.policyStates, k)
 		ps.recordChange(&k)
-		ps.count(k, -1)
+		ps.dropKey(k)
 		ps.updateKinds(k, false)
 	}
 }
@@ -76,11 +76,29 @@ func (ps PolicyStates) recordChange(k *PolicyStateKey) {
 	}
 }
 
-func (ps PolicyStates) count(k PolicyStateKey, n int32) {
+// addKey notes a new policy state at its job. O(1).
+func (ps PolicyStates) addKey(k PolicyStateKey) {
 	if j := ps.s.jobs[k.Job]; j != nil {
-		j.policyStates += n
+		j.stateKeys = append(j.stateKeys, k)
 	} else {
-		ps.s.joblessStates += int(n)
+		ps.s.joblessStates++
+	}
+}
+
+// dropKey is the inverse of addKey. O(states of the job); a new one is found at once.
+func (ps PolicyStates) dropKey(k PolicyStateKey) {
+	j := ps.s.jobs[k.Job]
+	if j == nil {
+		ps.s.joblessStates--
+		return
+	}
+	last := len(j.stateKeys) - 1
+	for i := last; i >= 0; i-- {
+		if j.stateKeys[i] == k {
+			j.stateKeys[i] = j.stateKeys[last]
+			j.stateKeys = j.stateKeys[:last]
+			return
+		}
 	}
 }
 
