@@ -93,9 +93,9 @@ day() {
 fuzz() { go run ./integration/cmd/fuzz -inputs "${INPUTS:-10000000}" -time "${FUZZTIME:-0s}"; }
 
 # 10,000 rounds of damage, and more, to what coordinator and node keep: log, snapshots, files of
-# the past, uploads, caches, images of tasks, histories, audit log, kept logs.
+# the past, uploads, keys, certificates, caches, images of tasks, histories, audit log, kept logs.
 damage() {
-  DROVER_SOAK=1 go test -count 1 -timeout 12h -v -run 'Damage' ./coordinator/... ./node/... ./runtime/containerd ./internal/linesum ./scheduler/sim/trace 2>&1 |
+  DROVER_SOAK=1 go test -count 1 -timeout 12h -v -run 'Damage' ./coordinator/... ./node/... ./runtime/... ./internal/... ./cgroups/... ./scheduler/sim/trace 2>&1 |
     grep -E '^(---|ok|FAIL|panic)|rounds of damage|[0-9]+ of [0-9]+ (found|refused|named)|_test.go:.*(seed|SEED)' | grep -v 'no test'
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -129,7 +130,10 @@ func (g *peerGuard) loadCRL() error {
 	if err == nil {
 		_, err = g.member.SetCRL(b)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%s: %w; the coordinator's list takes its place", g.file, err)
+	}
+	return nil
 }
 
 // updateCRL fetches the coordinator's list, and stores it if it is newer.

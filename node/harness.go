@@ -74,9 +74,10 @@ func installProgram(data, program string, noSync bool) (string, error) {
 	if _, err := io.Copy(sum, in); err != nil {
 		return "", fmt.Errorf("program %s: %w", program, err)
 	}
-	dir := filepath.Join(data, "harness", hex.EncodeToString(sum.Sum(nil)))
+	digest := hex.EncodeToString(sum.Sum(nil))
+	dir := filepath.Join(data, "harness", digest)
 	path := filepath.Join(dir, "drover")
-	if pathExists(path) {
+	if hasDigest(path, digest) {
 		now := time.Now() // last time it was current: see collect
 		return path, os.Chtimes(dir, now, now)
 	}
@@ -87,6 +88,19 @@ func installProgram(data, program string, noSync bool) (string, error) {
 		return "", err
 	}
 	return path, writeProgram(path, in, noSync)
+}
+
+// hasDigest reports whether there is a file whose sha256 is digest. One that a disk has
+// damaged is written again.
+func hasDigest(path, digest string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	sum := sha256.New()
+	_, err = io.Copy(sum, f)
+	return err == nil && hex.EncodeToString(sum.Sum(nil)) == digest
 }
 
 // writeProgram writes an executable file atomically.

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +16,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/linesum"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -88,7 +88,11 @@ func (b *prober) load() bool {
 		return false
 	}
 	r := &probeResult{}
-	if json.Unmarshal(text, r) != nil || r.Version != probeVersion || r.Environment != b.environment() {
+	if err := linesum.Unmarshal(text, r); err != nil {
+		b.cfg.Log.Warn("the stored result of the probe is damaged: probing again", "file", filepath.Join(b.cfg.Data, probeFile), "err", err)
+		return false
+	}
+	if r.Version != probeVersion || r.Environment != b.environment() {
 		return false
 	}
 	b.set(r)
@@ -112,7 +116,7 @@ func (b *prober) probe(ctx context.Context) {
 		return // the next daemon probes
 	}
 	b.cfg.Log.Info("probed", "levels", r.Levels, "notes", r.Notes, "took", b.clock.Monotonic()-start)
-	text, err := json.MarshalIndent(r, "", "  ")
+	text, err := linesum.Marshal(r)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(b.cfg.Data, probeFile), text, 0o600)
 	}

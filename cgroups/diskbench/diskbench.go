@@ -9,7 +9,6 @@ package diskbench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/linesum"
 )
 
 // Options configure a measurement; zero values mean the defaults.
@@ -75,14 +75,15 @@ func Cached(ctx context.Context, dir, file string, maxAge time.Duration, now tim
 	return r, true, saveCache(file, r)
 }
 
-// loadCache returns the stored result and whether it can be used.
+// loadCache returns the stored result and whether it can be used: a damaged one cannot, so
+// the disk is measured again.
 func loadCache(file, disk string, maxAge time.Duration, now time.Time) (Rates, bool) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return Rates{}, false
 	}
 	var c cacheFile
-	if json.Unmarshal(b, &c) != nil || c.Version != cacheVersion || c.Rates.Disk != disk || c.Rates.Capacity() <= 0 {
+	if linesum.Unmarshal(b, &c) != nil || c.Version != cacheVersion || c.Rates.Disk != disk || c.Rates.Capacity() <= 0 {
 		return Rates{}, false
 	}
 	age := now.Sub(c.Rates.Measured)
@@ -90,12 +91,12 @@ func loadCache(file, disk string, maxAge time.Duration, now time.Time) (Rates, b
 }
 
 func saveCache(file string, r Rates) error {
-	b, err := json.MarshalIndent(cacheFile{cacheVersion, r}, "", "  ")
+	b, err := linesum.Marshal(cacheFile{cacheVersion, r})
 	if err != nil {
 		return err
 	}
 	tmp := file + ".new"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(tmp, b, 0o644); err != nil {
 		return err
 	}
 	return os.Rename(tmp, file)

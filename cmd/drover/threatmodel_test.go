@@ -14,7 +14,7 @@ var claimPages = []struct {
 	page, section string
 	rows          int
 }{{"threat-model.md", "Claims", 20}, {"found-by-attack.md", "Findings", 40}, {"found-by-attack.md", "By number", 44},
-	{"decisions/user-namespaces.md", "Choice", 5},
+	{"decisions/user-namespaces.md", "Choice", 5}, {"design/files-on-disk.md", "Files", 18},
 	{"guarantees.md", "Delivery", 10}, {"guarantees.md", "Durability", 10}, {"guarantees.md", "Time", 6}, {"guarantees.md", "Isolation", 6}}
 
 // TestThreatModelNamesTestsThatExist finds each test that the pages name: a claim

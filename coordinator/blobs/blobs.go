@@ -40,16 +40,17 @@ type Store struct {
 	quota     int64 // bytes
 	maxUpload int64 // bytes of one blob
 
-	mu      sync.Mutex // guards the fields below
-	used    int64      // bytes of complete blobs
-	pending int64      // bytes received by uploads in progress
+	mu      sync.Mutex       // guards the fields below
+	sizes   map[string]int64 // bytes of complete blobs, by digest: what a damaged file has may differ
+	used    int64            // their sum, without those whose Put has not returned
+	pending int64            // bytes received by uploads in progress
 	uploads int
 }
 
 // Open opens or creates the store. quota bounds all blobs, single one of them,
 // both in bytes. Incomplete uploads are removed.
 func Open(dir string, quota, single int64) (*Store, error) {
-	s := &Store{dir: dir, quota: quota, maxUpload: single}
+	s := &Store{dir: dir, quota: quota, maxUpload: single, sizes: map[string]int64{}}
 	if err := os.RemoveAll(s.incoming()); err != nil {
 		return nil, fmt.Errorf("blob store: %w", err)
 	}
@@ -64,6 +65,7 @@ func Open(dir string, quota, single int64) (*Store, error) {
 		}
 		i, err := d.Info()
 		if err == nil {
+			s.sizes["sha256:"+d.Name()] = i.Size()
 			s.used += i.Size()
 		}
 		return err
@@ -231,6 +233,7 @@ func (s *Store) publish(digest, from string, size int64) (int64, error) {
 	if err := os.Rename(from, to); err != nil {
 		return 0, fmt.Errorf("keep %s: %w", digest, err)
 	}
+	s.sizes[digest] = size
 	return size, syncDir(filepath.Dir(to))
 }
 
@@ -249,15 +252,17 @@ func (s *Store) Remove(digest string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	size, ok := s.Has(digest)
-	if !ok {
-		return nil
-	}
-	if err := os.Remove(s.path(digest)); err != nil {
+	if err := os.Remove(s.path(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %s: %w", digest, err)
 	}
-	s.used -= size
+	s.forgetLocked(digest)
 	return nil
+}
+
+// forgetLocked returns to the quota what a blob took that is no longer in the store.
+func (s *Store) forgetLocked(digest string) {
+	s.used -= s.sizes[digest]
+	delete(s.sizes, digest)
 }
 
 // List returns the digests in the store, sorted.

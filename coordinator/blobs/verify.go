@@ -74,8 +74,7 @@ func (s *Store) setAside(digest, why string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	damaged := fault.New(fault.Corrupt, "the coordinator's copy of %s is damaged: %s; submit the job again, which uploads the file again", digest, why)
-	size, ok := s.Has(digest)
-	if !ok {
+	if _, ok := s.Has(digest); !ok {
 		return damaged // another reader was faster
 	}
 	dir := filepath.Join(s.dir, "damaged")
@@ -91,7 +90,7 @@ func (s *Store) setAside(digest, why string) error {
 		if err := os.Rename(s.path(digest), to); err != nil {
 			return errors.Join(damaged, fmt.Errorf("move it aside: %w", err))
 		}
-		s.used -= size
+		s.forgetLocked(digest)
 		break
 	}
 	return damaged

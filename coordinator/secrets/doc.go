@@ -7,9 +7,10 @@
 //
 // The key file has one key a line, the newest last:
 //
-//	drover-secrets-key KEY
+//	drover-secrets-key KEY ID
 //
-// where KEY is 32 random bytes in base64. The newest key encrypts, all decrypt: a
+// where KEY is 32 random bytes in base64, and ID is the first bytes of a hash of it: a key
+// that a disk has changed is not used. The newest key encrypts, all decrypt: a
 // rotation adds a line (AddKey), encrypts everything again, and removes the lines
 // above. Several coordinators have copies of one file, which the operator makes.
 // The file is read again whenever it has changed (Keys).

@@ -127,7 +127,7 @@ func Load(path string) (*Keyring, error) {
 	}
 	r, err := parse(b)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "key file %s: %w", path, err)
+		return nil, fault.New(fault.Invalid, "key file %s: %w; copy it from another coordinator, or from where you keep the copy", path, err)
 	}
 	return r, nil
 }
@@ -141,14 +141,9 @@ func parse(b []byte) (*Keyring, error) {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		word, text, _ := strings.Cut(line, " ")
-		raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-		if word != keyWord || err != nil || len(raw) != keyBytes {
-			return nil, fmt.Errorf("line %d is no key: it is %q, a blank, and %d bytes in base64", n, keyWord, keyBytes)
-		}
-		k, err := newKey(raw)
+		k, err := parseKey(line)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("line %d %w", n, err)
 		}
 		if r.keys = append(r.keys, k); len(r.keys) > maxKeys {
 			return nil, fmt.Errorf("more than %d keys: remove the oldest, after `drover secret rotate`", maxKeys)
@@ -158,6 +153,23 @@ func parse(b []byte) (*Keyring, error) {
 		return nil, errors.New("it has no key")
 	}
 	return r, nil
+}
+
+// parseKey reads one line. Lines of earlier versions have no id.
+func parseKey(line string) (key, error) {
+	f := strings.Fields(line)
+	if len(f) < 2 || len(f) > 3 || f[0] != keyWord {
+		return key{}, fmt.Errorf("is no key: it is %q, %d bytes in base64 and the key's id, with blanks between them", keyWord, keyBytes)
+	}
+	raw, err := base64.StdEncoding.Strict().DecodeString(f[1])
+	if err != nil || len(raw) != keyBytes {
+		return key{}, fmt.Errorf("is damaged: its key is not %d bytes in base64", keyBytes)
+	}
+	k, err := newKey(raw)
+	if err == nil && len(f) == 3 && f[2] != k.id {
+		err = errors.New("is damaged: its key has another id than the line says")
+	}
+	return k, err
 }
 
 func newKey(raw []byte) (key, error) {
@@ -191,7 +203,7 @@ func AddKey(path string) (id string, err error) {
 	if len(old) > 0 && !bytes.HasSuffix(old, []byte("\n")) {
 		old = append(old, '\n')
 	}
-	text := append(old, keyWord+" "+base64.StdEncoding.EncodeToString(raw)+"\n"...)
+	text := append(old, keyWord+" "+base64.StdEncoding.EncodeToString(raw)+" "+k.id+"\n"...)
 	if _, err := parse(text); err != nil {
 		return "", fault.New(fault.Exhausted, "key file %s: %w", path, err)
 	}

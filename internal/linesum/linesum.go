@@ -60,6 +60,27 @@ func Check(line []byte) error {
 	return nil
 }
 
+// Marshal returns a file of one line: v as JSON, with its checksum. v must have a member.
+func Marshal(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return append(Seal(b), '\n'), nil
+}
+
+// Unmarshal reads what Marshal wrote, or a file of JSON from before there were checksums.
+// Corrupt: it is neither. A cure is the caller's to name.
+func Unmarshal(b []byte, v any) error {
+	if err := Check(b); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fault.New(fault.Corrupt, "it is no JSON: %w", err)
+	}
+	return nil
+}
+
 // Damage is what is wrong with one line of a file.
 type Damage struct {
 	File string

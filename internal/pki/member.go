@@ -77,9 +77,12 @@ func (m *Member) reloadPairLocked() error {
 	if err != nil || !changed {
 		return err
 	}
-	_, pair, _, err := m.files.Load()
+	_, pair, ca, err := m.files.Load()
 	if err == nil {
 		err = m.checkOwn(pair.Leaf)
+	}
+	if err == nil {
+		err = m.files.checkSigned(pair.Leaf, ca)
 	}
 	if err != nil {
 		return err
@@ -115,7 +118,7 @@ func (m *Member) reloadCRLLocked() error {
 	}
 	r, err := parseRevocations(b, m.cas)
 	if err != nil {
-		return fmt.Errorf("revocation list %s: %w", path, err)
+		return fmt.Errorf("revocation list %s: %w: copy it again from the authority's folder", path, err)
 	}
 	if r.newerThan(m.revoked) {
 		m.revoked = r

@@ -4,6 +4,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -224,9 +225,34 @@ func (f Files) Load() (*x509.CertPool, tls.Certificate, []byte, error) {
 	}
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
-		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "certificate and key: %w", err)
+		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "certificate %s and key %s: %w: make new ones with `drover tls cert`", f.Cert, f.Key, err)
 	}
 	return pool, pair, ca, nil
+}
+
+// signedByAnother reports whether an authority's certificate says so: of one that signed itself
+// a flipped bit may change one of the names, and not the key's ids too.
+func signedByAnother(c *x509.Certificate) bool {
+	return len(c.AuthorityKeyId) > 0 && !bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId) && !bytes.Equal(c.RawIssuer, c.RawSubject)
+}
+
+// checkSigned returns an error unless an authority in the file signed the certificate, or one
+// beside it in its own file did: a damaged one is named here and not by each peer that refuses it.
+func (f Files) checkSigned(leaf *x509.Certificate, ca []byte) error {
+	own, err := os.ReadFile(f.Cert)
+	if err != nil {
+		return fault.New(fault.Invalid, "certificate: %w", err)
+	}
+	signers, err := parseCertificates(f.Cert, slices.Concat(ca, []byte("\n"), own))
+	if err != nil {
+		return err
+	}
+	for _, s := range signers {
+		if leaf.CheckSignatureFrom(s) == nil {
+			return nil
+		}
+	}
+	return fault.New(fault.Invalid, "the authority in %s did not sign the certificate in %s, or one of the files is damaged: copy them again, or make another with `drover tls cert`", f.CA, f.Cert)
 }
 
 // loadPool returns a pool with the authority in a file, and its PEM.
@@ -238,6 +264,15 @@ func loadPool(file string) (*x509.CertPool, []byte, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
 		return nil, nil, fault.New(fault.Invalid, "%s contains no certificate", file)
+	}
+	list, err := parseCertificates(file, ca)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range list {
+		if !signedByAnother(c) && c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) != nil {
+			return nil, nil, fault.New(fault.Invalid, "the authority's certificate in %s is damaged: copy the file again", file)
+		}
 	}
 	return pool, ca, nil
 }

@@ -196,9 +196,15 @@ func Revoke(dir string, serials []*big.Int, now time.Time) error {
 	return WriteCRL(filepath.Join(dir, caCRL), der)
 }
 
-// WriteCRL replaces a revocation list as a whole.
+// WriteCRL replaces a revocation list as a whole. It is on the disk before it has its name:
+// a loss of power leaves the old list or the new one.
 func WriteCRL(path string, der []byte) error {
-	if err := os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), 0o644); err != nil {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(path+".new", path)

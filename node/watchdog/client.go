@@ -1,8 +1,8 @@
 package watchdog
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/linesum"
 )
 
 // SinceBoot is a clock that includes the time in which the machine is suspended.
@@ -26,17 +27,19 @@ func SinceBoot() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// state is the content of the file, as JSON.
+// state is the content of the file, a line of JSON with a checksum.
 type state struct {
 	UntilNS     int64    `json:"until_ns"`     // end of the lease, on the clock since boot
 	FreezeFiles []string `json:"freeze_files"` // of running exclusive tasks, sorted
 	Frozen      bool     `json:"frozen"`       // a watchdog has frozen them
+
+	damaged bool // the file could not be read: the rest is zero
 }
 
 const maxFileBytes = 4 << 20 // bytes
 
 // withLockedState opens the file, or makes it, and calls f with its content while
-// it is locked. Invalid content counts as an empty list with an expired lease.
+// it is locked.
 func withLockedState(path string, f func(file *os.File, n state) error) error {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -46,23 +49,28 @@ func withLockedState(path string, f func(file *os.File, n state) error) error {
 	if err := flock(file, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", path, err)
 	}
+	b, err := io.ReadAll(io.LimitReader(file, maxFileBytes))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	line, _, _ := bytes.Cut(b, []byte("\n")) // a writeState that was cut short may leave old bytes after the line
 	var n state
-	if json.NewDecoder(io.LimitReader(file, maxFileBytes)).Decode(&n) != nil { // a truncated writeState may leave old bytes after the value
-		n = state{}
+	if len(b) > 0 && linesum.Unmarshal(line, &n) != nil {
+		n = state{damaged: true}
 	}
 	return f(file, n)
 }
 
 // writeState replaces the content of the file with one write.
 func writeState(file *os.File, n state) error {
-	text, err := json.Marshal(n)
+	text, err := linesum.Marshal(n)
 	if err != nil {
 		return err
 	}
-	if _, err := file.WriteAt(append(text, '\n'), 0); err != nil {
+	if _, err := file.WriteAt(text, 0); err != nil {
 		return err
 	}
-	return file.Truncate(int64(len(text)) + 1)
+	return file.Truncate(int64(len(text)))
 }
 
 func flock(f *os.File, how int) error {
@@ -127,12 +135,31 @@ type Client struct {
 
 	mu    sync.Mutex
 	until time.Duration // end of the lease as last renewed
+	files []string      // listed by this client since Clear, sorted
+}
+
+// update calls f with the content of the file while it is locked, and remembers what f
+// returns as listed. If the file was damaged f gets what this client has listed: the next
+// write mends it. Thawing what no watchdog has frozen does no harm.
+func (c *Client) update(f func(file *os.File, n state) ([]string, error)) error {
+	return withLockedState(c.Path, func(file *os.File, n state) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n.damaged || len(n.FreezeFiles) < len(c.files) {
+			n = state{UntilNS: int64(c.until), FreezeFiles: slices.Clone(c.files), Frozen: true}
+		}
+		listed, err := f(file, n)
+		if err == nil {
+			c.files = slices.Clone(listed)
+		}
+		return err
+	})
 }
 
 // Clear removes what an earlier daemon listed: this daemon has no lease yet and
 // freezes all exclusive tasks itself.
 func (c *Client) Clear() error {
-	return withLockedState(c.Path, func(f *os.File, _ state) error { return writeState(f, state{}) })
+	return c.update(func(f *os.File, _ state) ([]string, error) { return nil, writeState(f, state{}) })
 }
 
 // startLimit is how long a started watchdog may take to hold its slot.
@@ -141,17 +168,14 @@ const startLimit = 10 * time.Second
 // Add lists the cgroup.freeze file of a task that is about to run, and ensures
 // that a watchdog is running. It is safe to repeat.
 func (c *Client) Add(ctx context.Context, file string) error {
-	c.mu.Lock()
-	until := int64(c.until)
-	c.mu.Unlock()
-	err := withLockedState(c.Path, func(f *os.File, n state) error {
+	err := c.update(func(f *os.File, n state) ([]string, error) {
 		if slices.Contains(n.FreezeFiles, file) {
-			return nil
+			return n.FreezeFiles, nil
 		}
 		n.FreezeFiles = append(n.FreezeFiles, file)
 		slices.Sort(n.FreezeFiles)
-		n.UntilNS = max(n.UntilNS, until)
-		return writeState(f, n)
+		n.UntilNS = max(n.UntilNS, int64(c.until))
+		return n.FreezeFiles, writeState(f, n)
 	})
 	if err != nil {
 		return err
@@ -185,13 +209,13 @@ func (c *Client) ensureRunning(ctx context.Context) error {
 
 // Remove unlists a task that is frozen or gone.
 func (c *Client) Remove(file string) error {
-	return withLockedState(c.Path, func(f *os.File, n state) error {
+	return c.update(func(f *os.File, n state) ([]string, error) {
 		i, ok := slices.BinarySearch(n.FreezeFiles, file)
 		if !ok {
-			return nil
+			return n.FreezeFiles, nil
 		}
 		n.FreezeFiles = slices.Delete(n.FreezeFiles, i, i+1)
-		return writeState(f, n)
+		return n.FreezeFiles, writeState(f, n)
 	})
 }
 
@@ -202,16 +226,16 @@ func (c *Client) Renew(ctx context.Context, until time.Duration) error {
 	c.until = max(c.until, until)
 	c.mu.Unlock()
 	listed := false
-	err := withLockedState(c.Path, func(f *os.File, n state) error {
+	err := c.update(func(f *os.File, n state) ([]string, error) {
 		if listed = len(n.FreezeFiles) > 0; !listed && !n.Frozen {
-			return nil // no task needs it; Add writes the time later
+			return nil, nil // no task needs it; Add writes the time later
 		}
 		fired := n.Frozen
 		n.UntilNS, n.Frozen = max(n.UntilNS, int64(until)), false
 		if err := writeState(f, n); err != nil || !fired {
-			return err
+			return n.FreezeFiles, err
 		}
-		return writeFreezeFiles(n.FreezeFiles, "0")
+		return n.FreezeFiles, writeFreezeFiles(n.FreezeFiles, "0")
 	})
 	if err != nil || !listed {
 		return err

@@ -104,6 +104,10 @@ func ensurePeer(ctx context.Context, other string, start func(context.Context) e
 // the list is still locked: this watchdog must end.
 func freezeIfExpired(path string, now func() time.Duration, alone *os.File) (wait time.Duration, err error) {
 	err = withLockedState(path, func(f *os.File, n state) error {
+		if n.damaged { // until the daemon's next renewal
+			wait = retryInterval
+			return nil
+		}
 		if len(n.FreezeFiles) == 0 {
 			return flock(alone, unix.LOCK_UN)
 		}

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/linesum"
 )
 
 // recordSuffix ends the name of a record, <StateDir>/<id>.process.
@@ -33,7 +33,7 @@ func writeRecord(dir, id, boot string, pid int) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(processRecord{PID: pid, Start: start, Boot: boot})
+	b, err := linesum.Marshal(processRecord{PID: pid, Start: start, Boot: boot})
 	if err != nil {
 		return err
 	}
@@ -76,10 +76,7 @@ func killOrphans(dir string) error {
 		if err != nil {
 			return err
 		}
-		var n processRecord
-		// A truncated record identifies no process: the crash that truncated it also
-		// killed the process, or there is no record to trust.
-		if json.Unmarshal(b, &n) == nil && n.PID > 1 && n.Boot == bootID() {
+		if n, ok := parseRecord(b); ok && n.Boot == bootID() {
 			if start, err := readStartTime(n.PID); err == nil && start == n.Start {
 				if err := signalGroup(n.PID, syscall.SIGKILL); err != nil {
 					return err
@@ -91,6 +88,13 @@ func killOrphans(dir string) error {
 		}
 	}
 	return nil
+}
+
+// parseRecord reads a record. A truncated or damaged one identifies no process: the crash
+// that truncated it also killed the process, or there is no record to trust.
+func parseRecord(b []byte) (n processRecord, ok bool) {
+	err := linesum.Unmarshal(b, &n)
+	return n, err == nil && n.PID > 1
 }
 
 // readStartTime reads the start time of a process.
