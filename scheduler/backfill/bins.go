@@ -2,9 +2,7 @@ package backfill
 
 import (
 	"cmp"
-	"math"
 	"slices"
-	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -23,6 +21,7 @@ type binState struct {
 	freedClock     uint64 // freeClock at the last release on the bin
 	spare          bool
 	nonPreemptible bool
+	windows        []scheduler.Window // see SetWindows
 }
 
 func (s *bins) reset() {
@@ -56,19 +55,10 @@ func (s *bins) compactFreed() {
 	slices.SortFunc(s.recentlyFreed, func(a, b int32) int { return cmp.Compare(s.states[a].freedClock, s.states[b].freedClock) })
 }
 
-// durationOn returns the duration reserved for an item on a bin: its bound, or for ever
-// for a soft bound on a non-preemptible bin.
-func (s *bins) durationOn(it *item, b int32) time.Duration {
-	if it.group.req.SoftBound && s.bin(b).nonPreemptible {
-		return math.MaxInt64
-	}
-	return it.group.req.Bound
-}
-
 // latestStart returns the latest start of a placed item that preserves the guarantee
 // (eq. 7) and the planned starts of its successors.
 func (s *bins) latestStart(it *item) scheduler.Time {
-	duration := s.durationOn(it, it.spot.Bin)
+	duration := s.durationOn(&it.group.req, it.spot.Bin)
 	at := it.group.project.guarantee.Latest.Add(-duration)
 	for _, g := range it.group.successors {
 		for _, o := range g.items {

@@ -13,10 +13,8 @@ import (
 // a bin is the same for each of them. A class with many tasks keeps the earliest start
 // on every bin in a finder.
 type equivalenceClass struct {
-	need         Need
-	bound        time.Duration
-	soft         bool
-	live         int // tasks that have not ended
+	req          Request // its need and bound
+	live         int     // tasks that have not ended
 	finder       *finder
 	cachedStarts *[cachedBins]cachedStart // see earliestOnBin, nil until it is used
 }
@@ -27,6 +25,8 @@ type equivalenceKey struct {
 	io, space int64
 	bound     time.Duration
 	soft      bool
+	stays     bool
+	unknown   bool
 }
 
 // classOf returns the class of a group. The first call for a planner of tries finds the
@@ -55,14 +55,14 @@ const finderMinItems = 16
 
 // equivalenceClassOf returns the class of a request and creates it if it is new.
 func (c *classes) equivalenceClassOf(r *Request) *equivalenceClass {
-	k := equivalenceKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.SoftBound}
+	k := equivalenceKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.SoftBound, stays: r.Stays, unknown: r.Unknown}
 	copy(k.base[:], r.Need.Base)
 	if c.byKey == nil {
 		c.byKey = map[equivalenceKey]*equivalenceClass{}
 	}
 	class := c.byKey[k]
 	if class == nil {
-		class = &equivalenceClass{need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, bound: r.Bound, soft: r.SoftBound}
+		class = &equivalenceClass{req: Request{Need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, Bound: r.Bound, SoftBound: r.SoftBound, Stays: r.Stays, Unknown: r.Unknown}}
 		c.byKey[k] = class
 	}
 	return class
@@ -174,11 +174,7 @@ func (f *finder) computeStart(p *Planner, b int32) {
 	if p.space.profile.Closed(b) || p.bins.bin(b).spare {
 		return
 	}
-	duration := f.eqClass.bound
-	if f.eqClass.soft && p.bins.bin(b).nonPreemptible {
-		duration = math.MaxInt64
-	}
-	if s, ok := p.space.profile.EarliestOn(b, f.now, duration, scheduler.Never, &f.eqClass.need); ok {
+	if s, ok := p.search.earliestOn(p, &f.eqClass.req, b, anyDisk, f.now, scheduler.Never); ok {
 		f.starts[b], f.disks[b] = s.At, s.Disk
 	}
 }

@@ -87,7 +87,7 @@ func (t *placement) tryBackfillTimes(p *Planner, it *item, from, now scheduler.T
 			break
 		}
 		p.stepsLeft -= trySteps
-		if p.space.profile.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && t.shiftReservations(p, it, s, now) {
+		if !p.bins.leavesTooEarly(&it.group.req, &s) && p.space.profile.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && t.shiftReservations(p, it, s, now) {
 			return true
 		}
 	}
@@ -244,7 +244,7 @@ func (t *placement) pickVictim(p *Planner, it *item, b int32, at scheduler.Time,
 		if (p.cfg.Variant == Priority && o.group.project.HighPriority) || (own && o.group.project.Account != it.group.project.Account) {
 			continue
 		}
-		lts := o.group.project.guarantee.Latest.Add(-p.bins.durationOn(o, b))
+		lts := o.group.project.guarantee.Latest.Add(-p.bins.durationOn(&o.group.req, b))
 		if best == nil || lts > most || (lts == most && o.key.Compare(best.key) < 0) {
 			best, most = o, lts
 		}

@@ -77,7 +77,7 @@ func (p *Planner) setSpot(it *item, s Spot) {
 	}
 	end := s.At
 	if s.Bin >= 0 {
-		end = s.At.Add(p.bins.durationOn(it, s.Bin))
+		end = p.bins.endOn(&it.group.req, s.Bin, s.At)
 	}
 	p.rounds.touch(it)
 	p.moveItem(it, s, end, s.Bin >= 0)

@@ -169,10 +169,10 @@ func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at f
 }
 
 // restoreItem puts an item where its reservation is, and takes the reservation out of
-// the profile if that is Lost.
+// the profile if that is Lost, or the bin would leave too early now.
 func (p *Planner) restoreItem(it *item, x *Existing) {
-	if x.Kept && !x.Lost {
-		it.spot, it.end, it.placed = x.Spot, x.Spot.At.Add(p.bins.durationOn(it, x.Spot.Bin)), true
+	if x.Kept && !x.Lost && !p.bins.leavesTooEarly(&it.group.req, &x.Spot) {
+		it.spot, it.end, it.placed = x.Spot, p.bins.endOn(&it.group.req, x.Spot.Bin, x.Spot.At), true
 		p.bins.link(it)
 	} else if x.Pinned {
 		it.spot = Spot{Bin: x.Bin, Disk: x.Disk}

@@ -25,7 +25,7 @@ func (f *search) earliestSpot(p *Planner, it *item, from, before scheduler.Time)
 		if !ok {
 			return s, false
 		}
-		at := p.space.earliestByAccount(it, s.At, p.bins.durationOn(it, s.Bin))
+		at := p.space.earliestByAccount(it, s.At, p.bins.durationOn(&it.group.req, s.Bin))
 		if at <= s.At {
 			return s, true
 		}
@@ -37,13 +37,12 @@ func (f *search) earliestSpot(p *Planner, it *item, from, before scheduler.Time)
 
 func (f *search) earliestSpotOnBins(p *Planner, it *item, from, before scheduler.Time) (Spot, bool) {
 	best, found := Spot{Bin: -1}, false
-	need := &it.group.req.Need
 	if from >= before {
 		return best, false
 	}
 	p.stepsLeft -= p.classes.costOfSearch(p, it)
 	if it.pinned {
-		return p.space.profile.EarliestAt(it.spot.Bin, it.spot.Disk, from, p.bins.durationOn(it, it.spot.Bin), before, need)
+		return f.earliestOn(p, &it.group.req, it.spot.Bin, it.spot.Disk, from, before)
 	}
 	if from == p.now {
 		if f := p.classes.finderOf(p, it); f != nil {
@@ -54,7 +53,7 @@ func (f *search) earliestSpotOnBins(p *Planner, it *item, from, before scheduler
 		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
 			continue
 		}
-		if s, ok := p.space.profile.EarliestOn(b, from, p.bins.durationOn(it, b), before, need); ok {
+		if s, ok := f.earliestOn(p, &it.group.req, b, anyDisk, from, before); ok {
 			if best, found = s, true; s.At <= from {
 				break
 			}
@@ -92,7 +91,7 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 	if all || it.pinned || f.alwaysLift {
 		f.liftItem(p, it, 1)
 		best, found = f.earliestSpotOnFreed(p, it, from, all)
-		found = found && p.space.earliestByAccount(it, best.At, p.bins.durationOn(it, best.Bin)) <= best.At
+		found = found && p.space.earliestByAccount(it, best.At, p.bins.durationOn(&it.group.req, best.Bin)) <= best.At
 		f.liftItem(p, it, -1)
 	} else {
 		best, found = f.earliestOnFreedBins(p, it, from)
@@ -186,9 +185,9 @@ func (f *search) earliestByFinder(p *Planner, it *item, from scheduler.Time) (be
 // earliestOnBin returns the earliest start at or after from on a bin for the item's
 // class. If the item is the only one of its class, the search stops after by.
 func (f *search) earliestOnBin(p *Planner, it *item, b int32, from, by scheduler.Time) Spot {
-	c, need, duration := p.classes.classOf(p, it.group), &it.group.req.Need, p.bins.durationOn(it, b)
+	c, r := p.classes.classOf(p, it.group), &it.group.req
 	if c.live == 1 {
-		s, _ := p.space.profile.EarliestOn(b, from, duration, by.Add(1), need)
+		s, _ := f.earliestOn(p, r, b, anyDisk, from, by.Add(1))
 		return s
 	}
 	if c.cachedStarts == nil {
@@ -196,7 +195,7 @@ func (f *search) earliestOnBin(p *Planner, it *item, b int32, from, by scheduler
 	}
 	h := &c.cachedStarts[b%cachedBins]
 	if v := p.space.profile.Version(b) + 1; h.spot.Bin != b || h.version != v || h.from != from {
-		s, _ := p.space.profile.EarliestOn(b, from, duration, scheduler.Never, need)
+		s, _ := f.earliestOn(p, r, b, anyDisk, from, scheduler.Never)
 		*h = cachedStart{v, from, s}
 	}
 	return h.spot
@@ -206,12 +205,12 @@ func (f *search) earliestOnBin(p *Planner, it *item, b int32, from, by scheduler
 // item can move to because its own reservation counts as free: the time since which
 // capacity is free up to its start. Another disk qualifies if it has capacity from that
 // start on as well; ties go to the lowest disk. If the bin is over capacity meanwhile,
-// this reasoning fails, so the item is lifted and searched for.
+// or its tasks stay until it leaves, this reasoning fails, so the item is lifted and searched for.
 func (f *search) earliestOnOwnBin(p *Planner, it *item, from scheduler.Time, best Spot) Spot {
 	b, start, need := it.spot.Bin, it.spot.At, &it.group.req.Need
-	if p.space.profile.FirstOverCapacity(b, start, it.end) != scheduler.Never {
+	if p.bins.leaves(&it.group.req, b) || p.space.profile.FirstOverCapacity(b, start, it.end) != scheduler.Never {
 		p.space.profile.ChangeUnlogged(b, it.spot.Disk, start, it.end, need, 1)
-		best, _ = p.space.profile.EarliestOn(b, from, p.bins.durationOn(it, b), scheduler.Never, need)
+		best, _ = f.earliestOn(p, &it.group.req, b, anyDisk, from, scheduler.Never)
 		p.space.profile.ChangeUnlogged(b, it.spot.Disk, start, it.end, need, -1)
 		return best
 	}
@@ -221,7 +220,7 @@ func (f *search) earliestOnOwnBin(p *Planner, it *item, from scheduler.Time, bes
 		if s.At >= start || s.At > best.At || (s.At == best.At && disk >= best.Disk) {
 			continue
 		}
-		if own := (Need{Base: f.zeroBase(len(need.Base)), IO: need.IO, Space: need.Space}); disk == it.spot.Disk || p.space.profile.Fits(b, disk, start, s.At.Add(p.bins.durationOn(it, b)), &own) {
+		if own := (Need{Base: f.zeroBase(len(need.Base)), IO: need.IO, Space: need.Space}); disk == it.spot.Disk || p.space.profile.Fits(b, disk, start, s.At.Add(p.bins.durationOn(&it.group.req, b)), &own) {
 			best = s
 		}
 	}
@@ -257,7 +256,7 @@ func (f *search) earliestSpotOnFreed(p *Planner, it *item, from scheduler.Time, 
 		if found && b < best.Bin {
 			limit = before.Add(1)
 		}
-		if s, ok := p.space.profile.EarliestOn(b, from, p.bins.durationOn(it, b), limit, &it.group.req.Need); ok {
+		if s, ok := f.earliestOn(p, &it.group.req, b, anyDisk, from, limit); ok {
 			best, found, before = s, true, s.At
 		}
 	}
@@ -278,7 +277,7 @@ func (f *search) sameTimesElsewhere(p *Planner, it *item, refuge int32, now sche
 		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
 			continue
 		}
-		if s, ok := p.space.profile.EarliestOn(b, it.spot.At, p.bins.durationOn(it, b), it.spot.At.Add(1), need); ok {
+		if s, ok := f.earliestOn(p, &it.group.req, b, anyDisk, it.spot.At, it.spot.At.Add(1)); ok {
 			return s, true
 		}
 	}

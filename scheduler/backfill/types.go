@@ -30,9 +30,12 @@ type Request struct {
 	Need  Need
 	// Bound is the paper's te: the duration reserved for each task, above 0.
 	Bound time.Duration
-	// SoftBound reports that Bound is an estimate: on a bin marked by SetNonPreemptible
-	// the task is reserved for ever.
-	SoftBound bool
+	// SoftBound reports that Bound is an estimate. Stays reports that such a task cannot be made
+	// to leave any bin, and SetNonPreemptible marks a bin that none can be made to leave: there
+	// the task is reserved until the bin leaves (SetWindows), for ever where it does not. Unknown
+	// reports that nothing says how long the task runs, not even an estimate: where a bin leaves
+	// it is reserved until then at most, and starts at any time before.
+	SoftBound, Stays, Unknown bool
 	// After lists earlier stages of the same job that must have ended.
 	After []int32
 	// NotBefore is the earliest start of every task, 0 for none: the expected end of

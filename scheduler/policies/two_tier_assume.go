@@ -19,13 +19,16 @@ func (boundAssumptions) ChargeTenants() bool { return false }
 
 // ClaimOf returns what an attempt occupies, until its expected end.
 func (b boundAssumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
-	end, bound := b.expectedEnd(s, a, now), b.boundEnd(s, a)
+	end, bound := b.expectedEnd(s, a, now), b.boundEnd(s, a, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: end, ValidUntil: end, Overran: bound < now}
 	switch {
 	case end == now: // it may end right now; if not, it is extended
 		c.ValidUntil = now + 1
 	case !c.Overran && bound < end: // it is suspended
 		c.ValidUntil = bound + 1
+	}
+	if w := b.windowOf(s, a, now); w != nil && w.From < now { // after it, it is another one
+		c.ValidUntil = min(c.ValidUntil, w.To)
 	}
 	return c
 }
@@ -37,7 +40,7 @@ func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, 
 	if a.Level.Suspended() {
 		return scheduler.Never
 	}
-	end := b.boundEnd(s, a)
+	end := b.boundEnd(s, a, now)
 	for grace := b.grace; end < now; grace *= 2 {
 		if end = end.Add(grace); grace > 1<<61 {
 			return scheduler.Never
@@ -46,20 +49,44 @@ func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, 
 	return end
 }
 
-// boundEnd returns when an attempt should have ended by its bound or estimate.
-func (b boundAssumptions) boundEnd(s *scheduler.State, a *scheduler.Attempt) scheduler.Time {
+// boundEnd returns when an attempt should have ended by its bound or estimate, or will have left with its node.
+func (b boundAssumptions) boundEnd(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
 	g := s.StageOf(a)
-	if g.Job.Spec.Bound <= 0 && b.staysForever(s, g.Job, a.Node) {
-		return scheduler.Never
+	end := a.Placed.Add(taskBound(g, b.defaultBound) + b.margin)
+	if g.Job.Spec.Bound <= 0 && b.stays(s, g.Job, a.Node) {
+		end = scheduler.Never
 	}
-	return a.Placed.Add(taskBound(g, b.defaultBound) + b.margin)
+	if w := b.windowOf(s, a, now); w != nil {
+		end = min(end, w.From)
+	}
+	return end
 }
 
-// staysForever reports whether a task of a job without a bound is assumed to stay on
-// a node for ever: it is non-preemptible there, and its capacity may be guaranteed
-// to others. If no job has a bound, nothing is guaranteed and the estimate is good
-// enough.
-func (b boundAssumptions) staysForever(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
+// windowOf returns the window at which an attempt leaves at the latest, the next one of its node that is not
+// over: nil if there is none, or the attempt's bound or estimate says when it ends.
+func (b boundAssumptions) windowOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) *scheduler.Window {
+	windows := s.Node(a.Node).Spec.Windows
+	g := s.StageOf(a)
+	if len(windows) == 0 || (!isUnknown(g) && (g.Job.Spec.Bound > 0 || !b.stays(s, g.Job, a.Node))) {
+		return nil
+	}
+	for i := range windows {
+		if windows[i].To > now {
+			return &windows[i]
+		}
+	}
+	return nil
+}
+
+// isUnknown reports whether nothing says how long tasks of a stage run. Such a task may start at any time
+// before a node leaves, and is assumed to run until then at most.
+func isUnknown(g *scheduler.Stage) bool { return g.Bound() <= 0 && g.Spec.Estimate <= 0 }
+
+// stays reports whether a task of a job without a bound is assumed to stay on a node
+// until that leaves, for ever where it does not: it is non-preemptible there, and its
+// capacity may be guaranteed to others. If no job has a bound, nothing is guaranteed
+// and the estimate is good enough.
+func (b boundAssumptions) stays(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
 	return b.hasBounds && !canPreemptOn(s, j, n)
 }
 

@@ -65,6 +65,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	}
 	for _, n := range s.Nodes() {
 		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+		p.planner.SetWindows(int32(n.Spec.ID), n.Spec.Windows)
 	}
 	if p.searched {
 		p.timeline.FreedSince(f.compressed.clock, func(n scheduler.NodeID) { p.planner.MarkFreed(int32(n)) })
@@ -140,7 +141,7 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 		x.Spot, x.Need, x.Kept = p.timeline.ReservedAt(r, *need)
 		x.End, x.Searched = r.End, p.searched && len(g.Spec.After) == 0 // what it comes after may have ended since
 		x.Ref = uint64(r.ID)
-		x.Changed = r.Kind != p.reserveKind(g.Job) || r.Project != g.Job.Spec.Project || r.Latest != 0
+		x.Changed = r.Kind != p.reserveKind(g.Job, r.Node) || r.Project != g.Job.Spec.Project || r.Latest != 0
 	}
 	return x
 }
@@ -234,10 +235,9 @@ func (p *roundPlan) needOf(d scheduler.Resources, space int64) backfill.Need {
 func (p *roundPlan) buildRequest(g *scheduler.Stage) {
 	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needOf(g.Spec.Demand, g.Spec.Disk),
 		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, After: g.Spec.After}
-	if r.SoftBound && p.hasBounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) {
-		r.Bound = math.MaxInt64 // non-preemptible
-	}
-	if g.Open { // its predecessors are done
+	r.Unknown = isUnknown(g)
+	r.Stays = r.SoftBound && p.hasBounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) // non-preemptible
+	if g.Open {                                                                              // its predecessors are done
 		r.After = nil
 	}
 	r.NotBefore = p.earliestStart(g)
@@ -364,10 +364,12 @@ func (p *roundPlan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	return at
 }
 
-// reserveKind returns the kind of a job's reservations: guarantees, or plans based
-// on an estimate.
-func (p *roundPlan) reserveKind(j *scheduler.Job) scheduler.ReservationKind {
-	if j.Spec.Bound <= 0 && (!p.hasBounds || (j.Spec.Project == 0 && !j.Spec.Accepted)) {
+// reserveKind returns the kind of a job's reservations on a node: guarantees, or plans based
+// on an estimate. A task that stays until its node leaves needs the former: others may be
+// guaranteed capacity there after that.
+func (p *roundPlan) reserveKind(j *scheduler.Job, n scheduler.NodeID) scheduler.ReservationKind {
+	mayStay := j.Spec.Project != 0 || j.Spec.Accepted || (len(p.s.Node(n).Spec.Windows) > 0 && p.stays(p.s, j, n))
+	if j.Spec.Bound <= 0 && (!p.hasBounds || !mayStay) {
 		return scheduler.ReserveHead
 	}
 	return scheduler.ReserveProject

@@ -27,7 +27,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 		for a := range s.Attempts().On(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
 			j := s.StageOf(a).Job
-			if !running || f.plan.boundEnd(s, a) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
+			if !running || f.plan.boundEnd(s, a, now) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
 				continue
 			}
 			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
@@ -351,7 +351,7 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 		}
 		f.dueTasks = append(f.dueTasks, *x)
 		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-		if f.plan.staysForever(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || isBlocked(s, g) || !f.canStart(s, g, x) {
+		if f.plan.stays(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || isBlocked(s, g) || !f.canStart(s, g, x) {
 			f.reserve(s, x, f.plan.reservationOf(x.Key)) // Check requires it before the task may overtake guarantees
 		} else {
 			f.unreserve(x.Key)
@@ -392,7 +392,7 @@ func (f *reservingPolicy) unreserve(k backfill.Key) {
 // reserve makes the State's reservation of one task that of the plan.
 func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-	r := scheduler.Reservation{Kind: f.plan.reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
+	r := scheduler.Reservation{Kind: f.plan.reserveKind(g.Job, scheduler.NodeID(x.Spot.Bin)), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
 		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
 	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		r.Demand, r.Disk = a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Occupied.Disk)
