@@ -43,6 +43,19 @@ func TestMeasureCounts(t *testing.T) {
 	}
 }
 
+// Policies that honour no guarantees run with all features too: nothing is reserved for them.
+func TestAllFeaturesWithoutGuarantees(t *testing.T) {
+	for _, name := range []string{"fifo", "edf", "easy", "multifactor", "las", "equ"} {
+		r, err := Measure(Config{Nodes: 1000, Tenants: 100, WaitingTasks: 2000, Placements: 2000, Features: FeaturesAll, Policy: name}, testMeter())
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if r.ReservationsWaiting != 0 {
+			t.Errorf("%s: %d reservations", name, r.ReservationsWaiting)
+		}
+	}
+}
+
 func TestBadCasesAreRefused(t *testing.T) {
 	for name, c := range map[string]Config{
 		"negative nodes":   {Nodes: -1},

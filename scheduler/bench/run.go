@@ -64,8 +64,9 @@ func newPolicy(c Config) (scheduler.Policy, error) {
 	return policies.New(c.Policy, c.Params)
 }
 
-// reserveForProjects submits the projects and lets the policy plan them. If the policy does not
-// reserve for all of them, World does.
+// reserveForProjects submits the projects and lets the policy plan them. If a policy that honours
+// guarantees does not reserve for all of them, World does. Others never meet a guarantee: when
+// the scheduler of a cluster is changed, those of the one before go.
 func (w *World) reserveForProjects(p scheduler.Policy) error {
 	if err := w.submitProjects(); err != nil {
 		return err
@@ -84,7 +85,7 @@ func (w *World) reserveForProjects(p scheduler.Policy) error {
 			break
 		}
 	}
-	if len(w.S.Reservations().All()) < 5*w.Projects {
+	if _, honours := p.(scheduler.Guarantor); honours && len(w.S.Reservations().All()) < 5*w.Projects {
 		return w.makeReservations()
 	}
 	return nil
