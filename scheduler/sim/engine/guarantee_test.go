@@ -118,15 +118,23 @@ func simulateGuarantees(t *testing.T, c engine.Config, name string, params ...st
 	return late, reported, guarantees
 }
 
-// guaranteeWorkloads returns the number of workloads; each runs under all variants.
-func guaranteeWorkloads() uint64 {
-	if os.Getenv("DROVER_SOAK") != "" {
+// guaranteeWorkloads returns the number of workloads, DROVER_WORLDS if that is set; each runs under all variants.
+func guaranteeWorkloads(t *testing.T) uint64 {
+	worlds := os.Getenv("DROVER_WORLDS")
+	switch {
+	case worlds != "":
+		n, err := strconv.ParseUint(worlds, 10, 32)
+		if err != nil {
+			t.Fatalf("DROVER_WORLDS: %v", err)
+		}
+		return n
+	case os.Getenv("DROVER_SOAK") != "":
 		return 250
-	}
-	if testing.Short() {
+	case testing.Short():
 		return 2
+	default:
+		return 12
 	}
-	return 12
 }
 
 // variants are the policies that guarantee departures, with their parameters.
@@ -137,7 +145,7 @@ var variants = [][]string{{"two_tier", "variant", "2tsb"}, {"two_tier", "variant
 func TestNoGuaranteeIsViolatedWithinBounds(t *testing.T) {
 	guarantees := 0
 	first := seed.New(t)
-	for i := range guaranteeWorkloads() {
+	for i := range guaranteeWorkloads(t) {
 		seed := first + i
 		for _, v := range variants {
 			late, reported, n := simulateGuarantees(t, guaranteedWorkload(seed, 0), v[0], v[1:]...)
@@ -149,14 +157,14 @@ func TestNoGuaranteeIsViolatedWithinBounds(t *testing.T) {
 	if guarantees == 0 {
 		t.Fatal("no guarantee was made")
 	}
-	t.Logf("%d guarantees", guarantees)
+	t.Logf("%d worlds from seed %d, each under %d policies: %d guarantees", guaranteeWorkloads(t), first, len(variants), guarantees)
 }
 
 // Overruns and lost nodes may violate guarantees, each with a cause.
 func TestEachViolatedGuaranteeHasACause(t *testing.T) {
 	violated := 0
 	first := seed.New(t)
-	for i := range guaranteeWorkloads() / 2 {
+	for i := range (guaranteeWorkloads(t) + 1) / 2 {
 		seed := first + i
 		for i, v := range variants {
 			c := guaranteedWorkload(seed, 0.15)
@@ -170,5 +178,5 @@ func TestEachViolatedGuaranteeHasACause(t *testing.T) {
 	if violated == 0 && !testing.Short() {
 		t.Fatal("no guarantee was violated: the test cannot fail")
 	}
-	t.Logf("%d guarantees violated", violated)
+	t.Logf("%d worlds from seed %d, each under %d policies: %d guarantees violated", (guaranteeWorkloads(t)+1)/2, first, len(variants), violated)
 }
