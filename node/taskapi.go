@@ -89,7 +89,9 @@ func (t *taskAPI) openLogs(r *droverv1.LogsRequest, id store.ID, stream string) 
 		return nil, files, nil
 	case absent == nil:
 		return a, files, nil
-	case !r.GetFollow() && t.d.attempts.jobsInUse()[r.GetKey().GetJob()] && !t.d.pastLogs.Failed(id.String()):
+	case t.d.pastLogs.Failed(id.String()):
+		return nil, nil, fault.New(fault.NotFound, "the logs of attempt %s are lost: node %s could not keep them when the attempt left, and its own log says why", id, t.d.cfg.Info.GetName())
+	case !r.GetFollow() && t.d.attempts.jobsInUse()[r.GetKey().GetJob()]:
 		return nil, files, nil // all logs of the job are kept: it wrote nothing
 	default:
 		return nil, nil, absent

@@ -4,8 +4,9 @@
 //
 // On disk: <dir>/<attempt>/logs/<file>, so that a folder in it is read as an
 // attempt's own, and <dir>/.part-<attempt> while it is written. The time of the
-// folder <attempt> is when it was kept. Nothing is durable: after a crash of the
-// machine the last logs may be missing.
+// folder <attempt> is when it was kept. An empty file <dir>/.lost-<attempt> says that
+// its logs could not be kept. Nothing is durable: after a crash of the machine the
+// last logs may be missing.
 package pastlogs
 
 import (
@@ -28,7 +29,10 @@ import (
 // nameLogs is the folder of the logs in an attempt's folder.
 const nameLogs = "logs"
 
-const partPrefix = ".part-"
+const (
+	partPrefix = ".part-"
+	lostPrefix = ".lost-"
+)
 
 // What logs take on disk besides their bytes: two folders, and the rest of each
 // file's last block. It bounds the number of kept logs, also of the shortest.
@@ -50,9 +54,9 @@ type Store struct {
 	o   Options
 
 	mu      sync.Mutex
-	entries []entry             // oldest first
-	kept    map[string]struct{} // their attempts
-	failed  map[string]struct{} // attempts whose logs this process could not keep, at most maxFailed
+	entries []entry              // oldest first
+	kept    map[string]struct{}  // their attempts
+	failed  map[string]time.Time // attempts whose logs could not be kept, and when; at most maxFailed
 }
 
 // maxFailed bounds the attempts that are remembered because of an error: a full disk may fail many.
@@ -74,7 +78,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, o: o, kept: map[string]struct{}{}, failed: map[string]struct{}{}}
+	s := &Store{dir: dir, o: o, kept: map[string]struct{}{}, failed: map[string]time.Time{}}
 	for _, e := range list {
 		if strings.HasPrefix(e.Name(), partPrefix) {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
@@ -85,6 +89,10 @@ func Open(dir string, o Options) (*Store, error) {
 		info, err := e.Info()
 		if err != nil {
 			return nil, err
+		}
+		if attempt, lost := strings.CutPrefix(e.Name(), lostPrefix); lost {
+			s.failed[attempt] = info.ModTime()
+			continue
 		}
 		n, err := sizeOf(filepath.Join(dir, e.Name(), nameLogs))
 		if err != nil {
@@ -130,12 +138,40 @@ func (s *Store) Folder(attempt string) string {
 	return filepath.Join(s.dir, attempt)
 }
 
-// Failed reports whether Keep failed for an attempt, as far as is remembered.
+// Failed reports whether Keep failed for an attempt, in this process or an earlier one. Where
+// too many failed to remember all, it may have failed for any.
 func (s *Store) Failed(attempt string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, failed := s.failed[attempt]
-	return failed
+	return failed || len(s.failed) >= maxFailed
+}
+
+// addFailedLocked remembers that the logs of an attempt are lost. Without the file, which a
+// full disk has room for in most cases, this process alone knows it.
+func (s *Store) addFailedLocked(attempt string, now time.Time) error {
+	if len(s.failed) >= maxFailed {
+		return nil
+	}
+	s.failed[attempt] = now
+	file := s.lostFile(attempt)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	return os.Chtimes(file, now, now)
+}
+
+func (s *Store) lostFile(attempt string) string { return filepath.Join(s.dir, lostPrefix+attempt) }
+
+func (s *Store) forgetFailedLocked(attempt string) error {
+	if _, failed := s.failed[attempt]; !failed {
+		return nil
+	}
+	if err := os.Remove(s.lostFile(attempt)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	delete(s.failed, attempt)
+	return nil
 }
 
 // Attempts returns the attempts whose logs are kept.
@@ -154,7 +190,9 @@ func (s *Store) Keep(attempt, from string, now time.Time) error {
 	if _, ok := s.kept[attempt]; ok {
 		return nil // a removal that is tried again
 	}
-	delete(s.failed, attempt)
+	if err := s.forgetFailedLocked(attempt); err != nil {
+		return err
+	}
 	part, to := filepath.Join(s.dir, partPrefix+attempt), filepath.Join(s.dir, attempt)
 	n, err := s.copyLogs(from, part)
 	if err == nil && n == 0 {
@@ -164,10 +202,8 @@ func (s *Store) Keep(attempt, from string, now time.Time) error {
 		err = errors.Join(os.Chtimes(part, now, now), os.Rename(part, to))
 	}
 	if err != nil {
-		if len(s.failed) < maxFailed {
-			s.failed[attempt] = struct{}{}
-		}
-		return errors.Join(fmt.Errorf("keep the logs of attempt %s: %w", attempt, err), os.RemoveAll(part))
+		err = fmt.Errorf("keep the logs of attempt %s: %w", attempt, err)
+		return errors.Join(err, os.RemoveAll(part), s.addFailedLocked(attempt, now))
 	}
 	s.addLocked(entry{attempt, now, n})
 	return nil
@@ -255,6 +291,11 @@ func (s *Store) Prune(now time.Time, inUse func(job uint64) bool) error {
 		excess -= e.bytes
 		return true
 	})
+	for attempt, at := range s.failed {
+		if err == nil && now.Sub(at) > s.o.MaxAge && !inUse(jobOf(attempt)) {
+			err = s.forgetFailedLocked(attempt)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("remove old logs: %w", err)
 	}

@@ -155,6 +155,46 @@ func TestLimits(t *testing.T) {
 	})
 }
 
+// Logs that could not be kept stay known as lost over a restart, until they are kept after
+// all, or are as old as others may become. Where very many failed, any may be lost.
+func TestLostLogsStayKnown(t *testing.T) {
+	dir, o := t.TempDir(), Options{MaxBytes: 1 << 20, MaxAge: time.Hour, MaxFile: block}
+	s, links := open(t, filepath.Join(dir, "kept"), o), filepath.Join(dir, "links")
+	if err := os.Mkdir(links, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, filepath.Join(links, nameLogs)); err != nil {
+		t.Fatal(err)
+	}
+	for _, attempt := range []string{"1.0.0.1.1", "2.0.0.1.1"} {
+		if err := s.Keep(attempt, links, day0); err == nil {
+			t.Fatal("logs behind a link are kept")
+		}
+	}
+	s = open(t, filepath.Join(dir, "kept"), o)
+	if !s.Failed("1.0.0.1.1") || !s.Failed("2.0.0.1.1") || s.Failed("1.0.1.1.1") || len(s.Attempts()) > 0 {
+		t.Errorf("after a restart: %v, kept %v", s.failed, s.Attempts())
+	}
+	from := attemptFolder(t, filepath.Join(dir, "attempt"), map[string]string{"stdout.log": "said\n"})
+	if err := s.Keep("1.0.0.1.1", from, day0); err != nil || s.Failed("1.0.0.1.1") {
+		t.Errorf("kept after all: %v, %v", err, s.failed)
+	}
+	for _, used := range []bool{true, false} {
+		if err := s.Prune(day0.Add(2*time.Hour), func(uint64) bool { return used }); err != nil || s.Failed("2.0.0.1.1") != used {
+			t.Errorf("pruned, job in use %v: %v, %v", used, err, s.failed)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "kept")); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	for i := range maxFailed {
+		s.failed[fmt.Sprint(i)] = day0
+	}
+	if !s.Failed("3.0.0.1.1") {
+		t.Error("a log is said to be empty, and may be lost")
+	}
+}
+
 // What was kept after the look at which jobs are in use stays: its job was not yet there.
 func TestPruneLeavesLaterLogs(t *testing.T) {
 	dir := t.TempDir()
