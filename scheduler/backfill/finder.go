@@ -46,7 +46,19 @@ func (c *classes) classOf(p *Planner, g *group) *equivalenceClass {
 // classify adds a group's items to their class.
 func (c *classes) classify(g *group) {
 	g.eqClass = c.equivalenceClassOf(&g.req)
-	g.eqClass.live += len(g.items)
+	c.count(g.eqClass, len(g.items))
+}
+
+// count adds n to the tasks of a class that have not ended.
+func (c *classes) count(class *equivalenceClass, n int) {
+	was := class.live
+	class.live += n
+	switch {
+	case was == 0 && class.live > 0:
+		c.unused--
+	case was > 0 && class.live == 0:
+		c.unused++
+	}
 }
 
 // finderMinItems is the number of tasks in a class from which a finder pays off:
@@ -64,16 +76,18 @@ func (c *classes) equivalenceClassOf(r *Request) *equivalenceClass {
 	if class == nil {
 		class = &equivalenceClass{req: Request{Need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, Bound: r.Bound, SoftBound: r.SoftBound, Stays: r.Stays, Unknown: r.Unknown}}
 		c.byKey[k] = class
+		c.unused++
 	}
 	return class
 }
 
-// dropUnusedClasses deletes the classes without tasks once there are many more classes
-// than projects, so the map stays bounded.
-func (c *classes) dropUnusedClasses(p *Planner) {
-	if len(c.byKey) <= 2*len(p.registry.projects)+64 {
+// dropUnusedClasses deletes the classes without tasks once they are more than the others,
+// so the map stays bounded. Amortised O(1) for each that lost its tasks.
+func (c *classes) dropUnusedClasses() {
+	if c.unused <= len(c.byKey)/2+64 {
 		return
 	}
+	c.unused = 0
 	for k, class := range c.byKey {
 		if class.live == 0 {
 			delete(c.byKey, k)
@@ -199,6 +213,7 @@ func (c *classes) costOfSearch(p *Planner, it *item) int {
 // classes is the equivalence classes of all groups.
 type classes struct {
 	byKey           map[equivalenceKey]*equivalenceClass
+	unused          int  // classes without tasks
 	classified      bool // each group has its class, see classOf
 	finderThreshold int  // finderMinItems, or a test's value
 }

@@ -128,11 +128,8 @@ func (t *placement) listBackfillTimes(p *Planner, it *item, from, end scheduler.
 			add(b, from)
 		}
 		if most := p.cfg.MaxTries; most > 0 && len(t.candidateTimes) >= most {
-			break // they are in order, and nothing is earlier than from
+			return // they are in order, and nothing is earlier than from
 		}
-	}
-	if most := p.cfg.MaxTries; most > 0 && len(t.candidateTimes) >= most {
-		limit = min(limit, from.Add(1))
 	}
 	for b := range p.space.profile.Bins() {
 		if limit <= from.Add(1) {

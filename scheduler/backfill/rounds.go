@@ -35,7 +35,7 @@ func (p *Planner) Reset(prof, accounts *Profile) {
 	p.bins.reset()
 	p.journal = journal{log: p.journal.log[:0]}
 	clear(p.classes.byKey)
-	p.classes.classified = false
+	p.classes.classified, p.classes.unused = false, 0
 	p.search.alwaysLift = false
 	p.placement.delayed = p.placement.delayed[:0]
 	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}

@@ -50,12 +50,10 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 // capacity there is guaranteed to others until then. O(reservations on the node).
 func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
 	end := f.plan.expectedEnd(s, a, now)
-	if f.plan.timeline.Nodes.FirstOverCapacity(int32(a.Node), now, end) == scheduler.Never {
-		return false
-	}
-	return slices.ContainsFunc(s.Reservations().On(a.Node), func(r *scheduler.Reservation) bool {
+	guaranteed := slices.ContainsFunc(s.Reservations().On(a.Node), func(r *scheduler.Reservation) bool {
 		return r.Kind == scheduler.ReserveProject && r.Start < end && r.End > now
 	})
+	return guaranteed && f.plan.timeline.Nodes.FirstOverCapacity(int32(a.Node), now, end) < scheduler.Never
 }
 
 // repair replans what was reserved on unschedulable nodes, what no longer fits, and
