@@ -91,7 +91,7 @@ func TestIndexFollowsTheState(t *testing.T) {
 					x.Unrecorded(group, func(j *scheduler.Job, _ int) {
 						t.Fatalf("group %d is not contended: the queue of job %d is to be recorded", group, j.Spec.ID)
 					})
-					q.Accounts(func(i int, _ Account, keep bool) {
+					q.Accounts(c.Now, func(i int, _ Account, keep bool) {
 						if keep {
 							t.Fatalf("group %d is not contended: the account of queue %d is to be kept", group, i)
 						}

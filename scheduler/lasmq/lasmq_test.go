@@ -198,7 +198,8 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 			ends[a.ID] = w.Now.Add(time.Duration(rapid.Int64Range(1, 10_000).Draw(t, "ms")) * time.Millisecond)
 			q.RecordPlaced(schedtest.R(1, 2, 1), 1)
 		}
-		q.Accounts(func(i int, a Account, _ bool) { accounts[i] = a })
+		x.Sync(w.State, w.Now, 1)
+		q.Accounts(w.Now, func(i int, a Account, _ bool) { accounts[i] = a })
 		sum := 0.0
 		for i := range queues {
 			sum += accounts[i+1].Deficit

@@ -3,6 +3,7 @@ package lasmq
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"sort"
 
 	"github.com/drover-run/drover/scheduler"
@@ -46,11 +47,22 @@ type Queues struct {
 	deficit  []float64
 	running  []microContainers // with the tasks placed in this pass
 	cursors  []cursor
-	current  int // the queue of the last Next, -1 for none
+	current  int  // the queue of the last Next, -1 for none
+	chosen   bool // Next would return the same queue again
 
 	// remembered are the queues that may have an account, as bits: all that are not in
 	// it have none, as accounts come from Accounts only.
 	remembered uint64
+	settled    settledQueues
+}
+
+// settledQueues are the queues at a time when their accounts were as remembered: they
+// still are while the same queues are backlogged on as many containers.
+type settledQueues struct {
+	valid      bool
+	contended  bool
+	backlogged uint64
+	total      []microContainers
 }
 
 // AccountOf returns what was remembered of queue i (from 1) of a group, false for
@@ -87,16 +99,29 @@ func newQueues(cfg *Config, weights []float64, group int, account AccountOf) *Qu
 func (q *Queues) reset() {
 	clear(q.lists)
 	clear(q.total)
-	q.backlogged, q.remembered, q.contended = 0, math.MaxUint64, false
+	q.backlogged, q.remembered, q.contended, q.settled.valid = 0, math.MaxUint64, false, false
+}
+
+// isSettled reports whether the accounts are as remembered for sure.
+func (q *Queues) isSettled() bool {
+	s := &q.settled
+	return s.valid && s.contended == q.contended && s.backlogged == q.backlogged && slices.Equal(s.total, q.total)
+}
+
+// setSettled notes that the accounts are as remembered.
+func (q *Queues) setSettled() {
+	q.settled = settledQueues{true, q.contended, q.backlogged, append(q.settled.total[:0], q.total...)}
 }
 
 // insert and remove change the list of queue i (from 0).
 func (q *Queues) insert(i int, e listedJob) {
 	q.lists[i].insert(e)
+	q.chosen = false
 	q.backlogged |= 1 << i
 }
 
 func (q *Queues) remove(i int, k jobKey) {
+	q.chosen = false
 	if q.lists[i].remove(k); q.lists[i].empty() {
 		q.backlogged &^= 1 << i
 	}
@@ -104,7 +129,7 @@ func (q *Queues) remove(i int, k jobKey) {
 
 // Begin starts a pass, after Index.Sync. O(queues).
 func (q *Queues) Begin(now scheduler.Time) {
-	q.now, q.current, q.prepared = now, -1, false
+	q.now, q.current, q.chosen, q.prepared = now, -1, false, false
 	copy(q.running, q.total)
 	clear(q.cursors)
 }
@@ -145,8 +170,11 @@ func (q *Queues) prepare() {
 // Next returns the next job, false if no queue has one. The result is valid until
 // RecordPlaced or Drop. O(queues).
 func (q *Queues) Next() (NextJob, bool) {
-	if q.current = q.selectQueue(0, 0); q.current < 0 {
-		return NextJob{}, false
+	if !q.chosen || q.head(q.current) == nil {
+		if q.current = q.selectQueue(0, 0); q.current < 0 {
+			return NextJob{}, false
+		}
+		q.chosen = true
 	}
 	return NextJob{q.head(q.current).job, &q.cursors[q.current].stage}, true
 }
@@ -225,11 +253,13 @@ func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
 // Next. O(1).
 func (q *Queues) RecordPlaced(d scheduler.Resources, n int32) {
 	q.running[q.current] += micro(q.cfg.Containers(d)) * microContainers(n)
+	q.chosen = false
 }
 
 // Drop removes the job of the last Next for this pass, since nothing more of it can
 // be placed. O(1).
 func (q *Queues) Drop() {
+	q.chosen = false
 	if q.head(q.current) != nil {
 		c := &q.cursors[q.current]
 		c.position, c.dropped = q.lists[q.current].after(c.position), true
@@ -241,16 +271,21 @@ func (q *Queues) Drop() {
 // false). It yields nothing while
 // the same queues are backlogged and run on as much as before: the remembered accounts
 // are then still valid. So are they, whatever it runs on, while one queue alone is
-// backlogged: its deficit does not change. It must be called after Index.Sync and
-// Begin. O(queues).
-func (q *Queues) Accounts(yield func(i int, a Account, keep bool)) {
+// backlogged: its deficit does not change. It must be called after Index.Sync; it
+// starts a pass. O(queues).
+func (q *Queues) Accounts(now scheduler.Time, yield func(i int, a Account, keep bool)) {
+	if q.isSettled() {
+		return
+	}
+	q.Begin(now)
 	q.prepare()
 	changed, alone := false, bits.OnesCount64(q.backlogged) == 1
 	for i, a := range q.previous {
 		keep := q.contended && !q.lists[i].empty()
 		changed = changed || keep != (a.At >= 0) || keep && !alone && roundToThousandths(q.running[i].float()) != a.Running
 	}
-	if !changed {
+	if q.settled.valid = false; !changed {
+		q.setSettled()
 		return
 	}
 	for i, a := range q.previous {

@@ -171,13 +171,13 @@ func (f *lasMQ) record(s *scheduler.State, n scheduler.PolicyState) bool {
 // recordQueues records which jobs were demoted and the deficits of the queues with
 // ready work left.
 func (f *lasMQ) recordQueues(s *scheduler.State, now scheduler.Time) {
-	queues := f.beginPass(s, now)
+	f.index.Sync(s, now, 1)
 	f.index.Unrecorded(0, func(j *scheduler.Job, level int) {
 		f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
 	})
 	f.index.Unsettled(func(int) bool {
 		before := len(f.states)
-		queues.Accounts(func(i int, a lasmq.Account, keep bool) {
+		f.index.Queues(0).Accounts(now, func(i int, a lasmq.Account, keep bool) {
 			k := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)}
 			if !keep {
 				k.Kind = scheduler.TombstoneState

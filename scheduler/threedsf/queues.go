@@ -60,11 +60,7 @@ func (l *queues) of(t scheduler.TenantID, class uint8) *lasmq.Queues {
 }
 
 // begin starts a pass through the queues of a tenant's class.
-func (l *queues) begin(group int) *lasmq.Queues {
-	q := l.index.Queues(group)
-	q.Begin(l.c.now)
-	return q
-}
+func (l *queues) begin(group int) { l.index.Queues(group).Begin(l.c.now) }
 
 // areUsed reports whether a class of a tenant is ordered by queues: two or more of
 // its jobs had ready work at the last sync.
@@ -86,7 +82,7 @@ func (l *queues) recordStates() {
 		l.index.Unrecorded(group, func(j *scheduler.Job, level int) {
 			l.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: l.c.now})
 		})
-		l.begin(group).Accounts(func(i int, a lasmq.Account, keep bool) {
+		l.index.Queues(group).Accounts(l.c.now, func(i int, a lasmq.Account, keep bool) {
 			key := deficitKey(t, class, i)
 			if keep {
 				l.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})

@@ -290,6 +290,9 @@ func (o *tenantOrder) shouldReserveNode(g *scheduler.Stage) bool {
 // isFullyPlanned reports whether each waiting task of a stage has a guarantee
 // reservation, so that it needs no node.
 func (o *tenantOrder) isFullyPlanned(g *scheduler.Stage) bool {
+	if g.Job.Guarantees < g.Pending {
+		return false
+	}
 	n := int32(0)
 	for _, r := range g.Job.Reservations() {
 		if r.Stage == g.Index && isPlanned(r) && r.End > o.c.now && g.IsPending(r.Task) {
