@@ -19,8 +19,10 @@ import (
 //	(share of the sibling that was served - its own share) / share of one task
 //
 // with shares over weights, where one task is the largest of its next tasks in this decision:
-// placed, or at or before the first of its regular order that could still be placed. Progressive
-// filling of whole tasks has an error of at most 1.
+// placed, or of a priority as high as the first that could still be placed, whatever the order of
+// its jobs. Progressive filling of whole tasks has an error of at most 1. A decision at its limit of
+// actions does not say which tasks wait behind a node reserved in it (parameter reserve): such tasks
+// count as waiting, and the error is too large.
 //
 // A tenant counts as waiting only if it has a task that could be placed at the end: ready, within
 // max_parallel and every cap, with a node that it fits on, and not delayed for its data, by a
@@ -128,11 +130,11 @@ func (f *shareEvaluator) fitBefore(g *scheduler.Stage) bool {
 	return fits
 }
 
-// findWaiting searches the regular order of a tenant for the first task that could still be placed.
+// findWaiting searches the regular jobs of a tenant for a task that could still be placed.
 // If there is none, the tasks that could be placed before the decision count as next tasks of the
 // tenant's ancestors.
 func (f *shareEvaluator) findWaiting(s *scheduler.State, id scheduler.TenantID) {
-	largest, largestBefore := 0.0, 0.0
+	largest, largestBefore, canPlace := 0.0, 0.0, false
 	for _, p := range []scheduler.Priority{scheduler.PriorityHigh, scheduler.PriorityLow} {
 		for j, at := s.Queue().NextOf(id, 0); j != nil; j, at = s.Queue().NextOf(id, at) {
 			for _, g := range j.Stages {
@@ -144,11 +146,12 @@ func (f *shareEvaluator) findWaiting(s *scheduler.State, id scheduler.TenantID) 
 				if f.fitBefore(g) {
 					largestBefore = max(largestBefore, g.Spec.Demand.DominantShare(s.Cluster().Total()))
 				}
-				if f.isRegular(j) && f.isPlaceable(s, g) {
-					f.updateAncestors(s, id, largest, true)
-					return
-				}
+				canPlace = canPlace || f.isRegular(j) && f.isPlaceable(s, g)
 			}
+		}
+		if canPlace {
+			f.updateAncestors(s, id, largest, true)
+			return
 		}
 	}
 	f.updateAncestors(s, id, largestBefore, false)

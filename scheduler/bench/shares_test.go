@@ -123,7 +123,7 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 }
 
 // Progressive filling never errs by more than one task under churn; nor does 3dsf, with and without
-// locality.
+// locality and queues.
 func TestShareErrorUnderChurn(t *testing.T) {
 	for name, c := range map[string]struct {
 		params map[string]string
@@ -131,8 +131,9 @@ func TestShareErrorUnderChurn(t *testing.T) {
 		limit  float64
 	}{
 		"progressive filling":   {slow: true, limit: 1},
-		"3dsf without locality": {params: map[string]string{"locality": "false"}, limit: 1},
-		"3dsf":                  {limit: 1},
+		"3dsf without locality": {params: map[string]string{"reserve": "false", "locality": "false"}, limit: 1},
+		"3dsf in order":         {params: map[string]string{"reserve": "false", "regular_order": "fcfs"}, limit: 1},
+		"3dsf with queues":      {params: map[string]string{"reserve": "false", "regular_order": "las_mq"}, limit: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := NewWorld(Config{Nodes: 60, WaitingTasks: 2000, Tenants: 60, Projects: 20, MaxActions: 100, Features: FeaturesAll}.Defaults())

@@ -27,7 +27,7 @@ func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
 		a, b := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a"), schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a")
 		queues := map[string]string{"first": "10", "step": "3", "horizon": "20s"}
 		one := mustNew(t, "las_mq", queues)
-		queues["regular_order"] = "las_mq"
+		queues["regular_order"], queues["reserve"] = "las_mq", "false"
 		other := mustNew(t, "3dsf", queues)
 		for range 2 { // which wait to the end
 			a.Submit("a", 1000, schedtest.R(1, 1, 1))

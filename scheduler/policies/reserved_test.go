@@ -68,7 +68,9 @@ func TestReservedCapacityIsUsedAndReturned(t *testing.T) {
 // reserved capacity; others name the reservation that blocks them.
 func TestReservedCapacityIsNotUsedByNonPreemptibleTasks(t *testing.T) {
 	w, first := newReservedWorld(t, scheduler.Levels(scheduler.LevelFrozen))
-	newPolicy := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"guarantees": "false"}) }
+	newPolicy := func() scheduler.Policy {
+		return mustNew(t, "3dsf", map[string]string{"guarantees": "false", "reserve": "false"})
+	}
 	busy := w.Submit("b", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 9 * time.Second })
 	w.Place(scheduler.TaskID{Job: busy}, 0)
 	endless := w.Submit("b", 1, schedtest.R(1, 1, 1))

@@ -37,9 +37,9 @@ func Test3DSFTable1(t *testing.T) {
 		params       map[string]string
 		want         string
 	}{
-		{"Lev 1", "3dsf", map[string]string{"lev": "1"}, "acbacbacbac"},
-		{"Lev 2", "3dsf", map[string]string{"lev": "2"}, "acbacbacabc"},
-		{"Lev 3", "3dsf", map[string]string{"lev": "3"}, "cabcabcabca"},
+		{"Lev 1", "3dsf", map[string]string{"lev": "1", "reserve": "false"}, "acbacbacbac"},
+		{"Lev 2", "3dsf", map[string]string{"lev": "2", "reserve": "false"}, "acbacbacabc"},
+		{"Lev 3", "3dsf", map[string]string{"lev": "3", "reserve": "false"}, "cabcabcabca"},
 		{"enhanced DRF alone", "drf", map[string]string{"resources": "3"}, "acbacbacbac"},
 		{"naive DRF that stops at the first misfit", "drf", map[string]string{"stop_at_first_misfit": "true"}, "cabcabcacb"},
 	} {
