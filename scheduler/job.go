@@ -52,6 +52,7 @@ type Job struct {
 
 	rank, tenantRank int32
 	doubleReserved   int32            // how many of its reservations are not the only plan of their task
+	queue            int64            // see Queue
 	stateKeys        []PolicyStateKey // of its policy states, in no order
 	loggedAt         uint64           // the position after its last entry in the log of changes, 0 for none
 	avoided          []NodeID         // see Avoided; in order, replaced, never written to
@@ -61,6 +62,9 @@ type Job struct {
 // HasState reports whether the job as a whole has a policy state of kind k; for ViolatedState,
 // with any cause. O(1).
 func (j *Job) HasState(k PolicyStateKind) bool { return j.stateKinds.has(k) }
+
+// Queue returns the queue that the job's QueueState says, 0 without one. O(1).
+func (j *Job) Queue() int64 { return j.queue }
 
 // Reservations returns the job's reservations, by id. The slice belongs to State.
 func (j *Job) Reservations() []*Reservation { return j.reservations }

@@ -56,6 +56,14 @@ func (ps PolicyStates) put(p PolicyState) {
 		ps.addKey(p.PolicyStateKey)
 	}
 	ps.s.policyStates[p.PolicyStateKey] = p
+	ps.setQueue(p.PolicyStateKey, p.Value)
+}
+
+// setQueue stores the value of a QueueState at its job.
+func (ps PolicyStates) setQueue(k PolicyStateKey, queue int64) {
+	if j := ps.s.jobs[k.Job]; j != nil && k == (PolicyStateKey{Kind: QueueState, Job: k.Job}) {
+		j.queue = queue
+	}
 }
 
 func (ps PolicyStates) drop(k PolicyStateKey) {
@@ -64,6 +72,7 @@ func (ps PolicyStates) drop(k PolicyStateKey) {
 		ps.recordChange(&k)
 		ps.dropKey(k)
 		ps.updateKinds(k, false)
+		ps.setQueue(k, 0)
 	}
 }
 

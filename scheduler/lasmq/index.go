@@ -37,8 +37,17 @@ type Index struct {
 	crossed   []int // groups that may have become contended or ceased to be, in this Sync
 	unsettled []int // groups whose accounts may not be as recorded
 	changed   []scheduler.JobID
-	free      []*queuedJob // of jobs that ended
+	unread    []scheduler.JobID // jobs that are not inspected yet, in order of submission
+	readPart  int               // work of reading in a decision
+	free      []*queuedJob      // of jobs that ended
 }
+
+// defaultReadPart is how much of the jobs that an index does not know a decision reads,
+// in units of some 0.1 microseconds: a job takes readJob and one for each of its stages.
+const (
+	defaultReadPart = 1 << 17
+	readJob         = 32
+)
 
 // jobGroup is what the index knows of a group.
 type jobGroup struct {
@@ -77,7 +86,8 @@ type queuedJob struct {
 // NewIndex returns an empty index. cfg must have passed Check. account may be called
 // in a pass and must read the State of the last Sync.
 func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, account AccountOf) *Index {
-	x := &Index{cfg: cfg.WithThresholds(), predict: predict, groupOf: groupOf, account: account, jobs: map[scheduler.JobID]*queuedJob{}}
+	x := &Index{cfg: cfg.WithThresholds(), predict: predict, groupOf: groupOf, account: account, readPart: defaultReadPart,
+		jobs: map[scheduler.JobID]*queuedJob{}}
 	for i := range cfg.Queues {
 		x.weights = append(x.weights, cfg.Weight(i+1))
 	}
@@ -85,8 +95,9 @@ func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, accoun
 }
 
 // Sync synchronises the index with the State. O(changes x log jobs + contended
-// groups), and O(jobs) if the log of changes has wrapped or the State is another one.
-// groups is the number of groups.
+// groups). If the log of changes has wrapped or the State is another one, it inspects all
+// jobs, a part in each instant, in order of submission: see IsUnread. groups is the
+// number of groups.
 func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	for len(x.groups) < groups {
 		x.groups = append(x.groups, jobGroup{})
@@ -98,12 +109,17 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 			x.changed = append(x.changed, c.Job)
 		}
 	}
+	more := now != x.syncedAt
 	if x.state != s || now < x.syncedAt || !s.ChangeLog().Since(x.seen, changed) {
 		x.rebuild(s)
+		more = true
 	}
 	x.seen, x.syncedAt = s.ChangeLog().Position(), now
 	for _, id := range x.changed {
 		x.refresh(id, now)
+	}
+	if more {
+		x.readMore(now)
 	}
 	x.updateContended(now)
 	for _, group := range x.contended {
@@ -136,9 +152,32 @@ func (x *Index) rebuild(s *scheduler.State) {
 		x.open(i)
 		x.cross(i)
 	}
+	x.unread = x.unread[:0]
 	for j := range s.Jobs() {
-		x.changed = append(x.changed, j.Spec.ID)
+		x.unread = append(x.unread, j.Spec.ID)
 	}
+}
+
+// readMore inspects the next part of the jobs that are not known yet.
+func (x *Index) readMore(now scheduler.Time) {
+	work := 0
+	for len(x.unread) > 0 && work < x.readPart {
+		id := x.unread[0]
+		x.unread = x.unread[1:]
+		if j := x.state.Job(id); j != nil {
+			work += readJob + len(j.Stages)
+			x.refresh(id, now)
+		}
+	}
+}
+
+// HasUnread reports whether there are jobs that Sync has not inspected yet. They are in
+// no queue, and their caller is to ask for a decision at another instant.
+func (x *Index) HasUnread() bool { return len(x.unread) > 0 }
+
+// IsUnread reports whether a job may be one that Sync has not inspected yet. O(1).
+func (x *Index) IsUnread(j *scheduler.Job) bool {
+	return len(x.unread) > 0 && x.jobs[j.Spec.ID] == nil
 }
 
 // Demotion returns the next instant at which a job of a contended group is demoted if
@@ -342,8 +381,7 @@ func (x *Index) dequeue(e *queuedJob) {
 // recordedQueue returns the queue that a job was in, and whether that is recorded.
 func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
 	if j.HasState(scheduler.QueueState) {
-		n, _ := x.state.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID})
-		return min(max(int(n.Value), 1), x.cfg.Queues), true
+		return int(min(max(j.Queue(), 1), int64(x.cfg.Queues))), true
 	}
 	if x.predict {
 		return x.cfg.QueueFor(1, x.cfg.PredictService(x.state.History(), j.Spec.Name, InputBytes(j))), false

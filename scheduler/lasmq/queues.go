@@ -72,7 +72,8 @@ type AccountOf func(group, i int) (Account, bool)
 // cursor is how far a pass got in a queue: all jobs before it were dropped.
 type cursor struct {
 	position
-	version uint64 // of the list that the position belongs to
+	first   *listedJob // the result of head, nil if it may be another one
+	version uint64     // of the list that the position belongs to
 	begun   bool
 	done    bool // no job is left
 	key     jobKey
@@ -116,12 +117,15 @@ func (q *Queues) setSettled() {
 // insert and remove change the list of queue i (from 0).
 func (q *Queues) insert(i int, e listedJob) {
 	q.lists[i].insert(e)
-	q.chosen = false
+	q.forgetHead(i)
 	q.backlogged |= 1 << i
 }
 
+// forgetHead notes that the head of a queue, and so the next job, may be another one.
+func (q *Queues) forgetHead(i int) { q.cursors[i].first, q.chosen = nil, false }
+
 func (q *Queues) remove(i int, k jobKey) {
-	q.chosen = false
+	q.forgetHead(i)
 	if q.lists[i].remove(k); q.lists[i].empty() {
 		q.backlogged &^= 1 << i
 	}
@@ -183,8 +187,8 @@ func (q *Queues) Next() (NextJob, bool) {
 // nil. The list may have changed since the last call.
 func (q *Queues) head(i int) *listedJob {
 	l, c := &q.lists[i], &q.cursors[i]
-	if c.done {
-		return nil
+	if c.done || c.first != nil {
+		return c.first
 	}
 	if c.begun && c.version != l.version {
 		c.position = l.seek(c.key)
@@ -204,6 +208,7 @@ func (q *Queues) head(i int) *listedJob {
 	if !c.begun || e.jobKey != c.key {
 		c.begun, c.key, c.dropped, c.stage = true, e.jobKey, false, 0
 	}
+	c.first = e
 	return e
 }
 
@@ -253,15 +258,16 @@ func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
 // Next. O(1).
 func (q *Queues) RecordPlaced(d scheduler.Resources, n int32) {
 	q.running[q.current] += micro(q.cfg.Containers(d)) * microContainers(n)
-	q.chosen = false
+	q.forgetHead(q.current)
 }
 
 // Drop removes the job of the last Next for this pass, since nothing more of it can
 // be placed. O(1).
 func (q *Queues) Drop() {
-	q.chosen = false
+	q.forgetHead(q.current)
 	if q.head(q.current) != nil {
 		c := &q.cursors[q.current]
+		c.first = nil
 		c.position, c.dropped = q.lists[q.current].after(c.position), true
 	}
 }

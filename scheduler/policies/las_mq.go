@@ -108,6 +108,9 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	}
 	p.placeBeyond()
 	f.recordQueues(s, now)
+	if f.index.HasUnread() {
+		p.wake = now + 1
+	}
 	d := p.finishExplained(f.reason)
 	d.PolicyStates = f.states
 	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0

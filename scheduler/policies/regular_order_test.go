@@ -117,3 +117,41 @@ func TestQueuesOrderOnlyRegularJobs(t *testing.T) {
 		t.Errorf("a job that had 60 s of service is in queue %d", n.Value)
 	}
 }
+
+// More jobs than the queues read in one decision wait for the next ones, which are
+// requested, as not examined; none is left in the end.
+func TestQueuesOfVeryManyJobsAreReadInParts(t *testing.T) {
+	for _, name := range []string{"las_mq", "3dsf"} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(4, schedtest.R(10_000, 10_000, 10_000)).AddTenants("a")
+			const jobs = 20_000
+			for range jobs {
+				w.Submit("a", 1, schedtest.R(1, 1, 1))
+			}
+			var params map[string]string
+			if name == "3dsf" {
+				params = map[string]string{"regular_order": "las_mq"}
+			}
+			p, placed, decisions := mustNew(t, name, params), 0, 0
+			for ; placed < jobs && decisions < 20; decisions++ {
+				d, err := scheduler.Cycle(w.State, p, w.Now, jobs, scheduler.AcceptAll)
+				if err != nil {
+					t.Fatal(err)
+				}
+				placed += len(d.Actions)
+				for i := range d.Waiting {
+					if d.Waiting[i].Reason != scheduler.ReasonNotExamined {
+						t.Fatalf("%s", d.Waiting[i].String())
+					}
+				}
+				if placed < jobs && d.Wake == 0 {
+					t.Fatal("no further decision is requested")
+				}
+				w.Advance(time.Millisecond)
+			}
+			if placed != jobs || decisions < 2 {
+				t.Errorf("%d of %d tasks are placed after %d decisions", placed, jobs, decisions)
+			}
+		})
+	}
+}

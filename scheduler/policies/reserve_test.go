@@ -107,7 +107,9 @@ func TestBackfillOnReservedNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a")
-			newPolicy := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"regular_order": "fcfs", "reserve": "true"}) }
+			newPolicy := func() scheduler.Policy {
+				return mustNew(t, "3dsf", map[string]string{"regular_order": "fcfs", "reserve": "true"})
+			}
 			p := newPolicy()
 			submit := func(cores float64, bound time.Duration) *scheduler.Stage {
 				j := w.Submit("a", 1, schedtest.R(cores, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })

@@ -109,6 +109,10 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Until = scheduler.ReasonLater, e.nextPlannedStart(g)
 		return w
 	}
+	if e.tenants.queues.mayBeUnread(g.Job) {
+		w.Reason = scheduler.ReasonNotExamined
+		return w
+	}
 	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
 }
 

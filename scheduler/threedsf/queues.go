@@ -68,6 +68,10 @@ func (l *queues) areUsed(t scheduler.TenantID, class uint8) bool {
 	return l.c.cfg.LASMQ != nil && class <= classLow && l.index.Contended(queueGroup(t, class))
 }
 
+// mayBeUnread reports whether a job may be in no queue yet, since very many jobs are read in
+// several decisions.
+func (l *queues) mayBeUnread(j *scheduler.Job) bool { return l.index != nil && l.index.IsUnread(j) }
+
 // recordStates records what the next cycle must know: who was demoted, and the
 // deficits of queues with ready work left. O(changes x log jobs + changed tenants x
 // queues).
@@ -76,6 +80,9 @@ func (l *queues) recordStates() {
 		return
 	}
 	l.sync()
+	if l.index.HasUnread() {
+		l.c.wakeAt(l.c.now + 1)
+	}
 	l.index.Unsettled(func(group int) bool {
 		t, class := tenantOfGroup(group)
 		before := len(l.c.states)
