@@ -28,6 +28,7 @@ func WorstCases() []WorstCase {
 		{"maps", "a job of 1,000,000 maps with three replicas each", (*World).submitMaps, 1_000_000},
 		{"accepted", "a job of 100,000 tasks whose deadline a quote accepted", (*World).submitAccepted, 100_000},
 		{"jobs", "10,000 jobs of one tenant", (*World).submitJobs, 10_000},
+		{"late", "10,000 jobs of ten tasks with a bound, past which all that run are at once", (*World).submitLate, 10_000},
 		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*World).submitMapJobs, 10_000},
 		{"shapes", "100,000 jobs with different demands", (*World).submitShapes, 100_000},
 		{"stages", "40,000 jobs of 25 stages: a million different demands", (*World).submitStageShapes, 40_000},
@@ -196,6 +197,16 @@ func (w *World) submitMaps(n int) error { return w.submitOne(0, 0, w.mapStage(n)
 func (w *World) submitJobs(n int) error {
 	for range n {
 		if err := w.submitOne(0, 0, w.stage(10), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// submitLate submits jobs whose tasks run past their bound when the clock first leaps.
+func (w *World) submitLate(n int) error {
+	for range n {
+		if err := w.submitOne(0, 0, w.stage(10), 10*time.Second); err != nil {
 			return err
 		}
 	}
