@@ -9,7 +9,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
@@ -50,38 +49,46 @@ func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err erro
 	return more, nil
 }
 
-// isUsage reports whether a field of a report changes constantly. Such fields wait for the next
-// periodic report; other changes are sent at once.
-func isUsage(name protoreflect.Name, s *droverv1.SeenAttempt) bool {
-	switch name {
-	case "usage", "occupied", "swap_occupied", "disk_occupied", "running_ms", "fetching_ms", "committing_ms",
-		"progress", "counters", "status", "input_bytes":
-		return true
-	case "step": // who waits long for a step sees it in the periodic report
-		return true
-	case "message": // what was refused of the counters
-		return s.GetPhase() < droverv1.Phase_PHASE_SUCCEEDED
-	default:
-		return false
+// compareReports reports whether two reports of an attempt differ, and whether in what is sent at
+// once. It names every field instead of asking the message for them: an attempt makes a report before
+// each of its steps.
+func compareReports(last, next *droverv1.SeenAttempt) (changed, atOnce bool) {
+	if differInState(last, next) {
+		return true, true
 	}
+	return differInUsage(last, next), false
 }
 
-// compareReports reports whether two reports of an attempt differ, and whether in what is sent at
-// once. It copies nothing: an attempt makes a report before each of its steps.
-func compareReports(last, next *droverv1.SeenAttempt) (changed, atOnce bool) {
-	l, n := last.ProtoReflect(), next.ProtoReflect()
-	fields := n.Descriptor().Fields()
-	for i := range fields.Len() {
-		f := fields.Get(i)
-		if has := n.Has(f); has == l.Has(f) && (!has || n.Get(f).Equal(l.Get(f))) {
-			continue
-		}
-		if !isUsage(f.Name(), next) {
-			return true, true
-		}
-		changed = true
-	}
-	return changed, false
+// differInState reports whether two reports differ in a field that is sent at once.
+func differInState(l, n *droverv1.SeenAttempt) bool {
+	return l.GetPhase() != n.GetPhase() || l.GetLevel() != n.GetLevel() || l.GetCause() != n.GetCause() || l.GetExitCode() != n.GetExitCode() ||
+		n.GetPhase() >= droverv1.Phase_PHASE_SUCCEEDED && l.GetMessage() != n.GetMessage() ||
+		l.GetStderrTail() != n.GetStderrTail() || l.GetStartedMs() != n.GetStartedMs() || l.GetEndedMs() != n.GetEndedMs() ||
+		l.GetOutputLength() != n.GetOutputLength() || l.GetOutputChecksum() != n.GetOutputChecksum() ||
+		l.GetLevelNote() != n.GetLevelNote() || l.GetTargetRefused() != n.GetTargetRefused() || l.GetLevelSinceMs() != n.GetLevelSinceMs() ||
+		l.GetImageOccupied() != n.GetImageOccupied() || l.GetStartPauseMs() != n.GetStartPauseMs() ||
+		!slices.Equal(l.GetLostMaps(), n.GetLostMaps()) || !slices.Equal(l.GetLevelsRefused(), n.GetLevelsRefused()) ||
+		!slices.EqualFunc(l.GetLevelSteps(), n.GetLevelSteps(), sameMessage) ||
+		!sameMessage(l.GetKey(), n.GetKey()) || !sameMessage(l.GetLimits(), n.GetLimits()) || !sameMessage(l.GetUnknown(), n.GetUnknown())
+}
+
+// differInUsage reports whether two reports differ in a field that changes constantly. Such fields
+// wait for the next periodic report, and so do the step, which only who waits long for it looks at,
+// and before the end the message: what was refused of the counters.
+func differInUsage(l, n *droverv1.SeenAttempt) bool {
+	return l.GetMessage() != n.GetMessage() || l.GetStep() != n.GetStep() || l.GetStatus() != n.GetStatus() || l.GetProgress() != n.GetProgress() ||
+		l.GetSwapOccupied() != n.GetSwapOccupied() || l.GetDiskOccupied() != n.GetDiskOccupied() ||
+		l.GetRunningMs() != n.GetRunningMs() || l.GetFetchingMs() != n.GetFetchingMs() || l.GetCommittingMs() != n.GetCommittingMs() ||
+		l.GetInputBytes() != n.GetInputBytes() || !maps.Equal(l.GetCounters(), n.GetCounters()) ||
+		!sameMessage(l.GetUsage(), n.GetUsage()) || !sameMessage(l.GetOccupied(), n.GetOccupied())
+}
+
+// sameMessage reports whether two messages are one or equal; nil equals nil alone.
+func sameMessage[M interface {
+	comparable
+	proto.Message
+}](a, b M) bool {
+	return a == b || proto.Equal(a, b)
 }
 
 // boundReport returns s if it keeps the limits, and otherwise a copy that does
