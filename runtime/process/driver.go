@@ -28,7 +28,9 @@ type Driver struct {
 	bootID string
 	wg     sync.WaitGroup // one per process
 
-	mu         sync.Mutex // guards the fields below
+	started *sync.Cond // of mu: a start has ended
+
+	mu         sync.Mutex // guards the fields below; not held while a process is started
 	closed     bool
 	containers map[string]*container
 }
@@ -38,7 +40,8 @@ type container struct {
 	spec        runtime.Spec
 	fingerprint string
 	phase       runtime.Phase
-	pid         int // also its session and process group
+	starting    bool // Start is about to make its process
+	pid         int  // also its session and process group
 	exitCode    int
 	started     time.Time
 	exited      time.Time
@@ -65,7 +68,9 @@ func New(cfg Config) (*Driver, error) {
 	if err := killOrphans(cfg.StateDir); err != nil {
 		return nil, fmt.Errorf("process driver: %w", err)
 	}
-	return &Driver{cfg: cfg, bootID: bootID(), containers: map[string]*container{}}, nil
+	d := &Driver{cfg: cfg, bootID: bootID(), containers: map[string]*container{}}
+	d.started = sync.NewCond(&d.mu)
+	return d, nil
 }
 
 // Close kills all processes and waits for them.
@@ -73,6 +78,9 @@ func (d *Driver) Close() error {
 	d.mu.Lock()
 	d.closed = true
 	for _, b := range d.containers {
+		for b.starting {
+			d.started.Wait()
+		}
 		b.signal(syscall.SIGKILL)
 	}
 	d.mu.Unlock()
@@ -142,7 +150,7 @@ func (d *Driver) List(context.Context) ([]runtime.Status, error) {
 func (d *Driver) Kill(_ context.Context, id string, sig syscall.Signal) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if b, ok := d.containers[id]; ok {
+	if b := d.lookUpLocked(id); b != nil {
 		return b.signal(sig)
 	}
 	return nil
@@ -151,8 +159,8 @@ func (d *Driver) Kill(_ context.Context, id string, sig syscall.Signal) error {
 // Delete implements runtime.Driver.
 func (d *Driver) Delete(ctx context.Context, id string) error {
 	d.mu.Lock()
-	b, ok := d.containers[id]
-	if !ok {
+	b := d.lookUpLocked(id)
+	if b == nil {
 		d.mu.Unlock()
 		return nil
 	}
@@ -178,9 +186,22 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
+// lookUpLocked returns the container when no start of it is in progress, nil if there is none. It
+// releases mu while it waits for a start.
+func (d *Driver) lookUpLocked(id string) *container {
+	for {
+		b := d.containers[id]
+		if b == nil || !b.starting {
+			return b
+		}
+		d.started.Wait()
+	}
+}
+
+// findLocked returns what lookUpLocked does, or fault.NotFound.
 func (d *Driver) findLocked(id string) (*container, error) {
-	b, ok := d.containers[id]
-	if !ok {
+	b := d.lookUpLocked(id)
+	if b == nil {
 		return nil, fault.New(fault.NotFound, "container %s: not found", id)
 	}
 	return b, nil

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -168,6 +169,42 @@ func TestCloseKillsAll(t *testing.T) {
 	d.Close()
 	if all, err := d.List(ctx); err != nil || all[0].Phase != runtime.PhaseStopped || all[0].ExitCode != 137 {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// Close ends also what is being started while it is called, and Delete waits for the start.
+func TestEndDuringStarts(t *testing.T) {
+	ctx := t.Context()
+	for name, end := range map[string]func(d *Driver, id string) error{
+		"close":  func(d *Driver, _ string) error { return d.Close() },
+		"delete": func(d *Driver, id string) error { return d.Delete(ctx, id) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDriver(t, Config{})
+			var wg sync.WaitGroup
+			for i := range 16 {
+				s := specFor(t, fmt.Sprint("t", i), "stubborn")
+				if err := d.Create(ctx, s); err != nil {
+					t.Fatal(err)
+				}
+				wg.Go(func() { _ = d.Start(ctx, s.ID) }) // refused if it comes too late
+				wg.Go(func() {
+					if err := end(d, s.ID); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			all, err := d.List(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, st := range all {
+				if st.Phase == runtime.PhaseRunning {
+					t.Errorf("%s runs on as %d", st.ID, st.PID)
+				}
+			}
+		})
 	}
 }
 

@@ -25,8 +25,8 @@ import (
 // output open after the task has ended.
 const outputLimit = 2 * time.Second
 
-// Start implements runtime.Driver. Steps: open the logs; start the process in its
-// session, user and leaf; record it; wait for it in a goroutine.
+// Start implements runtime.Driver. Steps: mark the start, so that other calls of the container wait
+// for it, and those of other containers do not; make the process; take it over.
 func (d *Driver) Start(_ context.Context, id string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -40,32 +40,46 @@ func (d *Driver) Start(_ context.Context, id string) error {
 	if d.closed {
 		return fault.New(fault.Unavailable, "process driver: it is closed")
 	}
-	cmd, release, err := d.prepareCommand(b.spec, b.spec.Args, nil, b.spec.Dir)
+	b.starting = true
+	d.mu.Unlock()
+	started := time.Now()
+	cmd, closeLogs, recordErr, err := d.startProcess(b.spec)
+	d.mu.Lock()
+	b.starting = false
+	d.started.Broadcast()
 	if err != nil {
 		return err
 	}
+	b.phase, b.pid, b.started = runtime.PhaseRunning, cmd.Process.Pid, started
+	d.wg.Go(func() { d.reap(b, cmd, closeLogs) })
+	if recordErr != nil { // without a record it could outlive the daemon unnoticed
+		return errors.Join(recordErr, b.signal(syscall.SIGKILL))
+	}
+	return nil
+}
+
+// startProcess makes the process of a container. Steps: open the logs; start it in its session, user
+// and leaf; record it. It runs also if it could not be recorded.
+func (d *Driver) startProcess(s runtime.Spec) (cmd *exec.Cmd, closeLogs func(), recordErr, err error) {
+	cmd, release, err := d.prepareCommand(s, s.Args, nil, s.Dir)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	defer release()
-	closeLogs := func() {}
-	if b.spec.Log.Dir != "" {
-		if err := os.MkdirAll(b.spec.Log.Dir, 0o750); err != nil {
-			return fault.New(fault.Invalid, "task %s: logs: %w", id, err)
+	closeLogs = func() {}
+	if s.Log.Dir != "" {
+		if err := os.MkdirAll(s.Log.Dir, 0o750); err != nil {
+			return nil, nil, nil, fault.New(fault.Invalid, "task %s: logs: %w", s.ID, err)
 		}
-		out, errs := newLog(b.spec.Log, "stdout.log"), newLog(b.spec.Log, "stderr.log")
+		out, errs := newLog(s.Log, "stdout.log"), newLog(s.Log, "stderr.log")
 		cmd.Stdout, cmd.Stderr = out, errs
 		closeLogs = func() { out.Close(); errs.Close() }
 	}
-	b.started = time.Now()
 	if err := cmd.Start(); err != nil {
 		closeLogs()
-		return startError(id, err)
+		return nil, nil, nil, startError(s.ID, err)
 	}
-	b.phase, b.pid = runtime.PhaseRunning, cmd.Process.Pid
-	noteErr := writeRecord(d.cfg.StateDir, id, d.bootID, b.pid)
-	d.wg.Go(func() { d.reap(b, cmd, closeLogs) })
-	if noteErr != nil { // without a record it could outlive the daemon unnoticed
-		return errors.Join(noteErr, b.signal(syscall.SIGKILL))
-	}
-	return nil
+	return cmd, closeLogs, writeRecord(d.cfg.StateDir, s.ID, d.bootID, cmd.Process.Pid), nil
 }
 
 // newLog returns the log of one stream; its file is made when there is output.
