@@ -50,8 +50,9 @@ type Options struct {
 
 // Store is a folder of logs. All methods are safe for concurrent use.
 type Store struct {
-	dir string
-	o   Options
+	dir    string
+	o      Options
+	remove func(path string) error // os.RemoveAll
 
 	mu      sync.Mutex
 	entries []entry              // oldest first
@@ -78,7 +79,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, o: o, kept: map[string]struct{}{}, failed: map[string]time.Time{}}
+	s := &Store{dir: dir, o: o, remove: os.RemoveAll, kept: map[string]struct{}{}, failed: map[string]time.Time{}}
 	for _, e := range list {
 		if strings.HasPrefix(e.Name(), partPrefix) {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
@@ -100,8 +101,12 @@ func Open(dir string, o Options) (*Store, error) {
 		}
 		s.addLocked(entry{e.Name(), info.ModTime(), n})
 	}
-	slices.SortFunc(s.entries, func(a, b entry) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.attempt, b.attempt)) })
+	s.sortLocked()
 	return s, nil
+}
+
+func (s *Store) sortLocked() {
+	slices.SortFunc(s.entries, func(a, b entry) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.attempt, b.attempt)) })
 }
 
 func (s *Store) addLocked(e entry) {
@@ -268,8 +273,30 @@ func (s *Store) copyFile(root *os.Root, name, into string) (n int64, err error) 
 }
 
 // Prune removes what is too old or too much, and was kept until now. Jobs for which inUse is true do not count.
-// O(attempts kept).
+// O(attempts kept). To remove one from the disk may take a millisecond: others do not wait for that.
 func (s *Store) Prune(now time.Time, inUse func(job uint64) bool) error {
+	old := s.takeOld(now, inUse)
+	for i, e := range old {
+		if err := s.remove(filepath.Join(s.dir, e.attempt)); err != nil {
+			s.putBack(old[i:])
+			return fmt.Errorf("remove old logs: %w", err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for attempt, at := range s.failed {
+		if now.Sub(at) <= s.o.MaxAge || inUse(jobOf(attempt)) {
+			continue
+		}
+		if err := s.forgetFailedLocked(attempt); err != nil {
+			return fmt.Errorf("forget old logs that are lost: %w", err)
+		}
+	}
+	return nil
+}
+
+// takeOld removes from the store, and not yet from the disk, what Prune removes.
+func (s *Store) takeOld(now time.Time, inUse func(job uint64) bool) (old []entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	counts := func(e entry) bool { return !e.at.After(now) && !inUse(jobOf(e.attempt)) }
@@ -279,27 +306,26 @@ func (s *Store) Prune(now time.Time, inUse func(job uint64) bool) error {
 			excess += e.bytes
 		}
 	}
-	var err error
 	s.entries = slices.DeleteFunc(s.entries, func(e entry) bool {
-		if err != nil || excess <= 0 && now.Sub(e.at) <= s.o.MaxAge || !counts(e) {
-			return false
-		}
-		if err = os.RemoveAll(filepath.Join(s.dir, e.attempt)); err != nil {
+		if excess <= 0 && now.Sub(e.at) <= s.o.MaxAge || !counts(e) {
 			return false
 		}
 		delete(s.kept, e.attempt)
 		excess -= e.bytes
+		old = append(old, e)
 		return true
 	})
-	for attempt, at := range s.failed {
-		if err == nil && now.Sub(at) > s.o.MaxAge && !inUse(jobOf(attempt)) {
-			err = s.forgetFailedLocked(attempt)
-		}
+	return old
+}
+
+// putBack returns to the store what could not be removed from the disk.
+func (s *Store) putBack(list []entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range list {
+		s.addLocked(e)
 	}
-	if err != nil {
-		return fmt.Errorf("remove old logs: %w", err)
-	}
-	return nil
+	s.sortLocked()
 }
 
 // jobOf returns the number of an attempt's job, 0 for a name that has none.

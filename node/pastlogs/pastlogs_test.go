@@ -1,6 +1,7 @@
 package pastlogs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -153,6 +154,39 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// While old logs are removed from the disk those of other attempts are kept and read. What cannot be
+// removed stays, and is removed the next time.
+func TestNobodyWaitsForAPrune(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, filepath.Join(dir, "kept"), Options{MaxBytes: 0, MaxAge: time.Hour, MaxFile: block})
+	from := attemptFolder(t, filepath.Join(dir, "attempt"), map[string]string{"stdout.log": "said\n"})
+	keep := func(attempt string) {
+		if err := s.Keep(attempt, from, day0); err != nil {
+			t.Error(err)
+		}
+	}
+	keep("1.0.0.1.1")
+	keep("1.0.1.1.1")
+	s.remove = func(path string) error {
+		done := make(chan struct{})
+		go func() { defer close(done); keep("2.0.0.1.1") }()
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Error("nothing is kept while old logs are removed")
+		}
+		return errors.New("busy")
+	}
+	none := func(uint64) bool { return false }
+	if err := s.Prune(day0, none); err == nil || s.Folder("1.0.0.1.1") == "" || s.Folder("1.0.1.1.1") == "" || s.Folder("2.0.0.1.1") == "" {
+		t.Errorf("%v; kept %v", err, s.Attempts())
+	}
+	s.remove = os.RemoveAll
+	if err := s.Prune(day0, none); err != nil || len(s.Attempts()) > 0 {
+		t.Errorf("%v; kept %v", err, s.Attempts())
+	}
 }
 
 // Logs that could not be kept stay known as lost over a restart, until they are kept after
