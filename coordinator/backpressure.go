@@ -81,7 +81,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 // New connections from one address: so many a second, with bursts of ten times that. A handshake is dear,
 // and who comes by it is known only afterwards.
 const (
-	acceptRate   = 100
+	acceptRate   = 50
 	longestQueue = 5 * time.Second // a connection that would wait longer is closed at once
 )
 
