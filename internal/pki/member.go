@@ -95,7 +95,7 @@ func (m *Member) reloadPairLocked() error {
 func (m *Member) checkOwn(c *x509.Certificate) error {
 	kind, name, err := subject(c)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", m.files.Cert, err)
 	}
 	if m.own != "" && kind != m.own {
 		return fault.New(fault.Invalid, "%s is the certificate of %s/%s, not of a %s: make one with `drover tls cert -kind %s`", m.files.Cert, kind, name, m.own, m.own)
