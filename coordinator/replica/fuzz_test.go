@@ -66,7 +66,7 @@ var peerCalls = []func(t *raft.NetworkTransport) error{
 		return t.AppendEntries("c2", "h:2", r, &raft.AppendEntriesResponse{})
 	},
 	func(t *raft.NetworkTransport) error {
-		return t.RequestVote("c2", "h:2", &raft.RequestVoteRequest{Term: 3, LastLogIndex: 9, LastLogTerm: 3, Candidate: []byte("h:1")}, &raft.RequestVoteResponse{})
+		return t.RequestVote("c2", "h:2", &raft.RequestVoteRequest{Term: 3, LastLogIndex: 9, LastLogTerm: 3, RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("c1"), Addr: []byte("h:1")}}, &raft.RequestVoteResponse{})
 	},
 	func(t *raft.NetworkTransport) error {
 		return t.RequestPreVote("c2", "h:2", &raft.RequestPreVoteRequest{Term: 3, LastLogIndex: 9}, &raft.RequestPreVoteResponse{})
