@@ -24,9 +24,13 @@ const deadlineCheckPause = 50 * time.Millisecond
 // deadlines use the same criterion. It returns when it is due again, zero for
 // not before something happens.
 func (l *leader) checkDeadlines(ctx context.Context) (time.Time, error) {
+	if len(l.deadlines) == 0 {
+		l.nextDeadlineCheck = time.Time{} // a check that nobody needs any more is never due
+		return time.Time{}, nil
+	}
 	now := l.c.now()
 	state := l.proj.state
-	if len(l.deadlines) == 0 || (state.Stamp() == l.deadlineStamp && (l.nextDeadlineCheck.IsZero() || now.Before(l.nextDeadlineCheck))) {
+	if state.Stamp() == l.deadlineStamp && (l.nextDeadlineCheck.IsZero() || now.Before(l.nextDeadlineCheck)) {
 		return l.nextDeadlineCheck, nil
 	}
 	if due := l.lastDeadlineCheck.Add(deadlineCheckPause); now.Before(due) {

@@ -340,6 +340,15 @@ func TestSpeculativeAttemptOvertakesHangingOne(t *testing.T) {
 	}
 }
 
+// A leader whose last job with a deadline had ended looked at the deadline that was next again and
+// again, and kept a processor busy, until another job with a deadline came.
+func TestNoDeadlineIsNeverDue(t *testing.T) {
+	l := &leader{c: &core{cfg: Config{Now: time.Now}}, proj: newProjection(nil), deadlines: map[uint64]missState{}, nextDeadlineCheck: time.Unix(1, 0)}
+	if at, err := l.checkDeadlines(t.Context()); !at.IsZero() || err != nil {
+		t.Errorf("without a job with a deadline the next check is at %s, %v", at, err)
+	}
+}
+
 func TestMeasuredBandwidthIsPassedToPolicyUnlessSet(t *testing.T) {
 	l := &leader{bandwidth: 7_000_000}
 	for what, c := range map[string]struct {
