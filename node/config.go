@@ -63,7 +63,10 @@ type Config struct {
 	RecentLog    *diagnosis.Log                        // what Log logged, for operators to follow; nil = nothing
 	Registry     *prometheus.Registry                  // nil = a new one
 	Ready        func(address string)                  // called after the first registration; may be nil
-	SinceBoot    func() time.Duration                  // for tests: monotonic time of the machine, across restarts of the daemon; nil = the machine's clocks
+
+	// Dial connects the daemon to other nodes, for tests; nil = the network. Helper processes do not use it.
+	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
+	SinceBoot func() time.Duration // for tests: monotonic time of the machine, across restarts of the daemon; nil = the machine's clocks
 }
 
 // defaults fills in zero fields and validates the rest.

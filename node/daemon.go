@@ -397,7 +397,7 @@ func (d *daemon) openFileSystems() error {
 		d.closers = append(d.closers, set.Close)
 		d.files = set
 	}
-	web, err := helper.HTTPClient(d.cfg.ShuffleCA)
+	web, err := helper.HTTPClient(d.cfg.ShuffleCA, d.cfg.Dial)
 	if err != nil {
 		return err
 	}

@@ -181,15 +181,12 @@ func (c *Client) receive(ctx context.Context, f *File, out *os.File, have int64,
 	}
 	defer cancel()
 	defer res.Body.Close()
-	idle := time.AfterFunc(stallLimit, cancel)
-	defer idle.Stop()
 	if _, err := out.Seek(have, io.SeekStart); err != nil {
 		return err
 	}
 	buf := make([]byte, 256<<10)
 	for left := f.Bytes - have; left > 0; {
 		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
-		idle.Reset(stallLimit)
 		left -= int64(n)
 		if _, werr := out.Write(buf[:n]); werr != nil {
 			return werr
@@ -221,6 +218,7 @@ func (c *Client) get(ctx context.Context, path string, q url.Values, from int64)
 		cancel()
 		return nil, nil, fault.New(fault.Unavailable, "node %s: %w", c.Address, err)
 	}
+	res.Body = &movingBody{res.Body, time.AfterFunc(stallLimit, cancel)}
 	if res.StatusCode == http.StatusOK || res.StatusCode == http.StatusPartialContent {
 		return res, cancel, nil
 	}
@@ -228,6 +226,25 @@ func (c *Client) get(ctx context.Context, path string, q url.Values, from int64)
 	err = errors.Join(res.Body.Close(), statusError(res.StatusCode, c.Address, string(said)))
 	cancel()
 	return nil, nil, err
+}
+
+// movingBody ends a response that brought nothing for stallLimit.
+type movingBody struct {
+	io.ReadCloser
+	idle *time.Timer
+}
+
+// Read implements io.Reader.
+func (b *movingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.idle.Reset(stallLimit)
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *movingBody) Close() error {
+	b.idle.Stop()
+	return b.ReadCloser.Close()
 }
 
 func statusError(status int, address, said string) error {

@@ -103,7 +103,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if r.Shuffle != nil {
 		ca = r.Shuffle.CA
 	}
-	web, err := HTTPClient(ca)
+	web, err := HTTPClient(ca, nil)
 	if err != nil {
 		return err
 	}
@@ -113,11 +113,15 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// HTTPClient returns a client for shuffles; with a CA (PEM) it trusts that CA
-// only.
-func HTTPClient(ca string) (*http.Client, error) {
+// HTTPClient returns a client of other nodes; with a CA (PEM) it trusts that CA
+// only. dial connects to them; nil: by TCP, or through a unix socket of this machine.
+func HTTPClient(ca string, dial func(ctx context.Context, network, address string) (net.Conn, error)) (*http.Client, error) {
+	if dial == nil {
+		dial = unixhttp.DialContext(&net.Dialer{Timeout: 5 * time.Second})
+	}
 	t := &http.Transport{
-		DialContext:           unixhttp.DialContext(&net.Dialer{Timeout: 5 * time.Second}),
+		DialContext:           dial,
+		TLSHandshakeTimeout:   5 * time.Second,
 		ResponseHeaderTimeout: 20 * time.Second,
 		IdleConnTimeout:       30 * time.Second,
 		MaxIdleConnsPerHost:   maxShuffleFetches,
