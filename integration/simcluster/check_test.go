@@ -39,7 +39,7 @@ func hasEnded(s droverv1.JobState) bool { return s >= droverv1.JobState_JOB_STAT
 // awaitEnd waits until every job has ended, then until nothing is left on the
 // machines, to which a node that was gone has come back.
 func (c *cluster) awaitEnd() bool {
-	if !c.await("every job has ended", c.openJobs) {
+	if !c.await("every job has ended", func() []string { c.release(); return c.openJobs() }) {
 		return false
 	}
 	c.net.mend("")
@@ -101,6 +101,7 @@ func (c *cluster) check(p *plan) {
 	for _, j := range p.jobs {
 		id, ok := byName[j.spec.Name]
 		switch {
+		case !ok && c.accepted[j.spec.Name] == 0: // its deadline had passed
 		case !ok:
 			c.violated("job %s was accepted and is gone", j.spec.Name)
 		case id != c.accepted[j.spec.Name]:

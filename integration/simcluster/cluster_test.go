@@ -52,14 +52,15 @@ type cluster struct {
 	scheduler string
 	wg        sync.WaitGroup // what the user does
 
-	mu       sync.Mutex
-	accepted map[string]uint64 // job numbers by name
-	trace    strings.Builder
-	bad      []string // violated properties
+	mu        sync.Mutex
+	accepted  map[string]uint64 // job numbers by name
+	suspended map[string]bool   // jobs whose tasks the user has suspended
+	trace     strings.Builder
+	bad       []string // violated properties
 }
 
 func newCluster(t testing.TB, seed uint64, dir string) *cluster {
-	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}}
+	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}}
 	c.world = newWorld(c)
 	if err := pki.CreateCA(dir, time.Now()); err != nil {
 		t.Fatal(err)

@@ -132,9 +132,8 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 	case engineDown:
 		begin, end = func() { m.engine.Down(true) }, func() { m.engine.Down(false) }
 	case engineLie:
-		verb := []fake.Verb{fake.Create, fake.Start, fake.Delete, fake.Kill, fake.Prepare, fake.List}[f.n-1]
 		begin = func() {
-			m.engine.Inject(fake.Fault{Verb: verb, Err: fault.New(fault.Unavailable, "its answer was lost"), ActFirst: true})
+			m.engine.Inject(fake.Fault{Verb: lies[f.n-1], Err: fault.New(fault.Unavailable, "its answer was lost"), ActFirst: true})
 		}
 		end = m.engine.Heal
 	case stepClock:
@@ -146,6 +145,12 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 			s.crash(false)
 			s.restart()
 		}
+	case suspend:
+		begin = func() { c.wg.Go(func() { c.suspend(f.a, levels[1+f.n%3]) }) }
+		end = func() { c.wg.Go(func() { c.setLevels(f.a, droverv1.Level_LEVEL_RUNNING, f.b) }) }
+	case drain:
+		begin = func() { c.wg.Go(func() { c.drain(f.a, false, time.Duration(f.n)*2*time.Second) }) }
+		end = func() { c.wg.Go(func() { c.drain(f.a, true, 0) }) }
 	default:
 		panic("unknown fault " + f.kind.String())
 	}
@@ -154,6 +159,9 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		{f.at + f.length, func() { c.log("end of: %s", f); end() }},
 	}
 }
+
+// lies are the verbs whose answers an engine loses.
+var lies = []fake.Verb{fake.Create, fake.Start, fake.Delete, fake.Kill, fake.Prepare, fake.List, fake.Checkpoint, fake.Restore, fake.Continue}
 
 // logFault fails the writes of a server's log while its disk is full, some only after they were made.
 func (s *server) logFault(written bool) error {

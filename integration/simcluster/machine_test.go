@@ -50,8 +50,11 @@ func (c *cluster) addMachine(name string) *machine {
 	if err := os.WriteFile(m.harness, []byte("#!/bin/true\n"), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
-	m.engine = fake.New(nil, map[string]fake.Program{"work": func(ctx context.Context, p *fake.Process) int { return c.world.work(ctx, m, p) }})
-	m.kernel = &kernel{groups: map[string]node.Limits{}, frozen: map[string]chan struct{}{}}
+	m.engine = fake.New(nil, map[string]fake.Program{"work": c.world.work})
+	if len(c.machines) > 0 {
+		m.engine.ShareDumps(c.machines[0].engine)
+	}
+	m.kernel = &kernel{groups: map[string]node.Limits{}, frozen: map[string]chan struct{}{}, swapped: map[string]bool{}}
 	c.machines = append(c.machines, m)
 	go m.watchdog()
 	m.start()
@@ -65,9 +68,9 @@ func (m *machine) start() {
 	h := c.net.host(m.name)
 	client, base, retry := c.clientOf(h, pki.KindNode, m.name)
 	info := coordtest.Info(m.name)
-	info.Schemes = nil
-	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: m.engine.Driver(), Info: info, Enforcer: m.kernel,
-		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, SweepEvery: 10 * time.Second,
+	info.Schemes, info.Levels, info.Swap = nil, levels, 1<<30
+	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: &driver{m.engine.Driver(), m.kernel}, Info: info, Enforcer: m.kernel,
+		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, Dial: h.dialNode, SweepEvery: 10 * time.Second,
 		SinceBoot: func() time.Duration { return time.Since(c.began) + time.Hour }, Log: c.logger(m.name, nil)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -209,9 +212,10 @@ func (m *machine) leftovers() (left []string) {
 // kernel is a node.Enforcer in memory. It freezes programs whether the engine
 // answers or not, as the kernel does.
 type kernel struct {
-	mu     sync.Mutex
-	groups map[string]node.Limits
-	frozen map[string]chan struct{} // closed when the attempt is thawed
+	mu      sync.Mutex
+	groups  map[string]node.Limits
+	frozen  map[string]chan struct{} // closed when the attempt is thawed
+	swapped map[string]bool
 }
 
 var (
@@ -300,6 +304,7 @@ func (k *kernel) thawLocked(id string) {
 	if ch := k.frozen[id]; ch != nil {
 		close(ch)
 		delete(k.frozen, id)
+		delete(k.swapped, id)
 	}
 }
 

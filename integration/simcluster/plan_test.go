@@ -64,18 +64,23 @@ const (
 	engineLie  // it does what it is asked, and its answer is lost
 	stepClock  // of a coordinator, ahead or back, and back again at the end
 	fillDisk   // of a coordinator: its log fails, before or after a write; then it is started again
+	suspend    // a user suspends the tasks of a job, and resumes them, perhaps on a node
+	drain      // of a node, with a deadline after which its tasks move
 	lastFault
 )
 
 func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
-		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of"}
+		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain"}
 	if k < crashServer || int(k) >= len(names) {
 		return "invalid fault"
 	}
 	return names[k]
 }
+
+// simulationStart is when the time of every simulation begins.
+var simulationStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // faultTime is how long faults begin to happen.
 const faultTime = 150 * time.Second
@@ -89,7 +94,7 @@ func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 
 func newPlan(seed uint64) *plan {
 	r := rand.New(rand.NewPCG(seed, 0))
-	p := &plan{seed: seed, servers: 3, machines: 2 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq"}[r.IntN(4)]}
+	p := &plan{seed: seed, servers: 3, machines: 2 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq", "3dsf"}[r.IntN(5)]}
 	if r.IntN(3) == 0 {
 		p.servers = 1
 	}
@@ -108,6 +113,9 @@ func newPlan(seed uint64) *plan {
 	}
 	for range 5 + r.IntN(12) {
 		f := plannedFault{at: time.Duration(r.Int64N(int64(faultTime))), kind: crashServer + faultKind(r.IntN(int(lastFault-crashServer))), n: 1 + r.IntN(6)}
+		if r.IntN(4) == 0 { // so that other faults meet what is suspended or moves
+			f.kind = suspend + faultKind(r.IntN(int(lastFault-suspend)))
+		}
 		f.length = between(r, 100*time.Millisecond, time.Minute)
 		if r.IntN(3) == 0 { // about a lease
 			f.length = lease/2 + time.Duration(r.Int64N(int64(2*lease)))
@@ -119,8 +127,16 @@ func newPlan(seed uint64) *plan {
 		switch f.kind {
 		case crashServer, loseServer, crashAtStep, isolateServer, splitServer, muteServer, deafenServer, transfer, stepClock, fillDisk:
 			f.b = ""
-		case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, engineLie:
+		case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, drain:
 			f.a, f.b = f.b, ""
+		case engineLie:
+			f.a, f.b, f.n = f.b, "", 1+r.IntN(len(lies))
+		case suspend:
+			j := p.jobs[r.IntN(len(p.jobs))]
+			f.a, f.at = j.spec.Name, j.at+between(r, 50*time.Millisecond, time.Minute) // while it may run
+			if r.IntN(2) == 0 {
+				f.b = ""
+			}
 		case reset, slow:
 			parties := append(append([]string{"user"}, servers...), nodes...)
 			if r.IntN(3) == 0 {
@@ -154,6 +170,10 @@ func newPlannedJob(r *rand.Rand, i int) plannedJob {
 	if r.IntN(3) == 0 {
 		j.againAt = j.at + between(r, time.Millisecond, 2*time.Minute)
 	}
+	if r.IntN(4) == 0 {
+		due := simulationStart.Add(j.at + between(r, 5*time.Second, 5*time.Minute))
+		j.spec.Deadline = &due
+	}
 	longest := 20 * time.Second
 	if exclusive { // longer than a lease
 		longest = time.Minute
@@ -182,6 +202,9 @@ func (p *plan) String() string {
 		}
 		if j.againAt > 0 {
 			fmt.Fprintf(&b, ", again at %s", j.againAt.Round(time.Millisecond))
+		}
+		if j.spec.Deadline != nil {
+			fmt.Fprintf(&b, ", due at %s", j.spec.Deadline.Sub(simulationStart).Round(time.Millisecond))
 		}
 		if j.stopAt > 0 {
 			fmt.Fprintf(&b, ", stop at %s", j.stopAt.Round(time.Millisecond))

@@ -17,22 +17,24 @@ type world struct {
 	c *cluster
 
 	mu      sync.Mutex
-	runs    map[string]*programRun // by attempt
+	runs    map[string]*programRun // by attempt; of one that moved, by its last run
+	started map[string]bool        // attempts
 	active  map[string]string      // exclusive task -> the attempt that acted last
 	retired map[string]bool        // attempts of exclusive tasks after which another one has acted
 	leaders map[string]string      // by term
 }
 
-// programRun is one start of a program.
+// programRun is one start of a program, which may go on elsewhere.
 type programRun struct {
-	machine   *machine
+	proc      *fake.Process
+	id        string // of the attempt, when it last did something
 	exclusive bool
 	live      bool
 	succeeded bool
 }
 
 func newWorld(c *cluster) *world {
-	return &world{c: c, runs: map[string]*programRun{}, active: map[string]string{}, retired: map[string]bool{}, leaders: map[string]string{}}
+	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, active: map[string]string{}, retired: map[string]bool{}, leaders: map[string]string{}}
 }
 
 // leads records that a server decides in a term.
@@ -59,18 +61,17 @@ func command(d time.Duration, failures int, exclusive bool, before int) []string
 }
 
 // work is the program of all tasks; see command.
-func (w *world) work(ctx context.Context, m *machine, p *fake.Process) int {
+func (w *world) work(ctx context.Context, p *fake.Process) int {
 	d, err := time.ParseDuration(p.Spec.Args[1])
 	failures, err2 := strconv.Atoi(p.Spec.Args[2])
 	before, err3 := strconv.Atoi(p.Spec.Args[4])
 	if err != nil || err2 != nil || err3 != nil {
 		return 125
 	}
-	id := p.Spec.ID
-	run := &programRun{machine: m, exclusive: p.Spec.Args[3] == "true", live: true}
-	w.begin(id, run)
-	if n := w.countSucceeded(id); before > 0 && n != before {
-		w.c.violated("attempt %s starts when %d of %d tasks of the stage before have succeeded", id, n, before)
+	run := &programRun{proc: p, id: p.Spec.ID, exclusive: p.Spec.Args[3] == "true", live: true}
+	w.begin(run)
+	if n := w.countSucceeded(run.id); before > 0 && n != before {
+		w.c.violated("attempt %s starts when %d of %d tasks of the stage before have succeeded", run.id, n, before)
 	}
 	step := otherStep
 	if run.exclusive {
@@ -78,14 +79,14 @@ func (w *world) work(ctx context.Context, m *machine, p *fake.Process) int {
 	}
 	code := 137
 	for passed := time.Duration(0); ; passed += step {
-		if m.kernel.gate(ctx, id) != nil {
+		if w.awaitThawed(ctx, run) != nil {
 			break
 		}
 		if run.exclusive {
-			w.act(id)
+			w.act(run.id)
 		}
 		if passed >= d {
-			if code = 0; attemptOf(id) <= failures {
+			if code = 0; attemptOf(run.id) <= failures {
 				code = 1
 			}
 			break
@@ -100,7 +101,7 @@ func (w *world) work(ctx context.Context, m *machine, p *fake.Process) int {
 	w.mu.Lock()
 	run.live, run.succeeded = false, code == 0
 	w.mu.Unlock()
-	w.c.log("%s: program of %s ended with %d", m.name, id, code)
+	w.c.log("program of %s ended with %d", run.id, code)
 	return code
 }
 
@@ -115,15 +116,56 @@ func attemptOf(id string) int {
 	return n
 }
 
-func (w *world) begin(id string, run *programRun) {
+func (w *world) begin(run *programRun) {
 	w.mu.Lock()
-	before := w.runs[id]
-	w.runs[id] = run
+	again := w.started[run.id]
+	w.started[run.id], w.runs[run.id] = true, run
 	w.mu.Unlock()
-	w.c.log("%s: program of %s starts", run.machine.name, id)
-	if before != nil {
-		w.c.violated("attempt %s was started twice, on %s and %s", id, before.machine.name, run.machine.name)
+	w.c.log("%s: program of %s starts", w.machineOf(run).name, run.id)
+	if again {
+		w.c.violated("attempt %s was started twice", run.id)
 	}
+}
+
+// machineOf returns the machine that a program is on, or was on when it was dumped.
+func (w *world) machineOf(run *programRun) *machine {
+	at := run.proc.Place().Engine
+	for _, m := range w.c.machines {
+		if m.engine == at {
+			return m
+		}
+	}
+	return nil
+}
+
+// awaitThawed waits until nothing holds a program, wherever it is, and takes note of where that is; an
+// error means that it is killed.
+func (w *world) awaitThawed(ctx context.Context, run *programRun) error {
+	for {
+		at, m := run.proc.Place(), w.machineOf(run)
+		if err := run.proc.Gate(ctx); err != nil {
+			return err
+		}
+		if err := m.kernel.gate(ctx, at.ID); err != nil {
+			return err
+		}
+		if run.proc.Place() != at || at.Dump {
+			continue
+		}
+		if at.ID != run.id {
+			w.c.log("%s: program of %s goes on as %s", m.name, run.id, at.ID)
+			w.move(run, at.ID)
+		}
+		return nil
+	}
+}
+
+// move gives a program the attempt's next run.
+func (w *world) move(run *programRun, id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.runs, run.id)
+	run.id, w.runs[id] = id, run
 }
 
 // countSucceeded returns how many tasks of the stage before an attempt's have
@@ -165,9 +207,9 @@ func (w *world) act(id string) {
 func (w *world) exclusiveOn(m *machine) (ids []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for id, r := range w.runs {
-		if r.machine == m && r.exclusive && r.live {
-			ids = append(ids, id)
+	for _, r := range w.runs {
+		if at := r.proc.Place(); at.Engine == m.engine && !at.Dump && r.exclusive && r.live {
+			ids = append(ids, at.ID)
 		}
 	}
 	slices.Sort(ids)

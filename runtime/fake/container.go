@@ -20,6 +20,7 @@ const maxSignals = 16
 
 // container is one container, guarded by Engine.mu.
 type container struct {
+	engine      *Engine // that it is in, or was in when it became a dump
 	spec        runtime.Spec
 	fingerprint string
 	phase       runtime.Phase
@@ -93,7 +94,7 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 
 // startLocked runs prog as the first process of b.
 func (e *Engine) startLocked(b *container, prog Program, out, errw *os.File) {
-	b.phase, b.started, b.pid = runtime.PhaseRunning, e.now(), e.nextPID
+	b.engine, b.phase, b.started, b.pid = e, runtime.PhaseRunning, e.now(), e.nextPID
 	e.nextPID++
 	e.takeLocked(b)
 	e.everStarted = append(e.everStarted, b)
@@ -128,7 +129,15 @@ func (e *Engine) procLocked(b *container, args, env []string, in io.Reader, out,
 		Spec: spec, Stdin: in, Stdout: lockWriter(out), Stderr: lockWriter(errw), Signals: p.signals,
 		handled: func() { e.mu.Lock(); p.handlesSignals = true; e.mu.Unlock() },
 		gate:    func(ctx context.Context) error { return e.awaitThawed(ctx, b) },
+		place:   func() Place { return e.placeOf(b) },
 	}, ctx
+}
+
+// placeOf returns where a container is.
+func (e *Engine) placeOf(b *container) Place {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return Place{Engine: b.engine, ID: b.spec.ID, Dump: b.engine.containers[b.spec.ID] != b}
 }
 
 // awaitThawed waits until the container is not frozen.

@@ -21,7 +21,19 @@ type Process struct {
 	Signals <-chan syscall.Signal // all but SIGKILL; see Handle
 	handled func()
 	gate    func(ctx context.Context) error
+	place   func() Place
 }
+
+// Place is where a program is: a dump that is restored continues under the ID, and in the engine,
+// of its restore.
+type Place struct {
+	Engine *Engine
+	ID     string // of its container
+	Dump   bool   // it is a dump, or deleted
+}
+
+// Place returns where the program is now.
+func (p *Process) Place() Place { return p.place() }
 
 // Gate makes a program freezable: it blocks while the container is frozen or a
 // dump, and returns the context's error if that ends first.

@@ -219,7 +219,7 @@ func (d *Driver) restore(s runtime.Spec, dir string, stopped bool) error {
 	}
 	delete(d.e.dumps.parked, r.Dump)
 	b.redirectLogs(out, errw)
-	b.spec, b.fingerprint, b.done = s, s.Fingerprint(), make(chan struct{})
+	b.engine, b.spec, b.fingerprint, b.done = d.e, s, s.Fingerprint(), make(chan struct{})
 	d.e.containers[s.ID] = b
 	if b.phase == runtime.PhaseStopped { // killed while it was a dump: the engine is closing
 		b.closeDone()
