@@ -63,6 +63,7 @@ type nodeShape struct {
 	disks     []Disk
 	levels    LevelSet
 	plannable bool
+	awayIn    int // see Cluster.awayIn
 	windows   []Window
 }
 
@@ -112,8 +113,9 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
 		plannable := s.cluster.Plannable(n)
 		t.Nodes.SetClosed(b, !plannable)
-		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, plannable, slices.Clone(n.Spec.Windows)})
-		t.takeWindows(n, b)
+		away := s.cluster.awayIn(n)
+		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, plannable, away, slices.Clone(n.Spec.Windows)})
+		t.takeWindows(n, b, away)
 		t.freedAt = append(t.freedAt, t.freeClock)
 	}
 	t.claims = make([]nodeClaims, len(s.cluster.nodes))
@@ -124,10 +126,14 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 	return t
 }
 
-// takeWindows takes a whole node from its bin while it is away.
-func (t *Timeline) takeWindows(n *Node, b int32) {
-	for _, w := range n.Spec.Windows {
+// takeWindows takes a whole node from its bin while it is away: from now on if it is away in a window
+// already, though that may be about to begin only.
+func (t *Timeline) takeWindows(n *Node, b int32, awayIn int) {
+	for i, w := range n.Spec.Windows {
 		from := max(w.From, t.now)
+		if i == awayIn {
+			from = t.now
+		}
 		if from >= w.To {
 			continue
 		}
@@ -155,7 +161,7 @@ func (t *Timeline) hasNodesOf(s *State) bool {
 	t.nodeChanges = s.cluster.changeCount
 	return slices.EqualFunc(s.cluster.nodes, t.shapes, func(n *Node, o nodeShape) bool {
 		return o.capacity == n.Spec.Capacity && o.levels == n.Spec.Levels && o.plannable == s.cluster.Plannable(n) &&
-			slices.Equal(o.disks, n.Spec.Disks) && slices.Equal(o.windows, n.Spec.Windows)
+			o.awayIn == s.cluster.awayIn(n) && slices.Equal(o.disks, n.Spec.Disks) && slices.Equal(o.windows, n.Spec.Windows)
 	})
 }
 

@@ -66,7 +66,11 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 		}
 	}
 	for _, n := range s.Nodes() {
+		away := returns(n, now) && !n.Schedulable() // for its first window that is not over, and until that begins
 		for _, w := range n.Spec.Windows {
+			if away && w.To > now {
+				w.From, away = min(w.From, now), false
+			}
 			add(n.Spec.ID, -1, w.From, w.To, scheduler.Resources{n.Spec.Capacity[scheduler.CPU], n.Spec.Capacity[scheduler.Memory]}, 0, scheduler.NoTenant)
 			for i, d := range n.Spec.Disks {
 				add(n.Spec.ID, int16(i), w.From, w.To, scheduler.Resources{scheduler.IO: d.IO}, d.Space, scheduler.NoTenant)

@@ -68,6 +68,19 @@ func (p *Planner) SetNonPreemptible(b int32, nonPreemptible bool) {
 // bin was opened or grew, so that Compress considers it.
 func (p *Planner) MarkFreed(b int32) { p.bins.markFreed(b) }
 
+// FreedClock returns the number of times a bin was marked as freed in this round, for FreedSince. O(1).
+func (p *Planner) FreedClock() uint64 { return p.bins.freeClock }
+
+// FreedSince yields the bins of which capacity was released since FreedClock returned a value, also by
+// tasks that were there for a moment of the planning only. O(bins).
+func (p *Planner) FreedSince(clock uint64, yield func(b int32)) {
+	for b := range p.bins.states {
+		if p.bins.states[b].freedClock > clock {
+			yield(int32(b))
+		}
+	}
+}
+
 // setSpot moves an item to a spot and records the change; a spot with Bin -1 takes the
 // item out of the plan.
 func (p *Planner) setSpot(it *item, s Spot) {

@@ -197,11 +197,23 @@ func (e *repairs) repairBin(p *Planner, b int32, now scheduler.Time) bool {
 			}
 		}
 		if last == nil {
-			if from = p.space.profile.FirstWithinCapacity(b, at); from == scheduler.Never {
+			if from = e.firstToRepair(p, b, at); from == scheduler.Never {
 				return false
 			}
 			continue
 		}
 		e.replanItem(p, last, now)
 	}
+}
+
+// firstToRepair returns the first time after at, at which started items alone exceed the capacity of a bin,
+// when that ends or a waiting item begins, Never if neither.
+func (e *repairs) firstToRepair(p *Planner, b int32, at scheduler.Time) scheduler.Time {
+	first := p.space.profile.FirstWithinCapacity(b, at)
+	for _, o := range p.bins.bin(b).items {
+		if !o.started && !o.group.req.Need.IsZero() && o.spot.At > at {
+			first = min(first, o.spot.At)
+		}
+	}
+	return first
 }

@@ -28,3 +28,23 @@ func TestEveryPolicyConforms(t *testing.T) {
 func TestStrictFifoConforms(t *testing.T) {
 	policytest.Run(t, func() scheduler.Policy { return &fifo{strict: true} })
 }
+
+// Worlds in which a policy failed, with what was wrong then.
+func TestWorldsThatFailedOnceConform(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy string
+		seed   uint64
+		cycles int
+	}{
+		"room that a decision took only for a moment, then a compression":      {"two_tier", 0xe2a5e, 7},
+		"room that a compression took from a later task, after a repair":       {"conservative", 0x120926, 8},
+		"a drained node whose window is about to begin":                        {"conservative", 0x273f15, 10},
+		"plans that begin where running tasks alone exceed a node that leaves": {"two_tier", 0xbac5aaf4f, 7},
+		"a task past its estimate where the decision gives a guarantee":        {"conservative", 0x11f68bfb53d2, 10},
+		"a task that waited for its own node, and then for any":                {"two_tier", 0xaf63be9, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policytest.RunWorld(t, func() scheduler.Policy { return mustNew(t, c.policy, nil) }, c.seed, c.cycles)
+		})
+	}
+}

@@ -98,20 +98,18 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	f.plan.planner.SetBudget(planSteps)
 	begin := s.ChangeLog().Position()
 	// If something was blocked or replanned, the decision may leave capacity for
-	// more: repeat until nothing changes.
+	// more: repeat until nothing changes. What then still changes is for the next decision.
 	const rounds = 5
-	for range rounds {
+	settled := false
+	for i := 0; i < rounds && !settled; i++ {
 		actions, notes := len(p.actions), len(f.states)
 		f.runRound(s, now)
 		f.plan.restored.readTo = begin // what this decision tries is undone at its end
-		if err := s.PolicyStates().Apply(f.states[notes:]); err != nil || f.actionsExhausted || f.plan.unfinished || !f.plan.needsAnotherRound {
-			break
-		}
-		if len(p.actions) == actions && len(f.states) == notes {
-			break
-		}
+		err := s.PolicyStates().Apply(f.states[notes:])
+		changed := len(p.actions) > actions || len(f.states) > notes
+		settled = err != nil || f.actionsExhausted || f.plan.unfinished || !f.plan.needsAnotherRound || !changed
 	}
-	if f.continues = f.plan.unfinished && (len(p.actions) > 0 || len(f.states) > 0); f.continues {
+	if f.continues = (f.plan.unfinished || !settled) && (len(p.actions) > 0 || len(f.states) > 0); f.continues {
 		f.wakeAt(now+1, now)
 	}
 	if !p.omitReasons {
@@ -152,9 +150,13 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 	mark, compressed := f.compress(s, now)
 	// 5. Plan and guarantee new work.
 	f.planNew(s, now)
+	f.compressed.recordFreed(f.plan.planner)
 	f.plan.planner.Close()
 	// 6. Start what is due and update reservations.
 	f.commit(s, now)
+	if f.plan.timeline.HasOverrun() { // what has guarantees now may be blocked by a task past its estimate
+		f.plan.needsAnotherRound = true
+	}
 	if compressed && !f.actionsExhausted {
 		f.states = append(f.states, mark)
 	}

@@ -22,9 +22,11 @@ type roundPlan struct {
 	blockedReservations map[scheduler.ReservationID]bool // due, but blocked by something other than capacity
 	blockedUntil        map[scheduler.StageID]scheduler.Time
 	restored            restoredOwners
-	newOwners           []*restoredOwner // those that are not planned in full or have no guarantee
-	displaced           bool             // repairs took the place of planned work, perhaps
-	searched            bool             // no reservation can start earlier except on nodes that were marked freed
+	newOwners           []*restoredOwner      // those that are not planned in full or have no guarantee
+	displaced           bool                  // repairs took the place of planned work, perhaps
+	searched            bool                  // no reservation can start earlier except on nodes that were marked freed
+	pinned              []backfill.Key        // tasks that wait for their own node only, in this round
+	notSearched         map[backfill.Key]bool // tasks that were pinned since the last compression, or then
 	suspendedStage      *scheduler.Stage
 	unfinished          bool           // the budget is spent: the next decision goes on
 	tasksLeft           int32          // to plan of the project that is built
@@ -41,9 +43,10 @@ type roundPlan struct {
 // begin clears what belongs to the last round.
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, lastID(s), false, false
-	p.newOwners, p.tasks, p.amounts, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.amounts[:0], nil
+	p.newOwners, p.tasks, p.amounts, p.pinned, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.amounts[:0], p.pinned[:0], nil
 	if p.blockedReservations == nil {
 		p.blockedReservations, p.blockedUntil = map[scheduler.ReservationID]bool{}, map[scheduler.StageID]scheduler.Time{}
+		p.notSearched = map[backfill.Key]bool{}
 	}
 	clear(p.blockedReservations)
 	clear(p.blockedUntil)
@@ -69,6 +72,11 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	}
 	if p.searched {
 		p.timeline.FreedSince(f.compressed.clock, func(n scheduler.NodeID) { p.planner.MarkFreed(int32(n)) })
+		for b, freed := range f.compressed.freed {
+			if freed {
+				p.planner.MarkFreed(int32(b))
+			}
+		}
 	}
 	p.restoreOwners()
 	p.withdrawRest()
@@ -135,11 +143,12 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 		if a := suspendedAttempt(p.s, g, k.Task); a != nil {
 			x.Pinned, x.Bin, x.Disk = true, int32(a.Node), a.Disk
 			x.Lost = r != nil && (r.Node != a.Node || r.OnDisk != a.Disk)
+			p.pinned, p.notSearched[k] = append(p.pinned, k), true
 		}
 	}
 	if r != nil {
 		x.Spot, x.Need, x.Kept = p.timeline.ReservedAt(r, *need)
-		x.End, x.Searched = r.End, p.searched && len(g.Spec.After) == 0 // what it comes after may have ended since
+		x.End, x.Searched = r.End, p.searched && len(g.Spec.After) == 0 && (x.Pinned || !p.notSearched[k]) // what it comes after may have ended since
 		x.Ref = uint64(r.ID)
 		x.Changed = r.Kind != p.reserveKind(g.Job, r.Node) || r.Project != g.Job.Spec.Project || r.Latest != 0
 	}

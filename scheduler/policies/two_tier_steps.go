@@ -131,22 +131,51 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
 		return mark, false
 	}
+	planClock := f.plan.planner.FreedClock()
 	if _, _, done := f.plan.planner.CompressSome(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
 		f.plan.unfinished = true // the next compression begins with what is late in the order again
 		return mark, false
 	}
-	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true}
+	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true,
+		planClock: planClock, freed: f.compressed.freed[:0]}
+	f.plan.markSearched()
 	return mark, true
+}
+
+// markSearched records that all tasks were searched for on all nodes, but for those that wait for their own.
+func (p *roundPlan) markSearched() {
+	clear(p.notSearched)
+	for _, k := range p.pinned {
+		p.notSearched[k] = true
+	}
 }
 
 // compression is what is known of the last compression of the schedule: no task could
 // start earlier then. It only saves searches: without it the next one considers all nodes.
 type compression struct {
-	timeline *scheduler.Timeline
-	clock    uint64 // FreeClock of the timeline then
-	mark     scheduler.PolicyState
-	moved    []scheduler.Reservation // by the decision
-	fresh    bool                    // moved is to be recorded when the decision is complete
+	timeline  *scheduler.Timeline
+	clock     uint64 // FreeClock of the timeline then
+	mark      scheduler.PolicyState
+	moved     []scheduler.Reservation // by the decision
+	fresh     bool                    // moved is to be recorded when the decision is complete
+	planClock uint64                  // FreedClock of the planner before it, 0 in a later round
+	// freed marks the bins that planning has freed since it began. What was there only while a round planned
+	// was never in the State, but others were placed around it.
+	freed []bool
+}
+
+// recordFreed records, at the end of a round, the bins that its planning has freed.
+func (c *compression) recordFreed(planner *backfill.Planner) {
+	if c.timeline == nil {
+		return
+	}
+	planner.FreedSince(c.planClock, func(b int32) {
+		if int(b) >= len(c.freed) {
+			c.freed = append(c.freed, make([]bool, int(b)+1-len(c.freed))...)
+		}
+		c.freed[b] = true
+	})
+	c.planClock = 0
 }
 
 // record records which reservations the decision changes.

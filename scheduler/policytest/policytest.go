@@ -31,34 +31,7 @@ type Maker func() scheduler.Policy
 func Run(t *testing.T, newPolicy Maker) {
 	var idle Idle
 	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
-		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
-		warm := newPolicy()
-		for range rapid.IntRange(1, maxCycles()).Draw(t, "cycles") {
-			for range 1 + c.R.IntN(4) {
-				c.Step()
-			}
-			if c.R.IntN(3) == 0 {
-				suspendSome(c)
-			}
-			if c.R.IntN(4) == 0 {
-				avoidSome(c)
-			}
-			if c.R.IntN(4) == 0 {
-				c.OrderWindows()
-			}
-			limit := 10_000
-			if c.R.IntN(4) == 0 {
-				limit = 1 + c.R.IntN(3)
-			}
-			d := Round(t, c.State, warm, newPolicy, c.Now, limit)
-			if err := schedtest.Invariants(c.State); err != nil {
-				t.Fatal(err)
-			}
-			idle.Add(c.State, &d, time.Second)
-			if idle.Unexplained > 0 {
-				t.Fatalf("capacity is idle for no reason: %v", &idle)
-			}
-		}
+		world(t, newPolicy, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, maxCycles()).Draw(t, "cycles"), &idle)
 	}))
 	t.Log(&idle)
 	t.Run("nothing changed costs no allocation", func(t *testing.T) { idleCycle(t, newPolicy) })
@@ -68,6 +41,43 @@ func Run(t *testing.T, newPolicy Maker) {
 		w.AddTenants("a").Submit("a", 3, schedtest.R(1, 1, 1))
 		Round(t, w.State, newPolicy(), newPolicy, w.Now, 10)
 	})
+}
+
+// RunWorld runs the suite in one random world: its seed and cycles, as the suite prints them where it fails.
+func RunWorld(t TB, newPolicy Maker, seed uint64, cycles int) {
+	world(t, newPolicy, seed, cycles, &Idle{})
+}
+
+func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *Idle) {
+	t.Helper()
+	c := schedtest.NewChaos(t, seed)
+	warm := newPolicy()
+	for range cycles {
+		for range 1 + c.R.IntN(4) {
+			c.Step()
+		}
+		if c.R.IntN(3) == 0 {
+			suspendSome(c)
+		}
+		if c.R.IntN(4) == 0 {
+			avoidSome(c)
+		}
+		if c.R.IntN(4) == 0 {
+			c.OrderWindows()
+		}
+		limit := 10_000
+		if c.R.IntN(4) == 0 {
+			limit = 1 + c.R.IntN(3)
+		}
+		d := Round(t, c.State, warm, newPolicy, c.Now, limit)
+		if err := schedtest.Invariants(c.State); err != nil {
+			t.Fatalf("%v", err)
+		}
+		idle.Add(c.State, &d, time.Second)
+		if idle.Unexplained > 0 {
+			t.Fatalf("capacity is idle for no reason: %v", idle)
+		}
+	}
 }
 
 // maxCycles limits the cycles of one random world, so that the whole table runs in seconds,
@@ -136,11 +146,26 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Round lets the policy decide once, checks and applies the decision, and lets it decide
-// again.
+// maxDecisions is how many decisions a policy may need at one time, each leaving work to the next.
+const maxDecisions = 50
+
+// Round lets the policy decide, checks and applies the decision, and lets it decide again. It returns the
+// decision, the last one if each left work to the next.
 func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
-	d := DecideWarmAndCold(t, s, p, newPolicy, now, limit)
+	for range maxDecisions {
+		if d, again := decideAndApply(t, s, p, newPolicy, now, limit); !again {
+			return d
+		}
+	}
+	t.Fatalf("%s: %d decisions at one time, and work is left", p.Name(), maxDecisions)
+	return scheduler.Decision{}
+}
+
+// decideAndApply is one decision of Round. again says that it left work to the next.
+func decideAndApply(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) (d scheduler.Decision, again bool) {
+	t.Helper()
+	d = DecideWarmAndCold(t, s, p, newPolicy, now, limit)
 	if len(d.Actions) > limit {
 		t.Fatalf("%s: %d actions, at most %d", p.Name(), len(d.Actions), limit)
 	}
@@ -162,16 +187,16 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 		t.Fatalf("%s: %v\n%s", p.Name(), err, d.String())
 	}
 	if len(d.Actions) == limit {
-		return d
+		return d, false
 	}
-	if d.Wake == now+1 && !d.Empty() { // it left work to the next decision
-		return d
+	if d.Wake == now+1 && !d.Empty() {
+		return d, true
 	}
 	if opensStages(s, &d) {
-		return d // the next decision has more work
+		return d, false // the next decision has more work
 	}
 	requireNoMoreActions(t, s, p, now, limit, &d)
-	return d
+	return d, false
 }
 
 // openedBy reports whether the decision, applied, has opened stage g: a reduce with a slow start opens once no map
