@@ -63,7 +63,7 @@ type nodeShape struct {
 	disks     []Disk
 	levels    LevelSet
 	plannable bool
-	awayIn    int // see Cluster.awayIn
+	awayIn    int // see windows.awayIn
 	windows   []Window
 }
 
@@ -113,7 +113,7 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
 		plannable := s.cluster.Plannable(n)
 		t.Nodes.SetClosed(b, !plannable)
-		away := s.cluster.awayIn(n)
+		away := s.cluster.windows.awayIn(n)
 		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, plannable, away, slices.Clone(n.Spec.Windows)})
 		t.takeWindows(n, b, away)
 		t.freedAt = append(t.freedAt, t.freeClock)
@@ -161,7 +161,7 @@ func (t *Timeline) hasNodesOf(s *State) bool {
 	t.nodeChanges = s.cluster.changeCount
 	return slices.EqualFunc(s.cluster.nodes, t.shapes, func(n *Node, o nodeShape) bool {
 		return o.capacity == n.Spec.Capacity && o.levels == n.Spec.Levels && o.plannable == s.cluster.Plannable(n) &&
-			o.awayIn == s.cluster.awayIn(n) && slices.Equal(o.disks, n.Spec.Disks) && slices.Equal(o.windows, n.Spec.Windows)
+			o.awayIn == s.cluster.windows.awayIn(n) && slices.Equal(o.disks, n.Spec.Disks) && slices.Equal(o.windows, n.Spec.Windows)
 	})
 }
 

@@ -144,17 +144,15 @@ func (c *Cluster) leavingBy(begins int32) (out []NodeID) {
 
 // Plannable reports whether work may be planned for the node: it is schedulable, or is away and comes
 // back when a window ends.
-func (c *Cluster) Plannable(n *Node) bool { return n.Schedulable() || c.awayIn(n) >= 0 }
+func (c *Cluster) Plannable(n *Node) bool { return n.Schedulable() || c.windows.awayIn(n) >= 0 }
 
 // awayIn returns the index of the window in which a node that is not schedulable is away, -1 if there is none
 // or it does not come back.
-func (c *Cluster) awayIn(n *Node) int {
+func (w *windows) awayIn(n *Node) int {
 	if n.Schedulable() {
 		return -1
 	}
-	return slices.IndexFunc(n.Spec.Windows, func(w Window) bool {
-		return w.From <= c.windows.now && c.windows.isAhead(w) && w.To < Never
-	})
+	return slices.IndexFunc(n.Spec.Windows, func(x Window) bool { return x.From <= w.now && w.isAhead(x) && x.To < Never })
 }
 
 // AwayWithin reports whether a node has a window that overlaps a time.

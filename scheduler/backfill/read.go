@@ -11,7 +11,7 @@ func (p *Planner) Find(k Key) (PlannedTask, bool) {
 	if it == nil {
 		return PlannedTask{}, false
 	}
-	return p.planned(it), true
+	return it.planned(&p.bins), true
 }
 
 // Departure returns the currently planned departure of a project and its guarantee,
@@ -29,7 +29,7 @@ func (p *Planner) Each(yield func(PlannedTask) bool) {
 	for _, pr := range p.registry.submitOrder {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
-				if !yield(p.planned(it)) {
+				if !yield(it.planned(&p.bins)) {
 					return
 				}
 			}
@@ -76,13 +76,13 @@ func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
 	return n
 }
 
-func (p *Planner) planned(it *item) PlannedTask {
+func (it *item) planned(s *bins) PlannedTask {
 	out := PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
 	if !it.placed {
 		out.Spot.At, out.End = scheduler.Never, scheduler.Never
 	}
 	if it.group.project.guaranteed && it.placed {
-		out.LatestStart = p.bins.latestStart(it)
+		out.LatestStart = s.latestStart(it)
 	}
 	return out
 }

@@ -162,7 +162,7 @@ func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at f
 		for _, it := range g.items {
 			x := at(it.key, &g.req.Need)
 			it.home, it.pinned, it.moved = x.Reserved, x.Pinned, x.Changed
-			p.restoreItem(it, &x)
+			p.rounds.restoreItem(p, it, &x)
 		}
 	}
 	return nil
@@ -170,7 +170,7 @@ func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at f
 
 // restoreItem puts an item where its reservation is, and takes the reservation out of
 // the profile if that is Lost, or the bin would leave too early now.
-func (p *Planner) restoreItem(it *item, x *Existing) {
+func (o *rounds) restoreItem(p *Planner, it *item, x *Existing) {
 	if x.Kept && !x.Lost && !p.bins.leavesTooEarly(&it.group.req, &x.Spot) {
 		it.spot, it.end, it.placed = x.Spot, p.bins.endOn(&it.group.req, x.Spot.Bin, x.Spot.At), true
 		p.bins.link(it)
@@ -187,7 +187,7 @@ func (p *Planner) restoreItem(it *item, x *Existing) {
 		return
 	}
 	it.moved = true
-	p.rounds.touch(it)
+	o.touch(it)
 	p.space.occupy(it, &it.home.Spot, x.End, &it.home.Need, 1)
 	p.bins.markFreed(it.home.Spot.Bin)
 	if it.placed {
