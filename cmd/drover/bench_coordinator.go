@@ -83,6 +83,7 @@ func serveBench(c *cli.Context) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
+	setGCPercent(coordinatorGCPercent)
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
 	go func() {

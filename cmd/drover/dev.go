@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -46,10 +45,6 @@ func devCommand() *cli.Command {
 	}
 }
 
-// devGCPercent is how much the heap may grow between collections: with the small heap
-// of one user's jobs the default spends a sixth of the processor on collecting.
-const devGCPercent = 400
-
 func runDev(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
@@ -79,7 +74,7 @@ func runDev(c *cli.Context) error {
 		return errors.Join(err, local.Close())
 	}
 	noCoreDumps()
-	debug.SetGCPercent(devGCPercent)
+	setGCPercent(devGCPercent)
 	recent := diagnosis.NewLog()
 	log := slog.New(recent.Handler(newDevLogger(c).Handler()))
 	up := make(chan struct{})
