@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sort"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -172,7 +173,7 @@ func (t *Tree) IsAlone(id scheduler.TenantID) bool {
 
 // Streak returns how many tasks in a row the next tenant id would place before
 // another is next, at most limit, if each charges demand and its next task stays the
-// same. Nothing is charged. O(depth x (streak + children of its ancestors, at most
+// same. Nothing is charged. O(depth x (log streak + children of its ancestors, at most
 // three)).
 func (t *Tree) Streak(id scheduler.TenantID, demand scheduler.Resources, limit int) int {
 	n := limit
@@ -193,13 +194,15 @@ func (t *Tree) Streak(id scheduler.TenantID, demand scheduler.Resources, limit i
 		if demand == (scheduler.Resources{}) {
 			past = x.pastUse()
 		}
-		for n = 1; n < most; n++ {
-			with = with.Add(demand)
-			share := with.Share(t.total, int(t.level)) / x.weight
-			if y := t.tenants[second].share; share > y || (share == y && (past > secondPast || (past == secondPast && up > second))) {
-				break
-			}
+		stays := func(tasks int) bool { // next, after so many tasks; the share only grows with them
+			share := with.Add(demand.Times(int64(tasks))).Share(t.total, int(t.level)) / x.weight
+			y := t.tenants[second].share
+			return share < y || (share == y && (past < secondPast || (past == secondPast && up < second)))
 		}
+		for n = 1; n < most && stays(n); n *= 2 {
+		}
+		low := n/2 + 1 // after n/2 tasks it is next
+		n = low + sort.Search(min(n, most)-low, func(i int) bool { return !stays(low + i) })
 	}
 	return n
 }
