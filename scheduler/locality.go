@@ -1,5 +1,7 @@
 package scheduler
 
+import "slices"
+
 // tasksByNode lists for each node the tasks of one stage with data there: those of node n are
 // tasks[start[n]:start[n+1]], in order.
 type tasksByNode struct {
@@ -21,6 +23,39 @@ func (g *Stage) TasksOn(n NodeID) []int32 {
 		return nil
 	}
 	return g.tasksByNode.tasks[g.tasksByNode.start[n]:g.tasksByNode.start[n+1]]
+}
+
+// NextPendingNear returns the lowest pending task of the stage in [from, stop) that may have capacity at its
+// input now, or -1: those that it passes over have none. O(tasks passed x replicas).
+func (c *Cluster) NextPendingNear(g *Stage, from, stop int32) int32 {
+	i := g.pending.next(from)
+	if in := g.Spec.Inputs; in != nil && len(g.moved) == 0 {
+		if c.fitsNowhere(g) {
+			return -1
+		}
+		class := c.classOfStage(g)
+		c.fit.catchUp(class)
+		for i >= 0 && i < stop && !slices.ContainsFunc(in.Nodes[in.Start[i]:in.Start[i+1]], func(n NodeID) bool { return c.fit.mayFit(class, n) }) {
+			i = g.pending.next(i + 1)
+		}
+	}
+	if i >= stop {
+		return -1
+	}
+	return i
+}
+
+// mayFit reports whether a node may fit a class that caught up. False is certain. It reads the candidates first:
+// they are a small part of what the index has of all nodes.
+func (f *fitIndex) mayFit(class *equivalenceClass, id NodeID) bool {
+	if id < 0 || int(id) >= len(f.free) || !class.candidates.has(int32(id)) {
+		return false
+	}
+	if class.need.fits(&f.free[id]) {
+		return true
+	}
+	class.candidates.clear(int32(id))
+	return false
 }
 
 // manyReplicas is from how many replicas on a submission builds the lists, so that no
