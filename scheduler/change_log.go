@@ -54,6 +54,7 @@ func (l *ChangeLog) recordProgress(j *Job) { l.record(j, true) }
 
 // record logs a job, unless an entry that no reader has read names it already.
 func (l *ChangeLog) record(j *Job, progressOnly bool) {
+	j.plannedUntil = 0
 	if at := j.loggedAt; at > l.readTo && l.head-at < uint64(len(l.ring)) {
 		if w := &l.ring[(at-1)&uint64(len(l.ring)-1)]; w.Job == j.Spec.ID && w.Project == j.Spec.Project {
 			w.ProgressOnly = w.ProgressOnly && progressOnly

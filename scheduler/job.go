@@ -34,22 +34,25 @@ func (p JobPhase) String() string {
 type Job struct {
 	// The fields that every cycle reads for every job with ready work come first, in one cache
 	// line; Spec fills the next two.
-	Stages       []*Stage
-	reservations []*Reservation // of the job, by id
-	Phase        JobPhase
-	stateKinds   stateKindSet
+	Stages     []*Stage
+	Phase      JobPhase
+	stateKinds stateKindSet
 	// Live counts attempts, suspended ones included; Ready counts stages with tasks that may
 	// start.
 	Ready, Live int32
-	Spec        JobSpec
+	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
+	Guarantees    int32
+	fitClass      int32  // see Queue.FitsNowhere: of its ready stage
+	fitGeneration uint32 // of the fit index when fitClass was stored, 0 for none
+	unguaranteed  int32  // number of its other reservations
+	plannedUntil  Time   // see PlannedUntil; 0 for unknown
+	Spec          JobSpec
 	// Used is the sum of what its attempts occupy.
 	Used Resources
 	// FirstPlaced is when its first attempt was placed; 0: not yet.
 	FirstPlaced Time
 
-	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
-	Guarantees int32
-
+	reservations     []*Reservation // of the job, by id
 	rank, tenantRank int32
 	doubleReserved   int32            // how many of its reservations are not the only plan of their task
 	queue            int64            // see Queue
@@ -68,6 +71,9 @@ func (j *Job) Queue() int64 { return j.queue }
 
 // Reservations returns the job's reservations, by id. The slice belongs to State.
 func (j *Job) Reservations() []*Reservation { return j.reservations }
+
+// Unguaranteed returns the number of its reservations that are not guarantees. O(1).
+func (j *Job) Unguaranteed() int32 { return j.unguaranteed }
 
 // Complete reports whether every task of every stage is done and no stage may be added.
 func (j *Job) Complete() bool {

@@ -150,6 +150,7 @@ func (q Queue) updateReady(g *Stage) {
 		return
 	}
 	j := g.Job
+	j.fitGeneration, j.plannedUntil = 0, 0
 	if !ready {
 		q.s.readyStages--
 		if j.Ready--; j.Ready > 0 {

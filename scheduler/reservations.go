@@ -159,6 +159,8 @@ func (rs Reservations) count(r *Reservation, n int32) {
 		rs.indexTask(r, n > 0)
 		if r.Kind.IsGuarantee() {
 			j.Guarantees += n
+		} else {
+			j.unguaranteed += n
 		}
 	}
 }

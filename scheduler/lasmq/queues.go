@@ -264,11 +264,12 @@ func (q *Queues) RecordPlaced(d scheduler.Resources, n int32) {
 // Drop removes the job of the last Next for this pass, since nothing more of it can
 // be placed. O(1).
 func (q *Queues) Drop() {
+	chosen, c := q.chosen, &q.cursors[q.current]
 	q.forgetHead(q.current)
 	if q.head(q.current) != nil {
-		c := &q.cursors[q.current]
 		c.first = nil
 		c.position, c.dropped = q.lists[q.current].after(c.position), true
+		q.chosen = chosen && q.head(q.current) != nil // what decides between queues did not change
 	}
 }
 

@@ -172,6 +172,15 @@ func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 	if j.Used != used || j.Live != live || j.Ready != ready {
 		return fmt.Errorf("job %d: used %v live %d ready %d, counted %v %d %d", j.Spec.ID, j.Used, j.Live, j.Ready, used, live, ready)
 	}
+	guarantees := int32(0)
+	for _, r := range j.Reservations() {
+		if r.Kind.IsGuarantee() {
+			guarantees++
+		}
+	}
+	if others := int32(len(j.Reservations())) - guarantees; j.Guarantees != guarantees || j.Unguaranteed() != others {
+		return fmt.Errorf("job %d: %d guarantees and %d other reservations, counted %d and %d", j.Spec.ID, j.Guarantees, j.Unguaranteed(), guarantees, others)
+	}
 	if ready > 0 && j.Spec.Priority == scheduler.PriorityHigh {
 		u.high[j.Spec.Tenant]++
 	}

@@ -244,7 +244,7 @@ func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 			*c = cursor{class: c.class + 1, stage: -1}
 			return
 		}
-		if o.c.classOf(c.job) == c.class {
+		if !o.hasNothingToServe(c.job) && o.c.classOf(c.job) == c.class {
 			c.stage = -1
 			for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
 				if c.job.Stages[c.stage].Ready() {
@@ -255,12 +255,21 @@ func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 	}
 }
 
+// hasNothingToServe reports whether no stage of a job can be placed or is to have a node reserved, as far as
+// the job alone tells. False says nothing.
+func (o *tenantOrder) hasNothingToServe(j *scheduler.Job) bool {
+	if o.c.cfg.StopAtFirstMisfit || !o.c.s.Queue().FitsNowhere(j) {
+		return false
+	}
+	return !o.c.cfg.ReserveNodes || o.c.now < j.PlannedUntil() || o.nodes.isLimitReached()
+}
+
 // nextInQueues returns the next stage of a tenant's class that can be placed, by the
 // deficits of its queues, or nil.
 func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
 	q := o.queues.of(t, c.class)
 	for next, ok := q.Next(); ok; next, ok = q.Next() {
-		for ; int(*next.Stage) < len(next.Job.Stages); *next.Stage++ {
+		for ; int(*next.Stage) < len(next.Job.Stages) && !o.hasNothingToServe(next.Job); *next.Stage++ {
 			if g := next.Job.Stages[*next.Stage]; g.Ready() && (o.placer.isPlaceable(g) || o.shouldReserveNode(g)) {
 				c.job, c.stage = next.Job, *next.Stage
 				return g
