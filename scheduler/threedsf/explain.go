@@ -27,6 +27,7 @@ type explainer struct {
 
 	round         scheduler.WaitingRound
 	examined      map[equivalenceClass]struct{}        // demands that were compared with the nodes
+	lastExamined  equivalenceClass                     // the last one of them that was asked for, if there are any
 	maxExamined   int                                  // of them
 	plannedStarts map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
 }
@@ -120,13 +121,17 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 // counts the demands.
 func (e *explainer) mayExamine(g *scheduler.Stage) bool {
 	key := e.c.demandClass(g)
+	if len(e.examined) > 0 && key == e.lastExamined { // mostly: one user's jobs are alike
+		return true
+	}
 	if _, known := e.examined[key]; known {
+		e.lastExamined = key
 		return true
 	}
 	if len(e.examined) >= e.maxExamined {
 		return false
 	}
-	e.examined[key] = struct{}{}
+	e.examined[key], e.lastExamined = struct{}{}, key
 	return true
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // nodeFinder finds open nodes by where the input of tasks is. It remembers nothing but
-// scratch space and the racks of the cycle.
+// scratch space and the racks.
 type nodeFinder struct {
 	v    *view
 	open *openNodes
@@ -17,9 +17,6 @@ type nodeFinder struct {
 	nearWalk  locality.TaskIterator
 	racks     racks
 }
-
-// begin forgets what was known of the State of an earlier decision.
-func (f *nodeFinder) begin() { f.racks.valid = false }
 
 // localSearch is the progress of searching a stage for tasks with a free node at
 // their input: tasks before task have none and, after maxScannedTasks, no task has
@@ -131,15 +128,16 @@ func (f *nodeFinder) countMovable(g *scheduler.Stage) int32 {
 // rack.
 const maxIdlestCompared = 256
 
-// racks lists the nodes of each rack, built on first use in a cycle.
+// racks lists the nodes of each rack, built on first use after the nodes of the State changed.
 type racks struct {
-	valid bool
-	nodes [][]scheduler.NodeID
+	state       *scheduler.State
+	nodeChanges uint64 // State.ChangeCount of its cluster then
+	nodes       [][]scheduler.NodeID
 }
 
 func (r *racks) nodesIn(s *scheduler.State, rack int32) []scheduler.NodeID {
-	if !r.valid {
-		r.valid = true
+	if changes := s.Cluster().ChangeCount(); r.state != s || r.nodeChanges != changes {
+		r.state, r.nodeChanges = s, changes
 		for i := range r.nodes {
 			r.nodes[i] = r.nodes[i][:0]
 		}

@@ -163,7 +163,6 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.planning.steps, p.tenants.restarts = steps{}, 0
 	p.open.endShrinkOnly()
 	p.placed.begin(len(s.Nodes()))
-	p.finder.begin()
 	p.explainer.begin()
 }
 

@@ -31,8 +31,11 @@ func (f *nodeFinder) remoteNodeExcept(g *scheduler.Stage, task int32, excluded [
 			continue
 		}
 		for _, near := range f.racks.nodesIn(f.v.s, n.Rack) {
+			if !f.v.s.Cluster().HasCapacity(g, near) || slices.Contains(excluded, near) {
+				continue
+			}
 			m := f.v.s.Node(near)
-			if !f.v.s.Cluster().HasCapacity(g, near) || slices.Contains(excluded, near) || !f.open.isOpenTo(m, g) {
+			if !f.open.isOpenTo(m, g) {
 				continue
 			}
 			if idle := idleness(m); best == scheduler.NoNode || idle > most || (idle == most && near < best) {

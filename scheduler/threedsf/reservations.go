@@ -84,7 +84,7 @@ func pickTaskFor(g *scheduler.Stage, node scheduler.NodeID) int32 {
 
 // count returns the number of preemption reservations for new tasks of a stage.
 func (x *preemptReservations) count(g *scheduler.Stage) int32 {
-	if x.inForce == 0 {
+	if x.inForce == 0 || g.Job.Unguaranteed() == 0 {
 		return 0
 	}
 	n := int32(0)
