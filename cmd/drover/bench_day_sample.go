@@ -31,7 +31,7 @@ type daySample struct {
 // Samples of a run: short runs have fewer.
 const (
 	daySamples  = 240
-	dayInterval = 100 * time.Millisecond // the least between two
+	dayInterval = 50 * time.Millisecond // the least between two
 )
 
 // sampleUntil takes samples, as many at the beginning as at the end of the work.

@@ -13,16 +13,16 @@ import (
 // TestDayIsFlat is a hundredth of a day of short jobs, a tenth with DROVER_SOAK, as many jobs and as
 // one: memory, goroutines, descriptors, attempts, folders, files and disk of coordinator and node do not grow.
 func TestDayIsFlat(t *testing.T) {
-	jobs, growth := dayJobs/100, 0.25
+	jobs, tasks, growth := dayJobs/100, 10, 0.25
 	switch {
 	case os.Getenv("DROVER_SOAK") != "":
 		jobs = dayJobs / 10
 	case testing.Short():
-		jobs, growth = 150, 1 // too few for more than a leak that is seen at once, enough for samples on any machine
+		jobs, tasks, growth = 150, 4, 1 // too few for more than a leak that is seen at once, enough for samples on any machine
 	}
 	for _, shape := range []string{dayMany, dayOne} {
 		t.Run(shape, func(t *testing.T) {
-			args := []string{"bench", "day", "-shape", shape, "-jobs", strconv.Itoa(jobs), "-growth", strconv.FormatFloat(growth, 'f', 2, 64), "-limit", "9m"}
+			args := []string{"bench", "day", "-shape", shape, "-jobs", strconv.Itoa(jobs), "-tasks", strconv.Itoa(tasks), "-growth", strconv.FormatFloat(growth, 'f', 2, 64), "-limit", "9m"}
 			if shape == dayOne {
 				args = append(args, "-logs", "0") // logs of a live job stay
 			}

@@ -4,13 +4,14 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/drover-run/drover/internal/repofiles"
 )
 
 // maxMethods is how many methods a type may have, its own and those of the types of this module
@@ -38,24 +39,15 @@ func methodSets(t *testing.T) map[string]*methodSet {
 		}
 		return sets[name]
 	}
-	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && file != root):
-			return filepath.SkipDir
-		case d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go"):
+	err := repofiles.Walk(root, func(file string) error {
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/") {
 			return nil
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution|parser.ParseComments)
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.SkipObjectResolution|parser.ParseComments)
 		if err != nil || ast.IsGenerated(f) {
 			return err
 		}
-		folder, err := filepath.Rel(root, filepath.Dir(file))
-		if err != nil {
-			return err
-		}
-		folder = filepath.ToSlash(folder)
+		folder := path.Dir(file)
 		imports := importFolders(t, f)
 		for _, decl := range f.Decls {
 			switch decl := decl.(type) {

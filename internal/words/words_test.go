@@ -6,13 +6,14 @@ import (
 	_ "embed"
 	"go/scanner"
 	"go/token"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/drover-run/drover/internal/repofiles"
 )
 
 //go:embed retired.txt
@@ -60,35 +61,22 @@ func TestNoRetiredWords(t *testing.T) {
 	root := filepath.Join("..", "..")
 	all := rules(t)
 	files := 0
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if name := d.Name(); name != ".." && strings.HasPrefix(name, ".") || name == "out" || name == "bin" {
-				return filepath.SkipDir
-			}
+	err := repofiles.Walk(root, func(file string) error {
+		if exempt(file) || generated(file) {
 			return nil
 		}
-		if exempt(rel) || generated(rel) {
-			return nil
-		}
-		b, err := os.ReadFile(path)
+		b, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			return err
 		}
-		switch filepath.Ext(path) {
+		switch filepath.Ext(file) {
 		case ".go":
 			files++
-			inGo(t, rel, b, all)
+			inGo(t, file, b, all)
 		case ".md", ".proto":
 			files++
 			for i, line := range strings.Split(string(b), "\n") {
-				report(t, rel, i+1, "text", line, all)
+				report(t, file, i+1, "text", line, all)
 			}
 		}
 		return nil
