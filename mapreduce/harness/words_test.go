@@ -2,16 +2,20 @@ package harness
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/mapreduce/reference"
+	"github.com/drover-run/drover/mapreduce/sortmerge"
 )
 
 // With many different words the table grows, and with little memory it is emptied
@@ -49,6 +53,53 @@ func TestWordTableGrowsAndEmpties(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// Words of every length and of every byte, at every distance from the end of the text and of eight bytes,
+// are counted as splitting at single bytes counts them.
+func TestWordTableMatchesSplittingByBytes(t *testing.T) {
+	r := rand.New(rand.NewPCG(seed.New(t), 0))
+	for range 300 {
+		var text []byte
+		for range 1 + r.IntN(400) {
+			word := make([]byte, r.IntN(36))
+			for i := range word {
+				if word[i] = byte(r.IntN(256)); r.IntN(2) == 0 {
+					word[i] = "ab \t\n\v\f\r\x00\x85\xa0\x08\x0e\x1f!"[r.IntN(15)]
+				}
+			}
+			text = append(text, word...)
+		}
+		text = append(text, '\n')
+		want := map[string]int{}
+		check(t, eachWord(text, func(word []byte) error { want[string(word)]++; return nil }))
+		dir := t.TempDir()
+		c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: dir, FanIn: 4, Precombined: true, Combiner: sumCombiner{}})
+		w := newWordTable(c, 1, 1<<20)
+		check(t, w.countText(text))
+		check(t, w.flush())
+		index, err := c.Finish(filepath.Join(dir, "out"), mapreduce.CodecNone)
+		check(t, err)
+		f, err := os.Open(filepath.Join(dir, "out"))
+		check(t, err)
+		defer f.Close()
+		records, err := sortmerge.NewReader("out", f, mapreduce.CodecNone, index.Parts[0], 1<<16)
+		check(t, err)
+		got := map[string]int{}
+		for {
+			ok, err := records.Next()
+			check(t, err)
+			if !ok {
+				break
+			}
+			n, err := strconv.Atoi(string(records.Record().Value))
+			check(t, err)
+			got[string(records.Record().Key)] += n
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Fatal(d)
+		}
 	}
 }
 
