@@ -133,7 +133,7 @@ func TestShareErrorUnderChurn(t *testing.T) {
 		"progressive filling":   {slow: true, limit: 1},
 		"3dsf without locality": {params: map[string]string{"reserve": "false", "locality": "false"}, limit: 1},
 		"3dsf in order":         {params: map[string]string{"reserve": "false", "regular_order": "fcfs"}, limit: 1},
-		"3dsf with queues":      {params: map[string]string{"reserve": "false", "regular_order": "las_mq"}, limit: 1},
+		"3dsf with queues":      {params: map[string]string{"reserve": "false"}, limit: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := NewWorld(Config{Nodes: 60, WaitingTasks: 2000, Tenants: 60, Projects: 20, MaxActions: 100, Features: FeaturesAll}.Defaults())

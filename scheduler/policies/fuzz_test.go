@@ -18,8 +18,8 @@ func FuzzPoliciesOnLoadedState(f *testing.F) {
 		params map[string]string
 	}
 	all := []variant{
-		{"3dsf", map[string]string{"regular_order": "las_mq", "reserve": "true", "speculate": "1.1", "max_suspended": "5s"}},
-		{"3dsf", map[string]string{"guarantees": "false", "migrate": "true", "preempt": "kill"}},
+		{"3dsf", map[string]string{"first": "5", "speculate": "1.1", "max_suspended": "5s"}},
+		{"3dsf", map[string]string{"regular_order": "fcfs", "reserve": "false", "guarantees": "false", "migrate": "true", "preempt": "kill"}},
 		{"capacity", map[string]string{"reserve": "true", "speculate": "1.1"}},
 	}
 	for _, info := range table {

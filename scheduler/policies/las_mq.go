@@ -11,7 +11,7 @@ import (
 var lasMQInfo = Info{
 	Name: "las_mq",
 	Help: "multilevel queue by attained service: small jobs finish in the first queues, large ones are demoted (LAS_MQ)",
-	Params: append(slices.Clone(queueParams),
+	Params: append(slices.Concat(queueParams, []Param{reserveParam}),
 		Param{Name: "order", Kind: Choice, Default: "remaining", Choices: []string{"remaining", "fifo"},
 			Help: "order in a queue: fewest containers of all remaining tasks, or by submission"},
 		Param{Name: "admission", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "jobs admitted at once, 0 for no limit"}),
@@ -27,7 +27,6 @@ var queueParams = append([]Param{
 	{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
 	{Name: "prior", Kind: Choice, Default: "none", Choices: []string{"none", "input_bytes"},
 		Help: "start a job in the queue that its input size predicts"},
-	reserveParam,
 	{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "time over which queues are compared, at least that of the longest task"},
 }, containerParams...)
 

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -12,10 +13,75 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-func TestThreeDSFWithQueuesConforms(t *testing.T) {
-	policytest.Run(t, func() scheduler.Policy {
-		return mustNew(t, "3dsf", map[string]string{"regular_order": "las_mq", "first": "5", "step": "2", "prior": "input_bytes"})
-	})
+// inOrder are the parameters of 3dsf without queues and reserved nodes.
+var inOrder = map[string]string{"regular_order": "fcfs", "reserve": "false"}
+
+// TestEveryPolicyConforms has the defaults, under which few jobs of its worlds are demoted.
+func TestThreeDSFConforms(t *testing.T) {
+	for name, params := range map[string]map[string]string{
+		"short queues":              {"first": "5", "step": "2", "prior": "input_bytes"},
+		"queues, no reserved nodes": {"first": "5", "step": "2", "reserve": "false"},
+		"in order":                  inOrder,
+		"in order, reserved nodes":  {"regular_order": "fcfs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policytest.Run(t, func() scheduler.Policy { return mustNew(t, "3dsf", params) })
+		})
+	}
+}
+
+// What a scheduler without queues has left goes on with queues, and the other way round: a cluster
+// whose coordinator is upgraded, or whose operator chooses the other order, has running and waiting
+// jobs, of which the first has no policy states of queues and the second has some. After each change the
+// State is saved and loaded, and decisions are those of a policy that starts anew (policytest.Round).
+func TestOrderOfRegularJobsMayChange(t *testing.T) {
+	queues := map[string]string{"first": "5", "step": "2"}
+	demoted, kept := 0, 0
+	first := seed.New(t)
+	for world := range uint64(30) {
+		c := schedtest.NewChaos(t, first+world)
+		for phase := range 4 {
+			params := inOrder
+			if phase%2 == 1 {
+				params = queues
+			}
+			newPolicy := func() scheduler.Policy { return mustNew(t, "3dsf", params) }
+			loaded, err := scheduler.Load(bytes.NewReader(c.State.Bytes()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.State = loaded
+			if n := queueStates(loaded); phase == 1 && n > 0 {
+				t.Fatalf("seed %d: %d jobs are in queues before there are any", first+world, n)
+			} else if phase == 2 {
+				kept += n
+			}
+			warm := newPolicy()
+			for range 8 {
+				policytest.Round(t, c.State, warm, newPolicy, c.Now, 1000)
+				for range 4 {
+					c.Step()
+				}
+			}
+			if phase == 1 {
+				demoted += queueStates(c.State)
+			}
+		}
+	}
+	if demoted == 0 || kept == 0 {
+		t.Errorf("%d jobs were demoted with queues, and %d were known as such without: the worlds prove little", demoted, kept)
+	}
+}
+
+// queueStates counts the jobs of which the State says in which queue they are.
+func queueStates(s *scheduler.State) int {
+	n := 0
+	for j := range s.Jobs() {
+		if j.HasState(scheduler.QueueState) {
+			n++
+		}
+	}
+	return n
 }
 
 // With one tenant, no deadline and one priority, 3dsf with queues is las_mq as long as
@@ -27,7 +93,7 @@ func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
 		a, b := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a"), schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a")
 		queues := map[string]string{"first": "10", "step": "3", "horizon": "20s"}
 		one := mustNew(t, "las_mq", queues)
-		queues["regular_order"], queues["reserve"] = "las_mq", "false"
+		queues["reserve"] = "false"
 		other := mustNew(t, "3dsf", queues)
 		for range 2 { // which wait to the end
 			a.Submit("a", 1000, schedtest.R(1, 1, 1))
@@ -73,7 +139,7 @@ func placements(d *scheduler.Decision) string {
 // queue.
 func TestQueuesOrderOnlyRegularJobs(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 2, 10)).AddTenants("a")
-	p := mustNew(t, "3dsf", map[string]string{"regular_order": "las_mq", "first": "1", "preempt": "none"})
+	p := mustNew(t, "3dsf", map[string]string{"first": "1", "preempt": "none"})
 	old := w.Submit("a", 9, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 		j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(time.Hour), true, time.Minute
 	})
@@ -128,11 +194,7 @@ func TestQueuesOfVeryManyJobsAreReadInParts(t *testing.T) {
 			for range jobs {
 				w.Submit("a", 1, schedtest.R(1, 1, 1))
 			}
-			var params map[string]string
-			if name == "3dsf" {
-				params = map[string]string{"regular_order": "las_mq"}
-			}
-			p, placed, decisions := mustNew(t, name, params), 0, 0
+			p, placed, decisions := mustNew(t, name, nil), 0, 0
 			for ; placed < jobs && decisions < 20; decisions++ {
 				d, err := scheduler.Cycle(w.State, p, w.Now, jobs, scheduler.AcceptAll)
 				if err != nil {

@@ -59,7 +59,7 @@ func TestReserveStartsLargeTask(t *testing.T) {
 // starts in time.
 func TestNoNodeIsReservedForPlannedTasks(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a")
-	p := mustNew(t, "3dsf", map[string]string{"reserve": "true", "sf": "0"})
+	p := mustNew(t, "3dsf", map[string]string{"sf": "0"})
 	submit := func(id scheduler.ProjectID, cores float64, bound time.Duration) *scheduler.Stage {
 		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id, Name: "p", Tenant: w.Tenant("a").Spec.ID, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestBackfillOnReservedNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a")
 			newPolicy := func() scheduler.Policy {
-				return mustNew(t, "3dsf", map[string]string{"regular_order": "fcfs", "reserve": "true"})
+				return mustNew(t, "3dsf", map[string]string{"regular_order": "fcfs"})
 			}
 			p := newPolicy()
 			submit := func(cores float64, bound time.Duration) *scheduler.Stage {

@@ -35,9 +35,14 @@ var deadlineParams = []Param{
 }
 
 var regularParams = []Param{
-	{Name: "regular_order", Kind: Choice, Default: "fcfs", Choices: []string{"fcfs", "las_mq"},
-		Help: "order of a tenant's regular jobs of one priority: by submission, or by LAS_MQ queues, configured by the parameters from queues on"},
+	{Name: "regular_order", Kind: Choice, Default: "las_mq", Choices: []string{"las_mq", "fcfs"},
+		Help: "order of a tenant's regular jobs of one priority: by LAS_MQ queues, configured by the parameters from queues on, or by submission"},
+	reservesByDefault,
 }
+
+// reservesByDefault is reserveParam for 3dsf. Queues without it gain nothing where tasks
+// differ in size: small tasks of new jobs take each place before a large one fits.
+var reservesByDefault = func() Param { p := reserveParam; p.Default = "true"; return p }()
 
 var guaranteeParams = []Param{
 	{Name: "guarantees", Kind: Bool, Default: "true", Help: "guarantee projects a departure and jobs their deadline, or refuse to; with false only guarantees made elsewhere are honoured"},

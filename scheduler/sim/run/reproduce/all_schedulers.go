@@ -79,8 +79,8 @@ func allContenders(projects bool) []contender {
 // composedVariants are 3dsf with other parameters, shown beside it because they would close gaps to
 // the specialists. They do not count as specialists.
 var composedVariants = []contender{
-	{name: composedPolicy + ", reserve=true", policy: composedPolicy, params: map[string]string{"reserve": "true"}},
-	{name: composedPolicy + ", reserve=true regular_order=las_mq", policy: composedPolicy, params: map[string]string{"reserve": "true", "regular_order": "las_mq"}},
+	{name: composedPolicy + ", reserve=false regular_order=fcfs", policy: composedPolicy, params: map[string]string{"reserve": "false", "regular_order": "fcfs"}},
+	{name: composedPolicy + ", regular_order=fcfs", policy: composedPolicy, params: map[string]string{"regular_order": "fcfs"}},
 	{name: composedPolicy + ", guarantees=false", policy: composedPolicy, params: map[string]string{"guarantees": "false"}},
 }
 

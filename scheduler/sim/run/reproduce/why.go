@@ -88,16 +88,11 @@ var (
 // whyWorse explains, by workload and metric, why 3dsf is more than 5% worse than the best
 // specialist, and what would close the gap.
 var whyWorse = map[string]string{
-	"las_mq testbed 80 s mean response, s": whyOrder,
-	"las_mq testbed 50 s mean response, s": whyOrder,
-	"las_mq EC2 mean response, s":          whyOrder,
 	"las_mq heavy-tailed mean response, s": whySameTasks,
 	"":                                     "The cause has not been investigated.",
 }
 
 const (
-	whyOrder = "All jobs are regular jobs of one tenant, which 3dsf serves first come, first served by default, as fifo does: 3DSF defines no order for them. " +
-		"`reserve=true regular_order=las_mq`, in its own column, closes the gap. Both are needed: without `reserve` 2 GB maps take every free place before 4 GB reduces, and `regular_order=las_mq` alone gains nothing (1,002 s instead of 962 s at 80 s). On all other workloads `regular_order=las_mq` changes no metric by more than 0.7%."
 	whySameTasks = "Not significant: the interval includes that 3dsf is better. All jobs have ten tasks of unknown duration, which all start at once, so no task of a large job is left that could wait for others. " +
 		"Every order by tasks or by service is then first come, first served. fair starts a few tasks of each job instead, and one seed of five with one very large job makes the difference. An order by predicted run time would close the gap, as sjf and ideal have it by the true one."
 )
