@@ -38,6 +38,8 @@ var regularParams = []Param{
 	{Name: "regular_order", Kind: Choice, Default: "las_mq", Choices: []string{"las_mq", "fcfs"},
 		Help: "order of a tenant's regular jobs of one priority: by LAS_MQ queues, configured by the parameters from queues on, or by submission"},
 	reservesByDefault,
+	{Name: "aging", Kind: Duration, Default: "1m", Min: 0, Max: 1e6,
+		Help: "a regular job that had nothing for this time for each stage that is ready is next, so that none waits for ever; 0 for never"},
 }
 
 // reservesByDefault is reserveParam for 3dsf. Queues without it gain nothing where tasks
@@ -67,7 +69,7 @@ var threeDSFInfo = Info{
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
 		c.PriorityOrder, c.Guarantees = true, guaranteeConfig(v)
-		c.ReserveNodes = v.Bool(reserveParam.Name)
+		c.ReserveNodes, c.Aging = v.Bool(reserveParam.Name), v.Duration("aging")
 		if v.Text("regular_order") == "las_mq" {
 			q, err := queueConfig(v)
 			if err != nil {

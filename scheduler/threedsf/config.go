@@ -50,6 +50,10 @@ type Config struct {
 	LASMQ               *lasmq.Config
 	InitialQueueByInput bool
 
+	// Aging, if above 0, bounds how long a regular job waits while others keep coming: once it had
+	// nothing for Aging times the number of stages that are ready, one of its tasks is next.
+	Aging time.Duration
+
 	// Deadlines enables the lane of accepted deadline jobs, which Order sorts.
 	// AllDeadlines puts every job with a deadline into the lane.
 	Deadlines    bool

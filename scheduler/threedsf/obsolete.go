@@ -8,10 +8,9 @@ import (
 
 // obsoleteReservations drops planned reservations that nothing waits for any more.
 type obsoleteReservations struct {
-	c      *cycle
-	jobs   *jobCache
-	survey *guaranteeSurvey
-	ids    []scheduler.ReservationID // scratch
+	c    *cycle
+	jobs *jobCache
+	ids  []scheduler.ReservationID // scratch
 }
 
 // drop drops planned reservations that nothing waits for any more: their task runs or is
@@ -50,7 +49,6 @@ func (o *obsoleteReservations) dropUpTo(limit int) {
 	}
 	slices.Sort(o.ids)
 	for _, id := range o.ids[:min(limit, len(o.ids))] {
-		o.survey.recordDrop()
 		o.c.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
 }

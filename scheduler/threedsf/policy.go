@@ -41,6 +41,7 @@ type Policy struct {
 	reserved  reservedLane
 	suspended suspendedLane
 	deadlines deadlineLane
+	overdue   overdueLane
 	queues    queues
 	tenants   tenantOrder
 
@@ -56,7 +57,7 @@ func New(cfg Config) *Policy {
 
 	p.jobs = jobCache{v: &c.view}
 	p.survey = guaranteeSurvey{c: c, jobs: &p.jobs}
-	p.obsolete = obsoleteReservations{c: c, jobs: &p.jobs, survey: &p.survey}
+	p.obsolete = obsoleteReservations{c: c, jobs: &p.jobs}
 	p.planning = planning{c: c, jobs: &p.jobs, survey: &p.survey, obsolete: &p.obsolete, compressBatch: defaultCompressBatch, planWork: defaultPlanWork}
 
 	p.reservations = preemptReservations{c: c, placed: &p.placed}
@@ -76,6 +77,7 @@ func New(cfg Config) *Policy {
 	p.reserved = reservedLane{c: c, open: &p.open, preemption: &p.preemption, reservations: &p.reservations}
 	p.suspended = suspendedLane{c: c, open: &p.open, reservations: &p.reservations, resumeReserved: map[scheduler.NodeID]bool{}}
 	p.deadlines = deadlineLane{c: c, open: &p.open, placer: &p.placer, waits: &p.waits, preemption: &p.preemption, reservations: &p.reservations}
+	p.overdue = overdueLane{c: c, nodes: &p.nodes, placer: &p.placer, tenants: &p.tenants}
 	p.queues = queues{c: c}
 	p.queues.init()
 	p.tenants = tenantOrder{c: c, open: &p.open, nodes: &p.nodes, placer: &p.placer, waits: &p.waits, queues: &p.queues,
@@ -146,6 +148,7 @@ func (p *Policy) runPass() bool {
 		p.deadlines.serve()
 	}
 	p.suspended.serve()
+	p.overdue.serve()
 	if p.cycle.actionsLeft > 0 || p.cfg.LASMQ != nil { // LAS_MQ needs its heads in every cycle
 		p.tenants.initHeads()
 		p.tenants.serveTenants()

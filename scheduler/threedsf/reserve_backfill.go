@@ -34,6 +34,17 @@ func (k *reservedNodes) hasBoundedJob() bool {
 // that lack least. What starts behind a reservation does not delay it, so the next
 // cycle reserves the same node. O(maxNodesScanned x attempts on a node).
 func (k *reservedNodes) reserveSoonestNodes(g *scheduler.Stage) {
+	k.findCandidates(g)
+	for i := range min(len(k.candidates), int(g.Startable())) {
+		if k.isLimitReached() {
+			return
+		}
+		k.reserveOne(k.candidates[i].id, g, k.candidates[i].freeAt)
+	}
+}
+
+// findCandidates lists the nodes that a task of a stage could reserve, the best first.
+func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
 	nodes := k.c.s.Nodes()
 	k.candidates = k.candidates[:0]
 	from := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
@@ -49,12 +60,6 @@ func (k *reservedNodes) reserveSoonestNodes(g *scheduler.Stage) {
 	slices.SortStableFunc(k.candidates, func(a, b nodeCandidate) int {
 		return cmp.Or(cmp.Compare(a.freeAt, b.freeAt), cmp.Compare(b.nearness, a.nearness))
 	})
-	for i := range min(len(k.candidates), int(g.Startable())) {
-		if k.isLimitReached() {
-			return
-		}
-		k.reserveOne(k.candidates[i].id, g, k.candidates[i].freeAt)
-	}
 }
 
 // capacityAt returns when a node should fit a task of a stage by the bounds of what

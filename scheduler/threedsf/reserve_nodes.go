@@ -71,6 +71,24 @@ func (k *reservedNodes) reserve(g *scheduler.Stage) {
 	}
 }
 
+// reserveForOne reserves a node for one task of a stage, and reports whether there is one. The
+// stage may reserve nodes for others of its tasks when it is next.
+func (k *reservedNodes) reserveForOne(g *scheduler.Stage) bool {
+	if k.hasBoundedJob() {
+		k.findCandidates(g)
+		if len(k.candidates) == 0 {
+			return false
+		}
+		k.reserveOne(k.candidates[0].id, g, k.candidates[0].freeAt)
+		return true
+	}
+	id := k.nearestNode(g)
+	if id != scheduler.NoNode {
+		k.reserveOne(id, g, scheduler.Never)
+	}
+	return id != scheduler.NoNode
+}
+
 // reserveOne reserves a node that should fit a task of the stage at a given time.
 func (k *reservedNodes) reserveOne(id scheduler.NodeID, g *scheduler.Stage, at scheduler.Time) {
 	k.stageOn[id], k.freeAt[id] = g, at

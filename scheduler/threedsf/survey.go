@@ -19,7 +19,6 @@ type guaranteeSurvey struct {
 	needsReplan  bool              // a reservation cannot stay where it is
 	compress     bool              // the schedule is to be compressed, since something ended
 	hasGuarantee bool              // some job has a guarantee
-	dropped      bool              // an obsolete reservation was dropped
 	upToDate     bool              // the last compression knew all work done
 	cursor       backfill.Position // where the compression resumes
 	inProgress   bool              // the compression began in an earlier cycle
@@ -43,7 +42,7 @@ const (
 // begin finds out whether anything is to be planned, from the job cache.
 func (q *guaranteeSurvey) begin() {
 	q.requests, q.violations = 0, q.violations[:0]
-	q.wake, q.needsReplan, q.compress, q.upToDate, q.hasGuarantee, q.finished, q.dropped = 0, false, false, false, false, false, false
+	q.wake, q.needsReplan, q.compress, q.upToDate, q.hasGuarantee, q.finished = 0, false, false, false, false, false
 	q.planned, q.deferred, q.replanLeft = false, false, false
 	q.cursor, q.inProgress = backfill.Position{Submitted: math.MinInt64}, false
 	if n, ok := q.c.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressCursorSlot}); ok {
@@ -80,9 +79,6 @@ func (q *guaranteeSurvey) recordCompression(next backfill.Position, finished boo
 	q.nextCursor, q.finished = next, finished
 }
 
-// recordDrop notes that an obsolete reservation was dropped.
-func (q *guaranteeSurvey) recordDrop() { q.dropped = true }
-
 // recordCompressState records what the last compression knew and what this cycle
 // changed itself since, so that only other changes start the next one. An unfinished
 // compression resumes after Guarantees.CompressEvery.
@@ -102,7 +98,7 @@ func (q *guaranteeSurvey) recordCompressState() {
 			q.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: value, At: q.c.now})
 		}
 		q.recordCompressCursor()
-	case (q.planned && (!ok || !q.hasGuarantee)) || (q.upToDate && (len(q.c.states) > 0 || q.dropped || q.planned)):
+	case (q.planned && (!ok || !q.hasGuarantee)) || (q.upToDate && (len(q.c.states) > 0 || len(q.c.actions) > 0 || q.planned)):
 		if current := q.jobs.fingerprint(); !ok || n.Value != current {
 			q.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: current, At: q.c.now})
 		}

@@ -122,9 +122,9 @@ func (m benchmarkMix) simulate(e *Env, c contender, seed uint64) (*mixResult, er
 var mixAssumes = []string{"mix.cpu", "mix.memory_mib", "mix.io_mib_s", "mix.lean", "mix.launch_s", "mix.load", "mix.yarn_step_mib", "mix.deadline_sigma", "mix.high_part"}
 
 var (
-	contender3DSF = contender{name: "3DSF", policy: "3dsf", params: map[string]string{"regular_order": "fcfs", "reserve": "false", "preempt": "kill"}}
+	contender3DSF = contender{name: "3DSF", policy: "3dsf", params: map[string]string{"regular_order": "fcfs", "reserve": "false", "aging": "0s", "preempt": "kill"}}
 	// contender3DSFSuspend is 3DSF with Drover's suspend levels, reported beside it.
-	contender3DSFSuspend = contender{name: "3DSF suspending", policy: "3dsf", params: map[string]string{"regular_order": "fcfs", "reserve": "false"}}
+	contender3DSFSuspend = contender{name: "3DSF suspending", policy: "3dsf", params: map[string]string{"regular_order": "fcfs", "reserve": "false", "aging": "0s"}}
 	contenderCapacity    = contender{name: "Capacity", policy: "capacity"}
 	contenderPDSonQueue  = contender{name: "PDSonQueue", policy: "pdsonqueue", params: map[string]string{"preempt": "kill"}}
 	contenderYARNFair    = contender{name: "Fair", policy: "fair"}
