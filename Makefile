@@ -56,7 +56,7 @@ lint: ## format, vet, staticcheck, the scripts of the page
 	ui/lint.sh
 
 test: deps build check ## check, then the suites and jobs on real machines
-	./integration/test.sh
+	DROVER_CHECKED=out/check ./integration/test.sh
 
 generate: ## Go code from the protobuf files (needs protoc), and docs/reference
 	cd api && PATH="$$(dirname $$(go tool -n protoc-gen-go)):$$(dirname $$(go tool -n protoc-gen-connect-go)):$$PATH" \

@@ -1,7 +1,7 @@
 # Functions of test.sh and unit.sh, which source this file: they run the parts, repeat one that failed
 # once, and print the closing lines. The caller sets out (the folder of the logs), budget and
 # longest.
-failed=() flaky=() running= flaky_units=out/check/flaky
+failed=() flaky=() running= lane= flaky_units=out/check/flaky
 
 # part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log.
 part() {
@@ -39,12 +39,37 @@ part() {
   tail -60 "$out/$name.log"
 }
 
+# beside COMMAND... runs a function of parts in the background, in a process group of its own, until joined.
+beside() {
+  set -m
+  (
+    failed=() flaky=()
+    "$@"
+    [ ${#failed[@]} -eq 0 ] || printf '%s\n' "${failed[@]}" >"$out/beside.failed"
+    [ ${#flaky[@]} -eq 0 ] || printf '%s\n' "${flaky[@]}" >"$out/beside.flaky"
+    : >"$out/beside.ended"
+  ) >"$out/beside.txt" 2>&1 &
+  lane=$!
+  set +m
+}
+
+# joined waits for what runs beside, prints its output and takes over its results.
+joined() {
+  local names
+  wait "$lane"
+  lane=
+  cat "$out/beside.txt"
+  [ -f "$out/beside.ended" ] || failed+=("beside (ended early)")
+  [ ! -f "$out/beside.failed" ] || { mapfile -t names <"$out/beside.failed"; failed+=("${names[@]}"); }
+  [ ! -f "$out/beside.flaky" ] || { mapfile -t names <"$out/beside.flaky"; flaky+=("${names[@]}"); }
+}
+
 # unit NAME FLAGS PACKAGE... runs unit tests of packages. A package that fails is tested once more.
-# One that does not build is not.
+# One that does not build is not. The log has the results of all tests, for the closing lines.
 unit() {
   local name=$1 flags=$2 again; shift 2
   # shellcheck disable=SC2086 # FLAGS are several words
-  go test -timeout 10m -short $flags "$@" 2>&1 | tee "$out/$name.log" && return
+  go test -timeout 10m -short -v $flags "$@" 2>&1 | tee "$out/$name.log" | results && return
   again=$(awk -F'\t' '$1 == "FAIL" && NF == 3 { print $2 }' "$out/$name.log") # not those that do not build
   if [ -z "$again" ] || grep -qE '^FAIL.*\[(build|setup) failed\]' "$out/$name.log"; then
     failed+=("$name")
@@ -53,11 +78,24 @@ unit() {
   mv "$out/$name.log" "$out/$name.first.txt"
   echo "== $name: once more: $(xargs <<<"$again")"
   # shellcheck disable=SC2086
-  if go test -count 1 -timeout 10m -short $flags $again 2>&1 | tee "$out/$name.log"; then
+  if go test -count 1 -timeout 10m -short -v $flags $again 2>&1 | tee "$out/$name.log" | results; then
+    grep -vE '^ *--- FAIL' "$out/$name.first.txt" >>"$out/$name.log" # the other packages' results
     echo "unit tests ($name): $(xargs <<<"$again")" >>"$flaky_units"
   else
     failed+=("$name")
   fi
+}
+
+# results prints of a verbose log of go test a line for each package, and what tests that failed printed.
+results() {
+  awk '
+    /^ *--- (PASS|SKIP)/ { if (!/^ /) n = keep; next }
+    /^=== / || /^PASS$/ || /^FAIL$/ { next }
+    /^(ok|\?) +\t/ { n = keep = 0; print; fflush(); next }
+    { held[++n] = $0 }
+    /^ *--- FAIL/ { keep = n }
+    /^FAIL\t/ { for (i = 1; i <= n; i++) print held[i]; n = keep = 0; fflush() }
+    END { for (i = 1; i <= n; i++) print held[i] }'
 }
 
 # unproved NAME prints the tests of NAME.test that did not pass the first time, as a
@@ -102,15 +140,22 @@ failures() {
     END { flush("") }' "$1"
 }
 
-# summary prints the results at the end, also if the script was interrupted.
+# summary prints the results at the end, also if the script was interrupted. They include those of
+# make check if it ran before (DROVER_CHECKED is the folder of its logs).
 summary() {
-  local code=$? passed skipped broken part log
+  local code=$? passed skipped broken part log logs
+  if [ -n "$lane" ]; then # interrupted: its processes end with this one
+    kill -TERM -- "-$lane" 2>/dev/null
+    cat "$out/beside.txt"
+    failed+=("beside (interrupted)")
+  fi
   [ -n "$running" ] && failed+=("$running (interrupted)")
   echo "== skipped in every part, with the reason"
-  skips "$out"/*.log
-  passed=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- PASS')
-  skipped=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- SKIP')
-  broken=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- FAIL')
+  logs=("$out"/*.log ${DROVER_CHECKED:+"$DROVER_CHECKED"/*.log})
+  skips "${logs[@]}"
+  passed=$(cat "${logs[@]}" 2>/dev/null | grep -cE '^ *--- PASS')
+  skipped=$(cat "${logs[@]}" 2>/dev/null | grep -cE '^ *--- SKIP')
+  broken=$(cat "${logs[@]}" 2>/dev/null | grep -cE '^ *--- FAIL')
   echo "$passed passed, $broken failed, $skipped skipped, in $((SECONDS / 60)) minutes"
   [ ! -f "$flaky_units" ] || sed "s|^|FLAKY: |; s|$| passed only when repeated (${flaky_units%/*})|" "$flaky_units"
   for part in "${flaky[@]}"; do

@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // runParts runs lines of a script after parts.sh in an empty folder and returns its output and
@@ -113,6 +115,19 @@ func TestClosingLines(t *testing.T) {
 			script: fakeGo + "unit race -race example.org/broken example.org/bad; [ ! -f race.first.txt ] || echo '== skipped in every part: again'",
 			ok:     false, want: []string{"FAILED: race"}, not: []string{"again", "FLAKY"},
 		},
+		"parts beside others": {
+			script: writeLog("first") + "hosts() { part one 1 sh -c '[ -f again ] && exit 0; touch again; cat first; exit 1'; part two 1 sh -c 'cat first; exit 1'; part three 1 echo '--- PASS: TestA'; }\n" +
+				"beside hosts\npart machine 1 echo '--- PASS: TestB'\njoined",
+			ok: false, want: []string{"FLAKY: one passed only when it was repeated", "FAILED: two\n  ./two.first.txt:\n" + failingTests}, not: []string{"FAILED: one", "three", "machine", "beside"},
+		},
+		"parts beside others pass": {
+			script: "hosts() { part one 1 echo '--- PASS: TestA'; }\nbeside hosts\npart machine 1 echo '--- PASS: TestB'\njoined",
+			ok:     true, want: []string{"2 passed, 0 failed, 0 skipped"}, not: []string{"FLAKY", "FAILED"},
+		},
+		"unit tests count": {
+			script: "DROVER_CHECKED=checked\nmkdir checked\n" + strings.ReplaceAll(writeLog("checked/race.log"), "--- FAIL: TestPlain", "--- PASS: TestPlain") + "part good 1 printf '    a_test.go:1: no tool\\n--- SKIP: TestPlain (0.00s)\\n--- PASS: TestX\\n'",
+			ok:     true, want: []string{"3 passed, 4 failed, 1 skipped"}, not: []string{"no tool"},
+		},
 		"no time is left": {
 			script: "part first 1 true\nbudget=0\npart late 1 true",
 			ok:     false, want: []string{"FAILED: late (no time left)"},
@@ -138,5 +153,39 @@ func TestClosingLines(t *testing.T) {
 				t.Log(out)
 			}
 		})
+	}
+}
+
+// The output of unit tests has a line for each package, and what a test that failed printed. The rest is in the log.
+func TestResultsOfVerboseTests(t *testing.T) {
+	const log = "=== RUN   TestA\n    a.go:1: fine\n--- PASS: TestA (0.00s)\n    --- PASS: TestA/x (0.00s)\nPASS\nok  \tp/a\t0.1s\n?   \tp/n\t[no test files]\n" +
+		"=== RUN   TestB\n    b.go:2: wrong\n--- FAIL: TestB (0.00s)\n    --- FAIL: TestB/y (0.00s)\n=== RUN   TestC\n    c.go:1: fine\n--- PASS: TestC (0.00s)\nFAIL\nFAIL\tp/b\t0.1s\n" +
+		"# p/c\nc.go:3: undefined\nFAIL\tp/c [build failed]\nFAIL\n"
+	const want = "ok  \tp/a\t0.1s\n?   \tp/n\t[no test files]\n    b.go:2: wrong\n--- FAIL: TestB (0.00s)\n    --- FAIL: TestB/y (0.00s)\nFAIL\tp/b\t0.1s\n# p/c\nc.go:3: undefined\nFAIL\tp/c [build failed]\n"
+	out, _ := runParts(t, "results <<'END'\n"+log+"END\n")
+	if got, _, _ := strings.Cut(out, "== skipped in every part"); got != want {
+		t.Errorf("%s, want\n%s", got, want)
+	}
+}
+
+func TestInterruptionEndsWhatRunsBeside(t *testing.T) {
+	out, ok := runParts(t, "hosts() { part one 1 sh -c 'echo $$ >pid.new; mv pid.new pid; exec sleep 50'; }\nbeside hosts\nuntil [ -e pid ]; do sleep 0.02; done\necho process $(cat pid)\nexit 130")
+	if ok || !strings.Contains(out, "FAILED: beside (interrupted)") {
+		t.Errorf("it ended well (%v) or does not name what was interrupted:\n%s", ok, out)
+	}
+	_, rest, _ := strings.Cut(out, "process ")
+	number, _, _ := strings.Cut(rest, "\n")
+	pid, err := strconv.Atoi(number)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		state, err := os.ReadFile("/proc/" + number + "/stat")
+		if err != nil || strings.Contains(string(state), ") Z ") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d runs on", pid)
+		}
 	}
 }
