@@ -72,8 +72,11 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 	return connect.NewResponse(res), nil
 }
 
+// schedulerOf returns the policy in force and its parameters. Those that another version stored and
+// this one does not have are left out.
 func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
 	if name, params := f.Scheduler(); name != "" {
+		params, _ = policies.WithoutUnknown(name, params)
 		return name, params
 	}
 	return c.defaultScheduler()

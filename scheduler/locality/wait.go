@@ -12,23 +12,17 @@ import (
 // Network describes how fast input travels to a node that does not hold it.
 type Network struct {
 	// Bandwidth is the measured bandwidth of one reader, in bytes per second.
+	// 3DSF computes it as window / round-trip time (eq. 2).
 	Bandwidth int64
-	// Window (bytes) and RTT, if both are above 0, replace Bandwidth: eq. 2, capacity =
-	// window / RTT.
-	Window int64
-	RTT    time.Duration
 }
 
-// Transfer returns the time to move so many bytes (3DSF eq. 3 if Window and RTT are
-// set, else bytes / Bandwidth), 0 if neither is set.
+// Transfer returns the time to move so many bytes (3DSF eq. 3), 0 if the bandwidth is
+// not known.
 func (n *Network) Transfer(bytes int64) time.Duration {
-	seconds := 0.0
-	switch {
-	case n.Window > 0 && n.RTT > 0:
-		seconds = float64(bytes) * n.RTT.Seconds() / float64(n.Window)
-	case n.Bandwidth > 0:
-		seconds = float64(bytes) / float64(n.Bandwidth)
+	if n.Bandwidth <= 0 {
+		return 0
 	}
+	seconds := float64(bytes) / float64(n.Bandwidth)
 	if seconds >= math.MaxInt64/2/float64(time.Second) {
 		return math.MaxInt64 / 2
 	}

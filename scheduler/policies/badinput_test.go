@@ -17,7 +17,6 @@ func TestOutOfRangeParametersAreRejected(t *testing.T) {
 		"a negative slack factor":               {"3dsf", "sf", "-0.1", `"sf" is "-0.1"`},
 		"a negative slack factor, two-tier":     {"two_tier", "sf", "-1", `"sf" is "-1"`},
 		"a slack factor that is no number":      {"3dsf", "sf", "NaN", `"sf" is "NaN"`},
-		"a negative preemption limit":           {"3dsf", "pl", "-2", `"pl" is "-2"`},
 		"a negative preemption limit, two-tier": {"two_tier", "pl", "-2", `"pl" is "-2"`},
 		"a negative number of spare nodes":      {"3dsf", "spare_nodes", "-1", `"spare_nodes"`},
 		"Lev 4":                                 {"drf", "lev", "4", `"lev" is "4"`},

@@ -275,7 +275,7 @@ func TestOverrunViolatesOnlyOwnGuarantee(t *testing.T) {
 func TestDueGuaranteePreemptsImmediately(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
 	maker := func() scheduler.Policy {
-		return mustNew(t, "3dsf", map[string]string{"sf": "0", "margin": "2s", "compress_every": "1h"})
+		return mustNew(t, "3dsf", map[string]string{"sf": "0", "margin": "2s"})
 	}
 	p := maker()
 	project := func(id scheduler.ProjectID, tasks int32, cores float64) scheduler.JobID {

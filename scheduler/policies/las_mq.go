@@ -11,41 +11,45 @@ import (
 var lasMQInfo = Info{
 	Name: "las_mq",
 	Help: "multilevel queue by attained service: small jobs finish in the first queues, large ones are demoted (LAS_MQ)",
-	Params: append(slices.Concat(queueParams, []Param{reserveParam}),
+	Params: append(slices.Concat(paperQueueParams, queueParams, containerParams, []Param{reserveParam}),
 		Param{Name: "order", Kind: Choice, Default: "remaining", Choices: []string{"remaining", "fifo"},
 			Help: "order in a queue: fewest containers of all remaining tasks, or by submission"},
 		Param{Name: "admission", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "jobs admitted at once, 0 for no limit"}),
 	New: newLasMQ,
 }
 
-// queueParams are the parameters of the queues.
-var queueParams = append([]Param{
-	{Name: "queues", Kind: Int, Default: "10", Min: 1, Max: lasmq.MaxQueues, Help: "number of queues, k"},
+// queueParams are the parameters of the queues that 3dsf has too.
+var queueParams = []Param{
 	{Name: "first", Kind: Float, Default: "100", Min: 1e-9, Max: 1e15, Help: "threshold of the first queue, alpha_1, container-seconds"},
 	{Name: "step", Kind: Float, Default: "10", Min: 1.000001, Max: 1e9, Help: "factor between successive thresholds, p"},
-	{Name: "decay", Kind: Float, Default: "0.1", Min: 1e-9, Max: 1, Help: "factor between the weights of successive queues"},
-	{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
 	{Name: "prior", Kind: Choice, Default: "none", Choices: []string{"none", "input_bytes"},
 		Help: "start a job in the queue that its input size predicts"},
 	{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "time over which queues are compared, at least that of the longest task"},
-}, containerParams...)
+}
+
+// paperQueueParams are the parameters of the queues that the paper varies or leaves open; 3dsf has
+// their defaults.
+var paperQueueParams = []Param{
+	{Name: "queues", Kind: Int, Default: "10", Min: 1, Max: lasmq.MaxQueues, Help: "number of queues, k"},
+	{Name: "decay", Kind: Float, Default: "0.1", Min: 1e-9, Max: 1, Help: "factor between the weights of successive queues"},
+	{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
+}
 
 // queueConfig reads queueParams.
-func queueConfig(v Values) (lasmq.Config, error) {
+func queueConfig(v Values) lasmq.Config {
 	cfg := lasmq.Default()
-	cfg.Queues, cfg.First, cfg.Step, cfg.Decay = v.Int("queues"), v.Float("first"), v.Float("step"), v.Float("decay")
-	cfg.StageAware, cfg.Horizon, cfg.Unit = v.Bool("stage_aware"), v.Duration("horizon"), containerUnit(v)
-	err := cfg.Check()
-	return cfg.WithThresholds(), err
+	cfg.First, cfg.Step, cfg.Horizon = v.Float("first"), v.Float("step"), v.Duration("horizon")
+	return cfg
 }
 
 func newLasMQ(v Values) (scheduler.Policy, error) {
-	cfg, err := queueConfig(v)
-	if err != nil {
-		return nil, err
-	}
+	cfg := queueConfig(v)
+	cfg.Queues, cfg.Decay, cfg.StageAware, cfg.Unit = v.Int("queues"), v.Float("decay"), v.Bool("stage_aware"), containerUnit(v)
 	if v.Text("order") == lasmq.OrderFIFO.String() {
 		cfg.Order = lasmq.OrderFIFO
+	}
+	if err := cfg.Check(); err != nil {
+		return nil, err
 	}
 	f := &lasMQ{maxAdmitted: v.Int("admission"), placer: placer{reserveForMisfits: v.Bool("reserve")}}
 	f.index = lasmq.NewIndex(cfg, v.Text("prior") == "input_bytes", f.groupOf, f.account)

@@ -7,6 +7,7 @@ package policies
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,6 +131,28 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 		p = &speculativePolicy{Policy: p, factor: f}
 	}
 	return p, nil
+}
+
+// WithoutUnknown returns params without those that a policy of the table does not have, and the names
+// of these, in order: another version of the program may have chosen them.
+func WithoutUnknown(name string, params map[string]string) (known map[string]string, unknown []string) {
+	i := slices.IndexFunc(table, func(i Info) bool { return i.Name == name })
+	if i < 0 || len(params) == 0 {
+		return params, nil
+	}
+	for _, k := range sortedKeys(params) {
+		if k != speculateParam.Name && !slices.ContainsFunc(table[i].Params, func(p Param) bool { return p.Name == k }) {
+			unknown = append(unknown, k)
+		}
+	}
+	if len(unknown) == 0 {
+		return params, nil
+	}
+	known = maps.Clone(params)
+	for _, k := range unknown {
+		delete(known, k)
+	}
+	return known, unknown
 }
 
 // Get returns a policy of the table, or an error that suggests a name.

@@ -91,9 +91,8 @@ func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
 	for round := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, round))
 		a, b := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a"), schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a")
-		queues := map[string]string{"first": "10", "step": "3", "horizon": "20s"}
+		queues := map[string]string{"first": "10", "step": "3", "horizon": "20s", "reserve": "false"}
 		one := mustNew(t, "las_mq", queues)
-		queues["reserve"] = "false"
 		other := mustNew(t, "3dsf", queues)
 		for range 2 { // which wait to the end
 			a.Submit("a", 1000, schedtest.R(1, 1, 1))

@@ -13,14 +13,11 @@ import (
 
 var shareParams = []Param{
 	{Name: "lev", Kind: Int, Default: "1", Min: 1, Max: 3, Help: "which share counts as dominant: 1 the largest, 2, 3 the smallest"},
-	{Name: "stop_at_first_misfit", Kind: Bool, Default: "false", Help: "end a cycle at the first task that does not fit, as the papers print it"},
 }
 
 var localityParams = []Param{
 	{Name: "locality", Kind: Bool, Default: "true", Help: "place map tasks near their input by weighted matching"},
 	{Name: "bandwidth", Kind: Int, Default: "50000000", Min: 1, Max: 1e12, Help: "bytes per second of one remote reader"},
-	{Name: "tcp_window", Kind: Int, Default: "0", Min: 0, Max: 1e12, Help: "bytes; with rtt, transfer times by window and round trip (3DSF eq. 2, 3) instead of bandwidth"},
-	{Name: "rtt", Kind: Duration, Default: "0s", Min: 0, Max: 10, Help: "round trip time, used with tcp_window"},
 	{Name: "max_locality_wait", Kind: Duration, Default: "5s", Min: 0, Max: 3600, Help: "how long a stage waits for the nodes of its input before its tasks go elsewhere"},
 	{Name: "max_locality_yield", Kind: Duration, Default: "30s", Min: 0, Max: 3600, Help: "how long a stage that waits for its input lets others use slots elsewhere first"},
 	{Name: "small_task", Kind: Int, Default: "1048576", Min: 0, Max: 1e15, Help: "bytes of input below which a task skips matching; the papers' value is one block of the file system"},
@@ -36,7 +33,7 @@ var deadlineParams = []Param{
 
 var regularParams = []Param{
 	{Name: "regular_order", Kind: Choice, Default: "las_mq", Choices: []string{"las_mq", "fcfs"},
-		Help: "order of a tenant's regular jobs of one priority: by LAS_MQ queues, configured by the parameters from queues on, or by submission"},
+		Help: "order of a tenant's regular jobs of one priority: by LAS_MQ queues, configured by first, step, prior and horizon, or by submission"},
 	reservesByDefault,
 	{Name: "aging", Kind: Duration, Default: "1m", Min: 0, Max: 1e6,
 		Help: "a regular job that had nothing for this time for each stage that is ready is next, so that none waits for ever; 0 for never"},
@@ -49,17 +46,21 @@ var reservesByDefault = func() Param { p := reserveParam; p.Default = "true"; re
 var guaranteeParams = []Param{
 	{Name: "guarantees", Kind: Bool, Default: "true", Help: "guarantee projects a departure and jobs their deadline, or refuse to; with false only guarantees made elsewhere are honoured"},
 	{Name: "sf", Kind: Float, Default: "0.5", Min: 0, Max: 1e6, Help: "slack factor: how far later guarantees may delay a guaranteed departure, as a part of its turn-around"},
-	{Name: "pl", Kind: Int, Default: "-1", Min: -1, Max: 1e6, Help: "preemption limit: guarantees that one job may delay, -1 for no limit"},
-	{Name: "max_tries", Kind: Int, Default: "100", Min: 0, Max: 1e9, Help: "start times tried for one task of a new guarantee, 0 for all"},
 	{Name: "spare_nodes", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "nodes never used for guarantees, so that none is violated when as many are lost"},
 	{Name: "guarantee_share", Kind: Float, Default: "0", Min: 0, Max: 1, Help: "part of the cluster that one tenant's guarantees may reserve at any time, 0 for its weighted fair share among tenants with work"},
 	{Name: "margin", Kind: Duration, Default: "2s", Min: 0, Max: 3600, Help: "added to each bound of a guarantee, for starting and stopping"},
-	{Name: "compress_every", Kind: Duration, Default: "10s", Min: 1e-3, Max: 3600, Help: "shortest time between two compressions of the schedule"},
 }
 
+// guaranteeTries is how many start times are tried for one task of a new guarantee. compressEvery
+// is the shortest time between two compressions of the schedule.
+const (
+	guaranteeTries = 100
+	compressEvery  = 10 * time.Second
+)
+
 func guaranteeConfig(v Values) threedsf.Guarantees {
-	return threedsf.Guarantees{Enabled: v.Bool("guarantees"), SF: v.Float("sf"), PL: v.Int("pl"), MaxTries: v.Int("max_tries"), SpareNodes: v.Int("spare_nodes"),
-		Share: v.Float("guarantee_share"), Margin: v.Duration("margin"), CompressEvery: v.Duration("compress_every")}
+	return threedsf.Guarantees{Enabled: v.Bool("guarantees"), SF: v.Float("sf"), MaxTries: guaranteeTries, SpareNodes: v.Int("spare_nodes"),
+		Share: v.Float("guarantee_share"), Margin: v.Duration("margin"), CompressEvery: compressEvery}
 }
 
 var threeDSFInfo = Info{
@@ -71,15 +72,15 @@ var threeDSFInfo = Info{
 		c.PriorityOrder, c.Guarantees = true, guaranteeConfig(v)
 		c.ReserveNodes, c.Aging = v.Bool(reserveParam.Name), v.Duration("aging")
 		if v.Text("regular_order") == "las_mq" {
-			q, err := queueConfig(v)
-			if err != nil {
+			q := queueConfig(v)
+			if err := q.Check(); err != nil {
 				return nil, err
 			}
 			c.LASMQ, c.InitialQueueByInput = &q, v.Text("prior") == "input_bytes"
 		}
 		withDeadlines(&c, v)
 		c.Locality = v.Bool("locality")
-		c.Network = locality.Network{Bandwidth: int64(v.Int("bandwidth")), Window: int64(v.Int("tcp_window")), RTT: v.Duration("rtt")}
+		c.Network = locality.Network{Bandwidth: int64(v.Int("bandwidth"))}
 		c.MaxLocalityWait, c.MaxLocalityYield, c.SmallTaskBytes = v.Duration("max_locality_wait"), v.Duration("max_locality_yield"), int64(v.Int("small_task"))
 		return threedsf.New(c), nil
 	},
@@ -113,14 +114,15 @@ var drfInfo = Info{
 	Params: append([]Param{
 		{Name: "resources", Kind: Int, Default: "2", Min: 2, Max: 3, Help: "2: CPU and memory count in shares, the original; 3: disk I/O too, enhanced DRF"},
 		reserveParam,
+		{Name: "stop_at_first_misfit", Kind: Bool, Default: "false", Help: "end a cycle at the first task that does not fit, as the papers print it"},
 	}, shareParams...),
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("drf", v.Int("resources"), v)
-		c.ReserveNodes = v.Bool(reserveParam.Name)
+		c.ReserveNodes, c.StopAtFirstMisfit = v.Bool(reserveParam.Name), v.Bool("stop_at_first_misfit")
 		return threedsf.New(c), nil
 	},
 }
 
 func shareConfig(name string, resources int, v Values) threedsf.Config {
-	return threedsf.Config{Name: name, Level: drf.Level(v.Int("lev")), Resources: resources, MaxSuspended: 10 * time.Minute, StopAtFirstMisfit: v.Bool("stop_at_first_misfit")}
+	return threedsf.Config{Name: name, Level: drf.Level(v.Int("lev")), Resources: resources, MaxSuspended: 10 * time.Minute}
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -15,7 +14,7 @@ import (
 func guaranteeing() *threedsf.Policy {
 	return threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF,
 		Preempt: deadline.Suspend, MaxSuspended: 10 * time.Minute,
-		Guarantees: threedsf.Guarantees{Enabled: true, SF: 0.5, PL: backfill.NoLimit, MaxTries: 100, Margin: 2 * time.Second, CompressEvery: 10 * time.Second}})
+		Guarantees: threedsf.Guarantees{Enabled: true, SF: 0.5, MaxTries: 100, Margin: 2 * time.Second, CompressEvery: 10 * time.Second}})
 }
 
 // twoStages are n maps and as many reduces of a quarter of a node.

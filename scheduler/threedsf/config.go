@@ -75,11 +75,9 @@ type Config struct {
 // deadlines that it guarantees to jobs.
 type Guarantees struct {
 	Enabled bool
-	// SF is the slack factor of a project's departure (two-tier eq. 7). PL is how
-	// many guarantees one job may delay, backfill.NoLimit for any number. MaxTries
+	// SF is the slack factor of a project's departure (two-tier eq. 7). MaxTries
 	// bounds the start times tried for one task (backfill.Config).
 	SF       float64
-	PL       int
 	MaxTries int
 	// SpareNodes nodes, those with the highest ids, are never used for guarantees.
 	SpareNodes int

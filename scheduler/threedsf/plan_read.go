@@ -16,7 +16,7 @@ func (p *planning) readPlan() *plan {
 	t := p.c.s.Timeline(p.c.assumptions, p.c.now)
 	if p.planner == nil {
 		c := &p.c.cfg.Guarantees
-		config := backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: c.PL, MaxTries: c.MaxTries}
+		config := backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: backfill.NoLimit, MaxTries: c.MaxTries}
 		planner, err := backfill.NewPlanner(config, nil)
 		if err != nil {
 			panic("threedsf: " + err.Error()) // the parameters were checked by the caller of New

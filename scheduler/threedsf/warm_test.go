@@ -8,7 +8,6 @@ import (
 
 	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
 	"github.com/drover-run/drover/scheduler/policytest"
@@ -178,7 +177,7 @@ func runBusyWorld(t *testing.T, seed uint64, seconds int, accepts bool) {
 	maker := func() scheduler.Policy {
 		p := threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF,
 			Preempt: deadline.Suspend, MaxSuspended: 30 * time.Second,
-			Guarantees: threedsf.Guarantees{Enabled: true, SF: 0.5, PL: backfill.NoLimit, MaxTries: tries, SpareNodes: spare, Margin: 2 * time.Second, CompressEvery: 3 * time.Second}})
+			Guarantees: threedsf.Guarantees{Enabled: true, SF: 0.5, MaxTries: tries, SpareNodes: spare, Margin: 2 * time.Second, CompressEvery: 3 * time.Second}})
 		p.SetCompressBatch(batch)
 		return p
 	}
