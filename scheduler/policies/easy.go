@@ -35,6 +35,8 @@ type easy struct {
 	placer  placer
 	profile *timeline.Profile
 	tried   []triedReservation // in the profile
+	noRoom  []timedNeed        // that no node of the profile has room for now; in a cycle it only comes to have less
+	most    int                // of noRoom
 
 	misfits        []*scheduler.Stage        // stages that did not fit, in order
 	head           *scheduler.Stage          // the first of them with an earliest start, nil for none
@@ -46,7 +48,7 @@ type easy struct {
 const maxBackfillVisits = 1 << 14
 
 func newEasy(v Values) *easy {
-	e := &easy{assumptions: untilBound{v.Duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
+	e := &easy{most: maxNoRoom, assumptions: untilBound{v.Duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
 	e.placer.misfits.maxVisits = maxBackfillVisits
 	return e
 }
@@ -56,6 +58,29 @@ type triedReservation struct {
 	spot timeline.Spot
 	end  scheduler.Time
 	need *timeline.Need
+}
+
+// timedNeed is a need for some time.
+type timedNeed struct {
+	need     timeline.Need
+	duration time.Duration
+}
+
+// maxNoRoom bounds the needs that are remembered in a cycle.
+const maxNoRoom = 32
+
+// hasNoRoom reports whether a smaller need found no room in this cycle. False says nothing.
+func (e *easy) hasNoRoom(need *timeline.Need, duration time.Duration) bool {
+	return slices.ContainsFunc(e.noRoom, func(x timedNeed) bool {
+		return x.duration <= duration && x.need.Base[0] <= need.Base[0] && x.need.Base[1] <= need.Base[1] && x.need.IO <= need.IO && x.need.Space <= need.Space
+	})
+}
+
+// rememberNoRoom records that a need, which hasNoRoom did not know, found no room now.
+func (e *easy) rememberNoRoom(need timeline.Need, duration time.Duration) {
+	if len(e.noRoom) < e.most {
+		e.noRoom = append(e.noRoom, timedNeed{need, duration})
+	}
 }
 
 // untilBound are the assumptions of easy: each attempt runs until its bound. One past its
@@ -92,7 +117,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	e.misfits, e.head, e.hasReservation = e.misfits[:0], nil, false
+	e.misfits, e.noRoom, e.head, e.hasReservation = e.misfits[:0], e.noRoom[:0], nil, false
 	clear(e.waiting)
 	for j := range e.readyJobs(s, now) {
 		if p.isDone() {
@@ -239,9 +264,15 @@ func (e *easy) reserveStage(g *scheduler.Stage) {
 		before = now.Add(1)
 	}
 	need, duration := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.assumptions.defaultBound)
+	if e.hasReservation && e.hasNoRoom(&need, duration) {
+		return
+	}
 	for range g.Startable() {
 		spot, ok := e.earliest(g, duration, before, &need)
 		if !ok {
+			if e.hasReservation && g.Avoider() == 0 {
+				e.rememberNoRoom(need, duration)
+			}
 			break
 		}
 		e.reserve(spot, duration, &need)
@@ -261,7 +292,7 @@ func (e *easy) placeWithoutDelay(g *scheduler.Stage) bool {
 		if !p.mayPlace(g) {
 			return false
 		}
-		if !e.placeTaskWithoutDelay(g, &need, duration) {
+		if e.hasNoRoom(&need, duration) || !e.placeTaskWithoutDelay(g, &need, duration) {
 			e.waiting[g] = p.s.Cluster().NextNode(g, 0) != scheduler.NoNode
 			return true
 		}
