@@ -52,7 +52,7 @@ lint: ## format, vet, staticcheck, the scripts of the page
 	@bad=$$(git ls-files '*.go' | xargs gofmt -l); [ -z "$$bad" ] || { echo "not formatted: $$bad"; exit 1; }
 	go vet ./...
 	go tool staticcheck -checks 'all,-ST1000,-ST1003,-ST1005,-ST1008,-ST1012,-ST1016,-ST1020,-ST1021,-ST1022' ./...
-	@dead=$$(go tool deadcode -test ./...); [ -z "$$dead" ] || { echo "nobody calls:"; echo "$$dead"; exit 1; }
+	integration/deadcode.sh
 	ui/lint.sh
 
 test: deps build check ## check, then the suites and jobs on real machines
