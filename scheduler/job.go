@@ -41,12 +41,11 @@ type Job struct {
 	// start.
 	Ready, Live int32
 	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
-	Guarantees    int32
-	fitClass      int32  // see Queue.FitsNowhere: of its ready stage
-	fitGeneration uint32 // of the fit index when fitClass was stored, 0 for none
-	unguaranteed  int32  // number of its other reservations
-	plannedUntil  Time   // see PlannedUntil; 0 for unknown
-	Spec          JobSpec
+	Guarantees   int32
+	unguaranteed int32    // number of its other reservations
+	fit          FitClass // see Queue.FitClass; none for unknown
+	plannedUntil Time     // see PlannedUntil; 0 for unknown
+	Spec         JobSpec
 	// Used is the sum of what its attempts occupy.
 	Used Resources
 	// FirstPlaced is when its first attempt was placed; 0: not yet.

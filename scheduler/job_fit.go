@@ -3,19 +3,39 @@ package scheduler
 import "slices"
 
 // What a search in the order of a tenant's jobs asks of each job on the way, answered from the job
-// alone: with thousands of jobs that cannot start, their stages are rarely in the cache. Both
+// alone: with thousands of jobs that cannot start, their stages are rarely in the cache. The
 // answers are caches.
 
-// FitsNowhere reports whether no node fits a task of any ready stage of the job. False says nothing: it is the
-// answer for jobs with several ready stages, for jobs that avoid nodes, and for a demand that was
-// not searched for yet. Amortised O(1), O(stages) after a stage became ready or ceased to be.
-func (q Queue) FitsNowhere(j *Job) bool {
-	c := &q.s.cluster
-	if (j.fitGeneration != c.fit.generation || j.fitGeneration == 0) && !c.findClass(j) {
-		return false
-	}
-	return c.nextFit(&c.fit.classes[j.fitClass], 0) == NoNode
+// FitClass identifies the demand of a job's only ready stage: jobs of equal classes fit on the same
+// nodes. The zero value stands for no class. It is valid until a node is added or avoided.
+type FitClass struct {
+	class      int32
+	generation uint32
 }
+
+// IsZero reports whether it stands for no class.
+func (k FitClass) IsZero() bool { return k.generation == 0 }
+
+// FitClass returns the class of a job, none for one with several ready stages or that avoids nodes, and
+// for a demand that was not searched for yet. O(1), O(stages) after a stage became ready or ceased to be.
+func (q Queue) FitClass(j *Job) FitClass {
+	c := &q.s.cluster
+	if (j.fit.generation != c.fit.generation || j.fit.IsZero()) && !c.findClass(j) {
+		return FitClass{}
+	}
+	return j.fit
+}
+
+// ClassFitsNowhere reports whether no node fits a class. False says nothing if it is not valid any
+// more. Amortised O(1).
+func (q Queue) ClassFitsNowhere(k FitClass) bool {
+	c := &q.s.cluster
+	return k.generation == c.fit.generation && !k.IsZero() && c.nextFit(&c.fit.classes[k.class], 0) == NoNode
+}
+
+// FitsNowhere reports whether no node fits a task of any ready stage of the job. False says nothing:
+// it is the answer for a job without a class.
+func (q Queue) FitsNowhere(j *Job) bool { return q.ClassFitsNowhere(q.FitClass(j)) }
 
 // findClass stores the class of a job's only ready stage. It returns false if there is no such class.
 // What the stage comes to avoid later does not matter: it fits on no more nodes then.
@@ -27,7 +47,7 @@ func (c *Cluster) findClass(j *Job) bool {
 	if g.eqClassGeneration != c.fit.generation || g.eqClassGeneration == 0 || g.eqClassBegins != 0 || g.Avoider() != 0 {
 		return false
 	}
-	j.fitClass, j.fitGeneration = g.eqClass, g.eqClassGeneration
+	j.fit = FitClass{g.eqClass, g.eqClassGeneration}
 	return true
 }
 

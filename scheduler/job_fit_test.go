@@ -15,8 +15,20 @@ func TestJobsTellWhatTheirStagesWould(t *testing.T) {
 	misfits, planned := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
+		changes, ready := map[scheduler.TenantID]uint64{}, map[scheduler.JobID]readyJob{}
 		compare := func() {
 			c.State.SetTime(c.Now)
+			for j := range c.State.Jobs() {
+				was, known := ready[j.Spec.ID]
+				now := readyWork(j)
+				if j.Ready > 0 && (!known || was != now) && changes[j.Spec.Tenant] == c.State.ChangeLog().ReadyOf(j.Spec.Tenant) {
+					t.Fatalf("job %d: ready work was %v, is %v, and its tenant did not change", j.Spec.ID, was, now)
+				}
+				ready[j.Spec.ID] = now
+			}
+			for _, tenant := range c.State.Tenants() {
+				changes[tenant.Spec.ID] = c.State.ChangeLog().ReadyOf(tenant.Spec.ID)
+			}
 			for j := range c.State.Jobs() {
 				misfits += checkFitsNowhere(t, c.State, j)
 				until := slowPlannedUntil(j)
@@ -48,6 +60,59 @@ func TestJobsTellWhatTheirStagesWould(t *testing.T) {
 	if misfits == 0 || planned == 0 {
 		t.Errorf("%d jobs that fit nowhere, %d with guarantees for all tasks: want both", misfits, planned)
 	}
+}
+
+// readyJob is what a tenant's ready work depends on.
+type readyJob struct {
+	ready, stages int
+	pending       int32
+	planned       scheduler.Time
+}
+
+func readyWork(j *scheduler.Job) readyJob {
+	x := readyJob{ready: int(j.Ready), planned: slowPlannedUntil(j)}
+	for i, g := range j.Stages {
+		if g.Ready() {
+			x.stages, x.pending = x.stages|1<<i, x.pending+g.Pending
+		}
+	}
+	return x
+}
+
+// The version of a tenant's policy states changes with these alone, in tries too.
+func TestVersionOfFollowsThePolicyStatesOfATenant(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 1, 1)).AddTenants("a", "b")
+	job, ps := w.Submit("a", 1, schedtest.R(1, 1, 1)), w.State.PolicyStates()
+	a, b := w.Tenant("a").Spec.ID, w.Tenant("b").Spec.ID
+	seen := map[uint64]bool{}
+	apply := func(n scheduler.PolicyState) {
+		t.Helper()
+		if err := ps.Apply([]scheduler.PolicyState{n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	changed := func(what string, want bool) {
+		t.Helper()
+		if v := ps.VersionOf(a); seen[v] == want {
+			t.Errorf("%s: version %d, changed %v", what, v, !want)
+		}
+		seen[ps.VersionOf(a)] = true
+	}
+	of := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Tenant: a, Slot: 1}
+	changed("at first", true)
+	m := w.State.Journal().Mark()
+	apply(scheduler.PolicyState{PolicyStateKey: of, Value: 1})
+	changed("stored in a try", true)
+	w.State.Journal().Rollback(m)
+	changed("rolled back", true)
+	apply(scheduler.PolicyState{PolicyStateKey: of, Value: 2})
+	changed("stored", true)
+	apply(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Tenant: b, Slot: 1}, Value: 2})
+	apply(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: job}, Value: 2})
+	changed("of another tenant and of a job", false)
+	of.Kind = scheduler.TombstoneState
+	apply(scheduler.PolicyState{PolicyStateKey: of, Value: int64(scheduler.DeficitState)})
+	changed("deleted", true)
 }
 
 // checkFitsNowhere returns 1 if the job is said to fit nowhere.

@@ -11,8 +11,10 @@ type Node struct {
 
 	attempts []int32        // slots, in placement order
 	reserved []*Reservation // by (Start, ID)
-	moving   []int32        // slots of attempts that are migrating away, by placement
-	path     []string
+	// unguaranteed counts those of reserved that are not guarantees.
+	unguaranteed int32
+	moving       []int32 // slots of attempts that are migrating away, by placement
+	path         []string
 
 	// Releasing is what the suspensions and kills in progress will free.
 	Releasing Resources
@@ -27,6 +29,9 @@ type DiskUse struct {
 
 // Schedulable reports whether the node is up and accepts new tasks.
 func (n *Node) Schedulable() bool { return !n.Spec.Down && !n.Spec.Draining }
+
+// Unguaranteed returns the number of reservations on the node that are not guarantees. O(1).
+func (n *Node) Unguaranteed() int32 { return n.unguaranteed }
 
 // Used returns what attempts occupy on the node.
 func (n *Node) Used() Resources { return n.Spec.Capacity.Sub(n.Free) }
@@ -46,6 +51,8 @@ type Tenant struct {
 	// Depth is 0 at the root. Children are ordered by name.
 	Depth    int32
 	Children []TenantID
+
+	stateVersion uint64 // see PolicyStates.VersionOf
 
 	order []*Job // by (Submitted, ID); nil for a job that ended
 	ready bitset // ranks in order with ready work

@@ -49,7 +49,25 @@ func (ps PolicyStates) updateKinds(k PolicyStateKey, there bool) {
 	}
 }
 
+// VersionOf returns a number that changes whenever a policy state of a tenant alone changes, of no job and no
+// project, tries included. Numbers are never reused. O(1).
+func (ps PolicyStates) VersionOf(t TenantID) uint64 {
+	if tn := ps.s.Tenant(t); tn != nil {
+		return tn.stateVersion
+	}
+	return 0
+}
+
+// countChange counts a change of a policy state that is of a tenant alone.
+func (ps PolicyStates) countChange(k *PolicyStateKey) {
+	if t := ps.s.Tenant(k.Tenant); t != nil && k.Job == 0 && k.Project == 0 {
+		ps.s.stateVersion++
+		t.stateVersion = ps.s.stateVersion
+	}
+}
+
 func (ps PolicyStates) put(p PolicyState) {
+	ps.countChange(&p.PolicyStateKey)
 	ps.recordChange(&p.PolicyStateKey)
 	ps.updateKinds(p.PolicyStateKey, true)
 	if _, had := ps.s.policyStates[p.PolicyStateKey]; !had {
@@ -69,6 +87,7 @@ func (ps PolicyStates) setQueue(k PolicyStateKey, queue int64) {
 func (ps PolicyStates) drop(k PolicyStateKey) {
 	if _, had := ps.s.policyStates[k]; had {
 		delete(ps.s.policyStates, k)
+		ps.countChange(&k)
 		ps.recordChange(&k)
 		ps.dropKey(k)
 		ps.updateKinds(k, false)

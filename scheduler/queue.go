@@ -150,7 +150,8 @@ func (q Queue) updateReady(g *Stage) {
 		return
 	}
 	j := g.Job
-	j.fitGeneration, j.plannedUntil = 0, 0
+	j.fit, j.plannedUntil = FitClass{}, 0
+	q.s.changeLog.countOfTenant(j)
 	if !ready {
 		q.s.readyStages--
 		if j.Ready--; j.Ready > 0 {

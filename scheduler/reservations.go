@@ -92,6 +92,7 @@ func (rs Reservations) drop(i int) {
 // link adds a reservation to its lists.
 func (rs Reservations) link(r *Reservation) {
 	rs.count(r, 1)
+	rs.countOnNode(r, 1)
 	if rs.s.timeline != nil {
 		rs.s.timeline.addReservation(rs.s, r)
 	}
@@ -127,6 +128,7 @@ func (rs Reservations) move(r *Reservation, start Time) {
 
 func (rs Reservations) unlink(r *Reservation) {
 	rs.count(r, -1)
+	rs.countOnNode(r, -1)
 	if rs.s.timeline != nil {
 		rs.s.timeline.dropReservation(r.ID)
 	}
@@ -162,6 +164,13 @@ func (rs Reservations) count(r *Reservation, n int32) {
 		} else {
 			j.unguaranteed += n
 		}
+	}
+}
+
+// countOnNode adds (n 1) a reservation to the count of its node, or removes it (n -1).
+func (rs Reservations) countOnNode(r *Reservation, n int32) {
+	if r.Node != NoNode && !r.Kind.IsGuarantee() {
+		rs.s.cluster.nodes[r.Node].unguaranteed += n
 	}
 }
 

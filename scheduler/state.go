@@ -50,6 +50,7 @@ type State struct {
 	unguaranteed  []*Reservation // by (Start, ID)
 	policyStates  map[PolicyStateKey]PolicyState
 	joblessStates int
+	stateVersion  uint64 // the last one of PolicyStates.VersionOf
 	stateBatch    policyStateBatch
 
 	history History

@@ -17,6 +17,9 @@ type Index struct {
 	// work. Elsewhere the order is trivial: no queue and no deficit is recorded, a
 	// change of a job costs O(1), and the caller serves the job, if any, itself.
 	OnlyContended bool
+	// AccountsVersion returns a number that changes whenever an account of a group changes; nil if that is
+	// not known. Accounts are then read in each pass.
+	AccountsVersion func(group int) uint64
 
 	cfg Config
 	// groupOf returns the group of a job, -1 if it is in no queue. It may depend on
@@ -199,8 +202,9 @@ func (x *Index) Contended(group int) bool { return group < len(x.groups) && x.gr
 func (x *Index) Queues(group int) *Queues {
 	g := &x.groups[group]
 	if g.queues == nil {
-		g.queues = newQueues(&x.cfg, x.weights, group, x.account)
+		g.queues = newQueues(&x.cfg, x.weights, group, x.account, x.AccountsVersion)
 	}
+	g.queues.state = x.state
 	return g.queues
 }
 
@@ -394,6 +398,9 @@ func (x *Index) moveTo(e *queuedJob, level int, m *measured) {
 	order, running, ready := x.cfg.orderKey(m), m.running, e.job.Ready > 0
 	x.openContended(e.group)
 	if e.level == level && e.listed == ready && e.key.order == order && e.running == running {
+		if ready {
+			x.Queues(e.group).wake(level-1, e.key)
+		}
 		return
 	}
 	x.takeOut(e)
@@ -401,7 +408,7 @@ func (x *Index) moveTo(e *queuedJob, level int, m *measured) {
 	q := x.Queues(e.group)
 	q.total[level-1] += running
 	if ready {
-		q.insert(level-1, listedJob{e.key, e.job})
+		q.insert(level-1, listedJob{jobKey: e.key, job: e.job})
 	}
 }
 

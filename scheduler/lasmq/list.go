@@ -23,7 +23,14 @@ func (a jobKey) compare(b jobKey) int {
 // listedJob is a job in a list.
 type listedJob struct {
 	jobKey
-	job *scheduler.Job
+	job  *scheduler.Job
+	rest rest
+}
+
+// rest is until when a job need not be looked at, unless it changes: a time, and as long as no node fits its class.
+type rest struct {
+	class scheduler.FitClass
+	until scheduler.Time
 }
 
 // maxChunk is the length at which a chunk of a list is split.

@@ -34,6 +34,7 @@ type Queues struct {
 	weights []float64
 	group   int
 	account AccountOf
+	version func(group int) uint64 // see Index.AccountsVersion; may be nil
 	// The Index keeps these: the jobs with ready work, and the containers that all
 	// jobs of the queue run on.
 	lists      []jobList
@@ -41,9 +42,12 @@ type Queues struct {
 	backlogged uint64 // the queues whose list is not empty, as bits
 	contended  bool   // else no account is kept: see Index.OnlyContended
 
+	state    *scheduler.State // of the Index
 	now      scheduler.Time
 	prepared bool // previous and deficit are those of this pass
 	previous []Account
+	read     bool   // previous was read at readAt
+	readAt   uint64 // Index.AccountsVersion then
 	deficit  []float64
 	running  []microContainers // with the tasks placed in this pass
 	cursors  []cursor
@@ -89,10 +93,10 @@ type NextJob struct {
 }
 
 // newQueues returns the empty queues of a group.
-func newQueues(cfg *Config, weights []float64, group int, account AccountOf) *Queues {
+func newQueues(cfg *Config, weights []float64, group int, account AccountOf, version func(int) uint64) *Queues {
 	k := cfg.Queues
 	floats, counts := make([]float64, k), make([]microContainers, 2*k)
-	return &Queues{cfg: cfg, weights: weights, group: group, account: account, lists: make([]jobList, k), total: counts[:k], running: counts[k:],
+	return &Queues{cfg: cfg, weights: weights, group: group, account: account, version: version, lists: make([]jobList, k), total: counts[:k], running: counts[k:],
 		deficit: floats, previous: make([]Account, k), cursors: make([]cursor, k), remembered: math.MaxUint64}
 }
 
@@ -100,7 +104,7 @@ func newQueues(cfg *Config, weights []float64, group int, account AccountOf) *Qu
 func (q *Queues) reset() {
 	clear(q.lists)
 	clear(q.total)
-	q.backlogged, q.remembered, q.contended, q.settled.valid = 0, math.MaxUint64, false, false
+	q.backlogged, q.remembered, q.contended, q.settled.valid, q.read = 0, math.MaxUint64, false, false, false
 }
 
 // isSettled reports whether the accounts are as remembered for sure.
@@ -145,17 +149,10 @@ func (q *Queues) prepare() {
 	}
 	q.prepared = true
 	clear(q.deficit)
+	q.readAccounts()
 	weights, running := 0.0, 0.0
-	for i := range q.previous {
-		a := Account{At: -1}
-		if q.remembered&(1<<i) != 0 {
-			if known, ok := q.account(q.group, i+1); ok {
-				a = known
-			} else {
-				q.remembered &^= 1 << i
-			}
-		}
-		if q.previous[i] = a; a.At >= 0 {
+	for i, a := range q.previous {
+		if a.At >= 0 {
 			weights, running = weights+q.weights[i], running+a.Running
 		}
 	}
@@ -171,14 +168,41 @@ func (q *Queues) prepare() {
 	}
 }
 
+// readAccounts reads what was remembered, unless it is known and did not change.
+func (q *Queues) readAccounts() {
+	if q.version != nil {
+		at := q.version(q.group)
+		if q.read && at == q.readAt {
+			return
+		}
+		q.read, q.readAt = true, at
+	}
+	for i := range q.previous {
+		a := Account{At: -1}
+		if q.remembered&(1<<i) != 0 {
+			if known, ok := q.account(q.group, i+1); ok {
+				a = known
+			} else {
+				q.remembered &^= 1 << i
+			}
+		}
+		q.previous[i] = a
+	}
+}
+
 // Next returns the next job, false if no queue has one. The result is valid until
 // RecordPlaced or Drop. O(queues).
 func (q *Queues) Next() (NextJob, bool) {
-	if !q.chosen || q.head(q.current) == nil {
-		if q.current = q.selectQueue(0, 0); q.current < 0 {
-			return NextJob{}, false
+	for {
+		if !q.chosen || q.head(q.current) == nil {
+			if q.current = q.selectQueue(0, 0); q.current < 0 {
+				return NextJob{}, false
+			}
+			q.chosen = true
 		}
-		q.chosen = true
+		if !q.dropResting() {
+			break
+		}
 	}
 	return NextJob{q.head(q.current).job, &q.cursors[q.current].stage}, true
 }
@@ -270,6 +294,40 @@ func (q *Queues) Drop() {
 		c.first = nil
 		c.position, c.dropped = q.lists[q.current].after(c.position), true
 		q.chosen = chosen && q.head(q.current) != nil // what decides between queues did not change
+	}
+}
+
+// Rest is Drop, also for all later passes at times before until while no node fits the class, unless the job changes.
+func (q *Queues) Rest(class scheduler.FitClass, until scheduler.Time) {
+	if e := q.head(q.current); e != nil {
+		e.rest = rest{class, until}
+	}
+	q.Drop()
+}
+
+// dropResting drops the resting jobs at the head of the current queue, and reports whether there were any. It does
+// not look at the jobs themselves: there may be thousands.
+func (q *Queues) dropResting() bool {
+	l, c := &q.lists[q.current], &q.cursors[q.current]
+	e, nowhere := c.first, rest{}
+	for n := 0; ; n++ {
+		if e == nil || e.rest.class.IsZero() || q.now >= e.rest.until ||
+			e.rest.class != nowhere.class && !q.state.Queue().ClassFitsNowhere(e.rest.class) {
+			if n > 0 {
+				c.first = nil
+			}
+			return n > 0
+		}
+		nowhere = e.rest
+		c.key, c.dropped, c.position = e.jobKey, true, l.after(c.position)
+		e = l.get(c.position)
+	}
+}
+
+// wake ends the rest of a job of queue i (from 0) that changed.
+func (q *Queues) wake(i int, k jobKey) {
+	if e := q.lists[i].get(q.lists[i].seek(k)); e != nil && e.jobKey == k {
+		e.rest = rest{}
 	}
 }
 

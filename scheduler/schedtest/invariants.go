@@ -102,6 +102,15 @@ func checkReservationOrder(s *scheduler.State) error {
 		same("pool", s.Reservations().On(scheduler.NoNode), func(r *scheduler.Reservation) bool { return r.Node == scheduler.NoNode }),
 	}
 	for _, n := range s.Nodes() {
+		others := int32(0)
+		for _, r := range s.Reservations().On(n.Spec.ID) {
+			if !r.Kind.IsGuarantee() {
+				others++
+			}
+		}
+		if others != n.Unguaranteed() {
+			return fmt.Errorf("node %q: %d reservations that are no guarantees, counted %d", n.Spec.Name, n.Unguaranteed(), others)
+		}
 		lists = append(lists, same(n.Spec.Name, s.Reservations().On(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.Node == n.Spec.ID }))
 	}
 	return errors.Join(lists...)

@@ -26,8 +26,10 @@ type explainer struct {
 	reservations *preemptReservations
 
 	round         scheduler.WaitingRound
-	examined      map[equivalenceClass]struct{}        // demands that were compared with the nodes
-	lastExamined  equivalenceClass                     // the last one of them that was asked for, if there are any
+	examined      map[equivalenceClass]struct{} // demands that were compared with the nodes
+	lastMisfit    scheduler.FitClass            // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
+	lastReason    scheduler.Reason
+	lastNodes     int32
 	maxExamined   int                                  // of them
 	plannedStarts map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
 }
@@ -40,6 +42,7 @@ func (e *explainer) begin() { clear(e.plannedStarts) }
 func (e *explainer) explain(began scheduler.Stamp) {
 	e.open.beginShrinkOnly()
 	clear(e.examined)
+	e.lastMisfit = scheduler.FitClass{}
 	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
 	e.c.growReasons(min(e.c.s.Queue().Ready(), scheduler.MaxExplained))
 	e.round.Next(e.c.s.Queue(), began, func(g *scheduler.Stage) { e.c.addReason(e.reason(g)) })
@@ -68,12 +71,18 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 			return w
 		}
 	}
+	class := e.c.s.Queue().FitClass(g.Job)
+	if !class.IsZero() && class == e.lastMisfit {
+		w.Reason, w.Nodes = e.lastReason, e.lastNodes
+		return w
+	}
 	if !e.mayExamine(g) {
 		w.Reason = scheduler.ReasonNotExamined
 		return w
 	}
 	if e.c.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
 		w.Reason, w.Nodes = e.noCapacityReason(g)
+		e.lastMisfit, e.lastReason, e.lastNodes = class, w.Reason, w.Nodes
 		return w
 	}
 	if wait, waits := e.waits.byStage[g]; waits {
@@ -121,17 +130,13 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 // counts the demands.
 func (e *explainer) mayExamine(g *scheduler.Stage) bool {
 	key := e.c.demandClass(g)
-	if len(e.examined) > 0 && key == e.lastExamined { // mostly: one user's jobs are alike
-		return true
-	}
 	if _, known := e.examined[key]; known {
-		e.lastExamined = key
 		return true
 	}
 	if len(e.examined) >= e.maxExamined {
 		return false
 	}
-	e.examined[key], e.lastExamined = struct{}{}, key
+	e.examined[key] = struct{}{}
 	return true
 }
 

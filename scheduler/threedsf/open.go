@@ -33,7 +33,7 @@ func (o *openNodes) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
 // reservedForOthers returns what preemption reservations on a node take for jobs
 // other than j.
 func (o *openNodes) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (d scheduler.Resources, space int64) {
-	if o.reservations.inForce == 0 {
+	if o.reservations.inForce == 0 || n.Unguaranteed() == 0 {
 		return d, 0
 	}
 	for _, r := range o.v.s.Reservations().On(n.Spec.ID) {
@@ -96,11 +96,16 @@ func (o *openNodes) hasReservations() bool {
 
 // isOpenTo reports whether respectsReservations holds for a task of a stage.
 func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
-	if !o.hasReservations() {
+	if !o.hasReservations() || o.isUnreserved(n, g.Job) {
 		return true
 	}
 	disk, _ := n.Fits(g.Spec.Demand, g.Spec.Disk)
 	return o.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)
+}
+
+// isUnreserved reports whether nothing is reserved on a node that a task of a job could take.
+func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
+	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || isPreemptible(n, j)) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
 }
 
 // closedKey identifies tasks to which the same nodes are open. Reservations exclude

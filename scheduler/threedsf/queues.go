@@ -40,6 +40,10 @@ func (l *queues) init() {
 		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
 	})
 	x.OnlyContended = true
+	x.AccountsVersion = func(group int) uint64 {
+		t, _ := tenantOfGroup(group)
+		return l.c.s.PolicyStates().VersionOf(t)
+	}
 	l.index = x
 }
 

@@ -30,6 +30,17 @@ type tenantCursor struct {
 	cursor  cursor
 	search  localSearch
 	eqClass int32 // the class that counts the tenant plus 1, 0 for none
+	idle    idleTenant
+}
+
+// idleTenant is why a tenant had nothing to serve from its first job to its last: as far as the jobs
+// alone tell, and as long as none of them changes.
+type idleTenant struct {
+	state   *scheduler.State // nil for unknown
+	changes uint64           // ChangeLog.ReadyOf then
+	until   scheduler.Time
+	classes [2]scheduler.FitClass // all of its jobs' classes; they fitted nowhere
+	passed  bool                  // while the jobs are looked at: nothing else was passed over
 }
 
 // tenantOrder serves regular jobs, by fair share of their tenants.
@@ -157,13 +168,49 @@ func (o *tenantOrder) refreshHeadsOf(eqClass int32) {
 func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
 	o.restarts++
 	o.leaveEqClass(t)
-	o.cursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
+	idle := o.cursors[t].idle
+	if o.isIdle(t, &idle) {
+		o.cursors[t] = tenantCursor{cursor: cursor{class: classEnd, stage: -1, eqClass: -1}, idle: idle}
+		o.c.shares.setNext(t, nil)
+		return
+	}
+	o.cursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}, idle: idleTenant{until: scheduler.Never, passed: true}}
 	for class := classHigh; class <= classLow; class++ {
 		if o.queues.areUsed(t, class) {
 			o.queues.begin(queueGroup(t, class))
 		}
 	}
 	o.updateHead(t)
+	if x := &o.cursors[t]; x.idle.passed && x.cursor.class == classEnd {
+		x.idle.state, x.idle.changes = o.c.s, o.c.s.ChangeLog().ReadyOf(t)
+	}
+}
+
+// isIdle reports whether what was found out of a tenant still holds: it has nothing to serve.
+func (o *tenantOrder) isIdle(t scheduler.TenantID, x *idleTenant) bool {
+	if x.state != o.c.s || x.changes != o.c.s.ChangeLog().ReadyOf(t) || o.c.now >= x.until {
+		return false
+	}
+	for _, class := range x.classes {
+		if !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class) {
+			return false
+		}
+	}
+	return true
+}
+
+// pass notes that a job was passed over because it fits nowhere.
+func (x *idleTenant) pass(class scheduler.FitClass, until scheduler.Time) {
+	x.until = min(x.until, until)
+	for i := range x.classes {
+		if x.classes[i].IsZero() {
+			x.classes[i] = class
+		}
+		if x.classes[i] == class {
+			return
+		}
+	}
+	x.passed = false // of too many classes
 }
 
 // nextTenant returns the next tenant by fair share and its stage that can be placed,
@@ -244,7 +291,7 @@ func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 			*c = cursor{class: c.class + 1, stage: -1}
 			return
 		}
-		if !o.hasNothingToServe(c.job) && o.c.classOf(c.job) == c.class {
+		if _, _, nothing := o.hasNothingToServe(t, c.job); !nothing && o.c.classOf(c.job) == c.class {
 			c.stage = -1
 			for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
 				if c.job.Stages[c.stage].Ready() {
@@ -255,13 +302,24 @@ func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 	}
 }
 
-// hasNothingToServe reports whether no stage of a job can be placed or is to have a node reserved, as far as
-// the job alone tells. False says nothing.
-func (o *tenantOrder) hasNothingToServe(j *scheduler.Job) bool {
-	if o.c.cfg.StopAtFirstMisfit || !o.c.s.Queue().FitsNowhere(j) {
-		return false
+// hasNothingToServe reports whether no stage of a tenant's job can be placed or is to have a node reserved, as far as
+// the job alone tells. False says nothing. It holds before until while no node fits class, unless the job changes;
+// for the moment only if there is no class.
+func (o *tenantOrder) hasNothingToServe(t scheduler.TenantID, j *scheduler.Job) (class scheduler.FitClass, until scheduler.Time, nothing bool) {
+	x := &o.cursors[t].idle
+	class, until = o.c.s.Queue().FitClass(j), scheduler.Never
+	if o.c.cfg.StopAtFirstMisfit || !o.c.s.Queue().ClassFitsNowhere(class) {
+		x.passed = false
+		return class, until, false
 	}
-	return !o.c.cfg.ReserveNodes || o.c.now < j.PlannedUntil() || o.nodes.isLimitReached()
+	if o.c.cfg.ReserveNodes {
+		if until = j.PlannedUntil(); o.c.now >= until {
+			x.passed = false
+			return scheduler.FitClass{}, until, o.nodes.isLimitReached()
+		}
+	}
+	x.pass(class, until)
+	return class, until, true
 }
 
 // nextInQueues returns the next stage of a tenant's class that can be placed, by the
@@ -269,7 +327,11 @@ func (o *tenantOrder) hasNothingToServe(j *scheduler.Job) bool {
 func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
 	q := o.queues.of(t, c.class)
 	for next, ok := q.Next(); ok; next, ok = q.Next() {
-		for ; int(*next.Stage) < len(next.Job.Stages) && !o.hasNothingToServe(next.Job); *next.Stage++ {
+		if class, until, nothing := o.hasNothingToServe(t, next.Job); nothing {
+			q.Rest(class, until)
+			continue
+		}
+		for ; int(*next.Stage) < len(next.Job.Stages); *next.Stage++ {
 			if g := next.Job.Stages[*next.Stage]; g.Ready() && (o.placer.isPlaceable(g) || o.shouldReserveNode(g)) {
 				c.job, c.stage = next.Job, *next.Stage
 				return g

@@ -10,6 +10,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
+	"github.com/drover-run/drover/scheduler/lasmq"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 	"github.com/drover-run/drover/scheduler/threedsf"
@@ -170,13 +171,18 @@ func TestWarmPolicyDecidesAsNewOne(t *testing.T) {
 
 // runBusyWorld compares the decisions in one world for some seconds.
 func runBusyWorld(t *testing.T, seed uint64, seconds int, accepts bool) {
-	t.Logf("seed %d, accepted deadlines %v", seed, accepts)
 	w := newBusyWorld(t, seed)
 	w.accepts = accepts
 	batch, spare, tries := 1+w.r.IntN(12), w.r.IntN(2), w.r.IntN(2)*20
+	var queues *lasmq.Config
+	if w.r.IntN(3) > 0 {
+		queues = &lasmq.Config{Queues: 4, First: 5, Step: 2, Decay: 0.5, Order: lasmq.OrderRemaining, Horizon: 10 * time.Second, Unit: schedtest.R(1, 2, 1000)}
+	}
+	reserve := w.r.IntN(3) > 0
+	t.Logf("seed %d, accepted deadlines %v, queues %v, reserved nodes %v", seed, accepts, queues != nil, reserve)
 	maker := func() scheduler.Policy {
 		p := threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF,
-			Preempt: deadline.Suspend, MaxSuspended: 30 * time.Second,
+			Preempt: deadline.Suspend, MaxSuspended: 30 * time.Second, LASMQ: queues, ReserveNodes: reserve,
 			Guarantees: threedsf.Guarantees{Enabled: true, SF: 0.5, MaxTries: tries, SpareNodes: spare, Margin: 2 * time.Second, CompressEvery: 3 * time.Second}})
 		p.SetCompressBatch(batch)
 		return p
