@@ -20,7 +20,7 @@ func (k FitClass) IsZero() bool { return k.generation == 0 }
 // for a demand that was not searched for yet. O(1), O(stages) after a stage became ready or ceased to be.
 func (q Queue) FitClass(j *Job) FitClass {
 	c := &q.s.cluster
-	if (j.fit.generation != c.fit.generation || j.fit.IsZero()) && !c.findClass(j) {
+	if (j.fit.generation != c.fit.generation || j.fit.IsZero()) && !c.fit.findClass(j) {
 		return FitClass{}
 	}
 	return j.fit
@@ -39,12 +39,12 @@ func (q Queue) FitsNowhere(j *Job) bool { return q.ClassFitsNowhere(q.FitClass(j
 
 // findClass stores the class of a job's only ready stage. It returns false if there is no such class.
 // What the stage comes to avoid later does not matter: it fits on no more nodes then.
-func (c *Cluster) findClass(j *Job) bool {
+func (f *fitIndex) findClass(j *Job) bool {
 	if j.Ready != 1 {
 		return false
 	}
 	g := j.Stages[slices.IndexFunc(j.Stages, (*Stage).Ready)]
-	if g.eqClassGeneration != c.fit.generation || g.eqClassGeneration == 0 || g.eqClassBegins != 0 || g.Avoider() != 0 {
+	if g.eqClassGeneration != f.generation || g.eqClassGeneration == 0 || g.eqClassBegins != 0 || g.Avoider() != 0 {
 		return false
 	}
 	j.fit = FitClass{g.eqClass, g.eqClassGeneration}

@@ -162,7 +162,7 @@ func checkPendingNear(t *rapid.T, s *scheduler.State, g *scheduler.Stage) {
 	if g.Spec.Inputs == nil {
 		return
 	}
-	got := s.Cluster().NextPendingNear(g, 0, g.Spec.Tasks)
+	got := s.Queue().NextPendingNear(g, 0, g.Spec.Tasks)
 	for i := g.NextPending(0); i >= 0 && i != got; i = g.NextPending(i + 1) {
 		_, nodes, _ := g.Input(i)
 		for _, id := range nodes {

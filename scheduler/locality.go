@@ -27,7 +27,8 @@ func (g *Stage) TasksOn(n NodeID) []int32 {
 
 // NextPendingNear returns the lowest pending task of the stage in [from, stop) that may have capacity at its
 // input now, or -1: those that it passes over have none. O(tasks passed x replicas).
-func (c *Cluster) NextPendingNear(g *Stage, from, stop int32) int32 {
+func (q Queue) NextPendingNear(g *Stage, from, stop int32) int32 {
+	c := &q.s.cluster
 	i := g.pending.next(from)
 	if in := g.Spec.Inputs; in != nil && len(g.moved) == 0 {
 		if c.fitsNowhere(g) {

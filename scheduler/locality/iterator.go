@@ -12,7 +12,7 @@ import (
 // whose data these hold (State.TasksOn): in a full cluster on which one task ended,
 // thousands of tasks wait and hardly any is a candidate. The State must not change during an iteration. Reset must be called first.
 type TaskIterator struct {
-	cluster   *scheduler.Cluster
+	queue     scheduler.Queue
 	stage     *scheduler.Stage
 	next      int32 // if not byNode, the next task to consider
 	stop      int32 // the first task after the range
@@ -31,7 +31,7 @@ const (
 // Reset begins an iteration over the first most waiting tasks of the stage at or after
 // from. O(log tasks) for each of the few nodes, plus tasks skipped / 64.
 func (it *TaskIterator) Reset(s *scheduler.State, g *scheduler.Stage, from, most int32) {
-	it.cluster, it.stage, it.next, it.nodeCount, it.byNode = s.Cluster(), g, from, 0, false
+	it.queue, it.stage, it.next, it.nodeCount, it.byNode = s.Queue(), g, from, 0, false
 	if it.stop = g.SkipPending(from, most); it.stop < 0 {
 		it.stop = math.MaxInt32
 	}
@@ -60,7 +60,7 @@ func (it *TaskIterator) Reset(s *scheduler.State, g *scheduler.Stage, from, most
 // Next returns the next task, or -1 after the last.
 func (it *TaskIterator) Next() int32 {
 	if !it.byNode {
-		i := it.cluster.NextPendingNear(it.stage, it.next, it.stop)
+		i := it.queue.NextPendingNear(it.stage, it.next, it.stop)
 		if it.next = i + 1; i < 0 {
 			it.next = it.stop
 		}
