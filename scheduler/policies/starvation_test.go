@@ -28,12 +28,21 @@ const (
 	overloadedCPU = 4  // of each node
 	smallTask     = 2 * time.Second
 	largeTask     = 12 * time.Second
+	cappedJobs    = 70 // of a tenant that may use nothing: they wait longest, and nobody may wait for them
 )
 
 func newOverloadedWorld(t *testing.T, seed uint64) *overloadedWorld {
 	w := &overloadedWorld{r: rand.New(rand.NewPCG(seed, 7)), ends: map[scheduler.AttemptID]scheduler.Time{}, served: map[scheduler.JobID]scheduler.Time{},
 		placed: map[scheduler.TenantID]scheduler.Time{}, tenants: []string{"a", "b"}[:1+seed%2]}
-	w.World = schedtest.New(t).AddNodes(2+w.r.IntN(2), schedtest.R(overloadedCPU, 8, 100)).AddTenants(w.tenants...)
+	w.World = schedtest.New(t).AddNodes(2+w.r.IntN(2), schedtest.R(overloadedCPU, 8, 100)).AddTenants(append(w.tenants, "capped")...)
+	capped := w.Tenant("capped").Spec
+	capped.Caps.Total = scheduler.Limit(schedtest.R(0, 0, 1))
+	if err := w.State.Events().PutTenant(capped); err != nil {
+		w.Fatalf("%v", err)
+	}
+	for range cappedJobs {
+		w.Submit("capped", 1, schedtest.R(0, 0, 2))
+	}
 	return w
 }
 
@@ -42,6 +51,9 @@ func (w *overloadedWorld) submit() {
 	small := map[scheduler.TenantID]int{}
 	jobs := 0
 	for j := range w.State.Jobs() {
+		if j.Spec.Tenant == w.Tenant("capped").Spec.ID {
+			continue
+		}
 		jobs++
 		if j.Ready > 0 && j.Stages[0].Spec.Tasks == 1 {
 			small[j.Spec.Tenant]++
@@ -96,7 +108,7 @@ func (w *overloadedWorld) step(p scheduler.Policy) {
 // may show Aging for each stage that was ready at a time and what running tasks take to end, and is set
 // back whenever the job is given capacity or has some.
 func TestNobodyWaitsForEver(t *testing.T) {
-	const aging, grace, seconds = 20 * time.Second, 2 * time.Minute, 4000
+	const aging, grace, seconds = 3 * time.Second, 2 * time.Minute, 4000
 	first := seed.New(t)
 	for world := range uint64(4) {
 		w := newOverloadedWorld(t, first+world)
@@ -107,6 +119,9 @@ func TestNobodyWaitsForEver(t *testing.T) {
 			mostReady = max(mostReady, w.State.Queue().Ready())
 			w.step(p)
 			for j := range w.State.Jobs() {
+				if j.Spec.Tenant == w.Tenant("capped").Spec.ID {
+					continue
+				}
 				if j.Live > 0 {
 					w.served[j.Spec.ID] = w.Now
 				}

@@ -34,8 +34,7 @@ type overdueJob struct {
 	since scheduler.Time
 }
 
-// maxOverdue is how many overdue jobs are looked at in a pass, those that wait longest. Of some
-// nothing can start, such as those of a tenant at its caps.
+// maxOverdue is how many overdue jobs are looked at in a pass, those that wait longest.
 const maxOverdue = 64
 
 // serve places a task of each overdue job, those that wait longest first, or reserves a node for it.
@@ -75,12 +74,20 @@ func (l *overdueLane) find(step scheduler.Time, limit time.Duration) {
 		}
 		since := waitsSince(j)
 		l.earliest = min(l.earliest, since)
-		if class := l.c.classOf(j); j.Ready > 0 && (class == classHigh || class == classLow) && step.Sub(since) >= limit {
+		if class := l.c.classOf(j); j.Ready > 0 && (class == classHigh || class == classLow) && step.Sub(since) >= limit && l.isUnderCaps(j) {
 			l.jobs = append(l.jobs, overdueJob{j, since})
 		}
 	}
 	slices.SortFunc(l.jobs, func(a, b overdueJob) int {
 		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+	})
+}
+
+// isUnderCaps reports whether caps let a task of a job start: nobody waits for a job that they hold back.
+func (l *overdueLane) isUnderCaps(j *scheduler.Job) bool {
+	return slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool {
+		_, _, _, ok := l.c.s.TenantTree().UnderCaps(g)
+		return ok && g.Ready()
 	})
 }
 
