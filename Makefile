@@ -72,8 +72,8 @@ bench: ## benchmarks, with tables in out/bench and pages in docs/measured
 day: ## 50,000 short jobs and 500,000 tasks: does anything grow? make day JOBS=5000
 	JOBS=$(JOBS) integration/bench.sh day
 
-soak: ## the long variants of the tests: thousands of containers, hours of faults, 10 million inputs of each fuzz target
-	DROVER_SOAK=1 ./integration/test.sh
+soak: deps build check ## check, then the long variants of the tests: thousands of containers, hours of faults, 10 million inputs of each fuzz target
+	DROVER_SOAK=1 DROVER_CHECKED=out/check ./integration/test.sh
 	FUZZTIME=30s integration/bench.sh damage fuzz
 
 attack: build ## every call by every kind of identity, floods of one user, revocation

@@ -75,11 +75,18 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 // schedulerOf returns the policy in force and its parameters. Those that another version stored and
 // this one does not have are left out.
 func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
-	if name, params := f.Scheduler(); name != "" {
-		params, _ = policies.WithoutUnknown(name, params)
+	if name, params, _ := chosenScheduler(f); name != "" {
 		return name, params
 	}
 	return c.defaultScheduler()
+}
+
+// chosenScheduler returns the policy that an operator chose, its parameters, and the names of those that are
+// left out; no name if none was chosen.
+func chosenScheduler(f *facts.Facts) (name string, params map[string]string, unknown []string) {
+	name, params = f.Scheduler()
+	params, unknown = policies.WithoutUnknown(name, params)
+	return name, params, unknown
 }
 
 // newProjection returns an empty projection for the current scheduler.

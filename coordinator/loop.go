@@ -167,7 +167,10 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 
 // setPolicy creates the policy named in the facts, if it changed.
 func (l *leader) setPolicy(f *facts.Facts) error {
-	name, params := l.c.schedulerOf(f)
+	name, params, unknown := chosenScheduler(f)
+	if name == "" {
+		name, params = l.c.defaultScheduler()
+	}
 	if l.policy != nil && name == l.policyName && maps.Equal(params, l.policyParams) {
 		return nil
 	}
@@ -180,9 +183,8 @@ func (l *leader) setPolicy(f *facts.Facts) error {
 	if err != nil {
 		return fault.New(fault.Invalid, "%w", err)
 	}
-	chosen, all := f.Scheduler()
-	if _, unknown := policies.WithoutUnknown(chosen, all); len(unknown) > 0 {
-		l.c.log.Warn("parameters of the chosen scheduler do not exist here and are left out: set it again without them", "scheduler", chosen, "parameters", unknown)
+	if len(unknown) > 0 {
+		l.c.log.Warn("parameters of the chosen scheduler do not exist here and are left out: set it again without them", "parameters", unknown)
 	}
 	l.policy, l.policyName, l.policyParams, l.forceCycle = p, name, maps.Clone(params), true
 	return nil

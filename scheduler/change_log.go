@@ -83,8 +83,8 @@ func (l *ChangeLog) countOfTenant(j *Job) {
 	l.ofTenant[j.Spec.Tenant]++
 }
 
-// ReadyOf returns the number of changes of the tenant's jobs with ready work, or of what is ready, those of tries
-// included. It never decreases. O(1).
+// ReadyOf returns how many times a job of the tenant that has ready work changed, or a stage of one became ready or
+// ceased to be, in tries and when they were rolled back too. It never decreases. O(1).
 func (l *ChangeLog) ReadyOf(t TenantID) uint64 {
 	if t < 0 || int(t) >= len(l.ofTenant) {
 		return 0

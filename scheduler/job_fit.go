@@ -33,10 +33,6 @@ func (q Queue) ClassFitsNowhere(k FitClass) bool {
 	return k.generation == c.fit.generation && !k.IsZero() && c.nextFit(&c.fit.classes[k.class], 0) == NoNode
 }
 
-// FitsNowhere reports whether no node fits a task of any ready stage of the job. False says nothing:
-// it is the answer for a job without a class.
-func (q Queue) FitsNowhere(j *Job) bool { return q.ClassFitsNowhere(q.FitClass(j)) }
-
 // findClass stores the class of a job's only ready stage. It returns false if there is no such class.
 // What the stage comes to avoid later does not matter: it fits on no more nodes then.
 func (f *fitIndex) findClass(j *Job) bool {

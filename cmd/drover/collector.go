@@ -17,9 +17,8 @@ const (
 	coordinatorGCPercent = 200
 )
 
-// setGCPercent sets how much the heap may grow between collections, unless the environment variable GOGC does.
-// Near three quarters of the machine's
-// memory it grows less.
+// setGCPercent sets how much the heap may grow between collections, in percent, unless the environment variable
+// GOGC does. Near three quarters of the machine's memory it grows less, unless GOMEMLIMIT says otherwise.
 func setGCPercent(percent int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(percent)

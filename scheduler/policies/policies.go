@@ -140,7 +140,7 @@ func WithoutUnknown(name string, params map[string]string) (known map[string]str
 	if i < 0 || len(params) == 0 {
 		return params, nil
 	}
-	for _, k := range sortedKeys(params) {
+	for k := range params {
 		if k != speculateParam.Name && !slices.ContainsFunc(table[i].Params, func(p Param) bool { return p.Name == k }) {
 			unknown = append(unknown, k)
 		}
@@ -148,6 +148,7 @@ func WithoutUnknown(name string, params map[string]string) (known map[string]str
 	if len(unknown) == 0 {
 		return params, nil
 	}
+	slices.Sort(unknown)
 	known = maps.Clone(params)
 	for _, k := range unknown {
 		delete(known, k)

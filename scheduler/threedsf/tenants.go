@@ -291,7 +291,7 @@ func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 			*c = cursor{class: c.class + 1, stage: -1}
 			return
 		}
-		if _, _, nothing := o.hasNothingToServe(t, c.job); !nothing && o.c.classOf(c.job) == c.class {
+		if _, _, passed := o.passOver(t, c.job); !passed && o.c.classOf(c.job) == c.class {
 			c.stage = -1
 			for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
 				if c.job.Stages[c.stage].Ready() {
@@ -302,10 +302,11 @@ func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 	}
 }
 
-// hasNothingToServe reports whether no stage of a tenant's job can be placed or is to have a node reserved, as far as
-// the job alone tells. False says nothing. It holds before until while no node fits class, unless the job changes;
-// for the moment only if there is no class.
-func (o *tenantOrder) hasNothingToServe(t scheduler.TenantID, j *scheduler.Job) (class scheduler.FitClass, until scheduler.Time, nothing bool) {
+// passOver passes over a tenant's job of which no stage can be placed or is to have a node reserved, as far as the
+// job alone tells, and notes that in what is known of the tenant. passed is false for any other job, of which
+// that says nothing. It holds before until while no node fits class, unless the job changes; for the moment only
+// if there is no class.
+func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class scheduler.FitClass, until scheduler.Time, passed bool) {
 	x := &o.cursors[t].idle
 	class, until = o.c.s.Queue().FitClass(j), scheduler.Never
 	if o.c.cfg.StopAtFirstMisfit || !o.c.s.Queue().ClassFitsNowhere(class) {
@@ -327,7 +328,7 @@ func (o *tenantOrder) hasNothingToServe(t scheduler.TenantID, j *scheduler.Job) 
 func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
 	q := o.queues.of(t, c.class)
 	for next, ok := q.Next(); ok; next, ok = q.Next() {
-		if class, until, nothing := o.hasNothingToServe(t, next.Job); nothing {
+		if class, until, passed := o.passOver(t, next.Job); passed {
 			q.Rest(class, until)
 			continue
 		}

@@ -1,0 +1,113 @@
+package policies
+
+import (
+	"hash/fnv"
+	"math"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// compress compresses the schedule if capacity was released earlier than planned, or
+// the nodes changed, since the last time. It returns the policy state that records
+// this.
+func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark scheduler.PolicyState, compressed bool) {
+	h := fnv.New64a()
+	write := func(v uint64) {
+		for i := range 8 {
+			h.Write([]byte{byte(v >> (8 * i))})
+		}
+	}
+	write(s.Reservations().UnplannedReleases())
+	if f.plan.margin > 0 {
+		write(s.History().TaskCount()) // with a margin, an end at the bound is early too
+	}
+	write(uint64(s.Cluster().SchedulableNodes()))
+	for _, v := range s.Cluster().Total() {
+		write(uint64(v))
+	}
+	mark = scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressStateSlot}, Value: int64(h.Sum64())}
+	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
+		return mark, false
+	}
+	planClock := f.plan.planner.FreedClock()
+	if _, _, done := f.plan.planner.CompressSome(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
+		f.plan.unfinished = true // the next compression begins with what is late in the order again
+		return mark, false
+	}
+	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true,
+		planClock: planClock, freed: f.compressed.freed[:0]}
+	f.plan.markSearched()
+	return mark, true
+}
+
+// markSearched records that all tasks were searched for on all nodes, but for those that wait for their own.
+func (p *roundPlan) markSearched() {
+	clear(p.notSearched)
+	for _, k := range p.pinned {
+		p.notSearched[k] = true
+	}
+}
+
+// compression is what is known of the last compression of the schedule: no task could
+// start earlier then. It only saves searches: without it the next one considers all nodes.
+type compression struct {
+	timeline  *scheduler.Timeline
+	clock     uint64 // FreeClock of the timeline then
+	mark      scheduler.PolicyState
+	moved     []scheduler.Reservation // by the decision
+	fresh     bool                    // moved is to be recorded when the decision is complete
+	planClock uint64                  // FreedClock of the planner before it, 0 in a later round
+	// freed marks the bins that planning has freed since it began. What was there only while a round planned
+	// was never in the State, but others were placed around it.
+	freed []bool
+}
+
+// recordFreed records, at the end of a round, the bins that its planning has freed.
+func (c *compression) recordFreed(planner *backfill.Planner) {
+	if c.timeline == nil {
+		return
+	}
+	planner.FreedSince(c.planClock, func(b int32) {
+		if int(b) >= len(c.freed) {
+			c.freed = append(c.freed, make([]bool, int(b)+1-len(c.freed))...)
+		}
+		c.freed[b] = true
+	})
+	c.planClock = 0
+}
+
+// record records which reservations the decision changes.
+func (c *compression) record(s *scheduler.State, actions []scheduler.Action) {
+	c.fresh = false
+	for i := range actions {
+		if a := &actions[i]; a.Kind == scheduler.ActReserve {
+			if r := s.Reservations().Get(a.Reservation.ID); r != nil {
+				c.moved = append(c.moved, *r)
+			}
+		}
+	}
+}
+
+// verify reports whether the State is what the compression left, but for what happened
+// on the timeline since. That its moves were accepted is verified once.
+func (c *compression) verify(s *scheduler.State, t *scheduler.Timeline) bool {
+	if c.timeline != t {
+		return false
+	}
+	if mark, _ := s.PolicyState(c.mark.PolicyStateKey); mark.Value != c.mark.Value {
+		return false
+	}
+	for i := range c.moved {
+		if r := s.Reservations().Get(c.moved[i].ID); r != nil && *r != c.moved[i] {
+			c.timeline = nil
+			return false
+		}
+	}
+	c.moved = nil
+	return true
+}
+
+// compressStateSlot is the slot of the policy state with the fingerprint of the last
+// compression.
+const compressStateSlot = 2
