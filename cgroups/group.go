@@ -78,7 +78,7 @@ func (g *Group) Dir() string { return g.filePath() }
 
 // Update writes new limits and reads them back.
 func (g *Group) Update(l Limits) error {
-	if err := l.Validate(); err != nil {
+	if err := l.validate(); err != nil {
 		return fmt.Errorf("cgroup of %s: %w", g.name, err)
 	}
 	had, err := g.diskLimits()
@@ -106,7 +106,7 @@ func (g *Group) Update(l Limits) error {
 
 // Limits reads the limits that the kernel holds.
 func (g *Group) Limits() (Limits, error) {
-	l, err := ParseLimits(func(file string) (string, error) { return g.r.fs.read(g.filePath(file)) })
+	l, err := parseLimits(func(file string) (string, error) { return g.r.fs.read(g.filePath(file)) })
 	if err != nil {
 		return Limits{}, fmt.Errorf("limits of %s: %w", g.name, g.notFound(err))
 	}

@@ -119,7 +119,7 @@ func wholeDisk(sys string, dev Device) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
-	return ParseDevice(strings.TrimSpace(string(text)))
+	return parseDevice(strings.TrimSpace(string(text)))
 }
 
 // DiskName returns the kernel's name of a disk, such as "vdb", or "major:minor"
@@ -132,8 +132,8 @@ func DiskName(d Device) string {
 	return filepath.Base(at)
 }
 
-// SwapFree returns the machine's free and total swap in bytes.
-func SwapFree() (free, total int64, err error) {
+// swapFree returns the machine's free and total swap in bytes.
+func swapFree() (free, total int64, err error) {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, 0, err

@@ -44,8 +44,8 @@ type Device struct{ Major, Minor uint32 }
 // String returns "major:minor".
 func (d Device) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 
-// ParseDevice parses "major:minor".
-func ParseDevice(s string) (Device, error) {
+// parseDevice parses "major:minor".
+func parseDevice(s string) (Device, error) {
 	a, b, ok := strings.Cut(s, ":")
 	major, err1 := strconv.ParseUint(a, 10, 32)
 	minor, err2 := strconv.ParseUint(b, 10, 32)
@@ -65,8 +65,8 @@ func compareDevices(a, b Device) int {
 // Pair is one write of a value to a cgroup file, which must read back equal.
 type Pair struct{ File, Value string }
 
-// Validate checks that the kernel can hold the limits.
-func (l Limits) Validate() error {
+// validate checks that the kernel can hold the limits.
+func (l Limits) validate() error {
 	switch {
 	case l.CPUMillis < minCPUMillis:
 		return fault.New(fault.Invalid, "a CPU limit of %d millicores: the kernel's least is %d", l.CPUMillis, minCPUMillis)
@@ -92,9 +92,9 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// Normalized returns the limits in the form in which they read back from the
+// normalized returns the limits in the form in which they read back from the
 // kernel: whole pages, disks sorted, disks without any limit left out.
-func (l Limits) Normalized() Limits {
+func (l Limits) normalized() Limits {
 	l.MemoryBytes, l.SwapBytes = roundDownToPages(l.MemoryBytes), roundDownToPages(l.SwapBytes)
 	disks := slices.Clone(l.Disks)
 	slices.SortFunc(disks, func(a, b DiskLimit) int { return compareDevices(a.Device, b.Device) })
@@ -107,7 +107,7 @@ func (l Limits) Normalized() Limits {
 
 // Equal reports whether both have the same normalized form.
 func (l Limits) Equal(m Limits) bool {
-	l, m = l.Normalized(), m.Normalized()
+	l, m = l.normalized(), m.normalized()
 	return l.CPUMillis == m.CPUMillis && l.MemoryBytes == m.MemoryBytes && l.SwapBytes == m.SwapBytes &&
 		l.PIDs == m.PIDs && slices.Equal(l.Disks, m.Disks)
 }
@@ -128,7 +128,7 @@ func (l Limits) String() string {
 // Swap precedes memory: a memory limit below current use pushes pages out
 // immediately, and whether it may use swap must be set before.
 func (l Limits) Pairs(had []Device) []Pair {
-	l = l.Normalized()
+	l = l.normalized()
 	quota := "max"
 	if l.CPUMillis != Max {
 		quota = strconv.FormatInt(l.CPUMillis*cpuPeriodUS/1000, 10)
@@ -170,9 +170,9 @@ func roundDownToPages(n int64) int64 {
 	return n - n%int64(os.Getpagesize())
 }
 
-// ParseLimits parses limits from cgroup files; read returns the content of one
+// parseLimits parses limits from cgroup files; read returns the content of one
 // of cpu.max, memory.max, memory.swap.max, pids.max, io.max.
-func ParseLimits(read func(file string) (string, error)) (Limits, error) {
+func parseLimits(read func(file string) (string, error)) (Limits, error) {
 	var l Limits
 	text, err := read("cpu.max")
 	if err != nil {
@@ -198,7 +198,7 @@ func ParseLimits(read func(file string) (string, error)) (Limits, error) {
 	if l.Disks, err = parseIOMax(text); err != nil {
 		return Limits{}, err
 	}
-	return l.Normalized(), nil
+	return l.normalized(), nil
 }
 
 // parseCPU parses "quota period", both in microseconds, or "max period".
@@ -226,7 +226,7 @@ func parseIOMax(text string) ([]DiskLimit, error) {
 		if len(f) == 0 {
 			continue
 		}
-		dev, err := ParseDevice(f[0])
+		dev, err := parseDevice(f[0])
 		if err != nil {
 			return nil, fault.New(fault.Corrupt, "io.max %q: %w", line, err)
 		}

@@ -71,7 +71,7 @@ func TestValidate(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l := testLimits()
 			c.edit(&l)
-			err := l.Validate()
+			err := l.validate()
 			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want fault.Invalid with %q", err, c.want)
 			}
@@ -94,7 +94,7 @@ func TestPairsReadBack(t *testing.T) {
 				return DiskLimit{Device{rapid.Uint32Range(1, 300).Draw(t, "major"), rapid.Uint32().Draw(t, "minor")}, limit(1).Draw(t, "r"), limit(1).Draw(t, "w")}
 			}), 0, 4, func(d DiskLimit) Device { return d.Device }).Draw(t, "disks"),
 		}
-		if err := l.Validate(); err != nil {
+		if err := l.validate(); err != nil {
 			t.Fatal(err)
 		}
 		held := map[string]string{"io.max": ""}
@@ -105,11 +105,11 @@ func TestPairsReadBack(t *testing.T) {
 			}
 			held[p.File] = p.Value
 		}
-		got, err := ParseLimits(func(f string) (string, error) { return held[f] + "\n", nil })
+		got, err := parseLimits(func(f string) (string, error) { return held[f] + "\n", nil })
 		if err != nil || !got.Equal(l) {
 			t.Fatalf("wrote %s, read %s, %v", l, got, err)
 		}
-		if d := cmp.Diff(l.Normalized(), got); d != "" {
+		if d := cmp.Diff(l.normalized(), got); d != "" {
 			t.Fatalf("(-want +got)\n%s", d)
 		}
 	})
@@ -120,7 +120,7 @@ func FuzzParseLimits(f *testing.F) {
 	f.Add("50000 100000", "4096", "")
 	f.Add("1 0", "-5", "x")
 	fuzztest.Run(f, func(t *testing.T, cpu, memory, io string) {
-		l, err := ParseLimits(func(file string) (string, error) {
+		l, err := parseLimits(func(file string) (string, error) {
 			switch file {
 			case "cpu.max":
 				return cpu, nil
@@ -136,7 +136,7 @@ func FuzzParseLimits(f *testing.F) {
 			}
 			return
 		}
-		if l.CPUMillis < 0 || l.MemoryBytes < 0 || l.PIDs < 0 || !l.Equal(l.Normalized()) {
+		if l.CPUMillis < 0 || l.MemoryBytes < 0 || l.PIDs < 0 || !l.Equal(l.normalized()) {
 			t.Fatalf("read %+v", l)
 		}
 	})

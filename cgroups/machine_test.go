@@ -216,7 +216,7 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 	if err != nil || still.AfterBytes < 100<<20 {
 		t.Errorf("without swap: %+v, %v", still, err)
 	}
-	if free, _, err := SwapFree(); err != nil || free < 128<<20 {
+	if free, _, err := swapFree(); err != nil || free < 128<<20 {
 		t.Skipf("not proved here: that a frozen group is swapped out; it takes 128 MiB of swap, this machine has %d bytes free, %v", free, err)
 	}
 	l.SwapBytes = 200 << 20

@@ -113,7 +113,7 @@ func (r *Root) Create(attempt string, l Limits) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.Validate(); err != nil {
+	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("cgroup of %s: %w", attempt, err)
 	}
 	if err := r.fs.mkdir(g.filePath()); err != nil {

@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -249,16 +248,16 @@ func (p *projection) syncJob(f *facts.Facts, j *facts.Job, at int64) error {
 			return err
 		}
 	}
-	return p.endJob(f, j, at)
+	return p.endJob(f, j)
 }
 
 // endJob removes an ended job without active attempts.
-func (p *projection) endJob(f *facts.Facts, j *facts.Job, at int64) error {
+func (p *projection) endJob(f *facts.Facts, j *facts.Job) error {
 	have := p.state.Job(scheduler.JobID(j.ID))
 	if !j.HasEnded() || have == nil || have.Live > 0 {
 		return nil
 	}
-	if err := ignoreStale(p.state.Events().EndJob(scheduler.JobID(j.ID), jobOutcome(j), scheduler.Time(cmp.Or(j.Ended, at)))); err != nil {
+	if err := ignoreStale(p.state.Events().EndJob(scheduler.JobID(j.ID))); err != nil {
 		return err
 	}
 	id := have.Spec.Project
@@ -294,20 +293,6 @@ func (p *projection) putProject(f *facts.Facts, j *facts.Job) error {
 		s.Priority = scheduler.PriorityHigh
 	}
 	return ignoreStale(p.state.Events().PutProject(s))
-}
-
-func jobOutcome(j *facts.Job) scheduler.JobOutcome {
-	switch j.State {
-	case droverv1.JobState_JOB_STATE_SUCCEEDED:
-		return scheduler.JobSucceeded
-	case droverv1.JobState_JOB_STATE_STOPPED:
-		if j.Miss != nil && j.Spec.OnMiss == jobspec.OnMissStop {
-			return scheduler.JobMissed
-		}
-		return scheduler.JobStopped
-	default:
-		return scheduler.JobFailed
-	}
 }
 
 func (p *projection) submitJob(f *facts.Facts, j *facts.Job) error {
@@ -567,7 +552,7 @@ func (p *projection) endAttempt(f *facts.Facts, k facts.Key, at int64) error {
 	if p.replaying {
 		return nil // more of its attempts may follow
 	}
-	return p.endJob(f, f.Job(k.Job), at)
+	return p.endJob(f, f.Job(k.Job))
 }
 
 // runOf returns the run under which State knows an attempt: one that migrated

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Functions that nobody calls, which `make lint` refuses. The search type-checks all modules that
-# are used and takes most of lint's time, so it is not repeated while nothing that it reads differs
-# from the last time that it found none.
+# Functions that nobody calls, and exported identifiers that no other package uses, which `make lint`
+# refuses. Both searches type-check all modules that are used and take most of lint's time, so they
+# are not repeated while nothing that they read differs from the last time that they found none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stamp=out/lint/deadcode
@@ -11,5 +11,6 @@ state=$({ go env GOVERSION GOOS GOARCH GOFLAGS GOWORK CGO_ENABLED; sources | xar
 [ "$state" != "$(cat "$stamp" 2>/dev/null)" ] || exit 0
 dead=$(go tool deadcode -test ./...)
 [ -z "$dead" ] || { echo "nobody calls:"; echo "$dead"; exit 1; }
+go run ./integration/cmd/exported || exit 1
 mkdir -p "${stamp%/*}"
 echo "$state" >"$stamp"

@@ -11,9 +11,9 @@ func TestDefaultDiskFollowsTheSizeOfATask(t *testing.T) {
 		"no cpu given":        {KindGroup, 0, 1 << 30},
 		"two cores":           {KindGroup, 2000, 1 << 30},
 		"half a core":         {KindGroup, 500, 500 * (1 << 30 / 1000)},
-		"the least cpu":       {KindGroup, MinCPU, 64 << 20},
-		"a small map task":    {KindMap, MinCPU, 1 << 30},
-		"a small reduce task": {KindReduce, MinCPU, 1 << 30},
+		"the least cpu":       {KindGroup, minCPU, 64 << 20},
+		"a small map task":    {KindMap, minCPU, 1 << 30},
+		"a small reduce task": {KindReduce, minCPU, 1 << 30},
 		"an invalid cpu":      {KindGroup, -5, 64 << 20},
 	} {
 		j := &Job{Name: "j", Stages: []Stage{{Name: "s", Kind: c.kind, Resources: Resources{CPU: c.cpu}}}}

@@ -148,11 +148,11 @@ const (
 // Defaults of a stage, and limits.
 const (
 	DefaultAttempts   = 4
-	DefaultCPU        = 1000             // millicores
-	DefaultMemory     = 256 << 20        // bytes
-	DefaultIO         = 10 << 20         // bytes per second
+	defaultCPU        = 1000             // millicores
+	defaultMemory     = 256 << 20        // bytes
+	defaultIO         = 10 << 20         // bytes per second
 	DefaultDisk       = int64(1) << 30   // bytes of a task with a core or more, and of each map or reduce task
-	MinDefaultDisk    = int64(64) << 20  // bytes of a group task with little CPU
+	minDefaultDisk    = int64(64) << 20  // bytes of a group task with little CPU
 	DefaultKeepFailed = 1                // attempts
 	MaxUploadBytes    = int64(512) << 20 // bytes of one file or image that can be uploaded
 	MaxTasks          = 1_000_000        // tasks of one stage

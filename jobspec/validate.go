@@ -33,14 +33,14 @@ func (p Problem) String() string {
 
 // Smallest demands that the kernel and the harness support.
 const (
-	MinCPU    = 10       // millicores: cpu.max needs at least 1 ms in 100 ms
+	minCPU    = 10       // millicores: cpu.max needs at least 1 ms in 100 ms
 	MinMemory = 8 << 20  // bytes
-	MinIO     = 64 << 10 // bytes per second
-	MinDisk   = 1 << 20  // bytes
+	minIO     = 64 << 10 // bytes per second
+	minDisk   = 1 << 20  // bytes
 )
 
-// Builtins lists the built-in programs by stage kind.
-var Builtins = map[StageKind][]string{
+// builtins lists the built-in programs by stage kind.
+var builtins = map[StageKind][]string{
 	KindMap:    {"identity", "wordcount", "grep"},
 	KindReduce: {"identity", "wordcount", "sum", "count", "sort"},
 }
@@ -76,7 +76,7 @@ func SetDefaults(j *Job) {
 			s.Combiner = true // naming its program implies it
 		}
 		r := &s.Resources
-		r.CPU, r.Memory, r.IO = valueOr(r.CPU, DefaultCPU), valueOr(r.Memory, DefaultMemory), valueOr(r.IO, DefaultIO)
+		r.CPU, r.Memory, r.IO = valueOr(r.CPU, defaultCPU), valueOr(r.Memory, defaultMemory), valueOr(r.IO, defaultIO)
 		s.Disk = valueOr(s.Disk, defaultDisk(s))
 	}
 }
@@ -85,10 +85,10 @@ func SetDefaults(j *Job) {
 // tasks hold splits, spills and output. A group task gets space in proportion to
 // its CPU, so that many tiny ones do not claim a node's whole disk.
 func defaultDisk(s *Stage) int64 {
-	if s.Kind != KindGroup || s.Resources.CPU >= DefaultCPU {
+	if s.Kind != KindGroup || s.Resources.CPU >= defaultCPU {
 		return DefaultDisk
 	}
-	return max(MinDefaultDisk, DefaultDisk/DefaultCPU*max(0, s.Resources.CPU))
+	return max(minDefaultDisk, DefaultDisk/defaultCPU*max(0, s.Resources.CPU))
 }
 
 func valueOr(v, otherwise int64) int64 {
@@ -269,7 +269,7 @@ func (v *validator) checkProgram(at string, s *Stage) {
 	case len(s.Command) > 0 && len(s.Builtin) > 0:
 		v.addProblem(at+".builtin", "keep one of the two", "both command and builtin are set")
 	case len(s.Builtin) > 0:
-		known := Builtins[s.Kind]
+		known := builtins[s.Kind]
 		if !slices.Contains(known, s.Builtin[0]) {
 			v.addProblem(at+".builtin", suggestOneOf(s.Builtin[0], known...), "a %s stage has no builtin %q", s.Kind, s.Builtin[0])
 		}
@@ -294,10 +294,10 @@ func (v *validator) checkResources(at string, s *Stage) {
 			v.addProblem(at+"."+field, "no machine has so much", "%s is too large", field)
 		}
 	}
-	requireMin("resources.cpu", s.Resources.CPU, MinCPU, "10m")
+	requireMin("resources.cpu", s.Resources.CPU, minCPU, "10m")
 	requireMin("resources.memory", s.Resources.Memory, MinMemory, FormatSize(MinMemory))
-	requireMin("resources.io", s.Resources.IO, MinIO, FormatRate(MinIO))
-	requireMin("disk", s.Disk, MinDisk, FormatSize(MinDisk))
+	requireMin("resources.io", s.Resources.IO, minIO, FormatRate(minIO))
+	requireMin("disk", s.Disk, minDisk, FormatSize(minDisk))
 	if s.Attempts < 1 || s.Attempts > 100 {
 		v.addProblem(at+".attempts", "give 1 to 100", "%d attempts", s.Attempts)
 	}

@@ -122,7 +122,7 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"NUL in an argument", func(j *Job) { j.Stages[2].Command = []string{"x", "\x00"} }, []string{`stage["g"].command: argument 1 has a NUL byte; remove the NUL byte`}},
 
 		{"the least resources", func(j *Job) {
-			j.Stages[2].Resources, j.Stages[2].Disk = Resources{CPU: MinCPU - 1, Memory: MinMemory - 1, IO: MinIO - 1}, MinDisk-1
+			j.Stages[2].Resources, j.Stages[2].Disk = Resources{CPU: minCPU - 1, Memory: MinMemory - 1, IO: minIO - 1}, minDisk-1
 		}, []string{`stage["g"].resources.cpu: resources.cpu is too small; give at least 10m`, `stage["g"].resources.memory: resources.memory is too small; give at least 8MiB`,
 			`stage["g"].resources.io: resources.io is too small; give at least 64KiB/s`, `stage["g"].disk: disk is too small; give at least 1MiB`}},
 		{"resources beyond any machine", func(j *Job) { j.Stages[2].Resources.Memory = 1<<50 + 1 }, []string{`stage["g"].resources.memory: resources.memory is too large; no machine has so much`}},

@@ -2,7 +2,7 @@ package mapreduce
 
 import "slices"
 
-// packUnits groups small units into groups of at most limit bytes and MaxPieces
+// packUnits groups small units into groups of at most limit bytes and maxPieces
 // pieces. It makes three passes, as Hadoop's CombineFileInputFormat does: full
 // groups of one host, then full groups of one rack, then the rest in order.
 func packUnits(units []splitUnit, limit int64) [][]splitUnit {
@@ -65,14 +65,14 @@ func (p *packer) packOne(list []int) (rest []int, ok bool) {
 			continue
 		}
 		n := p.units[i].piece.Length
-		if size+n > p.limit || len(group) == MaxPieces {
+		if size+n > p.limit || len(group) == maxPieces {
 			rest = list[k:]
 			break
 		}
 		group = append(group, i)
 		size += n
 	}
-	if size < (p.limit+1)/2 && len(group) < MaxPieces {
+	if size < (p.limit+1)/2 && len(group) < maxPieces {
 		return nil, false
 	}
 	p.emit(group)
@@ -88,7 +88,7 @@ func (p *packer) packRest() {
 			continue
 		}
 		n := u.piece.Length
-		if len(group) > 0 && (size+n > p.limit || len(group) == MaxPieces) {
+		if len(group) > 0 && (size+n > p.limit || len(group) == maxPieces) {
 			p.emit(group)
 			group, size = nil, 0
 		}

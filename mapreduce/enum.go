@@ -88,13 +88,13 @@ func (c ExitClass) UserFault() bool {
 // Exit codes of the harness. They give the class even if the Result could not
 // be written. Any other code, e.g. 137, means that the harness was killed.
 const (
-	ExitOK       = 0
-	ExitUser     = 10 // ClassUserExit, ClassUserData
-	ExitQuota    = 11 // ClassQuota
+	exitOK       = 0
+	exitUser     = 10 // ClassUserExit, ClassUserData
+	exitQuota    = 11 // ClassQuota
 	ExitSpec     = 12 // ClassSpec
-	ExitInput    = 13 // ClassInput
-	ExitIO       = 14 // ClassIO
-	ExitInternal = 15 // ClassInternal
+	exitInput    = 13 // ClassInput
+	exitIO       = 14 // ClassIO
+	exitInternal = 15 // ClassInternal
 	ExitKilled   = 143
 )
 
@@ -102,23 +102,23 @@ const (
 func (c ExitClass) ExitCode() int {
 	switch c {
 	case ClassOK:
-		return ExitOK
+		return exitOK
 	case ClassUserExit, ClassUserData:
-		return ExitUser
+		return exitUser
 	case ClassQuota:
-		return ExitQuota
+		return exitQuota
 	case ClassSpec:
 		return ExitSpec
 	case ClassInput:
-		return ExitInput
+		return exitInput
 	case ClassIO:
-		return ExitIO
+		return exitIO
 	case ClassKilled:
 		return ExitKilled
 	case ClassInternal:
-		return ExitInternal
+		return exitInternal
 	default:
-		return ExitInternal
+		return exitInternal
 	}
 }
 
@@ -126,19 +126,19 @@ func (c ExitClass) ExitCode() int {
 // ok is false for a code that the harness never returns.
 func ClassOfExitCode(code int) (class ExitClass, ok bool) {
 	switch code {
-	case ExitOK:
+	case exitOK:
 		return ClassOK, true
-	case ExitUser:
+	case exitUser:
 		return ClassUserExit, true
-	case ExitQuota:
+	case exitQuota:
 		return ClassQuota, true
 	case ExitSpec:
 		return ClassSpec, true
-	case ExitInput:
+	case exitInput:
 		return ClassInput, true
-	case ExitIO:
+	case exitIO:
 		return ClassIO, true
-	case ExitInternal:
+	case exitInternal:
 		return ClassInternal, true
 	case ExitKilled:
 		return ClassKilled, true

@@ -29,7 +29,7 @@ const fetchBufferBytes = 1 << 20
 // nothing past the end. FetchSplit does not call Fail on an error, because the
 // caller may retry.
 func FetchSplit(ctx context.Context, src Source, s *Split, w *GrowingWriter) error {
-	for i := w.PieceCount(); i < len(s.Pieces); i++ {
+	for i := w.pieceCount(); i < len(s.Pieces); i++ {
 		if err := fetchPiece(ctx, src, s.Pieces[i], w); err != nil {
 			return err
 		}

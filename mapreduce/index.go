@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// IndexVersion is the version of the index file.
-const IndexVersion = 1
+// indexVersion is the version of the index file.
+const indexVersion = 1
 
 const (
 	indexMagic       = "drvindex"
@@ -48,7 +48,7 @@ func (x *Index) Encode() []byte {
 	b := make([]byte, 0, indexHeaderBytes+len(x.Parts)*indexEntryBytes+4)
 	le := binary.LittleEndian
 	b = append(b, indexMagic...)
-	b = le.AppendUint32(b, IndexVersion)
+	b = le.AppendUint32(b, indexVersion)
 	b = le.AppendUint32(b, uint32(x.Codec))
 	b = le.AppendUint32(b, uint32(len(x.Parts)))
 	b = le.AppendUint32(b, 0)
@@ -68,8 +68,8 @@ func DecodeIndex(b []byte) (*Index, error) {
 	if len(b) < indexHeaderBytes+4 || string(b[:8]) != indexMagic {
 		return nil, fmt.Errorf("mapreduce: index: %w: no index header", ErrCorrupt)
 	}
-	if v := le.Uint32(b[8:]); v != IndexVersion {
-		return nil, fmt.Errorf("mapreduce: index has version %d, this program knows %d", v, IndexVersion)
+	if v := le.Uint32(b[8:]); v != indexVersion {
+		return nil, fmt.Errorf("mapreduce: index has version %d, this program knows %d", v, indexVersion)
 	}
 	n := int(le.Uint32(b[16:]))
 	if n < 1 || n > MaxReduces || len(b) != indexHeaderBytes+n*indexEntryBytes+4 {

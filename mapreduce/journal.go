@@ -10,10 +10,10 @@ import (
 	"os"
 )
 
-// JournalVersion is the version of the journal; JournalSuffix is added to the
+// journalVersion is the version of the journal; JournalSuffix is added to the
 // name of a growing input to name its journal.
 const (
-	JournalVersion = 1
+	journalVersion = 1
 	JournalSuffix  = ".journal"
 
 	maxJournalLine  = 64 << 10
@@ -140,8 +140,8 @@ func (r *JournalReader) applyLine(b []byte) error {
 	}
 	switch l.Op {
 	case opJournal:
-		if l.Version != JournalVersion {
-			return fmt.Errorf("version %d, this program knows %d", l.Version, JournalVersion)
+		if l.Version != journalVersion {
+			return fmt.Errorf("version %d, this program knows %d", l.Version, journalVersion)
 		}
 		r.sawHeader = true
 	case opPiece:
@@ -189,7 +189,7 @@ func openJournal(path string) (*journalWriter, *Journal, error) {
 	}
 	w := &journalWriter{f}
 	if !r.sawHeader {
-		if err := w.appendLine(journalLine{Op: opJournal, Version: JournalVersion}); err != nil {
+		if err := w.appendLine(journalLine{Op: opJournal, Version: journalVersion}); err != nil {
 			f.Close()
 			return nil, nil, err
 		}
@@ -220,7 +220,7 @@ type GrowingWriter struct {
 
 // NewGrowingWriter opens or creates the growing file at path and its journal.
 // After a crash of the helper it resumes at the end of the files: Size and
-// PieceCount return where that is.
+// pieceCount return where that is.
 func NewGrowingWriter(path string) (*GrowingWriter, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -242,8 +242,8 @@ func NewGrowingWriter(path string) (*GrowingWriter, error) {
 // Size returns the length of the growing file in bytes.
 func (w *GrowingWriter) Size() int64 { return w.size }
 
-// PieceCount returns the number of complete pieces.
-func (w *GrowingWriter) PieceCount() int { return len(w.state.PieceEnds) }
+// pieceCount returns the number of complete pieces.
+func (w *GrowingWriter) pieceCount() int { return len(w.state.PieceEnds) }
 
 // bytesInPiece returns how many bytes of the incomplete piece the file holds.
 func (w *GrowingWriter) bytesInPiece() int64 {

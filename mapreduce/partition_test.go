@@ -21,7 +21,7 @@ func TestHashKeyMatchesHadoop(t *testing.T) {
 		"a digit, as in the classic test keys": {"1", 80, 0, 0, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := HashKey([]byte(c.key)); got != c.hash {
+			if got := hashKey([]byte(c.key)); got != c.hash {
 				t.Errorf("HashKey(%q) = %d, want %d", c.key, got, c.hash)
 			}
 			for n, want := range map[int]int{4: c.of4, 1: c.of1, 7: c.of7} {

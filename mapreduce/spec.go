@@ -16,15 +16,15 @@ const SpecVersion = 1
 // Limits and defaults of a TaskSpec. Sizes are bytes.
 const (
 	MaxReduces        = 65535   // partitions of one job
-	MaxSpecBytes      = 8 << 20 // of the encoded spec
+	maxSpecBytes      = 8 << 20 // of the encoded spec
 	MinSortMemory     = 4 << 10
-	MaxSortMemory     = 2 << 30
-	DefaultSortMemory = 64 << 20
+	maxSortMemory     = 2 << 30
+	defaultSortMemory = 64 << 20
 	DefaultMaxLine    = 16 << 20
 	MaxMaxLine        = 1 << 30
-	DefaultFanIn      = 32
-	DefaultStallMS    = 600_000
-	DefaultGraceMS    = 2_000
+	defaultFanIn      = 32
+	defaultStallMS    = 600_000
+	defaultGraceMS    = 2_000
 )
 
 // TaskSpec is the complete input of the harness. Paths are those that the
@@ -116,12 +116,12 @@ func (s TaskSpec) WithDefaults() TaskSpec {
 			*v = d
 		}
 	}
-	def(&s.SortMemory, DefaultSortMemory)
+	def(&s.SortMemory, defaultSortMemory)
 	def(&s.MaxLine, DefaultMaxLine)
-	def(&s.StallMS, DefaultStallMS)
-	def(&s.GraceMS, DefaultGraceMS)
+	def(&s.StallMS, defaultStallMS)
+	def(&s.GraceMS, defaultGraceMS)
 	if s.FanIn == 0 {
-		s.FanIn = DefaultFanIn
+		s.FanIn = defaultFanIn
 	}
 	return s
 }
@@ -134,21 +134,21 @@ func ReadSpec(path string) (*TaskSpec, error) {
 		return nil, fmt.Errorf("%w: %w", ErrSpec, err)
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, MaxSpecBytes+1))
+	b, err := io.ReadAll(io.LimitReader(f, maxSpecBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSpec, err)
 	}
-	s, err := ParseSpec(b)
+	s, err := parseSpec(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return s, nil
 }
 
-// ParseSpec is like ReadSpec for the content of the file.
-func ParseSpec(b []byte) (*TaskSpec, error) {
-	if len(b) > MaxSpecBytes {
-		return nil, fmt.Errorf("%w: larger than %d bytes", ErrSpec, MaxSpecBytes)
+// parseSpec is like ReadSpec for the content of the file.
+func parseSpec(b []byte) (*TaskSpec, error) {
+	if len(b) > maxSpecBytes {
+		return nil, fmt.Errorf("%w: larger than %d bytes", ErrSpec, maxSpecBytes)
 	}
 	var s TaskSpec
 	d := json.NewDecoder(bytes.NewReader(b))

@@ -90,7 +90,7 @@ func TestSpecRoundTripFillsDefaults(t *testing.T) {
 	if d := cmp.Diff(&want, got); d != "" {
 		t.Fatal(d)
 	}
-	if got.SortMemory != DefaultSortMemory || got.FanIn != DefaultFanIn {
+	if got.SortMemory != defaultSortMemory || got.FanIn != defaultFanIn {
 		t.Errorf("defaults are missing: %+v", got)
 	}
 }
@@ -105,7 +105,7 @@ func FuzzParseSpec(f *testing.F) {
 	}
 	f.Add([]byte(`{"version":1,"kind":"map","unknown":1}`))
 	fuzztest.Run(f, func(t *testing.T, b []byte) {
-		s, err := ParseSpec(b)
+		s, err := parseSpec(b)
 		if err != nil {
 			return
 		}
@@ -113,7 +113,7 @@ func FuzzParseSpec(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ParseSpec(again); err != nil {
+		if _, err := parseSpec(again); err != nil {
 			t.Fatalf("a spec that was accepted is refused after encoding: %v", err)
 		}
 	})

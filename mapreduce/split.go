@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// MaxPieces bounds the pieces of a combined split.
-const MaxPieces = 4096
+// maxPieces bounds the pieces of a combined split.
+const maxPieces = 4096
 
 // FileBlock is a block of an input file and the places of its replicas. Hosts
 // and Racks are parallel: Racks[i] is the rack of Hosts[i], or Racks is empty.
@@ -36,8 +36,8 @@ type Split struct {
 	Racks  []string `json:"racks,omitempty"`
 }
 
-// Length returns the number of stored bytes in the split.
-func (s *Split) Length() int64 {
+// length returns the number of stored bytes in the split.
+func (s *Split) length() int64 {
 	var n int64
 	for _, p := range s.Pieces {
 		n += p.Length

@@ -108,8 +108,8 @@ func TestPlanSplitsCoversEveryByteOnce(t *testing.T) {
 		}
 		seen := map[string]int{}
 		for _, s := range splits {
-			if len(s.Pieces) > 1 && s.Length() > combine {
-				t.Fatalf("packed split of %d bytes over %d", s.Length(), combine)
+			if len(s.Pieces) > 1 && s.length() > combine {
+				t.Fatalf("packed split of %d bytes over %d", s.length(), combine)
 			}
 			for _, p := range s.Pieces {
 				for i := p.Offset; i < p.Offset+p.Length; i++ {

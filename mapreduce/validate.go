@@ -10,9 +10,9 @@ import (
 // The built-in programs by role. sum and wordcount are the same reducer, and so
 // are identity and sort.
 var (
-	BuiltinMappers   = []string{"identity", "wordcount", "grep", "sort"}
-	BuiltinReducers  = []string{"identity", "wordcount", "sum", "count", "sort"}
-	BuiltinCombiners = []string{"wordcount", "sum"}
+	builtinMappers   = []string{"identity", "wordcount", "grep", "sort"}
+	builtinReducers  = []string{"identity", "wordcount", "sum", "count", "sort"}
+	builtinCombiners = []string{"wordcount", "sum"}
 )
 
 func specErrorf(format string, a ...any) error {
@@ -48,7 +48,7 @@ func (s *TaskSpec) checkSizes() error {
 		v, min, to int64
 	}{
 		{"reduces", int64(s.Reduces), 0, MaxReduces},
-		{"sort_memory", s.SortMemory, MinSortMemory, MaxSortMemory},
+		{"sort_memory", s.SortMemory, MinSortMemory, maxSortMemory},
 		{"max_line", s.MaxLine, 1, MaxMaxLine},
 		{"fan_in", int64(s.FanIn), 2, 1024},
 		{"stall_ms", s.StallMS, 1, 1 << 40},
@@ -87,7 +87,7 @@ func (s *TaskSpec) checkKind() error {
 }
 
 func (s *TaskSpec) checkMap() error {
-	if err := s.Program.check("program", BuiltinMappers); err != nil {
+	if err := s.Program.check("program", builtinMappers); err != nil {
 		return err
 	}
 	if s.Input == nil || s.Input.File == "" || len(s.Input.Pieces) == 0 {
@@ -105,7 +105,7 @@ func (s *TaskSpec) checkMap() error {
 		return s.Output.check()
 	}
 	if s.Combiner != nil {
-		if err := s.Combiner.check("combiner", BuiltinCombiners); err != nil {
+		if err := s.Combiner.check("combiner", builtinCombiners); err != nil {
 			return err
 		}
 	}
@@ -117,7 +117,7 @@ func (s *TaskSpec) checkMap() error {
 }
 
 func (s *TaskSpec) checkReduce() error {
-	if err := s.Program.check("program", BuiltinReducers); err != nil {
+	if err := s.Program.check("program", builtinReducers); err != nil {
 		return err
 	}
 	if s.Combiner != nil {

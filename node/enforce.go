@@ -32,7 +32,7 @@ const helperKillLimit = 5 * time.Second
 var (
 	_ Enforcer        = CgroupEnforcer{}
 	_ Swapper         = CgroupEnforcer{}
-	_ SystemLimiter   = CgroupEnforcer{}
+	_ systemLimiter   = CgroupEnforcer{}
 	_ runtime.Freezer = CgroupEnforcer{}
 )
 
@@ -83,7 +83,7 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 	return e, err
 }
 
-// LimitSystem implements SystemLimiter.
+// LimitSystem implements systemLimiter.
 func (e CgroupEnforcer) LimitSystem(io int64) error {
 	return e.Root.System().Update(e.cgroupLimits(Limits{CPU: e.SystemCPU, Memory: e.SystemMemory, IO: io}))
 }

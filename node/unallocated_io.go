@@ -14,7 +14,7 @@ import (
 // bandwidth not allocated to running attempts, so the sum never exceeds what was
 // measured.
 type unallocatedIO struct {
-	limiter   SystemLimiter // nil: nothing can be limited
+	limiter   systemLimiter // nil: nothing can be limited
 	info      *droverv1.NodeInfo
 	allocated func() int64 // to running attempts, bytes per second
 	log       *slog.Logger
@@ -23,16 +23,16 @@ type unallocatedIO struct {
 	users int // dumps, restores and transfers under way
 }
 
-// SystemLimiter is an optional ability of an Enforcer: it limits work that is
+// systemLimiter is an optional ability of an Enforcer: it limits work that is
 // charged to no attempt.
-type SystemLimiter interface {
+type systemLimiter interface {
 	// LimitSystem sets the bytes per second of reads, and the same of writes, on
 	// each disk.
 	LimitSystem(io int64) error
 }
 
 func newUnallocatedIO(cfg *Config, allocated func() int64) *unallocatedIO {
-	l, _ := cfg.Enforcer.(SystemLimiter)
+	l, _ := cfg.Enforcer.(systemLimiter)
 	return &unallocatedIO{limiter: l, info: cfg.Info, allocated: allocated, log: cfg.Log}
 }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// MaxIDBytes is the longest ID of a container that every engine takes.
-const MaxIDBytes = 76
+// maxIDBytes is the longest ID of a container that every engine takes.
+const maxIDBytes = 76
 
 var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
 
 // ValidID reports whether id can name a container.
-func ValidID(id string) bool { return len(id) <= MaxIDBytes && idPattern.MatchString(id) }
+func ValidID(id string) bool { return len(id) <= maxIDBytes && idPattern.MatchString(id) }
 
 // Validate checks the form of a Spec, for every driver alike; each driver checks
 // that image, folders and cgroup exist. Errors are fault.Invalid and name the
@@ -25,7 +25,7 @@ func ValidID(id string) bool { return len(id) <= MaxIDBytes && idPattern.MatchSt
 func (s Spec) Validate() error {
 	switch {
 	case !ValidID(s.ID):
-		return fault.New(fault.Invalid, "container id %q: 1 to %d of a-z A-Z 0-9 . _ -, beginning with a letter or digit", s.ID, MaxIDBytes)
+		return fault.New(fault.Invalid, "container id %q: 1 to %d of a-z A-Z 0-9 . _ -, beginning with a letter or digit", s.ID, maxIDBytes)
 	case len(s.Args) == 0 || s.Args[0] == "":
 		return fault.New(fault.Invalid, "container %s: no command: Args is empty", s.ID)
 	case s.Image != "" && s.Rootfs != "":

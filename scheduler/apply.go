@@ -339,7 +339,7 @@ func (p applier) reserve(r *Reservation) error {
 	if r.Job == 0 && p.s.projects[r.Project] == nil {
 		return refuse(ErrUnknown, what(), "it has no job and its project %d does not exist", r.Project)
 	}
-	if len(p.s.reservations) >= MaxReservations {
+	if len(p.s.reservations) >= maxReservations {
 		return refuse(ErrInvalid, what(), "there are already the maximum of %d reservations", len(p.s.reservations))
 	}
 	old, had := p.s.Reservations().put(*r)

@@ -115,12 +115,3 @@ func (a *Attempt) RanFor(now Time) time.Duration {
 	}
 	return a.Ran + now.Sub(a.Placed)
 }
-
-// Remaining returns the predicted remaining run time (3DSF eq. 8: the estimate minus the
-// running time so far, at least 0). It reports false if there is no estimate.
-func (a *Attempt) Remaining(now Time) (time.Duration, bool) {
-	if a.Estimate <= 0 {
-		return 0, false
-	}
-	return max(0, a.Estimate-a.RanFor(now)), true
-}

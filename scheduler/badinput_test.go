@@ -76,7 +76,7 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 		"a negative capacity":         {node(func(s *scheduler.NodeSpec) { s.Capacity[scheduler.Memory] = -1 }), scheduler.ErrInvalid, "memory is -1"},
 		"an unknown node":             {func(w *schedtest.World) error { return w.State.Events().NodeLost(4, w.Now) }, scheduler.ErrUnknown, "node 4"},
 		"an unknown job":              {func(w *schedtest.World) error { return w.State.Events().StopJob(4) }, scheduler.ErrUnknown, "job 4"},
-		"end of a running job":        {func(w *schedtest.World) error { return w.State.Events().EndJob(1, scheduler.JobFailed, w.Now) }, scheduler.ErrBusy, "1 live attempts"},
+		"end of a running job":        {func(w *schedtest.World) error { return w.State.Events().EndJob(1) }, scheduler.ErrBusy, "1 live attempts"},
 		"a project with negative jobs": {func(w *schedtest.World) error {
 			return w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Jobs: -1})
 		}, scheduler.ErrInvalid, "-1 jobs"},

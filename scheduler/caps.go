@@ -30,12 +30,12 @@ func (tree *TenantTree) underCaps(j *Job, task, more Resources) (TenantID, CapSc
 	}
 	for id, n := t.Spec.ID, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
 		t := tree.tenants[id]
-		if !t.Spec.Caps.Job.None() {
+		if !t.Spec.Caps.Job.none() {
 			if r, ok := t.Spec.Caps.Job.Allows(j.Used.Add(more)); !ok {
 				return id, CapJob, r, false
 			}
 		}
-		if !t.Spec.Caps.Total.None() {
+		if !t.Spec.Caps.Total.none() {
 			if r, ok := t.Spec.Caps.Total.Allows(t.Used.Add(more)); !ok {
 				return id, CapTotal, r, false
 			}

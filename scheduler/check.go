@@ -278,7 +278,7 @@ func (c *checker) chargeCaps(s *State, j *Job, task, d Resources) Violation {
 		if r, ok := t.Spec.Caps.Total.Allows(u.used); !ok {
 			return violationOf(RuleCap, "tenant %q is over its cap on %v", t.Spec.Name, r)
 		}
-		jobCapped = jobCapped || !t.Spec.Caps.Job.None()
+		jobCapped = jobCapped || !t.Spec.Caps.Job.none()
 		id = t.Spec.Parent
 	}
 	if !jobCapped {

@@ -17,7 +17,7 @@ func TestFloorIsRecountedInParts(t *testing.T) {
 	q := w.State.Queue()
 	var small, large []scheduler.JobID
 	end := func(id scheduler.JobID) {
-		if err := w.State.Events().EndJob(id, scheduler.JobSucceeded, w.Now); err != nil {
+		if err := w.State.Events().EndJob(id); err != nil {
 			t.Fatal(err)
 		}
 	}

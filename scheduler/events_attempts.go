@@ -227,7 +227,7 @@ func (e Events) recordTask(g *Stage, a *Attempt, now Time) {
 		bytes, nodes, _ := g.Input(a.ID.Index)
 		f.bytes, f.local = bytes, slices.Contains(nodes, a.Node)
 	}
-	e.s.history.tasks.put(f, HistoryTasks)
+	e.s.history.tasks.put(f)
 }
 
 // OutputLost reports that the output of a done task is gone: the task is pending again, and a

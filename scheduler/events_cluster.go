@@ -159,7 +159,7 @@ func (e Events) PutTenant(spec TenantSpec) error {
 	if old := e.s.Tenant(spec.ID); old != nil {
 		return e.replaceTenant(old, spec, what)
 	}
-	if int(spec.ID) != len(e.s.tree.tenants) || spec.ID >= MaxTenants {
+	if int(spec.ID) != len(e.s.tree.tenants) || spec.ID >= maxTenants {
 		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(e.s.tree.tenants))
 	}
 	t := &Tenant{Spec: spec}

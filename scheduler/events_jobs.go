@@ -168,49 +168,18 @@ func (e Events) StopJob(id JobID) error {
 	return nil
 }
 
-// JobOutcome says how a job ended.
-type JobOutcome uint8
-
-// The outcomes of a job.
-const (
-	JobSucceeded JobOutcome = iota + 1
-	JobFailed
-	JobStopped
-	JobMissed // its deadline was missed and on_miss is stop
-)
-
-// String returns the outcome's name.
-func (o JobOutcome) String() string {
-	switch o {
-	case JobSucceeded:
-		return "succeeded"
-	case JobFailed:
-		return "failed"
-	case JobStopped:
-		return "stopped"
-	case JobMissed:
-		return "missed"
-	default:
-		return fmt.Sprintf("outcome(%d)", uint8(o))
-	}
-}
-
 // EndJob removes a job without live attempts from the State, with its policy states and its
-// reservations, and records it in the history.
-func (e Events) EndJob(id JobID, outcome JobOutcome, now Time) error {
+// reservations.
+func (e Events) EndJob(id JobID) error {
 	j, err := e.eventJob(id)
 	if err != nil {
 		return err
 	}
 	what := fmt.Sprintf("job %d", id)
-	if outcome < JobSucceeded || outcome > JobMissed {
-		return refuse(ErrInvalid, what, "outcome is %v", outcome)
-	}
 	if j.Live > 0 {
 		return refuse(ErrBusy, what, "it has %d live attempts: stop it and wait for them", j.Live)
 	}
 	e.s.Queue().setPhase(j, JobStopping)
-	e.recordJob(j, outcome, now)
 	for _, g := range j.Stages {
 		ref := g.self
 		e.s.stages[ref] = nil
@@ -229,16 +198,6 @@ func (e Events) EndJob(id JobID, outcome JobOutcome, now Time) error {
 	e.forgetJob(j)
 	e.s.countChange()
 	return nil
-}
-
-func (e Events) recordJob(j *Job, outcome JobOutcome, now Time) {
-	f := FinishedJob{Job: j.Spec.ID, Tenant: j.Spec.Tenant, Name: j.Spec.Name, Deadline: j.Spec.Deadline,
-		Submitted: j.Spec.Submitted, Started: j.FirstPlaced, Ended: now, Outcome: outcome}
-	for _, g := range j.Stages {
-		f.Service += g.TaskTime(now)
-		f.Tasks += g.Spec.Tasks
-	}
-	e.s.history.jobs.put(f, HistoryJobs)
 }
 
 // forgetJob deletes the policy states and reservations of a job.

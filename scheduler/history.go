@@ -2,11 +2,8 @@ package scheduler
 
 import "time"
 
-// Sizes of the History; the oldest entries are dropped first.
-const (
-	HistoryTasks = 16384
-	HistoryJobs  = 4096
-)
+// historyTasks is the size of the History; the oldest entries are dropped first.
+const historyTasks = 16384
 
 // FinishedTask is the record of a task that succeeded. Predictors learn from it.
 type FinishedTask struct {
@@ -24,26 +21,8 @@ type FinishedTask struct {
 	Ended      Time          `json:"ended"`
 }
 
-// FinishedJob is the record of a job that ended.
-type FinishedJob struct {
-	Job       JobID      `json:"job"`
-	Tenant    TenantID   `json:"tenant"`
-	Name      string     `json:"name"`
-	Deadline  Time       `json:"deadline,omitempty"`
-	Submitted Time       `json:"submitted"`
-	Started   Time       `json:"started"` // first placement, 0 for never
-	Ended     Time       `json:"ended"`
-	Outcome   JobOutcome `json:"outcome"`
-	// Service is the total running time of its attempts.
-	Service time.Duration `json:"service_ns"`
-	Tasks   int32         `json:"tasks"`
-}
-
-// History holds the last HistoryTasks tasks and HistoryJobs jobs that ended.
-type History struct {
-	tasks ring[finishedRecord]
-	jobs  ring[FinishedJob]
-}
+// History holds the last historyTasks tasks that ended.
+type History struct{ tasks ring }
 
 // finishedRecord is the compact form of a FinishedTask: one is written whenever a task ends,
 // and the fields common to a stage's tasks are stored once.
@@ -91,7 +70,7 @@ func (h *History) putTasks(all []FinishedTask) {
 		if stages[g] == nil {
 			stages[g] = &g
 		}
-		h.tasks.put(finishedRecord{stages[g], t.Task.Index, t.Node, t.InputBytes, t.RunTime, t.Ended, t.Local}, HistoryTasks)
+		h.tasks.put(finishedRecord{stages[g], t.Task.Index, t.Node, t.InputBytes, t.RunTime, t.Ended, t.Local})
 	}
 }
 
@@ -105,44 +84,25 @@ func (h *History) allTasks() []FinishedTask {
 	return out
 }
 
-// ring holds the last values that were put in.
-type ring[T any] struct {
-	values []T
+// ring holds the last records that were put in.
+type ring struct {
+	values []finishedRecord
 	head   int
-	total  uint64 // values ever put in
+	total  uint64 // records ever put in
 }
 
-func (r *ring[T]) put(v T, limit int) {
+func (r *ring) put(v finishedRecord) {
 	r.total++
-	if len(r.values) < limit {
+	if len(r.values) < historyTasks {
 		r.values = append(r.values, v)
 		return
 	}
 	r.values[r.head] = v
-	r.head = (r.head + 1) % limit
-}
-
-// all returns a copy of the values, oldest first.
-func (r *ring[T]) all() []T {
-	return append(append(make([]T, 0, len(r.values)), r.values[r.head:]...), r.values[:r.head]...)
-}
-
-func (r *ring[T]) each(yield func(*T) bool) {
-	for i := range r.values {
-		if !yield(&r.values[(r.head+i)%len(r.values)]) {
-			return
-		}
-	}
+	r.head = (r.head + 1) % historyTasks
 }
 
 // Tasks calls yield for each task, oldest first. The task is valid until the next call.
-func (h *History) Tasks(yield func(*FinishedTask) bool) {
-	var t FinishedTask
-	h.tasks.each(func(f *finishedRecord) bool {
-		t = f.expand()
-		return yield(&t)
-	})
-}
+func (h *History) Tasks(yield func(*FinishedTask) bool) { h.RecentTasks(len(h.tasks.values), yield) }
 
 // RecentTasks is Tasks for the last n.
 func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
@@ -154,12 +114,6 @@ func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
 	}
 }
 
-// Jobs calls yield for each job, oldest first.
-func (h *History) Jobs(yield func(*FinishedJob) bool) { h.jobs.each(yield) }
-
 // TaskCount returns the number of tasks ever recorded. Predictors compare it to decide when to
 // train again.
 func (h *History) TaskCount() uint64 { return h.tasks.total }
-
-// JobCount returns the number of jobs ever recorded.
-func (h *History) JobCount() uint64 { return h.jobs.total }

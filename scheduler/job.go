@@ -235,7 +235,7 @@ func (g *Stage) Failures(i int32) int32 { return g.pastAttempts[i].Failures }
 
 func (g *Stage) maxAttempts() int32 {
 	if g.Spec.MaxAttempts == 0 {
-		return DefaultAttempts
+		return defaultAttempts
 	}
 	return g.Spec.MaxAttempts
 }

@@ -36,8 +36,8 @@ func (l Level) String() string {
 // Suspended reports whether l is a level at which the attempt does not run.
 func (l Level) Suspended() bool { return l >= LevelFrozen && l <= LevelCheckpointed }
 
-// ParseLevel returns the level with the given String.
-func ParseLevel(s string) (Level, error) {
+// parseLevel returns the level with the given String.
+func parseLevel(s string) (Level, error) {
 	for l := LevelRunning; l <= LevelCheckpointed; l++ {
 		if l.String() == s {
 			return l, nil
@@ -124,7 +124,7 @@ func (s *LevelSet) UnmarshalJSON(b []byte) error {
 	}
 	*s = 0
 	for _, n := range names {
-		l, err := ParseLevel(n)
+		l, err := parseLevel(n)
 		if err != nil {
 			return err
 		}

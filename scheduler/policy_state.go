@@ -84,8 +84,8 @@ type PolicyState struct {
 	At    Time    `json:"at,omitempty"`
 }
 
-// Compare orders keys by kind, project, job, stage, task, tenant, slot.
-func (k PolicyStateKey) Compare(o PolicyStateKey) int {
+// compare orders keys by kind, project, job, stage, task, tenant, slot.
+func (k PolicyStateKey) compare(o PolicyStateKey) int {
 	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Project, o.Project), cmp.Compare(k.Job, o.Job),
 		cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task), cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Slot, o.Slot))
 }

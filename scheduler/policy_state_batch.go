@@ -50,7 +50,7 @@ func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 		if have := int32(len(j.stateKeys)) + b.perJob[p.Job]; have >= MaxPolicyStatesPerJob {
 			return p.refuse(ErrInvalid, "job %d already has the maximum of %d policy states", p.Job, have)
 		}
-	} else if have := s.joblessStates + int(b.perJob[0]); have >= MaxPolicyStatesNoJob {
+	} else if have := s.joblessStates + int(b.perJob[0]); have >= maxPolicyStatesNoJob {
 		return p.refuse(ErrInvalid, "there are already the maximum of %d policy states without a job", have)
 	}
 	b.present[k] = true

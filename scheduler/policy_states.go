@@ -11,7 +11,7 @@ func (ps PolicyStates) All() []PolicyState {
 	for _, n := range ps.s.policyStates {
 		out = append(out, n)
 	}
-	slices.SortFunc(out, func(a, b PolicyState) int { return a.PolicyStateKey.Compare(b.PolicyStateKey) })
+	slices.SortFunc(out, func(a, b PolicyState) int { return a.PolicyStateKey.compare(b.PolicyStateKey) })
 	return out
 }
 

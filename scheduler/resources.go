@@ -177,12 +177,12 @@ func (r Resources) Check() error {
 
 // String returns r in the form "cpu 500m memory 128MiB io 20MiB/s".
 func (r Resources) String() string {
-	return fmt.Sprintf("cpu %dm memory %s io %s/s", r[CPU], FormatBytes(r[Memory]), FormatBytes(r[IO]))
+	return fmt.Sprintf("cpu %dm memory %s io %s/s", r[CPU], formatBytes(r[Memory]), formatBytes(r[IO]))
 }
 
-// FormatBytes formats a number of bytes with the largest binary unit that divides it, so that
+// formatBytes formats a number of bytes with the largest binary unit that divides it, so that
 // no digit is lost.
-func FormatBytes(n int64) string {
+func formatBytes(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	u := 0
 	for n != 0 && n%1024 == 0 && u < len(units)-1 {

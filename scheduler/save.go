@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// SaveVersion is the version of the format that Save writes.
-const SaveVersion = 1
+// saveVersion is the version of the format that Save writes.
+const saveVersion = 1
 
 // saved is the file format of a State. It holds facts only; Load recomputes counts, sets and
 // free capacity.
@@ -30,9 +30,7 @@ type saved struct {
 	PolicyStates      []PolicyState  `json:"policy_states,omitempty"`
 	UnplannedReleases uint64         `json:"unplanned_releases,omitempty"`
 	TasksEver         uint64         `json:"tasks_ever,omitempty"`
-	JobsEver          uint64         `json:"jobs_ever,omitempty"`
 	Tasks             []FinishedTask `json:"finished_tasks,omitempty"`
-	Finished          []FinishedJob  `json:"finished_jobs,omitempty"`
 }
 
 type savedJob struct {
@@ -96,8 +94,8 @@ func (s *State) Save(w io.Writer) error {
 }
 
 func (sn snapshots) saved() *saved {
-	v := &saved{Version: SaveVersion, Index: sn.s.index, Seq: sn.s.seq, PolicyStates: sn.s.PolicyStates().All(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
-		UnplannedReleases: sn.s.unplannedReleases, TasksEver: sn.s.history.tasks.total, JobsEver: sn.s.history.jobs.total, Tasks: sn.s.history.allTasks(), Finished: sn.s.history.jobs.all()}
+	v := &saved{Version: saveVersion, Index: sn.s.index, Seq: sn.s.seq, PolicyStates: sn.s.PolicyStates().All(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
+		UnplannedReleases: sn.s.unplannedReleases, TasksEver: sn.s.history.tasks.total, Tasks: sn.s.history.allTasks()}
 	for _, n := range sn.s.cluster.nodes {
 		v.Nodes = append(v.Nodes, n.Spec)
 	}
@@ -151,8 +149,8 @@ func Load(r io.Reader) (*State, error) {
 	if err := dec.Decode(&v); err != nil {
 		return nil, fmt.Errorf("load a state: %w", err)
 	}
-	if v.Version != SaveVersion {
-		return nil, refuse(ErrInvalid, "saved state", "version is %d, this program reads %d", v.Version, SaveVersion)
+	if v.Version != saveVersion {
+		return nil, refuse(ErrInvalid, "saved state", "version is %d, this program reads %d", v.Version, saveVersion)
 	}
 	return restore(&v)
 }
@@ -389,14 +387,11 @@ func (sn snapshots) loadReservationsAndStates(v *saved) error {
 	if err := sn.s.PolicyStates().Apply(v.PolicyStates); err != nil {
 		return err
 	}
-	if len(v.Tasks) > HistoryTasks || len(v.Finished) > HistoryJobs {
-		return refuse(ErrInvalid, "history", "%d tasks and %d jobs: more than the limits", len(v.Tasks), len(v.Finished))
+	if len(v.Tasks) > historyTasks {
+		return refuse(ErrInvalid, "history", "%d tasks, want at most %d", len(v.Tasks), historyTasks)
 	}
 	sn.s.history.putTasks(v.Tasks)
-	for _, j := range v.Finished {
-		sn.s.history.jobs.put(j, HistoryJobs)
-	}
-	sn.s.unplannedReleases, sn.s.history.tasks.total, sn.s.history.jobs.total = v.UnplannedReleases, v.TasksEver, v.JobsEver
+	sn.s.unplannedReleases, sn.s.history.tasks.total = v.UnplannedReleases, v.TasksEver
 	return nil
 }
 

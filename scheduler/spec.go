@@ -10,17 +10,17 @@ import (
 // Limits of a State; events beyond them are refused.
 const (
 	MaxNodes              = 1 << 20
-	MaxTenants            = 1 << 20
+	maxTenants            = 1 << 20
 	MaxDisks              = timeline.MaxDisks
 	MaxStages             = 1 << 12
 	MaxTasks              = 1 << 24
 	MaxReplicas           = 1 << 10
 	MaxTenantDepth        = 32
-	MaxReservations       = 1 << 21
+	maxReservations       = 1 << 21
 	MaxPolicyStatesPerJob = 1 << 10
-	MaxPolicyStatesNoJob  = 1 << 16
-	DefaultAttempts       = 4
-	MaxAttemptsLimit      = 1 << 10
+	maxPolicyStatesNoJob  = 1 << 16
+	defaultAttempts       = 4
+	maxAttemptsLimit      = 1 << 10
 )
 
 // Disk is one disk of a node.
@@ -68,8 +68,8 @@ func (l Limit) Allows(r Resources) (Resource, bool) {
 	return 0, true
 }
 
-// None reports whether nothing is limited.
-func (l Limit) None() bool { return l == Limit{} }
+// none reports whether nothing is limited.
+func (l Limit) none() bool { return l == Limit{} }
 
 // MarshalJSON writes a Limit as Resources.
 func (l Limit) MarshalJSON() ([]byte, error) { return Resources(l).MarshalJSON() }
@@ -219,7 +219,7 @@ type StageSpec struct {
 	Estimate time.Duration `json:"estimate_ns,omitempty"`
 	// MaxParallel limits the tasks that run at once; 0: unlimited.
 	MaxParallel int32 `json:"max_parallel,omitempty"`
-	// MaxAttempts limits the failures through the user's fault; 0 is DefaultAttempts.
+	// MaxAttempts limits the failures through the user's fault; 0 is defaultAttempts.
 	MaxAttempts int32 `json:"max_attempts,omitempty"`
 	// SlowStart is the fraction of each earlier map stage that must be done before a reduce
 	// stage may start, to fetch while the last maps run: none of these waits for capacity. 0

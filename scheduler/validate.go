@@ -7,14 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// MaxName limits the length of names, in bytes.
-const MaxName = 4096
+// maxName limits the length of names, in bytes.
+const maxName = 4096
 
 // checkNames returns an error for names that could not be saved and loaded unchanged.
 func checkNames(what string, of ...string) error {
 	for _, n := range of {
-		if len(n) > MaxName {
-			return refuse(ErrInvalid, what, "a name of %d bytes: at most %d", len(n), MaxName)
+		if len(n) > maxName {
+			return refuse(ErrInvalid, what, "a name of %d bytes: at most %d", len(n), maxName)
 		}
 		if !utf8.ValidString(n) {
 			return refuse(ErrInvalid, what, "the name %q is not valid UTF-8", n)
@@ -148,8 +148,8 @@ func (g *StageSpec) validate(what string, index int) error {
 		return refuse(ErrInvalid, what, "bound is %v: it must not be negative", g.Bound)
 	case g.MaxParallel < 0:
 		return refuse(ErrInvalid, what, "max_parallel is %d", g.MaxParallel)
-	case g.MaxAttempts < 0 || g.MaxAttempts > MaxAttemptsLimit:
-		return refuse(ErrInvalid, what, "attempts is %d: 1 to %d", g.MaxAttempts, MaxAttemptsLimit)
+	case g.MaxAttempts < 0 || g.MaxAttempts > maxAttemptsLimit:
+		return refuse(ErrInvalid, what, "attempts is %d: 1 to %d", g.MaxAttempts, maxAttemptsLimit)
 	case !(g.SlowStart >= 0 && g.SlowStart <= 1):
 		return refuse(ErrInvalid, what, "slow_start is %v: 0 to 1", g.SlowStart)
 	}

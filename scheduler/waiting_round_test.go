@@ -54,7 +54,7 @@ func TestWaitingRoundsReachEachStage(t *testing.T) {
 			}
 			if changes && r.More && rng.IntN(3) == 0 {
 				i := rng.IntN(len(live))
-				if err := s.Events().EndJob(live[i], JobSucceeded, Time(next)); err != nil {
+				if err := s.Events().EndJob(live[i]); err != nil {
 					t.Fatal(err)
 				}
 				live, ended = append(live[:i], live[i+1:]...), true
@@ -73,7 +73,7 @@ func TestWaitingRoundsReachEachStage(t *testing.T) {
 		}
 		for range rng.IntN(len(live) + 1) {
 			i := rng.IntN(len(live))
-			if err := s.Events().EndJob(live[i], JobSucceeded, Time(next)); err != nil {
+			if err := s.Events().EndJob(live[i]); err != nil {
 				t.Fatal(err)
 			}
 			live = append(live[:i], live[i+1:]...)

@@ -20,16 +20,16 @@ const TokenCookie = "__Host-drover-token"
 // SignInPath is the page with the form.
 const SignInPath = "/sign-in"
 
-// SignIn serves the form by which a reader without a certificate signs in with a
+// signIn serves the form by which a reader without a certificate signs in with a
 // token, and every other page to those who have not signed in, as the form.
-type SignIn struct {
+type signIn struct {
 	check func(ctx context.Context, token, address string) error
 }
 
 // NewSignIn returns a sign-in. check returns why a token of a caller at an address
 // is refused, and slows down who tries many.
 func NewSignIn(check func(ctx context.Context, token, address string) error) http.Handler {
-	return secure(http.NewCrossOriginProtection().Handler(&SignIn{check}))
+	return secure(http.NewCrossOriginProtection().Handler(&signIn{check}))
 }
 
 // formLimit bounds how long a stranger's form may take to arrive.
@@ -39,7 +39,7 @@ const formLimit = 10 * time.Second
 const maxToken = 4096
 
 // ServeHTTP implements http.Handler.
-func (s *SignIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *signIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	switch {
 	case r.URL.Path == SignInPath && r.Method == http.MethodPost:
@@ -62,7 +62,7 @@ func (s *SignIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *SignIn) signIn(w http.ResponseWriter, r *http.Request) {
+func (s *signIn) signIn(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(formLimit)) // no connection but a test's lacks deadlines
 	r.Body = http.MaxBytesReader(w, r.Body, 2*maxToken)
 	token, to := strings.TrimSpace(r.PostFormValue("token")), localPath(r.PostFormValue("to"))
@@ -98,7 +98,7 @@ func localPath(to string) string {
 var signInPage = template.Must(template.New("signin").Funcs(helpers).ParseFS(templateFiles, "templates/signin.html"))
 
 // show writes the form. To a reader who has signed in it also offers to sign out.
-func (s *SignIn) show(w http.ResponseWriter, r *http.Request, status int, to, why string) {
+func (s *signIn) show(w http.ResponseWriter, r *http.Request, status int, to, why string) {
 	_, err := r.Cookie(TokenCookie)
 	signedIn := err == nil
 	var b bytes.Buffer

@@ -68,7 +68,7 @@ func Cached(ctx context.Context, dir, file string, maxAge time.Duration, now tim
 	if r, ok := loadCache(file, disk.String(), maxAge, now); ok {
 		return r, false, nil
 	}
-	if r, err = Measure(ctx, dir, o); err != nil {
+	if r, err = measure(ctx, dir, o); err != nil {
 		return Rates{}, false, err
 	}
 	r.Disk, r.Measured = disk.String(), now
@@ -123,9 +123,9 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Measure measures the disk that holds dir. It takes three times o.Duration plus
+// measure measures the disk that holds dir. It takes three times o.Duration plus
 // the last block of each stream.
-func Measure(ctx context.Context, dir string, o Options) (Rates, error) {
+func measure(ctx context.Context, dir string, o Options) (Rates, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return Rates{}, err

@@ -15,7 +15,7 @@ var smallOptions = Options{Streams: 2, Duration: 20 * time.Millisecond, FileByte
 
 func TestMeasureLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	r, err := Measure(context.Background(), dir, smallOptions)
+	r, err := measure(context.Background(), dir, smallOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestMeasureLeavesNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Measure(ctx, dir, smallOptions); !errors.Is(err, context.Canceled) {
+	if _, err := measure(ctx, dir, smallOptions); !errors.Is(err, context.Canceled) {
 		t.Errorf("an ended context: %v", err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -39,7 +39,7 @@ func TestOptions(t *testing.T) {
 	for name, o := range map[string]Options{
 		"one stream": {Streams: 1}, "an odd block": {BlockBytes: 5000}, "a file under a block": {FileBytes: 100}, "an hour": {Duration: time.Hour},
 	} {
-		if _, err := Measure(context.Background(), t.TempDir(), o); !errors.Is(err, fault.Invalid) {
+		if _, err := measure(context.Background(), t.TempDir(), o); !errors.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v, want fault.Invalid", name, err)
 		}
 	}

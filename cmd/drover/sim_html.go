@@ -16,6 +16,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/sim/engine"
 	"github.com/drover-run/drover/scheduler/sim/report"
 	"github.com/drover-run/drover/scheduler/sim/run"
 	"github.com/drover-run/drover/ui"
@@ -85,7 +86,7 @@ func addSimulatedJobs(s *ui.Simulation, o *run.Outcome) {
 	for i := range o.Result.Jobs {
 		j, in := &o.Result.Jobs[i], &o.Config.Jobs[i]
 		row := ui.SimulatedJob{Number: i + 1, Name: cmp.Or(in.Name, "job "+strconv.Itoa(i+1)), Tenant: report.TenantName(&o.Config, in.Tenant), Outcome: "unfinished", Tasks: int(j.Tasks), SubmitMs: in.Submit.Milliseconds(),
-			WaitMs: -1, ResponseMs: -1, DeadlineMs: in.Deadline.Milliseconds(), Missed: j.Outcome != scheduler.JobSucceeded || j.Finish > in.Deadline, Suspensions: int(j.Suspends), NodeLocal: int(j.NodeLocal), WithInput: int(j.WithInput)}
+			WaitMs: -1, ResponseMs: -1, DeadlineMs: in.Deadline.Milliseconds(), Missed: j.Outcome != engine.JobSucceeded || j.Finish > in.Deadline, Suspensions: int(j.Suspends), NodeLocal: int(j.NodeLocal), WithInput: int(j.WithInput)}
 		if j.Refused {
 			row.Outcome = "refused"
 		}

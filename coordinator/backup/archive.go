@@ -30,8 +30,8 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Version is the version of the archive; Read refuses a higher one.
-const Version = 1
+// version is the version of the archive; Read refuses a higher one.
+const version = 1
 
 // Names of members.
 const (
@@ -94,7 +94,7 @@ func NewWriter(w io.Writer, m Manifest) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.Drover, m.Version, m.Members = kind, Version, nil
+	m.Drover, m.Version, m.Members = kind, version, nil
 	return &Writer{gz: gz, tar: tar.NewWriter(gz), manifest: m}, nil
 }
 
@@ -210,8 +210,8 @@ func readManifest(r io.Reader, got []Member) (*Manifest, error) {
 	switch {
 	case m.Drover != kind:
 		return nil, fault.New(fault.Corrupt, "it is no archive of a coordinator: its manifest says %.80q", m.Drover)
-	case m.Version > Version:
-		return nil, fault.New(fault.Unsupported, "the archive has version %d, this program knows up to %d: upgrade it", m.Version, Version)
+	case m.Version > version:
+		return nil, fault.New(fault.Unsupported, "the archive has version %d, this program knows up to %d: upgrade it", m.Version, version)
 	case len(m.Members) != len(got):
 		return nil, fault.New(fault.Corrupt, "the archive has %d members and its manifest %d", len(got), len(m.Members))
 	case len(got) == 0 || got[0].Name != factsName:

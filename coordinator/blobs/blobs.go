@@ -30,9 +30,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// MaxUploads bounds the uploads in progress. Who may have how many of them is
+// maxUploads bounds the uploads in progress. Who may have how many of them is
 // the caller's to decide.
-const MaxUploads = 64
+const maxUploads = 64
 
 // Store is a folder of blobs. It is safe for concurrent use.
 type Store struct {
@@ -166,7 +166,7 @@ func (s *Store) admit(digest string, size int64) error {
 		return fault.New(fault.Exhausted, "a file of %d MiB is over the limit of %d MiB for one upload: put large data into HDFS and name it as input", size>>20, s.maxUpload>>20)
 	case s.used+s.pending+size > s.quota:
 		return fault.New(fault.Exhausted, "the blob store has %d of %d MiB in use, %d more do not fit: an operator can raise the quota (drover coordinator -blob-quota), or ended jobs free their files", (s.used+s.pending)>>20, s.quota>>20, size>>20)
-	case s.uploads >= MaxUploads:
+	case s.uploads >= maxUploads:
 		return fault.Overload("%d uploads are in progress, the limit: try again in a second", s.uploads)
 	}
 	s.uploads++

@@ -113,7 +113,7 @@ func TestConcurrentPutsOfOneBlob(t *testing.T) {
 	s := open(t, t.TempDir(), 1000)
 	data := []byte("some bytes")
 	var wg sync.WaitGroup
-	errs := make([]error, MaxUploads)
+	errs := make([]error, maxUploads)
 	for i := range errs {
 		wg.Go(func() { errs[i] = s.Put(digestOf(data), int64(len(data)), bytes.NewReader(data)) })
 	}

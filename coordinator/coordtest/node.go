@@ -22,18 +22,18 @@ import (
 	"github.com/drover-run/drover/internal/version"
 )
 
-// Key identifies a run of an attempt.
-type Key struct {
+// key identifies a run of an attempt.
+type key struct {
 	Job                       uint64
 	Stage, Task, Attempt, Run int32
 }
 
-func keyOf(k *droverv1.AttemptKey) Key {
-	return Key{k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun()}
+func keyOf(k *droverv1.AttemptKey) key {
+	return key{k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun()}
 }
 
-// Proto returns k as a message.
-func (k Key) Proto() *droverv1.AttemptKey {
+// proto returns k as a message.
+func (k key) proto() *droverv1.AttemptKey {
 	return &droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run}
 }
 
@@ -80,17 +80,17 @@ type Node struct {
 	registration  *droverv1.RegisterResponse
 	epoch         uint64
 	revision      uint64
-	wanted        map[Key]*droverv1.WantedAttempt
-	ended         map[Key]*droverv1.SeenAttempt
-	dirty         map[Key]bool
+	wanted        map[key]*droverv1.WantedAttempt
+	ended         map[key]*droverv1.SeenAttempt
+	dirty         map[key]bool
 	responses     []*droverv1.NodeResponse
 	problems      []string
 	sequence      uint64
-	starts        map[Key]int // per attempt
+	starts        map[key]int // per attempt
 	refuse        map[droverv1.Level]bool
 	refuseIf      func(*droverv1.WantedAttempt) bool // additional condition; may be nil
 	refuseForGood []droverv1.Level                   // refused levels that are reported as permanent
-	reached       map[Key]droverv1.Level             // levels other than running
+	reached       map[key]droverv1.Level             // levels other than running
 	preparing     bool                               // attempts stay in preparation, at their level
 	wakeup        chan struct{}
 	Reports       int // sent so far
@@ -99,8 +99,8 @@ type Node struct {
 
 // New returns a node; Run connects it.
 func New(c droverv1connect.NodeServiceClient, info *droverv1.NodeInfo, fs *FS, b Behaviour) *Node {
-	return &Node{Client: c, Info: info, FS: fs, behaviour: b, wanted: map[Key]*droverv1.WantedAttempt{}, ended: map[Key]*droverv1.SeenAttempt{},
-		dirty: map[Key]bool{}, starts: map[Key]int{}, reached: map[Key]droverv1.Level{}, wakeup: make(chan struct{}, 1)}
+	return &Node{Client: c, Info: info, FS: fs, behaviour: b, wanted: map[key]*droverv1.WantedAttempt{}, ended: map[key]*droverv1.SeenAttempt{},
+		dirty: map[key]bool{}, starts: map[key]int{}, reached: map[key]droverv1.Level{}, wakeup: make(chan struct{}, 1)}
 }
 
 // Run keeps a session with the coordinator until ctx ends, and reconnects like
@@ -199,7 +199,7 @@ func (n *Node) SendReport(ctx context.Context, seen *droverv1.SeenAttempt) (*dro
 	return res.Msg, nil
 }
 
-func compareKeys(a, b Key) int {
+func compareKeys(a, b key) int {
 	return slices.Compare([]int64{int64(a.Job), int64(a.Stage), int64(a.Task), int64(a.Attempt), int64(a.Run)},
 		[]int64{int64(b.Job), int64(b.Stage), int64(b.Task), int64(b.Attempt), int64(b.Run)})
 }
@@ -324,7 +324,7 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 		if e := n.ended[k]; e != nil {
 			seen = e
 		}
-		seen.Key = k.Proto()
+		seen.Key = k.proto()
 		req.Attempts = append(req.Attempts, seen)
 	}
 	clear(n.dirty)
@@ -348,7 +348,7 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 
 // running returns the report of an attempt that has not ended: at the wanted
 // level, or refusing it.
-func (n *Node) running(k Key) *droverv1.SeenAttempt {
+func (n *Node) running(k key) *droverv1.SeenAttempt {
 	seen := &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, Progress: 0.5, Usage: &droverv1.Usage{CpuMs: 1000}}
 	w := n.wanted[k]
 	if w.GetGoal() != droverv1.Goal_GOAL_RUN {

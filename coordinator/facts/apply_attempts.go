@@ -115,13 +115,13 @@ func (en attemptEntries) applyLostMaps(e *droverv1.Entry, k Key, a *Attempt, map
 }
 
 // recordInfraRetry counts an infrastructure failure of a task and fails its job
-// at InfraRetries.
+// at infraRetries.
 func (en attemptEntries) recordInfraRetry(e *droverv1.Entry, k Key) {
 	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	t := *j.Stages[k.Stage].Task(k.Task)
 	t.InfraFailures++
 	writerOf(en.f).setTask(j, k.Stage, k.Task, &t)
-	if t.InfraFailures >= InfraRetries && !j.HasEnded() {
+	if t.InfraFailures >= infraRetries && !j.HasEnded() {
 		en.failJob(e, j, k, fmt.Sprintf("the infrastructure failed it %d times", t.InfraFailures), nil)
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func (en clusterEntries) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFact, r *Result) {
-	if err := en.f.Checks().Tenants(tf.GetTenants()); err != nil {
+	if err := en.f.Checks().tenants(tf.GetTenants()); err != nil {
 		r.Err = err
 		return
 	}
@@ -45,10 +45,10 @@ func (e clusterEntries) putTenant(t *droverv1.Tenant) {
 // maxTenantDepth bounds the depth of the tenant tree.
 const maxTenantDepth = 32
 
-// Tenants returns an error if the tenants to be applied are invalid: a bad
+// tenants returns an error if the tenants to be applied are invalid: a bad
 // name or weight, an unknown parent (it may come earlier in the list), or a
 // cycle.
-func (c Checks) Tenants(list []*droverv1.Tenant) error {
+func (c Checks) tenants(list []*droverv1.Tenant) error {
 	parent, added := map[string]string{}, 0
 	for _, t := range c.f.tenants {
 		parent[t.Spec.GetName()] = t.Spec.GetParent()
@@ -75,8 +75,8 @@ func (c Checks) Tenants(list []*droverv1.Tenant) error {
 			}
 		}
 	}
-	if len(c.f.tenants)+added > MaxTenants {
-		return fault.New(fault.Exhausted, "a cluster has at most %d tenants", MaxTenants)
+	if len(c.f.tenants)+added > maxTenants {
+		return fault.New(fault.Exhausted, "a cluster has at most %d tenants", maxTenants)
 	}
 	return nil
 }
@@ -99,8 +99,8 @@ func (en nodeEntries) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Res
 	old := en.f.NodeByName(info.GetName())
 	n := &Node{Epoch: 1, Up: true, Info: proto.CloneOf(info)}
 	if old == nil {
-		if len(en.f.nodes) >= MaxNodes {
-			r.Err = fault.New(fault.Exhausted, "a cluster has at most %d nodes", MaxNodes)
+		if len(en.f.nodes) >= maxNodes {
+			r.Err = fault.New(fault.Exhausted, "a cluster has at most %d nodes", maxNodes)
 			return
 		}
 		n.ID = int32(len(en.f.nodes)) + 1
@@ -216,8 +216,8 @@ func (en clusterEntries) applyBlob(e *droverv1.Entry, b *droverv1.BlobFact, r *R
 	case d == "" || len(d) > 128 || b.GetSize() < 0:
 		r.Err = fault.New(fault.Invalid, "blob %q of %d bytes", clip(d, 128), b.GetSize())
 		return
-	case len(en.f.blobs) >= MaxBlobs:
-		r.Err = fault.New(fault.Exhausted, "the store has %d files, its limit; stop or forget jobs", MaxBlobs)
+	case len(en.f.blobs) >= maxBlobs:
+		r.Err = fault.New(fault.Exhausted, "the store has %d files, its limit; stop or forget jobs", maxBlobs)
 		return
 	default:
 		en.f.blobs[d] = &Blob{Digest: d, Size: b.GetSize(), Added: en.f.now}

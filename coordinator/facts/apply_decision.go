@@ -246,7 +246,7 @@ func (e decisionEntries) reserve(r *droverv1.ReservationFact) string {
 }
 
 // applyPolicyState stores or deletes the state of a live job or of none, within
-// MaxPolicyStates.
+// maxPolicyStates.
 func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
 	key := PolicyStateKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
 	if n.GetKind() == forgetState {
@@ -257,7 +257,7 @@ func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.Policy
 	if j := en.f.jobs[key.Job]; key.Job != 0 && (j == nil || j.HasEnded()) {
 		return
 	}
-	if en.f.policyStates[key] == nil && len(en.f.policyStates) >= MaxPolicyStates {
+	if en.f.policyStates[key] == nil && len(en.f.policyStates) >= maxPolicyStates {
 		return
 	}
 	en.f.Deadlines().recordGuarantee(e, n)

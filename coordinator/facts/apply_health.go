@@ -10,7 +10,7 @@ import (
 
 // A node on which the infrastructure fails repeatedly, or which reports a
 // problem, is quarantined: it takes no new work for QuarantineMin, doubled each
-// time in a row up to QuarantineMax. Then it is on probation: it takes one
+// time in a row up to quarantineMax. Then it is on probation: it takes one
 // attempt at a time until one proves it healthy, or fails by the
 // infrastructure's fault, which quarantines it again. A drain by an operator is
 // ended only by an operator.
@@ -82,10 +82,10 @@ func (e nodeEntries) putNode(n *Node) {
 // quarantine keeps new work off a node until RetryAt.
 func (en nodeEntries) quarantine(e *droverv1.Entry, n *Node, why string) {
 	c := *n
-	if !c.Probation && en.f.now-c.SchedulableSince > int64(InfraWindow) {
+	if !c.Probation && en.f.now-c.SchedulableSince > int64(infraWindow) {
 		c.QuarantineStreak = 0 // it was healthy since the last quarantine
 	}
-	wait := min(QuarantineMax, QuarantineMin<<min(c.QuarantineStreak, 16))
+	wait := min(quarantineMax, QuarantineMin<<min(c.QuarantineStreak, 16))
 	c.QuarantineStreak++
 	c.Draining, c.Probation, c.Reason, c.RetryAt = true, false, clip(why, 256), en.f.now+int64(wait)
 	en.putNode(&c)
@@ -144,7 +144,7 @@ func (e nodeEntries) charge(node int32, amounts Amounts, sign int64) {
 }
 
 // recordInfraFailure records an infrastructure failure. The node is quarantined
-// at InfraLimit failures within InfraWindow, or at the first one on probation.
+// at infraLimit failures within infraWindow, or at the first one on probation.
 // Attempts placed before SchedulableSince do not count.
 func (en nodeEntries) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attempt, what string) {
 	n := en.f.Node(a.Node)
@@ -158,7 +158,7 @@ func (en nodeEntries) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attem
 	}
 	c.InfraFailures = nil
 	for _, at := range n.InfraFailures {
-		if en.f.now-at < int64(InfraWindow) {
+		if en.f.now-at < int64(infraWindow) {
 			c.InfraFailures = append(c.InfraFailures, at)
 		}
 	}
@@ -168,8 +168,8 @@ func (en nodeEntries) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attem
 	case c.Draining:
 	case c.Probation:
 		en.quarantine(e, &c, "it failed again on probation: "+what)
-	case len(c.InfraFailures) >= InfraLimit:
-		en.quarantine(e, &c, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.InfraFailures), formatDuration(InfraWindow), what))
+	case len(c.InfraFailures) >= infraLimit:
+		en.quarantine(e, &c, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.InfraFailures), formatDuration(infraWindow), what))
 	}
 }
 
@@ -186,15 +186,15 @@ type InfraJob struct {
 }
 
 // blameJob records in n that the infrastructure failed a job there, and reports
-// whether the failure follows the job and not the node: within InfraWindow the job
+// whether the failure follows the job and not the node: within infraWindow the job
 // failed so on blameNodes other nodes, and no other job failed here. Such failures
-// count against the job alone (see InfraRetries), so that one job cannot take node
+// count against the job alone (see infraRetries), so that one job cannot take node
 // after node out of service. O(nodes).
 func (en nodeEntries) blameJob(e *droverv1.Entry, n *Node, job uint64, what string) bool {
 	var jobs []InfraJob
 	known := false
 	for _, j := range n.InfraJobs {
-		if en.f.now-j.At >= int64(InfraWindow) {
+		if en.f.now-j.At >= int64(infraWindow) {
 			continue
 		}
 		if j.Job == job {
@@ -208,7 +208,7 @@ func (en nodeEntries) blameJob(e *droverv1.Entry, n *Node, job uint64, what stri
 	others := 0
 	for _, m := range en.f.nodes {
 		for _, j := range m.InfraJobs {
-			if m.ID != n.ID && j.Job == job && en.f.now-j.At < int64(InfraWindow) {
+			if m.ID != n.ID && j.Job == job && en.f.now-j.At < int64(infraWindow) {
 				others++
 			}
 		}
@@ -218,7 +218,7 @@ func (en nodeEntries) blameJob(e *droverv1.Entry, n *Node, job uint64, what stri
 	}
 	if !known {
 		nodesOf(en.f).acquitNodes(e, n.ID, job)
-		en.f.EventLog().add(e, "job.blamed", &Event{Job: en.f.jobs[job].Name, JobID: job, Node: n.Info.GetName(), Text: fmt.Sprintf("the infrastructure failed it here and on %d other nodes in %s: not counted against the node: %s", others, formatDuration(InfraWindow), clip(what, 256))})
+		en.f.EventLog().add(e, "job.blamed", &Event{Job: en.f.jobs[job].Name, JobID: job, Node: n.Info.GetName(), Text: fmt.Sprintf("the infrastructure failed it here and on %d other nodes in %s: not counted against the node: %s", others, formatDuration(infraWindow), clip(what, 256))})
 	}
 	return true
 }
@@ -227,7 +227,7 @@ func (en nodeEntries) blameJob(e *droverv1.Entry, n *Node, job uint64, what stri
 // once it is blamed: they are on probation from now on. O(nodes).
 func (en nodeEntries) acquitNodes(e *droverv1.Entry, but int32, job uint64) {
 	for _, n := range en.f.nodes {
-		if n.ID == but || !n.Draining || n.RetryAt == 0 || len(n.InfraFailures) < InfraLimit || !en.failedAlone(n, job) {
+		if n.ID == but || !n.Draining || n.RetryAt == 0 || len(n.InfraFailures) < infraLimit || !en.failedAlone(n, job) {
 			continue
 		}
 		c := *n
@@ -237,10 +237,10 @@ func (en nodeEntries) acquitNodes(e *droverv1.Entry, but int32, job uint64) {
 }
 
 // failedAlone reports whether the infrastructure failed one job on a node within
-// InfraWindow, and no other.
+// infraWindow, and no other.
 func (e nodeEntries) failedAlone(n *Node, job uint64) (alone bool) {
 	for _, j := range n.InfraJobs {
-		if e.f.now-j.At < int64(InfraWindow) {
+		if e.f.now-j.At < int64(infraWindow) {
 			if j.Job != job {
 				return false
 			}

@@ -14,7 +14,7 @@ import (
 
 func (e jobEntries) applyChunk(c *droverv1.JobChunkFact, r *Result) {
 	id := c.GetStaging()
-	if id == "" || len(id) > 64 || c.GetIndex() < 0 || c.GetIndex() >= MaxChunks {
+	if id == "" || len(id) > 64 || c.GetIndex() < 0 || c.GetIndex() >= maxChunks {
 		r.Err = fault.New(fault.Invalid, "chunk %d of submission %q", c.GetIndex(), clip(id, 64))
 		return
 	}
@@ -26,7 +26,7 @@ func (e jobEntries) applyChunk(c *droverv1.JobChunkFact, r *Result) {
 		}
 		e.f.staging[i] = s
 	} else {
-		if len(e.f.staging) >= MaxStagings {
+		if len(e.f.staging) >= maxStagings {
 			e.f.staging = slices.Delete(e.f.staging, 0, 1)
 		}
 		e.f.staging = append(e.f.staging, s)
@@ -100,14 +100,14 @@ func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
 	if c.f.tenantName[spec.Tenant] == nil {
 		return UnknownTenant(spec.Tenant)
 	}
-	if j := c.f.LiveJob(spec.Tenant, spec.Name); j != nil {
+	if j := c.f.liveJob(spec.Tenant, spec.Name); j != nil {
 		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, j.ID)
 	}
 	if id := c.f.outputs[output]; output != "" && id != 0 {
 		return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(spec.Tenant, c.f.jobs[id]))
 	}
-	if c.f.live.count >= MaxLiveJobs {
-		return fault.New(fault.Exhausted, "%d jobs are live, the limit: try again when some have ended", MaxLiveJobs)
+	if c.f.live.count >= maxLiveJobs {
+		return fault.New(fault.Exhausted, "%d jobs are live, the limit: try again when some have ended", maxLiveJobs)
 	}
 	for _, d := range Digests(spec) {
 		if c.f.blobs[d] == nil {
@@ -208,7 +208,7 @@ func (e jobEntries) addJob(j *Job) {
 	if j.Key == "" {
 		return
 	}
-	if len(e.f.keyRing) >= MaxKeys {
+	if len(e.f.keyRing) >= maxKeys {
 		delete(e.f.keys, e.f.keyRing[0])
 		e.f.keyRing = e.f.keyRing[1:]
 	}
@@ -260,7 +260,7 @@ func (x jobEntries) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *
 // finishIfComplete advances a job whose tasks are all done: to its commit, or
 // to its end if it has no output.
 func (en jobEntries) finishIfComplete(e *droverv1.Entry, j *Job) {
-	if j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.IsComplete() {
+	if j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.isComplete() {
 		return
 	}
 	j = writerOf(en.f).writableJob(j)

@@ -291,7 +291,7 @@ func (s *Suspension) Refused() uint8 { return s.RefusedLevels | s.TransientRefus
 // recordRefusal records the levels of set as refused. Those that the node can
 // never reach stay refused for the life of the attempt; the others may be
 // requested again after RefusalBackoffMin, doubled each time in a row up to
-// RefusalBackoffMax. A refusal while another back-off is pending belongs to the
+// refusalBackoffMax. A refusal while another back-off is pending belongs to the
 // same streak.
 func (s *Suspension) recordRefusal(set uint8, never []droverv1.Level, at int64) {
 	for _, l := range never {
@@ -307,7 +307,7 @@ func (s *Suspension) recordRefusal(set uint8, never []droverv1.Level, at int64) 
 	if s.RetryAt <= at || s.RefusalStreak == 0 {
 		s.RefusalStreak++
 	}
-	s.RetryAt = at + int64(min(RefusalBackoffMax, RefusalBackoffMin<<min(s.RefusalStreak-1, 16)))
+	s.RetryAt = at + int64(min(refusalBackoffMax, RefusalBackoffMin<<min(s.RefusalStreak-1, 16)))
 }
 
 // clearTransient permits levels that were refused for a retryable reason.
@@ -455,9 +455,9 @@ func stepsText(steps []*droverv1.LevelStep) string {
 	return strings.Join(out, ", ")
 }
 
-// CanRestore reports whether a checkpoint made on one node can be restored on
+// canRestore reports whether a checkpoint made on one node can be restored on
 // another: same driver, kernel, criu and runc, and at least the same CPU flags.
-func CanRestore(from, to *droverv1.NodeInfo) bool {
+func canRestore(from, to *droverv1.NodeInfo) bool {
 	can := func(i *droverv1.NodeInfo) bool {
 		return slices.Contains(i.GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED)
 	}
@@ -504,7 +504,7 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 		return "it is on that node already: resume it there"
 	case act.GetDisk() < -1 || int(act.GetDisk()) >= len(n.Info.GetDisks()):
 		return "the node has no such disk"
-	case !CanRestore(en.f.Node(a.Node).Info, n.Info):
+	case !canRestore(en.f.Node(a.Node).Info, n.Info):
 		return "the node cannot restore what node " + en.f.EventLog().nodeNameOf(a.Node) + " checkpoints: CPU flags, kernel, criu and runc must match"
 	case !en.f.jobs[k.Job].Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):
 		return "the node has no free capacity"
@@ -597,7 +597,7 @@ func (e decisionEntries) findRestoreNode(k Key, a *Attempt) *Node {
 	var best *Node
 	free := func(n *Node) Amounts { return AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1) }
 	for _, n := range e.f.nodes {
-		if !n.Up || n.Draining || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !CanRestore(h.Info, n.Info) {
+		if !n.Up || n.Draining || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !canRestore(h.Info, n.Info) {
 			continue
 		}
 		if !e.f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {

@@ -100,7 +100,7 @@ func TestOneJobCannotTakeNodeAfterNode(t *testing.T) {
 		t.Errorf("the failures on n3 concern n1: %+v", n)
 	}
 	// The job is blamed for ten minutes only.
-	w.clock += InfraWindow
+	w.clock += infraWindow
 	for range 3 {
 		w.fail(1, 4)
 	}

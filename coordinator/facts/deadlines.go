@@ -14,9 +14,9 @@ import (
 
 // Limits of the history kept for predictions.
 const (
-	MaxCompletions = 8192   // the latest tasks that succeeded
-	MaxOutcomes    = 10_000 // the latest ended jobs with a quote
-	MaxProjects    = MaxLiveJobs
+	maxCompletions = 8192   // the latest tasks that succeeded
+	maxOutcomes    = 10_000 // the latest ended jobs with a quote
+	maxProjects    = maxLiveJobs
 	maxSource      = 32 // bytes of the name of an estimate's source
 )
 
@@ -90,8 +90,8 @@ func (d Deadlines) Project(id uint64) *Project { return d.f.projects[id] }
 // ProjectOf returns the project of a job, or nil.
 func (d Deadlines) ProjectOf(j *Job) *Project { return d.f.projects[j.Project] }
 
-// Projects returns the projects by number. It allocates.
-func (d Deadlines) Projects() []*Project {
+// projects returns the projects by number. It allocates.
+func (d Deadlines) projects() []*Project {
 	out := make([]*Project, 0, len(d.f.projects))
 	for _, p := range d.f.projects {
 		out = append(out, p)
@@ -139,8 +139,8 @@ func (c Checks) deadline(spec *jobspec.Job, at int64) error {
 	if spec.Project == "" {
 		return nil
 	}
-	if c.f.projectName[projectKey(spec.Tenant, spec.Project)] == 0 && len(c.f.projects) >= MaxProjects {
-		return fault.New(fault.Exhausted, "%d projects have work, the limit: try again when some have ended", MaxProjects)
+	if c.f.projectName[projectKey(spec.Tenant, spec.Project)] == 0 && len(c.f.projects) >= maxProjects {
+		return fault.New(fault.Exhausted, "%d projects have work, the limit: try again when some have ended", maxProjects)
 	}
 	return nil
 }
@@ -311,12 +311,12 @@ func (d Deadlines) recordOutcome(j *Job) {
 	case d.f.now <= deadline && j.Miss == nil:
 		o.Excluded = true
 	}
-	if len(d.f.outcomes) < MaxOutcomes {
+	if len(d.f.outcomes) < maxOutcomes {
 		d.f.outcomes = append(d.f.outcomes, o)
 		return
 	}
 	d.f.outcomes[d.f.outcomesStart] = o
-	d.f.outcomesStart = (d.f.outcomesStart + 1) % MaxOutcomes
+	d.f.outcomesStart = (d.f.outcomesStart + 1) % maxOutcomes
 }
 
 // recordCompletion records a task that succeeded. Its run time counts from
@@ -332,12 +332,12 @@ func (d Deadlines) recordCompletion(j *Job, k Key, a *Attempt) {
 			r.Input = addClamped(r.Input, p.GetLength())
 		}
 	}
-	if len(d.f.completions) < MaxCompletions {
+	if len(d.f.completions) < maxCompletions {
 		d.f.completions = append(d.f.completions, r)
 		return
 	}
 	d.f.completions[d.f.completionsStart] = r
-	d.f.completionsStart = (d.f.completionsStart + 1) % MaxCompletions
+	d.f.completionsStart = (d.f.completionsStart + 1) % maxCompletions
 }
 
 // suspendedNS returns how long an ended attempt was suspended, including the

@@ -16,22 +16,22 @@ const EntryVersion = 1
 
 // Limits of the facts. An entry that would exceed one is refused, unless noted.
 const (
-	MaxLiveJobs       = 40_000
-	MaxNodes          = 20_000
-	MaxTenants        = 10_000
-	MaxBlobs          = 200_000
+	maxLiveJobs       = 40_000
+	maxNodes          = 20_000
+	maxTenants        = 10_000
+	maxBlobs          = 200_000
 	MaxCounters       = 1000 // distinct names per job, without those of the harness
-	MaxStagings       = 64   // large submissions in progress; the oldest is dropped
-	MaxChunks         = 4096 // per submission
-	MaxPolicyStates   = 1 << 17
-	MaxKeys           = 100_000          // idempotency keys of ended and forgotten jobs
-	InfraLimit        = 3                // infrastructure failures on one node …
-	InfraWindow       = 10 * time.Minute // … within this time quarantine it
+	maxStagings       = 64   // large submissions in progress; the oldest is dropped
+	maxChunks         = 4096 // per submission
+	maxPolicyStates   = 1 << 17
+	maxKeys           = 100_000          // idempotency keys of ended and forgotten jobs
+	infraLimit        = 3                // infrastructure failures on one node …
+	infraWindow       = 10 * time.Minute // … within this time quarantine it
 	QuarantineMin     = time.Minute      // first quarantine; doubled each time in a row …
-	QuarantineMax     = 30 * time.Minute // … up to this
-	InfraRetries      = 8                // infrastructure failures of one task before its job fails
+	quarantineMax     = 30 * time.Minute // … up to this
+	infraRetries      = 8                // infrastructure failures of one task before its job fails
 	RefusalBackoffMin = time.Minute      // first back-off after a transient refusal; doubled each time in a row …
-	RefusalBackoffMax = 30 * time.Minute // … up to this
+	refusalBackoffMax = 30 * time.Minute // … up to this
 )
 
 // DefaultTenant exists from the start.
@@ -131,14 +131,11 @@ func (f *Facts) Time() int64 { return f.now }
 // Cluster returns the cluster's id, "" before its first entry.
 func (f *Facts) Cluster() string { return f.cluster }
 
-// UnknownEntries returns how many entries this program did not understand.
-func (f *Facts) UnknownEntries() uint64 { return f.unknownEntries }
-
 // Scheduler returns the policy's name and parameters; "" means the default. The
 // map is immutable.
 func (f *Facts) Scheduler() (string, map[string]string) { return f.scheduler, f.params }
 
-// Tenants returns the tenants by id. The slice belongs to the facts.
+// tenants returns the tenants by id. The slice belongs to the facts.
 func (f *Facts) Tenants() []*Tenant { return f.tenants }
 
 // Tenant returns the tenant of that name, or nil.
@@ -197,7 +194,7 @@ func (f *Facts) Blobs() []string { return slices.Sorted(maps.Keys(f.blobs)) }
 // Attempt returns an attempt of a job that has not been forgotten, or nil.
 func (f *Facts) Attempt(k Key) *Attempt {
 	if t := f.task(k); t != nil {
-		return t.Find(k.Attempt)
+		return t.find(k.Attempt)
 	}
 	return nil
 }

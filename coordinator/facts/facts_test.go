@@ -141,13 +141,13 @@ func verifyCounts(f *Facts) error {
 				return fmt.Errorf("job %d names %s, which is gone", id, d)
 			}
 		}
-		if got := f.LiveJob(j.Spec.Tenant, j.Name); !j.HasEnded() && got != j {
+		if got := f.liveJob(j.Spec.Tenant, j.Name); !j.HasEnded() && got != j {
 			return fmt.Errorf("name %s of tenant %s does not belong to job %d", j.Name, j.Spec.Tenant, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) && f.outputs[j.Output] != id {
 			return fmt.Errorf("output %s is reserved by %d, want %d", j.Output, f.outputs[j.Output], id)
 		}
-		if j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && !j.IsComplete() {
+		if j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && !j.isComplete() {
 			return fmt.Errorf("job %d succeeded with tasks left", id)
 		}
 	}
@@ -371,7 +371,7 @@ func TestOldSnapshotsAreRead(t *testing.T) {
 
 func TestJournalIsBounded(t *testing.T) {
 	f := New()
-	for range MaxJournal + 10 {
+	for range maxJournal + 10 {
 		writerOf(f).recordChange(Change{Kind: ChangeJob})
 	}
 	writerOf(f).recordChange(Change{Kind: ChangeBlobGone, Digest: "d"})

@@ -39,7 +39,7 @@ func newGen(seed uint64, f *Facts) *gen {
 
 func (g *gen) entry() *droverv1.Entry {
 	g.n++
-	g.at += int64(g.r.IntN(int(InfraWindow / 20)))
+	g.at += int64(g.r.IntN(int(infraWindow / 20)))
 	e := &droverv1.Entry{Version: EntryVersion, At: g.at - int64(g.r.IntN(1000)), Actor: "gen"}
 	if g.n > 1 && g.r.IntN(16) == 0 {
 		g.secret(e)
@@ -151,7 +151,7 @@ func (g *gen) secret(e *droverv1.Entry) {
 	tenant, name := []string{DefaultTenant, "t1", "none"}[g.r.IntN(3)], fmt.Sprint("s", g.r.IntN(3))
 	version := uint32(1)
 	if x := SecretsOf(g.f).Get(tenant, name); x != nil {
-		version = x.Newest().Version + 1
+		version = x.newest().Version + 1
 	}
 	switch g.r.IntN(4) {
 	case 0:

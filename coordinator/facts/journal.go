@@ -48,13 +48,13 @@ type Change struct {
 	Run    int32   // of the attempt on Nodes
 }
 
-// MaxJournal bounds the changes kept for a reader that does not come. Beyond it
+// maxJournal bounds the changes kept for a reader that does not come. Beyond it
 // they are replaced by one ChangeReset.
-const MaxJournal = 1 << 16
+const maxJournal = 1 << 16
 
 func (w writer) recordChange(c Change) {
 	c.At = w.f.now
-	if len(w.f.journal) >= MaxJournal {
+	if len(w.f.journal) >= maxJournal {
 		w.f.journal = append(w.f.journal[:0], Change{Kind: ChangeReset, At: w.f.now})
 	}
 	if len(w.f.journal) == 1 && w.f.journal[0].Kind == ChangeReset {

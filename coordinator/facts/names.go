@@ -44,8 +44,8 @@ func (l *liveNames) remove(tenant, name string, id uint64) {
 	l.byName[name] = slices.Delete(ids, i, i+1)
 }
 
-// LiveJob returns the live job of that name of a tenant, or nil.
-func (f *Facts) LiveJob(tenant, name string) *Job {
+// liveJob returns the live job of that name of a tenant, or nil.
+func (f *Facts) liveJob(tenant, name string) *Job {
 	for _, id := range f.live.byName[name] {
 		if j := f.jobs[id]; j.Spec.Tenant == tenant {
 			return j
@@ -64,10 +64,10 @@ func (f *Facts) LiveJobs(name string) (out []*Job) {
 }
 
 // Crowded returns an error if a tenant has its share of the live jobs: half of
-// MaxLiveJobs, and never more than are still free. It is asked at submission alone: a
+// maxLiveJobs, and never more than are still free. It is asked at submission alone: a
 // job that was acknowledged stays.
 func (c Checks) Crowded(tenant string) error {
-	if own, free := c.f.live.byTenant[tenant], MaxLiveJobs-c.f.live.count; own >= min(MaxLiveJobs/2, free) {
+	if own, free := c.f.live.byTenant[tenant], maxLiveJobs-c.f.live.count; own >= min(maxLiveJobs/2, free) {
 		return fault.Overload("%d jobs of tenant %q are live, its share: submit when some of them have ended", own, tenant)
 	}
 	return nil

@@ -21,19 +21,19 @@ func TestLiveJobsAreShared(t *testing.T) {
 		}
 		return own
 	}
-	if own := fill("a"); own != MaxLiveJobs/2 {
-		t.Errorf("one tenant has %d live jobs, want half of %d", own, MaxLiveJobs)
+	if own := fill("a"); own != maxLiveJobs/2 {
+		t.Errorf("one tenant has %d live jobs, want half of %d", own, maxLiveJobs)
 	}
-	if own := fill("b"); own < MaxLiveJobs/4 {
+	if own := fill("b"); own < maxLiveJobs/4 {
 		t.Errorf("the second has %d", own)
 	}
-	if own := fill("c"); own < MaxLiveJobs/8 {
+	if own := fill("c"); own < maxLiveJobs/8 {
 		t.Errorf("the third has %d", own)
 	}
 	if err := checks.Crowded("a"); !errors.Is(err, fault.Overloaded) {
 		t.Errorf("the first: %v", err)
 	}
-	for i := range uint64(MaxLiveJobs / 2) {
+	for i := range uint64(maxLiveJobs / 2) {
 		f.live.remove("a", fmt.Sprint(i+1), i+1)
 	}
 	if n := f.live.byTenant["a"]; n != 0 {

@@ -172,8 +172,8 @@ type Task struct {
 	Attempts      []*Attempt `json:"-"`
 }
 
-// Find returns the attempt with that number, or nil.
-func (t *Task) Find(attempt int32) *Attempt {
+// find returns the attempt with that number, or nil.
+func (t *Task) find(attempt int32) *Attempt {
 	for _, a := range t.Attempts {
 		if a.Attempt == attempt {
 			return a
@@ -187,7 +187,7 @@ func (t *Task) WinningAttempt() *Attempt {
 	if t.Winner == 0 {
 		return nil
 	}
-	return t.Find(t.Winner)
+	return t.find(t.Winner)
 }
 
 const chunkTasks = 256
@@ -316,10 +316,10 @@ func isTerminal(s droverv1.JobState) bool {
 	}
 }
 
-// IsComplete reports whether every task of every stage is done. Map outputs
+// isComplete reports whether every task of every stage is done. Map outputs
 // lost after the last reduce task finished need not be recomputed, so maps do
 // not count once there is a reduce stage.
-func (j *Job) IsComplete() bool {
+func (j *Job) isComplete() bool {
 	r, m := j.ReduceStage(), j.MapStage()
 	for i := range j.Stages {
 		if i == m && r >= 0 && j.Stages[r].Tasks > 0 {
@@ -396,8 +396,8 @@ type Node struct {
 	Draining      bool       `json:"draining,omitempty"`
 	DrainDeadline int64      `json:"drain_deadline,omitempty"` // of an operator's drain: when what still runs leaves the node, Unix ns; 0 = it runs to its end
 	Reason        string     `json:"reason,omitempty"`         // why it is draining, quarantined or down
-	InfraFailures []int64    `json:"infra_failures,omitempty"` // times of infrastructure failures within InfraWindow, Unix ns
-	InfraJobs     []InfraJob `json:"infra_jobs,omitempty"`     // jobs that the infrastructure failed here within InfraWindow, oldest first
+	InfraFailures []int64    `json:"infra_failures,omitempty"` // times of infrastructure failures within infraWindow, Unix ns
+	InfraJobs     []InfraJob `json:"infra_jobs,omitempty"`     // jobs that the infrastructure failed here within infraWindow, oldest first
 	AvoidedBy     []uint64   `json:"avoided_by,omitempty"`     // jobs that avoid it, and some that have ended
 	Used          Amounts    `json:"used"`
 	Attempts      int32      `json:"attempts,omitempty"` // that are live or stopping

@@ -15,10 +15,10 @@ import (
 
 // Limits of secrets. Sizes are of what is stored: values and some 100 bytes for each.
 const (
-	MaxTenantSecrets  = 200     // names of one tenant
-	MaxSecretVersions = 16      // of one secret
-	MaxTenantBytes    = 1 << 20 // of all secrets of one tenant
-	MaxSecretsBytes   = 64 << 20
+	maxTenantSecrets  = 200     // names of one tenant
+	maxSecretVersions = 16      // of one secret
+	maxTenantBytes    = 1 << 20 // of all secrets of one tenant
+	maxSecretsBytes   = 64 << 20
 	MaxSecretValue    = 64 << 10
 	secretOverhead    = 128 // bytes counted for a version besides its ciphertext
 
@@ -46,8 +46,8 @@ type Secret struct {
 	Versions []*SecretVersion `json:"versions"` // ascending; at least one
 }
 
-// Newest returns the version that is used where none is named.
-func (s *Secret) Newest() *SecretVersion { return s.Versions[len(s.Versions)-1] }
+// newest returns the version that is used where none is named.
+func (s *Secret) newest() *SecretVersion { return s.Versions[len(s.Versions)-1] }
 
 // Version returns a version, the newest for 0, or nil.
 func (s *Secret) Version(n uint32) *SecretVersion {
@@ -55,7 +55,7 @@ func (s *Secret) Version(n uint32) *SecretVersion {
 		return nil
 	}
 	if n == 0 {
-		return s.Newest()
+		return s.newest()
 	}
 	i, ok := slices.BinarySearchFunc(s.Versions, n, func(v *SecretVersion, n uint32) int { return cmp.Compare(v.Version, n) })
 	if !ok {
@@ -117,7 +117,7 @@ func (s *secretStore) set(k secretKey, next *Secret) {
 // next returns the number of the next version of a secret.
 func (s *secretStore) next(k secretKey) uint32 {
 	if x := s.of[k]; x != nil {
-		return max(x.Newest().Version, s.last[k]) + 1
+		return max(x.newest().Version, s.last[k]) + 1
 	}
 	return max(s.last[k], s.floor[k.tenant]) + 1
 }
@@ -254,7 +254,7 @@ func (s Secrets) check(k secretKey, old *Secret, v *SecretVersion, rotated bool)
 	// Entries of an earlier version may have a number that deleted versions had.
 	earlier := uint32(1)
 	if old != nil {
-		earlier = old.Newest().Version + 1
+		earlier = old.newest().Version + 1
 	}
 	switch st := &s.f.secrets; {
 	case s.f.tenantName[k.tenant] == nil:
@@ -265,14 +265,14 @@ func (s Secrets) check(k secretKey, old *Secret, v *SecretVersion, rotated bool)
 		return fault.New(fault.Conflict, "secret %q was changed by somebody else at the same time: put it again", k.name)
 	case len(v.Ciphertext) == 0 || len(v.Ciphertext) > MaxSecretValue+64 || len(v.Nonce) > 64:
 		return fault.New(fault.Exhausted, "a secret has 1 byte to %d KiB", MaxSecretValue>>10)
-	case old == nil && st.number[k.tenant] >= MaxTenantSecrets:
-		return fault.New(fault.Exhausted, "tenant %q has %d secrets, the limit: delete one with `drover secret delete`", k.tenant, MaxTenantSecrets)
-	case old != nil && len(old.Versions) >= MaxSecretVersions:
-		return fault.New(fault.Exhausted, "secret %q has %d versions, the limit: delete old ones with `drover secret delete -version`", k.name, MaxSecretVersions)
-	case st.bytes[k.tenant]+v.size() > MaxTenantBytes:
-		return fault.New(fault.Exhausted, "the secrets of tenant %q have more than %d KiB together: delete old ones", k.tenant, MaxTenantBytes>>10)
-	case st.total+v.size() > MaxSecretsBytes:
-		return fault.New(fault.Exhausted, "the secrets of all tenants have more than %d MiB together", MaxSecretsBytes>>20)
+	case old == nil && st.number[k.tenant] >= maxTenantSecrets:
+		return fault.New(fault.Exhausted, "tenant %q has %d secrets, the limit: delete one with `drover secret delete`", k.tenant, maxTenantSecrets)
+	case old != nil && len(old.Versions) >= maxSecretVersions:
+		return fault.New(fault.Exhausted, "secret %q has %d versions, the limit: delete old ones with `drover secret delete -version`", k.name, maxSecretVersions)
+	case st.bytes[k.tenant]+v.size() > maxTenantBytes:
+		return fault.New(fault.Exhausted, "the secrets of tenant %q have more than %d KiB together: delete old ones", k.tenant, maxTenantBytes>>10)
+	case st.total+v.size() > maxSecretsBytes:
+		return fault.New(fault.Exhausted, "the secrets of all tenants have more than %d MiB together", maxSecretsBytes>>20)
 	default:
 		return nil
 	}
@@ -295,7 +295,7 @@ func (s Secrets) applyDeleted(e *droverv1.Entry, d *droverv1.SecretDeletedFact, 
 		next = nil
 	}
 	s.f.secrets.set(k, next)
-	if newest := old.Newest().Version; next.Version(newest) == nil {
+	if newest := old.newest().Version; next.Version(newest) == nil {
 		s.f.secrets.used(k, newest)
 	}
 	s.f.EventLog().add(e, "secret.deleted", &Event{Text: secretText(k, d.GetVersion())})

@@ -175,8 +175,8 @@ func TestSecretsAreBounded(t *testing.T) {
 			t.Errorf("a secret %s: %v", c.what, r.Err)
 		}
 	}
-	for n := range uint32(MaxSecretVersions + 1) {
-		if r := l.put("a", "x", n+1, 1); (r.Err != nil) != (n == MaxSecretVersions) {
+	for n := range uint32(maxSecretVersions + 1) {
+		if r := l.put("a", "x", n+1, 1); (r.Err != nil) != (n == maxSecretVersions) {
 			t.Errorf("version %d: %v", n+1, r.Err)
 		}
 	}
@@ -185,7 +185,7 @@ func TestSecretsAreBounded(t *testing.T) {
 	}
 	for ; l.put("b", fmt.Sprint("n", bytes), 1, MaxSecretValue).Err == nil; bytes++ {
 	}
-	if names != MaxTenantSecrets-1 || bytes == 0 || bytes*MaxSecretValue > MaxTenantBytes {
+	if names != maxTenantSecrets-1 || bytes == 0 || bytes*MaxSecretValue > maxTenantBytes {
 		t.Errorf("a tenant stored %d more names, another %d large values", names, bytes)
 	}
 }

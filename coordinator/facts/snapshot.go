@@ -180,7 +180,7 @@ func (f *Facts) Snapshot() *Snapshot {
 			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, UnknownEntries: f.unknownEntries,
 			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy, Restores: f.restores},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
-		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().Projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(), secrets: SecretsOf(f).All(), secretNums: f.secrets.numbers(),
+		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(), secrets: SecretsOf(f).All(), secretNums: f.secrets.numbers(),
 	}
 	s.completions, _ = f.Deadlines().CompletionsSince(0)
 	for _, d := range f.Blobs() {

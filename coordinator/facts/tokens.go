@@ -14,8 +14,8 @@ import (
 
 // Limits of tokens that have not expired.
 const (
-	MaxTokens     = 10_000
-	MaxUserTokens = 100 // of one user
+	maxTokens     = 10_000
+	maxUserTokens = 100 // of one user
 )
 
 // Token is an access token. It is never changed once made: a revoked one is
@@ -76,9 +76,9 @@ func (tk Tokens) add(e *droverv1.Entry, tf *droverv1.TokenFact, r *Result) {
 		r.Err = fault.New(fault.Invalid, "a token has an id, a user and the hash of its secret")
 	case tk.f.tokens[t.GetId()] != nil:
 		r.Err = fault.New(fault.Exists, "there is a token %s", clip(t.GetId(), 64))
-	case len(tk.f.tokens) >= MaxTokens:
-		r.Err = fault.New(fault.Exhausted, "a cluster has at most %d tokens that have not expired: give them shorter lives", MaxTokens)
-	case of >= MaxUserTokens:
+	case len(tk.f.tokens) >= maxTokens:
+		r.Err = fault.New(fault.Exhausted, "a cluster has at most %d tokens that have not expired: give them shorter lives", maxTokens)
+	case of >= maxUserTokens:
 		r.Err = fault.New(fault.Exhausted, "%s has %d tokens that have not expired, the limit: give them shorter lives", t.GetUser(), of)
 	default:
 		tk.f.tokens[t.GetId()] = &Token{Spec: proto.CloneOf(t), Hash: slices.Clone(tf.GetHash())}

@@ -70,7 +70,7 @@ func TestTokensEndByExpiryAndRevocation(t *testing.T) {
 
 func TestTokensOfAUserAreBounded(t *testing.T) {
 	l := tokenLog{New()}
-	for i := range MaxUserTokens {
+	for i := range maxUserTokens {
 		if r := l.create(1, fmt.Sprint(i), "user/ann", 100); r.Err != nil {
 			t.Fatal(r.Err)
 		}

@@ -3,7 +3,7 @@
 // simulator can replay them (its trace reader accepts these files).
 //
 // A line is a Job with a checksum (package linesum); fields are only added, and
-// "version" marks a change of meaning. A file is closed at MaxFile, or an eighth of the
+// "version" marks a change of meaning. A file is closed at maxFile, or an eighth of the
 // limit, and the next one started: history-000001.jsonl, history-000002.jsonl and so
 // on. Over the limit the oldest files are removed. Lines are in the order in which jobs
 // were written, which is nearly that of their ends.
@@ -28,11 +28,11 @@ import (
 	"github.com/drover-run/drover/internal/linesum"
 )
 
-// Version is the version of the lines.
-const Version = 1
+// version is the version of the lines.
+const version = 1
 
-// MaxFile is the size at which a file is closed.
-const MaxFile = 64 << 20
+// maxFile is the size at which a file is closed.
+const maxFile = 64 << 20
 
 // Job is an ended job. Times are Unix milliseconds, durations milliseconds,
 // amounts as in jobspec: CPU millicores, memory bytes, I/O bytes per second.
@@ -142,9 +142,9 @@ func Open(dir string, limit int64) (*Writer, error) {
 // maxFile returns the size at which a file is closed.
 func (w *Writer) maxFile() int64 {
 	if w.limit < 1 {
-		return MaxFile
+		return maxFile
 	}
-	return min(MaxFile, w.limit/8)
+	return min(maxFile, w.limit/8)
 }
 
 // prune removes the oldest files while there is more than the limit.
@@ -257,7 +257,7 @@ func (w *Writer) Append(jobs []Job) error {
 		if w.written[jobs[i].Job] {
 			continue
 		}
-		jobs[i].Version = Version
+		jobs[i].Version = version
 		line, err := encode(&jobs[i])
 		if err != nil {
 			return fmt.Errorf("history of job %d: %w", jobs[i].Job, err)

@@ -105,9 +105,9 @@ func checkVersion(path string, v []byte) error {
 	if len(v) != 4 {
 		return fmt.Errorf("its version has %d bytes, want 4", len(v))
 	}
-	if n := binary.BigEndian.Uint32(v); n > SchemaVersion && n < 1000 {
-		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one", path, n, SchemaVersion)
-	} else if n != SchemaVersion {
+	if n := binary.BigEndian.Uint32(v); n > schemaVersion && n < 1000 {
+		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one", path, n, schemaVersion)
+	} else if n != schemaVersion {
 		return fmt.Errorf("its version is %d", n)
 	}
 	return nil

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// SchemaVersion is the version of the file; Open refuses a higher one.
-const SchemaVersion = 1
+// schemaVersion is the version of the file; Open refuses a higher one.
+const schemaVersion = 1
 
 // FileName is the name of the file below the store's folder.
 const FileName = "history.db"
@@ -129,7 +129,7 @@ func prepare(tx *bolt.Tx) error {
 			return err
 		}
 	}
-	if err := tx.Bucket(kindMeta.bucket()).Put(versionKey, binary.BigEndian.AppendUint32(nil, SchemaVersion)); err != nil {
+	if err := tx.Bucket(kindMeta.bucket()).Put(versionKey, binary.BigEndian.AppendUint32(nil, schemaVersion)); err != nil {
 		return err
 	}
 	return putApplied(tx, 0)

@@ -29,12 +29,12 @@ func CheckVersion(dir string) error {
 	log, stable := versions[LogFile], versions[StableFile]
 	newer := max(log, stable)
 	switch {
-	case newer <= SchemaVersion:
+	case newer <= schemaVersion:
 		return nil
 	case log != stable && len(versions) == 2:
-		return fault.New(fault.Unsupported, "%s: an upgrade to version %d stopped half way (%s has version %d, %s %d) and this program knows up to %d: start the newer drover once more to finish it", dir, newer, LogFile, log, StableFile, stable, SchemaVersion)
+		return fault.New(fault.Unsupported, "%s: an upgrade to version %d stopped half way (%s has version %d, %s %d) and this program knows up to %d: start the newer drover once more to finish it", dir, newer, LogFile, log, StableFile, stable, schemaVersion)
 	default:
-		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or restore a backup from before the upgrade", dir, newer, SchemaVersion)
+		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or restore a backup from before the upgrade", dir, newer, schemaVersion)
 	}
 }
 

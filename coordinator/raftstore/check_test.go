@@ -58,7 +58,7 @@ func TestCheckVersion(t *testing.T) {
 		file string
 		want string
 	}{{LogFile, "stopped half way"}, {StableFile, "use the drover that wrote it"}} { // one after the other
-		setVersion(t, filepath.Join(dir, c.file), SchemaVersion+1)
+		setVersion(t, filepath.Join(dir, c.file), schemaVersion+1)
 		before := read()
 		if err := CheckVersion(dir); !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s of a newer version: %v", c.file, err)

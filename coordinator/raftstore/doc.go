@@ -6,13 +6,13 @@
 //
 //	raft-log.db
 //	├── meta
-//	│   ├── version  = big-endian uint32 (SchemaVersion)
+//	│   ├── version  = big-endian uint32 (schemaVersion)
 //	│   └── range    = first and last index (big-endian uint64 each, 0 for none), CRC-32C of both
 //	└── log
 //	    └── big-endian uint64 index = record
 //	raft-stable.db
 //	├── meta
-//	│   ├── version  = big-endian uint32 (SchemaVersion)
+//	│   ├── version  = big-endian uint32 (schemaVersion)
 //	│   └── sum      = number of pairs in kv (big-endian uint32), CRC-32C of them in order
 //	└── kv
 //	    └── key of raft = value; numbers are big-endian uint64

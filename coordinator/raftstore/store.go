@@ -18,9 +18,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// SchemaVersion is the version of both files; Open refuses any other. 2 added
+// schemaVersion is the version of both files; Open refuses any other. 2 added
 // checksums.
-const SchemaVersion = 2
+const schemaVersion = 2
 
 // Names of the files below the store's folder.
 const (
@@ -131,7 +131,7 @@ func prepare(tx *bolt.Tx, path string, bucket []byte) error {
 	if v := meta.Get(versionKey); v != nil {
 		return checkVersion(path, v)
 	}
-	if err := meta.Put(versionKey, binary.BigEndian.AppendUint32(nil, SchemaVersion)); err != nil {
+	if err := meta.Put(versionKey, binary.BigEndian.AppendUint32(nil, schemaVersion)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if _, err := tx.CreateBucketIfNotExists(bucket); err != nil {

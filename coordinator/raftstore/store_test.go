@@ -252,7 +252,7 @@ func TestOpenRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = db.Update(func(tx *bolt.Tx) error {
-				return tx.Bucket(metaBucket).Put(versionKey, binary.BigEndian.AppendUint32(nil, SchemaVersion+1))
+				return tx.Bucket(metaBucket).Put(versionKey, binary.BigEndian.AppendUint32(nil, schemaVersion+1))
 			})
 			if err := errors.Join(err, db.Close()); err != nil {
 				t.Fatal(err)

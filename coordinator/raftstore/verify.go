@@ -81,10 +81,10 @@ func checkVersion(path string, v []byte) error {
 		return fault.New(fault.Corrupt, "%s is damaged: its version has %d bytes, want 4: %s", path, len(v), cure)
 	}
 	switch n := binary.BigEndian.Uint32(v); {
-	case n > SchemaVersion:
-		return fault.New(fault.Unsupported, "%s has version %d, this program knows %d: upgrade it", path, n, SchemaVersion)
-	case n < SchemaVersion:
-		return fault.New(fault.Unsupported, "%s has version %d, which has no checksums; this program reads version %d alone", path, n, SchemaVersion)
+	case n > schemaVersion:
+		return fault.New(fault.Unsupported, "%s has version %d, this program knows %d: upgrade it", path, n, schemaVersion)
+	case n < schemaVersion:
+		return fault.New(fault.Unsupported, "%s has version %d, which has no checksums; this program reads version %d alone", path, n, schemaVersion)
 	}
 	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -627,17 +625,3 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 
 // Release does nothing.
 func (snapshot) Release() {}
-
-// Size returns the bytes of the log and the snapshots on disk.
-func (r *Replica) Size(dir string) (bytes int64) {
-	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return nil // a file removed in the meantime counts nothing
-		}
-		if i, err := d.Info(); err == nil {
-			bytes += i.Size()
-		}
-		return nil
-	})
-	return bytes
-}

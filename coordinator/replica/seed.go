@@ -27,9 +27,9 @@ const (
 	// JobGap is how many job numbers a restored or repaired log leaves out: the
 	// lost log may have given them to jobs whose tasks still run.
 	JobGap = 1_000_000
-	// RunGap is how many runs of each attempt it leaves out: a node that is away may have
+	// runGap is how many runs of each attempt it leaves out: a node that is away may have
 	// a run that the lost log gave.
-	RunGap = 1_000
+	runGap = 1_000
 )
 
 // keyCurrentTerm is hashicorp/raft's key of the term in its stable store.
@@ -85,7 +85,7 @@ func writeSnapshot(dir string, s SeedState) error {
 // finishSeed appends the RestoredFact after index and sets the term.
 func finishSeed(store *raftstore.Store, index, aboveTerm uint64, what string) error {
 	term := aboveTerm + TermJump
-	e := &droverv1.Entry{Version: facts.EntryVersion, Actor: "operator", Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: what, SkipJobs: JobGap, SkipRuns: RunGap, ClusterEpoch: uint64(time.Now().Unix())}}}
+	e := &droverv1.Entry{Version: facts.EntryVersion, Actor: "operator", Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: what, SkipJobs: JobGap, SkipRuns: runGap, ClusterEpoch: uint64(time.Now().Unix())}}}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
 	if err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 // Auth authenticates the client to the NameNode; the extension point for Kerberos.
 type Auth = rpc.Auth
 
-// SimpleAuth states a user name without proof.
-type SimpleAuth = rpc.SimpleAuth
+// simpleAuth states a user name without proof.
+type simpleAuth = rpc.SimpleAuth
 
 // Options configures a Client. NameNodes and User (or Auth) are required; zero
 // values of the other fields are usable.
@@ -30,7 +30,7 @@ type Options struct {
 	NameNodes []string
 	// User is the HDFS user of all requests.
 	User string
-	// Auth authenticates the user; nil: SimpleAuth(User).
+	// Auth authenticates the user; nil: simpleAuth(User).
 	Auth Auth
 
 	// LocalAddresses are the IP addresses and host names of the DataNodes on this
@@ -98,7 +98,7 @@ const (
 
 func (o *Options) setDefaults() {
 	if o.Auth == nil {
-		o.Auth = SimpleAuth(o.User)
+		o.Auth = simpleAuth(o.User)
 	}
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext

@@ -39,7 +39,7 @@
 //
 // # Kerberos
 //
-// Kerberos is a non-goal. Auth is the interface for it; SimpleAuth is the only
+// Kerberos is a non-goal. Auth is the interface for it; simpleAuth is the only
 // implementation. A cluster that requires more answers the first call with
 // AccessControlException, which becomes hdfs.ErrPermission.
 package client

@@ -134,8 +134,8 @@ func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (bl
 // name). O(cached blocks).
 func (c *Client) ForgetDataNode(address string) { c.cache.dropDataNode(address) }
 
-// ForgetFile drops the cached locations of a file.
-func (c *Client) ForgetFile(name string) { c.cache.dropPath(name) }
+// forgetFile drops the cached locations of a file.
+func (c *Client) forgetFile(name string) { c.cache.dropPath(name) }
 
 // locationCache caches block locations by file and evicts the least recently used
 // file.

@@ -53,15 +53,6 @@ func (u *UserClients) ForUser(user string) (*Client, error) {
 	return c, nil
 }
 
-// ForgetDataNode calls Client.ForgetDataNode on all clients.
-func (u *UserClients) ForgetDataNode(address string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, c := range u.clients {
-		c.ForgetDataNode(address)
-	}
-}
-
 // Close closes all clients.
 func (u *UserClients) Close() error {
 	u.mu.Lock()

@@ -116,16 +116,6 @@ func (r *Resolver) userClients(nameNodes []string) (*client.UserClients, error) 
 	return users, nil
 }
 
-// ForgetDataNode drops the cached block locations on a DataNode (IP address or host
-// name) in all clients.
-func (r *Resolver) ForgetDataNode(address string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, users := range r.services {
-		users.ForgetDataNode(address)
-	}
-}
-
 // Close closes all clients.
 func (r *Resolver) Close() error {
 	r.mu.Lock()

@@ -100,8 +100,8 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 // Dir returns the folder on the host side.
 func (c *Cluster) Dir() string { return c.cfg.Dir }
 
-// Socket returns the path of the coordinator's socket.
-func (c *Cluster) Socket() string { return filepath.Join(c.cfg.Dir, "coordinator.sock") }
+// socket returns the path of the coordinator's socket.
+func (c *Cluster) socket() string { return filepath.Join(c.cfg.Dir, "coordinator.sock") }
 
 func (c *Cluster) tlsFile(name string) string { return filepath.Join(c.cfg.Dir, "tls", name) }
 
@@ -148,7 +148,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 	}
 	defer log.Close()
 	args := append([]string{"coordinator",
-		"-data", filepath.Join(c.cfg.Dir, "coordinator"), "-socket", c.Socket(),
+		"-data", filepath.Join(c.cfg.Dir, "coordinator"), "-socket", c.socket(),
 		"-listen", c.cfg.Testbed.File.Host + ":" + apiPort,
 		"-tls-ca", c.tlsFile("ca.pem"), "-tls-cert", c.tlsFile("coordinator.pem"), "-tls-key", c.tlsFile("coordinator.key"),
 	}, append(slices.Clone(c.cfg.CoordinatorFlags), c.extraFlags...)...)

@@ -59,7 +59,7 @@ func (c *Cluster) addresses() string {
 // clientFlags returns the flags with which commands reach the cluster.
 func (c *Cluster) clientFlags() []string {
 	if len(c.servers) == 0 {
-		return []string{"-address", "unix://" + c.Socket()}
+		return []string{"-address", "unix://" + c.socket()}
 	}
 	return []string{"-address", c.addresses(), "-tls-ca", c.tlsFile("ca.pem"), "-tls-cert", c.tlsFile(userName + ".pem"), "-tls-key", c.tlsFile(userName + ".key")}
 }

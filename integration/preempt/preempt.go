@@ -67,8 +67,8 @@ const blockBytes = 1 << 20
 // inputPath is the path of the text in HDFS.
 const inputPath = "/preempt/text"
 
-// WantResult returns the correct result of the maps, with its lines in order.
-func (s *Scenario) WantResult() string {
+// wantResult returns the correct result of the maps, with its lines in order.
+func (s *Scenario) wantResult() string {
 	var b strings.Builder
 	for i, l := range strings.Split(s.inputText(), "\n") {
 		if l != "" {
@@ -308,7 +308,7 @@ func (s *Scenario) collectOutcome(ctx context.Context, o *Outcome, name string, 
 	o.OutputDigest, text, err = s.readResult(ctx, "/preempt/"+name)
 	all := strings.SplitAfter(text, "\n")
 	slices.Sort(all)
-	o.ResultCorrect = strings.Join(all, "") == s.WantResult()
+	o.ResultCorrect = strings.Join(all, "") == s.wantResult()
 	return err
 }
 

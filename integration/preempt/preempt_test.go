@@ -19,7 +19,7 @@ func TestWantResultMatchesInput(t *testing.T) {
 	if len(all[0])+1 != blockBytes/linesPerBlock {
 		t.Errorf("a line has %d bytes, a block %d lines", len(all[0])+1, linesPerBlock)
 	}
-	want := strings.Split(strings.TrimSuffix(s.WantResult(), "\n"), "\n")
+	want := strings.Split(strings.TrimSuffix(s.wantResult(), "\n"), "\n")
 	if len(want) != len(all) || want[0] != "00000000\t42" {
 		t.Errorf("%d lines for %d, the first %q", len(want), len(all), want[0])
 	}

@@ -57,7 +57,7 @@ var mutations = []mutation{
 	{"a lost attempt leaves its task active", "coordinator/facts/apply_attempts.go",
 		"} else if t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {", "} else if state != AttemptLost && t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {"},
 	{"a job has succeeded with its first stage", "coordinator/facts/apply_jobs.go",
-		"j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.IsComplete() {", "j.State == droverv1.JobState_JOB_STATE_COMMITTING || j.Stages[0].Done < j.Stages[0].Tasks {"},
+		"j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.isComplete() {", "j.State == droverv1.JobState_JOB_STATE_COMMITTING || j.Stages[0].Done < j.Stages[0].Tasks {"},
 	// Replay.
 	{"an idempotency key is forgotten at once", "coordinator/facts/apply_jobs.go",
 		"\te.f.keys[j.Key] = keyedJob{j.ID, j.Name}\n", ""},

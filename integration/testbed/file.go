@@ -11,8 +11,8 @@ import (
 // bed.
 const EnvFile = "DROVER_TESTBED"
 
-// FileVersion is the version of the test bed file that this package reads and writes.
-const FileVersion = 1
+// fileVersion is the version of the test bed file that this package reads and writes.
+const fileVersion = 1
 
 // File describes a running test bed. It is written as JSON before the test bed's command starts.
 type File struct {
@@ -56,8 +56,8 @@ type DataNodeInfo struct {
 	Rack string `json:"rack"`
 }
 
-// ReadFile reads a test bed file.
-func ReadFile(path string) (*File, error) {
+// readFile reads a test bed file.
+func readFile(path string) (*File, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("test bed file: %w", err)
@@ -66,15 +66,15 @@ func ReadFile(path string) (*File, error) {
 	if err := json.Unmarshal(b, &f); err != nil {
 		return nil, fmt.Errorf("test bed file %s: %w", path, err)
 	}
-	if f.Version != FileVersion {
-		return nil, fmt.Errorf("test bed file %s has version %d, this program reads %d: run both from the same commit", path, f.Version, FileVersion)
+	if f.Version != fileVersion {
+		return nil, fmt.Errorf("test bed file %s has version %d, this program reads %d: run both from the same commit", path, f.Version, fileVersion)
 	}
 	return &f, nil
 }
 
 // Write writes the test bed file atomically.
 func (f *File) Write(path string) error {
-	f.Version = FileVersion
+	f.Version = fileVersion
 	b, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return fmt.Errorf("test bed file: %w", err)

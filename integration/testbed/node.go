@@ -110,11 +110,11 @@ type Process struct {
 
 // Start starts a process in its own session, with its output appended to a log file on the machine.
 func (n *Node) Start(ctx context.Context, log string, argv ...string) (*Process, error) {
-	return n.StartWith(ctx, log, Command{Argv: argv})
+	return n.startWith(ctx, log, Command{Argv: argv})
 }
 
-// StartWith is Start with Env and Dir; the streams of the command must be nil.
-func (n *Node) StartWith(ctx context.Context, log string, c Command) (*Process, error) {
+// startWith is Start with Env and Dir; the streams of the command must be nil.
+func (n *Node) startWith(ctx context.Context, log string, c Command) (*Process, error) {
 	if c.Stdin != nil || c.Stdout != nil || c.Stderr != nil {
 		return nil, errors.New("testbed: a started process has no streams: its output is in its log")
 	}
@@ -179,13 +179,7 @@ func (n *Node) Get(ctx context.Context, remote, local string) error {
 	return n.client.GetFile(ctx, remote, local)
 }
 
-// WriteFile writes a file on the machine atomically and creates missing folders.
-func (n *Node) WriteFile(ctx context.Context, remote string, data []byte, mode os.FileMode) error {
-	_, err := n.client.Do(ctx, agent.Request{Op: agent.Put, Path: remote, Mode: uint32(mode)}, agent.Streams{In: bytes.NewReader(data)})
-	return err
-}
-
-// ReadFile reads a file of the machine, also below /proc and /sys.
+// readFile reads a file of the machine, also below /proc and /sys.
 func (n *Node) ReadFile(ctx context.Context, remote string) ([]byte, error) {
 	var b bytes.Buffer
 	_, err := n.client.Do(ctx, agent.Request{Op: agent.Get, Path: remote}, agent.Streams{Out: &b})

@@ -34,7 +34,7 @@ func FromEnv() (*Bed, error) {
 
 // Open returns the running test bed that a test bed file describes.
 func Open(path string) (*Bed, error) {
-	f, err := ReadFile(path)
+	f, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}

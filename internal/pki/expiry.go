@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// WarnBefore is how long before its end an expiring certificate is announced.
-const WarnBefore = 30 * 24 * time.Hour
+// warnBefore is how long before its end an expiring certificate is announced.
+const warnBefore = 30 * 24 * time.Hour
 
 // ExpiresSoon reports whether a certificate has expired or will within
-// WarnBefore.
+// warnBefore.
 func ExpiresSoon(c *x509.Certificate, now time.Time) bool {
-	return c.NotAfter.Sub(now) < WarnBefore
+	return c.NotAfter.Sub(now) < warnBefore
 }
 
 // ExpiryText says in words when a certificate expires, and the cure.

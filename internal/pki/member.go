@@ -192,7 +192,7 @@ func (m *Member) Revoked(c *x509.Certificate) bool {
 // certificate of one of the kinds, any without kinds, that was not revoked.
 func (m *Member) Check(s *tls.ConnectionState, kinds ...Kind) error {
 	if s == nil || len(s.VerifiedChains) == 0 {
-		return ErrNoPeer
+		return errNoPeer
 	}
 	if m.Revoked(s.VerifiedChains[0][0]) {
 		return fault.New(fault.Denied, "the certificate of %s was revoked%w", s.VerifiedChains[0][0].Subject.CommonName, silent{ErrWrongPeer})
@@ -229,7 +229,7 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// ServerConfig is for a listener that requires certificates of the cluster, of
+// serverConfig is for a listener that requires certificates of the cluster, of
 // one of the kinds if any are given.
 func (m *Member) ServerConfig(kinds ...Kind) *tls.Config {
 	return &tls.Config{

@@ -300,7 +300,7 @@ func TestConnectionsWithoutCertificateAreBounded(t *testing.T) {
 func TestCertificateThatWouldHaveExpiredIsRefused(t *testing.T) {
 	dir := cluster(t)
 	r := CertRequest{Kind: KindUser, Name: "late"}
-	if _, err := Issue(dir, r, time.Now().Add(CALifetime+time.Hour)); !errors.Is(err, fault.Invalid) {
+	if _, err := Issue(dir, r, time.Now().Add(caLifetime+time.Hour)); !errors.Is(err, fault.Invalid) {
 		t.Errorf("after the authority's end: %v", err)
 	}
 	r.Lifetime = -time.Hour

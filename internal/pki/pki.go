@@ -40,7 +40,7 @@ func Kinds() []Kind { return []Kind{KindCoordinator, KindNode, KindUser} }
 
 // The validity of certificates, and how far back it begins, for clocks that differ.
 const (
-	CALifetime   = 10 * 365 * 24 * time.Hour
+	caLifetime   = 10 * 365 * 24 * time.Hour
 	CertLifetime = 365 * 24 * time.Hour
 	backdate     = time.Hour
 )
@@ -65,7 +65,7 @@ func CreateCA(dir string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	t, err := template("drover authority", now, CALifetime)
+	t, err := template("drover authority", now, caLifetime)
 	if err != nil {
 		return err
 	}
@@ -277,10 +277,10 @@ func loadPool(file string) (*x509.CertPool, []byte, error) {
 	return pool, ca, nil
 }
 
-// ServerConfig returns the configuration of a listener that requires certificates
+// serverConfig returns the configuration of a listener that requires certificates
 // of the cluster, of one of the kinds if any are given. It does not follow its
 // files; see Open.
-func (f Files) ServerConfig(kinds ...Kind) (*tls.Config, error) {
+func (f Files) serverConfig(kinds ...Kind) (*tls.Config, error) {
 	m, err := f.Open("")
 	if err != nil {
 		return nil, err
@@ -298,13 +298,13 @@ func (f Files) ClientConfig(kinds ...Kind) (*tls.Config, error) {
 	return m.ClientConfig(kinds...), nil
 }
 
-// ErrNoPeer means that a connection has no verified certificate.
-var ErrNoPeer = errors.New("no verified certificate")
+// errNoPeer means that a connection has no verified certificate.
+var errNoPeer = errors.New("no verified certificate")
 
 // PeerIdentity returns the kind and name of the other side of a connection.
 func PeerIdentity(s *tls.ConnectionState) (Kind, string, error) {
 	if s == nil || len(s.VerifiedChains) == 0 {
-		return "", "", ErrNoPeer
+		return "", "", errNoPeer
 	}
 	return subject(s.VerifiedChains[0][0])
 }

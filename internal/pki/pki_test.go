@@ -44,7 +44,7 @@ func startTLS(s *httptest.Server, conf *tls.Config) {
 // that the server sees.
 func fetch(t *testing.T, server string, client *tls.Config) (string, error) {
 	t.Helper()
-	conf, err := files(server, "c1").ServerConfig()
+	conf, err := files(server, "c1").serverConfig()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,13 +19,13 @@ type Mark struct {
 // too.
 const markSize = 42
 
-// MarkPath returns the path of the mark of a log. There is none before the first rotation:
+// markPath returns the path of the mark of a log. There is none before the first rotation:
 // then the oldest file begins at 0.
-func MarkPath(path string) string { return path + ".mark" }
+func markPath(path string) string { return path + ".mark" }
 
 // ReadMark returns the mark of a log, false if there is none that makes sense.
 func ReadMark(path string) (Mark, bool) {
-	f, err := os.OpenFile(MarkPath(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(markPath(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return Mark{}, false
 	}
@@ -47,7 +47,7 @@ func parseMark(b []byte) (m Mark, ok bool) {
 }
 
 func writeMark(path string, m Mark) error {
-	f, err := os.OpenFile(MarkPath(path), os.O_WRONLY|os.O_CREATE, 0o640)
+	f, err := os.OpenFile(markPath(path), os.O_WRONLY|os.O_CREATE, 0o640)
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 
 // The defaults for zero.
 const (
-	DefaultMaxBytes = 16 << 20
-	DefaultMaxFiles = 3
+	defaultMaxBytes = 16 << 20
+	defaultMaxFiles = 3
 )
 
 // minBytes is the minimum size of a file, so that rotation stays cheap in comparison.
@@ -48,16 +48,16 @@ type File struct {
 // current file.
 func New(path string, maxBytes int64, maxFiles int) *File {
 	if maxBytes <= 0 {
-		maxBytes = DefaultMaxBytes
+		maxBytes = defaultMaxBytes
 	}
 	if maxFiles <= 0 {
-		maxFiles = DefaultMaxFiles
+		maxFiles = defaultMaxFiles
 	}
 	return &File{path: path, maxBytes: max(maxBytes, minBytes), maxFiles: maxFiles}
 }
 
-// Open returns what New does, with the file opened.
-func Open(path string, maxBytes int64, maxFiles int) (*File, error) {
+// open returns what New does, with the file opened.
+func open(path string, maxBytes int64, maxFiles int) (*File, error) {
 	l := New(path, maxBytes, maxFiles)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,8 +222,8 @@ func (l *File) truncateLocked(current Mark, size int64) error {
 	return writeMark(l.path, Mark{current.Inode, current.Start + size})
 }
 
-// Dropped returns the number of bytes that could not be written and the last reason.
-func (l *File) Dropped() (int64, error) {
+// dropped returns the number of bytes that could not be written and the last reason.
+func (l *File) dropped() (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.totalDropped, l.cause
@@ -289,10 +289,10 @@ func OpenPair(dir string, maxBytes int64, maxFiles int) (out, errs *File, err er
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, nil, err
 	}
-	if out, err = Open(filepath.Join(dir, "stdout.log"), maxBytes, maxFiles); err != nil {
+	if out, err = open(filepath.Join(dir, "stdout.log"), maxBytes, maxFiles); err != nil {
 		return nil, nil, err
 	}
-	if errs, err = Open(filepath.Join(dir, "stderr.log"), maxBytes, maxFiles); err != nil {
+	if errs, err = open(filepath.Join(dir, "stderr.log"), maxBytes, maxFiles); err != nil {
 		out.Close()
 		return nil, nil, err
 	}

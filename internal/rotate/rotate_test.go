@@ -43,7 +43,7 @@ func TestFilesKeepTheEnd(t *testing.T) {
 			rt.Fatal(err)
 		}
 		files := rapid.IntRange(1, 4).Draw(rt, "files")
-		l, err := Open(path, minBytes, files)
+		l, err := open(path, minBytes, files)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestFilesKeepTheEnd(t *testing.T) {
 func TestOpenAppends(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	for _, text := range []string{"one\n", "two\n"} {
-		l, err := Open(path, 0, 0)
+		l, err := open(path, 0, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestNewOpensAtTheFirstWrite(t *testing.T) {
 
 func TestDropsAreReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	l, err := Open(path, 0, 0)
+	l, err := open(path, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestDropsAreReported(t *testing.T) {
 			t.Errorf("Write to a full disk returned %d, %v", n, err)
 		}
 	}
-	if n, err := l.Dropped(); n != 10 || err == nil {
+	if n, err := l.dropped(); n != 10 || err == nil {
 		t.Errorf("Dropped returned %d, %v", n, err)
 	}
 	full.Close()
@@ -142,7 +142,7 @@ func TestFolderThatGoesAwayDoesNotStopTheWriter(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", "log")
 	os.Mkdir(filepath.Dir(path), 0o755)
-	l, err := Open(path, minBytes, 2)
+	l, err := open(path, minBytes, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,14 +153,14 @@ func TestFolderThatGoesAwayDoesNotStopTheWriter(t *testing.T) {
 			t.Fatalf("Write returned %d, %v", n, err)
 		}
 	}
-	if n, err := l.Dropped(); n == 0 || err == nil {
+	if n, err := l.dropped(); n == 0 || err == nil {
 		t.Errorf("Dropped returned %d, %v", n, err)
 	}
 	l.Close()
 }
 
 func BenchmarkWrite(b *testing.B) {
-	l, err := Open(filepath.Join(b.TempDir(), "log"), 0, 0)
+	l, err := open(filepath.Join(b.TempDir(), "log"), 0, 0)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -172,7 +172,7 @@ func (t *task) runProgram(p program) error {
 }
 
 func (t *task) startProgram(p program) (*exec.Cmd, *stdioPipes, error) {
-	env := Environ(os.Environ(), t.spec)
+	env := environ(os.Environ(), t.spec)
 	path, err := lookPath(p.argv[0], t.spec.WorkDir, env)
 	if err != nil {
 		t.user.exit = 127

@@ -10,12 +10,12 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Environ returns the environment of the program: base (the harness's own, with
+// environ returns the environment of the program: base (the harness's own, with
 // the DROVER_… names that every task has), then the names of Hadoop Streaming
 // (configuration names with "_" for "."), then their deprecated forms, which
 // scripts still read, and last spec.Env. Later entries win. The input names of a
 // combined split describe its first piece.
-func Environ(base []string, s *mapreduce.TaskSpec) []string {
+func environ(base []string, s *mapreduce.TaskSpec) []string {
 	n := s.Identity
 	isMap := strconv.FormatBool(s.Kind == mapreduce.KindMap)
 	index, reduces, maps := strconv.Itoa(n.Index), strconv.Itoa(s.Reduces), strconv.Itoa(n.MapTasks)

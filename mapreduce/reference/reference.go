@@ -42,12 +42,12 @@ func Run(j Job, texts []string) ([]string, error) {
 		var mine []string
 		for _, lines := range mapped {
 			for _, line := range lines {
-				if Partition(Key(line), j.Reduces) == r {
+				if partition(keyOf(line), j.Reduces) == r {
 					mine = append(mine, line)
 				}
 			}
 		}
-		sort.SliceStable(mine, func(a, b int) bool { return Key(mine[a]) < Key(mine[b]) })
+		sort.SliceStable(mine, func(a, b int) bool { return keyOf(mine[a]) < keyOf(mine[b]) })
 		lines, err := reduceLines(j.Reducer, mine)
 		if err != nil {
 			return nil, err
@@ -65,15 +65,15 @@ func Lines(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// Key returns a line up to its first tab.
-func Key(line string) string {
+// keyOf returns a line up to its first tab.
+func keyOf(line string) string {
 	key, _, _ := strings.Cut(line, "\t")
 	return key
 }
 
-// Partition is Hadoop's HashPartitioner by definition: the hash in integers of
+// partition is Hadoop's HashPartitioner by definition: the hash in integers of
 // any size, cut to 32 bits at the end.
-func Partition(key string, n int) int {
+func partition(key string, n int) int {
 	h := big.NewInt(1)
 	for i := range len(key) {
 		h.Mul(h, big.NewInt(31))
@@ -128,8 +128,8 @@ func reduceLines(reducer string, lines []string) ([]string, error) {
 	}
 	var out []string
 	for i := 0; i < len(lines); {
-		key, total, n := Key(lines[i]), int64(0), int64(0)
-		for ; i < len(lines) && Key(lines[i]) == key; i++ {
+		key, total, n := keyOf(lines[i]), int64(0), int64(0)
+		for ; i < len(lines) && keyOf(lines[i]) == key; i++ {
 			n++
 			if reducer == "count" {
 				continue

@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// Merger merges sorted readers into one sorted sequence. Equal keys come in the
+// merger merges sorted readers into one sorted sequence. Equal keys come in the
 // order of their readers. It is a loser tree: one comparison for each level and
 // record (Knuth, The Art of Computer Programming, volume 3, section 5.4.1).
-type Merger struct {
+type merger struct {
 	readers []*Reader
 	live    []bool
 	losers  []contender // inner nodes; losers[0] is the winner
@@ -22,25 +22,25 @@ type contender struct {
 	reader uint64
 }
 
-// NewMerger merges readers and takes ownership of them.
-func NewMerger(readers []*Reader) *Merger {
-	return &Merger{readers: readers, live: make([]bool, len(readers)), losers: make([]contender, max(len(readers), 1))}
+// newMerger merges readers and takes ownership of them.
+func newMerger(readers []*Reader) *merger {
+	return &merger{readers: readers, live: make([]bool, len(readers)), losers: make([]contender, max(len(readers), 1))}
 }
 
-// Close closes all readers.
-func (m *Merger) Close() {
+// close closes all readers.
+func (m *merger) close() {
 	for _, r := range m.readers {
-		r.Close()
+		r.close()
 	}
 }
 
-// Record returns the current record, valid until the next call of Next.
-func (m *Merger) Record() *Record { return &m.current().rec }
+// record returns the current record, valid until the next call of Next.
+func (m *merger) record() *Record { return &m.current().rec }
 
-func (m *Merger) current() *Reader { return m.readers[m.losers[0].reader] }
+func (m *merger) current() *Reader { return m.readers[m.losers[0].reader] }
 
-// Next advances to the next record. It returns false after the last.
-func (m *Merger) Next() (bool, error) {
+// next advances to the next record. It returns false after the last.
+func (m *merger) next() (bool, error) {
 	if len(m.readers) == 0 {
 		return false, nil
 	}
@@ -62,7 +62,7 @@ func (m *Merger) Next() (bool, error) {
 	return m.live[m.losers[0].reader], nil
 }
 
-func (m *Merger) start() (bool, error) {
+func (m *merger) start() (bool, error) {
 	m.started = true
 	for i, r := range m.readers {
 		ok, err := r.Next()
@@ -76,7 +76,7 @@ func (m *Merger) start() (bool, error) {
 }
 
 // contender returns reader i with the prefix of its current key.
-func (m *Merger) contender(i uint64) contender {
+func (m *merger) contender(i uint64) contender {
 	if !m.live[i] {
 		return contender{math.MaxUint64, i}
 	}
@@ -85,7 +85,7 @@ func (m *Merger) contender(i uint64) contender {
 
 // build plays the matches below node and returns the winner. The nodes from
 // len(readers) on are the leaves.
-func (m *Merger) build(node int) contender {
+func (m *merger) build(node int) contender {
 	n := len(m.readers)
 	if node >= n {
 		return m.contender(uint64(node - n))
@@ -100,7 +100,7 @@ func (m *Merger) build(node int) contender {
 
 // replay plays the matches from the leaf of reader i up to the root. Who wins a match is random,
 // so the two are exchanged by a mask instead of a branch that the processor cannot predict.
-func (m *Merger) replay(i uint64) {
+func (m *merger) replay(i uint64) {
 	w := m.contender(i)
 	for node := (int(i) + len(m.readers)) / 2; node > 0; node /= 2 {
 		l := &m.losers[node]
@@ -119,7 +119,7 @@ func (m *Merger) replay(i uint64) {
 }
 
 // lessByKey orders readers whose current prefixes are equal; exhausted readers come last.
-func (m *Merger) lessByKey(a, b uint64) bool {
+func (m *merger) lessByKey(a, b uint64) bool {
 	if !m.live[a] || !m.live[b] {
 		return m.live[a]
 	}

@@ -110,12 +110,12 @@ func (g *ExternalMerge) mergeInto(w *segmentWriter, segments []Segment) error {
 	}
 	defer c.Close()
 	for {
-		m, err := c.NextPart()
+		m, err := c.nextPart()
 		if m == nil || err != nil {
 			return err
 		}
-		ok, err := m.Next()
-		for ; ok; ok, err = m.Next() {
+		ok, err := m.next()
+		for ; ok; ok, err = m.next() {
 			if err := w.addRecord(m.current().encoded); err != nil {
 				return err
 			}
@@ -136,12 +136,12 @@ type Cursor struct {
 	bufferBytes int
 	parts       int
 	part        int
-	merger      *Merger
+	merger      *merger
 }
 
 // Open opens at most FanIn segments. The caller closes the cursor.
 func (g *ExternalMerge) Open(segments []Segment) (*Cursor, error) {
-	c := &Cursor{segments: segments, bufferBytes: g.bufferBytes(len(segments)), merger: &Merger{}}
+	c := &Cursor{segments: segments, bufferBytes: g.bufferBytes(len(segments)), merger: &merger{}}
 	for _, r := range segments {
 		f, err := os.Open(r.Path)
 		if err != nil {
@@ -154,11 +154,11 @@ func (g *ExternalMerge) Open(segments []Segment) (*Cursor, error) {
 	return c, nil
 }
 
-// NextPart advances to the next partition and returns its Merger, which must be
+// nextPart advances to the next partition and returns its Merger, which must be
 // read to its end. It returns nil after the last partition.
-func (c *Cursor) NextPart() (*Merger, error) {
-	c.merger.Close()
-	c.merger = &Merger{}
+func (c *Cursor) nextPart() (*merger, error) {
+	c.merger.close()
+	c.merger = &merger{}
 	if c.part == c.parts {
 		return nil, nil
 	}
@@ -171,22 +171,22 @@ func (c *Cursor) NextPart() (*Merger, error) {
 		readers = append(readers, rd)
 	}
 	c.part++
-	c.merger = NewMerger(readers)
+	c.merger = newMerger(readers)
 	return c.merger, nil
 }
 
 // Next reads all partitions as one sequence. It returns the next record, valid until the next
-// call, or nil at the end. It must not be mixed with NextPart.
+// call, or nil at the end. It must not be mixed with nextPart.
 func (c *Cursor) Next() (*Record, error) {
 	for {
-		ok, err := c.merger.Next()
+		ok, err := c.merger.next()
 		if ok {
-			return c.merger.Record(), nil
+			return c.merger.record(), nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		m, err := c.NextPart()
+		m, err := c.nextPart()
 		if m == nil || err != nil {
 			return nil, err
 		}
@@ -195,7 +195,7 @@ func (c *Cursor) Next() (*Record, error) {
 
 // Close closes the readers and files.
 func (c *Cursor) Close() {
-	c.merger.Close()
+	c.merger.close()
 	for _, f := range c.files {
 		f.Close()
 	}

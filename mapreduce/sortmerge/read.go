@@ -79,8 +79,8 @@ func NewReader(name string, file io.ReaderAt, codec mapreduce.Codec, want mapred
 // Record returns the current record, valid until the next call of Next.
 func (r *Reader) Record() Record { return r.rec }
 
-// Close frees the decoder and the buffer. It does not close the file.
-func (r *Reader) Close() {
+// close frees the decoder and the buffer. It does not close the file.
+func (r *Reader) close() {
 	if r.decoder != nil {
 		r.decoder.Close()
 		r.decoder = nil

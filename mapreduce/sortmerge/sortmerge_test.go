@@ -88,13 +88,13 @@ func readParts(t fataler, path string, x *mapreduce.Index) [][]row {
 	defer c.Close()
 	var out [][]row
 	for {
-		m := must[*Merger](t)(c.NextPart())
+		m := must[*merger](t)(c.nextPart())
 		if m == nil {
 			return out
 		}
 		var rows []row
-		for must[bool](t)(m.Next()) {
-			rows = append(rows, rowOf(*m.Record()))
+		for must[bool](t)(m.next()) {
+			rows = append(rows, rowOf(*m.record()))
 		}
 		out = append(out, rows)
 	}
@@ -358,7 +358,7 @@ func FuzzReader(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Close()
+		defer r.close()
 		n := 0
 		for {
 			ok, err := r.Next()

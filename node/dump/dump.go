@@ -150,15 +150,15 @@ func (m *Manifest) validate() error {
 	return nil
 }
 
-// Proof proves for one path that the caller knows the job's token, without
+// proof proves for one path that the caller knows the job's token, without
 // revealing the token.
-func Proof(token, path string) string {
+func proof(token, path string) string {
 	h := hmac.New(sha256.New, []byte(token))
 	fmt.Fprint(h, "dump ", path)
 	return "Drover-Dump " + hex.EncodeToString(h.Sum(nil))
 }
 
-// VerifyProof reports whether header is the proof; always false without a token.
-func VerifyProof(header, token, path string) bool {
-	return token != "" && hmac.Equal([]byte(header), []byte(Proof(token, path)))
+// verifyProof reports whether header is the proof; always false without a token.
+func verifyProof(header, token, path string) bool {
+	return token != "" && hmac.Equal([]byte(header), []byte(proof(token, path)))
 }

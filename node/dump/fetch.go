@@ -209,7 +209,7 @@ func (c *Client) get(ctx context.Context, path string, q url.Values, from int64)
 		cancel()
 		return nil, nil, fault.New(fault.Invalid, "%w", err)
 	}
-	req.Header.Set("Authorization", Proof(c.Token, signedPath(path, q)))
+	req.Header.Set("Authorization", proof(c.Token, signedPath(path, q)))
 	if from > 0 {
 		req.Header.Set("Range", "bytes="+strconv.FormatInt(from, 10)+"-")
 	}

@@ -58,7 +58,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q = url.Values{"root": {r.URL.Query().Get("root")}, "path": {r.URL.Query().Get("path")}}
 	}
 	h, err := s.source.Dump(attempt)
-	if err == nil && !VerifyProof(r.Header.Get("Authorization"), h.Token, signedPath(r.URL.Path, q)) {
+	if err == nil && !verifyProof(r.Header.Get("Authorization"), h.Token, signedPath(r.URL.Path, q)) {
 		http.Error(w, "this is not the job's token", http.StatusUnauthorized)
 		return
 	}

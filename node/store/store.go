@@ -15,8 +15,8 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Version is the schema that this program writes.
-const Version = 2
+// schemaVersion is the schema that this program writes.
+const schemaVersion = 2
 
 var (
 	bucketMeta    = []byte("meta")
@@ -141,12 +141,12 @@ func initSchema(tx *bbolt.Tx) error {
 	}
 	meta := tx.Bucket(bucketMeta)
 	switch v := decodeUint(meta.Get(keyVersion)); {
-	case v == Version:
+	case v == schemaVersion:
 		return nil
-	case v > Version:
+	case v > schemaVersion:
 		return newer(tx.DB().Path(), v)
 	}
-	if err := meta.Put(keyVersion, encodeUint(Version)); err != nil {
+	if err := meta.Put(keyVersion, encodeUint(schemaVersion)); err != nil {
 		return err
 	}
 	sum, err := sumOf(tx)

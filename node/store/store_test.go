@@ -187,9 +187,9 @@ func TestRecordsSurvive(t *testing.T) {
 // of this version.
 func TestOpensOldFiles(t *testing.T) {
 	if *update {
-		writeThis(t, filepath.Join("testdata", fmt.Sprintf("v%d.db", Version)))
+		writeThis(t, filepath.Join("testdata", fmt.Sprintf("v%d.db", schemaVersion)))
 	}
-	for v := 1; v <= Version; v++ {
+	for v := 1; v <= schemaVersion; v++ {
 		b, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("v%d.db", v)))
 		if err != nil {
 			t.Fatal(err)
@@ -246,7 +246,7 @@ func TestRefusesANewerFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.db.Update(func(tx *bbolt.Tx) error { return put(tx, bucketMeta, keyVersion, encodeUint(Version+1)) }); err != nil {
+	if err := s.db.Update(func(tx *bbolt.Tx) error { return put(tx, bucketMeta, keyVersion, encodeUint(schemaVersion+1)) }); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

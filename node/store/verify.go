@@ -131,7 +131,7 @@ func verifyPairs(p *boltpages.File, path string) error {
 		}
 	}
 	switch v := decodeUint(version); {
-	case declared == nil && v > Version && v < maxVersion:
+	case declared == nil && v > schemaVersion && v < maxVersion:
 		return newer(path, v)
 	case missing != nil:
 		return fmt.Errorf("bucket %q is missing", missing)
@@ -139,7 +139,7 @@ func verifyPairs(p *boltpages.File, path string) error {
 		return nil
 	case len(declared) != 8 || decodeUint(declared) != sum:
 		return errors.New("the checksum of its values is wrong")
-	case v > Version:
+	case v > schemaVersion:
 		return newer(path, v)
 	default:
 		return nil
@@ -150,7 +150,7 @@ func verifyPairs(p *boltpages.File, path string) error {
 const maxVersion = 1000
 
 func newer(path string, version uint64) error {
-	return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or remove the file to start as a new node", path, version, Version)
+	return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or remove the file to start as a new node", path, version, schemaVersion)
 }
 
 // lockShared takes the lock that a database holds on its file while it may write.

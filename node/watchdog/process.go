@@ -20,10 +20,10 @@ const (
 	retryInterval = 100 * time.Millisecond
 )
 
-// Run watches the file until no task is listed or ctx ends, and calls start
+// run watches the file until no task is listed or ctx ends, and calls start
 // whenever the other watchdog process is not running. A third process for the
 // same file ends at once. Failed freezes and starts are retried.
-func Run(ctx context.Context, path string, now func() time.Duration, start func(context.Context) error) error {
+func run(ctx context.Context, path string, now func() time.Duration, start func(context.Context) error) error {
 	alone, other, err := claimFreeSlot(path, now)
 	if alone == nil || err != nil {
 		return err
@@ -142,7 +142,7 @@ func Main(before []string, verb, path string) error {
 	}
 	if verb == VerbRun {
 		avoidOOMKill()
-		return Run(context.Background(), path, SinceBoot, Starter(path, append([]string{self}, before...)...))
+		return run(context.Background(), path, SinceBoot, Starter(path, append([]string{self}, before...)...))
 	}
 	cmd := exec.Command(self, append(slices.Clone(before), VerbRun, path)...)
 	cmd.Dir = "/"

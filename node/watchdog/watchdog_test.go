@@ -70,7 +70,7 @@ func (w *testHost) startProcess(context.Context) error {
 	w.kills = append(w.kills, cancel)
 	w.starts.Add(1)
 	w.wg.Go(func() {
-		if err := Run(ctx, w.Path, w.clock, w.startProcess); err != nil && ctx.Err() == nil {
+		if err := run(ctx, w.Path, w.clock, w.startProcess); err != nil && ctx.Err() == nil {
 			w.Errorf("watch: %v", err)
 		}
 	})
@@ -200,7 +200,7 @@ func TestThirdProcessEndsAtOnce(t *testing.T) {
 	w.must(w.Renew(t.Context(), time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.awaitBoth()
-	w.must(Run(t.Context(), w.Path, w.clock, w.startProcess))
+	w.must(run(t.Context(), w.Path, w.clock, w.startProcess))
 }
 
 // If both watchdogs are killed, the daemon's next renewal restarts them.

@@ -60,8 +60,8 @@ type Config struct {
 	MaxTries int
 }
 
-// Check returns an error that names the first parameter out of range.
-func (c *Config) Check() error {
+// check returns an error that names the first parameter out of range.
+func (c *Config) check() error {
 	switch {
 	case c.Variant < Strict || c.Variant > Priority:
 		return fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", c.Variant)

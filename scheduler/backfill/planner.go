@@ -29,7 +29,7 @@ type Planner struct {
 
 // NewPlanner returns a planner without projects that reserves in prof.
 func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
-	if err := cfg.Check(); err != nil {
+	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	switch cfg.Variant {

@@ -577,7 +577,7 @@ func TestInvalidInputIsRefused(t *testing.T) {
 		if err == nil || p.Len() != 1 || prof.Steps(0) != 3 {
 			t.Errorf("%s: %v, %d planned, %d steps", name, err, p.Len(), prof.Steps(0))
 		}
-		if errors.Is(err, ErrNeverFits) != (name == "more than there is" || name == "another pool") {
+		if errors.Is(err, errNeverFits) != (name == "more than there is" || name == "another pool") {
 			t.Errorf("%s: class of %v", name, err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 // Submit plans a project and guarantees its departure time (Alg. 1-3). Tasks that can
 // start at once are planned for now; the caller must call Start for them. An error
-// (ErrNeverFits, ErrTooLate, or an inconsistent project) leaves the plan as it was;
+// (errNeverFits, ErrTooLate, or an inconsistent project) leaves the plan as it was;
 // with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
 // project x bins), plus the displacements tried.
 func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
@@ -41,7 +41,7 @@ func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
 			if !p.placement.placeItem(p, it, now, flexible) {
 				p.journal.rollback(p, 0)
 				p.stepsLeft = budget // so that CompleteWhatFits gets as far
-				return fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, ErrNeverFits)
+				return fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (
 }
 
 // CompletePlan places the tasks that Restore left unplaced and guarantees the project's
-// departure if it has no guarantee. With ErrNeverFits nothing changes; with ErrUnfinished some
+// departure if it has no guarantee. With errNeverFits nothing changes; with ErrUnfinished some
 // of them are placed, and nothing is guaranteed.
 func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
 	pr := p.registry.projects[id]

@@ -70,9 +70,9 @@ type Guarantee struct {
 	Departure, Latest scheduler.Time
 }
 
-// ErrNeverFits is the class of error for a project with a task that fits on no bin, not
+// errNeverFits is the class of error for a project with a task that fits on no bin, not
 // even an empty one.
-var ErrNeverFits = errors.New("fits on no bin, not even an empty one")
+var errNeverFits = errors.New("fits on no bin, not even an empty one")
 
 // ErrTooLate is the class of error for a project that cannot depart by its deadline.
 var ErrTooLate = errors.New("cannot depart by its deadline")

@@ -56,9 +56,9 @@ type Config struct {
 	Planning bool
 }
 
-// Defaults returns c with defaults for zero fields: 1,000 nodes, 1 tenant (1,000 for all), policy
+// defaults returns c with defaults for zero fields: 1,000 nodes, 1 tenant (1,000 for all), policy
 // fifo (3dsf for all), 200,000 placements, 1,000 actions, load 0.95.
-func (c Config) Defaults() Config {
+func (c Config) defaults() Config {
 	def := func(p *int, v int) {
 		if *p == 0 {
 			*p = v
@@ -152,8 +152,8 @@ type Result struct {
 	UnexplainedStages   int      `json:"unexplained_stages"` // waiting stages without a reason, summed over all cycles
 }
 
-// World is the generated cluster and its work.
-type World struct {
+// world is the generated cluster and its work.
+type world struct {
 	Config
 	S                    *scheduler.State
 	Now                  scheduler.Time
@@ -174,12 +174,12 @@ type World struct {
 
 const tasksPerJob = 100
 
-// NewWorld makes the cluster of a case, without jobs.
-func NewWorld(c Config) (*World, error) {
+// newWorld makes the cluster of a case, without jobs.
+func newWorld(c Config) (*world, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	w := &World{Config: c, S: scheduler.New(), Now: scheduler.Time(time.Hour), rng: rand.New(rand.NewPCG(c.Seed, 2)),
+	w := &world{Config: c, S: scheduler.New(), Now: scheduler.Time(time.Hour), rng: rand.New(rand.NewPCG(c.Seed, 2)),
 		tasksLeft: map[scheduler.JobID]int32{}}
 	for i := range c.Nodes {
 		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: fmt.Sprintf("node%05d", i), Path: fmt.Sprintf("/dc/rack%04d", i/nodesPerRack),
@@ -212,9 +212,9 @@ func NewWorld(c Config) (*World, error) {
 	return w, nil
 }
 
-// Submit submits jobs until n tasks wait and the demands of running and waiting tasks reach the
+// submit submits jobs until n tasks wait and the demands of running and waiting tasks reach the
 // load.
-func (w *World) Submit(n int) error {
+func (w *world) submit(n int) error {
 	used := scheduler.Resources{}
 	for _, node := range w.S.Nodes() {
 		used = used.Add(node.Used())
@@ -245,7 +245,7 @@ func (w *World) Submit(n int) error {
 // addDeadline gives a job an accepted deadline: usually within half an hour; in one case of four
 // the job has a few large tasks that must begin within seconds, for which a full cluster has no
 // free capacity.
-func (w *World) addDeadline(job *scheduler.JobSpec, stage *scheduler.StageSpec) {
+func (w *world) addDeadline(job *scheduler.JobSpec, stage *scheduler.StageSpec) {
 	job.Estimate, job.Accepted = time.Minute, true
 	job.Deadline = w.Now.Add(time.Minute + time.Minute/2 + time.Duration(w.rng.IntN(30*60))*time.Second)
 	if w.rng.IntN(4) == 0 {
@@ -259,7 +259,7 @@ const nodesPerRack = 40
 
 // drawInputs draws three replicas for each task as HDFS places them: one on any node, two in
 // another rack if there is one.
-func (w *World) drawInputs(n int) *scheduler.Inputs {
+func (w *world) drawInputs(n int) *scheduler.Inputs {
 	in := &scheduler.Inputs{Bytes: make([]int64, n), Start: make([]int32, n+1), Nodes: make([]scheduler.NodeID, 0, 3*n)}
 	racks := (w.Nodes + nodesPerRack - 1) / nodesPerRack
 	for i := range n {
@@ -283,8 +283,8 @@ func (w *World) drawInputs(n int) *scheduler.Inputs {
 	return in
 }
 
-// RecordPlacements accounts for the placements of a decision.
-func (w *World) RecordPlacements(d *scheduler.Decision) {
+// recordPlacements accounts for the placements of a decision.
+func (w *world) recordPlacements(d *scheduler.Decision) {
 	for i := range d.Actions {
 		a := &d.Actions[i]
 		if a.Kind != scheduler.ActPlace {
@@ -311,7 +311,7 @@ func (w *World) RecordPlacements(d *scheduler.Decision) {
 
 // pickEnds picks n running attempts that end now. Attempts that are suspended or suspending do not
 // end.
-func (w *World) pickEnds(n int, out []scheduler.AttemptID) []scheduler.AttemptID {
+func (w *world) pickEnds(n int, out []scheduler.AttemptID) []scheduler.AttemptID {
 	for tries := 4 * n; tries > 0 && n > 0 && len(w.running) > 0; tries-- {
 		i := w.rng.IntN(len(w.running))
 		id := w.running[i]
@@ -327,7 +327,7 @@ func (w *World) pickEnds(n int, out []scheduler.AttemptID) []scheduler.AttemptID
 }
 
 // endAttempts ends attempts and the jobs that they complete.
-func (w *World) endAttempts(ids []scheduler.AttemptID) error {
+func (w *world) endAttempts(ids []scheduler.AttemptID) error {
 	for _, id := range ids {
 		a := w.S.Attempt(id)
 		if a == nil {
@@ -338,7 +338,7 @@ func (w *World) endAttempts(ids []scheduler.AttemptID) error {
 		}
 		if w.tasksLeft[id.Job]--; w.tasksLeft[id.Job] == 0 {
 			delete(w.tasksLeft, id.Job)
-			if err := w.S.Events().EndJob(id.Job, scheduler.JobSucceeded, w.Now); err != nil {
+			if err := w.S.Events().EndJob(id.Job); err != nil {
 				return err
 			}
 		}
@@ -347,7 +347,7 @@ func (w *World) endAttempts(ids []scheduler.AttemptID) error {
 }
 
 // currentLoad returns the utilisation of the most used resource, 0..1.
-func (w *World) currentLoad() float64 {
+func (w *world) currentLoad() float64 {
 	var used scheduler.Resources
 	for _, n := range w.S.Nodes() {
 		used = used.Add(n.Used())
@@ -356,19 +356,19 @@ func (w *World) currentLoad() float64 {
 }
 
 // fillToLoad places tasks until the cluster is at its load, or until nothing more fits.
-func (w *World) fillToLoad(p scheduler.Policy) error {
+func (w *world) fillToLoad(p scheduler.Policy) error {
 	for range 10_000 {
 		if w.currentLoad() >= w.TargetLoad {
 			return nil
 		}
-		if err := w.Submit(w.WaitingTasks); err != nil {
+		if err := w.submit(w.WaitingTasks); err != nil {
 			return err
 		}
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
-		w.RecordPlacements(&d)
+		w.recordPlacements(&d)
 		if err := w.reportActions(&d); err != nil {
 			return err
 		}

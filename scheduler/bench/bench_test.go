@@ -27,14 +27,14 @@ func testMeter() Meter {
 }
 
 func TestMeasureCounts(t *testing.T) {
-	r, err := Measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
+	r, err := measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Placements < 3000 || r.Cycles == 0 || r.Load < 0.9 || r.Packing < 0.97 || r.IdleAllocs >= 1 || r.WaitingTasks == 0 {
 		t.Errorf("%+v", r)
 	}
-	again, err := Measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
+	again, err := measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestMeasureCounts(t *testing.T) {
 // Policies that honour no guarantees run with all features too: nothing is reserved for them.
 func TestAllFeaturesWithoutGuarantees(t *testing.T) {
 	for _, name := range []string{"fifo", "edf", "easy", "multifactor", "las", "equ"} {
-		r, err := Measure(Config{Nodes: 1000, Tenants: 100, WaitingTasks: 2000, Placements: 2000, Features: FeaturesAll, Policy: name}, testMeter())
+		r, err := measure(Config{Nodes: 1000, Tenants: 100, WaitingTasks: 2000, Placements: 2000, Features: FeaturesAll, Policy: name}, testMeter())
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -63,7 +63,7 @@ func TestBadCasesAreRefused(t *testing.T) {
 		"unknown policy":   {Policy: "fiffo"},
 		"too much load":    {TargetLoad: 1.5},
 	} {
-		if _, err := Measure(c, testMeter()); err == nil {
+		if _, err := measure(c, testMeter()); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -111,7 +111,7 @@ func TestMeasureMedian(t *testing.T) {
 
 func benchmarkPlain(b *testing.B, c Config) {
 	for range b.N {
-		r, err := Measure(c, testMeter())
+		r, err := measure(c, testMeter())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func benchmarkAll(b *testing.B, nodes int) {
 
 func benchmarkWith(b *testing.B, c Config) {
 	for range b.N {
-		r, err := Measure(c, testMeter())
+		r, err := measure(c, testMeter())
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 
 // submitProjects submits projects of 5 jobs whose tasks each use half a node for at most ten
 // minutes.
-func (w *World) submitProjects() error {
+func (w *world) submitProjects() error {
 	for i := range w.Projects {
 		spec := scheduler.ProjectSpec{ID: scheduler.ProjectID(i + 1), Name: fmt.Sprintf("project%05d", i), Tenant: w.leafTenants[w.rng.IntN(len(w.leafTenants))],
 			Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 5}
@@ -39,7 +39,7 @@ func (w *World) submitProjects() error {
 // makeReservations makes one reservation per task of the projects, as if their departures had been
 // guaranteed: half a node each, one after the other on each node, the first ones spread over ten
 // minutes. It serves policies that make no plan.
-func (w *World) makeReservations() error {
+func (w *world) makeReservations() error {
 	const duration, gap = 10 * time.Minute, time.Minute
 	next := make([]scheduler.Time, w.Nodes)
 	for i := range next {
@@ -71,7 +71,7 @@ func (w *World) makeReservations() error {
 
 // reportActions reports the actions of a decision to the State as done: placed attempts have
 // started, suspending ones are suspended, resuming ones run.
-func (w *World) reportActions(d *scheduler.Decision) error {
+func (w *world) reportActions(d *scheduler.Decision) error {
 	if w.Features != FeaturesAll {
 		return nil
 	}

@@ -93,7 +93,7 @@ func TestMatchingBoundCountsEachSlotOnce(t *testing.T) {
 // Every feature of FeaturesAll occurs in the benchmark.
 func TestAllFeaturesArePresent(t *testing.T) {
 	// A decision at its limit does not say what waits behind a reserved node, which looks like an error of the shares.
-	r, err := Measure(Config{Nodes: 60, WaitingTasks: 3000, Tenants: 60, Projects: 60, Placements: 8000, MaxActions: 100, Features: FeaturesAll,
+	r, err := measure(Config{Nodes: 60, WaitingTasks: 3000, Tenants: 60, Projects: 60, Placements: 8000, MaxActions: 100, Features: FeaturesAll,
 		Params: map[string]string{"reserve": "false"}}, testMeter())
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestAllFeaturesArePresent(t *testing.T) {
 
 // drawInputs places as HDFS does: three nodes, two of them in one rack, one in another.
 func TestReplicasAreInTwoRacks(t *testing.T) {
-	w, err := NewWorld(Config{Nodes: 400, Features: FeaturesAll}.Defaults())
+	w, err := newWorld(Config{Nodes: 400, Features: FeaturesAll}.defaults())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,27 +5,27 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// maxPackingNodes limits the cluster of MeasurePacking, because best fit examines every node for
+// maxPackingNodes limits the cluster of measurePacking, because best fit examines every node for
 // every task.
 const maxPackingNodes = 1000
 
-// MeasurePacking fills an empty cluster (of at most 1,000 nodes) from one queue of plain tasks,
+// measurePacking fills an empty cluster (of at most 1,000 nodes) from one queue of plain tasks,
 // once by the policy and once by best fit, and returns the policy's utilisation of the most used
 // resource over that of best fit.
-func MeasurePacking(c Config) (float64, error) {
+func measurePacking(c Config) (float64, error) {
 	c.Nodes, c.Features, c.Tenants = min(c.Nodes, maxPackingNodes), FeaturesPlain, 1
-	w, err := NewWorld(c)
+	w, err := newWorld(c)
 	if err != nil {
 		return 0, err
 	}
-	if err := w.Submit(70 * c.Nodes); err != nil {
+	if err := w.submit(70 * c.Nodes); err != nil {
 		return 0, err
 	}
-	reference, err := NewWorld(c)
+	reference, err := newWorld(c)
 	if err != nil {
 		return 0, err
 	}
-	if err := reference.Submit(70 * c.Nodes); err != nil {
+	if err := reference.submit(70 * c.Nodes); err != nil {
 		return 0, err
 	}
 	p, err := policies.New(c.Policy, c.Params)
@@ -49,7 +49,7 @@ func MeasurePacking(c Config) (float64, error) {
 
 // placeBestFit places every waiting task that fits, in order, on the node with the smallest sum of
 // free shares after the placement. It examines all nodes.
-func (w *World) placeBestFit() error {
+func (w *world) placeBestFit() error {
 	for j := range w.S.Jobs() {
 		g := j.Stages[0]
 		for g.Ready() {

@@ -10,10 +10,10 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// Measure measures one case.
-func Measure(c Config, m Meter) (Result, error) {
-	c = c.Defaults()
-	w, err := NewWorld(c)
+// measure measures one case.
+func measure(c Config, m Meter) (Result, error) {
+	c = c.defaults()
+	w, err := newWorld(c)
 	if err != nil {
 		return Result{}, err
 	}
@@ -42,7 +42,7 @@ func Measure(c Config, m Meter) (Result, error) {
 		r.NodeLocal = float64(w.nodeLocal) / float64(w.withInput)
 	}
 	r.ReservationsWaiting = len(w.S.Reservations().All())
-	r.Packing, err = MeasurePacking(c)
+	r.Packing, err = measurePacking(c)
 	return r, err
 }
 
@@ -67,7 +67,7 @@ func newPolicy(c Config) (scheduler.Policy, error) {
 // reserveForProjects submits the projects and lets the policy plan them. If a policy that honours
 // guarantees does not reserve for all of them, World does. Others never meet a guarantee: when
 // the scheduler of a cluster is changed, those of the one before go.
-func (w *World) reserveForProjects(p scheduler.Policy) error {
+func (w *world) reserveForProjects(p scheduler.Policy) error {
 	if err := w.submitProjects(); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (w *World) reserveForProjects(p scheduler.Policy) error {
 		if err != nil {
 			return err
 		}
-		w.RecordPlacements(&d)
+		w.recordPlacements(&d)
 		if err := w.reportActions(&d); err != nil {
 			return err
 		}
@@ -93,12 +93,12 @@ func (w *World) reserveForProjects(p scheduler.Policy) error {
 
 // cycleInterval returns the time in which one cycle's ends occur if each task runs for the
 // predicted minute and a node runs about 20.
-func (w *World) cycleInterval() time.Duration {
+func (w *world) cycleInterval() time.Duration {
 	return time.Minute * time.Duration(w.MaxActions) / time.Duration(max(w.MaxActions, 20*w.Nodes))
 }
 
 // measureSteady measures cycles with ends and placements at the load.
-func (w *World) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
+func (w *world) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 	var clockSpent time.Duration
 	var allocs uint64
 	var ends []scheduler.AttemptID
@@ -119,7 +119,7 @@ func (w *World) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 			return err
 		}
 		clockEnds, cpuEnds, allocsEnds := m.Clock(), m.CPU(), m.Allocs()
-		if err := w.Submit(w.WaitingTasks); err != nil {
+		if err := w.submit(w.WaitingTasks); err != nil {
 			return err
 		}
 		if w.Features == FeaturesAll {
@@ -139,7 +139,7 @@ func (w *World) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 			match.afterDecision(w.S, &d)
 			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.largestError(w.S, &d))
 		}
-		w.RecordPlacements(&d)
+		w.recordPlacements(&d)
 		if err := w.reportActions(&d); err != nil {
 			return err
 		}
@@ -171,13 +171,13 @@ func (w *World) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 }
 
 // measureIdle measures cycles in which nothing changed.
-func (w *World) measureIdle(p scheduler.Policy, m Meter, r *Result) error {
+func (w *world) measureIdle(p scheduler.Policy, m Meter, r *Result) error {
 	for range 100_000 { // until the policy has nothing more to do
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
-		w.RecordPlacements(&d)
+		w.recordPlacements(&d)
 		if err := w.reportActions(&d); err != nil {
 			return err
 		}

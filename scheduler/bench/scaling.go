@@ -18,7 +18,7 @@ func ScalingCases(c Config) []Config {
 	set(&c.Nodes, 10_000)
 	set(&c.Tenants, 1000)
 	set(&c.WaitingTasks, 20_000)
-	c = c.Defaults()
+	c = c.defaults()
 	var out []Config
 	for _, part := range []func(*Config) *int{
 		func(c *Config) *int { return &c.Nodes },
@@ -44,7 +44,7 @@ func MeasureMedian(c Config, runs int, m Meter) (Result, error) {
 	}
 	all := make([]Result, 0, runs)
 	for range runs {
-		r, err := Measure(c, m)
+		r, err := measure(c, m)
 		if err != nil {
 			return Result{}, err
 		}

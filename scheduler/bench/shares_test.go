@@ -136,7 +136,7 @@ func TestShareErrorUnderChurn(t *testing.T) {
 		"3dsf with queues":      {params: map[string]string{"reserve": "false"}, limit: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := NewWorld(Config{Nodes: 60, WaitingTasks: 2000, Tenants: 60, Projects: 20, MaxActions: 100, Features: FeaturesAll}.Defaults())
+			w, err := newWorld(Config{Nodes: 60, WaitingTasks: 2000, Tenants: 60, Projects: 20, MaxActions: 100, Features: FeaturesAll}.defaults())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestShareErrorUnderChurn(t *testing.T) {
 				if err := w.endAttempts(w.pickEnds(w.MaxActions, nil)); err != nil {
 					t.Fatal(err)
 				}
-				if err := w.Submit(w.WaitingTasks); err != nil {
+				if err := w.submit(w.WaitingTasks); err != nil {
 					t.Fatal(err)
 				}
 				judge.beforeDecision(w.S)
@@ -164,7 +164,7 @@ func TestShareErrorUnderChurn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.RecordPlacements(&d)
+				w.recordPlacements(&d)
 				if len(d.Actions) == w.MaxActions {
 					full++
 				}

@@ -12,28 +12,28 @@ type WorstCase struct {
 	Name string // as in the table
 	Help string
 	// submit submits the work to a World of Defaults, with n as the case's number.
-	submit func(w *World, n int) error
+	submit func(w *world, n int) error
 	n      int
 }
 
 // WorstCases returns the inputs of `drover bench scheduler -worst`.
 func WorstCases() []WorstCase {
 	return []WorstCase{
-		{"largest", "a job of 32,000 tasks with a bound and a deadline: about as many as a plan may have", (*World).submitBounded, 32_000},
-		{"deadline", "a job of 100,000 tasks with a bound and a deadline", (*World).submitBounded, 100_000},
-		{"project", "a project of one job of 100,000 tasks with a bound", (*World).submitProject, 100_000},
-		{"two stages", "a project of 50,000 maps and as many reduces with a bound", (*World).submitStages, 50_000},
-		{"deadlines", "10,000 jobs of ten tasks with a bound and a deadline", (*World).submitDeadlines, 10_000},
-		{"tasks", "a job of 1,000,000 tasks", (*World).submitTasks, 1_000_000},
-		{"maps", "a job of 1,000,000 maps with three replicas each", (*World).submitMaps, 1_000_000},
-		{"accepted", "a job of 100,000 tasks whose deadline a quote accepted", (*World).submitAccepted, 100_000},
-		{"jobs", "10,000 jobs of one tenant", (*World).submitJobs, 10_000},
-		{"late", "10,000 jobs of ten tasks with a bound, past which all that run are at once", (*World).submitLate, 10_000},
-		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*World).submitMapJobs, 10_000},
-		{"shapes", "100,000 jobs with different demands", (*World).submitShapes, 100_000},
-		{"stages", "40,000 jobs of 25 stages: a million different demands", (*World).submitStageShapes, 40_000},
-		{"blocked", "the same beside a small task that its max_parallel holds back: a node fits it, and none any other", (*World).submitBlocked, 40_000},
-		{"misfits", "40,000 jobs with different demands of which none fits on a node, though each resource is free on half of them", (*World).submitMisfits, 40_000},
+		{"largest", "a job of 32,000 tasks with a bound and a deadline: about as many as a plan may have", (*world).submitBounded, 32_000},
+		{"deadline", "a job of 100,000 tasks with a bound and a deadline", (*world).submitBounded, 100_000},
+		{"project", "a project of one job of 100,000 tasks with a bound", (*world).submitProject, 100_000},
+		{"two stages", "a project of 50,000 maps and as many reduces with a bound", (*world).submitStages, 50_000},
+		{"deadlines", "10,000 jobs of ten tasks with a bound and a deadline", (*world).submitDeadlines, 10_000},
+		{"tasks", "a job of 1,000,000 tasks", (*world).submitTasks, 1_000_000},
+		{"maps", "a job of 1,000,000 maps with three replicas each", (*world).submitMaps, 1_000_000},
+		{"accepted", "a job of 100,000 tasks whose deadline a quote accepted", (*world).submitAccepted, 100_000},
+		{"jobs", "10,000 jobs of one tenant", (*world).submitJobs, 10_000},
+		{"late", "10,000 jobs of ten tasks with a bound, past which all that run are at once", (*world).submitLate, 10_000},
+		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*world).submitMapJobs, 10_000},
+		{"shapes", "100,000 jobs with different demands", (*world).submitShapes, 100_000},
+		{"stages", "40,000 jobs of 25 stages: a million different demands", (*world).submitStageShapes, 40_000},
+		{"blocked", "the same beside a small task that its max_parallel holds back: a node fits it, and none any other", (*world).submitBlocked, 40_000},
+		{"misfits", "40,000 jobs with different demands of which none fits on a node, though each resource is free on half of them", (*world).submitMisfits, 40_000},
 	}
 }
 
@@ -71,7 +71,7 @@ const (
 // and returns how long the longest cycle took, 10 ms of virtual time apart and with the
 // coordinator's limit of actions. The first cycle, which builds the policy's caches, counts too.
 func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
-	w, err := NewWorld(Config{Nodes: c.Nodes, Tenants: 2, Policy: c.Policy, Params: c.Params}.Defaults())
+	w, err := newWorld(Config{Nodes: c.Nodes, Tenants: 2, Policy: c.Policy, Params: c.Params}.defaults())
 	if err != nil {
 		return WorstResult{}, err
 	}
@@ -102,7 +102,7 @@ func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
 			r.LongestMS, r.At = ms, r.Cycles
 		}
 		r.Placed += countPlacements(&d)
-		w.RecordPlacements(&d)
+		w.recordPlacements(&d)
 		if err := w.reportActions(&d); err != nil {
 			return r, err
 		}
@@ -119,17 +119,17 @@ func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
 }
 
 // stage returns a stage of tasks that use a quarter of a node each.
-func (w *World) stage(tasks int) scheduler.StageSpec {
+func (w *world) stage(tasks int) scheduler.StageSpec {
 	return scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: int32(tasks), Demand: scheduler.Resources{8_000, 16 << 30, 50_000_000},
 		Disk: 1 << 30, Estimate: time.Minute}
 }
 
 // submitOne submits a job of one stage or more to a tenant; change may be nil.
-func (w *World) submitOne(t scheduler.TenantID, project scheduler.ProjectID, stage scheduler.StageSpec, bound time.Duration, change ...func(*scheduler.JobSpec)) error {
+func (w *world) submitOne(t scheduler.TenantID, project scheduler.ProjectID, stage scheduler.StageSpec, bound time.Duration, change ...func(*scheduler.JobSpec)) error {
 	return w.submitJob(t, project, []scheduler.StageSpec{stage}, bound, change...)
 }
 
-func (w *World) submitJob(t scheduler.TenantID, project scheduler.ProjectID, stages []scheduler.StageSpec, bound time.Duration, change ...func(*scheduler.JobSpec)) error {
+func (w *world) submitJob(t scheduler.TenantID, project scheduler.ProjectID, stages []scheduler.StageSpec, bound time.Duration, change ...func(*scheduler.JobSpec)) error {
 	w.nextJob++
 	job := scheduler.JobSpec{ID: w.nextJob, Name: "worst", Tenant: t, Priority: scheduler.PriorityLow, Submitted: w.Now, Bound: bound, Project: project}
 	for _, c := range change {
@@ -143,15 +143,15 @@ func (w *World) submitJob(t scheduler.TenantID, project scheduler.ProjectID, sta
 
 const worstBound = 2 * time.Minute
 
-func (w *World) deadline(d time.Duration) func(*scheduler.JobSpec) {
+func (w *world) deadline(d time.Duration) func(*scheduler.JobSpec) {
 	return func(j *scheduler.JobSpec) { j.Deadline = w.Now.Add(d) }
 }
 
-func (w *World) submitBounded(n int) error {
+func (w *world) submitBounded(n int) error {
 	return w.submitOne(0, 0, w.stage(n), worstBound, w.deadline(1000*time.Hour))
 }
 
-func (w *World) submitDeadlines(n int) error {
+func (w *world) submitDeadlines(n int) error {
 	for range n {
 		if err := w.submitOne(0, 0, w.stage(10), worstBound, w.deadline(1000*time.Hour)); err != nil {
 			return err
@@ -160,22 +160,22 @@ func (w *World) submitDeadlines(n int) error {
 	return nil
 }
 
-func (w *World) submitAccepted(n int) error {
+func (w *world) submitAccepted(n int) error {
 	return w.submitOne(0, 0, w.stage(n), 0, w.deadline(1000*time.Hour), func(j *scheduler.JobSpec) { j.Accepted = true })
 }
 
-func (w *World) putProject() error {
+func (w *world) putProject() error {
 	return w.S.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "worst", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1})
 }
 
-func (w *World) submitProject(n int) error {
+func (w *world) submitProject(n int) error {
 	if err := w.putProject(); err != nil {
 		return err
 	}
 	return w.submitOne(0, 1, w.stage(n), worstBound)
 }
 
-func (w *World) submitStages(n int) error {
+func (w *world) submitStages(n int) error {
 	if err := w.putProject(); err != nil {
 		return err
 	}
@@ -184,17 +184,17 @@ func (w *World) submitStages(n int) error {
 	return w.submitJob(0, 1, []scheduler.StageSpec{maps, reduces}, worstBound)
 }
 
-func (w *World) submitTasks(n int) error { return w.submitOne(0, 0, w.stage(n), 0) }
+func (w *world) submitTasks(n int) error { return w.submitOne(0, 0, w.stage(n), 0) }
 
-func (w *World) mapStage(n int) scheduler.StageSpec {
+func (w *world) mapStage(n int) scheduler.StageSpec {
 	g := w.stage(n)
 	g.Kind, g.Inputs = scheduler.KindMap, w.drawInputs(n)
 	return g
 }
 
-func (w *World) submitMaps(n int) error { return w.submitOne(0, 0, w.mapStage(n), 0) }
+func (w *world) submitMaps(n int) error { return w.submitOne(0, 0, w.mapStage(n), 0) }
 
-func (w *World) submitJobs(n int) error {
+func (w *world) submitJobs(n int) error {
 	for range n {
 		if err := w.submitOne(0, 0, w.stage(10), 0); err != nil {
 			return err
@@ -204,7 +204,7 @@ func (w *World) submitJobs(n int) error {
 }
 
 // submitLate submits jobs whose tasks run past their bound when the clock first leaps.
-func (w *World) submitLate(n int) error {
+func (w *world) submitLate(n int) error {
 	for range n {
 		if err := w.submitOne(0, 0, w.stage(10), 10*time.Second); err != nil {
 			return err
@@ -213,7 +213,7 @@ func (w *World) submitLate(n int) error {
 	return nil
 }
 
-func (w *World) submitMapJobs(n int) error {
+func (w *world) submitMapJobs(n int) error {
 	for range n {
 		if err := w.submitOne(0, 0, w.mapStage(10), 0); err != nil {
 			return err
@@ -222,7 +222,7 @@ func (w *World) submitMapJobs(n int) error {
 	return nil
 }
 
-func (w *World) submitShapes(n int) error {
+func (w *world) submitShapes(n int) error {
 	for i := range n {
 		g := w.stage(1)
 		g.Demand = g.Demand.Add(scheduler.Resources{int64(i % 317), int64(i/317) << 10, 0})
@@ -233,7 +233,7 @@ func (w *World) submitShapes(n int) error {
 	return nil
 }
 
-func (w *World) submitStageShapes(n int) error {
+func (w *world) submitStageShapes(n int) error {
 	const stages = 25
 	for i := range n {
 		of := make([]scheduler.StageSpec, stages)
@@ -250,7 +250,7 @@ func (w *World) submitStageShapes(n int) error {
 }
 
 // submitBlocked adds a stage of which one task runs and others may not, though a node fits them.
-func (w *World) submitBlocked(n int) error {
+func (w *world) submitBlocked(n int) error {
 	g := w.stage(1000)
 	g.Demand, g.MaxParallel = scheduler.Resources{1, 1, 1}, 1
 	if err := w.submitOne(0, 0, g, 0); err != nil {
@@ -261,7 +261,7 @@ func (w *World) submitBlocked(n int) error {
 
 // submitMisfits fills half of the nodes' CPU and the other half's memory, before tasks that need some
 // of both: any could fit by what is free, and none fits on any node.
-func (w *World) submitMisfits(n int) error {
+func (w *world) submitMisfits(n int) error {
 	full := w.S.Nodes()[0].Spec.Capacity
 	for _, r := range []scheduler.Resource{scheduler.CPU, scheduler.Memory} {
 		g := w.stage(len(w.S.Nodes()) / 2)

@@ -9,12 +9,12 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// ErrBadTenant is the class of all errors of this package: an impossible tenant or
+// errBadTenant is the class of all errors of this package: an impossible tenant or
 // pool.
-var ErrBadTenant = errors.New("drf: bad tenant")
+var errBadTenant = errors.New("drf: bad tenant")
 
-// MaxDepth bounds the depth of the tree.
-const MaxDepth = 64
+// maxDepth bounds the depth of the tree.
+const maxDepth = 64
 
 // Level selects which share of a vector counts as dominant: Lev of 3DSF Alg. 1.
 type Level int
@@ -67,13 +67,13 @@ type Tree struct {
 }
 
 // New returns an empty tree over a pool of total (every resource 0 or more). Errors:
-// ErrBadTenant.
+// errBadTenant.
 func New(total scheduler.Resources, level Level) (*Tree, error) {
 	if level < Largest || level > Third {
-		return nil, fmt.Errorf("%w: %v is not 1 to 3", ErrBadTenant, level)
+		return nil, fmt.Errorf("%w: %v is not 1 to 3", errBadTenant, level)
 	}
 	if err := total.Check(); err != nil {
-		return nil, fmt.Errorf("%w: total: %w", ErrBadTenant, err)
+		return nil, fmt.Errorf("%w: total: %w", errBadTenant, err)
 	}
 	t := &Tree{total: total, level: level}
 	t.roots.best = scheduler.NoTenant
@@ -82,28 +82,28 @@ func New(total scheduler.Resources, level Level) (*Tree, error) {
 
 // Add adds the tenant with the next id, counted from 0, below parent (or NoTenant)
 // with a weight over 0. Ties of shares go to the lower id (but see SetPast), so add siblings in
-// order of name. Errors: ErrBadTenant for an unknown parent, a depth of more than
-// MaxDepth, or a weight that is no positive finite number. O(1).
+// order of name. Errors: errBadTenant for an unknown parent, a depth of more than
+// maxDepth, or a weight that is no positive finite number. O(1).
 func (t *Tree) Add(parent scheduler.TenantID, weight float64) (scheduler.TenantID, error) {
 	depth := 0
 	if parent != scheduler.NoTenant {
 		if parent < 0 || int(parent) >= len(t.tenants) {
-			return 0, fmt.Errorf("%w: parent %d of %d tenants", ErrBadTenant, parent, len(t.tenants))
+			return 0, fmt.Errorf("%w: parent %d of %d tenants", errBadTenant, parent, len(t.tenants))
 		}
 		depth = t.tenants[parent].depth + 1
 	}
-	if depth >= MaxDepth {
-		return 0, fmt.Errorf("%w: %d levels deep, at most %d", ErrBadTenant, depth+1, MaxDepth)
+	if depth >= maxDepth {
+		return 0, fmt.Errorf("%w: %d levels deep, at most %d", errBadTenant, depth+1, maxDepth)
 	}
 	if !(weight > 0) || math.IsInf(weight, 0) {
-		return 0, fmt.Errorf("%w: weight %g is not over 0", ErrBadTenant, weight)
+		return 0, fmt.Errorf("%w: weight %g is not over 0", errBadTenant, weight)
 	}
 	t.tenants = append(t.tenants, tenant{parent: parent, depth: depth, weight: weight, best: scheduler.NoTenant, heapIndex: -1})
 	return scheduler.TenantID(len(t.tenants) - 1), nil
 }
 
-// Used returns what was charged to the subtree of a tenant.
-func (t *Tree) Used(id scheduler.TenantID) scheduler.Resources { return t.tenants[id].used }
+// used returns what was charged to the subtree of a tenant.
+func (t *Tree) used(id scheduler.TenantID) scheduler.Resources { return t.tenants[id].used }
 
 // SetNext sets the demand of a tenant's next task. O(depth x log siblings).
 func (t *Tree) SetNext(id scheduler.TenantID, demand scheduler.Resources) {

@@ -194,10 +194,10 @@ func TestEqualsScan(t *testing.T) {
 					}
 				}
 				past := 0.0
-				if tree.Used(c) == (vec{}) {
+				if tree.used(c) == (vec{}) {
 					past = float64(pastOf(c)) / tree.tenants[c].weight
 				}
-				if s := tree.Used(c).Add(d).Share(total, int(tree.level)) / tree.tenants[c].weight; s < least || (s == least && past < leastPast) {
+				if s := tree.used(c).Add(d).Share(total, int(tree.level)) / tree.tenants[c].weight; s < least || (s == least && past < leastPast) {
 					best, demand, least, leastPast = id, d, s, past
 				}
 			}
@@ -210,9 +210,9 @@ func TestEqualsScan(t *testing.T) {
 				own[id] = r.Int64N(4)
 				tree.SetPast(id, own[id])
 			case 4: // all that it runs ends
-				used := tree.Used(id)
+				used := tree.used(id)
 				for _, c := range children[id] {
-					used = used.Sub(tree.Used(c))
+					used = used.Sub(tree.used(c))
 				}
 				tree.Charge(id, vec{}.Sub(used))
 			case 0:
@@ -245,29 +245,29 @@ func TestEqualsScan(t *testing.T) {
 
 func TestBadTenantsAreRejected(t *testing.T) {
 	for _, level := range []Level{0, 4, -1} {
-		if _, err := New(vec{1, 1, 1}, level); !errors.Is(err, ErrBadTenant) {
+		if _, err := New(vec{1, 1, 1}, level); !errors.Is(err, errBadTenant) {
 			t.Errorf("%v: %v", level, err)
 		}
 	}
-	if _, err := New(vec{-1, 1, 1}, Largest); !errors.Is(err, ErrBadTenant) {
+	if _, err := New(vec{-1, 1, 1}, Largest); !errors.Is(err, errBadTenant) {
 		t.Errorf("negative total: %v", err)
 	}
 	tree := mustTree(t, vec{1, 1, 1}, Largest)
 	for _, w := range []float64{0, -1, math.NaN(), math.Inf(1)} {
-		if _, err := tree.Add(scheduler.NoTenant, w); !errors.Is(err, ErrBadTenant) {
+		if _, err := tree.Add(scheduler.NoTenant, w); !errors.Is(err, errBadTenant) {
 			t.Errorf("weight %g: %v", w, err)
 		}
 	}
 	for _, parent := range []scheduler.TenantID{0, 5, -2} {
-		if _, err := tree.Add(parent, 1); !errors.Is(err, ErrBadTenant) {
+		if _, err := tree.Add(parent, 1); !errors.Is(err, errBadTenant) {
 			t.Errorf("parent %d: %v", parent, err)
 		}
 	}
 	at := scheduler.NoTenant
-	for range MaxDepth {
+	for range maxDepth {
 		at = mustAdd(t, tree, at, 1)
 	}
-	if _, err := tree.Add(at, 1); !errors.Is(err, ErrBadTenant) {
+	if _, err := tree.Add(at, 1); !errors.Is(err, errBadTenant) {
 		t.Errorf("too deep: %v", err)
 	}
 }

@@ -118,9 +118,6 @@ func New(seed uint64) *Estimator {
 	return &Estimator{predictor: p, stages: map[scheduler.StageID]*stageRecord{}, slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{}}
 }
 
-// NumObserved returns the number of tasks learnt.
-func (b *Estimator) NumObserved() uint64 { return b.observed }
-
 // Train trains the model with at most budget task visits and reports whether the
 // training round is still unfinished.
 func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) == predict.Fitting }

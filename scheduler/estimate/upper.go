@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// GuaranteeQuantile is the probability with which all tasks of a stage end within the bound
+// guaranteeQuantile is the probability with which all tasks of a stage end within the bound
 // that a guarantee is made with.
-const GuaranteeQuantile = 0.999
+const guaranteeQuantile = 0.999
 
 // UpperRunTime returns the run time that none of n tasks with a prediction exceeds with
-// probability GuaranteeQuantile, 0 if the errors are not known but assumed. A task's error is
+// probability guaranteeQuantile, 0 if the errors are not known but assumed. A task's error is
 // that of its stage plus its own. If both are normal, n of them stay below with that
 // probability or a higher one. O(known errors).
 func (q ErrorQuantiles) UpperRunTime(prediction time.Duration, n int) time.Duration {
 	if q.Assumed || prediction <= 0 || n <= 0 {
 		return 0
 	}
-	each := (1 - GuaranteeQuantile) / float64(n)
+	each := (1 - guaranteeQuantile) / float64(n)
 	stage, stageAbove := q.Stage.upper(each)
 	task, taskAbove := q.Task.upper(each)
 	v := math.Exp(stage+task+math.Hypot(stageAbove, taskAbove)) * float64(prediction)

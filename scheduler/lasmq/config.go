@@ -57,7 +57,7 @@ type Config struct {
 	// Unit is the size of one container.
 	Unit scheduler.Resources
 
-	thresholds []float64 // cache of Threshold, set by WithThresholds
+	thresholds []float64 // cache of Threshold, set by withThresholds
 }
 
 // Default returns the paper's configuration: 10 queues, alpha_1 = 100
@@ -92,9 +92,9 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// QueuesFor returns the number of queues that separates jobs up to the largest size:
+// queuesFor returns the number of queues that separates jobs up to the largest size:
 // k = 1 + ceil(log_p(largest/alpha_1)), section 3.6 (printed ceil(log s)).
-func QueuesFor(largest, first, step float64) int {
+func queuesFor(largest, first, step float64) int {
 	k := 1
 	for t := first; t < largest && k < MaxQueues; t *= step {
 		k++
@@ -102,9 +102,9 @@ func QueuesFor(largest, first, step float64) int {
 	return k
 }
 
-// Threshold returns alpha_i in container-seconds, i from 1. The last queue has none
+// threshold returns alpha_i in container-seconds, i from 1. The last queue has none
 // (+Inf).
-func (c *Config) Threshold(i int) float64 {
+func (c *Config) threshold(i int) float64 {
 	switch {
 	case i >= c.Queues:
 		return math.Inf(1)
@@ -114,44 +114,44 @@ func (c *Config) Threshold(i int) float64 {
 	return c.First * math.Pow(c.Step, float64(i-1))
 }
 
-// WithThresholds returns a copy of c with cached thresholds, for callers that need
+// withThresholds returns a copy of c with cached thresholds, for callers that need
 // them for every job in every cycle. Queues, First and Step of the copy must not be
 // changed.
-func (c Config) WithThresholds() Config {
+func (c Config) withThresholds() Config {
 	c.thresholds = nil
 	var limits []float64
 	for i := 1; i < c.Queues; i++ {
-		limits = append(limits, c.Threshold(i))
+		limits = append(limits, c.threshold(i))
 	}
 	c.thresholds = limits
 	return c
 }
 
-// QueueFor returns the queue, from 1, of a job in queue from (1 for a new job) with
+// queueFor returns the queue, from 1, of a job in queue from (1 for a new job) with
 // this service: it is demoted while service > alpha_i, strictly, and never promoted
 // (Alg. 1 lines 5-8). O(queues passed).
-func (c *Config) QueueFor(from int, service float64) int {
+func (c *Config) queueFor(from int, service float64) int {
 	q := min(max(from, 1), c.Queues)
-	for q < c.Queues && service > c.Threshold(q) {
+	for q < c.Queues && service > c.threshold(q) {
 		q++
 	}
 	return q
 }
 
-// Weight returns the weight of queue i, from 1: Decay^(i-1).
-func (c *Config) Weight(i int) float64 { return math.Pow(c.Decay, float64(i-1)) }
+// weight returns the weight of queue i, from 1: Decay^(i-1).
+func (c *Config) weight(i int) float64 { return math.Pow(c.Decay, float64(i-1)) }
 
-// Rates divides a capacity (containers) between queues by weight, at most what each
+// rates divides a capacity (containers) between queues by weight, at most what each
 // can use: Alg. 2 in a fluid model, where the remainder is divided again until all
 // capacity or all demand is used (section 3.5, work conservation). demand[i] is what
 // queue i+1 can use; the result is stored in rates. O(queues squared).
-func (c *Config) Rates(capacity float64, demand, rates []float64) {
+func (c *Config) rates(capacity float64, demand, rates []float64) {
 	clear(rates)
 	for range demand {
 		weights := 0.0
 		for i, d := range demand {
 			if rates[i] < d {
-				weights += c.Weight(i + 1)
+				weights += c.weight(i + 1)
 			}
 		}
 		if weights == 0 || capacity <= 0 {
@@ -159,7 +159,7 @@ func (c *Config) Rates(capacity float64, demand, rates []float64) {
 		}
 		full, given := false, 0.0
 		for i, d := range demand { // first the queues that get all they can use
-			if share := capacity * c.Weight(i+1) / weights; rates[i] < d && rates[i]+share >= d {
+			if share := capacity * c.weight(i+1) / weights; rates[i] < d && rates[i]+share >= d {
 				given += d - rates[i]
 				rates[i], full = d, true
 			}
@@ -170,7 +170,7 @@ func (c *Config) Rates(capacity float64, demand, rates []float64) {
 		}
 		for i, d := range demand {
 			if rates[i] < d {
-				rates[i] += capacity * c.Weight(i+1) / weights
+				rates[i] += capacity * c.weight(i+1) / weights
 			}
 		}
 		return
@@ -235,7 +235,7 @@ func (f *serviceAt) exceeds(threshold float64) scheduler.Time {
 // new job), and when it will be demoted next if nothing changes. O(queues passed).
 func (c *Config) queueAt(f *serviceAt, from int, now scheduler.Time) (queue int, demoteAt scheduler.Time) {
 	for queue = min(max(from, 1), c.Queues); queue < c.Queues; queue++ {
-		if demoteAt = f.exceeds(c.Threshold(queue)); demoteAt > now {
+		if demoteAt = f.exceeds(c.threshold(queue)); demoteAt > now {
 			return queue, demoteAt
 		}
 	}

@@ -89,10 +89,10 @@ type queuedJob struct {
 // NewIndex returns an empty index. cfg must have passed Check. account may be called
 // in a pass and must read the State of the last Sync.
 func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, account AccountOf) *Index {
-	x := &Index{cfg: cfg.WithThresholds(), predict: predict, groupOf: groupOf, account: account, readPart: defaultReadPart,
+	x := &Index{cfg: cfg.withThresholds(), predict: predict, groupOf: groupOf, account: account, readPart: defaultReadPart,
 		jobs: map[scheduler.JobID]*queuedJob{}}
 	for i := range cfg.Queues {
-		x.weights = append(x.weights, cfg.Weight(i+1))
+		x.weights = append(x.weights, cfg.weight(i+1))
 	}
 	return x
 }
@@ -388,7 +388,7 @@ func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
 		return int(min(max(j.Queue(), 1), int64(x.cfg.Queues))), true
 	}
 	if x.predict {
-		return x.cfg.QueueFor(1, x.cfg.PredictService(x.state.History(), j.Spec.Name, InputBytes(j))), false
+		return x.cfg.queueFor(1, x.cfg.predictService(x.state.History(), j.Spec.Name, inputBytes(j))), false
 	}
 	return 1, false
 }

@@ -40,11 +40,11 @@ func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, g
 			continue
 		}
 		n, _ := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID})
-		level := c.QueueFor(int(n.Value), c.Service(j, now))
-		if later := now + 1<<50; c.QueueFor(level, c.Service(j, later)) > level {
+		level := c.queueFor(int(n.Value), c.Service(j, now))
+		if later := now + 1<<50; c.queueFor(level, c.Service(j, later)) > level {
 			low, high := now, later
 			for high-low > 1 {
-				if mid := low + (high-low)/2; c.QueueFor(level, c.Service(j, mid)) > level {
+				if mid := low + (high-low)/2; c.queueFor(level, c.Service(j, mid)) > level {
 					high = mid
 				} else {
 					low = mid

@@ -31,7 +31,7 @@ func simulateFluid(c Config, sizes, arrivals []float64) []float64 {
 			case arrivals[i] > now:
 				next = min(next, arrivals[i])
 			default:
-				if level[i] = c.QueueFor(max(level[i], 1), math.Nextafter(served[i], math.Inf(1))); best < 0 || level[i] < level[best] {
+				if level[i] = c.queueFor(max(level[i], 1), math.Nextafter(served[i], math.Inf(1))); best < 0 || level[i] < level[best] {
 					best = i
 				}
 			}
@@ -40,7 +40,7 @@ func simulateFluid(c Config, sizes, arrivals []float64) []float64 {
 			now = next
 			continue
 		}
-		run := min(sizes[best]-served[best], c.Threshold(level[best])-served[best], next-now)
+		run := min(sizes[best]-served[best], c.threshold(level[best])-served[best], next-now)
 		now, served[best] = now+run, served[best]+run
 		if served[best] == sizes[best] {
 			done[best], left = now, left-1
@@ -71,7 +71,7 @@ func TestLASMQSection36Thresholds(t *testing.T) {
 		service float64
 		want    int
 	}{{1, 0, 1}, {1, 100, 1}, {1, 100.1, 2}, {1, 1000, 2}, {1, 1001, 3}, {1, 5e6, 6}, {3, 50, 3}, {1, 1e300, 10}, {12, 0, 10}, {0, 0, 1}} {
-		if got := c.QueueFor(x.from, x.service); got != x.want {
+		if got := c.queueFor(x.from, x.service); got != x.want {
 			t.Errorf("service %v from queue %d: queue %d, want %d", x.service, x.from, got, x.want)
 		}
 	}
@@ -79,13 +79,13 @@ func TestLASMQSection36Thresholds(t *testing.T) {
 		largest, first, step float64
 		want                 int
 	}{{100, 100, 10, 1}, {101, 100, 10, 2}, {1e5, 100, 10, 4}, {1e5 + 1, 100, 10, 5}, {1, 1, 2, 1}, {math.Inf(1), 1, 2, MaxQueues}} {
-		k := QueuesFor(x.largest, x.first, x.step)
+		k := queuesFor(x.largest, x.first, x.step)
 		if k != x.want {
 			t.Errorf("QueuesFor(%v, %v, %v) = %d, want %d", x.largest, x.first, x.step, k, x.want)
 		}
 		c := testConfig(func(c *Config) { c.Queues, c.First, c.Step = k, x.first, x.step })
-		if k < MaxQueues && (c.QueueFor(1, x.largest) != k || (k > 1 && c.Threshold(k-1) >= x.largest)) {
-			t.Errorf("a job of %v ends in queue %d of %d", x.largest, c.QueueFor(1, x.largest), k)
+		if k < MaxQueues && (c.queueFor(1, x.largest) != k || (k > 1 && c.threshold(k-1) >= x.largest)) {
+			t.Errorf("a job of %v ends in queue %d of %d", x.largest, c.queueFor(1, x.largest), k)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestRatesShareByWeightAndConserveWork(t *testing.T) {
 		"no capacity":                    {0, []float64{10, 20, 30}, []float64{0, 0, 0}},
 	} {
 		got := make([]float64, 3)
-		c.Rates(x.capacity, x.demand, got)
+		c.rates(x.capacity, x.demand, got)
 		for i := range got {
 			if math.Abs(got[i]-x.want[i]) > 1e-9 {
 				t.Errorf("%s: %v, want %v", name, got, x.want)
@@ -184,7 +184,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 	next := make([]int32, queues)
 	total, start := 0.0, w.Now
 	for i := range queues {
-		total += c.Weight(i + 1)
+		total += c.weight(i + 1)
 	}
 	for range steps {
 		x.Sync(w.State, w.Now, 1)
@@ -204,7 +204,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 		for i := range queues {
 			sum += accounts[i+1].Deficit
 			got := jobs[i].Stages[0].TaskTime(w.Now).Seconds()
-			due := c.Weight(i+1) / total * float64(containers) * w.Now.Sub(start).Seconds()
+			due := c.weight(i+1) / total * float64(containers) * w.Now.Sub(start).Seconds()
 			behind[i], ahead[i] = max(behind[i], due-got), max(ahead[i], got-due)
 		}
 		if math.Abs(sum) > 1e-6 {
@@ -286,7 +286,7 @@ func TestQueueOrders(t *testing.T) {
 func TestPredictionFromInputBytes(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(16, 64, 1000)).AddTenants("a")
 	c := testConfig(nil)
-	if got := c.PredictService(w.State.History(), "x", 1<<30); got != 0 {
+	if got := c.predictService(w.State.History(), "x", 1<<30); got != 0 {
 		t.Errorf("without history %v", got)
 	}
 	in := schedtest.Inputs(1<<20, []scheduler.NodeID{0})
@@ -296,7 +296,7 @@ func TestPredictionFromInputBytes(t *testing.T) {
 		w.Start().Advance(3*time.Second).End(a, scheduler.OutcomeSucceeded)
 	}
 	// 2 containers for 3 s a MiB.
-	if got := c.PredictService(w.State.History(), "words", 10<<20); math.Abs(got-60) > 1e-9 {
+	if got := c.predictService(w.State.History(), "words", 10<<20); math.Abs(got-60) > 1e-9 {
 		t.Errorf("10 MiB are predicted to take %v container-seconds, want 60", got)
 	}
 }

@@ -368,10 +368,10 @@ func (q *Queues) Accounts(now scheduler.Time, yield func(i int, a Account, keep 
 // compare equal.
 func roundToThousandths(x float64) float64 { return math.Round(x*1000) / 1000 }
 
-// PredictService returns the service in container-seconds that reading so many bytes
+// predictService returns the service in container-seconds that reading so many bytes
 // will take, by the finished tasks of the same job name or, if these are few, of
 // all; 0 if none read anything. O(history).
-func (c *Config) PredictService(h *scheduler.History, name string, bytes int64) float64 {
+func (c *Config) predictService(h *scheduler.History, name string, bytes int64) float64 {
 	const enough = 5 // tasks of the same job name that suffice
 	var all, own, allBytes, ownBytes float64
 	n := 0
@@ -396,8 +396,8 @@ func (c *Config) PredictService(h *scheduler.History, name string, bytes int64) 
 	}
 }
 
-// InputBytes returns the input size of a job's tasks. O(tasks).
-func InputBytes(j *scheduler.Job) int64 {
+// inputBytes returns the input size of a job's tasks. O(tasks).
+func inputBytes(j *scheduler.Job) int64 {
 	sum := int64(0)
 	for _, g := range j.Stages {
 		if g.Spec.Inputs != nil {

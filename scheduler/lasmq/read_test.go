@@ -32,7 +32,7 @@ func TestUnknownJobsAreReadInParts(t *testing.T) {
 		}
 		w.Advance(time.Millisecond)
 		if read == 8 {
-			w.State.Events().EndJob(jobs[20].Spec.ID, scheduler.JobStopped, w.Now)
+			w.State.Events().EndJob(jobs[20].Spec.ID)
 			jobs = append(jobs[:20], jobs[21:]...)
 		}
 	}

@@ -136,13 +136,13 @@ func TestTransferTime(t *testing.T) {
 		"nothing known":           {Network{}, 1 << 40, 0},
 		"more than time can tell": {Network{Bandwidth: 1}, scheduler.MaxAmount, 1<<63/2 - 1},
 	} {
-		if got := c.net.Transfer(c.bytes); got != c.want {
+		if got := c.net.transfer(c.bytes); got != c.want {
 			t.Errorf("%s: %v, want %v", what, got, c.want)
 		}
 	}
 }
 
-// ReleaseTime is the first predicted end after which the demand fits behind the
+// releaseTime is the first predicted end after which the demand fits behind the
 // recorded waiters (3DSF eq. 8).
 func TestReleaseTimeFollowsEarlierWaiters(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(3, 100, 1000)).AddTenants("a")
@@ -159,7 +159,7 @@ func TestReleaseTimeFollowsEarlierWaiters(t *testing.T) {
 	var j WaitEstimator
 	j.Reset(w.State)
 	after := func(g *scheduler.Stage) time.Duration {
-		at := j.ReleaseTime(w.State, g, 0, w.Now, scheduler.Never)
+		at := j.releaseTime(w.State, g, 0, w.Now, scheduler.Never)
 		if at == scheduler.Never {
 			return -1
 		}
@@ -195,7 +195,7 @@ func TestCachedReleaseTimesMatchAFreshEstimator(t *testing.T) {
 				for _, g := range j.Stages {
 					for _, n := range c.State.Nodes() {
 						limit := c.Now.Add(time.Duration(1+c.R.IntN(100)) * time.Second)
-						got, want := old.ReleaseTime(c.State, g, n.Spec.ID, c.Now, limit), fresh.ReleaseTime(c.State, g, n.Spec.ID, c.Now, limit)
+						got, want := old.releaseTime(c.State, g, n.Spec.ID, c.Now, limit), fresh.releaseTime(c.State, g, n.Spec.ID, c.Now, limit)
 						if got != want {
 							t.Fatalf("seed %d, %s: stage %s on node %d is released at %d, want %d", seed, when, g.ID(), n.Spec.ID, got, want)
 						}

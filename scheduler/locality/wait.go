@@ -16,9 +16,9 @@ type Network struct {
 	Bandwidth int64
 }
 
-// Transfer returns the time to move so many bytes (3DSF eq. 3), 0 if the bandwidth is
+// transfer returns the time to move so many bytes (3DSF eq. 3), 0 if the bandwidth is
 // not known.
-func (n *Network) Transfer(bytes int64) time.Duration {
+func (n *Network) transfer(bytes int64) time.Duration {
 	if n.Bandwidth <= 0 {
 		return 0
 	}
@@ -95,13 +95,13 @@ func PredictedEnd(s *scheduler.State, a *scheduler.Attempt) (scheduler.Time, boo
 	return a.Placed.Add(estimate - a.Ran), true
 }
 
-// ReleaseTime returns the first predicted time before limit at which a task of the
+// releaseTime returns the first predicted time before limit at which a task of the
 // stage fits on a node after the tasks recorded as waiting for it; Never if there is
 // none or the node is not schedulable. An attempt without a prediction, or past it,
 // counts as ending now; the caller limits how long it relies on that. O(attempts that
 // end before the limit), plus O(a log a) for the a attempts on the node after it
 // changed.
-func (e *WaitEstimator) ReleaseTime(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
+func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
 	n := s.Node(id)
 	if n == nil || !n.Schedulable() {
 		return scheduler.Never
@@ -196,13 +196,13 @@ func (e *WaitEstimator) WaitOrMove(s *scheduler.State, g *scheduler.Stage, task 
 			most = max(most, b)
 		}
 	}
-	v := WaitDecision{Node: scheduler.NoNode, Release: scheduler.Never, Transfer: net.Transfer(most)}
+	v := WaitDecision{Node: scheduler.NoNode, Release: scheduler.Never, Transfer: net.transfer(most)}
 	limit, failed := now.Add(v.Transfer), g.FailedOn(task)
 	for k, id := range nodes {
 		if (local != nil && local[k] < most) || slices.Contains(failed, id) {
 			continue
 		}
-		if at := e.ReleaseTime(s, g, id, now, min(limit, v.Release)); at < v.Release {
+		if at := e.releaseTime(s, g, id, now, min(limit, v.Release)); at < v.Release {
 			v.Node, v.Release = id, at
 		}
 	}

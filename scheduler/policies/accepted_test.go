@@ -92,7 +92,7 @@ func (w *acceptedWorld) advanceSecond() {
 	for j := range w.State.Jobs() {
 		if j.Complete() && j.Live == 0 {
 			w.ended[j.Spec.ID] = w.Now
-			if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
+			if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 				w.Fatalf("%v", err)
 			}
 		}

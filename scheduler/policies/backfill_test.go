@@ -40,7 +40,7 @@ func simulateRigid(t *testing.T, name string, params map[string]string, jobs []r
 		for _, a := range w.Attempts() {
 			if id := a.ID.Job; ends[id] != 0 && ends[id] <= now {
 				w.End(a, scheduler.OutcomeSucceeded)
-				if err := w.State.Events().EndJob(id, scheduler.JobSucceeded, now); err != nil {
+				if err := w.State.Events().EndJob(id); err != nil {
 					t.Fatal(err)
 				}
 				delete(ends, id)

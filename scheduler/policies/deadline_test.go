@@ -76,7 +76,7 @@ func (w *preemptionWorld) advanceAttempt(a *scheduler.Attempt) {
 		if a.RanFor(w.Now) >= w.runTimes[a.ID] {
 			w.End(a, scheduler.OutcomeSucceeded)
 			if j := w.State.Job(a.ID.Job); j.Complete() {
-				err = w.State.Events().EndJob(a.ID.Job, scheduler.JobSucceeded, w.Now)
+				err = w.State.Events().EndJob(a.ID.Job)
 			}
 		}
 	}
@@ -222,7 +222,7 @@ func TestGuaranteeOutranksMaxSuspended(t *testing.T) {
 	if victim.Phase != scheduler.AttemptRunning || w.State.Job(lane).Live != 0 {
 		t.Fatalf("the regular task is %v for a deadline job", victim.Phase)
 	}
-	if err := w.State.Events().EndJob(lane, scheduler.JobStopped, w.Now); err != nil { // its capacity would not be guaranteed to others
+	if err := w.State.Events().EndJob(lane); err != nil { // its capacity would not be guaranteed to others
 		t.Fatal(err)
 	}
 	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {

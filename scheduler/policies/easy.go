@@ -48,7 +48,7 @@ type easy struct {
 const maxBackfillVisits = 1 << 14
 
 func newEasy(v Values) *easy {
-	e := &easy{most: maxNoRoom, assumptions: untilBound{v.Duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
+	e := &easy{most: maxNoRoom, assumptions: untilBound{v.duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
 	e.placer.misfits.maxVisits = maxBackfillVisits
 	return e
 }

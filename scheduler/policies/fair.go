@@ -17,7 +17,7 @@ var fairInfo = Info{
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &fairShare{name: "fair", byDominantShare: v.Text("measure") == "dominant", fifoJobs: v.Text("jobs") == "fifo", weighted: true, placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+		return &fairShare{name: "fair", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", weighted: true, placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }
 
@@ -26,7 +26,7 @@ var equInfo = Info{
 	Help:   "fair with equal weights",
 	Params: []Param{measureParam, reserveParam},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &fairShare{name: "equ", byDominantShare: v.Text("measure") == "dominant", placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+		return &fairShare{name: "equ", byDominantShare: v.text("measure") == "dominant", placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }
 
@@ -36,7 +36,7 @@ var capacityInfo = Info{
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fifo", Choices: []string{"fifo", "fair"}, Help: "order of the jobs of one queue"}},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &fairShare{name: "capacity", byDominantShare: v.Text("measure") == "dominant", fifoJobs: v.Text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+		return &fairShare{name: "capacity", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }
 

@@ -14,7 +14,7 @@ var fifoInfo = Info{
 		reserveParam,
 	},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &fifo{strict: v.Bool("strict"), placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+		return &fifo{strict: v.bool("strict"), placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }
 

@@ -38,21 +38,21 @@ var paperQueueParams = []Param{
 // queueConfig reads queueParams.
 func queueConfig(v Values) lasmq.Config {
 	cfg := lasmq.Default()
-	cfg.First, cfg.Step, cfg.Horizon = v.Float("first"), v.Float("step"), v.Duration("horizon")
+	cfg.First, cfg.Step, cfg.Horizon = v.float("first"), v.float("step"), v.duration("horizon")
 	return cfg
 }
 
 func newLasMQ(v Values) (scheduler.Policy, error) {
 	cfg := queueConfig(v)
-	cfg.Queues, cfg.Decay, cfg.StageAware, cfg.Unit = v.Int("queues"), v.Float("decay"), v.Bool("stage_aware"), containerUnit(v)
-	if v.Text("order") == lasmq.OrderFIFO.String() {
+	cfg.Queues, cfg.Decay, cfg.StageAware, cfg.Unit = v.int("queues"), v.float("decay"), v.bool("stage_aware"), containerUnit(v)
+	if v.text("order") == lasmq.OrderFIFO.String() {
 		cfg.Order = lasmq.OrderFIFO
 	}
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	f := &lasMQ{maxAdmitted: v.Int("admission"), placer: placer{reserveForMisfits: v.Bool("reserve")}}
-	f.index = lasmq.NewIndex(cfg, v.Text("prior") == "input_bytes", f.groupOf, f.account)
+	f := &lasMQ{maxAdmitted: v.int("admission"), placer: placer{reserveForMisfits: v.bool("reserve")}}
+	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, f.account)
 	return f, nil
 }
 

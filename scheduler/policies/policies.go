@@ -76,23 +76,23 @@ type Values struct {
 	values map[string]string
 }
 
-// Int returns the value of an Int parameter.
-func (v Values) Int(name string) int { n, _ := strconv.Atoi(v.get(name)); return n }
+// int returns the value of an Int parameter.
+func (v Values) int(name string) int { n, _ := strconv.Atoi(v.get(name)); return n }
 
-// Float returns the value of a Float parameter.
-func (v Values) Float(name string) float64 { f, _ := strconv.ParseFloat(v.get(name), 64); return f }
+// float returns the value of a Float parameter.
+func (v Values) float(name string) float64 { f, _ := strconv.ParseFloat(v.get(name), 64); return f }
 
-// Bool returns the value of a Bool parameter.
-func (v Values) Bool(name string) bool { return v.get(name) == "true" }
+// bool returns the value of a Bool parameter.
+func (v Values) bool(name string) bool { return v.get(name) == "true" }
 
-// Duration returns the value of a Duration parameter.
-func (v Values) Duration(name string) time.Duration {
+// duration returns the value of a Duration parameter.
+func (v Values) duration(name string) time.Duration {
 	d, _ := time.ParseDuration(v.get(name))
 	return d
 }
 
-// Text returns the value of any parameter as it was written.
-func (v Values) Text(name string) string { return v.get(name) }
+// text returns the value of any parameter as it was written.
+func (v Values) text(name string) string { return v.get(name) }
 
 func (v Values) get(name string) string {
 	s, ok := v.values[name]
@@ -127,7 +127,7 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler %q: %w", name, err)
 	}
-	if f := v.Float(speculateParam.Name); f > 0 {
+	if f := v.float(speculateParam.Name); f > 0 {
 		p = &speculativePolicy{Policy: p, factor: f}
 	}
 	return p, nil

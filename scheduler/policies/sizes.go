@@ -13,7 +13,7 @@ var lasInfo = Info{
 	Params: append([]Param{reserveParam}, containerParams...),
 	New: func(v Values) (scheduler.Policy, error) {
 		unit := containerUnit(v)
-		return &ordered{name: "las", placer: placer{reserveForMisfits: v.Bool("reserve")}, key: func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
+		return &ordered{name: "las", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			had, runs := attainedService(j, unit, now)
 			return jobKey{had, runs}
 		}}, nil
@@ -26,7 +26,7 @@ var sjfInfo = Info{
 	Params:  []Param{reserveParam},
 	SimOnly: true,
 	New: func(v Values) (scheduler.Policy, error) {
-		return &ordered{name: "sjf", placer: placer{reserveForMisfits: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
+		return &ordered{name: "sjf", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
 	},
 }
 
@@ -36,7 +36,7 @@ var idealInfo = Info{
 	Params:  []Param{reserveParam},
 	SimOnly: true,
 	New: func(v Values) (scheduler.Policy, error) {
-		return &ordered{name: "ideal", placer: placer{reserveForMisfits: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
+		return &ordered{name: "ideal", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			had := 0.0
 			for _, g := range j.Stages {
 				had += g.TaskTime(now).Seconds()
@@ -54,8 +54,8 @@ var edfInfo = Info{
 		reserveParam,
 	},
 	New: func(v Values) (scheduler.Policy, error) {
-		last := v.Bool("infeasible_last")
-		return &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
+		last := v.bool("infeasible_last")
+		return &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			return edfKey(j, now, last)
 		}}, nil
 	},
@@ -109,7 +109,7 @@ var containerParams = []Param{
 }
 
 func containerUnit(v Values) scheduler.Resources {
-	return scheduler.Resources{int64(v.Int("unit_cpu")), int64(v.Int("unit_memory")), int64(v.Int("unit_io"))}
+	return scheduler.Resources{int64(v.int("unit_cpu")), int64(v.int("unit_memory")), int64(v.int("unit_io"))}
 }
 
 // attainedService returns the service a job has had, in container-seconds (LAS_MQ

@@ -78,7 +78,7 @@ func (w *overloadedWorld) endTasks() {
 	}
 	for j := range w.State.Jobs() {
 		if j.Complete() && j.Live == 0 {
-			if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
+			if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 				w.Fatalf("%v", err)
 			}
 		}

@@ -59,8 +59,8 @@ const (
 )
 
 func guaranteeConfig(v Values) threedsf.Guarantees {
-	return threedsf.Guarantees{Enabled: v.Bool("guarantees"), SF: v.Float("sf"), MaxTries: guaranteeTries, SpareNodes: v.Int("spare_nodes"),
-		Share: v.Float("guarantee_share"), Margin: v.Duration("margin"), CompressEvery: compressEvery}
+	return threedsf.Guarantees{Enabled: v.bool("guarantees"), SF: v.float("sf"), MaxTries: guaranteeTries, SpareNodes: v.int("spare_nodes"),
+		Share: v.float("guarantee_share"), Margin: v.duration("margin"), CompressEvery: compressEvery}
 }
 
 var threeDSFInfo = Info{
@@ -70,18 +70,18 @@ var threeDSFInfo = Info{
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
 		c.PriorityOrder, c.Guarantees = true, guaranteeConfig(v)
-		c.ReserveNodes, c.Aging = v.Bool(reserveParam.Name), v.Duration("aging")
-		if v.Text("regular_order") == "las_mq" {
+		c.ReserveNodes, c.Aging = v.bool(reserveParam.Name), v.duration("aging")
+		if v.text("regular_order") == "las_mq" {
 			q := queueConfig(v)
 			if err := q.Check(); err != nil {
 				return nil, err
 			}
-			c.LASMQ, c.InitialQueueByInput = &q, v.Text("prior") == "input_bytes"
+			c.LASMQ, c.InitialQueueByInput = &q, v.text("prior") == "input_bytes"
 		}
 		withDeadlines(&c, v)
-		c.Locality = v.Bool("locality")
-		c.Network = locality.Network{Bandwidth: int64(v.Int("bandwidth"))}
-		c.MaxLocalityWait, c.MaxLocalityYield, c.SmallTaskBytes = v.Duration("max_locality_wait"), v.Duration("max_locality_yield"), int64(v.Int("small_task"))
+		c.Locality = v.bool("locality")
+		c.Network = locality.Network{Bandwidth: int64(v.int("bandwidth"))}
+		c.MaxLocalityWait, c.MaxLocalityYield, c.SmallTaskBytes = v.duration("max_locality_wait"), v.duration("max_locality_yield"), int64(v.int("small_task"))
 		return threedsf.New(c), nil
 	},
 }
@@ -95,17 +95,17 @@ var pdsonqueueInfo = Info{
 	}),
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("pdsonqueue", 3, v)
-		c.AllDeadlines = !v.Bool("accepted_only")
+		c.AllDeadlines = !v.bool("accepted_only")
 		withDeadlines(&c, v)
-		c.ReserveNodes = v.Bool(reserveParam.Name)
+		c.ReserveNodes = v.bool(reserveParam.Name)
 		return threedsf.New(c), nil
 	},
 }
 
 func withDeadlines(c *threedsf.Config, v Values) {
-	c.Deadlines, c.MaxSuspended, c.Migrate = true, v.Duration("max_suspended"), v.Bool("migrate")
-	c.Order = map[string]deadline.Order{"emwtf": deadline.EMWTF, "edf": deadline.EDF}[v.Text("order")]
-	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "cheapest": deadline.Cheapest, "kill": deadline.Kill, "none": deadline.None}[v.Text("preempt")]
+	c.Deadlines, c.MaxSuspended, c.Migrate = true, v.duration("max_suspended"), v.bool("migrate")
+	c.Order = map[string]deadline.Order{"emwtf": deadline.EMWTF, "edf": deadline.EDF}[v.text("order")]
+	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "cheapest": deadline.Cheapest, "kill": deadline.Kill, "none": deadline.None}[v.text("preempt")]
 }
 
 var drfInfo = Info{
@@ -117,12 +117,12 @@ var drfInfo = Info{
 		{Name: "stop_at_first_misfit", Kind: Bool, Default: "false", Help: "end a cycle at the first task that does not fit, as the papers print it"},
 	}, shareParams...),
 	New: func(v Values) (scheduler.Policy, error) {
-		c := shareConfig("drf", v.Int("resources"), v)
-		c.ReserveNodes, c.StopAtFirstMisfit = v.Bool(reserveParam.Name), v.Bool("stop_at_first_misfit")
+		c := shareConfig("drf", v.int("resources"), v)
+		c.ReserveNodes, c.StopAtFirstMisfit = v.bool(reserveParam.Name), v.bool("stop_at_first_misfit")
 		return threedsf.New(c), nil
 	},
 }
 
 func shareConfig(name string, resources int, v Values) threedsf.Config {
-	return threedsf.Config{Name: name, Level: drf.Level(v.Int("lev")), Resources: resources, MaxSuspended: 10 * time.Minute}
+	return threedsf.Config{Name: name, Level: drf.Level(v.int("lev")), Resources: resources, MaxSuspended: 10 * time.Minute}
 }

@@ -22,9 +22,9 @@ var twoTierInfo = Info{
 		{Name: "max_tries", Kind: Int, Default: "1000", Min: 0, Max: 1e9, Help: "backfill times tried for one job, 0 for all"},
 	}, reservingParams...),
 	New: func(v Values) (scheduler.Policy, error) {
-		cfg := backfill.Config{SlackFactor: v.Float("sf"), PreemptionLimit: v.Int("pl"), MaxTries: v.Int("max_tries")}
+		cfg := backfill.Config{SlackFactor: v.float("sf"), PreemptionLimit: v.int("pl"), MaxTries: v.int("max_tries")}
 		for _, x := range []backfill.Variant{backfill.Strict, backfill.Flexible, backfill.FlexibleSF, backfill.Priority} {
-			if x.String() == v.Text("variant") {
+			if x.String() == v.text("variant") {
 				cfg.Variant = x
 			}
 		}
@@ -46,9 +46,9 @@ func newReservingPolicy(name string, cfg backfill.Config, projects bool, v Value
 	if err != nil {
 		return nil, err
 	}
-	p := &reservingPolicy{name: name, spare: v.Int("spare_nodes")}
+	p := &reservingPolicy{name: name, spare: v.int("spare_nodes")}
 	p.plan.planner, p.plan.projects = planner, projects
-	p.plan.boundAssumptions = boundAssumptions{defaultBound: v.Duration("default_bound"), margin: v.Duration("margin"), grace: v.Duration("grace")}
+	p.plan.boundAssumptions = boundAssumptions{defaultBound: v.duration("default_bound"), margin: v.duration("margin"), grace: v.duration("grace")}
 	return p, nil
 }
 

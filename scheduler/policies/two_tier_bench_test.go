@@ -89,7 +89,7 @@ func (c *crowdedWorld) endOne(node scheduler.NodeID) {
 	for a := range c.State.Attempts().On(node) {
 		id := a.ID.Job
 		c.End(a, scheduler.OutcomeSucceeded)
-		if err := c.State.Events().EndJob(id, scheduler.JobSucceeded, c.Now); err != nil {
+		if err := c.State.Events().EndJob(id); err != nil {
 			c.Fatalf("%v", err)
 		}
 		return

@@ -125,7 +125,7 @@ func TestWindowLeavesNothingOutForEver(t *testing.T) {
 			// When the others end, the rest is read at once again, and its reasons are its own.
 			for j := range w.State.Jobs() {
 				if j.Spec.ID > 10 && j.Spec.ID != fits {
-					if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobStopped, w.Now); err != nil {
+					if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 						t.Fatal(err)
 					}
 				}

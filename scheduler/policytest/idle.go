@@ -9,19 +9,19 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Idle sums up idle capacity, in seconds of a whole node, by its reason. The idle part of a
+// idleCapacity sums up idle capacity, in seconds of a whole node, by its reason. The idle part of a
 // schedulable node is one minus the used share of its most used resource. While stages wait,
 // idle capacity is attributed to their reasons in proportion to the waiting work (tasks x
 // dominant share of one task).
-type Idle struct {
+type idleCapacity struct {
 	By          map[scheduler.Reason]float64
 	NoWork      float64 // nothing waited
 	Unexplained float64 // ready stages without a reason
 }
 
-// Add accounts for a State, with a decision applied, that stays unchanged for the duration.
+// add accounts for a State, with a decision applied, that stays unchanged for the duration.
 // O(nodes + stages).
-func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, duration time.Duration) {
+func (i *idleCapacity) add(s *scheduler.State, d *scheduler.Decision, duration time.Duration) {
 	idle := 0.0
 	for _, n := range s.Nodes() {
 		if n.Schedulable() {
@@ -70,7 +70,7 @@ func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, duration time.Dura
 }
 
 // String returns the totals, with the reasons in their order.
-func (i *Idle) String() string {
+func (i *idleCapacity) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "idle node-seconds: no work %.0f", i.NoWork)
 	var reasons []scheduler.Reason

@@ -29,7 +29,7 @@ type Maker func() scheduler.Policy
 
 // Run runs the suite in random worlds.
 func Run(t *testing.T, newPolicy Maker) {
-	var idle Idle
+	var idle idleCapacity
 	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
 		world(t, newPolicy, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, maxCycles()).Draw(t, "cycles"), &idle)
 	}))
@@ -45,10 +45,10 @@ func Run(t *testing.T, newPolicy Maker) {
 
 // RunWorld runs the suite in one random world: its seed and cycles, as the suite prints them where it fails.
 func RunWorld(t TB, newPolicy Maker, seed uint64, cycles int) {
-	world(t, newPolicy, seed, cycles, &Idle{})
+	world(t, newPolicy, seed, cycles, &idleCapacity{})
 }
 
-func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *Idle) {
+func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *idleCapacity) {
 	t.Helper()
 	c := schedtest.NewChaos(t, seed)
 	warm := newPolicy()
@@ -73,7 +73,7 @@ func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *Idle) {
 		if err := schedtest.Invariants(c.State); err != nil {
 			t.Fatalf("%v", err)
 		}
-		idle.Add(c.State, &d, time.Second)
+		idle.add(c.State, &d, time.Second)
 		if idle.Unexplained > 0 {
 			t.Fatalf("capacity is idle for no reason: %v", idle)
 		}
@@ -294,7 +294,7 @@ func ProveAll(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, lim
 		given[w.Stage] = w
 	}
 	for i := range d.Waiting {
-		if err := Prove(s, d, &d.Waiting[i], given, now, limit); err != nil {
+		if err := prove(s, d, &d.Waiting[i], given, now, limit); err != nil {
 			return fmt.Errorf("%s: %w", d.Waiting[i].String(), err)
 		}
 	}
@@ -308,9 +308,9 @@ func ProveAll(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, lim
 	return nil
 }
 
-// Prove returns an error unless the reason of w is true. s is the State with the decision
+// prove returns an error unless the reason of w is true. s is the State with the decision
 // applied.
-func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting,
+func prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting,
 	now scheduler.Time, limit int,
 ) error {
 	g := s.Stage(w.Stage)

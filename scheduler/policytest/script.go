@@ -18,9 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "record the output of the scripts in them")
 
-// Scorer is a policy that can print the numbers on which it would decide now, one per line,
+// scorer is a policy that can print the numbers on which it would decide now, one per line,
 // for scripts.
-type Scorer interface {
+type scorer interface {
 	Scores(s *scheduler.State, now scheduler.Time) []string
 }
 
@@ -248,7 +248,7 @@ func (s *script) runCommand(line string) {
 	case "cycle":
 		s.cycle(a)
 	case "scores":
-		if p, ok := s.policy.(Scorer); ok {
+		if p, ok := s.policy.(scorer); ok {
 			for _, l := range p.Scores(s.w.State, s.w.Now) {
 				fmt.Fprintln(&s.out, l)
 			}
@@ -302,7 +302,7 @@ func (s *script) runAttemptCommand(a *args) {
 			fmt.Fprintf(&s.out, "refused: task %s has no live attempt\n", id)
 		}
 	case "endjob":
-		s.reportRefusal(a.line, s.w.State.Events().EndJob(s.jobID(a.word(1)), scheduler.JobSucceeded, s.w.Now))
+		s.reportRefusal(a.line, s.w.State.Events().EndJob(s.jobID(a.word(1))))
 	case "suspended", "resumed":
 		for _, x := range s.w.Attempts() {
 			switch {

@@ -16,9 +16,9 @@ type Distribution struct {
 	logs    [knots]float64
 }
 
-// LogQuantile returns the p-quantile of log(run time/estimate), p clamped to [0, 1],
+// logQuantile returns the p-quantile of log(run time/estimate), p clamped to [0, 1],
 // linear between 32nds.
-func (d *Distribution) LogQuantile(p float64) float64 {
+func (d *Distribution) logQuantile(p float64) float64 {
 	at := p * (knots - 1)
 	if !(at > 0) {
 		return d.logs[0]
@@ -30,7 +30,7 @@ func (d *Distribution) LogQuantile(p float64) float64 {
 	return d.logs[i] + (at-float64(i))*(d.logs[i+1]-d.logs[i])
 }
 
-// cdf is the inverse of LogQuantile.
+// cdf is the inverse of logQuantile.
 func (d *Distribution) cdf(log float64) float64 {
 	i, _ := slices.BinarySearch(d.logs[:], log)
 	switch {
@@ -43,9 +43,9 @@ func (d *Distribution) cdf(log float64) float64 {
 	return (float64(i-1) + (log-lo)/(hi-lo)) / (knots - 1)
 }
 
-// Spread returns half the distance between the 16% and 84% quantiles: the standard
+// spread returns half the distance between the 16% and 84% quantiles: the standard
 // deviation of the logarithm if it is normal.
-func (d *Distribution) Spread() float64 { return (d.LogQuantile(0.84) - d.LogQuantile(0.16)) / 2 }
+func (d *Distribution) spread() float64 { return (d.logQuantile(0.84) - d.logQuantile(0.16)) / 2 }
 
 // assumedDistribution returns a log-normal distribution, cut at its 1% and 99%
 // quantiles.
@@ -116,19 +116,19 @@ type Estimate struct {
 // Quantile returns the p-quantile of the run time, in seconds; for p drawn uniformly
 // from [0, 1) it is a sample of the predicted run time.
 func (e Estimate) Quantile(p float64) float64 {
-	return e.Seconds * math.Exp(e.Errors.LogQuantile(p))
+	return e.Seconds * math.Exp(e.Errors.logQuantile(p))
 }
 
-// Remaining returns the predicted remaining run time, in seconds, of a task that has
+// remaining returns the predicted remaining run time, in seconds, of a task that has
 // run for elapsed seconds: 3DSF eq. 8, and 0 once elapsed exceeds the estimate (see
-// RemainingQuantile).
-func (e Estimate) Remaining(elapsed float64) float64 { return max(0, e.Seconds-elapsed) }
+// remainingQuantile).
+func (e Estimate) remaining(elapsed float64) float64 { return max(0, e.Seconds-elapsed) }
 
-// RemainingQuantile returns the p-quantile of the remaining run time in seconds, given
+// remainingQuantile returns the p-quantile of the remaining run time in seconds, given
 // that the task has run for elapsed seconds and not ended. Unlike eq. 8 it is not 0 for
 // a task that overruns its estimate: for one that has run longer than any recorded
 // error allows it is p times the elapsed time.
-func (e Estimate) RemainingQuantile(elapsed, p float64) float64 {
+func (e Estimate) remainingQuantile(elapsed, p float64) float64 {
 	if !(elapsed > 0) {
 		return e.Quantile(p)
 	}

@@ -8,10 +8,10 @@ import (
 
 // The classes of errors of this package, for errors.Is.
 var (
-	ErrFeature = errors.New("predict: feature is not a number or out of range")
-	ErrRunTime = errors.New("predict: run time is not a positive number")
-	ErrConfig  = errors.New("predict: bad configuration")
-	ErrModel   = errors.New("predict: not a usable model file")
+	errFeature = errors.New("predict: feature is not a number or out of range")
+	errRunTime = errors.New("predict: run time is not a positive number")
+	errConfig  = errors.New("predict: bad configuration")
+	errModel   = errors.New("predict: not a usable model file")
 )
 
 // Feature is one of the inputs of the model.
@@ -29,8 +29,8 @@ const (
 	Slowdown                        // of the node: recent run times over their estimates, 1 is average
 )
 
-// FeatureCount is the number of features.
-const FeatureCount = 8
+// featureCount is the number of features.
+const featureCount = 8
 
 // maxFeature returns the largest valid value of a feature: an exabyte, or a thousand
 // kinds or switches.
@@ -53,10 +53,10 @@ func (f Feature) String() string {
 }
 
 // Features holds the values of all features in their units; feature f is at index f-1.
-type Features [FeatureCount]float64
+type Features [featureCount]float64
 
-// Of returns the value of one feature.
-func (x *Features) Of(f Feature) float64 { return x[f-1] }
+// of returns the value of one feature.
+func (x *Features) of(f Feature) float64 { return x[f-1] }
 
 // Set sets the value of one feature.
 func (x *Features) Set(f Feature, v float64) { x[f-1] = v }
@@ -65,25 +65,25 @@ func (x *Features) Set(f Feature, v float64) { x[f-1] = v }
 func (x *Features) check() error {
 	for i, v := range x {
 		if f := Feature(i + 1); !(v >= 0 && v <= maxFeature(f)) {
-			return fmt.Errorf("%w: %v is %g, want 0 to %g", ErrFeature, f, v, maxFeature(f))
+			return fmt.Errorf("%w: %v is %g, want 0 to %g", errFeature, f, v, maxFeature(f))
 		}
 	}
 	return nil
 }
 
-// MaxSeconds is the largest run time: a hundred years.
-const MaxSeconds = 3.2e9
+// maxSeconds is the largest run time: a hundred years.
+const maxSeconds = 3.2e9
 
 func checkSeconds(what string, s float64) error {
-	if !(s > 0 && s <= MaxSeconds) {
-		return fmt.Errorf("%w: %s is %g s, want over 0 up to %g", ErrRunTime, what, s, MaxSeconds)
+	if !(s > 0 && s <= maxSeconds) {
+		return fmt.Errorf("%w: %s is %g s, want over 0 up to %g", errRunTime, what, s, maxSeconds)
 	}
 	return nil
 }
 
 // logTransform maps features to the scale that the models use, before standardising:
 // log(1+x) for sizes and times, unchanged for the others.
-func logTransform(x *Features, out *[FeatureCount]float64) {
+func logTransform(x *Features, out *[featureCount]float64) {
 	for i, v := range x {
 		switch Feature(i + 1) {
 		case StageKind, Distance:

@@ -4,44 +4,44 @@ import (
 	"math"
 )
 
-// Model is a trained network with its ridge baseline, the standardisation of their
+// currentModel is a trained network with its ridge baseline, the standardisation of their
 // inputs, and their results on held-out tasks. It is immutable.
-type Model struct {
-	Report Report
+type currentModel struct {
+	Report report
 
 	net         *network
-	ridge       [FeatureCount + 1]float64 // weights of the standardised features, then the constant
-	mean, scale [FeatureCount]float64     // of the transformed features
+	ridge       [featureCount + 1]float64 // weights of the standardised features, then the constant
+	mean, scale [featureCount]float64     // of the transformed features
 	yMean       float64                   // of log seconds
 	yScale      float64
 	errors      [2]*Distribution // of ridge and network on the held-out tasks
 }
 
-// Report is the evaluation of one round of training. The errors are means over the
+// report is the evaluation of one round of training. The errors are means over the
 // held-out tasks of the squared log(run time/estimate).
-type Report struct {
+type report struct {
 	Trained, HeldOut                        int // numbers of tasks
 	NetworkError, RidgeError, FallbackError float64
 	// Use is MLP, Ridge, or 0 if neither beat the fallback by two standard errors.
 	Use Source
 }
 
-// Workspace holds the buffers of predictions; concurrent users of a Model need one
+// workspace holds the buffers of predictions; concurrent users of a Model need one
 // each.
-type Workspace struct {
+type workspace struct {
 	b   *buffers
-	row [FeatureCount]float64
+	row [featureCount]float64
 }
 
-// NewWorkspace returns a Workspace, about 60 kB.
-func NewWorkspace() *Workspace { return &Workspace{b: newBuffers()} }
+// newWorkspace returns a Workspace, about 60 kB.
+func newWorkspace() *workspace { return &workspace{b: newBuffers()} }
 
 // maxDeviations limits the standardised features, and so how far the models extrapolate
 // from the tasks they were trained on.
 const maxDeviations = 5
 
 // standardise stores in row the standardised features of x.
-func (m *Model) standardise(x *Features, row *[FeatureCount]float64) {
+func (m *currentModel) standardise(x *Features, row *[featureCount]float64) {
 	logTransform(x, row)
 	for i := range row {
 		row[i] = min(max((row[i]-m.mean[i])/m.scale[i], -maxDeviations), maxDeviations)
@@ -49,22 +49,22 @@ func (m *Model) standardise(x *Features, row *[FeatureCount]float64) {
 }
 
 // seconds inverts the standardisation of the target.
-func (m *Model) seconds(y float64) float64 {
-	return math.Exp(min(max(m.yMean+m.yScale*y, -10), math.Log(MaxSeconds)))
+func (m *currentModel) seconds(y float64) float64 {
+	return math.Exp(min(max(m.yMean+m.yScale*y, -10), math.Log(maxSeconds)))
 }
 
-// PredictNetwork stores in out, which must be at least as long as x, the run time in
+// predictNetwork stores in out, which must be at least as long as x, the run time in
 // seconds of each task by the network alone. The features must be in range
 // (Predictor.Predict checks them). Cost: about 1,400 multiplications per task. It does
 // not allocate.
-func (m *Model) PredictNetwork(ws *Workspace, x []Features, out []float64) {
+func (m *currentModel) predictNetwork(ws *workspace, x []Features, out []float64) {
 	for len(x) > 0 {
 		rows := min(batch, len(x))
 		in := ws.b.activations[0]
 		for r := range rows {
 			m.standardise(&x[r], &ws.row)
 			for i, v := range ws.row {
-				in[r*FeatureCount+i] = float32(v)
+				in[r*featureCount+i] = float32(v)
 			}
 		}
 		m.net.forward(ws.b, rows)
@@ -75,10 +75,10 @@ func (m *Model) PredictNetwork(ws *Workspace, x []Features, out []float64) {
 	}
 }
 
-// PredictRidge returns the run time in seconds of one task by the ridge regression.
-func (m *Model) PredictRidge(ws *Workspace, x *Features) float64 {
+// predictRidge returns the run time in seconds of one task by the ridge regression.
+func (m *currentModel) predictRidge(ws *workspace, x *Features) float64 {
 	m.standardise(x, &ws.row)
-	y := m.ridge[FeatureCount]
+	y := m.ridge[featureCount]
 	for i, v := range ws.row {
 		y += float64(m.ridge[i] * v)
 	}
@@ -87,14 +87,14 @@ func (m *Model) PredictRidge(ws *Workspace, x *Features) float64 {
 
 // fitRidge solves (X^T X + penalty n I) w = X^T y for rows of standardised features and
 // one constant, by Cholesky decomposition. The constant is not penalised.
-func fitRidge(x, y []float32, penalty float64) (w [FeatureCount + 1]float64) {
-	const d = FeatureCount + 1
+func fitRidge(x, y []float32, penalty float64) (w [featureCount + 1]float64) {
+	const d = featureCount + 1
 	var a [d][d]float64
 	var b [d]float64
-	row := [d]float64{FeatureCount: 1}
+	row := [d]float64{featureCount: 1}
 	for r := range y {
-		for i := range FeatureCount {
-			row[i] = float64(x[r*FeatureCount+i])
+		for i := range featureCount {
+			row[i] = float64(x[r*featureCount+i])
 		}
 		for i := range d {
 			for j := range i + 1 {
@@ -103,7 +103,7 @@ func fitRidge(x, y []float32, penalty float64) (w [FeatureCount + 1]float64) {
 			b[i] += float64(row[i] * float64(y[r]))
 		}
 	}
-	for i := range FeatureCount {
+	for i := range featureCount {
 		a[i][i] += penalty*float64(len(y)) + 1e-9
 	}
 	for i := range d { // a becomes its lower factor

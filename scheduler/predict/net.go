@@ -17,7 +17,7 @@ type layer struct {
 	w, b    []float32
 }
 
-// network is FeatureCount -> hidden -> hidden -> 1.
+// network is featureCount -> hidden -> hidden -> 1.
 type network struct {
 	slope  float32 // alpha of eq. 4
 	layers [3]layer
@@ -25,7 +25,7 @@ type network struct {
 
 func newNetwork(slope float64) *network {
 	n := &network{slope: float32(slope)}
-	sizes := [4]int{FeatureCount, hidden, hidden, 1}
+	sizes := [4]int{featureCount, hidden, hidden, 1}
 	for i := range n.layers {
 		in, out := sizes[i], sizes[i+1]
 		n.layers[i] = layer{in, out, make([]float32, in*out), make([]float32, out)}
@@ -65,7 +65,7 @@ type buffers struct {
 
 func newBuffers() *buffers {
 	b := &buffers{weightsT: make([]float32, hidden*hidden), activationsT: make([]float32, hidden*batch), gradientsT: make([]float32, hidden*batch)}
-	for i, width := range [4]int{FeatureCount, hidden, hidden, 1} {
+	for i, width := range [4]int{featureCount, hidden, hidden, 1} {
 		b.activations[i] = make([]float32, batch*width)
 		b.gradients[i] = make([]float32, batch*width)
 	}

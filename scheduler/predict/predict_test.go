@@ -41,12 +41,12 @@ func fedPredictor(t testing.TB, w workload, c Config, seed uint64, n int) *Predi
 	return p
 }
 
-func trainModel(t testing.TB, p *Predictor) *Model {
+func trainModel(t testing.TB, p *Predictor) *currentModel {
 	t.Helper()
 	for range 1_000_000 {
 		switch p.Train(1024) {
 		case Evaluated:
-			return p.Model()
+			return p.currentModel()
 		case Idle:
 			t.Fatal("no round began")
 		}
@@ -83,7 +83,7 @@ func TestBeatsRidge(t *testing.T) {
 				if err := p.Predict(tasks, out); err != nil {
 					t.Fatal(err)
 				}
-				a, b := math.Log(s/out[0].Seconds), math.Log(s/m.PredictRidge(p.ws, &tasks[0].Features))
+				a, b := math.Log(s/out[0].Seconds), math.Log(s/m.predictRidge(p.ws, &tasks[0].Features))
 				net, line = net+a*a, line+b*b
 				if out[0].Source != MLP || out[0].Errors.Assumed {
 					t.Fatalf("estimate %+v", out[0])
@@ -112,7 +112,7 @@ func TestRidgeWins(t *testing.T) {
 		t := Task{Stage: fmt.Sprint(i), Tenant: "t"}
 		demand(&t, 0, mib*noise(r, 1), 1000*noise(r, 0.5), gib, 10*mib*noise(r, 0.5))
 		f := &t.Features
-		return t, 10 * math.Pow((1+f.Of(InputBytes))/mib, 0.9) * 1000 / (1 + f.Of(CPU)) * noise(r, 0.3)
+		return t, 10 * math.Pow((1+f.of(InputBytes))/mib, 0.9) * 1000 / (1 + f.of(CPU)) * noise(r, 0.3)
 	}}
 	pure := workload{"noise", func(r *rand.Rand, i int) (Task, float64) {
 		t := Task{Stage: "one", Tenant: "t"}
@@ -140,7 +140,7 @@ func TestDeterministic(t *testing.T) {
 		p := fedPredictor(t, workloads[0], c, 7, 1500)
 		for range 100_000 {
 			if p.Train(budget) == Evaluated {
-				b, err := p.Model().MarshalBinary()
+				b, err := p.currentModel().MarshalBinary()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +185,7 @@ func TestGradient(t *testing.T) {
 		n, g, b := newNetwork(slope), newNetwork(0), newBuffers()
 		n.randomise(r)
 		const rows = 5
-		in, want := make([]float32, rows*FeatureCount), make([]float32, rows)
+		in, want := make([]float32, rows*featureCount), make([]float32, rows)
 		for i := range in {
 			in[i] = float32(r.NormFloat64())
 		}
@@ -302,7 +302,7 @@ func TestFallback(t *testing.T) {
 		if err := p.Predict(tasks, out); err != nil {
 			t.Fatal(err)
 		}
-		if e := out[0]; math.Abs(e.Seconds-w.seconds) > 1e-6 || e.Source != w.source || tasks[0].Features.Of(StageSeconds) != e.Seconds {
+		if e := out[0]; math.Abs(e.Seconds-w.seconds) > 1e-6 || e.Source != w.source || tasks[0].Features.of(StageSeconds) != e.Seconds {
 			t.Errorf("%s: got %g s from %v, want %g from %v", w.name, e.Seconds, e.Source, w.seconds, w.source)
 		}
 	}
@@ -311,22 +311,22 @@ func TestFallback(t *testing.T) {
 // TestInvalidInputIsRefused checks the class of each error, and that nothing is learnt.
 func TestInvalidInputIsRefused(t *testing.T) {
 	p := mustPredictor(t, DefaultConfig(1))
-	for _, s := range []float64{0, -1, math.NaN(), math.Inf(1), MaxSeconds * 2} {
-		if err := p.Observe(Task{}, s); !errors.Is(err, ErrRunTime) {
+	for _, s := range []float64{0, -1, math.NaN(), math.Inf(1), maxSeconds * 2} {
+		if err := p.Observe(Task{}, s); !errors.Is(err, errRunTime) {
 			t.Errorf("run time %g: %v", s, err)
 		}
 	}
 	for _, v := range []float64{-1, math.NaN(), math.Inf(1), 1e19} {
 		var bad Task
 		bad.Features.Set(DiskIO, v)
-		if err := p.Observe(bad, 1); !errors.Is(err, ErrFeature) {
+		if err := p.Observe(bad, 1); !errors.Is(err, errFeature) {
 			t.Errorf("feature %g: %v", v, err)
 		}
-		if err := p.Predict([]Task{bad}, make([]Estimate, 1)); !errors.Is(err, ErrFeature) {
+		if err := p.Predict([]Task{bad}, make([]Estimate, 1)); !errors.Is(err, errFeature) {
 			t.Errorf("feature %g: %v", v, err)
 		}
 	}
-	if err := p.Predict(make([]Task, 2), make([]Estimate, 1)); !errors.Is(err, ErrConfig) {
+	if err := p.Predict(make([]Task, 2), make([]Estimate, 1)); !errors.Is(err, errConfig) {
 		t.Errorf("short output: %v", err)
 	}
 	if len(p.history) != 0 || len(p.stages.entries) != 0 {
@@ -341,7 +341,7 @@ func TestInvalidInputIsRefused(t *testing.T) {
 	} {
 		c := DefaultConfig(1)
 		damage(&c)
-		if _, err := New(c); !errors.Is(err, ErrConfig) {
+		if _, err := New(c); !errors.Is(err, errConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -357,7 +357,7 @@ func TestHostileHistory(t *testing.T) {
 				for f := range task.Features {
 					task.Features[f] = maxFeature(Feature(f+1)) * float64((i>>f)&1)
 				}
-				s = []float64{1e-9, MaxSeconds}[i%2]
+				s = []float64{1e-9, maxSeconds}[i%2]
 			}
 			if err := p.Observe(task, s); err != nil {
 				t.Fatal(err)
@@ -372,7 +372,7 @@ func TestHostileHistory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadModel(b); err != nil {
+		if _, err := loadModel(b); err != nil {
 			t.Error(err)
 		}
 	}
@@ -399,11 +399,11 @@ func TestDistribution(t *testing.T) {
 	for range 512 {
 		l.add(0.5 * r.NormFloat64())
 	}
-	if s := l.dist.Spread(); s < 0.42 || s > 0.58 || l.dist.Assumed {
+	if s := l.dist.spread(); s < 0.42 || s > 0.58 || l.dist.Assumed {
 		t.Errorf("spread %g", s)
 	}
 	e := Estimate{100, MLP, l.dist}
-	if e.Remaining(30) != 70 || e.Remaining(130) != 0 {
+	if e.remaining(30) != 70 || e.remaining(130) != 0 {
 		t.Error("eq. 8")
 	}
 	last := 0.0
@@ -415,11 +415,11 @@ func TestDistribution(t *testing.T) {
 		}
 	}
 	for _, elapsed := range []float64{0, 1, 50, 100, 200, 1e4} {
-		if rem := e.RemainingQuantile(elapsed, 0.5); !(rem > 0) {
+		if rem := e.remainingQuantile(elapsed, 0.5); !(rem > 0) {
 			t.Errorf("after %g s: %g s", elapsed, rem)
 		}
 	}
-	if s := assumedDistribution(1).Spread(); math.Abs(s-1) > 0.05 {
+	if s := assumedDistribution(1).spread(); math.Abs(s-1) > 0.05 {
 		t.Errorf("assumed spread %g", s)
 	}
 }
@@ -465,7 +465,7 @@ func TestReadsOldFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := LoadModel(b)
+	m, err := loadModel(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -473,11 +473,11 @@ func TestReadsOldFile(t *testing.T) {
 		t.Errorf("writing the model again changed it, %v", err)
 	}
 	p := mustPredictor(t, DefaultConfig(1))
-	p.SetModel(m)
+	p.setModel(m)
 	task, _ := workloads[1].draw(rand.New(rand.NewPCG(1, 1)), 0)
 	task.Features.Set(StageSeconds, 60)
 	var got [1]float64
-	m.PredictNetwork(NewWorkspace(), []Features{task.Features}, got[:])
+	m.predictNetwork(newWorkspace(), []Features{task.Features}, got[:])
 	const want = 29.7189113
 	if math.Abs(got[0]/want-1) > 1e-6 {
 		t.Errorf("prediction %.9g, want %.9g", got[0], want)
@@ -510,15 +510,15 @@ func FuzzLoadModel(f *testing.F) {
 			binary.LittleEndian.PutUint64(data[at:], with)
 		}
 		for _, d := range [][]byte{data, resealed(data)} {
-			m, err := LoadModel(d)
+			m, err := loadModel(d)
 			if err != nil {
-				if !errors.Is(err, ErrModel) {
+				if !errors.Is(err, errModel) {
 					t.Fatalf("error %v is not ErrModel", err)
 				}
 				continue
 			}
 			p := mustPredictor(t, DefaultConfig(1))
-			p.SetModel(m)
+			p.setModel(m)
 			out := make([]Estimate, 1)
 			if err := p.Predict(make([]Task, 1), out); err != nil || !(out[0].Seconds > 0) || math.IsInf(out[0].Seconds, 0) {
 				t.Fatalf("estimate %+v, %v", out[0], err)
@@ -553,7 +553,7 @@ func TestLoadRefuses(t *testing.T) {
 		},
 		"a zero deviation": func(b []byte) []byte { binary.LittleEndian.PutUint64(b[32+8*(4+8):], 0); return resealed(b) },
 	} {
-		if _, err := LoadModel(damage(bytes.Clone(good))); !errors.Is(err, ErrModel) {
+		if _, err := loadModel(damage(bytes.Clone(good))); !errors.Is(err, errModel) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

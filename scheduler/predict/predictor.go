@@ -30,7 +30,7 @@ func DefaultConfig(seed uint64) Config {
 }
 
 func (c *Config) check() error {
-	bad := func(what string, v any) error { return fmt.Errorf("%w: %s is %v", ErrConfig, what, v) }
+	bad := func(what string, v any) error { return fmt.Errorf("%w: %s is %v", errConfig, what, v) }
 	switch {
 	case !(c.Slope >= 0 && c.Slope <= 1):
 		return bad("slope (0 to 1)", c.Slope)
@@ -48,11 +48,11 @@ func (c *Config) check() error {
 		return bad("largest number of stages or tenants (above 0)", min(c.MaxStages, c.MaxTenants))
 	}
 	if err := checkSeconds("default", c.DefaultSeconds); err != nil {
-		return fmt.Errorf("%w: %w", ErrConfig, err)
+		return fmt.Errorf("%w: %w", errConfig, err)
 	}
 	for _, s := range c.ClassSeconds {
 		if err := checkSeconds("default of a class", s); err != nil {
-			return fmt.Errorf("%w: %w", ErrConfig, err)
+			return fmt.Errorf("%w: %w", errConfig, err)
 		}
 	}
 	return nil
@@ -79,20 +79,20 @@ type Predictor struct {
 	newTasks int // tasks since the last round began
 	rounds   uint64
 	round    *round
-	model    *Model
-	ws       *Workspace
+	model    *currentModel
+	ws       *workspace
 
 	chunkFeatures []Features // features of a chunk of tasks
 	chunkSeconds  []float64
 }
 
-// New returns a Predictor without history. Errors: ErrConfig.
+// New returns a Predictor without history. Errors: errConfig.
 func New(c Config) (*Predictor, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	p := &Predictor{
-		config: c, ws: NewWorkspace(),
+		config: c, ws: newWorkspace(),
 		stages: newBoundedMap[stageStats](c.MaxStages), tenants: newBoundedMap[tenantStats](c.MaxTenants),
 	}
 	for s := ClassDefault; s < sourceEnd; s++ {
@@ -101,12 +101,12 @@ func New(c Config) (*Predictor, error) {
 	return p, nil
 }
 
-// Model returns the model of the last completed round or SetModel, nil before the
+// currentModel returns the model of the last completed round or setModel, nil before the
 // first.
-func (p *Predictor) Model() *Model { return p.model }
+func (p *Predictor) currentModel() *currentModel { return p.model }
 
-// SetModel puts a loaded model to the use that its Report names.
-func (p *Predictor) SetModel(m *Model) {
+// setModel puts a loaded model to the use that its Report names.
+func (p *Predictor) setModel(m *currentModel) {
 	p.model = m
 	p.errors[Ridge] = errorLog{dist: m.errors[0]}
 	p.errors[MLP] = errorLog{dist: m.errors[1]}
@@ -122,7 +122,7 @@ func (p *Predictor) modelSource() Source {
 
 // fallbackEstimate returns the estimate for a task without a model.
 func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
-	if s, source, ok := p.stages.entries[t.Stage].estimate(t.Features.Of(InputBytes)); ok {
+	if s, source, ok := p.stages.entries[t.Stage].estimate(t.Features.of(InputBytes)); ok {
 		return s, source
 	}
 	if s := p.tenants.entries[t.Tenant]; s != nil && s.n >= tenantMin {
@@ -135,13 +135,13 @@ func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
 }
 
 // Predict stores in out, which must be at least as long as tasks, the estimate for each
-// task, and fills in the StageSeconds of its features. Errors: ErrFeature, naming the
+// task, and fills in the StageSeconds of its features. Errors: errFeature, naming the
 // task and the feature; then nothing in out is valid. Cost: two map look-ups and, with
 // the network, about 1,400 multiplications per task. It does not allocate once its
 // buffers have grown.
 func (p *Predictor) Predict(tasks []Task, out []Estimate) error {
 	if len(out) < len(tasks) {
-		return fmt.Errorf("%w: output has %d estimates for %d tasks", ErrConfig, len(out), len(tasks))
+		return fmt.Errorf("%w: output has %d estimates for %d tasks", errConfig, len(out), len(tasks))
 	}
 	for i := range tasks {
 		t := &tasks[i]
@@ -157,7 +157,7 @@ func (p *Predictor) Predict(tasks []Task, out []Estimate) error {
 		p.predictByNetwork(tasks, out)
 	case Ridge:
 		for i := range tasks {
-			out[i] = Estimate{p.model.PredictRidge(p.ws, &tasks[i].Features), Ridge, p.errors[Ridge].dist}
+			out[i] = Estimate{p.model.predictRidge(p.ws, &tasks[i].Features), Ridge, p.errors[Ridge].dist}
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func (p *Predictor) predictByNetwork(tasks []Task, out []Estimate) {
 		for i := range part {
 			p.chunkFeatures[i] = part[i].Features
 		}
-		p.model.PredictNetwork(p.ws, p.chunkFeatures[:len(part)], p.chunkSeconds)
+		p.model.predictNetwork(p.ws, p.chunkFeatures[:len(part)], p.chunkSeconds)
 		for i := range part {
 			out[from+i] = Estimate{p.chunkSeconds[i], MLP, p.errors[MLP].dist}
 		}
@@ -189,7 +189,7 @@ func (p *Predictor) predictByNetwork(tasks []Task, out []Estimate) {
 }
 
 // Observe learns from a finished task, given its run time in seconds without waiting
-// and suspended time. Errors: ErrFeature, ErrRunTime; then nothing is learnt. Cost:
+// and suspended time. Errors: errFeature, errRunTime; then nothing is learnt. Cost:
 // O(1), and a sort of 512 numbers every 16th time.
 func (p *Predictor) Observe(t Task, seconds float64) error {
 	if err := t.Features.check(); err != nil {
@@ -200,21 +200,21 @@ func (p *Predictor) Observe(t Task, seconds float64) error {
 	}
 	fallback, source := p.fallbackEstimate(&t)
 	p.errors[source].add(math.Log(seconds / fallback))
-	if t.Features.Of(StageSeconds) == 0 {
+	if t.Features.of(StageSeconds) == 0 {
 		t.Features.Set(StageSeconds, fallback)
 	}
 	switch use := p.modelSource(); use {
 	case MLP:
 		p.growBuffers()
 		p.chunkFeatures[0] = t.Features
-		p.model.PredictNetwork(p.ws, p.chunkFeatures[:1], p.chunkSeconds)
+		p.model.predictNetwork(p.ws, p.chunkFeatures[:1], p.chunkSeconds)
 		p.errors[use].add(math.Log(seconds / p.chunkSeconds[0]))
 	case Ridge:
-		p.errors[use].add(math.Log(seconds / p.model.PredictRidge(p.ws, &t.Features)))
+		p.errors[use].add(math.Log(seconds / p.model.predictRidge(p.ws, &t.Features)))
 	}
-	p.stages.getOrAdd(t.Stage).add(t.Features.Of(InputBytes), seconds)
+	p.stages.getOrAdd(t.Stage).add(t.Features.of(InputBytes), seconds)
 	p.tenants.getOrAdd(t.Tenant).add(seconds)
-	p.addToHistory(record{t.Features, seconds, t.Features.Of(StageSeconds)})
+	p.addToHistory(record{t.Features, seconds, t.Features.of(StageSeconds)})
 	return nil
 }
 
@@ -244,7 +244,7 @@ func (p *Predictor) Train(budget int) Phase {
 	if _, done := p.round.train(budget); !done {
 		return Fitting
 	}
-	p.SetModel(p.round.evaluate())
+	p.setModel(p.round.evaluate())
 	p.round = nil
 	return Evaluated
 }

@@ -11,7 +11,7 @@ import (
 //
 //	8 bytes   "DRVRMLP\n"
 //	uint16    version
-//	uint16    FeatureCount
+//	uint16    featureCount
 //	uint16    hidden
 //	uint16    use: 0, Ridge or MLP
 //	2 x int64 number of training tasks, number of held-out tasks
@@ -30,7 +30,7 @@ const maxWeight = 1e6
 
 // visitNumbers calls number for each float64 of the file and weights for each sequence
 // of float32, in file order. It is the only place that defines that order.
-func (m *Model) visitNumbers(number func(*float64), weights func([]float32)) {
+func (m *currentModel) visitNumbers(number func(*float64), weights func([]float32)) {
 	r := &m.Report
 	slope := float64(m.net.slope)
 	for _, v := range []*float64{&r.NetworkError, &r.RidgeError, &r.FallbackError, &slope} {
@@ -63,7 +63,7 @@ func (m *Model) visitNumbers(number func(*float64), weights func([]float32)) {
 }
 
 // clone copies everything that visitNumbers may change.
-func (m *Model) clone() *Model {
+func (m *currentModel) clone() *currentModel {
 	c := *m
 	c.net = &network{slope: m.net.slope, layers: m.net.layers}
 	for i, d := range m.errors {
@@ -75,10 +75,10 @@ func (m *Model) clone() *Model {
 
 // MarshalBinary returns the model in the format above, about 7 kB. The error is always
 // nil.
-func (m *Model) MarshalBinary() ([]byte, error) {
+func (m *currentModel) MarshalBinary() ([]byte, error) {
 	le := binary.LittleEndian
 	out := []byte(modelMagic)
-	for _, v := range []uint16{modelVersion, FeatureCount, hidden, uint16(m.Report.Use)} {
+	for _, v := range []uint16{modelVersion, featureCount, hidden, uint16(m.Report.Use)} {
 		out = le.AppendUint16(out, v)
 	}
 	out = le.AppendUint64(out, uint64(m.Report.Trained))
@@ -95,7 +95,7 @@ func (m *Model) MarshalBinary() ([]byte, error) {
 
 // modelSize is the length of a file of version 1.
 var modelSize = func() int {
-	m := &Model{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
+	m := &currentModel{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
 	b, err := m.MarshalBinary()
 	if err != nil {
 		panic(err)
@@ -103,12 +103,12 @@ var modelSize = func() int {
 	return len(b)
 }()
 
-// LoadModel reads the output of MarshalBinary. It never panics, whatever the bytes.
-// Errors: ErrModel, naming the fault; the caller then starts without a model, which is
+// loadModel reads the output of MarshalBinary. It never panics, whatever the bytes.
+// Errors: errModel, naming the fault; the caller then starts without a model, which is
 // learnt again from history.
-func LoadModel(data []byte) (*Model, error) {
-	bad := func(format string, a ...any) (*Model, error) {
-		return nil, fmt.Errorf("%w: %s", ErrModel, fmt.Sprintf(format, a...))
+func loadModel(data []byte) (*currentModel, error) {
+	bad := func(format string, a ...any) (*currentModel, error) {
+		return nil, fmt.Errorf("%w: %s", errModel, fmt.Sprintf(format, a...))
 	}
 	le := binary.LittleEndian
 	head := len(modelMagic)
@@ -124,10 +124,10 @@ func LoadModel(data []byte) (*Model, error) {
 	if body := data[:len(data)-4]; crc32.ChecksumIEEE(body) != le.Uint32(data[len(body):]) {
 		return bad("checksum mismatch")
 	}
-	if f, h := le.Uint16(data[head+2:]), le.Uint16(data[head+4:]); f != FeatureCount || h != hidden {
-		return bad("%d features and layers of %d, want %d and %d", f, h, FeatureCount, hidden)
+	if f, h := le.Uint16(data[head+2:]), le.Uint16(data[head+4:]); f != featureCount || h != hidden {
+		return bad("%d features and layers of %d, want %d and %d", f, h, featureCount, hidden)
 	}
-	m := &Model{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
+	m := &currentModel{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
 	m.Report.Use = Source(le.Uint16(data[head+6:]))
 	if u := m.Report.Use; u != 0 && u != Ridge && u != MLP {
 		return bad("unknown use %v", u)
@@ -144,7 +144,7 @@ func LoadModel(data []byte) (*Model, error) {
 }
 
 // readNumbers reads the numbers and reports whether all are in range.
-func (m *Model) readNumbers(data []byte) bool {
+func (m *currentModel) readNumbers(data []byte) bool {
 	le := binary.LittleEndian
 	ok := true
 	m.visitNumbers(

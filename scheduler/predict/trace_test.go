@@ -47,7 +47,7 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not proved here: which way to predict is best on KTH-SP2; it trains for some seconds, run it without -short")
 	}
-	p, ws := mustPredictor(t, DefaultConfig(1)), NewWorkspace()
+	p, ws := mustPredictor(t, DefaultConfig(1)), newWorkspace()
 	var running ended
 	var network, ridge, fallback, tenant, used traceErrors
 	sources := map[Source]int{}
@@ -76,18 +76,18 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 		if err := p.Predict(tasks, out); err != nil {
 			t.Fatal(err)
 		}
-		m := p.Model()
+		m := p.currentModel()
 		if m == nil {
 			continue // too few jobs have ended
 		}
 		off := func(estimate float64) float64 { return math.Log(seconds / estimate) }
 		var net [1]float64
-		m.PredictNetwork(ws, []Features{tasks[0].Features}, net[:])
+		m.predictNetwork(ws, []Features{tasks[0].Features}, net[:])
 		byName, _ := p.fallbackEstimate(&tasks[0])
 		alone := x
 		alone.Stage = ""
 		byTenant, _ := p.fallbackEstimate(&alone)
-		network, ridge = append(network, off(net[0])), append(ridge, off(m.PredictRidge(ws, &tasks[0].Features)))
+		network, ridge = append(network, off(net[0])), append(ridge, off(m.predictRidge(ws, &tasks[0].Features)))
 		fallback, tenant, used = append(fallback, off(byName)), append(tenant, off(byTenant)), append(used, off(out[0].Seconds))
 		sources[out[0].Source]++
 	}

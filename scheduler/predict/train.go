@@ -38,7 +38,7 @@ func (p Phase) String() string {
 
 // round is one round of training over a snapshot of the history.
 type round struct {
-	model      *Model
+	model      *currentModel
 	grad       *network
 	adam       *adam
 	buffers    *buffers
@@ -56,16 +56,16 @@ func newRound(history []record, c *Config, number uint64) *round {
 	random := rand.New(rand.NewPCG(c.Seed, number))
 	perm := random.Perm(len(history))
 	fit := len(history) * 4 / 5
-	m := &Model{net: newNetwork(c.Slope)}
+	m := &currentModel{net: newNetwork(c.Slope)}
 	m.Report.Trained, m.Report.HeldOut = fit, len(history)-fit
 	r := &round{
 		model: m, grad: newNetwork(0), adam: newAdam(), buffers: newBuffers(), random: random,
-		x: make([]float32, fit*FeatureCount), y: make([]float32, fit), order: make([]int32, fit), epochs: c.Epochs,
+		x: make([]float32, fit*featureCount), y: make([]float32, fit), order: make([]int32, fit), epochs: c.Epochs,
 	}
 	for _, i := range perm[fit:] {
 		r.heldOut = append(r.heldOut, history[i])
 	}
-	rows := make([][FeatureCount]float64, fit)
+	rows := make([][featureCount]float64, fit)
 	logs := make([]float64, fit)
 	for k, i := range perm[:fit] {
 		logTransform(&history[i].x, &rows[k])
@@ -75,7 +75,7 @@ func newRound(history []record, c *Config, number uint64) *round {
 	m.fitScaling(rows, logs)
 	for k := range rows {
 		for i, v := range rows[k] {
-			r.x[k*FeatureCount+i] = float32((v - m.mean[i]) / m.scale[i])
+			r.x[k*featureCount+i] = float32((v - m.mean[i]) / m.scale[i])
 		}
 		r.y[k] = float32((logs[k] - m.yMean) / m.yScale)
 	}
@@ -86,9 +86,9 @@ func newRound(history []record, c *Config, number uint64) *round {
 
 // fitScaling computes mean and standard deviation of each column and of the target; a
 // constant column gets deviation 1, so it is 0 when standardised.
-func (m *Model) fitScaling(rows [][FeatureCount]float64, logs []float64) {
+func (m *currentModel) fitScaling(rows [][featureCount]float64, logs []float64) {
 	n := float64(len(rows))
-	for i := range FeatureCount {
+	for i := range featureCount {
 		var sum, square float64
 		for k := range rows {
 			sum += rows[k][i] / n
@@ -139,7 +139,7 @@ func (r *round) train(budget int) (visited int, done bool) {
 func (r *round) trainBatch(rows []int32) {
 	n := len(rows)
 	for k, i := range rows {
-		copy(r.buffers.activations[0][k*FeatureCount:(k+1)*FeatureCount], r.x[int(i)*FeatureCount:])
+		copy(r.buffers.activations[0][k*featureCount:(k+1)*featureCount], r.x[int(i)*featureCount:])
 	}
 	r.model.net.forward(r.buffers, n)
 	for k, i := range rows {
@@ -152,19 +152,19 @@ func (r *round) trainBatch(rows []int32) {
 
 // evaluate measures network, ridge regression and fallback on the held-out tasks. Cost:
 // O(held-out tasks).
-func (r *round) evaluate() *Model {
+func (r *round) evaluate() *currentModel {
 	m, n := r.model, len(r.heldOut)
-	ws := &Workspace{b: r.buffers}
+	ws := &workspace{b: r.buffers}
 	x, net := make([]Features, n), make([]float64, n)
 	for k := range r.heldOut {
 		x[k] = r.heldOut[k].x
 	}
-	m.PredictNetwork(ws, x, net)
+	m.predictNetwork(ws, x, net)
 	var logs [3][]float64 // errors of network, ridge, fallback
 	for k := range r.heldOut {
 		h := &r.heldOut[k]
 		logs[0] = append(logs[0], math.Log(h.seconds/net[k]))
-		logs[1] = append(logs[1], math.Log(h.seconds/m.PredictRidge(ws, &h.x)))
+		logs[1] = append(logs[1], math.Log(h.seconds/m.predictRidge(ws, &h.x)))
 		logs[2] = append(logs[2], math.Log(h.seconds/h.fallback))
 	}
 	rep := &m.Report

@@ -83,14 +83,14 @@ var workloads = []workload{
 		var seconds float64
 		switch stage % 3 {
 		case 0:
-			seconds = 1 + f.Of(InputBytes)/1000*8/(f.Of(CPU)/1000)
+			seconds = 1 + f.of(InputBytes)/1000*8/(f.of(CPU)/1000)
 		case 1:
-			seconds = 1 + 2*f.Of(InputBytes)/gib
-			if f.Of(InputBytes) > f.Of(Memory) {
+			seconds = 1 + 2*f.of(InputBytes)/gib
+			if f.of(InputBytes) > f.of(Memory) {
 				seconds *= 6 // swapping
 			}
 		case 2:
-			seconds = 1 + max(f.Of(InputBytes)/f.Of(DiskIO), f.Of(InputBytes)/(40*mib*network))
+			seconds = 1 + max(f.of(InputBytes)/f.of(DiskIO), f.of(InputBytes)/(40*mib*network))
 		}
 		return t, seconds * slow * noise(r, 0.1)
 	}},
@@ -100,7 +100,7 @@ var workloads = []workload{
 		t := Task{Stage: fmt.Sprint("s", stage), Tenant: "logs", Class: "search"}
 		demand(&t, 0, 256*mib*noise(r, 0.7), 1000, gib, 80*mib)
 		network, slow := place(r, &t)
-		input := t.Features.Of(InputBytes)
+		input := t.Features.of(InputBytes)
 		return t, 0.8 + max(input/(80*mib)*slow*slow, input/(100*mib*network))*noise(r, 0.1)
 	}},
 }

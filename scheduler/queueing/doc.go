@@ -19,7 +19,7 @@
 // n up to 100,000 and rho up to 1 - 1e-9, wherever the value is a normal float64; below
 // that it is 0 and the Log variant has it. Three methods achieve this. Everything that
 // vanishes at full load is written with the slack n - rho1, which New computes from the
-// rates by one fused multiply-add and NewSlack receives, so 1 - rho never suffers from
+// rates by one fused multiply-add and newSlack receives, so 1 - rho never suffers from
 // cancellation. Poisson terms use the saddle-point form of Loader (2000), whose error
 // does not grow with n. Differences of exponentials are written with expm1 of the
 // difference of the two rates, so the points n - 1 = lambda/mu, where the printed eq.

@@ -117,17 +117,17 @@ func TestMisprints(t *testing.T) {
 	}{
 		{"3DSF eq. 27, supplement eq. 11: P(W > 1)", q.WaitTail(x), c * math.Exp(-mu*(n-rho/n)*x),
 			seen(func(i int) float64 { return indicator(wait[i] > x) })},
-		{"3DSF eq. 28, supplement eq. 12: P(W <= 1)", q.WaitCDF(x), 1 - c*math.Exp(-mu*(n-rho/n)*x),
+		{"3DSF eq. 28, supplement eq. 12: P(W <= 1)", q.waitCDF(x), 1 - c*math.Exp(-mu*(n-rho/n)*x),
 			seen(func(i int) float64 { return indicator(wait[i] <= x) })},
-		{"PDSonQueue eq. 5: mean wait", q.MeanWait(), math.Pow(rho1, n) * q.P0() / (mu * factorial(5) * (1 - rho) * (1 - rho)),
+		{"PDSonQueue eq. 5: mean wait", q.MeanWait(), math.Pow(rho1, n) * q.p0() / (mu * factorial(5) * (1 - rho) * (1 - rho)),
 			seen(func(i int) float64 { return wait[i] })},
-		{"3DSF eq. 21: mean number in service", q.MeanInService(), rho,
+		{"3DSF eq. 21: mean number in service", q.meanInService(), rho,
 			seen(func(i int) float64 { return math.Min(5, float64(found[i])) })},
-		{"3DSF eq. 24: mean queue", q.MeanQueue(), c * rho / (n - rho),
+		{"3DSF eq. 24: mean queue", q.meanQueue(), c * rho / (n - rho),
 			seen(func(i int) float64 { return math.Max(0, float64(found[i])-5) })},
-		{"3DSF eq. 23, supplement eq. 9: mean queue if busy", q.MeanQueueIfBusy(), rho / (n - rho), [2]float64{ifBusy, ifBusyErr}},
-		{"3DSF eq. 23, prose: mean queue if busy", q.MeanQueueIfBusy(), 1 / (1 - rho), [2]float64{ifBusy, ifBusyErr}},
-		{"supplement eq. 1: p_(n+1)", q.P(6), math.Pow(rho1, 6) / factorial(6) * q.P0(),
+		{"3DSF eq. 23, supplement eq. 9: mean queue if busy", q.meanQueueIfBusy(), rho / (n - rho), [2]float64{ifBusy, ifBusyErr}},
+		{"3DSF eq. 23, prose: mean queue if busy", q.meanQueueIfBusy(), 1 / (1 - rho), [2]float64{ifBusy, ifBusyErr}},
+		{"supplement eq. 1: p_(n+1)", q.p(6), math.Pow(rho1, 6) / factorial(6) * q.p0(),
 			seen(func(i int) float64 { return indicator(found[i] == 6) })},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -150,9 +150,9 @@ func TestMisprintValues(t *testing.T) {
 		got, want float64
 	}{
 		{"3DSF eq. 27 as printed", q.ErlangC() * math.Exp(-(5 - 0.8/5)), 0.004},
-		{"PDSonQueue eq. 5 as printed", math.Pow(4, 5) * q.P0() / (120 * 0.04), 2.771},
-		{"supplement eq. 1 as printed", math.Pow(4, 6) / 720 * q.P0(), 0.0739},
-		{"supplement eq. 1, right", q.P(6), 0.0887},
+		{"PDSonQueue eq. 5 as printed", math.Pow(4, 5) * q.p0() / (120 * 0.04), 2.771},
+		{"supplement eq. 1 as printed", math.Pow(4, 6) / 720 * q.p0(), 0.0739},
+		{"supplement eq. 1, right", q.p(6), 0.0887},
 	} {
 		if math.Abs(c.got-c.want) > 6e-4 {
 			t.Errorf("%s: %.6g, want %g", c.name, c.got, c.want)
@@ -173,8 +173,8 @@ func TestMisprintSingular(t *testing.T) {
 	wait, service, _ := simulated(seed, 5, 800_000, 4, 1)
 	for _, x := range []float64{0.3, 1, 4} {
 		mean, stderr := batchMean(len(wait), func(i int) float64 { return indicator(wait[i]+service[i] > x) })
-		if math.Abs(q.SojournTail(x)-mean) > 5*stderr {
-			t.Errorf("P(S > %g) = %.6g, simulated %.6g +- %.2g", x, q.SojournTail(x), mean, stderr)
+		if math.Abs(q.sojournTail(x)-mean) > 5*stderr {
+			t.Errorf("P(S > %g) = %.6g, simulated %.6g +- %.2g", x, q.sojournTail(x), mean, stderr)
 		}
 	}
 }
@@ -190,14 +190,14 @@ func TestMisprintDensity(t *testing.T) {
 	if got := integral(printed, 60); math.Abs(got-1.142) > 1e-3 {
 		t.Errorf("the printed density integrates to %.6g, the guide says 1.142", got)
 	}
-	if got := integral(q.SojournDensity, 60); math.Abs(got-1) > 1e-9 {
+	if got := integral(q.sojournDensity, 60); math.Abs(got-1) > 1e-9 {
 		t.Errorf("the density integrates to %.12g", got)
 	}
-	if got := integral(q.WaitDensity, 60); math.Abs(got-q.ErlangC()) > 1e-9 {
+	if got := integral(q.waitDensity, 60); math.Abs(got-q.ErlangC()) > 1e-9 {
 		t.Errorf("the density of the wait integrates to %.12g, want C = %.12g", got, q.ErlangC())
 	}
-	if got := integral(q.SojournTail, 60); math.Abs(got-q.MeanSojourn()) > 1e-9 {
-		t.Errorf("the sojourn tail integrates to %.12g, want the mean %.12g", got, q.MeanSojourn())
+	if got := integral(q.sojournTail, 60); math.Abs(got-q.meanSojourn()) > 1e-9 {
+		t.Errorf("the sojourn tail integrates to %.12g, want the mean %.12g", got, q.meanSojourn())
 	}
 	seed := seed.New(t)
 	wait, service, _ := simulated(seed, 6, 400_000, 4, 1)
@@ -206,7 +206,7 @@ func TestMisprintDensity(t *testing.T) {
 		sojourn[i] = wait[i] + service[i]
 	}
 	mean, stderr := batchMean(len(sojourn), func(i int) float64 { return indicator(sojourn[i] > 0.2 && sojourn[i] <= 0.4) })
-	right := q.SojournCDF(0.4) - q.SojournCDF(0.2)
+	right := q.sojournCDF(0.4) - q.sojournCDF(0.2)
 	wrong := integral(printed, 0.4) - integral(printed, 0.2)
 	if math.Abs(right-mean) > 5*stderr || math.Abs(wrong-mean) < 5*stderr {
 		t.Errorf("P(0.2 < S <= 0.4): corrected %.6g, printed %.6g, simulated %.6g +- %.2g", right, wrong, mean, stderr)

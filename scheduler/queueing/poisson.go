@@ -3,7 +3,7 @@ package queueing
 import "math"
 
 // maxTerms limits every series. A Poisson tail of mean m is summed in about 9 sqrt(m)
-// terms; MaxServers keeps that below the limit.
+// terms; maxServers keeps that below the limit.
 const maxTerms = 1 << 20
 
 const halfLog2Pi = 0.91893853320467274178032973640562

@@ -5,11 +5,11 @@ import (
 	"math"
 )
 
-// Limits of the parameters that New and NewSlack take.
+// Limits of the parameters that New and newSlack take.
 const (
-	MaxServers = 1_000_000_000 // servers; keeps every series bounded
-	MinRate    = 1e-100        // per second
-	MaxRate    = 1e100         // per second
+	maxServers = 1_000_000_000 // servers; keeps every series bounded
+	minRate    = 1e-100        // per second
+	maxRate    = 1e100         // per second
 )
 
 // Queue is an M/M/n queue in steady state. It is immutable; every method costs
@@ -25,10 +25,10 @@ type Queue struct {
 	oneMinusC float64 // 1 - c without cancellation
 }
 
-// New returns the queue of n servers (1 to MaxServers) with the arrival rate lambda (0
-// or MinRate to MaxRate, per second) and the service rate mu of one server (MinRate to
-// MaxRate, per second). The slack n mu - lambda is rounded once, so a load close to 1
-// keeps the accuracy of the rates themselves. Errors: ErrInput, ErrUnstable. Cost:
+// New returns the queue of n servers (1 to maxServers) with the arrival rate lambda (0
+// or minRate to maxRate, per second) and the service rate mu of one server (minRate to
+// maxRate, per second). The slack n mu - lambda is rounded once, so a load close to 1
+// keeps the accuracy of the rates themselves. Errors: errInput, errUnstable. Cost:
 // O(sqrt n) at load near 1, less below.
 func New(n int, lambda, mu float64) (*Queue, error) {
 	if err := checkServers(n); err != nil {
@@ -44,15 +44,15 @@ func New(n int, lambda, mu float64) (*Queue, error) {
 	}
 	spare := math.FMA(float64(n), mu, -lambda)
 	if spare <= 0 {
-		return nil, fmt.Errorf("%w: lambda %g >= n mu = %d x %g; add servers or refuse jobs", ErrUnstable, lambda, n, mu)
+		return nil, fmt.Errorf("%w: lambda %g >= n mu = %d x %g; add servers or refuse jobs", errUnstable, lambda, n, mu)
 	}
 	return build(n, mu, lambda/mu, spare/mu), nil
 }
 
-// NewSlack returns the queue of n servers with service rate mu (as in New) and idle
+// newSlack returns the queue of n servers with service rate mu (as in New) and idle
 // share 1 - rho (above 0, at most 1), for a caller that knows the idle share more
-// exactly than lambda. Errors: ErrInput, ErrUnstable. Cost as New.
-func NewSlack(n int, mu, idle float64) (*Queue, error) {
+// exactly than lambda. Errors: errInput, errUnstable. Cost as New.
+func newSlack(n int, mu, idle float64) (*Queue, error) {
 	if err := checkServers(n); err != nil {
 		return nil, err
 	}
@@ -61,25 +61,25 @@ func NewSlack(n int, mu, idle float64) (*Queue, error) {
 	}
 	switch {
 	case math.IsNaN(idle) || idle > 1:
-		return nil, fmt.Errorf("%w: idle share %g is not in (0, 1]", ErrInput, idle)
+		return nil, fmt.Errorf("%w: idle share %g is not in (0, 1]", errInput, idle)
 	case idle <= 0:
-		return nil, fmt.Errorf("%w: idle share %g; add servers or refuse jobs", ErrUnstable, idle)
+		return nil, fmt.Errorf("%w: idle share %g; add servers or refuse jobs", errUnstable, idle)
 	case idle < 1e-300:
-		return nil, fmt.Errorf("%w: idle share %g is below 1e-300", ErrInput, idle)
+		return nil, fmt.Errorf("%w: idle share %g is below 1e-300", errInput, idle)
 	}
 	return build(n, mu, float64(n)*(1-idle), float64(n)*idle), nil
 }
 
 func checkServers(n int) error {
-	if n < 1 || n > MaxServers {
-		return fmt.Errorf("%w: %d servers, want 1 to %d", ErrInput, n, MaxServers)
+	if n < 1 || n > maxServers {
+		return fmt.Errorf("%w: %d servers, want 1 to %d", errInput, n, maxServers)
 	}
 	return nil
 }
 
 func checkRate(name string, rate float64) error {
-	if !(rate >= MinRate && rate <= MaxRate) { // also refuses NaN
-		return fmt.Errorf("%w: %s is %g per second, want %g to %g", ErrInput, name, rate, MinRate, MaxRate)
+	if !(rate >= minRate && rate <= maxRate) { // also refuses NaN
+		return fmt.Errorf("%w: %s is %g per second, want %g to %g", errInput, name, rate, minRate, maxRate)
 	}
 	return nil
 }
@@ -109,35 +109,22 @@ func build(n int, mu, load, slack float64) *Queue {
 	return q
 }
 
-// Servers returns n.
-func (q *Queue) Servers() int { return q.n }
+// rho returns lambda/(n mu), the share of time for which a server is busy.
+func (q *Queue) rho() float64 { return q.load / float64(q.n) }
 
-// ServiceRate returns mu_k = min(k, n) mu (3DSF, the unnumbered equation before eq. 9):
-// jobs finished per second while k jobs are in the system, k >= 0.
-func (q *Queue) ServiceRate(k int) float64 { return float64(min(max(k, 0), q.n)) * q.mu }
-
-// ArrivalRate returns lambda, per second.
-func (q *Queue) ArrivalRate() float64 { return q.load * q.mu }
-
-// OfferedLoad returns rho1 = lambda/mu, in servers.
-func (q *Queue) OfferedLoad() float64 { return q.load }
-
-// Rho returns lambda/(n mu), the share of time for which a server is busy.
-func (q *Queue) Rho() float64 { return q.load / float64(q.n) }
-
-// IdleShare returns 1 - rho, without cancellation.
-func (q *Queue) IdleShare() float64 { return q.slack / float64(q.n) }
+// idleShare returns 1 - rho, without cancellation.
+func (q *Queue) idleShare() float64 { return q.slack / float64(q.n) }
 
 // logRho returns log(rho), accurate at both ends.
 func (q *Queue) logRho() float64 {
-	if idle := q.IdleShare(); idle < 0.5 {
+	if idle := q.idleShare(); idle < 0.5 {
 		return math.Log1p(-idle)
 	}
-	return math.Log(q.Rho())
+	return math.Log(q.rho())
 }
 
-// LogP returns the logarithm of P(k): -Inf for k < 0, and for k > 0 without arrivals.
-func (q *Queue) LogP(k int) float64 {
+// logP returns the logarithm of P(k): -Inf for k < 0, and for k > 0 without arrivals.
+func (q *Queue) logP(k int) float64 {
 	if k < 0 {
 		return math.Inf(-1)
 	}
@@ -153,50 +140,50 @@ func (q *Queue) LogP(k int) float64 {
 	return lp
 }
 
-// P returns p_k, the probability of k jobs in the system (3DSF eq. 9-10, supplement eq.
+// p returns p_k, the probability of k jobs in the system (3DSF eq. 9-10, supplement eq.
 // 1-2, with p_(n+1) = rho1^(n+1) p_0/(n! n) where the supplement prints (n+1)!).
-func (q *Queue) P(k int) float64 { return math.Exp(q.LogP(k)) }
+func (q *Queue) p(k int) float64 { return math.Exp(q.logP(k)) }
 
-// P0 returns p_0, the probability of an empty system (3DSF after eq. 10, supplement eq.
-// 3). It underflows to 0 for loads above about 700; LogP(0) does not.
-func (q *Queue) P0() float64 { return q.P(0) }
+// p0 returns p_0, the probability of an empty system (3DSF after eq. 10, supplement eq.
+// 3). It underflows to 0 for loads above about 700; logP(0) does not.
+func (q *Queue) p0() float64 { return q.p(0) }
 
 // ErlangC returns C(n, rho1), the probability that an arriving job must wait (3DSF eq.
 // 19-20).
 func (q *Queue) ErlangC() float64 { return q.c }
 
-// LogErlangC returns log C(n, rho1), finite where C underflows.
-func (q *Queue) LogErlangC() float64 { return q.logC }
+// logErlangC returns log C(n, rho1), finite where C underflows.
+func (q *Queue) logErlangC() float64 { return q.logC }
 
-// NoWait returns 1 - C(n, rho1), without cancellation.
-func (q *Queue) NoWait() float64 { return q.oneMinusC }
+// noWait returns 1 - C(n, rho1), without cancellation.
+func (q *Queue) noWait() float64 { return q.oneMinusC }
 
-// MeanQueue returns the mean number of waiting jobs (3DSF eq. 12; eq. 24 is the same
+// meanQueue returns the mean number of waiting jobs (3DSF eq. 12; eq. 24 is the same
 // with rho1 for rho): C rho/(1 - rho).
-func (q *Queue) MeanQueue() float64 { return q.c * q.load / q.slack }
+func (q *Queue) meanQueue() float64 { return q.c * q.load / q.slack }
 
-// MeanQueueIfBusy returns the mean number of waiting jobs while all servers are busy
+// meanQueueIfBusy returns the mean number of waiting jobs while all servers are busy
 // (3DSF eq. 23, supplement eq. 9, with rho1 for rho): rho/(1 - rho), which is one less
 // than the 1/(1 - rho) of the prose.
-func (q *Queue) MeanQueueIfBusy() float64 { return q.load / q.slack }
+func (q *Queue) meanQueueIfBusy() float64 { return q.load / q.slack }
 
-// VarQueue returns the variance of the number of waiting jobs (3DSF eq. 14-15,
+// varQueue returns the variance of the number of waiting jobs (3DSF eq. 14-15,
 // supplement eq. 4-5), written C rho (1 + rho (1 - C))/(1 - rho)^2.
-func (q *Queue) VarQueue() float64 {
-	return q.MeanQueue() * (1 + q.Rho()*q.oneMinusC) / q.IdleShare()
+func (q *Queue) varQueue() float64 {
+	return q.meanQueue() * (1 + q.rho()*q.oneMinusC) / q.idleShare()
 }
 
-// MeanInService returns the mean number of busy servers (3DSF eq. 13; eq. 21 prints
+// meanInService returns the mean number of busy servers (3DSF eq. 13; eq. 21 prints
 // rho): rho1.
-func (q *Queue) MeanInService() float64 { return q.load }
+func (q *Queue) meanInService() float64 { return q.load }
 
-// VarInService returns the variance of the number of busy servers: rho1 (1 - C). It is
+// varInService returns the variance of the number of busy servers: rho1 (1 - C). It is
 // not in the papers; it follows from k p_k = rho1 p_(k-1).
-func (q *Queue) VarInService() float64 { return q.load * q.oneMinusC }
+func (q *Queue) varInService() float64 { return q.load * q.oneMinusC }
 
-// MeanInSystem returns the mean number of jobs in the system (3DSF eq. 11, 16).
-func (q *Queue) MeanInSystem() float64 { return q.MeanQueue() + q.load }
+// meanInSystem returns the mean number of jobs in the system (3DSF eq. 11, 16).
+func (q *Queue) meanInSystem() float64 { return q.meanQueue() + q.load }
 
-// VarInSystem returns the variance of the number of jobs in the system: the variance of
+// varInSystem returns the variance of the number of jobs in the system: the variance of
 // the queue plus rho1 (1 + C). It is not in the papers.
-func (q *Queue) VarInSystem() float64 { return q.VarQueue() + q.load*(1+q.c) }
+func (q *Queue) varInSystem() float64 { return q.varQueue() + q.load*(1+q.c) }

@@ -10,11 +10,11 @@ import (
 // records, whichever is smaller.
 type Window struct {
 	Age     time.Duration // records older than this are not used; above 0
-	Records int           // largest number of arrivals and of ends; 2 to MaxRecords
+	Records int           // largest number of arrivals and of ends; 2 to maxRecords
 }
 
-// MaxRecords limits Window.Records; an Estimator needs 32 bytes per record.
-const MaxRecords = 1 << 20
+// maxRecords limits Window.Records; an Estimator needs 32 bytes per record.
+const maxRecords = 1 << 20
 
 // Rates holds estimates of the two parameters of the model. The relative standard error
 // of each is 1/sqrt(number of its records).
@@ -75,14 +75,14 @@ func (r *ring) firstFrom(from time.Duration) int {
 	return lo
 }
 
-// NewEstimator returns an estimator whose history begins at start. Errors: ErrInput for
+// NewEstimator returns an estimator whose history begins at start. Errors: errInput for
 // a window without age or records.
 func NewEstimator(w Window, start time.Duration) (*Estimator, error) {
 	if w.Age <= 0 {
-		return nil, fmt.Errorf("%w: window of age %v, want more than 0", ErrInput, w.Age)
+		return nil, fmt.Errorf("%w: window of age %v, want more than 0", errInput, w.Age)
 	}
-	if w.Records < 2 || w.Records > MaxRecords {
-		return nil, fmt.Errorf("%w: window of %d records, want 2 to %d", ErrInput, w.Records, MaxRecords)
+	if w.Records < 2 || w.Records > maxRecords {
+		return nil, fmt.Errorf("%w: window of %d records, want 2 to %d", errInput, w.Records, maxRecords)
 	}
 	return &Estimator{
 		window: w, start: start,
@@ -93,7 +93,7 @@ func NewEstimator(w Window, start time.Duration) (*Estimator, error) {
 }
 
 // Arrived records that a job arrived at time at. For a time before the latest arrival
-// or before the start it returns ErrRecord and changes nothing.
+// or before the start it returns errRecord and changes nothing.
 func (e *Estimator) Arrived(at time.Duration) error {
 	if err := e.inOrder("arrival", &e.arrivals, at); err != nil {
 		return err
@@ -104,10 +104,10 @@ func (e *Estimator) Arrived(at time.Duration) error {
 
 // Ended records that a job ended at time at after running for service (without waiting
 // and suspended time). For a service time of zero or less, and for a time before the
-// latest end or before the start, it returns ErrRecord and changes nothing.
+// latest end or before the start, it returns errRecord and changes nothing.
 func (e *Estimator) Ended(at, service time.Duration) error {
 	if service <= 0 {
-		return fmt.Errorf("%w: service time %v of the job that ended at %v is not above 0", ErrRecord, service, at)
+		return fmt.Errorf("%w: service time %v of the job that ended at %v is not above 0", errRecord, service, at)
 	}
 	if err := e.inOrder("end", &e.ends, at); err != nil {
 		return err
@@ -118,10 +118,10 @@ func (e *Estimator) Ended(at, service time.Duration) error {
 
 func (e *Estimator) inOrder(what string, r *ring, at time.Duration) error {
 	if at < e.start {
-		return fmt.Errorf("%w: %s at %v, before the start at %v", ErrRecord, what, at, e.start)
+		return fmt.Errorf("%w: %s at %v, before the start at %v", errRecord, what, at, e.start)
 	}
 	if r.n > 0 && at < r.last() {
-		return fmt.Errorf("%w: %s at %v, before the latest at %v", ErrRecord, what, at, r.last())
+		return fmt.Errorf("%w: %s at %v, before the latest at %v", errRecord, what, at, r.last())
 	}
 	return nil
 }
@@ -131,13 +131,13 @@ func (e *Estimator) inOrder(what string, r *ring, at time.Duration) error {
 // number of arrivals after the oldest one over the time since that. Mu is the number of
 // ends over the sum of their service times. Both are maximum likelihood estimates.
 //
-// Errors: ErrHistory with fewer than two arrivals or ends in the window (one record
-// does not determine a rate), or if all are at the same time; ErrRecord for a now
+// Errors: errHistory with fewer than two arrivals or ends in the window (one record
+// does not determine a rate), or if all are at the same time; errRecord for a now
 // before the latest record. Cost: O(ends in the window).
 func (e *Estimator) Rates(now time.Duration) (Rates, error) {
 	for _, r := range []*ring{&e.arrivals, &e.ends} {
 		if r.n > 0 && now < r.last() {
-			return Rates{}, fmt.Errorf("%w: rates at %v, before the latest record at %v", ErrRecord, now, r.last())
+			return Rates{}, fmt.Errorf("%w: rates at %v, before the latest record at %v", errRecord, now, r.last())
 		}
 	}
 	from := e.start
@@ -148,10 +148,10 @@ func (e *Estimator) Rates(now time.Duration) (Rates, error) {
 	ends, busy := e.endsFrom(from)
 	if arrivals < 2 || ends < 2 {
 		return Rates{Arrivals: arrivals, Ends: ends}, fmt.Errorf("%w: %d arrivals and %d ends in the last %v, want 2 of each",
-			ErrHistory, arrivals, ends, e.window.Age)
+			errHistory, arrivals, ends, e.window.Age)
 	}
 	if observed <= 0 {
-		return Rates{Arrivals: arrivals, Ends: ends}, fmt.Errorf("%w: %d arrivals at the same time", ErrHistory, arrivals)
+		return Rates{Arrivals: arrivals, Ends: ends}, fmt.Errorf("%w: %d arrivals at the same time", errHistory, arrivals)
 	}
 	return Rates{
 		Lambda: float64(arrivals) / observed, Mu: float64(ends) / busy,
@@ -185,15 +185,15 @@ func (e *Estimator) endsFrom(from time.Duration) (count int, seconds float64) {
 // Queue returns the model of n servers with these rates. Errors as New.
 func (r Rates) Queue(n int) (*Queue, error) { return New(n, r.Lambda, r.Mu) }
 
-// Servers returns the least number of servers with load at most rho (above 0, below 1).
-// Errors: ErrInput.
-func (r Rates) Servers(rho float64) (int, error) {
+// servers returns the least number of servers with load at most rho (above 0, below 1).
+// Errors: errInput.
+func (r Rates) servers(rho float64) (int, error) {
 	if !(rho > 0 && rho < 1) {
-		return 0, fmt.Errorf("%w: load %g is not in (0, 1)", ErrInput, rho)
+		return 0, fmt.Errorf("%w: load %g is not in (0, 1)", errInput, rho)
 	}
 	need := math.Ceil(r.Lambda / (r.Mu * rho))
-	if !(need <= MaxServers) {
-		return 0, fmt.Errorf("%w: %g servers needed, at most %d", ErrInput, need, MaxServers)
+	if !(need <= maxServers) {
+		return 0, fmt.Errorf("%w: %g servers needed, at most %d", errInput, need, maxServers)
 	}
 	return max(1, int(need)), nil
 }

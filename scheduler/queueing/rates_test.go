@@ -40,11 +40,11 @@ func TestRates(t *testing.T) {
 			[]end{{2 * s, 9 * s}, {12 * s, 1 * s}, {20 * s, 3 * s}}, 20 * s, Rates{0.3, 0.5, 3, 2}, nil},
 		{"cut by number the clock starts at the oldest retained", Window{1000 * s, 3}, []time.Duration{1 * s, 100 * s, 104 * s, 108 * s},
 			[]end{{1 * s, 9 * s}, {12 * s, 2 * s}, {20 * s, 2 * s}, {21 * s, 2 * s}}, 108 * s, Rates{0.25, 0.5, 2, 3}, nil},
-		{"nothing", Window{10 * s, 10}, nil, nil, 5 * s, Rates{}, ErrHistory},
-		{"one record", Window{10 * s, 10}, []time.Duration{1 * s}, []end{{2 * s, 1 * s}}, 5 * s, Rates{Arrivals: 1, Ends: 1}, ErrHistory},
-		{"all old", Window{10 * s, 10}, []time.Duration{1 * s, 2 * s}, []end{{2 * s, 1 * s}, {3 * s, 1 * s}}, 50 * s, Rates{}, ErrHistory},
-		{"all at the start", Window{10 * s, 10}, []time.Duration{0, 0}, []end{{0, 1 * s}, {0, 1 * s}}, 0, Rates{Arrivals: 2, Ends: 2}, ErrHistory},
-		{"a time in the past", Window{10 * s, 10}, []time.Duration{1 * s, 5 * s}, nil, 2 * s, Rates{}, ErrRecord},
+		{"nothing", Window{10 * s, 10}, nil, nil, 5 * s, Rates{}, errHistory},
+		{"one record", Window{10 * s, 10}, []time.Duration{1 * s}, []end{{2 * s, 1 * s}}, 5 * s, Rates{Arrivals: 1, Ends: 1}, errHistory},
+		{"all old", Window{10 * s, 10}, []time.Duration{1 * s, 2 * s}, []end{{2 * s, 1 * s}, {3 * s, 1 * s}}, 50 * s, Rates{}, errHistory},
+		{"all at the start", Window{10 * s, 10}, []time.Duration{0, 0}, []end{{0, 1 * s}, {0, 1 * s}}, 0, Rates{Arrivals: 2, Ends: 2}, errHistory},
+		{"a time in the past", Window{10 * s, 10}, []time.Duration{1 * s, 5 * s}, nil, 2 * s, Rates{}, errRecord},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := mustEstimator(t, c.window, 0)
@@ -76,7 +76,7 @@ func TestInvalidRecordsChangeNothing(t *testing.T) {
 	clean, dirty := mustEstimator(t, Window{100 * s, 4}, s), mustEstimator(t, Window{100 * s, 4}, s)
 	refuse := func(err error) {
 		t.Helper()
-		if !errors.Is(err, ErrRecord) {
+		if !errors.Is(err, errRecord) {
 			t.Errorf("got %v, want ErrRecord", err)
 		}
 	}
@@ -98,8 +98,8 @@ func TestInvalidRecordsChangeNothing(t *testing.T) {
 	if a != b || errA != nil || errB != nil {
 		t.Errorf("clean %+v %v, dirty %+v %v", a, errA, b, errB)
 	}
-	for _, w := range []Window{{0, 10}, {-s, 10}, {s, 1}, {s, 0}, {s, MaxRecords + 1}} {
-		if _, err := NewEstimator(w, 0); !errors.Is(err, ErrInput) {
+	for _, w := range []Window{{0, 10}, {-s, 10}, {s, 1}, {s, 0}, {s, maxRecords + 1}} {
+		if _, err := NewEstimator(w, 0); !errors.Is(err, errInput) {
 			t.Errorf("window %+v: %v", w, err)
 		}
 	}
@@ -111,7 +111,7 @@ func TestEstimatesConverge(t *testing.T) {
 	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	const lambda, mu = 4.0, 0.25
-	for _, w := range []Window{{Age: 1000 * s, Records: MaxRecords}, {Age: 1 << 60, Records: 4000}} {
+	for _, w := range []Window{{Age: 1000 * s, Records: maxRecords}, {Age: 1 << 60, Records: 4000}} {
 		e := mustEstimator(t, w, 0)
 		var now time.Duration
 		for range 20_000 {
@@ -126,16 +126,16 @@ func TestEstimatesConverge(t *testing.T) {
 			math.Abs(got.Mu/mu-1) > 5/math.Sqrt(float64(got.Ends)) {
 			t.Errorf("window %+v: got %+v, %v", w, got, err)
 		}
-		n, err := got.Servers(0.8)
+		n, err := got.servers(0.8)
 		if err != nil || n < 18 || n > 22 {
 			t.Errorf("%d servers for load 0.8, %v", n, err)
 		}
-		if q, err := got.Queue(n); err != nil || q.Rho() > 0.8 {
+		if q, err := got.Queue(n); err != nil || q.rho() > 0.8 {
 			t.Errorf("queue %v, %v", q, err)
 		}
 	}
 	for _, rho := range []float64{0, 1, -1, math.NaN()} {
-		if _, err := (Rates{Lambda: 1, Mu: 1}).Servers(rho); !errors.Is(err, ErrInput) {
+		if _, err := (Rates{Lambda: 1, Mu: 1}).servers(rho); !errors.Is(err, errInput) {
 			t.Errorf("servers for load %g: %v", rho, err)
 		}
 	}

@@ -9,29 +9,25 @@ import (
 // that wait.
 func (q *Queue) waitRate() float64 { return q.slack * q.mu }
 
-// MeanService returns 1/mu, in seconds (3DSF eq. 17).
-func (q *Queue) MeanService() float64 { return 1 / q.mu }
+// meanService returns 1/mu, in seconds (3DSF eq. 17).
+func (q *Queue) meanService() float64 { return 1 / q.mu }
 
 // MeanWait returns the mean wait of all jobs, in seconds (3DSF eq. 18; PDSonQueue eq. 5
 // lacks its n): C/(n mu - lambda).
 func (q *Queue) MeanWait() float64 { return q.c / q.waitRate() }
 
-// MeanWaitIfWaiting returns the mean wait of the jobs that wait at all, in seconds:
+// meanWaitIfWaiting returns the mean wait of the jobs that wait at all, in seconds:
 // 1/(n mu - lambda).
-func (q *Queue) MeanWaitIfWaiting() float64 { return 1 / q.waitRate() }
+func (q *Queue) meanWaitIfWaiting() float64 { return 1 / q.waitRate() }
 
-// VarWait returns the variance of the wait, in seconds squared: C (2 - C)/theta^2.
-func (q *Queue) VarWait() float64 {
-	w := q.MeanWaitIfWaiting()
+// varWait returns the variance of the wait, in seconds squared: C (2 - C)/theta^2.
+func (q *Queue) varWait() float64 {
+	w := q.meanWaitIfWaiting()
 	return q.c * (1 + q.oneMinusC) * w * w
 }
 
-// MeanSojourn returns the mean time from arrival to end, in seconds (3DSF eq. 18).
-func (q *Queue) MeanSojourn() float64 { return q.MeanWait() + q.MeanService() }
-
-// VarSojourn returns the variance of the time from arrival to end, in seconds squared;
-// wait and service are independent.
-func (q *Queue) VarSojourn() float64 { return q.VarWait() + 1/(q.mu*q.mu) }
+// meanSojourn returns the mean time from arrival to end, in seconds (3DSF eq. 18).
+func (q *Queue) meanSojourn() float64 { return q.MeanWait() + q.meanService() }
 
 // WaitTail returns P(W > x) for x seconds (3DSF eq. 27, supplement eq. 11), with the
 // correct exponent: C e^(-(n mu - lambda) x). It is 1 for x < 0.
@@ -42,29 +38,29 @@ func (q *Queue) WaitTail(x float64) float64 {
 	return math.Exp(q.logC - q.waitRate()*x)
 }
 
-// WaitCDF returns P(W <= x) for x seconds (3DSF eq. 28, supplement eq. 12), without
-// cancellation. It has a jump of NoWait at 0.
-func (q *Queue) WaitCDF(x float64) float64 {
+// waitCDF returns P(W <= x) for x seconds (3DSF eq. 28, supplement eq. 12), without
+// cancellation. It has a jump of noWait at 0.
+func (q *Queue) waitCDF(x float64) float64 {
 	if x < 0 {
 		return 0
 	}
 	return q.oneMinusC - q.c*math.Expm1(-q.waitRate()*x)
 }
 
-// WaitDensity returns the density of the wait at x > 0 seconds, per second (3DSF eq.
-// 25-26, supplement eq. 10). It does not include the probability NoWait of no wait at
+// waitDensity returns the density of the wait at x > 0 seconds, per second (3DSF eq.
+// 25-26, supplement eq. 10). It does not include the probability noWait of no wait at
 // all.
-func (q *Queue) WaitDensity(x float64) float64 {
+func (q *Queue) waitDensity(x float64) float64 {
 	if x < 0 {
 		return 0
 	}
 	return q.waitRate() * q.WaitTail(x)
 }
 
-// WaitTailGiven returns P(W > x) of a job that finds k >= 0 jobs in the system: 0 below
+// waitTailGiven returns P(W > x) of a job that finds k >= 0 jobs in the system: 0 below
 // n, else the tail of the Erlang distribution with k-n+1 steps of rate n mu, the terms
 // of 3DSF eq. 25. Cost: O(sqrt k).
-func (q *Queue) WaitTailGiven(k int, x float64) float64 {
+func (q *Queue) waitTailGiven(k int, x float64) float64 {
 	switch {
 	case x < 0:
 		return 1
@@ -74,9 +70,9 @@ func (q *Queue) WaitTailGiven(k int, x float64) float64 {
 	return poissonCDF(float64(k-q.n), float64(q.n)*q.mu*x)
 }
 
-// WaitQuantile returns the least x, in seconds, with P(W <= x) >= p, for p in [0, 1).
-// Errors: ErrInput.
-func (q *Queue) WaitQuantile(p float64) (float64, error) {
+// waitQuantile returns the least x, in seconds, with P(W <= x) >= p, for p in [0, 1).
+// Errors: errInput.
+func (q *Queue) waitQuantile(p float64) (float64, error) {
 	if err := checkShare(p); err != nil {
 		return 0, err
 	}
@@ -91,7 +87,7 @@ func (q *Queue) WaitQuantile(p float64) (float64, error) {
 
 func checkShare(p float64) error {
 	if !(p >= 0 && p < 1) {
-		return fmt.Errorf("%w: probability %g is not in [0, 1)", ErrInput, p)
+		return fmt.Errorf("%w: probability %g is not in [0, 1)", errInput, p)
 	}
 	return nil
 }
@@ -108,10 +104,10 @@ func overlap(s, y float64) float64 {
 	return math.Exp(-slow*y) * -math.Expm1(-gap*y) / gap
 }
 
-// SojournTail returns P(S > x) for x seconds (3DSF eq. 32, supplement eq. 16): e^(-mu
+// sojournTail returns P(S > x) for x seconds (3DSF eq. 32, supplement eq. 16): e^(-mu
 // x) + C times the overlap of service and wait; finite where n - 1 = lambda/mu, and
 // without overflow where lambda/mu > n - 1.
-func (q *Queue) SojournTail(x float64) float64 {
+func (q *Queue) sojournTail(x float64) float64 {
 	if x < 0 {
 		return 1
 	}
@@ -119,10 +115,10 @@ func (q *Queue) SojournTail(x float64) float64 {
 	return math.Exp(-y) + q.c*overlap(q.slack, y)
 }
 
-// SojournDensity returns the density of the sojourn time at x seconds, per second (3DSF
+// sojournDensity returns the density of the sojourn time at x seconds, per second (3DSF
 // eq. 29-31, supplement eq. 13-15, with (n - rho1) where the supplement prints (n - 1 -
 // rho1)).
-func (q *Queue) SojournDensity(x float64) float64 {
+func (q *Queue) sojournDensity(x float64) float64 {
 	if x < 0 {
 		return 0
 	}
@@ -130,9 +126,9 @@ func (q *Queue) SojournDensity(x float64) float64 {
 	return q.mu * (q.oneMinusC*math.Exp(-y) + q.c*q.slack*overlap(q.slack, y))
 }
 
-// SojournCDF returns P(S <= x) for x seconds (3DSF eq. 33, supplement eq. 17), with
+// sojournCDF returns P(S <= x) for x seconds (3DSF eq. 33, supplement eq. 17), with
 // full relative accuracy also for small x.
-func (q *Queue) SojournCDF(x float64) float64 {
+func (q *Queue) sojournCDF(x float64) float64 {
 	if x < 0 {
 		return 0
 	}
@@ -163,7 +159,7 @@ func sumCDF(s, y float64) float64 {
 }
 
 // SojournQuantile returns the x, in seconds, with P(S <= x) = p, for p in [0, 1), to
-// about 1e-12 relative. Errors: ErrInput. Cost: about 50 evaluations of the
+// about 1e-12 relative. Errors: errInput. Cost: about 50 evaluations of the
 // distribution, at most 380.
 func (q *Queue) SojournQuantile(p float64) (float64, error) {
 	if err := checkShare(p); err != nil {
@@ -172,11 +168,11 @@ func (q *Queue) SojournQuantile(p float64) (float64, error) {
 	if p == 0 {
 		return 0, nil
 	}
-	below := func(x float64) bool { return q.SojournCDF(x) < p }
+	below := func(x float64) bool { return q.sojournCDF(x) < p }
 	if p > 0.5 {
-		below = func(x float64) bool { return q.SojournTail(x) > 1-p }
+		below = func(x float64) bool { return q.sojournTail(x) > 1-p }
 	}
-	lo, hi := 0.0, q.MeanService()
+	lo, hi := 0.0, q.meanService()
 	for i := 0; i < 200 && below(hi); i++ {
 		lo, hi = hi, hi*2
 	}

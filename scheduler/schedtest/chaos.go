@@ -91,8 +91,8 @@ func (c *Chaos) stage(kind scheduler.StageKind, tasks int32) scheduler.StageSpec
 	return g
 }
 
-// Submit submits a random job.
-func (c *Chaos) Submit() scheduler.JobID {
+// submit submits a random job.
+func (c *Chaos) submit() scheduler.JobID {
 	var stages []scheduler.StageSpec
 	if c.oneIn(2) {
 		maps := c.stage(scheduler.KindMap, int32(1+c.R.IntN(12)))
@@ -147,7 +147,7 @@ func (c *Chaos) Step() {
 	c.Now = c.Now.Add(time.Duration(c.R.IntN(5000)) * time.Millisecond)
 	switch k := c.R.IntN(20); {
 	case k < 5:
-		c.Submit()
+		c.submit()
 	case k < 16:
 		c.attemptEvent()
 	case k < 18:
@@ -251,7 +251,7 @@ func (c *Chaos) jobEvent() {
 	}
 	j := jobs[c.R.IntN(len(jobs))]
 	if j.Live == 0 && (j.Complete() || j.Phase != scheduler.JobActive) {
-		c.must(c.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, c.Now))
+		c.must(c.State.Events().EndJob(j.Spec.ID))
 		return
 	}
 	g := j.Stages[0]

@@ -100,7 +100,7 @@ func TestRequestIsPlannedInParts(t *testing.T) {
 							left += g.Remaining()
 						}
 						if left == 0 {
-							if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
+							if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 								t.Fatal(err)
 							}
 						}

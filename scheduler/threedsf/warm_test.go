@@ -125,7 +125,7 @@ func (w *busyWorld) endFinished() {
 			done = done && g.Remaining() == 0
 		}
 		if done && j.Live == 0 {
-			if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
+			if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 				w.Fatalf("%v", err)
 			}
 		}

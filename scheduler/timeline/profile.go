@@ -314,31 +314,6 @@ func (p *Profile) EarliestOn(b int32, from Time, duration time.Duration, before 
 	return best, best.At < before
 }
 
-// LatestOn returns the last start in [from, by] at which the need fits on a bin for the
-// whole duration, and the disk; ties go to the first disk. It returns false if there is
-// no such start. O(disks x log n) for each change between fitting and not fitting after
-// it.
-func (p *Profile) LatestOn(b int32, from Time, duration time.Duration, by Time, n *Need) (Spot, bool) {
-	x := &p.bins[b]
-	best := Spot{Bin: b, Disk: -1, At: -Never}
-	if x.disks == 0 {
-		if d, ok := p.demandVector(b, -1, n, 1); ok {
-			best.At = x.free.latest(from, Time(duration), by, d)
-		}
-		return best, best.At >= from
-	}
-	for disk := int16(0); disk < int16(x.disks) && best.At < by; disk++ {
-		d, ok := p.demandVector(b, disk, n, 1)
-		if !ok {
-			break
-		}
-		if at := x.free.latest(from, Time(duration), by, d); at > best.At {
-			best.At, best.Disk = at, disk
-		}
-	}
-	return best, best.At >= from
-}
-
 // EarliestFreeUntil returns the first time at or after from since which the need fits
 // continuously up to by; it returns by if the need does not fit just before it. O(log
 // n).

@@ -114,7 +114,7 @@ func TestReaderRefusesCorruptData(t *testing.T) {
 		answer []byte
 		want   error
 	}{
-		{"a flipped bit", append(readResponse(0), flipped...), ErrChecksum},
+		{"a flipped bit", append(readResponse(0), flipped...), errChecksum},
 		{"an end too early", append(readResponse(0), packets(block[:2048], 0, 2048)...), hdfs.ErrProtocol},
 		{"a gap", append(readResponse(0), gap...), hdfs.ErrProtocol},
 		{"a hang-up", append(readResponse(0), flipped[:100]...), io.ErrUnexpectedEOF},

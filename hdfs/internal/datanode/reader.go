@@ -168,7 +168,7 @@ func (r *Reader) verify(checksums, data []byte) error {
 	for at := r.nextOffset; len(data) > 0; {
 		n := min(r.bytesPerChecksum, len(data))
 		if crc32.Checksum(data[:n], r.table) != binary.BigEndian.Uint32(checksums) {
-			return fmt.Errorf("%w: bytes %d to %d of the block", ErrChecksum, at, at+int64(n))
+			return fmt.Errorf("%w: bytes %d to %d of the block", errChecksum, at, at+int64(n))
 		}
 		at, checksums, data = at+int64(n), checksums[4:], data[n:]
 	}

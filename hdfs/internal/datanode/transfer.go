@@ -35,8 +35,8 @@ const (
 	statusInProgress  = 12
 )
 
-// ErrChecksum: the bytes do not match their checksum.
-var ErrChecksum = errors.New("checksum mismatch")
+// errChecksum: the bytes do not match their checksum.
+var errChecksum = errors.New("checksum mismatch")
 
 // Options configures a transfer.
 type Options struct {
@@ -153,7 +153,7 @@ func statusError(status uint64, message string) error {
 	case statusSuccess:
 		return nil
 	case statusChecksum:
-		return fmt.Errorf("%w: %s", ErrChecksum, message)
+		return fmt.Errorf("%w: %s", errChecksum, message)
 	case statusAccessToken:
 		return fmt.Errorf("%w: block token refused: %s", hdfs.ErrPermission, message)
 	default:

@@ -106,9 +106,6 @@ func NewClient(options Options) (*Client, error) {
 // ID returns the client id that is sent with each request.
 func (c *Client) ID() []byte { return c.id }
 
-// User returns the user name that is sent to the server.
-func (c *Client) User() string { return c.options.Auth.User() }
-
 // Addresses returns the addresses of the servers, for messages.
 func (c *Client) Addresses() string { return strings.Join(c.options.Addresses, ", ") }
 

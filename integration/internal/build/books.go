@@ -25,10 +25,10 @@ const (
 // bookMB is the size of one book; the last one may be smaller.
 const bookMB = 8
 
-// Text returns the entry with the whole text.
-func Text(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
+// bookText returns the entry with the whole text.
+func bookText(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
 	return c.Get("text", cache.KeyOf("1", textPackage, textFile), func(dir string) error {
-		return p.Step("text from Debian's "+textPackage, func() error { return makeText(ctx, dir) })
+		return p.step("text from Debian's "+textPackage, func() error { return makeText(ctx, dir) })
 	})
 }
 
@@ -83,7 +83,7 @@ func gunzip(to, from string) error {
 // last one takes the rest), and returns their paths. Each file ends with a newline and, except for
 // the last, is a whole number of HDFS blocks of 1 MiB.
 func Books(ctx context.Context, c cache.Dir, p *Progress, mb int) ([]string, error) {
-	text, err := Text(ctx, c, p)
+	text, err := bookText(ctx, c, p)
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func Boot(ctx context.Context, c cache.Dir, p *Progress, root string, debian, im
 		return nil, err
 	}
 	return c.Get("boot", key, func(dir string) error {
-		return p.Step("agent and initial RAM disk", func() error { return makeBoot(ctx, dir, root, debian, images) })
+		return p.step("agent and initial RAM disk", func() error { return makeBoot(ctx, dir, root, debian, images) })
 	})
 }
 
@@ -135,7 +135,7 @@ func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.En
 	key := cache.KeyOf("1", filepath.Base(boot.Path), version, options)
 	return c.Get("saved"+size.String(), key, func(dir string) error {
 		what := fmt.Sprintf("saved RAM of a booted machine with %d MB and %d CPUs", size.MemoryMB, size.CPUs)
-		return p.Step(what, func() error { return saveMachine(ctx, dir, debian, boot, size) })
+		return p.step(what, func() error { return saveMachine(ctx, dir, debian, boot, size) })
 	})
 }
 
@@ -179,15 +179,15 @@ func saveMachine(ctx context.Context, dir string, debian, boot *cache.Entry, siz
 
 // Sizes of a machine's own disks.
 const (
-	DataDiskMB = 4096
-	SwapDiskMB = 1024
+	dataDiskMB = 4096
+	swapDiskMB = 1024
 )
 
 // MakeDisks makes an empty data disk (ext4 with project quotas) and a swap disk in dir, both
 // sparse. Their names begin with prefix.
 func MakeDisks(ctx context.Context, dir, prefix string) error {
 	data, swap := filepath.Join(dir, prefix+SavedData), filepath.Join(dir, prefix+SavedSwap)
-	for path, mb := range map[string]int64{data: DataDiskMB, swap: SwapDiskMB} {
+	for path, mb := range map[string]int64{data: dataDiskMB, swap: swapDiskMB} {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return err

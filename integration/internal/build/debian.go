@@ -33,7 +33,7 @@ var initrdModules = []string{"virtio_blk", "virtio_net", "overlay"}
 
 // Files of the Debian entry.
 const (
-	DebianRoot   = "root"      // root file system as a folder
+	debianRoot   = "root"      // root file system as a folder
 	DebianDisk   = "root.ext4" // root file system as a disk image
 	DebianKernel = "vmlinuz"
 	debianMods   = "modules" // modules for the initial RAM disk, numbered in the order of loading
@@ -55,10 +55,10 @@ func Debian(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error)
 		if os.Geteuid() != 0 {
 			return errors.New("making the machines' root file system needs root")
 		}
-		if err := p.Step("root file system, Debian "+debianSuite, func() error { return makeRoot(ctx, dir) }); err != nil {
+		if err := p.step("root file system, Debian "+debianSuite, func() error { return makeRoot(ctx, dir) }); err != nil {
 			return err
 		}
-		return p.Step("kernel and disk image", func() error { return makeKernelAndDisk(ctx, dir) })
+		return p.step("kernel and disk image", func() error { return makeKernelAndDisk(ctx, dir) })
 	})
 }
 
@@ -122,7 +122,7 @@ func makeRoot(ctx context.Context, dir string) error {
 		"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
 		"--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--include=" + strings.Join(guestPackages, ","), "--customize-hook=" + download,
-		debianSuite, filepath.Join(dir, DebianRoot)}
+		debianSuite, filepath.Join(dir, debianRoot)}
 	c := exec.CommandContext(ctx, "mmdebstrap", append(args, sources...)...)
 	c.Env = append(os.Environ(), "TESTBED_DIR="+dir)
 	_, err = runCommand(c)
@@ -133,7 +133,7 @@ func makeRoot(ctx context.Context, dir string) error {
 // and its modules (xz is slow on an emulated CPU), collects the modules for the initial RAM disk,
 // and makes the disk image.
 func makeKernelAndDisk(ctx context.Context, dir string) error {
-	root := filepath.Join(dir, DebianRoot)
+	root := filepath.Join(dir, debianRoot)
 	packages, err := filepath.Glob(filepath.Join(dir, "linux-image-*.deb"))
 	if err != nil || len(packages) != 1 {
 		return fmt.Errorf("%d kernel packages were downloaded, want 1", len(packages))

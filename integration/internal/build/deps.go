@@ -82,8 +82,8 @@ func (d Dep) Present() bool {
 	return false
 }
 
-// Missing returns the packages of the given groups (none: all) that the host lacks.
-func Missing(groups ...Group) []Dep {
+// missingPackages returns the packages of the given groups (none: all) that the host lacks.
+func missingPackages(groups ...Group) []Dep {
 	var missing []Dep
 	for _, d := range Deps() {
 		if !d.Present() && (len(groups) == 0 || contains(groups, d.Group)) {
@@ -104,7 +104,7 @@ func contains(groups []Group, g Group) bool {
 
 // Require returns an error that names the missing packages and how to install them.
 func Require(groups ...Group) error {
-	missing := Missing(groups...)
+	missing := missingPackages(groups...)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -119,9 +119,9 @@ func Require(groups ...Group) error {
 
 // Install installs the missing packages with apt, as root; without apt-get it returns an error.
 func Install(ctx context.Context, p *Progress) error {
-	missing := Missing()
+	missing := missingPackages()
 	if len(missing) == 0 {
-		p.Printf("all packages are installed")
+		p.printf("all packages are installed")
 		return nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
@@ -134,7 +134,7 @@ func Install(ctx context.Context, p *Progress) error {
 	for _, d := range missing {
 		names = append(names, d.Package)
 	}
-	return p.Step("installing "+strings.Join(names, " "), func() error {
+	return p.step("installing "+strings.Join(names, " "), func() error {
 		if err := runAptGet(ctx, "update"); err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ func HDFS(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
 		if err := Require(ForHDFS); err != nil {
 			return err
 		}
-		return p.Step("jars of Apache HDFS", func() error { return makeHDFS(ctx, dir) })
+		return p.step("jars of Apache HDFS", func() error { return makeHDFS(ctx, dir) })
 	})
 }
 
@@ -67,8 +67,8 @@ func makeHDFS(ctx context.Context, dir string) error {
 	return err
 }
 
-// HeapMB is the heap of the JVM; it stalled with 128.
-const HeapMB = 256
+// heapMB is the heap of the JVM; it stalled with 128.
+const heapMB = 256
 
 // HostCommand returns the command line of the host program: a folder for its data, a topology
 // table, the NameNode's address, the DataNodes' heartbeat and their addresses. archive is from
@@ -77,7 +77,7 @@ func HostCommand(entry, archive string, options []string, folder, table, nameNod
 	if archive != "" {
 		options = append(options, "-XX:SharedArchiveFile="+archive)
 	}
-	argv := append([]string{"java", "-Xmx" + strconv.Itoa(HeapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}, options...)
+	argv := append([]string{"java", "-Xmx" + strconv.Itoa(heapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}, options...)
 	argv = append(argv, "-cp", ClassPath(entry),
 		"HdfsHost", folder, table, nameNode, strconv.FormatInt(heartbeat.Milliseconds(), 10),
 		strconv.FormatInt(2*heartbeat.Milliseconds(), 10))
@@ -99,7 +99,7 @@ const ClassArchiveFile = "classes.jsa"
 // another version ignores it.
 func ClassArchive(ctx context.Context, c cache.Dir, p *Progress, hdfs *cache.Entry) (*cache.Entry, error) {
 	return c.Get("classes", cache.KeyOf("1", hdfs.Path), func(dir string) error {
-		return p.Step("class archive for a fast start of HDFS", func() error { return makeClassArchive(ctx, dir, hdfs.Path) })
+		return p.step("class archive for a fast start of HDFS", func() error { return makeClassArchive(ctx, dir, hdfs.Path) })
 	})
 }
 

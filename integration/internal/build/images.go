@@ -37,7 +37,7 @@ var applets = strings.Fields("awk basename cat chmod chown cmp cp cut date dd df
 func Images(ctx context.Context, c cache.Dir, p *Progress, debian *cache.Entry) (*cache.Entry, error) {
 	key := cache.KeyOf("3", filepath.Base(debian.Path), strings.Join(applets, " "))
 	return c.Get("images", key, func(dir string) error {
-		return p.Step("container images", func() error { return makeImages(ctx, dir, debian.File(DebianRoot)) })
+		return p.step("container images", func() error { return makeImages(ctx, dir, debian.File(debianRoot)) })
 	})
 }
 

@@ -19,21 +19,21 @@ type Progress struct {
 // NewProgress returns a Progress that starts now.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w, start: time.Now()} }
 
-// Printf writes one line.
-func (p *Progress) Printf(format string, a ...any) {
+// printf writes one line.
+func (p *Progress) printf(format string, a ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprintf(p.w, "[%6.1fs] %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, a...))
 }
 
-// Step announces a step, executes it, and writes how long it took unless it failed.
-func (p *Progress) Step(what string, do func() error) error {
+// step announces a step, executes it, and writes how long it took unless it failed.
+func (p *Progress) step(what string, do func() error) error {
 	t := time.Now()
-	p.Printf("%s ...", what)
+	p.printf("%s ...", what)
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	p.Printf("%s: done in %.1f s", what, time.Since(t).Seconds())
+	p.printf("%s: done in %.1f s", what, time.Since(t).Seconds())
 	return nil
 }
 

@@ -94,8 +94,8 @@ func (d Dir) Get(name string, key Key, build func(dir string) error) (*Entry, er
 	return openEntry(path)
 }
 
-// Has reports whether the entry exists.
-func (d Dir) Has(name string, key Key) bool {
+// has reports whether the entry exists.
+func (d Dir) has(name string, key Key) bool {
 	_, err := os.Stat(d.Path(name + "-" + string(key)))
 	return err == nil
 }

@@ -43,7 +43,7 @@ func TestAnEntryIsBuiltOnceAndFoundAgain(t *testing.T) {
 	if got := content(t, e); got != "first" {
 		t.Errorf("content %q", got)
 	}
-	if !d.Has("x", key) || d.Has("x", KeyOf("b")) {
+	if !d.has("x", key) || d.has("x", KeyOf("b")) {
 		t.Error("Has is wrong")
 	}
 }
@@ -116,15 +116,15 @@ func TestOldGenerationsAreRemovedUnlessInUse(t *testing.T) {
 	other := mustGet(t, d, "x-y", KeyOf("1"), write("other name"))
 	other.Close()
 	mustGet(t, d, "x", KeyOf("2"), write("2")).Close()
-	if !d.Has("x", KeyOf("1")) {
+	if !d.has("x", KeyOf("1")) {
 		t.Error("a generation in use was removed")
 	}
 	first.Close()
 	mustGet(t, d, "x", KeyOf("3"), write("3")).Close()
-	if d.Has("x", KeyOf("1")) || d.Has("x", KeyOf("2")) {
+	if d.has("x", KeyOf("1")) || d.has("x", KeyOf("2")) {
 		t.Error("an old generation remains")
 	}
-	if !d.Has("x-y", KeyOf("1")) {
+	if !d.has("x-y", KeyOf("1")) {
 		t.Error("an entry of another name was removed")
 	}
 }

@@ -79,8 +79,8 @@ type Request struct {
 	Places     []int  `json:"places,omitempty"` // block i goes to DataNode Places[i mod len]
 }
 
-// Response answers a Request.
-type Response struct {
+// response answers a Request.
+type response struct {
 	Answer string `json:"answer,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
@@ -144,7 +144,7 @@ func connect(ctx context.Context, socket string, r Request) (net.Conn, error) {
 }
 
 func parseResponse(r Request, line []byte) (string, error) {
-	var a Response
+	var a response
 	if err := json.Unmarshal(line, &a); err != nil {
 		return "", fmt.Errorf("testbed: answer to %v: %w", r.Op, err)
 	}
@@ -242,7 +242,7 @@ func serveConn(ctx context.Context, c net.Conn, handle Handler) {
 }
 
 func respond(w io.Writer, answer string, err error) error {
-	r := Response{Answer: answer}
+	r := response{Answer: answer}
 	if err != nil {
 		r.Error = err.Error()
 	}

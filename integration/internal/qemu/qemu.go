@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// Program is the name of QEMU's program.
-const Program = "qemu-system-x86_64"
+// program is the name of QEMU's program.
+const program = "qemu-system-x86_64"
 
 // accelerator emulates with one thread per virtual CPU. The translation cache is not saved with the
 // RAM.
@@ -100,9 +100,9 @@ func cpuKHz(info string, scales bool) (int, error) {
 
 // Version returns QEMU's version, as part of the key of a saved image.
 func Version(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, Program, "--version").Output()
+	out, err := exec.CommandContext(ctx, program, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", Program, err)
+		return "", fmt.Errorf("%s: %w", program, err)
 	}
 	line, _, _ := strings.Cut(string(out), "\n")
 	return line + " " + accelerator + " " + cpuModel, nil
@@ -126,7 +126,7 @@ func (m *Machine) Start() (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer log.Close()
-	c := exec.Command(Program, m.args(options)...)
+	c := exec.Command(program, m.args(options)...)
 	c.Dir, c.Stdout, c.Stderr = m.Dir, log, log
 	c.Env = append(os.Environ(), "TMPDIR="+m.Dir) // for the writes to ephemeral disks
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -182,7 +182,7 @@ func OpenMonitor(ctx context.Context, socket string) (*Monitor, error) {
 			if deadline, ok := ctx.Deadline(); ok {
 				c.SetDeadline(deadline)
 			}
-			if _, err := m.Do("qmp_capabilities", nil); err != nil {
+			if _, err := m.do("qmp_capabilities", nil); err != nil {
 				c.Close()
 				return nil, err
 			}
@@ -199,8 +199,8 @@ func OpenMonitor(ctx context.Context, socket string) (*Monitor, error) {
 // Close ends the connection.
 func (m *Monitor) Close() error { return m.conn.Close() }
 
-// Do executes a command and returns its result. Events are dropped.
-func (m *Monitor) Do(command string, arguments any) (json.RawMessage, error) {
+// do executes a command and returns its result. Events are dropped.
+func (m *Monitor) do(command string, arguments any) (json.RawMessage, error) {
 	b, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments})
 	if arguments == nil {
 		b, err = json.Marshal(map[string]any{"execute": command})
@@ -234,14 +234,14 @@ func (m *Monitor) Do(command string, arguments any) (json.RawMessage, error) {
 // Save writes the RAM of the running machine to a file and leaves the machine stopped, so that RAM
 // and disks are consistent. The image runs as soon as it is loaded.
 func (m *Monitor) Save(ctx context.Context, file string) error {
-	if _, err := m.Do("migrate-set-parameters", map[string]any{"max-bandwidth": 10 << 30}); err != nil {
+	if _, err := m.do("migrate-set-parameters", map[string]any{"max-bandwidth": 10 << 30}); err != nil {
 		return err
 	}
-	if _, err := m.Do("migrate", map[string]any{"uri": "exec:cat > " + shellQuote(file)}); err != nil {
+	if _, err := m.do("migrate", map[string]any{"uri": "exec:cat > " + shellQuote(file)}); err != nil {
 		return err
 	}
 	for {
-		b, err := m.Do("query-migrate", nil)
+		b, err := m.do("query-migrate", nil)
 		if err != nil {
 			return err
 		}

@@ -102,7 +102,7 @@ func run(args []string, term <-chan os.Signal) error {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	return Copy(c, stdout, stderr, ready, term)
+	return copyStreams(c, stdout, stderr, ready, term)
 }
 
 // pipe takes over a file that the shim opened and registers it with Go's poller, so
@@ -115,9 +115,9 @@ func pipe(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Copy writes both streams to their files until both end, or until drainLimit
+// copyStreams writes both streams to their files until both end, or until drainLimit
 // after term. It signals ready as soon as the files are open.
-func Copy(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error {
+func copyStreams(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error {
 	out, errs, err := rotate.OpenPair(c.Dir, c.MaxBytes, c.MaxFiles)
 	if err != nil {
 		return fmt.Errorf("logger: %w", err) // the process's exit closes ready: the container does not start

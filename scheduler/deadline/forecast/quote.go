@@ -10,22 +10,22 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// ErrQuote is the class of all errors of this package.
-var ErrQuote = errors.New("forecast: no quote")
+// errQuote is the class of all errors of this package.
+var errQuote = errors.New("forecast: no quote")
 
 // Limits of a query.
 const (
-	MaxSamples = 10_000
-	// MaxTasks is the largest number of tasks to simulate in a sample.
-	MaxTasks = 1 << 20
+	maxSamples = 10_000
+	// maxTasks is the largest number of tasks to simulate in a sample.
+	maxTasks = 1 << 20
 )
 
 // Residual is the quantile function of the factor by which a run time differs from its
 // prediction, for u in (0, 1). Package estimate measures it.
 type Residual func(u float64) float64
 
-// Exact is the Residual of predictions without error.
-func Exact(float64) float64 { return 1 }
+// exact is the Residual of predictions without error.
+func exact(float64) float64 { return 1 }
 
 // ErrorModel returns the errors of the predictions for a stage: a factor that all its
 // tasks share, and a factor of each task. Package estimate measures both. The stages of
@@ -90,7 +90,7 @@ func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 }
 
 // Quote simulates the cluster with the job in it, once for each sample. It returns
-// ErrQuote for an unknown tenant, for more than MaxSamples samples or MaxTasks waiting
+// errQuote for an unknown tenant, for more than maxSamples samples or maxTasks waiting
 // tasks, and for a job without stages. The State does not change. O(samples x tasks x
 // (jobs + tenants + nodes)).
 func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
@@ -99,15 +99,15 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 		samples = 100
 	}
 	switch {
-	case samples < 0 || samples > MaxSamples:
-		return nil, fmt.Errorf("%w: %d samples, want 1 to %d", ErrQuote, samples, MaxSamples)
+	case samples < 0 || samples > maxSamples:
+		return nil, fmt.Errorf("%w: %d samples, want 1 to %d", errQuote, samples, maxSamples)
 	case s.Tenant(q.Job.Tenant) == nil:
-		return nil, fmt.Errorf("%w: unknown tenant %d", ErrQuote, q.Job.Tenant)
+		return nil, fmt.Errorf("%w: unknown tenant %d", errQuote, q.Job.Tenant)
 	case len(q.Stages) == 0:
-		return nil, fmt.Errorf("%w: the job has no stage", ErrQuote)
+		return nil, fmt.Errorf("%w: the job has no stage", errQuote)
 	}
-	if tasks := CountTasks(s, q.Stages); tasks > MaxTasks {
-		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", ErrQuote, tasks, MaxTasks)
+	if tasks := CountTasks(s, q.Stages); tasks > maxTasks {
+		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
 	}
 	q.setDefaults()
 	out := &Quote{ends: make([]scheduler.Time, 0, samples), starts: make([]scheduler.Time, 0, samples),
@@ -145,11 +145,11 @@ func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 
 func (q *Query) setDefaults() {
 	if q.Residual == nil {
-		q.Residual = Exact
+		q.Residual = exact
 	}
 	if q.Errors == nil {
 		each := q.Residual
-		q.Errors = func(scheduler.StageID) (Residual, Residual) { return Exact, each }
+		q.Errors = func(scheduler.StageID) (Residual, Residual) { return exact, each }
 	}
 }
 
@@ -163,10 +163,10 @@ type Expected struct {
 // Expect simulates the cluster once, with run times as predicted. Of q only
 // UnknownRunTime, NoDeadlineLane and Preempt are used. The simulation ends after at most
 // limit ends of tasks (0 for no limit); what is after that is left out. It returns
-// ErrQuote for more than MaxTasks waiting tasks.
+// errQuote for more than maxTasks waiting tasks.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
-	if tasks := CountTasks(s, nil); tasks > MaxTasks {
-		return Expected{}, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", ErrQuote, tasks, MaxTasks)
+	if tasks := CountTasks(s, nil); tasks > maxTasks {
+		return Expected{}, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
 	}
 	q.Stages, q.Residual, q.Errors = nil, nil, nil
 	q.setDefaults()

@@ -162,12 +162,12 @@ func TestBadQueries(t *testing.T) {
 	for what, q := range map[string]Query{
 		"no stage":         {},
 		"unknown tenant":   {Job: scheduler.JobSpec{Tenant: 9}, Stages: oneStage(1, 1)},
-		"too many samples": {Samples: MaxSamples + 1, Stages: oneStage(1, 1)},
+		"too many samples": {Samples: maxSamples + 1, Stages: oneStage(1, 1)},
 		"negative samples": {Samples: -1, Stages: oneStage(1, 1)},
-		"too many tasks":   {Stages: oneStage(MaxTasks+1, 1)},
+		"too many tasks":   {Stages: oneStage(maxTasks+1, 1)},
 	} {
 		var p Forecaster
-		if _, err := p.Quote(w.State, q, w.Now); !errors.Is(err, ErrQuote) {
+		if _, err := p.Quote(w.State, q, w.Now); !errors.Is(err, errQuote) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

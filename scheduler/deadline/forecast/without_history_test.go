@@ -129,7 +129,7 @@ func (f *fifoQueue) endFirst() queuedJob {
 	if err := f.rates.Ended(time.Duration(f.world.Now), j.run); err != nil {
 		f.t.Fatal(err)
 	}
-	if err := f.world.State.Events().EndJob(j.id, scheduler.JobSucceeded, f.world.Now); err != nil {
+	if err := f.world.State.Events().EndJob(j.id); err != nil {
 		f.t.Fatal(err)
 	}
 	f.ended++

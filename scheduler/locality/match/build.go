@@ -13,7 +13,7 @@ func sized[T any](s []T, n int) []T {
 // groupTasks groups the tasks with the same set of replicas, in order of their first
 // task, by an open hash table over the sorted sets.
 func (s *Solver) groupTasks(p *Problem) {
-	tasks := p.Tasks()
+	tasks := p.tasks()
 	size := 16
 	for size < 2*tasks {
 		size *= 2

@@ -67,7 +67,7 @@ func bruteForce(p *Problem) score {
 	memo := map[state]score{}
 	var best func(state) score
 	best = func(at state) score {
-		if at.task == p.Tasks() {
+		if at.task == p.tasks() {
 			return score{}
 		}
 		if known, ok := memo[at]; ok {
@@ -84,7 +84,7 @@ func bruteForce(p *Problem) score {
 			put := skip
 			put.loads[v]++
 			s := best(put)
-			s.weight += p.Nodes[v].Weight(at.loads[v])
+			s.weight += p.Nodes[v].weight(at.loads[v])
 			s.placed |= 1 << (63 - at.task)
 			if level == NodeLocal {
 				s.nodeLocal++
@@ -117,7 +117,7 @@ func checkResult(t testing.TB, p *Problem, r *Result) score {
 		if level != r.Level[task] || level == Unplaced {
 			t.Fatalf("task %d on node %d is %v, reported %v", task, v, level, r.Level[task])
 		}
-		s.weight += p.Nodes[v].Weight(loads[v])
+		s.weight += p.Nodes[v].weight(loads[v])
 		if loads[v]++; loads[v] > p.Nodes[v].Slots {
 			t.Fatalf("node %d has %d tasks in %d slots", v, loads[v], p.Nodes[v].Slots)
 		}
@@ -223,7 +223,7 @@ func maxFlow(p *Problem) int {
 		return false
 	}
 	placed := 0
-	for t := range p.Tasks() {
+	for t := range p.tasks() {
 		if place(t, make([]bool, len(p.Nodes))) {
 			placed++
 		}
@@ -277,7 +277,7 @@ func linearProgram(p *Problem) (float64, error) {
 		worth      float64
 	}
 	var edges []edge
-	for t := range p.Tasks() {
+	for t := range p.tasks() {
 		for v := range p.Nodes {
 			switch levelOf(p, t, int32(v)) {
 			case NodeLocal:
@@ -290,7 +290,7 @@ func linearProgram(p *Problem) (float64, error) {
 	var slots []edge
 	for v := range p.Nodes {
 		for j := range p.Nodes[v].Slots {
-			slots = append(slots, edge{0, v, p.Nodes[v].Weight(j)})
+			slots = append(slots, edge{0, v, p.Nodes[v].weight(j)})
 		}
 	}
 	if len(edges) == 0 || len(slots) == 0 {

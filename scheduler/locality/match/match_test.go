@@ -21,7 +21,7 @@ func clusterProblem(r *rand.Rand, nodes, tasks int, slots func(v int) int32, pop
 	for v := range nodes {
 		n := Node{Rack: int32(v / 40), Slots: slots(v)}
 		n.Used[0] = float64(r.IntN(8)) / 64
-		n.Step = [Resources]float64{1.0 / 16, 1.0 / 32, 1.0 / 32}
+		n.Step = [resources]float64{1.0 / 16, 1.0 / 32, 1.0 / 32}
 		p.Nodes = append(p.Nodes, n)
 	}
 	block := func() []int32 {
@@ -113,7 +113,7 @@ func TestProperties(t *testing.T) {
 // TestExamples checks small cases worked out by hand.
 func TestExamples(t *testing.T) {
 	node := func(rack, slots int32, used float64) Node {
-		return Node{Rack: rack, Slots: slots, Used: [Resources]float64{used}, Step: [Resources]float64{0.25}}
+		return Node{Rack: rack, Slots: slots, Used: [resources]float64{used}, Step: [resources]float64{0.25}}
 	}
 	for _, c := range []struct {
 		name string
@@ -171,7 +171,7 @@ func TestBadProblems(t *testing.T) {
 		p := good()
 		spoil(p)
 		var s Solver
-		if _, err := s.Solve(p); !errors.Is(err, ErrProblem) {
+		if _, err := s.Solve(p); !errors.Is(err, errProblem) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

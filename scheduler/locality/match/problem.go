@@ -6,9 +6,9 @@ import (
 	"math"
 )
 
-// ErrProblem is the class of all errors of this package: an inconsistent input. The
+// errProblem is the class of all errors of this package: an inconsistent input. The
 // message names the inconsistent part.
-var ErrProblem = errors.New("match: bad problem")
+var errProblem = errors.New("match: bad problem")
 
 // None is the node of a task that is not placed.
 const None = int32(-1)
@@ -16,27 +16,27 @@ const None = int32(-1)
 // Limits of a problem.
 const (
 	MaxTasks = 1 << 24
-	MaxNodes = 1 << 20
-	MaxEdges = 1 << 27 // replicas of all tasks together
+	maxNodes = 1 << 20
+	maxEdges = 1 << 27 // replicas of all tasks together
 )
 
-// Resources is the number of resources in a weight: CPU, memory, disk I/O.
-const Resources = 3
+// resources is the number of resources in a weight: CPU, memory, disk I/O.
+const resources = 3
 
 // Node is one machine.
 type Node struct {
 	Rack  int32              // index of its rack, from 0
 	Slots int32              // number of tasks that fit now
-	Used  [Resources]float64 // share of each capacity in use, 0 to 1
-	Step  [Resources]float64 // share of each capacity that one task takes
+	Used  [resources]float64 // share of each capacity in use, 0 to 1
+	Step  [resources]float64 // share of each capacity that one task takes
 }
 
-// Weight returns the idle weight of the node after j further tasks, 3DSF section 6.1:
+// weight returns the idle weight of the node after j further tasks, 3DSF section 6.1:
 // one minus the greatest share in use. It decreases with j.
-func (n *Node) Weight(j int32) float64 {
+func (n *Node) weight(j int32) float64 {
 	f := float64(j)
 	top := n.Used[0] + f*n.Step[0]
-	for r := 1; r < Resources; r++ {
+	for r := 1; r < resources; r++ {
 		top = max(top, n.Used[r]+f*n.Step[r])
 	}
 	return 1 - top
@@ -99,42 +99,42 @@ type Problem struct {
 
 	Hops Hops
 
-	// MaxWork limits the edges visited by searches; 0 means DefaultWork. Beyond it,
+	// MaxWork limits the edges visited by searches; 0 means defaultWork. Beyond it,
 	// searches go only one step deep: the result stays valid and maximal, but Optimal
 	// is false.
 	MaxWork int
 }
 
-// DefaultWork is a limit that only adversarial inputs reach: about two seconds.
-const DefaultWork = 1 << 30
+// defaultWork is a limit that only adversarial inputs reach: about two seconds.
+const defaultWork = 1 << 30
 
-// Tasks returns the number of tasks.
-func (p *Problem) Tasks() int { return max(0, len(p.Offsets)-1) }
+// tasks returns the number of tasks.
+func (p *Problem) tasks() int { return max(0, len(p.Offsets)-1) }
 
 // check returns an error for inputs that would make the solver read outside its slices.
 func (p *Problem) check() error {
 	switch {
-	case len(p.Nodes) > MaxNodes:
-		return fmt.Errorf("%w: %d nodes, at most %d", ErrProblem, len(p.Nodes), MaxNodes)
-	case p.Racks < 0 || p.Racks > MaxNodes:
-		return fmt.Errorf("%w: %d racks, want 0 to %d", ErrProblem, p.Racks, MaxNodes)
-	case p.Tasks() > MaxTasks:
-		return fmt.Errorf("%w: %d tasks, at most %d", ErrProblem, p.Tasks(), MaxTasks)
-	case len(p.Replicas) > MaxEdges:
-		return fmt.Errorf("%w: %d replicas, at most %d", ErrProblem, len(p.Replicas), MaxEdges)
+	case len(p.Nodes) > maxNodes:
+		return fmt.Errorf("%w: %d nodes, at most %d", errProblem, len(p.Nodes), maxNodes)
+	case p.Racks < 0 || p.Racks > maxNodes:
+		return fmt.Errorf("%w: %d racks, want 0 to %d", errProblem, p.Racks, maxNodes)
+	case p.tasks() > MaxTasks:
+		return fmt.Errorf("%w: %d tasks, at most %d", errProblem, p.tasks(), MaxTasks)
+	case len(p.Replicas) > maxEdges:
+		return fmt.Errorf("%w: %d replicas, at most %d", errProblem, len(p.Replicas), maxEdges)
 	case p.Hops != NodeOnly && p.Hops != SameRack:
-		return fmt.Errorf("%w: %v is no limit of hops", ErrProblem, p.Hops)
+		return fmt.Errorf("%w: %v is no limit of hops", errProblem, p.Hops)
 	case p.MaxWork < 0:
-		return fmt.Errorf("%w: MaxWork is %d", ErrProblem, p.MaxWork)
+		return fmt.Errorf("%w: MaxWork is %d", errProblem, p.MaxWork)
 	}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if n.Slots < 0 || n.Rack < 0 || int(n.Rack) >= p.Racks {
-			return fmt.Errorf("%w: node %d has %d slots in rack %d of %d", ErrProblem, i, n.Slots, n.Rack, p.Racks)
+			return fmt.Errorf("%w: node %d has %d slots in rack %d of %d", errProblem, i, n.Slots, n.Rack, p.Racks)
 		}
 		for r := range n.Used {
 			if !(math.Abs(n.Used[r]) < 1e9) || !(n.Step[r] >= 0 && n.Step[r] < 1e9) {
-				return fmt.Errorf("%w: node %d uses %g of resource %d, a task %g", ErrProblem, i, n.Used[r], r, n.Step[r])
+				return fmt.Errorf("%w: node %d uses %g of resource %d, a task %g", errProblem, i, n.Used[r], r, n.Step[r])
 			}
 		}
 	}
@@ -147,20 +147,20 @@ func checkTasks(offsets, replicas []int32, nodes int) error {
 	if len(offsets) > 0 {
 		last = int(offsets[len(offsets)-1])
 		if offsets[0] != 0 {
-			return fmt.Errorf("%w: offsets start at %d", ErrProblem, offsets[0])
+			return fmt.Errorf("%w: offsets start at %d", errProblem, offsets[0])
 		}
 	}
 	if last != len(replicas) {
-		return fmt.Errorf("%w: offsets end at %d of %d replicas", ErrProblem, last, len(replicas))
+		return fmt.Errorf("%w: offsets end at %d of %d replicas", errProblem, last, len(replicas))
 	}
 	for i := 1; i < len(offsets); i++ {
 		if offsets[i-1] > offsets[i] {
-			return fmt.Errorf("%w: the offsets of task %d fall from %d to %d", ErrProblem, i-1, offsets[i-1], offsets[i])
+			return fmt.Errorf("%w: the offsets of task %d fall from %d to %d", errProblem, i-1, offsets[i-1], offsets[i])
 		}
 	}
 	for i, v := range replicas {
 		if v < 0 || int(v) >= nodes {
-			return fmt.Errorf("%w: replica %d is on node %d of %d", ErrProblem, i, v, nodes)
+			return fmt.Errorf("%w: replica %d is on node %d of %d", errProblem, i, v, nodes)
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ func (s *Solver) pullAll(racks bool) {
 	s.heap = s.heap[:0]
 	for v := range s.nodes {
 		if s.load[v] < s.nodes[v].Slots && !(racks && s.openNode[v]) {
-			s.key[v] = s.nodes[v].Weight(s.load[v])
+			s.key[v] = s.nodes[v].weight(s.load[v])
 			s.heap = append(s.heap, int32(v))
 		}
 	}
@@ -19,7 +19,7 @@ func (s *Solver) pullAll(racks bool) {
 		v := s.heap[0]
 		if s.pullUnit(v, racks) {
 			s.leftTotal--
-			s.key[v] = s.nodes[v].Weight(s.load[v])
+			s.key[v] = s.nodes[v].weight(s.load[v])
 			if s.load[v] < s.nodes[v].Slots {
 				s.siftDown(0)
 				continue

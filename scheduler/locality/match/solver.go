@@ -73,7 +73,7 @@ const (
 	viaOwner = int32(-3) // a rack reached from rackFor
 )
 
-// Solve returns the optimal assignment (see the package comment). Errors: ErrProblem.
+// Solve returns the optimal assignment (see the package comment). Errors: errProblem.
 // Cost: O(E log n) if the first tasks found are unplaced, as in nearly all pulls; at
 // worst O(E) for each task placed; limited by MaxWork. Nothing is allocated once the
 // workspace has grown.
@@ -83,7 +83,7 @@ func (s *Solver) Solve(p *Problem) (*Result, error) {
 	}
 	s.prepare(p)
 	s.pullAll(false)
-	s.nodeLocalBound = p.Tasks() - s.leftTotal
+	s.nodeLocalBound = p.tasks() - s.leftTotal
 	if s.exhausted {
 		s.nodeLocalBound = s.nodeLocalUpperBound()
 	}
@@ -117,9 +117,9 @@ func (s *Solver) prepare(p *Problem) {
 	s.openGroup, s.openNode = sized(s.openGroup, groups), sized(s.openNode, nodes)
 	s.key = sized(s.key, nodes)
 	s.divided, s.exhausted = false, false
-	s.work, s.maxWork, s.leftTotal = 0, p.MaxWork, p.Tasks()
+	s.work, s.maxWork, s.leftTotal = 0, p.MaxWork, p.tasks()
 	if s.maxWork == 0 {
-		s.maxWork = DefaultWork
+		s.maxWork = defaultWork
 	}
 	s.clearMarks()
 }
@@ -184,13 +184,13 @@ func (s *Solver) canMove(e int32) bool {
 // assign distributes the places of each group to its tasks, best priority first,
 // node-local places first.
 func (s *Solver) assign(p *Problem) {
-	tasks := p.Tasks()
+	tasks := p.tasks()
 	s.assigned, s.levels = sized(s.assigned, tasks), sized(s.levels, tasks)
 	r := &s.result
 	*r = Result{Node: s.assigned, Level: s.levels, Work: s.work, Optimal: !s.exhausted, NodeLocalBound: s.nodeLocalBound}
 	for v := range s.nodes {
 		for j := range s.load[v] {
-			r.Weight += s.nodes[v].Weight(j)
+			r.Weight += s.nodes[v].weight(j)
 		}
 	}
 	s.cursor = sized(s.cursor, len(s.count)+p.Racks) // next edge of a group, next node of a rack

@@ -108,7 +108,7 @@ func TestJobThatFitsNowhereIsCounted(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if r.Unfinished != 1 || r.Refused != 1 || !r.Jobs[0].Refused || !strings.Contains(r.FirstRefused, c.want) || r.Jobs[1].Outcome != scheduler.JobSucceeded {
+				if r.Unfinished != 1 || r.Refused != 1 || !r.Jobs[0].Refused || !strings.Contains(r.FirstRefused, c.want) || r.Jobs[1].Outcome != engine.JobSucceeded {
 					t.Errorf("%s: %d unfinished, %d refused (%s), the other job %v", p, r.Unfinished, r.Refused, r.FirstRefused, r.Jobs[1].Outcome)
 				}
 			}

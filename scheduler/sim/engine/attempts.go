@@ -329,7 +329,7 @@ func (w *world) endAttempt(slot int32, o scheduler.Outcome) error {
 		}
 	}
 	if j.tasksLeft == 0 && j.liveAttempts == 0 && !j.ended {
-		return w.admission.endJob(w, j, scheduler.JobSucceeded)
+		return w.admission.endJob(w, j, JobSucceeded)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ const Epoch = scheduler.Time(time.Hour)
 
 // Limits of a simulation.
 const (
-	DefaultMaxActions = 100_000 // actions of one cycle
+	defaultMaxActions = 100_000 // actions of one cycle
 	maxCyclesAtOnce   = 100_000 // cycles at one time
 	maxJobs           = 50_000_000
 )
@@ -34,7 +34,7 @@ type Config struct {
 	// MaxAdmittedJobs limits the jobs that the scheduler sees at once, like an admission service in
 	// front of it. Further jobs wait in submission order. 0 is no limit.
 	MaxAdmittedJobs int
-	// MaxActions limits the actions of one cycle; 0 is DefaultMaxActions.
+	// MaxActions limits the actions of one cycle; 0 is defaultMaxActions.
 	MaxActions int
 	// MaxEvents ends a simulation that does not terminate with an error; 0 is no limit.
 	MaxEvents uint64

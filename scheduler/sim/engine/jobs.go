@@ -86,7 +86,7 @@ func (a *admission) admitJob(w *world, i int) error {
 		return err
 	}
 	if j.tasksLeft == 0 {
-		return a.endJob(w, j, scheduler.JobSucceeded)
+		return a.endJob(w, j, JobSucceeded)
 	}
 	return nil
 }
@@ -181,8 +181,8 @@ func repeated(n int64, d time.Duration) time.Duration {
 }
 
 // endJob removes a job that has completed, failed or been stopped, and admits the next one.
-func (a *admission) endJob(w *world, j *job, o scheduler.JobOutcome) error {
-	if err := w.s.Events().EndJob(j.id, o, w.now); err != nil {
+func (a *admission) endJob(w *world, j *job, o JobOutcome) error {
+	if err := w.s.Events().EndJob(j.id); err != nil {
 		return err
 	}
 	j.ended = true
@@ -227,7 +227,7 @@ func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error 
 		j := &w.jobs[n.Job-1]
 		j.res.Infeasible = true
 		if j.spec.OnMiss == scheduler.OnMissStop && !j.ended {
-			return a.stopJob(w, j, scheduler.JobMissed)
+			return a.stopJob(w, j, JobMissed)
 		}
 	case scheduler.ViolatedState:
 		w.res.ViolatedGuarantees++
@@ -242,7 +242,7 @@ func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error 
 }
 
 // stopJob kills all attempts of a job and ends it.
-func (a *admission) stopJob(w *world, j *job, o scheduler.JobOutcome) error {
+func (a *admission) stopJob(w *world, j *job, o JobOutcome) error {
 	if err := w.s.Events().StopJob(j.id); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (o *outages) loseNode(w *world, n scheduler.NodeID) error {
 	}
 	for _, slot := range lost {
 		if j := &w.jobs[w.attempts[slot].job]; j.tasksLeft == 0 && j.liveAttempts == 0 && !j.ended {
-			if err := w.admission.endJob(w, j, scheduler.JobSucceeded); err != nil {
+			if err := w.admission.endJob(w, j, JobSucceeded); err != nil {
 				return err
 			}
 		}

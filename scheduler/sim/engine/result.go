@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -47,7 +48,7 @@ type JobResult struct {
 	Suspends              int32
 	WithInput, NodeLocal  int32
 	RackLocal             int32
-	Outcome               scheduler.JobOutcome // 0: it did not end
+	Outcome               JobOutcome // 0: it did not end
 	Infeasible            bool
 }
 
@@ -83,7 +84,7 @@ type Series struct {
 	Used [][scheduler.NumResources]float64 // fraction of the capacity
 	Jobs []float64                         // jobs in the system
 	// Tenants holds, for each step, the sum over all tenants and then each tenant, if there are at
-	// most MaxTenantSeries. It is empty without Config.TenantSeries.
+	// most maxTenantSeries. It is empty without Config.TenantSeries.
 	Tenants [][]TenantStep
 }
 
@@ -222,5 +223,26 @@ func (w *world) fillSeries() {
 		}
 		s.Used = append(s.Used, used)
 		s.Jobs = append(s.Jobs, x[scheduler.NumResources]/seconds)
+	}
+}
+
+// JobOutcome says how a simulated job ended.
+type JobOutcome uint8
+
+// The outcomes of a simulated job.
+const (
+	JobSucceeded JobOutcome = iota + 1
+	JobMissed               // its deadline was missed and on_miss is stop
+)
+
+// String returns the outcome's name.
+func (o JobOutcome) String() string {
+	switch o {
+	case JobSucceeded:
+		return "succeeded"
+	case JobMissed:
+		return "missed"
+	default:
+		return fmt.Sprintf("outcome(%d)", uint8(o))
 	}
 }

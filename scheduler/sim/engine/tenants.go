@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// MaxTenantSeries is the number of tenants up to which a Series has values by tenant.
-const MaxTenantSeries = 200
+// maxTenantSeries is the number of tenants up to which a Series has values by tenant.
+const maxTenantSeries = 200
 
 // TenantStep holds the means of one step of a Series for one tenant or for all.
 type TenantStep struct {
@@ -47,7 +47,7 @@ type tenantSeries struct {
 
 func (s *tenantSeries) start(tenants int, now scheduler.Time) {
 	n := 1
-	if tenants <= MaxTenantSeries {
+	if tenants <= maxTenantSeries {
 		n += tenants
 	}
 	s.tenants = make([]tenantUse, n)

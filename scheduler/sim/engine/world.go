@@ -64,7 +64,7 @@ func Simulate(c Config) (*Result, error) {
 	}
 	w := &world{Config: c, s: scheduler.New(), now: Epoch, wakeAt: scheduler.Never}
 	if w.MaxActions == 0 {
-		w.MaxActions = DefaultMaxActions
+		w.MaxActions = defaultMaxActions
 	}
 	m := &w.Models
 	w.computeOnly = m.transferModel() == TransferFree && !m.Contention && m.Heartbeat == 0 && w.MaxTaskExecutions == 0 && w.OnAttempt == nil

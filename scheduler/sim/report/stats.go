@@ -15,10 +15,10 @@ type Interval struct {
 
 // Low and High return the ends of the interval.
 func (i Interval) Low() float64  { return i.Mean - i.HalfWidth }
-func (i Interval) High() float64 { return i.Mean + i.HalfWidth }
+func (i Interval) high() float64 { return i.Mean + i.HalfWidth }
 
 // Excludes reports whether x lies outside the interval.
-func (i Interval) Excludes(x float64) bool { return x < i.Low() || x > i.High() }
+func (i Interval) Excludes(x float64) bool { return x < i.Low() || x > i.high() }
 
 // Estimate returns the Interval of independent values.
 func Estimate(x []float64) Interval {

@@ -82,7 +82,7 @@ func Summarise(c *engine.Config, r *engine.Result, jobUnit float64) Numbers {
 		j := &r.Jobs[i]
 		if d := c.Jobs[i].Deadline; d > 0 {
 			n.DeadlineJobs++
-			if j.Outcome == scheduler.JobSucceeded && j.Finish <= d {
+			if j.Outcome == engine.JobSucceeded && j.Finish <= d {
 				met++
 			}
 		}
@@ -123,7 +123,7 @@ func (n *Numbers) divideByJobs(responses []float64, units float64) {
 		n.Throughput = units / n.Makespan
 	}
 	slices.Sort(responses)
-	n.MedianResponse, n.P95Response, n.P99Response = Quantile(responses, 0.5), Quantile(responses, 0.95), Quantile(responses, 0.99)
+	n.MedianResponse, n.P95Response, n.P99Response = quantile(responses, 0.5), quantile(responses, 0.95), quantile(responses, 0.99)
 }
 
 func sum(x []float64) float64 {
@@ -134,8 +134,8 @@ func sum(x []float64) float64 {
 	return s
 }
 
-// Quantile returns the q-quantile of sorted values, with linear interpolation.
-func Quantile(sorted []float64, q float64) float64 {
+// quantile returns the q-quantile of sorted values, with linear interpolation.
+func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
 	}
@@ -237,7 +237,7 @@ func WriteJobs(w io.Writer, c *engine.Config, r *engine.Result) error {
 		}
 		if in.Deadline > 0 {
 			row[11] = formatSeconds(in.Deadline)
-			row[12] = strconv.FormatBool(j.Outcome == scheduler.JobSucceeded && j.Finish <= in.Deadline)
+			row[12] = strconv.FormatBool(j.Outcome == engine.JobSucceeded && j.Finish <= in.Deadline)
 		}
 		if err := out.Write(row); err != nil {
 			return err

@@ -40,7 +40,7 @@ func SummariseTenants(c *engine.Config, r *engine.Result) []TenantNumbers {
 		total += j.UsefulCPU
 		if in.Deadline > 0 {
 			n.DeadlineJobs++
-			if j.Outcome == scheduler.JobSucceeded && j.Finish <= in.Deadline {
+			if j.Outcome == engine.JobSucceeded && j.Finish <= in.Deadline {
 				met[in.Tenant]++
 			}
 		}
@@ -76,7 +76,7 @@ func SummariseTenants(c *engine.Config, r *engine.Result) []TenantNumbers {
 func (n *TenantNumbers) finish(responses []float64, met, totalCPU float64) {
 	if count := float64(len(responses)); count > 0 {
 		slices.Sort(responses)
-		n.MeanResponse, n.MedianResponse, n.P95Response = sum(responses)/count, Quantile(responses, 0.5), Quantile(responses, 0.95)
+		n.MeanResponse, n.MedianResponse, n.P95Response = sum(responses)/count, quantile(responses, 0.5), quantile(responses, 0.95)
 		n.MeanWait /= count
 		n.MeanSlowdown /= count
 	}

@@ -38,14 +38,14 @@ type Cluster struct {
 	// Outages take nodes away with what runs on them, maintenance first lets them drain.
 	Outages     []Outage `json:"outages"`
 	Maintenance []Outage `json:"maintenance"`
-	// Suspend is the cost of suspension on every node; absent: MeasuredSuspendSpeed.
+	// Suspend is the cost of suspension on every node; absent: measuredSuspendSpeed.
 	Suspend *scheduler.SuspendSpeed `json:"suspend,omitempty"`
 }
 
-// MeasuredSuspendSpeed is the cost of suspension on the project's emulated test machines: freeze 32
+// measuredSuspendSpeed is the cost of suspension on the project's emulated test machines: freeze 32
 // ms, thaw 12 ms; swap 100 MB out in 0.55 s and in in 0.33 s; checkpoint 1.3 s plus 1.7 s per 100
 // MB; restore 2.6 s plus 1 s per 100 MB.
-var MeasuredSuspendSpeed = scheduler.SuspendSpeed{Freeze: 32 * time.Millisecond, ThawAfterFreeze: 12 * time.Millisecond, Swap: 0, SwapPerS: 182e6, SwapBackPerS: 300e6,
+var measuredSuspendSpeed = scheduler.SuspendSpeed{Freeze: 32 * time.Millisecond, ThawAfterFreeze: 12 * time.Millisecond, Swap: 0, SwapPerS: 182e6, SwapBackPerS: 300e6,
 	Checkpoint: 1300 * time.Millisecond, CheckpointPerS: 59e6, Restore: 2600 * time.Millisecond, RestorePerS: 100e6, TransferPerS: 100e6}
 
 // ReadCluster reads a cluster file.
@@ -81,7 +81,7 @@ func (c *Cluster) BuildAll() ([]engine.Node, []engine.Absence, error) {
 // build returns the nodes, and the position in the file of each node's group.
 func (c *Cluster) build() (out []engine.Node, groups []int, err error) {
 	names := map[string]bool{}
-	cost := MeasuredSuspendSpeed
+	cost := measuredSuspendSpeed
 	if c.Suspend != nil {
 		cost = *c.Suspend
 	}

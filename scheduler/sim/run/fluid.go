@@ -78,7 +78,7 @@ func fluidResult(in []engine.Job, jobs []fluid.Job, ends []float64) (engine.Conf
 	for i := range jobs {
 		c.Jobs[i] = engine.Job{Name: in[i].Name, Tag: in[i].Tag, Tenant: in[i].Tenant, Submit: at(jobs[i].Arrival), Deadline: in[i].Deadline}
 		r.Jobs[i] = engine.JobResult{Submit: at(jobs[i].Arrival), Start: at(ends[i] - jobs[i].Size), Finish: at(ends[i]), Alone: at(jobs[i].Size), Work: jobs[i].Size,
-			Tasks: 1, Outcome: scheduler.JobSucceeded}
+			Tasks: 1, Outcome: engine.JobSucceeded}
 		work += jobs[i].Size
 		inSystem += ends[i] - jobs[i].Arrival
 		last = max(last, ends[i])

@@ -32,8 +32,8 @@ const (
 	ModeCheapest   PreemptMode = "any level or kill"
 )
 
-// PreemptModes lists the modes.
-var PreemptModes = []PreemptMode{ModeKill, ModeFreeze, ModeSwap, ModeCheckpoint, ModeAnyLevel, ModeCheapest}
+// preemptModes lists the modes.
+var preemptModes = []PreemptMode{ModeKill, ModeFreeze, ModeSwap, ModeCheckpoint, ModeAnyLevel, ModeCheapest}
 
 func (w PreemptMode) allowedLevels() scheduler.LevelSet {
 	switch w {
@@ -48,20 +48,20 @@ func (w PreemptMode) allowedLevels() scheduler.LevelSet {
 	}
 }
 
-// LevelMetrics are the numbers by which modes are compared.
-var LevelMetrics = []LevelMetric{
+// levelMetrics are the numbers by which modes are compared.
+var levelMetrics = []levelMetric{
 	{"work_lost_cpu_s", "work lost (CPU-s)", false},
 	{"deadline_rate", "deadlines met (fraction)", true},
 	{"mean_response_s", "mean response (s)", false},
 }
 
-// LevelMetric is a number of report.Numbers with its label and direction.
-type LevelMetric struct {
+// levelMetric is a number of report.Numbers with its label and direction.
+type levelMetric struct {
 	Name, Label    string
 	HigherIsBetter bool
 }
 
-// LevelCell is one mode at one cost: the interval over the seeds of each of LevelMetrics.
+// LevelCell is one mode at one cost: the interval over the seeds of each of levelMetrics.
 type LevelCell struct {
 	Cost    float64                    `json:"cost"`
 	Mode    PreemptMode                `json:"mode"`
@@ -142,7 +142,7 @@ func (s *Setup) StudyLevels(ctx context.Context, costs []float64, seeds []uint64
 			return nil, fmt.Errorf("cost %v: must be above 0 and at most 1000000 times the measured cost", cost)
 		}
 		runs := map[PreemptMode][]*Outcome{}
-		for _, mode := range PreemptModes {
+		for _, mode := range preemptModes {
 			outs := killed
 			if mode != ModeKill || killed == nil {
 				var err error
@@ -154,12 +154,12 @@ func (s *Setup) StudyLevels(ctx context.Context, costs []float64, seeds []uint64
 				killed = outs
 			}
 			cell := LevelCell{Cost: cost, Mode: mode, Numbers: map[string]report.Interval{}}
-			for _, m := range LevelMetrics {
+			for _, m := range levelMetrics {
 				cell.Numbers[m.Name] = report.Estimate(metricValues(outs, m.Name))
 			}
 			study.Cells = append(study.Cells, cell)
 		}
-		for _, m := range LevelMetrics {
+		for _, m := range levelMetrics {
 			study.Wins = append(study.Wins, bestMode(cost, m, runs))
 		}
 	}
@@ -176,13 +176,13 @@ func metricValues(outs []*Outcome, name string) []float64 {
 }
 
 // bestMode returns the mode with the best mean and whether the difference is significant.
-func bestMode(cost float64, m LevelMetric, runs map[PreemptMode][]*Outcome) LevelWin {
+func bestMode(cost float64, m levelMetric, runs map[PreemptMode][]*Outcome) LevelWin {
 	sign := 1.0
 	if m.HigherIsBetter {
 		sign = -1
 	}
 	score := func(w PreemptMode) float64 { return sign * report.Estimate(metricValues(runs[w], m.Name)).Mean }
-	ranking := slices.Clone(PreemptModes)
+	ranking := slices.Clone(preemptModes)
 	slices.SortStableFunc(ranking, func(a, b PreemptMode) int {
 		switch x, y := score(a), score(b); {
 		case x < y:
@@ -223,10 +223,10 @@ func WriteLevels(dir string, s *LevelStudy) error {
 	if err := WriteFile(filepath.Join(dir, "levels.md"), func(w io.Writer) error { _, err := io.WriteString(w, s.Markdown()); return err }); err != nil {
 		return err
 	}
-	for _, m := range LevelMetrics {
+	for _, m := range levelMetrics {
 		if err := savePlot(dir, m.Name, func() (*plot.Plot, error) {
 			var lines []report.Line
-			for _, mode := range PreemptModes {
+			for _, mode := range preemptModes {
 				l := report.Line{Name: string(mode)}
 				for _, c := range s.Cells {
 					if e := c.Numbers[m.Name]; c.Mode == mode {
@@ -251,12 +251,12 @@ func WriteLevels(dir string, s *LevelStudy) error {
 func (s *LevelStudy) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %d seeds; at cost 1 a checkpoint of 1 GiB and back takes %.3g s. Bold: best; *: the 95%% interval of its\ndifference to the next best, paired by seed, excludes zero.\n", s.Scheduler, len(s.Seeds), s.CheckpointS)
-	for _, m := range LevelMetrics {
+	for _, m := range levelMetrics {
 		fmt.Fprintf(&b, "\n| %s at cost |", m.Label)
-		for _, w := range PreemptModes {
+		for _, w := range preemptModes {
 			fmt.Fprintf(&b, " %s |", w)
 		}
-		b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(PreemptModes)) + "\n")
+		b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(preemptModes)) + "\n")
 		for _, win := range s.Wins {
 			if win.Metric != m.Name {
 				continue

@@ -36,7 +36,7 @@ func TestKillLosesWorkAndSuspendDoesNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(study.Cells) != 2*len(PreemptModes) || len(study.Wins) != 2*len(LevelMetrics) {
+	if len(study.Cells) != 2*len(preemptModes) || len(study.Wins) != 2*len(levelMetrics) {
 		t.Fatalf("%d cells, %d wins", len(study.Cells), len(study.Wins))
 	}
 	for _, c := range study.Cells {
@@ -62,7 +62,7 @@ func TestKillLosesWorkAndSuspendDoesNot(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	if md := study.Markdown(); strings.Count(md, "| 0.01 |") != len(LevelMetrics) || !strings.Contains(md, "**") {
+	if md := study.Markdown(); strings.Count(md, "| 0.01 |") != len(levelMetrics) || !strings.Contains(md, "**") {
 		t.Errorf("no table:\n%s", md)
 	}
 }
@@ -70,8 +70,8 @@ func TestKillLosesWorkAndSuspendDoesNot(t *testing.T) {
 func TestScaleSuspendCostMultipliesTimes(t *testing.T) {
 	for _, l := range []scheduler.Level{scheduler.LevelFrozen, scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
 		const mem = 1 << 30
-		was := MeasuredSuspendSpeed.Suspend(l, mem) + MeasuredSuspendSpeed.Resume(l, mem)
-		now := scaleSuspendCost(MeasuredSuspendSpeed, 7).Suspend(l, mem) + scaleSuspendCost(MeasuredSuspendSpeed, 7).Resume(l, mem)
+		was := measuredSuspendSpeed.Suspend(l, mem) + measuredSuspendSpeed.Resume(l, mem)
+		now := scaleSuspendCost(measuredSuspendSpeed, 7).Suspend(l, mem) + scaleSuspendCost(measuredSuspendSpeed, 7).Resume(l, mem)
 		if d := now - 7*was; d > time.Millisecond || d < -time.Millisecond {
 			t.Errorf("%v: %v, seven times the cost is %v", l, was, now)
 		}

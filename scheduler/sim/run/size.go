@@ -27,8 +27,8 @@ type Sizing struct {
 	Simulated int     `json:"simulated_sizes"` // number of sizes that were simulated
 }
 
-// MaxSizeNodes is the largest cluster that Size considers.
-const MaxSizeNodes = 100_000
+// maxSizeNodes is the largest cluster that Size considers.
+const maxSizeNodes = 100_000
 
 // Size finds the smallest cluster of machines like node on which the target holds, as the mean over
 // seeds. It estimates with the M/M/n queue (3DSF section 7.2) and then simulates sizes from there on.
@@ -104,10 +104,10 @@ func (z *sizer) smallest(guess int) (int, error) {
 		if ok {
 			break
 		}
-		if high == MaxSizeNodes {
+		if high == maxSizeNodes {
 			return 0, fmt.Errorf("%.1f%% of the jobs end within %v on %d machines, the target is %.1f%%: give a longer -response or a smaller -share", 100*z.shares[high], z.target.Response, high, 100*z.target.Share)
 		}
-		low, high = high, min(MaxSizeNodes, high+max(1, high/8))
+		low, high = high, min(maxSizeNodes, high+max(1, high/8))
 	}
 	for step := max(1, high/8); high-low > 1; {
 		mid := max(low+1, high-step)
@@ -193,7 +193,7 @@ func (z *sizer) measureLoad() (*offeredLoad, error) {
 // probeNodes returns a number of machines on which no job waits long: room for all tasks of the mean
 // job a hundred times.
 func probeNodes(share float64, jobs int) int {
-	return int(min(MaxSizeNodes, math.Ceil(100*max(1, share/float64(jobs)))))
+	return int(min(maxSizeNodes, math.Ceil(100*max(1, share/float64(jobs)))))
 }
 
 // onTime returns the share of jobs on time on n machines: the mean over jobs, and over the time in
@@ -247,5 +247,5 @@ func logNormalBelow(z float64) float64 {
 
 // nodes returns the smallest number of machines on which the target is expected to hold.
 func (l *offeredLoad) nodes(t Target) int {
-	return max(1, sort.Search(MaxSizeNodes, func(n int) bool { return l.onTime(n, t.Response) >= t.Share }))
+	return max(1, sort.Search(maxSizeNodes, func(n int) bool { return l.onTime(n, t.Response) >= t.Share }))
 }

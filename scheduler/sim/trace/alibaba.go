@@ -153,7 +153,7 @@ func parseAlibabaName(name string) (number int, after []int) {
 // alibabaJob puts a job together. Its stages are in an order in which each comes after those that it
 // waits for.
 func alibabaJob(number int, name string, tasks []alibabaTask) (*HistoryJob, error) {
-	j := &HistoryJob{Version: HistoryVersion, Job: uint64(number), Name: name, State: "succeeded"}
+	j := &HistoryJob{Version: historyVersion, Job: uint64(number), Name: name, State: "succeeded"}
 	first := tasks[0].start
 	placed, stage := make([]bool, len(tasks)), make([]int32, len(tasks))
 	for len(j.Stages) < len(tasks) {

@@ -213,7 +213,7 @@ func (t *googleTask) replay() {
 
 // job returns the job with a stage for each request, and the number of tasks left out.
 func (g *googleJob) job(number int, largest scheduler.Resources) (*HistoryJob, int) {
-	j := &HistoryJob{Version: HistoryVersion, Job: uint64(number), Name: g.name, Tenant: g.user, State: "succeeded"}
+	j := &HistoryJob{Version: historyVersion, Job: uint64(number), Name: g.name, Tenant: g.user, State: "succeeded"}
 	if j.Name == "" {
 		j.Name = fmt.Sprint("collection-", g.id)
 	}

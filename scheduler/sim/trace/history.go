@@ -13,8 +13,8 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// HistoryVersion is the supported version of Drover's JSON lines.
-const HistoryVersion = 1
+// historyVersion is the supported version of Drover's JSON lines.
+const historyVersion = 1
 
 // HistoryJob is one line of Drover's own format: an ended job as a coordinator writes it. Times are
 // Unix milliseconds, durations milliseconds, CPU millicores, memory bytes, I/O bytes per second.
@@ -160,8 +160,8 @@ func ReadHistory(r io.Reader, o Options) (*History, error) {
 }
 
 func (j *HistoryJob) check() error {
-	if j.Version != HistoryVersion {
-		return fmt.Errorf("version is %d: this program reads version %d", j.Version, HistoryVersion)
+	if j.Version != historyVersion {
+		return fmt.Errorf("version is %d: this program reads version %d", j.Version, historyVersion)
 	}
 	bad := func(ms int64) bool { return ms < 0 || ms > maxMS }
 	if bad(j.SubmitMS) || bad(j.StartMS) || bad(j.FinishMS) || bad(j.DeadlineMS) || bad(j.BoundMS) {

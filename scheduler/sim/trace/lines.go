@@ -15,8 +15,8 @@ import (
 
 // Limits of the readers.
 const (
-	MaxLine  = 256 << 20 // bytes
-	MaxLines = 50_000_000
+	maxLine  = 256 << 20 // bytes
+	maxLines = 50_000_000
 )
 
 // Options are the options of all readers.
@@ -71,7 +71,7 @@ func Open(path string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := Decompress(f)
+	r, err := decompress(f)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 	}
@@ -81,8 +81,8 @@ func Open(path string) (io.ReadCloser, error) {
 	}{r, f}, nil
 }
 
-// Decompress returns the contents of a stream that may be compressed with gzip.
-func Decompress(r io.Reader) (io.Reader, error) {
+// decompress returns the contents of a stream that may be compressed with gzip.
+func decompress(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 1<<20)
 	head, err := b.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -107,8 +107,8 @@ func scanLines(r io.Reader, o Options, line func(n int, text []byte) error) (Cou
 		if err != nil && !errors.Is(err, io.EOF) {
 			return c, fmt.Errorf("%s:%d: %w", o.Name, n, err)
 		}
-		if n > MaxLines {
-			return c, fmt.Errorf("%s:%d: file has more than %d lines", o.Name, n, MaxLines)
+		if n > maxLines {
+			return c, fmt.Errorf("%s:%d: file has more than %d lines", o.Name, n, maxLines)
 		}
 		if text = bytes.TrimRight(text, "\r\n"); len(bytes.TrimSpace(text)) == 0 {
 			continue
@@ -141,8 +141,8 @@ func readLine(b *bufio.Reader) ([]byte, error) {
 	long := bytes.Clone(text)
 	for errors.Is(err, bufio.ErrBufferFull) {
 		text, err = b.ReadSlice('\n')
-		if long = append(long, text...); len(long) > MaxLine {
-			return nil, fmt.Errorf("line longer than %d bytes", MaxLine)
+		if long = append(long, text...); len(long) > maxLine {
+			return nil, fmt.Errorf("line longer than %d bytes", maxLine)
 		}
 	}
 	return long, err

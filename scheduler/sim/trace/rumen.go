@@ -69,8 +69,8 @@ func ReadRumen(r io.Reader, o Options) (*History, error) {
 			return h, nil
 		}
 		h.Lines++
-		if h.Lines > MaxLines {
-			return nil, fmt.Errorf("%s: more than %d jobs", o.Name, MaxLines)
+		if h.Lines > maxLines {
+			return nil, fmt.Errorf("%s: more than %d jobs", o.Name, maxLines)
 		}
 		if err != nil { // what follows broken JSON cannot be told apart
 			return nil, fmt.Errorf("%s: object %d, byte %d: expected a JSON object of one job: %w", o.Name, h.Lines, dec.InputOffset(), err)
@@ -98,7 +98,7 @@ func (in *rumenJob) job(number int) (*HistoryJob, error) {
 	if len(in.Maps)+len(in.Reduces) == 0 {
 		return nil, errNothingToSimulate
 	}
-	j := &HistoryJob{Version: HistoryVersion, Job: uint64(number), Name: in.JobName, Tenant: in.Queue, State: "succeeded", SubmitMS: in.SubmitTime,
+	j := &HistoryJob{Version: historyVersion, Job: uint64(number), Name: in.JobName, Tenant: in.Queue, State: "succeeded", SubmitMS: in.SubmitTime,
 		StartMS: max(0, in.LaunchTime), FinishMS: max(0, in.FinishTime)}
 	if j.Tenant == "" {
 		j.Tenant = in.User

@@ -124,7 +124,7 @@ func (r *slurmRow) job(number int) (*HistoryJob, error) {
 	if name == "" {
 		name = "slurm"
 	}
-	j := &HistoryJob{Version: HistoryVersion, Job: uint64(number), Name: name + "-" + id, Tenant: r.get("Account", "User"), State: r.get("State"), Tag: r.get("Partition"),
+	j := &HistoryJob{Version: historyVersion, Job: uint64(number), Name: name + "-" + id, Tenant: r.get("Account", "User"), State: r.get("State"), Tag: r.get("Partition"),
 		SubmitMS: submit.UnixMilli(), StartMS: start.UnixMilli(), BoundMS: bound.Milliseconds(), Stages: []HistoryStage{*g}}
 	return j, j.check()
 }

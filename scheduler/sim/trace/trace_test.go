@@ -25,7 +25,7 @@ func TestReadSwimWithAndWithoutPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, in := range map[string]string{"plain": swimLines, "gzip": zipped.String()} {
-		r, err := Decompress(strings.NewReader(in))
+		r, err := decompress(strings.NewReader(in))
 		if err != nil {
 			t.Fatal(err)
 		}

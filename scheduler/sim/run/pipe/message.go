@@ -10,51 +10,51 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// Version is the version of the messages.
-const Version = 1
+// version is the version of the messages.
+const version = 1
 
-// Request is what the process reads: the time and all that it may place on. CPU is in millicores,
+// request is what the process reads: the time and all that it may place on. CPU is in millicores,
 // memory in bytes, I/O in bytes per second, times in seconds from the start of the simulation.
-type Request struct {
+type request struct {
 	Version int      `json:"version"`
 	Now     float64  `json:"now_s"`
-	Nodes   []Node   `json:"nodes"` // those that take new tasks
-	Tenants []Tenant `json:"tenants"`
-	Waiting []Stage  `json:"waiting"` // those with tasks that can start, in order of job and stage
+	Nodes   []node   `json:"nodes"` // those that take new tasks
+	Tenants []tenant `json:"tenants"`
+	Waiting []stage  `json:"waiting"` // those with tasks that can start, in order of job and stage
 }
 
-// Amounts are CPU, memory and disk I/O.
-type Amounts struct {
+// resources are CPU, memory and disk I/O.
+type resources struct {
 	CPU    int64 `json:"cpu"`
 	Memory int64 `json:"memory"`
 	IO     int64 `json:"io"`
 }
 
-func amounts(r scheduler.Resources) Amounts {
-	return Amounts{r[scheduler.CPU], r[scheduler.Memory], r[scheduler.IO]}
+func amounts(r scheduler.Resources) resources {
+	return resources{r[scheduler.CPU], r[scheduler.Memory], r[scheduler.IO]}
 }
 
-// Node is a node with its capacity and what of it is free.
-type Node struct {
+// node is a node with its capacity and what of it is free.
+type node struct {
 	ID       scheduler.NodeID `json:"id"`
 	Name     string           `json:"name"`
 	Rack     string           `json:"rack"`
-	Capacity Amounts          `json:"capacity"`
-	Free     Amounts          `json:"free"`
+	Capacity resources        `json:"capacity"`
+	Free     resources        `json:"free"`
 }
 
-// Tenant is a tenant with what its subtree uses. Parent is -1 at the root.
-type Tenant struct {
+// tenant is a tenant with what its subtree uses. Parent is -1 at the root.
+type tenant struct {
 	ID     scheduler.TenantID `json:"id"`
 	Name   string             `json:"name"`
 	Parent int                `json:"parent"`
 	Weight float64            `json:"weight"`
-	Used   Amounts            `json:"used"`
+	Used   resources          `json:"used"`
 }
 
-// Stage is a stage with tasks that can start. Estimate is the expected run time of a task and
+// stage is a stage with tasks that can start. Estimate is the expected run time of a task and
 // Deadline the job's deadline; 0 is none.
-type Stage struct {
+type stage struct {
 	Job       scheduler.JobID    `json:"job"`
 	Stage     int32              `json:"stage"`
 	Name      string             `json:"name"`
@@ -64,18 +64,18 @@ type Stage struct {
 	Deadline  float64            `json:"deadline_s"`
 	Estimate  float64            `json:"estimate_s"`
 	Tasks     int32              `json:"tasks"` // that can start now
-	Demand    Amounts            `json:"demand"`
+	Demand    resources          `json:"demand"`
 }
 
-// Response is what the process writes. Wake, if above 0, is when it wants to be asked again even if
+// response is what the process writes. Wake, if above 0, is when it wants to be asked again even if
 // nothing happens.
-type Response struct {
-	Place []Placement `json:"place"`
+type response struct {
+	Place []placement `json:"place"`
 	Wake  float64     `json:"wake_s"`
 }
 
-// Placement starts tasks of a stage on a node; 0 tasks count as 1.
-type Placement struct {
+// placement starts tasks of a stage on a node; 0 tasks count as 1.
+type placement struct {
 	Job   scheduler.JobID  `json:"job"`
 	Stage int32            `json:"stage"`
 	Node  scheduler.NodeID `json:"node"`
@@ -90,19 +90,19 @@ func seconds(t scheduler.Time) float64 {
 }
 
 // newRequest describes the State. O(nodes + tenants + stages).
-func newRequest(s *scheduler.State, now scheduler.Time) *Request {
-	r := &Request{Version: Version, Now: seconds(now), Nodes: []Node{}, Tenants: []Tenant{}, Waiting: []Stage{}}
+func newRequest(s *scheduler.State, now scheduler.Time) *request {
+	r := &request{Version: version, Now: seconds(now), Nodes: []node{}, Tenants: []tenant{}, Waiting: []stage{}}
 	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			if n := g.Startable(); g.Ready() && n > 0 {
-				r.Waiting = append(r.Waiting, Stage{Job: j.Spec.ID, Stage: g.Index, Name: j.Spec.Name, Tenant: j.Spec.Tenant, Priority: j.Spec.Priority.String(),
+				r.Waiting = append(r.Waiting, stage{Job: j.Spec.ID, Stage: g.Index, Name: j.Spec.Name, Tenant: j.Spec.Tenant, Priority: j.Spec.Priority.String(),
 					Submitted: seconds(j.Spec.Submitted), Deadline: seconds(j.Spec.Deadline), Estimate: g.Spec.Estimate.Seconds(), Tasks: n, Demand: amounts(g.Spec.Demand)})
 			}
 		}
 	}
 	for _, n := range s.Nodes() {
 		if n != nil && n.Schedulable() {
-			r.Nodes = append(r.Nodes, Node{n.Spec.ID, n.Spec.Name, n.Spec.Path, amounts(n.Spec.Capacity), amounts(n.Free)})
+			r.Nodes = append(r.Nodes, node{n.Spec.ID, n.Spec.Name, n.Spec.Path, amounts(n.Spec.Capacity), amounts(n.Free)})
 		}
 	}
 	for id := scheduler.TenantID(0); ; id++ {
@@ -110,13 +110,13 @@ func newRequest(s *scheduler.State, now scheduler.Time) *Request {
 		if t == nil {
 			return r
 		}
-		r.Tenants = append(r.Tenants, Tenant{id, t.Spec.Name, int(t.Spec.Parent), t.Spec.Weight, amounts(t.Used)})
+		r.Tenants = append(r.Tenants, tenant{id, t.Spec.Name, int(t.Spec.Parent), t.Spec.Weight, amounts(t.Used)})
 	}
 }
 
 // parseResponse parses a line of the process.
-func parseResponse(line []byte) (*Response, error) {
-	var r Response
+func parseResponse(line []byte) (*response, error) {
+	var r response
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&r); err != nil {
@@ -126,7 +126,7 @@ func parseResponse(line []byte) (*Response, error) {
 }
 
 // decide applies the placements to a trial of the State and returns them as a decision.
-func (r *Response) decide(s *scheduler.State, now scheduler.Time, limit int) (scheduler.Decision, error) {
+func (r *response) decide(s *scheduler.State, now scheduler.Time, limit int) (scheduler.Decision, error) {
 	d := scheduler.Decision{Base: s.Index(), At: now}
 	if r.Wake > 0 {
 		if d.Wake = engine.Epoch.Add(time.Duration(r.Wake * float64(time.Second))); d.Wake <= now {
@@ -162,7 +162,7 @@ func (r *Response) decide(s *scheduler.State, now scheduler.Time, limit int) (sc
 	return d, nil
 }
 
-func findStage(s *scheduler.State, p *Placement) (*scheduler.Stage, error) {
+func findStage(s *scheduler.State, p *placement) (*scheduler.Stage, error) {
 	j := s.Job(p.Job)
 	switch {
 	case j == nil:

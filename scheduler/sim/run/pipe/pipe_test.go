@@ -32,23 +32,23 @@ func serve(what string) {
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, maxLine)
 	for in.Scan() {
-		var r Request
-		if err := json.Unmarshal(in.Bytes(), &r); err != nil || r.Version != Version {
+		var r request
+		if err := json.Unmarshal(in.Bytes(), &r); err != nil || r.Version != version {
 			fmt.Fprintln(os.Stderr, "bad request", err)
 			os.Exit(3)
 		}
-		var out Response
+		var out response
 		switch what {
 		case "first fit":
 			out = firstFit(&r)
 		case "too many":
-			out.Place = []Placement{{Job: r.Waiting[0].Job, Tasks: r.Waiting[0].Tasks + 1}}
+			out.Place = []placement{{Job: r.Waiting[0].Job, Tasks: r.Waiting[0].Tasks + 1}}
 		case "unknown node":
-			out.Place = []Placement{{Job: r.Waiting[0].Job, Node: 99}}
+			out.Place = []placement{{Job: r.Waiting[0].Job, Node: 99}}
 		case "unknown job":
-			out.Place = []Placement{{Job: 999}}
+			out.Place = []placement{{Job: 999}}
 		case "a full node":
-			out.Place = []Placement{{Job: r.Waiting[0].Job, Tasks: 8}}
+			out.Place = []placement{{Job: r.Waiting[0].Job, Tasks: 8}}
 		case "wake in the past":
 			out.Wake = -1 + r.Now
 			if out.Wake <= 0 {
@@ -70,14 +70,14 @@ func serve(what string) {
 	}
 }
 
-func firstFit(r *Request) Response {
-	var out Response
+func firstFit(r *request) response {
+	var out response
 	for _, s := range r.Waiting {
 		for i := range r.Nodes {
 			n := &r.Nodes[i]
 			for s.Tasks > 0 && n.Free.CPU >= s.Demand.CPU && n.Free.Memory >= s.Demand.Memory && n.Free.IO >= s.Demand.IO {
-				out.Place = append(out.Place, Placement{Job: s.Job, Stage: s.Stage, Node: n.ID})
-				n.Free = Amounts{n.Free.CPU - s.Demand.CPU, n.Free.Memory - s.Demand.Memory, n.Free.IO - s.Demand.IO}
+				out.Place = append(out.Place, placement{Job: s.Job, Stage: s.Stage, Node: n.ID})
+				n.Free = resources{n.Free.CPU - s.Demand.CPU, n.Free.Memory - s.Demand.Memory, n.Free.IO - s.Demand.IO}
 				s.Tasks--
 			}
 		}

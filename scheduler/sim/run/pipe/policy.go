@@ -93,7 +93,7 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 }
 
 // ask sends a request and waits for the response, at most timeout.
-func (p *Policy) ask(r *Request) (*Response, error) {
+func (p *Policy) ask(r *request) (*response, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return nil, err

@@ -102,8 +102,8 @@ func LoadCalibration() (*Calibration, error) {
 	return &Calibration{Parameters: f.Parameters, Hash: hex.EncodeToString(h[:])}, nil
 }
 
-// WithValue returns a copy of the calibration with one parameter changed.
-func (c *Calibration) WithValue(name string, value float64) *Calibration {
+// withValue returns a copy of the calibration with one parameter changed.
+func (c *Calibration) withValue(name string, value float64) *Calibration {
 	out := &Calibration{Parameters: maps.Clone(c.Parameters), Hash: c.Hash}
 	p := out.Parameters[name]
 	p.Value = value
@@ -144,9 +144,9 @@ type Verdict struct {
 	Why string
 }
 
-// EvaluateClaim tests a claim on its values, one per seed. exact means that the experiment is
+// evaluateClaim tests a claim on its values, one per seed. exact means that the experiment is
 // deterministic, so that one value suffices.
-func EvaluateClaim(c Claim, values []float64, exact bool) Verdict {
+func evaluateClaim(c Claim, values []float64, exact bool) Verdict {
 	v := Verdict{Claim: c, Ours: report.Estimate(values), Effect: math.NaN()}
 	if len(values) == 0 {
 		return v
@@ -183,8 +183,8 @@ type Score struct {
 	Weight, SignWeight, ReproducedWeight float64
 }
 
-// ScoreVerdicts returns the score of verdicts.
-func ScoreVerdicts(vs []Verdict) Score {
+// scoreVerdicts returns the score of verdicts.
+func scoreVerdicts(vs []Verdict) Score {
 	var s Score
 	for i := range vs {
 		v := &vs[i]

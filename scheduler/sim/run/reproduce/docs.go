@@ -39,7 +39,7 @@ func (r *Report) WriteDocs(root string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := run.WriteFile(filepath.Join(root, filepath.FromSlash(docsPage)), func(w io.Writer) error { return r.Markdown(w, false) }); err != nil {
+	if err := run.WriteFile(filepath.Join(root, filepath.FromSlash(docsPage)), func(w io.Writer) error { return r.markdown(w, false) }); err != nil {
 		return err
 	}
 	return os.WriteFile(path, after, 0o644)

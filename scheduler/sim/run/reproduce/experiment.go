@@ -87,8 +87,8 @@ func (e *Env) scaleDown(n int) int {
 	return n
 }
 
-// Experiments lists all experiments in the order of the report.
-func Experiments() []Experiment {
+// experiments lists all experiments in the order of the report.
+func experiments() []Experiment {
 	return slices.Concat(lasExperiments(), twoTierExperiments(), pdsExperiments(), dsfExperiments(), allSchedulersExperiments())
 }
 
@@ -120,7 +120,7 @@ type Shift struct {
 // SelectExperiments returns the experiments that a user named: by paper, figure or experiment,
 // "claims" for all but the table of all schedulers, "" for all.
 func SelectExperiments(what string, claims []Claim) ([]Experiment, error) {
-	all := Experiments()
+	all := experiments()
 	if what == "" {
 		return all, nil
 	}

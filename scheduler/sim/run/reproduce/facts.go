@@ -20,8 +20,8 @@ var derivedClaims = map[string]string{
 	"pdsonqueue/cases/throughput": "pdsonqueue/cases/throughput_33", "pdsonqueue/cases/completion": "pdsonqueue/cases/throughput_33",
 }
 
-// FactVerdicts returns the verdicts of claims that state a fact of their own.
-func FactVerdicts(vs []Verdict) []Verdict {
+// factVerdicts returns the verdicts of claims that state a fact of their own.
+func factVerdicts(vs []Verdict) []Verdict {
 	var out []Verdict
 	for i := range vs {
 		if derivedClaims[vs[i].ID] == "" {

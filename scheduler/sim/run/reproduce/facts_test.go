@@ -30,7 +30,7 @@ func TestDerivedClaimsNameClaims(t *testing.T) {
 	for _, c := range claims {
 		vs = append(vs, Verdict{Claim: c})
 	}
-	if n := len(FactVerdicts(vs)); n != len(claims)-len(derivedClaims) {
+	if n := len(factVerdicts(vs)); n != len(claims)-len(derivedClaims) {
 		t.Errorf("%d facts of %d claims", n, len(claims))
 	}
 }

@@ -30,8 +30,8 @@ type Report struct {
 // NewReport makes the report of outcomes.
 func NewReport(outs []*Outcome, env *Env, command string) *Report {
 	r := &Report{Outcomes: outs, Cal: env.Cal, Command: command, Quick: env.Quick}
-	r.Score = ScoreVerdicts(r.Verdicts())
-	r.Facts = ScoreVerdicts(FactVerdicts(r.Verdicts()))
+	r.Score = scoreVerdicts(r.Verdicts())
+	r.Facts = scoreVerdicts(factVerdicts(r.Verdicts()))
 	return r
 }
 
@@ -154,8 +154,8 @@ func (o *Outcome) File(plot string) string {
 	return "plots/" + strings.Trim(unsafeChars.ReplaceAllString(strings.ToLower(o.Name+" "+plot), "-"), "-")
 }
 
-// DrawPlots writes all plots below dir, which must have a folder plots.
-func (r *Report) DrawPlots(dir string) error {
+// drawPlots writes all plots below dir, which must have a folder plots.
+func (r *Report) drawPlots(dir string) error {
 	for _, o := range r.Outcomes {
 		for _, name := range o.Plots() {
 			p, err := report.PlotLines(name, "", "", false, sortedLines(o.Curves[name])...)
@@ -241,8 +241,8 @@ func (r *Report) notRun() int {
 	return n
 }
 
-// Markdown writes the report as Markdown, with or without its plots.
-func (r *Report) Markdown(w io.Writer, plots bool) error {
+// markdown writes the report as Markdown, with or without its plots.
+func (r *Report) markdown(w io.Writer, plots bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The papers' claims, reproduced\n\n%s\n\n%s\n\nMade by `%s`. Calibration: sha256 `%s`.\n", r.Summary(), reproducedCriterion, r.Command, r.Cal.Hash)
 	b.WriteString("\n| paper | claims | paper's sign | reproduced | by weight | facts | paper's sign | reproduced |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
@@ -303,39 +303,39 @@ func seedsText(n int) string {
 
 func escapeCell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
-// PaperScore is the score of one paper.
-type PaperScore struct {
+// paperScore is the score of one paper.
+type paperScore struct {
 	Name string
 	Score
 	Facts Score
 }
 
 // Papers returns the score of each paper.
-func (r *Report) Papers() []PaperScore {
-	var out []PaperScore
+func (r *Report) Papers() []paperScore {
+	var out []paperScore
 	by := map[string][]Verdict{}
 	for _, v := range r.Verdicts() {
 		if by[v.Paper] == nil {
-			out = append(out, PaperScore{Name: v.Paper})
+			out = append(out, paperScore{Name: v.Paper})
 		}
 		by[v.Paper] = append(by[v.Paper], v)
 	}
 	for i := range out {
 		vs := by[out[i].Name]
-		out[i].Score, out[i].Facts = ScoreVerdicts(vs), ScoreVerdicts(FactVerdicts(vs))
+		out[i].Score, out[i].Facts = scoreVerdicts(vs), scoreVerdicts(factVerdicts(vs))
 	}
 	return out
 }
 
-// Miss is a set of claims that were not reproduced for the same reason.
-type Miss struct {
+// miss is a set of claims that were not reproduced for the same reason.
+type miss struct {
 	Claims []string
 	Why    string
 }
 
 // Misses groups the claims that were not reproduced by their reason.
-func (o *Outcome) Misses() []Miss {
-	var out []Miss
+func (o *Outcome) Misses() []miss {
+	var out []miss
 	for _, x := range o.Lines() {
 		if x.Reproduced {
 			continue
@@ -344,17 +344,17 @@ func (o *Outcome) Misses() []Miss {
 		if x.Missing != "" {
 			why = "Not run: " + x.Missing
 		}
-		if i := slices.IndexFunc(out, func(m Miss) bool { return m.Why == why }); i >= 0 {
+		if i := slices.IndexFunc(out, func(m miss) bool { return m.Why == why }); i >= 0 {
 			out[i].Claims = append(out[i].Claims, x.ID)
 		} else {
-			out = append(out, Miss{[]string{x.ID}, why})
+			out = append(out, miss{[]string{x.ID}, why})
 		}
 	}
 	return out
 }
 
-// Grid is a table of texts.
-type Grid struct {
+// grid is a table of texts.
+type grid struct {
 	Columns []string
 	Rows    [][]string
 	Seeds   int
@@ -364,8 +364,8 @@ type Grid struct {
 var verdictMarks = map[string]string{"reproduced": "✓", "sign only": "~", "missed": "✗", "none": ""}
 
 // Shifts returns the sensitivity table: each claim's mean with each parameter low and high.
-func (o *Outcome) Shifts() Grid {
-	g := Grid{Seeds: o.shiftSeeds}
+func (o *Outcome) Shifts() grid {
+	g := grid{Seeds: o.shiftSeeds}
 	cells := map[string]map[string]string{}
 	for _, s := range o.Sensitivity {
 		c := fmt.Sprintf("%s %g", s.Parameter, s.Value)
@@ -398,10 +398,10 @@ func (r *Report) AllRows() []TableRow {
 }
 
 // Table returns the table of all workloads and schedulers.
-func (r *Report) Table() Grid {
+func (r *Report) Table() grid {
 	rows := r.AllRows()
 	names := schedulersOf(rows)
-	g := Grid{Columns: append([]string{"workload", "metric"}, append(slices.Clone(names), "best specialist", "3dsf worse by")...)}
+	g := grid{Columns: append([]string{"workload", "metric"}, append(slices.Clone(names), "best specialist", "3dsf worse by")...)}
 	for i := range rows {
 		x := &rows[i]
 		line := []string{x.Workload, x.Name}
@@ -485,19 +485,19 @@ func (r *Report) Changes() []string { return changesAfterResults }
 // Test returns the criterion of "reproduced".
 func (r *Report) Test() string { return reproducedCriterion }
 
-// HTML writes the report as a page that refers to the plots beside it.
-func (r *Report) HTML(w io.Writer) error { return htmlPage.Execute(w, r) }
+// html writes the report as a page that refers to the plots beside it.
+func (r *Report) html(w io.Writer) error { return htmlPage.Execute(w, r) }
 
 // Write writes report.md, report.html, results.json and the plots into dir, which must have a
 // folder plots.
 func (r *Report) Write(dir string) error {
-	if err := r.DrawPlots(dir); err != nil {
+	if err := r.drawPlots(dir); err != nil {
 		return err
 	}
-	if err := run.WriteFile(filepath.Join(dir, "report.md"), func(w io.Writer) error { return r.Markdown(w, true) }); err != nil {
+	if err := run.WriteFile(filepath.Join(dir, "report.md"), func(w io.Writer) error { return r.markdown(w, true) }); err != nil {
 		return err
 	}
-	if err := run.WriteFile(filepath.Join(dir, "report.html"), r.HTML); err != nil {
+	if err := run.WriteFile(filepath.Join(dir, "report.html"), r.html); err != nil {
 		return err
 	}
 	return run.WriteFile(filepath.Join(dir, "results.json"), func(w io.Writer) error {
@@ -505,8 +505,8 @@ func (r *Report) Write(dir string) error {
 	})
 }
 
-// ShiftRow is a Shift in results.json.
-type ShiftRow struct {
+// shiftRow is a Shift in results.json.
+type shiftRow struct {
 	Claim     string  `json:"claim"`
 	Parameter string  `json:"parameter"`
 	Value     float64 `json:"value"`
@@ -514,18 +514,18 @@ type ShiftRow struct {
 	Verdict   string  `json:"verdict"`
 }
 
-func (r *Report) shifts() []ShiftRow {
-	out := []ShiftRow{}
+func (r *Report) shifts() []shiftRow {
+	out := []shiftRow{}
 	for _, o := range r.Outcomes {
 		for _, s := range o.Sensitivity {
-			out = append(out, ShiftRow{s.Claim, s.Parameter, s.Value, finiteOrZero(s.Mean), s.Verdict})
+			out = append(out, shiftRow{s.Claim, s.Parameter, s.Value, finiteOrZero(s.Mean), s.Verdict})
 		}
 	}
 	return out
 }
 
-// GridRow is a TableRow in results.json.
-type GridRow struct {
+// gridRow is a TableRow in results.json.
+type gridRow struct {
 	Workload       string             `json:"workload"`
 	Metric         string             `json:"metric"`
 	HigherIsBetter bool               `json:"higher_is_better"`
@@ -537,10 +537,10 @@ type GridRow struct {
 	Why            string             `json:"why,omitempty"`
 }
 
-func (r *Report) grid() []GridRow {
-	out := []GridRow{}
+func (r *Report) grid() []gridRow {
+	out := []gridRow{}
 	for _, x := range r.AllRows() {
-		g := GridRow{x.Workload, x.Name, x.HigherIsBetter, map[string]float64{}, x.Best, finiteOrZero(x.Worse.Mean), finiteOrZero(x.Worse.HalfWidth), x.Flag, ""}
+		g := gridRow{x.Workload, x.Name, x.HigherIsBetter, map[string]float64{}, x.Best, finiteOrZero(x.Worse.Mean), finiteOrZero(x.Worse.HalfWidth), x.Flag, ""}
 		for n, v := range x.Values {
 			g.Values[n] = finiteOrZero(v.Mean)
 		}

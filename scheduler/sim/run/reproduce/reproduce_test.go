@@ -20,7 +20,7 @@ func TestEveryClaimHasAnExperimentThatMeasuresIt(t *testing.T) {
 			t.Errorf("claim %s occurs twice", c.ID)
 		}
 		seen[c.ID] = true
-		if !slices.ContainsFunc(Experiments(), func(e Experiment) bool { return e.Name == c.Experiment && e.Paper == c.Paper }) {
+		if !slices.ContainsFunc(experiments(), func(e Experiment) bool { return e.Name == c.Experiment && e.Paper == c.Paper }) {
 			t.Errorf("claim %s: no experiment %q of %s", c.ID, c.Experiment, c.Paper)
 		}
 		if !strings.HasPrefix(c.ID, c.Experiment+"/") {
@@ -31,7 +31,7 @@ func TestEveryClaimHasAnExperimentThatMeasuresIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range Experiments() {
+	for _, e := range experiments() {
 		for _, a := range e.Assumes {
 			if _, ok := cal.Parameters[a]; !ok {
 				t.Errorf("%s assumes %s, which calibration.json does not have", e.Name, a)
@@ -59,15 +59,15 @@ func TestEvaluateClaim(t *testing.T) {
 		"out of its band":              {Claim{Kind: Equal, PaperValue: 1, Low: &low, High: &high}, []float64{1.2, 1.21}, false, false},
 		"no value":                     {Claim{Kind: Ratio, PaperValue: 0.9}, nil, false, false},
 	} {
-		v := EvaluateClaim(c.claim, c.values, false)
+		v := evaluateClaim(c.claim, c.values, false)
 		if v.SignOK != c.sign || v.Reproduced != c.good {
 			t.Errorf("%s: sign %v, reproduced %v, want %v, %v (%+v)", name, v.SignOK, v.Reproduced, c.sign, c.good, v.Ours)
 		}
 	}
-	if v := EvaluateClaim(Claim{Kind: Ratio, PaperValue: 0.5}, []float64{0.5}, true); !v.Reproduced || v.Effect != 1 || v.Ours.HalfWidth != 0 {
+	if v := evaluateClaim(Claim{Kind: Ratio, PaperValue: 0.5}, []float64{0.5}, true); !v.Reproduced || v.Effect != 1 || v.Ours.HalfWidth != 0 {
 		t.Errorf("an exact experiment: %+v", v)
 	}
-	if v := EvaluateClaim(Claim{Kind: Ratio, PaperValue: 0.5}, []float64{0.5}, false); v.SignOK || !math.IsInf(v.Ours.HalfWidth, 1) {
+	if v := evaluateClaim(Claim{Kind: Ratio, PaperValue: 0.5}, []float64{0.5}, false); v.SignOK || !math.IsInf(v.Ours.HalfWidth, 1) {
 		t.Errorf("one seed proves nothing: %+v", v)
 	}
 }
@@ -104,10 +104,10 @@ func TestReportNamesMissingClaims(t *testing.T) {
 	}
 	r := NewReport(outs, env, "drover sim reproduce")
 	var md, html bytes.Buffer
-	if err := r.Markdown(&md, true); err != nil {
+	if err := r.markdown(&md, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.HTML(&html); err != nil {
+	if err := r.html(&html); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"3 claims: 0", "not run", "give its path with -fb2010 FILE", cal.Hash} {

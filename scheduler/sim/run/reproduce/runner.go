@@ -167,7 +167,7 @@ func (r *Runner) runUnit(o *Outcome, u *unit) (fromStore bool) {
 	name := fmt.Sprintf("%s seed %d", o.Name, u.seed)
 	if u.shift >= 0 {
 		s := o.shifts[u.shift]
-		env.Cal = env.Cal.WithValue(s.Parameter, s.Value)
+		env.Cal = env.Cal.withValue(s.Parameter, s.Value)
 		name += fmt.Sprintf(" %s %g", s.Parameter, s.Value)
 	}
 	key := fmt.Sprintf("%s quick %v %v", name, env.Quick, env.Cal.values(o.Assumes))
@@ -242,7 +242,7 @@ func describeOrigins(samples []*Sample) string {
 // classifyByMean classifies a claim by its mean alone: with few seeds a shift shows where the value
 // moves, not how certain it is.
 func classifyByMean(v *Verdict) string {
-	m := EvaluateClaim(v.Claim, []float64{v.Ours.Mean}, true)
+	m := evaluateClaim(v.Claim, []float64{v.Ours.Mean}, true)
 	switch {
 	case math.IsNaN(v.Ours.Mean):
 		return "none"
@@ -263,7 +263,7 @@ func evaluateSamples(c Claim, e *Experiment, samples []*Sample, err error) Verdi
 			values = append(values, v)
 		}
 	}
-	v := EvaluateClaim(c, values, e.Exact)
+	v := evaluateClaim(c, values, e.Exact)
 	switch {
 	case len(values) > 0:
 	case err != nil:

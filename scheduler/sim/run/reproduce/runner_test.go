@@ -137,7 +137,7 @@ func TestDocsAreWrittenBetweenTheirLines(t *testing.T) {
 	}
 	o := &Outcome{Experiment: Experiment{Name: "x"}}
 	for _, c := range claims {
-		o.Verdicts = append(o.Verdicts, EvaluateClaim(c, []float64{c.PaperValue}, true))
+		o.Verdicts = append(o.Verdicts, evaluateClaim(c, []float64{c.PaperValue}, true))
 	}
 	o.Verdicts[0].Reproduced = false
 	r := NewReport([]*Outcome{o}, &Env{Cal: cal}, "drover sim reproduce")
@@ -282,7 +282,7 @@ func TestEveryWhyNamesAClaim(t *testing.T) {
 	for _, c := range claims {
 		shared[c.ID[strings.LastIndex(c.ID, "/")+1:]] = true
 	}
-	for _, e := range Experiments() {
+	for _, e := range experiments() {
 		for key, why := range e.Why {
 			if key != "" && !shared[key] {
 				t.Errorf("%s explains %q, which is no claim", e.Name, key)
@@ -292,7 +292,7 @@ func TestEveryWhyNamesAClaim(t *testing.T) {
 			}
 		}
 	}
-	for _, e := range Experiments() {
+	for _, e := range experiments() {
 		if len(e.Metrics) == 0 && !slices.ContainsFunc(claims, func(c Claim) bool { return c.Experiment == e.Name }) {
 			t.Errorf("%s measures nothing: %s", e.Name, fmt.Sprint(e.Metrics))
 		}

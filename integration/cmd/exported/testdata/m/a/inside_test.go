@@ -1,0 +1,3 @@
+package a
+
+func OnlyInTests() { new(Used).Lonely(); Alone() }
