@@ -31,10 +31,14 @@ type Reader struct {
 	nextOffset       int64  // offset in the block of the next packet
 	skip             int64  // bytes to drop before the first requested one
 	remaining        int64  // requested bytes not yet returned
-	packet           []byte // verified data not yet returned
-	payload          []byte // buffer of the packet
+	packet           []byte // verified data not yet returned; in the buffer of r, or in large
+	large            []byte // a packet that the buffer of r has no room for
 	err              error
 }
+
+// bufferBytes holds a few packets, of which HDFS's own DataNode sends 64 KiB: they are verified and
+// returned in place, and one read of the connection takes what is there.
+const bufferBytes = 512 << 10
 
 // OpenReader requests a range from one DataNode. The caller closes the reader.
 func OpenReader(ctx context.Context, address string, request ReadRequest, o Options) (*Reader, error) {
@@ -42,7 +46,7 @@ func OpenReader(ctx context.Context, address string, request ReadRequest, o Opti
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{conn: l, r: bufio.NewReaderSize(l, 64<<10), remaining: request.Length}
+	r := &Reader{conn: l, r: bufio.NewReaderSize(l, bufferBytes), remaining: request.Length}
 	if err := r.sendRequest(request, o.ClientName); err != nil {
 		l.Close()
 		if ctx.Err() != nil {
@@ -143,11 +147,10 @@ func (r *Reader) readPacket() error {
 	if want := 4 * chunks; r.table != nil && h.checksumBytes != want || r.table == nil && h.checksumBytes != 0 {
 		return fmt.Errorf("%w: %d bytes of checksums for %d chunks", hdfs.ErrProtocol, h.checksumBytes, chunks)
 	}
-	payload, err := wire.ReadN(r.r, r.payload, h.checksumBytes+h.dataBytes)
+	payload, err := r.take(h.checksumBytes + h.dataBytes)
 	if err != nil {
 		return err
 	}
-	r.payload = payload
 	data := payload[h.checksumBytes:]
 	if err := r.verify(payload[:h.checksumBytes], data); err != nil {
 		return err
@@ -159,6 +162,21 @@ func (r *Reader) readPacket() error {
 	r.packet = data[:min(r.remaining, int64(len(data)))]
 	r.remaining -= int64(len(r.packet))
 	return nil
+}
+
+// take returns the next n bytes of the connection, valid until the next read of it.
+func (r *Reader) take(n int) (b []byte, err error) {
+	if n > r.r.Size() {
+		if b, err = wire.ReadN(r.r, r.large, n); err == nil {
+			r.large = b
+		}
+		return b, err
+	}
+	if b, err = r.r.Peek(n); err != nil {
+		return nil, err
+	}
+	_, err = r.r.Discard(n) // leaves b as it is
+	return b, err
 }
 
 func (r *Reader) verify(checksums, data []byte) error {
