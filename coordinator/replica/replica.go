@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -124,8 +125,9 @@ type Replica struct {
 	proposeMu sync.Mutex // guards proposals
 	proposals uint64
 
-	acceptMu sync.Mutex // guards lastJob, and keeps accepted jobs in the order of their numbers
-	lastJob  uint64
+	acceptMu   sync.Mutex // guards lastJob, and keeps accepted jobs in the order of their numbers
+	lastJob    uint64
+	appliedJob atomic.Uint64 // the last job of facts, for those who hold acceptMu
 
 	transfers transfers
 
@@ -406,33 +408,33 @@ func (r *Replica) TakeChanges(fn func(*facts.Facts, []facts.Change)) {
 // Unavailable: this server does not lead, or it is unknown whether the entry
 // will be applied.
 func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result, error) {
-	if a := e.GetJobAccepted(); a != nil {
-		// The number is in the entry, not counted when it is applied: whatever a
-		// replay makes of an entry, no other job's number changes. The lock keeps
-		// numbers in the order of the log.
-		r.acceptMu.Lock()
-		a.Job = r.nextJobNumber()
-		f, err := r.enqueue(e)
-		r.acceptMu.Unlock()
-		if err != nil {
-			return facts.Result{}, err
-		}
-		return r.await(ctx, f)
+	e.Version, e.At = facts.EntryVersion, r.entryTime()
+	enqueue := r.enqueue
+	if e.GetJobAccepted() != nil {
+		enqueue = r.enqueueAccepted
 	}
-	f, err := r.enqueue(e)
+	f, err := enqueue(e)
 	if err != nil {
 		return facts.Result{}, err
 	}
 	return r.await(ctx, f)
 }
 
+// enqueueAccepted numbers an accepted job and enqueues it. The number is in the entry, not counted
+// when it is applied: whatever a replay makes of an entry, no other job's number changes. The lock
+// keeps numbers in the order of the log. Nothing is waited for under it, least of all for the facts:
+// submitters would queue up behind it for longer than whatever held the facts.
+func (r *Replica) enqueueAccepted(e *droverv1.Entry) (pending, error) {
+	r.acceptMu.Lock()
+	defer r.acceptMu.Unlock()
+	e.GetJobAccepted().Job = r.nextJobNumber()
+	return r.enqueue(e)
+}
+
 // nextJobNumber returns a job number that no entry has. The caller holds
 // acceptMu.
 func (r *Replica) nextJobNumber() uint64 {
-	r.mu.RLock()
-	known := r.facts.LastJob()
-	r.mu.RUnlock()
-	r.lastJob = max(r.lastJob, known) + 1
+	r.lastJob = max(r.lastJob, r.appliedJob.Load()) + 1
 	return r.lastJob
 }
 
@@ -442,8 +444,8 @@ type pending struct {
 	n      uint64 // which proposal of this server it is
 }
 
+// enqueue encodes e and gives it to raft.
 func (r *Replica) enqueue(e *droverv1.Entry) (pending, error) {
-	e.Version, e.At = facts.EntryVersion, r.entryTime()
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
 	if err != nil {
 		return pending{}, fault.New(fault.Invalid, "entry for the log: %w", err)
@@ -561,6 +563,7 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	if f.r.record != nil {
 		f.r.record.Record(f.r.facts.EndedLog().Take())
 	}
+	f.r.appliedJob.Store(f.r.facts.LastJob())
 	f.r.mu.Unlock()
 	f.r.signalApplied()
 	return out
@@ -595,6 +598,7 @@ func (f fsm) Restore(rc io.ReadCloser) error {
 	}
 	f.r.mu.Lock()
 	f.r.facts = restored
+	f.r.appliedJob.Store(restored.LastJob())
 	f.r.mu.Unlock()
 	f.r.signalApplied()
 	return nil
