@@ -77,7 +77,7 @@ func (d *Driver) forceClean(ctx context.Context, id string) error {
 	case err == nil && had && d.cfg.noFolders(id):
 		return nil // the engine removed it regularly; its shim is ending
 	}
-	left, err := d.cfg.leftOf(id)
+	left, err := d.cfg.leftOf(id, d.cfg.engineProcesses())
 	if err != nil || len(left) == 0 {
 		return err
 	}
@@ -86,7 +86,7 @@ func (d *Driver) forceClean(ctx context.Context, id string) error {
 	for clean := 0; ; pause = min(2*pause, 200*time.Millisecond) {
 		err := d.cfg.removeLeft(id)
 		if err == nil {
-			left, err = d.cfg.leftOf(id)
+			left, err = d.cfg.leftOf(id, d.cfg.engineProcesses())
 		}
 		if err == nil && len(left) == 0 {
 			if clean++; clean == looks {
@@ -125,7 +125,7 @@ func (c Config) noFolders(id string) bool {
 func (c Config) removeLeft(id string) error {
 	cgroup := c.cgroupOf(id)
 	var errs []error
-	for pid := range c.processesOf(id) {
+	for pid := range processesOf(id, c.engineProcesses()) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
 		}
@@ -155,9 +155,9 @@ func (c Config) removeLeft(id string) error {
 
 // leftOf describes what the machine has of a container besides the engine's own
 // records.
-func (c Config) leftOf(id string) ([]string, error) {
+func (c Config) leftOf(id string, processes map[int]engineProcess) ([]string, error) {
 	var left []string
-	for pid, what := range c.processesOf(id) {
+	for pid, what := range processesOf(id, processes) {
 		left = append(left, fmt.Sprintf("process %d (%s)", pid, what))
 	}
 	mounts, err := c.mountsOf(id)
@@ -213,9 +213,9 @@ func (c Config) mounts() ([]string, error) {
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // processesOf finds a container's shim and runc processes by their command lines.
-func (c Config) processesOf(id string) map[int]string {
+func processesOf(id string, processes map[int]engineProcess) map[int]string {
 	found := map[int]string{}
-	for pid, p := range c.engineProcesses() {
+	for pid, p := range processes {
 		if p.id == id {
 			found[pid] = p.what
 		}
@@ -230,20 +230,22 @@ type engineProcess struct{ id, what string }
 // at any time, so unreadable ones are skipped.
 func (c Config) engineProcesses() map[int]engineProcess {
 	found := map[int]engineProcess{}
-	names, err := filepath.Glob(filepath.Join(c.proc, "[0-9]*", "cmdline"))
+	proc, err := os.Open(c.proc)
 	if err != nil {
-		return found // impossible: the pattern is well formed
+		return found
 	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1) // those that could be read
 	for _, n := range names {
-		b, err := os.ReadFile(n)
-		if err != nil || len(b) == 0 {
-			continue
-		}
-		args := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(n)))
+		pid, err := strconv.Atoi(n)
 		if err != nil {
 			continue
 		}
+		b, err := os.ReadFile(filepath.Join(c.proc, n, "cmdline"))
+		if err != nil || len(b) == 0 { // it has ended, or is a thread of the kernel
+			continue
+		}
+		args := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 		if p := c.engineProcess(args); p.id != "" {
 			found[pid] = p
 		}
@@ -357,7 +359,8 @@ func (c Config) leftovers(phases map[string]runtime.Phase) ([]runtime.Leftover, 
 			ids[e.Name()] = true
 		}
 	}
-	for _, p := range c.engineProcesses() {
+	processes := c.engineProcesses()
+	for _, p := range processes {
 		ids[p.id] = true
 	}
 	mounts, err := c.mounts()
@@ -378,7 +381,7 @@ func (c Config) leftovers(phases map[string]runtime.Phase) ([]runtime.Leftover, 
 		if phase == runtime.PhaseRunning || phase == runtime.PhaseUnknown || !runtime.ValidID(id) {
 			continue
 		}
-		parts, err := c.leftOf(id)
+		parts, err := c.leftOf(id, processes)
 		if err != nil {
 			return nil, err
 		}

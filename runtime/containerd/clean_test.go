@@ -59,7 +59,7 @@ func TestLeftoversOfAStartAreFoundAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if left, err := c.leftOf(id); err != nil || len(left) > 0 {
+	if left, err := c.leftOf(id, c.engineProcesses()); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	for _, p := range []string{work, filepath.Join(c.engineState, "s", "other")} {
@@ -70,7 +70,7 @@ func TestLeftoversOfAStartAreFoundAndRemoved(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(leaf, "cgroup.kill")); err != nil || string(b) != "1" {
 		t.Errorf("the cgroup was not killed: %q, %v", b, err)
 	}
-	if left, err := c.leftOf("8.3.0.1.10"); err != nil || len(left) != 1 {
+	if left, err := c.leftOf("8.3.0.1.10", c.engineProcesses()); err != nil || len(left) != 1 {
 		t.Errorf("the neighbour has %v, %v", left, err)
 	}
 }
@@ -90,7 +90,7 @@ func TestProcessesOfAContainerAreToldByTheirCommandLines(t *testing.T) {
 		put(t, filepath.Join(c.proc, pid, "cmdline"), strings.ReplaceAll(line, " ", "\x00")+"\x00")
 	}
 	want := map[int]string{10: "containerd-shim-runc-v2", 12: "runc"}
-	if d := cmp.Diff(want, c.processesOf("1.0.0.1.1")); d != "" {
+	if d := cmp.Diff(want, processesOf("1.0.0.1.1", c.engineProcesses())); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }
