@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"cmp"
+	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -11,12 +13,9 @@ import (
 // (replicas + stages)) per path at worst.
 type maxFlow struct {
 	free     []scheduler.Resources
-	slots    []int32   // of each node, -1 until computed
-	assigned [][]int32 // tasks assigned to each node
-	visited  []uint32  // the last search that visited the node
+	nodes    map[scheduler.NodeID]*flowNode
 	stages   []flowStage
 	tasks    []flowTask
-	demand   [][]flowDemand // of each node: the tasks that could go there, by stage
 	searchID uint32
 }
 
@@ -28,6 +27,7 @@ type flowStage struct {
 
 type flowTask struct {
 	stage      int32
+	demand     scheduler.Resources
 	candidates []scheduler.NodeID // nodes with its data that it fits on alone
 	node       scheduler.NodeID   // NoNode: unassigned; displaced: being moved
 }
@@ -36,19 +36,25 @@ type flowTask struct {
 // counts as one of its stage, so the stage cannot assign it again.
 const displaced = scheduler.NoNode - 1
 
-// flowDemand is the number of tasks of one stage that could go to a node.
+// flowNode is a node with data. What fits there together is bounded by how many tasks of demand k or a larger one do,
+// for each k: a chain of edges to the sink, of which a task enters the one of its demand.
+type flowNode struct {
+	demands  []flowDemand // of the tasks that could go there, different ones in order of size after order
+	most     []int32      // of demand k or a larger one, nil before order
+	taken    []int32      // assigned tasks of demand k or a larger one
+	assigned []int32      // tasks
+	visited  uint32       // the last search that came here
+	from     int          // and the least k from which it went on to tasks to displace
+}
+
+// flowDemand is the number of tasks of one demand that could go to a node.
 type flowDemand struct {
 	demand scheduler.Resources
 	tasks  int32
 }
 
 func newFlow(free []scheduler.Resources) *maxFlow {
-	n := len(free)
-	f := &maxFlow{free: free, slots: make([]int32, n), assigned: make([][]int32, n), visited: make([]uint32, n), demand: make([][]flowDemand, n)}
-	for i := range f.slots {
-		f.slots[i] = -1
-	}
-	return f
+	return &maxFlow{free: free, nodes: map[scheduler.NodeID]*flowNode{}}
 }
 
 // addStage adds a stage with its placed and its pending tasks.
@@ -58,7 +64,7 @@ func (f *maxFlow) addStage(k *stagePlacements) {
 	at := map[scheduler.NodeID]int32{}
 	take := func(i int32) {
 		_, nodes, _ := g.Input(i)
-		t := flowTask{stage: int32(len(f.stages)), node: scheduler.NoNode}
+		t := flowTask{stage: int32(len(f.stages)), demand: g.Spec.Demand, node: scheduler.NoNode}
 		for _, id := range nodes {
 			if g.Spec.Demand.Fits(f.free[id]) {
 				t.candidates = append(t.candidates, id)
@@ -76,13 +82,19 @@ func (f *maxFlow) addStage(k *stagePlacements) {
 		take(i)
 	}
 	for id, n := range at { // the result does not depend on the order
-		f.demand[id] = append(f.demand[id], flowDemand{g.Spec.Demand, min(n, int32(len(k.tasks)))})
+		if f.nodes[id] == nil {
+			f.nodes[id] = &flowNode{}
+		}
+		f.nodes[id].demands = append(f.nodes[id].demands, flowDemand{g.Spec.Demand, min(n, int32(len(k.tasks)))})
 	}
 	f.stages = append(f.stages, flowStage{placed: int32(len(k.tasks)), first: first, end: int32(len(f.tasks))})
 }
 
 // value computes the value of the maximum flow.
 func (f *maxFlow) value() int {
+	for id, n := range f.nodes {
+		n.order(f.free[id])
+	}
 	total := 0
 	for i := range f.stages {
 		for n := int32(0); n < f.stages[i].placed; n++ {
@@ -113,50 +125,95 @@ func (f *maxFlow) augmentStage(stage int32) bool {
 
 // assignTask assigns an unassigned task to one of its nodes and reports whether it could.
 func (f *maxFlow) assignTask(task int32) bool {
-	for _, id := range f.tasks[task].candidates {
-		if f.visited[id] == f.searchID || !f.freeSlot(id) {
-			continue
+	t := &f.tasks[task]
+	for _, id := range t.candidates {
+		n := f.nodes[id]
+		if k := n.indexOf(t.demand); f.makeRoom(n, k) {
+			t.node = id
+			n.assigned = append(n.assigned, task)
+			n.count(k, 1)
+			return true
 		}
-		f.tasks[task].node = id
-		f.assigned[id] = append(f.assigned[id], task)
-		return true
 	}
 	return false
 }
 
-// freeSlot reports whether node id has a free slot, after moving an assigned task to another of its
+// makeRoom reports whether a node has room for a task of demand k, after moving an assigned task to another of its
 // nodes or replacing it by another task of its stage if needed.
-func (f *maxFlow) freeSlot(id scheduler.NodeID) bool {
-	f.visited[id] = f.searchID
-	if int32(len(f.assigned[id])) < f.slotsOf(id) {
+func (f *maxFlow) makeRoom(n *flowNode, k int) bool {
+	for k >= 0 && n.taken[k] < n.most[k] {
+		k--
+	}
+	if k < 0 {
 		return true
 	}
-	for k, task := range f.assigned[id] {
+	if n.visited == f.searchID && n.from <= k {
+		return false
+	}
+	n.visited, n.from = f.searchID, k
+	for _, task := range slices.Clone(n.assigned) { // the search may come here again, with a smaller demand
 		t := &f.tasks[task]
+		of := n.indexOf(t.demand)
+		if of < k || t.node == displaced {
+			continue
+		}
+		at := t.node
 		t.node = displaced
 		settled := f.assignTask(task)
 		if settled || f.augmentStage(t.stage) {
 			if !settled {
 				t.node = scheduler.NoNode
 			}
-			f.assigned[id] = slices.Delete(f.assigned[id], k, k+1)
+			i := slices.Index(n.assigned, task)
+			n.assigned = slices.Delete(n.assigned, i, i+1)
+			n.count(of, -1)
 			return true
 		}
-		t.node = id
+		t.node = at
 	}
 	return false
 }
 
-// slotsOf returns how many of the tasks that could go to a node fit there by the scarcest resource,
-// smallest first.
-func (f *maxFlow) slotsOf(id scheduler.NodeID) int32 {
-	if f.slots[id] >= 0 {
-		return f.slots[id]
+func (n *flowNode) indexOf(demand scheduler.Resources) int {
+	return slices.IndexFunc(n.demands, func(d flowDemand) bool { return d.demand == demand })
+}
+
+// count counts an assigned task of demand k (sign 1), or no longer (sign -1).
+func (n *flowNode) count(k int, sign int32) {
+	for i := range n.taken[:k+1] {
+		n.taken[i] += sign
 	}
-	list := f.demand[id]
+}
+
+// order sorts the demands by the largest part that they need of what is free, and computes how many fit together.
+func (n *flowNode) order(free scheduler.Resources) {
+	slices.SortFunc(n.demands, func(a, b flowDemand) int {
+		return cmp.Or(cmp.Compare(a.demand.DominantShare(free), b.demand.DominantShare(free)), slices.Compare(a.demand[:], b.demand[:]))
+	})
+	list := n.demands[:0]
+	for _, d := range n.demands {
+		if last := len(list) - 1; last >= 0 && list[last].demand == d.demand {
+			list[last].tasks += d.tasks
+			continue
+		}
+		list = append(list, d)
+	}
+	n.demands, n.taken = list, make([]int32, len(list))
+	for k := range list {
+		n.most = append(n.most, mostThatFit(list[k:], free))
+	}
+}
+
+// maxExactFit is of how many tasks mostThatFit tries each set.
+const maxExactFit = 4
+
+// mostThatFit returns how many of some tasks fit together, or more: by the scarcest resource, smallest first, and
+// by trying all sets of a few.
+func mostThatFit(of []flowDemand, free scheduler.Resources) int32 {
+	most, list := int32(math.MaxInt32), slices.Clone(of)
 	for r := range scheduler.NumResources {
-		slices.SortFunc(list, func(a, b flowDemand) int { return int(a.demand[r] - b.demand[r]) })
-		n, left := int32(0), f.free[id][r]
+		slices.SortFunc(list, func(a, b flowDemand) int { return cmp.Compare(a.demand[r], b.demand[r]) })
+		n, left := int32(0), free[r]
 		for _, d := range list {
 			fit := d.tasks
 			if d.demand[r] > 0 {
@@ -167,9 +224,32 @@ func (f *maxFlow) slotsOf(id scheduler.NodeID) int32 {
 				break
 			}
 		}
-		if f.slots[id] < 0 || n < f.slots[id] {
-			f.slots[id] = n
+		most = min(most, n)
+	}
+	for n := int32(2); n <= min(most, maxExactFit); n++ {
+		if !fitTogether(list, n, free) {
+			return n - 1
 		}
 	}
-	return f.slots[id]
+	return most
+}
+
+// fitTogether reports whether some n of the tasks fit together.
+func fitTogether(of []flowDemand, n int32, free scheduler.Resources) bool {
+	if n == 0 {
+		return true
+	}
+	for i := range of {
+		d := &of[i]
+		if d.tasks == 0 || !d.demand.Fits(free) {
+			continue
+		}
+		d.tasks--
+		ok := fitTogether(of[i:], n-1, free.Sub(d.demand))
+		d.tasks++
+		if ok {
+			return true
+		}
+	}
+	return false
 }

@@ -12,13 +12,20 @@ const matchingInterval = 10
 // matchingEvaluator compares the node-local placements of decisions with an upper bound for any
 // matching. The bound is a maximum flow from the stages, each with as many tasks as the decision
 // placed of it, over the tasks that were pending before it, to the nodes of their data, each with
-// as many slots as the smallest of the candidate tasks fit by their scarcest resource. The bound
-// includes competition for slots but not the gaps that tasks of different demands leave, so the
+// as many slots for the candidate tasks of each demand and all larger ones as fit together. The bound
+// includes competition for slots but not all gaps that tasks of different demands leave, so the
 // true gap is smaller. How many tasks of a stage a decision places is free; shareEvaluator
-// evaluates that.
+// evaluates that. So is which suspended attempts it resumes, which can only be where they are, and
+// which reserved tasks without data it starts on the node of their reservation: these take capacity
+// ahead of the matching.
 type matchingEvaluator struct {
 	active bool
-	free   []scheduler.Resources // of each node before the decision
+	// Before the decision: the free capacity of each node, what suspended attempts occupied, and the
+	// nodes of reserved tasks.
+	free     []scheduler.Resources
+	occupied map[scheduler.AttemptID]scheduler.Resources
+	reserved map[scheduler.TaskID]scheduler.NodeID
+
 	placed map[*scheduler.Stage]*stagePlacements
 	stages []*stagePlacements // in order of their first placement
 	local  int
@@ -32,7 +39,7 @@ type stagePlacements struct {
 	local int     // how many of them are node-local
 }
 
-// beforeDecision records the free capacity before a decision. O(nodes).
+// beforeDecision records what the bound depends on before a decision. O(nodes + reservations).
 func (m *matchingEvaluator) beforeDecision(s *scheduler.State) {
 	m.active = true
 	m.free = m.free[:0]
@@ -42,6 +49,15 @@ func (m *matchingEvaluator) beforeDecision(s *scheduler.State) {
 			free = scheduler.Resources{-1, -1, -1}
 		}
 		m.free = append(m.free, free)
+	}
+	m.occupied, m.reserved = map[scheduler.AttemptID]scheduler.Resources{}, map[scheduler.TaskID]scheduler.NodeID{}
+	for a := range s.Attempts().Suspended() {
+		m.occupied[a.ID] = a.Occupied.Resources
+	}
+	for _, r := range s.Reservations().All() {
+		if r.IsOfTask() {
+			m.reserved[scheduler.TaskID{Job: r.Job, Stage: r.Stage, Index: r.Task}] = r.Node
+		}
 	}
 }
 
@@ -54,12 +70,19 @@ func (m *matchingEvaluator) afterDecision(s *scheduler.State, d *scheduler.Decis
 	m.placed, m.stages = map[*scheduler.Stage]*stagePlacements{}, m.stages[:0]
 	for i := range d.Actions {
 		a := &d.Actions[i]
+		if was, suspended := m.occupied[a.AttemptID()]; suspended && a.Kind == scheduler.ActResume {
+			at := s.Attempt(a.AttemptID())
+			m.free[at.Node] = m.free[at.Node].Sub(at.Demand.Sub(was).Max(scheduler.Resources{}))
+		}
 		if a.Kind != scheduler.ActPlace {
 			continue
 		}
 		g := s.Stage(a.Task.StageID())
 		_, nodes, _ := g.Input(a.Task.Index)
 		if len(nodes) == 0 {
+			if node, is := m.reserved[a.Task]; is && node == a.Node {
+				m.free[node] = m.free[node].Sub(g.Spec.Demand)
+			}
 			continue
 		}
 		k := m.placed[g]
