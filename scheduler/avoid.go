@@ -77,10 +77,12 @@ func (c *Cluster) countAvoiding(j *Job, sign int) {
 }
 
 // nodeChanged drops the classes of the jobs that avoid nodes: whether another node is large enough,
-// or when one leaves, may have changed.
-func (c *Cluster) nodeChanged() {
+// or when one leaves, may have changed. O(1) while no node has windows ahead.
+func (c *Cluster) nodeChanged(n *Node) {
 	c.changeCount++
-	c.orderWindows()
+	if len(n.Spec.Windows) > 0 || len(c.windows.begins) > 0 {
+		c.orderWindows()
+	}
 	if c.avoiding > 0 {
 		c.fit.dropClasses()
 	}

@@ -107,8 +107,8 @@ func Check(s *State, d *Decision, now Time) []Violation {
 		}
 	}
 	c.checkDropped(s, d)
-	if len(d.PolicyStates) > 0 {
-		c.stateBatch.begin()
+	if n := len(d.PolicyStates); n > 0 {
+		c.stateBatch.begin(n)
 	}
 	for i := range d.PolicyStates {
 		if err := c.stateBatch.add(s, &d.PolicyStates[i]); err != nil {

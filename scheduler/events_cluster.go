@@ -32,7 +32,7 @@ func (e Events) AddNode(spec NodeSpec) error {
 	e.s.cluster.fit.addNode()
 	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
 	e.s.cluster.countNode(n, +1)
-	e.s.cluster.nodeChanged()
+	e.s.cluster.nodeChanged(n)
 	e.s.cluster.updateFitIndex(spec.ID)
 	e.s.countChange()
 	return nil
@@ -79,7 +79,7 @@ func (e Events) UpdateNode(spec NodeSpec) error {
 	e.s.cluster.setRack(n)
 	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
 	e.s.cluster.countNode(n, +1)
-	e.s.cluster.nodeChanged()
+	e.s.cluster.nodeChanged(n)
 	e.s.cluster.updateFitIndex(spec.ID)
 	e.s.countChange()
 	return nil
@@ -119,7 +119,7 @@ func (e Events) setNode(id NodeID, change func(*NodeSpec)) error {
 	e.s.cluster.countNode(n, -1)
 	change(&n.Spec)
 	e.s.cluster.countNode(n, +1)
-	e.s.cluster.nodeChanged()
+	e.s.cluster.nodeChanged(n)
 	if was.Down == n.Spec.Down && was.Draining == n.Spec.Draining {
 		return nil
 	}

@@ -104,12 +104,14 @@ type Stage struct {
 	opensEarly        bool // a later stage has a slow start
 	startable         bool // it is ready and not at its max_parallel
 	inFloor           bool // it is counted in State.floor
+	waits             bool // since waitsSince, see WaitingSince
 	eqClass           int32
 	eqClassGeneration uint32
 	eqClassBegins     int32
 	self              int32                // index in State.stages
 	moved             map[int32]movedInput // 64 bytes to here
-	details           *attemptDetails      // shared by its attempts, nil until one is placed
+	waitsSince        Time
+	details           *attemptDetails // shared by its attempts, nil until one is placed
 	Spec              StageSpec
 	pending           bitset
 	busy              bitset // tasks with a live attempt
@@ -174,6 +176,10 @@ func (g *Stage) Startable() int32 {
 	}
 	return max(0, min(g.Pending, g.Spec.MaxParallel-g.Running-g.Suspended))
 }
+
+// WaitingSince returns since when the stage has waited for nodes with its data, as its WaitSinceState says, and
+// whether there is one. O(1).
+func (g *Stage) WaitingSince() (Time, bool) { return g.waitsSince, g.waits }
 
 // Remaining returns the number of tasks that are neither done nor failed.
 func (g *Stage) Remaining() int32 { return g.Spec.Tasks - g.Done - g.Failed }

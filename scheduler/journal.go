@@ -27,6 +27,7 @@ const (
 	undoReplace                        // restore the last copy in reservations
 	undoUnreserve                      // add the last copy in reservations again
 	undoReplaceState                   // restore the last copy in policyStates
+	undoDropState                      // store the last copy in policyStates again
 	undoNewState                       // delete the state whose key is last in policyStates
 	undoWithdraw                       // link the attempt in slot again
 )
@@ -131,7 +132,9 @@ func (jn Journal) undoRecord(r *undoRec) {
 	case undoUnreserve:
 		jn.s.Reservations().put(*pop(&u.reservations))
 	case undoReplaceState:
-		jn.s.PolicyStates().put(*pop(&u.policyStates))
+		jn.s.PolicyStates().put(pop(&u.policyStates), true)
+	case undoDropState:
+		jn.s.PolicyStates().put(pop(&u.policyStates), false)
 	case undoNewState:
 		jn.s.PolicyStates().drop(pop(&u.policyStates).PolicyStateKey)
 	default:

@@ -90,6 +90,15 @@ func (k PolicyStateKey) compare(o PolicyStateKey) int {
 		cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task), cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Slot, o.Slot))
 }
 
+// about returns the key of the policy state that p stores or, as a TombstoneState, deletes.
+func (p *PolicyState) about() PolicyStateKey {
+	k := p.PolicyStateKey
+	if k.Kind == TombstoneState {
+		k.Kind = PolicyStateKind(p.Value)
+	}
+	return k
+}
+
 // refuse returns an error that names the kind of the policy state.
 func (p *PolicyState) refuse(class error, format string, args ...any) error {
 	return refuse(class, "policy state "+p.Kind.String(), format, args...)

@@ -5,14 +5,25 @@ package scheduler
 type policyStateBatch struct {
 	present map[PolicyStateKey]bool // keys that the batch stored (true) or deleted (false)
 	perJob  map[JobID]int32         // change in the number of states; job 0: those without a job
+	single  bool                    // nothing follows that counts would matter to
 }
 
-func (b *policyStateBatch) begin() {
+// begin starts a batch of n states.
+func (b *policyStateBatch) begin(n int) {
 	if b.present == nil {
 		b.present, b.perJob = map[PolicyStateKey]bool{}, map[JobID]int32{}
 	}
 	clear(b.present)
 	clear(b.perJob)
+	b.single = n == 1
+}
+
+// count counts a state that the batch stored (n 1) or deleted (-1).
+func (b *policyStateBatch) count(k *PolicyStateKey, n int32) {
+	if !b.single {
+		b.present[*k] = n > 0
+		b.perJob[k.Job] += n
+	}
 }
 
 // add adds the next state of the batch. It returns an error if the job or project does not
@@ -22,18 +33,14 @@ func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 	if err := p.validate(); err != nil {
 		return err
 	}
-	k := p.PolicyStateKey
-	if p.Kind == TombstoneState {
-		k.Kind = PolicyStateKind(p.Value)
-	}
+	k := p.about()
 	had, known := b.present[k]
 	if !known {
 		_, had = s.policyStates[k]
 	}
 	if p.Kind == TombstoneState {
 		if had {
-			b.present[k] = false
-			b.perJob[k.Job]--
+			b.count(&k, -1)
 		}
 		return nil
 	}
@@ -53,8 +60,7 @@ func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 	} else if have := s.joblessStates + int(b.perJob[0]); have >= maxPolicyStatesNoJob {
 		return p.refuse(ErrInvalid, "there are already the maximum of %d policy states without a job", have)
 	}
-	b.present[k] = true
-	b.perJob[p.Job]++
+	b.count(&k, 1)
 	return nil
 }
 
@@ -64,7 +70,7 @@ func (ps PolicyStates) Apply(states []PolicyState) error {
 	if len(states) == 0 {
 		return nil
 	}
-	ps.s.stateBatch.begin()
+	ps.s.stateBatch.begin(len(states))
 	for i := range states {
 		if err := ps.s.stateBatch.add(ps.s, &states[i]); err != nil {
 			return err

@@ -17,7 +17,7 @@ func (ps PolicyStates) All() []PolicyState {
 
 // updateKinds updates the stateKinds of the job or project of a policy state after the
 // state was added (there) or deleted.
-func (ps PolicyStates) updateKinds(k PolicyStateKey, there bool) {
+func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {
 	whole := k
 	whole.Job, whole.Project = 0, 0
 	if k.Kind == ViolatedState {
@@ -27,7 +27,7 @@ func (ps PolicyStates) updateKinds(k PolicyStateKey, there bool) {
 		return
 	}
 	var m *stateKindSet
-	if j := ps.s.jobs[k.Job]; j != nil && k.Project == 0 {
+	if j != nil && k.Project == 0 {
 		m = &j.stateKinds
 	} else if p := ps.s.projects[k.Project]; p != nil && k.Job == 0 {
 		m = &p.stateKinds
@@ -58,55 +58,56 @@ func (ps PolicyStates) VersionOf(t TenantID) uint64 {
 	return 0
 }
 
-// countChange counts a change of a policy state that is of a tenant alone.
-func (ps PolicyStates) countChange(k *PolicyStateKey) {
-	if t := ps.s.Tenant(k.Tenant); t != nil && k.Job == 0 && k.Project == 0 {
+// put stores a policy state; had says that there is one with its key.
+func (ps PolicyStates) put(p *PolicyState, had bool) {
+	j := ps.s.jobs[p.Job]
+	ps.recordChange(j, &p.PolicyStateKey)
+	ps.updateKinds(j, p.PolicyStateKey, true)
+	if !had {
+		ps.addKey(j, p.PolicyStateKey)
+	}
+	ps.s.policyStates[p.PolicyStateKey] = *p
+	j.copyState(p, true)
+}
+
+// copyState keeps what each cycle reads of many jobs where the job and its stages are: there says that it
+// has the policy state.
+func (j *Job) copyState(p *PolicyState, there bool) {
+	switch k := p.PolicyStateKey; {
+	case j == nil || k != PolicyStateKey{Kind: k.Kind, Job: k.Job, Stage: k.Stage}:
+	case k.Kind == QueueState && k.Stage == 0:
+		j.queue = p.Value
+	case k.Kind == WaitSinceState && k.Stage >= 0 && int(k.Stage) < len(j.Stages):
+		g := j.Stages[k.Stage]
+		g.waits, g.waitsSince = there, p.At
+	}
+}
+
+// drop deletes a policy state, which is there.
+func (ps PolicyStates) drop(k PolicyStateKey) {
+	j := ps.s.jobs[k.Job]
+	delete(ps.s.policyStates, k)
+	ps.recordChange(j, &k)
+	ps.dropKey(j, k)
+	ps.updateKinds(j, k, false)
+	j.copyState(&PolicyState{PolicyStateKey: k}, false)
+}
+
+// recordChange logs that a policy state of a job or project changed, or counts it if it is of a tenant alone.
+func (ps PolicyStates) recordChange(j *Job, k *PolicyStateKey) {
+	if j != nil {
+		ps.s.changeLog.recordJob(j)
+	} else if k.Project != 0 {
+		ps.s.changeLog.add(ChangedOwner{Project: k.Project})
+	} else if t := ps.s.Tenant(k.Tenant); t != nil && k.Job == 0 {
 		ps.s.stateVersion++
 		t.stateVersion = ps.s.stateVersion
 	}
 }
 
-func (ps PolicyStates) put(p PolicyState) {
-	ps.countChange(&p.PolicyStateKey)
-	ps.recordChange(&p.PolicyStateKey)
-	ps.updateKinds(p.PolicyStateKey, true)
-	if _, had := ps.s.policyStates[p.PolicyStateKey]; !had {
-		ps.addKey(p.PolicyStateKey)
-	}
-	ps.s.policyStates[p.PolicyStateKey] = p
-	ps.setQueue(p.PolicyStateKey, p.Value)
-}
-
-// setQueue stores the value of a QueueState at its job.
-func (ps PolicyStates) setQueue(k PolicyStateKey, queue int64) {
-	if j := ps.s.jobs[k.Job]; j != nil && k == (PolicyStateKey{Kind: QueueState, Job: k.Job}) {
-		j.queue = queue
-	}
-}
-
-func (ps PolicyStates) drop(k PolicyStateKey) {
-	if _, had := ps.s.policyStates[k]; had {
-		delete(ps.s.policyStates, k)
-		ps.countChange(&k)
-		ps.recordChange(&k)
-		ps.dropKey(k)
-		ps.updateKinds(k, false)
-		ps.setQueue(k, 0)
-	}
-}
-
-// recordChange logs that a policy state of a job or project changed.
-func (ps PolicyStates) recordChange(k *PolicyStateKey) {
-	if j := ps.s.jobs[k.Job]; j != nil {
-		ps.s.changeLog.recordJob(j)
-	} else if k.Project != 0 {
-		ps.s.changeLog.add(ChangedOwner{Project: k.Project})
-	}
-}
-
 // addKey notes a new policy state at its job. O(1).
-func (ps PolicyStates) addKey(k PolicyStateKey) {
-	if j := ps.s.jobs[k.Job]; j != nil {
+func (ps PolicyStates) addKey(j *Job, k PolicyStateKey) {
+	if j != nil {
 		j.stateKeys = append(j.stateKeys, k)
 	} else {
 		ps.s.joblessStates++
@@ -114,8 +115,7 @@ func (ps PolicyStates) addKey(k PolicyStateKey) {
 }
 
 // dropKey is the inverse of addKey. O(states of the job); a new one is found at once.
-func (ps PolicyStates) dropKey(k PolicyStateKey) {
-	j := ps.s.jobs[k.Job]
+func (ps PolicyStates) dropKey(j *Job, k PolicyStateKey) {
 	if j == nil {
 		ps.s.joblessStates--
 		return
@@ -131,15 +131,18 @@ func (ps PolicyStates) dropKey(k PolicyStateKey) {
 }
 
 func (ps PolicyStates) apply(p *PolicyState) {
-	k := p.PolicyStateKey
-	if p.Kind == TombstoneState {
-		k.Kind = PolicyStateKind(p.Value)
-	}
+	k := p.about()
 	old, had := ps.s.policyStates[k]
+	if p.Kind == TombstoneState && !had {
+		return
+	}
 	if ps.s.undo.depth > 0 {
 		op := undoReplaceState
-		if !had {
+		switch {
+		case !had:
 			old.PolicyStateKey, op = k, undoNewState
+		case p.Kind == TombstoneState:
+			op = undoDropState
 		}
 		ps.s.undo.policyStates = append(ps.s.undo.policyStates, old)
 		ps.s.undo.records = append(ps.s.undo.records, undoRec{op: op})
@@ -148,5 +151,5 @@ func (ps PolicyStates) apply(p *PolicyState) {
 		ps.drop(k)
 		return
 	}
-	ps.put(*p)
+	ps.put(p, had)
 }

@@ -100,6 +100,10 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 	for _, n := range g.next {
 		q.updateOpen(j.Stages[n])
 	}
+	for _, k := range j.stateKeys { // a policy state may be older than its stage
+		p := q.s.policyStates[k]
+		j.copyState(&p, true)
+	}
 	for _, r := range j.reservations { // a reservation may be older than its stage
 		if r.Stage == g.Index {
 			q.s.Reservations().indexTask(r, true)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -246,5 +248,98 @@ func TestHasStateFollowsPolicyStates(t *testing.T) {
 	put(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: id, Task: 1}})
 	if j.HasState(scheduler.QueueState) {
 		t.Error("a policy state of a task counts for the job")
+	}
+}
+
+// WaitingSince follows the WaitSinceState of a stage, also in a try and after it, and of a stage that is younger.
+func TestWaitingSinceFollowsPolicyStates(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Open = true })
+	g := w.State.Job(id).Stages[0]
+	state := func(kind scheduler.PolicyStateKind, stage, task int32, at scheduler.Time) scheduler.PolicyState {
+		n := scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: id, Stage: stage, Task: task}, At: at}
+		if kind == scheduler.TombstoneState {
+			n.Value = int64(scheduler.WaitSinceState)
+		}
+		return n
+	}
+	put := func(n ...scheduler.PolicyState) {
+		t.Helper()
+		if err := w.State.PolicyStates().Apply(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, g *scheduler.Stage, since scheduler.Time, waits bool) {
+		t.Helper()
+		if at, is := g.WaitingSince(); at != since || is != waits {
+			t.Errorf("%s: %v since %d, want %v since %d", what, is, at, waits, since)
+		}
+	}
+	want("at first", g, 0, false)
+	put(state(scheduler.WaitSinceState, 0, 1, 5))
+	want("a policy state of a task", g, 0, false)
+	put(state(scheduler.WaitSinceState, 0, 0, 7), state(scheduler.WaitSinceState, 1, 0, 9))
+	want("a policy state of the stage", g, 7, true)
+	m := w.State.Journal().Mark()
+	put(state(scheduler.WaitSinceState, 0, 0, 8))
+	put(state(scheduler.TombstoneState, 0, 0, 0))
+	put(state(scheduler.TombstoneState, 0, 0, 0))
+	want("deleted in a try", g, 0, false)
+	w.State.Journal().Rollback(m)
+	want("after the try", g, 7, true)
+	if err := w.State.Events().AddStage(id, scheduler.StageSpec{Name: "b", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(1, 1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	want("a stage that is younger", w.State.Job(id).Stages[1], 9, true)
+	want("in a copy", w.State.Clone().Job(id).Stages[0], 7, true)
+}
+
+// TasksOn is the same for a stage with fewer replicas than there are nodes as for one with more.
+func TestTasksOnOfFewAndManyReplicas(t *testing.T) {
+	r := rand.New(rand.NewPCG(seed.New(t), 1))
+	for range 100 {
+		const nodes = 20
+		w := schedtest.New(t).AddNodes(nodes, schedtest.R(1, 1, 1)).AddTenants("a")
+		on, want := make([][]scheduler.NodeID, 1+r.IntN(12)), make([][]int32, nodes)
+		for i := range on {
+			for range r.IntN(4) { // a task may list a node more than once
+				n := r.IntN(nodes)
+				on[i], want[n] = append(on[i], scheduler.NodeID(n)), append(want[n], int32(i))
+			}
+		}
+		g := w.State.Job(w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(on)),
+			Demand: schedtest.R(1, 1, 1), Inputs: schedtest.Inputs(schedtest.MiB, on...)}})).Stages[0]
+		for n := range want {
+			if got := g.TasksOn(scheduler.NodeID(n)); !slices.Equal(got, want[n]) {
+				t.Fatalf("tasks %v on node %d of %v, want %v", got, n, on, want[n])
+			}
+		}
+	}
+}
+
+// A policy state that was deleted in a try goes with its job like any other.
+func TestPolicyStatesDeletedInATryGoWithTheirJob(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	put := func(kind scheduler.PolicyStateKind, value int64) {
+		t.Helper()
+		if err := w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: id}, Value: value}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(scheduler.QueueState, 2)
+	m := w.State.Journal().Mark()
+	put(scheduler.TombstoneState, int64(scheduler.QueueState))
+	put(scheduler.QueueState, 3)
+	put(scheduler.TombstoneState, int64(scheduler.QueueState))
+	w.State.Journal().Rollback(m)
+	if got := w.State.Job(id).Queue(); got != 2 {
+		t.Errorf("queue %d after the try, want 2", got)
+	}
+	if err := w.State.Events().EndJob(id); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.State.PolicyStates().All(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }

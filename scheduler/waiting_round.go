@@ -1,7 +1,7 @@
 package scheduler
 
 // MaxExplained is about how many waiting stages one decision explains.
-const MaxExplained = 1 << 15
+const MaxExplained = 1 << 12
 
 // WaitingRound selects the waiting stages that a decision explains: all of them, or a part of about
 // MaxExplained, where the next decision continues. Each part has the newest job too, since its

@@ -51,7 +51,7 @@ func (e Events) SetWindows(id NodeID, list []Window) error {
 		return nil
 	}
 	n.Spec.Windows = slices.Clone(list)
-	e.s.cluster.nodeChanged()
+	e.s.cluster.nodeChanged(n)
 	e.s.cluster.bumpNodeVersion(id)
 	e.s.countChange()
 	return nil

@@ -170,7 +170,7 @@ func (f *shareEvaluator) isPlaceable(s *scheduler.State, g *scheduler.Stage) boo
 	if g.Startable() == 0 || f.withheld[g.ID()] {
 		return false
 	}
-	if _, waits := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: g.Job.Spec.ID, Stage: g.Index}); waits {
+	if _, waits := g.WaitingSince(); waits {
 		return false // delayed for its data; a decision at its action limit does not report that
 	}
 	if _, _, _, ok := s.TenantTree().UnderCaps(g); !ok {

@@ -177,6 +177,10 @@ func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 		if g.Ready() {
 			ready++
 		}
+		clock, has := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: j.Spec.ID, Stage: g.Index})
+		if since, waits := g.WaitingSince(); waits != has || since != clock.At {
+			return fmt.Errorf("stage %s: waits %v since %d, its policy state says %v since %d", g.ID(), waits, since, has, clock.At)
+		}
 	}
 	if j.Used != used || j.Live != live || j.Ready != ready {
 		return fmt.Errorf("job %d: used %v live %d ready %d, counted %v %d %d", j.Spec.ID, j.Used, j.Live, j.Ready, used, live, ready)

@@ -33,6 +33,7 @@ type cachedJob struct {
 	// within the guarantee. All are Never for none.
 	overrunAt, startDeadline, retryDeadline scheduler.Time
 
+	hasDeadline    bool
 	needsReplan    bool  // a reservation cannot stay where it is
 	overReserved   bool  // more may be reserved than waits
 	reservedInVain int32 // planned reservations without a waiting task
@@ -101,7 +102,7 @@ func (w *jobCache) refresh(id scheduler.JobID) {
 
 // inspect computes the cached values of a job.
 func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
-	x := cachedJob{id: j.Spec.ID, status: statusNone, overrunAt: scheduler.Never, startDeadline: scheduler.Never, retryDeadline: scheduler.Never}
+	x := cachedJob{id: j.Spec.ID, hasDeadline: j.Spec.Deadline != 0, status: statusNone, overrunAt: scheduler.Never, startDeadline: scheduler.Never, retryDeadline: scheduler.Never}
 	waiting := int32(0)
 	for _, g := range j.Stages {
 		waiting += g.Pending

@@ -20,6 +20,7 @@ type laneJob struct {
 // deadlineLane serves jobs with a deadline ahead of all others.
 type deadlineLane struct {
 	c            *cycle
+	cached       *jobCache
 	open         *openNodes
 	placer       *placer
 	waits        *inputWaits
@@ -35,23 +36,31 @@ type deadlineLane struct {
 func (dl *deadlineLane) beginPass() { dl.jobs = dl.jobs[:0] }
 
 // build fills jobs with the deadline jobs that have ready work, in lane order, and records
-// jobs whose deadline has become infeasible.
+// jobs whose deadline has become infeasible. O(jobs with a deadline or a project).
 func (dl *deadlineLane) build() {
 	dl.jobs = dl.jobs[:0]
-	for j, at := dl.c.s.Queue().Next(0); j != nil; j, at = dl.c.s.Queue().Next(at) {
-		if j.Spec.Deadline == 0 || !dl.c.inLane(j) {
-			continue
+	dl.cached.sync()
+	for i := range dl.cached.jobs {
+		if x := &dl.cached.jobs[i]; x.hasDeadline {
+			if j := dl.c.s.Job(x.id); j.Ready > 0 && dl.c.inLane(j) {
+				dl.jobs = append(dl.jobs, laneJob{job: j})
+			}
 		}
-		dl.slack.Compute(j)
+	}
+	slices.SortFunc(dl.jobs, func(a, b laneJob) int { return compareSubmission(a.job, b.job) })
+	kept := dl.jobs[:0]
+	for _, l := range dl.jobs {
+		dl.slack.Compute(l.job)
 		infeasible, until := dl.slack.Infeasible(dl.c.now)
-		if infeasible && dl.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: j.Spec.ID}, At: dl.c.now}) {
+		if infeasible && dl.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: l.job.Spec.ID}, At: dl.c.now}) {
 			continue
 		}
 		if !infeasible {
 			dl.c.wakeAt(until.Add(1))
 		}
-		dl.jobs = append(dl.jobs, laneJob{j, dl.slack.SortKey(dl.c.cfg.Order)})
+		kept = append(kept, laneJob{l.job, dl.slack.SortKey(dl.c.cfg.Order)})
 	}
+	dl.jobs = kept
 	slices.SortFunc(dl.jobs, func(a, b laneJob) int { return cmp.Or(cmp.Compare(a.key, b.key), compareSubmission(a.job, b.job)) })
 }
 

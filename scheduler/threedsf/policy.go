@@ -76,7 +76,7 @@ func New(cfg Config) *Policy {
 
 	p.reserved = reservedLane{c: c, open: &p.open, preemption: &p.preemption, reservations: &p.reservations}
 	p.suspended = suspendedLane{c: c, open: &p.open, reservations: &p.reservations, resumeReserved: map[scheduler.NodeID]bool{}}
-	p.deadlines = deadlineLane{c: c, open: &p.open, placer: &p.placer, waits: &p.waits, preemption: &p.preemption, reservations: &p.reservations}
+	p.deadlines = deadlineLane{c: c, cached: &p.jobs, open: &p.open, placer: &p.placer, waits: &p.waits, preemption: &p.preemption, reservations: &p.reservations}
 	p.overdue = overdueLane{c: c, nodes: &p.nodes, placer: &p.placer, tenants: &p.tenants}
 	p.queues = queues{c: c}
 	p.queues.init()

@@ -85,11 +85,6 @@ func (v *view) usesMatching(g *scheduler.Stage) bool {
 	return len(nodes) > 0 && bytes >= v.cfg.SmallTaskBytes
 }
 
-func (v *view) hasState(key scheduler.PolicyStateKey) bool {
-	_, ok := v.s.PolicyState(key)
-	return ok
-}
-
 // guaranteeStatus is the state of a job's guarantee.
 type guaranteeStatus uint8
 

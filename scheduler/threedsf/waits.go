@@ -106,8 +106,8 @@ func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 // waitingSince returns when a stage began to wait or last had a task placed at its
 // input.
 func (x *inputWaits) waitingSince(g *scheduler.Stage) scheduler.Time {
-	if n, ok := x.c.s.PolicyState(waitStateKey(g)); ok && !x.wasPlacedLocally(g) {
-		return n.At
+	if since, waits := g.WaitingSince(); waits && !x.placedLocally[g] {
+		return since
 	}
 	return x.c.now
 }
@@ -143,11 +143,9 @@ func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) b
 // startWaitClock records since when a stage waits, and reports whether that is
 // recorded: without a clock it might wait for ever.
 func (x *inputWaits) startWaitClock(g *scheduler.Stage, since scheduler.Time) bool {
-	n, ok := x.c.s.PolicyState(waitStateKey(g))
-	return (ok && n.At == since) || x.c.recordState(scheduler.PolicyState{PolicyStateKey: waitStateKey(g), At: since})
+	at, waits := g.WaitingSince()
+	return (waits && at == since) || x.c.recordState(scheduler.PolicyState{PolicyStateKey: waitStateKey(g), At: since})
 }
-
-func (x *inputWaits) wasPlacedLocally(g *scheduler.Stage) bool { return x.placedLocally[g] }
 
 func waitStateKey(g *scheduler.Stage) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: g.Job.Spec.ID, Stage: g.Index}
@@ -163,7 +161,7 @@ func (x *inputWaits) record() {
 		if _, waits := x.byStage[l.stage]; !waits {
 			x.byStage[l.stage] = l.wait
 		}
-		if !x.wasPlacedLocally(l.stage) {
+		if !x.placedLocally[l.stage] {
 			x.startWaitClock(l.stage, l.wait.since)
 		}
 	}
@@ -171,7 +169,8 @@ func (x *inputWaits) record() {
 		if _, waits := x.byStage[g]; waits {
 			continue
 		}
-		if key := waitStateKey(g); x.c.hasState(key) {
+		if _, has := g.WaitingSince(); has {
+			key := waitStateKey(g)
 			key.Kind = scheduler.TombstoneState
 			x.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(scheduler.WaitSinceState)})
 		}
