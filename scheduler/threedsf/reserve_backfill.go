@@ -12,21 +12,33 @@ import (
 // on one node. Either their bound ends before the node is free for that task, or
 // they fit beside it. Without bounds nothing starts there.
 
-// hasBoundedJob reports whether any job has or had a bound. O(1) once one had, else
-// O(changes since the last call).
+// hasBoundedJob reports whether any job has a bound. O(1) while the one that was found has, else
+// O(changes since the last call); O(jobs) after it ended.
 func (k *reservedNodes) hasBoundedJob() bool {
-	if k.hasBounds && k.state == k.c.s {
+	has := func(id scheduler.JobID) bool {
+		j := k.c.s.Job(id)
+		return j != nil && j.HasBounds()
+	}
+	if k.state == k.c.s && has(k.bounded) {
 		return true
 	}
-	look := func(j *scheduler.Job) { k.hasBounds = k.hasBounds || (j != nil && j.HasBounds()) }
-	if k.state != k.c.s || !k.c.s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(k.c.s.Job(w.Job)) }) {
-		k.hasBounds = false
+	all := k.state != k.c.s || k.bounded != 0
+	k.bounded = 0
+	look := func(id scheduler.JobID) bool {
+		if k.bounded == 0 && has(id) {
+			k.bounded = id
+		}
+		return k.bounded != 0
+	}
+	if all || !k.c.s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(w.Job) }) {
 		for j := range k.c.s.Jobs() {
-			look(j)
+			if look(j.Spec.ID) {
+				break
+			}
 		}
 	}
 	k.state, k.workSeen = k.c.s, k.c.s.ChangeLog().Position()
-	return k.hasBounds
+	return k.bounded != 0
 }
 
 // reserveSoonestNodes is reserveNodes for known bounds: of the scanned nodes it

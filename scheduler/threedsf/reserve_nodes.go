@@ -25,9 +25,9 @@ type reservedNodes struct {
 	nodes     []scheduler.NodeID // the reserved nodes
 	attempted map[*scheduler.Stage]bool
 
-	state     *scheduler.State // of hasBounds
-	workSeen  uint64           // State.ChangePosition of hasBounds
-	hasBounds bool
+	state    *scheduler.State // of bounded
+	workSeen uint64           // State.ChangePosition of bounded
+	bounded  scheduler.JobID  // a job with a bound, 0 if there is none
 
 	candidates  []nodeCandidate     // scratch
 	departures  []expectedDeparture // scratch
