@@ -131,10 +131,10 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 		} else {
 			x.reservedInVain++
 		}
-		if late := w.v.isExpired(r); late || !w.v.canStayOn(r) {
+		if w.v.isExpired(r) || !w.v.canStayOn(r) && w.v.s.Cluster().SchedulableNodes() > 0 {
 			g := w.v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
-			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task) && (w.v.s.Cluster().SchedulableNodes() > 0 || late))
-		} else {
+			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task))
+		} else { // also where it cannot stay and no node is schedulable: it is planned again once it is late
 			x.startDeadline = min(x.startDeadline, w.v.latestStart(r).Add(1))
 		}
 	}
