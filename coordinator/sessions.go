@@ -59,7 +59,15 @@ func (s *sessions) register(node int32, epoch uint64, now time.Time) {
 		n = &nodeSession{epoch: epoch, seen: map[facts.Key]*droverv1.SeenAttempt{}}
 		s.nodes[node] = n
 	}
-	n.lastReport = now
+	n.heardAt(now)
+}
+
+// heardAt records that the node said something now. A clock that is behind for a moment must not end the lease
+// of a node that reports in it: the time of the last report does not go back.
+func (n *nodeSession) heardAt(now time.Time) {
+	if now.After(n.lastReport) {
+		n.lastReport = now
+	}
 }
 
 // report stores the parts of a report that are no facts.
@@ -71,7 +79,8 @@ func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
 		n = &nodeSession{epoch: r.GetEpoch(), seen: map[facts.Key]*droverv1.SeenAttempt{}}
 		s.nodes[r.GetNode()] = n
 	}
-	n.lastReport, n.reported, n.appliedRevision = now, true, r.GetAppliedRevision()
+	n.heardAt(now)
+	n.reported, n.appliedRevision = true, r.GetAppliedRevision()
 	if r.GetLoad() != nil {
 		n.load = r.GetLoad()
 	}
@@ -162,11 +171,18 @@ func (s *sessions) setWatch(node int32, epoch uint64, end func()) {
 	n.cancelWatch = end
 }
 
-// expired returns the nodes whose lease has ended, and when the next one ends.
+// expired returns the nodes whose lease has ended, and when the next one ends. A report that seems to come from
+// the future, because the clock was ahead of now, counts from now on: its node must not live for longer by that.
 func (s *sessions) expired(now time.Time, lease time.Duration) (gone []lostNode, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.nodes {
+		if n.lastReport.After(now) {
+			n.lastReport = now
+		}
+		if n.leaseFrom.After(now) {
+			n.leaseFrom = now
+		}
 		end := n.leaseEnd(lease)
 		if !end.After(now) {
 			gone = append(gone, lostNode{id, n.epoch})
