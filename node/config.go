@@ -67,6 +67,9 @@ type Config struct {
 	// Dial connects the daemon to other nodes, for tests; nil = the network. Helper processes do not use it.
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
 	SinceBoot func() time.Duration // for tests: monotonic time of the machine, across restarts of the daemon; nil = the machine's clocks
+	// KernelCounts is for tests: a folder with the kernel's counts of memory, processors and disks, whose missing files are
+	// counts that are not known; "" = /proc
+	KernelCounts string
 }
 
 // defaults fills in zero fields and validates the rest.

@@ -1,9 +1,9 @@
 package node
 
 import (
-	"bufio"
 	"context"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +29,7 @@ const ratesOver = time.Second
 // machineLoad is the machine's load as last read; reportLoop owns it.
 type machineLoad struct {
 	containers *containerLister // whether the engine answers
+	counts     kernelCounts
 
 	load   *droverv1.NodeLoad
 	readAt time.Duration // monotonic
@@ -49,12 +50,13 @@ type counts struct {
 func (m *machineLoad) read(now time.Duration) *droverv1.NodeLoad {
 	if m.load == nil || now-m.readAt >= loadAge {
 		m.readAt = now
+		total, available := m.counts.memory()
 		m.load = &droverv1.NodeLoad{
-			MemoryAvailable: readMemInfo("MemAvailable"),
-			CpuPressure:     readPressure("cpu"), IoPressure: readPressure("io"), MemoryPressure: readPressure("memory"),
+			MemoryAvailable: available,
+			CpuPressure:     m.counts.pressure("cpu"), IoPressure: m.counts.pressure("io"), MemoryPressure: m.counts.pressure("memory"),
 		}
-		if all := readMemInfo("MemTotal"); all > m.load.MemoryAvailable {
-			m.load.MemoryUsed = all - m.load.MemoryAvailable
+		if total > available {
+			m.load.MemoryUsed = total - available
 		}
 		m.updateRates(now)
 		m.load.CpuUsed, m.load.IoUsed = m.cpu, m.io
@@ -68,7 +70,7 @@ func (m *machineLoad) updateRates(now time.Duration) {
 	if m.before.at > 0 && since < ratesOver {
 		return
 	}
-	c := counts{at: now, busy: readBusy(), io: readDiskBytes()}
+	c := counts{at: now, busy: m.counts.busy(), io: m.counts.diskBytes()}
 	if m.before.at > 0 {
 		m.cpu = max(0, int64(1000*(c.busy-m.before.busy)/since))
 		m.io = max(0, int64(float64(c.io-m.before.io)/since.Seconds()))
@@ -79,10 +81,17 @@ func (m *machineLoad) updateRates(now time.Duration) {
 // ticksPerS is the unit of /proc/stat, the same on every Linux that Go runs on.
 const ticksPerS = 100
 
-// readBusy returns the CPU time that was not idle, of all processors; 0 if it is not
+// kernelCounts reads what the kernel counts from files below a folder, which is /proc but in tests.
+type kernelCounts struct{ dir string }
+
+func (k kernelCounts) read(name string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(k.dir, name))
+}
+
+// busy returns the CPU time that was not idle, of all processors; 0 if it is not
 // known.
-func readBusy() time.Duration {
-	b, err := os.ReadFile("/proc/stat")
+func (k kernelCounts) busy() time.Duration {
+	b, err := k.read("stat")
 	if err != nil {
 		return 0
 	}
@@ -103,16 +112,17 @@ func readBusy() time.Duration {
 	return time.Duration(busy) * time.Second / ticksPerS
 }
 
-// readDiskBytes returns how much was read from and written to block devices; 0 if it
+// diskBytes returns how much was read from and written to block devices; 0 if it
 // is not known.
-func readDiskBytes() (sum int64) {
-	b, err := os.ReadFile("/proc/vmstat")
+func (k kernelCounts) diskBytes() (sum int64) {
+	b, err := k.read("vmstat")
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 2 && (f[0] == "pgpgin" || f[0] == "pgpgout") {
-			kib, err := strconv.ParseInt(f[1], 10, 64)
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "pgpgin" || name == "pgpgout" {
+			kib, err := strconv.ParseInt(value, 10, 64)
 			if err != nil {
 				return 0
 			}
@@ -136,29 +146,34 @@ func (m *machineLoad) current(ctx context.Context, now time.Duration) *droverv1.
 	return l
 }
 
-// readMemInfo reads one line of /proc/meminfo in bytes; 0 if it is missing.
-func readMemInfo(name string) int64 {
-	f, err := os.Open("/proc/meminfo")
+// memory returns the machine's memory and how much of it is available, in bytes; 0 for what is not known.
+func (k kernelCounts) memory() (total, available int64) {
+	b, err := k.read("meminfo")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), name+":"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			if err != nil {
-				return 0
-			}
-			return kib << 10
+	for line := range strings.Lines(string(b)) {
+		name, rest, _ := strings.Cut(line, ":")
+		if name != "MemTotal" && name != "MemAvailable" {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+		switch {
+		case err != nil:
+			continue
+		case name == "MemTotal":
+			total = kib << 10
+		default:
+			return total, kib << 10 // the later line of the two
 		}
 	}
-	return 0
+	return total, available
 }
 
-// readPressure returns the share of the last ten seconds, 0 to 1, in which some
+// pressure returns the share of the last ten seconds, 0 to 1, in which some
 // process waited for the resource; 0 without pressure stall information.
-func readPressure(resource string) float64 {
-	b, err := os.ReadFile("/proc/pressure/" + resource)
+func (k kernelCounts) pressure(resource string) float64 {
+	b, err := k.read("pressure/" + resource)
 	if err != nil {
 		return 0
 	}

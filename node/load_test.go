@@ -8,13 +8,13 @@ import (
 // The load says what the machine uses: rates of at least a second, made of the
 // kernel's counters.
 func TestLoadSaysWhatTheMachineUses(t *testing.T) {
-	m := &machineLoad{}
+	m := &machineLoad{counts: kernelCounts{"/proc"}}
 	first := m.read(time.Hour)
 	if first.GetMemoryUsed() <= 0 || first.GetCpuUsed() != 0 || first.GetIoUsed() != 0 {
 		t.Errorf("at first %v", first)
 	}
-	before := readBusy()
-	for readBusy()-before < 200*time.Millisecond { // the test itself makes the processor busy
+	before := m.counts.busy()
+	for m.counts.busy()-before < 200*time.Millisecond { // the test itself makes the processor busy
 		continue
 	}
 	if early := m.read(time.Hour + ratesOver/2); early.GetCpuUsed() != 0 {
