@@ -255,13 +255,14 @@ func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
 	conf.TrailingLogs = 4096
 	conf.NoLegacyTelemetry = true
 	if c.SnapshotEntries > 0 {
-		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = c.SnapshotEntries, c.SnapshotEntries, 10*time.Millisecond
+		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = c.SnapshotEntries, c.SnapshotEntries, 200*time.Millisecond
 	}
 	if r.single {
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 		conf.CommitTimeout = 5 * time.Millisecond
 	} else if c.Election > 0 {
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = c.Election, c.Election, c.Election/2
+		conf.CommitTimeout = c.Election / 20 // as far apart as the defaults are
 	}
 	return conf
 }

@@ -39,7 +39,7 @@ func hasEnded(s droverv1.JobState) bool { return s >= droverv1.JobState_JOB_STAT
 // awaitEnd waits until every job has ended, then until nothing is left on the
 // machines, to which a node that was gone has come back.
 func (c *cluster) awaitEnd() bool {
-	if !c.await("every job has ended", func() []string { c.release(); return c.openJobs() }) {
+	if !c.await("every job has ended", c.openJobs) {
 		return false
 	}
 	c.net.mend("")
@@ -53,9 +53,12 @@ func (c *cluster) awaitEnd() bool {
 	})
 }
 
+// lookEvery is the time between two looks at what is still open: each costs what a user's does.
+const lookEvery = 2 * time.Second
+
 // await waits until open returns nothing.
 func (c *cluster) await(what string, open func() []string) bool {
-	for began := time.Now(); time.Since(began) < endLimit; time.Sleep(time.Second) {
+	for began := time.Now(); time.Since(began) < endLimit; time.Sleep(lookEvery) {
 		if len(open()) == 0 {
 			c.log("%s", what)
 			return true
@@ -67,6 +70,7 @@ func (c *cluster) await(what string, open func() []string) bool {
 	return false
 }
 
+// openJobs returns the jobs that have not ended, and lets go of what the plan has suspended of them.
 func (c *cluster) openJobs() (open []string) {
 	list, err := call(c.client.ListJobs, &droverv1.ListJobsRequest{All: true})
 	if err != nil {
@@ -76,6 +80,9 @@ func (c *cluster) openJobs() (open []string) {
 		if !hasEnded(j.State) {
 			open = append(open, fmt.Sprintf("job %s is %s: %s", j.Name, j.State, j.Message))
 		}
+	}
+	if len(open) > 0 {
+		c.release(list.Jobs)
 	}
 	return open
 }
@@ -176,7 +183,7 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 
 // checkHistory checks that the history has each job once.
 func (c *cluster) checkHistory(jobs map[string]uint64) {
-	time.Sleep(10 * time.Second) // it is written a moment after the end
+	time.Sleep(time.Second) // it is written a moment after the end
 	past, err := call(c.history.ListPastJobs, &droverv1.ListPastJobsRequest{})
 	if err != nil {
 		c.violated("history: %v", err)

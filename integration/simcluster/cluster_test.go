@@ -29,9 +29,10 @@ import (
 
 // Times of a simulated cluster.
 const (
-	lease    = 15 * time.Second
-	keepLogs = 5 * time.Second
-	grace    = 2 * time.Second
+	lease    = 5 * time.Second
+	keepLogs = 2 * time.Second
+	grace    = time.Second
+	patience = 2 * time.Second // of clients of the coordinators: for a connection, and for an answer to a ping
 )
 
 // cluster is a simulated cluster inside a bubble of synctest.
@@ -50,7 +51,9 @@ type cluster struct {
 	acked    uint64 // an index up to which the log is committed, at the end
 
 	scheduler string
-	wg        sync.WaitGroup // what the user does
+	election  time.Duration
+	drained   map[string]bool // nodes that the plan drains
+	wg        sync.WaitGroup  // what the user does
 
 	mu        sync.Mutex
 	accepted  map[string]uint64 // job numbers by name
@@ -60,11 +63,8 @@ type cluster struct {
 }
 
 func newCluster(t testing.TB, seed uint64, dir string) *cluster {
-	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}}
+	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}, drained: map[string]bool{}}
 	c.world = newWorld(c)
-	if err := pki.CreateCA(dir, time.Now()); err != nil {
-		t.Fatal(err)
-	}
 	return c
 }
 
@@ -72,7 +72,8 @@ func newCluster(t testing.TB, seed uint64, dir string) *cluster {
 func (c *cluster) log(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fmt.Fprintf(&c.trace, "%12s %s\n", time.Since(c.began).Round(time.Microsecond), fmt.Sprintf(format, args...))
+	line := strings.ReplaceAll(fmt.Sprintf(format, args...), c.dir, "DIR")
+	fmt.Fprintf(&c.trace, "%12s %s\n", time.Since(c.began).Round(time.Microsecond), line)
 }
 
 // violated records that a property does not hold.
@@ -125,13 +126,32 @@ func (h *handler) WithAttrs(a []slog.Attr) slog.Handler {
 
 func (h *handler) WithGroup(string) slog.Handler { return h }
 
-// files issues a certificate.
+// authority is the folder of the certificates of all simulations of this process, which have the same
+// parties and begin at the same time.
+var authority struct {
+	sync.Mutex
+	dir string
+}
+
+// files returns the files of a party's certificate, which is issued when it is asked for the first time.
 func (c *cluster) files(kind pki.Kind, name string) pki.Files {
-	f := pki.Files{CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(c.dir, name+".pem"), Key: filepath.Join(c.dir, name+".key")}
+	authority.Lock()
+	defer authority.Unlock()
+	if authority.dir == "" {
+		dir, err := os.MkdirTemp("", "drover-sim-ca-")
+		if err == nil {
+			err = pki.CreateCA(dir, simulationStart)
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		authority.dir = dir
+	}
+	f := pki.Files{CA: filepath.Join(authority.dir, "ca.pem"), Cert: filepath.Join(authority.dir, name+".pem"), Key: filepath.Join(authority.dir, name+".key")}
 	if _, err := os.Stat(f.Cert); err == nil {
 		return f
 	}
-	if err := pki.IssueCert(c.dir, pki.CertRequest{Kind: kind, Name: name, Hosts: []string{name}}, time.Now()); err != nil {
+	if err := pki.IssueCert(authority.dir, pki.CertRequest{Kind: kind, Name: name, Hosts: []string{name}}, simulationStart); err != nil {
 		c.t.Fatal(err)
 	}
 	return f
@@ -186,7 +206,7 @@ func (s *server) start() {
 	done := make(chan struct{})
 	s.disk = s.disk.reopened()
 	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, Remote: h.listen("2"), APIAddress: "https://" + s.id + ":2", Certificate: s.member, Operators: []string{"user/root"},
-		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler,
+		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			if message == "leading" {
 				c.world.leads(s.id, attrs["term"])
@@ -292,9 +312,9 @@ func (c *cluster) clientOf(h *host, kind pki.Kind, name string) (*http.Client, s
 	t, err := coordclient.NewTransport(addresses, func(address string) (*http.Transport, string, error) {
 		p := new(http.Protocols)
 		p.SetHTTP2(true)
-		return &http.Transport{Protocols: p, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 5 * time.Second, HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+		return &http.Transport{Protocols: p, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: patience, HTTP2: &http.HTTP2Config{SendPingTimeout: patience, PingTimeout: patience},
 			DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-				ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+				ctx, cancel := context.WithTimeout(ctx, patience)
 				defer cancel()
 				return h.dial(ctx, address)
 			}}, address, nil

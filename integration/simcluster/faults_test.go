@@ -128,7 +128,7 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		}
 		return steps
 	case slow:
-		begin = func() { c.net.slowLink(f.a, f.b, time.Duration(f.n)*700*time.Millisecond) }
+		begin = func() { c.net.slowLink(f.a, f.b, time.Duration(f.n)*lease/20) }
 	case engineDown:
 		begin, end = func() { m.engine.Down(true) }, func() { m.engine.Down(false) }
 	case engineLie:
@@ -149,7 +149,7 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		begin = func() { c.wg.Go(func() { c.suspend(f.a, levels[1+f.n%3]) }) }
 		end = func() { c.wg.Go(func() { c.setLevels(f.a, droverv1.Level_LEVEL_RUNNING, f.b) }) }
 	case drain:
-		begin = func() { c.wg.Go(func() { c.drain(f.a, false, time.Duration(f.n)*2*time.Second) }) }
+		begin = func() { c.drained[f.a] = true; c.wg.Go(func() { c.drain(f.a, false, time.Duration(f.n)*lease/8) }) }
 		end = func() { c.wg.Go(func() { c.drain(f.a, true, 0) }) }
 	default:
 		panic("unknown fault " + f.kind.String())

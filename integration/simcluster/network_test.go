@@ -3,9 +3,11 @@ package simcluster
 import (
 	"context"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -25,6 +27,7 @@ type network struct {
 	cut       map[link]bool
 	slow      map[link]time.Duration // added latency
 	conns     map[*conn]bool         // both ends of each connection
+	dialled   int
 }
 
 // link is a direction between two parties.
@@ -125,6 +128,8 @@ func (h *host) dial(ctx context.Context, to string) (net.Conn, error) {
 	a := &conn{h: h, in: there, out: here, local: address(h.name + ":0"), remote: l.at}
 	b := &conn{h: l.h, in: here, out: there, local: l.at, remote: address(h.name + ":0")}
 	a.other, b.other = b, a
+	a.number, b.number = h.n.dialled, h.n.dialled+1
+	h.n.dialled += 2
 	select {
 	case l.conns <- b:
 	default:
@@ -179,6 +184,7 @@ type conn struct {
 	other         *conn
 	in, out       *stream
 	local, remote address
+	number        int
 	closed        bool // guarded by network.mu
 	deadline      time.Time
 }
@@ -300,6 +306,11 @@ func (c *conn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr implements net.Conn.
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
+// connsLocked returns the ends of all connections in the order in which they were opened.
+func (n *network) connsLocked() []*conn {
+	return slices.SortedFunc(maps.Keys(n.conns), func(a, b *conn) int { return a.number - b.number })
+}
+
 func (n *network) resetLocked(c *conn) {
 	for _, s := range []*stream{c.in, c.out} {
 		if s.err == nil {
@@ -351,7 +362,7 @@ func (n *network) mend(party string) {
 			delete(n.slow, l)
 		}
 	}
-	for c := range n.conns {
+	for _, c := range n.connsLocked() {
 		held := c.out.held
 		if len(held) == 0 || n.cut[c.out.link] {
 			continue
@@ -372,7 +383,7 @@ func (n *network) mend(party string) {
 func (n *network) reset(a, b string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for c := range n.conns {
+	for _, c := range n.connsLocked() {
 		if c.out.link == (link{a, b}) {
 			n.resetLocked(c)
 		}
@@ -385,7 +396,7 @@ func (n *network) kill(h *host, silent bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h.dead = true
-	for c := range n.conns {
+	for _, c := range n.connsLocked() {
 		if c.h != h {
 			continue
 		}
@@ -406,7 +417,7 @@ func (n *network) kill(h *host, silent bool) {
 func (n *network) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for c := range n.conns {
+	for _, c := range n.connsLocked() {
 		n.resetLocked(c)
 	}
 }

@@ -15,6 +15,7 @@ type plan struct {
 	seed      uint64
 	servers   int
 	machines  int
+	election  time.Duration // how long a follower waits for its leader
 	scheduler string
 	jobs      []plannedJob
 	faults    []plannedFault
@@ -83,7 +84,7 @@ func (k faultKind) String() string {
 var simulationStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // faultTime is how long faults begin to happen.
-const faultTime = 150 * time.Second
+const faultTime = 50 * time.Second
 
 // between returns a duration; short ones are as frequent as long ones (its
 // logarithm is uniform).
@@ -98,6 +99,7 @@ func newPlan(seed uint64) *plan {
 	if r.IntN(3) == 0 {
 		p.servers = 1
 	}
+	p.election = time.Duration(1+r.IntN(3)) * time.Second
 	var servers, nodes []string
 	for i := range p.servers {
 		servers = append(servers, fmt.Sprint("c", i+1))
@@ -116,12 +118,12 @@ func newPlan(seed uint64) *plan {
 		if r.IntN(4) == 0 { // so that other faults meet what is suspended or moves
 			f.kind = suspend + faultKind(r.IntN(int(lastFault-suspend)))
 		}
-		f.length = between(r, 100*time.Millisecond, time.Minute)
+		f.length = between(r, 50*time.Millisecond, 4*lease)
 		if r.IntN(3) == 0 { // about a lease
 			f.length = lease/2 + time.Duration(r.Int64N(int64(2*lease)))
 		}
 		if f.kind == crashAtStep { // it waits for proposals
-			f.length = max(f.length, 10*time.Second)
+			f.length = max(f.length, 3*time.Second)
 		}
 		f.a, f.b = servers[r.IntN(len(servers))], nodes[r.IntN(len(nodes))]
 		switch f.kind {
@@ -133,7 +135,7 @@ func newPlan(seed uint64) *plan {
 			f.a, f.b, f.n = f.b, "", 1+r.IntN(len(lies))
 		case suspend:
 			j := p.jobs[r.IntN(len(p.jobs))]
-			f.a, f.at = j.spec.Name, j.at+between(r, 50*time.Millisecond, time.Minute) // while it may run
+			f.a, f.at = j.spec.Name, j.at+between(r, 50*time.Millisecond, 4*lease) // while it may run
 			if r.IntN(2) == 0 {
 				f.b = ""
 			}
@@ -164,19 +166,19 @@ func newPlannedJob(r *rand.Rand, i int) plannedJob {
 		failures, j.fails = 1000, true
 	case 2:
 		if r.IntN(2) == 0 {
-			j.stopAt = j.at + between(r, 100*time.Millisecond, time.Minute)
+			j.stopAt = j.at + between(r, 50*time.Millisecond, 4*lease)
 		}
 	}
 	if r.IntN(3) == 0 {
-		j.againAt = j.at + between(r, time.Millisecond, 2*time.Minute)
+		j.againAt = j.at + between(r, time.Millisecond, 8*lease)
 	}
 	if r.IntN(4) == 0 {
-		due := simulationStart.Add(j.at + between(r, 5*time.Second, 5*time.Minute))
+		due := simulationStart.Add(j.at + between(r, lease/3, 20*lease))
 		j.spec.Deadline = &due
 	}
-	longest := 20 * time.Second
+	longest := 4 * lease / 3
 	if exclusive { // longer than a lease
-		longest = time.Minute
+		longest = 4 * lease
 	}
 	before := 0
 	for s := range 1 + r.IntN(2) {
@@ -194,7 +196,7 @@ func newPlannedJob(r *rand.Rand, i int) plannedJob {
 
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s\n", p.seed, p.servers, p.machines, p.scheduler)
+	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s, elections after %s\n", p.seed, p.servers, p.machines, p.scheduler, p.election)
 	for _, j := range p.jobs {
 		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
 		for _, s := range j.spec.Stages {

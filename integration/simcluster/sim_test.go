@@ -44,19 +44,22 @@ func seeds(t *testing.T) (all []uint64) {
 // TestSimulatedCluster runs clusters with jobs and faults from seeds, and checks
 // what must hold whatever happens: see check.
 func TestSimulatedCluster(t *testing.T) {
+	sum, began := contents{}, cpuTime()
 	for _, s := range seeds(t) {
-		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { simulate(t, newPlan(s)) }) {
+		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { sum.add(simulate(t, newPlan(s))) }) {
 			t.Fatalf("RAPID_SEED=%d repeats the jobs and faults of the simulation that failed", s)
 		}
 	}
+	each := (cpuTime() - began).Seconds() / max(1, sum["simulations"])
+	t.Logf("%s; %.3f s of CPU time, so %.0f an hour on each processor", sum, each, 3600/each)
 }
 
-// simulate runs one plan.
-func simulate(t *testing.T, p *plan) {
+// simulate runs one plan and returns what it contained.
+func simulate(t *testing.T, p *plan) (has contents) {
 	dir := memoryFolder(t)
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, p.seed, dir)
-		c.scheduler = p.scheduler
+		c.scheduler, c.election = p.scheduler, p.election
 		defer func() {
 			if t.Failed() || testing.Verbose() && os.Getenv("RAPID_SEED") != "" && os.Getenv(simulationsVar) == "" {
 				t.Logf("%s%s", p, c.trace.String())
@@ -76,7 +79,9 @@ func simulate(t *testing.T, p *plan) {
 		for _, b := range c.bad {
 			t.Error(b)
 		}
+		has = c.contents(p)
 	})
+	return has
 }
 
 // memoryFolder returns a folder in memory if there is one.

@@ -35,7 +35,7 @@ func (d *driver) Checkpoint(ctx context.Context, id, dir string) error {
 
 // dialNode connects to another node.
 func (h *host) dialNode(ctx context.Context, _, to string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return h.dial(ctx, to)
 }
@@ -91,16 +91,14 @@ func (c *cluster) setLevel(job string, t *droverv1.TaskStatus, level droverv1.Le
 
 // release resumes what the user suspended of the jobs that have not ended, which nobody else does,
 // and ends drains whose requests came late.
-func (c *cluster) release() {
+func (c *cluster) release(jobs []*droverv1.JobSummary) {
 	for _, m := range c.machines {
-		c.drain(m.name, true, 0)
+		if c.drained[m.name] {
+			c.drain(m.name, true, 0)
+		}
 	}
-	list, err := call(c.client.ListJobs, &droverv1.ListJobsRequest{})
-	if err != nil {
-		return
-	}
-	for _, j := range list.Jobs {
-		if !c.wasSuspended(j.Name) {
+	for _, j := range jobs {
+		if hasEnded(j.State) || !c.wasSuspended(j.Name) {
 			continue
 		}
 		job := fmt.Sprint(j.Job)

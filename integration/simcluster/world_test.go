@@ -143,11 +143,15 @@ func (w *world) machineOf(run *programRun) *machine {
 func (w *world) awaitThawed(ctx context.Context, run *programRun) error {
 	for {
 		at, m := run.proc.Place(), w.machineOf(run)
+		began := time.Now()
 		if err := run.proc.Gate(ctx); err != nil {
 			return err
 		}
 		if err := m.kernel.gate(ctx, at.ID); err != nil {
 			return err
+		}
+		if time.Now().After(began) {
+			w.c.log("%s: program of %s was suspended", m.name, at.ID)
 		}
 		if run.proc.Place() != at || at.Dump {
 			continue
