@@ -107,6 +107,7 @@ func (c *Cluster) fitsNowhere(g *Stage) bool {
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
 	if !need.fits(&f.blocks.all) {
+		f.misfits.addExcess(f, &need)
 		return true
 	}
 	if _, known := f.byNeed[need]; known {

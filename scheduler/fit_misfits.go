@@ -1,11 +1,11 @@
 package scheduler
 
-import "slices"
-
 // Bounds of misfits. When maxMisfits is reached all are forgotten, which costs time but changes no answer.
 const (
 	maxMisfits       = 1 << 17
 	maxLowestMisfits = 16
+	excessesEach     = 2 // for each component
+	maxExcesses      = excessesEach * len(capacityVec{})
 )
 
 // misfits remembers needs without a class that fitted on no node. So very many different ones cost
@@ -13,22 +13,108 @@ const (
 // and mostly none, for what needs more than one that fits nowhere fits nowhere. It is a cache over fitIndex.
 type misfits struct {
 	at map[capacityVec]uint64 // by need: entries of gained that it was compared with
-	// lowest are some needs of at, the newest last, of which none needs as much of everything as another.
-	lowest []capacityVec
+	// lowest are needs that fitted nowhere, so that all that need more fit nowhere either, each at its number modulo the
+	// length. The first are excesses: more of one component than any node had free, and nothing else. They stay when
+	// some node fits them, since none may again a moment later. The others are some needs of at of which none needs
+	// as much of everything as another.
+	lowest [maxLowestMisfits]lowMisfit
+	count  int32 // number of needs ever in lowest
+}
+
+// lowMisfit is a need in misfits.lowest.
+type lowMisfit struct {
+	need   capacityVec
+	pos    uint64 // entries of gained that it was compared with
+	number int32  // from 1, 0 for none
 }
 
 // has reports whether no node fits a need that has no class.
 func (m *misfits) has(c *Cluster, need *capacityVec) bool {
+	return m.below(c, need) != 0 || m.compare(c, need)
+}
+
+// below returns the number of a need in lowest that fits nowhere and is not above another one, 0 for none.
+func (m *misfits) below(c *Cluster, need *capacityVec) int32 {
 	for i := range m.lowest {
-		if m.lowest[i].fits(need) {
-			if low := m.lowest[i]; m.compare(c, &low) {
-				return true
-			}
-			m.lowest = slices.Delete(m.lowest, i, i+1)
-			break
+		if low := &m.lowest[i]; low.number != 0 && low.need.fits(need) && m.fitsNowhere(c, low.number) {
+			return low.number
 		}
 	}
-	return m.compare(c, need)
+	return 0
+}
+
+// fitsNowhere reports whether a need of lowest still fits nowhere, and drops it if not. Amortised O(1).
+func (m *misfits) fitsNowhere(c *Cluster, number int32) bool {
+	slot := number % maxLowestMisfits
+	low := &m.lowest[slot]
+	if low.number != number {
+		return false
+	}
+	if low.pos == c.fit.gainedCount {
+		return true
+	}
+	if need := low.need; int(slot) < maxExcesses { // compare may drop all
+		if c.fit.blocks.mayFit(&need, c.fit.free) {
+			return false
+		}
+	} else if !m.compare(c, &need) {
+		*low = lowMisfit{}
+		return false
+	}
+	low.pos = c.fit.gainedCount
+	return low.number == number
+}
+
+// addExcess notes a need of more of some component than any node has free.
+func (m *misfits) addExcess(f *fitIndex, need *capacityVec) {
+	for r := range need {
+		most := f.blocks.all[r]
+		if need[r] <= most {
+			continue
+		}
+		slot := m.excessSlot(r, most)
+		low := &m.lowest[slot]
+		if low.number != 0 && low.need[r] > most && low.need[r] <= need[r] {
+			return
+		}
+		if low.number == 0 || low.need[r] <= most {
+			low.number = m.nextNumber(slot)
+		}
+		low.need, low.pos = capacityVec{}, f.gainedCount
+		low.need[r] = most + 1 // those that need more than before still do
+		return
+	}
+}
+
+// excessSlot returns where in lowest to keep an excess of a component of which a node has most free: the lowest one above
+// it, else a free place, else the highest one, as the others may be above what is free again a moment later.
+func (m *misfits) excessSlot(r int, most int64) int32 {
+	rank := func(low *lowMisfit) (int, int64) {
+		switch {
+		case low.number == 0:
+			return 2, 0
+		case low.need[r] > most:
+			return 1, low.need[r]
+		default:
+			return 3, -low.need[r]
+		}
+	}
+	of := m.lowest[r*excessesEach : (r+1)*excessesEach]
+	best := 0
+	for i := range of {
+		a, x := rank(&of[i])
+		if b, y := rank(&of[best]); a < b || (a == b && x < y) {
+			best = i
+		}
+	}
+	return int32(r*excessesEach + best)
+}
+
+// nextNumber returns a new number of a need at an index of lowest. It begins again after very many: no job keeps the
+// number of one that was dropped so long ago.
+func (m *misfits) nextNumber(slot int32) int32 {
+	m.count = m.count%(1<<26) + 1
+	return m.count*maxLowestMisfits + slot
 }
 
 // compare finds out whether no node fits a need, and remembers it. Amortised O(1), O(nodes) for a new one.
@@ -50,27 +136,31 @@ func (m *misfits) compare(c *Cluster, need *capacityVec) bool {
 		return false
 	}
 	if m.at == nil || len(m.at) >= maxMisfits {
-		m.at, m.lowest = map[capacityVec]uint64{}, m.lowest[:0]
+		m.at, m.lowest = map[capacityVec]uint64{}, [maxLowestMisfits]lowMisfit{}
 	}
 	m.at[*need] = f.gainedCount
 	if !known {
-		m.addLowest(need)
+		m.addLowest(need, f.gainedCount)
 	}
 	return true
 }
 
-// addLowest adds a need to lowest unless one there needs less.
-func (m *misfits) addLowest(need *capacityVec) {
+// addLowest adds a need to lowest unless one there needs less. It takes the place of those that need more, and of
+// another one if there are too many.
+func (m *misfits) addLowest(need *capacityVec, pos uint64) {
 	for i := range m.lowest {
-		if m.lowest[i].fits(need) {
+		if low := &m.lowest[i]; low.number != 0 && low.need.fits(need) {
 			return
 		}
 	}
-	m.lowest = slices.DeleteFunc(m.lowest, func(low capacityVec) bool { return need.fits(&low) })
-	if len(m.lowest) == maxLowestMisfits {
-		m.lowest = slices.Delete(m.lowest, 0, 1)
+	slot := int32(maxExcesses) + m.count%int32(maxLowestMisfits-maxExcesses)
+	for i := int32(maxExcesses); i < maxLowestMisfits; i++ {
+		if low := &m.lowest[i]; low.number != 0 && need.fits(&low.need) {
+			*low = lowMisfit{}
+			slot = i
+		}
 	}
-	m.lowest = append(m.lowest, *need)
+	m.lowest[slot] = lowMisfit{*need, pos, m.nextNumber(slot)}
 }
 
 // fitsOne reports whether some node fits a need, avoided or not. O(blocks), O(nodes) where the maxima of

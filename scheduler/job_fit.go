@@ -6,22 +6,27 @@ import "slices"
 // alone: with thousands of jobs that cannot start, their stages are rarely in the cache. The
 // answers are caches.
 
-// FitClass identifies the demand of a job's only ready stage: jobs of equal classes fit on the same
-// nodes. The zero value stands for no class. It is valid until a node is added or avoided.
+// FitClass identifies the demand of a job's only ready stage, or a smaller one that fitted nowhere, which all ready
+// stages of jobs have that fitted nowhere either: no task of a job fits on a node while none of its class does. The zero
+// value stands for no class. It is valid until a node is added or avoided, a smaller demand until a node fits it.
 type FitClass struct {
-	class      int32
+	class      int32 // in fitIndex.classes, or minus the number in misfits.lowest
 	generation uint32
 }
 
 // IsZero reports whether it stands for no class.
 func (k FitClass) IsZero() bool { return k.generation == 0 }
 
-// FitClass returns the class of a job, none for one with several ready stages or that avoids nodes, and
-// for a demand that was not searched for yet. O(1), O(stages) after a stage became ready or ceased to be.
+// IsOwn reports whether it is the demand of a job itself, so that all jobs of the class fit on the same nodes.
+func (k FitClass) IsOwn() bool { return k.class >= 0 && !k.IsZero() }
+
+// FitClass returns the class of a job: for one with several ready stages or that avoids nodes, and for a demand that
+// was not searched for yet, only a smaller demand that fits nowhere, if one is known. O(1), O(stages) after a stage
+// became ready or ceased to be, or while none is known.
 func (q Queue) FitClass(j *Job) FitClass {
 	c := &q.s.cluster
-	if (j.fit.generation != c.fit.generation || j.fit.IsZero()) && !c.fit.findClass(j) {
-		return FitClass{}
+	if j.fit.generation != c.fit.generation || j.fit.IsZero() || (j.fit.class < 0 && !q.ClassFitsNowhere(j.fit)) {
+		j.fit = q.findClass(j)
 	}
 	return j.fit
 }
@@ -30,21 +35,34 @@ func (q Queue) FitClass(j *Job) FitClass {
 // more. Amortised O(1).
 func (q Queue) ClassFitsNowhere(k FitClass) bool {
 	c := &q.s.cluster
-	return k.generation == c.fit.generation && !k.IsZero() && c.nextFit(&c.fit.classes[k.class], 0) == NoNode
+	if k.generation != c.fit.generation || k.IsZero() {
+		return false
+	}
+	if k.class < 0 {
+		return c.fit.misfits.fitsNowhere(c, -k.class)
+	}
+	return c.nextFit(&c.fit.classes[k.class], 0) == NoNode
 }
 
-// findClass stores the class of a job's only ready stage. It returns false if there is no such class.
-// What the stage comes to avoid later does not matter: it fits on no more nodes then.
-func (f *fitIndex) findClass(j *Job) bool {
-	if j.Ready != 1 {
-		return false
+// findClass returns the class of a job, the zero value if there is none.
+// What its stage comes to avoid later does not matter: it fits on no more nodes then.
+func (q Queue) findClass(j *Job) FitClass {
+	c, least := &q.s.cluster, unsatisfiable
+	f := &c.fit
+	for _, g := range j.Stages {
+		if !g.Ready() {
+			continue
+		}
+		if j.Ready == 1 && g.eqClassGeneration == f.generation && g.eqClassBegins == 0 && g.Avoider() == 0 {
+			return FitClass{g.eqClass, f.generation}
+		}
+		need := needOf(g.Spec.Demand, g.Spec.Disk)
+		least.lower(&need)
 	}
-	g := j.Stages[slices.IndexFunc(j.Stages, (*Stage).Ready)]
-	if g.eqClassGeneration != f.generation || g.eqClassGeneration == 0 || g.eqClassBegins != 0 || g.Avoider() != 0 {
-		return false
+	if low := f.misfits.below(c, &least); low != 0 {
+		return FitClass{-low, f.generation}
 	}
-	j.fit = FitClass{g.eqClass, g.eqClassGeneration}
-	return true
+	return FitClass{}
 }
 
 // plannedNever is Job.plannedUntil if some pending task has no place.

@@ -219,11 +219,19 @@ func (x *Index) Unrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	if !g.contended || len(g.unrecorded) == 0 {
 		return
 	}
-	of := slices.Clone(g.unrecorded)
-	slices.SortFunc(of, func(a, b *queuedJob) int {
-		return cmp.Or(cmp.Compare(a.key.submitted, b.key.submitted), cmp.Compare(a.key.id, b.key.id))
-	})
-	for _, e := range of[:min(len(of), maxUnrecorded)] {
+	// The first are sorted to the end: they leave, and the others stay sorted for the next decision.
+	bySubmission := func(a, b *queuedJob) int {
+		return cmp.Or(cmp.Compare(b.key.submitted, a.key.submitted), cmp.Compare(b.key.id, a.key.id))
+	}
+	if !slices.IsSortedFunc(g.unrecorded, bySubmission) {
+		slices.SortFunc(g.unrecorded, bySubmission)
+		for i, e := range g.unrecorded {
+			e.recordAt = i
+		}
+	}
+	of := g.unrecorded
+	for i := range min(len(of), maxUnrecorded) {
+		e := of[len(of)-1-i]
 		yield(e.job, e.level)
 	}
 }

@@ -177,12 +177,12 @@ func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
 		q := x.Queues(0)
 		q.Begin(w.Now)
 		limit := rapid.Int32Range(1, 50).Draw(t, "limit")
-		first, ok := q.Next()
+		first, ok := q.Next(false)
 		if !ok {
 			return
 		}
 		got, want := q.Streak(schedtest.R(1, 2, 1), limit), int32(0)
-		for next := first; want < limit && next.Job == first.Job; next, _ = q.Next() {
+		for next := first; want < limit && next.Job == first.Job; next, _ = q.Next(false) {
 			q.RecordPlaced(schedtest.R(1, 2, 1), 1)
 			want++
 		}

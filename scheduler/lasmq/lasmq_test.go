@@ -191,7 +191,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 		q := x.Queues(0)
 		q.Begin(w.Now)
 		for w.State.Attempts().Live() < containers {
-			job, _ := q.Next()
+			job, _ := q.Next(false)
 			i := int(job.Job.Spec.ID) - 1
 			a := w.Place(scheduler.TaskID{Job: jobs[i].Spec.ID, Index: next[i]}, 0)
 			next[i]++
@@ -272,12 +272,12 @@ func TestQueueOrders(t *testing.T) {
 		q := x.Queues(0)
 		q.Begin(w.Now)
 		for _, id := range want {
-			if got, ok := q.Next(); !ok || got.Job.Spec.ID != id {
+			if got, ok := q.Next(false); !ok || got.Job.Spec.ID != id {
 				t.Errorf("%v: %+v is next, want job %d", name, got, id)
 			}
 			q.Drop()
 		}
-		if _, ok := q.Next(); ok {
+		if _, ok := q.Next(false); ok {
 			t.Errorf("%v: Next returned a fourth job", name)
 		}
 	}

@@ -54,6 +54,10 @@ type Queues struct {
 	current  int  // the queue of the last Next, -1 for none
 	chosen   bool // Next would return the same queue again
 
+	// The jobs that this pass did not look at since they rest: their classes, each once in a row, and until when all do.
+	restedClasses []scheduler.FitClass
+	restUntil     scheduler.Time
+
 	// remembered are the queues that may have an account, as bits: all that are not in
 	// it have none, as accounts come from Accounts only.
 	remembered uint64
@@ -140,6 +144,13 @@ func (q *Queues) Begin(now scheduler.Time) {
 	q.now, q.current, q.chosen, q.prepared = now, -1, false, false
 	copy(q.running, q.total)
 	clear(q.cursors)
+	q.restedClasses, q.restUntil = q.restedClasses[:0], scheduler.Never
+}
+
+// Rested returns the classes of the jobs that this pass did not look at since they rest, and until when all of them do.
+// The result is valid until Next.
+func (q *Queues) Rested() (classes []scheduler.FitClass, until scheduler.Time) {
+	return q.restedClasses, q.restUntil
 }
 
 // prepare brings the deficits up to date, once a pass.
@@ -190,9 +201,9 @@ func (q *Queues) readAccounts() {
 	}
 }
 
-// Next returns the next job, false if no queue has one. The result is valid until
-// RecordPlaced or Drop. O(queues).
-func (q *Queues) Next() (NextJob, bool) {
+// Next returns the next job, false if no queue has one. fitOnly says that a job that fits on no node is not served at
+// all, so that those that rested for their class go on resting. The result is valid until RecordPlaced or Drop. O(queues).
+func (q *Queues) Next(fitOnly bool) (NextJob, bool) {
 	for {
 		if !q.chosen || q.head(q.current) == nil {
 			if q.current = q.selectQueue(0, 0); q.current < 0 {
@@ -200,7 +211,7 @@ func (q *Queues) Next() (NextJob, bool) {
 			}
 			q.chosen = true
 		}
-		if !q.dropResting() {
+		if !q.dropResting(fitOnly) {
 			break
 		}
 	}
@@ -297,7 +308,8 @@ func (q *Queues) Drop() {
 	}
 }
 
-// Rest is Drop, also for all later passes at times before until while no node fits the class, unless the job changes.
+// Rest is Drop, also for all later passes at times before until, or in which Next is for jobs that fit only, while no
+// node fits the class, unless the job changes.
 func (q *Queues) Rest(class scheduler.FitClass, until scheduler.Time) {
 	if e := q.head(q.current); e != nil {
 		e.rest = rest{class, until}
@@ -307,16 +319,19 @@ func (q *Queues) Rest(class scheduler.FitClass, until scheduler.Time) {
 
 // dropResting drops the resting jobs at the head of the current queue, and reports whether there were any. It does
 // not look at the jobs themselves: there may be thousands.
-func (q *Queues) dropResting() bool {
+func (q *Queues) dropResting(fitOnly bool) bool {
 	l, c := &q.lists[q.current], &q.cursors[q.current]
 	e, nowhere := c.first, rest{}
 	for n := 0; ; n++ {
-		if e == nil || e.rest.class.IsZero() || q.now >= e.rest.until ||
+		if e == nil || e.rest.class.IsZero() || (!fitOnly && q.now >= e.rest.until) ||
 			e.rest.class != nowhere.class && !q.state.Queue().ClassFitsNowhere(e.rest.class) {
 			if n > 0 {
 				c.first = nil
 			}
 			return n > 0
+		}
+		if q.restUntil = min(q.restUntil, e.rest.until); e.rest.class != nowhere.class {
+			q.restedClasses = append(q.restedClasses, e.rest.class)
 		}
 		nowhere = e.rest
 		c.key, c.dropped, c.position = e.jobKey, true, l.after(c.position)

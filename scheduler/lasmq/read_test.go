@@ -41,8 +41,8 @@ func TestUnknownJobsAreReadInParts(t *testing.T) {
 	x.Queues(0).Begin(w.Now)
 	whole.Queues(0).Begin(w.Now)
 	for range len(jobs) {
-		a, _ := x.Queues(0).Next()
-		b, ok := whole.Queues(0).Next()
+		a, _ := x.Queues(0).Next(false)
+		b, ok := whole.Queues(0).Next(false)
 		if !ok || a.Job != b.Job {
 			t.Fatal("the queues read in parts are others")
 		}

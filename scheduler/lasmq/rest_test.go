@@ -40,7 +40,7 @@ func TestRestEnds(t *testing.T) {
 				x.Sync(w.State, w.Now, 1)
 				q := x.Queues(0)
 				q.Begin(w.Now)
-				n, ok := q.Next()
+				n, ok := q.Next(false)
 				if !ok {
 					t.Fatal("no job is next")
 				}
@@ -51,7 +51,7 @@ func TestRestEnds(t *testing.T) {
 			}
 			q := x.Queues(0)
 			q.Rest(w.State.Queue().FitClass(first), w.Now.Add(bound))
-			if n, ok := q.Next(); !ok || n.Job != second {
+			if n, ok := q.Next(false); !ok || n.Job != second {
 				t.Fatal("the second job does not follow the first one in the pass")
 			}
 			want := second

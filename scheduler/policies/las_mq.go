@@ -98,7 +98,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 		if at := f.index.Demotion(); at < scheduler.Never {
 			p.wake = at
 		}
-		for t, ok := queues.Next(); ok && !p.isDone(); t, ok = queues.Next() {
+		for t, ok := queues.Next(true); ok && !p.isDone(); t, ok = queues.Next(true) {
 			e := jobEntry{job: t.Job, stage: *t.Stage}
 			g := p.placeNextStage(&e)
 			*t.Stage = e.stage

@@ -72,7 +72,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		}
 	}
 	class := e.c.s.Queue().FitClass(g.Job)
-	if !class.IsZero() && class == e.lastMisfit {
+	if class.IsOwn() && class == e.lastMisfit {
 		w.Reason, w.Nodes = e.lastReason, e.lastNodes
 		return w
 	}

@@ -30,10 +30,11 @@ type deadlineLane struct {
 	jobs           []laneJob // of the pass, in lane order
 	slack          deadline.Slack
 	withoutVictims []equivalenceClass // classes without victims left in this pass
+	someInfeasible bool               // some job that left the lane in this pass or before has ready work
 }
 
 // beginPass starts a pass.
-func (dl *deadlineLane) beginPass() { dl.jobs = dl.jobs[:0] }
+func (dl *deadlineLane) beginPass() { dl.jobs, dl.someInfeasible = dl.jobs[:0], false }
 
 // build fills jobs with the deadline jobs that have ready work, in lane order, and records
 // jobs whose deadline has become infeasible. O(jobs with a deadline or a project).
@@ -42,8 +43,12 @@ func (dl *deadlineLane) build() {
 	dl.cached.sync()
 	for i := range dl.cached.jobs {
 		if x := &dl.cached.jobs[i]; x.hasDeadline {
-			if j := dl.c.s.Job(x.id); j.Ready > 0 && dl.c.inLane(j) {
+			switch j := dl.c.s.Job(x.id); {
+			case j.Ready == 0:
+			case dl.c.inLane(j):
 				dl.jobs = append(dl.jobs, laneJob{job: j})
+			default:
+				dl.someInfeasible = dl.someInfeasible || isInfeasible(j)
 			}
 		}
 	}
@@ -53,6 +58,7 @@ func (dl *deadlineLane) build() {
 		dl.slack.Compute(l.job)
 		infeasible, until := dl.slack.Infeasible(dl.c.now)
 		if infeasible && dl.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: l.job.Spec.ID}, At: dl.c.now}) {
+			dl.someInfeasible = true
 			continue
 		}
 		if !infeasible {

@@ -80,7 +80,7 @@ func New(cfg Config) *Policy {
 	p.overdue = overdueLane{c: c, nodes: &p.nodes, placer: &p.placer, tenants: &p.tenants}
 	p.queues = queues{c: c}
 	p.queues.init()
-	p.tenants = tenantOrder{c: c, open: &p.open, nodes: &p.nodes, placer: &p.placer, waits: &p.waits, queues: &p.queues,
+	p.tenants = tenantOrder{c: c, open: &p.open, nodes: &p.nodes, placer: &p.placer, waits: &p.waits, queues: &p.queues, lane: &p.deadlines,
 		eqClassIndex: map[equivalenceClass]int32{}, restarted: map[scheduler.TenantID]bool{}}
 	p.explainer = explainer{c: c, open: &p.open, nodes: &p.nodes, waits: &p.waits, tenants: &p.tenants, survey: &p.survey, jobs: &p.jobs, reservations: &p.reservations,
 		examined: map[equivalenceClass]struct{}{}, plannedStarts: map[scheduler.StageID]scheduler.Time{}}

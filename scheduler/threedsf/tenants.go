@@ -39,7 +39,7 @@ type idleTenant struct {
 	state   *scheduler.State // nil for unknown
 	changes uint64           // ChangeLog.ReadyOf then
 	until   scheduler.Time
-	classes [2]scheduler.FitClass // all of its jobs' classes; they fitted nowhere
+	classes [8]scheduler.FitClass // all of its jobs' classes; they fitted nowhere
 	passed  bool                  // while the jobs are looked at: nothing else was passed over
 }
 
@@ -51,6 +51,7 @@ type tenantOrder struct {
 	placer *placer
 	waits  *inputWaits
 	queues *queues
+	lane   *deadlineLane
 
 	cursors      []tenantCursor
 	active       []scheduler.TenantID // tenants with a next task in the tree
@@ -264,6 +265,10 @@ func (o *tenantOrder) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 			*c = cursor{class: c.class + 1, stage: -1}
 			continue
 		}
+		if c.class == classInfeasible && !o.lane.someInfeasible {
+			*c = cursor{class: classEnd, stage: -1}
+			break
+		}
 		if c.class == classHigh && c.job == nil && (!o.c.cfg.PriorityOrder || o.c.s.Tenant(t).ReadyHigh == 0) {
 			*c = cursor{class: classLow, stage: -1} // the tenant has no ready jobs of high priority
 			continue
@@ -304,8 +309,8 @@ func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
 
 // passOver passes over a tenant's job of which no stage can be placed or is to have a node reserved, as far as the
 // job alone tells, and notes that in what is known of the tenant. passed is false for any other job, of which
-// that says nothing. It holds before until while no node fits class, unless the job changes; for the moment only
-// if there is no class.
+// that says nothing. It holds before until, and while no node may be reserved, as long as no node fits class, unless the
+// job changes.
 func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class scheduler.FitClass, until scheduler.Time, passed bool) {
 	x := &o.cursors[t].idle
 	class, until = o.c.s.Queue().FitClass(j), scheduler.Never
@@ -316,7 +321,7 @@ func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class sc
 	if o.c.cfg.ReserveNodes {
 		if until = j.PlannedUntil(); o.c.now >= until {
 			x.passed = false
-			return scheduler.FitClass{}, until, o.nodes.isLimitReached()
+			return class, until, o.nodes.isLimitReached()
 		}
 	}
 	x.pass(class, until)
@@ -327,7 +332,7 @@ func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class sc
 // deficits of its queues, or nil.
 func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
 	q := o.queues.of(t, c.class)
-	for next, ok := q.Next(); ok; next, ok = q.Next() {
+	for next, ok := q.Next(o.nodes.isLimitReached()); ok; next, ok = q.Next(o.nodes.isLimitReached()) {
 		if class, until, passed := o.passOver(t, next.Job); passed {
 			q.Rest(class, until)
 			continue
@@ -339,6 +344,10 @@ func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.S
 			}
 		}
 		q.Drop()
+	}
+	classes, until := q.Rested()
+	for _, class := range classes {
+		o.cursors[t].idle.pass(class, until)
 	}
 	return nil
 }
