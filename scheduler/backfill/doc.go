@@ -14,7 +14,7 @@
 //  1. Reset makes a planner without projects on the State's profile;
 //  2. Restore tells it each project and what is reserved for its tasks, Withdraw what is
 //     reserved for nobody, MarkFreed where capacity was released;
-//  3. LoseBin, DrainBin, Repair and Replan plan again what cannot stay, and return the
+//  3. LoseBins, Repair and Replan plan again what cannot stay, and return the
 //     violated guarantees; Compress moves work forward; CompletePlan places new work;
 //  4. Close takes all of it out of the profile again;
 //  5. Scan reads where the tasks are planned, for actions that change the reservations;

@@ -438,7 +438,7 @@ func TestViolationsNameTheirCause(t *testing.T) {
 				b := rapid.Int32Range(0, bins-1).Draw(t, "lost")
 				if !prof.Closed(b) {
 					down++
-					record(p.LoseBin(b, now), CauseNodeLost)
+					record(loseBin(p, b, now), CauseNodeLost)
 				}
 			}
 			record(p.Replan(now, CauseLate, lateTasks(p, now)...), CauseLate)
@@ -535,7 +535,7 @@ func TestSpareNodesPreserveWaitingGuarantees(t *testing.T) {
 			return true
 		})
 		for _, b := range rapid.Permutation([]int32{0, 1, 2, 3}).Draw(t, "lost")[:2] {
-			if broken := p.LoseBin(b, 0); len(broken) > 0 {
+			if broken := loseBin(p, b, 0); len(broken) > 0 {
 				t.Fatalf("lost node %d: %+v", b, broken)
 			}
 		}
@@ -663,4 +663,59 @@ func runningAndWaiting(p *Planner) (running []Key, waiting int) {
 		return true
 	})
 	return running, len(projects)
+}
+
+// loseBin loses one bin.
+func loseBin(p *Planner, b int32, now scheduler.Time) []Violation {
+	violated, _ := p.LoseBins(now, []int32{b}, func(int32) bool { return false })
+	return violated
+}
+
+// What is on lost bins leaves them over several calls, each within its budget, and nothing is forgotten.
+func TestLostBinsAreVacatedWithinTheBudget(t *testing.T) {
+	const bins, lost, steps = 400, 300, 3_000
+	prof := &Profile{}
+	for range bins {
+		prof.AddBin([]int64{4, 4})
+	}
+	p, err := NewPlanner(Config{Variant: Strict}, prof)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks := make([]int32, bins)
+	for i := range tasks {
+		tasks[i] = int32(i)
+	}
+	for id := range 4 { // one after the other on each bin
+		job := scheduler.JobID(id + 1)
+		if _, err := p.Submit(0, Project{ID: scheduler.ProjectID(job), Requests: []Request{{Job: job, Tasks: tasks, Need: Need{Base: []int64{4, 4}}, Bound: time.Second}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := make([]int32, lost)
+	for i := range all {
+		all[i] = int32(i)
+	}
+	for calls := 1; ; calls++ {
+		p.SetBudget(steps)
+		_, done := p.LoseBins(0, all, func(int32) bool { return false })
+		if spent := steps - p.StepsLeft(); spent > 2*steps {
+			t.Fatalf("call %d spent %d steps of %d", calls, spent, steps)
+		}
+		if done {
+			if calls < 3 {
+				t.Errorf("all was moved in %d calls", calls)
+			}
+			break
+		}
+		if calls > 1000 {
+			t.Fatal("it does not end")
+		}
+		all = slices.DeleteFunc(all, func(b int32) bool { return !p.HasWork(b) })
+	}
+	p.Scan(func(x *PlannedTask) {
+		if x.Spot.Bin >= 0 && x.Spot.Bin < lost {
+			t.Errorf("%v is planned on lost bin %d", x.Key, x.Spot.Bin)
+		}
+	})
 }

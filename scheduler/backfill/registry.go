@@ -178,10 +178,7 @@ func (it *item) isLate(open scheduler.Time) bool {
 }
 
 func submittedAfter(a, b *item) bool {
-	if c := bySubmission(a.group.project, b.group.project); c != 0 {
-		return c > 0
-	}
-	return a.key.Compare(b.key) > 0
+	return inPlanOrder(a, b) > 0
 }
 
 // register adds a project without placing any of its tasks.

@@ -1,6 +1,7 @@
 package backfill
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -25,10 +26,14 @@ func (e *repairs) markUnchecked(pr *project) {
 // Replan places waiting tasks again, in the order given, as if they were new requests
 // that displace no other task: tasks that are late or whose reservation was lost.
 // Successors that would then start too early follow. It returns the guarantees violated
-// by that, with the cause. A task that fits nowhere stays unplaced.
+// by that, with the cause. A task that fits nowhere stays unplaced; those behind the one with which the
+// budget is spent stay as they are.
 func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Violation {
 	p.now = now
 	for _, k := range keys {
+		if p.stepsLeft <= 0 {
+			break
+		}
 		if it := p.registry.item(k); it != nil && !it.started {
 			p.repairs.replanItem(p, it, now)
 		}
@@ -73,42 +78,47 @@ func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
 	}
 }
 
-// LoseBin records that a bin was lost. Its waiting tasks are placed again in submission
+// LoseBins records that bins were lost. Their waiting tasks are placed again, bin by bin, in submission
 // order: at the same start time if there is capacity, first on a spare bin at least as
 // large as the lost one, which then stops being spare; otherwise at their earliest
 // start. Tasks that were running are placed after those. So no guarantee of waiting
-// tasks is violated while such spare bins last.
-func (p *Planner) LoseBin(b int32, now scheduler.Time) []Violation {
-	return p.repairs.vacateBin(p, b, now, false)
-}
-
-// DrainBin is LoseBin for a bin that accepts no new tasks but keeps those on it:
-// started tasks stay, and suspended ones resume there.
-func (p *Planner) DrainBin(b int32, now scheduler.Time) []Violation {
-	return p.repairs.vacateBin(p, b, now, true)
-}
-
-func (e *repairs) vacateBin(p *Planner, b int32, now scheduler.Time, keeps bool) []Violation {
+// tasks is violated while such spare bins last. A bin that keeps reports accepts no new tasks but
+// keeps those on it: started tasks stay, and suspended ones resume there.
+//
+// It stops before the first bin that finds the budget spent, and returns false: what is on the others
+// stays where it is until the next call, which is to be for all that still have work.
+func (p *Planner) LoseBins(now scheduler.Time, lost []int32, keeps func(b int32) bool) (violated []Violation, done bool) {
 	p.now = now
-	p.space.profile.SetClosed(b, true)
+	for _, b := range lost {
+		p.space.profile.SetClosed(b, true)
+	}
+	done = true
+	for _, b := range lost {
+		if done = p.stepsLeft > 0; !done {
+			break
+		}
+		p.repairs.vacateBin(p, b, now, keeps(b))
+	}
+	return p.Replan(now, CauseNodeLost), done
+}
+
+func (e *repairs) vacateBin(p *Planner, b int32, now scheduler.Time, keeps bool) {
 	refuge := e.takeSpareBin(p, b)
 	var waiting, ran []*item
-	for _, pr := range p.registry.submitOrder {
-		for _, g := range pr.groups {
-			for _, it := range g.items {
-				if !it.placed || it.spot.Bin != b || (keeps && (it.pinned || it.started)) {
-					continue
-				}
-				it.pinned = false
-				if it.started {
-					it.started = false
-					ran = append(ran, it)
-				} else {
-					waiting = append(waiting, it)
-				}
-			}
+	for _, it := range p.bins.bin(b).items {
+		if keeps && (it.pinned || it.started) {
+			continue
+		}
+		it.pinned = false
+		if it.started {
+			it.started = false
+			ran = append(ran, it)
+		} else {
+			waiting = append(waiting, it)
 		}
 	}
+	slices.SortFunc(ran, inPlanOrder)
+	slices.SortFunc(waiting, inPlanOrder)
 	for _, it := range ran {
 		p.setSpot(it, Spot{Bin: -1})
 	}
@@ -122,7 +132,11 @@ func (e *repairs) vacateBin(p *Planner, b int32, now scheduler.Time, keeps bool)
 	for _, it := range ran {
 		e.replanItem(p, it, now)
 	}
-	return p.Replan(now, CauseNodeLost)
+}
+
+// inPlanOrder orders items by submission of their projects, and by job, stage and task.
+func inPlanOrder(a, b *item) int {
+	return cmp.Or(bySubmission(a.group.project, b.group.project), a.key.Compare(b.key))
 }
 
 // takeSpareBin returns a spare bin with at least the capacity of the lost one and makes

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -14,26 +15,29 @@ type WorstCase struct {
 	// submit submits the work to a World of Defaults, with n as the case's number.
 	submit func(w *world, n int) error
 	n      int
+	// between happens after each cycle, nil for nothing.
+	between func(w *world, cycle int) error
 }
 
 // WorstCases returns the inputs of `drover bench scheduler -worst`.
 func WorstCases() []WorstCase {
 	return []WorstCase{
-		{"largest", "a job of 32,000 tasks with a bound and a deadline: about as many as a plan may have", (*world).submitBounded, 32_000},
-		{"deadline", "a job of 100,000 tasks with a bound and a deadline", (*world).submitBounded, 100_000},
-		{"project", "a project of one job of 100,000 tasks with a bound", (*world).submitProject, 100_000},
-		{"two stages", "a project of 50,000 maps and as many reduces with a bound", (*world).submitStages, 50_000},
-		{"deadlines", "10,000 jobs of ten tasks with a bound and a deadline", (*world).submitDeadlines, 10_000},
-		{"tasks", "a job of 1,000,000 tasks", (*world).submitTasks, 1_000_000},
-		{"maps", "a job of 1,000,000 maps with three replicas each", (*world).submitMaps, 1_000_000},
-		{"accepted", "a job of 100,000 tasks whose deadline a quote accepted", (*world).submitAccepted, 100_000},
-		{"jobs", "10,000 jobs of one tenant", (*world).submitJobs, 10_000},
-		{"late", "10,000 jobs of ten tasks with a bound, past which all that run are at once", (*world).submitLate, 10_000},
-		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*world).submitMapJobs, 10_000},
-		{"shapes", "100,000 jobs with different demands", (*world).submitShapes, 100_000},
-		{"stages", "40,000 jobs of 25 stages: a million different demands", (*world).submitStageShapes, 40_000},
-		{"blocked", "the same beside a small task that its max_parallel holds back: a node fits it, and none any other", (*world).submitBlocked, 40_000},
-		{"misfits", "40,000 jobs with different demands of which none fits on a node, though each resource is free on half of them", (*world).submitMisfits, 40_000},
+		{"largest", "a job of 32,000 tasks with a bound and a deadline: about as many as a plan may have", (*world).submitBounded, 32_000, nil},
+		{"deadline", "a job of 100,000 tasks with a bound and a deadline", (*world).submitBounded, 100_000, nil},
+		{"project", "a project of one job of 100,000 tasks with a bound", (*world).submitProject, 100_000, nil},
+		{"two stages", "a project of 50,000 maps and as many reduces with a bound", (*world).submitStages, 50_000, nil},
+		{"deadlines", "10,000 jobs of ten tasks with a bound and a deadline", (*world).submitDeadlines, 10_000, nil},
+		{"tasks", "a job of 1,000,000 tasks", (*world).submitTasks, 1_000_000, nil},
+		{"maps", "a job of 1,000,000 maps with three replicas each", (*world).submitMaps, 1_000_000, nil},
+		{"accepted", "a job of 100,000 tasks whose deadline a quote accepted", (*world).submitAccepted, 100_000, nil},
+		{"jobs", "10,000 jobs of one tenant", (*world).submitJobs, 10_000, nil},
+		{"late", "10,000 jobs of ten tasks with a bound, past which all that run are at once", (*world).submitLate, 10_000, nil},
+		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*world).submitMapJobs, 10_000, nil},
+		{"shapes", "100,000 jobs with different demands", (*world).submitShapes, 100_000, nil},
+		{"stages", "40,000 jobs of 25 stages: a million different demands", (*world).submitStageShapes, 40_000, nil},
+		{"blocked", "the same beside a small task that its max_parallel holds back: a node fits it, and none any other", (*world).submitBlocked, 40_000, nil},
+		{"misfits", "40,000 jobs with different demands of which none fits on a node, though each resource is free on half of them", (*world).submitMisfits, 40_000, nil},
+		{"restores", "7,000 jobs of ten tasks with a bound and a deadline, half of whose nodes are lost at once", (*world).submitDeadlines, 7_000, (*world).loseHalf},
 	}
 }
 
@@ -112,6 +116,11 @@ func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
 		}
 		if err := w.endAttempts(w.pickEnds(worstEnds, nil)); err != nil {
 			return r, err
+		}
+		if k.between != nil {
+			if err := k.between(w, r.Cycles); err != nil {
+				return r, err
+			}
 		}
 	}
 	r.MeanMS = float64(total.Microseconds()) / 1000 / float64(max(1, r.Cycles))
@@ -278,5 +287,21 @@ func (w *world) submitMisfits(n int) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// nodesLostAt is the cycle after which loseHalf loses every second node.
+const nodesLostAt = 35
+
+func (w *world) loseHalf(cycle int) error {
+	if cycle != nodesLostAt {
+		return nil
+	}
+	for id := 0; id < len(w.S.Nodes()); id += 2 {
+		if err := w.S.Events().NodeLost(scheduler.NodeID(id), w.Now); err != nil {
+			return err
+		}
+	}
+	w.running = slices.DeleteFunc(w.running, func(id scheduler.AttemptID) bool { return w.S.Attempt(id) == nil })
 	return nil
 }

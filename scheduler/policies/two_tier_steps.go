@@ -75,12 +75,10 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 			spare--
 		}
 	}
-	for _, b := range lost {
-		if nodes[b].Spec.Down {
-			f.recordViolations(f.plan.planner.LoseBin(b, now), now)
-		} else {
-			f.recordViolations(f.plan.planner.DrainBin(b, now), now)
-		}
+	if len(lost) > 0 {
+		violated, done := f.plan.planner.LoseBins(now, lost, func(b int32) bool { return !nodes[b].Spec.Down })
+		f.recordViolations(violated, now)
+		f.plan.unfinished = f.plan.unfinished || !done
 	}
 	cause := backfill.CauseNodeLost
 	if f.plan.timeline.HasOverrun() {

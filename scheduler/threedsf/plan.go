@@ -66,15 +66,21 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 }
 
 // repair plans again what was lost, what no longer fits and what could not start in
-// time, and records whose guarantee that violates.
+// time, and records whose guarantee that violates. What the budget does not suffice for is left to the next cycle.
 func (b *plan) repair() {
 	now := b.p.c.now
+	b.planner.SetBudget(restoreSteps)
 	b.recordViolations(b.planner.Replan(now, backfill.CauseLate, b.late...))
 	b.recordViolations(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
+	var lost []int32
 	for _, n := range b.p.c.s.Nodes() {
 		if !b.p.c.s.Cluster().Plannable(n) && b.hasPlannedOn(n.Spec.ID) {
-			b.recordViolations(b.planner.LoseBin(int32(n.Spec.ID), now))
+			lost = append(lost, int32(n.Spec.ID))
 		}
+	}
+	if len(lost) > 0 {
+		violated, _ := b.planner.LoseBins(now, lost, func(int32) bool { return false })
+		b.recordViolations(violated)
 	}
 	cause := backfill.CauseNodeLost
 	for _, n := range b.p.survey.violations {
@@ -83,6 +89,10 @@ func (b *plan) repair() {
 		}
 	}
 	b.recordViolations(b.planner.Repair(now, cause))
+	if b.planner.StepsLeft() <= 0 { // what is left stays lost, late or without a place until the next cycle
+		b.deferred, b.replanLeft = true, true
+	}
+	b.planner.SetBudget(math.MaxInt)
 }
 
 // hasPlannedOn reports whether anything is planned on a node.
@@ -113,6 +123,9 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 	var refused []scheduler.PolicyState
 	b.requestsLeft = b.p.c.actionsLeft/2 + 1
 	actions, work := 0, b.p.planWork
+	if b.replanLeft { // first what was lost; the budget is for both
+		work /= 4
+	}
 	for _, o := range b.owners {
 		if !o.requested {
 			continue

@@ -62,13 +62,18 @@ type owner struct {
 // State alone. maxPlannedTasks is how many waiting tasks may have a guarantee, all owners
 // together: each plan reads them all. requestBatch is how many waiting tasks of requests
 // one cycle reads, if those of the first request are fewer, and replanBatch how many late
-// or lost tasks it plans again. defaultPlanWork is the budget of one cycle for requests,
-// in the units of backfill.Planner.CompleteSome.
+// or lost tasks it plans again: fewer where each may look at more nodes, replanNodes all together, but
+// minReplanBatch at least. defaultPlanWork is the budget of one cycle for requests,
+// in the units of backfill.Planner.CompleteSome, restoreSteps that for what was late or lost, in those of
+// backfill.Planner.SetBudget.
 const (
 	maxPlannedTasks = 1 << 15
 	requestBatch    = 1 << 12
 	replanBatch     = 1 << 10
+	replanNodes     = 1 << 20
+	minReplanBatch  = 64
 	defaultPlanWork = 1 << 20
+	restoreSteps    = 100_000
 )
 
 // defaultCompressBatch is how many pieces of work one cycle of a compression visits.
