@@ -1,8 +1,7 @@
 # Functions of test.sh and unit.sh, which source this file: they run the parts, repeat one that failed
 # once, and print the closing lines. The caller sets out (the folder of the logs), budget and
 # longest.
-failed=() flaky=() running= flaky_units=out/check/flaky
-declare -A lanes=() # by the function that runs in it: the process group of a lane
+failed=() flaky=() running= lane= flaky_units=out/check/flaky
 
 # part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log.
 part() {
@@ -40,29 +39,29 @@ part() {
   tail -60 "$out/$name.log"
 }
 
-# beside FUNCTION runs a function of parts in the background, in a process group of its own, until joined.
+# beside COMMAND... runs a function of parts in the background, in a process group of its own, until joined.
 beside() {
   set -m
   (
     failed=() flaky=()
-    "$1"
-    [ ${#failed[@]} -eq 0 ] || printf '%s\n' "${failed[@]}" >"$out/$1.failed"
-    [ ${#flaky[@]} -eq 0 ] || printf '%s\n' "${flaky[@]}" >"$out/$1.flaky"
-    : >"$out/$1.ended"
-  ) >"$out/$1.txt" 2>&1 &
-  lanes[$1]=$!
+    "$@"
+    [ ${#failed[@]} -eq 0 ] || printf '%s\n' "${failed[@]}" >"$out/beside.failed"
+    [ ${#flaky[@]} -eq 0 ] || printf '%s\n' "${flaky[@]}" >"$out/beside.flaky"
+    : >"$out/beside.ended"
+  ) >"$out/beside.txt" 2>&1 &
+  lane=$!
   set +m
 }
 
-# joined FUNCTION waits for what runs beside, prints its output and takes over its results.
+# joined waits for what runs beside, prints its output and takes over its results.
 joined() {
   local names
-  wait "${lanes[$1]}"
-  unset "lanes[$1]"
-  cat "$out/$1.txt"
-  [ -f "$out/$1.ended" ] || failed+=("$1 (ended early)")
-  [ ! -f "$out/$1.failed" ] || { mapfile -t names <"$out/$1.failed"; failed+=("${names[@]}"); }
-  [ ! -f "$out/$1.flaky" ] || { mapfile -t names <"$out/$1.flaky"; flaky+=("${names[@]}"); }
+  wait "$lane"
+  lane=
+  cat "$out/beside.txt"
+  [ -f "$out/beside.ended" ] || failed+=("beside (ended early)")
+  [ ! -f "$out/beside.failed" ] || { mapfile -t names <"$out/beside.failed"; failed+=("${names[@]}"); }
+  [ ! -f "$out/beside.flaky" ] || { mapfile -t names <"$out/beside.flaky"; flaky+=("${names[@]}"); }
 }
 
 # unit NAME FLAGS PACKAGE... runs unit tests of packages. A package that fails is tested once more.
@@ -144,12 +143,12 @@ failures() {
 # summary prints the results at the end, also if the script was interrupted. They include those of
 # make check if it ran before (DROVER_CHECKED is the folder of its logs).
 summary() {
-  local code=$? passed skipped broken part log logs lane
-  for lane in "${!lanes[@]}"; do # interrupted: its processes end with this one
-    kill -TERM -- "-${lanes[$lane]}" 2>/dev/null
-    cat "$out/$lane.txt"
-    failed+=("$lane (interrupted)")
-  done
+  local code=$? passed skipped broken part log logs
+  if [ -n "$lane" ]; then # interrupted: its processes end with this one
+    kill -TERM -- "-$lane" 2>/dev/null
+    cat "$out/beside.txt"
+    failed+=("beside (interrupted)")
+  fi
   [ -n "$running" ] && failed+=("$running (interrupted)")
   echo "== skipped in every part, with the reason"
   logs=("$out"/*.log ${DROVER_CHECKED:+"$DROVER_CHECKED"/*.log})

@@ -25,12 +25,9 @@ go build -o bin/testbed ./integration/cmd/testbed || exit 1
 bin/testbed build || exit 1
 compile e2e ./integration/e2e || exit 1
 
-# Three lanes run beside each other, since a test on emulated machines waits for half of its time.
-# 1. Jobs on a cluster, and failures of its parts. It takes the longest.
-cluster_parts() {
-  part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
-}
-# 2. With less weight, the HDFS client's suite with a real Apache HDFS, with daemons stopped and started.
+# 1. One machine: cgroups, containerd, quotas and the node daemon in containers. It has one
+#    emulated processor, so the parts of the host run beside it, with less weight:
+# 2. The HDFS client's suite with a real Apache HDFS, with daemons stopped and started.
 # 3. The unit tests that may do more without -short, which make check sets (or with
 #    DROVER_SOAK), without the race detector. All others would do the same again.
 long=$(go run ./integration/cmd/longtests) || exit 1
@@ -39,18 +36,17 @@ host_parts() {
   # shellcheck disable=SC2086 # several words
   part long 25 nice -n 5 go test -p 1 -timeout 10m -v $long
 }
-beside cluster_parts
 beside host_parts
-# 4. One machine: cgroups, containerd, quotas and the node daemon in containers.
 part machine 30 bin/testbed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
-joined host_parts
+joined
+
+# 4. Floods of one user against a coordinator, and what another one notices, alone,
+#    since it measures. The bounds are wide: other work may share the machine.
+part floods 5 bin/drover bench floods -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
 
 # 5. The test bed itself: three machines, HDFS, faults, and no leftovers.
 part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./integration/testbed
 part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -count 1 -timeout 10m -v ./integration/cmd/testbed
 
-joined cluster_parts
-
-# 6. Floods of one user against a coordinator, and what another one notices, alone,
-#    since it measures. The bounds are wide: other work may share the machine.
-part floods 5 bin/drover bench floods -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
+# 6. Jobs on a cluster, and failures of its parts.
+part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
