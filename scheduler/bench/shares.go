@@ -33,6 +33,7 @@ import (
 type shareEvaluator struct {
 	tenants    []tenantShare // indexed by tenant
 	withheld   map[scheduler.StageID]bool
+	explained  map[scheduler.StageID]bool // by the decision, if that is a part of the waiting stages; nil if all are
 	guaranteed map[scheduler.JobID]bool
 	now        scheduler.Time
 	free       []scheduler.Resources // of each schedulable node before the decision
@@ -74,7 +75,13 @@ func (f *shareEvaluator) largestError(s *scheduler.State, d *scheduler.Decision)
 func (f *shareEvaluator) reset(s *scheduler.State, d *scheduler.Decision) {
 	f.now = d.At
 	f.tenants = make([]tenantShare, len(s.Tenants()))
-	f.withheld, f.guaranteed = map[scheduler.StageID]bool{}, map[scheduler.JobID]bool{}
+	f.withheld, f.guaranteed, f.explained = map[scheduler.StageID]bool{}, map[scheduler.JobID]bool{}, nil
+	if d.WaitingContinues || d.WaitingMore {
+		f.explained = map[scheduler.StageID]bool{}
+		for i := range d.Waiting {
+			f.explained[d.Waiting[i].Stage] = true
+		}
+	}
 	for i := range d.Waiting {
 		switch w := &d.Waiting[i]; w.Reason {
 		case scheduler.ReasonData, scheduler.ReasonReservation, scheduler.ReasonSuspending, scheduler.ReasonShare:
@@ -167,8 +174,8 @@ func (f *shareEvaluator) updateAncestors(s *scheduler.State, id scheduler.Tenant
 }
 
 func (f *shareEvaluator) isPlaceable(s *scheduler.State, g *scheduler.Stage) bool {
-	if g.Startable() == 0 || f.withheld[g.ID()] {
-		return false
+	if g.Startable() == 0 || f.withheld[g.ID()] || f.explained != nil && !f.explained[g.ID()] {
+		return false // also one whose reason another decision gives: it may be withheld
 	}
 	if _, waits := g.WaitingSince(); waits {
 		return false // delayed for its data; a decision at its action limit does not report that
