@@ -388,7 +388,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 		l.c.log.Warn("the coordinator stood still, or its clock was set ahead: every node has a full lease again", "for", gap.Round(time.Millisecond))
 		l.c.sessions.renewAll(now)
 	}
-	gone, next := l.c.sessions.expired(now, l.c.cfg.Lease)
+	gone, next := l.c.sessions.checkLeases(now, l.c.cfg.Lease)
 	if soon := now.Add(lookEvery(l.c.cfg.Lease)); next.After(soon) {
 		next = soon // a later look is a standstill
 	} else if next.IsZero() {

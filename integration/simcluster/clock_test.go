@@ -14,19 +14,7 @@ func TestAMomentWithAnotherTimeEndsNoLease(t *testing.T) {
 		t.Run(by.String(), func(t *testing.T) {
 			dir := memoryFolder(t)
 			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, 1, dir)
-				defer func() {
-					if t.Failed() {
-						t.Log(c.trace.String())
-					}
-				}()
-				c.addServers(1)
-				c.addMachine("n1")
-				c.addMachine("n2")
-				time.Sleep(time.Second)
-				j := smallJob("j")
-				j.spec.Stages[0].Exclusive, j.spec.Stages[0].Command = true, command(6*lease, 0, true, 0)
-				c.accept(j)
+				c := newExclusive(t, dir, 6*lease)
 				for end := time.Now().Add(5 * lease); time.Now().Before(end); time.Sleep(lease / 10) { // in some moments a node reports, in others the leases are looked at
 					c.servers[0].clock.Store(int64(by))
 					time.Sleep(lease / 50)
@@ -36,10 +24,7 @@ func TestAMomentWithAnotherTimeEndsNoLease(t *testing.T) {
 				if n := len(c.world.started); n != 1 {
 					t.Errorf("%d attempts, want one", n)
 				}
-				c.close()
-				for _, b := range c.bad {
-					t.Error(b)
-				}
+				c.closeAndJudge()
 			})
 		})
 	}

@@ -12,19 +12,7 @@ import (
 func TestExclusiveTaskIsFrozenWhileItsEngineIsDown(t *testing.T) {
 	dir := memoryFolder(t)
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 1, dir)
-		defer func() {
-			if t.Failed() {
-				t.Log(c.trace.String())
-			}
-		}()
-		c.addServers(1)
-		c.addMachine("n1")
-		c.addMachine("n2")
-		time.Sleep(time.Second)
-		j := smallJob("j")
-		j.spec.Stages[0].Exclusive, j.spec.Stages[0].Command = true, command(3*lease, 0, true, 0)
-		c.accept(j)
+		c := newExclusive(t, dir, 3*lease)
 		time.Sleep(time.Second)
 		m := c.machine("n1")
 		if len(c.world.exclusiveOn(m)) == 0 {
@@ -44,9 +32,33 @@ func TestExclusiveTaskIsFrozenWhileItsEngineIsDown(t *testing.T) {
 		c.net.mend("")
 		m.engine.Down(false)
 		c.awaitEnd()
-		c.close()
-		for _, b := range c.bad {
-			t.Error(b)
+		c.closeAndJudge()
+	})
+}
+
+// newExclusive returns a cluster of a coordinator and two nodes that has accepted a job whose exclusive task runs
+// for so long. A test that fails prints what happened.
+func newExclusive(t *testing.T, dir string, runs time.Duration) *cluster {
+	c := newCluster(t, 1, dir)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.trace.String())
 		}
 	})
+	c.addServers(1)
+	c.addMachine("n1")
+	c.addMachine("n2")
+	time.Sleep(time.Second)
+	j := smallJob("j")
+	j.spec.Stages[0].Exclusive, j.spec.Stages[0].Command = true, command(runs, 0, true, 0)
+	c.accept(j)
+	return c
+}
+
+// closeAndJudge ends the cluster and reports the properties that did not hold.
+func (c *cluster) closeAndJudge() {
+	c.close()
+	for _, b := range c.bad {
+		c.t.Error(b)
+	}
 }

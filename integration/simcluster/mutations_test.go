@@ -33,11 +33,11 @@ var mutations = []mutation{
 	{"a new daemon believes that it has a lease", "node/lease.go",
 		"lease: lease{now: watchdog.SinceBoot},", "lease: lease{now: watchdog.SinceBoot, end: 2 * time.Hour},"},
 	{"nodes are lost after a third of their lease", "coordinator/loop.go",
-		"l.c.sessions.expired(now, l.c.cfg.Lease)", "l.c.sessions.expired(now, l.c.cfg.Lease/3)"},
+		"l.c.sessions.checkLeases(now, l.c.cfg.Lease)", "l.c.sessions.checkLeases(now, l.c.cfg.Lease/3)"},
 	{"a new leader gives no time to the nodes", "coordinator/sessions.go",
 		"epoch: n.Epoch, lastReport: now, seen", "epoch: n.Epoch, lastReport: now.Add(-time.Hour), seen"},
 	{"a lost node is never given up", "coordinator/loop.go",
-		"l.c.sessions.expired(now, l.c.cfg.Lease)", "l.c.sessions.expired(now, 1000*l.c.cfg.Lease)"},
+		"l.c.sessions.checkLeases(now, l.c.cfg.Lease)", "l.c.sessions.checkLeases(now, 1000*l.c.cfg.Lease)"},
 	// Fencing.
 	{"attempts of an older epoch live on", "node/attempts.go",
 		"} else if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\tfor", "} else if old.Node != id.Node {\n\t\tfor"},

@@ -193,7 +193,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 		switch {
 		case o.requested && (v == nil || b.isDiskGone(v) || b.p.c.isExpired(v)):
 			x.Lost = true // planRequests plans it
-		case len(b.late)+len(b.missing) >= min(replanBatch, max(minReplanBatch, replanNodes/max(1, len(b.p.c.s.Nodes())))) && (v == nil || b.isDiskGone(v) || b.p.c.isExpired(v)):
+		case len(b.late)+len(b.missing) >= mostReplanned(len(b.p.c.s.Nodes())) && (v == nil || b.isDiskGone(v) || b.p.c.isExpired(v)):
 			b.deferred, b.replanLeft = true, true
 			continue
 		case v == nil || b.isDiskGone(v):
@@ -301,4 +301,9 @@ func (b *plan) syncAccounts() {
 		}
 		b.accounts.Resize(int32(t), limits[:])
 	}
+}
+
+// mostReplanned returns how many late or lost tasks a decision plans again on so many nodes.
+func mostReplanned(nodes int) int {
+	return min(replanBatch, max(minReplanBatch, replanNodes/max(1, nodes)))
 }
