@@ -44,8 +44,8 @@ func (l *reservedLane) collectDue() {
 func (l *reservedLane) serveDue() {
 	for _, r := range l.due {
 		j := l.c.s.Job(r.Job)
-		if j == nil || !l.c.s.Node(r.Node).Schedulable() {
-			continue
+		if j == nil || !l.c.s.Node(r.Node).Schedulable() || !l.c.canStayOn(r) {
+			continue // it is planned again
 		}
 		for _, g := range j.Stages {
 			if r.Stage < 0 || r.Stage == g.Index {

@@ -255,10 +255,10 @@ func (b *plan) accountOf(j *scheduler.Job) scheduler.TenantID {
 	return j.Spec.Tenant
 }
 
-// isDue reports whether a planned reservation is due on a node that can serve it: its
-// task is not planned again.
+// isDue reports whether a planned reservation is due on a node that can serve it to its
+// end: its task is not planned again.
 func (b *plan) isDue(r *scheduler.Reservation) bool {
-	return isPlanned(r) && r.Start <= b.p.c.now && b.p.c.s.Node(r.Node).Schedulable()
+	return isPlanned(r) && r.Start <= b.p.c.now && b.p.c.s.Node(r.Node).Schedulable() && b.p.c.canStayOn(r)
 }
 
 // expectedEnd is assumptions.expectedEnd.
