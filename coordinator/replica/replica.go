@@ -301,7 +301,7 @@ func (r *Replica) transport(c Config, logger hclog.Logger) {
 	// and its sender then waits for ever for room in the pipeline. That follower gets
 	// no entry any more, and the server does not stop. Batches of entries make up
 	// for it.
-	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: c.Network, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: limit, Logger: logger})
+	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{c.Network}, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: limit, Logger: logger})
 }
 
 // logWriter passes raft's log lines to slog.
