@@ -42,7 +42,7 @@ joined
 
 # 4. Floods of one user against a coordinator, and what another one notices, alone,
 #    since it measures. The bounds are wide: other work may share the machine.
-part floods 5 bin/drover bench floods -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
+part floods 5 bin/drover bench floods -rounds 1 -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
 
 # 5. The test bed itself: three machines, HDFS, faults, and no leftovers.
 part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./integration/testbed

@@ -33,20 +33,21 @@ func benchFloodsCommand() *cli.Command {
 		Description: "Starts a coordinator with mutual TLS in a process of its own, and simulated nodes. One identity after another\n" +
 			"floods it: with submissions, quotes, lists, streams, uploads, bodies, connections and more, each as fast as -rate\n" +
 			"says. Another user reads, submits, asks for a quote and connects anew, and has jobs of many tasks placed, before\n" +
-			"each flood and during it. The command fails if a median of that user is over -ratio times the one before, if\n" +
+			"each flood and during it, in -rounds, whose medians are shown. The command fails if a median of that user is over -ratio times the one before, if\n" +
 			"the tasks placed in a second are fewer by more than -slower, if the coordinator's memory grows by more than\n" +
 			"-memory, or if a flooder is not told to come back later.",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "only", Usage: "one flood, repeatable"},
-			&cli.IntFlag{Name: "probes", Value: 50, Usage: "rounds of the other user's work before and during each flood"},
-			&cli.IntFlag{Name: "batches", Value: 9, Usage: "jobs of 2,000 tasks of that user before and during each flood, for placements per second"},
+			&cli.IntFlag{Name: "rounds", Value: 3, Usage: "how often each flood is measured, without it and with it"},
+			&cli.IntFlag{Name: "probes", Value: 50, Usage: "calls of each kind of the other user before and during a flood, in each round"},
+			&cli.IntFlag{Name: "batches", Value: 9, Usage: "jobs of 2,000 tasks of that user before and during a flood, in each round, for placements per second"},
 			&cli.DurationFlag{Name: "warm", Value: 3 * time.Second, Usage: "how long a flood lasts before they are measured"},
 			&cli.Float64Flag{Name: "rate", Value: 2000, Usage: "attempts of a flood in a second"},
 			&cli.Float64Flag{Name: "ratio", Value: 10, Usage: "most that another user's median may grow to, as a multiple"},
 			&cli.DurationFlag{Name: "least", Value: 50 * time.Millisecond, Usage: "shorter medians count as this for -ratio"},
 			&cli.Float64Flag{Name: "slower", Value: 0.1, Usage: "part of another user's placements per second that a flood may cost"},
 			&cli.StringFlag{Name: "memory", Value: "384MiB", Usage: "most by which the coordinator may grow in a flood"},
-			&cli.DurationFlag{Name: "limit", Value: 2 * time.Minute, Usage: "longest time of a flood"},
+			&cli.DurationFlag{Name: "limit", Value: 2 * time.Minute, Usage: "longest time of a round"},
 			&cli.StringFlag{Name: "dir", Usage: "folder for the coordinator's state; default: a temporary one"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per flood, one per line"},
 		},
@@ -70,6 +71,9 @@ func runBenchFloods(c *cli.Context) (err error) {
 			return usageErrorf("-only %q: there are %v", name, bench.FloodNames())
 		}
 	}
+	if c.Int("rounds") < 1 {
+		return usageErrorf("-rounds must be at least 1")
+	}
 	dir, err := os.MkdirTemp(c.String("dir"), "drover-floods-")
 	if err != nil {
 		return err
@@ -89,7 +93,7 @@ func runBenchFloods(c *cli.Context) (err error) {
 		a.Rate = c.Float64("rate")
 		return startAttack(ctx, s, a)
 	}
-	cfg := bench.FloodConfig{Probes: c.Int("probes"), Batches: c.Int("batches"), Warm: c.Duration("warm"), Limit: c.Duration("limit"), Only: c.StringSlice("only")}
+	cfg := bench.FloodConfig{Rounds: c.Int("rounds"), Probes: c.Int("probes"), Batches: c.Int("batches"), Warm: c.Duration("warm"), Limit: c.Duration("limit"), Only: c.StringSlice("only")}
 	bounds := bench.FloodBounds{Ratio: c.Float64("ratio"), Least: c.Duration("least"), Slower: c.Float64("slower"), Memory: uint64(memory)}
 	var rows [][]string
 	var broken []error
@@ -104,7 +108,7 @@ func runBenchFloods(c *cli.Context) (err error) {
 	})
 	if rows != nil {
 		printTable(c.App.Writer, []string{"flood", "attempts", "answered", "told", "failed", "read ms", "during", "place ms", "during", "quote ms", "during", "connect ms", "during",
-			"worst", "placed/s", "during", "rss", "peak"}, rows)
+			"worst", "placed/s", "during", "kept", "rss", "peak"}, rows)
 	}
 	return errors.Join(append(broken, err)...)
 }
@@ -114,7 +118,15 @@ func benchFloodRow(r *bench.FloodResult) []string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	q, d := &r.Quiet, &r.During
 	return []string{r.Flood, n(r.Attempts), n(r.Answered), n(r.Told), n(r.Failed), ms(q.ReadMS), ms(d.ReadMS), ms(q.PlaceMS), ms(d.PlaceMS), ms(q.PlanMS), ms(d.PlanMS),
-		ms(q.ConnectMS), ms(d.ConnectMS), ms(r.Ratio) + "x", fmt.Sprintf("%.0f", q.PlacedPerSecond), fmt.Sprintf("%.0f", d.PlacedPerSecond), fmt.Sprintf("%d MiB", r.RSSBefore>>20), fmt.Sprintf("%d MiB", r.RSSPeak>>20)}
+		ms(q.ConnectMS), ms(d.ConnectMS), ms(r.Ratio) + "x", fmt.Sprintf("%.0f", q.PlacedPerSecond), fmt.Sprintf("%.0f", d.PlacedPerSecond), keptText(r), fmt.Sprintf("%d MiB", r.RSSBefore>>20), fmt.Sprintf("%d MiB", r.RSSPeak>>20)}
+}
+
+// keptText returns the median and the range of which part of the placements per second a flood left.
+func keptText(r *bench.FloodResult) string {
+	if len(r.Kept) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", r.KeptMedian(), slices.Min(r.Kept), slices.Max(r.Kept))
 }
 
 // floodedServer is the process of the coordinator that is flooded.

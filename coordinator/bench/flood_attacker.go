@@ -70,6 +70,12 @@ type AttackCounts struct {
 	Failure  string `json:"failure,omitempty"`
 }
 
+// add adds the counts of another round.
+func (c *AttackCounts) add(o AttackCounts) {
+	c.Attempts, c.Answered, c.Told, c.Failed = c.Attempts+o.Attempts, c.Answered+o.Answered, c.Told+o.Told, c.Failed+o.Failed
+	c.Failure = cmp.Or(c.Failure, o.Failure)
+}
+
 // attacker performs a flood.
 type attacker struct {
 	Attack
