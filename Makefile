@@ -87,7 +87,7 @@ mutants: ## bugs put in on purpose, and which of them the simulations find: make
 	DROVER_MUTATIONS=1 DROVER_SIMULATIONS=$(or $(SIMULATIONS),30) go test -count=1 -v -run '^TestMutations$$' -timeout 3h ./integration/simcluster
 
 fuzz: ## every fuzz target: make fuzz FUZZTIME=30s; with INPUTS=10000000 so many inputs, and a page of them
-	$(if $(INPUTS),INPUTS=$(INPUTS) FUZZTIME=$(or $(FUZZTIME),0s) integration/bench.sh fuzz,go run ./integration/cmd/fuzz -out $$(mktemp -d) -time $(or $(FUZZTIME),10s))
+	$(if $(INPUTS),INPUTS=$(INPUTS) FUZZTIME=$(or $(FUZZTIME),0s) integration/bench.sh fuzz,go run ./integration/cmd/fuzz -ledger $$(mktemp -d)/ledger.jsonl -time $(or $(FUZZTIME),10s))
 
 clean: ## remove build results; keeps .cache
 	rm -rf bin out

@@ -56,39 +56,53 @@ func TestFindTargets(t *testing.T) {
 	}
 }
 
-// TestPartsAddUp: a run that is started again knows what was done.
+// TestPartsAddUp: a run that is started again, elsewhere and with other code, knows what was done.
 func TestPartsAddUp(t *testing.T) {
-	out := t.TempDir()
-	newTarget := func() *target {
-		x := &target{dir: "a/b", name: "FuzzX"}
-		if err := x.load(out); err != nil {
+	file := filepath.Join(t.TempDir(), "of", "fuzz.jsonl")
+	open := func(commit string) (*ledger, *target) {
+		l, err := openLedger(file, commit)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return x
+		x := &target{dir: "a/b", name: "FuzzX"}
+		l.load(x)
+		return l, x
 	}
-	x := newTarget()
+	l, x := open("c1")
 	if n := x.nextInputs(1e6); n != firstInputs {
 		t.Errorf("first %d inputs", n)
 	}
+	y := &target{dir: "a", name: "FuzzY"}
+	l.load(y)
+	if err := l.add(y, part{Inputs: 1}); err != nil {
+		t.Fatal(err)
+	}
 	for _, p := range []part{{Inputs: 500, Guided: true, Seconds: 1}, {Inputs: 1000, Seconds: 0.5, Largest: 3 << 20}, {Inputs: 1000, Seconds: 0.5, Largest: 1}} {
-		if err := x.add(p); err != nil {
+		if err := l.add(x, p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if x = newTarget(); x.done.Inputs != 2500 || x.guided != 500 || x.rate() != 1250 || x.nextInputs(1e6) != 12500 || x.nextInputs(2600) != 100 {
-		t.Errorf("%+v, next %d", x, x.nextInputs(1e6))
+	l, x = open("c2")
+	if want := (entry{Target: "a/b FuzzX", Inputs: 2500, Guided: 500, Seconds: 2, Largest: 3 << 20, Since: "c1", Until: "c1"}); x.entry != want {
+		t.Errorf("%+v, want %+v", x.entry, want)
+	}
+	if x.rate() != 1250 || x.nextInputs(1e6) != 12500 || x.nextInputs(2600) != 100 {
+		t.Errorf("%v inputs a second, next %d", x.rate(), x.nextInputs(1e6))
 	}
 	var b bytes.Buffer
-	if err := printTable(&b, []*target{x}, 2500); err != nil || !strings.Contains(b.String(), "a/b FuzzX  2500    500             1250      0         3.0 MiB") {
+	if err := printTable(&b, []*target{x}, 2500); err != nil || !strings.Contains(b.String(), "a/b FuzzX  2500    500             1250      0         3.0 MiB                 c1") {
 		t.Errorf("%v\n%s", err, &b)
 	}
 	if err := printTable(&b, []*target{x}, 2501); err == nil {
 		t.Error("too few inputs are enough")
 	}
-	if err := x.add(part{Inputs: 7, Failed: true}); err != nil {
+	if err := l.add(x, part{Inputs: 7, Failed: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := printTable(&b, []*target{newTarget()}, 2500); err == nil {
+	if _, x = open("c3"); x.Since != "c1" || x.Until != "c2" || len(l.lines) != 2 {
+		t.Errorf("%+v of %d lines", x.entry, len(l.lines))
+	}
+	if err := printTable(&b, []*target{x}, 2500); err == nil {
 		t.Error("a failure is none")
 	}
 }

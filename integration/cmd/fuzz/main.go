@@ -5,9 +5,9 @@
 //	                                       then mutations of seeds and corpora (internal/fuzztest)
 //	fuzz -inputs 10000000 -report          only the table of what was done
 //
-// It writes down what it did after each part, of some seconds, and goes on there when it is started
-// again; to begin anew, remove the folder of -out. It prints a table and ends with an error if a
-// target failed or had fewer inputs than asked.
+// It writes down what it did after each part, of some seconds, in the file of -ledger, and goes on there when
+// it is started again; to begin anew, remove that file. It prints a table and ends with an error if a target
+// failed or had fewer inputs than asked.
 package main
 
 import (
@@ -29,7 +29,8 @@ func main() {
 	flag.Int64Var(&o.inputs, "inputs", 0, "inputs of each target")
 	flag.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "targets at once, each on one processor")
 	flag.DurationVar(&o.limit, "limit", 0, "longest time; default: until all is done")
-	flag.StringVar(&o.out, "out", "out/fuzz", "folder of what was done")
+	flag.StringVar(&o.out, "out", "out/fuzz", "folder of the test programs")
+	file := flag.String("ledger", "out/fuzz/ledger.jsonl", "file of what was done")
 	report := flag.Bool("report", false, "run nothing")
 	flag.Parse()
 	if o.limit > 0 {
@@ -37,7 +38,7 @@ func main() {
 		ctx, cancel = context.WithTimeout(ctx, o.limit)
 		defer cancel()
 	}
-	if err := run(ctx, &o, *report, flag.Args()); err != nil {
+	if err := run(ctx, &o, *file, *report, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "fuzz:", err)
 		os.Exit(1)
 	}
@@ -52,7 +53,7 @@ type options struct {
 	out      string
 }
 
-func run(ctx context.Context, o *options, report bool, names []string) error {
+func run(ctx context.Context, o *options, file string, report bool, names []string) error {
 	if o.parallel < 1 || o.inputs < 0 || o.guided < 0 || o.inputs == 0 && o.guided == 0 {
 		return fmt.Errorf("give -inputs or -time, and at least -parallel 1")
 	}
@@ -60,13 +61,19 @@ func run(ctx context.Context, o *options, report bool, names []string) error {
 	if err != nil {
 		return err
 	}
+	commit, err := output(ctx, "git", "rev-parse", "--short=12", "HEAD")
+	if err != nil {
+		return err
+	}
+	l, err := openLedger(file, commit)
+	if err != nil {
+		return err
+	}
 	for _, t := range targets {
-		if err := t.load(o.out); err != nil {
-			return err
-		}
+		l.load(t)
 	}
 	if !report {
-		if err := runAll(ctx, o, targets); err != nil {
+		if err := runAll(ctx, o, l, targets); err != nil {
 			return err
 		}
 	}

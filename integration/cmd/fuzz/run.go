@@ -21,8 +21,8 @@ import (
 )
 
 // runAll runs the targets until each had its inputs, failed, or ctx ended, which is no error.
-func runAll(ctx context.Context, o *options, targets []*target) error {
-	s := &session{options: o, targets: targets, programs: map[string]*program{}}
+func runAll(ctx context.Context, o *options, l *ledger, targets []*target) error {
+	s := &session{options: o, ledger: l, targets: targets, programs: map[string]*program{}}
 	cache, err := output(ctx, "go", "env", "GOCACHE")
 	if err != nil {
 		return ignoreEnd(ctx, err)
@@ -57,6 +57,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 // session is one run of this command.
 type session struct {
 	*options
+	ledger  *ledger
 	corpora string // folder of the corpora of Go's engine
 
 	mu       sync.Mutex
@@ -99,12 +100,12 @@ func (s *session) take() *target {
 	var best *target
 	least := 0.0
 	for _, t := range s.targets {
-		if t.running || t.failures > 0 || !s.left(t) {
+		if t.running || t.Failures > 0 || !s.left(t) {
 			continue
 		}
 		need := 0.0 // unknown: first of all
-		if t.done.Inputs > t.guided && t.rate() > 0 {
-			need = float64(s.inputs-t.done.Inputs) / t.rate()
+		if t.Inputs > t.Guided && t.rate() > 0 {
+			need = float64(s.inputs-t.Inputs) / t.rate()
 		}
 		if best == nil || need < least {
 			best, least = t, need
@@ -117,7 +118,7 @@ func (s *session) take() *target {
 }
 
 func (s *session) left(t *target) bool {
-	return s.guided > 0 && t.guided == 0 || t.done.Inputs < s.inputs
+	return s.guided > 0 && t.Guided == 0 || t.Inputs < s.inputs
 }
 
 // give writes down a part and gives its target back.
@@ -125,12 +126,12 @@ func (s *session) give(t *target, p part) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.running = false
-	return t.add(p)
+	return s.ledger.add(t, p)
 }
 
 // part runs the next part of a target.
 func (s *session) part(ctx context.Context, t *target) (part, error) {
-	if s.guided > 0 && t.guided == 0 {
+	if s.guided > 0 && t.Guided == 0 {
 		return s.guidedPart(ctx, t)
 	}
 	n, prog := t.nextInputs(s.inputs), s.program(ctx, t.dir)

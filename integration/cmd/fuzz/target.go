@@ -1,9 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,23 +13,20 @@ import (
 	"time"
 )
 
-// part is what was done in one go, one line of a target's file.
+// part is what was done in one go.
 type part struct {
-	Inputs  int64   `json:"inputs"`
-	Guided  bool    `json:"guided,omitempty"`  // by Go's engine
-	Seconds float64 `json:"seconds"`           // of a processor; of a clock for Go's engine
-	Largest int64   `json:"largest,omitempty"` // bytes allocated for one input, at most; not known of Go's engine
-	Failed  bool    `json:"failed,omitempty"`
+	Inputs  int64
+	Guided  bool    // by Go's engine
+	Seconds float64 // of a processor; of a clock for Go's engine
+	Largest int64   // bytes allocated for one input, at most; not known of Go's engine
+	Failed  bool
 }
 
 // target is a fuzz target, with what was done of it.
 type target struct {
 	dir, name string
-	file      string // of its parts
-	done      part   // sum of its parts
-	guided    int64  // inputs of Go's engine among them
-	failures  int
-	running   bool
+	entry
+	running bool
 }
 
 func (t *target) String() string { return strings.TrimPrefix(t.dir, "./") + " " + t.name }
@@ -69,75 +63,22 @@ func findTargets(root string, names []string) ([]*target, error) {
 	return all, err
 }
 
-// load reads what was done before.
-func (t *target) load(out string) error {
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return err
-	}
-	t.file = filepath.Join(out, strings.NewReplacer("/", "_", ".", "").Replace(t.dir)+"."+t.name+".jsonl")
-	f, err := os.Open(t.file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	defer f.Close()
-	s := bufio.NewScanner(f)
-	for s.Scan() {
-		var p part
-		if err := json.Unmarshal(s.Bytes(), &p); err != nil {
-			return fmt.Errorf("%s: %w", t.file, err)
-		}
-		t.count(p)
-	}
-	return s.Err()
-}
-
-func (t *target) count(p part) {
-	if p.Failed {
-		t.failures++
-	}
-	if p.Guided {
-		t.guided += p.Inputs
-	}
-	t.done.Inputs += p.Inputs
-	t.done.Seconds += p.Seconds
-	t.done.Largest = max(t.done.Largest, p.Largest)
-}
-
-// add writes down a part.
-func (t *target) add(p part) error {
-	b, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(t.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		t.count(p)
-	}
-	return err
-}
-
 // rate returns inputs per second, 0 if unknown.
 func (t *target) rate() float64 {
-	if t.done.Seconds == 0 {
+	if t.Seconds == 0 {
 		return 0
 	}
-	return float64(t.done.Inputs) / t.done.Seconds
+	return float64(t.Inputs) / t.Seconds
 }
 
 // nextInputs returns how many inputs the next part has: some for a first look, then those of about
 // partLength, so that little is lost when it is stopped.
 func (t *target) nextInputs(wanted int64) int64 {
 	n := int64(t.rate() * partLength.Seconds())
-	if t.done.Inputs == t.guided {
+	if t.Inputs == t.Guided {
 		n = firstInputs
 	}
-	return max(1, min(n, wanted-t.done.Inputs))
+	return max(1, min(n, wanted-t.Inputs))
 }
 
 const (
@@ -147,17 +88,17 @@ const (
 
 // printTable prints what was done, and returns an error if a target failed or lacks inputs.
 func printTable(w io.Writer, targets []*target, wanted int64) error {
-	var sum part
+	var sum entry
 	failed, short := 0, 0
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tw, "TARGET\tINPUTS\tOF GO'S ENGINE\tINPUTS/S\tFAILURES\tMOST ALLOCATED FOR ONE")
+	fmt.Fprintln(tw, "TARGET\tINPUTS\tOF GO'S ENGINE\tINPUTS/S\tFAILURES\tMOST ALLOCATED FOR ONE\tSINCE")
 	for _, t := range targets {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%.0f\t%d\t%s\n", t, t.done.Inputs, t.guided, t.rate(), t.failures, size(t.done.Largest))
-		sum.Inputs += t.done.Inputs
-		sum.Seconds += t.done.Seconds
-		sum.Largest = max(sum.Largest, t.done.Largest)
-		failed += min(1, t.failures)
-		if t.done.Inputs < wanted {
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%.0f\t%d\t%s\t%s\n", t, t.Inputs, t.Guided, t.rate(), t.Failures, size(t.Largest), t.Since)
+		sum.Inputs += t.Inputs
+		sum.Seconds += t.Seconds
+		sum.Largest = max(sum.Largest, t.Largest)
+		failed += min(1, t.Failures)
+		if t.Inputs < wanted {
 			short++
 		}
 	}

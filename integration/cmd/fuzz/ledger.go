@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// entry is what was done of a target, by all runs since its line is in the ledger.
+type entry struct {
+	Target   string  `json:"target"`
+	Inputs   int64   `json:"inputs"`
+	Guided   int64   `json:"guided,omitempty"`  // of them by Go's engine
+	Seconds  float64 `json:"seconds"`           // of a processor; of a clock for Go's engine
+	Largest  int64   `json:"largest,omitempty"` // bytes allocated for one input, at most; not known of Go's engine
+	Failures int     `json:"failures,omitempty"`
+	Since    string  `json:"since"` // commit of the first input
+	Until    string  `json:"until"` // and of the last
+}
+
+func (e *entry) count(p part, commit string) {
+	if e.Since == "" {
+		e.Since = commit
+	}
+	if e.Until = commit; p.Failed {
+		e.Failures++
+	}
+	if p.Guided {
+		e.Guided += p.Inputs
+	}
+	e.Inputs += p.Inputs
+	e.Seconds += p.Seconds
+	e.Largest = max(e.Largest, p.Largest)
+}
+
+// ledger is a file with a line for each target, in JSON, sorted. It outlives machines: millions of inputs
+// of all targets take many hours. A target whose failure was mended begins anew when its line is removed.
+type ledger struct {
+	file   string
+	commit string // the one of this run
+	lines  map[string]entry
+}
+
+func openLedger(file, commit string) (*ledger, error) {
+	l := &ledger{file: file, commit: commit, lines: map[string]entry{}}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	} else if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(text) {
+		var e entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		l.lines[e.Target] = e
+	}
+	return l, nil
+}
+
+// load gives a target what was done before.
+func (l *ledger) load(t *target) {
+	t.entry = l.lines[t.String()]
+	t.Target = t.String()
+}
+
+// add counts a part and writes it down.
+func (l *ledger) add(t *target, p part) error {
+	t.count(p, l.commit)
+	l.lines[t.Target] = t.entry
+	all := make([]entry, 0, len(l.lines))
+	for _, e := range l.lines {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(a.Target, b.Target) })
+	var b bytes.Buffer
+	for _, e := range all {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		b.Write(append(line, '\n'))
+	}
+	if err := os.MkdirAll(filepath.Dir(l.file), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(l.file+".new", b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(l.file+".new", l.file)
+}
