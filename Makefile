@@ -74,7 +74,7 @@ day: ## 50,000 short jobs and 500,000 tasks: does anything grow? make day JOBS=5
 
 soak: deps build check ## check, then the long variants of the tests: thousands of containers, hours of faults, 10 million inputs of each fuzz target
 	DROVER_SOAK=1 DROVER_CHECKED=out/check ./integration/test.sh
-	FUZZTIME=30s integration/bench.sh damage fuzz
+	FUZZTIME=30s LEDGER=out/fuzz/ledger.jsonl integration/bench.sh damage fuzz
 
 attack: build ## every call by every kind of identity, floods of one user, revocation
 	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets|StopNobodyElse|Turns|OfOneUser|OfOneNode|AreShared|ConnectionsOf|RefusedCalls|Paused|Budget|Believed|Login' ./coordinator/... ./node ./internal/pki ./jobspec ./cmd/drover

@@ -89,8 +89,8 @@ day() {
 }
 
 # Millions of inputs for each fuzz target: failures, and the most that one input allocates. It goes
-# on where it was stopped, on any machine: what was done is in docs/measured/fuzz.jsonl.
-fuzz() { go run ./integration/cmd/fuzz -ledger docs/measured/fuzz.jsonl -inputs "${INPUTS:-10000000}" -time "${FUZZTIME:-0s}"; }
+# on where it was stopped, on any machine: what was done is in the file LEDGER.
+fuzz() { go run ./integration/cmd/fuzz -ledger "${LEDGER:-docs/measured/fuzz.jsonl}" -inputs "${INPUTS:-10000000}" -time "${FUZZTIME:-0s}"; }
 
 # 10,000 rounds of damage, and more, to what coordinator and node keep: log, snapshots, files of
 # the past, uploads, keys, certificates, caches, images of tasks, histories, audit log, kept logs.
