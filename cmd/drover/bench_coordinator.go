@@ -43,13 +43,15 @@ func benchCoordinatorCommand() *cli.Command {
 		Description: "Starts a coordinator in a process of its own, with its log on the disk of -dir, and simulated nodes that speak\n" +
 			"the real protocol over a connection each. The phases: nodes register; pages are opened, with -pages; nodes report\n" +
 			"while nothing runs; jobs are submitted and their tasks placed and ended; jobs of one task are submitted one after\n" +
-			"another, each when a node has received the one before; and jobs of one task are submitted by all clients at once.",
+			"another, each when a node has received the one before; and jobs of one task are submitted by all clients, first as many\n" +
+			"as are answered, then -submission-rate in a second, with latencies from when each was due.",
 		Flags: append([]cli.Flag{
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "simulated nodes of 32 cores and 128 GiB"},
 			&cli.IntFlag{Name: "jobs", Value: 20, Usage: "jobs whose tasks are placed"},
 			&cli.IntFlag{Name: "tasks", Value: 5000, Usage: "tasks of each"},
 			&cli.IntFlag{Name: "alone", Value: 100, Usage: "jobs of one task that are then submitted one after another"},
-			&cli.IntFlag{Name: "submissions", Value: 5000, Usage: "jobs of one task that are submitted at the end"},
+			&cli.IntFlag{Name: "submissions", Value: 5000, Usage: "jobs of one task that are submitted at the end, twice"},
+			&cli.Float64Flag{Name: "submission-rate", Value: 2000, Usage: "those submitted per second the second time"},
 			&cli.IntFlag{Name: "clients", Value: 128, Usage: "clients that submit at once"},
 			&cli.IntFlag{Name: "pages", Usage: "open web pages that stay live during the measurement: what they cost is the difference"},
 			&cli.Float64Flag{Name: "rate", Usage: "jobs submitted per second while tasks are placed; 0: as many as are answered"},
@@ -99,7 +101,7 @@ func runBenchCoordinator(c *cli.Context) error {
 		return err
 	}
 	cfg := bench.Config{Nodes: c.Int("nodes"), Jobs: c.Int("jobs"), Tasks: c.Int("tasks"), Alone: c.Int("alone"), Submits: c.Int("submissions"), Clients: c.Int("clients"), Pages: c.Int("pages"),
-		Rate: c.Float64("rate"), Idle: c.Duration("idle"), Limit: c.Duration("limit")}
+		Steady: c.Float64("submission-rate"), Rate: c.Float64("rate"), Idle: c.Duration("idle"), Limit: c.Duration("limit")}
 	var rows [][]string
 	for range max(c.Int("runs"), 1) {
 		r, err := measureCoordinator(c, cfg)
@@ -116,7 +118,7 @@ func runBenchCoordinator(c *cli.Context) error {
 	}
 	if rows != nil {
 		printTable(c.App.Writer, []string{"nodes", "tasks", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes", "receipt p50 ms", "p99 ms",
-			"submissions/s", "p50 ms", "p99 ms", "rss"}, rows)
+			"submissions/s", "p50 ms", "p99 ms", "at a rate/s", "p50 ms", "p99 ms", "rss"}, rows)
 	}
 	return nil
 }
@@ -124,7 +126,7 @@ func runBenchCoordinator(c *cli.Context) error {
 func benchCoordinatorRow(r *bench.Result) []string {
 	f := func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
 	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Jobs * r.Tasks), f(r.RegistrationsPerS), f(r.ReportsPerS), f(r.NodesAtHalfCore), f(r.PlacementsPerS), f(r.PlacementsPerCPUS), strconv.FormatInt(r.PageChanges, 10),
-		f(r.ReceiptP50MS), f(r.ReceiptP99MS), f(r.SubmitsPerS), f(r.SubmitP50MS), f(r.SubmitP99MS), fmt.Sprintf("%d MiB", r.RSSBytes>>20)}
+		f(r.ReceiptP50MS), f(r.ReceiptP99MS), f(r.SubmitsPerS), f(r.SubmitP50MS), f(r.SubmitP99MS), f(r.SteadyPerS), f(r.SteadyP50MS), f(r.SteadyP99MS), fmt.Sprintf("%d MiB", r.RSSBytes>>20)}
 }
 
 // measureCoordinator starts a coordinator with an empty state, measures it, and ends it.

@@ -28,7 +28,8 @@ type Config struct {
 	Jobs    int           // jobs of the phase Work
 	Tasks   int           // tasks of each
 	Alone   int           // jobs of one task of the phase Alone
-	Submits int           // jobs of one task of the phase Submit
+	Submits int           // jobs of one task of the phase Submit, and of the phase Steady
+	Steady  float64       // jobs a second of the phase Steady
 	Clients int           // that submit at once
 	Pages   int           // open web pages, live from the phase Idle on
 	Rate    float64       // jobs a second that all clients together submit in the phase Work; 0 for as many as are answered
@@ -60,6 +61,7 @@ type Result struct {
 	Work     Phase `json:"work"`
 	Alone    Phase `json:"alone"`
 	Submit   Phase `json:"submit"`
+	Steady   Phase `json:"steady"`
 
 	RegistrationsPerS float64 `json:"registrations_per_s"`
 	ReportsPerS       float64 `json:"reports_per_s"` // phase Idle
@@ -77,6 +79,11 @@ type Result struct {
 	SubmitsPerS float64 `json:"submits_per_s"`
 	SubmitP50MS float64 `json:"submit_p50_ms"`
 	SubmitP99MS float64 `json:"submit_p99_ms"`
+	// SteadyPerS, SteadyP50MS and SteadyP99MS are of the phase Steady. Its latencies begin when a
+	// job is due by the rate, so that one that waits for a client counts as waiting.
+	SteadyPerS  float64 `json:"steady_per_s"`
+	SteadyP50MS float64 `json:"steady_p50_ms"`
+	SteadyP99MS float64 `json:"steady_p99_ms"`
 	// PageChanges is how often an open page changed in the phase Work, with the data of
 	// its pictures.
 	PageChanges int64  `json:"page_changes"`
@@ -93,12 +100,12 @@ type Phase struct {
 // opened, if wanted, and stay open; the nodes
 // report while nothing runs; jobs are submitted and their tasks placed and ended; jobs
 // of one task are submitted one after another, each when a node has received the one
-// before; and jobs of one task are submitted by all clients at once. progress is called with the
-// name of each phase. It returns an error if a phase exceeds its limit or a node loses
+// before; jobs of one task are submitted by all clients at once, and then at a rate. progress is
+// called with the name of each phase. It returns an error if a phase exceeds its limit or a node loses
 // its session.
 func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(string)) (Result, error) {
-	if cfg.Nodes < 1 || cfg.Jobs < 1 || cfg.Tasks < 1 || cfg.Clients < 1 || cfg.Submits < 1 {
-		return Result{}, errors.New("nodes, jobs, tasks, clients and submissions must each be at least 1")
+	if cfg.Nodes < 1 || cfg.Jobs < 1 || cfg.Tasks < 1 || cfg.Clients < 1 || cfg.Submits < 1 || !(cfg.Steady > 0) {
+		return Result{}, errors.New("nodes, jobs, tasks, clients and submissions must each be at least 1, and the rate of submissions more than 0")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{cfg: cfg, dial: dial, meter: meter, counts: newCounts(),
@@ -116,6 +123,7 @@ func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(
 		{"work", &r.result.Work, r.work},
 		{"alone", &r.result.Alone, r.alone},
 		{"submit", &r.result.Submit, r.submit},
+		{"steady", &r.result.Steady, r.steady},
 	} {
 		progress(p.name)
 		if err := r.phase(ctx, p.into, p.do); err != nil {
@@ -138,6 +146,7 @@ type run struct {
 	reports  int64 // in the phase idle
 	receipts []time.Duration
 	submits  []time.Duration
+	steadies []time.Duration
 }
 
 func (r *run) phase(ctx context.Context, into *Phase, do func(context.Context) error) error {
@@ -220,9 +229,15 @@ func (r *run) submit(ctx context.Context) (err error) {
 	return err
 }
 
+// steady submits jobs of one task at a rate.
+func (r *run) steady(ctx context.Context) (err error) {
+	_, r.steadies, err = r.submitAll(ctx, "steady", r.cfg.Submits, 1, r.cfg.Steady)
+	return err
+}
+
 // submitAll submits n jobs of so many tasks each by all clients, which share one
-// connection, as the users of a gateway do. It returns when each call began, by the
-// job's number, and how long the calls took, ascending.
+// connection, as the users of a gateway do. It returns when each call began, or was due by
+// the rate, by the job's number, and how long the calls took from then on, ascending.
 func (r *run) submitAll(ctx context.Context, prefix string, n, tasks int, rate float64) (map[uint64]time.Time, []time.Duration, error) {
 	h, base, err := r.dial()
 	if err != nil {
@@ -234,8 +249,10 @@ func (r *run) submitAll(ctx context.Context, prefix string, n, tasks int, rate f
 	called, took := make(map[uint64]time.Time, n), make([]time.Duration, 0, n)
 	begin := time.Now()
 	err = inParallel(ctx, min(r.cfg.Clients, n), n, func(ctx context.Context, i int) error {
+		var at time.Time
 		if rate > 0 {
-			if err := waitUntil(ctx, begin.Add(time.Duration(float64(i)/rate*float64(time.Second)))); err != nil {
+			at = begin.Add(time.Duration(float64(i) / rate * float64(time.Second)))
+			if err := waitUntil(ctx, at); err != nil {
 				return err
 			}
 		}
@@ -243,7 +260,9 @@ func (r *run) submitAll(ctx context.Context, prefix string, n, tasks int, rate f
 		if err != nil {
 			return err
 		}
-		at := time.Now()
+		if rate == 0 {
+			at = time.Now()
+		}
 		res, err := client.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(spec)}))
 		if err != nil {
 			return fmt.Errorf("submit job %d: %w", i, err)
@@ -273,6 +292,8 @@ func (r *run) summarise() {
 	f.ReceiptP50MS, f.ReceiptP99MS = quantileMS(r.receipts, 0.5), quantileMS(r.receipts, 0.99)
 	f.SubmitsPerS = float64(len(r.submits)) / f.Submit.Seconds
 	f.SubmitP50MS, f.SubmitP99MS = quantileMS(r.submits, 0.5), quantileMS(r.submits, 0.99)
+	f.SteadyPerS = float64(len(r.steadies)) / f.Steady.Seconds
+	f.SteadyP50MS, f.SteadyP99MS = quantileMS(r.steadies, 0.5), quantileMS(r.steadies, 0.99)
 	f.RSSBytes = r.meter.RSS()
 }
 
