@@ -36,7 +36,7 @@ const (
 
 // sampleUntil takes samples, as many at the beginning as at the end of the work.
 func (r *dayRun) sampleUntil(ctx context.Context, began time.Time, end <-chan struct{}) error {
-	next := int64(0)
+	next, shown := int64(0), int64(0)
 	t := time.NewTicker(dayInterval)
 	defer t.Stop()
 	for {
@@ -48,6 +48,11 @@ func (r *dayRun) sampleUntil(ctx context.Context, began time.Time, end <-chan st
 		case <-t.C:
 		}
 		n := r.ended.Load()
+		if tenth := 10 * n / int64(r.units); tenth > shown {
+			shown = tenth
+			took := time.Since(began)
+			fmt.Fprintf(r.c.App.ErrWriter, "%d of %d ended in %s, about %s left\n", n, r.units, took.Round(time.Second), (took * time.Duration(int64(r.units)-n) / time.Duration(n)).Round(time.Second))
+		}
 		if n < next {
 			continue
 		}
