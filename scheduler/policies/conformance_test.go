@@ -43,6 +43,7 @@ func TestWorldsThatFailedOnceConform(t *testing.T) {
 		"a task past its estimate where the decision gives a guarantee":        {"conservative", 0x11f68bfb53d2, 10},
 		"a task that waited for its own node, and then for any":                {"two_tier", 0xaf63be9, 8},
 		"a due task whose node leaves before it would end":                     {"3dsf", 0x45aafcb047e37, 2},
+		"a stage of which the last action moved the task it waited with":       {"3dsf", 0x1c660af60, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policytest.RunWorld(t, func() scheduler.Policy { return mustNew(t, c.policy, nil) }, c.seed, c.cycles)

@@ -141,10 +141,10 @@ func (l *reservedLane) countDueTasks(g *scheduler.Stage, node scheduler.NodeID) 
 	return n
 }
 
-// isDueFor reports whether a reservation is a guarantee for a stage and in force
-// now.
+// isDueFor reports whether a reservation is a guarantee for a stage, in force now, on a
+// node that stays to its end.
 func (l *reservedLane) isDueFor(r *scheduler.Reservation, g *scheduler.Stage) bool {
-	return r.Kind.IsGuarantee() && r.Job == g.Job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && r.Start <= l.c.now && r.End > l.c.now
+	return r.Kind.IsGuarantee() && r.Job == g.Job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && r.Start <= l.c.now && r.End > l.c.now && l.c.canStayOn(r)
 }
 
 // servePreempted places the tasks whose preemption reservation has its capacity, and drops

@@ -90,17 +90,30 @@ func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 	if until <= x.c.now {
 		return false
 	}
-	_, nodes, _ := g.Input(g.NextPending(0))
+	node, ok := x.firstInputNode(g)
+	if !ok {
+		return false
+	}
+	w := dataWait{node: node, since: since, until: until, allWaiting: true}
+	x.delayed = append(x.delayed, delayedStage{g, w})
+	x.withoutLocalNode[g] = true // stays true while capacity only shrinks
+	x.byStage[g] = w
+	return true
+}
+
+// firstInputNode returns the first schedulable node with input of the next waiting task of a stage.
+func (x *inputWaits) firstInputNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
+	next := g.NextPending(0)
+	if next < 0 {
+		return scheduler.NoNode, false
+	}
+	_, nodes, _ := g.Input(next)
 	for _, id := range nodes {
 		if n := x.c.s.Node(id); n != nil && n.Schedulable() {
-			w := dataWait{node: id, since: since, until: until, allWaiting: true}
-			x.delayed = append(x.delayed, delayedStage{g, w})
-			x.withoutLocalNode[g] = true // stays true while capacity only shrinks
-			x.byStage[g] = w
-			return true
+			return id, true
 		}
 	}
-	return false
+	return scheduler.NoNode, false
 }
 
 // waitingSince returns when a stage began to wait or last had a task placed at its
@@ -152,14 +165,19 @@ func waitStateKey(g *scheduler.Stage) scheduler.PolicyStateKey {
 }
 
 // record starts the clocks of delayed stages that had no task placed at their input, and
-// removes those of stages that had one and no longer wait.
+// removes those of stages that had one and no longer wait. A delayed stage for which no
+// action was left may have had tasks placed: it waits for a node of its next one.
 func (x *inputWaits) record() {
 	for _, l := range x.delayed {
 		if x.c.actionsLeft > 0 {
 			break // all delayed stages were served
 		}
 		if _, waits := x.byStage[l.stage]; !waits {
-			x.byStage[l.stage] = l.wait
+			if node, ok := x.firstInputNode(l.stage); ok {
+				w := l.wait
+				w.node = node
+				x.byStage[l.stage] = w
+			}
 		}
 		if !x.placedLocally[l.stage] {
 			x.startWaitClock(l.stage, l.wait.since)
