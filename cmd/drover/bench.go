@@ -34,7 +34,7 @@ func benchSchedulerCommand() *cli.Command {
 			&cli.IntFlag{Name: "runs", Usage: "repetitions of each case; the median is shown", Value: 1},
 			&cli.BoolFlag{Name: "steps", Usage: "show how costs grow: nodes, tenants and pending tasks in steps of factor ten (up to 10000, 1000, 20000)"},
 			&cli.BoolFlag{Name: "planning", Usage: "with all: include the planning of project guarantees; otherwise they are given in advance"},
-			&cli.BoolFlag{Name: "worst", Usage: "the longest cycle, in ms of CPU time, with inputs that are meant to make cycles long, for -policy or the main schedulers"},
+			&cli.BoolFlag{Name: "worst", Usage: "the longest cycle, in ms of CPU time, with inputs that are meant to make cycles long, for -policy or all schedulers of a cluster"},
 			&cli.IntFlag{Name: "placements", Usage: "placements to measure", Value: 200_000},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the generated workload", Value: 1},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per case, one per line"},
@@ -115,7 +115,7 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 	runtime.LockOSThread() // the collector's other threads do not belong to a cycle
 	defer runtime.UnlockOSThread()
 	var rows [][]string
-	of := []string{"3dsf", "two_tier", "conservative", "drf", "pdsonqueue", "las_mq", "fair", "edf", "fifo"}
+	of := []string{"3dsf", "two_tier", "conservative", "drf", "pdsonqueue", "las_mq", "multifactor", "capacity", "fair", "equ", "las", "easy", "edf", "fifo"}
 	if c.String("policy") != "" {
 		of = []string{c.String("policy")}
 	}

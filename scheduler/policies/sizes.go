@@ -115,9 +115,16 @@ func containerUnit(v Values) scheduler.Resources {
 // attainedService returns the service a job has had, in container-seconds (LAS_MQ
 // 3.1; a container is max_r demand_r/unit_r), and the containers it runs on.
 func attainedService(j *scheduler.Job, unit scheduler.Resources, now scheduler.Time) (had, runs float64) {
+	if j.FirstPlaced == 0 {
+		return 0, 0
+	}
 	for _, g := range j.Stages {
+		t := g.TaskTime(now)
+		if t == 0 && g.Running == 0 { // of a million stages most have had nothing
+			continue
+		}
 		c := g.Spec.Demand.DominantShare(unit)
-		had += c * g.TaskTime(now).Seconds()
+		had += c * t.Seconds()
 		runs += c * float64(g.Running)
 	}
 	return had, runs
