@@ -7,6 +7,13 @@ import (
 	"time"
 )
 
+// badProgram is a program that fails.
+type badProgram struct {
+	stage    string // attributes of the map stage
+	attempts int
+	words    []string // expected in the job's message and the failure's output
+}
+
 // A bad program only affects its own job: it has its attempts, then the job fails with the
 // program's last output and the command that shows more. Another job on the same machines succeeds.
 func TestBadPrograms(t *testing.T) {
@@ -14,11 +21,7 @@ func TestBadPrograms(t *testing.T) {
 	s.putHDFS("/e2e/bad.txt", strings.Repeat("one two three\n", 1000))
 	neighbour := s.wordcountFile("neighbour", "/e2e/bad.txt")
 	s.mustRun("job", "run", "-detach", neighbour)
-	cases := map[string]struct {
-		stage    string // attributes of the map stage
-		attempts int
-		words    []string // expected in the job's message and the failure's output
-	}{
+	cases := map[string]badProgram{
 		"exits non-zero":         {`command = ["sh", "-c", "echo it is broken >&2; exit 3"]`, 4, []string{"it is broken", "3"}},
 		"hangs past its limit":   {"command = [\"sleep\", \"600\"]\n time_limit = \"3s\"\n attempts = 2", 2, []string{"time"}},
 		"fills its disk quota":   {`command = ["sh", "-c", "dd if=/dev/zero of=big bs=1M count=64"]` + "\n attempts = 2", 2, []string{"disk"}},
@@ -26,11 +29,23 @@ func TestBadPrograms(t *testing.T) {
 		"does not exist":         {`command = ["no-such-program"]`, 1, []string{"no-such-program"}},                                              // a retry would not help
 		"writes a line too long": {`command = ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x"]` + "\n attempts = 2", 1, []string{"line"}}, // with memory for the longest line; a retry would not help
 	}
+	t.Run("jobs", func(t *testing.T) { s.runBadPrograms(t, cases) })
+	if r := s.waitJob("neighbour"); r.ExitCode != 0 {
+		t.Errorf("the other job failed:\n%s%s", r.Stdout, r.Stderr)
+	}
+	if got := sortLines(s.readParts("/e2e/neighbour")); got != "one\t1000\nthree\t1000\ntwo\t1000\n" {
+		t.Errorf("the other job's result is %q", got)
+	}
+}
+
+// runBadPrograms runs a job of each bad program, as many beside each other as the host has processors.
+func (s *fixture) runBadPrograms(t *testing.T, cases map[string]badProgram) {
 	i := 0
 	for name, c := range cases {
 		i++
 		job := fmt.Sprintf("bad%d", i)
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			sub := *s
 			sub.T = t
 			memory := "32MiB"
@@ -70,11 +85,5 @@ func TestBadPrograms(t *testing.T) {
 				t.Errorf("the summary does not name the command that shows more:\n%s", r.Stdout)
 			}
 		})
-	}
-	if r := s.waitJob("neighbour"); r.ExitCode != 0 {
-		t.Errorf("the other job failed:\n%s%s", r.Stdout, r.Stderr)
-	}
-	if got := sortLines(s.readParts("/e2e/neighbour")); got != "one\t1000\nthree\t1000\ntwo\t1000\n" {
-		t.Errorf("the other job's result is %q", got)
 	}
 }
