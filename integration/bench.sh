@@ -105,9 +105,9 @@ hdfs() {
 }
 
 # The whole live way through one coordinator: submissions, decisions, log, nodes, ends;
-# and the same without waiting for the disk.
+# the same without waiting for the disk, and with three coordinators, of which the leader is killed at the end.
 coordinator() {
-  bin/drover bench coordinator -runs "$runs" && bin/drover bench coordinator -runs "$runs" -no-sync
+  bin/drover bench coordinator -runs "$runs" && bin/drover bench coordinator -runs "$runs" -no-sync && bin/drover bench coordinator -runs "$runs" -servers 3
 }
 
 # The web page: a browser that opens the pages of 10,000 nodes and 200,000 attempts (first

@@ -1,20 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime/pprof"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -44,8 +38,10 @@ func benchCoordinatorCommand() *cli.Command {
 			"the real protocol over a connection each. The phases: nodes register; pages are opened, with -pages; nodes report\n" +
 			"while nothing runs; jobs are submitted and their tasks placed and ended; jobs of one task are submitted one after\n" +
 			"another, each when a node has received the one before; and jobs of one task are submitted by all clients, first as many\n" +
-			"as are answered, then -submission-rate in a second, with latencies from when each was due.",
+			"as are answered, then -submission-rate in a second, with latencies from when each was due. Of three coordinators\n" +
+			"(-servers), whose log is replicated over mutual TLS, the one that leads is killed at the end.",
 		Flags: append([]cli.Flag{
+			&cli.IntFlag{Name: "servers", Value: 1, Usage: "coordinators: 1 or 3, all on this machine"},
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "simulated nodes of 32 cores and 128 GiB"},
 			&cli.IntFlag{Name: "jobs", Value: 20, Usage: "jobs whose tasks are placed"},
 			&cli.IntFlag{Name: "tasks", Value: 5000, Usage: "tasks of each"},
@@ -62,7 +58,8 @@ func benchCoordinatorCommand() *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per run, one per line"},
 		}, shared...),
 		Subcommands: []*cli.Command{{Name: serveBenchCommand, Hidden: true, HideHelp: true, Action: serveBench,
-			Flags: append([]cli.Flag{&cli.StringFlag{Name: "data"}, &cli.StringFlag{Name: "socket"}}, shared...)}},
+			Flags: append([]cli.Flag{&cli.StringFlag{Name: "data"}, &cli.StringFlag{Name: "socket"},
+				&cli.StringFlag{Name: "id"}, &cli.StringFlag{Name: "tls"}, &cli.StringSliceFlag{Name: "servers"}}, shared...)}},
 		Action: runBenchCoordinator,
 	}
 }
@@ -92,13 +89,20 @@ func serveBench(c *cli.Context) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	return coordinator.Run(ctx, coordinator.Config{Dir: c.String("data"), Metrics: newRegistry(), Local: l, Scheduler: c.String("scheduler"),
-		NoSync: c.Bool("no-sync"), SubmitRate: 1e6, Page: webPage, Ready: func() { fmt.Fprintln(c.App.Writer, benchReadyLine) }})
+	cfg := coordinator.Config{Dir: c.String("data"), Metrics: newRegistry(), Local: l, Scheduler: c.String("scheduler"),
+		NoSync: c.Bool("no-sync"), SubmitRate: 1e6, Page: webPage, Ready: func() { fmt.Fprintln(c.App.Writer, benchReadyLine) }}
+	if err := setBenchPeers(c, &cfg); err != nil {
+		return err
+	}
+	return coordinator.Run(ctx, cfg)
 }
 
 func runBenchCoordinator(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
+	}
+	if n := c.Int("servers"); n != 1 && n != 3 {
+		return usageErrorf("-servers %d: want 1 or 3", n)
 	}
 	cfg := bench.Config{Nodes: c.Int("nodes"), Jobs: c.Int("jobs"), Tasks: c.Int("tasks"), Alone: c.Int("alone"), Submits: c.Int("submissions"), Clients: c.Int("clients"), Pages: c.Int("pages"),
 		Steady: c.Float64("submission-rate"), Rate: c.Float64("rate"), Idle: c.Duration("idle"), Limit: c.Duration("limit")}
@@ -114,106 +118,42 @@ func runBenchCoordinator(c *cli.Context) error {
 			}
 			continue
 		}
-		rows = append(rows, benchCoordinatorRow(&r))
+		rows = append(rows, benchCoordinatorRow(c.Int("servers"), &r))
 	}
 	if rows != nil {
-		printTable(c.App.Writer, []string{"nodes", "tasks", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes", "receipt p50 ms", "p99 ms",
-			"submissions/s", "p50 ms", "p99 ms", "at a rate/s", "p50 ms", "p99 ms", "rss"}, rows)
+		printTable(c.App.Writer, []string{"servers", "nodes", "tasks", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes", "receipt p50 ms", "p99 ms",
+			"submissions/s", "p50 ms", "p99 ms", "at a rate/s", "p50 ms", "p99 ms", "rss", "failover ms"}, rows)
 	}
 	return nil
 }
 
-func benchCoordinatorRow(r *bench.Result) []string {
+func benchCoordinatorRow(servers int, r *bench.Result) []string {
 	f := func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
-	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Jobs * r.Tasks), f(r.RegistrationsPerS), f(r.ReportsPerS), f(r.NodesAtHalfCore), f(r.PlacementsPerS), f(r.PlacementsPerCPUS), strconv.FormatInt(r.PageChanges, 10),
-		f(r.ReceiptP50MS), f(r.ReceiptP99MS), f(r.SubmitsPerS), f(r.SubmitP50MS), f(r.SubmitP99MS), f(r.SteadyPerS), f(r.SteadyP50MS), f(r.SteadyP99MS), fmt.Sprintf("%d MiB", r.RSSBytes>>20)}
+	failover := "-"
+	if r.FailoverMS > 0 {
+		failover = f(r.FailoverMS)
+	}
+	return []string{strconv.Itoa(servers), strconv.Itoa(r.Nodes), strconv.Itoa(r.Jobs * r.Tasks), f(r.RegistrationsPerS), f(r.ReportsPerS), f(r.NodesAtHalfCore), f(r.PlacementsPerS), f(r.PlacementsPerCPUS), strconv.FormatInt(r.PageChanges, 10),
+		f(r.ReceiptP50MS), f(r.ReceiptP99MS), f(r.SubmitsPerS), f(r.SubmitP50MS), f(r.SubmitP99MS), f(r.SteadyPerS), f(r.SteadyP50MS), f(r.SteadyP99MS), fmt.Sprintf("%d MiB", r.RSSBytes>>20), failover}
 }
 
-// measureCoordinator starts a coordinator with an empty state, measures it, and ends it.
+// measureCoordinator starts coordinators with an empty state, measures them, and ends them.
 func measureCoordinator(c *cli.Context, cfg bench.Config) (r bench.Result, err error) {
 	dir, err := os.MkdirTemp(c.String("dir"), "drover-bench-")
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	server, err := startBenchServer(c, dir)
+	servers, err := startBenchServers(c, dir)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
-	dial := func() (*http.Client, string, error) { return httpClient(c, "unix://"+server.socket) }
-	return bench.Run(c.Context, cfg, dial, bench.Meter{CPU: server.cpu, RSS: server.rss}, func(phase string) {
+	defer func() { err = errors.Join(err, servers.stop()) }()
+	meter := bench.Meter{CPU: servers.cpu, RSS: servers.rss}
+	if len(servers) > 1 {
+		meter.KillLeader = func(ctx context.Context) error { return servers.killLeader(ctx, c) }
+	}
+	return bench.Run(c.Context, cfg, func() (bench.Client, error) { return servers.dial(c) }, meter, func(phase string) {
 		fmt.Fprintf(c.App.ErrWriter, "%s ...\n", phase)
 	})
 }
-
-// benchServer is the process of the coordinator that is measured.
-type benchServer struct {
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	socket string
-}
-
-func startBenchServer(c *cli.Context, dir string) (*benchServer, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	s := &benchServer{socket: filepath.Join(dir, "c.sock")}
-	args := []string{"bench", "coordinator", serveBenchCommand, "-data", filepath.Join(dir, "state"), "-socket", s.socket, "-scheduler", c.String("scheduler"),
-		"-no-sync=" + strconv.FormatBool(c.Bool("no-sync"))}
-	if p := c.String("profile"); p != "" {
-		args = append(args, "-profile", p)
-	}
-	s.cmd = exec.Command(self, args...)
-	s.cmd.Stderr = c.App.ErrWriter
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() || lines.Text() != benchReadyLine {
-		return nil, errors.Join(errors.New("the coordinator did not start"), s.stop())
-	}
-	return s, nil
-}
-
-// stop ends the coordinator in order, so that a profile is complete.
-func (s *benchServer) stop() error {
-	_ = s.stdin.Close() // its end is what matters
-	t := time.AfterFunc(benchStopLimit, func() { _ = s.cmd.Process.Kill() })
-	defer t.Stop()
-	if err := s.cmd.Wait(); err != nil {
-		return fmt.Errorf("the measured coordinator: %w", err)
-	}
-	return nil
-}
-
-// cpu returns the CPU time of the process, 0 if it has ended.
-func (s *benchServer) cpu() time.Duration {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(raw), ") ") // the name may contain spaces
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0
-	}
-	user, err1 := strconv.ParseInt(fields[11], 10, 64)
-	system, err2 := strconv.ParseInt(fields[12], 10, 64)
-	if err1 != nil || err2 != nil {
-		return 0
-	}
-	return time.Duration(user+system) * time.Second / clockTicks
-}
-
-// rss returns the resident memory of the process in bytes, 0 if it has ended.
-func (s *benchServer) rss() uint64 { return residentBytesOf(s.cmd.Process.Pid) }

@@ -37,17 +37,26 @@ type Config struct {
 	Limit   time.Duration // of each phase
 }
 
-// Dial returns a client with a connection of its own, and the base address.
-type Dial func() (*http.Client, string, error)
-
-// Meter reads the coordinator's process.
-type Meter struct {
-	CPU func() time.Duration // used so far
-	RSS func() uint64        // bytes
+// Client is a connection to the coordinator, or to the one of several that leads.
+type Client struct {
+	HTTP    *http.Client
+	Base    string
+	Options []connect.ClientOption
 }
 
-// Result is what was measured. Durations are in milliseconds, CPU is the coordinator's
-// process alone.
+// Dial returns a client with a connection of its own.
+type Dial func() (Client, error)
+
+// Meter reads the processes of the coordinators.
+type Meter struct {
+	CPU func() time.Duration // used so far, by all of them
+	RSS func() uint64        // bytes, of the largest
+	// KillLeader kills the one that leads, as kill -9 does; nil for one that is alone.
+	KillLeader func(context.Context) error
+}
+
+// Result is what was measured. Durations are in milliseconds, CPU is that of the coordinators'
+// processes alone.
 type Result struct {
 	Nodes   int `json:"nodes"`
 	Jobs    int `json:"jobs"`
@@ -62,6 +71,7 @@ type Result struct {
 	Alone    Phase `json:"alone"`
 	Submit   Phase `json:"submit"`
 	Steady   Phase `json:"steady"`
+	Failover Phase `json:"failover"`
 
 	RegistrationsPerS float64 `json:"registrations_per_s"`
 	ReportsPerS       float64 `json:"reports_per_s"` // phase Idle
@@ -84,6 +94,9 @@ type Result struct {
 	SteadyPerS  float64 `json:"steady_per_s"`
 	SteadyP50MS float64 `json:"steady_p50_ms"`
 	SteadyP99MS float64 `json:"steady_p99_ms"`
+	// FailoverMS is from the end of the leader to a node's receipt of a task submitted after it; 0
+	// for a coordinator that is alone.
+	FailoverMS float64 `json:"failover_ms"`
 	// PageChanges is how often an open page changed in the phase Work, with the data of
 	// its pictures.
 	PageChanges int64  `json:"page_changes"`
@@ -93,15 +106,15 @@ type Result struct {
 // Phase is what one phase took.
 type Phase struct {
 	Seconds    float64 `json:"seconds"`
-	CPUSeconds float64 `json:"cpu_seconds"` // of the coordinator's process
+	CPUSeconds float64 `json:"cpu_seconds"` // of the coordinators' processes
 }
 
 // Run measures the coordinator behind dial in phases: all nodes register; pages are
 // opened, if wanted, and stay open; the nodes
 // report while nothing runs; jobs are submitted and their tasks placed and ended; jobs
 // of one task are submitted one after another, each when a node has received the one
-// before; jobs of one task are submitted by all clients at once, and then at a rate. progress is
-// called with the name of each phase. It returns an error if a phase exceeds its limit or a node loses
+// before; jobs of one task are submitted by all clients at once, and then at a rate; and, where there
+// are several coordinators, the one that leads is killed. progress is called with the name of each phase. It returns an error if a phase exceeds its limit or a node loses
 // its session.
 func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(string)) (Result, error) {
 	if cfg.Nodes < 1 || cfg.Jobs < 1 || cfg.Tasks < 1 || cfg.Clients < 1 || cfg.Submits < 1 || !(cfg.Steady > 0) {
@@ -124,7 +137,11 @@ func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(
 		{"alone", &r.result.Alone, r.alone},
 		{"submit", &r.result.Submit, r.submit},
 		{"steady", &r.result.Steady, r.steady},
+		{"failover", &r.result.Failover, r.failover},
 	} {
+		if p.name == "failover" && meter.KillLeader == nil {
+			break
+		}
 		progress(p.name)
 		if err := r.phase(ctx, p.into, p.do); err != nil {
 			return r.result, fmt.Errorf("phase %s: %w", p.name, err)
@@ -166,14 +183,14 @@ func (r *run) phase(ctx context.Context, into *Phase, do func(context.Context) e
 func (r *run) register(ctx, sessions context.Context) error {
 	var registered atomic.Int64
 	for i := range r.cfg.Nodes {
-		h, base, err := r.dial()
+		c, err := r.dial()
 		if err != nil {
 			return err
 		}
-		n := newNode(i, droverv1connect.NewNodeServiceClient(h, base), r.counts, func() { registered.Add(1) })
+		n := newNode(i, droverv1connect.NewNodeServiceClient(c.HTTP, c.Base, c.Options...), r.counts, func() { registered.Add(1) })
 		r.nodes.Go(func() {
 			n.run(sessions)
-			h.CloseIdleConnections()
+			c.HTTP.CloseIdleConnections()
 		})
 	}
 	return until(ctx, func() bool { return registered.Load() >= int64(r.cfg.Nodes) })
@@ -235,16 +252,50 @@ func (r *run) steady(ctx context.Context) (err error) {
 	return err
 }
 
+// failover kills the coordinator that leads and submits a job at once, which its client repeats until
+// another one leads.
+func (r *run) failover(ctx context.Context) error {
+	r.result.RSSBytes = r.meter.RSS()
+	c, err := r.dial()
+	if err != nil {
+		return err
+	}
+	defer c.HTTP.CloseIdleConnections()
+	client := droverv1connect.NewClientServiceClient(c.HTTP, c.Base, c.Options...)
+	if _, err := client.Status(ctx, connect.NewRequest(&droverv1.StatusRequest{})); err != nil { // it knows who leads
+		return err
+	}
+	spec, err := jobspec.Encode(benchJob("failover", 1))
+	if err != nil {
+		return err
+	}
+	r.counts.mayLose.Store(true)
+	if err := r.meter.KillLeader(ctx); err != nil {
+		return err
+	}
+	killed := time.Now()
+	res, err := client.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(spec), IdempotencyKey: "failover"}))
+	if err != nil {
+		return err
+	}
+	job := map[uint64]time.Time{res.Msg.GetJob(): killed}
+	if err := until(ctx, func() bool { return len(r.counts.receipts(job)) > 0 }); err != nil {
+		return err
+	}
+	r.result.FailoverMS = quantileMS(r.counts.receipts(job), 0)
+	return nil
+}
+
 // submitAll submits n jobs of so many tasks each by all clients, which share one
 // connection, as the users of a gateway do. It returns when each call began, or was due by
 // the rate, by the job's number, and how long the calls took from then on, ascending.
 func (r *run) submitAll(ctx context.Context, prefix string, n, tasks int, rate float64) (map[uint64]time.Time, []time.Duration, error) {
-	h, base, err := r.dial()
+	c, err := r.dial()
 	if err != nil {
 		return nil, nil, err
 	}
-	defer h.CloseIdleConnections()
-	client := droverv1connect.NewClientServiceClient(h, base)
+	defer c.HTTP.CloseIdleConnections()
+	client := droverv1connect.NewClientServiceClient(c.HTTP, c.Base, c.Options...)
 	var mu sync.Mutex
 	called, took := make(map[uint64]time.Time, n), make([]time.Duration, 0, n)
 	begin := time.Now()
@@ -294,7 +345,9 @@ func (r *run) summarise() {
 	f.SubmitP50MS, f.SubmitP99MS = quantileMS(r.submits, 0.5), quantileMS(r.submits, 0.99)
 	f.SteadyPerS = float64(len(r.steadies)) / f.Steady.Seconds
 	f.SteadyP50MS, f.SteadyP99MS = quantileMS(r.steadies, 0.5), quantileMS(r.steadies, 0.99)
-	f.RSSBytes = r.meter.RSS()
+	if f.RSSBytes == 0 {
+		f.RSSBytes = r.meter.RSS()
+	}
 }
 
 // quantileMS returns the q-quantile of ascending durations in milliseconds, 0 of none.

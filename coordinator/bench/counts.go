@@ -14,6 +14,7 @@ type counts struct {
 	ended   atomic.Int64 // successes that the coordinator has acknowledged
 	reports atomic.Int64
 	lost    atomic.Int64 // sessions that ended before the measurement did
+	mayLose atomic.Bool  // sessions may end from now on: the leader is killed
 	pages   atomic.Int64 // main parts of pages received, with the data of their pictures
 
 	mu       sync.Mutex
@@ -53,18 +54,18 @@ func (c *counts) reported(ended int) {
 	c.ended.Add(int64(ended))
 }
 
-func (c *counts) sessionLost(node string, err error) {
-	c.lost.Add(1)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lastLoss = fmt.Errorf("node %s: %w", node, err)
-}
+func (c *counts) sessionLost(node string, err error) { c.lose(fmt.Errorf("node %s: %w", node, err)) }
 
-func (c *counts) pageLost(path string, err error) {
+func (c *counts) pageLost(path string, err error) { c.lose(fmt.Errorf("page %s: %w", path, err)) }
+
+func (c *counts) lose(why error) {
+	if c.mayLose.Load() {
+		return
+	}
 	c.lost.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lastLoss = fmt.Errorf("page %s: %w", path, err)
+	c.lastLoss = why
 }
 
 // err returns an error if a node or a page has lost its session: what was measured then is the

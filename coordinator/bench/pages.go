@@ -27,13 +27,13 @@ const maxPageEvent = 16 << 20
 func (r *run) openPages(ctx, until context.Context) error {
 	shown := make(chan error, r.cfg.Pages)
 	for i := range r.cfg.Pages {
-		h, base, err := r.dial()
+		c, err := r.dial()
 		if err != nil {
 			return err
 		}
-		p := &livePage{client: h, base: base, path: pagePaths[i%len(pagePaths)], counts: r.counts, shown: shown}
+		p := &livePage{client: c.HTTP, base: c.Base, path: pagePaths[i%len(pagePaths)], counts: r.counts, shown: shown}
 		r.nodes.Go(func() {
-			defer h.CloseIdleConnections()
+			defer c.HTTP.CloseIdleConnections()
 			if err := p.follow(until); err != nil && until.Err() == nil {
 				r.counts.pageLost(p.path, err)
 				shown <- err
