@@ -105,9 +105,11 @@ hdfs() {
 }
 
 # The whole live way through one coordinator: submissions, decisions, log, nodes, ends;
-# the same without waiting for the disk, and with three coordinators, of which the leader is killed at the end.
+# the same without waiting for the disk, and with three coordinators, of which the leader is killed at the end;
+# a restart with 100,000 jobs, and how long a snapshot of a million live tasks stops the log.
 coordinator() {
-  bin/drover bench coordinator -runs "$runs" && bin/drover bench coordinator -runs "$runs" -no-sync && bin/drover bench coordinator -runs "$runs" -servers 3
+  bin/drover bench coordinator -runs "$runs" && bin/drover bench coordinator -runs "$runs" -no-sync && bin/drover bench coordinator -runs "$runs" -servers 3 &&
+    go test -run '^$' -bench 'Restart$' -benchtime 3x ./coordinator && go test -run '^$' -bench 'SnapshotPause$' -benchtime 3x ./coordinator/facts
 }
 
 # The web page: a browser that opens the pages of 10,000 nodes and 200,000 attempts (first
