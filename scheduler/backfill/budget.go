@@ -11,6 +11,8 @@ const (
 	placeSteps  = 100 // to place a task, or to move it
 	searchSteps = 10  // to search a bin
 	trySteps    = 2   // to try a backfill time
+	shiftSteps  = 10  // to put a task where others are in the way, and to take one of those away
+	binsPerStep = 16  // bins to pass over on which nothing fits
 )
 
 // SetBudget limits the work of the calls that follow. When the steps are spent,

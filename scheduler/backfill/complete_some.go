@@ -37,7 +37,7 @@ func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most,
 			if left <= 0 || most <= 0 {
 				return Guarantee{}, left, false, nil
 			}
-			p.placement.candidateTimes = p.placement.candidateTimes[:0]
+			p.placement.numTimes = 0
 			if !p.placement.placeItemFrom(p, it, it.earliestByParallelism(open), now, flexible) {
 				p.journal.rollback(p, 0)
 				return Guarantee{}, left, false, fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)

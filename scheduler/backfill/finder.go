@@ -104,8 +104,29 @@ type finder struct {
 	now     scheduler.Time // time of the last query
 	starts  []scheduler.Time
 	disks   []int16
-	tree    []int32 // tree[1] is the root; the leaves begin at half the length
-	logPos  uint64  // position in the profile's change log up to which the finder is in sync
+	fits    []firstFit // see fitsAt
+	tree    []int32    // tree[1] is the root; the leaves begin at half the length
+	logPos  uint64     // position in the profile's change log up to which the finder is in sync
+}
+
+// firstFit is the first time at or after from at which the need of a class fits on some disk of a bin,
+// if only for a moment.
+type firstFit struct {
+	version  uint64 // 1 + the bin's version
+	from, at scheduler.Time
+}
+
+// fitsAt reports whether the class's need fits on some disk of a bin at a time. O(1) if the bin has not
+// changed and it fits no earlier than was found.
+func (f *finder) fitsAt(p *Planner, b int32, at scheduler.Time) bool {
+	for int(b) >= len(f.fits) { // often only the first bins are asked for
+		f.fits = append(f.fits, firstFit{})
+	}
+	x := &f.fits[b]
+	if v := p.space.profile.Version(b) + 1; x.version != v || at < x.from || at > x.at {
+		*x = firstFit{v, at, p.space.profile.FirstFit(b, at, &f.eqClass.req.Need)}
+	}
+	return x.at == at
 }
 
 // finderOf returns the finder of the item's class, or nil if the class or the profile

@@ -134,13 +134,20 @@ func (n *judge) flexible(x *judgedTask, now, limit scheduler.Time) bool {
 	var times []bt
 	for b, l := range n.binLists(x) {
 		for _, at := range l.changeTimes(now) {
-			if at < limit && fits(x.need, l.free(at)) {
+			if at < limit {
 				times = append(times, bt{at, b})
 			}
 		}
 	}
 	slices.SortFunc(times, func(a, b bt) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.bin, b.bin)) })
+	if most := n.cfg.MaxTries; most > 0 && len(times) > most {
+		times = times[:most]
+	}
+	lists := n.binLists(x)
 	for _, t := range times {
+		if !fits(x.need, lists[t.bin].free(t.at)) {
+			continue
+		}
 		before := map[scheduler.ProjectID]scheduler.Time{}
 		for _, y := range n.all {
 			before[y.project.ID] = n.departure(y.project.ID)

@@ -2,6 +2,7 @@ package backfill
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -14,7 +15,7 @@ func (t *placement) workOf(p *Planner, it *item, later bool) int {
 	if later || p.classes.finderOf(p, it) == nil {
 		work += 2 * int(p.space.profile.Bins())
 	}
-	if n := len(t.candidateTimes); n > 0 {
+	if n := t.numTimes; n > 0 {
 		if p.cfg.MaxTries > 0 {
 			n = min(n, p.cfg.MaxTries)
 		}
@@ -25,6 +26,7 @@ func (t *placement) workOf(p *Planner, it *item, later bool) int {
 
 // placement places the items of a project, and displaces others for them.
 type placement struct {
+	numTimes       int    // backfill times of the last item, as far as they were looked at
 	candidateTimes []Spot // scratch
 	delayed        []delayedProject
 }
@@ -42,6 +44,7 @@ func (t *placement) placeItem(p *Planner, it *item, now scheduler.Time, flexible
 
 // placeItemFrom is placeItem given the readyTime of the item.
 func (t *placement) placeItemFrom(p *Planner, it *item, from, now scheduler.Time, flexible bool) bool {
+	it.tried = true
 	if from == scheduler.Never {
 		return false
 	}
@@ -75,47 +78,97 @@ func (t *placement) placeZeroNeed(p *Planner, it *item, now scheduler.Time) bool
 }
 
 // tryBackfillTimes tries the backfill times before the earliest hole in ascending
-// order: the loop over BT of Alg. 2. limit is the earliest hole if bounded is true.
+// order, by time, bin and disk: the loop over BT of Alg. 2, the first Config.MaxTries of them.
+// limit is the earliest hole if bounded is true.
 func (t *placement) tryBackfillTimes(p *Planner, it *item, from, now scheduler.Time, limit Spot, bounded bool) bool {
 	end := scheduler.Never
 	if bounded {
 		end = limit.At
 	}
-	t.listBackfillTimes(p, it, from, end)
+	t.numTimes = 0
+	if from >= end {
+		return false
+	}
+	if t.tryAtOnce(p, it, from, now) {
+		return true
+	}
+	most := math.MaxInt
+	if p.cfg.MaxTries > 0 {
+		most = p.cfg.MaxTries - t.numTimes
+	}
+	if most <= 0 || p.stepsLeft <= 0 {
+		return false
+	}
+	t.listBackfillTimes(p, from, end, most)
+	t.numTimes += len(t.candidateTimes)
 	for n, s := range t.candidateTimes {
-		if (p.cfg.MaxTries > 0 && n >= p.cfg.MaxTries) || p.stepsLeft <= 0 {
+		if n >= most || p.stepsLeft <= 0 {
 			break
 		}
 		p.stepsLeft -= trySteps
-		if !p.bins.leavesTooEarly(&it.group.req, &s) && p.space.profile.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && t.shiftReservations(p, it, s, now) {
+		if t.trySpot(p, it, s, now) {
 			return true
 		}
 	}
 	return false
 }
 
-// listBackfillTimes lists from and the starts and ends of reservations in (from, end)
-// in candidateTimes, by time, bin and disk: feasibleBackfillingTimes of Table 5. The
-// caller checks whether the item fits then. With Config.MaxTries it lists only the
-// first so many.
-func (t *placement) listBackfillTimes(p *Planner, it *item, from, end scheduler.Time) {
-	t.candidateTimes = t.candidateTimes[:0]
-	if from >= end {
-		return
+// tryAtOnce tries the first of the backfill times, from, on all bins. Where they are full of what runs,
+// no more than a look at each of the first Config.MaxTries disks is needed: the class's finder knows
+// since when its need fits on a bin. It counts the spots in numTimes.
+func (t *placement) tryAtOnce(p *Planner, it *item, from, now scheduler.Time) bool {
+	f := p.classes.finderOf(p, it)
+	bins := 0
+	for b := range p.space.profile.Bins() {
+		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
+			continue
+		}
+		disks := int16(p.space.profile.Disks(b))
+		if bins++; bins%binsPerStep == 0 {
+			p.stepsLeft--
+		}
+		if f != nil && !f.fitsAt(p, b, from) {
+			t.numTimes += int(max(disks, 1))
+		} else {
+			for disk := min(disks, 1) - 1; disk < disks; disk++ {
+				if (p.cfg.MaxTries > 0 && t.numTimes >= p.cfg.MaxTries) || p.stepsLeft <= 0 {
+					return false
+				}
+				t.numTimes++
+				p.stepsLeft -= trySteps
+				if t.trySpot(p, it, Spot{Bin: b, Disk: disk, At: from}, now) {
+					return true
+				}
+			}
+		}
+		if (p.cfg.MaxTries > 0 && t.numTimes >= p.cfg.MaxTries) || p.stepsLeft <= 0 {
+			return false
+		}
 	}
-	limit := end // later times exceed MaxTries
+	return false
+}
+
+// trySpot puts an item at a backfill time if its need fits there, and others can make place for the rest of
+// its duration.
+func (t *placement) trySpot(p *Planner, it *item, s Spot, now scheduler.Time) bool {
+	return !p.bins.leavesTooEarly(&it.group.req, &s) && p.space.profile.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && t.shiftReservations(p, it, s, now)
+}
+
+// listBackfillTimes lists the starts and ends of reservations in (from, end)
+// in candidateTimes, by time, bin and disk: feasibleBackfillingTimes of Table 5, but for from. The
+// caller checks whether the item fits then. It lists only the first most.
+func (t *placement) listBackfillTimes(p *Planner, from, end scheduler.Time, most int) {
+	t.candidateTimes = t.candidateTimes[:0]
+	limit := end // later times exceed most
 	add := func(b int32, at scheduler.Time) {
 		if at >= limit {
 			return
 		}
 		disks := int16(p.space.profile.Disks(b))
-		if disks == 0 {
-			t.candidateTimes = append(t.candidateTimes, Spot{Bin: b, Disk: -1, At: at})
-		}
-		for d := range disks {
+		for d := min(disks, 1) - 1; d < disks; d++ {
 			t.candidateTimes = append(t.candidateTimes, Spot{Bin: b, Disk: d, At: at})
 		}
-		if most := p.cfg.MaxTries; most > 0 && len(t.candidateTimes) >= 8*most+64 {
+		if len(t.candidateTimes)/8 >= most+8 {
 			t.sortTimes()
 			t.candidateTimes = t.candidateTimes[:min(most, len(t.candidateTimes))]
 			if len(t.candidateTimes) == most { // other spots at the very last time must still be compared
@@ -124,17 +177,6 @@ func (t *placement) listBackfillTimes(p *Planner, it *item, from, end scheduler.
 		}
 	}
 	for b := range p.space.profile.Bins() {
-		if !p.space.profile.Closed(b) && !p.bins.bin(b).spare {
-			add(b, from)
-		}
-		if most := p.cfg.MaxTries; most > 0 && len(t.candidateTimes) >= most {
-			return // they are in order, and nothing is earlier than from
-		}
-	}
-	for b := range p.space.profile.Bins() {
-		if limit <= from.Add(1) {
-			break
-		}
 		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
 			continue
 		}
@@ -171,6 +213,7 @@ func (t *placement) sortTimes() {
 // the item's account is overdrawn, only reservations of the same account are delayed.
 // On failure it restores the plan and returns false.
 func (t *placement) shiftReservations(p *Planner, it *item, s Spot, now scheduler.Time) bool {
+	p.stepsLeft -= shiftSteps
 	mark := len(p.journal.log)
 	t.delayed = t.delayed[:0]
 	p.setSpot(it, s)
@@ -207,7 +250,10 @@ func (t *placement) delayVictim(p *Planner, v *item, now scheduler.Time) bool {
 	if limited && !slices.ContainsFunc(t.delayed, func(d delayedProject) bool { return d.project == pr }) {
 		t.delayed = append(t.delayed, delayedProject{pr, pr.departure()})
 	}
-	p.stepsLeft -= placeSteps + pr.size()/8
+	p.stepsLeft -= shiftSteps
+	if limited {
+		p.stepsLeft -= pr.size() / 8
+	}
 	latest, was := p.bins.latestStart(v), v.spot
 	p.setSpot(v, Spot{Bin: -1, Disk: was.Disk, At: was.At})
 	if v.pinned {
@@ -216,6 +262,7 @@ func (t *placement) delayVictim(p *Planner, v *item, now scheduler.Time) bool {
 	if !p.search.placeEarliest(p, v, v.readyTime(now), latest.Add(1)) {
 		return false
 	}
+	p.stepsLeft -= placeSteps
 	if !limited {
 		return true
 	}

@@ -235,6 +235,7 @@ func drawConfig(t *rapid.T) Config {
 func TestPlannerMatchesTheJudge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
+		cfg.MaxTries = rapid.IntRange(0, 8).Draw(t, "tries")
 		k, bins := rapid.IntRange(1, 3).Draw(t, "resources"), rapid.IntRange(1, 3).Draw(t, "bins")
 		prof := &Profile{}
 		n := &judge{guarantees: map[scheduler.ProjectID]Guarantee{}}
@@ -251,6 +252,7 @@ func TestPlannerMatchesTheJudge(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.cfg = p.cfg
+		p.classes.finderThreshold = rapid.SampledFrom([]int{1, 2, finderMinItems}).Draw(t, "finder threshold")
 		accounts := rapid.IntRange(0, 3).Draw(t, "accounts")
 		if accounts > 0 {
 			drawn := &Profile{}

@@ -62,6 +62,7 @@ type item struct {
 	started       bool
 	pinned        bool           // must stay on spot.Bin and spot.Disk
 	moved         bool           // see PlannedTask
+	tried         bool           // if it has no place: it was looked for since Restore
 	binIndex      int            // index in binState.items
 	searchedClock uint64         // freeClock when the spot was last found to be the earliest
 	searchedFrom  scheduler.Time // start of the range in which the spot was found to be the earliest
@@ -118,6 +119,25 @@ func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
 			yield(x)
 		}
 	}
+}
+
+// departureSoFar is departure but for the tasks without a place for which none was looked for, and
+// reports whether there are any.
+func (p *project) departureSoFar() (end scheduler.Time, untried bool) {
+	end = scheduler.Time(math.MinInt64)
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			switch {
+			case it.placed:
+				end = max(end, it.end)
+			case it.tried:
+				end = scheduler.Never
+			default:
+				untried = true
+			}
+		}
+	}
+	return end, untried
 }
 
 func (p *project) departure() scheduler.Time {

@@ -65,6 +65,7 @@ func (e *repairs) replanLate(p *Planner, now scheduler.Time) {
 // replanItem removes an item from the plan and places it again.
 func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
 	was := it.spot
+	it.tried = true
 	if it.placed {
 		p.setSpot(it, Spot{Bin: -1, Disk: was.Disk, At: was.At})
 		p.bins.markFreed(was.Bin)
@@ -152,23 +153,30 @@ func (e *repairs) takeSpareBin(p *Planner, lost int32) int32 {
 }
 
 // violations returns, in submission order, the guarantees that no longer hold and were
-// not reported yet. O(items of the projects of which an item moved).
+// not reported yet. One that held so far, of which a task has no place because none was looked for yet, is
+// left to the next call. O(items of the projects of which an item moved).
 func (e *repairs) violations(p *Planner, cause Cause) []Violation {
 	var out []Violation
 	slices.SortFunc(e.unchecked, bySubmission)
+	left := e.unchecked[:0]
 	for _, pr := range e.unchecked {
 		pr.unchecked = false
 		if !pr.guaranteed || pr.violated || p.registry.projects[pr.ID] != pr {
 			continue
 		}
-		if d := pr.departure(); d > pr.guarantee.Latest {
+		d, untried := pr.departureSoFar()
+		switch {
+		case d > pr.guarantee.Latest:
 			p.rounds.alter(pr)
 			pr.violated = true
 			out = append(out, Violation{pr.ID, cause, d, pr.guarantee.Latest})
+		case untried:
+			pr.unchecked = true
+			left = append(left, pr)
 		}
 	}
-	clear(e.unchecked)
-	e.unchecked = e.unchecked[:0]
+	clear(e.unchecked[len(left):])
+	e.unchecked = left
 	return out
 }
 

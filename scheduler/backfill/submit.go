@@ -8,7 +8,7 @@ import (
 
 // Submit plans a project and guarantees its departure time (Alg. 1-3). Tasks that can
 // start at once are planned for now; the caller must call Start for them. An error
-// (errNeverFits, ErrTooLate, or an inconsistent project) leaves the plan as it was;
+// (a task that fits on no bin, ErrTooLate, or an inconsistent project) leaves the plan as it was;
 // with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
 // project x bins), plus the displacements tried.
 func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
@@ -85,8 +85,8 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (
 }
 
 // CompletePlan places the tasks that Restore left unplaced and guarantees the project's
-// departure if it has no guarantee. With errNeverFits nothing changes; with ErrUnfinished some
-// of them are placed, and nothing is guaranteed.
+// departure if it has no guarantee. If one of them fits on no bin, not even an empty one, nothing
+// changes; with ErrUnfinished some of them are placed, and nothing is guaranteed.
 func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
 	pr := p.registry.projects[id]
 	if pr == nil {

@@ -199,3 +199,105 @@ func TestManyDifferentJobsArePlannedInParts(t *testing.T) {
 		})
 	}
 }
+
+// When nodes are lost with very much that is guaranteed, no cycle takes more steps than its budget; all of it
+// has a place again in the end, before new work takes any, and no guarantee that can be kept is reported
+// as violated meanwhile.
+func TestLostGuaranteesAreRestoredInParts(t *testing.T) {
+	const nodes, lost, jobs, tasks = 240, 120, 90, 20
+	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": "1000"}) }
+	p := newPolicy().(*reservingPolicy)
+	w := schedtest.New(t).AddNodes(nodes, schedtest.R(4, 16, 100)).AddTenants("a")
+	decide := func() scheduler.Decision {
+		t.Helper()
+		d := policytest.DecideWarmAndCold(t, w.State, p, newPolicy, w.Now, 100_000)
+		if left := p.plan.planner.StepsLeft(); left < -5_000 {
+			t.Fatalf("a cycle spent %d steps of %d", planSteps-left, planSteps)
+		}
+		for i := range d.Actions {
+			if err := w.State.Apply(&d.Actions[i], w.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.State.PolicyStates().Apply(d.PolicyStates); err != nil {
+			t.Fatal(err)
+		}
+		w.Start()
+		w.Advance(1)
+		return d
+	}
+	unplanned := func() (n int) {
+		for j := range w.State.Jobs() {
+			if g := j.Stages[0]; j.Spec.Bound == time.Hour {
+				for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+					if g.PlannedAt(i) == nil {
+						n++
+					}
+				}
+			}
+		}
+		return n
+	}
+	submit := func(n int, bound time.Duration) {
+		for range n {
+			w.Submit("a", tasks, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+		}
+	}
+	submit(jobs, time.Hour)
+	for range 20 {
+		decide()
+	}
+	for id := range scheduler.NodeID(lost) {
+		if err := w.State.Events().NodeLost(id, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := unplanned(); n < lost*4 {
+		t.Fatalf("%d tasks lost their places", n)
+	}
+	submit(1, time.Minute) // new work
+	for cycle := 0; ; cycle++ {
+		d := decide()
+		left := unplanned()
+		if left == 0 {
+			if cycle == 0 {
+				t.Error("all are planned in one cycle: the budget does not bind")
+			}
+			break
+		}
+		if cycle == 40 || d.Wake != w.Now {
+			t.Fatalf("%d tasks have no place after %d cycles, the next at %d", left, cycle+1, d.Wake)
+		}
+	}
+	for j := range w.State.Jobs() {
+		if j.HasState(scheduler.ViolatedState) {
+			t.Fatalf("the guarantee of job %d was violated", j.Spec.ID)
+		}
+	}
+}
+
+// A task that failed, or was lost with its node, violates no guarantee if it still ends in time.
+func TestAFailedTaskWithSlackViolatesNothing(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for sf, want := range map[string]bool{"5": false, "0": true} {
+			w := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a")
+			maker := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": sf}) }
+			p := maker()
+			job := w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 10 * time.Second })
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			w.Start().Advance(2 * time.Second)
+			for _, a := range w.Attempts() {
+				if !lost {
+					w.End(a, scheduler.OutcomeFailedInfra)
+				} else if err := w.State.Events().NodeLost(a.Node, w.Now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			j := w.State.Job(job)
+			if violated := j.HasState(scheduler.ViolatedState); violated != want || j.Live != 1 {
+				t.Errorf("lost %v, slack factor %s: violated is %v, %d run", lost, sf, violated, j.Live)
+			}
+		}
+	}
+}

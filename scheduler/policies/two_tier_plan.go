@@ -35,9 +35,10 @@ type roundPlan struct {
 	nextTurn            scheduler.Time // when the window moves on, 0 if it holds all
 
 	// Scratch, valid until the next round:
-	project backfill.Project
-	tasks   []int32
-	amounts []int64
+	project   backfill.Project
+	tasks     []int32
+	amounts   []int64
+	toRestore []*restoredOwner
 }
 
 // begin clears what belongs to the last round.

@@ -3,7 +3,7 @@ package policies
 import (
 	"cmp"
 	"errors"
-	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -117,9 +117,8 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	if f.plan.displaced {
 		owners = f.plan.ownersToComplete()
 	}
-	if !f.plan.unfinished { // what was repaired leaves something for new work
-		f.plan.planner.SetBudget(max(f.plan.planner.StepsLeft(), planSteps/10))
-	}
+	// What was repaired leaves something for what has no place.
+	f.plan.planner.SetBudget(max(f.plan.planner.StepsLeft(), planSteps/10))
 	finished := true
 	for range rounds {
 		finished = f.plan.completePlans(owners)
@@ -129,6 +128,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	f.plan.unfinished = f.plan.unfinished || !finished || f.plan.restored.leftOut > 0
+	f.wakeAt(f.plan.nextTurn, now)
 	for _, o := range f.plan.newOwners {
 		if o.guaranteed || o.unplaced || o.truncated || !f.canGuarantee(s, o.id) {
 			continue
@@ -168,22 +168,86 @@ func (p *roundPlan) ownersToComplete() (owners []*restoredOwner) {
 	return owners
 }
 
-// completePlans places what has no place yet of the given owners. If it is so much that the
-// budget may not do, each without a guarantee gets an equal part of it, so that a large project
-// does not keep small ones waiting. It returns false if some are not planned in full. Once the
-// budget is spent it costs O(1) for each owner with a task to place.
+// completePlans places what has no place yet of the given owners: first of those with a guarantee, of which
+// tasks failed or were lost, then of the others, which must not take the places of the former. It returns
+// false if some are not planned in full.
 func (p *roundPlan) completePlans(owners []*restoredOwner) (finished bool) {
+	finished = p.completeGuaranteed(owners)
+	if !finished {
+		turn := p.now / windowTurn
+		p.nextTurn = (turn + 1) * windowTurn
+		if turn%newWorkTurns == 0 {
+			p.planner.SetBudget(max(p.planner.StepsLeft(), planSteps/10))
+		}
+	}
+	if p.unfinished {
+		return false
+	}
+	return p.completeNew(owners) && finished
+}
+
+// newWorkTurns is the number of turns of which one is for new work also while owners with a guarantee use
+// up the budget: they may do so for long if much of them fits nowhere.
+const newWorkTurns = 8
+
+// completeGuaranteed places what has no place of owners with a guarantee: with half of the budget in order,
+// with the other half by turns, so that none waits for ever behind others that fit nowhere.
+func (p *roundPlan) completeGuaranteed(owners []*restoredOwner) (finished bool) {
+	p.toRestore = p.toRestore[:0]
+	for _, o := range owners {
+		if o.guaranteed {
+			p.toRestore = append(p.toRestore, o)
+		}
+	}
+	finished = true
+	half := p.planner.StepsLeft() / 2
+	p.planner.SetBudget(p.planner.StepsLeft() - half)
+	rest := p.toRestore
+	for len(rest) > 0 && p.planner.StepsLeft() > 0 {
+		finished = p.completeOwner(rest[0]) && finished
+		rest = rest[1:]
+	}
+	p.planner.SetBudget(p.planner.StepsLeft() + half)
+	// Multiples of the golden ratio visit all parts of a list soon, whatever its length.
+	const golden = 0x9e3779b97f4a7c15
+	first, _ := bits.Mul64(uint64(p.now/windowTurn)*golden, uint64(len(rest)))
+	for i := range rest {
+		o := rest[(i+int(first))%len(rest)]
+		if o.unplaced && p.planner.StepsLeft() <= 0 {
+			finished = false
+		} else {
+			finished = p.completeOwner(o) && finished
+		}
+	}
+	return finished
+}
+
+// completeOwner places what has no place yet of an owner within the budget, and returns false if that is
+// spent before all of it was tried.
+func (p *roundPlan) completeOwner(o *restoredOwner) (finished bool) {
+	_, err := p.planner.CompletePlan(p.now, o.id)
+	o.unplaced = err != nil
+	return !errors.Is(err, backfill.ErrUnfinished) && (err == nil || p.planner.CompleteWhatFits(p.now, o.id))
+}
+
+// completeNew places what has no place yet of owners without a guarantee. If it is so much that the
+// budget may not do, each gets an equal part of it, so that a large project does not keep small ones
+// waiting. Once the budget is spent it costs O(1) for each owner with a task to place.
+func (p *roundPlan) completeNew(owners []*restoredOwner) (finished bool) {
 	finished = true
 	waiting, left := 0, p.planner.StepsLeft()
 	if p.planner.NumUnplaced()*stepsPerTask > left/4 {
 		for _, o := range owners {
-			if o.unplaced {
+			if o.unplaced && !o.guaranteed {
 				waiting++
 			}
 		}
 	}
 	for _, o := range owners {
-		if o.unplaced && left <= 0 && !o.guaranteed {
+		if o.guaranteed {
+			continue
+		}
+		if o.unplaced && left <= 0 {
 			finished = false
 			continue
 		}
@@ -192,15 +256,8 @@ func (p *roundPlan) completePlans(owners []*restoredOwner) (finished bool) {
 			part = max(left/waiting, stepsPerTask)
 			waiting--
 		}
-		if o.guaranteed { // a task of it failed: its place cannot wait
-			part = math.MaxInt
-		}
 		p.planner.SetBudget(part)
-		_, err := p.planner.CompletePlan(p.now, o.id)
-		if errors.Is(err, backfill.ErrUnfinished) || (err != nil && !p.planner.CompleteWhatFits(p.now, o.id)) {
-			finished = false
-		}
-		o.unplaced = err != nil
+		finished = p.completeOwner(o) && finished
 		left -= part - p.planner.StepsLeft()
 	}
 	p.planner.SetBudget(left)

@@ -243,6 +243,21 @@ func (p *Profile) FitsAt(b int32, disk int16, at Time, n *Need) bool {
 	return ok && p.bins[b].free.firstWhere(at, d, true) == at
 }
 
+// FirstFit returns the first time at or after from at which the need fits on some disk of a bin,
+// if only for a moment, Never if there is none. O(disks x log n).
+func (p *Profile) FirstFit(b int32, from Time, n *Need) Time {
+	disks := int16(p.bins[b].disks)
+	first := Never
+	for disk := min(disks, 1) - 1; disk < max(disks, 1) && first > from; disk++ {
+		d, ok := p.demandVector(b, disk, n, 1)
+		if !ok {
+			break
+		}
+		first = min(first, p.bins[b].free.firstWhere(from, d, true))
+	}
+	return first
+}
+
 // FirstOverCapacity returns the first time in [start, end) at which more than its
 // capacity is reserved in a bin, or Never. O(log n).
 func (p *Profile) FirstOverCapacity(b int32, start, end Time) Time {
