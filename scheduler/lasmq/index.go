@@ -43,6 +43,7 @@ type Index struct {
 	unread    []scheduler.JobID // jobs that are not inspected yet, in order of submission
 	readPart  int               // work of reading in a decision
 	free      []*queuedJob      // of jobs that ended
+	scratch   []*queuedJob      // for takeDue and Unrecorded
 }
 
 // defaultReadPart is how much of the jobs that an index does not know a decision reads,
@@ -127,8 +128,8 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	x.updateContended(now)
 	for _, group := range x.contended {
 		g := &x.groups[group]
-		for len(g.demotion) > 0 && g.demotion[0].demoteAt <= now {
-			x.enqueue(g.demotion[0], now)
+		for _, e := range g.demotion.takeDue(now, &x.scratch) {
+			x.enqueue(e, now)
 		}
 		if x.predict { // predictions change with the history
 			for i := len(g.unrecorded) - 1; i >= 0; i-- {
@@ -213,25 +214,34 @@ const maxUnrecorded = 1024
 
 // Unrecorded yields, in order of submission, the jobs of a group whose queue is not
 // as recorded in their policy state, and the queue. It leaves those beyond maxUnrecorded to the
-// next decision, to which the index gives the same queues.
+// next decision, to which the index gives the same queues. O(jobs) for them: there may be very many, and
+// only the first are sorted.
 func (x *Index) Unrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	g := &x.groups[group]
 	if !g.contended || len(g.unrecorded) == 0 {
 		return
 	}
-	// The first are sorted to the end: they leave, and the others stay sorted for the next decision.
 	bySubmission := func(a, b *queuedJob) int {
-		return cmp.Or(cmp.Compare(b.key.submitted, a.key.submitted), cmp.Compare(b.key.id, a.key.id))
+		return cmp.Or(cmp.Compare(a.key.submitted, b.key.submitted), cmp.Compare(a.key.id, b.key.id))
 	}
-	if !slices.IsSortedFunc(g.unrecorded, bySubmission) {
-		slices.SortFunc(g.unrecorded, bySubmission)
-		for i, e := range g.unrecorded {
-			e.recordAt = i
+	first := x.scratch[:0]
+	cut := func() {
+		slices.SortFunc(first, bySubmission)
+		first = first[:min(len(first), maxUnrecorded)]
+	}
+	var last *queuedJob // none after it is among the first
+	for _, e := range g.unrecorded {
+		if last != nil && bySubmission(e, last) > 0 {
+			continue
+		}
+		if first = append(first, e); len(first) == 2*maxUnrecorded {
+			cut()
+			last = first[maxUnrecorded-1]
 		}
 	}
-	of := g.unrecorded
-	for i := range min(len(of), maxUnrecorded) {
-		e := of[len(of)-1-i]
+	cut()
+	x.scratch = first
+	for _, e := range first {
 		yield(e.job, e.level)
 	}
 }
@@ -508,4 +518,36 @@ func (h *demotionHeap) Pop() any {
 	*h = (*h)[:len(*h)-1]
 	e.heapAt = -1
 	return e
+}
+
+// fewDue is the number of jobs up to which takeDue takes one after the other.
+const fewDue = 64
+
+// takeDue takes out the jobs that are to be demoted by now and returns them, in memory that is used again.
+// O(log jobs) for each of a few; where very many are due at once, O(jobs) for all together.
+func (h *demotionHeap) takeDue(now scheduler.Time, scratch *[]*queuedJob) []*queuedJob {
+	due := (*scratch)[:0]
+	for len(*h) > 0 && (*h)[0].demoteAt <= now && len(due) < fewDue {
+		due = append(due, heap.Pop(h).(*queuedJob))
+	}
+	if len(*h) > 0 && (*h)[0].demoteAt <= now {
+		left := (*h)[:0]
+		for _, e := range *h {
+			if e.demoteAt <= now {
+				e.heapAt = -1
+				due = append(due, e)
+			} else {
+				e.heapAt = len(left)
+				left = append(left, e)
+			}
+		}
+		clear((*h)[len(left):])
+		*h = left
+		heap.Init(h)
+	}
+	for _, e := range due {
+		e.demoteAt = scheduler.Never
+	}
+	*scratch = due
+	return due
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -190,4 +191,51 @@ func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
 			t.Fatalf("a streak of %d tasks, want %d", got, want)
 		}
 	})
+}
+
+// When very many jobs are due to be demoted at once, all are in the next queue at once, and are recorded
+// in order of submission, some in each decision.
+func TestManyDemotionsAtOnce(t *testing.T) {
+	const jobs = 2*maxUnrecorded + 500
+	w := schedtest.New(t).AddNodes(jobs/4, schedtest.R(4, 16, 100)).AddTenants("a")
+	for range jobs {
+		w.Submit("a", 2, schedtest.R(1, 1, 0))
+	}
+	i := 0
+	for j := range w.State.Jobs() {
+		if err := w.State.Apply(new(w.State.Attempts().PlaceAction(j.Stages[0], 0, scheduler.NodeID(i/4), -1)), w.Now); err != nil {
+			t.Fatal(err)
+		}
+		i++
+	}
+	w.Start()
+	cfg := testConfig(func(c *Config) { c.Queues, c.First, c.Step = 3, 10, 10 })
+	x := NewIndex(cfg, false, func(*scheduler.Job) int { return 0 }, noAccount)
+	for range 10 { // it reads them in parts
+		x.Sync(w.State, w.Now, 1)
+		w.Advance(1)
+	}
+	at := x.Demotion()
+	w.Advance(at.Sub(w.Now) + time.Second)
+	recorded := scheduler.JobID(0)
+	for _, want := range []int{maxUnrecorded, maxUnrecorded, 500, 0} {
+		x.Sync(w.State, w.Now, 1)
+		if x.Demotion() <= w.Now || x.HasUnread() {
+			t.Fatalf("the next demotion is at %v, now is %v", x.Demotion(), w.Now)
+		}
+		var states []scheduler.PolicyState
+		x.Unrecorded(0, func(j *scheduler.Job, level int) {
+			if level != 2 || j.Spec.ID <= recorded {
+				t.Fatalf("job %d of queue %d follows job %d", j.Spec.ID, level, recorded)
+			}
+			recorded = j.Spec.ID
+			states = append(states, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: w.Now})
+		})
+		if len(states) != want {
+			t.Fatalf("%d jobs are to record, want %d", len(states), want)
+		}
+		if err := w.State.PolicyStates().Apply(states); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

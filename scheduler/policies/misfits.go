@@ -17,7 +17,7 @@ const (
 	maxExplainedNodes = 1 << 19
 	minExplained      = 64
 	// maxVisits bounds the stages that are visited in a cycle, with those whose demand is known not to fit.
-	maxVisits = 1 << 17
+	maxVisits = 1 << 16
 	// misfitTurn is how long one part of the stages beyond has its turn.
 	misfitTurn = scheduler.Time(100 * time.Millisecond)
 )

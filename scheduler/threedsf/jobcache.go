@@ -64,7 +64,9 @@ func (w *jobCache) sync() {
 		w.state, w.nodeChanges = w.v.s, w.v.s.Cluster().ChangeCount()
 		w.index, w.jobs, w.dirty = map[scheduler.JobID]int32{}, w.jobs[:0], w.dirty[:0]
 		for j := range w.v.s.Jobs() {
-			w.refresh(j.Spec.ID)
+			if isCached(j) {
+				w.refresh(j.Spec.ID)
+			}
 		}
 	}
 	w.workSeen, w.syncedAt = w.v.s.ChangeLog().Position(), w.v.now
@@ -78,11 +80,16 @@ func (w *jobCache) sync() {
 	}
 }
 
+// isCached reports whether a job may have a guarantee, or request one.
+func isCached(j *scheduler.Job) bool {
+	return j.Spec.Project != 0 || j.Spec.Deadline != 0 || j.Guarantees != 0
+}
+
 // refresh inspects one job again, or drops it if it is not cached any more.
 func (w *jobCache) refresh(id scheduler.JobID) {
 	j := w.v.s.Job(id)
 	i, known := w.index[id]
-	if j == nil || (j.Spec.Project == 0 && j.Spec.Deadline == 0 && j.Guarantees == 0) {
+	if j == nil || !isCached(j) {
 		if known {
 			last := len(w.jobs) - 1
 			w.jobs[i] = w.jobs[last]

@@ -324,19 +324,19 @@ func TestBoundsOfEndedJobsAreForgotten(t *testing.T) {
 	k := reservedNodes{c: &cycle{view: view{s: w.State}}}
 	bounded := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = time.Minute }
 	w.Submit("a", 1, schedtest.R(1, 1, 1))
-	if k.hasBoundedJob() {
+	if k.findBoundedJob() != nil {
 		t.Error("a job has a bound before there is one")
 	}
 	first, second := w.Submit("a", 1, schedtest.R(1, 1, 1), bounded), w.Submit("a", 1, schedtest.R(1, 1, 1), bounded)
 	for _, id := range []scheduler.JobID{first, second} {
-		if !k.hasBoundedJob() {
+		if k.findBoundedJob() == nil {
 			t.Errorf("no job has a bound, but %d has", id)
 		}
 		if err := w.State.Events().EndJob(id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if k.hasBoundedJob() {
+	if k.findBoundedJob() != nil {
 		t.Error("a job has a bound after the last one that had one ended")
 	}
 }

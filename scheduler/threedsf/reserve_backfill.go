@@ -12,33 +12,30 @@ import (
 // on one node. Either their bound ends before the node is free for that task, or
 // they fit beside it. Without bounds nothing starts there.
 
-// hasBoundedJob reports whether any job has a bound. O(1) while the one that was found has, else
+// findBoundedJob returns a job that has a bound, nil if none has, and remembers it. O(1) while it has, else
 // O(changes since the last call); O(jobs) after it ended.
-func (k *reservedNodes) hasBoundedJob() bool {
-	has := func(id scheduler.JobID) bool {
-		j := k.c.s.Job(id)
-		return j != nil && j.HasBounds()
+func (k *reservedNodes) findBoundedJob() *scheduler.Job {
+	s := k.c.s
+	known := k.state == s
+	if known && k.bounded != nil && s.Job(k.bounded.Spec.ID) == k.bounded && k.bounded.HasBounds() {
+		return k.bounded
 	}
-	if k.state == k.c.s && has(k.bounded) {
-		return true
-	}
-	all := k.state != k.c.s || k.bounded != 0
-	k.bounded = 0
-	look := func(id scheduler.JobID) bool {
-		if k.bounded == 0 && has(id) {
-			k.bounded = id
+	known = known && k.bounded == nil
+	k.bounded = nil
+	look := func(j *scheduler.Job) {
+		if k.bounded == nil && j != nil && j.HasBounds() {
+			k.bounded = j
 		}
-		return k.bounded != 0
 	}
-	if all || !k.c.s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(w.Job) }) {
-		for j := range k.c.s.Jobs() {
-			if look(j.Spec.ID) {
+	if !known || !s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(s.Job(w.Job)) }) {
+		for j := range s.Jobs() {
+			if look(j); k.bounded != nil {
 				break
 			}
 		}
 	}
-	k.state, k.workSeen = k.c.s, k.c.s.ChangeLog().Position()
-	return k.bounded != 0
+	k.state, k.workSeen = s, s.ChangeLog().Position()
+	return k.bounded
 }
 
 // reserveSoonestNodes is reserveNodes for known bounds: of the scanned nodes it

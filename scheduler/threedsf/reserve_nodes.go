@@ -27,7 +27,7 @@ type reservedNodes struct {
 
 	state    *scheduler.State // of bounded
 	workSeen uint64           // State.ChangePosition of bounded
-	bounded  scheduler.JobID  // a job with a bound, 0 if there is none
+	bounded  *scheduler.Job   // see findBoundedJob
 
 	candidates  []nodeCandidate     // scratch
 	departures  []expectedDeparture // scratch
@@ -58,7 +58,7 @@ func (k *reservedNodes) reserve(g *scheduler.Stage) {
 		k.attempted = map[*scheduler.Stage]bool{}
 	}
 	k.attempted[g] = true
-	if k.hasBoundedJob() {
+	if k.findBoundedJob() != nil {
 		k.reserveSoonestNodes(g)
 		return
 	}
@@ -74,7 +74,7 @@ func (k *reservedNodes) reserve(g *scheduler.Stage) {
 // reserveForOne reserves a node for one task of a stage, and reports whether there is one. The
 // stage may reserve nodes for others of its tasks when it is next.
 func (k *reservedNodes) reserveForOne(g *scheduler.Stage) bool {
-	if k.hasBoundedJob() {
+	if k.findBoundedJob() != nil {
 		k.findCandidates(g)
 		if len(k.candidates) == 0 {
 			return false
