@@ -36,15 +36,16 @@ func (m *misfits) has(c *Cluster, need *capacityVec) bool {
 // below returns the number of a need in lowest that fits nowhere and is not above another one, 0 for none.
 func (m *misfits) below(c *Cluster, need *capacityVec) int32 {
 	for i := range m.lowest {
-		if low := &m.lowest[i]; low.number != 0 && low.need.fits(need) && m.fitsNowhere(c, low.number) {
+		if low := &m.lowest[i]; low.number != 0 && low.need.fits(need) && m.recheck(c, low.number) {
 			return low.number
 		}
 	}
 	return 0
 }
 
-// fitsNowhere reports whether a need of lowest still fits nowhere, and drops it if not. Amortised O(1).
-func (m *misfits) fitsNowhere(c *Cluster, number int32) bool {
+// recheck compares a need of lowest with the nodes that gained capacity since it was last compared, drops it if one of
+// them fits it, and returns whether it still fits nowhere. Amortised O(1).
+func (m *misfits) recheck(c *Cluster, number int32) bool {
 	slot := number % maxLowestMisfits
 	low := &m.lowest[slot]
 	if low.number != number {

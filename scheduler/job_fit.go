@@ -39,7 +39,7 @@ func (q Queue) ClassFitsNowhere(k FitClass) bool {
 		return false
 	}
 	if k.class < 0 {
-		return c.fit.misfits.fitsNowhere(c, -k.class)
+		return c.fit.misfits.recheck(c, -k.class)
 	}
 	return c.nextFit(&c.fit.classes[k.class], 0) == NoNode
 }

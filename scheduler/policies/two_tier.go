@@ -116,7 +116,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 		f.listStarts(now)
 	}
 	if f.actionsExhausted {
-		f.compressed.timeline = nil // some tasks are not where they were planned
+		f.compressed.forget() // some tasks are not where they were planned
 	} else if f.compressed.fresh {
 		f.compressed.record(s, p.actions)
 	}

@@ -89,9 +89,9 @@ func (c *compression) record(s *scheduler.State, actions []scheduler.Action) {
 	}
 }
 
-// verify reports whether the State is what the compression left, but for what happened
-// on the timeline since. That its moves were accepted is verified once.
-func (c *compression) verify(s *scheduler.State, t *scheduler.Timeline) bool {
+// isCurrent reports whether the State is what the compression left, but for what happened
+// on the timeline since.
+func (c *compression) isCurrent(s *scheduler.State, t *scheduler.Timeline) bool {
 	if c.timeline != t {
 		return false
 	}
@@ -100,13 +100,17 @@ func (c *compression) verify(s *scheduler.State, t *scheduler.Timeline) bool {
 	}
 	for i := range c.moved {
 		if r := s.Reservations().Get(c.moved[i].ID); r != nil && *r != c.moved[i] {
-			c.timeline = nil
 			return false
 		}
 	}
-	c.moved = nil
 	return true
 }
+
+// accept remembers that the moves of the compression were accepted: that is looked for once.
+func (c *compression) accept() { c.moved = nil }
+
+// forget makes the next compression consider all nodes.
+func (c *compression) forget() { c.timeline = nil }
 
 // compressStateSlot is the slot of the policy state with the fingerprint of the last
 // compression.

@@ -60,7 +60,13 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.begin(s, now)
 	p.hasBounds = hasBoundedJob(s)
 	p.timeline = s.Timeline(p.boundAssumptions, now)
-	p.searched = f.spare == 0 && f.compressed.verify(s, p.timeline)
+	p.searched = f.spare == 0 && f.compressed.isCurrent(s, p.timeline)
+	switch {
+	case p.searched:
+		f.compressed.accept()
+	case f.spare == 0 && f.compressed.timeline == p.timeline: // its moves were refused
+		f.compressed.forget()
+	}
 	p.findChanged(f.spare == 0)
 	p.readReservations()
 	p.chooseWindow()
