@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // Mode is how capacity is preempted.
@@ -144,30 +143,28 @@ type Preemptor struct {
 	best    []Victim
 	current []Victim
 	ends    []predictedEnd
+	next    nextEnds
 }
 
 // CanWait is PDSonQueue Alg. 5 lines 18 to 27 over all nodes. It reports whether on
 // some node the next attempt to end frees enough for a task of the stage no later than
 // latest. until is that attempt's predicted end, after which the caller must ask again.
-// Attempts without a prediction, or past it, are ignored. O(attempts) at worst; it
-// stops at the first such node.
+// Attempts without a prediction, or past it, are ignored. O(nodes + attempts on those that
+// changed) at worst; it stops at the first such node.
 func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
-	for _, n := range s.Nodes() {
+	p.next.begin(s, now)
+	for id := range s.Nodes() {
+		next := p.next.on(scheduler.NodeID(id))
+		if next.frees == nil || next.at > latest {
+			continue
+		}
+		n := s.Node(scheduler.NodeID(id))
 		if !p.isUsable(s, n, g) {
 			continue
 		}
-		next, frees := scheduler.Never, (*scheduler.Attempt)(nil)
-		for a := range s.Attempts().On(n.Spec.ID) {
-			if at, known := locality.PredictedEnd(s, a); known && a.Phase <= scheduler.AttemptRunning && at > now && at < next {
-				next, frees = at, a
-			}
-		}
-		if frees == nil || next > latest {
-			continue
-		}
 		reserved, space := p.reservedForOthers(n, g.Job)
-		if fitsAfter(n, &g.Spec, reserved, space, frees) {
-			return true, next
+		if fitsAfter(n, &g.Spec, reserved, space, next.frees) {
+			return true, next.at
 		}
 	}
 	return false, 0
