@@ -269,7 +269,7 @@ func (c *checker) isProtectedByProject(s *State, d *Decision, a *Attempt, j *Job
 
 // hasGuarantee reports whether the departure of a project is guaranteed.
 func (rs Reservations) hasGuarantee(id ProjectID) bool {
-	if _, ok := rs.s.policyStates[PolicyStateKey{Kind: GuaranteeState, Project: id}]; ok {
+	if _, ok := rs.s.policyStates.get(PolicyStateKey{Kind: GuaranteeState, Project: id}); ok {
 		return true
 	}
 	p := rs.s.projects[id]
@@ -287,7 +287,7 @@ func (rs Reservations) guaranteeViolated(d *Decision, job JobID, project Project
 	}
 	for slot := range int32(maxCauses) {
 		for _, k := range [...]PolicyStateKey{{Kind: ViolatedState, Job: job, Slot: slot}, {Kind: ViolatedState, Project: project, Slot: slot}} {
-			if _, ok := rs.s.policyStates[k]; ok && (k.Job != 0 || k.Project != 0) {
+			if _, ok := rs.s.policyStates.get(k); ok && (k.Job != 0 || k.Project != 0) {
 				return true
 			}
 		}

@@ -203,7 +203,7 @@ func (e Events) EndJob(id JobID) error {
 // forgetJob deletes the policy states and reservations of a job.
 func (e Events) forgetJob(j *Job) {
 	for _, k := range j.stateKeys {
-		delete(e.s.policyStates, k)
+		e.s.policyStates.drop(k)
 	}
 	j.stateKeys = nil
 	for _, r := range j.reservations {
@@ -255,12 +255,7 @@ func (e Events) DropProject(id ProjectID) error {
 			e.s.unplannedReleases++
 		}
 	}
-	for k := range e.s.policyStates {
-		if k.Project == id && k.Job == 0 {
-			delete(e.s.policyStates, k)
-			e.s.joblessStates--
-		}
-	}
+	e.s.joblessStates -= e.s.policyStates.dropProject(id)
 	e.s.countChange()
 	return nil
 }

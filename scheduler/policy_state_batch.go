@@ -36,7 +36,7 @@ func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 	k := p.about()
 	had, known := b.present[k]
 	if !known {
-		_, had = s.policyStates[k]
+		_, had = s.policyStates.get(k)
 	}
 	if p.Kind == TombstoneState {
 		if had {

@@ -7,10 +7,7 @@ type PolicyStates struct{ s *State }
 
 // All returns all policy states in order of their keys. It allocates.
 func (ps PolicyStates) All() []PolicyState {
-	out := make([]PolicyState, 0, len(ps.s.policyStates))
-	for _, n := range ps.s.policyStates {
-		out = append(out, n)
-	}
+	out := ps.s.policyStates.all()
 	slices.SortFunc(out, func(a, b PolicyState) int { return a.PolicyStateKey.compare(b.PolicyStateKey) })
 	return out
 }
@@ -36,7 +33,7 @@ func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {
 	}
 	if k.Kind == ViolatedState && !there { // a state with another cause may remain
 		for k.Slot = range int32(maxCauses) {
-			_, left := ps.s.policyStates[k]
+			_, left := ps.s.policyStates.get(k)
 			there = there || left
 		}
 	}
@@ -66,7 +63,7 @@ func (ps PolicyStates) put(p *PolicyState, had bool) {
 	if !had {
 		ps.addKey(j, p.PolicyStateKey)
 	}
-	ps.s.policyStates[p.PolicyStateKey] = *p
+	ps.s.policyStates.put(p)
 	j.copyState(p, true)
 }
 
@@ -86,7 +83,7 @@ func (j *Job) copyState(p *PolicyState, there bool) {
 // drop deletes a policy state, which is there.
 func (ps PolicyStates) drop(k PolicyStateKey) {
 	j := ps.s.jobs[k.Job]
-	delete(ps.s.policyStates, k)
+	ps.s.policyStates.drop(k)
 	ps.recordChange(j, &k)
 	ps.dropKey(j, k)
 	ps.updateKinds(j, k, false)
@@ -132,7 +129,7 @@ func (ps PolicyStates) dropKey(j *Job, k PolicyStateKey) {
 
 func (ps PolicyStates) apply(p *PolicyState) {
 	k := p.about()
-	old, had := ps.s.policyStates[k]
+	old, had := ps.s.policyStates.get(k)
 	if p.Kind == TombstoneState && !had {
 		return
 	}

@@ -101,7 +101,7 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 		q.updateOpen(j.Stages[n])
 	}
 	for _, k := range j.stateKeys { // a policy state may be older than its stage
-		p := q.s.policyStates[k]
+		p, _ := q.s.policyStates.get(k)
 		j.copyState(&p, true)
 	}
 	for _, r := range j.reservations { // a reservation may be older than its stage

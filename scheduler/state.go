@@ -48,7 +48,7 @@ type State struct {
 	pool          []*Reservation // on NoNode, by (Start, ID)
 	guarantees    []*Reservation // by (Start, ID)
 	unguaranteed  []*Reservation // by (Start, ID)
-	policyStates  map[PolicyStateKey]PolicyState
+	policyStates  policyStateTable
 	joblessStates int
 	stateVersion  uint64 // the last one of PolicyStates.VersionOf
 	stateBatch    policyStateBatch
@@ -82,7 +82,7 @@ func (p *Project) HasState(k PolicyStateKind) bool { return p.stateKinds.has(k) 
 func New() *State {
 	return &State{
 		identity: &identity{}, cluster: Cluster{nodeName: map[string]NodeID{}, racks: map[string]int32{}}, tree: TenantTree{tenantName: map[string]TenantID{}},
-		jobs: map[JobID]*Job{}, projects: map[ProjectID]*Project{}, policyStates: map[PolicyStateKey]PolicyState{},
+		jobs: map[JobID]*Job{}, projects: map[ProjectID]*Project{}, policyStates: newPolicyStateTable(),
 	}
 }
 
@@ -181,8 +181,7 @@ func (s *State) Attempt(id AttemptID) *Attempt {
 
 // PolicyState returns the policy state with key k, and whether there is one.
 func (s *State) PolicyState(k PolicyStateKey) (PolicyState, bool) {
-	n, ok := s.policyStates[k]
-	return n, ok
+	return s.policyStates.get(k)
 }
 
 // History returns the record of the tasks and jobs that ended.

@@ -1,0 +1,88 @@
+package scheduler
+
+import (
+	"maps"
+	"slices"
+	"sort"
+)
+
+// policyStateTable stores policy states by key. Those of a tenant alone are stored together: a cycle
+// of 3dsf reads and replaces several deficits of each tenant, and in a map with the states of tens
+// of thousands of jobs each of these is a cache miss or two.
+type policyStateTable struct {
+	ofTenant map[TenantID][]PolicyState // states of no job and no project, by key
+	others   map[PolicyStateKey]PolicyState
+}
+
+func newPolicyStateTable() policyStateTable {
+	return policyStateTable{ofTenant: map[TenantID][]PolicyState{}, others: map[PolicyStateKey]PolicyState{}}
+}
+
+// isOfTenant reports whether a key is of a tenant alone. A key without any owner is one of tenant 0.
+func (k *PolicyStateKey) isOfTenant() bool { return k.Job == 0 && k.Project == 0 }
+
+// find returns the policy states of the tenant of a key, by key, the index of the one with that key or
+// where it would be, and whether it is there.
+func (t *policyStateTable) find(k *PolicyStateKey) (list []PolicyState, at int, found bool) {
+	list = t.ofTenant[k.Tenant]
+	at = sort.Search(len(list), func(i int) bool {
+		return list[i].compare(*k) >= 0
+	})
+	return list, at, at < len(list) && list[at].PolicyStateKey == *k
+}
+
+// get returns the policy state with a key, and whether there is one.
+func (t *policyStateTable) get(k PolicyStateKey) (p PolicyState, ok bool) {
+	if !k.isOfTenant() {
+		p, ok = t.others[k]
+		return p, ok
+	}
+	if list, i, found := t.find(&k); found {
+		return list[i], true
+	}
+	return PolicyState{}, false
+}
+
+// put stores a policy state in the place of one with its key, if there is one.
+func (t *policyStateTable) put(p *PolicyState) {
+	if !p.isOfTenant() {
+		t.others[p.PolicyStateKey] = *p
+		return
+	}
+	list, i, found := t.find(&p.PolicyStateKey)
+	if found {
+		list[i] = *p
+		return
+	}
+	t.ofTenant[p.Tenant] = slices.Insert(list, i, *p)
+}
+
+// drop deletes the policy state with a key, if there is one.
+func (t *policyStateTable) drop(k PolicyStateKey) {
+	if !k.isOfTenant() {
+		delete(t.others, k)
+		return
+	}
+	if list, i, found := t.find(&k); found {
+		t.ofTenant[k.Tenant] = slices.Delete(list, i, i+1)
+	}
+}
+
+// dropProject deletes the policy states of a project as a whole and returns their number.
+func (t *policyStateTable) dropProject(id ProjectID) int {
+	before := len(t.others)
+	maps.DeleteFunc(t.others, func(k PolicyStateKey, _ PolicyState) bool { return k.Project == id && k.Job == 0 })
+	return before - len(t.others)
+}
+
+// all returns all policy states in no order.
+func (t *policyStateTable) all() []PolicyState {
+	out := make([]PolicyState, 0, len(t.others)+len(t.ofTenant))
+	for _, p := range t.others {
+		out = append(out, p)
+	}
+	for _, list := range t.ofTenant {
+		out = append(out, list...)
+	}
+	return out
+}
