@@ -262,6 +262,11 @@ func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 // are never reused.
 func (c *Cluster) NodeVersion(id NodeID) uint64 { return max(c.fit.versions[id], c.fit.versionOfAll) }
 
+// IsSchedulable reports whether there is such a node and it is Node.Schedulable. It reads less memory than the node.
+func (c *Cluster) IsSchedulable(id NodeID) bool {
+	return id >= 0 && int(id) < len(c.fit.free) && c.fit.free[id] != unschedulable
+}
+
 // bumpNodeVersion assigns a new version to a node, or to all for NoNode.
 func (c *Cluster) bumpNodeVersion(id NodeID) {
 	f := &c.fit

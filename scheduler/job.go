@@ -145,6 +145,10 @@ type movedInput struct {
 // ID returns the stage's id.
 func (g *Stage) ID() StageID { return StageID{g.Job.Spec.ID, g.Index} }
 
+// Slot returns a small number that no other stage of the State has, so that facts about stages can be kept
+// in a slice. A stage that is added after the job has ended may get it.
+func (g *Stage) Slot() int32 { return g.self }
+
 // Task returns the id of its i-th task.
 func (g *Stage) Task(i int32) TaskID { return TaskID{g.Job.Spec.ID, g.Index, i} }
 

@@ -85,7 +85,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		e.lastMisfit, e.lastReason, e.lastNodes = class, w.Reason, w.Nodes
 		return w
 	}
-	if wait, waits := e.waits.byStage[g]; waits {
+	if wait, waits := e.waits.reason(g); waits {
 		w.Reason, w.Node, w.Until = scheduler.ReasonData, wait.node, wait.until
 		return w
 	}

@@ -126,7 +126,7 @@ func (dl *deadlineLane) batch(g *scheduler.Stage) int32 {
 // fewest that keep the predicted end before the deadline, and only if they cannot
 // wait for capacity to become free (PDSonQueue Alg. 5 lines 18 to 27).
 func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
-	if _, waits := dl.waits.byStage[g]; waits {
+	if dl.waits.of(g).waits {
 		return
 	}
 	slots, waiting := g.Running+dl.reservations.count(g), g.Pending

@@ -113,13 +113,13 @@ func TestInputWaitsKeepClocks(t *testing.T) {
 	g := w.State.Stage(scheduler.StageID{Job: w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 2,
 		Demand: schedtest.R(1, 1, 0), Inputs: schedtest.Inputs(schedtest.GiB, []scheduler.NodeID{1}, []scheduler.NodeID{1})}})})
 	c := newTestCycle(w, Config{Locality: true, MaxLocalityYield: time.Second, MaxLocalityWait: time.Second})
-	x := inputWaits{c: c, byStage: map[*scheduler.Stage]dataWait{}, placedLocally: map[*scheduler.Stage]bool{}, withoutLocalNode: map[*scheduler.Stage]bool{}}
+	x := inputWaits{c: c}
 	x.begin()
 	if x.waitsWhole(g) || x.setWhole(g) {
 		t.Error("a stage waits before anybody delayed it")
 	}
-	if !x.delayStage(g) || !x.waitsWhole(g) || x.byStage[g].node != 1 || x.byStage[g].until != w.Now.Add(time.Second) {
-		t.Fatalf("the stage is not delayed as it should be: %+v", x.byStage[g])
+	if !x.delayStage(g) || !x.waitsWhole(g) || x.of(g).wait.node != 1 || x.of(g).wait.until != w.Now.Add(time.Second) {
+		t.Fatalf("the stage is not delayed as it should be: %+v", x.of(g).wait)
 	}
 	if x.record(); len(c.states) != 0 {
 		t.Errorf("%v recorded although all delayed stages were served", c.states)

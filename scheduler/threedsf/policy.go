@@ -67,7 +67,7 @@ func New(cfg Config) *Policy {
 		closedBelow: map[closedKey]scheduler.NodeID{}, exemptJobs: map[scheduler.JobID]bool{}}
 	p.finder = nodeFinder{v: &c.view, open: &p.open}
 
-	p.waits = inputWaits{c: c, byStage: map[*scheduler.Stage]dataWait{}, placedLocally: map[*scheduler.Stage]bool{}, withoutLocalNode: map[*scheduler.Stage]bool{}}
+	p.waits = inputWaits{c: c}
 	p.exchanger = exchanger{c: c, open: &p.open, finder: &p.finder, waits: &p.waits, placed: &p.placed}
 	p.placer = placer{c: c, open: &p.open, finder: &p.finder, waits: &p.waits, exchanger: &p.exchanger}
 	p.placer.matcher.MayUse = p.open.isOpenTo
@@ -156,7 +156,7 @@ func (p *Policy) runPass() bool {
 	p.waits.record()
 	p.obsolete.drop()
 	return p.cycle.changeCount != before && p.cycle.actionsLeft > 0 &&
-		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || len(p.waits.byStage) > 0 || len(p.suspended.attempts) > 0 || p.deadlines.hasWaitingJob())
+		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || p.waits.waiting > 0 || len(p.suspended.attempts) > 0 || p.deadlines.hasWaitingJob())
 }
 
 // begin starts a decision.

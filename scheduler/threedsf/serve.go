@@ -74,7 +74,7 @@ func (o *tenantOrder) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 // localSearchOf returns the search for nodes at the input of the cursor's stage.
 func (o *tenantOrder) localSearchOf(c *tenantCursor, g *scheduler.Stage) *localSearch {
 	if c.search.stage != g {
-		c.search = localSearch{stage: g, exhausted: o.waits.withoutLocalNode[g]}
+		c.search = localSearch{stage: g, exhausted: o.waits.of(g).withoutLocalNode}
 	}
 	return &c.search
 }

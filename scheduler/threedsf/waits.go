@@ -13,55 +13,100 @@ type inputWaits struct {
 	estimator locality.WaitEstimator
 	slack     deadline.Slack
 
-	byStage          map[*scheduler.Stage]dataWait
-	delayed          []delayedStage            // stages delayed until all others were served
-	servingDelayed   bool                      // the delayed stages are being served
-	withoutLocalNode map[*scheduler.Stage]bool // delayed or scanned: no free node at their input
-	localStages      []*scheduler.Stage        // stages that had a task placed at its input
-	placedLocally    map[*scheduler.Stage]bool // localStages as a set
+	stages         []stageWait        // by Stage.Slot
+	pass           uint32             // of the stages that are valid
+	waiting        int                // stages that wait
+	delayed        []delayedStage     // stages delayed until all others were served
+	servingDelayed bool               // the delayed stages are being served
+	localStages    []*scheduler.Stage // stages that had a task placed at its input
+	nothing        stageWait          // known of a stage
+}
+
+// stageWait is what a pass knows of a stage. It is in a slice: every pass asks it of every stage with input.
+type stageWait struct {
+	pass             uint32   // in which the rest is valid
+	waits            bool     // as wait says
+	wait             dataWait // valid if it waits
+	withoutLocalNode bool     // delayed: it has no free node at its input
+	placedLocally    bool     // it is in localStages
 }
 
 // begin starts a pass.
 func (x *inputWaits) begin() {
-	x.delayed, x.servingDelayed, x.localStages = x.delayed[:0], false, x.localStages[:0]
-	clear(x.byStage)
-	clear(x.placedLocally)
-	clear(x.withoutLocalNode)
+	x.delayed, x.servingDelayed, x.localStages, x.waiting = x.delayed[:0], false, x.localStages[:0], 0
+	if x.pass++; x.pass == 0 {
+		clear(x.stages)
+		x.pass = 1
+	}
 	x.estimator.Reset(x.c.s)
+}
+
+// of returns what the pass knows of a stage, to be read.
+func (x *inputWaits) of(g *scheduler.Stage) *stageWait {
+	if i := int(g.Slot()); i < len(x.stages) && x.stages[i].pass == x.pass {
+		return &x.stages[i]
+	}
+	return &x.nothing
+}
+
+// edit returns what the pass knows of a stage, to be changed.
+func (x *inputWaits) edit(g *scheduler.Stage) *stageWait {
+	i := int(g.Slot())
+	for len(x.stages) <= i {
+		x.stages = append(x.stages, stageWait{})
+	}
+	if w := &x.stages[i]; w.pass != x.pass {
+		*w = stageWait{pass: x.pass}
+	}
+	return &x.stages[i]
+}
+
+// set notes that a stage waits, and why.
+func (x *inputWaits) set(g *scheduler.Stage, wait dataWait) {
+	w := x.edit(g)
+	if !w.waits {
+		x.waiting++
+	}
+	w.waits, w.wait = true, wait
+}
+
+// reason returns why a stage waits, if it does.
+func (x *inputWaits) reason(g *scheduler.Stage) (dataWait, bool) {
+	w := x.of(g)
+	return w.wait, w.waits
 }
 
 // beginDelayed lets the delayed stages be served: they no longer wait.
 func (x *inputWaits) beginDelayed() {
 	x.servingDelayed = true
 	for _, l := range x.delayed {
-		delete(x.byStage, l.stage)
+		if w := x.edit(l.stage); w.waits {
+			w.waits = false
+			x.waiting--
+		}
 	}
 }
 
 // waitsWhole reports whether all tasks of a stage that were evaluated wait.
 func (x *inputWaits) waitsWhole(g *scheduler.Stage) bool {
-	if len(x.byStage) == 0 {
-		return false
-	}
-	w, waits := x.byStage[g]
-	return waits && w.allWaiting
+	w := x.of(g)
+	return w.waits && w.wait.allWaiting
 }
 
 // setWhole notes that all tasks of a stage that were evaluated wait. It returns false if
 // none does.
 func (x *inputWaits) setWhole(g *scheduler.Stage) bool {
-	w, waits := x.byStage[g]
-	if waits {
-		w.allWaiting = true
-		x.byStage[g] = w
+	if !x.of(g).waits {
+		return false
 	}
-	return waits
+	x.edit(g).wait.allWaiting = true
+	return true
 }
 
 // recordLocal notes that a task of a stage was placed at its input.
 func (x *inputWaits) recordLocal(g *scheduler.Stage) {
-	if !x.placedLocally[g] {
-		x.placedLocally[g] = true
+	if w := x.edit(g); !w.placedLocally {
+		w.placedLocally = true
 		x.localStages = append(x.localStages, g)
 	}
 }
@@ -96,8 +141,8 @@ func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 	}
 	w := dataWait{node: node, since: since, until: until, allWaiting: true}
 	x.delayed = append(x.delayed, delayedStage{g, w})
-	x.withoutLocalNode[g] = true // stays true while capacity only shrinks
-	x.byStage[g] = w
+	x.set(g, w)
+	x.edit(g).withoutLocalNode = true // stays true while capacity only shrinks
 	return true
 }
 
@@ -109,7 +154,7 @@ func (x *inputWaits) firstInputNode(g *scheduler.Stage) (scheduler.NodeID, bool)
 	}
 	_, nodes, _ := g.Input(next)
 	for _, id := range nodes {
-		if n := x.c.s.Node(id); n != nil && n.Schedulable() {
+		if x.c.s.Cluster().IsSchedulable(id) {
 			return id, true
 		}
 	}
@@ -119,7 +164,7 @@ func (x *inputWaits) firstInputNode(g *scheduler.Stage) (scheduler.NodeID, bool)
 // waitingSince returns when a stage began to wait or last had a task placed at its
 // input.
 func (x *inputWaits) waitingSince(g *scheduler.Stage) scheduler.Time {
-	if since, waits := g.WaitingSince(); waits && !x.placedLocally[g] {
+	if since, waits := g.WaitingSince(); waits && !x.of(g).placedLocally {
 		return since
 	}
 	return x.c.now
@@ -142,11 +187,11 @@ func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) b
 	if !estimate.Wait || (lane && estimate.Release > until) {
 		return false
 	}
-	if _, had := x.byStage[g]; !had {
+	if !x.of(g).waits {
 		if !x.startWaitClock(g, since) {
 			return false
 		}
-		x.byStage[g] = dataWait{node: estimate.Node, since: since, until: until}
+		x.set(g, dataWait{node: estimate.Node, since: since, until: until})
 		x.c.wakeAt(until)
 	}
 	x.estimator.RecordWaiter(g, estimate.Node)
@@ -172,19 +217,20 @@ func (x *inputWaits) record() {
 		if x.c.actionsLeft > 0 {
 			break // all delayed stages were served
 		}
-		if _, waits := x.byStage[l.stage]; !waits {
+		known := x.of(l.stage)
+		if !known.waits {
 			if node, ok := x.firstInputNode(l.stage); ok {
 				w := l.wait
 				w.node = node
-				x.byStage[l.stage] = w
+				x.set(l.stage, w)
 			}
 		}
-		if !x.placedLocally[l.stage] {
+		if !known.placedLocally {
 			x.startWaitClock(l.stage, l.wait.since)
 		}
 	}
 	for _, g := range x.localStages {
-		if _, waits := x.byStage[g]; waits {
+		if x.of(g).waits {
 			continue
 		}
 		if _, has := g.WaitingSince(); has {
