@@ -149,6 +149,7 @@ type Result struct {
 	Suspensions         int      `json:"suspensions"`
 	Resumes             int      `json:"resumes"`
 	MatchingGap         float64  `json:"matching_gap"`       // fraction of the possible node-local placements that was missed
+	MatchingGapFound    float64  `json:"matching_gap_found"` // fraction that a search by exchanges finds to be missed, at most MatchingGap
 	UnexplainedStages   int      `json:"unexplained_stages"` // waiting stages without a reason, summed over all cycles
 }
 

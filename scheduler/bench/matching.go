@@ -30,6 +30,7 @@ type matchingEvaluator struct {
 	stages []*stagePlacements // in order of their first placement
 	local  int
 	bound  int
+	found  int // placements that exchangeSearch could make node-local
 }
 
 // stagePlacements are the placements of one stage in a decision.
@@ -96,14 +97,35 @@ func (m *matchingEvaluator) afterDecision(s *scheduler.State, d *scheduler.Decis
 			k.local++
 		}
 	}
+	local := 0
 	for _, k := range m.stages {
-		m.local += k.local
+		local += k.local
 	}
 	f := newFlow(m.free)
 	for _, k := range m.stages {
 		f.addStage(k)
 	}
-	m.bound += f.value()
+	bound := f.value()
+	m.local, m.bound = m.local+local, m.bound+bound
+	if local < bound {
+		m.found += m.searchExchanges(s, d)
+	}
+}
+
+// searchExchanges returns how many placements of a decision exchangeSearch could make node-local.
+func (m *matchingEvaluator) searchExchanges(s *scheduler.State, d *scheduler.Decision) int {
+	x := newExchangeSearch(s)
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		if a.Kind != scheduler.ActPlace {
+			continue
+		}
+		g := s.Stage(a.Task.StageID())
+		if _, nodes, _ := g.Input(a.Task.Index); len(nodes) > 0 {
+			x.addTask(g, a.Task.Index, a.Node, slices.Contains(nodes, a.Node))
+		}
+	}
+	return x.value()
 }
 
 // gap returns the fraction of the bound that was missed.
@@ -112,6 +134,14 @@ func (m *matchingEvaluator) gap() float64 {
 		return 0
 	}
 	return 1 - float64(m.local)/float64(m.bound)
+}
+
+// gapFound returns the fraction of the node-local placements that exchangeSearch found to be missed.
+func (m *matchingEvaluator) gapFound() float64 {
+	if m.found == 0 {
+		return 0
+	}
+	return float64(m.found) / float64(m.local+m.found)
 }
 
 // countUnexplained counts the waiting stages for which a decision has no reason.

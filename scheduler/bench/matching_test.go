@@ -90,6 +90,54 @@ func TestMatchingBoundCountsEachSlotOnce(t *testing.T) {
 	}
 }
 
+// Two nodes of two cores, of which one is free on each, and two nodes of two free cores.
+func TestExchangesFindWhatWasMissedAndFits(t *testing.T) {
+	small, large := schedtest.R(1, 1, 1), schedtest.R(2, 1, 1)
+	type stage struct {
+		demand scheduler.Resources
+		data   [][]scheduler.NodeID
+	}
+	on := func(nodes ...scheduler.NodeID) []scheduler.NodeID { return nodes }
+	for name, c := range map[string]struct {
+		stages []stage
+		at     [][3]int // stage, task, node
+		want   int
+	}{
+		"all at their data": {[]stage{{small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}}, 0},
+		"free at its data":  {[]stage{{small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 1}}, 1},
+		"free at the data of another task of the stage":        {[]stage{{small, [][]scheduler.NodeID{on(), on(0)}}}, [][3]int{{0, 0, 1}}, 0}, // a task without data is no candidate
+		"another of its tasks would have fitted":               {[]stage{{small, [][]scheduler.NodeID{on(2), on(0)}}, {large, [][]scheduler.NodeID{on(2)}}}, [][3]int{{1, 0, 2}, {0, 0, 1}}, 1},
+		"the other has data elsewhere too":                     {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 3}}, 1},
+		"the other is away from its data and can go elsewhere": {[]stage{{small, [][]scheduler.NodeID{on(1)}}, {small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(1)}}}, [][3]int{{2, 0, 1}, {0, 0, 0}, {1, 0, 3}}, 1},
+		"two make room one after the other":                    {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(1, 3)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 2}, {2, 0, 1}, {3, 0, 3}}, 1},
+		"the other is too large for what would be left":        {[]stage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(2)}}, {large, [][]scheduler.NodeID{on(3)}}}, [][3]int{{0, 0, 2}, {2, 0, 3}, {1, 0, 0}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(4, schedtest.R(2, 9, 9)).AddTenants("a")
+			for n := range 2 {
+				w.Place(scheduler.TaskID{Job: w.Submit("a", 1, small)}, scheduler.NodeID(n))
+			}
+			var jobs []scheduler.JobID
+			for _, g := range c.stages {
+				jobs = append(jobs, w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(g.data)), Demand: g.demand,
+					Inputs: schedtest.Inputs(schedtest.MiB, g.data...)}}))
+			}
+			var m matchingEvaluator
+			m.beforeDecision(w.State)
+			var d scheduler.Decision
+			for _, k := range c.at {
+				task := scheduler.TaskID{Job: jobs[k[0]], Index: int32(k[1])}
+				w.Place(task, scheduler.NodeID(k[2]))
+				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[2])})
+			}
+			m.afterDecision(w.State, &d)
+			if m.found != c.want || m.found > m.bound-m.local {
+				t.Errorf("found %d, want %d; %d are at their data, %d by the bound", m.found, c.want, m.local, m.bound)
+			}
+		})
+	}
+}
+
 // Every feature of FeaturesAll occurs in the benchmark.
 func TestAllFeaturesArePresent(t *testing.T) {
 	// A decision at its limit does not say what waits behind a reserved node, which looks like an error of the shares.

@@ -155,7 +155,7 @@ func (w *world) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 		r.Placements += countPlacements(&d)
 	}
 	r.DeadlinePlacements, r.ReservedPlacements, r.Suspensions, r.Resumes = w.deadlinePlacements, w.reservedPlacements, w.suspensions, w.resumes
-	r.MatchingGap = match.gap()
+	r.MatchingGap, r.MatchingGapFound = match.gap(), match.gapFound()
 	if r.Placements == 0 {
 		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), maxCycles)
 	}
