@@ -44,13 +44,13 @@ const (
 // them unharmed and removes dir. The caller should freeze the container's leaf
 // before, and thaw it after an error. Steps:
 //
-//  1. if dir has a manifest of this container, the dump is complete: go to 5;
+//  1. if dir has a manifest of this container, the dump is complete: only delete the container;
 //  2. request dump and exit from the shim (the client would pause first);
 //     meanwhile sum the files that criu writes and start their writeback;
 //  3. check criu's log: its last line proves the dump;
-//  4. write the manifest; meanwhile remove the task, which has no process any
-//     more, with its shim;
-//  5. delete the container.
+//  4. spare the restore the unlocking of a network, and write the manifest;
+//  5. meanwhile delete the container, which has no process any more: from here on
+//     criu's log is the proof that an interrupted Checkpoint is to be completed.
 func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
 	if m, err := readManifest(dir); err == nil && m.ID == id {
 		return d.Delete(ctx, id)
@@ -59,18 +59,20 @@ func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
 	if err := d.dumpProcesses(ctx, id, dir, behind); err != nil {
 		return err
 	}
-	removed := runConcurrently(func() error { return d.removeDumpedTask(ctx, id) })
+	deleted := runConcurrently(func() error { return d.Delete(ctx, id) })
+	skipNetworkUnlock(filepath.Join(dir, imageDir))
 	proven := runtime.StartPart(ctx, "manifest")
 	err := writeManifest(ctx, dir, id, behind)
 	if err == nil {
 		proven()
 	}
-	defer runtime.StartPart(ctx, "delete")()
-	_, rerr := removed()
+	defer runtime.StartPart(ctx, "wait for delete")()
+	took, derr := deleted()
+	runtime.RecordPart(ctx, "delete", took)
 	if err != nil {
-		return errors.Join(fmt.Errorf("checkpoint of container %s: the container has ended, but its dump is unproven: %w", id, err), rerr)
+		err = fmt.Errorf("checkpoint of container %s: the container has ended, but its dump is unproven: %w", id, err)
 	}
-	return errors.Join(rerr, d.Delete(ctx, id))
+	return errors.Join(err, derr)
 }
 
 // runConcurrently runs f in a goroutine. The returned function waits for f and
@@ -89,17 +91,6 @@ func runConcurrently(f func() error) (wait func() (time.Duration, error)) {
 		<-done
 		return took, err
 	}
-}
-
-// removeDumpedTask removes the task of a container that was dumped.
-func (d *Driver) removeDumpedTask(ctx context.Context, id string) error {
-	unlock, err := d.locks.lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	_, err = d.removeTask(ctx, id, stopLimit)
-	return engineError(ctx, "checkpoint", id, err)
 }
 
 // dumpProcesses performs steps 2 and 3 of Checkpoint.
@@ -132,7 +123,8 @@ func (d *Driver) dumpProcesses(ctx context.Context, id, dir string, behind *foll
 			return fmt.Errorf("checkpoint of container %s: %w", id, err)
 		}
 	}
-	if err := d.criu.write(id, ""); err != nil {
+	err = d.criu.write(id, externalOptions(d.cfg.fixedMounts(id, int(p.GetPid()))))
+	if err != nil {
 		return fmt.Errorf("checkpoint of container %s: %w", id, err)
 	}
 	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
@@ -159,7 +151,11 @@ func (d *Driver) finishDump(ctx context.Context, id, dir string, err error) erro
 		return ctx.Err()
 	}
 	said := criuLogErrors(filepath.Join(dir, workDir, dumpLog))
-	err = fault.New(dumpErrorClass(said), "checkpoint of container %s: %w%s", id, err, said)
+	class := dumpErrorClass(said)
+	if isDiskFull(dir) {
+		class = fault.Exhausted // whatever the log says: its own end may be missing
+	}
+	err = fault.New(class, "checkpoint of container %s: %w%s", id, err, said)
 	if ctx.Err() != nil {
 		return ctx.Err() // criu may still be working: dir stays for the next try
 	}
@@ -186,6 +182,12 @@ func dumpErrorClass(said string) error {
 		}
 	}
 	return fault.Unsupported
+}
+
+// isDiskFull reports whether the disk of a folder has no space left.
+func isDiskFull(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Bavail == 0 && st.Blocks > 0
 }
 
 func (d *Driver) awaitStopped(ctx context.Context, id string) error {
@@ -304,7 +306,8 @@ func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir strin
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return err
 	}
-	if err := d.criu.write(id, s.Cgroup); err != nil {
+	err = errors.Join(d.criu.makeStandIns(), d.criu.write(id, d.criu.restoreOptions(s.Cgroup)))
+	if err != nil {
 		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
 	shim := runtime.StartPart(ctx, "shim")

@@ -84,7 +84,7 @@ func TestManifestsOfEarlierVersionsAreRead(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, manifestName), []byte(`{"version":4,"id":"c-1"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, manifestName), []byte(`{"version":5,"id":"c-1"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readManifest(dir); !errors.Is(err, fault.Unsupported) {

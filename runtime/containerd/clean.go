@@ -278,16 +278,20 @@ func (c Config) engineProcess(args []string) engineProcess {
 
 // cgroupOf returns the cgroup of the container's processes according to the
 // bundle; "" if unknown.
-func (c Config) cgroupOf(id string) string {
+func (c Config) cgroupOf(id string) string { return c.linuxOf(id).CgroupsPath }
+
+// linuxOf returns the part of a container's spec that is about namespaces, cgroup and
+// masked paths, according to the bundle; empty if unknown.
+func (c Config) linuxOf(id string) specs.Linux {
 	b, err := os.ReadFile(filepath.Join(c.bundle(id), "config.json"))
 	if err != nil {
-		return ""
+		return specs.Linux{}
 	}
 	var spec specs.Spec
 	if err := json.Unmarshal(b, &spec); err != nil || spec.Linux == nil {
-		return ""
+		return specs.Linux{}
 	}
-	return spec.Linux.CgroupsPath
+	return *spec.Linux
 }
 
 // leafFolder returns the folder of a container's leaf, or "" if Drover did not make it:

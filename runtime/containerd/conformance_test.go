@@ -209,7 +209,8 @@ func TestConfinement(t *testing.T) {
 	want := strings.Join([]string{
 		"uid 1000 gid 1000", "host host-of-task", "dir /task", "env yes 1",
 		"interfaces lo", "NoNewPrivs: 1", "Seccomp: 2", "CapEff: 0000000000000000", "CapBnd: 0000000000000000",
-		"write / refused", "write /ro refused", "write /task done", "write /tmp done", "write /proc/sys/kernel/hostname refused",
+		"write / refused", "write /ro refused", "write /task done", "write /tmp done", "write /dev refused", "write /dev/shm done", "write /run refused",
+		"inside /run 0 done", "inside /proc/acpi 0 done", "inside /sys/firmware 0 done", "write /proc/sys/kernel/hostname refused",
 		"mount refused", "read /other refused", "device refused", "kernel log refused", "module refused", "bpf refused", "become root refused",
 		"namespace refused", "connect refused", "processes 1", "trace the parent refused", "project of /task/new refused", "flags of /task refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
 	}, "\n")

@@ -165,6 +165,9 @@ func ociSpec(s runtime.Spec, imageEnv []string, imageDir string) oci.SpecOpts {
 		if o.Hostname = s.Hostname; s.Hostname == "" {
 			o.Hostname = s.ID
 		}
+		if s.UID != 0 {
+			writeProtect(o.Mounts)
+		}
 		o.Mounts = append(o.Mounts, taskMounts(s)...)
 		o.Linux.CgroupsPath = s.Cgroup
 		o.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}

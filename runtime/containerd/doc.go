@@ -7,7 +7,8 @@
 // mount, cgroup and empty network namespaces, no capabilities, no new
 // privileges, containerd's default seccomp profile and masked paths, the
 // Spec's user, a tmpfs on /tmp unless something is mounted there, and the
-// Spec's mounts without set-uid and devices. The driver sets no resource limits:
+// Spec's mounts without set-uid and devices. /dev and /run are read-only unless the
+// user is root; /dev/shm can be written. The driver sets no resource limits:
 // the processes are in the leaf Spec.Cgroup, below limits that the caller made.
 //
 // # Where state is stored
@@ -18,6 +19,7 @@
 //	task      <id>          its shim; logs through binary:// and Drover's executable
 //	image     sha256:<…>    named by the digest of its archive; label drover/archive
 //	<StateDir>/<id>/        mount points over a root folder; pipes of Exec; options for criu
+//	<StateDir>/.drover-*/   folders that a restore mounts; see fixed.go
 //
 // The driver has no state in memory but a cache of the images' configurations, so restarts
 // of the daemon and of containerd lose nothing. Create makes first the container, then its

@@ -15,7 +15,7 @@ import (
 
 const (
 	manifestName    = "manifest.json"
-	manifestVersion = 3 // versions 1 (sha256) and 2 (crc32c) can still be read
+	manifestVersion = 4 // versions 1 (sha256), 2 (crc32c) and 3 (dumped all mounts) can still be read
 )
 
 // manifest proves that a dump is complete.

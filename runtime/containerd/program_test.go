@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -67,12 +68,16 @@ func confined() {
 			}
 		}
 	}
-	for _, dir := range []string{"/", "/ro", "/task", "/tmp"} {
+	for _, dir := range []string{"/", "/ro", "/task", "/tmp", "/dev", "/dev/shm", "/run"} {
 		f, err := os.Create(dir + "/new")
 		if err == nil {
 			f.Close()
 		}
 		fmt.Println("write", dir, word(err))
+	}
+	for _, dir := range []string{"/run", "/proc/acpi", "/sys/firmware"} {
+		inside, err := os.ReadDir(dir)
+		fmt.Println("inside", dir, len(inside), word(err))
 	}
 	fmt.Println("write /proc/sys/kernel/hostname", word(os.WriteFile("/proc/sys/kernel/hostname", []byte("x"), 0)))
 	fmt.Println("mount", word(unix.Mount("t", "/tmp", "tmpfs", 0, "")))
@@ -317,3 +322,9 @@ func count(socket bool) {
 }
 
 func countLine(n int) string { return fmt.Sprintf("line %06d\n", n) }
+
+// deviceOf returns the number of a device.
+func deviceOf(st os.FileInfo) string {
+	n := st.Sys().(*syscall.Stat_t).Rdev
+	return fmt.Sprintf("%d:%d", unix.Major(n), unix.Minor(n))
+}
