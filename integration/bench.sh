@@ -11,7 +11,7 @@
 #   HOLD=100     suspend: MiB of memory of the task; above 200 the machines must be
 #                larger: HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed
 #   LEVELS=...   suspend: frozen,swapped,checkpointed
-#   ROUNDS=3     suspend: rounds of each level but frozen, and of criu alone; task: rounds of both sides
+#   ROUNDS=3     suspend: rounds of each level but frozen, and of criu, runc and ctr alone; task: rounds of both sides
 #   TASKS=10     task: containers of each side in a round
 #   JOBS=50000   day: jobs of ten tasks each
 #   INPUTS=...   fuzz: inputs of each target, 10 million if it is not set
@@ -138,7 +138,7 @@ task() {
     bin/testbed run -nodes 1 -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -- bin/demo -drover bin/drover -scenario task -limit 60m -rounds "${ROUNDS:-3}" -tasks "${TASKS:-10}"
 }
 
-# 5. How fast a task of HOLD MiB is suspended and resumed, compared with criu alone.
+# 5. How fast a task of HOLD MiB is suspended and resumed, compared with criu, runc and ctr alone.
 suspend() { on_testbed suspend -hold "${HOLD:-100}" -rounds "${ROUNDS:-3}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
 
 # 6. Deadline jobs on full machines: with suspension, with kill, with neither.

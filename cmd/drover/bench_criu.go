@@ -41,6 +41,7 @@ type criuBaseline struct {
 	ImageBytes  int64   `json:"image_bytes"`
 	DumpUS      []int64 `json:"dump_us"`
 	RestoreUS   []int64 `json:"restore_us"`
+	engineBaseline
 }
 
 func benchCriuCommand() *cli.Command {
@@ -52,6 +53,7 @@ func benchCriuCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "memory", Value: "100MiB", Usage: "memory of the process"},
 			&cli.IntFlag{Name: "rounds", Value: 3, Usage: "rounds of dump and restore"},
+			&cli.BoolFlag{Name: "engines", Usage: "measure also runc and ctr alone with the process in a container"},
 			&cli.StringFlag{Name: "dir", Usage: "folder for the images, on the disk to be measured; default: a temporary one"},
 			jsonFlag,
 		},
@@ -181,8 +183,16 @@ func runBenchCriu(c *cli.Context) error {
 			return err
 		}
 	}
+	if c.Bool("engines") {
+		if err := row.measureEngines(c.Context, dir, self, memory, c.Int("rounds")); err != nil {
+			return err
+		}
+	}
 	if c.Bool("json") {
 		return json.NewEncoder(c.App.Writer).Encode(row)
+	}
+	if text := row.text(row); text != "" {
+		fmt.Fprintln(c.App.Writer, text)
 	}
 	printTable(c.App.Writer, []string{"criu alone", "rounds", "median", "p90", "max", "MB/s", "image"}, [][]string{
 		{"dump", fmt.Sprint(len(row.DumpUS)), quantileText(row.DumpUS, 0.5), quantileText(row.DumpUS, 0.9), quantileText(row.DumpUS, 1), throughputText(row.ImageBytes, row.DumpUS), jobspec.FormatSize(row.ImageBytes)},

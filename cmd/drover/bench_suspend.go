@@ -291,6 +291,11 @@ func (b *suspendBench) print(w io.Writer) error {
 				throughputText(r.ImageBytes, r.StepsUS["checkpoint"]), r.DumpRatio, throughputText(r.ImageBytes, r.StepsUS["restore"]), r.RestoreRatio)
 		}
 	}
+	if b.baseline != nil {
+		if text := b.baseline.text(b.baseline); text != "" {
+			fmt.Fprintln(w, text)
+		}
+	}
 	printTable(w, []string{"level", "rounds", "suspend: median", "p90", "max", "resume: median", "max", "memory left", "swap", "image", "failure"}, rows)
 	fmt.Fprintln(w, "\non the node")
 	printTable(w, []string{"level", "step", "times", "median", "p90", "max"}, steps)

@@ -67,11 +67,11 @@ func (s *demo) measureSuspend(ctx context.Context, hold, rounds int, levels, out
 	if i < 0 {
 		return fmt.Errorf("the task is on %q, which is not a machine of the test bed", task.Node)
 	}
-	s.logf("criu alone on %s, with the task suspended", task.Node)
+	s.logf("criu, runc and ctr alone on %s, with the task suspended", task.Node)
 	if err := runShown(ctx, s.cluster, "task", "suspend", "hold", "hold/0"); err != nil {
 		return err
 	}
-	bare, err := s.testbed.Nodes[i].Sh(ctx, fmt.Sprintf("PATH=$PATH:/usr/sbin:/sbin /data/bin/drover bench criu -dir /data -memory %d -rounds %d -json", int64(hold)<<20-bareExtra, rounds))
+	bare, err := s.testbed.Nodes[i].Sh(ctx, fmt.Sprintf("PATH=$PATH:/usr/sbin:/sbin /data/bin/drover bench criu -engines -dir /data -memory %d -rounds %d -json", int64(hold)<<20-bareExtra, rounds))
 	if err != nil {
 		return err
 	}

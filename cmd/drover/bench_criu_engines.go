@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// engineBaseline holds the times of runc and of containerd's ctr with the process of
+// `drover bench criu` in a container of its own: what of a suspension's time is theirs.
+type engineBaseline struct {
+	RuncDumpUS    []int64 `json:"runc_dump_us,omitempty"`
+	RuncRestoreUS []int64 `json:"runc_restore_us,omitempty"`
+	CtrDumpUS     []int64 `json:"ctr_dump_us,omitempty"`
+}
+
+const (
+	engineBenchID   = "drover-bench-criu"
+	holderInRoot    = "drover" // this binary in the container's root
+	holderStartWait = time.Minute
+)
+
+// measureEngines measures so many rounds in dir.
+func (r *engineBaseline) measureEngines(ctx context.Context, dir, self string, memory int64, rounds int) error {
+	root := filepath.Join(dir, "rootfs")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	program, err := os.ReadFile(self)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(root, holderInRoot), program, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	args := []string{"/" + holderInRoot, "bench", "criu", holdMemoryCommand, strconv.FormatInt(memory, 10)}
+	for i := range rounds {
+		round := filepath.Join(dir, "engines-"+strconv.Itoa(i))
+		if err := os.MkdirAll(round, 0o700); err != nil {
+			return err
+		}
+		if err := r.measureRunc(ctx, dir, round, args); err != nil {
+			return err
+		}
+		if err := r.measureCtr(ctx, root, round, args); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(round); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureRunc dumps a container of runc's default spec and restores it.
+func (r *engineBaseline) measureRunc(ctx context.Context, bundle, round string, args []string) (err error) {
+	image, work, state := filepath.Join(round, "runc"), filepath.Join(round, "runc-work"), filepath.Join(round, "state")
+	if err := writeRuncBundle(ctx, bundle, args); err != nil {
+		return err
+	}
+	runc := func(args ...string) (time.Duration, error) {
+		return timed(ctx, "runc", append([]string{"--root", state}, args...)...)
+	}
+	if _, err := runc("run", "--detach", "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), engineBenchID); err != nil {
+		return err
+	}
+	defer func() {
+		_, derr := runc("delete", "--force", engineBenchID)
+		err = errors.Join(err, derr)
+	}()
+	if err := awaitHolder(ctx, filepath.Join(bundle, "pid")); err != nil {
+		return err
+	}
+	dump, err := runc("checkpoint", "--image-path", image, "--work-path", work, engineBenchID)
+	if err != nil {
+		return err
+	}
+	restore, err := runc("restore", "--detach", "--bundle", bundle, "--image-path", image, "--work-path", work, engineBenchID)
+	if err != nil {
+		return err
+	}
+	r.RuncDumpUS, r.RuncRestoreUS = append(r.RuncDumpUS, dump.Microseconds()), append(r.RuncRestoreUS, restore.Microseconds())
+	return nil
+}
+
+// writeRuncBundle writes runc's default spec with a command.
+func writeRuncBundle(ctx context.Context, bundle string, args []string) error {
+	file := filepath.Join(bundle, "config.json")
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := timed(ctx, "runc", "spec", "--bundle", bundle); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return err
+	}
+	process, ok := spec["process"].(map[string]any)
+	if !ok {
+		return fault.New(fault.Corrupt, "runc spec wrote no process")
+	}
+	process["terminal"], process["args"] = false, args
+	if text, err = json.Marshal(spec); err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o600)
+}
+
+// measureCtr dumps a container of ctr's default spec. ctr restores only from an image
+// in containerd's store, which is other work, so that is not measured.
+func (r *engineBaseline) measureCtr(ctx context.Context, root, round string, args []string) (err error) {
+	ctr := func(args ...string) (time.Duration, error) {
+		return timed(ctx, "ctr", append([]string{"--namespace", engineBenchID}, args...)...)
+	}
+	pid := filepath.Join(round, "pid")
+	if _, err := ctr(append([]string{"run", "--detach", "--null-io", "--pid-file", pid, "--rootfs", root, engineBenchID}, args...)...); err != nil {
+		return err
+	}
+	defer func() {
+		_, _ = ctr("tasks", "delete", "--force", engineBenchID)
+		_, derr := ctr("containers", "delete", engineBenchID)
+		err = errors.Join(err, derr)
+	}()
+	if err := awaitHolder(ctx, pid); err != nil {
+		return err
+	}
+	dump, err := ctr("tasks", "checkpoint", "--exit", "--image-path", filepath.Join(round, "ctr"), "--work-path", filepath.Join(round, "ctr-work"), engineBenchID)
+	if err != nil {
+		return err
+	}
+	r.CtrDumpUS = append(r.CtrDumpUS, dump.Microseconds())
+	return nil
+}
+
+// awaitHolder waits until the memory holder of a file with its number has filled its
+// memory, which it shows by closing its standard output.
+func awaitHolder(ctx context.Context, pidFile string) error {
+	ctx, cancel := context.WithTimeout(ctx, holderStartWait)
+	defer cancel()
+	pid, err := os.ReadFile(pidFile)
+	if err != nil {
+		return err
+	}
+	process := filepath.Join("/proc", strings.TrimSpace(string(pid)))
+	for {
+		if _, err := os.Lstat(process); err != nil {
+			return fault.New(fault.Unavailable, "the memory holder in a container has ended: %w", err)
+		}
+		if _, err := os.Readlink(filepath.Join(process, "fd/1")); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fault.New(fault.Unavailable, "the memory holder in a container does not fill its memory: %w", ctx.Err())
+		}
+	}
+}
+
+// timed runs a command and returns how long it took. Its standard streams are no files
+// of this process: a container that stays would have them open, and criu refuses those.
+func timed(ctx context.Context, name string, args ...string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, criuLimit)
+	defer cancel()
+	began := time.Now()
+	if err := exec.CommandContext(ctx, name, args...).Run(); err != nil {
+		return 0, fault.New(fault.Unavailable, "%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return time.Since(began), nil
+}
+
+// text describes the baseline in one line, as multiples of criu alone.
+func (r *engineBaseline) text(criu *criuBaseline) string {
+	if len(r.RuncDumpUS) == 0 || len(r.CtrDumpUS) == 0 || medianOf(criu.DumpUS) == 0 || medianOf(criu.RestoreUS) == 0 {
+		return ""
+	}
+	times := func(us, base []int64) string {
+		return fmt.Sprintf("%s, %.2f times", quantileText(us, 0.5), float64(medianOf(us))/float64(medianOf(base)))
+	}
+	return fmt.Sprintf("the same process in a container, and how many times as long as criu alone: runc checkpoint %s; ctr task checkpoint %s; runc restore %s",
+		times(r.RuncDumpUS, criu.DumpUS), times(r.CtrDumpUS, criu.DumpUS), times(r.RuncRestoreUS, criu.RestoreUS))
+}
