@@ -50,6 +50,7 @@ type cluster struct {
 	closers  []func()
 	acked    uint64 // an index up to which the log is committed, at the end
 
+	plain     bool // the API of the coordinators is HTTP/1 without TLS, as on their local sockets
 	scheduler string
 	election  time.Duration
 	drained   map[string]bool // nodes that the plan drains
@@ -205,13 +206,18 @@ func (s *server) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	s.disk = s.disk.reopened()
-	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, Remote: h.listen("2"), APIAddress: "https://" + s.id + ":2", Certificate: s.member, Operators: []string{"user/root"},
+	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
 		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			if message == "leading" {
 				c.world.leads(s.id, attrs["term"])
 			}
 		})}
+	if c.plain {
+		cfg.Local = h.listen("2")
+	} else {
+		cfg.Remote = h.listen("2")
+	}
 	if len(c.servers) > 1 {
 		cfg.PeerListener, cfg.PeerAddress, cfg.PeerDial, cfg.Bootstrap = h.listen("1"), s.id+":1", h.dial, true
 		for _, o := range c.servers {
@@ -299,6 +305,14 @@ func copyFile(from, to string) (err error) {
 	return errors.Join(err, out.Close())
 }
 
+// apiAddress returns the URL of a coordinator's API.
+func (c *cluster) apiAddress(id string) string {
+	if c.plain {
+		return "http://" + id + ":2"
+	}
+	return "https://" + id + ":2"
+}
+
 // clientOf returns an HTTP client of all coordinators.
 func (c *cluster) clientOf(h *host, kind pki.Kind, name string) (*http.Client, string, connect.ClientOption) {
 	conf, err := c.files(kind, name).ClientConfig(pki.KindCoordinator)
@@ -307,16 +321,21 @@ func (c *cluster) clientOf(h *host, kind pki.Kind, name string) (*http.Client, s
 	}
 	var addresses []string
 	for _, s := range c.servers {
-		addresses = append(addresses, "https://"+s.id+":2")
+		addresses = append(addresses, c.apiAddress(s.id))
 	}
 	t, err := coordclient.NewTransport(addresses, func(address string) (*http.Transport, string, error) {
 		p := new(http.Protocols)
-		p.SetHTTP2(true)
+		p.SetHTTP1(c.plain)
+		p.SetHTTP2(!c.plain)
 		return &http.Transport{Protocols: p, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: patience, HTTP2: &http.HTTP2Config{SendPingTimeout: patience, PingTimeout: patience},
 			DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 				ctx, cancel := context.WithTimeout(ctx, patience)
 				defer cancel()
-				return h.dial(ctx, address)
+				to, err := h.dial(ctx, address)
+				if err == nil && c.plain {
+					to.(*conn).keepAlive()
+				}
+				return to, err
 			}}, address, nil
 	})
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 type network struct {
 	mu        sync.Mutex
 	rng       *rand.Rand
-	listeners map[string]*listener // by address
-	cut       map[link]bool
+	listeners map[string]*listener   // by address
+	cut       map[link]time.Time     // since when
 	slow      map[link]time.Duration // added latency
 	conns     map[*conn]bool         // both ends of each connection
 	dialled   int
@@ -34,7 +34,7 @@ type network struct {
 type link struct{ from, to string }
 
 func newNetwork(seed uint64) *network {
-	return &network{rng: rand.New(rand.NewPCG(seed, 1)), listeners: map[string]*listener{}, cut: map[link]bool{}, slow: map[link]time.Duration{}, conns: map[*conn]bool{}}
+	return &network{rng: rand.New(rand.NewPCG(seed, 1)), listeners: map[string]*listener{}, cut: map[link]time.Time{}, slow: map[link]time.Duration{}, conns: map[*conn]bool{}}
 }
 
 // host is one run of a party: after kill nothing of it is sent any more.
@@ -114,7 +114,7 @@ func (h *host) dial(ctx context.Context, to string) (net.Conn, error) {
 	}
 	h.n.mu.Lock()
 	l := h.n.listeners[to]
-	lost := h.dead || l != nil && l.h.dead || h.n.cut[link{h.name, party}] || h.n.cut[link{party, h.name}]
+	lost := h.dead || l != nil && l.h.dead || h.n.isCutLocked(link{h.name, party}) || h.n.isCutLocked(link{party, h.name})
 	if lost {
 		h.n.mu.Unlock()
 		<-ctx.Done()
@@ -165,7 +165,7 @@ func (s *stream) notifyLocked() {
 }
 
 func (n *network) sendLocked(s *stream, c chunk) {
-	if n.cut[s.link] || len(s.held) > 0 {
+	if n.isCutLocked(s.link) || len(s.held) > 0 {
 		s.held = append(s.held, c)
 		return
 	}
@@ -186,6 +186,7 @@ type conn struct {
 	local, remote address
 	number        int
 	closed        bool // guarded by network.mu
+	keepsAlive    bool // guarded by network.mu
 	deadline      time.Time
 }
 
@@ -300,6 +301,30 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline implements net.Conn.
 func (*conn) SetWriteDeadline(time.Time) error { return nil }
 
+// keepAliveLimit is after how long of silence an end of a connection with keepAlive is reset: as long as HTTP/2
+// takes, whose pings HTTP/1 does not have.
+const keepAliveLimit = 2 * patience
+
+// keepAlive has this end probe the other, as TCP does: it is reset when there was no answer for keepAliveLimit.
+func (c *conn) keepAlive() {
+	c.h.n.mu.Lock()
+	defer c.h.n.mu.Unlock()
+	c.keepsAlive = true
+}
+
+// endSilent resets the ends of the connections that have had no answer for keepAliveLimit.
+func (n *network) endSilent() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	over := func(l link) bool { return n.isCutLocked(l) && time.Since(n.cut[l]) >= keepAliveLimit }
+	for _, c := range n.connsLocked() {
+		if c.keepsAlive && c.in.err == nil && (over(c.in.link) || over(c.out.link) || c.other.h.dead) {
+			c.in.err = errReset
+			c.in.notifyLocked()
+		}
+	}
+}
+
 // LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return c.local }
 
@@ -336,8 +361,13 @@ func (n *network) isolate(party string, others ...string) {
 func (n *network) cutLink(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cut[link{from, to}] = true
+	if !n.isCutLocked(link{from, to}) {
+		n.cut[link{from, to}] = time.Now()
+	}
+	time.AfterFunc(keepAliveLimit, n.endSilent)
 }
+
+func (n *network) isCutLocked(l link) bool { return !n.cut[l].IsZero() }
 
 // slowLink delays what is sent from one party to another.
 func (n *network) slowLink(from, to string, by time.Duration) {
@@ -364,7 +394,7 @@ func (n *network) mend(party string) {
 	}
 	for _, c := range n.connsLocked() {
 		held := c.out.held
-		if len(held) == 0 || n.cut[c.out.link] {
+		if len(held) == 0 || n.isCutLocked(c.out.link) {
 			continue
 		}
 		if n.rng.IntN(2) == 0 {
@@ -396,11 +426,12 @@ func (n *network) kill(h *host, silent bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h.dead = true
+	time.AfterFunc(keepAliveLimit, n.endSilent)
 	for _, c := range n.connsLocked() {
 		if c.h != h {
 			continue
 		}
-		if !silent && !n.cut[c.out.link] {
+		if !silent && !n.isCutLocked(c.out.link) {
 			n.resetLocked(c)
 			continue
 		}

@@ -17,6 +17,7 @@ type plan struct {
 	machines  int
 	election  time.Duration // how long a follower waits for its leader
 	scheduler string
+	secure    bool // nodes and users speak HTTP/2 over TLS with the coordinators, which costs half as much again
 	jobs      []plannedJob
 	faults    []plannedFault
 	gone      string        // a node that nobody reaches until all jobs have ended; "" for none
@@ -99,6 +100,7 @@ func newPlan(seed uint64) *plan {
 	if r.IntN(3) == 0 {
 		p.servers = 1
 	}
+	p.secure = seed%8 == 0
 	p.election = time.Duration(1+r.IntN(3)) * time.Second
 	var servers, nodes []string
 	for i := range p.servers {
@@ -196,7 +198,7 @@ func newPlannedJob(r *rand.Rand, i int) plannedJob {
 
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s, elections after %s\n", p.seed, p.servers, p.machines, p.scheduler, p.election)
+	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s, elections after %s, TLS %v\n", p.seed, p.servers, p.machines, p.scheduler, p.election, p.secure)
 	for _, j := range p.jobs {
 		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
 		for _, s := range j.spec.Stages {

@@ -59,7 +59,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 	dir := memoryFolder(t)
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, p.seed, dir)
-		c.scheduler, c.election = p.scheduler, p.election
+		c.scheduler, c.election, c.plain = p.scheduler, p.election, !p.secure
 		defer func() {
 			if t.Failed() || testing.Verbose() && os.Getenv("RAPID_SEED") != "" && os.Getenv(simulationsVar) == "" {
 				t.Logf("%s%s", p, c.trace.String())
