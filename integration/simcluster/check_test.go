@@ -125,6 +125,34 @@ func (c *cluster) check(p *plan) {
 	}
 }
 
+// After which time a coordinator forgets a job that has ended, and in which it does.
+const (
+	retained = 25 * time.Hour
+	upkeep   = 31 * time.Second
+)
+
+// checkKeys checks that what was submitted is known by its idempotency key when its job is forgotten and the
+// coordinators have started again, which they do from snapshots.
+func (c *cluster) checkKeys(p *plan) {
+	for _, s := range c.servers {
+		s.clock.Store(int64(retained))
+	}
+	time.Sleep(upkeep) // lists have those that were forgotten too, from the history
+	for _, s := range c.servers {
+		s.crash(false)
+		s.restart()
+	}
+	for _, j := range p.jobs {
+		id := c.accepted[j.spec.Name]
+		if id == 0 || j.spec.Deadline != nil { // it may be in the past
+			continue
+		}
+		if again, ok := c.accept(j); ok && again != id {
+			c.violated("job %s was accepted as %d, and under the same key as %d after it was forgotten", j.spec.Name, id, again)
+		}
+	}
+}
+
 // countEnds returns how often each job has ended, by the events.
 func (c *cluster) countEnds() map[string]int {
 	ends := map[string]int{}

@@ -93,15 +93,6 @@ func (c *cluster) machine(name string) *machine {
 func (c *cluster) stepsOf(f plannedFault) []step {
 	s, m := c.server(f.a), c.machine(f.a)
 	begin, end := func() {}, func() { c.net.mend(f.a) }
-	oneWay := func(from, to []string) {
-		for _, x := range from {
-			for _, y := range to {
-				if x != y {
-					c.net.cutLink(x, y)
-				}
-			}
-		}
-	}
 	switch f.kind {
 	case crashServer, loseServer:
 		begin, end = func() { s.crash(f.kind == loseServer) }, s.restart
@@ -112,9 +103,9 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 	case splitServer:
 		begin = func() { c.net.isolate(f.a, c.serverNames()...) }
 	case muteServer, muteNode:
-		begin = func() { oneWay([]string{f.a}, c.parties()) }
+		begin = func() { c.oneWay([]string{f.a}, c.parties()) }
 	case deafenServer, deafenNode:
-		begin = func() { oneWay(c.parties(), []string{f.a}) }
+		begin = func() { c.oneWay(c.parties(), []string{f.a}) }
 	case isolateNode:
 		begin = func() { c.net.isolate(f.a, c.parties()...) }
 	case transfer:
@@ -151,12 +142,41 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 	case drain:
 		begin = func() { c.drained[f.a] = true; c.wg.Go(func() { c.drain(f.a, false, time.Duration(f.n)*lease/8) }) }
 		end = func() { c.wg.Go(func() { c.drain(f.a, true, 0) }) }
+	case lateAnswer:
+		return c.lateAnswer(f)
 	default:
 		panic("unknown fault " + f.kind.String())
 	}
 	return []step{
 		{f.at, func() { c.log("fault: %s", f); begin() }},
 		{f.at + f.length, func() { c.log("end of: %s", f); end() }},
+	}
+}
+
+// lateAnswer returns the steps of answers to a node that are late by about half of a lease, and of its silence from
+// an instant on at which such an answer is on its way: for the coordinators its lease began when it asked.
+func (c *cluster) lateAnswer(f plannedFault) []step {
+	silent := f.at + max(f.length, lease)
+	return []step{
+		{f.at, func() {
+			c.log("fault: %s", f)
+			for _, s := range c.servers {
+				c.net.slowLink(s.id, f.a, time.Duration(9+f.n)*lease/20)
+			}
+		}},
+		{silent, func() { c.log("nobody hears %s", f.a); c.oneWay([]string{f.a}, c.parties()) }},
+		{silent + 3*lease, func() { c.log("end of: %s", f); c.net.mend(f.a) }},
+	}
+}
+
+// oneWay stalls what is sent from some parties to others.
+func (c *cluster) oneWay(from, to []string) {
+	for _, x := range from {
+		for _, y := range to {
+			if x != y {
+				c.net.cutLink(x, y)
+			}
+		}
 	}
 }
 

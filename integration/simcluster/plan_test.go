@@ -18,6 +18,7 @@ type plan struct {
 	election  time.Duration // how long a follower waits for its leader
 	scheduler string
 	secure    bool // nodes and users speak HTTP/2 over TLS with the coordinators, which costs half as much again
+	forget    bool // in the end: see checkKeys
 	jobs      []plannedJob
 	faults    []plannedFault
 	gone      string        // a node that nobody reaches until all jobs have ended; "" for none
@@ -68,13 +69,14 @@ const (
 	fillDisk   // of a coordinator: its log fails, before or after a write; then it is started again
 	suspend    // a user suspends the tasks of a job, and resumes them, perhaps on a node
 	drain      // of a node, with a deadline after which its tasks move
+	lateAnswer // what a node is told is late; then nobody hears the node
 	lastFault
 )
 
 func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
-		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain"}
+		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain", lateAnswer: "late answers to"}
 	if k < crashServer || int(k) >= len(names) {
 		return "invalid fault"
 	}
@@ -100,7 +102,7 @@ func newPlan(seed uint64) *plan {
 	if r.IntN(3) == 0 {
 		p.servers = 1
 	}
-	p.secure = seed%8 == 0
+	p.secure, p.forget = seed%8 == 0, seed%4 == 1
 	p.election = time.Duration(1+r.IntN(3)) * time.Second
 	var servers, nodes []string
 	for i := range p.servers {
@@ -131,7 +133,7 @@ func newPlan(seed uint64) *plan {
 		switch f.kind {
 		case crashServer, loseServer, crashAtStep, isolateServer, splitServer, muteServer, deafenServer, transfer, stepClock, fillDisk:
 			f.b = ""
-		case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, drain:
+		case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, drain, lateAnswer:
 			f.a, f.b = f.b, ""
 		case engineLie:
 			f.a, f.b, f.n = f.b, "", 1+r.IntN(len(lies))

@@ -73,6 +73,9 @@ func simulate(t *testing.T, p *plan) (has contents) {
 		c.wg.Wait()
 		if c.awaitEnd() {
 			c.check(p)
+			if p.forget {
+				c.checkKeys(p)
+			}
 		}
 		c.close()
 		c.checkLogs()
