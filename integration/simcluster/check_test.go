@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"path/filepath"
 	"strings"
 	"time"
@@ -164,8 +165,11 @@ func (c *cluster) countEnds() map[string]int {
 		return nil
 	}
 	defer events.Close()
+	order := fnv.New64a()
+	defer func() { c.order = order.Sum64() }()
 	for events.Receive() {
 		e := events.Msg()
+		fmt.Fprintln(order, e.Index, e.Kind, e.Job, e.Task, e.Node)
 		c.acked = max(c.acked, e.Index)
 		switch e.Kind {
 		case "job.succeeded", "job.failed", "job.stopped":

@@ -49,6 +49,7 @@ type cluster struct {
 	history  droverv1connect.HistoryServiceClient
 	closers  []func()
 	acked    uint64 // an index up to which the log is committed, at the end
+	order    uint64 // of the events up to the end, as a hash: the same seed is to have the same
 
 	plain     bool // the API of the coordinators is HTTP/1 without TLS, as on their local sockets
 	scheduler string
@@ -191,6 +192,7 @@ func (c *cluster) addServers(n int) {
 	}
 	for _, s := range c.servers {
 		s.start()
+		synctest.Wait() // one after the other, so that they always begin in this order
 	}
 	h := c.net.host("user")
 	client, base, retry := c.clientOf(h, pki.KindUser, "root")

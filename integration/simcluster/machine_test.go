@@ -58,6 +58,7 @@ func (c *cluster) addMachine(name string) *machine {
 	c.machines = append(c.machines, m)
 	go m.watchdog()
 	m.start()
+	synctest.Wait()
 	return m
 }
 

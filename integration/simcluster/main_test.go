@@ -1,4 +1,5 @@
 //go:debug tlsmlkem=0
+//go:debug randseednop=0
 
 package simcluster
 

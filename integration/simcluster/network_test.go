@@ -2,6 +2,7 @@ package simcluster
 
 import (
 	"context"
+	"hash/fnv"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -22,7 +23,9 @@ import (
 // arrive late, or the connection is reset.
 type network struct {
 	mu        sync.Mutex
-	rng       *rand.Rand
+	seed      uint64
+	rng       *rand.Rand             // whose order is that of the plan
+	latencies map[link]*rand.Rand    // of each link its own, so that who sends first at an instant decides nothing
 	listeners map[string]*listener   // by address
 	cut       map[link]time.Time     // since when
 	slow      map[link]time.Duration // added latency
@@ -34,7 +37,7 @@ type network struct {
 type link struct{ from, to string }
 
 func newNetwork(seed uint64) *network {
-	return &network{rng: rand.New(rand.NewPCG(seed, 1)), listeners: map[string]*listener{}, cut: map[link]time.Time{}, slow: map[link]time.Duration{}, conns: map[*conn]bool{}}
+	return &network{seed: seed, latencies: map[link]*rand.Rand{}, rng: rand.New(rand.NewPCG(seed, 1)), listeners: map[string]*listener{}, cut: map[link]time.Time{}, slow: map[link]time.Duration{}, conns: map[*conn]bool{}}
 }
 
 // host is one run of a party: after kill nothing of it is sent any more.
@@ -140,7 +143,14 @@ func (h *host) dial(ctx context.Context, to string) (net.Conn, error) {
 }
 
 func (n *network) latencyLocked(l link) time.Duration {
-	return 100*time.Microsecond + time.Duration(n.rng.Int64N(int64(2*time.Millisecond))) + n.slow[l]
+	r := n.latencies[l]
+	if r == nil {
+		h := fnv.New64a()
+		_, _ = io.WriteString(h, l.from+" "+l.to) // never fails
+		r = rand.New(rand.NewPCG(n.seed, h.Sum64()))
+		n.latencies[l] = r
+	}
+	return 100*time.Microsecond + time.Duration(r.Int64N(int64(2*time.Millisecond))) + n.slow[l]
 }
 
 // stream is one direction of a connection, guarded by network.mu.

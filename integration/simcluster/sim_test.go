@@ -2,10 +2,12 @@ package simcluster
 
 import (
 	"fmt"
+	mathrand "math/rand"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
@@ -57,6 +59,7 @@ func TestSimulatedCluster(t *testing.T) {
 // simulate runs one plan and returns what it contained.
 func simulate(t *testing.T, p *plan) (has contents) {
 	dir := memoryFolder(t)
+	cryptotest.SetGlobalRandom(t, p.seed)
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, p.seed, dir)
 		c.scheduler, c.election, c.plain = p.scheduler, p.election, !p.secure
@@ -65,6 +68,8 @@ func simulate(t *testing.T, p *plan) (has contents) {
 				t.Logf("%s%s", p, c.trace.String())
 			}
 		}()
+		//lint:ignore SA1019 raft draws its timeouts there, nodes and clients their pauses: from no source that they are given
+		mathrand.Seed(int64(p.seed))
 		c.addServers(p.servers)
 		for i := range p.machines {
 			c.addMachine(fmt.Sprint("n", i+1))
@@ -82,6 +87,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 		for _, b := range c.bad {
 			t.Error(b)
 		}
+		t.Logf("order of events %016x", c.order)
 		has = c.contents(p)
 	})
 	return has
