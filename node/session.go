@@ -3,7 +3,7 @@ package node
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"math/rand" // which a simulation can seed
 	"time"
 
 	"connectrpc.com/connect"
@@ -60,7 +60,7 @@ func (d *daemon) sessionLoop(ctx context.Context) error {
 		}
 		d.log.Warn("no session with the coordinator", "err", err, "retry_in", pause)
 		// Jitter of up to a half, so that many nodes do not reconnect at once.
-		t := time.NewTimer(pause + rand.N(pause/2))
+		t := time.NewTimer(pause + time.Duration(rand.Int63n(int64(pause/2))))
 		select {
 		case <-t.C:
 		case <-ctx.Done():

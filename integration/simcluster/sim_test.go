@@ -73,6 +73,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 		c.addServers(p.servers)
 		for i := range p.machines {
 			c.addMachine(fmt.Sprint("n", i+1))
+			time.Sleep(time.Millisecond) // no two do the same thing at one instant, whose order no seed decides
 		}
 		c.run(p)
 		c.wg.Wait()

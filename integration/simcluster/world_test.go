@@ -68,6 +68,7 @@ func (w *world) work(ctx context.Context, p *fake.Process) int {
 	if err != nil || err2 != nil || err3 != nil {
 		return 125
 	}
+	d += time.Duration(indexOf(p.Spec.ID)) * sibling
 	run := &programRun{proc: p, id: p.Spec.ID, exclusive: p.Spec.Args[3] == "true", live: true}
 	w.begin(run)
 	if n := w.countSucceeded(run.id); before > 0 && n != before {
@@ -103,6 +104,18 @@ func (w *world) work(ctx context.Context, p *fake.Process) int {
 	w.mu.Unlock()
 	w.c.log("program of %s ended with %d", run.id, code)
 	return code
+}
+
+// sibling is how much longer a task runs than the one before it of its stage, so that they do not end at one instant.
+const sibling = 100 * time.Microsecond
+
+// indexOf returns the number of an attempt's task in its stage.
+func indexOf(id string) int {
+	n, err := strconv.Atoi(strings.Split(id, ".")[2])
+	if err != nil {
+		panic("attempt " + id)
+	}
+	return n
 }
 
 // taskOf returns the task of an attempt "job.stage.task.attempt.run".

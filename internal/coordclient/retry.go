@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
+	"math/rand" // which a simulation can seed
 	"net"
 	"strconv"
 	"time"
@@ -73,7 +73,7 @@ func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) erro
 			s.began, s.pause, s.hops, s.refusal = r.now(), firstSearchPause, 0, nil
 		}
 		if wire.IsOverload(err) || errors.Is(err, fault.Overloaded) {
-			if overloads++; overloads == maxAttempts || r.pause(ctx, pause/2+rand.N(pause)) != nil {
+			if overloads++; overloads == maxAttempts || r.pause(ctx, pause/2+time.Duration(rand.Int63n(int64(pause)))) != nil {
 				return err
 			}
 			pause = min(2*pause, longPause)
@@ -129,7 +129,7 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	if s.refusal != nil && !notLeader {
 		err = s.refusal
 	}
-	if s.r.now().Sub(s.began) > searchLimit || s.r.pause(ctx, s.pause/2+rand.N(s.pause)) != nil {
+	if s.r.now().Sub(s.began) > searchLimit || s.r.pause(ctx, s.pause/2+time.Duration(rand.Int63n(int64(s.pause)))) != nil {
 		return false, err
 	}
 	s.pause, s.hops = min(2*s.pause, longSearchPause), 0
