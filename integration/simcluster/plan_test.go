@@ -67,9 +67,9 @@ const (
 	engineLie  // it does what it is asked, and its answer is lost
 	stepClock  // of a coordinator, ahead or back, and back again at the end
 	fillDisk   // of a coordinator: its log fails, before or after a write; then it is started again
+	lateAnswer // what a node is told is late; then nobody hears the node
 	suspend    // a user suspends the tasks of a job, and resumes them, perhaps on a node
 	drain      // of a node, with a deadline after which its tasks move
-	lateAnswer // what a node is told is late; then nobody hears the node
 	lastFault
 )
 
