@@ -109,7 +109,7 @@ func (c *Cluster) avoided(j *Job, a Avoidance, d Resources, space int64) []NodeI
 	if a.begins == 0 {
 		return list
 	}
-	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, c.leavingBy(a.begins)))))
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, leavingBy(c, a.begins)))))
 }
 
 // couldRunOn reports whether a schedulable node that may is large enough for a demand. O(nodes x

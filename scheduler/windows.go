@@ -132,7 +132,7 @@ func windowDuration(g *Stage) time.Duration {
 }
 
 // leavingBy returns the nodes that leave at one of the first so many begins, in order. O(windows).
-func (c *Cluster) leavingBy(begins int32) (out []NodeID) {
+func leavingBy(c *Cluster, begins int32) (out []NodeID) {
 	last := c.windows.begins[begins-1]
 	for _, n := range c.nodes {
 		if slices.ContainsFunc(n.Spec.Windows, func(w Window) bool { return w.From <= last && c.windows.isAhead(w) }) {
