@@ -12,12 +12,13 @@ import (
 	"strings"
 
 	"golang.org/x/tools/go/packages"
+	"golang.org/x/tools/go/types/typeutil"
 )
 
 // finding is an exported identifier that no other package uses.
 type finding struct {
 	at   token.Position // the file is relative to the root
-	kind string         // func, type, method, const or var
+	kind string         // func, type, method, const, var or field
 	name string
 }
 
@@ -40,6 +41,7 @@ type search struct {
 	declared   map[place]types.Object // exported, in the code that ships
 	concrete   []*types.Named         // types with methods of the module
 	interfaces []*types.Interface     // all that a type could implement
+	encoded    map[place]bool         // fields that encoders and templates read by name
 	templates  map[string]string      // by folder: embedded files, and literals with "{{"
 	showing    map[place]bool         // used objects whose types were followed
 }
@@ -57,7 +59,7 @@ func find(root string, patterns ...string) ([]finding, error) {
 	if len(loaded) == 0 {
 		return nil, fmt.Errorf("no packages in %s", root)
 	}
-	s := &search{fset: loaded[0].Fset, root: root, inModule: map[string]bool{}, used: map[place]types.Object{}, declared: map[place]types.Object{}, templates: map[string]string{}, showing: map[place]bool{}}
+	s := &search{fset: loaded[0].Fset, root: root, inModule: map[string]bool{}, used: map[place]types.Object{}, encoded: map[place]bool{}, declared: map[place]types.Object{}, templates: map[string]string{}, showing: map[place]bool{}}
 	for _, p := range loaded {
 		if len(p.Errors) > 0 {
 			return nil, fmt.Errorf("%s: %w", p.PkgPath, p.Errors[0])
@@ -126,6 +128,7 @@ func (s *search) collectDeclarations(p *packages.Package) {
 	if p.Name == "main" || strings.HasSuffix(p.PkgPath, "_test") {
 		return
 	}
+	s.collectEncoded(p)
 	for id, o := range p.TypesInfo.Defs {
 		if t, ok := o.(*types.TypeName); ok {
 			if n, ok := t.Type().(*types.Named); ok && n.NumMethods() > 0 {
@@ -137,6 +140,84 @@ func (s *search) collectDeclarations(p *packages.Package) {
 		}
 		if at := s.place(o); !strings.HasSuffix(at.file, "_test.go") {
 			s.declared[at] = o
+		}
+	}
+}
+
+// collectEncoded notes the fields that others read by their names: those of a struct of which one has a
+// tag, and those of what is passed as any, as encoders and templates take it.
+func (s *search) collectEncoded(p *packages.Package) {
+	for _, t := range p.TypesInfo.Types {
+		x, ok := t.Type.(*types.Struct)
+		if !ok || !t.IsType() {
+			continue
+		}
+		for i := range x.NumFields() {
+			if x.Tag(i) != "" {
+				s.encode(x)
+				break
+			}
+		}
+	}
+	for _, f := range p.Syntax {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && !isPrinted(p.TypesInfo, call) {
+				s.collectPassedAsAny(p.TypesInfo, call)
+			}
+			return true
+		})
+	}
+}
+
+// printing are the packages that show values to people.
+var printing = map[string]bool{"fmt": true, "testing": true, "log/slog": true, "errors": true}
+
+// isPrinted reports whether a call shows its arguments to people.
+func isPrinted(info *types.Info, call *ast.CallExpr) bool {
+	f, ok := typeutil.Callee(info, call).(*types.Func)
+	return ok && f.Pkg() != nil && printing[f.Pkg().Path()]
+}
+
+func (s *search) collectPassedAsAny(info *types.Info, call *ast.CallExpr) {
+	t, ok := info.TypeOf(call.Fun).(*types.Signature)
+	if !ok {
+		return
+	}
+	for i, a := range call.Args {
+		last := t.Params().Len() - 1
+		if last < 0 {
+			return
+		}
+		param := t.Params().At(min(i, last)).Type()
+		if elements, ok := param.(*types.Slice); ok && t.Variadic() && i >= last && !call.Ellipsis.IsValid() {
+			param = elements.Elem()
+		}
+		if x, ok := param.Underlying().(*types.Interface); ok && x.Empty() {
+			s.encode(info.TypeOf(a))
+		}
+	}
+}
+
+// encode notes all fields of a type, and of the types of these.
+func (s *search) encode(t types.Type) {
+	switch x := t.(type) {
+	case *types.Named:
+		s.encode(x.Underlying())
+	case *types.Alias:
+		s.encode(types.Unalias(x))
+	case *types.Map:
+		s.encode(x.Key())
+		s.encode(x.Elem())
+	case interface{ Elem() types.Type }:
+		s.encode(x.Elem())
+	case *types.Struct:
+		for f := range x.Fields() {
+			at := s.place(f.Origin())
+			if s.encoded[at] || f.Pkg() == nil || !s.inModule[f.Pkg().Path()] {
+				continue
+			}
+			s.encoded[at] = true
+			s.encode(f.Type())
 		}
 	}
 }
@@ -165,7 +246,10 @@ func kindOf(o types.Object) string {
 			return "const"
 		}
 	case *types.Var:
-		if atTop && !x.IsField() {
+		switch {
+		case x.IsField() && !x.Embedded():
+			return "field"
+		case atTop && !x.IsField():
 			return "var"
 		}
 	}
@@ -229,7 +313,7 @@ func (s *search) showParts(t types.Type) {
 func (s *search) unused() ([]finding, error) {
 	var all []finding
 	for at, o := range s.declared {
-		if s.used[at] != nil || s.isConstantOfUsedType(o) || s.isImplementedElsewhere(o) || s.isAskedFor(o) || s.isNamedInTemplate(o) {
+		if s.used[at] != nil || s.isConstantOfUsedType(o) || s.isImplementedElsewhere(o) || s.isAskedFor(o) || s.isNamedInTemplate(o) || s.encoded[at] {
 			continue
 		}
 		file, err := filepath.Rel(s.root, at.file)
@@ -293,7 +377,7 @@ func (s *search) isAskedFor(o types.Object) bool {
 
 // isNamedInTemplate reports whether a template in the folder of a method names it.
 func (s *search) isNamedInTemplate(o types.Object) bool {
-	return kindOf(o) == "method" && strings.Contains(s.templates[filepath.Dir(s.place(o).file)], "."+o.Name())
+	return (kindOf(o) == "method" || kindOf(o) == "field") && strings.Contains(s.templates[filepath.Dir(s.place(o).file)], "."+o.Name())
 }
 
 // collectTemplates notes what of the package could be a template: the files that it

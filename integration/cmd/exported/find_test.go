@@ -16,7 +16,7 @@ func TestFind(t *testing.T) {
 		got = append(got, f.at.Filename+" "+f.kind+" "+f.name)
 	}
 	want := []string{
-		"a/a.go type Unused", "a/a.go type Hidden", "a/a.go const Limit", "a/a.go var Global", "a/a.go func Alone",
+		"a/a.go field Inside", "a/a.go field N", "a/a.go type Unused", "a/a.go type Hidden", "a/a.go const Limit", "a/a.go var Global", "a/a.go func Alone",
 		"a/a.go method Lonely", "a/a.go type Asks", "a/a.go method Put", "b/b.go func F",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {

@@ -8,6 +8,31 @@ var page string
 
 type Used struct{ Part Shown }
 
+type Fields struct {
+	Set, Inside int
+	Template    int
+	*Embedded
+}
+
+type Embedded struct{ N int }
+
+// Row is read by its tags, Sent by an encoder, and with it Sub.
+type Row struct {
+	Name string `json:"name"`
+	Size int
+}
+
+type Sent struct{ Sub []Sub }
+
+type Sub struct{ N int }
+
+func encode(v any) { _ = v }
+
+func send() {
+	encode([]*Sent{})
+	_ = Row{}
+}
+
 type Shown struct{}
 
 type Unused struct{ Hidden }
@@ -29,7 +54,10 @@ func New() (*Used, Kind) { return &Used{}, First }
 
 func Alone() { helper() }
 
-func helper() { _, _, _ = Limit, Global, Unused{} }
+func helper() {
+	send()
+	_, _, _ = Limit, Global, Unused{}
+}
 
 func (*Used) Called()        {}
 func (*Used) Lonely()        {}
