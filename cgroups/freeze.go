@@ -215,7 +215,7 @@ const (
 // Reclaimed is the effect of Reclaim on the container's memory.
 type Reclaimed struct {
 	BeforeBytes, AfterBytes int64 // memory.current
-	SwapBytes               int64 // memory.swap.current afterwards
+	swapBytes               int64 // memory.swap.current afterwards
 }
 
 // Reclaim pushes the container's memory out: page cache to disk, the rest to
@@ -250,7 +250,7 @@ func (g *Group) Reclaim(ctx context.Context) (Reclaimed, error) {
 			idle = 0
 		}
 	}
-	if done.SwapBytes, err = g.readLimit(Container, "memory.swap.current"); err != nil {
+	if done.swapBytes, err = g.readLimit(Container, "memory.swap.current"); err != nil {
 		return done, fmt.Errorf("reclaim %s: %w", g.name, err)
 	}
 	return done, nil

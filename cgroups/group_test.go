@@ -132,7 +132,7 @@ func TestBadNames(t *testing.T) {
 		}
 	}
 	for _, base := range []string{"/", "x", "/a/../b", "/a/"} {
-		if _, err := newRoot(Config{Mount: r.mount, Base: base}, r.fs); !errors.Is(err, fault.Invalid) {
+		if _, err := newRoot(Config{mount: r.mount, Base: base}, r.fs); !errors.Is(err, fault.Invalid) {
 			t.Errorf("base %q: %v, want fault.Invalid", base, err)
 		}
 	}

@@ -41,11 +41,11 @@ func TestMissingControllerIsNamed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := New(Config{Mount: dir})
+	_, err := New(Config{mount: dir})
 	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "lacks the io controller") {
 		t.Errorf("got %v", err)
 	}
-	if _, err = New(Config{Mount: filepath.Join(dir, "none")}); !errors.Is(err, fault.Unsupported) {
+	if _, err = New(Config{mount: filepath.Join(dir, "none")}); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("a mount that is not there: %v", err)
 	}
 }

@@ -43,7 +43,7 @@ func newFakeRoot(t *testing.T) (*fakeKernelFS, *Root) {
 	k := &fakeKernelFS{t: t, mount: t.TempDir(), readBackAs: map[string]string{}}
 	k.put(k.mount, "cgroup.controllers", "cpuset cpu io memory hugetlb pids")
 	k.put(k.mount, "cgroup.subtree_control", "")
-	r, err := newRoot(Config{Mount: k.mount}, k)
+	r, err := newRoot(Config{mount: k.mount}, k)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -225,13 +225,13 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 	}
 	start := time.Now()
 	got, err := g.Reclaim(ctx)
-	if err != nil || got.AfterBytes > 10<<20 || got.SwapBytes < 90<<20 {
+	if err != nil || got.AfterBytes > 10<<20 || got.swapBytes < 90<<20 {
 		t.Errorf("with swap: %+v, %v", got, err)
 	}
-	if n, err := g.Swap(); err != nil || n < got.SwapBytes {
-		t.Errorf("Swap: %d, %v; in the container alone %d", n, err, got.SwapBytes)
+	if n, err := g.Swap(); err != nil || n < got.swapBytes {
+		t.Errorf("Swap: %d, %v; in the container alone %d", n, err, got.swapBytes)
 	}
-	t.Logf("reclaim: %d to %d bytes in %s, %d in swap", got.BeforeBytes, got.AfterBytes, time.Since(start), got.SwapBytes)
+	t.Logf("reclaim: %d to %d bytes in %s, %d in swap", got.BeforeBytes, got.AfterBytes, time.Since(start), got.swapBytes)
 	l.SwapBytes = 0
 	if err := g.Update(l); err != nil {
 		t.Fatal(err)

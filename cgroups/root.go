@@ -16,7 +16,7 @@ import (
 
 // Config locates the tree.
 type Config struct {
-	Mount string // mount point of cgroup2; "" means Mount()
+	mount string // mount point of cgroup2; "" means Mount()
 	Base  string // Drover's cgroup below the mount; "" means /drover
 }
 
@@ -32,12 +32,12 @@ const systemName = "system"
 
 // New opens the tree without changing it.
 func New(c Config) (*Root, error) {
-	if c.Mount == "" {
+	if c.mount == "" {
 		m, err := Mount()
 		if err != nil {
 			return nil, err
 		}
-		c.Mount = m
+		c.mount = m
 	}
 	return newRoot(c, kernelFS{})
 }
@@ -49,10 +49,10 @@ func newRoot(c Config, k cgroupFS) (*Root, error) {
 	if !path.IsAbs(c.Base) || path.Clean(c.Base) != c.Base || c.Base == "/" {
 		return nil, fault.New(fault.Invalid, "cgroups: base %q is not a clean absolute path below the mount", c.Base)
 	}
-	if err := checkControllers(c.Mount, k.read); err != nil {
+	if err := checkControllers(c.mount, k.read); err != nil {
 		return nil, err
 	}
-	return &Root{mount: c.Mount, base: c.Base, fs: k}, nil
+	return &Root{mount: c.mount, base: c.Base, fs: k}, nil
 }
 
 // Prepare makes the tree down to tasks/system and enables the controllers on

@@ -17,7 +17,7 @@ const callPrefix = "/drover."
 
 // admission decides which requests are answered, and when.
 type admission struct {
-	limits    Limits
+	limits    callLimits
 	pools     *pools
 	rates     *rates // of all identities
 	readTurns *turns // for unary calls
@@ -30,8 +30,8 @@ type admission struct {
 }
 
 func newAdmission(c *core) *admission {
-	l := c.cfg.Limits
-	return &admission{limits: l, pools: c.pools, rates: newRates(l.CallRate), readTurns: newReadTurns(int(l.Calls / 4)), pageTurns: newTurns("pages", 16, 4, int(l.Pages/4)),
+	l := c.cfg.limits
+	return &admission{limits: l, pools: c.pools, rates: newRates(l.callRate), readTurns: newReadTurns(int(l.calls / 4)), pageTurns: newTurns("pages", 16, 4, int(l.pages/4)),
 		rights: c.rights, gate: c.gate, auditor: c.auditor, metrics: c.metrics, pressure: newBackpressure()}
 }
 
@@ -61,11 +61,11 @@ func (a *admission) admit(next http.Handler) http.Handler {
 			return
 		}
 		ctl := http.NewResponseController(w)
-		body := newPacedBody(r.Body, ctl, a.limits.Pace)
+		body := newPacedBody(r.Body, ctl, a.limits.pace)
 		leave, err := a.admitCall(r, proc, body)
 		defer leave()
 		refuse := func(err error) {
-			body.setDeadline(a.limits.Pace.Stall)
+			body.setDeadline(a.limits.pace.Stall)
 			if r.ProtoMajor == 1 {
 				w.Header().Set("Connection", "close") // do not wait for the rest of the body
 			}
@@ -79,7 +79,7 @@ func (a *admission) admit(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = body
-		paced := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: a.limits.Pace.Stall}
+		paced := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: a.limits.pace.Stall}
 		defer paced.clear()
 		var out http.ResponseWriter = paced
 		if reads[r.URL.Path] {
@@ -144,7 +144,7 @@ func (a *admission) checkRate(id identity) error {
 	if id.kind == kindLocal || id.kind == kindPeer || a.rates.allow(id.name) {
 		return nil
 	}
-	return fault.Overload("%s makes more than %g calls a second: try again in a second", id.displayName(), a.limits.CallRate)
+	return fault.Overload("%s makes more than %g calls a second: try again in a second", id.displayName(), a.limits.callRate)
 }
 
 // admitPage admits a request that is no call of the API: a page, which may be a stream,

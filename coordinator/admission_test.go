@@ -127,7 +127,7 @@ func slowRequest(t *testing.T, c *http.Client, base, procedure string, body []by
 }
 
 func TestSlowBodiesAreBoundedAndDropped(t *testing.T) {
-	b, as, base := secureWith(t, func(c *Config) { c.Limits.Pace.Stall = 3 * time.Second })
+	b, as, base := secureWith(t, func(c *Config) { c.limits.pace.Stall = 3 * time.Second })
 	bob := as("user/bob")
 	body := bytes.Repeat([]byte(" "), specMessage-100)
 	heap := func() int64 {
@@ -182,7 +182,7 @@ func put(ctx context.Context, c droverv1connect.ClientServiceClient, data []byte
 }
 
 func TestStalledUploadsStopNobodyElseAndAreDropped(t *testing.T) {
-	b, as, base := secureWith(t, func(c *Config) { c.Limits.Pace.Stall = 2 * time.Second })
+	b, as, base := secureWith(t, func(c *Config) { c.limits.pace.Stall = 2 * time.Second })
 	bob := droverv1connect.NewClientServiceClient(as("user/bob"), base)
 	errs := make(chan error, 16)
 	for i := range cap(errs) {

@@ -296,7 +296,7 @@ func nodeWithServer(t *testing.T, b *testCluster) *droverv1.NodeInfo {
 // The logs of an attempt are asked of its node after its job was forgotten too, by
 // who may read the job; a command cannot run there any more.
 func TestLogsOfAForgottenJob(t *testing.T) {
-	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
+	b := newTestCluster(t, func(c *Config) { c.retainJobs, c.KeepLogs = 1, -1 })
 	b.addNode(nodeWithServer(t, b), coordtest.Succeed)
 	b.waitForNodes()
 	id := b.submit(groupJob("first", 2))

@@ -37,16 +37,16 @@ type Config struct {
 	// Remote listens for other machines. It requires TLS, with client
 	// certificates verified (see internal/pki).
 	Remote net.Listener
-	TLS    *tls.Config
+	tls    *tls.Config
 	// Certificate is this coordinator's certificate with what it checks others
-	// by. It gives TLS and NodeTLS unless they are set, follows its files, and
+	// by. It gives TLS and nodeTLS unless they are set, follows its files, and
 	// applies the revocation list.
 	Certificate *pki.Member
 	// CertificatesEvery is the time between two looks at its files; 10 s.
 	CertificatesEvery time.Duration
-	// NodeTLS authenticates the coordinator to nodes, for logs and exec; nil
+	// nodeTLS authenticates the coordinator to nodes, for logs and exec; nil
 	// with a Local-only coordinator.
-	NodeTLS *tls.Config
+	nodeTLS *tls.Config
 	// Operators are certificate names with every right.
 	Operators []string
 
@@ -67,19 +67,19 @@ type Config struct {
 
 	Scheduler       string // default policy, until an operator sets one; "fifo"
 	SchedulerParams map[string]string
-	CycleInterval   time.Duration // shortest time between two cycles; 10 ms, negative for none
+	cycleInterval   time.Duration // shortest time between two cycles; 10 ms, negative for none
 	Lease           time.Duration // a node silent for that long is lost; 15 s
 	ReportInterval  time.Duration // between two reports of a node; Lease/5
 	FrozenShare     float64       // of a node's memory that frozen tasks may occupy before they are escalated to the next level; 0.5
-	LocateLimit     time.Duration // to locate the blocks of an input at submission; 2 min
+	locateLimit     time.Duration // to locate the blocks of an input at submission; 2 min
 	KeepLogs        time.Duration // how long nodes keep the logs of an ended job; 15 min, negative for not at all
-	RetainJobs      int           // ended jobs kept in listings; 200
+	retainJobs      int           // ended jobs kept in listings; 200
 	RetainFor       time.Duration // at most that long; 24 h
 	HistoryBytes    int64         // of the history of ended jobs, which drops the oldest beyond; 2 GiB, negative for no limit
 	HistoryAge      time.Duration // how long ended jobs stay in it; 180 days, negative for ever
 	SampleEvery     time.Duration // between two samples that it keeps; a minute
 	BlobQuota       int64         // total bytes of uploads; 20 GiB
-	BlobMinAge      time.Duration // unused uploads are kept at least that long; 1 h
+	blobMinAge      time.Duration // unused uploads are kept at least that long; 1 h
 	// DiskReserve is how many bytes of the disk of Dir stay free for the log: with
 	// less, no job and no file is accepted. 256 MiB or 5% of the disk, whichever
 	// is less; negative for none.
@@ -97,8 +97,8 @@ type Config struct {
 	// SchedulerChanges delivers another default policy while the coordinator runs;
 	// nil for none. A policy that an operator set stays in force.
 	SchedulerChanges <-chan SchedulerChoice
-	// Limits bounds what callers occupy at once.
-	Limits Limits
+	// limits bounds what callers occupy at once.
+	limits callLimits
 	// SubmitRate bounds the submissions per second of one identity, with bursts
 	// of ten times that; 200.
 	SubmitRate float64
@@ -129,9 +129,9 @@ type Config struct {
 	// nothing is believed of any.
 	IDTokens *idtoken.Verifier
 
-	// DiskSpace returns the free and all bytes of the disk of Dir; statfs by
+	// diskSpace returns the free and all bytes of the disk of Dir; statfs by
 	// default.
-	DiskSpace func() (free, total int64, err error)
+	diskSpace func() (free, total int64, err error)
 
 	// For tests.
 	NoSync          bool
@@ -152,18 +152,18 @@ func (c *Config) setDefaults() error {
 	if c.Local == nil && c.Remote == nil {
 		return fault.New(fault.Invalid, "the coordinator needs a listener")
 	}
-	if c.Certificate != nil && c.TLS == nil {
-		c.TLS = c.Certificate.ServerConfig() // of which kind a caller may be, each call says
+	if c.Certificate != nil && c.tls == nil {
+		c.tls = c.Certificate.ServerConfig() // of which kind a caller may be, each call says
 	}
-	if c.Certificate != nil && c.NodeTLS == nil {
-		c.NodeTLS = c.Certificate.ClientConfig(pki.KindNode)
+	if c.Certificate != nil && c.nodeTLS == nil {
+		c.nodeTLS = c.Certificate.ClientConfig(pki.KindNode)
 	}
 	for _, o := range c.Operators {
 		if !strings.HasPrefix(o, "user/") || o == "user/" {
 			return fault.New(fault.Invalid, "operator %q: write the name in the certificate, such as user/%s", o, path.Base("/"+o))
 		}
 	}
-	if c.Remote != nil && (c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert) {
+	if c.Remote != nil && (c.tls == nil || c.tls.ClientAuth != tls.RequireAndVerifyClientCert) {
 		return fault.New(fault.Invalid, "off this machine the coordinator listens only with mutual TLS: give a certificate, its key and the CA (`drover tls`)")
 	}
 	if err := c.checkServers(); err != nil {
@@ -171,21 +171,21 @@ func (c *Config) setDefaults() error {
 	}
 	setDefault(&c.ID, "c1")
 	setDefault(&c.Scheduler, "fifo")
-	setDefault(&c.CycleInterval, 10*time.Millisecond)
+	setDefault(&c.cycleInterval, 10*time.Millisecond)
 	setDefault(&c.Lease, 15*time.Second)
 	setDefault(&c.ReportInterval, c.Lease/5)
 	setDefault(&c.FrozenShare, 0.5)
-	setDefault(&c.LocateLimit, 2*time.Minute)
+	setDefault(&c.locateLimit, 2*time.Minute)
 	setDefault(&c.KeepLogs, 15*time.Minute)
-	setDefault(&c.RetainJobs, 200)
+	setDefault(&c.retainJobs, 200)
 	setDefault(&c.RetainFor, 24*time.Hour)
 	setDefault(&c.HistoryBytes, 2<<30)
 	setDefault(&c.HistoryAge, 180*24*time.Hour)
 	setDefault(&c.SampleEvery, past.SampleEvery)
 	setDefault(&c.BlobQuota, 20<<30)
-	setDefault(&c.BlobMinAge, time.Hour)
+	setDefault(&c.blobMinAge, time.Hour)
 	setDefault(&c.CertificatesEvery, 10*time.Second)
-	c.Limits.setDefaults()
+	c.limits.setDefaults()
 	setDefault(&c.SubmitRate, 200)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -196,8 +196,8 @@ func (c *Config) setDefaults() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.DiskSpace == nil {
-		c.DiskSpace = func() (int64, int64, error) { return diskSpace(c.Dir) }
+	if c.diskSpace == nil {
+		c.diskSpace = func() (int64, int64, error) { return diskSpace(c.Dir) }
 	}
 	c.KeepLogs = max(c.KeepLogs, 0)
 	return nil

@@ -150,16 +150,16 @@ func newCore(ctx context.Context, cfg Config) *core {
 	c.waits = &waitList{now: c.now}
 	c.jobs = &jobView{sessions: c.sessions, waits: c.waits}
 	c.rights = &authorizer{operators: cfg.Operators, view: c.view}
-	c.disk = &diskGuard{configured: cfg.DiskReserve, space: cfg.DiskSpace}
-	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger(c)
-	c.watchTurns = newTurns("watches", 2, 1, int(cfg.Limits.Streams/8)).withBudget(lookBudget)
+	c.disk = &diskGuard{configured: cfg.DiskReserve, space: cfg.diskSpace}
+	c.pools, c.uploads = newPools(cfg.limits), newUploadLedger(c)
+	c.watchTurns = newTurns("watches", 2, 1, int(cfg.limits.streams/8)).withBudget(lookBudget)
 	c.registrations = newRates(registerRate)
 	c.certificates = newCertificates(cfg.Certificate)
 	c.tokens = newTokens(c)
 	c.secretKeys = openSecretKeys(cfg)
 	c.metrics = newMetrics(c)
 	c.callers = newAuthenticator(c)
-	c.proxy = newProxy(cfg.NodeTLS)
+	c.proxy = newProxy(cfg.nodeTLS)
 	return c
 }
 

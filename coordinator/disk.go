@@ -60,7 +60,7 @@ const clockWarningFor = 7 * 24 * time.Hour
 // addHealth adds the coordinator's own state to its status.
 func (c *core) addHealth(res *droverv1.StatusResponse) {
 	res.DataReserve = c.disk.reserve()
-	free, _, err := c.cfg.DiskSpace()
+	free, _, err := c.cfg.diskSpace()
 	if err != nil {
 		res.Warnings = append(res.Warnings, err.Error())
 	}

@@ -22,7 +22,7 @@ func TestSubmissionsStopBeforeTheDiskIsFull(t *testing.T) {
 	var free atomic.Int64
 	free.Store(10 << 30)
 	b := newTestCluster(t, func(c *Config) {
-		c.DiskSpace = func() (int64, int64, error) { return free.Load(), 100 << 30, nil }
+		c.diskSpace = func() (int64, int64, error) { return free.Load(), 100 << 30, nil }
 	})
 	n1, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.submit(groupJob("accepted", 3))

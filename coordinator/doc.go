@@ -41,7 +41,7 @@
 // State, wanted sets and intents. If State changed it runs a scheduler.Cycle,
 // whose commit is one more entry. Nothing polls: from a submission to the
 // message to a node there are two log entries and no wait, except for
-// CycleInterval after an earlier cycle.
+// cycleInterval after an earlier cycle.
 //
 // # Ownership and locks
 //

@@ -427,7 +427,7 @@ func TestStoppedJobLeavesNothing(t *testing.T) {
 }
 
 func TestInvalidSubmissionsAreRejected(t *testing.T) {
-	b := newTestCluster(t, func(c *Config) { c.LocateLimit = 5 * time.Second })
+	b := newTestCluster(t, func(c *Config) { c.locateLimit = 5 * time.Second })
 	b.fs.Input("hdfs:///in", 1, "n1")
 	b.fs.Make("hdfs:///out/there")
 	b.addNode(coordtest.Info("n1"), coordtest.Hang)

@@ -288,7 +288,7 @@ func (k *fileKeeper) removeUnknown() {
 	if !due || !c.gate.follows() {
 		return
 	}
-	c.files.pruneTouched(now.Add(-c.cfg.BlobMinAge))
+	c.files.pruneTouched(now.Add(-c.cfg.blobMinAge))
 	list, err := c.blobs.List()
 	if err != nil {
 		c.log.Error("cannot list the blob store", "err", err)
@@ -298,7 +298,7 @@ func (k *fileKeeper) removeUnknown() {
 		at, ok := c.blobs.Stored(d)
 		known := false
 		c.view(func(f *facts.Facts) { known = f.Blob(d) != nil })
-		if ok && !known && !c.files.touched(d) && now.Sub(at) > c.cfg.BlobMinAge {
+		if ok && !known && !c.files.touched(d) && now.Sub(at) > c.cfg.blobMinAge {
 			c.files.remove(d)
 		}
 	}

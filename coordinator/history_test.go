@@ -44,7 +44,7 @@ func readHistory(t *testing.T, b *testCluster) (out []history.Job) {
 }
 
 func TestEndedJobIsInHistoryOnceAndForgotten(t *testing.T) {
-	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 2, -1 })
+	b := newTestCluster(t, func(c *Config) { c.retainJobs, c.KeepLogs = 2, -1 })
 	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	b.waitForNodes()
 	names := []string{"a", "b", "c", "d", "e"}

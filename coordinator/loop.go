@@ -46,7 +46,7 @@ var errNotLeading = errors.New("another coordinator leads now, or none")
 //     are infeasible or have passed.
 //  5. Update progress: every progressPause tell State which attempts run and how
 //     far they are. That is no fact, but policies that order by progress need it.
-//  6. Decide: run a Cycle if State changed, CycleInterval after the last one. Its
+//  6. Decide: run a Cycle if State changed, cycleInterval after the last one. Its
 //     commit proposes the decision and waits: one is in flight.
 //  7. Wait for entries applied, the end of a lease or a policy's wake-up.
 type leader struct {
@@ -482,7 +482,7 @@ func (l *leader) cycleDelay() time.Duration {
 		due = 0
 	}
 	if due < time.Hour {
-		due = max(due, l.c.cfg.CycleInterval-now.Sub(l.lastCycle), l.placeFrom.Sub(now))
+		due = max(due, l.c.cfg.cycleInterval-now.Sub(l.lastCycle), l.placeFrom.Sub(now))
 	}
 	return due
 }

@@ -74,7 +74,7 @@ func (s *operatorService) describeServers(ctx context.Context, list []raft.Serve
 	var out []described
 	for _, x := range list {
 		st := &droverv1.DescribeResponse{Id: s.core.cfg.ID, AppliedIndex: s.core.replica.Applied(), Version: version.Version}
-		if free, total, err := s.core.cfg.DiskSpace(); err == nil {
+		if free, total, err := s.core.cfg.diskSpace(); err == nil {
 			st.DiskFree, st.DiskTotal = free, total
 		}
 		out = append(out, described{peer: replica.Peer{ID: string(x.ID), Address: string(x.Address)}, voter: true, state: st})

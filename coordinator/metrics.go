@@ -104,7 +104,7 @@ func newMetrics(c *core) *metrics {
 			return f.Clock().Ahead(c.now().UnixNano()).Seconds()
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_data_free_bytes", Help: "Bytes free on the disk of the data folder."}, func() float64 {
-			free, _, err := c.cfg.DiskSpace()
+			free, _, err := c.cfg.diskSpace()
 			if err != nil {
 				return math.NaN()
 			}

@@ -11,15 +11,15 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Pace is how fast a request must arrive, and a response be read. Zero values
+// bodyPace is how fast a request must arrive, and a response be read. Zero values
 // take the defaults given here.
-type Pace struct {
+type bodyPace struct {
 	Stall time.Duration // longest pause between two parts; 20 s
 	Grace time.Duration // before the rate below counts; 30 s
 	Rate  int64         // bytes per second that a request must reach on average; 16 KiB
 }
 
-func (p *Pace) setDefaults() {
+func (p *bodyPace) setDefaults() {
 	setDefault(&p.Stall, 20*time.Second)
 	setDefault(&p.Grace, 30*time.Second)
 	setDefault(&p.Rate, 16<<10)
@@ -35,7 +35,7 @@ const (
 type pacedBody struct {
 	io.ReadCloser
 	ctl      *http.ResponseController
-	pace     Pace
+	pace     bodyPace
 	start    time.Time
 	maxBytes int64 // negative: unbounded
 	charge   func(int64) error
@@ -47,7 +47,7 @@ type pacedBody struct {
 	deadline time.Time // as last set
 }
 
-func newPacedBody(b io.ReadCloser, ctl *http.ResponseController, p Pace) *pacedBody {
+func newPacedBody(b io.ReadCloser, ctl *http.ResponseController, p bodyPace) *pacedBody {
 	return &pacedBody{ReadCloser: b, ctl: ctl, pace: p, start: time.Now(), paced: true}
 }
 

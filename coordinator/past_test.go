@@ -47,7 +47,7 @@ func (b *testCluster) usage(groups ...droverv1.UsageGroup) []*droverv1.UsageRow 
 // A job that the coordinator has forgotten is answered from the history as it was
 // before: listed, its status, its tasks.
 func TestForgottenJobIsStillThere(t *testing.T) {
-	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
+	b := newTestCluster(t, func(c *Config) { c.retainJobs, c.KeepLogs = 1, -1 })
 	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	b.waitForNodes()
 	first := groupJob("first", 3)
@@ -103,7 +103,7 @@ func TestForgottenJobIsStillThere(t *testing.T) {
 
 // The schedule of the past has the attempts of forgotten jobs, after a restart too.
 func TestScheduleOfForgottenJobs(t *testing.T) {
-	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
+	b := newTestCluster(t, func(c *Config) { c.retainJobs, c.KeepLogs = 1, -1 })
 	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	b.waitForNodes()
 	for i := range 3 {
@@ -362,7 +362,7 @@ func TestSamplesOverTime(t *testing.T) {
 // The history is brought back to its size at the next sample, not only after sixty of them.
 func TestHistoryIsKeptToItsSizeAtEachSample(t *testing.T) {
 	const every = 2 * time.Second
-	b := newTestCluster(t, func(c *Config) { c.SampleEvery, c.HistoryBytes, c.RetainJobs, c.KeepLogs = every, 512<<10, 1, -1 })
+	b := newTestCluster(t, func(c *Config) { c.SampleEvery, c.HistoryBytes, c.retainJobs, c.KeepLogs = every, 512<<10, 1, -1 })
 	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	b.waitForNodes()
 	for began, i := time.Now(), 0; i == 0 || slices.Contains(b.pastJobs(&droverv1.ListPastJobsRequest{Limit: 1000}), "j0"); i++ {
@@ -380,7 +380,7 @@ func TestHistoryIsKeptToItsSizeAtEachSample(t *testing.T) {
 
 // The events of a job stay readable when the coordinator has forgotten it, after a restart too.
 func TestEventsOfForgottenJobs(t *testing.T) {
-	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
+	b := newTestCluster(t, func(c *Config) { c.retainJobs, c.KeepLogs = 1, -1 })
 	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	b.waitForNodes()
 	for _, name := range []string{"first", "second", "third"} {

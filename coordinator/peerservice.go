@@ -35,7 +35,7 @@ func (s *peerService) Describe(context.Context, *connect.Request[droverv1.Descri
 
 func (p *peers) describeSelf() *droverv1.DescribeResponse {
 	res := &droverv1.DescribeResponse{Id: p.c.cfg.ID, ApiAddress: p.c.cfg.APIAddress, Version: version.Version, Protocol: version.Protocol, LastContactMs: -1}
-	if free, total, err := p.c.cfg.DiskSpace(); err == nil {
+	if free, total, err := p.c.cfg.diskSpace(); err == nil {
 		res.DiskFree, res.DiskTotal = free, total
 	}
 	r := p.replica.Load()

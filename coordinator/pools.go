@@ -58,29 +58,29 @@ func (p *pool) inUse() int64 {
 	return p.used
 }
 
-// Limits bounds what callers occupy of a coordinator at once. Users and nodes
+// callLimits bounds what callers occupy of a coordinator at once. Users and nodes
 // have pools apart, so that no user keeps a node from its calls. Zero values
 // take the defaults given here.
-type Limits struct {
-	Calls   int64 // users' unary calls in progress; 1024, a quarter for one user
-	Streams int64 // users' open streams; 4096, an eighth for one user
-	Pages   int64 // users' requests for pages and metrics in progress; 1024, a quarter for one user
-	Uploads int64 // users' uploads in progress; 64, an eighth for one user
-	Execs   int64 // users' commands inside tasks; 256, an eighth for one user
-	Body    int64 // bytes of users' requests being read or handled; 128 MiB, an eighth for one user. A request takes some times its bytes while it is read
+type callLimits struct {
+	calls   int64 // users' unary calls in progress; 1024, a quarter for one user
+	streams int64 // users' open streams; 4096, an eighth for one user
+	pages   int64 // users' requests for pages and metrics in progress; 1024, a quarter for one user
+	uploads int64 // users' uploads in progress; 64, an eighth for one user
+	execs   int64 // users' commands inside tasks; 256, an eighth for one user
+	body    int64 // bytes of users' requests being read or handled; 128 MiB, an eighth for one user. A request takes some times its bytes while it is read
 
-	NodeCalls   int64 // nodes' unary calls in progress; 4096, 32 for one node
-	NodeStreams int64 // nodes' open watches; 16,384, 16 for one node
-	NodeFetches int64 // nodes' downloads in progress; 1024, 32 for one node
-	NodeBody    int64 // bytes of nodes' requests; 512 MiB, 32 MiB for one node
+	nodeCalls   int64 // nodes' unary calls in progress; 4096, 32 for one node
+	nodeStreams int64 // nodes' open watches; 16,384, 16 for one node
+	nodeFetches int64 // nodes' downloads in progress; 1024, 32 for one node
+	nodeBody    int64 // bytes of nodes' requests; 512 MiB, 32 MiB for one node
 
-	// CallRate is how many calls and pages a second one user or node may ask for,
+	// callRate is how many calls and pages a second one user or node may ask for,
 	// with bursts of ten times that, whatever their answer; 500.
-	CallRate float64
+	callRate float64
 
-	PeerCalls int64 // other coordinators' calls in progress; 256, half for one of them
+	peerCalls int64 // other coordinators' calls in progress; 256, half for one of them
 
-	Pace Pace
+	pace bodyPace
 }
 
 // pools are the pools of one coordinator.
@@ -90,35 +90,35 @@ type pools struct {
 	peerCalls                                      *pool
 }
 
-func (l *Limits) setDefaults() {
-	setDefault(&l.Calls, 1024)
-	setDefault(&l.Streams, 4096)
-	setDefault(&l.Pages, 1024)
-	setDefault(&l.Uploads, 64)
-	setDefault(&l.Execs, 256)
-	setDefault(&l.Body, 128<<20)
-	setDefault(&l.NodeCalls, 4096)
-	setDefault(&l.NodeStreams, 16_384)
-	setDefault(&l.NodeFetches, 1024)
-	setDefault(&l.NodeBody, 512<<20)
-	setDefault(&l.PeerCalls, 256)
-	setDefault(&l.CallRate, 500)
-	l.Pace.setDefaults()
+func (l *callLimits) setDefaults() {
+	setDefault(&l.calls, 1024)
+	setDefault(&l.streams, 4096)
+	setDefault(&l.pages, 1024)
+	setDefault(&l.uploads, 64)
+	setDefault(&l.execs, 256)
+	setDefault(&l.body, 128<<20)
+	setDefault(&l.nodeCalls, 4096)
+	setDefault(&l.nodeStreams, 16_384)
+	setDefault(&l.nodeFetches, 1024)
+	setDefault(&l.nodeBody, 512<<20)
+	setDefault(&l.peerCalls, 256)
+	setDefault(&l.callRate, 500)
+	l.pace.setDefaults()
 }
 
-func newPools(l Limits) *pools {
+func newPools(l callLimits) *pools {
 	return &pools{
-		calls:       newPool("users' calls in progress", l.Calls, l.Calls/4),
-		streams:     newPool("users' open streams", l.Streams, l.Streams/8),
-		pages:       newPool("pages being read", l.Pages, l.Pages/4),
-		uploads:     newPool("uploads in progress", l.Uploads, l.Uploads/8),
-		execs:       newPool("commands inside tasks", l.Execs, l.Execs/8),
-		body:        newPool("bytes of users' requests", l.Body, l.Body/8),
-		nodeCalls:   newPool("nodes' calls in progress", l.NodeCalls, 32),
-		nodeStreams: newPool("nodes' open watches", l.NodeStreams, 16),
-		nodeFetches: newPool("nodes' downloads in progress", l.NodeFetches, 32),
-		nodeBytes:   newPool("bytes of nodes' requests", l.NodeBody, 32<<20),
-		peerCalls:   newPool("other coordinators' calls", l.PeerCalls, l.PeerCalls/2),
+		calls:       newPool("users' calls in progress", l.calls, l.calls/4),
+		streams:     newPool("users' open streams", l.streams, l.streams/8),
+		pages:       newPool("pages being read", l.pages, l.pages/4),
+		uploads:     newPool("uploads in progress", l.uploads, l.uploads/8),
+		execs:       newPool("commands inside tasks", l.execs, l.execs/8),
+		body:        newPool("bytes of users' requests", l.body, l.body/8),
+		nodeCalls:   newPool("nodes' calls in progress", l.nodeCalls, 32),
+		nodeStreams: newPool("nodes' open watches", l.nodeStreams, 16),
+		nodeFetches: newPool("nodes' downloads in progress", l.nodeFetches, 32),
+		nodeBytes:   newPool("bytes of nodes' requests", l.nodeBody, 32<<20),
+		peerCalls:   newPool("other coordinators' calls", l.peerCalls, l.peerCalls/2),
 	}
 }
 

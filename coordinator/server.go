@@ -79,8 +79,8 @@ func (c *core) serve(ctx context.Context) error {
 // without a certificate ends at the handshake while there is no token that he
 // could show instead, nor a provider of ID tokens.
 func (c *core) remoteTLS() *tls.Config {
-	base := c.cfg.TLS.Clone()
-	optional := c.cfg.TLS.Clone()
+	base := c.cfg.tls.Clone()
+	optional := c.cfg.tls.Clone()
 	optional.ClientAuth = tls.VerifyClientCertIfGiven
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		some := c.cfg.IDTokens != nil

@@ -33,7 +33,7 @@ type storedFiles struct {
 }
 
 func newStoredFiles(c *core) *storedFiles {
-	return &storedFiles{blobs: c.blobs, peers: c.peers, view: c.view, propose: c.propose, now: c.now, minAge: c.cfg.BlobMinAge, log: c.log, asked: map[string]int64{}}
+	return &storedFiles{blobs: c.blobs, peers: c.peers, view: c.view, propose: c.propose, now: c.now, minAge: c.cfg.blobMinAge, log: c.log, asked: map[string]int64{}}
 }
 
 // has reports whether a file is a fact and here; one that another coordinator

@@ -336,7 +336,7 @@ func (s *submitter) checkFiles(ctx context.Context, spec *jobspec.Job) (*located
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.core.cfg.LocateLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.core.cfg.locateLimit)
 	defer cancel()
 	if out := spec.Output; out != nil {
 		request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{Path: out.Path}}}
@@ -398,7 +398,7 @@ func (s *submitter) prepareOutput(ctx context.Context, spec *jobspec.Job) (strin
 	if out == nil {
 		return "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.core.cfg.LocateLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.core.cfg.locateLimit)
 	defer cancel()
 	tag := s.core.newID()
 	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{

@@ -119,7 +119,7 @@ func TestQuotesOfOneUserStopNobodyElses(t *testing.T) {
 }
 
 func TestCallsOfOneUserAreBoundedInRate(t *testing.T) {
-	b, as, base := secureWith(t, func(c *Config) { c.Limits.CallRate = 1 })
+	b, as, base := secureWith(t, func(c *Config) { c.limits.callRate = 1 })
 	h := as("user/bob")
 	bob := droverv1connect.NewClientServiceClient(h, base)
 	told := 0

@@ -56,7 +56,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // forgetJobs proposes to forget ended jobs that are in the history and its lines, if there
-// are more than RetainJobs or they ended RetainFor ago.
+// are more than retainJobs or they ended RetainFor ago.
 func (c *core) forgetJobs(ctx context.Context) {
 	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
 	var drop, ended []uint64
@@ -75,7 +75,7 @@ func (c *core) forgetJobs(ctx context.Context) {
 			}
 		}
 	})
-	if excess := len(ended) - c.cfg.RetainJobs; excess > len(drop) {
+	if excess := len(ended) - c.cfg.retainJobs; excess > len(drop) {
 		drop = ended[:excess]
 	}
 	if len(drop) == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // uploadShare bounds the files of one user that no job references to one part
-// in so many of the blob quota. They are kept for BlobMinAge, and would
+// in so many of the blob quota. They are kept for blobMinAge, and would
 // otherwise fill the store for everybody.
 const uploadShare = 4
 
@@ -31,7 +31,7 @@ type upload struct {
 }
 
 func newUploadLedger(c *core) *uploadLedger {
-	return &uploadLedger{view: c.view, share: c.cfg.BlobQuota / uploadShare, minAge: c.cfg.BlobMinAge, sent: map[string]map[string]upload{}}
+	return &uploadLedger{view: c.view, share: c.cfg.BlobQuota / uploadShare, minAge: c.cfg.blobMinAge, sent: map[string]map[string]upload{}}
 }
 
 // claim counts a file against its sender's share, or returns an error.

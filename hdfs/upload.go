@@ -13,8 +13,8 @@ type UploadOptions struct {
 	CreateOptions
 	// Attempts limits how often the whole file is tried; 0: 4.
 	Attempts int
-	// InitialBackoff is the pause before the second attempt; it doubles. 0: 500 ms.
-	InitialBackoff time.Duration
+	// initialBackoff is the pause before the second attempt; it doubles. 0: 500 ms.
+	initialBackoff time.Duration
 	// OnRetry, if set, is called after each failed attempt that will be repeated.
 	OnRetry func(attempt int, err error)
 }
@@ -28,7 +28,7 @@ type UploadOptions struct {
 // Overwrite is set, a file that existed before the first attempt is ErrExist and
 // is not changed.
 func Upload(ctx context.Context, sink Sink, path string, options UploadOptions, open func() (io.ReadCloser, error)) (int64, error) {
-	attempts, pause := options.Attempts, options.InitialBackoff
+	attempts, pause := options.Attempts, options.initialBackoff
 	if attempts <= 0 {
 		attempts = 4
 	}

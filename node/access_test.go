@@ -96,7 +96,7 @@ func secureNode(t *testing.T, dir string) (*testNode, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.config.Listener, b.config.Certificate, b.config.TLS = l, m, m.ServerConfig()
+	b.config.Listener, b.config.Certificate, b.config.tls = l, m, m.ServerConfig()
 	return b, "https://" + l.Addr().String()
 }
 

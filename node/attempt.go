@@ -73,7 +73,7 @@ func newAttempt(d *daemon, id store.ID) *attempt {
 		id: id, dir: a.dir, dumps: a.dumps, cfg: &d.cfg, rec: &a.rec, container: &a.container, cgroup: &a.cgroup,
 		exclusive: d.exclusive, inSlot: d.inDumpSlot, log: d.log,
 	}
-	a.secrets = attemptSecrets{key: id.Key(), dir: filepath.Join(d.cfg.SecretMount, id.String()), cfg: &d.cfg, source: d.secrets}
+	a.secrets = attemptSecrets{key: id.Key(), dir: filepath.Join(d.cfg.secretMount, id.String()), cfg: &d.cfg, source: d.secrets}
 	a.files = taskFiles{id: id, dir: a.dir, cfg: &d.cfg, images: d.images, blobs: d.blobs, helpers: d.helpers}
 	a.helpers = attemptHelpers{
 		fetch: helperState{work: task.WorkIdle}, upload: helperState{work: task.WorkIdle},

@@ -113,7 +113,7 @@ func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.Wa
 		req.Shuffle = &helper.Shuffle{
 			Job: x.id.Key().GetJob(), Partition: int(x.id.Key().GetTask()), Maps: int(spec.GetMapTasks()),
 			Dir: x.dir.metaPath(nameIn), Journal: x.dir.metaPath(filepath.Join(nameIn, nameSegments)),
-			Token: spec.GetShuffleToken(), CA: x.cfg.ShuffleCA, Update: x.update(wanted),
+			Token: spec.GetShuffleToken(), CA: x.cfg.shuffleCA, Update: x.update(wanted),
 		}
 		x.sent = req.Shuffle.Update
 	}

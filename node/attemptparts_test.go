@@ -128,13 +128,13 @@ func TestCgroupLimits(t *testing.T) {
 	if err := g.ensure(t.Context(), spec); err != nil || !g.exists || g.limits.GetDiskQuota() != 5 {
 		t.Fatalf("%v, %+v", err, g.limits)
 	}
-	if l := limits(); l.Memory != 80<<20 || l.CPU != 500 || l.IO != 1<<20 {
+	if l := limits(); l.Memory != 80<<20 || l.CPU != 500 || l.io != 1<<20 {
 		t.Errorf("limits %+v", l)
 	}
 	if err := g.lift(t.Context(), spec, 9); err != nil {
 		t.Fatal(err)
 	}
-	if l := limits(); l.CPU != 0 || l.IO != 0 || l.Memory != 80<<20 || l.Swap != 9 {
+	if l := limits(); l.CPU != 0 || l.io != 0 || l.Memory != 80<<20 || l.swap != 9 {
 		t.Errorf("lifted limits %+v", l)
 	}
 	over, cancel := context.WithCancel(t.Context())
@@ -142,7 +142,7 @@ func TestCgroupLimits(t *testing.T) {
 	if err := g.writeFrozen(over, spec, 9); err != nil {
 		t.Errorf("after the step's time is over: %v", err)
 	}
-	if l := limits(); l.CPU != 500 || l.Swap != 9 {
+	if l := limits(); l.CPU != 500 || l.swap != 9 {
 		t.Errorf("frozen limits %+v", l)
 	}
 	if err := g.remove(t.Context()); err != nil || g.exists {

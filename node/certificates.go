@@ -38,7 +38,7 @@ type peerGuard struct {
 
 func newPeerGuard(cfg *Config) *peerGuard {
 	return &peerGuard{
-		member: cfg.Certificate, certified: cfg.TLS != nil, openMetrics: cfg.OpenMetrics, fetchCRL: cfg.FetchCRL,
+		member: cfg.Certificate, certified: cfg.tls != nil, openMetrics: cfg.OpenMetrics, fetchCRL: cfg.FetchCRL,
 		file: filepath.Join(cfg.Data, nameCRL), connections: pki.NewConnections(maxConnections), log: cfg.Log,
 	}
 }

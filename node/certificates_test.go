@@ -16,7 +16,7 @@ import (
 )
 
 func TestNodeMetricsNeedCertificate(t *testing.T) {
-	g := newPeerGuard(&Config{TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
+	g := newPeerGuard(&Config{tls: &tls.Config{MinVersion: tls.VersionTLS13}})
 	peer := func(name string) *tls.ConnectionState {
 		if name == "" {
 			return &tls.ConnectionState{}

@@ -62,7 +62,7 @@ func (g *attemptCgroup) writeFrozen(ctx context.Context, spec *droverv1.TaskSpec
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimitsTimeout)
 	defer cancel()
 	l := g.cfg.limitsOf(spec)
-	l.Swap = swap
+	l.swap = swap
 	return g.write(ctx, spec, l)
 }
 
@@ -75,7 +75,7 @@ func (g *attemptCgroup) lift(ctx context.Context, spec *droverv1.TaskSpec, swap 
 		return nil
 	}
 	l := g.cfg.limitsOf(spec)
-	_, err := e.Ensure(ctx, g.id, Limits{Memory: l.Memory, Pids: l.Pids, Swap: swap})
+	_, err := e.Ensure(ctx, g.id, Limits{Memory: l.Memory, Pids: l.Pids, swap: swap})
 	return err
 }
 

@@ -30,32 +30,32 @@ type Config struct {
 	Driver       runtime.Driver                        // required
 	Info         *droverv1.NodeInfo                    // identity and measurements of the node; required, see package measure
 	Enforcer     Enforcer                              // nil: no limits are enforced
-	Files        FileSystems                           // for requests of the coordinator and helpers inside the daemon; nil: from FilesConfig
+	files        FileSystems                           // for requests of the coordinator and helpers inside the daemon; nil: from FilesConfig
 	FilesConfig  fsys.Config                           // reachable file systems; passed to helper processes
 	Helper       []string                              // argv of the helper program: a path and its arguments; nil: helpers run inside the daemon
 	Harness      string                                // path of the harness program; "" = this executable
 	HarnessArgs  []string                              // arguments between the program and the spec's path; nil = "harness"
 	Secrets      string                                // secret NAME of a tenant is <Secrets>/TENANT/NAME; "" = <Data>/secrets
-	SecretMount  string                                // folder in memory for the secrets of containers, 0700; "" = one below /run for Data
+	secretMount  string                                // folder in memory for the secrets of containers, 0700; "" = one below /run for Data
 	AllowRoot    bool                                  // allow tasks with uid 0
-	SwitchUser   bool                                  // with a driver without file systems of its own, run tasks as the tenant's uid instead of the daemon's
+	switchUser   bool                                  // with a driver without file systems of its own, run tasks as the tenant's uid instead of the daemon's
 	Listener     net.Listener                          // for the node's HTTP server, only with TLS; nil = a free port of 127.0.0.1
-	TLS          *tls.Config                           // for the node's HTTP server; callers of the task API must present a certificate. nil = no port: a unix socket in Data
-	Certificate  *pki.Member                           // the node's certificate and what it checks others by; gives TLS and ShuffleCA; nil = TLS as given
+	tls          *tls.Config                           // for the node's HTTP server; callers of the task API must present a certificate. nil = no port: a unix socket in Data
+	Certificate  *pki.Member                           // the node's certificate and what it checks others by; gives TLS and shuffleCA; nil = TLS as given
 	FetchCRL     func(context.Context) ([]byte, error) // the coordinator's revocation list, empty for none; nil = only that of Certificate's files
 	OpenMetrics  bool                                  // serve /metrics to callers without a certificate
-	ShuffleCA    string                                // PEM of the CA of the other nodes' servers; "" = they do not use TLS
+	shuffleCA    string                                // PEM of the CA of the other nodes' servers; "" = they do not use TLS
 	NoSync       bool                                  // the state in Data need not survive a crash of the machine: no fsync
 	Grace        time.Duration                         // between TERM and KILL; 0 = 10 s
-	Parallel     int                                   // concurrent container creations and removals; 0 = twice the cores
-	BlobLimit    int64                                 // bytes of cached files and images; 0 = 10 GiB
-	ImageLimit   int64                                 // bytes of unpacked images in the engine; 0 = 10 GiB
-	ImageAge     time.Duration                         // age after which unneeded images and old programs are removed; 0 = 24 h
+	parallel     int                                   // concurrent container creations and removals; 0 = twice the cores
+	blobLimit    int64                                 // bytes of cached files and images; 0 = 10 GiB
+	imageLimit   int64                                 // bytes of unpacked images in the engine; 0 = 10 GiB
+	imageAge     time.Duration                         // age after which unneeded images and old programs are removed; 0 = 24 h
 	CollectEvery time.Duration                         // interval of removing unneeded images and programs; 0 = 10 min
 	SweepEvery   time.Duration                         // interval of removing what containers left on the machine; 0 = 1 min
-	ReuseIdle    time.Duration                         // age at which an unused container for several tasks is deleted; 0 = 10 s
-	MaxLogBytes  int64                                 // size at which a log file is rotated; 0 = 10 MiB
-	MaxLogFiles  int                                   // files kept per stream; 0 = 3
+	reuseIdle    time.Duration                         // age at which an unused container for several tasks is deleted; 0 = 10 s
+	maxLogBytes  int64                                 // size at which a log file is rotated; 0 = 10 MiB
+	maxLogFiles  int                                   // files kept per stream; 0 = 3
 	KeepLogBytes int64                                 // bytes of logs kept of attempts that have left the node; 0 = 2 GiB, negative for none
 	KeepLogAge   time.Duration                         // how long they are kept; 0 = 7 days
 	Probe        bool                                  // at the start, find out with a test container which levels work; otherwise Info says so
@@ -99,21 +99,21 @@ func (c Config) defaults() (Config, error) {
 		c.HarnessArgs = []string{"harness"}
 	}
 	if c.Certificate != nil {
-		c.TLS = c.Certificate.ServerConfig() // which kind a caller must be, each path says
-		c.ShuffleCA = string(c.Certificate.CA())
+		c.tls = c.Certificate.ServerConfig() // which kind a caller must be, each path says
+		c.shuffleCA = string(c.Certificate.CA())
 	}
 	c.Secrets = orDefault(c.Secrets, filepath.Join(c.Data, "secrets"))
-	c.SecretMount = orDefault(c.SecretMount, secretMountOf(c.Data))
+	c.secretMount = orDefault(c.secretMount, secretMountOf(c.Data))
 	c.Grace = orDefault(c.Grace, 10*time.Second)
-	c.Parallel = orDefault(c.Parallel, max(2, 2*goruntime.NumCPU()))
-	c.BlobLimit = orDefault(c.BlobLimit, int64(10)<<30)
-	c.ImageLimit = orDefault(c.ImageLimit, int64(10)<<30)
-	c.ImageAge = orDefault(c.ImageAge, 24*time.Hour)
+	c.parallel = orDefault(c.parallel, max(2, 2*goruntime.NumCPU()))
+	c.blobLimit = orDefault(c.blobLimit, int64(10)<<30)
+	c.imageLimit = orDefault(c.imageLimit, int64(10)<<30)
+	c.imageAge = orDefault(c.imageAge, 24*time.Hour)
 	c.CollectEvery = orDefault(c.CollectEvery, 10*time.Minute)
 	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
-	c.ReuseIdle = orDefault(c.ReuseIdle, 10*time.Second)
-	c.MaxLogBytes = orDefault(c.MaxLogBytes, int64(10)<<20)
-	c.MaxLogFiles = orDefault(c.MaxLogFiles, 3)
+	c.reuseIdle = orDefault(c.reuseIdle, 10*time.Second)
+	c.maxLogBytes = orDefault(c.maxLogBytes, int64(10)<<20)
+	c.maxLogFiles = orDefault(c.maxLogFiles, 3)
 	c.KeepLogBytes = orDefault(c.KeepLogBytes, int64(2)<<30)
 	c.KeepLogAge = orDefault(c.KeepLogAge, 7*24*time.Hour)
 	if c.Log == nil {
@@ -153,7 +153,7 @@ func (c *Config) freezer() runtime.Freezer {
 
 // taskUID returns the uid that the task runs as.
 func (c *Config) taskUID(spec *droverv1.TaskSpec) (uint32, error) {
-	if os.Geteuid() != 0 || c.usesHostPaths() && !c.SwitchUser {
+	if os.Geteuid() != 0 || c.usesHostPaths() && !c.switchUser {
 		return uint32(os.Geteuid()), nil
 	}
 	if spec.GetUid() == 0 && !c.AllowRoot {
@@ -165,7 +165,7 @@ func (c *Config) taskUID(spec *droverv1.TaskSpec) (uint32, error) {
 // limitsOf returns the limits of a task that runs.
 func (c *Config) limitsOf(spec *droverv1.TaskSpec) Limits {
 	r := spec.GetDemand()
-	return Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + c.Info.GetTaskOverheadMemory(), IO: r.GetIo(), Pids: maxPids}
+	return Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + c.Info.GetTaskOverheadMemory(), io: r.GetIo(), Pids: maxPids}
 }
 
 // filesLimit returns how many files and folders an attempt may have: the part of

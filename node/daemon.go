@@ -95,7 +95,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
-		containers: &containerLister{driver: cfg.Driver}, slots: make(chan struct{}, cfg.Parallel),
+		containers: &containerLister{driver: cfg.Driver}, slots: make(chan struct{}, cfg.parallel),
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	id, err := st.Identity()
@@ -120,10 +120,10 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d.secrets = &secretSource{coordinator: cfg.Coordinator, dir: cfg.Secrets, node: cfg.Info.GetName(), identity: d.attempts.identity}
 	d.prober = newProber(&d.cfg, d.programs.harness, d.emptyRoot, d.clock, d.unallocatedIO)
 	d.load.containers, d.load.counts = d.containers, kernelCounts{orDefault(cfg.KernelCounts, "/proc")}
-	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.BlobLimit, cfg.Coordinator); err != nil {
+	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.blobLimit, cfg.Coordinator); err != nil {
 		return fail(err)
 	}
-	d.pastLogs, err = pastlogs.Open(filepath.Join(cfg.Data, "pastlogs"), pastlogs.Options{MaxBytes: cfg.KeepLogBytes, MaxAge: cfg.KeepLogAge, MaxFile: 2 * cfg.MaxLogBytes})
+	d.pastLogs, err = pastlogs.Open(filepath.Join(cfg.Data, "pastlogs"), pastlogs.Options{MaxBytes: cfg.KeepLogBytes, MaxAge: cfg.KeepLogAge, MaxFile: 2 * cfg.maxLogBytes})
 	if err != nil {
 		return fail(err)
 	}
@@ -391,13 +391,13 @@ func (d *daemon) removeFinished(a *attempt) bool {
 
 // openFileSystems opens the file systems, the HTTP client and the request server.
 func (d *daemon) openFileSystems() error {
-	d.files = d.cfg.Files
+	d.files = d.cfg.files
 	if d.files == nil {
 		set := fsys.New(d.cfg.FilesConfig, func(user string, w hdfs.WaitNotice) { d.requests.SetWaiting(user, w.String()) })
 		d.closers = append(d.closers, set.Close)
 		d.files = set
 	}
-	web, err := helper.HTTPClient(d.cfg.ShuffleCA, d.cfg.Dial)
+	web, err := helper.HTTPClient(d.cfg.shuffleCA, d.cfg.Dial)
 	if err != nil {
 		return err
 	}

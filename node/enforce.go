@@ -38,13 +38,13 @@ var (
 
 // CgroupEnforcer implements Enforcer with the kernel's cgroup v2.
 type CgroupEnforcer struct {
-	Root  *cgroups.Root
-	Disks []cgroups.Device // disks that an attempt can access; each gets the full I/O limit
+	root  *cgroups.Root
+	disks []cgroups.Device // disks that an attempt can access; each gets the full I/O limit
 
 	// Bounds of tasks/system, so that loggers, shims, unpacking and serving take at
 	// most half of the machine from the tasks. 0: none.
-	SystemCPU    int64 // millicores
-	SystemMemory int64 // bytes
+	systemCPU    int64 // millicores
+	systemMemory int64 // bytes
 }
 
 // NewCgroupEnforcer prepares the tree below base ("" = /drover). disks are
@@ -56,19 +56,19 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 	if err != nil {
 		return CgroupEnforcer{}, err
 	}
-	e := CgroupEnforcer{Root: root, SystemCPU: max(minSystemCPU, int64(goruntime.NumCPU())*1000/2)}
+	e := CgroupEnforcer{root: root, systemCPU: max(minSystemCPU, int64(goruntime.NumCPU())*1000/2)}
 	var machine unix.Sysinfo_t
 	if err := unix.Sysinfo(&machine); err != nil {
 		return CgroupEnforcer{}, fmt.Errorf("memory of this machine: %w", err)
 	}
-	e.SystemMemory = max(minSystemMemory, int64(machine.Totalram)*int64(machine.Unit)/2)
+	e.systemMemory = max(minSystemMemory, int64(machine.Totalram)*int64(machine.Unit)/2)
 	for _, dir := range disks {
 		d, err := cgroups.DiskOf(dir)
 		if err != nil {
 			return CgroupEnforcer{}, err
 		}
-		if !slices.Contains(e.Disks, d) {
-			e.Disks = append(e.Disks, d)
+		if !slices.Contains(e.disks, d) {
+			e.disks = append(e.disks, d)
 		}
 	}
 	if err := root.Prepare(); err != nil {
@@ -85,12 +85,12 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 
 // LimitSystem implements systemLimiter.
 func (e CgroupEnforcer) LimitSystem(io int64) error {
-	return e.Root.System().Update(e.cgroupLimits(Limits{CPU: e.SystemCPU, Memory: e.SystemMemory, IO: io}))
+	return e.root.System().Update(e.cgroupLimits(Limits{CPU: e.systemCPU, Memory: e.systemMemory, io: io}))
 }
 
 // Ensure implements Enforcer.
 func (e CgroupEnforcer) Ensure(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
-	g, err := e.Root.Create(id, e.cgroupLimits(l))
+	g, err := e.root.Create(id, e.cgroupLimits(l))
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +98,9 @@ func (e CgroupEnforcer) Ensure(_ context.Context, id string, l Limits) (*droverv
 }
 
 func (e CgroupEnforcer) cgroupLimits(l Limits) cgroups.Limits {
-	c := cgroups.Limits{CPUMillis: limitOrMax(l.CPU), MemoryBytes: limitOrMax(l.Memory), PIDs: limitOrMax(l.Pids), SwapBytes: l.Swap}
-	for _, d := range e.Disks {
-		c.Disks = append(c.Disks, cgroups.DiskLimit{Device: d, ReadBPS: limitOrMax(l.IO), WriteBPS: limitOrMax(l.IO)})
+	c := cgroups.Limits{CPUMillis: limitOrMax(l.CPU), MemoryBytes: limitOrMax(l.Memory), PIDs: limitOrMax(l.Pids), SwapBytes: l.swap}
+	for _, d := range e.disks {
+		c.Disks = append(c.Disks, cgroups.DiskLimit{Device: d, ReadBPS: limitOrMax(l.io), WriteBPS: limitOrMax(l.io)})
 	}
 	return c
 }
@@ -138,7 +138,7 @@ func readCgroupLimits(g *cgroups.Group) (*droverv1.Limits, error) {
 
 // Limits returns the limits in force for an attempt that has a cgroup.
 func (e CgroupEnforcer) Limits(id string) (*droverv1.Limits, error) {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (e CgroupEnforcer) Limits(id string) (*droverv1.Limits, error) {
 
 // ContainerCgroup implements Enforcer.
 func (e CgroupEnforcer) ContainerCgroup(id string) string {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if err != nil {
 		return ""
 	}
@@ -156,7 +156,7 @@ func (e CgroupEnforcer) ContainerCgroup(id string) string {
 
 // OpenHelperLeaf implements Enforcer.
 func (e CgroupEnforcer) OpenHelperLeaf(id string) (*os.File, error) {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (e CgroupEnforcer) OpenHelperLeaf(id string) (*os.File, error) {
 
 // Usage implements Enforcer.
 func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -184,7 +184,7 @@ func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, 
 // FreezeFile returns the file that freezes the attempt's container when 1 is
 // written to it.
 func (e CgroupEnforcer) FreezeFile(id string) string {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if err != nil {
 		return ""
 	}
@@ -194,7 +194,7 @@ func (e CgroupEnforcer) FreezeFile(id string) string {
 // Freeze implements runtime.Freezer for the attempt's container; its helpers
 // keep running.
 func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
-	g, err := e.Root.OpenUnchecked(id)
+	g, err := e.root.OpenUnchecked(id)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
 
 // Thaw implements runtime.Freezer.
 func (e CgroupEnforcer) Thaw(ctx context.Context, id string) error {
-	g, err := e.Root.OpenUnchecked(id)
+	g, err := e.root.OpenUnchecked(id)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (e CgroupEnforcer) Thaw(ctx context.Context, id string) error {
 
 // Frozen implements runtime.Freezer.
 func (e CgroupEnforcer) Frozen(_ context.Context, id string) (bool, error) {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if err != nil {
 		return false, err
 	}
@@ -231,7 +231,7 @@ func (e CgroupEnforcer) Frozen(_ context.Context, id string) (bool, error) {
 
 // SwapOut implements Swapper.
 func (e CgroupEnforcer) SwapOut(ctx context.Context, id string) (int64, error) {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if err != nil {
 		return 0, err
 	}
@@ -248,7 +248,7 @@ const swapNegligible = 8 << 20
 
 // SwapBytes implements Swapper.
 func (e CgroupEnforcer) SwapBytes(id string) (int64, error) {
-	g, err := e.Root.OpenUnchecked(id)
+	g, err := e.root.OpenUnchecked(id)
 	if err != nil {
 		return 0, err
 	}
@@ -257,7 +257,7 @@ func (e CgroupEnforcer) SwapBytes(id string) (int64, error) {
 
 // KillHelpers implements Enforcer.
 func (e CgroupEnforcer) KillHelpers(ctx context.Context, id string) error {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if errors.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -269,7 +269,7 @@ func (e CgroupEnforcer) KillHelpers(ctx context.Context, id string) error {
 
 // Remove implements Enforcer.
 func (e CgroupEnforcer) Remove(ctx context.Context, id string) error {
-	g, err := e.Root.Open(id)
+	g, err := e.root.Open(id)
 	if errors.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -283,7 +283,7 @@ func (e CgroupEnforcer) Remove(ctx context.Context, id string) error {
 }
 
 // List implements Enforcer.
-func (e CgroupEnforcer) List() ([]string, error) { return e.Root.List() }
+func (e CgroupEnforcer) List() ([]string, error) { return e.root.List() }
 
 // killHelpers kills the helpers until the helpers leaf is empty.
 func killHelpers(ctx context.Context, g *cgroups.Group) error {

@@ -140,7 +140,7 @@ func TestLimitsAreReadBackAndRemoved(t *testing.T) {
 // it counted is in their record, also for the next daemon.
 func TestEndedTasksKeepNoCgroup(t *testing.T) {
 	b, k := newTestNode(t, programs()), newFakeKernel()
-	b.config.Enforcer, b.config.Parallel = k, 16
+	b.config.Enforcer, b.config.parallel = k, 16
 	b.start()
 	count := 1000
 	if testing.Short() {
@@ -256,7 +256,7 @@ func TestTheCPULimitIsLiftedUntilTheProgramStarts(t *testing.T) {
 			w := groupTask(0, "look")
 			b.put(w)
 			b.await(t, w, succeeded)
-			limited := Limits{CPU: 100, Memory: 64 << 20, IO: 1 << 20, Pids: maxPids}
+			limited := Limits{CPU: 100, Memory: 64 << 20, io: 1 << 20, Pids: maxPids}
 			lifted := limited
 			lifted.CPU = startCPU
 			for _, l := range prepared {

@@ -105,12 +105,12 @@ func TestMachineSystemIsLimited(t *testing.T) {
 	n := newTestNode(t, nil)
 	onContainers(t, n)
 	e := n.config.Enforcer.(CgroupEnforcer)
-	got, err := e.Root.System().Limits()
+	got, err := e.root.System().Limits()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const reserved, page = 20 << 20, 4096
-	if got.CPUMillis != e.SystemCPU || got.MemoryBytes != e.SystemMemory/page*page || len(got.Disks) != 1 || got.Disks[0].WriteBPS != reserved || got.Disks[0].ReadBPS != reserved {
-		t.Errorf("limits of the system's cgroup: %s, want CPU %d, memory %d, I/O %d", got, e.SystemCPU, e.SystemMemory, reserved)
+	if got.CPUMillis != e.systemCPU || got.MemoryBytes != e.systemMemory/page*page || len(got.Disks) != 1 || got.Disks[0].WriteBPS != reserved || got.Disks[0].ReadBPS != reserved {
+		t.Errorf("limits of the system's cgroup: %s, want CPU %d, memory %d, I/O %d", got, e.systemCPU, e.systemMemory, reserved)
 	}
 }

@@ -150,7 +150,7 @@ type collector struct {
 func (d *daemon) collector() *collector {
 	return &collector{
 		images: d.images, programs: d.programs, pastLogs: d.pastLogs, attempts: d.attempts, clock: d.clock,
-		every: d.cfg.CollectEvery, age: d.cfg.ImageAge, limit: d.cfg.ImageLimit, log: d.log,
+		every: d.cfg.CollectEvery, age: d.cfg.imageAge, limit: d.cfg.imageLimit, log: d.log,
 	}
 }
 

@@ -110,7 +110,7 @@ func TestDaemonCollectsUnneeded(t *testing.T) {
 	if err := os.Chtimes(old, long, long); err != nil {
 		t.Fatal(err)
 	}
-	b.config.ImageAge, b.config.CollectEvery = time.Nanosecond, 2*time.Millisecond
+	b.config.imageAge, b.config.CollectEvery = time.Nanosecond, 2*time.Millisecond
 	b.start()
 	w := with(groupTask(0, "wait"), func(w *droverv1.WantedAttempt) {
 		w.Spec.Image = &droverv1.ImageRef{Kind: "oci-archive", Digest: digest}

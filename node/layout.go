@@ -72,7 +72,7 @@ func (l *taskLayout) containerSpec(spec *droverv1.TaskSpec, reuse string) (runti
 		ID: l.id.String(), Args: spec.GetCommand(), Env: l.environment(spec, p), Dir: p.task, UID: uid, GID: uid,
 		Hostname: "task-" + strconv.Itoa(int(l.id.Key().GetTask())),
 		Labels:   map[string]string{"drover.job": spec.GetJobName(), "drover.stage": spec.GetStageName(), "drover.tenant": spec.GetTenant()},
-		Log:      runtime.Log{Dir: l.dir.logs(), MaxBytes: l.cfg.MaxLogBytes, MaxFiles: l.cfg.MaxLogFiles, BytesPerS: l.cfg.limitsOf(spec).IO},
+		Log:      runtime.Log{Dir: l.dir.logs(), MaxBytes: l.cfg.maxLogBytes, MaxFiles: l.cfg.maxLogFiles, BytesPerS: l.cfg.limitsOf(spec).io},
 	}
 	switch img := spec.GetImage(); jobspec.ImageKind(img.GetKind()) {
 	case "":

@@ -70,7 +70,7 @@ func TestExclusiveTaskFreezesWithoutCoordinator(t *testing.T) {
 	}
 	k.mu.Lock()
 	for _, x := range k.thawed {
-		if x.CPU != 100 || x.Swap != 0 || x.IO != 1<<20 {
+		if x.CPU != 100 || x.swap != 0 || x.io != 1<<20 {
 			t.Errorf("it was thawed under %+v", x)
 		}
 	}

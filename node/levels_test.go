@@ -190,7 +190,7 @@ func TestAllLevelsAndBack(t *testing.T) {
 			}
 			k.mu.Lock()
 			for _, x := range k.thawed {
-				if x.CPU != 100 || x.Swap != 0 || x.IO != 1<<20 {
+				if x.CPU != 100 || x.swap != 0 || x.io != 1<<20 {
 					t.Errorf("it was thawed under %+v", x)
 				}
 			}
@@ -368,7 +368,7 @@ func TestAdoptedWithoutLimits(t *testing.T) {
 	b.awaitCounting(w)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if got := k.groups[idOf(w)]; got.CPU != 100 || got.IO != 1<<20 {
+	if got := k.groups[idOf(w)]; got.CPU != 100 || got.io != 1<<20 {
 		t.Errorf("it runs under %+v", got)
 	}
 }

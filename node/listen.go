@@ -43,7 +43,7 @@ type sockets struct {
 
 func newSockets(cfg *Config) *sockets {
 	return &sockets{
-		data: cfg.Data, tls: cfg.TLS, listener: cfg.Listener, info: cfg.Info,
+		data: cfg.Data, tls: cfg.tls, listener: cfg.Listener, info: cfg.Info,
 		helpers: os.Geteuid() == 0 && len(cfg.Helper) > 0,
 	}
 }

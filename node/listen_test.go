@@ -100,7 +100,7 @@ func TestHelpersReachTheOwnNodeOverTheSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	s := newSockets(&Config{Data: dir, Helper: []string{"helper"}, Listener: l, TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Info: &droverv1.NodeInfo{}})
+	s := newSockets(&Config{Data: dir, Helper: []string{"helper"}, Listener: l, tls: &tls.Config{MinVersion: tls.VersionTLS13}, Info: &droverv1.NodeInfo{}})
 	all, err := s.listen(http.NotFoundHandler(), http.NotFoundHandler())
 	if err != nil {
 		t.Fatal(err)

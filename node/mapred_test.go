@@ -225,7 +225,7 @@ func TestRestartInTheMiddle(t *testing.T) {
 		t.Fatal(err)
 	}
 	fs.Delay(fakehdfs.OpRead, time.Hour) // the map's input hangs
-	n.config.Files = single{fs}
+	n.config.files = single{fs}
 	n.start()
 	m := mapTask(0, "/in", 0, length, length, 1)
 	m.Spec.Split[0].Uri = "hdfs:///in"
@@ -284,7 +284,7 @@ func TestHelperProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.config.Driver, n.config.SwitchUser, n.config.Helper, n.config.Data = d, true, []string{program, "helper"}, filepath.Join(base, "data")
+	n.config.Driver, n.config.switchUser, n.config.Helper, n.config.Data = d, true, []string{program, "helper"}, filepath.Join(base, "data")
 	n.start()
 	s, want := corpus(800)
 	input := filepath.Join(base, "in.txt")

@@ -31,7 +31,7 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	from := a.id.Key()
 	from.Run = wanted.GetResumeRun()
 	scheme := "http"
-	if a.d.cfg.ShuffleCA != "" {
+	if a.d.cfg.shuffleCA != "" {
 		scheme = "https"
 	}
 	c := &dump.Client{HTTP: a.d.httpClient, Scheme: scheme, Address: wanted.GetResumeFrom(), Token: spec.GetShuffleToken(), Attempt: store.IDOf(from).String()}

@@ -46,7 +46,7 @@ func onContainers(t *testing.T, b *testNode) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := containerd.New(containerd.Config{Namespace: "drover-node-test", ShimCgroup: e.Root.System().LeafPath(cgroups.Whole)})
+	d, err := containerd.New(containerd.Config{Namespace: "drover-node-test", ShimCgroup: e.root.System().LeafPath(cgroups.Whole)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestMachineFilesAreCharged(t *testing.T) {
 	w.Spec.Files = []*droverv1.FileRef{{Name: "big", Digest: digest, Size: int64(len(big))}}
 	n.put(w)
 	n.await(t, w, running)
-	g, err := n.config.Enforcer.(CgroupEnforcer).Root.Open(string(store.IDOf(w.GetKey())))
+	g, err := n.config.Enforcer.(CgroupEnforcer).root.Open(string(store.IDOf(w.GetKey())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func onReused(t *testing.T, n *testNode) (reopen func()) {
 	if !ok {
 		t.Fatalf("the driver is a %T", n.config.Driver)
 	}
-	system := n.config.Enforcer.(CgroupEnforcer).Root.System().LeafPath(cgroups.Whole)
+	system := n.config.Enforcer.(CgroupEnforcer).root.System().LeafPath(cgroups.Whole)
 	cfg := reuse.Config{Dir: t.TempDir(), Init: []string{n.config.Helper[0]}, Logger: n.config.Helper[0], Mount: "/sys/fs/cgroup", Cgroup: filepath.Join(filepath.Dir(filepath.Dir(system)), "reused")}
 	reopen = func() {
 		if old, ok := n.config.Driver.(*reuse.Driver); ok {
@@ -265,7 +265,7 @@ func onReused(t *testing.T, n *testNode) (reopen func()) {
 func TestMachineUsedAgain(t *testing.T) {
 	n := newTestNode(t, nil)
 	reopen := onReused(t, n)
-	n.config.ReuseIdle = 20 * time.Second // longer than an emulated machine takes between two tasks
+	n.config.reuseIdle = 20 * time.Second // longer than an emulated machine takes between two tasks
 	n.start()
 	namespace := func(w *droverv1.WantedAttempt) string {
 		text, err := n.logs(&droverv1.LogsRequest{Key: w.GetKey()})
@@ -310,7 +310,7 @@ func TestMachineUsedAgain(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(n.attemptFolder(last), "task", "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	n.config.ReuseIdle = time.Second
+	n.config.reuseIdle = time.Second
 	n.start()
 	n.await(t, last, succeeded)
 	if namespace(last) == namespace(tasks[0]) {

@@ -255,7 +255,7 @@ func (p *levelProbe) setLimits(ctx context.Context, swap int64) error {
 	if p.b.cfg.Enforcer == nil {
 		return nil
 	}
-	_, err := p.b.cfg.Enforcer.Ensure(ctx, probeID, Limits{Memory: probeMemory, Pids: 64, Swap: swap})
+	_, err := p.b.cfg.Enforcer.Ensure(ctx, probeID, Limits{Memory: probeMemory, Pids: 64, swap: swap})
 	return err
 }
 

@@ -78,14 +78,14 @@ func TestRestoredTaskStandsStillUntilItsLimitsAreBack(t *testing.T) {
 			b.awaitCounting(w)
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			if len(d.atDump) != 1 || d.atDump[0].CPU != 0 || d.atDump[0].IO != 0 || d.atDump[0].Memory == 0 {
+			if len(d.atDump) != 1 || d.atDump[0].CPU != 0 || d.atDump[0].io != 0 || d.atDump[0].Memory == 0 {
 				t.Errorf("limits during the dump: %+v", d.atDump)
 			}
 			if len(d.atContinue) != 1+len(failures) {
 				t.Errorf("continued %d times", len(d.atContinue))
 			}
 			for _, l := range d.atContinue {
-				if l.CPU != 100 || l.IO != 1<<20 || l.Memory == 0 || l.Swap != 0 {
+				if l.CPU != 100 || l.io != 1<<20 || l.Memory == 0 || l.swap != 0 {
 					t.Errorf("limits when it goes on: %+v", l)
 				}
 			}
@@ -112,7 +112,7 @@ func TestDumpThatFailsForAMoment(t *testing.T) {
 			t.Error("refused for good")
 		}
 	}
-	if l := d.limits(idOf(w)); l.CPU != 100 || l.IO != 1<<20 {
+	if l := d.limits(idOf(w)); l.CPU != 100 || l.io != 1<<20 {
 		t.Errorf("limits after the failed dump: %+v", l)
 	}
 	b.requestLevel(w, levelRunning)

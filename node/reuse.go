@@ -140,11 +140,11 @@ func (d *daemon) closeIdleLoop(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	t := time.NewTicker(min(reuseEvery, max(d.cfg.ReuseIdle, 10*time.Millisecond)))
+	t := time.NewTicker(min(reuseEvery, max(d.cfg.reuseIdle, 10*time.Millisecond)))
 	defer t.Stop()
 	for {
 		within, cancel := context.WithTimeout(ctx, sweepLimit)
-		err := r.CloseIdle(within, d.cfg.ReuseIdle)
+		err := r.CloseIdle(within, d.cfg.reuseIdle)
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			d.log.Warn("containers that no task uses are not deleted", "err", err)

@@ -103,7 +103,7 @@ func TestTasksThatCannotShareRunAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestNode(t, programs())
-			b.config.ReuseIdle = time.Hour
+			b.config.reuseIdle = time.Hour
 			b.start()
 			var all []*droverv1.WantedAttempt
 			run := func(task int32) {
@@ -199,7 +199,7 @@ func TestAdoptedAttemptsShareNothing(t *testing.T) {
 
 func TestIdleContainersAreClosed(t *testing.T) {
 	b := newTestNode(t, programs())
-	b.config.ReuseIdle = 1 // at once
+	b.config.reuseIdle = 1 // at once
 	b.start()
 	w := sharing(0, "true")
 	b.put(w)

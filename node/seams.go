@@ -12,9 +12,9 @@ import (
 type Limits struct {
 	CPU    int64 // millicores
 	Memory int64 // bytes, harness included
-	IO     int64 // bytes per second of reads, and the same of writes
+	io     int64 // bytes per second of reads, and the same of writes
 	Pids   int64
-	Swap   int64 // bytes; 0 unless the attempt is swapped out
+	swap   int64 // bytes; 0 unless the attempt is swapped out
 }
 
 // Enforcer manages the cgroup of each attempt: limits are set on the attempt's

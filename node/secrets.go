@@ -141,11 +141,11 @@ func (s *secretSource) stored(ctx context.Context, key *droverv1.AttemptKey, spe
 
 // makeDir makes the attempt's folder in memory. It refuses a folder on a disk.
 func (x *attemptSecrets) makeDir(uid uint32) error {
-	if err := makePrivateDir(x.cfg.SecretMount); err != nil {
+	if err := makePrivateDir(x.cfg.secretMount); err != nil {
 		return err
 	}
-	if !inMemory(x.cfg.SecretMount) {
-		return fault.New(fault.Unsupported, "secrets cannot be passed to containers of node %s: %s is on a disk, not in memory (tmpfs)", x.cfg.Info.GetName(), x.cfg.SecretMount)
+	if !inMemory(x.cfg.secretMount) {
+		return fault.New(fault.Unsupported, "secrets cannot be passed to containers of node %s: %s is on a disk, not in memory (tmpfs)", x.cfg.Info.GetName(), x.cfg.secretMount)
 	}
 	dir := x.dir
 	if err := os.Mkdir(dir, 0o500); err != nil && !errors.Is(err, os.ErrExist) {

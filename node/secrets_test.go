@@ -114,7 +114,7 @@ func newSecretNode(t *testing.T, programs map[string]fake.Program, answers func(
 		t.Skip("not proved here: would prove that secrets are passed in memory: /dev/shm cannot be written:", err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(memory) })
-	b.config.SecretMount = filepath.Join(memory, "secrets")
+	b.config.secretMount = filepath.Join(memory, "secrets")
 	return b, c
 }
 
@@ -169,7 +169,7 @@ func TestSecretsArePassedInMemoryAlone(t *testing.T) {
 	close(goOn)
 	b.await(t, w, succeeded)
 	poll(t, "nothing in memory", func() bool {
-		left, err := os.ReadDir(b.config.SecretMount)
+		left, err := os.ReadDir(b.config.secretMount)
 		return err == nil && len(left) == 0
 	})
 	if err := os.Remove(filepath.Join(b.config.Data, "secrets", "t", "x")); err != nil { // the operator's own
@@ -213,7 +213,7 @@ func TestSecretsThatCannotBeHad(t *testing.T) {
 	if err := unix.Statfs(disk, &st); err != nil || int64(st.Type) == unix.TMPFS_MAGIC {
 		t.Skip("not proved here: would prove that no secret goes to a disk: the folder for temporary files is in memory")
 	}
-	x := &attemptSecrets{dir: filepath.Join(disk, "x"), cfg: &Config{SecretMount: disk, Info: &droverv1.NodeInfo{Name: "n1"}}}
+	x := &attemptSecrets{dir: filepath.Join(disk, "x"), cfg: &Config{secretMount: disk, Info: &droverv1.NodeInfo{Name: "n1"}}}
 	if err := x.makeDir(1); !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "on a disk") {
 		t.Errorf("a folder on a disk: %v", err)
 	}

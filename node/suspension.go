@@ -120,7 +120,7 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 		return fault.New(fault.Unsupported, "node %s has no cgroups, so it cannot swap out a task", s.cfg.Info.GetName())
 	}
 	l := s.cfg.limitsOf(spec)
-	l.Swap = l.Memory
+	l.swap = l.Memory
 	if err := s.cgroup.write(ctx, spec, l); err != nil {
 		return err
 	}

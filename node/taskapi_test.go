@@ -302,7 +302,7 @@ func TestPortRequiresTLS(t *testing.T) {
 	if err := Run(t.Context(), b.config); err == nil || !strings.Contains(err.Error(), "would answer anybody") {
 		t.Errorf("%v", err)
 	}
-	g := newPeerGuard(&Config{TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
+	g := newPeerGuard(&Config{tls: &tls.Config{MinVersion: tls.VersionTLS13}})
 	called := false
 	h := g.requireCoordinator(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
 	peer := func(name string) *tls.ConnectionState {

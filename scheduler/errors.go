@@ -25,12 +25,12 @@ var (
 // Error is the type of every error of this package: a class, the object, what is wrong.
 type Error struct {
 	Class error  // one of the Err values above
-	What  string // the object: "node 3", "job 17", "tenant \"a\""
-	Text  string // what is wrong, and how to correct it
+	what  string // the object: "node 3", "job 17", "tenant \"a\""
+	text  string // what is wrong, and how to correct it
 }
 
 // Error returns the object and what is wrong with it.
-func (e *Error) Error() string { return e.What + ": " + e.Text }
+func (e *Error) Error() string { return e.what + ": " + e.text }
 
 // Unwrap returns the class.
 func (e *Error) Unwrap() error { return e.Class }
@@ -41,5 +41,5 @@ func refuse(class error, what any, format string, args ...any) error {
 	if !ok {
 		w = fmt.Sprint(what)
 	}
-	return &Error{Class: class, What: w, Text: fmt.Sprintf(format, args...)}
+	return &Error{Class: class, what: w, text: fmt.Sprintf(format, args...)}
 }

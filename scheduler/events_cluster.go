@@ -164,7 +164,7 @@ func (e Events) PutTenant(spec TenantSpec) error {
 	}
 	t := &Tenant{Spec: spec}
 	if p := e.s.Tenant(spec.Parent); p != nil {
-		if t.Depth = p.Depth + 1; t.Depth >= MaxTenantDepth {
+		if t.depth = p.depth + 1; t.depth >= MaxTenantDepth {
 			return refuse(ErrInvalid, what, "the tree is deeper than %d", MaxTenantDepth)
 		}
 	}
@@ -185,7 +185,7 @@ func (e Events) replaceTenant(t *Tenant, spec TenantSpec, what string) error {
 	}
 	depth := int32(0)
 	if p := e.s.Tenant(spec.Parent); p != nil {
-		depth = p.Depth + 1
+		depth = p.depth + 1
 	}
 	if depth+e.s.tree.height(spec.ID) > MaxTenantDepth {
 		return refuse(ErrInvalid, what, "the tree would be deeper than %d", MaxTenantDepth)

@@ -48,8 +48,8 @@ type Tenant struct {
 	Jobs int32
 	// ReadyHigh counts its own jobs with high priority and ready work.
 	ReadyHigh int32
-	// Depth is 0 at the root. Children are ordered by name.
-	Depth    int32
+	// depth is 0 at the root. Children are ordered by name.
+	depth    int32
 	Children []TenantID
 
 	stateVersion uint64 // see PolicyStates.VersionOf

@@ -89,8 +89,8 @@ func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, er
 		return d, nil
 	}
 	if v := Check(s, &d, now); len(v) > 0 {
-		return Decision{}, &Error{Class: ErrInvalid, What: "policy " + p.Name(),
-			Text: fmt.Sprintf("its decision breaks %d rules, the first: %v", len(v), v[0])}
+		return Decision{}, &Error{Class: ErrInvalid, what: "policy " + p.Name(),
+			text: fmt.Sprintf("its decision breaks %d rules, the first: %v", len(v), v[0])}
 	}
 	d, err := commit(d)
 	if err != nil {

@@ -42,7 +42,7 @@ func (t *TenantTree) height(id TenantID) int32 {
 }
 
 func (t *TenantTree) setDepth(id TenantID, depth int32) {
-	t.tenants[id].Depth = depth
+	t.tenants[id].depth = depth
 	for _, c := range t.tenants[id].Children {
 		t.setDepth(c, depth+1)
 	}

@@ -24,8 +24,8 @@ import (
 
 // key identifies a run of an attempt.
 type key struct {
-	Job                       uint64
-	Stage, Task, Attempt, Run int32
+	job                       uint64
+	stage, task, attempt, run int32
 }
 
 func keyOf(k *droverv1.AttemptKey) key {
@@ -34,7 +34,7 @@ func keyOf(k *droverv1.AttemptKey) key {
 
 // proto returns k as a message.
 func (k key) proto() *droverv1.AttemptKey {
-	return &droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run}
+	return &droverv1.AttemptKey{Job: k.job, Stage: k.stage, Task: k.task, Attempt: k.attempt, Run: k.run}
 }
 
 // Behaviour determines how a wanted attempt continues: nil leaves it running,
@@ -73,7 +73,7 @@ func Info(name string) *droverv1.NodeInfo {
 type Node struct {
 	Client droverv1connect.NodeServiceClient
 	Info   *droverv1.NodeInfo
-	FS     *FS
+	fs     *FS
 
 	mu            sync.Mutex
 	behaviour     Behaviour
@@ -93,13 +93,13 @@ type Node struct {
 	reached       map[key]droverv1.Level             // levels other than running
 	preparing     bool                               // attempts stay in preparation, at their level
 	wakeup        chan struct{}
-	Reports       int // sent so far
+	reports       int // sent so far
 	fullSets      int
 }
 
 // New returns a node; Run connects it.
 func New(c droverv1connect.NodeServiceClient, info *droverv1.NodeInfo, fs *FS, b Behaviour) *Node {
-	return &Node{Client: c, Info: info, FS: fs, behaviour: b, wanted: map[key]*droverv1.WantedAttempt{}, ended: map[key]*droverv1.SeenAttempt{},
+	return &Node{Client: c, Info: info, fs: fs, behaviour: b, wanted: map[key]*droverv1.WantedAttempt{}, ended: map[key]*droverv1.SeenAttempt{},
 		dirty: map[key]bool{}, starts: map[key]int{}, reached: map[key]droverv1.Level{}, wakeup: make(chan struct{}, 1)}
 }
 
@@ -200,8 +200,8 @@ func (n *Node) SendReport(ctx context.Context, seen *droverv1.SeenAttempt) (*dro
 }
 
 func compareKeys(a, b key) int {
-	return slices.Compare([]int64{int64(a.Job), int64(a.Stage), int64(a.Task), int64(a.Attempt), int64(a.Run)},
-		[]int64{int64(b.Job), int64(b.Stage), int64(b.Task), int64(b.Attempt), int64(b.Run)})
+	return slices.Compare([]int64{int64(a.job), int64(a.stage), int64(a.task), int64(a.attempt), int64(a.run)},
+		[]int64{int64(b.job), int64(b.stage), int64(b.task), int64(b.attempt), int64(b.run)})
 }
 
 var errReregister = errors.New("register again")
@@ -261,7 +261,7 @@ func (n *Node) apply(w *droverv1.Wanted) {
 		n.dirty[keyOf(p.Key)] = true // its level may have changed
 	}
 	for _, o := range w.Requests {
-		n.responses = append(n.responses, n.FS.perform(n.Info.GetName(), o))
+		n.responses = append(n.responses, n.fs.perform(n.Info.GetName(), o))
 	}
 	n.advanceLocked()
 }
@@ -285,7 +285,7 @@ func (n *Node) advanceLocked() {
 		}
 		if end != nil {
 			if end.Phase == droverv1.Phase_PHASE_SUCCEEDED && w.GetSpec().GetOutput() != "" {
-				n.FS.write(w.GetSpec().GetOutput())
+				n.fs.write(w.GetSpec().GetOutput())
 			}
 			n.ended[k] = end
 			n.dirty[k] = true
@@ -328,7 +328,7 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 		req.Attempts = append(req.Attempts, seen)
 	}
 	clear(n.dirty)
-	n.Reports++
+	n.reports++
 	n.mu.Unlock()
 	res, err := n.Client.Report(ctx, connect.NewRequest(req))
 	if err != nil {

@@ -230,7 +230,7 @@ func (f *Facts) Reservations() []*droverv1.ReservationFact {
 
 // Result says what an entry changed.
 type Result struct {
-	Index   uint64
+	index   uint64
 	Job     uint64 // the job accepted, or found under the idempotency key
 	Name    string
 	Node    int32
@@ -251,7 +251,7 @@ type Drop struct {
 func (f *Facts) Apply(index uint64, e *droverv1.Entry) Result {
 	f.index = index
 	f.Clock().advance(e)
-	r := Result{Index: index}
+	r := Result{index: index}
 	if e.GetVersion() > EntryVersion || e.GetBody() == nil {
 		f.unknownEntries++
 		f.EventLog().add(e, "log.unknown", &Event{Text: fmt.Sprintf("entry of version %d is not known to this program: upgrade it", e.GetVersion())})
@@ -265,7 +265,7 @@ func (f *Facts) Apply(index uint64, e *droverv1.Entry) Result {
 // Refuse takes note of an entry that is not to be applied, and why.
 func (f *Facts) Refuse(index uint64, why error) Result {
 	f.index = index
-	return Result{Index: index, Err: why}
+	return Result{index: index, Err: why}
 }
 
 func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {

@@ -50,7 +50,7 @@ type Config struct {
 	Claim    string            // that names the user; "" for email, which must be verified
 	Require  map[string]string // claims that a token must have with this value
 	HTTP     *http.Client      // nil: the system's authorities
-	Now      func() time.Time  // nil: time.Now
+	now      func() time.Time  // nil: time.Now
 }
 
 // Verifier verifies ID tokens. It is safe for concurrent use.
@@ -73,8 +73,8 @@ func New(c Config) (*Verifier, error) {
 	if c.Claim == "" {
 		c.Claim = defaultClaim
 	}
-	if c.Now == nil {
-		c.Now = time.Now
+	if c.now == nil {
+		c.now = time.Now
 	}
 	return &Verifier{cfg: c, ctx: oidc.ClientContext(context.Background(), boundedClient(c.HTTP))}, nil
 }
@@ -168,13 +168,13 @@ func (v *Verifier) provider() (*oidc.IDTokenVerifier, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "the OpenID provider %s: %w", v.cfg.Issuer, err)
 	}
-	v.verifier = p.VerifierContext(v.ctx, &oidc.Config{ClientID: v.cfg.ClientID, SupportedSigningAlgs: algorithms, Now: v.cfg.Now})
+	v.verifier = p.VerifierContext(v.ctx, &oidc.Config{ClientID: v.cfg.ClientID, SupportedSigningAlgs: algorithms, Now: v.cfg.now})
 	return v.verifier, nil
 }
 
 // checkClaims checks what the library leaves to its caller.
 func (v *Verifier) checkClaims(t *oidc.IDToken, claims map[string]any) error {
-	now := v.cfg.Now()
+	now := v.cfg.now()
 	switch azp, _ := claims["azp"].(string); {
 	case t.IssuedAt.IsZero() || t.IssuedAt.After(now.Add(clockSkew)) || !now.Before(t.IssuedAt.Add(maxAge)):
 		return fault.New(fault.Denied, "this ID token was not issued within the last %s: sign in again", maxAge)

@@ -37,7 +37,7 @@ type Options struct {
 	MaxBytes int64         // of the file's pages in use
 	MaxAge   time.Duration // since a job's end
 	NoSync   bool          // without fsync, for tests
-	Logger   *slog.Logger
+	logger   *slog.Logger
 }
 
 // Store is the history in one file.
@@ -58,8 +58,8 @@ type Store struct {
 // comment. Conflict: another process has it open; Unsupported: a newer program wrote
 // it.
 func Open(dir string, o Options) (*Store, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+	if o.logger == nil {
+		o.logger = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("folder of the history: %w", err)

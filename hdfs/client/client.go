@@ -30,8 +30,8 @@ type Options struct {
 	NameNodes []string
 	// User is the HDFS user of all requests.
 	User string
-	// Auth authenticates the user; nil: simpleAuth(User).
-	Auth Auth
+	// auth authenticates the user; nil: simpleAuth(User).
+	auth Auth
 
 	// LocalAddresses are the IP addresses and host names of the DataNodes on this
 	// machine; their replicas are read first.
@@ -39,37 +39,37 @@ type Options struct {
 	// LocalRack is this machine's rack; its replicas are read second.
 	LocalRack string
 
-	// Dial opens connections to NameNodes and DataNodes; nil: net.Dialer.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// DialTimeout bounds opening a connection; 0 means 5 s.
-	DialTimeout time.Duration
+	// dial opens connections to NameNodes and DataNodes; nil: net.Dialer.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// dialTimeout bounds opening a connection; 0 means 5 s.
+	dialTimeout time.Duration
 	// CallTimeout bounds one attempt of a NameNode request; 0: 20 s.
 	CallTimeout time.Duration
-	// DataTimeout bounds each wait for bytes of a DataNode; 0: 30 s.
-	DataTimeout time.Duration
+	// dataTimeout bounds each wait for bytes of a DataNode; 0: 30 s.
+	dataTimeout time.Duration
 	// WaitLimit bounds the retries of a request while no NameNode can answer; 0:
 	// 60 s, negative: fail at once.
 	WaitLimit time.Duration
 	// MissingWait bounds the retries of a reader for a block that no DataNode can
 	// serve; 0: 10 s, negative: fail at once.
 	MissingWait time.Duration
-	// WriteWait bounds how long a writer looks for DataNodes for one block, and how
+	// writeWait bounds how long a writer looks for DataNodes for one block, and how
 	// long Commit waits for their reports; 0: 30 s.
-	WriteWait time.Duration
-	// Jitter returns numbers in [0, 1) that spread the pauses of many clients; nil:
+	writeWait time.Duration
+	// jitter returns numbers in [0, 1) that spread the pauses of many clients; nil:
 	// no jitter.
-	Jitter func() float64
+	jitter func() float64
 
-	// BlocksPerCall bounds one request for locations, in blocks of the file's block
+	// blocksPerCall bounds one request for locations, in blocks of the file's block
 	// size; 0: 1,000.
-	BlocksPerCall int
+	blocksPerCall int
 	// CacheBlocks bounds the cached block locations of all files; 0: 100,000 (about
 	// 50 MB), negative: no cache.
 	CacheBlocks int
-	// CacheAge is how long cached locations are used; 0: 1 minute.
-	CacheAge time.Duration
-	// MaxFrame bounds a response of the NameNode in bytes; 0: 64 MiB.
-	MaxFrame int
+	// cacheAge is how long cached locations are used; 0: 1 minute.
+	cacheAge time.Duration
+	// maxFrame bounds a response of the NameNode in bytes; 0: 64 MiB.
+	maxFrame int
 
 	Events Events
 }
@@ -97,19 +97,19 @@ const (
 )
 
 func (o *Options) setDefaults() {
-	if o.Auth == nil {
-		o.Auth = simpleAuth(o.User)
+	if o.auth == nil {
+		o.auth = simpleAuth(o.User)
 	}
-	if o.Dial == nil {
-		o.Dial = (&net.Dialer{}).DialContext
+	if o.dial == nil {
+		o.dial = (&net.Dialer{}).DialContext
 	}
-	setDefault(&o.DialTimeout, 5*time.Second)
-	setDefault(&o.DataTimeout, 30*time.Second)
+	setDefault(&o.dialTimeout, 5*time.Second)
+	setDefault(&o.dataTimeout, 30*time.Second)
 	setDefault(&o.MissingWait, 10*time.Second)
-	setDefault(&o.WriteWait, 30*time.Second)
-	setDefault(&o.BlocksPerCall, 1000)
+	setDefault(&o.writeWait, 30*time.Second)
+	setDefault(&o.blocksPerCall, 1000)
 	setDefault(&o.CacheBlocks, 100_000)
-	setDefault(&o.CacheAge, time.Minute)
+	setDefault(&o.cacheAge, time.Minute)
 	if o.Events.Waiting == nil {
 		o.Events.Waiting = func(hdfs.WaitNotice) {}
 	}
@@ -148,16 +148,16 @@ var _ hdfs.FS = (*Client)(nil)
 func New(options Options) (*Client, error) {
 	options.setDefaults()
 	caller, err := rpc.NewClient(rpc.Options{
-		Addresses: options.NameNodes, Auth: options.Auth, Protocol: namenode.Protocol,
-		Dial: options.Dial, DialTimeout: options.DialTimeout, CallTimeout: options.CallTimeout,
-		WaitLimit: options.WaitLimit, MaxFrame: options.MaxFrame, Jitter: options.Jitter,
+		Addresses: options.NameNodes, Auth: options.auth, Protocol: namenode.Protocol,
+		Dial: options.dial, DialTimeout: options.dialTimeout, CallTimeout: options.CallTimeout,
+		WaitLimit: options.WaitLimit, MaxFrame: options.maxFrame, Jitter: options.jitter,
 		OnWait: options.Events.Waiting,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Client{options: options, rpc: caller, caller: caller,
-		cache: newLocationCache(options.CacheBlocks, options.CacheAge), failedNodes: newFailedNodes()}, nil
+		cache: newLocationCache(options.CacheBlocks, options.cacheAge), failedNodes: newFailedNodes()}, nil
 }
 
 // Close closes the connection to the NameNode. Open readers continue until they
@@ -322,8 +322,8 @@ func (c *Client) serverDefaults(ctx context.Context) (namenode.ServerDefaults, e
 
 // dataOptions returns the options of a transfer with DataNodes.
 func (c *Client) dataOptions(clientName string) datanode.Options {
-	return datanode.Options{Dial: c.options.Dial, DialTimeout: c.options.DialTimeout,
-		IOTimeout: c.options.DataTimeout, ClientName: clientName}
+	return datanode.Options{Dial: c.options.dial, DialTimeout: c.options.dialTimeout,
+		IOTimeout: c.options.dataTimeout, ClientName: clientName}
 }
 
 // newClientName returns a unique name for a reader or writer; it holds the lease.

@@ -15,7 +15,7 @@ import (
 )
 
 // Locations implements hdfs.Source. Cost: one request for the file's identity, and
-// one for each BlocksPerCall blocks that are not cached.
+// one for each blocksPerCall blocks that are not cached.
 func (c *Client) Locations(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
 	name, err := cleanPath("locations", name)
 	if err != nil {
@@ -81,7 +81,7 @@ type blockRange struct {
 // from the NameNode, without gaps except at the unfinished end of a growing file.
 func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (blockRange, error) {
 	var out blockRange
-	step := int64(c.options.BlocksPerCall) * max(info.BlockSizeBytes, 1)
+	step := int64(c.options.blocksPerCall) * max(info.BlockSizeBytes, 1)
 	for at := from; at < to; {
 		// 1. Take the cached blocks from here on, or find where the gap ends.
 		known, next := c.cache.freshBlocks(info, at, to)

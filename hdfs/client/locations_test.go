@@ -97,7 +97,7 @@ func wantRequests(t *testing.T, o *fakeNameNode, want ...string) {
 
 func TestLocationsAreRequestedInRanges(t *testing.T) {
 	o := &fakeNameNode{length: 1050, id: 1}
-	c := newCallerClient(t, o, Options{BlocksPerCall: 4, CacheBlocks: -1})
+	c := newCallerClient(t, o, Options{blocksPerCall: 4, CacheBlocks: -1})
 	if got := getLocations(t, c, 0, -1); len(got) != 11 {
 		t.Errorf("blocks at %v", got)
 	}
@@ -150,7 +150,7 @@ func TestFileChangedBetweenRequests(t *testing.T) {
 func TestCachedLocationsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &fakeNameNode{length: 300, id: 1}
-		c := newCallerClient(t, o, Options{CacheAge: time.Minute})
+		c := newCallerClient(t, o, Options{cacheAge: time.Minute})
 		getLocations(t, c, 100, 100)
 		time.Sleep(40 * time.Second) // synctest time
 		getLocations(t, c, 0, -1)
@@ -184,7 +184,7 @@ func TestCacheMatchesNameNode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		limit := rapid.IntRange(1, 30).Draw(rt, "limit")
 		o := &fakeNameNode{length: rapid.Uint64Range(0, 2500).Draw(rt, "length"), id: 1, missing: map[uint64]bool{}}
-		cached := newCallerClient(t, o, Options{CacheBlocks: limit, BlocksPerCall: rapid.IntRange(1, 10).Draw(rt, "per call")})
+		cached := newCallerClient(t, o, Options{CacheBlocks: limit, blocksPerCall: rapid.IntRange(1, 10).Draw(rt, "per call")})
 		plain := newCallerClient(t, o, Options{CacheBlocks: -1})
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 6).Draw(rt, "what") {

@@ -136,7 +136,7 @@ func (r *reader) resetBlockState() {
 
 // fillWindow loads the blocks from pos on.
 func (r *reader) fillWindow() error {
-	window := int64(r.c.options.BlocksPerCall) * max(r.info.BlockSizeBytes, 1)
+	window := int64(r.c.options.blocksPerCall) * max(r.info.BlockSizeBytes, 1)
 	found, err := r.c.locate(r.ctx, r.info, r.pos, min(r.end, r.pos+window))
 	if err != nil {
 		return err

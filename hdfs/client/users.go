@@ -44,7 +44,7 @@ func (u *UserClients) ForUser(user string) (*Client, error) {
 		return nil, fmt.Errorf("%w: more than %d HDFS users in one process", hdfs.ErrInvalid, maxUsers)
 	}
 	options := u.options
-	options.User, options.Auth = user, nil
+	options.User, options.auth = user, nil
 	c, err := New(options)
 	if err != nil {
 		return nil, err

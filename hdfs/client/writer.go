@@ -179,7 +179,7 @@ func (w *writer) recordPipelineError(err error) error {
 
 // startBlock gets a block from the NameNode and opens its pipeline. A DataNode that
 // fails is excluded and another block is requested. If too few nodes are left, all
-// are tried again, until WriteWait has passed.
+// are tried again, until writeWait has passed.
 func (w *writer) startBlock() error {
 	start, pause := time.Now(), minRetryPause
 	for {
@@ -193,9 +193,9 @@ func (w *writer) startBlock() error {
 		if w.ctx.Err() != nil || !hdfs.Retryable(err) {
 			return err
 		}
-		left := w.c.options.WriteWait - time.Since(start)
+		left := w.c.options.writeWait - time.Since(start)
 		if left <= 0 {
-			return fmt.Errorf("no pipeline for a new block within %s: %w", w.c.options.WriteWait, err)
+			return fmt.Errorf("no pipeline for a new block within %s: %w", w.c.options.writeWait, err)
 		}
 		if !errors.Is(err, rpc.ErrTooFewNodes) {
 			continue // without the node that just failed
@@ -277,10 +277,10 @@ func (w *writer) completeFile() error {
 		if err != nil || done {
 			return err
 		}
-		left := w.c.options.WriteWait - time.Since(start)
+		left := w.c.options.writeWait - time.Since(start)
 		if left <= 0 {
 			return fmt.Errorf("%w: too few replicas of the last block were reported to the NameNode within %s",
-				hdfs.ErrUnavailable, w.c.options.WriteWait)
+				hdfs.ErrUnavailable, w.c.options.writeWait)
 		}
 		if err := hdfs.Sleep(w.ctx, min(pause, left)); err != nil {
 			return err

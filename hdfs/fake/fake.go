@@ -58,9 +58,9 @@ type Options struct {
 	LocalIP string
 	// BlockBytes and Replication are the defaults of new files.
 	BlockBytes  int64
-	Replication int
-	// Now returns modification times; nil: one second more at each change.
-	Now func() time.Time
+	replication int
+	// now returns modification times; nil: one second more at each change.
+	now func() time.Time
 }
 
 // Hosts returns n DataNodes, 10.0.0.1 to 10.0.0.n, named node1 to node<n>, spread
@@ -115,8 +115,8 @@ func New(options Options) *FS {
 	if options.BlockBytes == 0 {
 		options.BlockBytes = 4096
 	}
-	if options.Replication == 0 {
-		options.Replication = 1
+	if options.replication == 0 {
+		options.replication = 1
 	}
 	f := &FS{options: options, inodes: map[string]*inode{}, stopped: map[string]bool{}, served: map[string]int64{},
 		clock: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -242,8 +242,8 @@ func (f *FS) beginPathCall(ctx context.Context, op Op, name string) (string, err
 }
 
 func (f *FS) nowLocked() time.Time {
-	if f.options.Now != nil {
-		return f.options.Now()
+	if f.options.now != nil {
+		return f.options.now()
 	}
 	f.clock = f.clock.Add(time.Second)
 	return f.clock

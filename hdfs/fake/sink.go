@@ -40,7 +40,7 @@ func (f *FS) Create(ctx context.Context, name string, options hdfs.CreateOptions
 	}
 	n := f.newInodeLocked(name, false)
 	n.underConstruction = true
-	n.info.BlockSizeBytes, n.info.Replication = f.options.BlockBytes, f.options.Replication
+	n.info.BlockSizeBytes, n.info.Replication = f.options.BlockBytes, f.options.replication
 	if options.BlockSizeBytes > 0 {
 		n.info.BlockSizeBytes = options.BlockSizeBytes
 	}

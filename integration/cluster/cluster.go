@@ -29,7 +29,7 @@ type Config struct {
 	Testbed          *testbed.Bed
 	Drover           string   // path of the binary on the host side
 	Dir              string   // folder on the host side for data, certificates and logs
-	Nodes            []int    // machines to use, from 1; nil: all
+	nodes            []int    // machines to use, from 1; nil: all
 	Servers          int      // coordinators with networks of their own; 0: one without
 	CoordinatorFlags []string // additional flags of `drover coordinator`
 	NodeFlags        []string // additional flags of `drover node`
@@ -60,9 +60,9 @@ const (
 // Start starts the cluster and waits until every node is up. With an error it returns what was
 // started, which the caller must stop.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
-	if cfg.Nodes == nil {
+	if cfg.nodes == nil {
 		for k := range cfg.Testbed.Nodes {
-			cfg.Nodes = append(cfg.Nodes, k+1)
+			cfg.nodes = append(cfg.nodes, k+1)
 		}
 	}
 	abs, err := filepath.Abs(cfg.Drover)
@@ -121,7 +121,7 @@ func (c *Cluster) makeCertificates(ctx context.Context) error {
 	if _, err := c.runLocal(ctx, "tls", "cert", "-dir", dir, "-kind", "user", userName); err != nil {
 		return err
 	}
-	for _, k := range c.cfg.Nodes {
+	for _, k := range c.cfg.nodes {
 		n := c.node(k)
 		if _, err := c.runLocal(ctx, "tls", "cert", "-dir", dir, "-kind", "node", "-host", n.IP, n.Name); err != nil {
 			return err
@@ -197,12 +197,12 @@ func (c *Cluster) node(k int) *testbed.Node { return c.cfg.Testbed.Nodes[k-1] }
 
 // forEachNode calls do for every machine in use, in parallel.
 func (c *Cluster) forEachNode(do func(k int) error) error {
-	errs := make(chan error, len(c.cfg.Nodes))
-	for _, k := range c.cfg.Nodes {
+	errs := make(chan error, len(c.cfg.nodes))
+	for _, k := range c.cfg.nodes {
 		go func() { errs <- do(k) }()
 	}
 	var all []error
-	for range c.cfg.Nodes {
+	for range c.cfg.nodes {
 		all = append(all, <-errs)
 	}
 	return errors.Join(all...)
@@ -227,12 +227,12 @@ func (c *Cluster) installBinary(ctx context.Context) error {
 
 func (c *Cluster) startNodes(ctx context.Context) error {
 	// All at once, since each measures its share of the disk that they have in common.
-	for _, k := range c.cfg.Nodes {
+	for _, k := range c.cfg.nodes {
 		if err := c.StartNode(ctx, k); err != nil {
 			return err
 		}
 	}
-	return c.AwaitNodes(ctx, len(c.cfg.Nodes))
+	return c.AwaitNodes(ctx, len(c.cfg.nodes))
 }
 
 // StartNode starts the daemon of machine k; AwaitNodes waits until it is up.
@@ -338,10 +338,10 @@ func (c *Cluster) AwaitLevels(ctx context.Context) error {
 
 // Result is the result of a drover command.
 type Result struct {
-	Args           []string
+	args           []string
 	Stdout, Stderr string
 	ExitCode       int
-	Took           time.Duration
+	took           time.Duration
 }
 
 // Err returns nil for exit code 0, else an error with the command and its output.
@@ -349,7 +349,7 @@ func (r Result) Err() error {
 	if r.ExitCode == 0 {
 		return nil
 	}
-	return fmt.Errorf("drover %s: exit code %d\n%s%s", strings.Join(r.Args, " "), r.ExitCode, r.Stdout, r.Stderr)
+	return fmt.Errorf("drover %s: exit code %d\n%s%s", strings.Join(r.args, " "), r.ExitCode, r.Stdout, r.Stderr)
 }
 
 // Drover runs a client command against the coordinator's socket. The error is that of starting it;
@@ -365,7 +365,7 @@ func (c *Cluster) DroverTo(ctx context.Context, out, errw io.Writer, args ...str
 	cmd.Stdout, cmd.Stderr = tee(&stdout, out), tee(&stderr, errw)
 	start := time.Now()
 	err := cmd.Run()
-	r := Result{Args: args, Stdout: stdout.String(), Stderr: stderr.String(), Took: time.Since(start)}
+	r := Result{args: args, Stdout: stdout.String(), Stderr: stderr.String(), took: time.Since(start)}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		r.ExitCode = exit.ExitCode()

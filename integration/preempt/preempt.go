@@ -51,7 +51,7 @@ type Outcome struct {
 	Jobs           int
 	OnTime         int
 	EndOrder       []int           // the deadline jobs in the order of their ends
-	Durations      []time.Duration // of each deadline job from its arrival to its end
+	durations      []time.Duration // of each deadline job from its arrival to its end
 	Suspends       int64           // of maps
 	Kills          int64
 	PreservedCPU   time.Duration // CPU time of suspended maps that was not lost
@@ -296,7 +296,7 @@ func (s *Scenario) collectOutcome(ctx context.Context, o *Outcome, name string, 
 		last = max(last, ends[i])
 		o.Jobs++
 		o.EndOrder = append(o.EndOrder, i)
-		o.Durations = append(o.Durations, time.Duration(ends[i]-d.Job.SubmittedMS)*time.Millisecond)
+		o.durations = append(o.durations, time.Duration(ends[i]-d.Job.SubmittedMS)*time.Millisecond)
 		if strings.HasSuffix(d.Job.State, "SUCCEEDED") && ends[i] <= d.Job.DeadlineMS {
 			o.OnTime++
 		}

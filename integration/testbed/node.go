@@ -19,13 +19,13 @@ import (
 // Node is one machine of a test bed.
 type Node struct {
 	NodeInfo
-	Number int // counted from 1
+	number int // counted from 1
 	socket string
 	client *agent.Client
 }
 
 func newNode(f *File, k int) *Node {
-	n := &Node{NodeInfo: f.Nodes[k-1], Number: k, socket: f.Control}
+	n := &Node{NodeInfo: f.Nodes[k-1], number: k, socket: f.Control}
 	n.client = &agent.Client{Name: n.Name, Dial: func(ctx context.Context) (net.Conn, error) {
 		if path, ok := strings.CutPrefix(n.Agent, "unix:"); ok {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -103,8 +103,8 @@ func (n *Node) RunOnTerminal(ctx context.Context, argv []string, rows, cols uint
 // Process is a background process on a machine. It outlives the program that started it but not the
 // test bed.
 type Process struct {
-	PID  int    // also its process group and session
-	Log  string // file on the machine with its output
+	pid  int    // also its process group and session
+	log  string // file on the machine with its output
 	node *Node
 }
 
@@ -122,12 +122,12 @@ func (n *Node) startWith(ctx context.Context, log string, c Command) (*Process, 
 	if err != nil {
 		return nil, err
 	}
-	return &Process{PID: end.PID, Log: log, node: n}, nil
+	return &Process{pid: end.PID, log: log, node: n}, nil
 }
 
 // Signal sends a signal to the process and its group.
 func (p *Process) Signal(ctx context.Context, s syscall.Signal) error {
-	_, err := p.node.client.Do(ctx, agent.Request{Op: agent.Signal, PID: p.PID, Signal: int(s)}, agent.Streams{})
+	_, err := p.node.client.Do(ctx, agent.Request{Op: agent.Signal, PID: p.pid, Signal: int(s)}, agent.Streams{})
 	return err
 }
 
@@ -145,13 +145,13 @@ func (p *Process) Kill(ctx context.Context) error {
 
 // Running reports whether the process runs, and else its exit code.
 func (p *Process) Running(ctx context.Context) (bool, int, error) {
-	end, err := p.node.client.Do(ctx, agent.Request{Op: agent.Status, PID: p.PID}, agent.Streams{})
+	end, err := p.node.client.Do(ctx, agent.Request{Op: agent.Status, PID: p.pid}, agent.Streams{})
 	return end.Running, end.Code, err
 }
 
 // Wait waits until the process has ended and returns its exit code.
 func (p *Process) Wait(ctx context.Context, limit time.Duration) (code int, err error) {
-	what := fmt.Sprintf("the end of process %d on %s", p.PID, p.node.Name)
+	what := fmt.Sprintf("the end of process %d on %s", p.pid, p.node.Name)
 	err = WaitFor(ctx, limit, what, func(ctx context.Context) error {
 		running, c, err := p.Running(ctx)
 		if err == nil && running {
@@ -165,7 +165,7 @@ func (p *Process) Wait(ctx context.Context, limit time.Duration) (code int, err 
 
 // Output returns the contents of the log.
 func (p *Process) Output(ctx context.Context) (string, error) {
-	b, err := p.node.ReadFile(ctx, p.Log)
+	b, err := p.node.ReadFile(ctx, p.log)
 	return string(b), err
 }
 
@@ -187,7 +187,7 @@ func (n *Node) ReadFile(ctx context.Context, remote string) ([]byte, error) {
 }
 
 func (n *Node) control(ctx context.Context, op control.Op) (string, error) {
-	return control.Call(ctx, n.socket, control.Request{Op: op, N: n.Number})
+	return control.Call(ctx, n.socket, control.Request{Op: op, N: n.number})
 }
 
 // Kill cuts the machine's power. It cannot be restarted within this test bed.

@@ -30,7 +30,7 @@ func TestTestbedFileRoundTrip(t *testing.T) {
 	if d := cmp.Diff(*f, b.File); d != "" {
 		t.Error(d)
 	}
-	if len(b.Nodes) != 1 || b.Nodes[0].Number != 1 || b.HDFS == nil {
+	if len(b.Nodes) != 1 || b.Nodes[0].number != 1 || b.HDFS == nil {
 		t.Errorf("nodes %v, HDFS %v", b.Nodes, b.HDFS)
 	}
 }

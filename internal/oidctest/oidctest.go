@@ -27,7 +27,7 @@ type Provider struct {
 	mu     sync.Mutex
 	key    *rsa.PrivateKey
 	keyID  string
-	Claims map[string]any        // of the user who signs in, besides those of the flow; under Lock
+	claims map[string]any        // of the user who signs in, besides those of the flow; under Lock
 	Force  map[string]any        // replaces claims of the flow; under Lock
 	codes  map[string]url.Values // requests that were granted
 	Asked  int                   // how often the keys were asked for; under Lock
@@ -40,7 +40,7 @@ func (p *Provider) Unlock() { p.mu.Unlock() }
 // New starts a provider.
 func New(t testing.TB) *Provider {
 	t.Helper()
-	p := &Provider{t: t, codes: map[string]url.Values{}, Claims: map[string]any{"sub": "1", "email": "ann@example.com", "email_verified": true}}
+	p := &Provider{t: t, codes: map[string]url.Values{}, claims: map[string]any{"sub": "1", "email": "ann@example.com", "email_verified": true}}
 	p.NewKey("k1")
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
@@ -81,7 +81,7 @@ func (p *Provider) Sign(client string, more map[string]any) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	claims := map[string]any{"iss": p.URL, "aud": client, "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
-	maps.Copy(claims, p.Claims)
+	maps.Copy(claims, p.claims)
 	maps.Copy(claims, more)
 	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
 	return SignWith(p.t, jose.RS256, p.key, p.keyID, claims)

@@ -160,7 +160,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	}
 	for _, i := range issued {
 		if i.Revoked != (i.Name == "alice") || !i.Current {
-			t.Errorf("%s/%s: revoked %v, current %v", i.Kind, i.Name, i.Revoked, i.Current)
+			t.Errorf("%s/%s: revoked %v, current %v", i.kind, i.Name, i.Revoked, i.Current)
 		}
 	}
 	// A new certificate of the name is good again.

@@ -64,7 +64,7 @@ func parseRevocations(b []byte, cas []*x509.Certificate) (*revocations, error) {
 // Issued is a certificate that the authority in a folder has signed.
 type Issued struct {
 	Cert    *x509.Certificate
-	Kind    Kind
+	kind    Kind
 	Name    string
 	Current bool // it is in <name>.pem; otherwise a later one of that name is
 	Revoked bool
@@ -99,7 +99,7 @@ func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
 			continue // of another authority, or listed
 		}
 		known[c.SerialNumber.String()] = true
-		issued = append(issued, Issued{Cert: c, Kind: kind, Name: name, Current: i < len(paths), Revoked: revoked.has(c.SerialNumber)})
+		issued = append(issued, Issued{Cert: c, kind: kind, Name: name, Current: i < len(paths), Revoked: revoked.has(c.SerialNumber)})
 	}
 	slices.SortStableFunc(issued, func(a, b Issued) int {
 		if a.Name != b.Name {

@@ -103,7 +103,7 @@ func SetLimit(ctx context.Context, dir string, l Limit) error {
 	}
 	defer d.Close()
 	// Set the limit first, so that every counted file is limited.
-	want := diskQuota{BlockHard: uint64(l.Bytes+1023) >> 10, InodeHard: uint64(l.Files), Valid: validLimits}
+	want := diskQuota{blockHard: uint64(l.Bytes+1023) >> 10, inodeHard: uint64(l.Files), valid: validLimits}
 	if err := setLimits(d, id, want); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func Measure(ctx context.Context, dir string, m Method) (Usage, error) {
 		if err := quotactl(d, getQuota, id, &q); err != nil {
 			return Usage{}, unsupported(dir, err)
 		}
-		return Usage{Bytes: int64(q.Space), Files: int64(q.Inodes)}, nil
+		return Usage{Bytes: int64(q.space), Files: int64(q.inodes)}, nil
 	case Counting:
 		return measureByWalk(ctx, dir)
 	default:
@@ -183,7 +183,7 @@ func ClearLimit(dir string) error {
 		return err
 	}
 	defer d.Close()
-	return setLimits(d, id, diskQuota{Valid: validLimits})
+	return setLimits(d, id, diskQuota{valid: validLimits})
 }
 
 // openProject opens a folder and returns its project number.
@@ -212,8 +212,8 @@ func setLimits(d *os.File, id uint32, want diskQuota) error {
 	if err := quotactl(d, getQuota, id, &got); err != nil {
 		return unsupported(d.Name(), err)
 	}
-	if got.BlockHard != want.BlockHard || got.InodeHard != want.InodeHard {
-		return fault.New(fault.Conflict, "quota of %s: wrote %d KiB and %d files, the kernel reports %d and %d", d.Name(), want.BlockHard, want.InodeHard, got.BlockHard, got.InodeHard)
+	if got.blockHard != want.blockHard || got.inodeHard != want.inodeHard {
+		return fault.New(fault.Conflict, "quota of %s: wrote %d KiB and %d files, the kernel reports %d and %d", d.Name(), want.blockHard, want.inodeHard, got.blockHard, got.inodeHard)
 	}
 	return nil
 }
@@ -238,16 +238,16 @@ const (
 
 // fileAttr is struct fsxattr.
 type fileAttr struct {
-	Flags, ExtentSize, Extents, Project, CowExtentSize uint32
+	flags, extentSize, extents, project, cowExtentSize uint32
 	_                                                  [8]byte
 }
 
 // diskQuota is struct if_dqblk; blocks are 1 KiB, Space is in bytes.
 type diskQuota struct {
-	BlockHard, BlockSoft, Space  uint64
-	InodeHard, InodeSoft, Inodes uint64
-	BlockTime, InodeTime         uint64
-	Valid                        uint32
+	blockHard, blockSoft, space  uint64
+	inodeHard, inodeSoft, inodes uint64
+	blockTime, inodeTime         uint64
+	valid                        uint32
 	_                            uint32
 }
 
@@ -274,9 +274,9 @@ func setProject(at int, path string, id uint32, dir bool) error {
 	if err := ioctl(f, ioctlGetXattr, &a); err != nil {
 		return unsupported(path, err)
 	}
-	a.Project = id
+	a.project = id
 	if dir {
-		a.Flags |= flagInherit
+		a.flags |= flagInherit
 	}
 	if err := ioctl(f, ioctlSetXattr, &a); err != nil {
 		return unsupported(path, err)
@@ -291,7 +291,7 @@ func Project(f *os.File) (uint32, error) {
 	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		return 0, nil // a file system without projects
 	}
-	return a.Project, err
+	return a.project, err
 }
 
 func ioctl(f *os.File, request uintptr, a *fileAttr) error {

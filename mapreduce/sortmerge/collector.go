@@ -160,7 +160,7 @@ func (c *Collector) spill() error {
 	if err != nil {
 		return err
 	}
-	c.segments = append(c.segments, Segment{Path: path, Index: *index, Temp: true})
+	c.segments = append(c.segments, Segment{Path: path, Index: *index, temp: true})
 	c.stats.Spills++
 	c.resetBuffers()
 	return nil

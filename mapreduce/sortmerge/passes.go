@@ -13,7 +13,7 @@ import (
 type Segment struct {
 	Path  string
 	Index mapreduce.Index
-	Temp  bool // created by this package; removed once it is merged
+	temp  bool // created by this package; removed once it is merged
 }
 
 func (r *Segment) bytes() (n int64) {
@@ -96,11 +96,11 @@ func (g *ExternalMerge) mergeToFile(segments []Segment, path string, codec mapre
 		return nil, err
 	}
 	for _, r := range segments {
-		if r.Temp {
+		if r.temp {
 			os.Remove(r.Path)
 		}
 	}
-	return &Segment{Path: path, Index: *index, Temp: true}, nil
+	return &Segment{Path: path, Index: *index, temp: true}, nil
 }
 
 func (g *ExternalMerge) mergeInto(w *segmentWriter, segments []Segment) error {

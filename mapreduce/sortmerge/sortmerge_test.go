@@ -310,7 +310,7 @@ func TestMergeToFanInIsMinimal(t *testing.T) {
 				if err := w.endPart(); err != nil {
 					t.Fatal(err)
 				}
-				segments = append(segments, Segment{Path: w.file.Name(), Index: *must[*mapreduce.Index](t)(w.close()), Temp: true})
+				segments = append(segments, Segment{Path: w.file.Name(), Index: *must[*mapreduce.Index](t)(w.close()), temp: true})
 			}
 			g := ExternalMerge{Dir: dir, NamePrefix: "m", FanIn: c.fanIn, Memory: 1 << 16}
 			left := must[[]Segment](t)(g.MergeToFanIn(segments))

@@ -35,7 +35,7 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 		src.lengths[pieceKey{p.Path, p.Offset}] = p.Length
 		src.event.Total += p.Length
 	}
-	err = retry(ctx, t.Pause, func() error {
+	err = retry(ctx, t.pause, func() error {
 		src.event.Bytes = w.Size()
 		return fsys.Classed(mapreduce.FetchSplit(ctx, src, &mapreduce.Split{Pieces: r.Fetch.Pieces}, w))
 	})

@@ -90,7 +90,7 @@ type Tools struct {
 	Files   FileSystems
 	HTTP    *http.Client  // for a shuffle
 	Updates <-chan Update // for a shuffle; closed if no more follow
-	Pause   time.Duration // before the second try of a fetch; 0 = 500 ms
+	pause   time.Duration // before the second try of a fetch; 0 = 500 ms
 	Emit    func(Event)   // called from one goroutine at a time; not with Done or Error
 }
 

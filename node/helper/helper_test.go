@@ -104,7 +104,7 @@ func TestFetchBringsEachLineOnce(t *testing.T) {
 
 // run calls Run with short pauses between tries.
 func run(r *Request, t Tools) error {
-	t.Pause = time.Microsecond
+	t.pause = time.Microsecond
 	return Run(context.Background(), r, t)
 }
 

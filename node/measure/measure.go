@@ -36,13 +36,13 @@ type Options struct {
 	// Reserve is the part of CPU, memory, disk I/O and space reserved for the
 	// system, 0 to 0.9; 0 = 0.1.
 	Reserve float64
-	// ReserveMemory is the minimum of reserved memory in bytes; 0 = 128 MiB.
-	ReserveMemory int64
+	// reserveMemory is the minimum of reserved memory in bytes; 0 = 128 MiB.
+	reserveMemory int64
 	// Harness and Helper are Drover's own programs in each task, as argv. Each is
 	// run once without work to measure its memory.
 	Harness, Helper []string
 	Versions        map[string]string                // known versions of programs, which are then not executed
-	MaxAge          time.Duration                    // maximum age of a reused disk measurement; 0 = a week
+	maxAge          time.Duration                    // maximum age of a reused disk measurement; 0 = a week
 	Logf            func(format string, args ...any) // reports progress; may be nil
 }
 
@@ -62,11 +62,11 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	if o.Reserve == 0 {
 		o.Reserve = 0.1
 	}
-	if o.ReserveMemory == 0 {
-		o.ReserveMemory = 128 << 20
+	if o.reserveMemory == 0 {
+		o.reserveMemory = 128 << 20
 	}
-	if o.MaxAge == 0 {
-		o.MaxAge = week
+	if o.maxAge == 0 {
+		o.maxAge = week
 	}
 	if o.Logf == nil {
 		o.Logf = func(string, ...any) {}
@@ -90,7 +90,7 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	return &droverv1.NodeInfo{
 		Name: o.Name, Rack: o.Rack,
 		Measured:    &droverv1.Resources{Cpu: cores, Memory: total, Io: min(disk.ReadBps, disk.WriteBps, disk.MixedBps/2)},
-		Allocatable: &droverv1.Resources{Cpu: afterReserve(cores, o.Reserve), Memory: min(afterReserve(total, o.Reserve), total-o.ReserveMemory), Io: disk.Io},
+		Allocatable: &droverv1.Resources{Cpu: afterReserve(cores, o.Reserve), Memory: min(afterReserve(total, o.Reserve), total-o.reserveMemory), Io: disk.Io},
 		Disks:       []*droverv1.Disk{disk}, Swap: int64(mem.Freeswap) * unit,
 		CpuFlags: flags, Versions: readVersions(ctx, o.Versions), Emulated: emulated, TaskOverheadMemory: overhead,
 		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING},
@@ -116,7 +116,7 @@ func measureDisk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk,
 	if emulated {
 		bench = emulatedBench
 	}
-	r, fresh, err := diskbench.Cached(ctx, o.Data, filepath.Join(o.Data, "disk-rates.json"), o.MaxAge, time.Now(), bench)
+	r, fresh, err := diskbench.Cached(ctx, o.Data, filepath.Join(o.Data, "disk-rates.json"), o.maxAge, time.Now(), bench)
 	if err != nil {
 		return nil, fmt.Errorf("rates of the disk under %s: %w", o.Data, err)
 	}

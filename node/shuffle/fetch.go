@@ -23,8 +23,8 @@ type Client struct {
 	HTTP   *http.Client // its transport bounds dialling and waiting for headers
 	Scheme string       // http or https
 	Token  string       // of the job
-	// StallLimit bounds the time without a byte; 0 = 30 s.
-	StallLimit time.Duration
+	// stallLimit bounds the time without a byte; 0 = 30 s.
+	stallLimit time.Duration
 }
 
 // Fetched describes a partition that is complete and verified in a file.
@@ -88,7 +88,7 @@ func verify(f *os.File, want mapreduce.PartitionRange, have int64, sum uint32) e
 
 // receive appends the rest of the partition, or links it, and returns its CRC-32C.
 func (c *Client) receive(ctx context.Context, address, path string, have int64, to *os.File) (got *Fetched, sum uint32, err error) {
-	stall := c.StallLimit
+	stall := c.stallLimit
 	if stall <= 0 {
 		stall = 30 * time.Second
 	}

@@ -280,7 +280,7 @@ func TestSilentSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := &Client{Scheme: "http", Token: "token", StallLimit: time.Millisecond}
+	c := &Client{Scheme: "http", Token: "token", stallLimit: time.Millisecond}
 	if _, err := c.Fetch(t.Context(), unixhttp.Scheme+l.Addr().String(), key, 0, filepath.Join(t.TempDir(), "p")); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("%v, want unavailable", err)
 	}

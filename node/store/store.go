@@ -264,7 +264,7 @@ func putIdentity(tx *bbolt.Tx, id Identity) error {
 type Change struct {
 	Stale   bool // outdated revision: nothing was changed
 	Put     map[ID]*droverv1.WantedAttempt
-	Removed []ID // no longer wanted: removed by a delta, or missing in a full set
+	removed []ID // no longer wanted: removed by a delta, or missing in a full set
 }
 
 // Apply stores a full set or a delta together with its revision. A lower term is
@@ -291,16 +291,16 @@ func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
 			}
 		}
 		if w.GetFull() {
-			if c.Removed, err = unlisted(tx, id.Restored, c.Put); err != nil {
+			if c.removed, err = unlisted(tx, id.Restored, c.Put); err != nil {
 				return err
 			}
 			id.Restored = false
 		}
 		for _, k := range w.GetRemove() {
-			c.Removed = append(c.Removed, IDOf(k))
+			c.removed = append(c.removed, IDOf(k))
 			delete(c.Put, IDOf(k))
 		}
-		for _, id := range c.Removed {
+		for _, id := range c.removed {
 			if err := remove(tx, bucketWanted, []byte(id)); err != nil {
 				return err
 			}

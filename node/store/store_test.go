@@ -93,8 +93,8 @@ func TestWantedSet(t *testing.T) {
 				if !errors.Is(err, m.err) || (err == nil) != (m.err == nil) {
 					t.Fatalf("message %d: error %v, want %v", i, err, m.err)
 				}
-				if c.Stale != m.stale || err == nil && !cmp.Equal(c.Removed, m.removed) {
-					t.Errorf("message %d: stale %v removed %v, want %v %v", i, c.Stale, c.Removed, m.stale, m.removed)
+				if c.Stale != m.stale || err == nil && !cmp.Equal(c.removed, m.removed) {
+					t.Errorf("message %d: stale %v removed %v, want %v %v", i, c.Stale, c.removed, m.stale, m.removed)
 				}
 				got, err := s.Wanted()
 				if err != nil {

@@ -354,7 +354,7 @@ func (d *Driver) Leftovers(ctx context.Context) ([]runtime.Leftover, error) {
 // engine lists.
 func (c Config) leftovers(phases map[string]runtime.Phase) ([]runtime.Leftover, error) {
 	ids := map[string]bool{}
-	for _, dir := range []string{c.bundles(), c.runcStates(), c.StateDir} {
+	for _, dir := range []string{c.bundles(), c.runcStates(), c.stateDir} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -389,7 +389,7 @@ func (c Config) leftovers(phases map[string]runtime.Phase) ([]runtime.Leftover, 
 		if err != nil {
 			return nil, err
 		}
-		if own := filepath.Join(c.StateDir, id); !listed && c.StateDir != "" {
+		if own := filepath.Join(c.stateDir, id); !listed && c.stateDir != "" {
 			if _, err := os.Lstat(own); err == nil {
 				parts = append(parts, own)
 			}

@@ -17,7 +17,7 @@ func fakeMachine(t *testing.T) Config {
 	t.Helper()
 	dir := t.TempDir()
 	c := Config{
-		Address: "/run/containerd/containerd.sock", Namespace: "drover", StateDir: filepath.Join(dir, "state"),
+		Address: "/run/containerd/containerd.sock", Namespace: "drover", stateDir: filepath.Join(dir, "state"),
 		engineState: filepath.Join(dir, "run"), proc: filepath.Join(dir, "proc"), cgroupMount: filepath.Join(dir, "cgroup"),
 	}
 	put(t, filepath.Join(c.proc, "self/mountinfo"), "")

@@ -74,7 +74,7 @@ func TestImageLifetime(t *testing.T) {
 	// By name: leftovers of earlier tests may be collected at any time.
 	snapshots := func() map[string]bool {
 		all := map[string]bool{}
-		err := d.c.SnapshotService(d.cfg.Snapshotter).Walk(ctx, func(_ context.Context, i snapshotInfo) error { all[i.Name] = true; return nil })
+		err := d.c.SnapshotService(d.cfg.snapshotter).Walk(ctx, func(_ context.Context, i snapshotInfo) error { all[i.Name] = true; return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestRunAfterCrashInCreate(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
 	s := b.spec(t, d, "crashed", "exit", "7")
-	snaps := d.c.SnapshotService(d.cfg.Snapshotter)
+	snaps := d.c.SnapshotService(d.cfg.snapshotter)
 	if _, err := snaps.Prepare(ctx, s.ID, ""); err != nil { // empty: a container on it could not start
 		t.Fatal(err)
 	}

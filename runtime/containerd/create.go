@@ -79,10 +79,10 @@ func (d *Driver) create(ctx context.Context, s runtime.Spec, labels map[string]s
 		if img, err = d.images.config(ctx, d.c, s.Image); err != nil {
 			return err
 		}
-		box.Image, box.Snapshotter, box.SnapshotKey = s.Image, d.cfg.Snapshotter, s.ID
+		box.Image, box.Snapshotter, box.SnapshotKey = s.Image, d.cfg.snapshotter, s.ID
 		opts = append(opts, ociSpec(s, img.env, img.dir), withSeccomp())
 	} else {
-		if err := checkRootFolder(s, d.cfg.StateDir); err != nil {
+		if err := checkRootFolder(s, d.cfg.stateDir); err != nil {
 			return err
 		}
 		opts = append(opts, ociSpec(s, nil, ""), withSeccomp(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}))
@@ -190,9 +190,9 @@ func (d *Driver) removeRoot(ctx context.Context, id string) error {
 	if !runtime.ValidID(id) {
 		return nil
 	}
-	err := d.c.SnapshotService(d.cfg.Snapshotter).Remove(ctx, id)
+	err := d.c.SnapshotService(d.cfg.snapshotter).Remove(ctx, id)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	return os.RemoveAll(filepath.Join(d.cfg.StateDir, id))
+	return os.RemoveAll(filepath.Join(d.cfg.stateDir, id))
 }

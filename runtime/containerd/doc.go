@@ -18,8 +18,8 @@
 //	snapshot  <id>          of the image; removed with the container
 //	task      <id>          its shim; logs through binary:// and Drover's executable
 //	image     sha256:<…>    named by the digest of its archive; label drover/archive
-//	<StateDir>/<id>/        mount points over a root folder; pipes of Exec; options for criu
-//	<StateDir>/.drover-*/   folders that a restore mounts; see fixed.go
+//	<stateDir>/<id>/        mount points over a root folder; pipes of Exec; options for criu
+//	<stateDir>/.drover-*/   folders that a restore mounts; see fixed.go
 //
 // The driver has no state in memory but a cache of the images' configurations, so restarts
 // of the daemon and of containerd lose nothing. Create makes first the container, then its

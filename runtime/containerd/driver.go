@@ -28,8 +28,8 @@ import (
 type Config struct {
 	Address     string // of containerd's socket; "" is /run/containerd/containerd.sock
 	Namespace   string // "" is drover
-	Snapshotter string // "" is overlayfs
-	StateDir    string // for what lives as long as a container; "" is /run/drover-node/containerd/<namespace>
+	snapshotter string // "" is overlayfs
+	stateDir    string // for what lives as long as a container; "" is /run/drover-node/containerd/<namespace>
 	// Logger is our own executable, as absolute path, that takes
 	// containerd/logger's verb; "" is the running one.
 	Logger string
@@ -85,11 +85,11 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Namespace == "" {
 		cfg.Namespace = "drover"
 	}
-	if cfg.Snapshotter == "" {
-		cfg.Snapshotter = "overlayfs"
+	if cfg.snapshotter == "" {
+		cfg.snapshotter = "overlayfs"
 	}
-	if cfg.StateDir == "" {
-		cfg.StateDir = filepath.Join("/run/drover-node/containerd", cfg.Namespace)
+	if cfg.stateDir == "" {
+		cfg.stateDir = filepath.Join("/run/drover-node/containerd", cfg.Namespace)
 	}
 	if cfg.Logger == "" {
 		self, err := os.Executable()
@@ -106,7 +106,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "containerd at %s: %w", cfg.Address, err)
 	}
-	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.StateDir)}, nil
+	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.stateDir)}, nil
 }
 
 // Close closes the connection; containers keep running.

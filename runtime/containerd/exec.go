@@ -52,7 +52,7 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	if x.Dir != "" {
 		p.Cwd = x.Dir
 	}
-	pipes := filepath.Join(d.cfg.StateDir, id, "exec")
+	pipes := filepath.Join(d.cfg.stateDir, id, "exec")
 	if err := os.MkdirAll(pipes, 0o700); err != nil {
 		return 0, fmt.Errorf("exec in container %s: %w", id, err)
 	}

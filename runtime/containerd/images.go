@@ -29,7 +29,7 @@ func (d *Driver) Has(ctx context.Context, digest string) (bool, error) {
 	if err != nil {
 		return false, engineError(ctx, "look for image "+digest, "", err)
 	}
-	ok, err := img.IsUnpacked(ctx, d.cfg.Snapshotter)
+	ok, err := img.IsUnpacked(ctx, d.cfg.snapshotter)
 	return ok, engineError(ctx, "look for image "+digest, "", err)
 }
 
@@ -78,7 +78,7 @@ func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error
 	if err != nil {
 		return engineError(ctx, "import "+digest, "", err)
 	}
-	if err := client.NewImage(d.c, named).Unpack(ctx, d.cfg.Snapshotter); err != nil {
+	if err := client.NewImage(d.c, named).Unpack(ctx, d.cfg.snapshotter); err != nil {
 		err = archiveError(ctx, "unpack", digest, err)
 		return errors.Join(err, d.Remove(context.WithoutCancel(ctx), digest))
 	}

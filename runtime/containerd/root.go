@@ -84,8 +84,8 @@ func (m *imageConfigs) config(ctx context.Context, c *client.Client, name string
 
 // makeSnapshot makes the snapshot of a container that has none.
 func (d *Driver) makeSnapshot(ctx context.Context, id string, img imageConfig) ([]mount.Mount, error) {
-	s := d.c.SnapshotService(d.cfg.Snapshotter)
-	if d.cfg.Snapshotter == "overlayfs" && img.layers <= maxLayers {
+	s := d.c.SnapshotService(d.cfg.snapshotter)
+	if d.cfg.snapshotter == "overlayfs" && img.layers <= maxLayers {
 		return s.View(ctx, id, img.chain)
 	}
 	return s.Prepare(ctx, id, img.chain)
@@ -108,7 +108,7 @@ func (d *Driver) rootMounts(ctx context.Context, box containers.Container) ([]mo
 	if root := spec.Annotations[annotationRoot]; root != "" {
 		return d.readOnlyRoot(box.ID, spec, []string{root}, nil)
 	}
-	all, err := d.c.SnapshotService(d.cfg.Snapshotter).Mounts(ctx, box.ID)
+	all, err := d.c.SnapshotService(d.cfg.snapshotter).Mounts(ctx, box.ID)
 	if errdefs.IsNotFound(err) { // a crash came between the container and its snapshot
 		var img imageConfig
 		if img, err = d.images.config(ctx, d.c, box.Image); err == nil {
@@ -161,7 +161,7 @@ func hasOption(list []string, s string) bool {
 
 // readOnlyRoot makes the mount points that the layers lack and returns the overlay.
 func (d *Driver) readOnlyRoot(id string, spec rootSpec, lowers, opts []string) ([]mount.Mount, error) {
-	points := filepath.Join(d.cfg.StateDir, id, "points")
+	points := filepath.Join(d.cfg.stateDir, id, "points")
 	if err := os.MkdirAll(points, 0o755); err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func TestRootHasMissingMountPoints(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := &Driver{cfg: Config{StateDir: filepath.Join(dir, "state")}}
+	d := &Driver{cfg: Config{stateDir: filepath.Join(dir, "state")}}
 	spec := rootSpec{Process: struct{ Cwd string }{"/srv/work"}, Mounts: []specs.Mount{
 		{Type: "proc", Destination: "/proc"}, {Type: "tmpfs", Destination: "/dev"}, {Type: "devpts", Destination: "/dev/pts"},
 		{Type: "bind", Source: dir, Destination: "/task"}, {Type: "bind", Source: dir, Destination: "/data/in"},

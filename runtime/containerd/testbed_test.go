@@ -153,7 +153,7 @@ func (b *testbed) leftovers(t *testing.T, d *Driver, id string) []string {
 	var left []string
 	ctx, cancel := context.WithTimeout(context.Background(), verbLimit)
 	defer cancel()
-	if _, err := d.c.SnapshotService(d.cfg.Snapshotter).Stat(ctx, id); err == nil {
+	if _, err := d.c.SnapshotService(d.cfg.snapshotter).Stat(ctx, id); err == nil {
 		left = append(left, "snapshot "+id)
 	}
 	if c, err := d.c.LoadContainer(ctx, id); err == nil {
@@ -162,7 +162,7 @@ func (b *testbed) leftovers(t *testing.T, d *Driver, id string) []string {
 	for _, p := range []string{
 		"/run/containerd/io.containerd.runtime.v2.task/" + d.cfg.Namespace + "/" + id,
 		"/run/containerd/runc/" + d.cfg.Namespace + "/" + id,
-		filepath.Join(d.cfg.StateDir, id),
+		filepath.Join(d.cfg.stateDir, id),
 	} {
 		if _, err := os.Lstat(p); err == nil {
 			left = append(left, p)

@@ -126,7 +126,7 @@ func (e *Engine) procLocked(b *container, args, env []string, in io.Reader, out,
 	spec := b.spec
 	spec.Args, spec.Env = args, env
 	return p, &Process{
-		Spec: spec, Stdin: in, Stdout: lockWriter(out), Stderr: lockWriter(errw), Signals: p.signals,
+		Spec: spec, Stdin: in, Stdout: lockWriter(out), Stderr: lockWriter(errw), signals: p.signals,
 		handled: func() { e.mu.Lock(); p.handlesSignals = true; e.mu.Unlock() },
 		gate:    func(ctx context.Context) error { return e.awaitThawed(ctx, b) },
 		place:   func() Place { return e.placeOf(b) },

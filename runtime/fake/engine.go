@@ -18,7 +18,7 @@ type Process struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Signals <-chan syscall.Signal // all but SIGKILL; see Handle
+	signals <-chan syscall.Signal // all but SIGKILL; see Handle
 	handled func()
 	gate    func(ctx context.Context) error
 	place   func() Place
@@ -95,7 +95,7 @@ type Fault struct {
 	// ActFirst lets the method act and loses only its answer, as a broken
 	// connection does.
 	ActFirst bool
-	Delay    time.Duration // before acting; ends with the context
+	delay    time.Duration // before acting; ends with the context
 	// Leaves makes a failing Start or Prepare leave something on the machine, like
 	// a start interrupted together with its daemon.
 	Leaves bool
@@ -217,8 +217,8 @@ func (e *Engine) beginCallFor(ctx context.Context, v Verb, id string) (answer fu
 			}
 		}()
 	}
-	if due.Delay > 0 {
-		t := time.NewTimer(due.Delay)
+	if due.delay > 0 {
+		t := time.NewTimer(due.delay)
 		defer t.Stop()
 		select {
 		case <-t.C:

@@ -32,7 +32,7 @@ func suiteProgram(ctx context.Context, p *Process) int {
 			}
 			return ""
 		},
-		Signals: func() <-chan syscall.Signal { p.Handle(); return p.Signals },
+		Signals: func() <-chan syscall.Signal { p.Handle(); return p.signals },
 	}, p.Spec.Args[1:])
 }
 
@@ -54,7 +54,7 @@ func TestConformance(t *testing.T) {
 			return runtime.Spec{ID: id, Args: append([]string{"prog"}, args...), Log: runtime.Log{Dir: t.TempDir()}}
 		},
 		Churn:       100,
-		SlowStart:   func(_ *testing.T, d time.Duration) { e.Inject(Fault{Verb: Start, Nth: 1, Delay: d}) },
+		SlowStart:   func(_ *testing.T, d time.Duration) { e.Inject(Fault{Verb: Start, Nth: 1, delay: d}) },
 		StopEngine:  func(*testing.T) { e.Down(true) },
 		StartEngine: func(*testing.T) { e.Down(false) },
 	})
@@ -68,7 +68,7 @@ func TestConformanceUsedAgain(t *testing.T) {
 			return runtime.Spec{ID: id, Reuse: "stage", Args: append([]string{"prog"}, args...), Log: runtime.Log{Dir: t.TempDir()}}
 		},
 		Churn: 100, Shared: e.Shared,
-		SlowStart:   func(_ *testing.T, d time.Duration) { e.Inject(Fault{Verb: Start, Nth: 1, Delay: d}) },
+		SlowStart:   func(_ *testing.T, d time.Duration) { e.Inject(Fault{Verb: Start, Nth: 1, delay: d}) },
 		StopEngine:  func(*testing.T) { e.Down(true) },
 		StartEngine: func(*testing.T) { e.Down(false) },
 	})
@@ -119,7 +119,7 @@ func TestDelayEndsWithContext(t *testing.T) {
 		e := New(nil, map[string]Program{"true": func(context.Context, *Process) int { return 0 }})
 		defer e.Close()
 		d := e.Driver()
-		e.Inject(Fault{Verb: Create, Delay: time.Minute})
+		e.Inject(Fault{Verb: Create, delay: time.Minute})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := d.Create(ctx, runtime.Spec{ID: "c", Args: []string{"true"}}); !errors.Is(err, context.DeadlineExceeded) {

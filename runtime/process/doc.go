@@ -8,7 +8,7 @@
 //     of mount targets. Image and Rootfs are refused.
 //   - The task runs as the daemon's user, unless Config.SwitchUser requests the
 //     Spec's (as root only).
-//   - Its leaf cgroup is entered only if Config.CgroupMount is set; then limits are
+//   - Its leaf cgroup is entered only if Config.cgroupMount is set; then limits are
 //     enforced as for a container.
 //   - Kill reaches the process group. A program that leaves its session escapes,
 //     unless the caller also kills the cgroup.

@@ -18,7 +18,7 @@ import (
 // Config configures the driver.
 type Config struct {
 	StateDir    string // for the records of running processes; made if missing
-	CgroupMount string // of cgroup2; "" means that no cgroup is entered
+	cgroupMount string // of cgroup2; "" means that no cgroup is entered
 	SwitchUser  bool   // run as the Spec's UID and GID; needs root
 }
 

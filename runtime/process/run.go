@@ -190,8 +190,8 @@ func (d *Driver) prepareCommand(s runtime.Spec, args, env []string, dir string) 
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.UID, Gid: s.GID}
 	}
 	release := func() {}
-	if d.cfg.CgroupMount != "" && s.Cgroup != "" {
-		leaf, err := os.Open(filepath.Join(d.cfg.CgroupMount, s.Cgroup))
+	if d.cfg.cgroupMount != "" && s.Cgroup != "" {
+		leaf, err := os.Open(filepath.Join(d.cfg.cgroupMount, s.Cgroup))
 		if err != nil {
 			return nil, nil, fault.New(fault.NotFound, "task %s: %w: make its cgroup first", s.ID, err)
 		}

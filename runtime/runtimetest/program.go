@@ -25,8 +25,8 @@ type ProgramEnv struct {
 	// Signals returns the channel of signals other than SIGKILL; after the call
 	// they no longer end the program.
 	Signals func() <-chan syscall.Signal
-	// Child runs another process that ignores SIGTERM; may be nil.
-	Child func(ctx context.Context) error
+	// child runs another process that ignores SIGTERM; may be nil.
+	child func(ctx context.Context) error
 }
 
 // Program performs the verb in its first argument and returns the exit code:
@@ -72,12 +72,12 @@ func Program(ctx context.Context, w ProgramEnv, args []string) int {
 		case <-ctx.Done():
 		}
 	case "child":
-		if w.Child == nil {
+		if w.child == nil {
 			fmt.Fprintln(w.Stdout, "ready")
 			<-ctx.Done()
 			return 0
 		}
-		if err := w.Child(ctx); err != nil {
+		if err := w.child(ctx); err != nil {
 			fmt.Fprintln(w.Stderr, err)
 			return 101
 		}
@@ -115,7 +115,7 @@ func Main() {
 		select {} // until SIGKILL
 	}
 	w := ProgramEnv{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Signals: osSignals, Child: stubbornChild,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Signals: osSignals, child: stubbornChild,
 	}
 	os.Exit(Program(context.Background(), w, os.Args[2:]))
 }

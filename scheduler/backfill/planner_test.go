@@ -428,7 +428,7 @@ func TestViolationsNameTheirCause(t *testing.T) {
 				for i := range pr.Requests {
 					r := &pr.Requests[i]
 					r.Job, r.Stage, r.Tasks = scheduler.JobID(id), int32(i), []int32{0, 1, 2}
-					r.MaxParallel = int32(rapid.IntRange(0, 2).Draw(t, "parallel"))
+					r.maxParallel = int32(rapid.IntRange(0, 2).Draw(t, "parallel"))
 					if i > 0 {
 						r.After = []int32{int32(i - 1)}
 					}

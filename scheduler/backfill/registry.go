@@ -174,10 +174,10 @@ func (g *group) openTime(now scheduler.Time) scheduler.Time {
 	return at
 }
 
-// earliestByParallelism returns the earliest start of an item that MaxParallel allows,
+// earliestByParallelism returns the earliest start of an item that maxParallel allows,
 // given the openTime of its group.
 func (it *item) earliestByParallelism(open scheduler.Time) scheduler.Time {
-	if par := int(it.group.req.MaxParallel); par > 0 && open != scheduler.Never {
+	if par := int(it.group.req.maxParallel); par > 0 && open != scheduler.Never {
 		if i := slices.Index(it.group.items, it); i >= par {
 			return max(open, it.group.items[i-par].end)
 		}
@@ -277,7 +277,7 @@ func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
 // isConstrained reports whether the group's items can become late other than by the
 // passing of time: they have predecessors, a parallelism limit or an earliest start.
 func (g *group) isConstrained() bool {
-	return len(g.predecessors) > 0 || g.req.MaxParallel > 0 || g.req.NotBefore > 0
+	return len(g.predecessors) > 0 || g.req.maxParallel > 0 || g.req.NotBefore > 0
 }
 
 // hasTask reports whether an earlier request of the same stage has the task.
@@ -301,8 +301,8 @@ func (q *registry) checkRequest(pr *project, r *Request) error {
 	if r.Bound <= 0 {
 		return fmt.Errorf("bound is %v: want more than 0", r.Bound)
 	}
-	if r.MaxParallel < 0 {
-		return fmt.Errorf("parallelism limit is %d: want at least 0", r.MaxParallel)
+	if r.maxParallel < 0 {
+		return fmt.Errorf("parallelism limit is %d: want at least 0", r.maxParallel)
 	}
 	for i, t := range r.Tasks {
 		k := Key{r.Job, r.Stage, t}

@@ -90,7 +90,7 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 		}
 		for _, g := range pr.groups {
 			from := now
-			if len(g.predecessors) > 0 || g.req.MaxParallel > 0 || g.req.NotBefore > 0 {
+			if len(g.predecessors) > 0 || g.req.maxParallel > 0 || g.req.NotBefore > 0 {
 				from = g.openTime(now)
 			}
 			for _, it := range g.items {

@@ -42,13 +42,13 @@ type Config struct {
 	Params       map[string]string
 	// Placements is the number of placements to measure after the cluster is at its load.
 	Placements int
-	// MaxActions limits the actions of a cycle and is the number of tasks that end in each.
-	MaxActions int
-	TargetLoad float64 // utilisation of the most used resource
+	// maxActions limits the actions of a cycle and is the number of tasks that end in each.
+	maxActions int
+	targetLoad float64 // utilisation of the most used resource
 	Seed       uint64
-	// Projects is the number of projects that wait with reservations (FeaturesAll), with 5 jobs
+	// projects is the number of projects that wait with reservations (FeaturesAll), with 5 jobs
 	// each.
-	Projects int
+	projects int
 	// Planning lets the policy make and repair the guarantees of projects itself, if it can.
 	// Otherwise World reserves for the projects before the measurement: the virtual time between
 	// cycles is so long (see cycleInterval) that a plan which is repaired every few seconds would
@@ -69,18 +69,18 @@ func (c Config) defaults() Config {
 	}
 	def(&c.Nodes, 1000)
 	def(&c.Placements, 200_000)
-	def(&c.MaxActions, 1000)
+	def(&c.maxActions, 1000)
 	if c.Features == FeaturesAll {
 		def(&c.Tenants, 1000)
 		def(&c.WaitingTasks, 20_000)
-		def(&c.Projects, 1000)
+		def(&c.projects, 1000)
 	}
 	def(&c.Tenants, 1)
 	if c.Policy == "" {
 		c.Policy = map[Features]string{FeaturesPlain: "fifo", FeaturesAll: "3dsf"}[c.Features]
 	}
-	if c.TargetLoad == 0 {
-		c.TargetLoad = 0.95
+	if c.targetLoad == 0 {
+		c.targetLoad = 0.95
 	}
 	if c.Seed == 0 {
 		c.Seed = 1
@@ -98,10 +98,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d tasks: 0 to 10000000", c.WaitingTasks)
 	case c.Tenants < 1 || c.Tenants > 100_000:
 		return fmt.Errorf("%d tenants: 1 to 100000", c.Tenants)
-	case c.Placements < 1 || c.MaxActions < 1:
-		return fmt.Errorf("%d placements, %d actions a cycle: at least 1", c.Placements, c.MaxActions)
-	case !(c.TargetLoad > 0 && c.TargetLoad <= 1):
-		return fmt.Errorf("load %v: must be above 0 and at most 1", c.TargetLoad)
+	case c.Placements < 1 || c.maxActions < 1:
+		return fmt.Errorf("%d placements, %d actions a cycle: at least 1", c.Placements, c.maxActions)
+	case !(c.targetLoad > 0 && c.targetLoad <= 1):
+		return fmt.Errorf("load %v: must be above 0 and at most 1", c.targetLoad)
 	}
 	return nil
 }
@@ -156,8 +156,8 @@ type Result struct {
 // world is the generated cluster and its work.
 type world struct {
 	Config
-	S                    *scheduler.State
-	Now                  scheduler.Time
+	s                    *scheduler.State
+	now                  scheduler.Time
 	rng                  *rand.Rand
 	taskDemands          []scheduler.Resources
 	leafTenants          []scheduler.TenantID // tenants without children
@@ -180,13 +180,13 @@ func newWorld(c Config) (*world, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	w := &world{Config: c, S: scheduler.New(), Now: scheduler.Time(time.Hour), rng: rand.New(rand.NewPCG(c.Seed, 2)),
+	w := &world{Config: c, s: scheduler.New(), now: scheduler.Time(time.Hour), rng: rand.New(rand.NewPCG(c.Seed, 2)),
 		tasksLeft: map[scheduler.JobID]int32{}}
 	for i := range c.Nodes {
 		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: fmt.Sprintf("node%05d", i), Path: fmt.Sprintf("/dc/rack%04d", i/nodesPerRack),
 			Capacity: scheduler.Resources{32_000, 128 << 30, 1_000_000_000}, Levels: scheduler.AllLevels, Swap: 128 << 30,
 			Disks: []scheduler.Disk{{Name: "nvme0n1", IO: 1_000_000_000, Space: 2 << 40}}}
-		if err := w.S.Events().AddNode(spec); err != nil {
+		if err := w.s.Events().AddNode(spec); err != nil {
 			return nil, err
 		}
 	}
@@ -198,11 +198,11 @@ func newWorld(c Config) (*world, error) {
 				spec.Parent = scheduler.TenantID(i/10 - 1)
 			}
 		}
-		if err := w.S.Events().PutTenant(spec); err != nil {
+		if err := w.s.Events().PutTenant(spec); err != nil {
 			return nil, err
 		}
 	}
-	for _, t := range w.S.Tenants() {
+	for _, t := range w.s.Tenants() {
 		if len(t.Children) == 0 {
 			w.leafTenants = append(w.leafTenants, t.Spec.ID)
 		}
@@ -217,13 +217,13 @@ func newWorld(c Config) (*world, error) {
 // load.
 func (w *world) submit(n int) error {
 	used := scheduler.Resources{}
-	for _, node := range w.S.Nodes() {
+	for _, node := range w.s.Nodes() {
 		used = used.Add(node.Used())
 	}
-	for w.pendingTasks < n || used.Add(w.pendingDemand).DominantShare(w.S.Cluster().Total()) < w.TargetLoad {
+	for w.pendingTasks < n || used.Add(w.pendingDemand).DominantShare(w.s.Cluster().Total()) < w.targetLoad {
 		w.nextJob++
 		job := scheduler.JobSpec{ID: w.nextJob, Name: "bench", Tenant: w.leafTenants[w.rng.IntN(len(w.leafTenants))],
-			Priority: scheduler.PriorityLow, Submitted: w.Now}
+			Priority: scheduler.PriorityLow, Submitted: w.now}
 		stage := scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: tasksPerJob, Demand: w.taskDemands[w.rng.IntN(len(w.taskDemands))],
 			Disk: 1 << 30, Estimate: time.Minute}
 		if w.Features == FeaturesAll {
@@ -233,7 +233,7 @@ func (w *world) submit(n int) error {
 				w.addDeadline(&job, &stage)
 			}
 		}
-		if err := w.S.Events().SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
+		if err := w.s.Events().SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
 			return err
 		}
 		w.tasksLeft[job.ID] = stage.Tasks
@@ -248,9 +248,9 @@ func (w *world) submit(n int) error {
 // free capacity.
 func (w *world) addDeadline(job *scheduler.JobSpec, stage *scheduler.StageSpec) {
 	job.Estimate, job.Accepted = time.Minute, true
-	job.Deadline = w.Now.Add(time.Minute + time.Minute/2 + time.Duration(w.rng.IntN(30*60))*time.Second)
+	job.Deadline = w.now.Add(time.Minute + time.Minute/2 + time.Duration(w.rng.IntN(30*60))*time.Second)
 	if w.rng.IntN(4) == 0 {
-		job.Deadline = w.Now.Add(time.Minute + 10*time.Second)
+		job.Deadline = w.now.Add(time.Minute + 10*time.Second)
 		stage.Tasks, stage.Demand = tasksPerJob/10, scheduler.Resources{8_000, 32 << 30, 200_000_000}
 		stage.Inputs = w.drawInputs(int(stage.Tasks))
 	}
@@ -293,7 +293,7 @@ func (w *world) recordPlacements(d *scheduler.Decision) {
 		}
 		w.running = append(w.running, a.AttemptID())
 		w.pendingTasks--
-		g := w.S.Stage(a.Task.StageID())
+		g := w.s.Stage(a.Task.StageID())
 		w.pendingDemand = w.pendingDemand.Sub(g.Spec.Demand)
 		if g.Job.Spec.Deadline > 0 {
 			w.deadlinePlacements++
@@ -316,7 +316,7 @@ func (w *world) pickEnds(n int, out []scheduler.AttemptID) []scheduler.AttemptID
 	for tries := 4 * n; tries > 0 && n > 0 && len(w.running) > 0; tries-- {
 		i := w.rng.IntN(len(w.running))
 		id := w.running[i]
-		if w.Features == FeaturesAll && w.S.Attempt(id).Phase != scheduler.AttemptRunning {
+		if w.Features == FeaturesAll && w.s.Attempt(id).Phase != scheduler.AttemptRunning {
 			continue
 		}
 		out = append(out, id)
@@ -330,16 +330,16 @@ func (w *world) pickEnds(n int, out []scheduler.AttemptID) []scheduler.AttemptID
 // endAttempts ends attempts and the jobs that they complete.
 func (w *world) endAttempts(ids []scheduler.AttemptID) error {
 	for _, id := range ids {
-		a := w.S.Attempt(id)
+		a := w.s.Attempt(id)
 		if a == nil {
 			return fmt.Errorf("attempt %s is not live", id)
 		}
-		if err := w.S.Events().AttemptEnded(id, a.Run, scheduler.OutcomeSucceeded, w.Now); err != nil {
+		if err := w.s.Events().AttemptEnded(id, a.Run, scheduler.OutcomeSucceeded, w.now); err != nil {
 			return err
 		}
 		if w.tasksLeft[id.Job]--; w.tasksLeft[id.Job] == 0 {
 			delete(w.tasksLeft, id.Job)
-			if err := w.S.Events().EndJob(id.Job); err != nil {
+			if err := w.s.Events().EndJob(id.Job); err != nil {
 				return err
 			}
 		}
@@ -350,22 +350,22 @@ func (w *world) endAttempts(ids []scheduler.AttemptID) error {
 // currentLoad returns the utilisation of the most used resource, 0..1.
 func (w *world) currentLoad() float64 {
 	var used scheduler.Resources
-	for _, n := range w.S.Nodes() {
+	for _, n := range w.s.Nodes() {
 		used = used.Add(n.Used())
 	}
-	return used.DominantShare(w.S.Cluster().Total())
+	return used.DominantShare(w.s.Cluster().Total())
 }
 
 // fillToLoad places tasks until the cluster is at its load, or until nothing more fits.
 func (w *world) fillToLoad(p scheduler.Policy) error {
 	for range 10_000 {
-		if w.currentLoad() >= w.TargetLoad {
+		if w.currentLoad() >= w.targetLoad {
 			return nil
 		}
 		if err := w.submit(w.WaitingTasks); err != nil {
 			return err
 		}
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
+		d, err := scheduler.Cycle(w.s, p, w.now, w.maxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
@@ -373,10 +373,10 @@ func (w *world) fillToLoad(p scheduler.Policy) error {
 		if err := w.reportActions(&d); err != nil {
 			return err
 		}
-		w.Now = w.Now.Add(w.cycleInterval()) // spreads the ends as in the steady state
+		w.now = w.now.Add(w.cycleInterval()) // spreads the ends as in the steady state
 		if len(d.Actions) == 0 {
 			return nil // nothing more fits
 		}
 	}
-	return fmt.Errorf("the cluster does not reach load %v", w.TargetLoad)
+	return fmt.Errorf("the cluster does not reach load %v", w.targetLoad)
 }

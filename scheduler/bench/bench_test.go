@@ -27,14 +27,14 @@ func testMeter() Meter {
 }
 
 func TestMeasureCounts(t *testing.T) {
-	r, err := measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
+	r, err := measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, maxActions: 100}, testMeter())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Placements < 3000 || r.Cycles == 0 || r.Load < 0.9 || r.Packing < 0.97 || r.IdleAllocs >= 1 || r.WaitingTasks == 0 {
 		t.Errorf("%+v", r)
 	}
-	again, err := measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
+	again, err := measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, maxActions: 100}, testMeter())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestBadCasesAreRefused(t *testing.T) {
 		"negative nodes":   {Nodes: -1},
 		"unknown features": {Features: "some"},
 		"unknown policy":   {Policy: "fiffo"},
-		"too much load":    {TargetLoad: 1.5},
+		"too much load":    {targetLoad: 1.5},
 	} {
 		if _, err := measure(c, testMeter()); err == nil {
 			t.Errorf("%s: accepted", name)
@@ -75,15 +75,15 @@ func TestScalingCasesVaryOneDimension(t *testing.T) {
 		t.Fatalf("%d cases", len(steps))
 	}
 	whole := steps[8]
-	if whole.Nodes != 10_000 || whole.Tenants != 1000 || whole.WaitingTasks != 20_000 || whole.Projects != 1000 {
+	if whole.Nodes != 10_000 || whole.Tenants != 1000 || whole.WaitingTasks != 20_000 || whole.projects != 1000 {
 		t.Errorf("the last case is %+v", whole)
 	}
 	for i, c := range steps {
 		tenth := []int{100, 10, 1}[i%3]
 		want := whole
 		*[]*int{&want.Nodes, &want.Tenants, &want.WaitingTasks}[i/3] /= tenth
-		want.Projects = min(want.Projects, want.Nodes)
-		if c.Nodes != want.Nodes || c.Tenants != want.Tenants || c.WaitingTasks != want.WaitingTasks || c.Projects != want.Projects {
+		want.projects = min(want.projects, want.Nodes)
+		if c.Nodes != want.Nodes || c.Tenants != want.Tenants || c.WaitingTasks != want.WaitingTasks || c.projects != want.projects {
 			t.Errorf("case %d is %+v", i, c)
 		}
 	}
@@ -97,7 +97,7 @@ func TestMeasureMedian(t *testing.T) {
 	m.Clock = func() time.Duration { now += tick; return now }
 	m.RSS = func() uint64 { run++; tick = times[run%3] * time.Microsecond; return 1 } // called once at the end of each run
 	tick = times[0] * time.Microsecond
-	r, err := MeasureMedian(Config{Nodes: 10, Placements: 500, MaxActions: 50}, 3, m)
+	r, err := MeasureMedian(Config{Nodes: 10, Placements: 500, maxActions: 50}, 3, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func BenchmarkPlainBacklog10000(b *testing.B) {
 // A million waiting map tasks with three replicas each and all features: under 1 GiB, at the same
 // rate. First with fifo, which ignores data locations.
 func BenchmarkMillionWaitingFIFO(b *testing.B) {
-	benchmarkPlain(b, Config{Nodes: 10_000, WaitingTasks: 1_000_000, Features: FeaturesAll, Policy: "fifo", Projects: 1, Placements: 50_000})
+	benchmarkPlain(b, Config{Nodes: 10_000, WaitingTasks: 1_000_000, Features: FeaturesAll, Policy: "fifo", projects: 1, Placements: 50_000})
 }
 
 func BenchmarkMillionWaiting(b *testing.B) {

@@ -10,22 +10,22 @@ import (
 // submitProjects submits projects of 5 jobs whose tasks each use half a node for at most ten
 // minutes.
 func (w *world) submitProjects() error {
-	for i := range w.Projects {
+	for i := range w.projects {
 		spec := scheduler.ProjectSpec{ID: scheduler.ProjectID(i + 1), Name: fmt.Sprintf("project%05d", i), Tenant: w.leafTenants[w.rng.IntN(len(w.leafTenants))],
-			Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 5}
+			Priority: scheduler.PriorityLow, Submitted: w.now, Jobs: 5}
 		if w.rng.IntN(5) == 0 {
 			spec.Priority = scheduler.PriorityHigh
 		}
-		if err := w.S.Events().PutProject(spec); err != nil {
+		if err := w.s.Events().PutProject(spec); err != nil {
 			return err
 		}
 		for range spec.Jobs {
 			w.nextJob++
-			job := scheduler.JobSpec{ID: w.nextJob, Name: spec.Name, Tenant: spec.Tenant, Priority: spec.Priority, Submitted: w.Now,
+			job := scheduler.JobSpec{ID: w.nextJob, Name: spec.Name, Tenant: spec.Tenant, Priority: spec.Priority, Submitted: w.now,
 				Bound: 10 * time.Minute, Estimate: 5 * time.Minute, Project: spec.ID}
 			stage := scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: 2, Demand: scheduler.Resources{16_000, 64 << 30, 100_000_000},
 				Disk: 1 << 30, Estimate: 5 * time.Minute}
-			if err := w.S.Events().SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
+			if err := w.s.Events().SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
 				return err
 			}
 			w.tasksLeft[job.ID] = stage.Tasks
@@ -43,13 +43,13 @@ func (w *world) makeReservations() error {
 	const duration, gap = 10 * time.Minute, time.Minute
 	next := make([]scheduler.Time, w.Nodes)
 	for i := range next {
-		next[i] = w.Now.Add(time.Duration(w.rng.Int64N(int64(duration))))
+		next[i] = w.now.Add(time.Duration(w.rng.Int64N(int64(duration))))
 	}
 	id, at := scheduler.ReservationID(1), 0
-	if all := w.S.Reservations().All(); len(all) > 0 {
+	if all := w.s.Reservations().All(); len(all) > 0 {
 		id = all[len(all)-1].ID + 1
 	}
-	for j := range w.S.Jobs() {
+	for j := range w.s.Jobs() {
 		if j.Spec.Project == 0 {
 			continue
 		}
@@ -59,7 +59,7 @@ func (w *world) makeReservations() error {
 			r.Start = next[r.Node]
 			r.End = r.Start.Add(duration)
 			next[r.Node] = r.End.Add(gap)
-			if err := w.S.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now); err != nil {
+			if err := w.s.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.now); err != nil {
 				return err
 			}
 			id++
@@ -81,17 +81,17 @@ func (w *world) reportActions(d *scheduler.Decision) error {
 		var err error
 		switch act.Kind {
 		case scheduler.ActPlace:
-			err = w.S.Events().AttemptStarted(id, act.Run, w.Now)
+			err = w.s.Events().AttemptStarted(id, act.Run, w.now)
 		case scheduler.ActSuspend:
 			w.suspensions++
-			footprint := scheduler.Footprint{Memory: w.S.Attempt(id).Demand[scheduler.Memory]}
+			footprint := scheduler.Footprint{Memory: w.s.Attempt(id).Demand[scheduler.Memory]}
 			if act.Level == scheduler.LevelSwapped {
 				footprint.Swap = footprint.Memory
 			}
-			err = w.S.Events().AttemptSuspended(id, act.Run, act.Level, footprint, w.Now)
+			err = w.s.Events().AttemptSuspended(id, act.Run, act.Level, footprint, w.now)
 		case scheduler.ActResume:
 			w.resumes++
-			err = w.S.Events().AttemptResumed(id, act.Run, w.Now)
+			err = w.s.Events().AttemptResumed(id, act.Run, w.now)
 		case scheduler.ActMigrate, scheduler.ActKill:
 			err = fmt.Errorf("action %v is not supported by the benchmark", act.Kind)
 		case scheduler.ActReserve, scheduler.ActUnreserve:

@@ -33,7 +33,7 @@ func measurePacking(c Config) (float64, error) {
 		return 0, err
 	}
 	for range 100 * c.Nodes {
-		d, err := scheduler.Cycle(w.S, p, w.Now, c.MaxActions, scheduler.AcceptAll)
+		d, err := scheduler.Cycle(w.s, p, w.now, c.maxActions, scheduler.AcceptAll)
 		if err != nil {
 			return 0, err
 		}
@@ -50,11 +50,11 @@ func measurePacking(c Config) (float64, error) {
 // placeBestFit places every waiting task that fits, in order, on the node with the smallest sum of
 // free shares after the placement. It examines all nodes.
 func (w *world) placeBestFit() error {
-	for j := range w.S.Jobs() {
+	for j := range w.s.Jobs() {
 		g := j.Stages[0]
 		for g.Ready() {
 			best, disk, least := scheduler.NoNode, int16(-1), 0.0
-			for _, n := range w.S.Nodes() {
+			for _, n := range w.s.Nodes() {
 				k, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
 				if !ok {
 					continue
@@ -70,8 +70,8 @@ func (w *world) placeBestFit() error {
 			if best == scheduler.NoNode {
 				break
 			}
-			a := w.S.Attempts().PlaceAction(g, g.NextPending(0), best, disk)
-			if err := w.S.Apply(&a, w.Now); err != nil {
+			a := w.s.Attempts().PlaceAction(g, g.NextPending(0), best, disk)
+			if err := w.s.Apply(&a, w.now); err != nil {
 				return err
 			}
 		}

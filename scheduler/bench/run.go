@@ -41,7 +41,7 @@ func measure(c Config, m Meter) (Result, error) {
 	if w.withInput > 0 {
 		r.NodeLocal = float64(w.nodeLocal) / float64(w.withInput)
 	}
-	r.ReservationsWaiting = len(w.S.Reservations().All())
+	r.ReservationsWaiting = len(w.s.Reservations().All())
 	r.Packing, err = measurePacking(c)
 	return r, err
 }
@@ -72,8 +72,8 @@ func (w *world) reserveForProjects(p scheduler.Policy) error {
 		return err
 	}
 	for range 100 {
-		before := len(w.S.Reservations().All())
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
+		before := len(w.s.Reservations().All())
+		d, err := scheduler.Cycle(w.s, p, w.now, w.maxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
@@ -81,11 +81,11 @@ func (w *world) reserveForProjects(p scheduler.Policy) error {
 		if err := w.reportActions(&d); err != nil {
 			return err
 		}
-		if len(w.S.Reservations().All()) == before {
+		if len(w.s.Reservations().All()) == before {
 			break
 		}
 	}
-	if _, honours := p.(scheduler.Guarantor); honours && len(w.S.Reservations().All()) < 5*w.Projects {
+	if _, honours := p.(scheduler.Guarantor); honours && len(w.s.Reservations().All()) < 5*w.projects {
 		return w.makeReservations()
 	}
 	return nil
@@ -94,7 +94,7 @@ func (w *world) reserveForProjects(p scheduler.Policy) error {
 // cycleInterval returns the time in which one cycle's ends occur if each task runs for the
 // predicted minute and a node runs about 20.
 func (w *world) cycleInterval() time.Duration {
-	return time.Minute * time.Duration(w.MaxActions) / time.Duration(max(w.MaxActions, 20*w.Nodes))
+	return time.Minute * time.Duration(w.maxActions) / time.Duration(max(w.maxActions, 20*w.Nodes))
 }
 
 // measureSteady measures cycles with ends and placements at the load.
@@ -105,15 +105,15 @@ func (w *world) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 	var shares shareEvaluator
 	var match matchingEvaluator
 	var cpuSpent time.Duration
-	cycleMS := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
+	cycleMS := make([]float64, 0, 1+2*w.Placements/w.maxActions)
 	cycleCPUMS := make([]float64, 0, cap(cycleMS))
-	maxCycles := 1000 + 100*w.Placements/w.MaxActions
+	maxCycles := 1000 + 100*w.Placements/w.maxActions
 	for cycle := range maxCycles {
 		if r.Placements >= w.Placements {
 			break
 		}
-		ends = w.pickEnds(w.MaxActions, ends[:0])
-		w.Now = w.Now.Add(w.cycleInterval())
+		ends = w.pickEnds(w.maxActions, ends[:0])
+		w.now = w.now.Add(w.cycleInterval())
 		allocsBefore, cpuBefore, clockBefore := m.Allocs(), m.CPU(), m.Clock()
 		if err := w.endAttempts(ends); err != nil {
 			return err
@@ -123,21 +123,21 @@ func (w *world) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 			return err
 		}
 		if w.Features == FeaturesAll {
-			shares.beforeDecision(w.S)
+			shares.beforeDecision(w.s)
 			if cycle%matchingInterval == 0 {
-				match.beforeDecision(w.S)
+				match.beforeDecision(w.s)
 			}
 		}
 		allocsSubmit, cpuSubmit, clockSubmit := m.Allocs(), m.CPU(), m.Clock()
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
+		d, err := scheduler.Cycle(w.s, p, w.now, w.maxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
 		clockCycle, cpuCycle, allocsCycle := m.Clock(), m.CPU(), m.Allocs()
 		if w.Features == FeaturesAll {
-			r.UnexplainedStages += countUnexplained(w.S, &d)
-			match.afterDecision(w.S, &d)
-			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.largestError(w.S, &d))
+			r.UnexplainedStages += countUnexplained(w.s, &d)
+			match.afterDecision(w.s, &d)
+			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.largestError(w.s, &d))
 		}
 		w.recordPlacements(&d)
 		if err := w.reportActions(&d); err != nil {
@@ -173,7 +173,7 @@ func (w *world) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
 // measureIdle measures cycles in which nothing changed.
 func (w *world) measureIdle(p scheduler.Policy, m Meter, r *Result) error {
 	for range 100_000 { // until the policy has nothing more to do
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
+		d, err := scheduler.Cycle(w.s, p, w.now, w.maxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func (w *world) measureIdle(p scheduler.Policy, m Meter, r *Result) error {
 	const rounds = 1000
 	allocsBefore, clockBefore := m.Allocs(), m.Clock()
 	for range rounds {
-		if d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll); err != nil || !d.Empty() {
+		if d, err := scheduler.Cycle(w.s, p, w.now, w.maxActions, scheduler.AcceptAll); err != nil || !d.Empty() {
 			return fmt.Errorf("%s: nothing changed, yet it decides: %v", p.Name(), err)
 		}
 	}

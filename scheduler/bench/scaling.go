@@ -29,7 +29,7 @@ func ScalingCases(c Config) []Config {
 			step := c
 			*part(&step) = max(1, *part(&c)/less)
 			// Projects use half a node each: no more than there are nodes.
-			step.Projects = min(step.Projects, step.Nodes)
+			step.projects = min(step.projects, step.Nodes)
 			out = append(out, step)
 		}
 	}

@@ -136,7 +136,7 @@ func TestShareErrorUnderChurn(t *testing.T) {
 		"3dsf with queues":      {params: map[string]string{"reserve": "false"}, limit: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := newWorld(Config{Nodes: 60, WaitingTasks: 2000, Tenants: 60, Projects: 20, MaxActions: 100, Features: FeaturesAll}.defaults())
+			w, err := newWorld(Config{Nodes: 60, WaitingTasks: 2000, Tenants: 60, projects: 20, maxActions: 100, Features: FeaturesAll}.defaults())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,23 +152,23 @@ func TestShareErrorUnderChurn(t *testing.T) {
 			var judge shareEvaluator
 			worst, full := 0.0, 0
 			for range 40 {
-				w.Now = w.Now.Add(w.cycleInterval())
-				if err := w.endAttempts(w.pickEnds(w.MaxActions, nil)); err != nil {
+				w.now = w.now.Add(w.cycleInterval())
+				if err := w.endAttempts(w.pickEnds(w.maxActions, nil)); err != nil {
 					t.Fatal(err)
 				}
 				if err := w.submit(w.WaitingTasks); err != nil {
 					t.Fatal(err)
 				}
-				judge.beforeDecision(w.S)
-				d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
+				judge.beforeDecision(w.s)
+				d, err := scheduler.Cycle(w.s, p, w.now, w.maxActions, scheduler.AcceptAll)
 				if err != nil {
 					t.Fatal(err)
 				}
 				w.recordPlacements(&d)
-				if len(d.Actions) == w.MaxActions {
+				if len(d.Actions) == w.maxActions {
 					full++
 				}
-				worst = max(worst, judge.largestError(w.S, &d))
+				worst = max(worst, judge.largestError(w.s, &d))
 				if err := w.reportActions(&d); err != nil {
 					t.Fatal(err)
 				}

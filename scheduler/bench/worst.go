@@ -79,7 +79,7 @@ func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
 	if err != nil {
 		return WorstResult{}, err
 	}
-	w.Planning, w.MaxActions = true, worstActions
+	w.Planning, w.maxActions = true, worstActions
 	p, err := newPolicy(w.Config)
 	if err != nil {
 		return WorstResult{}, err
@@ -96,7 +96,7 @@ func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
 	total := time.Duration(0)
 	for ; r.Cycles < c.Cycles && (c.Limit <= 0 || total < c.Limit); r.Cycles++ {
 		before := m.CPU()
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
+		d, err := scheduler.Cycle(w.s, p, w.now, w.maxActions, scheduler.AcceptAll)
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", k.Name, err)
 		}
@@ -110,9 +110,9 @@ func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
 		if err := w.reportActions(&d); err != nil {
 			return r, err
 		}
-		w.Now = w.Now.Add(10 * time.Millisecond)
+		w.now = w.now.Add(10 * time.Millisecond)
 		if 3*r.Cycles > 2*c.Cycles { // compress the schedule each time, and let tasks run past their bounds
-			w.Now = w.Now.Add(11 * time.Second)
+			w.now = w.now.Add(11 * time.Second)
 		}
 		if err := w.endAttempts(w.pickEnds(worstEnds, nil)); err != nil {
 			return r, err
@@ -140,20 +140,20 @@ func (w *world) submitOne(t scheduler.TenantID, project scheduler.ProjectID, sta
 
 func (w *world) submitJob(t scheduler.TenantID, project scheduler.ProjectID, stages []scheduler.StageSpec, bound time.Duration, change ...func(*scheduler.JobSpec)) error {
 	w.nextJob++
-	job := scheduler.JobSpec{ID: w.nextJob, Name: "worst", Tenant: t, Priority: scheduler.PriorityLow, Submitted: w.Now, Bound: bound, Project: project}
+	job := scheduler.JobSpec{ID: w.nextJob, Name: "worst", Tenant: t, Priority: scheduler.PriorityLow, Submitted: w.now, Bound: bound, Project: project}
 	for _, c := range change {
 		c(&job)
 	}
 	for _, g := range stages {
 		w.tasksLeft[job.ID] += g.Tasks
 	}
-	return w.S.Events().SubmitJob(job, stages)
+	return w.s.Events().SubmitJob(job, stages)
 }
 
 const worstBound = 2 * time.Minute
 
 func (w *world) deadline(d time.Duration) func(*scheduler.JobSpec) {
-	return func(j *scheduler.JobSpec) { j.Deadline = w.Now.Add(d) }
+	return func(j *scheduler.JobSpec) { j.Deadline = w.now.Add(d) }
 }
 
 func (w *world) submitBounded(n int) error {
@@ -174,7 +174,7 @@ func (w *world) submitAccepted(n int) error {
 }
 
 func (w *world) putProject() error {
-	return w.S.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "worst", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1})
+	return w.s.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "worst", Priority: scheduler.PriorityLow, Submitted: w.now, Jobs: 1})
 }
 
 func (w *world) submitProject(n int) error {
@@ -271,9 +271,9 @@ func (w *world) submitBlocked(n int) error {
 // submitMisfits fills half of the nodes' CPU and the other half's memory, before tasks that need some
 // of both: any could fit by what is free, and none fits on any node.
 func (w *world) submitMisfits(n int) error {
-	full := w.S.Nodes()[0].Spec.Capacity
+	full := w.s.Nodes()[0].Spec.Capacity
 	for _, r := range []scheduler.Resource{scheduler.CPU, scheduler.Memory} {
-		g := w.stage(len(w.S.Nodes()) / 2)
+		g := w.stage(len(w.s.Nodes()) / 2)
 		g.Demand = scheduler.Resources{100, 1 << 20, 0}
 		g.Demand[r] = full[r]
 		if err := w.submitOne(0, 0, g, 0); err != nil {
@@ -297,11 +297,11 @@ func (w *world) loseHalf(cycle int) error {
 	if cycle != nodesLostAt {
 		return nil
 	}
-	for id := 0; id < len(w.S.Nodes()); id += 2 {
-		if err := w.S.Events().NodeLost(scheduler.NodeID(id), w.Now); err != nil {
+	for id := 0; id < len(w.s.Nodes()); id += 2 {
+		if err := w.s.Events().NodeLost(scheduler.NodeID(id), w.now); err != nil {
 			return err
 		}
 	}
-	w.running = slices.DeleteFunc(w.running, func(id scheduler.AttemptID) bool { return w.S.Attempt(id) == nil })
+	w.running = slices.DeleteFunc(w.running, func(id scheduler.AttemptID) bool { return w.s.Attempt(id) == nil })
 	return nil
 }

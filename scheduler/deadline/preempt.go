@@ -41,42 +41,42 @@ func (m Mode) String() string {
 	}
 }
 
-// VictimGroup is the rank of a victim in the papers' order (3DSF 7.3): regular tasks of
+// victimGroup is the rank of a victim in the papers' order (3DSF 7.3): regular tasks of
 // low priority with the same dominant resource as the task that needs capacity, then
 // low priority with other dominant resources, then high priority in the same two
 // groups. Infeasible deadline jobs count as low. Before all of them come tasks that are
 // frozen already, which give up their memory; after them, for a reservation that is
 // due, jobs whose deadline is accepted without a guarantee, and tasks that were
 // suspended for MaxSuspended before.
-type VictimGroup uint8
+type victimGroup uint8
 
 // The groups, in the order in which victims are taken.
 const (
-	Frozen VictimGroup = iota + 1
-	LowSame
-	LowOther
-	HighSame
-	HighOther
-	Accepted
-	LongSuspended
+	groupFrozen victimGroup = iota + 1
+	groupLowSame
+	groupLowOther
+	groupHighSame
+	groupHighOther
+	groupAccepted
+	groupLongSuspended
 )
 
 // String returns the group's name.
-func (g VictimGroup) String() string {
+func (g victimGroup) String() string {
 	switch g {
-	case Frozen:
+	case groupFrozen:
 		return "frozen"
-	case LowSame:
+	case groupLowSame:
 		return "low, same resource"
-	case LowOther:
+	case groupLowOther:
 		return "low, other resource"
-	case HighSame:
+	case groupHighSame:
 		return "high, same resource"
-	case HighOther:
+	case groupHighOther:
 		return "high, other resource"
-	case Accepted:
+	case groupAccepted:
 		return "accepted deadline without a guarantee"
-	case LongSuspended:
+	case groupLongSuspended:
 		return "suspended for max_suspended before"
 	default:
 		return "group(?)"
@@ -86,13 +86,13 @@ func (g VictimGroup) String() string {
 // Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
 type Victim struct {
 	Attempt *scheduler.Attempt
-	Group   VictimGroup
+	group   victimGroup
 	Level   scheduler.Level
 	Kill    bool
-	// TimeToFree is the time until the capacity is free. Cost is the progress that the
+	// timeToFree is the time until the capacity is free. Cost is the progress that the
 	// victim loses besides waiting: the time to move its memory there and back, or the
 	// work that a kill loses. Freezing costs nothing.
-	TimeToFree, Cost time.Duration
+	timeToFree, cost time.Duration
 }
 
 // freedResources returns what preempting the victim frees on its node: resources, and
@@ -112,9 +112,9 @@ func (v *Victim) freedResources() (scheduler.Resources, int64) {
 type PreemptionPlan struct {
 	Node    scheduler.NodeID
 	Victims []Victim // in the order of their preemption; empty if enough is being released already
-	// TimeToFree is the time until all victims have freed their capacity, Cost the sum
+	// timeToFree is the time until all victims have freed their capacity, Cost the sum
 	// of their costs.
-	TimeToFree, Cost time.Duration
+	timeToFree, cost time.Duration
 }
 
 // Preemptor finds victims. It is a workspace; the fields are its parameters.
@@ -235,7 +235,7 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 			plan.Node = n.Spec.ID
 			p.best = append(p.best[:0], p.current...)
 		}
-		if sufficient++; worstGroup(p.current) <= LowSame && totalCost(p.current) == 0 {
+		if sufficient++; worstGroup(p.current) <= groupLowSame && totalCost(p.current) == 0 {
 			firstGroup++
 		}
 		if firstGroup >= enoughFirstGroup || sufficient >= enoughNodes {
@@ -248,9 +248,9 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 
 // fillPlan sets the plan's victims, cost and time from best.
 func (p *Preemptor) fillPlan(plan *PreemptionPlan) {
-	plan.Victims, plan.Cost = p.best, totalCost(p.best)
+	plan.Victims, plan.cost = p.best, totalCost(p.best)
 	for i := range p.best {
-		plan.TimeToFree = max(plan.TimeToFree, p.best[i].TimeToFree)
+		plan.timeToFree = max(plan.timeToFree, p.best[i].timeToFree)
 	}
 }
 
@@ -275,15 +275,15 @@ func (p *Preemptor) FindVictimsOn(s *scheduler.State, g *scheduler.Stage, id sch
 
 func totalCost(v []Victim) (sum time.Duration) {
 	for i := range v {
-		sum = addDurations(sum, v[i].Cost)
+		sum = addDurations(sum, v[i].cost)
 	}
 	return sum
 }
 
 // worstGroup returns the last group among the victims, 0 for none.
-func worstGroup(v []Victim) (g VictimGroup) {
+func worstGroup(v []Victim) (g victimGroup) {
 	for i := range v {
-		g = max(g, v[i].Group)
+		g = max(g, v[i].group)
 	}
 	return g
 }
@@ -297,7 +297,7 @@ func lessHarm(a, b []Victim) bool {
 		return v[0].Attempt.Placed
 	}
 	high := func(v []Victim) int {
-		if worstGroup(v) >= HighSame {
+		if worstGroup(v) >= groupHighSame {
 			return 1
 		}
 		return 0
@@ -414,7 +414,7 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 		protected := p.IsProtected != nil && p.IsProtected(j)
 		if a.Phase == scheduler.AttemptSuspended {
 			if !protected {
-				p.victims = append(p.victims, Victim{Attempt: a, Group: Frozen})
+				p.victims = append(p.victims, Victim{Attempt: a, group: groupFrozen})
 			}
 			continue
 		}
@@ -422,24 +422,24 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 		if j.Phase != scheduler.JobActive || j == g.Job || protected || (spent && !p.ForDueReservation) {
 			continue
 		}
-		v := Victim{Attempt: a, Group: LowSame}
+		v := Victim{Attempt: a, group: groupLowSame}
 		if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() {
-			v.Group = HighSame
+			v.group = groupHighSame
 		}
 		if a.Demand.Dominant(total) != dominant {
-			v.Group++
+			v.group++
 		}
 		if j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
-			v.Group = Accepted
+			v.group = groupAccepted
 		}
 		if spent {
-			v.Group = LongSuspended
+			v.group = groupLongSuspended
 		}
 		p.victims = append(p.victims, v)
 	}
 	slices.SortFunc(p.victims, func(x, y Victim) int {
 		a, b := x.Attempt, y.Attempt
-		if c := cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(b.Placed, a.Placed)); c != 0 {
+		if c := cmp.Or(cmp.Compare(x.group, y.group), cmp.Compare(b.Placed, a.Placed)); c != 0 {
 			return c
 		}
 		return cmp.Or(cmp.Compare(weightedShare(s, b.Tenant), weightedShare(s, a.Tenant)),
@@ -482,25 +482,25 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 	case a.Level.Suspended() && !memory:
 		return false
 	case !memory && canReach(n, a, scheduler.LevelFrozen):
-		v.Level, v.TimeToFree = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0)
+		v.Level, v.timeToFree = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0)
 		return true
 	}
-	v.Cost = math.MaxInt64
+	v.cost = math.MaxInt64
 	moves := a.Occupied.Resources[scheduler.Memory]
 	for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
 		if l <= a.Level || !canReach(n, a, l) || (l == scheduler.LevelSwapped && moves > r.swap) {
 			continue
 		}
 		down := n.Spec.Speeds.Suspend(l, moves)
-		if cost := addDurations(down, n.Spec.Speeds.Resume(l, moves)); cost < v.Cost {
-			v.Level, v.TimeToFree, v.Cost = l, down, cost
+		if cost := addDurations(down, n.Spec.Speeds.Resume(l, moves)); cost < v.cost {
+			v.Level, v.timeToFree, v.cost = l, down, cost
 		}
 	}
-	if lost := a.RanFor(p.now); p.Mode == Cheapest && !a.Level.Suspended() && lost < v.Cost {
-		v.Kill, v.Level, v.TimeToFree, v.Cost = true, 0, 0, lost
+	if lost := a.RanFor(p.now); p.Mode == Cheapest && !a.Level.Suspended() && lost < v.cost {
+		v.Kill, v.Level, v.timeToFree, v.cost = true, 0, 0, lost
 	}
 	if !v.Kill && v.Level == 0 && !lacks && !a.Level.Suspended() && canReach(n, a, scheduler.LevelFrozen) {
-		v.Level, v.TimeToFree, v.Cost = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0), 0
+		v.Level, v.timeToFree, v.cost = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0), 0
 	}
 	return v.Kill || v.Level != 0
 }

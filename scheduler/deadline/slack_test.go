@@ -106,7 +106,7 @@ func TestOrderOfVictims(t *testing.T) {
 	}
 	for i, v := range plan.Victims {
 		if v.Attempt.ID.Job != want[i] {
-			t.Errorf("victim %d is job %d (%v), want %d", i, v.Attempt.ID.Job, v.Group, want[i])
+			t.Errorf("victim %d is job %d (%v), want %d", i, v.Attempt.ID.Job, v.group, want[i])
 		}
 	}
 	p.IsProtected = func(j *scheduler.Job) bool { return j.Spec.ID == newer }

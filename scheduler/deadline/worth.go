@@ -15,10 +15,10 @@ import (
 // which the caller must ask again. plan must be the result of the last FindVictims.
 // O(attempts x log of those on a node) if it costs anything.
 func (p *Preemptor) IsWorthwhile(s *scheduler.State, g *scheduler.Stage, plan *PreemptionPlan, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
-	if plan.Cost == 0 || p.Mode == Kill {
+	if plan.cost == 0 || p.Mode == Kill {
 		return true, 0
 	}
-	there := now.Add(plan.TimeToFree)
+	there := now.Add(plan.timeToFree)
 	limit := latest
 	if there > latest {
 		limit = there
@@ -58,7 +58,7 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 	p.victims = p.victims[:0]
 	if n.Spec.Levels.Has(scheduler.LevelFrozen) {
 		p.listCandidates(s, g, n)
-		p.victims = slices.DeleteFunc(p.victims, func(v Victim) bool { return v.Group != Frozen && !canReach(n, v.Attempt, scheduler.LevelFrozen) })
+		p.victims = slices.DeleteFunc(p.victims, func(v Victim) bool { return v.group != groupFrozen && !canReach(n, v.Attempt, scheduler.LevelFrozen) })
 	}
 	frozen := func(a *scheduler.Attempt) bool {
 		return slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == a })
@@ -70,7 +70,7 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 		}
 	}
 	for i := range p.victims {
-		if p.victims[i].Group != Frozen {
+		if p.victims[i].group != groupFrozen {
 			p.victims[i].Level = scheduler.LevelFrozen
 			r.addVictim(&p.victims[i], 1)
 		}

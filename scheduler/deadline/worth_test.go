@@ -93,8 +93,8 @@ func TestVictimActions(t *testing.T) {
 			c.run(w)
 			p := Preemptor{Mode: c.mode}
 			plan, ok := p.FindVictims(w.State, waitingStage(w, c.need), w.Now)
-			if got := describePlan(&plan); !ok || got != c.want || plan.TimeToFree != c.takes || plan.Cost != c.cost {
-				t.Errorf("%q (%v) takes %v and costs %v, want %q, %v, %v", got, ok, plan.TimeToFree, plan.Cost, c.want, c.takes, c.cost)
+			if got := describePlan(&plan); !ok || got != c.want || plan.timeToFree != c.takes || plan.cost != c.cost {
+				t.Errorf("%q (%v) takes %v and costs %v, want %q, %v, %v", got, ok, plan.timeToFree, plan.cost, c.want, c.takes, c.cost)
 			}
 		})
 	}
@@ -109,8 +109,8 @@ func TestDueTaskFreezesWhereSwapIsFull(t *testing.T) {
 	startTask(w, 0, schedtest.R(2, 80, 1), 0)
 	p := Preemptor{Mode: Suspend, Escalate: true, ForDueReservation: true}
 	plan, ok := p.FindVictimsOn(w.State, waitingStage(w, schedtest.R(1, 10, 1)), 0, w.Now)
-	if got := describePlan(&plan); !ok || got != "node 0: 1 frozen" || plan.Cost != 0 {
-		t.Errorf("%q (%v) costs %v", got, ok, plan.Cost)
+	if got := describePlan(&plan); !ok || got != "node 0: 1 frozen" || plan.cost != 0 {
+		t.Errorf("%q (%v) costs %v", got, ok, plan.cost)
 	}
 	if plan, ok := p.FindVictimsOn(w.State, waitingStage(w, schedtest.R(1, 50, 1)), 0, w.Now); ok {
 		t.Errorf("memory is lacking: %q", describePlan(&plan))
@@ -144,8 +144,8 @@ func TestIsWorthwhile(t *testing.T) {
 			g := waitingStage(w, schedtest.R(1, 2, 1))
 			p := Preemptor{Mode: Suspend}
 			plan, ok := p.FindVictims(w.State, g, w.Now)
-			if !ok || plan.TimeToFree != 16*s {
-				t.Fatalf("%s takes %v", describePlan(&plan), plan.TimeToFree)
+			if !ok || plan.timeToFree != 16*s {
+				t.Fatalf("%s takes %v", describePlan(&plan), plan.timeToFree)
 			}
 			worth, until := p.IsWorthwhile(w.State, g, &plan, w.Now.Add(c.latest), w.Now)
 			if worth != c.worth || (!worth && until.Sub(w.Now) != c.until) {

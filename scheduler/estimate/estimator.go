@@ -56,7 +56,7 @@ type Stage struct {
 	InputBytes   int64         // mean number of bytes that a task reads
 	RuntimeBound time.Duration // bound of one task, from the job's runtime_bound; 0 for none
 	DataDistance int           // switches between a finished task's data and its node, 0 to 3 (feature Distance)
-	Slowdown     float64       // of the node, 0 if unknown (feature Slowdown)
+	slowdown     float64       // of the node, 0 if unknown (feature Slowdown)
 }
 
 // Task is a task that succeeded.
@@ -133,8 +133,8 @@ func (b *Estimator) predictorTask(s *Stage) *predict.Task {
 	f.Set(predict.StageKind, float64(max(s.Kind, scheduler.KindMap)-scheduler.KindMap))
 	f.Set(predict.Distance, float64(s.DataDistance))
 	f.Set(predict.Slowdown, 1)
-	if s.Slowdown > 0 {
-		f.Set(predict.Slowdown, s.Slowdown)
+	if s.slowdown > 0 {
+		f.Set(predict.Slowdown, s.slowdown)
 	}
 	return t
 }
@@ -248,7 +248,7 @@ func (b *Estimator) Observe(t *Task) {
 	}
 	x := t.Stage
 	if slow != nil {
-		x.Slowdown = slow.Value()
+		x.slowdown = slow.Value()
 		if o.first.Source != None {
 			slow.Observe(run, o.first.RunTime.Seconds())
 		}

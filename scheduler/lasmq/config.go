@@ -47,9 +47,9 @@ type Config struct {
 	Decay float64
 	Order Order
 	// StageAware counts the service that the whole stage will have had for a stage
-	// of which at least the part AwareFrom (0.1 in the paper) is done.
+	// of which at least the part awareFrom (0.1 in the paper) is done.
 	StageAware bool
-	AwareFrom  float64
+	awareFrom  float64
 	// Horizon is for how long a started task is assumed to use its containers when
 	// queues are compared. At least the longest task keeps deficits within one such
 	// task.
@@ -64,7 +64,7 @@ type Config struct {
 // container-seconds, step 10, a container of 1 vcore and 2 GB, and here 1 GB/s of
 // disk I/O.
 func Default() Config {
-	return Config{Queues: 10, First: 100, Step: 10, Decay: 0.1, Order: OrderRemaining, StageAware: true, AwareFrom: 0.1,
+	return Config{Queues: 10, First: 100, Step: 10, Decay: 0.1, Order: OrderRemaining, StageAware: true, awareFrom: 0.1,
 		Horizon: time.Minute, Unit: scheduler.Resources{1000, 2 << 30, 1e9}}
 }
 
@@ -82,8 +82,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("decay is %v: want more than 0 and at most 1", c.Decay)
 	case c.Order < OrderRemaining || c.Order > OrderFIFO:
 		return fmt.Errorf("order is %v", c.Order)
-	case c.StageAware && !(c.AwareFrom > 0 && c.AwareFrom <= 1):
-		return fmt.Errorf("stage awareness from part %v on: want more than 0 and at most 1", c.AwareFrom)
+	case c.StageAware && !(c.awareFrom > 0 && c.awareFrom <= 1):
+		return fmt.Errorf("stage awareness from part %v on: want more than 0 and at most 1", c.awareFrom)
 	case c.Horizon <= 0:
 		return fmt.Errorf("horizon is %v: want more than 0", c.Horizon)
 	case c.Unit[scheduler.CPU] <= 0 || c.Unit[scheduler.Memory] <= 0 || c.Unit[scheduler.IO] <= 0:
@@ -197,7 +197,7 @@ type measured struct {
 
 // measure measures a job. Its service (section 3.2) is, over its stages, the time of
 // their tasks x containers. With stage awareness, that time is divided by the part
-// done for a stage of which at least AwareFrom is done. O(stages).
+// done for a stage of which at least awareFrom is done. O(stages).
 func (c *Config) measure(j *scheduler.Job) measured {
 	var m measured
 	f := &m.service
@@ -206,7 +206,7 @@ func (c *Config) measure(j *scheduler.Job) measured {
 	}
 	for _, g := range j.Stages {
 		containers, factor := c.Containers(g.Spec.Demand), 1.0
-		if done := g.Progress(); c.StageAware && g.Done < g.Spec.Tasks && done >= c.AwareFrom*float64(g.Spec.Tasks) && done > 0 {
+		if done := g.Progress(); c.StageAware && g.Done < g.Spec.Tasks && done >= c.awareFrom*float64(g.Spec.Tasks) && done > 0 {
 			factor = max(1, float64(g.Spec.Tasks)/done)
 		}
 		f.base += containers * factor * g.TaskTime(f.at).Seconds()

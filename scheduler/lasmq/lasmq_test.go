@@ -311,7 +311,7 @@ func TestOutOfRangeParametersAreRejected(t *testing.T) {
 		"weight 0":        func(c *Config) { c.Decay = 0 },
 		"weights growing": func(c *Config) { c.Decay = 1.1 },
 		"order":           func(c *Config) { c.Order = 0 },
-		"awareness":       func(c *Config) { c.AwareFrom = 0 },
+		"awareness":       func(c *Config) { c.awareFrom = 0 },
 		"horizon":         func(c *Config) { c.Horizon = 0 },
 		"container":       func(c *Config) { c.Unit[scheduler.IO] = 0 },
 	} {

@@ -16,7 +16,7 @@ type Request struct {
 
 // Assignment puts a task of requests[Request] on a node that holds its data.
 type Assignment struct {
-	Request int32
+	request int32
 	Task    int32
 	Node    scheduler.NodeID
 }

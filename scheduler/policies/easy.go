@@ -16,7 +16,7 @@ var easyInfo = Info{
 	Name:   "easy",
 	Help:   "EASY backfilling: the first job that does not fit gets the earliest start; others overtake it only if they do not delay it",
 	Params: []Param{boundParam},
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return newEasy(v), nil
 	},
 }
@@ -47,7 +47,7 @@ type easy struct {
 // maxBackfillVisits bounds the stages that are visited in a cycle.
 const maxBackfillVisits = 1 << 14
 
-func newEasy(v Values) *easy {
+func newEasy(v paramValues) *easy {
 	e := &easy{most: maxNoRoom, assumptions: untilBound{v.duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
 	e.placer.misfits.maxVisits = maxBackfillVisits
 	return e

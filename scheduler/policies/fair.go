@@ -16,7 +16,7 @@ var fairInfo = Info{
 	Help: "YARN's Fair Scheduler: the tenant with the least use over its weight is next, and in it the job with the least use over its weight",
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return &fairShare{name: "fair", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", weighted: true, placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }
@@ -25,7 +25,7 @@ var equInfo = Info{
 	Name:   "equ",
 	Help:   "fair with equal weights",
 	Params: []Param{measureParam, reserveParam},
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return &fairShare{name: "equ", byDominantShare: v.text("measure") == "dominant", placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }
@@ -35,7 +35,7 @@ var capacityInfo = Info{
 	Help: "YARN's Capacity Scheduler: queues by use over capacity (weights), elastic up to their caps, jobs by priority and submission; no preemption",
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fifo", Choices: []string{"fifo", "fair"}, Help: "order of the jobs of one queue"}},
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return &fairShare{name: "capacity", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }

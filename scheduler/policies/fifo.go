@@ -13,7 +13,7 @@ var fifoInfo = Info{
 		{Name: "strict", Kind: Bool, Default: "false", Help: "no job overtakes the first one that does not fit"},
 		reserveParam,
 	},
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return &fifo{strict: v.bool("strict"), placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
 	},
 }

@@ -15,7 +15,7 @@ var lasMQInfo = Info{
 		Param{Name: "order", Kind: Choice, Default: "remaining", Choices: []string{"remaining", "fifo"},
 			Help: "order in a queue: fewest containers of all remaining tasks, or by submission"},
 		Param{Name: "admission", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "jobs admitted at once, 0 for no limit"}),
-	New: newLasMQ,
+	new: newLasMQ,
 }
 
 // queueParams are the parameters of the queues that 3dsf has too.
@@ -36,13 +36,13 @@ var paperQueueParams = []Param{
 }
 
 // queueConfig reads queueParams.
-func queueConfig(v Values) lasmq.Config {
+func queueConfig(v paramValues) lasmq.Config {
 	cfg := lasmq.Default()
 	cfg.First, cfg.Step, cfg.Horizon = v.float("first"), v.float("step"), v.duration("horizon")
 	return cfg
 }
 
-func newLasMQ(v Values) (scheduler.Policy, error) {
+func newLasMQ(v paramValues) (scheduler.Policy, error) {
 	cfg := queueConfig(v)
 	cfg.Queues, cfg.Decay, cfg.StageAware, cfg.Unit = v.int("queues"), v.float("decay"), v.bool("stage_aware"), containerUnit(v)
 	if v.text("order") == lasmq.OrderFIFO.String() {

@@ -67,34 +67,37 @@ type Info struct {
 	Params []Param
 	// SimOnly policies know true job sizes, so they run in simulations only.
 	SimOnly bool
-	New     func(Values) (scheduler.Policy, error)
+	new     func(paramValues) (scheduler.Policy, error)
 }
 
-// Values are the parameters of one policy, all present and checked.
-type Values struct {
+// paramValues are the parameters of one policy, all present and checked.
+type paramValues struct {
 	policy string
 	values map[string]string
 }
 
 // int returns the value of an Int parameter.
-func (v Values) int(name string) int { n, _ := strconv.Atoi(v.get(name)); return n }
+func (v paramValues) int(name string) int { n, _ := strconv.Atoi(v.get(name)); return n }
 
 // float returns the value of a Float parameter.
-func (v Values) float(name string) float64 { f, _ := strconv.ParseFloat(v.get(name), 64); return f }
+func (v paramValues) float(name string) float64 {
+	f, _ := strconv.ParseFloat(v.get(name), 64)
+	return f
+}
 
 // bool returns the value of a Bool parameter.
-func (v Values) bool(name string) bool { return v.get(name) == "true" }
+func (v paramValues) bool(name string) bool { return v.get(name) == "true" }
 
 // duration returns the value of a Duration parameter.
-func (v Values) duration(name string) time.Duration {
+func (v paramValues) duration(name string) time.Duration {
 	d, _ := time.ParseDuration(v.get(name))
 	return d
 }
 
 // text returns the value of any parameter as it was written.
-func (v Values) text(name string) string { return v.get(name) }
+func (v paramValues) text(name string) string { return v.get(name) }
 
-func (v Values) get(name string) string {
+func (v paramValues) get(name string) string {
 	s, ok := v.values[name]
 	if !ok {
 		panic(fmt.Sprintf("policies: %s reads parameter %q, which its Params do not list", v.policy, name))
@@ -109,7 +112,7 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := Values{policy: name, values: map[string]string{}}
+	v := paramValues{policy: name, values: map[string]string{}}
 	for _, p := range info.Params {
 		v.values[p.Name] = p.Default
 	}
@@ -123,7 +126,7 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 		}
 		v.values[k] = params[k]
 	}
-	p, err := info.New(v)
+	p, err := info.new(v)
 	if err != nil {
 		return nil, fmt.Errorf("scheduler %q: %w", name, err)
 	}

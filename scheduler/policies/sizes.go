@@ -11,7 +11,7 @@ var lasInfo = Info{
 	Name:   "las",
 	Help:   "least attained service first: the job with the fewest container-seconds so far",
 	Params: append([]Param{reserveParam}, containerParams...),
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		unit := containerUnit(v)
 		return &ordered{name: "las", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			had, runs := attainedService(j, unit, now)
@@ -25,7 +25,7 @@ var sjfInfo = Info{
 	Help:    "shortest job first, by the true size (simulations only)",
 	Params:  []Param{reserveParam},
 	SimOnly: true,
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return &ordered{name: "sjf", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
 	},
 }
@@ -35,7 +35,7 @@ var idealInfo = Info{
 	Help:    "shortest remaining work first, by the true size (simulations only)",
 	Params:  []Param{reserveParam},
 	SimOnly: true,
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return &ordered{name: "ideal", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			had := 0.0
 			for _, g := range j.Stages {
@@ -53,7 +53,7 @@ var edfInfo = Info{
 		{Name: "infeasible_last", Kind: Bool, Default: "true", Help: "a job with an infeasible deadline goes behind all others"},
 		reserveParam,
 	},
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		last := v.bool("infeasible_last")
 		return &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			return edfKey(j, now, last)
@@ -108,7 +108,7 @@ var containerParams = []Param{
 	{Name: "unit_io", Kind: Int, Default: "1000000000", Min: 1, Max: 1e15, Help: "disk I/O of one container, bytes per second"},
 }
 
-func containerUnit(v Values) scheduler.Resources {
+func containerUnit(v paramValues) scheduler.Resources {
 	return scheduler.Resources{int64(v.int("unit_cpu")), int64(v.int("unit_memory")), int64(v.int("unit_io"))}
 }
 

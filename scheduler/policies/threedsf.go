@@ -58,7 +58,7 @@ const (
 	compressEvery  = 10 * time.Second
 )
 
-func guaranteeConfig(v Values) threedsf.Guarantees {
+func guaranteeConfig(v paramValues) threedsf.Guarantees {
 	return threedsf.Guarantees{Enabled: v.bool("guarantees"), SF: v.float("sf"), MaxTries: guaranteeTries, SpareNodes: v.int("spare_nodes"),
 		Share: v.float("guarantee_share"), Margin: v.duration("margin"), CompressEvery: compressEvery}
 }
@@ -67,7 +67,7 @@ var threeDSFInfo = Info{
 	Name:   "3dsf",
 	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
 	Params: slices.Concat(shareParams, localityParams, deadlineParams, guaranteeParams, regularParams, queueParams),
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
 		c.PriorityOrder, c.Guarantees = true, guaranteeConfig(v)
 		c.ReserveNodes, c.Aging = v.bool(reserveParam.Name), v.duration("aging")
@@ -93,7 +93,7 @@ var pdsonqueueInfo = Info{
 		reserveParam,
 		{Name: "accepted_only", Kind: Bool, Default: "false", Help: "only jobs with an accepted deadline are deadline jobs; else all with a deadline"},
 	}),
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		c := shareConfig("pdsonqueue", 3, v)
 		c.AllDeadlines = !v.bool("accepted_only")
 		withDeadlines(&c, v)
@@ -102,7 +102,7 @@ var pdsonqueueInfo = Info{
 	},
 }
 
-func withDeadlines(c *threedsf.Config, v Values) {
+func withDeadlines(c *threedsf.Config, v paramValues) {
 	c.Deadlines, c.MaxSuspended, c.Migrate = true, v.duration("max_suspended"), v.bool("migrate")
 	c.Order = map[string]deadline.Order{"emwtf": deadline.EMWTF, "edf": deadline.EDF}[v.text("order")]
 	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "cheapest": deadline.Cheapest, "kill": deadline.Kill, "none": deadline.None}[v.text("preempt")]
@@ -116,13 +116,13 @@ var drfInfo = Info{
 		reserveParam,
 		{Name: "stop_at_first_misfit", Kind: Bool, Default: "false", Help: "end a cycle at the first task that does not fit, as the papers print it"},
 	}, shareParams...),
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		c := shareConfig("drf", v.int("resources"), v)
 		c.ReserveNodes, c.StopAtFirstMisfit = v.bool(reserveParam.Name), v.bool("stop_at_first_misfit")
 		return threedsf.New(c), nil
 	},
 }
 
-func shareConfig(name string, resources int, v Values) threedsf.Config {
+func shareConfig(name string, resources int, v paramValues) threedsf.Config {
 	return threedsf.Config{Name: name, Level: drf.Level(v.int("lev")), Resources: resources, MaxSuspended: 10 * time.Minute}
 }

@@ -21,7 +21,7 @@ var twoTierInfo = Info{
 		{Name: "pl", Kind: Int, Default: "-1", Min: -1, Max: 1e6, Help: "preemption limit: projects that one job may delay, -1 for no limit"},
 		{Name: "max_tries", Kind: Int, Default: "1000", Min: 0, Max: 1e9, Help: "backfill times tried for one job, 0 for all"},
 	}, reservingParams...),
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		cfg := backfill.Config{SlackFactor: v.float("sf"), PreemptionLimit: v.int("pl"), MaxTries: v.int("max_tries")}
 		for _, x := range []backfill.Variant{backfill.Strict, backfill.Flexible, backfill.FlexibleSF, backfill.Priority} {
 			if x.String() == v.text("variant") {
@@ -36,12 +36,12 @@ var conservativeInfo = Info{
 	Name:   "conservative",
 	Help:   "conservative backfilling: each job gets the earliest start that delays no other, and is only moved earlier",
 	Params: reservingParams,
-	New: func(v Values) (scheduler.Policy, error) {
+	new: func(v paramValues) (scheduler.Policy, error) {
 		return newReservingPolicy("conservative", backfill.Config{Variant: backfill.Strict}, false, v)
 	},
 }
 
-func newReservingPolicy(name string, cfg backfill.Config, projects bool, v Values) (scheduler.Policy, error) {
+func newReservingPolicy(name string, cfg backfill.Config, projects bool, v paramValues) (scheduler.Policy, error) {
 	planner, err := backfill.NewPlanner(cfg, nil)
 	if err != nil {
 		return nil, err

@@ -8,17 +8,17 @@ import (
 // knots is the number of quantiles in a Distribution: 0, 1/32, ... 1.
 const knots = 33
 
-// Distribution is the empirical distribution of log(run time/estimate) of one source.
+// distribution is the empirical distribution of log(run time/estimate) of one source.
 // It is immutable.
-type Distribution struct {
-	Records int  // number of errors it is made of
-	Assumed bool // too few errors: a log-normal with an assumed, wide spread
+type distribution struct {
+	records int  // number of errors it is made of
+	assumed bool // too few errors: a log-normal with an assumed, wide spread
 	logs    [knots]float64
 }
 
 // logQuantile returns the p-quantile of log(run time/estimate), p clamped to [0, 1],
 // linear between 32nds.
-func (d *Distribution) logQuantile(p float64) float64 {
+func (d *distribution) logQuantile(p float64) float64 {
 	at := p * (knots - 1)
 	if !(at > 0) {
 		return d.logs[0]
@@ -31,7 +31,7 @@ func (d *Distribution) logQuantile(p float64) float64 {
 }
 
 // cdf is the inverse of logQuantile.
-func (d *Distribution) cdf(log float64) float64 {
+func (d *distribution) cdf(log float64) float64 {
 	i, _ := slices.BinarySearch(d.logs[:], log)
 	switch {
 	case i == 0:
@@ -45,12 +45,12 @@ func (d *Distribution) cdf(log float64) float64 {
 
 // spread returns half the distance between the 16% and 84% quantiles: the standard
 // deviation of the logarithm if it is normal.
-func (d *Distribution) spread() float64 { return (d.logQuantile(0.84) - d.logQuantile(0.16)) / 2 }
+func (d *distribution) spread() float64 { return (d.logQuantile(0.84) - d.logQuantile(0.16)) / 2 }
 
 // assumedDistribution returns a log-normal distribution, cut at its 1% and 99%
 // quantiles.
-func assumedDistribution(sigma float64) *Distribution {
-	d := &Distribution{Assumed: true}
+func assumedDistribution(sigma float64) *distribution {
+	d := &distribution{assumed: true}
 	for i := range d.logs {
 		p := min(max(float64(i)/(knots-1), 0.01), 0.99)
 		d.logs[i] = sigma * math.Sqrt2 * math.Erfinv(2*p-1)
@@ -59,8 +59,8 @@ func assumedDistribution(sigma float64) *Distribution {
 }
 
 // measuredDistribution returns the distribution of a sorted, non-empty list of errors.
-func measuredDistribution(sorted []float64) *Distribution {
-	d := &Distribution{Records: len(sorted)}
+func measuredDistribution(sorted []float64) *distribution {
+	d := &distribution{records: len(sorted)}
 	for i := range d.logs {
 		at := float64(i) / (knots - 1) * float64(len(sorted)-1)
 		k := min(int(at), len(sorted)-1)
@@ -88,7 +88,7 @@ type errorLog struct {
 	next    int
 	stale   int
 	scratch []float64
-	dist    *Distribution
+	dist    *distribution
 }
 
 // add records one error.
@@ -99,7 +99,7 @@ func (l *errorLog) add(log float64) {
 		l.logs[l.next] = log
 		l.next = (l.next + 1) % maxErrors
 	}
-	if l.stale++; len(l.logs) >= minErrors && (l.dist.Assumed || l.stale >= refreshEvery) {
+	if l.stale++; len(l.logs) >= minErrors && (l.dist.assumed || l.stale >= refreshEvery) {
 		l.scratch = append(l.scratch[:0], l.logs...)
 		slices.Sort(l.scratch)
 		l.dist, l.stale = measuredDistribution(l.scratch), 0
@@ -110,13 +110,13 @@ func (l *errorLog) add(log float64) {
 type Estimate struct {
 	Seconds float64       // predicted run time, above 0
 	Source  Source        // source of the prediction
-	Errors  *Distribution // errors of that source so far
+	errors  *distribution // errors of that source so far
 }
 
 // Quantile returns the p-quantile of the run time, in seconds; for p drawn uniformly
 // from [0, 1) it is a sample of the predicted run time.
 func (e Estimate) Quantile(p float64) float64 {
-	return e.Seconds * math.Exp(e.Errors.logQuantile(p))
+	return e.Seconds * math.Exp(e.errors.logQuantile(p))
 }
 
 // remaining returns the predicted remaining run time, in seconds, of a task that has
@@ -132,7 +132,7 @@ func (e Estimate) remainingQuantile(elapsed, p float64) float64 {
 	if !(elapsed > 0) {
 		return e.Quantile(p)
 	}
-	past := e.Errors.cdf(math.Log(elapsed / e.Seconds))
+	past := e.errors.cdf(math.Log(elapsed / e.Seconds))
 	if past >= 1 {
 		return p * elapsed
 	}

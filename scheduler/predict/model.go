@@ -7,23 +7,23 @@ import (
 // currentModel is a trained network with its ridge baseline, the standardisation of their
 // inputs, and their results on held-out tasks. It is immutable.
 type currentModel struct {
-	Report report
+	report report
 
 	net         *network
 	ridge       [featureCount + 1]float64 // weights of the standardised features, then the constant
 	mean, scale [featureCount]float64     // of the transformed features
 	yMean       float64                   // of log seconds
 	yScale      float64
-	errors      [2]*Distribution // of ridge and network on the held-out tasks
+	errors      [2]*distribution // of ridge and network on the held-out tasks
 }
 
 // report is the evaluation of one round of training. The errors are means over the
 // held-out tasks of the squared log(run time/estimate).
 type report struct {
-	Trained, HeldOut                        int // numbers of tasks
-	NetworkError, RidgeError, FallbackError float64
-	// Use is MLP, Ridge, or 0 if neither beat the fallback by two standard errors.
-	Use Source
+	trained, heldOut                        int // numbers of tasks
+	networkError, ridgeError, fallbackError float64
+	// use is MLP, Ridge, or 0 if neither beat the fallback by two standard errors.
+	use Source
 }
 
 // workspace holds the buffers of predictions; concurrent users of a Model need one

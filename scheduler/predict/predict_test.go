@@ -68,10 +68,10 @@ func TestBeatsRidge(t *testing.T) {
 			}
 			p := fedPredictor(t, w, DefaultConfig(seed), seed, n)
 			m := trainModel(t, p)
-			t.Logf("root mean square of log errors on %d held out: network %.3f, ridge %.3f, fallback %.3f", m.Report.HeldOut,
-				math.Sqrt(m.Report.NetworkError), math.Sqrt(m.Report.RidgeError), math.Sqrt(m.Report.FallbackError))
-			if m.Report.Use != MLP {
-				t.Fatalf("in use: %v, %+v", m.Report.Use, m.Report)
+			t.Logf("root mean square of log errors on %d held out: network %.3f, ridge %.3f, fallback %.3f", m.report.heldOut,
+				math.Sqrt(m.report.networkError), math.Sqrt(m.report.ridgeError), math.Sqrt(m.report.fallbackError))
+			if m.report.use != MLP {
+				t.Fatalf("in use: %v, %+v", m.report.use, m.report)
 			}
 			// New tasks, which also check the intervals of the estimates.
 			r := rand.New(rand.NewPCG(seed, 2))
@@ -85,7 +85,7 @@ func TestBeatsRidge(t *testing.T) {
 				}
 				a, b := math.Log(s/out[0].Seconds), math.Log(s/m.predictRidge(p.ws, &tasks[0].Features))
 				net, line = net+a*a, line+b*b
-				if out[0].Source != MLP || out[0].Errors.Assumed {
+				if out[0].Source != MLP || out[0].errors.assumed {
 					t.Fatalf("estimate %+v", out[0])
 				}
 				if s >= out[0].Quantile(0.05) && s <= out[0].Quantile(0.95) {
@@ -125,8 +125,8 @@ func TestRidgeWins(t *testing.T) {
 		is    Source
 	}{{law, MLP, Ridge}, {pure, MLP, 0}} {
 		p := fedPredictor(t, c.w, DefaultConfig(seed), seed, 2000)
-		if m := trainModel(t, p); m.Report.Use == c.never || m.Report.Use != c.is && c.is != 0 {
-			t.Errorf("%s: in use %v, %+v", c.w.name, m.Report.Use, m.Report)
+		if m := trainModel(t, p); m.report.use == c.never || m.report.use != c.is && c.is != 0 {
+			t.Errorf("%s: in use %v, %+v", c.w.name, m.report.use, m.report)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func TestRidgeWins(t *testing.T) {
 func TestDeterministic(t *testing.T) {
 	bytesOf := func(seed uint64, budget int) []byte {
 		c := DefaultConfig(seed)
-		c.Epochs = 3
+		c.epochs = 3
 		p := fedPredictor(t, workloads[0], c, 7, 1500)
 		for range 100_000 {
 			if p.Train(budget) == Evaluated {
@@ -263,7 +263,7 @@ func TestMultiply(t *testing.T) {
 // TestFallback goes down the chain of sources.
 func TestFallback(t *testing.T) {
 	c := DefaultConfig(1)
-	c.ClassSeconds = map[string]float64{"short": 5}
+	c.classSeconds = map[string]float64{"short": 5}
 	p := mustPredictor(t, c)
 	task := func(stage, tenant, class string, input float64) Task {
 		t := Task{Stage: stage, Tenant: tenant, Class: class}
@@ -333,11 +333,11 @@ func TestInvalidInputIsRefused(t *testing.T) {
 		t.Error("invalid input was learnt")
 	}
 	for name, damage := range map[string]func(*Config){
-		"slope": func(c *Config) { c.Slope = math.NaN() }, "epochs": func(c *Config) { c.Epochs = 0 },
-		"history": func(c *Config) { c.History = 1 }, "minimum": func(c *Config) { c.MinHistory = c.History + 1 },
-		"retrain": func(c *Config) { c.RetrainEvery = 0 }, "penalty": func(c *Config) { c.RidgePenalty = 0 },
-		"default": func(c *Config) { c.DefaultSeconds = 0 }, "stages": func(c *Config) { c.MaxStages = 0 },
-		"class": func(c *Config) { c.ClassSeconds = map[string]float64{"x": -1} },
+		"slope": func(c *Config) { c.slope = math.NaN() }, "epochs": func(c *Config) { c.epochs = 0 },
+		"history": func(c *Config) { c.history = 1 }, "minimum": func(c *Config) { c.minHistory = c.history + 1 },
+		"retrain": func(c *Config) { c.retrainEvery = 0 }, "penalty": func(c *Config) { c.ridgePenalty = 0 },
+		"default": func(c *Config) { c.defaultSeconds = 0 }, "stages": func(c *Config) { c.MaxStages = 0 },
+		"class": func(c *Config) { c.classSeconds = map[string]float64{"x": -1} },
 	} {
 		c := DefaultConfig(1)
 		damage(&c)
@@ -380,7 +380,7 @@ func TestHostileHistory(t *testing.T) {
 
 func TestTablesAreBounded(t *testing.T) {
 	c := DefaultConfig(1)
-	c.MaxStages, c.MaxTenants, c.History, c.MinHistory = 10, 5, 100, 50
+	c.MaxStages, c.MaxTenants, c.history, c.minHistory = 10, 5, 100, 50
 	p := mustPredictor(t, c)
 	for i := range 1000 {
 		if err := p.Observe(Task{Stage: fmt.Sprint(i), Tenant: fmt.Sprint(i)}, 1); err != nil {
@@ -399,7 +399,7 @@ func TestDistribution(t *testing.T) {
 	for range 512 {
 		l.add(0.5 * r.NormFloat64())
 	}
-	if s := l.dist.spread(); s < 0.42 || s > 0.58 || l.dist.Assumed {
+	if s := l.dist.spread(); s < 0.42 || s > 0.58 || l.dist.assumed {
 		t.Errorf("spread %g", s)
 	}
 	e := Estimate{100, MLP, l.dist}
@@ -452,7 +452,7 @@ func TestReadsOldFile(t *testing.T) {
 	name := filepath.Join("testdata", goldenModel)
 	if *update {
 		c := DefaultConfig(1)
-		c.Epochs = 2
+		c.epochs = 2
 		b, err := trainModel(t, fedPredictor(t, workloads[1], c, 7, 600)).MarshalBinary()
 		if err != nil {
 			t.Fatal(err)
@@ -562,8 +562,8 @@ func TestLoadRefuses(t *testing.T) {
 // BenchmarkTrain trains on 10,000 tasks with 8 features for 20 epochs.
 func BenchmarkTrain(b *testing.B) {
 	c := DefaultConfig(1)
-	c.History, c.Epochs = 12_500, 20 // four fifths are trained on
-	p := fedPredictor(b, workloads[0], c, 7, c.History)
+	c.history, c.epochs = 12_500, 20 // four fifths are trained on
+	p := fedPredictor(b, workloads[0], c, 7, c.history)
 	b.ReportAllocs()
 	for b.Loop() {
 		r := newRound(p.history, &c, 1)

@@ -7,16 +7,16 @@ import (
 
 // Config holds the parameters of a Predictor; see DefaultConfig.
 type Config struct {
-	Seed         uint64  // of splits, initial weights and the order of training
-	Slope        float64 // alpha of 3DSF eq. 4, 0 to 1: 0 is the plain rectifier, 1 linear
-	Epochs       int     // passes over the tasks of a round, 1 to 1000
-	History      int     // latest tasks that a round is trained on, up to 1,000,000
-	MinHistory   int     // tasks before the first round, 50 to History
-	RetrainEvery int     // new tasks between two rounds, above 0
-	RidgePenalty float64 // on the squared standardised weights, above 0
+	seed         uint64  // of splits, initial weights and the order of training
+	slope        float64 // alpha of 3DSF eq. 4, 0 to 1: 0 is the plain rectifier, 1 linear
+	epochs       int     // passes over the tasks of a round, 1 to 1000
+	history      int     // latest tasks that a round is trained on, up to 1,000,000
+	minHistory   int     // tasks before the first round, 50 to History
+	retrainEvery int     // new tasks between two rounds, above 0
+	ridgePenalty float64 // on the squared standardised weights, above 0
 
-	ClassSeconds   map[string]float64 // run time of a class without history
-	DefaultSeconds float64            // run time of every other class without history
+	classSeconds   map[string]float64 // run time of a class without history
+	defaultSeconds float64            // run time of every other class without history
 
 	MaxStages, MaxTenants int // largest number of entries; the oldest is evicted
 }
@@ -24,33 +24,33 @@ type Config struct {
 // DefaultConfig trains 20 epochs on the latest 10,000 tasks after every 1,000 tasks.
 func DefaultConfig(seed uint64) Config {
 	return Config{
-		Seed: seed, Slope: 0.01, Epochs: 20, History: 10_000, MinHistory: 500, RetrainEvery: 1000,
-		RidgePenalty: 1e-4, DefaultSeconds: 60, MaxStages: 1 << 16, MaxTenants: 1 << 14,
+		seed: seed, slope: 0.01, epochs: 20, history: 10_000, minHistory: 500, retrainEvery: 1000,
+		ridgePenalty: 1e-4, defaultSeconds: 60, MaxStages: 1 << 16, MaxTenants: 1 << 14,
 	}
 }
 
 func (c *Config) check() error {
 	bad := func(what string, v any) error { return fmt.Errorf("%w: %s is %v", errConfig, what, v) }
 	switch {
-	case !(c.Slope >= 0 && c.Slope <= 1):
-		return bad("slope (0 to 1)", c.Slope)
-	case c.Epochs < 1 || c.Epochs > 1000:
-		return bad("epochs (1 to 1000)", c.Epochs)
-	case c.History < 50 || c.History > 1_000_000:
-		return bad("history (50 to 1,000,000)", c.History)
-	case c.MinHistory < 50 || c.MinHistory > c.History:
-		return bad("minimal history (50 to history)", c.MinHistory)
-	case c.RetrainEvery < 1:
-		return bad("tasks between rounds (above 0)", c.RetrainEvery)
-	case !(c.RidgePenalty > 0 && c.RidgePenalty < 1e6):
-		return bad("ridge penalty (above 0)", c.RidgePenalty)
+	case !(c.slope >= 0 && c.slope <= 1):
+		return bad("slope (0 to 1)", c.slope)
+	case c.epochs < 1 || c.epochs > 1000:
+		return bad("epochs (1 to 1000)", c.epochs)
+	case c.history < 50 || c.history > 1_000_000:
+		return bad("history (50 to 1,000,000)", c.history)
+	case c.minHistory < 50 || c.minHistory > c.history:
+		return bad("minimal history (50 to history)", c.minHistory)
+	case c.retrainEvery < 1:
+		return bad("tasks between rounds (above 0)", c.retrainEvery)
+	case !(c.ridgePenalty > 0 && c.ridgePenalty < 1e6):
+		return bad("ridge penalty (above 0)", c.ridgePenalty)
 	case c.MaxStages < 1 || c.MaxTenants < 1:
 		return bad("largest number of stages or tenants (above 0)", min(c.MaxStages, c.MaxTenants))
 	}
-	if err := checkSeconds("default", c.DefaultSeconds); err != nil {
+	if err := checkSeconds("default", c.defaultSeconds); err != nil {
 		return fmt.Errorf("%w: %w", errConfig, err)
 	}
-	for _, s := range c.ClassSeconds {
+	for _, s := range c.classSeconds {
 		if err := checkSeconds("default of a class", s); err != nil {
 			return fmt.Errorf("%w: %w", errConfig, err)
 		}
@@ -117,7 +117,7 @@ func (p *Predictor) modelSource() Source {
 	if p.model == nil {
 		return 0
 	}
-	return p.model.Report.Use
+	return p.model.report.use
 }
 
 // fallbackEstimate returns the estimate for a task without a model.
@@ -128,10 +128,10 @@ func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
 	if s := p.tenants.entries[t.Tenant]; s != nil && s.n >= tenantMin {
 		return math.Exp(s.logMean), TenantMean
 	}
-	if s, ok := p.config.ClassSeconds[t.Class]; ok {
+	if s, ok := p.config.classSeconds[t.Class]; ok {
 		return s, ClassDefault
 	}
-	return p.config.DefaultSeconds, ClassDefault
+	return p.config.defaultSeconds, ClassDefault
 }
 
 // Predict stores in out, which must be at least as long as tasks, the estimate for each
@@ -220,7 +220,7 @@ func (p *Predictor) Observe(t Task, seconds float64) error {
 
 func (p *Predictor) addToHistory(r record) {
 	p.newTasks++
-	if len(p.history) < p.config.History {
+	if len(p.history) < p.config.history {
 		p.history = append(p.history, r)
 		return
 	}
@@ -231,10 +231,10 @@ func (p *Predictor) addToHistory(r record) {
 // Train trains in the background: at most budget task visits (rounded up to a batch of
 // 64) in one call, plus one pass over the history in the call that begins a round and
 // over the held-out tasks in the one that ends it. A round begins when there are
-// MinHistory tasks and RetrainEvery new ones.
+// minHistory tasks and retrainEvery new ones.
 func (p *Predictor) Train(budget int) Phase {
 	if p.round == nil {
-		if len(p.history) < p.config.MinHistory || p.rounds > 0 && p.newTasks < p.config.RetrainEvery {
+		if len(p.history) < p.config.minHistory || p.rounds > 0 && p.newTasks < p.config.retrainEvery {
 			return Idle
 		}
 		p.rounds++

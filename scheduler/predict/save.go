@@ -31,9 +31,9 @@ const maxWeight = 1e6
 // visitNumbers calls number for each float64 of the file and weights for each sequence
 // of float32, in file order. It is the only place that defines that order.
 func (m *currentModel) visitNumbers(number func(*float64), weights func([]float32)) {
-	r := &m.Report
+	r := &m.report
 	slope := float64(m.net.slope)
-	for _, v := range []*float64{&r.NetworkError, &r.RidgeError, &r.FallbackError, &slope} {
+	for _, v := range []*float64{&r.networkError, &r.ridgeError, &r.fallbackError, &slope} {
 		number(v)
 	}
 	m.net.slope = float32(slope)
@@ -49,9 +49,9 @@ func (m *currentModel) visitNumbers(number func(*float64), weights func([]float3
 		number(&m.ridge[i])
 	}
 	for _, d := range m.errors {
-		records := float64(d.Records)
+		records := float64(d.records)
 		number(&records)
-		d.Records = int(records)
+		d.records = int(records)
 		for i := range d.logs {
 			number(&d.logs[i])
 		}
@@ -78,11 +78,11 @@ func (m *currentModel) clone() *currentModel {
 func (m *currentModel) MarshalBinary() ([]byte, error) {
 	le := binary.LittleEndian
 	out := []byte(modelMagic)
-	for _, v := range []uint16{modelVersion, featureCount, hidden, uint16(m.Report.Use)} {
+	for _, v := range []uint16{modelVersion, featureCount, hidden, uint16(m.report.use)} {
 		out = le.AppendUint16(out, v)
 	}
-	out = le.AppendUint64(out, uint64(m.Report.Trained))
-	out = le.AppendUint64(out, uint64(m.Report.HeldOut))
+	out = le.AppendUint64(out, uint64(m.report.trained))
+	out = le.AppendUint64(out, uint64(m.report.heldOut))
 	m.clone().visitNumbers(
 		func(v *float64) { out = le.AppendUint64(out, math.Float64bits(*v)) },
 		func(w []float32) {
@@ -95,7 +95,7 @@ func (m *currentModel) MarshalBinary() ([]byte, error) {
 
 // modelSize is the length of a file of version 1.
 var modelSize = func() int {
-	m := &currentModel{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
+	m := &currentModel{net: newNetwork(0), errors: [2]*distribution{{}, {}}}
 	b, err := m.MarshalBinary()
 	if err != nil {
 		panic(err)
@@ -127,16 +127,16 @@ func loadModel(data []byte) (*currentModel, error) {
 	if f, h := le.Uint16(data[head+2:]), le.Uint16(data[head+4:]); f != featureCount || h != hidden {
 		return bad("%d features and layers of %d, want %d and %d", f, h, featureCount, hidden)
 	}
-	m := &currentModel{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
-	m.Report.Use = Source(le.Uint16(data[head+6:]))
-	if u := m.Report.Use; u != 0 && u != Ridge && u != MLP {
+	m := &currentModel{net: newNetwork(0), errors: [2]*distribution{{}, {}}}
+	m.report.use = Source(le.Uint16(data[head+6:]))
+	if u := m.report.use; u != 0 && u != Ridge && u != MLP {
 		return bad("unknown use %v", u)
 	}
 	trained, heldOut := le.Uint64(data[head+8:]), le.Uint64(data[head+16:])
 	if trained > 1e9 || heldOut > 1e9 {
 		return bad("%d training and %d held-out tasks are out of range", trained, heldOut)
 	}
-	m.Report.Trained, m.Report.HeldOut = int(trained), int(heldOut)
+	m.report.trained, m.report.heldOut = int(trained), int(heldOut)
 	if !m.readNumbers(data[head+24:]) {
 		return bad("a number is NaN or out of range")
 	}
@@ -166,7 +166,7 @@ func (m *currentModel) readNumbers(data []byte) bool {
 		ok = ok && s > 0
 	}
 	for _, d := range m.errors {
-		ok = ok && d.Records > 0
+		ok = ok && d.records > 0
 		for i := 1; i < knots; i++ {
 			ok = ok && d.logs[i-1] <= d.logs[i]
 		}

@@ -53,14 +53,14 @@ type round struct {
 // newRound splits the history, standardises it and fits the ridge regression. Cost:
 // O(history), about 1 ms for 10,000 tasks.
 func newRound(history []record, c *Config, number uint64) *round {
-	random := rand.New(rand.NewPCG(c.Seed, number))
+	random := rand.New(rand.NewPCG(c.seed, number))
 	perm := random.Perm(len(history))
 	fit := len(history) * 4 / 5
-	m := &currentModel{net: newNetwork(c.Slope)}
-	m.Report.Trained, m.Report.HeldOut = fit, len(history)-fit
+	m := &currentModel{net: newNetwork(c.slope)}
+	m.report.trained, m.report.heldOut = fit, len(history)-fit
 	r := &round{
 		model: m, grad: newNetwork(0), adam: newAdam(), buffers: newBuffers(), random: random,
-		x: make([]float32, fit*featureCount), y: make([]float32, fit), order: make([]int32, fit), epochs: c.Epochs,
+		x: make([]float32, fit*featureCount), y: make([]float32, fit), order: make([]int32, fit), epochs: c.epochs,
 	}
 	for _, i := range perm[fit:] {
 		r.heldOut = append(r.heldOut, history[i])
@@ -79,7 +79,7 @@ func newRound(history []record, c *Config, number uint64) *round {
 		}
 		r.y[k] = float32((logs[k] - m.yMean) / m.yScale)
 	}
-	m.ridge = fitRidge(r.x, r.y, c.RidgePenalty)
+	m.ridge = fitRidge(r.x, r.y, c.ridgePenalty)
 	m.net.randomise(random)
 	return r
 }
@@ -167,17 +167,17 @@ func (r *round) evaluate() *currentModel {
 		logs[1] = append(logs[1], math.Log(h.seconds/m.predictRidge(ws, &h.x)))
 		logs[2] = append(logs[2], math.Log(h.seconds/h.fallback))
 	}
-	rep := &m.Report
-	rep.NetworkError, rep.RidgeError, rep.FallbackError = meanSquare(logs[0]), meanSquare(logs[1]), meanSquare(logs[2])
+	rep := &m.report
+	rep.networkError, rep.ridgeError, rep.fallbackError = meanSquare(logs[0]), meanSquare(logs[1]), meanSquare(logs[2])
 	switch {
 	case beats(logs[0], logs[1]) && beats(logs[0], logs[2]):
-		rep.Use = MLP
+		rep.use = MLP
 	case beats(logs[1], logs[2]):
-		rep.Use = Ridge
+		rep.use = Ridge
 	}
 	slices.Sort(logs[0])
 	slices.Sort(logs[1])
-	m.errors = [2]*Distribution{measuredDistribution(logs[1]), measuredDistribution(logs[0])}
+	m.errors = [2]*distribution{measuredDistribution(logs[1]), measuredDistribution(logs[0])}
 	return m
 }
 

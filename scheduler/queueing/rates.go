@@ -21,8 +21,8 @@ const maxRecords = 1 << 20
 type Rates struct {
 	Lambda   float64 // arrivals per second
 	Mu       float64 // ends per second of one busy server: 1/mean service time
-	Arrivals int     // records that Lambda is estimated from
-	Ends     int     // records that Mu is estimated from
+	arrivals int     // records that Lambda is estimated from
+	ends     int     // records that Mu is estimated from
 }
 
 // Estimator estimates lambda and mu of one class of jobs from its history, as 3DSF 7.1
@@ -147,15 +147,15 @@ func (e *Estimator) Rates(now time.Duration) (Rates, error) {
 	arrivals, observed := e.arrivalsFrom(from, now)
 	ends, busy := e.endsFrom(from)
 	if arrivals < 2 || ends < 2 {
-		return Rates{Arrivals: arrivals, Ends: ends}, fmt.Errorf("%w: %d arrivals and %d ends in the last %v, want 2 of each",
+		return Rates{arrivals: arrivals, ends: ends}, fmt.Errorf("%w: %d arrivals and %d ends in the last %v, want 2 of each",
 			errHistory, arrivals, ends, e.window.Age)
 	}
 	if observed <= 0 {
-		return Rates{Arrivals: arrivals, Ends: ends}, fmt.Errorf("%w: %d arrivals at the same time", errHistory, arrivals)
+		return Rates{arrivals: arrivals, ends: ends}, fmt.Errorf("%w: %d arrivals at the same time", errHistory, arrivals)
 	}
 	return Rates{
 		Lambda: float64(arrivals) / observed, Mu: float64(ends) / busy,
-		Arrivals: arrivals, Ends: ends,
+		arrivals: arrivals, ends: ends,
 	}, nil
 }
 

@@ -41,9 +41,9 @@ func TestRates(t *testing.T) {
 		{"cut by number the clock starts at the oldest retained", Window{1000 * s, 3}, []time.Duration{1 * s, 100 * s, 104 * s, 108 * s},
 			[]end{{1 * s, 9 * s}, {12 * s, 2 * s}, {20 * s, 2 * s}, {21 * s, 2 * s}}, 108 * s, Rates{0.25, 0.5, 2, 3}, nil},
 		{"nothing", Window{10 * s, 10}, nil, nil, 5 * s, Rates{}, errHistory},
-		{"one record", Window{10 * s, 10}, []time.Duration{1 * s}, []end{{2 * s, 1 * s}}, 5 * s, Rates{Arrivals: 1, Ends: 1}, errHistory},
+		{"one record", Window{10 * s, 10}, []time.Duration{1 * s}, []end{{2 * s, 1 * s}}, 5 * s, Rates{arrivals: 1, ends: 1}, errHistory},
 		{"all old", Window{10 * s, 10}, []time.Duration{1 * s, 2 * s}, []end{{2 * s, 1 * s}, {3 * s, 1 * s}}, 50 * s, Rates{}, errHistory},
-		{"all at the start", Window{10 * s, 10}, []time.Duration{0, 0}, []end{{0, 1 * s}, {0, 1 * s}}, 0, Rates{Arrivals: 2, Ends: 2}, errHistory},
+		{"all at the start", Window{10 * s, 10}, []time.Duration{0, 0}, []end{{0, 1 * s}, {0, 1 * s}}, 0, Rates{arrivals: 2, ends: 2}, errHistory},
 		{"a time in the past", Window{10 * s, 10}, []time.Duration{1 * s, 5 * s}, nil, 2 * s, Rates{}, errRecord},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestRates(t *testing.T) {
 				t.Fatalf("error %v, want %v", err, c.err)
 			}
 			if math.Abs(got.Lambda-c.want.Lambda) > 1e-12 || math.Abs(got.Mu-c.want.Mu) > 1e-12 ||
-				got.Arrivals != c.want.Arrivals || got.Ends != c.want.Ends {
+				got.arrivals != c.want.arrivals || got.ends != c.want.ends {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
@@ -122,8 +122,8 @@ func TestEstimatesConverge(t *testing.T) {
 			}
 		}
 		got, err := e.Rates(now)
-		if err != nil || math.Abs(got.Lambda/lambda-1) > 5/math.Sqrt(float64(got.Arrivals)) ||
-			math.Abs(got.Mu/mu-1) > 5/math.Sqrt(float64(got.Ends)) {
+		if err != nil || math.Abs(got.Lambda/lambda-1) > 5/math.Sqrt(float64(got.arrivals)) ||
+			math.Abs(got.Mu/mu-1) > 5/math.Sqrt(float64(got.ends)) {
 			t.Errorf("window %+v: got %+v, %v", w, got, err)
 		}
 		n, err := got.servers(0.8)

@@ -55,7 +55,7 @@ type FileStatus struct {
 // ServerDefaults are the NameNode's defaults for new files.
 type ServerDefaults struct {
 	BlockSize        int64
-	BytesPerChecksum int64
+	bytesPerChecksum int64
 	Replication      int
 	Encrypted        bool // data transfer must be encrypted
 }
@@ -360,7 +360,7 @@ func decodeDefaults(b []byte) (d ServerDefaults, err error) {
 		case 1:
 			return f.SetLength(&d.BlockSize)
 		case 2:
-			return f.SetLength(&d.BytesPerChecksum)
+			return f.SetLength(&d.bytesPerChecksum)
 		case 4:
 			return f.SetUint(&replication)
 		case 6:
@@ -371,7 +371,7 @@ func decodeDefaults(b []byte) (d ServerDefaults, err error) {
 	if err != nil {
 		return d, malformedError("server defaults", err)
 	}
-	if d.BlockSize <= 0 || d.BytesPerChecksum <= 0 || d.BytesPerChecksum > 1<<20 || replication == 0 || replication > 1<<15 {
+	if d.BlockSize <= 0 || d.bytesPerChecksum <= 0 || d.bytesPerChecksum > 1<<20 || replication == 0 || replication > 1<<15 {
 		return d, missingFieldError("server defaults", "block size, checksum size and replication")
 	}
 	d.Replication = int(replication)

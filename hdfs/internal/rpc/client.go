@@ -30,9 +30,9 @@ type Options struct {
 	// WaitLimit bounds the retries of a call while no server can answer; 0: 60 s,
 	// negative: no retries.
 	WaitLimit time.Duration
-	// MinBackoff and MaxBackoff bound the pause between rounds over all servers; 0:
+	// minBackoff and maxBackoff bound the pause between rounds over all servers; 0:
 	// 100 ms and 2 s. It doubles from round to round.
-	MinBackoff, MaxBackoff time.Duration
+	minBackoff, maxBackoff time.Duration
 	// Jitter returns numbers in [0, 1) that spread the pauses of many clients over
 	// half of their length; nil: no jitter.
 	Jitter func() float64
@@ -57,8 +57,8 @@ func (o *Options) setDefaults() error {
 	setDefault(&o.DialTimeout, 5*time.Second)
 	setDefault(&o.CallTimeout, 20*time.Second)
 	setDefault(&o.WaitLimit, time.Minute)
-	setDefault(&o.MinBackoff, 100*time.Millisecond)
-	setDefault(&o.MaxBackoff, 2*time.Second)
+	setDefault(&o.minBackoff, 100*time.Millisecond)
+	setDefault(&o.maxBackoff, 2*time.Second)
 	setDefault(&o.MaxFrame, 64<<20)
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
@@ -129,7 +129,7 @@ func (c *Client) Close() error {
 func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byte, error) {
 	callID := c.lastCallID.Add(1) & 0x7fffffff
 	start := time.Now()
-	backoff := c.options.MinBackoff
+	backoff := c.options.minBackoff
 	for try := 0; ; try++ {
 		// 1. Call the server that answered last, or the next one.
 		body, address, err := c.attempt(ctx, method, callID, try, request)
@@ -137,7 +137,7 @@ func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byt
 			return body, nil
 		}
 		if remote := (*RemoteError)(nil); errors.As(err, &remote) {
-			remote.Method = method
+			remote.method = method
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s at NameNode %s: %w", method, address, errors.Join(context.Cause(ctx), err))
@@ -159,7 +159,7 @@ func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byt
 		if err := hdfs.Sleep(ctx, min(pause, left)); err != nil {
 			return nil, fmt.Errorf("%s at NameNode %s (%s): %w", method, address, shortReason(err), err)
 		}
-		backoff = min(2*backoff, c.options.MaxBackoff)
+		backoff = min(2*backoff, c.options.maxBackoff)
 	}
 }
 

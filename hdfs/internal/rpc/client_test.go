@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fastOptions returns options with short pauses.
 func fastOptions(addresses ...string) Options {
-	return Options{Addresses: addresses, MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond, WaitLimit: 30 * time.Second}
+	return Options{Addresses: addresses, minBackoff: time.Millisecond, maxBackoff: 4 * time.Millisecond, WaitLimit: 30 * time.Second}
 }
 
 func TestCallsShareAConnection(t *testing.T) {

@@ -90,7 +90,7 @@ func decodeResponse(b []byte) (response, error) {
 		case 4:
 			return f.SetString(&remote.Class)
 		case 5:
-			remote.Message = firstLine(f.Bytes)
+			remote.message = firstLine(f.Bytes)
 		}
 		return nil
 	})

@@ -10,16 +10,16 @@ import (
 
 // RemoteError is an exception of the server. errors.Is finds its class.
 type RemoteError struct {
-	Method  string
+	method  string
 	Class   string // Java class name
-	Message string // first line
+	message string // first line
 }
 
 func (e *RemoteError) Error() string {
-	message := e.Message
+	message := e.message
 	// The server often repeats the class at the start of the message.
 	message = strings.TrimPrefix(message, e.Class+": ")
-	return fmt.Sprintf("%s: %s: %s", e.Method, e.Class[strings.LastIndexByte(e.Class, '.')+1:], message)
+	return fmt.Sprintf("%s: %s: %s", e.method, e.Class[strings.LastIndexByte(e.Class, '.')+1:], message)
 }
 
 // errorClasses maps Java exceptions to error classes.
@@ -57,9 +57,9 @@ var errorClasses = map[string]error{
 func (e *RemoteError) Unwrap() error {
 	class := errorClasses[e.Class]
 	switch {
-	case class == hdfs.ErrUnavailable && strings.Contains(e.Message, "SafeModeException"):
+	case class == hdfs.ErrUnavailable && strings.Contains(e.message, "SafeModeException"):
 		return hdfs.ErrSafeMode // wrapped in a RetriableException in an HA cluster
-	case class == nil && strings.Contains(e.Message, "could only be written to"):
+	case class == nil && strings.Contains(e.message, "could only be written to"):
 		return ErrTooFewNodes // the server sends a plain IOException
 	}
 	return class

@@ -207,14 +207,14 @@ func readTar(t *testing.T, path string) map[string][]byte {
 
 func TestEveryDependencyHasReasonAndProbe(t *testing.T) {
 	for _, d := range Deps() {
-		if d.Package == "" || d.Probe == "" || d.Why == "" || strings.HasPrefix(d.Group.String(), "Group(") {
+		if d.Package == "" || d.probe == "" || d.Why == "" || strings.HasPrefix(d.Group.String(), "Group(") {
 			t.Errorf("%+v", d)
 		}
 	}
-	if (Dep{Probe: "sh"}).Present() != true || (Dep{Probe: "/bin/sh"}).Present() != true {
+	if (Dep{probe: "sh"}).Present() != true || (Dep{probe: "/bin/sh"}).Present() != true {
 		t.Error("an existing shell is not found")
 	}
-	if (Dep{Probe: "no-such-program"}).Present() || (Dep{Probe: "/no/such/file"}).Present() {
+	if (Dep{probe: "no-such-program"}).Present() || (Dep{probe: "/no/such/file"}).Present() {
 		t.Error("a missing program is found")
 	}
 }

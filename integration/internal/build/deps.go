@@ -13,7 +13,7 @@ import (
 // Dep is a package that the host must have.
 type Dep struct {
 	Package string // name of the Debian package
-	Probe   string // a program in PATH, or an absolute path (may contain *), that exists if the package is installed
+	probe   string // a program in PATH, or an absolute path (may contain *), that exists if the package is installed
 	Why     string
 	Group   Group
 }
@@ -70,11 +70,11 @@ func Deps() []Dep {
 
 // Present reports whether the host has the package.
 func (d Dep) Present() bool {
-	if !filepath.IsAbs(d.Probe) {
-		_, err := exec.LookPath(d.Probe)
+	if !filepath.IsAbs(d.probe) {
+		_, err := exec.LookPath(d.probe)
 		return err == nil
 	}
-	for _, p := range []string{d.Probe, "/usr" + d.Probe} { // with and without merged /usr
+	for _, p := range []string{d.probe, "/usr" + d.probe} { // with and without merged /usr
 		if m, err := filepath.Glob(p); err == nil && len(m) > 0 {
 			return true
 		}
@@ -111,7 +111,7 @@ func Require(groups ...Group) error {
 	var b strings.Builder
 	b.WriteString("this host lacks, for the test bed:\n")
 	for _, d := range missing {
-		fmt.Fprintf(&b, "  %-26s %s (%s)\n", d.Package, d.Why, d.Probe)
+		fmt.Fprintf(&b, "  %-26s %s (%s)\n", d.Package, d.Why, d.probe)
 	}
 	b.WriteString("install them with: make deps   (or: go run ./integration/cmd/testbed deps -install; the names are Debian's)")
 	return errors.New(b.String())

@@ -51,12 +51,12 @@ func TestFigures(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	quiet := Machine{CPU: "A | B", Cores: 2, MemoryMB: 4096, Load: 0.5}
+	quiet := Machine{cpu: "A | B", cores: 2, memoryMB: 4096, load: 0.5}
 	measured := func(m Machine, output string) Measurement {
 		return Measurement{Part: "dev", Command: "x", At: time.Unix(0, 0), Commit: "abc", Machine: m, Output: output}
 	}
 	other, busy := quiet, quiet
-	other.Cores, busy.Load = 4, 9
+	other.cores, busy.load = 4, 9
 	changed := strings.NewReplacer("25.1 ms", "28.0 ms", "775 /s", "900 /s").Replace(devTable)
 	for _, c := range []struct {
 		name   string

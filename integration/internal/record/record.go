@@ -28,40 +28,40 @@ type Measurement struct {
 
 // Machine describes where a benchmark ran.
 type Machine struct {
-	CPU      string // model
-	Cores    int    // that this process may use
-	MemoryMB int64  // MiB
-	Kernel   string
-	Go       string
-	Load     float64 // 1-minute load average at the end; much above Cores*1 means other work
+	cpu       string // model
+	cores     int    // that this process may use
+	memoryMB  int64  // MiB
+	kernel    string
+	goVersion string
+	load      float64 // 1-minute load average at the end; much above cores means other work
 }
 
 // ThisMachine describes the machine that it runs on.
 func ThisMachine() (Machine, error) {
-	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
+	m := Machine{cores: runtime.NumCPU(), goVersion: runtime.Version()}
 	cpu, err := os.Open("/proc/cpuinfo")
 	if err != nil {
 		return m, err
 	}
 	defer cpu.Close()
-	if m.CPU, err = modelName(cpu); err != nil {
+	if m.cpu, err = modelName(cpu); err != nil {
 		return m, err
 	}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return m, fmt.Errorf("sysinfo: %w", err)
 	}
-	m.MemoryMB = int64(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+	m.memoryMB = int64(uint64(info.Totalram) * uint64(info.Unit) >> 20)
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return m, fmt.Errorf("uname: %w", err)
 	}
-	m.Kernel = unix.ByteSliceToString(name.Release[:])
+	m.kernel = unix.ByteSliceToString(name.Release[:])
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return m, err
 	}
-	m.Load, err = strconv.ParseFloat(strings.Fields(string(load) + " ?")[0], 64)
+	m.load, err = strconv.ParseFloat(strings.Fields(string(load) + " ?")[0], 64)
 	return m, err
 }
 
@@ -83,11 +83,11 @@ func modelName(r io.Reader) (string, error) {
 const busyNote = "the machine had other work, so compare within this page only"
 
 // busy reports whether the machine had much other work.
-func (m Machine) busy() bool { return m.Load > float64(m.Cores)+1 }
+func (m Machine) busy() bool { return m.load > float64(m.cores)+1 }
 
 // row returns what the pages say of the machine.
 func (m Machine) row() string {
-	return strings.ReplaceAll(fmt.Sprintf("%s, %d cores, %d MiB", m.CPU, m.Cores, m.MemoryMB), "|", `\|`)
+	return strings.ReplaceAll(fmt.Sprintf("%s, %d cores, %d MiB", m.cpu, m.cores, m.memoryMB), "|", `\|`)
 }
 
 // Page returns the measurement as Markdown.
@@ -99,8 +99,8 @@ func Page(m Measurement) string {
 	row("date", m.At.UTC().Format(time.RFC3339))
 	row("commit", m.Commit)
 	fmt.Fprintf(&b, "| machine | %s |\n", m.Machine.row())
-	row("kernel, Go", m.Machine.Kernel+", "+m.Machine.Go)
-	load := fmt.Sprintf("%.1f at the end", m.Machine.Load)
+	row("kernel, Go", m.Machine.kernel+", "+m.Machine.goVersion)
+	load := fmt.Sprintf("%.1f at the end", m.Machine.load)
 	if m.Machine.busy() {
 		load += ": " + busyNote
 	}

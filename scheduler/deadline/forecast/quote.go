@@ -43,7 +43,7 @@ type Query struct {
 	// for each task; a nil Residual means Exact. UnknownRunTime is the run time of a
 	// task without a prediction.
 	Errors         ErrorModel
-	Residual       Residual
+	residual       Residual
 	UnknownRunTime time.Duration
 	// NoDeadlineLane makes all jobs regular, for schedulers that ignore deadlines.
 	NoDeadlineLane bool
@@ -144,11 +144,11 @@ func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 }
 
 func (q *Query) setDefaults() {
-	if q.Residual == nil {
-		q.Residual = exact
+	if q.residual == nil {
+		q.residual = exact
 	}
 	if q.Errors == nil {
-		each := q.Residual
+		each := q.residual
 		q.Errors = func(scheduler.StageID) (Residual, Residual) { return exact, each }
 	}
 }
@@ -168,7 +168,7 @@ func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, lim
 	if tasks := CountTasks(s, nil); tasks > maxTasks {
 		return Expected{}, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
 	}
-	q.Stages, q.Residual, q.Errors = nil, nil, nil
+	q.Stages, q.residual, q.Errors = nil, nil, nil
 	q.setDefaults()
 	p.maxEnds = limit
 	defer func() { p.maxEnds = 0 }()

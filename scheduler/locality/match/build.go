@@ -93,7 +93,7 @@ func (s *Solver) buildEdges(p *Problem) {
 	s.places = nodes + int32(p.Racks)
 	s.rackSlots = sized(s.rackSlots, p.Racks)
 	for i := range p.Nodes {
-		s.rackSlots[p.Nodes[i].Rack] += int64(p.Nodes[i].Slots)
+		s.rackSlots[p.Nodes[i].rack] += int64(p.Nodes[i].Slots)
 	}
 	s.placeSeen = sized(s.placeSeen, int(s.places))
 	s.edgeStart = append(s.edgeStart[:0], 0)
@@ -106,7 +106,7 @@ func (s *Solver) buildEdges(p *Problem) {
 			}
 		}
 		for _, v := range set {
-			r := p.Nodes[v].Rack
+			r := p.Nodes[v].rack
 			if p.Hops == SameRack && s.rackSlots[r] > 0 && s.placeSeen[nodes+r] != uint32(g)+1 {
 				s.placeSeen[nodes+r] = uint32(g) + 1
 				s.addEdge(g, nodes+r)
@@ -117,7 +117,7 @@ func (s *Solver) buildEdges(p *Problem) {
 	s.placeStart, s.placeEdge = invert(s.placeStart, s.placeEdge, s.edgePlace, int(s.places))
 	s.rackOf = sized(s.rackOf, int(nodes))
 	for i := range p.Nodes {
-		s.rackOf[i] = p.Nodes[i].Rack
+		s.rackOf[i] = p.Nodes[i].rack
 	}
 	s.rackStart, s.rackNode = invert(s.rackStart, s.rackNode, s.rackOf, p.Racks)
 }

@@ -44,14 +44,14 @@ func problemOf(nodes []Node, racks int, hops Hops, replicas ...[]int32) *Problem
 }
 
 // levelOf returns the level that task t would have on node v.
-func levelOf(p *Problem, t int, v int32) Level {
-	level := Unplaced
+func levelOf(p *Problem, t int, v int32) localityLevel {
+	level := unplaced
 	for _, r := range p.Replicas[p.Offsets[t]:p.Offsets[t+1]] {
 		if r == v {
-			return NodeLocal
+			return nodeLocal
 		}
-		if p.Hops == SameRack && p.Nodes[r].Rack == p.Nodes[v].Rack {
-			level = RackLocal
+		if p.Hops == SameRack && p.Nodes[r].rack == p.Nodes[v].rack {
+			level = rackLocal
 		}
 	}
 	return level
@@ -78,7 +78,7 @@ func bruteForce(p *Problem) score {
 		top := best(skip)
 		for v := range p.Nodes {
 			level := levelOf(p, at.task, int32(v))
-			if level == Unplaced || at.loads[v] == p.Nodes[v].Slots {
+			if level == unplaced || at.loads[v] == p.Nodes[v].Slots {
 				continue
 			}
 			put := skip
@@ -86,7 +86,7 @@ func bruteForce(p *Problem) score {
 			s := best(put)
 			s.weight += p.Nodes[v].weight(at.loads[v])
 			s.placed |= 1 << (63 - at.task)
-			if level == NodeLocal {
+			if level == nodeLocal {
 				s.nodeLocal++
 			} else {
 				s.rackLocal++
@@ -108,14 +108,14 @@ func checkResult(t testing.TB, p *Problem, r *Result) score {
 	loads := make([]int32, len(p.Nodes))
 	for task, v := range r.Node {
 		if v == None {
-			if r.Level[task] != Unplaced {
-				t.Fatalf("task %d has no node but is %v", task, r.Level[task])
+			if r.level[task] != unplaced {
+				t.Fatalf("task %d has no node but is %v", task, r.level[task])
 			}
 			continue
 		}
 		level := levelOf(p, task, v)
-		if level != r.Level[task] || level == Unplaced {
-			t.Fatalf("task %d on node %d is %v, reported %v", task, v, level, r.Level[task])
+		if level != r.level[task] || level == unplaced {
+			t.Fatalf("task %d on node %d is %v, reported %v", task, v, level, r.level[task])
 		}
 		s.weight += p.Nodes[v].weight(loads[v])
 		if loads[v]++; loads[v] > p.Nodes[v].Slots {
@@ -124,14 +124,14 @@ func checkResult(t testing.TB, p *Problem, r *Result) score {
 		if task < 64 {
 			s.placed |= 1 << (63 - task)
 		}
-		if level == NodeLocal {
+		if level == nodeLocal {
 			s.nodeLocal++
 		} else {
 			s.rackLocal++
 		}
 	}
-	if s.nodeLocal != r.NodeLocal || s.rackLocal != r.RackLocal || !approxEqual(s.weight, r.Weight) {
-		t.Fatalf("reported %d, %d, %g; counted %+v", r.NodeLocal, r.RackLocal, r.Weight, s)
+	if s.nodeLocal != r.nodeLocal || s.rackLocal != r.rackLocal || !approxEqual(s.weight, r.weight) {
+		t.Fatalf("reported %d, %d, %g; counted %+v", r.nodeLocal, r.rackLocal, r.weight, s)
 	}
 	return s
 }
@@ -152,7 +152,7 @@ func randomNodes(r *rand.Rand, nodes, racks, maxSlots int) []Node {
 	out := make([]Node, nodes)
 	for i := range out {
 		n := &out[i]
-		n.Rack, n.Slots = int32(r.IntN(racks)), int32(r.IntN(maxSlots+1))
+		n.rack, n.Slots = int32(r.IntN(racks)), int32(r.IntN(maxSlots+1))
 		for k := range n.Used {
 			n.Used[k] = float64(r.IntN(6)) / 16
 			n.Step[k] = float64(r.IntN(5)) / 64
@@ -192,7 +192,7 @@ func TestEqualsBruteForce(t *testing.T) {
 		}
 		res := solve(t, &s, p)
 		got, want := checkResult(t, p, res), bruteForce(p)
-		if got != want || !res.Optimal || res.NodeLocalBound != want.nodeLocal {
+		if got != want || !res.optimal || res.nodeLocalBound != want.nodeLocal {
 			t.Fatalf("case %d: got %+v, brute force %+v\n%+v", i, got, want, p)
 		}
 	}
@@ -241,8 +241,8 @@ func TestEqualsMaxFlow(t *testing.T) {
 		p := randomProblem(r, 1+r.IntN(400), 1+r.IntN(60), 1+r.IntN(6), 12, 3)
 		res := solve(t, &s, p)
 		checkResult(t, p, res)
-		if want := maxFlow(p); res.NodeLocal != want {
-			t.Fatalf("node-local %d, max-flow %d", res.NodeLocal, want)
+		if want := maxFlow(p); res.nodeLocal != want {
+			t.Fatalf("node-local %d, max-flow %d", res.nodeLocal, want)
 		}
 	}
 }
@@ -280,9 +280,9 @@ func linearProgram(p *Problem) (float64, error) {
 	for t := range p.tasks() {
 		for v := range p.Nodes {
 			switch levelOf(p, t, int32(v)) {
-			case NodeLocal:
+			case nodeLocal:
 				edges = append(edges, edge{t, v, 1e4})
-			case RackLocal:
+			case rackLocal:
 				edges = append(edges, edge{t, v, 100})
 			}
 		}

@@ -19,7 +19,7 @@ import (
 func clusterProblem(r *rand.Rand, nodes, tasks int, slots func(v int) int32, popular bool) *Problem {
 	p := &Problem{Racks: (nodes + 39) / 40, Hops: SameRack, Offsets: []int32{0}}
 	for v := range nodes {
-		n := Node{Rack: int32(v / 40), Slots: slots(v)}
+		n := Node{rack: int32(v / 40), Slots: slots(v)}
 		n.Used[0] = float64(r.IntN(8)) / 64
 		n.Step = [resources]float64{1.0 / 16, 1.0 / 32, 1.0 / 32}
 		p.Nodes = append(p.Nodes, n)
@@ -63,10 +63,10 @@ func TestLoads(t *testing.T) {
 			p := clusterProblem(r, nodes, tasks, func(int) int32 { return 10 }, c.popular)
 			res := solve(t, &s, p)
 			checkResult(t, p, res)
-			if want := maxFlow(p); res.NodeLocal != want {
-				t.Errorf("node-local %d, max-flow %d", res.NodeLocal, want)
+			if want := maxFlow(p); res.nodeLocal != want {
+				t.Errorf("node-local %d, max-flow %d", res.nodeLocal, want)
 			}
-			t.Logf("node-local %.2f%%, rack-local %.2f%%, of %d tasks", 100*float64(res.NodeLocal)/float64(tasks), 100*float64(res.RackLocal)/float64(tasks), tasks)
+			t.Logf("node-local %.2f%%, rack-local %.2f%%, of %d tasks", 100*float64(res.nodeLocal)/float64(tasks), 100*float64(res.rackLocal)/float64(tasks), tasks)
 		})
 	}
 }
@@ -86,7 +86,7 @@ func TestProperties(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(a.Node, b.Node) || a.Weight != b.Weight {
+		if !slices.Equal(a.Node, b.Node) || a.weight != b.weight {
 			t.Fatalf("a used and a fresh solver differ: %v, %v", a.Node, b.Node)
 		}
 		// One more task at the end never displaces an earlier one.
@@ -113,7 +113,7 @@ func TestProperties(t *testing.T) {
 // TestExamples checks small cases worked out by hand.
 func TestExamples(t *testing.T) {
 	node := func(rack, slots int32, used float64) Node {
-		return Node{Rack: rack, Slots: slots, Used: [resources]float64{used}, Step: [resources]float64{0.25}}
+		return Node{rack: rack, Slots: slots, Used: [resources]float64{used}, Step: [resources]float64{0.25}}
 	}
 	for _, c := range []struct {
 		name string
@@ -161,12 +161,12 @@ func TestBadProblems(t *testing.T) {
 		"negative offset":                     func(p *Problem) { p.Offsets[1] = -1 },
 		"no offsets but replicas":             func(p *Problem) { p.Offsets = nil },
 		"negative slots":                      func(p *Problem) { p.Nodes[0].Slots = -1 },
-		"a rack that is not there":            func(p *Problem) { p.Nodes[0].Rack = 1 },
+		"a rack that is not there":            func(p *Problem) { p.Nodes[0].rack = 1 },
 		"negative racks":                      func(p *Problem) { p.Racks = -1 },
 		"use that is not a number":            func(p *Problem) { p.Nodes[1].Used[2] = math.NaN() },
 		"a task that frees capacity":          func(p *Problem) { p.Nodes[1].Step[0] = -1 },
 		"no limit of hops":                    func(p *Problem) { p.Hops = 0 },
-		"negative work":                       func(p *Problem) { p.MaxWork = -1 },
+		"negative work":                       func(p *Problem) { p.maxWork = -1 },
 	} {
 		p := good()
 		spoil(p)
@@ -186,14 +186,14 @@ func TestOutOfWork(t *testing.T) {
 	unproved := 0
 	for range 300 {
 		p := randomProblem(r, 60, 12, 3, 5, 3)
-		p.MaxWork = 1 + r.IntN(200)
+		p.maxWork = 1 + r.IntN(200)
 		res := solve(t, &s, p)
 		checkResult(t, p, res)
 		best := maxFlow(p)
-		if res.NodeLocal > best || res.NodeLocalBound < best || res.Optimal && res.NodeLocal != best || 2*res.NodeLocal < best {
-			t.Fatalf("node-local %d, bound %d, optimal %v, max-flow %d", res.NodeLocal, res.NodeLocalBound, res.Optimal, best)
+		if res.nodeLocal > best || res.nodeLocalBound < best || res.optimal && res.nodeLocal != best || 2*res.nodeLocal < best {
+			t.Fatalf("node-local %d, bound %d, optimal %v, max-flow %d", res.nodeLocal, res.nodeLocalBound, res.optimal, best)
 		}
-		if !res.Optimal {
+		if !res.optimal {
 			unproved++
 		}
 	}
@@ -215,7 +215,7 @@ func TestNoAllocation(t *testing.T) {
 func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
 		NodeOnly.String(): "node", SameRack.String(): "rack", Hops(9).String(): "hops(9)",
-		Unplaced.String(): "unplaced", NodeLocal.String(): "node-local", RackLocal.String(): "rack-local", Level(9).String(): "level(9)",
+		unplaced.String(): "unplaced", nodeLocal.String(): "node-local", rackLocal.String(): "rack-local", localityLevel(9).String(): "level(9)",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -251,11 +251,11 @@ func BenchmarkSolve(b *testing.B) {
 			for b.Loop() {
 				res = solve(b, &s, p)
 			}
-			if !res.Optimal {
+			if !res.optimal {
 				b.Fatal("not optimal")
 			}
-			b.ReportMetric(100*float64(res.NodeLocal)/float64(c.tasks), "%node-local")
-			b.ReportMetric(float64(res.Work)/float64(c.tasks), "edges/task")
+			b.ReportMetric(100*float64(res.nodeLocal)/float64(c.tasks), "%node-local")
+			b.ReportMetric(float64(res.work)/float64(c.tasks), "edges/task")
 		})
 	}
 }
@@ -272,6 +272,6 @@ func ExampleSolver_Solve() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(res.Node, res.NodeLocal)
+	fmt.Println(res.Node, res.nodeLocal)
 	// Output: [1 0] 2
 }

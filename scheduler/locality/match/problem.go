@@ -25,7 +25,7 @@ const resources = 3
 
 // Node is one machine.
 type Node struct {
-	Rack  int32              // index of its rack, from 0
+	rack  int32              // index of its rack, from 0
 	Slots int32              // number of tasks that fit now
 	Used  [resources]float64 // share of each capacity in use, 0 to 1
 	Step  [resources]float64 // share of each capacity that one task takes
@@ -63,23 +63,23 @@ func (h Hops) String() string {
 	}
 }
 
-// Level is how near to its data a task was placed.
-type Level uint8
+// localityLevel is how near to its data a task was placed.
+type localityLevel uint8
 
 const (
-	Unplaced  Level = iota + 1 // no place within the limit of hops
-	NodeLocal                  // on a node with a replica
-	RackLocal                  // in the rack of a replica
+	unplaced  localityLevel = iota + 1 // no place within the limit of hops
+	nodeLocal                          // on a node with a replica
+	rackLocal                          // in the rack of a replica
 )
 
 // String returns the name of the level.
-func (l Level) String() string {
+func (l localityLevel) String() string {
 	switch l {
-	case Unplaced:
+	case unplaced:
 		return "unplaced"
-	case NodeLocal:
+	case nodeLocal:
 		return "node-local"
-	case RackLocal:
+	case rackLocal:
 		return "rack-local"
 	default:
 		return fmt.Sprintf("level(%d)", int(l))
@@ -99,10 +99,10 @@ type Problem struct {
 
 	Hops Hops
 
-	// MaxWork limits the edges visited by searches; 0 means defaultWork. Beyond it,
+	// maxWork limits the edges visited by searches; 0 means defaultWork. Beyond it,
 	// searches go only one step deep: the result stays valid and maximal, but Optimal
 	// is false.
-	MaxWork int
+	maxWork int
 }
 
 // defaultWork is a limit that only adversarial inputs reach: about two seconds.
@@ -124,13 +124,13 @@ func (p *Problem) check() error {
 		return fmt.Errorf("%w: %d replicas, at most %d", errProblem, len(p.Replicas), maxEdges)
 	case p.Hops != NodeOnly && p.Hops != SameRack:
 		return fmt.Errorf("%w: %v is no limit of hops", errProblem, p.Hops)
-	case p.MaxWork < 0:
-		return fmt.Errorf("%w: MaxWork is %d", errProblem, p.MaxWork)
+	case p.maxWork < 0:
+		return fmt.Errorf("%w: MaxWork is %d", errProblem, p.maxWork)
 	}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		if n.Slots < 0 || n.Rack < 0 || int(n.Rack) >= p.Racks {
-			return fmt.Errorf("%w: node %d has %d slots in rack %d of %d", errProblem, i, n.Slots, n.Rack, p.Racks)
+		if n.Slots < 0 || n.rack < 0 || int(n.rack) >= p.Racks {
+			return fmt.Errorf("%w: node %d has %d slots in rack %d of %d", errProblem, i, n.Slots, n.rack, p.Racks)
 		}
 		for r := range n.Used {
 			if !(math.Abs(n.Used[r]) < 1e9) || !(n.Step[r] >= 0 && n.Step[r] < 1e9) {
@@ -169,14 +169,14 @@ func checkTasks(offsets, replicas []int32, nodes int) error {
 // Result is the output of Solve. Its slices belong to the Solver and are valid until
 // its next Solve.
 type Result struct {
-	Node  []int32 // node of each task, or None
-	Level []Level // level of each task
+	Node  []int32         // node of each task, or None
+	level []localityLevel // level of each task
 
-	NodeLocal, RackLocal int     // numbers of tasks placed
-	Weight               float64 // sum of the idle weights of the slots taken
+	nodeLocal, rackLocal int     // numbers of tasks placed
+	weight               float64 // sum of the idle weights of the slots taken
 
-	// NodeLocalBound is an upper bound of NodeLocal, equal to NodeLocal if Optimal.
-	NodeLocalBound int
-	Optimal        bool // false only when MaxWork was reached
-	Work           int  // edges visited
+	// nodeLocalBound is an upper bound of NodeLocal, equal to NodeLocal if Optimal.
+	nodeLocalBound int
+	optimal        bool // false only when maxWork was reached
+	work           int  // edges visited
 }

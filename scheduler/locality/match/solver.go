@@ -59,7 +59,7 @@ type Solver struct {
 	leftTotal      int
 	cursor         []int32
 	assigned       []int32
-	levels         []Level
+	levels         []localityLevel
 	result         Result
 	nodeLocalBound int
 }
@@ -75,7 +75,7 @@ const (
 
 // Solve returns the optimal assignment (see the package comment). Errors: errProblem.
 // Cost: O(E log n) if the first tasks found are unplaced, as in nearly all pulls; at
-// worst O(E) for each task placed; limited by MaxWork. Nothing is allocated once the
+// worst O(E) for each task placed; limited by maxWork. Nothing is allocated once the
 // workspace has grown.
 func (s *Solver) Solve(p *Problem) (*Result, error) {
 	if err := p.check(); err != nil {
@@ -117,7 +117,7 @@ func (s *Solver) prepare(p *Problem) {
 	s.openGroup, s.openNode = sized(s.openGroup, groups), sized(s.openNode, nodes)
 	s.key = sized(s.key, nodes)
 	s.divided, s.exhausted = false, false
-	s.work, s.maxWork, s.leftTotal = 0, p.MaxWork, p.tasks()
+	s.work, s.maxWork, s.leftTotal = 0, p.maxWork, p.tasks()
 	if s.maxWork == 0 {
 		s.maxWork = defaultWork
 	}
@@ -187,10 +187,10 @@ func (s *Solver) assign(p *Problem) {
 	tasks := p.tasks()
 	s.assigned, s.levels = sized(s.assigned, tasks), sized(s.levels, tasks)
 	r := &s.result
-	*r = Result{Node: s.assigned, Level: s.levels, Work: s.work, Optimal: !s.exhausted, NodeLocalBound: s.nodeLocalBound}
+	*r = Result{Node: s.assigned, level: s.levels, work: s.work, optimal: !s.exhausted, nodeLocalBound: s.nodeLocalBound}
 	for v := range s.nodes {
 		for j := range s.load[v] {
-			r.Weight += s.nodes[v].weight(j)
+			r.weight += s.nodes[v].weight(j)
 		}
 	}
 	s.cursor = sized(s.cursor, len(s.count)+p.Racks) // next edge of a group, next node of a rack
@@ -200,7 +200,7 @@ func (s *Solver) assign(p *Problem) {
 	for t := range tasks {
 		g := s.groupOf[t]
 		if s.rank[t] >= s.count[g]-s.left[g] {
-			s.assigned[t], s.levels[t] = None, Unplaced
+			s.assigned[t], s.levels[t] = None, unplaced
 			continue
 		}
 		for s.flow[s.cursor[g]] == 0 {
@@ -209,11 +209,11 @@ func (s *Solver) assign(p *Problem) {
 		e := s.cursor[g]
 		s.flow[e]--
 		if place := s.edgePlace[e]; s.isNode(place) {
-			s.assigned[t], s.levels[t] = place, NodeLocal
-			r.NodeLocal++
+			s.assigned[t], s.levels[t] = place, nodeLocal
+			r.nodeLocal++
 		} else {
-			s.assigned[t], s.levels[t] = s.takeDrawn(&rackCursor[place-int32(len(s.nodes))]), RackLocal
-			r.RackLocal++
+			s.assigned[t], s.levels[t] = s.takeDrawn(&rackCursor[place-int32(len(s.nodes))]), rackLocal
+			r.rackLocal++
 		}
 	}
 }

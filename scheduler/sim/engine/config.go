@@ -34,8 +34,8 @@ type Config struct {
 	// MaxAdmittedJobs limits the jobs that the scheduler sees at once, like an admission service in
 	// front of it. Further jobs wait in submission order. 0 is no limit.
 	MaxAdmittedJobs int
-	// MaxActions limits the actions of one cycle; 0 is defaultMaxActions.
-	MaxActions int
+	// maxActions limits the actions of one cycle; 0 is defaultMaxActions.
+	maxActions int
 	// MaxEvents ends a simulation that does not terminate with an error; 0 is no limit.
 	MaxEvents uint64
 	// MaxTaskExecutions limits the task executions recorded for a Gantt chart.
@@ -66,7 +66,7 @@ type Config struct {
 
 // Progress reports how far a simulation is.
 type Progress struct {
-	Now        time.Duration // simulated time
+	now        time.Duration // simulated time
 	Events     uint64
 	Jobs, Done int
 }

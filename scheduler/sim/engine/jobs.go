@@ -225,7 +225,7 @@ func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error 
 	switch n.Kind {
 	case scheduler.InfeasibleState:
 		j := &w.jobs[n.Job-1]
-		j.res.Infeasible = true
+		j.res.infeasible = true
 		if j.spec.OnMiss == scheduler.OnMissStop && !j.ended {
 			return a.stopJob(w, j, JobMissed)
 		}

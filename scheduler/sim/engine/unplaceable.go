@@ -55,12 +55,12 @@ func (a *admission) refuseUnplaceable(w *world) {
 // StuckError is the error of a simulation in which jobs wait and nothing is left that could start
 // them. The Result holds everything up to that point.
 type StuckError struct {
-	At   string // simulated time
+	at   string // simulated time
 	Left int    // jobs that did not end
-	Why  string // the policy's reason for the first stage that waits
+	why  string // the policy's reason for the first stage that waits
 }
 
 // Error returns what is left and why.
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("at %s: %d jobs cannot end because no event is left: stage %s", e.At, e.Left, e.Why)
+	return fmt.Sprintf("at %s: %d jobs cannot end because no event is left: stage %s", e.at, e.Left, e.why)
 }

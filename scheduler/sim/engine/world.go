@@ -63,8 +63,8 @@ func Simulate(c Config) (*Result, error) {
 		return nil, err
 	}
 	w := &world{Config: c, s: scheduler.New(), now: Epoch, wakeAt: scheduler.Never}
-	if w.MaxActions == 0 {
-		w.MaxActions = defaultMaxActions
+	if w.maxActions == 0 {
+		w.maxActions = defaultMaxActions
 	}
 	m := &w.Models
 	w.computeOnly = m.transferModel() == TransferFree && !m.Contention && m.Heartbeat == 0 && w.MaxTaskExecutions == 0 && w.OnAttempt == nil
@@ -270,11 +270,11 @@ func (w *world) runCycles() error {
 			return fmt.Errorf("%s: more than %d full cycles at one time", w.Policy.Name(), maxCyclesAtOnce)
 		}
 		w.dirty = false
-		d, err := scheduler.Cycle(w.s, w.Policy, w.now, w.MaxActions, scheduler.AcceptAll)
+		d, err := scheduler.Cycle(w.s, w.Policy, w.now, w.maxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
-		w.res.Cycles++
+		w.res.cycles++
 		if w.WaitedTimes {
 			w.waited.set(d.Waiting, w.now)
 		}
@@ -292,7 +292,7 @@ func (w *world) runCycles() error {
 				return err
 			}
 		}
-		if len(d.Actions) >= w.MaxActions {
+		if len(d.Actions) >= w.maxActions {
 			w.dirty = true
 		}
 	}
@@ -317,7 +317,7 @@ func (w *world) stuckError() error {
 	why := "the policy reports no reason"
 	w.requestReasons(true)
 	w.s.SetTime(w.now)
-	if d := w.Policy.Decide(w.s, w.now, w.MaxActions); len(d.Waiting) > 0 {
+	if d := w.Policy.Decide(w.s, w.now, w.maxActions); len(d.Waiting) > 0 {
 		why = d.Waiting[0].String()
 	}
 	return &StuckError{sinceEpoch(w.now).String(), len(w.jobs) - w.admission.jobsDone, why}

@@ -36,8 +36,8 @@ func SimulateFluid(name string, l *LoadedSource, settings map[string]string, see
 		return nil, err
 	}
 	jobs := make([]fluid.Job, len(w.Jobs))
-	if l.Swim != nil {
-		jobs = l.Swim.FluidJobs(rule)
+	if l.swim != nil {
+		jobs = l.swim.FluidJobs(rule)
 	} else {
 		for i := range w.Jobs {
 			jobs[i] = fluid.Job{Arrival: w.Jobs[i].Submit.Seconds(), Size: taskSeconds(&w.Jobs[i])}
@@ -48,7 +48,7 @@ func SimulateFluid(name string, l *LoadedSource, settings map[string]string, see
 	if err != nil {
 		return nil, fmt.Errorf("fluid %v: %w", d, err)
 	}
-	o := &Outcome{Seed: seed, WallTime: time.Since(start)}
+	o := &Outcome{seed: seed, wallTime: time.Since(start)}
 	o.Config, o.Result = fluidResult(w.Jobs, jobs, ends)
 	o.Numbers = report.Summarise(&o.Config, o.Result, report.DefaultJobUnit)
 	return o, nil

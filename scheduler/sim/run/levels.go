@@ -57,8 +57,8 @@ var levelMetrics = []levelMetric{
 
 // levelMetric is a number of report.Numbers with its label and direction.
 type levelMetric struct {
-	Name, Label    string
-	HigherIsBetter bool
+	name, label    string
+	higherIsBetter bool
 }
 
 // LevelCell is one mode at one cost: the interval over the seeds of each of levelMetrics.
@@ -155,7 +155,7 @@ func (s *Setup) StudyLevels(ctx context.Context, costs []float64, seeds []uint64
 			}
 			cell := LevelCell{Cost: cost, Mode: mode, Numbers: map[string]report.Interval{}}
 			for _, m := range levelMetrics {
-				cell.Numbers[m.Name] = report.Estimate(metricValues(outs, m.Name))
+				cell.Numbers[m.name] = report.Estimate(metricValues(outs, m.name))
 			}
 			study.Cells = append(study.Cells, cell)
 		}
@@ -178,10 +178,10 @@ func metricValues(outs []*Outcome, name string) []float64 {
 // bestMode returns the mode with the best mean and whether the difference is significant.
 func bestMode(cost float64, m levelMetric, runs map[PreemptMode][]*Outcome) LevelWin {
 	sign := 1.0
-	if m.HigherIsBetter {
+	if m.higherIsBetter {
 		sign = -1
 	}
-	score := func(w PreemptMode) float64 { return sign * report.Estimate(metricValues(runs[w], m.Name)).Mean }
+	score := func(w PreemptMode) float64 { return sign * report.Estimate(metricValues(runs[w], m.name)).Mean }
 	ranking := slices.Clone(preemptModes)
 	slices.SortStableFunc(ranking, func(a, b PreemptMode) int {
 		switch x, y := score(a), score(b); {
@@ -193,10 +193,10 @@ func bestMode(cost float64, m levelMetric, runs map[PreemptMode][]*Outcome) Leve
 			return 0
 		}
 	})
-	win := LevelWin{Cost: cost, Metric: m.Name, Mode: ranking[0]}
-	best := metricValues(runs[ranking[0]], m.Name)
+	win := LevelWin{Cost: cost, Metric: m.name, Mode: ranking[0]}
+	best := metricValues(runs[ranking[0]], m.name)
 	for _, w := range ranking[1:] {
-		other := metricValues(runs[w], m.Name)
+		other := metricValues(runs[w], m.name)
 		if slices.Equal(best, other) {
 			win.Tied = append(win.Tied, w)
 			continue
@@ -224,12 +224,12 @@ func WriteLevels(dir string, s *LevelStudy) error {
 		return err
 	}
 	for _, m := range levelMetrics {
-		if err := savePlot(dir, m.Name, func() (*plot.Plot, error) {
+		if err := savePlot(dir, m.name, func() (*plot.Plot, error) {
 			var lines []report.Line
 			for _, mode := range preemptModes {
 				l := report.Line{Name: string(mode)}
 				for _, c := range s.Cells {
-					if e := c.Numbers[m.Name]; c.Mode == mode {
+					if e := c.Numbers[m.name]; c.Mode == mode {
 						l.X, l.Y = append(l.X, c.Cost), append(l.Y, e.Mean)
 						if e.N > 1 {
 							l.Err = append(l.Err, e.HalfWidth)
@@ -238,7 +238,7 @@ func WriteLevels(dir string, s *LevelStudy) error {
 				}
 				lines = append(lines, l)
 			}
-			return report.PlotLines("Suspend against kill: "+s.Scheduler, "cost of suspending and resuming (1: as measured)", m.Label, true, lines...)
+			return report.PlotLines("Suspend against kill: "+s.Scheduler, "cost of suspending and resuming (1: as measured)", m.label, true, lines...)
 		}); err != nil {
 			return err
 		}
@@ -252,13 +252,13 @@ func (s *LevelStudy) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %d seeds; at cost 1 a checkpoint of 1 GiB and back takes %.3g s. Bold: best; *: the 95%% interval of its\ndifference to the next best, paired by seed, excludes zero.\n", s.Scheduler, len(s.Seeds), s.CheckpointS)
 	for _, m := range levelMetrics {
-		fmt.Fprintf(&b, "\n| %s at cost |", m.Label)
+		fmt.Fprintf(&b, "\n| %s at cost |", m.label)
 		for _, w := range preemptModes {
 			fmt.Fprintf(&b, " %s |", w)
 		}
 		b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(preemptModes)) + "\n")
 		for _, win := range s.Wins {
-			if win.Metric != m.Name {
+			if win.Metric != m.name {
 				continue
 			}
 			fmt.Fprintf(&b, "| %g |", win.Cost)
@@ -266,7 +266,7 @@ func (s *LevelStudy) Markdown() string {
 				if c.Cost != win.Cost {
 					continue
 				}
-				e := c.Numbers[m.Name]
+				e := c.Numbers[m.name]
 				text := fmt.Sprintf("%.4g", e.Mean)
 				if e.N > 1 {
 					text += fmt.Sprintf(" ± %.2g", e.HalfWidth)

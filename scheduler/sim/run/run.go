@@ -27,7 +27,7 @@ type Setup struct {
 	JobUnit           float64
 	CycleInterval     time.Duration
 	CycleEachEvent    bool
-	MaxEvents         uint64
+	maxEvents         uint64
 	MaxTaskExecutions int
 	// TaskLog, if not "", is the path of a CSV file with a row per attempt of the simulation of
 	// TaskLogSeed, which also records its series by tenant.
@@ -35,17 +35,17 @@ type Setup struct {
 	TaskLogSeed uint64
 	// WaitedTimes records what tasks waited for in that simulation too.
 	WaitedTimes bool
-	// WrapPolicy, if not nil, wraps the policy.
-	WrapPolicy func(scheduler.Policy) scheduler.Policy
+	// wrapPolicy, if not nil, wraps the policy.
+	wrapPolicy func(scheduler.Policy) scheduler.Policy
 }
 
 // Outcome is one finished simulation.
 type Outcome struct {
-	Seed     uint64
+	seed     uint64
 	Config   engine.Config
 	Result   *engine.Result
 	Numbers  report.Numbers
-	WallTime time.Duration // on this machine
+	wallTime time.Duration // on this machine
 }
 
 // Simulate runs the setup for one seed until ctx ends. If the simulation fails, the Outcome holds
@@ -66,17 +66,17 @@ func (s *Setup) Simulate(ctx context.Context, seed uint64, progress func(engine.
 		return nil, err
 	}
 	stop := stopFunc(ctx, p)
-	if s.WrapPolicy != nil {
-		p = s.WrapPolicy(p)
+	if s.wrapPolicy != nil {
+		p = s.wrapPolicy(p)
 	}
 	c := engine.Config{Nodes: s.Nodes, Absences: s.Absences, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Policy: p, Models: s.Models, Seed: seed,
-		MaxEvents: s.MaxEvents, MaxTaskExecutions: s.MaxTaskExecutions, CycleInterval: s.CycleInterval, CycleEachEvent: s.CycleEachEvent, Stop: stop, Progress: progress}
+		MaxEvents: s.maxEvents, MaxTaskExecutions: s.MaxTaskExecutions, CycleInterval: s.CycleInterval, CycleEachEvent: s.CycleEachEvent, Stop: stop, Progress: progress}
 	start := time.Now()
 	r, err := s.simulateLogged(&c)
 	if closed := closePolicy(); closed != nil {
 		err = closed
 	}
-	o := &Outcome{Seed: seed, Config: c, Result: r, WallTime: time.Since(start)}
+	o := &Outcome{seed: seed, Config: c, Result: r, wallTime: time.Since(start)}
 	if r != nil {
 		unit := s.JobUnit
 		if unit == 0 {
@@ -174,7 +174,7 @@ func Seeds(first uint64, n int) []uint64 {
 
 // Summary summarises the simulations of one setup. parameters describes how it was made.
 func (s *Setup) Summary(outs []*Outcome, parameters map[string]string) report.Summary {
-	sum := report.Summary{Scheduler: s.Scheduler, Model: "tasks", Seed: outs[0].Seed, Runs: len(outs), Parameters: parameters, Jobs: len(outs[0].Result.Jobs)}
+	sum := report.Summary{Scheduler: s.Scheduler, Model: "tasks", Seed: outs[0].seed, Runs: len(outs), Parameters: parameters, Jobs: len(outs[0].Result.Jobs)}
 	sum.Refused, sum.FirstRefused = outs[0].Result.Refused, outs[0].Result.FirstRefused
 	var runs []report.Numbers
 	var tenants [][]report.TenantNumbers
@@ -183,7 +183,7 @@ func (s *Setup) Summary(outs []*Outcome, parameters map[string]string) report.Su
 		runs = append(runs, o.Numbers)
 		tenants = append(tenants, report.SummariseTenants(&o.Config, o.Result))
 		sum.Events += o.Result.Events
-		took += o.WallTime
+		took += o.wallTime
 	}
 	sum.Numbers, sum.CI95 = report.MeanOf(runs)
 	sum.Tenants = report.MeanOfTenants(tenants)

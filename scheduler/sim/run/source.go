@@ -30,7 +30,7 @@ type LoadedSource struct {
 	Workload func(seed uint64) (*trace.Workload, error)
 	Nodes    []engine.Node
 	Count    trace.Count
-	Swim     *trace.Swim
+	swim     *trace.Swim
 }
 
 // Load loads a source. Without a cluster, a history (jsonl, rumen) is replayed on nodes like kind with
@@ -115,7 +115,7 @@ func fixedWorkload(w *trace.Workload) func(uint64) (*trace.Workload, error) {
 
 func (s *Source) loadSwim(t *trace.Swim) (*LoadedSource, error) {
 	rule := trace.DefaultSwimRule
-	l := &LoadedSource{Count: t.Count, Swim: t}
+	l := &LoadedSource{Count: t.Count, swim: t}
 	var q [4]float64
 	if applySettings("", fluidSettings(&trace.FluidRule{}, &q), s.Rule) == nil && len(s.Rule) > 0 {
 		l.Workload = fixedWorkload(t.Workload(rule)) // the settings are for the fluid model only

@@ -176,7 +176,7 @@ func fuzzImport(f *testing.F, sample string, read func(r io.Reader, o Options) (
 	f.Add([]byte(""))
 	fuzztest.Run(f, func(t *testing.T, b []byte) {
 		for _, skip := range []bool{false, true} {
-			if h, err := read(bytes.NewReader(b), Options{Name: "f", SkipBad: skip, MaxTasks: 20_000}); err == nil {
+			if h, err := read(bytes.NewReader(b), Options{Name: "f", SkipBad: skip, maxTasks: 20_000}); err == nil {
 				checkWorkload(t, h.Workload(HistoryRule{}))
 			}
 		}
@@ -205,7 +205,7 @@ func TestBadImportsAreNamed(t *testing.T) {
 	rumen := func(s string) error { _, err := ReadRumen(strings.NewReader(s), Options{Name: "f"}); return err }
 	tooMany := func() error {
 		const s = "M1,3,j_1,1,Terminated,1,2,100,0.5\n"
-		_, err := ReadAlibaba(strings.NewReader(s+s), Options{Name: "f", MaxTasks: 5}, largestMachine)
+		_, err := ReadAlibaba(strings.NewReader(s+s), Options{Name: "f", maxTasks: 5}, largestMachine)
 		return err
 	}
 	const header = "JobID|Submit|Start|Elapsed|NCPUS|ReqMem|Timelimit\n"

@@ -25,12 +25,12 @@ type Options struct {
 	Name string
 	// SkipBad counts and skips lines that cannot be read.
 	SkipBad bool
-	// MaxTasks bounds the tasks that lines of few bytes stand for, of the whole file: a damaged number would
+	// maxTasks bounds the tasks that lines of few bytes stand for, of the whole file: a damaged number would
 	// take all memory. 0 is 100 million.
-	MaxTasks int
+	maxTasks int
 }
 
-// maxDeclared is the default of Options.MaxTasks.
+// maxDeclared is the default of Options.maxTasks.
 const maxDeclared = 100_000_000
 
 // taskCounter counts the tasks that a file declares by numbers.
@@ -39,7 +39,7 @@ type taskCounter struct {
 }
 
 func newTaskCounter(o Options) *taskCounter {
-	most := cmp.Or(o.MaxTasks, maxDeclared)
+	most := cmp.Or(o.maxTasks, maxDeclared)
 	return &taskCounter{left: most, most: most}
 }
 

@@ -10,23 +10,23 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// SWFJob is a line of the Standard Workload Format with the fields that the simulator uses (their
+// swfJob is a line of the Standard Workload Format with the fields that the simulator uses (their
 // numbers in brackets). -1 is unknown.
-type SWFJob struct {
-	Job                int64   // (1)
-	Submit             float64 // (2) seconds
-	RunTime            float64 // (4) seconds
-	Processors         int64   // (5), else (8) requested
-	RequestedTime      float64 // (9) seconds
-	User, Group, Queue int64   // (12), (13), (15)
+type swfJob struct {
+	job                int64   // (1)
+	submit             float64 // (2) seconds
+	runTime            float64 // (4) seconds
+	processors         int64   // (5), else (8) requested
+	requestedTime      float64 // (9) seconds
+	user, group, queue int64   // (12), (13), (15)
 }
 
 // SWF is a trace in the Standard Workload Format.
 type SWF struct {
-	Jobs []SWFJob
-	// Processors is the machine's number of processors from the header (MaxProcs), 0 if it is not
+	jobs []swfJob
+	// processors is the machine's number of processors from the header (MaxProcs), 0 if it is not
 	// there or unknown (-1). Nodes is the number of nodes (MaxNodes), 0 in the same cases.
-	Processors, Nodes int64
+	processors, nodes int64
 	Count
 }
 
@@ -50,7 +50,7 @@ func ReadSWF(r io.Reader, o Options) (*SWF, error) {
 
 func (t *SWF) header(line string) error {
 	name, value, ok := strings.Cut(strings.TrimLeft(line, "; \t"), ":")
-	to := map[string]*int64{"MaxProcs": &t.Processors, "MaxNodes": &t.Nodes}[name]
+	to := map[string]*int64{"MaxProcs": &t.processors, "MaxNodes": &t.nodes}[name]
 	if !ok || to == nil {
 		return nil
 	}
@@ -79,14 +79,14 @@ func (t *SWF) job(line string) error {
 	if x[1] < 0 || x[1] > maxSeconds || x[3] > maxSeconds/2 || x[8] > maxSeconds/2 {
 		return fmt.Errorf("submit time %s, run time %s, requested time %s: expected seconds from 0 to %g", f[1], f[3], f[8], maxSeconds/2)
 	}
-	j := SWFJob{Job: int64(x[0]), Submit: x[1], RunTime: x[3], Processors: int64(x[4]), RequestedTime: x[8], User: int64(x[11]), Group: int64(x[12]), Queue: int64(x[14])}
-	if j.Processors <= 0 {
-		j.Processors = int64(x[7])
+	j := swfJob{job: int64(x[0]), submit: x[1], runTime: x[3], processors: int64(x[4]), requestedTime: x[8], user: int64(x[11]), group: int64(x[12]), queue: int64(x[14])}
+	if j.processors <= 0 {
+		j.processors = int64(x[7])
 	}
-	if j.RunTime <= 0 || j.Processors <= 0 || j.Processors > 1<<30 {
+	if j.runTime <= 0 || j.processors <= 0 || j.processors > 1<<30 {
 		return errNothingToSimulate
 	}
-	t.Jobs = append(t.Jobs, j)
+	t.jobs = append(t.jobs, j)
 	return nil
 }
 
@@ -112,20 +112,20 @@ type Workload struct {
 func (t *SWF) Workload(rule SWFRule) *Workload {
 	w := &Workload{Count: t.Count}
 	tenant := tenantIDs(w)
-	for i := range t.Jobs {
-		j := &t.Jobs[i]
-		run := secondsDuration(j.RunTime)
-		e := engine.Job{Name: "swf-" + strconv.FormatInt(j.Job, 10), Submit: secondsDuration(j.Submit)}
-		if j.RequestedTime > 0 {
-			e.Bound = secondsDuration(j.RequestedTime)
+	for i := range t.jobs {
+		j := &t.jobs[i]
+		run := secondsDuration(j.runTime)
+		e := engine.Job{Name: "swf-" + strconv.FormatInt(j.job, 10), Submit: secondsDuration(j.submit)}
+		if j.requestedTime > 0 {
+			e.Bound = secondsDuration(j.requestedTime)
 			run = min(run, e.Bound)
 		}
 		if rule.TenantPerUser {
-			e.Tenant = tenant("user-" + strconv.FormatInt(j.User, 10))
+			e.Tenant = tenant("user-" + strconv.FormatInt(j.user, 10))
 		} else {
 			e.Tenant = tenant("default")
 		}
-		e.Stages = []engine.Stage{{Name: "main", Tasks: 1, Work: run, Demand: scheduler.Resources{j.Processors * 1000, j.Processors * rule.MemoryPerCore, 0}}}
+		e.Stages = []engine.Stage{{Name: "main", Tasks: 1, Work: run, Demand: scheduler.Resources{j.processors * 1000, j.processors * rule.MemoryPerCore, 0}}}
 		w.Jobs = append(w.Jobs, e)
 	}
 	w.sort()
@@ -134,11 +134,11 @@ func (t *SWF) Workload(rule SWFRule) *Workload {
 
 // PoolNode returns the machine of the trace: one node with all its processors.
 func (t *SWF) PoolNode(rule SWFRule) ([]engine.Node, error) {
-	n := t.Processors
+	n := t.processors
 	if n == 0 {
 		has := "no number of processors"
-		if t.Nodes > 0 {
-			has = fmt.Sprintf("no number of processors (MaxProcs), only %d nodes (MaxNodes)", t.Nodes)
+		if t.nodes > 0 {
+			has = fmt.Sprintf("no number of processors (MaxProcs), only %d nodes (MaxNodes)", t.nodes)
 		}
 		return nil, fmt.Errorf("the trace's header has %s: give the machine with -nodes 1 -cpu PROCESSORS or -cluster FILE", has)
 	}

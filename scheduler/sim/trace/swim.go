@@ -14,17 +14,17 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/fluid"
 )
 
-// SwimJob is a line of a SWIM trace.
-type SwimJob struct {
-	Name                   string
-	Submit                 float64 // seconds
-	Input, Shuffle, Output float64 // bytes
-	Path                   string  // "" if the trace has none
+// swimJob is a line of a SWIM trace.
+type swimJob struct {
+	name                   string
+	submit                 float64 // seconds
+	input, shuffle, output float64 // bytes
+	path                   string  // "" if the trace has none
 }
 
 // Swim is a SWIM trace.
 type Swim struct {
-	Jobs []SwimJob
+	jobs []swimJob
 	Count
 }
 
@@ -41,20 +41,20 @@ func ReadSwim(r io.Reader, o Options) (*Swim, error) {
 		if len(f) < 6 || len(f) > 8 {
 			return fmt.Errorf("%d fields: expected 6 or 7, separated by tabs: job, submit, gap, input, shuffle, output, path", len(f))
 		}
-		j := SwimJob{Name: f[0]}
+		j := swimJob{name: f[0]}
 		var err error
-		if j.Submit, err = parseNumber(f[1], "the submit time", 0, maxSeconds); err != nil {
+		if j.submit, err = parseNumber(f[1], "the submit time", 0, maxSeconds); err != nil {
 			return err
 		}
-		for i, to := range []*float64{&j.Input, &j.Shuffle, &j.Output} {
+		for i, to := range []*float64{&j.input, &j.shuffle, &j.output} {
 			if *to, err = parseNumber(f[3+i], []string{"the input", "the shuffle", "the output"}[i], 0, 1<<53); err != nil {
 				return err
 			}
 		}
 		if len(f) > 6 {
-			j.Path = f[6]
+			j.path = f[6]
 		}
-		t.Jobs = append(t.Jobs, j)
+		t.jobs = append(t.jobs, j)
 		return nil
 	})
 	if err != nil {
@@ -65,49 +65,49 @@ func ReadSwim(r io.Reader, o Options) (*Swim, error) {
 
 // FluidRule converts bytes to sizes of the fluid model.
 type FluidRule struct {
-	// ShuffleWeight is the weight of shuffled bytes against input and output.
-	ShuffleWeight float64
-	// MinSize is the minimum size of a job, in weighted bytes.
-	MinSize float64
+	// shuffleWeight is the weight of shuffled bytes against input and output.
+	shuffleWeight float64
+	// minSize is the minimum size of a job, in weighted bytes.
+	minSize float64
 	// Load is the sum of sizes over the duration of the trace: from 0 to the last submission, or
 	// from the first to the last.
 	Load      float64
-	FromFirst bool
-	// MeanSize, if not 0, stretches times and sizes together so that the mean size is MeanSize
+	fromFirst bool
+	// meanSize, if not 0, stretches times and sizes together so that the mean size is meanSize
 	// seconds.
-	MeanSize float64
+	meanSize float64
 }
 
 // The rules of the published results on FB-2010.
 var (
 	// SchedsimRule is the rule of Dell'Amico et al. (2014).
-	SchedsimRule = FluidRule{ShuffleWeight: 5, Load: 0.9}
+	SchedsimRule = FluidRule{shuffleWeight: 5, Load: 0.9}
 	// LASMQRule is the rule of LAS_MQ, section 5.4, with the mean size that reproduces its Fig. 10
 	// with a first threshold of 1.
-	LASMQRule = FluidRule{ShuffleWeight: 1, MinSize: 1, Load: 0.9, FromFirst: true, MeanSize: 20}
+	LASMQRule = FluidRule{shuffleWeight: 1, minSize: 1, Load: 0.9, fromFirst: true, meanSize: 20}
 )
 
 // FluidJobs converts the trace to jobs of the fluid model.
 func (t *Swim) FluidJobs(rule FluidRule) []fluid.Job {
-	out := make([]fluid.Job, len(t.Jobs))
+	out := make([]fluid.Job, len(t.jobs))
 	if len(out) == 0 {
 		return out
 	}
-	sum, first, last := 0.0, t.Jobs[0].Submit, 0.0
-	for i, j := range t.Jobs {
-		out[i] = fluid.Job{Arrival: j.Submit, Size: max(rule.MinSize, j.Input+rule.ShuffleWeight*j.Shuffle+j.Output)}
+	sum, first, last := 0.0, t.jobs[0].submit, 0.0
+	for i, j := range t.jobs {
+		out[i] = fluid.Job{Arrival: j.submit, Size: max(rule.minSize, j.input+rule.shuffleWeight*j.shuffle+j.output)}
 		sum += out[i].Size
-		first, last = min(first, j.Submit), max(last, j.Submit)
+		first, last = min(first, j.submit), max(last, j.submit)
 	}
 	span := last
-	if rule.FromFirst {
+	if rule.fromFirst {
 		span -= first
 	}
 	scale, stretch := 1.0, 1.0
 	if sum > 0 && span > 0 {
 		scale = rule.Load * span / sum
-		if rule.MeanSize > 0 {
-			stretch = rule.MeanSize / (sum * scale / float64(len(out)))
+		if rule.meanSize > 0 {
+			stretch = rule.meanSize / (sum * scale / float64(len(out)))
 		}
 	}
 	for i := range out {
@@ -158,25 +158,25 @@ func (r *SwimRule) Check() error {
 func (t *Swim) Workload(rule SwimRule) *Workload {
 	w := &Workload{Count: t.Count}
 	tenant := tenantIDs(w)
-	for i := range t.Jobs {
-		j := &t.Jobs[i]
-		e := engine.Job{Name: j.Name, Submit: secondsDuration(j.Submit), Tenant: tenant(fmt.Sprintf("tenant-%d", i%max(1, rule.Tenants))), Tag: swimBin(j)}
-		maps := blockCount(j.Input, rule.BlockBytes)
-		m := engine.Stage{Name: "map", Kind: scheduler.KindMap, Tasks: maps, Demand: rule.MapDemand, InputBytes: int64(j.Input), BlockBytes: rule.BlockBytes,
-			Work: rule.TaskOverhead + transferTime(j.Input/float64(maps), rule.MapRate)}
-		if j.Path != "" {
+	for i := range t.jobs {
+		j := &t.jobs[i]
+		e := engine.Job{Name: j.name, Submit: secondsDuration(j.submit), Tenant: tenant(fmt.Sprintf("tenant-%d", i%max(1, rule.Tenants))), Tag: swimBin(j)}
+		maps := blockCount(j.input, rule.BlockBytes)
+		m := engine.Stage{Name: "map", Kind: scheduler.KindMap, Tasks: maps, Demand: rule.MapDemand, InputBytes: int64(j.input), BlockBytes: rule.BlockBytes,
+			Work: rule.TaskOverhead + transferTime(j.input/float64(maps), rule.MapRate)}
+		if j.path != "" {
 			h := fnv.New64a()
-			h.Write([]byte(j.Path))
+			h.Write([]byte(j.path))
 			m.FileID = h.Sum64() >> 1
 		}
-		if j.Shuffle <= 0 {
-			m.OutputBytes = int64(j.Output / float64(maps))
+		if j.shuffle <= 0 {
+			m.OutputBytes = int64(j.output / float64(maps))
 			e.Stages = []engine.Stage{m}
 		} else {
-			n := min(blockCount(j.Shuffle, rule.BytesPerReduce), rule.MaxReduces)
-			share := j.Shuffle / float64(n)
+			n := min(blockCount(j.shuffle, rule.BytesPerReduce), rule.MaxReduces)
+			share := j.shuffle / float64(n)
 			e.Stages = []engine.Stage{m, {Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: n, Demand: rule.ReduceDemand, SlowStart: rule.SlowStart,
-				ShuffleBytes: int64(share), OutputBytes: int64(j.Output / float64(n)), Work: rule.TaskOverhead + transferTime(share, rule.ReduceRate)}}
+				ShuffleBytes: int64(share), OutputBytes: int64(j.output / float64(n)), Work: rule.TaskOverhead + transferTime(share, rule.ReduceRate)}}
 		}
 		w.Jobs = append(w.Jobs, e)
 	}
@@ -185,8 +185,8 @@ func (t *Swim) Workload(rule SwimRule) *Workload {
 }
 
 // swimBin returns the bin of a job by its input: below 1 GiB, 10 GiB, 100 GiB, above.
-func swimBin(j *SwimJob) string {
-	switch gib := j.Input / (1 << 30); {
+func swimBin(j *swimJob) string {
+	switch gib := j.input / (1 << 30); {
 	case gib < 1:
 		return "small"
 	case gib < 10:

@@ -34,7 +34,7 @@ func TestReadSwimWithAndWithoutPaths(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := s.Workload(DefaultSwimRule)
-		if s.Lines != 2 || s.Jobs[0].Path != "path1" || s.Jobs[1].Path != "" {
+		if s.Lines != 2 || s.jobs[0].path != "path1" || s.jobs[1].path != "" {
 			t.Errorf("%s: %+v", name, s)
 		}
 		if g := w.Jobs[0].Stages; len(g) != 2 || g[0].Tasks != 3 || g[1].Tasks != 2 || g[0].FileID == 0 {
@@ -54,7 +54,7 @@ func TestSWFRequestedTimesAreBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := s.Workload(SWFRule{TenantPerUser: true})
-	if s.Processors != 100 || s.Skipped != 1 || len(w.Jobs) != 2 || len(w.Tenants) != 2 {
+	if s.processors != 100 || s.Skipped != 1 || len(w.Jobs) != 2 || len(w.Tenants) != 2 {
 		t.Fatalf("%+v", s)
 	}
 	a, b := w.Jobs[0], w.Jobs[1]

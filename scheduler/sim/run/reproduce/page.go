@@ -247,7 +247,7 @@ func (r *Report) markdown(w io.Writer, plots bool) error {
 	fmt.Fprintf(&b, "# The papers' claims, reproduced\n\n%s\n\n%s\n\nMade by `%s`. Calibration: sha256 `%s`.\n", r.Summary(), reproducedCriterion, r.Command, r.Cal.Hash)
 	b.WriteString("\n| paper | claims | paper's sign | reproduced | by weight | facts | paper's sign | reproduced |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, p := range r.Papers() {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %.0f%% | %d | %d | %d |\n", p.Name, p.Claims, p.Signs, p.Reproduced, 100*p.ReproducedWeight/max(p.Weight, 1e-9), p.Facts.Claims, p.Facts.Signs, p.Facts.Reproduced)
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %.0f%% | %d | %d | %d |\n", p.Name, p.Claims, p.Signs, p.Reproduced, 100*p.ReproducedWeight/max(p.Weight, 1e-9), p.facts.Claims, p.facts.Signs, p.facts.Reproduced)
 	}
 	b.WriteString("\n## Changed after results were seen\n\n")
 	for _, c := range changesAfterResults {
@@ -287,7 +287,7 @@ func (o *Outcome) markdown(b *strings.Builder, plots bool) {
 	}
 	if s := o.Shifts(); len(s.Columns) > 0 {
 		fmt.Fprintf(b, "\nSensitivity: our value with one assumption low or high (✓ reproduced, ~ sign only, ✗ missed, by the mean of %s).\n\n| claim | as it is | %s |\n|%s\n",
-			seedsText(s.Seeds), strings.Join(s.Columns, " | "), strings.Repeat(" --- |", len(s.Columns)+2))
+			seedsText(s.seeds), strings.Join(s.Columns, " | "), strings.Repeat(" --- |", len(s.Columns)+2))
 		for _, row := range s.Rows {
 			fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
 		}
@@ -307,7 +307,7 @@ func escapeCell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 type paperScore struct {
 	Name string
 	Score
-	Facts Score
+	facts Score
 }
 
 // Papers returns the score of each paper.
@@ -322,7 +322,7 @@ func (r *Report) Papers() []paperScore {
 	}
 	for i := range out {
 		vs := by[out[i].Name]
-		out[i].Score, out[i].Facts = scoreVerdicts(vs), scoreVerdicts(factVerdicts(vs))
+		out[i].Score, out[i].facts = scoreVerdicts(vs), scoreVerdicts(factVerdicts(vs))
 	}
 	return out
 }
@@ -357,7 +357,7 @@ func (o *Outcome) Misses() []miss {
 type grid struct {
 	Columns []string
 	Rows    [][]string
-	Seeds   int
+	seeds   int
 }
 
 // verdictMarks are the marks of the sensitivity table.
@@ -365,7 +365,7 @@ var verdictMarks = map[string]string{"reproduced": "✓", "sign only": "~", "mis
 
 // Shifts returns the sensitivity table: each claim's mean with each parameter low and high.
 func (o *Outcome) Shifts() grid {
-	g := grid{Seeds: o.shiftSeeds}
+	g := grid{seeds: o.shiftSeeds}
 	cells := map[string]map[string]string{}
 	for _, s := range o.Sensitivity {
 		c := fmt.Sprintf("%s %g", s.Parameter, s.Value)
