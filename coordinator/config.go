@@ -39,7 +39,7 @@ type Config struct {
 	Remote net.Listener
 	tls    *tls.Config
 	// Certificate is this coordinator's certificate with what it checks others
-	// by. It gives TLS and nodeTLS unless they are set, follows its files, and
+	// by. It gives tls and nodeTLS unless they are set, follows its files, and
 	// applies the revocation list.
 	Certificate *pki.Member
 	// CertificatesEvery is the time between two looks at its files; 10 s.

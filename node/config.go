@@ -41,7 +41,7 @@ type Config struct {
 	switchUser   bool                                  // with a driver without file systems of its own, run tasks as the tenant's uid instead of the daemon's
 	Listener     net.Listener                          // for the node's HTTP server, only with TLS; nil = a free port of 127.0.0.1
 	tls          *tls.Config                           // for the node's HTTP server; callers of the task API must present a certificate. nil = no port: a unix socket in Data
-	Certificate  *pki.Member                           // the node's certificate and what it checks others by; gives TLS and shuffleCA; nil = TLS as given
+	Certificate  *pki.Member                           // the node's certificate and what it checks others by; gives tls and shuffleCA; nil = tls as given
 	FetchCRL     func(context.Context) ([]byte, error) // the coordinator's revocation list, empty for none; nil = only that of Certificate's files
 	OpenMetrics  bool                                  // serve /metrics to callers without a certificate
 	shuffleCA    string                                // PEM of the CA of the other nodes' servers; "" = they do not use TLS

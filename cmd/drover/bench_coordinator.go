@@ -145,10 +145,10 @@ func measureCoordinator(c *cli.Context, cfg bench.Config) (r bench.Result, err e
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	servers, err := startBenchServers(c, dir)
+	defer func() { err = errors.Join(err, servers.stop()) }()
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, servers.stop()) }()
 	meter := bench.Meter{CPU: servers.cpu, RSS: servers.rss}
 	if len(servers) > 1 {
 		meter.KillLeader = func(ctx context.Context) error { return servers.killLeader(ctx, c) }

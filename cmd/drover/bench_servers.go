@@ -36,10 +36,11 @@ type benchServers []*benchServer
 func startBenchServers(c *cli.Context, dir string) (all benchServers, err error) {
 	if c.Int("servers") == 1 {
 		s, err := newBenchServer(c, dir, "c1")
-		if err == nil {
-			err = s.start(c)
+		if err != nil {
+			return nil, err
 		}
-		return benchServers{s}, err
+		all := benchServers{s}
+		return all, all.start()
 	}
 	tlsDir := filepath.Join(dir, "tls")
 	if err := pki.CreateCA(tlsDir, time.Now()); err != nil {
@@ -72,14 +73,23 @@ func startBenchServers(c *cli.Context, dir string) (all benchServers, err error)
 	for _, s := range all {
 		s.cmd.Args = append(s.cmd.Args, "-id", s.id, "-tls", tlsDir, "-servers", strings.Join(peers, ","))
 	}
-	var g errgroup.Group
+	return all, all.start()
+}
+
+// start starts them and waits until all answer: each of several waits for the others. If one does not
+// start, it kills all.
+func (all benchServers) start() error {
+	g, ctx := errgroup.WithContext(context.Background())
 	for _, s := range all {
-		g.Go(func() error { return s.start(c) }) // they wait for each other
+		g.Go(func() error { return s.start(ctx) })
 	}
-	if err := g.Wait(); err != nil {
-		return nil, errors.Join(err, all.stop())
+	err := g.Wait()
+	if err != nil {
+		for _, s := range all {
+			_ = s.kill() // it may have ended
+		}
 	}
-	return all, nil
+	return err
 }
 
 // setBenchPeers makes the coordinator one of several, where -servers names them. Its port for the
@@ -131,8 +141,7 @@ func (all benchServers) killLeader(ctx context.Context, c *cli.Context) error {
 	}
 	for _, known := range res.Msg.GetServers() {
 		if i := slices.IndexFunc(all, func(s *benchServer) bool { return s.id == known.GetId() }); known.GetLeader() && i >= 0 {
-			all[i].killed = true
-			return all[i].cmd.Process.Kill()
+			return all[i].kill()
 		}
 	}
 	return errors.New("no coordinator leads")
@@ -167,7 +176,7 @@ func (all benchServers) stop() error {
 type benchServer struct {
 	id     string
 	cmd    *exec.Cmd
-	stdin  io.Closer // nil before it is started
+	stdin  io.Closer // nil unless it runs
 	socket string
 	used   time.Duration // CPU time when it was last seen
 	killed bool
@@ -197,9 +206,10 @@ func newBenchServer(c *cli.Context, dir, id string) (*benchServer, error) {
 	return s, nil
 }
 
-// start starts it and waits until it answers.
-func (s *benchServer) start(c *cli.Context) (err error) {
-	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
+// start starts it and waits until it answers. It is killed if ctx ends before that.
+func (s *benchServer) start(ctx context.Context) error {
+	stdin, err := s.cmd.StdinPipe()
+	if err != nil {
 		return err
 	}
 	out, err := s.cmd.StdoutPipe()
@@ -207,14 +217,24 @@ func (s *benchServer) start(c *cli.Context) (err error) {
 		return err
 	}
 	if err := s.cmd.Start(); err != nil {
-		s.stdin = nil
 		return err
 	}
+	s.stdin = stdin
+	defer context.AfterFunc(ctx, func() { _ = s.cmd.Process.Kill() })() // its output ends then
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() || lines.Text() != benchReadyLine {
 		return errors.New("the coordinator did not start")
 	}
 	return nil
+}
+
+// kill ends it at once.
+func (s *benchServer) kill() error {
+	if s.stdin == nil {
+		return nil
+	}
+	s.killed = true
+	return s.cmd.Process.Kill()
 }
 
 // stop ends it in order.

@@ -125,11 +125,12 @@ func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(
 		result: Result{Nodes: cfg.Nodes, Jobs: cfg.Jobs, Tasks: cfg.Tasks, Clients: cfg.Clients, Pages: cfg.Pages}}
 	defer r.nodes.Wait()
 	defer cancel()
-	for _, p := range []struct {
+	type phase struct {
 		name string
 		into *Phase
 		do   func(context.Context) error
-	}{
+	}
+	phases := []phase{
 		{"register", &r.result.Register, func(phase context.Context) error { return r.register(phase, ctx) }},
 		{"open", &r.result.Open, func(phase context.Context) error { return r.openPages(phase, ctx) }},
 		{"idle", &r.result.Idle, r.idle},
@@ -137,11 +138,11 @@ func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(
 		{"alone", &r.result.Alone, r.alone},
 		{"submit", &r.result.Submit, r.submit},
 		{"steady", &r.result.Steady, r.steady},
-		{"failover", &r.result.Failover, r.failover},
-	} {
-		if p.name == "failover" && meter.KillLeader == nil {
-			break
-		}
+	}
+	if meter.KillLeader != nil {
+		phases = append(phases, phase{"failover", &r.result.Failover, r.failover})
+	}
+	for _, p := range phases {
 		progress(p.name)
 		if err := r.phase(ctx, p.into, p.do); err != nil {
 			return r.result, fmt.Errorf("phase %s: %w", p.name, err)

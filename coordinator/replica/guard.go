@@ -43,7 +43,8 @@ type guardedConn struct {
 	calls bool // each message is a byte for the call and a value, else it is a value
 
 	message
-	head []byte // the beginning of a value that Read has yet to return
+	head []byte // the beginning of a value that Read has yet to return, in buf
+	buf  [9]byte
 	body uint64 // bytes of a string or a snapshot that follow it
 	err  error  // Read returns it from now on
 }
@@ -81,7 +82,7 @@ func (c *guardedConn) readHead() {
 		c.err = err
 		return
 	}
-	c.head = append(c.head[:0], first)
+	c.head = append(c.buf[:0], first)
 	if c.calls && !c.begun {
 		c.message = message{begun: true, call: first, open: c.open[:0]}
 		return

@@ -48,41 +48,20 @@ func TestMatchingGapOfHandMadeDecisions(t *testing.T) {
 // cannot count for the other as well.
 func TestMatchingBoundCountsEachSlotOnce(t *testing.T) {
 	small, large := schedtest.R(1, 1, 1), schedtest.R(2, 1, 1)
-	type stage struct {
-		demand scheduler.Resources
-		data   [][]scheduler.NodeID
-	}
 	on := func(nodes ...scheduler.NodeID) []scheduler.NodeID { return nodes }
 	for name, c := range map[string]struct {
-		stages []stage
+		stages []mapStage
 		at     [][3]int // stage, task, node
 		want   float64
 	}{
-		"both have their data at one slot":                     {[]stage{{small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0},
-		"the first could have gone elsewhere":                  {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
-		"another of its tasks could have gone elsewhere":       {[]stage{{small, [][]scheduler.NodeID{on(0), on(1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
-		"a task that is too large for the slot does not count": {[]stage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{1, 0, 0}, {0, 0, 2}}, 0},
-		"the slot fits two of the smaller":                     {[]stage{{large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(2), on(2)}}}, [][3]int{{1, 0, 2}, {1, 1, 2}, {0, 0, 3}}, 0},
+		"both have their data at one slot":                     {[]mapStage{{small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0},
+		"the first could have gone elsewhere":                  {[]mapStage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
+		"another of its tasks could have gone elsewhere":       {[]mapStage{{small, [][]scheduler.NodeID{on(0), on(1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
+		"a task that is too large for the slot does not count": {[]mapStage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{1, 0, 0}, {0, 0, 2}}, 0},
+		"the slot fits two of the smaller":                     {[]mapStage{{large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(2), on(2)}}}, [][3]int{{1, 0, 2}, {1, 1, 2}, {0, 0, 3}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := schedtest.New(t).AddNodes(4, schedtest.R(2, 9, 9)).AddTenants("a")
-			for n := range 2 {
-				w.Place(scheduler.TaskID{Job: w.Submit("a", 1, small)}, scheduler.NodeID(n))
-			}
-			var jobs []scheduler.JobID
-			for _, g := range c.stages {
-				jobs = append(jobs, w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(g.data)), Demand: g.demand,
-					Inputs: schedtest.Inputs(schedtest.MiB, g.data...)}}))
-			}
-			var m matchingEvaluator
-			m.beforeDecision(w.State)
-			var d scheduler.Decision
-			for _, k := range c.at {
-				task := scheduler.TaskID{Job: jobs[k[0]], Index: int32(k[1])}
-				w.Place(task, scheduler.NodeID(k[2]))
-				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[2])})
-			}
-			m.afterDecision(w.State, &d)
+			m := evaluatePlacements(t, c.stages, c.at)
 			if got := m.gap(); got < c.want-1e-9 || got > c.want+1e-9 {
 				t.Errorf("gap %v, want %v", got, c.want)
 			}
@@ -93,49 +72,59 @@ func TestMatchingBoundCountsEachSlotOnce(t *testing.T) {
 // Two nodes of two cores, of which one is free on each, and two nodes of two free cores.
 func TestExchangesFindWhatWasMissedAndFits(t *testing.T) {
 	small, large := schedtest.R(1, 1, 1), schedtest.R(2, 1, 1)
-	type stage struct {
-		demand scheduler.Resources
-		data   [][]scheduler.NodeID
-	}
 	on := func(nodes ...scheduler.NodeID) []scheduler.NodeID { return nodes }
 	for name, c := range map[string]struct {
-		stages []stage
+		stages []mapStage
 		at     [][3]int // stage, task, node
 		want   int
 	}{
-		"all at their data": {[]stage{{small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}}, 0},
-		"free at its data":  {[]stage{{small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 1}}, 1},
-		"free at the data of another task of the stage":        {[]stage{{small, [][]scheduler.NodeID{on(), on(0)}}}, [][3]int{{0, 0, 1}}, 0}, // a task without data is no candidate
-		"another of its tasks would have fitted":               {[]stage{{small, [][]scheduler.NodeID{on(2), on(0)}}, {large, [][]scheduler.NodeID{on(2)}}}, [][3]int{{1, 0, 2}, {0, 0, 1}}, 1},
-		"the other has data elsewhere too":                     {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 3}}, 1},
-		"the other is away from its data and can go elsewhere": {[]stage{{small, [][]scheduler.NodeID{on(1)}}, {small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(1)}}}, [][3]int{{2, 0, 1}, {0, 0, 0}, {1, 0, 3}}, 1},
-		"two make room one after the other":                    {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(1, 3)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 2}, {2, 0, 1}, {3, 0, 3}}, 1},
-		"the other is too large for what would be left":        {[]stage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(2)}}, {large, [][]scheduler.NodeID{on(3)}}}, [][3]int{{0, 0, 2}, {2, 0, 3}, {1, 0, 0}}, 0},
+		"all at their data": {[]mapStage{{small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}}, 0},
+		"free at its data":  {[]mapStage{{small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 1}}, 1},
+		"free at the data of another task of the stage":        {[]mapStage{{small, [][]scheduler.NodeID{on(), on(0)}}}, [][3]int{{0, 0, 1}}, 0}, // a task without data is no candidate
+		"another of its tasks would have fitted":               {[]mapStage{{small, [][]scheduler.NodeID{on(2), on(0)}}, {large, [][]scheduler.NodeID{on(2)}}}, [][3]int{{1, 0, 2}, {0, 0, 1}}, 1},
+		"the other has data elsewhere too":                     {[]mapStage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 3}}, 1},
+		"the other is away from its data and can go elsewhere": {[]mapStage{{small, [][]scheduler.NodeID{on(1)}}, {small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(1)}}}, [][3]int{{2, 0, 1}, {0, 0, 0}, {1, 0, 3}}, 1},
+		"two make room one after the other":                    {[]mapStage{{small, [][]scheduler.NodeID{on(0, 1)}}, {large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(1, 3)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 2}, {2, 0, 1}, {3, 0, 3}}, 1},
+		"the other is too large for what would be left":        {[]mapStage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(2)}}, {large, [][]scheduler.NodeID{on(3)}}}, [][3]int{{0, 0, 2}, {2, 0, 3}, {1, 0, 0}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := schedtest.New(t).AddNodes(4, schedtest.R(2, 9, 9)).AddTenants("a")
-			for n := range 2 {
-				w.Place(scheduler.TaskID{Job: w.Submit("a", 1, small)}, scheduler.NodeID(n))
-			}
-			var jobs []scheduler.JobID
-			for _, g := range c.stages {
-				jobs = append(jobs, w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(g.data)), Demand: g.demand,
-					Inputs: schedtest.Inputs(schedtest.MiB, g.data...)}}))
-			}
-			var m matchingEvaluator
-			m.beforeDecision(w.State)
-			var d scheduler.Decision
-			for _, k := range c.at {
-				task := scheduler.TaskID{Job: jobs[k[0]], Index: int32(k[1])}
-				w.Place(task, scheduler.NodeID(k[2]))
-				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[2])})
-			}
-			m.afterDecision(w.State, &d)
+			m := evaluatePlacements(t, c.stages, c.at)
 			if m.found != c.want || m.found > m.bound-m.local {
 				t.Errorf("found %d, want %d; %d are at their data, %d by the bound", m.found, c.want, m.local, m.bound)
 			}
 		})
 	}
+}
+
+// mapStage is a stage with data on nodes, by task.
+type mapStage struct {
+	demand scheduler.Resources
+	data   [][]scheduler.NodeID
+}
+
+// evaluatePlacements evaluates a decision of placements, each a stage, a task and a node: of two nodes of
+// two cores, of which one is free, and two nodes of two free cores.
+func evaluatePlacements(t *testing.T, stages []mapStage, at [][3]int) *matchingEvaluator {
+	t.Helper()
+	w := schedtest.New(t).AddNodes(4, schedtest.R(2, 9, 9)).AddTenants("a")
+	for n := range 2 {
+		w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(1, 1, 1))}, scheduler.NodeID(n))
+	}
+	var jobs []scheduler.JobID
+	for _, g := range stages {
+		jobs = append(jobs, w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(g.data)), Demand: g.demand,
+			Inputs: schedtest.Inputs(schedtest.MiB, g.data...)}}))
+	}
+	m := &matchingEvaluator{}
+	m.beforeDecision(w.State)
+	var d scheduler.Decision
+	for _, k := range at {
+		task := scheduler.TaskID{Job: jobs[k[0]], Index: int32(k[1])}
+		w.Place(task, scheduler.NodeID(k[2]))
+		d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[2])})
+	}
+	m.afterDecision(w.State, &d)
+	return m
 }
 
 // Every feature of FeaturesAll occurs in the benchmark.

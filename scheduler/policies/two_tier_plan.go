@@ -64,7 +64,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	switch {
 	case p.searched:
 		f.compressed.accept()
-	case f.spare == 0 && f.compressed.timeline == p.timeline: // its moves were refused
+	case f.spare == 0 && f.compressed.timeline == p.timeline: // it was undone: its moves were refused, or its mark is another one's
 		f.compressed.forget()
 	}
 	p.findChanged(f.spare == 0)
