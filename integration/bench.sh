@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; page, million, worst, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
+# scheduler, coordinator; page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -15,6 +15,7 @@
 #   TASKS=10     task: containers of each side in a round
 #   JOBS=50000   day: jobs of ten tasks each
 #   INPUTS=...   fuzz: inputs of each target, 10 million if it is not set
+#   WORLDS=...   worlds: random worlds, 100,000 if it is not set
 #   FUZZTIME=0s  fuzz: before them, how long Go's engine runs for each target; its inputs count too
 #   RECORD=no    do not write docs/measured
 #   MEM=1024     memory of each machine, in MB
@@ -38,7 +39,7 @@ code=0
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
-for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS WORLDS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
@@ -71,6 +72,10 @@ scheduler() {
 
 # The longest cycle of the schedulers with inputs that are meant to make cycles long.
 worst() { bin/drover bench scheduler -worst; }
+
+# The guarantees of random worlds of several stages, each under all policies that give guarantees. It goes on
+# where it was stopped: what was done is in the file LEDGER.
+worlds() { go run ./integration/cmd/worlds -ledger "${LEDGER:-docs/measured/worlds.jsonl}" -worlds "${WORLDS:-100000}"; }
 
 # What the floods of one user cost another one.
 floods() { bin/drover bench floods; }
@@ -153,8 +158,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | page | million | worst | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | page | million | worst | worlds | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code
