@@ -191,7 +191,7 @@ func restoreClass(i *droverv1.NodeInfo) string {
 	slices.Sort(flags)
 	sum := sha256.Sum256([]byte(strings.Join(flags, " ")))
 	v := i.GetVersions()
-	return fmt.Sprintf("%s cpu %x kernel %s criu %s runc %s", i.GetDriver(), sum[:6], v["kernel"], v["criu"], v["runc"])
+	return fmt.Sprintf("%s cpu %x kernel %s criu %s runc %s dump %s", i.GetDriver(), sum[:6], v["kernel"], v["criu"], v["runc"], v["dump"])
 }
 
 // speeds returns the suspension speeds that a node measured.

@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,7 +173,7 @@ func (s *sessions) setWatch(node int32, epoch uint64, end func()) {
 	n.cancelWatch = end
 }
 
-// checkLeases returns the nodes whose lease has ended, and when the next one ends. A report that seems to come from
+// checkLeases returns the nodes whose lease has ended, and when the next one ends. The nodes are in order of their numbers. A report that seems to come from
 // the future, because the clock was ahead of now, counts from now on: its node must not live for longer by that.
 func (s *sessions) checkLeases(now time.Time, lease time.Duration) (gone []lostNode, next time.Time) {
 	s.mu.Lock()
@@ -192,6 +194,7 @@ func (s *sessions) checkLeases(now time.Time, lease time.Duration) (gone []lostN
 			next = end
 		}
 	}
+	slices.SortFunc(gone, func(a, b lostNode) int { return cmp.Compare(a.id, b.id) })
 	return gone, next
 }
 

@@ -82,6 +82,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 		return nil, err
 	}
 	cfg.Info = proto.CloneOf(cfg.Info) // the listener's address is filled in below
+	cfg.addDumpFormat()
 	if err := makeFolders(cfg.Data); err != nil {
 		return nil, err
 	}

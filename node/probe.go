@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -71,6 +72,19 @@ func (b *prober) info() *droverv1.NodeInfo {
 	i := proto.CloneOf(b.cfg.Info)
 	i.Levels, i.Speeds, i.LevelNotes = b.result.Levels, b.result.Speeds, b.result.Notes
 	return i
+}
+
+// addDumpFormat adds to the versions of the node the one of its driver's dumps, if it makes any: a node with an
+// earlier one cannot restore them.
+func (c *Config) addDumpFormat() {
+	if d, ok := c.Driver.(runtime.Checkpointer); ok {
+		versions := maps.Clone(c.Info.GetVersions())
+		if versions == nil {
+			versions = map[string]string{}
+		}
+		versions["dump"] = strconv.Itoa(d.DumpFormat())
+		c.Info.Versions = versions
+	}
 }
 
 // environment identifies what a result is valid for: another kernel or

@@ -224,6 +224,8 @@ type Checkpointer interface {
 	// may have been made under another ID: the caller must choose the right one.
 	// Corrupt: the dump is damaged.
 	Restore(ctx context.Context, s Spec, dir string) error
+	// DumpFormat returns the version of what Checkpoint writes. Restore reads it and all earlier ones.
+	DumpFormat() int
 }
 
 // StoppedRestorer is an optional ability of a Checkpointer: Restore in two steps,

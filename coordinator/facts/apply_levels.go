@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -456,7 +457,7 @@ func stepsText(steps []*droverv1.LevelStep) string {
 }
 
 // canRestore reports whether a checkpoint made on one node can be restored on
-// another: same driver, kernel, criu and runc, and at least the same CPU flags.
+// another: same driver, kernel, criu and runc, no earlier format of dumps, and at least the same CPU flags.
 func canRestore(from, to *droverv1.NodeInfo) bool {
 	can := func(i *droverv1.NodeInfo) bool {
 		return slices.Contains(i.GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED)
@@ -469,6 +470,9 @@ func canRestore(from, to *droverv1.NodeInfo) bool {
 			return false
 		}
 	}
+	if dumpFormat(from) > dumpFormat(to) {
+		return false
+	}
 	has := make(map[string]bool, len(to.GetCpuFlags()))
 	for _, flag := range to.GetCpuFlags() {
 		has[flag] = true
@@ -479,6 +483,13 @@ func canRestore(from, to *droverv1.NodeInfo) bool {
 		}
 	}
 	return true
+}
+
+// dumpFormat returns the version of the dumps that a node writes, 0 for a node that does not say it, whose Drover is
+// of before the versions that do.
+func dumpFormat(i *droverv1.NodeInfo) int {
+	n, _ := strconv.Atoi(i.GetVersions()["dump"])
+	return n
 }
 
 // migrate resumes a checkpointed attempt on another node. Only here is the run
@@ -505,7 +516,7 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 	case act.GetDisk() < -1 || int(act.GetDisk()) >= len(n.Info.GetDisks()):
 		return "the node has no such disk"
 	case !canRestore(en.f.Node(a.Node).Info, n.Info):
-		return "the node cannot restore what node " + en.f.EventLog().nodeNameOf(a.Node) + " checkpoints: CPU flags, kernel, criu and runc must match"
+		return "the node cannot restore what node " + en.f.EventLog().nodeNameOf(a.Node) + " checkpoints: CPU flags, kernel, criu and runc must match, and its drover must not be older"
 	case !en.f.jobs[k.Job].Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):
 		return "the node has no free capacity"
 	}

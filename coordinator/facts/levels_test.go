@@ -62,3 +62,34 @@ func (w *nodeFixture) setLevelFor(k Key, l droverv1.Level, minutes int) {
 	w.setLevel(k, l)
 	w.clock += time.Duration(minutes) * time.Minute
 }
+
+func TestCheckpointsAreRestoredOnNodesOfTheirKind(t *testing.T) {
+	info := func(change func(*droverv1.NodeInfo)) *droverv1.NodeInfo {
+		i := &droverv1.NodeInfo{Driver: "containerd", CpuFlags: []string{"sse"}, Levels: []droverv1.Level{droverv1.Level_LEVEL_CHECKPOINTED},
+			Versions: map[string]string{"kernel": "6.1", "criu": "3.17", "runc": "1.1", "dump": "4", "drover": "v2"}}
+		change(i)
+		return i
+	}
+	same := func(*droverv1.NodeInfo) {}
+	for name, c := range map[string]struct {
+		from, to func(*droverv1.NodeInfo)
+		want     bool
+	}{
+		"same":                 {same, same, true},
+		"another Drover":       {same, func(i *droverv1.NodeInfo) { i.Versions["drover"] = "v1" }, true},
+		"more CPU flags":       {same, func(i *droverv1.NodeInfo) { i.CpuFlags = append(i.CpuFlags, "avx") }, true},
+		"fewer CPU flags":      {func(i *droverv1.NodeInfo) { i.CpuFlags = append(i.CpuFlags, "avx") }, same, false},
+		"another kernel":       {same, func(i *droverv1.NodeInfo) { i.Versions["kernel"] = "6.2" }, false},
+		"another criu":         {same, func(i *droverv1.NodeInfo) { i.Versions["criu"] = "4.0" }, false},
+		"a later format":       {func(i *droverv1.NodeInfo) { i.Versions["dump"] = "9" }, func(i *droverv1.NodeInfo) { i.Versions["dump"] = "10" }, true},
+		"an earlier format":    {func(i *droverv1.NodeInfo) { i.Versions["dump"] = "10" }, func(i *droverv1.NodeInfo) { i.Versions["dump"] = "9" }, false},
+		"a node that is older": {same, func(i *droverv1.NodeInfo) { delete(i.Versions, "dump") }, false},
+		"from an older node":   {func(i *droverv1.NodeInfo) { delete(i.Versions, "dump") }, same, true},
+		"no checkpoints":       {same, func(i *droverv1.NodeInfo) { i.Levels = nil }, false},
+		"another driver":       {same, func(i *droverv1.NodeInfo) { i.Driver = "process" }, false},
+	} {
+		if got := canRestore(info(c.from), info(c.to)); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

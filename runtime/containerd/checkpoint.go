@@ -233,6 +233,9 @@ func criuLogErrors(path string) string {
 	return ": criu: " + strings.Join(lines, "; ")
 }
 
+// DumpFormat implements runtime.Checkpointer.
+func (d *Driver) DumpFormat() int { return manifestVersion }
+
 // Restore implements runtime.Checkpointer. criu starts only after every file of
 // the dump was verified, since criu loops forever over a truncated image;
 // container and shim are made meanwhile. The same image, mounts and files must

@@ -157,6 +157,9 @@ func readDump(dir string) (dumpRecord, error) {
 	return r, nil
 }
 
+// DumpFormat implements runtime.Checkpointer.
+func (d *Driver) DumpFormat() int { return 1 }
+
 // Restore implements runtime.Checkpointer. A dump can be restored once, since there
 // is only one program behind it.
 func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {

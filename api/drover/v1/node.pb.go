@@ -462,7 +462,7 @@ type NodeInfo struct {
 	Disks              []*Disk                `protobuf:"bytes,7,rep,name=disks,proto3" json:"disks,omitempty"`
 	Swap               int64                  `protobuf:"varint,8,opt,name=swap,proto3" json:"swap,omitempty"` // bytes
 	CpuFlags           []string               `protobuf:"bytes,9,rep,name=cpu_flags,json=cpuFlags,proto3" json:"cpu_flags,omitempty"`
-	Versions           map[string]string      `protobuf:"bytes,10,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // kernel, containerd, runc, criu, drover
+	Versions           map[string]string      `protobuf:"bytes,10,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // kernel, containerd, runc, criu, drover; dump, the format of its dumps
 	Levels             []Level                `protobuf:"varint,11,rep,packed,name=levels,proto3,enum=drover.v1.Level" json:"levels,omitempty"`                                                  // supported, according to a probe at start
 	Driver             string                 `protobuf:"bytes,12,opt,name=driver,proto3" json:"driver,omitempty"`                                                                               // containerd, process
 	Emulated           bool                   `protobuf:"varint,13,opt,name=emulated,proto3" json:"emulated,omitempty"`                                                                          // the machine is emulated
