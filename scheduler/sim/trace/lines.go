@@ -81,9 +81,12 @@ func Open(path string) (io.ReadCloser, error) {
 	}{r, f}, nil
 }
 
+// readBytes is what is read of a file at once. A larger buffer makes nothing faster, and each reader has two.
+const readBytes = 64 << 10
+
 // decompress returns the contents of a stream that may be compressed with gzip.
 func decompress(r io.Reader) (io.Reader, error) {
-	b := bufio.NewReaderSize(r, 1<<20)
+	b := bufio.NewReaderSize(r, readBytes)
 	head, err := b.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -98,7 +101,7 @@ func decompress(r io.Reader) (io.Reader, error) {
 // ends the scan, or is counted with SkipBad.
 func scanLines(r io.Reader, o Options, line func(n int, text []byte) error) (Count, error) {
 	var c Count
-	b := bufio.NewReaderSize(r, 1<<20)
+	b := bufio.NewReaderSize(r, readBytes)
 	for n := 1; ; n++ {
 		text, err := readLine(b)
 		if errors.Is(err, io.EOF) && len(text) == 0 {
