@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -20,11 +19,8 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// The least that tasks/system gets, also on a small machine.
-const (
-	minSystemCPU    = 500       // millicores
-	minSystemMemory = 512 << 20 // bytes
-)
+// minSystemMemory is the least that tasks/system gets, also on a small machine, in bytes.
+const minSystemMemory = 512 << 20
 
 // helperKillLimit is how long killed helpers may take to disappear.
 const helperKillLimit = 5 * time.Second
@@ -41,10 +37,11 @@ type CgroupEnforcer struct {
 	root  *cgroups.Root
 	disks []cgroups.Device // disks that an attempt can access; each gets the full I/O limit
 
-	// Bounds of tasks/system, so that loggers, shims, unpacking and serving take at
-	// most half of the machine from the tasks. 0: none.
-	systemCPU    int64 // millicores
-	systemMemory int64 // bytes
+	// systemMemory bounds tasks/system in bytes, so that loggers, shims, unpacking and serving
+	// take at most half of the memory from the tasks; 0: none. Its processors need no bound:
+	// by cpu.weight it has as much as one task while tasks want more than there is, and what
+	// they leave would otherwise be idle while they wait for their start, or for a dump.
+	systemMemory int64
 }
 
 // NewCgroupEnforcer prepares the tree below base ("" = /drover). disks are
@@ -56,7 +53,7 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 	if err != nil {
 		return CgroupEnforcer{}, err
 	}
-	e := CgroupEnforcer{root: root, systemCPU: max(minSystemCPU, int64(goruntime.NumCPU())*1000/2)}
+	e := CgroupEnforcer{root: root}
 	var machine unix.Sysinfo_t
 	if err := unix.Sysinfo(&machine); err != nil {
 		return CgroupEnforcer{}, fmt.Errorf("memory of this machine: %w", err)
@@ -85,7 +82,7 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 
 // LimitSystem implements systemLimiter.
 func (e CgroupEnforcer) LimitSystem(io int64) error {
-	return e.root.System().Update(e.cgroupLimits(Limits{CPU: e.systemCPU, Memory: e.systemMemory, io: io}))
+	return e.root.System().Update(e.cgroupLimits(Limits{Memory: e.systemMemory, io: io}))
 }
 
 // Ensure implements Enforcer.

@@ -1,12 +1,17 @@
 package node
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
+	"strings"
 	"testing"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/cgroups"
 )
 
 // hostilePrograms use up, or try to reach, what is not theirs. Each ends by itself or at a limit.
@@ -110,7 +115,61 @@ func TestMachineSystemIsLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	const reserved, page = 20 << 20, 4096
-	if got.CPUMillis != e.systemCPU || got.MemoryBytes != e.systemMemory/page*page || len(got.Disks) != 1 || got.Disks[0].WriteBPS != reserved || got.Disks[0].ReadBPS != reserved {
-		t.Errorf("limits of the system's cgroup: %s, want CPU %d, memory %d, I/O %d", got, e.systemCPU, e.systemMemory, reserved)
+	if got.CPUMillis != cgroups.Max || got.MemoryBytes != e.systemMemory/page*page || len(got.Disks) != 1 || got.Disks[0].WriteBPS != reserved || got.Disks[0].ReadBPS != reserved {
+		t.Errorf("limits of the system's cgroup: %s, want no limit of CPU, memory %d, I/O %d", got, e.systemMemory, reserved)
 	}
+}
+
+// Work that is charged to no attempt may use each processor that tasks leave, and no more
+// than one task while tasks want more than there is.
+func TestMachineSystemLeavesTasksTheirShare(t *testing.T) {
+	n := newTestNode(t, nil)
+	onContainers(t, n)
+	n.start()
+	var busy []*exec.Cmd
+	for range goruntime.NumCPU() {
+		c := exec.Command("/bin/sh", "-c", "while :; do :; done")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		busy = append(busy, c)
+	}
+	defer func() {
+		for _, c := range busy {
+			_ = c.Process.Kill() // it never ends by itself
+			_ = c.Wait()
+		}
+	}()
+	system := n.config.Enforcer.(CgroupEnforcer).root.System()
+	for _, c := range busy {
+		if err := system.AddProcess(cgroups.Whole, c.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cpuTime := func() time.Duration {
+		u, err := system.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.CPU
+	}
+	share := func() float64 { // of all processors that system work has for a while
+		before, began := cpuTime(), time.Now()
+		pause, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		<-pause.Done()
+		return float64(cpuTime()-before) / float64(time.Since(began)) / float64(goruntime.NumCPU())
+	}
+	alone := share()
+	w := rootfs(groupTask(0, "sh", "-c", strings.Repeat("(while :; do :; done) & ", goruntime.NumCPU())+"wait"))
+	w.Spec.Demand.Cpu = int64(goruntime.NumCPU()) * 1000
+	n.put(w)
+	n.await(t, w, running)
+	beside := share()
+	t.Logf("busy system work had %.2f of the processors alone, %.2f beside a busy task", alone, beside)
+	if alone < 0.7 || beside > 0.65 {
+		t.Errorf("busy system work had %.2f of the processors alone, want nearly all, and %.2f beside a busy task, want half", alone, beside)
+	}
+	n.remove(w)
+	n.await(t, w, gone)
 }
