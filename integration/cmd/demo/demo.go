@@ -35,6 +35,7 @@ const jobFile = `job %q {
     kind      = "map"
     builtin   = [%s]
     disk      = "64MiB"
+    containers_used_again = true
     resources { cpu = "300m"  memory = "64MiB"  io = "8MiB/s" }
   }
   stage "reduce" {
