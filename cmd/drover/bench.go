@@ -8,10 +8,10 @@ import (
 	"runtime/metrics"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/scheduler/bench"
 )
@@ -162,17 +162,18 @@ func heapAllocs() uint64 {
 }
 
 // processCPU returns the CPU time of this process, 0 if it is not available.
-func processCPU() time.Duration { return cpuTime(syscall.RUSAGE_SELF) }
+func processCPU() time.Duration { return cpuTime(unix.CLOCK_PROCESS_CPUTIME_ID) }
 
 // threadCPU returns the CPU time of the calling thread, 0 if it is not available.
-func threadCPU() time.Duration { return cpuTime(syscall.RUSAGE_THREAD) }
+func threadCPU() time.Duration { return cpuTime(unix.CLOCK_THREAD_CPUTIME_ID) }
 
-func cpuTime(who int) time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(who, &u) != nil {
+// cpuTime reads a CPU clock. getrusage would round to ticks of 4 ms on kernels that account by ticks.
+func cpuTime(clock int32) time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(clock, &t) != nil {
 		return 0
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return time.Duration(t.Nano())
 }
 
 // residentBytes returns this process's resident memory, 0 if it is not available.
