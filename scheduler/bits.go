@@ -49,10 +49,11 @@ func (b *bitset) clear(i int32) {
 	b.l2[i>>18] &^= 1 << (v & 63)
 }
 
-// clearWord clears the 64 numbers from 64*w on.
-func (b *bitset) clearWord(w int32) {
-	b.l0[w] = 1
-	b.clear(w << 6)
+// setWord replaces the members among the 64 numbers from 64*w on, of which it may only take some away.
+func (b *bitset) setWord(w int32, word uint64) {
+	if b.l0[w] = word; word == 0 {
+		b.clear(w << 6)
+	}
 }
 
 // setAll puts every number below n in the set.

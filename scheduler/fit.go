@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -210,18 +211,33 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	if class.pos != f.gainedCount {
 		f.catchUp(class)
 	}
+	compared := int32(-1) // the last block that was compared
 	for i, full := class.candidates.next(int32(from)), 0; i >= 0; i = class.candidates.next(i + 1) {
 		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) &&
 			!class.avoids(NodeID(i)) {
 			return NodeID(i)
 		}
-		if full++; full >= fullBeforeBlocks && !f.blocks.mayFitIn(i/nodesPerBlock, &class.need, f.free) {
-			class.candidates.clearWord(i / nodesPerBlock)
-		} else {
-			class.candidates.clear(i)
+		class.candidates.clear(i)
+		if full++; full >= fullBeforeBlocks && compared != i/nodesPerBlock {
+			compared = i / nodesPerBlock
+			class.candidates.setWord(compared, f.fittingIn(compared, class))
 		}
 	}
 	return NoNode
+}
+
+// fittingIn returns which of the candidates in a block have the capacity, as a word of a bitset.
+func (f *fitIndex) fittingIn(block int32, class *equivalenceClass) (fitting uint64) {
+	if !f.blocks.mayFitIn(block, &class.need, f.free) {
+		return 0
+	}
+	of := f.free[block*nodesPerBlock:]
+	for word := class.candidates.l0[block]; word != 0; word &= word - 1 {
+		if i := bits.TrailingZeros64(word); class.need.fits(&of[i]) {
+			fitting |= 1 << i
+		}
+	}
+	return fitting
 }
 
 // tightestDisk returns the disk with the least free I/O that fits this I/O and space (ties to

@@ -1,5 +1,7 @@
 package scheduler
 
+import "math"
+
 // Lacking counts the schedulable nodes that lack each resource or disk space for one task of a
 // stage, without those that it avoids. NoSingleDisk counts those that have enough of each, but not on one disk.
 type Lacking struct {
@@ -57,10 +59,17 @@ func (c *Cluster) Lacking(g *Stage) Lacking {
 // recountLacking counts all nodes from scratch.
 func (c *Cluster) recountLacking(class *equivalenceClass) {
 	l := class.lacking
-	l.Lacking = Lacking{}
+	var nodes [math.MaxUint8 + 1]int32 // by contribution
 	for id := range l.byNode {
-		l.byNode[id] = c.nodeLack(class, NodeID(id))
-		l.count(l.byNode[id], 1)
+		of := c.nodeLack(class, NodeID(id))
+		l.byNode[id] = of
+		nodes[of]++
+	}
+	l.Lacking = Lacking{}
+	for of, n := range nodes {
+		if n > 0 {
+			l.count(lackBits(of), n)
+		}
 	}
 	l.pos = c.fit.changedCount
 }
@@ -68,14 +77,16 @@ func (c *Cluster) recountLacking(class *equivalenceClass) {
 // nodeLack returns the contribution of a node.
 func (c *Cluster) nodeLack(class *equivalenceClass, id NodeID) lackBits {
 	need, r := &class.need, &c.fit.free[id]
-	if *r == unschedulable || class.avoids(id) {
+	if r[0] == unschedulable[0] || class.avoids(id) {
 		return lackUnschedulable
 	}
 	of := lackBits(0)
 	for k := range need {
-		if need[k] > r[k] {
-			of |= 1 << k
+		lacks := lackBits(0)
+		if need[k] > r[k] { // compiled without a branch, which few processors would predict
+			lacks = 1
 		}
+		of |= lacks << k
 	}
 	if of == 0 && len(c.nodes[id].Disks) > 1 && c.nodes[id].tightestDisk(need[2], need[3]) < 0 {
 		return lackSingleDisk
@@ -83,20 +94,20 @@ func (c *Cluster) nodeLack(class *equivalenceClass, id NodeID) lackBits {
 	return of
 }
 
-// count adds a node's contribution (sign 1) or removes it (sign -1).
-func (l *Lacking) count(of lackBits, sign int32) {
+// count adds the contribution of n nodes, or removes it if n is negative.
+func (l *Lacking) count(of lackBits, n int32) {
 	if of == lackUnschedulable {
 		return
 	}
-	l.Nodes += sign
+	l.Nodes += n
 	switch of {
 	case 0:
-		l.Fit += sign
+		l.Fit += n
 	case lackSingleDisk:
-		l.NoSingleDisk += sign
+		l.NoSingleDisk += n
 	default:
 		for k := range l.Lack {
-			l.Lack[k] += sign * int32(of>>k&1)
+			l.Lack[k] += n * int32(of>>k&1)
 		}
 	}
 }
