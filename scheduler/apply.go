@@ -150,11 +150,15 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 // accrueTaskTime adds the running time since lastTick to taskTime. It must be called before
 // Running changes.
 func (g *Stage) accrueTaskTime(now Time) {
+	g.begin()
 	if now > g.lastTick {
 		g.taskTime += float64(g.Running) * float64(now-g.lastTick)
 		g.lastTick = now
 	}
 }
+
+// begin notes for Job.Begun that an attempt of the stage was placed. A try that is rolled back leaves the note.
+func (g *Stage) begin() { g.Job.begun = max(g.Job.begun, g.Index+1) }
 
 // occupy takes (sign 1) or frees (sign -1) what an attempt occupies on a node.
 func (n *Node) occupy(disk int16, h *Occupancy, sign int64) {

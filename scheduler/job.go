@@ -43,6 +43,7 @@ type Job struct {
 	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
 	Guarantees   int32
 	unguaranteed int32    // number of its other reservations
+	begun        int32    // see Begun
 	fit          FitClass // see Queue.FitClass; none for unknown
 	plannedUntil Time     // see PlannedUntil; 0 for unknown
 	Spec         JobSpec
@@ -64,6 +65,10 @@ type Job struct {
 // HasState reports whether the job as a whole has a policy state of kind k; for ViolatedState,
 // with any cause. O(1).
 func (j *Job) HasState(k PolicyStateKind) bool { return j.stateKinds.has(k) }
+
+// Begun returns its stages up to the last one of which an attempt was ever placed: the others have had nothing, and need
+// not be read. The slice belongs to State. O(1).
+func (j *Job) Begun() []*Stage { return j.Stages[:j.begun] }
 
 // Queue returns the queue that the job's QueueState says, 0 without one. O(1).
 func (j *Job) Queue() int64 { return j.queue }

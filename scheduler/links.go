@@ -26,6 +26,7 @@ func (l links) attach(a *Attempt, slot int32) { l.setAttached(a, slot, 1) }
 // setAttached attaches an attempt (sign 1) or detaches it (sign -1).
 func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	g := l.s.stages[a.stage]
+	g.begin()
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, sign)
 	n.Releasing = n.Releasing.Add(a.pendingRelease().Times(sign))

@@ -229,7 +229,9 @@ func (sn snapshots) loadStage(g *Stage, v *savedStage) error {
 	if !(v.TaskTime >= 0) || math.IsInf(v.TaskTime, 0) {
 		return refuse(ErrInvalid, what, "task_time is %v", v.TaskTime)
 	}
-	g.taskTime, g.lastTick = v.TaskTime, v.LastTick
+	if g.taskTime, g.lastTick = v.TaskTime, v.LastTick; v.LastTick > 0 {
+		g.begin()
+	}
 	for _, r := range v.Done {
 		if r[0] < 0 || r[1] > g.Spec.Tasks {
 			return refuse(ErrInvalid, what, "tasks %d to %d are done of %d", r[0], r[1], g.Spec.Tasks)

@@ -201,7 +201,7 @@ type measured struct {
 func (c *Config) measure(j *scheduler.Job) measured {
 	var m measured
 	f := &m.service
-	for _, g := range j.Stages {
+	for _, g := range j.Begun() {
 		f.at = max(f.at, g.CountedUntil())
 	}
 	for _, g := range j.Stages {

@@ -38,7 +38,7 @@ var idealInfo = Info{
 	new: func(v paramValues) (scheduler.Policy, error) {
 		return &ordered{name: "ideal", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			had := 0.0
-			for _, g := range j.Stages {
+			for _, g := range j.Begun() {
 				had += g.TaskTime(now).Seconds()
 			}
 			return jobKey{max(0, jobSize(j)-had)}
@@ -115,12 +115,9 @@ func containerUnit(v paramValues) scheduler.Resources {
 // attainedService returns the service a job has had, in container-seconds (LAS_MQ
 // 3.1; a container is max_r demand_r/unit_r), and the containers it runs on.
 func attainedService(j *scheduler.Job, unit scheduler.Resources, now scheduler.Time) (had, runs float64) {
-	if j.FirstPlaced == 0 {
-		return 0, 0
-	}
-	for _, g := range j.Stages {
+	for _, g := range j.Begun() {
 		t := g.TaskTime(now)
-		if t == 0 && g.Running == 0 { // of a million stages most have had nothing
+		if t == 0 && g.Running == 0 {
 			continue
 		}
 		c := g.Spec.Demand.DominantShare(unit)

@@ -171,6 +171,9 @@ func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 		if err := u.checkStage(s, g, running, suspended); err != nil {
 			return err
 		}
+		if int(g.Index) >= len(j.Begun()) && (running+suspended > 0 || g.CountedUntil() > 0) {
+			return fmt.Errorf("stage %s: it had attempts, but is not among the %d that Begun returns", g.ID(), len(j.Begun()))
+		}
 		if d := g.Progress() - progress; d > 1e-6 || d < -1e-6 {
 			return fmt.Errorf("stage %s: progress %v, counted %v", g.ID(), g.Progress(), progress)
 		}

@@ -94,7 +94,7 @@ func (l *overdueLane) isUnderCaps(j *scheduler.Job) bool {
 // waitsSince returns when a job without a live attempt had one last, or else was submitted.
 func waitsSince(j *scheduler.Job) scheduler.Time {
 	since := j.Spec.Submitted
-	for _, g := range j.Stages {
+	for _, g := range j.Begun() {
 		since = max(since, g.CountedUntil())
 	}
 	return since
