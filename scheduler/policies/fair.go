@@ -64,12 +64,12 @@ type tenantHeap struct {
 	listed bool
 }
 
-// contender is a job or a child tenant in its tenant's heap.
+// contender is a job or a child tenant in its tenant's heap. There may be 100,000: it is small.
 type contender struct {
 	use      float64
-	tieBreak int64    // priority, then name or submission
-	job      jobEntry // unset for a tenant
-	child    int32    // the child tenant's index in heaps, -1 for a job
+	tieBreak int64          // priority, then name or submission
+	job      *scheduler.Job // nil for a tenant
+	at       int32          // the job's cursor (see placeNextStage), or the child tenant's index in heaps
 }
 
 func (f *fairShare) Name() string { return f.name }
@@ -106,8 +106,9 @@ func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 	}
 	f.rankNames(s)
 	for t := s.Queue().NextTenant(0); t != scheduler.NoTenant; t = s.Queue().NextTenant(t + 1) {
+		f.heaps[t].heap = slices.Grow(f.heaps[t].heap, int(s.Tenant(t).Jobs)) // at once: growing by and by copies it several times
 		for j, at := s.Queue().NextOf(t, 0); j != nil; j, at = s.Queue().NextOf(t, at) {
-			c := contender{tieBreak: int64(at), child: -1, job: jobEntry{job: j}}
+			c := contender{tieBreak: int64(at), job: j}
 			if f.priorityFirst && j.Spec.Priority != scheduler.PriorityHigh {
 				c.tieBreak += math.MaxInt32
 			}
@@ -136,7 +137,7 @@ func (f *fairShare) addToParents(s *scheduler.State, t scheduler.TenantID, root 
 		if parent != scheduler.NoTenant {
 			up = int32(parent)
 		}
-		c := contender{child: int32(t), tieBreak: int64(f.nameRank[t])}
+		c := contender{at: int32(t), tieBreak: int64(f.nameRank[t])}
 		c.use = f.weightedUse(s, &c)
 		f.heaps[up].heap = append(f.heaps[up].heap, c)
 		if parent == scheduler.NoTenant {
@@ -167,16 +168,16 @@ func (f *fairShare) rankNames(s *scheduler.State) {
 // weightedUse returns what a contender uses over its weight.
 func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 	used, weight := scheduler.Resources{}, 1.0
-	if c.child < 0 {
+	if c.job != nil {
 		if f.fifoJobs {
 			return 0
 		}
-		used = c.job.job.Used
-		if w := c.job.job.Spec.Weight; f.weighted && w > 0 {
+		used = c.job.Used
+		if w := c.job.Spec.Weight; f.weighted && w > 0 {
 			weight = w
 		}
 	} else {
-		t := s.Tenant(scheduler.TenantID(c.child))
+		t := s.Tenant(scheduler.TenantID(c.at))
 		used = t.Used
 		if f.weighted {
 			weight = t.Spec.Weight
@@ -193,14 +194,14 @@ func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 func (f *fairShare) placeNext(s *scheduler.State, at int32) {
 	h := f.heaps[at].heap
 	top := &h[0]
-	if top.child < 0 {
-		if !f.placer.placeNext(&top.job) {
+	if top.job != nil {
+		if f.placer.placeNextStage(top.job, &top.at) == nil {
 			f.removeTop(at)
 			return
 		}
 	} else {
-		f.placeNext(s, top.child)
-		if len(f.heaps[top.child].heap) == 0 {
+		f.placeNext(s, top.at)
+		if len(f.heaps[top.at].heap) == 0 {
 			f.removeTop(at)
 			return
 		}
@@ -220,12 +221,12 @@ func (f *fairShare) removeTop(at int32) {
 // lessContender orders by use, then child tenants before jobs, then name or
 // submission.
 func lessContender(a, b *contender) bool {
-	return cmp.Or(cmp.Compare(a.use, b.use), cmp.Compare(contenderKind(a), contenderKind(b)), cmp.Compare(a.tieBreak, b.tieBreak)) < 0
-}
-
-func contenderKind(c *contender) int {
-	if c.child >= 0 {
-		return 0
+	switch {
+	case a.use != b.use:
+		return a.use < b.use
+	case (a.job == nil) != (b.job == nil):
+		return a.job == nil
+	default:
+		return a.tieBreak < b.tieBreak
 	}
-	return 1
 }

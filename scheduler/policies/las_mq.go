@@ -99,10 +99,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 			p.wake = at
 		}
 		for t, ok := queues.Next(true); ok && !p.isDone(); t, ok = queues.Next(true) {
-			e := jobEntry{job: t.Job, stage: *t.Stage}
-			g := p.placeNextStage(&e)
-			*t.Stage = e.stage
-			if g != nil {
+			if g := p.placeNextStage(t.Job, t.Stage); g != nil {
 				queues.RecordPlaced(g.Spec.Demand, 1)
 			} else {
 				queues.Drop()

@@ -122,7 +122,7 @@ func finite(x float64) float64 { return min(x, math.MaxFloat64) }
 func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job] {
 	at := now - now%scheduler.Time(m.calcPeriod)
 	m.calculateFairShares(s, at)
-	m.entries = m.entries[:0]
+	m.entries = slices.Grow(m.entries[:0], min(s.JobCount(), s.Queue().Ready()))
 	for j, seq := s.Queue().Next(0); j != nil; j, seq = s.Queue().Next(seq) {
 		f := m.factorsOf(s, j, at)
 		m.entries = append(m.entries, jobEntry{key: jobKey{-m.weights.sum(&f)}, seq: seq, job: j})

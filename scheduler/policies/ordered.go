@@ -1,7 +1,7 @@
 package policies
 
 import (
-	"cmp"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -26,9 +26,9 @@ type ordered struct {
 
 type jobEntry struct {
 	key   jobKey
-	seq   int32 // position in order of (submission, id)
 	job   *scheduler.Job
-	stage int32 // no stage before it can be placed any more
+	seq   int32 // position in order of (submission, id)
+	stage int32 // see placeNextStage
 }
 
 func (o *ordered) Name() string { return o.name }
@@ -44,7 +44,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		return p.idleDecision(now)
 	}
 	for !p.isDone() && p.nextPass() {
-		o.heap = o.heap[:0]
+		o.heap = slices.Grow(o.heap[:0], min(s.JobCount(), s.Queue().Ready())) // at once: growing by and by copies it several times
 		for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 			o.heap = append(o.heap, jobEntry{key: o.key(s, j, now), seq: at, job: j})
 		}
@@ -53,7 +53,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		}
 		for len(o.heap) > 0 && !p.isDone() {
 			top := &o.heap[0]
-			if p.placeNext(top) {
+			if p.placeNextStage(top.job, &top.stage) != nil {
 				top.key = o.key(s, top.job, now)
 			} else {
 				last := len(o.heap) - 1
@@ -70,13 +70,11 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 // SetReasonsWanted sets whether decisions list why stages wait.
 func (o *ordered) SetReasonsWanted(wanted bool) { o.placer.setReasons(wanted) }
 
-// placeNext places one task of the job, of its first placeable stage. It returns false if it has none.
-func (p *placer) placeNext(e *jobEntry) bool { return p.placeNextStage(e) != nil }
-
-// placeNextStage is placeNext, returning the stage or nil.
-func (p *placer) placeNextStage(e *jobEntry) *scheduler.Stage {
-	for ; int(e.stage) < len(e.job.Stages); e.stage++ {
-		if g := e.job.Stages[e.stage]; g.Ready() && p.placeOne(g) {
+// placeNextStage places one task of a job and returns its stage, the first that can be placed, or nil. The cursor is a
+// stage before which none can be placed any more in this pass.
+func (p *placer) placeNextStage(j *scheduler.Job, cursor *int32) *scheduler.Stage {
+	for ; int(*cursor) < len(j.Stages); *cursor++ {
+		if g := j.Stages[*cursor]; g.Ready() && p.placeOne(g) {
 			return g
 		}
 	}
@@ -84,7 +82,14 @@ func (p *placer) placeNextStage(e *jobEntry) *scheduler.Stage {
 }
 
 func lessEntry(a, b *jobEntry) bool {
-	return cmp.Or(cmp.Compare(a.key[0], b.key[0]), cmp.Compare(a.key[1], b.key[1]), cmp.Compare(a.seq, b.seq)) < 0
+	switch {
+	case a.key[0] != b.key[0]:
+		return a.key[0] < b.key[0]
+	case a.key[1] != b.key[1]:
+		return a.key[1] < b.key[1]
+	default:
+		return a.seq < b.seq
+	}
 }
 
 // siftDown moves element i of a binary heap down to its place.
