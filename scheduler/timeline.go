@@ -109,6 +109,9 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 	if a.ChargeTenants() {
 		t.Accounts = &timeline.Profile{}
 	}
+	all := len(s.cluster.nodes)
+	t.Nodes.Grow(all)
+	t.shapes, t.freedAt, t.claims = make([]nodeShape, 0, all), make([]uint64, 0, all), make([]nodeClaims, all)
 	for _, n := range s.cluster.nodes {
 		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
 		plannable := s.cluster.Plannable(n)
@@ -118,7 +121,6 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 		t.takeWindows(n, b, away)
 		t.freedAt = append(t.freedAt, t.freeClock)
 	}
-	t.claims = make([]nodeClaims, len(s.cluster.nodes))
 	t.addAccounts(s)
 	for _, r := range s.reservations {
 		t.addReservation(s, r)

@@ -94,6 +94,9 @@ type bin struct {
 	within  uint64 // 1 + the version at which it was last found within capacity
 }
 
+// Grow makes space for n more bins.
+func (p *Profile) Grow(n int) { p.bins = slices.Grow(p.bins, n) }
+
 // AddBin adds a bin with the given capacities of its base resources and, for each disk,
 // of its I/O and space. It returns the bin's index, from 0.
 func (p *Profile) AddBin(base []int64, disks ...Disk) int32 {

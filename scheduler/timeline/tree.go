@@ -27,7 +27,7 @@ type page struct {
 	n        int
 	start    [fanout]Time
 	children []*page // nil in a leaf
-	lo       []int64 // k values for each entry: the free amounts of a step, or the minimum over the child page
+	lo       []int64 // k values for each entry: the free amounts of a step, or the minimum over the child page; see insertGap
 	hi       []int64 // the maximum over the child page; nil in a leaf
 	added    []int64 // the amount added to all of the child page; nil in a leaf
 }
@@ -40,9 +40,11 @@ func newPage(k int, leaf bool) *page {
 	return p
 }
 
+// firstSteps is how many steps a new timeline has space for: many bins never have more.
+const firstSteps = 4
+
 func newTimeline(free []int64) timeline {
-	t := timeline{k: len(free), root: newPage(len(free), true)}
-	t.root.n = 1
+	t := timeline{k: len(free), root: &page{n: 1, lo: make([]int64, firstSteps*len(free))}}
 	t.root.start[0] = minTime
 	copy(t.root.lo, free)
 	return t
@@ -144,9 +146,12 @@ func (t *timeline) splitIfFull(p *page) *page {
 	return q
 }
 
-// insertGap makes a gap at entry i.
+// insertGap makes a gap at entry i. It makes space for all entries in the first page of a timeline when that has none left.
 func (t *timeline) insertGap(p *page, i int) {
 	k := t.k
+	if (p.n+1)*k > len(p.lo) {
+		p.lo = append(make([]int64, 0, fanout*k), p.lo...)[:fanout*k]
+	}
 	copy(p.start[i+1:p.n+1], p.start[i:p.n])
 	copy(p.lo[(i+1)*k:(p.n+1)*k], p.lo[i*k:p.n*k])
 	if p.children != nil {
