@@ -132,7 +132,7 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 		g.pending.clear(i)
 		g.busy.set(i)
 		g.active[i] = slot + 1
-		g.Pending--
+		g.addPending(-1)
 	}
 	g.Running++
 	g.Job.Live++
@@ -158,7 +158,13 @@ func (g *Stage) accrueTaskTime(now Time) {
 }
 
 // begin notes for Job.Begun that an attempt of the stage was placed. A try that is rolled back leaves the note.
-func (g *Stage) begin() { g.Job.begun = max(g.Job.begun, g.Index+1) }
+func (g *Stage) begin() { g.Job.begun = max(g.Job.begun, uint16(g.Index+1)) }
+
+// addPending counts n more pending tasks of the stage.
+func (g *Stage) addPending(n int32) {
+	g.Pending += n
+	g.Job.Pending += int64(n)
+}
 
 // occupy takes (sign 1) or frees (sign -1) what an attempt occupies on a node.
 func (n *Node) occupy(disk int16, h *Occupancy, sign int64) {

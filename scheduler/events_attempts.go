@@ -195,7 +195,7 @@ func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 		return
 	}
 	g.pending.set(i)
-	g.Pending++
+	g.addPending(1)
 }
 
 // markKilling puts the first attempt at a task into the phase of being killed.
@@ -248,7 +248,7 @@ func (e Events) OutputLost(id TaskID) error {
 	g.Done--
 	e.s.changeLog.recordJob(g.Job)
 	g.pending.set(i)
-	g.Pending++
+	g.addPending(1)
 	if g.pastAttempts == nil {
 		g.pastAttempts = map[int32]pastAttempts{}
 	}

@@ -36,6 +36,7 @@ type Job struct {
 	// line; Spec fills the next two.
 	Stages     []*Stage
 	Phase      JobPhase
+	begun      uint16 // see Begun; MaxStages at most
 	stateKinds stateKindSet
 	// Live counts attempts, suspended ones included; Ready counts stages with tasks that may
 	// start.
@@ -43,9 +44,9 @@ type Job struct {
 	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
 	Guarantees   int32
 	unguaranteed int32    // number of its other reservations
-	begun        int32    // see Begun
 	fit          FitClass // see Queue.FitClass; none for unknown
 	plannedUntil Time     // see PlannedUntil; 0 for unknown
+	Pending      int64    // Stage.Pending of all stages
 	Spec         JobSpec
 	// Used is the sum of what its attempts occupy.
 	Used Resources

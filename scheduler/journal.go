@@ -190,7 +190,7 @@ func (jn Journal) revertPlace(r *undoRec) {
 		g.active[i] = 0
 		g.busy.clear(i)
 		g.pending.set(i)
-		g.Pending++
+		g.addPending(1)
 	}
 	g.Running--
 	g.Job.Live--
@@ -251,7 +251,7 @@ func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 		g.busy.set(i)
 		g.active[i] = slot + 1
 	}
-	g.Pending -= int32(sign)
+	g.addPending(-int32(sign))
 	g.Running += int32(sign)
 	g.Job.Live += int32(sign)
 	jn.s.live += int32(sign)

@@ -77,11 +77,12 @@ func (q Queue) dequeue(j *Job) {
 
 // addStage adds a validated stage to a job.
 func (q Queue) addStage(j *Job, spec StageSpec) {
-	g := &Stage{Job: j, Index: int32(len(j.Stages)), Spec: spec, Pending: spec.Tasks,
+	g := &Stage{Job: j, Index: int32(len(j.Stages)), Spec: spec,
 		pending: newBitset(spec.Tasks), busy: newBitset(spec.Tasks), done: newBitset(spec.Tasks),
 		active: make([]int32, spec.Tasks)}
 	g.Spec.After = slices.Clone(spec.After)
 	g.pending.setAll(spec.Tasks)
+	g.addPending(spec.Tasks)
 	g.indexLargeInputs()
 	if n := len(q.s.freeStageIndexes); n > 0 {
 		g.self = q.s.freeStageIndexes[n-1]

@@ -241,7 +241,7 @@ func (sn snapshots) loadStage(g *Stage, v *savedStage) error {
 				g.done.set(i)
 				g.Done++
 				g.pending.clear(i)
-				g.Pending--
+				g.addPending(-1)
 			}
 		}
 	}
@@ -255,7 +255,7 @@ func (sn snapshots) loadStage(g *Stage, v *savedStage) error {
 		g.pastAttempts[t.Index] = t.pastAttempts
 		if t.Failures >= g.maxAttempts() && g.pending.has(t.Index) {
 			g.pending.clear(t.Index) // loadAttempts reverts this for a task with a live attempt
-			g.Pending--
+			g.addPending(-1)
 			g.Failed++
 		}
 	}
@@ -293,7 +293,7 @@ func (sn snapshots) loadAttempts(v *saved) error {
 			g.busy.set(task)
 			if g.pending.has(task) {
 				g.pending.clear(task)
-				g.Pending--
+				g.addPending(-1)
 			} else if !g.done.has(task) {
 				g.Failed--
 			}

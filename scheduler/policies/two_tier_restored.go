@@ -16,27 +16,29 @@ type restoredOwners struct {
 	timeline *scheduler.Timeline
 	readTo   uint64 // in the State's change log
 	readAt   scheduler.Time
-	byID     map[scheduler.ProjectID]*restoredOwner
-	ordered  []*restoredOwner // by their first active jobs
-	reserved int              // sum over all
-	movable  int              // tasks of those that may be left out, see chooseWindow
-	changed  []*restoredOwner // in this round
-	moved    []*restoredOwner // of these, those whose place in ordered changed
-	all      bool             // these are all owners, and first is their last job
-	entered  []*restoredOwner // those that the window has reached in this round
-	leftOut  int              // owners that the window has not reached
+	byID     map[scheduler.ProjectID]*restoredOwner // see find
+	indexed  bool                                   // byID has all owners, not only projects
+	ordered  []*restoredOwner                       // by their first active jobs
+	reserved int                                    // sum over all
+	movable  int                                    // tasks of those that may be left out, see chooseWindow
+	changed  []*restoredOwner                       // in this round
+	moved    []*restoredOwner                       // of these, those whose place in ordered changed
+	all      bool                                   // these are all owners, and first is their last job
+	entered  []*restoredOwner                       // those that the window has reached in this round
+	leftOut  int                                    // owners that the window has not reached
 	stale    []scheduler.ReservationID
 	free     []restoredOwner // allocated, unused
 }
 
-// restoredOwner is one owner as it was read.
+// restoredOwner is one owner as it was read. There may be 100,000: it is one cache line.
 type restoredOwner struct {
 	id         scheduler.ProjectID
 	first      *scheduler.Job // its first active job, nil if none is
 	submitted  scheduler.Time // of first
 	job        scheduler.JobID
 	firstStart scheduler.Time // of its reservations
-	reserved   int            // reservations of the plan
+	reserved   int32          // reservations of the plan
+	movable    int32          // its waiting tasks if the plan has nothing of it yet, else 0; see chooseWindow
 	volatile   bool           // what was read depends on more than the owner's own work
 	planned    bool           // the planner has it
 	guaranteed bool
@@ -46,7 +48,6 @@ type restoredOwner struct {
 	listed     bool // in changed
 	moved      bool // in moved
 	leftOut    bool // it is not in the window
-	movable    int  // its waiting tasks if the plan has nothing of it yet, else 0; see chooseWindow
 }
 
 func (o *restoredOwner) compare(x *restoredOwner) int {
@@ -61,37 +62,60 @@ func (w *restoredOwners) isFor(s *scheduler.State, t *scheduler.Timeline, now sc
 // reset forgets all owners.
 func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
 	n := s.JobCount()
-	if w.byID == nil || n > 2*len(w.byID) { // in one piece: it may be very much
-		w.byID, w.free = make(map[scheduler.ProjectID]*restoredOwner, n), make([]restoredOwner, n)
+	if n > 2*len(w.ordered) { // in one piece: it may be very much
+		w.free = make([]restoredOwner, n)
 	}
-	clear(w.byID)
+	w.byID, w.indexed = map[scheduler.ProjectID]*restoredOwner{}, true
 	clear(w.ordered)
 	w.ordered, w.changed = slices.Grow(w.ordered[:0], n), slices.Grow(w.changed[:0], n)
 	w.state, w.timeline, w.ordered, w.reserved, w.movable, w.leftOut = s, t, w.ordered[:0], 0, 0, 0
 }
 
-// mark lists an owner as changed and returns it.
-func (w *restoredOwners) mark(id scheduler.ProjectID) *restoredOwner {
-	o := w.byID[id]
-	if o == nil {
-		if len(w.free) == 0 {
-			w.free = make([]restoredOwner, 256)
+// find returns an owner, nil for an unknown one. To index very many takes long: that is put off until one is asked for, as the
+// decision that reads them all does not.
+func (w *restoredOwners) find(id scheduler.ProjectID) *restoredOwner {
+	if !w.indexed {
+		w.byID, w.indexed = make(map[scheduler.ProjectID]*restoredOwner, len(w.ordered)), true
+		for _, o := range w.ordered {
+			w.byID[o.id] = o
 		}
-		o, w.free = &w.free[0], w.free[1:]
-		o.id = id
+	}
+	return w.byID[id]
+}
+
+// mark lists an owner as changed.
+func (w *restoredOwners) mark(id scheduler.ProjectID) {
+	o := w.find(id)
+	if o == nil {
+		o = w.add(id)
 		w.byID[id] = o
 	}
+	w.list(o)
+}
+
+// list lists an owner as changed.
+func (w *restoredOwners) list(o *restoredOwner) {
 	if !o.listed {
 		o.listed = true
 		w.changed = append(w.changed, o)
 	}
+}
+
+// add returns a new owner.
+func (w *restoredOwners) add(id scheduler.ProjectID) *restoredOwner {
+	if len(w.free) == 0 {
+		w.free = make([]restoredOwner, 256)
+	}
+	o := &w.free[0]
+	w.free = w.free[1:]
+	o.id = id
 	return o
 }
 
 // count adds what is counted of an owner, times sign.
 func (w *restoredOwners) count(o *restoredOwner, sign int) {
-	w.reserved += sign * o.reserved
-	w.movable += sign * o.movable
+	w.reserved += sign * int(o.reserved)
+	w.movable += sign * int(o.movable)
 	if o.leftOut {
 		w.leftOut += sign
 	}
@@ -123,7 +147,7 @@ func (w *restoredOwners) reorder() {
 func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
 	w.changed, w.stale, w.all = w.changed[:0], w.stale[:0], false
-	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.byID)/2 {
+	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
 		for _, o := range w.changed {
 			p.planner.Forget(o.id)
 		}
@@ -135,11 +159,29 @@ func (p *roundPlan) findChanged(keep bool) {
 		w.reset(p.s, p.timeline)
 		p.planner.Reset(p.timeline.Nodes, nil)
 		p.planner.NextRound(p.searched, nil)
-		for j := range p.s.Jobs() {
-			w.mark(ownerOf(j, p.projects)).first = j
-		}
+		p.readAll()
 	}
 	w.readAt = p.now
+}
+
+// readAll adds all owners, and reads those that are one job at once: of very many jobs none is in the cache any more when
+// it is looked at again.
+func (p *roundPlan) readAll() {
+	w := &p.restored
+	for j := range p.s.Jobs() {
+		id := ownerOf(j, p.projects)
+		isJob := id>>63 == 1
+		o := w.byID[id]
+		if o == nil {
+			if o = w.add(id); !isJob {
+				w.byID[id] = o
+			}
+		}
+		if w.list(o); isJob {
+			p.readOwner(o, j)
+		}
+	}
+	w.indexed = false
 }
 
 // markChanged marks the owners that changed since the last round, that were tried elsewhere in
@@ -169,26 +211,10 @@ func (p *roundPlan) readReservations() {
 	w := &p.restored
 	n := 0
 	for _, o := range w.changed {
-		var only *scheduler.Job
-		if w.all && o.id>>63 == 1 {
-			only = o.first
-		}
-		before := *o
-		w.count(o, -1)
-		*o = restoredOwner{id: o.id, firstStart: scheduler.Never}
-		known := p.readJobs(o, only)
-		if o.moved = o.job != before.job || o.submitted != before.submitted; o.moved {
-			w.moved = append(w.moved, o)
-		}
-		if !known {
+		if isRead := w.all && o.id>>63 == 1; !isRead && !p.readOwner(o, nil) {
 			delete(w.byID, o.id)
 			continue
 		}
-		if o.first == nil || p.isGuaranteed(o) {
-			o.movable = 0
-		}
-		o.movable = min(o.movable, maxPlannedTasks)
-		w.count(o, 1)
 		w.changed[n] = o
 		n++
 	}
@@ -198,12 +224,34 @@ func (p *roundPlan) readReservations() {
 	slices.Sort(w.stale)
 }
 
+// readOwner reads an owner, and reports whether it has jobs. only is its only job, nil if that is not known.
+func (p *roundPlan) readOwner(o *restoredOwner, only *scheduler.Job) (known bool) {
+	w := &p.restored
+	before := *o
+	w.count(o, -1)
+	*o = restoredOwner{id: o.id, firstStart: scheduler.Never}
+	known = p.readJobs(o, only)
+	if last := len(w.ordered) - 1; w.all && known && (last < 0 || w.ordered[last].compare(o) < 0) {
+		w.ordered = append(w.ordered, o)
+	} else if o.moved = o.job != before.job || o.submitted != before.submitted; o.moved {
+		w.moved = append(w.moved, o)
+	}
+	if !known {
+		return false
+	}
+	if o.first == nil || p.isGuaranteed(o) {
+		o.movable = 0
+	}
+	w.count(o, 1)
+	return true
+}
+
 // readJobs reads the jobs of an owner, and reports whether it has any. only is its only job, nil if
 // that is not known.
 func (p *roundPlan) readJobs(o *restoredOwner, only *scheduler.Job) (some bool) {
 	if only != nil {
 		p.readJob(o, only)
-		if p.countMovable(o, only) {
+		if o.countMovable(only) {
 			o.movable = 0
 		}
 		return true
@@ -213,7 +261,7 @@ func (p *roundPlan) readJobs(o *restoredOwner, only *scheduler.Job) (some bool) 
 		if j := p.s.Job(id); j != nil {
 			some = true
 			p.readJob(o, j)
-			inPlan = p.countMovable(o, j) || inPlan
+			inPlan = o.countMovable(j) || inPlan
 		}
 	}
 	if inPlan {
@@ -240,11 +288,14 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 			o.first = j
 		}
 	}
+	if !hasReservations(j) {
+		return
+	}
 	for _, r := range j.Reservations() {
 		if !r.IsPlanOfTask() {
 			continue
 		}
-		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g == nil || !p.needsPlan(g, r.Task) || !p.hasDisk(r) {
+		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) {
 			p.restored.stale = append(p.restored.stale, r.ID)
 			o.volatile = true // until it is dropped
 		} else if g.PlannedAt(r.Task) == r {
@@ -254,9 +305,12 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 	}
 }
 
+// hasReservations is len(j.Reservations()) > 0, answered from the cache line of a job that is always read.
+func hasReservations(j *scheduler.Job) bool { return j.Guarantees > 0 || j.Unguaranteed() > 0 }
+
 // hasDisk reports whether the disk of a reservation still exists.
-func (p *roundPlan) hasDisk(r *scheduler.Reservation) bool {
-	return int(r.OnDisk) < len(p.s.Node(r.Node).Disks)
+func hasDisk(s *scheduler.State, r *scheduler.Reservation) bool {
+	return int(r.OnDisk) < len(s.Node(r.Node).Disks)
 }
 
 // reservationOf returns the reservation of the plan for a task, or nil.
@@ -265,7 +319,7 @@ func (p *roundPlan) reservationOf(k backfill.Key) *scheduler.Reservation {
 	if g == nil {
 		return nil
 	}
-	if r := g.PlannedAt(k.Task); r != nil && p.hasDisk(r) {
+	if r := g.PlannedAt(k.Task); r != nil && hasDisk(p.s, r) {
 		return r
 	}
 	return nil

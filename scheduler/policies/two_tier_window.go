@@ -2,6 +2,7 @@ package policies
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -17,18 +18,16 @@ const (
 	windowTurn = misfitTurn
 )
 
-// countMovable adds the waiting tasks of a job to its owner's, and reports whether the plan has
+// countMovable adds the waiting tasks of a job, and reports whether the plan has
 // something of the job: a reservation, or a suspended task, which has its place.
-func (p *roundPlan) countMovable(o *restoredOwner, j *scheduler.Job) (inPlan bool) {
-	if inPlan = len(j.Reservations()) > 0; inPlan || j.Phase != scheduler.JobActive {
+func (o *restoredOwner) countMovable(j *scheduler.Job) (inPlan bool) {
+	if inPlan = hasReservations(j); inPlan || j.Phase != scheduler.JobActive {
 		return inPlan
 	}
-	for _, g := range j.Stages {
-		if g.Suspended > 0 {
-			return true
-		}
-		o.movable += int(g.Pending)
+	if j.Live > 0 && slices.ContainsFunc(j.Begun(), func(g *scheduler.Stage) bool { return g.Suspended > 0 }) {
+		return true
 	}
+	o.movable = int32(min(int64(o.movable)+j.Pending, maxPlannedTasks))
 	return false
 }
 
@@ -64,7 +63,7 @@ func (p *roundPlan) chooseWindow() {
 	w.leftOut = 0
 	for _, o := range w.ordered {
 		out := o.movable > 0 && before >= first && (before < from || before >= from+first)
-		before += o.movable
+		before += int(o.movable)
 		switch {
 		case out && o.planned:
 			p.planner.Forget(o.id)
@@ -83,6 +82,6 @@ func (p *roundPlan) isLeftOut(j *scheduler.Job) bool {
 	if p.restored.leftOut == 0 {
 		return false
 	}
-	o := p.restored.byID[ownerOf(j, p.projects)]
+	o := p.restored.find(ownerOf(j, p.projects))
 	return o != nil && o.leftOut
 }

@@ -142,7 +142,9 @@ func (u *sums) occupy(n scheduler.NodeID, disk int16, h scheduler.Occupancy) {
 func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 	var used scheduler.Resources
 	var live, ready int32
+	pending := int64(0)
 	for _, g := range j.Stages {
+		pending += int64(g.Pending)
 		var running, suspended int32
 		progress := float64(g.Done)
 		for a := range s.Attempts().In(g) {
@@ -185,8 +187,8 @@ func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 			return fmt.Errorf("stage %s: waits %v since %d, its policy state says %v since %d", g.ID(), waits, since, has, clock.At)
 		}
 	}
-	if j.Used != used || j.Live != live || j.Ready != ready {
-		return fmt.Errorf("job %d: used %v live %d ready %d, counted %v %d %d", j.Spec.ID, j.Used, j.Live, j.Ready, used, live, ready)
+	if j.Used != used || j.Live != live || j.Ready != ready || j.Pending != pending {
+		return fmt.Errorf("job %d: used %v live %d ready %d pending %d, counted %v %d %d %d", j.Spec.ID, j.Used, j.Live, j.Ready, j.Pending, used, live, ready, pending)
 	}
 	guarantees := int32(0)
 	for _, r := range j.Reservations() {
