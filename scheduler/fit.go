@@ -202,7 +202,8 @@ func (class *equivalenceClass) avoids(id NodeID) bool {
 }
 
 // fullBeforeBlocks is how many nodes without the capacity nextFit examines before it compares whole
-// blocks: the usual search ends earlier, and a block may have to be looked through first.
+// blocks: the usual search ends earlier, and a block may have to be looked through first. After a whole block of them it
+// compares all candidates of each block at once.
 const fullBeforeBlocks = 4
 
 // nextFit returns the lowest node >= from that fits the class, or NoNode.
@@ -218,7 +219,10 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 			return NodeID(i)
 		}
 		class.candidates.clear(i)
-		if full++; full >= fullBeforeBlocks && compared != i/nodesPerBlock {
+		switch full++; {
+		case full >= fullBeforeBlocks && !f.blocks.mayFitIn(i/nodesPerBlock, &class.need, f.free):
+			class.candidates.setWord(i/nodesPerBlock, 0)
+		case full >= nodesPerBlock && compared != i/nodesPerBlock:
 			compared = i / nodesPerBlock
 			class.candidates.setWord(compared, f.fittingIn(compared, class))
 		}
@@ -228,9 +232,6 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 
 // fittingIn returns which of the candidates in a block have the capacity, as a word of a bitset.
 func (f *fitIndex) fittingIn(block int32, class *equivalenceClass) (fitting uint64) {
-	if !f.blocks.mayFitIn(block, &class.need, f.free) {
-		return 0
-	}
 	of := f.free[block*nodesPerBlock:]
 	for word := class.candidates.l0[block]; word != 0; word &= word - 1 {
 		if i := bits.TrailingZeros64(word); class.need.fits(&of[i]) {
