@@ -11,8 +11,8 @@
 //	snapshots/                    the last two snapshots of the facts
 //
 // Propose stamps an entry with the leader's clock, or with the last entry's time
-// where the clock is behind that by less than facts.ClockTolerance; nothing else
-// reads a clock.
+// where the clock is behind that by less than facts.ClockTolerance; of what is
+// decided nothing else reads a clock. leaderWatch and raft measure silence by it.
 //
 // Apply holds the write lock for one batch of entries and never blocks. Readers
 // hold the read lock briefly; the reader of the journal (TakeChanges) takes the

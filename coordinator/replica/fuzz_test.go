@@ -53,7 +53,7 @@ func (l *scriptedLayer) Dial(raft.ServerAddress, time.Duration) (net.Conn, error
 
 func scriptedTransport(f testing.TB) (*raft.NetworkTransport, *scriptedLayer) {
 	l := &scriptedLayer{accept: make(chan net.Conn), dial: make(chan net.Conn, 1)}
-	t := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{l}, MaxPool: 0, MaxRPCsInFlight: 1, Timeout: time.Second, Logger: hclog.NewNullLogger()})
+	t := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{l, func() {}}, MaxPool: 0, MaxRPCsInFlight: 1, Timeout: time.Second, Logger: hclog.NewNullLogger()})
 	f.Cleanup(func() { _ = t.Close() })
 	return t, l
 }

@@ -15,7 +15,10 @@ import (
 // Raft reads messages with go-msgpack, which allocates what an extension of type -1, a time,
 // announces, up to 4 GiB, before it reads the first byte of it. Raft sends no extensions: a
 // connection fails where one with a length of 32 bits begins.
-type guardedLayer struct{ raft.StreamLayer }
+type guardedLayer struct {
+	raft.StreamLayer
+	noteEnd func() // called when a connection from another server ends
+}
 
 // Accept implements net.Listener.
 func (l guardedLayer) Accept() (net.Conn, error) {
@@ -23,7 +26,7 @@ func (l guardedLayer) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newGuardedConn(c, true), nil
+	return watchedConn{newGuardedConn(c, true), l.noteEnd}, nil
 }
 
 // Dial implements raft.StreamLayer.

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,8 +56,9 @@ type Config struct {
 	// leader has added this server, which then waits for the log. nil for a new
 	// cluster of this server.
 	Enter func() ([]Peer, error)
-	// Election is how long a server of a cluster waits for its leader before it
-	// stands for election; 0 = 1 s. All servers have the same.
+	// Election is how long a server of a cluster waits for votes; for its leader it waits half
+	// as long again before it stands for election, or half as long where the leader's process is
+	// gone. 0 = 1 s. All servers have the same.
 	Election time.Duration
 	Logger   *slog.Logger
 	Now      func() time.Time
@@ -130,6 +132,7 @@ type Replica struct {
 	appliedJob atomic.Uint64 // the last job of facts, for those who hold acceptMu
 
 	transfers transfers
+	watch     *leaderWatch // nil for a server that is alone
 
 	applied chan struct{} // one token: entries were applied
 	leading chan bool     // raft's leadership notifications
@@ -195,7 +198,13 @@ func (r *Replica) start(c Config) error {
 	}
 	r.end = sync.OnceValue(r.raft.Shutdown) // raft waits for its end in the first call alone
 	r.store.running <- r.end
-	return r.checkMember(c)
+	if err := r.checkMember(c); err != nil {
+		return err
+	}
+	if r.watch != nil {
+		r.watch.start()
+	}
+	return nil
 }
 
 // rewindRecorder tells the recorder where it is ahead of the log.
@@ -293,15 +302,13 @@ func (r *Replica) transport(c Config, logger hclog.Logger) {
 		_, r.trans = raft.NewInmemTransport(raft.ServerAddress(c.ID))
 		return
 	}
-	limit := rpcElections * defaultElection
-	if c.Election > 0 {
-		limit = rpcElections * c.Election
-	}
+	election := cmp.Or(c.Election, defaultElection)
+	r.watch = newLeaderWatch(r, c.Network, election)
 	// No pipelining: raft 1.8 stops reading answers at the first that is an error,
 	// and its sender then waits for ever for room in the pipeline. That follower gets
 	// no entry any more, and the server does not stop. Batches of entries make up
 	// for it.
-	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{c.Network}, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: limit, Logger: logger})
+	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{c.Network, r.watch.noteEnd}, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: rpcElections * election, Logger: logger})
 }
 
 // logWriter passes raft's log lines to slog.
@@ -316,6 +323,9 @@ func (w logWriter) Write(b []byte) (int, error) {
 
 // Close stops the server. Everything acknowledged to a proposer is on disk.
 func (r *Replica) Close() error {
+	if r.watch != nil {
+		r.watch.close()
+	}
 	err := r.end().Error()
 	return errors.Join(err, r.closeTransport(), r.store.Close())
 }

@@ -48,6 +48,13 @@ func (w *world) leads(id, term string) {
 	}
 }
 
+// terms returns in how many terms a server has led.
+func (w *world) terms() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.leaders)
+}
+
 // Steps of a program in which it can be frozen.
 const (
 	exclusiveStep = 50 * time.Millisecond
