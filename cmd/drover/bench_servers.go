@@ -102,7 +102,7 @@ func setBenchPeers(c *cli.Context, cfg *coordinator.Config) (err error) {
 	if cfg.PeerListener, err = net.FileListener(os.NewFile(firstInherited, "peers")); err != nil {
 		return err
 	}
-	cfg.ID, cfg.Bootstrap = c.String("id"), true
+	cfg.ID, cfg.Bootstrap, cfg.APIAddress = c.String("id"), true, "unix://"+c.String("socket")
 	files, err := issueFor(c.String("tls"), pki.KindCoordinator, cfg.ID)
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) erro
 		began := r.now()
 		err := fn()
 		if r.now().Sub(began) > searchLimit { // it was found, and lost after a long time
-			s.began, s.pause, s.hops, s.refusal = r.now(), firstSearchPause, 0, nil
+			s.began, s.pause, s.hops, s.passed, s.refusal = r.now(), firstSearchPause, 0, false, nil
 		}
 		if wire.IsOverload(err) || errors.Is(err, fault.Overloaded) {
 			if overloads++; overloads == maxAttempts || r.pause(ctx, pause/2+time.Duration(rand.Int63n(int64(pause)))) != nil {
@@ -93,6 +93,7 @@ type search struct {
 	began      time.Time
 	pause      time.Duration
 	hops       int
+	passed     bool  // since the last pause one was passed over that could not be reached
 	refusal    error // the last answer of a coordinator
 }
 
@@ -126,13 +127,17 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	} else {
 		t.turn()
 	}
+	if neverSent(err) && !s.passed && !t.alone() { // nobody was asked: the next one may lead already
+		s.passed = true
+		return true, nil
+	}
 	if s.refusal != nil && !notLeader {
 		err = s.refusal
 	}
 	if s.r.now().Sub(s.began) > searchLimit || s.r.pause(ctx, s.pause/2+time.Duration(rand.Int63n(int64(s.pause)))) != nil {
 		return false, err
 	}
-	s.pause, s.hops = min(2*s.pause, longSearchPause), 0
+	s.pause, s.hops, s.passed = min(2*s.pause, longSearchPause), 0, false
 	return true, nil
 }
 

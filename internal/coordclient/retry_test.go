@@ -194,3 +194,28 @@ type silentServer struct {
 func (*silentServer) Events(context.Context, *connect.Request[droverv1.EventsRequest], *connect.ServerStream[droverv1.Event]) error {
 	return nil
 }
+
+// The process of one is gone: its port refuses connections at once, and the next one is asked without a pause.
+func TestACoordinatorThatIsGoneCostsNoPause(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewClientServiceHandler(&busyServer{}))
+	h := httptest.NewServer(mux)
+	defer h.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+
+	for n, addresses := range [][]string{{gone.URL, h.URL}, {gone.URL, gone.URL + "/", h.URL}} { // of two in a row the second costs one
+		tr, err := NewTransport(addresses, func(address string) (*http.Transport, string, error) { return &http.Transport{}, address, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tr.CloseIdleConnections()
+		r := NewRetrier(tr)
+		pauses := 0
+		r.pause = func(context.Context, time.Duration) error { pauses++; return nil }
+		c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(r))
+		if _, err := c.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{})); err != nil || pauses != n {
+			t.Errorf("%v after %d pauses, want %d", err, pauses, n)
+		}
+	}
+}
