@@ -400,6 +400,11 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 			return next, err
 		}
 		l.c.sessions.remove(n.id)
+		l.c.view(func(f *facts.Facts) {
+			if x := f.Node(n.id); x != nil {
+				l.c.log.Warn("lost a node: it did not report for as long as its lease", "node", x.Info.GetName())
+			}
+		})
 	}
 	if len(gone) > 0 {
 		next = l.c.now()

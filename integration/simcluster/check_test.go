@@ -139,10 +139,7 @@ func (c *cluster) checkKeys(p *plan) {
 		s.clock.Store(int64(retained))
 	}
 	time.Sleep(upkeep) // lists have those that were forgotten too, from the history
-	for _, s := range c.servers {
-		s.crash(false)
-		s.restart()
-	}
+	c.restartServers()
 	for _, j := range p.jobs {
 		id := c.accepted[j.spec.Name]
 		if id == 0 || j.spec.Deadline != nil { // it may be in the past
@@ -151,6 +148,14 @@ func (c *cluster) checkKeys(p *plan) {
 		if again, ok := c.accept(j); ok && again != id {
 			c.violated("job %s was accepted as %d, and under the same key as %d after it was forgotten", j.spec.Name, id, again)
 		}
+	}
+}
+
+// restartServers starts all coordinators again, from their snapshots and logs.
+func (c *cluster) restartServers() {
+	for _, s := range c.servers {
+		s.crash(false)
+		s.restart()
 	}
 }
 
@@ -195,6 +200,9 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 	if err != nil {
 		c.violated("tasks of %s: %v", s.Name, err)
 		return
+	}
+	if n := j.tasks(); len(tasks.Tasks) != n {
+		c.violated("job %s has %d tasks, want %d", s.Name, len(tasks.Tasks), n)
 	}
 	for _, t := range tasks.Tasks {
 		committed := 0

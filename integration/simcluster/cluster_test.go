@@ -211,8 +211,11 @@ func (s *server) start() {
 	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
 		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
-			if message == "leading" {
+			switch {
+			case message == "leading":
 				c.world.leads(s.id, attrs["term"])
+			case strings.HasPrefix(message, "lost a node"):
+				c.machine(attrs["node"]).lost(s.id)
 			}
 		})}
 	if c.plain {

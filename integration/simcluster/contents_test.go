@@ -17,9 +17,7 @@ var contentsOrder = []string{"jobs", "tasks", "attempts", "faults", "terms", "cr
 func (c *cluster) contents(p *plan) contents {
 	tasks := 0
 	for _, j := range p.jobs {
-		for _, s := range j.spec.Stages {
-			tasks += s.Tasks
-		}
+		tasks += j.tasks()
 	}
 	logged := func(what string) float64 { return float64(strings.Count(c.trace.String(), what)) }
 	return contents{"simulations": 1, "jobs": float64(len(p.jobs)), "tasks": float64(tasks), "attempts": float64(len(c.world.started)), "faults": float64(len(p.faults)), "terms": float64(len(c.world.leaders)),

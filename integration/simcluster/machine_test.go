@@ -161,6 +161,17 @@ func (m *machine) renew(sent time.Time, ms int64) {
 	}
 }
 
+// lost checks that a coordinator may give up the node: what its daemon was granted has ended, with the time that its
+// watchdog takes.
+func (m *machine) lost(server string) {
+	m.mu.Lock()
+	left := time.Until(m.leaseEnd)
+	m.mu.Unlock()
+	if left > 0 {
+		m.c.violated("%s gives up %s, whose tasks may run for another %s", server, m.name, left)
+	}
+}
+
 // watchdog is a model of the processes of package watchdog, which need sockets and
 // processes of their own: while the daemon is dead it freezes exclusive tasks when
 // the lease has ended. It leaves a live daemon alone, whose own freezing is to be

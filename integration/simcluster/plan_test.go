@@ -19,11 +19,22 @@ type plan struct {
 	scheduler string
 	secure    bool // nodes and users speak HTTP/2 over TLS with the coordinators, which costs half as much again
 	forget    bool // in the end: see checkKeys
+	restarts  bool // the coordinators start again before the end is checked
 	jobs      []plannedJob
 	faults    []plannedFault
 	gone      string        // a node that nobody reaches until all jobs have ended; "" for none
 	goneAt    time.Duration // from then on
 }
+
+// The largest cluster.
+const (
+	maxServers  = 3
+	maxMachines = 3
+)
+
+func serverName(i int) string { return fmt.Sprint("c", i+1) }
+
+func machineName(i int) string { return fmt.Sprint("n", i+1) }
 
 type plannedJob struct {
 	at      time.Duration
@@ -31,6 +42,14 @@ type plannedJob struct {
 	fails   bool          // a task fails in every attempt
 	againAt time.Duration // when its user submits it again under the same key; 0: never
 	stopAt  time.Duration // when its user stops it; 0: never
+}
+
+// tasks returns how many tasks the job has.
+func (j plannedJob) tasks() (n int) {
+	for _, s := range j.spec.Stages {
+		n += s.Tasks
+	}
+	return n
 }
 
 type plannedFault struct {
@@ -98,18 +117,18 @@ func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 
 func newPlan(seed uint64) *plan {
 	r := rand.New(rand.NewPCG(seed, 0))
-	p := &plan{seed: seed, servers: 3, machines: 2 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq", "3dsf"}[r.IntN(5)]}
+	p := &plan{seed: seed, servers: maxServers, machines: maxMachines - 1 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq", "3dsf"}[r.IntN(5)]}
 	if r.IntN(3) == 0 {
 		p.servers = 1
 	}
-	p.secure, p.forget = seed%8 == 0, seed%4 == 1
+	p.secure, p.forget, p.restarts = seed%8 == 0, seed%4 == 1, seed%4 == 3
 	p.election = time.Duration(1+r.IntN(3)) * time.Second
 	var servers, nodes []string
 	for i := range p.servers {
-		servers = append(servers, fmt.Sprint("c", i+1))
+		servers = append(servers, serverName(i))
 	}
 	for i := range p.machines {
-		nodes = append(nodes, fmt.Sprint("n", i+1))
+		nodes = append(nodes, machineName(i))
 	}
 	if r.IntN(3) == 0 {
 		p.gone, p.goneAt = nodes[r.IntN(len(nodes))], time.Duration(r.Int64N(int64(faultTime)))

@@ -78,6 +78,9 @@ func simulate(t *testing.T, p *plan) (has contents) {
 		c.run(p)
 		c.wg.Wait()
 		if c.awaitEnd() {
+			if p.restarts {
+				c.restartServers()
+			}
 			c.check(p)
 			if p.forget {
 				c.checkKeys(p)
