@@ -7,7 +7,7 @@ TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants clean
+.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants exact clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +85,10 @@ chaos: deps ## faults from a seed, on three coordinators and three machines: mak
 
 mutants: ## bugs put in on purpose, and which of them the simulations find: make mutants SIMULATIONS=30
 	DROVER_MUTATIONS=1 DROVER_SIMULATIONS=$(or $(SIMULATIONS),30) go test -count=1 -v -run '^TestMutations$$' -timeout 3h ./integration/simcluster
+
+exact: ## out/simulation: simulated clusters whose seeds replay exactly: RAPID_SEED=7 out/simulation -test.run TestSimulatedCluster -test.v
+	mkdir -p out
+	DROVER_EXACT=$(CURDIR)/out go test -count=1 -run '^TestCompileExact$$' -timeout 1h ./integration/simcluster
 
 fuzz: ## every fuzz target: make fuzz FUZZTIME=30s; with INPUTS=10000000 so many inputs, and a page of them
 	$(if $(INPUTS),INPUTS=$(INPUTS) FUZZTIME=$(or $(FUZZTIME),0s) integration/bench.sh fuzz,go run ./integration/cmd/fuzz -ledger $$(mktemp -d)/ledger.jsonl -time $(or $(FUZZTIME),10s))

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +63,14 @@ type Network struct {
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
-	open   map[net.Conn]*tls.Conn // nil during the handshake
+	open   map[net.Conn]openConn
+	opened uint64 // so far
+}
+
+// openConn is what is known of an open connection.
+type openConn struct {
+	number uint64    // in the order in which they were opened
+	tls    *tls.Conn // nil during the handshake
 }
 
 var _ raft.StreamLayer = (*Network)(nil)
@@ -79,7 +88,7 @@ func Listen(c Config) *Network {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &Network{cfg: c, slots: make(chan struct{}, maxHandshakes), open: map[net.Conn]*tls.Conn{}}
+	n := &Network{cfg: c, slots: make(chan struct{}, maxHandshakes), open: map[net.Conn]openConn{}}
 	n.server = c.Member.PeerConfig(pki.KindCoordinator)
 	n.server.NextProtos = []string{protocolRaft, protocolAPI}
 	n.raft, n.api = newQueue(address(c.Address)), newQueue(address(c.Address))
@@ -204,11 +213,11 @@ func (n *Network) CloseRevoked() {
 	n.mu.Lock()
 	all := maps.Clone(n.open)
 	n.mu.Unlock()
-	for c, t := range all {
-		if t == nil {
+	for c, o := range all {
+		if o.tls == nil {
 			continue
 		}
-		if s := t.ConnectionState(); len(s.PeerCertificates) > 0 && n.cfg.Member.Revoked(s.PeerCertificates[0]) {
+		if s := o.tls.ConnectionState(); len(s.PeerCertificates) > 0 && n.cfg.Member.Revoked(s.PeerCertificates[0]) {
 			_ = c.Close() // its reader finds out
 		}
 	}
@@ -220,7 +229,7 @@ func (n *Network) Close() error {
 	n.mu.Lock()
 	again := n.closed
 	n.closed = true
-	for c := range n.open {
+	for _, c := range slices.SortedFunc(maps.Keys(n.open), func(a, b net.Conn) int { return cmp.Compare(n.open[a].number, n.open[b].number) }) {
 		_ = c.Close() // what was in progress on it fails either way
 	}
 	clear(n.open)
@@ -243,7 +252,8 @@ func (n *Network) track(c net.Conn) bool {
 		_ = c.Close()
 		return false
 	}
-	n.open[c] = nil
+	n.opened++
+	n.open[c] = openConn{number: n.opened}
 	return true
 }
 
@@ -251,8 +261,9 @@ func (n *Network) track(c net.Conn) bool {
 func (n *Network) authenticated(c net.Conn, t *tls.Conn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, ok := n.open[c]; ok {
-		n.open[c] = t
+	if o, ok := n.open[c]; ok {
+		o.tls = t
+		n.open[c] = o
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
@@ -75,7 +77,16 @@ func (c *cluster) log(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	line := strings.ReplaceAll(fmt.Sprintf(format, args...), c.dir, "DIR")
-	fmt.Fprintf(&c.trace, "%12s %s\n", time.Since(c.began).Round(time.Microsecond), line)
+	fmt.Fprintf(&c.trace, "%12s %04x %s\n", time.Since(c.began).Round(time.Microsecond), choices()>>48, line)
+}
+
+// historyHash returns a hash over everything that happened, and when.
+func (c *cluster) historyHash() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, c.trace.String()) // never fails
+	return h.Sum64()
 }
 
 // violated records that a property does not hold.
@@ -135,6 +146,20 @@ var authority struct {
 	dir string
 }
 
+// issueAll issues the certificates of all parties with the same random bytes in every process, so that no seed's bytes
+// are spent on them.
+func issueAll(t *testing.T) {
+	cryptotest.SetGlobalRandom(t, 0)
+	c := &cluster{t: t}
+	for i := range maxServers {
+		c.files(pki.KindCoordinator, serverName(i))
+	}
+	for i := range maxMachines {
+		c.files(pki.KindNode, machineName(i))
+	}
+	c.files(pki.KindUser, "root")
+}
+
 // files returns the files of a party's certificate, which is issued when it is asked for the first time.
 func (c *cluster) files(kind pki.Kind, name string) pki.Files {
 	authority.Lock()
@@ -187,7 +212,7 @@ type server struct {
 
 func (c *cluster) addServers(n int) {
 	for i := range n {
-		id := fmt.Sprint("c", i+1)
+		id := serverName(i)
 		c.servers = append(c.servers, &server{c: c, id: id, dir: filepath.Join(c.dir, "state-"+id), member: c.member(pki.KindCoordinator, id)})
 	}
 	for _, s := range c.servers {

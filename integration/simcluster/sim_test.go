@@ -59,7 +59,9 @@ func TestSimulatedCluster(t *testing.T) {
 // simulate runs one plan and returns what it contained.
 func simulate(t *testing.T, p *plan) (has contents) {
 	dir := memoryFolder(t)
+	issueAll(t)
 	cryptotest.SetGlobalRandom(t, p.seed)
+	defer beginExact(p.seed)()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, p.seed, dir)
 		c.scheduler, c.election, c.plain = p.scheduler, p.election, !p.secure
@@ -72,7 +74,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 		mathrand.Seed(int64(p.seed))
 		c.addServers(p.servers)
 		for i := range p.machines {
-			c.addMachine(fmt.Sprint("n", i+1))
+			c.addMachine(machineName(i))
 			time.Sleep(time.Millisecond) // no two do the same thing at one instant, whose order no seed decides
 		}
 		c.run(p)
@@ -86,12 +88,13 @@ func simulate(t *testing.T, p *plan) (has contents) {
 				c.checkKeys(p)
 			}
 		}
+		history := c.historyHash()
 		c.close()
 		c.checkLogs()
 		for _, b := range c.bad {
 			t.Error(b)
 		}
-		t.Logf("order of events %016x", c.order)
+		t.Logf("order of events %016x, history %016x", c.order, history)
 		has = c.contents(p)
 	})
 	return has
