@@ -84,6 +84,8 @@ func trueRand() uint64 {
 `},
 	{"a goroutine runs until it waits", "runtime/proc.go",
 		"func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif simulationSeed != 0 {\n\t\treturn 0\n\t}\n"},
+	{"a goroutine that lets others go first is not taken before them, which other threads' work decides", "runtime/proc.go",
+		"if pp.schedtick%61 == 0 && ", "if simulationSeed == 0 && pp.schedtick%61 == 0 && "},
 	{"who waits for a mutex for a millisecond of the machine's time does not get it sooner", "internal/sync/mutex.go",
 		"starvationThresholdNs = 1e6", "starvationThresholdNs = 1e18"},
 	// These maps have addresses as keys.
@@ -142,8 +144,12 @@ func writeOverlay(dir string, mutated ...mutation) (string, error) {
 		texts[path] = text
 		return err
 	}
+	goRoot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("where Go is: %w", err)
+	}
 	for _, p := range runtimePatches {
-		if err := apply(filepath.Join(runtime.GOROOT(), "src"), p); err != nil {
+		if err := apply(filepath.Join(strings.TrimSpace(string(goRoot)), "src"), p); err != nil {
 			return "", err
 		}
 	}
