@@ -52,7 +52,7 @@ type zlibReader struct {
 }
 
 func newZlibReader(r io.Reader) *zlibReader {
-	return &zlibReader{in: bufio.NewReaderSize(r, chunkBytes)}
+	return &zlibReader{in: bufio.NewReaderSize(r, 64<<10)}
 }
 
 func (z *zlibReader) Read(p []byte) (int, error) {
