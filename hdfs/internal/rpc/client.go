@@ -125,8 +125,11 @@ func (c *Client) Close() error {
 // Call sends a request message and returns the response message, which the caller
 // owns. While no server can answer (down, standby, safe mode, starting) it retries
 // with the same call id until WaitLimit has passed, and then returns an
-// ErrUnavailable with the last error.
+// ErrUnavailable with the last error. A call whose context has ended is not sent: it could change something.
 func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byte, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s at NameNode: %w", method, context.Cause(ctx))
+	}
 	callID := c.lastCallID.Add(1) & 0x7fffffff
 	start := time.Now()
 	backoff := c.options.minBackoff

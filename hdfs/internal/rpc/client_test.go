@@ -211,6 +211,30 @@ func TestContextEndsACall(t *testing.T) {
 	}
 }
 
+// A call whose context ended before it began is not sent: it could rename or delete something.
+func TestACallAfterTheEndIsNotSent(t *testing.T) {
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { return successResponse(k, "") })
+	c := newTestClient(t, fastOptions(s.Addr().String()))
+	if _, err := c.Call(t.Context(), "before", nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		if _, err := c.Call(ctx, "delete", nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := c.Call(t.Context(), "after", nil); err != nil { // the server has read all before it
+		t.Fatal(err)
+	}
+	for _, k := range s.recordedCalls() {
+		if k.method == "delete" {
+			t.Fatal("a call after the end of its context was sent")
+		}
+	}
+}
+
 func TestCloseEndsCalls(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { close(entered); <-release; return successResponse(k, "") })
