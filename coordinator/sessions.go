@@ -173,8 +173,8 @@ func (s *sessions) setWatch(node int32, epoch uint64, end func()) {
 	n.cancelWatch = end
 }
 
-// checkLeases returns the nodes whose lease has ended, and when the next one ends. The nodes are in order of their numbers. A report that seems to come from
-// the future, because the clock was ahead of now, counts from now on: its node must not live for longer by that.
+// checkLeases returns the nodes whose lease has ended, in order of their numbers, and when the next one ends. A report
+// that seems to come from the future, because the clock was ahead of now, counts from now on: its node must not live for longer by that.
 func (s *sessions) checkLeases(now time.Time, lease time.Duration) (gone []lostNode, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

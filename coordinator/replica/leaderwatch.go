@@ -51,25 +51,25 @@ func (w *leaderWatch) close() {
 	w.wg.Wait()
 }
 
+// run gives up leaders until close.
 func (w *leaderWatch) run() {
-	var gone raft.ServerAddress // a leader whose process is gone
+	var gone time.Time // the last contact with a leader whose process is gone: after a new contact none is
 	timer := time.NewTimer(w.election)
 	defer timer.Stop()
 	for {
 		select {
 		case <-w.ended:
 			if leader := w.leader(); leader != "" && w.refuses(leader) {
-				gone = leader
+				gone = w.r.raft.LastContact()
 			}
 		case <-timer.C:
 		case <-w.stop:
 			return
 		}
-		leader := w.leader()
-		silence := w.silence(leader != "" && leader == gone)
-		wait := silence
+		leader, contact := w.leader(), w.r.raft.LastContact()
+		wait := w.silence(!gone.IsZero() && contact.Equal(gone))
 		if leader != "" {
-			if wait = time.Until(w.r.raft.LastContact().Add(silence)); wait <= 0 {
+			if wait = time.Until(contact.Add(wait)); wait <= 0 {
 				w.giveUp(leader)
 				wait = w.election
 			}

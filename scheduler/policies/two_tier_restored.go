@@ -71,7 +71,7 @@ func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
 	w.state, w.timeline, w.ordered, w.reserved, w.movable, w.leftOut = s, t, w.ordered[:0], 0, 0, 0
 }
 
-// find returns an owner, nil for an unknown one. To index very many takes long: that is put off until one is asked for, as the
+// find returns an owner, nil for an unknown one. To index very many takes long: that is delayed until one is asked for, as the
 // decision that reads them all does not.
 func (w *restoredOwners) find(id scheduler.ProjectID) *restoredOwner {
 	if !w.indexed {

@@ -93,8 +93,9 @@ func runRest(ctx context.Context, ledger string, worlds, parallel int) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, parallel))
 	for ; worlds > 0 && gctx.Err() == nil; worlds -= slice {
+		n := min(slice, worlds)
 		g.Go(func() error {
-			e, err := runSlice(gctx, binary.Name(), min(slice, worlds))
+			e, err := runSlice(gctx, binary.Name(), n)
 			if gctx.Err() != nil {
 				return nil
 			}
