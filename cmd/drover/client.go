@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -230,9 +231,14 @@ func tryHandshake(ctx context.Context, address string, conf *tls.Config) error {
 		return err
 	}
 	defer conn.Close()
-	conn.SetReadDeadline(time.Now().Add(2 * time.Second))
-	// The server verifies this certificate after the client's side of the handshake.
-	if _, err = conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+	conn.SetDeadline(time.Now().Add(2 * time.Second))
+	// The server verifies this certificate after the client's side of the handshake. A server that accepts
+	// it is silent until it is asked something: without the request each caller would wait for the deadline.
+	_, err = io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: "+u.Host+"\r\nConnection: close\r\n\r\n")
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
 	return err
