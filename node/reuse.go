@@ -85,13 +85,13 @@ type containerSharing struct {
 }
 
 // reuseKey returns the key by which tasks share containers (runtime.Spec), "" for an attempt
-// that has a container of its own. The first call decides.
+// that has a container of its own. The first call decides. It is one key for the whole job: reduces begin in
+// containers that maps have left, where both stages use containers again.
 func (a *attempt) reuseKey(spec *droverv1.TaskSpec) string {
 	if !a.sharing.decided {
 		a.sharing.decided = true
 		if a.mayShareContainers(spec) {
-			k := a.id.Key()
-			a.sharing.key = fmt.Sprintf("%s %d.%d %s", spec.GetTenant(), k.GetJob(), k.GetStage(), spec.GetJobName())
+			a.sharing.key = fmt.Sprintf("%s %d %s", spec.GetTenant(), a.id.Key().GetJob(), spec.GetJobName())
 		}
 	}
 	return a.sharing.key

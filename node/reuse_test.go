@@ -25,7 +25,7 @@ func alone(task int32, command ...string) *droverv1.WantedAttempt {
 	return with(groupTask(task, command...), func(w *droverv1.WantedAttempt) { w.Spec.ContainersUsedAgain = proto.Bool(false) })
 }
 
-func TestTasksOfOneStageShareContainers(t *testing.T) {
+func TestTasksOfOneJobShareContainers(t *testing.T) {
 	type W = droverv1.WantedAttempt
 	for name, c := range map[string]struct {
 		tasks []*W // one after another
@@ -36,7 +36,9 @@ func TestTasksOfOneStageShareContainers(t *testing.T) {
 		"those after three short ones":                 {[]*W{groupTask(0, "true"), groupTask(1, "true"), groupTask(2, "true"), groupTask(3, "true"), groupTask(4, "true")}, 1},
 		"failures are not short":                       {[]*W{groupTask(0, "true"), groupTask(1, "true"), groupTask(2, "fail"), groupTask(3, "true")}, 0},
 		"a stage that does not want it":                {[]*W{alone(0, "true"), alone(1, "true"), alone(2, "true"), alone(3, "true")}, 0},
-		"another stage":                                {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Stage = 1 })}, 2},
+		"the next stage":                               {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Stage = 1 })}, 1},
+		"with other limits":                            {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Stage = 1; w.Spec.Demand.Cpu = 200 })}, 1},
+		"the next stage, which does not want it":       {[]*W{sharing(0, "true"), with(alone(0, "true"), func(w *W) { w.Key.Stage = 1 })}, 1},
 		"another job":                                  {[]*W{sharing(0, "true"), with(sharing(0, "true"), func(w *W) { w.Key.Job = 2 })}, 2},
 		"a second attempt":                             {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Attempt = 2 })}, 0},
 		"a second run":                                 {[]*W{with(sharing(0, "true"), func(w *W) { w.Key.Run = 2 })}, 0},

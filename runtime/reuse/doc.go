@@ -1,4 +1,4 @@
-// Package reuse runs tasks of one stage one after another in one container, around
+// Package reuse runs tasks of one job one after another in one container, around
 // an engine that knows nothing of it: a container costs thirty times what a further task
 // in it does.
 //
