@@ -393,19 +393,15 @@ func (c *Cluster) JSON(ctx context.Context, to any, args ...string) error {
 	return json.Unmarshal([]byte(r.Stdout), to)
 }
 
-// Stop ends the node daemons and the coordinator, in that order.
+// Stop ends the node daemons, all at once, and then the coordinator.
 func (c *Cluster) Stop(ctx context.Context) error {
-	var all []error
+	ended := make(chan error, len(c.nodes))
 	for k, p := range c.nodes {
-		if state, err := c.node(k).State(ctx); err == nil && state != "running" {
-			continue
-		}
-		if err := p.Signal(ctx, syscall.SIGTERM); err != nil {
-			continue // it has ended
-		}
-		if _, err := p.Wait(ctx, 30*time.Second); err != nil {
-			all = append(all, err, p.Kill(ctx))
-		}
+		go func() { ended <- c.stopNode(ctx, k, p) }()
+	}
+	var all []error
+	for range c.nodes {
+		all = append(all, <-ended)
 	}
 	c.nodes = map[int]*testbed.Process{}
 	for _, v := range c.servers {
@@ -424,6 +420,20 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		c.coordinator = nil
 	}
 	return errors.Join(all...)
+}
+
+// stopNode ends the daemon of machine k, unless the machine stands still.
+func (c *Cluster) stopNode(ctx context.Context, k int, p *testbed.Process) error {
+	if state, err := c.node(k).State(ctx); err == nil && state != "running" {
+		return nil
+	}
+	if err := p.Signal(ctx, syscall.SIGTERM); err != nil {
+		return nil // it has ended
+	}
+	if _, err := p.Wait(ctx, 30*time.Second); err != nil {
+		return errors.Join(err, p.Kill(ctx))
+	}
+	return nil
 }
 
 func logTail(file string) string {

@@ -36,7 +36,7 @@ const jobFile = `job %q {
     builtin   = [%s]
     disk      = "64MiB"
     containers_used_again = true
-    resources { cpu = "300m"  memory = "64MiB"  io = "8MiB/s" }
+    resources { cpu = "450m"  memory = "64MiB"  io = "8MiB/s" }
   }
   stage "reduce" {
     kind      = "reduce"
@@ -45,6 +45,7 @@ const jobFile = `job %q {
     combiner  = %t
     slow_start = 0.8
     disk      = "64MiB"
+    containers_used_again = true
     resources { cpu = "450m"  memory = "64MiB"  io = "8MiB/s" }
   }
 }
