@@ -183,10 +183,11 @@ func (t *timeline) updateBounds(p *page, i int) {
 	if hi == nil {
 		hi = c.lo
 	}
+	lows, highs := c.lo[:c.n*k], hi[:c.n*k]
 	for r := range k {
-		least, most := c.lo[r], hi[r]
-		for j := 1; j < c.n; j++ {
-			least, most = min(least, c.lo[j*k+r]), max(most, hi[j*k+r])
+		least, most := lows[r], highs[r]
+		for j := r + k; j < len(lows) && j < len(highs); j += k {
+			least, most = min(least, lows[j]), max(most, highs[j])
 		}
 		p.lo[i*k+r], p.hi[i*k+r] = least+p.added[i*k+r], most+p.added[i*k+r]
 	}
@@ -225,21 +226,26 @@ func (t *timeline) mergeAt(at Time) {
 	if at == minTime {
 		return
 	}
-	p, q := t.root, t.root // paths to the step and to the one before
+	p := t.root // the page in which both steps are
+	i := p.floor(at)
+	for p.start[i] != at && p.children != nil {
+		p = p.children[i]
+		i = p.floor(at)
+	}
+	if p.start[i] != at {
+		return
+	}
+	q, j := p, i-1
 	t.growScratchPair()
 	sp, sq := t.scratch[:t.k], t.scratch[t.k:2*t.k]
 	clear(t.scratch[:2*t.k])
-	for p.children != nil {
-		i, j := p.floor(at), q.floor(at-1)
+	for p.children != nil { // below p the step is the first one, below q the one before it is the last
 		for r := range t.k {
 			sp[r] += p.added[i*t.k+r]
 			sq[r] += q.added[j*t.k+r]
 		}
 		p, q = p.children[i], q.children[j]
-	}
-	i, j := p.floor(at), q.floor(at-1)
-	if p.start[i] != at {
-		return
+		i, j = 0, q.n-1
 	}
 	for r := range t.k {
 		if p.lo[i*t.k+r]+sp[r] != q.lo[j*t.k+r]+sq[r] {
