@@ -52,7 +52,8 @@ type Timeline struct {
 	overran     int  // claims that are past their bound
 	undoing     bool // a try is being rolled back
 	freeClock   uint64
-	freedAt     []uint64 // by node: freeClock at the last release
+	freedAt     []uint64       // by node: freeClock at the last release
+	collected   [2][2]interval // to take and to return, of nodes and of accounts, see collect
 	scratch     []attemptClaim
 	base        [NumResources]int64 // scratch
 }
@@ -74,11 +75,11 @@ type nodeClaims struct {
 	list       []attemptClaim
 }
 
-// attemptClaim is the claim of one attempt. source has no length unless the attempt migrates.
+// attemptClaim is the claim of one attempt, on its node or on the one that it migrates from.
 type attemptClaim struct {
-	seq          uint64
-	overran      bool
-	node, source interval
+	seq     uint64 // twice that of the attempt, and one more on the node that it migrates from
+	overran bool
+	interval
 }
 
 // interval is what is occupied of a node, and of a tenant's account unless that is NoTenant.
@@ -189,6 +190,7 @@ func (t *Timeline) sync(s *State, now Time) {
 			t.syncNode(s, NodeID(id), c)
 		}
 	}
+	t.flushClaims()
 }
 
 // syncNode makes the timeline contain the claims of the attempts on a node.
@@ -206,55 +208,76 @@ func (t *Timeline) syncNode(s *State, id NodeID, c *nodeClaims) {
 		if x.End <= t.now && !x.Overran {
 			continue
 		}
-		y := attemptClaim{seq: a.Seq, overran: x.Overran, node: interval{a.Node, a.Disk, NoTenant, t.now, x.End, x.Occupied}}
+		y := attemptClaim{2 * a.Seq, x.Overran, t.newInterval(a.Node, a.Disk, t.now, x.End, x.Occupied)}
 		if x.Charged {
-			y.node.account = a.Tenant
-		}
-		if a.From != NoNode {
-			y.source = interval{a.From, a.FromDisk, NoTenant, t.now, x.SourceEnd, a.FromOccupied}
+			y.account = a.Tenant
 		}
 		t.scratch = append(t.scratch, y)
+		if a.From != NoNode {
+			t.scratch = append(t.scratch, attemptClaim{2*a.Seq + 1, false, t.newInterval(a.From, a.FromDisk, t.now, x.SourceEnd, a.FromOccupied)})
+		}
 	}
-	t.replaceClaims(c.list, t.scratch)
+	t.changeOthers(c.list, t.scratch, 1)
+	t.changeOthers(t.scratch, c.list, -1)
 	c.list = append(c.list[:0], t.scratch...)
 }
 
-// replaceClaims replaces the claims of a node; both lists are in order of placement.
-func (t *Timeline) replaceClaims(was, now []attemptClaim) {
-	for len(was) > 0 || len(now) > 0 {
-		switch {
-		case len(now) == 0 || (len(was) > 0 && was[0].seq < now[0].seq):
-			t.changeClaim(&was[0], 1)
-			was = was[1:]
-		case len(was) == 0 || now[0].seq < was[0].seq:
-			t.changeClaim(&now[0], -1)
-			now = now[1:]
-		default:
-			if !was[0].equals(&now[0]) {
-				t.changeClaim(&was[0], 1)
-				t.changeClaim(&now[0], -1)
-			}
-			was, now = was[1:], now[1:]
+// changeOthers changes the timeline by the claims of a list that another list lacks; both are in order of placement.
+func (t *Timeline) changeOthers(list, other []attemptClaim, sign int64) {
+	for i := range list {
+		c := &list[i]
+		for len(other) > 0 && other[0].seq < c.seq {
+			other = other[1:]
+		}
+		if len(other) == 0 || !c.equals(&other[0]) {
+			t.changeClaim(c, sign)
 		}
 	}
 }
 
 // equals reports whether two claims are the same from now on.
 func (c *attemptClaim) equals(o *attemptClaim) bool {
-	return c.overran == o.overran && c.node.equalsFromNow(&o.node) && c.source.equalsFromNow(&o.source)
+	return c.seq == o.seq && c.overran == o.overran && c.end == o.end && c.node == o.node && c.disk == o.disk && c.account == o.account && c.occupied == o.occupied
 }
 
-func (v *interval) equalsFromNow(o *interval) bool {
-	return v.end == o.end && v.node == o.node && v.disk == o.disk && v.account == o.account && v.occupied == o.occupied
-}
-
-// changeClaim takes a claim from the timeline (sign -1), or returns it (sign 1).
+// changeClaim takes a claim from the timeline (sign -1), or returns it (sign 1), at the latest when flushClaims is called.
 func (t *Timeline) changeClaim(c *attemptClaim, sign int64) {
 	if c.overran {
 		t.overran -= int(sign)
 	}
-	t.change(&c.node, sign)
-	t.change(&c.source, sign)
+	t.collect(&c.interval, sign)
+}
+
+// collect adds an interval of a claim to those that change the timeline together, as they differ in the amount alone: thousands
+// of claims may expire at once, and each of them would split and merge the same steps of an account. All are from now on.
+func (t *Timeline) collect(v *interval, sign int64) {
+	if t.now >= v.end {
+		return
+	}
+	sums := &t.collected[(sign+1)/2]
+	t.collectIn(&sums[0], &interval{v.node, v.disk, NoTenant, t.now, v.end, v.occupied}, sign)
+	if v.account != NoTenant {
+		t.collectIn(&sums[1], &interval{NoNode, -1, v.account, t.now, v.end, v.occupied}, sign)
+	}
+}
+
+func (t *Timeline) collectIn(sum, v *interval, sign int64) {
+	if sum.node == v.node && sum.disk == v.disk && sum.account == v.account && sum.end == v.end {
+		sum.occupied.Resources, sum.occupied.Disk = sum.occupied.Resources.Add(v.occupied.Resources), sum.occupied.Disk+v.occupied.Disk
+		return
+	}
+	t.change(sum, sign)
+	*sum = *v
+}
+
+// flushClaims changes the timeline by what was collected.
+func (t *Timeline) flushClaims() {
+	for i := range t.collected {
+		for k := range t.collected[i] {
+			t.change(&t.collected[i][k], int64(2*i-1))
+		}
+		t.collected[i] = [2]interval{}
+	}
 }
 
 // change takes an interval from the timeline from now on (sign -1), or returns it (sign 1).
@@ -264,20 +287,24 @@ func (t *Timeline) change(v *interval, sign int64) {
 		return
 	}
 	t.base = v.occupied.Resources
-	need := timeline.Need{Base: t.base[:IO]}
-	disk := min(v.disk, int16(t.Nodes.Disks(int32(v.node)))-1) // it may be planned on one that is gone
-	if disk >= 0 {
-		need.IO, need.Space = v.occupied.Resources[IO], v.occupied.Disk
-	} else {
-		t.base[IO] = 0
-	}
-	t.Nodes.Change(int32(v.node), disk, from, v.end, &need, sign)
 	if v.account != NoTenant {
 		t.Accounts.Change(int32(v.account), -1, from, v.end, &timeline.Need{Base: t.base[:]}, sign)
 	}
+	if v.node == NoNode {
+		return
+	}
+	t.Nodes.Change(int32(v.node), v.disk, from, v.end, &timeline.Need{Base: t.base[:IO], IO: t.base[IO], Space: v.occupied.Disk}, sign)
 	if sign > 0 && !t.undoing {
 		t.markFreed(v.node)
 	}
+}
+
+// newInterval returns an interval without an account. The disk may be one that is gone.
+func (t *Timeline) newInterval(n NodeID, disk int16, start, end Time, o Occupancy) interval {
+	if disk = min(disk, int16(t.Nodes.Disks(int32(n)))-1); disk < 0 {
+		o.Resources[IO], o.Disk = 0, 0
+	}
+	return interval{n, disk, NoTenant, start, end, o}
 }
 
 // setUndoing sets whether what is released was taken in a try that is rolled back.
@@ -297,7 +324,7 @@ func (t *Timeline) addReservation(s *State, r *Reservation) {
 	if !t.contains(r) {
 		return
 	}
-	v := interval{r.Node, r.OnDisk, NoTenant, r.Start, r.End, Occupancy{Resources: r.Demand, Disk: r.Disk}}
+	v := t.newInterval(r.Node, r.OnDisk, r.Start, r.End, Occupancy{Resources: r.Demand, Disk: r.Disk})
 	if t.Accounts != nil && r.Kind.IsGuarantee() && r.IsOfTask() {
 		v.account = s.Reservations().tenantOf(r)
 		t.addAccounts(s)
