@@ -43,10 +43,11 @@ type Job struct {
 	Ready, Live int32
 	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
 	Guarantees   int32
-	unguaranteed int32    // number of its other reservations
-	fit          FitClass // see Queue.FitClass; none for unknown
-	plannedUntil Time     // see PlannedUntil; 0 for unknown
-	Pending      int64    // Stage.Pending of all stages
+	unguaranteed int32       // number of its other reservations
+	fit          FitClass    // see Queue.FitClass; none for unknown
+	plannedUntil Time        // see PlannedUntil; 0 for unknown
+	leastNeed    capacityVec // of its ready stages, see findClass; zero for unknown
+	Pending      int64       // Stage.Pending of all stages
 	Spec         JobSpec
 	// Used is the sum of what its attempts occupy.
 	Used Resources

@@ -49,6 +49,11 @@ func (q Queue) ClassFitsNowhere(k FitClass) bool {
 func (q Queue) findClass(j *Job) FitClass {
 	c, least := &q.s.cluster, unsatisfiable
 	f := &c.fit
+	if j.leastNeed != (capacityVec{}) { // else its stages must be read, which are rarely in the cache
+		if low := f.misfits.below(c, &j.leastNeed); low != 0 {
+			return FitClass{-low, f.generation}
+		}
+	}
 	for _, g := range j.Stages {
 		if !g.Ready() {
 			continue
@@ -59,6 +64,7 @@ func (q Queue) findClass(j *Job) FitClass {
 		need := needOf(g.Spec.Demand, g.Spec.Disk)
 		least.lower(&need)
 	}
+	j.leastNeed = least
 	if low := f.misfits.below(c, &least); low != 0 {
 		return FitClass{-low, f.generation}
 	}

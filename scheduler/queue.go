@@ -155,7 +155,7 @@ func (q Queue) updateReady(g *Stage) {
 		return
 	}
 	j := g.Job
-	j.fit, j.plannedUntil = FitClass{}, 0
+	j.fit, j.plannedUntil, j.leastNeed = FitClass{}, 0, capacityVec{}
 	q.s.changeLog.countOfTenant(j)
 	if !ready {
 		q.s.readyStages--
