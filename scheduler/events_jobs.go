@@ -93,12 +93,14 @@ func (e Events) UpdateJob(spec JobSpec) error {
 	if spec.OnMiss == 0 {
 		spec.OnMiss = OnMissContinue
 	}
+	e.s.Queue().countBounded(j, -1)
 	if t := e.s.tree.tenants[spec.Tenant]; j.Ready > 0 {
 		t.countHigh(j, -1)
 		j.Spec = spec
 		t.countHigh(j, 1)
 	}
 	j.Spec = spec
+	e.s.Queue().countBounded(j, 1)
 	for _, g := range j.Stages {
 		g.finished = nil // it contains the job's name
 		e.s.Queue().updateOpen(g)

@@ -250,3 +250,30 @@ func TestTheHistoryKeepsTheNameAtTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// Bounded counts the jobs with a bound of their own, as they come, change and go.
+func TestBoundedFollowsTheJobs(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 100)).AddTenants("a")
+	want := func(what string, n int) {
+		t.Helper()
+		if got := w.State.Queue().Bounded(); got != n || w.State.Clone().Queue().Bounded() != n {
+			t.Errorf("%s: %d jobs with a bound, a copy has %d, want %d", what, got, w.State.Clone().Queue().Bounded(), n)
+		}
+	}
+	bounded := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = time.Minute }
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	want("none", 0)
+	w.Submit("a", 1, schedtest.R(1, 1, 1), bounded)
+	want("the second", 1)
+	spec := w.State.Job(id).Spec
+	spec.Bound = time.Second
+	must(t, w.State.Events().UpdateJob(spec))
+	want("both", 2)
+	spec.Bound = 0
+	must(t, w.State.Events().UpdateJob(spec))
+	want("the second again", 1)
+	must(t, w.State.Events().UpdateJob(w.State.Job(id+1).Spec))
+	want("the same", 1)
+	must(t, w.State.Events().EndJob(id+1))
+	want("it ended", 0)
+}

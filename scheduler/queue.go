@@ -40,6 +40,7 @@ func (q Queue) NextTenant(at TenantID) TenantID {
 func (q Queue) enqueue(j *Job, t *Tenant) {
 	q.compactOrder()
 	t.Jobs++
+	q.countBounded(j, 1)
 	q.s.order = insertJob(q.s.order, j, func(k *Job, r int32) { k.rank = r })
 	t.order = insertJob(closeGaps(t.order, &t.ready, func(k *Job, r int32) { k.tenantRank = r }), j,
 		func(k *Job, r int32) { k.tenantRank = r })
@@ -64,6 +65,7 @@ func (q Queue) compactOrder() {
 func (q Queue) dequeue(j *Job) {
 	t := q.s.tree.tenants[j.Spec.Tenant]
 	t.Jobs--
+	q.countBounded(j, -1)
 	q.s.order[j.rank] = nil
 	t.order[j.tenantRank] = nil
 	trim := func(o []*Job) []*Job {
@@ -193,3 +195,13 @@ func (q Queue) setPhase(j *Job, p JobPhase) {
 
 // Ready returns the number of stages with a task that could start.
 func (q Queue) Ready() int { return q.s.readyStages }
+
+// Bounded returns the number of jobs with a bound of their own. O(1).
+func (q Queue) Bounded() int { return q.s.boundedJobs }
+
+// countBounded counts a job in Bounded (n 1), or no longer (n -1).
+func (q Queue) countBounded(j *Job, n int) {
+	if j.Spec.Bound > 0 {
+		q.s.boundedJobs += n
+	}
+}

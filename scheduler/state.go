@@ -33,6 +33,7 @@ type State struct {
 	order            []*Job // by (Submitted, ID); nil for a job that ended
 	ready            bitset // ranks in order with ready work
 	readyStages      int
+	boundedJobs      int // see Queue.Bounded
 	projects         map[ProjectID]*Project
 	stages           []*Stage
 	freeStageIndexes []int32

@@ -96,14 +96,3 @@ func canPreemptOn(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool
 	l := s.Node(n).Spec.Levels
 	return !j.IsAccepted() && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
 }
-
-// hasBoundedJob reports whether any job has a bound of its own; without one nothing
-// is guaranteed. O(1) if the first has one, O(jobs) if none has.
-func hasBoundedJob(s *scheduler.State) bool {
-	for j := range s.Jobs() {
-		if j.Spec.Bound > 0 {
-			return true
-		}
-	}
-	return false
-}

@@ -58,7 +58,7 @@ func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
 	p.begin(s, now)
-	p.hasBounds = hasBoundedJob(s)
+	p.hasBounds = s.Queue().Bounded() > 0 // without one nothing is guaranteed
 	p.timeline = s.Timeline(p.boundAssumptions, now)
 	p.searched = f.spare == 0 && f.compressed.isCurrent(s, p.timeline)
 	switch {

@@ -23,6 +23,9 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 		if len(stop) > f.placer.actionsLeft {
 			break // the rest is for the next decision
 		}
+		if !f.plan.hasBounds && !slices.ContainsFunc(s.Reservations().On(n.Spec.ID), isGuarantee) {
+			continue // all of them are past a mere estimate
+		}
 		for a := range s.Attempts().On(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
 			j := s.StageOf(a).Job
@@ -50,10 +53,13 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
 	end := f.plan.expectedEnd(s, a, now)
 	guaranteed := slices.ContainsFunc(s.Reservations().On(a.Node), func(r *scheduler.Reservation) bool {
-		return r.Kind == scheduler.ReserveProject && r.Start < end && r.End > now
+		return isGuarantee(r) && r.Start < end && r.End > now
 	})
 	return guaranteed && f.plan.timeline.Nodes.FirstOverCapacity(int32(a.Node), now, end) < scheduler.Never
 }
+
+// isGuarantee reports whether a reservation is a guarantee of the plan.
+func isGuarantee(r *scheduler.Reservation) bool { return r.Kind == scheduler.ReserveProject }
 
 // repair replans what was reserved on unschedulable nodes, what no longer fits, and
 // what could not start in time.

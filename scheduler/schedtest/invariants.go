@@ -24,6 +24,9 @@ func Invariants(s *scheduler.State) error {
 	if got := s.Attempts().SuspendedCount(); got != sum.suspended {
 		return fmt.Errorf("%d suspended, counted %d", got, sum.suspended)
 	}
+	if got := s.Queue().Bounded(); got != sum.bounded {
+		return fmt.Errorf("%d jobs with a bound, counted %d", got, sum.bounded)
+	}
 	if err := sum.checkSuspendedOrder(s); err != nil {
 		return err
 	}
@@ -42,6 +45,7 @@ type sums struct {
 	running         []int32
 	high            []int32 // jobs of high priority with ready work
 	live, suspended int
+	bounded         int // jobs with a bound of their own
 	resumable       int // in phase AttemptSuspended and not parked
 	slots           map[int32]scheduler.AttemptID
 }
@@ -202,7 +206,9 @@ func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 	if ready > 0 && j.Spec.Priority == scheduler.PriorityHigh {
 		u.high[j.Spec.Tenant]++
 	}
-	u.live += int(live)
+	if u.live += int(live); j.Spec.Bound > 0 {
+		u.bounded++
+	}
 	u.own[j.Spec.Tenant] = u.own[j.Spec.Tenant].Add(used)
 	for t := j.Spec.Tenant; t != scheduler.NoTenant; t = s.Tenant(t).Spec.Parent {
 		u.used[t] = u.used[t].Add(used)
