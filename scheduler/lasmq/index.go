@@ -79,6 +79,7 @@ type queuedJob struct {
 	ready    bool // it has ready work
 	// The rest is valid while the group is tracked.
 	level    int // its queue, from 1; 0 for none
+	service  serviceAt
 	running  microContainers
 	key      jobKey
 	listed   bool // in its queue's list
@@ -129,7 +130,7 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	for _, group := range x.contended {
 		g := &x.groups[group]
 		for _, e := range g.demotion.takeDue(now, &x.scratch) {
-			x.enqueue(e, now)
+			x.demote(e, now)
 		}
 		if x.predict { // predictions change with the history
 			for i := len(g.unrecorded) - 1; i >= 0; i-- {
@@ -388,9 +389,19 @@ func (x *Index) enqueue(e *queuedJob, now scheduler.Time) {
 	from, recorded := x.recordedQueue(e.job)
 	m := x.cfg.measure(e.job)
 	level, at := x.cfg.queueAt(&m.service, from, now)
-	x.moveTo(e, level, &m)
+	e.service = m.service
+	x.moveTo(e, level, x.cfg.orderKey(&m), m.running, e.job.Ready > 0)
 	x.setDemotion(e, at)
 	x.setUnrecorded(e, recorded && level > from || !recorded && (level > 1 || x.predict))
+}
+
+// demote is enqueue for a job that is due to be demoted and did not change. It does not look at the job: of thousands that
+// are due at once none is in the cache.
+func (x *Index) demote(e *queuedJob, now scheduler.Time) {
+	level, at := x.cfg.queueAt(&e.service, e.level, now)
+	x.moveTo(e, level, e.key.order, e.running, e.listed)
+	x.setDemotion(e, at)
+	x.setUnrecorded(e, true)
 }
 
 // dequeue removes a job from the queues of its group.
@@ -412,8 +423,7 @@ func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
 }
 
 // moveTo puts a job into a queue and brings its entry there up to date.
-func (x *Index) moveTo(e *queuedJob, level int, m *measured) {
-	order, running, ready := x.cfg.orderKey(m), m.running, e.job.Ready > 0
+func (x *Index) moveTo(e *queuedJob, level int, order float64, running microContainers, ready bool) {
 	x.openContended(e.group)
 	if e.level == level && e.listed == ready && e.key.order == order && e.running == running {
 		if ready {
