@@ -31,7 +31,11 @@ func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {
 	} else {
 		return
 	}
-	if k.Kind == ViolatedState && !there { // a state with another cause may remain
+	switch { // a state with another cause may remain
+	case k.Kind != ViolatedState || there:
+	case j != nil:
+		there = slices.ContainsFunc(j.stateKeys, func(o PolicyStateKey) bool { o.Slot = k.Slot; return o == k })
+	default:
 		for k.Slot = range int32(maxCauses) {
 			_, left := ps.s.policyStates.get(k)
 			there = there || left

@@ -24,8 +24,9 @@ type jobCache struct {
 
 // cachedJob is what is known of one job.
 type cachedJob struct {
-	id          scheduler.JobID
+	job         *scheduler.Job
 	status      guaranteeStatus // statusNone if guarantees are disabled
+	accepted    scheduler.Time  // end that its AcceptedState plans, if the deadline has a guarantee
 	fingerprint uint64          // of the work done, if the job has a guarantee
 	// overrunAt is when the first of its tasks runs past its bound, startDeadline
 	// when the first planned task is too late for its reservation. After
@@ -75,7 +76,7 @@ func (w *jobCache) sync() {
 	}
 	for i := range w.jobs {
 		if w.jobs[i].startDeadline <= w.v.now {
-			w.refresh(w.jobs[i].id)
+			w.refresh(w.jobs[i].job.Spec.ID)
 		}
 	}
 }
@@ -93,7 +94,7 @@ func (w *jobCache) refresh(id scheduler.JobID) {
 		if known {
 			last := len(w.jobs) - 1
 			w.jobs[i] = w.jobs[last]
-			w.index[w.jobs[i].id] = i
+			w.index[w.jobs[i].job.Spec.ID] = i
 			w.jobs = w.jobs[:last]
 			delete(w.index, id)
 		}
@@ -109,7 +110,7 @@ func (w *jobCache) refresh(id scheduler.JobID) {
 
 // inspect computes the cached values of a job.
 func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
-	x := cachedJob{id: j.Spec.ID, hasDeadline: j.Spec.Deadline != 0, status: statusNone, overrunAt: scheduler.Never, startDeadline: scheduler.Never, retryDeadline: scheduler.Never}
+	x := cachedJob{job: j, hasDeadline: j.Spec.Deadline != 0, status: statusNone, overrunAt: scheduler.Never, startDeadline: scheduler.Never, retryDeadline: scheduler.Never}
 	waiting := int32(0)
 	for _, g := range j.Stages {
 		waiting += g.Pending
@@ -127,6 +128,8 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	if x.status == statusGuaranteed {
 		x.fingerprint = jobFingerprint(j, waiting)
 		x.overrunAt = w.overrunTime(j)
+		accepted, _ := w.v.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AcceptedState, Job: x.job.Spec.ID})
+		x.accepted = accepted.At
 	}
 	lost := waiting // those without a place
 	for _, r := range j.Reservations() {

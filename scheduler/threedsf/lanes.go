@@ -43,7 +43,7 @@ func (dl *deadlineLane) build() {
 	dl.cached.sync()
 	for i := range dl.cached.jobs {
 		if x := &dl.cached.jobs[i]; x.hasDeadline {
-			switch j := dl.c.s.Job(x.id); {
+			switch j := x.job; {
 			case j.Ready == 0:
 			case dl.c.inLane(j):
 				dl.jobs = append(dl.jobs, laneJob{job: j})

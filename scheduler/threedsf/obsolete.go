@@ -41,7 +41,7 @@ func (o *obsoleteReservations) dropUpTo(limit int) {
 		if !o.jobs.jobs[i].overReserved {
 			continue
 		}
-		for _, r := range o.c.s.Job(o.jobs.jobs[i].id).Reservations() {
+		for _, r := range o.jobs.jobs[i].job.Reservations() {
 			if isPlanned(r) && o.isObsolete(r) {
 				o.ids = append(o.ids, r.ID)
 			}

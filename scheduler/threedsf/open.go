@@ -132,7 +132,7 @@ func (o *openNodes) beginShrinkOnly() {
 	o.jobs.sync()
 	for i := range o.jobs.jobs {
 		if x := &o.jobs.jobs[i]; x.admitsOwnTasks {
-			o.exemptJobs[x.id] = true
+			o.exemptJobs[x.job.Spec.ID] = true
 		}
 	}
 }

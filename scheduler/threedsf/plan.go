@@ -18,12 +18,13 @@ import (
 //   - due reservations whose task has not started, unchanged;
 //   - the waiting tasks with a guarantee, which the planner may move.
 type plan struct {
-	p         *planning
-	timeline  *scheduler.Timeline
-	profile   *backfill.Profile // a bin for each node
-	accounts  *backfill.Profile // a bin for each tenant
-	planner   *backfill.Planner
-	owners    []*owner // in order of submission
+	p        *planning
+	timeline *scheduler.Timeline
+	profile  *backfill.Profile // a bin for each node
+	accounts *backfill.Profile // a bin for each tenant
+	planner  *backfill.Planner
+	owners   []*owner // in order of submission
+	// ownerByID is nil until owner is called: to index very many takes long.
 	ownerByID map[scheduler.ProjectID]*owner
 	late      []backfill.Key // did not start in time
 	missing   []backfill.Key // have no place: they failed or never had one
@@ -100,10 +101,21 @@ func (b *plan) hasPlannedOn(n scheduler.NodeID) bool {
 	return slices.ContainsFunc(b.p.c.s.Reservations().On(n), isPlanned)
 }
 
+// owner returns an owner, nil for an unknown one.
+func (b *plan) owner(id scheduler.ProjectID) *owner {
+	if b.ownerByID == nil {
+		b.ownerByID = make(map[scheduler.ProjectID]*owner, len(b.owners))
+		for _, o := range b.owners {
+			b.ownerByID[o.id] = o
+		}
+	}
+	return b.ownerByID[id]
+}
+
 // recordViolations records each guarantee that no longer holds, once.
 func (b *plan) recordViolations(list []backfill.Violation) {
 	for _, x := range list {
-		o := b.ownerByID[x.Project]
+		o := b.owner(x.Project)
 		if o == nil || o.requested || isViolated(b.p.c.s, o.jobs[0]) {
 			continue
 		}

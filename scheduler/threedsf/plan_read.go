@@ -53,27 +53,27 @@ func (b *plan) setSpareNodes(spare int) {
 // findOwners finds the jobs and projects that have or request a guarantee, in order of
 // submission. The reservations of all others are taken out.
 func (b *plan) findOwners() {
-	b.ownerByID = make(map[scheduler.ProjectID]*owner, len(b.p.jobs.jobs))
-	owners := make([]owner, 0, len(b.p.jobs.jobs)) // in one piece
+	projects := map[scheduler.ProjectID]*owner{}
+	owners, jobs := make([]owner, 0, len(b.p.jobs.jobs)), make([]*scheduler.Job, 0, len(b.p.jobs.jobs)) // in one piece
 	for i := range b.p.jobs.jobs {
 		x := &b.p.jobs.jobs[i]
-		j := b.p.c.s.Job(x.id)
+		j := x.job
 		if x.status == statusNone {
 			for _, r := range j.Reservations() {
 				b.withdraw(j, r)
 			}
 			continue
 		}
-		id := ownerOf(j)
-		if j.Spec.Project != 0 {
-			if o := b.ownerByID[id]; o != nil {
-				o.jobs = append(o.jobs, j)
-				continue
-			}
+		if o := projects[j.Spec.Project]; o != nil {
+			o.jobs = append(o.jobs, j)
+			continue
 		}
-		owners = append(owners, owner{id: id, jobs: []*scheduler.Job{j}, requested: x.status == statusRequested})
+		jobs = append(jobs, j)
+		owners = append(owners, owner{id: ownerOf(j), jobs: jobs[len(jobs)-1 : len(jobs) : len(jobs)], accepted: x.accepted, requested: x.status == statusRequested})
 		o := &owners[len(owners)-1]
-		b.ownerByID[id], b.owners = o, append(b.owners, o)
+		if b.owners = append(b.owners, o); j.Spec.Project != 0 {
+			projects[j.Spec.Project] = o
+		}
 	}
 	for _, o := range b.owners {
 		slices.SortFunc(o.jobs, func(x, y *scheduler.Job) int { return cmp.Compare(x.Spec.ID, y.Spec.ID) })
@@ -104,7 +104,6 @@ func (b *plan) deferRequests() {
 		}
 		if requested > 0 && requested+o.waiting > requestBatch {
 			b.deferred = true
-			delete(b.ownerByID, o.id)
 			return true
 		}
 		requested += o.waiting
@@ -163,8 +162,7 @@ func (b *plan) restoreOwner(o *owner) {
 func (b *plan) currentGuarantee(o *owner) backfill.Guarantee {
 	s := b.p.c.s
 	if o.deadline > 0 {
-		n, _ := s.PolicyState(stateKey(scheduler.AcceptedState, o.id))
-		return backfill.Guarantee{Departure: n.At, Latest: o.deadline}
+		return backfill.Guarantee{Departure: o.accepted, Latest: o.deadline}
 	}
 	guarantee, _ := s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
 	latest, _ := s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))

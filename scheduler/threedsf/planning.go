@@ -53,6 +53,7 @@ type owner struct {
 	requested bool
 	guarantee backfill.Guarantee
 	deadline  scheduler.Time // 0 for a project
+	accepted  scheduler.Time // see cachedJob
 	submitted scheduler.Time
 	waiting   int  // tasks
 	partial   bool // requested, and not all of its tasks have a place yet

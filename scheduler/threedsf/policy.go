@@ -56,7 +56,7 @@ func New(cfg Config) *Policy {
 	c.shares, c.nodeUsed = &p.shares, p.tenants.refreshHeadsAfter
 
 	p.jobs = jobCache{v: &c.view}
-	p.survey = guaranteeSurvey{c: c, jobs: &p.jobs}
+	p.survey = guaranteeSurvey{c: c, jobs: &p.jobs, violated: map[scheduler.ProjectID]struct{}{}}
 	p.obsolete = obsoleteReservations{c: c, jobs: &p.jobs}
 	p.planning = planning{c: c, jobs: &p.jobs, survey: &p.survey, obsolete: &p.obsolete, compressBatch: defaultCompressBatch, planWork: defaultPlanWork}
 

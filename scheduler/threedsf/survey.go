@@ -25,10 +25,11 @@ type guaranteeSurvey struct {
 	nextCursor   backfill.Position // where the next cycle resumes
 	finished     bool              // the compression reached its end
 
-	violations []scheduler.PolicyState // guarantees that no longer hold
-	planned    bool                    // something was planned
-	deferred   bool                    // a part of that was left to the next cycle
-	replanLeft bool                    // of which some was to plan again what was lost
+	violations []scheduler.PolicyState          // guarantees that no longer hold
+	violated   map[scheduler.ProjectID]struct{} // their owners
+	planned    bool                             // something was planned
+	deferred   bool                             // a part of that was left to the next cycle
+	replanLeft bool                             // of which some was to plan again what was lost
 }
 
 // compressStateSlot is the slot of the policy state with the fingerprint that the
@@ -42,6 +43,7 @@ const (
 // begin finds out whether anything is to be planned, from the job cache.
 func (q *guaranteeSurvey) begin() {
 	q.requests, q.violations = 0, q.violations[:0]
+	clear(q.violated)
 	q.wake, q.needsReplan, q.compress, q.upToDate, q.hasGuarantee, q.finished = 0, false, false, false, false, false
 	q.planned, q.deferred, q.replanLeft = false, false, false
 	q.cursor, q.inProgress = backfill.Position{Submitted: math.MinInt64}, false
@@ -132,12 +134,11 @@ func (q *guaranteeSurvey) recordViolation(j *scheduler.Job, cause backfill.Cause
 
 // recordOwnerViolation is recordViolation by owner.
 func (q *guaranteeSurvey) recordOwnerViolation(id scheduler.ProjectID, cause backfill.Cause) {
-	key := stateKey(scheduler.ViolatedState, id)
-	for _, n := range q.violations {
-		if n.Job == key.Job && n.Project == key.Project {
-			return
-		}
+	if _, known := q.violated[id]; known {
+		return
 	}
+	q.violated[id] = struct{}{}
+	key := stateKey(scheduler.ViolatedState, id)
 	key.Slot = int32(cause)
 	q.violations = append(q.violations, scheduler.PolicyState{PolicyStateKey: key, At: q.c.now})
 }
@@ -154,12 +155,12 @@ func (q *guaranteeSurvey) readJobs() {
 		case statusGuaranteed:
 			q.hasGuarantee = true
 			if x.overrunAt <= q.c.now {
-				over = append(over, q.c.s.Job(x.id))
+				over = append(over, x.job)
 			} else if x.overrunAt < scheduler.Never {
 				q.wakeAt(x.overrunAt)
 			}
 			if x.retryDeadline <= q.c.now {
-				failed = append(failed, q.c.s.Job(x.id))
+				failed = append(failed, x.job)
 			} else if x.retryDeadline < scheduler.Never {
 				q.wakeAt(x.retryDeadline)
 			}
