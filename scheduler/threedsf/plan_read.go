@@ -141,7 +141,7 @@ func (b *plan) restoreOwner(o *owner) {
 	if o.deadline = in.Deadline; !o.requested {
 		o.guarantee = b.currentGuarantee(o)
 	}
-	b.existing = b.existing[:0]
+	b.existing, b.tasks = slices.Grow(b.existing[:0], o.waiting), slices.Grow(b.tasks, o.waiting) // of very many, growing by and by copies them several times
 	for _, j := range o.jobs {
 		for _, g := range j.Stages {
 			b.restoreStage(o, g, &in)
