@@ -112,7 +112,8 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 	if c.IsSet("nodes") {
 		nodes = c.IntSlice("nodes")[0]
 	}
-	runtime.LockOSThread() // the collector's other threads do not belong to a cycle
+	setGCPercent(coordinatorGCPercent) // such cycles are a coordinator's, and what its collector has them do is in them
+	runtime.LockOSThread()             // the collector's other threads do not belong to a cycle
 	defer runtime.UnlockOSThread()
 	var rows [][]string
 	of := []string{"3dsf", "two_tier", "conservative", "drf", "pdsonqueue", "las_mq", "multifactor", "capacity", "fair", "equ", "las", "easy", "edf", "fifo"}
