@@ -157,7 +157,7 @@ func (x *Index) rebuild(s *scheduler.State) {
 		x.open(i)
 		x.cross(i)
 	}
-	x.unread = x.unread[:0]
+	x.unread = slices.Grow(x.unread[:0], s.JobCount())
 	for j := range s.Jobs() {
 		x.unread = append(x.unread, j.Spec.ID)
 	}
