@@ -13,8 +13,10 @@ import (
 // guardedLayer is raft's network, without messages that announce more than they hold.
 //
 // Raft reads messages with go-msgpack, which allocates what an extension of type -1, a time,
-// announces, up to 4 GiB, before it reads the first byte of it. Raft sends no extensions: a
-// connection fails where one with a length of 32 bits begins.
+// announces, up to 4 GiB, before it reads the first byte of it; and so a string where a time belongs,
+// whether the field has its name or only its place. Raft sends no extensions, and nothing longer than
+// an entry: a connection fails where an extension with a length of 32 bits begins, or a string of more
+// than maxString.
 type guardedLayer struct {
 	raft.StreamLayer
 	noteEnd func() // called when a connection from another server ends
@@ -132,10 +134,14 @@ const (
 	installSnapshot = 2      // raft's byte for the call after which a snapshot follows,
 	sizeKey         = "Size" // and the field that says how many bytes
 	maxDepth        = 64     // of containers in each other; raft has three
+	// maxString bounds a string of a message, in bytes: twice what an entry may have, since a bound that
+	// is too small would stop replication.
+	maxString = 2 * MaxEntry
 )
 
 var (
 	errExtension = errors.New("it has an extension with a length of 32 bits")
+	errString    = fmt.Errorf("it has a string of more than %d bytes", maxString)
 	errDepth     = errors.New("its values lie too deep in each other")
 	errSnapshot  = errors.New("it is to install a snapshot, and does not say of what size as raft does")
 )
@@ -147,6 +153,8 @@ func (m *message) take(kind formKind, n uint64, isSize bool) (body uint64, err e
 	switch {
 	case kind == formExtension32:
 		return 0, errExtension
+	case kind == formBytes && n > maxString:
+		return 0, errString
 	case depth == maxDepth:
 		return 0, errDepth
 	case m.call == installSnapshot && (depth == 0 && kind != formMap || m.atSize && kind != formNumber):

@@ -71,6 +71,9 @@ func TestGuardRefuses(t *testing.T) {
 		"after a name like Size that is not the key's": {in: "\x02\x82\xa1x\xa4Size\xa4Size\x02\xc9\xc9\x00" + extension, refused: errExtension},
 		"a snapshot whose size is a text":              {in: "\x02\x81\xa4Size\xa12", refused: errSnapshot},
 		"a snapshot as an array":                       {in: "\x02\x91\x02", refused: errSnapshot},
+		"a string as long as any":                      {in: "\x00\xc6\x00\x20\x00\x00" + strings.Repeat("0", maxString), refused: nil},
+		"a longer one":                                 {in: "\x00\xc6\x00\x20\x00\x01", refused: errString},
+		"a time of 4 GiB in a place without a name":    {in: "\x00\x91\xdb\xff\xff\xff\xff", refused: errString},
 		"arrays without end":                           {in: "\x00" + strings.Repeat("\x91", 1000), refused: errDepth},
 	} {
 		t.Run(name, func(t *testing.T) {
