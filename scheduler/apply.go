@@ -54,7 +54,7 @@ func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
 	switch {
 	case !a.Speculative && (!g.pending.has(i) || !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it is not pending")
-	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || p.s.Attempts().at(g.active[i]-1).sibling != 0 || verify && !g.Open || g.Job.Phase != JobActive):
+	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || p.s.Attempts().at(g.active.get(i)-1).sibling != 0 || verify && !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
 	}
 	// A committed placement may be of an attempt that has moved since, or in a cluster that was
@@ -127,11 +127,11 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 	}
 	g.accrueTaskTime(now)
 	if act.Speculative {
-		p.s.Attempts().at(g.active[i] - 1).sibling = slot + 1
+		p.s.Attempts().at(g.active.get(i) - 1).sibling = slot + 1
 	} else {
 		g.pending.clear(i)
 		g.busy.set(i)
-		g.active[i] = slot + 1
+		g.active.set(i, slot+1)
 		g.addPending(-1)
 	}
 	g.Running++
@@ -186,7 +186,7 @@ func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, 
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
 		return nil, nil, 0, refuse(ErrUnknown, "attempt "+id.String(), "there is no such task, or its job has ended")
 	}
-	for slot := g.active[id.Index] - 1; slot >= 0; slot = p.s.Attempts().at(slot).sibling - 1 {
+	for slot := g.active.get(id.Index) - 1; slot >= 0; slot = p.s.Attempts().at(slot).sibling - 1 {
 		if a := p.s.Attempts().at(slot); a.ID.Attempt == id.Attempt {
 			if a.Run != run {
 				return nil, nil, 0, refuse(ErrStale, "attempt "+id.String(), "run %d is not the current run %d", run, a.Run)

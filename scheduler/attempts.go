@@ -11,7 +11,7 @@ func (at Attempts) Live() int { return int(at.s.live) }
 // Of yields the live attempts at a task: usually one, two with a speculative attempt.
 func (at Attempts) Of(g *Stage, i int32) iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
-		for slot := g.active[i] - 1; slot >= 0; {
+		for slot := g.active.get(i) - 1; slot >= 0; {
 			a := at.at(slot)
 			slot = a.sibling - 1
 			if !yield(a) {
@@ -67,10 +67,10 @@ func (at Attempts) SuspendedCount() int { return len(at.s.suspended) }
 // owner's own table of attempts. O(1).
 func (at Attempts) Slots(id TaskID) (first, second int32) {
 	g := at.s.stageFor(id.StageID())
-	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks || g.active[id.Index] == 0 {
+	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks || g.active.get(id.Index) == 0 {
 		return -1, -1
 	}
-	first = g.active[id.Index] - 1
+	first = g.active.get(id.Index) - 1
 	return first, at.at(first).sibling - 1
 }
 
@@ -86,7 +86,7 @@ func (at Attempts) Prefetch(slots []int32) int64 {
 	for _, slot := range slots {
 		a := at.at(slot)
 		n := at.s.cluster.nodes[a.Node]
-		sum += n.Free[CPU] + int64(len(n.attempts)) + at.s.cluster.fit.free[a.Node][0] + int64(at.s.stages[a.stage].active[a.ID.Index])
+		sum += n.Free[CPU] + int64(len(n.attempts)) + at.s.cluster.fit.free[a.Node][0] + int64(at.s.stages[a.stage].active.get(a.ID.Index))
 	}
 	for _, slot := range slots {
 		n := at.s.cluster.nodes[at.at(slot).Node]
@@ -125,7 +125,7 @@ func (at Attempts) NextAttempt(g *Stage, i int32) int32 {
 	if len(g.pastAttempts) > 0 {
 		n = g.pastAttempts[i].Last
 	}
-	for slot := g.active[i] - 1; slot >= 0; slot = at.at(slot).sibling - 1 {
+	for slot := g.active.get(i) - 1; slot >= 0; slot = at.at(slot).sibling - 1 {
 		n = max(n, at.at(slot).ID.Attempt)
 	}
 	return n + 1

@@ -205,15 +205,15 @@ func (c *checker) checkPlace(s *State, a *Action, now Time) Violation {
 	if j.Phase != JobActive || !g.Open {
 		return violationOf(RulePhase, "task %s: its stage may not start", a.Task)
 	}
-	lives := g.active[i] != 0
+	lives := g.active.get(i) != 0
 	waits := !lives && !g.done.has(i) && g.pastAttempts[i].Failures < g.maxAttempts()
-	second := lives && s.Attempts().at(g.active[i]-1).sibling == 0 && !g.done.has(i)
+	second := lives && s.Attempts().at(g.active.get(i)-1).sibling == 0 && !g.done.has(i)
 	if (!a.Speculative && !waits) || (a.Speculative && !second) || !c.seen.add(AttemptID{TaskID: a.Task}) {
 		return violationOf(RulePhase, "task %s: it is not pending", a.Task)
 	}
 	want := g.pastAttempts[i].Last
 	if lives {
-		want = max(want, s.Attempts().at(g.active[i]-1).ID.Attempt)
+		want = max(want, s.Attempts().at(g.active.get(i)-1).ID.Attempt)
 	}
 	if a.Attempt != want+1 || a.Run != 1 {
 		return violationOf(RuleFencing, "task %s: attempt %d run %d, want attempt %d run 1", a.Task, a.Attempt, a.Run, want+1)

@@ -184,7 +184,7 @@ func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 		t.failedOn(a.Node)
 	}
 	g.pastAttempts[i] = t
-	if g.active[i] != 0 {
+	if g.active.get(i) != 0 {
 		return
 	}
 	if t.Failures >= g.maxAttempts() {
@@ -200,7 +200,7 @@ func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 
 // markKilling puts the first attempt at a task into the phase of being killed.
 func (e Events) markKilling(a *Attempt) {
-	slot := e.s.stages[a.stage].active[a.ID.Index] - 1
+	slot := e.s.stages[a.stage].active.get(a.ID.Index) - 1
 	if a.Phase != AttemptKilling {
 		e.s.links().detach(a, slot)
 		a.Phase = AttemptKilling

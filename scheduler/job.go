@@ -123,15 +123,15 @@ type Stage struct {
 	pending           bitset
 	busy              bitset // tasks with a live attempt
 	done              bitset
-	active            []int32 // slot + 1 of the task's first live attempt
-	next              []int32 // stages that come after this one
+	active            taskTable[int32] // slot + 1 of the task's first live attempt
+	next              []int32          // stages that come after this one
 	pastAttempts      map[int32]pastAttempts
 	taskTime          float64 // attempt-nanoseconds of running until lastTick
 	lastTick          Time
 	progressSum       int64          // progress of the live attempts, summed in progressUnit
 	finished          *finishedStage // in the history, nil until a task finished
 	tasksByNode       *tasksByNode
-	reservations      []*Reservation // by task, see PlannedAt; may be shorter than Tasks
+	planned           taskTable[*Reservation] // see PlannedAt; without pages before the first reservation
 }
 
 // pastAttempts records the earlier attempts at a task.

@@ -185,9 +185,9 @@ func (jn Journal) revertPlace(r *undoRec) {
 	jn.s.links().charge(g.Job, Resources{}.Sub(a.Occupied.Resources), -1)
 	jn.s.cluster.updateFitIndex(a.Node)
 	if a.Speculative {
-		jn.s.Attempts().at(g.active[i] - 1).sibling = 0
+		jn.s.Attempts().at(g.active.get(i) - 1).sibling = 0
 	} else {
-		g.active[i] = 0
+		g.active.set(i, 0)
 		g.busy.clear(i)
 		g.pending.set(i)
 		g.addPending(1)
@@ -243,13 +243,13 @@ func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	jn.s.links().charge(g.Job, a.Occupied.Resources.Times(sign), int32(sign))
 	jn.s.cluster.updateFitIndex(a.Node)
 	if sign < 0 {
-		g.active[i] = 0
+		g.active.set(i, 0)
 		g.busy.clear(i)
 		g.pending.set(i)
 	} else {
 		g.pending.clear(i)
 		g.busy.set(i)
-		g.active[i] = slot + 1
+		g.active.set(i, slot+1)
 	}
 	g.addPending(-int32(sign))
 	g.Running += int32(sign)

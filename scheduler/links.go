@@ -127,13 +127,13 @@ func (l links) detachRunning(g *Stage, a *Attempt, slot int32) {
 // attempt, or nil.
 func (l links) unlinkFromTask(g *Stage, a *Attempt) (int32, *Attempt) {
 	i := a.ID.Index
-	slot := g.active[i] - 1
+	slot := g.active.get(i) - 1
 	if first := l.s.Attempts().at(slot); first != a {
 		slot = first.sibling - 1
 		first.sibling = 0
 		return slot, first
 	}
-	g.active[i] = a.sibling
+	g.active.set(i, a.sibling)
 	if a.sibling == 0 {
 		return slot, nil
 	}

@@ -81,7 +81,7 @@ func (q Queue) dequeue(j *Job) {
 func (q Queue) addStage(j *Job, spec StageSpec) {
 	g := &Stage{Job: j, Index: int32(len(j.Stages)), Spec: spec,
 		pending: newBitset(spec.Tasks), busy: newBitset(spec.Tasks), done: newBitset(spec.Tasks),
-		active: make([]int32, spec.Tasks)}
+		active: newTaskTable[int32](spec.Tasks)}
 	g.Spec.After = slices.Clone(spec.After)
 	g.pending.setAll(spec.Tasks)
 	g.addPending(spec.Tasks)

@@ -182,40 +182,41 @@ func (rs Reservations) indexTask(r *Reservation, add bool) {
 	if g == nil || !r.IsPlanOfTask() || r.Task >= g.Spec.Tasks {
 		return
 	}
-	if n := int(r.Task) + 1; n > len(g.reservations) {
-		g.reservations = slices.Grow(g.reservations, n-len(g.reservations))[:n]
+	if g.planned.isNew() {
+		g.planned = newTaskTable[*Reservation](g.Spec.Tasks)
 	}
-	listed := &g.reservations[r.Task]
+	listed := g.planned.get(r.Task)
 	switch {
-	case add && *listed == nil:
-		*listed = r
+	case add && listed == nil:
+		listed = r
 	case add:
 		g.Job.doubleReserved++
-		if (*listed).ID < r.ID {
-			*listed = r
+		if listed.ID < r.ID {
+			listed = r
 		}
 	case g.Job.doubleReserved == 0:
-		*listed = nil
+		listed = nil
 	default:
-		*listed = nil
+		listed = nil
 		for _, o := range g.Job.reservations {
 			if o != r && o.Stage == r.Stage && o.Task == r.Task && o.IsPlanOfTask() {
-				*listed = o
+				listed = o
 			}
 		}
-		if *listed != nil {
+		if listed != nil {
 			g.Job.doubleReserved--
 		}
 	}
+	g.planned.set(r.Task, listed)
 }
 
 // PlannedAt returns the reservation that a plan made for a task of the stage on a node, or nil.
 // Of several it returns the one with the highest id. O(1).
 func (g *Stage) PlannedAt(task int32) *Reservation {
-	if int(task) < len(g.reservations) {
-		return g.reservations[task]
+	if g.planned.isNew() || task >= g.Spec.Tasks {
+		return nil
 	}
-	return nil
+	return g.planned.get(task)
 }
 
 // tenantOf returns the tenant that a reservation is charged to: that of its project, else of

@@ -287,9 +287,9 @@ func (sn snapshots) loadAttempts(v *saved) error {
 		seen[sa.Seq] = true
 		task := sa.ID.Index
 		slot := sn.s.Attempts().newSlot()
-		switch first := g.active[task]; {
+		switch first := g.active.get(task); {
 		case first == 0:
-			g.active[task] = slot + 1
+			g.active.set(task, slot+1)
 			g.busy.set(task)
 			if g.pending.has(task) {
 				g.pending.clear(task)

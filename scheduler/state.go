@@ -170,7 +170,7 @@ func (s *State) Attempt(id AttemptID) *Attempt {
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
 		return nil
 	}
-	for slot := g.active[id.Index] - 1; slot >= 0; {
+	for slot := g.active.get(id.Index) - 1; slot >= 0; {
 		a := s.Attempts().at(slot)
 		if a.ID.Attempt == id.Attempt {
 			return a

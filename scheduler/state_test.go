@@ -157,9 +157,11 @@ func FuzzLoad(f *testing.F) {
 		f.Add(c.State.Bytes())
 	}
 	f.Add([]byte(`{"version":1}`))
-	// A task that waits is some bytes of memory and none of the input: a stage of 16 million tasks, which a job file may
-	// have, takes 64 MiB, and the state is loaded twice.
-	fuzztest.RunWithin(f, 4*fuzztest.MaxAlloc, func(t *testing.T, raw []byte) {
+	w := schedtest.New(f).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a") // few bytes stand for many tasks
+	w.Submit("a", scheduler.MaxTasks, schedtest.R(1, 1, 1))
+	w.Place(scheduler.TaskID{Job: 1, Index: scheduler.MaxTasks - 1}, 1)
+	f.Add(w.State.Bytes())
+	fuzztest.Run(f, func(t *testing.T, raw []byte) {
 		s, err := scheduler.Load(bytes.NewReader(raw))
 		if err != nil {
 			return

@@ -40,14 +40,7 @@ const (
 // fails.
 func Run(f *testing.F, fn any) {
 	f.Helper()
-	RunWithin(f, MaxAlloc, fn)
-}
-
-// RunWithin is Run with another bound than MaxAlloc, for a target whose input comes from Drover itself
-// and stands for more than its own bytes. The call says why.
-func RunWithin(f *testing.F, most uint64, fn any) {
-	f.Helper()
-	r := &runner{most: most, fn: reflect.ValueOf(fn), heap: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}}
+	r := &runner{fn: reflect.ValueOf(fn), heap: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}}
 	target := r.checked
 	if v := os.Getenv(EnvInputs); v != "" {
 		n, err := strconv.Atoi(v)
@@ -73,7 +66,6 @@ func RunWithin(f *testing.F, most uint64, fn any) {
 
 // runner runs one target.
 type runner struct {
-	most    uint64 // bytes that may be allocated for one input
 	fn      reflect.Value
 	heap    []metrics.Sample
 	corpus  [][]any
@@ -86,8 +78,8 @@ func (r *runner) checked(args []reflect.Value) []reflect.Value {
 	out := r.fn.Call(args)
 	used := r.allocated() - before
 	r.largest = max(r.largest, used)
-	if used > r.most {
-		args[0].Interface().(*testing.T).Errorf("%d MiB were allocated for one input: at most %d MiB may be", used>>20, r.most>>20)
+	if used > MaxAlloc {
+		args[0].Interface().(*testing.T).Errorf("%d MiB were allocated for one input: at most %d MiB may be", used>>20, MaxAlloc>>20)
 	}
 	return out
 }

@@ -37,8 +37,12 @@ func FuzzPoliciesOnLoadedState(f *testing.F) {
 		}
 		f.Add(c.State.Bytes(), uint8(seed))
 	}
-	// As in scheduler.FuzzLoad: a stage of 16 million tasks takes 64 MiB, and what a policy remembers of it comes to that.
-	fuzztest.RunWithin(f, 4*fuzztest.MaxAlloc, func(t *testing.T, raw []byte, which uint8) {
+	w := schedtest.New(f).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a") // few bytes stand for many tasks
+	w.Submit("a", scheduler.MaxTasks, schedtest.R(1, 1, 1))
+	for which := range all {
+		f.Add(w.State.Bytes(), uint8(which))
+	}
+	fuzztest.Run(f, func(t *testing.T, raw []byte, which uint8) {
 		s, err := scheduler.Load(bytes.NewReader(raw))
 		if err != nil {
 			return
