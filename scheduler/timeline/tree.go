@@ -2,6 +2,8 @@ package timeline
 
 import (
 	"math"
+	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -81,15 +83,16 @@ func (t *timeline) splitAt(at Time) {
 	t.root = root
 }
 
-// floor returns the index of the last step or child that starts at or before a time.
+// floor returns the index of the last step or child that starts at or before a time. No branch depends on a
+// start: nothing predicts those.
 func (p *page) floor(at Time) int {
-	i, j := 0, p.n
-	for j-i > 1 {
-		if m := int(uint(i+j) >> 1); p.start[m] <= at {
-			i = m
-		} else {
-			j = m
-		}
+	const sign = 1 << 63 // turns the order of signed numbers into that of unsigned ones
+	i := 0
+	for n := p.n; n > 1; {
+		half := n >> 1
+		_, later := bits.Sub64(uint64(at)^sign, uint64(p.start[(i+half)&(fanout-1)])^sign, 0)
+		i += half & (int(later) - 1)
+		n -= half
 	}
 	return i
 }
@@ -236,6 +239,12 @@ func (t *timeline) mergeAt(at Time) {
 		return
 	}
 	q, j := p, i-1
+	if p.children == nil { // both in one leaf: no start and no bound above it changes
+		if k := t.k; slices.Equal(p.lo[i*k:(i+1)*k], p.lo[j*k:(j+1)*k]) {
+			t.removeEntry(p, i)
+		}
+		return
+	}
 	t.growScratchPair()
 	sp, sq := t.scratch[:t.k], t.scratch[t.k:2*t.k]
 	clear(t.scratch[:2*t.k])
