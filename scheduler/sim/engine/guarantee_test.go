@@ -40,7 +40,7 @@ func guaranteedWorkload(seed uint64, overrun float64) engine.Config {
 	r := rand.New(rand.NewPCG(seed, 1729))
 	c := engine.Config{Nodes: nodes(1+r.IntN(4), 2, schedtest.R(8, 32, 400)), Seed: seed}
 	at := time.Duration(0)
-	for p := range 4 + r.IntN(8) {
+	for p := range 2 + r.IntN(1+r.IntN(10)) {
 		at += time.Duration(r.Int64N(int64(40 * sec)))
 		c.Projects = append(c.Projects, engine.Project{Name: "p", Submit: at, Jobs: int32(1 + r.IntN(5)), Priority: scheduler.Priority(1 + r.IntN(2))})
 		for range c.Projects[p].Jobs {
