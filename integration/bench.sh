@@ -71,7 +71,7 @@ scheduler() {
 }
 
 # The longest cycle of the schedulers with inputs that are meant to make cycles long.
-worst() { bin/drover bench scheduler -worst; }
+worst() { bin/drover bench scheduler -worst -runs 3; }
 
 # The guarantees of random worlds of several stages, each under all policies that give guarantees. It goes on
 # where it was stopped: what was done is in the file LEDGER.

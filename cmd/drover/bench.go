@@ -31,7 +31,7 @@ func benchSchedulerCommand() *cli.Command {
 			&cli.StringFlag{Name: "features", Usage: "plain, or all: tenant tree, data, deadlines, projects", Value: string(bench.FeaturesPlain)},
 			&cli.StringFlag{Name: "policy", Usage: "scheduler (fifo, or 3dsf with all)"},
 			&cli.StringSliceFlag{Name: "set", Usage: "its parameter as key=value, repeatable"},
-			&cli.IntFlag{Name: "runs", Usage: "repetitions of each case; the median is shown", Value: 1},
+			&cli.IntFlag{Name: "runs", Usage: "repetitions of each case; the median is shown, with -worst the longest cycle by each cycle's shortest time", Value: 1},
 			&cli.BoolFlag{Name: "steps", Usage: "show how costs grow: nodes, tenants and pending tasks in steps of factor ten (up to 10000, 1000, 20000)"},
 			&cli.BoolFlag{Name: "planning", Usage: "with all: include the planning of project guarantees; otherwise they are given in advance"},
 			&cli.BoolFlag{Name: "worst", Usage: "the longest cycle, in ms of CPU time, with inputs that are meant to make cycles long, for -policy or all schedulers of a cluster"},
@@ -99,7 +99,7 @@ func runBenchScheduler(c *cli.Context, params map[string]string) error {
 }
 
 // worstCycles is how many cycles a worst case is measured for: by then the cluster is full.
-// worstLimit is the CPU time that one case may take.
+// worstLimit is the CPU time that one run of a case may take.
 const (
 	worstCycles = 60
 	worstLimit  = 10 * time.Second
@@ -124,7 +124,7 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 		row := []string{k.Name}
 		fmt.Fprintf(c.App.ErrWriter, "%s ...\n", k.Name)
 		for _, name := range of {
-			r, err := bench.MeasureWorst(k, bench.WorstConfig{Nodes: nodes, Cycles: worstCycles, Policy: name, Params: params, Scale: 1, Limit: worstLimit}, bench.Meter{CPU: threadCPU})
+			r, err := bench.MeasureWorst(k, bench.WorstConfig{Nodes: nodes, Cycles: worstCycles, Policy: name, Params: params, Scale: 1, Limit: worstLimit, Runs: c.Int("runs")}, bench.Meter{CPU: threadCPU})
 			if err != nil {
 				return exitError{exitRefused, err}
 			}
