@@ -136,7 +136,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if cfg.Certificate != nil {
 		cfg.Registry.MustRegister(pkimetrics.Expiry(cfg.Certificate))
 	}
-	d.shuffle = shuffle.NewServer(mapOutputs{d.attempts}, maxShuffleRequests, d.log, cfg.Registry)
+	d.shuffle = shuffle.NewServer(mapOutputs{d.attempts}, maxShuffleRequests, d.log, newShuffleMetrics(cfg.Registry))
 	return d, nil
 }
 

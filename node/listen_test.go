@@ -85,7 +85,7 @@ func TestShuffleSocketServesMapOutputsAlone(t *testing.T) {
 	if got := b.getStatus("/metrics"); got != 404 {
 		t.Errorf("metrics on it: %d", got)
 	}
-	if got := b.getStatus(shuffle.Path(groupTask(0).GetKey(), 0)); got != 404 {
+	if got := b.getStatus(shuffle.Path(outputKey(groupTask(0).GetKey()), 0)); got != 404 {
 		t.Errorf("an output that is not there: %d", got)
 	}
 }

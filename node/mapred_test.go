@@ -327,6 +327,10 @@ func TestMapOnlyAndMissingInput(t *testing.T) {
 	}
 }
 
+func outputKey(k *droverv1.AttemptKey) shuffle.OutputKey {
+	return shuffle.OutputKey{Job: k.GetJob(), Stage: k.GetStage(), Task: k.GetTask(), Attempt: k.GetAttempt(), Run: k.GetRun()}
+}
+
 func TestShuffleNeedsTheToken(t *testing.T) {
 	n := newTestNode(t, nil)
 	onProcesses(t, n)
@@ -337,7 +341,7 @@ func TestShuffleNeedsTheToken(t *testing.T) {
 	n.await(t, w, succeeded)
 	web := &http.Client{Transport: &http.Transport{DialContext: unixhttp.DialContext(&net.Dialer{})}}
 	defer web.CloseIdleConnections()
-	res, err := web.Get("http://" + unixhttp.Host(n.address) + shuffle.Path(w.GetKey(), 0))
+	res, err := web.Get("http://" + unixhttp.Host(n.address) + shuffle.Path(outputKey(w.GetKey()), 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +350,7 @@ func TestShuffleNeedsTheToken(t *testing.T) {
 		t.Errorf("without a token: %s", res.Status)
 	}
 	c := &shuffle.Client{HTTP: web, Scheme: "http", Token: "secret"}
-	got, err := c.Fetch(context.Background(), n.address, w.GetKey(), 1, filepath.Join(t.TempDir(), "p"))
+	got, err := c.Fetch(context.Background(), n.address, outputKey(w.GetKey()), 1, filepath.Join(t.TempDir(), "p"))
 	if err != nil || got.Range.Length == 0 {
 		t.Errorf("with the token: %+v %v", got, err)
 	}

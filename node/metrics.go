@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,3 +62,28 @@ func (m *metrics) observeEnd(end *droverv1.SeenAttempt) {
 	}
 	m.attemptsEnded.WithLabelValues(cause).Inc()
 }
+
+// shuffleMetrics count what the node serves of map outputs: a shuffle.Counter.
+type shuffleMetrics struct {
+	bytes    prometheus.Counter
+	requests *prometheus.CounterVec
+}
+
+func newShuffleMetrics(reg prometheus.Registerer) shuffleMetrics {
+	m := shuffleMetrics{
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "served_bytes_total",
+			Help: "Bytes of map outputs that were served."}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "requests_total",
+			Help: "Requests for partitions, by status."}, []string{"status"}),
+	}
+	reg.MustRegister(m.bytes, m.requests)
+	return m
+}
+
+// CountRequest implements shuffle.Counter.
+func (m shuffleMetrics) CountRequest(status int) {
+	m.requests.WithLabelValues(strconv.Itoa(status)).Inc()
+}
+
+// CountBytes implements shuffle.Counter.
+func (m shuffleMetrics) CountBytes(n int64) { m.bytes.Add(float64(n)) }

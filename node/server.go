@@ -53,8 +53,8 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 type mapOutputs struct{ attempts *attemptTable }
 
 // find returns a successful map attempt of this node.
-func (o mapOutputs) find(k *droverv1.AttemptKey) (*attempt, *droverv1.TaskSpec, error) {
-	id := store.IDOf(k)
+func (o mapOutputs) find(k shuffle.OutputKey) (*attempt, *droverv1.TaskSpec, error) {
+	id := store.IDOf(&droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run})
 	a := o.attempts.find(id)
 	if a == nil {
 		return nil, nil, fault.New(fault.NotFound, "attempt %s is not on this node", id)
@@ -67,13 +67,13 @@ func (o mapOutputs) find(k *droverv1.AttemptKey) (*attempt, *droverv1.TaskSpec, 
 }
 
 // Token implements shuffle.Outputs.
-func (o mapOutputs) Token(k *droverv1.AttemptKey) (string, error) {
+func (o mapOutputs) Token(k shuffle.OutputKey) (string, error) {
 	_, spec, err := o.find(k)
 	return spec.GetShuffleToken(), err
 }
 
 // Open implements shuffle.Outputs.
-func (o mapOutputs) Open(k *droverv1.AttemptKey) (*shuffle.Output, error) {
+func (o mapOutputs) Open(k shuffle.OutputKey) (*shuffle.Output, error) {
 	a, spec, err := o.find(k)
 	if err != nil {
 		return nil, err

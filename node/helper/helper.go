@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"time"
 
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/node/shuffle"
 )
 
 // Version of the protocol between daemon and helper. Both are of one program, but
@@ -123,7 +123,7 @@ func openFS(files FileSystems, raw, user string) (hdfs.FS, hdfs.URI, error) {
 	return fs, uri, err
 }
 
-// attemptKey returns the key of the attempt that made the output.
-func (o MapOutput) attemptKey(s *Shuffle) *droverv1.AttemptKey {
-	return &droverv1.AttemptKey{Job: s.Job, Stage: o.Stage, Task: o.Task, Attempt: o.Attempt, Run: o.Run}
+// key returns the key of the map output of a job.
+func (o MapOutput) key(s *Shuffle) shuffle.OutputKey {
+	return shuffle.OutputKey{Job: s.Job, Stage: o.Stage, Task: o.Task, Attempt: o.Attempt, Run: o.Run}
 }

@@ -152,7 +152,7 @@ func (s *reduceShuffle) fetch(ctx context.Context, o MapOutput) fetchResult {
 	f := fetchResult{output: o, file: fmt.Sprintf("map-%d.%d.%d", o.Task, o.Attempt, o.Run)}
 	path, pause, corrupt := filepath.Join(s.spec.Dir, f.file), s.pause, 0
 	for try := 1; ; try++ {
-		f.partition, f.err = s.client.Fetch(ctx, o.Address, o.attemptKey(s.spec), s.spec.Partition, path)
+		f.partition, f.err = s.client.Fetch(ctx, o.Address, o.key(s.spec), s.spec.Partition, path)
 		if errors.Is(f.err, fault.Corrupt) {
 			corrupt++
 		}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/mapreduce"
@@ -43,7 +42,7 @@ const linkSuffix = ".link"
 // path with linkSuffix. Errors: NotFound, the node does not have it; Corrupt, the bytes do not
 // match the index (the file is truncated for a new try); Denied, another token;
 // Unavailable, try again.
-func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptKey, partition int, path string) (*Fetched, error) {
+func (c *Client) Fetch(ctx context.Context, address string, k OutputKey, partition int, path string) (*Fetched, error) {
 	// A link of a helper that died before it announced the partition.
 	if err := os.Remove(path + linkSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -66,7 +65,7 @@ func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptK
 	switch {
 	case err != nil:
 		_ = os.Remove(path + linkSuffix)
-		return nil, fmt.Errorf("partition %d of map %d from %s: %w", partition, k.GetTask(), address, err)
+		return nil, fmt.Errorf("partition %d of map %d from %s: %w", partition, k.Task, address, err)
 	case got.Path != path:
 		err = os.Remove(path) // it is empty
 	}

@@ -10,9 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -28,36 +25,32 @@ type Output struct {
 // Outputs finds committed map outputs. NotFound if there is none.
 type Outputs interface {
 	// Token returns the token of the job without opening the output.
-	Token(k *droverv1.AttemptKey) (string, error)
+	Token(k OutputKey) (string, error)
 	// Open opens the output; the caller closes Data.
-	Open(k *droverv1.AttemptKey) (*Output, error)
+	Open(k OutputKey) (*Output, error)
+}
+
+// Counter counts what a Server does.
+type Counter interface {
+	CountRequest(status int) // of HTTP
+	CountBytes(n int64)      // of map outputs, also those handed over by descriptor
 }
 
 // Server serves map outputs. It is an http.Handler for Prefix.
 type Server struct {
-	outputs  Outputs
-	slots    chan struct{}
-	log      *slog.Logger
-	bytes    prometheus.Counter
-	requests *prometheus.CounterVec
+	outputs Outputs
+	slots   chan struct{}
+	log     *slog.Logger
+	count   Counter
 }
 
 // NewServer serves at most most requests concurrently and refuses more.
-func NewServer(outputs Outputs, most int, log *slog.Logger, reg prometheus.Registerer) *Server {
-	s := &Server{
-		outputs: outputs, slots: make(chan struct{}, most), log: log,
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "served_bytes_total",
-			Help: "Bytes of map outputs that were served."}),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "requests_total",
-			Help: "Requests for partitions, by status."}, []string{"status"}),
-	}
-	reg.MustRegister(s.bytes, s.requests)
-	return s
+func NewServer(outputs Outputs, most int, log *slog.Logger, count Counter) *Server {
+	return &Server{outputs: outputs, slots: make(chan struct{}, most), log: log, count: count}
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	status := s.serve(w, r)
-	s.requests.WithLabelValues(strconv.Itoa(status)).Inc()
+	s.count.CountRequest(s.serve(w, r))
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
@@ -132,7 +125,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, parti
 		status = http.StatusPartialContent
 	}
 	if handOver(w, r, status, out.Data, part.Offset+from) {
-		s.bytes.Add(float64(part.Length - from))
+		s.count.CountBytes(part.Length - from)
 		return status
 	}
 	w.WriteHeader(status)
@@ -141,7 +134,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, parti
 	}
 	// Too few bytes break the connection: the reader notices and resumes.
 	n, err := io.CopyN(w, out.Data, part.Length-from)
-	s.bytes.Add(float64(n))
+	s.count.CountBytes(n)
 	if err != nil {
 		s.log.Debug("a map output was not read to its end", "path", r.URL.Path, "err", err)
 	}

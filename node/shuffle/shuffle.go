@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
 // Prefix is the path below which a node serves map outputs.
@@ -19,35 +17,40 @@ const (
 	headerCodec     = "Drover-Codec"
 )
 
+// OutputKey names a map output by the attempt that made it. It is not the API's AttemptKey, since the helper
+// of every task starts with this package: what the API and its metrics need at start would cost half of that.
+type OutputKey struct {
+	Job                       uint64
+	Stage, Task, Attempt, Run int32
+}
+
 // Path returns the path of a partition of a map output.
-func Path(k *droverv1.AttemptKey, partition int) string {
-	return fmt.Sprintf("%s%d/%d/%d.%d.%d/%d", Prefix, k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun(), partition)
+func Path(k OutputKey, partition int) string {
+	return fmt.Sprintf("%s%d/%d/%d.%d.%d/%d", Prefix, k.Job, k.Stage, k.Task, k.Attempt, k.Run, partition)
 }
 
 // parsePath parses the output of Path, and only that.
-func parsePath(path string) (k *droverv1.AttemptKey, partition int, ok bool) {
+func parsePath(path string) (k OutputKey, partition int, ok bool) {
 	rest, found := strings.CutPrefix(path, Prefix)
 	part := strings.Split(rest, "/")
 	if !found || len(part) != 4 {
-		return nil, 0, false
+		return OutputKey{}, 0, false
 	}
 	run := strings.Split(part[2], ".")
 	if len(run) != 3 {
-		return nil, 0, false
+		return OutputKey{}, 0, false
 	}
-	k = &droverv1.AttemptKey{}
 	job, err := strconv.ParseUint(part[0], 10, 64)
 	if err != nil {
-		return nil, 0, false
+		return OutputKey{}, 0, false
 	}
-	k.Job = job
 	var v [5]int64
 	for i, s := range []string{part[1], run[0], run[1], run[2], part[3]} {
 		if v[i], err = strconv.ParseInt(s, 10, 32); err != nil || v[i] < 0 {
-			return nil, 0, false
+			return OutputKey{}, 0, false
 		}
 	}
-	k.Stage, k.Task, k.Attempt, k.Run = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
+	k = OutputKey{Job: job, Stage: int32(v[0]), Task: int32(v[1]), Attempt: int32(v[2]), Run: int32(v[3])}
 	partition = int(v[4])
 	return k, partition, Path(k, partition) == path
 }

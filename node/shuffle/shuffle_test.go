@@ -18,10 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/fuzztest"
 	"github.com/drover-run/drover/internal/unixhttp"
@@ -30,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var key = &droverv1.AttemptKey{Job: 7, Stage: 1, Task: 2, Attempt: 3, Run: 4}
+var key = OutputKey{Job: 7, Stage: 1, Task: 2, Attempt: 3, Run: 4}
 
 // fakeOutputs is one map output of three partitions; the middle one is empty.
 type fakeOutputs struct {
@@ -39,12 +37,38 @@ type fakeOutputs struct {
 	gone   bool
 	dir    string // data is opened as a file in here, if not empty
 	single bool   // data is one partition
+	counts map[int]int
+	bytes  int64
 }
 
-func (s *fakeOutputs) Token(k *droverv1.AttemptKey) (string, error) {
+func (s *fakeOutputs) CountRequest(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || k.GetTask() != key.GetTask() {
+	if s.counts == nil {
+		s.counts = map[int]int{}
+	}
+	s.counts[status]++
+}
+
+func (s *fakeOutputs) counted() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.counts {
+		n += c
+	}
+	return n
+}
+
+func (s *fakeOutputs) CountBytes(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes += n
+}
+
+func (s *fakeOutputs) Token(k OutputKey) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone || k.Task != key.Task {
 		return "", fault.New(fault.NotFound, "not here")
 	}
 	return "token", nil
@@ -54,7 +78,7 @@ type nopCloser struct{ io.ReadSeeker }
 
 func (nopCloser) Close() error { return nil }
 
-func (s *fakeOutputs) Open(*droverv1.AttemptKey) (*Output, error) {
+func (s *fakeOutputs) Open(OutputKey) (*Output, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	half := int64(len(content()) / 2)
@@ -105,7 +129,7 @@ func eachWay(t *testing.T, f func(t *testing.T, w way)) {
 // serve returns a client and the address of a server; wrap may intercept requests.
 func serve(t *testing.T, w way, s *fakeOutputs, most int, wrap func(http.Handler) http.Handler) (*Client, string) {
 	t.Helper()
-	var h http.Handler = NewServer(s, most, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	var h http.Handler = NewServer(s, most, slog.New(slog.DiscardHandler), s)
 	if wrap != nil {
 		h = wrap(h)
 	}
@@ -143,10 +167,16 @@ func (w countingWriter) Write(p []byte) (int, error) {
 func TestFetch(t *testing.T) {
 	eachWay(t, func(t *testing.T, w way) {
 		var sent atomic.Int64
-		c, address := serve(t, w, &fakeOutputs{data: content()}, 10, func(next http.Handler) http.Handler {
+		s := &fakeOutputs{data: content()}
+		c, address := serve(t, w, s, 10, func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(countingWriter{w, &sent}, r) })
 		})
 		testFetch(t, c, address)
+		for end := time.Now().Add(10 * time.Second); s.counted() < 6 && time.Now().Before(end); time.Sleep(time.Millisecond) { // a request counts when it has ended
+		}
+		if s.bytes != int64(len(content())) || s.counts[http.StatusOK] != 4 || s.counts[http.StatusPartialContent] != 2 {
+			t.Errorf("counted %d bytes and, by status, %v", s.bytes, s.counts)
+		}
 		if want := int64(len(content())); w != openFile && sent.Load() != want || w == openFile && sent.Load() != 0 {
 			t.Errorf("%d bytes were sent, of %d", sent.Load(), want)
 		}
