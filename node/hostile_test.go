@@ -12,6 +12,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/node/store"
 )
 
 // hostilePrograms use up, or try to reach, what is not theirs. Each ends by itself or at a limit.
@@ -52,6 +53,12 @@ while True:
 	"signals to all": `import os
 os.kill(-1, 9)
 os.kill(1, 9)`,
+	"memory": `b = []
+while True:
+    b.append(bytearray(1 << 20))`,
+	"a full disk": `f = open("big", "wb")
+while True:
+    f.write(b"x" * (1 << 20))`,
 	"threads": `import threading, time
 n = 0
 try:
@@ -62,29 +69,58 @@ except RuntimeError:
     print("refused after", n)`,
 }
 
-// Whatever a task does, its neighbour runs on without noticing, the daemon goes on, and nothing is left.
+// Whatever a task does, its neighbour keeps its rate and runs on without noticing, the daemon goes on, and nothing is left.
 func TestMachineHostile(t *testing.T) {
 	n := newTestNode(t, nil)
 	onContainers(t, n)
 	n.start()
-	neighbour := rootfs(groupTask(0, "sh", "-c", "while [ ! -e /task/go ]; do sleep 0.1; done; echo well"))
+	const own, others = 300, 500 // thousandths of a processor: the two leave some of the machine's one to the system
+	neighbour := rootfs(groupTask(0, "sh", "-c", "while [ ! -e /task/go ]; do :; done; echo well"))
+	neighbour.Spec.Demand.Cpu = own
 	n.put(neighbour)
 	n.await(t, neighbour, running)
+	group, err := n.config.Enforcer.(CgroupEnforcer).root.Open(string(store.IDOf(neighbour.GetKey())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate := func(while func()) float64 { // processors that the neighbour has meanwhile
+		before, err := group.Stats()
+		began := time.Now()
+		if err != nil {
+			t.Fatal(err)
+		}
+		while()
+		after, err := group.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return float64(after.CPU-before.CPU) / float64(time.Since(began))
+	}
+	alone := rate(func() {
+		pause, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		<-pause.Done()
+	})
 	task := int32(0)
 	for name, program := range hostilePrograms {
 		t.Run(name, func(t *testing.T) {
 			task++
 			w := rootfs(groupTask(task, "python3", "-c", program))
-			w.Spec.TimeLimitMs = (8 * time.Second).Milliseconds()
-			n.put(w)
+			w.Spec.Demand.Cpu, w.Spec.TimeLimitMs = others, (6 * time.Second).Milliseconds()
 			var s *droverv1.SeenAttempt
-			poll(t, "an end", func() bool {
-				s = n.get(w)
-				return s.GetPhase() == droverv1.Phase_PHASE_SUCCEEDED || s.GetPhase() == droverv1.Phase_PHASE_FAILED
+			beside := rate(func() {
+				n.put(w)
+				poll(t, "an end", func() bool {
+					s = n.get(w)
+					return s.GetPhase() == droverv1.Phase_PHASE_SUCCEEDED || s.GetPhase() == droverv1.Phase_PHASE_FAILED
+				})
 			})
-			t.Logf("%s: %s %s", s.GetPhase(), s.GetCause(), s.GetMessage())
+			t.Logf("%s: %s %s; the neighbour had %.3f of a processor, alone %.3f", s.GetPhase(), s.GetCause(), s.GetMessage(), beside, alone)
 			if s.GetCause() == droverv1.Cause_CAUSE_INFRA {
 				t.Error("the node is blamed for it")
+			}
+			if beside < 0.9*alone {
+				t.Errorf("its neighbour had %.3f of a processor beside it, %.3f alone", beside, alone)
 			}
 			n.remove(w)
 			n.await(t, w, gone)
