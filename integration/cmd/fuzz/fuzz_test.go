@@ -107,6 +107,56 @@ func TestPartsAddUp(t *testing.T) {
 	}
 }
 
+// Processors share the last target, and together give it no more inputs than it lacks. Of a target of which nothing is
+// known one part runs alone.
+func TestSeveralProcessorsShareTheLastTarget(t *testing.T) {
+	l, err := openLedger(filepath.Join(t.TempDir(), "fuzz.jsonl"), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := &target{dir: "a", name: "FuzzX"}, &target{dir: "b", name: "FuzzY"}
+	s := &session{options: &options{inputs: 35_000}, ledger: l, targets: []*target{x, y}}
+	for _, k := range s.targets {
+		l.load(k)
+	}
+	expect := func(want *target, inputs int64) {
+		t.Helper()
+		if got, n := s.take(); got != want || n != inputs {
+			t.Fatalf("%v has %d inputs, want %v with %d", got, n, want, inputs)
+		}
+	}
+	give := func(k *target, n int64, seconds float64) {
+		t.Helper()
+		if err := s.give(k, n, part{Inputs: n, Seconds: seconds}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(x, firstInputs)
+	expect(y, firstInputs)
+	if got, _ := s.take(); got != nil {
+		t.Fatalf("%v is taken twice though nobody knows how long it takes", got)
+	}
+	give(x, firstInputs, 2) // 1,000 a second: 33 s are left
+	give(y, firstInputs, 4)
+	expect(x, 10_000)
+	expect(y, 5_000)
+	give(y, 5_000, 10)
+	y.Inputs = 35_000
+	expect(x, 10_000)
+	expect(x, 10_000)
+	expect(x, 3_000)
+	if got, n := s.take(); got != nil {
+		t.Fatalf("%v has %d inputs more than it lacks", got, n)
+	}
+	give(x, 10_000, 10)
+	give(x, 10_000, 10)
+	give(x, 10_000, 10)
+	give(x, 3_000, 3)
+	if got, _ := s.take(); got != nil || x.Inputs != 35_000 || x.begun != 0 || x.running != 0 {
+		t.Errorf("%v is taken; %+v", got, x)
+	}
+}
+
 func TestResults(t *testing.T) {
 	p, ok := parseResult([]byte("x\nfuzz: FuzzX inputs=20 seconds=0.5 largest=77\nok\n"))
 	if want := (part{Inputs: 20, Seconds: 0.5, Largest: 77}); !ok || p != want {

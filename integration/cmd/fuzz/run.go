@@ -31,10 +31,10 @@ func runAll(ctx context.Context, o *options, l *ledger, targets []*target) error
 	g, gctx := errgroup.WithContext(ctx)
 	for range o.parallel {
 		g.Go(func() error {
-			for t := s.take(); t != nil && gctx.Err() == nil; t = s.take() {
-				p, err := s.part(gctx, t)
+			for t, n := s.take(); t != nil && gctx.Err() == nil; t, n = s.take() {
+				p, err := s.part(gctx, t, n)
 				if err == nil {
-					err = s.give(t, p)
+					err = s.give(t, n, p)
 				}
 				if err != nil {
 					return err
@@ -92,49 +92,60 @@ func (s *session) program(ctx context.Context, dir string) *program {
 	return p
 }
 
-// take returns the target that needs the least time to its end, or nil if nothing is left to do
-// that nobody does.
-func (s *session) take() *target {
+// take returns the target that needs the least time to its end and how many inputs its next part has, 0 for those of
+// Go's engine; nil if nothing is left to do. While there are fewer targets than processors, several run parts of one.
+func (s *session) take() (best *target, inputs int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var best *target
 	least := 0.0
 	for _, t := range s.targets {
-		if t.running || t.Failures > 0 || !s.left(t) {
+		if t.Failures > 0 || !s.left(t) {
 			continue
 		}
 		need := 0.0 // unknown: first of all
 		if t.Inputs > t.Guided && t.rate() > 0 {
 			need = float64(s.inputs-t.Inputs) / t.rate()
 		}
-		if best == nil || need < least {
+		if best == nil || t.running < best.running || t.running == best.running && need < least {
 			best, least = t, need
 		}
 	}
-	if best != nil {
-		best.running = true
+	if best == nil {
+		return nil, 0
 	}
-	return best
+	if best.running++; !s.wantsEngine(best) {
+		inputs = best.nextInputs(s.inputs)
+		best.begun += inputs
+	}
+	return best, inputs
 }
 
+// left reports whether a target has something to do that nobody does. While nothing of it is known, or Go's engine runs, one part is enough.
 func (s *session) left(t *target) bool {
-	return s.guided > 0 && t.Guided == 0 || t.Inputs < s.inputs
+	if s.wantsEngine(t) || t.Inputs == t.Guided {
+		return t.running == 0 && (s.wantsEngine(t) || t.Inputs < s.inputs)
+	}
+	return t.Inputs+t.begun < s.inputs
 }
 
-// give writes down a part and gives its target back.
-func (s *session) give(t *target, p part) error {
+// wantsEngine reports whether Go's engine is to run a target next.
+func (s *session) wantsEngine(t *target) bool { return s.guided > 0 && t.Guided == 0 }
+
+// give writes down a part of so many inputs and gives its target back.
+func (s *session) give(t *target, inputs int64, p part) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.running = false
+	t.running--
+	t.begun -= inputs
 	return s.ledger.add(t, p)
 }
 
-// part runs the next part of a target.
-func (s *session) part(ctx context.Context, t *target) (part, error) {
-	if s.guided > 0 && t.Guided == 0 {
+// part runs a part of a target with n inputs, or with those of Go's engine if that is 0.
+func (s *session) part(ctx context.Context, t *target, n int64) (part, error) {
+	if n == 0 {
 		return s.guidedPart(ctx, t)
 	}
-	n, prog := t.nextInputs(s.inputs), s.program(ctx, t.dir)
+	prog := s.program(ctx, t.dir)
 	if prog.err != nil {
 		return part{}, prog.err
 	}

@@ -26,7 +26,8 @@ type part struct {
 type target struct {
 	dir, name string
 	entry
-	running bool
+	running int   // parts that run
+	begun   int64 // their inputs
 }
 
 func (t *target) String() string { return strings.TrimPrefix(t.dir, "./") + " " + t.name }
@@ -78,7 +79,7 @@ func (t *target) nextInputs(wanted int64) int64 {
 	if t.Inputs == t.Guided {
 		n = firstInputs
 	}
-	return max(1, min(n, wanted-t.Inputs))
+	return max(1, min(n, wanted-t.Inputs-t.begun))
 }
 
 const (
