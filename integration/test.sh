@@ -32,13 +32,13 @@ compile e2e ./integration/e2e || exit 1
 #    DROVER_SOAK), without the race detector. All others would do the same again.
 long=$(go run ./integration/cmd/longtests) || exit 1
 host_parts() {
-  part hdfs 8 nice -n 5 bin/testbed hdfs -- go test -count 1 -timeout 10m -v ./hdfs/...
+  part hdfs 8 nice -n 5 bin/testbed hdfs -- go test -vet off -count 1 -timeout 10m -v ./hdfs/...
   # As in make check, which has built much of it with cgo.
   # shellcheck disable=SC2086 # several words
-  part long 25 env -u CGO_ENABLED nice -n 5 go test -p 1 -timeout 10m -v $long
+  part long 25 env -u CGO_ENABLED nice -n 5 go test -vet off -p 1 -timeout 10m -v $long
 }
 beside host_parts
-part machine 30 bin/testbed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
+part machine 30 bin/testbed run -nodes 1 -mem 1024 -- go test -vet off -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
 joined
 
 # 4. Floods of one user against a coordinator, and what another one notices, alone,
@@ -46,8 +46,8 @@ joined
 part floods 5 bin/drover bench floods -rounds 1 -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
 
 # 5. The test bed itself: three machines, HDFS, faults, and no leftovers.
-part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./integration/testbed
-part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -count 1 -timeout 10m -v ./integration/cmd/testbed
+part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -vet off -count 1 -timeout 10m -v ./integration/testbed
+part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -vet off -count 1 -timeout 10m -v ./integration/cmd/testbed
 
 # 6. Jobs on a cluster, and failures of its parts.
 part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
