@@ -26,9 +26,9 @@ import (
 	"github.com/drover-run/drover/internal/seed"
 )
 
-// MaxAlloc bounds what a target may allocate for one input, in bytes: an upper bound on the memory
+// maxAlloc bounds what a target may allocate for one input, in bytes: an upper bound on the memory
 // that the input costs.
-const MaxAlloc = 64 << 20
+const maxAlloc = 64 << 20
 
 // Environment variables of a run.
 const (
@@ -36,7 +36,7 @@ const (
 	EnvCorpus = "DROVER_FUZZ_CORPUS" // folders of inputs, as a list of paths
 )
 
-// Run is F.Fuzz for fn, which F.Fuzz describes. An input for which fn allocates more than MaxAlloc
+// Run is F.Fuzz for fn, which F.Fuzz describes. An input for which fn allocates more than maxAlloc
 // fails.
 func Run(f *testing.F, fn any) {
 	f.Helper()
@@ -78,8 +78,8 @@ func (r *runner) checked(args []reflect.Value) []reflect.Value {
 	out := r.fn.Call(args)
 	used := r.allocated() - before
 	r.largest = max(r.largest, used)
-	if used > MaxAlloc {
-		args[0].Interface().(*testing.T).Errorf("%d MiB were allocated for one input: at most %d MiB may be", used>>20, MaxAlloc>>20)
+	if used > maxAlloc {
+		args[0].Interface().(*testing.T).Errorf("%d MiB were allocated for one input: at most %d MiB may be", used>>20, maxAlloc>>20)
 	}
 	return out
 }

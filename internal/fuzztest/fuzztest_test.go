@@ -34,7 +34,7 @@ func FuzzSelf(f *testing.F) {
 		case "panic":
 			panic("panic")
 		case "memory":
-			hold = make([]byte, MaxAlloc+1)
+			hold = make([]byte, maxAlloc+1)
 		}
 	})
 }

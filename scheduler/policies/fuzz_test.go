@@ -38,7 +38,7 @@ func FuzzPoliciesOnLoadedState(f *testing.F) {
 		f.Add(c.State.Bytes(), uint8(seed))
 	}
 	w := schedtest.New(f).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a") // few bytes stand for many tasks
-	w.Submit("a", 1<<20, schedtest.R(1, 1, 1)) // mutations make millions of it; more would be most of the time
+	w.Submit("a", 1<<20, schedtest.R(1, 1, 1))                                // mutations make millions of it; more would be most of the time
 	f.Add(w.State.Bytes(), uint8(0))
 	fuzztest.Run(f, func(t *testing.T, raw []byte, which uint8) {
 		s, err := scheduler.Load(bytes.NewReader(raw))
