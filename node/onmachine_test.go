@@ -267,15 +267,17 @@ func TestMachineUsedAgain(t *testing.T) {
 	reopen := onReused(t, n)
 	n.config.reuseIdle = 20 * time.Second // longer than an emulated machine takes between two tasks
 	n.start()
-	namespace := func(w *droverv1.WantedAttempt) string {
+	// A container is known by its namespace and by when process 1 began: the kernel gives the number of a
+	// namespace that is gone to the next one.
+	container := func(w *droverv1.WantedAttempt) string {
 		text, err := n.logs(&droverv1.LogsRequest{Key: w.GetKey()})
-		if err != nil || !strings.HasPrefix(text, "pid:[") {
+		if f := strings.Fields(text); err != nil || len(f) != 2 || !strings.HasPrefix(f[0], "pid:[") {
 			t.Fatalf("log %q %v", text, err)
 		}
 		return text
 	}
 	again := func(task int32, script string) *droverv1.WantedAttempt {
-		w := rootfs(groupTask(task, "sh", "-c", "readlink /proc/self/ns/pid; "+script))
+		w := rootfs(groupTask(task, "sh", "-c", "readlink /proc/self/ns/pid; cut -d' ' -f22 /proc/1/stat; "+script))
 		w.Spec.ContainersUsedAgain = proto.Bool(true)
 		return w
 	}
@@ -294,7 +296,7 @@ func TestMachineUsedAgain(t *testing.T) {
 		}
 		tasks = append(tasks, w)
 	}
-	if a, b, c := namespace(tasks[0]), namespace(tasks[1]), namespace(tasks[2]); a != b || b != c {
+	if a, b, c := container(tasks[0]), container(tasks[1]), container(tasks[2]); a != b || b != c {
 		t.Errorf("the tasks of one stage ran in %q, %q and %q", a, b, c)
 	}
 	over := again(3, `exec python3 -c "b = bytearray(400 << 20); print(len(b))"`)
@@ -313,7 +315,8 @@ func TestMachineUsedAgain(t *testing.T) {
 	n.config.reuseIdle = time.Second
 	n.start()
 	n.await(t, last, succeeded)
-	if namespace(last) == namespace(tasks[0]) {
+	t.Logf("containers %q, and %q after a task had failed", container(tasks[0]), container(last))
+	if container(last) == container(tasks[0]) {
 		t.Error("a container was used again after a task in it had failed")
 	}
 	n.remove(append(tasks, over, last)...)
