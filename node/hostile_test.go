@@ -101,6 +101,9 @@ func TestMachineHostile(t *testing.T) {
 		defer cancel()
 		<-pause.Done()
 	})
+	if alone < 0.8*own/1000 { // a neighbour that does nothing would keep all of its rate
+		t.Fatalf("the neighbour has %.3f of a processor alone, its limit is %.3f", alone, own/1000.0)
+	}
 	task := int32(0)
 	for name, program := range hostilePrograms {
 		t.Run(name, func(t *testing.T) {

@@ -182,7 +182,7 @@ func (rs Reservations) indexTask(r *Reservation, add bool) {
 	if g == nil || !r.IsPlanOfTask() || r.Task >= g.Spec.Tasks {
 		return
 	}
-	if g.planned.isNew() {
+	if g.planned.isZero() {
 		g.planned = newTaskTable[*Reservation](g.Spec.Tasks)
 	}
 	listed := g.planned.get(r.Task)
@@ -213,7 +213,7 @@ func (rs Reservations) indexTask(r *Reservation, add bool) {
 // PlannedAt returns the reservation that a plan made for a task of the stage on a node, or nil.
 // Of several it returns the one with the highest id. O(1).
 func (g *Stage) PlannedAt(task int32) *Reservation {
-	if g.planned.isNew() || task >= g.Spec.Tasks {
+	if g.planned.isZero() || task >= g.Spec.Tasks {
 		return nil
 	}
 	return g.planned.get(task)

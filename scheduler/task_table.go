@@ -26,8 +26,8 @@ func newTaskTable[T comparable](n int32) taskTable[T] {
 	return taskTable[T]{pages: make([]tableOfPage[T], (n+tablePage-1)/tablePage)}
 }
 
-// isNew reports whether t is the zero table, of no tasks.
-func (t *taskTable[T]) isNew() bool { return t.few == nil && t.pages == nil }
+// isZero reports whether t was not made by newTaskTable.
+func (t *taskTable[T]) isZero() bool { return t.few == nil && t.pages == nil }
 
 // get returns the value of task i. O(1).
 func (t *taskTable[T]) get(i int32) (v T) {

@@ -11,7 +11,7 @@ func TestTaskTableAgainstSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.SampledFrom([]int32{0, 1, tablePage - 1, tablePage, tablePage + 1, 3 * tablePage, 5*tablePage - 1}).Draw(t, "n")
 		table, reference := newTaskTable[int32](n), make([]int32, n)
-		if table.isNew() {
+		if table.isZero() {
 			t.Fatal("a made table is taken for the zero table")
 		}
 		if n == 0 {
