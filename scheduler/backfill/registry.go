@@ -37,7 +37,7 @@ type project struct {
 	guaranteed bool
 	guarantee  Guarantee
 	violated   bool
-	unchecked  bool // listed in repairs.unchecked
+	unchecked  int // its place in repairs.unchecked, from 1; 0 for none
 }
 
 // group is a request with its items that have not ended: started items first, then by

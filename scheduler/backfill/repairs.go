@@ -17,10 +17,22 @@ type repairs struct {
 
 // markUnchecked makes the next call of violations check the guarantee of a project.
 func (e *repairs) markUnchecked(pr *project) {
-	if !pr.unchecked {
-		pr.unchecked = true
+	if pr.unchecked == 0 {
 		e.unchecked = append(e.unchecked, pr)
+		pr.unchecked = len(e.unchecked)
 	}
+}
+
+// unmarkUnchecked undoes markUnchecked. O(1): the last of the list takes its place.
+func (e *repairs) unmarkUnchecked(pr *project) {
+	if pr.unchecked == 0 {
+		return
+	}
+	last := len(e.unchecked) - 1
+	e.unchecked[pr.unchecked-1] = e.unchecked[last]
+	e.unchecked[pr.unchecked-1].unchecked = pr.unchecked
+	e.unchecked[last], pr.unchecked = nil, 0
+	e.unchecked = e.unchecked[:last]
 }
 
 // Replan places waiting tasks again, in the order given, as if they were new requests
@@ -160,7 +172,7 @@ func (e *repairs) violations(p *Planner, cause Cause) []Violation {
 	slices.SortFunc(e.unchecked, bySubmission)
 	left := e.unchecked[:0]
 	for _, pr := range e.unchecked {
-		pr.unchecked = false
+		pr.unchecked = 0
 		if !pr.guaranteed || pr.violated || p.registry.projects[pr.ID] != pr {
 			continue
 		}
@@ -171,8 +183,8 @@ func (e *repairs) violations(p *Planner, cause Cause) []Violation {
 			pr.violated = true
 			out = append(out, Violation{pr.ID, cause, d, pr.guarantee.Latest})
 		case untried:
-			pr.unchecked = true
 			left = append(left, pr)
+			pr.unchecked = len(left)
 		}
 	}
 	clear(e.unchecked[len(left):])

@@ -97,9 +97,7 @@ func (p *Planner) Forget(id scheduler.ProjectID) {
 		}
 	}
 	p.registry.unregister(p, pr)
-	if pr.unchecked {
-		p.repairs.unchecked = slices.DeleteFunc(p.repairs.unchecked, func(o *project) bool { return o == pr })
-	}
+	p.repairs.unmarkUnchecked(pr)
 	p.registry.memory.recycle(pr)
 }
 
