@@ -85,14 +85,5 @@ var (
 	}
 )
 
-// whyWorse explains, by workload and metric, why 3dsf is more than 5% worse than the best
-// specialist, and what would close the gap.
-var whyWorse = map[string]string{
-	"las_mq heavy-tailed mean response, s": whySameTasks,
-	"":                                     "The cause has not been investigated.",
-}
-
-const (
-	whySameTasks = "Not significant: the interval includes that 3dsf is better. All jobs have ten tasks of unknown duration, which all start at once, so no task of a large job is left that could wait for others. " +
-		"Every order by tasks or by service is then first come, first served. fair starts a few tasks of each job instead, and one seed of five with one very large job makes the difference. An order by predicted run time would close the gap, as sjf and ideal have it by the true one."
-)
+// whyWorse is said of a row of the table in which 3dsf is more than 5% worse than the best specialist.
+const whyWorse = "The cause has not been investigated."
