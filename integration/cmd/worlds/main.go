@@ -116,7 +116,7 @@ func runSlice(ctx context.Context, binary string, worlds int) (entry, error) {
 	cmd := exec.CommandContext(ctx, binary, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", "0")
 	cmd.Dir = dir
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "RAPID_SEED=") })
-	cmd.Env = append(own, "DROVER_WORLDS="+strconv.Itoa(worlds), "GOMAXPROCS=1", "GOGC=400")
+	cmd.Env = append(own, "DROVER_WORLDS="+strconv.Itoa(worlds), "GOMAXPROCS=1", "GOGC=2000")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return entry{}, fmt.Errorf("%s: %w\n%s", test, err, out)
