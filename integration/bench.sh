@@ -36,6 +36,7 @@ out=out/bench
 runs=${RUNS:-5}
 mkdir -p "$out" bin
 code=0
+exec 3>&2 # progress that does not belong on a page
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
@@ -71,7 +72,7 @@ scheduler() {
 }
 
 # The longest cycle of the schedulers with inputs that are meant to make cycles long.
-worst() { bin/drover bench scheduler -worst -runs 3; }
+worst() { bin/drover bench scheduler -worst -runs 3 2>&3; }
 
 # The guarantees of random worlds of several stages, each under all policies that give guarantees. It goes on
 # where it was stopped: what was done is in the file LEDGER.

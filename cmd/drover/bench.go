@@ -3,9 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -115,36 +117,56 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 	setGCPercent(coordinatorGCPercent) // such cycles are a coordinator's, and what its collector has them do is in them
 	runtime.LockOSThread()             // the collector's other threads do not belong to a cycle
 	defer runtime.UnlockOSThread()
-	var rows [][]string
 	of := []string{"3dsf", "two_tier", "conservative", "drf", "pdsonqueue", "las_mq", "multifactor", "capacity", "fair", "equ", "las", "easy", "edf", "fifo"}
 	if c.String("policy") != "" {
 		of = []string{c.String("policy")}
 	}
+	var cells []*bench.WorstRuns
 	for _, k := range bench.WorstCases() {
-		row := []string{k.Name}
-		fmt.Fprintf(c.App.ErrWriter, "%s ...\n", k.Name)
 		for _, name := range of {
-			r, err := bench.MeasureWorst(k, bench.WorstConfig{Nodes: nodes, Cycles: worstCycles, Policy: name, Params: params, Scale: 1, Limit: worstLimit, Runs: c.Int("runs")}, bench.Meter{CPU: threadCPU})
-			if err != nil {
+			cells = append(cells, &bench.WorstRuns{Case: k, Config: bench.WorstConfig{Nodes: nodes, Cycles: worstCycles, Policy: name, Params: params, Scale: 1, Limit: worstLimit}})
+		}
+	}
+	runs := max(1, c.Int("runs"))
+	for run := range runs { // outermost: a machine that is slow for a minute is so for one run of a cell
+		for i, cell := range cells {
+			if i%len(of) == 0 {
+				fmt.Fprintf(c.App.ErrWriter, "run %d of %d: %s ...\n", run+1, runs, cell.Case.Name)
+			}
+			if err := cell.Run(bench.Meter{CPU: threadCPU}); err != nil {
 				return exitError{exitRefused, err}
 			}
-			if c.Bool("json") {
-				if err := json.NewEncoder(c.App.Writer).Encode(r); err != nil {
-					return err
-				}
-			}
-			cell := strconv.FormatFloat(r.LongestMS, 'f', 1, 64)
-			if r.Cycles < worstCycles {
-				cell = fmt.Sprintf("%s (%d cycles)", cell, r.Cycles)
-			}
-			row = append(row, cell)
 		}
-		rows = append(rows, append(row, k.Help))
 	}
-	if !c.Bool("json") {
-		printTable(c.App.Writer, append(append([]string{"input"}, of...), "what it is"), rows)
+	if c.Bool("json") {
+		for _, cell := range cells {
+			if err := json.NewEncoder(c.App.Writer).Encode(cell.Result()); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
+	printWorst(c.App.Writer, of, cells)
 	return nil
+}
+
+// printWorst prints a line for each case and a column for each policy; cells has the policies of a
+// case one after another.
+func printWorst(w io.Writer, policies []string, cells []*bench.WorstRuns) {
+	var rows [][]string
+	for ofCase := range slices.Chunk(cells, len(policies)) {
+		row := []string{ofCase[0].Case.Name}
+		for _, cell := range ofCase {
+			r := cell.Result()
+			text := strconv.FormatFloat(r.LongestMS, 'f', 1, 64)
+			if r.Cycles < worstCycles {
+				text = fmt.Sprintf("%s (%d cycles)", text, r.Cycles)
+			}
+			row = append(row, text)
+		}
+		rows = append(rows, append(row, ofCase[0].Case.Help))
+	}
+	printTable(w, append(append([]string{"input"}, policies...), "what it is"), rows)
 }
 
 // benchTableRow formats one line of the table.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"math"
 	"os"
 	"runtime"
@@ -199,8 +200,9 @@ func TestWorstTakesEachCyclesShortestTime(t *testing.T) {
 		}
 		return cpu
 	}}
-	r, err := MeasureWorst(WorstCases()[0], WorstConfig{Nodes: 20, Cycles: 3, Policy: "fifo", Scale: 1000, Runs: 2}, meter)
-	if err != nil || r.Cycles != 3 || r.LongestMS != 5 || r.At != 0 || math.Abs(r.MeanMS-10.0/3) > 1e-9 {
+	runs := WorstRuns{Case: WorstCases()[0], Config: WorstConfig{Nodes: 20, Cycles: 3, Policy: "fifo", Scale: 1000}}
+	err := errors.Join(runs.Run(meter), runs.Run(meter))
+	if r := runs.Result(); err != nil || r.Cycles != 3 || r.LongestMS != 5 || r.At != 0 || math.Abs(r.MeanMS-10.0/3) > 1e-9 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -211,8 +213,9 @@ func TestWorstCasesRun(t *testing.T) {
 	meter := Meter{CPU: func() time.Duration { cpu += time.Millisecond; return cpu }}
 	for _, k := range WorstCases() {
 		for _, policy := range []string{"3dsf", "fifo"} {
-			r, err := MeasureWorst(k, WorstConfig{Nodes: 20, Cycles: 4, Policy: policy, Scale: 1000, Runs: 2}, meter)
-			if err != nil || r.Cycles != 4 || r.Placed < 20 || r.LongestMS != 1 {
+			runs := WorstRuns{Case: k, Config: WorstConfig{Nodes: 20, Cycles: 4, Policy: policy, Scale: 1000}}
+			err := errors.Join(runs.Run(meter), runs.Run(meter))
+			if r := runs.Result(); err != nil || r.Cycles != 4 || r.Placed < 20 || r.LongestMS != 1 {
 				t.Errorf("%s, %s: %+v, %v", k.Name, policy, r, err)
 			}
 		}

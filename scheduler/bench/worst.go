@@ -50,7 +50,6 @@ type WorstConfig struct {
 	Scale  int // the case's number is divided by it; 1 or more
 	// Limit is the CPU time of a run after which no further cycle begins, 0 for none.
 	Limit time.Duration
-	Runs  int // repetitions, of which each cycle's shortest time counts; 1 or more
 }
 
 // WorstResult is the measurement of one worst case.
@@ -72,39 +71,54 @@ const (
 	worstActions = 2000
 )
 
-// MeasureWorst submits a worst case, beside two small jobs of another tenant, to an empty cluster
-// and returns how long the longest cycle took, 10 ms of virtual time apart and with the
-// coordinator's limit of actions. The first cycle, which builds the policy's caches, counts too. All
-// runs decide the same, so that a cycle is the same work in each: its shortest time counts, since the
-// others had other work of the machine in them, or of the garbage collector.
-func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
-	r := WorstResult{Case: k.Name, Policy: c.Policy, Nodes: c.Nodes}
-	shortest, placed, err := runWorst(k, c, m)
-	for n := 1; n < c.Runs && err == nil; n++ {
-		took, again, failed := runWorst(k, c, m)
-		cycles := min(len(took), len(shortest))
-		shortest, placed, again, err = shortest[:cycles], placed[:cycles], again[:cycles], failed
-		for i := range cycles {
-			shortest[i] = min(shortest[i], took[i])
-		}
-		if err == nil && !slices.Equal(placed, again) {
-			err = fmt.Errorf("%s: two runs of %s differ in what they placed: their cycles cannot be compared", k.Name, c.Policy)
-		}
-	}
+// WorstRuns are the runs of one worst case under one policy. All of them decide the same, so that a
+// cycle is the same work in each: its shortest time counts, since the others had other work of the
+// machine in them, or of the garbage collector.
+type WorstRuns struct {
+	Case   WorstCase
+	Config WorstConfig
+
+	shortest []time.Duration // of each cycle
+	placed   []int           // by each cycle
+}
+
+// Run submits the worst case, beside two small jobs of another tenant, to an empty cluster and
+// measures its cycles, 10 ms of virtual time apart and with the coordinator's limit of actions. The
+// first cycle, which builds the policy's caches, counts too. It fails if the cycles place other tasks
+// than those of the run before.
+func (r *WorstRuns) Run(m Meter) error {
+	took, placed, err := runWorst(r.Case, r.Config, m)
 	if err != nil {
-		return r, err
+		return err
 	}
+	if r.shortest == nil {
+		r.shortest, r.placed = took, placed
+		return nil
+	}
+	n := min(len(took), len(r.shortest))
+	r.shortest, r.placed = r.shortest[:n], r.placed[:n]
+	if !slices.Equal(r.placed, placed[:n]) {
+		return fmt.Errorf("%s: two runs of %s differ in what they placed: their cycles cannot be compared", r.Case.Name, r.Config.Policy)
+	}
+	for i := range n {
+		r.shortest[i] = min(r.shortest[i], took[i])
+	}
+	return nil
+}
+
+// Result returns the longest cycle of the runs so far.
+func (r *WorstRuns) Result() WorstResult {
+	out := WorstResult{Case: r.Case.Name, Policy: r.Config.Policy, Nodes: r.Config.Nodes, Cycles: len(r.shortest)}
 	total := time.Duration(0)
-	for i, took := range shortest {
+	for i, took := range r.shortest {
 		total += took
-		r.Placed += placed[i]
-		if ms := float64(took.Microseconds()) / 1000; ms > r.LongestMS {
-			r.LongestMS, r.At = ms, i
+		out.Placed += r.placed[i]
+		if ms := float64(took.Microseconds()) / 1000; ms > out.LongestMS {
+			out.LongestMS, out.At = ms, i
 		}
 	}
-	r.Cycles = len(shortest)
-	r.MeanMS = float64(total.Microseconds()) / 1000 / float64(max(1, r.Cycles))
-	return r, nil
+	out.MeanMS = float64(total.Microseconds()) / 1000 / float64(max(1, out.Cycles))
+	return out
 }
 
 // runWorst runs a worst case once. It returns the CPU time of each cycle and the number of tasks that it placed.
