@@ -40,8 +40,8 @@ type blockSpec struct {
 }
 
 // readBody reads the attributes and blocks of one body. HCL reports unknown names
-// and suggests near ones; if there is no near one, readBody lists the allowed
-// names.
+// and suggests near ones; if there is no near one, readBody says where the name
+// belongs, or lists the allowed names.
 func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader, blocks map[string]blockSpec) {
 	schema := &hcl.BodySchema{}
 	for _, n := range sortedKeys(fields) {
@@ -53,10 +53,14 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 	}
 	c, diags := b.Content(schema)
 	for _, g := range diags {
+		if hint := hintAt(g); hint != "" {
+			g.Detail += " " + hint
+			continue
+		}
 		switch {
 		case strings.Contains(g.Detail, "Did you mean"):
 		case g.Summary == "Unsupported argument" && len(fields) > 0:
-			g.Detail += " Expected are: " + strings.Join(sortedKeys(fields), ", ") + "."
+			g.Detail += " Expected are: " + strings.Join(sortedKeys(fields), ", ") + listBlocks(blocks) + "."
 		case g.Summary == "Unsupported block type":
 			g.Detail += " Expected are: " + strings.Join(sortedKeys(blocks), ", ") + "."
 		}
@@ -86,6 +90,40 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 		d.ranges[joinPath(path, nb.Type)] = nb.DefRange
 		blocks[nb.Type].read(d, nb)
 	}
+}
+
+// Where attributes belong that stand in the wrong place, or have another name elsewhere.
+const (
+	inResources = `Write it in a block of the stage: resources { cpu = "500m"  memory = "256MiB"  io = "10MiB/s" }.`
+	inStage     = `It belongs directly in a stage: stage "name" { … }.`
+	inJob       = `It belongs directly in the job, outside of its stages.`
+)
+
+var misplaced = map[string]string{
+	"cpu": inResources, "memory": inResources, "io": inResources,
+	"command": inStage, "builtin": inStage, "tasks": inStage, "kind": inStage, "after": inStage, "attempts": inStage, "time_limit": inStage,
+	"max_parallel": inStage, "slow_start": inStage, "exclusive": inStage, "disk": inStage, "combiner": inStage, "containers_used_again": inStage,
+	"tenant": inJob, "priority": inJob, "project": inJob, "deadline": inJob, "runtime_bound": inJob, "image": inJob, "meta": inJob, "keep_failed": inJob, "gather_logs": inJob,
+	"args":  `Write the program and its arguments as one list: command = ["sh", "-c", "echo hello"].`,
+	"count": `Write tasks = 3 for a stage of three tasks.`,
+}
+
+// hintAt returns where an attribute that is not expected belongs, "" if that is not known.
+func hintAt(g *hcl.Diagnostic) string {
+	if g.Summary != "Unsupported argument" {
+		return ""
+	}
+	_, rest, _ := strings.Cut(g.Detail, `"`)
+	name, _, _ := strings.Cut(rest, `"`)
+	return misplaced[name]
+}
+
+// listBlocks names the blocks that are expected beside attributes.
+func listBlocks(blocks map[string]blockSpec) string {
+	if len(blocks) == 0 {
+		return ""
+	}
+	return "; and blocks: " + strings.Join(sortedKeys(blocks), ", ")
 }
 
 func joinPath(path, name string) string {

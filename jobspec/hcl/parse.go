@@ -1,8 +1,10 @@
 package hcl
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -43,9 +45,21 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 	}
 	if d.diags.HasErrors() {
 		at.mapDiagnostics(d.diags)
+		slices.SortStableFunc(d.diags, byPosition) // package hcl reports unknown names in the order of a map
 		return nil, &Error{Diags: d.diags, src: src}
 	}
 	return d.job, nil
+}
+
+// byPosition orders diagnostics as what they are about stands in the file.
+func byPosition(a, b *hcl.Diagnostic) int {
+	position := func(d *hcl.Diagnostic) int {
+		if d.Subject == nil {
+			return 0
+		}
+		return d.Subject.Start.Byte
+	}
+	return cmp.Compare(position(a), position(b))
 }
 
 // addProblem adds a problem found by Validate as a diagnostic, at the range of the
