@@ -43,6 +43,7 @@ type scorer interface {
 //	start                                 all placed attempts run
 //	progress JOB TASK FRACTION
 //	end JOB TASK [succeeded|failed|infra|killed|lost]
+//	suspend JOB TASK LEVEL                suspend a task without the policy
 //	suspended | resumed                   complete all suspensions, all resumes
 //	endjob JOB                            remove the job
 //	lost NODE | up NODE | drain NODE | undrain NODE
@@ -303,13 +304,18 @@ func (s *script) runAttemptCommand(a *args) {
 		}
 	case "endjob":
 		s.reportRefusal(a.line, s.w.State.Events().EndJob(s.jobID(a.word(1))))
+	case "suspend":
+		s.suspend(a)
 	case "suspended", "resumed":
 		for _, x := range s.w.Attempts() {
 			switch {
 			case a.word(0) == "suspended" && x.Phase == scheduler.AttemptSuspending:
 				has := scheduler.Footprint{Memory: x.Demand[scheduler.Memory]}
-				if x.Target == scheduler.LevelSwapped {
+				switch x.Target {
+				case scheduler.LevelSwapped:
 					has.Swap = has.Memory
+				case scheduler.LevelCheckpointed:
+					has.Image = has.Memory
 				}
 				s.reportRefusal(a.line, s.w.State.Events().AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
 			case a.word(0) == "resumed" && x.Phase == scheduler.AttemptResuming:
@@ -318,6 +324,19 @@ func (s *script) runAttemptCommand(a *args) {
 		}
 	default:
 		s.t.Fatalf("%q: unknown command", a.line)
+	}
+}
+
+// suspend suspends the live attempts of a task: suspend JOB TASK frozen.
+func (s *script) suspend(a *args) {
+	levels := map[string]scheduler.Level{}
+	for _, l := range []scheduler.Level{scheduler.LevelFrozen, scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
+		levels[l.String()] = l
+	}
+	id := s.task(a)
+	for x := range s.w.State.Attempts().Of(s.w.State.Stage(id.StageID()), id.Index) {
+		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: x.ID.TaskID, Attempt: x.ID.Attempt, Run: x.Run, Level: levels[a.word(3)]}
+		s.reportRefusal(a.line, s.w.State.Apply(&act, s.w.Now))
 	}
 }
 
