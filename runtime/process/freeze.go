@@ -17,22 +17,27 @@ import (
 
 var _ runtime.Freezer = (*Driver)(nil)
 
-// Limits of freezing by signals.
+// Limits of freezing by signals: some five seconds until all processes of the session are stopped. On a
+// machine that is full of other work they get a processor late.
 const (
-	freezeRounds = 50 // tries until all processes of the session are stopped
-	freezePause  = 2 * time.Millisecond
+	freezeRounds    = 60
+	freezePause     = 2 * time.Millisecond // the first, which grows
+	freezeMostPause = 100 * time.Millisecond
 )
 
 // Freeze implements runtime.Freezer. It sends SIGSTOP to every process of the
-// container's session until all are stopped, since a process may fork meanwhile. A
+// container's session until all of their threads are stopped, since a process may
+// fork meanwhile, and a thread that waits for a processor stops when it gets one. A
 // process that started its own session is not reached: that takes a cgroup.
 func (d *Driver) Freeze(ctx context.Context, id string) error {
+	pause := freezePause
 	for range freezeRounds {
 		still, err := d.signalSession(id, syscall.SIGSTOP)
 		if err != nil || still {
 			return err
 		}
-		t := time.NewTimer(freezePause)
+		t := time.NewTimer(pause)
+		pause = min(pause*5/4, freezeMostPause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -92,7 +97,7 @@ func (d *Driver) signalSession(id string, sig syscall.Signal) (still bool, err e
 // sessionProcess is a process of a session.
 type sessionProcess struct {
 	pid     int
-	stopped bool // or dead
+	stopped bool // all of its threads, or it is dead
 }
 
 // listSession lists the processes of a session. O(processes of the machine).
@@ -120,10 +125,43 @@ func listSession(leader int) ([]sessionProcess, error) {
 			return nil, err
 		}
 		if state, sid := parseStat(string(b)); sid == leader {
-			all = append(all, sessionProcess{pid, strings.ContainsRune("TtZX", rune(state))})
+			stopped := isStopped(state)
+			if stopped {
+				if stopped, err = areThreadsStopped(n); err != nil {
+					return nil, err
+				}
+			}
+			all = append(all, sessionProcess{pid, stopped})
 		}
 	}
 	return all, nil
+}
+
+func isStopped(state byte) bool { return strings.ContainsRune("TtZX", rune(state)) }
+
+// areThreadsStopped reports whether all threads of a process are stopped: the state of a process is
+// that of its first thread alone. O(threads).
+func areThreadsStopped(pid string) (bool, error) {
+	threads, err := os.ReadDir("/proc/" + pid + "/task")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return true, nil // it has exited
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, thread := range threads {
+		b, err := os.ReadFile("/proc/" + pid + "/task/" + thread.Name() + "/stat")
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if state, _ := parseStat(string(b)); !isStopped(state) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // parseStat parses state and session of /proc/<pid>/stat. The name before them may
