@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
 	fakehdfs "github.com/drover-run/drover/hdfs/fake"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/shuffle"
@@ -449,6 +451,45 @@ func TestProbeOnProcesses(t *testing.T) {
 	if len(b.node.GetLevels()) != 2 {
 		t.Errorf("after a restart it first registers with %v", b.node.GetLevels())
 	}
+}
+
+// reluctant is a driver that cannot freeze for a while, as on a machine full of other work.
+type reluctant struct {
+	*process.Driver
+	failures atomic.Int32 // that are still to come
+}
+
+func (d *reluctant) Freeze(ctx context.Context, id string) error {
+	if d.failures.Add(-1) >= 0 {
+		return fault.New(fault.Unavailable, "task %s: its processes do not stop", id)
+	}
+	return d.Driver.Freeze(ctx, id)
+}
+
+// A level that fails once for a reason that passes is probed again; one that goes on failing is not
+// barred from the daemons that follow.
+func TestAnUnluckyProbeBarsNoLevel(t *testing.T) {
+	b := newTestNode(t, nil)
+	onProcesses(t, b)
+	d := &reluctant{Driver: b.config.Driver.(*process.Driver)}
+	b.config.Driver, b.config.Probe = d, true
+	levels := func() int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.node.GetLevels())
+	}
+	d.failures.Store(probeTries)
+	b.start()
+	if n := levels(); n != 1 {
+		t.Errorf("%d levels though none but running works", n)
+	}
+	b.stopDaemon()
+	d.failures.Store(probeTries - 1)
+	b.start()
+	if n := levels(); n != 2 {
+		t.Errorf("%d levels after freezing works again, want 2", n)
+	}
+	b.checkNothingLeft()
 }
 
 // A task of two processes is frozen and thawed.

@@ -29,6 +29,7 @@ const (
 	probeFile       = "probe.json" // in the data folder: the last result
 	probeVersion    = 1
 	probeLimit      = 5 * time.Minute  // for the whole probe
+	probeTries      = 3                // of a probe that failed for a reason that passes
 	probeCountLimit = 30 * time.Second // for one count
 	probeSmall      = 4 << 20          // bytes
 	probeLarge      = 36 << 20
@@ -43,6 +44,8 @@ type probeResult struct {
 	Levels      []droverv1.Level       `json:"levels"`
 	Speeds      *droverv1.SuspendSpeed `json:"speeds"`
 	Notes       []string               `json:"notes,omitempty"`
+
+	passing bool // a level failed for a reason that passes, such as a machine full of other work
 }
 
 // prober owns which levels work on this node: the result of the last probe.
@@ -119,17 +122,26 @@ func (b *prober) set(r *probeResult) {
 	b.mu.Unlock()
 }
 
-// probe finds out which levels work and stores the result. It leaves nothing
-// behind.
+// probe finds out which levels work and stores the result, but for one in which a level
+// failed for a reason that passes: the next daemon probes again then. It leaves nothing behind.
 func (b *prober) probe(ctx context.Context) {
 	start := b.clock.Monotonic()
 	ctx2, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	r := b.runProbes(ctx2)
+	for n := 1; n < probeTries && r.passing && ctx2.Err() == nil; n++ {
+		b.cfg.Log.Warn("the probe failed for a reason that passes: probing again", "levels", r.Levels, "notes", r.Notes)
+		r = b.runProbes(ctx2)
+	}
 	if ctx.Err() != nil {
 		return // the next daemon probes
 	}
 	b.cfg.Log.Info("probed", "levels", r.Levels, "notes", r.Notes, "took", b.clock.Monotonic()-start)
+	b.set(r)
+	if r.passing {
+		b.cfg.Log.Warn("the probe's result is not stored: restart the daemon to probe again", "levels", r.Levels, "notes", r.Notes)
+		return
+	}
 	text, err := linesum.Marshal(r)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(b.cfg.Data, probeFile), text, 0o600)
@@ -137,7 +149,6 @@ func (b *prober) probe(ctx context.Context) {
 	if err != nil {
 		b.cfg.Log.Warn("cannot store the probe's result", "err", err)
 	}
-	b.set(r)
 }
 
 // runProbes returns levels, speeds and notes on missing levels.
@@ -148,7 +159,7 @@ func (b *prober) runProbes(ctx context.Context) *probeResult {
 	if small.reached > droverv1.Level_LEVEL_FROZEN { // the time to freeze does not depend on the memory
 		large, _ = b.probeOnce(ctx, probeLarge) // its failures are in large.notes
 	}
-	r.Notes = append(r.Notes, small.notes...)
+	r.Notes, r.passing = append(r.Notes, small.notes...), small.passing || large.passing || passes(err)
 	if err != nil {
 		r.Notes = append(r.Notes, err.Error())
 	}
@@ -166,6 +177,11 @@ func (b *prober) runProbes(ctx context.Context) *probeResult {
 	s.CheckpointUs, s.CheckpointBps = fitLine(small.dump, large.dump)
 	s.RestoreUs, s.RestoreBps = fitLine(small.restore, large.restore)
 	return r
+}
+
+// passes reports whether an error is one that may not come again.
+func passes(err error) bool {
+	return errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // fitLine fits a line through two measurements: the time without any memory, and
@@ -188,6 +204,7 @@ type levelProbe struct {
 	reached   droverv1.Level
 	works     map[droverv1.Level]bool
 	notes     []string
+	passing   bool // a level failed for a reason that passes
 
 	freeze, thaw, swap, swapBack, dump, restore time.Duration
 }
@@ -227,6 +244,7 @@ func (b *prober) probeOnce(ctx context.Context, memory int64) (*levelProbe, erro
 	}{{droverv1.Level_LEVEL_FROZEN, p.tryFreeze}, {droverv1.Level_LEVEL_SWAPPED, p.trySwap}, {droverv1.Level_LEVEL_CHECKPOINTED, p.tryDump}} {
 		err := l.try(ctx)
 		if err != nil {
+			p.passing = p.passing || passes(err)
 			p.notes = append(p.notes, oneLine(strings.ToLower(strings.TrimPrefix(l.level.String(), "LEVEL_"))+": "+err.Error()))
 			if l.level == droverv1.Level_LEVEL_FROZEN || p.awaitCount(ctx) != nil {
 				break // no later level works without freezing, or the container is gone
