@@ -48,7 +48,7 @@ func allSchedulersExperiments() []Experiment {
 		return exp(name, paper, []Metric{deadlineMetric, completionMetric}, m.gradeAll)
 	}
 	heavy := exp("las_mq heavy-tailed", lasPaper, []Metric{responseMetric}, func(e *Env, s *Sample, seed uint64) error { return gradeGenerated(e, s, seed, "heavy_tailed", "6") })
-	heavy.Seeds = heavySeeds
+	heavy.Seeds, heavy.Cost = heavySeeds, 1
 	return []Experiment{
 		las("las_mq testbed 80 s", privateTestbed, 80), las("las_mq testbed 50 s", privateTestbed, 50), las("las_mq EC2", ec2Testbed, 80),
 		heavy,
