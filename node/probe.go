@@ -179,9 +179,10 @@ func (b *prober) runProbes(ctx context.Context) *probeResult {
 	return r
 }
 
-// passes reports whether an error is one that may not come again.
+// passes reports whether an error is one that may not come again: a machine full of other work, a process
+// that could not be stopped just then, a full disk.
 func passes(err error) bool {
-	return errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, fault.Unavailable) || errors.Is(err, fault.Conflict) || errors.Is(err, fault.Exhausted) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // fitLine fits a line through two measurements: the time without any memory, and
