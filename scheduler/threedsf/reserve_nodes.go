@@ -62,8 +62,9 @@ func (k *reservedNodes) reserve(g *scheduler.Stage) {
 		k.reserveSoonestNodes(g)
 		return
 	}
+	k.findByNearness(g)
 	for n := g.Startable(); n > 0 && !k.isLimitReached(); n-- {
-		id := k.nearestNode(g)
+		id := k.takeNearest()
 		if id == scheduler.NoNode {
 			return
 		}
@@ -82,7 +83,8 @@ func (k *reservedNodes) reserveForOne(g *scheduler.Stage) bool {
 		k.reserveOne(k.candidates[0].id, g, k.candidates[0].freeAt)
 		return true
 	}
-	id := k.nearestNode(g)
+	k.findByNearness(g)
+	id := k.takeNearest()
 	if id != scheduler.NoNode {
 		k.reserveOne(id, g, scheduler.Never)
 	}
@@ -114,23 +116,43 @@ func (k *reservedNodes) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID
 	return id
 }
 
-// nearestNode returns the unreserved node that lacks least of the scarcest resource
-// of a task, among the scanned ones that could hold it when empty; ties go to the
-// first. O(maxNodesScanned).
-func (k *reservedNodes) nearestNode(g *scheduler.Stage) scheduler.NodeID {
+// findByNearness lists the unreserved nodes, among the scanned ones, that could hold a task of a stage
+// when empty, in the order of the scan. O(maxNodesScanned).
+func (k *reservedNodes) findByNearness(g *scheduler.Stage) {
 	nodes := k.c.s.Nodes()
-	best, most := scheduler.NoNode, -1.0
-	from := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
-	for i := range min(len(nodes), maxNodesScanned) {
-		n := nodes[(from+i)%len(nodes)]
+	k.candidates = k.candidates[:0]
+	at := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
+	for range min(len(nodes), maxNodesScanned) {
+		n := nodes[at]
+		if at++; at == len(nodes) {
+			at = 0
+		}
 		if !n.Schedulable() || k.stageOn[n.Spec.ID] != nil || k.c.s.Cluster().Avoids(g, n.Spec.ID) {
 			continue
 		}
-		if near := n.FreeFraction(g.Spec.Demand); near > most {
-			best, most = n.Spec.ID, near
+		if near := n.FreeFraction(g.Spec.Demand); near > taken {
+			k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, scheduler.Never, near})
 		}
 	}
-	return best
+}
+
+// taken is the nearness of a candidate that was taken.
+const taken = -1.0
+
+// takeNearest takes the candidate that lacks least of the scarcest resource of a task and returns it,
+// NoNode if none is left; ties go to the first. O(candidates).
+func (k *reservedNodes) takeNearest() scheduler.NodeID {
+	best, most := -1, taken
+	for i := range k.candidates {
+		if near := k.candidates[i].nearness; near > most {
+			best, most = i, near
+		}
+	}
+	if best < 0 {
+		return scheduler.NoNode
+	}
+	k.candidates[best].nearness = taken
+	return k.candidates[best].id
 }
 
 // reservingStage returns a stage with a reserved node that would fit a task of g, or
