@@ -54,18 +54,10 @@ func (k *reservedNodes) reserveSoonestNodes(g *scheduler.Stage) {
 
 // findCandidates lists the nodes that a task of a stage could reserve, the best first.
 func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
-	nodes := k.c.s.Nodes()
 	k.candidates = k.candidates[:0]
-	from := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
-	for i := range min(len(nodes), maxNodesScanned) {
-		n := nodes[(from+i)%len(nodes)]
-		if !n.Schedulable() || k.stageOn[n.Spec.ID] != nil {
-			continue
-		}
-		if near := n.FreeFraction(g.Spec.Demand); near >= 0 {
-			k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, k.capacityAt(n, g), near})
-		}
-	}
+	k.scan(g, func(n *scheduler.Node, near float64) {
+		k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, k.capacityAt(n, g), near})
+	})
 	slices.SortStableFunc(k.candidates, func(a, b nodeCandidate) int {
 		return cmp.Or(cmp.Compare(a.freeAt, b.freeAt), cmp.Compare(b.nearness, a.nearness))
 	})

@@ -116,11 +116,19 @@ func (k *reservedNodes) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID
 	return id
 }
 
-// findByNearness lists the unreserved nodes, among the scanned ones, that could hold a task of a stage
-// when empty, in the order of the scan. O(maxNodesScanned).
+// findByNearness lists the nodes that a task of a stage could reserve, in the order of the scan.
+// O(maxNodesScanned).
 func (k *reservedNodes) findByNearness(g *scheduler.Stage) {
-	nodes := k.c.s.Nodes()
 	k.candidates = k.candidates[:0]
+	k.scan(g, func(n *scheduler.Node, near float64) {
+		k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, scheduler.Never, near})
+	})
+}
+
+// scan yields the unreserved nodes, of maxNodesScanned, that could hold a task of a stage when empty and
+// that its job does not avoid, each with how much of the scarcest resource is free.
+func (k *reservedNodes) scan(g *scheduler.Stage, yield func(n *scheduler.Node, near float64)) {
+	nodes := k.c.s.Nodes()
 	at := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
 	for range min(len(nodes), maxNodesScanned) {
 		n := nodes[at]
@@ -131,7 +139,7 @@ func (k *reservedNodes) findByNearness(g *scheduler.Stage) {
 			continue
 		}
 		if near := n.FreeFraction(g.Spec.Demand); near > taken {
-			k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, scheduler.Never, near})
+			yield(n, near)
 		}
 	}
 }
