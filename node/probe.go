@@ -45,7 +45,7 @@ type probeResult struct {
 	Speeds      *droverv1.SuspendSpeed `json:"speeds"`
 	Notes       []string               `json:"notes,omitempty"`
 
-	passing bool // a level failed for a reason that passes, such as a machine full of other work
+	transient bool // a level failed for a reason that passes, such as a machine full of other work
 }
 
 // prober owns which levels work on this node: the result of the last probe.
@@ -129,7 +129,7 @@ func (b *prober) probe(ctx context.Context) {
 	ctx2, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	r := b.runProbes(ctx2)
-	for n := 1; n < probeTries && r.passing && ctx2.Err() == nil; n++ {
+	for n := 1; n < probeTries && r.transient && ctx2.Err() == nil; n++ {
 		b.cfg.Log.Warn("the probe failed for a reason that passes: probing again", "levels", r.Levels, "notes", r.Notes)
 		r = b.runProbes(ctx2)
 	}
@@ -138,7 +138,7 @@ func (b *prober) probe(ctx context.Context) {
 	}
 	b.cfg.Log.Info("probed", "levels", r.Levels, "notes", r.Notes, "took", b.clock.Monotonic()-start)
 	b.set(r)
-	if r.passing {
+	if r.transient {
 		b.cfg.Log.Warn("the probe's result is not stored: restart the daemon to probe again", "levels", r.Levels, "notes", r.Notes)
 		return
 	}
@@ -159,7 +159,7 @@ func (b *prober) runProbes(ctx context.Context) *probeResult {
 	if small.reached > droverv1.Level_LEVEL_FROZEN { // the time to freeze does not depend on the memory
 		large, _ = b.probeOnce(ctx, probeLarge) // its failures are in large.notes
 	}
-	r.Notes, r.passing = append(r.Notes, small.notes...), small.passing || large.passing || passes(err)
+	r.Notes, r.transient = append(r.Notes, small.notes...), small.transient || large.transient || isTransient(err)
 	if err != nil {
 		r.Notes = append(r.Notes, err.Error())
 	}
@@ -179,9 +179,9 @@ func (b *prober) runProbes(ctx context.Context) *probeResult {
 	return r
 }
 
-// passes reports whether an error is one that may not come again: a machine full of other work, a process
+// isTransient reports whether an error is one that may not come again: a machine full of other work, a process
 // that could not be stopped just then, a full disk.
-func passes(err error) bool {
+func isTransient(err error) bool {
 	return errors.Is(err, fault.Unavailable) || errors.Is(err, fault.Conflict) || errors.Is(err, fault.Exhausted) || errors.Is(err, context.DeadlineExceeded)
 }
 
@@ -205,7 +205,7 @@ type levelProbe struct {
 	reached   droverv1.Level
 	works     map[droverv1.Level]bool
 	notes     []string
-	passing   bool // a level failed for a reason that passes
+	transient bool // a level failed for a reason that passes
 
 	freeze, thaw, swap, swapBack, dump, restore time.Duration
 }
@@ -245,7 +245,7 @@ func (b *prober) probeOnce(ctx context.Context, memory int64) (*levelProbe, erro
 	}{{droverv1.Level_LEVEL_FROZEN, p.tryFreeze}, {droverv1.Level_LEVEL_SWAPPED, p.trySwap}, {droverv1.Level_LEVEL_CHECKPOINTED, p.tryDump}} {
 		err := l.try(ctx)
 		if err != nil {
-			p.passing = p.passing || passes(err)
+			p.transient = p.transient || isTransient(err)
 			p.notes = append(p.notes, oneLine(strings.ToLower(strings.TrimPrefix(l.level.String(), "LEVEL_"))+": "+err.Error()))
 			if l.level == droverv1.Level_LEVEL_FROZEN || p.awaitCount(ctx) != nil {
 				break // no later level works without freezing, or the container is gone
