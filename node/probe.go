@@ -157,7 +157,7 @@ func (b *prober) runProbes(ctx context.Context) *probeResult {
 	small, err := b.probeOnce(ctx, probeSmall)
 	large := small
 	if small.reached > droverv1.Level_LEVEL_FROZEN { // the time to freeze does not depend on the memory
-		large, _ = b.probeOnce(ctx, probeLarge) // its failures are in large.notes
+		large, err = b.probeOnce(ctx, probeLarge) // small ran without an error
 	}
 	r.Notes, r.transient = append(r.Notes, small.notes...), small.transient || large.transient || isTransient(err)
 	if err != nil {
