@@ -397,8 +397,8 @@ func (n *Node) FreeFraction(demand Resources) float64 {
 		if need > n.Spec.Capacity[r] {
 			return -1
 		}
-		if need > 0 {
-			near = min(near, float64(n.Free[r])/float64(need))
+		if free := n.Free[r]; free < need && need > 0 {
+			near = min(near, float64(free)/float64(need))
 		}
 	}
 	return near

@@ -1,11 +1,14 @@
 package scheduler
 
 // Node is a machine and its free capacity. Callers outside this package may only read it.
+//
+// Searches look through many nodes: what they compare comes first, here and in NodeSpec, so that they
+// read one cache line of each.
 type Node struct {
-	Spec NodeSpec
 	// Free is the capacity minus what attempts occupy. It is negative after a node shrank
 	// below what runs on it; then nothing is placed there.
 	Free     Resources
+	Spec     NodeSpec
 	Disks    []DiskUse // indexed as Spec.Disks
 	SwapFree int64
 

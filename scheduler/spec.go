@@ -33,23 +33,23 @@ type Disk struct {
 // NodeSpec is a machine as it registered: the capacity that can be allocated, without the
 // machine's own reserve, and its abilities.
 type NodeSpec struct {
-	ID   NodeID `json:"id"`
-	Name string `json:"name"`
+	// Capacity in CPU and memory; its IO must be the sum over Disks.
+	Capacity Resources `json:"capacity"`
+	ID       NodeID    `json:"id"`
+	Down     bool      `json:"down,omitempty"`
+	Draining bool      `json:"draining,omitempty"`
+	Name     string    `json:"name"`
 	// Path is the topology above the node, from the top, for example "/dc1/rack7", of any
 	// depth. Nodes with equal paths share a rack.
-	Path string `json:"path,omitempty"`
-	// Capacity in CPU and memory; its IO must be the sum over Disks.
-	Capacity Resources    `json:"capacity"`
-	Disks    []Disk       `json:"disks,omitempty"`
-	Swap     int64        `json:"swap,omitempty"` // bytes for LevelSwapped
-	Levels   LevelSet     `json:"levels"`
-	Speeds   SuspendSpeed `json:"speeds"`
+	Path   string       `json:"path,omitempty"`
+	Disks  []Disk       `json:"disks,omitempty"`
+	Swap   int64        `json:"swap,omitempty"` // bytes for LevelSwapped
+	Levels LevelSet     `json:"levels"`
+	Speeds SuspendSpeed `json:"speeds"`
 	// CPUClass names the CPU features that a checkpoint depends on. A checkpoint is restored
 	// only on a node of the same class or one that lists it in Restores.
 	CPUClass string   `json:"cpu_class,omitempty"`
 	Restores []string `json:"restores,omitempty"`
-	Down     bool     `json:"down,omitempty"`
-	Draining bool     `json:"draining,omitempty"`
 	// Windows are when the node will be away, in order: maintenance that was ordered.
 	Windows []Window `json:"windows,omitempty"`
 }

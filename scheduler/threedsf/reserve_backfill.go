@@ -56,7 +56,7 @@ func (k *reservedNodes) reserveSoonestNodes(g *scheduler.Stage) {
 func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
 	k.candidates = k.candidates[:0]
 	k.scan(g, func(n *scheduler.Node, near float64) {
-		k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, k.capacityAt(n, g), near})
+		k.candidates = append(k.candidates, nodeCandidate{id: n.Spec.ID, freeAt: k.capacityAt(n, g), nearness: near})
 	})
 	slices.SortStableFunc(k.candidates, func(a, b nodeCandidate) int {
 		return cmp.Or(cmp.Compare(a.freeAt, b.freeAt), cmp.Compare(b.nearness, a.nearness))

@@ -29,6 +29,8 @@ type reservedNodes struct {
 	workSeen uint64           // State.ChangePosition of bounded
 	bounded  *scheduler.Job   // see findBoundedJob
 
+	freeFractions freeFractions
+
 	candidates  []nodeCandidate     // scratch
 	departures  []expectedDeparture // scratch
 	diskScratch []scheduler.DiskUse
@@ -116,51 +118,71 @@ func (k *reservedNodes) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID
 	return id
 }
 
-// findByNearness lists the nodes that a task of a stage could reserve, in the order of the scan.
+// findByNearness makes the candidates a heap of the nodes that a task of a stage could reserve, that
+// which lacks least of the task's scarcest resource first, ties by the order of the scan.
 // O(maxNodesScanned).
 func (k *reservedNodes) findByNearness(g *scheduler.Stage) {
 	k.candidates = k.candidates[:0]
 	k.scan(g, func(n *scheduler.Node, near float64) {
-		k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, scheduler.Never, near})
+		k.candidates = append(k.candidates, nodeCandidate{id: n.Spec.ID, scanned: int32(len(k.candidates)), freeAt: scheduler.Never, nearness: near})
 	})
+	for i := len(k.candidates)/2 - 1; i >= 0; i-- {
+		k.siftDown(i)
+	}
 }
 
 // scan yields the unreserved nodes, of maxNodesScanned, that could hold a task of a stage when empty and
 // that its job does not avoid, each with how much of the scarcest resource is free.
 func (k *reservedNodes) scan(g *scheduler.Stage, yield func(n *scheduler.Node, near float64)) {
-	nodes := k.c.s.Nodes()
-	at := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
+	nodes, cluster := k.c.s.Nodes(), k.c.s.Cluster()
+	avoids := !cluster.AvoidanceOf(g).IsZero()
+	free := k.freeFractions.of(k.c.s, g.Spec.Demand)
+	at := scheduler.NodeID(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
 	for range min(len(nodes), maxNodesScanned) {
-		n := nodes[at]
-		if at++; at == len(nodes) {
+		id := at
+		if at++; int(at) == len(nodes) {
 			at = 0
 		}
-		if !n.Schedulable() || k.stageOn[n.Spec.ID] != nil || k.c.s.Cluster().Avoids(g, n.Spec.ID) {
+		if k.stageOn[id] != nil {
 			continue
 		}
-		if near := n.FreeFraction(g.Spec.Demand); near > taken {
-			yield(n, near)
+		if near := free.on(cluster, nodes, id); near > -1 && !(avoids && cluster.Avoids(g, id)) {
+			yield(nodes[id], near)
 		}
 	}
 }
 
-// taken is the nearness of a candidate that was taken.
-const taken = -1.0
-
-// takeNearest takes the candidate that lacks least of the scarcest resource of a task and returns it,
-// NoNode if none is left; ties go to the first. O(candidates).
+// takeNearest takes the first of the heap of candidates and returns it, NoNode if none is left.
+// O(log candidates).
 func (k *reservedNodes) takeNearest() scheduler.NodeID {
-	best, most := -1, taken
-	for i := range k.candidates {
-		if near := k.candidates[i].nearness; near > most {
-			best, most = i, near
-		}
-	}
-	if best < 0 {
+	last := len(k.candidates) - 1
+	if last < 0 {
 		return scheduler.NoNode
 	}
-	k.candidates[best].nearness = taken
-	return k.candidates[best].id
+	nearest := k.candidates[0].id
+	k.candidates[0] = k.candidates[last]
+	k.candidates = k.candidates[:last]
+	k.siftDown(0)
+	return nearest
+}
+
+// siftDown moves candidate i of the heap below those that come before it.
+func (k *reservedNodes) siftDown(i int) {
+	heap := k.candidates
+	for {
+		first := 2*i + 1
+		if first >= len(heap) {
+			return
+		}
+		if right := first + 1; right < len(heap) && heap[right].isNearerThan(&heap[first]) {
+			first = right
+		}
+		if !heap[first].isNearerThan(&heap[i]) {
+			return
+		}
+		heap[i], heap[first] = heap[first], heap[i]
+		i = first
+	}
 }
 
 // reservingStage returns a stage with a reserved node that would fit a task of g, or
@@ -188,6 +210,12 @@ type expectedDeparture struct {
 // nodeCandidate is a node that could be reserved.
 type nodeCandidate struct {
 	id       scheduler.NodeID
+	scanned  int32 // its place in the scan, of findByNearness alone
 	freeAt   scheduler.Time
 	nearness float64
+}
+
+// isNearerThan reports whether a candidate comes before another.
+func (n *nodeCandidate) isNearerThan(other *nodeCandidate) bool {
+	return n.nearness > other.nearness || n.nearness == other.nearness && n.scanned < other.scanned
 }

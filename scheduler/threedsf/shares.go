@@ -22,13 +22,20 @@ type shares struct {
 	roots      []scheduler.TenantID
 
 	past     []int64          // each tenant's recent use, as in the tree
-	readPast []int64          // scratch
-	pastOf   *scheduler.State // whose history it was read from, up to pastRead tasks
+	recent   []taskUse        // ring of the last pastTasks tasks that ended
+	oldest   int              // index in recent
+	pastOf   *scheduler.State // whose history they were read from, up to pastRead tasks
 	pastRead uint64
 }
 
 // pastTasks is how many of the last tasks that ended count as a tenant's recent use.
 const pastTasks = 64
+
+// taskUse is what a task that ended adds to its tenant's recent use.
+type taskUse struct {
+	tenant scheduler.TenantID // NoTenant for one that is gone
+	use    int64
+}
 
 // sync synchronises the tree. O(tenants + changes x depth x log siblings).
 func (f *shares) sync(s *scheduler.State, level drf.Level, resources int) {
@@ -46,27 +53,42 @@ func (f *shares) sync(s *scheduler.State, level drf.Level, resources int) {
 }
 
 // syncPast sets what tenants used lately in the tree, which decides where all else is equal: the times
-// of the last tasks that ended by the dominant shares of their demands. O(tenants) after a task ended.
+// of the last tasks that ended by the dominant shares of their demands. O(tasks that ended since the
+// last call, at most pastTasks); O(tenants) for another State or tree.
 func (f *shares) syncPast(s *scheduler.State) {
 	h := s.History()
-	if f.pastOf == s && f.pastRead == h.TaskCount() && len(f.past) == len(f.charged) {
-		return
+	ended := h.TaskCount() - f.pastRead
+	reread := f.pastOf != s || ended > pastTasks || len(f.past) != len(f.charged)
+	if reread {
+		ended = pastTasks
+		f.past = slices.Grow(f.past[:0], len(f.charged))[:len(f.charged)]
+		clear(f.past)
+		f.recent, f.oldest = slices.Repeat([]taskUse{{scheduler.NoTenant, 0}}, pastTasks), 0
 	}
 	f.pastOf, f.pastRead = s, h.TaskCount()
-	past := slices.Grow(f.readPast[:0], len(f.charged))[:len(f.charged)]
-	clear(past)
-	h.RecentTasks(pastTasks, func(t *scheduler.FinishedTask) bool {
-		if int(t.Tenant) < len(past) {
-			past[t.Tenant] += 1 + int64(f.countedResources(t.Demand).DominantShare(f.total)*float64(t.RunTime))
+	h.RecentTasks(int(ended), func(t *scheduler.FinishedTask) bool {
+		last := taskUse{scheduler.NoTenant, 0}
+		if int(t.Tenant) < len(f.past) {
+			last = taskUse{t.Tenant, 1 + int64(f.countedResources(t.Demand).DominantShare(f.total)*float64(t.RunTime))}
+		}
+		first := f.recent[f.oldest]
+		f.recent[f.oldest] = last
+		f.oldest = (f.oldest + 1) % pastTasks
+		for _, u := range [...]taskUse{{last.tenant, last.use}, {first.tenant, -first.use}} {
+			if u.tenant == scheduler.NoTenant {
+				continue
+			}
+			if f.past[u.tenant] += u.use; !reread {
+				f.tree.SetPast(f.treeID[u.tenant], f.past[u.tenant])
+			}
 		}
 		return true
 	})
-	for t, used := range past {
-		if t >= len(f.past) || f.past[t] != used {
+	if reread {
+		for t, used := range f.past {
 			f.tree.SetPast(f.treeID[t], used)
 		}
 	}
-	f.past, f.readPast = past, f.past
 }
 
 // isCurrent reports whether the tree has the State's tenants and total.

@@ -1,0 +1,101 @@
+package threedsf
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// The free fractions that are kept equal those computed anew after any events and tries that were undone,
+// for more demands than are kept.
+func TestReservedNodesLackLeast(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
+		c := newTestCycle(w.World, Config{})
+		w.State.Journal().Rollback(c.mark)
+		k := &reservedNodes{c: c}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			w.Step()
+			mark := w.State.Journal().Mark()
+			applyPossible(w)
+			compareNearest(t, w, k)
+			w.State.Journal().Rollback(mark)
+			compareNearest(t, w, k)
+			applyPossible(w)
+		}
+	})
+}
+
+// applyPossible applies those of some random actions that can be applied.
+func applyPossible(w *schedtest.Chaos) {
+	for _, a := range w.Actions(3) {
+		_ = w.State.Apply(&a, w.Now)
+	}
+}
+
+// compareNearest compares the order in which a stage reserves nodes with a sorted list.
+func compareNearest(t *rapid.T, w *schedtest.Chaos, k *reservedNodes) {
+	nodes := w.State.Nodes()
+	k.begin(len(nodes))
+	k.stageOn[w.R.IntN(len(nodes))] = &scheduler.Stage{}
+	for j := range w.State.Jobs() {
+		g := j.Stages[w.R.IntN(len(j.Stages))]
+		type candidate struct {
+			id   scheduler.NodeID
+			free float64
+		}
+		var want []candidate
+		for i := range nodes {
+			n := nodes[(int(j.Spec.ID)+i)%len(nodes)]
+			if free := n.FreeFraction(g.Spec.Demand); n.Schedulable() && k.stageOn[n.Spec.ID] == nil && free > -1 && !w.State.Cluster().Avoids(g, n.Spec.ID) {
+				want = append(want, candidate{n.Spec.ID, free})
+			}
+		}
+		slices.SortStableFunc(want, func(a, b candidate) int { return cmp.Compare(b.free, a.free) })
+		k.findByNearness(g)
+		for i, c := range want {
+			if got := k.takeNearest(); got != c.id {
+				t.Fatalf("stage %s reserves %d as its node %d, want %d of %v", g.ID(), got, i, c.id, want)
+			}
+		}
+		if got := k.takeNearest(); got != scheduler.NoNode {
+			t.Fatalf("stage %s reserves %d, which is none of %v", g.ID(), got, want)
+		}
+	}
+	clear(k.stageOn)
+}
+
+// A tenant's recent use is the sum over the last tasks that ended, whenever it is read.
+func TestPastIsTheUseOfTheLastTasks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a", "b=2", "c")
+		c := newTestCycle(w, Config{})
+		f := c.shares
+		w.State.Journal().Rollback(c.mark)
+		tenants := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 2*pastTasks, 3*pastTasks).Draw(t, "tenants")
+		reads := rapid.SliceOfN(rapid.Bool(), len(tenants), len(tenants)).Draw(t, "reads")
+		for i, tenant := range tenants {
+			id := w.Submit(tenant, 1, schedtest.R(float64(1+i%4), 1, 0))
+			a := w.Place(scheduler.TaskID{Job: id}, 0)
+			w.Start().Advance(time.Duration(i)*time.Second).End(a, scheduler.OutcomeSucceeded)
+			if !reads[i] {
+				continue
+			}
+			f.sync(w.State, f.level, f.resources)
+			want := make([]int64, len(w.State.Tenants()))
+			w.State.History().RecentTasks(pastTasks, func(e *scheduler.FinishedTask) bool {
+				want[e.Tenant] += 1 + int64(f.countedResources(e.Demand).DominantShare(f.total)*float64(e.RunTime))
+				return true
+			})
+			if !slices.Equal(f.past, want) {
+				t.Fatalf("after %d tasks the recent use of tenants is %v, want %v", i+1, f.past, want)
+			}
+		}
+	})
+}
