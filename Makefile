@@ -2,6 +2,7 @@
 SHELL   := /bin/bash
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/drover-run/drover/internal/version.Version=$(VERSION)
+PROFILE := cmd/drover/drover.pgo# integration/bench.sh profile writes it
 NODE    ?= 1
 TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
@@ -17,7 +18,7 @@ build: ## the static binary, bin/drover
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/logger ./cmd/drover-logger
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/init ./cmd/drover-init
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
+	CGO_ENABLED=0 go build -trimpath -pgo=$(PROFILE) -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
 dist: ## static binaries and Debian packages, amd64 and arm64, with checksums: out/dist
 	dist/build.sh out/dist

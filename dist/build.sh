@@ -52,7 +52,7 @@ compile() {
   "$root/internal/innerbin/bin/init": "$dir/init"
 }}
 END
-  GOARCH=$arch go build -trimpath -overlay "$dir/overlay.json" -ldflags "$ldflags" -o "$dir/drover" ./cmd/drover
+  GOARCH=$arch go build -trimpath -pgo=cmd/drover/drover.pgo -overlay "$dir/overlay.json" -ldflags "$ldflags" -o "$dir/drover" ./cmd/drover
 }
 
 native=$(go env GOHOSTARCH)

@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
+# scheduler, coordinator; profile, page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -69,6 +69,29 @@ scheduler() {
   bin/drover bench scheduler -nodes 1000 -nodes 10000 -runs "$runs" &&
     bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -runs "$runs" &&
     bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -planning -runs "$runs"
+}
+
+# Writes the profile that bin/drover is compiled with, of decisions, simulation and a coordinator, and compares
+# binaries with and without it, in turn.
+profile() {
+  local dir i name pgo=cmd/drover/drover.pgo
+  dir=$(mktemp -d)
+  awk 'BEGIN{srand(1);for(i=0;i<100000;i++){g=-log(1-rand())*0.000958;t+=g;printf "job%d\t%.4f\t%.4f\t1342177280\t0\t0\n",i,t,g}}' >"$dir/maps.tsv" &&
+    go build -trimpath -o "$dir/plain" ./cmd/drover &&
+    "$dir/plain" sim run -workload "$dir/maps.tsv" -format swim -rule tenants=20 -nodes 10000 -profile "$dir/sim" -json >/dev/null 2>&1 &&
+    "$dir/plain" bench scheduler -features all -nodes 1000 -nodes 10000 -placements 500000 -profile "$dir/scheduler" >/dev/null &&
+    "$dir/plain" bench coordinator -profile "$dir/coordinator" >/dev/null &&
+    go tool pprof -proto "$dir/sim" "$dir/scheduler" "$dir/coordinator" >"$dir/merged" 2>/dev/null && cp "$dir/merged" "$pgo" &&
+    go build -trimpath -pgo="$pgo" -o "$dir/profiled" ./cmd/drover &&
+    for i in $(seq "$runs"); do
+      for name in plain profiled; do
+        printf '%s %s %.0f placements per CPU second\n' "$i" "$name" "$("$dir/$name" bench scheduler -features all -nodes 10000 -json | sed -E 's/.*"placements_per_cpu_s":([0-9.]+).*/\1/')"
+      done
+    done | tee "$dir/rates" &&
+    awk '{rate[$1 $2] = $3} $2 == "profiled" {printf "run %d: %.3f times as many with the profile\n", $1, rate[$1 "profiled"] / rate[$1 "plain"]}' "$dir/rates"
+  local status=$?
+  rm -rf "$dir"
+  return $status
 }
 
 # The longest cycle of the schedulers with inputs that are meant to make cycles long.
@@ -159,8 +182,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | page | million | worst | worlds | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

@@ -40,8 +40,9 @@ func benchSchedulerCommand() *cli.Command {
 			&cli.IntFlag{Name: "placements", Usage: "placements to measure", Value: 200_000},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the generated workload", Value: 1},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per case, one per line"},
+			profileFlag,
 		},
-		Action: func(c *cli.Context) error {
+		Action: profiled(func(c *cli.Context) error {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
@@ -57,7 +58,7 @@ func benchSchedulerCommand() *cli.Command {
 				return runBenchWorst(c, params)
 			}
 			return runBenchScheduler(c, params)
-		},
+		}),
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/pprof"
 	"strconv"
 	"time"
 
@@ -57,7 +56,7 @@ func benchCoordinatorCommand() *cli.Command {
 			&cli.StringFlag{Name: "dir", Usage: "folder for the coordinator's state, on the disk to be measured; default: a temporary one"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per run, one per line"},
 		}, shared...),
-		Subcommands: []*cli.Command{{Name: serveBenchCommand, Hidden: true, HideHelp: true, Action: serveBench,
+		Subcommands: []*cli.Command{{Name: serveBenchCommand, Hidden: true, HideHelp: true, Action: profiled(serveBench),
 			Flags: append([]cli.Flag{&cli.StringFlag{Name: "data"}, &cli.StringFlag{Name: "socket"},
 				&cli.StringFlag{Name: "id"}, &cli.StringFlag{Name: "tls"}, &cli.StringSliceFlag{Name: "servers"}}, shared...)}},
 		Action: runBenchCoordinator,
@@ -70,17 +69,6 @@ func serveBench(c *cli.Context) error {
 	l, err := coordinator.ListenLocal(c.String("socket"))
 	if err != nil {
 		return err
-	}
-	if file := c.String("profile"); file != "" {
-		f, err := os.Create(file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
 	}
 	setGCPercent(coordinatorGCPercent)
 	ctx, cancel := context.WithCancel(c.Context)

@@ -347,8 +347,8 @@ func simRunCommand() *cli.Command {
 		Name:  "run",
 		Usage: "simulate one scheduler on one workload: summary.json, CSV by job, attempt and time, plots",
 		Flags: simFlags(&cli.StringFlag{Name: "scheduler", Usage: "policy", Value: "3dsf"},
-			&cli.StringFlag{Name: "out", Usage: "folder for summary.json, jobs.csv, tasks.csv, timeseries.csv and plots"}, simJSONLinesFlag, simHTMLFlag),
-		Action: func(c *cli.Context) (err error) {
+			&cli.StringFlag{Name: "out", Usage: "folder for summary.json, jobs.csv, tasks.csv, timeseries.csv and plots"}, simJSONLinesFlag, simHTMLFlag, profileFlag),
+		Action: profiled(func(c *cli.Context) (err error) {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
@@ -371,7 +371,7 @@ func simRunCommand() *cli.Command {
 				return err
 			}
 			return errors.Join(writeSimulation(c, in, setup, outs), err)
-		},
+		}),
 	}
 }
 
