@@ -85,7 +85,7 @@ type Stage struct {
 	TimeLimit   Duration          `json:"time_limit,omitempty"` // running time of one attempt; 0: no limit
 	MaxParallel int               `json:"max_parallel,omitempty"`
 	// SlowStart is the part of the map tasks, above 0 and at most 1, after which the tasks of a reduce stage may
-	// start to fetch, once no map task waits; 0: 1.
+	// start to fetch, once no map task waits or is suspended; 0: 1.
 	SlowStart float64 `json:"slow_start,omitempty"`
 	Exclusive bool    `json:"exclusive,omitempty"` // never two running attempts of one task, even during a network partition
 	// ContainersUsedAgain is whether the first attempts of tasks on one node run one after another in one

@@ -51,6 +51,7 @@ func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
 				t.Fatal("it opened during a try")
 			}
 			w.State.Journal().Keep(mark)
+			suspendAndResume(t, w, running[3], reduce, c.want <= 2)
 			for done := 2; done < 4; done++ {
 				if reduce.Open != (done >= c.want) {
 					t.Fatalf("with %d maps done it is open: %v", done, reduce.Open)
@@ -67,6 +68,35 @@ func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// suspendAndResume checks that a reduce stage that is open while a map runs is closed while the map is suspended.
+func suspendAndResume(t *testing.T, w *schedtest.World, a *scheduler.Attempt, reduce *scheduler.Stage, open bool) {
+	t.Helper()
+	w.Start()
+	check := func(what string, want bool) {
+		if t.Helper(); reduce.Open != want {
+			t.Fatalf("%s it is open: %v", what, reduce.Open)
+		}
+	}
+	apply := func(kind scheduler.ActionKind, level scheduler.Level) {
+		t.Helper()
+		must(t, w.State.Apply(&scheduler.Action{Kind: kind, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: level}, w.Now))
+	}
+	apply(scheduler.ActSuspend, scheduler.LevelFrozen)
+	check("while a map is being suspended", open)
+	must(t, w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{}, w.Now))
+	check("while a map is suspended", false)
+	mark := w.State.Journal().Mark()
+	apply(scheduler.ActResume, 0)
+	check("in a try", false)
+	w.State.Journal().Rollback(mark)
+	check("after a try", false)
+	mark = w.State.Journal().Mark()
+	apply(scheduler.ActResume, 0)
+	w.State.Journal().Keep(mark)
+	check("when the map resumes", open)
+	must(t, w.State.Events().AttemptResumed(a.ID, a.Run, w.Now))
 }
 
 func TestOnlyTheUsersFailuresCount(t *testing.T) {

@@ -84,6 +84,8 @@ func (jn Journal) Keep(m Mark) {
 		switch r := &u.records[i]; r.op {
 		case undoPlace:
 			jn.s.Queue().updateReady(jn.s.stages[jn.s.Attempts().at(r.slot).stage])
+		case undoAttempt:
+			jn.s.Queue().openEarly(jn.s.stages[jn.s.Attempts().at(r.slot).stage])
 		case undoWithdraw:
 			jn.s.freeSlots = append(jn.s.freeSlots, r.slot)
 		}

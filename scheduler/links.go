@@ -45,6 +45,7 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	} else {
 		g.Suspended += int32(sign)
 		l.updateSlotList(&l.s.suspended, slot, sign, l.s.Attempts().bySuspension)
+		l.s.Queue().openEarly(g)
 	}
 	l.charge(g.Job, a.Occupied.Resources.Times(sign), running)
 	l.s.cluster.updateFitIndex(a.Node)

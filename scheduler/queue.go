@@ -129,7 +129,7 @@ func (q Queue) updateOpen(g *Stage) {
 	for _, a := range g.Spec.After {
 		before := g.Job.Stages[a]
 		need := before.Spec.Tasks
-		if g.startsEarly(before) && before.Pending == 0 {
+		if g.startsEarly(before) && before.Pending == 0 && before.Suspended == 0 {
 			need = int32(ceil(g.Spec.SlowStart * float64(before.Spec.Tasks)))
 		}
 		if before.Done < need || (before.Spec.Tasks == 0 && !before.Open) {
@@ -144,11 +144,7 @@ func (q Queue) updateOpen(g *Stage) {
 // updateReady brings the ready counts and sets in line with the stage's counts. It is called when
 // Pending becomes zero or positive, and of a stage with a max_parallel when anything starts or ends.
 func (q Queue) updateReady(g *Stage) {
-	if g.opensEarly && q.s.undo.depth == 0 { // a later stage depends on Pending too, but none opens during a try
-		for _, n := range g.next {
-			q.updateOpen(g.Job.Stages[n])
-		}
-	}
+	q.openEarly(g)
 	ready := g.Open && g.Pending > 0 && g.Job.Phase == JobActive
 	was := g.ready
 	g.ready = ready
@@ -182,6 +178,17 @@ func (q Queue) updateReady(g *Stage) {
 	t.ready.set(j.tenantRank)
 	t.countHigh(j, 1)
 	q.s.tree.readyTenant.set(int32(j.Spec.Tenant))
+}
+
+// openEarly recomputes whether the stages may start that need not wait until all of g is done: it depends on
+// Pending and Suspended of g too. None opens during a try, and none closes: only events increase the two.
+func (q Queue) openEarly(g *Stage) {
+	if !g.opensEarly || q.s.undo.depth > 0 {
+		return
+	}
+	for _, n := range g.next {
+		q.updateOpen(g.Job.Stages[n])
+	}
 }
 
 // setPhase sets the job's phase; it changes which of its stages are ready.

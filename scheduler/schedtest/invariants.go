@@ -245,10 +245,31 @@ func (u *sums) checkStage(s *scheduler.State, g *scheduler.Stage, running, suspe
 		return fmt.Errorf("stage %s: pending %d done %d running %d suspended %d failed %d of %d, counted %d %d %d %d, %d busy", g.ID(),
 			g.Pending, g.Done, g.Running, g.Suspended, g.Failed, g.Spec.Tasks, pending, done, running, suspended, busy)
 	}
+	if open := mayStart(g); g.Open != open {
+		return fmt.Errorf("stage %s: open is %v, want %v", g.ID(), g.Open, open)
+	}
 	if g.Ready() != (g.Open && pending > 0 && g.Job.Phase == scheduler.JobActive) {
 		return fmt.Errorf("stage %s: ready is %v", g.ID(), g.Ready())
 	}
 	return nil
+}
+
+// mayStart reports whether enough tasks of the stages before a stage are done: all, or with a slow start a part
+// of the maps while none of these waits for capacity or is suspended.
+func mayStart(g *scheduler.Stage) bool {
+	for _, i := range g.Spec.After {
+		before := g.Job.Stages[i]
+		need := float64(before.Spec.Tasks)
+		s := &g.Job.Spec
+		early := g.Spec.SlowStart > 0 && g.Spec.Kind == scheduler.KindReduce && before.Spec.Kind == scheduler.KindMap && s.Bound == 0 && s.Deadline == 0 && s.Project == 0
+		if early && before.Pending == 0 && before.Suspended == 0 {
+			need *= g.Spec.SlowStart
+		}
+		if float64(before.Done) < need || before.Spec.Tasks == 0 && !before.Open {
+			return false
+		}
+	}
+	return true
 }
 
 // compare compares the sums with the State's nodes and tenants.
