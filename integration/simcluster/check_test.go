@@ -193,6 +193,9 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 	if j.fails {
 		want = droverv1.JobState_JOB_STATE_FAILED
 	}
+	if j.wordCount != nil {
+		c.checkOutput(j, s.State)
+	}
 	if s.State != want && (j.stopAt == 0 || s.State != droverv1.JobState_JOB_STATE_STOPPED) {
 		c.violated("job %s is %s, want %s: %s", s.Name, s.State, want, s.Message)
 	}

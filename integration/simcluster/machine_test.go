@@ -20,6 +20,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/node"
+	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -50,11 +51,11 @@ func (c *cluster) addMachine(name string) *machine {
 	if err := os.WriteFile(m.harness, []byte("#!/bin/true\n"), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
-	m.engine = fake.New(nil, map[string]fake.Program{"work": c.world.work})
+	m.engine = fake.New(nil, map[string]fake.Program{"work": c.world.work, harnessPath: c.world.runHarness})
 	if len(c.machines) > 0 {
 		m.engine.ShareDumps(c.machines[0].engine)
 	}
-	m.kernel = &kernel{groups: map[string]node.Limits{}, frozen: map[string]chan struct{}{}, swapped: map[string]bool{}}
+	m.kernel = &kernel{groups: map[string]node.Limits{}, frozen: map[string]chan struct{}{}, swapped: map[string]bool{}, acting: map[string]*sync.WaitGroup{}}
 	c.machines = append(c.machines, m)
 	go m.watchdog()
 	m.start()
@@ -69,9 +70,9 @@ func (m *machine) start() {
 	h := c.net.host(m.name)
 	client, base, retry := c.clientOf(h, pki.KindNode, m.name)
 	info := coordtest.Info(m.name)
-	info.Schemes, info.Levels, info.Swap = nil, levels, 1<<30
+	info.Schemes, info.Levels, info.Swap = []string{"file"}, levels, 1<<30
 	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: &driver{m.engine.Driver(), m.kernel}, Info: info, Enforcer: m.kernel,
-		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), SweepEvery: 2 * lease / 3,
+		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), FilesConfig: fsys.Config{Local: true}, SweepEvery: 2 * lease / 3,
 		SinceBoot: func() time.Duration { return time.Since(c.began) + time.Hour }, Log: c.logger(m.name, nil)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -228,6 +229,7 @@ type kernel struct {
 	groups  map[string]node.Limits
 	frozen  map[string]chan struct{} // closed when the attempt is thawed
 	swapped map[string]bool
+	acting  map[string]*sync.WaitGroup // programs that do something in this instant
 }
 
 var (
@@ -291,6 +293,7 @@ func (k *kernel) List() ([]string, error) {
 }
 
 func (k *kernel) Freeze(_ context.Context, id string) error {
+	k.awaitInstant(id)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, ok := k.groups[id]; !ok {

@@ -42,12 +42,17 @@ type plannedJob struct {
 	fails   bool          // a task fails in every attempt
 	againAt time.Duration // when its user submits it again under the same key; 0: never
 	stopAt  time.Duration // when its user stops it; 0: never
+
+	wordCount *wordCount // nil for a job of group stages
 }
 
 // tasks returns how many tasks the job has.
 func (j plannedJob) tasks() (n int) {
 	for _, s := range j.spec.Stages {
 		n += s.Tasks
+	}
+	if j.wordCount != nil {
+		n += len(j.wordCount.texts)
 	}
 	return n
 }
@@ -175,7 +180,20 @@ func newPlan(seed uint64) *plan {
 		}
 		p.faults = append(p.faults, f)
 	}
+	p.addWordCounts()
 	return p
+}
+
+// addWordCounts adds jobs of map and reduce stages, and faults of which some suspend their tasks.
+func (p *plan) addWordCounts() {
+	r := rand.New(rand.NewPCG(p.seed, 2))
+	for i := range r.IntN(4) {
+		j := newWordCount(r, i)
+		p.jobs = append(p.jobs, j)
+		if r.IntN(3) == 0 {
+			p.faults = append(p.faults, plannedFault{kind: suspend, a: j.spec.Name, at: j.at + between(r, 50*time.Millisecond, 4*lease), length: between(r, 50*time.Millisecond, 4*lease), n: 1 + r.IntN(6)})
+		}
+	}
 }
 
 func newPlannedJob(r *rand.Rand, i int) plannedJob {
@@ -224,6 +242,9 @@ func (p *plan) String() string {
 		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
 		for _, s := range j.spec.Stages {
 			fmt.Fprintf(&b, " %d x %v", s.Tasks, s.Command)
+		}
+		if w := j.wordCount; w != nil {
+			fmt.Fprintf(&b, " words of %d files, maps %s, reduces %s", len(w.texts), w.mapTime, w.partTime)
 		}
 		if j.againAt > 0 {
 			fmt.Fprintf(&b, ", again at %s", j.againAt.Round(time.Millisecond))

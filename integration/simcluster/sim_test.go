@@ -77,6 +77,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 			c.addMachine(machineName(i))
 			time.Sleep(time.Millisecond) // no two do the same thing at one instant, whose order no seed decides
 		}
+		c.prepareFiles(p)
 		c.run(p)
 		c.wg.Wait()
 		if c.awaitEnd() {
@@ -113,6 +114,9 @@ func memoryFolder(t *testing.T) string {
 // submit submits a job until it is accepted, perhaps again later, and stops it if
 // the plan says so.
 func (c *cluster) submit(p plannedJob) {
+	if p.wordCount != nil {
+		c.applyTenant()
+	}
 	id, ok := c.accept(p)
 	if !ok {
 		return

@@ -22,6 +22,7 @@ type world struct {
 	active  map[string]string      // exclusive task -> the attempt that acted last
 	retired map[string]bool        // attempts of exclusive tasks after which another one has acted
 	leaders map[string]string      // by term
+	counts  map[string]*wordCount  // jobs that count words, by name
 }
 
 // programRun is one start of a program, which may go on elsewhere.
@@ -34,7 +35,7 @@ type programRun struct {
 }
 
 func newWorld(c *cluster) *world {
-	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, active: map[string]string{}, retired: map[string]bool{}, leaders: map[string]string{}}
+	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, active: map[string]string{}, retired: map[string]bool{}, leaders: map[string]string{}, counts: map[string]*wordCount{}}
 }
 
 // leads records that a server decides in a term.

@@ -119,7 +119,7 @@ func (j *testJob) runCtx(ctx context.Context, s mapreduce.TaskSpec) *mapreduce.R
 	j.t.Helper()
 	s = s.WithDefaults()
 	check(j.t, s.Validate())
-	code := runTask(ctx, &s, os.Stdout, &j.log)
+	code := Run(ctx, &s, os.Stdout, &j.log)
 	r, err := mapreduce.ReadResult(s.Result)
 	check(j.t, err)
 	if code != r.Class.ExitCode() {

@@ -38,11 +38,12 @@ func Main(args []string) int {
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
-	return runTask(ctx, spec, os.Stdout, os.Stderr)
+	return Run(ctx, spec, os.Stdout, os.Stderr)
 }
 
-// runTask executes the task, writes its result and returns the exit code.
-func runTask(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) int {
+// Run executes the task, writes its result and returns the exit code. What stdout and log get is the log of the
+// program. It ends early when the context does.
+func Run(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) int {
 	t := newTask(ctx, spec, stdout, log)
 	err := t.reserveResultSpace()
 	if err == nil {

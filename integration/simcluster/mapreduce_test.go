@@ -1,0 +1,269 @@
+package simcluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/mapreduce/harness"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// wordCount is a job that counts words, from files in a folder that all machines share to files there. Its tasks
+// are the real harness: see world.runHarness.
+type wordCount struct {
+	texts    []string      // of the files, each the input of a map task
+	mapTime  time.Duration // how long a map task works before it reads
+	partTime time.Duration // the same of a reduce task
+}
+
+// shared is the folder that all machines share.
+func (c *cluster) shared() string { return filepath.Join(c.dir, "files") }
+
+// harnessPath is the harness in containers.
+const harnessPath = "/.drover/drover"
+
+// newWordCount draws a job of that kind.
+func newWordCount(r *rand.Rand, i int) plannedJob {
+	w := &wordCount{mapTime: between(r, lease/100, lease), partTime: between(r, lease/100, lease)}
+	for range 1 + r.IntN(3) {
+		words := make([]string, 1+r.IntN(40))
+		for k := range words {
+			words[k] = strconv.Itoa(r.IntN(20)) + []string{" ", "\n"}[r.IntN(2)]
+		}
+		w.texts = append(w.texts, strings.Join(words, "")+"\n")
+	}
+	need := jobspec.Resources{CPU: int64(500 * (1 + r.IntN(4))), Memory: 64 << 20, IO: 1 << 20}
+	j := plannedJob{at: time.Duration(r.Int64N(int64(faultTime))), wordCount: w, spec: &jobspec.Job{Name: fmt.Sprint("w", i), Tenant: wordTenant, Stages: []jobspec.Stage{
+		{Name: "count", Kind: jobspec.KindMap, Builtin: []string{"wordcount"}, Resources: need},
+		{Name: "sum", Kind: jobspec.KindReduce, Builtin: []string{"sum"}, Combiner: r.IntN(2) == 0, Tasks: 1 + r.IntN(2), After: []string{"count"}, SlowStart: []float64{0, 0.3}[r.IntN(2)], Resources: need}}}}
+	if r.IntN(6) == 0 {
+		j.stopAt = j.at + between(r, 50*time.Millisecond, 4*lease)
+	}
+	return j
+}
+
+// inputOf and outputOf return the folders of a job that counts words.
+func (c *cluster) inputOf(name string) string  { return filepath.Join(c.shared(), "in-"+name) }
+func (c *cluster) outputOf(name string) string { return filepath.Join(c.shared(), "out-"+name) }
+
+// prepareFiles writes the inputs of the jobs that count words, and tells the jobs where they are.
+func (c *cluster) prepareFiles(p *plan) {
+	for _, j := range p.jobs {
+		if j.wordCount == nil {
+			continue
+		}
+		in := c.inputOf(j.spec.Name)
+		if err := os.MkdirAll(in, 0o777); err != nil {
+			c.t.Fatal(err)
+		}
+		for i, text := range j.wordCount.texts {
+			if err := os.WriteFile(filepath.Join(in, fmt.Sprint(i)), []byte(text), 0o666); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+		j.spec.Input = &jobspec.Input{Paths: []string{"file://" + in}}
+		j.spec.Output = &jobspec.Output{Path: "file://" + c.outputOf(j.spec.Name)}
+		c.world.counts[j.spec.Name] = j.wordCount
+	}
+}
+
+// wordTenant is the tenant of the jobs that count words. It has no uid, so its tasks run as the daemon's, which
+// lets the helpers that fetch and upload for them run inside the daemon.
+const wordTenant = "words"
+
+// applyTenant makes the tenant, until it is accepted.
+func (c *cluster) applyTenant() {
+	for {
+		_, err := call(c.client.ApplyTenants, &droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{{Name: wordTenant, Weight: 1, Submit: []string{"*"}, Read: []string{"*"}}}})
+		if err == nil {
+			return
+		}
+		c.log("user: tenant %s: %v", wordTenant, err)
+		if time.Since(c.began) > faultTime+endLimit {
+			c.violated("%s after the faults: tenant %s is not accepted", endLimit, wordTenant)
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// runHarness is the program of the tasks of map and reduce stages: it works for a while in which it can be suspended,
+// waits for its input, and then runs the real harness in one instant. It returns the exit code.
+func (w *world) runHarness(ctx context.Context, p *fake.Process) int {
+	run := &programRun{proc: p, id: p.Spec.ID, live: true}
+	w.begin(run)
+	job := w.counts[p.Spec.Labels["drover.job"]]
+	d := job.mapTime
+	if p.Spec.Labels["drover.stage"] == "sum" {
+		d = job.partTime
+	}
+	d += time.Duration(indexOf(run.id)) * sibling
+	code := 137
+	for passed := time.Duration(0); w.awaitThawed(ctx, run) == nil; passed += otherStep {
+		m := w.machineOf(run)
+		if m.kernel.enter(run.id) {
+			spec, err := m.taskSpec(run.id)
+			if err == nil && passed >= d && isInputThere(spec) {
+				code = harness.Run(ctx, spec, nil, io.Discard)
+				m.kernel.leave(run.id)
+				break
+			}
+			m.kernel.leave(run.id)
+			if err != nil {
+				w.c.violated("attempt %s: %v", run.id, err)
+				break
+			}
+		}
+		t := time.NewTimer(min(otherStep, max(d-passed, otherStep/5)))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+	w.mu.Lock()
+	run.live, run.succeeded = false, code == 0
+	w.mu.Unlock()
+	w.c.log("harness of %s ended with %d", run.id, code)
+	return code
+}
+
+// taskSpec returns what the daemon wrote for the harness of an attempt, with paths of the host.
+func (m *machine) taskSpec(id string) (*mapreduce.TaskSpec, error) {
+	folder := filepath.Join(m.data, "attempts", id, "task")
+	s, err := mapreduce.ReadSpec(filepath.Join(folder, ".drover", "spec.json"))
+	if err != nil {
+		return nil, err
+	}
+	host := func(path *string) {
+		if below, ok := strings.CutPrefix(*path, "/task"); ok {
+			*path = folder + below
+		}
+	}
+	for _, path := range []*string{&s.WorkDir, &s.TempDir, &s.Result, &s.Progress} {
+		host(path)
+	}
+	if s.Input != nil {
+		host(&s.Input.File)
+	}
+	if s.Shuffle != nil {
+		host(&s.Shuffle.Dir)
+		host(&s.Shuffle.Journal)
+	}
+	if s.MapOutput != nil {
+		host(&s.MapOutput.Data)
+		host(&s.MapOutput.Index)
+	}
+	if s.Output != nil {
+		host(&s.Output.Path)
+	}
+	return s, nil
+}
+
+// isInputThere reports whether all that the harness reads has arrived, or never will.
+func isInputThere(s *mapreduce.TaskSpec) bool {
+	r := mapreduce.JournalReader{}
+	if s.Kind == mapreduce.KindReduce {
+		r.Path = s.Shuffle.Journal
+	} else {
+		r.Path = s.Input.File + mapreduce.JournalSuffix
+	}
+	defer r.Close()
+	if _, err := r.Poll(); err != nil {
+		return true // the harness says what is wrong
+	}
+	return r.Done || r.FailReason != ""
+}
+
+// checkOutput checks the result of a job that counts words: all of it once if the job succeeded, otherwise none
+// that counts as complete.
+func (c *cluster) checkOutput(j plannedJob, state droverv1.JobState) {
+	dir := c.outputOf(j.spec.Name)
+	_, missing := os.Stat(filepath.Join(dir, "_SUCCESS"))
+	if state != droverv1.JobState_JOB_STATE_SUCCEEDED {
+		if missing == nil {
+			c.violated("job %s is %s, and its output is complete", j.spec.Name, state)
+		}
+		return
+	}
+	if missing != nil {
+		c.violated("job %s has succeeded without its output: %v", j.spec.Name, missing)
+		return
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		c.violated("output of %s: %v", j.spec.Name, err)
+		return
+	}
+	var lines, names []string
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			c.violated("output of %s: %v", j.spec.Name, err)
+		}
+		names = append(names, f.Name())
+		lines = append(lines, strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })...)
+	}
+	if n := j.spec.Stages[1].Tasks; len(files) != n+1 {
+		c.violated("job %s has the files %v, want one of each of %d reduces and _SUCCESS", j.spec.Name, names, n)
+	}
+	words := map[string]int{}
+	for _, text := range j.wordCount.texts {
+		for _, word := range strings.Fields(text) {
+			words[word]++
+		}
+	}
+	var want []string
+	for word := range maps.Keys(words) {
+		want = append(want, fmt.Sprintf("%s\t%d", word, words[word]))
+	}
+	slices.Sort(lines)
+	slices.Sort(want)
+	if !slices.Equal(lines, want) {
+		c.violated("job %s counts %q, want %q", j.spec.Name, lines, want)
+	}
+}
+
+// enter begins an instant in which a program acts and is not frozen. It reports whether it may.
+func (k *kernel) enter(id string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.frozen[id] != nil {
+		return false
+	}
+	if k.acting[id] == nil {
+		k.acting[id] = &sync.WaitGroup{}
+	}
+	k.acting[id].Add(1)
+	return true
+}
+
+// leave ends the instant.
+func (k *kernel) leave(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.acting[id].Done()
+}
+
+// awaitInstant waits until a program does not act.
+func (k *kernel) awaitInstant(id string) {
+	k.mu.Lock()
+	acting := k.acting[id]
+	k.mu.Unlock()
+	if acting != nil {
+		acting.Wait()
+	}
+}
