@@ -3,6 +3,7 @@ package coordinator
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -317,37 +318,49 @@ func TestFailureClasses(t *testing.T) {
 	}
 }
 
+// A map output that a reduce cannot fetch is made again, once: a report of the reduce that does not yet know of the
+// new one says nothing about it.
 func TestUnfetchableMapOutputIsRecomputed(t *testing.T) {
 	b := newTestCluster(t, nil)
 	b.fs.Input("hdfs:///in", 3, "n1")
 	n, _ := b.addNode(coordtest.Info("n1"), func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
 		if w.GetSpec().GetKind() == "reduce" {
-			for _, o := range w.GetMapOutputs() {
-				if o.Task == 1 && o.Attempt > 1 && w.GetMapOutputsComplete() {
-					return coordtest.Succeed(w)
-				}
-			}
 			return nil
 		}
 		return coordtest.Succeed(w)
 	})
 	b.waitForNodes()
 	b.submit(mapReduceJob("wc", 1))
-	var reduce *droverv1.AttemptKey
-	b.waitUntil("the reduce task runs", func() bool {
-		for _, w := range n.Wanted() {
-			if w.GetSpec().GetKind() == "reduce" && w.GetMapOutputsComplete() {
-				reduce = w.GetKey()
+	var reduce *droverv1.WantedAttempt
+	waitForOutput := func(attempt int32) {
+		b.waitUntil(fmt.Sprint("the reduce task is told of attempt ", attempt), func() bool {
+			for _, w := range n.Wanted() {
+				if w.GetSpec().GetKind() == "reduce" && w.GetMapOutputsComplete() && slices.ContainsFunc(w.GetMapOutputs(), func(o *droverv1.MapOutput) bool { return o.Task == 1 && o.Attempt == attempt }) {
+					reduce = w
+					return true
+				}
 			}
+			return false
+		})
+	}
+	missing := func() {
+		if _, err := n.SendReport(b.ctx, &droverv1.SeenAttempt{Key: reduce.GetKey(), Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, LostOutputs: []*droverv1.MapOutput{{Task: 1, Attempt: 1, Run: 1}}}); err != nil {
+			t.Fatal(err)
 		}
-		return reduce != nil
-	})
-	if _, err := n.SendReport(b.ctx, &droverv1.SeenAttempt{Key: reduce, Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, LostMaps: []int32{1}}); err != nil {
+	}
+	waitForOutput(1)
+	missing()
+	waitForOutput(2)
+	missing()
+	done := coordtest.Succeed(reduce)
+	done.Key = reduce.GetKey()
+	b.fs.Make(reduce.GetSpec().GetOutput())
+	if _, err := n.SendReport(b.ctx, done); err != nil {
 		t.Fatal(err)
 	}
 	b.waitForEnd("wc", succeeded)
-	if runs, _ := n.StartCounts(); runs != 5 {
-		t.Errorf("%d runs, want 3 maps, 1 made again, 1 reduce", runs)
+	if runs, _ := n.StartCounts(); runs != 5 || b.countEvents("task.output_lost") != 1 {
+		t.Errorf("%d runs, want 3 maps, 1 made again, 1 reduce; %d outputs lost, want 1", runs, b.countEvents("task.output_lost"))
 	}
 }
 

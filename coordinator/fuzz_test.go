@@ -13,7 +13,7 @@ import (
 // FuzzReport reads a report of an attempt as a node sends it: what becomes a fact is bounded.
 func FuzzReport(f *testing.F) {
 	seen := &droverv1.SeenAttempt{Key: &droverv1.AttemptKey{Job: 1, Attempt: 1, Run: 1}, Phase: droverv1.Phase_PHASE_RUNNING, Message: "m\x1b[2J", Progress: 0.5,
-		Counters: map[string]int64{"a:b": 1}, Occupied: &droverv1.Resources{Cpu: -1}, LevelSteps: []*droverv1.LevelStep{{Step: "freeze"}}, LostMaps: []int32{-1}}
+		Counters: map[string]int64{"a:b": 1}, Occupied: &droverv1.Resources{Cpu: -1}, LevelSteps: []*droverv1.LevelStep{{Step: "freeze"}}, LostOutputs: []*droverv1.MapOutput{{Task: -1, Address: "a"}}}
 	raw, err := proto.Marshal(seen)
 	if err != nil {
 		f.Fatal(err)
@@ -27,7 +27,7 @@ func FuzzReport(f *testing.F) {
 		}
 		sanitizeReport(a)
 		_ = changesFacts(none, node, a)
-		if len(a.Message) > 2*maxLine || len(a.Status) > maxLine || len(a.StderrTail) > maxTail || len(a.LostMaps) > maxLostMaps || len(a.LevelSteps) > maxLevelSteps || !(a.Progress >= 0 && a.Progress <= 1) {
+		if len(a.Message) > 2*maxLine || len(a.Status) > maxLine || len(a.StderrTail) > maxTail || len(a.LostOutputs) > maxLostOutputs || len(a.LevelSteps) > maxLevelSteps || !(a.Progress >= 0 && a.Progress <= 1) {
 			t.Errorf("a report without bounds: %d bytes of message, %d of status, %d of tail, progress %g", len(a.Message), len(a.Status), len(a.StderrTail), a.Progress)
 		}
 		if _, err := proto.Marshal(a); err != nil { // it becomes an entry of the log

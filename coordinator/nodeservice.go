@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -23,7 +24,7 @@ const (
 	maxTail        = 4 << 10                  // bytes of an attempt's stderr tail
 	maxLine        = 1 << 10                  // bytes of a message
 	maxCounterName = mapreduce.MaxCounterName // bytes of GROUP:NAME
-	maxLostMaps    = 10_000
+	maxLostOutputs = 10_000
 	maxLevelSteps  = 32        // of one change of level
 	maxReportBytes = 512 << 10 // of reports in one entry
 	blobChunk      = 256 << 10 // bytes of one GetBlob message
@@ -247,24 +248,14 @@ func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) boo
 		return a.State.IsActive() || (a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt)
 	default:
 		moved := seen.GetLevel() != 0 && (seen.GetLevel() != a.Level || a.Target != 0 && seen.GetTargetRefused() == a.Target) && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
-		return a.State.IsActive() && (moved || reportsLostMaps(f, k, seen))
+		return a.State.IsActive() && (moved || reportsLostOutputs(f, k, seen))
 	}
 }
 
-// reportsLostMaps reports whether a reduce task misses outputs of maps that
-// count as done.
-func reportsLostMaps(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt) bool {
+// reportsLostOutputs reports whether a reduce task misses outputs that count.
+func reportsLostOutputs(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt) bool {
 	j := f.Job(k.Job)
-	m := j.MapStage()
-	if m < 0 {
-		return false
-	}
-	for _, i := range seen.GetLostMaps() {
-		if i >= 0 && i < j.Stages[m].Tasks && j.Stages[m].Task(i).State == facts.TaskDone {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(seen.GetLostOutputs(), func(o *droverv1.MapOutput) bool { return j.MapOutput(o) != nil })
 }
 
 // sanitizeReport truncates or drops what exceeds the limits or is invalid,
@@ -288,8 +279,11 @@ func sanitizeReport(a *droverv1.SeenAttempt) {
 		a.Counters = nil // forged too
 		a.Message = clipText(a.Message+" (its counters were dropped: too many names)", maxLine)
 	}
-	if len(a.LostMaps) > maxLostMaps {
-		a.LostMaps = a.LostMaps[:maxLostMaps]
+	if len(a.LostOutputs) > maxLostOutputs {
+		a.LostOutputs = a.LostOutputs[:maxLostOutputs]
+	}
+	for _, o := range a.LostOutputs {
+		o.Address = "" // it says nothing, and would be kept
 	}
 	if len(a.LevelSteps) > maxLevelSteps {
 		a.LevelSteps = a.LevelSteps[:maxLevelSteps]

@@ -203,7 +203,7 @@ func (w *randomCluster) report() {
 		}
 		w.levelReport(a, seen)
 	case 4:
-		seen.LostMaps = []int32{int32(w.r.IntN(3))}
+		seen.LostOutputs = []*droverv1.MapOutput{{Task: int32(w.r.IntN(3)), Attempt: int32(1 + w.r.IntN(2)), Run: 1}}
 	}
 	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: a.Node, Epoch: a.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
 }

@@ -326,7 +326,7 @@ func (a *attempt) buildState() *droverv1.SeenAttempt {
 		StartedMs: a.rec.StartedMS, RunningMs: a.rec.running(now, a.container.stoppedAt).Milliseconds(),
 		FetchingMs: a.helpers.fetch.elapsed(now).Milliseconds(), CommittingMs: a.helpers.upload.elapsed(now).Milliseconds(),
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
-		InputBytes: a.progress.inputBytes, LostMaps: a.progress.lostMaps, Message: a.progress.refused,
+		InputBytes: a.progress.inputBytes, LostOutputs: a.progress.lostOutputs, Message: a.progress.refused,
 		Step: a.currentStep.String(),
 	}
 	if a.secrets.waitsFor != "" && a.currentStep == task.GetFiles {

@@ -195,7 +195,10 @@ func TestReduceFollowsItsMaps(t *testing.T) {
 	lost.Attempt = 7 // there is no such attempt
 	r := reduceTask(0, 2, file, []*droverv1.MapOutput{lost})
 	n.put(r)
-	poll(t, "the lost map in the report", func() bool { return slices.Equal(n.get(r).GetLostMaps(), []int32{1}) })
+	poll(t, "the lost map in the report", func() bool {
+		l := n.get(r).GetLostOutputs()
+		return len(l) == 1 && l[0].GetTask() == 1 && l[0].GetAttempt() == 7 && l[0].GetAddress() == ""
+	})
 	n.put(tasks...)
 	for _, w := range tasks {
 		n.await(t, w, succeeded)

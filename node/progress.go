@@ -20,14 +20,15 @@ type progress struct {
 	counters   map[string]int64
 	status     string
 	inputBytes int64
-	lostMaps   []int32
-	refused    string // why something that the task reported was refused; "" if nothing was
+	// lostOutputs are the map outputs that could not be fetched; what the list holds never changes.
+	lostOutputs []*droverv1.MapOutput
+	refused     string // why something that the task reported was refused; "" if nothing was
 }
 
 // read reads the progress that a running task reports; fetched is what was
 // fetched for it.
 func (p *progress) read(dir folder, spec *droverv1.TaskSpec, fetched helper.Event) {
-	p.lostMaps = fetched.Lost
+	p.lostOutputs = lostOutputs(fetched.Lost)
 	b, err := dir.readTaskFile(filepath.Join(nameMeta, nameProgress), mapreduce.MaxResultBytes)
 	if errors.Is(err, fault.Invalid) {
 		p.refused = "its progress is not shown: " + oneLine(err.Error())
@@ -45,6 +46,15 @@ func (p *progress) read(dir folder, spec *droverv1.TaskSpec, fetched helper.Even
 		read = (progressShare(int64(now.Segments), int64(spec.GetMapTasks())) + progressShare(now.Input.Bytes, fetched.Bytes)) / 2
 	}
 	p.fraction = max(p.fraction, read)
+}
+
+// lostOutputs returns outputs as they are reported, without their addresses.
+func lostOutputs(all []helper.MapOutput) []*droverv1.MapOutput {
+	out := make([]*droverv1.MapOutput, len(all))
+	for i, o := range all {
+		out[i] = &droverv1.MapOutput{Stage: o.Stage, Task: o.Task, Attempt: o.Attempt, Run: o.Run}
+	}
+	return out
 }
 
 // apply takes counters and status from the harness's result.

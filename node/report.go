@@ -18,10 +18,10 @@ import (
 // Limits of what is reported about one attempt. Part of it comes from files that
 // the task can write.
 const (
-	maxReportCounters = 256
-	maxReportText     = 2100 // bytes of a text; oneLine cuts at 2000 and adds a mark
-	maxReportLostMaps = 10_000
-	maxAttemptBytes   = 256 << 10 // of the report of one attempt
+	maxReportCounters    = 256
+	maxReportText        = 2100 // bytes of a text; oneLine cuts at 2000 and adds a mark
+	maxReportLostOutputs = 10_000
+	maxAttemptBytes      = 256 << 10 // of the report of one attempt
 )
 
 // sendReport sends one report and clears what it contained from the lists. more
@@ -67,7 +67,7 @@ func differInState(l, n *droverv1.SeenAttempt) bool {
 		l.GetOutputLength() != n.GetOutputLength() || l.GetOutputChecksum() != n.GetOutputChecksum() ||
 		l.GetLevelNote() != n.GetLevelNote() || l.GetTargetRefused() != n.GetTargetRefused() || l.GetLevelSinceMs() != n.GetLevelSinceMs() ||
 		l.GetImageOccupied() != n.GetImageOccupied() || l.GetStartPauseMs() != n.GetStartPauseMs() ||
-		!slices.Equal(l.GetLostMaps(), n.GetLostMaps()) || !slices.Equal(l.GetLevelsRefused(), n.GetLevelsRefused()) ||
+		!slices.EqualFunc(l.GetLostOutputs(), n.GetLostOutputs(), sameMessage) || !slices.Equal(l.GetLevelsRefused(), n.GetLevelsRefused()) ||
 		!slices.EqualFunc(l.GetLevelSteps(), n.GetLevelSteps(), sameMessage) ||
 		!sameMessage(l.GetKey(), n.GetKey()) || !sameMessage(l.GetLimits(), n.GetLimits()) || !sameMessage(l.GetUnknown(), n.GetUnknown())
 }
@@ -104,13 +104,13 @@ func boundReport(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 	c.Message = joinTexts(clipText(c.GetMessage()), refusedCounters(dropped))
 	c.Status, c.LevelNote, c.Step = clipText(c.GetStatus()), clipText(c.GetLevelNote()), clipText(c.GetStep())
 	c.StderrTail = strings.ToValidUTF8(c.GetStderrTail()[max(0, len(c.GetStderrTail())-stderrTailBytes):], "")
-	c.LostMaps = c.LostMaps[:min(len(c.LostMaps), maxReportLostMaps)]
+	c.LostOutputs = c.LostOutputs[:min(len(c.LostOutputs), maxReportLostOutputs)]
 	c.LevelSteps = c.LevelSteps[:min(len(c.LevelSteps), maxLevelSteps)]
 	for _, step := range c.LevelSteps {
 		step.Step, step.Error = clipText(step.GetStep()), clipText(step.GetError())
 	}
 	if proto.Size(c) > maxAttemptBytes { // cannot happen within the limits above
-		c.Counters, c.LevelSteps, c.LostMaps = nil, nil, nil
+		c.Counters, c.LevelSteps, c.LostOutputs = nil, nil, nil
 		c.Message = clipText(c.GetMessage() + "; its counters and steps are left out: the report was too long")
 	}
 	return c
@@ -125,7 +125,7 @@ func isBounded(s *droverv1.SeenAttempt) bool {
 			return false
 		}
 	}
-	if len(s.GetCounters()) > maxReportCounters || len(s.GetStderrTail()) > 2*stderrTailBytes || len(s.GetLostMaps()) > maxReportLostMaps || len(s.GetLevelSteps()) > maxLevelSteps {
+	if len(s.GetCounters()) > maxReportCounters || len(s.GetStderrTail()) > 2*stderrTailBytes || len(s.GetLostOutputs()) > maxReportLostOutputs || len(s.GetLevelSteps()) > maxLevelSteps {
 		return false
 	}
 	for name := range s.GetCounters() {

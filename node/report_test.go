@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -175,7 +176,7 @@ func TestReportsAreSplit(t *testing.T) {
 
 func TestBoundReport(t *testing.T) {
 	huge := strings.Repeat("é", 1<<20)
-	s := &droverv1.SeenAttempt{Message: huge, Status: huge, LevelNote: huge, Step: huge, StderrTail: huge, LostMaps: make([]int32, 1<<20), Counters: map[string]int64{huge: 1, "a": 2}}
+	s := &droverv1.SeenAttempt{Message: huge, Status: huge, LevelNote: huge, Step: huge, StderrTail: huge, LostOutputs: slices.Repeat([]*droverv1.MapOutput{{}}, 1<<20), Counters: map[string]int64{huge: 1, "a": 2}}
 	for range 1000 {
 		s.LevelSteps = append(s.LevelSteps, &droverv1.LevelStep{Step: huge[:100], Error: huge[:4000]})
 	}

@@ -47,7 +47,7 @@ func (en attemptEntries) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.
 	case a.Node != n.ID || a.Epoch != n.Epoch:
 		return "the attempt is on another node or in another epoch"
 	}
-	lost := en.applyLostMaps(e, k, a, seen.GetLostMaps())
+	lost := en.applyLostOutputs(e, k, a, seen.GetLostOutputs())
 	if !a.State.IsActive() {
 		if lost || ((seen.GetPhase() == droverv1.Phase_PHASE_GONE || seen.GetPhase() == droverv1.Phase_PHASE_FAILED) && a.State == AttemptSucceeded && en.loseOutput(e, k, a, "the node no longer has it")) {
 			return ""
@@ -86,25 +86,22 @@ func (en attemptEntries) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.
 	return ""
 }
 
-// applyLostMaps makes map tasks pending again whose outputs a reduce task could
-// not fetch. It reports whether there were any.
-func (en attemptEntries) applyLostMaps(e *droverv1.Entry, k Key, a *Attempt, maps []int32) bool {
+// applyLostOutputs makes map tasks pending again whose outputs a reduce task could
+// not fetch. It reports whether there were any. An output of another attempt than the
+// one that counts says nothing: the report was made before the reduce knew of that one.
+func (en attemptEntries) applyLostOutputs(e *droverv1.Entry, k Key, a *Attempt, outputs []*droverv1.MapOutput) bool {
 	j := en.f.jobs[k.Job]
 	m := j.MapStage()
-	if len(maps) == 0 || int(k.Stage) != j.ReduceStage() || m < 0 || a.State != AttemptLive && a.State != AttemptFailed {
+	if len(outputs) == 0 || int(k.Stage) != j.ReduceStage() || m < 0 || a.State != AttemptLive && a.State != AttemptFailed {
 		return false
 	}
 	lost := false
-	for _, i := range maps {
-		if i < 0 || i >= j.Stages[m].Tasks || en.f.jobs[k.Job].HasEnded() {
+	for _, o := range outputs {
+		w := en.f.jobs[k.Job].MapOutput(o)
+		if w == nil || en.f.jobs[k.Job].HasEnded() {
 			continue
 		}
-		t := en.f.jobs[k.Job].Stages[m].Task(i)
-		w := t.WinningAttempt()
-		if t.State != TaskDone || w == nil {
-			continue
-		}
-		mk := Key{k.Job, int32(m), i, w.Attempt}
+		mk := Key{k.Job, int32(m), o.GetTask(), w.Attempt}
 		if !en.loseOutput(e, mk, w, "reduce task "+fmt.Sprint(k.Task)+" could not fetch it") {
 			continue
 		}
@@ -367,7 +364,7 @@ func userFault(seen *droverv1.SeenAttempt) bool {
 		droverv1.Cause_CAUSE_OUTPUT, droverv1.Cause_CAUSE_SPEC, droverv1.Cause_CAUSE_DATA:
 		return true
 	case droverv1.Cause_CAUSE_INPUT:
-		return len(seen.GetLostMaps()) == 0
+		return len(seen.GetLostOutputs()) == 0
 	default:
 		return false
 	}

@@ -44,7 +44,7 @@ func (w *blameFixture) end(k Key, node int32, word string) {
 	case "input":
 		seen.Cause = droverv1.Cause_CAUSE_INPUT
 	case "maps":
-		seen.Cause, seen.LostMaps = droverv1.Cause_CAUSE_INPUT, []int32{7}
+		seen.Cause, seen.LostOutputs = droverv1.Cause_CAUSE_INPUT, []*droverv1.MapOutput{{Task: 7}}
 	default:
 		w.t.Fatalf("unknown word %q", word)
 	}

@@ -328,7 +328,7 @@ func (g *gen) seen(k Key) *droverv1.SeenAttempt {
 		s.Cause = droverv1.Cause(g.r.IntN(10))
 	}
 	if g.r.IntN(5) == 0 {
-		s.LostMaps = []int32{int32(g.r.IntN(4)) - 1}
+		s.LostOutputs = []*droverv1.MapOutput{{Task: int32(g.r.IntN(4)) - 1, Attempt: int32(1 + g.r.IntN(2)), Run: int32(1 + g.r.IntN(2))}}
 	}
 	return s
 }

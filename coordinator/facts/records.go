@@ -354,6 +354,23 @@ func (j *Job) ReduceStage() int { return j.stageOf(jobspec.KindReduce) }
 // MapStage returns the index of the job's map stage, or -1.
 func (j *Job) MapStage() int { return j.stageOf(jobspec.KindMap) }
 
+// MapOutput returns the attempt that made a map output, nil unless this is the output of its task that counts.
+func (j *Job) MapOutput(o *droverv1.MapOutput) *Attempt {
+	m := j.MapStage()
+	if m < 0 || int(o.GetStage()) != m || o.GetTask() < 0 || o.GetTask() >= j.Stages[m].Tasks {
+		return nil
+	}
+	t := j.Stages[m].Task(o.GetTask())
+	if t.State != TaskDone || t.Winner != o.GetAttempt() {
+		return nil
+	}
+	a := t.WinningAttempt()
+	if a == nil || a.Run != o.GetRun() {
+		return nil
+	}
+	return a
+}
+
 func (j *Job) stageOf(k jobspec.StageKind) int {
 	for i := range j.Spec.Stages {
 		if j.Spec.Stages[i].Kind == k {

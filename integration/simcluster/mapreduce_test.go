@@ -237,6 +237,27 @@ func (c *cluster) checkOutput(j plannedJob, state droverv1.JobState) {
 	}
 }
 
+// unfinishedOutputs returns the folders of outputs that are not complete. One of a submission that was not accepted may
+// remain, if its coordinator died: it is empty.
+func (c *cluster) unfinishedOutputs() (left []string) {
+	all, err := os.ReadDir(c.shared())
+	if err != nil && !os.IsNotExist(err) {
+		return []string{err.Error()}
+	}
+	for _, f := range all {
+		if strings.HasPrefix(f.Name(), "in-") || strings.HasPrefix(f.Name(), "out-") {
+			continue
+		}
+		_ = filepath.WalkDir(filepath.Join(c.shared(), f.Name()), func(path string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				left = append(left, "there is "+path)
+			}
+			return nil // it may be removed meanwhile
+		})
+	}
+	return left
+}
+
 // enter begins an instant in which a program acts and is not frozen. It reports whether it may.
 func (k *kernel) enter(id string) bool {
 	k.mu.Lock()

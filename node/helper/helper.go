@@ -71,13 +71,13 @@ type Upload struct {
 
 // Event is a report of a helper. Done or Error ends it.
 type Event struct {
-	Bytes   int64   `json:"bytes,omitempty"`   // moved so far
-	Total   int64   `json:"total,omitempty"`   // if known
-	Waiting string  `json:"waiting,omitempty"` // on the NameNode, and how much longer
-	Lost    []int32 `json:"lost,omitempty"`    // map tasks whose output cannot be fetched, sorted
-	Done    bool    `json:"done,omitempty"`
-	Error   string  `json:"error,omitempty"`
-	Class   string  `json:"class,omitempty"` // of Error: a class of package fault, or ""
+	Bytes   int64       `json:"bytes,omitempty"`   // moved so far
+	Total   int64       `json:"total,omitempty"`   // if known
+	Waiting string      `json:"waiting,omitempty"` // on the NameNode, and how much longer
+	Lost    []MapOutput `json:"lost,omitempty"`    // that cannot be fetched, by task
+	Done    bool        `json:"done,omitempty"`
+	Error   string      `json:"error,omitempty"`
+	Class   string      `json:"class,omitempty"` // of Error: a class of package fault, or ""
 }
 
 // FileSystems opens the file system of a URI on behalf of a user.

@@ -1,9 +1,11 @@
 package helper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -188,10 +190,6 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 }
 
 func (s *reduceShuffle) emitEvent() {
-	s.event.Lost = s.event.Lost[:0:0]
-	for task := range s.lost {
-		s.event.Lost = append(s.event.Lost, task)
-	}
-	slices.Sort(s.event.Lost)
+	s.event.Lost = slices.SortedFunc(maps.Values(s.lost), func(a, b MapOutput) int { return cmp.Compare(a.Task, b.Task) })
 	s.emit(s.event)
 }

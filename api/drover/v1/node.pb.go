@@ -2623,8 +2623,8 @@ type SeenAttempt struct {
 	RunningMs      int64                  `protobuf:"varint,15,opt,name=running_ms,json=runningMs,proto3" json:"running_ms,omitempty"` // running time without suspensions, monotonic clock
 	OutputLength   int64                  `protobuf:"varint,16,opt,name=output_length,json=outputLength,proto3" json:"output_length,omitempty"`
 	OutputChecksum string                 `protobuf:"bytes,17,opt,name=output_checksum,json=outputChecksum,proto3" json:"output_checksum,omitempty"`
-	LostMaps       []int32                `protobuf:"varint,18,rep,packed,name=lost_maps,json=lostMaps,proto3" json:"lost_maps,omitempty"` // for a reduce: map tasks whose output could not be fetched
-	Occupied       *Resources             `protobuf:"bytes,19,opt,name=occupied,proto3" json:"occupied,omitempty"`                         // occupied at its level
+	LostOutputs    []*MapOutput           `protobuf:"bytes,37,rep,name=lost_outputs,json=lostOutputs,proto3" json:"lost_outputs,omitempty"` // for a reduce: map outputs that could not be fetched, without their addresses
+	Occupied       *Resources             `protobuf:"bytes,19,opt,name=occupied,proto3" json:"occupied,omitempty"`                          // occupied at its level
 	SwapOccupied   int64                  `protobuf:"varint,20,opt,name=swap_occupied,json=swapOccupied,proto3" json:"swap_occupied,omitempty"`
 	DiskOccupied   int64                  `protobuf:"varint,21,opt,name=disk_occupied,json=diskOccupied,proto3" json:"disk_occupied,omitempty"`
 	LevelNote      string                 `protobuf:"bytes,22,opt,name=level_note,json=levelNote,proto3" json:"level_note,omitempty"` // why a level was refused, e.g. why criu failed
@@ -2792,9 +2792,9 @@ func (x *SeenAttempt) GetOutputChecksum() string {
 	return ""
 }
 
-func (x *SeenAttempt) GetLostMaps() []int32 {
+func (x *SeenAttempt) GetLostOutputs() []*MapOutput {
 	if x != nil {
-		return x.LostMaps
+		return x.LostOutputs
 	}
 	return nil
 }
@@ -3957,7 +3957,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\verror_class\x18\x03 \x01(\tR\n" +
 	"errorClass\x121\n" +
 	"\x06locate\x18\x04 \x01(\v2\x19.drover.v1.LocateResponseR\x06locate\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xb3\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xd5\n" +
 	"\n" +
 	"\vSeenAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12&\n" +
@@ -3980,8 +3980,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"running_ms\x18\x0f \x01(\x03R\trunningMs\x12#\n" +
 	"\routput_length\x18\x10 \x01(\x03R\foutputLength\x12'\n" +
-	"\x0foutput_checksum\x18\x11 \x01(\tR\x0eoutputChecksum\x12\x1b\n" +
-	"\tlost_maps\x18\x12 \x03(\x05R\blostMaps\x120\n" +
+	"\x0foutput_checksum\x18\x11 \x01(\tR\x0eoutputChecksum\x127\n" +
+	"\flost_outputs\x18% \x03(\v2\x14.drover.v1.MapOutputR\vlostOutputs\x120\n" +
 	"\boccupied\x18\x13 \x01(\v2\x14.drover.v1.ResourcesR\boccupied\x12#\n" +
 	"\rswap_occupied\x18\x14 \x01(\x03R\fswapOccupied\x12#\n" +
 	"\rdisk_occupied\x18\x15 \x01(\x03R\fdiskOccupied\x12\x1d\n" +
@@ -4003,7 +4003,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\aunknown\x18! \x01(\v2\x15.drover.v1.UnknownRunR\aunknown\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"{\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01J\x04\b\x12\x10\x13\"{\n" +
 	"\n" +
 	"UnknownRun\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
@@ -4220,31 +4220,32 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	45, // 33: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
 	33, // 34: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
 	34, // 35: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
-	4,  // 36: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
-	32, // 37: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
-	0,  // 38: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
-	0,  // 39: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
-	31, // 40: drover.v1.SeenAttempt.unknown:type_name -> drover.v1.UnknownRun
-	30, // 41: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
-	29, // 42: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
-	36, // 43: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
-	12, // 44: drover.v1.GetSecretsRequest.key:type_name -> drover.v1.AttemptKey
-	42, // 45: drover.v1.GetSecretsResponse.secrets:type_name -> drover.v1.SecretValue
-	8,  // 46: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
-	10, // 47: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
-	35, // 48: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
-	38, // 49: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
-	40, // 50: drover.v1.NodeService.GetSecrets:input_type -> drover.v1.GetSecretsRequest
-	9,  // 51: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
-	11, // 52: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
-	37, // 53: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
-	39, // 54: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
-	41, // 55: drover.v1.NodeService.GetSecrets:output_type -> drover.v1.GetSecretsResponse
-	51, // [51:56] is the sub-list for method output_type
-	46, // [46:51] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	19, // 36: drover.v1.SeenAttempt.lost_outputs:type_name -> drover.v1.MapOutput
+	4,  // 37: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
+	32, // 38: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
+	0,  // 39: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
+	0,  // 40: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
+	31, // 41: drover.v1.SeenAttempt.unknown:type_name -> drover.v1.UnknownRun
+	30, // 42: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
+	29, // 43: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
+	36, // 44: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
+	12, // 45: drover.v1.GetSecretsRequest.key:type_name -> drover.v1.AttemptKey
+	42, // 46: drover.v1.GetSecretsResponse.secrets:type_name -> drover.v1.SecretValue
+	8,  // 47: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
+	10, // 48: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
+	35, // 49: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
+	38, // 50: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
+	40, // 51: drover.v1.NodeService.GetSecrets:input_type -> drover.v1.GetSecretsRequest
+	9,  // 52: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
+	11, // 53: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
+	37, // 54: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
+	39, // 55: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
+	41, // 56: drover.v1.NodeService.GetSecrets:output_type -> drover.v1.GetSecretsResponse
+	52, // [52:57] is the sub-list for method output_type
+	47, // [47:52] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_node_proto_init() }
