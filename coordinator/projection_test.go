@@ -30,6 +30,7 @@ type randomCluster struct {
 	index uint64
 	now   int64
 	jobs  int
+	late  bool // decisions come late, and reduces start early
 
 	observe func([]facts.Change) // called with what follow takes; may be nil
 }
@@ -115,6 +116,9 @@ func (w *randomCluster) submit() {
 	if w.r.IntN(2) == 0 {
 		j = mapReduceJob(fmt.Sprint("m", w.jobs), w.r.IntN(3))
 		a.Output = j.Output.Path
+		if w.late && len(j.Stages) > 1 {
+			j.Stages[1].SlowStart = float64(w.r.IntN(3)) / 4
+		}
 		for range w.r.IntN(4) {
 			a.Splits = append(a.Splits, &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Length: 5}}})
 		}
@@ -161,6 +165,10 @@ func (w *randomCluster) operatorAction() {
 		return
 	}
 	act := &droverv1.ActionFact{Kind: int32(facts.ActKill), Key: k.Proto(a.Run)}
+	if w.late && w.r.IntN(4) == 0 {
+		w.lateReduce(k)
+		return
+	}
 	switch w.r.IntN(8) {
 	case 0, 5, 6:
 		act.Kind, act.Level, act.Manual = int32(facts.ActSuspend), droverv1.Level(2+w.r.IntN(3)), w.r.IntN(2) == 0
@@ -179,6 +187,22 @@ func (w *randomCluster) operatorAction() {
 		k.Attempt += 1
 		act = &droverv1.ActionFact{Kind: int32(facts.ActPlace), Key: k.Proto(1), Node: n.ID, Speculative: true, Locality: "none"}
 	}
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{act}}}})
+}
+
+// lateReduce places the reduce task of a job that waits, if there is one, as a decision does that was made before
+// outputs of maps were lost, or maps were suspended.
+func (w *randomCluster) lateReduce(k facts.Key) {
+	j, n := w.f.Job(k.Job), w.node()
+	r := j.ReduceStage()
+	if r < 0 {
+		return
+	}
+	k.Stage, k.Task, k.Attempt = int32(r), 0, 1
+	if t := j.Stages[r].Task(0); len(t.Attempts) > 0 {
+		k.Attempt += t.Attempts[len(t.Attempts)-1].Attempt
+	}
+	act := &droverv1.ActionFact{Kind: int32(facts.ActPlace), Key: k.Proto(1), Node: n.ID, Locality: "none"}
 	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{act}}}})
 }
 
@@ -308,8 +332,9 @@ func TestProjectionEqualsRebuiltOne(t *testing.T) {
 	for i := range clusters {
 		seeds = append(seeds, first+i)
 	}
-	for _, seed := range seeds {
+	for n, seed := range seeds {
 		w := newRandomCluster(t, seed)
+		w.late = n > 1 && n%2 == 0
 		for i := range 300 {
 			w.step()
 			if w.r.IntN(2) == 0 {

@@ -14,7 +14,8 @@ import (
 func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, now, true) }
 
 // ApplyFact is Apply for an action that was already committed to a log. It does not check free
-// capacity or whether the node is schedulable, so Free may become negative.
+// capacity or whether the node is schedulable, so Free may become negative. Nor does it check whether
+// the stage is open: outputs of its maps may have been lost since the decision.
 func (s *State) ApplyFact(a *Action, now Time) error { return s.applier().apply(a, now, false) }
 
 // apply implements Apply and ApplyFact. With verify it checks that the action fits.
@@ -52,7 +53,7 @@ func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
 		return nil, refuse(ErrUnknown, "task "+a.Task.String(), "there is no such task")
 	}
 	switch {
-	case !a.Speculative && (!g.pending.has(i) || !g.Open || g.Job.Phase != JobActive):
+	case !a.Speculative && (!g.pending.has(i) || verify && !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it is not pending")
 	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || p.s.Attempts().at(g.active.get(i)-1).sibling != 0 || verify && !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
@@ -141,6 +142,9 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 	n.occupy(act.Disk, &a.Occupied, 1)
 	p.s.links().charge(g.Job, a.Occupied.Resources, 1)
 	p.s.cluster.updateFitIndex(act.Node)
+	if !g.Open {
+		p.s.stalled.update(g)
+	}
 	if g.Pending == 0 || g.Spec.MaxParallel > 0 {
 		p.s.Queue().updateReady(g)
 	}

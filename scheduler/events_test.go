@@ -70,6 +70,27 @@ func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
 	}
 }
 
+// A placement that was decided before its stage closed, and committed after, is of an attempt that lives: State has it.
+func TestACommittedPlacementIsAppliedInAClosedStage(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+	d := schedtest.R(1, 1, 1)
+	id := w.SubmitStages("a", []scheduler.StageSpec{{Kind: scheduler.KindMap, Tasks: 1, Demand: d}, {Kind: scheduler.KindReduce, Tasks: 1, Demand: d, After: []int32{0}}})
+	reduce := w.State.Stage(scheduler.StageID{Job: id, Stage: 1})
+	w.End(w.Place(task(id, 0), 0), scheduler.OutcomeSucceeded)
+	place := w.State.Attempts().PlaceAction(reduce, 0, 0, 0)
+	must(t, w.State.Events().OutputLost(task(id, 0)))
+	if err := w.State.Apply(&place, w.Now); !errors.Is(err, scheduler.ErrStale) {
+		t.Errorf("a decision places it in a closed stage: %v", err)
+	}
+	must(t, w.State.ApplyFact(&place, w.Now))
+	if reduce.Open || reduce.Running != 1 || !reduce.WaitsForInput() {
+		t.Errorf("open %v, %d run, waits for input: %v", reduce.Open, reduce.Running, reduce.WaitsForInput())
+	}
+	if err := schedtest.Invariants(w.State); err != nil {
+		t.Error(err)
+	}
+}
+
 // suspendAndResume checks that a reduce stage that is open while a map runs is closed while the map is suspended.
 func suspendAndResume(t *testing.T, w *schedtest.World, a *scheduler.Attempt, reduce *scheduler.Stage, open bool) {
 	t.Helper()

@@ -200,10 +200,11 @@ func decideAndApply(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Make
 }
 
 // openedBy reports whether the decision, applied, has opened stage g: a reduce with a slow start opens once no map
-// waits, so the policy could not know of it, and the next decision serves it.
+// waits or is suspended, so the policy could not know of it, and the next decision serves it.
 func openedBy(d *scheduler.Decision, g *scheduler.Stage) bool {
 	return g.Spec.SlowStart > 0 && g.Ready() && slices.ContainsFunc(d.Actions, func(a scheduler.Action) bool {
-		return a.Kind == scheduler.ActPlace && a.Task.Job == g.Job.Spec.ID && slices.Contains(g.Spec.After, a.Task.Stage)
+		starts := a.Kind == scheduler.ActPlace || a.Kind == scheduler.ActResume || a.Kind == scheduler.ActMigrate
+		return starts && a.Task.Job == g.Job.Spec.ID && slices.Contains(g.Spec.After, a.Task.Stage)
 	})
 }
 
