@@ -223,8 +223,8 @@ type StageSpec struct {
 	MaxAttempts int32 `json:"max_attempts,omitempty"`
 	// SlowStart is the fraction of each earlier map stage that must be done before a reduce
 	// stage may start, to fetch while the last maps run: none of these waits for capacity or is
-	// suspended, since it would miss what the reduces occupy. 0 counts as 1, and so does any value in a job with a bound, a deadline or a project: tasks
-	// that wait for input would use up their bound.
+	// suspended, since it would miss what the reduces occupy. 0 counts as 1, and so does any value in
+	// a job with a bound, a deadline or a project: tasks that wait for input would use up their bound.
 	SlowStart float64 `json:"slow_start,omitempty"`
 	// Inputs are the inputs of the tasks, nil for none. State keeps the pointer: the caller
 	// must not change them afterwards.
