@@ -127,18 +127,9 @@ func (w *world) runHarness(ctx context.Context, p *fake.Process) int {
 				break
 			}
 		}
-		t := time.NewTimer(min(otherStep, max(d-passed, otherStep/5)))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+		pause(ctx, min(otherStep, max(d-passed, otherStep/5)))
 	}
-	w.mu.Lock()
-	run.live, run.succeeded = false, code == 0
-	w.mu.Unlock()
-	w.c.log("harness of %s ended with %d", run.id, code)
-	return code
+	return w.end(run, "harness", code)
 }
 
 // taskSpec returns what the daemon wrote for the harness of an attempt, with paths of the host.

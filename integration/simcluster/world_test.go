@@ -100,17 +100,27 @@ func (w *world) work(ctx context.Context, p *fake.Process) int {
 			}
 			break
 		}
-		t := time.NewTimer(min(step, d-passed))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+		pause(ctx, min(step, d-passed))
 	}
+	return w.end(run, "program", code)
+}
+
+// pause waits, until the context ends at most.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// end records the exit code of a program and returns it.
+func (w *world) end(run *programRun, what string, code int) int {
 	w.mu.Lock()
 	run.live, run.succeeded = false, code == 0
 	w.mu.Unlock()
-	w.c.log("program of %s ended with %d", run.id, code)
+	w.c.log("%s of %s ended with %d", what, run.id, code)
 	return code
 }
 
