@@ -345,7 +345,8 @@ func ended(s droverv1.JobState) bool {
 	return j.HasEnded()
 }
 
-// StopJob stops a live job. Stopping an ended one succeeds.
+// StopJob stops a live job. One whose result is being published is stopped only if that fails. Stopping an ended one
+// succeeds.
 func (s *clientService) StopJob(ctx context.Context, req *connect.Request[droverv1.StopJobRequest]) (*connect.Response[droverv1.StopJobResponse], error) {
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
@@ -364,7 +365,7 @@ func (s *clientService) StopJob(ctx context.Context, req *connect.Request[drover
 	if err != nil {
 		return nil, err
 	}
-	e := &droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: id, Reason: req.Msg.GetReason()}}}
+	e := &droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: id, Reason: req.Msg.GetReason(), AfterCommit: true}}}
 	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err

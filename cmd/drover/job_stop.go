@@ -14,7 +14,9 @@ func jobStopCommand() *cli.Command {
 		Name:      "stop",
 		Usage:     "stop a job and remove its partial output",
 		ArgsUsage: "JOB",
-		Flags:     []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "recorded in the event"}},
+		Description: `A job whose tasks are all done, and whose result is being published, ends as that does: it has succeeded, or it is stopped if
+the result cannot be published.`,
+		Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "recorded in the event"}},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {
@@ -34,6 +36,10 @@ func jobStopCommand() *cli.Command {
 			}
 			if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: a[0], Reason: c.String("reason")})); err != nil {
 				return cl.classifyError(err)
+			}
+			if r.Msg.Job.State == droverv1.JobState_JOB_STATE_COMMITTING {
+				fmt.Fprintf(c.App.Writer, "job %s is publishing its result: it is stopped only if that fails\n", a[0])
+				return nil
 			}
 			fmt.Fprintf(c.App.Writer, "job %s is being stopped\n", a[0])
 			return nil

@@ -238,11 +238,23 @@ func (en jobEntries) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Re
 	if s.GetReason() != "" {
 		msg += ": " + clip(s.GetReason(), 256)
 	}
-	en.endJob(e, writerOf(en.f).writableJob(j), droverv1.JobState_JOB_STATE_STOPPED, msg)
 	r.Changed = 1
+	if j.State == droverv1.JobState_JOB_STATE_COMMITTING && s.GetAfterCommit() {
+		// Files may be renamed there at this moment: only the commit's end says what is published.
+		if j.Message != "" {
+			r.Changed, r.Dropped = 0, append(r.Dropped, Drop{Reason: "the job is to be stopped already"})
+			return
+		}
+		j = writerOf(en.f).writableJob(j)
+		j.Message = clip(msg, 512)
+		writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+		return
+	}
+	en.endJob(e, writerOf(en.f).writableJob(j), droverv1.JobState_JOB_STATE_STOPPED, msg)
 }
 
-// applyEnded ends a job whose result was published, or could not be.
+// applyEnded ends a job whose result was published, or could not be. One that a user has stopped meanwhile has
+// succeeded if it was published, and says that the stop came too late.
 func (x jobEntries) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *Result) {
 	j := x.f.jobs[en.GetJob()]
 	if j == nil || j.State != droverv1.JobState_JOB_STATE_COMMITTING {
@@ -253,7 +265,15 @@ func (x jobEntries) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *
 		r.Err = fault.New(fault.Invalid, "a commit ends as succeeded or failed, not %s", s)
 		return
 	}
-	x.endJob(e, writerOf(x.f).writableJob(j), en.GetState(), en.GetMessage())
+	state, msg := en.GetState(), en.GetMessage()
+	switch stop := j.Message; {
+	case stop == "":
+	case state == droverv1.JobState_JOB_STATE_SUCCEEDED:
+		msg = "its result was being published when it was " + stop
+	default:
+		state, msg = droverv1.JobState_JOB_STATE_STOPPED, stop+"; "+msg
+	}
+	x.endJob(e, writerOf(x.f).writableJob(j), state, msg)
 	r.Changed = 1
 }
 

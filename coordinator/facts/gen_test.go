@@ -78,7 +78,7 @@ func (g *gen) entry() *droverv1.Entry {
 		e.Body = &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: []*droverv1.StageEstimate{
 			{Job: g.pickJob(), Stage: int32(g.r.IntN(3)), Ns: int64(g.r.IntN(100)) - 1, Source: "own tasks"}}}}
 	case k < 29:
-		e.Body = &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: g.pickJob()}}
+		e.Body = &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: g.pickJob(), AfterCommit: g.r.IntN(2) == 0}}
 	case k < 32:
 		e.Body = &droverv1.Entry_JobEnded{JobEnded: &droverv1.JobEndedFact{Job: g.pickJob(), State: droverv1.JobState(4 + g.r.IntN(3))}}
 	case k < 33:

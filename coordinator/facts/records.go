@@ -259,7 +259,7 @@ type Job struct {
 	Ended               int64             `json:"ended,omitempty"`
 	EndIndex            uint64            `json:"end_index,omitempty"` // index of the entry that ended it
 	State               droverv1.JobState `json:"state"`
-	Message             string            `json:"message,omitempty"`
+	Message             string            `json:"message,omitempty"` // why it ended so; while its result is being published, who has stopped it
 	FailedTask          string            `json:"failed_task,omitempty"`
 	FailureTail         string            `json:"failure_tail,omitempty"`
 	Cleaned             bool              `json:"cleaned,omitempty"`       // its Temporary folder is gone

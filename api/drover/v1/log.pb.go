@@ -2354,9 +2354,12 @@ func (x *AttemptsFact) GetSeen() []*SeenAttempt {
 }
 
 type JobStopFact struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Job    uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Reason string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// A job whose result is being published ends as that ends: succeeded, or stopped if the result could not be published.
+	// Unset in entries from before, which ended such a job at once.
+	AfterCommit   bool `protobuf:"varint,3,opt,name=after_commit,json=afterCommit,proto3" json:"after_commit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2403,6 +2406,13 @@ func (x *JobStopFact) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *JobStopFact) GetAfterCommit() bool {
+	if x != nil {
+		return x.AfterCommit
+	}
+	return false
 }
 
 type JobEndedFact struct {
@@ -3032,10 +3042,11 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fAttemptsFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12*\n" +
-	"\x04seen\x18\x03 \x03(\v2\x16.drover.v1.SeenAttemptR\x04seen\"7\n" +
+	"\x04seen\x18\x03 \x03(\v2\x16.drover.v1.SeenAttemptR\x04seen\"Z\n" +
 	"\vJobStopFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"e\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12!\n" +
+	"\fafter_commit\x18\x03 \x01(\bR\vafterCommit\"e\n" +
 	"\fJobEndedFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12)\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x13.drover.v1.JobStateR\x05state\x12\x18\n" +
