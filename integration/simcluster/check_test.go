@@ -244,34 +244,69 @@ func (c *cluster) checkHistory(jobs map[string]uint64) {
 	}
 }
 
-// checkLogs checks that the logs of the stopped servers have the same entries as
-// far as they are committed.
+// checkLogs checks the logs of the stopped servers: each committed entry is in most of them, the same, and no entry has the
+// index and term of another one. A server that the others could not reach lately may have others instead, of older terms.
 func (c *cluster) checkLogs() {
-	entries := map[uint64]*raft.Log{}
+	var logs []storedLog
 	for _, s := range c.servers {
-		store, err := raftstore.Open(filepath.Join(s.dir, "raft"), raftstore.Options{NoSync: true})
+		l, err := readLog(filepath.Join(s.dir, "raft"), c.acked)
 		if err != nil {
 			c.violated("log of %s: %v", s.id, err)
 			continue
 		}
-		first, err1 := store.FirstIndex()
-		last, err2 := store.LastIndex()
-		if err := errors.Join(err1, err2); err != nil {
-			c.violated("log of %s: %v", s.id, err)
-		}
-		for i := max(first, 1); i <= min(last, c.acked); i++ {
-			l := &raft.Log{}
-			if err := store.GetLog(i, l); err != nil {
-				c.violated("log of %s, entry %d: %v", s.id, i, err)
+		logs = append(logs, l)
+	}
+	for i := uint64(1); i <= c.acked; i++ {
+		holders := map[uint64]int{} // by term of the entry
+		data, compacted, newest := map[uint64][]byte{}, 0, uint64(0)
+		for _, l := range logs {
+			e := l.entries[i]
+			if e == nil {
+				if i < l.first {
+					compacted++ // it is in a snapshot, so it was committed
+				}
 				continue
 			}
-			if o := entries[i]; o != nil && (o.Term != l.Term || !bytes.Equal(o.Data, l.Data)) {
-				c.violated("entry %d differs between the servers", i)
+			if other, ok := data[e.Term]; ok && !bytes.Equal(other, e.Data) {
+				c.violated("entry %d of term %d differs between the servers", i, e.Term)
 			}
-			entries[i] = l
+			data[e.Term], newest = e.Data, max(newest, e.Term)
+			holders[e.Term]++
 		}
-		if err := store.Close(); err != nil {
-			c.violated("log of %s: %v", s.id, err)
+		if n := holders[newest] + compacted; 2*n <= len(logs) {
+			c.violated("entry %d is committed, and %d of %d servers have it", i, n, len(logs))
 		}
 	}
+}
+
+// storedLog is the log of a server that has stopped.
+type storedLog struct {
+	first   uint64 // entries before it are in a snapshot
+	entries map[uint64]*raft.Log
+}
+
+// readLog reads a log up to an entry.
+func readLog(dir string, upTo uint64) (l storedLog, err error) {
+	store, err := raftstore.Open(dir, raftstore.Options{NoSync: true})
+	if err != nil {
+		return l, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	first, err1 := store.FirstIndex()
+	last, err2 := store.LastIndex()
+	if err := errors.Join(err1, err2); err != nil {
+		return l, err
+	}
+	l = storedLog{first: first, entries: map[uint64]*raft.Log{}}
+	if last == 0 {
+		l.first = upTo + 1 // all it has is a snapshot
+	}
+	for i := max(first, 1); i <= min(last, upTo); i++ {
+		e := &raft.Log{}
+		if err := store.GetLog(i, e); err != nil {
+			return l, fmt.Errorf("entry %d: %w", i, err)
+		}
+		l.entries[i] = e
+	}
+	return l, nil
 }

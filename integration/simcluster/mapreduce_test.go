@@ -180,15 +180,15 @@ func isInputThere(s *mapreduce.TaskSpec) bool {
 }
 
 // checkOutput checks the result of a job that counts words: all of it once if the job succeeded, otherwise none
-// that counts as complete, unless it was stopped while the result was being published.
+// that counts as complete.
 func (c *cluster) checkOutput(j plannedJob, state droverv1.JobState) {
 	dir := c.outputOf(j.spec.Name)
 	_, missing := os.Stat(filepath.Join(dir, "_SUCCESS"))
 	if state != droverv1.JobState_JOB_STATE_SUCCEEDED && missing != nil {
 		return
 	}
-	if state == droverv1.JobState_JOB_STATE_FAILED {
-		c.violated("job %s has failed, and its output is complete", j.spec.Name)
+	if state != droverv1.JobState_JOB_STATE_SUCCEEDED {
+		c.violated("job %s is %s, and its output is complete", j.spec.Name, state)
 	}
 	if missing != nil {
 		c.violated("job %s has succeeded without its output: %v", j.spec.Name, missing)
