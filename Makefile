@@ -84,8 +84,8 @@ attack: build ## every call by every kind of identity, floods of one user, revoc
 chaos: deps ## faults from a seed, on three coordinators and three machines: make chaos FAULTS=50 SEED=1
 	integration/chaos.sh $(or $(FAULTS),50) $(SEED)
 
-mutants: ## bugs put in on purpose, and which of them the simulations find: make mutants SIMULATIONS=30
-	DROVER_MUTATIONS=1 DROVER_SIMULATIONS=$(or $(SIMULATIONS),30) go test -count=1 -v -run '^TestMutations$$' -timeout 3h ./integration/simcluster
+mutants: ## bugs put in on purpose, and how often the simulations find each: docs/measured/mutants.md
+	./integration/bench.sh mutants
 
 exact: ## out/simulation: simulated clusters whose seeds replay exactly: RAPID_SEED=7 out/simulation -test.run TestSimulatedCluster -test.v
 	mkdir -p out

@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; profile, page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
+# scheduler, coordinator; profile, page, million, worst, worlds, mutants, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -101,6 +101,9 @@ worst() { bin/drover bench scheduler -worst -runs 3 2>&3; }
 # where it was stopped: what was done is in the file LEDGER.
 worlds() { go run ./integration/cmd/worlds -ledger "${LEDGER:-docs/measured/worlds.jsonl}" -worlds "${WORLDS:-100000}"; }
 
+# Bugs put in on purpose: how often simulated clusters find each, and what that costs.
+mutants() { DROVER_MUTATIONS=1 go test -count=1 -v -run '^TestMutations$' -timeout 3h ./integration/simcluster; }
+
 # What the floods of one user cost another one.
 floods() { bin/drover bench floods; }
 
@@ -182,8 +185,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | mutants | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, mutants, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

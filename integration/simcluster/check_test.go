@@ -196,7 +196,7 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 	if j.wordCount != nil {
 		c.checkOutput(j, s.State)
 	}
-	if s.State != want && (j.stopAt == 0 || s.State != droverv1.JobState_JOB_STATE_STOPPED) {
+	if s.State != want && (j.stopAt == 0 && j.stopsAt == "" || s.State != droverv1.JobState_JOB_STATE_STOPPED) {
 		c.violated("job %s is %s, want %s: %s", s.Name, s.State, want, s.Message)
 	}
 	tasks, err := call(c.client.ListTasks, &droverv1.ListTasksRequest{Job: fmt.Sprint(s.Job)})

@@ -36,7 +36,7 @@ func (c *cluster) shared() string { return filepath.Join(c.dir, "files") }
 const harnessPath = "/.drover/drover"
 
 // newWordCount draws a job of that kind.
-func newWordCount(r *rand.Rand, i int) plannedJob {
+func (p *plan) newWordCount(r *rand.Rand, i int) plannedJob {
 	w := &wordCount{mapTime: between(r, lease/100, lease), partTime: between(r, lease/100, lease)}
 	for range 1 + r.IntN(3) {
 		words := make([]string, 1+r.IntN(40))
@@ -45,12 +45,15 @@ func newWordCount(r *rand.Rand, i int) plannedJob {
 		}
 		w.texts = append(w.texts, strings.Join(words, "")+"\n")
 	}
-	need := jobspec.Resources{CPU: int64(500 * (1 + r.IntN(4))), Memory: 64 << 20, IO: 1 << 20}
-	j := plannedJob{at: time.Duration(r.Int64N(int64(faultTime))), wordCount: w, spec: &jobspec.Job{Name: fmt.Sprint("w", i), Tenant: wordTenant, Stages: []jobspec.Stage{
+	need := jobspec.Resources{CPU: int64(500 * (1 + r.IntN(4))), Memory: 32 << 20, IO: 1 << 20}
+	j := plannedJob{at: p.instant(r), wordCount: w, spec: &jobspec.Job{Name: fmt.Sprint("w", i), Tenant: wordTenant, Stages: []jobspec.Stage{
 		{Name: "count", Kind: jobspec.KindMap, Builtin: []string{"wordcount"}, Resources: need},
 		{Name: "sum", Kind: jobspec.KindReduce, Builtin: []string{"sum"}, Combiner: r.IntN(2) == 0, Tasks: 1 + r.IntN(2), After: []string{"count"}, SlowStart: []float64{0, 0.3}[r.IntN(2)], Resources: need}}}}
-	if r.IntN(6) == 0 {
+	switch r.IntN(6) {
+	case 0:
 		j.stopAt = j.at + between(r, 50*time.Millisecond, 4*lease)
+	case 1:
+		j.stopsAt = "job.committing"
 	}
 	return j
 }

@@ -2,14 +2,19 @@ package simcluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // mutation is a bug put into the product on purpose: in file, from the root of the
@@ -57,6 +62,23 @@ var mutations = []mutation{
 		"} else if t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {", "} else if state != AttemptLost && t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {"},
 	{"a job has succeeded with its first stage", "coordinator/facts/apply_jobs.go",
 		"j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.isComplete() {", "j.State == droverv1.JobState_JOB_STATE_COMMITTING || j.Stages[0].Done < j.Stages[0].Tasks {"},
+	{"a job is published without its last part", "coordinator/output.go",
+		"for t := range j.Stages[i].Tasks {", "for t := range j.Stages[i].Tasks - 1 {"},
+	{"a job is published with the parts of first attempts", "coordinator/output.go",
+		"k := facts.Key{Job: j.ID, Stage: int32(i), Task: t, Attempt: w.Attempt}", "k := facts.Key{Job: j.ID, Stage: int32(i), Task: t, Attempt: 1}"},
+	{"a commit that is repeated fails", "node/requests/output.go",
+		"\tcase toErr == nil:\n\t\treturn true, nil\n", "\tcase toErr == nil:\n\t\treturn false, fault.New(fault.Exists, \"%s exists\", target)\n"},
+	{"a stop ends a job while its result is published", "coordinator/facts/apply_jobs.go",
+		"j.State == droverv1.JobState_JOB_STATE_COMMITTING && s.GetAfterCommit() {", "j.State == droverv1.JobState_JOB_STATE_COMMITTING && s.GetJob() == 0 {"},
+	// Map outputs.
+	{"the output of a lost node counts", "coordinator/facts/apply_attempts.go",
+		"t.State != TaskDone || t.Winner != k.Attempt || !j.OutputsNeeded(int(k.Stage)) {", "true {"},
+	{"a lost output counts against the one that replaced it", "coordinator/facts/records.go",
+		"if t.State != TaskDone || t.Winner != o.GetAttempt() {", "if t.State != TaskDone || o.GetAttempt() == 0 {"},
+	{"a stage starts when the first task of the one before it is done", "scheduler/queue.go",
+		"if before.Done < need || ", "if before.Done < min(1, need) || "},
+	{"a reduce starts early while a map is suspended", "scheduler/queue.go",
+		"&& before.Pending == 0 && before.Suspended == 0 {", "&& before.Pending == 0 {"},
 	// Replay.
 	{"an idempotency key is forgotten at once", "coordinator/facts/apply_jobs.go",
 		"\te.f.keys[j.Key] = keyedJob{j.ID, j.Name}\n", ""},
@@ -111,66 +133,141 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
-// TestMutations says which of the mutations a number of simulations finds. It
-// compiles the product once for each.
+// mutationsVar is 1 for all mutations, or a part of the names of those to try.
+const mutationsVar = "DROVER_MUTATIONS"
+
+// mutationCPU is the processor time that simulations of one size have to find a mutation.
+const mutationCPU = 25 * time.Second
+
+// mutationScales are the sizes of plans that are compared.
+var mutationScales = []float64{1, 0.25}
+
+// TestMutations says how often simulations find each of the mutations, and what that costs. It compiles the product once
+// for each.
 func TestMutations(t *testing.T) {
-	if os.Getenv("DROVER_MUTATIONS") == "" {
-		t.Skip("not proved here: that the simulations find bugs put in on purpose; it compiles the product for each, set DROVER_MUTATIONS=1")
+	only := os.Getenv(mutationsVar)
+	if only == "" {
+		t.Skipf("not proved here: that the simulations find bugs put in on purpose; it compiles the product for each, set %s=1", mutationsVar)
 	}
-	var missed []string
-	tried := 0
+	var tried []mutation
 	for _, m := range mutations {
-		if only := os.Getenv("DROVER_MUTATIONS"); only != "1" && !strings.Contains(m.what, only) {
-			continue
+		if only == "1" || strings.Contains(m.what, only) {
+			tried = append(tried, m)
 		}
-		tried++
-		began := time.Now()
-		how, err := m.find(t)
-		if err != nil {
-			t.Fatalf("%s: %v", m.what, err)
-		}
-		if how == "" {
-			missed = append(missed, m.what)
-			how = "MISSED"
-		}
-		t.Logf("%-55s %4.0fs %s", m.what, time.Since(began).Seconds(), how)
 	}
-	t.Logf("missed: %d of %d %q", len(missed), tried, missed)
-	if tried == len(mutations) && 2*len(missed) > tried { // which ones is chance in part
-		t.Errorf("the simulations find less than half of the bugs put in on purpose")
+	results := make([][]found, len(tried))
+	g := errgroup.Group{}
+	g.SetLimit(runtime.NumCPU())
+	for i, m := range tried {
+		g.Go(func() (err error) {
+			if results[i], err = m.find(t.TempDir()); err != nil {
+				return fmt.Errorf("%s: %w", m.what, err)
+			}
+			t.Logf("%s: %s", m.what, results[i][0].first)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	missed := 0
+	fmt.Printf("simulations that found a bug / all, and seconds of a processor for each time that it was found, with plans of each scale in %s\n\n", mutationCPU)
+	for _, scale := range mutationScales {
+		fmt.Printf("%-12s", fmt.Sprintf("scale %g", scale))
+	}
+	fmt.Println("bug")
+	for i, m := range tried {
+		for _, f := range results[i] {
+			fmt.Printf("%3d/%-3d %4s ", f.times, f.simulations, f.cost())
+		}
+		fmt.Println(m.what)
+		if results[i][0].times == 0 {
+			missed++
+		}
+	}
+	fmt.Println()
+	for k, scale := range mutationScales {
+		fmt.Println(summary(scale, k, results))
+	}
+	if len(tried) == len(mutations) && 4*missed > len(tried) { // which ones is chance in part
+		t.Errorf("the simulations miss more than a quarter of the bugs put in on purpose")
 	}
 }
 
-// find runs simulations of the mutated product and returns by what the first that
-// fails has failed, "" if none does.
-func (m mutation) find(t *testing.T) (string, error) {
-	program, err := compileExact(t.TempDir(), m)
+// summary returns how many bugs the plans of a scale, the k-th, find.
+func summary(scale float64, k int, results [][]found) string {
+	n, all, cpu := 0, 0, time.Duration(0)
+	for _, r := range results {
+		if r[k].times > 0 {
+			n++
+		}
+		all, cpu = all+r[k].simulations, cpu+r[k].cpu
+	}
+	each := cpu.Seconds() / float64(max(1, all))
+	return fmt.Sprintf("scale %g: %d of %d bugs found; %.3f s of a processor a simulation, so %.0f an hour on each", scale, n, len(results), each, 3600/each)
+}
+
+// found is how often simulations found a mutation.
+type found struct {
+	simulations, times int
+	cpu                time.Duration
+	first              string // the seed that found it, and what was violated
+}
+
+func (f found) cost() string {
+	if f.times == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", f.cpu.Seconds()/float64(f.times))
+}
+
+// find runs simulations of the mutated product, of each scale.
+func (m mutation) find(dir string) (all []found, err error) {
+	program, err := compileExact(dir, m)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	count := os.Getenv(simulationsVar)
-	if count == "" {
-		count = "40"
+	defer func() { err = errors.Join(err, os.Remove(program)) }() // many of them are large
+	for _, scale := range mutationScales {
+		f := found{first: "MISSED"}
+		for seed := 1; f.cpu < mutationCPU; seed = 1 + f.simulations {
+			if err := f.run(program, scale, seed); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, f)
 	}
+	return all, nil
+}
+
+// run runs some simulations from a seed on, up to the first that finds the mutation.
+func (f *found) run(program string, scale float64, seed int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "-test.run", "^TestSimulatedCluster$", "-test.timeout", "3m")
-	cmd.Env = append(os.Environ(), "RAPID_SEED=1", simulationsVar+"="+count)
+	cmd := exec.CommandContext(ctx, program, "-test.run", "^TestSimulatedCluster$", "-test.v", "-test.timeout", "3m")
+	count := int(10 / scale)
+	cmd.Env = append(os.Environ(), fmt.Sprint("RAPID_SEED=", seed), fmt.Sprint(simulationsVar, "=", count), fmt.Sprint(scaleVar, "=", scale))
 	out, err := cmd.CombinedOutput()
+	f.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	began := bytes.Count(out, []byte("=== RUN   TestSimulatedCluster/seed="))
+	f.simulations += began
 	if err == nil {
-		return "", nil
+		return nil
 	}
-	seed, why := "", ""
+	if began == 0 {
+		return fmt.Errorf("no simulation began: %w\n%s", err, out)
+	}
+	f.times++
+	if f.times > 1 {
+		return nil
+	}
+	f.first = fmt.Sprintf("seed %d: it failed", seed+began-1)
 	for line := range strings.Lines(string(out)) {
 		_, violated, ok := strings.Cut(line, "VIOLATED ")
-		switch {
-		case ok && why == "":
-			why = strings.TrimSpace(violated)
-		case strings.HasPrefix(line, "panic: ") && why == "":
-			why = strings.TrimSpace(line)
-		case strings.Contains(line, "--- FAIL: TestSimulatedCluster/seed="):
-			_, seed, _ = strings.Cut(strings.TrimSpace(line), "/")
+		if ok || strings.HasPrefix(line, "panic: ") {
+			f.first = fmt.Sprintf("seed %d: %s", seed+began-1, strings.TrimSpace(cmp.Or(violated, line)))
+			break
 		}
 	}
-	return seed + ": " + why, nil
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 // plan is everything that a seed decides: the cluster, the jobs and the faults.
 type plan struct {
 	seed      uint64
+	scale     float64 // 1; the part of jobs, faults and time that a smaller plan has
 	servers   int
 	machines  int
 	election  time.Duration // how long a follower waits for its leader
@@ -42,6 +43,7 @@ type plannedJob struct {
 	fails   bool          // a task fails in every attempt
 	againAt time.Duration // when its user submits it again under the same key; 0: never
 	stopAt  time.Duration // when its user stops it; 0: never
+	stopsAt string        // the kind of its event at which its user stops it; "": none
 
 	wordCount *wordCount // nil for a job of group stages
 }
@@ -110,8 +112,16 @@ func (k faultKind) String() string {
 // simulationStart is when the time of every simulation begins.
 var simulationStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// faultTime is how long faults begin to happen.
+// faultTime is how long faults begin to happen, with a scale of 1.
 const faultTime = 50 * time.Second
+
+// count returns a number of things that is n with a scale of 1.
+func (p *plan) count(n int) int { return max(1, int(math.Round(p.scale*float64(n)))) }
+
+// instant draws when something begins.
+func (p *plan) instant(r *rand.Rand) time.Duration {
+	return time.Duration(r.Int64N(int64(p.scale * float64(faultTime))))
+}
 
 // between returns a duration; short ones are as frequent as long ones (its
 // logarithm is uniform).
@@ -120,9 +130,9 @@ func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 	return time.Duration(d).Round(time.Millisecond)
 }
 
-func newPlan(seed uint64) *plan {
+func newPlan(seed uint64, scale float64) *plan {
 	r := rand.New(rand.NewPCG(seed, 0))
-	p := &plan{seed: seed, servers: maxServers, machines: maxMachines - 1 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq", "3dsf"}[r.IntN(5)]}
+	p := &plan{seed: seed, scale: scale, servers: maxServers, machines: maxMachines - 1 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq", "3dsf"}[r.IntN(5)]}
 	if r.IntN(3) == 0 {
 		p.servers = 1
 	}
@@ -136,13 +146,13 @@ func newPlan(seed uint64) *plan {
 		nodes = append(nodes, machineName(i))
 	}
 	if r.IntN(3) == 0 {
-		p.gone, p.goneAt = nodes[r.IntN(len(nodes))], time.Duration(r.Int64N(int64(faultTime)))
+		p.gone, p.goneAt = nodes[r.IntN(len(nodes))], p.instant(r)
 	}
-	for i := range 8 + r.IntN(8) {
-		p.jobs = append(p.jobs, newPlannedJob(r, i))
+	for i := range p.count(8) + r.IntN(p.count(8)) {
+		p.jobs = append(p.jobs, p.newJob(r, i))
 	}
-	for range 5 + r.IntN(12) {
-		f := plannedFault{at: time.Duration(r.Int64N(int64(faultTime))), kind: crashServer + faultKind(r.IntN(int(lastFault-crashServer))), n: 1 + r.IntN(6)}
+	for range p.count(5) + r.IntN(p.count(12)) {
+		f := plannedFault{at: p.instant(r), kind: crashServer + faultKind(r.IntN(int(lastFault-crashServer))), n: 1 + r.IntN(6)}
 		if r.IntN(4) == 0 { // so that other faults meet what is suspended or moves
 			f.kind = suspend + faultKind(r.IntN(int(lastFault-suspend)))
 		}
@@ -187,8 +197,8 @@ func newPlan(seed uint64) *plan {
 // addWordCounts adds jobs of map and reduce stages, and faults of which some suspend their tasks.
 func (p *plan) addWordCounts() {
 	r := rand.New(rand.NewPCG(p.seed, 2))
-	for i := range r.IntN(4) {
-		j := newWordCount(r, i)
+	for i := range r.IntN(1 + p.count(3)) {
+		j := p.newWordCount(r, i)
 		p.jobs = append(p.jobs, j)
 		if r.IntN(3) == 0 {
 			p.faults = append(p.faults, plannedFault{kind: suspend, a: j.spec.Name, at: j.at + between(r, 50*time.Millisecond, 4*lease), length: between(r, 50*time.Millisecond, 4*lease), n: 1 + r.IntN(6)})
@@ -196,8 +206,8 @@ func (p *plan) addWordCounts() {
 	}
 }
 
-func newPlannedJob(r *rand.Rand, i int) plannedJob {
-	j := plannedJob{at: time.Duration(r.Int64N(int64(faultTime))), spec: &jobspec.Job{Name: fmt.Sprint("j", i)}}
+func (p *plan) newJob(r *rand.Rand, i int) plannedJob {
+	j := plannedJob{at: p.instant(r), spec: &jobspec.Job{Name: fmt.Sprint("j", i)}}
 	exclusive := r.IntN(2) == 0
 	failures := 0
 	switch r.IntN(6) {
@@ -254,6 +264,9 @@ func (p *plan) String() string {
 		}
 		if j.stopAt > 0 {
 			fmt.Fprintf(&b, ", stop at %s", j.stopAt.Round(time.Millisecond))
+		}
+		if j.stopsAt != "" {
+			fmt.Fprintf(&b, ", stop at %s", j.stopsAt)
 		}
 		b.WriteString("\n")
 	}

@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"context"
 	"fmt"
 	mathrand "math/rand"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/seed"
@@ -19,6 +22,21 @@ import (
 
 // simulationsVar is how many simulations run, also after a given seed.
 const simulationsVar = "DROVER_SIMULATIONS"
+
+// scaleVar is the scale of the plans: 0.25 for a quarter of the jobs, faults and time.
+const scaleVar = "DROVER_SIMULATION_SCALE"
+
+func planScale(t *testing.T) float64 {
+	text := os.Getenv(scaleVar)
+	if text == "" {
+		return 1
+	}
+	scale, err := strconv.ParseFloat(text, 64)
+	if err != nil || scale < 0.05 || scale > 10 {
+		t.Fatalf("%s=%s: give a number from 0.05 to 10", scaleVar, text)
+	}
+	return scale
+}
 
 // seeds returns the seeds of the simulations: a new one and those that follow it, or
 // the given one alone.
@@ -46,9 +64,9 @@ func seeds(t *testing.T) (all []uint64) {
 // TestSimulatedCluster runs clusters with jobs and faults from seeds, and checks
 // what must hold whatever happens: see check.
 func TestSimulatedCluster(t *testing.T) {
-	sum, began := contents{}, cpuTime()
+	sum, began, scale := contents{}, cpuTime(), planScale(t)
 	for _, s := range seeds(t) {
-		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { sum.add(simulate(t, newPlan(s))) }) {
+		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { sum.add(simulate(t, newPlan(s, scale))) }) {
 			t.Fatalf("RAPID_SEED=%d repeats the jobs and faults of the simulation that failed", s)
 		}
 	}
@@ -131,8 +149,33 @@ func (c *cluster) submit(p plannedJob) {
 		}
 	}
 	if p.stopAt > 0 {
+		time.Sleep(time.Until(c.began.Add(p.stopAt)))
 		c.stop(p, id)
 	}
+	if p.stopsAt != "" && c.awaitEvent(p.spec.Name, p.stopsAt) {
+		c.stop(p, id)
+	}
+}
+
+// awaitEvent follows the events of a job up to one of a kind. It reports whether there was one before the job or the
+// connection ended.
+func (c *cluster) awaitEvent(job, kind string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), faultTime)
+	defer cancel()
+	events, err := c.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{Job: job, Follow: true}))
+	if err != nil {
+		return false
+	}
+	defer events.Close()
+	for events.Receive() {
+		switch events.Msg().Kind {
+		case kind:
+			return true
+		case "job.succeeded", "job.failed", "job.stopped":
+			return false
+		}
+	}
+	return false
 }
 
 // accept submits a job until it is accepted, always under one key.
@@ -167,7 +210,6 @@ func (c *cluster) accept(p plannedJob) (uint64, bool) {
 
 // stop stops a job.
 func (c *cluster) stop(p plannedJob, id uint64) {
-	time.Sleep(time.Until(c.began.Add(p.stopAt)))
 	for {
 		_, err := call(c.client.StopJob, &droverv1.StopJobRequest{Job: fmt.Sprint(id)})
 		c.log("user: stop %s: %v", p.spec.Name, err)
