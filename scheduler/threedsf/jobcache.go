@@ -20,6 +20,8 @@ type jobCache struct {
 	jobs        []cachedJob
 	dirty       []scheduler.JobID     // scratch
 	recent      [2048]scheduler.JobID // scratch: the last dirty job for each id modulo the length
+
+	projects map[scheduler.ProjectID]struct{} // scratch: those of which all jobs are dirty
 }
 
 // cachedJob is what is known of one job.
@@ -46,6 +48,7 @@ type cachedJob struct {
 func (w *jobCache) sync() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
+	clear(w.projects)
 	touch := func(x scheduler.ChangedOwner) {
 		switch {
 		case x.ProgressOnly: // nothing here depends on it
@@ -56,9 +59,7 @@ func (w *jobCache) sync() {
 				w.dirty = append(w.dirty, x.Job)
 			}
 		default:
-			if pr := w.v.s.Project(x.Project); pr != nil {
-				w.dirty = append(w.dirty, pr.Jobs...)
-			}
+			w.touchProject(x.Project)
 		}
 	}
 	if w.state != w.v.s || w.v.now < w.syncedAt || w.nodeChanges != w.v.s.Cluster().ChangeCount() || !w.v.s.ChangeLog().Since(w.workSeen, touch) {
@@ -71,14 +72,42 @@ func (w *jobCache) sync() {
 		}
 	}
 	w.workSeen, w.syncedAt = w.v.s.ChangeLog().Position(), w.v.now
-	for _, id := range w.dirty {
+	for i := 0; i < len(w.dirty); i++ { // of a project whose status changes, touchProject adds the other jobs
+		id := w.dirty[i]
+		project, before := w.statusOf(id)
 		w.refresh(id)
+		if after, status := w.statusOf(id); status != before {
+			w.touchProject(max(project, after))
+		}
 	}
 	for i := range w.jobs {
 		if w.jobs[i].startDeadline <= w.v.now {
 			w.refresh(w.jobs[i].job.Spec.ID)
 		}
 	}
+}
+
+// touchProject makes all jobs of a project dirty, once a synchronisation: whether it requests a guarantee depends on
+// all of them. O(jobs of the project).
+func (w *jobCache) touchProject(id scheduler.ProjectID) {
+	pr := w.v.s.Project(id)
+	if _, known := w.projects[id]; pr == nil || known {
+		return
+	}
+	if w.projects == nil {
+		w.projects = map[scheduler.ProjectID]struct{}{}
+	}
+	w.projects[id] = struct{}{}
+	w.dirty = append(w.dirty, pr.Jobs...)
+}
+
+// statusOf returns a job's project and status as they are cached, 0 and statusNone if it is not.
+func (w *jobCache) statusOf(id scheduler.JobID) (scheduler.ProjectID, guaranteeStatus) {
+	i, known := w.index[id]
+	if !known {
+		return 0, statusNone
+	}
+	return w.jobs[i].job.Spec.Project, w.jobs[i].status
 }
 
 // isCached reports whether a job may have a guarantee, or request one.
