@@ -187,7 +187,7 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 // jobFingerprint hashes the work done of a job and the number of its waiting tasks
 // without a place.
 func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
-	sum := hash64(1)
+	sum := hash64(1 << 63) // no job's id, so that no job's hash begins with 0
 	sum.add(uint64(j.Spec.ID))
 	for _, g := range j.Stages {
 		sum.add(uint64(g.Done)<<32 | uint64(uint32(g.Failed)))
