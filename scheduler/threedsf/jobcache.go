@@ -21,7 +21,8 @@ type jobCache struct {
 	dirty       []scheduler.JobID     // scratch
 	recent      [2048]scheduler.JobID // scratch: the last dirty job for each id modulo the length
 
-	projects map[scheduler.ProjectID]struct{} // scratch: those of which all jobs are dirty
+	touched  map[scheduler.ProjectID]struct{}        // scratch: the projects of which all jobs are dirty
+	statuses map[scheduler.ProjectID]guaranteeStatus // of projects: with which their jobs are cached
 }
 
 // cachedJob is what is known of one job.
@@ -48,7 +49,7 @@ type cachedJob struct {
 func (w *jobCache) sync() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
-	clear(w.projects)
+	clear(w.touched)
 	touch := func(x scheduler.ChangedOwner) {
 		switch {
 		case x.ProgressOnly: // nothing here depends on it
@@ -65,6 +66,7 @@ func (w *jobCache) sync() {
 	if w.state != w.v.s || w.v.now < w.syncedAt || w.nodeChanges != w.v.s.Cluster().ChangeCount() || !w.v.s.ChangeLog().Since(w.workSeen, touch) {
 		w.state, w.nodeChanges = w.v.s, w.v.s.Cluster().ChangeCount()
 		w.index, w.jobs, w.dirty = map[scheduler.JobID]int32{}, w.jobs[:0], w.dirty[:0]
+		clear(w.statuses)
 		for j := range w.v.s.Jobs() {
 			if isCached(j) {
 				w.refresh(j.Spec.ID)
@@ -72,13 +74,11 @@ func (w *jobCache) sync() {
 		}
 	}
 	w.workSeen, w.syncedAt = w.v.s.ChangeLog().Position(), w.v.now
-	for i := 0; i < len(w.dirty); i++ { // of a project whose status changes, touchProject adds the other jobs
+	for i := 0; i < len(w.dirty); i++ { // checkProject may add more
 		id := w.dirty[i]
-		project, before := w.statusOf(id)
+		before := w.projectOf(id)
 		w.refresh(id)
-		if after, status := w.statusOf(id); status != before {
-			w.touchProject(max(project, after))
-		}
+		w.checkProject(max(before, w.projectOf(id)))
 	}
 	for i := range w.jobs {
 		if w.jobs[i].startDeadline <= w.v.now {
@@ -87,27 +87,45 @@ func (w *jobCache) sync() {
 	}
 }
 
-// touchProject makes all jobs of a project dirty, once a synchronisation: whether it requests a guarantee depends on
-// all of them. O(jobs of the project).
+// touchProject makes all jobs of a project dirty, once a synchronisation. O(jobs of the project).
 func (w *jobCache) touchProject(id scheduler.ProjectID) {
 	pr := w.v.s.Project(id)
-	if _, known := w.projects[id]; pr == nil || known {
+	if pr == nil {
+		delete(w.statuses, id)
 		return
 	}
-	if w.projects == nil {
-		w.projects = map[scheduler.ProjectID]struct{}{}
+	if _, known := w.touched[id]; known {
+		return
 	}
-	w.projects[id] = struct{}{}
+	if w.touched == nil {
+		w.touched = map[scheduler.ProjectID]struct{}{}
+	}
+	w.touched[id] = struct{}{}
 	w.dirty = append(w.dirty, pr.Jobs...)
 }
 
-// statusOf returns a job's project and status as they are cached, 0 and statusNone if it is not.
-func (w *jobCache) statusOf(id scheduler.JobID) (scheduler.ProjectID, guaranteeStatus) {
-	i, known := w.index[id]
-	if !known {
-		return 0, statusNone
+// checkProject makes all jobs of a project dirty if its status has changed: whether it requests a guarantee depends on all
+// of them, also on one that came or ended.
+func (w *jobCache) checkProject(id scheduler.ProjectID) {
+	pr := w.v.s.Project(id)
+	if pr == nil || !w.v.cfg.Guarantees.Enabled {
+		return
 	}
-	return w.jobs[i].job.Spec.Project, w.jobs[i].status
+	if status := w.v.projectStatus(pr); status != w.statuses[id] {
+		if w.statuses == nil {
+			w.statuses = map[scheduler.ProjectID]guaranteeStatus{}
+		}
+		w.statuses[id] = status
+		w.touchProject(id)
+	}
+}
+
+// projectOf returns the project of a cached job, 0 for none.
+func (w *jobCache) projectOf(id scheduler.JobID) scheduler.ProjectID {
+	if i, known := w.index[id]; known {
+		return w.jobs[i].job.Spec.Project
+	}
+	return 0
 }
 
 // isCached reports whether a job may have a guarantee, or request one.

@@ -20,7 +20,7 @@ func TestJobCacheEqualsNewOne(t *testing.T) {
 		v := p.cycle.view
 		v.s = w.State
 		warm := jobCache{v: &v}
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+		for range rapid.IntRange(1, 150).Draw(t, "steps") {
 			for range 1 + w.R.IntN(3) {
 				w.step()
 			}

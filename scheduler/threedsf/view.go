@@ -91,15 +91,7 @@ type guaranteeStatus uint8
 // guaranteeStatus returns the state of the guarantee of a job or its project.
 func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 	if j.Spec.Project != 0 {
-		pr := v.s.Project(j.Spec.Project)
-		switch {
-		case pr.HasState(scheduler.GuaranteeState):
-			return statusGuaranteed
-		case pr.HasState(scheduler.RefusedState) || !v.isComplete(pr):
-			return statusNone
-		default:
-			return statusRequested
-		}
+		return v.projectStatus(v.s.Project(j.Spec.Project))
 	}
 	switch {
 	case j.HasState(scheduler.AcceptedState):
@@ -108,6 +100,18 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 		}
 		return statusGuaranteed
 	case j.Spec.Accepted || j.Spec.Open || isInfeasible(j) || !v.cfg.Deadlines || v.isRefused(j):
+		return statusNone
+	default:
+		return statusRequested
+	}
+}
+
+// projectStatus returns the state of the guarantee of a project.
+func (v *view) projectStatus(pr *scheduler.Project) guaranteeStatus {
+	switch {
+	case pr.HasState(scheduler.GuaranteeState):
+		return statusGuaranteed
+	case pr.HasState(scheduler.RefusedState) || !v.isComplete(pr):
 		return statusNone
 	default:
 		return statusRequested
