@@ -1,0 +1,73 @@
+package threedsf
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/internal/seed"
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// requireQuiet lets a policy decide until nothing is left, and fails the test if a new one decides anything between then and the time at
+// which the last decision wakes, although nothing happens. What was placed in the same instant counts as staying, so time advances a
+// little first.
+func requireQuiet(t schedtest.TB, w *schedtest.World, p *Policy, r *rand.Rand) {
+	t.Helper()
+	d := w.Cycle(p)
+	w.Advance(time.Nanosecond)
+	for range 20 {
+		if d = w.Cycle(p); d.Empty() {
+			break
+		}
+	}
+	wake := min(d.Wake, w.Now.Add(time.Minute))
+	if wake == 0 {
+		wake = w.Now.Add(time.Minute)
+	}
+	for _, at := range []scheduler.Time{w.Now + 1, w.Now + scheduler.Time(r.Int64N(int64(wake-w.Now))), wake - 1} {
+		if at <= w.Now || at >= wake || !d.Empty() {
+			continue
+		}
+		w.State.SetTime(at)
+		if again := New(p.cfg).Decide(w.State, at, 1000); !again.Empty() {
+			t.Fatalf("%v after the last decision, which wakes after %v, although nothing happened:\n%s", at.Sub(w.Now), wake.Sub(w.Now), again.String())
+		}
+	}
+	w.State.SetTime(w.Now)
+}
+
+// Until the time at which a decision asks to be woken, and without an event, there is nothing to decide.
+func TestNothingIsDecidedBeforeWake(t *testing.T) {
+	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
+		w := &projectWorld{Chaos: schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))}
+		cfg := fullConfig()
+		if cfg.LASMQ = nil; rapid.Bool().Draw(t, "queues") { // deficits grow with time, and with them the queue whose job has a node reserved
+			cfg.LASMQ, cfg.ReserveNodes = fullConfig().LASMQ, false
+		}
+		p := New(cfg)
+		for range rapid.IntRange(1, 30).Draw(t, "cycles") {
+			for range 1 + w.R.IntN(4) {
+				w.step()
+			}
+			requireQuiet(t, w.World, p, w.R)
+		}
+	}))
+	t.Run("guarantees", func(t *testing.T) {
+		seed := seed.New(t)
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := &planWorld{schedtest.New(t).AddNodes(3, schedtest.R(8, 16, 100)).AddTenants("a", "b"), r, map[scheduler.AttemptID]scheduler.Time{}, 0}
+		cfg := fullConfig()
+		p := New(cfg)
+		for round := range 150 {
+			if round < 120 && r.IntN(6) == 0 {
+				w.submit()
+			}
+			requireQuiet(t, w.World, p, r)
+			w.step()
+		}
+	})
+}
