@@ -129,17 +129,16 @@ func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 	if dl.waits.of(g).waits {
 		return
 	}
-	slots, waiting := g.Running+dl.reservations.count(g), g.Pending
-	limit, early := slots+g.Pending-dl.reservations.count(g), time.Duration(0)
+	// A running task is a slot for those that can follow it and still end in time, not for a task that must start now.
+	slots, waiting, early := dl.reservations.count(g), g.Pending-dl.countServedByRunning(g), time.Duration(0)
 	if dl.open.guaranteeCount > 0 {
-		// A slot that becomes free may be taken by a guaranteed task, so running
-		// tasks do not count as slots for the next ones, and preemption begins a
-		// margin earlier.
-		slots, early = dl.reservations.count(g), dl.c.cfg.Guarantees.Margin
-		waiting -= dl.countServedByRunning(g)
-		limit = g.Pending
+		early = dl.c.cfg.Guarantees.Margin // a slot that becomes free may be taken by a guaranteed task
 	}
-	for dl.c.actionsLeft > 0 && slots < limit && g.Startable() > dl.reservations.count(g) {
+	if waiting <= 0 { // all can follow; once what runs has taken too long for that, it is judged again
+		dl.c.wakeAt(dl.slack.LatestStartOfTasks(g.Index, g.Pending, g.Running).Add(1))
+		return
+	}
+	for dl.c.actionsLeft > 0 && slots < g.Pending && g.Startable() > dl.reservations.count(g) {
 		if latest := dl.slack.LatestStartOfTasks(g.Index, waiting, slots).Add(-early); latest >= dl.c.now {
 			dl.c.wakeAt(latest.Add(1)) // slots suffice until then
 			return
