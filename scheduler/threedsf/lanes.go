@@ -158,14 +158,16 @@ func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 }
 
 // countServedByRunning returns how many waiting tasks of a stage can run in the
-// slots of its running tasks after these and still end in time.
+// slots of its running tasks after these and still end in time. O(running tasks of the stage).
 func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage) (n int32) {
 	for a := range dl.c.s.Attempts().In(g) {
 		if end, known := locality.PredictedEnd(dl.c.s, a); known && a.Phase <= scheduler.AttemptRunning {
-			n += dl.slack.TasksInTime(g.Index, max(end, dl.c.now))
+			if n += dl.slack.TasksInTime(g.Index, max(end, dl.c.now)); n >= g.Pending {
+				return g.Pending
+			}
 		}
 	}
-	return min(n, g.Pending)
+	return n
 }
 
 // preemptForTask preempts for one task of a stage, which must start by latest, and
