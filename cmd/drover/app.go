@@ -54,6 +54,16 @@ func requireFlags(c *cli.Context, flags ...string) error {
 	return nil
 }
 
+// countFlag returns the value of a flag that says how many to show, which a request carries
+// as an int32, or a usage error that names its range.
+func countFlag(c *cli.Context, name string, most int) (int32, error) {
+	n := c.Int(name)
+	if n < 0 || n > most {
+		return 0, usageErrorf("-%s %d: want a number from 0 to %d", name, n, most)
+	}
+	return int32(n), nil
+}
+
 // exitCode returns the process's exit code for an error of a command.
 func exitCode(err error) int {
 	var c exitError

@@ -135,6 +135,8 @@ func flagValues(c *cli.Context, at *cli.Command, flag string) []string {
 	switch {
 	case flag == "state" && at.Name == "list":
 		return jobStates()
+	case flag == "state" && at.Name == "history":
+		return endedStates()
 	case flag == "job":
 		return jobNames(c, true)
 	case flag == "tenant":

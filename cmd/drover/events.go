@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"connectrpc.com/connect"
@@ -28,11 +29,18 @@ func eventsCommand() *cli.Command {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
+			limit, err := countFlag(c, "limit", math.MaxInt32)
+			if err != nil {
+				return err
+			}
+			if d := c.Duration("since"); d < 0 {
+				return usageErrorf("-since %s: want a duration such as 10m", d)
+			}
 			cl, err := dial(c)
 			if err != nil {
 				return err
 			}
-			req := &droverv1.EventsRequest{Job: c.String("job"), Follow: c.Bool("follow"), Limit: int32(c.Int("limit"))}
+			req := &droverv1.EventsRequest{Job: c.String("job"), Follow: c.Bool("follow"), Limit: limit}
 			if c.Bool("follow") && !c.IsSet("limit") {
 				req.Limit = -1 // from now on
 				if c.IsSet("since") {

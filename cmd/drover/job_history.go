@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -72,7 +73,7 @@ func jobHistoryCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "tenant", Usage: "only jobs of this tenant"},
 			&cli.StringFlag{Name: "user", Usage: "only jobs that this user submitted"},
-			&cli.StringSliceFlag{Name: "state", Usage: "only jobs that ended so: succeeded, failed, stopped; may be repeated"},
+			&cli.StringSliceFlag{Name: "state", Usage: "only jobs that ended so: " + strings.Join(endedStates(), ", ") + "; may be repeated"},
 			&cli.StringFlag{Name: "name", Usage: "only jobs whose name begins so"},
 			&cli.IntFlag{Name: "limit", Value: 100, Usage: "maximum number of jobs; 0: all"},
 			csvFlag, jsonFlag,
@@ -106,17 +107,21 @@ func listHistory(c *cli.Context) (jobs []*droverv1.JobSummary, more bool, err er
 		return nil, false, err
 	}
 	for _, word := range c.StringSlice("state") {
-		state, err := parseJobState(word)
+		state, err := parseJobState(word, endedStates())
 		if err != nil {
 			return nil, false, err
 		}
 		req.States = append(req.States, state)
 	}
+	most, err := countFlag(c, "limit", math.MaxInt32)
+	if err != nil {
+		return nil, false, err
+	}
 	cl, err := dial(c)
 	if err != nil {
 		return nil, false, err
 	}
-	limit := c.Int("limit")
+	limit := int(most)
 	for {
 		req.Limit = historyPage
 		if limit > 0 {

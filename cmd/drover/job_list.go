@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -20,16 +22,20 @@ func jobStates() []string {
 	return words
 }
 
-func parseJobState(word string) (droverv1.JobState, error) {
-	for i, known := range jobStates() {
-		if word == known {
-			return droverv1.JobState(i + 1), nil
-		}
+// endedStates returns those of jobStates in which a job does not change any more.
+func endedStates() []string {
+	return []string{stateText(droverv1.JobState_JOB_STATE_SUCCEEDED), stateText(droverv1.JobState_JOB_STATE_FAILED), stateText(droverv1.JobState_JOB_STATE_STOPPED)}
+}
+
+// parseJobState returns the state of this name, which must be one of those allowed.
+func parseJobState(word string, allowed []string) (droverv1.JobState, error) {
+	if slices.Contains(allowed, word) {
+		return droverv1.JobState(slices.Index(jobStates(), word) + 1), nil
 	}
-	if near := jobspec.Suggest(word, jobStates()); near != "" {
+	if near := jobspec.Suggest(word, allowed); near != "" {
 		return 0, usageErrorf("-state %s: did you mean %s?", word, near)
 	}
-	return 0, usageErrorf("-state %s: want one of %s", word, strings.Join(jobStates(), ", "))
+	return 0, usageErrorf("-state %s: want one of %s", word, strings.Join(allowed, ", "))
 }
 
 func jobListCommand() *cli.Command {
@@ -49,9 +55,13 @@ func jobListCommand() *cli.Command {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
-			req := &droverv1.ListJobsRequest{All: c.Bool("all"), Limit: int32(c.Int("limit")), Tenant: c.String("tenant"), Mine: c.Bool("mine"), NamePrefix: c.String("name")}
+			limit, err := countFlag(c, "limit", math.MaxInt32)
+			if err != nil {
+				return err
+			}
+			req := &droverv1.ListJobsRequest{All: c.Bool("all"), Limit: limit, Tenant: c.String("tenant"), Mine: c.Bool("mine"), NamePrefix: c.String("name")}
 			for _, word := range c.StringSlice("state") {
-				state, err := parseJobState(word)
+				state, err := parseJobState(word, jobStates())
 				if err != nil {
 					return err
 				}

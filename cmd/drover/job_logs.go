@@ -21,6 +21,14 @@ var logFlags = []cli.Flag{
 // rawFlag belongs to the commands that show what a task wrote.
 var rawFlag = &cli.BoolFlag{Name: "raw", Usage: "the exact bytes on a terminal too; by default control characters are shown as text there"}
 
+// checkTail refuses a number of lines that no log has.
+func checkTail(c *cli.Context) error {
+	if n := c.Int64("tail"); n < 0 {
+		return usageErrorf("-tail %d: want a number of lines, 0 for all", n)
+	}
+	return nil
+}
+
 func jobLogsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
@@ -32,6 +40,9 @@ func jobLogsCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {
+				return err
+			}
+			if err := checkTail(c); err != nil {
 				return err
 			}
 			cl, err := dial(c)

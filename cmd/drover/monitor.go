@@ -36,11 +36,16 @@ func monitorCommand() *cli.Command {
 			if err := checkLogLevel(c); err != nil {
 				return err
 			}
+			const mostRecent = 1000
+			recent, err := countFlag(c, "recent", mostRecent)
+			if err != nil {
+				return err
+			}
 			cl, err := dial(c)
 			if err != nil {
 				return err
 			}
-			req := &droverv1.MonitorRequest{Node: c.String("node"), Level: c.String("log-level"), Recent: int32(c.Int("recent")), Follow: !c.Bool("no-follow")}
+			req := &droverv1.MonitorRequest{Node: c.String("node"), Level: c.String("log-level"), Recent: recent, Follow: !c.Bool("no-follow")}
 			return monitor(c.Context, cl, req, c.App.Writer, c.Bool("json"))
 		},
 	}

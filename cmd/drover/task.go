@@ -232,6 +232,9 @@ func taskLogsCommand() *cli.Command {
 		ArgsUsage: "JOB STAGE/INDEX[.ATTEMPT]",
 		Flags:     logFlags,
 		Action: func(c *cli.Context) error {
+			if err := checkTail(c); err != nil {
+				return err
+			}
 			a, t, cl, err := dialTask(c, "JOB STAGE/INDEX[.ATTEMPT]")
 			if err != nil {
 				return err

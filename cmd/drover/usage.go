@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,8 +46,11 @@ func usageCommand() *cli.Command {
 			if err := requireOneFormat(c); err != nil {
 				return err
 			}
-			req := &droverv1.UsageRequest{Tenant: c.String("tenant"), User: c.String("user"), Name: c.String("name"), Limit: int32(c.Int("limit"))}
+			req := &droverv1.UsageRequest{Tenant: c.String("tenant"), User: c.String("user"), Name: c.String("name")}
 			var err error
+			if req.Limit, err = countFlag(c, "limit", math.MaxInt32); err != nil {
+				return err
+			}
 			if req.SinceMs, req.UntilMs, err = pastSpan(c); err != nil {
 				return err
 			}
