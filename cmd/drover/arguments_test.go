@@ -154,6 +154,8 @@ func TestUsageErrors(t *testing.T) {
 		{"bench day -shape round", `-shape "round": want many or one`},
 		{"bench floods -only rain", `-only "rain": there are `},
 		{"bench scheduler -steps -features all -nodes 5,10", "-steps takes one number of nodes, the largest"},
+		{"bench task", "-image is missing; `drover bench task -h` lists the flags"},
+		{"bench task -image i", "-ref is missing"},
 		{"bench task -image i -ref r -rounds 0", "-tasks and -rounds must be at least 1"},
 		{"completion csh", "want bash, zsh or fish"},
 		{"job run -no-color wc.hcl", "-no-color stands before the command: `drover -no-color … job run`"},

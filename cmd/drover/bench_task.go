@@ -38,8 +38,8 @@ func benchTaskCommand() *cli.Command {
 			"in so many containers, one after another with `ctr run --rm`, then in as many tasks of one job, and then in as many\n" +
 			"that run one after another in a container that is used again. CPU is that of the whole machine, with what the daemons do after the end, without what it does when nothing runs.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "image", Required: true, Usage: "OCI archive, a file"},
-			&cli.StringFlag{Name: "ref", Required: true, Usage: "name of the image in the archive, for ctr"},
+			&cli.StringFlag{Name: "image", Usage: "OCI archive, a file"},
+			&cli.StringFlag{Name: "ref", Usage: "name of the image in the archive, for ctr"},
 			&cli.IntFlag{Name: "tasks", Value: 10, Usage: "containers of each side in a round"},
 			&cli.IntFlag{Name: "rounds", Value: 3, Usage: "rounds; one more before them is not counted"},
 			&cli.DurationFlag{Name: "settle", Value: 5 * time.Second, Usage: "time after each half of a round whose CPU still counts"},
@@ -87,6 +87,9 @@ func runBenchTask(c *cli.Context) error {
 	command := c.Args().Slice()
 	if len(command) == 0 {
 		command = []string{"true"}
+	}
+	if err := requireFlags(c, "image", "ref"); err != nil {
+		return err
 	}
 	if c.Int("tasks") < 1 || c.Int("rounds") < 1 {
 		return usageErrorf("-tasks and -rounds must be at least 1")
