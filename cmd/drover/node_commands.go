@@ -144,13 +144,16 @@ func nodeDrainCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			deadline := c.Duration("deadline")
+			switch {
+			case c.IsSet("deadline") && c.Bool("off"):
+				return usageErrorf("-off and -deadline exclude each other: a node that takes tasks again keeps what runs there")
+			case c.IsSet("deadline") && deadline < time.Millisecond:
+				return usageErrorf("-deadline %s: want a time from now, such as 10m", deadline)
+			}
 			cl, err := dial(c)
 			if err != nil {
 				return err
-			}
-			deadline := c.Duration("deadline")
-			if c.IsSet("deadline") && (deadline < time.Millisecond || c.Bool("off")) {
-				return fault.New(fault.Invalid, "-deadline %s: give a drain a time from now, such as 10m", deadline)
 			}
 			if _, err := cl.DrainNode(c.Context, connect.NewRequest(&droverv1.DrainNodeRequest{Node: a[0], Off: c.Bool("off"), DeadlineMs: deadline.Milliseconds()})); err != nil {
 				return cl.classifyError(err)

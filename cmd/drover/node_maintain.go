@@ -9,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
-	"github.com/drover-run/drover/internal/fault"
 )
 
 func nodeMaintainCommand() *cli.Command {
@@ -40,7 +39,7 @@ func maintainNode(c *cli.Context) error {
 	}
 	length := c.Duration("for")
 	if c.Bool("cancel") == (length >= time.Millisecond) {
-		return fault.New(fault.Invalid, "-for %s: give the length of the window, such as 2h, or -cancel", length)
+		return usageErrorf("-for %s: give the length of the window, such as 2h, or -cancel", length)
 	}
 	cl, err := dial(c)
 	if err != nil {
@@ -71,7 +70,7 @@ func parseWhen(text string, now time.Time) (int64, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil || t.Unix() <= 0 {
-		return 0, fault.New(fault.Invalid, "-from %q: give a time such as 2026-11-30T02:00:00Z, or one from now such as 36h", text)
+		return 0, usageErrorf("-from %q: give a time such as 2026-11-30T02:00:00Z, or one from now such as 36h", text)
 	}
 	return t.UnixMilli(), nil
 }
