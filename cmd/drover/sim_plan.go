@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -57,8 +58,8 @@ func resizeCluster(nodes []engine.Node, add int, speed float64) ([]engine.Node, 
 	if len(nodes)+add < 1 || add > 1_000_000 {
 		return nil, usageErrorf("-add-nodes %d to %d nodes: at least one must remain, at most 1000000 can be added", add, len(nodes))
 	}
-	if speed <= 0 {
-		return nil, usageErrorf("-speed %v: it must be above 0", speed)
+	if !(speed > 0) || math.IsInf(speed, 0) { // NaN is above nothing
+		return nil, usageErrorf("-speed %v: it must be a number above 0", speed)
 	}
 	out := append([]engine.Node(nil), nodes[:min(len(nodes), len(nodes)+add)]...)
 	for i := range max(0, add) {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/json"
 	"math"
 
 	"gonum.org/v1/gonum/stat/distuv"
@@ -11,6 +12,20 @@ import (
 type Interval struct {
 	Mean, HalfWidth float64
 	N               int
+}
+
+// MarshalJSON writes a mean or half width that is not finite as null: JSON has no such number.
+func (i Interval) MarshalJSON() ([]byte, error) {
+	finite := func(x float64) *float64 {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return nil
+		}
+		return &x
+	}
+	return json.Marshal(struct {
+		Mean, HalfWidth *float64
+		N               int
+	}{finite(i.Mean), finite(i.HalfWidth), i.N})
 }
 
 // Low and High return the ends of the interval.
