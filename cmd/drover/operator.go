@@ -92,7 +92,7 @@ func receiveSnapshot(c *cli.Context, cl *client, path string) (err error) {
 	defer stream.Close()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return err
+		return fault.New(fault.Invalid, "archive: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	for stream.Receive() {
@@ -109,7 +109,7 @@ func receiveSnapshot(c *cli.Context, cl *client, path string) (err error) {
 func inspectArchive(path string) (*backup.Manifest, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, fault.New(fault.Invalid, "archive: %w", err)
 	}
 	m, err := backup.Read(bufio.NewReaderSize(f, 1<<20), nil)
 	if err != nil {

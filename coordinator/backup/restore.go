@@ -37,7 +37,7 @@ func Restore(path string, t Target) (*Manifest, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, fault.New(fault.Invalid, "archive: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	m, err := Read(f, nil)
