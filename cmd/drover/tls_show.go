@@ -3,8 +3,10 @@ package main
 import (
 	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/big"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -29,7 +31,7 @@ func tlsShowCommand() *cli.Command {
 		Name:        "show",
 		Usage:       "show who has certificates, and until when",
 		ArgsUsage:   "[FILE...]",
-		Description: "Without a file it shows all that the CA in -dir has signed.",
+		Description: "Without a file it shows all that the CA in -dir has signed. Of a file it shows that it is revoked where that CA is in -dir.",
 		Flags:       []cli.Flag{tlsDirFlag, jsonFlag},
 		Action: func(c *cli.Context) error {
 			files, err := positionalArgs(c, 0, 1000, "[FILE...]")
@@ -38,12 +40,16 @@ func tlsShowCommand() *cli.Command {
 			}
 			now := time.Now()
 			var rows []shownCertificate
+			known, err := issuedBySerial(c.String("dir"))
+			if err != nil {
+				return err
+			}
 			for _, f := range files {
 				leaf, err := pki.ReadCertificate(f)
 				if err != nil {
 					return err
 				}
-				rows = append(rows, showCertificate(leaf, now, false, true))
+				rows = append(rows, showCertificate(leaf, now, known[leaf.SerialNumber.Text(16)].Revoked, true))
 			}
 			if len(files) == 0 {
 				ca, issued, err := pki.List(c.String("dir"))
@@ -66,6 +72,19 @@ func tlsShowCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// issuedBySerial returns what the CA in a folder has signed; nothing where there is none.
+func issuedBySerial(dir string) (map[string]pki.Issued, error) {
+	out := map[string]pki.Issued{}
+	_, issued, err := pki.List(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return out, nil // a file's own dates are shown without a CA
+	}
+	for _, i := range issued {
+		out[i.Cert.SerialNumber.Text(16)] = i
+	}
+	return out, err
 }
 
 func showCertificate(c *x509.Certificate, now time.Time, revoked, current bool) shownCertificate {

@@ -25,7 +25,10 @@ const (
 func readToken(c *cli.Context) (string, error) {
 	path := c.String(tokenFileFlag)
 	if path == "" {
-		return strings.TrimSpace(os.Getenv(tokenVariable)), nil
+		if text := os.Getenv(tokenVariable); strings.TrimSpace(text) != "" {
+			return tokenIn(text, tokenVariable)
+		}
+		return "", nil
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -40,9 +43,17 @@ func readToken(c *cli.Context) (string, error) {
 		return "", fault.New(fault.Denied, "others can read the token in %s (mode %04o): `chmod 600 %s`", path, st.Mode().Perm(), path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile))
-	token := strings.TrimSpace(string(b))
-	if err != nil || token == "" || strings.ContainsAny(token, " \n\r\t") {
-		return "", fault.New(fault.Invalid, "%s has no token: it is one word, as `drover token create` prints it", path)
+	if err != nil {
+		return "", fault.New(fault.Invalid, "-%s: %w", tokenFileFlag, err)
+	}
+	return tokenIn(string(b), path)
+}
+
+// tokenIn returns the one word of a text. The error does not show the text.
+func tokenIn(text, where string) (string, error) {
+	token := strings.TrimSpace(text)
+	if token == "" || strings.ContainsAny(token, " \n\r\t") {
+		return "", fault.New(fault.Invalid, "%s has no token: it is one word, as `drover token create` prints it", where)
 	}
 	return token, nil
 }
