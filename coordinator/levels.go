@@ -84,6 +84,9 @@ func findLive(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (facts.
 				return facts.Key{Job: j.ID, Stage: int32(i), Task: q.GetTask(), Attempt: a.Attempt}, a, nil
 			}
 		}
+		if n := q.GetAttempt(); n != 0 {
+			return facts.Key{}, nil, fault.New(fault.NotFound, "task %s/%d of job %s has no attempt %d: leave the number out for the live one", q.GetStage(), q.GetTask(), j.Name, n)
+		}
 		return facts.Key{}, nil, fault.New(fault.Conflict, "task %s/%d of job %s has no live attempt", q.GetStage(), q.GetTask(), j.Name)
 	}
 	return facts.Key{}, nil, fault.New(fault.NotFound, "job %s has no task %s/%d; `drover task status %s` lists them", j.Name, clipText(q.GetStage(), 128), q.GetTask(), j.Name)

@@ -93,6 +93,9 @@ func requestLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) erro
 		}
 		now := at.Level.GetLevel()
 		switch {
+		case at.Seen.GetPhase() == droverv1.Phase_PHASE_SUCCEEDED && q.Level == droverv1.Level_LEVEL_RUNNING && q.Node == "":
+			fmt.Fprintf(c.App.Writer, "%s was resumed on %s and has succeeded\n", a[1], at.Node)
+			return nil
 		case at.Seen.GetEndedMs() > 0:
 			return fault.New(fault.Conflict, "%s ended meanwhile: %s %s", a[1], phaseText(at.Seen.GetPhase()), at.Seen.GetMessage())
 		case at.Level.GetTarget() != 0:
@@ -169,7 +172,7 @@ func preemptedText(p *droverv1.PreemptionTotals) string {
 		return ""
 	}
 	cpu := func(ms int64) string { return durationText(time.Duration(ms) * time.Millisecond) }
-	text := fmt.Sprintf("%d suspensions, %d resumed", p.Suspends, p.Resumes)
+	text := fmt.Sprintf("%s, %d resumed", countText(int(p.Suspends), "suspension"), p.Resumes)
 	if p.Migrations > 0 {
 		text += fmt.Sprintf(" (%d on another node)", p.Migrations)
 	}
