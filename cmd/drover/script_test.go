@@ -43,7 +43,7 @@ const raceExitOption = "atexit_sleep_ms=0"
 //	code N COMMAND ...        run a command and expect this exit code
 //	until REGEXP COMMAND ...  repeat a command until its output matches
 //	await FILE REGEXP         wait until a file matches
-//	json FILE PATH [WANT]     want a value of one JSON object: a.b.0.c; "*" for any
+//	json FILE [PATH [WANT]]   want one JSON object; with PATH a value in it (a.b.0.c), with WANT this one
 //	metrics                   want every metric of the coordinator and its node documented
 //	jsonlines FILE            want one JSON object on every line
 //	newer FILE                have the state in a file be of a version that drover does not know
