@@ -152,8 +152,8 @@ func printLevelHistory(w io.Writer, a *droverv1.TaskAttempt) {
 	if h := occupiedText(s); h != "" {
 		occupied = h[len("; it occupies "):]
 	}
-	printPairs(w, "level since", unixMSText(l.SinceMs), "target level", target, "migrates from", l.MigratingFrom, "reason", l.Reason, "requested by", l.Actor, "for job", l.PreemptorJob,
-		"still occupies", occupied, "suspensions", count, "suspended before", ms(l.SuspendedMs), "cpu time preserved", ms(l.PreservedCpuMs), "note", s.GetLevelNote())
+	pairs := []string{"level since", unixMSText(l.SinceMs), "target level", target, "migrates from", l.MigratingFrom, "reason", l.Reason, "requested by", l.Actor, "for job", l.PreemptorJob,
+		"still occupies", occupied, "suspensions", count, "suspended before", ms(l.SuspendedMs), "cpu time preserved", ms(l.PreservedCpuMs), "note", s.GetLevelNote()}
 	for _, x := range s.GetLevelSteps() {
 		text := (time.Duration(x.DurationUs) * time.Microsecond).Round(10 * time.Microsecond).String()
 		if x.Bytes > 0 {
@@ -162,8 +162,9 @@ func printLevelHistory(w io.Writer, a *droverv1.TaskAttempt) {
 		if x.Error != "" {
 			text += ", failed: " + x.Error
 		}
-		printPairs(w, x.Step, text)
+		pairs = append(pairs, x.Step, text)
 	}
+	printPairs(w, pairs...)
 }
 
 // preemptedText formats the preemption totals, "" if there was none.
