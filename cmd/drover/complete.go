@@ -137,6 +137,8 @@ func flagValues(c *cli.Context, at *cli.Command, flag string) []string {
 		return jobStates()
 	case flag == "state" && at.Name == "history":
 		return endedStates()
+	case flag == "level":
+		return []string{"frozen", "swapped", "checkpointed"}
 	case flag == "job":
 		return jobNames(c, true)
 	case flag == "tenant":
@@ -164,8 +166,6 @@ func argumentNames(c *cli.Context, at *cli.Command, args []string) []string {
 		return jobNames(c, at.Name != "stop" && at.Name != "wait")
 	case word == "NODE":
 		return nodeNames(c)
-	case word == "LEVEL":
-		return []string{"running", "frozen", "swapped", "checkpointed"}
 	case word == "NAME" && at.Name == "set":
 		return schedulerNames(c)
 	default:
