@@ -18,6 +18,7 @@ import (
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/names"
 	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/internal/version"
 	"github.com/drover-run/drover/scheduler/policies"
@@ -473,6 +474,9 @@ func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[d
 		return nil, err
 	}
 	for _, t := range req.Msg.GetTenants() {
+		if !names.Valid(t.GetName()) { // no job could be of it
+			return nil, fault.New(fault.Invalid, "tenant %q: use 1 to 128 letters, digits, '.', '_' or '-', a letter or digit first", clipText(t.GetName(), 128))
+		}
 		if t.GetWeight() == 0 {
 			t.Weight = 1
 		}

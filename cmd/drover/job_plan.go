@@ -44,6 +44,10 @@ func runJobPlan(c *cli.Context) error {
 	if err := overrideDeadline(c, j); err != nil {
 		return err
 	}
+	require, err := requiredQuote(c)
+	if err != nil {
+		return err
+	}
 	if _, err := collectLocalFiles(j, a[0]); err != nil {
 		return err
 	}
@@ -56,7 +60,7 @@ func runJobPlan(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	res, err := cl.PlanJob(c.Context, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(spec), RequireQuote: c.Float64("require-quote")}))
+	res, err := cl.PlanJob(c.Context, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(spec), RequireQuote: require}))
 	if err != nil {
 		return cl.classifyError(err)
 	}

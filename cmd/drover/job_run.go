@@ -55,11 +55,11 @@ func runJobRun(c *cli.Context) error {
 	if err := overrideDeadline(c, j); err != nil {
 		return err
 	}
-	require := c.Float64("require-quote")
-	switch {
-	case !(require >= 0 && require <= 1):
-		return usageErrorf("-require-quote %g: want a probability, 0 to 1", require)
-	case require > 0 && j.Deadline == nil:
+	require, err := requiredQuote(c)
+	if err != nil {
+		return err
+	}
+	if require > 0 && j.Deadline == nil {
 		return usageErrorf("-require-quote needs a deadline: in the job file, or with -deadline")
 	}
 	files, err := collectLocalFiles(j, a[0])
@@ -130,6 +130,15 @@ func submitJob(ctx context.Context, cl *client, j *jobspec.Job, key string, requ
 		printf("-require-quote %g: accepted by its %s", require, by)
 	}
 	return res.Msg.Job, nil
+}
+
+// requiredQuote returns the probability of the flag -require-quote.
+func requiredQuote(c *cli.Context) (float64, error) {
+	p := c.Float64("require-quote")
+	if !(p >= 0 && p <= 1) {
+		return 0, usageErrorf("-require-quote %g: want a probability, 0 to 1", p)
+	}
+	return p, nil
 }
 
 // guaranteeText says whether a deadline is guaranteed, nothing if the coordinator, one

@@ -111,8 +111,12 @@ func parseTenants(name string, src []byte) ([]*droverv1.Tenant, error) {
 	if err := hclsimple.Decode(name, src, nil, &f); err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
-	out := make([]*droverv1.Tenant, 0, len(f.Tenants))
+	out, seen := make([]*droverv1.Tenant, 0, len(f.Tenants)), map[string]bool{}
 	for _, t := range f.Tenants {
+		if seen[t.Name] {
+			return nil, fault.New(fault.Invalid, "%s: tenant %q stands there twice: leave one of them out", name, t.Name)
+		}
+		seen[t.Name] = true
 		if t.UID < 0 || t.UID > 1<<31 {
 			return nil, fault.New(fault.Invalid, "%s: tenant %q: uid %d is out of range", name, t.Name, t.UID)
 		}
