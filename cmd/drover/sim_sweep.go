@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"slices"
 	"strconv"
@@ -21,12 +23,14 @@ import (
 const maxSweepPoints = 10_000
 
 func simSweepCommand() *cli.Command {
+	flags := simFlags(&cli.StringFlag{Name: "scheduler", Usage: "policy", Value: "3dsf"},
+		&cli.StringSliceFlag{Name: "vary", Usage: "what to vary, as `KEY=VALUE,VALUE,…`, repeatable: scheduler, nodes, cpu, memory, io, set.KEY, rule.KEY or world.KEY"},
+		&cli.StringFlag{Name: "out", Usage: "`FILE` instead of standard output"})
+	flags[slices.Index(flags, cli.Flag(jsonFlag))] = &cli.BoolFlag{Name: "json", Usage: "one JSON object per row, one per line, instead of CSV"}
 	return &cli.Command{
 		Name:  "sweep",
 		Usage: "a grid of parameters: one CSV row for each combination",
-		Flags: simFlags(&cli.StringFlag{Name: "scheduler", Usage: "policy", Value: "3dsf"},
-			&cli.StringSliceFlag{Name: "vary", Usage: "what to vary, as `KEY=VALUE,VALUE,…`, repeatable: scheduler, nodes, cpu, memory, io, set.KEY, rule.KEY or world.KEY"},
-			&cli.StringFlag{Name: "out", Usage: "CSV `FILE` instead of standard output"}),
+		Flags: flags,
 		Action: func(c *cli.Context) error {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
@@ -168,8 +172,8 @@ func (s *sweep) run(c *cli.Context) error {
 }
 
 func (s *sweep) writeRows(c *cli.Context, w io.Writer) error {
-	out := csv.NewWriter(w)
-	if err := out.Write(s.header()); err != nil {
+	write, err := s.rowWriter(w, c.Bool("json"))
+	if err != nil {
 		return err
 	}
 	rows, next, failed := make([][]string, len(s.inputs)), 0, 0
@@ -186,22 +190,48 @@ func (s *sweep) writeRows(c *cli.Context, w io.Writer) error {
 			failed++
 		}
 		for ; next < len(rows) && rows[next] != nil && writeErr == nil && c.Context.Err() == nil; next++ {
-			writeErr = out.Write(rows[next])
+			writeErr = write(rows[next])
 		}
-		out.Flush()
 		report(next, len(rows), engine.Progress{})
 	})
 	clearProgressLine(c)
 	if err := c.Context.Err(); err != nil {
 		return fmt.Errorf("%w; %d of %d points are done", err, next, len(rows))
 	}
-	if writeErr == nil {
-		writeErr = out.Error()
-	}
 	if writeErr == nil && failed > 0 {
 		return fmt.Errorf("%d of %d points failed: see the column error", failed, len(rows))
 	}
 	return writeErr
+}
+
+// rowWriter returns a function that writes a row at once, as CSV below a line of names or as a JSON
+// object, in which what varies and the error are text, the rest numbers, and what is unknown is missing.
+func (s *sweep) rowWriter(w io.Writer, asJSON bool) (func([]string) error, error) {
+	if !asJSON {
+		out := csv.NewWriter(w)
+		write := func(row []string) error {
+			if err := out.Write(row); err != nil {
+				return err
+			}
+			out.Flush()
+			return out.Error()
+		}
+		return write, write(s.header())
+	}
+	names := s.header()
+	return func(row []string) error {
+		fields := map[string]any{}
+		for i, text := range row {
+			switch v, err := strconv.ParseFloat(text, 64); {
+			case text == "":
+			case i < len(s.axes) || i == len(row)-1 || err != nil || math.IsNaN(v) || math.IsInf(v, 0):
+				fields[names[i]] = text
+			default:
+				fields[names[i]] = json.Number(text)
+			}
+		}
+		return json.NewEncoder(w).Encode(fields)
+	}, nil
 }
 
 // point returns the values of the i-th point in the order of the axes.
