@@ -74,6 +74,9 @@ func findAttempt(c *cli.Context, cl *client, job string, t taskArg) (*droverv1.T
 				return a, nil
 			}
 		}
+		if len(s.Attempts) == 0 {
+			return nil, fault.New(fault.NotFound, "task %s/%d of job %s has not started: `drover job why %s` says what it waits for", t.stage, t.index, job, job)
+		}
 		return nil, fault.New(fault.NotFound, "task %s/%d of job %s has no such attempt (it has %d)", t.stage, t.index, job, len(s.Attempts))
 	}
 	return nil, fault.New(fault.NotFound, "job %s has no task %s/%d; `drover task status %s` lists them", job, t.stage, t.index, job)
