@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -148,6 +149,13 @@ func serverRemoveCommand() *cli.Command {
 			cl, err := dial(c)
 			if err != nil {
 				return err
+			}
+			known, err := cl.listServers(c.Context)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(known.Servers, func(s *droverv1.Server) bool { return s.Id == args[0] }) {
+				return fault.New(fault.NotFound, "there is no server %q: `drover operator server list` shows them", args[0])
 			}
 			if _, err := cl.operator.RemoveServer(c.Context, connect.NewRequest(&droverv1.RemoveServerRequest{Id: args[0]})); err != nil {
 				return cl.classifyError(err)
