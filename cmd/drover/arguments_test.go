@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,10 @@ import (
 func runNowhere(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	for _, name := range []string{"DROVER_ADDRESS", "DROVER_COORDINATOR", "DROVER_TOKEN", "DROVER_TOKEN_FILE", "DROVER_TLS_CA", "DROVER_TLS_CERT", "DROVER_TLS_KEY"} {
-		t.Setenv(name, "")
+		t.Setenv(name, "") // put back at the end
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -143,7 +147,7 @@ func TestUsageErrors(t *testing.T) {
 		{"ui -listen nonsense", `-listen "nonsense": want HOST:PORT, such as 127.0.0.1:0`},
 		{"-address https://127.0.0.1:1 dev", "drover dev listens on a unix socket: set -socket /path"},
 		{"-address nonsense job list", "want unix:///path or https://host:port"},
-		{"coordinator -blob-quota much -data d -socket s", `-blob-quota "much": want a size such as 20GiB`},
+		{"coordinator -blob-quota much -data d -socket s", "-blob-quota: size \"much\": want a number with a unit"},
 		{"coordinator -history-size much -data d -socket s", "-history-size: "},
 		{"coordinator -disk-reserve much -data d -socket s", "-disk-reserve: "},
 		{"coordinator -oidc-client-id x -data d -socket s", "-oidc-client-id needs -oidc-issuer"},

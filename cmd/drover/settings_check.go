@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
@@ -50,11 +51,14 @@ func checkCoordinatorSettings(c *cli.Context) error {
 	if _, err := idTokensBy(c, http.DefaultClient); err != nil {
 		return err
 	}
-	if share := c.Float64("frozen-share"); share <= 0 || share > 1 {
+	if share := c.Float64("frozen-share"); !(share > 0 && share <= 1) { // NaN is refused too
 		return usageErrorf("-frozen-share %g: want more than 0 and at most 1", share)
 	}
 	if c.Duration("lease") < time.Second {
 		return usageErrorf("-lease %s: want at least 1s", c.Duration("lease"))
+	}
+	if err := checkSizes(c, "blob-quota", "history-size", "disk-reserve"); err != nil {
+		return err
 	}
 	if err := checkLogLevel(c); err != nil {
 		return err
@@ -74,6 +78,18 @@ func checkCoordinatorSettings(c *cli.Context) error {
 		if at := c.String(flag); at != "" {
 			if err := checkHostPort("-"+flag, at); err != nil {
 				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkSizes refuses flags that are no sizes; an empty one is its default.
+func checkSizes(c *cli.Context, flags ...string) error {
+	for _, name := range flags {
+		if text := c.String(name); text != "" {
+			if _, err := jobspec.ParseSize(text); err != nil {
+				return usageErrorf("-%s: %w", name, err)
 			}
 		}
 	}
@@ -126,6 +142,9 @@ func checkNodeSettings(c *cli.Context) error {
 	}
 	if r := c.Int("reserve"); r < 1 || r > 90 {
 		return usageErrorf("-reserve %d: want 1 to 90 percent", r)
+	}
+	if err := checkSizes(c, "keep-logs-size"); err != nil {
+		return err
 	}
 	if _, err := nodeFilesConfig(c); err != nil {
 		return err

@@ -2,6 +2,8 @@ package main
 
 import (
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,5 +50,67 @@ func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestWrongSettingsAreFound: drover config validate finds what the daemon would refuse when it starts,
+// each with the setting and what it may be, and the daemon refuses it in the same words.
+func TestWrongSettingsAreFound(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, c := range []struct{ role, line, want string }{
+		{"coordinator", `scheduler = "none"`, `unknown scheduler "none"`},
+		{"coordinator", `set = ["preempt"]`, `"preempt": want key=value`},
+		{"coordinator", `set = ["preempt=maybe"]`, `parameter "preempt" is "maybe"`},
+		{"coordinator", `operator = ["alice"]`, `-operator "alice": want the name of a user's certificate, user/alice`},
+		{"coordinator", `operator = ["node/n1"]`, `-operator "node/n1"`},
+		{"coordinator", `frozen_share = 0`, "-frozen-share 0: want more than 0 and at most 1"},
+		{"coordinator", `frozen_share = 1.5`, "-frozen-share 1.5: want more than 0"},
+		{"coordinator", `lease = "10ms"`, "-lease 10ms: want at least 1s"},
+		{"coordinator", `lease = "soon"`, "lease"},
+		{"coordinator", `log_level = "loud"`, "want error, warn, info or debug"},
+		{"coordinator", `blob_quota = "much"`, `-blob-quota: size "much": want a number with a unit`},
+		{"coordinator", `history_size = "5 parsecs"`, `-history-size: size "5 parsecs"`},
+		{"coordinator", `disk_reserve = "some"`, `-disk-reserve: size "some"`},
+		{"coordinator", `listen = "7100"`, `-listen "7100": want host:port`},
+		{"coordinator", `listen = ":99999"`, `-listen ":99999": want host:port, with a port from 0 to 65535`},
+		{"coordinator", `peer_address = "m1"`, `-peer-address "m1": want host:port`},
+		{"coordinator", `servers = ["c1"]`, `-servers "c1": want ID=HOST:PORT, such as c1=10.0.0.1:7102`},
+		{"coordinator", `servers = ["c1=10.0.0.1"]`, `-servers "10.0.0.1": want host:port`},
+		{"coordinator", `servers = ["c1=10.0.0.1:7102"]`, "set -peer-listen too"},
+		{"coordinator", `bootstrap = true`, "set -peer-listen too"},
+		{"coordinator", `join = ["m1"]`, `-join "m1": want host:port`},
+		{"coordinator", `oidc_client_id = "drover"`, "-oidc-client-id needs -oidc-issuer"},
+		{"coordinator", `oidc_issuer = "https://id.example"`, "-oidc-issuer needs -listen"},
+		{"coordinator", `listen = "127.0.0.1:0"`, "mutual TLS needs"},
+		{"coordinator", `lese = "15s"`, `no setting "lese" for the coordinator; did you mean "lease"?`},
+		{"node", `rack = "/r1"`, "the node daemon needs -coordinator"},
+		{"node", `coordinator = "m1:7100"`, `-coordinator "m1:7100": want https://host:port or unix:///path`},
+		{"node", `coordinator = "https://m1:7100"`, "mutual TLS needs"},
+		{"node", "coordinator = \"unix:///s\"\nreserve = 0", "-reserve 0: want 1 to 90 percent"},
+		{"node", "coordinator = \"unix:///s\"\nreserve = 91", "-reserve 91: want 1 to 90 percent"},
+		{"node", "coordinator = \"unix:///s\"\nkeep_logs_size = \"lots\"", `-keep-logs-size: size "lots"`},
+		{"node", "coordinator = \"unix:///s\"\nlisten = \"7101\"", `-listen "7101": want host:port`},
+		{"node", "coordinator = \"unix:///s\"\nnamenode = \"nn1\"", `-namenode "nn1": want host:port`},
+		{"node", "coordinator = \"unix:///s\"\nallow_namenode = [\"*\", \"nn1\"]", `-namenode "nn1": want host:port`},
+		{"node", "coordinator = \"unix:///s\"\nlog_level = \"loud\"", "want error, warn, info or debug"},
+		{"node", "coordinator = \"unix:///s\"\nreserve = \"ten\"", "reserve"},
+		{"node", "coordinator = \"unix:///s\"\nlease = \"15s\"", `no setting "lease" for the node; it is one of drover coordinator`},
+		{"node", "coordinator = \"unix:///s\"\nrack = ", "n.hcl"},
+	} {
+		writeFile(t, "n.hcl", c.line+"\n")
+		_, _, err := runNowhere(t, "config", "validate", c.role, "n.hcl")
+		if code := exitCode(err); (code != exitUsage && code != exitRefused) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s with %s: exit code %d, %v; want …%s…, in one line", c.role, c.line, code, err, c.want)
+			continue
+		}
+		data := filepath.Join(dir, "data")
+		_, _, started := runNowhere(t, c.role, "-config", "n.hcl", "-data", data)
+		if started == nil || started.Error() != err.Error() {
+			t.Errorf("drover %s with %s says %v; drover config validate said %v", c.role, c.line, started, err)
+		}
+		if _, err := os.Stat(data); !os.IsNotExist(err) {
+			t.Errorf("%s with %s made its folder: %v", c.role, c.line, err)
+		}
 	}
 }
