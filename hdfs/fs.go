@@ -112,6 +112,7 @@ type Info struct {
 	Perm           fs.FileMode // permission bits only
 	Replication    int         // 0 for directories
 	BlockSizeBytes int64       // for new blocks; 0 for directories
+	Unreadable     string      // why this is nothing that can be read as a file or a directory; "" if it can
 }
 
 // SameVersion reports whether i and j describe the same unchanged file: same

@@ -21,6 +21,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -121,6 +122,9 @@ func (f *FS) info(name string, s fs.FileInfo) hdfs.Info {
 		info.ID = st.Ino
 		info.Owner, info.Group = strconv.Itoa(int(st.Uid)), strconv.Itoa(int(st.Gid))
 	}
+	if !info.Dir && !s.Mode().IsRegular() {
+		info.Unreadable = "neither file nor directory"
+	}
 	if !info.Dir {
 		info.LengthBytes, info.Replication, info.BlockSizeBytes = s.Size(), 1, f.blockBytes
 	}
@@ -140,8 +144,8 @@ func (f *FS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
 	return f.info(name, s), nil
 }
 
-// List implements hdfs.Source. It omits dangling symbolic links and entries that
-// are neither file nor directory.
+// List implements hdfs.Source. Dangling symbolic links, links to a directory that they are in, and what is neither
+// file nor directory are unreadable.
 func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	name, err := beginCall(ctx, "list", name)
 	if err != nil {
@@ -152,21 +156,42 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 		return nil, pathError("list", name, err)
 	}
 	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	entries, err := dir.ReadDir(-1)
 	if err != nil {
 		return nil, pathError("list", name, err)
 	}
-	slices.Sort(names)
-	infos := make([]hdfs.Info, 0, len(names))
-	for _, entry := range names {
-		full := path.Join(name, entry)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	infos := make([]hdfs.Info, 0, len(entries))
+	for _, entry := range entries {
+		full, link := path.Join(name, entry.Name()), entry.Type()&fs.ModeSymlink != 0
 		s, err := f.tree.stat(full)
-		if err != nil || !s.IsDir() && !s.Mode().IsRegular() {
+		switch {
+		case err != nil && link:
+			infos = append(infos, hdfs.Info{Path: full, Unreadable: "a symbolic link that leads nowhere"})
 			continue
+		case err != nil:
+			continue // it was removed meanwhile
 		}
-		infos = append(infos, f.info(full, s))
+		info := f.info(full, s)
+		if link && s.IsDir() && f.isAbove(name, s) {
+			info.Unreadable = "a symbolic link to a directory that it is in"
+		}
+		infos = append(infos, info)
 	}
 	return infos, nil
+}
+
+// isAbove reports whether a directory is name or above it.
+func (f *FS) isAbove(name string, dir fs.FileInfo) bool {
+	for {
+		if s, err := f.tree.stat(name); err == nil && os.SameFile(s, dir) {
+			return true
+		}
+		if name == "/" {
+			return false
+		}
+		name = path.Dir(name)
+	}
 }
 
 // openRegular opens a regular file for reading and returns its info.

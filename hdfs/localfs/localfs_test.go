@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -89,9 +90,30 @@ func TestNonRegularFiles(t *testing.T) {
 	if _, err := f.Open(t.Context(), "/pipe", 0, -1); !errors.Is(err, hdfs.ErrUnsupported) {
 		t.Errorf("open of a named pipe: %v", err)
 	}
-	entries, err := f.List(t.Context(), "/")
-	if err != nil || len(entries) != 0 {
-		t.Errorf("list: %v %v", entries, err)
+	if err := os.MkdirAll(filepath.Join(dir, "sub", "deep"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"sub/deep/up": "../../sub", "sub/deep/self": ".", "sub/aside": "../other", "other": "sub/deep"} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for folder, want := range map[string]string{
+		"/":         "/dangling a symbolic link that leads nowhere, /other, /pipe neither file nor directory, /sub",
+		"/sub":      "/sub/aside, /sub/deep",
+		"/sub/deep": "/sub/deep/self a symbolic link to a directory that it is in, /sub/deep/up a symbolic link to a directory that it is in",
+	} {
+		entries, err := f.List(t.Context(), folder)
+		var got []string
+		for _, e := range entries {
+			got = append(got, strings.TrimSpace(e.Path+" "+e.Unreadable))
+		}
+		if err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("list of %s: %q %v, want %s", folder, got, err, want)
+		}
+	}
+	if i, err := f.Stat(t.Context(), "/pipe"); err != nil || i.Unreadable == "" {
+		t.Errorf("stat of a named pipe: %+v %v", i, err)
 	}
 }
 

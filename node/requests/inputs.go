@@ -73,7 +73,7 @@ func (x *expansion) expand(ctx context.Context, pattern string) (matched int, er
 			continue
 		}
 		matched++
-		if m.Dir {
+		if m.Dir && m.Unreadable == "" {
 			err = x.addFolder(ctx, m.Path)
 		} else {
 			err = x.addFile(m)
@@ -86,6 +86,9 @@ func (x *expansion) expand(ctx context.Context, pattern string) (matched int, er
 }
 
 func (x *expansion) addFile(info hdfs.Info) error {
+	if info.Unreadable != "" {
+		return fault.New(fault.Invalid, "input %s: %s: remove it, or name the files that are input (…/*.txt)", x.uriOf(info.Path), info.Unreadable)
+	}
 	if len(x.files) >= x.limit {
 		return fault.New(fault.Exhausted, "input %s: more than %d files: name fewer, or pack small ones into large ones", x.uri, maxInputFiles)
 	}
@@ -106,7 +109,7 @@ func (x *expansion) addFolder(ctx context.Context, folder string) error {
 		e := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		switch {
-		case !e.info.Dir:
+		case !e.info.Dir || e.info.Unreadable != "":
 			if err := x.addFile(e.info); err != nil {
 				return err
 			}
