@@ -509,6 +509,9 @@ func TestIdempotencyKeyReturnsFirstResponse(t *testing.T) {
 	if other, err := b.trySubmit(groupJob("j", 1), "k2"); err != nil || other == first {
 		t.Fatalf("another key returned %d %v", other, err)
 	}
+	if _, err := b.trySubmit(groupJob("other", 1), "k"); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), fmt.Sprintf("belongs to job %d (j)", first)) {
+		t.Fatalf("another job under the key: %v", err)
+	}
 }
 
 func TestConcurrentSubmissionsOfOneNameConflict(t *testing.T) {

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -104,6 +105,9 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 		return nil, err
 	}
 	if prior := s.submissions.prior(key); prior != nil {
+		if err := checkSameJob(spec, prior.Job, prior.Name); err != nil {
+			return nil, err
+		}
 		return connect.NewResponse(prior), nil
 	}
 	if err := s.core.rights.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
@@ -138,8 +142,8 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if res.Err != nil || res.Changed == 0 { // refused, or accepted before under this key
 		s.submissions.removeOutputFolder(ctx, spec, tag)
 	}
-	if res.Err != nil {
-		return nil, res.Err
+	if err := cmp.Or(res.Err, checkSameJob(spec, res.Job, res.Name)); err != nil {
+		return nil, err
 	}
 	s.core.tracing.submitted(res.Job, began)
 	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: forecast.quote, AcceptedBy: forecast.acceptedBy}), nil
@@ -230,6 +234,15 @@ func (s *submitter) prior(key string) (res *droverv1.SubmitJobResponse) {
 		}
 	})
 	return res
+}
+
+// checkSameJob returns an error if a submission got the number of a job with another name: its idempotency key was used
+// for that job.
+func checkSameJob(spec *jobspec.Job, id uint64, name string) error {
+	if name == spec.Name {
+		return nil
+	}
+	return fault.New(fault.Conflict, "the idempotency key of job %q belongs to job %d (%s), and only a submission of the same job may have it: give each job its own key", spec.Name, id, name)
 }
 
 // admit is step 2. It also checks the caller's rights, because the tenant is in
