@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/drover-run/drover/internal/names"
 )
@@ -141,9 +142,7 @@ func (v *validator) checkJobFields() {
 	default:
 		v.addProblem("on_miss", suggestOneOf(string(j.OnMiss), "continue", "lower", "stop"), "on_miss %q is not known", j.OnMiss)
 	}
-	if j.RuntimeBound < 0 {
-		v.addProblem("runtime_bound", "give a positive duration such as 30m", "negative duration")
-	}
+	v.checkDuration("runtime_bound", j.RuntimeBound)
 	if j.GatherLogs != "" {
 		v.checkURI("gather_logs", j.GatherLogs, false)
 	}
@@ -158,6 +157,17 @@ func (v *validator) checkJobFields() {
 		if j.Output.Replication < 0 || j.Output.Replication > 100 {
 			v.addProblem("output.replication", "give 0 (the file system's default) to 100", "replication %d", j.Output.Replication)
 		}
+	}
+}
+
+// checkDuration refuses a duration that is negative, or so short that it would count as none: nodes and coordinators
+// count milliseconds.
+func (v *validator) checkDuration(field string, d Duration) {
+	switch {
+	case d < 0:
+		v.addProblem(field, "give a positive duration such as 30m, or leave it out", "negative duration")
+	case d > 0 && d < Duration(time.Millisecond):
+		v.addProblem(field, "give a positive duration such as 30m, or leave it out", "%s is less than a millisecond", time.Duration(d))
 	}
 }
 
@@ -301,9 +311,7 @@ func (v *validator) checkResources(at string, s *Stage) {
 	if s.Attempts < 1 || s.Attempts > 100 {
 		v.addProblem(at+".attempts", "give 1 to 100", "%d attempts", s.Attempts)
 	}
-	if s.TimeLimit < 0 {
-		v.addProblem(at+".time_limit", "give a positive duration such as 30m, or leave it out", "negative duration")
-	}
+	v.checkDuration(at+".time_limit", s.TimeLimit)
 	if s.MaxParallel < 0 {
 		v.addProblem(at+".max_parallel", "give 0 (no limit) or more", "negative number")
 	}

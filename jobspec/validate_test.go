@@ -57,7 +57,8 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"priority, far", func(j *Job) { j.Priority = "middling" }, []string{`priority: priority "middling" is not known; choose one of low, high`}},
 		{"on_miss without deadline", func(j *Job) { j.OnMiss = OnMissStop }, []string{"on_miss: on_miss without a deadline; set deadline, or leave on_miss out"}},
 		{"on_miss", func(j *Job) { j.Deadline, j.OnMiss = &deadline, "lowr" }, []string{`on_miss: on_miss "lowr" is not known; did you mean "lower"?`}},
-		{"runtime_bound", func(j *Job) { j.RuntimeBound = -1 }, []string{"runtime_bound: negative duration; give a positive duration such as 30m"}},
+		{"runtime_bound", func(j *Job) { j.RuntimeBound = -1 }, []string{"runtime_bound: negative duration; give a positive duration such as 30m, or leave it out"}},
+		{"runtime_bound of nothing", func(j *Job) { j.RuntimeBound = Duration(10 * time.Microsecond) }, []string{"runtime_bound: 10µs is less than a millisecond; give a positive duration such as 30m, or leave it out"}},
 		{"keep_failed below 0", func(j *Job) { j.KeepFailed = -1 }, []string{"keep_failed: -1 attempts to keep; give 0 to 100"}},
 		{"keep_failed above 100", func(j *Job) { j.KeepFailed = 101 }, []string{"keep_failed: 101 attempts to keep; give 0 to 100"}},
 		{"env of the job, sorted", func(j *Job) { j.Env = map[string]string{"b-c": "", "1a": "", "OK": "x\x00"} }, []string{
@@ -127,6 +128,7 @@ func TestEachRuleOfValidation(t *testing.T) {
 			`stage["g"].resources.io: resources.io is too small; give at least 64KiB/s`, `stage["g"].disk: disk is too small; give at least 1MiB`}},
 		{"resources beyond any machine", func(j *Job) { j.Stages[2].Resources.Memory = 1<<50 + 1 }, []string{`stage["g"].resources.memory: resources.memory is too large; no machine has so much`}},
 		{"attempts", func(j *Job) { j.Stages[2].Attempts = 101 }, []string{`stage["g"].attempts: 101 attempts; give 1 to 100`}},
+		{"time_limit of nothing", func(j *Job) { j.Stages[2].TimeLimit = 999_999 }, []string{`stage["g"].time_limit: 999.999µs is less than a millisecond; give a positive duration such as 30m, or leave it out`}},
 		{"time_limit", func(j *Job) { j.Stages[2].TimeLimit = -1 }, []string{`stage["g"].time_limit: negative duration; give a positive duration such as 30m, or leave it out`}},
 		{"max_parallel", func(j *Job) { j.Stages[2].MaxParallel = -1 }, []string{`stage["g"].max_parallel: negative number; give 0 (no limit) or more`}},
 
