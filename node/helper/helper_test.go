@@ -153,7 +153,7 @@ func TestUpload(t *testing.T) {
 		"a file":                          {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, nil, nil},
 		"a DataNode dies in the middle":   {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, func(fs *fake.FS) { fs.FailNth(fake.OpWrite, 1, hdfs.ErrUnavailable) }, nil},
 		"the end of the file fails once":  {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, func(fs *fake.FS) { fs.FailNth(fake.OpCommit, 1, hdfs.ErrUnavailable) }, nil},
-		"the job has ended":               {"hdfs:///out/_temporary/8/1.1/part", "part", 50000, sum, nil, fault.NotFound},
+		"the job has ended":               {"hdfs:///out/_temporary/8/1.1/part", "part", 50000, sum, nil, fault.Invalid},
 		"the file was changed afterwards": {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum + 1, nil, fault.Corrupt},
 		"a link out of the folder":        {"hdfs:///out/_temporary/7/1.1/part", "link", 50000, sum, nil, errors.ErrUnsupported},
 		"a pipe":                          {"hdfs:///out/_temporary/7/1.1/part", "pipe", 50000, sum, nil, fault.Invalid},

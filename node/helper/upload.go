@@ -80,7 +80,9 @@ func makeParent(ctx context.Context, fs hdfs.FS, name string) error {
 	if !errors.Is(err, hdfs.ErrNotExist) {
 		return err
 	}
-	if _, err := fs.Stat(ctx, path.Dir(parent)); err != nil {
+	if _, err := fs.Stat(ctx, path.Dir(parent)); errors.Is(err, hdfs.ErrNotExist) {
+		return fault.New(fault.Invalid, "%s is gone: somebody removed the folder of the job's unfinished output while it ran; stop the job and submit it again", path.Dir(parent))
+	} else if err != nil {
 		return err
 	}
 	return fs.Mkdir(ctx, parent)
