@@ -104,6 +104,25 @@ func TestEveryNumberFlagRefusesWords(t *testing.T) {
 	}
 }
 
+// TestSynonymsNameCommands: a command by which users of other systems look for one of drover's is none, and that which is named instead
+// is one.
+func TestSynonymsNameCommands(t *testing.T) {
+	known := map[string]bool{}
+	leafCommands(func(path []string, _ *cli.Command) { known[strings.Join(path, " ")] = true })
+	for other, command := range synonyms {
+		name, _, _ := strings.Cut(command, " -")
+		if known[other] || !known[name] {
+			t.Errorf("%q is a command (%v) or %q is none", other, known[other], command)
+		}
+		if _, _, err := runNowhere(t, strings.Fields(other)...); exitCode(err) != exitUsage {
+			t.Errorf("drover %s: exit code %d, %v", other, exitCode(err), err)
+		}
+	}
+	if _, errs, err := runNowhere(t, "job", "kill", "wc"); exitCode(err) != exitUsage || !strings.Contains(errs+fmt.Sprint(err), "drover job has no command \"kill\"; that is `drover job stop`") {
+		t.Errorf("drover job kill: %v, %q", err, errs)
+	}
+}
+
 // TestUsageErrors: what is wrong about a command line is said before anything is asked of a
 // coordinator (here there is none, which would be exit code 4).
 func TestUsageErrors(t *testing.T) {

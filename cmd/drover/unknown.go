@@ -10,6 +10,16 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
+// synonyms are commands by which users of other systems look for one of drover's.
+var synonyms = map[string]string{
+	"run": "job run", "submit": "job run", "job submit": "job run", "job start": "job run", "sbatch": "job run", "srun": "job run", "rerun": "job run", "job rerun": "job run", "job restart": "job run",
+	"ps": "job list", "ls": "job list", "list": "job list", "jobs": "job list", "queue": "job list", "squeue": "job list", "job ls": "job list", "job queue": "job list",
+	"kill": "job stop", "cancel": "job stop", "scancel": "job stop", "stop": "job stop", "job kill": "job stop", "job cancel": "job stop", "job rm": "job stop", "job delete": "job stop", "job remove": "job stop",
+	"job show": "job status", "job describe": "job status", "job info": "job status", "logs": "job logs", "job log": "job logs", "job cat": "job logs",
+	"top": "node list", "nodes": "node list", "sinfo": "node list", "node ls": "node list", "node show": "node status", "node cordon": "node drain", "node uncordon": "node drain -off",
+	"sacct": "job history", "history": "job history", "log": "monitor",
+}
+
 // unknownCommand returns a message for an unknown command, with the nearest name.
 func unknownCommand(c *cli.Context, name string) string {
 	known := c.App.Commands
@@ -25,6 +35,9 @@ func unknownCommand(c *cli.Context, name string) string {
 		names = append(names, k.Name)
 	}
 	where := strings.TrimSpace("drover " + at)
+	if s := synonyms[strings.TrimSpace(at+" "+name)]; s != "" {
+		return fmt.Sprintf("%s has no command %q; that is `drover %s`", where, name, s)
+	}
 	if s := jobspec.Suggest(name, names); s != "" {
 		return fmt.Sprintf("%s has no command %q; did you mean `%s %s`?", where, name, where, s)
 	}
