@@ -38,17 +38,33 @@ func jobWhyCommand() *cli.Command {
 				res.Msg.Attempts = nil // one of them says nothing
 				return printProto(c.App.Writer, res.Msg)
 			}
+			job, err := cl.GetJob(c.Context, connect.NewRequest(&droverv1.GetJobRequest{Job: a[0]}))
+			if err != nil {
+				return cl.classifyError(err)
+			}
+			suspended := printSuspended(c.App.Writer, a[0], job.Msg.GetStages())
+			if len(res.Msg.GetWaiting()) == 0 && !suspended {
+				fmt.Fprintln(c.App.Writer, "none of its tasks waits")
+			}
 			printWhy(c.App.Writer, res.Msg)
 			return nil
 		},
 	}
 }
 
-func printWhy(w io.Writer, m *droverv1.GetScheduleResponse) {
-	if len(m.GetWaiting()) == 0 {
-		fmt.Fprintln(w, "none of its tasks waits")
-		return
+// printSuspended names the stages with suspended tasks, which wait for their user or for the scheduler. It reports whether
+// there are any.
+func printSuspended(w io.Writer, job string, stages []*droverv1.StageSummary) (any bool) {
+	for _, s := range stages {
+		if n := s.GetSuspended(); n > 0 {
+			any = true
+			fmt.Fprintf(w, "%s: %d suspended: `drover task status %s` shows them; one that a user suspended waits for `drover task resume %s %s/INDEX`\n", s.GetName(), n, job, job, s.GetName())
+		}
 	}
+	return any
+}
+
+func printWhy(w io.Writer, m *droverv1.GetScheduleResponse) {
 	jobs, nodes := map[uint64]*droverv1.ScheduleJob{}, map[int32]string{}
 	for _, j := range m.GetJobs() {
 		jobs[j.GetJob()] = j

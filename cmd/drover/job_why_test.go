@@ -24,8 +24,4 @@ func TestWhy(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("%s\nwant\n%s", out.String(), want)
 	}
-	out.Reset()
-	if printWhy(&out, &droverv1.GetScheduleResponse{}); out.String() != "none of its tasks waits\n" {
-		t.Error(out.String())
-	}
 }
