@@ -375,7 +375,7 @@ func (a *Attempt) UserFault() bool { return a.State == AttemptFailed && userFaul
 
 func (en attemptEntries) recordFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	if !userFault(a.Seen()) {
-		if a.Cause() != droverv1.Cause_CAUSE_INPUT {
+		if c := a.Cause(); c != droverv1.Cause_CAUSE_INPUT && c != droverv1.Cause_CAUSE_REBOOT {
 			nodesOf(en.f).recordInfraFailure(e, k.Job, a, a.Seen().GetMessage())
 		}
 		en.recordInfraRetry(e, k)

@@ -60,8 +60,8 @@ func (w *nodeFixture) endAttempt(k Key, phase droverv1.Phase, cause droverv1.Cau
 		Seen: []*droverv1.SeenAttempt{{Key: k.Proto(1), Phase: phase, Cause: cause, Message: "no shim"}}}}})
 }
 
-// step executes one word: "place", "infra", "pass" and "exit" place a task, and
-// the last three end it in that way; "late" ends one started by "place", by the
+// step executes one word: "place", "infra", "reboot", "pass" and "exit" place a task, and
+// the last four end it in that way; "late" ends one started by "place", by the
 // infrastructure's fault; "+N" advances the clock by N minutes; "try" is the
 // leader's proposal of a probation.
 func (w *nodeFixture) step(word string, open *[]Key) string {
@@ -93,6 +93,8 @@ func (w *nodeFixture) step(word string, open *[]Key) string {
 			*open = append(*open, k)
 		case word == "infra":
 			w.endAttempt(k, droverv1.Phase_PHASE_FAILED, droverv1.Cause_CAUSE_INFRA)
+		case word == "reboot":
+			w.endAttempt(k, droverv1.Phase_PHASE_FAILED, droverv1.Cause_CAUSE_REBOOT)
 		case word == "exit":
 			w.endAttempt(k, droverv1.Phase_PHASE_FAILED, droverv1.Cause_CAUSE_EXIT)
 		case word == "pass":
@@ -128,6 +130,8 @@ func TestFailingNodeIsQuarantinedThenOnProbation(t *testing.T) {
 	}{
 		"two failures change nothing":                         {"infra infra", "healthy", ""},
 		"three in ten minutes quarantine it":                  {thrice, "quarantined for 1 min", ""},
+		"what a reboot ended does not count":                  {"infra infra reboot reboot reboot", "healthy", ""},
+		"a reboot does not end a probation":                   {thrice + "+1 try reboot", "probation", ""},
 		"three in more time do not":                           {"infra +6 infra +6 infra", "healthy", ""},
 		"nothing is placed during the quarantine":             {thrice + "place", "quarantined for 1 min", "the node is draining"},
 		"the quarantine does not end early":                   {thrice + "try", "quarantined for 1 min", "the node's quarantine has not ended"},

@@ -223,6 +223,7 @@ const (
 	Cause_CAUSE_INPUT       Cause = 8  // a map output or block could not be read
 	Cause_CAUSE_SPEC        Cause = 9  // cannot be started: image or command not found; not tried again
 	Cause_CAUSE_DATA        Cause = 10 // read or wrote data that no attempt can process; not tried again
+	Cause_CAUSE_REBOOT      Cause = 11 // its machine was rebooted, or the daemon ended that it was a process of: as INFRA, but the node is not to blame
 )
 
 // Enum value maps for Cause.
@@ -239,6 +240,7 @@ var (
 		8:  "CAUSE_INPUT",
 		9:  "CAUSE_SPEC",
 		10: "CAUSE_DATA",
+		11: "CAUSE_REBOOT",
 	}
 	Cause_value = map[string]int32{
 		"CAUSE_UNSPECIFIED": 0,
@@ -252,6 +254,7 @@ var (
 		"CAUSE_INPUT":       8,
 		"CAUSE_SPEC":        9,
 		"CAUSE_DATA":        10,
+		"CAUSE_REBOOT":      11,
 	}
 )
 
@@ -4094,7 +4097,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x0fPHASE_SUCCEEDED\x10\x03\x12\x10\n" +
 	"\fPHASE_FAILED\x10\x04\x12\x0e\n" +
 	"\n" +
-	"PHASE_GONE\x10\x05*\xc7\x01\n" +
+	"PHASE_GONE\x10\x05*\xd9\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -4112,7 +4115,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"CAUSE_SPEC\x10\t\x12\x0e\n" +
 	"\n" +
 	"CAUSE_DATA\x10\n" +
-	"2\xdb\x02\n" +
+	"\x12\x10\n" +
+	"\fCAUSE_REBOOT\x10\v2\xdb\x02\n" +
 	"\vNodeService\x12E\n" +
 	"\bRegister\x12\x1a.drover.v1.RegisterRequest\x1a\x1b.drover.v1.RegisterResponse\"\x00\x127\n" +
 	"\x05Watch\x12\x17.drover.v1.WatchRequest\x1a\x11.drover.v1.Wanted\"\x000\x01\x12?\n" +
