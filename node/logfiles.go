@@ -155,6 +155,7 @@ func (l *logFiles) seek(r *droverv1.LogsRequest) error {
 		return l.seekTo(at)
 	}
 	if r.GetTail() <= 0 {
+		l.lost = l.at // what was rotated away before it
 		return nil
 	}
 	if err := l.seekTail(r.GetTail()); err != nil || len(l.open) == 0 {

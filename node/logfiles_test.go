@@ -46,8 +46,8 @@ func TestLogsContinueAtTheirPosition(t *testing.T) {
 				if err := l.seek(&droverv1.LogsRequest{After: after}); err != nil {
 					rt.Fatal(err)
 				}
-				if after == "" { // it begins with what is left, and says where that is
-					place = l.at
+				if after == "" { // it begins with what is left, and says how much is not
+					place = 0
 				}
 			}
 			err := l.copy(func(b []byte, lost int64) error {
@@ -102,6 +102,42 @@ func TestLogsContinueAtTheirPosition(t *testing.T) {
 			rt.Fatalf("%d of %d bytes", place, written.Len())
 		}
 	})
+}
+
+// A reader that asks for all gets what is left, and is told how much is not.
+func TestLogsSayWhatIsMissingAtTheBeginning(t *testing.T) {
+	dir := folder(t.TempDir())
+	if err := os.MkdirAll(dir.logs(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := rotate.New(dir.join(nameLogs, "stdout.log"), 4<<10, 2)
+	var written bytes.Buffer
+	for i := range 2000 {
+		line := fmt.Appendf(nil, "line %d\n", i)
+		written.Write(line)
+		_, _ = w.Write(line) // never fails
+	}
+	for _, tail := range []int64{0, 3} {
+		l, err := openLogs(dir, "stdout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.seek(&droverv1.LogsRequest{Tail: tail}); err != nil {
+			t.Fatal(err)
+		}
+		missing, got := int64(0), []byte{}
+		if err := l.copy(func(b []byte, lost int64) error { missing, got = missing+lost, append(got, b...); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		l.close()
+		switch {
+		case tail == 0 && (missing == 0 || !bytes.Equal(got, written.Bytes()[missing:])):
+			t.Errorf("%d bytes are missing and %d are there of %d", missing, len(got), written.Len())
+		case tail > 0 && (missing != 0 || string(got) != "line 1997\nline 1998\nline 1999\n"):
+			t.Errorf("the last lines are %q, and %d bytes are missing", got, missing)
+		}
+	}
+	_ = w.Close()
 }
 
 func TestLogsFromNoPosition(t *testing.T) {

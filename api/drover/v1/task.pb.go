@@ -105,7 +105,7 @@ type LogsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	Position      string                 `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"` // where data ends; give it back in after. Before any data it is the header Drover-Position
-	Lost          int64                  `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`        // bytes before data that were rotated away since the position that the call gave
+	Lost          int64                  `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`        // bytes before data that were rotated away since the position that the call gave, or since the beginning
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
