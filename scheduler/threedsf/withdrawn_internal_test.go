@@ -57,7 +57,7 @@ func TestWithdrawnDecisionsLeaveNothing(t *testing.T) {
 			}
 		}
 	})
-	if t.Logf("%v", kinds); !t.Failed() && len(kinds) < 4 {
+	if t.Logf("%v", kinds); !t.Failed() && len(kinds) < 3 {
 		t.Errorf("too few kinds of actions for a meaningful test: %v", kinds)
 	}
 }
