@@ -13,7 +13,7 @@ import (
 // synonyms are commands by which users of other systems look for one of drover's.
 var synonyms = map[string]string{
 	"run": "job run", "submit": "job run", "job submit": "job run", "job start": "job run", "sbatch": "job run", "srun": "job run", "rerun": "job run", "job rerun": "job run", "job restart": "job run",
-	"ps": "job list", "ls": "job list", "list": "job list", "jobs": "job list", "queue": "job list", "squeue": "job list", "job ls": "job list", "job queue": "job list",
+	"ps": "job list", "ls": "job list", "list": "job list", "queue": "job list", "squeue": "job list", "job ls": "job list", "job queue": "job list",
 	"kill": "job stop", "cancel": "job stop", "scancel": "job stop", "stop": "job stop", "job kill": "job stop", "job cancel": "job stop", "job rm": "job stop", "job delete": "job stop", "job remove": "job stop",
 	"job show": "job status", "job describe": "job status", "job info": "job status", "logs": "job logs", "job log": "job logs", "job cat": "job logs",
 	"top": "node list", "nodes": "node list", "sinfo": "node list", "node ls": "node list", "node show": "node status", "node cordon": "node drain", "node uncordon": "node drain -off",
