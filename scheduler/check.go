@@ -313,7 +313,7 @@ func (c *checker) checkStop(s *State, d *Decision, a *Action, now Time) Violatio
 		return violationOf(RulePhase, "attempt %s: a second action on it", a.AttemptID())
 	}
 	j := s.StageOf(att).Job
-	if j.Phase == JobActive && j.IsAccepted() && !isInfeasible(d, j) && !att.Speculative && (j.IsGuaranteed() || !c.isGuaranteeDueOn(s, att.Node, now)) {
+	if j.Phase == JobActive && j.IsAccepted() && !isInfeasible(d, j) && !att.Speculative && (c.keepsDeadline(s, d, j) || !c.isGuaranteeDueOn(s, att.Node, now)) {
 		return violationOf(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
 	}
 	if c.isProtectedByProject(s, d, att, j, now) {

@@ -252,6 +252,12 @@ func canFreeMemory(s *State, id NodeID) bool {
 	return l.Has(LevelSwapped) || l.Has(LevelCheckpointed)
 }
 
+// keepsDeadline reports whether the deadline of a job has a guarantee that holds. One that is violated, as by a task that
+// ran past its bound, gives way to guarantees that are due.
+func (c *checker) keepsDeadline(s *State, d *Decision, j *Job) bool {
+	return j.IsGuaranteed() && !s.Reservations().guaranteeViolated(d, j.Spec.ID, j.Spec.Project)
+}
+
 // isProtectedByProject reports whether an attempt may not be preempted because its project has
 // a guarantee that holds. An attempt that ran past its bound has voided its own guarantee
 // (two-tier 4.6); a speculative attempt has none.

@@ -148,3 +148,51 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 		})
 	}
 }
+
+// A running task of a deadline job is a victim only where another guarantee is due on its node, and only if its own deadline has no
+// guarantee that holds.
+func TestCheckDefendsDeadlines(t *testing.T) {
+	for name, c := range map[string]struct {
+		accepted, guaranteed, violated, due bool
+		want                                scheduler.Rule
+	}{
+		"not accepted":                              {},
+		"accepted":                                  {accepted: true, want: scheduler.RuleVictim},
+		"accepted, another guarantee is due":        {accepted: true, due: true},
+		"guaranteed":                                {guaranteed: true, want: scheduler.RuleVictim},
+		"guaranteed, another guarantee is due":      {guaranteed: true, due: true, want: scheduler.RuleVictim},
+		"its guarantee is violated":                 {guaranteed: true, violated: true, want: scheduler.RuleVictim},
+		"its guarantee is violated, another is due": {guaranteed: true, violated: true, due: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 10)).AddTenants("a")
+			id := w.Submit("a", 1, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+				j.Deadline, j.Accepted, j.Bound = w.Now.Add(time.Hour), c.accepted, time.Second
+			})
+			a := w.Place(scheduler.TaskID{Job: id}, 0)
+			w.Start()
+			record := func(kind scheduler.PolicyStateKind, slot int32) {
+				must(t, w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: id, Slot: slot}, At: w.Now}}))
+			}
+			if c.guaranteed {
+				record(scheduler.AcceptedState, 0)
+			}
+			if c.violated {
+				record(scheduler.ViolatedState, 1)
+			}
+			if c.due {
+				other := w.Submit("a", 1, schedtest.R(4, 1, 0))
+				r := scheduler.Reservation{ID: 1, Kind: scheduler.ReserveDeadline, Job: other, Demand: schedtest.R(4, 1, 0), OnDisk: -1, Start: w.Now, End: w.Now.Add(time.Minute)}
+				must(t, w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now))
+			}
+			d := scheduler.Decision{At: w.Now, Actions: []scheduler.Action{{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}}}
+			got := scheduler.Rule(0)
+			for _, v := range scheduler.Check(w.State, &d, w.Now) {
+				got = v.Rule
+			}
+			if got != c.want {
+				t.Errorf("Check finds %v, want %v", got, c.want)
+			}
+		})
+	}
+}

@@ -43,7 +43,7 @@ func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sched
 // its predicted end. One past its bound ends now if its guarantee is violated and
 // the node can preempt it. fixed is false if the result moves with time.
 func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *scheduler.Job, now scheduler.Time) (at scheduler.Time, fixed bool) {
-	preemptible := !x.inLane(s, j) && isViolated(s, j) && canPreemptOn(s.Node(a.Node))
+	preemptible := isViolated(s, j) && canPreemptOn(s.Node(a.Node))
 	g := s.StageOf(a)
 	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
