@@ -59,7 +59,7 @@ func (a *attempt) exit(spec *droverv1.TaskSpec) *taskExit {
 	return &taskExit{
 		spec: spec, code: a.container.status.ExitCode, oomKills: a.cgroup.oomKills, memoryPeak: a.cgroup.usage.GetMemoryPeak(),
 		overhead: a.d.cfg.Info.GetTaskOverheadMemory(), hostPaths: a.d.cfg.usesHostPaths(),
-		rebooted: a.rec.BootID != "" && a.rec.BootID != a.d.bootID,
+		rebooted: a.isOfEarlierBoot(),
 	}
 }
 
@@ -86,11 +86,16 @@ func (a *attempt) finalFailure(wanted *droverv1.WantedAttempt, spec *droverv1.Ta
 	}
 }
 
+// isOfEarlierBoot reports whether the machine was rebooted since the attempt started.
+func (a *attempt) isOfEarlierBoot() bool {
+	return a.rec.BootID != "" && a.rec.BootID != a.d.bootID
+}
+
 // lostContainer returns the failure of an attempt whose container is gone. A reboot of the machine says nothing about what the
 // node can run, and a process ends with the daemon that started it.
 func (a *attempt) lostContainer() *failure {
 	switch {
-	case a.rec.BootID != "" && a.rec.BootID != a.d.bootID:
+	case a.isOfEarlierBoot():
 		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "the machine was rebooted while it ran"}
 	case a.d.cfg.usesHostPaths():
 		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "it was a process of a daemon that has ended, and ended with it"}

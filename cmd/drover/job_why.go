@@ -54,14 +54,14 @@ func jobWhyCommand() *cli.Command {
 
 // printSuspended names the stages with suspended tasks, which wait for their user or for the scheduler. It reports whether
 // there are any.
-func printSuspended(w io.Writer, job string, stages []*droverv1.StageSummary) (any bool) {
+func printSuspended(w io.Writer, job string, stages []*droverv1.StageSummary) (found bool) {
 	for _, s := range stages {
 		if n := s.GetSuspended(); n > 0 {
-			any = true
+			found = true
 			fmt.Fprintf(w, "%s: %d suspended: `drover task status %s` shows them; one that a user suspended waits for `drover task resume %s %s/INDEX`\n", s.GetName(), n, job, job, s.GetName())
 		}
 	}
-	return any
+	return found
 }
 
 func printWhy(w io.Writer, m *droverv1.GetScheduleResponse) {

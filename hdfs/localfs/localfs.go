@@ -166,6 +166,9 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 		full, link := path.Join(name, entry.Name()), entry.Type()&fs.ModeSymlink != 0
 		s, err := f.tree.stat(full)
 		switch {
+		case err != nil && link && !errors.Is(err, fs.ErrNotExist):
+			infos = append(infos, hdfs.Info{Path: full, Unreadable: "a symbolic link that cannot be followed: " + err.Error()})
+			continue
 		case err != nil && link:
 			infos = append(infos, hdfs.Info{Path: full, Unreadable: "a symbolic link that leads nowhere"})
 			continue
