@@ -10,7 +10,7 @@ import (
 // the State keeps one Timeline, for the assumptions it was last asked for.
 type Assumptions interface {
 	// ClaimOf returns what an attempt is assumed to occupy from now on. The result may depend on
-	// the attempt, its job and node, and the time alone.
+	// its node, the attempts there and their jobs, and the time alone.
 	ClaimOf(s *State, a *Attempt, now Time) Claim
 	// ChargeTenants reports whether Timeline.Accounts is needed.
 	ChargeTenants() bool

@@ -32,7 +32,8 @@ type scorer interface {
 // Lines that start with # are comments. The commands, with defaults in brackets:
 //
 //	policy NAME [param=value…]            must come first
-//	nodes N cpu= mem= io= [path=/r1]      cores, GiB, MiB/s
+//	nodes N cpu= mem= io= [path=/r1]      cores, GiB, MiB/s; with swap= so many GiB
+//	    [swap=]                           of swap, and no checkpoints
 //	tenant NAME [weight=1] [below=NAME] [cap-cpu=] [cap-mem=] [cap-io=]
 //	job NAME TENANT tasks= cpu= mem= io= [priority=low] [deadline=90s]
 //	    [estimate=10s] [bound=] [size=] [kind=group] [on=0,1;2 a task's nodes]
@@ -214,7 +215,7 @@ func (s *script) runCommand(line string) {
 		}
 		s.policy = p
 	case "nodes":
-		s.w.AddRack(a.text("path", "/r1"), a.intWord(1), a.resources())
+		s.nodes(a)
 	case "tenant":
 		s.tenant(a)
 	case "job":
@@ -337,6 +338,20 @@ func (s *script) suspend(a *args) {
 	for x := range s.w.State.Attempts().Of(s.w.State.Stage(id.StageID()), id.Index) {
 		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: x.ID.TaskID, Attempt: x.ID.Attempt, Run: x.Run, Level: levels[a.word(3)]}
 		s.reportRefusal(a.line, s.w.State.Apply(&act, s.w.Now))
+	}
+}
+
+// nodes adds nodes; with swap they cannot make checkpoints.
+func (s *script) nodes(a *args) {
+	if _, swap := a.options["swap"]; !swap {
+		s.w.AddRack(a.text("path", "/r1"), a.intWord(1), a.resources())
+		return
+	}
+	for range a.intWord(1) {
+		spec := schedtest.NodeSpec(scheduler.NodeID(len(s.w.State.Nodes())), a.text("path", "/r1"), a.resources())
+		spec.Swap = int64(a.number("swap", 0)) * schedtest.GiB
+		spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen, scheduler.LevelSwapped)
+		s.reportRefusal(a.line, s.w.State.Events().AddNode(spec))
 	}
 }
 

@@ -40,8 +40,12 @@ func (c *Chaos) addNode() {
 		spec.Capacity[scheduler.IO] += d.IO
 	}
 	spec.CPUClass = []string{"x", "y"}[c.R.IntN(2)]
-	if c.oneIn(4) {
+	switch c.R.IntN(4) {
+	case 0:
 		spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
+	case 1:
+		spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen, scheduler.LevelSwapped)
+		spec.Swap = int64(c.R.IntN(16)) * GiB
 	}
 	c.must(c.State.Events().AddNode(spec))
 }

@@ -26,7 +26,7 @@ func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sched
 	j := s.StageOf(a).Job
 	nonPreemptible := j.IsNonPreemptible()
 	if !nonPreemptible && canPreemptOn(s.Node(a.Node)) {
-		return scheduler.Claim{ValidUntil: scheduler.Never}
+		return memoryClaim(s, a)
 	}
 	end, fixed := x.expectedEnd(s, a, j, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: now.Add(overdueExtension), ValidUntil: end, Charged: nonPreemptible}
@@ -35,6 +35,16 @@ func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sched
 	}
 	if !fixed || a.From != scheduler.NoNode {
 		c.ValidUntil = now
+	}
+	return c
+}
+
+// memoryClaim returns what a preemptible attempt occupies: the memory that cannot leave the node. No bound
+// ends that, since a task that is suspended does not run.
+func memoryClaim(s *scheduler.State, a *scheduler.Attempt) scheduler.Claim {
+	c := scheduler.Claim{ValidUntil: scheduler.Never}
+	if staying := stayingMemory(s, a); staying > 0 {
+		c.Occupied.Resources[scheduler.Memory], c.End = staying, scheduler.Never
 	}
 	return c
 }

@@ -19,20 +19,23 @@ type guaranteeCheck struct {
 // the job's own later stages that depend on this stage are ignored. A running task
 // counts at that start if it is non-preemptible there and its bound ends later.
 //
+// A preemptible task takes nothing of them but memory that swap has no room for.
+//
 // The rule is that of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) of the node, and O(reservations x attempts) where an
 // empty node would have the capacity.
 func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
 	j := g.Job
-	if isPreemptible(n, j) {
-		return true
-	}
 	list := x.v.s.Reservations().On(n.Spec.ID)
 	if len(list) == 0 {
 		return true
 	}
+	preemptible := isPreemptible(n, j)
+	if preemptible && freesMemory(n, d[scheduler.Memory]) {
+		return true
+	}
 	end := scheduler.Never
-	if b := g.Bound(); b > 0 {
+	if b := g.Bound(); b > 0 && !preemptible {
 		end = x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
 	}
 	concerns := func(r *scheduler.Reservation) bool {
@@ -40,12 +43,12 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 			(r.Job != j.Spec.ID || (isPlanned(r) && !x.dependsOn(j, r.Stage, g.Index)))
 	}
 	for _, r := range list {
-		if concerns(r) && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(guaranteedAt(list, max(r.Start, x.v.now)))) {
+		if concerns(r) && !preemptible && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(guaranteedAt(list, max(r.Start, x.v.now)))) {
 			return false
 		}
 	}
 	for _, r := range list {
-		if concerns(r) && !x.guaranteeFits(r, n, d, space, disk) {
+		if concerns(r) && !x.guaranteeFits(r, n, j, d, space, disk) {
 			return false
 		}
 	}
@@ -81,24 +84,29 @@ func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum schedul
 	return sum
 }
 
-// guaranteeFits reports whether a guarantee has its capacity at its start if d more
-// is in use: CPU, memory and I/O beside all guarantees in force then, disk space
-// over all disks and, for a single task, on one disk.
-func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, d scheduler.Resources, space int64, disk int16) bool {
+// guaranteeFits reports whether a guarantee has its capacity at its start if d more of a job
+// is in use: CPU, memory and I/O beside all guarantees in force then and the memory that cannot
+// leave the node, disk space over all disks and, for a single task, on one disk.
+func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
 	at := max(r.Start, x.v.now)
-	free := n.Free.Sub(d)
+	free, swap := n.Free, swapDemand{}
 	disks := append(x.diskScratch[:0], n.Disks...)
 	x.diskScratch = disks
-	if disk >= 0 && int(disk) < len(disks) {
+	if isPreemptible(n, j) {
+		swap.add(n.Spec.Levels, d[scheduler.Memory], 0)
+	} else if free = free.Sub(d); disk >= 0 && int(disk) < len(disks) {
 		disks[disk].FreeIO -= d[scheduler.IO]
 		disks[disk].FreeSpace -= space
 	}
 	for a := range x.v.s.Attempts().On(n.Spec.ID) {
-		b, other := x.v.s.StageOf(a).Bound(), x.v.s.StageOf(a).Job
+		b, preemptible := x.v.s.StageOf(a).Bound(), isPreemptible(n, x.v.s.StageOf(a).Job)
 		justStarted := a.Placed == x.v.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || isPreemptible(n, other)
+		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || preemptible
 		if justStarted || !ended {
 			continue
+		}
+		if preemptible {
+			swap.addAttempt(n, a)
 		}
 		free = free.Add(a.Occupied.Resources)
 		if a.Disk >= 0 && int(a.Disk) < len(disks) {
@@ -116,6 +124,9 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 			free = free.Sub(o.Demand)
 			diskSpace -= o.Disk
 		}
+	}
+	if !x.v.isGuaranteed(j) { // one with a guarantee of its own was planned beside that memory
+		free[scheduler.Memory] -= swap.beyond(n.SwapFree)
 	}
 	return (scheduler.Resources{}).Fits(free) && fitsOneDisk && (diskSpace >= 0 || r.Disk == 0)
 }

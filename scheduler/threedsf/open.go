@@ -69,13 +69,23 @@ func (o *openNodes) reservedForAll(n *scheduler.Node, _ *scheduler.Job) (schedul
 // leaves alone what is reserved on the node for others: nodes reserved in this pass,
 // guarantees and preemption reservations.
 func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
-	if !o.hasReservations() {
-		return true
+	return !o.hasReservations() || (o.fitsBesideReserved(n, g, d, space, disk) &&
+		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk)))
+}
+
+// mayResume is respectsReservations for what a suspended task needs more on its node. One that can be
+// preempted again takes nothing of guarantees: they were made with its memory in mind.
+func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16) bool {
+	if isPreemptible(n, g.Job) {
+		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk)
 	}
+	return o.respectsReservations(n, g, more, space, disk)
+}
+
+// fitsBesideReserved reports whether d of a stage fits beside what is reserved on the node for others, but for
+// guarantees.
+func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
 	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk) {
-		return false
-	}
-	if o.guaranteeCount > 0 && !o.guarantees.honoursGuarantees(n, g, d, space, disk) {
 		return false
 	}
 	reserved, reservedSpace := o.reservedForOthers(n, g.Job)
@@ -105,7 +115,7 @@ func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
 
 // isUnreserved reports whether nothing is reserved on a node that a task of a job could take.
 func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
-	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || isPreemptible(n, j)) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
+	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (isPreemptible(n, j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
 }
 
 // closedKey identifies tasks to which the same nodes are open. Reservations exclude

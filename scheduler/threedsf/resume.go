@@ -124,5 +124,5 @@ func (l *suspendedLane) canResume(n *scheduler.Node, a *scheduler.Attempt, g *sc
 	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
 		return false
 	}
-	return l.open.respectsReservations(n, g, more, space, a.Disk)
+	return l.open.mayResume(n, g, more, space, a.Disk)
 }
