@@ -485,7 +485,7 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonNotExamined
 	} else if s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
-		if r := f.dueReservation(s, g); r != nil {
+		if r := f.dueReservation(g); r != nil {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
 		}
 	} else {
@@ -496,7 +496,7 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 
 // dueReservation returns the reservation of a stage's first waiting task that is due
 // and could not start, or nil. O(due tasks).
-func (f *reservingPolicy) dueReservation(s *scheduler.State, g *scheduler.Stage) *scheduler.Reservation {
+func (f *reservingPolicy) dueReservation(g *scheduler.Stage) *scheduler.Reservation {
 	for i := range f.dueTasks {
 		if k := f.dueTasks[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
 			return f.plan.reservationOf(k)

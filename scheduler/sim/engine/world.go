@@ -274,7 +274,6 @@ func (w *world) runCycles() error {
 		if err != nil {
 			return err
 		}
-		w.res.cycles++
 		if w.WaitedTimes {
 			w.waited.set(d.Waiting, w.now)
 		}
