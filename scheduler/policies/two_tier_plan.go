@@ -74,7 +74,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
 	for _, n := range s.Nodes() {
-		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.FreesMemory())
 		p.planner.SetWindows(int32(n.Spec.ID), n.Spec.Windows)
 	}
 	if p.searched {

@@ -25,7 +25,7 @@ func (assumptions) ChargeTenants() bool { return true }
 func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
 	j := s.StageOf(a).Job
 	nonPreemptible := j.IsNonPreemptible()
-	if !nonPreemptible && canPreemptOn(s.Node(a.Node)) {
+	if !nonPreemptible && s.Node(a.Node).Spec.Levels.FreesMemory() {
 		return scheduler.Claim{ValidUntil: scheduler.Never}
 	}
 	end, fixed := x.expectedEnd(s, a, j, now)
@@ -43,7 +43,7 @@ func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sched
 // its predicted end. One past its bound ends now if its guarantee is violated and
 // the node can preempt it. fixed is false if the result moves with time.
 func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *scheduler.Job, now scheduler.Time) (at scheduler.Time, fixed bool) {
-	preemptible := isViolated(s, j) && canPreemptOn(s.Node(a.Node))
+	preemptible := isViolated(s, j) && s.Node(a.Node).Spec.Levels.FreesMemory()
 	g := s.StageOf(a)
 	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
@@ -86,8 +86,4 @@ func isViolated(s *scheduler.State, j *scheduler.Job) bool {
 // the next one (honoursGuarantees).
 func boundEnd(a *scheduler.Attempt, g *scheduler.Stage) scheduler.Time {
 	return a.Placed.Add(g.Bound() - a.Ran)
-}
-
-func canPreemptOn(n *scheduler.Node) bool {
-	return n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed)
 }

@@ -24,7 +24,7 @@ type guaranteeCheck struct {
 // empty node would have the capacity.
 func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
 	j := g.Job
-	if isPreemptible(n, j) {
+	if n.CanPreempt(j) {
 		return true
 	}
 	list := x.v.s.Reservations().On(n.Spec.ID)
@@ -96,7 +96,7 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 	for a := range x.v.s.Attempts().On(n.Spec.ID) {
 		b, other := x.v.s.StageOf(a).Bound(), x.v.s.StageOf(a).Job
 		justStarted := a.Placed == x.v.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || isPreemptible(n, other)
+		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || n.CanPreempt(other)
 		if justStarted || !ended {
 			continue
 		}
@@ -118,11 +118,4 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 		}
 	}
 	return (scheduler.Resources{}).Fits(free) && fitsOneDisk && (diskSpace >= 0 || r.Disk == 0)
-}
-
-// isPreemptible reports whether tasks of a job can be moved out of memory on a node
-// when a guarantee needs it.
-func isPreemptible(n *scheduler.Node, j *scheduler.Job) bool {
-	return !j.IsNonPreemptible() &&
-		(n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 }

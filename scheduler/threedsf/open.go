@@ -105,7 +105,7 @@ func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
 
 // isUnreserved reports whether nothing is reserved on a node that a task of a job could take.
 func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
-	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || isPreemptible(n, j)) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
+	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || n.CanPreempt(j)) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
 }
 
 // closedKey identifies tasks to which the same nodes are open. Reservations exclude

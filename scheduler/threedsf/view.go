@@ -143,7 +143,7 @@ func (v *view) isComplete(pr *scheduler.Project) bool {
 // isPlanned reports whether a reservation belongs to the plan: a guarantee for one
 // task on a node.
 func isPlanned(r *scheduler.Reservation) bool {
-	return r.Kind.IsGuarantee() && r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != scheduler.NoNode
+	return r.Kind.IsGuarantee() && r.IsOfTask()
 }
 
 // isExpired reports whether a planned task that has not started is too late: it
