@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 )
 
 // jobCache caches what each cycle needs to know of the jobs with a project, a
@@ -252,7 +253,7 @@ func (w *jobCache) guaranteedEnd(j *scheduler.Job) scheduler.Time {
 	if j.Spec.Project == 0 {
 		return j.Spec.Deadline
 	}
-	n, _ := w.v.s.PolicyState(stateKey(scheduler.LatestDepartureState, j.Spec.Project))
+	n, _ := w.v.s.PolicyState(backfill.StateKey(scheduler.LatestDepartureState, j.Spec.Project))
 	return n.At
 }
 

@@ -25,7 +25,8 @@ func (p *planning) readPlan() *plan {
 	}
 	p.planner.Reset(t.Nodes, t.Accounts)
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
-	b.tasks, b.amounts = b.tasks[:0], b.amounts[:0]
+	b.tasks = b.tasks[:0]
+	b.needs.Reset()
 	b.setSpareNodes(p.c.cfg.Guarantees.SpareNodes)
 	b.findOwners()
 	b.syncAccounts()
@@ -160,13 +161,10 @@ func (b *plan) restoreOwner(o *owner) {
 
 // currentGuarantee returns the guarantee that an owner has.
 func (b *plan) currentGuarantee(o *owner) backfill.Guarantee {
-	s := b.p.c.s
 	if o.deadline > 0 {
 		return backfill.Guarantee{Departure: o.accepted, Latest: o.deadline}
 	}
-	guarantee, _ := s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
-	latest, _ := s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
-	return backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}
+	return backfill.GuaranteeOf(b.p.c.s, o.id)
 }
 
 // restoreStage adds the waiting tasks of a stage to a project, and describes them in
@@ -180,7 +178,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	if duration <= 0 {
 		duration = overdueExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
 	}
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
 	if !g.Open {
 		r.After = g.Spec.After
 	}

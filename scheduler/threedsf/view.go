@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 )
 
 // view is what a decision is made from: the configuration, the State and the time. Its
@@ -163,24 +164,13 @@ func (v *view) latestStart(r *scheduler.Reservation) scheduler.Time {
 	return at
 }
 
-// ownerOf returns the project that a job is planned in: its own, or one made of the
-// job alone, with the high bit set.
+// ownerOf returns the project that a job is planned in: its own, or one that
+// stands for the job alone.
 func ownerOf(j *scheduler.Job) scheduler.ProjectID {
 	if j.Spec.Project != 0 {
 		return j.Spec.Project
 	}
-	return ownerOfJob(j.Spec.ID)
-}
-
-// ownerOfJob returns the owner made of a single job.
-func ownerOfJob(id scheduler.JobID) scheduler.ProjectID { return scheduler.ProjectID(id) | 1<<63 }
-
-// stateKey returns the key of a policy state of an owner.
-func stateKey(kind scheduler.PolicyStateKind, id scheduler.ProjectID) scheduler.PolicyStateKey {
-	if id>>63 == 1 {
-		return scheduler.PolicyStateKey{Kind: kind, Job: scheduler.JobID(id &^ (1 << 63))}
-	}
-	return scheduler.PolicyStateKey{Kind: kind, Project: id}
+	return backfill.SingleJob(j.Spec.ID)
 }
 
 // classOf returns the class of a job, 0 for jobs of another lane.
