@@ -64,8 +64,9 @@ func (m *misfits) isSpent() bool {
 	return m.found >= m.most || m.visits >= m.maxVisits/2
 }
 
-// mayExamine reports whether nodes may be looked at for a stage of a demand, and whether it is known that none fits.
-func (m *misfits) mayExamine(k demandKey) (examine, known bool) {
+// admit decides whether nodes are looked at for a stage of a demand, and counts those for which they are not. known says
+// that no node fits.
+func (m *misfits) admit(k demandKey) (examine, known bool) {
 	if m.isKnown(k) {
 		return true, true
 	}

@@ -151,7 +151,7 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 		return false
 	}
 	key := demandOf(p.s, g)
-	examine, known := p.misfits.mayExamine(key)
+	examine, known := p.misfits.admit(key)
 	if !examine {
 		return false
 	}

@@ -76,7 +76,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Nodes = e.lastReason, e.lastNodes
 		return w
 	}
-	if !e.mayExamine(g) {
+	if !e.admitDemand(g) {
 		w.Reason = scheduler.ReasonNotExamined
 		return w
 	}
@@ -126,9 +126,9 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
 }
 
-// mayExamine reports whether the nodes may be compared with the demand of a stage, and
-// counts the demands.
-func (e *explainer) mayExamine(g *scheduler.Stage) bool {
+// admitDemand decides whether the nodes are compared with the demand of a stage: with the first
+// maxExamined demands of a decision.
+func (e *explainer) admitDemand(g *scheduler.Stage) bool {
 	key := e.c.demandClass(g)
 	if _, known := e.examined[key]; known {
 		return true

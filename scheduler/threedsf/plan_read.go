@@ -28,7 +28,7 @@ func (p *planning) readPlan() *plan {
 	b.tasks = b.tasks[:0]
 	b.needs.Reset()
 	b.setSpareNodes(p.c.cfg.Guarantees.SpareNodes)
-	b.findOwners()
+	b.collectOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
 		if !o.requested || o.waiting <= b.tasksLeft {
@@ -51,9 +51,9 @@ func (b *plan) setSpareNodes(spare int) {
 	}
 }
 
-// findOwners finds the jobs and projects that have or request a guarantee, in order of
+// collectOwners collects the jobs and projects that have or request a guarantee, in order of
 // submission. The reservations of all others are taken out.
-func (b *plan) findOwners() {
+func (b *plan) collectOwners() {
 	projects := map[scheduler.ProjectID]*owner{}
 	owners, jobs := make([]owner, 0, len(b.p.jobs.jobs)), make([]*scheduler.Job, 0, len(b.p.jobs.jobs)) // in one piece
 	for i := range b.p.jobs.jobs {
@@ -170,7 +170,7 @@ func (b *plan) currentGuarantee(o *owner) backfill.Guarantee {
 // restoreStage adds the waiting tasks of a stage to a project, and describes them in
 // b.existing. Those that are due keep their place: they are not planned again.
 func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) {
-	reserved := b.reservationsOf(g)
+	reserved := b.indexReservations(g)
 	if g.Pending == 0 {
 		return
 	}
@@ -212,9 +212,9 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	}
 }
 
-// reservationsOf returns the planned reservations of a stage by task. Those of tasks
-// that do not wait are taken out. The result is valid until the next call.
-func (b *plan) reservationsOf(g *scheduler.Stage) []*scheduler.Reservation {
+// indexReservations returns the planned reservations of a stage by task, and withdraws those of
+// tasks that do not wait. The result is valid until the next call.
+func (b *plan) indexReservations(g *scheduler.Stage) []*scheduler.Reservation {
 	b.byTask = slices.Grow(b.byTask[:0], int(g.Spec.Tasks))[:g.Spec.Tasks]
 	clear(b.byTask)
 	for _, r := range g.Job.Reservations() {
