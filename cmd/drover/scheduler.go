@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -49,7 +51,7 @@ func printScheduler(c *cli.Context, m *droverv1.GetSchedulerResponse) error {
 	printPairs(c.App.Writer, "scheduler", m.Name, "available", strings.Join(m.Available, ", "))
 	info, err := policies.Get(m.Name)
 	if err != nil { // of another version of the coordinator
-		for _, k := range sortedKeys(m.Params) {
+		for _, k := range slices.Sorted(maps.Keys(m.Params)) {
 			printPairs(c.App.Writer, "  "+k, m.Params[k])
 		}
 		return nil
