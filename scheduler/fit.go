@@ -315,10 +315,9 @@ func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
-// NextNodeAvoiding is NextNodeFor without the nodes of an Avoidance, which is of job j or of any job
-// if it is of none.
-func (c *Cluster) NextNodeAvoiding(j *Job, a Avoidance, d Resources, space int64, from NodeID) NodeID {
-	i := c.classFor(j, a, d, space)
+// NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, if that has one.
+func (c *Cluster) NextNodeOfClass(j *Job, k *DemandClass, from NodeID) NodeID {
+	i := c.classFor(j, k.Avoidance, k.Demand, k.Disk)
 	return c.nextFit(&c.fit.classes[i], from)
 }
 

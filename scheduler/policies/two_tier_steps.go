@@ -491,7 +491,7 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
 		}
 	} else {
-		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, demandOf(s, g))
+		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, s.Cluster().DemandClassOf(g))
 	}
 	return w
 }

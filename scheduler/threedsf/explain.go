@@ -26,8 +26,8 @@ type explainer struct {
 	reservations *preemptReservations
 
 	round         scheduler.WaitingRound
-	examined      map[equivalenceClass]struct{} // demands that were compared with the nodes
-	lastMisfit    scheduler.FitClass            // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
+	examined      map[scheduler.DemandClass]struct{} // demands that were compared with the nodes
+	lastMisfit    scheduler.FitClass                 // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
 	lastReason    scheduler.Reason
 	lastNodes     int32
 	maxExamined   int                                  // of them
@@ -129,7 +129,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 // admitDemand decides whether the nodes are compared with the demand of a stage: with the first
 // maxExamined demands of a decision.
 func (e *explainer) admitDemand(g *scheduler.Stage) bool {
-	key := e.c.demandClass(g)
+	key := e.c.s.Cluster().DemandClassOf(g)
 	if _, known := e.examined[key]; known {
 		return true
 	}

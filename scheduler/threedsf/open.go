@@ -111,7 +111,7 @@ func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
 // closedKey identifies tasks to which the same nodes are open. Reservations exclude
 // a task by its demand, its bound and whether it can be preempted.
 type closedKey struct {
-	equivalenceClass
+	scheduler.DemandClass
 	bound          time.Duration
 	nonPreemptible bool
 }
@@ -150,7 +150,7 @@ func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) sche
 	if o.v.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{equivalenceClass: o.v.demandClass(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible()}
+	key := closedKey{DemandClass: o.v.s.Cluster().DemandClassOf(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible()}
 	closed := o.closedBelow[key]
 	if o.exemptJobs[g.Job.Spec.ID] {
 		return o.firstOpenOwn(g, from, closed)

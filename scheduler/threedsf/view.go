@@ -64,18 +64,6 @@ func (v *view) isStoppedByMiss(j *scheduler.Job) bool {
 	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && v.cfg.Deadlines && isInfeasible(j)
 }
 
-// equivalenceClass is what a task demands: tasks of one class fit on the same nodes.
-type equivalenceClass struct {
-	demand    scheduler.Resources
-	disk      int64
-	avoider   scheduler.JobID // its job if that avoids nodes, else 0
-	avoidance scheduler.Avoidance
-}
-
-func (v *view) demandClass(g *scheduler.Stage) equivalenceClass {
-	return equivalenceClass{g.Spec.Demand, g.Spec.Disk, g.Avoider(), v.s.Cluster().AvoidanceOf(g)}
-}
-
 // usesMatching reports whether a stage takes part in matching: its next task reads
 // at least SmallTaskBytes.
 func (v *view) usesMatching(g *scheduler.Stage) bool {
