@@ -366,7 +366,7 @@ func (rs Reservations) isServed(c *checker, r *Reservation) bool {
 	if j == nil || j.Phase != JobActive {
 		return true
 	}
-	if g := rs.s.Stage(StageID{r.Job, r.Stage}); g != nil && r.Task >= 0 && r.Task < g.Spec.Tasks { // O(1): most are for one task
+	if g := rs.s.Stage(r.StageID()); g != nil && r.Task >= 0 && r.Task < g.Spec.Tasks { // O(1): most are for one task
 		return c.isTaskServed(rs.s, g, r.Task)
 	}
 	for _, g := range j.Stages {

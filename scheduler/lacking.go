@@ -12,7 +12,7 @@ type Lacking struct {
 
 // lacking is the Lacking of one equivalence class after the first pos changes of free
 // capacity, with each node's contribution, so that an update only examines changed nodes. It
-// exists only for classes for which State.Lacking was called.
+// exists only for classes for which Cluster.Lacking was called.
 type lacking struct {
 	Lacking
 	byNode []lackBits

@@ -34,7 +34,7 @@ type DiskUse struct {
 func (n *Node) Schedulable() bool { return !n.Spec.Down && !n.Spec.Draining }
 
 // CanPreempt reports whether tasks of a job on the node can be preempted for a guarantee: the
-// job is not NonPreemptible, and the node can free memory.
+// job can be preempted at all, and the node can free memory.
 func (n *Node) CanPreempt(j *Job) bool { return !j.IsNonPreemptible() && n.Spec.Levels.FreesMemory() }
 
 // Unguaranteed returns the number of reservations on the node that are not guarantees. O(1).

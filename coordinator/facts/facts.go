@@ -135,7 +135,7 @@ func (f *Facts) Cluster() string { return f.cluster }
 // map is immutable.
 func (f *Facts) Scheduler() (string, map[string]string) { return f.scheduler, f.params }
 
-// tenants returns the tenants by id. The slice belongs to the facts.
+// Tenants returns the tenants by id. The slice belongs to the facts.
 func (f *Facts) Tenants() []*Tenant { return f.tenants }
 
 // Tenant returns the tenant of that name, or nil.

@@ -16,6 +16,9 @@ type Key struct {
 	Task  int32
 }
 
+// StageID returns the stage of the task.
+func (k Key) StageID() scheduler.StageID { return scheduler.StageID{Job: k.Job, Stage: k.Stage} }
+
 // Compare orders keys by job, stage, task.
 func (k Key) Compare(o Key) int {
 	return cmp.Or(cmp.Compare(k.Job, o.Job), cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task))

@@ -142,7 +142,7 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Existing) {
 	g := p.suspendedStage // the last one, usually of the task before
 	if g == nil || g.Job.Spec.ID != k.Job || g.Index != k.Stage {
-		g = p.s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
+		g = p.s.Stage(k.StageID())
 		p.suspendedStage = g
 	}
 	r := p.reservationOf(k)
@@ -183,7 +183,7 @@ func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
 		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(backfill.KeyOf(r)) != r {
 			continue
 		}
-		if !p.needsPlan(p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}), r.Task) {
+		if !p.needsPlan(p.s.Stage(r.StageID()), r.Task) {
 			continue
 		}
 		if _, planned := p.planner.Find(backfill.KeyOf(r)); !planned {

@@ -287,7 +287,7 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 		if !r.IsPlanOfTask() {
 			continue
 		}
-		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) {
+		if g := p.s.Stage(r.StageID()); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) {
 			p.restored.stale = append(p.restored.stale, r.ID)
 			o.volatile = true // until it is dropped
 		} else if g.PlannedAt(r.Task) == r {
@@ -307,7 +307,7 @@ func hasDisk(s *scheduler.State, r *scheduler.Reservation) bool {
 
 // reservationOf returns the reservation of the plan for a task, or nil.
 func (p *roundPlan) reservationOf(k backfill.Key) *scheduler.Reservation {
-	g := p.s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
+	g := p.s.Stage(k.StageID())
 	if g == nil {
 		return nil
 	}

@@ -335,7 +335,7 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 			return
 		}
 		f.dueTasks = append(f.dueTasks, *x)
-		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+		g := s.Stage(x.Key.StageID())
 		if f.plan.stays(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || isBlocked(s, g) || !f.canStart(s, g, x) {
 			f.reserve(s, x, f.plan.reservationOf(x.Key)) // Check requires it before the task may overtake guarantees
 		} else {
@@ -376,7 +376,7 @@ func (f *reservingPolicy) unreserve(k backfill.Key) {
 
 // reserve makes the State's reservation of one task that of the plan.
 func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) {
-	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	g := s.Stage(x.Key.StageID())
 	r := x.Reservation(g)
 	r.Kind = f.plan.reserveKind(g.Job, r.Node)
 	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
@@ -394,7 +394,7 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 
 // startTask starts a due task if nothing but capacity was in question.
 func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask) {
-	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	g := s.Stage(x.Key.StageID())
 	started := false
 	if !f.canStart(s, g, x) {
 	} else if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
@@ -434,7 +434,7 @@ func (f *reservingPolicy) listStarts(now scheduler.Time) {
 		if x.Spot.Bin < 0 || x.Spot.At <= now {
 			return
 		}
-		next := stageStart{scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}, x.Spot.At}
+		next := stageStart{x.Key.StageID(), x.Spot.At}
 		if n := len(f.stageStarts); n > 0 {
 			sorted = sorted && (f.stageStarts[n-1].stage.Job < next.stage.Job || compareStageStarts(f.stageStarts[n-1], next) <= 0)
 		}

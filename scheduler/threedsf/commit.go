@@ -22,7 +22,7 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 	}
 	for _, n := range refused {
 		b.p.c.recordState(n)
-		b.unreserveOwner(b.ownerOfState(n)) // the rest is obsolete: dropObsolete drops it
+		b.unreserveOwner(b.ownerOfState(n)) // the rest is obsolete: obsoleteReservations drops it
 	}
 	for _, o := range b.owners {
 		switch {
@@ -69,7 +69,7 @@ func (b *plan) setLatestOfDue(o *owner) bool {
 	for _, j := range o.jobs {
 		for _, old := range j.Reservations() {
 			r := *old
-			if r.Latest = b.latestStart(o, &r); !b.isDue(old) || r == *old || !b.p.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}).IsPending(r.Task) {
+			if r.Latest = b.latestStart(o, &r); !b.isDue(old) || r == *old || !b.p.c.s.Stage(r.StageID()).IsPending(r.Task) {
 				continue
 			}
 			if !b.tryReserve(o, r) {
@@ -114,7 +114,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	if x.Spot.Bin < 0 {
 		return old == nil || b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
 	}
-	g := p.c.s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	g := p.c.s.Stage(x.Key.StageID())
 	if g.Spec.Demand.IsZero() && g.Spec.Disk == 0 {
 		return true // it needs no capacity
 	}

@@ -202,7 +202,7 @@ func (e *explainer) blockingReservation(g *scheduler.Stage) *scheduler.Reservati
 func (e *explainer) nextPlannedStart(g *scheduler.Stage) scheduler.Time {
 	if len(e.plannedStarts) == 0 {
 		for _, r := range e.c.s.Reservations().Guarantees() { // sorted by start
-			if id := (scheduler.StageID{Job: r.Job, Stage: r.Stage}); isPlanned(r) && r.Start > e.c.now {
+			if id := r.StageID(); isPlanned(r) && r.Start > e.c.now {
 				if _, known := e.plannedStarts[id]; !known {
 					e.plannedStarts[id] = r.Start
 				}

@@ -137,7 +137,7 @@ func (o *openNodes) beginShrinkOnly() {
 	}
 }
 
-// nextOpenNode is State.NextNode without the nodes reserved for others. While
+// nextOpenNode is Cluster.NextNode without the nodes reserved for others. While
 // capacity only shrinks, all calls together inspect each node once per closedKey,
 // and nodes with a reservation of the task's own job once more.
 func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
@@ -191,7 +191,7 @@ func (o *openNodes) firstOpenNode(g *scheduler.Stage, from scheduler.NodeID) sch
 	return id
 }
 
-// bestOpenNode is State.BestNode without the nodes reserved for others. Those on which
+// bestOpenNode is Cluster.BestNode without the nodes reserved for others. Those on which
 // the stage's next task failed are taken if no other is open.
 func (o *openNodes) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	if failed := g.NextFailedOn(); len(failed) > 0 {
@@ -226,6 +226,6 @@ func (o *openNodes) bestOpenExcept(g *scheduler.Stage, excluded []scheduler.Node
 	return best, disk
 }
 
-// bestNodeCandidates is how many nodes bestOpenNode compares, as State.BestNode
+// bestNodeCandidates is how many nodes bestOpenNode compares, as Cluster.BestNode
 // does.
 const bestNodeCandidates = 8

@@ -234,7 +234,7 @@ func (b *plan) isDiskGone(r *scheduler.Reservation) bool {
 	if disk := r.OnDisk; disk >= 0 {
 		return int(disk) >= b.profile.Disks(int32(r.Node))
 	}
-	g := b.p.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	g := b.p.c.s.Stage(r.StageID())
 	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
 }
 

@@ -26,7 +26,7 @@ type reservedNodes struct {
 	attempted map[*scheduler.Stage]bool
 
 	state    *scheduler.State // of bounded
-	workSeen uint64           // State.ChangePosition of bounded
+	workSeen uint64           // ChangeLog.Position of bounded
 	bounded  *scheduler.Job   // see findBoundedJob
 
 	freeFractions freeFractions
@@ -196,7 +196,7 @@ func (k *reservedNodes) reservingStage(g *scheduler.Stage) *scheduler.Stage {
 	return nil
 }
 
-// nextFit is State.NextNode for a class.
+// nextFit is Cluster.NextNode for a class.
 func (k *reservedNodes) nextFit(c *scheduler.DemandClass, from scheduler.NodeID) scheduler.NodeID {
 	return k.c.s.Cluster().NextNodeOfClass(k.c.s.Job(c.Avoidance.Job()), c, from)
 }

@@ -146,7 +146,7 @@ func (v *view) isExpired(r *scheduler.Reservation) bool { return v.now > v.lates
 // in time.
 func (v *view) latestStart(r *scheduler.Reservation) scheduler.Time {
 	at := min(r.Start.Add(v.cfg.Guarantees.Margin), r.End-1)
-	if g := v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.Bound() > 0 {
+	if g := v.s.Stage(r.StageID()); g != nil && g.Bound() > 0 {
 		at = min(at, max(r.Start, r.End.Add(-g.Bound())))
 	}
 	return at
