@@ -315,7 +315,7 @@ func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
-// NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, if that has one.
+// NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, nil for none.
 func (c *Cluster) NextNodeOfClass(j *Job, k *DemandClass, from NodeID) NodeID {
 	i := c.classFor(j, k.Avoidance, k.Demand, k.Disk)
 	return c.nextFit(&c.fit.classes[i], from)

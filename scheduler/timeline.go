@@ -395,7 +395,8 @@ func NodeNeed(d Resources, space int64) timeline.Need {
 	return timeline.Need{Base: []int64{d[CPU], d[Memory]}, IO: d[IO], Space: space}
 }
 
-// StageID returns the stage that a reservation is for. It is unknown to a State if it is for any stage, or for a project.
+// StageID returns the stage that a reservation is for. A State knows no such stage if it is for any
+// stage, or for a project.
 func (r *Reservation) StageID() StageID { return StageID{Job: r.Job, Stage: r.Stage} }
 
 // IsOfTask reports whether a reservation is for one task on a node.

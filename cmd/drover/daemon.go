@@ -78,7 +78,8 @@ type daemon struct {
 	hangups chan os.Signal
 }
 
-// newDaemon makes the service of the command of this name. It checks the settings before anything is opened or changed.
+// newDaemon makes the service of the command of this name. It checks the settings before anything
+// is opened or changed.
 func newDaemon(c *cli.Context, name string, check func(*cli.Context) error) (*daemon, error) {
 	if err := check(c); err != nil {
 		return nil, err

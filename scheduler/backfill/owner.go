@@ -25,7 +25,7 @@ func StateKey(kind scheduler.PolicyStateKind, id scheduler.ProjectID) scheduler.
 	return scheduler.PolicyStateKey{Kind: kind, Project: id}
 }
 
-// GuaranteeOf returns the guaranteed departure of a project, the zero Guarantee if it has none. O(1).
+// GuaranteeOf returns the guaranteed departure of a project, or the zero Guarantee. O(1).
 func GuaranteeOf(s *scheduler.State, id scheduler.ProjectID) Guarantee {
 	departure, _ := s.PolicyState(StateKey(scheduler.GuaranteeState, id))
 	latest, _ := s.PolicyState(StateKey(scheduler.LatestDepartureState, id))

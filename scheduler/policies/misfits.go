@@ -64,8 +64,8 @@ func (m *misfits) isSpent() bool {
 	return m.found >= m.most || m.visits >= m.maxVisits/2
 }
 
-// admit decides whether nodes are looked at for a stage of a demand, and counts those for which they are not. known says
-// that no node fits.
+// admit decides whether nodes are looked at for a stage of a demand, and counts those for which
+// they are not. known says that no node fits.
 func (m *misfits) admit(k scheduler.DemandClass) (examine, known bool) {
 	if m.isKnown(k) {
 		return true, true

@@ -295,7 +295,7 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 	return until
 }
 
-// jobsOf returns the jobs of a project, the single job that it stands for, or none if it is unknown.
+// jobsOf returns the jobs of a project, or the single job that it stands for: none if unknown.
 func jobsOf(s *scheduler.State, id scheduler.ProjectID) []scheduler.JobID {
 	if j := backfill.JobOf(id); j != 0 {
 		return []scheduler.JobID{j}
