@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Leaf is the closed set of cgroups of a Group that hold processes.
@@ -203,7 +204,7 @@ func (g *Group) Remove(ctx context.Context) error {
 				return err
 			}
 		}
-		if !sleep(ctx, wait) {
+		if !sleep.For(ctx, wait) {
 			return fault.New(fault.Unavailable, "cgroup of %s: not removed: it still has processes: %w", g.name, ctx.Err())
 		}
 	}
@@ -249,16 +250,4 @@ func eventEquals(text, key, value string) (bool, error) {
 		}
 	}
 	return false, fault.New(fault.Corrupt, "no %q in %q", key, text)
-}
-
-// sleep waits for d and reports whether the context is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

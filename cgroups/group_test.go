@@ -304,8 +304,8 @@ func TestStats(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Stats{
-		CPU: 1500 * time.Microsecond, Throttled: 77 * time.Microsecond, Periods: 9, ThrottledPeriods: 4,
-		MemoryBytes: 12345, PeakBytes: 9000, AnonBytes: 4096, CacheBytes: 8192, OOMKills: 2, MaxEvents: 3, PIDs: 5,
+		CPU: 1500 * time.Microsecond, Throttled: 77 * time.Microsecond, ThrottledPeriods: 4,
+		MemoryBytes: 12345, PeakBytes: 9000, OOMKills: 2,
 		Disks: []DiskStats{{sda, 1, 2}, {vdb, 10, 20}},
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // fakeKernelFS imitates the kernel's cgroup2 in a folder: a new cgroup gets the
@@ -167,7 +169,7 @@ func (k *fakeKernelFS) await(ctx context.Context, path string, limit time.Durati
 		if done, err := ok(text); done || err != nil {
 			return done, err
 		}
-		if time.Now().After(end) || !sleep(ctx, time.Millisecond) {
+		if time.Now().After(end) || !sleep.For(ctx, time.Millisecond) {
 			return false, nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // The tests of this file need root, cgroup v2, a data disk (DROVER_TEST_DATA, else
@@ -267,7 +268,7 @@ func TestMachineFreezesThrottledProcess(t *testing.T) {
 	var took []time.Duration
 	var parts []FreezeTimings
 	for i := range 50 {
-		if !sleep(ctx, time.Duration(20+i)*time.Millisecond) { // at every phase of its period
+		if !sleep.For(ctx, time.Duration(20+i)*time.Millisecond) { // at every phase of its period
 			t.Fatal("out of time")
 		}
 		start := time.Now()
@@ -313,7 +314,7 @@ func TestMachineFreezesThroughFsync(t *testing.T) {
 		if err := g.Thaw(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if !sleep(ctx, 100*time.Millisecond) { // back into fsync
+		if !sleep.For(ctx, 100*time.Millisecond) { // back into fsync
 			t.Fatal("out of time")
 		}
 	}

@@ -13,20 +13,11 @@ import (
 type Stats struct {
 	CPU              time.Duration // time used
 	Throttled        time.Duration // time stopped by cpu.max
-	Periods          uint64        // 100 ms periods in which it wanted to run
-	ThrottledPeriods uint64        // those of Periods in which it reached cpu.max
+	ThrottledPeriods uint64        // 100 ms periods in which it reached cpu.max
 	MemoryBytes      int64         // charged now, page cache included
 	PeakBytes        int64         // the most ever charged
-	AnonBytes        int64         // part of MemoryBytes that only swap can take
-	CacheBytes       int64         // part of MemoryBytes that is page cache, which the kernel can drop
-	SwapBytes        int64
-	OOMKills         uint64 // processes killed at memory.max
-	MaxEvents        uint64 // times memory.max was reached
-	PIDs             int64
+	OOMKills         uint64        // processes killed at memory.max
 	Disks            []DiskStats   // sorted by device
-	CPUStalled       time.Duration // time in which some task waited for CPU (pressure stall information)
-	MemoryStalled    time.Duration
-	IOStalled        time.Duration
 }
 
 // DiskStats is the traffic between an attempt and one disk.
@@ -44,7 +35,7 @@ func (g *Group) Stats() (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, err)
 	}
-	raw, err := m.StatFiltered(cgroup2.StatPids | cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatMemoryEvents | cgroup2.StatIO)
+	raw, err := m.StatFiltered(cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatMemoryEvents | cgroup2.StatIO)
 	if err != nil {
 		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, g.notFound(err))
 	}
@@ -66,18 +57,10 @@ func convertStats(m *stats.Metrics) Stats {
 	s := Stats{
 		CPU:              us(m.GetCPU().GetUsageUsec()),
 		Throttled:        us(m.GetCPU().GetThrottledUsec()),
-		Periods:          m.GetCPU().GetNrPeriods(),
 		ThrottledPeriods: m.GetCPU().GetNrThrottled(),
 		MemoryBytes:      int64(m.GetMemory().GetUsage()),
 		PeakBytes:        int64(m.GetMemory().GetMaxUsage()),
-		AnonBytes:        int64(m.GetMemory().GetAnon()),
-		CacheBytes:       int64(m.GetMemory().GetFile()),
-		SwapBytes:        int64(m.GetMemory().GetSwapUsage()),
 		OOMKills:         m.GetMemoryEvents().GetOomKill(),
-		MaxEvents:        m.GetMemoryEvents().GetMax(),
-		PIDs:             int64(m.GetPids().GetCurrent()),
-		CPUStalled:       us(m.GetCPU().GetPSI().GetSome().GetTotal()), MemoryStalled: us(m.GetMemory().GetPSI().GetSome().GetTotal()),
-		IOStalled: us(m.GetIo().GetPSI().GetSome().GetTotal()),
 	}
 	for _, d := range m.GetIo().GetUsage() {
 		s.Disks = append(s.Disks, DiskStats{

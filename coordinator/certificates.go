@@ -11,6 +11,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 const (
@@ -104,7 +105,7 @@ func (c *core) followCertificates(ctx context.Context) error {
 		if c.leadership.leads() {
 			c.announceExpiry(ctx)
 		}
-		if !sleep(ctx, c.cfg.CertificatesEvery) {
+		if !sleep.For(ctx, c.cfg.CertificatesEvery) {
 			return nil
 		}
 	}

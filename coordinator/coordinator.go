@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -362,7 +363,7 @@ func (c *core) nodesReaching(sch string) []int32 {
 	var first, rest []int32
 	c.view(func(f *facts.Facts) {
 		for _, n := range f.Nodes() {
-			if !n.Up || !containsString(n.Info.GetSchemes(), sch) {
+			if !n.Up || !slices.Contains(n.Info.GetSchemes(), sch) {
 				continue
 			}
 			if !n.Schedulable() {
@@ -373,15 +374,6 @@ func (c *core) nodesReaching(sch string) []int32 {
 		}
 	})
 	return append(first, rest...)
-}
-
-func containsString(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // propose proposes an entry on behalf of actor and waits until it is applied.

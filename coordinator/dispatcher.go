@@ -61,15 +61,14 @@ func uriScheme(uri string) string {
 }
 
 // call sends a request to a node that can access the scheme and waits for its
-// response until ctx ends. prefer, if not 0, is tried first. progress, if not
-// nil, receives the node's progress messages. An error in the response is
-// returned with its class.
-func (d *dispatcher) call(ctx context.Context, request *droverv1.NodeRequest, sch string, prefer int32, progress func(string)) (*droverv1.NodeResponse, error) {
+// response until ctx ends. progress, if not nil, receives the node's progress
+// messages. An error in the response is returned with its class.
+func (d *dispatcher) call(ctx context.Context, request *droverv1.NodeRequest, sch string, progress func(string)) (*droverv1.NodeResponse, error) {
 	p, err := d.addPending(ctx, request)
 	if err != nil {
 		return nil, err
 	}
-	return d.await(ctx, p, sch, prefer, progress)
+	return d.await(ctx, p, sch, progress)
 }
 
 // callNode is call for one node and no other.
@@ -79,17 +78,16 @@ func (d *dispatcher) callNode(ctx context.Context, request *droverv1.NodeRequest
 		return nil, err
 	}
 	p.only = node
-	return d.await(ctx, p, sch, node, nil)
+	return d.await(ctx, p, sch, nil)
 }
 
-func (d *dispatcher) await(ctx context.Context, p *pendingRequest, sch string, prefer int32, progress func(string)) (*droverv1.NodeResponse, error) {
+func (d *dispatcher) await(ctx context.Context, p *pendingRequest, sch string, progress func(string)) (*droverv1.NodeResponse, error) {
 	defer d.removePending(p.request.Id)
 	assignError := ""
 	for {
-		if err := d.assign(p, sch, prefer); err != nil {
+		if err := d.assign(p, sch); err != nil {
 			assignError = err.Error()
 		}
-		prefer = 0
 		a, err := d.awaitResponse(ctx, p, progress)
 		switch {
 		case err != nil && assignError != "":
@@ -124,9 +122,9 @@ func (d *dispatcher) removePending(id uint64) {
 	delete(d.pending, id)
 }
 
-// assign assigns the request to a node: the preferred one, or one not tried
+// assign assigns the request to a node: the only one that it is for, or one not tried
 // yet, or any.
-func (d *dispatcher) assign(p *pendingRequest, sch string, prefer int32) error {
+func (d *dispatcher) assign(p *pendingRequest, sch string) error {
 	nodes := d.nodes(sch)
 	if len(nodes) == 0 {
 		return fault.New(fault.Unavailable, "no node that is up can access %s://", sch)
@@ -139,8 +137,6 @@ func (d *dispatcher) assign(p *pendingRequest, sch string, prefer int32) error {
 	switch {
 	case p.only != 0:
 		node = p.only
-	case prefer != 0 && slices.Contains(nodes, prefer):
-		node = prefer
 	case len(untried) > 0:
 		node = untried[int(p.request.Id%uint64(len(untried)))]
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 const (
@@ -74,7 +75,7 @@ func (r *eventReader) stream(ctx context.Context, q *droverv1.EventsRequest, str
 		case <-ctx.Done():
 			return errStreamEnded
 		}
-		if !sleep(ctx, eventsGap-time.Since(began)) {
+		if !sleep.For(ctx, eventsGap-time.Since(began)) {
 			return errStreamEnded
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Limits of gathering the logs of one job.
@@ -93,7 +94,7 @@ func (g *logGathering) from(ctx context.Context, d *dispatcher, node int32) erro
 		request := &droverv1.NodeRequest{User: g.user, Operation: &droverv1.NodeRequest_GatherLogs{GatherLogs: &droverv1.GatherLogsRequest{Job: g.job, Path: path, Stages: g.stages}}}
 		_, err := d.callNode(try, request, uriScheme(path), node)
 		cancel()
-		if err == nil || !errors.Is(err, fault.Unavailable) || !sleep(ctx, pause) {
+		if err == nil || !errors.Is(err, fault.Unavailable) || !sleep.For(ctx, pause) {
 			return err
 		}
 	}

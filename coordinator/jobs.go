@@ -85,7 +85,7 @@ func (l *leader) requestWithRetry(ctx context.Context, output string, request *d
 	pause := intentPause
 	for try := 1; ; try++ {
 		tctx, cancel := context.WithTimeout(ctx, intentTimeout)
-		_, err := l.c.dispatcher.call(tctx, request, uriScheme(output), 0, nil)
+		_, err := l.c.dispatcher.call(tctx, request, uriScheme(output), nil)
 		cancel()
 		if err == nil || !errors.Is(err, fault.Unavailable) || try >= maxIntentTries || ctx.Err() != nil {
 			return err

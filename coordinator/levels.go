@@ -46,7 +46,7 @@ func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[drove
 
 // levelAction finds the attempt and encodes the request for the log.
 func levelAction(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (*droverv1.ActionFact, droverv1.Level, error) {
-	k, a, err := findLive(f, j, q)
+	k, a, err := findLive(j, q)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -72,7 +72,7 @@ func levelAction(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (*dr
 }
 
 // findLive returns the live attempt of a task, or the live one of that number.
-func findLive(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (facts.Key, *facts.Attempt, error) {
+func findLive(j *facts.Job, q *droverv1.SetLevelRequest) (facts.Key, *facts.Attempt, error) {
 	for i := range j.Stages {
 		if j.Spec.Stages[i].Name != q.GetStage() || q.GetTask() < 0 || q.GetTask() >= j.Stages[i].Tasks {
 			continue

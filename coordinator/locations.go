@@ -224,8 +224,6 @@ func (b addressBook) find(a string) (scheduler.NodeID, bool) {
 type located struct {
 	splits []*droverv1.FactSplit
 	hosts  *jobHosts
-	files  int32
-	bytes  int64
 }
 
 // inputLocator asks nodes where the blocks of inputs are.
@@ -260,7 +258,6 @@ func (l *inputLocator) locateInput(ctx context.Context, in *jobspec.Input, user 
 	if err != nil {
 		return nil, err
 	}
-	out.files, out.bytes = first.GetTotalFiles(), first.GetTotalBytes()
 	return out, nil
 }
 
@@ -290,7 +287,7 @@ func (l *inputLocator) locatePages(ctx context.Context, in *jobspec.Input, user 
 
 func (l *inputLocator) locatePage(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) (*droverv1.LocateResponse, error) {
 	request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_Locate{Locate: &droverv1.LocateRequest{Paths: in.Paths, FirstBlock: from, MaxBlocks: blocksPerPage, Refresh: refresh, Recurse: in.Recurse}}}
-	a, err := l.dispatcher.call(ctx, request, uriScheme(in.Paths[0]), 0, progress)
+	a, err := l.dispatcher.call(ctx, request, uriScheme(in.Paths[0]), progress)
 	if err != nil {
 		return nil, err
 	}

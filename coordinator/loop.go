@@ -606,7 +606,7 @@ func (l *leader) locality(a *scheduler.Action) string {
 	}
 	hosts, racks := l.c.locations.splitHosts(uint64(a.Task.Job), a.Task.Index)
 	switch n := l.proj.state.Node(a.Node); {
-	case n.Spec.Path != "" && containsString(racks, n.Spec.Path):
+	case n.Spec.Path != "" && slices.Contains(racks, n.Spec.Path):
 		return "rack"
 	case len(hosts) > 0:
 		return "remote"

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/names"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/internal/version"
 )
 
@@ -206,7 +207,7 @@ func (s *operatorService) transfer(_ context.Context, to replica.Peer) (string, 
 		if l := s.core.replica.Leader(); l != "" && l != s.core.cfg.ID {
 			return l, nil
 		}
-		if !sleep(ctx, leaderPoll) {
+		if !sleep.For(ctx, leaderPoll) {
 			return "", wire.NotLeader("", "coordinator %q does not lead any more, and no other one does yet: try again in a second", s.core.cfg.ID)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Limits of the recorder.
@@ -128,7 +129,7 @@ func (r *recorder) run(ctx context.Context) error {
 		}
 		if err := r.flush(); err != nil {
 			r.log.Error("the history cannot be written; it is tried again", "err", err)
-			if !sleep(ctx, 10*recordPause) {
+			if !sleep.For(ctx, 10*recordPause) {
 				return nil
 			}
 			select {
@@ -136,7 +137,7 @@ func (r *recorder) run(ctx context.Context) error {
 			default:
 			}
 		}
-		if !sleep(ctx, recordPause) {
+		if !sleep.For(ctx, recordPause) {
 			return nil
 		}
 	}

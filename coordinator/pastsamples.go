@@ -6,13 +6,14 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // samplePast stores samples of the cluster and its tenants each minute, and keeps the
 // history within its limits, until ctx ends. Every server does.
 func (c *core) samplePast(ctx context.Context) error {
 	var last schedulerTotals
-	for tick := 0; sleep(ctx, c.cfg.SampleEvery); tick++ {
+	for tick := 0; sleep.For(ctx, c.cfg.SampleEvery); tick++ {
 		now := c.now()
 		samples, counts := c.samples(last, c.cfg.SampleEvery)
 		last = counts

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/internal/version"
 )
 
@@ -187,7 +188,7 @@ func (p *peers) enter(ctx context.Context) ([]replica.Peer, error) {
 			p.c.log.Warn("not in a cluster yet", "err", err)
 			last = err.Error()
 		}
-		if !sleep(ctx, keepEvery) {
+		if !sleep.For(ctx, keepEvery) {
 			return nil, fault.New(fault.Unavailable, "server %q did not enter a cluster: %w", cfg.ID, err)
 		}
 	}
@@ -260,7 +261,7 @@ func (p *peers) keep(ctx context.Context) error {
 			p.c.log.Warn("in the cluster of coordinators", "err", err)
 		}
 		last = text
-		if !sleep(ctx, keepEvery) {
+		if !sleep.For(ctx, keepEvery) {
 			return nil
 		}
 	}

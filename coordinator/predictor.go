@@ -8,6 +8,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/estimate"
@@ -188,7 +189,7 @@ func (c *core) trainPredictor(ctx context.Context) error {
 		if more {
 			pause = (trainShare - 1) * took
 		}
-		if !sleep(ctx, pause) {
+		if !sleep.For(ctx, pause) {
 			return nil
 		}
 	}

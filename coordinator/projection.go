@@ -73,7 +73,7 @@ func (p *projection) applyChange(f *facts.Facts, c *facts.Change) error {
 		}
 		return p.putNode(f.Node(c.Node)) // it may have become schedulable, or no longer be
 	case facts.ChangeJob:
-		return p.syncJob(f, f.Job(c.Key.Job), c.At)
+		return p.syncJob(f, f.Job(c.Key.Job))
 	case facts.ChangePlaced:
 		return p.syncPlaced(f, c.Key)
 	case facts.ChangeLevel:
@@ -212,7 +212,7 @@ func checkNode(i *droverv1.NodeInfo) error {
 }
 
 // syncJob submits, updates, stops or ends a job in State.
-func (p *projection) syncJob(f *facts.Facts, j *facts.Job, at int64) error {
+func (p *projection) syncJob(f *facts.Facts, j *facts.Job) error {
 	if j == nil {
 		return nil
 	}

@@ -89,7 +89,7 @@ func (p *projection) replay(f *facts.Facts, s *replayStep) error {
 func (p *projection) restore(f *facts.Facts) error {
 	for _, id := range f.JobIDs() {
 		j := f.Job(id)
-		if err := p.syncJob(f, j, f.Time()); err != nil {
+		if err := p.syncJob(f, j); err != nil {
 			return err
 		}
 		if j.Live == 0 {

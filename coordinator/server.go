@@ -23,6 +23,7 @@ import (
 	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Limits of the API.
@@ -141,7 +142,7 @@ func shutdownServer(s *http.Server, running *inFlight) error {
 		case <-ctx.Done():
 		}
 	}
-	sleep(ctx, flushPause)
+	sleep.For(ctx, flushPause)
 	err := s.Close()
 	cancel()
 	<-down // ended by Close or the context; its connections are closed

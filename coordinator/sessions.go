@@ -19,15 +19,14 @@ type sessions struct {
 }
 
 type nodeSession struct {
-	epoch           uint64
-	lastReport      time.Time // time of the last report, or of this leader's start
-	leaseFrom       time.Time // if later, the lease counts from here: the coordinator had stood still
-	reported        bool      // whether it has reported to this leader
-	appliedRevision uint64
-	load            *droverv1.NodeLoad
-	seen            map[facts.Key]*droverv1.SeenAttempt
-	unknown         map[unknownRun]*droverv1.SeenAttempt // from before a restore, and not in the facts
-	cancelWatch     func()                               // ends the current watch stream
+	epoch       uint64
+	lastReport  time.Time // time of the last report, or of this leader's start
+	leaseFrom   time.Time // if later, the lease counts from here: the coordinator had stood still
+	reported    bool      // whether it has reported to this leader
+	load        *droverv1.NodeLoad
+	seen        map[facts.Key]*droverv1.SeenAttempt
+	unknown     map[unknownRun]*droverv1.SeenAttempt // from before a restore, and not in the facts
+	cancelWatch func()                               // ends the current watch stream
 }
 
 func newSessions() *sessions { return &sessions{nodes: map[int32]*nodeSession{}} }
@@ -82,7 +81,7 @@ func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
 		s.nodes[r.GetNode()] = n
 	}
 	n.heardAt(now)
-	n.reported, n.appliedRevision = true, r.GetAppliedRevision()
+	n.reported = true
 	if r.GetLoad() != nil {
 		n.load = r.GetLoad()
 	}

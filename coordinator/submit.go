@@ -354,7 +354,7 @@ func (s *submitter) checkFiles(ctx context.Context, spec *jobspec.Job) (*located
 	if out := spec.Output; out != nil {
 		request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{Path: out.Path}}}
 		progress, err := s.requestWithProgress(func(report func(string)) error {
-			_, err := s.core.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
+			_, err := s.core.dispatcher.call(ctx, request, uriScheme(out.Path), report)
 			return err
 		})
 		if err != nil {
@@ -382,7 +382,7 @@ func (s *submitter) checkReachable(what, path string) error {
 	s.core.view(func(f *facts.Facts) {
 		for _, n := range f.Nodes() {
 			known++
-			some = some || containsString(n.Info.GetSchemes(), sch)
+			some = some || slices.Contains(n.Info.GetSchemes(), sch)
 		}
 	})
 	if known == 0 || some {
@@ -417,7 +417,7 @@ func (s *submitter) prepareOutput(ctx context.Context, spec *jobspec.Job) (strin
 	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
 		Path: out.Path, Prepare: true, Temporary: facts.TemporaryFolder(out.Path, tag)}}}
 	progress, err := s.requestWithProgress(func(report func(string)) error {
-		_, err := s.core.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
+		_, err := s.core.dispatcher.call(ctx, request, uriScheme(out.Path), report)
 		return err
 	})
 	if err != nil {
@@ -439,7 +439,7 @@ func (s *submitter) removeOutputFolder(ctx context.Context, spec *jobspec.Job, t
 	defer cancel()
 	path := facts.TemporaryFolder(spec.Output.Path, tag)
 	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: path}}}
-	if _, err := s.core.dispatcher.call(ctx, request, uriScheme(path), 0, func(string) {}); err != nil {
+	if _, err := s.core.dispatcher.call(ctx, request, uriScheme(path), func(string) {}); err != nil {
 		s.core.log.Warn("cannot remove the empty folder of a refused job", "path", path, "err", err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/idtoken"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // A token's text is tokenPrefix, its id, "_" and its secret, in hex digits. The
@@ -261,7 +262,7 @@ func (t *tokens) endCalls() {
 
 // keep ends calls whose tokens end, until ctx ends.
 func (t *tokens) keep(ctx context.Context) error {
-	for sleep(ctx, min(tokenCheck, t.c.cfg.CertificatesEvery)) {
+	for sleep.For(ctx, min(tokenCheck, t.c.cfg.CertificatesEvery)) {
 		t.endCalls()
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Limits of upkeep.
@@ -33,25 +34,13 @@ func (c *core) upkeep(ctx context.Context) error {
 		select {
 		case <-changes:
 			// A burst of ends is one write.
-			if !sleep(ctx, 20*time.Millisecond) {
+			if !sleep.For(ctx, 20*time.Millisecond) {
 				return c.ended.flush()
 			}
 		case <-t.C:
 		case <-ctx.Done():
 			return c.ended.flush()
 		}
-	}
-}
-
-// sleep waits for d and reports whether ctx is still live.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -2,6 +2,7 @@ package jobspec
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"regexp"
@@ -318,7 +319,7 @@ func (v *validator) checkResources(at string, s *Stage) {
 }
 
 func (v *validator) checkEnv(at string, env map[string]string) {
-	for _, k := range sortedKeys(env) {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if !envRE.MatchString(k) {
 			v.addProblem(at, "use letters, digits and _", "%q is not a valid environment variable name", k)
 		}
@@ -381,7 +382,7 @@ func (v *validator) checkStageOrder() {
 		at := fmt.Sprintf("stage[%q].after", s.Name)
 		for _, a := range s.After {
 			if _, ok := v.stageIndex[a]; !ok {
-				v.addProblem(at, suggestOneOf(a, sortedKeys(v.stageIndex)...), "no stage is called %q", a)
+				v.addProblem(at, suggestOneOf(a, slices.Sorted(maps.Keys(v.stageIndex))...), "no stage is called %q", a)
 			}
 		}
 		if !visit(i) {
@@ -430,15 +431,6 @@ func (v *validator) checkDigest(at, d string, size int64) {
 	if size < 0 || size > MaxUploadBytes {
 		v.addProblem(at, "put large data into HDFS and name it as input", "%s is over the limit of %s for one uploaded file", FormatSize(size), FormatSize(MaxUploadBytes))
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // suggestOneOf returns a hint for an unknown word: the nearest known word, or all.

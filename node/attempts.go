@@ -1,7 +1,6 @@
 package node
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -22,7 +21,6 @@ import (
 //   - what a report contains is unmarked when the report is made, but an attempt
 //     that is gone only when the coordinator has answered.
 type attemptTable struct {
-	log       *slog.Logger
 	reportNow chan struct{} // something must be reported; capacity 1
 
 	mu          sync.Mutex // taken before mailbox.mu; guards also attempt.orphaned once the loop has started
@@ -36,9 +34,8 @@ type attemptTable struct {
 
 // newAttemptTable returns an empty table. The first report has the number after
 // sequence.
-func newAttemptTable(log *slog.Logger, id store.Identity, sequence uint64) *attemptTable {
-	return &attemptTable{
-		log: log, reportNow: make(chan struct{}, 1), id: id, sequence: sequence,
+func newAttemptTable(id store.Identity, sequence uint64) *attemptTable {
+	return &attemptTable{reportNow: make(chan struct{}, 1), id: id, sequence: sequence,
 		byID: map[store.ID]*attempt{}, dirty: map[store.ID]bool{},
 		gone: map[store.ID]bool{}, wantedAgain: map[store.ID]*droverv1.WantedAttempt{},
 	}

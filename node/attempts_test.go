@@ -1,7 +1,6 @@
 package node
 
 import (
-	"log/slog"
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -9,7 +8,7 @@ import (
 )
 
 func newTestTable(id store.Identity) *attemptTable {
-	return newAttemptTable(slog.New(slog.DiscardHandler), id, 0)
+	return newAttemptTable(id, 0)
 }
 
 func (t *attemptTable) addTest(id store.ID, wanted *droverv1.WantedAttempt) *attempt {

@@ -105,7 +105,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	}
 	// The number increases across restarts too, so a coordinator that remembers the
 	// last sequence accepts the next.
-	d.attempts = newAttemptTable(d.log, id, uint64(time.Now().UnixMilli()))
+	d.attempts = newAttemptTable(id, uint64(time.Now().UnixMilli()))
 	if d.programs, err = installPrograms(&cfg); err != nil {
 		return fail(err)
 	}

@@ -15,7 +15,6 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/store"
-	"log/slog"
 )
 
 // hostileCounters returns counters with this many names below one group, whose
@@ -145,7 +144,7 @@ func TestOversizedRecordIsClippedAtStart(t *testing.T) {
 // A full report of many attempts comes in parts that the coordinator accepts, and
 // all of them arrive.
 func TestReportsAreSplit(t *testing.T) {
-	table := newAttemptTable(slog.New(slog.DiscardHandler), store.Identity{}, 0)
+	table := newAttemptTable(store.Identity{}, 0)
 	const count = 700
 	for i := range int32(count) {
 		key := &droverv1.AttemptKey{Job: 1, Task: i, Attempt: 1, Run: 1}

@@ -74,14 +74,9 @@ func (o mapOutputs) Token(k shuffle.OutputKey) (string, error) {
 
 // Open implements shuffle.Outputs.
 func (o mapOutputs) Open(k shuffle.OutputKey) (*shuffle.Output, error) {
-	a, spec, err := o.find(k)
+	a, _, err := o.find(k)
 	if err != nil {
 		return nil, err
 	}
-	out, err := a.dir.openOutput()
-	if err != nil {
-		return nil, err
-	}
-	out.Token = spec.GetShuffleToken()
-	return out, nil
+	return a.dir.openOutput()
 }

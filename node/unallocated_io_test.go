@@ -80,7 +80,7 @@ func TestUnallocatedIOShrinksForNewTask(t *testing.T) {
 	k := &systemKernel{}
 	cfg := Config{Enforcer: k, Info: &droverv1.NodeInfo{}, Log: slog.New(slog.DiscardHandler)}
 	setMeasuredIO(cfg.Info)
-	table := newAttemptTable(cfg.Log, store.Identity{}, 0)
+	table := newAttemptTable(store.Identity{}, 0)
 	system := newUnallocatedIO(&cfg, table.allocatedIO)
 	add := func(n int32, io int64, change func(*droverv1.WantedAttempt)) {
 		w := with(groupTask(n, "count"), func(w *droverv1.WantedAttempt) { w.Spec.Demand.Io = io })

@@ -11,7 +11,7 @@ const (
 	// starts a second attempt at a running task.
 	ActPlace ActionKind = iota + 1
 	// ActSuspend brings an attempt down to Level. The attempt occupies what it occupied until
-	// the node confirms (State.AttemptSuspended).
+	// the node confirms (Events.AttemptSuspended).
 	ActSuspend
 	// ActResume brings a suspended attempt back to running on its own node.
 	ActResume

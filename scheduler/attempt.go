@@ -52,7 +52,7 @@ type Attempt struct {
 	Target      Level // level of the suspension in progress, 0 for none
 	Phase       AttemptPhase
 	Speculative bool
-	// Parked attempts were suspended by a user. State.Suspended leaves them out.
+	// Parked attempts were suspended by a user. Attempts.Suspended leaves them out.
 	Parked bool
 	// RefusedLevels are the levels that the node failed to bring the attempt to.
 	RefusedLevels LevelSet

@@ -56,8 +56,23 @@ type Avoidance struct {
 // AvoidanceOf returns which nodes the tasks of a stage avoid now. O(1) while no window is ordered.
 func (c *Cluster) AvoidanceOf(g *Stage) Avoidance { return Avoidance{g.Avoider(), c.begunBy(g)} }
 
+// Job returns the job that avoids nodes, 0 if it is none that does.
+func (a Avoidance) Job() JobID { return a.job }
+
 // IsZero reports whether no node is avoided.
 func (a Avoidance) IsZero() bool { return a == Avoidance{} }
+
+// DemandClass is what a task needs of a node: tasks of one class fit on the same nodes.
+type DemandClass struct {
+	Demand    Resources
+	Disk      int64 // bytes of space
+	Avoidance Avoidance
+}
+
+// DemandClassOf returns the class of a stage's tasks now. O(1) while no window is ordered.
+func (c *Cluster) DemandClassOf(g *Stage) DemandClass {
+	return DemandClass{g.Spec.Demand, g.Spec.Disk, c.AvoidanceOf(g)}
+}
 
 // Avoids reports whether no task of the stage may be placed on a node because its job avoids it, or
 // because it would not end before the node leaves (Window). O(1) if it avoids none.

@@ -204,7 +204,7 @@ func (rs Reservations) poolFreeAt(r *Reservation, now Time) Resources {
 		}
 		for a := range rs.s.Attempts().On(n.Spec.ID) {
 			b, k := rs.s.StageOf(a).Bound(), rs.s.StageOf(a).Job
-			if !isPreemptibleOn(rs.s, k, n.Spec.ID) && (b <= 0 || a.Placed.Add(b) > at) && k.Spec.ID != r.Job {
+			if !n.CanPreempt(k) && (b <= 0 || a.Placed.Add(b) > at) && k.Spec.ID != r.Job {
 				free = free.Sub(a.Occupied.Resources)
 			}
 		}
@@ -234,22 +234,11 @@ func (c *checker) isGuaranteeDueOn(s *State, id NodeID, now Time) bool {
 	return slices.ContainsFunc(c.reservedOn(s, id), func(r *Reservation) bool { return r.Kind.IsGuarantee() && r.Start <= now && r.End > now })
 }
 
-// isPreemptibleOn is the function of that name, except that jobs count as infeasible if the
+// isPreemptibleOn is Node.CanPreempt, except that jobs count as infeasible if the
 // decision declares them so.
 func (c *checker) isPreemptibleOn(s *State, j *Job, id NodeID) bool {
-	return isPreemptibleOn(s, j, id) || (j.Spec.Project == 0 && canFreeMemory(s, id) && slices.Contains(c.infeasible, j.Spec.ID))
-}
-
-// isPreemptibleOn reports whether tasks of a job on a node can be preempted for a guarantee:
-// the job is not NonPreemptible and the node can free memory.
-func isPreemptibleOn(s *State, j *Job, id NodeID) bool {
-	return !j.IsNonPreemptible() && canFreeMemory(s, id)
-}
-
-// canFreeMemory reports whether a node can free the memory of a suspended task.
-func canFreeMemory(s *State, id NodeID) bool {
-	l := s.cluster.nodes[id].Spec.Levels
-	return l.Has(LevelSwapped) || l.Has(LevelCheckpointed)
+	n := s.cluster.nodes[id]
+	return n.CanPreempt(j) || (j.Spec.Project == 0 && n.Spec.Levels.FreesMemory() && slices.Contains(c.infeasible, j.Spec.ID))
 }
 
 // keepsDeadline reports whether the deadline of a job has a guarantee that holds. One that is violated, as by a task that
@@ -377,7 +366,7 @@ func (rs Reservations) isServed(c *checker, r *Reservation) bool {
 	if j == nil || j.Phase != JobActive {
 		return true
 	}
-	if g := rs.s.Stage(StageID{r.Job, r.Stage}); g != nil && r.Task >= 0 && r.Task < g.Spec.Tasks { // O(1): most are for one task
+	if g := rs.s.Stage(r.StageID()); g != nil && r.Task >= 0 && r.Task < g.Spec.Tasks { // O(1): most are for one task
 		return c.isTaskServed(rs.s, g, r.Task)
 	}
 	for _, g := range j.Stages {

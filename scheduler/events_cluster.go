@@ -30,11 +30,7 @@ func (e Events) AddNode(spec NodeSpec) error {
 	e.s.cluster.nodes = append(e.s.cluster.nodes, n)
 	e.s.cluster.nodeName[spec.Name] = spec.ID
 	e.s.cluster.fit.addNode()
-	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
-	e.s.cluster.countNode(n, +1)
-	e.s.cluster.nodeChanged(n)
-	e.s.cluster.updateFitIndex(spec.ID)
-	e.s.countChange()
+	e.putNode(n)
 	return nil
 }
 
@@ -77,12 +73,17 @@ func (e Events) UpdateNode(spec NodeSpec) error {
 	}
 	n.Disks = disks
 	e.s.cluster.setRack(n)
-	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
+	e.putNode(n)
+	return nil
+}
+
+// putNode updates all that depends on the spec of a node, which is counted nowhere yet.
+func (e Events) putNode(n *Node) {
+	e.s.cluster.fit.setScale(n.Spec.ID, n.Spec.Capacity)
 	e.s.cluster.countNode(n, +1)
 	e.s.cluster.nodeChanged(n)
-	e.s.cluster.updateFitIndex(spec.ID)
+	e.s.cluster.updateFitIndex(n.Spec.ID)
 	e.s.countChange()
-	return nil
 }
 
 // SetDrain starts or ends draining: a draining node keeps its attempts and accepts no new

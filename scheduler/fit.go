@@ -315,10 +315,9 @@ func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
-// NextNodeAvoiding is NextNodeFor without the nodes of an Avoidance, which is of job j or of any job
-// if it is of none.
-func (c *Cluster) NextNodeAvoiding(j *Job, a Avoidance, d Resources, space int64, from NodeID) NodeID {
-	i := c.classFor(j, a, d, space)
+// NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, nil for none.
+func (c *Cluster) NextNodeOfClass(j *Job, k *DemandClass, from NodeID) NodeID {
+	i := c.classFor(j, k.Avoidance, k.Demand, k.Disk)
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
@@ -326,32 +325,10 @@ func (c *Cluster) NextNodeAvoiding(j *Job, a Avoidance, d Resources, space int64
 // capacity, and the disk to use: among the first few fitting nodes by id the one with the
 // smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
 // Amortised O(1).
-func (c *Cluster) BestNode(g *Stage) (NodeID, int16) {
-	if c.fitsNowhere(g) {
-		return NoNode, -1
-	}
-	return c.bestOfClass(c.classOfStage(g))
-}
-
-// bestOfClass implements BestNode.
-func (c *Cluster) bestOfClass(class *equivalenceClass) (NodeID, int16) {
-	best, least := NoNode, 0.0
-	for i, k := c.nextFit(class, 0), 0; i != NoNode && k < bestNodeCandidates; i, k = c.nextFit(class, i+1), k+1 {
-		if left := c.fit.freeShares(i); best == NoNode || left < least {
-			best, least = i, left
-		}
-	}
-	if best == NoNode {
-		return NoNode, -1
-	}
-	return best, c.nodes[best].tightestDisk(class.need[2], class.need[3])
-}
+func (c *Cluster) BestNode(g *Stage) (NodeID, int16) { return c.BestNodeExcept(g, nil) }
 
 // BestNodeExcept is BestNode without the nodes in excluded (in any order; a few).
 func (c *Cluster) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
-	if len(excluded) == 0 {
-		return c.BestNode(g)
-	}
 	if c.fitsNowhere(g) {
 		return NoNode, -1
 	}

@@ -221,7 +221,7 @@ func (g *Stage) IsPending(i int32) bool {
 func (g *Stage) IsDone(i int32) bool { return i >= 0 && i < g.Spec.Tasks && g.done.has(i) }
 
 // Input returns the bytes that task i reads, the nodes that hold them and the bytes on each
-// (nil: all), as last set by State.SetInput.
+// (nil: all), as last set by Events.SetInput.
 func (g *Stage) Input(i int32) (bytes int64, nodes []NodeID, local []int64) {
 	bytes, nodes, local = g.Spec.Inputs.Task(i)
 	if m, ok := g.moved[i]; ok {

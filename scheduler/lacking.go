@@ -8,12 +8,11 @@ type Lacking struct {
 	Nodes        int32
 	Lack         [NumResources + 1]int32
 	NoSingleDisk int32
-	Fit          int32
 }
 
 // lacking is the Lacking of one equivalence class after the first pos changes of free
 // capacity, with each node's contribution, so that an update only examines changed nodes. It
-// exists only for classes for which State.Lacking was called.
+// exists only for classes for which Cluster.Lacking was called.
 type lacking struct {
 	Lacking
 	byNode []lackBits
@@ -101,8 +100,7 @@ func (l *Lacking) count(of lackBits, n int32) {
 	}
 	l.Nodes += n
 	switch of {
-	case 0:
-		l.Fit += n
+	case 0: // the task fits
 	case lackSingleDisk:
 		l.NoSingleDisk += n
 	default:

@@ -18,7 +18,6 @@ func slowLacking(s *scheduler.State, g *scheduler.Stage) scheduler.Lacking {
 		}
 		l.Nodes++
 		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok {
-			l.Fit++
 			continue
 		}
 		io, space := int64(0), int64(0)

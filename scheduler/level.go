@@ -105,6 +105,9 @@ func (s LevelSet) Has(l Level) bool {
 	return l >= LevelRunning && l <= LevelCheckpointed && s&(1<<l) != 0
 }
 
+// FreesMemory reports whether the set has a level at which a task leaves memory.
+func (s LevelSet) FreesMemory() bool { return s.Has(LevelSwapped) || s.Has(LevelCheckpointed) }
+
 // MarshalJSON writes the names of the levels in order.
 func (s LevelSet) MarshalJSON() ([]byte, error) {
 	names := []string{}

@@ -33,6 +33,10 @@ type DiskUse struct {
 // Schedulable reports whether the node is up and accepts new tasks.
 func (n *Node) Schedulable() bool { return !n.Spec.Down && !n.Spec.Draining }
 
+// CanPreempt reports whether tasks of a job on the node can be preempted for a guarantee: the
+// job can be preempted at all, and the node can free memory.
+func (n *Node) CanPreempt(j *Job) bool { return !j.IsNonPreemptible() && n.Spec.Levels.FreesMemory() }
+
 // Unguaranteed returns the number of reservations on the node that are not guarantees. O(1).
 func (n *Node) Unguaranteed() int32 { return n.unguaranteed }
 

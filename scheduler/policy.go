@@ -3,7 +3,7 @@ package scheduler
 import "fmt"
 
 // Policy is a scheduling policy. Decide reads no clock and no global random source, starts no
-// goroutine and does no I/O. It may try actions on the State (State.Mark) but must leave it as
+// goroutine and does no I/O. It may try actions on the State (Journal.Mark) but must leave it as
 // it was, byte for byte. Everything that a policy must remember between cycles is in
 // Decision.PolicyStates; its other memory is a cache, and a new instance decides the same.
 // Decide returns at most limit actions.

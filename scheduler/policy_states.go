@@ -2,7 +2,7 @@ package scheduler
 
 import "slices"
 
-// All is what the policies remember in a State.
+// PolicyStates is what the policies remember in a State.
 type PolicyStates struct{ s *State }
 
 // All returns all policy states in order of their keys. It allocates.

@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// All is the reservations of a State: by id, by node and by kind.
+// Reservations is the reservations of a State: by id, by node and by kind.
 type Reservations struct{ s *State }
 
 // UnplannedReleases counts the releases of capacity at another time than planned: attempts
@@ -178,7 +178,7 @@ func (rs Reservations) countOnNode(r *Reservation, n int32) {
 // task the one with the highest id is listed. O(1); O(reservations of the job) while one of its
 // tasks has several.
 func (rs Reservations) indexTask(r *Reservation, add bool) {
-	g := rs.s.Stage(StageID{r.Job, r.Stage})
+	g := rs.s.Stage(r.StageID())
 	if g == nil || !r.IsPlanOfTask() || r.Task >= g.Spec.Tasks {
 		return
 	}

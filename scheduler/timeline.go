@@ -45,7 +45,7 @@ type Timeline struct {
 
 	assumptions Assumptions
 	now         Time
-	nodeChanges uint64 // State.NodeChangeCount when shapes were compared
+	nodeChanges uint64 // Cluster.ChangeCount when shapes were compared
 	shapes      []nodeShape
 	claims      []nodeClaims
 	reserved    map[ReservationID]interval
@@ -394,6 +394,10 @@ func (t *Timeline) FreedSince(clock uint64, yield func(NodeID)) {
 func NodeNeed(d Resources, space int64) timeline.Need {
 	return timeline.Need{Base: []int64{d[CPU], d[Memory]}, IO: d[IO], Space: space}
 }
+
+// StageID returns the stage that a reservation is for. A State knows no such stage if it is for any
+// stage, or for a project.
+func (r *Reservation) StageID() StageID { return StageID{Job: r.Job, Stage: r.Stage} }
 
 // IsOfTask reports whether a reservation is for one task on a node.
 func (r *Reservation) IsOfTask() bool {

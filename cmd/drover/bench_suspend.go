@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -274,7 +275,7 @@ func (b *suspendBench) print(w io.Writer) error {
 	for _, r := range b.results {
 		rows = append(rows, []string{r.Level, fmt.Sprint(r.Rounds), quantileText(r.SuspendUS, 0.5), quantileText(r.SuspendUS, 0.9), quantileText(r.SuspendUS, 1), quantileText(r.ResumeUS, 0.5), quantileText(r.ResumeUS, 1),
 			jobspec.FormatSize(r.MemoryBytes), jobspec.FormatSize(r.SwapBytes), jobspec.FormatSize(r.ImageBytes), r.Failure})
-		for _, k := range sortedKeys(r.StepsUS) {
+		for _, k := range slices.Sorted(maps.Keys(r.StepsUS)) {
 			steps = append(steps, []string{r.Level, k, fmt.Sprint(len(r.StepsUS[k])), quantileText(r.StepsUS[k], 0.5), quantileText(r.StepsUS[k], 0.9), quantileText(r.StepsUS[k], 1)})
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
@@ -39,6 +40,35 @@ type client struct {
 	transport *coordclient.Transport
 	tls       *tls.Config     // nil on a unix socket
 	ctx       context.Context // of the command: distinguishes Ctrl-C from a lost connection
+}
+
+// method is a method of a service.
+type method[Q, R any] func(context.Context, *connect.Request[Q]) (*connect.Response[R], error)
+
+// show returns the action of a command without arguments, which calls a method and prints what
+// that returns, with -json as it is.
+func show[Q, R any, M interface {
+	*R
+	proto.Message
+}](of func(*client) method[Q, R], print func(io.Writer, M)) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+			return err
+		}
+		cl, err := dial(c)
+		if err != nil {
+			return err
+		}
+		res, err := of(cl)(c.Context, connect.NewRequest(new(Q)))
+		if err != nil {
+			return cl.classifyError(err)
+		}
+		if c.Bool("json") {
+			return printProto(c.App.Writer, M(res.Msg))
+		}
+		print(c.App.Writer, M(res.Msg))
+		return nil
+	}
 }
 
 // dial returns a client for the global flags. It does not connect yet.

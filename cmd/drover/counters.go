@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -40,7 +41,7 @@ func printCounters(w io.Writer, counters map[string]int64) {
 		printTable(w, []string{"kind", "what", "records", "bytes"}, rows)
 	}
 	rows = nil
-	for _, key := range sortedKeys(counters) {
+	for _, key := range slices.Sorted(maps.Keys(counters)) {
 		if !own[key] && key != facts.CountersDropped {
 			rows = append(rows, append(splitCounterKey(key), withThousands(counters[key])))
 		}

@@ -68,7 +68,6 @@ func newDaemonLogger(c *cli.Context, verbose bool) *slog.Logger {
 // daemon is what coordinator and node have in common as services: a log whose
 // level can change, certificates that can be replaced, and systemd.
 type daemon struct {
-	name    string // of the command
 	c       *cli.Context
 	check   func(*cli.Context) error // of its settings
 	level   *slog.LevelVar
@@ -79,13 +78,14 @@ type daemon struct {
 	hangups chan os.Signal
 }
 
-// newDaemon checks the settings before anything is opened or changed.
+// newDaemon makes the service of the command of this name. It checks the settings before anything
+// is opened or changed.
 func newDaemon(c *cli.Context, name string, check func(*cli.Context) error) (*daemon, error) {
 	if err := check(c); err != nil {
 		return nil, err
 	}
 	noCoreDumps()
-	d := &daemon{name: name, c: c, check: check, level: new(slog.LevelVar), recent: diagnosis.NewLog(), hangups: make(chan os.Signal, 1)}
+	d := &daemon{c: c, check: check, level: new(slog.LevelVar), recent: diagnosis.NewLog(), hangups: make(chan os.Signal, 1)}
 	d.level.Set(logLevel(c))
 	d.log = slog.New(d.recent.Handler(newServiceHandler(c.App.ErrWriter, d.level, "drover-"+name)))
 	if systemd.LogsToJournal() {

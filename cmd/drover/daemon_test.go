@@ -22,7 +22,7 @@ func TestReadyIsSaidOnce(t *testing.T) {
 			var stderr, journal bytes.Buffer
 			app := cli.NewApp()
 			app.ErrWriter = &stderr
-			d := &daemon{name: "node", c: cli.NewContext(app, flag.NewFlagSet("node", flag.ContinueOnError), nil), log: slog.New(slog.DiscardHandler)}
+			d := &daemon{c: cli.NewContext(app, flag.NewFlagSet("node", flag.ContinueOnError), nil), log: slog.New(slog.DiscardHandler)}
 			if s.journal {
 				d.said = slog.NewTextHandler(&journal, nil)
 			}

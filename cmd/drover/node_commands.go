@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,7 +118,7 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	fmt.Fprintln(w)
 	printTable(w, []string{"disk", "device", "folder", "read", "write", "mixed", "allocatable", "space", "quota"}, rows)
 	fmt.Fprintln(w)
-	for _, k := range sortedKeys(i.Versions) {
+	for _, k := range slices.Sorted(maps.Keys(i.Versions)) {
 		printPairs(w, k, i.Versions[k])
 	}
 }

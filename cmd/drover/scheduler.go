@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -49,7 +51,7 @@ func printScheduler(c *cli.Context, m *droverv1.GetSchedulerResponse) error {
 	printPairs(c.App.Writer, "scheduler", m.Name, "available", strings.Join(m.Available, ", "))
 	info, err := policies.Get(m.Name)
 	if err != nil { // of another version of the coordinator
-		for _, k := range sortedKeys(m.Params) {
+		for _, k := range slices.Sorted(maps.Keys(m.Params)) {
 			printPairs(c.App.Writer, "  "+k, m.Params[k])
 		}
 		return nil
@@ -102,24 +104,9 @@ func schedulerCalibrationCommand() *cli.Command {
 			"jobs on time agrees with its mean quote, within the 95% interval. The Brier score is the mean squared error, shown\n" +
 			"with that of always quoting the base rate.",
 		Flags: []cli.Flag{jsonFlag},
-		Action: func(c *cli.Context) error {
-			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
-				return err
-			}
-			cl, err := dial(c)
-			if err != nil {
-				return err
-			}
-			res, err := cl.Calibration(c.Context, connect.NewRequest(&droverv1.CalibrationRequest{}))
-			if err != nil {
-				return cl.classifyError(err)
-			}
-			if c.Bool("json") {
-				return printProto(c.App.Writer, res.Msg)
-			}
-			printCalibration(c.App.Writer, res.Msg)
-			return nil
-		},
+		Action: show(func(cl *client) method[droverv1.CalibrationRequest, droverv1.CalibrationResponse] {
+			return cl.Calibration
+		}, printCalibration),
 	}
 }
 

@@ -2,8 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
 
-	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -13,36 +13,22 @@ import (
 
 func statusCommand() *cli.Command {
 	return &cli.Command{
-		Name:  "status",
-		Usage: "summary of the cluster",
-		Flags: []cli.Flag{jsonFlag},
-		Action: func(c *cli.Context) error {
-			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
-				return err
-			}
-			cl, err := dial(c)
-			if err != nil {
-				return err
-			}
-			res, err := cl.Status(c.Context, connect.NewRequest(&droverv1.StatusRequest{}))
-			if err != nil {
-				return cl.classifyError(err)
-			}
-			m := res.Msg
-			if c.Bool("json") {
-				return printProto(c.App.Writer, m)
-			}
-			printPairs(c.App.Writer, "cluster", m.Cluster, "leader", m.Leader, "version", m.Version, "scheduler", m.Scheduler,
-				"nodes up", fmt.Sprintf("%d of %d", m.NodesUp, m.Nodes), "live jobs", fmt.Sprint(m.JobsRunning), "log index", fmt.Sprint(m.Index),
-				"disk free", fmt.Sprintf("%s (%s of it in reserve)", jobspec.FormatSize(m.DataFree), jobspec.FormatSize(m.DataReserve)))
-			if m.CertificateUntilMs > 0 {
-				printPairs(c.App.Writer, "certificate", "until "+unixMSText(m.CertificateUntilMs))
-			}
-			for _, w := range m.Warnings {
-				fmt.Fprintln(c.App.Writer, "warning: "+w)
-			}
-			return nil
-		},
+		Name:   "status",
+		Usage:  "summary of the cluster",
+		Flags:  []cli.Flag{jsonFlag},
+		Action: show(func(cl *client) method[droverv1.StatusRequest, droverv1.StatusResponse] { return cl.Status }, printStatus),
+	}
+}
+
+func printStatus(w io.Writer, m *droverv1.StatusResponse) {
+	printPairs(w, "cluster", m.Cluster, "leader", m.Leader, "version", m.Version, "scheduler", m.Scheduler,
+		"nodes up", fmt.Sprintf("%d of %d", m.NodesUp, m.Nodes), "live jobs", fmt.Sprint(m.JobsRunning), "log index", fmt.Sprint(m.Index),
+		"disk free", fmt.Sprintf("%s (%s of it in reserve)", jobspec.FormatSize(m.DataFree), jobspec.FormatSize(m.DataReserve)))
+	if m.CertificateUntilMs > 0 {
+		printPairs(w, "certificate", "until "+unixMSText(m.CertificateUntilMs))
+	}
+	for _, warning := range m.Warnings {
+		fmt.Fprintln(w, "warning: "+warning)
 	}
 }
 

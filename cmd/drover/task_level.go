@@ -36,7 +36,7 @@ func taskSuspendCommand() *cli.Command {
 			if !ok {
 				return usageErrorf("-level %q: use frozen, swapped or checkpointed", c.String("level"))
 			}
-			return requestLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: l})
+			return requestLevel(c, &droverv1.SetLevelRequest{Level: l})
 		},
 	}
 }
@@ -48,7 +48,7 @@ func taskResumeCommand() *cli.Command {
 		ArgsUsage: "JOB STAGE/INDEX[.ATTEMPT]",
 		Flags:     levelFlags,
 		Action: func(c *cli.Context) error {
-			return requestLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING})
+			return requestLevel(c, &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING})
 		},
 	}
 }
@@ -64,15 +64,15 @@ func taskMigrateCommand() *cli.Command {
 			if err := requireFlags(c, "node"); err != nil {
 				return err
 			}
-			return requestLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING, Node: c.String("node")})
+			return requestLevel(c, &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING, Node: c.String("node")})
 		},
 	}
 }
 
 // requestLevel requests a level and waits until the task has reached it or its node reports
 // that it cannot.
-func requestLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) error {
-	a, t, cl, err := dialTask(c, what)
+func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
+	a, t, cl, err := dialTask(c, "JOB STAGE/INDEX[.ATTEMPT]")
 	if err != nil {
 		return err
 	}

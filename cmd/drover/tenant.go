@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"connectrpc.com/connect"
@@ -143,32 +144,21 @@ func tenantListCommand() *cli.Command {
 		Name:  "list",
 		Usage: "tenants, their shares and usage",
 		Flags: []cli.Flag{jsonFlag},
-		Action: func(c *cli.Context) error {
-			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
-				return err
-			}
-			cl, err := dial(c)
-			if err != nil {
-				return err
-			}
-			res, err := cl.ListTenants(c.Context, connect.NewRequest(&droverv1.ListTenantsRequest{}))
-			if err != nil {
-				return cl.classifyError(err)
-			}
-			if c.Bool("json") {
-				return printProto(c.App.Writer, res.Msg)
-			}
-			rows := make([][]string, 0, len(res.Msg.Tenants))
-			for _, t := range res.Msg.Tenants {
-				rows = append(rows, []string{t.Tenant.Name, t.Tenant.Parent, fmt.Sprintf("%g", t.Tenant.Weight), fmt.Sprint(t.Jobs), vectorText(t.Used), fmt.Sprintf("%.1f%%", 100*t.DominantShare)})
-			}
-			printTable(c.App.Writer, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share"}, rows)
-			for _, t := range res.Msg.Tenants {
-				if text := preemptedText(t.Preempted); text != "" {
-					fmt.Fprintf(c.App.Writer, "%s: %s\n", t.Tenant.Name, text)
-				}
-			}
-			return nil
-		},
+		Action: show(func(cl *client) method[droverv1.ListTenantsRequest, droverv1.ListTenantsResponse] {
+			return cl.ListTenants
+		}, printTenants),
+	}
+}
+
+func printTenants(w io.Writer, m *droverv1.ListTenantsResponse) {
+	rows := make([][]string, 0, len(m.Tenants))
+	for _, t := range m.Tenants {
+		rows = append(rows, []string{t.Tenant.Name, t.Tenant.Parent, fmt.Sprintf("%g", t.Tenant.Weight), fmt.Sprint(t.Jobs), vectorText(t.Used), fmt.Sprintf("%.1f%%", 100*t.DominantShare)})
+	}
+	printTable(w, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share"}, rows)
+	for _, t := range m.Tenants {
+		if text := preemptedText(t.Preempted); text != "" {
+			fmt.Fprintf(w, "%s: %s\n", t.Tenant.Name, text)
+		}
 	}
 }

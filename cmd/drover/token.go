@@ -141,29 +141,18 @@ func tokenListCommand() *cli.Command {
 		Name:  "list",
 		Usage: "your tokens, or those of all users for an operator",
 		Flags: []cli.Flag{jsonFlag},
-		Action: func(c *cli.Context) error {
-			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
-				return err
-			}
-			cl, err := dial(c)
-			if err != nil {
-				return err
-			}
-			res, err := cl.tokens.ListTokens(c.Context, connect.NewRequest(&droverv1.ListTokensRequest{}))
-			if err != nil {
-				return cl.classifyError(err)
-			}
-			if c.Bool("json") {
-				return printProto(c.App.Writer, res.Msg)
-			}
-			rows := make([][]string, 0, len(res.Msg.Tokens))
-			for _, t := range res.Msg.Tokens {
-				rows = append(rows, []string{t.Id, t.User, strings.Join(t.Tenants, ","), rightText(t.Right), tokenState(t, time.Now()), t.CreatedBy, t.Note})
-			}
-			printTable(c.App.Writer, []string{"token", "user", "tenants", "right", "good until", "created by", "note"}, rows)
-			return nil
-		},
+		Action: show(func(cl *client) method[droverv1.ListTokensRequest, droverv1.ListTokensResponse] {
+			return cl.tokens.ListTokens
+		}, printTokens),
 	}
+}
+
+func printTokens(w io.Writer, m *droverv1.ListTokensResponse) {
+	rows := make([][]string, 0, len(m.Tokens))
+	for _, t := range m.Tokens {
+		rows = append(rows, []string{t.Id, t.User, strings.Join(t.Tenants, ","), rightText(t.Right), tokenState(t, time.Now()), t.CreatedBy, t.Note})
+	}
+	printTable(w, []string{"token", "user", "tenants", "right", "good until", "created by", "note"}, rows)
 }
 
 func tokenState(t *droverv1.Token, now time.Time) string {

@@ -3,7 +3,9 @@ package facts
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -309,7 +311,7 @@ func (j *Job) addCounters(add map[string]int64) {
 		}
 	}
 	// Which names are dropped at the limit must not depend on map order.
-	for _, k := range sortedKeys(add) {
+	for _, k := range slices.Sorted(maps.Keys(add)) {
 		_, known := sum[k]
 		switch {
 		case known || isOwnCounter(k):

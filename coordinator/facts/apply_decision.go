@@ -3,7 +3,6 @@ package facts
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -268,5 +267,3 @@ func comparePolicyStateKeys(a, b *PolicyStateKey) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Project, b.Project), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Stage, b.Stage),
 		cmp.Compare(a.Task, b.Task), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Slot, b.Slot))
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -7,7 +7,6 @@ import "github.com/drover-run/drover/jobspec"
 // whose output was lost after it ended is recorded again, with its new state.
 type Ended struct {
 	Index uint64 // of the entry
-	At    int64  // Unix ns, of the entry
 	Key   Key    // of the attempt; Key.Job of the job
 
 	// Of the job, for both.
@@ -71,7 +70,7 @@ func (l EndedLog) addJob(j *Job) {
 }
 
 func (l EndedLog) endedAttempt(j *Job, k Key, t *Task, a *Attempt) Ended {
-	e := Ended{Index: l.f.index, At: l.f.now, Key: k, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec,
+	e := Ended{Index: l.f.index, Key: k, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec,
 		Attempt: a, Node: l.f.EventLog().nodeNameOf(a.Node), Demand: j.Demand(int(k.Stage)), Winner: t.Winner == k.Attempt}
 	for _, o := range t.Attempts {
 		if o.Attempt < a.Attempt {
@@ -87,5 +86,5 @@ func (l EndedLog) endedJob(j *Job) Ended {
 	for i := range c.Stages {
 		c.Stages[i].chunks, c.Stages[i].Splits = nil, nil
 	}
-	return Ended{Index: l.f.index, At: l.f.now, Key: Key{Job: j.ID}, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec, Job: &c, Events: l.f.eventsOfJob[j.ID].all()}
+	return Ended{Index: l.f.index, Key: Key{Job: j.ID}, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec, Job: &c, Events: l.f.eventsOfJob[j.ID].all()}
 }

@@ -135,7 +135,7 @@ func (f *Facts) Cluster() string { return f.cluster }
 // map is immutable.
 func (f *Facts) Scheduler() (string, map[string]string) { return f.scheduler, f.params }
 
-// tenants returns the tenants by id. The slice belongs to the facts.
+// Tenants returns the tenants by id. The slice belongs to the facts.
 func (f *Facts) Tenants() []*Tenant { return f.tenants }
 
 // Tenant returns the tenant of that name, or nil.
@@ -230,7 +230,6 @@ func (f *Facts) Reservations() []*droverv1.ReservationFact {
 
 // Result says what an entry changed.
 type Result struct {
-	index   uint64
 	Job     uint64 // the job accepted, or found under the idempotency key
 	Name    string
 	Node    int32
@@ -251,7 +250,7 @@ type Drop struct {
 func (f *Facts) Apply(index uint64, e *droverv1.Entry) Result {
 	f.index = index
 	f.Clock().advance(e)
-	r := Result{index: index}
+	r := Result{}
 	if e.GetVersion() > EntryVersion || e.GetBody() == nil {
 		f.unknownEntries++
 		f.EventLog().add(e, "log.unknown", &Event{Text: fmt.Sprintf("entry of version %d is not known to this program: upgrade it", e.GetVersion())})
@@ -265,7 +264,7 @@ func (f *Facts) Apply(index uint64, e *droverv1.Entry) Result {
 // Refuse takes note of an entry that is not to be applied, and why.
 func (f *Facts) Refuse(index uint64, why error) Result {
 	f.index = index
-	return Result{index: index, Err: why}
+	return Result{Err: why}
 }
 
 func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {

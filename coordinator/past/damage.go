@@ -10,7 +10,6 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/boltpages"
@@ -55,8 +54,10 @@ func verify(path string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }() // it was only read; this releases the lock
-	if err := lockShared(f); err != nil {
+	if locked, err := boltpages.LockShared(f, lockTimeout); err != nil {
 		return err
+	} else if !locked {
+		return fault.New(fault.Conflict, "%s is open in another process: is a coordinator running on this folder?", path)
 	}
 	p, err := boltpages.Open(f)
 	if err != nil {
@@ -84,21 +85,6 @@ func verify(path string) error {
 		}
 	}
 	return nil
-}
-
-// lockShared fails with Conflict where a database has the file open.
-func lockShared(f *os.File) error {
-	for end := time.Now().Add(lockTimeout); ; time.Sleep(20 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
-		case time.Now().After(end):
-			return fault.New(fault.Conflict, "%s is open in another process: is a coordinator running on this folder?", f.Name())
-		}
-	}
 }
 
 func checkVersion(path string, v []byte) error {

@@ -9,10 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/boltpages"
 	"github.com/drover-run/drover/internal/fault"
@@ -233,8 +231,10 @@ func verifyFile(path string, fn func(*boltpages.File) error) error {
 		return err
 	}
 	defer func() { _ = f.Close() }() // it was only read; this releases the lock
-	if err := lockShared(f, path); err != nil {
+	if locked, err := boltpages.LockShared(f, lockTimeout); err != nil {
 		return err
+	} else if !locked {
+		return fault.New(fault.Conflict, "%s is open in another process: is a coordinator running on this folder?", path)
 	}
 	p, err := boltpages.Open(f)
 	if err == nil {
@@ -244,22 +244,6 @@ func verifyFile(path string, fn func(*boltpages.File) error) error {
 		return fault.New(fault.Corrupt, "%s is damaged: %w: %s", path, err, cure)
 	}
 	return err
-}
-
-// lockShared takes the lock that a database holds on its file while it may write, so
-// that half of a transaction is not taken for damage. It waits for lockTimeout.
-func lockShared(f *os.File, path string) error {
-	for end := time.Now().Add(lockTimeout); ; time.Sleep(20 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock %s: %w", path, err)
-		case time.Now().After(end):
-			return fault.New(fault.Conflict, "%s is open in another process: is a coordinator running on this folder?", path)
-		}
-	}
 }
 
 // inMeta checks the file's version and reads one value of its meta bucket.

@@ -179,7 +179,7 @@ func (n *Node) Get(ctx context.Context, remote, local string) error {
 	return n.client.GetFile(ctx, remote, local)
 }
 
-// readFile reads a file of the machine, also below /proc and /sys.
+// ReadFile reads a file of the machine, also below /proc and /sys.
 func (n *Node) ReadFile(ctx context.Context, remote string) ([]byte, error) {
 	var b bytes.Buffer
 	_, err := n.client.Do(ctx, agent.Request{Op: agent.Get, Path: remote}, agent.Streams{Out: &b})

@@ -229,7 +229,7 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// serverConfig is for a listener that requires certificates of the cluster, of
+// ServerConfig is for a listener that requires certificates of the cluster, of
 // one of the kinds if any are given.
 func (m *Member) ServerConfig(kinds ...Kind) *tls.Config {
 	return &tls.Config{

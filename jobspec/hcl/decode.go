@@ -2,6 +2,7 @@ package hcl
 
 import (
 	"fmt"
+	"maps"
 	"math/big"
 	"slices"
 	"strconv"
@@ -44,10 +45,10 @@ type blockSpec struct {
 // belongs, or lists the allowed names.
 func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader, blocks map[string]blockSpec) {
 	schema := &hcl.BodySchema{}
-	for _, n := range sortedKeys(fields) {
+	for _, n := range slices.Sorted(maps.Keys(fields)) {
 		schema.Attributes = append(schema.Attributes, hcl.AttributeSchema{Name: n})
 	}
-	for _, n := range sortedKeys(blocks) {
+	for _, n := range slices.Sorted(maps.Keys(blocks)) {
 		labels := []string{"name", "second name"}[:blocks[n].labels]
 		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: n, LabelNames: labels})
 	}
@@ -60,13 +61,13 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 		switch {
 		case strings.Contains(g.Detail, "Did you mean"):
 		case g.Summary == "Unsupported argument" && len(fields) > 0:
-			g.Detail += " Expected are: " + strings.Join(sortedKeys(fields), ", ") + listBlocks(blocks) + "."
+			g.Detail += " Expected are: " + strings.Join(slices.Sorted(maps.Keys(fields)), ", ") + listBlocks(blocks) + "."
 		case g.Summary == "Unsupported block type":
-			g.Detail += " Expected are: " + strings.Join(sortedKeys(blocks), ", ") + "."
+			g.Detail += " Expected are: " + strings.Join(slices.Sorted(maps.Keys(blocks)), ", ") + "."
 		}
 	}
 	d.diags = append(d.diags, diags...)
-	for _, n := range sortedKeys(c.Attributes) {
+	for _, n := range slices.Sorted(maps.Keys(c.Attributes)) {
 		a := c.Attributes[n]
 		d.ranges[joinPath(path, n)] = a.Expr.Range()
 		v, diags := a.Expr.Value(nil)
@@ -123,7 +124,7 @@ func listBlocks(blocks map[string]blockSpec) string {
 	if len(blocks) == 0 {
 		return ""
 	}
-	return "; and blocks: " + strings.Join(sortedKeys(blocks), ", ")
+	return "; and blocks: " + strings.Join(slices.Sorted(maps.Keys(blocks)), ", ")
 }
 
 func joinPath(path, name string) string {
@@ -131,15 +132,6 @@ func joinPath(path, name string) string {
 		return name
 	}
 	return path + "." + name
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // readFile reads the file's single job block.

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -151,7 +153,7 @@ func (s *jsonScan) array(path string, t reflect.Type, depth int) error {
 }
 
 func (s *jsonScan) addUnknown(path, name string, fields map[string]reflect.Type) {
-	known := sortedKeys(fields)
+	known := slices.Sorted(maps.Keys(fields))
 	hint := "expected are " + strings.Join(known, ", ")
 	if near := jobspec.Suggest(name, known); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)

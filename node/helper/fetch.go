@@ -8,6 +8,7 @@ import (
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/fsys"
 )
@@ -59,7 +60,7 @@ func retry(ctx context.Context, pause time.Duration, f func() error) error {
 		if err == nil || try == maxFetchTries || !errors.Is(err, fault.Unavailable) {
 			return err
 		}
-		if hdfs.Sleep(ctx, pause) != nil {
+		if !sleep.For(ctx, pause) {
 			return err
 		}
 		pause *= 2

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/shuffle"
 )
@@ -159,7 +159,7 @@ func (s *reduceShuffle) fetch(ctx context.Context, o MapOutput) fetchResult {
 			corrupt++
 		}
 		again := errors.Is(f.err, fault.Unavailable) && try < maxShuffleTries || errors.Is(f.err, fault.Corrupt) && corrupt < maxCorruptTries
-		if !again || hdfs.Sleep(ctx, pause) != nil {
+		if !again || !sleep.For(ctx, pause) {
 			return f
 		}
 		pause *= 2

@@ -14,10 +14,8 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Output is one committed map output: its index, its open data file and the
-// token of its job.
+// Output is one committed map output: its index and its open data file.
 type Output struct {
-	Token string
 	Index *mapreduce.Index
 	Data  io.ReadSeekCloser
 }

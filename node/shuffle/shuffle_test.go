@@ -90,7 +90,7 @@ func (s *fakeOutputs) Open(OutputKey) (*Output, error) {
 	if s.single {
 		x.Parts = []mapreduce.PartitionRange{part(0, int64(len(whole)))}
 	}
-	out := &Output{Token: "token", Index: x, Data: nopCloser{bytes.NewReader(s.data)}}
+	out := &Output{Index: x, Data: nopCloser{bytes.NewReader(s.data)}}
 	if s.dir == "" {
 		return out, nil
 	}

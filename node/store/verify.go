@@ -7,10 +7,8 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
-	"time"
 
 	"go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/boltpages"
 	"github.com/drover-run/drover/internal/fault"
@@ -92,8 +90,10 @@ func verify(path string) error {
 		return fmt.Errorf("node store: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read; this releases the lock
-	if err := lockShared(f); err != nil {
+	if locked, err := boltpages.LockShared(f, lockTimeout); err != nil {
 		return err
+	} else if !locked {
+		return fault.New(fault.Unavailable, "%s is in use by another node daemon: stop it first", path)
 	}
 	p, err := boltpages.Open(f)
 	if err == nil {
@@ -151,21 +151,6 @@ const maxVersion = 1000
 
 func newer(path string, version uint64) error {
 	return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or remove the file to start as a new node", path, version, schemaVersion)
-}
-
-// lockShared takes the lock that a database holds on its file while it may write.
-func lockShared(f *os.File) error {
-	for end := time.Now().Add(lockTimeout); ; time.Sleep(20 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
-		case time.Now().After(end):
-			return fault.New(fault.Unavailable, "%s is in use by another node daemon: stop it first", f.Name())
-		}
-	}
 }
 
 // makeFile makes a new file whole, so that an empty or half one is always damage.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -201,7 +202,7 @@ func (d *Driver) awaitStopped(ctx context.Context, id string) error {
 		if err != nil {
 			return engineError(ctx, "checkpoint", id, err)
 		}
-		if !sleep(ctx, pause) {
+		if !sleep.For(ctx, pause) {
 			return fault.New(fault.Unavailable, "checkpoint of container %s: the container was dumped but does not exit: %w", id, ctx.Err())
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -110,7 +111,7 @@ func TestCheckpointChain(t *testing.T) {
 	reached := func(n int) {
 		t.Helper()
 		want := countLine(n)
-		for end := time.Now().Add(verbLimit); ; sleep(ctx, 20*time.Millisecond) {
+		for end := time.Now().Add(verbLimit); ; sleep.For(ctx, 20*time.Millisecond) {
 			text, _ := os.ReadFile(log)
 			if strings.Contains(string(text), want) {
 				return
@@ -292,7 +293,7 @@ func TestCheckpointOnAFullDiskLeavesTheTaskUnharmed(t *testing.T) {
 	}
 	counts := func() {
 		t.Helper()
-		for from, end := lines(), time.Now().Add(verbLimit); lines() < from+5; sleep(ctx, 20*time.Millisecond) {
+		for from, end := lines(), time.Now().Add(verbLimit); lines() < from+5; sleep.For(ctx, 20*time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("it does not count on")
 			}
@@ -384,7 +385,7 @@ func TestFailedDumpLeavesTaskRunning(t *testing.T) {
 	}
 	defer d.Delete(context.WithoutCancel(ctx), s.ID)
 	dir := filepath.Join(b.data, "dump")
-	for end := time.Now().Add(verbLimit); ; sleep(ctx, 20*time.Millisecond) {
+	for end := time.Now().Add(verbLimit); ; sleep.For(ctx, 20*time.Millisecond) {
 		if text, _ := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log")); strings.Contains(string(text), countLine(3)) {
 			break
 		}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -70,7 +71,7 @@ func (d *Driver) forceClean(ctx context.Context, id string) error {
 	if !runtime.ValidID(id) {
 		return nil
 	}
-	had, err := d.removeTask(ctx, id, politeLimit)
+	had, err := d.removeTask(ctx, id)
 	switch {
 	case err != nil && !slow(err):
 		return err
@@ -95,11 +96,11 @@ func (d *Driver) forceClean(ctx context.Context, id string) error {
 		} else {
 			clean = 0
 		}
-		if !sleep(ctx, pause) {
+		if !sleep.For(ctx, pause) {
 			return fault.New(fault.Unavailable, "container %s: leftovers of its start cannot be removed: %s: %w", id, strings.Join(left, "; "), errors.Join(err, ctx.Err()))
 		}
 	}
-	_, err = d.removeTask(ctx, id, politeLimit) // containerd may know the task by now
+	_, err = d.removeTask(ctx, id) // containerd may know the task by now
 	return err
 }
 

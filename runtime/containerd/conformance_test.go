@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/runtimetest"
 )
@@ -204,7 +205,7 @@ func TestConfinement(t *testing.T) {
 		t.Errorf("%+v, %v", st, err)
 	}
 	got := ""
-	for end := time.Now().Add(verbLimit); time.Now().Before(end) && !strings.Contains(got, "end\n"); sleep(ctx, 20*time.Millisecond) {
+	for end := time.Now().Add(verbLimit); time.Now().Before(end) && !strings.Contains(got, "end\n"); sleep.For(ctx, 20*time.Millisecond) {
 		text, _ := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log"))
 		got = string(text)
 	}
@@ -264,7 +265,7 @@ func TestForkBombMeetsItsLimit(t *testing.T) {
 		t.Errorf("%+v, %v", st, err)
 	}
 	started := 0
-	for end := time.Now().Add(verbLimit); time.Now().Before(end) && started == 0; sleep(ctx, 20*time.Millisecond) {
+	for end := time.Now().Add(verbLimit); time.Now().Before(end) && started == 0; sleep.For(ctx, 20*time.Millisecond) {
 		text, _ := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log"))
 		started, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 	}
@@ -328,7 +329,7 @@ func TestRunUsesTheLeaf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(verbLimit); ; sleep(ctx, 20*time.Millisecond) {
+	for end := time.Now().Add(verbLimit); ; sleep.For(ctx, 20*time.Millisecond) {
 		if pids, err := g.Processes(cgroups.Container); err == nil && len(pids) == 2 {
 			break
 		}

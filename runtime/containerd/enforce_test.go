@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -103,7 +104,7 @@ func TestNeighbourOfADiskHog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, w = onDisk(st, b.disk); !sleep(ctx, 50*time.Millisecond) {
+		if _, w = onDisk(st, b.disk); !sleep.For(ctx, 50*time.Millisecond) {
 			t.Fatal("the hog does not write")
 		}
 	}
@@ -243,7 +244,7 @@ func (b *testbed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.S
 		if working(st) {
 			break
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !sleep.For(ctx, 20*time.Millisecond) {
 			log, _ := os.ReadFile(filepath.Join(s.Log.Dir, "stderr.log"))
 			t.Fatalf("it does not work: %+v: %s", st, log)
 		}
@@ -254,7 +255,7 @@ func (b *testbed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.S
 	if err != nil {
 		t.Fatal(err)
 	}
-	sleep(ctx, 10*time.Second)
+	sleep.For(ctx, 10*time.Second)
 	to, err := g.Stats()
 	elapsed := time.Since(start).Seconds()
 	dr2, dw2 := wholeDisk(t, b.disk)

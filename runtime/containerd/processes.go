@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -67,7 +68,7 @@ func (d *Driver) awaitStoppable(ctx context.Context, id string, pid int) error {
 		if i < 0 {
 			return nil
 		}
-		if !sleep(ctx, pause) {
+		if !sleep.For(ctx, pause) {
 			return fault.New(fault.Conflict, "checkpoint of container %s: process %d waits for a disk (state D) for longer than %s, so it cannot be stopped now", id, pids[i], blockedLimit)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 func TestOnlySnapshotsWithoutAnUpperLayerAreLayers(t *testing.T) {
@@ -121,7 +122,7 @@ func TestNeighbourWritesDoNotDelayDelete(t *testing.T) {
 		if st, err := os.Stat(file); err == nil {
 			dirty = st.Size()
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !sleep.For(ctx, 20*time.Millisecond) {
 			t.Fatal("the neighbour does not write")
 		}
 	}

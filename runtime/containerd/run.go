@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/containerd/logger"
 )
@@ -237,7 +238,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 				return runtime.Status{}, engineError(ctx, "wait", id, err)
 			}
 		}
-		if !sleep(ctx, pause) {
+		if !sleep.For(ctx, pause) {
 			return runtime.Status{}, ctx.Err()
 		}
 	}
@@ -275,10 +276,10 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 	return engineError(ctx, "delete", id, d.removeRoot(ctx, id))
 }
 
-// removeTask kills the task and removes it through the engine, within limit. It
+// removeTask kills the task and removes it through the engine, within politeLimit. It
 // reports whether the engine had the task.
-func (d *Driver) removeTask(ctx context.Context, id string, limit time.Duration) (had bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+func (d *Driver) removeTask(ctx context.Context, id string) (had bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, politeLimit)
 	defer cancel()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		p, err := d.firstProcess(ctx, id)
@@ -302,20 +303,8 @@ func (d *Driver) removeTask(ctx context.Context, id string, limit time.Duration)
 		} else if err := d.Kill(ctx, id, syscall.SIGKILL); err != nil {
 			return had, err
 		}
-		if !sleep(ctx, pause) {
-			return had, fault.New(fault.Unavailable, "container %s: still present %s after SIGKILL: %w", id, limit, ctx.Err())
+		if !sleep.For(ctx, pause) {
+			return had, fault.New(fault.Unavailable, "container %s: still present %s after SIGKILL: %w", id, politeLimit, ctx.Err())
 		}
-	}
-}
-
-// sleep waits for d and reports whether the context is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

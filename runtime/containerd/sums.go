@@ -16,6 +16,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Limits of computing sums.
@@ -162,7 +164,7 @@ func (f *follower) follow(ctx context.Context) (end func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for sleep(ctx, followInterval) {
+		for sleep.For(ctx, followInterval) {
 			f.catchUp(ctx)
 		}
 	}()

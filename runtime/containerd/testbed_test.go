@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/containerd/logger"
 	"github.com/drover-run/drover/runtime/runtimetest"
@@ -185,7 +186,7 @@ func (b *testbed) leftovers(t *testing.T, d *Driver, id string) []string {
 		if len(processes(shim)) == 0 {
 			break
 		}
-		sleep(ctx, 20*time.Millisecond)
+		sleep.For(ctx, 20*time.Millisecond)
 	}
 	for _, pid := range processes(shim) {
 		left = append(left, fmt.Sprintf("shim %d", pid))
@@ -247,7 +248,7 @@ func (b *testbed) startEngine(t *testing.T, d *Driver) {
 		if _, err := d.List(ctx); err == nil {
 			return
 		}
-		if !sleep(ctx, 50*time.Millisecond) {
+		if !sleep.For(ctx, 50*time.Millisecond) {
 			t.Fatal("containerd did not come back")
 		}
 	}

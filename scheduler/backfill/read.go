@@ -11,7 +11,9 @@ func (p *Planner) Find(k Key) (PlannedTask, bool) {
 	if it == nil {
 		return PlannedTask{}, false
 	}
-	return it.planned(&p.bins), true
+	var x PlannedTask
+	it.read(&x)
+	return x, true
 }
 
 // Departure returns the currently planned departure of a project and its guarantee,
@@ -26,10 +28,11 @@ func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, guarant
 
 // Each yields all tasks by (submission of the project, project, request, task).
 func (p *Planner) Each(yield func(PlannedTask) bool) {
+	var x PlannedTask
 	for _, pr := range p.registry.submitOrder {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
-				if !yield(it.planned(&p.bins)) {
+				if it.read(&x); !yield(x) {
 					return
 				}
 			}
@@ -37,7 +40,7 @@ func (p *Planner) Each(yield func(PlannedTask) bool) {
 	}
 }
 
-// Scan yields all tasks like Each, but without latest starts; x is valid until yield returns.
+// Scan yields all tasks like Each; x is valid until yield returns.
 func (p *Planner) Scan(yield func(x *PlannedTask)) {
 	var x PlannedTask
 	for _, pr := range p.registry.submitOrder {
@@ -76,15 +79,23 @@ func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
 	return n
 }
 
-func (it *item) planned(s *bins) PlannedTask {
-	out := PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
+// scan is Planner.Scan for one project.
+func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			it.read(x)
+			yield(x)
+		}
+	}
+}
+
+// read sets x to what is planned of the item.
+func (it *item) read(x *PlannedTask) {
+	*x = PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started,
+		Kept: it.home.Kept, Moved: it.moved, KeptAt: it.home.Spot, Ref: it.home.Ref}
 	if !it.placed {
-		out.Spot.At, out.End = scheduler.Never, scheduler.Never
+		x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
 	}
-	if it.group.project.guaranteed && it.placed {
-		out.LatestStart = s.latestStart(it)
-	}
-	return out
 }
 
 // DrainChanged returns, and forgets, the tasks whose spot may have changed since the

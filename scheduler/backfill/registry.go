@@ -108,21 +108,9 @@ func equalNeeds(a, b *Need) bool {
 	return a.IO == b.IO && a.Space == b.Space && slices.Equal(a.Base, b.Base)
 }
 
-func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
-	for _, g := range p.groups {
-		for _, it := range g.items {
-			*x = PlannedTask{Key: it.key, Project: p.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never,
-				Kept: it.home.Kept, Moved: it.moved, KeptAt: it.home.Spot, Ref: it.home.Ref}
-			if !it.placed {
-				x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
-			}
-			yield(x)
-		}
-	}
-}
-
-// departureSoFar is departure but for the tasks without a place for which none was looked for, and
-// reports whether there are any.
+// departureSoFar returns when the last task of a project ends, Never if one found no place. The
+// tasks without a place for which none was looked for are left out; untried reports whether there
+// are any.
 func (p *project) departureSoFar() (end scheduler.Time, untried bool) {
 	end = scheduler.Time(math.MinInt64)
 	for _, g := range p.groups {
@@ -140,15 +128,11 @@ func (p *project) departureSoFar() (end scheduler.Time, untried bool) {
 	return end, untried
 }
 
+// departure returns when the last task of a project ends, Never if one has no place.
 func (p *project) departure() scheduler.Time {
-	end := scheduler.Time(math.MinInt64)
-	for _, g := range p.groups {
-		for _, it := range g.items {
-			if !it.placed {
-				return scheduler.Never
-			}
-			end = max(end, it.end)
-		}
+	end, untried := p.departureSoFar()
+	if untried {
+		return scheduler.Never
 	}
 	return end
 }

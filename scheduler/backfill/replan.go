@@ -10,7 +10,7 @@ import (
 
 // Start records that a task starts now. The task must be planned for now or earlier; in
 // the latter case its reservation moves to now, even if that takes a bin over capacity,
-// so callers replan the LateTasks first. Unknown keys are ignored.
+// so callers replan what is late first. Unknown keys are ignored.
 func (p *Planner) Start(k Key, now scheduler.Time) {
 	it := p.registry.item(k)
 	if it == nil || !it.placed || it.started {

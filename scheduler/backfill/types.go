@@ -16,6 +16,9 @@ type Key struct {
 	Task  int32
 }
 
+// StageID returns the stage of the task.
+func (k Key) StageID() scheduler.StageID { return scheduler.StageID{Job: k.Job, Stage: k.Stage} }
+
 // Compare orders keys by job, stage, task.
 func (k Key) Compare(o Key) int {
 	return cmp.Or(cmp.Compare(k.Job, o.Job), cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task))
@@ -114,17 +117,14 @@ type Violation struct {
 	Latest    scheduler.Time
 }
 
-// PlannedTask is the reservation of a task. Spot.At and End are Never for a task
-// without one.
+// PlannedTask is the reservation of a task. For a task without one Spot.Bin is -1, and
+// Spot.At and End are Never.
 type PlannedTask struct {
 	Key     Key
 	Project scheduler.ProjectID
 	Spot    Spot
 	End     scheduler.Time
-	// LatestStart is the paper's lts (eq. 7): the latest start that preserves the
-	// guarantee, Never without a guarantee.
-	LatestStart scheduler.Time
-	Started     bool
+	Started bool
 	// Kept, KeptAt and Ref are what Restore was given of the task's reservation. Moved
 	// reports whether the task is new or may not be where it was then.
 	Kept, Moved bool

@@ -5,7 +5,7 @@
 // Nodes have 32 cores, 128 GiB and one disk of 1 GB/s, in racks of 40; tasks have one of 20
 // demands. In the steady state each cycle ends and submits as many tasks as the previous one
 // placed. Measured are Decide, Check, apply and the ends of attempts together (scheduler.Cycle and
-// State.AttemptEnded); submissions and reports of starts, suspensions and resumes are not.
+// Events.AttemptEnded); submissions and reports of starts, suspensions and resumes are not.
 //
 // FeaturesAll has a tree of weighted tenants; map tasks with three replicas each, two of them in
 // one rack; 5% of the jobs with an accepted deadline, some of them with large tasks that leave no

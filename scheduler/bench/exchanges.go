@@ -13,7 +13,6 @@ import (
 // that leave one node together. What really was missed is between the two. Reservations are not
 // considered.
 type exchangeSearch struct {
-	state   *scheduler.State
 	free    []scheduler.Resources // of each node, after the decision
 	tasks   []exchangeTask        // with input that the decision placed
 	onNode  map[scheduler.NodeID][]int
@@ -38,7 +37,7 @@ const (
 )
 
 func newExchangeSearch(s *scheduler.State) *exchangeSearch {
-	x := &exchangeSearch{state: s, onNode: map[scheduler.NodeID][]int{}, waiting: map[*scheduler.Stage][]int32{}}
+	x := &exchangeSearch{onNode: map[scheduler.NodeID][]int{}, waiting: map[*scheduler.Stage][]int32{}}
 	for _, n := range s.Nodes() {
 		free := n.Free
 		if !n.Schedulable() {

@@ -194,17 +194,16 @@ func (w *world) submitJob(t scheduler.TenantID, project scheduler.ProjectID, sta
 
 const worstBound = 2 * time.Minute
 
-func (w *world) deadline(d time.Duration) func(*scheduler.JobSpec) {
-	return func(j *scheduler.JobSpec) { j.Deadline = w.now.Add(d) }
-}
+// setFarDeadline sets a deadline that is never near.
+func (w *world) setFarDeadline(j *scheduler.JobSpec) { j.Deadline = w.now.Add(1000 * time.Hour) }
 
 func (w *world) submitBounded(n int) error {
-	return w.submitOne(0, 0, w.stage(n), worstBound, w.deadline(1000*time.Hour))
+	return w.submitOne(0, 0, w.stage(n), worstBound, w.setFarDeadline)
 }
 
 func (w *world) submitDeadlines(n int) error {
 	for range n {
-		if err := w.submitOne(0, 0, w.stage(10), worstBound, w.deadline(1000*time.Hour)); err != nil {
+		if err := w.submitOne(0, 0, w.stage(10), worstBound, w.setFarDeadline); err != nil {
 			return err
 		}
 	}
@@ -212,7 +211,7 @@ func (w *world) submitDeadlines(n int) error {
 }
 
 func (w *world) submitAccepted(n int) error {
-	return w.submitOne(0, 0, w.stage(n), 0, w.deadline(1000*time.Hour), func(j *scheduler.JobSpec) { j.Accepted = true })
+	return w.submitOne(0, 0, w.stage(n), 0, w.setFarDeadline, func(j *scheduler.JobSpec) { j.Accepted = true })
 }
 
 func (w *world) putProject() error {

@@ -102,9 +102,6 @@ func (t *Tree) Add(parent scheduler.TenantID, weight float64) (scheduler.TenantI
 	return scheduler.TenantID(len(t.tenants) - 1), nil
 }
 
-// used returns what was charged to the subtree of a tenant.
-func (t *Tree) used(id scheduler.TenantID) scheduler.Resources { return t.tenants[id].used }
-
 // SetNext sets the demand of a tenant's next task. O(depth x log siblings).
 func (t *Tree) SetNext(id scheduler.TenantID, demand scheduler.Resources) {
 	t.tenants[id].next, t.tenants[id].hasNext = demand, true

@@ -295,3 +295,6 @@ func BenchmarkCharge(b *testing.B) {
 		})
 	}
 }
+
+// used returns what was charged to the subtree of a tenant.
+func (t *Tree) used(id scheduler.TenantID) scheduler.Resources { return t.tenants[id].used }

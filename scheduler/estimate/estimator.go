@@ -90,7 +90,6 @@ type Estimator struct {
 	slowdowns   map[scheduler.NodeID]*predict.SlowdownTracker
 	errors      errorHistory
 	learntTasks uint64 // number of tasks of the State's history that Learn has observed
-	observed    uint64 // number of tasks learnt
 	remoteReads remoteReadCost
 	recent      recentRuns
 
@@ -258,9 +257,7 @@ func (b *Estimator) Observe(t *Task) {
 	}
 	b.remoteReads.observe(t, run)
 	b.recent.add(run)
-	if err := b.predictor.Observe(*b.predictorTask(&x), run); err == nil {
-		b.observed++
-	}
+	_ = b.predictor.Observe(*b.predictorTask(&x), run) // features that it refuses teach it nothing
 }
 
 // Learn observes the tasks in the State's history that were not learnt before and

@@ -92,16 +92,6 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// queuesFor returns the number of queues that separates jobs up to the largest size:
-// k = 1 + ceil(log_p(largest/alpha_1)), section 3.6 (printed ceil(log s)).
-func queuesFor(largest, first, step float64) int {
-	k := 1
-	for t := first; t < largest && k < MaxQueues; t *= step {
-		k++
-	}
-	return k
-}
-
 // threshold returns alpha_i in container-seconds, i from 1. The last queue has none
 // (+Inf).
 func (c *Config) threshold(i int) float64 {
@@ -140,42 +130,6 @@ func (c *Config) queueFor(from int, service float64) int {
 
 // weight returns the weight of queue i, from 1: Decay^(i-1).
 func (c *Config) weight(i int) float64 { return math.Pow(c.Decay, float64(i-1)) }
-
-// rates divides a capacity (containers) between queues by weight, at most what each
-// can use: Alg. 2 in a fluid model, where the remainder is divided again until all
-// capacity or all demand is used (section 3.5, work conservation). demand[i] is what
-// queue i+1 can use; the result is stored in rates. O(queues squared).
-func (c *Config) rates(capacity float64, demand, rates []float64) {
-	clear(rates)
-	for range demand {
-		weights := 0.0
-		for i, d := range demand {
-			if rates[i] < d {
-				weights += c.weight(i + 1)
-			}
-		}
-		if weights == 0 || capacity <= 0 {
-			return
-		}
-		full, given := false, 0.0
-		for i, d := range demand { // first the queues that get all they can use
-			if share := capacity * c.weight(i+1) / weights; rates[i] < d && rates[i]+share >= d {
-				given += d - rates[i]
-				rates[i], full = d, true
-			}
-		}
-		if full {
-			capacity -= given
-			continue
-		}
-		for i, d := range demand {
-			if rates[i] < d {
-				rates[i] += capacity * c.weight(i+1) / weights
-			}
-		}
-		return
-	}
-}
 
 // Containers returns the size of a demand in containers: the maximum over the
 // resources of demand/unit.

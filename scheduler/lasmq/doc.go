@@ -4,9 +4,8 @@
 // by weight, and a queue serves its jobs in order.
 //
 // The package decides nothing. Policy las_mq uses it over all jobs and 3dsf over the
-// jobs of one tenant (Queues); a fluid model uses levels and rates (Config.QueueFor,
-// Config.Rates). What must survive a cycle (a job's queue, a queue's deficit) is
-// passed in and out as values, which the caller stores in policy states.
+// jobs of one tenant (Queues). What must survive a cycle (a job's queue, a queue's
+// deficit) is passed in and out as values, which the caller stores in policy states.
 //
 // Service is in container-seconds: containers x time (eq. 6). A demand's containers
 // are the maximum over the resources of demand/unit.

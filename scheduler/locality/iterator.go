@@ -9,7 +9,7 @@ import (
 
 // TaskIterator yields waiting tasks of a stage in order and skips tasks without input on
 // any node with capacity for them. If only a few nodes have capacity, it goes by the tasks
-// whose data these hold (State.TasksOn): in a full cluster on which one task ended,
+// whose data these hold (Stage.TasksOn): in a full cluster on which one task ended,
 // thousands of tasks wait and hardly any is a candidate. The State must not change during an
 // iteration. Reset must be called first.
 type TaskIterator struct {

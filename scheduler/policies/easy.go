@@ -164,7 +164,7 @@ func (e *easy) placeInOrder(g *scheduler.Stage) {
 	for p.mayPlace(g) {
 		node, disk := p.bestNode(g)
 		if node == scheduler.NoNode {
-			p.misfits.remember(demandOf(p.s, g))
+			p.misfits.remember(p.s.Cluster().DemandClassOf(g))
 			e.misfits, e.waiting[g] = append(e.misfits, g), false
 			return
 		}

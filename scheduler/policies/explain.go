@@ -37,7 +37,7 @@ func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonCap
 		return w
 	}
-	key := demandOf(p.s, g)
+	key := p.s.Cluster().DemandClassOf(g)
 	if p.actionsLeft <= 0 && !p.misfits.isKnown(key) {
 		w.Reason = scheduler.ReasonCycleFull
 		return w
@@ -49,7 +49,7 @@ func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
 // noCapacityReason returns why no node fits and on how many nodes, counted once per
 // demand. If a reserved node would fit, it returns the stage that it is reserved
 // for. Very many demands are not counted, and some were not examined in this cycle.
-func (p *placer) noCapacityReason(g *scheduler.Stage, key demandKey) (scheduler.Reason, int32, scheduler.StageID) {
+func (p *placer) noCapacityReason(g *scheduler.Stage, key scheduler.DemandClass) (scheduler.Reason, int32, scheduler.StageID) {
 	if l, known := p.noCapacityReasons[key]; known {
 		return l.reason, l.nodes, l.reservedFor
 	}
@@ -58,7 +58,7 @@ func (p *placer) noCapacityReason(g *scheduler.Stage, key demandKey) (scheduler.
 	}
 	l := p.lackingReason(g)
 	if p.noCapacityReasons == nil {
-		p.noCapacityReasons = map[demandKey]noCapacity{}
+		p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
 	}
 	p.noCapacityReasons[key] = l
 	return l.reason, l.nodes, l.reservedFor

@@ -27,7 +27,7 @@ const (
 // are visited in the order of the queue, and take turns too. So none of them is passed over for ever, and the same
 // State at the same time gives the same answers.
 type misfits struct {
-	known       map[demandKey]struct{}
+	known       map[scheduler.DemandClass]struct{}
 	found, most int  // different demands, in all passes, and how many may be in the policy's order
 	behind      int  // stages behind the first half
 	from        int  // of these the first that has its turn
@@ -64,8 +64,9 @@ func (m *misfits) isSpent() bool {
 	return m.found >= m.most || m.visits >= m.maxVisits/2
 }
 
-// mayExamine reports whether nodes may be looked at for a stage of a demand, and whether it is known that none fits.
-func (m *misfits) mayExamine(k demandKey) (examine, known bool) {
+// admit decides whether nodes are looked at for a stage of a demand, and counts those for which
+// they are not. known says that no node fits.
+func (m *misfits) admit(k scheduler.DemandClass) (examine, known bool) {
 	if m.isKnown(k) {
 		return true, true
 	}
@@ -80,13 +81,13 @@ func (m *misfits) mayExamine(k demandKey) (examine, known bool) {
 }
 
 // isKnown reports whether no node was found for a demand in this pass. As capacity only shrinks in it, none fits.
-func (m *misfits) isKnown(k demandKey) bool {
+func (m *misfits) isKnown(k scheduler.DemandClass) bool {
 	_, known := m.known[k]
 	return known
 }
 
 // add adds a demand that no node fits.
-func (m *misfits) add(k demandKey) {
+func (m *misfits) add(k scheduler.DemandClass) {
 	if !m.isKnown(k) {
 		m.remember(k)
 		m.found++
@@ -94,9 +95,9 @@ func (m *misfits) add(k demandKey) {
 }
 
 // remember is add without a budget.
-func (m *misfits) remember(k demandKey) {
+func (m *misfits) remember(k scheduler.DemandClass) {
 	if m.known == nil {
-		m.known = map[demandKey]struct{}{}
+		m.known = map[scheduler.DemandClass]struct{}{}
 	}
 	m.known[k] = struct{}{}
 }

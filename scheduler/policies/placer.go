@@ -35,18 +35,7 @@ type placer struct {
 
 	round             scheduler.WaitingRound
 	waitingReasons    []scheduler.Waiting
-	noCapacityReasons map[demandKey]noCapacity
-}
-
-// demandKey is what a task needs of a node.
-type demandKey struct {
-	demand    scheduler.Resources
-	disk      int64
-	avoidance scheduler.Avoidance
-}
-
-func demandOf(s *scheduler.State, g *scheduler.Stage) demandKey {
-	return demandKey{g.Spec.Demand, g.Spec.Disk, s.Cluster().AvoidanceOf(g)}
+	noCapacityReasons map[scheduler.DemandClass]noCapacity
 }
 
 // begin starts a cycle. It returns true if nothing changed since a cycle that
@@ -150,8 +139,8 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 	if !p.mayPlace(g) {
 		return false
 	}
-	key := demandOf(p.s, g)
-	examine, known := p.misfits.mayExamine(key)
+	key := p.s.Cluster().DemandClassOf(g)
+	examine, known := p.misfits.admit(key)
 	if !examine {
 		return false
 	}

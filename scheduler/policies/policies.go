@@ -116,7 +116,7 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 	for _, p := range info.Params {
 		v.values[p.Name] = p.Default
 	}
-	for _, k := range sortedKeys(params) {
+	for _, k := range slices.Sorted(maps.Keys(params)) {
 		i := slices.IndexFunc(info.Params, func(p Param) bool { return p.Name == k })
 		if i < 0 {
 			return nil, fmt.Errorf("scheduler %q: unknown parameter %q%s", name, k, suggest(k, paramNames(info)))
@@ -233,15 +233,6 @@ func paramNames(i Info) []string {
 	for _, p := range i.Params {
 		out = append(out, p.Name)
 	}
-	return out
-}
-
-func sortedKeys(m map[string]string) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
 	return out
 }
 

@@ -163,20 +163,12 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 }
 
 // ownerOf returns the project that a job is planned in: its own if projects are planned,
-// or one made of the job alone, with the high bit set.
+// or one that stands for the job alone.
 func ownerOf(j *scheduler.Job, projects bool) scheduler.ProjectID {
 	if projects && j.Spec.Project != 0 {
 		return j.Spec.Project
 	}
-	return scheduler.ProjectID(j.Spec.ID) | 1<<63
-}
-
-// stateKey returns the key of a policy state of an owner.
-func stateKey(kind scheduler.PolicyStateKind, id scheduler.ProjectID) scheduler.PolicyStateKey {
-	if id>>63 == 1 {
-		return scheduler.PolicyStateKey{Kind: kind, Job: scheduler.JobID(id &^ (1 << 63))}
-	}
-	return scheduler.PolicyStateKey{Kind: kind, Project: id}
+	return backfill.SingleJob(j.Spec.ID)
 }
 
 func (p *roundPlan) nextReservationID() scheduler.ReservationID {
@@ -191,10 +183,6 @@ func lastID(s *scheduler.State) scheduler.ReservationID {
 		return 0
 	}
 	return all[len(all)-1].ID
-}
-
-func keyOf(r *scheduler.Reservation) backfill.Key {
-	return backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}
 }
 
 func (f *reservingPolicy) wakeAt(at, now scheduler.Time) {

@@ -90,9 +90,8 @@ func (b boundAssumptions) stays(s *scheduler.State, j *scheduler.Job, n schedule
 	return b.hasBounds && !canPreemptOn(s, j, n)
 }
 
-// canPreemptOn reports whether a task of a job can be moved out of memory on a node.
-// It is the rule of Check for work without a bound.
+// canPreemptOn reports whether a task of a job may be moved out of memory on a node. Other than
+// Check (scheduler.Node.CanPreempt), it spares jobs whose deadline is accepted without a guarantee.
 func canPreemptOn(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
-	l := s.Node(n).Spec.Levels
-	return !j.IsAccepted() && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
+	return !j.IsAccepted() && j.Spec.Project == 0 && s.Node(n).Spec.Levels.FreesMemory()
 }

@@ -37,14 +37,15 @@ type roundPlan struct {
 	// Scratch, valid until the next round:
 	project   backfill.Project
 	tasks     []int32
-	amounts   []int64
+	needs     backfill.NeedBuffer
 	toRestore []*restoredOwner
 }
 
 // begin clears what belongs to the last round.
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, lastID(s), false, false
-	p.newOwners, p.tasks, p.amounts, p.pinned, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.amounts[:0], p.pinned[:0], nil
+	p.newOwners, p.tasks, p.pinned, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.pinned[:0], nil
+	p.needs.Reset()
 	if p.blockedReservations == nil {
 		p.blockedReservations, p.blockedUntil = map[scheduler.ReservationID]bool{}, map[scheduler.StageID]scheduler.Time{}
 		p.notSearched = map[backfill.Key]bool{}
@@ -74,7 +75,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
 	for _, n := range s.Nodes() {
-		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.FreesMemory())
 		p.planner.SetWindows(int32(n.Spec.ID), n.Spec.Windows)
 	}
 	if p.searched {
@@ -124,12 +125,11 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 	if len(p.project.Requests) == 0 {
 		return
 	}
-	var guarantee, latest scheduler.PolicyState
+	var guarantee backfill.Guarantee
 	if guaranteed {
-		guarantee, _ = p.s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
-		latest, _ = p.s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
+		guarantee = backfill.GuaranteeOf(p.s, o.id)
 	}
-	if err := p.planner.Restore(p.project, backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}, guaranteed, p.existing); err != nil {
+	if err := p.planner.Restore(p.project, guarantee, guaranteed, p.existing); err != nil {
 		panic("policies: the planner refused an accepted job: " + err.Error())
 	}
 	o.planned, o.guaranteed = true, guaranteed
@@ -142,7 +142,7 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Existing) {
 	g := p.suspendedStage // the last one, usually of the task before
 	if g == nil || g.Job.Spec.ID != k.Job || g.Index != k.Stage {
-		g = p.s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
+		g = p.s.Stage(k.StageID())
 		p.suspendedStage = g
 	}
 	r := p.reservationOf(k)
@@ -180,13 +180,13 @@ func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
 		return
 	}
 	for _, r := range p.s.Reservations().All() {
-		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(keyOf(r)) != r {
+		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(backfill.KeyOf(r)) != r {
 			continue
 		}
-		if !p.needsPlan(p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}), r.Task) {
+		if !p.needsPlan(p.s.Stage(r.StageID()), r.Task) {
 			continue
 		}
-		if _, planned := p.planner.Find(keyOf(r)); !planned {
+		if _, planned := p.planner.Find(backfill.KeyOf(r)); !planned {
 			yield(r)
 		}
 	}
@@ -218,7 +218,7 @@ func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
 	out := &p.project
 	*out = backfill.Project{ID: id, Submitted: j.Spec.Submitted, HighPriority: j.Spec.Priority == scheduler.PriorityHigh, Requests: out.Requests[:0]}
 	pr := p.s.Project(id)
-	if id>>63 == 1 || pr == nil {
+	if pr == nil {
 		p.buildRequests(j)
 		return
 	}
@@ -239,17 +239,10 @@ func (p *roundPlan) buildRequests(j *scheduler.Job) {
 	}
 }
 
-// needOf is scheduler.NodeNeed with its amounts in scratch space.
-func (p *roundPlan) needOf(d scheduler.Resources, space int64) backfill.Need {
-	n := len(p.amounts)
-	p.amounts = append(p.amounts, d[scheduler.CPU], d[scheduler.Memory])
-	return backfill.Need{Base: p.amounts[n : n+2 : n+2], IO: d[scheduler.IO], Space: space}
-}
-
 // buildRequest adds a stage's waiting tasks to the project. Suspended tasks need only
 // what they do not occupy, and only on their own node.
 func (p *roundPlan) buildRequest(g *scheduler.Stage) {
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needOf(g.Spec.Demand, g.Spec.Disk),
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needs.NeedOf(g.Spec.Demand, g.Spec.Disk),
 		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, After: g.Spec.After}
 	r.Unknown = isUnknown(g)
 	r.Stays = r.SoftBound && p.hasBounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) // non-preemptible

@@ -170,7 +170,7 @@ func (p *roundPlan) readAll() {
 	w := &p.restored
 	for j := range p.s.Jobs() {
 		id := ownerOf(j, p.projects)
-		isJob := id>>63 == 1
+		isJob := backfill.JobOf(id) != 0
 		o := w.byID[id]
 		if o == nil {
 			if o = w.add(id); !isJob {
@@ -200,7 +200,7 @@ func (p *roundPlan) markChanged() bool {
 		case p.projects && c.Project != 0:
 			w.mark(c.Project)
 		case c.Job != 0:
-			w.mark(scheduler.ProjectID(c.Job) | 1<<63)
+			w.mark(backfill.SingleJob(c.Job))
 		}
 	})
 }
@@ -211,7 +211,7 @@ func (p *roundPlan) readReservations() {
 	w := &p.restored
 	n := 0
 	for _, o := range w.changed {
-		if isRead := w.all && o.id>>63 == 1; !isRead && !p.readOwner(o, nil) {
+		if isRead := w.all && backfill.JobOf(o.id) != 0; !isRead && !p.readOwner(o, nil) {
 			delete(w.byID, o.id)
 			continue
 		}
@@ -257,7 +257,7 @@ func (p *roundPlan) readJobs(o *restoredOwner, only *scheduler.Job) (some bool) 
 		return true
 	}
 	inPlan := false
-	for _, id := range p.jobsOf(o.id) {
+	for _, id := range jobsOf(p.s, o.id) {
 		if j := p.s.Job(id); j != nil {
 			some = true
 			p.readJob(o, j)
@@ -268,14 +268,6 @@ func (p *roundPlan) readJobs(o *restoredOwner, only *scheduler.Job) (some bool) 
 		o.movable = 0
 	}
 	return some
-}
-
-// jobsOf returns the jobs of an owner.
-func (p *roundPlan) jobsOf(id scheduler.ProjectID) []scheduler.JobID {
-	if id>>63 == 0 && p.s.Project(id) == nil {
-		return nil
-	}
-	return projectJobs(p.s, id)
 }
 
 // readJob reads the reservations of a job of an owner, and whether it is the first.
@@ -295,7 +287,7 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 		if !r.IsPlanOfTask() {
 			continue
 		}
-		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) {
+		if g := p.s.Stage(r.StageID()); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) {
 			p.restored.stale = append(p.restored.stale, r.ID)
 			o.volatile = true // until it is dropped
 		} else if g.PlannedAt(r.Task) == r {
@@ -315,7 +307,7 @@ func hasDisk(s *scheduler.State, r *scheduler.Reservation) bool {
 
 // reservationOf returns the reservation of the plan for a task, or nil.
 func (p *roundPlan) reservationOf(k backfill.Key) *scheduler.Reservation {
-	g := p.s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
+	g := p.s.Stage(k.StageID())
 	if g == nil {
 		return nil
 	}

@@ -98,13 +98,12 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 // cause.
 func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now scheduler.Time) {
 	for _, b := range violations {
-		k := stateKey(scheduler.ViolatedState, b.Project)
+		k := backfill.StateKey(scheduler.ViolatedState, b.Project)
 		recorded := slices.ContainsFunc(f.states, func(n scheduler.PolicyState) bool {
 			return n.Kind == k.Kind && n.Job == k.Job && n.Project == k.Project
 		})
-		for cause := backfill.CauseOverrun; cause <= backfill.CauseLate && !recorded; cause++ {
-			k.Slot = int32(cause)
-			_, recorded = f.placer.s.PolicyState(k)
+		if !recorded {
+			_, recorded = backfill.ViolationOf(f.placer.s, b.Project)
 		}
 		if k.Slot = int32(b.Cause); !recorded {
 			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: k, At: now})
@@ -146,8 +145,8 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 			}
 			q.Departure = max(q.Departure, running)
 			q.Latest = max(q.Latest, q.Departure)
-			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.GuaranteeState, o.id), At: q.Departure},
-				scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.LatestDepartureState, o.id), At: q.Latest})
+			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.GuaranteeState, o.id), At: q.Departure},
+				scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.LatestDepartureState, o.id), At: q.Latest})
 		}
 	}
 }
@@ -274,7 +273,7 @@ func (p *roundPlan) completeNew(owners []*restoredOwner) (finished bool) {
 // project was submitted in full, has a bound, and has no stage with more tasks left
 // than may run at once.
 func (f *reservingPolicy) canGuarantee(s *scheduler.State, id scheduler.ProjectID) bool {
-	for _, j := range projectJobs(s, id) {
+	for _, j := range jobsOf(s, id) {
 		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, exceedsParallelism) {
 			return false
 		}
@@ -286,7 +285,7 @@ func (f *reservingPolicy) canGuarantee(s *scheduler.State, id scheduler.ProjectI
 // runs, scheduler.Never if unknown. O(running tasks of the project).
 func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) scheduler.Time {
 	until := scheduler.Time(0)
-	for _, j := range projectJobs(s, id) {
+	for _, j := range jobsOf(s, id) {
 		for _, g := range s.Job(j).Stages {
 			for a := range s.Attempts().In(g) {
 				until = max(until, f.plan.expectedEnd(s, a, now))
@@ -296,12 +295,15 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 	return until
 }
 
-// projectJobs returns the jobs of a project, or the single job of an owner.
-func projectJobs(s *scheduler.State, id scheduler.ProjectID) []scheduler.JobID {
-	if id>>63 == 1 {
-		return []scheduler.JobID{scheduler.JobID(id &^ (1 << 63))}
+// jobsOf returns the jobs of a project, or the single job that it stands for: none if unknown.
+func jobsOf(s *scheduler.State, id scheduler.ProjectID) []scheduler.JobID {
+	if j := backfill.JobOf(id); j != 0 {
+		return []scheduler.JobID{j}
 	}
-	return s.Project(id).Jobs
+	if pr := s.Project(id); pr != nil {
+		return pr.Jobs
+	}
+	return nil
 }
 
 // replanCause returns why guaranteed work had to be replanned.
@@ -333,7 +335,7 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 			return
 		}
 		f.dueTasks = append(f.dueTasks, *x)
-		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+		g := s.Stage(x.Key.StageID())
 		if f.plan.stays(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || isBlocked(s, g) || !f.canStart(s, g, x) {
 			f.reserve(s, x, f.plan.reservationOf(x.Key)) // Check requires it before the task may overtake guarantees
 		} else {
@@ -349,7 +351,7 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
 	var missing []backfill.Key
-	p.eachUnplanned(func(r *scheduler.Reservation) { missing = append(missing, keyOf(r)) })
+	p.eachUnplanned(func(r *scheduler.Reservation) { missing = append(missing, backfill.KeyOf(r)) })
 	for _, k := range missing {
 		f.unreserve(k)
 		// A task that was lost or stopped may leave its stage with more tasks
@@ -359,7 +361,7 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 			continue
 		}
 		id := ownerOf(j, p.projects)
-		if _, guaranteed := s.PolicyState(stateKey(scheduler.GuaranteeState, id)); guaranteed {
+		if _, guaranteed := s.PolicyState(backfill.StateKey(scheduler.GuaranteeState, id)); guaranteed {
 			f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
 		}
 	}
@@ -374,9 +376,9 @@ func (f *reservingPolicy) unreserve(k backfill.Key) {
 
 // reserve makes the State's reservation of one task that of the plan.
 func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) {
-	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-	r := scheduler.Reservation{Kind: f.plan.reserveKind(g.Job, scheduler.NodeID(x.Spot.Bin)), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
-		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
+	g := s.Stage(x.Key.StageID())
+	r := x.Reservation(g)
+	r.Kind = f.plan.reserveKind(g.Job, r.Node)
 	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		r.Demand, r.Disk = a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Occupied.Disk)
 	}
@@ -392,7 +394,7 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 
 // startTask starts a due task if nothing but capacity was in question.
 func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask) {
-	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	g := s.Stage(x.Key.StageID())
 	started := false
 	if !f.canStart(s, g, x) {
 	} else if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
@@ -432,7 +434,7 @@ func (f *reservingPolicy) listStarts(now scheduler.Time) {
 		if x.Spot.Bin < 0 || x.Spot.At <= now {
 			return
 		}
-		next := stageStart{scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}, x.Spot.At}
+		next := stageStart{x.Key.StageID(), x.Spot.At}
 		if n := len(f.stageStarts); n > 0 {
 			sorted = sorted && (f.stageStarts[n-1].stage.Job < next.stage.Job || compareStageStarts(f.stageStarts[n-1], next) <= 0)
 		}
@@ -485,18 +487,18 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonNotExamined
 	} else if s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
-		if r := f.dueReservation(s, g); r != nil {
+		if r := f.dueReservation(g); r != nil {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
 		}
 	} else {
-		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, demandOf(s, g))
+		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, s.Cluster().DemandClassOf(g))
 	}
 	return w
 }
 
 // dueReservation returns the reservation of a stage's first waiting task that is due
 // and could not start, or nil. O(due tasks).
-func (f *reservingPolicy) dueReservation(s *scheduler.State, g *scheduler.Stage) *scheduler.Reservation {
+func (f *reservingPolicy) dueReservation(g *scheduler.Stage) *scheduler.Reservation {
 	for i := range f.dueTasks {
 		if k := f.dueTasks[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
 			return f.plan.reservationOf(k)

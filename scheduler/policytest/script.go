@@ -197,8 +197,7 @@ func (s *script) parse(line string) *args {
 }
 
 // reportRefusal prints the error of a command that State refused.
-func (s *script) reportRefusal(line string, err error) {
-	s.t.Helper()
+func (s *script) reportRefusal(err error) {
 	if err != nil {
 		fmt.Fprintf(&s.out, "refused: %v\n", err)
 	}
@@ -221,26 +220,26 @@ func (s *script) runCommand(line string) {
 	case "job":
 		s.job(a)
 	case "stage":
-		s.reportRefusal(line, s.w.State.Events().AddStage(s.jobID(a.word(1)), s.stage(a)))
+		s.reportRefusal(s.w.State.Events().AddStage(s.jobID(a.word(1)), s.stage(a)))
 	case "project":
-		s.reportRefusal(line, s.w.State.Events().PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.intWord(1)), Name: a.word(1), Submitted: s.w.Now,
+		s.reportRefusal(s.w.State.Events().PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.intWord(1)), Name: a.word(1), Submitted: s.w.Now,
 			Tenant: s.w.Tenant(a.word(2)).Spec.ID, Priority: priority(a), Jobs: int32(a.number("jobs", 1))}))
 	case "lost":
-		s.reportRefusal(line, s.w.State.Events().NodeLost(s.node(a.word(1)), s.w.Now))
+		s.reportRefusal(s.w.State.Events().NodeLost(s.node(a.word(1)), s.w.Now))
 	case "up":
-		s.reportRefusal(line, s.w.State.Events().NodeUp(s.node(a.word(1))))
+		s.reportRefusal(s.w.State.Events().NodeUp(s.node(a.word(1))))
 	case "drain":
-		s.reportRefusal(line, s.w.State.Events().SetDrain(s.node(a.word(1)), true))
+		s.reportRefusal(s.w.State.Events().SetDrain(s.node(a.word(1)), true))
 	case "maintain":
 		s.maintain(a)
 	case "undrain":
-		s.reportRefusal(line, s.w.State.Events().SetDrain(s.node(a.word(1)), false))
+		s.reportRefusal(s.w.State.Events().SetDrain(s.node(a.word(1)), false))
 	case "avoid":
 		var nodes []scheduler.NodeID
 		for i := range a.words[2:] {
 			nodes = append(nodes, s.node(a.word(i+2)))
 		}
-		s.reportRefusal(line, s.w.State.Events().SetAvoided(s.jobID(a.word(1)), nodes))
+		s.reportRefusal(s.w.State.Events().SetAvoided(s.jobID(a.word(1)), nodes))
 	case "pass":
 		d, err := time.ParseDuration(a.word(1))
 		if err != nil {
@@ -267,7 +266,7 @@ func (s *script) maintain(a *args) {
 	n := s.w.State.Node(s.node(a.word(1)))
 	from := s.w.Now.Add(a.duration("from"))
 	list := append(slices.Clone(n.Spec.Windows), scheduler.Window{From: from, To: from.Add(a.duration("for"))})
-	s.reportRefusal(a.line, s.w.State.Events().SetWindows(n.Spec.ID, list))
+	s.reportRefusal(s.w.State.Events().SetWindows(n.Spec.ID, list))
 }
 
 // runAttemptCommand runs the commands about attempts.
@@ -283,7 +282,7 @@ func (s *script) runAttemptCommand(a *args) {
 			s.t.Fatalf("%q: %v", a.line, err)
 		}
 		for x := range s.w.State.Attempts().Of(s.w.State.Stage(s.task(a).StageID()), s.task(a).Index) {
-			s.reportRefusal(a.line, s.w.State.Events().AttemptProgress(x.ID, x.Run, progress, 0))
+			s.reportRefusal(s.w.State.Events().AttemptProgress(x.ID, x.Run, progress, 0))
 		}
 	case "end":
 		outcomes := map[string]scheduler.Outcome{"succeeded": scheduler.OutcomeSucceeded, "failed": scheduler.OutcomeFailedUser,
@@ -296,7 +295,7 @@ func (s *script) runAttemptCommand(a *args) {
 		ended := false
 		for _, x := range s.w.Attempts() {
 			if x.ID.TaskID == id && !ended {
-				s.reportRefusal(a.line, s.w.State.Events().AttemptEnded(x.ID, x.Run, o, s.w.Now))
+				s.reportRefusal(s.w.State.Events().AttemptEnded(x.ID, x.Run, o, s.w.Now))
 				ended = true
 			}
 		}
@@ -304,7 +303,7 @@ func (s *script) runAttemptCommand(a *args) {
 			fmt.Fprintf(&s.out, "refused: task %s has no live attempt\n", id)
 		}
 	case "endjob":
-		s.reportRefusal(a.line, s.w.State.Events().EndJob(s.jobID(a.word(1))))
+		s.reportRefusal(s.w.State.Events().EndJob(s.jobID(a.word(1))))
 	case "suspend":
 		s.suspend(a)
 	case "suspended", "resumed":
@@ -318,9 +317,9 @@ func (s *script) runAttemptCommand(a *args) {
 				case scheduler.LevelCheckpointed:
 					has.Image = has.Memory
 				}
-				s.reportRefusal(a.line, s.w.State.Events().AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
+				s.reportRefusal(s.w.State.Events().AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
 			case a.word(0) == "resumed" && x.Phase == scheduler.AttemptResuming:
-				s.reportRefusal(a.line, s.w.State.Events().AttemptResumed(x.ID, x.Run, s.w.Now))
+				s.reportRefusal(s.w.State.Events().AttemptResumed(x.ID, x.Run, s.w.Now))
 			}
 		}
 	default:
@@ -337,7 +336,7 @@ func (s *script) suspend(a *args) {
 	id := s.task(a)
 	for x := range s.w.State.Attempts().Of(s.w.State.Stage(id.StageID()), id.Index) {
 		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: x.ID.TaskID, Attempt: x.ID.Attempt, Run: x.Run, Level: levels[a.word(3)]}
-		s.reportRefusal(a.line, s.w.State.Apply(&act, s.w.Now))
+		s.reportRefusal(s.w.State.Apply(&act, s.w.Now))
 	}
 }
 
@@ -351,7 +350,7 @@ func (s *script) nodes(a *args) {
 		spec := schedtest.NodeSpec(scheduler.NodeID(len(s.w.State.Nodes())), a.text("path", "/r1"), a.resources())
 		spec.Swap = int64(a.number("swap", 0)) * schedtest.GiB
 		spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen, scheduler.LevelSwapped)
-		s.reportRefusal(a.line, s.w.State.Events().AddNode(spec))
+		s.reportRefusal(s.w.State.Events().AddNode(spec))
 	}
 }
 
@@ -361,7 +360,7 @@ func (s *script) tenant(a *args) {
 		spec.Parent = s.w.Tenant(up).Spec.ID
 	}
 	spec.Caps.Total = scheduler.Limit(schedtest.R(a.number("cap-cpu", 0), a.number("cap-mem", 0), a.number("cap-io", 0)))
-	s.reportRefusal(a.line, s.w.State.Events().PutTenant(spec))
+	s.reportRefusal(s.w.State.Events().PutTenant(spec))
 }
 
 func priority(a *args) scheduler.Priority {

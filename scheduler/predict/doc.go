@@ -26,5 +26,5 @@
 // products are rounded before they are added, so training is bit-identical on every run
 // with the same seed and on every architecture with the same log and exp. The package
 // reads no clock and no global random source. A Predictor is not safe for concurrent
-// use; a Model is immutable, and concurrent users of one need a Workspace each.
+// use; a trainedModel is immutable, and concurrent users of one need a workspace each.
 package predict

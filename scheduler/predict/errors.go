@@ -30,23 +30,6 @@ func (d *distribution) logQuantile(p float64) float64 {
 	return d.logs[i] + (at-float64(i))*(d.logs[i+1]-d.logs[i])
 }
 
-// cdf is the inverse of logQuantile.
-func (d *distribution) cdf(log float64) float64 {
-	i, _ := slices.BinarySearch(d.logs[:], log)
-	switch {
-	case i == 0:
-		return 0
-	case i == knots:
-		return 1
-	}
-	lo, hi := d.logs[i-1], d.logs[i]
-	return (float64(i-1) + (log-lo)/(hi-lo)) / (knots - 1)
-}
-
-// spread returns half the distance between the 16% and 84% quantiles: the standard
-// deviation of the logarithm if it is normal.
-func (d *distribution) spread() float64 { return (d.logQuantile(0.84) - d.logQuantile(0.16)) / 2 }
-
 // assumedDistribution returns a log-normal distribution, cut at its 1% and 99%
 // quantiles.
 func assumedDistribution(sigma float64) *distribution {
@@ -117,24 +100,4 @@ type Estimate struct {
 // from [0, 1) it is a sample of the predicted run time.
 func (e Estimate) Quantile(p float64) float64 {
 	return e.Seconds * math.Exp(e.errors.logQuantile(p))
-}
-
-// remaining returns the predicted remaining run time, in seconds, of a task that has
-// run for elapsed seconds: 3DSF eq. 8, and 0 once elapsed exceeds the estimate (see
-// remainingQuantile).
-func (e Estimate) remaining(elapsed float64) float64 { return max(0, e.Seconds-elapsed) }
-
-// remainingQuantile returns the p-quantile of the remaining run time in seconds, given
-// that the task has run for elapsed seconds and not ended. Unlike eq. 8 it is not 0 for
-// a task that overruns its estimate: for one that has run longer than any recorded
-// error allows it is p times the elapsed time.
-func (e Estimate) remainingQuantile(elapsed, p float64) float64 {
-	if !(elapsed > 0) {
-		return e.Quantile(p)
-	}
-	past := e.errors.cdf(math.Log(elapsed / e.Seconds))
-	if past >= 1 {
-		return p * elapsed
-	}
-	return max(0, e.Quantile(past+p*(1-past))-elapsed)
 }

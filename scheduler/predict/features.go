@@ -11,7 +11,6 @@ var (
 	errFeature = errors.New("predict: feature is not a number or out of range")
 	errRunTime = errors.New("predict: run time is not a positive number")
 	errConfig  = errors.New("predict: bad configuration")
-	errModel   = errors.New("predict: not a usable model file")
 )
 
 // Feature is one of the inputs of the model.

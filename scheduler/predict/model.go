@@ -4,9 +4,9 @@ import (
 	"math"
 )
 
-// currentModel is a trained network with its ridge baseline, the standardisation of their
+// trainedModel is a trained network with its ridge baseline, the standardisation of their
 // inputs, and their results on held-out tasks. It is immutable.
-type currentModel struct {
+type trainedModel struct {
 	report report
 
 	net         *network
@@ -41,7 +41,7 @@ func newWorkspace() *workspace { return &workspace{b: newBuffers()} }
 const maxDeviations = 5
 
 // standardise stores in row the standardised features of x.
-func (m *currentModel) standardise(x *Features, row *[featureCount]float64) {
+func (m *trainedModel) standardise(x *Features, row *[featureCount]float64) {
 	logTransform(x, row)
 	for i := range row {
 		row[i] = min(max((row[i]-m.mean[i])/m.scale[i], -maxDeviations), maxDeviations)
@@ -49,7 +49,7 @@ func (m *currentModel) standardise(x *Features, row *[featureCount]float64) {
 }
 
 // seconds inverts the standardisation of the target.
-func (m *currentModel) seconds(y float64) float64 {
+func (m *trainedModel) seconds(y float64) float64 {
 	return math.Exp(min(max(m.yMean+m.yScale*y, -10), math.Log(maxSeconds)))
 }
 
@@ -57,7 +57,7 @@ func (m *currentModel) seconds(y float64) float64 {
 // seconds of each task by the network alone. The features must be in range
 // (Predictor.Predict checks them). Cost: about 1,400 multiplications per task. It does
 // not allocate.
-func (m *currentModel) predictNetwork(ws *workspace, x []Features, out []float64) {
+func (m *trainedModel) predictNetwork(ws *workspace, x []Features, out []float64) {
 	for len(x) > 0 {
 		rows := min(batch, len(x))
 		in := ws.b.activations[0]
@@ -76,7 +76,7 @@ func (m *currentModel) predictNetwork(ws *workspace, x []Features, out []float64
 }
 
 // predictRidge returns the run time in seconds of one task by the ridge regression.
-func (m *currentModel) predictRidge(ws *workspace, x *Features) float64 {
+func (m *trainedModel) predictRidge(ws *workspace, x *Features) float64 {
 	m.standardise(x, &ws.row)
 	y := m.ridge[featureCount]
 	for i, v := range ws.row {

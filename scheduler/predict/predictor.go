@@ -79,7 +79,7 @@ type Predictor struct {
 	newTasks int // tasks since the last round began
 	rounds   uint64
 	round    *round
-	model    *currentModel
+	model    *trainedModel
 	ws       *workspace
 
 	chunkFeatures []Features // features of a chunk of tasks
@@ -101,12 +101,8 @@ func New(c Config) (*Predictor, error) {
 	return p, nil
 }
 
-// currentModel returns the model of the last completed round or setModel, nil before the
-// first.
-func (p *Predictor) currentModel() *currentModel { return p.model }
-
-// setModel puts a loaded model to the use that its Report names.
-func (p *Predictor) setModel(m *currentModel) {
+// setModel puts a model to the use that its report names.
+func (p *Predictor) setModel(m *trainedModel) {
 	p.model = m
 	p.errors[Ridge] = errorLog{dist: m.errors[0]}
 	p.errors[MLP] = errorLog{dist: m.errors[1]}

@@ -76,7 +76,7 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 		if err := p.Predict(tasks, out); err != nil {
 			t.Fatal(err)
 		}
-		m := p.currentModel()
+		m := p.model
 		if m == nil {
 			continue // too few jobs have ended
 		}

@@ -38,7 +38,7 @@ func (p Phase) String() string {
 
 // round is one round of training over a snapshot of the history.
 type round struct {
-	model      *currentModel
+	model      *trainedModel
 	grad       *network
 	adam       *adam
 	buffers    *buffers
@@ -56,7 +56,7 @@ func newRound(history []record, c *Config, number uint64) *round {
 	random := rand.New(rand.NewPCG(c.seed, number))
 	perm := random.Perm(len(history))
 	fit := len(history) * 4 / 5
-	m := &currentModel{net: newNetwork(c.slope)}
+	m := &trainedModel{net: newNetwork(c.slope)}
 	m.report.trained, m.report.heldOut = fit, len(history)-fit
 	r := &round{
 		model: m, grad: newNetwork(0), adam: newAdam(), buffers: newBuffers(), random: random,
@@ -86,7 +86,7 @@ func newRound(history []record, c *Config, number uint64) *round {
 
 // fitScaling computes mean and standard deviation of each column and of the target; a
 // constant column gets deviation 1, so it is 0 when standardised.
-func (m *currentModel) fitScaling(rows [][featureCount]float64, logs []float64) {
+func (m *trainedModel) fitScaling(rows [][featureCount]float64, logs []float64) {
 	n := float64(len(rows))
 	for i := range featureCount {
 		var sum, square float64
@@ -152,7 +152,7 @@ func (r *round) trainBatch(rows []int32) {
 
 // evaluate measures network, ridge regression and fallback on the held-out tasks. Cost:
 // O(held-out tasks).
-func (r *round) evaluate() *currentModel {
+func (r *round) evaluate() *trainedModel {
 	m, n := r.model, len(r.heldOut)
 	ws := &workspace{b: r.buffers}
 	x, net := make([]Features, n), make([]float64, n)

@@ -65,7 +65,7 @@ func newSums(s *scheduler.State) *sums {
 	return u
 }
 
-// checkSuspendedOrder checks that State.Suspended yields exactly the resumable attempts, in
+// checkSuspendedOrder checks that Attempts.Suspended yields exactly the resumable attempts, in
 // order of suspension.
 func (u *sums) checkSuspendedOrder(s *scheduler.State) error {
 	n, last := 0, scheduler.Time(0)

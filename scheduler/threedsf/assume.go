@@ -25,7 +25,7 @@ func (assumptions) ChargeTenants() bool { return true }
 func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
 	j := s.StageOf(a).Job
 	nonPreemptible := j.IsNonPreemptible()
-	if !nonPreemptible && canPreemptOn(s.Node(a.Node)) {
+	if !nonPreemptible && s.Node(a.Node).Spec.Levels.FreesMemory() {
 		return memoryClaim(s, a)
 	}
 	end, fixed := x.expectedEnd(s, a, j, now)
@@ -53,7 +53,7 @@ func memoryClaim(s *scheduler.State, a *scheduler.Attempt) scheduler.Claim {
 // its predicted end. One past its bound ends now if its guarantee is violated and
 // the node can preempt it. fixed is false if the result moves with time.
 func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *scheduler.Job, now scheduler.Time) (at scheduler.Time, fixed bool) {
-	preemptible := isViolated(s, j) && canPreemptOn(s.Node(a.Node))
+	preemptible := isViolated(s, j) && s.Node(a.Node).Spec.Levels.FreesMemory()
 	g := s.StageOf(a)
 	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
@@ -96,8 +96,4 @@ func isViolated(s *scheduler.State, j *scheduler.Job) bool {
 // the next one (honoursGuarantees).
 func boundEnd(a *scheduler.Attempt, g *scheduler.Stage) scheduler.Time {
 	return a.Placed.Add(g.Bound() - a.Ran)
-}
-
-func canPreemptOn(n *scheduler.Node) bool {
-	return n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed)
 }

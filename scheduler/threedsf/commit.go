@@ -22,7 +22,7 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 	}
 	for _, n := range refused {
 		b.p.c.recordState(n)
-		b.unreserveOwner(b.ownerOfState(n)) // the rest is obsolete: dropObsolete drops it
+		b.unreserveOwner(b.ownerOfState(n)) // the rest is obsolete: obsoleteReservations drops it
 	}
 	for _, o := range b.owners {
 		switch {
@@ -33,18 +33,18 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 			continue
 		}
 		if o.deadline > 0 {
-			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.AcceptedState, o.id), Value: int64(o.deadline), At: o.guarantee.Departure})
+			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.AcceptedState, o.id), Value: int64(o.deadline), At: o.guarantee.Departure})
 			continue
 		}
-		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
-		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.LatestDepartureState, o.id), At: o.guarantee.Latest})
+		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
+		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.LatestDepartureState, o.id), At: o.guarantee.Latest})
 	}
 }
 
 // ownerOfState returns the owner that a policy state is about.
 func (b *plan) ownerOfState(n scheduler.PolicyState) *owner {
 	for _, o := range b.owners {
-		if k := stateKey(n.Kind, o.id); k == n.PolicyStateKey {
+		if k := backfill.StateKey(n.Kind, o.id); k == n.PolicyStateKey {
 			return o
 		}
 	}
@@ -69,7 +69,7 @@ func (b *plan) setLatestOfDue(o *owner) bool {
 	for _, j := range o.jobs {
 		for _, old := range j.Reservations() {
 			r := *old
-			if r.Latest = b.latestStart(o, &r); !b.isDue(old) || r == *old || !b.p.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}).IsPending(r.Task) {
+			if r.Latest = b.latestStart(o, &r); !b.isDue(old) || r == *old || !b.p.c.s.Stage(r.StageID()).IsPending(r.Task) {
 				continue
 			}
 			if !b.tryReserve(o, r) {
@@ -114,16 +114,15 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	if x.Spot.Bin < 0 {
 		return old == nil || b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
 	}
-	g := p.c.s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	g := p.c.s.Stage(x.Key.StageID())
 	if g.Spec.Demand.IsZero() && g.Spec.Disk == 0 {
 		return true // it needs no capacity
 	}
-	r := scheduler.Reservation{Kind: scheduler.ReserveProject, Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
-		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
-	r.Latest = b.latestStart(o, &r)
-	if r.Project == 0 {
+	r := x.Reservation(g)
+	if r.Kind = scheduler.ReserveProject; r.Project == 0 {
 		r.Kind = scheduler.ReserveDeadline
 	}
+	r.Latest = b.latestStart(o, &r)
 	if old != nil && old.Latest != 0 && !o.requested {
 		r.Latest = old.Latest
 	}
@@ -153,17 +152,15 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 // violated: Check asks for it whenever a latest start is given up.
 func (b *plan) ensureViolationRecorded(o *owner) {
 	p := b.p
-	key := stateKey(scheduler.ViolatedState, o.id)
+	key := backfill.StateKey(scheduler.ViolatedState, o.id)
 	for i := range p.c.states {
 		if n := &p.c.states[i]; n.Kind == key.Kind && n.Job == key.Job && n.Project == key.Project {
 			return
 		}
 	}
-	for key.Slot = int32(backfill.CauseOverrun); key.Slot <= int32(backfill.CauseLate); key.Slot++ {
-		if n, ok := p.c.s.PolicyState(key); ok {
-			p.c.recordState(n)
-			return
-		}
+	if n, ok := backfill.ViolationOf(p.c.s, o.id); ok {
+		p.c.recordState(n)
+		return
 	}
 	key.Slot = int32(backfill.CauseLate)
 	p.c.recordState(scheduler.PolicyState{PolicyStateKey: key, At: p.c.now})

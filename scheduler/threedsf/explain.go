@@ -26,8 +26,8 @@ type explainer struct {
 	reservations *preemptReservations
 
 	round         scheduler.WaitingRound
-	examined      map[equivalenceClass]struct{} // demands that were compared with the nodes
-	lastMisfit    scheduler.FitClass            // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
+	examined      map[scheduler.DemandClass]struct{} // demands that were compared with the nodes
+	lastMisfit    scheduler.FitClass                 // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
 	lastReason    scheduler.Reason
 	lastNodes     int32
 	maxExamined   int                                  // of them
@@ -76,7 +76,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Nodes = e.lastReason, e.lastNodes
 		return w
 	}
-	if !e.mayExamine(g) {
+	if !e.admitDemand(g) {
 		w.Reason = scheduler.ReasonNotExamined
 		return w
 	}
@@ -126,10 +126,10 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
 }
 
-// mayExamine reports whether the nodes may be compared with the demand of a stage, and
-// counts the demands.
-func (e *explainer) mayExamine(g *scheduler.Stage) bool {
-	key := e.c.demandClass(g)
+// admitDemand decides whether the nodes are compared with the demand of a stage: with the first
+// maxExamined demands of a decision.
+func (e *explainer) admitDemand(g *scheduler.Stage) bool {
+	key := e.c.s.Cluster().DemandClassOf(g)
 	if _, known := e.examined[key]; known {
 		return true
 	}
@@ -202,7 +202,7 @@ func (e *explainer) blockingReservation(g *scheduler.Stage) *scheduler.Reservati
 func (e *explainer) nextPlannedStart(g *scheduler.Stage) scheduler.Time {
 	if len(e.plannedStarts) == 0 {
 		for _, r := range e.c.s.Reservations().Guarantees() { // sorted by start
-			if id := (scheduler.StageID{Job: r.Job, Stage: r.Stage}); isPlanned(r) && r.Start > e.c.now {
+			if id := r.StageID(); isPlanned(r) && r.Start > e.c.now {
 				if _, known := e.plannedStarts[id]; !known {
 					e.plannedStarts[id] = r.Start
 				}

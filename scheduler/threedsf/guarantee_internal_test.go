@@ -8,6 +8,7 @@ import (
 
 	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -176,7 +177,7 @@ func (w *planWorld) requirePlan(t *testing.T, g *Guarantees) (planned int) {
 		}
 		due := j.Spec.Deadline
 		if j.Spec.Project != 0 {
-			n, _ := w.State.PolicyState(stateKey(scheduler.LatestDepartureState, j.Spec.Project))
+			n, _ := w.State.PolicyState(backfill.StateKey(scheduler.LatestDepartureState, j.Spec.Project))
 			due = n.At
 		}
 		places := map[scheduler.TaskID]*scheduler.Reservation{}

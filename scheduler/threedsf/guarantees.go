@@ -162,7 +162,7 @@ func (l *reservedLane) servePreempted() {
 // now. It reports whether the reservation must stay: false if it is pointless or its
 // task was just placed.
 func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
-	g := l.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	g := l.c.s.Stage(r.StageID())
 	n := l.c.s.Node(r.Node)
 	if g == nil || r.End <= l.c.now || !n.Schedulable() || g.Job.Phase != scheduler.JobActive {
 		return false

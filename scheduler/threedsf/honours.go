@@ -30,7 +30,7 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 	if len(list) == 0 {
 		return true
 	}
-	preemptible := isPreemptible(n, j)
+	preemptible := n.CanPreempt(j)
 	if preemptible && freesMemory(n, d[scheduler.Memory]) {
 		return true
 	}
@@ -92,14 +92,14 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 	free, swap := n.Free, swapDemand{}
 	disks := append(x.diskScratch[:0], n.Disks...)
 	x.diskScratch = disks
-	if isPreemptible(n, j) {
+	if n.CanPreempt(j) {
 		swap.add(n.Spec.Levels, d[scheduler.Memory], 0)
 	} else if free = free.Sub(d); disk >= 0 && int(disk) < len(disks) {
 		disks[disk].FreeIO -= d[scheduler.IO]
 		disks[disk].FreeSpace -= space
 	}
 	for a := range x.v.s.Attempts().On(n.Spec.ID) {
-		b, preemptible := x.v.s.StageOf(a).Bound(), isPreemptible(n, x.v.s.StageOf(a).Job)
+		b, preemptible := x.v.s.StageOf(a).Bound(), n.CanPreempt(x.v.s.StageOf(a).Job)
 		justStarted := a.Placed == x.v.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
 		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || preemptible
 		if justStarted || !ended {
@@ -129,11 +129,4 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 		free[scheduler.Memory] -= swap.beyond(n.SwapFree)
 	}
 	return (scheduler.Resources{}).Fits(free) && fitsOneDisk && (diskSpace >= 0 || r.Disk == 0)
-}
-
-// isPreemptible reports whether tasks of a job can be moved out of memory on a node
-// when a guarantee needs it.
-func isPreemptible(n *scheduler.Node, j *scheduler.Job) bool {
-	return !j.IsNonPreemptible() &&
-		(n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 )
 
 // jobCache caches what each cycle needs to know of the jobs with a project, a
@@ -13,8 +14,8 @@ import (
 type jobCache struct {
 	v           *view
 	state       *scheduler.State
-	workSeen    uint64 // State.ChangePosition when it was synchronised
-	nodeChanges uint64 // State.NodeChangeCount then
+	workSeen    uint64 // ChangeLog.Position when it was synchronised
+	nodeChanges uint64 // Cluster.ChangeCount then
 	syncedAt    scheduler.Time
 	index       map[scheduler.JobID]int32
 	jobs        []cachedJob
@@ -183,13 +184,13 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 		if !isPlanned(r) {
 			continue
 		}
-		if g := w.v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.IsPending(r.Task) {
+		if g := w.v.s.Stage(r.StageID()); g != nil && g.IsPending(r.Task) {
 			lost--
 		} else {
 			x.reservedInVain++
 		}
 		if w.v.isExpired(r) || !w.v.canStayOn(r) && w.v.s.Cluster().SchedulableNodes() > 0 {
-			g := w.v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+			g := w.v.s.Stage(r.StageID())
 			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task))
 		} else { // also where it cannot stay and no node is schedulable: it is planned again once it is late
 			x.startDeadline = min(x.startDeadline, w.v.latestStart(r).Add(1))
@@ -252,7 +253,7 @@ func (w *jobCache) guaranteedEnd(j *scheduler.Job) scheduler.Time {
 	if j.Spec.Project == 0 {
 		return j.Spec.Deadline
 	}
-	n, _ := w.v.s.PolicyState(stateKey(scheduler.LatestDepartureState, j.Spec.Project))
+	n, _ := w.v.s.PolicyState(backfill.StateKey(scheduler.LatestDepartureState, j.Spec.Project))
 	return n.At
 }
 

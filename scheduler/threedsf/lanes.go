@@ -29,8 +29,8 @@ type deadlineLane struct {
 
 	jobs           []laneJob // of the pass, in lane order
 	slack          deadline.Slack
-	withoutVictims []equivalenceClass // classes without victims left in this pass
-	someInfeasible bool               // some job that left the lane in this pass or before has ready work
+	withoutVictims []scheduler.DemandClass // classes without victims left in this pass
+	someInfeasible bool                    // some job that left the lane in this pass or before has ready work
 }
 
 // beginPass starts a pass.
@@ -177,14 +177,13 @@ func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time
 	if _, _, _, ok := dl.c.s.TenantTree().UnderCaps(g); !ok {
 		return false
 	}
-	for _, b := range dl.withoutVictims {
-		if b == dl.c.demandClass(g) {
-			return false
-		}
+	class := dl.c.s.Cluster().DemandClassOf(g)
+	if slices.Contains(dl.withoutVictims, class) {
+		return false
 	}
 	plan, ok := dl.preemption.preemptor.FindVictims(dl.c.s, g, dl.c.now)
 	if !ok {
-		dl.withoutVictims = append(dl.withoutVictims, dl.c.demandClass(g))
+		dl.withoutVictims = append(dl.withoutVictims, class)
 		return false
 	}
 	if ok, until := dl.preemption.preemptor.IsWorthwhile(dl.c.s, g, &plan, latest, dl.c.now); !ok {

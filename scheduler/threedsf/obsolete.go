@@ -55,7 +55,7 @@ func (o *obsoleteReservations) dropUpTo(limit int) {
 
 // isObsolete reports whether nothing waits for a planned reservation any more.
 func (o *obsoleteReservations) isObsolete(r *scheduler.Reservation) bool {
-	g := o.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	g := o.c.s.Stage(r.StageID())
 	return g == nil || (!g.IsPending(r.Task) && !o.isSuspended(g, r.Task)) || g.Job.Phase != scheduler.JobActive ||
 		(g.Job.Spec.Project == 0 && isInfeasible(g.Job)) || o.c.wasRefused(g.Job)
 }

@@ -76,7 +76,7 @@ func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, 
 // mayResume is respectsReservations for what a suspended task needs more on its node. One that can be
 // preempted again takes nothing of guarantees: they were made with its memory in mind.
 func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16) bool {
-	if isPreemptible(n, g.Job) {
+	if n.CanPreempt(g.Job) {
 		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk)
 	}
 	return o.respectsReservations(n, g, more, space, disk)
@@ -115,13 +115,13 @@ func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
 
 // isUnreserved reports whether nothing is reserved on a node that a task of a job could take.
 func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
-	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (isPreemptible(n, j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
+	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (n.CanPreempt(j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
 }
 
 // closedKey identifies tasks to which the same nodes are open. Reservations exclude
 // a task by its demand, its bound and whether it can be preempted.
 type closedKey struct {
-	equivalenceClass
+	scheduler.DemandClass
 	bound          time.Duration
 	nonPreemptible bool
 }
@@ -147,7 +147,7 @@ func (o *openNodes) beginShrinkOnly() {
 	}
 }
 
-// nextOpenNode is State.NextNode without the nodes reserved for others. While
+// nextOpenNode is Cluster.NextNode without the nodes reserved for others. While
 // capacity only shrinks, all calls together inspect each node once per closedKey,
 // and nodes with a reservation of the task's own job once more.
 func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
@@ -160,7 +160,7 @@ func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) sche
 	if o.v.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{equivalenceClass: o.v.demandClass(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible()}
+	key := closedKey{DemandClass: o.v.s.Cluster().DemandClassOf(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible()}
 	closed := o.closedBelow[key]
 	if o.exemptJobs[g.Job.Spec.ID] {
 		return o.firstOpenOwn(g, from, closed)
@@ -201,7 +201,7 @@ func (o *openNodes) firstOpenNode(g *scheduler.Stage, from scheduler.NodeID) sch
 	return id
 }
 
-// bestOpenNode is State.BestNode without the nodes reserved for others. Those on which
+// bestOpenNode is Cluster.BestNode without the nodes reserved for others. Those on which
 // the stage's next task failed are taken if no other is open.
 func (o *openNodes) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	if failed := g.NextFailedOn(); len(failed) > 0 {
@@ -236,6 +236,6 @@ func (o *openNodes) bestOpenExcept(g *scheduler.Stage, excluded []scheduler.Node
 	return best, disk
 }
 
-// bestNodeCandidates is how many nodes bestOpenNode compares, as State.BestNode
+// bestNodeCandidates is how many nodes bestOpenNode compares, as Cluster.BestNode
 // does.
 const bestNodeCandidates = 8

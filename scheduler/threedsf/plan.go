@@ -154,7 +154,7 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 			actions += b.countUnreserved(o)
 			continue
 		}
-		n := scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.RefusedState, o.id), Value: int64(o.deadline)}
+		n := scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.RefusedState, o.id), Value: int64(o.deadline)}
 		if errors.Is(err, backfill.ErrTooLate) {
 			n.At = q.Departure
 		}

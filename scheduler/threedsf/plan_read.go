@@ -25,9 +25,10 @@ func (p *planning) readPlan() *plan {
 	}
 	p.planner.Reset(t.Nodes, t.Accounts)
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
-	b.tasks, b.amounts = b.tasks[:0], b.amounts[:0]
+	b.tasks = b.tasks[:0]
+	b.needs.Reset()
 	b.setSpareNodes(p.c.cfg.Guarantees.SpareNodes)
-	b.findOwners()
+	b.collectOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
 		if !o.requested || o.waiting <= b.tasksLeft {
@@ -50,9 +51,9 @@ func (b *plan) setSpareNodes(spare int) {
 	}
 }
 
-// findOwners finds the jobs and projects that have or request a guarantee, in order of
+// collectOwners collects the jobs and projects that have or request a guarantee, in order of
 // submission. The reservations of all others are taken out.
-func (b *plan) findOwners() {
+func (b *plan) collectOwners() {
 	projects := map[scheduler.ProjectID]*owner{}
 	owners, jobs := make([]owner, 0, len(b.p.jobs.jobs)), make([]*scheduler.Job, 0, len(b.p.jobs.jobs)) // in one piece
 	for i := range b.p.jobs.jobs {
@@ -160,19 +161,16 @@ func (b *plan) restoreOwner(o *owner) {
 
 // currentGuarantee returns the guarantee that an owner has.
 func (b *plan) currentGuarantee(o *owner) backfill.Guarantee {
-	s := b.p.c.s
 	if o.deadline > 0 {
 		return backfill.Guarantee{Departure: o.accepted, Latest: o.deadline}
 	}
-	guarantee, _ := s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
-	latest, _ := s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
-	return backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}
+	return backfill.GuaranteeOf(b.p.c.s, o.id)
 }
 
 // restoreStage adds the waiting tasks of a stage to a project, and describes them in
 // b.existing. Those that are due keep their place: they are not planned again.
 func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) {
-	reserved := b.reservationsOf(g)
+	reserved := b.indexReservations(g)
 	if g.Pending == 0 {
 		return
 	}
@@ -180,7 +178,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	if duration <= 0 {
 		duration = overdueExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
 	}
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
 	if !g.Open {
 		r.After = g.Spec.After
 	}
@@ -214,9 +212,9 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	}
 }
 
-// reservationsOf returns the planned reservations of a stage by task. Those of tasks
-// that do not wait are taken out. The result is valid until the next call.
-func (b *plan) reservationsOf(g *scheduler.Stage) []*scheduler.Reservation {
+// indexReservations returns the planned reservations of a stage by task, and withdraws those of
+// tasks that do not wait. The result is valid until the next call.
+func (b *plan) indexReservations(g *scheduler.Stage) []*scheduler.Reservation {
 	b.byTask = slices.Grow(b.byTask[:0], int(g.Spec.Tasks))[:g.Spec.Tasks]
 	clear(b.byTask)
 	for _, r := range g.Job.Reservations() {
@@ -236,7 +234,7 @@ func (b *plan) isDiskGone(r *scheduler.Reservation) bool {
 	if disk := r.OnDisk; disk >= 0 {
 		return int(disk) >= b.profile.Disks(int32(r.Node))
 	}
-	g := b.p.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	g := b.p.c.s.Stage(r.StageID())
 	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
 }
 

@@ -35,15 +35,8 @@ type planScratch struct {
 	requests []backfill.Request
 	existing []backfill.Existing // of the tasks in requests
 	tasks    []int32
-	amounts  []int64 // of the needs
+	needs    backfill.NeedBuffer
 	byTask   []*scheduler.Reservation
-}
-
-// needOf is scheduler.NodeNeed with its amounts in scratch space.
-func (x *planScratch) needOf(d scheduler.Resources, space int64) backfill.Need {
-	n := len(x.amounts)
-	x.amounts = append(x.amounts, d[scheduler.CPU], d[scheduler.Memory])
-	return backfill.Need{Base: x.amounts[n : n+2 : n+2], IO: d[scheduler.IO], Space: space}
 }
 
 // owner is a project, or a single job, that has or requests a guarantee.

@@ -81,9 +81,9 @@ func New(cfg Config) *Policy {
 	p.queues = queues{c: c}
 	p.queues.init()
 	p.tenants = tenantOrder{c: c, open: &p.open, nodes: &p.nodes, placer: &p.placer, waits: &p.waits, queues: &p.queues, lane: &p.deadlines,
-		eqClassIndex: map[equivalenceClass]int32{}, restarted: map[scheduler.TenantID]bool{}}
+		eqClassIndex: map[scheduler.DemandClass]int32{}, restarted: map[scheduler.TenantID]bool{}}
 	p.explainer = explainer{c: c, open: &p.open, nodes: &p.nodes, waits: &p.waits, tenants: &p.tenants, survey: &p.survey, jobs: &p.jobs, reservations: &p.reservations,
-		examined: map[equivalenceClass]struct{}{}, plannedStarts: map[scheduler.StageID]scheduler.Time{}}
+		examined: map[scheduler.DemandClass]struct{}{}, plannedStarts: map[scheduler.StageID]scheduler.Time{}}
 	return p
 }
 

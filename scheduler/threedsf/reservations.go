@@ -45,7 +45,7 @@ func (x *preemptReservations) drop(r *scheduler.Reservation) {
 // suspendedAttemptOf returns the suspended attempt that a reservation is for, or nil
 // if there is none any more.
 func (x *preemptReservations) suspendedAttemptOf(r *scheduler.Reservation) *scheduler.Attempt {
-	g := x.c.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	g := x.c.s.Stage(r.StageID())
 	if g == nil || r.Task < 0 || r.Kind != scheduler.ReservePreempt {
 		return nil
 	}

@@ -26,7 +26,7 @@ type reservedNodes struct {
 	attempted map[*scheduler.Stage]bool
 
 	state    *scheduler.State // of bounded
-	workSeen uint64           // State.ChangePosition of bounded
+	workSeen uint64           // ChangeLog.Position of bounded
 	bounded  *scheduler.Job   // see findBoundedJob
 
 	freeFractions freeFractions
@@ -110,7 +110,7 @@ func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
 
 // nextUnreservedNode returns a node that fits an equivalence class and is not
 // closed, or NoNode.
-func (k *reservedNodes) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID {
+func (k *reservedNodes) nextUnreservedNode(sh scheduler.DemandClass) scheduler.NodeID {
 	id := k.nextFit(&sh, 0)
 	for id != scheduler.NoNode && k.isClosed(id) {
 		id = k.nextFit(&sh, id+1)
@@ -196,9 +196,9 @@ func (k *reservedNodes) reservingStage(g *scheduler.Stage) *scheduler.Stage {
 	return nil
 }
 
-// nextFit is State.NextNode for a class.
-func (k *reservedNodes) nextFit(c *equivalenceClass, from scheduler.NodeID) scheduler.NodeID {
-	return k.c.s.Cluster().NextNodeAvoiding(k.c.s.Job(c.avoider), c.avoidance, c.demand, c.disk, from)
+// nextFit is Cluster.NextNode for a class.
+func (k *reservedNodes) nextFit(c *scheduler.DemandClass, from scheduler.NodeID) scheduler.NodeID {
+	return k.c.s.Cluster().NextNodeOfClass(k.c.s.Job(c.Avoidance.Job()), c, from)
 }
 
 // expectedDeparture is when an attempt on a node should have ended by its bound.

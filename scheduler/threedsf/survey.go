@@ -138,7 +138,7 @@ func (q *guaranteeSurvey) recordOwnerViolation(id scheduler.ProjectID, cause bac
 		return
 	}
 	q.violated[id] = struct{}{}
-	key := stateKey(scheduler.ViolatedState, id)
+	key := backfill.StateKey(scheduler.ViolatedState, id)
 	key.Slot = int32(cause)
 	q.violations = append(q.violations, scheduler.PolicyState{PolicyStateKey: key, At: q.c.now})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/locality"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -136,7 +137,7 @@ func TestWhatAProjectIs(t *testing.T) {
 				id = w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Open = 3, x.open })
 			}
 			for _, kind := range x.states {
-				record(t, w, scheduler.PolicyState{PolicyStateKey: stateKey(kind, 3), At: w.Now})
+				record(t, w, scheduler.PolicyState{PolicyStateKey: backfill.StateKey(kind, 3), At: w.Now})
 			}
 			cfg := fullConfig()
 			v := view{cfg: &cfg, s: w.State, now: w.Now}
@@ -161,7 +162,7 @@ func TestOwners(t *testing.T) {
 		"in a project": {inProject, scheduler.PolicyStateKey{Kind: scheduler.ViolatedState, Project: 7}},
 		"alone":        {alone, scheduler.PolicyStateKey{Kind: scheduler.ViolatedState, Job: 7}},
 	} {
-		if got := stateKey(scheduler.ViolatedState, ownerOf(x.job)); got != x.want {
+		if got := backfill.StateKey(scheduler.ViolatedState, ownerOf(x.job)); got != x.want {
 			t.Errorf("%s: state %+v, want %+v", name, got, x.want)
 		}
 	}

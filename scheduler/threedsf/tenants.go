@@ -18,7 +18,7 @@ type cursor struct {
 // nextEqClass is the demand of some tenant's next task in this pass and a node that
 // fits it, NoNode if none does any more.
 type nextEqClass struct {
-	equivalenceClass
+	scheduler.DemandClass
 	fitsOn  scheduler.NodeID
 	tenants int32 // whose next task has it now
 	stale   bool  // fitsOn is out of date, since it is no tenant's
@@ -58,7 +58,7 @@ type tenantOrder struct {
 	serving      scheduler.TenantID   // being served now, or NoTenant
 	firstMisfit  *scheduler.Stage     // with StopAtFirstMisfit: the stage that did not fit
 	eqClasses    []nextEqClass        // of the tenants' next tasks in this pass
-	eqClassIndex map[equivalenceClass]int32
+	eqClassIndex map[scheduler.DemandClass]int32
 	restarted    map[scheduler.TenantID]bool // scratch of serveDelayed
 	restarts     int                         // calls of restartTenant in this decision
 }
@@ -110,12 +110,12 @@ func (o *tenantOrder) updateHead(t scheduler.TenantID) {
 	if c.eqClass = -1; g == nil {
 		return
 	}
-	key := o.c.demandClass(g)
+	key := o.c.s.Cluster().DemandClassOf(g)
 	at, ok := o.eqClassIndex[key]
 	if !ok {
 		at = int32(len(o.eqClasses))
 		o.eqClassIndex[key] = at
-		o.eqClasses = append(o.eqClasses, nextEqClass{equivalenceClass: key, stale: true})
+		o.eqClasses = append(o.eqClasses, nextEqClass{DemandClass: key, stale: true})
 	}
 	class := &o.eqClasses[at]
 	if class.stale {
@@ -149,7 +149,7 @@ func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
 			sh.stale = true
 			continue
 		}
-		if sh.fitsOn = o.nodes.nextUnreservedNode(sh.equivalenceClass); sh.fitsOn == scheduler.NoNode {
+		if sh.fitsOn = o.nodes.nextUnreservedNode(sh.DemandClass); sh.fitsOn == scheduler.NoNode {
 			o.refreshHeadsOf(int32(i))
 		}
 	}

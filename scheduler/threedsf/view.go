@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 )
 
 // view is what a decision is made from: the configuration, the State and the time. Its
@@ -61,18 +62,6 @@ func isInfeasible(j *scheduler.Job) bool {
 // infeasible and its on_miss is stop. The job's owner ends it.
 func (v *view) isStoppedByMiss(j *scheduler.Job) bool {
 	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && v.cfg.Deadlines && isInfeasible(j)
-}
-
-// equivalenceClass is what a task demands: tasks of one class fit on the same nodes.
-type equivalenceClass struct {
-	demand    scheduler.Resources
-	disk      int64
-	avoider   scheduler.JobID // its job if that avoids nodes, else 0
-	avoidance scheduler.Avoidance
-}
-
-func (v *view) demandClass(g *scheduler.Stage) equivalenceClass {
-	return equivalenceClass{g.Spec.Demand, g.Spec.Disk, g.Avoider(), v.s.Cluster().AvoidanceOf(g)}
 }
 
 // usesMatching reports whether a stage takes part in matching: its next task reads
@@ -143,7 +132,7 @@ func (v *view) isComplete(pr *scheduler.Project) bool {
 // isPlanned reports whether a reservation belongs to the plan: a guarantee for one
 // task on a node.
 func isPlanned(r *scheduler.Reservation) bool {
-	return r.Kind.IsGuarantee() && r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != scheduler.NoNode
+	return r.Kind.IsGuarantee() && r.IsOfTask()
 }
 
 // isExpired reports whether a planned task that has not started is too late: it
@@ -157,30 +146,19 @@ func (v *view) isExpired(r *scheduler.Reservation) bool { return v.now > v.lates
 // in time.
 func (v *view) latestStart(r *scheduler.Reservation) scheduler.Time {
 	at := min(r.Start.Add(v.cfg.Guarantees.Margin), r.End-1)
-	if g := v.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.Bound() > 0 {
+	if g := v.s.Stage(r.StageID()); g != nil && g.Bound() > 0 {
 		at = min(at, max(r.Start, r.End.Add(-g.Bound())))
 	}
 	return at
 }
 
-// ownerOf returns the project that a job is planned in: its own, or one made of the
-// job alone, with the high bit set.
+// ownerOf returns the project that a job is planned in: its own, or one that
+// stands for the job alone.
 func ownerOf(j *scheduler.Job) scheduler.ProjectID {
 	if j.Spec.Project != 0 {
 		return j.Spec.Project
 	}
-	return ownerOfJob(j.Spec.ID)
-}
-
-// ownerOfJob returns the owner made of a single job.
-func ownerOfJob(id scheduler.JobID) scheduler.ProjectID { return scheduler.ProjectID(id) | 1<<63 }
-
-// stateKey returns the key of a policy state of an owner.
-func stateKey(kind scheduler.PolicyStateKind, id scheduler.ProjectID) scheduler.PolicyStateKey {
-	if id>>63 == 1 {
-		return scheduler.PolicyStateKey{Kind: kind, Job: scheduler.JobID(id &^ (1 << 63))}
-	}
-	return scheduler.PolicyStateKey{Kind: kind, Project: id}
+	return backfill.SingleJob(j.Spec.ID)
 }
 
 // classOf returns the class of a job, 0 for jobs of another lane.

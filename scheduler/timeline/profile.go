@@ -212,6 +212,7 @@ func (p *Profile) Release(b int32, disk int16, start, end Time, n *Need) {
 	p.Change(b, disk, start, end, n, 1)
 }
 
+// Change is Reserve for sign -1, and Release for 1.
 func (p *Profile) Change(b int32, disk int16, start, end Time, n *Need, sign int64) {
 	p.ChangeUnlogged(b, disk, start, end, n, sign)
 	if start < end {

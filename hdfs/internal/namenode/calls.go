@@ -27,7 +27,7 @@ func GetFileInfo(ctx context.Context, c Caller, path string) (FileStatus, error)
 
 // decodeSoleStatus decodes a response with one optional HdfsFileStatusProto.
 func decodeSoleStatus(name string, b []byte) (FileStatus, error) {
-	inner, err := soleSubmessage(name, 1, b)
+	inner, err := soleSubmessage(name, b)
 	if err != nil {
 		return FileStatus{}, err
 	}
@@ -161,7 +161,7 @@ func AddBlock(ctx context.Context, c Caller, lease Lease, previous *ExtendedBloc
 	if err != nil {
 		return LocatedBlock{}, err
 	}
-	inner, err := soleSubmessage("addBlock response", 1, b)
+	inner, err := soleSubmessage("addBlock response", b)
 	if err != nil {
 		return LocatedBlock{}, err
 	}

@@ -69,11 +69,11 @@ func missingFieldError(message, field string) error {
 	return fmt.Errorf("%w: %s without %s", hdfs.ErrProtocol, message, field)
 }
 
-// soleSubmessage returns the only submessage of a response, or nil.
-func soleSubmessage(name string, number pw.Number, b []byte) ([]byte, error) {
+// soleSubmessage returns the only submessage of a response, which has field number 1, or nil.
+func soleSubmessage(name string, b []byte) ([]byte, error) {
 	var inner []byte
 	err := wire.Each(b, func(f wire.Field) error {
-		if f.Number != number {
+		if f.Number != 1 {
 			return nil
 		}
 		inner = f.Bytes
@@ -228,7 +228,7 @@ func storageTypes(f wire.Field, types *[]uint64) error {
 
 // decodeBlockLocations decodes GetBlockLocationsResponseProto; nil: no such file.
 func decodeBlockLocations(b []byte) (*BlockLocations, error) {
-	inner, err := soleSubmessage("getBlockLocations response", 1, b)
+	inner, err := soleSubmessage("getBlockLocations response", b)
 	if err != nil || inner == nil {
 		return nil, err
 	}
@@ -328,7 +328,7 @@ func decodeFileStatus(b []byte) (s FileStatus, err error) {
 // decodeListing decodes GetListingResponseProto; found is false if there is no such
 // directory.
 func decodeListing(b []byte) (entries []FileStatus, remaining uint64, found bool, err error) {
-	inner, err := soleSubmessage("getListing response", 1, b)
+	inner, err := soleSubmessage("getListing response", b)
 	if err != nil || inner == nil {
 		return nil, 0, false, err
 	}
@@ -350,7 +350,7 @@ func decodeListing(b []byte) (entries []FileStatus, remaining uint64, found bool
 }
 
 func decodeDefaults(b []byte) (d ServerDefaults, err error) {
-	inner, err := soleSubmessage("getServerDefaults response", 1, b)
+	inner, err := soleSubmessage("getServerDefaults response", b)
 	if err != nil {
 		return d, err
 	}

@@ -125,9 +125,8 @@ func (p *Forecaster) copyState() *jobState {
 	p.nodes, p.jobs, p.queue, p.suspended, p.seq = p.nodes[:0], p.jobs[:0], p.queue[:0], p.suspended[:0], 0
 	for _, n := range p.state.Nodes() {
 		l := n.Spec.Levels
-		leaves := l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed)
-		m := nodeState{free: n.Free, schedulable: p.state.Cluster().Plannable(n), windows: n.Spec.Windows, canSuspend: p.query.Preempt && (leaves || l.Has(scheduler.LevelFrozen))}
-		if !leaves {
+		m := nodeState{free: n.Free, schedulable: p.state.Cluster().Plannable(n), windows: n.Spec.Windows, canSuspend: p.query.Preempt && (l.FreesMemory() || l.Has(scheduler.LevelFrozen))}
+		if !l.FreesMemory() {
 			m.occupiedMask[scheduler.Memory] = 1
 		}
 		p.nodes = append(p.nodes, m)

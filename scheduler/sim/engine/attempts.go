@@ -374,7 +374,6 @@ func (w *world) recordAttemptEnd(slot int32, o scheduler.Outcome) {
 	r := j.res
 	cpu := t.elapsed.Seconds() * float64(g.Demand[scheduler.CPU]) / 1000
 	if o == scheduler.OutcomeSucceeded {
-		r.served += t.elapsed
 		r.countLocality(t.locality)
 		w.use.useful += cpu
 		r.UsefulCPU += cpu

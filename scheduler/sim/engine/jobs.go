@@ -224,9 +224,7 @@ func (a *admission) allJobsEnded(w *world, p int) bool {
 func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error {
 	switch n.Kind {
 	case scheduler.InfeasibleState:
-		j := &w.jobs[n.Job-1]
-		j.res.infeasible = true
-		if j.spec.OnMiss == scheduler.OnMissStop && !j.ended {
+		if j := &w.jobs[n.Job-1]; j.spec.OnMiss == scheduler.OnMissStop && !j.ended {
 			return a.stopJob(w, j, JobMissed)
 		}
 	case scheduler.ViolatedState:

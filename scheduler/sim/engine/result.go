@@ -20,7 +20,7 @@ type Result struct {
 	// and their arrival rate times their mean response.
 	LittlesLaw [2]float64
 
-	Events, cycles, Placements, TasksDone       uint64
+	Events, Placements, TasksDone               uint64
 	Suspensions, Migrations, Kills              uint64
 	NodesLost, OutputsLost, ViolatedGuarantees  uint64
 	WorkLostCPU                                 float64 // CPU-seconds of attempts that did not succeed
@@ -40,7 +40,6 @@ type JobResult struct {
 	Admitted              time.Duration // when the scheduler saw the job
 	Alone                 time.Duration // duration on the empty cluster
 	Work                  float64       // task-seconds of all its tasks together, undisturbed
-	served                time.Duration // running time of its successful attempts
 	UsefulCPU             float64       // CPU-seconds of its successful attempts
 	LostCPU               float64       // CPU-seconds of its other attempts
 	Refused               bool          // it can never run on the cluster
@@ -49,7 +48,6 @@ type JobResult struct {
 	WithInput, NodeLocal  int32
 	RackLocal             int32
 	Outcome               JobOutcome // 0: it did not end
-	infeasible            bool
 }
 
 // Response returns the time from submission to end.

@@ -15,7 +15,7 @@ type world struct {
 	events eventQueue
 	jobs   []job
 
-	attempts      []attempt    // indexed by slot (State.Slots)
+	attempts      []attempt    // indexed by slot (Attempts.Slots)
 	sharedExtra   attemptExtra // shared by all attempts without an own record
 	computeOnly   bool         // attempts only compute: no transfers, no contention, no reports
 	prefetchSlots []int32      // scratch of prefetch
@@ -274,7 +274,6 @@ func (w *world) runCycles() error {
 		if err != nil {
 			return err
 		}
-		w.res.cycles++
 		if w.WaitedTimes {
 			w.waited.set(d.Waiting, w.now)
 		}

@@ -87,7 +87,7 @@ func CompletionTimes(jobs []Job, d Discipline, q Queues) ([]float64, error) {
 	case LAS:
 		s = &las{jobs: jobs, ends: ends}
 	case SRPT:
-		s = &srpt{jobs: jobs, ends: ends, at: make([]float64, len(jobs))}
+		s = &srpt{jobs: jobs, ends: ends}
 	case LASMQ:
 		if q.Count < 1 || q.Count > 1000 || !(q.FirstThreshold > 0) || !(q.ThresholdRatio >= 1) || !(q.WeightRatio > 0 && q.WeightRatio <= 1) {
 			return nil, fmt.Errorf("queues %+v: 1 to 1000 queues, a first threshold above 0, a threshold ratio of at least 1, a weight ratio in (0, 1]", q)

@@ -39,7 +39,6 @@ func (p *ps) arrive(i int32) { p.byVirtualEnd.push(item{p.virtualTime + p.jobs[i
 type srpt struct {
 	jobs        []Job
 	ends        []float64
-	at          []float64
 	now         float64
 	byRemaining heap // by remaining size; the first one is served
 }

@@ -21,10 +21,10 @@ var errNoMachine = errors.New("the trace states demands as fractions of its larg
 
 // alibabaTask is a line of batch_task.csv with its number in the job's graph.
 type alibabaTask struct {
-	stage      HistoryStage
-	number     int   // in its name, 0 if it has none
-	after      []int // numbers of the tasks before it
-	start, end time.Duration
+	stage  HistoryStage
+	number int   // in its name, 0 if it has none
+	after  []int // numbers of the tasks before it
+	start  time.Duration
 }
 
 // ReadAlibaba reads batch_task.csv of Alibaba's cluster-trace-v2018: lines of task_name, instance_num,
@@ -118,7 +118,7 @@ func parseAlibabaTask(f []string, memory int64, counter *taskCounter) (*alibabaT
 	if instances < 1 {
 		return nil, errNothingToSimulate
 	}
-	t := &alibabaTask{start: start, end: end, stage: HistoryStage{Name: f[0], Kind: "group", CPU: int64(math.Ceil(10 * cpu)), Memory: int64(math.Ceil(percent / 100 * float64(memory)))}}
+	t := &alibabaTask{start: start, stage: HistoryStage{Name: f[0], Kind: "group", CPU: int64(math.Ceil(10 * cpu)), Memory: int64(math.Ceil(percent / 100 * float64(memory)))}}
 	t.number, t.after = parseAlibabaName(f[0])
 	t.stage.Tasks, err = counter.tasks(int(instances), &HistoryAttempt{State: "succeeded", PlaceMS: start.Milliseconds(), EndMS: end.Milliseconds()})
 	return t, err

@@ -69,7 +69,6 @@ type googleJob struct {
 	user, name string
 	priority   int64
 	submitted  int64 // microseconds
-	isJob      bool  // not an alloc set
 	tasks      map[int64]*googleTask
 }
 
@@ -171,7 +170,6 @@ func (g *googleJob) add(e *googleEvent) error {
 	if e.Kind != 0 {
 		return errNothingToSimulate
 	}
-	g.isJob = true
 	g.priority = max(g.priority, int64(e.Priority))
 	if *e.Type == googleSubmit {
 		g.submitted = min(g.submitted, int64(e.Time))

@@ -13,12 +13,12 @@ import (
 // swfJob is a line of the Standard Workload Format with the fields that the simulator uses (their
 // numbers in brackets). -1 is unknown.
 type swfJob struct {
-	job                int64   // (1)
-	submit             float64 // (2) seconds
-	runTime            float64 // (4) seconds
-	processors         int64   // (5), else (8) requested
-	requestedTime      float64 // (9) seconds
-	user, group, queue int64   // (12), (13), (15)
+	job           int64   // (1)
+	submit        float64 // (2) seconds
+	runTime       float64 // (4) seconds
+	processors    int64   // (5), else (8) requested
+	requestedTime float64 // (9) seconds
+	user          int64   // (12)
 }
 
 // SWF is a trace in the Standard Workload Format.
@@ -79,7 +79,7 @@ func (t *SWF) job(line string) error {
 	if x[1] < 0 || x[1] > maxSeconds || x[3] > maxSeconds/2 || x[8] > maxSeconds/2 {
 		return fmt.Errorf("submit time %s, run time %s, requested time %s: expected seconds from 0 to %g", f[1], f[3], f[8], maxSeconds/2)
 	}
-	j := swfJob{job: int64(x[0]), submit: x[1], runTime: x[3], processors: int64(x[4]), requestedTime: x[8], user: int64(x[11]), group: int64(x[12]), queue: int64(x[14])}
+	j := swfJob{job: int64(x[0]), submit: x[1], runTime: x[3], processors: int64(x[4]), requestedTime: x[8], user: int64(x[11])}
 	if j.processors <= 0 {
 		j.processors = int64(x[7])
 	}

@@ -89,7 +89,7 @@ var composedVariants = []contender{
 const twoTierPolicy = "two_tier"
 
 // gradeContenders runs all contenders on one workload.
-func gradeContenders(s *Sample, projects bool, run func(c contender) error) error {
+func gradeContenders(projects bool, run func(c contender) error) error {
 	for _, c := range allContenders(projects) {
 		if err := run(c); err != nil {
 			return err
@@ -100,7 +100,7 @@ func gradeContenders(s *Sample, projects bool, run func(c contender) error) erro
 
 func (l lasWorkload) gradeAll(e *Env, s *Sample, seed uint64) error {
 	l.oneTenant = true
-	return gradeContenders(s, false, func(c contender) error {
+	return gradeContenders(false, func(c contender) error {
 		r, jobs, err := l.simulate(e, c, seed)
 		if err != nil {
 			return err
@@ -112,7 +112,7 @@ func (l lasWorkload) gradeAll(e *Env, s *Sample, seed uint64) error {
 
 func (m benchmarkMix) gradeAll(e *Env, s *Sample, seed uint64) error {
 	m.jobs = min(m.jobs, tableJobs)
-	return gradeContenders(s, false, func(c contender) error {
+	return gradeContenders(false, func(c contender) error {
 		r, err := m.simulate(e, c, seed)
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func gradeGenerated(e *Env, s *Sample, seed uint64, generator, interval string) 
 	if err != nil {
 		return err
 	}
-	return gradeContenders(s, false, func(c contender) error {
+	return gradeContenders(false, func(c contender) error {
 		r, err := simulateContender(c, &engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Seed: seed, Stop: e.stop})
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func gradeTwoTier(e *Env, s *Sample, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	return gradeContenders(s, true, func(c contender) error {
+	return gradeContenders(true, func(c contender) error {
 		cfg := &engine.Config{Nodes: nodes, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Seed: seed, Stop: e.stop}
 		r, err := simulateContender(c, cfg)
 		if err != nil {

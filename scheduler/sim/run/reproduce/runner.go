@@ -42,7 +42,6 @@ type Progress struct {
 	FromStore   int // of the done units, loaded from the store
 	TimeLeft    time.Duration
 	Finished    string // the experiment whose last unit this was, "" if none
-	lastError   error  // error of this unit
 }
 
 // ParameterShift is one parameter at the low or high end of its range.
@@ -151,7 +150,7 @@ func (r *Runner) runUnits(ctx context.Context, outs []*Outcome, units []*unit, u
 		if unitsLeft[u.exp]--; ran > 0 {
 			p.TimeLeft = time.Duration(float64(time.Since(start)) * (total - done) / ran)
 		}
-		p.Finished, p.lastError = "", u.err
+		p.Finished = ""
 		if unitsLeft[u.exp] == 0 {
 			p.Finished = outs[u.exp].Name
 		}
