@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -185,7 +186,7 @@ func putBlob(ctx context.Context, cl *client, digest string, f localFile, m *upl
 	defer in.Close()
 	st := cl.PutBlob(ctx)
 	first := &droverv1.PutBlobRequest{Digest: digest, Size: f.size}
-	if err := st.Send(first); err != nil && err != io.EOF {
+	if err := st.Send(first); err != nil && !errors.Is(err, io.EOF) { // whose reason the response has
 		return err
 	}
 	buf := make([]byte, uploadChunkBytes)

@@ -38,8 +38,8 @@ func TestSlowUploadReportsProgress(t *testing.T) {
 	}
 }
 
-// TestUploadsBeginAgainAtTheNextLeader: the coordinator that takes a file dies, and the next one gets
-// all of it.
+// TestUploadsBeginAgainAtTheNextLeader: the coordinator that takes a file dies, the next one in the list
+// is gone, and the one after it gets all of the file.
 func TestUploadsBeginAgainAtTheNextLeader(t *testing.T) {
 	const size = 3 * uploadChunkBytes
 	file := filepath.Join(t.TempDir(), "big.bin")
@@ -57,7 +57,9 @@ func TestUploadsBeginAgainAtTheNextLeader(t *testing.T) {
 	}
 	dies, leads := &blobReceiver{dies: true}, &blobReceiver{}
 	first, second := serve(dies), serve(leads)
-	tr, err := coordclient.NewTransport([]string{first.URL, second.URL}, func(address string) (*http.Transport, string, error) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	tr, err := coordclient.NewTransport([]string{first.URL, gone.URL, second.URL}, func(address string) (*http.Transport, string, error) {
 		return first.Client().Transport.(*http.Transport).Clone(), address, nil // both have the certificate of httptest
 	})
 	if err != nil {
