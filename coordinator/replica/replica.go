@@ -246,7 +246,7 @@ func (r *Replica) checkMember(c Config) error {
 	if len(names) == 0 { // it was never started, and is to be added to a cluster
 		return nil
 	}
-	return errors.Join(fault.New(fault.Conflict, "%s belongs to servers %q and not to %q: start it under its own name, or %s", c.Dir, names, c.ID, cure), r.end().Error())
+	return errors.Join(fault.New(fault.Conflict, "%s is the log of servers %q, and %q is none of them: start it with the -id that it had, or, if %q was removed from the cluster, move the folder away and start with -join", c.Dir, names, c.ID, c.ID), r.end().Error())
 }
 
 // raftConfig returns raft's configuration. A server that is alone waits for no
