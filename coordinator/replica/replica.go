@@ -177,6 +177,9 @@ func (r *Replica) start(c Config) error {
 	if err != nil {
 		return fmt.Errorf("look at the raft store in %s: %w", c.Dir, err)
 	}
+	if err := r.checkOwner(c); err != nil {
+		return err
+	}
 	var servers []raft.Server
 	if !known {
 		if servers, err = r.firstServers(c); err != nil {
@@ -225,6 +228,27 @@ func (r *Replica) rewindRecorder(snaps raft.SnapshotStore) error {
 	}
 	if r.record.Applied() > last {
 		return r.record.Rewind(last)
+	}
+	return nil
+}
+
+// ownerKey has the server's name in the store of raft's term and vote, which are that server's alone.
+var ownerKey = []byte("ServerID")
+
+// checkOwner refuses the folder of another server, and marks one that has no mark yet: this server would go on
+// with the votes of the other, without its own, and might vote twice in a term.
+func (r *Replica) checkOwner(c Config) error {
+	known, err := r.store.Lookup(ownerKey)
+	switch {
+	case err != nil:
+		return fmt.Errorf("owner of the log in %s: %w", c.Dir, err)
+	case known != nil && string(known) != c.ID:
+		return fault.New(fault.Conflict, "%s is the folder of server %q, and not of %q, which would vote for it: start it with -id %s, or, for %q, with an empty folder and -join", c.Dir, known, c.ID, known, c.ID)
+	case known != nil:
+		return nil
+	}
+	if err := r.store.Set(ownerKey, []byte(c.ID)); err != nil {
+		return fmt.Errorf("mark %s as the folder of server %q: %w", c.Dir, c.ID, err)
 	}
 	return nil
 }
