@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -167,7 +166,7 @@ func Open(c Config) (*Replica, error) {
 }
 
 func (r *Replica) start(c Config) error {
-	logger := hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Warn, Output: logWriter{c.Logger}, DisableTime: true})
+	logger := hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Warn, Output: newRaftLog(c.Logger, time.Now), DisableTime: true})
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(c.Dir, 2, logger)
 	if err != nil {
 		return fmt.Errorf("folder of snapshots below %s: %w", c.Dir, err)
@@ -333,16 +332,6 @@ func (r *Replica) transport(c Config, logger hclog.Logger) {
 	// no entry any more, and the server does not stop. Batches of entries make up
 	// for it.
 	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{c.Network, r.watch.noteEnd}, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: rpcElections * election, Logger: logger})
-}
-
-// logWriter passes raft's log lines to slog.
-type logWriter struct{ l *slog.Logger }
-
-func (w logWriter) Write(b []byte) (int, error) {
-	if w.l != nil {
-		w.l.Warn("raft", "line", strings.TrimSpace(string(b)))
-	}
-	return len(b), nil
 }
 
 // Close stops the server. Everything acknowledged to a proposer is on disk.
