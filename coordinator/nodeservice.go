@@ -101,6 +101,10 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 		if !s.core.registrations.allow(caller(ctx).name) && caller(ctx).kind != kindLocal {
 			return nil, fault.Overload("node %s registers more than %d times a second: try again in a second", info.GetName(), registerRate)
 		}
+		if n != nil && n.Up && n.Epoch != req.Msg.GetEpoch() {
+			s.core.log.Warn("a node that is up registers anew, and loses its tasks: its data folder is another one, or two daemons have its name",
+				"node", info.GetName(), "address", info.GetAddress(), "address_before", n.Info.GetAddress())
+		}
 		res, err := s.core.propose(ctx, info.GetName(), &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: req.Msg.GetEpoch(), Info: info}}})
 		if err = errors.Join(err, res.Err); err != nil {
 			return nil, err

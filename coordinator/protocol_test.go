@@ -1,10 +1,14 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -145,4 +149,49 @@ type distantPeer struct {
 
 func (*distantPeer) Describe(context.Context, *connect.Request[droverv1.DescribeRequest]) (*connect.Response[droverv1.DescribeResponse], error) {
 	return connect.NewResponse(&droverv1.DescribeResponse{Id: "c1", Protocol: version.Protocol + 2, HasLog: true, Leader: "c1", LeaderAddress: "c1:1"}), nil
+}
+
+// TestTwoDaemonsOfOneNameAreNamed: each makes the other one's tasks lost, and the coordinator's log says where
+// the two are. A daemon that is restarted, and knows its epoch, is nothing to speak of.
+func TestTwoDaemonsOfOneNameAreNamed(t *testing.T) {
+	var mu sync.Mutex
+	var out bytes.Buffer
+	b := newTestCluster(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(lockedWriter{&mu, &out}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	const said = "two daemons have its name"
+	log := func() string { mu.Lock(); defer mu.Unlock(); return out.String() }
+	nodes := droverv1connect.NewNodeServiceClient(b.http, "http://c")
+	register := func(address string, epoch uint64) (got uint64) {
+		b.waitUntil("the node registers", func() bool {
+			res, err := nodes.Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{Epoch: epoch, Node: &droverv1.NodeInfo{Name: "n1", Address: address, Driver: "simulated",
+				Allocatable: &droverv1.Resources{Cpu: 1000, Memory: 1 << 30}, Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING}, Disks: []*droverv1.Disk{{Name: "d0", Io: 1 << 20, Space: 1 << 30}}}}))
+			if err == nil {
+				got = res.Msg.Epoch
+			}
+			return err == nil
+		})
+		return got
+	}
+	epoch := register("10.0.0.1:1", 0)
+	register("10.0.0.1:2", epoch)
+	if got := log(); strings.Contains(got, said) {
+		t.Errorf("one daemon: %s", got)
+	}
+	register("10.0.0.2:1", 0)
+	if got := log(); !strings.Contains(got, said) || !strings.Contains(got, "10.0.0.2:1") || !strings.Contains(got, "10.0.0.1:2") {
+		t.Errorf("two daemons: %s", got)
+	}
+}
+
+// lockedWriter writes with mu held.
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/httplog"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/sleep"
 )
@@ -103,7 +103,7 @@ func (c *core) newServer(of identify, running *inFlight, h http.Handler) *http.S
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler: running.count(c.refuseRevoked(c.callers.withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: httplog.New(c.log.Handler()),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/url"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -329,12 +330,42 @@ func (v *validator) checkEnv(at string, env map[string]string) {
 	}
 }
 
+// maxPathPart and maxPathBytes bound the name of a file: longer ones exist on no node's file system.
+const (
+	maxPathPart  = 255
+	maxPathBytes = 1024
+)
+
+// validFileName reports whether a task's folder can have a file of this name.
+func validFileName(name string) bool {
+	if len(name) > maxPathBytes || path.Clean(name) != name || !filepath.IsLocal(name) || name == "." || strings.HasPrefix(name, ".drover") || strings.ContainsRune(name, 0) {
+		return false
+	}
+	return !slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool { return len(part) > maxPathPart })
+}
+
+// fileAbove returns a file that would have to be a folder of the one called name, "" if there is none.
+func fileAbove(name string, files map[string]bool) string {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if files[dir] {
+			return dir
+		}
+	}
+	return ""
+}
+
 func (v *validator) checkFiles(at string, s *Stage) {
+	names := map[string]bool{}
+	for _, f := range s.Files {
+		names[f.Name] = true
+	}
 	seen := map[string]bool{}
 	for _, f := range s.Files {
 		p := fmt.Sprintf("%s.file[%q]", at, f.Name)
-		if f.Name == "" || path.IsAbs(f.Name) || path.Clean(f.Name) != f.Name || f.Name == ".." || strings.HasPrefix(f.Name, "../") || strings.HasPrefix(f.Name, ".drover") || strings.ContainsRune(f.Name, 0) {
+		if !validFileName(f.Name) {
 			v.addProblem(p, "give a relative path below the task's folder, such as data/words.txt", "%q is not a valid name for a file of the task", f.Name)
+		} else if folder := fileAbove(f.Name, names); folder != "" {
+			v.addProblem(p, "rename one of the two", "%q is a file, and cannot be the folder of another one", folder)
 		}
 		if seen[f.Name] {
 			v.addProblem(p, "give each file a unique name", "two files are called %q", f.Name)

@@ -133,16 +133,19 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"max_parallel", func(j *Job) { j.Stages[2].MaxParallel = -1 }, []string{`stage["g"].max_parallel: negative number; give 0 (no limit) or more`}},
 
 		{"names of files", func(j *Job) {
-			for _, n := range []string{"", "/a", "a//b", "..", "../a", ".drover/x", "a\x00"} {
+			for _, n := range []string{"", ".", "/a", "a//b", "..", "../a", ".drover/x", "a\x00", strings.Repeat("a", 256), strings.Repeat("a/", 600) + "a"} {
 				j.Stages[2].Files = append(j.Stages[2].Files, File{Name: n, Source: "x"})
 			}
 		}, func() (want []string) {
-			for _, n := range []string{"", "/a", "a//b", "..", "../a", ".drover/x", "a\x00"} {
+			for _, n := range []string{"", ".", "/a", "a//b", "..", "../a", ".drover/x", "a\x00", strings.Repeat("a", 256), strings.Repeat("a/", 600) + "a"} {
 				want = append(want, fmt.Sprintf("stage[\"g\"].file[%q]: %q is not a valid name for a file of the task; give a relative path below the task's folder, such as data/words.txt", n, n))
 			}
 			return want
 		}()},
 		{"two files of one name", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Source: "x"}, {Name: "a", Source: "y"}} }, []string{`stage["g"].file["a"]: two files are called "a"; give each file a unique name`}},
+		{"a file that is a folder", func(j *Job) {
+			j.Stages[2].Files = []File{{Name: "a/b", Source: "x"}, {Name: "a", Source: "y"}, {Name: "a.b", Source: "y"}}
+		}, []string{`stage["g"].file["a/b"]: "a" is a file, and cannot be the folder of another one; rename one of the two`}},
 		{"mode of a file", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Source: "x", Mode: 0o4755}} }, []string{`stage["g"].file["a"]: mode 04755; give permission bits such as "0755"`}},
 		{"a file from nowhere", func(j *Job) { j.Stages[2].Files = []File{{Name: "a"}} }, []string{`stage["g"].file["a"]: the file has no source; write source = "path"`}},
 		{"size of a file", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Digest: digest, Size: -1}} }, []string{`stage["g"].file["a"]: ` + FormatSize(-1) + " is over the limit of 512MiB for one uploaded file; put large data into HDFS and name it as input"}},

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/drover-run/drover/internal/httplog"
 )
 
 // shutdownLimit is how long open requests may take when the daemon stops.
@@ -64,6 +66,7 @@ func (d *daemon) serve(ctx context.Context, e endpoint) error {
 	srv := &http.Server{
 		Handler: e.handler, Protocols: protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: d.peers.connections.Observe,
+		ErrorLog: httplog.New(d.log.Handler()),
 	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(e) }()

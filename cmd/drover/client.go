@@ -39,6 +39,7 @@ type client struct {
 	debug     droverv1connect.DebugServiceClient
 	transport *coordclient.Transport
 	tls       *tls.Config     // nil on a unix socket
+	token     bool            // it shows a token, and has no certificate
 	ctx       context.Context // of the command: distinguishes Ctrl-C from a lost connection
 }
 
@@ -99,6 +100,7 @@ func dial(c *cli.Context) (*client, error) {
 		history:             droverv1connect.NewHistoryServiceClient(h, coordclient.Base, opts),
 		debug:               droverv1connect.NewDebugServiceClient(h, coordclient.Base, opts),
 		transport:           t,
+		token:               token != "",
 		ctx:                 c.Context,
 	}
 	if strings.HasPrefix(t.Current(), "https://") {
@@ -225,6 +227,9 @@ func (c *client) classifyError(err error) error {
 		}
 		if errors.Is(err, pki.ErrWrongPeer) {
 			return fault.New(fault.Unavailable, "%s is no coordinator: %s; set -address to one, or have its certificate made with `drover tls cert -kind coordinator`", c.address(), why)
+		}
+		if c.token && strings.Contains(why, "certificate required") {
+			return fault.New(fault.Denied, "%s believes no token now, so this one has expired or was revoked: have another one made with `drover token create`, or use -tls-cert and -tls-key", c.address())
 		}
 		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
 			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), and its certificate must contain the address", c.address(), why)

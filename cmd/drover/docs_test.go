@@ -116,9 +116,27 @@ func TestDocTenantFileIsValid(t *testing.T) {
 	}
 }
 
+// TestDocConfigurationsAreRead: the settings that the guides give to coordinators are settings.
+func TestDocConfigurationsAreRead(t *testing.T) {
+	for _, page := range []string{"docs/how-to/operating.md", "docs/how-to/three-coordinators.md"} {
+		blocks := hclBlock.FindAllStringSubmatch(readDoc(t, page), -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s shows no configuration", page)
+		}
+		for _, b := range blocks {
+			if _, err := parseConfig(coordinatorCommand(), page, []byte(b[1])); err != nil {
+				t.Errorf("%v in\n%s", err, b[1])
+			}
+		}
+	}
+}
+
+// hclBlock is a block of HCL in a page.
+var hclBlock = regexp.MustCompile("(?s)```hcl\n(.*?)```")
+
 // The job files shown in job-file.md must be valid.
 func TestDocJobFilesAreValid(t *testing.T) {
-	blocks := regexp.MustCompile("(?s)```hcl\n(.*?)```").FindAllStringSubmatch(readDoc(t, "docs/reference/job-file.md"), -1)
+	blocks := hclBlock.FindAllStringSubmatch(readDoc(t, "docs/reference/job-file.md"), -1)
 	if len(blocks) == 0 {
 		t.Fatal("docs/reference/job-file.md shows no job")
 	}

@@ -19,6 +19,7 @@ import (
 const (
 	maxFollowed = 200                    // streams at once; further tasks are shown as earlier ones end
 	followPoll  = 300 * time.Millisecond // between two lists of tasks, or 20 times what one took
+	maxPoll     = 10 * time.Second       // whatever one took: it may have waited for a new leader
 	maxLogLine  = 1 << 20                // bytes; a longer line is cut
 )
 
@@ -83,7 +84,7 @@ func (f *logFollower) startStreams(ctx context.Context, streams *errgroup.Group)
 		if res.Msg.Job.EndedMs > 0 {
 			return nil
 		}
-		pause := time.NewTimer(max(followPoll, 20*time.Since(began)))
+		pause := time.NewTimer(pollPause(time.Since(began)))
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -92,6 +93,9 @@ func (f *logFollower) startStreams(ctx context.Context, streams *errgroup.Group)
 		}
 	}
 }
+
+// pollPause returns the pause after a list of tasks that took so long.
+func pollPause(took time.Duration) time.Duration { return min(max(followPoll, 20*took), maxPoll) }
 
 // hasLogs reports whether a node may have logs of an attempt: it runs, or it has
 // ended and its node is up.

@@ -2,14 +2,23 @@ package main
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/coordclient"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // TestHandshakeAsksTheServer: a server that accepts a certificate says nothing until it is asked, so a caller that only
@@ -45,5 +54,29 @@ func TestHandshakeAsksTheServer(t *testing.T) {
 				t.Errorf("asked %v (%v)", asked, states)
 			}
 		})
+	}
+}
+
+// TestATokenWhereNoneIsGood: a coordinator for which no token is good wants a certificate in the handshake. That
+// refuses the token, and says nothing about certificates that the caller does not use.
+func TestATokenWhereNoneIsGood(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	h := s.Client().Transport.(*http.Transport)
+	tr, err := coordclient.NewTransport([]string{s.URL}, func(address string) (*http.Transport, string, error) { return h, address, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[bool]error{true: fault.Denied, false: fault.Unavailable} {
+		cl := &client{transport: tr, tls: h.TLSClientConfig, token: token, ctx: t.Context(),
+			ClientServiceClient: droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, coordclient.Base)}
+		_, err := cl.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+		if err = cl.classifyError(err); !errors.Is(err, want) || strings.Contains(err.Error(), "drover token create") != token {
+			t.Errorf("with a token %t: %v", token, err)
+		}
 	}
 }

@@ -168,7 +168,8 @@ func snapshotRestoreCommand() *cli.Command {
 		Usage: "restore an archive into an empty data folder; no coordinator may run on it",
 		Description: "Start the coordinator on the folder afterwards. Nodes reconnect by themselves: the restored log's term is above\n" +
 			"every one that they can have seen. Jobs that were accepted after the archive was saved are unknown, and nodes\n" +
-			"remove their tasks; the next job's number is at least a million higher, so that no such number is given twice.",
+			"freeze their tasks until you decide (drover operator runs); the next job's number is at least a million higher,\n" +
+			"so that no such number is given twice.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "data", Value: defaultCoordinatorData, Usage: "the coordinator's folder, absent or empty"},
 			&cli.StringFlag{Name: "id", Value: "c1", Usage: "name of the coordinator (-id), where it will be one of several: the others join it"},

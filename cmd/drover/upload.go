@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -125,7 +126,7 @@ func uploadFiles(ctx context.Context, cl *client, files []localFile, printf func
 		printf("uploading %s (%s)", filepath.Base(f.path), jobspec.FormatSize(f.size))
 		send := func() error { return putBlob(ctx, cl, d, f, newUploadMeter(f, printf)) }
 		if err := coordclient.NewRetrier(cl.transport).Do(ctx, true, send); err != nil {
-			return fmt.Errorf("%s: upload: %w", f.label, err)
+			return fmt.Errorf("%s: upload: %w", f.label, cl.classifyError(err))
 		}
 	}
 	return nil
@@ -175,6 +176,8 @@ func (m *uploadMeter) add(n int) {
 	m.printf("uploading %s: %s of %s, %s, %s left", m.name, jobspec.FormatSize(m.sent), jobspec.FormatSize(m.size), jobspec.FormatRate(rate), left)
 }
 
+// putBlob uploads a file. Its error is the call's own: the retrier sees by it whether
+// another coordinator may take the file.
 func putBlob(ctx context.Context, cl *client, digest string, f localFile, m *uploadMeter) error {
 	in, err := os.Open(f.path)
 	if err != nil {
@@ -183,8 +186,8 @@ func putBlob(ctx context.Context, cl *client, digest string, f localFile, m *upl
 	defer in.Close()
 	st := cl.PutBlob(ctx)
 	first := &droverv1.PutBlobRequest{Digest: digest, Size: f.size}
-	if err := st.Send(first); err != nil && err != io.EOF {
-		return cl.classifyError(err)
+	if err := st.Send(first); err != nil && !errors.Is(err, io.EOF) { // whose reason the response has
+		return err
 	}
 	buf := make([]byte, uploadChunkBytes)
 	for {
@@ -203,5 +206,5 @@ func putBlob(ctx context.Context, cl *client, digest string, f localFile, m *upl
 		}
 	}
 	_, err = st.CloseAndReceive()
-	return cl.classifyError(err)
+	return err
 }

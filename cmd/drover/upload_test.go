@@ -1,11 +1,22 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/coordclient"
 )
 
 func TestSlowUploadReportsProgress(t *testing.T) {
@@ -24,5 +35,78 @@ func TestSlowUploadReportsProgress(t *testing.T) {
 	}
 	if d := cmp.Diff(want, said); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestUploadsBeginAgainAtTheNextLeader: the coordinator that takes a file dies, the next one in the list
+// is gone, and the one after it gets all of the file.
+func TestUploadsBeginAgainAtTheNextLeader(t *testing.T) {
+	const size = 3 * uploadChunkBytes
+	file := filepath.Join(t.TempDir(), "big.bin")
+	if err := os.WriteFile(file, make([]byte, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve := func(b *blobReceiver) *httptest.Server {
+		mux := http.NewServeMux()
+		mux.Handle(droverv1connect.NewClientServiceHandler(b))
+		b.server = httptest.NewUnstartedServer(mux)
+		b.server.EnableHTTP2 = true
+		b.server.StartTLS()
+		t.Cleanup(b.server.Close)
+		return b.server
+	}
+	dies, leads := &blobReceiver{dies: true}, &blobReceiver{}
+	first, second := serve(dies), serve(leads)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	tr, err := coordclient.NewTransport([]string{first.URL, gone.URL, second.URL}, func(address string) (*http.Transport, string, error) {
+		return first.Client().Transport.(*http.Transport).Clone(), address, nil // both have the certificate of httptest
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.CloseIdleConnections)
+	cl := &client{transport: tr, ctx: t.Context(),
+		ClientServiceClient: droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, coordclient.Base, connect.WithInterceptors(coordclient.NewRetrier(tr)))}
+	var digest string
+	var length int64
+	err = uploadFiles(t.Context(), cl, []localFile{{path: file, label: "a file", size: size, digest: &digest, specSize: &length}}, t.Logf)
+	if err != nil || leads.got.Load() != size || dies.got.Load() == 0 {
+		t.Errorf("%v; the first got %d bytes, the second %d of %d", err, dies.got.Load(), leads.got.Load(), size)
+	}
+}
+
+// blobReceiver is a coordinator that lacks every file, and may die with the first message of one.
+type blobReceiver struct {
+	droverv1connect.UnimplementedClientServiceHandler
+	server *httptest.Server
+	dies   bool
+	got    atomic.Int64
+}
+
+func (*blobReceiver) HasBlobs(_ context.Context, req *connect.Request[droverv1.HasBlobsRequest]) (*connect.Response[droverv1.HasBlobsResponse], error) {
+	return connect.NewResponse(&droverv1.HasBlobsResponse{Missing: req.Msg.Digests}), nil
+}
+
+func (b *blobReceiver) PutBlob(_ context.Context, st *connect.ClientStream[droverv1.PutBlobRequest]) (*connect.Response[droverv1.PutBlobResponse], error) {
+	for st.Receive() {
+		b.got.Add(int64(len(st.Msg().Data)))
+		if b.dies && b.got.Load() > 0 {
+			b.server.CloseClientConnections()
+		}
+	}
+	if err := st.Err(); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.PutBlobResponse{}), nil
+}
+
+// TestFollowersLookAgainSoonAfterAnElection: a list of tasks that waited twenty seconds for a new leader
+// says nothing about what the next one costs.
+func TestFollowersLookAgainSoonAfterAnElection(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{0: followPoll, 100 * time.Millisecond: 2 * time.Second, 20 * time.Second: maxPoll} {
+		if got := pollPause(took); got != want {
+			t.Errorf("after a list that took %s: a pause of %s, want %s", took, got, want)
+		}
 	}
 }

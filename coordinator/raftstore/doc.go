@@ -15,6 +15,7 @@
 //	│   ├── version  = big-endian uint32 (schemaVersion)
 //	│   └── sum      = number of pairs in kv (big-endian uint32), CRC-32C of them in order
 //	└── kv
+//	    ├── ServerID = name of the server whose term and vote these are (package replica)
 //	    └── key of raft = value; numbers are big-endian uint64
 //
 // A record is

@@ -286,6 +286,15 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return out, err
 }
 
+// Lookup returns a value, nil if there is none.
+func (s *Store) Lookup(key []byte) ([]byte, error) {
+	v, err := s.Get(key)
+	if errors.Is(err, errKeyNotFound) {
+		return nil, nil
+	}
+	return v, err
+}
+
 // SetUint64 stores a number durably.
 func (s *Store) SetUint64(key []byte, val uint64) error {
 	return s.Set(key, binary.BigEndian.AppendUint64(nil, val))

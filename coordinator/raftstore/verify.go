@@ -19,7 +19,7 @@ import (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // cure is what an operator can do about damage; it ends every such message.
-const cure = "restore the folder from a backup (drover operator snapshot restore), keep what is whole (drover operator repair), or copy it from another server of the cluster"
+const cure = "restore the folder from a backup (drover operator snapshot restore), keep what is whole (drover operator repair), or, beside other coordinators, move it away and start with -join"
 
 // recordSum returns the checksum of a record without its last four bytes.
 func recordSum(index uint64, b []byte) uint32 {

@@ -26,7 +26,7 @@ const (
 	damagedFolder  = "damaged-snapshots"
 )
 
-const cure = "restore the folder from a backup (drover operator snapshot restore), keep what is whole (drover operator repair), or copy it from another server of the cluster"
+const cure = "restore the folder from a backup (drover operator snapshot restore), keep what is whole (drover operator repair), or, beside other coordinators, move it away and start with -join"
 
 // Exists reports whether dir holds a replica's log or snapshots.
 func Exists(dir string) bool {

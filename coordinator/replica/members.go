@@ -3,7 +3,10 @@ package replica
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -97,7 +100,8 @@ func (r *Replica) Remove(id string) error {
 // Transfer has another voter lead, the one that is furthest if p is the zero
 // value. It needs the leader, and returns when the other one has been asked to
 // stand for election. Unavailable: it does not lead, another transfer is in
-// progress, or one to that server has failed in this term.
+// progress, or the other server did not take over. Conflict: one to that server has
+// failed in this term.
 func (r *Replica) Transfer(ctx context.Context, p Peer) error {
 	if !r.transfers.mu.TryLock() {
 		return fault.New(fault.Unavailable, "another transfer of the leadership is in progress: try again in a second")
@@ -115,8 +119,18 @@ func (r *Replica) Transfer(ctx context.Context, p Peer) error {
 	err := awaitFuture(ctx, f)
 	if err != nil && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 		r.transfers.failed[p.ID] = true
+		return transferFailed(p.ID, err)
 	}
 	return err
+}
+
+// transferFailed says which server did not take over, and what to do.
+func transferFailed(id string, err error) error {
+	to := "the other server"
+	if id != "" {
+		to = fmt.Sprintf("server %q", id)
+	}
+	return fault.New(fault.Unavailable, "%s did not take over the leadership (%w): see that it answers (drover operator server list), or transfer it to another one", to, err)
 }
 
 // transfers are the transfers of the leadership that failed in a term. There is no
@@ -135,13 +149,14 @@ func (t *transfers) check(term uint64, id string) error {
 	if t.term != term {
 		t.term, t.failed = term, map[string]bool{}
 	}
+	const cure = "transfer it to another server (drover operator server transfer ID), or restart this coordinator"
 	switch {
 	case t.failed[""]: // it is not known to which
-		return fault.New(fault.Unavailable, "a transfer of the leadership has failed in this term: restart this coordinator, and another one leads")
+		return fault.New(fault.Conflict, "a transfer of the leadership has failed in this term: restart this coordinator, and another one leads")
 	case t.failed[id]:
-		return fault.New(fault.Unavailable, "a transfer of the leadership to %q has failed in this term: transfer it to another server, or restart this coordinator", id)
-	case id == "" && len(t.failed) > 0:
-		return fault.New(fault.Unavailable, "a transfer of the leadership has failed in this term: say to which other server")
+		return fault.New(fault.Conflict, "a transfer of the leadership to %q has failed in this term: "+cure, id)
+	case id == "" && len(t.failed) > 0: // raft might choose one of these
+		return fault.New(fault.Conflict, "a transfer of the leadership to %s has failed in this term: "+cure, strings.Join(slices.Sorted(maps.Keys(t.failed)), ", "))
 	}
 	return nil
 }

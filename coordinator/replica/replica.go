@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -167,7 +166,7 @@ func Open(c Config) (*Replica, error) {
 }
 
 func (r *Replica) start(c Config) error {
-	logger := hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Warn, Output: logWriter{c.Logger}, DisableTime: true})
+	logger := hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Warn, Output: newRaftLog(c.Logger, time.Now), DisableTime: true})
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(c.Dir, 2, logger)
 	if err != nil {
 		return fmt.Errorf("folder of snapshots below %s: %w", c.Dir, err)
@@ -176,6 +175,9 @@ func (r *Replica) start(c Config) error {
 	known, err := raft.HasExistingState(r.store, r.store, snaps)
 	if err != nil {
 		return fmt.Errorf("look at the raft store in %s: %w", c.Dir, err)
+	}
+	if err := r.checkOwner(c); err != nil {
+		return err
 	}
 	var servers []raft.Server
 	if !known {
@@ -229,6 +231,27 @@ func (r *Replica) rewindRecorder(snaps raft.SnapshotStore) error {
 	return nil
 }
 
+// ownerKey has the server's name in the store of raft's term and vote, which are that server's alone.
+var ownerKey = []byte("ServerID")
+
+// checkOwner refuses the folder of another server, and marks one that has no mark yet: this server would go on
+// with the votes of the other, without its own, and might vote twice in a term.
+func (r *Replica) checkOwner(c Config) error {
+	known, err := r.store.Lookup(ownerKey)
+	switch {
+	case err != nil:
+		return fmt.Errorf("owner of the log in %s: %w", c.Dir, err)
+	case known != nil && string(known) != c.ID:
+		return fault.New(fault.Conflict, "%s is the folder of server %q, and not of %q, which would vote for it: start it with -id %s, or, for %q, with an empty folder and -join", c.Dir, known, c.ID, known, c.ID)
+	case known != nil:
+		return nil
+	}
+	if err := r.store.Set(ownerKey, []byte(c.ID)); err != nil {
+		return fmt.Errorf("mark %s as the folder of server %q: %w", c.Dir, c.ID, err)
+	}
+	return nil
+}
+
 // checkMember makes sure that this server is one of its own cluster: without its
 // name there it would wait for a leader for ever.
 func (r *Replica) checkMember(c Config) error {
@@ -246,7 +269,7 @@ func (r *Replica) checkMember(c Config) error {
 	if len(names) == 0 { // it was never started, and is to be added to a cluster
 		return nil
 	}
-	return errors.Join(fault.New(fault.Conflict, "%s belongs to servers %q and not to %q: start it under its own name, or %s", c.Dir, names, c.ID, cure), r.end().Error())
+	return errors.Join(fault.New(fault.Conflict, "%s is the log of servers %q, and %q is none of them: start it with the -id that it had, or, if %q was removed from the cluster, move the folder away and start with -join", c.Dir, names, c.ID, c.ID), r.end().Error())
 }
 
 // raftConfig returns raft's configuration. A server that is alone waits for no
@@ -309,16 +332,6 @@ func (r *Replica) transport(c Config, logger hclog.Logger) {
 	// no entry any more, and the server does not stop. Batches of entries make up
 	// for it.
 	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{c.Network, r.watch.noteEnd}, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: rpcElections * election, Logger: logger})
-}
-
-// logWriter passes raft's log lines to slog.
-type logWriter struct{ l *slog.Logger }
-
-func (w logWriter) Write(b []byte) (int, error) {
-	if w.l != nil {
-		w.l.Warn("raft", "line", strings.TrimSpace(string(b)))
-	}
-	return len(b), nil
 }
 
 // Close stops the server. Everything acknowledged to a proposer is on disk.

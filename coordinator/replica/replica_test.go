@@ -247,6 +247,33 @@ func TestOneOfThreeGoesOnAlone(t *testing.T) {
 	}
 }
 
+// TestAFolderIsOfOneServer: a copy of a member's folder is not started as another member, which would forget
+// what that one voted for. The folder of a build that left no mark is taken.
+func TestAFolderIsOfOneServer(t *testing.T) {
+	dir := t.TempDir()
+	store, err := raftstore.Open(dir, raftstore.Options{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := raft.Configuration{Servers: []raft.Server{{ID: "c1", Address: "c1:1"}, {ID: "c2", Address: "c2:1"}, {ID: "c3", Address: "c3:1"}}}
+	log := &raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(conf)}
+	if err := errors.Join(store.StoreLog(log), store.SetUint64([]byte("CurrentTerm"), 1), store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		id      string
+		refused bool
+	}{{"c2", false}, {"c3", true}, {"c2", false}} {
+		r, err := Open(Config{Dir: dir, ID: c.id, NoSync: true})
+		if err == nil {
+			err = r.Close()
+		}
+		if errors.Is(err, fault.Conflict) != c.refused || (err != nil) != c.refused {
+			t.Errorf("started as %s: %v, want refused: %t", c.id, err, c.refused)
+		}
+	}
+}
+
 // TestDecisionOfAFormerTermIsRefused proposes for another term than the leader's.
 func TestDecisionOfAFormerTermIsRefused(t *testing.T) {
 	r := open(t, Config{Dir: t.TempDir(), ID: "c1", NoSync: true})

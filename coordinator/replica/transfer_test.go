@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -31,9 +32,24 @@ func TestNoSecondTransferAfterOneThatFailed(t *testing.T) {
 			for _, id := range c.failed {
 				x.failed[id] = true
 			}
-			if err := x.check(c.term, c.to); errors.Is(err, fault.Unavailable) != c.refused || (err != nil) != c.refused {
+			if err := x.check(c.term, c.to); errors.Is(err, fault.Conflict) != c.refused || (err != nil) != c.refused {
 				t.Errorf("%v, want refused: %t", err, c.refused)
 			}
 		})
+	}
+}
+
+// TestFailedTransfersAreNamed: who asks for the next one, also by removing the leader, reads which server
+// failed and what to do.
+func TestFailedTransfersAreNamed(t *testing.T) {
+	x := transfers{term: 3, failed: map[string]bool{"c3": true}}
+	for name, err := range map[string]error{
+		"the one that fails":              transferFailed("c3", errors.New("timeout")),
+		"the same again":                  x.check(3, "c3"),
+		"one to the server that is ahead": x.check(3, ""),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "c3") || !strings.Contains(err.Error(), "drover operator server") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

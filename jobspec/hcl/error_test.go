@@ -63,3 +63,30 @@ func TestNumbersAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestNestingIsBounded: what would take the parser all of its stack is refused, wherever it stands.
+func TestNestingIsBounded(t *testing.T) {
+	const many = 3000 // with a hundred times more the parser ends the program
+	for text, want := range map[string]string{
+		"(":          "nested too deep",
+		"[":          "nested too deep",
+		"{a=":        "nested too deep",
+		"\"${":       "nested too deep",
+		"-":          "too many operators",
+		"!":          "too many operators",
+		"1?1:":       "too many operators",
+		"1+":         "too many operators",
+		"[x][x]":     "too many operators",
+		"1\n  a {\n": "nested too deep",
+		"`\n  (":     "nested too deep",
+	} {
+		_, err := Parse("f.hcl", []byte("job \"j\" {\n  env = "+strings.Repeat(text, many)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q over and over: %.300v, want %q", text, err, want)
+		}
+	}
+	deep := strings.Repeat("(", maxNesting-4) + "1" + strings.Repeat(")", maxNesting-4)
+	if _, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    resources { cpu = "+deep+" }\n  }\n}\n")); err != nil {
+		t.Errorf("%d levels: %v", maxNesting, err)
+	}
+}

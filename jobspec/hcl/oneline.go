@@ -15,9 +15,12 @@ import (
 // between the items of a body, so that a block may stand on one line. It returns
 // the new text and the ascending offsets of the inserted breaks in it. Text that
 // cannot be lexed is returned unchanged; the parser then reports the error. The
-// problems are those of checkNumbers, at their place in src.
+// problems are those of checkNesting and checkNumbers, at their place in src.
 func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, problems hcl.Diagnostics) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
+	if problems := checkNesting(tokens); problems.HasErrors() { // also in text that cannot be lexed: the parser reads it
+		return src, nil, problems
+	}
 	if diags.HasErrors() {
 		return src, nil, nil
 	}
@@ -64,6 +67,42 @@ func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
 			if products++; products > maxProducts {
 				return errorAt(t.Range, "too many products", fmt.Sprintf("write at most %d in a file", maxProducts))
 			}
+		}
+	}
+	return nil
+}
+
+// Bounds of nesting: HCL's parser calls itself for each level, and for each operator and index, without a limit.
+// Two megabytes of "(" ended the program.
+const (
+	maxNesting   = 100
+	maxOperators = 1000 // in a file, with indices of indices
+)
+
+// checkNesting returns an error for the first token that is nested too deep, or for too many operators.
+func checkNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
+	depth, operators := 0, 0
+	for i := range tokens {
+		t := &tokens[i]
+		switch t.Type {
+		case hclsyntax.TokenOBrack:
+			depth++
+			if i > 0 && tokens[i-1].Type == hclsyntax.TokenCBrack {
+				operators++
+			}
+		case hclsyntax.TokenOBrace, hclsyntax.TokenOParen, hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+			depth++
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
+			depth = max(depth-1, 0)
+		case hclsyntax.TokenPlus, hclsyntax.TokenMinus, hclsyntax.TokenBang, hclsyntax.TokenAnd, hclsyntax.TokenOr, hclsyntax.TokenQuestion, hclsyntax.TokenEqualOp,
+			hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq, hclsyntax.TokenGreaterThan, hclsyntax.TokenGreaterThanEq:
+			operators++
+		}
+		if depth > maxNesting {
+			return errorAt(t.Range, "nested too deep", fmt.Sprintf("write at most %d levels of brackets, blocks and templates", maxNesting))
+		}
+		if operators > maxOperators {
+			return errorAt(t.Range, "too many operators", fmt.Sprintf("write at most %d in a file", maxOperators))
 		}
 	}
 	return nil
