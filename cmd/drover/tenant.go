@@ -130,7 +130,9 @@ func parseTenants(name string, src []byte) ([]*droverv1.Tenant, error) {
 		}
 		weight := 1.0
 		if t.Weight != nil {
-			weight = *t.Weight
+			if weight = *t.Weight; !(weight > 0) {
+				return nil, fault.New(fault.Invalid, "%s: tenant %q: weight %g; give a number above 0, or leave it out for 1", name, t.Name, weight)
+			}
 		}
 		out = append(out, &droverv1.Tenant{Name: t.Name, Parent: t.Parent, Weight: weight, Uid: uint32(t.UID), HdfsUser: t.HDFSUser,
 			Submit: t.Submit, Operate: t.Operate, Read: t.Read, Cap: limit, TaskCap: task})
