@@ -20,6 +20,8 @@ import (
 // fakeCoordinator answers as a coordinator would in states that are hard to bring about.
 type fakeCoordinator struct {
 	droverv1connect.UnimplementedClientServiceHandler
+	droverv1connect.UnimplementedHistoryServiceHandler
+	droverv1connect.UnimplementedOperatorServiceHandler
 
 	mu       sync.Mutex
 	requests []*droverv1.SetLevelRequest
@@ -28,6 +30,16 @@ type fakeCoordinator struct {
 	listed   int
 	events   []*droverv1.Event
 	tenants  []*droverv1.Tenant // applied
+
+	watched   []*droverv1.GetJobResponse  // what is seen of a job, in order
+	watchErr  error                       // how the stream ends after that
+	watchHook func(context.Context) error // instead of watchErr
+	list      *droverv1.ListJobsResponse
+	pages     []*droverv1.ListPastJobsResponse
+	past      []*droverv1.ListPastJobsRequest
+	usage     *droverv1.UsageRequest
+	unknown   *droverv1.ListUnknownRunsResponse
+	decided   []*droverv1.DecideUnknownRunRequest
 }
 
 // SetLevel implements droverv1connect.ClientServiceHandler.
@@ -68,8 +80,63 @@ func (f *fakeCoordinator) ApplyTenants(_ context.Context, r *connect.Request[dro
 	return connect.NewResponse(&droverv1.ApplyTenantsResponse{Changed: int32(len(f.tenants))}), nil
 }
 
+// WatchJob implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) WatchJob(ctx context.Context, _ *connect.Request[droverv1.GetJobRequest], st *connect.ServerStream[droverv1.GetJobResponse]) error {
+	for _, r := range f.watched {
+		if err := st.Send(r); err != nil {
+			return err
+		}
+	}
+	if f.watchHook != nil {
+		return f.watchHook(ctx)
+	}
+	return f.watchErr
+}
+
+// ListJobs implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) ListJobs(context.Context, *connect.Request[droverv1.ListJobsRequest]) (*connect.Response[droverv1.ListJobsResponse], error) {
+	return connect.NewResponse(f.list), nil
+}
+
+// ListPastJobs implements droverv1connect.HistoryServiceHandler.
+func (f *fakeCoordinator) ListPastJobs(_ context.Context, r *connect.Request[droverv1.ListPastJobsRequest]) (*connect.Response[droverv1.ListPastJobsResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.past = append(f.past, r.Msg)
+	if len(f.past) > len(f.pages) {
+		return connect.NewResponse(&droverv1.ListPastJobsResponse{}), nil
+	}
+	return connect.NewResponse(f.pages[len(f.past)-1]), nil
+}
+
+// Usage implements droverv1connect.HistoryServiceHandler.
+func (f *fakeCoordinator) Usage(_ context.Context, r *connect.Request[droverv1.UsageRequest]) (*connect.Response[droverv1.UsageResponse], error) {
+	f.usage = r.Msg
+	return connect.NewResponse(&droverv1.UsageResponse{}), nil
+}
+
+// ListUnknownRuns implements droverv1connect.OperatorServiceHandler.
+func (f *fakeCoordinator) ListUnknownRuns(context.Context, *connect.Request[droverv1.ListUnknownRunsRequest]) (*connect.Response[droverv1.ListUnknownRunsResponse], error) {
+	return connect.NewResponse(f.unknown), nil
+}
+
+// DecideUnknownRun implements droverv1connect.OperatorServiceHandler.
+func (f *fakeCoordinator) DecideUnknownRun(_ context.Context, r *connect.Request[droverv1.DecideUnknownRunRequest]) (*connect.Response[droverv1.DecideUnknownRunResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decided = append(f.decided, r.Msg)
+	return connect.NewResponse(&droverv1.DecideUnknownRunResponse{}), nil
+}
+
 // run serves f on a socket and runs a command line there.
 func (f *fakeCoordinator) run(t *testing.T, ctx context.Context, args ...string) (stdout string, err error) {
+	t.Helper()
+	stdout, _, err = f.runBoth(t, ctx, args...)
+	return stdout, err
+}
+
+// runBoth is run, with standard error.
+func (f *fakeCoordinator) runBoth(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "drover") // socket paths are short
 	if err != nil {
@@ -82,6 +149,8 @@ func (f *fakeCoordinator) run(t *testing.T, ctx context.Context, args ...string)
 	}
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewClientServiceHandler(f))
+	mux.Handle(droverv1connect.NewHistoryServiceHandler(f))
+	mux.Handle(droverv1connect.NewOperatorServiceHandler(f))
 	s := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
 	s.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan error, 1)
@@ -89,5 +158,5 @@ func (f *fakeCoordinator) run(t *testing.T, ctx context.Context, args ...string)
 	defer func() { _ = s.Close(); <-served }()
 	var out, errs bytes.Buffer
 	err = newApp(strings.NewReader(""), &out, &errs).RunContext(ctx, append([]string{"drover", "-address", "unix://" + filepath.Join(dir, "s")}, args...))
-	return out.String(), err
+	return out.String(), errs.String(), err
 }
