@@ -62,6 +62,9 @@ func (v *vector) resources() (*droverv1.Resources, error) {
 		if err != nil {
 			return nil, err
 		}
+		if n == 0 {
+			return nil, fmt.Errorf("%q is zero, which would be no cap: give more, or leave it out", f.text)
+		}
 		*f.to = n
 	}
 	return r, nil
