@@ -66,3 +66,16 @@ func TestUnknownRunsAreDecided(t *testing.T) {
 		}
 	}
 }
+
+// The status of a node says how many runs wait for a decision, and where to see them.
+func TestStatusNamesUnknownRuns(t *testing.T) {
+	for n, want := range map[int32]string{
+		0:  "",
+		1:  "1 frozen since the coordinator was restored: see drover operator runs list",
+		40: "40 frozen since the coordinator was restored: see drover operator runs list",
+	} {
+		if got := unknownRunsText(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
