@@ -459,7 +459,7 @@ func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[drov
 		if req.Msg.GetOff() || ms < 0 || ms > maxDrainDeadline.Milliseconds() {
 			return nil, fault.New(fault.Invalid, "a deadline of %d ms: give a drain one of at most %s", ms, maxDrainDeadline)
 		}
-		d.Deadline = s.core.now().UnixNano() + ms*1e6
+		d.Deadline, d.DeadlineMs = s.core.now().UnixNano()+ms*1e6, ms
 	}
 	res, err := s.core.propose(ctx, caller(ctx).name, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: d}})
 	if err = errors.Join(err, res.Err); err != nil {

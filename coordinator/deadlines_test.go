@@ -259,6 +259,29 @@ func TestWaitingJobHasReasonAndExpectedStart(t *testing.T) {
 	})
 }
 
+// TestNoEndIsExpectedOfWhatAUserSuspended: no scheduler resumes such a task, so nobody knows when its job ends.
+func TestNoEndIsExpectedOfWhatAUserSuspended(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(levelNode("n1"), coordtest.Hang)
+	b.waitForNodes()
+	b.recordRunTimes(n, "job")
+	n.SetBehaviour(coordtest.Hang)
+	b.submit(groupJob("job", 2))
+	ends := func() bool { return b.job("job").Job.ExpectedEndMs > 0 }
+	b.waitUntil("its end is expected", ends)
+	if err := b.setLevel("job", droverv1.Level_LEVEL_FROZEN, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.waitUntil("one task is suspended", func() bool { return b.job("job").Stages[0].Suspended == 1 })
+	if ends() {
+		t.Error("an end is expected")
+	}
+	if err := b.setLevel("job", droverv1.Level_LEVEL_RUNNING, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.waitUntil("its end is expected again", ends)
+}
+
 // TestSchedulerChangesWhileJobsRun checks that every live scheduler can take
 // over while jobs run, and that jobs of all kinds end under each.
 func TestSchedulerChangesWhileJobsRun(t *testing.T) {

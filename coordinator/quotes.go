@@ -449,7 +449,9 @@ func (v *jobView) expectedOfJob(f *facts.Facts, expected forward.Expected, out *
 	if j == nil || j.HasEnded() {
 		return
 	}
-	out.ExpectedEndMs = expectedJobEnd(expected, out.Job, now)
+	if !waitsForUser(f, j) {
+		out.ExpectedEndMs = expectedJobEnd(expected, out.Job, now)
+	}
 	if out.StartedMs > 0 {
 		return
 	}
@@ -458,6 +460,18 @@ func (v *jobView) expectedOfJob(f *facts.Facts, expected forward.Expected, out *
 			out.ExpectedStartMs = at
 		}
 	}
+}
+
+// waitsForUser reports whether a job cannot end before somebody resumes a task of it,
+// which no scheduler does.
+func waitsForUser(f *facts.Facts, j *facts.Job) (waits bool) {
+	if !slices.ContainsFunc(j.Stages, func(s facts.Stage) bool { return s.Suspended > 0 }) {
+		return false
+	}
+	f.EachActive(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
+		waits = waits || a.Suspension.Parked && !a.Suspension.Drained
+	})
+	return waits
 }
 
 // expectedStart returns when the next pending task of a stage is expected to start,

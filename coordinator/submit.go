@@ -190,7 +190,7 @@ func sortStages(stages []jobspec.Stage) []jobspec.Stage {
 			out = append(out, s)
 		}
 		if len(out) == before {
-			return stages // a cycle through the reduce stage: stageOpen never opens it, admit refuses it
+			return stages // a cycle, which Validate excludes: stageOpen never opens it, admit refuses it
 		}
 	}
 	return out

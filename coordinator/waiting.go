@@ -144,12 +144,13 @@ func nodeNameText(f *facts.Facts, id scheduler.NodeID) string {
 	return ""
 }
 
-// untilText returns " until TIME", to the second; "" if no time is known.
+// untilText returns " until TIME", to the second and with the date; "" if no time is
+// known.
 func untilText(t scheduler.Time) string {
 	if t <= 0 || t >= scheduler.Never {
 		return ""
 	}
-	return " until " + time.Unix(0, int64(t)).UTC().Format("15:04:05 MST")
+	return " until " + time.Unix(0, int64(t)).UTC().Format("2006-01-02 15:04:05 MST")
 }
 
 // sums sums up why the tasks of the cluster wait, most tasks first.

@@ -33,7 +33,7 @@ func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 		w    scheduler.Waiting
 		want string
 	}{
-		{scheduler.Waiting{Reason: scheduler.ReasonData, Node: 0, Until: at}, "waiting for its data's node n1 until 10:20:30 UTC"},
+		{scheduler.Waiting{Reason: scheduler.ReasonData, Node: 0, Until: at}, "waiting for its data's node n1 until 2026-11-22 10:20:30 UTC"},
 		{scheduler.Waiting{Reason: scheduler.ReasonData, Node: 7, Until: scheduler.Never}, "waiting for its data's node"},
 		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: 0}, "capacity is being freed on n1"},
 		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: scheduler.NoNode}, "capacity is being freed"},
@@ -42,7 +42,7 @@ func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 		{scheduler.Waiting{Reason: scheduler.ReasonShare, Behind: scheduler.StageID{Job: 99}}, "another is due first"},
 		{scheduler.Waiting{Reason: scheduler.ReasonCap, Cap: scheduler.CapJob, Resource: scheduler.CPU, Tenant: scheduler.TenantID(f.Tenant("default").ID)},
 			"over its cap on cpu for one job of tenant default (drover tenant list)"},
-		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 5, Until: at}, "behind a reservation on n1: job 1 until 10:20:30 UTC"},
+		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 5, Until: at}, "behind a reservation on n1: job 1 until 2026-11-22 10:20:30 UTC"},
 		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 7}, "behind a reservation"},
 		{scheduler.Waiting{Reason: scheduler.ReasonNoMemory, Nodes: 1}, "no free memory on 1 node"},
 		{scheduler.Waiting{Reason: scheduler.ReasonNoNode}, "no schedulable node in the last cycle; there is one now"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 )
 
 // Encode returns the canonical JSON of a job: fixed field order, sorted map keys,
@@ -25,7 +26,7 @@ func Decode(b []byte) (*Job, error) {
 	if err := d.Decode(&j); err != nil {
 		return nil, fmt.Errorf("job JSON: %w", err)
 	}
-	if d.More() {
+	if _, err := d.Token(); err != io.EOF {
 		return nil, fmt.Errorf("job JSON: data after the job; send one job at a time")
 	}
 	if j.Version > Version {

@@ -52,6 +52,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"an unknown field": `{"version":1,"nome":"x"}`,
 		"a newer version":  `{"version":99,"name":"x"}`,
 		"two jobs":         `{"version":1}{"version":1}`,
+		"one brace more":   `{"version":1}}`,
+		"a bracket more":   `{"version":1} ]`,
 		"no JSON":          `job "x" {}`,
 		"a bare duration":  `{"version":1,"runtime_bound":5}`,
 	} {

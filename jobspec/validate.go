@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/url"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,12 +40,6 @@ const (
 	minIO     = 64 << 10 // bytes per second
 	minDisk   = 1 << 20  // bytes
 )
-
-// builtins lists the built-in programs by stage kind.
-var builtins = map[StageKind][]string{
-	KindMap:    {"identity", "wordcount", "grep"},
-	KindReduce: {"identity", "wordcount", "sum", "count", "sort"},
-}
 
 var (
 	envRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -143,6 +136,9 @@ func (v *validator) checkJobFields() {
 		}
 	default:
 		v.addProblem("on_miss", suggestOneOf(string(j.OnMiss), "continue", "lower", "stop"), "on_miss %q is not known", j.OnMiss)
+	}
+	if d := j.Deadline; d != nil && (d.UTC().Year() < 1 || d.UTC().Year() > 9999) {
+		v.addProblem("deadline", "give a time from the year 1 to 9999", "%d is no year of a deadline in UTC", d.UTC().Year())
 	}
 	v.checkDuration("runtime_bound", j.RuntimeBound)
 	if j.GatherLogs != "" {
@@ -242,83 +238,6 @@ func (v *validator) checkStages() {
 	}
 }
 
-func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
-	switch s.Kind {
-	case KindMap:
-		if v.job.Input == nil {
-			v.addProblem(at+".kind", `add input { path = "hdfs:///…" } to the job`, "a map stage needs an input")
-		}
-		if s.Tasks != 0 {
-			v.addProblem(at+".tasks", "remove it: each split gets one task", "a map stage's number of tasks comes from its input")
-		}
-	case KindReduce, KindGroup:
-		if s.Tasks < 1 || s.Tasks > MaxTasks {
-			v.addProblem(at+".tasks", fmt.Sprintf("give 1 to %d", MaxTasks), "%d tasks", s.Tasks)
-		}
-	default:
-		v.addProblem(at+".kind", suggestOneOf(string(s.Kind), "map", "reduce", "group"), "kind %q is not known", s.Kind)
-		return
-	}
-	if s.Kind != KindGroup && count[s.Kind] > 1 {
-		v.addProblem(at+".kind", "split it into two jobs", "a job has at most one %s stage", s.Kind)
-	}
-	if s.Kind != KindReduce && (s.Combiner || len(s.CombineCommand) > 0) {
-		v.addProblem(at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
-	}
-	switch {
-	case s.SlowStart == 0:
-	case s.Kind != KindReduce:
-		v.addProblem(at+".slow_start", "put it into the reduce stage", "slow_start belongs to the reduce stage")
-	case !(s.SlowStart > 0 && s.SlowStart <= 1):
-		v.addProblem(at+".slow_start", "give a part of the map tasks, such as 0.8", "%v is not above 0 and at most 1", s.SlowStart)
-	}
-}
-
-func (v *validator) checkProgram(at string, s *Stage) {
-	switch {
-	case len(s.Command) == 0 && len(s.Builtin) == 0:
-		v.addProblem(at+".command", `write command = ["program", "argument"]`, "the stage has no program")
-	case len(s.Command) > 0 && len(s.Builtin) > 0:
-		v.addProblem(at+".builtin", "keep one of the two", "both command and builtin are set")
-	case len(s.Builtin) > 0:
-		known := builtins[s.Kind]
-		if !slices.Contains(known, s.Builtin[0]) {
-			v.addProblem(at+".builtin", suggestOneOf(s.Builtin[0], known...), "a %s stage has no builtin %q", s.Kind, s.Builtin[0])
-		}
-		if s.Builtin[0] == "grep" && len(s.Builtin) != 2 {
-			v.addProblem(at+".builtin", `write builtin = ["grep", "expression"]`, "grep takes one regular expression")
-		}
-	case s.Command[0] == "":
-		v.addProblem(at+".command", "name the program first", "the command's first element is empty")
-	}
-	for i, a := range append(slices.Clone(s.Command), s.CombineCommand...) {
-		if strings.ContainsRune(a, 0) {
-			v.addProblem(at+".command", "remove the NUL byte", "argument %d has a NUL byte", i)
-		}
-	}
-}
-
-func (v *validator) checkResources(at string, s *Stage) {
-	requireMin := func(field string, have, minimum int64, show string) {
-		if have < minimum {
-			v.addProblem(at+"."+field, "give at least "+show, "%s is too small", field)
-		} else if have > 1<<50 {
-			v.addProblem(at+"."+field, "no machine has so much", "%s is too large", field)
-		}
-	}
-	requireMin("resources.cpu", s.Resources.CPU, minCPU, "10m")
-	requireMin("resources.memory", s.Resources.Memory, MinMemory, FormatSize(MinMemory))
-	requireMin("resources.io", s.Resources.IO, minIO, FormatRate(minIO))
-	requireMin("disk", s.Disk, minDisk, FormatSize(minDisk))
-	if s.Attempts < 1 || s.Attempts > 100 {
-		v.addProblem(at+".attempts", "give 1 to 100", "%d attempts", s.Attempts)
-	}
-	v.checkDuration(at+".time_limit", s.TimeLimit)
-	if s.MaxParallel < 0 {
-		v.addProblem(at+".max_parallel", "give 0 (no limit) or more", "negative number")
-	}
-}
-
 func (v *validator) checkEnv(at string, env map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if !envRE.MatchString(k) {
@@ -326,99 +245,6 @@ func (v *validator) checkEnv(at string, env map[string]string) {
 		}
 		if strings.ContainsRune(env[k], 0) {
 			v.addProblem(at, "remove the NUL byte", "the value of %q has a NUL byte", k)
-		}
-	}
-}
-
-// maxPathPart and maxPathBytes bound the name of a file: longer ones exist on no node's file system.
-const (
-	maxPathPart  = 255
-	maxPathBytes = 1024
-)
-
-// validFileName reports whether a task's folder can have a file of this name.
-func validFileName(name string) bool {
-	if len(name) > maxPathBytes || path.Clean(name) != name || !filepath.IsLocal(name) || name == "." || strings.HasPrefix(name, ".drover") || strings.ContainsRune(name, 0) {
-		return false
-	}
-	return !slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool { return len(part) > maxPathPart })
-}
-
-// fileAbove returns a file that would have to be a folder of the one called name, "" if there is none.
-func fileAbove(name string, files map[string]bool) string {
-	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		if files[dir] {
-			return dir
-		}
-	}
-	return ""
-}
-
-func (v *validator) checkFiles(at string, s *Stage) {
-	names := map[string]bool{}
-	for _, f := range s.Files {
-		names[f.Name] = true
-	}
-	seen := map[string]bool{}
-	for _, f := range s.Files {
-		p := fmt.Sprintf("%s.file[%q]", at, f.Name)
-		if !validFileName(f.Name) {
-			v.addProblem(p, "give a relative path below the task's folder, such as data/words.txt", "%q is not a valid name for a file of the task", f.Name)
-		} else if folder := fileAbove(f.Name, names); folder != "" {
-			v.addProblem(p, "rename one of the two", "%q is a file, and cannot be the folder of another one", folder)
-		}
-		if seen[f.Name] {
-			v.addProblem(p, "give each file a unique name", "two files are called %q", f.Name)
-		}
-		seen[f.Name] = true
-		if f.Mode&^0o777 != 0 {
-			v.addProblem(p, `give permission bits such as "0755"`, "mode %#o", f.Mode)
-		}
-		if f.Source == "" && f.Digest == "" {
-			v.addProblem(p, `write source = "path"`, "the file has no source")
-		}
-		v.checkDigest(p, f.Digest, f.Size)
-	}
-	for _, x := range s.Secrets {
-		p := fmt.Sprintf("%s.secret[%q]", at, x.Env)
-		if !envRE.MatchString(x.Env) {
-			v.addProblem(p, "use letters, digits and _", "%q is not a valid environment variable name", x.Env)
-		}
-		if _, err := ParseSecretRef(x.Ref, v.job.Tenant); err != nil {
-			v.addProblem(p, `write secret = "NAME" for one that drover secret put has stored, or ref = "file:NAME" for a file in the tenant's folder of secrets on the nodes`, "%v", err)
-		}
-	}
-}
-
-// checkStageOrder checks that `after` names existing stages and that the stages
-// have no cycle.
-func (v *validator) checkStageOrder() {
-	const open, done = 1, 2
-	mark := make([]int, len(v.job.Stages))
-	var visit func(i int) bool
-	visit = func(i int) bool {
-		if mark[i] != 0 {
-			return mark[i] == done
-		}
-		mark[i] = open
-		for _, a := range v.job.Stages[i].After {
-			if k, ok := v.stageIndex[a]; ok && !visit(k) {
-				return false
-			}
-		}
-		mark[i] = done
-		return true
-	}
-	for i, s := range v.job.Stages {
-		at := fmt.Sprintf("stage[%q].after", s.Name)
-		for _, a := range s.After {
-			if _, ok := v.stageIndex[a]; !ok {
-				v.addProblem(at, suggestOneOf(a, slices.Sorted(maps.Keys(v.stageIndex))...), "no stage is called %q", a)
-			}
-		}
-		if !visit(i) {
-			v.addProblem(at, "break the cycle", "the stages depend on each other in a cycle")
-			return
 		}
 	}
 }
@@ -462,51 +288,4 @@ func (v *validator) checkDigest(at, d string, size int64) {
 	if size < 0 || size > MaxUploadBytes {
 		v.addProblem(at, "put large data into HDFS and name it as input", "%s is over the limit of %s for one uploaded file", FormatSize(size), FormatSize(MaxUploadBytes))
 	}
-}
-
-// suggestOneOf returns a hint for an unknown word: the nearest known word, or all.
-func suggestOneOf(have string, known ...string) string {
-	if s := Suggest(have, known); s != "" {
-		return fmt.Sprintf("did you mean %q?", s)
-	}
-	return "choose one of " + strings.Join(known, ", ")
-}
-
-// Suggest returns the known word nearest to a mistyped one, or "" if none is near:
-// at most a third of its letters, and always one, may differ. Ties go to the first.
-func Suggest(have string, known []string) string {
-	best, dist := "", 1+max(1, len(have)/3)
-	for _, k := range known {
-		if d := editDistance(strings.ToLower(have), strings.ToLower(k)); d < dist {
-			best, dist = k, d
-		}
-	}
-	return best
-}
-
-// editDistance returns the number of insertions, deletions, substitutions and
-// swaps of adjacent bytes between two words (optimal string alignment), in
-// O(len(a) len(b)).
-func editDistance(a, b string) int {
-	d := make([][]int, len(a)+1)
-	for i := range d {
-		d[i] = make([]int, len(b)+1)
-		d[i][0] = i
-	}
-	for k := range d[0] {
-		d[0][k] = k
-	}
-	for i := 1; i <= len(a); i++ {
-		for k := 1; k <= len(b); k++ {
-			cost := 1
-			if a[i-1] == b[k-1] {
-				cost = 0
-			}
-			d[i][k] = min(d[i-1][k-1]+cost, d[i-1][k]+1, d[i][k-1]+1)
-			if i > 1 && k > 1 && a[i-1] == b[k-2] && a[i-2] == b[k-1] {
-				d[i][k] = min(d[i][k], d[i-2][k-2]+1)
-			}
-		}
-	}
-	return d[len(a)][len(b)]
 }

@@ -117,8 +117,28 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"no program", func(j *Job) { j.Stages[2].Command = nil }, []string{`stage["g"].command: the stage has no program; write command = ["program", "argument"]`}},
 		{"two programs", func(j *Job) { j.Stages[1].Command = []string{"x"} }, []string{`stage["r"].builtin: both command and builtin are set; keep one of the two`}},
 		{"builtin", func(j *Job) { j.Stages[1].Builtin = []string{"summ"} }, []string{`stage["r"].builtin: a reduce stage has no builtin "summ"; did you mean "sum"?`}},
-		{"builtin of a group", func(j *Job) { j.Stages[2].Command, j.Stages[2].Builtin = nil, []string{"sum"} }, []string{`stage["g"].builtin: a group stage has no builtin "sum"; choose one of `}},
+		{"builtin of a group", func(j *Job) { j.Stages[2].Command, j.Stages[2].Builtin = nil, []string{"sum"} }, []string{`stage["g"].builtin: a group stage has no builtin "sum"; write command = ["program", "argument"]; map and reduce stages have builtins`}},
 		{"grep without an expression", func(j *Job) { j.Stages[0].Command, j.Stages[0].Builtin = nil, []string{"grep"} }, []string{`stage["m"].builtin: grep takes one regular expression; write builtin = ["grep", "expression"]`}},
+		{"a builtin where command would be as well", func(j *Job) { j.Stages[0].Command, j.Stages[0].Builtin = nil, []string{""} }, []string{`stage["m"].builtin: a map stage has no builtin ""; choose one of identity, wordcount, grep`}},
+		{"grep for no expression", func(j *Job) { j.Stages[0].Command, j.Stages[0].Builtin = nil, []string{"grep", "a("} }, []string{"stage[\"m\"].builtin: grep: error parsing regexp: missing closing ): `a(`; write it as https://golang.org/s/re2syntax says"}},
+		{"grep for a NUL byte", func(j *Job) { j.Stages[0].Command, j.Stages[0].Builtin = nil, []string{"grep", "a\x00"} }, []string{`stage["m"].builtin: the expression has a NUL byte; remove the NUL byte`}},
+		{"a builtin with an argument", func(j *Job) { j.Stages[1].Builtin = []string{"sum", "-x"} }, []string{`stage["r"].builtin: sum takes no argument; write builtin = ["sum"]`}},
+		{"a builtin that cannot combine", func(j *Job) { j.Stages[1].Builtin, j.Stages[1].Combiner = []string{"count"}, true }, []string{`stage["r"].builtin: builtin "count" is no combiner; wordcount and sum are; leave combiner out, or name another program with combine_command`}},
+		{"another program combines for it", func(j *Job) {
+			j.Stages[1].Builtin, j.Stages[1].Combiner, j.Stages[1].CombineCommand = []string{"count"}, true, []string{"c"}
+		}, nil},
+		{"an unknown kind with a builtin", func(j *Job) {
+			j.Stages[2].Kind, j.Stages[2].Command, j.Stages[2].Builtin = "grup", nil, []string{"sum"}
+		}, []string{`stage["g"].kind: kind "grup" is not known; did you mean "group"?`}},
+		{"an empty combiner", func(j *Job) { j.Stages[1].CombineCommand = []string{""} }, []string{`stage["r"].combine_command: the command's first element is empty; name the program first`}},
+		{"a map stage after its reduce stage", func(j *Job) { j.Stages[0].After, j.Stages[1].After = []string{"r"}, nil }, []string{`stage["m"].after: the stages depend on each other in a cycle; break the cycle: a reduce stage always follows the map stage`}},
+		{"a map stage after a group after the reduce stage", func(j *Job) {
+			j.Stages[0].After, j.Stages[1].After, j.Stages[2].After = []string{"g"}, nil, []string{"r"}
+		}, []string{`stage["m"].after: the stages depend on each other in a cycle; break the cycle: a reduce stage always follows the map stage`}},
+		{"a deadline that UTC cannot show", func(j *Job) {
+			late := time.Date(9999, 12, 31, 23, 59, 59, 0, time.FixedZone("", -3600))
+			j.Deadline = &late
+		}, []string{"deadline: 10000 is no year of a deadline in UTC; give a time from the year 1 to 9999"}},
 		{"an empty program", func(j *Job) { j.Stages[2].Command = []string{"", "x"} }, []string{`stage["g"].command: the command's first element is empty; name the program first`}},
 		{"NUL in an argument", func(j *Job) { j.Stages[2].Command = []string{"x", "\x00"} }, []string{`stage["g"].command: argument 1 has a NUL byte; remove the NUL byte`}},
 
@@ -133,19 +153,22 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"max_parallel", func(j *Job) { j.Stages[2].MaxParallel = -1 }, []string{`stage["g"].max_parallel: negative number; give 0 (no limit) or more`}},
 
 		{"names of files", func(j *Job) {
-			for _, n := range []string{"", ".", "/a", "a//b", "..", "../a", ".drover/x", "a\x00", strings.Repeat("a", 256), strings.Repeat("a/", 600) + "a"} {
+			for _, n := range []string{"", ".", "/a", "a//b", "a/", "./a", "..", "../a", ".drover/x", "a\x00", "a/" + strings.Repeat("é", 128), strings.Repeat("a/", 600) + "a"} {
 				j.Stages[2].Files = append(j.Stages[2].Files, File{Name: n, Source: "x"})
 			}
 		}, func() (want []string) {
-			for _, n := range []string{"", ".", "/a", "a//b", "..", "../a", ".drover/x", "a\x00", strings.Repeat("a", 256), strings.Repeat("a/", 600) + "a"} {
+			for _, n := range []string{"", ".", "/a", "a//b", "a/", "./a", "..", "../a", ".drover/x", "a\x00", "a/" + strings.Repeat("é", 128), strings.Repeat("a/", 600) + "a"} {
 				want = append(want, fmt.Sprintf("stage[\"g\"].file[%q]: %q is not a valid name for a file of the task; give a relative path below the task's folder, such as data/words.txt", n, n))
 			}
 			return want
 		}()},
 		{"two files of one name", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Source: "x"}, {Name: "a", Source: "y"}} }, []string{`stage["g"].file["a"]: two files are called "a"; give each file a unique name`}},
-		{"a file that is a folder", func(j *Job) {
-			j.Stages[2].Files = []File{{Name: "a/b", Source: "x"}, {Name: "a", Source: "y"}, {Name: "a.b", Source: "y"}}
-		}, []string{`stage["g"].file["a/b"]: "a" is a file, and cannot be the folder of another one; rename one of the two`}},
+		{"a file that is a folder too", func(j *Job) {
+			j.Stages[2].Files = []File{{Name: "a/b/c", Source: "x"}, {Name: "a", Source: "y"}, {Name: "ab", Source: "z"}}
+		}, []string{`stage["g"].file["a/b/c"]: "a" would be a file and a folder; rename one of the two`}},
+		{"two secrets for one variable", func(j *Job) {
+			j.Stages[2].Secrets = []Secret{{Env: "A", Ref: "secret:x"}, {Env: "B", Ref: "secret:x"}, {Env: "A", Ref: "secret:y"}}
+		}, []string{`stage["g"].secret["A"]: two secrets are for the variable "A"; give each secret a variable of its own`}},
 		{"mode of a file", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Source: "x", Mode: 0o4755}} }, []string{`stage["g"].file["a"]: mode 04755; give permission bits such as "0755"`}},
 		{"a file from nowhere", func(j *Job) { j.Stages[2].Files = []File{{Name: "a"}} }, []string{`stage["g"].file["a"]: the file has no source; write source = "path"`}},
 		{"size of a file", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Digest: digest, Size: -1}} }, []string{`stage["g"].file["a"]: ` + FormatSize(-1) + " is over the limit of 512MiB for one uploaded file; put large data into HDFS and name it as input"}},

@@ -22,7 +22,7 @@ const (
 	exitRefused     = 3 // the request was refused: bad job file, unknown name, not allowed, conflict
 	exitUnavailable = 4 // no coordinator or node answers
 	exitStopped     = 5 // the job was stopped
-	exitDetached    = 6 // Ctrl-C: the command ended, and the job goes on
+	exitDetached    = 6 // Ctrl-C: the command ended, and the job or what was requested goes on
 )
 
 // exitError is an error with its own exit code.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/metrics"
@@ -46,6 +47,9 @@ func benchSchedulerCommand() *cli.Command {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
+			if err := requireAtLeast(c, map[string]float64{"nodes": 1, "tasks": 0, "tenants": 0, "runs": 1, "placements": 1}); err != nil {
+				return err
+			}
 			params := map[string]string{}
 			for _, s := range c.StringSlice("set") {
 				k, v, ok := strings.Cut(s, "=")
@@ -60,6 +64,30 @@ func benchSchedulerCommand() *cli.Command {
 			return runBenchScheduler(c, params)
 		}),
 	}
+}
+
+// requireAtLeast returns a usage error for the first flag, by its name, with a value
+// that is less than the least one.
+func requireAtLeast(c *cli.Context, least map[string]float64) error {
+	for _, name := range slices.Sorted(maps.Keys(least)) {
+		var values []float64
+		switch v := c.Value(name).(type) {
+		case int:
+			values = []float64{float64(v)}
+		case float64:
+			values = []float64{v}
+		case cli.IntSlice:
+			for _, n := range v.Value() {
+				values = append(values, float64(n))
+			}
+		}
+		for _, v := range values {
+			if !(v >= least[name]) { // NaN is not
+				return usageErrorf("-%s %g: want at least %g", name, v, least[name])
+			}
+		}
+	}
+	return nil
 }
 
 func runBenchScheduler(c *cli.Context, params map[string]string) error {
@@ -128,7 +156,7 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 			cells = append(cells, &bench.WorstRuns{Case: k, Config: bench.WorstConfig{Nodes: nodes, Cycles: worstCycles, Policy: name, Params: params, Scale: 1, Limit: worstLimit}})
 		}
 	}
-	runs := max(1, c.Int("runs"))
+	runs := c.Int("runs")
 	for run := range runs { // outermost: a machine that is slow for a minute is so for one run of a cell
 		for i, cell := range cells {
 			if i%len(of) == 0 {

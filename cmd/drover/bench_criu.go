@@ -159,6 +159,15 @@ func runBenchCriu(c *cli.Context) error {
 	if err != nil {
 		return usageErrorf("-memory: %v", err)
 	}
+	if memory < pageBytes {
+		return usageErrorf("-memory %s: want at least %s", c.String("memory"), jobspec.FormatSize(pageBytes))
+	}
+	if err := requireAtLeast(c, map[string]float64{"rounds": 1}); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("criu"); err != nil {
+		return fmt.Errorf("%w: install criu on this machine", err)
+	}
 	dir, err := os.MkdirTemp(c.String("dir"), "drover-criu-")
 	if err != nil {
 		return err
@@ -217,7 +226,7 @@ func startMemoryHolder(drover string, memory int64) (memoryHolder, error) {
 	start, notNumber := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
 	if err := errors.Join(err, notNumber); err != nil {
 		_ = cmd.Process.Kill()
-		return memoryHolder{}, fault.New(fault.Unavailable, "start the memory holder: %w", errors.Join(err, cmd.Wait()))
+		return memoryHolder{}, fmt.Errorf("start the memory holder: %w", errors.Join(err, cmd.Wait()))
 	}
 	go func() { _ = cmd.Wait() }() // returns after a dump, or when this command ends
 	return memoryHolder{pid: cmd.Process.Pid, address: start, bytes: memory}, nil
@@ -262,7 +271,7 @@ func runCriu(ctx context.Context, image, verb string, more ...string) (time.Dura
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return 0, fault.New(fault.Unavailable, "criu %s: %w: %s", verb, err, joinLines(out))
+		return 0, fmt.Errorf("criu %s: %w: %s", verb, err, joinLines(out))
 	}
 	return time.Since(began), nil
 }

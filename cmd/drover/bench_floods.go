@@ -71,8 +71,11 @@ func runBenchFloods(c *cli.Context) (err error) {
 			return usageErrorf("-only %q: there are %v", name, bench.FloodNames())
 		}
 	}
-	if c.Int("rounds") < 1 {
-		return usageErrorf("-rounds must be at least 1")
+	if err := requireAtLeast(c, map[string]float64{"rounds": 1, "probes": 1, "batches": 1, "rate": 1, "ratio": 1, "slower": 0}); err != nil {
+		return err
+	}
+	if c.Duration("warm") <= 0 || c.Duration("limit") <= 0 {
+		return usageErrorf("-warm %s, -limit %s: want durations above zero, such as 3s", c.Duration("warm"), c.Duration("limit"))
 	}
 	dir, err := os.MkdirTemp(c.String("dir"), "drover-floods-")
 	if err != nil {

@@ -94,6 +94,15 @@ func printEvent(c *cli.Context, e *droverv1.Event) error {
 	if e.Node != "" {
 		what += " @" + e.Node
 	}
-	_, err := fmt.Fprintf(c.App.Writer, "%s  %-12s %-18s %s  %s\n", time.UnixMilli(e.AtMs).Format("15:04:05.000"), plain.Line(e.Actor), e.Kind, plain.Line(what), plain.Line(e.Text))
+	_, err := fmt.Fprintf(c.App.Writer, "%s  %-12s %-18s %s  %s\n", eventTimeText(time.UnixMilli(e.AtMs), time.Now()), plain.Line(e.Actor), e.Kind, plain.Line(what), plain.Line(e.Text))
 	return err
+}
+
+// eventTimeText formats when something happened, to the millisecond, and with the date
+// unless that is today's.
+func eventTimeText(at, now time.Time) string {
+	if at.Format(time.DateOnly) == now.In(at.Location()).Format(time.DateOnly) {
+		return at.Format("15:04:05.000")
+	}
+	return at.Format("2006-01-02 15:04:05.000")
 }

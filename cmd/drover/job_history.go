@@ -23,7 +23,7 @@ var csvFlag = &cli.BoolFlag{Name: "csv", Usage: "write CSV with a line of names,
 func timeFlags(what string) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "since", Usage: what + " at or after: a day (2026-01-31), a time (RFC 3339), or how long ago (36h, 7d)"},
-		&cli.StringFlag{Name: "until", Usage: what + " before: likewise"},
+		&cli.StringFlag{Name: "until", Usage: what + " before: a day, a time, or how long ago, as for -since"},
 	}
 }
 
@@ -50,13 +50,20 @@ func parsePast(name, text string, now time.Time) (int64, error) {
 	return 0, usageErrorf("-%s %s: want a day (2026-01-31), a time (2026-01-31T12:00:00Z), or how long ago (36h, 7d)", name, text)
 }
 
-func pastSpan(c *cli.Context) (since, until int64, err error) {
-	now := time.Now()
+// pastSpan returns what the flags of timeFlags mean. A day begins at midnight where
+// days is.
+func pastSpan(c *cli.Context, days *time.Location) (since, until int64, err error) {
+	now := time.Now().In(days)
 	if since, err = parsePast("since", c.String("since"), now); err != nil {
 		return 0, 0, err
 	}
-	until, err = parsePast("until", c.String("until"), now)
-	return since, until, err
+	if until, err = parsePast("until", c.String("until"), now); err != nil {
+		return 0, 0, err
+	}
+	if since > 0 && until > 0 && until <= since {
+		return 0, 0, usageErrorf("-since %s -until %s: the first must be before the second", c.String("since"), c.String("until"))
+	}
+	return since, until, nil
 }
 
 func requireOneFormat(c *cli.Context) error {
@@ -103,7 +110,7 @@ func jobHistoryCommand() *cli.Command {
 // listHistory asks for pages until the limit, and reports whether there may be more.
 func listHistory(c *cli.Context) (jobs []*droverv1.JobSummary, more bool, err error) {
 	req := &droverv1.ListPastJobsRequest{Tenant: c.String("tenant"), User: c.String("user"), NamePrefix: c.String("name")}
-	if req.SinceMs, req.UntilMs, err = pastSpan(c); err != nil {
+	if req.SinceMs, req.UntilMs, err = pastSpan(c, time.Local); err != nil {
 		return nil, false, err
 	}
 	for _, word := range c.StringSlice("state") {

@@ -158,6 +158,9 @@ func guaranteeText(q *droverv1.Quote) string {
 // and file locate the fields of its job file, if known.
 func followJob(c *cli.Context, cl *client, job string, lines map[string]int, file string) error {
 	st, err := cl.WatchJob(c.Context, connect.NewRequest(&droverv1.GetJobRequest{Job: job}))
+	if err != nil && c.Context.Err() != nil {
+		return detached(c, job)
+	}
 	if err != nil {
 		return cl.classifyError(err)
 	}
@@ -171,8 +174,7 @@ func followJob(c *cli.Context, cl *client, job string, lines map[string]int, fil
 	view.close()
 	if err := st.Err(); err != nil && !errors.Is(err, io.EOF) {
 		if c.Context.Err() != nil {
-			fmt.Fprintf(c.App.ErrWriter, "detached; the job is still running: `drover job wait %s` follows it again, `drover job stop %s` stops it\n", job, job)
-			return exitError{exitDetached, nil}
+			return detached(c, job)
 		}
 		return cl.classifyError(err)
 	}
@@ -187,6 +189,12 @@ func followJob(c *cli.Context, cl *client, job string, lines map[string]int, fil
 		printSummary(c.App.Writer, last, lines, file)
 	}
 	return jobExitError(last)
+}
+
+// detached is what Ctrl-C of a command that follows a job returns.
+func detached(c *cli.Context, job string) error {
+	fmt.Fprintf(c.App.ErrWriter, "detached; the job is still running: `drover job wait %s` follows it again, `drover job stop %s` stops it\n", job, job)
+	return exitError{exitDetached, nil}
 }
 
 // jobExitError returns the exit code for the final state of a job.

@@ -91,6 +91,6 @@ func writeRecord(w io.Writer, r *droverv1.LogRecord, asJSON bool) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "%s %-5s %s%s\n", time.UnixMicro(r.AtUs).Format("15:04:05.000"), plain.Line(r.Level), plain.Line(r.Message), attrs.String())
+	_, err := fmt.Fprintf(w, "%s %-5s %s%s\n", eventTimeText(time.UnixMicro(r.AtUs), time.Now()), plain.Line(r.Level), plain.Line(r.Message), attrs.String())
 	return err
 }

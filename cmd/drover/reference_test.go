@@ -313,7 +313,7 @@ func registerMetrics(t *testing.T, co, no *prometheus.Registry) {
 
 type metricDescription struct{ name, kind, labels, help string }
 
-var descRE = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), .*variableLabels: \{(.*)\}\}$`)
+var descRE = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), .*constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
 
 // describeMetrics lists the metrics of a registry, sorted by name. The kind of a
 // metric without values follows from its name, as Prometheus names them: only
@@ -334,10 +334,10 @@ func describeMetrics(t *testing.T, reg *prometheus.Registry) []metricDescription
 		close(descs)
 	}()
 	var out []metricDescription
-	for d := range descs {
-		m := descRE.FindStringSubmatch(d.String())
+	for desc := range descs {
+		m := descRE.FindStringSubmatch(desc.String())
 		if m == nil {
-			t.Errorf("cannot read the description %s", d)
+			t.Errorf("cannot read the description %s", desc)
 			continue
 		}
 		name, err1 := strconv.Unquote(m[1])
@@ -355,7 +355,16 @@ func describeMetrics(t *testing.T, reg *prometheus.Registry) []metricDescription
 		if k := kinds[name]; k != "" {
 			kind = k
 		}
-		out = append(out, metricDescription{name, kind, strings.ReplaceAll(m[3], ",", ", "), help})
+		labels := strings.Split(m[4], ",")
+		for pair := range strings.SplitSeq(m[3], ",") {
+			label, _, _ := strings.Cut(pair, "=")
+			labels = append(labels, label)
+		}
+		labels = slices.DeleteFunc(labels, func(l string) bool { return l == "" })
+		d := metricDescription{name, kind, strings.Join(labels, ", "), help}
+		if !slices.Contains(out, d) { // one of each value of a label that does not change
+			out = append(out, d)
+		}
 	}
 	if len(out) < 5 {
 		t.Errorf("only %d metrics are registered", len(out))

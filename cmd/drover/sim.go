@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -191,6 +192,9 @@ func (in *simInput) loadWorkload(c *cli.Context, vary map[string]string) error {
 		clusterSet = true
 	}
 	nodes, absences, err := cluster.BuildAll()
+	if err != nil && c.String("cluster") == "" {
+		return usageErrorf("machines of -cpu %s, -memory %s and -io %s: %w", kind.CPU, kind.Memory, kind.IO, cmp.Or(errors.Unwrap(err), err))
+	}
 	if err != nil {
 		return err
 	}

@@ -130,6 +130,10 @@ func printComparison(c *cli.Context, in *simInput, cols []comparedSetup) error {
 		row := []string{name}
 		for i := range all.Columns {
 			v, _ := all.Columns[i].Get(name)
+			if !all.Columns[i].Known(name, all.Columns[i].Jobs) {
+				row = append(row, "-")
+				continue
+			}
 			cell := fmt.Sprintf("%.5g", v)
 			if h := all.Columns[i].CI95[name]; h > 0 {
 				cell += fmt.Sprintf(" ± %.2g", h)
@@ -153,7 +157,7 @@ func pairedRatios(base, outs []*run.Outcome) map[string]ratio {
 		for i := range outs {
 			a, _ := base[i].Numbers.Get(name)
 			b, _ := outs[i].Numbers.Get(name)
-			if a != 0 {
+			if a != 0 && outs[i].Numbers.Known(name, len(outs[i].Result.Jobs)) {
 				x = append(x, b/a)
 			}
 		}

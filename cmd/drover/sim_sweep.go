@@ -269,6 +269,10 @@ func (in *simInput) sweepRow(c *cli.Context, row []string) ([]string, bool) {
 	sum := in.setup.Summary(outs, in.parameters)
 	for _, name := range report.NumberNames() {
 		v, _ := sum.Get(name)
+		if !sum.Known(name, sum.Jobs) {
+			row = append(row, "", "")
+			continue
+		}
 		half := ""
 		if h, ok := sum.CI95[name]; ok {
 			half = strconv.FormatFloat(h, 'g', 10, 64)

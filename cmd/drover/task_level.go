@@ -72,6 +72,9 @@ func taskMigrateCommand() *cli.Command {
 // requestLevel requests a level and waits until the task has reached it or its node reports
 // that it cannot.
 func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
+	if d := c.Duration("timeout"); d < 0 {
+		return usageErrorf("-timeout %s: want how long to wait, such as 5m, or -no-wait", d)
+	}
 	a, t, cl, err := dialTask(c, "JOB STAGE/INDEX[.ATTEMPT]")
 	if err != nil {
 		return err
@@ -88,6 +91,9 @@ func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
 	}
 	for time.Since(begun) < c.Duration("timeout") {
 		at, err := findAttempt(c, cl, a[0], t)
+		if c.Context.Err() != nil {
+			return requestStands(a)
+		}
 		if err != nil {
 			return err
 		}
@@ -110,10 +116,15 @@ func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
 		case <-timer.C:
 		case <-c.Context.Done():
 			timer.Stop()
-			return c.Context.Err()
+			return requestStands(a)
 		}
 	}
 	return fault.New(fault.Unavailable, "%s is not %s after %s; `drover task status %s %s` shows where it is", a[1], levelText(q.Level), c.Duration("timeout"), a[0], a[1])
+}
+
+// requestStands is what Ctrl-C of a command that waits for a level returns.
+func requestStands(jobTask []string) error {
+	return exitError{exitDetached, fmt.Errorf("interrupted; the request stands: `drover task status %s %s` shows where it is", jobTask[0], jobTask[1])}
 }
 
 // occupiedText formats what a suspended task still occupies.

@@ -63,6 +63,9 @@ func (v *vector) resources() (*droverv1.Resources, error) {
 		if err != nil {
 			return nil, err
 		}
+		if n == 0 {
+			return nil, fmt.Errorf("%q is zero, which would be no cap: give more, or leave it out", f.text)
+		}
 		*f.to = n
 	}
 	return r, nil
@@ -131,7 +134,9 @@ func parseTenants(name string, src []byte) ([]*droverv1.Tenant, error) {
 		}
 		weight := 1.0
 		if t.Weight != nil {
-			weight = *t.Weight
+			if weight = *t.Weight; !(weight > 0) {
+				return nil, fault.New(fault.Invalid, "%s: tenant %q: weight %g; give a number above 0, or leave it out for 1", name, t.Name, weight)
+			}
 		}
 		out = append(out, &droverv1.Tenant{Name: t.Name, Parent: t.Parent, Weight: weight, Uid: uint32(t.UID), HdfsUser: t.HDFSUser,
 			Submit: t.Submit, Operate: t.Operate, Read: t.Read, Cap: limit, TaskCap: task})

@@ -60,6 +60,9 @@ func tlsCertCommand() *cli.Command {
 				return err
 			}
 			now := time.Now()
+			if d := c.Duration("life"); d <= 0 {
+				return usageErrorf("-life %s: want how long it is valid, such as 720h", d)
+			}
 			r := pki.CertRequest{Kind: pki.Kind(c.String("kind")), Name: a[0], Hosts: c.StringSlice("host"), Lifetime: c.Duration("life")}
 			old, err := pki.Issue(c.String("dir"), r, now)
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
@@ -51,7 +52,7 @@ func usageCommand() *cli.Command {
 			if req.Limit, err = countFlag(c, "limit", math.MaxInt32); err != nil {
 				return err
 			}
-			if req.SinceMs, req.UntilMs, err = pastSpan(c); err != nil {
+			if req.SinceMs, req.UntilMs, err = pastSpan(c, time.UTC); err != nil {
 				return err
 			}
 			if req.Groups, err = parseUsageGroups(c.StringSlice("by")); err != nil {

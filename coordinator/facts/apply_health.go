@@ -57,7 +57,11 @@ func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDr
 		kind, c.InfraFailures, c.SchedulableSince = "node.undrain", nil, en.f.now
 	case d.GetDeadline() > 0:
 		c.DrainDeadline = d.GetDeadline()
-		why += ", what still runs leaves it in " + formatDuration(time.Duration(c.DrainDeadline-en.f.now))
+		left := time.Duration(c.DrainDeadline - en.f.now)
+		if d.GetDeadlineMs() > 0 {
+			left = time.Duration(d.GetDeadlineMs()) * time.Millisecond
+		}
+		why += ", what still runs leaves it in " + formatDuration(left)
 	}
 	for _, w := range c.Maintenance {
 		if w.Begun && c.DrainDeadline == 0 {

@@ -40,9 +40,8 @@ type blockSpec struct {
 	read   func(d *decoder, b *hcl.Block)
 }
 
-// readBody reads the attributes and blocks of one body. HCL reports unknown names
-// and suggests near ones; if there is no near one, readBody says where the name
-// belongs, or lists the allowed names.
+// readBody reads the attributes and blocks of one body. HCL reports unknown names,
+// and readBody says what to write instead.
 func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader, blocks map[string]blockSpec) {
 	schema := &hcl.BodySchema{}
 	for _, n := range slices.Sorted(maps.Keys(fields)) {
@@ -54,23 +53,17 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 	}
 	c, diags := b.Content(schema)
 	for _, g := range diags {
-		if hint := hintAt(g); hint != "" {
-			g.Detail += " " + hint
-			continue
-		}
-		switch {
-		case strings.Contains(g.Detail, "Did you mean"):
-		case g.Summary == "Unsupported argument" && len(fields) > 0:
-			g.Detail += " Expected are: " + strings.Join(slices.Sorted(maps.Keys(fields)), ", ") + listBlocks(blocks) + "."
-		case g.Summary == "Unsupported block type":
-			g.Detail += " Expected are: " + strings.Join(slices.Sorted(maps.Keys(blocks)), ", ") + "."
-		}
+		cureUnknown(g, fields, blocks)
+		cureLabels(g, schema)
 	}
 	d.diags = append(d.diags, diags...)
 	for _, n := range slices.Sorted(maps.Keys(c.Attributes)) {
 		a := c.Attributes[n]
 		d.ranges[joinPath(path, n)] = a.Expr.Range()
 		v, diags := a.Expr.Value(nil)
+		for _, g := range diags {
+			cureExpression(g)
+		}
 		d.diags = append(d.diags, diags...)
 		if diags.HasErrors() {
 			continue
@@ -91,40 +84,6 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 		d.ranges[joinPath(path, nb.Type)] = nb.DefRange
 		blocks[nb.Type].read(d, nb)
 	}
-}
-
-// Where attributes belong that stand in the wrong place, or have another name elsewhere.
-const (
-	inResources = `Write it in a block of the stage: resources { cpu = "500m"  memory = "256MiB"  io = "10MiB/s" }.`
-	inStage     = `It belongs directly in a stage: stage "name" { … }.`
-	inJob       = `It belongs directly in the job, outside of its stages.`
-)
-
-var misplaced = map[string]string{
-	"cpu": inResources, "memory": inResources, "io": inResources,
-	"command": inStage, "builtin": inStage, "tasks": inStage, "kind": inStage, "after": inStage, "attempts": inStage, "time_limit": inStage,
-	"max_parallel": inStage, "slow_start": inStage, "exclusive": inStage, "disk": inStage, "combiner": inStage, "containers_used_again": inStage,
-	"tenant": inJob, "priority": inJob, "project": inJob, "deadline": inJob, "runtime_bound": inJob, "image": inJob, "meta": inJob, "keep_failed": inJob, "gather_logs": inJob,
-	"args":  `Write the program and its arguments as one list: command = ["sh", "-c", "echo hello"].`,
-	"count": `Write tasks = 3 for a stage of three tasks.`,
-}
-
-// hintAt returns where an attribute that is not expected belongs, "" if that is not known.
-func hintAt(g *hcl.Diagnostic) string {
-	if g.Summary != "Unsupported argument" {
-		return ""
-	}
-	_, rest, _ := strings.Cut(g.Detail, `"`)
-	name, _, _ := strings.Cut(rest, `"`)
-	return misplaced[name]
-}
-
-// listBlocks names the blocks that are expected beside attributes.
-func listBlocks(blocks map[string]blockSpec) string {
-	if len(blocks) == 0 {
-		return ""
-	}
-	return "; and blocks: " + strings.Join(slices.Sorted(maps.Keys(blocks)), ", ")
 }
 
 func joinPath(path, name string) string {
@@ -218,7 +177,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 			f := jobspec.File{Name: b.Labels[0]}
 			p := fmt.Sprintf("%s.file[%q]", path, f.Name)
 			d.ranges[p] = b.DefRange
-			d.readBody(b.Body, p, map[string]attrReader{"source": textAttr(&f.Source), "mode": modeAttr(&f.Mode)}, nil)
+			d.readBody(b.Body, p, map[string]attrReader{"source": textAttr(&f.Source), "mode": nonZeroAttr(modeAttr(&f.Mode), &f.Mode)}, nil)
 			s.Files = append(s.Files, f)
 		}},
 		"secret": {labels: 1, read: func(d *decoder, b *hcl.Block) {
@@ -226,7 +185,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 			p := fmt.Sprintf("%s.secret[%q]", path, x.Env)
 			d.ranges[p] = b.DefRange
 			d.readBody(b.Body, p, map[string]attrReader{"ref": textAttr(&x.Ref), "secret": func(d *decoder, v attrValue) {
-				if name, ok := d.stringValue(v); ok {
+				if name, ok := d.stringValue(v, `write the name of a secret in quotes, such as "db" or "db@3"`); ok {
 					x.Ref = jobspec.StoredSecret(name)
 				}
 			}}, nil)
@@ -238,7 +197,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 
 // parseImage parses "kind:source"; a source without kind is a registry name.
 func (d *decoder) parseImage(v attrValue) *jobspec.Image {
-	s, ok := d.stringValue(v)
+	s, ok := d.stringValue(v, `write for example "oci-archive:python.tar"`)
 	if !ok {
 		return nil
 	}
@@ -251,22 +210,29 @@ func (d *decoder) parseImage(v attrValue) *jobspec.Image {
 }
 
 func (d *decoder) parseTime(v attrValue) *time.Time {
-	s, ok := d.stringValue(v)
+	const want = "write a time with its zone such as 2026-11-21T18:00:00Z"
+	s, ok := d.stringValue(v, want+", in quotes")
 	if !ok {
 		return nil
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		d.addError(v.valueRange, fmt.Sprintf("%s: %q is not a time", v.name, s), "write a time with its zone such as 2026-11-21T18:00:00Z")
+		d.addError(v.valueRange, fmt.Sprintf("%s: %q is not a time", v.name, s), want)
 		return nil
 	}
 	t = t.UTC()
 	return &t
 }
 
-func (d *decoder) stringValue(v attrValue) (string, bool) {
+// stringValue returns text that is not empty: an empty one would count as left out,
+// and a tenant that a template has not filled in would become the default.
+func (d *decoder) stringValue(v attrValue, want string) (string, bool) {
 	if v.Type() != cty.String {
-		d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write text in quotes")
+		d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), want)
+		return "", false
+	}
+	if v.AsString() == "" {
+		d.addError(v.valueRange, v.name+" is empty", "give a value or leave it out")
 		return "", false
 	}
 	return v.AsString(), true
@@ -274,7 +240,7 @@ func (d *decoder) stringValue(v attrValue) (string, bool) {
 
 func textAttr[T ~string](to *T) attrReader {
 	return func(d *decoder, v attrValue) {
-		if s, ok := d.stringValue(v); ok {
+		if s, ok := d.stringValue(v, "write text in quotes"); ok {
 			*to = T(s)
 		}
 	}
@@ -283,7 +249,7 @@ func textAttr[T ~string](to *T) attrReader {
 func boolAttr(to *bool) attrReader {
 	return func(d *decoder, v attrValue) {
 		if v.Type() != cty.Bool {
-			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write true or false")
+			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write true or false, without quotes")
 			return
 		}
 		*to = v.True()
@@ -301,12 +267,17 @@ func optionalBoolAttr(to **bool) attrReader {
 func intAttr(to *int) attrReader {
 	return func(d *decoder, v attrValue) {
 		if v.Type() != cty.Number {
-			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write a whole number")
+			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write a whole number, without quotes")
 			return
 		}
-		i, acc := v.AsBigFloat().Int64()
+		n := v.AsBigFloat()
+		if !n.IsInt() {
+			d.addError(v.valueRange, v.name+" is no whole number", "write a whole number")
+			return
+		}
+		i, acc := n.Int64()
 		if acc != big.Exact || i > 1<<31 || i < -(1<<31) {
-			d.addError(v.valueRange, fmt.Sprintf("%s is not an integer in range", v.name), "write a whole number")
+			d.addError(v.valueRange, v.name+" is out of range", "write a smaller number")
 			return
 		}
 		*to = int(i)
@@ -316,7 +287,7 @@ func intAttr(to *int) attrReader {
 func fractionAttr(to *float64) attrReader {
 	return func(d *decoder, v attrValue) {
 		if v.Type() != cty.Number {
-			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write a number such as 0.8")
+			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write a number such as 0.8, without quotes")
 			return
 		}
 		*to, _ = v.AsBigFloat().Float64()
@@ -352,13 +323,14 @@ func rateAttr(to *int64) attrReader { return quantityAttr(to, jobspec.ParseRate)
 
 func durationAttr(to *jobspec.Duration) attrReader {
 	return func(d *decoder, v attrValue) {
-		s, ok := d.stringValue(v)
+		const want = "write a number with a unit such as 90s, 15m or 2h"
+		s, ok := d.stringValue(v, want+", in quotes")
 		if !ok {
 			return
 		}
 		t, err := time.ParseDuration(s)
 		if err != nil {
-			d.addError(v.valueRange, fmt.Sprintf("%s: %q is not a duration", v.name, s), "write a number with a unit such as 90s, 15m or 2h")
+			d.addError(v.valueRange, fmt.Sprintf("%s: %q is not a duration", v.name, s), want)
 			return
 		}
 		*to = jobspec.Duration(t)
@@ -379,13 +351,14 @@ func positiveDurationAttr(to *jobspec.Duration) attrReader {
 
 func modeAttr(to *uint32) attrReader {
 	return func(d *decoder, v attrValue) {
-		s, ok := d.stringValue(v)
+		const want = `write permission bits in quotes, such as "0755"`
+		s, ok := d.stringValue(v, want)
 		if !ok {
 			return
 		}
 		m, err := strconv.ParseUint(s, 8, 32)
 		if err != nil {
-			d.addError(v.valueRange, fmt.Sprintf("mode %q cannot be read", s), `write permission bits such as "0755"`)
+			d.addError(v.valueRange, fmt.Sprintf("mode %q cannot be read", s), want)
 			return
 		}
 		*to = uint32(m)
@@ -417,7 +390,9 @@ func mapAttr(to *map[string]string) attrReader {
 			return
 		}
 		out := map[string]string{}
-		for k, e := range v.AsValueMap() {
+		values := v.AsValueMap()
+		for _, k := range slices.Sorted(maps.Keys(values)) {
+			e := values[k]
 			if e.IsNull() || e.Type() != cty.String {
 				d.addError(v.valueRange, fmt.Sprintf("%s: the value of %s must be text", v.name, k), "put it in quotes")
 				return

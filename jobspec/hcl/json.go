@@ -2,6 +2,7 @@ package hcl
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/drover-run/drover/jobspec"
 )
@@ -49,11 +51,11 @@ func parseJSON(name string, src []byte) (*jobspec.Job, error) {
 	var typeErr *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &typeErr):
-		return nil, fmt.Errorf("%s:%d: %s is %s: want %s", name, s.line(typeErr.Offset), typeErr.Field, typeErr.Value, jsonTypeText(typeErr.Type))
+		return nil, fmt.Errorf("%s:%d: %s is %s: want %s", name, s.line(typeErr.Offset), s.pathAt(typeErr), typeErr.Value, jsonTypeText(typeErr.Type))
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	jobspec.SetDefaults(j)
+	s.setDefaults(j)
 	for i := range j.Stages {
 		s.alias(fmt.Sprintf("stages[%d]", i), fmt.Sprintf("stage[%q]", j.Stages[i].Name))
 	}
@@ -64,6 +66,34 @@ func parseJSON(name string, src []byte) (*jobspec.Job, error) {
 		return nil, s.report(name)
 	}
 	return j, nil
+}
+
+// setDefaults sets the defaults as Parse does for HCL, where a field that is left
+// out is not the same as its zero.
+func (s *jsonScan) setDefaults(j *jobspec.Job) {
+	if _, given := s.offset["keep_failed"]; !given {
+		j.KeepFailed = jobspec.DefaultKeepFailed
+	}
+	for i := range j.Stages {
+		if _, given := s.offset[fmt.Sprintf("stages[%d].kind", i)]; !given {
+			j.Stages[i].Kind = jobspec.KindGroup
+		}
+	}
+	if j.Deadline != nil {
+		*j.Deadline = j.Deadline.UTC()
+	}
+	jobspec.SetDefaults(j)
+}
+
+// pathAt returns the path of the value that has a wrong type. The error names it
+// without its index in a list.
+func (s *jsonScan) pathAt(e *json.UnmarshalTypeError) string {
+	for _, path := range slices.Sorted(maps.Keys(s.offset)) {
+		if s.offset[path] == e.Offset && path != "" {
+			return path
+		}
+	}
+	return cmp.Or(e.Field, "the job")
 }
 
 func (s *jsonScan) report(name string) error {
@@ -127,6 +157,9 @@ func (s *jsonScan) object(path string, t reflect.Type, depth int) error {
 			return fmt.Errorf("a name must be text, not %v", token)
 		}
 		inner, known := fields[name]
+		if _, twice := s.offset[joinPath(path, name)]; twice {
+			s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), joinPath(path, name) + " stands twice", "keep one"})
+		}
 		if fields != nil && !known {
 			s.addUnknown(path, name, fields)
 		}
@@ -161,16 +194,24 @@ func (s *jsonScan) addUnknown(path, name string, fields map[string]reflect.Type)
 	s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), fmt.Sprintf("%s: there is no such field", joinPath(path, name)), hint})
 }
 
-// checkZero refuses a written zero in the fields of stages that have a default.
+// checkZero refuses a written zero in the fields of stages that have a default, and
+// an empty text in those of the job.
 func (s *jsonScan) checkZero(path string, token json.Token) {
+	if token == "" && slices.Contains([]string{"tenant", "priority", "project", "on_miss", "gather_logs"}, path) {
+		s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), path + " is empty", "give a value or leave it out"})
+	}
 	field := path[strings.LastIndexByte(path, '.')+1:]
-	if !strings.HasPrefix(path, "stages[") || strings.Contains(path, ".env.") || zeroHints[field] == "" {
+	if !strings.HasPrefix(path, "stages[") && path != "runtime_bound" || strings.Contains(path, ".env.") || zeroHints[field] == "" {
 		return
 	}
-	zero := token == "0s"
-	if n, ok := token.(json.Number); ok {
-		f, err := strconv.ParseFloat(n.String(), 64)
+	zero := false
+	switch token := token.(type) {
+	case json.Number:
+		f, err := strconv.ParseFloat(token.String(), 64)
 		zero = err == nil && f == 0
+	case string:
+		d, err := time.ParseDuration(token)
+		zero = err == nil && d == 0
 	}
 	if zero {
 		s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), path + " is zero", zeroHints[field]})

@@ -1,8 +1,10 @@
 package hcl
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -13,20 +15,24 @@ import (
 
 // splitOneLineBlocks inserts a line break wherever HCL's grammar requires one
 // between the items of a body, so that a block may stand on one line. It returns
-// the new text and the ascending offsets of the inserted breaks in it. Text that
-// cannot be lexed is returned unchanged; the parser then reports the error. The
-// problems are those of checkNesting and checkNumbers, at their place in src.
+// the new text and the ascending offsets of the inserted breaks in it. The problems
+// are those of checkNesting, of the lexer or of checkNumbers, at their place in src. The
+// parser would report those of the lexer too, and each one-line block that was not split.
 func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, problems hcl.Diagnostics) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
 	if problems := checkNesting(tokens); problems.HasErrors() { // also in text that cannot be lexed: the parser reads it
 		return src, nil, problems
 	}
 	if diags.HasErrors() {
-		return src, nil, nil
+		return src, nil, diags
 	}
 	if problems := checkNumbers(tokens); problems.HasErrors() {
 		return src, nil, problems
 	}
+	// As for HCL's parser, only a comment up to the end of its line ends an item.
+	tokens = slices.DeleteFunc(tokens, func(t hclsyntax.Token) bool {
+		return t.Type == hclsyntax.TokenComment && !bytes.HasSuffix(t.Bytes, []byte("\n"))
+	})
 	var out []byte
 	last := 0
 	put := func(at int) {

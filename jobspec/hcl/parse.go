@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"path/filepath"
@@ -27,6 +28,9 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 		return parseJSON(name, src)
 	}
 	text, breaks, problems := splitOneLineBlocks(src, name)
+	if json := bytes.TrimSpace(src); !problems.HasErrors() && len(json) > 0 && json[0] == '{' {
+		problems = errorAt(hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}, "the file begins as JSON does", `name it with .json at the end, or begin with job "name" { … }`)
+	}
 	if problems.HasErrors() {
 		return nil, &Error{Diags: problems, src: src}
 	}
@@ -73,7 +77,7 @@ func (d *decoder) addProblem(p jobspec.Problem) {
 		}
 		i := strings.LastIndexAny(path, ".[")
 		if i < 0 {
-			d.addError(d.ranges[""], p.String(), p.Hint)
+			d.addError(d.ranges[""], p.Path+": "+p.Text, p.Hint)
 			return
 		}
 		path = path[:i]

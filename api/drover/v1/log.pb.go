@@ -1181,6 +1181,7 @@ type NodeDrainFact struct {
 	Automatic bool `protobuf:"varint,4,opt,name=automatic,proto3" json:"automatic,omitempty"`
 	// Of an operator's drain, Unix ns: what still runs then leaves the node. 0: it runs to its end.
 	Deadline      int64 `protobuf:"varint,5,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	DeadlineMs    int64 `protobuf:"varint,6,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // the same as the operator gave it, from then on; for the event. Older entries have none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1246,6 +1247,13 @@ func (x *NodeDrainFact) GetAutomatic() bool {
 func (x *NodeDrainFact) GetDeadline() int64 {
 	if x != nil {
 		return x.Deadline
+	}
+	return 0
+}
+
+func (x *NodeDrainFact) GetDeadlineMs() int64 {
+	if x != nil {
+		return x.DeadlineMs
 	}
 	return 0
 }
@@ -2942,13 +2950,15 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fNodeLostFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x91\x01\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xb2\x01\n" +
 	"\rNodeDrainFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1c\n" +
 	"\tautomatic\x18\x04 \x01(\bR\tautomatic\x12\x1a\n" +
-	"\bdeadline\x18\x05 \x01(\x03R\bdeadline\"\x7f\n" +
+	"\bdeadline\x18\x05 \x01(\x03R\bdeadline\x12\x1f\n" +
+	"\vdeadline_ms\x18\x06 \x01(\x03R\n" +
+	"deadlineMs\"\x7f\n" +
 	"\x0fMaintenanceFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x03R\x04from\x12\x0e\n" +

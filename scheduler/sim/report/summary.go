@@ -147,6 +147,15 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[i] + (position-float64(i))*(sorted[i+1]-sorted[i])
 }
 
+// ofEndedJobs are the numbers that are means over the jobs that ended.
+var ofEndedJobs = []string{"mean_response_s", "median_response_s", "p95_response_s", "p99_response_s", "mean_wait_s", "mean_slowdown", "mean_bounded_slowdown"}
+
+// Known reports whether a number has a value: without a job that ended, its mean over
+// such jobs has none. jobs is how many there were.
+func (n *Numbers) Known(name string, jobs int) bool {
+	return int(n.Unfinished) < jobs || !slices.Contains(ofEndedJobs, name)
+}
+
 // NumberNames lists the names of Numbers in their order.
 func NumberNames() []string {
 	var names []string
@@ -251,6 +260,24 @@ func formatSeconds(d time.Duration) string { return strconv.FormatFloat(d.Second
 
 func formatFloat(x float64) string { return strconv.FormatFloat(x, 'g', 10, 64) }
 
+// MarshalJSON writes the numbers that have no value as null.
+func (s Summary) MarshalJSON() ([]byte, error) {
+	type plain Summary
+	if s.Known(ofEndedJobs[0], s.Jobs) {
+		return json.Marshal(plain(s))
+	}
+	return json.Marshal(struct {
+		plain
+		MeanResponse        *float64 `json:"mean_response_s"`
+		MedianResponse      *float64 `json:"median_response_s"`
+		P95Response         *float64 `json:"p95_response_s"`
+		P99Response         *float64 `json:"p99_response_s"`
+		MeanWait            *float64 `json:"mean_wait_s"`
+		MeanSlowdown        *float64 `json:"mean_slowdown"`
+		MeanBoundedSlowdown *float64 `json:"mean_bounded_slowdown"`
+	}{plain: plain(s)})
+}
+
 // maxTextTenants limits the tenants of WriteText.
 const maxTextTenants = 20
 
@@ -262,6 +289,10 @@ func (s *Summary) WriteText(w io.Writer) {
 		if h, ok := s.CI95[f.name]; ok {
 			half = fmt.Sprintf(" ± %.4g", h)
 		}
+		if !s.Known(f.name, s.Jobs) {
+			fmt.Fprintf(w, "  %-28s -\n", f.name)
+			continue
+		}
 		fmt.Fprintf(w, "  %-28s %.6g%s\n", f.name, *f.value, half)
 	}
 	fmt.Fprintf(w, "  %-28s %d (%.0f/s)\n", "events", s.Events, s.EventsPerS)
@@ -272,7 +303,11 @@ func (s *Summary) WriteText(w io.Writer) {
 				fmt.Fprintf(w, "  and %d tenants more: see -json\n", len(s.Tenants)-i)
 				break
 			}
-			fmt.Fprintf(w, "  %-20s %8.4g %8.6g %16.6g %14.4g %10.4g\n", t.Tenant, t.Weight, t.Jobs, t.MeanResponse, t.DeadlineRate, t.CPUShare)
+			response := fmt.Sprintf("%.6g", t.MeanResponse)
+			if t.noneEnded() {
+				response = "-"
+			}
+			fmt.Fprintf(w, "  %-20s %8.4g %8.6g %16s %14.4g %10.4g\n", t.Tenant, t.Weight, t.Jobs, response, t.DeadlineRate, t.CPUShare)
 		}
 	}
 	if s.Refused > 0 {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/json"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -25,6 +26,26 @@ type TenantNumbers struct {
 	CPUSeconds     float64 `json:"cpu_s"`         // of its successful attempts
 	CPUShare       float64 `json:"cpu_share"`     // of those of all tenants
 	LostCPU        float64 `json:"work_lost_cpu_s"`
+}
+
+// noneEnded reports whether no job of the tenant ended: means over such jobs have no
+// value.
+func (n *TenantNumbers) noneEnded() bool { return n.Unfinished >= n.Jobs }
+
+// MarshalJSON writes the numbers that have no value as null.
+func (n TenantNumbers) MarshalJSON() ([]byte, error) {
+	type plain TenantNumbers
+	if !n.noneEnded() {
+		return json.Marshal(plain(n))
+	}
+	return json.Marshal(struct {
+		plain
+		MeanResponse   *float64 `json:"mean_response_s"`
+		MedianResponse *float64 `json:"median_response_s"`
+		P95Response    *float64 `json:"p95_response_s"`
+		MeanWait       *float64 `json:"mean_wait_s"`
+		MeanSlowdown   *float64 `json:"mean_slowdown"`
+	}{plain: plain(n)})
 }
 
 // SummariseTenants returns the results of each tenant that has jobs, in the order of their ids.

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+)
+
+// fakeCoordinator answers as a coordinator would in states that are hard to bring about.
+type fakeCoordinator struct {
+	droverv1connect.UnimplementedClientServiceHandler
+	droverv1connect.UnimplementedHistoryServiceHandler
+	droverv1connect.UnimplementedOperatorServiceHandler
+
+	mu       sync.Mutex
+	requests []*droverv1.SetLevelRequest
+	attempts []*droverv1.TaskAttempt // of task s/0, one after another; the last one stays
+	asked    func(n int)             // is called when its tasks are listed for the n-th time
+	listed   int
+	events   []*droverv1.Event
+	tenants  []*droverv1.Tenant // applied
+
+	watched   []*droverv1.GetJobResponse  // what is seen of a job, in order
+	watchErr  error                       // how the stream ends after that
+	watchHook func(context.Context) error // instead of watchErr
+	list      *droverv1.ListJobsResponse
+	pages     []*droverv1.ListPastJobsResponse
+	past      []*droverv1.ListPastJobsRequest
+	usage     *droverv1.UsageRequest
+	unknown   *droverv1.ListUnknownRunsResponse
+	decided   []*droverv1.DecideUnknownRunRequest
+}
+
+// SetLevel implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) SetLevel(_ context.Context, r *connect.Request[droverv1.SetLevelRequest]) (*connect.Response[droverv1.SetLevelResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requests = append(f.requests, r.Msg)
+	return connect.NewResponse(&droverv1.SetLevelResponse{Key: &droverv1.AttemptKey{Job: 1, Attempt: 1}}), nil
+}
+
+// ListTasks implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) ListTasks(context.Context, *connect.Request[droverv1.ListTasksRequest]) (*connect.Response[droverv1.ListTasksResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.attempts[min(f.listed, len(f.attempts)-1)]
+	if f.listed++; f.asked != nil {
+		f.asked(f.listed)
+	}
+	a.Key = &droverv1.AttemptKey{Job: 1, Attempt: 1}
+	return connect.NewResponse(&droverv1.ListTasksResponse{Tasks: []*droverv1.TaskStatus{{Stage: "s", Attempts: []*droverv1.TaskAttempt{a}}}}), nil
+}
+
+// Events implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) Events(_ context.Context, _ *connect.Request[droverv1.EventsRequest], st *connect.ServerStream[droverv1.Event]) error {
+	for _, e := range f.events {
+		if err := st.Send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ApplyTenants implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) ApplyTenants(_ context.Context, r *connect.Request[droverv1.ApplyTenantsRequest]) (*connect.Response[droverv1.ApplyTenantsResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tenants = r.Msg.Tenants
+	return connect.NewResponse(&droverv1.ApplyTenantsResponse{Changed: int32(len(f.tenants))}), nil
+}
+
+// WatchJob implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) WatchJob(ctx context.Context, _ *connect.Request[droverv1.GetJobRequest], st *connect.ServerStream[droverv1.GetJobResponse]) error {
+	for _, r := range f.watched {
+		if err := st.Send(r); err != nil {
+			return err
+		}
+	}
+	if f.watchHook != nil {
+		return f.watchHook(ctx)
+	}
+	return f.watchErr
+}
+
+// ListJobs implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) ListJobs(context.Context, *connect.Request[droverv1.ListJobsRequest]) (*connect.Response[droverv1.ListJobsResponse], error) {
+	return connect.NewResponse(f.list), nil
+}
+
+// ListPastJobs implements droverv1connect.HistoryServiceHandler.
+func (f *fakeCoordinator) ListPastJobs(_ context.Context, r *connect.Request[droverv1.ListPastJobsRequest]) (*connect.Response[droverv1.ListPastJobsResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.past = append(f.past, r.Msg)
+	if len(f.past) > len(f.pages) {
+		return connect.NewResponse(&droverv1.ListPastJobsResponse{}), nil
+	}
+	return connect.NewResponse(f.pages[len(f.past)-1]), nil
+}
+
+// Usage implements droverv1connect.HistoryServiceHandler.
+func (f *fakeCoordinator) Usage(_ context.Context, r *connect.Request[droverv1.UsageRequest]) (*connect.Response[droverv1.UsageResponse], error) {
+	f.usage = r.Msg
+	return connect.NewResponse(&droverv1.UsageResponse{}), nil
+}
+
+// ListUnknownRuns implements droverv1connect.OperatorServiceHandler.
+func (f *fakeCoordinator) ListUnknownRuns(context.Context, *connect.Request[droverv1.ListUnknownRunsRequest]) (*connect.Response[droverv1.ListUnknownRunsResponse], error) {
+	return connect.NewResponse(f.unknown), nil
+}
+
+// DecideUnknownRun implements droverv1connect.OperatorServiceHandler.
+func (f *fakeCoordinator) DecideUnknownRun(_ context.Context, r *connect.Request[droverv1.DecideUnknownRunRequest]) (*connect.Response[droverv1.DecideUnknownRunResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decided = append(f.decided, r.Msg)
+	return connect.NewResponse(&droverv1.DecideUnknownRunResponse{}), nil
+}
+
+// run serves f on a socket and runs a command line there.
+func (f *fakeCoordinator) run(t *testing.T, ctx context.Context, args ...string) (stdout string, err error) {
+	t.Helper()
+	stdout, _, err = f.runBoth(t, ctx, args...)
+	return stdout, err
+}
+
+// runBoth is run, with standard error.
+func (f *fakeCoordinator) runBoth(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "drover") // socket paths are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewClientServiceHandler(f))
+	mux.Handle(droverv1connect.NewHistoryServiceHandler(f))
+	mux.Handle(droverv1connect.NewOperatorServiceHandler(f))
+	s := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	s.Protocols.SetUnencryptedHTTP2(true)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	defer func() { _ = s.Close(); <-served }()
+	var out, errs bytes.Buffer
+	err = newApp(strings.NewReader(""), &out, &errs).RunContext(ctx, append([]string{"drover", "-address", "unix://" + filepath.Join(dir, "s")}, args...))
+	return out.String(), errs.String(), err
+}

@@ -1,0 +1,117 @@
+package hcl
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/drover-run/drover/jobspec"
+)
+
+// Where attributes and blocks belong that stand in the wrong place, or have another
+// name elsewhere.
+const (
+	inResources = `Write it in a block of the stage: resources { cpu = "500m"  memory = "256MiB"  io = "10MiB/s" }.`
+	inStage     = `It belongs directly in a stage: stage "name" { … }.`
+	inJob       = `It belongs directly in the job, outside of its stages.`
+)
+
+var misplaced = map[string]string{
+	"cpu": inResources, "memory": inResources, "io": inResources,
+	"command": inStage, "builtin": inStage, "tasks": inStage, "kind": inStage, "after": inStage, "attempts": inStage, "time_limit": inStage,
+	"max_parallel": inStage, "slow_start": inStage, "exclusive": inStage, "disk": inStage, "combiner": inStage, "combine_command": inStage, "containers_used_again": inStage,
+	"tenant": inJob, "priority": inJob, "project": inJob, "deadline": inJob, "on_miss": inJob, "runtime_bound": inJob, "image": inJob, "meta": inJob, "keep_failed": inJob, "gather_logs": inJob,
+	"args":       `Write the program and its arguments as one list: command = ["sh", "-c", "echo hello"].`,
+	"count":      `Write tasks = 3 for a stage of three tasks.`,
+	"depends_on": `Write after = ["name"] in a stage that begins after another one.`,
+	"retries":    `Write attempts = 4 in a stage for at most four attempts of a task.`,
+	"timeout":    `Write time_limit = "30m" in a stage for a limit of each attempt, or runtime_bound in the job.`,
+}
+
+var misplacedBlocks = map[string]string{
+	"resources": inStage, "file": inStage, "secret": inStage,
+	"stage": inJob, "input": inJob, "output": inJob,
+}
+
+// cureUnknown completes what HCL says of an attribute or a block that a body does
+// not have. HCL's own suggestion is not used: it calls any name near that differs in
+// two letters, as "disk" for "task".
+func cureUnknown(g *hcl.Diagnostic, fields map[string]attrReader, blocks map[string]blockSpec) {
+	isBlock := g.Summary == "Unsupported block type"
+	if !isBlock && g.Summary != "Unsupported argument" {
+		return
+	}
+	_, rest, _ := strings.Cut(g.Detail, `"`)
+	name, _, _ := strings.Cut(rest, `"`)
+	g.Detail, _, _ = strings.Cut(g.Detail, "Did you mean")
+	g.Detail = strings.TrimSpace(g.Detail) + " " + unknownHint(name, isBlock, fields, blocks)
+}
+
+func unknownHint(name string, isBlock bool, fields map[string]attrReader, blocks map[string]blockSpec) string {
+	_, isField := fields[name]
+	_, known := blocks[name]
+	switch {
+	case isBlock && isField:
+		return fmt.Sprintf("Did you mean to define argument %q? If so, use the equals sign to assign it a value.", name)
+	case known:
+		return fmt.Sprintf("Did you mean to define a block of type %q?", name)
+	case misplacedBlocks[name] != "":
+		return misplacedBlocks[name]
+	case misplaced[name] != "":
+		return misplaced[name]
+	}
+	here, elsewhere := slices.Sorted(maps.Keys(fields)), misplaced
+	if isBlock {
+		here, elsewhere = slices.Sorted(maps.Keys(blocks)), misplacedBlocks
+	}
+	if near := jobspec.Suggest(name, here); near != "" {
+		return fmt.Sprintf("Did you mean %q?", near)
+	}
+	if near := jobspec.Suggest(name, slices.Sorted(maps.Keys(elsewhere))); near != "" {
+		return fmt.Sprintf("Did you mean %q? %s", near, elsewhere[near])
+	}
+	if isBlock {
+		fields = nil
+	}
+	return "Expected are: " + listNames(fields, blocks) + "."
+}
+
+// cureExpression says what to write instead of a variable or a function.
+func cureExpression(g *hcl.Diagnostic) {
+	switch g.Summary {
+	case "Variables not allowed":
+		g.Detail = "Job files have no variables. Put text in quotes, and in it write $${NAME} for a ${NAME} that the task's shell is to read."
+	case "Invalid template control keyword":
+		g.Detail = "Job files have no templates. Write %%{ for a %{ in text."
+	case "Function calls not allowed":
+		g.Detail = "Job files have no functions. Write the value itself."
+	}
+}
+
+// cureLabels says how the header of a block with too few or too many labels is
+// written.
+func cureLabels(g *hcl.Diagnostic, schema *hcl.BodySchema) {
+	for _, b := range schema.Blocks {
+		missing, extra := "Missing name for "+b.Type, "Extraneous label for "+b.Type
+		if g.Summary != missing && g.Summary != extra {
+			continue
+		}
+		header := b.Type
+		if len(b.LabelNames) > 0 {
+			header += ` "name"`
+		}
+		g.Detail = "Write " + header + " { … }."
+	}
+}
+
+// listNames names the attributes and the blocks that are expected.
+func listNames(fields map[string]attrReader, blocks map[string]blockSpec) string {
+	text := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+	if len(fields) > 0 && len(blocks) > 0 {
+		text += "; and blocks: "
+	}
+	return text + strings.Join(slices.Sorted(maps.Keys(blocks)), ", ")
+}
