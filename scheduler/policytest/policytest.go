@@ -5,8 +5,8 @@
 // decision: the State is unchanged byte for byte; Check passes; there are at most limit
 // actions; a new instance of the policy on a loaded copy of the State decides exactly the
 // same; a second decision without an event in between is empty unless the first requested it;
-// and each waiting stage has one reason that Prove, which shares no code with the policies,
-// confirms. It sums up idle capacity by reason and fails if some of it has none.
+// time alone changes nothing until the wake of a decision; and each waiting stage has one
+// reason that Prove, which shares no code with the policies, confirms. It sums up idle capacity by reason and fails if some of it has none.
 package policytest
 
 import (
@@ -20,6 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -34,6 +35,12 @@ func Run(t *testing.T, newPolicy Maker) {
 		world(t, newPolicy, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, maxCycles()).Draw(t, "cycles"), &idle)
 	}))
 	t.Log(&idle)
+	t.Run("time before the wake", func(t *testing.T) {
+		first := seed.New(t)
+		for i := range worldsOfTime() {
+			timePasses(t, newPolicy, first+uint64(i))
+		}
+	})
 	t.Run("nothing changed costs no allocation", func(t *testing.T) { idleCycle(t, newPolicy) })
 	t.Run("an empty cluster", func(t *testing.T) {
 		w := schedtest.New(t)
@@ -78,6 +85,41 @@ func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *idleCapacity) {
 			t.Fatalf("capacity is idle for no reason: %v", idle)
 		}
 	}
+}
+
+// timePasses applies events to a random world, and between them lets the policy decide while nothing happens and what it
+// decided last requests no decision yet: a new instance must then decide what the one decides that knows of no event.
+func timePasses(t TB, newPolicy Maker, seed uint64) {
+	c := schedtest.NewChaos(t, seed)
+	warm := newPolicy()
+	for range 12 { // fewer have too little work for an order to matter
+		for range 1 + c.R.IntN(4) {
+			c.Step()
+		}
+		if c.R.IntN(4) == 0 {
+			c.OrderWindows()
+		}
+		d := Round(t, c.State, warm, newPolicy, c.Now, 10_000)
+		for range 3 {
+			span := time.Minute
+			if d.Wake > 0 {
+				span = min(span, d.Wake.Sub(c.Now)-2) // times in seconds as floating-point numbers are not exact
+			}
+			if span <= 0 {
+				break
+			}
+			c.Now = c.Now.Add(1 + time.Duration(c.R.Int64N(int64(span))))
+			DecideWarmAndCold(t, c.State, warm, newPolicy, c.Now, 10_000)
+		}
+	}
+}
+
+// worldsOfTime is the number of worlds of timePasses.
+func worldsOfTime() int {
+	if testing.Short() {
+		return 3
+	}
+	return 20
 }
 
 // maxCycles limits the cycles of one random world, so that the whole table runs in seconds,
