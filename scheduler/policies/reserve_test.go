@@ -18,13 +18,9 @@ func TestReservingPoliciesConform(t *testing.T) {
 			continue
 		}
 		t.Run(info.Name, func(t *testing.T) {
-			policytest.Run(t, func() scheduler.Policy {
-				p, err := New(info.Name, map[string]string{"reserve": "true"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return p
-			})
+			reserving := func() scheduler.Policy { return mustNew(t, info.Name, map[string]string{"reserve": "true"}) }
+			policytest.Run(t, reserving)
+			policytest.RunOverTime(t, reserving)
 		})
 	}
 }
