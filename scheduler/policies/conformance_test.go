@@ -27,7 +27,7 @@ func TestEveryPolicyConforms(t *testing.T) {
 
 // Between events a policy that plans decides nothing before it said that it would.
 func TestPlansHoldOverTime(t *testing.T) {
-	for _, name := range []string{"conservative", "two_tier", "3dsf", "pdsonqueue"} {
+	for _, name := range []string{"conservative", "two_tier", "pdsonqueue"} {
 		policytest.RunOverTime(t, func() scheduler.Policy { return mustNew(t, name, nil) })
 	}
 }
