@@ -115,6 +115,10 @@ func TestDueTaskFreezesWhereSwapIsFull(t *testing.T) {
 	if plan, ok := p.FindVictimsOn(w.State, waitingStage(w, schedtest.R(1, 50, 1)), 0, w.Now); ok {
 		t.Errorf("memory is lacking: %q", describePlan(&plan))
 	}
+	n.Spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelSwapped)
+	if plan, ok := p.FindVictimsOn(w.State, waitingStage(w, schedtest.R(1, 10, 1)), 0, w.Now); ok {
+		t.Errorf("the node cannot freeze: %q", describePlan(&plan))
+	}
 }
 
 // A node of 4 GiB is full of memory, with a task of 2 GiB that moves out in 16 s and
@@ -152,5 +156,90 @@ func TestIsWorthwhile(t *testing.T) {
 				t.Errorf("%v until %v, want %v until %v", worth, until.Sub(w.Now), c.worth, c.until)
 			}
 		})
+	}
+}
+
+// Of two nodes on which freezing suffices that with fewer victims is taken, though the other one's are newer.
+func TestFewerVictimsBeforeNewerOnes(t *testing.T) {
+	w := newWorld(t, schedtest.R(2, 8, 10), schedtest.R(2, 8, 10))
+	startTask(w, 1, schedtest.R(2, 2, 1), 0)
+	w.Advance(time.Second)
+	startTask(w, 0, schedtest.R(1, 2, 1), 0)
+	startTask(w, 0, schedtest.R(1, 2, 1), 0)
+	p := Preemptor{Mode: Suspend}
+	plan, ok := p.FindVictims(w.State, waitingStage(w, schedtest.R(2, 2, 1)), w.Now)
+	if got := describePlan(&plan); !ok || got != "node 1: 1 frozen" {
+		t.Errorf("%q, %v", got, ok)
+	}
+}
+
+// The search begins at a node that depends on the job and goes round all nodes: the only victim is found wherever it runs.
+// With very many nodes it ends after enoughFirstGroup of them.
+func TestSearchOfManyNodes(t *testing.T) {
+	full := func(n int) *schedtest.World {
+		capacities := make([]scheduler.Resources, n)
+		for i := range capacities {
+			capacities[i] = schedtest.R(1, 4, 10)
+		}
+		return newWorld(t, capacities...)
+	}
+	const nodes = enoughFirstGroup + 10
+	for _, only := range []scheduler.NodeID{0, nodes / 2, nodes - 1} {
+		w := full(nodes)
+		busy := map[scheduler.JobID]bool{}
+		for i := range scheduler.NodeID(nodes) {
+			if id := startTask(w, i, schedtest.R(1, 1, 1), 0); i != only {
+				busy[id] = true
+			}
+		}
+		p := Preemptor{Mode: Suspend, IsProtected: func(j *scheduler.Job) bool { return busy[j.Spec.ID] }}
+		for range 5 {
+			if plan, ok := p.FindVictims(w.State, waitingStage(w, schedtest.R(1, 1, 1)), w.Now); !ok || plan.Node != only {
+				t.Errorf("the only victim is on node %d: %q, %v", only, describePlan(&plan), ok)
+			}
+		}
+	}
+	w := full(4 * enoughFirstGroup)
+	for i := range w.State.Nodes() { // the best victim is the newest, on the last node that is looked at
+		startTask(w, scheduler.NodeID(i), schedtest.R(1, 1, 1), 0)
+		w.Advance(time.Second)
+	}
+	found := map[scheduler.NodeID]bool{}
+	for range 20 {
+		p := Preemptor{Mode: Suspend}
+		plan, _ := p.FindVictims(w.State, waitingStage(w, schedtest.R(1, 1, 1)), w.Now)
+		found[plan.Node] = true
+	}
+	if len(found) < 5 {
+		t.Errorf("20 jobs preempt on %d nodes alone", len(found))
+	}
+}
+
+// A task waits for the next end only where a disk then has its I/O and its space (PDSonQueue Alg. 5 line 20, on nodes).
+func TestCanWaitNeedsADisk(t *testing.T) {
+	for what, c := range map[string]struct {
+		io, space int64
+		want      bool
+	}{
+		"its disk has both":           {6, 100, true},
+		"what the other disk has":     {9, 900, true},
+		"no disk has so much I/O":     {11, 100, false},
+		"no disk has so much space":   {6, 1100, false},
+		"both, but on no single disk": {9, 1000, false},
+	} {
+		w := schedtest.New(t).AddTenants("t")
+		n := schedtest.NodeSpec(0, "/r1", schedtest.R(2, 8, 18))
+		n.Disks = []scheduler.Disk{{Name: "a", IO: 8 * schedtest.MiB, Space: 1000 * schedtest.GiB}, {Name: "b", IO: 10 * schedtest.MiB, Space: 900 * schedtest.GiB}}
+		if err := w.State.Events().AddNode(n); err != nil {
+			t.Fatal(err)
+		}
+		startTask(w, 0, schedtest.R(2, 1, 2), 10*time.Second)
+		g := w.State.Job(w.Submit("t", 1, schedtest.R(1, 1, float64(c.io)), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) {
+			g.Disk = c.space * schedtest.GiB
+		})).Stages[0]
+		p := Preemptor{Mode: Suspend}
+		if got, until := p.CanWait(w.State, g, w.Now.Add(10*time.Second), w.Now); got != c.want || got && until != w.Now.Add(10*time.Second) {
+			t.Errorf("%s: %v until %d, want %v", what, got, until, c.want)
+		}
 	}
 }

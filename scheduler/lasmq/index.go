@@ -197,6 +197,15 @@ func (x *Index) Demotion() scheduler.Time {
 	return at
 }
 
+// NextOrder returns the earliest NextOrder of the queues of a contended group. O(contended groups).
+func (x *Index) NextOrder() scheduler.Time {
+	at := scheduler.Never
+	for _, group := range x.contended {
+		at = min(at, x.groups[group].queues.NextOrder())
+	}
+	return at
+}
+
 // Contended reports whether the jobs of a group are served by its queues. O(1).
 func (x *Index) Contended(group int) bool { return group < len(x.groups) && x.groups[group].contended }
 

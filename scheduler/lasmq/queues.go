@@ -53,6 +53,11 @@ type Queues struct {
 	cursors  []cursor
 	current  int  // the queue of the last Next, -1 for none
 	chosen   bool // Next would return the same queue again
+	// What this pass knows of the time after it: how fast the deficits grow from base at time since, and when the
+	// first queue is next that was not. It follows from what is remembered, not from the time of the pass.
+	growth, base, leads []float64 // leads: what a queue's score is above its deficit
+	since               scheduler.Time
+	nextOrder           scheduler.Time
 
 	// The jobs that this pass did not look at since they rest: their classes, each once in a row, and until when all do.
 	restedClasses []scheduler.FitClass
@@ -99,9 +104,9 @@ type NextJob struct {
 // newQueues returns the empty queues of a group.
 func newQueues(cfg *Config, weights []float64, group int, account AccountOf, version func(int) uint64) *Queues {
 	k := cfg.Queues
-	floats, counts := make([]float64, k), make([]microContainers, 2*k)
+	floats, counts := make([]float64, 4*k), make([]microContainers, 2*k)
 	return &Queues{cfg: cfg, weights: weights, group: group, account: account, version: version, lists: make([]jobList, k), total: counts[:k], running: counts[k:],
-		deficit: floats, previous: make([]Account, k), cursors: make([]cursor, k), remembered: math.MaxUint64}
+		deficit: floats[:k:k], growth: floats[k : 2*k : 2*k], base: floats[2*k : 3*k : 3*k], leads: floats[3*k:], nextOrder: scheduler.Never, previous: make([]Account, k), cursors: make([]cursor, k), remembered: math.MaxUint64}
 }
 
 // reset empties the queues.
@@ -145,7 +150,12 @@ func (q *Queues) Begin(now scheduler.Time) {
 	copy(q.running, q.total)
 	clear(q.cursors)
 	q.restedClasses, q.restUntil = q.restedClasses[:0], scheduler.Never
+	q.nextOrder = scheduler.Never
 }
+
+// NextOrder returns when this pass, if it placed nothing, would serve the queues in another order although nothing
+// happens, since deficits grow; Never if it would not.
+func (q *Queues) NextOrder() scheduler.Time { return q.nextOrder }
 
 // Rested returns the classes of the jobs that this pass did not look at since they rest, and until when all of them do.
 // The result is valid until Next.
@@ -172,10 +182,66 @@ func (q *Queues) prepare() {
 			continue
 		}
 		dt := max(0, q.now.Sub(a.At)).Seconds()
-		q.deficit[i] = a.Deficit + dt*(running*q.weights[i]/weights-a.Running)
-		// Tasks that cannot be placed at all must not earn for ever.
+		grown := a.Deficit + dt*(running*q.weights[i]/weights-a.Running)
+		// Tasks that cannot be placed at all must not earn for ever. What a queue has stays: it would else be another one
+		// at the time at which it is recorded, whenever fewer containers run than before.
 		limit := q.cfg.Horizon.Seconds() * max(1, running)
-		q.deficit[i] = min(max(q.deficit[i], -limit), limit)
+		q.deficit[i] = min(max(grown, min(a.Deficit, -limit)), max(a.Deficit, limit))
+	}
+	q.predictGrowth()
+}
+
+// predictGrowth sets how the deficits grow after this pass, if it places nothing: from now on where accounts change,
+// else as they did.
+func (q *Queues) predictGrowth() {
+	clear(q.growth)
+	copy(q.base, q.deficit)
+	if !q.contended {
+		return
+	}
+	weights, running, changed := 0.0, 0.0, false
+	q.since = q.now
+	for i, a := range q.previous {
+		runs := roundToThousandths(q.total[i].float())
+		if keep := !q.lists[i].empty(); keep {
+			weights, running = weights+q.weights[i], running+runs
+			changed, q.since = changed || a.At < 0 || a.Running != runs, a.At
+		} else {
+			changed = changed || a.At >= 0
+		}
+	}
+	if changed {
+		q.since = q.now
+	}
+	limit := q.cfg.Horizon.Seconds() * max(1, running)
+	for i, a := range q.previous {
+		if q.lists[i].empty() {
+			continue
+		}
+		rate := running*q.weights[i]/weights - roundToThousandths(q.total[i].float())
+		if bound := math.Copysign(limit, rate); rate*(bound-q.deficit[i]) > 0 {
+			q.growth[i] = rate
+			if !changed {
+				q.base[i] = a.Deficit
+			}
+			q.noteAt((bound - q.base[i]) / rate) // it grows no further
+		}
+	}
+}
+
+// noteAt notes that the order may change so many seconds after since.
+func (q *Queues) noteAt(seconds float64) {
+	if seconds < math.MaxInt32 {
+		q.nextOrder = min(q.nextOrder, max(q.now+1, q.since+scheduler.Time(seconds*1e9)))
+	}
+}
+
+// noteOrder notes when another one of the queues with a lead passes the best one.
+func (q *Queues) noteOrder(best int) {
+	for i, lead := range q.leads {
+		if rate := q.growth[i] - q.growth[best]; i != best && !math.IsInf(lead, -1) && rate > 0 {
+			q.noteAt((q.leads[best] - lead + q.base[best] - q.base[i]) / rate)
+		}
 	}
 }
 
@@ -261,6 +327,9 @@ func (q *Queues) selectQueue(of int, more float64) int {
 	}
 	q.prepare()
 	best, most := -1, math.Inf(-1)
+	for i := range q.leads {
+		q.leads[i] = most
+	}
 	for m := q.backlogged; m != 0; m &= m - 1 {
 		i := bits.TrailingZeros64(m)
 		if q.cursors[i].done {
@@ -270,10 +339,14 @@ func (q *Queues) selectQueue(of int, more float64) int {
 		if i == of {
 			has += more
 		}
-		score := q.deficit[i] + q.cfg.Horizon.Seconds()*((running+1)*q.weights[i]/weights-has)
-		if score > most {
+		lead := q.cfg.Horizon.Seconds() * ((running+1)*q.weights[i]/weights - has)
+		q.leads[i] = lead
+		if score := q.deficit[i] + lead; score > most {
 			best, most = i, score
 		}
+	}
+	if more == 0 {
+		q.noteOrder(best)
 	}
 	return best
 }

@@ -179,6 +179,75 @@ func TestReleaseTimeFollowsEarlierWaiters(t *testing.T) {
 	}
 }
 
+// What an attempt is predicted to end by is its own prediction, else its stage's, less what it had run before.
+func TestPredictedEnd(t *testing.T) {
+	const s = time.Second
+	for what, c := range map[string]struct {
+		own, stage, ran, want time.Duration // want -1: unknown
+	}{
+		"its own":                 {30 * s, 90 * s, 0, 30 * s},
+		"its stage's":             {0, 90 * s, 0, 90 * s},
+		"it has run before":       {30 * s, 0, 20 * s, 10 * s},
+		"it has run for longer":   {30 * s, 0, 40 * s, -10 * s},
+		"its stage's, run before": {0, 90 * s, 20 * s, 70 * s},
+		"nothing is known":        {0, 0, 20 * s, -1},
+	} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(3, 100, 1000)).AddTenants("a")
+		g := w.State.Job(w.Submit("a", 1, schedtest.R(1, 1, 1))).Stages[0]
+		a := w.Place(scheduler.TaskID{Job: g.Job.Spec.ID}, 0)
+		a.Estimate, a.Ran, g.Spec.Estimate = c.own, c.ran, c.stage
+		if at, known := PredictedEnd(w.State, a); known != (c.want != -1) || known && at != w.Now.Add(c.want) {
+			t.Errorf("%s: %v (%v), want %v", what, at.Sub(w.Now), known, c.want)
+		}
+	}
+}
+
+// A task that needs disk I/O is released when one disk has enough of it, whatever all disks have together (3DSF eq. 8 with
+// disk I/O as third resource, of each disk).
+func TestReleaseTimeByDisk(t *testing.T) {
+	w := schedtest.New(t).AddTenants("a")
+	n := schedtest.NodeSpec(0, "/r1", schedtest.R(9, 100, 200))
+	n.Disks = []scheduler.Disk{{Name: "a", IO: 100 * schedtest.MiB, Space: schedtest.GiB}, {Name: "b", IO: 100 * schedtest.MiB, Space: schedtest.GiB}}
+	if err := w.State.Events().AddNode(n); err != nil {
+		t.Fatal(err)
+	}
+	for disk, secs := range []time.Duration{30, 20} { // 60 MiB/s of each disk
+		g := w.State.Job(w.Submit("a", 1, schedtest.R(1, 1, 60), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = secs * time.Second })).Stages[0]
+		a := w.State.Attempts().PlaceAction(g, 0, 0, int16(disk))
+		if err := w.State.Apply(&a, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for io, want := range map[float64]time.Duration{0: 0, 40: 0, 41: 20 * time.Second, 80: 20 * time.Second, 100: 20 * time.Second} {
+		var e WaitEstimator
+		e.Reset(w.State)
+		g := w.State.Job(w.Submit("a", 1, schedtest.R(1, 1, io))).Stages[0]
+		if at := e.releaseTime(w.State, g, 0, w.Now, scheduler.Never); at.Sub(w.Now) != want {
+			t.Errorf("%v MiB/s are released after %v, want %v", io, at.Sub(w.Now), want)
+		}
+	}
+}
+
+// 3DSF 6.2: the weight of a node is its idle part before each placement, so it falls as tasks are assigned. Of two nodes
+// with the data of all tasks, the idler one gets tasks until it is as busy as the other.
+func TestWeightsFallWithAssignedTasks(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(10, 100, 1000)).AddTenants("a")
+	w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(3, 1, 1))}, 0)
+	both := []scheduler.NodeID{0, 1}
+	job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 4, Demand: schedtest.R(2, 1, 1),
+		Inputs: schedtest.Inputs(schedtest.MiB, both, both, both, both)}})
+	for tasks, want := range map[int32][2]int{1: {0, 1}, 2: {0, 2}, 3: {1, 2}, 4: {1, 3}} { // idle 0.7, 0.5 and 1, 0.8, 0.6
+		var m Matcher
+		var got [2]int
+		for _, a := range m.Match(w.State, []Request{{w.State.Job(job).Stages[0], tasks}}) {
+			got[a.Node]++
+		}
+		if got != want {
+			t.Errorf("%d tasks: %v on the nodes, want %v", tasks, got, want)
+		}
+	}
+}
+
 // The cached ends of an estimator give the release times of a new estimator, whatever
 // happened in between: events, rolled-back actions, other predictions.
 func TestCachedReleaseTimesMatchAFreshEstimator(t *testing.T) {

@@ -25,6 +25,13 @@ func TestEveryPolicyConforms(t *testing.T) {
 	}
 }
 
+// Between events a policy that plans decides nothing before it said that it would.
+func TestPlansHoldOverTime(t *testing.T) {
+	for _, name := range []string{"conservative", "two_tier", "pdsonqueue"} {
+		policytest.RunOverTime(t, func() scheduler.Policy { return mustNew(t, name, nil) })
+	}
+}
+
 func TestStrictFifoConforms(t *testing.T) {
 	policytest.Run(t, func() scheduler.Policy { return &fifo{strict: true} })
 }

@@ -27,7 +27,8 @@ func TestDueTaskHasReasonDue(t *testing.T) {
 		first := submit(4, 10*time.Second)
 		submit(7, 20*time.Second)
 		submit(8, 20*time.Second)         // on the second node after 20 s
-		late := submit(1, 30*time.Second) // on the first after 10 s: on the second it would be in the way
+		submit(1, 30*time.Second)         // on the first after 10 s: on the second it would be in the way
+		late := submit(1, 30*time.Second) // beside it; each has a reservation of its own, as Round verifies
 		policytest.Round(t, w.State, p, maker, w.Now, 100)
 		w.Start()
 		waits := func(what string, want scheduler.Waiting) {

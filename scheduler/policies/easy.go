@@ -216,9 +216,7 @@ func (e *easy) readyJobs(s *scheduler.State, now scheduler.Time) iter.Seq[*sched
 func (e *easy) reserveMisfits() {
 	index := e.placer.s.Timeline(e.assumptions, e.placer.now)
 	e.profile = index.Nodes
-	if end := index.NextChange(); end < scheduler.Never && (e.placer.wake == 0 || end < e.placer.wake) {
-		e.placer.wake = end
-	}
+	e.placer.wakeAt(index.NextChange())
 	for _, g := range e.misfits {
 		if e.head == nil && !e.canEverStart(g) {
 			continue

@@ -2,10 +2,13 @@ package policies
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
+	"github.com/drover-run/drover/scheduler/timeline"
 )
 
 // The needs that easy remembers in a cycle, because no node has room for them, save searches and change nothing.
@@ -42,5 +45,27 @@ func TestNeedsWithoutRoomChangeNoDecision(t *testing.T) {
 	})
 	if remembered == 0 {
 		t.Error("nothing was remembered")
+	}
+}
+
+// A need has no room if one had none that is not larger in anything and not longer.
+func TestSmallerNeedWithoutRoom(t *testing.T) {
+	need := func(cpu, memory, io, space int64) timeline.Need {
+		return scheduler.NodeNeed(scheduler.Resources{cpu, memory, io}, space)
+	}
+	e := easy{most: 1}
+	e.rememberNoRoom(need(4, 4, 4, 4), 4*time.Second)
+	for _, x := range []struct {
+		need     timeline.Need
+		duration time.Duration
+		want     bool
+	}{
+		{need(4, 4, 4, 4), 4 * time.Second, true}, {need(5, 5, 5, 5), 5 * time.Second, true},
+		{need(3, 5, 5, 5), 5 * time.Second, false}, {need(5, 3, 5, 5), 5 * time.Second, false}, {need(5, 5, 3, 5), 5 * time.Second, false},
+		{need(5, 5, 5, 3), 5 * time.Second, false}, {need(5, 5, 5, 5), 3 * time.Second, false},
+	} {
+		if got := e.hasNoRoom(&x.need, x.duration); got != x.want {
+			t.Errorf("%v for %v: %v", x.need, x.duration, got)
+		}
 	}
 }

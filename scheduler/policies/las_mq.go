@@ -106,6 +106,9 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 			}
 		}
 	}
+	if len(p.reservedNodes) > 0 { // whose tasks they are depends on the order
+		p.wakeAt(queues.NextOrder())
+	}
 	p.placeBeyond()
 	f.recordQueues(s, now)
 	if f.index.HasUnread() {

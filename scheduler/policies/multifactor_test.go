@@ -87,6 +87,22 @@ func TestUseDecides(t *testing.T) {
 	}
 }
 
+// While somebody uses something the next sample is requested, also if nothing waits; while nobody does, none is.
+func TestSamplesAreRequested(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a", "b", "c")
+	p := mustNew(t, "multifactor", map[string]string{"calc_period": "60s"})
+	if d := w.Cycle(p); d.Wake != 0 {
+		t.Errorf("nobody uses anything, and a decision is requested in %v", d.Wake.Sub(w.Now))
+	}
+	w.Submit("b", 1, schedtest.R(1, 1, 1))
+	w.Advance(20 * time.Second)
+	w.Cycle(p) // the sample of all tenants is 20 s old
+	w.Start().Advance(10 * time.Second)
+	if d := w.Cycle(p); d.Wake.Sub(w.Now) != 30*time.Second {
+		t.Errorf("the next decision is requested in %v, want 30s", d.Wake.Sub(w.Now))
+	}
+}
+
 // The suite with other weights, and with periods of the length of the worlds' steps.
 func TestMultifactorConforms(t *testing.T) {
 	for name, params := range map[string]map[string]string{

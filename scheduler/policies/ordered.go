@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -17,6 +18,9 @@ type ordered struct {
 	// key is called for each job with ready work, and again for a job after each of
 	// its placements.
 	key func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey
+	// nextOrder returns a time before which ready jobs have no other order if nothing happens, Never if time changes
+	// none; nil if it never does. It is asked where tasks have nodes reserved: the order says which.
+	nextOrder func(s *scheduler.State, now scheduler.Time) scheduler.Time
 	// deadlinesFirst reports that jobs with a deadline come before others.
 	deadlinesFirst bool
 
@@ -63,6 +67,9 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 			siftDown(o.heap, 0, lessEntry)
 		}
 	}
+	if o.nextOrder != nil && len(p.reservedNodes) > 0 {
+		p.wakeAt(o.nextOrder(s, now))
+	}
 	p.placeBeyond()
 	return p.finish()
 }
@@ -90,6 +97,46 @@ func lessEntry(a, b *jobEntry) bool {
 	default:
 		return a.seq < b.seq
 	}
+}
+
+// nextCrossing returns the first time at which one ready job's key passes another's, or falls to 0. of returns the first
+// number of a job's key at a time, if nothing happens until then, and by how much it grows in a second. The result does not
+// depend on now, as long as nothing happens. O(ready jobs x log + their stages).
+func nextCrossing(s *scheduler.State, now scheduler.Time, key func(*scheduler.Job, scheduler.Time) jobKey, of func(*scheduler.Job, scheduler.Time) (value, rate float64)) scheduler.Time {
+	type line struct{ value, rate float64 }
+	var jobs []jobEntry
+	since := scheduler.Time(0)
+	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
+		jobs = append(jobs, jobEntry{key: key(j, now), job: j, seq: at})
+		for _, g := range j.Begun() {
+			since = max(since, g.CountedUntil())
+		}
+	}
+	slices.SortFunc(jobs, func(a, b jobEntry) int {
+		if lessEntry(&a, &b) {
+			return -1
+		}
+		return 1
+	})
+	first := scheduler.Never
+	until := func(amount, rate float64) {
+		if rate > 0 && amount < rate*math.MaxInt32 {
+			first = min(first, max(now+1, since+scheduler.Time(amount/rate*1e9)))
+		}
+	}
+	last := line{}
+	for i := range jobs {
+		x := line{}
+		if x.value, x.rate = of(jobs[i].job, now); x.rate != 0 {
+			x.value, x.rate = of(jobs[i].job, since)
+		}
+		until(x.value, -x.rate)
+		if i > 0 { // of all pairs, neighbours meet first
+			until(x.value-last.value, last.rate-x.rate)
+		}
+		last = x
+	}
+	return first
 }
 
 // siftDown moves element i of a binary heap down to its place.

@@ -57,7 +57,7 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	p.seenStamp = s.Stamp()
 	p.actions, p.waitingReasons = p.actions[:0], p.waitingReasons[:0]
 	p.misfits.begin(s, now)
-	p.passes = 0
+	p.passes, p.reservedNodes = 0, p.reservedNodes[:0]
 	p.mark = s.Journal().Mark()
 	return false
 }
@@ -94,13 +94,20 @@ func (p *placer) idleDecision(now scheduler.Time) scheduler.Decision {
 		WaitingContinues: p.round.Continues, WaitingMore: p.round.More, Wake: p.wake}
 }
 
+// wakeAt requests a cycle at a time, or earlier if one is requested already; Never requests none.
+func (p *placer) wakeAt(at scheduler.Time) {
+	if at < scheduler.Never && (p.wake == 0 || at < p.wake) {
+		p.wake = at
+	}
+}
+
 // finish explains what waits by p.reason, rolls the State back and returns the decision.
 func (p *placer) finish() scheduler.Decision { return p.finishExplained(p.reason) }
 
 // finishExplained is finish for a policy with reasons of its own.
 func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting) scheduler.Decision {
-	if at := p.misfits.nextTurn(); at > 0 && (p.wake == 0 || at < p.wake) {
-		p.wake = at
+	if at := p.misfits.nextTurn(); at > 0 {
+		p.wakeAt(at)
 	}
 	if !p.omitReasons {
 		p.explain(reason)

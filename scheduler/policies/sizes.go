@@ -13,10 +13,19 @@ var lasInfo = Info{
 	Params: append([]Param{reserveParam}, containerParams...),
 	new: func(v paramValues) (scheduler.Policy, error) {
 		unit := containerUnit(v)
-		return &ordered{name: "las", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
+		key := func(j *scheduler.Job, now scheduler.Time) jobKey {
 			had, runs := attainedService(j, unit, now)
 			return jobKey{had, runs}
-		}}, nil
+		}
+		return &ordered{
+			name: "las", placer: placer{reserveForMisfits: v.bool("reserve")},
+			key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey { return key(j, now) },
+			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
+				return nextCrossing(s, now, key, func(j *scheduler.Job, at scheduler.Time) (value, rate float64) {
+					return attainedService(j, unit, at)
+				})
+			},
+		}, nil
 	},
 }
 
@@ -36,13 +45,17 @@ var idealInfo = Info{
 	Params:  []Param{reserveParam},
 	SimOnly: true,
 	new: func(v paramValues) (scheduler.Policy, error) {
-		return &ordered{name: "ideal", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
-			had := 0.0
-			for _, g := range j.Begun() {
-				had += g.TaskTime(now).Seconds()
-			}
-			return jobKey{max(0, jobSize(j)-had)}
-		}}, nil
+		key := func(j *scheduler.Job, now scheduler.Time) jobKey {
+			left, _ := remainingSize(j, now)
+			return jobKey{left}
+		}
+		return &ordered{
+			name: "ideal", placer: placer{reserveForMisfits: v.bool("reserve")},
+			key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey { return key(j, now) },
+			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
+				return nextCrossing(s, now, key, remainingSize)
+			},
+		}, nil
 	},
 }
 
@@ -55,9 +68,13 @@ var edfInfo = Info{
 	},
 	new: func(v paramValues) (scheduler.Policy, error) {
 		last := v.bool("infeasible_last")
-		return &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
+		o := &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			return edfKey(j, now, last)
-		}}, nil
+		}}
+		if last {
+			o.nextOrder = nextInfeasible
+		}
+		return o, nil
 	},
 }
 
@@ -71,11 +88,32 @@ func edfKey(j *scheduler.Job, now scheduler.Time, infeasibleLast bool) jobKey {
 		return jobKey{high}
 	case d == 0:
 		return jobKey{low}
-	case infeasibleLast && d.Sub(now) < remainingTime(j, now):
+	case infeasibleLast && isLate(j, now):
 		return jobKey{infeasible, float64(d)}
 	default:
 		return jobKey{float64(d)}
 	}
+}
+
+// isLate reports whether a job with a deadline cannot meet it, by its estimate.
+func isLate(j *scheduler.Job, now scheduler.Time) bool {
+	return j.Spec.Deadline.Sub(now) < remainingTime(j, now)
+}
+
+// nextInfeasible returns when the first deadline of a ready job becomes infeasible, Never if none does.
+func nextInfeasible(s *scheduler.State, now scheduler.Time) scheduler.Time {
+	first := scheduler.Never
+	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
+		if j.Spec.Deadline == 0 || isLate(j, now) {
+			continue
+		}
+		latest := j.Spec.Deadline
+		if j.FirstPlaced == 0 { // afterwards the remaining time falls as the time to the deadline does
+			latest = latest.Add(-j.Spec.Estimate)
+		}
+		first = min(first, latest.Add(1))
+	}
+	return first
 }
 
 // remainingTime returns the predicted run time of a job less the time since its
@@ -99,6 +137,19 @@ func jobSize(j *scheduler.Job) float64 {
 		sum += float64(g.Spec.Tasks) * g.Spec.Estimate.Seconds()
 	}
 	return sum
+}
+
+// remainingSize returns the work that a job has left, in task-seconds, and by how much it grows in a second.
+func remainingSize(j *scheduler.Job, now scheduler.Time) (left, rate float64) {
+	had := 0.0
+	for _, g := range j.Begun() {
+		had += g.TaskTime(now).Seconds()
+		rate -= float64(g.Running)
+	}
+	if left = jobSize(j) - had; left <= 0 {
+		return 0, 0
+	}
+	return left, rate
 }
 
 // containerParams define the size of one container of LAS_MQ.

@@ -20,6 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -76,6 +77,47 @@ func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *idleCapacity) {
 		idle.add(c.State, &d, time.Second)
 		if idle.Unexplained > 0 {
 			t.Fatalf("capacity is idle for no reason: %v", idle)
+		}
+	}
+}
+
+// RunOverTime checks in random worlds that time alone changes nothing until the wake of a decision. It is no part of Run:
+// easy and multifactor leave capacity of tasks that are past their bounds to earlier jobs only as long as these could end
+// before the head's start, and request no decision for when they no longer can.
+func RunOverTime(t *testing.T, newPolicy Maker) {
+	worlds := 20
+	if testing.Short() {
+		worlds = 3
+	}
+	first := seed.New(t)
+	for i := range worlds {
+		timePasses(t, newPolicy, first+uint64(i))
+	}
+}
+
+// timePasses applies events to a random world, and between them lets the policy decide while nothing happens and what it
+// decided last requests no decision yet: a new instance must then decide what the one decides that knows of no event.
+func timePasses(t TB, newPolicy Maker, seed uint64) {
+	c := schedtest.NewChaos(t, seed)
+	warm := newPolicy()
+	for range 12 { // fewer have too little work for an order to matter
+		for range 1 + c.R.IntN(4) {
+			c.Step()
+		}
+		if c.R.IntN(4) == 0 {
+			c.OrderWindows()
+		}
+		d := Round(t, c.State, warm, newPolicy, c.Now, 10_000)
+		for range 3 {
+			span := time.Minute
+			if d.Wake > 0 {
+				span = min(span, d.Wake.Sub(c.Now)-2) // times in seconds as floating-point numbers are not exact
+			}
+			if span <= 0 {
+				break
+			}
+			c.Now = c.Now.Add(1 + time.Duration(c.R.Int64N(int64(span))))
+			DecideWarmAndCold(t, c.State, warm, newPolicy, c.Now, 10_000)
 		}
 	}
 }

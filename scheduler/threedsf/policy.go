@@ -152,6 +152,7 @@ func (p *Policy) runPass() bool {
 	if p.cycle.actionsLeft > 0 || p.cfg.LASMQ != nil { // LAS_MQ needs its heads in every cycle
 		p.tenants.initHeads()
 		p.tenants.serveTenants()
+		p.tenants.wakeForOrder()
 	}
 	p.waits.record()
 	p.obsolete.drop()

@@ -21,6 +21,7 @@ func (o *tenantOrder) serveDelayed() bool {
 	if o.waits.servingDelayed || len(o.waits.delayed) == 0 || o.c.actionsLeft == 0 {
 		return false
 	}
+	o.wakeForOrder()
 	o.waits.beginDelayed()
 	if o.c.cfg.LASMQ != nil {
 		o.queues.sync()

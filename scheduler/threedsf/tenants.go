@@ -68,6 +68,17 @@ func (o *tenantOrder) beginPass() {
 	o.firstMisfit, o.serving, o.eqClasses = nil, scheduler.NoTenant, o.eqClasses[:0]
 }
 
+// wakeForOrder requests a cycle for when the queues are next in another order, if nodes are reserved: the order says
+// for whom.
+func (o *tenantOrder) wakeForOrder() {
+	if o.c.cfg.LASMQ == nil || len(o.nodes.nodes) == 0 {
+		return
+	}
+	if at := o.queues.index.NextOrder(); at < scheduler.Never {
+		o.c.wakeAt(at)
+	}
+}
+
 // initHeads moves each tenant with ready work to its first stage that can be placed
 // and takes the others out of the tree. O(ready stages) at worst.
 func (o *tenantOrder) initHeads() {
@@ -173,17 +184,24 @@ func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
 	if o.isIdle(t, &idle) {
 		o.cursors[t] = tenantCursor{cursor: cursor{class: classEnd, stage: -1, eqClass: -1}, idle: idle}
 		o.c.shares.setNext(t, nil)
+		o.beginQueues(t)
 		return
 	}
 	o.cursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}, idle: idleTenant{until: scheduler.Never, passed: true}}
+	o.beginQueues(t)
+	o.updateHead(t)
+	if x := &o.cursors[t]; x.idle.passed && x.cursor.class == classEnd {
+		x.idle.state, x.idle.changes = o.c.s, o.c.s.ChangeLog().ReadyOf(t)
+		o.beginQueues(t) // their order does not matter
+	}
+}
+
+// beginQueues starts a pass through the queues of a tenant.
+func (o *tenantOrder) beginQueues(t scheduler.TenantID) {
 	for class := classHigh; class <= classLow; class++ {
 		if o.queues.areUsed(t, class) {
 			o.queues.begin(queueGroup(t, class))
 		}
-	}
-	o.updateHead(t)
-	if x := &o.cursors[t]; x.idle.passed && x.cursor.class == classEnd {
-		x.idle.state, x.idle.changes = o.c.s, o.c.s.ChangeLog().ReadyOf(t)
 	}
 }
 
