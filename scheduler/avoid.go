@@ -64,8 +64,8 @@ func (a Avoidance) IsZero() bool { return a == Avoidance{} }
 
 // DemandClass is what a task needs of a node: tasks of one class fit on the same nodes.
 type DemandClass struct {
-	Demand    Resources
-	Disk      int64 // bytes of space
+	demand    Resources
+	disk      int64 // bytes of space
 	Avoidance Avoidance
 }
 

@@ -317,7 +317,7 @@ func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
 
 // NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, nil for none.
 func (c *Cluster) NextNodeOfClass(j *Job, k *DemandClass, from NodeID) NodeID {
-	i := c.classFor(j, k.Avoidance, k.Demand, k.Disk)
+	i := c.classFor(j, k.Avoidance, k.demand, k.disk)
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
