@@ -102,6 +102,17 @@ func TestJobSummaryShowsWhatAUserNeeds(t *testing.T) {
 				"map    map   4/4    0       -         0s    0s       0s   -\n" +
 				"peak memory of map: 700MiB of 1GiB\n",
 		},
+		"the memory of tasks that failed at once is no advice": {
+			&droverv1.GetJobResponse{
+				Job:    &droverv1.JobSummary{Job: 8, Name: "wc", State: droverv1.JobState_JOB_STATE_STOPPED, SubmittedMs: viewMs(0), EndedMs: viewMs(1)},
+				Stages: []*droverv1.StageSummary{stage(func(s *droverv1.StageSummary) { s.FailedAttempts, s.PeakMemory = 2, 5<<20 })},
+			},
+			"job 8 (wc) stopped after 1s\n" +
+				"\n" +
+				"STAGE  KIND  TASKS  FAILED  LOCALITY  MEAN  LONGEST  CPU  LIMITS\n" +
+				"map    map   0/4    2       -         0s    0s       0s   -\n" +
+				"peak memory of map: 5MiB of 1GiB\n",
+		},
 		"a job that failed without a word": {
 			&droverv1.GetJobResponse{
 				Job:        &droverv1.JobSummary{Job: 9, Name: "bad", State: droverv1.JobState_JOB_STATE_FAILED, SubmittedMs: viewMs(0), EndedMs: viewMs(2), Message: "task map/3: 1 of 1 attempts failed"},
