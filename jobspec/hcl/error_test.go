@@ -45,6 +45,18 @@ func TestErrorShowsTheMarkedPartOfALongLine(t *testing.T) {
 	}
 }
 
+// A quantity without quotes, as Nomad and Kubernetes have it in other places, is named as such: the parser alone says
+// "Missing newline after argument".
+func TestUnitsWantQuotes(t *testing.T) {
+	for quantity, attribute := range map[string]string{"100m": "resources { cpu = 100m }", "256MiB": "resources { memory = 256MiB }", "1.5GB": "disk = 1.5GB", "2h30m": "time_limit = 2h30m"} {
+		_, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    "+attribute+"\n  }\n}\n"))
+		want := "write a quantity with a unit in quotes: \"" + quantity + "\""
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.hcl line 4") {
+			t.Errorf("%s: %v, want %q in line 4", attribute, err, want)
+		}
+	}
+}
+
 // A number that would take minutes to write as text is refused, as are products that make such numbers.
 func TestNumbersAreBounded(t *testing.T) {
 	for value, want := range map[string]string{

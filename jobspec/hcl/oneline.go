@@ -49,7 +49,8 @@ const (
 	maxProducts    = 100 // multiplications and divisions in a file, which make numbers long too
 )
 
-// checkNumbers returns an error for the first number that is too long, or for too many products.
+// checkNumbers returns an error for the first number that is too long or has a unit without quotes, or for too many
+// products.
 func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
 	products := 0
 	for i := range tokens {
@@ -60,6 +61,10 @@ func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
 			if len(t.Bytes) > maxNumberBytes || err != nil || n > maxExponent || n < -maxExponent {
 				return errorAt(t.Range, "a number is too long", fmt.Sprintf("write at most %d digits, and an exponent of at most %d", maxNumberBytes, maxExponent))
 			}
+			if unit := unitOf(tokens, i); unit != nil {
+				quantity := string(t.Bytes) + string(unit.Bytes)
+				return errorAt(hcl.RangeBetween(t.Range, unit.Range), fmt.Sprintf("%s is neither a number nor a text", quantity), fmt.Sprintf("write a quantity with a unit in quotes: %q", quantity))
+			}
 		case hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent:
 			if products++; products > maxProducts {
 				return errorAt(t.Range, "too many products", fmt.Sprintf("write at most %d in a file", maxProducts))
@@ -67,6 +72,14 @@ func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
 		}
 	}
 	return nil
+}
+
+// unitOf returns the word that follows number i without a space, as in 256MiB; nil if there is none.
+func unitOf(tokens hclsyntax.Tokens, i int) *hclsyntax.Token {
+	if i+1 == len(tokens) || tokens[i+1].Type != hclsyntax.TokenIdent || tokens[i+1].Range.Start.Byte != tokens[i].Range.End.Byte {
+		return nil
+	}
+	return &tokens[i+1]
 }
 
 func errorAt(r hcl.Range, summary, hint string) hcl.Diagnostics {
