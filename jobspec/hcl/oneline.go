@@ -15,9 +15,12 @@ import (
 // between the items of a body, so that a block may stand on one line. It returns
 // the new text and the ascending offsets of the inserted breaks in it. Text that
 // cannot be lexed is returned unchanged; the parser then reports the error. The
-// problems are those of checkNumbers, at their place in src.
+// problems are those of checkTemplates and checkNumbers, at their place in src.
 func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, problems hcl.Diagnostics) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
+	if problems := checkTemplates(tokens); problems.HasErrors() {
+		return src, nil, problems
+	}
 	if diags.HasErrors() {
 		return src, nil, nil
 	}
@@ -40,6 +43,19 @@ func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, pro
 		w.advance(i)
 	}
 	return append(out, src[last:]...), breaks, nil
+}
+
+// checkTemplates refuses the first "${" or "%{" of a text. A job file has no variables, so that they can only be a
+// program's: HCL would make "1" of a shell's "${1}", without a word.
+func checkTemplates(tokens hclsyntax.Tokens) hcl.Diagnostics {
+	for _, t := range tokens {
+		if t.Type == hclsyntax.TokenTemplateInterp || t.Type == hclsyntax.TokenTemplateControl {
+			sign := string(t.Bytes[:1])
+			return errorAt(t.Range, fmt.Sprintf("a job file has no variables: %s{ has no meaning in it", sign),
+				fmt.Sprintf("for %s{ in the text, such as a variable of the shell, write %s%s{", sign, sign, sign))
+		}
+	}
+	return nil
 }
 
 // Bounds of numbers: HCL computes with them exactly, and to write 1e9999999 as text takes 20 s and 400 MiB.
