@@ -213,6 +213,8 @@ func TestTaskViews(t *testing.T) {
 		{Stage: "map", Task: 3, State: "running", Attempts: attempt(1, &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_SWAPPED, SinceMs: viewMs(0), PreemptorJob: "urgent", Reason: "a deadline"}, running)},
 		{Stage: "map", Task: 4, State: "running", Attempts: attempt(1, &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_CHECKPOINTED, Target: droverv1.Level_LEVEL_RUNNING, MigratingFrom: "n2"}, running)},
 		{Stage: "map", Task: 5, State: "running", Attempts: attempt(2, &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_RUNNING, Suspends: 2}, running)},
+		{Stage: "map", Task: 6, State: "running", Attempts: attempt(1, nil, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, RunningMs: 90_000, Status: "row 7"})},
+		{Stage: "map", Task: 7, State: "failed", Attempts: attempt(1, nil, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_FAILED, Status: "row 7", Cause: droverv1.Cause_CAUSE_EXIT, Message: "exit code 7"})},
 	})
 	wantText(t, "tasks", b.String(),
 		"TASK   STATE       ATTEMPT  NODE  LOCALITY  PROGRESS  TIME   MESSAGE\n"+
@@ -221,7 +223,9 @@ func TestTaskViews(t *testing.T) {
 			"map/2  failed      4        n1    -         0%        -      exit exit code 7\n"+
 			"map/3  swapped     1        n1    -         50%       1m30s  since 2026-11-28 08:00:00, for job urgent: a deadline\n"+
 			"map/4  to running  1        n1    -         50%       1m30s  in progress, from n2\n"+
-			"map/5  running     2        n1    -         50%       1m30s  -\n")
+			"map/5  running     2        n1    -         50%       1m30s  -\n"+
+			"map/6  running     1        n1    -         0%        1m30s  row 7\n"+
+			"map/7  failed      1        n1    -         0%        -      exit exit code 7\n")
 
 	b.Reset()
 	printAttempt(&b, "map/3", &droverv1.TaskAttempt{
