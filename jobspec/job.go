@@ -156,5 +156,6 @@ const (
 	DefaultKeepFailed = 1                // attempts
 	MaxUploadBytes    = int64(512) << 20 // bytes of one file or image that can be uploaded
 	MaxTasks          = 1_000_000        // tasks of one stage
+	MaxReduceTasks    = 65_535           // tasks of a reduce stage: partitions of a map output
 	MaxStages         = 64
 )

@@ -63,7 +63,7 @@ func TestFaultyMappers(t *testing.T) {
 		"map-only without a last newline":    {shellProgram("cat >/dev/null; printf 'a\\nb'"), "a\n", 0, nil, mapreduce.ClassOK, "", 0, 2},
 		"writes and then fails":              {shellProgram("cat; exit 1"), bigInput, 2, nil, mapreduce.ClassUserExit, "exit status 1", 1, 0},
 		"leaves a child behind":              {shellProgram("sleep 1000 >/dev/null 2>&1 & cat"), "a\nb\n", 1, nil, mapreduce.ClassOK, "", 0, 2},
-		"has a combiner that fails":          {shellProgram("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := shellProgram("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "exit status 9", 9, 0},
+		"has a combiner that fails":          {shellProgram("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := shellProgram("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "the combiner: program sh ended with exit status 9", 9, 0},
 		"sums a non-number":                  {shellProgram("cat"), "a\tx\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "not a whole number", 0, 0},
 		"sums over 64 bits":                  {shellProgram("cat"), "a\t9223372036854775807\na\t1\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "64 bits", 0, 0},
 		"gets a damaged gzip file":           {shellProgram("cat"), "this is not gzip", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecGzip }, mapreduce.ClassUserData, "not valid gzip", -2, 0},
