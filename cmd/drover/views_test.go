@@ -181,6 +181,35 @@ func TestProgressLines(t *testing.T) {
 		"wc running  map 3/3 (2 failed attempts)\n")
 }
 
+// Of a large job a line stands for a hundredth of its tasks; what it begins, ends and fails with has its own.
+func TestProgressOfALargeJobIsShort(t *testing.T) {
+	var b bytes.Buffer
+	v := newJobView(&b, false)
+	show := func(state droverv1.JobState, s *droverv1.StageSummary) {
+		s.Name, s.Tasks = "a", 10_000
+		v.update(&droverv1.GetJobResponse{Job: &droverv1.JobSummary{Name: "large", State: state}, Stages: []*droverv1.StageSummary{s}})
+	}
+	show(droverv1.JobState_JOB_STATE_PENDING, &droverv1.StageSummary{})
+	for done := range int32(10_000) {
+		failed := int32(0)
+		if done >= 9_950 {
+			failed = 1
+		}
+		show(droverv1.JobState_JOB_STATE_RUNNING, &droverv1.StageSummary{Done: done, Running: 1 + done%7, FailedAttempts: failed})
+	}
+	show(droverv1.JobState_JOB_STATE_SUCCEEDED, &droverv1.StageSummary{Done: 10_000, FailedAttempts: 1})
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	if n := len(lines); n != 103 {
+		t.Fatalf("%d lines, want 100 and those of the start, of the failure and of the end", n)
+	}
+	wantText(t, "some lines", strings.Join([]string{lines[0], lines[1], lines[2], lines[101], lines[102]}, "\n"),
+		"large pending  a 0/10000\n"+
+			"large running  a 0/10000 (1 running)\n"+
+			"large running  a 100/10000 (3 running)\n"+
+			"large running  a 9950/10000 (4 running, 1 failed attempt)\n"+
+			"large succeeded  a 10000/10000 (1 failed attempt)")
+}
+
 // TestPreemptionTotals: what preemption did to a job or tenant, in one line; nothing where there was none.
 func TestPreemptionTotals(t *testing.T) {
 	for _, c := range []struct {
