@@ -106,7 +106,7 @@ type File struct {
 	Source string `json:"source,omitempty"` // path on the user's machine; only informative after the upload
 	Digest string `json:"digest,omitempty"` // "sha256:…" in the coordinator's store
 	Size   int64  `json:"size,omitempty"`   // bytes
-	Mode   uint32 `json:"mode,omitempty"`   // permission bits; 0: 0644
+	Mode   uint32 `json:"mode,omitempty"`   // permission bits; 0: 0644; the command line fills in those of the source
 }
 
 // Secret is a value that the node resolves when the task starts. The value itself
@@ -156,5 +156,6 @@ const (
 	DefaultKeepFailed = 1                // attempts
 	MaxUploadBytes    = int64(512) << 20 // bytes of one file or image that can be uploaded
 	MaxTasks          = 1_000_000        // tasks of one stage
+	MaxReduceTasks    = 65_535           // tasks of a reduce stage: partitions of a map output
 	MaxStages         = 64
 )

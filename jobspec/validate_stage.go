@@ -29,8 +29,12 @@ func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 			v.addProblem(at+".tasks", "remove it: each split gets one task", "a map stage's number of tasks comes from its input")
 		}
 	case KindReduce, KindGroup:
-		if s.Tasks < 1 || s.Tasks > MaxTasks {
-			v.addProblem(at+".tasks", fmt.Sprintf("give 1 to %d", MaxTasks), "%d tasks", s.Tasks)
+		most := MaxTasks
+		if s.Kind == KindReduce {
+			most = MaxReduceTasks
+		}
+		if s.Tasks < 1 || s.Tasks > most {
+			v.addProblem(at+".tasks", fmt.Sprintf("give 1 to %d", most), "%d tasks", s.Tasks)
 		}
 	default:
 		v.addProblem(at+".kind", suggestOneOf(string(s.Kind), "map", "reduce", "group"), "kind %q is not known", s.Kind)

@@ -29,8 +29,9 @@ const fetchBufferBytes = 1 << 20
 // nothing past the end. FetchSplit does not call Fail on an error, because the
 // caller may retry.
 func FetchSplit(ctx context.Context, src Source, s *Split, w *GrowingWriter) error {
+	buf := make([]byte, fetchBufferBytes) // one for all pieces: a split may pack thousands of small files
 	for i := w.pieceCount(); i < len(s.Pieces); i++ {
-		if err := fetchPiece(ctx, src, s.Pieces[i], w); err != nil {
+		if err := fetchPiece(ctx, src, s.Pieces[i], w, buf); err != nil {
 			return err
 		}
 		if err := w.EndPiece(); err != nil {
@@ -40,7 +41,7 @@ func FetchSplit(ctx context.Context, src Source, s *Split, w *GrowingWriter) err
 	return w.Done()
 }
 
-func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter) error {
+func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter, buf []byte) error {
 	in, err := src.Open(ctx, p.Path, p.Offset)
 	if err != nil {
 		return fmt.Errorf("fetch %s: %w", p.Path, err)
@@ -48,7 +49,6 @@ func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter) erro
 	defer in.Close()
 	c := newLineCutter(p)
 	skip := w.bytesInPiece() // an earlier helper has already appended these bytes
-	buf := make([]byte, fetchBufferBytes)
 	for !c.done {
 		if err := ctx.Err(); err != nil {
 			return err

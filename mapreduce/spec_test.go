@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/drover-run/drover/internal/fuzztest"
+	"github.com/drover-run/drover/jobspec"
 )
 
 func mapSpec() TaskSpec {
@@ -117,4 +118,11 @@ func FuzzParseSpec(f *testing.F) {
 			t.Fatalf("a spec that was accepted is refused after encoding: %v", err)
 		}
 	})
+}
+
+// A job that no map task could run is refused at submission.
+func TestJobsHaveNoMoreReducersThanTasksKnow(t *testing.T) {
+	if jobspec.MaxReduceTasks != MaxReduces {
+		t.Errorf("jobs may have %d reduce tasks, a map output %d partitions", jobspec.MaxReduceTasks, MaxReduces)
+	}
 }

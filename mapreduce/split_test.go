@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -228,6 +229,25 @@ func TestFetchSplitCoversEachLineOnce(t *testing.T) {
 			t.Fatalf("got %q, want %q", all, text)
 		}
 	})
+}
+
+// Thousands of small files may be packed into one split: what a piece costs must not grow with the buffer.
+func TestPiecesShareABuffer(t *testing.T) {
+	src := &memSource{files: map[string][]byte{"f": []byte("a line\n")}, readBytes: fetchBufferBytes}
+	s := &Split{Pieces: make([]Piece, 100)}
+	for i := range s.Pieces {
+		s.Pieces[i] = Piece{Path: "f", Length: 7}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got := fetchAll(t, filepath.Join(t.TempDir(), "in"), src, s)
+	runtime.ReadMemStats(&after)
+	if want := strings.Repeat("a line\n", 100); string(got) != want {
+		t.Errorf("got %d bytes, want %d", len(got), len(want))
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 4*fetchBufferBytes {
+		t.Errorf("100 pieces of 7 bytes allocated %d bytes", n)
+	}
 }
 
 func fetchAll(t interface {

@@ -35,10 +35,10 @@ func (e *taskExit) ofCommand() *failure {
 	}
 	f := &failure{cause: droverv1.Cause_CAUSE_EXIT, exitCode: int32(code), message: fmt.Sprintf("the command ended with exit code %d", code)}
 	switch {
-	case code == 127 && len(spec.GetCommand()) > 0:
-		f.message += fmt.Sprintf(": a command was not found; %q must be in the image or among the files of stage %q", spec.GetCommand()[0], spec.GetStageName())
-	case code == 126 && len(spec.GetCommand()) > 0:
-		f.message += fmt.Sprintf(": %q is there but cannot be executed; check its mode and its first line", spec.GetCommand()[0])
+	case code == 127: // of a shell: a command that is not there itself does not start, and has no exit code
+		f.message += fmt.Sprintf(": a program that it runs was not found (standard error names it); it must be in the image or among the files of stage %q", spec.GetStageName())
+	case code == 126:
+		f.message += ": a program that it runs is there but cannot be executed (standard error names it); check its mode and its first line"
 	case code > 128 && code <= 128+64:
 		f.message += fmt.Sprintf(" (killed by signal %d)", code-128)
 	}

@@ -19,8 +19,8 @@ func TestCommandExit(t *testing.T) {
 		text  string
 	}{
 		"any code":      {taskExit{code: 3}, droverv1.Cause_CAUSE_EXIT, "exit code 3"},
-		"not found":     {taskExit{code: 127}, droverv1.Cause_CAUSE_EXIT, `"prog" must be in the image`},
-		"not executed":  {taskExit{code: 126}, droverv1.Cause_CAUSE_EXIT, "check its mode"},
+		"not found":     {taskExit{code: 127}, droverv1.Cause_CAUSE_EXIT, "a program that it runs was not found (standard error names it)"},
+		"not executed":  {taskExit{code: 126}, droverv1.Cause_CAUSE_EXIT, "a program that it runs is there but cannot be executed"},
 		"a signal":      {taskExit{code: 139}, droverv1.Cause_CAUSE_EXIT, "killed by signal 11"},
 		"out of memory": {taskExit{code: 137, oomKills: 1, memoryPeak: 80 << 20, overhead: 16 << 20}, droverv1.Cause_CAUSE_MEMORY, `set memory = "112MiB"`},
 	} {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -183,13 +184,24 @@ func commandPath(c *cli.Context) string {
 	return strings.Join(names, " ")
 }
 
+// valueText returns " VALUE" for a flag of the command that takes a value.
+func valueText(c *cli.Context, flag string) string {
+	name := strings.TrimLeft(flag, "-")
+	for _, f := range c.Command.Flags {
+		if d, ok := f.(cli.DocGenerationFlag); ok && slices.Contains(f.Names(), name) && d.TakesValue() {
+			return " VALUE"
+		}
+	}
+	return ""
+}
+
 // positionalArgs checks the number of arguments. It refuses flags among them, which
 // the parser would silently treat as arguments.
 func positionalArgs(c *cli.Context, least, most int, what string) ([]string, error) {
 	all := c.Args().Slice()
 	for i, a := range all {
 		if strings.HasPrefix(a, "-") && a != "-" {
-			return nil, usageErrorf("flag %s stands after the argument %q: put flags first, as in `drover %s %s %s`", a, all[max(0, i-1)], commandPath(c), a, what)
+			return nil, usageErrorf("flag %s stands after the argument %q: put flags first, as in `drover %s %s %s`", a, all[max(0, i-1)], commandPath(c), a+valueText(c, a), what)
 		}
 	}
 	if len(all) < least || len(all) > most {

@@ -190,14 +190,15 @@ func localityText(s *droverv1.StageSummary) string {
 	return strings.Join(parts, ", ")
 }
 
-// printPeaks compares the peak memory of tasks with their demand.
+// printPeaks compares the peak memory of tasks with their demand. It advises a smaller one only for a stage
+// that is done: what failed at once says nothing of what the work needs.
 func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
 	for _, s := range r.Stages {
 		if s.PeakMemory == 0 || s.Demand == nil || s.Demand.Memory == 0 {
 			continue
 		}
 		fmt.Fprintf(w, "peak memory of %s: %s of %s", s.Name, jobspec.FormatSize(s.PeakMemory), jobspec.FormatSize(s.Demand.Memory))
-		if want := roundUp(s.PeakMemory + s.PeakMemory/4); want < s.Demand.Memory*3/4 {
+		if want := roundUp(s.PeakMemory + s.PeakMemory/4); s.Done == s.Tasks && want < s.Demand.Memory*3/4 {
 			fmt.Fprintf(w, "; memory = %q would suffice", jobspec.FormatSize(want))
 			if l := lines[fmt.Sprintf("stage[%q].resources.memory", s.Name)]; l > 0 {
 				fmt.Fprintf(w, " (%s:%d)", file, l)

@@ -15,13 +15,15 @@ import (
 )
 
 // jobView shows a running job: a bar per stage on a terminal, a line per change
-// elsewhere, and nothing with -json.
+// elsewhere (of a large job per hundredth of its tasks), and nothing with -json.
 type jobView struct {
 	w           io.Writer
 	silent      bool
 	bars        *mpb.Progress // nil: lines
 	stageBars   []*stageBar
 	lastPrinted string
+	lastPhase   string // what is always worth a line, as it was printed last
+	lastEnded   int32  // ended attempts, as printed last
 }
 
 type stageBar struct {
@@ -49,14 +51,27 @@ func (v *jobView) update(r *droverv1.GetJobResponse) {
 
 func (v *jobView) printChanges(r *droverv1.GetJobResponse) {
 	parts := []string{fmt.Sprintf("%s %s", r.Job.Name, stateText(r.Job.State))}
+	phase := stateText(r.Job.State)
+	var tasks, ended int32
 	for _, s := range r.Stages {
 		parts = append(parts, fmt.Sprintf("%s %d/%d", s.Name, s.Done, s.Tasks)+stageProgressText(s))
+		phase += fmt.Sprint(" ", s.Running > 0, s.Suspended > 0, s.FailedAttempts > 0, s.Done == s.Tasks)
+		tasks += s.Tasks
+		ended += s.Done + s.FailedAttempts
 	}
-	if line := strings.Join(parts, "  "); line != v.lastPrinted {
-		v.lastPrinted = line
-		fmt.Fprintln(v.w, line)
+	line := strings.Join(parts, "  ")
+	if line == v.lastPrinted || tasks > everyChange && phase == v.lastPhase && abs(ended-v.lastEnded) < tasks/everyChange {
+		return
 	}
+	v.lastPrinted, v.lastPhase, v.lastEnded = line, phase, ended
+	fmt.Fprintln(v.w, line)
 }
+
+// everyChange is up to how many tasks of a job each change gets a line. A larger one gets about so many lines, for the
+// sake of the mail of cron and the log of a build.
+const everyChange = 100
+
+func abs(n int32) int32 { return max(n, -n) }
 
 func (v *jobView) drawBars(r *droverv1.GetJobResponse) {
 	for i, s := range r.Stages {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -138,6 +139,9 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 			row[5] = fmt.Sprintf("%.0f%%", 100*s.GetProgress())
 			row[6] = runningTimeText(s)
 			row[7] = strings.TrimSpace(causeText(s.GetCause()) + " " + s.GetMessage())
+			if row[7] == "" && s.GetPhase() == droverv1.Phase_PHASE_RUNNING {
+				row[7] = s.GetStatus() // what the program reported last
+			}
 			if l := a.Level; l.GetLevel() > droverv1.Level_LEVEL_RUNNING || l.GetTarget() != 0 {
 				row[1], row[7] = levelState(l), levelDetail(l)
 			}
@@ -261,6 +265,9 @@ func taskExecCommand() *cli.Command {
 		Flags:       []cli.Flag{&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "pass standard input on"}, rawFlag},
 		Action: func(c *cli.Context) error {
 			a := c.Args().Slice()
+			if len(a) > 2 && a[2] == "--" { // as kubectl wants it
+				a = slices.Delete(a, 2, 3)
+			}
 			if len(a) < 3 {
 				return usageErrorf("want `drover task exec [flags] JOB STAGE/INDEX COMMAND [ARGUMENT ...]`")
 			}

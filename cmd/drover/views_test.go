@@ -102,6 +102,17 @@ func TestJobSummaryShowsWhatAUserNeeds(t *testing.T) {
 				"map    map   4/4    0       -         0s    0s       0s   -\n" +
 				"peak memory of map: 700MiB of 1GiB\n",
 		},
+		"the memory of tasks that failed at once is no advice": {
+			&droverv1.GetJobResponse{
+				Job:    &droverv1.JobSummary{Job: 8, Name: "wc", State: droverv1.JobState_JOB_STATE_STOPPED, SubmittedMs: viewMs(0), EndedMs: viewMs(1)},
+				Stages: []*droverv1.StageSummary{stage(func(s *droverv1.StageSummary) { s.FailedAttempts, s.PeakMemory = 2, 5<<20 })},
+			},
+			"job 8 (wc) stopped after 1s\n" +
+				"\n" +
+				"STAGE  KIND  TASKS  FAILED  LOCALITY  MEAN  LONGEST  CPU  LIMITS\n" +
+				"map    map   0/4    2       -         0s    0s       0s   -\n" +
+				"peak memory of map: 5MiB of 1GiB\n",
+		},
 		"a job that failed without a word": {
 			&droverv1.GetJobResponse{
 				Job:        &droverv1.JobSummary{Job: 9, Name: "bad", State: droverv1.JobState_JOB_STATE_FAILED, SubmittedMs: viewMs(0), EndedMs: viewMs(2), Message: "task map/3: 1 of 1 attempts failed"},
@@ -170,6 +181,35 @@ func TestProgressLines(t *testing.T) {
 		"wc running  map 3/3 (2 failed attempts)\n")
 }
 
+// Of a large job a line stands for a hundredth of its tasks; what it begins, ends and fails with has its own.
+func TestProgressOfALargeJobIsShort(t *testing.T) {
+	var b bytes.Buffer
+	v := newJobView(&b, false)
+	show := func(state droverv1.JobState, s *droverv1.StageSummary) {
+		s.Name, s.Tasks = "a", 10_000
+		v.update(&droverv1.GetJobResponse{Job: &droverv1.JobSummary{Name: "large", State: state}, Stages: []*droverv1.StageSummary{s}})
+	}
+	show(droverv1.JobState_JOB_STATE_PENDING, &droverv1.StageSummary{})
+	for done := range int32(10_000) {
+		failed := int32(0)
+		if done >= 9_950 {
+			failed = 1
+		}
+		show(droverv1.JobState_JOB_STATE_RUNNING, &droverv1.StageSummary{Done: done, Running: 1 + done%7, FailedAttempts: failed})
+	}
+	show(droverv1.JobState_JOB_STATE_SUCCEEDED, &droverv1.StageSummary{Done: 10_000, FailedAttempts: 1})
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	if n := len(lines); n != 103 {
+		t.Fatalf("%d lines, want 100 and those of the start, of the failure and of the end", n)
+	}
+	wantText(t, "some lines", strings.Join([]string{lines[0], lines[1], lines[2], lines[101], lines[102]}, "\n"),
+		"large pending  a 0/10000\n"+
+			"large running  a 0/10000 (1 running)\n"+
+			"large running  a 100/10000 (3 running)\n"+
+			"large running  a 9950/10000 (4 running, 1 failed attempt)\n"+
+			"large succeeded  a 10000/10000 (1 failed attempt)")
+}
+
 // TestPreemptionTotals: what preemption did to a job or tenant, in one line; nothing where there was none.
 func TestPreemptionTotals(t *testing.T) {
 	for _, c := range []struct {
@@ -202,6 +242,8 @@ func TestTaskViews(t *testing.T) {
 		{Stage: "map", Task: 3, State: "running", Attempts: attempt(1, &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_SWAPPED, SinceMs: viewMs(0), PreemptorJob: "urgent", Reason: "a deadline"}, running)},
 		{Stage: "map", Task: 4, State: "running", Attempts: attempt(1, &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_CHECKPOINTED, Target: droverv1.Level_LEVEL_RUNNING, MigratingFrom: "n2"}, running)},
 		{Stage: "map", Task: 5, State: "running", Attempts: attempt(2, &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_RUNNING, Suspends: 2}, running)},
+		{Stage: "map", Task: 6, State: "running", Attempts: attempt(1, nil, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, RunningMs: 90_000, Status: "row 7"})},
+		{Stage: "map", Task: 7, State: "failed", Attempts: attempt(1, nil, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_FAILED, Status: "row 7", Cause: droverv1.Cause_CAUSE_EXIT, Message: "exit code 7"})},
 	})
 	wantText(t, "tasks", b.String(),
 		"TASK   STATE       ATTEMPT  NODE  LOCALITY  PROGRESS  TIME   MESSAGE\n"+
@@ -210,7 +252,9 @@ func TestTaskViews(t *testing.T) {
 			"map/2  failed      4        n1    -         0%        -      exit exit code 7\n"+
 			"map/3  swapped     1        n1    -         50%       1m30s  since 2026-11-28 08:00:00, for job urgent: a deadline\n"+
 			"map/4  to running  1        n1    -         50%       1m30s  in progress, from n2\n"+
-			"map/5  running     2        n1    -         50%       1m30s  -\n")
+			"map/5  running     2        n1    -         50%       1m30s  -\n"+
+			"map/6  running     1        n1    -         0%        1m30s  row 7\n"+
+			"map/7  failed      1        n1    -         0%        -      exit exit code 7\n")
 
 	b.Reset()
 	printAttempt(&b, "map/3", &droverv1.TaskAttempt{

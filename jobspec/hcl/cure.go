@@ -84,8 +84,6 @@ func cureExpression(g *hcl.Diagnostic) {
 	switch g.Summary {
 	case "Variables not allowed":
 		g.Detail = "Job files have no variables. Put text in quotes, and in it write $${NAME} for a ${NAME} that the task's shell is to read."
-	case "Invalid template control keyword":
-		g.Detail = "Job files have no templates. Write %%{ for a %{ in text."
 	case "Function calls not allowed":
 		g.Detail = "Job files have no functions. Write the value itself."
 	}

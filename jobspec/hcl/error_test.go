@@ -45,11 +45,42 @@ func TestErrorShowsTheMarkedPartOfALongLine(t *testing.T) {
 	}
 }
 
+// What belongs to a shell or a program is not taken for a template of HCL, which would replace ${1} by 1.
+func TestTemplatesAreRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"echo ${HOME}": "write $${", "echo ${1}": "write $${", "echo ${X:-5}": "write $${", "echo ${#X}": "write $${", "a=${f%.txt}": "write $${", "${": "write $${",
+		"curl -w %{http_code}": "write %%{", "%{ if true }": "write %%{", "${1e9999999}": "write $${",
+	} {
+		for _, value := range []string{`"` + text + `"`, "<<END\n" + text + "\nEND\n"} {
+			_, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"sh\", \"-c\", "+value+"]\n  }\n}\n"))
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), "Error: ") != 1 {
+				t.Errorf("%s: %v, want one problem with %q", value, err, want)
+			}
+		}
+	}
+	j, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"echo\", \"$HOME $(date) $${HOME} %%{code} 5% $\"]\n  }\n}\n"))
+	if err != nil || j.Stages[0].Command[1] != "$HOME $(date) ${HOME} %{code} 5% $" {
+		t.Errorf("%v, %v", j, err)
+	}
+}
+
+// A quantity without quotes, as Nomad and Kubernetes have it in other places, is named as such: the parser alone says
+// "Missing newline after argument".
+func TestUnitsWantQuotes(t *testing.T) {
+	for quantity, attribute := range map[string]string{"100m": "resources { cpu = 100m }", "256MiB": "resources { memory = 256MiB }", "1.5GB": "disk = 1.5GB", "2h30m": "time_limit = 2h30m"} {
+		_, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    "+attribute+"\n  }\n}\n"))
+		want := "write a quantity with a unit in quotes: \"" + quantity + "\""
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.hcl line 4") {
+			t.Errorf("%s: %v, want %q in line 4", attribute, err, want)
+		}
+	}
+}
+
 // A number that would take minutes to write as text is refused, as are products that make such numbers.
 func TestNumbersAreBounded(t *testing.T) {
 	for value, want := range map[string]string{
 		"1e9999999": "a number is too long", "1E-9999999": "a number is too long", "1e99999999999999999999": "a number is too long",
-		`"${1e9999999}"`: "a number is too long", strings.Repeat("9", maxNumberBytes+1): "a number is too long",
+		strings.Repeat("9", maxNumberBytes+1):        "a number is too long",
 		"1" + strings.Repeat("*1e18", maxProducts+1): "too many products", "1" + strings.Repeat("/1e18", maxProducts+1): "too many products",
 	} {
 		_, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    resources { cpu = "+value+" }\n  }\n}\n"))

@@ -16,11 +16,14 @@ import (
 // splitOneLineBlocks inserts a line break wherever HCL's grammar requires one
 // between the items of a body, so that a block may stand on one line. It returns
 // the new text and the ascending offsets of the inserted breaks in it. The problems
-// are those of checkNesting, of the lexer or of checkNumbers, at their place in src. The
+// are those of checkNesting and checkTemplates, of the lexer or of checkNumbers, at their place in src. The
 // parser would report those of the lexer too, and each one-line block that was not split.
 func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, problems hcl.Diagnostics) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
 	if problems := checkNesting(tokens); problems.HasErrors() { // also in text that cannot be lexed: the parser reads it
+		return src, nil, problems
+	}
+	if problems := checkTemplates(tokens); problems.HasErrors() {
 		return src, nil, problems
 	}
 	if diags.HasErrors() {
@@ -51,6 +54,19 @@ func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, pro
 	return append(out, src[last:]...), breaks, nil
 }
 
+// checkTemplates refuses the first "${" or "%{" of a text. A job file has no variables, so that they can only be a
+// program's: HCL would make "1" of a shell's "${1}", without a word.
+func checkTemplates(tokens hclsyntax.Tokens) hcl.Diagnostics {
+	for _, t := range tokens {
+		if t.Type == hclsyntax.TokenTemplateInterp || t.Type == hclsyntax.TokenTemplateControl {
+			sign := string(t.Bytes[:1])
+			return errorAt(t.Range, fmt.Sprintf("a job file has no variables: %s{ has no meaning in it", sign),
+				fmt.Sprintf("for %s{ in the text, such as a variable of the shell, write %s%s{", sign, sign, sign))
+		}
+	}
+	return nil
+}
+
 // Bounds of numbers: HCL computes with them exactly, and to write 1e9999999 as text takes 20 s and 400 MiB.
 const (
 	maxNumberBytes = 40
@@ -58,7 +74,8 @@ const (
 	maxProducts    = 100 // multiplications and divisions in a file, which make numbers long too
 )
 
-// checkNumbers returns an error for the first number that is too long, or for too many products.
+// checkNumbers returns an error for the first number that is too long or has a unit without quotes, or for too many
+// products.
 func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
 	products := 0
 	for i := range tokens {
@@ -68,6 +85,10 @@ func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
 			n, err := strconv.Atoi(cmp.Or(exponent, "0"))
 			if len(t.Bytes) > maxNumberBytes || err != nil || n > maxExponent || n < -maxExponent {
 				return errorAt(t.Range, "a number is too long", fmt.Sprintf("write at most %d digits, and an exponent of at most %d", maxNumberBytes, maxExponent))
+			}
+			if unit := unitOf(tokens, i); unit != nil {
+				quantity := string(t.Bytes) + string(unit.Bytes)
+				return errorAt(hcl.RangeBetween(t.Range, unit.Range), fmt.Sprintf("%s is neither a number nor a text", quantity), fmt.Sprintf("write a quantity with a unit in quotes: %q", quantity))
 			}
 		case hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent:
 			if products++; products > maxProducts {
@@ -112,6 +133,14 @@ func checkNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
 		}
 	}
 	return nil
+}
+
+// unitOf returns the word that follows number i without a space, as in 256MiB; nil if there is none.
+func unitOf(tokens hclsyntax.Tokens, i int) *hclsyntax.Token {
+	if i+1 == len(tokens) || tokens[i+1].Type != hclsyntax.TokenIdent || tokens[i+1].Range.Start.Byte != tokens[i].Range.End.Byte {
+		return nil
+	}
+	return &tokens[i+1]
 }
 
 func errorAt(r hcl.Range, summary, hint string) hcl.Diagnostics {

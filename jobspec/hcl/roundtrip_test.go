@@ -213,7 +213,7 @@ func randomJob(r *rand.Rand) *jobspec.Job {
 			s.Command, s.Builtin = nil, []string{"sum"}
 		}
 		if kind != jobspec.KindMap {
-			s.Tasks = 1 + r.IntN(jobspec.MaxTasks)
+			s.Tasks = 1 + r.IntN(jobspec.MaxReduceTasks)
 		}
 		if kind == jobspec.KindReduce {
 			s.Combiner, s.SlowStart = r.IntN(2) == 0, 0.01+0.99*r.Float64()

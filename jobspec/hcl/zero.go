@@ -10,7 +10,7 @@ var zeroHints = map[string]string{
 	"memory":        "give at least 8MiB, or leave it out for 256MiB",
 	"io":            "give at least 64KiB/s, or leave it out for 10MiB/s",
 	"disk":          "give at least 1MiB, or leave it out for the default",
-	"tasks":         "give at least 1, or leave it out for 1 task",
+	"tasks":         "give at least 1, or leave it out for 1 task; if the mappers write the result, leave out the reduce stage",
 	"attempts":      "give at least 1, or leave it out for 4 attempts",
 	"slow_start":    "give a part of the map tasks such as 0.8, or leave it out for all",
 	"mode":          `give permission bits such as "0644"`,

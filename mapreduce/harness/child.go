@@ -191,7 +191,7 @@ func (t *task) startProgram(p program) (*exec.Cmd, *stdioPipes, error) {
 		if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) {
 			return nil, nil, fmt.Errorf("starting %s: %w", path, err)
 		}
-		return nil, nil, permanentErrorf(mapreduce.ClassUserExit, "program %s cannot be started: %w", p.argv[0], err)
+		return nil, nil, permanentErrorf(mapreduce.ClassUserExit, "program %s cannot be started: %s", p.argv[0], startHint(path, p.argv[0], err))
 	}
 	ps.closeChildEnds()
 	return cmd, ps, nil

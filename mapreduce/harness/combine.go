@@ -3,6 +3,8 @@ package harness
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -39,7 +41,7 @@ type commandCombiner struct {
 }
 
 func (c commandCombiner) Combine(next nextFunc, emit emitFunc) error {
-	return c.t.runProgram(program{argv: c.argv,
+	err := c.t.runProgram(program{argv: c.argv,
 		feed: func(_ context.Context, stdin io.Writer) error { return feedRecords(next, stdin) },
 		drain: func(r io.Reader) error {
 			return c.t.eachLine(r, "the combiner", func(line []byte) error {
@@ -47,6 +49,10 @@ func (c commandCombiner) Combine(next nextFunc, emit emitFunc) error {
 				return emit(sortmerge.Record{Key: key, Value: value, NoValue: bare})
 			})
 		}})
+	if f := (*classifiedError)(nil); errors.As(err, &f) && f.class == mapreduce.ClassUserExit {
+		return fmt.Errorf("the combiner: %w", err) // it runs in a map task, whose mapper did not fail
+	}
+	return err
 }
 
 // feedRecords writes "key TAB value" lines in large chunks.

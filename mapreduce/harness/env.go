@@ -1,11 +1,15 @@
 package harness
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -55,7 +59,9 @@ func lookupEnv(env []string, key string) string {
 }
 
 // lookPath finds a program as a shell in dir would. Like Hadoop, it searches dir
-// itself before the PATH of the program's environment.
+// itself before the PATH of the program's environment. A file in dir that is not
+// executable is returned if nothing else has the name, so that its start says why
+// it fails.
 func lookPath(name, dir string, env []string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, nil
@@ -76,5 +82,60 @@ func lookPath(name, dir string, env []string) (string, error) {
 			return full, nil
 		}
 	}
+	if full := filepath.Join(dir, name); isRegular(full) {
+		return full, nil
+	}
 	return "", fmt.Errorf("program %q: not found as an executable file in the task's folder or in PATH (%s); add it as a file of the stage or use an image that has it", name, path)
+}
+
+func isRegular(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
+}
+
+// startHint returns what the user can do about a program that could not be
+// started, or the bare error if nothing is known. path is where the program was
+// looked for, name what the command calls it.
+func startHint(path, name string, err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !isRegular(path):
+		if filepath.IsAbs(name) {
+			return "there is no such file: use an image that has it, or add it as a file of the stage"
+		}
+		name = filepath.Clean(name)
+		return fmt.Sprintf("the task's folder has no such file: add file %q { source = %q } to the stage, or use an image that has it", name, name)
+	case errors.Is(err, fs.ErrNotExist):
+		interpreter, crlf := firstLine(path)
+		switch {
+		case crlf:
+			return fmt.Sprintf("its first line %q ends with a carriage return, as in files of Windows: remove these with sed -i 's/\\r$//'", interpreter)
+		case interpreter != "":
+			return fmt.Sprintf("the interpreter of its first line %q is not there: use an image that has it", interpreter)
+		default:
+			return "the dynamic loader that it needs is not there: link it statically, or use an image that has it"
+		}
+	case errors.Is(err, fs.ErrPermission) && isRegular(path):
+		return "it is not executable: chmod +x the file before the job is submitted, write mode = \"0755\" in its file block, or name its interpreter in the command"
+	case errors.Is(err, syscall.ENOEXEC):
+		return "it is neither a program for this machine nor a script whose first line names an interpreter, such as #!/bin/sh"
+	default:
+		return err.Error()
+	}
+}
+
+// firstLine returns the first line of a script, empty if the file is none, and
+// whether it ends with a carriage return.
+func firstLine(path string) (line string, crlf bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	b := make([]byte, 128) // the kernel reads no more than twice that
+	n, _ := io.ReadFull(f, b)
+	line, _, _ = strings.Cut(string(b[:n]), "\n")
+	if !strings.HasPrefix(line, "#!") {
+		return "", false
+	}
+	return strings.TrimSuffix(line, "\r"), strings.HasSuffix(line, "\r")
 }

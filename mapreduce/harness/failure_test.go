@@ -43,8 +43,14 @@ func TestFaultyMappers(t *testing.T) {
 		wantExit  int
 		wantOut   int64 // records
 	}{
-		"ends with a status":                 {shellProgram("cat >/dev/null; exit 7"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 7", 7, 0},
-		"ends at once with a status":         {shellProgram("exit 3"), bigInput, 1, nil, mapreduce.ClassUserExit, "exit status 3", 3, 0},
+		"ends with a status":         {shellProgram("cat >/dev/null; exit 7"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 7", 7, 0},
+		"ends at once with a status": {shellProgram("exit 3"), bigInput, 1, nil, mapreduce.ClassUserExit, "exit status 3", 3, 0},
+		"fails and names its split": {shellProgram("cat >/dev/null; exit 7"), "a\n", 1, func(s *mapreduce.TaskSpec) {
+			s.Input.Pieces[0] = mapreduce.Piece{Path: "file:///in/a", Offset: 5, Length: 2, Codec: mapreduce.CodecNone}
+		}, mapreduce.ClassUserExit, "exit status 7; its input: bytes 5 to 7 of file:///in/a", 7, 0},
+		"fails map-only and names its split": {shellProgram("cat >/dev/null; exit 7"), "a\n", 0, func(s *mapreduce.TaskSpec) {
+			s.Input.Pieces[0] = mapreduce.Piece{Path: "file:///in/a", Offset: 5, Length: 2, Codec: mapreduce.CodecNone}
+		}, mapreduce.ClassUserExit, "exit status 7; its input: bytes 5 to 7 of file:///in/a", 7, 0},
 		"is ended by a signal":               {shellProgram("kill -9 $$"), bigInput, 1, nil, mapreduce.ClassUserExit, "signal 9", -1, 0},
 		"is not there":                       {mapreduce.Program{Argv: []string{"no-such-program"}}, "a\n", 1, nil, mapreduce.ClassUserExit, "not found", 127, 0},
 		"is not executable":                  {mapreduce.Program{Argv: []string{"/etc/passwd"}}, "a\n", 1, nil, mapreduce.ClassUserExit, "cannot be started", 126, 0},
@@ -57,7 +63,7 @@ func TestFaultyMappers(t *testing.T) {
 		"map-only without a last newline":    {shellProgram("cat >/dev/null; printf 'a\\nb'"), "a\n", 0, nil, mapreduce.ClassOK, "", 0, 2},
 		"writes and then fails":              {shellProgram("cat; exit 1"), bigInput, 2, nil, mapreduce.ClassUserExit, "exit status 1", 1, 0},
 		"leaves a child behind":              {shellProgram("sleep 1000 >/dev/null 2>&1 & cat"), "a\nb\n", 1, nil, mapreduce.ClassOK, "", 0, 2},
-		"has a combiner that fails":          {shellProgram("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := shellProgram("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "exit status 9", 9, 0},
+		"has a combiner that fails":          {shellProgram("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := shellProgram("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "the combiner: program sh ended with exit status 9", 9, 0},
 		"sums a non-number":                  {shellProgram("cat"), "a\tx\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "not a whole number", 0, 0},
 		"sums over 64 bits":                  {shellProgram("cat"), "a\t9223372036854775807\na\t1\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "64 bits", 0, 0},
 		"gets a damaged gzip file":           {shellProgram("cat"), "this is not gzip", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecGzip }, mapreduce.ClassUserData, "not valid gzip", -2, 0},
@@ -98,6 +104,39 @@ func TestFaultyMappers(t *testing.T) {
 						t.Errorf("the failed task left %s", o)
 					}
 				}
+			}
+		})
+	}
+}
+
+// A program that cannot be started is the most common mistake in a new job: the message says what to do.
+func TestStartErrorsNameTheCure(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string // content of prog in the working folder; empty: none
+		mode os.FileMode
+		argv string
+		want string
+	}{
+		"no such file":                  {"", 0, "./prog", `./prog cannot be started: the task's folder has no such file: add file "prog" { source = "prog" } to the stage`},
+		"no such file elsewhere":        {"", 0, "/no/such/prog", "/no/such/prog cannot be started: there is no such file: use an image that has it"},
+		"not executable":                {"#!/bin/sh\n", 0o644, "./prog", `./prog cannot be started: it is not executable: chmod +x the file before the job is submitted, write mode = "0755" in its file block`},
+		"not executable, without a dot": {"#!/bin/sh\n", 0o644, "prog", "prog cannot be started: it is not executable"},
+		"no such interpreter":           {"#!/no/such/python\nprint(1)\n", 0o755, "./prog", `the interpreter of its first line "#!/no/such/python" is not there`},
+		"lines of Windows":              {"#!/bin/sh\r\necho\r\n", 0o755, "./prog", `its first line "#!/bin/sh" ends with a carriage return`},
+		"no first line":                 {"print(1)\n", 0o755, "./prog", "neither a program for this machine nor a script whose first line names an interpreter"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newTestJob(t, t.TempDir())
+			s := j.mapSpec(0, mapreduce.Program{Argv: []string{c.argv}}, 1)
+			if c.file != "" {
+				prog := filepath.Join(s.WorkDir, "prog")
+				check(t, os.WriteFile(prog, []byte(c.file), 0o600))
+				check(t, os.Chmod(prog, c.mode))
+			}
+			j.writeInput(&s, "a\n")
+			r := j.run(s)
+			if r.Class != mapreduce.ClassUserExit || !r.Permanent || r.UserExit != 126 || !strings.Contains(r.Error, c.want) {
+				t.Errorf("class %s, permanent %t, exit status %d, error %q, want one with %q", r.Class, r.Permanent, r.UserExit, r.Error, c.want)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -66,9 +67,25 @@ func (t *task) mapToCollector(c *sortmerge.Collector) error {
 	case t.spec.Program.Builtin != "":
 		return t.builtinMap(collect)
 	}
-	return t.runProgram(program{argv: t.spec.Program.Argv, feed: t.feedSplit, drain: func(r io.Reader) error {
+	return t.runMapper(func(r io.Reader) error {
 		return t.eachLine(r, "the mapper", func(line []byte) error { return collect(splitLine(line)) })
-	}})
+	})
+}
+
+// runMapper runs the user's mapper over the split. A failure of it names the
+// split, in which the record that it failed on can be found.
+func (t *task) runMapper(drain func(io.Reader) error) error {
+	err := t.runProgram(program{argv: t.spec.Program.Argv, feed: t.feedSplit, drain: drain})
+	var f *classifiedError
+	pieces := t.spec.Input.Pieces
+	if !errors.As(err, &f) || f.class != mapreduce.ClassUserExit || f.permanent || len(pieces) == 0 {
+		return err
+	}
+	p, more := pieces[0], ""
+	if n := len(pieces) - 1; n > 0 {
+		more = fmt.Sprintf(" and %d more pieces", n)
+	}
+	return classErrorf(f.class, "%w; its input: bytes %d to %d of %s%s", err, p.Offset, p.Offset+p.Length, p.Path, more)
 }
 
 func (t *task) countWords(c *sortmerge.Collector) error {
@@ -91,7 +108,7 @@ func (t *task) runMapOnly() error {
 	if t.spec.Program.Builtin != "" {
 		err = t.builtinMap(out.writeLine)
 	} else {
-		err = t.runProgram(program{argv: t.spec.Program.Argv, feed: t.feedSplit, drain: out.copyFrom})
+		err = t.runMapper(out.copyFrom)
 	}
 	return t.finishOutput(out, err)
 }

@@ -97,6 +97,38 @@ func TestCommandsThatCannotRun(t *testing.T) {
 	}
 }
 
+// A command is looked up in the folder of its task, as in a container, not in the one in which the daemon was started.
+func TestCommandsAreRelativeToTheFolder(t *testing.T) {
+	folder, elsewhere := t.TempDir(), t.TempDir()
+	t.Chdir(elsewhere)
+	for name, mode := range map[string]os.FileMode{filepath.Join(folder, "here"): 0o700, filepath.Join(folder, "plain"): 0o600, filepath.Join(elsewhere, "there"): 0o700} {
+		if err := os.WriteFile(name, []byte("#!/bin/sh\nexit 0\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := newDriver(t, Config{})
+	for i, c := range []struct{ name, want string }{
+		{"./here", ""},
+		{"../" + filepath.Base(folder) + "/here", ""},
+		{"./there", "no such file or directory: add it as a file of the stage"},
+		{"./plain", `it is not executable: chmod +x`},
+		{"here", `is not in $PATH, but in the task's folder: write "./here"`},
+		{"there", `add it as a file of the stage and write "./there"`},
+	} {
+		id := fmt.Sprint("c", i)
+		if err := d.Create(t.Context(), runtime.Spec{ID: id, Args: []string{c.name}, Dir: folder, Log: runtime.Log{Dir: t.TempDir()}}); err != nil {
+			t.Fatal(err)
+		}
+		err := d.Start(t.Context(), id)
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case c.want != "" && (!errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want one with %q", c.name, err, c.want)
+		}
+	}
+}
+
 func TestLogsAreRotated(t *testing.T) {
 	d := newDriver(t, Config{})
 	s := specFor(t, "flood", "flood", "4096")

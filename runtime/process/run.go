@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -177,12 +178,12 @@ func exitCode(s *os.ProcessState) int {
 // that only its start needs.
 func (d *Driver) prepareCommand(s runtime.Spec, args, env []string, dir string) (*exec.Cmd, func(), error) {
 	all := environment(s.Env, env)
-	path, err := lookPath(args[0], all)
-	if err != nil {
-		return nil, nil, fault.New(fault.Invalid, "task %s: its command cannot run: %w", s.ID, err)
-	}
 	if dir == "" {
 		dir = "/"
+	}
+	path, err := lookPath(args[0], dir, all)
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "task %s: its command cannot run: %w", s.ID, err)
 	}
 	cmd := &exec.Cmd{Path: path, Args: args, Env: all, Dir: dir, WaitDelay: outputLimit}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -206,10 +207,15 @@ func environment(lists ...[]string) []string {
 	return environ.Merge(append([][]string{{"PATH=" + os.Getenv("PATH")}}, lists...)...)
 }
 
-// lookPath finds a command in the task's PATH, not in the daemon's.
-func lookPath(name string, env []string) (string, error) {
+// lookPath finds a command in the task's PATH, not in the daemon's. One with a slash
+// is relative to the task's folder dir, as in a container.
+func lookPath(name, dir string, env []string) (string, error) {
+	inFolder := filepath.Join(dir, name)
 	if strings.Contains(name, "/") {
-		return name, checkExecutable(name)
+		if filepath.IsAbs(name) {
+			inFolder = name
+		}
+		return inFolder, checkExecutable(inFolder)
 	}
 	var path string
 	for _, kv := range env {
@@ -222,16 +228,24 @@ func lookPath(name string, env []string) (string, error) {
 			return at, nil
 		}
 	}
-	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
+	if st, err := os.Stat(inFolder); err == nil && st.Mode().IsRegular() {
+		return "", fmt.Errorf("%q is not in $PATH, but in the task's folder: write %q", name, "./"+name)
+	}
+	return "", fmt.Errorf("%w: install it on the nodes or in the image, or add it as a file of the stage and write %q", &exec.Error{Name: name, Err: exec.ErrNotFound}, "./"+name)
 }
 
 func checkExecutable(path string) error {
 	st, err := os.Stat(path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: add it as a file of the stage, or use an image that has it", err)
 	case err != nil:
 		return err
-	case st.IsDir() || st.Mode()&0o111 == 0:
-		return &fs.PathError{Op: "exec", Path: path, Err: fs.ErrPermission}
+	case st.IsDir():
+		return &fs.PathError{Op: "exec", Path: path, Err: unix.EISDIR}
+	case st.Mode()&0o111 == 0:
+		return fmt.Errorf("%w: it is not executable: chmod +x the file before the job is submitted, or write mode = \"0755\" in its file block",
+			&fs.PathError{Op: "exec", Path: path, Err: fs.ErrPermission})
 	default:
 		return nil
 	}
