@@ -60,10 +60,11 @@ func collectLocalFiles(j *jobspec.Job, jobFile string) ([]localFile, error) {
 		s := &j.Stages[i]
 		for k := range s.Files {
 			f := &s.Files[k]
+			before := len(out)
 			if err := add(fmt.Sprintf("file %q of stage %q", f.Name, s.Name), f.Source, &f.Digest, &f.Size); err != nil {
 				return nil, err
 			}
-			if f.Mode == 0 && len(out) > 0 {
+			if f.Mode == 0 && len(out) > before {
 				f.Mode = out[len(out)-1].mode & 0o755
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/coordclient"
+	"github.com/drover-run/drover/jobspec"
 )
 
 func TestSlowUploadReportsProgress(t *testing.T) {
@@ -108,5 +109,31 @@ func TestFollowersLookAgainSoonAfterAnElection(t *testing.T) {
 		if got := pollPause(took); got != want {
 			t.Errorf("after a list that took %s: a pause of %s, want %s", took, got, want)
 		}
+	}
+}
+
+// A file without a mode has that of its source, and one that was uploaded before, in canonical JSON, its own.
+func TestModesOfFiles(t *testing.T) {
+	folder := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"run.sh": 0o777, "data": 0o600} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(folder, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := &jobspec.Job{Stages: []jobspec.Stage{{Name: "a", Files: []jobspec.File{
+		{Name: "run.sh", Source: "run.sh"}, {Name: "uploaded", Source: "gone", Digest: "sha256:00"}, {Name: "data", Source: "data"}, {Name: "given", Source: "data", Mode: 0o640},
+	}}}}
+	if _, err := collectLocalFiles(j, filepath.Join(folder, "job.hcl")); err != nil {
+		t.Fatal(err)
+	}
+	var got []uint32
+	for _, f := range j.Stages[0].Files {
+		got = append(got, f.Mode)
+	}
+	if d := cmp.Diff([]uint32{0o755, 0, 0o600, 0o640}, got); d != "" {
+		t.Error(d)
 	}
 }
