@@ -5,16 +5,21 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 )
 
 // probeInterval is the time between two counts of the probe.
 const probeInterval = 2 * time.Millisecond
 
+// maxProbeCounts is ten minutes of running, many times what a probe takes.
+const maxProbeCounts = uint64(10 * time.Minute / probeInterval)
+
 // runProbe is the program with which a node tests its suspension levels. It holds
 // size bytes of memory, counts in a file, and at each count verifies the next
 // page, so that memory that was restored wrongly ends it. It runs until it is
-// killed.
+// killed, but not for ever where the daemon ended before that: at most for
+// maxProbeCounts, and no longer than its file has a name.
 func runProbe(file, size string) int {
 	n, err := strconv.ParseInt(size, 10, 64)
 	if err != nil || n < 0 || n > 1<<40 {
@@ -29,7 +34,7 @@ func runProbe(file, size string) int {
 	page := os.Getpagesize()
 	memory := make([]byte, n)
 	fillPattern(memory)
-	for i := uint64(1); ; i++ {
+	for i := uint64(1); i <= maxProbeCounts; i++ {
 		if pages := uint64(len(memory) / page); pages > 0 {
 			at := int(i%pages) * page
 			if got := binary.LittleEndian.Uint64(memory[at:]); got != patternWord(at) {
@@ -41,8 +46,23 @@ func runProbe(file, size string) int {
 			fmt.Fprintln(os.Stderr, "harness:", err)
 			return 2
 		}
+		if isUnlinked(out) {
+			fmt.Fprintf(os.Stderr, "harness: %s is gone: nobody waits for this probe\n", file)
+			return 2
+		}
 		time.Sleep(probeInterval)
 	}
+	return 0
+}
+
+// isUnlinked reports whether an open file has no name any more.
+func isUnlinked(f *os.File) bool {
+	st, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	return ok && sys.Nlink == 0
 }
 
 // fillPattern fills b with words that make all pages different, so that nothing
