@@ -34,7 +34,6 @@ func TestEventTimeText(t *testing.T) {
 
 // The table of events: of whatever an event names, on one line, whatever its text holds.
 func TestEventsAreOneLineEach(t *testing.T) {
-	inUTC(t)
 	f := &fakeCoordinator{events: []*droverv1.Event{
 		{AtMs: viewMs(-3600 * 24 * 400), Actor: "local", Kind: "job.submitted", Job: "wc", Text: "by\nhand"},
 		{AtMs: viewMs(-3600*24*400 + 1), Actor: "alice\x1b[2J", Kind: "task.failed", Job: "wc", Task: "map/0.1.1", Node: "n1", Text: "exit code 1"},

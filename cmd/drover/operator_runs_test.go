@@ -10,7 +10,6 @@ import (
 
 // What a restored cluster does not know, as an operator sees it who has to decide.
 func TestUnknownRunsAreListed(t *testing.T) {
-	inUTC(t)
 	f := &fakeCoordinator{unknown: &droverv1.ListUnknownRunsResponse{More: 12, Runs: []*droverv1.UnknownRunInfo{
 		{Node: "n1", Key: &droverv1.AttemptKey{Job: 7, Stage: 1, Task: 2, Attempt: 3, Run: 4}, JobName: "wc", StageName: "map", Tenant: "a", Level: droverv1.Level_LEVEL_FROZEN, StartedMs: viewMs(0), RunningMs: 61_400, Adoptable: true},
 		{Node: "n2", Key: &droverv1.AttemptKey{Job: 8, Attempt: 1, Run: 1}, Level: droverv1.Level_LEVEL_RUNNING, WhyNot: "its job is not known"},

@@ -7,14 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
 // A day is one of this machine's zone in the list of jobs, and one of UTC in usage, which is counted so. Spans that hold nothing are refused.
 func TestSpansOfThePast(t *testing.T) {
-	before := time.Local
-	time.Local = time.FixedZone("", 5*3600)
-	t.Cleanup(func() { time.Local = before })
+	zone := time.FixedZone("", 5*3600)
+	spanIn := func(zone *time.Location, args []string) (span [2]int64, err error) {
+		app := &cli.App{Flags: timeFlags("jobs"), ExitErrHandler: func(*cli.Context, error) {}, Action: func(c *cli.Context) (err error) {
+			span[0], span[1], err = pastSpan(c, zone)
+			return err
+		}}
+		err = app.Run(append([]string{"jobs"}, args...))
+		return span, err
+	}
 	midnight := time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC).UnixMilli()
 	const hour = 3_600_000
 	for flags, want := range map[string]struct {
@@ -38,7 +46,7 @@ func TestSpansOfThePast(t *testing.T) {
 		"-since tomorrow":                     {err: "-since tomorrow: want a day"},
 	} {
 		f := &fakeCoordinator{}
-		_, jobsErr := f.run(t, t.Context(), append([]string{"job", "history"}, strings.Fields(flags)...)...)
+		span, jobsErr := spanIn(zone, strings.Fields(flags))
 		_, usageErr := f.run(t, t.Context(), append([]string{"usage"}, strings.Fields(flags)...)...)
 		if want.err != "" {
 			for _, err := range []error{jobsErr, usageErr} {
@@ -52,8 +60,8 @@ func TestSpansOfThePast(t *testing.T) {
 			t.Errorf("%s: %v, %v", flags, jobsErr, usageErr)
 			continue
 		}
-		if got := [2]int64{f.past[0].SinceMs, f.past[0].UntilMs}; got != want.jobs {
-			t.Errorf("job history %s asks for %v, want %v", flags, got, want.jobs)
+		if span != want.jobs {
+			t.Errorf("job history %s asks for %v, want %v", flags, span, want.jobs)
 		}
 		if got := [2]int64{f.usage.SinceMs, f.usage.UntilMs}; got != want.usage {
 			t.Errorf("usage %s asks for %v, want %v", flags, got, want.usage)

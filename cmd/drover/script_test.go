@@ -23,8 +23,11 @@ import (
 	"github.com/drover-run/drover/internal/unixhttp"
 )
 
-// TestMain lets the test binary act as drover if it is started under that name.
+// TestMain lets the test binary act as drover if it is started under that name. Tests have times shown in UTC.
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) != "drover" {
+		time.Local = time.UTC // here alone: servers of other tests may run while one changes it
+	}
 	testscript.Main(m, map[string]func(){"drover": main})
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
@@ -17,14 +16,6 @@ import (
 const viewEpochMs = 1_795_852_800_000
 
 func viewMs(second int64) int64 { return viewEpochMs + second*1000 }
-
-// inUTC has times shown in UTC, as the expected texts have them.
-func inUTC(t *testing.T) {
-	t.Helper()
-	before := time.Local
-	time.Local = time.UTC
-	t.Cleanup(func() { time.Local = before })
-}
 
 // wantText compares what a view prints with the expected text, line by line.
 func wantText(t *testing.T, name, got, want string) {
@@ -43,7 +34,6 @@ func wantText(t *testing.T, name, got, want string) {
 
 // TestJobSummaryShowsWhatAUserNeeds: one summary with everything in it, of a live job and of ended ones.
 func TestJobSummaryShowsWhatAUserNeeds(t *testing.T) {
-	inUTC(t)
 	stage := func(more func(*droverv1.StageSummary)) *droverv1.StageSummary {
 		s := &droverv1.StageSummary{Name: "map", Kind: "map", Tasks: 4, Demand: &droverv1.Resources{Cpu: 1000, Memory: 1 << 30}}
 		more(s)
@@ -229,7 +219,6 @@ func TestPreemptionTotals(t *testing.T) {
 
 // TestTaskViews: the list of a job's tasks, and one attempt with all that is known of it.
 func TestTaskViews(t *testing.T) {
-	inUTC(t)
 	attempt := func(n int32, level *droverv1.LevelStatus, seen *droverv1.SeenAttempt) []*droverv1.TaskAttempt {
 		return []*droverv1.TaskAttempt{{Key: &droverv1.AttemptKey{Attempt: n, Run: 10 + n}, Node: "n1", Locality: "none", Level: level, Seen: seen}}
 	}
@@ -313,7 +302,6 @@ func TestTaskViews(t *testing.T) {
 
 // TestPlanView: what a dry run shows of guarantees, deadlines and the first steps.
 func TestPlanView(t *testing.T) {
-	inUTC(t)
 	step := func(action, task, job, level string) *droverv1.PlannedStep {
 		return &droverv1.PlannedStep{Action: action, Task: task, Job: job, Node: "n1", Level: level}
 	}
