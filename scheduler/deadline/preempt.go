@@ -355,13 +355,17 @@ type freeCapacity struct {
 	diskBuf [4]scheduler.DiskUse
 }
 
-// load sets r to what is free or being released on a node, less what is reserved.
+// load sets r to what is free or being released on a node, less what is reserved. Swap is taken by the tasks that are
+// being swapped out, too.
 func (r *freeCapacity) load(s *scheduler.State, n *scheduler.Node, reserved scheduler.Resources, space int64) {
 	r.free, r.space, r.swap = n.Free.Add(n.Releasing).Sub(reserved), -space, n.SwapFree
 	r.disks = append(r.diskBuf[:0], n.Disks...)
 	for a := range s.Attempts().On(n.Spec.ID) {
 		if a.Phase == scheduler.AttemptKilling || a.Phase == scheduler.AttemptSuspending {
 			r.addDisk(a.Disk, a.Occupied.Resources[scheduler.IO], 0)
+		}
+		if a.Phase == scheduler.AttemptSuspending && a.Target == scheduler.LevelSwapped {
+			r.swap -= a.Occupied.Resources[scheduler.Memory]
 		}
 	}
 }
