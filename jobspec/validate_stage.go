@@ -134,22 +134,22 @@ func (v *validator) checkResources(at string, s *Stage) {
 }
 
 func (v *validator) checkFiles(at string, s *Stage) {
-	seen := map[string]bool{}
+	names := map[string]bool{}
 	for _, f := range s.Files {
-		seen[f.Name] = true
+		names[f.Name] = true
 	}
-	twice := map[string]bool{}
+	seen := map[string]bool{}
 	for _, f := range s.Files {
 		p := fmt.Sprintf("%s.file[%q]", at, f.Name)
 		if !validFileName(f.Name) {
 			v.addProblem(p, "give a relative path below the task's folder, such as data/words.txt", "%q is not a valid name for a file of the task", f.Name)
 		}
-		if twice[f.Name] {
+		if seen[f.Name] {
 			v.addProblem(p, "give each file a unique name", "two files are called %q", f.Name)
 		}
-		twice[f.Name] = true
+		seen[f.Name] = true
 		for dir := path.Dir(f.Name); dir != "." && dir != "/"; dir = path.Dir(dir) {
-			if seen[dir] && validFileName(f.Name) {
+			if names[dir] && validFileName(f.Name) {
 				v.addProblem(p, "rename one of the two", "%q would be a file and a folder", dir)
 			}
 		}

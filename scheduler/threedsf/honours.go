@@ -17,9 +17,8 @@ type guaranteeCheck struct {
 // honoursGuarantees reports whether starting d more of a stage (with disk space on
 // disk) leaves each guarantee on the node its capacity at its start. Guarantees of
 // the job's own later stages that depend on this stage are ignored. A running task
-// counts at that start if it is non-preemptible there and its bound ends later.
-//
-// A preemptible task takes nothing of them but memory that swap has no room for.
+// counts at that start if it is non-preemptible there and its bound ends later. A
+// preemptible task takes nothing of them but memory that swap has no room for.
 //
 // The rule is that of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) of the node, and O(reservations x attempts) where an

@@ -79,6 +79,6 @@ func stayingMemory(s *scheduler.State, a *scheduler.Attempt) int64 {
 			all.addAttempt(n, b)
 		}
 	}
-	all.stays = 0
+	all.stays = 0 // each task has its own: only what swap lacks room for is divided
 	return own.stays + min(max(all.beyond(n.SwapFree)-before.sum, 0), own.sum)
 }
