@@ -18,7 +18,7 @@ part() {
   timeout --foreground -k 60 $((left < most ? left : most)) "$@" >"$out/$name.log" 2>&1 || code=$?
   took=$((SECONDS - start)) left=$((budget - SECONDS))
   if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $left -gt 120 ]; then # emulated machines die now and then: report it and retry once; properties replay what failed (testdata/rapid)
-    grep -hE '^ *--- FAIL|panic' "$out/$name.log" | head -20
+    printed "$out/$name.log" | head -80
     mv "$out/$name.log" "$out/$name.first.txt"
     missing=$(unproved "$name")
     echo "   $name failed with code $code after $took s (see $out/$name.first.txt); retrying: ${missing:-all of it}"
@@ -97,6 +97,17 @@ results() {
     /^ *--- FAIL/ { keep = n }
     /^FAIL\t/ { for (i = 1; i <= n; i++) print held[i]; n = keep = 0; fflush() }
     END { for (i = 1; i <= n; i++) print held[i] }'
+}
+
+# printed LOG prints the tests that failed, each with the last 20 lines that it printed.
+printed() {
+  awk '
+    /^=== (RUN|NAME|CONT)/ { current = $3; next }
+    /^ *--- FAIL/ { for (i = max(1, n[$3] - 19); i <= n[$3]; i++) print said[$3, i]; print; next }
+    /^ *--- (PASS|SKIP)/ { next }
+    /^panic: / { print }
+    { said[current, ++n[current]] = substr($0, 1, 300) }
+    function max(a, b) { return a > b ? a : b }' "$1"
 }
 
 # unproved NAME prints the tests of NAME.test that did not pass the first time, as a

@@ -168,6 +168,17 @@ func TestResultsOfVerboseTests(t *testing.T) {
 	}
 }
 
+// A part that failed shows what each test that failed printed, and of a long text its end.
+func TestPrintedByFailedTests(t *testing.T) {
+	log := "=== RUN   TestA\n    a.go:1: fine\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n" + strings.Repeat("    b.go:1: early\n", 30) + "    b.go:2: wrong\n--- FAIL: TestB (0.00s)\n" +
+		"=== RUN   TestC\n=== RUN   TestC/x\n    c.go:1: bad\n=== NAME  TestC\n    c.go:2: worse\n--- FAIL: TestC (0.00s)\n    --- FAIL: TestC/x (0.00s)\n=== RUN   TestD\n    d.go:1: before\npanic: boom\n"
+	want := strings.Repeat("    b.go:1: early\n", 19) + "    b.go:2: wrong\n--- FAIL: TestB (0.00s)\n    c.go:2: worse\n--- FAIL: TestC (0.00s)\n    c.go:1: bad\n    --- FAIL: TestC/x (0.00s)\npanic: boom\n"
+	out, _ := runParts(t, "printed /dev/stdin <<'END'\n"+log+"END\n")
+	if got, _, _ := strings.Cut(out, "== skipped in every part"); got != want {
+		t.Errorf("%s, want\n%s", got, want)
+	}
+}
+
 func TestInterruptionEndsWhatRunsBeside(t *testing.T) {
 	out, ok := runParts(t, "hosts() { part one 1 sh -c 'echo $$ >pid.new; mv pid.new pid; exec sleep 50'; }\nbeside hosts\nuntil [ -e pid ]; do sleep 0.02; done\necho process $(cat pid)\nexit 130")
 	if ok || !strings.Contains(out, "FAILED: beside (interrupted)") {

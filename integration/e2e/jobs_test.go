@@ -54,10 +54,11 @@ func (s *fixture) gatheredLogs(job string) string {
 	var folder string
 	s.waitUntil(time.Minute, "the logs are gathered", func() error {
 		var r struct {
-			Logs    string
-			Missing string `json:"logs_missing"`
+			Logs     string
+			Gathered bool   `json:"logs_gathered"` // Logs says where they go from the beginning
+			Missing  string `json:"logs_missing"`
 		}
-		if err := json.Unmarshal([]byte(s.mustRun("job", "status", "-json", job).Stdout), &r); err != nil || r.Logs == "" || r.Missing != "" {
+		if err := json.Unmarshal([]byte(s.mustRun("job", "status", "-json", job).Stdout), &r); err != nil || !r.Gathered || r.Missing != "" {
 			return fmt.Errorf("%v, %+v", err, r)
 		}
 		folder = strings.TrimPrefix(r.Logs, "hdfs://")
