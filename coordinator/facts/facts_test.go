@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -325,6 +326,29 @@ func TestTruncatedSnapshotIsCorrupt(t *testing.T) {
 	for _, n := range []int{0, 1, len(whole) / 3, len(whole) - 3, len(whole) - 30} {
 		if _, err := Restore(bytes.NewReader([]byte(whole[:n]))); !errors.Is(err, fault.Corrupt) {
 			t.Errorf("%d of %d bytes: %v, want corrupt", n, len(whole), err)
+		}
+	}
+}
+
+// A record of an unknown type, and one without what its type has, are corrupt, and the error names the type.
+func TestIncompleteRecordsAreCorrupt(t *testing.T) {
+	head, _, _ := strings.Cut(dump(t, New()), "\n")
+	restore := func(record string) error {
+		_, err := Restore(strings.NewReader(head + "\n" + record + "\n"))
+		return err
+	}
+	types := []string{"unknown"}
+	for _, r := range recordTypes {
+		types = append(types, r.name)
+	}
+	for _, name := range types {
+		if err := restore(fmt.Sprintf(`{"t":%q}`, name)); !errors.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v, want corrupt", name, err)
+		}
+	}
+	for _, record := range []string{`{"t":"tenant","tenant":{"spec":""}}`, `{"t":"node","node":{"info":""}}`, `{"t":"token","token":{"hash":"aGk="}}`, `{"t":"job","job":{"limits":[]}}`, `{"t":"secret","secret":{"versions":[null]}}`} {
+		if err := restore(record); !errors.Is(err, fault.Corrupt) || !errors.Is(err, errIncomplete) {
+			t.Errorf("%s: %v, want incomplete", record, err)
 		}
 	}
 }

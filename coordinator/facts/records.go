@@ -485,3 +485,34 @@ type PolicyStateKey struct {
 	Slot    int32  `json:"slot,omitempty"`
 	Project uint64 `json:"project,omitempty"`
 }
+
+// EachAttempt calls fn for every attempt of a job in key order.
+func (f *Facts) EachAttempt(j *Job, fn func(Key, *Task, *Attempt)) {
+	j.eachAttempt(true, fn)
+}
+
+// EachActive calls fn for every active attempt of a job in key order. It passes
+// over blocks of tasks in which nothing is active.
+func (f *Facts) EachActive(j *Job, fn func(Key, *Task, *Attempt)) {
+	j.eachAttempt(false, func(k Key, t *Task, a *Attempt) {
+		if a.State.IsActive() {
+			fn(k, t, a)
+		}
+	})
+}
+
+// eachAttempt passes over sealed blocks unless sealed.
+func (j *Job) eachAttempt(sealed bool, fn func(Key, *Task, *Attempt)) {
+	for s := range j.Stages {
+		for c, ch := range j.Stages[s].chunks {
+			if ch == nil || ch.sealed != nil && !sealed {
+				continue
+			}
+			ch.each(func(i int, t *Task) {
+				for _, a := range t.Attempts {
+					fn(Key{j.ID, int32(s), int32(c*chunkTasks + i), a.Attempt}, t, a)
+				}
+			})
+		}
+	}
+}
