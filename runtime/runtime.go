@@ -27,6 +27,9 @@ type Spec struct {
 	// to them. Everything but ID, Args, Env, Hostname, Labels, Cgroup, Log and the sources of
 	// writable mounts must be the same too. Other drivers ignore it.
 	Reuse string `json:",omitempty"`
+
+	// NeverDumped says that nobody calls Checkpoint or Restore for the container.
+	NeverDumped bool `json:",omitempty"`
 }
 
 // Mount binds a host path into the container.

@@ -217,7 +217,7 @@ const defaultContainerd = "/run/containerd/containerd.sock"
 func examineMachine(doctor *cli.Context, data, socket, cgroup string) []checkResult {
 	ctx, quick := doctor.Context, doctor.Bool("quick")
 	return []checkResult{
-		checkRoot(), checkKernel(), checkCgroup("/sys/fs/cgroup"), checkDelegation("/sys/fs/cgroup", cgroup), checkContainerd(ctx, socket), checkRunc(ctx),
+		checkRoot(), checkKernel(), checkCgroup("/sys/fs/cgroup"), checkDelegation("/sys/fs/cgroup", cgroup), checkContainerd(ctx, socket), checkRunc(ctx), checkCrun(ctx),
 		checkCriu(ctx, existingFolder(data), quick), checkProgram("iptables-restore", statusDegraded, "criu needs it"),
 		checkSwap("/proc/swaps"), checkDisk(data), checkSpace(data), checkRates(ctx, data, quick), checkLeftovers(ctx, socket),
 	}

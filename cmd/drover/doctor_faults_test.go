@@ -78,6 +78,7 @@ func TestDoctorFindsNothingWithoutAFault(t *testing.T) {
 	for _, got := range []checkResult{
 		checkSwap(textFile(t, "Filename\tType\tSize\tUsed\tPriority\n/dev/vdb partition 1 0 -2\n")),
 		checkRunc(t.Context()),
+		checkCrun(t.Context()),
 		spaceResult("/", 80<<30, 100<<30, 900, 1000),
 		checkReachable(t.Context(), "coordinator", l.Addr().String(), ""),
 		nameNodeResult("nn1:8020", false, nil),

@@ -51,6 +51,7 @@ func nodeCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "allow-namenode", Usage: "further NameNode (host:port) that jobs may name in a URI, or *; repeatable"},
 			&cli.BoolFlag{Name: "local-files", Usage: "let jobs read and write file:// paths of this machine"},
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
+			&cli.StringFlag{Name: "oci-runtime", Value: "auto", Usage: "what makes containers: auto is crun, where it is installed, for those that are never checkpointed, and runc for the others; runc is for all"},
 			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk reserved for the system"},
 			&cli.StringFlag{Name: "secrets", Usage: "folder with one folder per tenant, with one file per secret; default: secrets in -data"},
 			&cli.StringFlag{Name: "keep-logs-size", Value: "2GiB", Usage: "how much of the logs of jobs that have ended is kept, the newest; 0 for none"},
@@ -127,7 +128,12 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	}
 	cfg.Helper = []string{helper, "helper"}
 	base := c.String("cgroup")
-	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: logger, ShimCgroup: base + "/tasks/system"})
+	ociRuntime, ok := map[string]string{"auto": "", "runc": containerd.RuncOnly}[c.String("oci-runtime")]
+	if !ok {
+		return none, usageErrorf("-oci-runtime %q: auto or runc", c.String("oci-runtime"))
+	}
+	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: logger, ShimCgroup: base + "/tasks/system", OCIRuntime: ociRuntime,
+		Warnf: func(f string, a ...any) { service.log.Warn(fmt.Sprintf(f, a...)) }})
 	if err != nil {
 		return none, err
 	}

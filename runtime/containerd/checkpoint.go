@@ -101,6 +101,9 @@ func (d *Driver) dumpProcesses(ctx context.Context, id, dir string, behind *foll
 		return err
 	}
 	defer unlock()
+	if box, err := d.c.ContainerService().Get(ctx, id); err == nil && !isRuncs(box) {
+		return fault.New(fault.Unsupported, "checkpoint of container %s: it was made by %s when criu was not installed: runc makes the next one", id, box.Labels[labelRuntime])
+	}
 	p, err := d.firstProcess(ctx, id)
 	ended := errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED
 	if ended && isDumpComplete(dir) {

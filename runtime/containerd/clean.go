@@ -32,9 +32,9 @@ import (
 // through the engine:
 //
 //	<state>/io.containerd.runtime.v2.task/<namespace>/<id>   the bundle, with rootfs mounted in it; link work
-//	<state>/runc/<namespace>/<id>                            runc's state; criu-root may be mounted in it
+//	<state>/runc/<namespace>/<id>                            the state of runc or crun; criu-root may be mounted in it
 //	<state>/s/<sha256>                                       the shim's socket
-//	processes of the shim, of runc, and of the container in its cgroup
+//	processes of the shim, of runc or crun, and of the container in its cgroup
 
 // withPlaces fills in the default locations.
 func (c Config) withPlaces() Config {
@@ -213,7 +213,7 @@ func (c Config) mounts() ([]string, error) {
 
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// processesOf finds a container's shim and runc processes by their command lines.
+// processesOf finds a container's processes of the shim, runc and crun by their command lines.
 func processesOf(id string, processes map[int]engineProcess) map[int]string {
 	found := map[int]string{}
 	for pid, p := range processes {
@@ -255,7 +255,7 @@ func (c Config) engineProcesses() map[int]engineProcess {
 }
 
 // engineProcess parses a command line: a shim's contains its namespace and
-// container, runc's its root, which contains the namespace, and last the container.
+// container, that of runc or crun its root, which contains the namespace, and last the container.
 func (c Config) engineProcess(args []string) engineProcess {
 	after := func(flag string) string {
 		if i := slices.Index(args, flag); i >= 0 && i+1 < len(args) {
@@ -268,7 +268,7 @@ func (c Config) engineProcess(args []string) engineProcess {
 	switch {
 	case strings.HasPrefix(name, "containerd-shim") && after("-namespace") == c.Namespace:
 		id = after("-id")
-	case name == "runc" && after("--root") == c.runcStates() && slices.Contains(args, "create"):
+	case (name == "runc" || name == "crun") && after("--root") == c.runcStates() && slices.Contains(args, "create"):
 		id = args[len(args)-1]
 	}
 	if !runtime.ValidID(id) {

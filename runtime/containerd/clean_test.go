@@ -85,11 +85,12 @@ func TestProcessesOfAContainerAreToldByTheirCommandLines(t *testing.T) {
 		"14": "runc --root /run/containerd/runc/other create 1.0.0.1.1",
 		"15": "sh -c containerd-shim-runc-v2 -namespace drover -id 1.0.0.1.1",
 		"16": "/usr/bin/containerd-shim-runc-v2 -namespace drover -id 1.0.0.1.11",
+		"18": "/usr/bin/crun --root " + c.runcStates() + " --log x create --bundle b --pid-file p 1.0.0.1.1",
 		"17": "/usr/bin/containerd-shim-runc-v2 -namespace drover -id ../..",
 	} {
 		put(t, filepath.Join(c.proc, pid, "cmdline"), strings.ReplaceAll(line, " ", "\x00")+"\x00")
 	}
-	want := map[int]string{10: "containerd-shim-runc-v2", 12: "runc"}
+	want := map[int]string{10: "containerd-shim-runc-v2", 12: "runc", 18: "crun"}
 	if d := cmp.Diff(want, processesOf("1.0.0.1.1", c.engineProcesses())); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -53,7 +55,7 @@ func TestConformanceWithRootFolder(t *testing.T) {
 	}
 	subject := b.subject(t, func(t *testing.T, d *Driver, id string, args ...string) runtime.Spec {
 		s := b.spec(t, d, id, args...)
-		s.Image, s.Rootfs = "", root
+		s.Image, s.Rootfs, s.NeverDumped = "", root, true // by crun, where it is installed
 		return s
 	})
 	subject.Churn = 4 // what a container leaves besides its root, the ones with an image have shown
@@ -222,26 +224,96 @@ func TestConfinement(t *testing.T) {
 	}
 }
 
-func TestCommandThatDoesNotExist(t *testing.T) {
+func TestCommandsThatCannotRunAreInvalid(t *testing.T) {
 	b := newTestbed(t)
 	d := b.connect(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*verbLimit)
 	defer cancel()
-	s := b.spec(t, d, "no-command", "exit", "0")
-	s.Args = []string{"no-such-command"}
-	if err := d.Create(ctx, s); err != nil {
+	files := filepath.Join(b.data, "commands")
+	if err := errors.Join(os.Mkdir(files, 0o755), os.WriteFile(filepath.Join(files, "plain"), []byte("text\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		if err := d.Start(ctx, s.ID); !errors.Is(err, fault.Invalid) {
-			t.Errorf("Start: %v, want fault.Invalid", err)
+	for _, crun := range []bool{false, true} { // where crun is not installed, runc twice
+		for name, command := range map[string]string{"missing": "no-such-command", "missing-path": "/no/such", "folder": "/files", "not-executable": "/files/plain"} {
+			t.Run(fmt.Sprintf("%s, crun %v", name, crun), func(t *testing.T) {
+				s := b.spec(t, d, fmt.Sprintf("command-%s-%v", name, crun))
+				s.Args, s.NeverDumped, s.Mounts = []string{command}, crun, []runtime.Mount{{Source: files, Target: "/files", ReadOnly: true}}
+				if err := d.Create(ctx, s); err != nil {
+					t.Fatal(err)
+				}
+				if err := d.Start(ctx, s.ID); !errors.Is(err, fault.Invalid) {
+					t.Errorf("Start: %v, want fault.Invalid", err)
+				}
+				if err := d.Delete(ctx, s.ID); err != nil {
+					t.Error(err)
+				}
+				if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+					t.Errorf("left: %v", left)
+				}
+			})
 		}
+	}
+}
+
+// startWith starts a container that is never dumped where crun is a script, and returns its Spec.
+func (b *testbed) startWith(t *testing.T, ctx context.Context, d *Driver, id, script string) runtime.Spec {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "crun"), []byte("#!/bin/sh\n[ \"$1\" != --version ] || exec echo +SECCOMP\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	s := b.spec(t, d, id, "sleep", "60")
+	s.NeverDumped = true
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, s.ID)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Where crun cannot start containers, runc starts this one and all later ones, and the operator is told once.
+func TestRuncStartsWhatCrunCannot(t *testing.T) {
+	b := newTestbed(t)
+	d := b.connect(t)
+	var warned []string
+	d.cfg.Warnf = func(f string, a ...any) { warned = append(warned, fmt.Sprintf(f, a...)) }
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.startWith(t, ctx, d, "broken-crun", "echo broken >&2; exit 1")
+	if d.ociRuntime(s) != "" || len(warned) != 1 {
+		t.Errorf("the next container is made by %q; warned of %q", d.ociRuntime(s), warned)
+	}
+	box, err := d.c.ContainerService().Get(ctx, s.ID)
+	if err != nil || !isRuncs(box) {
+		t.Errorf("the container is made by %q, %v, want runc", box.Labels[labelRuntime], err)
 	}
 	if err := d.Delete(ctx, s.ID); err != nil {
 		t.Error(err)
 	}
 	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// A container that crun made, since nobody was to dump it, is not dumped.
+func TestCheckpointOfACrunContainerIsUnsupported(t *testing.T) {
+	b := newTestbed(t)
+	d := b.connect(t)
+	real, err := exec.LookPath("crun")
+	if err != nil {
+		t.Skipf("not proved here: that a container that crun made is not dumped. %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.startWith(t, ctx, d, "cruns", "exec "+real+" \"$@\"")
+	if err := d.Checkpoint(ctx, s.ID, filepath.Join(b.data, "dump")); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("Checkpoint: %v, want fault.Unsupported", err)
+	}
+	if all, err := d.List(ctx); err != nil || !isRunning(all, s.ID) {
+		t.Errorf("afterwards it does not run: %+v, %v", all, err)
+	}
+	if err := d.Delete(ctx, s.ID); err != nil {
+		t.Error(err)
 	}
 }
 

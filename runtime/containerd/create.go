@@ -47,6 +47,9 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if err != nil {
 		return err
 	}
+	if program := d.ociRuntime(s); program != "" {
+		labels[labelRuntime] = program
+	}
 	unlock, err := d.locks.lock(ctx, s.ID)
 	if err != nil {
 		return err
@@ -70,7 +73,7 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 // create makes a container that does not exist; after an error there is none, if the
 // engine answers.
 func (d *Driver) create(ctx context.Context, s runtime.Spec, labels map[string]string) error {
-	// The shim of runc, whatever the namespace's default is: options, clean-up and criu's files are its.
+	// The shim of runc, also for crun, whatever the namespace's default is: options, clean-up and criu's files are its.
 	box := containers.Container{ID: s.ID, Labels: labels, Runtime: containers.RuntimeInfo{Name: defaults.DefaultRuntime}}
 	var img imageConfig
 	var opts []oci.SpecOpts

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -36,6 +38,10 @@ type Config struct {
 	// ShimCgroup is the cgroup, below the mount, of the shims, runc and the loggers:
 	// work that is charged to no attempt. "" leaves them in containerd's cgroup.
 	ShimCgroup string
+	// OCIRuntime is which program makes containers: "" is crun, where it is installed, for those that
+	// are never dumped, and runc for the others; RuncOnly is runc for all.
+	OCIRuntime string
+	Warnf      func(format string, args ...any) // for the operator; nil drops it
 
 	// Locations of containerd's and the kernel's state; "" is the default. Set
 	// only by tests.
@@ -61,6 +67,9 @@ type Driver struct {
 	criu  criuFiles
 
 	images imageConfigs
+
+	crun       func() string // its path, found once; "" if it cannot be used
+	crunFailed atomic.Bool   // crun failed where runc did not
 }
 
 var (
@@ -106,7 +115,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "containerd at %s: %w", cfg.Address, err)
 	}
-	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.stateDir)}, nil
+	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.stateDir), crun: sync.OnceValue(findCrun)}, nil
 }
 
 // Close closes the connection; containers keep running.

@@ -61,7 +61,7 @@ func (d *Driver) recordStarted(ctx context.Context, id string) error {
 	return err
 }
 
-// Prepare implements runtime.Preparer: runc's init then waits for Start.
+// Prepare implements runtime.Preparer: the container's init then waits for Start.
 func (d *Driver) Prepare(ctx context.Context, id string) error {
 	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
@@ -95,8 +95,25 @@ func (d *Driver) prepare(ctx context.Context, id string) (made bool, err error) 
 }
 
 // newTask makes the shim, the logger and the container's init, which waits for
-// Start. change may modify runc's options.
+// Start. change may modify runc's options. If crun cannot make it, runc tries.
 func (d *Driver) newTask(ctx context.Context, box containers.Container, change func(*options.Options)) error {
+	err := d.newTaskBy(ctx, box, box.Labels[labelRuntime], change)
+	if err == nil || isRuncs(box) || errors.Is(err, fault.Invalid) || ctx.Err() != nil {
+		return err
+	}
+	if rerr := d.newTaskBy(ctx, box, "", change); rerr != nil {
+		return rerr
+	}
+	d.giveUpCrun(err)
+	delete(box.Labels, labelRuntime)
+	if _, uerr := d.c.ContainerService().Update(ctx, box, "labels"); uerr != nil {
+		return engineError(ctx, "start", box.ID, uerr)
+	}
+	return nil
+}
+
+// newTaskBy is newTask with a program that makes the container; "" is runc.
+func (d *Driver) newTaskBy(ctx context.Context, box containers.Container, program string, change func(*options.Options)) error {
 	id := box.ID
 	logs, err := d.logs(box.Labels)
 	if err != nil {
@@ -106,7 +123,7 @@ func (d *Driver) newTask(ctx context.Context, box containers.Container, change f
 	if err != nil {
 		return engineError(ctx, "start", id, err)
 	}
-	opts := &options.Options{ShimCgroup: d.cfg.ShimCgroup}
+	opts := &options.Options{ShimCgroup: d.cfg.ShimCgroup, BinaryName: program}
 	if change != nil {
 		change(opts)
 	}
@@ -185,10 +202,13 @@ func answerLost(err error) bool {
 }
 
 // commandError separates the user's mistakes in a command from the engine's
-// faults, which runc reports only as text.
+// faults, which runc and crun report only as text. What of crun's is not known here runc says again.
 func commandError(ctx context.Context, id string, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return engineError(ctx, "start", id, err)
+	}
+	if strings.Contains(err.Error(), "executable file `") { // crun's words
+		return fault.New(fault.Invalid, "container %s: its command cannot run: %w", id, err)
 	}
 	for _, words := range []string{"executable file not found", "no such file or directory", "permission denied", "exec format error", "is a directory"} {
 		if text := err.Error(); strings.Contains(text, "exec: ") && strings.Contains(text, words) || strings.Contains(text, "chdir to cwd") {

@@ -149,7 +149,7 @@ func (d *Driver) connect(ctx context.Context, l *net.UnixListener, dir, id strin
 	}
 	c := &container{id: id, key: keyOf(s), home: filepath.Join(d.cfg.Cgroup, id), opened: time.Now(), extra: map[int]chan int{}, replies: make(chan taskinit.Reply, 1)}
 	own := runtime.Spec{
-		ID: id, Image: s.Image, Rootfs: s.Rootfs, UID: s.UID, GID: s.GID, Cgroup: c.home, Hostname: "task", Labels: map[string]string{labelReused: "yes"},
+		ID: id, Image: s.Image, Rootfs: s.Rootfs, UID: s.UID, GID: s.GID, Cgroup: c.home, Hostname: "task", Labels: map[string]string{labelReused: "yes"}, NeverDumped: true,
 		Args: append(append([]string{initTarget}, d.cfg.Init[1:]...), taskinit.Verb, socketTarget),
 		Mounts: append(slices.Clone(s.Mounts), runtime.Mount{Source: d.cfg.Init[0], Target: initTarget, ReadOnly: true},
 			runtime.Mount{Source: dir, Target: socketTarget, ReadOnly: true}),

@@ -17,7 +17,7 @@ const debianSuite = "trixie"
 
 // guestPackages are installed in every machine in addition to Debian's minimal base.
 var guestPackages = []string{
-	"busybox-static", "ca-certificates", "containerd", "criu", "e2fsprogs", "iproute2", "iptables", "kmod", "mount",
+	"busybox-static", "ca-certificates", "containerd", "criu", "crun", "e2fsprogs", "iproute2", "iptables", "kmod", "mount",
 	"procps", "python3-minimal", "quota", "runc", "tar", "util-linux",
 }
 
