@@ -398,7 +398,7 @@ func checkSamePlan(t *rapid.T, p *Planner, n *judge, now scheduler.Time) {
 	}
 }
 
-// Under consecutive stages, parallelism limits and lost nodes, every stage
+// Under consecutive stages and lost nodes, every stage
 // starts after its predecessors, no bin is over capacity, and every project that
 // departs late is reported once, with the cause.
 func TestViolationsNameTheirCause(t *testing.T) {
@@ -429,7 +429,6 @@ func TestViolationsNameTheirCause(t *testing.T) {
 				for i := range pr.Requests {
 					r := &pr.Requests[i]
 					r.Job, r.Stage, r.Tasks = scheduler.JobID(id), int32(i), []int32{0, 1, 2}
-					r.maxParallel = int32(rapid.IntRange(0, 2).Draw(t, "parallel"))
 					if i > 0 {
 						r.After = []int32{int32(i - 1)}
 					}
@@ -501,7 +500,7 @@ func advanceToNext(t *rapid.T, p *Planner, now scheduler.Time) scheduler.Time {
 
 func checkOrderAndCapacity(t *rapid.T, p *Planner, now scheduler.Time) {
 	for _, it := range p.registry.items {
-		if !it.started && it.placed && it.spot.At < it.readyTime(scheduler.Time(0)) {
+		if !it.started && it.placed && it.spot.At < it.group.openTime(scheduler.Time(0)) {
 			t.Fatalf("%v starts at %d, before what it comes after", it.key, it.spot.At)
 		}
 	}
