@@ -98,10 +98,9 @@ func (it *item) read(x *PlannedTask) {
 	}
 }
 
-// DrainChanged returns, and forgets, the tasks whose spot may have changed since the
-// last call, in the order of change and possibly more than once.
-func (p *Planner) DrainChanged() []Key {
-	out := p.changed
-	p.changed = nil
-	return out
+// HasChanged reports whether the spot of a task may have changed since the last call.
+func (p *Planner) HasChanged() bool {
+	changed := p.changed
+	p.changed = false
+	return changed
 }

@@ -172,11 +172,11 @@ func (q *registry) register(p *Planner, in Project) (*project, error) {
 	if q.projects[in.ID] != nil {
 		return nil, fmt.Errorf("project %d is already planned", in.ID)
 	}
-	pr := q.memory.newProject()
+	pr := q.memory.projects.next()
 	pr.Project = in
 	pr.Requests = nil
 	if cap(pr.groups) < len(in.Requests) {
-		pr.groups = carve(&q.memory, &q.memory.groupLists, len(in.Requests))
+		pr.groups = carve(&q.memory.groupLists, len(in.Requests))
 	}
 	for i := range in.Requests {
 		r := &in.Requests[i]
@@ -211,18 +211,18 @@ func (q *registry) register(p *Planner, in Project) (*project, error) {
 
 // addGroup adds the tasks of a request to a project.
 func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
-	g := q.memory.newGroup()
+	g := q.memory.groups.next()
 	g.project, g.req = pr, *r
 	if cap(g.base) < len(r.Need.Base) {
-		g.base = carve(&q.memory, &q.memory.amounts, len(r.Need.Base))
+		g.base = carve(&q.memory.amounts, len(r.Need.Base))
 	}
 	g.base = append(g.base, r.Need.Base...)
 	g.req.Need.Base, g.req.Tasks = g.base, nil
 	if cap(g.items) < len(r.Tasks) {
-		g.items = carve(&q.memory, &q.memory.itemLists, len(r.Tasks))
+		g.items = carve(&q.memory.itemLists, len(r.Tasks))
 	}
 	if p.space.accounts != nil {
-		total := carve(&q.memory, &q.memory.amounts, len(r.Need.Base)+1)
+		total := carve(&q.memory.amounts, len(r.Need.Base)+1)
 		g.accountNeed = Need{Base: append(append(total, r.Need.Base...), r.Need.IO)}
 	}
 	for _, a := range r.After {
@@ -233,7 +233,7 @@ func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
 		}
 	}
 	for _, t := range r.Tasks {
-		it := q.memory.newItem()
+		it := q.memory.items.next()
 		it.key, it.group, it.spot.Bin = Key{r.Job, r.Stage, t}, g, -1
 		g.items = append(g.items, it)
 	}

@@ -29,14 +29,13 @@ type alteredProject struct {
 // belong to another, who has reserved there what Restore names. Close takes all tries
 // back. accounts may be nil.
 func (p *Planner) Reset(prof, accounts *Profile) {
-	p.now, p.changed, p.numKept = 0, p.changed[:0], 0
+	p.now, p.changed, p.numKept = 0, false, 0
 	p.space = space{prof, accounts}
 	p.registry.reset()
 	p.bins.reset()
 	p.journal = journal{log: p.journal.log[:0]}
 	clear(p.classes.byKey)
 	p.classes.classified, p.classes.unused = false, 0
-	p.search.alwaysLift = false
 	p.placement.delayed = p.placement.delayed[:0]
 	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}
 	o := &p.rounds
@@ -74,7 +73,7 @@ func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) 
 	for i := range p.bins.states {
 		p.bins.states[i].freedClock = 0
 	}
-	p.bins.recentlyFreed, p.bins.freeClock, p.changed, p.repairs.overloadedBins, p.repairs.repairedPos = p.bins.recentlyFreed[:0], 0, p.changed[:0], p.repairs.overloadedBins[:0], math.MaxUint64
+	p.bins.recentlyFreed, p.bins.freeClock, p.changed, p.repairs.overloadedBins, p.repairs.repairedPos = p.bins.recentlyFreed[:0], 0, false, p.repairs.overloadedBins[:0], math.MaxUint64
 	p.rounds.searched = searched
 	p.rounds.round++
 }

@@ -144,7 +144,7 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 	f.stopOverruns(s, now)
 	// 3. Replan what no longer holds.
 	f.repair(s, now)
-	f.plan.displaced = len(f.plan.planner.DrainChanged()) > 0
+	f.plan.displaced = f.plan.planner.HasChanged()
 	f.plan.needsAnotherRound = f.plan.needsAnotherRound || f.plan.displaced
 	// 4. Compress the schedule, once after each unplanned release.
 	mark, compressed := f.compress(s, now)

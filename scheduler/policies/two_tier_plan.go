@@ -88,7 +88,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	}
 	p.restoreOwners()
 	p.withdrawRest()
-	p.planner.DrainChanged()
+	p.planner.HasChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
 	f.wakeAt(p.nextTurn, now)
 }

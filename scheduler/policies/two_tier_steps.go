@@ -117,7 +117,7 @@ func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now 
 func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
 	cause := f.replanCause(s)
-	f.plan.planner.DrainChanged()
+	f.plan.planner.HasChanged()
 	owners := f.plan.newOwners
 	if f.plan.displaced {
 		owners = f.plan.ownersToComplete()
@@ -128,7 +128,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	for range rounds {
 		finished = f.plan.completePlans(owners)
 		f.recordViolations(f.plan.planner.Replan(now, cause), now)
-		if len(f.plan.planner.DrainChanged()) == 0 || (!finished && f.plan.planner.StepsLeft() <= 0) {
+		if !f.plan.planner.HasChanged() || (!finished && f.plan.planner.StepsLeft() <= 0) {
 			break
 		}
 	}

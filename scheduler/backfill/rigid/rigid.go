@@ -245,6 +245,5 @@ func (p *conservative) startDue(now scheduler.Time) scheduler.Time {
 		p.planner.Start(k, now)
 		p.start(int(k.Job-1), now)
 	}
-	p.planner.DrainChanged()
 	return next
 }
