@@ -72,11 +72,10 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 			"pass": func(t *rapid.T) {
 				now += scheduler.Time(rapid.IntRange(1, 6).Draw(t, "time"))
 				var due []Key
-				both[0].Each(func(x PlannedTask) bool {
+				both[0].Scan(func(x *PlannedTask) {
 					if !x.Started && x.Spot.At <= now {
 						due = append(due, x.Key)
 					}
-					return true
 				})
 				for _, p := range both {
 					for _, k := range due {
@@ -86,11 +85,10 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 			},
 			"end": func(t *rapid.T) {
 				var running []Key
-				both[0].Each(func(x PlannedTask) bool {
+				both[0].Scan(func(x *PlannedTask) {
 					if x.Started {
 						running = append(running, x.Key)
 					}
-					return true
 				})
 				if len(running) == 0 {
 					return
@@ -118,11 +116,10 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				both[0].Each(func(x PlannedTask) bool {
-					if y, _ := both[1].Find(x.Key); x != y {
+				both[0].Scan(func(x *PlannedTask) {
+					if y, _ := both[1].Find(x.Key); *x != y {
 						t.Fatalf("%v, with lifted searches %v", x, y)
 					}
-					return true
 				})
 			},
 		})
