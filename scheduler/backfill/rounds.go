@@ -193,11 +193,15 @@ func (o *rounds) restoreItem(p *Planner, it *item, x *Existing) {
 	}
 }
 
-// Withdraw takes a reservation of the owner that belongs to no task of a restored
-// project out of the profile. account is as in Project.
-func (p *Planner) Withdraw(r Reserved, account int32) {
-	it := &item{group: &group{project: &project{Project: Project{Account: account}}}, home: r}
+// Withdraw takes a reservation of a State that belongs to no task of a restored project out of the
+// profile, which is of the given timeline. account is as in Project.
+func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, account int32) {
+	spot, need, ok := t.ReservedAt(r, scheduler.NodeNeed(r.Demand, r.Disk))
+	if !ok {
+		return
+	}
+	it := &item{group: &group{project: &project{Project: Project{Account: account}}}, home: Reserved{Spot: spot, End: r.End, Need: need, Kept: true}}
 	p.rounds.touch(it)
 	p.space.occupy(it, &it.home.Spot, r.End, &it.home.Need, 1)
-	p.bins.markFreed(r.Spot.Bin)
+	p.bins.markFreed(spot.Bin)
 }

@@ -36,8 +36,9 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.AcceptedState, o.id), Value: int64(o.deadline), At: o.guarantee.Departure})
 			continue
 		}
-		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
-		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.LatestDepartureState, o.id), At: o.guarantee.Latest})
+		for _, n := range o.guarantee.States(o.id) {
+			b.p.c.recordState(n)
+		}
 	}
 }
 
@@ -136,7 +137,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 		b.movesLeft--
 	}
 	if old == nil {
-		r.ID = p.c.nextReservationID()
+		r.ID = p.c.s.Reservations().NextID()
 		return b.tryReserve(o, r)
 	}
 	if r.ID = old.ID; r == *old {
@@ -151,19 +152,15 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 // ensureViolationRecorded records again in this decision that a guarantee is
 // violated: Check asks for it whenever a latest start is given up.
 func (b *plan) ensureViolationRecorded(o *owner) {
-	p := b.p
-	key := backfill.StateKey(scheduler.ViolatedState, o.id)
-	for i := range p.c.states {
-		if n := &p.c.states[i]; n.Kind == key.Kind && n.Job == key.Job && n.Project == key.Project {
-			return
-		}
-	}
-	if n, ok := backfill.ViolationOf(p.c.s, o.id); ok {
-		p.c.recordState(n)
+	c := b.p.c
+	if backfill.RecordsViolation(c.states, o.id) {
 		return
 	}
-	key.Slot = int32(backfill.CauseLate)
-	p.c.recordState(scheduler.PolicyState{PolicyStateKey: key, At: p.c.now})
+	n, ok := backfill.ViolationOf(c.s, o.id)
+	if !ok {
+		n = backfill.ViolatedState(o.id, backfill.CauseLate, c.now)
+	}
+	c.recordState(n)
 }
 
 // unreserveOwner drops the reservations of a refused owner, as many as the cycle has
