@@ -37,6 +37,14 @@ func (rs Reservations) reservedOn(n NodeID) *[]*Reservation {
 	return &rs.s.cluster.nodes[n].reserved
 }
 
+// NextID returns the id after that of the last reservation. O(1).
+func (rs Reservations) NextID() ReservationID {
+	if n := len(rs.s.reservations); n > 0 {
+		return rs.s.reservations[n-1].ID + 1
+	}
+	return 1
+}
+
 // Get returns a reservation, or nil.
 func (rs Reservations) Get(id ReservationID) *Reservation {
 	if i, ok := rs.find(id); ok {

@@ -46,7 +46,7 @@ func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
 		}
 		try(false)
 		if !bytes.Equal(c.State.Bytes(), before) {
-			t.Fatalf("round %d: a rolled back try leaves\n%s", round, scheduler.Diff(c.State, clone))
+			t.Fatalf("round %d: a rolled back try leaves\n%s", round, schedtest.Diff(c.State, clone))
 		}
 		stay := try(true)
 		for i := range stay {

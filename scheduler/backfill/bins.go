@@ -67,11 +67,6 @@ func (s *bins) latestStart(it *item) scheduler.Time {
 			}
 		}
 	}
-	if par := int(it.group.req.maxParallel); par > 0 {
-		if i := slices.Index(it.group.items, it); i+par < len(it.group.items) && it.group.items[i+par].placed {
-			at = min(at, it.group.items[i+par].spot.At.Add(-duration))
-		}
-	}
 	return at
 }
 

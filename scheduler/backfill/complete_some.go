@@ -38,7 +38,7 @@ func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most,
 				return Guarantee{}, left, false, nil
 			}
 			p.placement.numTimes = 0
-			if !p.placement.placeItemFrom(p, it, it.earliestByParallelism(open), now, flexible) {
+			if !p.placement.placeItemFrom(p, it, open, now, flexible) {
 				p.journal.rollback(p, 0)
 				return Guarantee{}, left, false, fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
 			}

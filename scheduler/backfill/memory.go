@@ -31,10 +31,9 @@ func (s *slab[T]) reset() {
 	s.n, s.free = 0, s.free[:0]
 }
 
-// memory is what projects are made of. A planner that is used for one try after the
-// other (Reset) reuses it; the projects of any other have their own.
+// memory is what projects are made of, for a planner that is used for one try after the
+// other (Reset) to use again.
 type memory struct {
-	reused     bool
 	projects   slab[project]
 	groups     slab[group]
 	items      slab[item]
@@ -44,7 +43,6 @@ type memory struct {
 }
 
 func (m *memory) reset() {
-	m.reused = true
 	m.projects.reset()
 	m.groups.reset()
 	m.items.reset()
@@ -54,9 +52,6 @@ func (m *memory) reset() {
 // recycle makes what a project is made of available again; nothing may refer to it. Its lists
 // are kept, empty.
 func (m *memory) recycle(pr *project) {
-	if !m.reused {
-		return
-	}
 	for _, g := range pr.groups {
 		for _, it := range g.items {
 			*it = item{}
@@ -71,33 +66,9 @@ func (m *memory) recycle(pr *project) {
 	m.projects.free = append(m.projects.free, pr)
 }
 
-func (m *memory) newProject() *project {
-	if m.reused {
-		return m.projects.next()
-	}
-	return &project{}
-}
-
-func (m *memory) newGroup() *group {
-	if m.reused {
-		return m.groups.next()
-	}
-	return &group{}
-}
-
-func (m *memory) newItem() *item {
-	if m.reused {
-		return m.items.next()
-	}
-	return &item{}
-}
-
-// carve returns an empty list with room for n entries: its own, or if the memory is
-// reused at the end of an arena. Lists that were carved before stay valid.
-func carve[T any](m *memory, arena *[]T, n int) []T {
-	if !m.reused {
-		return make([]T, 0, n)
-	}
+// carve returns an empty list with room for n entries at the end of an arena. Lists that were
+// carved before stay valid.
+func carve[T any](arena *[]T, n int) []T {
 	if len(*arena)+n > cap(*arena) {
 		*arena = make([]T, 0, max(2*cap(*arena), n, slabChunk))
 	}

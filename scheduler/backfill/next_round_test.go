@@ -84,7 +84,6 @@ func (w *roundsWorld) change() {
 		for i := range pr.Requests {
 			r := &pr.Requests[i]
 			r.Tasks, r.SoftBound = []int32{0, 1}, rapid.Bool().Draw(w.T, "soft")
-			r.maxParallel = int32(rapid.IntRange(0, 2).Draw(w.T, "parallel")) / 2
 		}
 		w.list = append(w.list, pr)
 		w.changed = append(w.changed, pr.ID)

@@ -1,6 +1,10 @@
 package backfill
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
 
 // How the planning policies keep a plan in a State: its reservations are those of the planned
 // tasks, and what is guaranteed to whom is in policy states. A job that belongs to no project is
@@ -17,6 +21,14 @@ func JobOf(id scheduler.ProjectID) scheduler.JobID {
 	return scheduler.JobID(id &^ (1 << 63))
 }
 
+// OwnerOf returns the project that a job is planned in: its own, or the one that stands for it alone.
+func OwnerOf(j *scheduler.Job) scheduler.ProjectID {
+	if j.Spec.Project != 0 {
+		return j.Spec.Project
+	}
+	return SingleJob(j.Spec.ID)
+}
+
 // StateKey returns the key of a policy state of a project, or of the job that it stands for.
 func StateKey(kind scheduler.PolicyStateKind, id scheduler.ProjectID) scheduler.PolicyStateKey {
 	if j := JobOf(id); j != 0 {
@@ -30,6 +42,27 @@ func GuaranteeOf(s *scheduler.State, id scheduler.ProjectID) Guarantee {
 	departure, _ := s.PolicyState(StateKey(scheduler.GuaranteeState, id))
 	latest, _ := s.PolicyState(StateKey(scheduler.LatestDepartureState, id))
 	return Guarantee{Departure: departure.At, Latest: latest.At}
+}
+
+// States returns the policy states that GuaranteeOf reads.
+func (q Guarantee) States(id scheduler.ProjectID) []scheduler.PolicyState {
+	return []scheduler.PolicyState{{PolicyStateKey: StateKey(scheduler.GuaranteeState, id), At: q.Departure},
+		{PolicyStateKey: StateKey(scheduler.LatestDepartureState, id), At: q.Latest}}
+}
+
+// ViolatedState returns the policy state that says that the guarantee of a project was violated.
+func ViolatedState(id scheduler.ProjectID, cause Cause, at scheduler.Time) scheduler.PolicyState {
+	k := StateKey(scheduler.ViolatedState, id)
+	k.Slot = int32(cause)
+	return scheduler.PolicyState{PolicyStateKey: k, At: at}
+}
+
+// RecordsViolation reports whether one of some policy states is a ViolatedState of a project, whatever the cause.
+func RecordsViolation(states []scheduler.PolicyState, id scheduler.ProjectID) bool {
+	k := StateKey(scheduler.ViolatedState, id)
+	return slices.ContainsFunc(states, func(n scheduler.PolicyState) bool {
+		return n.Kind == k.Kind && n.Job == k.Job && n.Project == k.Project
+	})
 }
 
 // ViolationOf returns the policy state that says that the guarantee of a project was violated, and

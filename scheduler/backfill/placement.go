@@ -39,10 +39,10 @@ type delayedProject struct {
 // placeItem places one item of a new project and reports whether it fits.
 func (t *placement) placeItem(p *Planner, it *item, now scheduler.Time, flexible bool) bool {
 	p.stepsLeft -= placeSteps
-	return t.placeItemFrom(p, it, it.readyTime(now), now, flexible)
+	return t.placeItemFrom(p, it, it.group.openTime(now), now, flexible)
 }
 
-// placeItemFrom is placeItem given the readyTime of the item.
+// placeItemFrom is placeItem given the openTime of its group.
 func (t *placement) placeItemFrom(p *Planner, it *item, from, now scheduler.Time, flexible bool) bool {
 	it.tried = true
 	if from == scheduler.Never {
@@ -70,7 +70,7 @@ func (t *placement) placeItemFrom(p *Planner, it *item, from, now scheduler.Time
 func (t *placement) placeZeroNeed(p *Planner, it *item, now scheduler.Time) bool {
 	for b := range p.space.profile.Bins() {
 		if len(it.group.req.Need.Base) == p.space.profile.BaseSize(b) && !p.space.profile.Closed(b) {
-			p.setSpot(it, Spot{Bin: b, Disk: -1, At: it.readyTime(now)})
+			p.setSpot(it, Spot{Bin: b, Disk: -1, At: it.group.openTime(now)})
 			return true
 		}
 	}
@@ -259,7 +259,7 @@ func (t *placement) delayVictim(p *Planner, v *item, now scheduler.Time) bool {
 	if v.pinned {
 		v.spot.Bin = was.Bin
 	}
-	if !p.search.placeEarliest(p, v, v.readyTime(now), latest.Add(1)) {
+	if !p.search.placeEarliest(p, v, v.group.openTime(now), latest.Add(1)) {
 		return false
 	}
 	p.stepsLeft -= placeSteps

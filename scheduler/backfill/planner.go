@@ -1,7 +1,6 @@
 package backfill
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/drover-run/drover/scheduler"
@@ -12,9 +11,9 @@ import (
 type Planner struct {
 	cfg       Config
 	now       scheduler.Time // time of the last planning call
-	changed   []Key
-	numKept   int // items restored with a reservation
-	stepsLeft int // see SetBudget
+	changed   bool           // see HasChanged
+	numKept   int            // items restored with a reservation
+	stepsLeft int            // see SetBudget
 
 	space     space
 	registry  registry
@@ -32,12 +31,8 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	switch cfg.Variant {
-	case Strict, Flexible:
+	if cfg.Variant == Strict || cfg.Variant == Flexible {
 		cfg.SlackFactor, cfg.PreemptionLimit = 0, 0
-	case FlexibleSF, Priority:
-	default:
-		return nil, fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", cfg.Variant)
 	}
 	return &Planner{cfg: cfg, stepsLeft: math.MaxInt, space: space{profile: prof}, registry: registry{items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}},
 		bins: bins{earliestWaiting: scheduler.Never}, classes: classes{classified: true, finderThreshold: finderMinItems}}, nil
@@ -95,7 +90,7 @@ func (p *Planner) setSpot(it *item, s Spot) {
 	p.rounds.touch(it)
 	p.moveItem(it, s, end, s.Bin >= 0)
 	it.moved = true
-	p.changed = append(p.changed, it.key)
+	p.changed = true
 }
 
 func (p *Planner) moveItem(it *item, s Spot, end scheduler.Time, placed bool) {

@@ -35,11 +35,10 @@ func simulatePlan(t *testing.T, cfg Config, totals []int64, projects []Project) 
 	finish := map[scheduler.JobID]scheduler.Time{}
 	for now := scheduler.Time(0); now < 200*slotLength; now += slotLength {
 		var ended, due []Key
-		p.Each(func(x PlannedTask) bool {
+		p.Scan(func(x *PlannedTask) {
 			if x.Started && x.End <= now {
 				ended = append(ended, x.Key)
 			}
-			return true
 		})
 		for _, k := range ended {
 			finish[k.Job] = now
@@ -52,11 +51,10 @@ func simulatePlan(t *testing.T, cfg Config, totals []int64, projects []Project) 
 				}
 			}
 		}
-		p.Each(func(x PlannedTask) bool {
+		p.Scan(func(x *PlannedTask) {
 			if !x.Started && x.Spot.At <= now {
 				due = append(due, x.Key)
 			}
-			return true
 		})
 		for _, k := range due {
 			p.Start(k, now)
@@ -365,13 +363,12 @@ func advanceBoth(t *rapid.T, p *Planner, n *judge, now scheduler.Time) {
 			t.Fatal("an early end does not count as early")
 		}
 		before := map[Key]scheduler.Time{}
-		p.Each(func(x PlannedTask) bool { before[x.Key] = x.Spot.At; return true })
+		p.Scan(func(x *PlannedTask) { before[x.Key] = x.Spot.At })
 		p.Compress(now)
-		p.Each(func(x PlannedTask) bool {
+		p.Scan(func(x *PlannedTask) {
 			if x.Spot.At > before[x.Key] {
 				t.Fatalf("%v moved later, from %d to %d", x.Key, before[x.Key], x.Spot.At)
 			}
-			return true
 		})
 		n.compress(now)
 	}
@@ -398,7 +395,7 @@ func checkSamePlan(t *rapid.T, p *Planner, n *judge, now scheduler.Time) {
 	}
 }
 
-// Under consecutive stages, parallelism limits and lost nodes, every stage
+// Under consecutive stages and lost nodes, every stage
 // starts after its predecessors, no bin is over capacity, and every project that
 // departs late is reported once, with the cause.
 func TestViolationsNameTheirCause(t *testing.T) {
@@ -429,7 +426,6 @@ func TestViolationsNameTheirCause(t *testing.T) {
 				for i := range pr.Requests {
 					r := &pr.Requests[i]
 					r.Job, r.Stage, r.Tasks = scheduler.JobID(id), int32(i), []int32{0, 1, 2}
-					r.maxParallel = int32(rapid.IntRange(0, 2).Draw(t, "parallel"))
 					if i > 0 {
 						r.After = []int32{int32(i - 1)}
 					}
@@ -477,20 +473,18 @@ func advanceToNext(t *rapid.T, p *Planner, now scheduler.Time) scheduler.Time {
 	next := now + scheduler.Time(rapid.IntRange(1, 20).Draw(t, "passes"))
 	for ; now < next; now++ {
 		var ended, due []Key
-		p.Each(func(x PlannedTask) bool {
+		p.Scan(func(x *PlannedTask) {
 			if x.Started && x.End <= now {
 				ended = append(ended, x.Key)
 			}
-			return true
 		})
 		for _, k := range ended {
 			p.End(k, now)
 		}
-		p.Each(func(x PlannedTask) bool {
+		p.Scan(func(x *PlannedTask) {
 			if !x.Started && x.Spot.At == now {
 				due = append(due, x.Key)
 			}
-			return true
 		})
 		for _, k := range due {
 			p.Start(k, now)
@@ -501,7 +495,7 @@ func advanceToNext(t *rapid.T, p *Planner, now scheduler.Time) scheduler.Time {
 
 func checkOrderAndCapacity(t *rapid.T, p *Planner, now scheduler.Time) {
 	for _, it := range p.registry.items {
-		if !it.started && it.placed && it.spot.At < it.readyTime(scheduler.Time(0)) {
+		if !it.started && it.placed && it.spot.At < it.group.openTime(scheduler.Time(0)) {
 			t.Fatalf("%v starts at %d, before what it comes after", it.key, it.spot.At)
 		}
 	}
@@ -531,11 +525,10 @@ func TestSpareNodesPreserveWaitingGuarantees(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		p.Each(func(x PlannedTask) bool {
+		p.Scan(func(x *PlannedTask) {
 			if x.Spot.Bin >= 4 {
 				t.Fatalf("%v is planned on a spare node", x.Key)
 			}
-			return true
 		})
 		for _, b := range rapid.Permutation([]int32{0, 1, 2, 3}).Draw(t, "lost")[:2] {
 			if broken := loseBin(p, b, 0); len(broken) > 0 {
@@ -623,11 +616,10 @@ func crowdedPlanner(b testing.TB, nodes, projects, jobs int) *Planner {
 			b.Fatal(err)
 		}
 	}
-	p.Each(func(x PlannedTask) bool {
+	p.Scan(func(x *PlannedTask) {
 		if x.Spot.At == 0 {
 			p.registry.items[x.Key].started = true
 		}
-		return true
 	})
 	return p
 }
@@ -657,13 +649,12 @@ func BenchmarkTwoTier(b *testing.B) {
 // task.
 func runningAndWaiting(p *Planner) (running []Key, waiting int) {
 	projects := map[scheduler.ProjectID]bool{}
-	p.Each(func(x PlannedTask) bool {
+	p.Scan(func(x *PlannedTask) {
 		if x.Started {
 			running = append(running, x.Key)
 		} else {
 			projects[x.Project] = true
 		}
-		return true
 	})
 	return running, len(projects)
 }

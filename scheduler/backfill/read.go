@@ -26,21 +26,7 @@ func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, guarant
 	return pr.departure(), pr.guarantee, true
 }
 
-// Each yields all tasks by (submission of the project, project, request, task).
-func (p *Planner) Each(yield func(PlannedTask) bool) {
-	var x PlannedTask
-	for _, pr := range p.registry.submitOrder {
-		for _, g := range pr.groups {
-			for _, it := range g.items {
-				if it.read(&x); !yield(x) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// Scan yields all tasks like Each; x is valid until yield returns.
+// Scan yields all tasks by (submission of the project, project, request, task); x is valid until yield returns.
 func (p *Planner) Scan(yield func(x *PlannedTask)) {
 	var x PlannedTask
 	for _, pr := range p.registry.submitOrder {
@@ -98,10 +84,9 @@ func (it *item) read(x *PlannedTask) {
 	}
 }
 
-// DrainChanged returns, and forgets, the tasks whose spot may have changed since the
-// last call, in the order of change and possibly more than once.
-func (p *Planner) DrainChanged() []Key {
-	out := p.changed
-	p.changed = nil
-	return out
+// HasChanged reports whether the spot of a task may have changed since the last call.
+func (p *Planner) HasChanged() bool {
+	changed := p.changed
+	p.changed = false
+	return changed
 }

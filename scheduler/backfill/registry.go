@@ -40,8 +40,7 @@ type project struct {
 	unchecked  int // its place in repairs.unchecked, from 1; 0 for none
 }
 
-// group is a request with its items that have not ended: started items first, then by
-// task.
+// group is a request with its items that have not ended, by task.
 type group struct {
 	project      *project
 	req          Request
@@ -137,12 +136,6 @@ func (p *project) departure() scheduler.Time {
 	return end
 }
 
-// readyTime returns the earliest start of an item that its predecessors and the
-// parallelism limit allow.
-func (it *item) readyTime(now scheduler.Time) scheduler.Time {
-	return it.earliestByParallelism(it.group.openTime(now))
-}
-
 // openTime returns the earliest start of the group's items that their predecessors
 // allow, Never if a predecessor has no spot. O(items of the predecessors).
 func (g *group) openTime(now scheduler.Time) scheduler.Time {
@@ -158,17 +151,6 @@ func (g *group) openTime(now scheduler.Time) scheduler.Time {
 	return at
 }
 
-// earliestByParallelism returns the earliest start of an item that maxParallel allows,
-// given the openTime of its group.
-func (it *item) earliestByParallelism(open scheduler.Time) scheduler.Time {
-	if par := int(it.group.req.maxParallel); par > 0 && open != scheduler.Never {
-		if i := slices.Index(it.group.items, it); i >= par {
-			return max(open, it.group.items[i-par].end)
-		}
-	}
-	return open
-}
-
 // setSearched records that the item's spot is the earliest from a time on, with the bins as
 // they were at a free clock.
 func (it *item) setSearched(p *Planner, clock uint64, from scheduler.Time) {
@@ -178,7 +160,7 @@ func (it *item) setSearched(p *Planner, clock uint64, from scheduler.Time) {
 // isLate reports whether an item that waits has no spot or is planned to start before
 // it can, given the openTime of its group.
 func (it *item) isLate(open scheduler.Time) bool {
-	return !it.started && (!it.placed || it.spot.At < it.earliestByParallelism(open))
+	return !it.started && (!it.placed || it.spot.At < open)
 }
 
 func submittedAfter(a, b *item) bool {
@@ -190,11 +172,11 @@ func (q *registry) register(p *Planner, in Project) (*project, error) {
 	if q.projects[in.ID] != nil {
 		return nil, fmt.Errorf("project %d is already planned", in.ID)
 	}
-	pr := q.memory.newProject()
+	pr := q.memory.projects.next()
 	pr.Project = in
 	pr.Requests = nil
 	if cap(pr.groups) < len(in.Requests) {
-		pr.groups = carve(&q.memory, &q.memory.groupLists, len(in.Requests))
+		pr.groups = carve(&q.memory.groupLists, len(in.Requests))
 	}
 	for i := range in.Requests {
 		r := &in.Requests[i]
@@ -229,18 +211,18 @@ func (q *registry) register(p *Planner, in Project) (*project, error) {
 
 // addGroup adds the tasks of a request to a project.
 func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
-	g := q.memory.newGroup()
+	g := q.memory.groups.next()
 	g.project, g.req = pr, *r
 	if cap(g.base) < len(r.Need.Base) {
-		g.base = carve(&q.memory, &q.memory.amounts, len(r.Need.Base))
+		g.base = carve(&q.memory.amounts, len(r.Need.Base))
 	}
 	g.base = append(g.base, r.Need.Base...)
 	g.req.Need.Base, g.req.Tasks = g.base, nil
 	if cap(g.items) < len(r.Tasks) {
-		g.items = carve(&q.memory, &q.memory.itemLists, len(r.Tasks))
+		g.items = carve(&q.memory.itemLists, len(r.Tasks))
 	}
 	if p.space.accounts != nil {
-		total := carve(&q.memory, &q.memory.amounts, len(r.Need.Base)+1)
+		total := carve(&q.memory.amounts, len(r.Need.Base)+1)
 		g.accountNeed = Need{Base: append(append(total, r.Need.Base...), r.Need.IO)}
 	}
 	for _, a := range r.After {
@@ -251,7 +233,7 @@ func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
 		}
 	}
 	for _, t := range r.Tasks {
-		it := q.memory.newItem()
+		it := q.memory.items.next()
 		it.key, it.group, it.spot.Bin = Key{r.Job, r.Stage, t}, g, -1
 		g.items = append(g.items, it)
 	}
@@ -259,9 +241,9 @@ func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
 }
 
 // isConstrained reports whether the group's items can become late other than by the
-// passing of time: they have predecessors, a parallelism limit or an earliest start.
+// passing of time: they have predecessors or an earliest start.
 func (g *group) isConstrained() bool {
-	return len(g.predecessors) > 0 || g.req.maxParallel > 0 || g.req.NotBefore > 0
+	return len(g.predecessors) > 0 || g.req.NotBefore > 0
 }
 
 // hasTask reports whether an earlier request of the same stage has the task.
@@ -284,9 +266,6 @@ func (q *registry) checkRequest(pr *project, r *Request) error {
 	}
 	if r.Bound <= 0 {
 		return fmt.Errorf("bound is %v: want more than 0", r.Bound)
-	}
-	if r.maxParallel < 0 {
-		return fmt.Errorf("parallelism limit is %d: want at least 0", r.maxParallel)
 	}
 	for i, t := range r.Tasks {
 		k := Key{r.Job, r.Stage, t}

@@ -85,7 +85,7 @@ func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
 	if it.pinned {
 		it.spot.Bin = was.Bin
 	}
-	from := it.readyTime(now)
+	from := it.group.openTime(now)
 	if from != scheduler.Never && !p.search.placeEarliest(p, it, from, scheduler.Never) && it.group.req.Need.IsZero() {
 		p.placement.placeZeroNeed(p, it, now)
 	}

@@ -20,11 +20,6 @@ func (p *Planner) Start(k Key, now scheduler.Time) {
 		p.setSpot(it, Spot{Bin: it.spot.Bin, Disk: it.spot.Disk, At: now})
 	}
 	it.started = true
-	g := it.group
-	if i := slices.Index(g.items, it); i > 0 && !g.items[i-1].started { // started items first
-		j := slices.IndexFunc(g.items, func(o *item) bool { return !o.started })
-		g.items = slices.Insert(slices.Delete(g.items, i, i+1), j, it)
-	}
 }
 
 // End removes a task that ended, or will never run, from the plan. It reports whether
@@ -90,7 +85,7 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 		}
 		for _, g := range pr.groups {
 			from := now
-			if len(g.predecessors) > 0 || g.req.maxParallel > 0 || g.req.NotBefore > 0 {
+			if g.isConstrained() {
 				from = g.openTime(now)
 			}
 			for _, it := range g.items {
@@ -98,7 +93,7 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 					continue
 				}
 				looked++
-				if !p.search.moveEarlier(p, it, it.earliestByParallelism(from), now) {
+				if !p.search.moveEarlier(p, it, from, now) {
 					continue
 				}
 				moved++

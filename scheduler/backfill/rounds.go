@@ -29,14 +29,13 @@ type alteredProject struct {
 // belong to another, who has reserved there what Restore names. Close takes all tries
 // back. accounts may be nil.
 func (p *Planner) Reset(prof, accounts *Profile) {
-	p.now, p.changed, p.numKept = 0, p.changed[:0], 0
+	p.now, p.changed, p.numKept = 0, false, 0
 	p.space = space{prof, accounts}
 	p.registry.reset()
 	p.bins.reset()
 	p.journal = journal{log: p.journal.log[:0]}
 	clear(p.classes.byKey)
 	p.classes.classified, p.classes.unused = false, 0
-	p.search.alwaysLift = false
 	p.placement.delayed = p.placement.delayed[:0]
 	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}
 	o := &p.rounds
@@ -74,7 +73,7 @@ func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) 
 	for i := range p.bins.states {
 		p.bins.states[i].freedClock = 0
 	}
-	p.bins.recentlyFreed, p.bins.freeClock, p.changed, p.repairs.overloadedBins, p.repairs.repairedPos = p.bins.recentlyFreed[:0], 0, p.changed[:0], p.repairs.overloadedBins[:0], math.MaxUint64
+	p.bins.recentlyFreed, p.bins.freeClock, p.changed, p.repairs.overloadedBins, p.repairs.repairedPos = p.bins.recentlyFreed[:0], 0, false, p.repairs.overloadedBins[:0], math.MaxUint64
 	p.rounds.searched = searched
 	p.rounds.round++
 }
@@ -194,11 +193,15 @@ func (o *rounds) restoreItem(p *Planner, it *item, x *Existing) {
 	}
 }
 
-// Withdraw takes a reservation of the owner that belongs to no task of a restored
-// project out of the profile. account is as in Project.
-func (p *Planner) Withdraw(r Reserved, account int32) {
-	it := &item{group: &group{project: &project{Project: Project{Account: account}}}, home: r}
+// Withdraw takes a reservation of a State that belongs to no task of a restored project out of the
+// profile, which is of the given timeline. account is as in Project.
+func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, account int32) {
+	spot, need, ok := t.ReservedAt(r, scheduler.NodeNeed(r.Demand, r.Disk))
+	if !ok {
+		return
+	}
+	it := &item{group: &group{project: &project{Project: Project{Account: account}}}, home: Reserved{Spot: spot, End: r.End, Need: need, Kept: true}}
 	p.rounds.touch(it)
 	p.space.occupy(it, &it.home.Spot, r.End, &it.home.Need, 1)
-	p.bins.markFreed(r.Spot.Bin)
+	p.bins.markFreed(spot.Bin)
 }

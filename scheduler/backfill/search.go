@@ -8,8 +8,7 @@ import (
 
 // search finds the earliest spots of items.
 type search struct {
-	zeros      []int64 // all 0, see zeroBase
-	alwaysLift bool    // for tests: Compress takes each item out of the profile and searches
+	zeros []int64 // all 0, see zeroBase
 }
 
 // earliestSpot returns the earliest spot for an item in [from, before) that displaces
@@ -88,9 +87,9 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 	was := it.spot
 	var best Spot
 	var found bool
-	if all || it.pinned || f.alwaysLift {
+	if all || it.pinned {
 		f.liftItem(p, it, 1)
-		best, found = f.earliestSpotOnFreed(p, it, from, all)
+		best, found = f.earliestSpot(p, it, from, it.spot.At)
 		found = found && p.space.earliestByAccount(it, best.At, p.bins.durationOn(&it.group.req, best.Bin)) <= best.At
 		f.liftItem(p, it, -1)
 	} else {
@@ -126,10 +125,10 @@ type cachedStart struct {
 	spot    Spot // at Never if there is none
 }
 
-// earliestOnFreedBins returns what earliestSpotOnFreed finds with the item lifted, but
-// does not lift it. The earliest start beside the item is cached for the whole class,
-// and on the item's own bin its own reservation extends the capacity that is free just
-// before it.
+// earliestOnFreedBins returns what earliestSpot finds with the item lifted, if that is on a
+// bin where capacity was released since the item was placed, but does not lift it. The
+// earliest start beside the item is cached for the whole class, and on the item's own bin
+// its own reservation extends the capacity that is free just before it.
 func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) (best Spot, found bool) {
 	if s, ok, known := f.earliestByFinder(p, it, from); known {
 		return s, ok
@@ -233,34 +232,6 @@ func (f *search) zeroBase(resources int) []int64 {
 		f.zeros = append(f.zeros, 0)
 	}
 	return f.zeros[:resources]
-}
-
-// earliestSpotOnFreed returns an earlier spot on the bins where capacity was released
-// since the item was placed, or on all bins.
-func (f *search) earliestSpotOnFreed(p *Planner, it *item, from scheduler.Time, all bool) (Spot, bool) {
-	before := it.spot.At
-	if all || it.pinned {
-		return f.earliestSpot(p, it, from, before)
-	}
-	best, found := Spot{Bin: -1}, false
-	for i := len(p.bins.recentlyFreed) - 1; i >= 0; i-- {
-		b := p.bins.recentlyFreed[i]
-		if p.bins.states[b].freedClock <= it.searchedClock {
-			break
-		}
-		if p.space.profile.Closed(b) || p.bins.states[b].spare {
-			continue
-		}
-		// Ties between bins go to the lowest, as in earliestSpot.
-		limit := before
-		if found && b < best.Bin {
-			limit = before.Add(1)
-		}
-		if s, ok := f.earliestOn(p, &it.group.req, b, anyDisk, from, limit); ok {
-			best, found, before = s, true, s.At
-		}
-	}
-	return best, found
 }
 
 // sameTimesElsewhere returns a spot on another bin with exactly the item's start and

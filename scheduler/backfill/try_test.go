@@ -70,7 +70,7 @@ func TestTriesAreTakenBack(t *testing.T) {
 			pr := drawProject(t, id+1, 0, 2)
 			pr.Account = 1
 			for i := range pr.Requests {
-				pr.Requests[i].Tasks, pr.Requests[i].maxParallel = []int32{0, 1, 2}, int32(rapid.IntRange(0, 2).Draw(t, "parallel"))
+				pr.Requests[i].Tasks = []int32{0, 1, 2}
 			}
 			list = append(list, pr)
 			projects[pr.ID] = drawReserved(t, prof, accounts, &pr)

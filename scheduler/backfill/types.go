@@ -48,8 +48,6 @@ type Request struct {
 	// The caller that restores the plan reserves it for ever; the planner releases it
 	// from the task's planned end on. Such tasks are never displaced.
 	Occupied *Need
-	// maxParallel limits how many of the tasks run at the same time, 0 for no limit.
-	maxParallel int32
 }
 
 // Project is a set of jobs with one departure time. Requests are planned in their

@@ -144,7 +144,7 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 	f.stopOverruns(s, now)
 	// 3. Replan what no longer holds.
 	f.repair(s, now)
-	f.plan.displaced = len(f.plan.planner.DrainChanged()) > 0
+	f.plan.displaced = f.plan.planner.HasChanged()
 	f.plan.needsAnotherRound = f.plan.needsAnotherRound || f.plan.displaced
 	// 4. Compress the schedule, once after each unplanned release.
 	mark, compressed := f.compress(s, now)
@@ -165,24 +165,10 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 // ownerOf returns the project that a job is planned in: its own if projects are planned,
 // or one that stands for the job alone.
 func ownerOf(j *scheduler.Job, projects bool) scheduler.ProjectID {
-	if projects && j.Spec.Project != 0 {
-		return j.Spec.Project
+	if projects {
+		return backfill.OwnerOf(j)
 	}
 	return backfill.SingleJob(j.Spec.ID)
-}
-
-func (p *roundPlan) nextReservationID() scheduler.ReservationID {
-	p.nextID++
-	return p.nextID
-}
-
-// lastID returns the highest id of a reservation, 0 if there are none.
-func lastID(s *scheduler.State) scheduler.ReservationID {
-	all := s.Reservations().All()
-	if len(all) == 0 {
-		return 0
-	}
-	return all[len(all)-1].ID
 }
 
 func (f *reservingPolicy) wakeAt(at, now scheduler.Time) {

@@ -17,7 +17,7 @@ type roundPlan struct {
 	now                 scheduler.Time
 	projects            bool // jobs are planned in their projects, not each alone
 	timeline            *scheduler.Timeline
-	nextID              scheduler.ReservationID
+	nextID              scheduler.ReservationID          // of a new reservation
 	needsAnotherRound   bool                             // something is blocked, suspended, unplanned or was replanned
 	blockedReservations map[scheduler.ReservationID]bool // due, but blocked by something other than capacity
 	blockedUntil        map[scheduler.StageID]scheduler.Time
@@ -43,7 +43,7 @@ type roundPlan struct {
 
 // begin clears what belongs to the last round.
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
-	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, lastID(s), false, false
+	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, s.Reservations().NextID(), false, false
 	p.newOwners, p.tasks, p.pinned, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.pinned[:0], nil
 	p.needs.Reset()
 	if p.blockedReservations == nil {
@@ -88,7 +88,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	}
 	p.restoreOwners()
 	p.withdrawRest()
-	p.planner.DrainChanged()
+	p.planner.HasChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
 	f.wakeAt(p.nextTurn, now)
 }
@@ -165,12 +165,7 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 // withdrawRest takes out the reservations of tasks that are not planned in this round,
 // except those that are due and blocked.
 func (p *roundPlan) withdrawRest() {
-	p.eachUnplanned(func(r *scheduler.Reservation) {
-		own := scheduler.NodeNeed(r.Demand, r.Disk)
-		if spot, need, ok := p.timeline.ReservedAt(r, own); ok {
-			p.planner.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, 0)
-		}
-	})
+	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0) })
 }
 
 // eachUnplanned yields the reservations of the plan whose tasks are not planned in this round,

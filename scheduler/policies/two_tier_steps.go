@@ -98,15 +98,8 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 // cause.
 func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now scheduler.Time) {
 	for _, b := range violations {
-		k := backfill.StateKey(scheduler.ViolatedState, b.Project)
-		recorded := slices.ContainsFunc(f.states, func(n scheduler.PolicyState) bool {
-			return n.Kind == k.Kind && n.Job == k.Job && n.Project == k.Project
-		})
-		if !recorded {
-			_, recorded = backfill.ViolationOf(f.placer.s, b.Project)
-		}
-		if k.Slot = int32(b.Cause); !recorded {
-			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: k, At: now})
+		if _, before := backfill.ViolationOf(f.placer.s, b.Project); !before && !backfill.RecordsViolation(f.states, b.Project) {
+			f.states = append(f.states, backfill.ViolatedState(b.Project, b.Cause, now))
 		}
 	}
 }
@@ -117,7 +110,7 @@ func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now 
 func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
 	cause := f.replanCause(s)
-	f.plan.planner.DrainChanged()
+	f.plan.planner.HasChanged()
 	owners := f.plan.newOwners
 	if f.plan.displaced {
 		owners = f.plan.ownersToComplete()
@@ -128,7 +121,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	for range rounds {
 		finished = f.plan.completePlans(owners)
 		f.recordViolations(f.plan.planner.Replan(now, cause), now)
-		if len(f.plan.planner.DrainChanged()) == 0 || (!finished && f.plan.planner.StepsLeft() <= 0) {
+		if !f.plan.planner.HasChanged() || (!finished && f.plan.planner.StepsLeft() <= 0) {
 			break
 		}
 	}
@@ -145,8 +138,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 			}
 			q.Departure = max(q.Departure, running)
 			q.Latest = max(q.Latest, q.Departure)
-			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.GuaranteeState, o.id), At: q.Departure},
-				scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.LatestDepartureState, o.id), At: q.Latest})
+			f.states = append(f.states, q.States(o.id)...)
 		}
 	}
 }
@@ -387,7 +379,8 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 			return
 		}
 	} else {
-		r.ID = f.plan.nextReservationID()
+		r.ID = f.plan.nextID
+		f.plan.nextID++
 	}
 	f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }

@@ -271,7 +271,7 @@ func DecideWarmAndCold(t TB, s *scheduler.State, p scheduler.Policy, newPolicy M
 	d := p.Decide(s, now, limit)
 	d = d.Clone()
 	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Journal().InTry() {
-		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), scheduler.Diff(mustLoad(t, before), s))
+		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), schedtest.Diff(mustLoad(t, before), s))
 	}
 	cold := newPolicy().Decide(copied, now, limit)
 	if a, b := mustEncode(t, d), mustEncode(t, cold); a != b {

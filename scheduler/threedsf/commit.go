@@ -36,8 +36,9 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.AcceptedState, o.id), Value: int64(o.deadline), At: o.guarantee.Departure})
 			continue
 		}
-		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
-		b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.LatestDepartureState, o.id), At: o.guarantee.Latest})
+		for _, n := range o.guarantee.States(o.id) {
+			b.p.c.recordState(n)
+		}
 	}
 }
 
@@ -102,11 +103,13 @@ func (b *plan) tryReserve(o *owner, r scheduler.Reservation) bool {
 	return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
+// reserveTask makes the State's reservation of one task of an owner that of the plan. It returns false if the cycle
+// has no actions left for that.
 func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) bool {
-	p := b.p
+	c := b.p.c
 	var old *scheduler.Reservation
 	if x.Ref != 0 {
-		old = p.c.s.Reservations().Get(scheduler.ReservationID(x.Ref))
+		old = c.s.Reservations().Get(scheduler.ReservationID(x.Ref))
 	}
 	if !x.Moved && !violated && !o.requested && old != nil && old.Latest != 0 {
 		return true // nothing changed
@@ -114,7 +117,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	if x.Spot.Bin < 0 {
 		return old == nil || b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
 	}
-	g := p.c.s.Stage(x.Key.StageID())
+	g := c.s.Stage(x.Key.StageID())
 	if g.Spec.Demand.IsZero() && g.Spec.Disk == 0 {
 		return true // it needs no capacity
 	}
@@ -122,25 +125,19 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	if r.Kind = scheduler.ReserveProject; r.Project == 0 {
 		r.Kind = scheduler.ReserveDeadline
 	}
-	r.Latest = b.latestStart(o, &r)
-	if old != nil && old.Latest != 0 && !o.requested {
-		r.Latest = old.Latest
-	}
-	if !o.requested && (r.Start > r.Latest || violated) {
-		r.Latest = 0
-	}
-	if old != nil && r.Start < old.Start && !p.c.isExpired(old) && p.c.canStayOn(old) {
-		if b.movesLeft == 0 {
-			return true // it can stay where it is until the next cycle
-		}
-		b.movesLeft--
-	}
+	r.Latest = b.latestToReserve(o, &r, old, violated)
 	if old == nil {
-		r.ID = p.c.nextReservationID()
+		r.ID = c.s.Reservations().NextID()
 		return b.tryReserve(o, r)
 	}
 	if r.ID = old.ID; r == *old {
 		return true
+	}
+	if r.Start < old.Start && !c.isExpired(old) && c.canStayOn(old) {
+		if b.movesLeft == 0 {
+			return true // it can stay where it is until the next cycle
+		}
+		b.movesLeft--
 	}
 	if r.Latest == 0 && old.Latest != 0 {
 		b.ensureViolationRecorded(o)
@@ -148,22 +145,34 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	return b.tryReserve(o, r)
 }
 
+// latestToReserve returns the latest start of a reservation that replaces old: an accepted owner keeps that of old, and has
+// none once its guarantee is violated.
+func (b *plan) latestToReserve(o *owner, r, old *scheduler.Reservation, violated bool) scheduler.Time {
+	latest := b.latestStart(o, r)
+	if o.requested {
+		return latest
+	}
+	if old != nil && old.Latest != 0 {
+		latest = old.Latest
+	}
+	if r.Start > latest || violated {
+		return 0
+	}
+	return latest
+}
+
 // ensureViolationRecorded records again in this decision that a guarantee is
 // violated: Check asks for it whenever a latest start is given up.
 func (b *plan) ensureViolationRecorded(o *owner) {
-	p := b.p
-	key := backfill.StateKey(scheduler.ViolatedState, o.id)
-	for i := range p.c.states {
-		if n := &p.c.states[i]; n.Kind == key.Kind && n.Job == key.Job && n.Project == key.Project {
-			return
-		}
-	}
-	if n, ok := backfill.ViolationOf(p.c.s, o.id); ok {
-		p.c.recordState(n)
+	c := b.p.c
+	if backfill.RecordsViolation(c.states, o.id) {
 		return
 	}
-	key.Slot = int32(backfill.CauseLate)
-	p.c.recordState(scheduler.PolicyState{PolicyStateKey: key, At: p.c.now})
+	n, ok := backfill.ViolationOf(c.s, o.id)
+	if !ok {
+		n = backfill.ViolatedState(o.id, backfill.CauseLate, c.now)
+	}
+	c.recordState(n)
 }
 
 // unreserveOwner drops the reservations of a refused owner, as many as the cycle has

@@ -39,14 +39,6 @@ func (c *cycle) begin(s *scheduler.State, now scheduler.Time, limit int) {
 // beginPass starts a pass through all lanes.
 func (c *cycle) beginPass() { c.wake, c.nonPlacement = 0, false }
 
-// nextReservationID returns the id for a new reservation.
-func (c *cycle) nextReservationID() scheduler.ReservationID {
-	if all := c.s.Reservations().All(); len(all) > 0 {
-		return all[len(all)-1].ID + 1
-	}
-	return 1
-}
-
 // replacePlacement puts another placement in the place of one that was withdrawn.
 func (c *cycle) replacePlacement(action int32, a scheduler.Action) {
 	if err := c.s.Apply(&a, c.now); err != nil {

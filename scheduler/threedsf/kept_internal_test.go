@@ -47,25 +47,30 @@ func compareNearest(t *rapid.T, w *schedtest.Chaos, k *reservedNodes) {
 	for j := range w.State.Jobs() {
 		g := j.Stages[w.R.IntN(len(j.Stages))]
 		type candidate struct {
-			id   scheduler.NodeID
-			free float64
+			id     scheduler.NodeID
+			freeAt scheduler.Time
+			free   float64
 		}
 		var want []candidate
 		for i := range nodes {
 			n := nodes[(int(j.Spec.ID)+i)%len(nodes)]
 			if free := n.FreeFraction(g.Spec.Demand); n.Schedulable() && k.stageOn[n.Spec.ID] == nil && free > -1 && !w.State.Cluster().Avoids(g, n.Spec.ID) {
-				want = append(want, candidate{n.Spec.ID, free})
+				c := candidate{n.Spec.ID, scheduler.Never, free}
+				if k.findBoundedJob() != nil {
+					c.freeAt = k.capacityAt(n, g)
+				}
+				want = append(want, c)
 			}
 		}
-		slices.SortStableFunc(want, func(a, b candidate) int { return cmp.Compare(b.free, a.free) })
-		k.findByNearness(g)
+		slices.SortStableFunc(want, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.freeAt, b.freeAt), cmp.Compare(b.free, a.free)) })
+		k.findCandidates(g)
 		for i, c := range want {
-			if got := k.takeNearest(); got != c.id {
-				t.Fatalf("stage %s reserves %d as its node %d, want %d of %v", g.ID(), got, i, c.id, want)
+			if got, _ := k.takeBest(); got.id != c.id {
+				t.Fatalf("stage %s reserves %d as its node %d, want %d of %v", g.ID(), got.id, i, c.id, want)
 			}
 		}
-		if got := k.takeNearest(); got != scheduler.NoNode {
-			t.Fatalf("stage %s reserves %d, which is none of %v", g.ID(), got, want)
+		if got, ok := k.takeBest(); ok {
+			t.Fatalf("stage %s reserves %d, which is none of %v", g.ID(), got.id, want)
 		}
 	}
 	clear(k.stageOn)

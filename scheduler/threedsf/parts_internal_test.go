@@ -52,7 +52,7 @@ func TestCycleWithdrawsFromStateAndDecision(t *testing.T) {
 	if !slices.Equal(used, []scheduler.NodeID{1}) || c.nonPlacement || c.actionsLeft != 99 || g.Running != 1 {
 		t.Errorf("after a placement: nodes used %v, other actions %v, %d actions left, %d tasks run", used, c.nonPlacement, c.actionsLeft, g.Running)
 	}
-	reserve := scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: c.nextReservationID(), Kind: scheduler.ReservePreempt,
+	reserve := scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: c.s.Reservations().NextID(), Kind: scheduler.ReservePreempt,
 		Job: g.Job.Spec.ID, Task: -1, Node: 0, Demand: g.Spec.Demand, Start: w.Now, End: scheduler.Never}}
 	drop := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: reserve.Reservation.ID}}
 	c.apply(reserve)

@@ -70,7 +70,7 @@ func (b *plan) collectOwners() {
 			continue
 		}
 		jobs = append(jobs, j)
-		owners = append(owners, owner{id: ownerOf(j), jobs: jobs[len(jobs)-1 : len(jobs) : len(jobs)], accepted: x.accepted, requested: x.status == statusRequested})
+		owners = append(owners, owner{id: backfill.OwnerOf(j), jobs: jobs[len(jobs)-1 : len(jobs) : len(jobs)], accepted: x.accepted, requested: x.status == statusRequested})
 		o := &owners[len(owners)-1]
 		if b.owners = append(b.owners, o); j.Spec.Project != 0 {
 			projects[j.Spec.Project] = o
@@ -122,11 +122,8 @@ func (b *plan) submissionTime(o *owner) scheduler.Time {
 
 // withdraw takes a planned reservation out of the timeline until the planner is closed.
 func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
-	if !isPlanned(r) {
-		return
-	}
-	if spot, need, ok := b.timeline.ReservedAt(r, scheduler.NodeNeed(r.Demand, r.Disk)); ok {
-		b.planner.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, int32(b.accountOf(j))+1)
+	if isPlanned(r) {
+		b.planner.Withdraw(b.timeline, r, int32(b.accountOf(j))+1)
 	}
 }
 

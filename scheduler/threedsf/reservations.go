@@ -27,7 +27,7 @@ func (x *preemptReservations) refresh() {
 // reserve reserves capacity on a node until end, for one task of the stage or, with
 // task -1, for any.
 func (x *preemptReservations) reserve(g *scheduler.Stage, task int32, node scheduler.NodeID, d scheduler.Resources, space int64, end scheduler.Time) {
-	x.c.apply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: x.c.nextReservationID(), Kind: scheduler.ReservePreempt,
+	x.c.apply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: x.c.s.Reservations().NextID(), Kind: scheduler.ReservePreempt,
 		Job: g.Job.Spec.ID, Stage: g.Index, Task: task, Node: node, Demand: d, Disk: space, Start: x.c.now, End: end}})
 	x.inForce++
 }

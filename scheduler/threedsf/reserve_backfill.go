@@ -38,31 +38,6 @@ func (k *reservedNodes) findBoundedJob() *scheduler.Job {
 	return k.bounded
 }
 
-// reserveSoonestNodes is reserveNodes for known bounds: of the scanned nodes it
-// reserves those that become free soonest; ties, also of unknown times, go to those
-// that lack least. What starts behind a reservation does not delay it, so the next
-// cycle reserves the same node. O(maxNodesScanned x attempts on a node).
-func (k *reservedNodes) reserveSoonestNodes(g *scheduler.Stage) {
-	k.findCandidates(g)
-	for i := range min(len(k.candidates), int(g.Startable())) {
-		if k.isLimitReached() {
-			return
-		}
-		k.reserveOne(k.candidates[i].id, g, k.candidates[i].freeAt)
-	}
-}
-
-// findCandidates lists the nodes that a task of a stage could reserve, the best first.
-func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
-	k.candidates = k.candidates[:0]
-	k.scan(g, func(n *scheduler.Node, near float64) {
-		k.candidates = append(k.candidates, nodeCandidate{id: n.Spec.ID, freeAt: k.capacityAt(n, g), nearness: near})
-	})
-	slices.SortStableFunc(k.candidates, func(a, b nodeCandidate) int {
-		return cmp.Or(cmp.Compare(a.freeAt, b.freeAt), cmp.Compare(b.nearness, a.nearness))
-	})
-}
-
 // capacityAt returns when a node should fit a task of a stage by the bounds of what
 // runs there, or Never. A task past its bound counts as ended at its bound, so the
 // result does not move with time.

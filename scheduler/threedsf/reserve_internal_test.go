@@ -281,35 +281,3 @@ func TestScanStartsAtANodeOfTheJob(t *testing.T) {
 		}
 	}
 }
-
-// A heap of candidates gives them back sorted by what is free of the scarcest resource, ties by the order of the scan.
-func TestNearestCandidatesFirst(t *testing.T) {
-	r := rand.New(rand.NewPCG(seed.New(t), 1))
-	for range 300 {
-		k := &reservedNodes{}
-		for i := range r.IntN(40) {
-			k.candidates = append(k.candidates, nodeCandidate{id: scheduler.NodeID(i), scanned: int32(i), nearness: float64(r.IntN(8)) / 8})
-		}
-		want := slices.Clone(k.candidates)
-		slices.SortStableFunc(want, func(a, b nodeCandidate) int {
-			switch {
-			case a.nearness > b.nearness:
-				return -1
-			case a.nearness < b.nearness:
-				return 1
-			}
-			return 0
-		})
-		for i := len(k.candidates)/2 - 1; i >= 0; i-- {
-			k.siftDown(i)
-		}
-		for _, x := range want {
-			if got := k.takeNearest(); got != x.id {
-				t.Fatalf("candidate %d is taken, want %d of %v", got, x.id, want)
-			}
-		}
-		if got := k.takeNearest(); got != scheduler.NoNode {
-			t.Fatalf("candidate %d is taken from an empty heap", got)
-		}
-	}
-}

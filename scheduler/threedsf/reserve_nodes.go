@@ -1,6 +1,10 @@
 package threedsf
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
 
 // Config.ReserveNodes: the next task, if it fits nowhere, reserves the node that
 // lacks least, as in YARN's schedulers. Otherwise a large task would be passed over
@@ -60,37 +64,57 @@ func (k *reservedNodes) reserve(g *scheduler.Stage) {
 		k.attempted = map[*scheduler.Stage]bool{}
 	}
 	k.attempted[g] = true
-	if k.findBoundedJob() != nil {
-		k.reserveSoonestNodes(g)
-		return
-	}
-	k.findByNearness(g)
-	for n := g.Startable(); n > 0 && !k.isLimitReached(); n-- {
-		id := k.takeNearest()
-		if id == scheduler.NoNode {
-			return
-		}
-		k.reserveOne(id, g, scheduler.Never)
+	k.findCandidates(g)
+	for n := g.Startable(); n > 0 && !k.isLimitReached() && k.reserveBest(g); n-- {
 	}
 }
 
 // reserveForOne reserves a node for one task of a stage, and reports whether there is one. The
 // stage may reserve nodes for others of its tasks when it is next.
 func (k *reservedNodes) reserveForOne(g *scheduler.Stage) bool {
-	if k.findBoundedJob() != nil {
-		k.findCandidates(g)
-		if len(k.candidates) == 0 {
-			return false
+	k.findCandidates(g)
+	return k.reserveBest(g)
+}
+
+// findCandidates lists the nodes that a task of a stage could reserve. If some job has a bound, it finds
+// out when they become free: what starts behind a reservation does not delay it, so the next cycle
+// reserves the same node. O(maxNodesScanned), then times the attempts on a node.
+func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
+	bounded := k.findBoundedJob() != nil
+	k.candidates = k.candidates[:0]
+	k.scan(g, func(n *scheduler.Node, near float64) {
+		c := nodeCandidate{id: n.Spec.ID, freeAt: scheduler.Never, nearness: near}
+		if bounded {
+			c.freeAt = k.capacityAt(n, g)
 		}
-		k.reserveOne(k.candidates[0].id, g, k.candidates[0].freeAt)
-		return true
+		k.candidates = append(k.candidates, c)
+	})
+}
+
+// reserveBest reserves the best candidate for a task of a stage, and reports whether there was one.
+func (k *reservedNodes) reserveBest(g *scheduler.Stage) bool {
+	best, ok := k.takeBest()
+	if ok {
+		k.reserveOne(best.id, g, best.freeAt)
 	}
-	k.findByNearness(g)
-	id := k.takeNearest()
-	if id != scheduler.NoNode {
-		k.reserveOne(id, g, scheduler.Never)
+	return ok
+}
+
+// takeBest takes the best candidate, false if none is left: the node that becomes free soonest; ties, also of unknown
+// times, go to the one that lacks least, then to the first scanned. O(candidates).
+func (k *reservedNodes) takeBest() (c nodeCandidate, ok bool) {
+	if len(k.candidates) == 0 {
+		return c, false
 	}
-	return id != scheduler.NoNode
+	best := 0
+	for i := range k.candidates {
+		if k.candidates[i].isBetterThan(&k.candidates[best]) {
+			best = i
+		}
+	}
+	c = k.candidates[best]
+	k.candidates = slices.Delete(k.candidates, best, best+1)
+	return c, true
 }
 
 // reserveOne reserves a node that should fit a task of the stage at a given time.
@@ -118,19 +142,6 @@ func (k *reservedNodes) nextUnreservedNode(sh scheduler.DemandClass) scheduler.N
 	return id
 }
 
-// findByNearness makes the candidates a heap of the nodes that a task of a stage could reserve, that
-// which lacks least of the task's scarcest resource first, ties by the order of the scan.
-// O(maxNodesScanned).
-func (k *reservedNodes) findByNearness(g *scheduler.Stage) {
-	k.candidates = k.candidates[:0]
-	k.scan(g, func(n *scheduler.Node, near float64) {
-		k.candidates = append(k.candidates, nodeCandidate{id: n.Spec.ID, scanned: int32(len(k.candidates)), freeAt: scheduler.Never, nearness: near})
-	})
-	for i := len(k.candidates)/2 - 1; i >= 0; i-- {
-		k.siftDown(i)
-	}
-}
-
 // scan yields the unreserved nodes, of maxNodesScanned, that could hold a task of a stage when empty and
 // that its job does not avoid, each with how much of the scarcest resource is free.
 func (k *reservedNodes) scan(g *scheduler.Stage, yield func(n *scheduler.Node, near float64)) {
@@ -149,39 +160,6 @@ func (k *reservedNodes) scan(g *scheduler.Stage, yield func(n *scheduler.Node, n
 		if near := free.on(cluster, nodes, id); near > -1 && !(avoids && cluster.Avoids(g, id)) {
 			yield(nodes[id], near)
 		}
-	}
-}
-
-// takeNearest takes the first of the heap of candidates and returns it, NoNode if none is left.
-// O(log candidates).
-func (k *reservedNodes) takeNearest() scheduler.NodeID {
-	last := len(k.candidates) - 1
-	if last < 0 {
-		return scheduler.NoNode
-	}
-	nearest := k.candidates[0].id
-	k.candidates[0] = k.candidates[last]
-	k.candidates = k.candidates[:last]
-	k.siftDown(0)
-	return nearest
-}
-
-// siftDown moves candidate i of the heap below those that come before it.
-func (k *reservedNodes) siftDown(i int) {
-	heap := k.candidates
-	for {
-		first := 2*i + 1
-		if first >= len(heap) {
-			return
-		}
-		if right := first + 1; right < len(heap) && heap[right].isNearerThan(&heap[first]) {
-			first = right
-		}
-		if !heap[first].isNearerThan(&heap[i]) {
-			return
-		}
-		heap[i], heap[first] = heap[first], heap[i]
-		i = first
 	}
 }
 
@@ -210,12 +188,11 @@ type expectedDeparture struct {
 // nodeCandidate is a node that could be reserved.
 type nodeCandidate struct {
 	id       scheduler.NodeID
-	scanned  int32 // its place in the scan, of findByNearness alone
-	freeAt   scheduler.Time
+	freeAt   scheduler.Time // Never if unknown
 	nearness float64
 }
 
-// isNearerThan reports whether a candidate comes before another.
-func (n *nodeCandidate) isNearerThan(other *nodeCandidate) bool {
-	return n.nearness > other.nearness || n.nearness == other.nearness && n.scanned < other.scanned
+// isBetterThan reports whether a candidate comes before another that was scanned before it.
+func (n *nodeCandidate) isBetterThan(other *nodeCandidate) bool {
+	return n.freeAt < other.freeAt || n.freeAt == other.freeAt && n.nearness > other.nearness
 }

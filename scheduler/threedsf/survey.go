@@ -129,7 +129,7 @@ func (q *guaranteeSurvey) wakeAt(at scheduler.Time) {
 // recordViolation records, once, why the guarantee of a job or its project no longer
 // holds.
 func (q *guaranteeSurvey) recordViolation(j *scheduler.Job, cause backfill.Cause) {
-	q.recordOwnerViolation(ownerOf(j), cause)
+	q.recordOwnerViolation(backfill.OwnerOf(j), cause)
 }
 
 // recordOwnerViolation is recordViolation by owner.
@@ -138,9 +138,7 @@ func (q *guaranteeSurvey) recordOwnerViolation(id scheduler.ProjectID, cause bac
 		return
 	}
 	q.violated[id] = struct{}{}
-	key := backfill.StateKey(scheduler.ViolatedState, id)
-	key.Slot = int32(cause)
-	q.violations = append(q.violations, scheduler.PolicyState{PolicyStateKey: key, At: q.c.now})
+	q.violations = append(q.violations, backfill.ViolatedState(id, cause, q.c.now))
 }
 
 // readJobs copies the cache's results into the survey, and records violations by

@@ -162,11 +162,11 @@ func TestOwners(t *testing.T) {
 		"in a project": {inProject, scheduler.PolicyStateKey{Kind: scheduler.ViolatedState, Project: 7}},
 		"alone":        {alone, scheduler.PolicyStateKey{Kind: scheduler.ViolatedState, Job: 7}},
 	} {
-		if got := backfill.StateKey(scheduler.ViolatedState, ownerOf(x.job)); got != x.want {
+		if got := backfill.StateKey(scheduler.ViolatedState, backfill.OwnerOf(x.job)); got != x.want {
 			t.Errorf("%s: state %+v, want %+v", name, got, x.want)
 		}
 	}
-	if ownerOf(inProject) == ownerOf(alone) {
+	if backfill.OwnerOf(inProject) == backfill.OwnerOf(alone) {
 		t.Error("a project and a job of the same number are one owner")
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/backfill"
 )
 
 // view is what a decision is made from: the configuration, the State and the time. Its
@@ -150,15 +149,6 @@ func (v *view) latestStart(r *scheduler.Reservation) scheduler.Time {
 		at = min(at, max(r.Start, r.End.Add(-g.Bound())))
 	}
 	return at
-}
-
-// ownerOf returns the project that a job is planned in: its own, or one that
-// stands for the job alone.
-func ownerOf(j *scheduler.Job) scheduler.ProjectID {
-	if j.Spec.Project != 0 {
-		return j.Spec.Project
-	}
-	return backfill.SingleJob(j.Spec.ID)
 }
 
 // classOf returns the class of a job, 0 for jobs of another lane.

@@ -116,7 +116,7 @@ type replayStep struct {
 // advanceTo starts and ends the jobs that are due before now, in order of time.
 func (r *planReplay) advanceTo(now scheduler.Time) {
 	var steps []replayStep
-	r.planner.Each(func(x backfill.PlannedTask) bool {
+	r.planner.Scan(func(x *backfill.PlannedTask) {
 		if !x.Started && x.Spot.At < now {
 			steps = append(steps, replayStep{x.Spot.At, true, x.Key})
 			r.start[x.Key.Job] = x.Spot.At
@@ -125,7 +125,6 @@ func (r *planReplay) advanceTo(now scheduler.Time) {
 			steps = append(steps, replayStep{x.End, false, x.Key})
 			r.end[x.Key.Job] = x.End
 		}
-		return true
 	})
 	slices.SortStableFunc(steps, func(a, b replayStep) int {
 		switch {
