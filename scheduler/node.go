@@ -12,8 +12,9 @@ type Node struct {
 	Disks    []DiskUse // indexed as Spec.Disks
 	SwapFree int64
 
-	attempts []int32        // slots, in placement order
-	reserved []*Reservation // by (Start, ID)
+	firstDisk [1]DiskUse     // storage of Disks if there is one: a placement reads both
+	attempts  []int32        // slots, in placement order
+	reserved  []*Reservation // by (Start, ID)
 	// unguaranteed counts those of reserved that are not guarantees.
 	unguaranteed int32
 	moving       []int32 // slots of attempts that are migrating away, by placement
