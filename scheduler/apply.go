@@ -221,15 +221,6 @@ func (a *Attempt) pendingRelease() Resources {
 
 func (at Attempts) bySeq(x, y int32) bool { return at.at(x).Seq < at.at(y).Seq }
 
-// bySuspension orders slots by the time of suspension, then by placement.
-func (at Attempts) bySuspension(x, y int32) bool {
-	a, b := at.at(x), at.at(y)
-	if a.SuspendedAt != b.SuspendedAt {
-		return a.SuspendedAt < b.SuspendedAt
-	}
-	return a.Seq < b.Seq
-}
-
 func (p applier) suspend(act *Action, verify bool) error {
 	a, g, slot, err := p.findAttempt(act.AttemptID(), act.Run)
 	if err != nil {

@@ -46,22 +46,6 @@ func (at Attempts) In(g *Stage) iter.Seq[*Attempt] {
 	}
 }
 
-// Suspended yields the attempts in phase AttemptSuspended that are not parked, in the order of
-// their suspension.
-func (at Attempts) Suspended() iter.Seq[*Attempt] {
-	return func(yield func(*Attempt) bool) {
-		for _, slot := range at.s.suspended {
-			if a := at.at(slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
-				return
-			}
-		}
-	}
-}
-
-// SuspendedCount returns the number of attempts at a suspended level: parked ones and those
-// that are changing level or being killed included.
-func (at Attempts) SuspendedCount() int { return len(at.s.suspended) }
-
 // Slots returns the slot numbers of the live attempts at a task, -1 for none. A slot
 // belongs to one attempt while it lives and is reused afterwards, so that slots can index an
 // owner's own table of attempts. O(1).

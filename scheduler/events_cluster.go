@@ -21,7 +21,10 @@ func (e Events) AddNode(spec NodeSpec) error {
 	if _, ok := e.s.cluster.nodeName[spec.Name]; ok {
 		return refuse(ErrExists, what, "a node of that name exists: use UpdateNode")
 	}
-	n := &Node{Spec: spec, Free: spec.Capacity, SwapFree: spec.Swap, Disks: make([]DiskUse, len(spec.Disks))}
+	n := &Node{Spec: spec, Free: spec.Capacity, SwapFree: spec.Swap}
+	if n.Disks = n.firstDisk[:]; len(spec.Disks) != 1 {
+		n.Disks = make([]DiskUse, len(spec.Disks))
+	}
 	n.Spec.Disks, n.Spec.Windows = slices.Clone(spec.Disks), slices.Clone(spec.Windows)
 	for i, d := range spec.Disks {
 		n.Disks[i] = DiskUse{d.IO, d.Space}

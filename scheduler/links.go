@@ -44,7 +44,11 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 		g.Running += running
 	} else {
 		g.Suspended += int32(sign)
-		l.updateSlotList(&l.s.suspended, slot, sign, l.s.Attempts().bySuspension)
+		if sign > 0 {
+			l.s.suspended.add(a, slot)
+		} else {
+			l.s.suspended.remove(a, slot)
+		}
 		l.s.Queue().openEarly(g)
 	}
 	l.charge(g.Job, a.Occupied.Resources.Times(sign), running)

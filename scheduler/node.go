@@ -3,7 +3,7 @@ package scheduler
 // Node is a machine and its free capacity. Callers outside this package may only read it.
 //
 // Searches look through many nodes: what they compare comes first, here and in NodeSpec, so that they
-// read one cache line of each.
+// read one cache line of each. For that a Node is 448 bytes: Go aligns memory of that size to cache lines.
 type Node struct {
 	// Free is the capacity minus what attempts occupy. It is negative after a node shrank
 	// below what runs on it; then nothing is placed there.
@@ -12,16 +12,17 @@ type Node struct {
 	Disks    []DiskUse // indexed as Spec.Disks
 	SwapFree int64
 
-	attempts []int32        // slots, in placement order
-	reserved []*Reservation // by (Start, ID)
+	firstDisk [1]DiskUse     // storage of Disks if there is one: a placement reads both
+	attempts  []int32        // slots, in placement order
+	reserved  []*Reservation // by (Start, ID)
 	// unguaranteed counts those of reserved that are not guarantees.
 	unguaranteed int32
+	Rack         int32   // number of Spec.Path in order of first appearance, from 0
 	moving       []int32 // slots of attempts that are migrating away, by placement
 	path         []string
 
 	// Releasing is what the suspensions and kills in progress will free.
 	Releasing Resources
-	Rack      int32 // number of Spec.Path in order of first appearance, from 0
 }
 
 // DiskUse is what is free on one disk.

@@ -273,6 +273,8 @@ func (sn snapshots) areNodes(ids []NodeID) bool {
 
 func (sn snapshots) loadAttempts(v *saved) error {
 	seen := make(map[uint64]bool, len(v.Attempts))
+	sn.s.suspended.beginLoad()
+	defer sn.s.suspended.endLoad()
 	for i := range v.Attempts {
 		sa := &v.Attempts[i]
 		g := sn.s.Stage(sa.ID.StageID())

@@ -43,7 +43,7 @@ type State struct {
 	slots     int32
 	live      int32
 	seq       uint64
-	suspended []int32 // slots in suspension order
+	suspended suspendedList
 
 	reservations  []*Reservation // by id
 	pool          []*Reservation // on NoNode, by (Start, ID)

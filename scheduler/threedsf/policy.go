@@ -157,7 +157,7 @@ func (p *Policy) runPass() bool {
 	p.waits.record()
 	p.obsolete.drop()
 	return p.cycle.changeCount != before && p.cycle.actionsLeft > 0 &&
-		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || p.waits.waiting > 0 || len(p.suspended.attempts) > 0 || p.deadlines.hasWaitingJob())
+		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || p.waits.waiting > 0 || p.suspended.anySuspended || p.deadlines.hasWaitingJob())
 }
 
 // begin starts a decision.

@@ -10,23 +10,25 @@ type suspendedLane struct {
 	open         *openNodes
 	reservations *preemptReservations
 
-	attempts       []*scheduler.Attempt      // suspended at the begin of the pass, longest first
+	anySuspended   bool                      // at the begin of the pass some attempt was suspended
 	resumeReserved map[scheduler.NodeID]bool // nodes reserved for a suspended task
 }
 
 // beginPass starts a pass.
-func (l *suspendedLane) beginPass() { l.attempts = l.attempts[:0] }
+func (l *suspendedLane) beginPass() { l.anySuspended = false }
 
 // serve resumes suspended tasks (P3), longest suspended first, where their
 // node has free capacity again.
 func (l *suspendedLane) serve() {
-	for _, a := range l.attempts {
+	attempts := l.c.s.Attempts().Resumable()
+	if l.c.cfg.Migrate {
+		attempts = l.c.s.Attempts().Suspended() // another node may have what their own lacks
+	}
+	for a := range attempts {
 		if l.c.actionsLeft <= 0 {
 			return
 		}
-		if a.Phase == scheduler.AttemptSuspended {
-			l.tryResume(a)
-		}
+		l.tryResume(a)
 	}
 }
 
@@ -36,15 +38,9 @@ func (l *suspendedLane) serve() {
 // runs and the first still does not fit, it is blocked by other suspended tasks, so
 // these may resume despite its reservation.
 func (l *suspendedLane) resumeOverdue() {
-	l.attempts = l.attempts[:0]
 	clear(l.resumeReserved)
-	if l.c.s.Attempts().SuspendedCount() == 0 {
-		return
-	}
 	for a := range l.c.s.Attempts().Suspended() {
-		l.attempts = append(l.attempts, a)
-	}
-	for _, a := range l.attempts {
+		l.anySuspended = true
 		due := a.SuspendedAt.Add(l.c.cfg.MaxSuspended / 2)
 		if l.c.now < due {
 			l.c.wakeAt(due) // the following were suspended later

@@ -1,0 +1,69 @@
+package scheduler
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The reference is a slice, sorted after each step. Attempts leave and return, as in a try that is rolled back, with
+// other needs than before; new ones are suspended late or, as from a saved State, in any order.
+func TestSuspendedListAgainstSlice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var list suspendedList
+		var live, left []suspendedEntry
+		attemptOf := func(e suspendedEntry) *Attempt {
+			return &Attempt{Seq: e.seq, Node: e.node, attemptDetails: &attemptDetails{SuspendedAt: e.at, Demand: Resources{CPU: e.cpu, Memory: e.memory}}}
+		}
+		slots, seq := int32(0), uint64(0)
+		add := func(at Time) {
+			seq++
+			e := suspendedEntry{at: at, seq: seq, slot: slots, node: NodeID(slots % 3), cpu: rapid.Int64Range(0, 2).Draw(t, "cpu"), memory: 1}
+			slots++
+			list.add(attemptOf(e), e.slot)
+			live = append(live, e)
+		}
+		list.beginLoad()
+		for range rapid.IntRange(0, 10).Draw(t, "loaded") {
+			add(Time(rapid.Int64Range(0, 5).Draw(t, "at")))
+		}
+		list.endLoad()
+		for step := range rapid.IntRange(0, 400).Draw(t, "steps") {
+			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			case 0, 1:
+				add(Time(step / 4))
+			case 2:
+				add(Time(rapid.Int64Range(0, 5).Draw(t, "at")))
+			case 3:
+				if len(left) > 0 {
+					i := rapid.IntRange(0, len(left)-1).Draw(t, "returns")
+					e := left[i]
+					e.cpu++
+					list.add(attemptOf(e), e.slot)
+					live, left = append(live, e), slices.Delete(left, i, i+1)
+				}
+			default:
+				if len(live) > 0 {
+					i := rapid.IntRange(0, len(live)-1).Draw(t, "leaves")
+					e := live[i]
+					list.remove(attemptOf(e), e.slot)
+					live, left = slices.Delete(live, i, i+1), append(left, e)
+				}
+			}
+			slices.SortFunc(live, func(a, b suspendedEntry) int { return a.compare(&b) })
+			var got []suspendedEntry
+			for _, e := range list.entries {
+				if e.slot >= 0 {
+					got = append(got, e)
+				}
+			}
+			if !slices.Equal(got, live) || list.live != len(live) {
+				t.Fatalf("%d live, %v, want %v", list.live, got, live)
+			}
+			if len(list.entries) > max(2*list.live+minRemoved, len(live)+len(left)) {
+				t.Fatalf("%d entries of %d attempts", len(list.entries), list.live)
+			}
+		}
+	})
+}
