@@ -174,10 +174,10 @@ func TestAllLevelsAndBack(t *testing.T) {
 				if s.GetOccupied().GetCpu() != 0 || s.GetTargetRefused() != 0 || len(s.GetLevelSteps()) == 0 || s.GetLevelSteps()[0].GetStep() != "freeze" {
 					t.Errorf("it occupies %v, steps %v, refused %v", s.GetOccupied(), s.GetLevelSteps(), s.GetTargetRefused())
 				}
-				all, err := b.engine.Driver().List(t.Context())
-				if gone := len(all) == 0; err != nil || gone != (l == levelCheckpointed) {
-					t.Errorf("containers %v, %v", all, err)
-				}
+				poll(t, "the engine having the container unless it was dumped", func() bool { // it is removed after the report
+					all, err := b.engine.Driver().List(t.Context())
+					return err == nil && (len(all) == 0) == (l == levelCheckpointed)
+				})
 				b.requestLevel(w, levelRunning)
 				s = b.awaitLevel(w, levelRunning)
 				if got := s.GetLimits().GetMemoryMax(); got != fmt.Sprint(64<<20) {
@@ -301,6 +301,52 @@ func TestTransientLevelFailures(t *testing.T) {
 				b.awaitCounting(w)
 			})
 		}
+	}
+}
+
+// A dump counts before its container is removed, whatever becomes of the removal:
+// the next daemon removes it, and so does a resume.
+func TestDumpCountsBeforeItsContainerIsRemoved(t *testing.T) {
+	for name, restart := range map[string]bool{"the daemon dies before": true, "it is resumed before": false} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newLevelTestNode(t)
+			b.start()
+			w := groupTask(0, "count")
+			b.put(w)
+			b.await(t, w, running)
+			b.awaitCounting(w)
+			b.engine.Inject(fake.Fault{Verb: fake.Delete, Err: fault.New(fault.Unavailable, "containerd is busy")})
+			b.requestLevel(w, levelCheckpointed)
+			s := b.awaitLevel(w, levelCheckpointed)
+			if all, err := b.engine.Driver().List(t.Context()); err != nil || len(all) != 1 || all[0].Phase != runtime.PhaseStopped {
+				t.Errorf("containers %v, %v, want the one that the dump has ended", all, err)
+			}
+			if s.GetPhase() != running || s.GetOccupied().GetMemory() != 0 {
+				t.Errorf("reported %v, it occupies %v", s.GetPhase(), s.GetOccupied())
+			}
+			if restart {
+				b.stopDaemon()
+				b.mu.Lock()
+				clear(b.seen)
+				b.mu.Unlock()
+				b.config.Driver = b.engine.Driver()
+				b.start()
+				b.awaitLevel(w, levelCheckpointed)
+			} else {
+				b.requestLevel(w, levelRunning)
+			}
+			b.engine.Heal()
+			if restart {
+				poll(t, "the container being gone", func() bool {
+					all, err := b.engine.Driver().List(t.Context())
+					return err == nil && len(all) == 0
+				})
+				b.requestLevel(w, levelRunning)
+			}
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
+			b.removeAndCheckClean(t, w)
+		})
 	}
 }
 

@@ -28,7 +28,7 @@ func (d *watchedDriver) limits(id string) Limits {
 	return d.k.groups[id]
 }
 
-func (d *watchedDriver) Checkpoint(ctx context.Context, id, dir string) error {
+func (d *watchedDriver) Dump(ctx context.Context, id, dir string) error {
 	d.mu.Lock()
 	d.atDump = append(d.atDump, d.limits(id))
 	if len(d.dumpErrors) > 0 {
@@ -38,7 +38,7 @@ func (d *watchedDriver) Checkpoint(ctx context.Context, id, dir string) error {
 		return err
 	}
 	d.mu.Unlock()
-	return d.Driver.Checkpoint(ctx, id, dir)
+	return d.Driver.Dump(ctx, id, dir)
 }
 
 func (d *watchedDriver) Continue(ctx context.Context, id string) error {

@@ -89,7 +89,7 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 // isEngineStep reports whether the step changes a container.
 func isEngineStep(do task.Do) bool {
 	switch do {
-	case task.CreateContainer, task.Start, task.Terminate, task.Kill, task.DeleteContainer:
+	case task.CreateContainer, task.Start, task.Terminate, task.Kill, task.DeleteContainer, task.RemoveDumped:
 		return true
 	default:
 		return false
@@ -160,6 +160,8 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 		return a.suspension.removeDumps()
 	case task.RemoveCgroup:
 		return a.cgroup.remove(ctx)
+	case task.RemoveDumped:
+		return a.d.inSlot(ctx, func() error { return a.container.remove(ctx) })
 	case task.Freeze, task.Thaw, task.SwapOut, task.Checkpoint, task.Restore, task.FetchDump:
 		return a.runLevelStep(ctx, do, spec)
 	default:

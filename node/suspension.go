@@ -138,7 +138,8 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 //
 //  1. check that the disk has space for all of its memory;
 //  2. record the intent with a folder that no earlier dump used;
-//  3. dump, which ends the container;
+//  3. dump, which ends the processes; the container is removed after the level was
+//     reported, if the driver can leave it;
 //  4. write the checksums of the folder, which nobody uses any more;
 //  5. record that the dump is complete.
 func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) error {
@@ -166,14 +167,18 @@ func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) er
 	if err := s.cgroup.lift(ctx, spec, swap); err != nil {
 		return err
 	}
-	if err := s.inSlot(ctx, func() error { return c.Checkpoint(ctx, s.id.String(), dir) }); err != nil {
+	dump, left := c.Checkpoint, task.ContainerNone
+	if d, ok := c.(runtime.Dumper); ok {
+		dump, left = d.Dump, task.ContainerStopped
+	}
+	if err := s.inSlot(ctx, func() error { return dump(ctx, s.id.String(), dir) }); err != nil {
 		err = errors.Join(err, s.revertCheckpoint(ctx, err))
 		if !s.container.isGone() {
 			err = errors.Join(err, s.cgroup.writeFrozen(ctx, spec, swap))
 		}
 		return err
 	}
-	s.container.phase, s.frozen, s.swapped, s.cgroup.swapBytes = task.ContainerNone, false, false, 0
+	s.container.phase, s.frozen, s.swapped, s.cgroup.swapBytes = left, false, false, 0
 	s.container.generation++
 	s.cgroup.occupied = &droverv1.Resources{}
 	if err := s.dumps.writeSums(ctx, s.rec.DumpNumber, s.dir); err != nil { // it goes on unchecked: its work is worth more
@@ -289,7 +294,7 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 	s.staleDump = s.dumps.exists() && !s.rec.Dumping
 	f := s.cfg.freezer()
 	switch {
-	case s.container.phase == task.ContainerNone && s.rec.Dumped:
+	case s.container.isGone() && s.rec.Dumped:
 		s.cgroup.exists = s.cgroup.exists && s.rec.BootID == s.rec.bootID // a reboot removes all cgroups
 		return
 	case s.container.phase != task.ContainerRunning || f == nil:
@@ -313,7 +318,7 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 // level returns the level that the attempt is at.
 func (s *suspension) level(wanted *droverv1.WantedAttempt) droverv1.Level {
 	switch {
-	case s.container.phase == task.ContainerNone && (s.rec.Dumped || wanted.GetResumeFrom() != "" && !s.rec.Started):
+	case s.container.isGone() && s.rec.Dumped, s.container.phase == task.ContainerNone && wanted.GetResumeFrom() != "" && !s.rec.Started:
 		return droverv1.Level_LEVEL_CHECKPOINTED
 	case s.container.phase == task.ContainerUnknown && s.rec.Level != 0 && !s.isPausedForLease(wanted):
 		return droverv1.Level(s.rec.Level)

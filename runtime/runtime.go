@@ -231,6 +231,13 @@ type Checkpointer interface {
 	DumpFormat() int
 }
 
+// Dumper is an optional ability of a Checkpointer: Checkpoint in two steps, between
+// which the caller may tell that the container has ended and its dump is complete.
+type Dumper interface {
+	// Dump is Checkpoint, but the container stays, stopped, until Delete.
+	Dump(ctx context.Context, id, dir string) error
+}
+
 // StoppedRestorer is an optional ability of a Checkpointer: Restore in two steps,
 // between which the caller writes the limits that a restore needs to be without.
 type StoppedRestorer interface {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +27,11 @@ type engineBaseline struct {
 }
 
 const (
-	engineBenchID   = "drover-bench-criu"
+	engineBenchID = "drover-bench-criu"
+	// ctr's containers are in the cgroup /NAMESPACE/ID: with a namespace named like runc's
+	// container, whose cgroup is /ID, neither would start after the other.
+	ctrBenchNamespace = "drover-bench-ctr"
+
 	holderInRoot    = "drover" // this binary in the container's root
 	holderStartWait = time.Minute
 )
@@ -68,9 +74,9 @@ func (r *engineBaseline) measureRunc(ctx context.Context, bundle, round string, 
 	if err := writeRuncBundle(ctx, bundle, args); err != nil {
 		return err
 	}
-	runc := func(args ...string) (time.Duration, error) {
-		return timed(ctx, "runc", append([]string{"--root", state}, args...)...)
-	}
+	log := filepath.Join(round, "runc.log")
+	engine := engineProgram{name: "runc", global: []string{"--root", state, "--log", log}, logs: []string{log, filepath.Join(work, "dump.log"), filepath.Join(work, "restore.log")}}
+	runc := func(args ...string) (time.Duration, error) { return engine.timed(ctx, args...) }
 	if _, err := runc("run", "--detach", "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), engineBenchID); err != nil {
 		return err
 	}
@@ -99,7 +105,7 @@ func writeRuncBundle(ctx context.Context, bundle string, args []string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if _, err := timed(ctx, "runc", "spec", "--bundle", bundle); err != nil {
+	if _, err := (engineProgram{name: "runc", heard: true}).timed(ctx, "spec", "--bundle", bundle); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(file)
@@ -124,9 +130,9 @@ func writeRuncBundle(ctx context.Context, bundle string, args []string) error {
 // measureCtr dumps a container of ctr's default spec. ctr restores only from an image
 // in containerd's store, which is other work, so that is not measured.
 func (r *engineBaseline) measureCtr(ctx context.Context, root, round string, args []string) (err error) {
-	ctr := func(args ...string) (time.Duration, error) {
-		return timed(ctx, "ctr", append([]string{"--namespace", engineBenchID}, args...)...)
-	}
+	work := filepath.Join(round, "ctr-work")
+	engine := engineProgram{name: "ctr", global: []string{"--namespace", ctrBenchNamespace}, logs: []string{filepath.Join(work, "dump.log")}, heard: true}
+	ctr := func(args ...string) (time.Duration, error) { return engine.timed(ctx, args...) }
 	pid := filepath.Join(round, "pid")
 	if _, err := ctr(append([]string{"run", "--detach", "--null-io", "--pid-file", pid, "--rootfs", root, engineBenchID}, args...)...); err != nil {
 		return err
@@ -134,12 +140,14 @@ func (r *engineBaseline) measureCtr(ctx context.Context, root, round string, arg
 	defer func() {
 		_, _ = ctr("tasks", "delete", "--force", engineBenchID)
 		_, derr := ctr("containers", "delete", engineBenchID)
-		err = errors.Join(err, derr)
+		_, nerr := ctr("namespaces", "remove", ctrBenchNamespace)
+		err = errors.Join(err, derr, nerr)
+		_ = os.Remove(filepath.Join("/sys/fs/cgroup", ctrBenchNamespace)) // runc left it; it costs nothing
 	}()
 	if err := awaitHolder(ctx, pid); err != nil {
 		return err
 	}
-	dump, err := ctr("tasks", "checkpoint", "--exit", "--image-path", filepath.Join(round, "ctr"), "--work-path", filepath.Join(round, "ctr-work"), engineBenchID)
+	dump, err := ctr("tasks", "checkpoint", "--exit", "--image-path", filepath.Join(round, "ctr"), "--work-path", work, engineBenchID)
 	if err != nil {
 		return err
 	}
@@ -172,16 +180,56 @@ func awaitHolder(ctx context.Context, pidFile string) error {
 	}
 }
 
-// timed runs a command and returns how long it took. Its standard streams are no files
-// of this process: a container that stays would have them open, and criu refuses those.
-func timed(ctx context.Context, name string, args ...string) (time.Duration, error) {
+// engineProgram is runc or ctr.
+type engineProgram struct {
+	name   string
+	global []string // arguments before the verb
+	logs   []string // files in which it and criu say why they failed
+	// heard captures what it prints. Never for what starts a container that stays: that
+	// would have the pipe open, and criu refuses files of processes that it does not dump.
+	heard bool
+}
+
+// timed runs a command and returns how long it took. Its error has what the command
+// printed and the ends of its logs.
+func (e engineProgram) timed(ctx context.Context, args ...string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, criuLimit)
 	defer cancel()
+	args = slices.Concat(e.global, args)
+	cmd := exec.CommandContext(ctx, e.name, args...)
+	var printed bytes.Buffer
+	if e.heard {
+		cmd.Stdout, cmd.Stderr = &printed, &printed
+	}
 	began := time.Now()
-	if err := exec.CommandContext(ctx, name, args...).Run(); err != nil {
-		return 0, fault.New(fault.Unavailable, "%s %s: %w", name, strings.Join(args, " "), err)
+	if err := cmd.Run(); err != nil {
+		return 0, fault.New(fault.Unavailable, "%s %s: %w%s", e.name, strings.Join(args, " "), err, e.said(printed.String()))
 	}
 	return time.Since(began), nil
+}
+
+// saidLines is how many of the last lines of each log an error quotes.
+const saidLines = 5
+
+func (e engineProgram) said(printed string) string {
+	var b strings.Builder
+	quote := func(who, text string) {
+		if text = strings.TrimSpace(text); text == "" {
+			return
+		}
+		lines := strings.Split(text, "\n")
+		fmt.Fprintf(&b, "\n%s:\n  %s", who, strings.Join(lines[max(0, len(lines)-saidLines):], "\n  "))
+	}
+	quote("it printed", printed)
+	for _, file := range e.logs {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			quote(filepath.Base(file), string(text))
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			quote(file, err.Error())
+		}
+	}
+	return b.String()
 }
 
 // text describes the baseline in one line, as multiples of criu alone.

@@ -24,9 +24,9 @@ type driver struct {
 	kernel *kernel
 }
 
-// Checkpoint implements runtime.Checkpointer.
-func (d *driver) Checkpoint(ctx context.Context, id, dir string) error {
-	err := d.Driver.Checkpoint(ctx, id, dir)
+// Dump implements runtime.Dumper.
+func (d *driver) Dump(ctx context.Context, id, dir string) error {
+	err := d.Driver.Dump(ctx, id, dir)
 	if _, missing := os.Stat(filepath.Join(dir, "dump.json")); missing == nil { // also if the answer was lost
 		d.kernel.removeContainer(id)
 	}

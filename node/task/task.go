@@ -164,11 +164,12 @@ const (
 	Freeze                        // freeze its processes
 	Thaw                          // write the limits of a running task, read them back, thaw it
 	SwapOut                       // swap out the memory of a frozen attempt
-	Checkpoint                    // dump it to the disk, which ends its container
+	Checkpoint                    // dump it to the disk, which ends its processes
 	Restore                       // make its container from the dump, under its limits
 	FetchDump                     // fetch dump and folder from another node
 	RemoveDumps                   // remove dumps that are not needed any more
 	RemoveCgroup                  // remove the cgroup of an ended attempt; its counters are in the record
+	RemoveDumped                  // remove the container that a complete dump has ended
 )
 
 // String names the step.
@@ -178,7 +179,7 @@ var doNames = []string{
 	"rest", "wait", "make folder", "get image", "make cgroup", "get files", "start fetch",
 	"create container", "start", "terminate", "kill", "classify exit", "start upload", "record end",
 	"stop helpers", "delete container", "trim", "remove folder", "delete record",
-	"freeze", "thaw", "swap out", "checkpoint", "restore", "fetch dump", "remove dumps", "remove cgroup",
+	"freeze", "thaw", "swap out", "checkpoint", "restore", "fetch dump", "remove dumps", "remove cgroup", "remove dumped",
 }
 
 // Step is what to do next.
@@ -216,6 +217,8 @@ func Next(w Wanted, s Seen) Step {
 		return Step{Do: Freeze} // its cgroup needs no engine, and another attempt may start elsewhere
 	case s.Container == ContainerUnknown:
 		return Step{Do: Wait, RecheckAfter: engineRecheck}
+	case s.Container == ContainerStopped && s.Dumped:
+		return Step{Do: RemoveDumped}
 	case s.Container == ContainerStopped && s.Dumping:
 		return Step{Do: Checkpoint} // it was ended by the dump: finish that
 	case s.Container == ContainerStopped:

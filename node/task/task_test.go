@@ -92,6 +92,8 @@ func TestNext(t *testing.T) {
 		"with every level refused it keeps running":                   {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Refused = ^Levels(0) }), Step{Do: Thaw}},
 		"a container ended by a dump is no result":                    {at(LevelCheckpointed), seen(stopped, func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
 		"nor is its absence, while the dump is unproven":              {run, seen(in(running, ContainerNone), func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
+		"a proven dump's container is removed":                        {at(LevelCheckpointed), in(dump, ContainerStopped), Step{Do: RemoveDumped}},
+		"also before it is restored":                                  {run, in(dump, ContainerStopped), Step{Do: RemoveDumped}},
 		"a dump waits":                                                {at(LevelCheckpointed), dump, Step{Do: Wait}},
 		"a dump at a deeper level than wanted waits too":              {at(LevelFrozen), dump, Step{Do: Wait}},
 		"a dump that must run is restored":                            {run, dump, Step{Do: Restore}},
@@ -167,7 +169,7 @@ func (m *model) apply(d Do) {
 		s.Ended, s.Recorded = true, true
 	case StopHelpers:
 		s.Fetch, s.Upload = WorkIdle, WorkIdle
-	case DeleteContainer:
+	case DeleteContainer, RemoveDumped:
 		s.Container = ContainerNone
 	case Trim:
 		s.Scratch = false
@@ -182,7 +184,7 @@ func (m *model) apply(d Do) {
 	case SwapOut:
 		s.Swapped = true
 	case Checkpoint:
-		s.Dumping, s.Dumped, s.Container, s.Frozen, s.Swapped = true, true, ContainerNone, false, false
+		s.Dumping, s.Dumped, s.Container, s.Frozen, s.Swapped = true, true, ContainerStopped, false, false
 	case Restore:
 		s.Dumping, s.Dumped, s.StaleDump, s.Container = false, false, true, ContainerRunning
 	case FetchDump:

@@ -45,7 +45,7 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	if err != nil || !made {
 		return err
 	}
-	if err := d.recordStarted(ctx, id); err != nil {
+	if err := recordStarted(ctx, d.c.ContainerService(), id); err != nil {
 		return d.undoStart(ctx, id, engineError(ctx, "start", id, err))
 	}
 	if _, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id}); err != nil {
@@ -55,9 +55,9 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 }
 
 // recordStarted records the time of the start on the container.
-func (d *Driver) recordStarted(ctx context.Context, id string) error {
+func recordStarted(ctx context.Context, all containers.Store, id string) error {
 	now := map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}
-	_, err := d.c.ContainerService().Update(ctx, containers.Container{ID: id, Labels: now}, "labels."+labelStarted)
+	_, err := all.Update(ctx, containers.Container{ID: id, Labels: now}, "labels."+labelStarted)
 	return err
 }
 

@@ -23,6 +23,7 @@ var (
 	_ runtime.Execer       = (*Driver)(nil)
 	_ runtime.Freezer      = (*Driver)(nil)
 	_ runtime.Checkpointer = (*Driver)(nil)
+	_ runtime.Dumper       = (*Driver)(nil)
 	_ runtime.Preparer     = (*Driver)(nil)
 	_ runtime.Sweeper      = (*Driver)(nil)
 )

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
@@ -99,17 +101,25 @@ func (b *container) openGate() {
 	}
 }
 
-// Checkpoint implements runtime.Checkpointer: it parks the program and writes its
-// number into dir.
+// Checkpoint implements runtime.Checkpointer; see Dump.
 func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
+	if err := d.Dump(ctx, id, dir); err != nil {
+		return err
+	}
+	return d.Delete(ctx, id)
+}
+
+// Dump implements runtime.Dumper: it parks the program and writes its number into
+// dir. In its place there is a container that was killed. Its verb is Checkpoint.
+func (d *Driver) Dump(ctx context.Context, id, dir string) error {
 	answer, err := d.e.beginCall(ctx, Checkpoint)
 	if err != nil {
 		return err
 	}
-	return answer(d.checkpoint(id, dir))
+	return answer(d.dump(id, dir))
 }
 
-func (d *Driver) checkpoint(id, dir string) error {
+func (d *Driver) dump(id, dir string) error {
 	if r, err := readDump(dir); err == nil && r.ID == id {
 		return nil // the last answer was lost
 	}
@@ -136,7 +146,9 @@ func (d *Driver) checkpoint(id, dir string) error {
 	}
 	d.e.dumps.next = r.Dump
 	d.e.dumps.parked[r.Dump] = b
-	delete(d.e.containers, id)
+	ended := &container{engine: d.e, spec: b.spec, fingerprint: b.fingerprint, phase: runtime.PhaseStopped, exitCode: 128 + int(syscall.SIGKILL), started: b.started, exited: time.Now(), done: make(chan struct{})}
+	ended.closeDone()
+	d.e.containers[id] = ended
 	b.closeGate()
 	b.closeDone()
 	return nil

@@ -24,6 +24,7 @@ type Engine interface {
 	runtime.Preparer
 	runtime.Sweeper
 	runtime.Checkpointer
+	runtime.Dumper
 	runtime.StoppedRestorer
 }
 
@@ -365,10 +366,26 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 
 // Checkpoint implements runtime.Checkpointer.
 func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
-	if d.find(id) != nil {
-		return fault.New(fault.Unsupported, "container %s is used again: it can be frozen and swapped, not dumped; the task's next attempt has a container of its own", id)
+	if err := d.checkOwn(id); err != nil {
+		return err
 	}
 	return d.Engine.Checkpoint(ctx, id, dir)
+}
+
+// Dump implements runtime.Dumper.
+func (d *Driver) Dump(ctx context.Context, id, dir string) error {
+	if err := d.checkOwn(id); err != nil {
+		return err
+	}
+	return d.Engine.Dump(ctx, id, dir)
+}
+
+// checkOwn refuses to dump a task that shares its container.
+func (d *Driver) checkOwn(id string) error {
+	if d.find(id) == nil {
+		return nil
+	}
+	return fault.New(fault.Unsupported, "container %s is used again: it can be frozen and swapped, not dumped; the task's next attempt has a container of its own", id)
 }
 
 // Restore implements runtime.Checkpointer: a restored container is never shared.
