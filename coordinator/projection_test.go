@@ -354,8 +354,8 @@ func TestProjectionEqualsRebuiltOne(t *testing.T) {
 	}
 }
 
-// TestTenantsMoveInTheTree applies changes of tenants, a line "name parent" each, one by one and at
-// once, and compares State's tree with that of a State that is rebuilt from the facts, as by the
+// TestTenantsMoveInTheTree applies changes of tenants, a line "name parent" each or "-name" to delete
+// one, one by one and at once, and compares State's tree with that of a State that is rebuilt from the facts, as by the
 // next leader.
 func TestTenantsMoveInTheTree(t *testing.T) {
 	deep := func(prefix string, n int) (out []string) {
@@ -376,6 +376,8 @@ func TestTenantsMoveInTheTree(t *testing.T) {
 		"below one of two younger":  {[]string{"a", "b", "c b", "a c"}, "a<c c<b"},
 		"around":                    {[]string{"a", "b a", "b", "a b"}, "a<b"},
 		"out of the middle":         {[]string{"a", "b a", "c b", "b", "a c"}, "a<c c<b"},
+		"deleted":                   {[]string{"a", "b", "c b", "a c", "-a", "-c", "-b"}, "none"},
+		"deleted and put again":     {[]string{"a", "b a", "-b", "-a", "b", "a b"}, "a<b"},
 		"a tree that is too deep":   {slices.Concat(deep("x", 20), deep("y", 20), []string{"y0 x19"}), ""},
 		"the parent of a long line": {slices.Concat(deep("x", 31), []string{"top", "x0 top"}), ""},
 	} {
@@ -384,8 +386,11 @@ func TestTenantsMoveInTheTree(t *testing.T) {
 				w := newRandomCluster(t, 1)
 				for _, line := range c.changes {
 					tenant, up, _ := strings.Cut(line, " ")
-					r := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: tenant, Parent: up, Weight: 1}}}}})
-					if r.Err != nil {
+					e := &droverv1.Entry{Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: tenant, Parent: up, Weight: 1}}}}}
+					if gone, ok := strings.CutPrefix(line, "-"); ok {
+						e.Body = &droverv1.Entry_TenantDeleted{TenantDeleted: &droverv1.TenantDeletedFact{Name: gone}}
+					}
+					if r := w.apply(e); r.Err != nil {
 						t.Fatalf("%q: %v", line, r.Err)
 					}
 					if atOnce {
@@ -419,6 +424,9 @@ func tenantTree(s *scheduler.State) string {
 		if up := s.Tenant(t.Spec.Parent); up != nil {
 			out = append(out, t.Spec.Name+"<"+up.Spec.Name)
 		}
+	}
+	if out == nil {
+		return "none"
 	}
 	return strings.Join(out, " ")
 }

@@ -17,7 +17,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot format; Restore refuses a
 // higher one.
-const SnapshotVersion = 7
+const SnapshotVersion = 8
 
 // msg is an API message inside JSON: base64 of its protobuf encoding.
 type msg[M proto.Message] struct{ m M }
