@@ -52,10 +52,8 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
-	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.core.replica.Leader(), Caller: caller(ctx).name, Operator: s.core.rights.operator(caller(ctx))}
-	if end := s.core.certificates.until(); !end.IsZero() {
-		res.CertificateUntilMs = end.UnixMilli()
-	}
+	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.core.replica.Leader(), Caller: caller(ctx).name, Operator: s.core.rights.operator(caller(ctx)),
+		CertificateUntilMs: s.core.certificates.untilMS()}
 	s.core.view(func(f *facts.Facts) {
 		res.Cluster, res.Index, res.Nodes = f.Cluster(), f.Index(), int32(len(f.Nodes()))
 		for _, n := range f.Nodes() {
