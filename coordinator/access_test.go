@@ -71,6 +71,7 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"ClientService/DrainNode":            {`{"node":"nowhere"}`, "---+---"},
 	"ClientService/MaintainNode":         {`{"node":"nowhere"}`, "---+---"},
 	"ClientService/ApplyTenants":         {`{}`, "---+---"},
+	"ClientService/DeleteTenant":         {`{"name":"nowhere"}`, "---+---"},
 	"ClientService/ListTenants":          {`{}`, "++++---"},
 	"ClientService/Events":               {`{"job":"1"}`, "++h+---"},
 	"ClientService/GetScheduler":         {`{}`, "++++---"},

@@ -31,6 +31,7 @@ var auditedCalls = map[string]bool{
 	droverv1connect.ClientServiceDrainNodeProcedure:            true,
 	droverv1connect.ClientServiceMaintainNodeProcedure:         true,
 	droverv1connect.ClientServiceApplyTenantsProcedure:         true,
+	droverv1connect.ClientServiceDeleteTenantProcedure:         true,
 	droverv1connect.ClientServiceSetSchedulerProcedure:         true,
 	droverv1connect.OperatorServiceSaveSnapshotProcedure:       true,
 	droverv1connect.OperatorServiceAddServerProcedure:          true,
@@ -133,6 +134,8 @@ func auditTarget(message any) string {
 			names = append(names, t.GetName())
 		}
 		return "tenants " + strings.Join(names, " ")
+	case *droverv1.DeleteTenantRequest:
+		return "tenant " + m.GetName()
 	case *droverv1.SetSchedulerRequest:
 		return "scheduler " + m.GetName()
 	case *droverv1.AddServerRequest:

@@ -155,10 +155,10 @@ func (t *certificates) setNoticed(leaf *x509.Certificate, now time.Time) {
 	delete(t.ending, leaf.Subject.CommonName) // noted again by its next request
 }
 
-// until returns when the own certificate expires, zero without one.
-func (t *certificates) until() time.Time {
+// untilMS returns when the own certificate expires, Unix milliseconds, 0 without one.
+func (t *certificates) untilMS() int64 {
 	if t.member == nil {
-		return time.Time{}
+		return 0
 	}
-	return t.member.Leaf().NotAfter
+	return t.member.Leaf().NotAfter.UnixMilli()
 }

@@ -52,10 +52,8 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
-	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.core.replica.Leader(), Caller: caller(ctx).name, Operator: s.core.rights.operator(caller(ctx))}
-	if end := s.core.certificates.until(); !end.IsZero() {
-		res.CertificateUntilMs = end.UnixMilli()
-	}
+	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.core.replica.Leader(), Caller: caller(ctx).name, Operator: s.core.rights.operator(caller(ctx)),
+		CertificateUntilMs: s.core.certificates.untilMS()}
 	s.core.view(func(f *facts.Facts) {
 		res.Cluster, res.Index, res.Nodes = f.Cluster(), f.Index(), int32(len(f.Nodes()))
 		for _, n := range f.Nodes() {
@@ -481,12 +479,31 @@ func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[d
 			t.Weight = 1
 		}
 	}
+	var tooDeep error
+	s.core.view(func(f *facts.Facts) { tooDeep = f.Checks().TreeTooDeep(req.Msg.GetTenants()) })
+	if tooDeep != nil {
+		return nil, tooDeep
+	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: req.Msg.GetTenants()}}}
 	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&droverv1.ApplyTenantsResponse{Changed: int32(res.Changed)}), nil
+}
+
+// DeleteTenant deletes a tenant that has no live jobs, no tenants below it and no stored secrets.
+func (s *clientService) DeleteTenant(ctx context.Context, req *connect.Request[droverv1.DeleteTenantRequest]) (*connect.Response[droverv1.DeleteTenantResponse], error) {
+	if err := s.core.rights.needOperator(ctx, "delete tenants"); err != nil {
+		return nil, err
+	}
+	name := req.Msg.GetName()
+	e := &droverv1.Entry{Body: &droverv1.Entry_TenantDeleted{TenantDeleted: &droverv1.TenantDeletedFact{Name: name}}}
+	res, err := s.core.propose(ctx, caller(ctx).name, e)
+	if err = errors.Join(err, res.Err); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.DeleteTenantResponse{Name: name}), nil
 }
 
 // ListTenants returns the tenants and what they use.

@@ -58,7 +58,7 @@ func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[dr
 		x := &droverv1.Server{Id: d.peer.ID, Address: d.peer.Address, Leader: d.peer.ID == leader, Voter: d.voter}
 		if st := d.state; st != nil {
 			x.ApiAddress, x.LastContactMs, x.AppliedIndex, x.DiskFree, x.DiskTotal = st.GetApiAddress(), st.GetLastContactMs(), st.GetAppliedIndex(), st.GetDiskFree(), st.GetDiskTotal()
-			x.MissingFiles, x.Version = st.GetMissingFiles(), st.GetVersion()
+			x.MissingFiles, x.Version, x.CertificateUntilMs = st.GetMissingFiles(), st.GetVersion(), st.GetCertificateUntilMs()
 		}
 		if d.err != nil {
 			x.Error = d.err.Error()
@@ -74,7 +74,7 @@ func (s *operatorService) describeServers(ctx context.Context, list []raft.Serve
 	}
 	var out []described
 	for _, x := range list {
-		st := &droverv1.DescribeResponse{Id: s.core.cfg.ID, AppliedIndex: s.core.replica.Applied(), Version: version.Version}
+		st := &droverv1.DescribeResponse{Id: s.core.cfg.ID, AppliedIndex: s.core.replica.Applied(), Version: version.Version, CertificateUntilMs: s.core.certificates.untilMS()}
 		if free, total, err := s.core.cfg.diskSpace(); err == nil {
 			st.DiskFree, st.DiskTotal = free, total
 		}

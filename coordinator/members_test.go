@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,13 +215,22 @@ func TestOneOfThreeSaysWhatIsMissing(t *testing.T) {
 	if res, err := c.ListJobs(t.Context(), req); err != nil || len(res.Msg.Jobs) != 1 {
 		t.Errorf("a stale read: %v %v", res, err)
 	}
-	for _, id := range s.ids {
-		if id != leader {
-			s.start(id, nil)
-			break
+	others := slices.DeleteFunc(slices.Clone(s.ids), func(id string) bool { return id == leader })
+	s.start(others[0], func(c *Config) { // its disk was lost: it answers, and cannot vote
+		c.Dir, c.Servers = t.TempDir(), s.peers(s.ids...)
+	})
+	s.waitUntil("it says that an empty folder is of no help", func() bool {
+		_, err := c.ListJobs(t.Context(), connect.NewRequest(&droverv1.ListJobsRequest{}))
+		return err != nil && strings.Contains(err.Error(), "1 of 3 answer") && strings.Contains(err.Error(), "the data folder of "+others[0]+" at ") &&
+			strings.Contains(err.Error(), "; start "+others[1]+" at ")
+	})
+	s.start(others[1], nil)
+	s.submit(groupJob("k", 1))
+	for _, x := range s.servers().GetServers() {
+		if x.GetError() == "" && x.GetCertificateUntilMs() < time.Now().UnixMilli() {
+			t.Errorf("the end of the certificate of %s: %d", x.GetId(), x.GetCertificateUntilMs())
 		}
 	}
-	s.submit(groupJob("k", 1))
 }
 
 // TestCutOffLeaderChangesNothing cuts a leader off, fully and in one direction,

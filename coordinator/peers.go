@@ -393,18 +393,22 @@ func (p *peers) whyNoLeader(ctx context.Context) string {
 }
 
 func reasonForNoLeader(self string, all []described) string {
-	var silent []string
+	var silent, empty []string
 	voters, answer := 0, 0
 	for _, d := range all {
 		if !d.voter {
 			continue
 		}
 		voters++
-		if d.err == nil {
+		at := fmt.Sprintf("%s at %s", d.peer.ID, d.peer.Address)
+		switch {
+		case d.err != nil:
+			silent = append(silent, at)
+		case len(d.state.GetServers()) == 0: // its log is not there, so that it cannot vote
+			empty = append(empty, at)
+		default:
 			answer++
-			continue
 		}
-		silent = append(silent, fmt.Sprintf("%s at %s", d.peer.ID, d.peer.Address))
 	}
 	need := voters/2 + 1
 	switch {
@@ -412,6 +416,13 @@ func reasonForNoLeader(self string, all []described) string {
 		return fmt.Sprintf("coordinator %q waits for the log of a leader", self)
 	case answer >= need:
 		return "the coordinators have no leader yet: try again in a second"
+	case len(empty) > 0:
+		start := ""
+		if len(silent) > 0 {
+			start = "; start " + strings.Join(silent, ", ")
+		}
+		return fmt.Sprintf("the coordinators have no leader: %d of %d answer coordinator %q with a log and %d must; the data folder of %s is empty, which gets the log from a leader and does not vote before%s; if too many folders are lost for good, go on with what one has: drover operator repair -alone %s",
+			answer, voters, self, need, strings.Join(empty, ", "), start, self)
 	default:
 		return fmt.Sprintf("the coordinators have no leader: %d of %d answer coordinator %q and %d must; start %s; if too many are lost for good, go on with what one has: drover operator repair -alone %s",
 			answer, voters, self, need, strings.Join(silent, ", "), self)

@@ -38,6 +38,7 @@ func (p *peers) describeSelf() *droverv1.DescribeResponse {
 	if free, total, err := p.c.cfg.diskSpace(); err == nil {
 		res.DiskFree, res.DiskTotal = free, total
 	}
+	res.CertificateUntilMs = p.c.certificates.untilMS()
 	r := p.replica.Load()
 	if r == nil {
 		return res

@@ -58,6 +58,7 @@ var procedures = map[string]procedure{
 	droverv1connect.ClientServiceDrainNodeProcedure:    operatorCall("drain nodes", smallMessage),
 	droverv1connect.ClientServiceMaintainNodeProcedure: operatorCall("order maintenance", smallMessage),
 	droverv1connect.ClientServiceApplyTenantsProcedure: operatorCall("change tenants", tenantMessage),
+	droverv1connect.ClientServiceDeleteTenantProcedure: operatorCall("delete tenants", smallMessage),
 	droverv1connect.ClientServiceListTenantsProcedure:  userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceEventsProcedure:       userStream(),
 	droverv1connect.ClientServiceGetSchedulerProcedure: userCall(accessUser, smallMessage),

@@ -143,6 +143,9 @@ func resources(a facts.Amounts) scheduler.Resources {
 	return scheduler.Resources{a.CPU, a.Memory, a.IO}
 }
 
+// putTenant adds or replaces a tenant. Where its parent does not fit into State's tree, it is put
+// at the root: State has the parent only later, or the parent's change is yet to come, and then
+// this tenant is put again; or facts of earlier versions have a tree that is too deep for State.
 func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
 	s := scheduler.TenantSpec{ID: scheduler.TenantID(t.ID), Name: t.Spec.GetName(), Parent: scheduler.NoTenant, Weight: t.Spec.GetWeight()}
 	if up := f.Tenant(t.Spec.GetParent()); up != nil {
@@ -150,7 +153,12 @@ func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
 	}
 	s.Caps.Total = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetCap())))
 	s.Caps.Task = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetTaskCap())))
-	return ignoreStale(p.state.Events().PutTenant(s))
+	err := p.state.Events().PutTenant(s)
+	if err != nil && s.Parent != scheduler.NoTenant {
+		s.Parent = scheduler.NoTenant
+		err = p.state.Events().PutTenant(s)
+	}
+	return ignoreStale(err)
 }
 
 func (p *projection) putNode(n *facts.Node) error {

@@ -354,6 +354,83 @@ func TestProjectionEqualsRebuiltOne(t *testing.T) {
 	}
 }
 
+// TestTenantsMoveInTheTree applies changes of tenants, a line "name parent" each or "-name" to delete
+// one, one by one and at once, and compares State's tree with that of a State that is rebuilt from the facts, as by the
+// next leader.
+func TestTenantsMoveInTheTree(t *testing.T) {
+	deep := func(prefix string, n int) (out []string) {
+		for i := range n {
+			up := ""
+			if i > 0 {
+				up = fmt.Sprint(" ", prefix, i-1)
+			}
+			out = append(out, fmt.Sprint(prefix, i, up))
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		changes []string
+		want    string // tenants below others, by id; "" is not compared
+	}{
+		"below a younger one":       {[]string{"a", "b", "a b"}, "a<b"},
+		"below one of two younger":  {[]string{"a", "b", "c b", "a c"}, "a<c c<b"},
+		"around":                    {[]string{"a", "b a", "b", "a b"}, "a<b"},
+		"out of the middle":         {[]string{"a", "b a", "c b", "b", "a c"}, "a<c c<b"},
+		"deleted":                   {[]string{"a", "b", "c b", "a c", "-a", "-c", "-b"}, "none"},
+		"deleted and put again":     {[]string{"a", "b a", "-b", "-a", "b", "a b"}, "a<b"},
+		"a tree that is too deep":   {slices.Concat(deep("x", 20), deep("y", 20), []string{"y0 x19"}), ""},
+		"the parent of a long line": {slices.Concat(deep("x", 31), []string{"top", "x0 top"}), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, atOnce := range []bool{false, true} {
+				w := newRandomCluster(t, 1)
+				for _, line := range c.changes {
+					tenant, up, _ := strings.Cut(line, " ")
+					e := &droverv1.Entry{Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: tenant, Parent: up, Weight: 1}}}}}
+					if gone, ok := strings.CutPrefix(line, "-"); ok {
+						e.Body = &droverv1.Entry_TenantDeleted{TenantDeleted: &droverv1.TenantDeletedFact{Name: gone}}
+					}
+					if r := w.apply(e); r.Err != nil {
+						t.Fatalf("%q: %v", line, r.Err)
+					}
+					if atOnce {
+						continue
+					}
+					if err := w.follow(); err != nil {
+						t.Fatalf("%q: %v", line, err)
+					}
+				}
+				if err := w.follow(); err != nil {
+					t.Fatalf("at once %v: %v", atOnce, err)
+				}
+				rebuilt := newProjection(noHosts)
+				if err := rebuilt.rebuild(w.f); err != nil {
+					t.Fatalf("rebuilt: %v", err)
+				}
+				for what, p := range map[string]*projection{"followed": w.p, "rebuilt": rebuilt} {
+					if got := tenantTree(p.state); c.want != "" && got != c.want {
+						t.Errorf("%s, at once %v: %q, want %q", what, atOnce, got, c.want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// tenantTree lists the tenants that are below others, by id.
+func tenantTree(s *scheduler.State) string {
+	var out []string
+	for _, t := range s.Tenants() {
+		if up := s.Tenant(t.Spec.Parent); up != nil {
+			out = append(out, t.Spec.Name+"<"+up.Spec.Name)
+		}
+	}
+	if out == nil {
+		return "none"
+	}
+	return strings.Join(out, " ")
+}
+
 // TestRebuiltProjectionKnowsRefusedLevels checks that refused levels, permanent
 // and transient, are the same in a rebuilt State and in one that followed, also
 // for a task that never left running.

@@ -15,9 +15,11 @@ import (
 func (p *projection) rebuild(f *facts.Facts) error {
 	p.state = scheduler.New()
 	clear(p.lateOutputLosses)
-	for _, t := range f.Tenants() {
-		if err := p.putTenant(f, t); err != nil {
-			return err
+	for range 2 { // a tenant may have been moved below one that was created after it, which the second pass finds
+		for _, t := range f.Tenants() {
+			if err := p.putTenant(f, t); err != nil {
+				return err
+			}
 		}
 	}
 	for _, n := range f.Nodes() {

@@ -122,8 +122,11 @@ func (a *authorizer) needJob(ctx context.Context, r right, f *facts.Facts, j *fa
 	if id.kind == kindUser && id.name == j.Actor && id.scope.coversOwn(r, j.Spec.Tenant) {
 		return nil
 	}
-	t := f.Tenant(j.Spec.Tenant)
-	if t == nil || !a.allowed(id, r, t.Spec) {
+	spec := &droverv1.Tenant{Name: j.Spec.Tenant} // of a deleted one, which nobody but operators and submitters may read
+	if t := f.Tenant(j.Spec.Tenant); t != nil {
+		spec = t.Spec
+	}
+	if !a.allowed(id, r, spec) {
 		return fault.New(fault.Denied, "%s may not %s job %q of tenant %q", id.displayName(), r, j.Name, j.Spec.Tenant)
 	}
 	return nil

@@ -223,6 +223,7 @@ func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
 			out[i].DominantShare = share
 		}
 	}
+	out = slices.DeleteFunc(out, func(t *droverv1.TenantStatus) bool { return f.Tenant(t.GetTenant().GetName()) == nil })
 	fairShares(out)
 	return out
 }

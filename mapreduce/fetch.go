@@ -3,6 +3,7 @@ package mapreduce
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -12,6 +13,9 @@ import (
 type Source interface {
 	Open(ctx context.Context, path string, offset int64) (io.ReadCloser, error)
 }
+
+// ErrShrunk is the error of FetchSplit for a file that ends before its split: no other attempt reads more of it.
+var ErrShrunk = errors.New("it changed since the job was accepted")
 
 const fetchBufferBytes = 1 << 20
 
@@ -137,7 +141,7 @@ func (c *lineCutter) feed(b []byte) []byte {
 // checkEnd returns an error if the file ended before the piece did.
 func (c *lineCutter) checkEnd() error {
 	if c.pos < c.pieceEnd() {
-		return fmt.Errorf("fetch %s: the file ends at %d, the split at %d: it changed since the job was accepted", c.piece.Path, c.pos, c.pieceEnd())
+		return fmt.Errorf("fetch %s: the file ends at %d, the split at %d: %w", c.piece.Path, c.pos, c.pieceEnd(), ErrShrunk)
 	}
 	return nil
 }

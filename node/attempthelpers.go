@@ -119,6 +119,10 @@ func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.Wa
 	}
 	return x.start(&x.fetch, spec, req, func(err error) *failure {
 		v := &failure{cause: droverv1.Cause_CAUSE_INPUT, message: "cannot read the task's input: " + err.Error()}
+		if req.Fetch != nil && (errors.Is(err, fault.Invalid) || errors.Is(err, fault.NotFound)) { // it shrank or is gone, for every attempt
+			v.cause = droverv1.Cause_CAUSE_DATA
+			v.message += "; submit the job again, with the input as it is now"
+		}
 		failed(v)
 		return v
 	})

@@ -232,7 +232,7 @@ func (c *client) classifyError(err error) error {
 			return fault.New(fault.Denied, "%s believes no token now, so this one has expired or was revoked: have another one made with `drover token create`, or use -tls-cert and -tls-key", c.address())
 		}
 		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
-			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), and its certificate must contain the address", c.address(), why)
+			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), its certificate must contain the address, and yours must not have expired or been revoked (`drover tls show`)", c.address(), why)
 		}
 		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address(), why)
 	}

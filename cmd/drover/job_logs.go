@@ -63,8 +63,7 @@ func jobLogsCommand() *cli.Command {
 					continue
 				}
 				shown++
-				fmt.Fprintf(c.App.Writer, "== %s/%d attempt %d on %s\n", t.Stage, t.Task, at.Key.Attempt, at.Node)
-				n, err := streamLogs(c, cl, at.Key)
+				n, err := streamLogs(c, cl, at.Key, fmt.Sprintf("== %s/%d attempt %d on %s\n", t.Stage, t.Task, at.Key.Attempt, at.Node))
 				if errors.Is(err, fault.NotFound) {
 					gone++
 					fmt.Fprintln(c.App.ErrWriter, err)
@@ -93,8 +92,9 @@ func latestAttempt(t *droverv1.TaskStatus) *droverv1.TaskAttempt {
 	return t.Attempts[len(t.Attempts)-1]
 }
 
-// streamLogs copies one attempt's stream to standard output and returns its length.
-func streamLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey) (n int64, err error) {
+// streamLogs copies one attempt's stream to standard output, with a heading if anything is in it, and
+// returns its length.
+func streamLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey, heading string) (n int64, err error) {
 	stream := "stdout"
 	if c.Bool("stderr") {
 		stream = "stderr"
@@ -106,6 +106,9 @@ func streamLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey) (n int64, 
 	defer st.Close()
 	for st.Receive() {
 		noteLost(c, "the task", st.Msg())
+		if n == 0 && len(st.Msg().Data) > 0 {
+			fmt.Fprint(c.App.Writer, heading)
+		}
 		n += int64(len(st.Msg().Data))
 		if _, err := taskWriter(c.App.Writer, c.Bool("raw")).Write(st.Msg().Data); err != nil {
 			return n, nil // the reader closed the pipe

@@ -46,8 +46,8 @@ func runJobRun(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if n := c.String("name"); n != "" {
-		j.Name = n
+	if c.IsSet("name") {
+		j.Name = c.String("name")
 		if ps := jobspec.Validate(j); len(ps) > 0 {
 			return exitError{exitRefused, errors.New(ps[0].String())}
 		}

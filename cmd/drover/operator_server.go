@@ -38,7 +38,7 @@ func serverListCommand() *cli.Command {
 			for _, s := range res.Servers {
 				rows = append(rows, serverRow(s))
 			}
-			printTable(c.App.Writer, []string{"server", "address", "role", "last contact", "applied", "free disk", "state"}, rows)
+			printTable(c.App.Writer, []string{"server", "address", "role", "last contact", "applied", "free disk", "certificate until", "state"}, rows)
 			return nil
 		},
 	}
@@ -62,7 +62,7 @@ func serverRow(s *droverv1.Server) []string {
 		role = "no voter"
 	}
 	if s.Error != "" {
-		return []string{s.Id, s.Address, role, "-", "-", "-", s.Error}
+		return []string{s.Id, s.Address, role, "-", "-", "-", "-", s.Error}
 	}
 	contact := (time.Duration(s.LastContactMs) * time.Millisecond).String()
 	switch {
@@ -71,11 +71,15 @@ func serverRow(s *droverv1.Server) []string {
 	case s.LastContactMs < 0:
 		contact = "never"
 	}
+	cert := "-"
+	if s.CertificateUntilMs > 0 {
+		cert = time.UnixMilli(s.CertificateUntilMs).Format(time.DateOnly)
+	}
 	state := "ok"
 	if s.MissingFiles > 0 {
 		state = fmt.Sprintf("%d files to fetch", s.MissingFiles)
 	}
-	return []string{s.Id, s.Address, role, contact, fmt.Sprint(s.AppliedIndex), jobspec.FormatSize(s.DiskFree), state}
+	return []string{s.Id, s.Address, role, contact, fmt.Sprint(s.AppliedIndex), jobspec.FormatSize(s.DiskFree), cert, state}
 }
 
 func serverAddCommand() *cli.Command {

@@ -250,7 +250,7 @@ func taskLogsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			_, err = streamLogs(c, cl, at.Key)
+			_, err = streamLogs(c, cl, at.Key, "")
 			return err
 		},
 	}

@@ -18,7 +18,7 @@ func tenantCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "tenant",
 		Usage:       "tenants: fair shares, caps and rights",
-		Subcommands: []*cli.Command{tenantApplyCommand(), tenantListCommand()},
+		Subcommands: []*cli.Command{tenantApplyCommand(), tenantListCommand(), tenantDeleteCommand()},
 	}
 }
 
@@ -152,6 +152,36 @@ func tenantListCommand() *cli.Command {
 		Action: show(func(cl *client) method[droverv1.ListTenantsRequest, droverv1.ListTenantsResponse] {
 			return cl.ListTenants
 		}, printTenants),
+	}
+}
+
+func tenantDeleteCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "delete",
+		Usage:     "delete a tenant",
+		ArgsUsage: "NAME",
+		Description: "Refused while it has live jobs, tenants below it or stored secrets. Its jobs of the past stay in the history, for\n" +
+			"operators and for those who submitted them. Nobody can submit to it any more, until it is applied again.",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			a, err := positionalArgs(c, 1, 1, "NAME")
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.DeleteTenant(c.Context, connect.NewRequest(&droverv1.DeleteTenantRequest{Name: a[0]}))
+			if err != nil {
+				return cl.classifyError(err)
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, res.Msg)
+			}
+			fmt.Fprintf(c.App.Writer, "tenant %s is deleted\n", res.Msg.GetName())
+			return nil
+		},
 	}
 }
 

@@ -21,7 +21,7 @@ func (en clusterEntries) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFac
 		return
 	}
 	for _, t := range tf.GetTenants() {
-		if old := en.f.tenantName[t.GetName()]; old != nil && proto.Equal(old.Spec, t) {
+		if old := en.f.Tenant(t.GetName()); old != nil && proto.Equal(old.Spec, t) {
 			continue
 		}
 		en.putTenant(t)
@@ -51,7 +51,9 @@ const maxTenantDepth = 32
 func (c Checks) tenants(list []*droverv1.Tenant) error {
 	parent, added := map[string]string{}, 0
 	for _, t := range c.f.tenants {
-		parent[t.Spec.GetName()] = t.Spec.GetParent()
+		if !t.Deleted {
+			parent[t.Spec.GetName()] = t.Spec.GetParent()
+		}
 	}
 	for _, t := range list {
 		name := t.GetName()
@@ -64,7 +66,7 @@ func (c Checks) tenants(list []*droverv1.Tenant) error {
 		if _, ok := parent[t.GetParent()]; t.GetParent() != "" && !ok {
 			return fault.New(fault.Invalid, "tenant %q: parent %q is unknown; list it first", name, t.GetParent())
 		}
-		if _, known := parent[name]; !known {
+		if _, known := parent[name]; !known && c.f.tenantName[name] == nil {
 			added++
 		}
 		parent[name] = t.GetParent()
@@ -76,7 +78,34 @@ func (c Checks) tenants(list []*droverv1.Tenant) error {
 		}
 	}
 	if len(c.f.tenants)+added > maxTenants {
-		return fault.New(fault.Exhausted, "a cluster has at most %d tenants", maxTenants)
+		return fault.New(fault.Exhausted, "a cluster has at most %d tenants, deleted ones included", maxTenants)
+	}
+	return nil
+}
+
+// TreeTooDeep returns an error if tenants to be applied move others, which are below them, deeper
+// than a tree may be. It is asked before the entry is proposed alone: what older logs accepted
+// stays. What Apply refuses is left to it. O(tenants times depth).
+func (c Checks) TreeTooDeep(list []*droverv1.Tenant) error {
+	if c.tenants(list) != nil {
+		return nil
+	}
+	parent := map[string]string{}
+	for _, t := range c.f.tenants {
+		if !t.Deleted {
+			parent[t.Spec.GetName()] = t.Spec.GetParent()
+		}
+	}
+	for _, t := range list {
+		parent[t.GetName()] = t.GetParent()
+	}
+	for _, name := range slices.Sorted(maps.Keys(parent)) {
+		depth := 0
+		for up := name; up != ""; up = parent[up] {
+			if depth++; depth > maxTenantDepth {
+				return fault.New(fault.Invalid, "tenant %q would be more than %d levels deep: move fewer tenants above it", name, maxTenantDepth)
+			}
+		}
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func (en jobEntries) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFac
 // Accept returns why a job cannot be accepted at a time (Unix ns), or nil.
 // The API calls it before it does any work; Apply calls it again.
 func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
-	if c.f.tenantName[spec.Tenant] == nil {
+	if c.f.Tenant(spec.Tenant) == nil {
 		return UnknownTenant(spec.Tenant)
 	}
 	if j := c.f.liveJob(spec.Tenant, spec.Name); j != nil {

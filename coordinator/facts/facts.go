@@ -49,9 +49,9 @@ type Facts struct {
 	now     int64  // time of the last entry applied, Unix ns
 	cluster string
 
-	tenants    []*Tenant // by id
-	tenantName map[string]*Tenant
-	nodes      []*Node // by id - 1
+	tenants    []*Tenant          // by id
+	tenantName map[string]*Tenant // deleted ones too
+	nodes      []*Node            // by id - 1
 	nodeName   map[string]int32
 	onNode     map[int32]map[Key]struct{} // attempts that are active there, or whose output it keeps
 
@@ -135,11 +135,16 @@ func (f *Facts) Cluster() string { return f.cluster }
 // map is immutable.
 func (f *Facts) Scheduler() (string, map[string]string) { return f.scheduler, f.params }
 
-// Tenants returns the tenants by id. The slice belongs to the facts.
+// Tenants returns the tenants by id, deleted ones too. The slice belongs to the facts.
 func (f *Facts) Tenants() []*Tenant { return f.tenants }
 
-// Tenant returns the tenant of that name, or nil.
-func (f *Facts) Tenant(name string) *Tenant { return f.tenantName[name] }
+// Tenant returns the tenant of that name, or nil. A deleted one is none.
+func (f *Facts) Tenant(name string) *Tenant {
+	if t := f.tenantName[name]; t != nil && !t.Deleted {
+		return t
+	}
+	return nil
+}
 
 // Nodes returns the nodes by id. The slice belongs to the facts.
 func (f *Facts) Nodes() []*Node { return f.nodes }
@@ -273,6 +278,8 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		clusterOf(f).applyCluster(b.Cluster)
 	case *droverv1.Entry_Tenants:
 		clusterOf(f).applyTenants(e, b.Tenants, r)
+	case *droverv1.Entry_TenantDeleted:
+		clusterOf(f).applyTenantDeleted(e, b.TenantDeleted, r)
 	case *droverv1.Entry_Node:
 		nodesOf(f).applyNode(e, b.Node, r)
 	case *droverv1.Entry_NodeLost:

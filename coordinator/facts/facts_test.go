@@ -362,7 +362,7 @@ func TestOldSnapshotsAreRead(t *testing.T) {
 		applyRandomEntries(11, f, 300, nil)
 		l := secretLog{f}
 		tenant := f.Tenants()[0].Spec.GetName()
-		if err := errors.Join(l.put(tenant, "kept", 1, 10).Err, l.put(tenant, "gone", 1, 10).Err, l.delete(tenant, "gone", 0).Err); err != nil {
+		if err := errors.Join(tenantLog{f}.put("gone", "").Err, tenantLog{f}.delete("gone").Err, l.put(tenant, "kept", 1, 10).Err, l.put(tenant, "gone", 1, 10).Err, l.delete(tenant, "gone", 0).Err); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(snap, []byte(dump(t, f)), 0o644); err != nil {

@@ -67,6 +67,10 @@ func (g *gen) entry() *droverv1.Entry {
 	case k < 15:
 		e.Body = &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest(g.r.IntN(4)), Size: 5, Removed: g.r.IntN(3) == 0}}
 	case k < 17:
+		if g.r.IntN(4) == 0 {
+			e.Body = &droverv1.Entry_TenantDeleted{TenantDeleted: &droverv1.TenantDeletedFact{Name: fmt.Sprint("t", g.r.IntN(4))}}
+			break
+		}
 		e.Body = &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: fmt.Sprint("t", g.r.IntN(3)), Weight: float64(g.r.IntN(4))}}}}
 	case k < 27:
 		e.Body = &droverv1.Entry_JobAccepted{JobAccepted: g.job()}

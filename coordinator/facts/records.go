@@ -442,6 +442,7 @@ func (n *Node) Schedulable() bool { return n.Up && !n.Cordoned() }
 type Tenant struct {
 	ID        int32            `json:"id"` // dense from 0, in creation order
 	Preempted PreemptionTotals `json:"preempted,omitzero"`
+	Deleted   bool             `json:"deleted,omitempty"` // its id stays taken, and is its own again if the name comes back
 	Spec      *droverv1.Tenant `json:"-"`
 }
 

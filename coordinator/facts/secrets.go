@@ -257,7 +257,7 @@ func (s Secrets) check(k secretKey, old *Secret, v *SecretVersion, rotated bool)
 		earlier = old.newest().Version + 1
 	}
 	switch st := &s.f.secrets; {
-	case s.f.tenantName[k.tenant] == nil:
+	case s.f.Tenant(k.tenant) == nil:
 		return UnknownTenant(k.tenant)
 	case !names.Valid(k.name):
 		return fault.New(fault.Invalid, "%q is no name of a secret: use letters, digits, '.', '_' and '-', beginning with a letter or digit", clip(k.name, 160))

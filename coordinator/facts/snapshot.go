@@ -13,7 +13,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot format; Restore refuses a
 // higher one.
-const SnapshotVersion = 7
+const SnapshotVersion = 8
 
 // header is the first line of a snapshot.
 type header struct {

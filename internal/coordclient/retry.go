@@ -2,6 +2,7 @@ package coordclient
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand" // which a simulation can seed
@@ -95,6 +96,7 @@ type search struct {
 	hops       int
 	passed     bool  // since the last pause one was passed over that could not be reached
 	refusal    error // the last answer of a coordinator
+	distrusts  int   // how many in a row did not trust the client, or were not trusted
 }
 
 // next turns to another coordinator, if that is what err asks for, and reports
@@ -114,7 +116,13 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 		s.refusal = err
 	case t.alone(), !isLost(err):
 		return false, err
-	case !s.repeatable && !neverSent(err):
+	}
+	if s.distrusts++; !isDistrust(err) {
+		s.distrusts = 0
+	} else if s.distrusts >= len(t.addresses) {
+		return false, err // all of them: time mends no certificate
+	}
+	if !notLeader && !s.repeatable && !neverSent(err) {
 		t.turn()
 		return false, err
 	}
@@ -163,7 +171,16 @@ func isLost(err error) bool {
 // neverSent reports whether no coordinator got the request.
 func neverSent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	var own *tls.CertificateVerificationError
+	return errors.As(err, &op) && op.Op == "dial" || errors.As(err, &own)
+}
+
+// isDistrust reports whether the TLS handshake failed since one side does not trust the
+// other's certificate.
+func isDistrust(err error) bool {
+	var own *tls.CertificateVerificationError
+	var op *net.OpError
+	return errors.As(err, &own) || errors.As(err, &op) && op.Op == "remote error" // a TLS alert of the other side
 }
 
 // reads are the calls that change nothing.

@@ -2,7 +2,10 @@ package coordclient
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -216,6 +219,70 @@ func TestACoordinatorThatIsGoneCostsNoPause(t *testing.T) {
 		c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(r))
 		if _, err := c.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{})); err != nil || pauses != n {
 			t.Errorf("%v after %d pauses, want %d", err, pauses, n)
+		}
+	}
+}
+
+// A search ends when every coordinator was asked and none trusts the client, or is trusted by it; one
+// that does is found.
+func TestDistrustIsNoLoss(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewClientServiceHandler(&busyServer{}))
+	server := func(auth tls.ClientAuthType) *httptest.Server {
+		h := httptest.NewUnstartedServer(mux)
+		h.TLS, h.Config.ErrorLog = &tls.Config{ClientAuth: auth}, log.New(io.Discard, "", 0)
+		h.StartTLS()
+		t.Cleanup(h.Close)
+		return h
+	}
+	open, closed, other := server(tls.NoClientCert), server(tls.RequireAnyClientCert), server(tls.NoClientCert)
+	for name, c := range map[string]struct {
+		addresses []string
+		trusting  bool // the client has the authority
+		ok        bool
+	}{
+		"the client trusts none":       {[]string{open.URL, open.URL + "/", open.URL + "//"}, false, false},
+		"none trusts the client":       {[]string{closed.URL, closed.URL + "/"}, true, false},
+		"the first is not trusted":     {[]string{other.URL, open.URL}, true, true},
+		"one alone trusts no stranger": {[]string{closed.URL}, true, false},
+	} {
+		for what, call := range map[string]func(droverv1connect.ClientServiceClient) error{
+			"a read": func(c droverv1connect.ClientServiceClient) error {
+				_, err := c.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+				return err
+			},
+			"a change": func(c droverv1connect.ClientServiceClient) error {
+				_, err := c.StopJob(t.Context(), connect.NewRequest(&droverv1.StopJobRequest{Job: "j"}))
+				if connect.CodeOf(err) == connect.CodeUnimplemented { // it arrived
+					err = nil
+				}
+				return err
+			},
+		} {
+			tr, err := NewTransport(c.addresses, func(address string) (*http.Transport, string, error) {
+				conf := &tls.Config{}
+				if c.trusting && address != other.URL {
+					conf = open.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+				}
+				conf.MaxVersion = tls.VersionTLS12 // where a refusal ends the handshake; later a write may fail before it is read
+				return &http.Transport{TLSClientConfig: conf}, address, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := NewRetrier(tr)
+			pauses := 0
+			r.pause = func(context.Context, time.Duration) error {
+				if pauses++; pauses > len(c.addresses) {
+					return errors.New("it searches on")
+				}
+				return nil
+			}
+			err = call(droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(r)))
+			if (err == nil) != c.ok || pauses > len(c.addresses) {
+				t.Errorf("%s, %s: %v after %d pauses", name, what, err, pauses)
+			}
+			tr.CloseIdleConnections()
 		}
 	}
 }

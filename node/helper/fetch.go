@@ -38,7 +38,11 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 	}
 	err = retry(ctx, t.pause, func() error {
 		src.event.Bytes = w.Size()
-		return fsys.Classed(mapreduce.FetchSplit(ctx, src, &mapreduce.Split{Pieces: r.Fetch.Pieces}, w))
+		err := mapreduce.FetchSplit(ctx, src, &mapreduce.Split{Pieces: r.Fetch.Pieces}, w)
+		if errors.Is(err, mapreduce.ErrShrunk) {
+			return fault.New(fault.Invalid, "%w", err)
+		}
+		return fsys.Classed(err)
 	})
 	if err != nil {
 		if ctx.Err() == nil {

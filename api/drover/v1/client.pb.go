@@ -3474,6 +3474,94 @@ func (x *ApplyTenantsResponse) GetChanged() int32 {
 	return 0
 }
 
+type DeleteTenantRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTenantRequest) Reset() {
+	*x = DeleteTenantRequest{}
+	mi := &file_drover_v1_client_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTenantRequest) ProtoMessage() {}
+
+func (x *DeleteTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTenantRequest.ProtoReflect.Descriptor instead.
+func (*DeleteTenantRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *DeleteTenantRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type DeleteTenantResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTenantResponse) Reset() {
+	*x = DeleteTenantResponse{}
+	mi := &file_drover_v1_client_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTenantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTenantResponse) ProtoMessage() {}
+
+func (x *DeleteTenantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTenantResponse.ProtoReflect.Descriptor instead.
+func (*DeleteTenantResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *DeleteTenantResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type ListTenantsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3482,7 +3570,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3582,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3595,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{45}
 }
 
 type TenantStatus struct {
@@ -3527,7 +3615,7 @@ type TenantStatus struct {
 
 func (x *TenantStatus) Reset() {
 	*x = TenantStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[44]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3539,7 +3627,7 @@ func (x *TenantStatus) String() string {
 func (*TenantStatus) ProtoMessage() {}
 
 func (x *TenantStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[44]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3552,7 +3640,7 @@ func (x *TenantStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
 func (*TenantStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{44}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TenantStatus) GetTenant() *Tenant {
@@ -3637,7 +3725,7 @@ type PreemptionTotals struct {
 
 func (x *PreemptionTotals) Reset() {
 	*x = PreemptionTotals{}
-	mi := &file_drover_v1_client_proto_msgTypes[45]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3649,7 +3737,7 @@ func (x *PreemptionTotals) String() string {
 func (*PreemptionTotals) ProtoMessage() {}
 
 func (x *PreemptionTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[45]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3662,7 +3750,7 @@ func (x *PreemptionTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionTotals.ProtoReflect.Descriptor instead.
 func (*PreemptionTotals) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{45}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PreemptionTotals) GetSuspends() int64 {
@@ -3730,7 +3818,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[46]
+	mi := &file_drover_v1_client_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3742,7 +3830,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[46]
+	mi := &file_drover_v1_client_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3755,7 +3843,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{46}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*TenantStatus {
@@ -3778,7 +3866,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[47]
+	mi := &file_drover_v1_client_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3878,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[47]
+	mi := &file_drover_v1_client_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3891,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{47}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *EventsRequest) GetJob() string {
@@ -3858,7 +3946,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_drover_v1_client_proto_msgTypes[48]
+	mi := &file_drover_v1_client_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3870,7 +3958,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[48]
+	mi := &file_drover_v1_client_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3883,7 +3971,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{48}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3957,7 +4045,7 @@ type GetSchedulerRequest struct {
 
 func (x *GetSchedulerRequest) Reset() {
 	*x = GetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[49]
+	mi := &file_drover_v1_client_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3969,7 +4057,7 @@ func (x *GetSchedulerRequest) String() string {
 func (*GetSchedulerRequest) ProtoMessage() {}
 
 func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[49]
+	mi := &file_drover_v1_client_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3982,7 +4070,7 @@ func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*GetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{49}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{51}
 }
 
 type SetSchedulerRequest struct {
@@ -3995,7 +4083,7 @@ type SetSchedulerRequest struct {
 
 func (x *SetSchedulerRequest) Reset() {
 	*x = SetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[50]
+	mi := &file_drover_v1_client_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4007,7 +4095,7 @@ func (x *SetSchedulerRequest) String() string {
 func (*SetSchedulerRequest) ProtoMessage() {}
 
 func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[50]
+	mi := &file_drover_v1_client_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4020,7 +4108,7 @@ func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*SetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{50}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SetSchedulerRequest) GetName() string {
@@ -4049,7 +4137,7 @@ type GetSchedulerResponse struct {
 
 func (x *GetSchedulerResponse) Reset() {
 	*x = GetSchedulerResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[51]
+	mi := &file_drover_v1_client_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4061,7 +4149,7 @@ func (x *GetSchedulerResponse) String() string {
 func (*GetSchedulerResponse) ProtoMessage() {}
 
 func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[51]
+	mi := &file_drover_v1_client_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4074,7 +4162,7 @@ func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerResponse.ProtoReflect.Descriptor instead.
 func (*GetSchedulerResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{51}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetSchedulerResponse) GetName() string {
@@ -4117,7 +4205,7 @@ type PendingSum struct {
 
 func (x *PendingSum) Reset() {
 	*x = PendingSum{}
-	mi := &file_drover_v1_client_proto_msgTypes[52]
+	mi := &file_drover_v1_client_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4129,7 +4217,7 @@ func (x *PendingSum) String() string {
 func (*PendingSum) ProtoMessage() {}
 
 func (x *PendingSum) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[52]
+	mi := &file_drover_v1_client_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4142,7 +4230,7 @@ func (x *PendingSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingSum.ProtoReflect.Descriptor instead.
 func (*PendingSum) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{52}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PendingSum) GetReason() string {
@@ -4179,7 +4267,7 @@ type GetScheduleRequest struct {
 
 func (x *GetScheduleRequest) Reset() {
 	*x = GetScheduleRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[53]
+	mi := &file_drover_v1_client_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4191,7 +4279,7 @@ func (x *GetScheduleRequest) String() string {
 func (*GetScheduleRequest) ProtoMessage() {}
 
 func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[53]
+	mi := &file_drover_v1_client_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4204,7 +4292,7 @@ func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleRequest.ProtoReflect.Descriptor instead.
 func (*GetScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{53}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GetScheduleRequest) GetFromMs() int64 {
@@ -4261,7 +4349,7 @@ type GetScheduleResponse struct {
 
 func (x *GetScheduleResponse) Reset() {
 	*x = GetScheduleResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[54]
+	mi := &file_drover_v1_client_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4273,7 +4361,7 @@ func (x *GetScheduleResponse) String() string {
 func (*GetScheduleResponse) ProtoMessage() {}
 
 func (x *GetScheduleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[54]
+	mi := &file_drover_v1_client_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4286,7 +4374,7 @@ func (x *GetScheduleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleResponse.ProtoReflect.Descriptor instead.
 func (*GetScheduleResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{54}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetScheduleResponse) GetNowMs() int64 {
@@ -4368,7 +4456,7 @@ type ScheduleNode struct {
 
 func (x *ScheduleNode) Reset() {
 	*x = ScheduleNode{}
-	mi := &file_drover_v1_client_proto_msgTypes[55]
+	mi := &file_drover_v1_client_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4380,7 +4468,7 @@ func (x *ScheduleNode) String() string {
 func (*ScheduleNode) ProtoMessage() {}
 
 func (x *ScheduleNode) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[55]
+	mi := &file_drover_v1_client_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4393,7 +4481,7 @@ func (x *ScheduleNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleNode.ProtoReflect.Descriptor instead.
 func (*ScheduleNode) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{55}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ScheduleNode) GetNode() int32 {
@@ -4467,7 +4555,7 @@ type ScheduleJob struct {
 
 func (x *ScheduleJob) Reset() {
 	*x = ScheduleJob{}
-	mi := &file_drover_v1_client_proto_msgTypes[56]
+	mi := &file_drover_v1_client_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4479,7 +4567,7 @@ func (x *ScheduleJob) String() string {
 func (*ScheduleJob) ProtoMessage() {}
 
 func (x *ScheduleJob) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[56]
+	mi := &file_drover_v1_client_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4492,7 +4580,7 @@ func (x *ScheduleJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleJob.ProtoReflect.Descriptor instead.
 func (*ScheduleJob) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{56}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ScheduleJob) GetJob() uint64 {
@@ -4563,7 +4651,7 @@ type ScheduleAttempt struct {
 
 func (x *ScheduleAttempt) Reset() {
 	*x = ScheduleAttempt{}
-	mi := &file_drover_v1_client_proto_msgTypes[57]
+	mi := &file_drover_v1_client_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4575,7 +4663,7 @@ func (x *ScheduleAttempt) String() string {
 func (*ScheduleAttempt) ProtoMessage() {}
 
 func (x *ScheduleAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[57]
+	mi := &file_drover_v1_client_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4588,7 +4676,7 @@ func (x *ScheduleAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleAttempt.ProtoReflect.Descriptor instead.
 func (*ScheduleAttempt) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{57}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ScheduleAttempt) GetKey() *AttemptKey {
@@ -4678,7 +4766,7 @@ type ScheduleGap struct {
 
 func (x *ScheduleGap) Reset() {
 	*x = ScheduleGap{}
-	mi := &file_drover_v1_client_proto_msgTypes[58]
+	mi := &file_drover_v1_client_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4690,7 +4778,7 @@ func (x *ScheduleGap) String() string {
 func (*ScheduleGap) ProtoMessage() {}
 
 func (x *ScheduleGap) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[58]
+	mi := &file_drover_v1_client_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4703,7 +4791,7 @@ func (x *ScheduleGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleGap.ProtoReflect.Descriptor instead.
 func (*ScheduleGap) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{58}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ScheduleGap) GetFromMs() int64 {
@@ -4738,7 +4826,7 @@ type ScheduleReservation struct {
 
 func (x *ScheduleReservation) Reset() {
 	*x = ScheduleReservation{}
-	mi := &file_drover_v1_client_proto_msgTypes[59]
+	mi := &file_drover_v1_client_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4750,7 +4838,7 @@ func (x *ScheduleReservation) String() string {
 func (*ScheduleReservation) ProtoMessage() {}
 
 func (x *ScheduleReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[59]
+	mi := &file_drover_v1_client_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4763,7 +4851,7 @@ func (x *ScheduleReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleReservation.ProtoReflect.Descriptor instead.
 func (*ScheduleReservation) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{59}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ScheduleReservation) GetId() uint64 {
@@ -4854,7 +4942,7 @@ type ScheduleWaiting struct {
 
 func (x *ScheduleWaiting) Reset() {
 	*x = ScheduleWaiting{}
-	mi := &file_drover_v1_client_proto_msgTypes[60]
+	mi := &file_drover_v1_client_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4866,7 +4954,7 @@ func (x *ScheduleWaiting) String() string {
 func (*ScheduleWaiting) ProtoMessage() {}
 
 func (x *ScheduleWaiting) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[60]
+	mi := &file_drover_v1_client_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4879,7 +4967,7 @@ func (x *ScheduleWaiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleWaiting.ProtoReflect.Descriptor instead.
 func (*ScheduleWaiting) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{60}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ScheduleWaiting) GetJob() uint64 {
@@ -4959,7 +5047,7 @@ type ScheduleObstacle struct {
 
 func (x *ScheduleObstacle) Reset() {
 	*x = ScheduleObstacle{}
-	mi := &file_drover_v1_client_proto_msgTypes[61]
+	mi := &file_drover_v1_client_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4971,7 +5059,7 @@ func (x *ScheduleObstacle) String() string {
 func (*ScheduleObstacle) ProtoMessage() {}
 
 func (x *ScheduleObstacle) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[61]
+	mi := &file_drover_v1_client_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4984,7 +5072,7 @@ func (x *ScheduleObstacle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleObstacle.ProtoReflect.Descriptor instead.
 func (*ScheduleObstacle) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{61}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ScheduleObstacle) GetNode() int32 {
@@ -5325,7 +5413,11 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x13ApplyTenantsRequest\x12+\n" +
 	"\atenants\x18\x01 \x03(\v2\x11.drover.v1.TenantR\atenants\"0\n" +
 	"\x14ApplyTenantsResponse\x12\x18\n" +
-	"\achanged\x18\x01 \x01(\x05R\achanged\"\x14\n" +
+	"\achanged\x18\x01 \x01(\x05R\achanged\")\n" +
+	"\x13DeleteTenantRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"*\n" +
+	"\x14DeleteTenantResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x14\n" +
 	"\x12ListTenantsRequest\"\xeb\x02\n" +
 	"\fTenantStatus\x12)\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x11.drover.v1.TenantR\x06tenant\x12(\n" +
@@ -5474,7 +5566,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x14JOB_STATE_COMMITTING\x10\x03\x12\x17\n" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x05\x12\x15\n" +
-	"\x11JOB_STATE_STOPPED\x10\x062\x93\r\n" +
+	"\x11JOB_STATE_STOPPED\x10\x062\xe6\r\n" +
 	"\rClientService\x12?\n" +
 	"\x06Status\x12\x18.drover.v1.StatusRequest\x1a\x19.drover.v1.StatusResponse\"\x00\x12E\n" +
 	"\bHasBlobs\x12\x1a.drover.v1.HasBlobsRequest\x1a\x1b.drover.v1.HasBlobsResponse\"\x00\x12D\n" +
@@ -5493,7 +5585,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\tDrainNode\x12\x1b.drover.v1.DrainNodeRequest\x1a\x1c.drover.v1.DrainNodeResponse\"\x00\x12Q\n" +
 	"\fMaintainNode\x12\x1e.drover.v1.MaintainNodeRequest\x1a\x1f.drover.v1.MaintainNodeResponse\"\x00\x12Q\n" +
 	"\fApplyTenants\x12\x1e.drover.v1.ApplyTenantsRequest\x1a\x1f.drover.v1.ApplyTenantsResponse\"\x00\x12N\n" +
-	"\vListTenants\x12\x1d.drover.v1.ListTenantsRequest\x1a\x1e.drover.v1.ListTenantsResponse\"\x00\x128\n" +
+	"\vListTenants\x12\x1d.drover.v1.ListTenantsRequest\x1a\x1e.drover.v1.ListTenantsResponse\"\x00\x12Q\n" +
+	"\fDeleteTenant\x12\x1e.drover.v1.DeleteTenantRequest\x1a\x1f.drover.v1.DeleteTenantResponse\"\x00\x128\n" +
 	"\x06Events\x12\x18.drover.v1.EventsRequest\x1a\x10.drover.v1.Event\"\x000\x01\x12Q\n" +
 	"\fGetScheduler\x12\x1e.drover.v1.GetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12Q\n" +
 	"\fSetScheduler\x12\x1e.drover.v1.SetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12N\n" +
@@ -5513,7 +5606,7 @@ func file_drover_v1_client_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_client_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_drover_v1_client_proto_goTypes = []any{
 	(JobState)(0),                // 0: drover.v1.JobState
 	(*StatusRequest)(nil),        // 1: drover.v1.StatusRequest
@@ -5559,39 +5652,41 @@ var file_drover_v1_client_proto_goTypes = []any{
 	(*Tenant)(nil),               // 41: drover.v1.Tenant
 	(*ApplyTenantsRequest)(nil),  // 42: drover.v1.ApplyTenantsRequest
 	(*ApplyTenantsResponse)(nil), // 43: drover.v1.ApplyTenantsResponse
-	(*ListTenantsRequest)(nil),   // 44: drover.v1.ListTenantsRequest
-	(*TenantStatus)(nil),         // 45: drover.v1.TenantStatus
-	(*PreemptionTotals)(nil),     // 46: drover.v1.PreemptionTotals
-	(*ListTenantsResponse)(nil),  // 47: drover.v1.ListTenantsResponse
-	(*EventsRequest)(nil),        // 48: drover.v1.EventsRequest
-	(*Event)(nil),                // 49: drover.v1.Event
-	(*GetSchedulerRequest)(nil),  // 50: drover.v1.GetSchedulerRequest
-	(*SetSchedulerRequest)(nil),  // 51: drover.v1.SetSchedulerRequest
-	(*GetSchedulerResponse)(nil), // 52: drover.v1.GetSchedulerResponse
-	(*PendingSum)(nil),           // 53: drover.v1.PendingSum
-	(*GetScheduleRequest)(nil),   // 54: drover.v1.GetScheduleRequest
-	(*GetScheduleResponse)(nil),  // 55: drover.v1.GetScheduleResponse
-	(*ScheduleNode)(nil),         // 56: drover.v1.ScheduleNode
-	(*ScheduleJob)(nil),          // 57: drover.v1.ScheduleJob
-	(*ScheduleAttempt)(nil),      // 58: drover.v1.ScheduleAttempt
-	(*ScheduleGap)(nil),          // 59: drover.v1.ScheduleGap
-	(*ScheduleReservation)(nil),  // 60: drover.v1.ScheduleReservation
-	(*ScheduleWaiting)(nil),      // 61: drover.v1.ScheduleWaiting
-	(*ScheduleObstacle)(nil),     // 62: drover.v1.ScheduleObstacle
-	nil,                          // 63: drover.v1.GetJobResponse.CountersEntry
-	nil,                          // 64: drover.v1.SetSchedulerRequest.ParamsEntry
-	nil,                          // 65: drover.v1.GetSchedulerResponse.ParamsEntry
-	(*Resources)(nil),            // 66: drover.v1.Resources
-	(*Limits)(nil),               // 67: drover.v1.Limits
-	(*AttemptKey)(nil),           // 68: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),          // 69: drover.v1.SeenAttempt
-	(Level)(0),                   // 70: drover.v1.Level
-	(*NodeInfo)(nil),             // 71: drover.v1.NodeInfo
-	(*NodeLoad)(nil),             // 72: drover.v1.NodeLoad
-	(*LogsRequest)(nil),          // 73: drover.v1.LogsRequest
-	(*ExecRequest)(nil),          // 74: drover.v1.ExecRequest
-	(*LogsResponse)(nil),         // 75: drover.v1.LogsResponse
-	(*ExecResponse)(nil),         // 76: drover.v1.ExecResponse
+	(*DeleteTenantRequest)(nil),  // 44: drover.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil), // 45: drover.v1.DeleteTenantResponse
+	(*ListTenantsRequest)(nil),   // 46: drover.v1.ListTenantsRequest
+	(*TenantStatus)(nil),         // 47: drover.v1.TenantStatus
+	(*PreemptionTotals)(nil),     // 48: drover.v1.PreemptionTotals
+	(*ListTenantsResponse)(nil),  // 49: drover.v1.ListTenantsResponse
+	(*EventsRequest)(nil),        // 50: drover.v1.EventsRequest
+	(*Event)(nil),                // 51: drover.v1.Event
+	(*GetSchedulerRequest)(nil),  // 52: drover.v1.GetSchedulerRequest
+	(*SetSchedulerRequest)(nil),  // 53: drover.v1.SetSchedulerRequest
+	(*GetSchedulerResponse)(nil), // 54: drover.v1.GetSchedulerResponse
+	(*PendingSum)(nil),           // 55: drover.v1.PendingSum
+	(*GetScheduleRequest)(nil),   // 56: drover.v1.GetScheduleRequest
+	(*GetScheduleResponse)(nil),  // 57: drover.v1.GetScheduleResponse
+	(*ScheduleNode)(nil),         // 58: drover.v1.ScheduleNode
+	(*ScheduleJob)(nil),          // 59: drover.v1.ScheduleJob
+	(*ScheduleAttempt)(nil),      // 60: drover.v1.ScheduleAttempt
+	(*ScheduleGap)(nil),          // 61: drover.v1.ScheduleGap
+	(*ScheduleReservation)(nil),  // 62: drover.v1.ScheduleReservation
+	(*ScheduleWaiting)(nil),      // 63: drover.v1.ScheduleWaiting
+	(*ScheduleObstacle)(nil),     // 64: drover.v1.ScheduleObstacle
+	nil,                          // 65: drover.v1.GetJobResponse.CountersEntry
+	nil,                          // 66: drover.v1.SetSchedulerRequest.ParamsEntry
+	nil,                          // 67: drover.v1.GetSchedulerResponse.ParamsEntry
+	(*Resources)(nil),            // 68: drover.v1.Resources
+	(*Limits)(nil),               // 69: drover.v1.Limits
+	(*AttemptKey)(nil),           // 70: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),          // 71: drover.v1.SeenAttempt
+	(Level)(0),                   // 72: drover.v1.Level
+	(*NodeInfo)(nil),             // 73: drover.v1.NodeInfo
+	(*NodeLoad)(nil),             // 74: drover.v1.NodeLoad
+	(*LogsRequest)(nil),          // 75: drover.v1.LogsRequest
+	(*ExecRequest)(nil),          // 76: drover.v1.ExecRequest
+	(*LogsResponse)(nil),         // 77: drover.v1.LogsResponse
+	(*ExecResponse)(nil),         // 78: drover.v1.ExecResponse
 }
 var file_drover_v1_client_proto_depIdxs = []int32{
 	9,  // 0: drover.v1.SubmitJobResponse.quote:type_name -> drover.v1.Quote
@@ -5600,56 +5695,56 @@ var file_drover_v1_client_proto_depIdxs = []int32{
 	11, // 3: drover.v1.PlanJobResponse.steps:type_name -> drover.v1.PlannedStep
 	15, // 4: drover.v1.CalibrationResponse.bins:type_name -> drover.v1.CalibrationBin
 	0,  // 5: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
-	66, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
-	67, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
+	68, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
+	69, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
 	0,  // 8: drover.v1.ListJobsRequest.states:type_name -> drover.v1.JobState
 	17, // 9: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
 	17, // 10: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
 	18, // 11: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
-	63, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
-	46, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
-	68, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
-	69, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
+	65, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
+	48, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
+	70, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
+	71, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
 	27, // 16: drover.v1.TaskAttempt.level:type_name -> drover.v1.LevelStatus
-	70, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
-	70, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
+	72, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
+	72, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
 	26, // 19: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
 	28, // 20: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
-	70, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
-	68, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
-	70, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
-	71, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
-	66, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
-	72, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
+	72, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
+	70, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
+	72, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
+	73, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
+	68, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
+	74, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
 	40, // 27: drover.v1.NodeStatus.maintenance:type_name -> drover.v1.MaintenanceWindow
 	34, // 28: drover.v1.NodeStatus.suspended:type_name -> drover.v1.LevelUse
-	70, // 29: drover.v1.LevelUse.level:type_name -> drover.v1.Level
+	72, // 29: drover.v1.LevelUse.level:type_name -> drover.v1.Level
 	33, // 30: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
-	66, // 31: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
-	66, // 32: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
+	68, // 31: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
+	68, // 32: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
 	41, // 33: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
 	41, // 34: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
-	66, // 35: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
-	46, // 36: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
-	45, // 37: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
-	64, // 38: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
-	65, // 39: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
-	53, // 40: drover.v1.GetSchedulerResponse.pending:type_name -> drover.v1.PendingSum
-	56, // 41: drover.v1.GetScheduleResponse.nodes:type_name -> drover.v1.ScheduleNode
-	57, // 42: drover.v1.GetScheduleResponse.jobs:type_name -> drover.v1.ScheduleJob
-	58, // 43: drover.v1.GetScheduleResponse.attempts:type_name -> drover.v1.ScheduleAttempt
-	60, // 44: drover.v1.GetScheduleResponse.reservations:type_name -> drover.v1.ScheduleReservation
-	61, // 45: drover.v1.GetScheduleResponse.waiting:type_name -> drover.v1.ScheduleWaiting
-	66, // 46: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
+	68, // 35: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
+	48, // 36: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
+	47, // 37: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
+	66, // 38: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
+	67, // 39: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
+	55, // 40: drover.v1.GetSchedulerResponse.pending:type_name -> drover.v1.PendingSum
+	58, // 41: drover.v1.GetScheduleResponse.nodes:type_name -> drover.v1.ScheduleNode
+	59, // 42: drover.v1.GetScheduleResponse.jobs:type_name -> drover.v1.ScheduleJob
+	60, // 43: drover.v1.GetScheduleResponse.attempts:type_name -> drover.v1.ScheduleAttempt
+	62, // 44: drover.v1.GetScheduleResponse.reservations:type_name -> drover.v1.ScheduleReservation
+	63, // 45: drover.v1.GetScheduleResponse.waiting:type_name -> drover.v1.ScheduleWaiting
+	68, // 46: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
 	0,  // 47: drover.v1.ScheduleJob.state:type_name -> drover.v1.JobState
-	68, // 48: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
-	70, // 49: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
-	66, // 50: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
-	59, // 51: drover.v1.ScheduleAttempt.gaps:type_name -> drover.v1.ScheduleGap
-	66, // 52: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
-	68, // 53: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
-	62, // 54: drover.v1.ScheduleWaiting.obstacles:type_name -> drover.v1.ScheduleObstacle
-	68, // 55: drover.v1.ScheduleObstacle.key:type_name -> drover.v1.AttemptKey
+	70, // 48: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
+	72, // 49: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
+	68, // 50: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
+	61, // 51: drover.v1.ScheduleAttempt.gaps:type_name -> drover.v1.ScheduleGap
+	68, // 52: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
+	70, // 53: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
+	64, // 54: drover.v1.ScheduleWaiting.obstacles:type_name -> drover.v1.ScheduleObstacle
+	70, // 55: drover.v1.ScheduleObstacle.key:type_name -> drover.v1.AttemptKey
 	1,  // 56: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
 	3,  // 57: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
 	5,  // 58: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
@@ -5660,44 +5755,46 @@ var file_drover_v1_client_proto_depIdxs = []int32{
 	23, // 63: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
 	21, // 64: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
 	25, // 65: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
-	73, // 66: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
-	74, // 67: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
+	75, // 66: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
+	76, // 67: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
 	30, // 68: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
 	32, // 69: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
 	36, // 70: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
 	38, // 71: drover.v1.ClientService.MaintainNode:input_type -> drover.v1.MaintainNodeRequest
 	42, // 72: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
-	44, // 73: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
-	48, // 74: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
-	50, // 75: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
-	51, // 76: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
-	14, // 77: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
-	54, // 78: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
-	2,  // 79: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
-	4,  // 80: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
-	6,  // 81: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
-	8,  // 82: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
-	13, // 83: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
-	20, // 84: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
-	22, // 85: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
-	24, // 86: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
-	22, // 87: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
-	29, // 88: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
-	75, // 89: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
-	76, // 90: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
-	31, // 91: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
-	35, // 92: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
-	37, // 93: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
-	39, // 94: drover.v1.ClientService.MaintainNode:output_type -> drover.v1.MaintainNodeResponse
-	43, // 95: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
-	47, // 96: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
-	49, // 97: drover.v1.ClientService.Events:output_type -> drover.v1.Event
-	52, // 98: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	52, // 99: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	16, // 100: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
-	55, // 101: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
-	79, // [79:102] is the sub-list for method output_type
-	56, // [56:79] is the sub-list for method input_type
+	46, // 73: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
+	44, // 74: drover.v1.ClientService.DeleteTenant:input_type -> drover.v1.DeleteTenantRequest
+	50, // 75: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
+	52, // 76: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
+	53, // 77: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
+	14, // 78: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
+	56, // 79: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
+	2,  // 80: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
+	4,  // 81: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
+	6,  // 82: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
+	8,  // 83: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
+	13, // 84: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
+	20, // 85: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
+	22, // 86: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
+	24, // 87: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
+	22, // 88: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
+	29, // 89: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
+	77, // 90: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
+	78, // 91: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
+	31, // 92: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
+	35, // 93: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
+	37, // 94: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
+	39, // 95: drover.v1.ClientService.MaintainNode:output_type -> drover.v1.MaintainNodeResponse
+	43, // 96: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
+	49, // 97: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
+	45, // 98: drover.v1.ClientService.DeleteTenant:output_type -> drover.v1.DeleteTenantResponse
+	51, // 99: drover.v1.ClientService.Events:output_type -> drover.v1.Event
+	54, // 100: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	54, // 101: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	16, // 102: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
+	57, // 103: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
+	80, // [80:104] is the sub-list for method output_type
+	56, // [56:80] is the sub-list for method input_type
 	56, // [56:56] is the sub-list for extension type_name
 	56, // [56:56] is the sub-list for extension extendee
 	0,  // [0:56] is the sub-list for field type_name
@@ -5716,7 +5813,7 @@ func file_drover_v1_client_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_client_proto_rawDesc), len(file_drover_v1_client_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   65,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

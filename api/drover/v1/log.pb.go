@@ -167,6 +167,7 @@ type Entry struct {
 	//	*Entry_LogsGathered
 	//	*Entry_Maintenance
 	//	*Entry_UnknownRuns
+	//	*Entry_TenantDeleted
 	//	*Entry_Secret
 	//	*Entry_SecretDeleted
 	//	*Entry_Estimates
@@ -432,6 +433,15 @@ func (x *Entry) GetUnknownRuns() *UnknownRunsFact {
 	return nil
 }
 
+func (x *Entry) GetTenantDeleted() *TenantDeletedFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_TenantDeleted); ok {
+			return x.TenantDeleted
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetSecret() *SecretFact {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_Secret); ok {
@@ -574,6 +584,10 @@ type Entry_UnknownRuns struct {
 	UnknownRuns *UnknownRunsFact `protobuf:"bytes,35,opt,name=unknown_runs,json=unknownRuns,proto3,oneof"`
 }
 
+type Entry_TenantDeleted struct {
+	TenantDeleted *TenantDeletedFact `protobuf:"bytes,36,opt,name=tenant_deleted,json=tenantDeleted,proto3,oneof"`
+}
+
 type Entry_Secret struct {
 	Secret *SecretFact `protobuf:"bytes,33,opt,name=secret,proto3,oneof"`
 }
@@ -639,6 +653,8 @@ func (*Entry_LogsGathered) isEntry_Body() {}
 func (*Entry_Maintenance) isEntry_Body() {}
 
 func (*Entry_UnknownRuns) isEntry_Body() {}
+
+func (*Entry_TenantDeleted) isEntry_Body() {}
 
 func (*Entry_Secret) isEntry_Body() {}
 
@@ -801,6 +817,51 @@ func (x *TenantsFact) GetTenants() []*Tenant {
 	return nil
 }
 
+// TenantDeletedFact deletes a tenant. Its jobs of the past stay.
+type TenantDeletedFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantDeletedFact) Reset() {
+	*x = TenantDeletedFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantDeletedFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantDeletedFact) ProtoMessage() {}
+
+func (x *TenantDeletedFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantDeletedFact.ProtoReflect.Descriptor instead.
+func (*TenantDeletedFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TenantDeletedFact) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // TokenFact is a token that was created. The log never has its text.
 type TokenFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -812,7 +873,7 @@ type TokenFact struct {
 
 func (x *TokenFact) Reset() {
 	*x = TokenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[4]
+	mi := &file_drover_v1_log_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +885,7 @@ func (x *TokenFact) String() string {
 func (*TokenFact) ProtoMessage() {}
 
 func (x *TokenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[4]
+	mi := &file_drover_v1_log_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +898,7 @@ func (x *TokenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenFact.ProtoReflect.Descriptor instead.
 func (*TokenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TokenFact) GetToken() *Token {
@@ -863,7 +924,7 @@ type TokenRevokedFact struct {
 
 func (x *TokenRevokedFact) Reset() {
 	*x = TokenRevokedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[5]
+	mi := &file_drover_v1_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +936,7 @@ func (x *TokenRevokedFact) String() string {
 func (*TokenRevokedFact) ProtoMessage() {}
 
 func (x *TokenRevokedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[5]
+	mi := &file_drover_v1_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +949,7 @@ func (x *TokenRevokedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRevokedFact.ProtoReflect.Descriptor instead.
 func (*TokenRevokedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TokenRevokedFact) GetId() string {
@@ -914,7 +975,7 @@ type SecretFact struct {
 
 func (x *SecretFact) Reset() {
 	*x = SecretFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +987,7 @@ func (x *SecretFact) String() string {
 func (*SecretFact) ProtoMessage() {}
 
 func (x *SecretFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1000,7 @@ func (x *SecretFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretFact.ProtoReflect.Descriptor instead.
 func (*SecretFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SecretFact) GetTenant() string {
@@ -1002,7 +1063,7 @@ type SecretDeletedFact struct {
 
 func (x *SecretDeletedFact) Reset() {
 	*x = SecretDeletedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1075,7 @@ func (x *SecretDeletedFact) String() string {
 func (*SecretDeletedFact) ProtoMessage() {}
 
 func (x *SecretDeletedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1088,7 @@ func (x *SecretDeletedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretDeletedFact.ProtoReflect.Descriptor instead.
 func (*SecretDeletedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SecretDeletedFact) GetTenant() string {
@@ -1062,7 +1123,7 @@ type NodeFact struct {
 
 func (x *NodeFact) Reset() {
 	*x = NodeFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1135,7 @@ func (x *NodeFact) String() string {
 func (*NodeFact) ProtoMessage() {}
 
 func (x *NodeFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1148,7 @@ func (x *NodeFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeFact.ProtoReflect.Descriptor instead.
 func (*NodeFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NodeFact) GetNode() int32 {
@@ -1122,7 +1183,7 @@ type NodeLostFact struct {
 
 func (x *NodeLostFact) Reset() {
 	*x = NodeLostFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1195,7 @@ func (x *NodeLostFact) String() string {
 func (*NodeLostFact) ProtoMessage() {}
 
 func (x *NodeLostFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1208,7 @@ func (x *NodeLostFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLostFact.ProtoReflect.Descriptor instead.
 func (*NodeLostFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeLostFact) GetNode() int32 {
@@ -1188,7 +1249,7 @@ type NodeDrainFact struct {
 
 func (x *NodeDrainFact) Reset() {
 	*x = NodeDrainFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1261,7 @@ func (x *NodeDrainFact) String() string {
 func (*NodeDrainFact) ProtoMessage() {}
 
 func (x *NodeDrainFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1274,7 @@ func (x *NodeDrainFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDrainFact.ProtoReflect.Descriptor instead.
 func (*NodeDrainFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NodeDrainFact) GetNode() int32 {
@@ -1271,7 +1332,7 @@ type MaintenanceFact struct {
 
 func (x *MaintenanceFact) Reset() {
 	*x = MaintenanceFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1344,7 @@ func (x *MaintenanceFact) String() string {
 func (*MaintenanceFact) ProtoMessage() {}
 
 func (x *MaintenanceFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1357,7 @@ func (x *MaintenanceFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintenanceFact.ProtoReflect.Descriptor instead.
 func (*MaintenanceFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MaintenanceFact) GetNode() int32 {
@@ -1338,7 +1399,7 @@ type RefusalsExpiredFact struct {
 
 func (x *RefusalsExpiredFact) Reset() {
 	*x = RefusalsExpiredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1411,7 @@ func (x *RefusalsExpiredFact) String() string {
 func (*RefusalsExpiredFact) ProtoMessage() {}
 
 func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1424,7 @@ func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusalsExpiredFact.ProtoReflect.Descriptor instead.
 func (*RefusalsExpiredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RefusalsExpiredFact) GetAttempts() []*AttemptKey {
@@ -1388,7 +1449,7 @@ type BlobFact struct {
 
 func (x *BlobFact) Reset() {
 	*x = BlobFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1461,7 @@ func (x *BlobFact) String() string {
 func (*BlobFact) ProtoMessage() {}
 
 func (x *BlobFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1474,7 @@ func (x *BlobFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobFact.ProtoReflect.Descriptor instead.
 func (*BlobFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BlobFact) GetDigest() string {
@@ -1465,7 +1526,7 @@ type RestoredFact struct {
 
 func (x *RestoredFact) Reset() {
 	*x = RestoredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1538,7 @@ func (x *RestoredFact) String() string {
 func (*RestoredFact) ProtoMessage() {}
 
 func (x *RestoredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1551,7 @@ func (x *RestoredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredFact.ProtoReflect.Descriptor instead.
 func (*RestoredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RestoredFact) GetWhat() string {
@@ -1538,7 +1599,7 @@ type UnknownRunsFact struct {
 
 func (x *UnknownRunsFact) Reset() {
 	*x = UnknownRunsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1611,7 @@ func (x *UnknownRunsFact) String() string {
 func (*UnknownRunsFact) ProtoMessage() {}
 
 func (x *UnknownRunsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1624,7 @@ func (x *UnknownRunsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownRunsFact.ProtoReflect.Descriptor instead.
 func (*UnknownRunsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UnknownRunsFact) GetNode() int32 {
@@ -1613,7 +1674,7 @@ type JobChunkFact struct {
 
 func (x *JobChunkFact) Reset() {
 	*x = JobChunkFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1686,7 @@ func (x *JobChunkFact) String() string {
 func (*JobChunkFact) ProtoMessage() {}
 
 func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1699,7 @@ func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobChunkFact.ProtoReflect.Descriptor instead.
 func (*JobChunkFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JobChunkFact) GetStaging() string {
@@ -1683,7 +1744,7 @@ type JobAcceptedFact struct {
 
 func (x *JobAcceptedFact) Reset() {
 	*x = JobAcceptedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1756,7 @@ func (x *JobAcceptedFact) String() string {
 func (*JobAcceptedFact) ProtoMessage() {}
 
 func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1769,7 @@ func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobAcceptedFact.ProtoReflect.Descriptor instead.
 func (*JobAcceptedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *JobAcceptedFact) GetJob() uint64 {
@@ -1798,7 +1859,7 @@ type FactSplit struct {
 
 func (x *FactSplit) Reset() {
 	*x = FactSplit{}
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1871,7 @@ func (x *FactSplit) String() string {
 func (*FactSplit) ProtoMessage() {}
 
 func (x *FactSplit) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1884,7 @@ func (x *FactSplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactSplit.ProtoReflect.Descriptor instead.
 func (*FactSplit) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FactSplit) GetPieces() []*SplitPiece {
@@ -1846,7 +1907,7 @@ type DecisionFact struct {
 
 func (x *DecisionFact) Reset() {
 	*x = DecisionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1919,7 @@ func (x *DecisionFact) String() string {
 func (*DecisionFact) ProtoMessage() {}
 
 func (x *DecisionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1932,7 @@ func (x *DecisionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFact.ProtoReflect.Descriptor instead.
 func (*DecisionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DecisionFact) GetBase() uint64 {
@@ -1916,7 +1977,7 @@ type ActionFact struct {
 
 func (x *ActionFact) Reset() {
 	*x = ActionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +1989,7 @@ func (x *ActionFact) String() string {
 func (*ActionFact) ProtoMessage() {}
 
 func (x *ActionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2002,7 @@ func (x *ActionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActionFact.ProtoReflect.Descriptor instead.
 func (*ActionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ActionFact) GetKind() int32 {
@@ -2057,7 +2118,7 @@ type ReservationFact struct {
 
 func (x *ReservationFact) Reset() {
 	*x = ReservationFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2069,7 +2130,7 @@ func (x *ReservationFact) String() string {
 func (*ReservationFact) ProtoMessage() {}
 
 func (x *ReservationFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2082,7 +2143,7 @@ func (x *ReservationFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReservationFact.ProtoReflect.Descriptor instead.
 func (*ReservationFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReservationFact) GetId() uint64 {
@@ -2195,7 +2256,7 @@ type PolicyStateFact struct {
 
 func (x *PolicyStateFact) Reset() {
 	*x = PolicyStateFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2268,7 @@ func (x *PolicyStateFact) String() string {
 func (*PolicyStateFact) ProtoMessage() {}
 
 func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2281,7 @@ func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyStateFact.ProtoReflect.Descriptor instead.
 func (*PolicyStateFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PolicyStateFact) GetKind() int32 {
@@ -2312,7 +2373,7 @@ type AttemptsFact struct {
 
 func (x *AttemptsFact) Reset() {
 	*x = AttemptsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2324,7 +2385,7 @@ func (x *AttemptsFact) String() string {
 func (*AttemptsFact) ProtoMessage() {}
 
 func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2337,7 +2398,7 @@ func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptsFact.ProtoReflect.Descriptor instead.
 func (*AttemptsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AttemptsFact) GetNode() int32 {
@@ -2374,7 +2435,7 @@ type JobStopFact struct {
 
 func (x *JobStopFact) Reset() {
 	*x = JobStopFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2447,7 @@ func (x *JobStopFact) String() string {
 func (*JobStopFact) ProtoMessage() {}
 
 func (x *JobStopFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2460,7 @@ func (x *JobStopFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStopFact.ProtoReflect.Descriptor instead.
 func (*JobStopFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *JobStopFact) GetJob() uint64 {
@@ -2434,7 +2495,7 @@ type JobEndedFact struct {
 
 func (x *JobEndedFact) Reset() {
 	*x = JobEndedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2446,7 +2507,7 @@ func (x *JobEndedFact) String() string {
 func (*JobEndedFact) ProtoMessage() {}
 
 func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2459,7 +2520,7 @@ func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEndedFact.ProtoReflect.Descriptor instead.
 func (*JobEndedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *JobEndedFact) GetJob() uint64 {
@@ -2496,7 +2557,7 @@ type LogsGatheredFact struct {
 
 func (x *LogsGatheredFact) Reset() {
 	*x = LogsGatheredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2569,7 @@ func (x *LogsGatheredFact) String() string {
 func (*LogsGatheredFact) ProtoMessage() {}
 
 func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[26]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2582,7 @@ func (x *LogsGatheredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsGatheredFact.ProtoReflect.Descriptor instead.
 func (*LogsGatheredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LogsGatheredFact) GetJob() uint64 {
@@ -2556,7 +2617,7 @@ type JobCleanedFact struct {
 
 func (x *JobCleanedFact) Reset() {
 	*x = JobCleanedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2629,7 @@ func (x *JobCleanedFact) String() string {
 func (*JobCleanedFact) ProtoMessage() {}
 
 func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[27]
+	mi := &file_drover_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +2642,7 @@ func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
 func (*JobCleanedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *JobCleanedFact) GetJob() uint64 {
@@ -2602,7 +2663,7 @@ type JobsForgottenFact struct {
 
 func (x *JobsForgottenFact) Reset() {
 	*x = JobsForgottenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2675,7 @@ func (x *JobsForgottenFact) String() string {
 func (*JobsForgottenFact) ProtoMessage() {}
 
 func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[28]
+	mi := &file_drover_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2688,7 @@ func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
 func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *JobsForgottenFact) GetJobs() []uint64 {
@@ -2647,7 +2708,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[29]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2720,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[29]
+	mi := &file_drover_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2733,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -2704,7 +2765,7 @@ type StageEstimate struct {
 
 func (x *StageEstimate) Reset() {
 	*x = StageEstimate{}
-	mi := &file_drover_v1_log_proto_msgTypes[30]
+	mi := &file_drover_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2716,7 +2777,7 @@ func (x *StageEstimate) String() string {
 func (*StageEstimate) ProtoMessage() {}
 
 func (x *StageEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[30]
+	mi := &file_drover_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2729,7 +2790,7 @@ func (x *StageEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
 func (*StageEstimate) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StageEstimate) GetJob() uint64 {
@@ -2776,7 +2837,7 @@ type EstimatesFact struct {
 
 func (x *EstimatesFact) Reset() {
 	*x = EstimatesFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[31]
+	mi := &file_drover_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2849,7 @@ func (x *EstimatesFact) String() string {
 func (*EstimatesFact) ProtoMessage() {}
 
 func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[31]
+	mi := &file_drover_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2862,7 @@ func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
 func (*EstimatesFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EstimatesFact) GetStages() []*StageEstimate {
@@ -2824,7 +2885,7 @@ type DeadlineMissFact struct {
 
 func (x *DeadlineMissFact) Reset() {
 	*x = DeadlineMissFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[32]
+	mi := &file_drover_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +2897,7 @@ func (x *DeadlineMissFact) String() string {
 func (*DeadlineMissFact) ProtoMessage() {}
 
 func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[32]
+	mi := &file_drover_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +2910,7 @@ func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlineMissFact.ProtoReflect.Descriptor instead.
 func (*DeadlineMissFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeadlineMissFact) GetJob() uint64 {
@@ -2877,7 +2938,7 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\x89\r\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\xd0\r\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -2906,7 +2967,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\rtoken_revoked\x18\x1b \x01(\v2\x1b.drover.v1.TokenRevokedFactH\x00R\ftokenRevoked\x12B\n" +
 	"\rlogs_gathered\x18\x1c \x01(\v2\x1b.drover.v1.LogsGatheredFactH\x00R\flogsGathered\x12>\n" +
 	"\vmaintenance\x18\x1d \x01(\v2\x1a.drover.v1.MaintenanceFactH\x00R\vmaintenance\x12?\n" +
-	"\funknown_runs\x18# \x01(\v2\x1a.drover.v1.UnknownRunsFactH\x00R\vunknownRuns\x12/\n" +
+	"\funknown_runs\x18# \x01(\v2\x1a.drover.v1.UnknownRunsFactH\x00R\vunknownRuns\x12E\n" +
+	"\x0etenant_deleted\x18$ \x01(\v2\x1c.drover.v1.TenantDeletedFactH\x00R\rtenantDeleted\x12/\n" +
 	"\x06secret\x18! \x01(\v2\x15.drover.v1.SecretFactH\x00R\x06secret\x12E\n" +
 	"\x0esecret_deleted\x18\" \x01(\v2\x1c.drover.v1.SecretDeletedFactH\x00R\rsecretDeleted\x128\n" +
 	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x12B\n" +
@@ -2922,7 +2984,9 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\vClusterFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\":\n" +
 	"\vTenantsFact\x12+\n" +
-	"\atenants\x18\x01 \x03(\v2\x11.drover.v1.TenantR\atenants\"G\n" +
+	"\atenants\x18\x01 \x03(\v2\x11.drover.v1.TenantR\atenants\"'\n" +
+	"\x11TenantDeletedFact\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"G\n" +
 	"\tTokenFact\x12&\n" +
 	"\x05token\x18\x01 \x01(\v2\x10.drover.v1.TokenR\x05token\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\"\"\n" +
@@ -3111,7 +3175,7 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_drover_v1_log_proto_goTypes = []any{
 	(MaintenanceChange)(0),      // 0: drover.v1.MaintenanceChange
 	(UnknownRunDecision)(0),     // 1: drover.v1.UnknownRunDecision
@@ -3119,103 +3183,105 @@ var file_drover_v1_log_proto_goTypes = []any{
 	(*NoticeFact)(nil),          // 3: drover.v1.NoticeFact
 	(*ClusterFact)(nil),         // 4: drover.v1.ClusterFact
 	(*TenantsFact)(nil),         // 5: drover.v1.TenantsFact
-	(*TokenFact)(nil),           // 6: drover.v1.TokenFact
-	(*TokenRevokedFact)(nil),    // 7: drover.v1.TokenRevokedFact
-	(*SecretFact)(nil),          // 8: drover.v1.SecretFact
-	(*SecretDeletedFact)(nil),   // 9: drover.v1.SecretDeletedFact
-	(*NodeFact)(nil),            // 10: drover.v1.NodeFact
-	(*NodeLostFact)(nil),        // 11: drover.v1.NodeLostFact
-	(*NodeDrainFact)(nil),       // 12: drover.v1.NodeDrainFact
-	(*MaintenanceFact)(nil),     // 13: drover.v1.MaintenanceFact
-	(*RefusalsExpiredFact)(nil), // 14: drover.v1.RefusalsExpiredFact
-	(*BlobFact)(nil),            // 15: drover.v1.BlobFact
-	(*RestoredFact)(nil),        // 16: drover.v1.RestoredFact
-	(*UnknownRunsFact)(nil),     // 17: drover.v1.UnknownRunsFact
-	(*JobChunkFact)(nil),        // 18: drover.v1.JobChunkFact
-	(*JobAcceptedFact)(nil),     // 19: drover.v1.JobAcceptedFact
-	(*FactSplit)(nil),           // 20: drover.v1.FactSplit
-	(*DecisionFact)(nil),        // 21: drover.v1.DecisionFact
-	(*ActionFact)(nil),          // 22: drover.v1.ActionFact
-	(*ReservationFact)(nil),     // 23: drover.v1.ReservationFact
-	(*PolicyStateFact)(nil),     // 24: drover.v1.PolicyStateFact
-	(*AttemptsFact)(nil),        // 25: drover.v1.AttemptsFact
-	(*JobStopFact)(nil),         // 26: drover.v1.JobStopFact
-	(*JobEndedFact)(nil),        // 27: drover.v1.JobEndedFact
-	(*LogsGatheredFact)(nil),    // 28: drover.v1.LogsGatheredFact
-	(*JobCleanedFact)(nil),      // 29: drover.v1.JobCleanedFact
-	(*JobsForgottenFact)(nil),   // 30: drover.v1.JobsForgottenFact
-	(*SchedulerFact)(nil),       // 31: drover.v1.SchedulerFact
-	(*StageEstimate)(nil),       // 32: drover.v1.StageEstimate
-	(*EstimatesFact)(nil),       // 33: drover.v1.EstimatesFact
-	(*DeadlineMissFact)(nil),    // 34: drover.v1.DeadlineMissFact
-	nil,                         // 35: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),              // 36: drover.v1.Tenant
-	(*Token)(nil),               // 37: drover.v1.Token
-	(*NodeInfo)(nil),            // 38: drover.v1.NodeInfo
-	(*AttemptKey)(nil),          // 39: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),         // 40: drover.v1.SeenAttempt
-	(*Quote)(nil),               // 41: drover.v1.Quote
-	(*SplitPiece)(nil),          // 42: drover.v1.SplitPiece
-	(Level)(0),                  // 43: drover.v1.Level
-	(*Resources)(nil),           // 44: drover.v1.Resources
-	(JobState)(0),               // 45: drover.v1.JobState
+	(*TenantDeletedFact)(nil),   // 6: drover.v1.TenantDeletedFact
+	(*TokenFact)(nil),           // 7: drover.v1.TokenFact
+	(*TokenRevokedFact)(nil),    // 8: drover.v1.TokenRevokedFact
+	(*SecretFact)(nil),          // 9: drover.v1.SecretFact
+	(*SecretDeletedFact)(nil),   // 10: drover.v1.SecretDeletedFact
+	(*NodeFact)(nil),            // 11: drover.v1.NodeFact
+	(*NodeLostFact)(nil),        // 12: drover.v1.NodeLostFact
+	(*NodeDrainFact)(nil),       // 13: drover.v1.NodeDrainFact
+	(*MaintenanceFact)(nil),     // 14: drover.v1.MaintenanceFact
+	(*RefusalsExpiredFact)(nil), // 15: drover.v1.RefusalsExpiredFact
+	(*BlobFact)(nil),            // 16: drover.v1.BlobFact
+	(*RestoredFact)(nil),        // 17: drover.v1.RestoredFact
+	(*UnknownRunsFact)(nil),     // 18: drover.v1.UnknownRunsFact
+	(*JobChunkFact)(nil),        // 19: drover.v1.JobChunkFact
+	(*JobAcceptedFact)(nil),     // 20: drover.v1.JobAcceptedFact
+	(*FactSplit)(nil),           // 21: drover.v1.FactSplit
+	(*DecisionFact)(nil),        // 22: drover.v1.DecisionFact
+	(*ActionFact)(nil),          // 23: drover.v1.ActionFact
+	(*ReservationFact)(nil),     // 24: drover.v1.ReservationFact
+	(*PolicyStateFact)(nil),     // 25: drover.v1.PolicyStateFact
+	(*AttemptsFact)(nil),        // 26: drover.v1.AttemptsFact
+	(*JobStopFact)(nil),         // 27: drover.v1.JobStopFact
+	(*JobEndedFact)(nil),        // 28: drover.v1.JobEndedFact
+	(*LogsGatheredFact)(nil),    // 29: drover.v1.LogsGatheredFact
+	(*JobCleanedFact)(nil),      // 30: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil),   // 31: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),       // 32: drover.v1.SchedulerFact
+	(*StageEstimate)(nil),       // 33: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),       // 34: drover.v1.EstimatesFact
+	(*DeadlineMissFact)(nil),    // 35: drover.v1.DeadlineMissFact
+	nil,                         // 36: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),              // 37: drover.v1.Tenant
+	(*Token)(nil),               // 38: drover.v1.Token
+	(*NodeInfo)(nil),            // 39: drover.v1.NodeInfo
+	(*AttemptKey)(nil),          // 40: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),         // 41: drover.v1.SeenAttempt
+	(*Quote)(nil),               // 42: drover.v1.Quote
+	(*SplitPiece)(nil),          // 43: drover.v1.SplitPiece
+	(Level)(0),                  // 44: drover.v1.Level
+	(*Resources)(nil),           // 45: drover.v1.Resources
+	(JobState)(0),               // 46: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
 	5,  // 1: drover.v1.Entry.tenants:type_name -> drover.v1.TenantsFact
-	10, // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
-	11, // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
-	12, // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
-	15, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
-	18, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
-	19, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
-	21, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
-	25, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
-	26, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
-	27, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	31, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	29, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
-	30, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
-	14, // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
-	6,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
-	7,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
-	28, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
-	13, // 19: drover.v1.Entry.maintenance:type_name -> drover.v1.MaintenanceFact
-	17, // 20: drover.v1.Entry.unknown_runs:type_name -> drover.v1.UnknownRunsFact
-	8,  // 21: drover.v1.Entry.secret:type_name -> drover.v1.SecretFact
-	9,  // 22: drover.v1.Entry.secret_deleted:type_name -> drover.v1.SecretDeletedFact
-	33, // 23: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
-	34, // 24: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
-	3,  // 25: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
-	16, // 26: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
-	36, // 27: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	37, // 28: drover.v1.TokenFact.token:type_name -> drover.v1.Token
-	38, // 29: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	0,  // 30: drover.v1.MaintenanceFact.change:type_name -> drover.v1.MaintenanceChange
-	39, // 31: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
-	40, // 32: drover.v1.UnknownRunsFact.found:type_name -> drover.v1.SeenAttempt
-	39, // 33: drover.v1.UnknownRunsFact.key:type_name -> drover.v1.AttemptKey
-	1,  // 34: drover.v1.UnknownRunsFact.decision:type_name -> drover.v1.UnknownRunDecision
-	20, // 35: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	20, // 36: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	32, // 37: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
-	41, // 38: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
-	42, // 39: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	22, // 40: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	24, // 41: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
-	39, // 42: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	43, // 43: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	23, // 44: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	44, // 45: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	40, // 46: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	45, // 47: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	35, // 48: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	32, // 49: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	11, // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
+	12, // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
+	13, // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
+	16, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
+	19, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
+	20, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
+	22, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
+	26, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
+	27, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
+	28, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
+	32, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	30, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	31, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	15, // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
+	7,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
+	8,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
+	29, // 18: drover.v1.Entry.logs_gathered:type_name -> drover.v1.LogsGatheredFact
+	14, // 19: drover.v1.Entry.maintenance:type_name -> drover.v1.MaintenanceFact
+	18, // 20: drover.v1.Entry.unknown_runs:type_name -> drover.v1.UnknownRunsFact
+	6,  // 21: drover.v1.Entry.tenant_deleted:type_name -> drover.v1.TenantDeletedFact
+	9,  // 22: drover.v1.Entry.secret:type_name -> drover.v1.SecretFact
+	10, // 23: drover.v1.Entry.secret_deleted:type_name -> drover.v1.SecretDeletedFact
+	34, // 24: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	35, // 25: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
+	3,  // 26: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
+	17, // 27: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
+	37, // 28: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	38, // 29: drover.v1.TokenFact.token:type_name -> drover.v1.Token
+	39, // 30: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	0,  // 31: drover.v1.MaintenanceFact.change:type_name -> drover.v1.MaintenanceChange
+	40, // 32: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
+	41, // 33: drover.v1.UnknownRunsFact.found:type_name -> drover.v1.SeenAttempt
+	40, // 34: drover.v1.UnknownRunsFact.key:type_name -> drover.v1.AttemptKey
+	1,  // 35: drover.v1.UnknownRunsFact.decision:type_name -> drover.v1.UnknownRunDecision
+	21, // 36: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	21, // 37: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	33, // 38: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	42, // 39: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	43, // 40: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	23, // 41: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	25, // 42: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
+	40, // 43: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	44, // 44: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	24, // 45: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	45, // 46: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	41, // 47: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	46, // 48: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	36, // 49: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	33, // 50: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -3248,6 +3314,7 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_LogsGathered)(nil),
 		(*Entry_Maintenance)(nil),
 		(*Entry_UnknownRuns)(nil),
+		(*Entry_TenantDeleted)(nil),
 		(*Entry_Secret)(nil),
 		(*Entry_SecretDeleted)(nil),
 		(*Entry_Estimates)(nil),
@@ -3261,7 +3328,7 @@ func file_drover_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -200,21 +200,22 @@ func (x *ListServersResponse) GetTerm() uint64 {
 }
 
 type Server struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its raft listener; its id in a cluster of one
-	Leader        bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	Voter         bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
-	ApiAddress    string                 `protobuf:"bytes,5,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"`             // URL for nodes and users
-	LastContactMs int64                  `protobuf:"varint,6,opt,name=last_contact_ms,json=lastContactMs,proto3" json:"last_contact_ms,omitempty"` // since it heard from the leader; 0 for the leader itself
-	AppliedIndex  uint64                 `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`      // of the log
-	DiskFree      int64                  `protobuf:"varint,8,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`                  // bytes of the disk of its data folder
-	DiskTotal     int64                  `protobuf:"varint,9,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
-	MissingFiles  int64                  `protobuf:"varint,10,opt,name=missing_files,json=missingFiles,proto3" json:"missing_files,omitempty"` // uploaded files that it has yet to fetch
-	Version       string                 `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`                                // of its program
-	Error         string                 `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`                                    // why it does not answer, "" if it does
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	Id                 string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Address            string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its raft listener; its id in a cluster of one
+	Leader             bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	Voter              bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
+	ApiAddress         string                 `protobuf:"bytes,5,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"`             // URL for nodes and users
+	LastContactMs      int64                  `protobuf:"varint,6,opt,name=last_contact_ms,json=lastContactMs,proto3" json:"last_contact_ms,omitempty"` // since it heard from the leader; 0 for the leader itself
+	AppliedIndex       uint64                 `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`      // of the log
+	DiskFree           int64                  `protobuf:"varint,8,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`                  // bytes of the disk of its data folder
+	DiskTotal          int64                  `protobuf:"varint,9,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
+	MissingFiles       int64                  `protobuf:"varint,10,opt,name=missing_files,json=missingFiles,proto3" json:"missing_files,omitempty"`                     // uploaded files that it has yet to fetch
+	Version            string                 `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`                                                    // of its program
+	CertificateUntilMs int64                  `protobuf:"varint,13,opt,name=certificate_until_ms,json=certificateUntilMs,proto3" json:"certificate_until_ms,omitempty"` // when its certificate expires, Unix; 0: it has none, or does not say
+	Error              string                 `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`                                                        // why it does not answer, "" if it does
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Server) Reset() {
@@ -322,6 +323,13 @@ func (x *Server) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *Server) GetCertificateUntilMs() int64 {
+	if x != nil {
+		return x.CertificateUntilMs
+	}
+	return 0
 }
 
 func (x *Server) GetError() string {
@@ -907,7 +915,7 @@ const file_drover_v1_operator_proto_rawDesc = "" +
 	"\x12ListServersRequest\"V\n" +
 	"\x13ListServersResponse\x12+\n" +
 	"\aservers\x18\x01 \x03(\v2\x11.drover.v1.ServerR\aservers\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\xdf\x02\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\x91\x03\n" +
 	"\x06Server\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -922,7 +930,8 @@ const file_drover_v1_operator_proto_rawDesc = "" +
 	"disk_total\x18\t \x01(\x03R\tdiskTotal\x12#\n" +
 	"\rmissing_files\x18\n" +
 	" \x01(\x03R\fmissingFiles\x12\x18\n" +
-	"\aversion\x18\v \x01(\tR\aversion\x12\x14\n" +
+	"\aversion\x18\v \x01(\tR\aversion\x120\n" +
+	"\x14certificate_until_ms\x18\r \x01(\x03R\x12certificateUntilMs\x12\x14\n" +
 	"\x05error\x18\f \x01(\tR\x05error\"<\n" +
 	"\x10AddServerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +

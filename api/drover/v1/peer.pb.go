@@ -61,24 +61,25 @@ func (*DescribeRequest) Descriptor() ([]byte, []int) {
 }
 
 type DescribeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	ApiAddress    string                 `protobuf:"bytes,2,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"` // URL for nodes and users, "" for none
-	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`                         // id of the cluster, "" if the server has never been part of one
-	Leader        string                 `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`                           // id of the leader that it knows, "" for none
-	Term          uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
-	AppliedIndex  uint64                 `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	LastContactMs int64                  `protobuf:"varint,7,opt,name=last_contact_ms,json=lastContactMs,proto3" json:"last_contact_ms,omitempty"` // since it heard from the leader; 0 for the leader itself, -1 for never
-	DiskFree      int64                  `protobuf:"varint,8,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
-	DiskTotal     int64                  `protobuf:"varint,9,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
-	MissingFiles  int64                  `protobuf:"varint,10,opt,name=missing_files,json=missingFiles,proto3" json:"missing_files,omitempty"`
-	Version       string                 `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
-	Protocol      uint32                 `protobuf:"varint,15,opt,name=protocol,proto3" json:"protocol,omitempty"`                               // as in RegisterRequest; a server does not deal with one that it does not support
-	LeaderAddress string                 `protobuf:"bytes,12,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"` // of the leader's peer port
-	Servers       []string               `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`                                  // ids, as its log has them
-	HasLog        bool                   `protobuf:"varint,13,opt,name=has_log,json=hasLog,proto3" json:"has_log,omitempty"`                     // whether there is more in its log than the servers of a new cluster
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	Id                 string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	ApiAddress         string                 `protobuf:"bytes,2,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"` // URL for nodes and users, "" for none
+	Cluster            string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`                         // id of the cluster, "" if the server has never been part of one
+	Leader             string                 `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`                           // id of the leader that it knows, "" for none
+	Term               uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
+	AppliedIndex       uint64                 `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	LastContactMs      int64                  `protobuf:"varint,7,opt,name=last_contact_ms,json=lastContactMs,proto3" json:"last_contact_ms,omitempty"` // since it heard from the leader; 0 for the leader itself, -1 for never
+	DiskFree           int64                  `protobuf:"varint,8,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	DiskTotal          int64                  `protobuf:"varint,9,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
+	MissingFiles       int64                  `protobuf:"varint,10,opt,name=missing_files,json=missingFiles,proto3" json:"missing_files,omitempty"`
+	Version            string                 `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
+	Protocol           uint32                 `protobuf:"varint,15,opt,name=protocol,proto3" json:"protocol,omitempty"`                                                 // as in RegisterRequest; a server does not deal with one that it does not support
+	LeaderAddress      string                 `protobuf:"bytes,12,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`                   // of the leader's peer port
+	Servers            []string               `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`                                                    // ids, as its log has them
+	CertificateUntilMs int64                  `protobuf:"varint,16,opt,name=certificate_until_ms,json=certificateUntilMs,proto3" json:"certificate_until_ms,omitempty"` // when its certificate expires, Unix; 0: unknown
+	HasLog             bool                   `protobuf:"varint,13,opt,name=has_log,json=hasLog,proto3" json:"has_log,omitempty"`                                       // whether there is more in its log than the servers of a new cluster
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
@@ -207,6 +208,13 @@ func (x *DescribeResponse) GetServers() []string {
 		return x.Servers
 	}
 	return nil
+}
+
+func (x *DescribeResponse) GetCertificateUntilMs() int64 {
+	if x != nil {
+		return x.CertificateUntilMs
+	}
+	return 0
 }
 
 func (x *DescribeResponse) GetHasLog() bool {
@@ -465,7 +473,7 @@ var File_drover_v1_peer_proto protoreflect.FileDescriptor
 const file_drover_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x14drover/v1/peer.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\xc7\x03\n" +
+	"\x0fDescribeRequest\"\xf9\x03\n" +
 	"\x10DescribeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\vapi_address\x18\x02 \x01(\tR\n" +
@@ -483,7 +491,8 @@ const file_drover_v1_peer_proto_rawDesc = "" +
 	"\aversion\x18\v \x01(\tR\aversion\x12\x1a\n" +
 	"\bprotocol\x18\x0f \x01(\rR\bprotocol\x12%\n" +
 	"\x0eleader_address\x18\f \x01(\tR\rleaderAddress\x12\x18\n" +
-	"\aservers\x18\x0e \x03(\tR\aservers\x12\x17\n" +
+	"\aservers\x18\x0e \x03(\tR\aservers\x120\n" +
+	"\x14certificate_until_ms\x18\x10 \x01(\x03R\x12certificateUntilMs\x12\x17\n" +
 	"\ahas_log\x18\r \x01(\bR\x06hasLog\"i\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +

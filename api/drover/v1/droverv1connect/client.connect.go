@@ -75,6 +75,9 @@ const (
 	// ClientServiceListTenantsProcedure is the fully-qualified name of the ClientService's ListTenants
 	// RPC.
 	ClientServiceListTenantsProcedure = "/drover.v1.ClientService/ListTenants"
+	// ClientServiceDeleteTenantProcedure is the fully-qualified name of the ClientService's
+	// DeleteTenant RPC.
+	ClientServiceDeleteTenantProcedure = "/drover.v1.ClientService/DeleteTenant"
 	// ClientServiceEventsProcedure is the fully-qualified name of the ClientService's Events RPC.
 	ClientServiceEventsProcedure = "/drover.v1.ClientService/Events"
 	// ClientServiceGetSchedulerProcedure is the fully-qualified name of the ClientService's
@@ -117,6 +120,8 @@ type ClientServiceClient interface {
 	MaintainNode(context.Context, *connect.Request[v1.MaintainNodeRequest]) (*connect.Response[v1.MaintainNodeResponse], error)
 	ApplyTenants(context.Context, *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error)
 	ListTenants(context.Context, *connect.Request[v1.ListTenantsRequest]) (*connect.Response[v1.ListTenantsResponse], error)
+	// DeleteTenant deletes a tenant that has no live jobs, no tenants below it and no stored secrets.
+	DeleteTenant(context.Context, *connect.Request[v1.DeleteTenantRequest]) (*connect.Response[v1.DeleteTenantResponse], error)
 	Events(context.Context, *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.Event], error)
 	GetScheduler(context.Context, *connect.Request[v1.GetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
 	SetScheduler(context.Context, *connect.Request[v1.SetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
@@ -246,6 +251,12 @@ func NewClientServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(clientServiceMethods.ByName("ListTenants")),
 			connect.WithClientOptions(opts...),
 		),
+		deleteTenant: connect.NewClient[v1.DeleteTenantRequest, v1.DeleteTenantResponse](
+			httpClient,
+			baseURL+ClientServiceDeleteTenantProcedure,
+			connect.WithSchema(clientServiceMethods.ByName("DeleteTenant")),
+			connect.WithClientOptions(opts...),
+		),
 		events: connect.NewClient[v1.EventsRequest, v1.Event](
 			httpClient,
 			baseURL+ClientServiceEventsProcedure,
@@ -299,6 +310,7 @@ type clientServiceClient struct {
 	maintainNode *connect.Client[v1.MaintainNodeRequest, v1.MaintainNodeResponse]
 	applyTenants *connect.Client[v1.ApplyTenantsRequest, v1.ApplyTenantsResponse]
 	listTenants  *connect.Client[v1.ListTenantsRequest, v1.ListTenantsResponse]
+	deleteTenant *connect.Client[v1.DeleteTenantRequest, v1.DeleteTenantResponse]
 	events       *connect.Client[v1.EventsRequest, v1.Event]
 	getScheduler *connect.Client[v1.GetSchedulerRequest, v1.GetSchedulerResponse]
 	setScheduler *connect.Client[v1.SetSchedulerRequest, v1.GetSchedulerResponse]
@@ -396,6 +408,11 @@ func (c *clientServiceClient) ListTenants(ctx context.Context, req *connect.Requ
 	return c.listTenants.CallUnary(ctx, req)
 }
 
+// DeleteTenant calls drover.v1.ClientService.DeleteTenant.
+func (c *clientServiceClient) DeleteTenant(ctx context.Context, req *connect.Request[v1.DeleteTenantRequest]) (*connect.Response[v1.DeleteTenantResponse], error) {
+	return c.deleteTenant.CallUnary(ctx, req)
+}
+
 // Events calls drover.v1.ClientService.Events.
 func (c *clientServiceClient) Events(ctx context.Context, req *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.Event], error) {
 	return c.events.CallServerStream(ctx, req)
@@ -447,6 +464,8 @@ type ClientServiceHandler interface {
 	MaintainNode(context.Context, *connect.Request[v1.MaintainNodeRequest]) (*connect.Response[v1.MaintainNodeResponse], error)
 	ApplyTenants(context.Context, *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error)
 	ListTenants(context.Context, *connect.Request[v1.ListTenantsRequest]) (*connect.Response[v1.ListTenantsResponse], error)
+	// DeleteTenant deletes a tenant that has no live jobs, no tenants below it and no stored secrets.
+	DeleteTenant(context.Context, *connect.Request[v1.DeleteTenantRequest]) (*connect.Response[v1.DeleteTenantResponse], error)
 	Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.Event]) error
 	GetScheduler(context.Context, *connect.Request[v1.GetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
 	SetScheduler(context.Context, *connect.Request[v1.SetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
@@ -572,6 +591,12 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(clientServiceMethods.ByName("ListTenants")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clientServiceDeleteTenantHandler := connect.NewUnaryHandler(
+		ClientServiceDeleteTenantProcedure,
+		svc.DeleteTenant,
+		connect.WithSchema(clientServiceMethods.ByName("DeleteTenant")),
+		connect.WithHandlerOptions(opts...),
+	)
 	clientServiceEventsHandler := connect.NewServerStreamHandler(
 		ClientServiceEventsProcedure,
 		svc.Events,
@@ -640,6 +665,8 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 			clientServiceApplyTenantsHandler.ServeHTTP(w, r)
 		case ClientServiceListTenantsProcedure:
 			clientServiceListTenantsHandler.ServeHTTP(w, r)
+		case ClientServiceDeleteTenantProcedure:
+			clientServiceDeleteTenantHandler.ServeHTTP(w, r)
 		case ClientServiceEventsProcedure:
 			clientServiceEventsHandler.ServeHTTP(w, r)
 		case ClientServiceGetSchedulerProcedure:
@@ -729,6 +756,10 @@ func (UnimplementedClientServiceHandler) ApplyTenants(context.Context, *connect.
 
 func (UnimplementedClientServiceHandler) ListTenants(context.Context, *connect.Request[v1.ListTenantsRequest]) (*connect.Response[v1.ListTenantsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.ListTenants is not implemented"))
+}
+
+func (UnimplementedClientServiceHandler) DeleteTenant(context.Context, *connect.Request[v1.DeleteTenantRequest]) (*connect.Response[v1.DeleteTenantResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.DeleteTenant is not implemented"))
 }
 
 func (UnimplementedClientServiceHandler) Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.Event]) error {
