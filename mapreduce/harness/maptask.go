@@ -18,7 +18,7 @@ func (t *task) runMap() error {
 	if t.spec.Reduces == 0 {
 		return t.runMapOnly()
 	}
-	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.sortDir, FanIn: t.spec.FanIn, Precombined: t.isWordCount()}
+	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.sortDir, FanIn: t.spec.FanIn, Precombined: t.isWordCount(), Keys: t.spec.Keys}
 	if t.spec.Combiner != nil {
 		opt.Combiner = t.newCombiner(t.spec.Combiner)
 	}
@@ -59,7 +59,7 @@ func (t *task) isWordCount() bool {
 
 func (t *task) mapToCollector(c *sortmerge.Collector) error {
 	collect := func(key, value []byte, bare bool) error {
-		return c.Add(mapreduce.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
+		return c.Add(t.spec.Keys.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
 	}
 	switch {
 	case t.isWordCount():
@@ -68,7 +68,7 @@ func (t *task) mapToCollector(c *sortmerge.Collector) error {
 		return t.builtinMap(collect)
 	}
 	return t.runMapper(func(r io.Reader) error {
-		return t.eachLine(r, "the mapper", func(line []byte) error { return collect(splitLine(line)) })
+		return t.eachLine(r, "the mapper", func(line []byte) error { return collect(t.spec.Keys.Split(line)) })
 	})
 }
 
@@ -89,7 +89,7 @@ func (t *task) runMapper(drain func(io.Reader) error) error {
 }
 
 func (t *task) countWords(c *sortmerge.Collector) error {
-	w := newWordTable(c, t.spec.Reduces, t.spec.SortMemory/2)
+	w := newWordTable(c, t.spec, t.spec.SortMemory/2)
 	if err := t.eachChunk(t.ctx, true, w.countText); err != nil {
 		return err
 	}
@@ -128,14 +128,6 @@ func (t *task) feedSplit(ctx context.Context, stdin io.Writer) error {
 		_, err := stdin.Write(text)
 		return err
 	})
-}
-
-// splitLine splits a line at its first tab. A line without a tab is all key.
-func splitLine(line []byte) (key, value []byte, bare bool) {
-	if i := bytes.IndexByte(line, '\t'); i >= 0 {
-		return line[:i], line[i+1:], false
-	}
-	return line, nil, true
 }
 
 // eachLine calls use with each line of r without its newline; the last line may
