@@ -3,7 +3,6 @@ package coordinator
 import (
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -35,31 +34,42 @@ func oldNode(name string) (*droverv1.NodeInfo, coordtest.Behaviour) {
 func TestMapTasksGetTheKeys(t *testing.T) {
 	b := newTestCluster(t, nil)
 	b.fs.Input("hdfs:///in", 2, "n1")
-	var mu sync.Mutex
-	var keys []*droverv1.MapKeys // of map tasks
-	b.addNode(coordtest.Info("n1"), func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
-		if w.GetSpec().GetKind() == string(jobspec.KindMap) {
-			mu.Lock()
-			keys = append(keys, w.GetSpec().GetKeys())
-			mu.Unlock()
-		} else if w.GetSpec().GetKeys() != nil {
-			t.Errorf("a reduce task gets %v", w.GetSpec().GetKeys())
-		}
-		return coordtest.Succeed(w)
-	})
-	b.waitUntil("the node is up", func() bool { id, _ := b.nodes[0].Registered(); return id > 0 })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitUntil("the node is up", func() bool { id, _ := n.Registered(); return id > 0 })
 	b.submit(keyedJob("keyed"))
-	b.waitForEnd("keyed", succeeded)
-	mu.Lock()
-	defer mu.Unlock()
-	if len(keys) == 0 {
-		t.Fatal("no map task ran")
+	// specs returns those of attempts of a kind with a goal.
+	specs := func(kind jobspec.StageKind, goal droverv1.Goal) (all []*droverv1.TaskSpec) {
+		for _, w := range n.Wanted() {
+			if w.GetSpec().GetKind() == string(kind) && w.GetGoal() == goal {
+				all = append(all, w.GetSpec())
+			}
+		}
+		return all
 	}
-	for _, k := range keys {
-		if k.GetFields() != 2 || k.GetPartitionFields() != 0 || strings.Join(k.GetSplits(), " ") != "g p" {
+	b.waitUntil("both map tasks run", func() bool { return len(specs(jobspec.KindMap, droverv1.Goal_GOAL_RUN)) == 2 })
+	for _, s := range specs(jobspec.KindMap, droverv1.Goal_GOAL_RUN) {
+		if k := s.GetKeys(); k.GetFields() != 2 || k.GetPartitionFields() != 0 || strings.Join(k.GetSplits(), " ") != "g p" {
 			t.Errorf("a map task gets %v", k)
 		}
 	}
+	n.SetBehaviour(func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		if w.GetSpec().GetKind() == string(jobspec.KindReduce) {
+			return nil
+		}
+		return coordtest.Succeed(w)
+	})
+	n.Advance()
+	b.waitUntil("the reduce tasks run and the map outputs stay", func() bool {
+		return len(specs(jobspec.KindReduce, droverv1.Goal_GOAL_RUN)) == 3 && len(specs(jobspec.KindMap, droverv1.Goal_GOAL_KEEP)) == 2
+	})
+	for _, s := range append(specs(jobspec.KindReduce, droverv1.Goal_GOAL_RUN), specs(jobspec.KindMap, droverv1.Goal_GOAL_KEEP)...) {
+		if s.GetKeys() != nil {
+			t.Errorf("a task of kind %s that does not need them gets %v", s.GetKind(), s.GetKeys())
+		}
+	}
+	n.SetBehaviour(coordtest.Succeed)
+	n.Advance()
+	b.waitForEnd("keyed", succeeded)
 }
 
 // A node that is older than the keys of a job would partition by the first field in silence. Where it comes after the

@@ -124,7 +124,11 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	}
 	t.StartPauseMs = retryPause(j.Stages[k.Stage].Task(k.Task).Failures).Milliseconds()
 	mapReduceSpec(j, k, t)
-	if t.Keys != nil && !slices.Contains(f.Node(a.Node).Info.GetFeatures(), mapreduce.FeatureKeys) {
+	switch {
+	case t.Keys == nil:
+	case !a.State.IsActive():
+		t.Keys = nil // it has run, and a node may keep very many map outputs
+	case !slices.Contains(f.Node(a.Node).Info.GetFeatures(), mapreduce.FeatureKeys):
 		t.Kind = kindMapWithKeys
 	}
 	if j.WritesOutput(int(k.Stage)) {
