@@ -48,7 +48,7 @@ func TestMapTasksGetTheKeys(t *testing.T) {
 	}
 	b.waitUntil("both map tasks run", func() bool { return len(specs(jobspec.KindMap, droverv1.Goal_GOAL_RUN)) == 2 })
 	for _, s := range specs(jobspec.KindMap, droverv1.Goal_GOAL_RUN) {
-		if k := s.GetKeys(); k.GetFields() != 2 || k.GetPartitionFields() != 0 || strings.Join(k.GetSplits(), " ") != "g p" {
+		if k := s.GetKeys(); k.GetFields() != 2 || k.GetPartitionFields() != 0 || strings.Join(k.GetPartitionKeys(), " ") != "g p" {
 			t.Errorf("a map task gets %v", k)
 		}
 	}

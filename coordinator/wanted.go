@@ -175,7 +175,7 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 		red := &j.Spec.Stages[r]
 		t.Partitions = j.Stages[r].Tasks
 		if red.HasKeys() {
-			t.Keys = &droverv1.MapKeys{Fields: int32(red.KeyFields), PartitionFields: int32(red.PartitionFields), Splits: red.PartitionKeys}
+			t.Keys = &droverv1.MapKeys{Fields: int32(red.KeyFields), PartitionFields: int32(red.PartitionFields), PartitionKeys: red.PartitionKeys}
 		}
 		if t.Combiner = red.Combiner; t.Combiner {
 			t.CombineCommand = red.CombineCommand

@@ -29,7 +29,7 @@ func (v *validator) checkKeys(at string, s *Stage) {
 	case s.PartitionFields > n:
 		v.addProblem(at+".partition_fields", "give at most key_fields, or raise key_fields", "%d fields of a key that has %d", s.PartitionFields, n)
 	case s.PartitionFields > 0 && (s.PartitionKeys != nil || s.PartitionFile != ""):
-		v.addProblem(at+".partition_fields", "leave it out: all keys that begin with the fields of a split key are above it, and stay together", "both a hash and split keys choose the task of a key")
+		v.addProblem(at+".partition_fields", "leave it out: all keys that begin with the fields of a partition key are above it, and stay together", "both a hash and partition keys choose the task of a key")
 	case s.PartitionFile != "" && s.PartitionKeys != nil:
 		v.addProblem(at+".partition_file", "keep one of the two", "both partition_keys and partition_file are set")
 	case s.PartitionKeys != nil:
@@ -53,38 +53,38 @@ func (v *validator) checkPartitionKeys(at string, s *Stage) {
 	size := 0
 	for i, key := range s.PartitionKeys {
 		if size += len(key); size > maxPartitionKeys {
-			v.addProblem(at, tooLongKeysHint, "the split keys have more than %s", FormatSize(maxPartitionKeys))
+			v.addProblem(at, tooLongKeysHint, "the partition keys have more than %s", FormatSize(maxPartitionKeys))
 			return
 		}
 		if text, hint := checkPartitionKey(s.PartitionKeys[:i], key, s.keyFields()); text != "" {
-			v.addProblem(fmt.Sprintf("%s[%d]", at, i), hint, "split key %d, %.60q, %s", i+1, key, text)
+			v.addProblem(fmt.Sprintf("%s[%d]", at, i), hint, "partition key %d, %.60q, %s", i+1, key, text)
 			return
 		}
 	}
 }
 
-const tooLongKeysHint = "shorten them: a split key need not be one that occurs, and its first letters do"
+const tooLongKeysHint = "shorten them: a partition key need not be one that occurs, and its first letters do"
 
-// checkNumberOfKeys returns what is wrong with the number of split keys.
+// checkNumberOfKeys returns what is wrong with the number of partition keys.
 func (s *Stage) checkNumberOfKeys() (text, hint string) {
 	have, want := len(s.PartitionKeys), s.Tasks-1
 	switch {
 	case have == want:
 		return "", ""
 	case want == 0:
-		return fmt.Sprintf("1 task needs no split key, not %d", have), fmt.Sprintf("write tasks = %d, or leave the split keys out", have+1)
+		return fmt.Sprintf("1 task needs no partition key, not %d", have), fmt.Sprintf("write tasks = %d, or leave the partition keys out", have+1)
 	default:
-		return fmt.Sprintf("%d tasks need one split key less, not %d", s.Tasks, have), fmt.Sprintf("give %d, or write tasks = %d", want, have+1)
+		return fmt.Sprintf("%d tasks need %d partition keys, not %d", s.Tasks, want, have), fmt.Sprintf("give %d, or write tasks = %d", want, have+1)
 	}
 }
 
-// checkPartitionKey returns what is wrong with a split key that stands behind others.
+// checkPartitionKey returns what is wrong with a partition key that stands behind others.
 func checkPartitionKey(before []string, key string, fields int) (text, hint string) {
 	switch {
 	case key == "":
 		return "is empty", "remove it: no key is below it"
 	case !utf8.ValidString(key):
-		return "is not UTF-8", "end it before the first byte that is not: a split key need not be one that occurs"
+		return "is not UTF-8", "end it before the first byte that is not: a partition key need not be one that occurs"
 	case strings.Contains(key, "\n"):
 		return "has a line end", "give the first fields of a line"
 	case strings.Count(key, "\t") >= fields:
@@ -116,17 +116,17 @@ func (v *validator) checkWordCountKeys() {
 func (s *Stage) SetPartitionKeys(text []byte) error {
 	name := s.PartitionFile
 	if len(text) > maxPartitionKeys+MaxReduceTasks {
-		return fmt.Errorf("%s: %d bytes of split keys, at most %s are allowed; %s", name, len(text), FormatSize(maxPartitionKeys), tooLongKeysHint)
+		return fmt.Errorf("%s: the partition keys have more than %s; %s", name, FormatSize(maxPartitionKeys), tooLongKeysHint)
 	}
 	keys := []string{}
 	size := 0
 	for line := range strings.Lines(string(text)) {
 		key := strings.TrimSuffix(line, "\n")
 		if what, hint := checkPartitionKey(keys, key, s.keyFields()); what != "" {
-			return fmt.Errorf("%s:%d: the split key %.60q %s; %s", name, len(keys)+1, key, what, hint)
+			return fmt.Errorf("%s:%d: the partition key %.60q %s; %s", name, len(keys)+1, key, what, hint)
 		}
 		if size += len(key); size > maxPartitionKeys {
-			return fmt.Errorf("%s:%d: the split keys have more than %s; %s", name, len(keys)+1, FormatSize(maxPartitionKeys), tooLongKeysHint)
+			return fmt.Errorf("%s:%d: the partition keys have more than %s; %s", name, len(keys)+1, FormatSize(maxPartitionKeys), tooLongKeysHint)
 		}
 		keys = append(keys, key)
 	}

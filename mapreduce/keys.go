@@ -17,12 +17,12 @@ const MaxKeyFields = 64
 type Keys struct {
 	Fields          int      `json:"fields,omitempty"`           // number of the first fields of a line that are its key; 0: 1
 	PartitionFields int      `json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0: all
-	Splits          []string `json:"splits,omitempty"`           // strictly increasing; reducer i gets the keys in [Splits[i-1], Splits[i]), by bytes; empty: by hash
+	PartitionKeys   []string `json:"partition_keys,omitempty"`   // the smallest key, by bytes, of each reducer but the first, increasing; empty: the hash chooses
 }
 
 // IsZero reports whether nothing is set.
 func (k Keys) IsZero() bool {
-	return k.Fields == 0 && k.PartitionFields == 0 && len(k.Splits) == 0
+	return k.Fields == 0 && k.PartitionFields == 0 && len(k.PartitionKeys) == 0
 }
 
 // Split splits a line, or what a combiner wrote, behind its key. A line with no more fields than
@@ -53,11 +53,11 @@ func fieldsEnd(line []byte, n int) int {
 	}
 }
 
-// Partition returns the reducer, in [0, n), of a key. n must be at least 1, and len(Splits)+1 if
-// there are splits. O(len(key)), or O(log n) comparisons.
+// Partition returns the reducer, in [0, n), of a key. n must be at least 1, and len(PartitionKeys)+1 if
+// there are any. O(len(key)), or O(log n) comparisons.
 func (k *Keys) Partition(key []byte, n int) int {
 	switch {
-	case len(k.Splits) > 0:
+	case len(k.PartitionKeys) > 0:
 		return k.rangeOf(key)
 	case k.PartitionFields > 0:
 		if i := fieldsEnd(key, k.PartitionFields); i >= 0 {
@@ -67,11 +67,11 @@ func (k *Keys) Partition(key []byte, n int) int {
 	return Partition(key, n)
 }
 
-// rangeOf returns how many of the splits are not above a key.
+// rangeOf returns how many of the partition keys are not above a key.
 func (k *Keys) rangeOf(key []byte) int {
-	low, high := 0, len(k.Splits)
+	low, high := 0, len(k.PartitionKeys)
 	for low < high {
-		if mid := int(uint(low+high) / 2); string(key) < k.Splits[mid] {
+		if mid := int(uint(low+high) / 2); string(key) < k.PartitionKeys[mid] {
 			high = mid
 		} else {
 			low = mid + 1
@@ -90,16 +90,16 @@ func (k *Keys) check(reduces int) error {
 		return specErrorf("keys.fields is %d, it must be from 0 to %d", k.Fields, MaxKeyFields)
 	case k.PartitionFields < 0 || k.PartitionFields > k.fields():
 		return specErrorf("keys.partition_fields is %d, a key has %d", k.PartitionFields, k.fields())
-	case len(k.Splits) == 0:
+	case len(k.PartitionKeys) == 0:
 		return nil
 	case k.PartitionFields > 0:
-		return specErrorf("keys: both partition_fields and splits are given")
-	case len(k.Splits) != reduces-1:
-		return specErrorf("keys.splits has %d keys, %d reducers need %d", len(k.Splits), reduces, reduces-1)
+		return specErrorf("keys: both partition_fields and partition_keys are given")
+	case len(k.PartitionKeys) != reduces-1:
+		return specErrorf("keys.partition_keys has %d keys, %d reducers need %d", len(k.PartitionKeys), reduces, reduces-1)
 	}
-	for i, s := range k.Splits[1:] {
-		if strings.Compare(k.Splits[i], s) >= 0 {
-			return specErrorf("keys.splits[%d] %.60q is not above the one before", i+1, s)
+	for i, s := range k.PartitionKeys[1:] {
+		if strings.Compare(k.PartitionKeys[i], s) >= 0 {
+			return specErrorf("keys.partition_keys[%d] %.60q is not above the one before", i+1, s)
 		}
 	}
 	return nil

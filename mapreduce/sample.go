@@ -13,7 +13,7 @@ const (
 	maxSampledKeySize = 1 << 10 // bytes of a key that count
 )
 
-// KeySample is a sample of the keys of mappers' lines, from which SplitKeys chooses those between
+// KeySample is a sample of the keys of mappers' lines, from which PartitionKeys chooses those between
 // reducers. Of more than 100,000 it keeps a random part, always the same one of the same lines.
 type KeySample struct {
 	keys  Keys
@@ -48,10 +48,10 @@ func (s *KeySample) Add(line []byte) {
 // Lines returns how many lines were added.
 func (s *KeySample) Lines() int { return s.added }
 
-// SplitKeys returns n-1 keys that divide the sample into n ranges of about the same number of lines, as
+// PartitionKeys returns n-1 keys that divide the sample into n ranges of about the same number of lines, as
 // Hadoop's InputSampler does, each shortened as far as it still divides the sample at the same place.
 // All lines of one key are in one range. It is an error if there are fewer keys than ranges.
-func (s *KeySample) SplitKeys(n int) ([]string, error) {
+func (s *KeySample) PartitionKeys(n int) ([]string, error) {
 	slices.Sort(s.kept)
 	var starts []int // where another key begins
 	for i, key := range s.kept {
@@ -62,19 +62,19 @@ func (s *KeySample) SplitKeys(n int) ([]string, error) {
 	if len(starts) < n {
 		return nil, fmt.Errorf("the sample of %d lines has %d different keys, and %d reducers need at least as many: give a larger sample, or ask for fewer reducers", s.added, len(starts), n)
 	}
-	splits := make([]string, 0, n-1)
+	keys := make([]string, 0, n-1)
 	last := 0 // the range before begins there, in starts
 	for r := 1; r < n; r++ {
 		at := nearest(starts, r*len(s.kept)/n)
 		last = min(max(at, last+1), len(starts)-(n-r))
 		i := starts[last]
-		split, err := shortestBetween(s.kept[i-1], s.kept[i])
+		key, err := shortestBetween(s.kept[i-1], s.kept[i])
 		if err != nil {
 			return nil, err
 		}
-		splits = append(splits, split)
+		keys = append(keys, key)
 	}
-	return splits, nil
+	return keys, nil
 }
 
 // nearest returns the index of the element of an increasing list that is nearest to x.
@@ -96,8 +96,8 @@ func shortestBetween(before, key string) (string, error) {
 	for end < len(key) && !utf8.RuneStart(key[end]) {
 		end++
 	}
-	if split := key[:end]; utf8.ValidString(split) {
-		return split, nil
+	if begin := key[:end]; utf8.ValidString(begin) {
+		return begin, nil
 	}
-	return "", fmt.Errorf("the key %.60q is not UTF-8 where it differs from the key before it, %.60q: only text can be a split key", key, before)
+	return "", fmt.Errorf("the key %.60q is not UTF-8 where it differs from the key before it, %.60q: only text can be a partition key", key, before)
 }

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestSplitKeysOfASample(t *testing.T) {
+func TestPartitionKeysOfASample(t *testing.T) {
 	numbers := func(n int) (lines []string) {
 		for i := range n {
 			lines = append(lines, fmt.Sprintf("%04d\t%d", i*7919%n, i))
@@ -43,7 +43,7 @@ func TestSplitKeysOfASample(t *testing.T) {
 			for _, line := range c.lines {
 				s.Add([]byte(line))
 			}
-			got, err := s.SplitKeys(c.n)
+			got, err := s.PartitionKeys(c.n)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("%q, %v; want %s", got, err, c.err)
@@ -57,9 +57,9 @@ func TestSplitKeysOfASample(t *testing.T) {
 	}
 }
 
-// For any sample: the split keys are valid, no range is empty, and none has more than its part and the lines
+// For any sample: the partition keys are valid, no range is empty, and none has more than its part and the lines
 // of the most frequent key.
-func TestSplitKeysDivideAnySample(t *testing.T) {
+func TestPartitionKeysDivideAnySample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lines := rapid.SliceOfN(rapid.StringMatching(`[ab\x{01}é]{0,4}(\t[ab]{0,2})?`), 1, 300).Draw(t, "lines")
 		k := Keys{Fields: rapid.IntRange(1, 2).Draw(t, "fields")}
@@ -71,7 +71,7 @@ func TestSplitKeysDivideAnySample(t *testing.T) {
 		}
 		n := rapid.IntRange(1, min(len(count), 8)).Draw(t, "reducers")
 		var err error
-		if k.Splits, err = s.SplitKeys(n); err != nil {
+		if k.PartitionKeys, err = s.PartitionKeys(n); err != nil {
 			t.Fatal(err)
 		}
 		if err := k.check(n); err != nil {
@@ -84,10 +84,10 @@ func TestSplitKeysDivideAnySample(t *testing.T) {
 		}
 		for r, size := range sizes {
 			if size == 0 {
-				t.Errorf("reducer %d of %v gets nothing by %q", r, sizes, k.Splits)
+				t.Errorf("reducer %d of %v gets nothing by %q", r, sizes, k.PartitionKeys)
 			}
 			if limit := len(lines)/n + 1 + 2*most; size > limit {
-				t.Errorf("reducer %d of %v gets more than %d by %q", r, sizes, limit, k.Splits)
+				t.Errorf("reducer %d of %v gets more than %d by %q", r, sizes, limit, k.PartitionKeys)
 			}
 		}
 	})
@@ -95,7 +95,7 @@ func TestSplitKeysDivideAnySample(t *testing.T) {
 
 // A sample that is not kept as a whole still divides all lines, and is the same each time.
 func TestLargeSample(t *testing.T) {
-	splits := func() []string {
+	choose := func() []string {
 		s := NewKeySample(1)
 		for i := range 4 * maxSampledKeys {
 			s.Add(fmt.Appendf(nil, "%06d", i))
@@ -103,13 +103,13 @@ func TestLargeSample(t *testing.T) {
 		if len(s.kept) != maxSampledKeys || s.Lines() != 4*maxSampledKeys {
 			t.Fatalf("%d of %d kept", len(s.kept), s.Lines())
 		}
-		got, err := s.SplitKeys(4)
+		got, err := s.PartitionKeys(4)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got
 	}
-	k := Keys{Splits: splits()}
+	k := Keys{PartitionKeys: choose()}
 	var sizes [4]int
 	for i := range 4 * maxSampledKeys {
 		sizes[k.Partition(fmt.Appendf(nil, "%06d", i), 4)]++
@@ -119,7 +119,7 @@ func TestLargeSample(t *testing.T) {
 			t.Errorf("the reducers get %v", sizes)
 		}
 	}
-	if again := splits(); !slices.Equal(again, k.Splits) {
-		t.Errorf("%q, then %q", k.Splits, again)
+	if again := choose(); !slices.Equal(again, k.PartitionKeys) {
+		t.Errorf("%q, then %q", k.PartitionKeys, again)
 	}
 }

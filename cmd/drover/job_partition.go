@@ -54,7 +54,7 @@ func jobPartitionCommand() *cli.Command {
 			if err := sampleLines(in, sample.Add); err != nil {
 				return fault.New(fault.Invalid, "%s: %w", name, err)
 			}
-			keys, err := sample.SplitKeys(tasks)
+			keys, err := sample.PartitionKeys(tasks)
 			if err != nil {
 				return exitError{exitRefused, fmt.Errorf("%s: %w", name, err)}
 			}

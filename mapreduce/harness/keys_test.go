@@ -64,8 +64,8 @@ func runKeys(t *testing.T, parts []string) string {
 			keys.Fields = n
 		case "partition-fields":
 			keys.PartitionFields = n
-		case "splits":
-			keys.Splits, err = strings.Split(strings.ReplaceAll(value, "|", "\t"), " "), nil
+		case "partition-keys":
+			keys.PartitionKeys, err = strings.Split(strings.ReplaceAll(value, "|", "\t"), " "), nil
 		case "combiner":
 			combiner, err = &mapreduce.Program{Argv: []string{"sh", "-c", value}}, nil
 		default:

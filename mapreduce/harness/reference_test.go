@@ -68,8 +68,9 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 	case 1:
 		j.Mapper, j.Reducer, line = "identity", "sum", numbers
 		for range j.KeyFields - 1 { // the number remains the value
+			rest := line
 			line = rapid.Map(rapid.Custom(func(t *rapid.T) [2]string {
-				return [2]string{rapid.StringMatching(`[a-c]{0,3}`).Draw(t, "field"), numbers.Draw(t, "rest")}
+				return [2]string{rapid.StringMatching(`[a-c]{0,3}`).Draw(t, "field"), rest.Draw(t, "rest")}
 			}), func(f [2]string) string { return f[0] + "\t" + f[1] })
 		}
 		if rapid.Bool().Draw(t, "combine") && j.Reduces > 0 {
@@ -94,7 +95,7 @@ func drawKeys(t *rapid.T, j *reference.Job) {
 		j.PartitionFields = rapid.IntRange(1, max(j.KeyFields, 1)).Draw(t, "partition fields")
 	case 2:
 		key := rapid.StringMatching(`[a-d]{1,2}(\t[a-c]{0,2})?`)
-		j.Splits = slices.Sorted(slices.Values(rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, rapid.ID[string]).Draw(t, "splits")))
+		j.PartitionKeys = slices.Sorted(slices.Values(rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, rapid.ID[string]).Draw(t, "partition keys")))
 	}
 }
 
@@ -132,7 +133,7 @@ func TestRandomJobsMatchReference(t *testing.T) {
 			texts = append(texts, text)
 			s := h.mapSpec(i, m, j.Reduces, pieces...)
 			s.SortMemory, s.FanIn, s.Combiner = memory, fanIn, c
-			s.Keys = mapreduce.Keys{Fields: j.KeyFields, PartitionFields: j.PartitionFields, Splits: j.Splits}
+			s.Keys = mapreduce.Keys{Fields: j.KeyFields, PartitionFields: j.PartitionFields, PartitionKeys: j.PartitionKeys}
 			if j.Reduces > 0 {
 				s.MapOutput.Codec = codec
 			}

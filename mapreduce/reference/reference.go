@@ -20,7 +20,7 @@ type Job struct {
 
 	KeyFields       int      // of a line; 0: 1
 	PartitionFields int      // of a key; 0: all
-	Splits          []string // instead of the hash
+	PartitionKeys   []string // instead of the hash
 }
 
 // Run executes a job on the texts of its map tasks and returns the output of
@@ -83,9 +83,9 @@ func (j Job) valueOf(line string) string {
 }
 
 func (j Job) partition(key string) int {
-	if len(j.Splits) > 0 {
+	if len(j.PartitionKeys) > 0 {
 		r := 0
-		for _, s := range j.Splits {
+		for _, s := range j.PartitionKeys {
 			if s <= key {
 				r++
 			}

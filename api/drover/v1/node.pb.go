@@ -1537,7 +1537,7 @@ type MapKeys struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Fields          int32                  `protobuf:"varint,1,opt,name=fields,proto3" json:"fields,omitempty"`                                          // number of the first fields of a line that are its key; 0 = 1
 	PartitionFields int32                  `protobuf:"varint,2,opt,name=partition_fields,json=partitionFields,proto3" json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0 = all
-	Splits          []string               `protobuf:"bytes,3,rep,name=splits,proto3" json:"splits,omitempty"`                                           // the smallest key of each reducer but the first; unset: by hash
+	PartitionKeys   []string               `protobuf:"bytes,3,rep,name=partition_keys,json=partitionKeys,proto3" json:"partition_keys,omitempty"`        // the smallest key of each reducer but the first; unset: by hash
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1586,9 +1586,9 @@ func (x *MapKeys) GetPartitionFields() int32 {
 	return 0
 }
 
-func (x *MapKeys) GetSplits() []string {
+func (x *MapKeys) GetPartitionKeys() []string {
 	if x != nil {
-		return x.Splits
+		return x.PartitionKeys
 	}
 	return nil
 }
@@ -3950,11 +3950,11 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x18\n" +
-	"\x16_containers_used_again\"d\n" +
+	"\x16_containers_used_again\"s\n" +
 	"\aMapKeys\x12\x16\n" +
 	"\x06fields\x18\x01 \x01(\x05R\x06fields\x12)\n" +
-	"\x10partition_fields\x18\x02 \x01(\x05R\x0fpartitionFields\x12\x16\n" +
-	"\x06splits\x18\x03 \x03(\tR\x06splits\"]\n" +
+	"\x10partition_fields\x18\x02 \x01(\x05R\x0fpartitionFields\x12%\n" +
+	"\x0epartition_keys\x18\x03 \x03(\tR\rpartitionKeys\"]\n" +
 	"\aFileRef\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
