@@ -155,17 +155,17 @@ const (
 
 // Defaults of a stage, and limits.
 const (
-	DefaultAttempts   = 4
-	defaultCPU        = 1000             // millicores
-	defaultMemory     = 256 << 20        // bytes
-	defaultIO         = 10 << 20         // bytes per second
-	DefaultDisk       = int64(1) << 30   // bytes of a task with a core or more, and of each map or reduce task
-	minDefaultDisk    = int64(64) << 20  // bytes of a group task with little CPU
-	DefaultKeepFailed = 1                // attempts
-	MaxUploadBytes    = int64(512) << 20 // bytes of one file or image that can be uploaded
-	MaxTasks          = 1_000_000        // tasks of one stage
-	MaxReduceTasks    = 65_535           // tasks of a reduce stage: partitions of a map output
-	MaxStages         = 64
-	maxKeyFields      = 64       // fields of a key
-	maxPartitionKeys  = 64 << 10 // bytes of a stage's partition keys: each map task gets them
+	DefaultAttempts      = 4
+	defaultCPU           = 1000             // millicores
+	defaultMemory        = 256 << 20        // bytes
+	defaultIO            = 10 << 20         // bytes per second
+	DefaultDisk          = int64(1) << 30   // bytes of a task with a core or more, and of each map or reduce task
+	minDefaultDisk       = int64(64) << 20  // bytes of a group task with little CPU
+	DefaultKeepFailed    = 1                // attempts
+	MaxUploadBytes       = int64(512) << 20 // bytes of one file or image that can be uploaded
+	MaxTasks             = 1_000_000        // tasks of one stage
+	MaxReduceTasks       = 65_535           // tasks of a reduce stage: partitions of a map output
+	MaxStages            = 64
+	maxKeyFields         = 64       // fields of a key
+	MaxPartitionKeyBytes = 64 << 10 // bytes of a stage's partition keys: each map task gets them
 )

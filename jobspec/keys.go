@@ -29,7 +29,7 @@ func (v *validator) checkKeys(at string, s *Stage) {
 	case s.PartitionFields > n:
 		v.addProblem(at+".partition_fields", "give at most key_fields, or raise key_fields", "%d fields of a key that has %d", s.PartitionFields, n)
 	case s.PartitionFields > 0 && (s.PartitionKeys != nil || s.PartitionFile != ""):
-		v.addProblem(at+".partition_fields", "leave it out: all keys that begin with the fields of a partition key are above it, and stay together", "both a hash and partition keys choose the task of a key")
+		v.addProblem(at+".partition_fields", "leave it out: keys that begin with a partition key are not below it, so those of one first field stay together", "both a hash and partition keys choose the task of a key")
 	case s.PartitionFile != "" && s.PartitionKeys != nil:
 		v.addProblem(at+".partition_file", "keep one of the two", "both partition_keys and partition_file are set")
 	case s.PartitionKeys != nil:
@@ -52,8 +52,8 @@ func (v *validator) checkPartitionKeys(at string, s *Stage) {
 	}
 	size := 0
 	for i, key := range s.PartitionKeys {
-		if size += len(key); size > maxPartitionKeys {
-			v.addProblem(at, tooLongKeysHint, "the partition keys have more than %s", FormatSize(maxPartitionKeys))
+		if size += len(key); size > MaxPartitionKeyBytes {
+			v.addProblem(at, tooLongKeysHint, "the partition keys have more than %s", FormatSize(MaxPartitionKeyBytes))
 			return
 		}
 		if text, hint := checkPartitionKey(s.PartitionKeys[:i], key, s.keyFields()); text != "" {
@@ -115,8 +115,8 @@ func (v *validator) checkWordCountKeys() {
 // then is no longer set. An error begins with the name of the file, and the line.
 func (s *Stage) SetPartitionKeys(text []byte) error {
 	name := s.PartitionFile
-	if len(text) > maxPartitionKeys+MaxReduceTasks {
-		return fmt.Errorf("%s: the partition keys have more than %s; %s", name, FormatSize(maxPartitionKeys), tooLongKeysHint)
+	if len(text) > MaxPartitionKeyBytes+MaxReduceTasks {
+		return fmt.Errorf("%s: the partition keys have more than %s; %s", name, FormatSize(MaxPartitionKeyBytes), tooLongKeysHint)
 	}
 	keys := []string{}
 	size := 0
@@ -125,8 +125,8 @@ func (s *Stage) SetPartitionKeys(text []byte) error {
 		if what, hint := checkPartitionKey(keys, key, s.keyFields()); what != "" {
 			return fmt.Errorf("%s:%d: the partition key %.60q %s; %s", name, len(keys)+1, key, what, hint)
 		}
-		if size += len(key); size > maxPartitionKeys {
-			return fmt.Errorf("%s:%d: the partition keys have more than %s; %s", name, len(keys)+1, FormatSize(maxPartitionKeys), tooLongKeysHint)
+		if size += len(key); size > MaxPartitionKeyBytes {
+			return fmt.Errorf("%s:%d: the partition keys have more than %s; %s", name, len(keys)+1, FormatSize(MaxPartitionKeyBytes), tooLongKeysHint)
 		}
 		keys = append(keys, key)
 	}

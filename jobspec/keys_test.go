@@ -30,8 +30,8 @@ func TestSetPartitionKeys(t *testing.T) {
 		"an empty line":                       {"a\n\nb\n", 1, 4, nil, "k.txt:2: the partition key \"\" is empty"},
 		"a line with its value":               {"a\nb\t1\n", 1, 3, nil, `k.txt:2: the partition key "b\t1" has 2 fields, and a key has 1; give the key alone`},
 		"not UTF-8":                           {"a\nb\xff\n", 1, 3, nil, `k.txt:2: the partition key "b\xff" is not UTF-8`},
-		"keys that are too long together":     {strings.Repeat("a", maxPartitionKeys) + "\nb\n", 1, 3, nil, "k.txt:2: the partition keys have more than 64KiB"},
-		"a file that is far too long":         {strings.Repeat("a\n", maxPartitionKeys), 1, 3, nil, "k.txt: the partition keys have more than 64KiB"},
+		"keys that are too long together":     {strings.Repeat("a", MaxPartitionKeyBytes) + "\nb\n", 1, 3, nil, "k.txt:2: the partition keys have more than 64KiB"},
+		"a file that is far too long":         {strings.Repeat("a\n", MaxPartitionKeyBytes), 1, 3, nil, "k.txt: the partition keys have more than 64KiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Stage{Kind: KindReduce, Tasks: c.tasks, KeyFields: c.fields, PartitionFile: "k.txt"}

@@ -25,31 +25,34 @@ func (k Keys) IsZero() bool {
 	return k.Fields == 0 && k.PartitionFields == 0 && len(k.PartitionKeys) == 0
 }
 
+// SplitLine splits a line behind its first field, as Split does by default. A line without a tab is all key (bare).
+func SplitLine(line []byte) (key, value []byte, bare bool) {
+	if i := bytes.IndexByte(line, '\t'); i >= 0 {
+		return line[:i], line[i+1:], false
+	}
+	return line, nil, true
+}
+
 // Split splits a line, or what a combiner wrote, behind its key. A line with no more fields than
 // a key has is all key (bare). O(len(line)), no allocation.
 func (k *Keys) Split(line []byte) (key, value []byte, bare bool) {
-	i := bytes.IndexByte(line, '\t')
-	if k.Fields > 1 && i >= 0 {
-		i = fieldsEnd(line, k.Fields)
+	if i := fieldsEnd(line, k.fields()); i >= 0 {
+		return line[:i], line[i+1:], false
 	}
-	if i < 0 {
-		return line, nil, true
-	}
-	return line[:i], line[i+1:], false
+	return line, nil, true
 }
 
-// fieldsEnd returns the index of the tab behind the first n fields of a line, -1 if there is none.
+// fieldsEnd returns the index of the tab behind the first n fields of a line, at least one, and -1 if there is none.
 func fieldsEnd(line []byte, n int) int {
-	at := 0
-	for {
+	for at := 0; ; {
 		i := bytes.IndexByte(line[at:], '\t')
 		if i < 0 {
 			return -1
 		}
-		if n--; n == 0 {
-			return at + i
+		if at += i; n == 1 {
+			return at
 		}
-		at += i + 1
+		n, at = n-1, at+1
 	}
 }
 

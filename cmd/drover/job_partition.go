@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -57,6 +58,9 @@ func jobPartitionCommand() *cli.Command {
 			keys, err := sample.PartitionKeys(tasks)
 			if err != nil {
 				return exitError{exitRefused, fmt.Errorf("%s: %w", name, err)}
+			}
+			if n := len(strings.Join(keys, "")); n > jobspec.MaxPartitionKeyBytes {
+				return exitError{exitRefused, fmt.Errorf("%s: the keys of %d reducers have %s, and a job may have %s of them: ask for fewer reducers, or for fewer -fields", name, tasks, jobspec.FormatSize(int64(n)), jobspec.FormatSize(jobspec.MaxPartitionKeyBytes))}
 			}
 			if c.Bool("json") {
 				return printJSON(c.App.Writer, map[string]any{"tasks": tasks, "lines": sample.Lines(), "partition_keys": keys})

@@ -23,7 +23,7 @@ func (t *task) builtinMap(collect collectFunc) error {
 	var use func(line []byte) error
 	switch p := t.spec.Program; p.Builtin {
 	case "identity":
-		use = func(line []byte) error { return collect(t.spec.Keys.Split(line)) }
+		use = t.lineCollector(collect)
 	case "sort":
 		use = func(line []byte) error { return collect(line, nil, true) }
 	case "grep":
@@ -32,7 +32,7 @@ func (t *task) builtinMap(collect collectFunc) error {
 			return classErrorf(mapreduce.ClassSpec, "grep: %w", err)
 		}
 		return t.eachChunk(t.ctx, true, func(text []byte) error {
-			return eachMatch(text, re, func(line []byte) error { return collect(t.spec.Keys.Split(line)) })
+			return eachMatch(text, re, t.lineCollector(collect))
 		})
 	case "wordcount":
 		use = func(line []byte) error {

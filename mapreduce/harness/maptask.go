@@ -59,7 +59,12 @@ func (t *task) isWordCount() bool {
 
 func (t *task) mapToCollector(c *sortmerge.Collector) error {
 	collect := func(key, value []byte, bare bool) error {
-		return c.Add(t.spec.Keys.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
+		return c.Add(mapreduce.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
+	}
+	if k := &t.spec.Keys; !k.IsZero() { // apart, since the usual partitioner is inlined
+		collect = func(key, value []byte, bare bool) error {
+			return c.Add(k.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
+		}
 	}
 	switch {
 	case t.isWordCount():
@@ -68,8 +73,16 @@ func (t *task) mapToCollector(c *sortmerge.Collector) error {
 		return t.builtinMap(collect)
 	}
 	return t.runMapper(func(r io.Reader) error {
-		return t.eachLine(r, "the mapper", func(line []byte) error { return collect(t.spec.Keys.Split(line)) })
+		return t.eachLine(r, "the mapper", t.lineCollector(collect))
 	})
+}
+
+// lineCollector returns a function that passes the key and the value of a line to collect.
+func (t *task) lineCollector(collect collectFunc) func(line []byte) error {
+	if k := &t.spec.Keys; k.Fields > 1 {
+		return func(line []byte) error { return collect(k.Split(line)) }
+	}
+	return func(line []byte) error { return collect(mapreduce.SplitLine(line)) }
 }
 
 // runMapper runs the user's mapper over the split. A failure of it names the
