@@ -18,6 +18,7 @@ import (
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce"
 )
 
 // Limits of submissions.
@@ -167,6 +168,11 @@ func decodeSpec(text string) (*jobspec.Job, error) {
 		}
 		return nil, fault.New(fault.Invalid, "job %q: %s", spec.Name, strings.Join(lines, "; "))
 	}
+	for i := range spec.Stages {
+		if s := &spec.Stages[i]; s.PartitionFile != "" {
+			return nil, fault.New(fault.Invalid, "job %q: stage[%q].partition_file: %q is a file of its author, which nobody has read: drover job run does; give its lines as partition_keys", spec.Name, s.Name, s.PartitionFile)
+		}
+	}
 	spec.Stages = sortStages(spec.Stages)
 	return spec, nil
 }
@@ -268,6 +274,9 @@ func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []st
 			err = f.Checks().Crowded(spec.Tenant)
 		}
 		if err == nil {
+			err = checkFeatures(f, spec)
+		}
+		if err == nil {
 			warnings, err = checkDemand(f, spec)
 		}
 	})
@@ -299,6 +308,21 @@ func (s *submitter) checkImage(im *jobspec.Image) error {
 		return nil
 	}
 	return fault.New(fault.Denied, "image %s is not on the operator's list of allowed images: use an oci-archive, or ask for it", name)
+}
+
+// checkFeatures refuses a job with what a node that takes tasks does not know. On one that comes later, its map
+// tasks fail: see kindMapWithKeys.
+func checkFeatures(f *facts.Facts, spec *jobspec.Job) error {
+	i := slices.IndexFunc(spec.Stages, func(s jobspec.Stage) bool { return s.HasKeys() })
+	if i < 0 {
+		return nil
+	}
+	for _, n := range f.Nodes() {
+		if n.Up && !n.Draining && !slices.Contains(n.Info.GetFeatures(), mapreduce.FeatureKeys) {
+			return fault.New(fault.Unsupported, "stage %q: node %s is older than key_fields, partition_fields and partition_keys: upgrade it, or leave them out", spec.Stages[i].Name, n.Info.GetName())
+		}
+	}
+	return nil
 }
 
 // checkDemand refuses a demand that no node can ever meet.

@@ -7,6 +7,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce"
 )
 
 // need is what shall be of an attempt on a node.
@@ -123,12 +124,23 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	}
 	t.StartPauseMs = retryPause(j.Stages[k.Stage].Task(k.Task).Failures).Milliseconds()
 	mapReduceSpec(j, k, t)
+	switch {
+	case t.Keys == nil:
+	case !a.State.IsActive():
+		t.Keys = nil // it has run, and a node may keep very many map outputs
+	case !slices.Contains(f.Node(a.Node).Info.GetFeatures(), mapreduce.FeatureKeys):
+		t.Kind = kindMapWithKeys
+	}
 	if j.WritesOutput(int(k.Stage)) {
 		t.Output = attemptOutput(j, k, a.Run)
 		t.Replication = int32(j.Spec.Output.Replication)
 	}
 	return t
 }
+
+// kindMapWithKeys is the kind of a map task of which a node does not know the keys: it refuses a kind that
+// it does not know, where it would partition by the first field, in silence.
+const kindMapWithKeys = "map with key_fields, partition_fields or partition_keys"
 
 // Pauses between the attempts of a task that failed by the user's fault.
 const (
@@ -162,6 +174,9 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 		}
 		red := &j.Spec.Stages[r]
 		t.Partitions = j.Stages[r].Tasks
+		if red.HasKeys() {
+			t.Keys = &droverv1.MapKeys{Fields: int32(red.KeyFields), PartitionFields: int32(red.PartitionFields), PartitionKeys: red.PartitionKeys}
+		}
 		if t.Combiner = red.Combiner; t.Combiner {
 			t.CombineCommand = red.CombineCommand
 			if len(t.CombineCommand) == 0 {

@@ -76,6 +76,14 @@ type Stage struct {
 	Combiner       bool     `json:"combiner,omitempty"`
 	CombineCommand []string `json:"combine_command,omitempty"`
 
+	// What of a mapper's line is its key, and which task of the reduce stage gets it. They are set in the reduce stage.
+	KeyFields       int      `json:"key_fields,omitempty"`       // number of the first tab-separated fields that are the key; 0: 1
+	PartitionFields int      `json:"partition_fields,omitempty"` // number of the key's first fields whose hash chooses the task; 0: all
+	PartitionKeys   []string `json:"partition_keys,omitempty"`   // strictly increasing: the smallest key of each task but the first, instead of the hash
+	// PartitionFile is a file on the user's machine with the partition keys, one on each line. The command line
+	// reads it into PartitionKeys (SetPartitionKeys); a coordinator refuses a job in which it is set.
+	PartitionFile string `json:"partition_file,omitempty"`
+
 	Resources   Resources         `json:"resources"`
 	Disk        int64             `json:"disk"` // disk space of an attempt in bytes
 	Env         map[string]string `json:"env,omitempty"`
@@ -147,15 +155,17 @@ const (
 
 // Defaults of a stage, and limits.
 const (
-	DefaultAttempts   = 4
-	defaultCPU        = 1000             // millicores
-	defaultMemory     = 256 << 20        // bytes
-	defaultIO         = 10 << 20         // bytes per second
-	DefaultDisk       = int64(1) << 30   // bytes of a task with a core or more, and of each map or reduce task
-	minDefaultDisk    = int64(64) << 20  // bytes of a group task with little CPU
-	DefaultKeepFailed = 1                // attempts
-	MaxUploadBytes    = int64(512) << 20 // bytes of one file or image that can be uploaded
-	MaxTasks          = 1_000_000        // tasks of one stage
-	MaxReduceTasks    = 65_535           // tasks of a reduce stage: partitions of a map output
-	MaxStages         = 64
+	DefaultAttempts      = 4
+	defaultCPU           = 1000             // millicores
+	defaultMemory        = 256 << 20        // bytes
+	defaultIO            = 10 << 20         // bytes per second
+	DefaultDisk          = int64(1) << 30   // bytes of a task with a core or more, and of each map or reduce task
+	minDefaultDisk       = int64(64) << 20  // bytes of a group task with little CPU
+	DefaultKeepFailed    = 1                // attempts
+	MaxUploadBytes       = int64(512) << 20 // bytes of one file or image that can be uploaded
+	MaxTasks             = 1_000_000        // tasks of one stage
+	MaxReduceTasks       = 65_535           // tasks of a reduce stage: partitions of a map output
+	MaxStages            = 64
+	maxKeyFields         = 64       // fields of a key
+	MaxPartitionKeyBytes = 64 << 10 // bytes of a stage's partition keys: each map task gets them
 )

@@ -230,6 +230,7 @@ func (v *validator) checkStages() {
 		v.checkEnv(at+".env", s.Env)
 		v.checkFiles(at, s)
 	}
+	v.checkWordCountKeys()
 	if count[KindReduce] > 0 && count[KindMap] == 0 {
 		v.addProblem("stage", `add a stage with kind = "map"`, "a reduce stage needs a map stage")
 	}

@@ -46,6 +46,7 @@ func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 	if s.Kind != KindReduce && (s.Combiner || len(s.CombineCommand) > 0) {
 		v.addProblem(at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
 	}
+	v.checkKeys(at, s)
 	switch {
 	case s.SlowStart == 0:
 	case s.Kind != KindReduce:

@@ -8,8 +8,8 @@
 //     FetchSplit cuts one split at line ends and appends it to a growing file.
 //   - Files: the growing input (GrowingWriter, Journal), the map output with
 //     its index (Index), the result (WriteResult).
-//   - Rules shared by all tasks: Hadoop's hash partitioner (Partition), codec
-//     names, exit classes and exit codes.
+//   - Rules shared by all tasks: the key of a line and its reducer (Keys), Hadoop's
+//     hash partitioner (Partition), codec names, exit classes and exit codes.
 //
 // Package mapreduce/sortmerge sorts, spills and merges; mapreduce/harness is
 // the program inside the container; mapreduce/reference is the slow and obvious
@@ -72,7 +72,9 @@
 //
 // Lines end with "\n" only; a "\r" belongs to the line. The final output is
 // what the program wrote, with a newline added after an unfinished last line; no
-// tab is added to a line without one. Compressed files are never split. The
+// tab is added to a line without one. A partitioner over the first fields of a key
+// hashes them as Hadoop does a whole key, from 1, where KeyFieldBasedPartitioner begins
+// with 0. Compressed files are never split. The
 // input of a streaming reducer is always "key TAB value", as in Hadoop, even for
 // a line that had no tab.
 package mapreduce

@@ -25,7 +25,7 @@ func (s *TaskSpec) Validate() error {
 	if s.Version != SpecVersion {
 		return specErrorf("version is %d, this harness knows %d", s.Version, SpecVersion)
 	}
-	for _, check := range []func() error{s.checkPaths, s.checkSizes, s.checkEnv, s.checkKind} {
+	for _, check := range []func() error{s.checkPaths, s.checkSizes, s.checkEnv, s.checkKeys, s.checkKind} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -68,6 +68,16 @@ func (s *TaskSpec) checkEnv() error {
 		}
 	}
 	return nil
+}
+
+func (s *TaskSpec) checkKeys() error {
+	if !s.Keys.IsZero() && (s.Kind != KindMap || s.Reduces == 0) {
+		return specErrorf("keys are for map tasks with reducers")
+	}
+	if s.Keys.Fields > 1 && s.Program.Builtin == "wordcount" {
+		return specErrorf("keys.fields is %d, the keys of built-in wordcount have one field", s.Keys.Fields)
+	}
+	return s.Keys.check(s.Reduces)
 }
 
 func (s *TaskSpec) checkKind() error {

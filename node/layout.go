@@ -191,6 +191,9 @@ func (l *taskLayout) fillMapSpec(s *mapreduce.TaskSpec, spec *droverv1.TaskSpec,
 		s.Output = &mapreduce.OutputFile{Path: p.metaPath(nameOut, namePart), Codec: mapreduce.CodecNone}
 		return nil
 	}
+	if k := spec.GetKeys(); k != nil {
+		s.Keys = mapreduce.Keys{Fields: int(k.GetFields()), PartitionFields: int(k.GetPartitionFields()), PartitionKeys: k.GetPartitionKeys()}
+	}
 	s.MapOutput = &mapreduce.MapOutputPaths{Data: p.metaPath(nameOut, nameData), Index: p.metaPath(nameOut, nameIndex), Codec: mapreduce.CodecNone}
 	if len(spec.GetCombineCommand()) > 0 || len(spec.GetCombineBuiltin()) > 0 {
 		c := newProgram(spec.GetCombineCommand(), spec.GetCombineBuiltin())

@@ -18,6 +18,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/linesum"
+	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -69,11 +70,11 @@ func newProber(cfg *Config, harness, emptyRoot string, c clock, io *unallocatedI
 func (b *prober) info() *droverv1.NodeInfo {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.result == nil {
-		return b.cfg.Info
-	}
 	i := proto.CloneOf(b.cfg.Info)
-	i.Levels, i.Speeds, i.LevelNotes = b.result.Levels, b.result.Speeds, b.result.Notes
+	i.Features = []string{mapreduce.FeatureKeys}
+	if b.result != nil {
+		i.Levels, i.Speeds, i.LevelNotes = b.result.Levels, b.result.Speeds, b.result.Notes
+	}
 	return i
 }
 

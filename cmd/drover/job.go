@@ -10,7 +10,7 @@ func jobCommand() *cli.Command {
 		Usage: "run, follow and stop jobs",
 		Subcommands: []*cli.Command{
 			jobRunCommand(), jobPlanCommand(), jobValidateCommand(), jobStatusCommand(), jobWhyCommand(), jobListCommand(), jobHistoryCommand(),
-			jobWaitCommand(), jobLogsCommand(), jobStopCommand(), jobInspectCommand(),
+			jobWaitCommand(), jobLogsCommand(), jobStopCommand(), jobInspectCommand(), jobPartitionCommand(),
 		},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 
@@ -68,7 +69,38 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	case err != nil:
 		return nil, nil, exitError{exitRefused, err}
 	}
+	if err := readPartitionFiles(j, name); err != nil {
+		return nil, nil, exitError{exitRefused, err}
+	}
 	return src, j, nil
+}
+
+// readPartitionFiles reads the files of partition keys that a job names, with paths relative to
+// the job file's folder, into the job.
+func readPartitionFiles(j *jobspec.Job, jobFile string) error {
+	for i := range j.Stages {
+		s := &j.Stages[i]
+		if s.PartitionFile == "" {
+			continue
+		}
+		file := s.PartitionFile
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(filepath.Dir(jobFile), file)
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			return fault.New(fault.Invalid, "partition_file of stage %q: %w; drover job partition makes one from a sample of the mapper's output", s.Name, err)
+		}
+		text, err := io.ReadAll(io.LimitReader(f, hcl.MaxFileBytes))
+		f.Close()
+		if err == nil {
+			err = s.SetPartitionKeys(text)
+		}
+		if err != nil {
+			return fault.New(fault.Invalid, "partition_file of stage %q: %w", s.Name, err)
+		}
+	}
+	return nil
 }
 
 func readLimited(c *cli.Context, name string) ([]byte, error) {

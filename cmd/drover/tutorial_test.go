@@ -34,7 +34,7 @@ func shellBlocks(doc string, sections ...string) (string, error) {
 	return b.String(), nil
 }
 
-// TestTutorial follows the parts of the tutorial that need no machines.
+// TestTutorial follows the parts of the tutorial that need no machines, and guides that do not.
 //
 //	blocks FILE SECTION ...   write the shell blocks of a document's sections to run.sh
 func TestTutorial(t *testing.T) {
@@ -59,8 +59,11 @@ func TestTutorial(t *testing.T) {
 	})
 }
 
+// guideFolder is the folder in which a guide works.
+var guideFolder = regexp.MustCompile(`/tmp/drover-[a-z]+`)
+
 // scriptBlocks writes run.sh, which stops at the first error and leaves no process.
-// The tutorial's folder becomes the script's, the build is left out, and the program
+// The guide's folder becomes the script's, a build is left out, and the program
 // under test stands in PATH.
 func scriptBlocks(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
@@ -70,15 +73,13 @@ func scriptBlocks(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	text, err := shellBlocks(string(doc), args[1:]...)
 	ts.Check(err)
-	for old, now := range map[string]string{
-		"make -s build\n":                        "",
-		"export PATH=$PWD/bin:$PATH REPO=$PWD\n": "export REPO=$ROOT\n",
-		"/tmp/drover-tutorial":                   ts.Getenv("WORK"),
-	} {
-		if !strings.Contains(text, old) {
-			ts.Fatalf("%s does not contain %q", args[0], old)
-		}
-		text = strings.ReplaceAll(text, old, now)
+	if !guideFolder.MatchString(text) {
+		ts.Fatalf("%s does not contain %s", args[0], guideFolder)
+	}
+	text = guideFolder.ReplaceAllLiteralString(text, ts.Getenv("WORK"))
+	text = strings.NewReplacer("make -s build\n", "", "export PATH=$PWD/bin:$PATH REPO=$PWD\n", "export REPO=$ROOT\n").Replace(text)
+	if strings.Contains(text, "make ") || strings.Contains(text, "PATH=") {
+		ts.Fatalf("%s builds, or runs another program than the one under test", args[0])
 	}
 	text = "set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + text
 	ts.Check(os.WriteFile(ts.MkAbs("run.sh"), []byte(text), 0o644))

@@ -49,6 +49,9 @@ func (p *plan) newWordCount(r *rand.Rand, i int) plannedJob {
 	j := plannedJob{at: p.instant(r), wordCount: w, spec: &jobspec.Job{Name: fmt.Sprint("w", i), Tenant: wordTenant, Stages: []jobspec.Stage{
 		{Name: "count", Kind: jobspec.KindMap, Builtin: []string{"wordcount"}, Resources: need},
 		{Name: "sum", Kind: jobspec.KindReduce, Builtin: []string{"sum"}, Combiner: r.IntN(2) == 0, Tasks: 1 + r.IntN(2), After: []string{"count"}, SlowStart: []float64{0, 0.3}[r.IntN(2)], Resources: need}}}}
+	if s := &j.spec.Stages[1]; s.Tasks > 1 && r.IntN(2) == 0 {
+		s.PartitionKeys = []string{"14"} // a total order instead of the hash
+	}
 	switch r.IntN(6) {
 	case 0:
 		j.stopAt = j.at + between(r, 50*time.Millisecond, 4*lease)
@@ -210,6 +213,9 @@ func (c *cluster) checkOutput(j plannedJob, state droverv1.JobState) {
 		}
 		names = append(names, f.Name())
 		lines = append(lines, strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })...)
+	}
+	if len(j.spec.Stages[1].PartitionKeys) > 0 && !slices.IsSorted(lines) {
+		c.violated("job %s writes %q, want them in order", j.spec.Name, lines)
 	}
 	if n := j.spec.Stages[1].Tasks; len(files) != n+1 {
 		c.violated("job %s has the files %v, want one of each of %d reduces and _SUCCESS", j.spec.Name, names, n)

@@ -60,6 +60,11 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 	for _, n := range slices.Sorted(maps.Keys(c.Attributes)) {
 		a := c.Attributes[n]
 		d.ranges[joinPath(path, n)] = a.Expr.Range()
+		if list, diags := hcl.ExprList(a.Expr); !diags.HasErrors() {
+			for i, e := range list {
+				d.ranges[fmt.Sprintf("%s[%d]", joinPath(path, n), i)] = e.Range()
+			}
+		}
 		v, diags := a.Expr.Value(nil)
 		for _, g := range diags {
 			cureExpression(g)
@@ -133,6 +138,10 @@ func (d *decoder) readJob(b *hcl.Block) {
 			d.readBody(b.Body, "input", map[string]attrReader{"path": textAttr(&one), "paths": listAttr(&j.Input.Paths), "combine": sizeAttr(&j.Input.CombineBytes), "recurse": boolAttr(&j.Input.Recurse)}, nil)
 			if one != "" {
 				d.ranges["input.paths"] = d.ranges["input.path"]
+				for i := len(j.Input.Paths); i > 0; i-- {
+					d.ranges[fmt.Sprintf("input.paths[%d]", i)] = d.ranges[fmt.Sprintf("input.paths[%d]", i-1)]
+				}
+				d.ranges["input.paths[0]"] = d.ranges["input.path"]
 				j.Input.Paths = append([]string{one}, j.Input.Paths...)
 			}
 		}},
@@ -163,6 +172,11 @@ func (d *decoder) readStage(b *hcl.Block) {
 		"max_parallel":    intAttr(&s.MaxParallel),
 		"slow_start":      nonZeroAttr(fractionAttr(&s.SlowStart), &s.SlowStart),
 		"exclusive":       boolAttr(&s.Exclusive),
+
+		"key_fields":       nonZeroAttr(intAttr(&s.KeyFields), &s.KeyFields),
+		"partition_fields": nonZeroAttr(intAttr(&s.PartitionFields), &s.PartitionFields),
+		"partition_keys":   listAttr(&s.PartitionKeys),
+		"partition_file":   textAttr(&s.PartitionFile),
 
 		"containers_used_again": optionalBoolAttr(&s.ContainersUsedAgain),
 	}, map[string]blockSpec{

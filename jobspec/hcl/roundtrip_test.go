@@ -150,6 +150,18 @@ func (w *jobWriter) stage(s *jobspec.Stage) {
 	if s.SlowStart > 0 {
 		w.attr("slow_start", fmt.Sprint(s.SlowStart))
 	}
+	if s.KeyFields > 0 {
+		w.attr("key_fields", fmt.Sprint(s.KeyFields))
+	}
+	if s.PartitionFields > 0 {
+		w.attr("partition_fields", fmt.Sprint(s.PartitionFields))
+	}
+	if len(s.PartitionKeys) > 0 {
+		w.attr("partition_keys", w.list(s.PartitionKeys))
+	}
+	if s.PartitionFile != "" {
+		w.attr("partition_file", quote(s.PartitionFile))
+	}
 	if s.ContainersUsedAgain != nil {
 		w.attr("containers_used_again", fmt.Sprint(*s.ContainersUsedAgain))
 	}
@@ -217,6 +229,7 @@ func randomJob(r *rand.Rand) *jobspec.Job {
 		}
 		if kind == jobspec.KindReduce {
 			s.Combiner, s.SlowStart = r.IntN(2) == 0, 0.01+0.99*r.Float64()
+			randomKeys(r, &s)
 		}
 		if i > 0 && r.IntN(2) == 0 {
 			s.After = []string{"s.0"}
@@ -230,6 +243,24 @@ func randomJob(r *rand.Rand) *jobspec.Job {
 		j.Stages = append(j.Stages, s)
 	}
 	return j
+}
+
+// randomKeys sets what is the key of a line, and which task gets it.
+func randomKeys(r *rand.Rand, s *jobspec.Stage) {
+	s.KeyFields = r.IntN(4)
+	switch r.IntN(4) {
+	case 0:
+		s.PartitionFields = 1 + r.IntN(max(s.KeyFields, 1))
+	case 1:
+		s.PartitionFile = "a b/é"
+	case 2:
+		for _, text := range slices.Sorted(slices.Values(texts)) {
+			if text != "" && !strings.ContainsAny(text, "\t\n") && r.IntN(2) == 0 {
+				s.PartitionKeys = append(s.PartitionKeys, text)
+			}
+		}
+		s.Tasks = len(s.PartitionKeys) + 1
+	}
 }
 
 // However a job is laid out, it is read as what it says; its canonical JSON is read as the same job; and

@@ -14,7 +14,7 @@ var oneValue = []byte("1")
 
 // builtinMap runs a built-in mapper over the split:
 //
-//	identity   the line as it is: key up to the first tab
+//	identity   the line as it is: its first fields are the key
 //	sort       the whole line is the key
 //	grep RE    the lines that match (RE2 syntax), as identity
 //	wordcount  each word with the value 1; words are separated by white space
@@ -23,7 +23,7 @@ func (t *task) builtinMap(collect collectFunc) error {
 	var use func(line []byte) error
 	switch p := t.spec.Program; p.Builtin {
 	case "identity":
-		use = func(line []byte) error { return collect(splitLine(line)) }
+		use = t.lineCollector(collect)
 	case "sort":
 		use = func(line []byte) error { return collect(line, nil, true) }
 	case "grep":
@@ -32,7 +32,7 @@ func (t *task) builtinMap(collect collectFunc) error {
 			return classErrorf(mapreduce.ClassSpec, "grep: %w", err)
 		}
 		return t.eachChunk(t.ctx, true, func(text []byte) error {
-			return eachMatch(text, re, func(line []byte) error { return collect(splitLine(line)) })
+			return eachMatch(text, re, t.lineCollector(collect))
 		})
 	case "wordcount":
 		use = func(line []byte) error {

@@ -45,7 +45,7 @@ func (c commandCombiner) Combine(next nextFunc, emit emitFunc) error {
 		feed: func(_ context.Context, stdin io.Writer) error { return feedRecords(next, stdin) },
 		drain: func(r io.Reader) error {
 			return c.t.eachLine(r, "the combiner", func(line []byte) error {
-				key, value, bare := splitLine(line)
+				key, value, bare := c.t.spec.Keys.Split(line)
 				return emit(sortmerge.Record{Key: key, Value: value, NoValue: bare})
 			})
 		}})

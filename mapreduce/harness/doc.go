@@ -18,8 +18,8 @@
 // harness also reaps orphans.
 //
 // Conventions are those of Hadoop Streaming: lines on stdin; lines on stdout with
-// the key up to the first tab; names of job and task in the environment (see
-// Environ); "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
+// the key up to the first tab, or up to the one behind its last field
+// (mapreduce.Keys); names of job and task in the environment (see Environ); "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
 // stderr, which are removed from the log. A program that stops reading early and
 // ends with status 0 has succeeded.
 package harness

@@ -18,7 +18,7 @@ func (t *task) runMap() error {
 	if t.spec.Reduces == 0 {
 		return t.runMapOnly()
 	}
-	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.sortDir, FanIn: t.spec.FanIn, Precombined: t.isWordCount()}
+	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.sortDir, FanIn: t.spec.FanIn, Precombined: t.isWordCount(), Keys: t.spec.Keys}
 	if t.spec.Combiner != nil {
 		opt.Combiner = t.newCombiner(t.spec.Combiner)
 	}
@@ -61,6 +61,11 @@ func (t *task) mapToCollector(c *sortmerge.Collector) error {
 	collect := func(key, value []byte, bare bool) error {
 		return c.Add(mapreduce.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
 	}
+	if k := &t.spec.Keys; !k.IsZero() { // apart, since the usual partitioner is inlined
+		collect = func(key, value []byte, bare bool) error {
+			return c.Add(k.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
+		}
+	}
 	switch {
 	case t.isWordCount():
 		return t.countWords(c)
@@ -68,8 +73,16 @@ func (t *task) mapToCollector(c *sortmerge.Collector) error {
 		return t.builtinMap(collect)
 	}
 	return t.runMapper(func(r io.Reader) error {
-		return t.eachLine(r, "the mapper", func(line []byte) error { return collect(splitLine(line)) })
+		return t.eachLine(r, "the mapper", t.lineCollector(collect))
 	})
+}
+
+// lineCollector returns a function that passes the key and the value of a line to collect.
+func (t *task) lineCollector(collect collectFunc) func(line []byte) error {
+	if k := &t.spec.Keys; k.Fields > 1 {
+		return func(line []byte) error { return collect(k.Split(line)) }
+	}
+	return func(line []byte) error { return collect(mapreduce.SplitLine(line)) }
 }
 
 // runMapper runs the user's mapper over the split. A failure of it names the
@@ -89,7 +102,7 @@ func (t *task) runMapper(drain func(io.Reader) error) error {
 }
 
 func (t *task) countWords(c *sortmerge.Collector) error {
-	w := newWordTable(c, t.spec.Reduces, t.spec.SortMemory/2)
+	w := newWordTable(c, t.spec, t.spec.SortMemory/2)
 	if err := t.eachChunk(t.ctx, true, w.countText); err != nil {
 		return err
 	}
@@ -128,14 +141,6 @@ func (t *task) feedSplit(ctx context.Context, stdin io.Writer) error {
 		_, err := stdin.Write(text)
 		return err
 	})
-}
-
-// splitLine splits a line at its first tab. A line without a tab is all key.
-func splitLine(line []byte) (key, value []byte, bare bool) {
-	if i := bytes.IndexByte(line, '\t'); i >= 0 {
-		return line[:i], line[i+1:], false
-	}
-	return line, nil, true
 }
 
 // eachLine calls use with each line of r without its newline; the last line may

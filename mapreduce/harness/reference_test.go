@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,26 +52,51 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 	}), func(kv [2]string) string { return kv[0] + "\t" + kv[1] })
 	anyLine := rapid.StringMatching(`[a-c]{0,4}(\t[a-c\t]{0,5})?`)
 	plain := rapid.StringMatching(`[a-c \r]{0,14}`)
+	table := rapid.StringMatching(`[a-c\x{01} ]{0,3}(\t[a-c\x{01}]{0,3}){0,4}`)
 	j := reference.Job{Reduces: rapid.IntRange(0, 5).Draw(t, "reduces")}
 	var line *rapid.Generator[string]
-	switch rapid.IntRange(0, 3).Draw(t, "kind") {
+	if j.Reduces > 0 {
+		drawKeys(t, &j)
+	}
+	switch rapid.IntRange(0, 4).Draw(t, "kind") {
 	case 0:
 		j.Mapper, j.Reducer, line = "wordcount", "wordcount", words
+		j.KeyFields, j.PartitionFields = min(j.KeyFields, 1), min(j.PartitionFields, 1)
 		if rapid.Bool().Draw(t, "combine") && j.Reduces > 0 {
 			j.Combiner = "sum"
 		}
 	case 1:
 		j.Mapper, j.Reducer, line = "identity", "sum", numbers
+		for range j.KeyFields - 1 { // the number remains the value
+			rest := line
+			line = rapid.Map(rapid.Custom(func(t *rapid.T) [2]string {
+				return [2]string{rapid.StringMatching(`[a-c]{0,3}`).Draw(t, "field"), rest.Draw(t, "rest")}
+			}), func(f [2]string) string { return f[0] + "\t" + f[1] })
+		}
 		if rapid.Bool().Draw(t, "combine") && j.Reduces > 0 {
 			j.Combiner = "wordcount"
 		}
 	case 2:
 		j.Mapper, j.Reducer, line = "grep", rapid.SampledFrom([]string{"identity", "count"}).Draw(t, "reducer"), anyLine
 		j.Pattern = rapid.SampledFrom([]string{"a", "^b", "c$", "a.*b", ""}).Draw(t, "pattern")
+	case 3:
+		j.Mapper, j.Reducer, line = "identity", rapid.SampledFrom([]string{"identity", "count"}).Draw(t, "reducer"), table
 	default:
 		j.Mapper, j.Reducer, line = "sort", "sort", plain
 	}
 	return j, line
+}
+
+// drawKeys draws what of a line is its key and which reducer gets it; often the default.
+func drawKeys(t *rapid.T, j *reference.Job) {
+	j.KeyFields = rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(t, "key fields")
+	switch rapid.IntRange(0, 2).Draw(t, "partitioner") {
+	case 1:
+		j.PartitionFields = rapid.IntRange(1, max(j.KeyFields, 1)).Draw(t, "partition fields")
+	case 2:
+		key := rapid.StringMatching(`[a-d]{1,2}(\t[a-c]{0,2})?`)
+		j.PartitionKeys = slices.Sorted(slices.Values(rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, rapid.ID[string]).Draw(t, "partition keys")))
+	}
 }
 
 func programs(j reference.Job) (m, r mapreduce.Program, c *mapreduce.Program) {
@@ -107,6 +133,7 @@ func TestRandomJobsMatchReference(t *testing.T) {
 			texts = append(texts, text)
 			s := h.mapSpec(i, m, j.Reduces, pieces...)
 			s.SortMemory, s.FanIn, s.Combiner = memory, fanIn, c
+			s.Keys = mapreduce.Keys{Fields: j.KeyFields, PartitionFields: j.PartitionFields, PartitionKeys: j.PartitionKeys}
 			if j.Reduces > 0 {
 				s.MapOutput.Codec = codec
 			}

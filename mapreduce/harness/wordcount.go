@@ -52,6 +52,7 @@ const (
 // combiner. When it is full, its counts go to the collector, which sorts them.
 type wordTable struct {
 	collector *sortmerge.Collector
+	keys      *mapreduce.Keys
 	parts     int
 	memory    int64
 	slots     []wordSlot
@@ -64,8 +65,8 @@ type wordTable struct {
 	touched   byte // what count and touch read ahead, so that the compiler cannot leave it out
 }
 
-func newWordTable(to *sortmerge.Collector, parts int, memory int64) *wordTable {
-	w := &wordTable{collector: to, parts: parts, memory: memory, arena: make([]byte, shortWord+1)}
+func newWordTable(to *sortmerge.Collector, spec *mapreduce.TaskSpec, memory int64) *wordTable {
+	w := &wordTable{collector: to, keys: &spec.Keys, parts: spec.Reduces, memory: memory, arena: make([]byte, shortWord+1)}
 	w.resize(initialSlots)
 	return w
 }
@@ -293,7 +294,7 @@ func (w *wordTable) collect(s *wordSlot) error {
 		word = word[:s.at]
 	}
 	r := sortmerge.Record{Key: word, Value: strconv.AppendUint(digits[:0], uint64(s.count), 10)}
-	if err := w.collector.Add(mapreduce.Partition(word, w.parts), r); err != nil {
+	if err := w.collector.Add(w.keys.Partition(word, w.parts), r); err != nil {
 		return err
 	}
 	w.words += int64(s.count)

@@ -76,7 +76,7 @@ func TestWordTableMatchesSplittingByBytes(t *testing.T) {
 		check(t, eachWord(text, func(word []byte) error { want[string(word)]++; return nil }))
 		dir := t.TempDir()
 		c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: dir, FanIn: 4, Precombined: true, Combiner: sumCombiner{}})
-		w := newWordTable(c, 1, 1<<20)
+		w := newWordTable(c, &mapreduce.TaskSpec{Reduces: 1}, 1<<20)
 		check(t, w.countText(text))
 		check(t, w.flush())
 		index, err := c.Finish(filepath.Join(dir, "out"), mapreduce.CodecNone)

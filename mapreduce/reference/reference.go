@@ -17,6 +17,10 @@ type Job struct {
 	Mapper, Combiner, Reducer string
 	Pattern                   string
 	Reduces                   int // 0: map-only
+
+	KeyFields       int      // of a line; 0: 1
+	PartitionFields int      // of a key; 0: all
+	PartitionKeys   []string // instead of the hash
 }
 
 // Run executes a job on the texts of its map tasks and returns the output of
@@ -42,13 +46,13 @@ func Run(j Job, texts []string) ([]string, error) {
 		var mine []string
 		for _, lines := range mapped {
 			for _, line := range lines {
-				if partition(keyOf(line), j.Reduces) == r {
+				if j.partition(j.keyOf(line)) == r {
 					mine = append(mine, line)
 				}
 			}
 		}
-		sort.SliceStable(mine, func(a, b int) bool { return keyOf(mine[a]) < keyOf(mine[b]) })
-		lines, err := reduceLines(j.Reducer, mine)
+		sort.SliceStable(mine, func(a, b int) bool { return j.keyOf(mine[a]) < j.keyOf(mine[b]) })
+		lines, err := reduceLines(j, mine)
 		if err != nil {
 			return nil, err
 		}
@@ -65,15 +69,38 @@ func Lines(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// keyOf returns a line up to its first tab.
-func keyOf(line string) string {
-	key, _, _ := strings.Cut(line, "\t")
-	return key
+// keyOf returns the first fields of a line.
+func (j Job) keyOf(line string) string { return firstFields(line, max(j.KeyFields, 1)) }
+
+func firstFields(line string, n int) string {
+	fields := strings.Split(line, "\t")
+	return strings.Join(fields[:min(n, len(fields))], "\t")
 }
 
-// partition is Hadoop's HashPartitioner by definition: the hash in integers of
+// valueOf returns what stands behind the key and its tab.
+func (j Job) valueOf(line string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(line, j.keyOf(line)), "\t")
+}
+
+func (j Job) partition(key string) int {
+	if len(j.PartitionKeys) > 0 {
+		r := 0
+		for _, s := range j.PartitionKeys {
+			if s <= key {
+				r++
+			}
+		}
+		return r
+	}
+	if j.PartitionFields > 0 {
+		key = firstFields(key, j.PartitionFields)
+	}
+	return hashPartition(key, j.Reduces)
+}
+
+// hashPartition is Hadoop's HashPartitioner by definition: the hash in integers of
 // any size, cut to 32 bits at the end.
-func partition(key string, n int) int {
+func hashPartition(key string, n int) int {
 	h := big.NewInt(1)
 	for i := range len(key) {
 		h.Mul(h, big.NewInt(31))
@@ -122,20 +149,20 @@ func mapLines(j Job, lines []string) ([]string, error) {
 	}
 }
 
-func reduceLines(reducer string, lines []string) ([]string, error) {
+func reduceLines(j Job, lines []string) ([]string, error) {
+	reducer := j.Reducer
 	if reducer == "identity" || reducer == "sort" {
 		return lines, nil
 	}
 	var out []string
 	for i := 0; i < len(lines); {
-		key, total, n := keyOf(lines[i]), int64(0), int64(0)
-		for ; i < len(lines) && keyOf(lines[i]) == key; i++ {
+		key, total, n := j.keyOf(lines[i]), int64(0), int64(0)
+		for ; i < len(lines) && j.keyOf(lines[i]) == key; i++ {
 			n++
 			if reducer == "count" {
 				continue
 			}
-			_, value, _ := strings.Cut(lines[i], "\t")
-			v, err := strconv.ParseInt(value, 10, 64)
+			v, err := strconv.ParseInt(j.valueOf(lines[i]), 10, 64)
 			if err != nil {
 				return nil, err
 			}

@@ -22,7 +22,8 @@ type Options struct {
 	Memory   int64  // bytes in memory for records and their index
 	Dir      string // existing folder for segments
 	FanIn    int
-	Combiner Combiner // nil: none; otherwise a quarter of Memory is reserved for its output
+	Combiner Combiner       // nil: none; otherwise a quarter of Memory is reserved for its output
+	Keys     mapreduce.Keys // choose the partition of what the combiner writes
 	// Precombined says that the records have been combined already, e.g. by a
 	// table of counts: spills are written as they are, and the combiner runs only
 	// when several segments are merged.
@@ -256,7 +257,7 @@ func (c *Collector) runCombiner(next func() (*Record, error), to *Collector) err
 	return c.opt.Combiner.Combine(in, func(r Record) error {
 		c.stats.CombineOut.Records++
 		c.stats.CombineOut.Bytes += int64(len(r.Key) + len(r.Value))
-		return to.Add(mapreduce.Partition(r.Key, c.opt.Parts), r)
+		return to.Add(c.opt.Keys.Partition(r.Key, c.opt.Parts), r)
 	})
 }
 

@@ -474,6 +474,7 @@ type NodeInfo struct {
 	Schemes            []string               `protobuf:"bytes,16,rep,name=schemes,proto3" json:"schemes,omitempty"`                                                                             // of inputs that it can access: hdfs, file
 	Speeds             *SuspendSpeed          `protobuf:"bytes,17,opt,name=speeds,proto3" json:"speeds,omitempty"`                                                                               // of the levels, measured by the probe
 	LevelNotes         []string               `protobuf:"bytes,18,rep,name=level_notes,json=levelNotes,proto3" json:"level_notes,omitempty"`                                                     // why levels are unsupported: "checkpointed: criu is not installed"
+	Features           []string               `protobuf:"bytes,19,rep,name=features,proto3" json:"features,omitempty"`                                                                           // what its program knows beyond those of the first release: mapreduce-keys
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -630,6 +631,13 @@ func (x *NodeInfo) GetSpeeds() *SuspendSpeed {
 func (x *NodeInfo) GetLevelNotes() []string {
 	if x != nil {
 		return x.LevelNotes
+	}
+	return nil
+}
+
+func (x *NodeInfo) GetFeatures() []string {
+	if x != nil {
+		return x.Features
 	}
 	return nil
 }
@@ -1277,7 +1285,8 @@ type TaskSpec struct {
 	StartPauseMs   int64                  `protobuf:"varint,28,opt,name=start_pause_ms,json=startPauseMs,proto3" json:"start_pause_ms,omitempty"` // the command starts this long after the attempt came, since earlier ones failed
 	// Whether the first attempts of the stage's tasks share containers, one after another. Unset: if
 	// the last tasks of the stage on this node were short.
-	ContainersUsedAgain *bool `protobuf:"varint,29,opt,name=containers_used_again,json=containersUsedAgain,proto3,oneof" json:"containers_used_again,omitempty"`
+	ContainersUsedAgain *bool    `protobuf:"varint,29,opt,name=containers_used_again,json=containersUsedAgain,proto3,oneof" json:"containers_used_again,omitempty"`
+	Keys                *MapKeys `protobuf:"bytes,30,opt,name=keys,proto3" json:"keys,omitempty"` // for a map task with reducers; unset: the first field is the key, and its hash chooses the reducer
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1515,6 +1524,75 @@ func (x *TaskSpec) GetContainersUsedAgain() bool {
 	return false
 }
 
+func (x *TaskSpec) GetKeys() *MapKeys {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// MapKeys says what of a mapper's line is its key, and which reducer gets it. Only
+// nodes with the feature mapreduce-keys get it.
+type MapKeys struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Fields          int32                  `protobuf:"varint,1,opt,name=fields,proto3" json:"fields,omitempty"`                                          // number of the first fields of a line that are its key; 0 = 1
+	PartitionFields int32                  `protobuf:"varint,2,opt,name=partition_fields,json=partitionFields,proto3" json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0 = all
+	PartitionKeys   []string               `protobuf:"bytes,3,rep,name=partition_keys,json=partitionKeys,proto3" json:"partition_keys,omitempty"`        // the smallest key of each reducer but the first; unset: by hash
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *MapKeys) Reset() {
+	*x = MapKeys{}
+	mi := &file_drover_v1_node_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MapKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MapKeys) ProtoMessage() {}
+
+func (x *MapKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MapKeys.ProtoReflect.Descriptor instead.
+func (*MapKeys) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *MapKeys) GetFields() int32 {
+	if x != nil {
+		return x.Fields
+	}
+	return 0
+}
+
+func (x *MapKeys) GetPartitionFields() int32 {
+	if x != nil {
+		return x.PartitionFields
+	}
+	return 0
+}
+
+func (x *MapKeys) GetPartitionKeys() []string {
+	if x != nil {
+		return x.PartitionKeys
+	}
+	return nil
+}
+
 type FileRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1527,7 +1605,7 @@ type FileRef struct {
 
 func (x *FileRef) Reset() {
 	*x = FileRef{}
-	mi := &file_drover_v1_node_proto_msgTypes[11]
+	mi := &file_drover_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1617,7 @@ func (x *FileRef) String() string {
 func (*FileRef) ProtoMessage() {}
 
 func (x *FileRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[11]
+	mi := &file_drover_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1630,7 @@ func (x *FileRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileRef.ProtoReflect.Descriptor instead.
 func (*FileRef) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FileRef) GetName() string {
@@ -1593,7 +1671,7 @@ type SecretRef struct {
 
 func (x *SecretRef) Reset() {
 	*x = SecretRef{}
-	mi := &file_drover_v1_node_proto_msgTypes[12]
+	mi := &file_drover_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1683,7 @@ func (x *SecretRef) String() string {
 func (*SecretRef) ProtoMessage() {}
 
 func (x *SecretRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[12]
+	mi := &file_drover_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1696,7 @@ func (x *SecretRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRef.ProtoReflect.Descriptor instead.
 func (*SecretRef) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SecretRef) GetEnv() string {
@@ -1647,7 +1725,7 @@ type ImageRef struct {
 
 func (x *ImageRef) Reset() {
 	*x = ImageRef{}
-	mi := &file_drover_v1_node_proto_msgTypes[13]
+	mi := &file_drover_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1737,7 @@ func (x *ImageRef) String() string {
 func (*ImageRef) ProtoMessage() {}
 
 func (x *ImageRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[13]
+	mi := &file_drover_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1750,7 @@ func (x *ImageRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageRef.ProtoReflect.Descriptor instead.
 func (*ImageRef) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ImageRef) GetKind() string {
@@ -1715,7 +1793,7 @@ type SplitPiece struct {
 
 func (x *SplitPiece) Reset() {
 	*x = SplitPiece{}
-	mi := &file_drover_v1_node_proto_msgTypes[14]
+	mi := &file_drover_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1805,7 @@ func (x *SplitPiece) String() string {
 func (*SplitPiece) ProtoMessage() {}
 
 func (x *SplitPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[14]
+	mi := &file_drover_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1818,7 @@ func (x *SplitPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitPiece.ProtoReflect.Descriptor instead.
 func (*SplitPiece) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SplitPiece) GetUri() string {
@@ -1784,7 +1862,7 @@ type MapOutput struct {
 
 func (x *MapOutput) Reset() {
 	*x = MapOutput{}
-	mi := &file_drover_v1_node_proto_msgTypes[15]
+	mi := &file_drover_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1874,7 @@ func (x *MapOutput) String() string {
 func (*MapOutput) ProtoMessage() {}
 
 func (x *MapOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[15]
+	mi := &file_drover_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1887,7 @@ func (x *MapOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapOutput.ProtoReflect.Descriptor instead.
 func (*MapOutput) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MapOutput) GetTask() int32 {
@@ -1868,7 +1946,7 @@ type NodeRequest struct {
 
 func (x *NodeRequest) Reset() {
 	*x = NodeRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[16]
+	mi := &file_drover_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +1958,7 @@ func (x *NodeRequest) String() string {
 func (*NodeRequest) ProtoMessage() {}
 
 func (x *NodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[16]
+	mi := &file_drover_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +1971,7 @@ func (x *NodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRequest.ProtoReflect.Descriptor instead.
 func (*NodeRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeRequest) GetId() uint64 {
@@ -2017,7 +2095,7 @@ type LocateRequest struct {
 
 func (x *LocateRequest) Reset() {
 	*x = LocateRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[17]
+	mi := &file_drover_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2107,7 @@ func (x *LocateRequest) String() string {
 func (*LocateRequest) ProtoMessage() {}
 
 func (x *LocateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[17]
+	mi := &file_drover_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2120,7 @@ func (x *LocateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateRequest.ProtoReflect.Descriptor instead.
 func (*LocateRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LocateRequest) GetPaths() []string {
@@ -2092,7 +2170,7 @@ type LocateResponse struct {
 
 func (x *LocateResponse) Reset() {
 	*x = LocateResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[18]
+	mi := &file_drover_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2182,7 @@ func (x *LocateResponse) String() string {
 func (*LocateResponse) ProtoMessage() {}
 
 func (x *LocateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[18]
+	mi := &file_drover_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2195,7 @@ func (x *LocateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateResponse.ProtoReflect.Descriptor instead.
 func (*LocateResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LocateResponse) GetBlocks() []*FileBlock {
@@ -2162,7 +2240,7 @@ type FileBlock struct {
 
 func (x *FileBlock) Reset() {
 	*x = FileBlock{}
-	mi := &file_drover_v1_node_proto_msgTypes[19]
+	mi := &file_drover_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2252,7 @@ func (x *FileBlock) String() string {
 func (*FileBlock) ProtoMessage() {}
 
 func (x *FileBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[19]
+	mi := &file_drover_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,7 +2265,7 @@ func (x *FileBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileBlock.ProtoReflect.Descriptor instead.
 func (*FileBlock) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FileBlock) GetUri() string {
@@ -2245,7 +2323,7 @@ type CheckOutputRequest struct {
 
 func (x *CheckOutputRequest) Reset() {
 	*x = CheckOutputRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[20]
+	mi := &file_drover_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2335,7 @@ func (x *CheckOutputRequest) String() string {
 func (*CheckOutputRequest) ProtoMessage() {}
 
 func (x *CheckOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[20]
+	mi := &file_drover_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2348,7 @@ func (x *CheckOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOutputRequest.ProtoReflect.Descriptor instead.
 func (*CheckOutputRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckOutputRequest) GetPath() string {
@@ -2308,7 +2386,7 @@ type CommitOutputRequest struct {
 
 func (x *CommitOutputRequest) Reset() {
 	*x = CommitOutputRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[21]
+	mi := &file_drover_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2398,7 @@ func (x *CommitOutputRequest) String() string {
 func (*CommitOutputRequest) ProtoMessage() {}
 
 func (x *CommitOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[21]
+	mi := &file_drover_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2411,7 @@ func (x *CommitOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitOutputRequest.ProtoReflect.Descriptor instead.
 func (*CommitOutputRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CommitOutputRequest) GetPath() string {
@@ -2369,7 +2447,7 @@ type CommitFile struct {
 
 func (x *CommitFile) Reset() {
 	*x = CommitFile{}
-	mi := &file_drover_v1_node_proto_msgTypes[22]
+	mi := &file_drover_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2459,7 @@ func (x *CommitFile) String() string {
 func (*CommitFile) ProtoMessage() {}
 
 func (x *CommitFile) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[22]
+	mi := &file_drover_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2472,7 @@ func (x *CommitFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitFile.ProtoReflect.Descriptor instead.
 func (*CommitFile) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CommitFile) GetSource() string {
@@ -2438,7 +2516,7 @@ type GatherLogsRequest struct {
 
 func (x *GatherLogsRequest) Reset() {
 	*x = GatherLogsRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[23]
+	mi := &file_drover_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2528,7 @@ func (x *GatherLogsRequest) String() string {
 func (*GatherLogsRequest) ProtoMessage() {}
 
 func (x *GatherLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[23]
+	mi := &file_drover_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2541,7 @@ func (x *GatherLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatherLogsRequest.ProtoReflect.Descriptor instead.
 func (*GatherLogsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GatherLogsRequest) GetJob() uint64 {
@@ -2496,7 +2574,7 @@ type DeletePathRequest struct {
 
 func (x *DeletePathRequest) Reset() {
 	*x = DeletePathRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[24]
+	mi := &file_drover_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2586,7 @@ func (x *DeletePathRequest) String() string {
 func (*DeletePathRequest) ProtoMessage() {}
 
 func (x *DeletePathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[24]
+	mi := &file_drover_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2599,7 @@ func (x *DeletePathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePathRequest.ProtoReflect.Descriptor instead.
 func (*DeletePathRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeletePathRequest) GetPath() string {
@@ -2544,7 +2622,7 @@ type NodeResponse struct {
 
 func (x *NodeResponse) Reset() {
 	*x = NodeResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[25]
+	mi := &file_drover_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2634,7 @@ func (x *NodeResponse) String() string {
 func (*NodeResponse) ProtoMessage() {}
 
 func (x *NodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[25]
+	mi := &file_drover_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2647,7 @@ func (x *NodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResponse.ProtoReflect.Descriptor instead.
 func (*NodeResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeResponse) GetId() uint64 {
@@ -2648,7 +2726,7 @@ type SeenAttempt struct {
 
 func (x *SeenAttempt) Reset() {
 	*x = SeenAttempt{}
-	mi := &file_drover_v1_node_proto_msgTypes[26]
+	mi := &file_drover_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2738,7 @@ func (x *SeenAttempt) String() string {
 func (*SeenAttempt) ProtoMessage() {}
 
 func (x *SeenAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[26]
+	mi := &file_drover_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2751,7 @@ func (x *SeenAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeenAttempt.ProtoReflect.Descriptor instead.
 func (*SeenAttempt) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SeenAttempt) GetKey() *AttemptKey {
@@ -2920,7 +2998,7 @@ type UnknownRun struct {
 
 func (x *UnknownRun) Reset() {
 	*x = UnknownRun{}
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3010,7 @@ func (x *UnknownRun) String() string {
 func (*UnknownRun) ProtoMessage() {}
 
 func (x *UnknownRun) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3023,7 @@ func (x *UnknownRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownRun.ProtoReflect.Descriptor instead.
 func (*UnknownRun) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UnknownRun) GetJobName() string {
@@ -2990,7 +3068,7 @@ type LevelStep struct {
 
 func (x *LevelStep) Reset() {
 	*x = LevelStep{}
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3080,7 @@ func (x *LevelStep) String() string {
 func (*LevelStep) ProtoMessage() {}
 
 func (x *LevelStep) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3093,7 @@ func (x *LevelStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LevelStep.ProtoReflect.Descriptor instead.
 func (*LevelStep) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LevelStep) GetStep() string {
@@ -3066,7 +3144,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3156,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3169,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Usage) GetCpuMs() int64 {
@@ -3143,7 +3221,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3155,7 +3233,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3168,7 +3246,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Limits) GetCpuMax() string {
@@ -3229,7 +3307,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3241,7 +3319,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3254,7 +3332,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReportRequest) GetNode() int32 {
@@ -3331,7 +3409,7 @@ type NodeLoad struct {
 
 func (x *NodeLoad) Reset() {
 	*x = NodeLoad{}
-	mi := &file_drover_v1_node_proto_msgTypes[32]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3421,7 @@ func (x *NodeLoad) String() string {
 func (*NodeLoad) ProtoMessage() {}
 
 func (x *NodeLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[32]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3434,7 @@ func (x *NodeLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLoad.ProtoReflect.Descriptor instead.
 func (*NodeLoad) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NodeLoad) GetMemoryAvailable() int64 {
@@ -3426,7 +3504,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[33]
+	mi := &file_drover_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3438,7 +3516,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[33]
+	mi := &file_drover_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3451,7 +3529,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReportResponse) GetTerm() uint64 {
@@ -3485,7 +3563,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[34]
+	mi := &file_drover_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3575,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[34]
+	mi := &file_drover_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3588,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetBlobRequest) GetDigest() string {
@@ -3536,7 +3614,7 @@ type BlobChunk struct {
 
 func (x *BlobChunk) Reset() {
 	*x = BlobChunk{}
-	mi := &file_drover_v1_node_proto_msgTypes[35]
+	mi := &file_drover_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3548,7 +3626,7 @@ func (x *BlobChunk) String() string {
 func (*BlobChunk) ProtoMessage() {}
 
 func (x *BlobChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[35]
+	mi := &file_drover_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3561,7 +3639,7 @@ func (x *BlobChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobChunk.ProtoReflect.Descriptor instead.
 func (*BlobChunk) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BlobChunk) GetData() []byte {
@@ -3582,7 +3660,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[36]
+	mi := &file_drover_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3594,7 +3672,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[36]
+	mi := &file_drover_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3607,7 +3685,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetSecretsRequest) GetNode() int32 {
@@ -3640,7 +3718,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[37]
+	mi := &file_drover_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3652,7 +3730,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[37]
+	mi := &file_drover_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3665,7 +3743,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -3687,7 +3765,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_drover_v1_node_proto_msgTypes[38]
+	mi := &file_drover_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3699,7 +3777,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[38]
+	mi := &file_drover_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3712,7 +3790,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SecretValue) GetEnv() string {
@@ -3747,7 +3825,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\tmixed_bps\x18\x06 \x01(\x03R\bmixedBps\x12\x0e\n" +
 	"\x02io\x18\a \x01(\x03R\x02io\x12\x14\n" +
 	"\x05space\x18\b \x01(\x03R\x05space\x12\x14\n" +
-	"\x05quota\x18\t \x01(\bR\x05quota\"\xcf\x05\n" +
+	"\x05quota\x18\t \x01(\bR\x05quota\"\xeb\x05\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12+\n" +
@@ -3768,7 +3846,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\aschemes\x18\x10 \x03(\tR\aschemes\x12/\n" +
 	"\x06speeds\x18\x11 \x01(\v2\x17.drover.v1.SuspendSpeedR\x06speeds\x12\x1f\n" +
 	"\vlevel_notes\x18\x12 \x03(\tR\n" +
-	"levelNotes\x1a;\n" +
+	"levelNotes\x12\x1a\n" +
+	"\bfeatures\x18\x13 \x03(\tR\bfeatures\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd5\x02\n" +
@@ -3831,7 +3910,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vresume_from\x18\a \x01(\tR\n" +
 	"resumeFrom\x12\x1d\n" +
 	"\n" +
-	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xb2\b\n" +
+	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xda\b\n" +
 	"\bTaskSpec\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -3866,11 +3945,16 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vstage_tasks\x18\x1b \x01(\x05R\n" +
 	"stageTasks\x12$\n" +
 	"\x0estart_pause_ms\x18\x1c \x01(\x03R\fstartPauseMs\x127\n" +
-	"\x15containers_used_again\x18\x1d \x01(\bH\x00R\x13containersUsedAgain\x88\x01\x01\x1a6\n" +
+	"\x15containers_used_again\x18\x1d \x01(\bH\x00R\x13containersUsedAgain\x88\x01\x01\x12&\n" +
+	"\x04keys\x18\x1e \x01(\v2\x12.drover.v1.MapKeysR\x04keys\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x18\n" +
-	"\x16_containers_used_again\"]\n" +
+	"\x16_containers_used_again\"s\n" +
+	"\aMapKeys\x12\x16\n" +
+	"\x06fields\x18\x01 \x01(\x05R\x06fields\x12)\n" +
+	"\x10partition_fields\x18\x02 \x01(\x05R\x0fpartitionFields\x12%\n" +
+	"\x0epartition_keys\x18\x03 \x03(\tR\rpartitionKeys\"]\n" +
 	"\aFileRef\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
@@ -4138,7 +4222,7 @@ func file_drover_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_drover_v1_node_proto_goTypes = []any{
 	(Level)(0),                  // 0: drover.v1.Level
 	(Goal)(0),                   // 1: drover.v1.Goal
@@ -4155,101 +4239,103 @@ var file_drover_v1_node_proto_goTypes = []any{
 	(*AttemptKey)(nil),          // 12: drover.v1.AttemptKey
 	(*WantedAttempt)(nil),       // 13: drover.v1.WantedAttempt
 	(*TaskSpec)(nil),            // 14: drover.v1.TaskSpec
-	(*FileRef)(nil),             // 15: drover.v1.FileRef
-	(*SecretRef)(nil),           // 16: drover.v1.SecretRef
-	(*ImageRef)(nil),            // 17: drover.v1.ImageRef
-	(*SplitPiece)(nil),          // 18: drover.v1.SplitPiece
-	(*MapOutput)(nil),           // 19: drover.v1.MapOutput
-	(*NodeRequest)(nil),         // 20: drover.v1.NodeRequest
-	(*LocateRequest)(nil),       // 21: drover.v1.LocateRequest
-	(*LocateResponse)(nil),      // 22: drover.v1.LocateResponse
-	(*FileBlock)(nil),           // 23: drover.v1.FileBlock
-	(*CheckOutputRequest)(nil),  // 24: drover.v1.CheckOutputRequest
-	(*CommitOutputRequest)(nil), // 25: drover.v1.CommitOutputRequest
-	(*CommitFile)(nil),          // 26: drover.v1.CommitFile
-	(*GatherLogsRequest)(nil),   // 27: drover.v1.GatherLogsRequest
-	(*DeletePathRequest)(nil),   // 28: drover.v1.DeletePathRequest
-	(*NodeResponse)(nil),        // 29: drover.v1.NodeResponse
-	(*SeenAttempt)(nil),         // 30: drover.v1.SeenAttempt
-	(*UnknownRun)(nil),          // 31: drover.v1.UnknownRun
-	(*LevelStep)(nil),           // 32: drover.v1.LevelStep
-	(*Usage)(nil),               // 33: drover.v1.Usage
-	(*Limits)(nil),              // 34: drover.v1.Limits
-	(*ReportRequest)(nil),       // 35: drover.v1.ReportRequest
-	(*NodeLoad)(nil),            // 36: drover.v1.NodeLoad
-	(*ReportResponse)(nil),      // 37: drover.v1.ReportResponse
-	(*GetBlobRequest)(nil),      // 38: drover.v1.GetBlobRequest
-	(*BlobChunk)(nil),           // 39: drover.v1.BlobChunk
-	(*GetSecretsRequest)(nil),   // 40: drover.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),  // 41: drover.v1.GetSecretsResponse
-	(*SecretValue)(nil),         // 42: drover.v1.SecretValue
-	nil,                         // 43: drover.v1.NodeInfo.VersionsEntry
-	nil,                         // 44: drover.v1.TaskSpec.EnvEntry
-	nil,                         // 45: drover.v1.SeenAttempt.CountersEntry
+	(*MapKeys)(nil),             // 15: drover.v1.MapKeys
+	(*FileRef)(nil),             // 16: drover.v1.FileRef
+	(*SecretRef)(nil),           // 17: drover.v1.SecretRef
+	(*ImageRef)(nil),            // 18: drover.v1.ImageRef
+	(*SplitPiece)(nil),          // 19: drover.v1.SplitPiece
+	(*MapOutput)(nil),           // 20: drover.v1.MapOutput
+	(*NodeRequest)(nil),         // 21: drover.v1.NodeRequest
+	(*LocateRequest)(nil),       // 22: drover.v1.LocateRequest
+	(*LocateResponse)(nil),      // 23: drover.v1.LocateResponse
+	(*FileBlock)(nil),           // 24: drover.v1.FileBlock
+	(*CheckOutputRequest)(nil),  // 25: drover.v1.CheckOutputRequest
+	(*CommitOutputRequest)(nil), // 26: drover.v1.CommitOutputRequest
+	(*CommitFile)(nil),          // 27: drover.v1.CommitFile
+	(*GatherLogsRequest)(nil),   // 28: drover.v1.GatherLogsRequest
+	(*DeletePathRequest)(nil),   // 29: drover.v1.DeletePathRequest
+	(*NodeResponse)(nil),        // 30: drover.v1.NodeResponse
+	(*SeenAttempt)(nil),         // 31: drover.v1.SeenAttempt
+	(*UnknownRun)(nil),          // 32: drover.v1.UnknownRun
+	(*LevelStep)(nil),           // 33: drover.v1.LevelStep
+	(*Usage)(nil),               // 34: drover.v1.Usage
+	(*Limits)(nil),              // 35: drover.v1.Limits
+	(*ReportRequest)(nil),       // 36: drover.v1.ReportRequest
+	(*NodeLoad)(nil),            // 37: drover.v1.NodeLoad
+	(*ReportResponse)(nil),      // 38: drover.v1.ReportResponse
+	(*GetBlobRequest)(nil),      // 39: drover.v1.GetBlobRequest
+	(*BlobChunk)(nil),           // 40: drover.v1.BlobChunk
+	(*GetSecretsRequest)(nil),   // 41: drover.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),  // 42: drover.v1.GetSecretsResponse
+	(*SecretValue)(nil),         // 43: drover.v1.SecretValue
+	nil,                         // 44: drover.v1.NodeInfo.VersionsEntry
+	nil,                         // 45: drover.v1.TaskSpec.EnvEntry
+	nil,                         // 46: drover.v1.SeenAttempt.CountersEntry
 }
 var file_drover_v1_node_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.NodeInfo.measured:type_name -> drover.v1.Resources
 	4,  // 1: drover.v1.NodeInfo.allocatable:type_name -> drover.v1.Resources
 	5,  // 2: drover.v1.NodeInfo.disks:type_name -> drover.v1.Disk
-	43, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
+	44, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
 	0,  // 4: drover.v1.NodeInfo.levels:type_name -> drover.v1.Level
 	7,  // 5: drover.v1.NodeInfo.speeds:type_name -> drover.v1.SuspendSpeed
 	6,  // 6: drover.v1.RegisterRequest.node:type_name -> drover.v1.NodeInfo
 	13, // 7: drover.v1.Wanted.put:type_name -> drover.v1.WantedAttempt
 	12, // 8: drover.v1.Wanted.remove:type_name -> drover.v1.AttemptKey
-	20, // 9: drover.v1.Wanted.requests:type_name -> drover.v1.NodeRequest
+	21, // 9: drover.v1.Wanted.requests:type_name -> drover.v1.NodeRequest
 	12, // 10: drover.v1.WantedAttempt.key:type_name -> drover.v1.AttemptKey
 	1,  // 11: drover.v1.WantedAttempt.goal:type_name -> drover.v1.Goal
 	0,  // 12: drover.v1.WantedAttempt.level:type_name -> drover.v1.Level
 	14, // 13: drover.v1.WantedAttempt.spec:type_name -> drover.v1.TaskSpec
-	19, // 14: drover.v1.WantedAttempt.map_outputs:type_name -> drover.v1.MapOutput
-	44, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
-	15, // 16: drover.v1.TaskSpec.files:type_name -> drover.v1.FileRef
-	16, // 17: drover.v1.TaskSpec.secrets:type_name -> drover.v1.SecretRef
-	17, // 18: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
+	20, // 14: drover.v1.WantedAttempt.map_outputs:type_name -> drover.v1.MapOutput
+	45, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
+	16, // 16: drover.v1.TaskSpec.files:type_name -> drover.v1.FileRef
+	17, // 17: drover.v1.TaskSpec.secrets:type_name -> drover.v1.SecretRef
+	18, // 18: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
 	4,  // 19: drover.v1.TaskSpec.demand:type_name -> drover.v1.Resources
-	18, // 20: drover.v1.TaskSpec.split:type_name -> drover.v1.SplitPiece
-	21, // 21: drover.v1.NodeRequest.locate:type_name -> drover.v1.LocateRequest
-	24, // 22: drover.v1.NodeRequest.check_output:type_name -> drover.v1.CheckOutputRequest
-	25, // 23: drover.v1.NodeRequest.commit_output:type_name -> drover.v1.CommitOutputRequest
-	28, // 24: drover.v1.NodeRequest.delete_path:type_name -> drover.v1.DeletePathRequest
-	27, // 25: drover.v1.NodeRequest.gather_logs:type_name -> drover.v1.GatherLogsRequest
-	23, // 26: drover.v1.LocateResponse.blocks:type_name -> drover.v1.FileBlock
-	26, // 27: drover.v1.CommitOutputRequest.files:type_name -> drover.v1.CommitFile
-	22, // 28: drover.v1.NodeResponse.locate:type_name -> drover.v1.LocateResponse
-	12, // 29: drover.v1.SeenAttempt.key:type_name -> drover.v1.AttemptKey
-	2,  // 30: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
-	0,  // 31: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
-	3,  // 32: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
-	45, // 33: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
-	33, // 34: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
-	34, // 35: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
-	19, // 36: drover.v1.SeenAttempt.lost_outputs:type_name -> drover.v1.MapOutput
-	4,  // 37: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
-	32, // 38: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
-	0,  // 39: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
-	0,  // 40: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
-	31, // 41: drover.v1.SeenAttempt.unknown:type_name -> drover.v1.UnknownRun
-	30, // 42: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
-	29, // 43: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
-	36, // 44: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
-	12, // 45: drover.v1.GetSecretsRequest.key:type_name -> drover.v1.AttemptKey
-	42, // 46: drover.v1.GetSecretsResponse.secrets:type_name -> drover.v1.SecretValue
-	8,  // 47: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
-	10, // 48: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
-	35, // 49: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
-	38, // 50: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
-	40, // 51: drover.v1.NodeService.GetSecrets:input_type -> drover.v1.GetSecretsRequest
-	9,  // 52: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
-	11, // 53: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
-	37, // 54: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
-	39, // 55: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
-	41, // 56: drover.v1.NodeService.GetSecrets:output_type -> drover.v1.GetSecretsResponse
-	52, // [52:57] is the sub-list for method output_type
-	47, // [47:52] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	19, // 20: drover.v1.TaskSpec.split:type_name -> drover.v1.SplitPiece
+	15, // 21: drover.v1.TaskSpec.keys:type_name -> drover.v1.MapKeys
+	22, // 22: drover.v1.NodeRequest.locate:type_name -> drover.v1.LocateRequest
+	25, // 23: drover.v1.NodeRequest.check_output:type_name -> drover.v1.CheckOutputRequest
+	26, // 24: drover.v1.NodeRequest.commit_output:type_name -> drover.v1.CommitOutputRequest
+	29, // 25: drover.v1.NodeRequest.delete_path:type_name -> drover.v1.DeletePathRequest
+	28, // 26: drover.v1.NodeRequest.gather_logs:type_name -> drover.v1.GatherLogsRequest
+	24, // 27: drover.v1.LocateResponse.blocks:type_name -> drover.v1.FileBlock
+	27, // 28: drover.v1.CommitOutputRequest.files:type_name -> drover.v1.CommitFile
+	23, // 29: drover.v1.NodeResponse.locate:type_name -> drover.v1.LocateResponse
+	12, // 30: drover.v1.SeenAttempt.key:type_name -> drover.v1.AttemptKey
+	2,  // 31: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
+	0,  // 32: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
+	3,  // 33: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
+	46, // 34: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
+	34, // 35: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
+	35, // 36: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
+	20, // 37: drover.v1.SeenAttempt.lost_outputs:type_name -> drover.v1.MapOutput
+	4,  // 38: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
+	33, // 39: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
+	0,  // 40: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
+	0,  // 41: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
+	32, // 42: drover.v1.SeenAttempt.unknown:type_name -> drover.v1.UnknownRun
+	31, // 43: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
+	30, // 44: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
+	37, // 45: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
+	12, // 46: drover.v1.GetSecretsRequest.key:type_name -> drover.v1.AttemptKey
+	43, // 47: drover.v1.GetSecretsResponse.secrets:type_name -> drover.v1.SecretValue
+	8,  // 48: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
+	10, // 49: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
+	36, // 50: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
+	39, // 51: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
+	41, // 52: drover.v1.NodeService.GetSecrets:input_type -> drover.v1.GetSecretsRequest
+	9,  // 53: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
+	11, // 54: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
+	38, // 55: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
+	40, // 56: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
+	42, // 57: drover.v1.NodeService.GetSecrets:output_type -> drover.v1.GetSecretsResponse
+	53, // [53:58] is the sub-list for method output_type
+	48, // [48:53] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_node_proto_init() }
@@ -4258,7 +4344,7 @@ func file_drover_v1_node_proto_init() {
 		return
 	}
 	file_drover_v1_node_proto_msgTypes[10].OneofWrappers = []any{}
-	file_drover_v1_node_proto_msgTypes[16].OneofWrappers = []any{
+	file_drover_v1_node_proto_msgTypes[17].OneofWrappers = []any{
 		(*NodeRequest_Locate)(nil),
 		(*NodeRequest_CheckOutput)(nil),
 		(*NodeRequest_CommitOutput)(nil),
@@ -4271,7 +4357,7 @@ func file_drover_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_node_proto_rawDesc), len(file_drover_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

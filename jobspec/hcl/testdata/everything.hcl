@@ -22,5 +22,6 @@ job "nightly" {
     secret "PASSWORD" { secret = "db@3" }
     file "conf/a.txt" { source = "a.txt"  mode = "0600" }
   }
-  stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["count"]  exclusive = true  containers_used_again = true }
+  stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["count"]  exclusive = true  containers_used_again = true
+    key_fields = 2  partition_keys = ["2026-01\tm"] }
 }

@@ -1,0 +1,109 @@
+package mapreduce
+
+import (
+	"bytes"
+	"strings"
+)
+
+// FeatureKeys is what a node says of itself if it knows Keys (NodeInfo.features). Others would
+// partition by the first field, in silence.
+const FeatureKeys = "mapreduce-keys"
+
+// MaxKeyFields is the most fields that a key may have.
+const MaxKeyFields = 64
+
+// Keys says what of a mapper's line is its key, and which reducer gets it. The zero value is
+// Hadoop's default: the first field, and the hash of the whole key. It is read-only.
+type Keys struct {
+	Fields          int      `json:"fields,omitempty"`           // number of the first fields of a line that are its key; 0: 1
+	PartitionFields int      `json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0: all
+	PartitionKeys   []string `json:"partition_keys,omitempty"`   // the smallest key, by bytes, of each reducer but the first, increasing; empty: the hash chooses
+}
+
+// IsZero reports whether nothing is set.
+func (k Keys) IsZero() bool {
+	return k.Fields == 0 && k.PartitionFields == 0 && len(k.PartitionKeys) == 0
+}
+
+// SplitLine splits a line behind its first field, as Split does by default. A line without a tab is all key (bare).
+func SplitLine(line []byte) (key, value []byte, bare bool) {
+	if i := bytes.IndexByte(line, '\t'); i >= 0 {
+		return line[:i], line[i+1:], false
+	}
+	return line, nil, true
+}
+
+// Split splits a line, or what a combiner wrote, behind its key. A line with no more fields than
+// a key has is all key (bare). O(len(line)), no allocation.
+func (k *Keys) Split(line []byte) (key, value []byte, bare bool) {
+	if i := fieldsEnd(line, k.fields()); i >= 0 {
+		return line[:i], line[i+1:], false
+	}
+	return line, nil, true
+}
+
+// fieldsEnd returns the index of the tab behind the first n fields of a line, at least one, and -1 if there is none.
+func fieldsEnd(line []byte, n int) int {
+	for at := 0; ; {
+		i := bytes.IndexByte(line[at:], '\t')
+		if i < 0 {
+			return -1
+		}
+		if at += i; n == 1 {
+			return at
+		}
+		n, at = n-1, at+1
+	}
+}
+
+// Partition returns the reducer, in [0, n), of a key. n must be at least 1, and len(PartitionKeys)+1 if
+// there are any. O(len(key)), or O(log n) comparisons.
+func (k *Keys) Partition(key []byte, n int) int {
+	switch {
+	case len(k.PartitionKeys) > 0:
+		return k.rangeOf(key)
+	case k.PartitionFields > 0:
+		if i := fieldsEnd(key, k.PartitionFields); i >= 0 {
+			key = key[:i]
+		}
+	}
+	return Partition(key, n)
+}
+
+// rangeOf returns how many of the partition keys are not above a key.
+func (k *Keys) rangeOf(key []byte) int {
+	low, high := 0, len(k.PartitionKeys)
+	for low < high {
+		if mid := int(uint(low+high) / 2); string(key) < k.PartitionKeys[mid] {
+			high = mid
+		} else {
+			low = mid + 1
+		}
+	}
+	return low
+}
+
+// fields returns the number of fields of a key.
+func (k *Keys) fields() int { return max(k.Fields, 1) }
+
+// check returns what is wrong with the keys of a job with that many reducers.
+func (k *Keys) check(reduces int) error {
+	switch {
+	case k.Fields < 0 || k.Fields > MaxKeyFields:
+		return specErrorf("keys.fields is %d, it must be from 0 to %d", k.Fields, MaxKeyFields)
+	case k.PartitionFields < 0 || k.PartitionFields > k.fields():
+		return specErrorf("keys.partition_fields is %d, a key has %d", k.PartitionFields, k.fields())
+	case len(k.PartitionKeys) == 0:
+		return nil
+	case k.PartitionFields > 0:
+		return specErrorf("keys: both partition_fields and partition_keys are given")
+	case len(k.PartitionKeys) != reduces-1:
+		return specErrorf("keys.partition_keys has %d keys, %d reducers need %d", len(k.PartitionKeys), reduces, reduces-1)
+	}
+	for i, s := range k.PartitionKeys[1:] {
+		if strings.Compare(k.PartitionKeys[i], s) >= 0 {
+			return specErrorf("keys.partition_keys[%d] %.60q is not above the one before", i+1, s)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package mapreduce
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"unicode/utf8"
+)
+
+// Limits of a KeySample.
+const (
+	maxSampledKeys    = 100_000
+	maxSampledKeySize = 1 << 10 // bytes of a key that count
+)
+
+// KeySample is a sample of the keys of mappers' lines, from which PartitionKeys chooses those between
+// reducers. Of more than 100,000 it keeps a random part, always the same one of the same lines.
+type KeySample struct {
+	keys  Keys
+	added int
+	kept  []string
+	rand  *rand.Rand
+}
+
+// NewKeySample returns an empty sample of keys of so many fields.
+func NewKeySample(fields int) *KeySample {
+	return &KeySample{keys: Keys{Fields: fields}, rand: rand.New(rand.NewPCG(1, 1))}
+}
+
+// Add adds the key of a line, its newline removed. O(1).
+func (s *KeySample) Add(line []byte) {
+	s.added++
+	at := len(s.kept)
+	if at == maxSampledKeys {
+		if at = s.rand.IntN(s.added); at >= maxSampledKeys {
+			return
+		}
+	}
+	key, _, _ := s.keys.Split(line)
+	key = key[:min(len(key), maxSampledKeySize)]
+	if at == len(s.kept) {
+		s.kept = append(s.kept, string(key))
+	} else {
+		s.kept[at] = string(key)
+	}
+}
+
+// Lines returns how many lines were added.
+func (s *KeySample) Lines() int { return s.added }
+
+// PartitionKeys returns n-1 keys that divide the sample into n ranges of about the same number of lines, as
+// Hadoop's InputSampler does, each shortened as far as it still divides the sample at the same place.
+// All lines of one key are in one range. It is an error if there are fewer keys than ranges.
+func (s *KeySample) PartitionKeys(n int) ([]string, error) {
+	slices.Sort(s.kept)
+	var starts []int // where another key begins
+	for i, key := range s.kept {
+		if i == 0 || s.kept[i-1] != key {
+			starts = append(starts, i)
+		}
+	}
+	if len(starts) < n {
+		return nil, fmt.Errorf("the sample of %d lines has %d different keys, and %d reducers need at least as many: give a larger sample, or ask for fewer reducers", s.added, len(starts), n)
+	}
+	keys := make([]string, 0, n-1)
+	last := 0 // the range before begins there, in starts
+	for r := 1; r < n; r++ {
+		at := nearest(starts, r*len(s.kept)/n)
+		last = min(max(at, last+1), len(starts)-(n-r))
+		i := starts[last]
+		key, err := shortestBetween(s.kept[i-1], s.kept[i])
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// nearest returns the index of the element of an increasing list that is nearest to x.
+func nearest(list []int, x int) int {
+	i, found := slices.BinarySearch(list, x)
+	if !found && (i == len(list) || i > 0 && x-list[i-1] <= list[i]-x) {
+		i--
+	}
+	return i
+}
+
+// shortestBetween returns the shortest beginning of key, in UTF-8, that is above the key before it.
+func shortestBetween(before, key string) (string, error) {
+	same := 0
+	for same < len(before) && before[same] == key[same] { // a key that is longer than key is above it, or differs before its end
+		same++
+	}
+	end := same + 1
+	for end < len(key) && !utf8.RuneStart(key[end]) {
+		end++
+	}
+	if begin := key[:end]; utf8.ValidString(begin) {
+		return begin, nil
+	}
+	return "", fmt.Errorf("the key %.60q is not UTF-8 where it differs from the key before it, %.60q: only text can be a partition key", key, before)
+}
