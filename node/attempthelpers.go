@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,6 +99,13 @@ func (x *attemptHelpers) isBusy() bool {
 	return x.fetch.work == task.WorkBusy || x.upload.work == task.WorkBusy
 }
 
+// isLostToAll reports whether an error of a split's fetch awaits every other attempt too: a file shrank,
+// or is gone. One of file:// may be missing on this node alone, where a file system is not mounted.
+func isLostToAll(err error, pieces []mapreduce.Piece) bool {
+	local := slices.ContainsFunc(pieces, func(p mapreduce.Piece) bool { return strings.HasPrefix(p.Path, "file:") })
+	return errors.Is(err, fault.Invalid) || errors.Is(err, fault.NotFound) && !local
+}
+
 // startFetch starts the helper that fetches the input. failed is called, in the loop,
 // if that cannot be done. Paths are host paths, since the helper runs outside the
 // container.
@@ -119,7 +127,7 @@ func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.Wa
 	}
 	return x.start(&x.fetch, spec, req, func(err error) *failure {
 		v := &failure{cause: droverv1.Cause_CAUSE_INPUT, message: "cannot read the task's input: " + err.Error()}
-		if req.Fetch != nil && (errors.Is(err, fault.Invalid) || errors.Is(err, fault.NotFound)) { // it shrank or is gone, for every attempt
+		if req.Fetch != nil && isLostToAll(err, req.Fetch.Pieces) {
 			v.cause = droverv1.Cause_CAUSE_DATA
 			v.message += "; submit the job again, with the input as it is now"
 		}

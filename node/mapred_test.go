@@ -327,7 +327,7 @@ func TestMapOnlyAndMissingInput(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), "quince") {
 		t.Errorf("map-only output %q %v", b, err)
 	}
-	if s := n.await(t, missing, failed); s.GetCause() != droverv1.Cause_CAUSE_DATA || !strings.Contains(s.GetMessage(), ".gone") {
+	if s := n.await(t, missing, failed); s.GetCause() != droverv1.Cause_CAUSE_INPUT || !strings.Contains(s.GetMessage(), ".gone") {
 		t.Errorf("missing input: %s %q", s.GetCause(), s.GetMessage())
 	}
 }
