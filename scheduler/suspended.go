@@ -19,6 +19,7 @@ type suspendedList struct {
 	entries []suspendedEntry
 	live    int  // entries that are not removed
 	loading bool // entries are in no order: see beginLoad
+	readers int  // searches that read the list: entries keep their places
 }
 
 // suspendedEntry is an attempt in the list.
@@ -63,7 +64,7 @@ func (l *suspendedList) add(a *Attempt, slot int32) {
 		}
 	}
 	l.entries = slices.Insert(l.entries, i, e)
-	if len(l.entries) > 2*l.live+minRemoved {
+	if len(l.entries) > 2*l.live+minRemoved && l.readers == 0 {
 		l.entries = slices.DeleteFunc(l.entries, func(e suspendedEntry) bool { return e.slot < 0 })
 	}
 }
@@ -89,6 +90,8 @@ func (l *suspendedList) endLoad() {
 // their suspension. Actions may be applied meanwhile.
 func (at Attempts) Suspended() iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
+		at.s.suspended.readers++
+		defer func() { at.s.suspended.readers-- }()
 		for i := range at.s.suspended.entries {
 			if e := &at.s.suspended.entries[i]; e.slot >= 0 {
 				if a := at.at(e.slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
@@ -103,6 +106,8 @@ func (at Attempts) Suspended() iter.Seq[*Attempt] {
 // need to run again. Actions may be applied meanwhile.
 func (at Attempts) Resumable() iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
+		at.s.suspended.readers++
+		defer func() { at.s.suspended.readers-- }()
 		for i := range at.s.suspended.entries {
 			e := &at.s.suspended.entries[i]
 			if free := &at.s.cluster.fit.free[e.node]; e.slot < 0 || e.cpu > free[0] || e.memory > free[1] {

@@ -67,3 +67,28 @@ func TestSuspendedListAgainstSlice(t *testing.T) {
 		}
 	})
 }
+
+// While a search reads the list, entries keep their places: an attempt that is suspended meanwhile compacts nothing.
+func TestSuspendedListStaysWhileItIsRead(t *testing.T) {
+	s := New()
+	attempt := func(i int) *Attempt {
+		return &Attempt{Seq: uint64(i), attemptDetails: &attemptDetails{SuspendedAt: Time(i)}}
+	}
+	const all = 3 * minRemoved
+	for i := range all {
+		s.suspended.add(attempt(i), int32(i))
+	}
+	s.suspended.readers++
+	for i := range all {
+		s.suspended.remove(attempt(i), int32(i))
+	}
+	s.suspended.add(attempt(all), all)
+	if n := len(s.suspended.entries); n != all+1 {
+		t.Errorf("%d entries while the list is read, want %d", n, all+1)
+	}
+	s.suspended.readers--
+	s.suspended.add(attempt(all+1), all+1)
+	if n := len(s.suspended.entries); n != 2 {
+		t.Errorf("%d entries afterwards, want 2", n)
+	}
+}
