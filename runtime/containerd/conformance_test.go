@@ -276,12 +276,12 @@ func TestRuncStartsWhatCrunCannot(t *testing.T) {
 	b := newTestbed(t)
 	d := b.connect(t)
 	var warned []string
-	d.cfg.Warnf = func(f string, a ...any) { warned = append(warned, fmt.Sprintf(f, a...)) }
+	d.runtimes.warnf = func(f string, a ...any) { warned = append(warned, fmt.Sprintf(f, a...)) }
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
 	s := b.startWith(t, ctx, d, "broken-crun", "echo broken >&2; exit 1")
-	if d.ociRuntime(s) != "" || len(warned) != 1 {
-		t.Errorf("the next container is made by %q; warned of %q", d.ociRuntime(s), warned)
+	if next := d.runtimes.choose(s); next != "" || len(warned) != 1 {
+		t.Errorf("the next container is made by %q; warned of %q", next, warned)
 	}
 	box, err := d.c.ContainerService().Get(ctx, s.ID)
 	if err != nil || !isRuncs(box) {

@@ -47,7 +47,7 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if err != nil {
 		return err
 	}
-	if program := d.ociRuntime(s); program != "" {
+	if program := d.runtimes.choose(s); program != "" {
 		labels[labelRuntime] = program
 	}
 	unlock, err := d.locks.lock(ctx, s.ID)

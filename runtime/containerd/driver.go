@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -68,8 +66,7 @@ type Driver struct {
 
 	images imageConfigs
 
-	crun       func() string // its path, found once; "" if it cannot be used
-	crunFailed atomic.Bool   // crun failed where runc did not
+	runtimes *ociRuntimes
 }
 
 var (
@@ -115,7 +112,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "containerd at %s: %w", cfg.Address, err)
 	}
-	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.stateDir), crun: sync.OnceValue(findCrun)}, nil
+	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.stateDir), runtimes: newOCIRuntimes(cfg)}, nil
 }
 
 // Close closes the connection; containers keep running.

@@ -88,32 +88,18 @@ func (d *Driver) prepare(ctx context.Context, id string) (made bool, err error) 
 	case box.Labels[labelStarted] != "":
 		return false, nil // it ran; its task is lost
 	}
-	if err := d.newTask(ctx, box, nil); err != nil {
-		return false, err
+	gaveUp, err := d.runtimes.use(ctx, box, func(program string) error {
+		return d.newTask(ctx, box, func(o *options.Options) { o.BinaryName = program })
+	})
+	if err == nil && gaveUp {
+		err = engineError(ctx, "start", id, removeLabel(ctx, d.c.ContainerService(), id, labelRuntime))
 	}
-	return true, nil
+	return err == nil, err
 }
 
 // newTask makes the shim, the logger and the container's init, which waits for
-// Start. change may modify runc's options. If crun cannot make it, runc tries.
+// Start. change may modify the options of the program that makes it.
 func (d *Driver) newTask(ctx context.Context, box containers.Container, change func(*options.Options)) error {
-	err := d.newTaskBy(ctx, box, box.Labels[labelRuntime], change)
-	if err == nil || isRuncs(box) || errors.Is(err, fault.Invalid) || ctx.Err() != nil {
-		return err
-	}
-	if rerr := d.newTaskBy(ctx, box, "", change); rerr != nil {
-		return rerr
-	}
-	d.giveUpCrun(err)
-	delete(box.Labels, labelRuntime)
-	if _, uerr := d.c.ContainerService().Update(ctx, box, "labels"); uerr != nil {
-		return engineError(ctx, "start", box.ID, uerr)
-	}
-	return nil
-}
-
-// newTaskBy is newTask with a program that makes the container; "" is runc.
-func (d *Driver) newTaskBy(ctx context.Context, box containers.Container, program string, change func(*options.Options)) error {
 	id := box.ID
 	logs, err := d.logs(box.Labels)
 	if err != nil {
@@ -123,7 +109,7 @@ func (d *Driver) newTaskBy(ctx context.Context, box containers.Container, progra
 	if err != nil {
 		return engineError(ctx, "start", id, err)
 	}
-	opts := &options.Options{ShimCgroup: d.cfg.ShimCgroup, BinaryName: program}
+	opts := &options.Options{ShimCgroup: d.cfg.ShimCgroup}
 	if change != nil {
 		change(opts)
 	}
@@ -177,7 +163,7 @@ func (d *Driver) undoStart(ctx context.Context, id string, cause error) error {
 		return nil
 	}
 	if err = d.forceClean(ctx, id); err == nil {
-		err = removeStarted(ctx, d.c.ContainerService(), id)
+		err = removeLabel(ctx, d.c.ContainerService(), id, labelStarted)
 	}
 	if err != nil {
 		return errors.Join(cause, engineError(ctx, "undo of start", id, err))
@@ -185,13 +171,13 @@ func (d *Driver) undoStart(ctx context.Context, id string, cause error) error {
 	return cause
 }
 
-// removeStarted removes what recordStarted has recorded.
-func removeStarted(ctx context.Context, all containers.Store, id string) error {
+// removeLabel removes a label of a container.
+func removeLabel(ctx context.Context, all containers.Store, id, label string) error {
 	box, err := all.Get(ctx, id)
 	if err != nil {
 		return err
 	}
-	delete(box.Labels, labelStarted)
+	delete(box.Labels, label)
 	_, err = all.Update(ctx, box, "labels")
 	return err
 }
