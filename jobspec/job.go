@@ -166,6 +166,6 @@ const (
 	MaxTasks             = 1_000_000        // tasks of one stage
 	MaxReduceTasks       = 65_535           // tasks of a reduce stage: partitions of a map output
 	MaxStages            = 64
-	maxKeyFields         = 64       // fields of a key
+	maxKeyFields         = 64       // fields of a key, as mapreduce.MaxKeyFields: the harness refuses more
 	MaxPartitionKeyBytes = 64 << 10 // bytes of a stage's partition keys: each map task gets them
 )

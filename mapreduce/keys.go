@@ -9,7 +9,7 @@ import (
 // partition by the first field, in silence.
 const FeatureKeys = "mapreduce-keys"
 
-// MaxKeyFields is the most fields that a key may have.
+// MaxKeyFields is the most fields that a key may have. Package jobspec has the same limit.
 const MaxKeyFields = 64
 
 // Keys says what of a mapper's line is its key, and which reducer gets it. The zero value is
