@@ -8,7 +8,7 @@ TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants exact clean
+.PHONY: help build bed dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants exact clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,12 @@ run: deps build ## a real MapReduce job on three machines with its data
 	go build -o bin/demo ./integration/cmd/demo
 	$(TESTBED) run -nodes 3 -hdfs -books 32 -- bin/demo -drover bin/drover
 
+# Fills the test bed's cache in the background; integration/test.sh waits for it and shows what failed.
+bed:
+	mkdir -p out
+	go build -o bin/testbed ./integration/cmd/testbed
+	nohup nice -n 5 bin/testbed build >out/bed.txt 2>&1 &
+
 check: lint ## format, vet, lint, imports, unit tests with the race detector; no root
 	./integration/unit.sh
 
@@ -56,7 +62,7 @@ lint: ## format, vet, staticcheck, the scripts of the page
 	integration/deadcode.sh
 	ui/lint.sh
 
-test: deps build check ## check, then the suites and jobs on real machines
+test: deps build bed check ## check, then the suites and jobs on real machines
 	DROVER_CHECKED=out/check ./integration/test.sh
 
 generate: ## Go code from the protobuf files (needs protoc), and docs/reference

@@ -1,7 +1,8 @@
 # Functions of test.sh and unit.sh, which source this file: they run the parts, repeat one that failed
 # once, and print the closing lines. The caller sets out (the folder of the logs), budget and
 # longest.
-failed=() flaky=() running= lane= flaky_units=out/check/flaky
+declare -A lanes # what runs beside: the process of each name
+failed=() flaky=() running= flaky_units=out/check/flaky
 
 # part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log.
 part() {
@@ -39,29 +40,33 @@ part() {
   tail -60 "$out/$name.log"
 }
 
-# beside COMMAND... runs a function of parts in the background, in a process group of its own, until joined.
+# beside NAME COMMAND... runs a function of parts in the background, in a process group of its own, until
+# joined. Several may run at once.
 beside() {
+  local name=$1; shift
   set -m
   (
     failed=() flaky=()
     "$@"
-    [ ${#failed[@]} -eq 0 ] || printf '%s\n' "${failed[@]}" >"$out/beside.failed"
-    [ ${#flaky[@]} -eq 0 ] || printf '%s\n' "${flaky[@]}" >"$out/beside.flaky"
-    : >"$out/beside.ended"
-  ) >"$out/beside.txt" 2>&1 &
-  lane=$!
+    [ ${#failed[@]} -eq 0 ] || printf '%s\n' "${failed[@]}" >"$out/beside.$name.failed"
+    [ ${#flaky[@]} -eq 0 ] || printf '%s\n' "${flaky[@]}" >"$out/beside.$name.flaky"
+    : >"$out/beside.$name.ended"
+  ) >"$out/beside.$name.txt" 2>&1 &
+  lanes[$name]=$!
   set +m
 }
 
-# joined waits for what runs beside, prints its output and takes over its results.
+# joined waits for all that runs beside, prints its output and takes over its results.
 joined() {
-  local names
-  wait "$lane"
-  lane=
-  cat "$out/beside.txt"
-  [ -f "$out/beside.ended" ] || failed+=("beside (ended early)")
-  [ ! -f "$out/beside.failed" ] || { mapfile -t names <"$out/beside.failed"; failed+=("${names[@]}"); }
-  [ ! -f "$out/beside.flaky" ] || { mapfile -t names <"$out/beside.flaky"; flaky+=("${names[@]}"); }
+  local name names
+  for name in $(printf '%s\n' "${!lanes[@]}" | sort); do
+    wait "${lanes[$name]}"
+    unset "lanes[$name]"
+    cat "$out/beside.$name.txt"
+    [ -f "$out/beside.$name.ended" ] || failed+=("beside $name (ended early)")
+    [ ! -f "$out/beside.$name.failed" ] || { mapfile -t names <"$out/beside.$name.failed"; failed+=("${names[@]}"); }
+    [ ! -f "$out/beside.$name.flaky" ] || { mapfile -t names <"$out/beside.$name.flaky"; flaky+=("${names[@]}"); }
+  done
 }
 
 # unit NAME FLAGS PACKAGE... runs unit tests of packages. A package that fails is tested once more.
@@ -155,12 +160,12 @@ failures() {
 # summary prints the results at the end, also if the script was interrupted. They include those of
 # make check if it ran before (DROVER_CHECKED is the folder of its logs).
 summary() {
-  local code=$? passed skipped broken part log logs
-  if [ -n "$lane" ]; then # interrupted: its processes end with this one
-    kill -TERM -- "-$lane" 2>/dev/null
-    cat "$out/beside.txt"
-    failed+=("beside (interrupted)")
-  fi
+  local code=$? passed skipped broken part log logs name
+  for name in "${!lanes[@]}"; do # interrupted: their processes end with this one
+    kill -TERM -- "-${lanes[$name]}" 2>/dev/null
+    cat "$out/beside.$name.txt"
+    failed+=("beside $name (interrupted)")
+  done
   [ -n "$running" ] && failed+=("$running (interrupted)")
   echo "== skipped in every part, with the reason"
   logs=("$out"/*.log ${DROVER_CHECKED:+"$DROVER_CHECKED"/*.log})

@@ -117,11 +117,11 @@ func TestClosingLines(t *testing.T) {
 		},
 		"parts beside others": {
 			script: writeLog("first") + "hosts() { part one 1 sh -c '[ -f again ] && exit 0; touch again; cat first; exit 1'; part two 1 sh -c 'cat first; exit 1'; part three 1 echo '--- PASS: TestA'; }\n" +
-				"beside hosts\npart machine 1 echo '--- PASS: TestB'\njoined",
-			ok: false, want: []string{"FLAKY: one passed only when it was repeated", "FAILED: two\n  ./two.first.txt:\n" + failingTests}, not: []string{"FAILED: one", "three", "machine", "beside"},
+				"more() { part four 1 sh -c '[ -f more ] && exit 0; touch more; exit 1'; }\nbeside hosts hosts\nbeside more more\npart machine 1 echo '--- PASS: TestB'\njoined",
+			ok: false, want: []string{"FLAKY: four passed only when it was repeated", "FLAKY: one passed only when it was repeated", "FAILED: two\n  ./two.first.txt:\n" + failingTests}, not: []string{"FAILED: one", "three", "machine", "beside"},
 		},
 		"parts beside others pass": {
-			script: "hosts() { part one 1 echo '--- PASS: TestA'; }\nbeside hosts\npart machine 1 echo '--- PASS: TestB'\njoined",
+			script: "hosts() { part one 1 echo '--- PASS: TestA'; }\nbeside one hosts\npart machine 1 echo '--- PASS: TestB'\njoined",
 			ok:     true, want: []string{"2 passed, 0 failed, 0 skipped"}, not: []string{"FLAKY", "FAILED"},
 		},
 		"unit tests count": {
@@ -180,8 +180,8 @@ func TestPrintedByFailedTests(t *testing.T) {
 }
 
 func TestInterruptionEndsWhatRunsBeside(t *testing.T) {
-	out, ok := runParts(t, "hosts() { part one 1 sh -c 'echo $$ >pid.new; mv pid.new pid; exec sleep 50'; }\nbeside hosts\nuntil [ -e pid ]; do sleep 0.02; done\necho process $(cat pid)\nexit 130")
-	if ok || !strings.Contains(out, "FAILED: beside (interrupted)") {
+	out, ok := runParts(t, "hosts() { part one 1 sh -c 'echo $$ >pid.new; mv pid.new pid; exec sleep 50'; }\nbeside one hosts\nuntil [ -e pid ]; do sleep 0.02; done\necho process $(cat pid)\nexit 130")
+	if ok || !strings.Contains(out, "FAILED: beside one (interrupted)") {
 		t.Errorf("it ended well (%v) or does not name what was interrupted:\n%s", ok, out)
 	}
 	_, rest, _ := strings.Cut(out, "process ")

@@ -25,29 +25,34 @@ go build -o bin/testbed ./integration/cmd/testbed || exit 1
 bin/testbed build || exit 1
 compile e2e ./integration/e2e || exit 1
 
-# 1. One machine: cgroups, containerd, quotas and the node daemon in containers. It has one
-#    emulated processor, so the parts of the host run beside it, with less weight:
-# 2. The HDFS client's suite with a real Apache HDFS, with daemons stopped and started.
-# 3. The unit tests that may do more without -short, which make check sets (or with
-#    DROVER_SOAK), without the race detector. All others would do the same again.
+# Three lanes at once, since the machines of one alone leave processors idle: they wait for leases to end, for
+# HDFS to notice, or have one emulated processor. What runs on the host alone has less weight.
+#
+# 1. One machine: cgroups, containerd, quotas and the node daemon in containers. Then the test bed itself: three
+#    machines, HDFS, faults, and no leftovers.
+machine_parts() {
+  part machine 40 bin/testbed run -nodes 1 -mem 1024 -- go test -vet off -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
+  part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -vet off -count 1 -timeout 10m -v ./integration/testbed
+  part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -vet off -count 1 -timeout 10m -v ./integration/cmd/testbed
+}
+
+# 2. The HDFS client's suite with a real Apache HDFS, with daemons stopped and started. Then the unit tests that
+#    may do more without -short, which make check sets (or with DROVER_SOAK), without the race detector. All
+#    others would do the same again.
 long=$(go run ./integration/cmd/longtests) || exit 1
 host_parts() {
   part hdfs 8 nice -n 5 bin/testbed hdfs -- go test -vet off -count 1 -timeout 10m -v ./hdfs/...
   # As in make check, which has built much of it with cgo.
   # shellcheck disable=SC2086 # several words
-  part long 25 env -u CGO_ENABLED nice -n 5 go test -vet off -p 1 -timeout 10m -v $long
+  part long 40 env -u CGO_ENABLED nice -n 5 go test -vet off -p 1 -timeout 15m -v $long
 }
-beside host_parts
-part machine 30 bin/testbed run -nodes 1 -mem 1024 -- go test -vet off -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
+
+# 3. Jobs on a cluster, and failures of its parts.
+beside machines machine_parts
+beside host host_parts
+part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
 joined
 
 # 4. Floods of one user against a coordinator, and what another one notices, alone,
 #    since it measures. The bounds are wide: other work may share the machine.
 part floods 5 bin/drover bench floods -rounds 1 -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB
-
-# 5. The test bed itself: three machines, HDFS, faults, and no leftovers.
-part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -vet off -count 1 -timeout 10m -v ./integration/testbed
-part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -vet off -count 1 -timeout 10m -v ./integration/cmd/testbed
-
-# 6. Jobs on a cluster, and failures of its parts.
-part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
