@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -201,16 +202,11 @@ func TestCreateOptionsAreApplied(t *testing.T) {
 	c, dir := newClient(t, client.Options{})
 	name := path.Join(dir, "file")
 	must(t, hdfs.WriteFile(t.Context(), c, name, randomBytes(5*mib, 1), hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 2 * mib, Sync: true}))
-	layout, err := c.Locations(t.Context(), name, 0, -1)
-	must(t, err)
-	if len(layout.Blocks) != 3 {
-		t.Fatalf("%d blocks", len(layout.Blocks))
-	}
-	for _, b := range layout.Blocks {
-		if len(b.Replicas) != 3 {
-			t.Errorf("block at %d has %d replicas", b.OffsetBytes, len(b.Replicas))
-		}
-	}
+	await(t, "three blocks of three replicas", func() bool { // a file is complete with one of each: DataNodes report the others when they like
+		layout, err := c.Locations(t.Context(), name, 0, -1)
+		must(t, err)
+		return len(layout.Blocks) == 3 && !slices.ContainsFunc(layout.Blocks, func(b hdfs.Block) bool { return len(b.Replicas) != 3 })
+	})
 	info, err := c.Stat(t.Context(), name)
 	must(t, err)
 	if info.Replication != 3 || info.BlockSizeBytes != 2*mib {
