@@ -91,6 +91,7 @@ func requireAtLeast(c *cli.Context, least map[string]float64) error {
 }
 
 func runBenchScheduler(c *cli.Context, params map[string]string) error {
+	adviseHugePages() // as a coordinator does
 	start := time.Now()
 	meter := bench.Meter{Clock: func() time.Duration { return time.Since(start) }, CPU: processCPU, Allocs: heapAllocs, RSS: residentBytes}
 	base := bench.Config{WaitingTasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")), Planning: c.Bool("planning"),
@@ -144,7 +145,8 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 		nodes = c.IntSlice("nodes")[0]
 	}
 	setGCPercent(coordinatorGCPercent) // such cycles are a coordinator's, and what its collector has them do is in them
-	runtime.LockOSThread()             // the collector's other threads do not belong to a cycle
+	adviseHugePages()
+	runtime.LockOSThread() // the collector's other threads do not belong to a cycle
 	defer runtime.UnlockOSThread()
 	of := []string{"3dsf", "two_tier", "conservative", "drf", "pdsonqueue", "las_mq", "multifactor", "capacity", "fair", "equ", "las", "easy", "edf", "fifo"}
 	if c.String("policy") != "" {

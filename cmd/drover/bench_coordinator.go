@@ -71,6 +71,7 @@ func serveBench(c *cli.Context) error {
 		return err
 	}
 	setGCPercent(coordinatorGCPercent)
+	adviseHugePages()
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
 	go func() {

@@ -135,6 +135,7 @@ func runCoordinator(c *cli.Context) error {
 		service.ready("coordinator on " + at)
 	}
 	setGCPercent(coordinatorGCPercent)
+	adviseHugePages()
 	return service.run(func(ctx context.Context) error { return coordinator.Run(ctx, cfg) }, func(next *cli.Context) {
 		params, err := parseParams(next.StringSlice("set")) // checked before
 		if err == nil {
