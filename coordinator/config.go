@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -140,6 +141,7 @@ type Config struct {
 	LogFault        func(written bool) error
 	Writing         func(path string, synced bool)
 	PeerDial        peer.Dialer
+	RaftNetwork     raft.StreamLayer // of raft alone, instead of PeerListener with TLS
 }
 
 // noAuditLog as Config.AuditLog turns the audit log off.

@@ -205,6 +205,9 @@ func (c *core) openLog(ctx context.Context) error {
 	if c.peers != nil {
 		c.peers.start()
 		rc.Network = c.peers.net
+		if cfg.RaftNetwork != nil {
+			rc.Network = cfg.RaftNetwork
+		}
 		rc.Enter = func() ([]replica.Peer, error) { return c.peers.enter(ctx) }
 	}
 	r, err := replica.Open(rc)

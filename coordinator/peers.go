@@ -78,7 +78,7 @@ func newPeers(c *core) *peers {
 // enters a cluster is asked whether it has a log.
 func (p *peers) start() {
 	mux := http.NewServeMux()
-	mux.Handle(droverv1connect.NewPeerServiceHandler(&peerService{p}, connect.WithReadMaxBytes(digestMessage), connect.WithInterceptors(&guard{c: p.c})))
+	mux.Handle(droverv1connect.NewPeerServiceHandler(&peerService{p}, connect.WithReadMaxBytes(digestMessage), connect.WithCompressMinBytes(compressFrom), connect.WithInterceptors(&guard{c: p.c})))
 	p.server = p.c.newServer(peerIdentity, &inFlight{idle: make(chan struct{}, 1)}, p.c.admission.admit(mux))
 	p.server.ConnState = p.net.Forget
 	p.net.Start()

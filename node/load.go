@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -81,11 +83,26 @@ func (m *machineLoad) updateRates(now time.Duration) {
 // ticksPerS is the unit of /proc/stat, the same on every Linux that Go runs on.
 const ticksPerS = 100
 
-// kernelCounts reads what the kernel counts from files below a folder, which is /proc but in tests.
-type kernelCounts struct{ dir string }
+// kernelCounts reads what the kernel counts from files below a folder, which is /proc but in tests. A file that this
+// kernel does not have, such as those of pressures in some, is looked for once.
+type kernelCounts struct {
+	dir     string
+	missing map[string]error
+}
+
+func newKernelCounts(dir string) kernelCounts {
+	return kernelCounts{dir: dir, missing: map[string]error{}}
+}
 
 func (k kernelCounts) read(name string) ([]byte, error) {
-	return os.ReadFile(filepath.Join(k.dir, name))
+	if err := k.missing[name]; err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(filepath.Join(k.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		k.missing[name] = err
+	}
+	return b, err
 }
 
 // busy returns the CPU time that was not idle, of all processors; 0 if it is not

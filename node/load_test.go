@@ -8,7 +8,7 @@ import (
 // The load says what the machine uses: rates of at least a second, made of the
 // kernel's counters.
 func TestLoadSaysWhatTheMachineUses(t *testing.T) {
-	m := &machineLoad{counts: kernelCounts{"/proc"}}
+	m := &machineLoad{counts: newKernelCounts("/proc")}
 	first := m.read(time.Hour)
 	if first.GetMemoryUsed() <= 0 || first.GetCpuUsed() != 0 || first.GetIoUsed() != 0 {
 		t.Errorf("at first %v", first)

@@ -277,6 +277,10 @@ func (r *Replica) checkMember(c Config) error {
 // coordinator more often, longer ones delay its start.
 const aloneTimeout = 50 * time.Millisecond
 
+// commitNews is how many times in the time of an election an idle leader tells its followers, at most, up to where the
+// log is committed; each entry tells them too. They need it for what callers accept although it may be old.
+const commitNews = 5
+
 // raftConfig returns raft's configuration. A server that is alone waits for no
 // others.
 func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
@@ -291,6 +295,7 @@ func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
 	conf.SnapshotThreshold = 8192
 	conf.TrailingLogs = 4096
 	conf.NoLegacyTelemetry = true
+	conf.CommitTimeout = defaultElection / commitNews
 	if c.SnapshotEntries > 0 {
 		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = c.SnapshotEntries, c.SnapshotEntries, 200*time.Millisecond
 	}
@@ -299,7 +304,7 @@ func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
 		conf.CommitTimeout = 5 * time.Millisecond
 	} else if c.Election > 0 {
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = c.Election, c.Election, c.Election/2
-		conf.CommitTimeout = c.Election / 20 // as far apart as the defaults are
+		conf.CommitTimeout = c.Election / commitNews
 	}
 	return conf
 }

@@ -2,6 +2,7 @@ package simcluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -53,7 +54,7 @@ type cluster struct {
 	acked    uint64 // an index up to which the log is committed, at the end
 	order    uint64 // of the events up to the end, as a hash: the same seed is to have the same
 
-	plain     bool // the API of the coordinators is HTTP/1 without TLS, as on their local sockets
+	plain     bool // the API of the coordinators is HTTP/1 without TLS, as on their local sockets, and so is raft
 	scheduler string
 	election  time.Duration
 	drained   map[string]bool // nodes that the plan drains
@@ -253,6 +254,9 @@ func (s *server) start() {
 		for _, o := range c.servers {
 			cfg.Servers = append(cfg.Servers, replica.Peer{ID: o.id, Address: o.id + ":1"})
 		}
+		if c.plain {
+			cfg.RaftNetwork = newPlainRaft(h, cfg.PeerAddress)
+		}
 	}
 	s.h, s.cancel, s.done = h, cancel, done
 	s.runs = append(s.runs, done)
@@ -345,9 +349,12 @@ func (c *cluster) apiAddress(id string) string {
 
 // clientOf returns an HTTP client of all coordinators.
 func (c *cluster) clientOf(h *host, kind pki.Kind, name string) (*http.Client, string, connect.ClientOption) {
-	conf, err := c.files(kind, name).ClientConfig(pki.KindCoordinator)
-	if err != nil {
-		c.t.Fatal(err)
+	var conf *tls.Config
+	if !c.plain {
+		var err error
+		if conf, err = c.files(kind, name).ClientConfig(pki.KindCoordinator); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 	var addresses []string
 	for _, s := range c.servers {

@@ -127,7 +127,7 @@ func (h *host) dial(ctx context.Context, to string) (net.Conn, error) {
 	if l == nil {
 		return nil, opError("dial", syscall.ECONNREFUSED)
 	}
-	here, there := &stream{link: link{h.name, party}, changed: make(chan struct{})}, &stream{link: link{party, h.name}, changed: make(chan struct{})}
+	here, there := newStream(link{h.name, party}), newStream(link{party, h.name})
 	a := &conn{h: h, in: there, out: here, local: address(h.name + ":0"), remote: l.at}
 	b := &conn{h: l.h, in: here, out: there, local: l.at, remote: address(h.name + ":0")}
 	a.other, b.other = b, a
@@ -153,15 +153,21 @@ func (n *network) latencyLocked(l link) time.Duration {
 	return 100*time.Microsecond + time.Duration(r.Int64N(int64(2*time.Millisecond))) + n.slow[l]
 }
 
-// stream is one direction of a connection, guarded by network.mu.
+// stream is one direction of a connection, guarded by network.mu. It has one reader at a time.
 type stream struct {
-	link    link
-	chunks  []chunk // in the order of arrival
-	held    []chunk // stalled by a cut link
-	last    time.Time
-	err     error         // of the reader, at once: a reset
-	changed chan struct{} // closed and replaced
+	link   link
+	chunks []chunk // in the order of arrival
+	held   []chunk // stalled by a cut link
+	last   time.Time
+	err    error // of the reader, at once: a reset
+
+	waits   bool          // the reader, for one of the next two
+	changed chan struct{} // with room for a token
+	arrival *time.Timer   // of what is to be read next; nil before the first wait
+	due     time.Time     // when arrival fires; zero for never
 }
+
+func newStream(l link) *stream { return &stream{link: l, changed: make(chan struct{}, 1)} }
 
 type chunk struct {
 	at   time.Time
@@ -169,9 +175,28 @@ type chunk struct {
 	eof  bool
 }
 
+// notifyLocked wakes the reader.
 func (s *stream) notifyLocked() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+	if !s.waits {
+		return // it looks before it waits
+	}
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// wakeAtLocked wakes the reader at an instant, or before it; never for the zero instant.
+func (s *stream) wakeAtLocked(at time.Time) {
+	switch s.due = at; {
+	case at.IsZero() && s.arrival != nil:
+		s.arrival.Stop()
+	case at.IsZero():
+	case s.arrival == nil:
+		s.arrival = time.NewTimer(time.Until(at))
+	default:
+		s.arrival.Reset(time.Until(at))
+	}
 }
 
 func (n *network) sendLocked(s *stream, c chunk) {
@@ -185,7 +210,13 @@ func (n *network) sendLocked(s *stream, c chunk) {
 	}
 	s.last = c.at
 	s.chunks = append(s.chunks, c)
-	s.notifyLocked()
+	switch {
+	case !s.waits || len(s.chunks) > 1:
+	case s.arrival == nil:
+		s.notifyLocked() // it does not wait for a timer yet
+	case s.due.IsZero() || c.at.Before(s.due):
+		s.wakeAtLocked(c.at)
+	}
 }
 
 // conn is one end of a connection.
@@ -200,62 +231,75 @@ type conn struct {
 	deadline      time.Time
 }
 
-var errReset = opError("read", syscall.ECONNRESET)
+// Errors of readers.
+var (
+	errReset        = opError("read", syscall.ECONNRESET)
+	errReadClosed   = opError("read", net.ErrClosed)
+	errReadDeadline = opError("read", os.ErrDeadlineExceeded)
+)
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
-	n := c.h.n
+	c.h.n.mu.Lock()
+	defer c.h.n.mu.Unlock()
 	for {
-		n.mu.Lock()
-		var wait time.Duration
-		has := false
-		now := time.Now()
-		switch {
-		case c.closed:
-			n.mu.Unlock()
-			return 0, opError("read", net.ErrClosed)
-		case c.h.dead:
-			n.mu.Unlock()
-			return 0, errReset
-		case !c.deadline.IsZero() && !c.deadline.After(now):
-			n.mu.Unlock()
-			return 0, opError("read", os.ErrDeadlineExceeded)
-		case c.in.err != nil:
-			n.mu.Unlock()
-			return 0, c.in.err
-		case len(c.in.chunks) > 0 && !c.in.chunks[0].at.After(now):
-			k := &c.in.chunks[0]
-			if k.eof {
-				n.mu.Unlock()
-				return 0, io.EOF
-			}
-			m := copy(p, k.data)
-			if k.data = k.data[m:]; len(k.data) == 0 {
-				c.in.chunks = c.in.chunks[1:]
-			}
-			n.mu.Unlock()
-			return m, nil
+		n, err := c.readLocked(p)
+		if n > 0 || err != nil {
+			return n, err
 		}
-		if len(c.in.chunks) > 0 {
-			wait, has = c.in.chunks[0].at.Sub(now), true
-		}
-		if !c.deadline.IsZero() {
-			if d := c.deadline.Sub(now); !has || d < wait {
-				wait, has = d, true
-			}
-		}
-		changed := c.in.changed
-		n.mu.Unlock()
-		if !has {
-			<-changed
-			continue
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-changed:
-		case <-t.C:
-		}
-		t.Stop()
+		c.awaitLocked()
+	}
+}
+
+// readLocked reads what has arrived, or says why nothing ever will; 0 and nil if there is nothing yet.
+func (c *conn) readLocked(p []byte) (int, error) {
+	now := time.Now()
+	switch {
+	case c.closed:
+		return 0, errReadClosed
+	case c.h.dead:
+		return 0, errReset
+	case !c.deadline.IsZero() && !c.deadline.After(now):
+		return 0, errReadDeadline
+	case c.in.err != nil:
+		return 0, c.in.err
+	case len(c.in.chunks) == 0 || c.in.chunks[0].at.After(now):
+		return 0, nil
+	}
+	k := &c.in.chunks[0]
+	if k.eof {
+		return 0, io.EOF
+	}
+	m := copy(p, k.data)
+	if k.data = k.data[m:]; len(k.data) == 0 {
+		c.in.chunks = c.in.chunks[1:]
+	}
+	return m, nil
+}
+
+// awaitLocked waits, without the lock, until there may be something to read.
+func (c *conn) awaitLocked() {
+	s := c.in
+	at := c.deadline
+	if len(s.chunks) > 0 && (at.IsZero() || s.chunks[0].at.Before(at)) {
+		at = s.chunks[0].at
+	}
+	s.wakeAtLocked(at)
+	var arrival <-chan time.Time
+	if s.arrival != nil {
+		arrival = s.arrival.C
+	}
+	s.waits = true
+	c.h.n.mu.Unlock()
+	select {
+	case <-s.changed:
+	case <-arrival:
+	}
+	c.h.n.mu.Lock()
+	s.waits = false
+	select {
+	case <-s.changed: // both
+	default:
 	}
 }
 

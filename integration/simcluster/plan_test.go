@@ -18,7 +18,7 @@ type plan struct {
 	machines  int
 	election  time.Duration // how long a follower waits for its leader
 	scheduler string
-	secure    bool // nodes and users speak HTTP/2 over TLS with the coordinators, which costs half as much again
+	secure    bool // nodes, users and raft speak over TLS with the coordinators, which costs half as much again
 	forget    bool // in the end: see checkKeys
 	restarts  bool // the coordinators start again before the end is checked
 	jobs      []plannedJob
