@@ -128,7 +128,7 @@ func (a *attempt) loop(ctx context.Context) {
 		}
 		a.startExitWatch(ctx)
 		a.rec.Epoch = a.d.attempts.epochOf(a, a.rec.Epoch)
-		wanted, spec := a.mail.wantedAndSpec()
+		hasLease, wanted, spec := a.wantedUnderLease()
 		if a.suspension.request(wanted) {
 			a.retries.clear(levelSteps...)
 		}
@@ -138,7 +138,7 @@ func (a *attempt) loop(ctx context.Context) {
 				a.d.log.Warn("cannot record that the maps are done", "attempt", a.id, "err", err)
 			}
 		}
-		w, s := a.taskState(wanted, spec)
+		w, s := a.taskState(wanted, spec, hasLease)
 		step := task.Next(w, s)
 		a.currentStep = step.Do
 		a.publishReport()
@@ -198,7 +198,7 @@ func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Du
 }
 
 // taskState returns the input of task.Next.
-func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) (task.Wanted, task.Seen) {
+func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec, hasLease bool) (task.Wanted, task.Seen) {
 	w := task.Wanted{
 		Goal:      goalOf(wanted),
 		Level:     task.Level(wanted.GetLevel()),
@@ -208,7 +208,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		TimeLimit: time.Duration(spec.GetTimeLimitMs()) * time.Millisecond,
 		Grace:     a.d.cfg.Grace,
 	}
-	a.enforceLease(&w, spec)
+	a.enforceLease(&w, spec, hasLease)
 	w.StartBlocked = w.StartBlocked || wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED
 	now := a.d.clock.Monotonic()
 	if pause := startPause(spec); pause > 0 && !a.rec.Started {

@@ -368,10 +368,12 @@ func (d *daemon) removeUnlisted(put map[store.ID]*droverv1.WantedAttempt) {
 }
 
 // enterEpoch takes over a new identity, and removes the attempts that the
-// coordinator has given up.
+// coordinator has given up. The lease of that epoch may be used only afterwards.
 func (d *daemon) enterEpoch(id store.Identity) {
 	for _, a := range d.attempts.enterEpoch(id) {
 		d.log.Info("attempt of an older epoch is removed", "attempt", a.id)
+		_, spec := a.mail.wantedAndSpec()
+		d.exclusive.abandon(a.id, spec)
 		a.setWanted(nil)
 	}
 }

@@ -21,7 +21,6 @@ import (
 type suspension struct {
 	frozen             bool // its processes are frozen
 	swapped            bool
-	hasLease           bool // the lease allows it to run
 	staleDump          bool // the disk holds a dump that the attempt does not need
 	requested          droverv1.Level
 	refused            task.Levels
@@ -84,7 +83,11 @@ func (s *suspension) freeze(ctx context.Context, spec *droverv1.TaskSpec) error 
 		return err
 	}
 	kernel()
-	s.exclusive.remove(s.id, spec)
+	if s.exclusive.remove(s.id, spec) { // until then a renewal of the lease could thaw it
+		if err := f.Freeze(ctx, s.id.String()); err != nil {
+			return err
+		}
+	}
 	s.frozen, s.swapped = true, false
 	s.cgroup.read()
 	return s.setLevel(droverv1.Level_LEVEL_FROZEN, nil)
@@ -289,7 +292,8 @@ func clearDumpMarks(r *store.Record) { r.Dumping, r.Dumped, r.Stopped = false, f
 // recoverLevel finds out at which level an earlier daemon left an attempt. A
 // container that runs although its record says suspended was thawed by a daemon
 // that died before it recorded that, perhaps before it wrote the limits: it is
-// frozen again, and Thaw writes the limits.
+// frozen again, and Thaw writes the limits. So is one that is frozen: not all of its
+// processes may be.
 func (s *suspension) recoverLevel(ctx context.Context) {
 	s.staleDump = s.dumps.exists() && !s.rec.Dumping
 	f := s.cfg.freezer()
@@ -303,7 +307,7 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, freezeStepLimit)
 	defer cancel()
 	frozen, err := f.Frozen(ctx, s.id.String())
-	if err == nil && !frozen && s.rec.Level > int32(droverv1.Level_LEVEL_RUNNING) {
+	if err == nil && (frozen || s.rec.Level > int32(droverv1.Level_LEVEL_RUNNING)) {
 		err = f.Freeze(ctx, s.id.String())
 		frozen = err == nil
 	}
