@@ -218,7 +218,7 @@ func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskS
 		Recorded: a.rec.exists, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
 		Folder: a.place.isComplete(), Image: a.files.hasImage, Files: a.files.hasFiles, Cgroup: a.cgroup.exists,
 		Container: a.container.phase,
-		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.suspension.frozen, Swapped: a.suspension.swapped, StaleDump: a.suspension.staleDump, Refused: a.suspension.refused,
+		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.suspension.frozen, Unstored: a.suspension.unrecorded, Swapped: a.suspension.swapped, StaleDump: a.suspension.staleDump, Refused: a.suspension.refused,
 		Fetch: a.helpers.fetch.work, Upload: a.helpers.upload.work,
 		ExitOK: a.exitOK, Failed: a.failure != nil, TermSent: a.termSent,
 		Running: a.rec.running(now, a.container.stoppedAt),

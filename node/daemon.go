@@ -120,7 +120,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d.closers = append(d.closers, d.sockets.close)
 	d.secrets = &secretSource{coordinator: cfg.Coordinator, dir: cfg.Secrets, node: cfg.Info.GetName(), identity: d.attempts.identity}
 	d.prober = newProber(&d.cfg, d.programs.harness, d.emptyRoot, d.clock, d.unallocatedIO)
-	d.load.containers, d.load.counts = d.containers, kernelCounts{orDefault(cfg.KernelCounts, "/proc")}
+	d.load.containers, d.load.counts, d.load.data = d.containers, kernelCounts{orDefault(cfg.KernelCounts, "/proc")}, cfg.Data
 	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.blobLimit, cfg.Coordinator); err != nil {
 		return fail(err)
 	}

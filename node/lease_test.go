@@ -12,6 +12,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/watchdog"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -306,6 +307,7 @@ func TestGivenUpExclusiveTaskIsNotThawed(t *testing.T) {
 	poll(t, "the watchdog freezing the task", func() bool { return k.freezeFileOf(t, w) == "1" })
 	b.mu.Lock()
 	b.epoch++
+	delete(b.wanted, store.IDOf(w.GetKey()))
 	fulls := b.fullReportCount
 	b.mu.Unlock()
 	b.setUnreachable(false)

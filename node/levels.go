@@ -98,7 +98,7 @@ func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
 	l, tries := task.LevelRunning, maxLevelTries
 	switch do {
 	case task.Freeze:
-		if n < tries {
+		if n < tries || a.suspension.frozen { // frozen, and not yet in the store
 			return false
 		}
 		all := task.Levels(0).With(task.LevelFrozen).With(task.LevelSwapped).With(task.LevelCheckpointed)

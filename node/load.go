@@ -30,8 +30,10 @@ const ratesOver = time.Second
 type machineLoad struct {
 	containers *containerLister // whether the engine answers
 	counts     kernelCounts
+	data       string // folder on the disk of the attempts
 
 	load   *droverv1.NodeLoad
+	disk   string        // its problem, or ""
 	readAt time.Duration // monotonic
 
 	before counts // with which the rates began
@@ -60,6 +62,7 @@ func (m *machineLoad) read(now time.Duration) *droverv1.NodeLoad {
 		}
 		m.updateRates(now)
 		m.load.CpuUsed, m.load.IoUsed = m.cpu, m.io
+		m.disk = diskProblem(m.data)
 	}
 	return proto.CloneOf(m.load)
 }
@@ -140,8 +143,10 @@ func (m *machineLoad) current(ctx context.Context, now time.Duration) *droverv1.
 		cancel()
 	}
 	l := m.read(now)
-	if p := m.containers.problem(engineGrace); p != "" {
-		l.Problems = append(l.Problems, p)
+	for _, p := range []string{m.containers.problem(engineGrace), m.disk} {
+		if p != "" {
+			l.Problems = append(l.Problems, p)
+		}
 	}
 	return l
 }

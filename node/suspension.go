@@ -20,6 +20,7 @@ import (
 // fails in between leaves it frozen.
 type suspension struct {
 	frozen             bool // its processes are frozen
+	unrecorded         bool // frozen, but the store could not be told: its time still counts as running
 	swapped            bool
 	staleDump          bool // the disk holds a dump that the attempt does not need
 	requested          droverv1.Level
@@ -88,9 +89,11 @@ func (s *suspension) freeze(ctx context.Context, spec *droverv1.TaskSpec) error 
 			return err
 		}
 	}
-	s.frozen, s.swapped = true, false
+	s.frozen, s.swapped, s.unrecorded = true, false, true
 	s.cgroup.read()
-	return s.setLevel(droverv1.Level_LEVEL_FROZEN, nil)
+	err := s.setLevel(droverv1.Level_LEVEL_FROZEN, nil)
+	s.unrecorded = err != nil
+	return err
 }
 
 // thaw writes the limits of a running task and reads them back before it thaws
@@ -112,7 +115,7 @@ func (s *suspension) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 			return err
 		}
 	}
-	s.frozen, s.swapped = false, false
+	s.frozen, s.swapped, s.unrecorded = false, false, false
 	return s.setLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks) // the loop reads the usage after it has reported the level
 }
 
@@ -130,11 +133,11 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 	moved, err := w.SwapOut(ctx, s.id.String())
 	s.stepBytes = moved
 	s.cgroup.read()
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.setLevel(droverv1.Level_LEVEL_SWAPPED, nil)
 	}
-	s.swapped = true
-	return s.setLevel(droverv1.Level_LEVEL_SWAPPED, nil)
+	s.swapped = err == nil
+	return err
 }
 
 // checkpoint dumps the frozen container. Steps, each safe to repeat:
@@ -181,7 +184,7 @@ func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) er
 		}
 		return err
 	}
-	s.container.phase, s.frozen, s.swapped, s.cgroup.swapBytes = left, false, false, 0
+	s.container.phase, s.frozen, s.swapped, s.unrecorded, s.cgroup.swapBytes = left, false, false, false, 0
 	s.container.generation++
 	s.cgroup.occupied = &droverv1.Resources{}
 	if err := s.dumps.writeSums(ctx, s.rec.DumpNumber, s.dir); err != nil { // it goes on unchecked: its work is worth more
@@ -315,6 +318,7 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 		s.log.Warn("freezer state of the attempt is unknown", "attempt", s.id, "err", err)
 	}
 	s.frozen = frozen
+	s.unrecorded = frozen && s.rec.Level <= int32(droverv1.Level_LEVEL_RUNNING)
 	s.swapped = frozen && s.rec.Level == int32(droverv1.Level_LEVEL_SWAPPED)
 	s.cgroup.read()
 }

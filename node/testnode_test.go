@@ -72,6 +72,7 @@ type fakeCoordinator struct {
 	watches         []uint64 // revision from which each watch started
 	blobs           map[string][]byte
 	node            *droverv1.NodeInfo // as it last registered
+	load            *droverv1.NodeLoad // as last reported
 }
 
 func newFakeCoordinator() *fakeCoordinator {
@@ -138,6 +139,7 @@ func (b *fakeCoordinator) Report(_ context.Context, r *connect.Request[droverv1.
 	for _, s := range r.Msg.GetAttempts() {
 		b.seen[store.IDOf(s.GetKey())] = s
 	}
+	b.load = r.Msg.GetLoad()
 	for _, a := range r.Msg.GetResponses() {
 		b.answers[a.GetId()] = a
 	}
