@@ -96,7 +96,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
-		containers: &containerLister{driver: cfg.Driver}, slots: make(chan struct{}, cfg.parallel),
+		containers: &containerLister{driver: cfg.Driver, failed: make(chan struct{}, 1)}, slots: make(chan struct{}, cfg.parallel),
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	id, err := st.Identity()
@@ -181,7 +181,9 @@ func (d *daemon) adopt(ctx context.Context) error {
 	for id := range wanted {
 		known[id] = true
 	}
-	containers, listErr := d.containers.list(ctx)
+	listing, cancel := context.WithTimeout(ctx, d.cfg.adoptLimit)
+	containers, listErr := d.containers.list(listing) // attempts ask again, and the lease does not wait
+	cancel()
 	if listErr != nil {
 		d.log.Warn("the container engine is not answering yet", "err", listErr)
 	}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -135,13 +134,9 @@ func (k kernelCounts) diskBytes() (sum int64) {
 	return sum
 }
 
-// current returns the machine's load and problems.
-func (m *machineLoad) current(ctx context.Context, now time.Duration) *droverv1.NodeLoad {
-	if m.containers.problem(0) != "" { // it may be back
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		_, _ = m.containers.list(ctx) // the error is in problem
-		cancel()
-	}
+// current returns the machine's load and problems. It waits for nothing: a report that waits is
+// a lease that ends.
+func (m *machineLoad) current(now time.Duration) *droverv1.NodeLoad {
 	l := m.read(now)
 	for _, p := range []string{m.containers.problem(engineGrace), m.disk} {
 		if p != "" {

@@ -69,6 +69,7 @@ type fakeCoordinator struct {
 	seen            map[store.ID]*droverv1.SeenAttempt
 	answers         map[uint64]*droverv1.NodeResponse
 	fullReportCount int
+	reportCount     int
 	watches         []uint64 // revision from which each watch started
 	blobs           map[string][]byte
 	node            *droverv1.NodeInfo // as it last registered
@@ -139,6 +140,7 @@ func (b *fakeCoordinator) Report(_ context.Context, r *connect.Request[droverv1.
 	for _, s := range r.Msg.GetAttempts() {
 		b.seen[store.IDOf(s.GetKey())] = s
 	}
+	b.reportCount++
 	b.load = r.Msg.GetLoad()
 	for _, a := range r.Msg.GetResponses() {
 		b.answers[a.GetId()] = a

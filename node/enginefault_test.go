@@ -1,0 +1,93 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// hangingDriver is a driver whose engine can stop answering List.
+type hangingDriver struct {
+	*fake.Driver
+	patient bool // whatever its context says
+	hang    atomic.Bool
+	hanging atomic.Int32
+	release chan struct{}
+}
+
+func (d *hangingDriver) List(ctx context.Context) ([]runtime.Status, error) {
+	if d.hang.Load() {
+		d.hanging.Add(1)
+		if d.patient {
+			<-d.release
+		}
+		select {
+		case <-d.release:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return d.Driver.List(ctx)
+}
+
+func (b *fakeCoordinator) reports() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reportCount
+}
+
+// An engine that hangs holds up no report: the node would be lost, and everything on it would be
+// started again elsewhere.
+func TestReportsDoNotWaitForAnEngineThatHangs(t *testing.T) {
+	b := newTestNode(t, programs())
+	d := &hangingDriver{Driver: b.engine.Driver(), patient: true, release: make(chan struct{})}
+	release := sync.OnceFunc(func() { d.hang.Store(false); close(d.release) })
+	defer release()
+	b.config.Driver = d
+	b.start()
+	w := groupTask(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	lists := b.engine.Calls(fake.List)
+	b.engine.Down(true)
+	poll(t, "a failed list", func() bool { return b.engine.Calls(fake.List) > lists })
+	d.hang.Store(true)
+	poll(t, "a list that hangs", func() bool { return d.hanging.Load() > 0 })
+	n := b.reports()
+	poll(t, "reports", func() bool { return b.reports() > n+5 })
+	b.engine.Down(false)
+	release()
+	if s := b.get(w); s.GetPhase() != running {
+		t.Errorf("the task is %s", s.GetPhase())
+	}
+	b.remove(w)
+	b.await(t, w, gone)
+}
+
+// A daemon that starts while the engine hangs registers before its lease at the coordinator is over.
+func TestStartDoesNotWaitForAnEngineThatHangs(t *testing.T) {
+	const lease = 15 * time.Second // the coordinator's default
+	b := newTestNode(t, programs())
+	d := &hangingDriver{Driver: b.engine.Driver(), release: make(chan struct{})}
+	b.config.Driver, b.config.adoptLimit = d, 50*time.Millisecond
+	b.start()
+	w := groupTask(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	b.stopDaemon()
+	d.hang.Store(true)
+	began := time.Now()
+	b.start()
+	if took := time.Since(began); took > lease {
+		t.Errorf("registered after %v", took)
+	}
+	d.hang.Store(false)
+	close(d.release)
+	b.remove(w)
+	b.await(t, w, gone)
+}
