@@ -2,11 +2,14 @@ package node
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -90,4 +93,29 @@ func TestStartDoesNotWaitForAnEngineThatHangs(t *testing.T) {
 	close(d.release)
 	b.remove(w)
 	b.await(t, w, gone)
+}
+
+// A container that is gone before its dump is complete, as after a reboot in the middle of one,
+// ends the attempt: there is nothing left to try.
+func TestContainerThatVanishesDuringItsDumpEndsTheAttempt(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	b.engine.Inject(fake.Fault{Verb: fake.Checkpoint, Err: fault.New(fault.Unavailable, "connection lost")})
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelCheckpointed)
+	poll(t, "a dump", func() bool { return b.engine.Calls(fake.Checkpoint) > 0 })
+	b.stopDaemon()
+	if err := b.engine.Driver().Delete(t.Context(), idOf(w)); err != nil {
+		t.Fatal(err)
+	}
+	b.engine.Heal()
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	s := b.await(t, w, failed)
+	if s.GetCause() != droverv1.Cause_CAUSE_INFRA || !strings.Contains(s.GetMessage(), "the dump is incomplete") {
+		t.Errorf("%s %q", s.GetCause(), s.GetMessage())
+	}
+	b.removeAndCheckClean(t, w)
 }

@@ -115,6 +115,7 @@ var levelFailures = map[task.Do]levelFailure{
 // handleLevelFailure decides after the n-th failure between a retry, the next level, and the end of
 // the attempt. It reports whether the failure is handled and no pause is needed.
 func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
+	gone := a.container.isGone() && !errors.Is(err, context.DeadlineExceeded) // as the step has left it
 	if leavesContainerUnknown(err) {
 		a.container.phase = task.ContainerUnknown
 	}
@@ -128,8 +129,11 @@ func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
 	case do == task.Thaw:
 		a.rec.setLevelNote("%s: %v", f.note, err)
 		return false
-	case do == task.Checkpoint && a.container.isGone():
+	case do == task.Checkpoint && gone:
 		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container ended during a checkpoint and the dump is incomplete; the task's work is lost: %v", err)}
+		if a.rec.isOfEarlierBoot() {
+			a.failure.cause = droverv1.Cause_CAUSE_REBOOT
+		}
 		return true
 	case do == task.Restore && errors.Is(err, fault.NotFound):
 		a.files.hasImage = false // the container's image is missing
