@@ -121,39 +121,18 @@ func (a *attempt) loop(ctx context.Context) {
 	defer cancel()
 	a.helpers.ctx, a.loopStarted = ctx, a.d.clock.Monotonic()
 	for ctx.Err() == nil {
-		if a.container.phase == task.ContainerUnknown {
-			if a.container.refresh(ctx); a.container.phase == task.ContainerRunning {
-				a.suspension.recoverLevel(ctx) // the known level may be outdated
-			}
-		}
-		a.startExitWatch(ctx)
-		a.rec.Epoch = a.d.attempts.epochOf(a, a.rec.Epoch)
-		wanted, spec := a.mail.wantedAndSpec()
-		if a.suspension.request(wanted) {
-			a.retries.clear(levelSteps...)
-		}
-		a.helpers.updateFetch(wanted)
-		if a.rec.Waiting && wanted.GetMapOutputsComplete() {
-			if err := a.rec.endWait(); err != nil { // it is tried again in the next round
-				a.d.log.Warn("cannot record that the maps are done", "attempt", a.id, "err", err)
-			}
-		}
-		w, s := a.taskState(wanted, spec)
-		step := task.Next(w, s)
+		a.observe(ctx)
+		hasLease, wanted, spec := a.wantedUnderLease()
+		a.takeOver(wanted)
+		w := a.wantedState(wanted, spec, hasLease)
+		step := task.Next(w, a.seenState(w))
 		a.currentStep = step.Do
 		a.publishReport()
 		switch step.Do {
 		case task.Rest:
-			if w.Goal == task.GoalGone {
-				if a.d.removeFinished(a) {
-					return
-				}
-				continue
-			}
-			if a.park() {
+			if a.rest(ctx, w.Goal) {
 				return
 			}
-			a.mail.sleep(ctx, 0)
 		case task.Wait:
 			a.mail.sleep(ctx, a.boundRecheck(step.RecheckAfter, spec))
 			a.sampleIfDue(ctx)
@@ -161,6 +140,44 @@ func (a *attempt) loop(ctx context.Context) {
 			a.performStep(ctx, step.Do)
 		}
 	}
+}
+
+// observe queries an engine that could not tell the container's state, and waits in the
+// background for the end of a running container.
+func (a *attempt) observe(ctx context.Context) {
+	if a.container.phase == task.ContainerUnknown {
+		if a.container.refresh(ctx); a.container.phase == task.ContainerRunning {
+			a.suspension.recoverLevel(ctx) // the known level may be outdated
+		}
+	}
+	a.startExitWatch(ctx)
+	a.rec.Epoch = a.d.attempts.epochOf(a, a.rec.Epoch)
+}
+
+// takeOver tells the parts of the attempt what is wanted of them now.
+func (a *attempt) takeOver(wanted *droverv1.WantedAttempt) {
+	if a.suspension.request(wanted) {
+		a.retries.clear(levelSteps...)
+	}
+	a.helpers.updateFetch(wanted)
+	if a.rec.Waiting && wanted.GetMapOutputsComplete() {
+		if err := a.rec.endWait(); err != nil { // it is tried again in the next round
+			a.d.log.Warn("cannot record that the maps are done", "attempt", a.id, "err", err)
+		}
+	}
+}
+
+// rest waits for a change, and reports whether the loop ends: nothing of the attempt is left, or
+// it is parked.
+func (a *attempt) rest(ctx context.Context, goal task.Goal) (end bool) {
+	if goal == task.GoalGone {
+		return a.d.removeFinished(a)
+	}
+	if a.park() {
+		return true
+	}
+	a.mail.sleep(ctx, 0)
+	return false
 }
 
 // sampleIfDue samples a task that runs or uploads. ClassifyExit takes a sample of
@@ -197,59 +214,66 @@ func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Du
 	return d
 }
 
-// taskState returns the input of task.Next.
-func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) (task.Wanted, task.Seen) {
+// wantedState returns what task.Next is to reach.
+func (a *attempt) wantedState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec, hasLease bool) task.Wanted {
 	w := task.Wanted{
-		Goal:      goalOf(wanted),
-		Level:     task.Level(wanted.GetLevel()),
-		Resume:    wanted.GetResumeFrom() != "",
-		Fetch:     spec.GetKind() == kindMap || spec.GetKind() == kindReduce,
-		Upload:    spec.GetOutput() != "",
-		TimeLimit: time.Duration(spec.GetTimeLimitMs()) * time.Millisecond,
-		Grace:     a.d.cfg.Grace,
+		Goal:         goalOf(wanted),
+		Level:        task.Level(wanted.GetLevel()),
+		Resume:       wanted.GetResumeFrom() != "",
+		StartBlocked: wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED,
+		Fetch:        spec.GetKind() == kindMap || spec.GetKind() == kindReduce,
+		Upload:       spec.GetOutput() != "",
+		TimeLimit:    time.Duration(spec.GetTimeLimitMs()) * time.Millisecond,
+		Grace:        a.d.cfg.Grace,
 	}
-	a.enforceLease(&w, spec)
-	w.StartBlocked = w.StartBlocked || wanted.GetGoal() == droverv1.Goal_GOAL_UNDECIDED
-	now := a.d.clock.Monotonic()
 	if pause := startPause(spec); pause > 0 && !a.rec.Started {
-		w.StartPause = max(0, a.loopStarted+pause-now)
+		w.StartPause = max(0, a.loopStarted+pause-a.d.clock.Monotonic())
 	}
+	a.enforceLease(&w, spec, hasLease)
+	return w
+}
+
+// seenState returns what task.Next begins with. It notes that the time limit has passed.
+func (a *attempt) seenState(w task.Wanted) task.Seen {
+	now := a.d.clock.Monotonic()
 	s := task.Seen{
-		Recorded: a.rec.exists, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
-		Folder: a.place.isComplete(), Image: a.files.hasImage, Files: a.files.hasFiles, Cgroup: a.cgroup.exists,
+		Recorded:  a.rec.exists,
+		Started:   a.rec.Started,
+		Ended:     len(a.rec.End) > 0,
+		Dumping:   a.rec.Dumping,
+		Dumped:    a.rec.Dumped,
+		Image:     a.files.hasImage,
+		Files:     a.files.hasFiles,
+		Cgroup:    a.cgroup.exists,
 		Container: a.container.phase,
-		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.suspension.frozen, Swapped: a.suspension.swapped, StaleDump: a.suspension.staleDump, Refused: a.suspension.refused,
-		Fetch: a.helpers.fetch.work, Upload: a.helpers.upload.work,
-		ExitOK: a.exitOK, Failed: a.failure != nil, TermSent: a.termSent,
-		Running: a.rec.running(now, a.container.stoppedAt),
-	}
-	if w.Goal == task.GoalGone {
-		s.Folder = a.place.exists()
+		Frozen:    a.suspension.frozen,
+		Unstored:  a.suspension.unrecorded,
+		Swapped:   a.suspension.swapped,
+		StaleDump: a.suspension.staleDump,
+		Fetch:     a.helpers.fetch.work,
+		Upload:    a.helpers.upload.work,
+		ExitOK:    a.exitOK,
+		Failed:    a.failure != nil,
+		TermSent:  a.termSent,
+		Running:   a.rec.running(now, a.container.stoppedAt),
+		Refused:   a.suspension.refused,
 	}
 	if a.termSent {
 		s.SinceTerm = now - a.termSentAt
 	}
-	if s.Ended || w.Goal == task.GoalGone {
+	if s.Ended || w.Goal == task.GoalGone { // what is incomplete is removed too
+		s.Folder = a.place.exists()
 		s.StaleDump = s.StaleDump || a.rec.DumpNumber > 0 && a.dumps.exists()
+	} else {
+		s.Folder = a.place.isComplete()
 	}
 	if s.Ended {
-		s.Folder = a.place.exists()
-		s.Scratch = a.hasScratch(w.Goal)
+		s.Scratch = a.place.hasScratch(w.Goal == task.GoalStop, a.outcome.succeeded())
 	}
 	if w.TimeLimit > 0 && s.Running >= w.TimeLimit {
 		a.timedOut = true
 	}
-	return w, s
-}
-
-// hasScratch reports whether an ended attempt has files that are not needed. A
-// stopped attempt keeps only its logs, a successful one its output and logs. A
-// failed one keeps everything for inspection until the coordinator stops it.
-func (a *attempt) hasScratch(goal task.Goal) bool {
-	if goal == task.GoalStop {
-		return a.place.isComplete() || a.place.hasTask()
-	}
-	return a.outcome.succeeded() && a.place.isComplete()
+	return s
 }
 
 func goalOf(w *droverv1.WantedAttempt) task.Goal {

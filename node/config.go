@@ -53,6 +53,7 @@ type Config struct {
 	imageAge     time.Duration                         // age after which unneeded images and old programs are removed; 0 = 24 h
 	CollectEvery time.Duration                         // interval of removing unneeded images and programs; 0 = 10 min
 	SweepEvery   time.Duration                         // interval of removing what containers left on the machine; 0 = 1 min
+	adoptLimit   time.Duration                         // how long a daemon that starts waits for the engine's list, before it registers; 0 = 5 s
 	reuseIdle    time.Duration                         // age at which an unused container for several tasks is deleted; 0 = 10 s
 	maxLogBytes  int64                                 // size at which a log file is rotated; 0 = 10 MiB
 	maxLogFiles  int                                   // files kept per stream; 0 = 3
@@ -111,6 +112,7 @@ func (c Config) defaults() (Config, error) {
 	c.imageAge = orDefault(c.imageAge, 24*time.Hour)
 	c.CollectEvery = orDefault(c.CollectEvery, 10*time.Minute)
 	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
+	c.adoptLimit = orDefault(c.adoptLimit, 5*time.Second)
 	c.reuseIdle = orDefault(c.reuseIdle, 10*time.Second)
 	c.maxLogBytes = orDefault(c.maxLogBytes, int64(10)<<20)
 	c.maxLogFiles = orDefault(c.maxLogFiles, 3)

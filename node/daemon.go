@@ -96,7 +96,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
-		containers: &containerLister{driver: cfg.Driver}, slots: make(chan struct{}, cfg.parallel),
+		containers: &containerLister{driver: cfg.Driver, failed: make(chan struct{}, 1)}, slots: make(chan struct{}, cfg.parallel),
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	id, err := st.Identity()
@@ -120,7 +120,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d.closers = append(d.closers, d.sockets.close)
 	d.secrets = &secretSource{coordinator: cfg.Coordinator, dir: cfg.Secrets, node: cfg.Info.GetName(), identity: d.attempts.identity}
 	d.prober = newProber(&d.cfg, d.programs.harness, d.emptyRoot, d.clock, d.unallocatedIO)
-	d.load.containers, d.load.counts = d.containers, newKernelCounts(orDefault(cfg.KernelCounts, "/proc"))
+	d.load.containers, d.load.counts, d.load.data = d.containers, newKernelCounts(orDefault(cfg.KernelCounts, "/proc")), cfg.Data
 	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.blobLimit, cfg.Coordinator); err != nil {
 		return fail(err)
 	}
@@ -181,7 +181,9 @@ func (d *daemon) adopt(ctx context.Context) error {
 	for id := range wanted {
 		known[id] = true
 	}
-	containers, listErr := d.containers.list(ctx)
+	listing, cancel := context.WithTimeout(ctx, d.cfg.adoptLimit)
+	containers, listErr := d.containers.list(listing) // attempts ask again, and the lease does not wait
+	cancel()
 	if listErr != nil {
 		d.log.Warn("the container engine is not answering yet", "err", listErr)
 	}
@@ -368,10 +370,12 @@ func (d *daemon) removeUnlisted(put map[store.ID]*droverv1.WantedAttempt) {
 }
 
 // enterEpoch takes over a new identity, and removes the attempts that the
-// coordinator has given up.
+// coordinator has given up. The lease of that epoch may be used only afterwards.
 func (d *daemon) enterEpoch(id store.Identity) {
 	for _, a := range d.attempts.enterEpoch(id) {
 		d.log.Info("attempt of an older epoch is removed", "attempt", a.id)
+		_, spec := a.mail.wantedAndSpec()
+		d.exclusive.abandon(a.id, spec)
 		a.setWanted(nil)
 	}
 }

@@ -222,8 +222,8 @@ func (e CgroupEnforcer) Frozen(_ context.Context, id string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	frozen, _, err := g.Frozen()
-	return frozen, err
+	frozen, requested, err := g.Frozen()
+	return frozen || requested, err // a process that waits for a disk freezes when it goes on
 }
 
 // SwapOut implements Swapper.

@@ -59,7 +59,7 @@ func (a *attempt) exit(spec *droverv1.TaskSpec) *taskExit {
 	return &taskExit{
 		spec: spec, code: a.container.status.ExitCode, oomKills: a.cgroup.oomKills, memoryPeak: a.cgroup.usage.GetMemoryPeak(),
 		overhead: a.d.cfg.Info.GetTaskOverheadMemory(), hostPaths: a.d.cfg.usesHostPaths(),
-		rebooted: a.isOfEarlierBoot(),
+		rebooted: a.rec.isOfEarlierBoot(),
 	}
 }
 
@@ -76,31 +76,13 @@ func (a *attempt) finalFailure(wanted *droverv1.WantedAttempt, spec *droverv1.Ta
 	case goalOf(wanted) != task.GoalRun:
 		return &failure{cause: droverv1.Cause_CAUSE_STOPPED, message: "stopped by request"}
 	case a.container.phase == task.ContainerNone && a.rec.Started:
-		return a.lostContainer()
+		return a.exit(spec).lostContainer()
 	case a.exitOK && (spec.GetOutput() == "" || a.helpers.upload.work == task.WorkDone):
 		return nil
 	case a.helpers.upload.work == task.WorkFailed:
 		return a.helpers.upload.failure
 	default:
 		return &failure{cause: droverv1.Cause_CAUSE_INFRA, message: "the node lost track of the attempt: " + a.currentStep.String()}
-	}
-}
-
-// isOfEarlierBoot reports whether the machine was rebooted since the attempt started.
-func (a *attempt) isOfEarlierBoot() bool {
-	return a.rec.BootID != "" && a.rec.BootID != a.d.bootID
-}
-
-// lostContainer returns the failure of an attempt whose container is gone. A reboot of the machine says nothing about what the
-// node can run, and a process ends with the daemon that started it.
-func (a *attempt) lostContainer() *failure {
-	switch {
-	case a.isOfEarlierBoot():
-		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "the machine was rebooted while it ran"}
-	case a.d.cfg.usesHostPaths():
-		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "it was a process of a daemon that has ended, and ended with it"}
-	default:
-		return &failure{cause: droverv1.Cause_CAUSE_INFRA, message: "its container is gone: it was removed by hand, or containerd lost it"}
 	}
 }
 

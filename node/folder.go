@@ -86,6 +86,16 @@ func (s *folderState) isComplete() bool {
 
 func (s *folderState) hasTask() bool { return s.taskSeen.look(s.dir.task) }
 
+// hasScratch reports whether an ended attempt has files that are not needed. A
+// stopped attempt keeps only its logs, a successful one its output and logs. A
+// failed one keeps everything for inspection until the coordinator stops it.
+func (s *folderState) hasScratch(stopped, succeeded bool) bool {
+	if stopped {
+		return s.isComplete() || s.hasTask()
+	}
+	return succeeded && s.isComplete()
+}
+
 // forget makes the next questions read the folder again.
 func (s *folderState) forget() { s.folder, s.tmp, s.taskSeen = unknown, unknown, unknown }
 

@@ -106,14 +106,30 @@ func (g *exclusiveGuard) add(ctx context.Context, id store.ID, spec *droverv1.Ta
 	return nil
 }
 
-// remove unregisters the task once it is frozen or gone.
-func (g *exclusiveGuard) remove(id store.ID, spec *droverv1.TaskSpec) {
+// remove unregisters the task once it is frozen or gone. It reports whether it was registered.
+func (g *exclusiveGuard) remove(id store.ID, spec *droverv1.TaskSpec) (registered bool) {
+	if g.watchdog == nil || !spec.GetExclusive() {
+		return false
+	}
+	if file := g.freezeFile(id.String()); file != "" {
+		var err error
+		if registered, err = g.watchdog.Remove(file); err != nil {
+			g.log.Warn("cannot remove a task from the watchdog", "attempt", id, "err", err)
+		}
+	}
+	return registered
+}
+
+// abandon freezes a task of an older epoch before the next lease: the coordinator may
+// have started it elsewhere, and it runs until its container is removed. What the lease
+// thaws are the tasks that are still with the watchdog.
+func (g *exclusiveGuard) abandon(id store.ID, spec *droverv1.TaskSpec) {
 	if g.watchdog == nil || !spec.GetExclusive() {
 		return
 	}
 	if file := g.freezeFile(id.String()); file != "" {
-		if err := g.watchdog.Remove(file); err != nil {
-			g.log.Warn("cannot remove a task from the watchdog", "attempt", id, "err", err)
+		if err := g.watchdog.Abandon(file); err != nil {
+			g.log.Warn("cannot freeze a task that the coordinator has given up; it runs until its container is removed", "attempt", id, "err", err)
 		}
 	}
 }
@@ -126,15 +142,20 @@ func (d *daemon) renewLease(ctx context.Context, sent time.Duration, ms int64) {
 	}
 }
 
+// wantedUnderLease returns the wanted state, the last known spec, and whether the node has a
+// lease. It reads the lease first: a registration changes what is wanted before it renews the
+// lease, and what an older epoch wanted must not run under the lease of the next.
+func (a *attempt) wantedUnderLease() (hasLease bool, wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) {
+	hasLease = a.d.exclusive.lease.remaining() > 0
+	wanted, spec = a.mail.wantedAndSpec()
+	return hasLease, wanted, spec
+}
+
 // enforceLease changes the wanted state of an exclusive task while the node has
 // no lease: it must not run, since another attempt may start elsewhere. A task
 // that cannot be frozen is failed.
-func (a *attempt) enforceLease(w *task.Wanted, spec *droverv1.TaskSpec) {
-	a.suspension.hasLease = true
-	if !spec.GetExclusive() || w.Goal != task.GoalRun {
-		return
-	}
-	if a.suspension.hasLease = a.d.exclusive.lease.remaining() > 0; a.suspension.hasLease {
+func (a *attempt) enforceLease(w *task.Wanted, spec *droverv1.TaskSpec, hasLease bool) {
+	if hasLease || !spec.GetExclusive() || w.Goal != task.GoalRun {
 		return
 	}
 	w.StartBlocked = true

@@ -1,14 +1,18 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/watchdog"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -167,6 +171,36 @@ func TestExclusiveTaskThatCannotFreezeEnds(t *testing.T) {
 type watchdogKernel struct {
 	*levelKernel
 	dir string
+
+	wmu         sync.Mutex
+	onFreeze    func(context.Context) // before a freeze
+	afterFreeze func(context.Context)
+}
+
+func (k *watchdogKernel) setOnFreeze(f func(context.Context)) {
+	k.wmu.Lock()
+	defer k.wmu.Unlock()
+	k.onFreeze = f
+}
+
+func (k *watchdogKernel) setAfterFreeze(f func(context.Context)) {
+	k.wmu.Lock()
+	defer k.wmu.Unlock()
+	k.afterFreeze = f
+}
+
+func (k *watchdogKernel) Freeze(ctx context.Context, id string) error {
+	k.wmu.Lock()
+	before, after := k.onFreeze, k.afterFreeze
+	k.wmu.Unlock()
+	if before != nil {
+		before(ctx)
+	}
+	err := k.levelKernel.Freeze(ctx, id)
+	if after != nil {
+		after(ctx)
+	}
+	return err
 }
 
 func (k *watchdogKernel) FreezeFile(id string) string { return filepath.Join(k.dir, id) }
@@ -175,7 +209,7 @@ func (k *watchdogKernel) FreezeFile(id string) string { return filepath.Join(k.d
 // tasks; the next daemon thaws them.
 func TestWatchdogFreezesForDeadDaemon(t *testing.T) {
 	b, k := newLevelTestNode(t)
-	lk := &watchdogKernel{k, t.TempDir()}
+	lk := &watchdogKernel{levelKernel: k, dir: t.TempDir()}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -225,4 +259,125 @@ func TestWatchdogFreezesForDeadDaemon(t *testing.T) {
 	b.await(t, other, gone)
 	b.removeAndCheckClean(t, alone)
 	poll(t, "no watch over nothing", func() bool { return !watched() })
+}
+
+// newWatchedTestNode returns a node whose kernel another process can make freeze tasks, and
+// its running exclusive task.
+func newWatchedTestNode(t *testing.T, leaseMS int64) (*testNode, *watchdogKernel, *droverv1.WantedAttempt) {
+	b, k := newLevelTestNode(t)
+	lk := &watchdogKernel{levelKernel: k, dir: t.TempDir()}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.config.Enforcer, b.config.Helper = lk, []string{self, "helper"}
+	b.leaseMS = leaseMS
+	b.start()
+	w := with(groupTask(0, "count"), exclusive)
+	if err := os.WriteFile(lk.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.put(w)
+	b.await(t, w, running)
+	return b, lk, w
+}
+
+// freezeFileOf returns what the task's freeze file says.
+func (k *watchdogKernel) freezeFileOf(t *testing.T, w *droverv1.WantedAttempt) string {
+	t.Helper()
+	text, err := os.ReadFile(k.FreezeFile(idOf(w)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A daemon that stood still comes back after the coordinator has started its exclusive task
+// elsewhere: the lease of the new epoch does not thaw what the watchdog has frozen.
+func TestGivenUpExclusiveTaskIsNotThawed(t *testing.T) {
+	b, k, w := newWatchedTestNode(t, 1000)
+	release := make(chan struct{})
+	k.setOnFreeze(func(ctx context.Context) { // the daemon itself comes to nothing
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+	})
+	b.loseCoordinator()
+	poll(t, "the watchdog freezing the task", func() bool { return k.freezeFileOf(t, w) == "1" })
+	b.mu.Lock()
+	b.epoch++
+	delete(b.wanted, store.IDOf(w.GetKey()))
+	fulls := b.fullReportCount
+	b.mu.Unlock()
+	b.setUnreachable(false)
+	poll(t, "a report in the new epoch", func() bool { return b.fullReports() > fulls })
+	if got := k.freezeFileOf(t, w); got != "1" {
+		t.Errorf("the lease of the new epoch wrote %s for a task of the old one", got)
+	}
+	k.setOnFreeze(nil)
+	close(release)
+	b.checkNothingLeft()
+}
+
+// A renewal that thaws what the watchdog froze may come while the daemon freezes the task for
+// another reason.
+func TestFreezeOutlastsARenewal(t *testing.T) {
+	b, k, w := newWatchedTestNode(t, 60_000)
+	b.awaitCounting(w)
+	var once sync.Once
+	k.setAfterFreeze(func(ctx context.Context) {
+		once.Do(func() {
+			if err := k.Freezer.Thaw(ctx, idOf(w)); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	b.requestLevel(w, levelFrozen)
+	b.awaitLevel(w, levelFrozen)
+	if frozen, err := k.Frozen(t.Context(), idOf(w)); err != nil || !frozen {
+		t.Errorf("reported as frozen: %v, %v", frozen, err)
+	}
+}
+
+// A daemon that does not start leaves no exclusive task running without a watchdog.
+func TestExclusiveTaskIsFrozenIfTheNextDaemonDoesNotStart(t *testing.T) {
+	b, k, w := newWatchedTestNode(t, 60_000)
+	b.stopDaemon()
+	b.config.Driver = b.engine.Driver()
+	if got := k.freezeFileOf(t, w); got != "0" {
+		t.Fatalf("within the lease the file says %s", got)
+	}
+	blobs := filepath.Join(b.config.Data, "blobs")
+	if err := os.Rename(blobs, blobs+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(blobs, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := newDaemon(b.config); err == nil {
+		t.Fatal("a daemon whose folder of blobs is a file starts", d.close())
+	}
+	if got := k.freezeFileOf(t, w); got != "1" {
+		t.Errorf("no daemon runs and no watchdog, and the file says %s", got)
+	}
+	if err := errors.Join(os.Remove(blobs), os.Rename(blobs+".away", blobs)); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.awaitCounting(w)
+	b.removeAndCheckClean(t, w)
+}
+
+// A registration ends what was wanted and then renews the lease: a loop that sees the lease sees
+// that nothing is wanted.
+func TestLeaseIsReadBeforeWhatIsWanted(t *testing.T) {
+	a := &attempt{d: &daemon{exclusive: &exclusiveGuard{}}, mail: mailbox{wanted: with(groupTask(0, "count"), exclusive)}}
+	a.d.exclusive.lease.now = func() time.Duration { // a registration, just before the lease is read
+		a.mail.want(nil)
+		return -time.Hour
+	}
+	if hasLease, wanted, _ := a.wantedUnderLease(); hasLease && wanted != nil {
+		t.Error("what the epoch before wanted runs under the lease of the next")
+	}
 }

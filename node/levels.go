@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -86,60 +87,79 @@ func (a *attempt) runLevelStep(ctx context.Context, do task.Do, spec *droverv1.T
 	return err
 }
 
-// handleLevelFailure decides between a retry, the next level, and the end of the
-// attempt. It reports whether the failure is handled and no pause is needed.
+// forever is more tries than any step makes.
+const forever = math.MaxInt
+
+// levelFailure says what failures of a step between levels lead to.
+type levelFailure struct {
+	tries       int         // after which the step is given up
+	engineTries int         // as many tries do not count if the engine is unreachable, which says nothing about the task
+	sameAgain   bool        // it is given up at once if the error cannot be another at the next try
+	refuses     task.Levels // when it is given up
+	note        string      // for users
+}
+
+var suspendedLevels = task.Levels(0).With(task.LevelFrozen).With(task.LevelSwapped).With(task.LevelCheckpointed)
+
+// levelFailures has every step of levelSteps. A thaw is never given up: there is no other step,
+// and the task must not run without its limits.
+var levelFailures = map[task.Do]levelFailure{
+	task.Freeze:     {tries: maxLevelTries, refuses: suspendedLevels, note: "cannot be frozen"},
+	task.Thaw:       {tries: forever, engineTries: forever, note: "cannot be thawed yet"},
+	task.SwapOut:    {tries: maxLevelTries, engineTries: forever, sameAgain: true, refuses: task.Levels(0).With(task.LevelSwapped), note: "cannot be swapped"},
+	task.Checkpoint: {tries: maxLevelTries, engineTries: forever, sameAgain: true, refuses: task.Levels(0).With(task.LevelCheckpointed), note: "cannot be checkpointed"},
+	task.Restore:    {tries: maxLevelTries, engineTries: maxTries, sameAgain: true, refuses: task.Levels(0).With(task.LevelRunning), note: "cannot be restored on this node"},
+	task.FetchDump:  {tries: maxFetchDumpTries, sameAgain: true, refuses: task.Levels(0).With(task.LevelRunning), note: "cannot be restored on this node"},
+}
+
+// handleLevelFailure decides after the n-th failure between a retry, the next level, and the end of
+// the attempt. It reports whether the failure is handled and no pause is needed.
 func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
-	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded) {
-		a.container.phase = task.ContainerUnknown // the container has exited or the engine is unreachable: query it again
+	gone := a.container.isGone() && !errors.Is(err, context.DeadlineExceeded) // as the step has left it
+	if leavesContainerUnknown(err) {
+		a.container.phase = task.ContainerUnknown
 	}
-	if errors.Is(err, fault.Unavailable) && do != task.FetchDump && do != task.Freeze && (do != task.Restore || n < maxTries) {
-		return false // an unreachable engine says nothing about the task
-	}
-	l, tries := task.LevelRunning, maxLevelTries
-	switch do {
-	case task.Freeze:
-		if n < tries {
-			return false
-		}
-		all := task.Levels(0).With(task.LevelFrozen).With(task.LevelSwapped).With(task.LevelCheckpointed)
-		a.suspension.refused |= all
-		if errors.Is(err, fault.Unsupported) {
-			a.suspension.refusedPermanently |= all
-		}
-		a.rec.setLevelNote("cannot be frozen: %v", err)
-		return true
-	case task.Thaw:
-		a.rec.setLevelNote("cannot be thawed yet: %v", err)
-		return false // retried forever: there is no other step, and the task must not run without its limits
-	case task.SwapOut:
-		l = task.LevelSwapped
-	case task.Checkpoint:
-		if a.container.isGone() {
-			a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container ended during a checkpoint and the dump is incomplete; the task's work is lost: %v", err)}
-			return true
-		}
-		l = task.LevelCheckpointed
-	case task.Restore:
-		if errors.Is(err, fault.NotFound) && a.files.hasImage { // the container's image is missing
-			a.files.hasImage = false
-		}
-	case task.FetchDump:
-		tries = maxFetchDumpTries
-	}
-	lasting := errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Corrupt) || errors.Is(err, fault.Exhausted) || errors.Is(err, fault.Invalid) || errors.Is(err, fault.Denied)
-	if n < tries && !lasting {
+	f := levelFailures[do]
+	if errors.Is(err, fault.Unavailable) && n < f.engineTries {
 		return false
 	}
-	a.suspension.refused = a.suspension.refused.With(l)
-	if errors.Is(err, fault.Unsupported) && l != task.LevelRunning {
-		a.suspension.refusedPermanently = a.suspension.refusedPermanently.With(l)
+	switch {
+	case do == task.Freeze && a.suspension.frozen: // and not yet in the store
+		return false
+	case do == task.Thaw:
+		a.rec.setLevelNote("%s: %v", f.note, err)
+		return false
+	case do == task.Checkpoint && gone:
+		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container ended during a checkpoint and the dump is incomplete; the task's work is lost: %v", err)}
+		if a.rec.isOfEarlierBoot() {
+			a.failure.cause = droverv1.Cause_CAUSE_REBOOT
+		}
+		return true
+	case do == task.Restore && errors.Is(err, fault.NotFound):
+		a.files.hasImage = false // the container's image is missing
 	}
-	if l == task.LevelRunning {
-		a.rec.setLevelNote("cannot be restored on this node: %v", err)
-	} else {
-		a.rec.setLevelNote("cannot be %s: %v", l, err)
+	if n < f.tries && !(f.sameAgain && isLasting(err)) {
+		return false
 	}
+	a.suspension.refuse(f.refuses, err)
+	a.rec.setLevelNote("%s: %v", f.note, err)
 	return true
+}
+
+// leavesContainerUnknown reports whether an error of a step between levels may mean that the container
+// has exited, or that the engine is unreachable: it must be queried again.
+func leavesContainerUnknown(err error) bool {
+	return errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// isLasting reports whether a step between levels would fail in the same way if it were repeated soon.
+func isLasting(err error) bool {
+	for _, class := range []error{fault.Unsupported, fault.Corrupt, fault.Exhausted, fault.Invalid, fault.Denied} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
 }
 
 // inDumpSlot runs f, a dump or a restore, in a slot and lends it the node's

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -32,8 +31,10 @@ const ratesOver = time.Second
 type machineLoad struct {
 	containers *containerLister // whether the engine answers
 	counts     kernelCounts
+	data       string // folder on the disk of the attempts
 
 	load   *droverv1.NodeLoad
+	disk   string        // its problem, or ""
 	readAt time.Duration // monotonic
 
 	before counts // with which the rates began
@@ -62,6 +63,7 @@ func (m *machineLoad) read(now time.Duration) *droverv1.NodeLoad {
 		}
 		m.updateRates(now)
 		m.load.CpuUsed, m.load.IoUsed = m.cpu, m.io
+		m.disk = diskProblem(m.data)
 	}
 	return proto.CloneOf(m.load)
 }
@@ -149,16 +151,14 @@ func (k kernelCounts) diskBytes() (sum int64) {
 	return sum
 }
 
-// current returns the machine's load and problems.
-func (m *machineLoad) current(ctx context.Context, now time.Duration) *droverv1.NodeLoad {
-	if m.containers.problem(0) != "" { // it may be back
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		_, _ = m.containers.list(ctx) // the error is in problem
-		cancel()
-	}
+// current returns the machine's load and problems. It waits for nothing: a report that waits is
+// a lease that ends.
+func (m *machineLoad) current(now time.Duration) *droverv1.NodeLoad {
 	l := m.read(now)
-	if p := m.containers.problem(engineGrace); p != "" {
-		l.Problems = append(l.Problems, p)
+	for _, p := range []string{m.containers.problem(engineGrace), m.disk} {
+		if p != "" {
+			l.Problems = append(l.Problems, p)
+		}
 	}
 	return l
 }

@@ -42,6 +42,9 @@ func (r *attemptRecord) remove() error {
 	return nil
 }
 
+// isOfEarlierBoot reports whether the machine was rebooted since the attempt started.
+func (r *attemptRecord) isOfEarlierBoot() bool { return r.BootID != "" && r.BootID != r.bootID }
+
 // running returns the running time of the attempt: ran without the time that it
 // waited for maps after its start.
 func (r *attemptRecord) running(now, stopped time.Duration) time.Duration {

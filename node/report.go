@@ -30,7 +30,7 @@ func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err erro
 	req := d.attempts.nextReport(full)
 	sent := req.GetAttempts()
 	req.Responses = d.requests.TakeResponses()
-	req.Load = d.load.current(ctx, d.clock.Monotonic())
+	req.Load = d.load.current(d.clock.Monotonic())
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
 	sentAt := d.exclusive.lease.now()

@@ -77,7 +77,7 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 		a.failure = &failure{cause: causeOf(err), message: fmt.Sprintf("%s: %v", do, err)}
 		return
 	}
-	if a.retries.recordStart(do, n, err) {
+	if !errors.Is(err, store.ErrUnwritable) && a.retries.recordStart(do, n, err) {
 		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container did not start on node %s in %d tries: %s: %v", a.d.cfg.Info.GetName(), n, do, err)}
 		return
 	}

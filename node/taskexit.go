@@ -45,6 +45,19 @@ func (e *taskExit) ofCommand() *failure {
 	return f
 }
 
+// lostContainer returns the failure of an attempt whose container is gone. A reboot of the machine says nothing about what the
+// node can run, and a process ends with the daemon that started it.
+func (e *taskExit) lostContainer() *failure {
+	switch {
+	case e.rebooted:
+		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "the machine was rebooted while it ran"}
+	case e.hostPaths:
+		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "it was a process of a daemon that has ended, and ended with it"}
+	default:
+		return &failure{cause: droverv1.Cause_CAUSE_INFRA, message: "its container is gone: it was removed by hand, or containerd lost it"}
+	}
+}
+
 // memoryFailure returns the failure of a task that was killed at its memory
 // limit, or nil.
 func (e *taskExit) memoryFailure() *failure {

@@ -69,9 +69,11 @@ type fakeCoordinator struct {
 	seen            map[store.ID]*droverv1.SeenAttempt
 	answers         map[uint64]*droverv1.NodeResponse
 	fullReportCount int
+	reportCount     int
 	watches         []uint64 // revision from which each watch started
 	blobs           map[string][]byte
 	node            *droverv1.NodeInfo // as it last registered
+	load            *droverv1.NodeLoad // as last reported
 }
 
 func newFakeCoordinator() *fakeCoordinator {
@@ -138,6 +140,8 @@ func (b *fakeCoordinator) Report(_ context.Context, r *connect.Request[droverv1.
 	for _, s := range r.Msg.GetAttempts() {
 		b.seen[store.IDOf(s.GetKey())] = s
 	}
+	b.reportCount++
+	b.load = r.Msg.GetLoad()
 	for _, a := range r.Msg.GetResponses() {
 		b.answers[a.GetId()] = a
 	}

@@ -209,7 +209,7 @@ type Freezer interface {
 	Freeze(ctx context.Context, id string) error
 	// Thaw returns when the processes may run again.
 	Thaw(ctx context.Context, id string) error
-	// Frozen reports whether the processes are frozen.
+	// Frozen reports whether the processes are frozen, or will be: Freeze makes sure.
 	Frozen(ctx context.Context, id string) (bool, error)
 }
 

@@ -65,10 +65,11 @@ func testExclusive(t *testing.T, job string, lose, mend func(s *fixture, k int) 
 	first := s.taskStatus(job, "alone/0")
 	k := int(first.Node[1] - '0')
 	n := s.testbed.Nodes[k-1]
-	// The log is removed with the attempt once the machine is back, so copy it. Logs of earlier
-	// jobs may still exist; the newest one is this task's.
+	// The log is removed with the attempt once the machine is back, so copy it, and whole: the copy is
+	// read meanwhile. Logs of earlier jobs may still exist; the newest one is now this task's, and will
+	// not be once it is removed.
 	copier, err := n.Start(s.ctx, "/run/stamps.log", "sh", "-c",
-		`for i in $(seq 600); do cp "$(ls -t /data/drover/attempts/*/logs/stdout.log | head -1)" /run/stamps 2>/dev/null; sleep 0.3; done`)
+		`log=$(ls -t /data/drover/attempts/*/logs/stdout.log | head -1); for i in $(seq 600); do cp "$log" /run/stamps.new && mv /run/stamps.new /run/stamps; sleep 0.3; done`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (g *group) commit(apply func(*bbolt.Tx) error) error {
 	all := g.waiting
 	g.waiting = nil
 	g.mu.Unlock()
-	err := g.db.Update(func(tx *bbolt.Tx) error {
+	err := write(g.db, func(tx *bbolt.Tx) error {
 		for _, c := range all {
 			if err := c.apply(tx); err != nil {
 				return err

@@ -156,6 +156,31 @@ func initSchema(tx *bbolt.Tx) error {
 	return meta.Put(keySum, encodeUint(sum))
 }
 
+// ErrUnwritable is in the errors of changes that the disk did not take. They are Unavailable: the
+// store is as before, and the change may be tried again.
+var ErrUnwritable = errors.New("the node's state cannot be written")
+
+// write changes the file as f says, or not at all.
+func write(db *bbolt.DB, f func(*bbolt.Tx) error) error {
+	err := db.Update(f)
+	if err == nil || fault.Class(err) != nil {
+		return err // or what f refuses
+	}
+	return &writeError{path: db.Path(), cause: err}
+}
+
+// writeError is an ErrUnwritable.
+type writeError struct {
+	path  string
+	cause error
+}
+
+func (e *writeError) Error() string {
+	return fmt.Sprintf("%s cannot be written: %v: make room on its disk, or mend it", e.path, e.cause)
+}
+
+func (e *writeError) Unwrap() []error { return []error{fault.Unavailable, ErrUnwritable, e.cause} }
+
 // SkipSync makes all later changes without fsync: they survive the end of the
 // daemon, but a crash of the machine may damage the file. It is for a store that is
 // removed with its daemon.
@@ -193,7 +218,7 @@ func identity(tx *bbolt.Tx) Identity {
 // restored they do not: its epochs and numbers of nodes may be others, and what the node
 // runs may be unknown to it (see Apply).
 func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) {
-	err = s.db.Update(func(tx *bbolt.Tx) error {
+	err = write(s.db, func(tx *bbolt.Tx) error {
 		id = identity(tx)
 		if id.Cluster != "" && id.Cluster != r.GetCluster() {
 			return fault.New(fault.Conflict, "the coordinator is of cluster %s, this node belongs to %s: point it at its own coordinator, or remove its data folder to move it", r.GetCluster(), id.Cluster)
@@ -274,7 +299,7 @@ type Change struct {
 // is none the error is Invalid, and the caller must watch again from revision 0.
 // O(set) for a full set, otherwise O(delta).
 func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
-	err = s.db.Update(func(tx *bbolt.Tx) error {
+	err = write(s.db, func(tx *bbolt.Tx) error {
 		c = Change{Put: map[ID]*droverv1.WantedAttempt{}}
 		id := identity(tx)
 		if err := checkTerm(id.Term, w.GetTerm()); err != nil {
@@ -441,7 +466,7 @@ func decodeUint(b []byte) uint64 {
 
 // ForgetRevision makes the node request a full set at the next watch.
 func (s *Store) ForgetRevision() (id Identity, err error) {
-	err = s.db.Update(func(tx *bbolt.Tx) error {
+	err = write(s.db, func(tx *bbolt.Tx) error {
 		id = identity(tx)
 		id.Revision = 0
 		return putIdentity(tx, id)

@@ -120,6 +120,7 @@ type Seen struct {
 	Cgroup    bool // its cgroup exists and its limits were read back
 	Container Container
 	Frozen    bool // its processes are frozen
+	Unstored  bool // frozen, and the store does not have that yet
 	Swapped   bool // frozen, and its memory was swapped out
 	StaleDump bool // the disk holds a dump that the attempt no longer needs
 	Scratch   bool // an ended attempt has files that are not needed besides outputs and logs
@@ -286,7 +287,7 @@ func nextToLevel(w Wanted, s Seen) Step {
 		return Step{Do: Wait, RecheckAfter: w.TimeLimit - s.Running}
 	case to == LevelRunning:
 		return Step{Do: Wait}
-	case !s.Frozen:
+	case !s.Frozen || s.Unstored:
 		return Step{Do: Freeze}
 	case s.Fetch == WorkBusy || s.Upload == WorkBusy:
 		return Step{Do: StopHelpers}

@@ -81,6 +81,8 @@ func TestNext(t *testing.T) {
 		"to be frozen: freeze":                                        {at(LevelFrozen), running, Step{Do: Freeze}},
 		"a frozen task's helper is stopped after the freeze":          {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
 		"frozen as wanted":                                            {at(LevelFrozen), frozen, Step{Do: Wait}},
+		"frozen, but not in the store: again":                         {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Unstored = true }), Step{Do: Freeze}},
+		"not in the store, and no longer wanted: thaw":                {at(LevelRunning), seen(frozen, func(s *Seen) { s.Unstored = true }), Step{Do: Thaw}},
 		"a frozen task that must run is thawed":                       {run, frozen, Step{Do: Thaw}},
 		"a running task is to be swapped: freeze first":               {at(LevelSwapped), running, Step{Do: Freeze}},
 		"then its memory is swapped out":                              {at(LevelSwapped), frozen, Step{Do: SwapOut}},

@@ -156,10 +156,15 @@ func (c *Client) update(f func(file *os.File, n state) ([]string, error)) error 
 	})
 }
 
-// Clear removes what an earlier daemon listed: this daemon has no lease yet and
-// freezes all exclusive tasks itself.
+// Clear freezes what an earlier daemon listed, and unlists it: this daemon has no lease
+// yet, and may end, or wait for the engine, before it has found those tasks.
 func (c *Client) Clear() error {
-	return c.update(func(f *os.File, _ state) ([]string, error) { return nil, writeState(f, state{}) })
+	return c.update(func(f *os.File, n state) ([]string, error) {
+		if err := writeFreezeFiles(n.FreezeFiles, "1"); err != nil {
+			return nil, err
+		}
+		return nil, writeState(f, state{})
+	})
 }
 
 // startLimit is how long a started watchdog may take to hold its slot.
@@ -207,16 +212,32 @@ func (c *Client) ensureRunning(ctx context.Context) error {
 	}
 }
 
-// Remove unlists a task that is frozen or gone.
-func (c *Client) Remove(file string) error {
-	return c.update(func(f *os.File, n state) ([]string, error) {
+// Remove unlists a task that is frozen or gone. It reports whether the task was listed.
+func (c *Client) Remove(file string) (listed bool, err error) {
+	return c.remove(file, func() error { return nil })
+}
+
+// Abandon freezes a task that must never run again, and unlists it, so that no later
+// renewal thaws it. It does nothing to a task that is not listed.
+func (c *Client) Abandon(file string) error {
+	_, err := c.remove(file, func() error { return writeFreezeFiles([]string{file}, "1") })
+	return err
+}
+
+// remove unlists a task after first has succeeded.
+func (c *Client) remove(file string, first func() error) (listed bool, err error) {
+	err = c.update(func(f *os.File, n state) ([]string, error) {
 		i, ok := slices.BinarySearch(n.FreezeFiles, file)
-		if !ok {
+		if listed = ok; !ok {
 			return n.FreezeFiles, nil
+		}
+		if err := first(); err != nil {
+			return n.FreezeFiles, err
 		}
 		n.FreezeFiles = slices.Delete(n.FreezeFiles, i, i+1)
 		return n.FreezeFiles, writeState(f, n)
 	})
+	return listed, err
 }
 
 // Renew extends the time until which listed tasks may run, thaws those that a

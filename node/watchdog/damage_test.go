@@ -37,7 +37,7 @@ func TestDamageOfTheListIsMended(t *testing.T) {
 			t.Fatalf("%s: %+v is believed", what, n)
 		}
 		if random.IntN(2) == 0 {
-			w.must(w.Remove(w.files[1]))
+			w.remove(w.files[1])
 			w.must(w.Add(t.Context(), w.files[1]))
 		} else {
 			w.must(w.Renew(t.Context(), time.Hour))
@@ -50,6 +50,6 @@ func TestDamageOfTheListIsMended(t *testing.T) {
 	if found < rounds/2 {
 		t.Errorf("%d of %d damages were found: the test shows little", found, rounds)
 	}
-	w.must(w.Remove(w.files[0]))
-	w.must(w.Remove(w.files[1]))
+	w.remove(w.files[0])
+	w.remove(w.files[1])
 }

@@ -117,6 +117,12 @@ func (w *testHost) must(err error) {
 	}
 }
 
+func (w *testHost) remove(file string) {
+	w.Helper()
+	_, err := w.Remove(file)
+	w.must(err)
+}
+
 func (w *testHost) readFreezeFiles() string {
 	var all strings.Builder
 	for _, f := range w.files {
@@ -153,8 +159,8 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	if got := w.readFreezeFiles(); got != "000" {
 		t.Errorf("once the lease is back the files read %q", got)
 	}
-	w.must(w.Remove(w.files[0])) // frozen by the daemon for another reason
-	w.must(w.Remove(w.files[2])) // never listed
+	w.remove(w.files[0]) // frozen by the daemon for another reason
+	w.remove(w.files[2]) // never listed
 	w.now.Store(int64(30 * time.Second))
 	w.awaitFreezeFiles("010")
 	w.must(os.WriteFile(w.files[0], []byte("1"), 0o600))
@@ -162,7 +168,7 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	if got := w.readFreezeFiles(); got != "100" {
 		t.Errorf("a task frozen by the daemon was thawed: %q", got)
 	}
-	w.must(w.Remove(w.files[1]))
+	w.remove(w.files[1])
 	w.wg.Wait() // nothing is listed: the watchdogs end
 	before := w.starts.Load()
 	w.must(w.Add(t.Context(), w.files[2]))
@@ -171,6 +177,35 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	}
 	w.must(w.Clear())
 	w.wg.Wait()
+}
+
+// A task that was given up is frozen at once, and no renewal thaws it; nor one that the
+// daemon before had listed.
+func TestTasksThatMustNotRunAgainStayFrozen(t *testing.T) {
+	for name, giveUp := range map[string]func(w *testHost) error{
+		"abandoned":                 func(w *testHost) error { return w.Abandon(w.files[0]) },
+		"listed by an earlier life": func(w *testHost) error { return (&Client{Path: w.Path}).Clear() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTestHost(t, 2)
+			w.must(w.Renew(t.Context(), time.Second))
+			w.must(w.Add(t.Context(), w.files[0]))
+			w.now.Store(int64(2 * time.Second))
+			w.awaitFreezeFiles("10")
+			w.now.Store(0)
+			w.must(os.WriteFile(w.files[0], []byte("0"), 0o600))
+			w.must(giveUp(w))
+			next := &Client{Path: w.Path, Start: w.startProcess}
+			w.must(next.Renew(t.Context(), time.Hour))
+			if got := w.readFreezeFiles(); got != "10" {
+				t.Errorf("after a renewal the files read %q", got)
+			}
+			w.must(w.Abandon(w.files[1])) // never listed
+			if got := w.readFreezeFiles(); got != "10" {
+				t.Errorf("a task that was not listed was frozen: %q", got)
+			}
+		})
+	}
 }
 
 func TestMissingFreezeFilesAreIgnored(t *testing.T) {
@@ -258,7 +293,7 @@ func TestRandomClientsAndProcesses(t *testing.T) {
 			}
 			listed[k] = true
 		case 1:
-			w.must(w.Remove(k))
+			w.remove(k)
 			delete(listed, k)
 		case 2:
 			until = max(until, w.clock()+time.Duration(r.IntN(100)))
@@ -309,7 +344,7 @@ func TestWatchdogIsASeparateProcess(t *testing.T) {
 	}
 	w.must(withLockedState(w.Path, func(f *os.File, n state) error { n.UntilNS = 1; return writeState(f, n) }))
 	w.awaitFreezeFiles("1")
-	w.must(w.Remove(w.files[0]))
+	w.remove(w.files[0])
 	w.awaitCondition("end of the watches", func() bool {
 		there, err := IsRunning(w.Path)
 		w.must(err)

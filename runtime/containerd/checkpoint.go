@@ -69,7 +69,7 @@ func (d *Driver) Dump(ctx context.Context, id, dir string) error {
 		return nil
 	}
 	behind := newFollower(dir)
-	if err := d.dumpProcesses(ctx, id, dir, behind); err != nil {
+	if err := (&containerDump{d, id, dir}).run(ctx, behind); err != nil {
 		return err
 	}
 	skipNetworkUnlock(filepath.Join(dir, imageDir))
@@ -99,65 +99,90 @@ func runConcurrently(f func() error) (wait func() (time.Duration, error)) {
 	}
 }
 
-// dumpProcesses performs steps 2 and 3 of Dump.
-func (d *Driver) dumpProcesses(ctx context.Context, id, dir string, behind *follower) error {
-	unlock, err := d.locks.lock(ctx, id)
+// containerDump is the dump of a container's processes into a folder.
+type containerDump struct {
+	d       *Driver
+	id, dir string
+}
+
+// run performs steps 2 and 3 of Dump.
+func (c *containerDump) run(ctx context.Context, behind *follower) error {
+	unlock, err := c.d.locks.lock(ctx, c.id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if box, err := d.c.ContainerService().Get(ctx, id); err == nil && !isRuncs(box) {
-		return fault.New(fault.Unsupported, "checkpoint of container %s: it was made by %s when criu was not installed: runc makes the next one", id, box.Labels[labelRuntime])
-	}
-	p, err := d.firstProcess(ctx, id)
-	ended := errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED
-	if ended && isDumpComplete(dir) {
-		return nil // the last try was interrupted after criu had finished
-	}
-	if err != nil {
-		return engineError(ctx, "checkpoint", id, err)
-	}
-	if s := p.GetStatus(); s != tasktypes.Status_RUNNING && s != tasktypes.Status_PAUSED {
-		return fault.New(fault.Conflict, "checkpoint of container %s: it is %s", id, s)
-	}
-	if err := d.awaitStoppable(ctx, id, int(p.GetPid())); err != nil {
+	pid, done, err := c.awaitDumpable(ctx)
+	if done || err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("checkpoint of container %s: %w", id, err)
-	}
-	image, work := filepath.Join(dir, imageDir), filepath.Join(dir, workDir)
-	for _, f := range []string{image, work} {
-		if err := os.MkdirAll(f, 0o700); err != nil {
-			return fmt.Errorf("checkpoint of container %s: %w", id, err)
-		}
-	}
-	err = d.criu.write(id, externalOptions(d.cfg.fixedMounts(id, int(p.GetPid()))))
+	request, err := c.prepare(pid)
 	if err != nil {
-		return fmt.Errorf("checkpoint of container %s: %w", id, err)
-	}
-	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
-	if err != nil {
-		return err
+		return fmt.Errorf("checkpoint of container %s: %w", c.id, err)
 	}
 	criu := runtime.StartPart(ctx, "criu dump")
 	followed := behind.follow(ctx)
-	_, err = d.c.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
+	_, err = c.d.c.TaskService().Checkpoint(ctx, request)
 	followed()
 	criu()
-	return d.finishDump(ctx, id, dir, err)
+	if err != nil || !isDumpComplete(c.dir) {
+		return failedDump(ctx, c.id, c.dir, err)
+	}
+	return c.d.awaitStopped(ctx, c.id)
 }
 
-// finishDump checks the dump that criu left; err is the shim's answer.
-func (d *Driver) finishDump(ctx context.Context, id, dir string, err error) error {
-	if err == nil && isDumpComplete(dir) {
-		return d.awaitStopped(ctx, id)
+// awaitDumpable returns the first process of a container that criu can dump, once it can be stopped.
+// done: the last try was interrupted after criu had finished.
+func (c *containerDump) awaitDumpable(ctx context.Context) (pid int, done bool, err error) {
+	if box, err := c.d.c.ContainerService().Get(ctx, c.id); err == nil && !isRuncs(box) {
+		return 0, false, fault.New(fault.Unsupported, "checkpoint of container %s: it was made by %s when criu was not installed: runc makes the next one", c.id, box.Labels[labelRuntime])
+	}
+	p, err := c.d.firstProcess(ctx, c.id)
+	ended := errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED
+	if ended && isDumpComplete(c.dir) {
+		return 0, true, nil
+	}
+	if err != nil {
+		return 0, false, engineError(ctx, "checkpoint", c.id, err)
+	}
+	if s := p.GetStatus(); s != tasktypes.Status_RUNNING && s != tasktypes.Status_PAUSED {
+		return 0, false, fault.New(fault.Conflict, "checkpoint of container %s: it is %s", c.id, s)
+	}
+	pid = int(p.GetPid())
+	return pid, false, c.d.awaitStoppable(ctx, c.id, pid)
+}
+
+// prepare makes the folders and the options of a dump, and returns the request for it.
+func (c *containerDump) prepare(pid int) (*tasks.CheckpointTaskRequest, error) {
+	if err := os.RemoveAll(c.dir); err != nil {
+		return nil, err
+	}
+	image, work := filepath.Join(c.dir, imageDir), filepath.Join(c.dir, workDir)
+	for _, f := range []string{image, work} {
+		if err := os.MkdirAll(f, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.d.criu.write(c.id, externalOptions(c.d.cfg.fixedMounts(c.id, pid))); err != nil {
+		return nil, err
+	}
+	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
+	return &tasks.CheckpointTaskRequest{ContainerID: c.id, Options: opts}, err
+}
+
+// failedDump returns the error of a dump that the shim did not answer, or that criu did not
+// finish; err is the shim's answer. Where the answer is lost criu may still be working, or have
+// ended the container: dir stays for the next try, which looks. Otherwise the processes are
+// unharmed, and dir is removed.
+func failedDump(ctx context.Context, id, dir string, err error) error {
+	if lost := engineError(ctx, "checkpoint", id, err); answerLost(lost) {
+		return lost
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if err == nil {
 		err = errors.New("criu did not finish the dump")
-	}
-	if isDumpComplete(dir) && ctx.Err() != nil { // criu ended the container; only the answer is lost
-		return ctx.Err()
 	}
 	said := criuLogErrors(filepath.Join(dir, workDir, dumpLog))
 	class := dumpErrorClass(said)
@@ -165,9 +190,6 @@ func (d *Driver) finishDump(ctx context.Context, id, dir string, err error) erro
 		class = fault.Exhausted // whatever the log says: its own end may be missing
 	}
 	err = fault.New(class, "checkpoint of container %s: %w%s", id, err, said)
-	if ctx.Err() != nil {
-		return ctx.Err() // criu may still be working: dir stays for the next try
-	}
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
@@ -285,7 +307,7 @@ func (d *Driver) RestoreStopped(ctx context.Context, s runtime.Spec, dir string)
 		return err
 	}
 	created()
-	if err := d.restoreProcesses(ctx, s, dir, verified); err != nil {
+	if err := (&containerRestore{d, s, dir}).run(ctx, verified); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopLimit)
 		defer cancel()
 		return errors.Join(err, d.Delete(clean, s.ID))
@@ -302,54 +324,78 @@ func isRunning(all []runtime.Status, id string) bool {
 	return false
 }
 
-// restoreProcesses restores the processes with criu once verified returns.
-func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir string, verified func() (time.Duration, error)) error {
-	id := s.ID
-	unlock, err := d.locks.lock(ctx, id)
+// containerRestore is the restore of a container's processes from a folder.
+type containerRestore struct {
+	d    *Driver
+	spec runtime.Spec
+	dir  string
+}
+
+// run restores the processes with criu once verified returns.
+func (c *containerRestore) run(ctx context.Context, verified func() (time.Duration, error)) error {
+	unlock, err := c.d.locks.lock(ctx, c.spec.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	box, err := d.c.ContainerService().Get(ctx, id)
-	if err != nil {
-		return engineError(ctx, "restore", id, err)
-	}
-	work := filepath.Join(dir, workDir)
-	if err := os.MkdirAll(work, 0o700); err != nil {
+	if err := c.prepare(ctx); err != nil {
 		return err
 	}
-	err = errors.Join(d.criu.makeStandIns(), d.criu.write(id, d.criu.restoreOptions(s.Cgroup)))
-	if err != nil {
-		return fmt.Errorf("restore of container %s: %w", id, err)
-	}
-	shim := runtime.StartPart(ctx, "shim")
-	if err := d.newTask(ctx, box, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
-		return fmt.Errorf("restore: %w%s", err, criuLogErrors(filepath.Join(work, restoreLog)))
-	}
-	shim()
 	waited := runtime.StartPart(ctx, "wait for verify")
 	took, err := verified()
 	waited()
 	runtime.RecordPart(ctx, "verify", took)
 	if err != nil {
-		return fmt.Errorf("restore of container %s: %w", id, err)
+		return fmt.Errorf("restore of container %s: %w", c.spec.ID, err)
 	}
-	if err := recordStarted(ctx, d.c.ContainerService(), id); err != nil {
-		return engineError(ctx, "restore", id, err)
-	}
-	criu := runtime.StartPart(ctx, "criu restore")
-	r, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
-	criu()
+	pid, err := c.start(ctx)
 	if err != nil {
-		return fmt.Errorf("%w%s", engineError(ctx, "restore", id, toNative(err)), criuLogErrors(filepath.Join(work, restoreLog)))
+		return err
 	}
-	if err := checkCgroup(fmt.Sprintf("/proc/%d/cgroup", r.GetPid()), s.Cgroup); err != nil {
-		return fmt.Errorf("restore of container %s: %w", id, err)
+	if err := checkCgroup(fmt.Sprintf("/proc/%d/cgroup", pid), c.spec.Cgroup); err != nil {
+		return fmt.Errorf("restore of container %s: %w", c.spec.ID, err)
 	}
-	if err := loopbackUp(int(r.GetPid())); err != nil { // criu restores the interface as down
-		return fmt.Errorf("restore of container %s: loopback: %w", id, err)
+	if err := loopbackUp(pid); err != nil { // criu restores the interface as down
+		return fmt.Errorf("restore of container %s: loopback: %w", c.spec.ID, err)
 	}
 	return nil
+}
+
+// prepare writes criu's options and makes the shim, which waits for the start.
+func (c *containerRestore) prepare(ctx context.Context) error {
+	box, err := c.d.c.ContainerService().Get(ctx, c.spec.ID)
+	if err != nil {
+		return engineError(ctx, "restore", c.spec.ID, err)
+	}
+	work := filepath.Join(c.dir, workDir)
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return err
+	}
+	err = errors.Join(c.d.criu.makeStandIns(), c.d.criu.write(c.spec.ID, c.d.criu.restoreOptions(c.spec.Cgroup)))
+	if err != nil {
+		return fmt.Errorf("restore of container %s: %w", c.spec.ID, err)
+	}
+	shim := runtime.StartPart(ctx, "shim")
+	if err := c.d.newTask(ctx, box, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(c.dir, imageDir), work }); err != nil {
+		return fmt.Errorf("restore: %w%s", err, criuLogErrors(filepath.Join(work, restoreLog)))
+	}
+	shim()
+	return nil
+}
+
+// start has criu restore the processes, and returns the first.
+func (c *containerRestore) start(ctx context.Context) (pid int, err error) {
+	id := c.spec.ID
+	if err := recordStarted(ctx, c.d.c.ContainerService(), id); err != nil {
+		return 0, engineError(ctx, "restore", id, err)
+	}
+	criu := runtime.StartPart(ctx, "criu restore")
+	r, err := c.d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+	criu()
+	if err != nil {
+		return 0, fmt.Errorf("%w%s", engineError(ctx, "restore", id, toNative(err)), criuLogErrors(filepath.Join(c.dir, workDir, restoreLog)))
+	}
+	return int(r.GetPid()), nil
 }
 
 // checkCgroup checks that a process is in the cgroup that has its limits; file is

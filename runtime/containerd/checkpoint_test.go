@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
@@ -405,5 +407,33 @@ func TestFailedDumpLeavesTaskRunning(t *testing.T) {
 	}
 	if err := d.Restore(ctx, runtime.Spec{ID: "x"}, dir); !errors.Is(err, fault.Corrupt) {
 		t.Errorf("Restore without a dump: %v", err)
+	}
+}
+
+// Where the shim's answer to a dump is lost, as when containerd is restarted, criu may have ended the
+// container with a complete dump: it is kept for the next try. What criu refuses is removed.
+func TestFailedDumpIsKeptOnlyIfTheAnswerIsLost(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for name, c := range map[string]struct {
+		ctx   context.Context
+		err   error
+		class error
+		kept  bool
+	}{
+		"containerd restarted": {t.Context(), status.Error(codes.Unavailable, "error reading from server: EOF"), fault.Unavailable, true},
+		"the shim hung up":     {t.Context(), status.Error(codes.Unknown, "ttrpc: closed"), fault.Unavailable, true},
+		"the daemon stops":     {ended, status.Error(codes.Canceled, "context canceled"), context.Canceled, true},
+		"criu refused":         {t.Context(), status.Error(codes.Unknown, "criu failed: type NOTIFY errno 0"), fault.Unsupported, false},
+		"criu did not finish":  {t.Context(), nil, fault.Unsupported, false},
+	} {
+		dir := filepath.Join(t.TempDir(), "dump")
+		put(t, filepath.Join(dir, workDir, dumpLog), "(00.1) as it is\n")
+		if err := failedDump(c.ctx, "1.0.0.1.1", dir, c.err); !errors.Is(err, c.class) {
+			t.Errorf("%s: %v, want %v", name, err, c.class)
+		}
+		if _, err := os.Lstat(dir); (err == nil) != c.kept {
+			t.Errorf("%s: what there is of the dump: %v", name, err)
+		}
 	}
 }

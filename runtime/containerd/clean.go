@@ -320,7 +320,8 @@ func (c Config) thaw(leaf string) (bool, error) {
 	return true, nil
 }
 
-// killCgroup kills every process of a container's leaf.
+// killCgroup kills every process of a container's leaf. The kernel kills frozen ones too: thawed
+// before, a task that must not run would go on for a moment.
 func (c Config) killCgroup(leaf string) error {
 	dir := c.leafFolder(leaf)
 	if dir == "" {
@@ -329,7 +330,7 @@ func (c Config) killCgroup(leaf string) error {
 	if b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || len(bytes.TrimSpace(b)) == 0 {
 		return nil // the leaf does not exist or is empty
 	}
-	for _, w := range []struct{ file, value string }{{"cgroup.freeze", "0"}, {"cgroup.kill", "1"}} {
+	for _, w := range []struct{ file, value string }{{"cgroup.kill", "1"}, {"cgroup.freeze", "0"}} {
 		if err := os.WriteFile(filepath.Join(dir, w.file), []byte(w.value), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

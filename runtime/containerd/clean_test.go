@@ -131,3 +131,28 @@ func TestThawIsOnlyOfFrozenLeaves(t *testing.T) {
 		}
 	}
 }
+
+// A task that cannot be killed stays frozen: it must not go on while it is removed.
+func TestFrozenTasksAreKilledBeforeTheyThaw(t *testing.T) {
+	c := fakeMachine(t)
+	const leaf = "/drover/tasks/7.1.0.1.1/container"
+	freeze, kill := filepath.Join(c.cgroupMount, leaf, "cgroup.freeze"), filepath.Join(c.cgroupMount, leaf, "cgroup.kill")
+	put(t, freeze, "1")
+	put(t, filepath.Join(c.cgroupMount, leaf, "cgroup.procs"), "123\n")
+	put(t, filepath.Join(kill, "x"), "") // a folder cannot be written
+	if err := c.killCgroup(leaf); err == nil {
+		t.Error("no error")
+	}
+	if b, err := os.ReadFile(freeze); string(b) != "1" || err != nil {
+		t.Errorf("not killed, and cgroup.freeze is %q, %v", b, err)
+	}
+	if err := os.RemoveAll(kill); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.killCgroup(leaf); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(freeze); string(b) != "0" || err != nil {
+		t.Errorf("killed, and cgroup.freeze is %q, %v", b, err)
+	}
+}

@@ -1,0 +1,187 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/node/task"
+	"github.com/drover-run/drover/runtime"
+)
+
+// checkpoint dumps the frozen container. Steps, each safe to repeat:
+//
+//  1. check that the disk has space for all of its memory;
+//  2. record the intent with a folder that no earlier dump used;
+//  3. dump, which ends the processes; the container is removed after the level was
+//     reported, if the driver can leave it;
+//  4. write the checksums of the folder, which nobody uses any more;
+//  5. record that the dump is complete.
+func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) error {
+	c, ok := s.cfg.Driver.(runtime.Checkpointer)
+	if !ok {
+		return fault.New(fault.Unsupported, "driver %s cannot checkpoint tasks", s.cfg.Driver.Name())
+	}
+	if err := s.beginDump(); err != nil {
+		return err
+	}
+	swap := int64(0)
+	if s.swapped {
+		swap = s.cfg.limitsOf(spec).Memory
+	}
+	if err := s.cgroup.lift(ctx, spec, swap); err != nil {
+		return err
+	}
+	left, err := s.dump(ctx, c)
+	if err != nil {
+		err = errors.Join(err, s.revertCheckpoint(ctx, err))
+		if !s.container.isGone() {
+			err = errors.Join(err, s.cgroup.writeFrozen(ctx, spec, swap))
+		}
+		return err
+	}
+	s.container.phase, s.frozen, s.swapped, s.unrecorded, s.cgroup.swapBytes = left, false, false, false, 0
+	s.container.generation++
+	s.cgroup.occupied = &droverv1.Resources{}
+	return s.finishDump(ctx)
+}
+
+// beginDump performs steps 1 and 2 of checkpoint, unless an earlier try has.
+func (s *suspension) beginDump() error {
+	if s.rec.Dumping {
+		return nil
+	}
+	s.cgroup.read()
+	if err := checkSpace(s.cfg.Data, s.cgroup.occupied.GetMemory()+s.cgroup.swapBytes); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(string(s.dumps), 0o700); err != nil {
+		return err
+	}
+	return s.rec.change(func(r *store.Record) { r.DumpNumber, r.Dumping, r.Dumped = r.DumpNumber+1, true, false })
+}
+
+// dump performs step 3 of checkpoint. It returns what is left of the container.
+func (s *suspension) dump(ctx context.Context, c runtime.Checkpointer) (left task.Container, err error) {
+	dump, left := c.Checkpoint, task.ContainerNone
+	if d, ok := c.(runtime.Dumper); ok {
+		dump, left = d.Dump, task.ContainerStopped
+	}
+	return left, s.inSlot(ctx, func() error { return dump(ctx, s.id.String(), s.dumps.dir(s.rec.DumpNumber)) })
+}
+
+// finishDump performs steps 4 and 5 of checkpoint.
+func (s *suspension) finishDump(ctx context.Context) error {
+	if err := s.dumps.writeSums(ctx, s.rec.DumpNumber, s.dir); err != nil { // it goes on unchecked: its work is worth more
+		s.log.Warn("the folder of a suspended attempt has no checksums", "attempt", s.id, "err", err)
+	}
+	size, err := dirSize(s.dumps.dir(s.rec.DumpNumber))
+	if err != nil {
+		return err
+	}
+	s.stepBytes = size
+	return s.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size })
+}
+
+// revertCheckpoint clears the recorded intent after a failed dump if the
+// container is certainly still running.
+func (s *suspension) revertCheckpoint(ctx context.Context, cause error) error {
+	if errors.Is(cause, fault.Unavailable) || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
+		return nil // the outcome of the dump is unknown
+	}
+	all, err := s.cfg.Driver.List(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil // the outcome is unknown; the next step meets the engine's error again
+	}
+	now := runtime.Status{}
+	for _, st := range all {
+		if st.ID == s.id.String() {
+			now = st
+		}
+	}
+	s.container.set(now)
+	if now.Phase != runtime.PhaseRunning {
+		return nil
+	}
+	s.frozen = s.isFrozen(context.WithoutCancel(ctx))
+	if err := s.rec.change(func(r *store.Record) { r.Dumping = false }); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.dumps.dir(s.rec.DumpNumber))
+}
+
+// isFrozen reports whether a running container is known to be frozen.
+func (s *suspension) isFrozen(ctx context.Context) bool {
+	f := s.cfg.freezer()
+	if f == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeStepLimit)
+	defer cancel()
+	frozen, err := f.Frozen(ctx, s.id.String())
+	return err == nil && frozen
+}
+
+// restore makes the container from its dump. criu works inside the task's
+// cgroup, so CPU and I/O limits are lifted meanwhile (not memory); then the
+// limits of a running task are written and read back, and only then its processes
+// run. If that fails, the task is frozen, and Thaw tries to write its limits again.
+// containerSpec also makes what the container has mounted.
+func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, containerSpec func() (runtime.Spec, error)) error {
+	c, ok := s.cfg.Driver.(runtime.Checkpointer)
+	if !ok {
+		return fault.New(fault.Unsupported, "driver %s cannot restore tasks", s.cfg.Driver.Name())
+	}
+	if err := s.dumps.checkSums(ctx, s.rec.DumpNumber, s.dir); err != nil {
+		return err
+	}
+	if err := s.cgroup.lift(ctx, spec, 0); err != nil {
+		return err
+	}
+	cs, err := containerSpec() // contains the cgroup, which exists only from here on
+	if err != nil {
+		return err
+	}
+	if err := s.exclusive.add(ctx, s.id, spec); err != nil {
+		return err
+	}
+	s.stepBytes = s.rec.DumpBytes
+	restore := c.Restore
+	stopped, canStop := c.(runtime.StoppedRestorer)
+	if canStop {
+		restore = stopped.RestoreStopped
+	}
+	err = s.inSlot(ctx, func() error { return restore(ctx, cs, s.dumps.dir(s.rec.DumpNumber)) })
+	if err != nil {
+		s.exclusive.remove(s.id, spec)
+		return err
+	}
+	s.container.generation++
+	s.container.phase, s.cgroup.exists, s.container.stoppedAt = task.ContainerRunning, true, 0
+	s.frozen, s.swapped, s.staleDump = false, false, true
+	err = s.cgroup.ensure(ctx, spec)
+	if err == nil && canStop {
+		err = stopped.Continue(ctx, s.id.String())
+	}
+	if err != nil {
+		return errors.Join(err, s.freezeRestored(ctx, canStop))
+	}
+	return s.setLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks)
+}
+
+// freezeRestored freezes a container that must not go on yet; Thaw writes its limits again.
+// stopped: its processes have not gone on since the restore.
+func (s *suspension) freezeRestored(ctx context.Context, stopped bool) error {
+	if f := s.cfg.freezer(); f != nil && f.Freeze(ctx, s.id.String()) == nil {
+		s.frozen = true
+	}
+	return s.setLevel(droverv1.Level_LEVEL_FROZEN, func(r *store.Record) {
+		clearDumpMarks(r)
+		r.Stopped = stopped
+	})
+}
+
+func clearDumpMarks(r *store.Record) { r.Dumping, r.Dumped, r.Stopped = false, false, false }

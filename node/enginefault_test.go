@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// hangingDriver is a driver whose engine can stop answering List.
+type hangingDriver struct {
+	*fake.Driver
+	patient bool // whatever its context says
+	hang    atomic.Bool
+	hanging atomic.Int32
+	release chan struct{}
+}
+
+func (d *hangingDriver) List(ctx context.Context) ([]runtime.Status, error) {
+	if d.hang.Load() {
+		d.hanging.Add(1)
+		if d.patient {
+			<-d.release
+		}
+		select {
+		case <-d.release:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return d.Driver.List(ctx)
+}
+
+func (b *fakeCoordinator) reports() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reportCount
+}
+
+// An engine that hangs holds up no report: the node would be lost, and everything on it would be
+// started again elsewhere.
+func TestReportsDoNotWaitForAnEngineThatHangs(t *testing.T) {
+	b := newTestNode(t, programs())
+	d := &hangingDriver{Driver: b.engine.Driver(), patient: true, release: make(chan struct{})}
+	release := sync.OnceFunc(func() { d.hang.Store(false); close(d.release) })
+	defer release()
+	b.config.Driver = d
+	b.start()
+	w := groupTask(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	lists := b.engine.Calls(fake.List)
+	b.engine.Down(true)
+	poll(t, "a failed list", func() bool { return b.engine.Calls(fake.List) > lists })
+	d.hang.Store(true)
+	poll(t, "a list that hangs", func() bool { return d.hanging.Load() > 0 })
+	n := b.reports()
+	poll(t, "reports", func() bool { return b.reports() > n+5 })
+	b.engine.Down(false)
+	release()
+	if s := b.get(w); s.GetPhase() != running {
+		t.Errorf("the task is %s", s.GetPhase())
+	}
+	b.remove(w)
+	b.await(t, w, gone)
+}
+
+// A daemon that starts while the engine hangs registers before its lease at the coordinator is over.
+func TestStartDoesNotWaitForAnEngineThatHangs(t *testing.T) {
+	const lease = 15 * time.Second // the coordinator's default
+	b := newTestNode(t, programs())
+	d := &hangingDriver{Driver: b.engine.Driver(), release: make(chan struct{})}
+	b.config.Driver, b.config.adoptLimit = d, 50*time.Millisecond
+	b.start()
+	w := groupTask(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	b.stopDaemon()
+	d.hang.Store(true)
+	began := time.Now()
+	b.start()
+	if took := time.Since(began); took > lease {
+		t.Errorf("registered after %v", took)
+	}
+	d.hang.Store(false)
+	close(d.release)
+	b.remove(w)
+	b.await(t, w, gone)
+}
+
+// A container that is gone before its dump is complete, as after a reboot in the middle of one,
+// ends the attempt: there is nothing left to try.
+func TestContainerThatVanishesDuringItsDumpEndsTheAttempt(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	b.engine.Inject(fake.Fault{Verb: fake.Checkpoint, Err: fault.New(fault.Unavailable, "connection lost")})
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelCheckpointed)
+	poll(t, "a dump", func() bool { return b.engine.Calls(fake.Checkpoint) > 0 })
+	b.stopDaemon()
+	if err := b.engine.Driver().Delete(t.Context(), idOf(w)); err != nil {
+		t.Fatal(err)
+	}
+	b.engine.Heal()
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	s := b.await(t, w, failed)
+	if s.GetCause() != droverv1.Cause_CAUSE_INFRA || !strings.Contains(s.GetMessage(), "the dump is incomplete") {
+		t.Errorf("%s %q", s.GetCause(), s.GetMessage())
+	}
+	b.removeAndCheckClean(t, w)
+}
