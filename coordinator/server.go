@@ -46,7 +46,7 @@ func (c *core) serve(ctx context.Context) error {
 		running := &inFlight{idle: make(chan struct{}, 1)}
 		s := c.newServer(of, running, c.newHandler())
 		if secure {
-			s.TLSConfig = c.remoteTLS()
+			s.TLSConfig = c.certificates.open.Config(c.remoteTLS())
 			s.ConnState = c.certificates.open.Observe
 			s.ConnContext = withConn
 		}

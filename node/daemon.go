@@ -116,7 +116,8 @@ func newDaemon(cfg Config) (*daemon, error) {
 		return fail(err)
 	}
 	d.unallocatedIO = newUnallocatedIO(&d.cfg, d.attempts.allocatedIO)
-	d.peers, d.sockets = newPeerGuard(&d.cfg), newSockets(&d.cfg)
+	d.peers = newPeerGuard(&d.cfg)
+	d.sockets = newSockets(&d.cfg, d.peers.connections)
 	d.closers = append(d.closers, d.sockets.close)
 	d.secrets = &secretSource{coordinator: cfg.Coordinator, dir: cfg.Secrets, node: cfg.Info.GetName(), identity: d.attempts.identity}
 	d.prober = newProber(&d.cfg, d.programs.harness, d.emptyRoot, d.clock, d.unallocatedIO)
