@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -108,6 +109,73 @@ func TestStreamsOfOneUserStopNobodyElse(t *testing.T) {
 	if _, err := alice.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{})); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestUnreadMetricsHoldNoTurn asks for metrics with HTTP/2 and no window, so that nothing of them can be sent.
+func TestUnreadMetricsHoldNoTurn(t *testing.T) {
+	b, as, base := secureWith(t, func(c *Config) { c.limits.pace.Stall = 2 * time.Second })
+	node := as("node/n1")
+	for path := range procedures { // a series for each: more than a buffer of HTTP/2 holds
+		res, err := node.Post(base+path, "application/json", strings.NewReader("rubbish"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+	}
+	bob := as("user/bob")
+	var all []net.Conn
+	for range runtime.GOMAXPROCS(0) + 1 {
+		conf := bob.Transport.(*http.Transport).TLSClientConfig.Clone()
+		conf.NextProtos = []string{"h2"}
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(base, "https://"), conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		const settings, headers = "\x00\x00\x06\x04\x00\x00\x00\x00\x00" + "\x00\x04\x00\x00\x00\x00", // INITIAL_WINDOW_SIZE: 0
+			"\x00\x00\x0f\x01\x05\x00\x00\x00\x01" + "\x82\x87\x41\x01c\x04\x08/metrics" // GET https c /metrics
+		if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings+headers); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn)
+	}
+	resets := make(chan error, len(all))
+	answered := make(chan struct{}, len(all))
+	for _, conn := range all {
+		go func() {
+			for {
+				head := make([]byte, 9)
+				_, err := io.ReadFull(conn, head)
+				if err == nil {
+					_, err = io.CopyN(io.Discard, conn, int64(head[1])<<8|int64(head[2]))
+				}
+				switch {
+				case err != nil || head[3] == 3: // RST_STREAM
+					resets <- err
+					return
+				case head[3] == 1: // HEADERS
+					answered <- struct{}{}
+				}
+			}
+		}()
+	}
+	for range all { // each gets its turn, though nobody reads
+		select {
+		case <-answered:
+		case <-time.After(time.Minute):
+			t.Fatal("who reads nothing has the turns of others")
+		}
+	}
+	if _, err := droverv1connect.NewClientServiceClient(bob, base).Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{})); err != nil {
+		t.Error(err)
+	}
+	for range all {
+		if err := <-resets; err != nil {
+			t.Errorf("no reset: %v", err)
+		}
+	}
+	b.waitUntil("nothing is left but this scrape", func() bool { return b.metric(inUse("pages")) == 1 })
 }
 
 // slowRequest opens an HTTP/1.1 connection, sends the head of a request and all

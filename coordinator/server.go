@@ -24,6 +24,7 @@ import (
 	"github.com/drover-run/drover/internal/httplog"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/sleep"
+	"github.com/drover-run/drover/internal/stall"
 )
 
 // Limits of the API.
@@ -102,7 +103,7 @@ func (c *core) newServer(of identify, running *inFlight, h http.Handler) *http.S
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: running.count(c.refuseRevoked(c.callers.withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(stall.Handler(c.cfg.limits.pace.Stall, c.refuseRevoked(c.callers.withIdentity(of, h)))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: httplog.New(c.log.Handler()),
 	}
 }
@@ -178,7 +179,7 @@ func (c *core) newHandler() http.Handler {
 			return
 		}
 		defer done()
-		metrics.ServeHTTP(w, r)
+		metrics.ServeHTTP(&turnWriter{w, done}, r) // it is complete in memory when it begins
 	})
 	mux.HandleFunc("GET "+pki.CRLPath, c.serveCRL)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
