@@ -3,6 +3,7 @@ package coordinator
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -237,6 +238,46 @@ func TestSlowBodiesAreBoundedAndDropped(t *testing.T) {
 		t.Errorf("answers by status: %v; want some refused (429), some dropped (503)", codes)
 	}
 	b.waitUntil("nothing is left", func() bool { return b.metric(inUse("body_bytes")) == 0 && b.metric(inUse("calls")) == 0 })
+}
+
+// A message that unpacks to more than its limit is not unpacked further than that.
+func TestPackedMessagesAreUnpackedToTheirLimit(t *testing.T) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	block := make([]byte, 1<<20)
+	for range 64 {
+		if _, err := w.Write(block); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := &boundedReader{most: 1<<20 + 1}
+	for range 2 { // it is used again
+		if err := r.Reset(bytes.NewReader(packed.Bytes())); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, r); n != 1<<20+1 || !errors.Is(err, fault.Exhausted) {
+			t.Errorf("%d bytes were unpacked: %v", n, err)
+		}
+	}
+	b, as, base := secure(t)
+	req, err := http.NewRequestWithContext(b.ctx, http.MethodPost, base+droverv1connect.ClientServiceSubmitJobProcedure, &packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Encoding", "gzip")
+	res, err := as("user/bob").Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode == http.StatusOK || !strings.Contains(string(text), "it unpacks to more than") {
+		t.Errorf("%s %s, %v; want that it ends at the limit", res.Status, text, err)
+	}
 }
 
 func put(ctx context.Context, c droverv1connect.ClientServiceClient, data []byte) error {
