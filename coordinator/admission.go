@@ -42,8 +42,8 @@ func newAdmission(c *core) *admission {
 //     rights of the caller's certificate suffice.
 //  2. The caller takes a slot of the procedure's pool.
 //  3. The body counts against the caller's share of memory as it arrives, is
-//     bounded in size, and is cut off when it stalls; so is a response that
-//     the caller does not read.
+//     bounded in size, and is cut off when it stalls; so is every response that
+//     the caller does not read (package stall).
 //  4. A read waits for its turn: see turns.
 //
 // Requests that are no calls, such as those for pages, count for the caller's rate
@@ -79,18 +79,16 @@ func (a *admission) admit(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = body
-		paced := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: a.limits.pace.Stall}
-		defer paced.clear()
-		var out http.ResponseWriter = paced
 		if reads[r.URL.Path] {
-			var done func()
-			if out, done, err = a.takeTurn(paced, r); err != nil {
+			out, done, err := a.takeTurn(w, r)
+			if err != nil {
 				refuse(err)
 				return
 			}
 			defer done()
+			w = out
 		}
-		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), bodyKey{}, body)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, body)))
 	})
 }
 

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -110,6 +112,73 @@ func TestStreamsOfOneUserStopNobodyElse(t *testing.T) {
 	}
 }
 
+// TestUnreadMetricsHoldNoTurn asks for metrics with HTTP/2 and no window, so that nothing of them can be sent.
+func TestUnreadMetricsHoldNoTurn(t *testing.T) {
+	b, as, base := secureWith(t, func(c *Config) { c.limits.pace.Stall = 2 * time.Second })
+	node := as("node/n1")
+	for path := range procedures { // a series for each: more than a buffer of HTTP/2 holds
+		res, err := node.Post(base+path, "application/json", strings.NewReader("rubbish"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+	}
+	bob := as("user/bob")
+	var all []net.Conn
+	for range runtime.GOMAXPROCS(0) + 1 {
+		conf := bob.Transport.(*http.Transport).TLSClientConfig.Clone()
+		conf.NextProtos = []string{"h2"}
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(base, "https://"), conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		const settings, headers = "\x00\x00\x06\x04\x00\x00\x00\x00\x00" + "\x00\x04\x00\x00\x00\x00", // INITIAL_WINDOW_SIZE: 0
+			"\x00\x00\x0f\x01\x05\x00\x00\x00\x01" + "\x82\x87\x41\x01c\x04\x08/metrics" // GET https c /metrics
+		if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings+headers); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn)
+	}
+	resets := make(chan error, len(all))
+	answered := make(chan struct{}, len(all))
+	for _, conn := range all {
+		go func() {
+			for {
+				head := make([]byte, 9)
+				_, err := io.ReadFull(conn, head)
+				if err == nil {
+					_, err = io.CopyN(io.Discard, conn, int64(head[1])<<8|int64(head[2]))
+				}
+				switch {
+				case err != nil || head[3] == 3: // RST_STREAM
+					resets <- err
+					return
+				case head[3] == 1: // HEADERS
+					answered <- struct{}{}
+				}
+			}
+		}()
+	}
+	for range all { // each gets its turn, though nobody reads
+		select {
+		case <-answered:
+		case <-time.After(time.Minute):
+			t.Fatal("who reads nothing has the turns of others")
+		}
+	}
+	if _, err := droverv1connect.NewClientServiceClient(bob, base).Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{})); err != nil {
+		t.Error(err)
+	}
+	for range all {
+		if err := <-resets; err != nil {
+			t.Errorf("no reset: %v", err)
+		}
+	}
+	b.waitUntil("nothing is left but this scrape", func() bool { return b.metric(inUse("pages")) == 1 })
+}
+
 // slowRequest opens an HTTP/1.1 connection, sends the head of a request and all
 // but the last bytes of its body, and returns a reader of the response.
 func slowRequest(t *testing.T, c *http.Client, base, procedure string, body []byte, keep int) *bufio.Reader {
@@ -169,6 +238,46 @@ func TestSlowBodiesAreBoundedAndDropped(t *testing.T) {
 		t.Errorf("answers by status: %v; want some refused (429), some dropped (503)", codes)
 	}
 	b.waitUntil("nothing is left", func() bool { return b.metric(inUse("body_bytes")) == 0 && b.metric(inUse("calls")) == 0 })
+}
+
+// A message that unpacks to more than its limit is not unpacked further than that.
+func TestPackedMessagesAreUnpackedToTheirLimit(t *testing.T) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	block := make([]byte, 1<<20)
+	for range 64 {
+		if _, err := w.Write(block); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := &boundedReader{most: 1<<20 + 1}
+	for range 2 { // it is used again
+		if err := r.Reset(bytes.NewReader(packed.Bytes())); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, r); n != 1<<20+1 || !errors.Is(err, fault.Exhausted) {
+			t.Errorf("%d bytes were unpacked: %v", n, err)
+		}
+	}
+	b, as, base := secure(t)
+	req, err := http.NewRequestWithContext(b.ctx, http.MethodPost, base+droverv1connect.ClientServiceSubmitJobProcedure, &packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Encoding", "gzip")
+	res, err := as("user/bob").Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode == http.StatusOK || !strings.Contains(string(text), "it unpacks to more than") {
+		t.Errorf("%s %s, %v; want that it ends at the limit", res.Status, text, err)
+	}
 }
 
 func put(ctx context.Context, c droverv1connect.ClientServiceClient, data []byte) error {

@@ -96,7 +96,8 @@ func (c *core) newProjection(hosts hostSource) *projection {
 	return p
 }
 
-// HasBlobs returns which of the digests must be uploaded.
+// HasBlobs returns which of the digests must be uploaded. It tells any submitter of any file whether it is here:
+// docs/explanation/threat-model.md.
 func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[droverv1.HasBlobsRequest]) (*connect.Response[droverv1.HasBlobsResponse], error) {
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
@@ -109,8 +110,7 @@ func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[drove
 		if err := blobs.CheckDigest(d); err != nil {
 			return nil, err
 		}
-		s.core.files.touch(d)
-		if !s.core.files.has(ctx, d) {
+		if !s.core.files.ask(ctx, d) {
 			res.Missing = append(res.Missing, d)
 		}
 	}

@@ -179,5 +179,9 @@ func (g *gate) notLeader(ctx context.Context) error {
 		}
 		return wire.NotLeader(url, "coordinator %q does not lead, %q does: connect to that one%s", g.id, l, at)
 	}
-	return wire.NotLeader("", "%s", g.peers.whyNoLeader(ctx))
+	why, possible := g.peers.whyNoLeader(ctx)
+	if !possible {
+		return wire.NoMajority("%s", why)
+	}
+	return wire.NotLeader("", "%s", why)
 }

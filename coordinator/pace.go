@@ -11,8 +11,8 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// bodyPace is how fast a request must arrive, and a response be read. Zero values
-// take the defaults given here.
+// bodyPace is how fast a request must arrive, and a response be read (package stall). Zero
+// values take the defaults given here.
 type bodyPace struct {
 	Stall time.Duration // longest pause between two parts; 20 s
 	Grace time.Duration // before the rate below counts; 30 s
@@ -117,39 +117,5 @@ func (b *pacedBody) endPace() {
 	if b.paced {
 		b.paced = false
 		_ = b.ctl.SetReadDeadline(time.Time{}) // see extendDeadline
-	}
-}
-
-// pacedWriter cuts off a response whose caller reads nothing for stall. Between
-// two messages of a stream there is no limit.
-type pacedWriter struct {
-	http.ResponseWriter
-	ctl   *http.ResponseController
-	stall time.Duration
-	armed bool
-}
-
-// Write implements io.Writer.
-func (w *pacedWriter) Write(p []byte) (int, error) {
-	if !w.armed {
-		w.armed = true
-		_ = w.ctl.SetWriteDeadline(time.Now().Add(w.stall)) // unsupported only by test doubles
-	}
-	return w.ResponseWriter.Write(p)
-}
-
-// Flush implements http.Flusher, which streams need.
-func (w *pacedWriter) Flush() {
-	_ = w.ctl.Flush() // the next Write returns what failed
-	w.clear()
-}
-
-// Unwrap lets http.ResponseController find the connection.
-func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *pacedWriter) clear() {
-	if w.armed {
-		w.armed = false
-		_ = w.ctl.SetWriteDeadline(time.Time{}) // unsupported only by test doubles
 	}
 }

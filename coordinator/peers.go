@@ -57,7 +57,7 @@ type peers struct {
 
 	mu           sync.Mutex // guards the fields below
 	apiAddresses map[string]apiAddress
-	why          string // nobody leads
+	why          noLeader
 	whyAt        time.Time
 }
 
@@ -373,26 +373,36 @@ func (p *peers) apiAddress(ctx context.Context, address string) string {
 // maxPeerAddresses bounds the peer addresses whose URL is remembered.
 const maxPeerAddresses = 100
 
-// whyNoLeader says which servers answer, and what to do where too few of them do.
-func (p *peers) whyNoLeader(ctx context.Context) string {
+// noLeader is why nobody leads.
+type noLeader struct {
+	text     string
+	possible bool // enough coordinators answer to elect one
+}
+
+// whyNoLeader says which servers answer, and what to do where too few of them do to elect
+// a leader; otherwise it reports that an election is possible.
+func (p *peers) whyNoLeader(ctx context.Context) (text string, possible bool) {
 	p.mu.Lock()
 	why, at := p.why, p.whyAt
 	p.mu.Unlock()
-	if why != "" && p.c.now().Sub(at) < whyFor {
-		return why
+	if why.text != "" && p.c.now().Sub(at) < whyFor {
+		return why.text, why.possible
 	}
 	servers, _, err := p.c.replica.Servers()
 	if err != nil {
-		return err.Error()
+		return err.Error(), true
 	}
 	why = reasonForNoLeader(p.c.cfg.ID, p.describeAll(ctx, servers))
+	if ctx.Err() != nil { // they had no time to answer
+		why.possible = true
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.why, p.whyAt = why, p.c.now()
-	return why
+	return why.text, why.possible
 }
 
-func reasonForNoLeader(self string, all []described) string {
+func reasonForNoLeader(self string, all []described) noLeader {
 	var silent, empty []string
 	voters, answer := 0, 0
 	for _, d := range all {
@@ -413,18 +423,18 @@ func reasonForNoLeader(self string, all []described) string {
 	need := voters/2 + 1
 	switch {
 	case voters == 0:
-		return fmt.Sprintf("coordinator %q waits for the log of a leader", self)
+		return noLeader{text: fmt.Sprintf("coordinator %q waits for the log of a leader", self)}
 	case answer >= need:
-		return "the coordinators have no leader yet: try again in a second"
+		return noLeader{"the coordinators have no leader yet: try again in a second", true}
 	case len(empty) > 0:
 		start := ""
 		if len(silent) > 0 {
 			start = "; start " + strings.Join(silent, ", ")
 		}
-		return fmt.Sprintf("the coordinators have no leader: %d of %d answer coordinator %q with a log and %d must; the data folder of %s is empty, which gets the log from a leader and does not vote before%s; if too many folders are lost for good, go on with what one has: drover operator repair -alone %s",
-			answer, voters, self, need, strings.Join(empty, ", "), start, self)
+		return noLeader{text: fmt.Sprintf("the coordinators have no leader: %d of %d answer coordinator %q with a log and %d must; the data folder of %s is empty, which gets the log from a leader and does not vote before%s; if too many folders are lost for good, go on with what one has: drover operator repair -alone %s",
+			answer, voters, self, need, strings.Join(empty, ", "), start, self)}
 	default:
-		return fmt.Sprintf("the coordinators have no leader: %d of %d answer coordinator %q and %d must; start %s; if too many are lost for good, go on with what one has: drover operator repair -alone %s",
-			answer, voters, self, need, strings.Join(silent, ", "), self)
+		return noLeader{text: fmt.Sprintf("the coordinators have no leader: %d of %d answer coordinator %q and %d must; start %s; if too many are lost for good, go on with what one has: drover operator repair -alone %s",
+			answer, voters, self, need, strings.Join(silent, ", "), self)}
 	}
 }

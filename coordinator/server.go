@@ -1,10 +1,12 @@
 package coordinator
 
 import (
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +26,7 @@ import (
 	"github.com/drover-run/drover/internal/httplog"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/sleep"
+	"github.com/drover-run/drover/internal/stall"
 )
 
 // Limits of the API.
@@ -46,7 +49,7 @@ func (c *core) serve(ctx context.Context) error {
 		running := &inFlight{idle: make(chan struct{}, 1)}
 		s := c.newServer(of, running, c.newHandler())
 		if secure {
-			s.TLSConfig = c.remoteTLS()
+			s.TLSConfig = c.certificates.open.Config(c.remoteTLS())
 			s.ConnState = c.certificates.open.Observe
 			s.ConnContext = withConn
 		}
@@ -102,7 +105,7 @@ func (c *core) newServer(of identify, running *inFlight, h http.Handler) *http.S
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: running.count(c.refuseRevoked(c.callers.withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(stall.Handler(c.cfg.limits.pace.Stall, c.refuseRevoked(c.callers.withIdentity(of, h)))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: httplog.New(c.log.Handler()),
 	}
 }
@@ -154,7 +157,8 @@ func (c *core) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	opts := []connect.HandlerOption{
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
-			return []connect.HandlerOption{connect.WithReadMaxBytes(procedures[spec.Procedure].maxMessage)}
+			most := procedures[spec.Procedure].maxMessage
+			return []connect.HandlerOption{connect.WithReadMaxBytes(most), boundedGzip(most)}
 		}),
 		connect.WithInterceptors(&guard{c: c}),
 		connect.WithCompressMinBytes(compressFrom),
@@ -178,7 +182,7 @@ func (c *core) newHandler() http.Handler {
 			return
 		}
 		defer done()
-		metrics.ServeHTTP(w, r)
+		metrics.ServeHTTP(&turnWriter{w, done}, r) // it is complete in memory when it begins
 	})
 	mux.HandleFunc("GET "+pki.CRLPath, c.serveCRL)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -199,6 +203,34 @@ func (c *core) newHandler() http.Handler {
 		})))
 	}
 	return c.admission.admit(mux)
+}
+
+// boundedGzip unpacks no more of a message than shows that it is longer than most bytes. Connect reads a message that is
+// too long to its end: a megabyte of packed zeros took a processor for as long as a gigabyte does.
+func boundedGzip(most int) connect.HandlerOption {
+	return connect.WithCompression("gzip", func() connect.Decompressor { return &boundedReader{most: int64(most) + 1} },
+		func() connect.Compressor { return gzip.NewWriter(io.Discard) })
+}
+
+type boundedReader struct {
+	gzip.Reader
+	most, left int64 // bytes
+}
+
+// Reset implements connect.Decompressor.
+func (r *boundedReader) Reset(from io.Reader) error {
+	r.left = r.most
+	return r.Reader.Reset(from)
+}
+
+// Read implements io.Reader.
+func (r *boundedReader) Read(p []byte) (int, error) {
+	if r.left <= 0 && len(p) > 0 {
+		return 0, fault.New(fault.Exhausted, "it unpacks to more than %d bytes", r.most-1)
+	}
+	n, err := r.Reader.Read(p[:min(int64(len(p)), r.left)])
+	r.left -= int64(n)
+	return n, err
 }
 
 // guard intercepts every admitted call: timeouts, error classes.

@@ -36,6 +36,18 @@ func newStoredFiles(c *core) *storedFiles {
 	return &storedFiles{blobs: c.blobs, peers: c.peers, view: c.view, propose: c.propose, now: c.now, minAge: c.cfg.blobMinAge, log: c.log, asked: map[string]int64{}}
 }
 
+// ask is has for a client that is about to rely on the file, which is then not collected for a while. What is
+// not there is not remembered: with digests of nothing anybody could fill the memory of all.
+func (s *storedFiles) ask(ctx context.Context, d string) bool {
+	known := false
+	s.view(func(f *facts.Facts) {
+		if known = f.Blob(d) != nil; known {
+			s.touch(d)
+		}
+	})
+	return known && s.has(ctx, d)
+}
+
 // has reports whether a file is a fact and here; one that another coordinator
 // has is fetched.
 func (s *storedFiles) has(ctx context.Context, d string) (has bool) {

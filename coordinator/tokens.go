@@ -271,7 +271,7 @@ func (t *tokens) keep(ctx context.Context) error {
 // markTokenEnd replaces the error of a call whose token ended.
 func markTokenEnd(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errTokenEnded) {
-		return unauthenticated("your token expired or was revoked during the call")
+		return unauthenticated("your token expired or was revoked during the call; jobs run on without it: have another one made with `drover token create`, or `drover login` again, and go on with `drover job wait`")
 	}
 	return err
 }

@@ -156,7 +156,7 @@ func TestTokensEndOpenCalls(t *testing.T) {
 		}
 		select {
 		case err := <-stream:
-			if connect.CodeOf(err) != connect.CodeUnauthenticated {
+			if connect.CodeOf(err) != connect.CodeUnauthenticated || !strings.Contains(err.Error(), "jobs run on without it") {
 				t.Errorf("%s: the stream ended with: %v", name, err)
 			}
 		case <-time.After(waitLimit):

@@ -239,6 +239,11 @@ func (v *validator) checkStages() {
 	}
 }
 
+// maxExecString is how many bytes one argument, or one variable with its value, may have where a
+// program is started (MAX_ARG_STRLEN, without the zero at the end). All of them together may have
+// megabytes, more than a job.
+const maxExecString = 128<<10 - 1
+
 func (v *validator) checkEnv(at string, env map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if !envRE.MatchString(k) {
@@ -246,6 +251,9 @@ func (v *validator) checkEnv(at string, env map[string]string) {
 		}
 		if strings.ContainsRune(env[k], 0) {
 			v.addProblem(at, "remove the NUL byte", "the value of %q has a NUL byte", k)
+		}
+		if n := len(k) + len("=") + len(env[k]); n > maxExecString {
+			v.addProblem(at, "write it to a file of the stage", "%q and its value have %d bytes, and Linux starts no program with more than %d", k, n, maxExecString)
 		}
 	}
 }

@@ -110,6 +110,9 @@ func (v *validator) checkCommand(at string, command []string) {
 		if strings.ContainsRune(a, 0) {
 			v.addProblem(at, "remove the NUL byte", "argument %d has a NUL byte", i)
 		}
+		if len(a) > maxExecString {
+			v.addProblem(at, "write it to a file of the stage", "argument %d has %d bytes, and Linux starts no program with more than %d", i, len(a), maxExecString)
+		}
 	}
 }
 

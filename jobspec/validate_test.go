@@ -115,6 +115,9 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"a stage after itself", func(j *Job) { j.Stages[1].After = []string{"r"} }, []string{`stage["r"].after: the stages depend on each other in a cycle; break the cycle`}},
 		{"a cycle of two", func(j *Job) { j.Stages[0].After, j.Stages[1].After = []string{"r"}, []string{"m"} }, []string{`stage["m"].after: the stages depend on each other in a cycle; break the cycle`}},
 
+		{"a variable that no program can be started with", func(j *Job) { j.Env = map[string]string{"A": strings.Repeat("x", 128<<10-2)} }, []string{`env: "A" and its value have 131072 bytes, and Linux starts no program with more than 131071; write it to a file of the stage`}},
+		{"the longest variable", func(j *Job) { j.Stages[2].Env = map[string]string{"A": strings.Repeat("x", 128<<10-3)} }, nil},
+		{"an argument that no program can be started with", func(j *Job) { j.Stages[2].Command = []string{"true", strings.Repeat("x", 128<<10)} }, []string{`stage["g"].command: argument 1 has 131072 bytes, and Linux starts no program with more than 131071; write it to a file of the stage`}},
 		{"no program", func(j *Job) { j.Stages[2].Command = nil }, []string{`stage["g"].command: the stage has no program; write command = ["program", "argument"]`}},
 		{"two programs", func(j *Job) { j.Stages[1].Command = []string{"x"} }, []string{`stage["r"].builtin: both command and builtin are set; keep one of the two`}},
 		{"builtin", func(j *Job) { j.Stages[1].Builtin = []string{"summ"} }, []string{`stage["r"].builtin: a reduce stage has no builtin "summ"; did you mean "sum"?`}},

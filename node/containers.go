@@ -12,15 +12,19 @@ import (
 )
 
 // containerLister shares one List call of the engine among attempts that query
-// their containers at the same time.
+// their containers at the same time. The call is no caller's own: one who leaves, as
+// a stranger may who asks for the node's health, ends it for none of the others.
 type containerLister struct {
 	driver   runtime.Driver
+	life     context.Context // of the calls
+	end      context.CancelFunc
 	inFlight singleflight.Group
 	failed   chan struct{} // a list has failed; capacity 1
 
 	mu           sync.Mutex
 	err          error     // of the last List; the engine's state for health checks
 	failingSince time.Time // time of the first failed List since the last success
+	answeredAt   time.Time // end of the last List
 }
 
 const (
@@ -28,10 +32,23 @@ const (
 	engineRecheck = time.Second // how soon an engine that has failed is queried again
 )
 
+func newContainerLister(d runtime.Driver) *containerLister {
+	l := &containerLister{driver: d, failed: make(chan struct{}, 1)}
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// close ends the call in progress and waits for it.
+func (l *containerLister) close() error {
+	l.end()
+	<-l.inFlight.DoChan("", func() (any, error) { return nil, context.Canceled })
+	return nil
+}
+
 // list returns the containers by id. Callers share the map and must not modify it.
 func (l *containerLister) list(ctx context.Context) (map[string]runtime.Status, error) {
-	v, err, _ := l.inFlight.Do("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(ctx, listLimit)
+	answer := l.inFlight.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(l.life, listLimit)
 		defer cancel()
 		all, err := l.driver.List(ctx)
 		by := make(map[string]runtime.Status, len(all))
@@ -39,8 +56,9 @@ func (l *containerLister) list(ctx context.Context) (map[string]runtime.Status, 
 			by[s.ID] = s
 		}
 		l.mu.Lock()
+		l.answeredAt = time.Now()
 		if err != nil && l.err == nil {
-			l.failingSince = time.Now()
+			l.failingSince = l.answeredAt
 		}
 		l.err = err
 		l.mu.Unlock()
@@ -52,10 +70,28 @@ func (l *containerLister) list(ctx context.Context) (map[string]runtime.Status, 
 		}
 		return by, err
 	})
-	if err != nil {
-		return nil, err
+	select {
+	case r := <-answer:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(map[string]runtime.Status), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return v.(map[string]runtime.Status), nil
+}
+
+// works returns an error unless the engine answers, or did within a second: however often
+// strangers ask, the engine is asked seldom.
+func (l *containerLister) works(ctx context.Context) error {
+	l.mu.Lock()
+	lately := l.err == nil && time.Since(l.answeredAt) < time.Second
+	l.mu.Unlock()
+	if lately {
+		return nil
+	}
+	_, err := l.list(ctx)
+	return err
 }
 
 // watch queries an engine that has failed until it answers again, so that problem knows. It

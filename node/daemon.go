@@ -96,7 +96,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
-		containers: &containerLister{driver: cfg.Driver, failed: make(chan struct{}, 1)}, slots: make(chan struct{}, cfg.parallel),
+		containers: newContainerLister(cfg.Driver), slots: make(chan struct{}, cfg.parallel),
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	id, err := st.Identity()
@@ -116,8 +116,9 @@ func newDaemon(cfg Config) (*daemon, error) {
 		return fail(err)
 	}
 	d.unallocatedIO = newUnallocatedIO(&d.cfg, d.attempts.allocatedIO)
-	d.peers, d.sockets = newPeerGuard(&d.cfg), newSockets(&d.cfg)
-	d.closers = append(d.closers, d.sockets.close)
+	d.peers = newPeerGuard(&d.cfg)
+	d.sockets = newSockets(&d.cfg, d.peers.connections)
+	d.closers = append(d.closers, d.sockets.close, d.containers.close)
 	d.secrets = &secretSource{coordinator: cfg.Coordinator, dir: cfg.Secrets, node: cfg.Info.GetName(), identity: d.attempts.identity}
 	d.prober = newProber(&d.cfg, d.programs.harness, d.emptyRoot, d.clock, d.unallocatedIO)
 	d.load.containers, d.load.counts, d.load.data = d.containers, newKernelCounts(orDefault(cfg.KernelCounts, "/proc")), cfg.Data

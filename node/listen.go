@@ -12,6 +12,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/node/shuffle"
 )
@@ -32,18 +33,19 @@ type endpoint struct {
 // helpers reach its map outputs. listen fills in the node's address, once and
 // before anything reads it; afterwards nothing changes.
 type sockets struct {
-	data      string
-	tls       *tls.Config // nil: unix sockets, no port
-	listener  net.Listener
-	info      *droverv1.NodeInfo
-	helpers   bool   // helpers are processes of the tenants' users
-	shuffle   string // the address for tenants' helpers; empty where there are none
-	temporary string // the sockets' folder if the data folder's path is too long for them; "" otherwise
+	data        string
+	tls         *tls.Config // nil: unix sockets, no port
+	connections *pki.Connections
+	listener    net.Listener
+	info        *droverv1.NodeInfo
+	helpers     bool   // helpers are processes of the tenants' users
+	shuffle     string // the address for tenants' helpers; empty where there are none
+	temporary   string // the sockets' folder if the data folder's path is too long for them; "" otherwise
 }
 
-func newSockets(cfg *Config) *sockets {
+func newSockets(cfg *Config, connections *pki.Connections) *sockets {
 	return &sockets{
-		data: cfg.Data, tls: cfg.tls, listener: cfg.Listener, info: cfg.Info,
+		data: cfg.Data, tls: cfg.tls, connections: connections, listener: cfg.Listener, info: cfg.Info,
 		helpers: os.Geteuid() == 0 && len(cfg.Helper) > 0,
 	}
 }
@@ -73,7 +75,7 @@ func (s *sockets) listen(all, outputs http.Handler) ([]endpoint, error) {
 	c := s.tls.Clone()
 	c.ClientAuth = tls.VerifyClientCertIfGiven // map outputs and dumps are proven by the job's token instead
 	c.NextProtos = []string{"h2", "http/1.1"}
-	open := []endpoint{{tls.NewListener(l, c), all}}
+	open := []endpoint{{tls.NewListener(l, s.connections.Config(c)), all}}
 	if !s.helpers {
 		return open, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/node/shuffle"
 )
@@ -70,7 +71,7 @@ func TestShuffleSocketServesMapOutputsAlone(t *testing.T) {
 	b := newTestNode(t, programs())
 	b.config.Helper = []string{os.Args[0], "helper"}
 	b.start()
-	s := newSockets(&b.config)
+	s := newSockets(&b.config, pki.NewConnections(maxConnections))
 	path := strings.TrimPrefix(s.helperAddress(b.address), unixhttp.Scheme)
 	if filepath.Base(path) != nameShuffleSocket {
 		t.Fatalf("helpers use %q", path)
@@ -100,7 +101,7 @@ func TestHelpersReachTheOwnNodeOverTheSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	s := newSockets(&Config{Data: dir, Helper: []string{"helper"}, Listener: l, tls: &tls.Config{MinVersion: tls.VersionTLS13}, Info: &droverv1.NodeInfo{}})
+	s := newSockets(&Config{Data: dir, Helper: []string{"helper"}, Listener: l, tls: &tls.Config{MinVersion: tls.VersionTLS13}, Info: &droverv1.NodeInfo{}}, pki.NewConnections(maxConnections))
 	all, err := s.listen(http.NotFoundHandler(), http.NotFoundHandler())
 	if err != nil {
 		t.Fatal(err)

@@ -11,10 +11,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/drover-run/drover/internal/httplog"
+	"github.com/drover-run/drover/internal/stall"
 )
 
-// shutdownLimit is how long open requests may take when the daemon stops.
-const shutdownLimit = 2 * time.Second
+const (
+	shutdownLimit = 2 * time.Second // for open requests when the daemon stops
+	maxHeaderSize = 16 << 10        // bytes
+	stallLimit    = time.Minute     // for a response of which nothing is read; a frozen task's helper fetches on later
+)
 
 // Run runs the node daemon. It returns when ctx ends (nil) or on a fatal error.
 // Containers keep running either way; a later Run on the same data folder adopts
@@ -65,7 +69,7 @@ func (d *daemon) serve(ctx context.Context, e endpoint) error {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true) // Exec streams in both directions
 	srv := &http.Server{
-		Handler: e.handler, Protocols: protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: stall.Handler(stallLimit, e.handler), Protocols: protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaderSize,
 		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: d.peers.connections.Observe,
 		ErrorLog: httplog.New(d.log.Handler()),
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -42,8 +43,8 @@ func (d *daemon) handler() http.Handler {
 func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 	defer cancel()
-	if _, err := d.containers.list(ctx); err != nil {
-		http.Error(w, d.containers.problem(0), http.StatusServiceUnavailable)
+	if err := d.containers.works(ctx); err != nil {
+		http.Error(w, cmp.Or(d.containers.problem(0), "container engine: "+err.Error()), http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")

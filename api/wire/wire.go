@@ -84,6 +84,26 @@ func NotLeader(url, format string, args ...any) error {
 	return err
 }
 
+// noMajority is the header of an error of NotLeader where no leader can be elected:
+// too few coordinators answer each other.
+const noMajority = "Drover-No-Majority"
+
+// NoMajority is NotLeader of a coordinator that finds too few others to elect one.
+func NoMajority(format string, args ...any) error {
+	err := NotLeader("", format, args...)
+	var ce *connect.Error
+	if errors.As(err, &ce) {
+		ce.Meta().Set(noMajority, "1")
+	}
+	return err
+}
+
+// IsNoMajority reports whether a received error is one of NoMajority.
+func IsNoMajority(err error) bool {
+	var ce *connect.Error
+	return errors.As(err, &ce) && ce.Meta().Get(noMajority) != ""
+}
+
 // LeaderOf reports whether a received error says that the server did nothing
 // because it does not lead, and the URL of the leader, "" if it is not known.
 func LeaderOf(err error) (url string, notLeader bool) {

@@ -35,8 +35,9 @@ func serverListCommand() *cli.Command {
 				return printProto(c.App.Writer, res)
 			}
 			var rows [][]string
+			last := lastApplied(res.Servers)
 			for _, s := range res.Servers {
-				rows = append(rows, serverRow(s))
+				rows = append(rows, serverRow(s, last))
 			}
 			printTable(c.App.Writer, []string{"server", "address", "role", "last contact", "applied", "free disk", "certificate until", "state"}, rows)
 			return nil
@@ -52,8 +53,41 @@ func (c *client) listServers(ctx context.Context) (*droverv1.ListServersResponse
 	return res.Msg, nil
 }
 
+// lastApplied returns how far the leader is in the log, or the server that is furthest.
+func lastApplied(servers []*droverv1.Server) (last uint64) {
+	for _, s := range servers {
+		last = max(last, s.AppliedIndex)
+	}
+	return last
+}
+
+// What is no longer the usual delay between a leader and the others.
+const (
+	farBehind   = 1000 // entries
+	longSilence = 10 * time.Second
+)
+
+// serverState says what a server lacks that others of the cluster have. A leader has applied last.
+func serverState(s *droverv1.Server, last uint64) string {
+	silence := time.Duration(s.LastContactMs) * time.Millisecond
+	switch {
+	case s.AppliedIndex == 0 && last > 0:
+		return "empty: it has no log yet, and counts for no majority"
+	case !s.Leader && silence < 0:
+		return "has heard from no leader"
+	case !s.Leader && silence > longSilence:
+		return "hears from no leader"
+	case last > s.AppliedIndex+farBehind:
+		return fmt.Sprintf("%d entries behind", last-s.AppliedIndex)
+	case s.MissingFiles > 0:
+		return fmt.Sprintf("%d files to fetch", s.MissingFiles)
+	default:
+		return "ok"
+	}
+}
+
 // serverRow is a server's line of the list.
-func serverRow(s *droverv1.Server) []string {
+func serverRow(s *droverv1.Server, last uint64) []string {
 	role := "follower"
 	switch {
 	case s.Leader:
@@ -75,11 +109,7 @@ func serverRow(s *droverv1.Server) []string {
 	if s.CertificateUntilMs > 0 {
 		cert = time.UnixMilli(s.CertificateUntilMs).Format(time.DateOnly)
 	}
-	state := "ok"
-	if s.MissingFiles > 0 {
-		state = fmt.Sprintf("%d files to fetch", s.MissingFiles)
-	}
-	return []string{s.Id, s.Address, role, contact, fmt.Sprint(s.AppliedIndex), jobspec.FormatSize(s.DiskFree), cert, state}
+	return []string{s.Id, s.Address, role, contact, fmt.Sprint(s.AppliedIndex), jobspec.FormatSize(s.DiskFree), cert, serverState(s, last)}
 }
 
 func serverAddCommand() *cli.Command {

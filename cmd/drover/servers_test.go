@@ -7,7 +7,27 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
+
+// A server that answers is not ok for that alone.
+func TestStatesOfServers(t *testing.T) {
+	const last = 5000
+	for want, s := range map[string]*droverv1.Server{
+		"ok": {AppliedIndex: last - 3, LastContactMs: 900},
+		"empty: it has no log yet, and counts for no majority": {LastContactMs: -1},
+		"has heard from no leader":                             {AppliedIndex: last, LastContactMs: -1},
+		"hears from no leader":                                 {AppliedIndex: last, LastContactMs: 11_000},
+		"4000 entries behind":                                  {AppliedIndex: 1000, MissingFiles: 2},
+		"2 files to fetch":                                     {AppliedIndex: last, MissingFiles: 2},
+	} {
+		row := serverRow(s, lastApplied([]*droverv1.Server{s, {Leader: true, AppliedIndex: last}}))
+		if got := row[len(row)-1]; got != want {
+			t.Errorf("%v is %q, want %q", s, got, want)
+		}
+	}
+}
 
 // TestServersOfACluster: a second coordinator joins; list, add, transfer and remove say what they did,
 // and a removed coordinator ends.

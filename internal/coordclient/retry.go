@@ -30,6 +30,8 @@ const (
 	firstSearchPause = 50 * time.Millisecond
 	longSearchPause  = 500 * time.Millisecond
 	searchLimit      = 20 * time.Second // of one call
+	strandedLimit    = 4 * time.Second  // of one that finds too few coordinators to elect a leader: somebody has to start one
+	strandedAnswers  = 2                // in a row that say so; one alone may have missed a coordinator that is slow
 	maxHops          = 3                // from a follower to the leader that it names, without a pause
 )
 
@@ -61,7 +63,7 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 }
 
 // Do calls fn until it succeeds, fails for another reason than those that Retrier
-// names, ctx ends or the limits are reached. It returns the last error of fn; of a
+// names, ctx ends or the limits are reached, which are short where no leader can be elected. It returns the last error of fn; of a
 // search for the leader the last that a coordinator answered. repeatable says
 // that fn may be called again when the effect of a call is unknown.
 func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) error {
@@ -71,7 +73,7 @@ func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) erro
 		began := r.now()
 		err := fn()
 		if r.now().Sub(began) > searchLimit { // it was found, and lost after a long time
-			s.began, s.pause, s.hops, s.passed, s.refusal = r.now(), firstSearchPause, 0, false, nil
+			s = search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause, patient: true}
 		}
 		if wire.IsOverload(err) || errors.Is(err, fault.Overloaded) {
 			if overloads++; overloads == maxAttempts || r.pause(ctx, pause/2+time.Duration(rand.Int63n(int64(pause)))) != nil {
@@ -97,6 +99,8 @@ type search struct {
 	passed     bool  // since the last pause one was passed over that could not be reached
 	refusal    error // the last answer of a coordinator
 	distrusts  int   // how many in a row did not trust the client, or were not trusted
+	stranded   int   // how many answers in a row said that no leader can be elected
+	patient    bool  // a call that was answered for long: whatever is missing, it may come back
 }
 
 // next turns to another coordinator, if that is what err asks for, and reports
@@ -139,10 +143,20 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 		s.passed = true
 		return true, nil
 	}
+	switch {
+	case wire.IsNoMajority(err):
+		s.stranded++
+	case !neverSent(err):
+		s.stranded = 0
+	}
 	if s.refusal != nil && !notLeader {
 		err = s.refusal
 	}
-	if s.r.now().Sub(s.began) > searchLimit || s.r.pause(ctx, s.pause/2+time.Duration(rand.Int63n(int64(s.pause)))) != nil {
+	limit := searchLimit
+	if s.stranded >= strandedAnswers && !s.patient {
+		limit = strandedLimit
+	}
+	if s.r.now().Sub(s.began) > limit || s.r.pause(ctx, s.pause/2+time.Duration(rand.Int63n(int64(s.pause)))) != nil {
 		return false, err
 	}
 	s.pause, s.hops, s.passed = min(2*s.pause, longSearchPause), 0, false

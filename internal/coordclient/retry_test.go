@@ -223,6 +223,50 @@ func TestACoordinatorThatIsGoneCostsNoPause(t *testing.T) {
 	}
 }
 
+// A search is over in seconds where too few coordinators answer to elect a leader, and goes on where an
+// election is possible, one answer alone says so, or the call was answered for long.
+func TestSearchWithoutMajorityIsShort(t *testing.T) {
+	stranded, electing, gone := wire.NoMajority("start c2"), wire.NotLeader("", "no leader yet"), connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Err: errors.New("refused")})
+	for name, tc := range map[string]struct {
+		answers []error // over and over, each after a second
+		first   time.Duration
+		least   time.Duration // of the search
+		most    time.Duration
+	}{
+		"no majority":                   {[]error{stranded}, 0, strandedLimit, 2 * strandedLimit},
+		"no majority, the others gone":  {[]error{gone, gone, stranded}, 0, strandedLimit, 2 * strandedLimit},
+		"an election":                   {[]error{electing}, 0, searchLimit, 2 * searchLimit},
+		"one of them sees another less": {[]error{stranded, electing}, 0, searchLimit, 2 * searchLimit},
+		"a stream that was open":        {[]error{stranded}, time.Hour, searchLimit, 2 * searchLimit},
+	} {
+		tr, err := NewTransport([]string{"http://a", "http://b"}, func(address string) (*http.Transport, string, error) { return &http.Transport{}, address, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := NewRetrier(tr)
+		now := time.Now()
+		began := now
+		r.now = func() time.Time { return now }
+		r.pause = func(_ context.Context, d time.Duration) error { now = now.Add(d); return nil }
+		n := 0
+		err = r.Do(t.Context(), true, func() error {
+			now = now.Add(time.Second)
+			if n == 0 && tc.first > 0 {
+				now = now.Add(tc.first)
+				began = now
+			}
+			n++
+			return tc.answers[(n-1)%len(tc.answers)]
+		})
+		if took := now.Sub(began); took < tc.least || took > tc.most {
+			t.Errorf("%s: gave up after %s: %v", name, took, err)
+		}
+		if _, answered := wire.LeaderOf(err); !answered {
+			t.Errorf("%s: the error is of no coordinator: %v", name, err)
+		}
+	}
+}
+
 // A search ends when every coordinator was asked and none trusts the client, or is trusted by it; one
 // that does is found.
 func TestDistrustIsNoLoss(t *testing.T) {

@@ -3,6 +3,7 @@ package pki
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -17,13 +18,14 @@ const strangers = "strangers"
 
 // Connections follows the open TLS connections of an HTTP server: at most a
 // number for each certificate name, or for each address of callers without one,
-// and none of a revoked certificate. Its method Observe is the server's ConnState.
+// and none of a revoked certificate. The server's configuration comes from Config,
+// and its ConnState is Observe.
 type Connections struct {
 	limit int
 
 	mu   sync.Mutex
-	open map[net.Conn]connection
-	by   map[string]int // connections by name
+	open map[net.Conn]connection // by what is below TLS
+	by   map[string]int          // connections by name
 }
 
 type connection struct {
@@ -36,26 +38,53 @@ func NewConnections(limit int) *Connections {
 	return &Connections{limit: limit, open: map[net.Conn]connection{}, by: map[string]int{}}
 }
 
-// Observe implements http.Server.ConnState. A connection counts once its
-// handshake is complete; one over the limit is closed.
-func (t *Connections) Observe(c net.Conn, s http.ConnState) {
-	switch s {
-	case http.StateActive, http.StateIdle:
-		if !t.add(c) {
-			_ = c.Close() // over the limit: it has no use for an answer
+var errTooManyConnections = errors.New("the caller has too many connections")
+
+// Config returns the configuration of a server whose connections are counted. One counts from
+// the end of its handshake on, also if no request ever comes by it; one over the limit is closed.
+func (t *Connections) Config(c *tls.Config) *tls.Config {
+	counted := c.Clone()
+	counted.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		of := c
+		if c.GetConfigForClient != nil {
+			chosen, err := c.GetConfigForClient(hello)
+			if err != nil {
+				return nil, err
+			}
+			if chosen != nil {
+				of = chosen
+			}
 		}
-	case http.StateClosed, http.StateHijacked:
-		t.remove(c)
+		of = of.Clone()
+		verify := of.VerifyConnection
+		of.VerifyConnection = func(s tls.ConnectionState) error {
+			if verify != nil {
+				if err := verify(s); err != nil {
+					return err
+				}
+			}
+			if !t.add(hello.Conn, s.PeerCertificates) {
+				_ = hello.Conn.Close() // before an alert, which would blame the certificate
+				return errTooManyConnections
+			}
+			return nil
+		}
+		return of, nil
+	}
+	return counted
+}
+
+// Observe implements http.Server.ConnState.
+func (t *Connections) Observe(c net.Conn, s http.ConnState) {
+	if tc, ok := c.(*tls.Conn); ok && (s == http.StateClosed || s == http.StateHijacked) {
+		t.remove(tc.NetConn())
 	}
 }
 
-func (t *Connections) add(c net.Conn) bool {
-	tc, ok := c.(*tls.Conn)
-	if !ok {
-		return true
-	}
+// add counts a connection, below TLS, unless its caller has too many.
+func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
 	var x connection
-	if peers := tc.ConnectionState().PeerCertificates; len(peers) > 0 {
+	if len(peers) > 0 {
 		x = connection{peers[0].Subject.CommonName, peers[0]}
 	} else {
 		host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // "" if it has none
@@ -63,9 +92,6 @@ func (t *Connections) add(c net.Conn) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.open[c]; known {
-		return true
-	}
 	if t.by[x.name] >= t.limit || x.leaf == nil && t.by[strangers] >= maxStrangers {
 		return false
 	}

@@ -32,10 +32,11 @@ func serve(t *testing.T, m *Member, conns *Connections) *httptest.Server {
 		_, name, _ := PeerIdentity(r.TLS)
 		io.WriteString(w, name)
 	}))
+	conf := m.ServerConfig()
 	if conns != nil {
-		s.Config.ConnState = conns.Observe
+		conf, s.Config.ConnState = conns.Config(conf), conns.Observe
 	}
-	startTLS(s, m.ServerConfig())
+	startTLS(s, conf)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -214,26 +215,39 @@ func TestRevocationListsNeedSignatureAndNewerNumber(t *testing.T) {
 	}
 }
 
+// TestConnectionsOfOneNameAreBounded opens connections that finish their handshake, and asks for something on
+// none of them until all are open: those that are silent count too.
 func TestConnectionsOfOneNameAreBounded(t *testing.T) {
-	dir := cluster(t)
-	s := serve(t, open(t, dir, "c1", KindCoordinator), NewConnections(2))
-	conf := open(t, dir, "alice", KindUser).ClientConfig()
-	ok := 0
-	for range 5 {
-		conn, err := (&tls.Dialer{Config: conf}).DialContext(context.Background(), "tcp", strings.TrimPrefix(s.URL, "https://"))
-		if err != nil {
-			continue
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		dir := cluster(t)
+		conns := NewConnections(2)
+		s := serve(t, open(t, dir, "c1", KindCoordinator), conns)
+		conf := open(t, dir, "alice", KindUser).ClientConfig()
+		conf.NextProtos = []string{protocol}
+		ends := make(chan error, 5)
+		for range cap(ends) {
+			conn, err := (&tls.Dialer{Config: conf}).DialContext(context.Background(), "tcp", strings.TrimPrefix(s.URL, "https://"))
+			if err != nil {
+				ends <- nil
+				continue
+			}
+			defer conn.Close()
+			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			go func() {
+				_, err := io.Copy(io.Discard, conn) // the settings of HTTP/2 come on those that stay open
+				ends <- err
+			}()
 		}
-		defer conn.Close()
-		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: c\r\n\r\n"); err != nil {
-			continue
+		for range cap(ends) - 2 {
+			if err := <-ends; errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("%s: more than 2 connections of one name are open", protocol)
+			}
 		}
-		if n, _ := conn.Read(make([]byte, 1)); n == 1 {
-			ok++
+		conns.mu.Lock()
+		if n := conns.by["user/alice"]; n != 2 {
+			t.Errorf("%s: %d connections of one name are counted, want 2", protocol, n)
 		}
-	}
-	if ok != 2 {
-		t.Errorf("%d connections of one name are open, want 2", ok)
+		conns.mu.Unlock()
 	}
 }
 
@@ -264,7 +278,7 @@ func TestConnectionsWithoutCertificateAreBounded(t *testing.T) {
 	server := open(t, dir, "c1", KindCoordinator).ServerConfig()
 	server.ClientAuth = tls.VerifyClientCertIfGiven
 	s.Config.ConnState = conns.Observe
-	startTLS(s, server)
+	startTLS(s, conns.Config(server))
 	defer s.Close()
 	conf, err := TokenConfig(filepath.Join(dir, "ca.pem"))
 	if err != nil {
