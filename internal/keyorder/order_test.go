@@ -3,9 +3,7 @@ package keyorder
 import (
 	"cmp"
 	"fmt"
-	"math/big"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,52 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/drover-run/drover/internal/fuzztest"
+	"github.com/drover-run/drover/mapreduce/reference"
 )
-
-var (
-	numberPattern = regexp.MustCompile(`^[ \t]*([-+]?)([0-9]*)\.?([0-9]*)`)
-	plainPattern  = regexp.MustCompile(`^(0|-?[1-9][0-9]*|-?(0|[1-9][0-9]*)\.[0-9]*[1-9])$`)
-)
-
-// valueOf returns the value of a field as a number, by definition.
-func valueOf(s string) *big.Rat {
-	m := numberPattern.FindStringSubmatch(s)
-	v, ok := new(big.Rat).SetString(strings.TrimPrefix(m[1], "+") + "0" + m[2] + "." + m[3] + "0")
-	if !ok {
-		panic(s)
-	}
-	return v
-}
-
-// compareSlowly is Order.Compare by definition.
-func compareSlowly(entries []string, a, b string) int {
-	fieldsOf := func(s string) []string { return strings.SplitN(s, "\t", len(entries)) }
-	x, y := fieldsOf(a), fieldsOf(b)
-	for i, e := range entries {
-		if i >= len(x) || i >= len(y) {
-			return cmp.Compare(len(x), len(y))
-		}
-		c := 0
-		if strings.HasPrefix(e, Number) {
-			c = valueOf(x[i]).Cmp(valueOf(y[i]))
-			if p, q := plainPattern.MatchString(x[i]), plainPattern.MatchString(y[i]); c == 0 && p != q {
-				if c = 1; p {
-					c = -1
-				}
-			}
-		}
-		if c == 0 {
-			c = strings.Compare(x[i], y[i])
-		}
-		if c != 0 && strings.HasSuffix(e, "desc") {
-			c = -c
-		}
-		if c != 0 {
-			return c
-		}
-	}
-	return 0
-}
 
 // mustParse returns the order of entries, which are not all text.
 func mustParse(t interface{ Fatalf(string, ...any) }, entries ...string) Order {
@@ -75,7 +29,7 @@ func checkPair(t interface {
 	Fatalf(string, ...any)
 }, entries []string, a, b string) {
 	o := mustParse(t, entries...)
-	if want, got := compareSlowly(entries, a, b), o.Compare(a, b); got != want {
+	if want, got := reference.CompareKeys(entries, a, b), o.Compare(a, b); got != want {
 		t.Errorf("%q and %q compare as %d by %q, want %d: % x, % x", a, b, got, entries, want, o.Append(nil, []byte(a)), o.Append(nil, []byte(b)))
 	}
 	for _, key := range []string{a, b} {
