@@ -12,14 +12,14 @@ const MaxFields = 64
 
 // Entries of an order: how one field is compared.
 const (
-	Text       = "text"
-	TextDesc   = "text desc"
-	Number     = "number"
-	NumberDesc = "number desc"
+	asText       = "text"
+	asTextDesc   = "text desc"
+	asNumber     = "number"
+	asNumberDesc = "number desc"
 )
 
 // Entries returns what Parse accepts.
-func Entries() []string { return []string{Text, TextDesc, Number, NumberDesc} }
+func Entries() []string { return []string{asText, asTextDesc, asNumber, asNumberDesc} }
 
 // Order is how the fields of a key are compared, one after the other. Nil is the order of the key's bytes.
 type Order []field
@@ -27,14 +27,14 @@ type Order []field
 // field is how one field is compared. Only its methods know how it is encoded.
 type field struct{ number, desc bool }
 
-// Parse returns the order of entries. It is nil if all are Text: such keys are compared by their bytes.
+// Parse returns the order of entries. It is nil if all are "text": such keys are compared by their bytes.
 // ok is false if an entry is none of Entries.
 func Parse(entries []string) (o Order, ok bool) {
 	for _, e := range entries {
 		if !slices.Contains(Entries(), e) {
 			return nil, false
 		}
-		o = append(o, field{number: e == Number || e == NumberDesc, desc: e == TextDesc || e == NumberDesc})
+		o = append(o, field{number: e == asNumber || e == asNumberDesc, desc: e == asTextDesc || e == asNumberDesc})
 	}
 	if !slices.ContainsFunc(o, func(f field) bool { return f.number || f.desc }) {
 		return nil, true

@@ -62,7 +62,7 @@ func drawnKey(t *rapid.T, fields int) string {
 func TestEncodingsHaveTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		entries := rapid.SliceOfN(rapid.SampledFrom(Entries()), 0, 2).Draw(t, "entries")
-		entries = append(entries, rapid.SampledFrom([]string{TextDesc, Number, NumberDesc}).Draw(t, "entry"))
+		entries = append(entries, rapid.SampledFrom([]string{asTextDesc, asNumber, asNumberDesc}).Draw(t, "entry"))
 		var keys []string
 		for range rapid.IntRange(2, 8).Draw(t, "keys") {
 			keys = append(keys, drawnKey(t, len(entries)))
@@ -85,7 +85,7 @@ func FuzzOrder(f *testing.F) {
 			return
 		}
 		for _, first := range Entries() {
-			checkPair(t, []string{first, NumberDesc}, a, b)
+			checkPair(t, []string{first, asNumberDesc}, a, b)
 		}
 	})
 }
@@ -97,14 +97,14 @@ func TestNumbersAreInTheOrderOfSort(t *testing.T) {
 		t.Skip("it would compare with sort -n, which is not here")
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		entry := rapid.SampledFrom([]string{Number, NumberDesc}).Draw(t, "entry")
+		entry := rapid.SampledFrom([]string{asNumber, asNumberDesc}).Draw(t, "entry")
 		keys := rapid.SliceOfN(rapid.Custom(drawnField), 300, 300).Draw(t, "keys")
 		for i, k := range keys {
 			keys[i] = strings.NewReplacer("+", "", "\x00", "", "\t", "").Replace(k)
 		}
 		slices.SortFunc(keys, mustParse(t, entry).Compare)
 		flags := "-csn"
-		if entry == NumberDesc {
+		if entry == asNumberDesc {
 			flags += "r"
 		}
 		cmd := exec.Command(program, flags)
@@ -121,16 +121,16 @@ func TestOrders(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries, want []string // want in order
 	}{
-		"numbers": {[]string{Number}, []string{"-10", "-9.5", "-9", "-0.5", "0", "0.25", "5", "10", "123456789012345678901234567890"}},
-		"what does not begin with a number is 0, the plain one first": {[]string{Number}, []string{"-1", "0", "", "+", "-", "-0", "name", "1"}},
-		"equal numbers are different keys, the plain one first":       {[]string{Number}, []string{"1", " 1", "+1", "01", "1.", "1.0", "1e3", "1st", "2"}},
-		"so are negative ones":          {[]string{Number}, []string{"-1", "-01", "-1.0", "-0.5"}},
-		"the largest first":             {[]string{NumberDesc}, []string{"10", "9", "1.0", "1", "", "0", "-1"}},
-		"text backwards":                {[]string{TextDesc}, []string{"\xff", "b", "ab", "a\x01", "a", ""}},
-		"a user, and the largest first": {[]string{Text, NumberDesc}, []string{"a", "a\t10", "a\t9", "a\x01\t7", "b\t11"}},
-		"a key that ends before a field is first, also if it is desc": {[]string{TextDesc, TextDesc, Number}, []string{"b", "b\tx", "b\tx\t1", "b\t", "b\t\t1", "a"}},
-		"equal first fields stay together, also if others equal them": {[]string{Number, Text}, []string{"1\ta", "1\tc", "1.0\tb"}},
-		"the last field has all that remains":                         {[]string{TextDesc}, []string{"a\t2", "a\t10", "a"}},
+		"numbers": {[]string{asNumber}, []string{"-10", "-9.5", "-9", "-0.5", "0", "0.25", "5", "10", "123456789012345678901234567890"}},
+		"what does not begin with a number is 0, the plain one first": {[]string{asNumber}, []string{"-1", "0", "", "+", "-", "-0", "name", "1"}},
+		"equal numbers are different keys, the plain one first":       {[]string{asNumber}, []string{"1", " 1", "+1", "01", "1.", "1.0", "1e3", "1st", "2"}},
+		"so are negative ones":          {[]string{asNumber}, []string{"-1", "-01", "-1.0", "-0.5"}},
+		"the largest first":             {[]string{asNumberDesc}, []string{"10", "9", "1.0", "1", "", "0", "-1"}},
+		"text backwards":                {[]string{asTextDesc}, []string{"\xff", "b", "ab", "a\x01", "a", ""}},
+		"a user, and the largest first": {[]string{asText, asNumberDesc}, []string{"a", "a\t10", "a\t9", "a\x01\t7", "b\t11"}},
+		"a key that ends before a field is first, also if it is desc": {[]string{asTextDesc, asTextDesc, asNumber}, []string{"b", "b\tx", "b\tx\t1", "b\t", "b\t\t1", "a"}},
+		"equal first fields stay together, also if others equal them": {[]string{asNumber, asText}, []string{"1\ta", "1\tc", "1.0\tb"}},
+		"the last field has all that remains":                         {[]string{asTextDesc}, []string{"a\t2", "a\t10", "a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, a := range c.want {
@@ -145,14 +145,14 @@ func TestOrders(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	if o, ok := Parse([]string{Text, Text}); o != nil || !ok {
+	if o, ok := Parse([]string{asText, asText}); o != nil || !ok {
 		t.Errorf("all text is %v, %v", o, ok)
 	}
 	if o, ok := Parse(nil); o != nil || !ok {
 		t.Errorf("nothing is %v, %v", o, ok)
 	}
 	for _, e := range []string{"", "Text", "number  desc", "number asc", "desc"} {
-		if o, ok := Parse([]string{Number, e}); ok {
+		if o, ok := Parse([]string{asNumber, e}); ok {
 			t.Errorf("%q is %v", e, o)
 		}
 	}
@@ -161,7 +161,7 @@ func TestParse(t *testing.T) {
 // Damaged bytes are an error, never a panic or a key of gigabytes.
 func TestDecodeRefusesDamage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		entries := []string{rapid.SampledFrom(Entries()).Draw(t, "entry"), Number}
+		entries := []string{rapid.SampledFrom(Entries()).Draw(t, "entry"), asNumber}
 		o := mustParse(t, entries...)
 		b := rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "bytes")
 		key, err := o.Decode(nil, b)
@@ -171,7 +171,7 @@ func TestDecodeRefusesDamage(t *testing.T) {
 			}
 		}
 	})
-	o := mustParse(t, NumberDesc)
+	o := mustParse(t, asNumberDesc)
 	whole := o.Append(nil, []byte("-12.5x"))
 	for i := range whole {
 		if key, err := o.Decode(nil, whole[:i]); err == nil {
@@ -182,7 +182,7 @@ func TestDecodeRefusesDamage(t *testing.T) {
 
 func BenchmarkOrder(b *testing.B) {
 	key := []byte("user1234\t1700000000")
-	for _, entries := range [][]string{{Text, Number}, {Text, NumberDesc}, {TextDesc, Text}} {
+	for _, entries := range [][]string{{asText, asNumber}, {asText, asNumberDesc}, {asTextDesc, asText}} {
 		o := mustParse(b, entries...)
 		b.Run(fmt.Sprint("append ", entries), func(b *testing.B) {
 			var buf []byte
