@@ -1,6 +1,6 @@
 // Package keyorder puts the keys of mappers' lines into another order than that of their bytes: some fields as
 // numbers, some the other way round. It does so by writing a key anew such that the bytes of what it wrote have the
-// wanted order, so that whoever sorts, merges and compares keys need not know of it.
+// wanted order, so that code that sorts, merges and compares keys need not know of it.
 //
 // # What it is
 //
