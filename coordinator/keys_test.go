@@ -2,13 +2,16 @@ package coordinator
 
 import (
 	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce"
 )
 
 // keyedJob is a job whose map tasks need to know its keys.
@@ -19,10 +22,17 @@ func keyedJob(name string) *jobspec.Job {
 	return j
 }
 
-// oldNode is a node of before the feature: it refuses a kind that it does not know, as node/layout.go does.
-func oldNode(name string) (*droverv1.NodeInfo, coordtest.Behaviour) {
+// orderedJob is one whose reduce tasks need to know them, too.
+func orderedJob(name string) *jobspec.Job {
+	j := keyedJob(name)
+	j.Stages[1].KeyOrder, j.Stages[1].PartitionKeys = []string{"text", "number desc"}, []string{"g", "g\t7"}
+	return j
+}
+
+// oldNode is a node with older features: it refuses a kind that it does not know, as node/layout.go does.
+func oldNode(name string, features ...string) (*droverv1.NodeInfo, coordtest.Behaviour) {
 	info := coordtest.Info(name)
-	info.Features = nil
+	info.Features = features
 	return info, func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
 		if kind := jobspec.StageKind(w.GetSpec().GetKind()); kind != jobspec.KindMap && kind != jobspec.KindReduce {
 			return coordtest.Fail(droverv1.Cause_CAUSE_SPEC, "task kind \""+string(kind)+"\" is not supported by this node: upgrade it")(w)
@@ -91,6 +101,54 @@ func TestOldNodesRefuseKeys(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	b.submit(mapReduceJob("plain", 3))
+}
+
+// A node that knows keys and not their order would sort by bytes in silence: it gets neither map nor reduce tasks.
+func TestOldNodesRefuseKeyOrder(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.fs.Input("hdfs:///in", 2, "n1")
+	n, _ := b.addNode(oldNode("n1", mapreduce.FeatureKeys))
+	b.waitUntil("the node is up", func() bool { id, _ := n.Registered(); return id > 0 })
+	_, err := b.trySubmit(orderedJob("ordered"), "")
+	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `stage "reduce": node n1 is older than key_order: upgrade it`) {
+		t.Errorf("%v", err)
+	}
+	asBytes := keyedJob("bytes")
+	asBytes.Stages[1].KeyOrder = []string{"text", "text"} // says what is so without it
+	b.submit(asBytes)
+	b.waitForEnd("bytes", succeeded)
+
+	for _, kind := range []jobspec.StageKind{jobspec.KindMap, jobspec.KindReduce} {
+		w := &droverv1.TaskSpec{Kind: string(kind), Keys: &droverv1.MapKeys{Order: []string{"number"}}}
+		if got, want := kindWithKeys(w), string(kind)+" with key_order"; got != want {
+			t.Errorf("an old node gets a task of kind %q, want %q", got, want)
+		}
+	}
+}
+
+// Map and reduce tasks get the order of the keys; where it is that of bytes, nobody gets it.
+func TestTasksGetTheOrderOfKeys(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.fs.Input("hdfs:///in", 2, "n1")
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitUntil("the node is up", func() bool { id, _ := n.Registered(); return id > 0 })
+	var mu sync.Mutex
+	got := map[string][]string{} // by kind
+	n.SetBehaviour(func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		mu.Lock()
+		defer mu.Unlock()
+		got[w.GetSpec().GetKind()] = w.GetSpec().GetKeys().GetOrder()
+		return coordtest.Succeed(w)
+	})
+	b.submit(orderedJob("ordered"))
+	b.waitForEnd("ordered", succeeded)
+	mu.Lock()
+	defer mu.Unlock()
+	for _, kind := range []jobspec.StageKind{jobspec.KindMap, jobspec.KindReduce} {
+		if want := []string{"text", "number desc"}; !slices.Equal(got[string(kind)], want) {
+			t.Errorf("a %s task gets the order %q, want %q", kind, got[string(kind)], want)
+		}
+	}
 }
 
 func TestUnreadPartitionFileIsRefused(t *testing.T) {

@@ -311,18 +311,34 @@ func (s *submitter) checkImage(im *jobspec.Image) error {
 }
 
 // checkFeatures refuses a job with what a node that takes tasks does not know. On one that comes later, its map
-// tasks fail: see kindMapWithKeys.
+// tasks fail: see kindWithKeys.
 func checkFeatures(f *facts.Facts, spec *jobspec.Job) error {
-	i := slices.IndexFunc(spec.Stages, func(s jobspec.Stage) bool { return s.HasKeys() })
-	if i < 0 {
-		return nil
-	}
-	for _, n := range f.Nodes() {
-		if n.Up && !n.Draining && !slices.Contains(n.Info.GetFeatures(), mapreduce.FeatureKeys) {
-			return fault.New(fault.Unsupported, "stage %q: node %s is older than key_fields, partition_fields and partition_keys: upgrade it, or leave them out", spec.Stages[i].Name, n.Info.GetName())
+	for i := range spec.Stages {
+		s := &spec.Stages[i]
+		for _, need := range []struct {
+			feature    string
+			needed     bool
+			attributes string
+		}{
+			{mapreduce.FeatureKeys, s.HasKeys(), "key_fields, partition_fields and partition_keys: upgrade it, or leave them out"},
+			{mapreduce.FeatureKeyOrder, s.HasKeyOrder(), "key_order: upgrade it, or leave it out"},
+		} {
+			if name, ok := nodeWithout(f, need.feature); need.needed && ok {
+				return fault.New(fault.Unsupported, "stage %q: node %s is older than %s", s.Name, name, need.attributes)
+			}
 		}
 	}
 	return nil
+}
+
+// nodeWithout returns the name of a node that takes tasks and does not have a feature.
+func nodeWithout(f *facts.Facts, feature string) (name string, ok bool) {
+	for _, n := range f.Nodes() {
+		if n.Up && !n.Draining && !slices.Contains(n.Info.GetFeatures(), feature) {
+			return n.Info.GetName(), true
+		}
+	}
+	return "", false
 }
 
 // checkDemand refuses a demand that no node can ever meet.

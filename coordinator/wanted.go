@@ -128,8 +128,8 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	case t.Keys == nil:
 	case !a.State.IsActive():
 		t.Keys = nil // it has run, and a node may keep very many map outputs
-	case !slices.Contains(f.Node(a.Node).Info.GetFeatures(), mapreduce.FeatureKeys):
-		t.Kind = kindMapWithKeys
+	case !slices.Contains(f.Node(a.Node).Info.GetFeatures(), keysFeature(t.Keys)):
+		t.Kind = kindWithKeys(t)
 	}
 	if j.WritesOutput(int(k.Stage)) {
 		t.Output = attemptOutput(j, k, a.Run)
@@ -138,9 +138,22 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	return t
 }
 
-// kindMapWithKeys is the kind of a map task of which a node does not know the keys: it refuses a kind that
-// it does not know, where it would partition by the first field, in silence.
-const kindMapWithKeys = "map with key_fields, partition_fields or partition_keys"
+// keysFeature returns what a node must say of itself to know the keys of a task.
+func keysFeature(k *droverv1.MapKeys) string {
+	if len(k.GetOrder()) > 0 {
+		return mapreduce.FeatureKeyOrder
+	}
+	return mapreduce.FeatureKeys
+}
+
+// kindWithKeys returns the kind of a task of which a node does not know the keys: it refuses a kind that it
+// does not know, where it would partition by the first field or sort by bytes, in silence.
+func kindWithKeys(t *droverv1.TaskSpec) string {
+	if len(t.GetKeys().GetOrder()) > 0 {
+		return t.GetKind() + " with key_order"
+	}
+	return t.GetKind() + " with key_fields, partition_fields or partition_keys"
+}
 
 // Pauses between the attempts of a task that failed by the user's fault.
 const (
@@ -175,7 +188,7 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 		red := &j.Spec.Stages[r]
 		t.Partitions = j.Stages[r].Tasks
 		if red.HasKeys() {
-			t.Keys = &droverv1.MapKeys{Fields: int32(red.KeyFields), PartitionFields: int32(red.PartitionFields), PartitionKeys: red.PartitionKeys}
+			t.Keys = &droverv1.MapKeys{Fields: int32(red.KeyFields), PartitionFields: int32(red.PartitionFields), PartitionKeys: red.PartitionKeys, Order: keyOrder(red)}
 		}
 		if t.Combiner = red.Combiner; t.Combiner {
 			t.CombineCommand = red.CombineCommand
@@ -186,10 +199,21 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 		}
 	case r:
 		t.Partitions = j.Stages[r].Tasks
+		if red := &j.Spec.Stages[r]; red.HasKeyOrder() {
+			t.Keys = &droverv1.MapKeys{Fields: int32(red.KeyFields), Order: keyOrder(red)}
+		}
 		if m >= 0 {
 			t.MapTasks = j.Stages[m].Tasks
 		}
 	}
+}
+
+// keyOrder returns the order of a reduce stage's keys, nil if it is that of their bytes: then every node has it.
+func keyOrder(s *jobspec.Stage) []string {
+	if !s.HasKeyOrder() {
+		return nil
+	}
+	return s.KeyOrder
 }
 
 // withFiles adds the combiner's files that the map stage does not have.

@@ -78,8 +78,9 @@ type Stage struct {
 
 	// What of a mapper's line is its key, and which task of the reduce stage gets it. They are set in the reduce stage.
 	KeyFields       int      `json:"key_fields,omitempty"`       // number of the first tab-separated fields that are the key; 0: 1
+	KeyOrder        []string `json:"key_order,omitempty"`        // how each field of the key is compared, one of keyorder.Entries; none: the bytes of the key
 	PartitionFields int      `json:"partition_fields,omitempty"` // number of the key's first fields whose hash chooses the task; 0: all
-	PartitionKeys   []string `json:"partition_keys,omitempty"`   // strictly increasing: the smallest key of each task but the first, instead of the hash
+	PartitionKeys   []string `json:"partition_keys,omitempty"`   // increasing, in the order of the keys: the smallest key of each task but the first, instead of the hash
 	// PartitionFile is a file on the user's machine with the partition keys, one on each line. The command line
 	// reads it into PartitionKeys (SetPartitionKeys); a coordinator refuses a job in which it is set.
 	PartitionFile string `json:"partition_file,omitempty"`
@@ -166,6 +167,5 @@ const (
 	MaxTasks             = 1_000_000        // tasks of one stage
 	MaxReduceTasks       = 65_535           // tasks of a reduce stage: partitions of a map output
 	MaxStages            = 64
-	maxKeyFields         = 64       // fields of a key, as mapreduce.MaxKeyFields: the harness refuses more
 	MaxPartitionKeyBytes = 64 << 10 // bytes of a stage's partition keys: each map task gets them
 )

@@ -2,8 +2,11 @@ package jobspec
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/drover-run/drover/internal/keyorder"
 )
 
 // checkKeys checks what of a line is the key of a reduce stage, and which task gets it.
@@ -12,15 +15,18 @@ func (v *validator) checkKeys(at string, s *Stage) {
 		for _, f := range []struct {
 			name string
 			set  bool
-		}{{"key_fields", s.KeyFields != 0}, {"partition_fields", s.PartitionFields != 0}, {"partition_keys", s.PartitionKeys != nil}, {"partition_file", s.PartitionFile != ""}} {
+		}{{"key_fields", s.KeyFields != 0}, {"key_order", s.KeyOrder != nil}, {"partition_fields", s.PartitionFields != 0}, {"partition_keys", s.PartitionKeys != nil}, {"partition_file", s.PartitionFile != ""}} {
 			if f.set {
 				v.addProblem(at+"."+f.name, "put it into the reduce stage", "%s belongs to the reduce stage", f.name)
 			}
 		}
 		return
 	}
-	if s.KeyFields < 0 || s.KeyFields > maxKeyFields {
-		v.addProblem(at+".key_fields", fmt.Sprintf("give 1 to %d", maxKeyFields), "a key of %d fields", s.KeyFields)
+	if s.KeyFields < 0 || s.KeyFields > keyorder.MaxFields {
+		v.addProblem(at+".key_fields", fmt.Sprintf("give 1 to %d", keyorder.MaxFields), "a key of %d fields", s.KeyFields)
+		return
+	}
+	if !v.checkKeyOrder(at+".key_order", s) {
 		return
 	}
 	switch n := s.keyFields(); {
@@ -37,9 +43,43 @@ func (v *validator) checkKeys(at string, s *Stage) {
 	}
 }
 
+// checkKeyOrder reports whether there is an entry for each field of a key, or none at all.
+func (v *validator) checkKeyOrder(at string, s *Stage) bool {
+	for i, e := range s.KeyOrder {
+		if !slices.Contains(keyorder.Entries(), e) {
+			v.addProblem(fmt.Sprintf("%s[%d]", at, i), suggestOneOf(e, keyorder.Entries()...), "%q is no order of a field", e)
+			return false
+		}
+	}
+	have, want := len(s.KeyOrder), s.keyFields()
+	switch {
+	case s.KeyOrder == nil || have == want:
+		return true
+	case have == 0:
+		v.addProblem(at, `leave it out: then keys are in the order of their bytes`, "an order of no field")
+	case have > want:
+		v.addProblem(at, fmt.Sprintf("give one for each field of the key, or write key_fields = %d", have), "an order of %d fields, and a key has %d", have, want)
+	default:
+		v.addProblem(at, `give one for each field of the key: "text" is the order of its bytes`, "%d of the key's %d fields have an order", have, want)
+	}
+	return false
+}
+
 // HasKeys reports whether the keys of a reduce stage, or their partitions, are not those of Hadoop's default.
 func (s *Stage) HasKeys() bool {
-	return s.KeyFields > 1 || s.PartitionFields > 0 && s.PartitionFields < s.keyFields() || len(s.PartitionKeys) > 0
+	return s.KeyFields > 1 || s.HasKeyOrder() || s.PartitionFields > 0 && s.PartitionFields < s.keyFields() || len(s.PartitionKeys) > 0
+}
+
+// HasKeyOrder reports whether the keys of a reduce stage are in another order than that of their bytes.
+func (s *Stage) HasKeyOrder() bool { return s.order() != nil }
+
+// order returns the order of the keys. Of entries that Validate refuses it is that of their bytes.
+func (s *Stage) order() keyorder.Order {
+	o, _ := keyorder.Parse(s.KeyOrder)
+	if len(s.KeyOrder) != s.keyFields() {
+		return nil
+	}
+	return o
 }
 
 // keyFields returns the number of fields of a key.
@@ -56,7 +96,7 @@ func (v *validator) checkPartitionKeys(at string, s *Stage) {
 			v.addProblem(at, tooLongKeysHint, "the partition keys have more than %s", FormatSize(MaxPartitionKeyBytes))
 			return
 		}
-		if text, hint := checkPartitionKey(s.PartitionKeys[:i], key, s.keyFields()); text != "" {
+		if text, hint := checkPartitionKey(s.PartitionKeys[:i], key, s.keyFields(), s.order()); text != "" {
 			v.addProblem(fmt.Sprintf("%s[%d]", at, i), hint, "partition key %d, %.60q, %s", i+1, key, text)
 			return
 		}
@@ -79,9 +119,9 @@ func (s *Stage) checkNumberOfKeys() (text, hint string) {
 }
 
 // checkPartitionKey returns what is wrong with a partition key that stands behind others.
-func checkPartitionKey(before []string, key string, fields int) (text, hint string) {
+func checkPartitionKey(before []string, key string, fields int, order keyorder.Order) (text, hint string) {
 	switch {
-	case key == "":
+	case key == "" && order.IsText(0):
 		return "is empty", "remove it: no key is below it"
 	case !utf8.ValidString(key):
 		return "is not UTF-8", "end it before the first byte that is not: a partition key need not be one that occurs"
@@ -89,7 +129,10 @@ func checkPartitionKey(before []string, key string, fields int) (text, hint stri
 		return "has a line end", "give the first fields of a line"
 	case strings.Count(key, "\t") >= fields:
 		return fmt.Sprintf("has %d fields, and a key has %d", strings.Count(key, "\t")+1, fields), "give the key alone, without the value behind it, or raise key_fields"
-	case len(before) > 0 && before[len(before)-1] >= key:
+	case len(before) > 0 && order.Compare(before[len(before)-1], key) >= 0:
+		if order != nil {
+			return fmt.Sprintf("does not come after the one before, %.60q, in the order of key_order", before[len(before)-1]), "put them into that order, each once: drover job partition -order does"
+		}
 		return fmt.Sprintf("is not above the one before, %.60q", before[len(before)-1]), "sort them by bytes, each once: LC_ALL=C sort -u"
 	}
 	return "", ""
@@ -118,11 +161,11 @@ func (s *Stage) SetPartitionKeys(text []byte) error {
 	if len(text) > MaxPartitionKeyBytes+MaxReduceTasks {
 		return fmt.Errorf("%s: the partition keys have more than %s; %s", name, FormatSize(MaxPartitionKeyBytes), tooLongKeysHint)
 	}
-	keys := []string{}
+	keys, order := []string{}, s.order()
 	size := 0
 	for line := range strings.Lines(string(text)) {
 		key := strings.TrimSuffix(line, "\n")
-		if what, hint := checkPartitionKey(keys, key, s.keyFields()); what != "" {
+		if what, hint := checkPartitionKey(keys, key, s.keyFields(), order); what != "" {
 			return fmt.Errorf("%s:%d: the partition key %.60q %s; %s", name, len(keys)+1, key, what, hint)
 		}
 		if size += len(key); size > MaxPartitionKeyBytes {

@@ -2,27 +2,29 @@ package mapreduce
 
 import (
 	"bytes"
-	"strings"
+
+	"github.com/drover-run/drover/internal/keyorder"
 )
 
-// FeatureKeys is what a node says of itself if it knows Keys (NodeInfo.features). Others would
-// partition by the first field, in silence.
-const FeatureKeys = "mapreduce-keys"
-
-// MaxKeyFields is the most fields that a key may have. Package jobspec has the same limit.
-const MaxKeyFields = 64
+// What a node says of itself if it knows Keys, and their Order (NodeInfo.features). Others would
+// partition by the first field and sort by bytes, in silence.
+const (
+	FeatureKeys     = "mapreduce-keys"
+	FeatureKeyOrder = "mapreduce-key-order"
+)
 
 // Keys says what of a mapper's line is its key, and which reducer gets it. The zero value is
-// Hadoop's default: the first field, and the hash of the whole key. It is read-only.
+// Hadoop's default: the first field in the order of its bytes, and the hash of the whole key. It is read-only.
 type Keys struct {
 	Fields          int      `json:"fields,omitempty"`           // number of the first fields of a line that are its key; 0: 1
 	PartitionFields int      `json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0: all
-	PartitionKeys   []string `json:"partition_keys,omitempty"`   // the smallest key, by bytes, of each reducer but the first, increasing; empty: the hash chooses
+	PartitionKeys   []string `json:"partition_keys,omitempty"`   // the smallest key of each reducer but the first, increasing; empty: the hash chooses
+	Order           []string `json:"order,omitempty"`            // how each field is compared, as keyorder.Parse takes it; empty: the bytes of the key
 }
 
 // IsZero reports whether nothing is set.
 func (k Keys) IsZero() bool {
-	return k.Fields == 0 && k.PartitionFields == 0 && len(k.PartitionKeys) == 0
+	return k.Fields == 0 && k.PartitionFields == 0 && len(k.PartitionKeys) == 0 && len(k.Order) == 0
 }
 
 // SplitLine splits a line behind its first field, as Split does by default. A line without a tab is all key (bare).
@@ -57,11 +59,11 @@ func fieldsEnd(line []byte, n int) int {
 }
 
 // Partition returns the reducer, in [0, n), of a key. n must be at least 1, and len(PartitionKeys)+1 if
-// there are any. O(len(key)), or O(log n) comparisons.
+// there are any, and Order is not set. O(len(key)), or O(log n) comparisons.
 func (k *Keys) Partition(key []byte, n int) int {
 	switch {
 	case len(k.PartitionKeys) > 0:
-		return k.rangeOf(key)
+		return rangeOf(key, k.PartitionKeys)
 	case k.PartitionFields > 0:
 		if i := fieldsEnd(key, k.PartitionFields); i >= 0 {
 			key = key[:i]
@@ -70,11 +72,11 @@ func (k *Keys) Partition(key []byte, n int) int {
 	return Partition(key, n)
 }
 
-// rangeOf returns how many of the partition keys are not above a key.
-func (k *Keys) rangeOf(key []byte) int {
-	low, high := 0, len(k.PartitionKeys)
+// rangeOf returns how many of the increasing partition keys are not above a key, by bytes.
+func rangeOf(key []byte, keys []string) int {
+	low, high := 0, len(keys)
 	for low < high {
-		if mid := int(uint(low+high) / 2); string(key) < k.PartitionKeys[mid] {
+		if mid := int(uint(low+high) / 2); string(key) < keys[mid] {
 			high = mid
 		} else {
 			low = mid + 1
@@ -88,9 +90,14 @@ func (k *Keys) fields() int { return max(k.Fields, 1) }
 
 // check returns what is wrong with the keys of a job with that many reducers.
 func (k *Keys) check(reduces int) error {
+	order, known := keyorder.Parse(k.Order)
 	switch {
-	case k.Fields < 0 || k.Fields > MaxKeyFields:
-		return specErrorf("keys.fields is %d, it must be from 0 to %d", k.Fields, MaxKeyFields)
+	case k.Fields < 0 || k.Fields > keyorder.MaxFields:
+		return specErrorf("keys.fields is %d, it must be from 0 to %d", k.Fields, keyorder.MaxFields)
+	case !known:
+		return specErrorf("keys.order is %q, want entries of %q", k.Order, keyorder.Entries())
+	case len(k.Order) > 0 && len(k.Order) != k.fields():
+		return specErrorf("keys.order has %d entries, a key has %d fields", len(k.Order), k.fields())
 	case k.PartitionFields < 0 || k.PartitionFields > k.fields():
 		return specErrorf("keys.partition_fields is %d, a key has %d", k.PartitionFields, k.fields())
 	case len(k.PartitionKeys) == 0:
@@ -101,7 +108,7 @@ func (k *Keys) check(reduces int) error {
 		return specErrorf("keys.partition_keys has %d keys, %d reducers need %d", len(k.PartitionKeys), reduces, reduces-1)
 	}
 	for i, s := range k.PartitionKeys[1:] {
-		if strings.Compare(k.PartitionKeys[i], s) >= 0 {
+		if order.Compare(k.PartitionKeys[i], s) >= 0 {
 			return specErrorf("keys.partition_keys[%d] %.60q is not above the one before", i+1, s)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/drover-run/drover/internal/keyorder"
 )
 
 func TestKeysSplitLines(t *testing.T) {
@@ -76,7 +78,7 @@ func TestSpecRefusesKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, s := range map[string]TaskSpec{
-		"keys.fields is 65":                                 valid(Keys{Fields: MaxKeyFields + 1}),
+		"keys.fields is 65":                                 valid(Keys{Fields: keyorder.MaxFields + 1}),
 		"keys.fields is -1":                                 valid(Keys{Fields: -1}),
 		"keys.partition_fields is 3, a key has 2":           valid(Keys{Fields: 2, PartitionFields: 3}),
 		"keys.partition_fields is 2, a key has 1":           valid(Keys{PartitionFields: 2}),
@@ -86,6 +88,9 @@ func TestSpecRefusesKeys(t *testing.T) {
 		`keys.partition_keys[1] "b" is not above`:           valid(Keys{PartitionKeys: []string{"b", "b"}}),
 		"the keys of built-in wordcount have one field":     func() TaskSpec { s := valid(Keys{Fields: 2}); s.Program = Program{Builtin: "wordcount"}; return s }(),
 		"keys are for map tasks with reducers":              func() TaskSpec { s := valid(Keys{Fields: 2}); s.Reduces = 0; return s }(),
+		`keys.order is ["numeric"]`:                         valid(Keys{Order: []string{"numeric"}}),
+		"keys.order has 1 entries, a key has 2 fields":      valid(Keys{Fields: 2, Order: []string{"number"}}),
+		`keys.partition_keys[1] "10" is not above`:          valid(Keys{Order: []string{"number desc"}, PartitionKeys: []string{"9", "10"}}),
 	} {
 		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"unicode/utf8"
+
+	"github.com/drover-run/drover/internal/keyorder"
 )
 
 // Limits of a KeySample.
@@ -17,14 +20,15 @@ const (
 // reducers. Of more than 100,000 it keeps a random part, always the same one of the same lines.
 type KeySample struct {
 	keys  Keys
+	order keyorder.Order
 	added int
-	kept  []string
+	kept  []string // encoded, if there is an order
 	rand  *rand.Rand
 }
 
-// NewKeySample returns an empty sample of keys of so many fields.
-func NewKeySample(fields int) *KeySample {
-	return &KeySample{keys: Keys{Fields: fields}, rand: rand.New(rand.NewPCG(1, 1))}
+// NewKeySample returns an empty sample of keys of so many fields, with an entry of the order for each, or none.
+func NewKeySample(fields int, order keyorder.Order) *KeySample {
+	return &KeySample{keys: Keys{Fields: fields}, order: order, rand: rand.New(rand.NewPCG(1, 1))}
 }
 
 // Add adds the key of a line, its newline removed. O(1).
@@ -38,6 +42,9 @@ func (s *KeySample) Add(line []byte) {
 	}
 	key, _, _ := s.keys.Split(line)
 	key = key[:min(len(key), maxSampledKeySize)]
+	if s.order != nil {
+		key = s.order.Append(nil, key)
+	}
 	if at == len(s.kept) {
 		s.kept = append(s.kept, string(key))
 	} else {
@@ -68,13 +75,51 @@ func (s *KeySample) PartitionKeys(n int) ([]string, error) {
 		at := nearest(starts, r*len(s.kept)/n)
 		last = min(max(at, last+1), len(starts)-(n-r))
 		i := starts[last]
-		key, err := shortestBetween(s.kept[i-1], s.kept[i])
+		key, err := s.between(s.kept[i-1], s.kept[i])
 		if err != nil {
 			return nil, err
 		}
 		keys = append(keys, key)
 	}
 	return keys, nil
+}
+
+// between returns a short key that divides the range of one kept key from that of the next.
+func (s *KeySample) between(before, key string) (string, error) {
+	if s.order == nil {
+		return shortestBetween(before, key)
+	}
+	a, err := s.order.Decode(nil, []byte(before))
+	if err != nil {
+		return "", err
+	}
+	b, err := s.order.Decode(nil, []byte(key))
+	if err != nil {
+		return "", err
+	}
+	return shortestInOrder(string(a), string(b), s.order)
+}
+
+// shortestInOrder returns the first fields of a key up to the one in which it differs from the key before it.
+// Of that field it returns a beginning where that is below the whole, that is in text upwards.
+func shortestInOrder(before, key string, order keyorder.Order) (string, error) {
+	a, b := strings.SplitN(before, "\t", len(order)), strings.SplitN(key, "\t", len(order))
+	i := 0
+	for i < len(a) && a[i] == b[i] { // a key that goes on comes behind the one that ends
+		i++
+	}
+	if i < len(a) && order.IsText(i) {
+		end, err := shortestBetween(a[i], b[i])
+		if err != nil {
+			return "", err
+		}
+		b[i] = end
+	}
+	short := strings.Join(b[:i+1], "\t")
+	if !utf8.ValidString(short) {
+		return "", notTextError(before, key)
+	}
+	return short, nil
 }
 
 // nearest returns the index of the element of an increasing list that is nearest to x.
@@ -99,5 +144,9 @@ func shortestBetween(before, key string) (string, error) {
 	if begin := key[:end]; utf8.ValidString(begin) {
 		return begin, nil
 	}
-	return "", fmt.Errorf("the key %.60q is not UTF-8 where it differs from the key before it, %.60q: only text can be a partition key", key, before)
+	return "", notTextError(before, key)
+}
+
+func notTextError(before, key string) error {
+	return fmt.Errorf("the key %.60q is not UTF-8 where it differs from the key before it, %.60q: only text can be a partition key", key, before)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/internal/keyorder"
 )
 
 func TestPartitionKeysOfASample(t *testing.T) {
@@ -39,7 +41,7 @@ func TestPartitionKeysOfASample(t *testing.T) {
 		"not UTF-8":                          {[]string{"a\xfe", "a\xff"}, 1, 2, nil, `the key "a\xff" is not UTF-8`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewKeySample(c.fields)
+			s := NewKeySample(c.fields, nil)
 			for _, line := range c.lines {
 				s.Add([]byte(line))
 			}
@@ -57,13 +59,51 @@ func TestPartitionKeysOfASample(t *testing.T) {
 	}
 }
 
-// For any sample: the partition keys are valid, no range is empty, and none has more than its part and the lines
+// Samples of keys in another order: what divides them is whole numbers, and a beginning of text upwards.
+func TestPartitionKeysInOrder(t *testing.T) {
+	for name, c := range map[string]struct {
+		lines []string
+		order []string
+		n     int
+		want  []string
+	}{
+		"numbers":                           {[]string{"10", "9", "100", "8"}, []string{"number"}, 4, []string{"9", "10", "100"}},
+		"the largest first":                 {[]string{"10", "9", "100", "8"}, []string{"number desc"}, 4, []string{"10", "9", "8"}},
+		"text backwards":                    {[]string{"alexander", "barbara"}, []string{"text desc"}, 2, []string{"alexander"}},
+		"a beginning of text":               {[]string{"alexander\t1", "barbara\t2"}, []string{"text", "number desc"}, 2, []string{"b"}},
+		"the field that differs":            {[]string{"b\t7\tx", "b\t12\ty"}, []string{"text", "number desc", "text"}, 2, []string{"b\t7"}},
+		"a key that goes on":                {[]string{"b", "b\t12"}, []string{"text", "number desc"}, 2, []string{"b\t12"}},
+		"below zero, and nothing":           {[]string{"", "-1"}, []string{"number"}, 2, []string{""}},
+		"numbers that are equal but differ": {[]string{"1.0", "1"}, []string{"number"}, 2, []string{"1.0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewKeySample(len(c.order), ordered(c.order...))
+			for _, line := range c.lines {
+				s.Add([]byte(line))
+			}
+			if got, err := s.PartitionKeys(c.n); err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("%q, %v; want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// ordered returns the order of entries.
+func ordered(entries ...string) keyorder.Order {
+	o, _ := keyorder.Parse(entries)
+	return o
+}
+
+// For any sample and order: the partition keys are valid, no range is empty, and none has more than its part and the lines
 // of the most frequent key.
 func TestPartitionKeysDivideAnySample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		lines := rapid.SliceOfN(rapid.StringMatching(`[ab\x{01}é]{0,4}(\t[ab]{0,2})?`), 1, 300).Draw(t, "lines")
+		lines := rapid.SliceOfN(rapid.StringMatching(`([ab\x{01}é]{0,4}|-?[0-9]{1,2})(\t([ab]{0,2}|[0-9]{1,3}))?`), 1, 300).Draw(t, "lines")
 		k := Keys{Fields: rapid.IntRange(1, 2).Draw(t, "fields")}
-		s, count := NewKeySample(k.Fields), map[string]int{}
+		if rapid.Bool().Draw(t, "order") {
+			k.Order = rapid.SliceOfN(rapid.SampledFrom(keyorder.Entries()), k.Fields, k.Fields).Draw(t, "entries")
+		}
+		s, count := NewKeySample(k.Fields, ordered(k.Order...)), map[string]int{}
 		for _, line := range lines {
 			s.Add([]byte(line))
 			key, _, _ := k.Split([]byte(line))
@@ -77,10 +117,14 @@ func TestPartitionKeysDivideAnySample(t *testing.T) {
 		if err := k.check(n); err != nil {
 			t.Fatal(err)
 		}
+		partition := func(key []byte) int { return k.Partition(key, n) }
+		if coder := k.Coder(n); coder != nil {
+			partition = func(key []byte) int { part, _ := coder.Encode(key); return part }
+		}
 		most, sizes := 0, make([]int, n)
 		for key, c := range count {
 			most = max(most, c)
-			sizes[k.Partition([]byte(key), n)] += c
+			sizes[partition([]byte(key))] += c
 		}
 		for r, size := range sizes {
 			if size == 0 {
@@ -96,7 +140,7 @@ func TestPartitionKeysDivideAnySample(t *testing.T) {
 // A sample that is not kept as a whole still divides all lines, and is the same each time.
 func TestLargeSample(t *testing.T) {
 	choose := func() []string {
-		s := NewKeySample(1)
+		s := NewKeySample(1, nil)
 		for i := range 4 * maxSampledKeys {
 			s.Add(fmt.Appendf(nil, "%06d", i))
 		}

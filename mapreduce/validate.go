@@ -71,8 +71,11 @@ func (s *TaskSpec) checkEnv() error {
 }
 
 func (s *TaskSpec) checkKeys() error {
-	if !s.Keys.IsZero() && (s.Kind != KindMap || s.Reduces == 0) {
-		return specErrorf("keys are for map tasks with reducers")
+	switch {
+	case s.Keys.IsZero(), s.Kind == KindMap && s.Reduces > 0:
+	case s.Kind == KindReduce && s.Keys.PartitionFields == 0 && len(s.Keys.PartitionKeys) == 0:
+	default:
+		return specErrorf("keys are for map tasks with reducers, and their fields and order for reduce tasks")
 	}
 	if s.Keys.Fields > 1 && s.Program.Builtin == "wordcount" {
 		return specErrorf("keys.fields is %d, the keys of built-in wordcount have one field", s.Keys.Fields)

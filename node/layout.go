@@ -171,13 +171,19 @@ func (l *taskLayout) harnessSpec(spec *droverv1.TaskSpec) (*mapreduce.TaskSpec, 
 	case kindMap:
 		return s, l.fillMapSpec(s, spec, p)
 	case kindReduce:
-		s.Kind, s.Reduces = mapreduce.KindReduce, int(spec.GetPartitions())
+		s.Kind, s.Reduces, s.Keys = mapreduce.KindReduce, int(spec.GetPartitions()), keysOf(spec)
 		s.Shuffle = &mapreduce.ReduceInput{Dir: p.metaPath(nameIn), Journal: p.metaPath(nameIn, nameSegments), Maps: int(spec.GetMapTasks())}
 		s.Output = &mapreduce.OutputFile{Path: p.metaPath(nameOut, namePart), Codec: mapreduce.CodecNone}
 		return s, nil
 	default:
 		return nil, fault.New(fault.Unsupported, "task kind %q is not supported by this node: upgrade it", spec.GetKind())
 	}
+}
+
+// keysOf returns the keys of a map or reduce task, the zero value if they are the default.
+func keysOf(spec *droverv1.TaskSpec) mapreduce.Keys {
+	k := spec.GetKeys()
+	return mapreduce.Keys{Fields: int(k.GetFields()), PartitionFields: int(k.GetPartitionFields()), PartitionKeys: k.GetPartitionKeys(), Order: k.GetOrder()}
 }
 
 func (l *taskLayout) fillMapSpec(s *mapreduce.TaskSpec, spec *droverv1.TaskSpec, p taskPaths) error {
@@ -191,9 +197,7 @@ func (l *taskLayout) fillMapSpec(s *mapreduce.TaskSpec, spec *droverv1.TaskSpec,
 		s.Output = &mapreduce.OutputFile{Path: p.metaPath(nameOut, namePart), Codec: mapreduce.CodecNone}
 		return nil
 	}
-	if k := spec.GetKeys(); k != nil {
-		s.Keys = mapreduce.Keys{Fields: int(k.GetFields()), PartitionFields: int(k.GetPartitionFields()), PartitionKeys: k.GetPartitionKeys()}
-	}
+	s.Keys = keysOf(spec)
 	s.MapOutput = &mapreduce.MapOutputPaths{Data: p.metaPath(nameOut, nameData), Index: p.metaPath(nameOut, nameIndex), Codec: mapreduce.CodecNone}
 	if len(spec.GetCombineCommand()) > 0 || len(spec.GetCombineBuiltin()) > 0 {
 		c := newProgram(spec.GetCombineCommand(), spec.GetCombineBuiltin())

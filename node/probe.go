@@ -71,7 +71,7 @@ func (b *prober) info() *droverv1.NodeInfo {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := proto.CloneOf(b.cfg.Info)
-	i.Features = []string{mapreduce.FeatureKeys}
+	i.Features = []string{mapreduce.FeatureKeys, mapreduce.FeatureKeyOrder}
 	if b.result != nil {
 		i.Levels, i.Speeds, i.LevelNotes = b.result.Levels, b.result.Speeds, b.result.Notes
 	}

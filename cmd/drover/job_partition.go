@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/keyorder"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -28,6 +30,7 @@ func jobPartitionCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "tasks", Usage: "number of reducers, as tasks of the reduce stage"},
 			&cli.IntFlag{Name: "fields", Value: 1, Usage: "number of the first fields of a line that stay together: at most key_fields of the reduce stage"},
+			&cli.StringFlag{Name: "order", Usage: "order of each of these fields, with commas between, as key_order of the reduce stage: \"text,number desc\"; by default that of bytes"},
 			jsonFlag,
 		},
 		Action: func(c *cli.Context) error {
@@ -39,8 +42,12 @@ func jobPartitionCommand() *cli.Command {
 			if tasks < 1 || tasks > jobspec.MaxReduceTasks {
 				return usageErrorf("-tasks %d: give the number of reducers, 1 to %d", tasks, jobspec.MaxReduceTasks)
 			}
-			if fields < 1 || fields > mapreduce.MaxKeyFields {
-				return usageErrorf("-fields %d: give 1 to %d", fields, mapreduce.MaxKeyFields)
+			if fields < 1 || fields > keyorder.MaxFields {
+				return usageErrorf("-fields %d: give 1 to %d", fields, keyorder.MaxFields)
+			}
+			order, err := parseKeyOrder(c.String("order"), fields)
+			if err != nil {
+				return err
 			}
 			in, name := c.App.Reader, "standard input"
 			if len(a) == 1 && a[0] != "-" {
@@ -51,7 +58,7 @@ func jobPartitionCommand() *cli.Command {
 				defer f.Close()
 				in, name = f, a[0]
 			}
-			sample := mapreduce.NewKeySample(fields)
+			sample := mapreduce.NewKeySample(fields, order)
 			if err := sampleLines(in, sample.Add); err != nil {
 				return fault.New(fault.Invalid, "%s: %w", name, err)
 			}
@@ -72,6 +79,26 @@ func jobPartitionCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// parseKeyOrder parses -order for so many fields of a key.
+func parseKeyOrder(text string, fields int) (keyorder.Order, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var entries []string
+	for e := range strings.SplitSeq(text, ",") {
+		e = strings.TrimSpace(e)
+		if !slices.Contains(keyorder.Entries(), e) {
+			return nil, usageErrorf("-order %q: %q is no order of a field: give %s for each", text, e, strings.Join(keyorder.Entries(), ", "))
+		}
+		entries = append(entries, e)
+	}
+	if len(entries) < fields {
+		return nil, usageErrorf("-order %q: it has %d of the %d fields of -fields: give the order of each", text, len(entries), fields)
+	}
+	order, _ := keyorder.Parse(entries[:fields])
+	return order, nil
 }
 
 // sampleLines calls add with each line of a reader, cut to the bytes of its buffer.

@@ -65,7 +65,7 @@ func Hang(*droverv1.WantedAttempt) *droverv1.SeenAttempt { return nil }
 
 // Info returns a node of 4 cores, 4 GiB and one disk of 100 MiB/s.
 func Info(name string) *droverv1.NodeInfo {
-	return &droverv1.NodeInfo{Name: name, Rack: "/r1", StorageAddresses: []string{name + ":9866"}, Address: name + ":7777", Schemes: []string{"hdfs", "file"}, Features: []string{mapreduce.FeatureKeys},
+	return &droverv1.NodeInfo{Name: name, Rack: "/r1", StorageAddresses: []string{name + ":9866"}, Address: name + ":7777", Schemes: []string{"hdfs", "file"}, Features: []string{mapreduce.FeatureKeys, mapreduce.FeatureKeyOrder},
 		Allocatable: &droverv1.Resources{Cpu: 4000, Memory: 4 << 30, Io: 100 << 20},
 		Disks:       []*droverv1.Disk{{Name: "d0", Io: 100 << 20, Space: 100 << 30}}, Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN}}
 }

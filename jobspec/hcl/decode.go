@@ -174,6 +174,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 		"exclusive":       boolAttr(&s.Exclusive),
 
 		"key_fields":       nonZeroAttr(intAttr(&s.KeyFields), &s.KeyFields),
+		"key_order":        listAttr(&s.KeyOrder),
 		"partition_fields": nonZeroAttr(intAttr(&s.PartitionFields), &s.PartitionFields),
 		"partition_keys":   listAttr(&s.PartitionKeys),
 		"partition_file":   textAttr(&s.PartitionFile),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/drover-run/drover/internal/keyorder"
 	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -153,6 +154,9 @@ func (w *jobWriter) stage(s *jobspec.Stage) {
 	if s.KeyFields > 0 {
 		w.attr("key_fields", fmt.Sprint(s.KeyFields))
 	}
+	if len(s.KeyOrder) > 0 {
+		w.attr("key_order", w.list(s.KeyOrder))
+	}
 	if s.PartitionFields > 0 {
 		w.attr("partition_fields", fmt.Sprint(s.PartitionFields))
 	}
@@ -248,13 +252,19 @@ func randomJob(r *rand.Rand) *jobspec.Job {
 // randomKeys sets what is the key of a line, and which task gets it.
 func randomKeys(r *rand.Rand, s *jobspec.Stage) {
 	s.KeyFields = r.IntN(4)
+	if r.IntN(2) == 0 {
+		for range max(s.KeyFields, 1) {
+			s.KeyOrder = append(s.KeyOrder, keyorder.Entries()[r.IntN(4)])
+		}
+	}
+	order, _ := keyorder.Parse(s.KeyOrder)
 	switch r.IntN(4) {
 	case 0:
 		s.PartitionFields = 1 + r.IntN(max(s.KeyFields, 1))
 	case 1:
 		s.PartitionFile = "a b/é"
 	case 2:
-		for _, text := range slices.Sorted(slices.Values(texts)) {
+		for _, text := range slices.SortedFunc(slices.Values(texts), order.Compare) {
 			if text != "" && !strings.ContainsAny(text, "\t\n") && r.IntN(2) == 0 {
 				s.PartitionKeys = append(s.PartitionKeys, text)
 			}

@@ -17,17 +17,62 @@ type (
 	emitFunc = func(sortmerge.Record) error
 )
 
+// combiner reduces a sorted sequence of records. It sees the keys of lines, not their encodings.
+type combiner interface {
+	combine(next nextFunc, emit emitFunc) error
+}
+
 func (t *task) newCombiner(p *mapreduce.Program) sortmerge.Combiner {
+	c := keyedCombiner{combiner: commandCombiner{t, p.Argv}, keys: &t.spec.Keys, coder: t.spec.Keys.Coder(t.spec.Reduces), reduces: t.spec.Reduces}
 	if p.Builtin != "" {
-		return sumCombiner{}
+		c.combiner = sumCombiner{}
 	}
-	return commandCombiner{t, p.Argv}
+	return c
+}
+
+// keyedCombiner connects a combiner with the collector: keys are decoded on their way in, and what it
+// writes goes to the reducers of its keys.
+type keyedCombiner struct {
+	combiner
+	keys    *mapreduce.Keys
+	coder   *mapreduce.KeyCoder // its own: it runs while a mapper's key that was just encoded waits; nil: keys are not encoded
+	reduces int
+}
+
+func (c keyedCombiner) Combine(next nextFunc, emit func(part int, r sortmerge.Record) error) error {
+	return c.combine(decodeKeys(next, c.coder), func(r sortmerge.Record) error {
+		if c.coder == nil {
+			return emit(c.keys.Partition(r.Key, c.reduces), r)
+		}
+		part, encoded := c.coder.Encode(r.Key)
+		return emit(part, sortmerge.Record{Key: encoded, Value: r.Value, NoValue: r.NoValue})
+	})
+}
+
+// decodeKeys returns the records of next with the keys as they were on their lines.
+func decodeKeys(next nextFunc, coder *mapreduce.KeyCoder) nextFunc {
+	if coder == nil {
+		return next
+	}
+	var decoded sortmerge.Record // merging still compares the key of next's own record
+	return func() (*sortmerge.Record, error) {
+		r, err := next()
+		if r == nil || err != nil {
+			return nil, err
+		}
+		key, err := coder.Decode(r.Key)
+		if err != nil {
+			return nil, err
+		}
+		decoded = sortmerge.Record{Key: key, Value: r.Value, NoValue: r.NoValue}
+		return &decoded, nil
+	}
 }
 
 // sumCombiner adds up the values of each key.
 type sumCombiner struct{}
 
-func (sumCombiner) Combine(next nextFunc, emit emitFunc) error {
+func (sumCombiner) combine(next nextFunc, emit emitFunc) error {
 	return foldGroups(next, &sumFolder{}, func(key, value []byte) error {
 		return emit(sortmerge.Record{Key: key, Value: value})
 	})
@@ -40,7 +85,7 @@ type commandCombiner struct {
 	argv []string
 }
 
-func (c commandCombiner) Combine(next nextFunc, emit emitFunc) error {
+func (c commandCombiner) combine(next nextFunc, emit emitFunc) error {
 	err := c.t.runProgram(program{argv: c.argv,
 		feed: func(_ context.Context, stdin io.Writer) error { return feedRecords(next, stdin) },
 		drain: func(r io.Reader) error {

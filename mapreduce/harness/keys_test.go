@@ -62,6 +62,8 @@ func runKeys(t *testing.T, parts []string) string {
 			reduces = n
 		case "fields":
 			keys.Fields = n
+		case "order":
+			keys.Order, err = strings.Split(value, ", "), nil
 		case "partition-fields":
 			keys.PartitionFields = n
 		case "partition-keys":
@@ -84,6 +86,7 @@ func runKeys(t *testing.T, parts []string) string {
 	var out strings.Builder
 	for p := range reduces {
 		s := h.reduceSpec(p, cat, h.shuffle(p, results, specs))
+		s.Keys = mapreduce.Keys{Fields: keys.Fields, Order: keys.Order}
 		fmt.Fprintf(&out, "reduce %d\n%s", p, strings.ReplaceAll(h.output(s, h.runOK(s)), "\t", "|"))
 	}
 	return out.String()

@@ -18,7 +18,7 @@ func (t *task) runMap() error {
 	if t.spec.Reduces == 0 {
 		return t.runMapOnly()
 	}
-	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.sortDir, FanIn: t.spec.FanIn, Precombined: t.isWordCount(), Keys: t.spec.Keys}
+	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.sortDir, FanIn: t.spec.FanIn, Precombined: t.isWordCount()}
 	if t.spec.Combiner != nil {
 		opt.Combiner = t.newCombiner(t.spec.Combiner)
 	}
@@ -61,7 +61,15 @@ func (t *task) mapToCollector(c *sortmerge.Collector) error {
 	collect := func(key, value []byte, bare bool) error {
 		return c.Add(mapreduce.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
 	}
-	if k := &t.spec.Keys; !k.IsZero() { // apart, since the usual partitioner is inlined
+	switch k := &t.spec.Keys; { // apart, since the usual partitioner is inlined
+	case t.coder != nil:
+		collect = func(key, value []byte, bare bool) error {
+			t.partial.MapOutput.Records++
+			t.partial.MapOutput.Bytes += int64(len(key) + len(value))
+			part, encoded := t.coder.Encode(key)
+			return c.Add(part, sortmerge.Record{Key: encoded, Value: value, NoValue: bare})
+		}
+	case !k.IsZero():
 		collect = func(key, value []byte, bare bool) error {
 			return c.Add(k.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
 		}
@@ -102,7 +110,7 @@ func (t *task) runMapper(drain func(io.Reader) error) error {
 }
 
 func (t *task) countWords(c *sortmerge.Collector) error {
-	w := newWordTable(c, t.spec, t.spec.SortMemory/2)
+	w := newWordTable(c, t.spec, t.coder, t.spec.SortMemory/2)
 	if err := t.eachChunk(t.ctx, true, w.countText); err != nil {
 		return err
 	}

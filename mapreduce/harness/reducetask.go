@@ -31,15 +31,16 @@ func (t *task) runReduce() error {
 		return err
 	}
 	defer cursor.Close()
+	next := t.countInput(decodeKeys(cursor.Next, t.coder))
 	out, err := createOutput(t.spec.Output, &t.out)
 	if err != nil {
 		return err
 	}
 	if t.spec.Program.Builtin != "" {
-		err = t.builtinReduce(t.countInput(cursor.Next), out)
+		err = t.builtinReduce(next, out)
 	} else {
 		err = t.runProgram(program{argv: t.spec.Program.Argv, drain: out.copyFrom, feed: func(ctx context.Context, stdin io.Writer) error {
-			return feedRecords(t.countInput(cursor.Next), stdin)
+			return feedRecords(next, stdin)
 		}})
 	}
 	return t.finishOutput(out, err)

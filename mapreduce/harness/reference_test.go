@@ -14,6 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/keyorder"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/mapreduce/reference"
 )
@@ -53,15 +54,16 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 	anyLine := rapid.StringMatching(`[a-c]{0,4}(\t[a-c\t]{0,5})?`)
 	plain := rapid.StringMatching(`[a-c \r]{0,14}`)
 	table := rapid.StringMatching(`[a-c\x{01} ]{0,3}(\t[a-c\x{01}]{0,3}){0,4}`)
+	measured := rapid.StringMatching(`(-?[0-9]{0,3}(\.[0-9])?|[ab])(\t(-?[0-9]{0,3}(\.[0-9])?|[ab])){0,3}`)
 	j := reference.Job{Reduces: rapid.IntRange(0, 5).Draw(t, "reduces")}
 	var line *rapid.Generator[string]
 	if j.Reduces > 0 {
 		drawKeys(t, &j)
 	}
-	switch rapid.IntRange(0, 4).Draw(t, "kind") {
+	switch rapid.IntRange(0, 5).Draw(t, "kind") {
 	case 0:
 		j.Mapper, j.Reducer, line = "wordcount", "wordcount", words
-		j.KeyFields, j.PartitionFields = min(j.KeyFields, 1), min(j.PartitionFields, 1)
+		j.KeyFields, j.PartitionFields, j.KeyOrder = min(j.KeyFields, 1), min(j.PartitionFields, 1), j.KeyOrder[:min(len(j.KeyOrder), 1)]
 		if rapid.Bool().Draw(t, "combine") && j.Reduces > 0 {
 			j.Combiner = "sum"
 		}
@@ -81,6 +83,8 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 		j.Pattern = rapid.SampledFrom([]string{"a", "^b", "c$", "a.*b", ""}).Draw(t, "pattern")
 	case 3:
 		j.Mapper, j.Reducer, line = "identity", rapid.SampledFrom([]string{"identity", "count"}).Draw(t, "reducer"), table
+	case 4:
+		j.Mapper, j.Reducer, line = "identity", rapid.SampledFrom([]string{"identity", "count"}).Draw(t, "reducer"), measured
 	default:
 		j.Mapper, j.Reducer, line = "sort", "sort", plain
 	}
@@ -90,12 +94,17 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 // drawKeys draws what of a line is its key and which reducer gets it; often the default.
 func drawKeys(t *rapid.T, j *reference.Job) {
 	j.KeyFields = rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(t, "key fields")
+	if n := max(j.KeyFields, 1); rapid.Bool().Draw(t, "order") {
+		j.KeyOrder = rapid.SliceOfN(rapid.SampledFrom([]string{"text", "text desc", "number", "number desc"}), n, n).Draw(t, "key order")
+	}
 	switch rapid.IntRange(0, 2).Draw(t, "partitioner") {
 	case 1:
 		j.PartitionFields = rapid.IntRange(1, max(j.KeyFields, 1)).Draw(t, "partition fields")
 	case 2:
-		key := rapid.StringMatching(`[a-d]{1,2}(\t[a-c]{0,2})?`)
-		j.PartitionKeys = slices.Sorted(slices.Values(rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, rapid.ID[string]).Draw(t, "partition keys")))
+		key := rapid.StringMatching(`([a-d]{1,2}|-?[0-9]{1,2})(\t[a-c0-9]{0,2})?`)
+		j.PartitionKeys = rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, rapid.ID[string]).Draw(t, "partition keys")
+		order, _ := keyorder.Parse(j.KeyOrder)
+		slices.SortFunc(j.PartitionKeys, order.Compare)
 	}
 }
 
@@ -133,7 +142,7 @@ func TestRandomJobsMatchReference(t *testing.T) {
 			texts = append(texts, text)
 			s := h.mapSpec(i, m, j.Reduces, pieces...)
 			s.SortMemory, s.FanIn, s.Combiner = memory, fanIn, c
-			s.Keys = mapreduce.Keys{Fields: j.KeyFields, PartitionFields: j.PartitionFields, PartitionKeys: j.PartitionKeys}
+			s.Keys = mapreduce.Keys{Fields: j.KeyFields, PartitionFields: j.PartitionFields, PartitionKeys: j.PartitionKeys, Order: j.KeyOrder}
 			if j.Reduces > 0 {
 				s.MapOutput.Codec = codec
 			}
@@ -149,6 +158,7 @@ func TestRandomJobsMatchReference(t *testing.T) {
 		}
 		for p := range j.Reduces {
 			s := h.reduceSpec(p, r, h.shuffle(p, results, specs))
+			s.Keys = mapreduce.Keys{Fields: j.KeyFields, Order: j.KeyOrder}
 			s.SortMemory, s.FanIn = memory, fanIn
 			got = append(got, h.output(s, h.runOK(s)))
 		}

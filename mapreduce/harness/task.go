@@ -37,7 +37,8 @@ func (f *flowCounter) value() mapreduce.Flow {
 type task struct {
 	ctx      context.Context
 	spec     *mapreduce.TaskSpec
-	stdout   *os.File // receives the stdout of a group task
+	coder    *mapreduce.KeyCoder // encodes keys whose order is not that of their bytes; else nil
+	stdout   *os.File            // receives the stdout of a group task
 	reporter *reporter
 	spawner  *spawner
 	sortDir  string // directory of this task below spec.TempDir
@@ -55,7 +56,7 @@ type task struct {
 }
 
 func newTask(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) *task {
-	t := &task{ctx: ctx, spec: spec, stdout: stdout, reporter: &reporter{log: log}, started: time.Now()}
+	t := &task{ctx: ctx, spec: spec, coder: spec.Keys.Coder(spec.Reduces), stdout: stdout, reporter: &reporter{log: log}, started: time.Now()}
 	t.user.exit = -1
 	t.partial = mapreduce.Result{Version: mapreduce.ResultVersion, Identity: spec.Identity, Kind: spec.Kind}
 	return t

@@ -53,6 +53,7 @@ const (
 type wordTable struct {
 	collector *sortmerge.Collector
 	keys      *mapreduce.Keys
+	coder     *mapreduce.KeyCoder // nil: words are sorted by their bytes
 	parts     int
 	memory    int64
 	slots     []wordSlot
@@ -65,8 +66,8 @@ type wordTable struct {
 	touched   byte // what count and touch read ahead, so that the compiler cannot leave it out
 }
 
-func newWordTable(to *sortmerge.Collector, spec *mapreduce.TaskSpec, memory int64) *wordTable {
-	w := &wordTable{collector: to, keys: &spec.Keys, parts: spec.Reduces, memory: memory, arena: make([]byte, shortWord+1)}
+func newWordTable(to *sortmerge.Collector, spec *mapreduce.TaskSpec, coder *mapreduce.KeyCoder, memory int64) *wordTable {
+	w := &wordTable{collector: to, keys: &spec.Keys, coder: coder, parts: spec.Reduces, memory: memory, arena: make([]byte, shortWord+1)}
 	w.resize(initialSlots)
 	return w
 }
@@ -294,7 +295,13 @@ func (w *wordTable) collect(s *wordSlot) error {
 		word = word[:s.at]
 	}
 	r := sortmerge.Record{Key: word, Value: strconv.AppendUint(digits[:0], uint64(s.count), 10)}
-	if err := w.collector.Add(w.keys.Partition(word, w.parts), r); err != nil {
+	part := 0
+	if w.coder == nil {
+		part = w.keys.Partition(word, w.parts)
+	} else {
+		part, r.Key = w.coder.Encode(word)
+	}
+	if err := w.collector.Add(part, r); err != nil {
 		return err
 	}
 	w.words += int64(s.count)

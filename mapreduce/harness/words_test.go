@@ -75,8 +75,8 @@ func TestWordTableMatchesSplittingByBytes(t *testing.T) {
 		want := map[string]int{}
 		check(t, eachWord(text, func(word []byte) error { want[string(word)]++; return nil }))
 		dir := t.TempDir()
-		c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: dir, FanIn: 4, Precombined: true, Combiner: sumCombiner{}})
-		w := newWordTable(c, &mapreduce.TaskSpec{Reduces: 1}, 1<<20)
+		c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: dir, FanIn: 4, Precombined: true, Combiner: keyedCombiner{combiner: sumCombiner{}, keys: &mapreduce.Keys{}, reduces: 1}})
+		w := newWordTable(c, &mapreduce.TaskSpec{Reduces: 1}, nil, 1<<20)
 		check(t, w.countText(text))
 		check(t, w.flush())
 		index, err := c.Finish(filepath.Join(dir, "out"), mapreduce.CodecNone)
@@ -149,7 +149,7 @@ func TestEscapedProcessHoldingStdout(t *testing.T) {
 }
 
 // The harness starts once for each task on slow machines, and CRIU dumps its whole
-// state: it may import nothing but the standard library, the compressors, and two small
+// state: it may import nothing but the standard library, the compressors, and three small
 // packages that import the standard library alone.
 func TestImportsStaySmall(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "../../cmd/drover-harness").Output()
@@ -157,7 +157,7 @@ func TestImportsStaySmall(t *testing.T) {
 		t.Skipf("not proved here: that the harness imports the standard library and compressors alone; go list: %v", err)
 	}
 	for _, p := range strings.Fields(string(out)) {
-		if !strings.HasPrefix(p, "github.com/klauspost/compress") && !strings.HasPrefix(p, "github.com/drover-run/drover/mapreduce") && p != "github.com/drover-run/drover/cmd/drover-harness" && p != "github.com/drover-run/drover/internal/plain" && p != "github.com/drover-run/drover/internal/peakmem" {
+		if !strings.HasPrefix(p, "github.com/klauspost/compress") && !strings.HasPrefix(p, "github.com/drover-run/drover/mapreduce") && p != "github.com/drover-run/drover/cmd/drover-harness" && p != "github.com/drover-run/drover/internal/plain" && p != "github.com/drover-run/drover/internal/keyorder" && p != "github.com/drover-run/drover/internal/peakmem" {
 			t.Errorf("the harness imports %s", p)
 		}
 	}

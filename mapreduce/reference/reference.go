@@ -21,6 +21,7 @@ type Job struct {
 	KeyFields       int      // of a line; 0: 1
 	PartitionFields int      // of a key; 0: all
 	PartitionKeys   []string // instead of the hash
+	KeyOrder        []string // how each field is compared; none: by the bytes of the key
 }
 
 // Run executes a job on the texts of its map tasks and returns the output of
@@ -51,7 +52,7 @@ func Run(j Job, texts []string) ([]string, error) {
 				}
 			}
 		}
-		sort.SliceStable(mine, func(a, b int) bool { return j.keyOf(mine[a]) < j.keyOf(mine[b]) })
+		sort.SliceStable(mine, func(a, b int) bool { return j.compare(j.keyOf(mine[a]), j.keyOf(mine[b])) < 0 })
 		lines, err := reduceLines(j, mine)
 		if err != nil {
 			return nil, err
@@ -82,11 +83,21 @@ func (j Job) valueOf(line string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(line, j.keyOf(line)), "\t")
 }
 
+// compare compares two keys.
+func (j Job) compare(a, b string) int {
+	for _, e := range j.KeyOrder {
+		if e != "text" {
+			return CompareKeys(j.KeyOrder, a, b)
+		}
+	}
+	return strings.Compare(a, b)
+}
+
 func (j Job) partition(key string) int {
 	if len(j.PartitionKeys) > 0 {
 		r := 0
 		for _, s := range j.PartitionKeys {
-			if s <= key {
+			if j.compare(s, key) <= 0 {
 				r++
 			}
 		}

@@ -11,9 +11,9 @@ import (
 
 // Combiner reduces a sorted sequence of records before it is written. next
 // returns the records in order of partition and key, each valid until its next call, and nil at
-// the end. emit copies the records that replace them, in any order and with any key.
+// the end. emit copies the records that replace them, in any order and with any key, into partitions.
 type Combiner interface {
-	Combine(next func() (*Record, error), emit func(Record) error) error
+	Combine(next func() (*Record, error), emit func(part int, r Record) error) error
 }
 
 // Options configures a Collector.
@@ -22,8 +22,7 @@ type Options struct {
 	Memory   int64  // bytes in memory for records and their index
 	Dir      string // existing folder for segments
 	FanIn    int
-	Combiner Combiner       // nil: none; otherwise a quarter of Memory is reserved for its output
-	Keys     mapreduce.Keys // choose the partition of what the combiner writes
+	Combiner Combiner // nil: none; otherwise a quarter of Memory is reserved for its output
 	// Precombined says that the records have been combined already, e.g. by a
 	// table of counts: spills are written as they are, and the combiner runs only
 	// when several segments are merged.
@@ -254,10 +253,10 @@ func (c *Collector) runCombiner(next func() (*Record, error), to *Collector) err
 		}
 		return r, err
 	}
-	return c.opt.Combiner.Combine(in, func(r Record) error {
+	return c.opt.Combiner.Combine(in, func(part int, r Record) error {
 		c.stats.CombineOut.Records++
 		c.stats.CombineOut.Bytes += int64(len(r.Key) + len(r.Value))
-		return to.Add(c.opt.Keys.Partition(r.Key, c.opt.Parts), r)
+		return to.Add(part, r)
 	})
 }
 

@@ -138,9 +138,9 @@ func TestCollectorMatchesReferenceSort(t *testing.T) {
 }
 
 // sumCombiner adds up the values of adjacent equal keys.
-type sumCombiner struct{ calls int }
+type sumCombiner struct{ calls, parts int }
 
-func (s *sumCombiner) Combine(next func() (*Record, error), emit func(Record) error) error {
+func (s *sumCombiner) Combine(next func() (*Record, error), emit func(int, Record) error) error {
 	s.calls++
 	var key []byte
 	var sum int64
@@ -149,7 +149,7 @@ func (s *sumCombiner) Combine(next func() (*Record, error), emit func(Record) er
 		if !open {
 			return nil
 		}
-		return emit(Record{Key: key, Value: strconv.AppendInt(nil, sum, 10)})
+		return emit(mapreduce.Partition(key, s.parts), Record{Key: key, Value: strconv.AppendInt(nil, sum, 10)})
 	}
 	for {
 		r, err := next()
@@ -185,7 +185,7 @@ func TestCombinerPreservesSums(t *testing.T) {
 		rows := drawRows(t, 3000)
 		want := map[string]int64{}
 		parts := rapid.IntRange(1, 5).Draw(t, "parts")
-		c := NewCollector(Options{Parts: parts, Dir: dir, FanIn: 3, Combiner: &sumCombiner{},
+		c := NewCollector(Options{Parts: parts, Dir: dir, FanIn: 3, Combiner: &sumCombiner{parts: parts},
 			Memory: rapid.SampledFrom([]int64{16 << 10, 64 << 10, 1 << 20}).Draw(t, "memory")})
 		for i, r := range rows {
 			want[r.Key] += int64(i)

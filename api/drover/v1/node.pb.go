@@ -1286,7 +1286,7 @@ type TaskSpec struct {
 	// Whether the first attempts of the stage's tasks share containers, one after another. Unset: if
 	// the last tasks of the stage on this node were short.
 	ContainersUsedAgain *bool    `protobuf:"varint,29,opt,name=containers_used_again,json=containersUsedAgain,proto3,oneof" json:"containers_used_again,omitempty"`
-	Keys                *MapKeys `protobuf:"bytes,30,opt,name=keys,proto3" json:"keys,omitempty"` // for a map task with reducers; unset: the first field is the key, and its hash chooses the reducer
+	Keys                *MapKeys `protobuf:"bytes,30,opt,name=keys,proto3" json:"keys,omitempty"` // for a map task with reducers, and for a reduce task its fields and order; unset: the first field is the key, and its hash chooses the reducer
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1538,8 +1538,11 @@ type MapKeys struct {
 	Fields          int32                  `protobuf:"varint,1,opt,name=fields,proto3" json:"fields,omitempty"`                                          // number of the first fields of a line that are its key; 0 = 1
 	PartitionFields int32                  `protobuf:"varint,2,opt,name=partition_fields,json=partitionFields,proto3" json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0 = all
 	PartitionKeys   []string               `protobuf:"bytes,3,rep,name=partition_keys,json=partitionKeys,proto3" json:"partition_keys,omitempty"`        // the smallest key of each reducer but the first; unset: by hash
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How each field is compared: "text", "number", or these with " desc"; unset: keys by their bytes. Only nodes with
+	// the feature mapreduce-key-order get it.
+	Order         []string `protobuf:"bytes,4,rep,name=order,proto3" json:"order,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MapKeys) Reset() {
@@ -1589,6 +1592,13 @@ func (x *MapKeys) GetPartitionFields() int32 {
 func (x *MapKeys) GetPartitionKeys() []string {
 	if x != nil {
 		return x.PartitionKeys
+	}
+	return nil
+}
+
+func (x *MapKeys) GetOrder() []string {
+	if x != nil {
+		return x.Order
 	}
 	return nil
 }
@@ -3950,11 +3960,12 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x18\n" +
-	"\x16_containers_used_again\"s\n" +
+	"\x16_containers_used_again\"\x89\x01\n" +
 	"\aMapKeys\x12\x16\n" +
 	"\x06fields\x18\x01 \x01(\x05R\x06fields\x12)\n" +
 	"\x10partition_fields\x18\x02 \x01(\x05R\x0fpartitionFields\x12%\n" +
-	"\x0epartition_keys\x18\x03 \x03(\tR\rpartitionKeys\"]\n" +
+	"\x0epartition_keys\x18\x03 \x03(\tR\rpartitionKeys\x12\x14\n" +
+	"\x05order\x18\x04 \x03(\tR\x05order\"]\n" +
 	"\aFileRef\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +

@@ -23,5 +23,5 @@ job "nightly" {
     file "conf/a.txt" { source = "a.txt"  mode = "0600" }
   }
   stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["count"]  exclusive = true  containers_used_again = true
-    key_fields = 2  partition_keys = ["2026-01\tm"] }
+    key_fields = 2  key_order = ["text", "number desc"]  partition_keys = ["2026-01\t7"] }
 }

@@ -1,0 +1,168 @@
+package keyorder
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+)
+
+// MaxFields is the most fields that a key may have.
+const MaxFields = 64
+
+// Entries of an order: how one field is compared.
+const (
+	asText       = "text"
+	asTextDesc   = "text desc"
+	asNumber     = "number"
+	asNumberDesc = "number desc"
+)
+
+// Entries returns what Parse accepts.
+func Entries() []string { return []string{asText, asTextDesc, asNumber, asNumberDesc} }
+
+// Order is how the fields of a key are compared, one after the other. Nil is the order of the key's bytes.
+type Order []field
+
+// field is how one field is compared. Only its methods know how it is encoded.
+type field struct{ number, desc bool }
+
+// Parse returns the order of entries. It is nil if all are "text": such keys are compared by their bytes.
+// ok is false if an entry is none of Entries.
+func Parse(entries []string) (o Order, ok bool) {
+	for _, e := range entries {
+		if !slices.Contains(Entries(), e) {
+			return nil, false
+		}
+		o = append(o, field{number: e == asNumber || e == asNumberDesc, desc: e == asTextDesc || e == asNumberDesc})
+	}
+	if !slices.ContainsFunc(o, func(f field) bool { return f.number || f.desc }) {
+		return nil, true
+	}
+	return o, true
+}
+
+// IsText reports whether field i is compared by its bytes, upwards.
+func (o Order) IsText(i int) bool { return o == nil || o[i] == field{} }
+
+// Compare compares two keys: below zero if a comes before b, and zero only if they are the same. O(length).
+func (o Order) Compare(a, b string) int {
+	if o == nil {
+		return strings.Compare(a, b)
+	}
+	return bytes.Compare(o.Append(nil, []byte(a)), o.Append(nil, []byte(b)))
+}
+
+// Append appends the encoding of a key, whose bytes have the order. The order must not be nil. O(len(key)).
+func (o Order) Append(dst, key []byte) []byte {
+	last := len(o) - 1
+	for i, f := range o {
+		end := -1
+		if i < last {
+			end = bytes.IndexByte(key, '\t')
+		}
+		if end < 0 {
+			return f.append(dst, key)
+		}
+		dst, key = f.append(dst, key[:end]), key[end+1:]
+	}
+	return dst
+}
+
+// errEncoding is the error for bytes that Append did not write.
+var errEncoding = errors.New("not the encoding of a key")
+
+// Decode appends the key of an encoding. O(length of the key).
+func (o Order) Decode(dst, encoded []byte) ([]byte, error) {
+	for i, f := range o {
+		if i > 0 {
+			dst = append(dst, '\t')
+		}
+		n := 0
+		if dst, n = f.decode(dst, encoded); n < 0 {
+			return nil, errEncoding
+		}
+		if encoded = encoded[n:]; len(encoded) == 0 {
+			return dst, nil
+		}
+	}
+	return nil, errEncoding
+}
+
+// append appends the encoding of one field, which is never the beginning of another one's. That of desc is
+// that of the opposite with all bits inverted.
+func (f field) append(dst, b []byte) []byte {
+	from := len(dst)
+	if f.number {
+		dst = appendNumber(dst, b)
+	} else {
+		dst = appendText(dst, b)
+	}
+	if f.desc {
+		for i := from; i < len(dst); i++ {
+			dst[i] = ^dst[i]
+		}
+	}
+	return dst
+}
+
+// decode appends the field at the beginning of an encoding and returns the length of its part, -1 if it is damaged.
+func (f field) decode(dst, encoded []byte) (out []byte, n int) {
+	r := reader{b: encoded}
+	if f.desc {
+		r.invert = 0xff
+	}
+	if f.number {
+		dst = r.number(dst)
+	} else {
+		dst = r.text(dst)
+	}
+	if r.failed {
+		return dst, -1
+	}
+	return dst, r.at
+}
+
+// reader reads the bytes of an encoding.
+type reader struct {
+	b      []byte
+	at     int
+	invert byte // 0xff: all bits of each byte
+	failed bool
+}
+
+func (r *reader) next() byte {
+	if r.at == len(r.b) {
+		r.failed = true
+		return 0
+	}
+	r.at++
+	return r.b[r.at-1] ^ r.invert
+}
+
+// textEnd ends the encoding of a text. Bytes up to that of a tab are written as one more, which leaves it to the end:
+// the one that a newline has is free.
+const textEnd = 0
+
+func appendText(dst, b []byte) []byte {
+	for _, c := range b {
+		if c <= '\t' {
+			c++
+		}
+		dst = append(dst, c)
+	}
+	return append(dst, textEnd)
+}
+
+func (r *reader) text(dst []byte) []byte {
+	for {
+		c := r.next()
+		if c == textEnd {
+			return dst
+		}
+		if c <= '\t'+1 {
+			c--
+		}
+		dst = append(dst, c)
+	}
+}
