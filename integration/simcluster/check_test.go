@@ -176,6 +176,8 @@ func (c *cluster) countEnds() map[string]int {
 		e := events.Msg()
 		fmt.Fprintln(order, e.Index, e.Kind, e.Job, e.Task, e.Node)
 		c.acked = max(c.acked, e.Index)
+		c.effects[e.Index] = true
+		c.checkLost(c.accepted[e.Job], e)
 		switch e.Kind {
 		case "job.succeeded", "job.failed", "job.stopped":
 			ends[e.Job]++
@@ -196,7 +198,7 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 	if j.wordCount != nil {
 		c.checkOutput(j, s.State)
 	}
-	if s.State != want && (j.stopAt == 0 && j.stopsAt == "" || s.State != droverv1.JobState_JOB_STATE_STOPPED) {
+	if s.State != want && (j.stopAt == 0 && j.stopsAt == "" && !j.stopsAtOnce || s.State != droverv1.JobState_JOB_STATE_STOPPED) {
 		c.violated("job %s is %s, want %s: %s", s.Name, s.State, want, s.Message)
 	}
 	tasks, err := call(c.client.ListTasks, &droverv1.ListTasksRequest{Job: fmt.Sprint(s.Job)})
@@ -267,6 +269,7 @@ func (c *cluster) checkLogs() {
 				}
 				continue
 			}
+			c.checkDecider(e)
 			if other, ok := data[e.Term]; ok && !bytes.Equal(other, e.Data) {
 				c.violated("entry %d of term %d differs between the servers", i, e.Term)
 			}

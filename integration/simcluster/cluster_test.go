@@ -51,11 +51,15 @@ type cluster struct {
 	operator droverv1connect.OperatorServiceClient
 	history  droverv1connect.HistoryServiceClient
 	closers  []func()
-	acked    uint64 // an index up to which the log is committed, at the end
-	order    uint64 // of the events up to the end, as a hash: the same seed is to have the same
+	effects  map[uint64]bool // indices of the entries that made an event
+	acked    uint64          // an index up to which the log is committed, at the end
+	order    uint64          // of the events up to the end, as a hash: the same seed is to have the same
 
 	plain     bool // the API of the coordinators is HTTP/1 without TLS, as on their local sockets, and so is raft
 	scheduler string
+	speculate bool
+	lost      lostOutputs
+	lostAt    atomic.Int64 // when a node was lost last, in ns
 	election  time.Duration
 	drained   map[string]bool // nodes that the plan drains
 	wg        sync.WaitGroup  // what the user does
@@ -68,7 +72,7 @@ type cluster struct {
 }
 
 func newCluster(t testing.TB, seed uint64, dir string) *cluster {
-	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}, drained: map[string]bool{}}
+	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}, drained: map[string]bool{}, effects: map[uint64]bool{}, lost: lostOutputs{reported: map[string]bool{}}}
 	c.world = newWorld(c)
 	return c
 }
@@ -207,6 +211,7 @@ type server struct {
 	done   chan struct{}
 	runs   []chan struct{} // done of all runs
 	step   stepCrash
+	stall  stall
 	full   atomic.Int64 // 1: writes of its log fail; 2: they are made, and fail
 	clock  atomic.Int64 // how far its clock is ahead, ns
 }
@@ -240,10 +245,16 @@ func (s *server) start() {
 			switch {
 			case message == "leading":
 				c.world.leads(s.id, attrs["term"])
+			case message == "dropped from a decision":
+				c.checkDropped(s.id, attrs["why"])
 			case strings.HasPrefix(message, "lost a node"):
+				c.lostAt.Store(time.Now().UnixNano())
 				c.machine(attrs["node"]).lost(s.id)
 			}
 		})}
+	if c.speculate {
+		cfg.SchedulerParams = map[string]string{"speculate": "1.2"}
+	}
 	if c.plain {
 		cfg.Local = h.listen("2")
 	} else {

@@ -71,6 +71,13 @@ func (c *cluster) serverNames() (all []string) {
 	return all
 }
 
+func (c *cluster) machineNames() (all []string) {
+	for _, m := range c.machines {
+		all = append(all, m.name)
+	}
+	return all
+}
+
 func (c *cluster) server(id string) *server {
 	for _, s := range c.servers {
 		if s.id == id {
@@ -139,6 +146,12 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 	case suspend:
 		begin = func() { c.wg.Go(func() { c.suspend(f.a, levels[1+f.n%3]) }) }
 		end = func() { c.wg.Go(func() { c.setLevels(f.a, droverv1.Level_LEVEL_RUNNING, f.b) }) }
+	case splitNode:
+		begin = func() { c.net.isolate(f.a, c.machineNames()...) }
+	case stallLeader:
+		begin, end = func() { c.wg.Go(func() { c.stallLeader(f) }) }, func() {}
+	case staleDisk:
+		return c.staleDisk(f)
 	case drain:
 		begin = func() { c.drained[f.a] = true; c.wg.Go(func() { c.drain(f.a, false, time.Duration(f.n)*lease/8) }) }
 		end = func() { c.wg.Go(func() { c.drain(f.a, true, 0) }) }
@@ -225,6 +238,7 @@ func (s *server) arm(n int) {
 // it has fallen.
 func (s *server) crashHook(h *host, cancel context.CancelFunc) func(replica.Point, uint64) bool {
 	return func(p replica.Point, _ uint64) bool {
+		s.stall.await(p)
 		s.step.mu.Lock()
 		defer s.step.mu.Unlock()
 		if s.step.fell {

@@ -142,6 +142,11 @@ func (o *leaseObserver) Register(ctx context.Context, r *connect.Request[droverv
 
 // Report implements droverv1connect.NodeServiceClient.
 func (o *leaseObserver) Report(ctx context.Context, r *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
+	for _, s := range r.Msg.GetAttempts() {
+		for _, l := range s.GetLostOutputs() {
+			o.m.c.lost.note(s.GetKey().GetJob(), l)
+		}
+	}
 	sent := time.Now()
 	res, err := o.NodeServiceClient.Report(ctx, r)
 	if err == nil && !res.Msg.GetRegisterAgain() {

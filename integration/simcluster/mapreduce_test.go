@@ -27,6 +27,12 @@ type wordCount struct {
 	texts    []string      // of the files, each the input of a map task
 	mapTime  time.Duration // how long a map task works before it reads
 	partTime time.Duration // the same of a reduce task
+
+	failing    string        // the stage whose tasks fail in their first attempts; "": none
+	twins      bool          // both attempts of the first of four reduces end at one instant, while the last one runs on
+	full       bool          // each task takes a node, and all are suspended when a map is done: see disturb
+	lateLoss   bool          // the outputs on a node are lost, and a node is late to say so: see disturb
+	breakAfter time.Duration // the leader crashes so long after the job has begun to commit; 0: never
 }
 
 // shared is the folder that all machines share.
@@ -58,7 +64,33 @@ func (p *plan) newWordCount(r *rand.Rand, i int) plannedJob {
 	case 1:
 		j.stopsAt = "job.committing"
 	}
+	p.addTrouble(r, j)
 	return j
+}
+
+// addTrouble draws what else happens to a job that counts words.
+func (p *plan) addTrouble(r *rand.Rand, j plannedJob) {
+	w, maps, reduces := j.wordCount, &j.spec.Stages[0], &j.spec.Stages[1]
+	switch r.IntN(8) {
+	case 0:
+		w.failing = reduces.Name
+	case 1:
+		w.failing = maps.Name
+	case 2:
+		w.twins, w.partTime = true, min(w.partTime, lease/2)
+		reduces.Tasks, reduces.PartitionKeys, reduces.Resources.CPU = 4, nil, 500
+	case 3:
+		w.full, w.mapTime = len(w.texts) > 1, max(w.mapTime, lease/2)
+		maps.Resources.CPU, reduces.Resources.CPU = nodeCPU, nodeCPU
+		reduces.SlowStart, reduces.Tasks, reduces.PartitionKeys = 0.3, p.machines+1, nil
+	case 4:
+		w.breakAfter = between(r, 50*time.Microsecond, 4*time.Millisecond)
+	case 5:
+		if p.machines > 2 {
+			w.lateLoss, w.mapTime = true, min(w.mapTime, lease/20)
+			reduces.Tasks, reduces.PartitionKeys, reduces.Resources.CPU = 4, nil, nodeCPU/2
+		}
+	}
 }
 
 // inputOf and outputOf return the folders of a job that counts words.
@@ -118,17 +150,24 @@ func (w *world) runHarness(ctx context.Context, p *fake.Process) int {
 	job := w.counts[p.Spec.Labels["drover.job"]]
 	d := job.mapTime
 	if p.Spec.Labels["drover.stage"] == "sum" {
-		d = job.partTime
+		if d = job.partTime; job.twins && indexOf(run.id) == 3 {
+			d += 4 * lease
+		}
 	}
 	d += time.Duration(indexOf(run.id)) * sibling
+	twin := w.twinOf(run.id, job)
 	code := 137
 	for passed := time.Duration(0); w.awaitThawed(ctx, run) == nil; passed += otherStep {
 		m := w.machineOf(run)
 		if m.kernel.enter(run.id) {
 			spec, err := m.taskSpec(run.id)
-			if err == nil && passed >= d && isInputThere(spec) {
-				spec.SortMemory = min(spec.SortMemory, sortMemory)
-				code = harness.Run(ctx, spec, nil, io.Discard)
+			if err == nil && passed >= d && isInputThere(spec) && twin.ready(passed) {
+				if job.failing == p.Spec.Labels["drover.stage"] && attemptOf(run.id) == 1 {
+					code = 1
+				} else {
+					spec.SortMemory = min(spec.SortMemory, sortMemory)
+					code = harness.Run(ctx, spec, nil, io.Discard)
+				}
 				m.kernel.leave(run.id)
 				break
 			}
@@ -138,7 +177,7 @@ func (w *world) runHarness(ctx context.Context, p *fake.Process) int {
 				break
 			}
 		}
-		pause(ctx, min(otherStep, max(d-passed, otherStep/5)))
+		twin.pause(ctx, min(otherStep, max(d-passed, otherStep/5)))
 	}
 	return w.end(run, "harness", code)
 }
@@ -291,5 +330,61 @@ func (k *kernel) awaitInstant(id string) {
 	k.mu.Unlock()
 	if acting != nil {
 		acting.Wait()
+	}
+}
+
+// twin is an attempt of a task of which two are to end at one instant.
+type twin struct {
+	first bool
+	other chan struct{} // closed when the other one ends; nil for a task without twins
+}
+
+// twinsLimit is how long a first attempt waits for a second one, which is not made where there is no node for it.
+const twinsLimit = 4 * lease
+
+// twinOf returns what the attempt of a job is of two.
+func (w *world) twinOf(id string, job *wordCount) *twin {
+	t := &twin{first: attemptOf(id) == 1}
+	if parts := strings.Split(id, "."); !job.twins || parts[1] != "1" || parts[2] != "0" || attemptOf(id) > 2 {
+		return t
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t.other = w.twins[taskOf(id)]; t.other == nil {
+		t.other = make(chan struct{})
+		w.twins[taskOf(id)] = t.other
+	}
+	return t
+}
+
+// ready reports whether the attempt may end.
+func (t *twin) ready(passed time.Duration) bool {
+	if t.other == nil {
+		return true
+	}
+	select {
+	case <-t.other:
+		return true
+	default:
+	}
+	if !t.first {
+		close(t.other)
+	}
+	return !t.first || passed >= twinsLimit
+}
+
+// pause waits, until the other one ends at most.
+func (t *twin) pause(ctx context.Context, d time.Duration) {
+	if !t.first || t.other == nil {
+		pause(ctx, d)
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.other:
+		t.other = nil
+	case <-ctx.Done():
 	}
 }

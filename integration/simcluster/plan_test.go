@@ -18,6 +18,7 @@ type plan struct {
 	machines  int
 	election  time.Duration // how long a follower waits for its leader
 	scheduler string
+	speculate bool // tasks that lag get a second attempt
 	secure    bool // nodes, users and raft speak over TLS with the coordinators, which costs half as much again
 	forget    bool // in the end: see checkKeys
 	restarts  bool // the coordinators start again before the end is checked
@@ -44,6 +45,8 @@ type plannedJob struct {
 	againAt time.Duration // when its user submits it again under the same key; 0: never
 	stopAt  time.Duration // when its user stops it; 0: never
 	stopsAt string        // the kind of its event at which its user stops it; "": none
+
+	stopsAtOnce bool // its user stops it before it can be placed: see stopWhileHeld
 
 	wordCount *wordCount // nil for a job of group stages
 }
@@ -97,13 +100,20 @@ const (
 	suspend    // a user suspends the tasks of a job, and resumes them, perhaps on a node
 	drain      // of a node, with a deadline after which its tasks move
 	lastFault
+
+	// These are drawn with others than random instants and parties: see addRare.
+	splitNode   // a node from the other nodes alone, which cannot fetch from it
+	stallLeader // the loop of the leader stands still while another server leads
+	staleDisk   // a coordinator runs on an old copy of its disk
+	endOfFaults
 )
 
 func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
-		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain", lateAnswer: "late answers to"}
-	if k < crashServer || int(k) >= len(names) {
+		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain", lateAnswer: "late answers to",
+		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of"}
+	if k < crashServer || int(k) >= len(names) || names[k] == "" {
 		return "invalid fault"
 	}
 	return names[k]
@@ -114,6 +124,9 @@ var simulationStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // faultTime is how long faults begin to happen, with a scale of 1.
 const faultTime = 50 * time.Second
+
+// maxElection is the longest time that a follower waits for its leader.
+const maxElection = 3 * time.Second
 
 // count returns a number of things that is n with a scale of 1.
 func (p *plan) count(n int) int { return max(1, int(math.Round(p.scale*float64(n)))) }
@@ -137,7 +150,7 @@ func newPlan(seed uint64, scale float64) *plan {
 		p.servers = 1
 	}
 	p.secure, p.forget, p.restarts = seed%8 == 0, seed%4 == 1, seed%4 == 3
-	p.election = time.Duration(1+r.IntN(3)) * time.Second
+	p.election = time.Duration(1+r.IntN(int(maxElection/time.Second))) * time.Second
 	var servers, nodes []string
 	for i := range p.servers {
 		servers = append(servers, serverName(i))
@@ -191,6 +204,7 @@ func newPlan(seed uint64, scale float64) *plan {
 		p.faults = append(p.faults, f)
 	}
 	p.addWordCounts()
+	p.addRare()
 	return p
 }
 
@@ -200,6 +214,7 @@ func (p *plan) addWordCounts() {
 	for i := range r.IntN(1 + p.count(3)) {
 		j := p.newWordCount(r, i)
 		p.jobs = append(p.jobs, j)
+		p.speculate = p.speculate || j.wordCount.twins
 		if r.IntN(3) == 0 {
 			p.faults = append(p.faults, plannedFault{kind: suspend, a: j.spec.Name, at: j.at + between(r, 50*time.Millisecond, 4*lease), length: between(r, 50*time.Millisecond, 4*lease), n: 1 + r.IntN(6)})
 		}
@@ -247,7 +262,7 @@ func (p *plan) newJob(r *rand.Rand, i int) plannedJob {
 
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s, elections after %s, TLS %v\n", p.seed, p.servers, p.machines, p.scheduler, p.election, p.secure)
+	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s, elections after %s, TLS %v, speculative attempts %v\n", p.seed, p.servers, p.machines, p.scheduler, p.election, p.secure, p.speculate)
 	for _, j := range p.jobs {
 		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
 		for _, s := range j.spec.Stages {
@@ -255,6 +270,21 @@ func (p *plan) String() string {
 		}
 		if w := j.wordCount; w != nil {
 			fmt.Fprintf(&b, " words of %d files, maps %s, reduces %s", len(w.texts), w.mapTime, w.partTime)
+			if w.failing != "" {
+				fmt.Fprintf(&b, ", first attempts of %s fail", w.failing)
+			}
+			if w.twins {
+				b.WriteString(", twins")
+			}
+			if w.full {
+				b.WriteString(", suspended when a map is done")
+			}
+			if w.lateLoss {
+				b.WriteString(", outputs are lost, and a node says so late")
+			}
+			if w.breakAfter > 0 {
+				fmt.Fprintf(&b, ", the leader crashes %s after it commits", w.breakAfter)
+			}
 		}
 		if j.againAt > 0 {
 			fmt.Fprintf(&b, ", again at %s", j.againAt.Round(time.Millisecond))
@@ -267,6 +297,9 @@ func (p *plan) String() string {
 		}
 		if j.stopsAt != "" {
 			fmt.Fprintf(&b, ", stop at %s", j.stopsAt)
+		}
+		if j.stopsAtOnce {
+			b.WriteString(", stop at once")
 		}
 		b.WriteString("\n")
 	}

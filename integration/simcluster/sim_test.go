@@ -82,7 +82,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 	defer beginExact(p.seed)()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, p.seed, dir)
-		c.scheduler, c.election, c.plain = p.scheduler, p.election, !p.secure
+		c.scheduler, c.election, c.plain, c.speculate = p.scheduler, p.election, !p.secure, p.speculate
 		defer func() {
 			if t.Failed() || testing.Verbose() && os.Getenv("RAPID_SEED") != "" && os.Getenv(simulationsVar) == "" {
 				t.Logf("%s%s", p, c.trace.String())
@@ -135,6 +135,10 @@ func (c *cluster) submit(p plannedJob) {
 	if p.wordCount != nil {
 		c.applyTenant()
 	}
+	leader := ""
+	if p.stopsAtOnce {
+		leader = c.leader()
+	}
 	id, ok := c.accept(p)
 	if !ok {
 		return
@@ -142,6 +146,12 @@ func (c *cluster) submit(p plannedJob) {
 	c.mu.Lock()
 	c.accepted[p.spec.Name] = id
 	c.mu.Unlock()
+	if p.stopsAtOnce {
+		c.stopWhileHeld(p, id, leader)
+	}
+	if w := p.wordCount; w != nil {
+		c.disturb(p.spec.Name, w)
+	}
 	if p.againAt > 0 {
 		time.Sleep(time.Until(c.began.Add(p.againAt)))
 		if again, ok := c.accept(p); ok && again != id {
@@ -152,30 +162,30 @@ func (c *cluster) submit(p plannedJob) {
 		time.Sleep(time.Until(c.began.Add(p.stopAt)))
 		c.stop(p, id)
 	}
-	if p.stopsAt != "" && c.awaitEvent(p.spec.Name, p.stopsAt) {
+	if p.stopsAt != "" && c.awaitEvent(p.spec.Name, p.stopsAt) != nil {
 		c.stop(p, id)
 	}
 }
 
-// awaitEvent follows the events of a job up to one of a kind. It reports whether there was one before the job or the
-// connection ended.
-func (c *cluster) awaitEvent(job, kind string) bool {
+// awaitEvent follows the events of a job up to one of a kind, and returns it; nil if the job or the connection ends
+// before it.
+func (c *cluster) awaitEvent(job, kind string) *droverv1.Event {
 	ctx, cancel := context.WithTimeout(context.Background(), faultTime)
 	defer cancel()
 	events, err := c.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{Job: job, Follow: true}))
 	if err != nil {
-		return false
+		return nil
 	}
 	defer events.Close()
 	for events.Receive() {
 		switch events.Msg().Kind {
 		case kind:
-			return true
+			return events.Msg()
 		case "job.succeeded", "job.failed", "job.stopped":
-			return false
+			return nil
 		}
 	}
-	return false
+	return nil
 }
 
 // accept submits a job until it is accepted, always under one key.

@@ -48,6 +48,9 @@ func (k *kernel) removeContainer(id string) {
 
 var _ node.Swapper = (*kernel)(nil)
 
+// nodeCPU is the CPU of a node, as coordtest.Info has it.
+const nodeCPU = 4000
+
 // taskMemory is what a task holds of memory, in bytes.
 const taskMemory = 4096
 

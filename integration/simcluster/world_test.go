@@ -17,12 +17,13 @@ type world struct {
 	c *cluster
 
 	mu      sync.Mutex
-	runs    map[string]*programRun // by attempt; of one that moved, by its last run
-	started map[string]bool        // attempts
-	active  map[string]string      // exclusive task -> the attempt that acted last
-	retired map[string]bool        // attempts of exclusive tasks after which another one has acted
-	leaders map[string]string      // by term
-	counts  map[string]*wordCount  // jobs that count words, by name
+	runs    map[string]*programRun   // by attempt; of one that moved, by its last run
+	started map[string]bool          // attempts
+	active  map[string]string        // exclusive task -> the attempt that acted last
+	retired map[string]bool          // attempts of exclusive tasks after which another one has acted
+	leaders map[string]string        // by term
+	counts  map[string]*wordCount    // jobs that count words, by name
+	twins   map[string]chan struct{} // by task
 }
 
 // programRun is one start of a program, which may go on elsewhere.
@@ -35,7 +36,7 @@ type programRun struct {
 }
 
 func newWorld(c *cluster) *world {
-	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, active: map[string]string{}, retired: map[string]bool{}, leaders: map[string]string{}, counts: map[string]*wordCount{}}
+	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, active: map[string]string{}, retired: map[string]bool{}, leaders: map[string]string{}, counts: map[string]*wordCount{}, twins: map[string]chan struct{}{}}
 }
 
 // leads records that a server decides in a term.

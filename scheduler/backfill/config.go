@@ -94,11 +94,9 @@ func (c *Config) computeGuarantee(pr *project) Guarantee {
 	if c.Variant == Priority && pr.HighPriority {
 		sf = 0 // (1 - pi) x SF with pi = 1
 	}
-	if slack := sf * float64(td.Sub(pr.Submitted)); slack > 0 && td != scheduler.Never {
-		q.Latest = scheduler.Never
-		if slack < float64(scheduler.Never-td) {
-			q.Latest = td + scheduler.Time(slack)
-		}
+	q.Latest = scheduler.Never
+	if slack := max(0, sf*float64(td.Sub(pr.Submitted))); slack < float64(scheduler.Never-td) {
+		q.Latest = td + scheduler.Time(slack)
 	}
 	return q
 }

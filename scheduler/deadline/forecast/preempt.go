@@ -29,17 +29,22 @@ func (w *jobState) updateSlack() {
 	}
 }
 
-// latestStart returns the latest time at which the waiting tasks of a stage can begin
+// latestStart returns the latest time at which so many waiting tasks of a stage can begin
 // on n slots so that the job is predicted to meet its deadline.
-func (w *jobState) latestStart(g *stageState, n int32) scheduler.Time {
-	switch {
-	case g.waiting == 0:
-		return scheduler.Never
-	case n <= 0:
-		return -scheduler.Never
-	}
-	waves := (g.waiting + n - 1) / n
+func (w *jobState) latestStart(g *stageState, waiting, n int32) scheduler.Time {
+	waves := (waiting + n - 1) / n
 	return w.spec.Deadline.Add(-g.tail).Add(-time.Duration(waves) * g.spec.Estimate)
+}
+
+// slotsFor returns the fewest slots on which so many waiting tasks of a stage end in time if they begin now, which they do
+// on as many as there are tasks.
+func (w *jobState) slotsFor(g *stageState, waiting int32, now scheduler.Time) int32 {
+	if g.spec.Estimate <= 0 {
+		return 1
+	}
+	left := w.spec.Deadline.Add(-g.tail).Sub(now)
+	waves := min(max(1, int64(left/g.spec.Estimate)), int64(waiting))
+	return int32((int64(waiting) + waves - 1) / waves)
 }
 
 // preempt is PDSonQueue Alg. 5 for the lane: it takes as few slots as let a stage end
@@ -53,7 +58,7 @@ func (p *Forecaster) preempt() {
 			if g.waiting == 0 || !w.isOpen(g) {
 				continue
 			}
-			if p.now > min(w.spec.Deadline, w.latestStart(g, g.waiting)) {
+			if p.now > min(w.spec.Deadline, w.latestStart(g, g.waiting, g.waiting)) {
 				w.lane, w.key, left = 3, 0, true
 				break
 			}
@@ -67,25 +72,32 @@ func (p *Forecaster) preempt() {
 
 func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
 	for g.waiting > 0 && (g.spec.MaxParallel == 0 || g.running < g.spec.MaxParallel) {
-		if at := w.latestStart(g, g.running); at >= p.now {
-			p.recheckAt(g, at.Add(1)) // the running tasks suffice until then
+		waiting := g.waiting - p.servedByRunning(w, g)
+		if waiting <= 0 {
 			return
 		}
-		if at := w.latestStart(g, g.running+1); at >= p.now && p.canWait(w, g, at) {
-			return
-		}
-		if !p.preemptVictims(w, g) {
+		if p.canWait(w, g, w.latestStart(g, waiting, w.slotsFor(g, waiting, p.now))) || !p.preemptVictims(w, g) {
 			return
 		}
 	}
 }
 
-// recheckAt makes placeAll run again at a time.
-func (p *Forecaster) recheckAt(g *stageState, at scheduler.Time) {
-	if at < scheduler.Never && at != g.recheckAt {
-		g.recheckAt = at
-		p.schedule(&taskState{}, at.Sub(p.now))
+// servedByRunning returns how many waiting tasks of a stage can follow its running ones, where these run, and end in
+// time.
+func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
+	for _, x := range p.queue {
+		if x.job != w || x.cancelled || &w.stages[x.stage] != g {
+			continue
+		}
+		left := w.spec.Deadline.Add(-g.tail).Sub(x.endsAt)
+		if left > 0 && g.spec.Estimate <= 0 {
+			return g.waiting
+		}
+		if left > 0 {
+			n += int32(min(int64(left/g.spec.Estimate), int64(g.waiting)))
+		}
 	}
+	return n
 }
 
 // canWait reports whether on some node the next task to end frees enough for one of the

@@ -75,6 +75,14 @@ func TestQuotesByHand(t *testing.T) {
 		"a node leaves for good": {func(w *schedtest.World) {
 			leave(t, w, 0, 15*time.Second, 0)
 		}, Query{Stages: oneStage(8, 10*time.Second)}, 30 * time.Second},
+		"with at most two tasks at once": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 4, MaxParallel: 2, Demand: schedtest.R(1, 1, 1), Estimate: 10 * time.Second}}}, 20 * time.Second},
+		"with run times that are half of what is predicted": {func(*schedtest.World) {}, Query{Stages: oneStage(1, 10*time.Second),
+			Errors: func(scheduler.StageID) (Residual, Residual) { return exact, func(float64) float64 { return 0.5 } }}, 5 * time.Second},
+		"behind a job with a later deadline, which has to start earlier: it has a second stage": {func(w *schedtest.World) {
+			stages := append(oneStage(4, 10*time.Second), oneStage(1, 45*time.Second)...)
+			stages[1].Name, stages[1].After = "then", []int32{0}
+			w.SubmitStages("a", stages, func(j *scheduler.JobSpec) { j.Deadline, j.Accepted = scheduler.Time(100*time.Second), true })
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second)}, 20 * time.Second},
 		"too large for any node": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1)}}}, -1},
 	} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")

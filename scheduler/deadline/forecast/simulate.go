@@ -62,7 +62,6 @@ type stageState struct {
 	runTime    time.Duration  // predicted for one task, including the stage's error
 	tail       time.Duration  // predicted for the stages after this one
 	started    scheduler.Time // start of the first waiting task, Never before that
-	recheckAt  scheduler.Time // the last time given to recheckAt
 	taskError  Residual
 }
 
