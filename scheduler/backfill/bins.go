@@ -89,6 +89,18 @@ func (s *bins) unlink(it *item) {
 	s.numPlaced--
 }
 
+// isOpen reports whether new tasks may be planned on a bin.
+func (p *Planner) isOpen(b int32) bool { return !p.space.profile.Closed(b) && !p.bins.bin(b).spare }
+
+// openBins yields the bins on which new tasks may be planned.
+func (p *Planner) openBins(yield func(b int32) bool) {
+	for b := range p.space.profile.Bins() {
+		if p.isOpen(b) && !yield(b) {
+			return
+		}
+	}
+}
+
 // lastFreedBin returns the bin on which capacity was last released.
 func (s *bins) lastFreedBin() int32 {
 	if len(s.recentlyFreed) == 0 {
