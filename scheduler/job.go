@@ -188,6 +188,11 @@ func (g *Stage) Startable() int32 {
 	return max(0, min(g.Pending, g.Spec.MaxParallel-g.Running-g.Suspended))
 }
 
+// ExceedsParallel reports whether more of the stage's tasks are left than may run at once. O(1).
+func (g *Stage) ExceedsParallel() bool {
+	return g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
+}
+
 // WaitingSince returns since when the stage has waited for nodes with its data, as its WaitSinceState says, and
 // whether there is one. O(1).
 func (g *Stage) WaitingSince() (Time, bool) { return g.waitsSince, g.waits }

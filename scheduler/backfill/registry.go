@@ -1,7 +1,6 @@
 package backfill
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -148,10 +147,6 @@ func (it *item) isLate(open scheduler.Time) bool {
 	return !it.started && (!it.placed || it.spot.At < open)
 }
 
-func submittedAfter(a, b *item) bool {
-	return inPlanOrder(a, b) > 0
-}
-
 // register adds a project without placing any of its tasks.
 func (q *registry) register(p *Planner, in Project) (*project, error) {
 	if q.projects[in.ID] != nil {
@@ -242,7 +237,7 @@ func (p *project) hasTask(k Key) bool {
 }
 
 func bySubmission(a, b *project) int {
-	return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
+	return a.position().compare(b.position())
 }
 
 func (q *registry) checkRequest(pr *project, r *Request) error {

@@ -145,6 +145,12 @@ type Position struct {
 	ID        scheduler.ProjectID
 }
 
+func (p *project) position() Position { return Position{p.Submitted, p.ID} }
+
+func (a Position) compare(b Position) int {
+	return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
+}
+
 // Existing describes a task of a project that is restored.
 type Existing struct {
 	Reserved

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"math"
 
@@ -13,11 +14,7 @@ import (
 // this.
 func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark scheduler.PolicyState, compressed bool) {
 	h := fnv.New64a()
-	write := func(v uint64) {
-		for i := range 8 {
-			h.Write([]byte{byte(v >> (8 * i))})
-		}
-	}
+	write := func(v uint64) { h.Write(binary.LittleEndian.AppendUint64(nil, v)) }
 	write(s.Reservations().UnplannedReleases())
 	if f.plan.margin > 0 {
 		write(s.History().TaskCount()) // with a margin, an end at the bound is early too

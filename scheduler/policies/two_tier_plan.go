@@ -37,6 +37,7 @@ type roundPlan struct {
 	// Scratch, valid until the next round:
 	project   backfill.Project
 	tasks     []int32
+	jobs      []*scheduler.Job
 	needs     backfill.NeedBuffer
 	toRestore []*restoredOwner
 }
@@ -212,24 +213,17 @@ func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *sched
 func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
 	out := &p.project
 	*out = backfill.Project{ID: id, Submitted: j.Spec.Submitted, HighPriority: j.Spec.Priority == scheduler.PriorityHigh, Requests: out.Requests[:0]}
-	pr := p.s.Project(id)
-	if pr == nil {
-		p.buildRequests(j)
-		return
+	if pr := p.s.Project(id); pr != nil {
+		out.Submitted, out.HighPriority = pr.Spec.Submitted, pr.Spec.Priority == scheduler.PriorityHigh
 	}
-	out.Submitted, out.HighPriority = pr.Spec.Submitted, pr.Spec.Priority == scheduler.PriorityHigh
-	for _, id := range pr.Jobs {
-		p.buildRequests(p.s.Job(id))
-	}
-}
-
-func (p *roundPlan) buildRequests(j *scheduler.Job) {
-	if j.Phase != scheduler.JobActive {
-		return
-	}
-	for _, g := range j.Stages {
-		if g.Pending > 0 || g.Suspended > 0 {
-			p.buildRequest(g)
+	for _, j := range p.jobsOf(id) {
+		if j.Phase != scheduler.JobActive {
+			continue
+		}
+		for _, g := range j.Stages {
+			if g.Pending > 0 || g.Suspended > 0 {
+				p.buildRequest(g)
+			}
 		}
 	}
 }
@@ -294,10 +288,10 @@ func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task
 // first; of a closed stage none while a predecessor is planned in part. Of a project without a
 // guarantee it collects tasksLeft at most.
 func (p *roundPlan) collectTasks(g *scheduler.Stage) {
-	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, exceedsParallelism)) {
+	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, (*scheduler.Stage).ExceedsParallel)) {
 		return
 	}
-	if !exceedsParallelism(g) && g.Suspended == 0 {
+	if !g.ExceedsParallel() && g.Suspended == 0 {
 		for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
 			if p.tasksLeft == 0 {
 				p.truncated = true
@@ -311,7 +305,7 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 	from := len(p.tasks)
 	var later []int32
 	slots := g.Spec.Tasks
-	if exceedsParallelism(g) {
+	if g.ExceedsParallel() {
 		p.needsAnotherRound = true
 		slots = max(0, g.Spec.MaxParallel-g.Running-g.Suspended)
 	}
@@ -332,12 +326,6 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 	p.tasks = append(p.tasks, later[:min(int(slots), len(later))]...)
 	p.tasksLeft = max(0, p.tasksLeft-int32(len(p.tasks)-from))
 	slices.Sort(p.tasks[from:])
-}
-
-// exceedsParallelism reports whether a stage has more tasks left than may run at
-// once.
-func exceedsParallelism(g *scheduler.Stage) bool {
-	return g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
 }
 
 // isBlocked reports whether something other than capacity keeps a due task from

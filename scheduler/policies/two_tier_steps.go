@@ -128,7 +128,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	f.plan.unfinished = f.plan.unfinished || !finished || f.plan.restored.leftOut > 0
 	f.wakeAt(f.plan.nextTurn, now)
 	for _, o := range f.plan.newOwners {
-		if o.guaranteed || o.unplaced || o.truncated || !f.canGuarantee(s, o.id) {
+		if o.guaranteed || o.unplaced || o.truncated || !f.canGuarantee(o.id) {
 			continue
 		}
 		if _, q, ok := f.plan.planner.Departure(o.id); ok && q != (backfill.Guarantee{}) {
@@ -264,38 +264,24 @@ func (p *roundPlan) completeNew(owners []*restoredOwner) (finished bool) {
 // canGuarantee reports whether a departure can be guaranteed: every job of the
 // project was submitted in full, has a bound, and has no stage with more tasks left
 // than may run at once.
-func (f *reservingPolicy) canGuarantee(s *scheduler.State, id scheduler.ProjectID) bool {
-	for _, j := range jobsOf(s, id) {
-		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, exceedsParallelism) {
-			return false
-		}
-	}
-	return true
+func (f *reservingPolicy) canGuarantee(id scheduler.ProjectID) bool {
+	return !slices.ContainsFunc(f.plan.jobsOf(id), func(j *scheduler.Job) bool {
+		return j.Spec.Bound <= 0 || j.Spec.Open || slices.ContainsFunc(j.Stages, (*scheduler.Stage).ExceedsParallel)
+	})
 }
 
 // runsUntil returns when all running tasks of a project should have ended: 0 if none
 // runs, scheduler.Never if unknown. O(running tasks of the project).
 func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) scheduler.Time {
 	until := scheduler.Time(0)
-	for _, j := range jobsOf(s, id) {
-		for _, g := range s.Job(j).Stages {
+	for _, j := range f.plan.jobsOf(id) {
+		for _, g := range j.Stages {
 			for a := range s.Attempts().In(g) {
 				until = max(until, f.plan.expectedEnd(s, a, now))
 			}
 		}
 	}
 	return until
-}
-
-// jobsOf returns the jobs of a project, or the single job that it stands for: none if unknown.
-func jobsOf(s *scheduler.State, id scheduler.ProjectID) []scheduler.JobID {
-	if j := backfill.JobOf(id); j != 0 {
-		return []scheduler.JobID{j}
-	}
-	if pr := s.Project(id); pr != nil {
-		return pr.Jobs
-	}
-	return nil
 }
 
 // replanCause returns why guaranteed work had to be replanned.
