@@ -1,6 +1,10 @@
 package scheduler
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/drover-run/drover/internal/enum"
+)
 
 // ActionKind is the kind of an Action. The zero value is invalid.
 type ActionKind uint8
@@ -28,24 +32,8 @@ const (
 
 // String returns the word of the glossary for k.
 func (k ActionKind) String() string {
-	switch k {
-	case ActPlace:
-		return "place"
-	case ActSuspend:
-		return "suspend"
-	case ActResume:
-		return "resume"
-	case ActMigrate:
-		return "migrate"
-	case ActKill:
-		return "kill"
-	case ActReserve:
-		return "reserve"
-	case ActUnreserve:
-		return "unreserve"
-	default:
-		return fmt.Sprintf("action(%d)", uint8(k))
-	}
+	return enum.Name("action", k, []string{ActPlace: "place", ActSuspend: "suspend", ActResume: "resume", ActMigrate: "migrate", ActKill: "kill", ActReserve: "reserve",
+		ActUnreserve: "unreserve"})
 }
 
 // Action is one step of a Decision. The owner of the State executes it. Kind decides which

@@ -1,9 +1,10 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // Outcome says how an attempt ended.
@@ -20,20 +21,8 @@ const (
 
 // String returns the outcome's name.
 func (o Outcome) String() string {
-	switch o {
-	case OutcomeSucceeded:
-		return "succeeded"
-	case OutcomeFailedUser:
-		return "failed"
-	case OutcomeFailedInfra:
-		return "failed by infrastructure"
-	case OutcomeKilled:
-		return "killed"
-	case OutcomeLost:
-		return "lost"
-	default:
-		return fmt.Sprintf("outcome(%d)", uint8(o))
-	}
+	return enum.Name("outcome", o, []string{OutcomeSucceeded: "succeeded", OutcomeFailedUser: "failed", OutcomeFailedInfra: "failed by infrastructure",
+		OutcomeKilled: "killed", OutcomeLost: "lost"})
 }
 
 // AttemptStarted reports that a placed attempt is running.

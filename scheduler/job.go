@@ -1,9 +1,10 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // JobPhase is the phase of a job's life cycle.
@@ -18,16 +19,7 @@ const (
 
 // String returns the phase's name.
 func (p JobPhase) String() string {
-	switch p {
-	case JobActive:
-		return "active"
-	case JobFailing:
-		return "failing"
-	case JobStopping:
-		return "stopping"
-	default:
-		return fmt.Sprintf("phase(%d)", uint8(p))
-	}
+	return enum.Name("phase", p, []string{JobActive: "active", JobFailing: "failing", JobStopping: "stopping"})
 }
 
 // Job is a job that has not ended. Callers outside this package may only read it.

@@ -2,8 +2,9 @@ package scheduler
 
 import (
 	"cmp"
-	"fmt"
 	"math"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // PolicyStateKind is the kind of a PolicyState. Policy states are all that a policy may
@@ -53,14 +54,10 @@ const (
 
 // String returns the word used in listings.
 func (k PolicyStateKind) String() string {
-	names := [...]string{QueueState: "queue", AdmittedState: "admitted", WaitSinceState: "wait_since", DeficitState: "deficit",
+	return enum.Name("policy_state", k, []string{QueueState: "queue", AdmittedState: "admitted", WaitSinceState: "wait_since", DeficitState: "deficit",
 		InfeasibleState: "infeasible", SuspendCountState: "suspend_count", GuaranteeState: "guarantee", LatestDepartureState: "latest_departure",
 		ViolatedState: "violated", RunTimeState: "run_time", VirtualTimeState: "virtual_time", CursorState: "cursor", TombstoneState: "tombstone",
-		AcceptedState: "accepted", RefusedState: "refused"}
-	if int(k) < len(names) && names[k] != "" {
-		return names[k]
-	}
-	return fmt.Sprintf("policy_state(%d)", uint8(k))
+		AcceptedState: "accepted", RefusedState: "refused"})
 }
 
 // PolicyStateKey identifies a policy state: a later state with the same key replaces it.

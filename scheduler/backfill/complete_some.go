@@ -47,6 +47,6 @@ func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most,
 			return g, left, false, fmt.Errorf("project %d: %w", pr.ID, ErrTooLate)
 		}
 	}
-	err = p.guarantee(pr)
+	err = pr.guaranteeDeparture(p)
 	return pr.guarantee, left, err == nil, err
 }

@@ -40,7 +40,7 @@ func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
 			return it.neverFits()
 		}
 	}
-	return p.guarantee(pr)
+	return pr.guaranteeDeparture(p)
 }
 
 // neverFits is the error of an item without a place.
@@ -48,8 +48,8 @@ func (it *item) neverFits() error {
 	return fmt.Errorf("project %d, job %d stage %d task %d: %w", it.group.project.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
 }
 
-// guarantee guarantees the departure of a project whose items all have a place, if it has no guarantee.
-func (p *Planner) guarantee(pr *project) error {
+// guaranteeDeparture guarantees the departure of a project whose items all have a place, if it has no guarantee.
+func (pr *project) guaranteeDeparture(p *Planner) error {
 	if pr.guaranteed {
 		return nil
 	}

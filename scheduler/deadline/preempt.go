@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -27,18 +28,7 @@ const (
 
 // String returns the mode's name.
 func (m Mode) String() string {
-	switch m {
-	case Suspend:
-		return "suspend"
-	case Kill:
-		return "kill"
-	case None:
-		return "none"
-	case Cheapest:
-		return "cheapest"
-	default:
-		return "mode(?)"
-	}
+	return enum.Name("mode", m, []string{Suspend: "suspend", Kill: "kill", None: "none", Cheapest: "cheapest"})
 }
 
 // victimGroup is the rank of a victim in the papers' order (3DSF 7.3): regular tasks of
@@ -63,24 +53,9 @@ const (
 
 // String returns the group's name.
 func (g victimGroup) String() string {
-	switch g {
-	case groupFrozen:
-		return "frozen"
-	case groupLowSame:
-		return "low, same resource"
-	case groupLowOther:
-		return "low, other resource"
-	case groupHighSame:
-		return "high, same resource"
-	case groupHighOther:
-		return "high, other resource"
-	case groupAccepted:
-		return "accepted deadline without a guarantee"
-	case groupLongSuspended:
-		return "suspended for max_suspended before"
-	default:
-		return "group(?)"
-	}
+	return enum.Name("group", g, []string{groupFrozen: "frozen", groupLowSame: "low, same resource", groupLowOther: "low, other resource",
+		groupHighSame: "high, same resource", groupHighOther: "high, other resource",
+		groupAccepted: "accepted deadline without a guarantee", groupLongSuspended: "suspended for max_suspended before"})
 }
 
 // Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
