@@ -51,7 +51,7 @@ func newLasMQ(v paramValues) (scheduler.Policy, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	f := &lasMQ{maxAdmitted: v.int("admission"), placer: placer{reserveForMisfits: v.bool("reserve")}}
+	f := &lasMQ{maxAdmitted: v.int("admission"), placer: newPlacer(v)}
 	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, f.account)
 	return f, nil
 }
@@ -62,17 +62,13 @@ type lasMQ struct {
 	index       *lasmq.Index
 	maxAdmitted int
 
-	placer placer
-	states []scheduler.PolicyState
+	placer
 }
 
 // milliContainers is the precision in which policy states hold containers.
 const milliContainers = 1000
 
 func (f *lasMQ) Name() string { return "las_mq" }
-
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (f *lasMQ) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
 
 // groupOf returns the only group, for admitted jobs.
 func (f *lasMQ) groupOf(j *scheduler.Job) int {
@@ -90,7 +86,6 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	f.states = f.states[:0]
 	var queues *lasmq.Queues
 	for p.nextPass() {
 		f.admit(s, now)
@@ -114,10 +109,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	if f.index.HasUnread() {
 		p.wake = now + 1
 	}
-	d := p.finishExplained(f.reason)
-	d.PolicyStates = f.states
-	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
-	return d
+	return p.finishExplained(f.reason)
 }
 
 // beginPass returns the queues of all jobs on the State as it is.
@@ -149,7 +141,7 @@ func (f *lasMQ) admit(s *scheduler.State, now scheduler.Time) {
 		if j.HasState(scheduler.AdmittedState) {
 			continue
 		}
-		if slots > 0 && j.Ready > 0 && f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
+		if slots > 0 && j.Ready > 0 && f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
 			slots--
 		}
 	}
@@ -163,23 +155,12 @@ func (f *lasMQ) reason(g *scheduler.Stage) scheduler.Waiting {
 	return f.placer.reason(g)
 }
 
-// record applies a policy state to the State and appends it to the decision. It
-// returns false if the State refuses it.
-func (f *lasMQ) record(s *scheduler.State, n scheduler.PolicyState) bool {
-	f.states = append(f.states, n)
-	if s.PolicyStates().Apply(f.states[len(f.states)-1:]) != nil {
-		f.states = f.states[:len(f.states)-1]
-		return false
-	}
-	return true
-}
-
 // recordQueues records which jobs were demoted and the deficits of the queues with
 // ready work left.
 func (f *lasMQ) recordQueues(s *scheduler.State, now scheduler.Time) {
 	f.index.Sync(s, now, 1)
 	f.index.Unrecorded(0, func(j *scheduler.Job, level int) {
-		f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
+		f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
 	})
 	f.index.Unsettled(func(int) bool {
 		before := len(f.states)
@@ -187,10 +168,10 @@ func (f *lasMQ) recordQueues(s *scheduler.State, now scheduler.Time) {
 			k := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)}
 			if !keep {
 				k.Kind = scheduler.TombstoneState
-				f.record(s, scheduler.PolicyState{PolicyStateKey: k, Value: int64(scheduler.DeficitState)})
+				f.record(scheduler.PolicyState{PolicyStateKey: k, Value: int64(scheduler.DeficitState)})
 				return
 			}
-			f.record(s, scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
+			f.record(scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
 		})
 		return len(f.states) == before
 	})

@@ -29,6 +29,7 @@ type placer struct {
 	actionsBefore     int // number of actions at the start of the pass
 
 	actions []scheduler.Action
+	states  []scheduler.PolicyState
 	resumes []scheduler.Action
 	misfits misfits
 	wake    scheduler.Time
@@ -37,6 +38,8 @@ type placer struct {
 	waitingReasons    []scheduler.Waiting
 	noCapacityReasons map[scheduler.DemandClass]noCapacity
 }
+
+func newPlacer(v paramValues) placer { return placer{reserveForMisfits: v.bool("reserve")} }
 
 // begin starts a cycle. It returns true if nothing changed since a cycle that
 // decided nothing; the answer is then idleDecision.
@@ -55,7 +58,7 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	}
 	p.s, p.now, p.actionsLeft, p.firstMisfit, p.wake = s, now, limit, nil, 0
 	p.seenStamp = s.Stamp()
-	p.actions, p.waitingReasons = p.actions[:0], p.waitingReasons[:0]
+	p.actions, p.states, p.waitingReasons = p.actions[:0], p.states[:0], p.waitingReasons[:0]
 	p.misfits.begin(s, now)
 	p.passes, p.reservedNodes = 0, p.reservedNodes[:0]
 	p.mark = s.Journal().Mark()
@@ -113,9 +116,9 @@ func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting
 		p.explain(reason)
 	}
 	p.s.Journal().Rollback(p.mark)
-	p.idleAtStamp = len(p.actions) == 0 && p.actionsLeft > 0
+	p.idleAtStamp = len(p.actions) == 0 && len(p.states) == 0 && p.actionsLeft > 0
 	d := p.idleDecision(p.now)
-	d.Actions = p.actions
+	d.Actions, d.PolicyStates = p.actions, p.states
 	return d
 }
 
@@ -212,8 +215,20 @@ func (p *placer) apply(a scheduler.Action) {
 	p.actionsLeft--
 }
 
-// setReasons sets whether decisions list why stages wait.
-func (p *placer) setReasons(wanted bool) {
+// record applies a policy state to the State and appends it to the decision. It
+// returns false if the State refuses it.
+func (p *placer) record(n scheduler.PolicyState) bool {
+	last := len(p.states)
+	p.states = append(p.states, n)
+	if p.s.PolicyStates().Apply(p.states[last:]) != nil {
+		p.states = p.states[:last]
+		return false
+	}
+	return true
+}
+
+// SetReasonsWanted sets whether decisions list why stages wait.
+func (p *placer) SetReasonsWanted(wanted bool) {
 	p.omitReasons, p.idleAtStamp, p.round = !wanted, false, scheduler.WaitingRound{}
 }
 

@@ -18,8 +18,7 @@ var lasInfo = Info{
 			return jobKey{had, runs}
 		}
 		return &ordered{
-			name: "las", placer: placer{reserveForMisfits: v.bool("reserve")},
-			key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey { return key(j, now) },
+			name: "las", placer: newPlacer(v), key: key,
 			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
 				return nextCrossing(s, now, key, func(j *scheduler.Job, at scheduler.Time) (value, rate float64) {
 					return attainedService(j, unit, at)
@@ -35,7 +34,7 @@ var sjfInfo = Info{
 	Params:  []Param{reserveParam},
 	SimOnly: true,
 	new: func(v paramValues) (scheduler.Policy, error) {
-		return &ordered{name: "sjf", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
+		return &ordered{name: "sjf", placer: newPlacer(v), key: func(j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
 	},
 }
 
@@ -50,8 +49,7 @@ var idealInfo = Info{
 			return jobKey{left}
 		}
 		return &ordered{
-			name: "ideal", placer: placer{reserveForMisfits: v.bool("reserve")},
-			key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey { return key(j, now) },
+			name: "ideal", placer: newPlacer(v), key: key,
 			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
 				return nextCrossing(s, now, key, remainingSize)
 			},
@@ -68,9 +66,7 @@ var edfInfo = Info{
 	},
 	new: func(v paramValues) (scheduler.Policy, error) {
 		last := v.bool("infeasible_last")
-		o := &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
-			return edfKey(j, now, last)
-		}}
+		o := &ordered{name: "edf", deadlinesFirst: true, placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey { return edfKey(j, now, last) }}
 		if last {
 			o.nextOrder = nextInfeasible
 		}

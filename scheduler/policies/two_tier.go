@@ -64,8 +64,7 @@ type reservingPolicy struct {
 	name  string
 	spare int
 
-	placer           placer
-	states           []scheduler.PolicyState
+	placer
 	actionsExhausted bool // the cycle's actions were used up
 	continues        bool // the next decision goes on planning
 	plan             roundPlan
@@ -83,9 +82,6 @@ type stageStart struct {
 
 func (f *reservingPolicy) Name() string { return f.name }
 
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
-
 // Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of
 // the projects that changed) to read what is planned of them, O(log) for each change, and a
 // step for each node and each waiting task.
@@ -94,7 +90,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	if p.beginWithoutResume(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	f.states, f.actionsExhausted = f.states[:0], false
+	f.actionsExhausted = false
 	f.plan.planner.SetBudget(planSteps)
 	begin := s.ChangeLog().Position()
 	// If something was blocked or replanned, the decision may leave capacity for
@@ -120,10 +116,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	} else if f.compressed.fresh {
 		f.compressed.record(s, p.actions)
 	}
-	d := p.finishExplained(f.reason)
-	d.PolicyStates = f.states
-	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
-	return d
+	return p.finishExplained(f.reason)
 }
 
 // What one decision plans at most, so that none takes long: planning goes on in the next one,
