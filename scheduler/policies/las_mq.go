@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -52,7 +51,7 @@ func newLasMQ(v paramValues) (scheduler.Policy, error) {
 		return nil, err
 	}
 	f := &lasMQ{maxAdmitted: v.int("admission"), placer: newPlacer(v)}
-	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, f.account)
+	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, deficitKey)
 	return f, nil
 }
 
@@ -64,9 +63,6 @@ type lasMQ struct {
 
 	placer
 }
-
-// milliContainers is the precision in which policy states hold containers.
-const milliContainers = 1000
 
 func (f *lasMQ) Name() string { return "las_mq" }
 
@@ -105,7 +101,8 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 		p.wakeAt(queues.NextOrder())
 	}
 	p.placeBeyond()
-	f.recordQueues(s, now)
+	f.index.Sync(s, now, 1)
+	f.index.Record(now, f.record)
 	if f.index.HasUnread() {
 		p.wake = now + 1
 	}
@@ -120,10 +117,9 @@ func (f *lasMQ) beginPass(s *scheduler.State, now scheduler.Time) *lasmq.Queues 
 	return q
 }
 
-// account returns what is recorded of a queue.
-func (f *lasMQ) account(_, queue int) (lasmq.Account, bool) {
-	n, ok := f.placer.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)})
-	return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
+// deficitKey returns the key of the deficit of a queue.
+func deficitKey(_, queue int) scheduler.PolicyStateKey {
+	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)}
 }
 
 // admit admits jobs in order of submission, up to the limit.
@@ -153,26 +149,4 @@ func (f *lasMQ) reason(g *scheduler.Stage) scheduler.Waiting {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonNotAdmitted, Tasks: g.Pending}
 	}
 	return f.placer.reason(g)
-}
-
-// recordQueues records which jobs were demoted and the deficits of the queues with
-// ready work left.
-func (f *lasMQ) recordQueues(s *scheduler.State, now scheduler.Time) {
-	f.index.Sync(s, now, 1)
-	f.index.Unrecorded(0, func(j *scheduler.Job, level int) {
-		f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
-	})
-	f.index.Unsettled(func(int) bool {
-		before := len(f.states)
-		f.index.Queues(0).Accounts(now, func(i int, a lasmq.Account, keep bool) {
-			k := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)}
-			if !keep {
-				k.Kind = scheduler.TombstoneState
-				f.record(scheduler.PolicyState{PolicyStateKey: k, Value: int64(scheduler.DeficitState)})
-				return
-			}
-			f.record(scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
-		})
-		return len(f.states) == before
-	})
 }
