@@ -61,6 +61,16 @@ type Action struct {
 // AttemptID returns the attempt that the action applies to.
 func (a *Action) AttemptID() AttemptID { return AttemptID{a.Task, a.Attempt} }
 
+// Unreserve returns the action that deletes a reservation.
+func Unreserve(id ReservationID) Action {
+	return Action{Kind: ActUnreserve, Reservation: Reservation{ID: id}}
+}
+
+// Act returns an action on the attempt's present run.
+func (a *Attempt) Act(kind ActionKind) Action {
+	return Action{Kind: kind, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
+}
+
 // String returns the action as one line, for scripts and logs.
 func (a *Action) String() string {
 	switch a.Kind {

@@ -71,16 +71,7 @@ func (r Reason) String() string {
 
 // NoCapacityReason returns the reason for a lack of r.
 func NoCapacityReason(r Resource) Reason {
-	switch r {
-	case CPU:
-		return ReasonNoCPU
-	case Memory:
-		return ReasonNoMemory
-	case IO:
-		return ReasonNoIO
-	default:
-		return ReasonNoDiskSpace
-	}
+	return [...]Reason{CPU: ReasonNoCPU, Memory: ReasonNoMemory, IO: ReasonNoIO, DiskSpace: ReasonNoDiskSpace}[r]
 }
 
 // CapScope is the scope of a cap.

@@ -87,6 +87,13 @@ func (k PolicyStateKey) compare(o PolicyStateKey) int {
 		cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task), cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Slot, o.Slot))
 }
 
+// Tombstone returns the policy state that deletes the one with this key.
+func (k PolicyStateKey) Tombstone() PolicyState {
+	p := PolicyState{PolicyStateKey: k, Value: int64(k.Kind)}
+	p.Kind = TombstoneState
+	return p
+}
+
 // about returns the key of the policy state that p stores or, as a TombstoneState, deletes.
 func (p *PolicyState) about() PolicyStateKey {
 	k := p.PolicyStateKey

@@ -32,13 +32,11 @@ func (x *Index) Record(now scheduler.Time, record func(scheduler.PolicyState) bo
 			put(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
 		})
 		x.Queues(group).eachAccount(now, func(i int, a Account, keep bool) {
-			k := x.deficitKey(group, i)
-			if keep {
+			if k := x.deficitKey(group, i); keep {
 				put(scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
-				return
+			} else {
+				put(k.Tombstone())
 			}
-			k.Kind = scheduler.TombstoneState
-			put(scheduler.PolicyState{PolicyStateKey: k, Value: int64(scheduler.DeficitState)})
 		})
 		x.groups[group].unsettled = !settled
 		return settled

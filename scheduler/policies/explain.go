@@ -74,14 +74,6 @@ func (p *placer) lackingReason(g *scheduler.Stage) noCapacity {
 		}
 		return noCapacity{reason: scheduler.ReasonNotExamined}
 	}
-	l := p.s.Cluster().Lacking(g)
-	switch {
-	case l.Nodes > 0:
-		r, nodes := l.Most()
-		return noCapacity{reason: scheduler.NoCapacityReason(r), nodes: nodes}
-	case p.s.Cluster().SchedulableNodes() > 0:
-		return noCapacity{reason: scheduler.ReasonMaintenance}
-	default:
-		return noCapacity{reason: scheduler.ReasonNoNode}
-	}
+	why, nodes := p.s.Cluster().Lacking(g).Reason(p.s.Cluster().SchedulableNodes())
+	return noCapacity{reason: why, nodes: nodes}
 }

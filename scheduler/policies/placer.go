@@ -70,7 +70,7 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 func (p *placer) resumeSuspended() {
 	p.resumes = p.resumes[:0]
 	for a := range p.s.Attempts().Suspended() {
-		p.resumes = append(p.resumes, scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+		p.resumes = append(p.resumes, a.Act(scheduler.ActResume))
 	}
 	for i := range p.resumes {
 		if a := &p.resumes[i]; p.actionsLeft > 0 && p.s.Attempts().CanResume(p.s.Attempt(a.AttemptID())) {

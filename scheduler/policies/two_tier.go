@@ -64,7 +64,7 @@ type reservingPolicy struct {
 	name  string
 	spare int
 
-	placer
+	placer           placer
 	actionsExhausted bool // the cycle's actions were used up
 	continues        bool // the next decision goes on planning
 	plan             roundPlan
@@ -82,6 +82,9 @@ type stageStart struct {
 
 func (f *reservingPolicy) Name() string { return f.name }
 
+// SetReasonsWanted sets whether decisions list why stages wait.
+func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.SetReasonsWanted(wanted) }
+
 // Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of
 // the projects that changed) to read what is planned of them, O(log) for each change, and a
 // step for each node and each waiting task.
@@ -98,14 +101,14 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	const rounds = 5
 	settled := false
 	for i := 0; i < rounds && !settled; i++ {
-		actions, notes := len(p.actions), len(f.states)
+		actions, notes := len(p.actions), len(p.states)
 		f.runRound(s, now)
 		f.plan.restored.readTo = begin // what this decision tries is undone at its end
-		err := s.PolicyStates().Apply(f.states[notes:])
-		changed := len(p.actions) > actions || len(f.states) > notes
+		err := s.PolicyStates().Apply(p.states[notes:])
+		changed := len(p.actions) > actions || len(p.states) > notes
 		settled = err != nil || f.actionsExhausted || f.plan.unfinished || !f.plan.needsAnotherRound || !changed
 	}
-	if f.continues = (f.plan.unfinished || !settled) && (len(p.actions) > 0 || len(f.states) > 0); f.continues {
+	if f.continues = (f.plan.unfinished || !settled) && (len(p.actions) > 0 || len(p.states) > 0); f.continues {
 		f.wakeAt(now+1, now)
 	}
 	if !p.omitReasons {
@@ -151,7 +154,7 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 		f.plan.needsAnotherRound = true
 	}
 	if compressed && !f.actionsExhausted {
-		f.states = append(f.states, mark)
+		f.placer.states = append(f.placer.states, mark)
 	}
 }
 

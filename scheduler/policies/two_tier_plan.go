@@ -73,7 +73,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.readReservations()
 	p.chooseWindow()
 	for _, id := range p.restored.stale {
-		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
+		f.tryApply(scheduler.Unreserve(id))
 	}
 	for _, n := range s.Nodes() {
 		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.FreesMemory())

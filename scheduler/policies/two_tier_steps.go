@@ -32,7 +32,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 			if !running || f.plan.boundEnd(s, a, now) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
 				continue
 			}
-			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
+			act := a.Act(scheduler.ActKill)
 			switch {
 			case s.Attempts().CanReach(a, scheduler.LevelCheckpointed):
 				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelCheckpointed
@@ -98,8 +98,8 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 // cause.
 func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now scheduler.Time) {
 	for _, b := range violations {
-		if _, before := backfill.ViolationOf(f.placer.s, b.Project); !before && !backfill.RecordsViolation(f.states, b.Project) {
-			f.states = append(f.states, backfill.ViolatedState(b.Project, b.Cause, now))
+		if _, before := backfill.ViolationOf(f.placer.s, b.Project); !before && !backfill.RecordsViolation(f.placer.states, b.Project) {
+			f.placer.states = append(f.placer.states, backfill.ViolatedState(b.Project, b.Cause, now))
 		}
 	}
 }
@@ -138,7 +138,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 			}
 			q.Departure = max(q.Departure, running)
 			q.Latest = max(q.Latest, q.Departure)
-			f.states = append(f.states, q.States(o.id)...)
+			f.placer.states = append(f.placer.states, q.States(o.id)...)
 		}
 	}
 }
@@ -348,7 +348,7 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 // unreserve drops the reservation of a task, if it has one.
 func (f *reservingPolicy) unreserve(k backfill.Key) {
 	if r := f.plan.reservationOf(k); r != nil {
-		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+		f.tryApply(scheduler.Unreserve(r.ID))
 	}
 }
 
@@ -377,7 +377,7 @@ func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask)
 	started := false
 	if !f.canStart(s, g, x) {
 	} else if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
-		started = f.tryApply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+		started = f.tryApply(a.Act(scheduler.ActResume))
 	} else {
 		started = f.tryApply(s.Attempts().PlaceAction(g, x.Key.Task, scheduler.NodeID(x.Spot.Bin), x.Spot.Disk))
 	}

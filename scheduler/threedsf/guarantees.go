@@ -36,7 +36,7 @@ func (l *reservedLane) collectDue() {
 			l.due = append(l.due, r)
 		}
 	}
-	l.open.setGuaranteeCount(count)
+	l.open.guaranteeCount = count
 }
 
 // serveDue places the tasks whose reservation is due (P1) on the reserved node,
@@ -86,7 +86,7 @@ func (l *reservedLane) placeReserved(r *scheduler.Reservation, g *scheduler.Stag
 		l.c.place(g, task, r.Node)
 		if isPlanned(r) {
 			if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
-				l.c.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+				l.c.apply(scheduler.Unreserve(r.ID))
 			}
 			return
 		}

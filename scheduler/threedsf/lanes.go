@@ -83,7 +83,7 @@ func (dl *deadlineLane) serve() {
 			dl.placeStage(g)
 		}
 	}
-	dl.open.endShrinkOnly()
+	dl.open.shrinkOnly = false
 	if dl.c.cfg.Preempt == deadline.None {
 		return
 	}

@@ -39,7 +39,7 @@ func (x *preemptReservations) drop(r *scheduler.Reservation) {
 		x.placed.removeAction(action)
 		return
 	}
-	x.c.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+	x.c.apply(scheduler.Unreserve(r.ID))
 }
 
 // suspendedAttemptOf returns the suspended attempt that a reservation is for, or nil

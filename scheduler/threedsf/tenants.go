@@ -301,28 +301,29 @@ func (o *tenantOrder) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 
 // advance moves a cursor to the next stage of its class, or to the next class.
 func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
-	if c.job != nil {
-		for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
-			if c.job.Stages[c.stage].Ready() {
+	for !c.nextStage() {
+		for passed := true; passed || o.c.classOf(c.job) != c.class; {
+			if c.job, c.position = o.c.s.Queue().NextOf(t, c.position); c.job == nil {
+				*c = cursor{class: c.class + 1, stage: -1}
 				return
 			}
+			_, _, passed = o.passOver(t, c.job)
+		}
+		c.stage = -1
+	}
+}
+
+// nextStage moves a cursor to the next ready stage of its job, and reports whether there is one.
+func (c *cursor) nextStage() bool {
+	if c.job == nil {
+		return false
+	}
+	for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
+		if c.job.Stages[c.stage].Ready() {
+			return true
 		}
 	}
-	for {
-		c.job, c.position = o.c.s.Queue().NextOf(t, c.position)
-		if c.job == nil {
-			*c = cursor{class: c.class + 1, stage: -1}
-			return
-		}
-		if _, _, passed := o.passOver(t, c.job); !passed && o.c.classOf(c.job) == c.class {
-			c.stage = -1
-			for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
-				if c.job.Stages[c.stage].Ready() {
-					return
-				}
-			}
-		}
-	}
+	return false
 }
 
 // passOver passes over a tenant's job of which no stage can be placed or is to have a node reserved, as far as the
