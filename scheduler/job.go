@@ -75,15 +75,7 @@ func (j *Job) Unguaranteed() int32 { return j.unguaranteed }
 
 // Complete reports whether every task of every stage is done and no stage may be added.
 func (j *Job) Complete() bool {
-	if j.Spec.Open {
-		return false
-	}
-	for _, g := range j.Stages {
-		if g.Done < g.Spec.Tasks {
-			return false
-		}
-	}
-	return true
+	return !j.Spec.Open && !slices.ContainsFunc(j.Stages, func(g *Stage) bool { return g.Done < g.Spec.Tasks })
 }
 
 // Stage is a set of tasks with equal demands, stored as counts and bit sets. Callers outside

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"math"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
@@ -95,12 +96,10 @@ func (c *compression) isCurrent(s *scheduler.State, t *scheduler.Timeline) bool 
 	if mark, _ := s.PolicyState(c.mark.PolicyStateKey); mark.Value != c.mark.Value {
 		return false
 	}
-	for i := range c.moved {
-		if r := s.Reservations().Get(c.moved[i].ID); r != nil && *r != c.moved[i] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.moved, func(was scheduler.Reservation) bool {
+		r := s.Reservations().Get(was.ID)
+		return r != nil && *r != was
+	})
 }
 
 // accept remembers that the moves of the compression were accepted: that is looked for once.

@@ -195,10 +195,5 @@ func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time
 
 // hasWaitingJob reports whether a deadline job still has ready tasks.
 func (dl *deadlineLane) hasWaitingJob() bool {
-	for _, l := range dl.jobs {
-		if l.job.Ready > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(dl.jobs, func(l laneJob) bool { return l.job.Ready > 0 })
 }

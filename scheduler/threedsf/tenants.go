@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -207,15 +209,8 @@ func (o *tenantOrder) beginQueues(t scheduler.TenantID) {
 
 // isIdle reports whether what was found out of a tenant still holds: it has nothing to serve.
 func (o *tenantOrder) isIdle(t scheduler.TenantID, x *idleTenant) bool {
-	if x.state != o.c.s || x.changes != o.c.s.ChangeLog().ReadyOf(t) || o.c.now >= x.until {
-		return false
-	}
-	for _, class := range x.classes {
-		if !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class) {
-			return false
-		}
-	}
-	return true
+	return x.state == o.c.s && x.changes == o.c.s.ChangeLog().ReadyOf(t) && o.c.now < x.until &&
+		!slices.ContainsFunc(x.classes[:], func(class scheduler.FitClass) bool { return !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class) })
 }
 
 // pass notes that a job was passed over because it fits nowhere.
