@@ -185,7 +185,7 @@ func (e *easy) reason(g *scheduler.Stage) scheduler.Waiting {
 func (e *easy) reviseCapped() {
 	p := &e.placer
 	for _, g := range e.misfits {
-		if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok {
+		if !p.s.TenantTree().Allows(g) {
 			p.wake = p.now.Add(1)
 			return
 		}

@@ -133,11 +133,7 @@ func (p *placer) placeAll(g *scheduler.Stage) {
 
 // mayPlace reports whether a task of the stage may be placed if a node fits it.
 func (p *placer) mayPlace(g *scheduler.Stage) bool {
-	if g.Startable() == 0 || p.actionsLeft <= 0 {
-		return false
-	}
-	_, _, _, underCaps := p.s.TenantTree().UnderCaps(g)
-	return underCaps
+	return g.Startable() > 0 && p.actionsLeft > 0 && p.s.TenantTree().Allows(g)
 }
 
 // placeOne places the next task of the stage. It returns false if nothing more of the stage can be placed.

@@ -332,11 +332,7 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 // starting: a predecessor, max_parallel or a cap. Its reservation stays as it is
 // until that changes.
 func isBlocked(s *scheduler.State, g *scheduler.Stage) bool {
-	if !g.Open || g.Startable() == 0 {
-		return true
-	}
-	_, _, _, ok := s.TenantTree().UnderCaps(g)
-	return !ok
+	return !g.Open || g.Startable() == 0 || !s.TenantTree().Allows(g)
 }
 
 // earliestStart returns when the running tasks of a stage's predecessors should have

@@ -74,13 +74,7 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 			}
 		}
 	}
-	spare := f.spare - unschedulable + len(lost)
-	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
-		if nodes[i].Schedulable() {
-			f.plan.planner.SetSpare(int32(i), true)
-			spare--
-		}
-	}
+	f.plan.planner.SpareLast(nodes, f.spare-unschedulable+len(lost))
 	if len(lost) > 0 {
 		violated, done := f.plan.planner.LoseBins(now, lost, func(b int32) bool { return !nodes[b].Spec.Down })
 		f.recordViolations(violated, now)

@@ -69,10 +69,7 @@ func (l *reservedLane) placeReserved(r *scheduler.Reservation, g *scheduler.Stag
 			}
 		}
 	}
-	for l.c.actionsLeft > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(free) {
-		if _, _, _, ok := l.c.s.TenantTree().UnderCaps(g); !ok {
-			return
-		}
+	for l.c.actionsLeft > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(free) && l.c.s.TenantTree().Allows(g) {
 		task := pickTaskFor(g, r.Node)
 		if r.Task >= 0 {
 			if task = r.Task; !g.IsPending(task) {
@@ -178,15 +175,13 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
-	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) {
-		if _, _, _, ok := l.c.s.TenantTree().UnderCaps(g); ok {
-			task := pickTaskFor(g, r.Node)
-			if due {
-				task = l.dueTask(g, r.Node)
-			}
-			l.c.place(g, task, r.Node)
-			return false
+	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) && l.c.s.TenantTree().Allows(g) {
+		task := pickTaskFor(g, r.Node)
+		if due {
+			task = l.dueTask(g, r.Node)
 		}
+		l.c.place(g, task, r.Node)
+		return false
 	}
 	return !n.Releasing.IsZero()
 }

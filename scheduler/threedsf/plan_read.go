@@ -27,7 +27,8 @@ func (p *planning) readPlan() *plan {
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
 	b.tasks = b.tasks[:0]
 	b.needs.Reset()
-	b.setSpareNodes(p.c.cfg.Guarantees.SpareNodes)
+	nodes := p.c.s.Nodes() // those that are lost were spare
+	p.planner.SpareLast(nodes, p.c.cfg.Guarantees.SpareNodes-(len(nodes)-p.c.s.Cluster().SchedulableNodes()))
 	b.collectOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
@@ -37,18 +38,6 @@ func (p *planning) readPlan() *plan {
 	}
 	p.steps.read = len(b.tasks)
 	return b
-}
-
-// setSpareNodes makes the last schedulable nodes spare, fewer if others are lost.
-func (b *plan) setSpareNodes(spare int) {
-	nodes := b.p.c.s.Nodes()
-	spare -= len(nodes) - b.p.c.s.Cluster().SchedulableNodes()
-	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
-		if nodes[i].Schedulable() {
-			b.planner.SetSpare(int32(i), true)
-			spare--
-		}
-	}
 }
 
 // collectOwners collects the jobs and projects that have or request a guarantee, in order of

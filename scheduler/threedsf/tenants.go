@@ -372,14 +372,7 @@ func (o *tenantOrder) shouldReserveNode(g *scheduler.Stage) bool {
 	if !o.c.cfg.ReserveNodes || o.nodes.isLimitReached() || g.Startable() == 0 || o.nodes.attempted[g] || o.c.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		return false
 	}
-	if o.waits.waitsWhole(g) {
-		return false
-	}
-	if o.open.guaranteeCount > 0 && o.isFullyPlanned(g) {
-		return false
-	}
-	_, _, _, ok := o.c.s.TenantTree().UnderCaps(g)
-	return ok
+	return !o.waits.waitsWhole(g) && (o.open.guaranteeCount == 0 || !o.isFullyPlanned(g)) && o.c.s.TenantTree().Allows(g)
 }
 
 // isFullyPlanned reports whether each waiting task of a stage has a guarantee
