@@ -89,6 +89,17 @@ func (s *bins) unlink(it *item) {
 	s.numPlaced--
 }
 
+// setSpare excludes a bin of a profile from every plan, or not any more.
+func (s *bins) setSpare(prof *Profile, b int32, spare bool) {
+	if x := s.bin(b); x.spare != spare {
+		x.spare = spare
+		prof.MarkChanged(b)
+		if !spare {
+			s.markFreed(b)
+		}
+	}
+}
+
 // isOpen reports whether new tasks may be planned on a bin.
 func (p *Planner) isOpen(b int32) bool { return !p.space.profile.Closed(b) && !p.bins.bin(b).spare }
 

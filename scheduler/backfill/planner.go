@@ -43,18 +43,8 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 func (p *Planner) SpareLast(nodes []*scheduler.Node, spare int) {
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
 		if nodes[i].Schedulable() {
-			p.setSpare(int32(i), true)
+			p.bins.setSpare(p.space.profile, int32(i), true)
 			spare--
-		}
-	}
-}
-
-func (p *Planner) setSpare(b int32, spare bool) {
-	if s := p.bins.bin(b); s.spare != spare {
-		s.spare = spare
-		p.space.profile.MarkChanged(b)
-		if !spare {
-			p.bins.markFreed(b)
 		}
 	}
 }

@@ -157,7 +157,7 @@ func inPlanOrder(a, b *item) int {
 func (e *repairs) takeSpareBin(p *Planner, lost int32) int32 {
 	for b := range p.space.profile.Bins() {
 		if p.bins.bin(b).spare && !p.space.profile.Closed(b) && p.space.profile.CanReplace(b, lost) {
-			p.setSpare(b, false)
+			p.bins.setSpare(p.space.profile, b, false)
 			return b
 		}
 	}
