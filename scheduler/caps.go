@@ -16,6 +16,17 @@ func (t *TenantTree) Allows(g *Stage) bool {
 	return t.WithinCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }
 
+// Waiting returns why a stage waits whatever is free: its max_parallel or a cap. Reason is 0 if neither holds it.
+func (t *TenantTree) Waiting(g *Stage) Waiting {
+	w, ok := Waiting{Stage: g.ID(), Tasks: g.Pending}, true
+	if g.Startable() == 0 {
+		w.Reason = ReasonMaxParallel
+	} else if w.Tenant, w.Cap, w.Resource, ok = t.UnderCaps(g); !ok {
+		w.Reason = ReasonCap
+	}
+	return w
+}
+
 // WithinCaps reports whether the job stays within all caps if it occupies more in addition,
 // and one of its tasks occupies task in total. O(depth of the tenant); O(1) if no tenant has a
 // cap.

@@ -99,12 +99,12 @@ func lessEntry(a, b *jobEntry) bool {
 // nextCrossing returns the first time at which one ready job's key passes another's, or falls to 0. of returns the first
 // number of a job's key at a time, if nothing happens until then, and by how much it grows in a second. The result does not
 // depend on now, as long as nothing happens. O(ready jobs x log + their stages).
-func nextCrossing(s *scheduler.State, now scheduler.Time, key func(*scheduler.Job, scheduler.Time) jobKey, of func(*scheduler.Job, scheduler.Time) (value, rate float64)) scheduler.Time {
+func (o *ordered) nextCrossing(s *scheduler.State, now scheduler.Time, of func(*scheduler.Job, scheduler.Time) (value, rate float64)) scheduler.Time {
 	type line struct{ value, rate float64 }
 	var jobs []jobEntry
 	since := scheduler.Time(0)
 	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
-		jobs = append(jobs, jobEntry{key: key(j, now), job: j, seq: at})
+		jobs = append(jobs, jobEntry{key: o.key(j, now), job: j, seq: at})
 		for _, g := range j.Begun() {
 			since = max(since, g.CountedUntil())
 		}

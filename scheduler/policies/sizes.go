@@ -13,18 +13,13 @@ var lasInfo = Info{
 	Params: append([]Param{reserveParam}, containerParams...),
 	new: func(v paramValues) (scheduler.Policy, error) {
 		unit := containerUnit(v)
-		key := func(j *scheduler.Job, now scheduler.Time) jobKey {
-			had, runs := attainedService(j, unit, now)
+		of := func(j *scheduler.Job, at scheduler.Time) (value, rate float64) { return attainedService(j, unit, at) }
+		o := &ordered{name: "las", placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey {
+			had, runs := of(j, now)
 			return jobKey{had, runs}
-		}
-		return &ordered{
-			name: "las", placer: newPlacer(v), key: key,
-			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
-				return nextCrossing(s, now, key, func(j *scheduler.Job, at scheduler.Time) (value, rate float64) {
-					return attainedService(j, unit, at)
-				})
-			},
-		}, nil
+		}}
+		o.nextOrder = func(s *scheduler.State, now scheduler.Time) scheduler.Time { return o.nextCrossing(s, now, of) }
+		return o, nil
 	},
 }
 
@@ -44,16 +39,14 @@ var idealInfo = Info{
 	Params:  []Param{reserveParam},
 	SimOnly: true,
 	new: func(v paramValues) (scheduler.Policy, error) {
-		key := func(j *scheduler.Job, now scheduler.Time) jobKey {
+		o := &ordered{name: "ideal", placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey {
 			left, _ := remainingSize(j, now)
 			return jobKey{left}
+		}}
+		o.nextOrder = func(s *scheduler.State, now scheduler.Time) scheduler.Time {
+			return o.nextCrossing(s, now, remainingSize)
 		}
-		return &ordered{
-			name: "ideal", placer: newPlacer(v), key: key,
-			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
-				return nextCrossing(s, now, key, remainingSize)
-			},
-		}, nil
+		return o, nil
 	},
 }
 

@@ -211,11 +211,9 @@ func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *sched
 // buildProject describes the waiting work of a project, or of a single job, in
 // p.project.
 func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
-	out := &p.project
-	*out = backfill.Project{ID: id, Submitted: j.Spec.Submitted, HighPriority: j.Spec.Priority == scheduler.PriorityHigh, Requests: out.Requests[:0]}
-	if pr := p.s.Project(id); pr != nil {
-		out.Submitted, out.HighPriority = pr.Spec.Submitted, pr.Spec.Priority == scheduler.PriorityHigh
-	}
+	requests := p.project.Requests[:0]
+	p.project = backfill.ProjectFor(p.s, id, j)
+	p.project.Requests = requests
 	for _, j := range p.jobsOf(id) {
 		if j.Phase != scheduler.JobActive {
 			continue

@@ -446,25 +446,23 @@ func compareStageStarts(a, b stageStart) int {
 // reason returns why a stage waits, after listStarts.
 func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 	s, next := f.placer.s, f.startOf(g.ID())
-	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-	ok := true
 	if f.actionsExhausted || f.placer.actionsLeft <= 0 || (f.continues && next == 0) {
-		w.Reason = scheduler.ReasonCycleFull
-	} else if g.Startable() == 0 {
-		w.Reason = scheduler.ReasonMaxParallel
-	} else if w.Tenant, w.Cap, w.Resource, ok = s.TenantTree().UnderCaps(g); !ok {
-		w.Reason = scheduler.ReasonCap
-	} else if next > 0 && next < scheduler.Never {
+		return scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending, Reason: scheduler.ReasonCycleFull}
+	}
+	w := s.TenantTree().Waiting(g)
+	switch {
+	case w.Reason != 0:
+	case next > 0 && next < scheduler.Never:
 		w.Reason, w.Until = scheduler.ReasonLater, next
-	} else if f.plan.isLeftOut(g.Job) {
+	case f.plan.isLeftOut(g.Job):
 		w.Reason = scheduler.ReasonNotExamined
-	} else if s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+	case s.Cluster().NextNode(g, 0) == scheduler.NoNode:
+		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, s.Cluster().DemandClassOf(g))
+	default:
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
 		if r := f.dueReservation(g); r != nil {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
 		}
-	} else {
-		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, s.Cluster().DemandClassOf(g))
 	}
 	return w
 }

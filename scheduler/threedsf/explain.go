@@ -54,17 +54,9 @@ func (e *explainer) explain(began scheduler.Stamp) {
 }
 
 func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
-	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-	if g.Startable() == 0 {
-		w.Reason = scheduler.ReasonMaxParallel
+	w := e.c.s.TenantTree().Waiting(g)
+	if w.Reason != 0 {
 		return w
-	}
-	if e.c.s.TenantTree().HasCaps() {
-		var ok bool
-		if w.Tenant, w.Cap, w.Resource, ok = e.c.s.TenantTree().UnderCaps(g); !ok {
-			w.Reason = scheduler.ReasonCap
-			return w
-		}
 	}
 	if e.reservations.count(g) > 0 {
 		if node, ok := e.releasingNode(g); ok {

@@ -104,12 +104,6 @@ func (l *reservedLane) preemptReservedNode(r *scheduler.Reservation, g *schedule
 	}
 }
 
-// hasDueTask reports whether a waiting task of a stage has a due reservation on a
-// node.
-func (l *reservedLane) hasDueTask(g *scheduler.Stage, node scheduler.NodeID) bool {
-	return l.dueTask(g, node) >= 0
-}
-
 // dueTask returns the first waiting task of a stage with a due reservation on a
 // node, or -1.
 func (l *reservedLane) dueTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
@@ -171,14 +165,17 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 		a := l.reservations.suspendedAttemptOf(r)
 		return a != nil && !l.c.isStoppedByMiss(g.Job) && !l.reservations.hasOlder(a, r)
 	}
-	due := l.open.guaranteeCount > 0 && l.hasDueTask(g, r.Node)
+	task := int32(-1)
+	if l.open.guaranteeCount > 0 {
+		task = l.dueTask(g, r.Node)
+	}
+	due := task >= 0
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
 	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) && l.c.s.TenantTree().Allows(g) {
-		task := pickTaskFor(g, r.Node)
-		if due {
-			task = l.dueTask(g, r.Node)
+		if !due {
+			task = pickTaskFor(g, r.Node)
 		}
 		l.c.place(g, task, r.Node)
 		return false
