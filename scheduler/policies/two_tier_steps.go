@@ -18,7 +18,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	if !f.plan.timeline.HasOverrun() {
 		return
 	}
-	var stop []scheduler.Action
+	var stop []*scheduler.Attempt
 	for _, n := range s.Nodes() {
 		if len(stop) > f.placer.actionsLeft {
 			break // the rest is for the next decision
@@ -27,24 +27,26 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 			continue // all of them are past a mere estimate
 		}
 		for a := range s.Attempts().On(n.Spec.ID) {
-			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
-			j := s.StageOf(a).Job
-			if !running || f.plan.boundEnd(s, a, now) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
-				continue
+			if f.mustStop(s, a, now) {
+				stop = append(stop, a)
 			}
-			act := a.Act(scheduler.ActKill)
-			switch {
-			case s.Attempts().CanReach(a, scheduler.LevelCheckpointed):
-				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelCheckpointed
-			case s.Attempts().CanReach(a, scheduler.LevelSwapped):
-				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelSwapped
-			}
-			stop = append(stop, act)
 		}
 	}
 	for _, a := range stop {
-		f.tryApply(a)
+		act := a.Act(scheduler.ActKill)
+		for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
+			if s.Attempts().CanReach(a, l) {
+				act.Kind, act.Level = scheduler.ActSuspend, l
+			}
+		}
+		f.tryApply(act)
 	}
+}
+
+// mustStop reports whether an attempt runs and is past its bound.
+func (f *reservingPolicy) mustStop(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
+	j := s.StageOf(a).Job
+	return a.Phase <= scheduler.AttemptRunning && f.plan.boundEnd(s, a, now) < now && !j.Spec.Accepted && (j.Spec.Bound > 0 || f.blocksGuarantee(s, a, now))
 }
 
 // blocksGuarantee reports whether an attempt past its estimate may block a
