@@ -92,12 +92,6 @@ func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) erro
 	return nil
 }
 
-// CanReach reports whether an attempt can be brought to a level, as far as is known: its node
-// supports the level and has not refused it for this attempt. O(1).
-func (at Attempts) CanReach(a *Attempt, l Level) bool {
-	return at.s.cluster.nodes[a.Node].Spec.Levels.Has(l) && !a.RefusedLevels.Has(l)
-}
-
 // AttemptEnded reports that an attempt has ended and occupies nothing any more. After a
 // success its task is done, and a second attempt, if any, is marked as being killed; the
 // caller must kill it. After a failure through the user's fault the task is pending again, or

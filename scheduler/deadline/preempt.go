@@ -369,12 +369,9 @@ func (r *freeCapacity) fits(g *scheduler.StageSpec) bool {
 	if len(r.disks) == 0 {
 		return g.Demand[scheduler.IO] == 0 && g.Disk == 0
 	}
-	for _, d := range r.disks {
-		if g.Demand[scheduler.IO] <= d.FreeIO && g.Disk-r.space <= d.FreeSpace {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.disks, func(d scheduler.DiskUse) bool {
+		return g.Demand[scheduler.IO] <= d.FreeIO && g.Disk-r.space <= d.FreeSpace
+	})
 }
 
 // listCandidates stores in victims the possible victims on a node in the papers' order:
@@ -437,11 +434,6 @@ func (p *Preemptor) suspendedLongEnough(a *scheduler.Attempt) bool {
 	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
 }
 
-// canReach reports whether, as far as is known, a node can bring an attempt to a level.
-func canReach(n *scheduler.Node, a *scheduler.Attempt, l scheduler.Level) bool {
-	return n.Spec.Levels.Has(l) && !a.RefusedLevels.Has(l)
-}
-
 // chooseAction sets how a victim is preempted: the cheapest way to free what is lacking
 // on the node. It is frozen if memory does not lack, else swapped or checkpointed,
 // whichever takes less time there and back; with Cheapest it is killed if that costs
@@ -460,14 +452,14 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 	switch {
 	case a.Level.Suspended() && !memory:
 		return false
-	case !memory && canReach(n, a, scheduler.LevelFrozen):
+	case !memory && n.CanReach(a, scheduler.LevelFrozen):
 		v.Level, v.timeToFree = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0)
 		return true
 	}
 	v.cost = math.MaxInt64
 	moves := a.Occupied.Resources[scheduler.Memory]
 	for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
-		if l <= a.Level || !canReach(n, a, l) || (l == scheduler.LevelSwapped && moves > r.swap) {
+		if l <= a.Level || !n.CanReach(a, l) || (l == scheduler.LevelSwapped && moves > r.swap) {
 			continue
 		}
 		down := n.Spec.Speeds.Suspend(l, moves)
@@ -478,7 +470,7 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 	if lost := a.RanFor(p.now); p.Mode == Cheapest && !a.Level.Suspended() && lost < v.cost {
 		v.Kill, v.Level, v.timeToFree, v.cost = true, 0, 0, lost
 	}
-	if !v.Kill && v.Level == 0 && !lacks && !a.Level.Suspended() && canReach(n, a, scheduler.LevelFrozen) {
+	if !v.Kill && v.Level == 0 && !lacks && !a.Level.Suspended() && n.CanReach(a, scheduler.LevelFrozen) {
 		v.Level, v.timeToFree, v.cost = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0), 0
 	}
 	return v.Kill || v.Level != 0

@@ -35,7 +35,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	for _, a := range stop {
 		act := a.Act(scheduler.ActKill)
 		for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
-			if s.Attempts().CanReach(a, l) {
+			if s.Node(a.Node).CanReach(a, l) {
 				act.Kind, act.Level = scheduler.ActSuspend, l
 			}
 		}
