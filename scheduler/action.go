@@ -1,6 +1,10 @@
 package scheduler
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/drover-run/drover/internal/enum"
+)
 
 // ActionKind is the kind of an Action. The zero value is invalid.
 type ActionKind uint8
@@ -28,24 +32,8 @@ const (
 
 // String returns the word of the glossary for k.
 func (k ActionKind) String() string {
-	switch k {
-	case ActPlace:
-		return "place"
-	case ActSuspend:
-		return "suspend"
-	case ActResume:
-		return "resume"
-	case ActMigrate:
-		return "migrate"
-	case ActKill:
-		return "kill"
-	case ActReserve:
-		return "reserve"
-	case ActUnreserve:
-		return "unreserve"
-	default:
-		return fmt.Sprintf("action(%d)", uint8(k))
-	}
+	return enum.Name("action", k, []string{ActPlace: "place", ActSuspend: "suspend", ActResume: "resume", ActMigrate: "migrate", ActKill: "kill", ActReserve: "reserve",
+		ActUnreserve: "unreserve"})
 }
 
 // Action is one step of a Decision. The owner of the State executes it. Kind decides which
@@ -72,6 +60,16 @@ type Action struct {
 
 // AttemptID returns the attempt that the action applies to.
 func (a *Action) AttemptID() AttemptID { return AttemptID{a.Task, a.Attempt} }
+
+// Unreserve returns the action that deletes a reservation.
+func Unreserve(id ReservationID) Action {
+	return Action{Kind: ActUnreserve, Reservation: Reservation{ID: id}}
+}
+
+// Act returns an action on the attempt's present run.
+func (a *Attempt) Act(kind ActionKind) Action {
+	return Action{Kind: kind, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
+}
 
 // String returns the action as one line, for scripts and logs.
 func (a *Action) String() string {

@@ -1,8 +1,9 @@
 package scheduler
 
 import (
-	"fmt"
 	"time"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // AttemptPhase is the phase of an attempt's life cycle.
@@ -21,22 +22,8 @@ const (
 
 // String returns the phase's name.
 func (p AttemptPhase) String() string {
-	switch p {
-	case AttemptStarting:
-		return "starting"
-	case AttemptRunning:
-		return "running"
-	case AttemptSuspending:
-		return "suspending"
-	case AttemptSuspended:
-		return "suspended"
-	case AttemptResuming:
-		return "resuming"
-	case AttemptKilling:
-		return "killing"
-	default:
-		return fmt.Sprintf("phase(%d)", uint8(p))
-	}
+	return enum.Name("phase", p, []string{AttemptStarting: "starting", AttemptRunning: "running", AttemptSuspending: "suspending", AttemptSuspended: "suspended",
+		AttemptResuming: "resuming", AttemptKilling: "killing"})
 }
 
 // Attempt is one live attempt at a task. Callers outside this package may only read it, and

@@ -130,12 +130,7 @@ func (c *Cluster) avoided(j *Job, a Avoidance, d Resources, space int64) []NodeI
 // couldRunOn reports whether a schedulable node that may is large enough for a demand. O(nodes x
 // disks).
 func (c *Cluster) couldRunOn(d Resources, space int64, may func(NodeID) bool) bool {
-	for _, n := range c.nodes {
-		if n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(d, space) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(d, space) })
 }
 
 // isLargeEnough reports whether the node could run a task of this demand if nothing else ran there.
@@ -143,10 +138,6 @@ func (n *Node) isLargeEnough(demand Resources, space int64) bool {
 	if demand[CPU] > n.Spec.Capacity[CPU] || demand[Memory] > n.Spec.Capacity[Memory] {
 		return false
 	}
-	for _, d := range n.Spec.Disks {
-		if demand[IO] <= d.IO && space <= d.Space {
-			return true
-		}
-	}
-	return len(n.Spec.Disks) == 0 && demand[IO] == 0 && space == 0
+	return slices.ContainsFunc(n.Spec.Disks, func(d Disk) bool { return demand[IO] <= d.IO && space <= d.Space }) ||
+		(len(n.Spec.Disks) == 0 && demand[IO] == 0 && space == 0)
 }

@@ -157,15 +157,6 @@ func (b *bitset) countIn(from, to int32) int32 {
 	return int32(c)
 }
 
-// count returns the number of members. O(n/64).
-func (b *bitset) count() int {
-	c := 0
-	for _, w := range b.l0 {
-		c += bits.OnesCount64(w)
-	}
-	return c
-}
-
 // ranges returns the members as [from, to) pairs.
 func (b *bitset) ranges() [][2]int32 {
 	var out [][2]int32

@@ -52,8 +52,8 @@ func TestBitsetAgainstMap(t *testing.T) {
 				}
 			}
 		}
-		if b.count() != len(reference) {
-			t.Fatalf("count %d, want %d", b.count(), len(reference))
+		if got := b.countIn(0, b.n); int(got) != len(reference) {
+			t.Fatalf("count %d, want %d", got, len(reference))
 		}
 	})
 }

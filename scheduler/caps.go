@@ -11,6 +11,22 @@ func (t *TenantTree) UnderCaps(g *Stage) (TenantID, CapScope, Resource, bool) {
 	return t.underCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }
 
+// Allows is UnderCaps without the reason.
+func (t *TenantTree) Allows(g *Stage) bool {
+	return t.WithinCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
+}
+
+// Waiting returns why a stage waits whatever is free: its max_parallel or a cap. Reason is 0 if neither holds it.
+func (t *TenantTree) Waiting(g *Stage) Waiting {
+	w, ok := Waiting{Stage: g.ID(), Tasks: g.Pending}, true
+	if g.Startable() == 0 {
+		w.Reason = ReasonMaxParallel
+	} else if w.Tenant, w.Cap, w.Resource, ok = t.UnderCaps(g); !ok {
+		w.Reason = ReasonCap
+	}
+	return w
+}
+
 // WithinCaps reports whether the job stays within all caps if it occupies more in addition,
 // and one of its tasks occupies task in total. O(depth of the tenant); O(1) if no tenant has a
 // cap.
@@ -54,9 +70,5 @@ func (at Attempts) CanResume(a *Attempt) bool {
 		return false
 	}
 	more := a.Demand.Sub(a.Occupied.Resources)
-	if !n.hasCapacity(a.Disk, more.Max(Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0)) {
-		return false
-	}
-	_, _, _, ok := at.s.tree.underCaps(g.Job, a.Demand, more)
-	return ok
+	return n.hasCapacity(a.Disk, more.Max(Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0)) && at.s.tree.WithinCaps(g.Job, a.Demand, more)
 }

@@ -3,6 +3,8 @@ package scheduler
 import (
 	"fmt"
 	"math"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // Rule is a rule that a decision can break.
@@ -26,13 +28,9 @@ const (
 
 // String returns the rule's name.
 func (r Rule) String() string {
-	names := [...]string{RuleUnknown: "unknown", RulePhase: "phase", RuleCapacity: "capacity", RuleSchedulable: "schedulable", RuleCap: "cap",
+	return enum.Name("rule", r, []string{RuleUnknown: "unknown", RulePhase: "phase", RuleCapacity: "capacity", RuleSchedulable: "schedulable", RuleCap: "cap",
 		RuleParallel: "parallel", RuleGuarantee: "guarantee", RuleVictim: "victim", RuleRestore: "restore", RuleFencing: "fencing",
-		RulePolicyState: "policy_state", RuleMalformed: "malformed"}
-	if int(r) < len(names) && names[r] != "" {
-		return names[r]
-	}
-	return fmt.Sprintf("rule(%d)", uint8(r))
+		RulePolicyState: "policy_state", RuleMalformed: "malformed"})
 }
 
 // Violation is one broken rule: the index of the action (or policy state) in the decision, and

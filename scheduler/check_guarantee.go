@@ -219,13 +219,10 @@ func (rs Reservations) poolFreeAt(r *Reservation, now Time) Resources {
 
 // hasDueGuarantee reports whether the list contains a guarantee in force for this task.
 func hasDueGuarantee(list []*Reservation, j *Job, g *Stage, task int32, now Time) bool {
-	for _, r := range list {
-		if r.Kind.IsGuarantee() && r.Start <= now && r.End > now && r.Job == j.Spec.ID &&
-			(r.Stage < 0 || r.Stage == g.Index) && (r.Task < 0 || r.Task == task) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(r *Reservation) bool {
+		return r.Kind.IsGuarantee() && r.Start <= now && r.End > now && r.Job == j.Spec.ID &&
+			(r.Stage < 0 || r.Stage == g.Index) && (r.Task < 0 || r.Task == task)
+	})
 }
 
 // isGuaranteeDueOn reports whether a guarantee is due on a node: it may take the place of a job

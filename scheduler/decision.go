@@ -3,6 +3,8 @@ package scheduler
 import (
 	"fmt"
 	"strings"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // Reason says why a stage is left waiting. The set is closed: package policytest proves every
@@ -58,31 +60,18 @@ const (
 
 // String returns the reason in words, without its numbers.
 func (r Reason) String() string {
-	names := [...]string{ReasonNoCPU: "no free cpu", ReasonNoMemory: "no free memory", ReasonNoIO: "no free io",
+	return enum.Name("reason", r, []string{ReasonNoCPU: "no free cpu", ReasonNoMemory: "no free memory", ReasonNoIO: "no free io",
 		ReasonNoDiskSpace: "no free disk space", ReasonNoNode: "no schedulable node", ReasonCap: "over its cap",
 		ReasonMaxParallel: "at its max_parallel", ReasonReservation: "behind a reservation", ReasonData: "waiting for its data's node",
 		ReasonNotAdmitted: "not admitted", ReasonHeadOfLine: "behind the head of line", ReasonCycleFull: "next cycle",
 		ReasonShare: "another is due first", ReasonSuspending: "capacity is being freed", ReasonLater: "planned for later",
 		ReasonDue: "due, but its reserved capacity is still occupied", ReasonPlanning: "its guarantee is being planned",
-		ReasonNotExamined: "not examined, behind many others", ReasonMaintenance: "nodes leave for maintenance before it would end"}
-	if int(r) < len(names) && names[r] != "" {
-		return names[r]
-	}
-	return fmt.Sprintf("reason(%d)", uint8(r))
+		ReasonNotExamined: "not examined, behind many others", ReasonMaintenance: "nodes leave for maintenance before it would end"})
 }
 
 // NoCapacityReason returns the reason for a lack of r.
 func NoCapacityReason(r Resource) Reason {
-	switch r {
-	case CPU:
-		return ReasonNoCPU
-	case Memory:
-		return ReasonNoMemory
-	case IO:
-		return ReasonNoIO
-	default:
-		return ReasonNoDiskSpace
-	}
+	return [...]Reason{CPU: ReasonNoCPU, Memory: ReasonNoMemory, IO: ReasonNoIO, DiskSpace: ReasonNoDiskSpace}[r]
 }
 
 // CapScope is the scope of a cap.
@@ -97,16 +86,7 @@ const (
 
 // String returns the scope's name.
 func (c CapScope) String() string {
-	switch c {
-	case CapTask:
-		return "task"
-	case CapJob:
-		return "job"
-	case CapTotal:
-		return "total"
-	default:
-		return fmt.Sprintf("cap(%d)", uint8(c))
-	}
+	return enum.Name("cap", c, []string{CapTask: "task", CapJob: "job", CapTotal: "total"})
 }
 
 // Waiting is a stage with pending tasks that may start but were not all placed, with the

@@ -1,9 +1,10 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // Outcome says how an attempt ended.
@@ -20,20 +21,8 @@ const (
 
 // String returns the outcome's name.
 func (o Outcome) String() string {
-	switch o {
-	case OutcomeSucceeded:
-		return "succeeded"
-	case OutcomeFailedUser:
-		return "failed"
-	case OutcomeFailedInfra:
-		return "failed by infrastructure"
-	case OutcomeKilled:
-		return "killed"
-	case OutcomeLost:
-		return "lost"
-	default:
-		return fmt.Sprintf("outcome(%d)", uint8(o))
-	}
+	return enum.Name("outcome", o, []string{OutcomeSucceeded: "succeeded", OutcomeFailedUser: "failed", OutcomeFailedInfra: "failed by infrastructure",
+		OutcomeKilled: "killed", OutcomeLost: "lost"})
 }
 
 // AttemptStarted reports that a placed attempt is running.
@@ -101,12 +90,6 @@ func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) erro
 		e.s.countChange()
 	}
 	return nil
-}
-
-// CanReach reports whether an attempt can be brought to a level, as far as is known: its node
-// supports the level and has not refused it for this attempt. O(1).
-func (at Attempts) CanReach(a *Attempt, l Level) bool {
-	return at.s.cluster.nodes[a.Node].Spec.Levels.Has(l) && !a.RefusedLevels.Has(l)
 }
 
 // AttemptEnded reports that an attempt has ended and occupies nothing any more. After a

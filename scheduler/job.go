@@ -1,9 +1,10 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // JobPhase is the phase of a job's life cycle.
@@ -18,16 +19,7 @@ const (
 
 // String returns the phase's name.
 func (p JobPhase) String() string {
-	switch p {
-	case JobActive:
-		return "active"
-	case JobFailing:
-		return "failing"
-	case JobStopping:
-		return "stopping"
-	default:
-		return fmt.Sprintf("phase(%d)", uint8(p))
-	}
+	return enum.Name("phase", p, []string{JobActive: "active", JobFailing: "failing", JobStopping: "stopping"})
 }
 
 // Job is a job that has not ended. Callers outside this package may only read it.
@@ -83,15 +75,7 @@ func (j *Job) Unguaranteed() int32 { return j.unguaranteed }
 
 // Complete reports whether every task of every stage is done and no stage may be added.
 func (j *Job) Complete() bool {
-	if j.Spec.Open {
-		return false
-	}
-	for _, g := range j.Stages {
-		if g.Done < g.Spec.Tasks {
-			return false
-		}
-	}
-	return true
+	return !j.Spec.Open && !slices.ContainsFunc(j.Stages, func(g *Stage) bool { return g.Done < g.Spec.Tasks })
 }
 
 // Stage is a set of tasks with equal demands, stored as counts and bit sets. Callers outside
@@ -186,6 +170,11 @@ func (g *Stage) Startable() int32 {
 		return g.Pending
 	}
 	return max(0, min(g.Pending, g.Spec.MaxParallel-g.Running-g.Suspended))
+}
+
+// ExceedsParallel reports whether more of the stage's tasks are left than may run at once. O(1).
+func (g *Stage) ExceedsParallel() bool {
+	return g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
 }
 
 // WaitingSince returns since when the stage has waited for nodes with its data, as its WaitSinceState says, and

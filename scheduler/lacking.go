@@ -125,3 +125,16 @@ func (l *Lacking) Most() (Resource, int32) {
 	}
 	return best, most
 }
+
+// Reason returns the most frequent reason why no node fits, and on how many nodes, where so many are schedulable.
+func (l Lacking) Reason(schedulable int) (Reason, int32) {
+	switch {
+	case l.Nodes > 0:
+		r, nodes := l.Most()
+		return NoCapacityReason(r), nodes
+	case schedulable > 0:
+		return ReasonMaintenance, 0
+	default:
+		return ReasonNoNode, 0
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // Level says how much of its node an attempt occupies. See Level.Occupancy for the table.
@@ -19,18 +21,7 @@ const (
 
 // String returns the word used in events and JSON.
 func (l Level) String() string {
-	switch l {
-	case LevelRunning:
-		return "running"
-	case LevelFrozen:
-		return "frozen"
-	case LevelSwapped:
-		return "swapped"
-	case LevelCheckpointed:
-		return "checkpointed"
-	default:
-		return fmt.Sprintf("level(%d)", uint8(l))
-	}
+	return enum.Name("level", l, []string{LevelRunning: "running", LevelFrozen: "frozen", LevelSwapped: "swapped", LevelCheckpointed: "checkpointed"})
 }
 
 // Suspended reports whether l is a level at which the attempt does not run.

@@ -38,6 +38,12 @@ func (n *Node) Schedulable() bool { return !n.Spec.Down && !n.Spec.Draining }
 // job can be preempted at all, and the node can free memory.
 func (n *Node) CanPreempt(j *Job) bool { return !j.IsNonPreemptible() && n.Spec.Levels.FreesMemory() }
 
+// CanReach reports whether an attempt on the node can be brought to a level, as far as is known: the
+// node supports the level and has not refused it for this attempt. O(1).
+func (n *Node) CanReach(a *Attempt, l Level) bool {
+	return n.Spec.Levels.Has(l) && !a.RefusedLevels.Has(l)
+}
+
 // Unguaranteed returns the number of reservations on the node that are not guarantees. O(1).
 func (n *Node) Unguaranteed() int32 { return n.unguaranteed }
 

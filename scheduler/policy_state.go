@@ -2,8 +2,9 @@ package scheduler
 
 import (
 	"cmp"
-	"fmt"
 	"math"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // PolicyStateKind is the kind of a PolicyState. Policy states are all that a policy may
@@ -53,14 +54,10 @@ const (
 
 // String returns the word used in listings.
 func (k PolicyStateKind) String() string {
-	names := [...]string{QueueState: "queue", AdmittedState: "admitted", WaitSinceState: "wait_since", DeficitState: "deficit",
+	return enum.Name("policy_state", k, []string{QueueState: "queue", AdmittedState: "admitted", WaitSinceState: "wait_since", DeficitState: "deficit",
 		InfeasibleState: "infeasible", SuspendCountState: "suspend_count", GuaranteeState: "guarantee", LatestDepartureState: "latest_departure",
 		ViolatedState: "violated", RunTimeState: "run_time", VirtualTimeState: "virtual_time", CursorState: "cursor", TombstoneState: "tombstone",
-		AcceptedState: "accepted", RefusedState: "refused"}
-	if int(k) < len(names) && names[k] != "" {
-		return names[k]
-	}
-	return fmt.Sprintf("policy_state(%d)", uint8(k))
+		AcceptedState: "accepted", RefusedState: "refused"})
 }
 
 // PolicyStateKey identifies a policy state: a later state with the same key replaces it.
@@ -88,6 +85,13 @@ type PolicyState struct {
 func (k PolicyStateKey) compare(o PolicyStateKey) int {
 	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Project, o.Project), cmp.Compare(k.Job, o.Job),
 		cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task), cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Slot, o.Slot))
+}
+
+// Tombstone returns the policy state that deletes the one with this key.
+func (k PolicyStateKey) Tombstone() PolicyState {
+	p := PolicyState{PolicyStateKey: k, Value: int64(k.Kind)}
+	p.Kind = TombstoneState
+	return p
 }
 
 // about returns the key of the policy state that p stores or, as a TombstoneState, deletes.

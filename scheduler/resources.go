@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler/timeline"
 )
 
@@ -29,18 +30,7 @@ const DiskSpace Resource = NumResources
 
 // String returns the name used in job files and JSON.
 func (r Resource) String() string {
-	switch r {
-	case CPU:
-		return "cpu"
-	case Memory:
-		return "memory"
-	case IO:
-		return "io"
-	case DiskSpace:
-		return "disk space"
-	default:
-		return fmt.Sprintf("resource(%d)", uint8(r))
-	}
+	return enum.Name("resource", r, []string{CPU: "cpu", Memory: "memory", IO: "io", DiskSpace: "disk space"})
 }
 
 // MaxAmount bounds each part of a demand or a capacity: 2^53, so that shares

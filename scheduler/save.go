@@ -332,37 +332,38 @@ func (sn snapshots) checkSaved(g *Stage, v *savedAttempt) error {
 	if g == nil || v.ID.Index < 0 || v.ID.Index >= g.Spec.Tasks {
 		return refuse(ErrUnknown, what, "there is no such task")
 	}
-	suspended := v.Level.Suspended()
+	if why := v.findProblem(); why != "" {
+		return refuse(ErrInvalid, what, "%s", why)
+	}
+	_, err := sn.s.applier().findTarget(v.Node, v.Disk, g.Spec.Demand, g.Spec.Disk, false)
+	if err == nil && v.From != NoNode {
+		_, err = sn.s.applier().findTarget(v.From, v.FromDisk, v.FromOccupied.Resources, v.FromOccupied.Disk, false)
+	}
+	return err
+}
+
+// findProblem returns what of a saved attempt contradicts itself, "" if nothing does.
+func (v *savedAttempt) findProblem() string {
+	suspended, migrating := v.Level.Suspended(), v.From != NoNode
 	switch {
 	case v.ID.Attempt < 1 || v.ID.Attempt > math.MaxInt32/2 || v.Run < 1 || v.Run > math.MaxInt32/2:
-		return refuse(ErrInvalid, what, "run is %d", v.Run)
-	case v.Phase < AttemptStarting || v.Phase > AttemptKilling || v.Level < LevelRunning || v.Level > LevelCheckpointed ||
-		v.Target > LevelCheckpointed:
-		return refuse(ErrInvalid, what, "phase %v, level %v, target %v", v.Phase, v.Level, v.Target)
-	case suspended && v.Phase != AttemptSuspended && v.Phase != AttemptSuspending && v.Phase != AttemptKilling,
-		!suspended && v.Phase == AttemptSuspended:
-		return refuse(ErrInvalid, what, "phase %v at level %v", v.Phase, v.Level)
+		return fmt.Sprintf("run is %d", v.Run)
+	case v.Phase < AttemptStarting || v.Phase > AttemptKilling || v.Level < LevelRunning || v.Level > LevelCheckpointed || v.Target > LevelCheckpointed:
+		return fmt.Sprintf("phase %v, level %v, target %v", v.Phase, v.Level, v.Target)
+	case suspended && v.Phase != AttemptSuspended && v.Phase != AttemptSuspending && v.Phase != AttemptKilling, !suspended && v.Phase == AttemptSuspended:
+		return fmt.Sprintf("phase %v at level %v", v.Phase, v.Level)
 	case !(v.Progress >= 0 && v.Progress <= 1) || v.Ran < 0 || v.Estimate < 0 || v.Suspends < 0:
-		return refuse(ErrInvalid, what, "progress %v, ran %v, estimate %v", v.Progress, v.Ran, v.Estimate)
+		return fmt.Sprintf("progress %v, ran %v, estimate %v", v.Progress, v.Ran, v.Estimate)
 	case v.RefusedLevels&^AllLevels != 0 || v.RefusedLevels.Has(LevelRunning):
-		return refuse(ErrInvalid, what, "refused levels %b are not all suspended levels", v.RefusedLevels)
+		return fmt.Sprintf("refused levels %b are not all suspended levels", v.RefusedLevels)
 	case !v.FromOccupied.valid() || !v.Footprint.valid():
-		return refuse(ErrInvalid, what, "occupancy %+v, footprint %+v", v.FromOccupied, v.Footprint)
+		return fmt.Sprintf("occupancy %+v, footprint %+v", v.FromOccupied, v.Footprint)
+	case !migrating && v.FromOccupied != (Occupancy{}):
+		return "it is not migrating but occupies something on a source"
+	case migrating && (v.From == v.Node || suspended || (v.Phase != AttemptResuming && v.Phase != AttemptKilling)):
+		return fmt.Sprintf("it is %v and migrates from %d to %d", v.Phase, v.From, v.Node)
 	}
-	if _, err := sn.s.applier().findTarget(v.Node, v.Disk, g.Spec.Demand, g.Spec.Disk, false); err != nil {
-		return err
-	}
-	if v.From == NoNode {
-		if v.FromOccupied != (Occupancy{}) {
-			return refuse(ErrInvalid, what, "it is not migrating but occupies something on a source")
-		}
-		return nil
-	}
-	if v.From == v.Node || (v.Phase != AttemptResuming && v.Phase != AttemptKilling) || suspended {
-		return refuse(ErrInvalid, what, "it is %v and migrates from %d to %d", v.Phase, v.From, v.Node)
-	}
-	_, err := sn.s.applier().findTarget(v.From, v.FromDisk, v.FromOccupied.Resources, v.FromOccupied.Disk, false)
-	return err
+	return ""
 }
 
 func (h Occupancy) valid() bool {

@@ -1,9 +1,9 @@
 package scheduler
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler/timeline"
 )
 
@@ -108,14 +108,7 @@ const (
 
 // String returns the word of the job file.
 func (p Priority) String() string {
-	switch p {
-	case PriorityLow:
-		return "low"
-	case PriorityHigh:
-		return "high"
-	default:
-		return fmt.Sprintf("priority(%d)", uint8(p))
-	}
+	return enum.Name("priority", p, []string{PriorityLow: "low", PriorityHigh: "high"})
 }
 
 // OnMiss says what happens to a deadline job that can no longer meet its deadline.
@@ -129,14 +122,7 @@ const (
 
 // String returns the word of the job file.
 func (o OnMiss) String() string {
-	switch o {
-	case OnMissContinue:
-		return "continue"
-	case OnMissStop:
-		return "stop"
-	default:
-		return fmt.Sprintf("on_miss(%d)", uint8(o))
-	}
+	return enum.Name("on_miss", o, []string{OnMissContinue: "continue", OnMissStop: "stop"})
 }
 
 // JobSpec is a job as it was accepted. Zero Deadline, Bound and Project mean none.
@@ -190,16 +176,7 @@ const (
 
 // String returns the word of the job file.
 func (k StageKind) String() string {
-	switch k {
-	case KindMap:
-		return "map"
-	case KindReduce:
-		return "reduce"
-	case KindGroup:
-		return "group"
-	default:
-		return fmt.Sprintf("kind(%d)", uint8(k))
-	}
+	return enum.Name("kind", k, []string{KindMap: "map", KindReduce: "reduce", KindGroup: "group"})
 }
 
 // StageSpec is a set of tasks with equal demands.
@@ -263,20 +240,8 @@ const (
 
 // String returns the word used in listings.
 func (k ReservationKind) String() string {
-	switch k {
-	case ReserveProject:
-		return "project"
-	case ReserveDeadline:
-		return "deadline"
-	case ReserveHead:
-		return "head"
-	case ReserveData:
-		return "data"
-	case ReservePreempt:
-		return "preemption"
-	default:
-		return fmt.Sprintf("reservation(%d)", uint8(k))
-	}
+	return enum.Name("reservation", k, []string{ReserveProject: "project", ReserveDeadline: "deadline", ReserveHead: "head", ReserveData: "data",
+		ReservePreempt: "preemption"})
 }
 
 // IsGuarantee reports whether Check protects reservations of this kind.

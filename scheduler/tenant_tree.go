@@ -1,6 +1,9 @@
 package scheduler
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // TenantTree is the tenants of a State, with what they use and may use.
 type TenantTree struct {
@@ -54,15 +57,8 @@ func (t *TenantTree) addChild(parent, child TenantID) {
 		return
 	}
 	p := t.tenants[parent]
-	name := t.tenants[child].Spec.Name
-	i, _ := slices.BinarySearchFunc(p.Children, name, func(c TenantID, n string) int {
-		switch other := t.tenants[c].Spec.Name; {
-		case other < n:
-			return -1
-		case other > n:
-			return 1
-		}
-		return 0
+	i, _ := slices.BinarySearchFunc(p.Children, t.tenants[child].Spec.Name, func(c TenantID, name string) int {
+		return strings.Compare(t.tenants[c].Spec.Name, name)
 	})
 	p.Children = slices.Insert(p.Children, i, child)
 }

@@ -89,6 +89,29 @@ func (s *bins) unlink(it *item) {
 	s.numPlaced--
 }
 
+// setSpare excludes a bin of a profile from every plan, or not any more.
+func (s *bins) setSpare(prof *Profile, b int32, spare bool) {
+	if x := s.bin(b); x.spare != spare {
+		x.spare = spare
+		prof.MarkChanged(b)
+		if !spare {
+			s.markFreed(b)
+		}
+	}
+}
+
+// isOpen reports whether new tasks may be planned on a bin.
+func (p *Planner) isOpen(b int32) bool { return !p.space.profile.Closed(b) && !p.bins.bin(b).spare }
+
+// openBins yields the bins on which new tasks may be planned.
+func (p *Planner) openBins(yield func(b int32) bool) {
+	for b := range p.space.profile.Bins() {
+		if p.isOpen(b) && !yield(b) {
+			return
+		}
+	}
+}
+
 // lastFreedBin returns the bin on which capacity was last released.
 func (s *bins) lastFreedBin() int32 {
 	if len(s.recentlyFreed) == 0 {

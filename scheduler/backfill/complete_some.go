@@ -28,29 +28,25 @@ func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most,
 	defer p.journal.end()
 	flexible := p.cfg.isFlexible(pr)
 	left = work
-	for _, gr := range pr.groups {
-		open := gr.openTime(now)
-		for _, it := range gr.items {
-			if it.placed {
-				continue
+	for it, open := range pr.waiting(now) {
+		if left <= 0 || most <= 0 {
+			return Guarantee{}, left, false, nil
+		}
+		p.placement.numTimes = 0
+		if !p.placement.placeItem(p, it, open, now, flexible) {
+			p.journal.rollback(p, 0)
+			return Guarantee{}, left, false, it.neverFits()
+		}
+		left -= p.placement.workOf(p, it, open > now)
+		most--
+		if pr.Deadline > 0 && it.end > pr.Deadline && !pr.guaranteed {
+			if p.NumUnplacedOf(id) == 0 {
+				g.Departure = pr.departure()
 			}
-			if left <= 0 || most <= 0 {
-				return Guarantee{}, left, false, nil
-			}
-			p.placement.numTimes = 0
-			if !p.placement.placeItemFrom(p, it, open, now, flexible) {
-				p.journal.rollback(p, 0)
-				return Guarantee{}, left, false, fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
-			}
-			left -= p.placement.workOf(p, it, open > now)
-			most--
-			if pr.Deadline > 0 && it.end > pr.Deadline && !pr.guaranteed {
-				g := Guarantee{Departure: pr.departureIfComplete()}
-				p.journal.rollback(p, 0)
-				return g, left, false, fmt.Errorf("project %d: %w", pr.ID, ErrTooLate)
-			}
+			p.journal.rollback(p, 0)
+			return g, left, false, fmt.Errorf("project %d: %w", pr.ID, ErrTooLate)
 		}
 	}
-	err = p.completePlan(now, pr)
+	err = pr.guaranteeDeparture(p)
 	return pr.guarantee, left, err == nil, err
 }

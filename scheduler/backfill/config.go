@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/timeline"
 )
@@ -28,18 +29,7 @@ const (
 
 // String returns the variant's name in the policy's parameter.
 func (v Variant) String() string {
-	switch v {
-	case Strict:
-		return "2tsb"
-	case Flexible:
-		return "2tfb"
-	case FlexibleSF:
-		return "2tfb-sf"
-	case Priority:
-		return "2tpb"
-	default:
-		return fmt.Sprintf("variant(%d)", uint8(v))
-	}
+	return enum.Name("variant", v, []string{Strict: "2tsb", Flexible: "2tfb", FlexibleSF: "2tfb-sf", Priority: "2tpb"})
 }
 
 // NoLimit as Config.PreemptionLimit sets no limit.

@@ -206,7 +206,7 @@ func (f *finder) updateBin(p *Planner, b int32) {
 
 func (f *finder) computeStart(p *Planner, b int32) {
 	f.starts[b] = scheduler.Never
-	if p.space.profile.Closed(b) || p.bins.bin(b).spare {
+	if !p.isOpen(b) {
 		return
 	}
 	if s, ok := p.search.earliestOn(p, &f.eqClass.req, b, anyDisk, f.now, scheduler.Never); ok {

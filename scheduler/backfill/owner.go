@@ -29,6 +29,14 @@ func OwnerOf(j *scheduler.Job) scheduler.ProjectID {
 	return SingleJob(j.Spec.ID)
 }
 
+// ProjectFor returns the project that work of a job is planned in, by its id (OwnerOf), without requests.
+func ProjectFor(s *scheduler.State, id scheduler.ProjectID, j *scheduler.Job) Project {
+	if pr := s.Project(id); pr != nil {
+		return Project{ID: id, Submitted: pr.Spec.Submitted, HighPriority: pr.Spec.Priority == scheduler.PriorityHigh}
+	}
+	return Project{ID: id, Submitted: j.Spec.Submitted, HighPriority: j.Spec.Priority == scheduler.PriorityHigh}
+}
+
 // StateKey returns the key of a policy state of a project, or of the job that it stands for.
 func StateKey(kind scheduler.PolicyStateKind, id scheduler.ProjectID) scheduler.PolicyStateKey {
 	if j := JobOf(id); j != 0 {

@@ -36,14 +36,9 @@ type delayedProject struct {
 	before  scheduler.Time
 }
 
-// placeItem places one item of a new project and reports whether it fits.
-func (t *placement) placeItem(p *Planner, it *item, now scheduler.Time, flexible bool) bool {
+// placeItem places one item of a new project, given the openTime of its group, and reports whether it fits.
+func (t *placement) placeItem(p *Planner, it *item, from, now scheduler.Time, flexible bool) bool {
 	p.stepsLeft -= placeSteps
-	return t.placeItemFrom(p, it, it.group.openTime(now), now, flexible)
-}
-
-// placeItemFrom is placeItem given the openTime of its group.
-func (t *placement) placeItemFrom(p *Planner, it *item, from, now scheduler.Time, flexible bool) bool {
 	it.tried = true
 	if from == scheduler.Never {
 		return false
@@ -119,10 +114,7 @@ func (t *placement) tryBackfillTimes(p *Planner, it *item, from, now scheduler.T
 func (t *placement) tryAtOnce(p *Planner, it *item, from, now scheduler.Time) bool {
 	f := p.classes.finderOf(p, it)
 	bins := 0
-	for b := range p.space.profile.Bins() {
-		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
-			continue
-		}
+	for b := range p.openBins {
 		disks := int16(p.space.profile.Disks(b))
 		if bins++; bins%binsPerStep == 0 {
 			p.stepsLeft--
@@ -176,10 +168,7 @@ func (t *placement) listBackfillTimes(p *Planner, from, end scheduler.Time, most
 			}
 		}
 	}
-	for b := range p.space.profile.Bins() {
-		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
-			continue
-		}
+	for b := range p.openBins {
 		p.stepsLeft -= len(p.bins.states[b].items) // listed and sorted
 		for _, o := range p.bins.states[b].items {
 			if o.spot.At > from {

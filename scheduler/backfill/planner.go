@@ -38,14 +38,13 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 		bins: bins{earliestWaiting: scheduler.Never}, classes: classes{classified: true, finderThreshold: finderMinItems}}, nil
 }
 
-// SetSpare excludes a bin from every plan until another bin is lost (parameter
-// spare_nodes).
-func (p *Planner) SetSpare(b int32, spare bool) {
-	if s := p.bins.bin(b); s.spare != spare {
-		s.spare = spare
-		p.space.profile.MarkChanged(b)
-		if !spare {
-			p.bins.markFreed(b)
+// SpareLast excludes the last schedulable nodes from every plan (parameter spare_nodes), until others are lost
+// (LoseBins).
+func (p *Planner) SpareLast(nodes []*scheduler.Node, spare int) {
+	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
+		if nodes[i].Schedulable() {
+			p.bins.setSpare(p.space.profile, int32(i), true)
+			spare--
 		}
 	}
 }

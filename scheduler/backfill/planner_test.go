@@ -518,8 +518,8 @@ func TestSpareNodesPreserveWaitingGuarantees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.SetSpare(4, true)
-		p.SetSpare(5, true)
+		p.bins.setSpare(p.space.profile, 4, true)
+		p.bins.setSpare(p.space.profile, 5, true)
 		for id := 1; id <= rapid.IntRange(3, 20).Draw(t, "projects"); id++ {
 			if _, err := p.Submit(0, drawProject(t, id, 0, 2)); err != nil {
 				t.Fatal(err)

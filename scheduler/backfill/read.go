@@ -54,11 +54,9 @@ func (p *Planner) NumUnplaced() int { return p.registry.numItems - p.bins.numPla
 func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
 	n := 0
 	if pr := p.registry.projects[id]; pr != nil {
-		for _, g := range pr.groups {
-			for _, it := range g.items {
-				if !it.placed {
-					n++
-				}
+		for it := range pr.items {
+			if !it.placed {
+				n++
 			}
 		}
 	}
@@ -67,11 +65,9 @@ func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
 
 // scan is Planner.Scan for one project.
 func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
-	for _, g := range p.groups {
-		for _, it := range g.items {
-			it.read(x)
-			yield(x)
-		}
+	for it := range p.items {
+		it.read(x)
+		yield(x)
 	}
 }
 

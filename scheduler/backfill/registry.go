@@ -1,25 +1,13 @@
 package backfill
 
 import (
-	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
-
-// departureIfComplete returns the departure of a project if all its tasks have a place, else 0.
-func (p *project) departureIfComplete() scheduler.Time {
-	for _, g := range p.groups {
-		for _, it := range g.items {
-			if !it.placed {
-				return 0
-			}
-		}
-	}
-	return p.departure()
-}
 
 // registry is the projects and their items.
 type registry struct {
@@ -84,10 +72,8 @@ func (q *registry) item(k Key) *item {
 	if q.items == nil {
 		q.items = make(map[Key]*item, q.numItems)
 		for _, pr := range q.submitOrder {
-			for _, g := range pr.groups {
-				for _, it := range g.items {
-					q.items[it.key] = it
-				}
+			for it := range pr.items {
+				q.items[it.key] = it
 			}
 		}
 	}
@@ -112,16 +98,14 @@ func equalNeeds(a, b *Need) bool {
 // are any.
 func (p *project) departureSoFar() (end scheduler.Time, untried bool) {
 	end = scheduler.Time(math.MinInt64)
-	for _, g := range p.groups {
-		for _, it := range g.items {
-			switch {
-			case it.placed:
-				end = max(end, it.end)
-			case it.tried:
-				end = scheduler.Never
-			default:
-				untried = true
-			}
+	for it := range p.items {
+		switch {
+		case it.placed:
+			end = max(end, it.end)
+		case it.tried:
+			end = scheduler.Never
+		default:
+			untried = true
 		}
 	}
 	return end, untried
@@ -161,10 +145,6 @@ func (it *item) setSearched(p *Planner, clock uint64, from scheduler.Time) {
 // it can, given the openTime of its group.
 func (it *item) isLate(open scheduler.Time) bool {
 	return !it.started && (!it.placed || it.spot.At < open)
-}
-
-func submittedAfter(a, b *item) bool {
-	return inPlanOrder(a, b) > 0
 }
 
 // register adds a project without placing any of its tasks.
@@ -257,7 +237,7 @@ func (p *project) hasTask(k Key) bool {
 }
 
 func bySubmission(a, b *project) int {
-	return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
+	return a.position().compare(b.position())
 }
 
 func (q *registry) checkRequest(pr *project, r *Request) error {
@@ -294,6 +274,31 @@ func (q *registry) unregister(p *Planner, pr *project) {
 	delete(q.projects, pr.ID)
 	if i, ok := slices.BinarySearchFunc(q.submitOrder, pr, bySubmission); ok {
 		q.submitOrder = slices.Delete(q.submitOrder, i, i+1)
+	}
+}
+
+// items yields the items of a project by request and task.
+func (p *project) items(yield func(*item) bool) {
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			if !yield(it) {
+				return
+			}
+		}
+	}
+}
+
+// waiting yields the items of a project without a place, and the openTime of each.
+func (p *project) waiting(now scheduler.Time) iter.Seq2[*item, scheduler.Time] {
+	return func(yield func(*item, scheduler.Time) bool) {
+		for _, g := range p.groups {
+			open := g.openTime(now)
+			for _, it := range g.items {
+				if !it.placed && !yield(it, open) {
+					return
+				}
+			}
+		}
 	}
 }
 

@@ -157,7 +157,7 @@ func inPlanOrder(a, b *item) int {
 func (e *repairs) takeSpareBin(p *Planner, lost int32) int32 {
 	for b := range p.space.profile.Bins() {
 		if p.bins.bin(b).spare && !p.space.profile.Closed(b) && p.space.profile.CanReplace(b, lost) {
-			p.SetSpare(b, false)
+			p.bins.setSpare(p.space.profile, b, false)
 			return b
 		}
 	}
@@ -198,19 +198,20 @@ func (e *repairs) violations(p *Planner, cause Cause) []Violation {
 // changed since the last Repair or was over capacity then.
 func (p *Planner) Repair(now scheduler.Time, cause Cause) []Violation {
 	p.now = now
-	p.repairs.suspectBins = append(p.repairs.suspectBins[:0], p.repairs.overloadedBins...)
-	if !p.space.profile.ChangedSince(p.repairs.repairedPos, func(b int32) { p.repairs.suspectBins = append(p.repairs.suspectBins, b) }) {
-		p.repairs.suspectBins = p.repairs.suspectBins[:0]
+	e := &p.repairs
+	e.suspectBins = append(e.suspectBins[:0], e.overloadedBins...)
+	if !p.space.profile.ChangedSince(e.repairedPos, func(b int32) { e.suspectBins = append(e.suspectBins, b) }) {
+		e.suspectBins = e.suspectBins[:0]
 		for b := range p.space.profile.Bins() {
-			p.repairs.suspectBins = append(p.repairs.suspectBins, b)
+			e.suspectBins = append(e.suspectBins, b)
 		}
 	}
-	p.repairs.repairedPos = p.space.profile.ChangePosition() // items are placed only where they fit, so the bins changed below stay within capacity
-	slices.Sort(p.repairs.suspectBins)
-	p.repairs.overloadedBins = p.repairs.overloadedBins[:0]
-	for _, b := range slices.Compact(p.repairs.suspectBins) {
-		if !p.space.profile.IsWithinCapacity(b, now) && !p.repairs.repairBin(p, b, now) {
-			p.repairs.overloadedBins = append(p.repairs.overloadedBins, b)
+	e.repairedPos = p.space.profile.ChangePosition() // items are placed only where they fit, so the bins changed below stay within capacity
+	slices.Sort(e.suspectBins)
+	e.overloadedBins = e.overloadedBins[:0]
+	for _, b := range slices.Compact(e.suspectBins) {
+		if !p.space.profile.IsWithinCapacity(b, now) && !e.repairBin(p, b, now) {
+			e.overloadedBins = append(e.overloadedBins, b)
 		}
 	}
 	return p.Replan(now, cause)
@@ -226,7 +227,7 @@ func (e *repairs) repairBin(p *Planner, b int32, now scheduler.Time) bool {
 		}
 		var last *item
 		for _, o := range p.bins.bin(b).items {
-			if !o.started && !o.group.req.Need.IsZero() && o.spot.At <= at && o.end > at && (last == nil || submittedAfter(o, last)) {
+			if !o.started && !o.group.req.Need.IsZero() && o.spot.At <= at && o.end > at && (last == nil || inPlanOrder(o, last) > 0) {
 				last = o
 			}
 		}

@@ -1,7 +1,6 @@
 package backfill
 
 import (
-	"cmp"
 	"math"
 	"slices"
 
@@ -47,12 +46,9 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 		}
 	}
 	pr := g.project
-	for _, o := range pr.groups {
-		if len(o.items) > 0 {
-			return early
-		}
+	if pr.size() == 0 {
+		p.registry.unregister(p, pr)
 	}
-	p.registry.unregister(p, pr)
 	return early
 }
 
@@ -72,9 +68,7 @@ func (p *Planner) Compress(now scheduler.Time) int {
 // returns the number of moved tasks and either done or the position to continue after.
 func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (moved int, next Position, done bool) {
 	p.now = now
-	i, found := slices.BinarySearchFunc(p.registry.submitOrder, after, func(pr *project, a Position) int {
-		return cmp.Or(cmp.Compare(pr.Submitted, a.Submitted), cmp.Compare(pr.ID, a.ID))
-	})
+	i, found := slices.BinarySearchFunc(p.registry.submitOrder, after, func(pr *project, a Position) int { return pr.position().compare(a) })
 	if found {
 		i++
 	}
@@ -102,7 +96,7 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 				}
 			}
 		}
-		after = Position{pr.Submitted, pr.ID}
+		after = pr.position()
 	}
 	return moved, Position{}, true
 }

@@ -85,14 +85,12 @@ func (p *Planner) Forget(id scheduler.ProjectID) {
 	if pr == nil {
 		return
 	}
-	for _, g := range pr.groups {
-		for _, it := range g.items {
-			if it.placed {
-				p.bins.unlink(it)
-			}
-			if it.home.Kept {
-				p.numKept--
-			}
+	for it := range pr.items {
+		if it.placed {
+			p.bins.unlink(it)
+		}
+		if it.home.Kept {
+			p.numKept--
 		}
 	}
 	p.registry.unregister(p, pr)
@@ -155,12 +153,10 @@ func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at f
 	}
 	pr.guarantee, pr.guaranteed = guarantee, guaranteed
 	p.repairs.markUnchecked(pr)
-	for _, g := range pr.groups {
-		for _, it := range g.items {
-			x := at(it.key, &g.req.Need)
-			it.home, it.pinned, it.moved = x.Reserved, x.Pinned, x.Changed
-			p.rounds.restoreItem(p, it, &x)
-		}
+	for it := range pr.items {
+		x := at(it.key, &it.group.req.Need)
+		it.home, it.pinned, it.moved = x.Reserved, x.Pinned, x.Changed
+		p.rounds.restoreItem(p, it, &x)
 	}
 	return nil
 }

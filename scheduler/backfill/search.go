@@ -48,10 +48,7 @@ func (f *search) earliestSpotOnBins(p *Planner, it *item, from, before scheduler
 			return f.earliest(p, from, before)
 		}
 	}
-	for b := range p.space.profile.Bins() {
-		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
-			continue
-		}
+	for b := range p.openBins {
 		if s, ok := f.earliestOn(p, &it.group.req, b, anyDisk, from, before); ok {
 			if best, found = s, true; s.At <= from {
 				break
@@ -139,7 +136,7 @@ func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) 
 		if p.bins.states[b].freedClock <= it.searchedClock {
 			break
 		}
-		if p.space.profile.Closed(b) || p.bins.states[b].spare {
+		if !p.isOpen(b) {
 			continue
 		}
 		s := f.earliestOnBin(p, it, b, from, best.At)
@@ -171,7 +168,7 @@ func (f *search) earliestByFinder(p *Planner, it *item, from scheduler.Time) (be
 		return best, false, false
 	}
 	own := it.spot.Bin
-	if p.bins.states[own].freedClock <= it.searchedClock || p.space.profile.Closed(own) || p.bins.states[own].spare {
+	if p.bins.states[own].freedClock <= it.searchedClock || !p.isOpen(own) {
 		return best, found, true
 	}
 	s := f.earliestOnOwnBin(p, it, from, f.earliestOnBin(p, it, own, from, it.spot.At))
@@ -244,10 +241,7 @@ func (f *search) sameTimesElsewhere(p *Planner, it *item, refuge int32, now sche
 	if refuge >= 0 && p.space.profile.Fits(refuge, it.spot.Disk, it.spot.At, it.end, need) {
 		return Spot{Bin: refuge, Disk: it.spot.Disk, At: it.spot.At}, true
 	}
-	for b := range p.space.profile.Bins() {
-		if p.space.profile.Closed(b) || p.bins.bin(b).spare {
-			continue
-		}
+	for b := range p.openBins {
 		if s, ok := f.earliestOn(p, &it.group.req, b, anyDisk, it.spot.At, it.spot.At.Add(1)); ok {
 			return s, true
 		}

@@ -30,21 +30,26 @@ func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
 func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
 	budget := p.stepsLeft
 	flexible := p.cfg.isFlexible(pr)
-	for _, g := range pr.groups {
-		for _, it := range g.items {
-			if it.placed {
-				continue
-			}
-			if p.stepsLeft <= 0 {
-				return fmt.Errorf("project %d: %w", pr.ID, ErrUnfinished)
-			}
-			if !p.placement.placeItem(p, it, now, flexible) {
-				p.journal.rollback(p, 0)
-				p.stepsLeft = budget // so that CompleteWhatFits gets as far
-				return fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
-			}
+	for it, open := range pr.waiting(now) {
+		if p.stepsLeft <= 0 {
+			return fmt.Errorf("project %d: %w", pr.ID, ErrUnfinished)
+		}
+		if !p.placement.placeItem(p, it, open, now, flexible) {
+			p.journal.rollback(p, 0)
+			p.stepsLeft = budget // so that CompleteWhatFits gets as far
+			return it.neverFits()
 		}
 	}
+	return pr.guaranteeDeparture(p)
+}
+
+// neverFits is the error of an item without a place.
+func (it *item) neverFits() error {
+	return fmt.Errorf("project %d, job %d stage %d task %d: %w", it.group.project.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
+}
+
+// guaranteeDeparture guarantees the departure of a project whose items all have a place, if it has no guarantee.
+func (pr *project) guaranteeDeparture(p *Planner) error {
 	if pr.guaranteed {
 		return nil
 	}
@@ -68,17 +73,16 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (
 	}
 	p.journal.begin(p, now)
 	defer p.journal.end()
-	for _, g := range pr.groups {
-		for _, it := range g.items {
-			if it.placed {
-				continue
-			}
-			if p.stepsLeft <= 0 {
-				return false
-			}
-			if !p.placement.placeItem(p, it, now, false) && !it.pinned {
-				break // the others need the same, and may start no earlier
-			}
+	var full *group // of which an item found no place: the others need the same, and may start no earlier
+	for it, open := range pr.waiting(now) {
+		if it.group == full {
+			continue
+		}
+		if p.stepsLeft <= 0 {
+			return false
+		}
+		if !p.placement.placeItem(p, it, open, now, false) && !it.pinned {
+			full = it.group
 		}
 	}
 	return true

@@ -3,9 +3,9 @@ package backfill
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -92,18 +92,8 @@ const (
 
 // String returns the cause in words.
 func (c Cause) String() string {
-	switch c {
-	case CauseOverrun:
-		return "a job ran past its bound"
-	case CauseNodeLost:
-		return "a node was lost"
-	case CauseFailed:
-		return "a task failed"
-	case CauseLate:
-		return "a job could not start in time"
-	default:
-		return fmt.Sprintf("cause(%d)", uint8(c))
-	}
+	return enum.Name("cause", c, []string{CauseOverrun: "a job ran past its bound", CauseNodeLost: "a node was lost", CauseFailed: "a task failed",
+		CauseLate: "a job could not start in time"})
 }
 
 // Violation is a guarantee that no longer holds: the project now departs at Departure,
@@ -143,6 +133,12 @@ type Reserved struct {
 type Position struct {
 	Submitted scheduler.Time
 	ID        scheduler.ProjectID
+}
+
+func (p *project) position() Position { return Position{p.Submitted, p.ID} }
+
+func (a Position) compare(b Position) int {
+	return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
 }
 
 // Existing describes a task of a project that is restored.

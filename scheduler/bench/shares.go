@@ -180,7 +180,7 @@ func (f *shareEvaluator) isPlaceable(s *scheduler.State, g *scheduler.Stage) boo
 	if _, waits := g.WaitingSince(); waits {
 		return false // delayed for its data; a decision at its action limit does not report that
 	}
-	if _, _, _, ok := s.TenantTree().UnderCaps(g); !ok {
+	if !s.TenantTree().Allows(g) {
 		return false
 	}
 	for id := s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = s.Cluster().NextNode(g, id+1) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -27,18 +28,7 @@ const (
 
 // String returns the mode's name.
 func (m Mode) String() string {
-	switch m {
-	case Suspend:
-		return "suspend"
-	case Kill:
-		return "kill"
-	case None:
-		return "none"
-	case Cheapest:
-		return "cheapest"
-	default:
-		return "mode(?)"
-	}
+	return enum.Name("mode", m, []string{Suspend: "suspend", Kill: "kill", None: "none", Cheapest: "cheapest"})
 }
 
 // victimGroup is the rank of a victim in the papers' order (3DSF 7.3): regular tasks of
@@ -63,24 +53,9 @@ const (
 
 // String returns the group's name.
 func (g victimGroup) String() string {
-	switch g {
-	case groupFrozen:
-		return "frozen"
-	case groupLowSame:
-		return "low, same resource"
-	case groupLowOther:
-		return "low, other resource"
-	case groupHighSame:
-		return "high, same resource"
-	case groupHighOther:
-		return "high, other resource"
-	case groupAccepted:
-		return "accepted deadline without a guarantee"
-	case groupLongSuspended:
-		return "suspended for max_suspended before"
-	default:
-		return "group(?)"
-	}
+	return enum.Name("group", g, []string{groupFrozen: "frozen", groupLowSame: "low, same resource", groupLowOther: "low, other resource",
+		groupHighSame: "high, same resource", groupHighOther: "high, other resource",
+		groupAccepted: "accepted deadline without a guarantee", groupLongSuspended: "suspended for max_suspended before"})
 }
 
 // Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
@@ -394,12 +369,9 @@ func (r *freeCapacity) fits(g *scheduler.StageSpec) bool {
 	if len(r.disks) == 0 {
 		return g.Demand[scheduler.IO] == 0 && g.Disk == 0
 	}
-	for _, d := range r.disks {
-		if g.Demand[scheduler.IO] <= d.FreeIO && g.Disk-r.space <= d.FreeSpace {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.disks, func(d scheduler.DiskUse) bool {
+		return g.Demand[scheduler.IO] <= d.FreeIO && g.Disk-r.space <= d.FreeSpace
+	})
 }
 
 // listCandidates stores in victims the possible victims on a node in the papers' order:
@@ -462,11 +434,6 @@ func (p *Preemptor) suspendedLongEnough(a *scheduler.Attempt) bool {
 	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
 }
 
-// canReach reports whether, as far as is known, a node can bring an attempt to a level.
-func canReach(n *scheduler.Node, a *scheduler.Attempt, l scheduler.Level) bool {
-	return n.Spec.Levels.Has(l) && !a.RefusedLevels.Has(l)
-}
-
 // chooseAction sets how a victim is preempted: the cheapest way to free what is lacking
 // on the node. It is frozen if memory does not lack, else swapped or checkpointed,
 // whichever takes less time there and back; with Cheapest it is killed if that costs
@@ -485,14 +452,14 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 	switch {
 	case a.Level.Suspended() && !memory:
 		return false
-	case !memory && canReach(n, a, scheduler.LevelFrozen):
+	case !memory && n.CanReach(a, scheduler.LevelFrozen):
 		v.Level, v.timeToFree = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0)
 		return true
 	}
 	v.cost = math.MaxInt64
 	moves := a.Occupied.Resources[scheduler.Memory]
 	for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
-		if l <= a.Level || !canReach(n, a, l) || (l == scheduler.LevelSwapped && moves > r.swap) {
+		if l <= a.Level || !n.CanReach(a, l) || (l == scheduler.LevelSwapped && moves > r.swap) {
 			continue
 		}
 		down := n.Spec.Speeds.Suspend(l, moves)
@@ -503,7 +470,7 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 	if lost := a.RanFor(p.now); p.Mode == Cheapest && !a.Level.Suspended() && lost < v.cost {
 		v.Kill, v.Level, v.timeToFree, v.cost = true, 0, 0, lost
 	}
-	if !v.Kill && v.Level == 0 && !lacks && !a.Level.Suspended() && canReach(n, a, scheduler.LevelFrozen) {
+	if !v.Kill && v.Level == 0 && !lacks && !a.Level.Suspended() && n.CanReach(a, scheduler.LevelFrozen) {
 		v.Level, v.timeToFree, v.cost = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0), 0
 	}
 	return v.Kill || v.Level != 0

@@ -3,6 +3,7 @@ package deadline
 import (
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -20,14 +21,7 @@ const (
 
 // String returns the order's name.
 func (o Order) String() string {
-	switch o {
-	case EMWTF:
-		return "emwtf"
-	case EDF:
-		return "edf"
-	default:
-		return "order(?)"
-	}
+	return enum.Name("order", o, []string{EMWTF: "emwtf", EDF: "edf"})
 }
 
 // Slack is the workspace for the predicted times of one job: Compute fills it in for a

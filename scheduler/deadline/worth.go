@@ -58,7 +58,7 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 	p.victims = p.victims[:0]
 	if n.Spec.Levels.Has(scheduler.LevelFrozen) {
 		p.listCandidates(s, g, n)
-		p.victims = slices.DeleteFunc(p.victims, func(v Victim) bool { return v.group != groupFrozen && !canReach(n, v.Attempt, scheduler.LevelFrozen) })
+		p.victims = slices.DeleteFunc(p.victims, func(v Victim) bool { return v.group != groupFrozen && !n.CanReach(v.Attempt, scheduler.LevelFrozen) })
 	}
 	frozen := func(a *scheduler.Attempt) bool {
 		return slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == a })

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sort"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -27,16 +28,7 @@ const (
 
 // String returns the name of the level.
 func (l Level) String() string {
-	switch l {
-	case Largest:
-		return "lev 1"
-	case Second:
-		return "lev 2"
-	case Third:
-		return "lev 3"
-	default:
-		return fmt.Sprintf("lev(%d)", int(l))
-	}
+	return enum.Name("lev", l, []string{Largest: "lev 1", Second: "lev 2", Third: "lev 3"})
 }
 
 // tenant is one node of the tree.

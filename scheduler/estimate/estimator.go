@@ -1,9 +1,9 @@
 package estimate
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/predict"
 )
@@ -26,11 +26,7 @@ const Sources = int(OwnTasks)
 
 // String returns the word used in listings and in the replicated log.
 func (s Source) String() string {
-	names := [...]string{None: "none", RuntimeBound: "bound", Tenant: "tenant", Model: "model", History: "history", OwnTasks: "own tasks"}
-	if s >= None && int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("source(%d)", uint8(s))
+	return enum.Name("source", s, []string{None: "none", RuntimeBound: "bound", Tenant: "tenant", Model: "model", History: "history", OwnTasks: "own tasks"})
 }
 
 // ParseSource is the inverse of String; it returns None for unknown text.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -25,14 +26,7 @@ const (
 
 // String returns the name used by the policy's parameter.
 func (o Order) String() string {
-	switch o {
-	case OrderRemaining:
-		return "remaining"
-	case OrderFIFO:
-		return "fifo"
-	default:
-		return fmt.Sprintf("order(%d)", uint8(o))
-	}
+	return enum.Name("order", o, []string{OrderRemaining: "remaining", OrderFIFO: "fifo"})
 }
 
 // Config configures the queues.

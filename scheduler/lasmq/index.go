@@ -26,9 +26,10 @@ type Index struct {
 	// the job and its policy states only.
 	groupOf func(*scheduler.Job) int
 	// predict starts a job in the queue that its input size predicts.
-	predict bool
-	account AccountOf
-	weights []float64 // of the queues
+	predict    bool
+	deficitKey func(group, i int) scheduler.PolicyStateKey
+	account    accountOf
+	weights    []float64 // of the queues
 
 	state    *scheduler.State
 	seen     uint64 // ChangeLog.Position at the last Sync
@@ -43,7 +44,7 @@ type Index struct {
 	unread    []scheduler.JobID // jobs that are not inspected yet, in order of submission
 	readPart  int               // work of reading in a decision
 	free      []*queuedJob      // of jobs that ended
-	scratch   []*queuedJob      // for takeDue and Unrecorded
+	scratch   []*queuedJob      // for takeDue and eachUnrecorded
 }
 
 // defaultReadPart is how much of the jobs that an index does not know a decision reads,
@@ -88,11 +89,12 @@ type queuedJob struct {
 	recordAt int // index in jobGroup.unrecorded, -1 for none
 }
 
-// NewIndex returns an empty index. cfg must have passed Check. account may be called
-// in a pass and must read the State of the last Sync.
-func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, account AccountOf) *Index {
-	x := &Index{cfg: cfg.withThresholds(), predict: predict, groupOf: groupOf, account: account, readPart: defaultReadPart,
+// NewIndex returns an empty index. cfg must have passed Check. deficitKey returns the key of
+// the policy state that keeps the account of queue i (from 1) of a group.
+func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, deficitKey func(group, i int) scheduler.PolicyStateKey) *Index {
+	x := &Index{cfg: cfg.withThresholds(), predict: predict, groupOf: groupOf, deficitKey: deficitKey, readPart: defaultReadPart,
 		jobs: map[scheduler.JobID]*queuedJob{}}
+	x.account = x.recordedAccount
 	for i := range cfg.Queues {
 		x.weights = append(x.weights, cfg.weight(i+1))
 	}
@@ -219,14 +221,14 @@ func (x *Index) Queues(group int) *Queues {
 	return g.queues
 }
 
-// maxUnrecorded is how many jobs Unrecorded yields in one call.
+// maxUnrecorded is how many jobs eachUnrecorded yields in one call.
 const maxUnrecorded = 1024
 
-// Unrecorded yields, in order of submission, the jobs of a group whose queue is not
+// eachUnrecorded yields, in order of submission, the jobs of a group whose queue is not
 // as recorded in their policy state, and the queue. It leaves those beyond maxUnrecorded to the
 // next decision, to which the index gives the same queues. O(jobs) for them: there may be very many, and
 // only the first are sorted.
-func (x *Index) Unrecorded(group int, yield func(j *scheduler.Job, level int)) {
+func (x *Index) eachUnrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	g := &x.groups[group]
 	if !g.contended || len(g.unrecorded) == 0 {
 		return
@@ -254,18 +256,6 @@ func (x *Index) Unrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	for _, e := range first {
 		yield(e.job, e.level)
 	}
-}
-
-// Unsettled yields, in ascending order, the groups for which a job or an account may
-// be to record. settled reports that there is nothing to record for a group: it is
-// yielded again only after a change.
-func (x *Index) Unsettled(yield func(group int) (settled bool)) {
-	slices.Sort(x.unsettled)
-	x.unsettled = slices.DeleteFunc(x.unsettled, func(group int) bool {
-		settled := yield(group)
-		x.groups[group].unsettled = !settled
-		return settled
-	})
 }
 
 // refresh inspects one job again, or drops it.

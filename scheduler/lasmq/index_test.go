@@ -89,10 +89,10 @@ func TestIndexFollowsTheState(t *testing.T) {
 				q := x.Queues(group)
 				q.Begin(c.Now)
 				if !contended {
-					x.Unrecorded(group, func(j *scheduler.Job, _ int) {
+					x.eachUnrecorded(group, func(j *scheduler.Job, _ int) {
 						t.Fatalf("group %d is not contended: the queue of job %d is to be recorded", group, j.Spec.ID)
 					})
-					q.Accounts(c.Now, func(i int, _ Account, keep bool) {
+					q.eachAccount(c.Now, func(i int, _ Account, keep bool) {
 						if keep {
 							t.Fatalf("group %d is not contended: the account of queue %d is to be kept", group, i)
 						}
@@ -118,7 +118,7 @@ func TestIndexFollowsTheState(t *testing.T) {
 func record(t *rapid.T, x *Index, s *scheduler.State, now scheduler.Time) {
 	var states []scheduler.PolicyState
 	for group := range 2 {
-		x.Unrecorded(group, func(j *scheduler.Job, level int) {
+		x.eachUnrecorded(group, func(j *scheduler.Job, level int) {
 			if rapid.Bool().Draw(t, "recorded") {
 				states = append(states, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
 			}
@@ -162,7 +162,8 @@ func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(1000, 1000, 1000)).AddTenants("a")
 		cfg := testConfig(func(c *Config) { c.Queues, c.Decay = 3, rapid.SampledFrom([]float64{1, 0.5, 0.1}).Draw(t, "decay") })
 		accounts := map[int]Account{}
-		x := NewIndex(cfg, false, oneGroup, func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
+		x := NewIndex(cfg, false, oneGroup, noAccount)
+		x.account = func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok }
 		var states []scheduler.PolicyState
 		for i := range 3 {
 			if rapid.Bool().Draw(t, "backlogged") {
@@ -224,7 +225,7 @@ func TestManyDemotionsAtOnce(t *testing.T) {
 			t.Fatalf("the next demotion is at %v, now is %v", x.Demotion(), w.Now)
 		}
 		var states []scheduler.PolicyState
-		x.Unrecorded(0, func(j *scheduler.Job, level int) {
+		x.eachUnrecorded(0, func(j *scheduler.Job, level int) {
 			if level != 2 || j.Spec.ID <= recorded {
 				t.Fatalf("job %d of queue %d follows job %d", j.Spec.ID, level, recorded)
 			}

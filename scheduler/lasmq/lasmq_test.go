@@ -157,7 +157,9 @@ func TestRatesShareByWeightAndConserveWork(t *testing.T) {
 
 func oneGroup(*scheduler.Job) int { return 0 }
 
-func noAccount(int, int) (Account, bool) { return Account{}, false }
+func noAccount(int, int) scheduler.PolicyStateKey {
+	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState}
+}
 
 // simulateShares simulates always backlogged queues on some containers, with tasks
 // of random lengths up to the horizon and the accounts that a policy records. It
@@ -178,7 +180,8 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 		}
 	}
 	accounts := map[int]Account{}
-	x := NewIndex(c, false, oneGroup, func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
+	x := NewIndex(c, false, oneGroup, noAccount)
+	x.account = func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok }
 	behind, ahead = make([]float64, queues), make([]float64, queues)
 	ends := map[scheduler.AttemptID]scheduler.Time{}
 	next := make([]int32, queues)
@@ -199,7 +202,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 			q.RecordPlaced(schedtest.R(1, 2, 1), 1)
 		}
 		x.Sync(w.State, w.Now, 1)
-		q.Accounts(w.Now, func(i int, a Account, _ bool) { accounts[i] = a })
+		q.eachAccount(w.Now, func(i int, a Account, _ bool) { accounts[i] = a })
 		sum := 0.0
 		for i := range queues {
 			sum += accounts[i+1].Deficit

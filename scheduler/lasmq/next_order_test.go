@@ -62,7 +62,7 @@ func TestNextOrder(t *testing.T) {
 		next := q.NextOrder()
 		left := map[int]Account{} // what the pass leaves
 		unchanged := true
-		q.Accounts(now, func(i int, a Account, keep bool) {
+		q.eachAccount(now, func(i int, a Account, keep bool) {
 			if unchanged = false; keep {
 				left[i] = a
 			}

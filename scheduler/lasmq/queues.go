@@ -33,7 +33,7 @@ type Queues struct {
 	cfg     *Config
 	weights []float64
 	group   int
-	account AccountOf
+	account accountOf
 	version func(group int) uint64 // see Index.AccountsVersion; may be nil
 	// The Index keeps these: the jobs with ready work, and the containers that all
 	// jobs of the queue run on.
@@ -78,9 +78,9 @@ type settledQueues struct {
 	total      []microContainers
 }
 
-// AccountOf returns what was remembered of queue i (from 1) of a group, false for
+// accountOf returns what was remembered of queue i (from 1) of a group, false for
 // nothing.
-type AccountOf func(group, i int) (Account, bool)
+type accountOf func(group, i int) (Account, bool)
 
 // cursor is how far a pass got in a queue: all jobs before it were dropped.
 type cursor struct {
@@ -102,7 +102,7 @@ type NextJob struct {
 }
 
 // newQueues returns the empty queues of a group.
-func newQueues(cfg *Config, weights []float64, group int, account AccountOf, version func(int) uint64) *Queues {
+func newQueues(cfg *Config, weights []float64, group int, account accountOf, version func(int) uint64) *Queues {
 	k := cfg.Queues
 	floats, counts := make([]float64, 4*k), make([]microContainers, 2*k)
 	return &Queues{cfg: cfg, weights: weights, group: group, account: account, version: version, lists: make([]jobList, k), total: counts[:k], running: counts[k:],
@@ -419,14 +419,14 @@ func (q *Queues) wake(i int, k jobKey) {
 	}
 }
 
-// Accounts yields what must be remembered of each queue (from 1); the account of a
+// eachAccount yields what must be remembered of each queue (from 1); the account of a
 // queue without ready work, or of an uncontended group, is to be forgotten (keep is
 // false). It yields nothing while
 // the same queues are backlogged and run on as much as before: the remembered accounts
 // are then still valid. So are they, whatever it runs on, while one queue alone is
 // backlogged: its deficit does not change. It must be called after Index.Sync; it
 // starts a pass. O(queues).
-func (q *Queues) Accounts(now scheduler.Time, yield func(i int, a Account, keep bool)) {
+func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a Account, keep bool)) {
 	if q.isSettled() {
 		return
 	}
@@ -452,9 +452,9 @@ func (q *Queues) Accounts(now scheduler.Time, yield func(i int, a Account, keep 
 	}
 }
 
-// roundToThousandths rounds to the precision that callers store, so that values
+// roundToThousandths rounds to the precision of policy states, so that values
 // compare equal.
-func roundToThousandths(x float64) float64 { return math.Round(x*1000) / 1000 }
+func roundToThousandths(x float64) float64 { return math.Round(x*milliContainers) / milliContainers }
 
 // predictService returns the service in container-seconds that reading so many bytes
 // will take, by the finished tasks of the same job name or, if these are few, of

@@ -107,7 +107,7 @@ func (u untilBound) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now schedu
 func (e *easy) Name() string { return "easy" }
 
 // SetReasonsWanted sets whether decisions list why stages wait.
-func (e *easy) SetReasonsWanted(wanted bool) { e.placer.setReasons(wanted) }
+func (e *easy) SetReasonsWanted(wanted bool) { e.placer.SetReasonsWanted(wanted) }
 
 // Decide costs O(1) if nothing changed; O(visited stages + placements) while
 // everything fits or nothing behind a misfit would fit; else O(nodes + attempts +
@@ -185,7 +185,7 @@ func (e *easy) reason(g *scheduler.Stage) scheduler.Waiting {
 func (e *easy) reviseCapped() {
 	p := &e.placer
 	for _, g := range e.misfits {
-		if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok {
+		if !p.s.TenantTree().Allows(g) {
 			p.wake = p.now.Add(1)
 			return
 		}

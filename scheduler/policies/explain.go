@@ -27,14 +27,8 @@ func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
 
 // reason returns why a stage waits.
 func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
-	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-	if g.Startable() == 0 {
-		w.Reason = scheduler.ReasonMaxParallel
-		return w
-	}
-	var ok bool
-	if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
-		w.Reason = scheduler.ReasonCap
+	w := p.s.TenantTree().Waiting(g)
+	if w.Reason != 0 {
 		return w
 	}
 	key := p.s.Cluster().DemandClassOf(g)
@@ -74,14 +68,6 @@ func (p *placer) lackingReason(g *scheduler.Stage) noCapacity {
 		}
 		return noCapacity{reason: scheduler.ReasonNotExamined}
 	}
-	l := p.s.Cluster().Lacking(g)
-	switch {
-	case l.Nodes > 0:
-		r, nodes := l.Most()
-		return noCapacity{reason: scheduler.NoCapacityReason(r), nodes: nodes}
-	case p.s.Cluster().SchedulableNodes() > 0:
-		return noCapacity{reason: scheduler.ReasonMaintenance}
-	default:
-		return noCapacity{reason: scheduler.ReasonNoNode}
-	}
+	why, nodes := p.s.Cluster().Lacking(g).Reason(p.s.Cluster().SchedulableNodes())
+	return noCapacity{reason: why, nodes: nodes}
 }

@@ -17,7 +17,7 @@ var fairInfo = Info{
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
 	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "fair", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", weighted: true, placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
+		return &fairShare{name: "fair", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", weighted: true, placer: newPlacer(v)}, nil
 	},
 }
 
@@ -26,7 +26,7 @@ var equInfo = Info{
 	Help:   "fair with equal weights",
 	Params: []Param{measureParam, reserveParam},
 	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "equ", byDominantShare: v.text("measure") == "dominant", placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
+		return &fairShare{name: "equ", byDominantShare: v.text("measure") == "dominant", placer: newPlacer(v)}, nil
 	},
 }
 
@@ -36,7 +36,7 @@ var capacityInfo = Info{
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fifo", Choices: []string{"fifo", "fair"}, Help: "order of the jobs of one queue"}},
 	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "capacity", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
+		return &fairShare{name: "capacity", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: newPlacer(v)}, nil
 	},
 }
 
@@ -52,7 +52,7 @@ type fairShare struct {
 	priorityFirst   bool // jobs of high priority before those of low priority
 	weighted        bool
 
-	placer   placer
+	placer
 	heaps    []tenantHeap // by tenant, the root last
 	nameRank []int32
 	rankedAt scheduler.Stamp
@@ -73,9 +73,6 @@ type contender struct {
 }
 
 func (f *fairShare) Name() string { return f.name }
-
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (f *fairShare) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
 
 // Decide costs O(1) if nothing changed, else O(tenants + ready jobs + placements x
 // depth x log).

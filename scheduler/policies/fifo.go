@@ -14,7 +14,7 @@ var fifoInfo = Info{
 		reserveParam,
 	},
 	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fifo{strict: v.bool("strict"), placer: placer{reserveForMisfits: v.bool("reserve")}}, nil
+		return &fifo{strict: v.bool("strict"), placer: newPlacer(v)}, nil
 	},
 }
 
@@ -22,13 +22,10 @@ var fifoInfo = Info{
 // fullest of the first nodes that fit.
 type fifo struct {
 	strict bool
-	placer placer
+	placer
 }
 
 func (f *fifo) Name() string { return "fifo" }
-
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (f *fifo) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
 
 // Decide costs O(1) if nothing changed, else O(ready stages + placements).
 func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {

@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -51,8 +50,8 @@ func newLasMQ(v paramValues) (scheduler.Policy, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	f := &lasMQ{maxAdmitted: v.int("admission"), placer: placer{reserveForMisfits: v.bool("reserve")}}
-	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, f.account)
+	f := &lasMQ{maxAdmitted: v.int("admission"), placer: newPlacer(v)}
+	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, deficitKey)
 	return f, nil
 }
 
@@ -62,17 +61,10 @@ type lasMQ struct {
 	index       *lasmq.Index
 	maxAdmitted int
 
-	placer placer
-	states []scheduler.PolicyState
+	placer
 }
 
-// milliContainers is the precision in which policy states hold containers.
-const milliContainers = 1000
-
 func (f *lasMQ) Name() string { return "las_mq" }
-
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (f *lasMQ) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
 
 // groupOf returns the only group, for admitted jobs.
 func (f *lasMQ) groupOf(j *scheduler.Job) int {
@@ -90,7 +82,6 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	f.states = f.states[:0]
 	var queues *lasmq.Queues
 	for p.nextPass() {
 		f.admit(s, now)
@@ -110,14 +101,12 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 		p.wakeAt(queues.NextOrder())
 	}
 	p.placeBeyond()
-	f.recordQueues(s, now)
+	f.index.Sync(s, now, 1)
+	f.index.Record(now, f.record)
 	if f.index.HasUnread() {
 		p.wake = now + 1
 	}
-	d := p.finishExplained(f.reason)
-	d.PolicyStates = f.states
-	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
-	return d
+	return p.finishExplained(f.reason)
 }
 
 // beginPass returns the queues of all jobs on the State as it is.
@@ -128,10 +117,9 @@ func (f *lasMQ) beginPass(s *scheduler.State, now scheduler.Time) *lasmq.Queues 
 	return q
 }
 
-// account returns what is recorded of a queue.
-func (f *lasMQ) account(_, queue int) (lasmq.Account, bool) {
-	n, ok := f.placer.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)})
-	return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
+// deficitKey returns the key of the deficit of a queue.
+func deficitKey(_, queue int) scheduler.PolicyStateKey {
+	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)}
 }
 
 // admit admits jobs in order of submission, up to the limit.
@@ -149,7 +137,7 @@ func (f *lasMQ) admit(s *scheduler.State, now scheduler.Time) {
 		if j.HasState(scheduler.AdmittedState) {
 			continue
 		}
-		if slots > 0 && j.Ready > 0 && f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
+		if slots > 0 && j.Ready > 0 && f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
 			slots--
 		}
 	}
@@ -161,37 +149,4 @@ func (f *lasMQ) reason(g *scheduler.Stage) scheduler.Waiting {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonNotAdmitted, Tasks: g.Pending}
 	}
 	return f.placer.reason(g)
-}
-
-// record applies a policy state to the State and appends it to the decision. It
-// returns false if the State refuses it.
-func (f *lasMQ) record(s *scheduler.State, n scheduler.PolicyState) bool {
-	f.states = append(f.states, n)
-	if s.PolicyStates().Apply(f.states[len(f.states)-1:]) != nil {
-		f.states = f.states[:len(f.states)-1]
-		return false
-	}
-	return true
-}
-
-// recordQueues records which jobs were demoted and the deficits of the queues with
-// ready work left.
-func (f *lasMQ) recordQueues(s *scheduler.State, now scheduler.Time) {
-	f.index.Sync(s, now, 1)
-	f.index.Unrecorded(0, func(j *scheduler.Job, level int) {
-		f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
-	})
-	f.index.Unsettled(func(int) bool {
-		before := len(f.states)
-		f.index.Queues(0).Accounts(now, func(i int, a lasmq.Account, keep bool) {
-			k := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)}
-			if !keep {
-				k.Kind = scheduler.TombstoneState
-				f.record(s, scheduler.PolicyState{PolicyStateKey: k, Value: int64(scheduler.DeficitState)})
-				return
-			}
-			f.record(s, scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
-		})
-		return len(f.states) == before
-	})
 }

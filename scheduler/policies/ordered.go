@@ -17,15 +17,15 @@ type ordered struct {
 	name string
 	// key is called for each job with ready work, and again for a job after each of
 	// its placements.
-	key func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey
+	key func(j *scheduler.Job, now scheduler.Time) jobKey
 	// nextOrder returns a time before which ready jobs have no other order if nothing happens, Never if time changes
 	// none; nil if it never does. It is asked where tasks have nodes reserved: the order says which.
 	nextOrder func(s *scheduler.State, now scheduler.Time) scheduler.Time
 	// deadlinesFirst reports that jobs with a deadline come before others.
 	deadlinesFirst bool
 
-	placer placer
-	heap   []jobEntry
+	placer
+	heap []jobEntry
 }
 
 type jobEntry struct {
@@ -50,7 +50,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 	for !p.isDone() && p.nextPass() {
 		o.heap = slices.Grow(o.heap[:0], min(s.JobCount(), s.Queue().Ready())) // at once: growing by and by copies it several times
 		for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
-			o.heap = append(o.heap, jobEntry{key: o.key(s, j, now), seq: at, job: j})
+			o.heap = append(o.heap, jobEntry{key: o.key(j, now), seq: at, job: j})
 		}
 		for i := len(o.heap)/2 - 1; i >= 0; i-- {
 			siftDown(o.heap, i, lessEntry)
@@ -58,7 +58,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		for len(o.heap) > 0 && !p.isDone() {
 			top := &o.heap[0]
 			if p.placeNextStage(top.job, &top.stage) != nil {
-				top.key = o.key(s, top.job, now)
+				top.key = o.key(top.job, now)
 			} else {
 				last := len(o.heap) - 1
 				o.heap[0] = o.heap[last]
@@ -73,9 +73,6 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 	p.placeBeyond()
 	return p.finish()
 }
-
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (o *ordered) SetReasonsWanted(wanted bool) { o.placer.setReasons(wanted) }
 
 // placeNextStage places one task of a job and returns its stage, the first that can be placed, or nil. The cursor is a
 // stage before which none can be placed any more in this pass.
@@ -102,12 +99,12 @@ func lessEntry(a, b *jobEntry) bool {
 // nextCrossing returns the first time at which one ready job's key passes another's, or falls to 0. of returns the first
 // number of a job's key at a time, if nothing happens until then, and by how much it grows in a second. The result does not
 // depend on now, as long as nothing happens. O(ready jobs x log + their stages).
-func nextCrossing(s *scheduler.State, now scheduler.Time, key func(*scheduler.Job, scheduler.Time) jobKey, of func(*scheduler.Job, scheduler.Time) (value, rate float64)) scheduler.Time {
+func (o *ordered) nextCrossing(s *scheduler.State, now scheduler.Time, of func(*scheduler.Job, scheduler.Time) (value, rate float64)) scheduler.Time {
 	type line struct{ value, rate float64 }
 	var jobs []jobEntry
 	since := scheduler.Time(0)
 	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
-		jobs = append(jobs, jobEntry{key: key(j, now), job: j, seq: at})
+		jobs = append(jobs, jobEntry{key: o.key(j, now), job: j, seq: at})
 		for _, g := range j.Begun() {
 			since = max(since, g.CountedUntil())
 		}

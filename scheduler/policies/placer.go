@@ -29,6 +29,7 @@ type placer struct {
 	actionsBefore     int // number of actions at the start of the pass
 
 	actions []scheduler.Action
+	states  []scheduler.PolicyState
 	resumes []scheduler.Action
 	misfits misfits
 	wake    scheduler.Time
@@ -37,6 +38,8 @@ type placer struct {
 	waitingReasons    []scheduler.Waiting
 	noCapacityReasons map[scheduler.DemandClass]noCapacity
 }
+
+func newPlacer(v paramValues) placer { return placer{reserveForMisfits: v.bool("reserve")} }
 
 // begin starts a cycle. It returns true if nothing changed since a cycle that
 // decided nothing; the answer is then idleDecision.
@@ -55,7 +58,7 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	}
 	p.s, p.now, p.actionsLeft, p.firstMisfit, p.wake = s, now, limit, nil, 0
 	p.seenStamp = s.Stamp()
-	p.actions, p.waitingReasons = p.actions[:0], p.waitingReasons[:0]
+	p.actions, p.states, p.waitingReasons = p.actions[:0], p.states[:0], p.waitingReasons[:0]
 	p.misfits.begin(s, now)
 	p.passes, p.reservedNodes = 0, p.reservedNodes[:0]
 	p.mark = s.Journal().Mark()
@@ -67,7 +70,7 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 func (p *placer) resumeSuspended() {
 	p.resumes = p.resumes[:0]
 	for a := range p.s.Attempts().Suspended() {
-		p.resumes = append(p.resumes, scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+		p.resumes = append(p.resumes, a.Act(scheduler.ActResume))
 	}
 	for i := range p.resumes {
 		if a := &p.resumes[i]; p.actionsLeft > 0 && p.s.Attempts().CanResume(p.s.Attempt(a.AttemptID())) {
@@ -113,9 +116,9 @@ func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting
 		p.explain(reason)
 	}
 	p.s.Journal().Rollback(p.mark)
-	p.idleAtStamp = len(p.actions) == 0 && p.actionsLeft > 0
+	p.idleAtStamp = len(p.actions) == 0 && len(p.states) == 0 && p.actionsLeft > 0
 	d := p.idleDecision(p.now)
-	d.Actions = p.actions
+	d.Actions, d.PolicyStates = p.actions, p.states
 	return d
 }
 
@@ -130,11 +133,7 @@ func (p *placer) placeAll(g *scheduler.Stage) {
 
 // mayPlace reports whether a task of the stage may be placed if a node fits it.
 func (p *placer) mayPlace(g *scheduler.Stage) bool {
-	if g.Startable() == 0 || p.actionsLeft <= 0 {
-		return false
-	}
-	_, _, _, underCaps := p.s.TenantTree().UnderCaps(g)
-	return underCaps
+	return g.Startable() > 0 && p.actionsLeft > 0 && p.s.TenantTree().Allows(g)
 }
 
 // placeOne places the next task of the stage. It returns false if nothing more of the stage can be placed.
@@ -212,8 +211,20 @@ func (p *placer) apply(a scheduler.Action) {
 	p.actionsLeft--
 }
 
-// setReasons sets whether decisions list why stages wait.
-func (p *placer) setReasons(wanted bool) {
+// record applies a policy state to the State and appends it to the decision. It
+// returns false if the State refuses it.
+func (p *placer) record(n scheduler.PolicyState) bool {
+	last := len(p.states)
+	p.states = append(p.states, n)
+	if p.s.PolicyStates().Apply(p.states[last:]) != nil {
+		p.states = p.states[:last]
+		return false
+	}
+	return true
+}
+
+// SetReasonsWanted sets whether decisions list why stages wait.
+func (p *placer) SetReasonsWanted(wanted bool) {
 	p.omitReasons, p.idleAtStamp, p.round = !wanted, false, scheduler.WaitingRound{}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -31,22 +32,7 @@ const (
 
 // String returns the kind's name for help texts.
 func (k Kind) String() string {
-	switch k {
-	case Int:
-		return "int"
-	case Float:
-		return "float"
-	case Bool:
-		return "bool"
-	case Duration:
-		return "duration"
-	case Choice:
-		return "choice"
-	case Text:
-		return "text"
-	default:
-		return fmt.Sprintf("kind(%d)", uint8(k))
-	}
+	return enum.Name("kind", k, []string{Int: "int", Float: "float", Bool: "bool", Duration: "duration", Choice: "choice", Text: "text"})
 }
 
 // Param is a parameter of a policy.

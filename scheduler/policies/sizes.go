@@ -13,19 +13,13 @@ var lasInfo = Info{
 	Params: append([]Param{reserveParam}, containerParams...),
 	new: func(v paramValues) (scheduler.Policy, error) {
 		unit := containerUnit(v)
-		key := func(j *scheduler.Job, now scheduler.Time) jobKey {
-			had, runs := attainedService(j, unit, now)
+		of := func(j *scheduler.Job, at scheduler.Time) (value, rate float64) { return attainedService(j, unit, at) }
+		o := &ordered{name: "las", placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey {
+			had, runs := of(j, now)
 			return jobKey{had, runs}
-		}
-		return &ordered{
-			name: "las", placer: placer{reserveForMisfits: v.bool("reserve")},
-			key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey { return key(j, now) },
-			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
-				return nextCrossing(s, now, key, func(j *scheduler.Job, at scheduler.Time) (value, rate float64) {
-					return attainedService(j, unit, at)
-				})
-			},
-		}, nil
+		}}
+		o.nextOrder = func(s *scheduler.State, now scheduler.Time) scheduler.Time { return o.nextCrossing(s, now, of) }
+		return o, nil
 	},
 }
 
@@ -35,7 +29,7 @@ var sjfInfo = Info{
 	Params:  []Param{reserveParam},
 	SimOnly: true,
 	new: func(v paramValues) (scheduler.Policy, error) {
-		return &ordered{name: "sjf", placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
+		return &ordered{name: "sjf", placer: newPlacer(v), key: func(j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
 	},
 }
 
@@ -45,17 +39,14 @@ var idealInfo = Info{
 	Params:  []Param{reserveParam},
 	SimOnly: true,
 	new: func(v paramValues) (scheduler.Policy, error) {
-		key := func(j *scheduler.Job, now scheduler.Time) jobKey {
+		o := &ordered{name: "ideal", placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey {
 			left, _ := remainingSize(j, now)
 			return jobKey{left}
+		}}
+		o.nextOrder = func(s *scheduler.State, now scheduler.Time) scheduler.Time {
+			return o.nextCrossing(s, now, remainingSize)
 		}
-		return &ordered{
-			name: "ideal", placer: placer{reserveForMisfits: v.bool("reserve")},
-			key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey { return key(j, now) },
-			nextOrder: func(s *scheduler.State, now scheduler.Time) scheduler.Time {
-				return nextCrossing(s, now, key, remainingSize)
-			},
-		}, nil
+		return o, nil
 	},
 }
 
@@ -68,9 +59,7 @@ var edfInfo = Info{
 	},
 	new: func(v paramValues) (scheduler.Policy, error) {
 		last := v.bool("infeasible_last")
-		o := &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
-			return edfKey(j, now, last)
-		}}
+		o := &ordered{name: "edf", deadlinesFirst: true, placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey { return edfKey(j, now, last) }}
 		if last {
 			o.nextOrder = nextInfeasible
 		}

@@ -65,7 +65,6 @@ type reservingPolicy struct {
 	spare int
 
 	placer           placer
-	states           []scheduler.PolicyState
 	actionsExhausted bool // the cycle's actions were used up
 	continues        bool // the next decision goes on planning
 	plan             roundPlan
@@ -84,7 +83,7 @@ type stageStart struct {
 func (f *reservingPolicy) Name() string { return f.name }
 
 // SetReasonsWanted sets whether decisions list why stages wait.
-func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
+func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.SetReasonsWanted(wanted) }
 
 // Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of
 // the projects that changed) to read what is planned of them, O(log) for each change, and a
@@ -94,7 +93,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	if p.beginWithoutResume(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	f.states, f.actionsExhausted = f.states[:0], false
+	f.actionsExhausted = false
 	f.plan.planner.SetBudget(planSteps)
 	begin := s.ChangeLog().Position()
 	// If something was blocked or replanned, the decision may leave capacity for
@@ -102,14 +101,14 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	const rounds = 5
 	settled := false
 	for i := 0; i < rounds && !settled; i++ {
-		actions, notes := len(p.actions), len(f.states)
+		actions, notes := len(p.actions), len(p.states)
 		f.runRound(s, now)
 		f.plan.restored.readTo = begin // what this decision tries is undone at its end
-		err := s.PolicyStates().Apply(f.states[notes:])
-		changed := len(p.actions) > actions || len(f.states) > notes
+		err := s.PolicyStates().Apply(p.states[notes:])
+		changed := len(p.actions) > actions || len(p.states) > notes
 		settled = err != nil || f.actionsExhausted || f.plan.unfinished || !f.plan.needsAnotherRound || !changed
 	}
-	if f.continues = (f.plan.unfinished || !settled) && (len(p.actions) > 0 || len(f.states) > 0); f.continues {
+	if f.continues = (f.plan.unfinished || !settled) && (len(p.actions) > 0 || len(p.states) > 0); f.continues {
 		f.wakeAt(now+1, now)
 	}
 	if !p.omitReasons {
@@ -120,10 +119,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	} else if f.compressed.fresh {
 		f.compressed.record(s, p.actions)
 	}
-	d := p.finishExplained(f.reason)
-	d.PolicyStates = f.states
-	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
-	return d
+	return p.finishExplained(f.reason)
 }
 
 // What one decision plans at most, so that none takes long: planning goes on in the next one,
@@ -158,7 +154,7 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 		f.plan.needsAnotherRound = true
 	}
 	if compressed && !f.actionsExhausted {
-		f.states = append(f.states, mark)
+		f.placer.states = append(f.placer.states, mark)
 	}
 }
 

@@ -1,8 +1,10 @@
 package policies
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"math"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
@@ -13,11 +15,7 @@ import (
 // this.
 func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark scheduler.PolicyState, compressed bool) {
 	h := fnv.New64a()
-	write := func(v uint64) {
-		for i := range 8 {
-			h.Write([]byte{byte(v >> (8 * i))})
-		}
-	}
+	write := func(v uint64) { h.Write(binary.LittleEndian.AppendUint64(nil, v)) }
 	write(s.Reservations().UnplannedReleases())
 	if f.plan.margin > 0 {
 		write(s.History().TaskCount()) // with a margin, an end at the bound is early too
@@ -98,12 +96,10 @@ func (c *compression) isCurrent(s *scheduler.State, t *scheduler.Timeline) bool 
 	if mark, _ := s.PolicyState(c.mark.PolicyStateKey); mark.Value != c.mark.Value {
 		return false
 	}
-	for i := range c.moved {
-		if r := s.Reservations().Get(c.moved[i].ID); r != nil && *r != c.moved[i] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.moved, func(was scheduler.Reservation) bool {
+		r := s.Reservations().Get(was.ID)
+		return r != nil && *r != was
+	})
 }
 
 // accept remembers that the moves of the compression were accepted: that is looked for once.

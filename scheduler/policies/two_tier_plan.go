@@ -37,6 +37,7 @@ type roundPlan struct {
 	// Scratch, valid until the next round:
 	project   backfill.Project
 	tasks     []int32
+	jobs      []*scheduler.Job
 	needs     backfill.NeedBuffer
 	toRestore []*restoredOwner
 }
@@ -72,7 +73,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.readReservations()
 	p.chooseWindow()
 	for _, id := range p.restored.stale {
-		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
+		f.tryApply(scheduler.Unreserve(id))
 	}
 	for _, n := range s.Nodes() {
 		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.FreesMemory())
@@ -210,26 +211,17 @@ func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *sched
 // buildProject describes the waiting work of a project, or of a single job, in
 // p.project.
 func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
-	out := &p.project
-	*out = backfill.Project{ID: id, Submitted: j.Spec.Submitted, HighPriority: j.Spec.Priority == scheduler.PriorityHigh, Requests: out.Requests[:0]}
-	pr := p.s.Project(id)
-	if pr == nil {
-		p.buildRequests(j)
-		return
-	}
-	out.Submitted, out.HighPriority = pr.Spec.Submitted, pr.Spec.Priority == scheduler.PriorityHigh
-	for _, id := range pr.Jobs {
-		p.buildRequests(p.s.Job(id))
-	}
-}
-
-func (p *roundPlan) buildRequests(j *scheduler.Job) {
-	if j.Phase != scheduler.JobActive {
-		return
-	}
-	for _, g := range j.Stages {
-		if g.Pending > 0 || g.Suspended > 0 {
-			p.buildRequest(g)
+	requests := p.project.Requests[:0]
+	p.project = backfill.ProjectFor(p.s, id, j)
+	p.project.Requests = requests
+	for _, j := range p.jobsOf(id) {
+		if j.Phase != scheduler.JobActive {
+			continue
+		}
+		for _, g := range j.Stages {
+			if g.Pending > 0 || g.Suspended > 0 {
+				p.buildRequest(g)
+			}
 		}
 	}
 }
@@ -294,10 +286,10 @@ func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task
 // first; of a closed stage none while a predecessor is planned in part. Of a project without a
 // guarantee it collects tasksLeft at most.
 func (p *roundPlan) collectTasks(g *scheduler.Stage) {
-	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, exceedsParallelism)) {
+	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, (*scheduler.Stage).ExceedsParallel)) {
 		return
 	}
-	if !exceedsParallelism(g) && g.Suspended == 0 {
+	if !g.ExceedsParallel() && g.Suspended == 0 {
 		for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
 			if p.tasksLeft == 0 {
 				p.truncated = true
@@ -311,7 +303,7 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 	from := len(p.tasks)
 	var later []int32
 	slots := g.Spec.Tasks
-	if exceedsParallelism(g) {
+	if g.ExceedsParallel() {
 		p.needsAnotherRound = true
 		slots = max(0, g.Spec.MaxParallel-g.Running-g.Suspended)
 	}
@@ -334,21 +326,11 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 	slices.Sort(p.tasks[from:])
 }
 
-// exceedsParallelism reports whether a stage has more tasks left than may run at
-// once.
-func exceedsParallelism(g *scheduler.Stage) bool {
-	return g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
-}
-
 // isBlocked reports whether something other than capacity keeps a due task from
 // starting: a predecessor, max_parallel or a cap. Its reservation stays as it is
 // until that changes.
 func isBlocked(s *scheduler.State, g *scheduler.Stage) bool {
-	if !g.Open || g.Startable() == 0 {
-		return true
-	}
-	_, _, _, ok := s.TenantTree().UnderCaps(g)
-	return !ok
+	return !g.Open || g.Startable() == 0 || !s.TenantTree().Allows(g)
 }
 
 // earliestStart returns when the running tasks of a stage's predecessors should have

@@ -211,7 +211,7 @@ func (p *roundPlan) readReservations() {
 	w := &p.restored
 	n := 0
 	for _, o := range w.changed {
-		if isRead := w.all && backfill.JobOf(o.id) != 0; !isRead && !p.readOwner(o, nil) {
+		if isRead := w.all && backfill.JobOf(o.id) != 0; !isRead && !p.readOwner(o, p.jobsOf(o.id)...) {
 			delete(w.byID, o.id)
 			continue
 		}
@@ -224,50 +224,42 @@ func (p *roundPlan) readReservations() {
 	slices.Sort(w.stale)
 }
 
-// readOwner reads an owner, and reports whether it has jobs. only is its only job, nil if that is not known.
-func (p *roundPlan) readOwner(o *restoredOwner, only *scheduler.Job) (known bool) {
+// readOwner reads an owner with the given jobs, and reports whether it has any.
+func (p *roundPlan) readOwner(o *restoredOwner, jobs ...*scheduler.Job) (known bool) {
 	w := &p.restored
 	before := *o
 	w.count(o, -1)
 	*o = restoredOwner{id: o.id, firstStart: scheduler.Never}
-	known = p.readJobs(o, only)
+	inPlan := false
+	for _, j := range jobs {
+		p.readJob(o, j)
+		inPlan = o.countMovable(j) || inPlan
+	}
+	if inPlan || o.first == nil || p.isGuaranteed(o) {
+		o.movable = 0
+	}
+	w.count(o, 1)
+	known = len(jobs) > 0
 	if last := len(w.ordered) - 1; w.all && known && (last < 0 || w.ordered[last].compare(o) < 0) {
 		w.ordered = append(w.ordered, o)
 	} else if o.moved = o.job != before.job || o.submitted != before.submitted; o.moved {
 		w.moved = append(w.moved, o)
 	}
-	if !known {
-		return false
-	}
-	if o.first == nil || p.isGuaranteed(o) {
-		o.movable = 0
-	}
-	w.count(o, 1)
-	return true
+	return known
 }
 
-// readJobs reads the jobs of an owner, and reports whether it has any. only is its only job, nil if
-// that is not known.
-func (p *roundPlan) readJobs(o *restoredOwner, only *scheduler.Job) (some bool) {
-	if only != nil {
-		p.readJob(o, only)
-		if o.countMovable(only) {
-			o.movable = 0
-		}
-		return true
-	}
-	inPlan := false
-	for _, id := range jobsOf(p.s, o.id) {
-		if j := p.s.Job(id); j != nil {
-			some = true
-			p.readJob(o, j)
-			inPlan = o.countMovable(j) || inPlan
+// jobsOf returns the jobs of a project, or the single job that it stands for: none if unknown. It is valid until
+// the next call.
+func (p *roundPlan) jobsOf(id scheduler.ProjectID) []*scheduler.Job {
+	p.jobs = p.jobs[:0]
+	if j := p.s.Job(backfill.JobOf(id)); j != nil {
+		p.jobs = append(p.jobs, j)
+	} else if pr := p.s.Project(id); pr != nil {
+		for _, j := range pr.Jobs {
+			p.jobs = append(p.jobs, p.s.Job(j))
 		}
 	}
-	if inPlan {
-		o.movable = 0
-	}
-	return some
+	return p.jobs
 }
 
 // readJob reads the reservations of a job of an owner, and whether it is the first.

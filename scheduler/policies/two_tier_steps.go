@@ -18,7 +18,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	if !f.plan.timeline.HasOverrun() {
 		return
 	}
-	var stop []scheduler.Action
+	var stop []*scheduler.Attempt
 	for _, n := range s.Nodes() {
 		if len(stop) > f.placer.actionsLeft {
 			break // the rest is for the next decision
@@ -27,24 +27,26 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 			continue // all of them are past a mere estimate
 		}
 		for a := range s.Attempts().On(n.Spec.ID) {
-			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
-			j := s.StageOf(a).Job
-			if !running || f.plan.boundEnd(s, a, now) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
-				continue
+			if f.mustStop(s, a, now) {
+				stop = append(stop, a)
 			}
-			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
-			switch {
-			case s.Attempts().CanReach(a, scheduler.LevelCheckpointed):
-				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelCheckpointed
-			case s.Attempts().CanReach(a, scheduler.LevelSwapped):
-				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelSwapped
-			}
-			stop = append(stop, act)
 		}
 	}
 	for _, a := range stop {
-		f.tryApply(a)
+		act := a.Act(scheduler.ActKill)
+		for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
+			if s.Node(a.Node).CanReach(a, l) {
+				act.Kind, act.Level = scheduler.ActSuspend, l
+			}
+		}
+		f.tryApply(act)
 	}
+}
+
+// mustStop reports whether an attempt runs and is past its bound.
+func (f *reservingPolicy) mustStop(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
+	j := s.StageOf(a).Job
+	return a.Phase <= scheduler.AttemptRunning && f.plan.boundEnd(s, a, now) < now && !j.Spec.Accepted && (j.Spec.Bound > 0 || f.blocksGuarantee(s, a, now))
 }
 
 // blocksGuarantee reports whether an attempt past its estimate may block a
@@ -74,13 +76,7 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 			}
 		}
 	}
-	spare := f.spare - unschedulable + len(lost)
-	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
-		if nodes[i].Schedulable() {
-			f.plan.planner.SetSpare(int32(i), true)
-			spare--
-		}
-	}
+	f.plan.planner.SpareLast(nodes, f.spare-unschedulable+len(lost))
 	if len(lost) > 0 {
 		violated, done := f.plan.planner.LoseBins(now, lost, func(b int32) bool { return !nodes[b].Spec.Down })
 		f.recordViolations(violated, now)
@@ -98,8 +94,8 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 // cause.
 func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now scheduler.Time) {
 	for _, b := range violations {
-		if _, before := backfill.ViolationOf(f.placer.s, b.Project); !before && !backfill.RecordsViolation(f.states, b.Project) {
-			f.states = append(f.states, backfill.ViolatedState(b.Project, b.Cause, now))
+		if _, before := backfill.ViolationOf(f.placer.s, b.Project); !before && !backfill.RecordsViolation(f.placer.states, b.Project) {
+			f.placer.states = append(f.placer.states, backfill.ViolatedState(b.Project, b.Cause, now))
 		}
 	}
 }
@@ -128,7 +124,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	f.plan.unfinished = f.plan.unfinished || !finished || f.plan.restored.leftOut > 0
 	f.wakeAt(f.plan.nextTurn, now)
 	for _, o := range f.plan.newOwners {
-		if o.guaranteed || o.unplaced || o.truncated || !f.canGuarantee(s, o.id) {
+		if o.guaranteed || o.unplaced || o.truncated || !f.canGuarantee(o.id) {
 			continue
 		}
 		if _, q, ok := f.plan.planner.Departure(o.id); ok && q != (backfill.Guarantee{}) {
@@ -138,7 +134,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 			}
 			q.Departure = max(q.Departure, running)
 			q.Latest = max(q.Latest, q.Departure)
-			f.states = append(f.states, q.States(o.id)...)
+			f.placer.states = append(f.placer.states, q.States(o.id)...)
 		}
 	}
 }
@@ -264,38 +260,24 @@ func (p *roundPlan) completeNew(owners []*restoredOwner) (finished bool) {
 // canGuarantee reports whether a departure can be guaranteed: every job of the
 // project was submitted in full, has a bound, and has no stage with more tasks left
 // than may run at once.
-func (f *reservingPolicy) canGuarantee(s *scheduler.State, id scheduler.ProjectID) bool {
-	for _, j := range jobsOf(s, id) {
-		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, exceedsParallelism) {
-			return false
-		}
-	}
-	return true
+func (f *reservingPolicy) canGuarantee(id scheduler.ProjectID) bool {
+	return !slices.ContainsFunc(f.plan.jobsOf(id), func(j *scheduler.Job) bool {
+		return j.Spec.Bound <= 0 || j.Spec.Open || slices.ContainsFunc(j.Stages, (*scheduler.Stage).ExceedsParallel)
+	})
 }
 
 // runsUntil returns when all running tasks of a project should have ended: 0 if none
 // runs, scheduler.Never if unknown. O(running tasks of the project).
 func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) scheduler.Time {
 	until := scheduler.Time(0)
-	for _, j := range jobsOf(s, id) {
-		for _, g := range s.Job(j).Stages {
+	for _, j := range f.plan.jobsOf(id) {
+		for _, g := range j.Stages {
 			for a := range s.Attempts().In(g) {
 				until = max(until, f.plan.expectedEnd(s, a, now))
 			}
 		}
 	}
 	return until
-}
-
-// jobsOf returns the jobs of a project, or the single job that it stands for: none if unknown.
-func jobsOf(s *scheduler.State, id scheduler.ProjectID) []scheduler.JobID {
-	if j := backfill.JobOf(id); j != 0 {
-		return []scheduler.JobID{j}
-	}
-	if pr := s.Project(id); pr != nil {
-		return pr.Jobs
-	}
-	return nil
 }
 
 // replanCause returns why guaranteed work had to be replanned.
@@ -362,7 +344,7 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 // unreserve drops the reservation of a task, if it has one.
 func (f *reservingPolicy) unreserve(k backfill.Key) {
 	if r := f.plan.reservationOf(k); r != nil {
-		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+		f.tryApply(scheduler.Unreserve(r.ID))
 	}
 }
 
@@ -391,7 +373,7 @@ func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask)
 	started := false
 	if !f.canStart(s, g, x) {
 	} else if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
-		started = f.tryApply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+		started = f.tryApply(a.Act(scheduler.ActResume))
 	} else {
 		started = f.tryApply(s.Attempts().PlaceAction(g, x.Key.Task, scheduler.NodeID(x.Spot.Bin), x.Spot.Disk))
 	}
@@ -466,25 +448,23 @@ func compareStageStarts(a, b stageStart) int {
 // reason returns why a stage waits, after listStarts.
 func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 	s, next := f.placer.s, f.startOf(g.ID())
-	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-	ok := true
 	if f.actionsExhausted || f.placer.actionsLeft <= 0 || (f.continues && next == 0) {
-		w.Reason = scheduler.ReasonCycleFull
-	} else if g.Startable() == 0 {
-		w.Reason = scheduler.ReasonMaxParallel
-	} else if w.Tenant, w.Cap, w.Resource, ok = s.TenantTree().UnderCaps(g); !ok {
-		w.Reason = scheduler.ReasonCap
-	} else if next > 0 && next < scheduler.Never {
+		return scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending, Reason: scheduler.ReasonCycleFull}
+	}
+	w := s.TenantTree().Waiting(g)
+	switch {
+	case w.Reason != 0:
+	case next > 0 && next < scheduler.Never:
 		w.Reason, w.Until = scheduler.ReasonLater, next
-	} else if f.plan.isLeftOut(g.Job) {
+	case f.plan.isLeftOut(g.Job):
 		w.Reason = scheduler.ReasonNotExamined
-	} else if s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+	case s.Cluster().NextNode(g, 0) == scheduler.NoNode:
+		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, s.Cluster().DemandClassOf(g))
+	default:
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
 		if r := f.dueReservation(g); r != nil {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
 		}
-	} else {
-		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, s.Cluster().DemandClassOf(g))
 	}
 	return w
 }

@@ -51,18 +51,20 @@ func (p *roundPlan) chooseWindow() {
 	if w.movable <= size && w.leftOut == 0 {
 		return
 	}
-	first, from := w.movable, 0 // all
+	half, turn := max(1, w.movable), 0 // all are first
 	if w.movable > size {
-		first = size / 2
-		parts := max(1, (w.movable-first+first-1)/first)
-		turn := p.now / windowTurn
-		from = first + int(turn%scheduler.Time(parts))*first
-		p.nextTurn = (turn + 1) * windowTurn
+		half = size / 2
+		parts := max(1, (w.movable-1)/half)
+		at := p.now / windowTurn
+		turn = int(at % scheduler.Time(parts))
+		p.nextTurn = (at + 1) * windowTurn
 	}
 	before := 0
 	w.leftOut = 0
 	for _, o := range w.ordered {
-		out := o.movable > 0 && before >= first && (before < from || before >= from+first)
+		// Part -1 is the first half of the window, and the others take turns.
+		part := before/half - 1
+		out := o.movable > 0 && part >= 0 && part != turn
 		before += int(o.movable)
 		switch {
 		case out && o.planned:

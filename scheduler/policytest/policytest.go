@@ -137,7 +137,7 @@ func maxCycles() int {
 // suspendSome suspends random attempts as an operator might.
 func suspendSome(c *schedtest.Chaos) {
 	for _, a := range c.Attempts() {
-		if a.Phase == scheduler.AttemptRunning && c.State.Attempts().CanReach(a, scheduler.LevelFrozen) && !c.State.StageOf(a).Job.IsAccepted() && c.R.IntN(4) == 0 {
+		if a.Phase == scheduler.AttemptRunning && c.State.Node(a.Node).CanReach(a, scheduler.LevelFrozen) && !c.State.StageOf(a).Job.IsAccepted() && c.R.IntN(4) == 0 {
 			act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}
 			if err := c.State.Apply(&act, c.Now); err != nil {
 				c.Fatalf("suspend: %v", err)

@@ -3,6 +3,8 @@ package predict
 import (
 	"fmt"
 	"math"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // Source is the origin of an estimate, best last.
@@ -20,11 +22,7 @@ const (
 
 // String returns the name of the source.
 func (s Source) String() string {
-	names := [...]string{"class default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"}
-	if s < 1 || int(s) > len(names) {
-		return fmt.Sprintf("source(%d)", int(s))
-	}
-	return names[s-1]
+	return enum.Name("source", s, []string{1: "class default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"})
 }
 
 // assumedSpread returns the assumed standard deviation of the log error of a source

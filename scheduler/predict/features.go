@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // The classes of errors of this package, for errors.Is.
@@ -44,11 +46,7 @@ func maxFeature(f Feature) float64 {
 
 // String returns the name of the feature.
 func (f Feature) String() string {
-	names := [...]string{"input_bytes", "cpu", "memory", "disk_io", "stage_kind", "stage_seconds", "distance", "slowdown"}
-	if f < 1 || int(f) > len(names) {
-		return fmt.Sprintf("feature(%d)", int(f))
-	}
-	return names[f-1]
+	return enum.Name("feature", f, []string{1: "input_bytes", "cpu", "memory", "disk_io", "stage_kind", "stage_seconds", "distance", "slowdown"})
 }
 
 // Features holds the values of all features in their units; feature f is at index f-1.

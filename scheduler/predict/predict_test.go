@@ -402,7 +402,7 @@ func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
 		InputBytes.String(): "input_bytes", Slowdown.String(): "slowdown", Feature(0).String(): "feature(0)", Feature(9).String(): "feature(9)",
 		ClassDefault.String(): "class default", MLP.String(): "mlp", Source(0).String(): "source(0)",
-		Idle.String(): "idle", Fitting.String(): "fitting", Evaluated.String(): "evaluated", Phase(0).String(): "phase(?)",
+		Idle.String(): "idle", Fitting.String(): "fitting", Evaluated.String(): "evaluated", Phase(0).String(): "phase(0)",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // record is one finished task of the history.
@@ -24,16 +26,7 @@ const (
 
 // String returns the name of the phase.
 func (p Phase) String() string {
-	switch p {
-	case Idle:
-		return "idle"
-	case Fitting:
-		return "fitting"
-	case Evaluated:
-		return "evaluated"
-	default:
-		return "phase(?)"
-	}
+	return enum.Name("phase", p, []string{Idle: "idle", Fitting: "fitting", Evaluated: "evaluated"})
 }
 
 // round is one round of training over a snapshot of the history.

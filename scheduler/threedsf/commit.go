@@ -115,7 +115,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 		return true // nothing changed
 	}
 	if x.Spot.Bin < 0 {
-		return old == nil || b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
+		return old == nil || b.tryApply(scheduler.Unreserve(old.ID))
 	}
 	g := c.s.Stage(x.Key.StageID())
 	if g.Spec.Demand.IsZero() && g.Spec.Disk == 0 {
@@ -180,7 +180,7 @@ func (b *plan) ensureViolationRecorded(o *owner) {
 func (b *plan) unreserveOwner(o *owner) {
 	for _, j := range o.jobs {
 		for _, r := range slices.Clone(j.Reservations()) {
-			if isPlanned(r) && !b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}) {
+			if isPlanned(r) && !b.tryApply(scheduler.Unreserve(r.ID)) {
 				return
 			}
 		}

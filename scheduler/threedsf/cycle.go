@@ -54,7 +54,7 @@ func (c *cycle) replacePlacement(action int32, a scheduler.Action) {
 func (c *cycle) withdrawReservation(id scheduler.ReservationID) int {
 	for i := len(c.actions) - 1; i >= 0; i-- {
 		if a := &c.actions[i]; a.Kind == scheduler.ActReserve && a.Reservation.ID == id {
-			act := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}}
+			act := scheduler.Unreserve(id)
 			if err := c.s.Apply(&act, c.now); err != nil {
 				panic("threedsf: State refused to drop a preemption reservation: " + err.Error())
 			}
@@ -115,12 +115,6 @@ func (c *cycle) place(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	c.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
 	c.nodeUsed(node)
 }
-
-// growReasons makes room for reasons at once: to grow the list by and by would copy it several times.
-func (c *cycle) growReasons(n int) { c.waitingReasons = slices.Grow(c.waitingReasons, n) }
-
-// addReason adds why a stage waits.
-func (c *cycle) addReason(w scheduler.Waiting) { c.waitingReasons = append(c.waitingReasons, w) }
 
 // wakeAt requests a cycle at a time, or earlier if one is requested already.
 func (c *cycle) wakeAt(at scheduler.Time) {

@@ -44,8 +44,9 @@ func (e *explainer) explain(began scheduler.Stamp) {
 	clear(e.examined)
 	e.lastMisfit = scheduler.FitClass{}
 	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
-	e.c.growReasons(min(e.c.s.Queue().Ready(), scheduler.MaxExplained))
-	e.round.Next(e.c.s.Queue(), began, func(g *scheduler.Stage) { e.c.addReason(e.reason(g)) })
+	// At once: to grow the list by and by would copy it several times.
+	e.c.waitingReasons = slices.Grow(e.c.waitingReasons, min(e.c.s.Queue().Ready(), scheduler.MaxExplained))
+	e.round.Next(e.c.s.Queue(), began, func(g *scheduler.Stage) { e.c.waitingReasons = append(e.c.waitingReasons, e.reason(g)) })
 	e.c.waitingContinues, e.c.waitingMore = e.round.Continues, e.round.More
 	if e.round.Unfinished {
 		e.c.wakeAt(e.c.now + 1)
@@ -53,17 +54,9 @@ func (e *explainer) explain(began scheduler.Stamp) {
 }
 
 func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
-	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-	if g.Startable() == 0 {
-		w.Reason = scheduler.ReasonMaxParallel
+	w := e.c.s.TenantTree().Waiting(g)
+	if w.Reason != 0 {
 		return w
-	}
-	if e.c.s.TenantTree().HasCaps() {
-		var ok bool
-		if w.Tenant, w.Cap, w.Resource, ok = e.c.s.TenantTree().UnderCaps(g); !ok {
-			w.Reason = scheduler.ReasonCap
-			return w
-		}
 	}
 	if e.reservations.count(g) > 0 {
 		if node, ok := e.releasingNode(g); ok {
@@ -81,7 +74,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		return w
 	}
 	if e.c.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
-		w.Reason, w.Nodes = e.noCapacityReason(g)
+		w.Reason, w.Nodes = e.c.s.Cluster().Lacking(g).Reason(e.c.s.Cluster().SchedulableNodes())
 		e.lastMisfit, e.lastReason, e.lastNodes = class, w.Reason, w.Nodes
 		return w
 	}
@@ -162,20 +155,6 @@ func (e *explainer) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
 		}
 	}
 	return scheduler.NoNode, false
-}
-
-// noCapacityReason returns the most frequent reason why no node fits, and on how
-// many nodes. The State counts once per equivalence class.
-func (e *explainer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32) {
-	l := e.c.s.Cluster().Lacking(g)
-	switch {
-	case l.Nodes == 0 && e.c.s.Cluster().SchedulableNodes() > 0:
-		return scheduler.ReasonMaintenance, 0
-	case l.Nodes == 0:
-		return scheduler.ReasonNoNode, 0
-	}
-	r, nodes := l.Most()
-	return scheduler.NoCapacityReason(r), nodes
 }
 
 // blockingReservation returns a reservation of another job that keeps a task of the

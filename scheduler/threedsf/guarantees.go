@@ -36,7 +36,7 @@ func (l *reservedLane) collectDue() {
 			l.due = append(l.due, r)
 		}
 	}
-	l.open.setGuaranteeCount(count)
+	l.open.guaranteeCount = count
 }
 
 // serveDue places the tasks whose reservation is due (P1) on the reserved node,
@@ -69,10 +69,7 @@ func (l *reservedLane) placeReserved(r *scheduler.Reservation, g *scheduler.Stag
 			}
 		}
 	}
-	for l.c.actionsLeft > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(free) {
-		if _, _, _, ok := l.c.s.TenantTree().UnderCaps(g); !ok {
-			return
-		}
+	for l.c.actionsLeft > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(free) && l.c.s.TenantTree().Allows(g) {
 		task := pickTaskFor(g, r.Node)
 		if r.Task >= 0 {
 			if task = r.Task; !g.IsPending(task) {
@@ -86,7 +83,7 @@ func (l *reservedLane) placeReserved(r *scheduler.Reservation, g *scheduler.Stag
 		l.c.place(g, task, r.Node)
 		if isPlanned(r) {
 			if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
-				l.c.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+				l.c.apply(scheduler.Unreserve(r.ID))
 			}
 			return
 		}
@@ -105,12 +102,6 @@ func (l *reservedLane) preemptReservedNode(r *scheduler.Reservation, g *schedule
 	if plan, ok := l.preemption.victimsForDue(g, r.Node); ok {
 		l.preemption.apply(g, plan, r.End)
 	}
-}
-
-// hasDueTask reports whether a waiting task of a stage has a due reservation on a
-// node.
-func (l *reservedLane) hasDueTask(g *scheduler.Stage, node scheduler.NodeID) bool {
-	return l.dueTask(g, node) >= 0
 }
 
 // dueTask returns the first waiting task of a stage with a due reservation on a
@@ -174,19 +165,20 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 		a := l.reservations.suspendedAttemptOf(r)
 		return a != nil && !l.c.isStoppedByMiss(g.Job) && !l.reservations.hasOlder(a, r)
 	}
-	due := l.open.guaranteeCount > 0 && l.hasDueTask(g, r.Node)
+	task := int32(-1)
+	if l.open.guaranteeCount > 0 {
+		task = l.dueTask(g, r.Node)
+	}
+	due := task >= 0
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
-	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) {
-		if _, _, _, ok := l.c.s.TenantTree().UnderCaps(g); ok {
-			task := pickTaskFor(g, r.Node)
-			if due {
-				task = l.dueTask(g, r.Node)
-			}
-			l.c.place(g, task, r.Node)
-			return false
+	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) && l.c.s.TenantTree().Allows(g) {
+		if !due {
+			task = pickTaskFor(g, r.Node)
 		}
+		l.c.place(g, task, r.Node)
+		return false
 	}
 	return !n.Releasing.IsZero()
 }

@@ -46,12 +46,7 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 			return false
 		}
 	}
-	for _, r := range list {
-		if concerns(r) && !x.guaranteeFits(r, n, j, d, space, disk) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(r *scheduler.Reservation) bool { return concerns(r) && !x.guaranteeFits(r, n, j, d, space, disk) })
 }
 
 // dependsOn reports whether a stage of a job starts only after another one. O(stages

@@ -172,35 +172,41 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	if active && (j.Spec.Project != 0 || j.Spec.Deadline != 0) {
 		x.status = w.v.guaranteeStatus(j)
 	}
-	x.overReserved = x.overReserved || (j.Guarantees > 0 && x.status == statusNone && w.v.wasRefused(j))
-	if x.status == statusGuaranteed {
-		x.fingerprint = jobFingerprint(j, waiting)
-		x.overrunAt = w.overrunTime(j)
-		accepted, _ := w.v.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AcceptedState, Job: x.job.Spec.ID})
-		x.accepted = accepted.At
+	placed := w.inspectReservations(&x)
+	x.overReserved = x.overReserved || x.reservedInVain >= manyObsolete || (j.Guarantees > 0 && x.status == statusNone && w.v.wasRefused(j))
+	if x.status != statusGuaranteed {
+		return x
 	}
-	lost := waiting // those without a place
-	for _, r := range j.Reservations() {
+	x.fingerprint = jobFingerprint(j, waiting)
+	x.overrunAt = w.overrunTime(j)
+	accepted, _ := w.v.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AcceptedState, Job: j.Spec.ID})
+	x.accepted = accepted.At
+	if placed < waiting && !isViolated(w.v.s, j) {
+		x.retryDeadline = w.retryDeadline(j)
+	}
+	return x
+}
+
+// inspectReservations computes what depends on a job's planned reservations, and returns how many are for waiting tasks.
+func (w *jobCache) inspectReservations(x *cachedJob) (placed int32) {
+	for _, r := range x.job.Reservations() {
 		if !isPlanned(r) {
 			continue
 		}
-		if g := w.v.s.Stage(r.StageID()); g != nil && g.IsPending(r.Task) {
-			lost--
+		g := w.v.s.Stage(r.StageID())
+		waits := g != nil && g.IsPending(r.Task)
+		if waits {
+			placed++
 		} else {
 			x.reservedInVain++
 		}
 		if w.v.isExpired(r) || !w.v.canStayOn(r) && w.v.s.Cluster().SchedulableNodes() > 0 {
-			g := w.v.s.Stage(r.StageID())
-			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task))
+			x.needsReplan = x.needsReplan || waits
 		} else { // also where it cannot stay and no node is schedulable: it is planned again once it is late
 			x.startDeadline = min(x.startDeadline, w.v.latestStart(r).Add(1))
 		}
 	}
-	x.overReserved = x.overReserved || x.reservedInVain >= manyObsolete
-	if x.status == statusGuaranteed && lost > 0 && !isViolated(w.v.s, j) {
-		x.retryDeadline = w.retryDeadline(j)
-	}
-	return x
+	return placed
 }
 
 // jobFingerprint hashes the work done of a job and the number of its waiting tasks

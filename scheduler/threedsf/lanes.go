@@ -83,7 +83,7 @@ func (dl *deadlineLane) serve() {
 			dl.placeStage(g)
 		}
 	}
-	dl.open.endShrinkOnly()
+	dl.open.shrinkOnly = false
 	if dl.c.cfg.Preempt == deadline.None {
 		return
 	}
@@ -174,11 +174,8 @@ func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage) (n int32) {
 // reserves the capacity for it. Victims are moved out of memory only where that
 // costs less than waiting.
 func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time) bool {
-	if _, _, _, ok := dl.c.s.TenantTree().UnderCaps(g); !ok {
-		return false
-	}
 	class := dl.c.s.Cluster().DemandClassOf(g)
-	if slices.Contains(dl.withoutVictims, class) {
+	if !dl.c.s.TenantTree().Allows(g) || slices.Contains(dl.withoutVictims, class) {
 		return false
 	}
 	plan, ok := dl.preemption.preemptor.FindVictims(dl.c.s, g, dl.c.now)
@@ -195,10 +192,5 @@ func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time
 
 // hasWaitingJob reports whether a deadline job still has ready tasks.
 func (dl *deadlineLane) hasWaitingJob() bool {
-	for _, l := range dl.jobs {
-		if l.job.Ready > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(dl.jobs, func(l laneJob) bool { return l.job.Ready > 0 })
 }

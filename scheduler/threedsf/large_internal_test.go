@@ -184,7 +184,7 @@ func TestQueuesAreRecorded(t *testing.T) {
 	keys := map[scheduler.PolicyStateKey]bool{}
 	for class := classHigh; class <= classLow; class++ {
 		for queue := range 4 {
-			keys[deficitKey(0, class, queue)], keys[deficitKey(1, class, queue)] = true, true
+			keys[deficitKey(queueGroup(0, class), queue)], keys[deficitKey(queueGroup(1, class), queue)] = true, true
 		}
 	}
 	if len(keys) != 16 {

@@ -49,7 +49,7 @@ func (o *obsoleteReservations) dropUpTo(limit int) {
 	}
 	slices.Sort(o.ids)
 	for _, id := range o.ids[:min(limit, len(o.ids))] {
-		o.c.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
+		o.c.apply(scheduler.Unreserve(id))
 	}
 }
 

@@ -54,12 +54,6 @@ func (o *openNodes) leavesGuarantees(n *scheduler.Node, g *scheduler.Stage) bool
 	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1)
 }
 
-// setGuaranteeCount sets how many guarantee reservations have not ended.
-func (o *openNodes) setGuaranteeCount(n int) { o.guaranteeCount = n }
-
-// endShrinkOnly declares that free capacity may grow again.
-func (o *openNodes) endShrinkOnly() { o.shrinkOnly = false }
-
 // reservedForAll returns what preemption reservations on a node take for any job.
 func (o *openNodes) reservedForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Resources, int64) {
 	return o.reservedForOthers(n, noJob)

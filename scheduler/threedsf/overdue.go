@@ -85,10 +85,7 @@ func (l *overdueLane) find(step scheduler.Time, limit time.Duration) {
 
 // isUnderCaps reports whether caps let a task of a job start: nobody waits for a job that they hold back.
 func (l *overdueLane) isUnderCaps(j *scheduler.Job) bool {
-	return slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool {
-		_, _, _, ok := l.c.s.TenantTree().UnderCaps(g)
-		return ok && g.Ready()
-	})
+	return slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return g.Ready() && l.c.s.TenantTree().Allows(g) })
 }
 
 // waitsSince returns when a job without a live attempt had one last, or else was submitted.

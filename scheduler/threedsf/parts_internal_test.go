@@ -281,7 +281,7 @@ func TestOpenNodesRememberNothingWrong(t *testing.T) {
 		reservations.refresh()
 		o := openNodes{v: &c.view, jobs: &jobs, nodes: &nodes, reservations: &reservations, guarantees: &guaranteeCheck{v: &c.view},
 			closedBelow: map[closedKey]scheduler.NodeID{}, exemptJobs: map[scheduler.JobID]bool{}}
-		o.setGuaranteeCount(len(w.State.Reservations().Guarantees()))
+		o.guaranteeCount = len(w.State.Reservations().Guarantees())
 		o.beginShrinkOnly()
 		for range 60 {
 			g := stages[r.IntN(len(stages))]

@@ -95,14 +95,6 @@ func (p *placer) placeAnywhere(g *scheduler.Stage) {
 
 // isPlaceable reports whether a task of the stage can be placed now.
 func (p *placer) isPlaceable(g *scheduler.Stage) bool {
-	if g.Startable() == 0 {
-		return false
-	}
-	if p.waits.waitsWhole(g) {
-		return false
-	}
-	if _, _, _, ok := p.c.s.TenantTree().UnderCaps(g); !ok {
-		return false
-	}
-	return p.c.cfg.StopAtFirstMisfit || p.open.nextOpenNode(g, 0) != scheduler.NoNode
+	return g.Startable() > 0 && !p.waits.waitsWhole(g) && p.c.s.TenantTree().Allows(g) &&
+		(p.c.cfg.StopAtFirstMisfit || p.open.nextOpenNode(g, 0) != scheduler.NoNode)
 }

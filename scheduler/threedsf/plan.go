@@ -224,8 +224,7 @@ func (b *plan) hasUnknownEnd(o *owner) bool {
 			if g.Remaining() == 0 {
 				continue
 			}
-			partly := g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
-			if partly || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.p.taskDuration(g) <= 0 {
+			if g.ExceedsParallel() || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.p.taskDuration(g) <= 0 {
 				return true
 			}
 		}

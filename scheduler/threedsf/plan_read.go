@@ -27,7 +27,8 @@ func (p *planning) readPlan() *plan {
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
 	b.tasks = b.tasks[:0]
 	b.needs.Reset()
-	b.setSpareNodes(p.c.cfg.Guarantees.SpareNodes)
+	nodes := p.c.s.Nodes() // those that are lost were spare
+	p.planner.SpareLast(nodes, p.c.cfg.Guarantees.SpareNodes-(len(nodes)-p.c.s.Cluster().SchedulableNodes()))
 	b.collectOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
@@ -37,18 +38,6 @@ func (p *planning) readPlan() *plan {
 	}
 	p.steps.read = len(b.tasks)
 	return b
-}
-
-// setSpareNodes makes the last schedulable nodes spare, fewer if others are lost.
-func (b *plan) setSpareNodes(spare int) {
-	nodes := b.p.c.s.Nodes()
-	spare -= len(nodes) - b.p.c.s.Cluster().SchedulableNodes()
-	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
-		if nodes[i].Schedulable() {
-			b.planner.SetSpare(int32(i), true)
-			spare--
-		}
-	}
 }
 
 // collectOwners collects the jobs and projects that have or request a guarantee, in order of
@@ -78,7 +67,7 @@ func (b *plan) collectOwners() {
 	}
 	for _, o := range b.owners {
 		slices.SortFunc(o.jobs, func(x, y *scheduler.Job) int { return cmp.Compare(x.Spec.ID, y.Spec.ID) })
-		o.submitted = b.submissionTime(o)
+		o.submitted = backfill.ProjectFor(b.p.c.s, o.id, o.jobs[0]).Submitted
 	}
 	slices.SortFunc(b.owners, func(x, y *owner) int { return cmp.Or(cmp.Compare(x.submitted, y.submitted), cmp.Compare(x.id, y.id)) })
 	b.deferRequests()
@@ -112,14 +101,6 @@ func (b *plan) deferRequests() {
 	})
 }
 
-// submissionTime returns when an owner was submitted.
-func (b *plan) submissionTime(o *owner) scheduler.Time {
-	if pr := b.p.c.s.Project(o.jobs[0].Spec.Project); pr != nil {
-		return pr.Spec.Submitted
-	}
-	return o.jobs[0].Spec.Submitted
-}
-
 // withdraw takes a planned reservation out of the timeline until the planner is closed.
 func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
 	if isPlanned(r) {
@@ -130,10 +111,9 @@ func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
 // restoreOwner restores an owner's waiting tasks in the planner.
 func (b *plan) restoreOwner(o *owner) {
 	first := o.jobs[0]
-	in := backfill.Project{ID: o.id, Submitted: o.submitted, Account: int32(b.accountOf(first)) + 1, Requests: b.requests[:0]}
-	if pr := b.p.c.s.Project(first.Spec.Project); pr != nil {
-		in.HighPriority = pr.Spec.Priority == scheduler.PriorityHigh
-	} else {
+	in := backfill.ProjectFor(b.p.c.s, o.id, first)
+	in.Account, in.Requests = int32(b.accountOf(first))+1, b.requests[:0]
+	if first.Spec.Project == 0 {
 		in.Deadline = first.Spec.Deadline
 	}
 	if o.deadline = in.Deadline; !o.requested {

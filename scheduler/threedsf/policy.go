@@ -165,7 +165,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.seenStamp = s.Stamp()
 	p.cycle.begin(s, now, limit)
 	p.planning.steps, p.tenants.restarts = steps{}, 0
-	p.open.endShrinkOnly()
+	p.open.shrinkOnly = false
 	p.placed.begin(len(s.Nodes()))
 	p.explainer.begin()
 }
@@ -173,7 +173,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 // beginPass starts a pass through all lanes.
 func (p *Policy) beginPass() {
 	p.cycle.beginPass()
-	p.open.endShrinkOnly()
+	p.open.shrinkOnly = false
 	p.placed.beginPass()
 	p.nodes.begin(len(p.cycle.s.Nodes()))
 	p.waits.begin()

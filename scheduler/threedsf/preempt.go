@@ -48,10 +48,9 @@ func (p *preemption) apply(g *scheduler.Stage, plan deadline.PreemptionPlan, end
 		if p.c.actionsLeft == 0 {
 			return false
 		}
-		a := v.Attempt
-		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: v.Level}
-		if v.Kill {
-			act.Kind, act.Level = scheduler.ActKill, 0
+		act := v.Attempt.Act(scheduler.ActKill)
+		if !v.Kill {
+			act.Kind, act.Level = scheduler.ActSuspend, v.Level
 		}
 		p.c.apply(act)
 	}

@@ -1,17 +1,13 @@
 package threedsf
 
 import (
-	"math"
-
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/lasmq"
 )
 
-// milliContainers is the precision in which policy states hold containers.
-const milliContainers = 1000
-
-// deficitKey returns the key of the deficit of one queue of a tenant.
-func deficitKey(t scheduler.TenantID, class uint8, queue int) scheduler.PolicyStateKey {
+// deficitKey returns the key of the deficit of one queue of a group.
+func deficitKey(group, queue int) scheduler.PolicyStateKey {
+	t, class := tenantOfGroup(group)
 	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Tenant: t, Slot: int32(class)<<8 | int32(queue)}
 }
 
@@ -34,11 +30,7 @@ func (l *queues) init() {
 			return -1
 		}
 		return queueGroup(j.Spec.Tenant, class)
-	}, func(group, queue int) (lasmq.Account, bool) {
-		t, class := tenantOfGroup(group)
-		n, ok := l.c.s.PolicyState(deficitKey(t, class, queue))
-		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
-	})
+	}, deficitKey)
 	x.OnlyContended = true
 	x.AccountsVersion = func(group int) uint64 {
 		t, _ := tenantOfGroup(group)
@@ -87,21 +79,5 @@ func (l *queues) recordStates() {
 	if l.index.HasUnread() {
 		l.c.wakeAt(l.c.now + 1)
 	}
-	l.index.Unsettled(func(group int) bool {
-		t, class := tenantOfGroup(group)
-		before := len(l.c.states)
-		l.index.Unrecorded(group, func(j *scheduler.Job, level int) {
-			l.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: l.c.now})
-		})
-		l.index.Queues(group).Accounts(l.c.now, func(i int, a lasmq.Account, keep bool) {
-			key := deficitKey(t, class, i)
-			if keep {
-				l.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
-				return
-			}
-			key.Kind = scheduler.TombstoneState
-			l.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(scheduler.DeficitState)})
-		})
-		return len(l.c.states) == before
-	})
+	l.index.Record(l.c.now, l.c.recordState)
 }

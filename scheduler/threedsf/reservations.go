@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -39,7 +41,7 @@ func (x *preemptReservations) drop(r *scheduler.Reservation) {
 		x.placed.removeAction(action)
 		return
 	}
-	x.c.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+	x.c.apply(scheduler.Unreserve(r.ID))
 }
 
 // suspendedAttemptOf returns the suspended attempt that a reservation is for, or nil
@@ -98,12 +100,9 @@ func (x *preemptReservations) count(g *scheduler.Stage) int32 {
 
 // isFor reports whether capacity is reserved for a suspended attempt.
 func (x *preemptReservations) isFor(a *scheduler.Attempt) bool {
-	for _, r := range x.c.s.Reservations().On(a.Node) {
-		if r.Kind == scheduler.ReservePreempt && r.Job == a.ID.Job && r.Stage == a.ID.Stage && r.Task == a.ID.Index {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(x.c.s.Reservations().On(a.Node), func(r *scheduler.Reservation) bool {
+		return r.Kind == scheduler.ReservePreempt && r.Job == a.ID.Job && r.Stage == a.ID.Stage && r.Task == a.ID.Index
+	})
 }
 
 // countOn returns the number of preemption reservations on a node

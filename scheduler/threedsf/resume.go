@@ -89,7 +89,7 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 		return false
 	}
 	if n.Schedulable() && l.canResume(n, a, g, more) && l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
-		l.c.apply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+		l.c.apply(a.Act(scheduler.ActResume))
 		l.c.shares.charge(g.Job.Spec.Tenant, more)
 		return true
 	}

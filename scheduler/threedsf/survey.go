@@ -115,8 +115,7 @@ func (q *guaranteeSurvey) recordCompressCursor() {
 	case !q.finished && (!ok || at.At != q.nextCursor.Submitted || at.Value != int64(q.nextCursor.ID)):
 		q.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(q.nextCursor.ID), At: q.nextCursor.Submitted})
 	case q.finished && ok:
-		key.Kind = scheduler.TombstoneState
-		q.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(scheduler.CursorState)})
+		q.c.recordState(key.Tombstone())
 	}
 }
 

@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -207,15 +209,8 @@ func (o *tenantOrder) beginQueues(t scheduler.TenantID) {
 
 // isIdle reports whether what was found out of a tenant still holds: it has nothing to serve.
 func (o *tenantOrder) isIdle(t scheduler.TenantID, x *idleTenant) bool {
-	if x.state != o.c.s || x.changes != o.c.s.ChangeLog().ReadyOf(t) || o.c.now >= x.until {
-		return false
-	}
-	for _, class := range x.classes {
-		if !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class) {
-			return false
-		}
-	}
-	return true
+	return x.state == o.c.s && x.changes == o.c.s.ChangeLog().ReadyOf(t) && o.c.now < x.until &&
+		!slices.ContainsFunc(x.classes[:], func(class scheduler.FitClass) bool { return !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class) })
 }
 
 // pass notes that a job was passed over because it fits nowhere.
@@ -301,28 +296,29 @@ func (o *tenantOrder) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 
 // advance moves a cursor to the next stage of its class, or to the next class.
 func (o *tenantOrder) advance(t scheduler.TenantID, c *cursor) {
-	if c.job != nil {
-		for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
-			if c.job.Stages[c.stage].Ready() {
+	for !c.nextStage() {
+		for passed := true; passed || o.c.classOf(c.job) != c.class; {
+			if c.job, c.position = o.c.s.Queue().NextOf(t, c.position); c.job == nil {
+				*c = cursor{class: c.class + 1, stage: -1}
 				return
 			}
+			_, _, passed = o.passOver(t, c.job)
+		}
+		c.stage = -1
+	}
+}
+
+// nextStage moves a cursor to the next ready stage of its job, and reports whether there is one.
+func (c *cursor) nextStage() bool {
+	if c.job == nil {
+		return false
+	}
+	for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
+		if c.job.Stages[c.stage].Ready() {
+			return true
 		}
 	}
-	for {
-		c.job, c.position = o.c.s.Queue().NextOf(t, c.position)
-		if c.job == nil {
-			*c = cursor{class: c.class + 1, stage: -1}
-			return
-		}
-		if _, _, passed := o.passOver(t, c.job); !passed && o.c.classOf(c.job) == c.class {
-			c.stage = -1
-			for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
-				if c.job.Stages[c.stage].Ready() {
-					return
-				}
-			}
-		}
-	}
+	return false
 }
 
 // passOver passes over a tenant's job of which no stage can be placed or is to have a node reserved, as far as the
@@ -376,14 +372,7 @@ func (o *tenantOrder) shouldReserveNode(g *scheduler.Stage) bool {
 	if !o.c.cfg.ReserveNodes || o.nodes.isLimitReached() || g.Startable() == 0 || o.nodes.attempted[g] || o.c.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		return false
 	}
-	if o.waits.waitsWhole(g) {
-		return false
-	}
-	if o.open.guaranteeCount > 0 && o.isFullyPlanned(g) {
-		return false
-	}
-	_, _, _, ok := o.c.s.TenantTree().UnderCaps(g)
-	return ok
+	return !o.waits.waitsWhole(g) && (o.open.guaranteeCount == 0 || !o.isFullyPlanned(g)) && o.c.s.TenantTree().Allows(g)
 }
 
 // isFullyPlanned reports whether each waiting task of a stage has a guarantee

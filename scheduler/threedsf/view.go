@@ -2,6 +2,7 @@ package threedsf
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -117,15 +118,7 @@ func (v *view) isRefused(j *scheduler.Job) bool {
 
 // isComplete reports whether all jobs of a project were submitted.
 func (v *view) isComplete(pr *scheduler.Project) bool {
-	if len(pr.Jobs) < int(pr.Spec.Jobs) {
-		return false
-	}
-	for _, id := range pr.Jobs {
-		if v.s.Job(id).Spec.Open {
-			return false
-		}
-	}
-	return true
+	return len(pr.Jobs) >= int(pr.Spec.Jobs) && !slices.ContainsFunc(pr.Jobs, func(id scheduler.JobID) bool { return v.s.Job(id).Spec.Open })
 }
 
 // isPlanned reports whether a reservation belongs to the plan: a guarantee for one

@@ -234,9 +234,7 @@ func (x *inputWaits) record() {
 			continue
 		}
 		if _, has := g.WaitingSince(); has {
-			key := waitStateKey(g)
-			key.Kind = scheduler.TombstoneState
-			x.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(scheduler.WaitSinceState)})
+			x.c.recordState(waitStateKey(g).Tombstone())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -169,11 +170,7 @@ func chooseVictims(of []*taskState, n *nodeState, d scheduler.Resources) []*task
 	for len(out) < len(of) && !d.Fits(free) {
 		best := -1
 		for i, x := range of {
-			taken := false
-			for _, o := range out {
-				taken = taken || o == x
-			}
-			if taken {
+			if slices.Contains(out, x) {
 				continue
 			}
 			if best < 0 || x.job.lane > of[best].job.lane || (x.job.lane == of[best].job.lane && x.seq > of[best].seq) {

@@ -39,11 +39,9 @@ type Query struct {
 	// Samples is the number of samples, drawn with Seed; 0 means 100.
 	Samples int
 	Seed    uint64
-	// Errors models the errors of predictions; nil means no shared factor, and Residual
-	// for each task; a nil Residual means Exact. UnknownRunTime is the run time of a
+	// Errors models the errors of predictions; nil means none. UnknownRunTime is the run time of a
 	// task without a prediction.
 	Errors         ErrorModel
-	residual       Residual
 	UnknownRunTime time.Duration
 	// NoDeadlineLane makes all jobs regular, for schedulers that ignore deadlines.
 	NoDeadlineLane bool
@@ -109,7 +107,9 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 	if tasks := CountTasks(s, q.Stages); tasks > maxTasks {
 		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
 	}
-	q.setDefaults()
+	if q.Errors == nil {
+		q.Errors = withoutErrors
+	}
 	out := &Quote{ends: make([]scheduler.Time, 0, samples), starts: make([]scheduler.Time, 0, samples),
 		stages: make([][]scheduler.Time, len(q.Stages))}
 	for i := range samples {
@@ -143,15 +143,8 @@ func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 	return tasks
 }
 
-func (q *Query) setDefaults() {
-	if q.residual == nil {
-		q.residual = exact
-	}
-	if q.Errors == nil {
-		each := q.residual
-		q.Errors = func(scheduler.StageID) (Residual, Residual) { return exact, each }
-	}
-}
+// withoutErrors is the ErrorModel of exact predictions.
+func withoutErrors(scheduler.StageID) (stage, task Residual) { return exact, exact }
 
 // Expected is when what waits and runs is expected to start and to end. What is not
 // known is left out.
@@ -168,8 +161,7 @@ func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, lim
 	if tasks := CountTasks(s, nil); tasks > maxTasks {
 		return Expected{}, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
 	}
-	q.Stages, q.residual, q.Errors = nil, nil, nil
-	q.setDefaults()
+	q.Stages, q.Errors = nil, withoutErrors
 	p.maxEnds = limit
 	defer func() { p.maxEnds = 0 }()
 	p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0)))

@@ -140,7 +140,7 @@ func TestQuotesAreCalibrated(t *testing.T) {
 		for range worlds {
 			w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a")
 			w.Submit("a", 6, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 20 * time.Second })
-			q := Query{Stages: oneStage(4, 10*time.Second), residual: residual, Seed: r.Uint64(), Samples: 200}
+			q := Query{Stages: oneStage(4, 10*time.Second), Errors: sameErrors(residual), Seed: r.Uint64(), Samples: 200}
 			quoted := mustQuote(t, w, q).EndQuantile(p)
 			q.Seed, q.Samples = r.Uint64(), 1 // the actual run
 			if mustQuote(t, w, q).EndQuantile(1) <= quoted {
@@ -155,7 +155,7 @@ func TestQuotesAreCalibrated(t *testing.T) {
 
 func TestQuotesAreRepeatable(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a")
-	q := Query{Stages: oneStage(9, 10*time.Second), residual: func(u float64) float64 { return 0.5 + u }, Seed: 7}
+	q := Query{Stages: oneStage(9, 10*time.Second), Errors: sameErrors(func(u float64) float64 { return 0.5 + u }), Seed: 7}
 	a, b := mustQuote(t, w, q), mustQuote(t, w, q)
 	if a.Samples() != 100 || a.EndQuantile(0.5) != b.EndQuantile(0.5) || a.EndQuantile(0.1) > a.EndQuantile(0.9) {
 		t.Errorf("%v and %v", a.ends, b.ends)
@@ -179,4 +179,9 @@ func TestBadQueries(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// sameErrors returns the model in which each task's error is drawn from one distribution.
+func sameErrors(task Residual) ErrorModel {
+	return func(scheduler.StageID) (Residual, Residual) { return exact, task }
 }

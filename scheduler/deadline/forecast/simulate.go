@@ -407,12 +407,7 @@ func (w *jobState) nextStage(round int32) *stageState {
 
 // isOpen reports whether the predecessors of a stage are done.
 func (w *jobState) isOpen(g *stageState) bool {
-	for _, a := range g.spec.After {
-		if b := &w.stages[a]; b.done < b.spec.Tasks {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(g.spec.After, func(a int32) bool { return w.stages[a].done < w.stages[a].spec.Tasks })
 }
 
 // placeOne places a task of the job on the first node with capacity. It returns false

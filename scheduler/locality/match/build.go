@@ -1,5 +1,7 @@
 package match
 
+import "slices"
+
 // sized returns s with length n, all zero, without allocating if its capacity suffices.
 func sized[T any](s []T, n int) []T {
 	if cap(s) < n {
@@ -68,22 +70,10 @@ func (s *Solver) lookup(set []int32, size int) int32 {
 			s.table[i] = int32(len(s.count)) + 1
 			return int32(len(s.count))
 		}
-		if equalSets(s.sets[s.setStart[g]:s.setStart[g+1]], set) {
+		if slices.Equal(s.sets[s.setStart[g]:s.setStart[g+1]], set) {
 			return g
 		}
 	}
-}
-
-func equalSets(a, b []int32) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // buildEdges builds the edges of each group, to its nodes and then to its racks, and

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/drover-run/drover/internal/enum"
 )
 
 // errProblem is the class of all errors of this package: an inconsistent input. The
@@ -53,14 +55,7 @@ const (
 
 // String returns the name of the distance.
 func (h Hops) String() string {
-	switch h {
-	case NodeOnly:
-		return "node"
-	case SameRack:
-		return "rack"
-	default:
-		return fmt.Sprintf("hops(%d)", int(h))
-	}
+	return enum.Name("hops", h, []string{NodeOnly: "node", SameRack: "rack"})
 }
 
 // localityLevel is how near to its data a task was placed.
@@ -74,16 +69,7 @@ const (
 
 // String returns the name of the level.
 func (l localityLevel) String() string {
-	switch l {
-	case unplaced:
-		return "unplaced"
-	case nodeLocal:
-		return "node-local"
-	case rackLocal:
-		return "rack-local"
-	default:
-		return fmt.Sprintf("level(%d)", int(l))
-	}
+	return enum.Name("level", l, []string{unplaced: "unplaced", nodeLocal: "node-local", rackLocal: "rack-local"})
 }
 
 // Problem is the input of Solve, which only reads it and retains nothing of it.

@@ -1,0 +1,44 @@
+package lasmq
+
+import (
+	"math"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// What a policy keeps of its queues in the State: the queue of each demoted job
+// (QueueState), and the accounts of backlogged queues (DeficitState).
+
+// milliContainers is the precision in which policy states hold containers.
+const milliContainers = 1000
+
+// recordedAccount is the account of queue i of a group as the State has it.
+func (x *Index) recordedAccount(group, i int) (Account, bool) {
+	n, ok := x.state.PolicyState(x.deficitKey(group, i))
+	return Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
+}
+
+// Record passes on what the next decision must know, in ascending order of groups: who was
+// demoted and the accounts of queues with ready work left. record returns false for what the
+// State refuses. A group for which there was nothing to record is left out until something of
+// it changes. O(changes x log jobs + changed groups x queues).
+func (x *Index) Record(now scheduler.Time, record func(scheduler.PolicyState) bool) {
+	slices.Sort(x.unsettled)
+	x.unsettled = slices.DeleteFunc(x.unsettled, func(group int) bool {
+		settled := true
+		put := func(n scheduler.PolicyState) { settled = !record(n) && settled }
+		x.eachUnrecorded(group, func(j *scheduler.Job, level int) {
+			put(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
+		})
+		x.Queues(group).eachAccount(now, func(i int, a Account, keep bool) {
+			if k := x.deficitKey(group, i); keep {
+				put(scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
+			} else {
+				put(k.Tombstone())
+			}
+		})
+		x.groups[group].unsettled = !settled
+		return settled
+	})
+}
