@@ -297,6 +297,9 @@ func (l *leader) followChanges(ctx context.Context) error {
 func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Change) {
 	switch c.Kind {
 	case facts.ChangeNode:
+		if n := f.Node(c.Node); n.Up { // also of one that died before it was answered
+			l.c.sessions.open(n.ID, n.Epoch, l.c.now())
+		}
 		l.c.wanted.registerNode(f.Node(c.Node))
 		l.trackQuarantine(f.Node(c.Node))
 		l.trackDrain(f.Node(c.Node))
@@ -305,7 +308,9 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		l.trackQuarantine(f.Node(c.Node))
 		l.trackDrain(f.Node(c.Node))
 		l.maintenance.track(f.Node(c.Node))
-		l.c.sessions.remove(c.Node)
+		if n := f.Node(c.Node); !n.Up { // else it is registered again
+			l.c.sessions.end(n.ID, n.Epoch)
+		}
 		l.c.dispatcher.nodeLost(c.Node)
 		l.c.locations.markStaleBefore(f, l.c.now())
 	case facts.ChangeJob:
@@ -388,7 +393,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 		l.c.log.Warn("the coordinator stood still, or its clock was set ahead: every node has a full lease again", "for", gap.Round(time.Millisecond))
 		l.c.sessions.renewAll(now)
 	}
-	gone, next := l.c.sessions.checkLeases(now, l.c.cfg.Lease)
+	gone, next := l.c.sessions.endLeases(now, l.c.cfg.Lease)
 	if soon := now.Add(lookEvery(l.c.cfg.Lease)); next.After(soon) {
 		next = soon // a later look is a standstill
 	} else if next.IsZero() {
@@ -396,10 +401,14 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	}
 	for _, n := range gone {
 		e := &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Reason: leaseExpiredReason}}}
-		if _, err := l.c.replica.Propose(ctx, e); err != nil {
+		res, err := l.c.replica.Propose(ctx, e)
+		if err != nil {
 			return next, err
 		}
-		l.c.sessions.remove(n.id)
+		l.c.sessions.end(n.id, n.epoch)
+		if res.Changed == 0 {
+			continue // it has registered in a later epoch
+		}
 		l.c.view(func(f *facts.Facts) {
 			if x := f.Node(n.id); x != nil {
 				l.c.log.Warn("lost a node: it did not report for as long as its lease", "node", x.Info.GetName())

@@ -113,7 +113,9 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 		s.core.view(func(f *facts.Facts) { n = f.Node(id) })
 		s.core.wanted.registerNode(n)
 	}
-	s.core.sessions.register(id, epoch, s.core.now())
+	if !s.core.sessions.register(id, epoch, s.core.now()) {
+		return nil, fault.New(fault.Unavailable, "node %s did not report for as long as its lease, and is being declared lost: register again in a second", info.GetName())
+	}
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds(),
 		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster, ClusterEpoch: clusterEpoch, Protocol: version.Protocol}), nil
 }
@@ -184,14 +186,13 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 	if err != nil {
 		return nil, err
 	}
-	if again {
-		res.RegisterAgain = true
-		return connect.NewResponse(res), nil
-	}
 	for _, a := range r.GetAttempts() {
 		sanitizeReport(a)
 	}
-	s.core.sessions.report(r, s.core.now())
+	if again || !s.core.sessions.report(r, s.core.now()) {
+		res.RegisterAgain = true
+		return connect.NewResponse(res), nil
+	}
 	if err := errors.Join(s.proposeReports(ctx, n, r), s.core.findUnknownRuns(ctx, n, r)); err != nil {
 		return nil, err
 	}

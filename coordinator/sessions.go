@@ -23,6 +23,8 @@ type nodeSession struct {
 	lastReport  time.Time // time of the last report, or of this leader's start
 	leaseFrom   time.Time // if later, the lease counts from here: the coordinator had stood still
 	reported    bool      // whether it has reported to this leader
+	lost        bool      // its lease has ended: nothing that the node says in this epoch renews it
+	declared    bool      // and its loss is in the facts; kept so that no call that began before opens it again
 	load        *droverv1.NodeLoad
 	seen        map[facts.Key]*droverv1.SeenAttempt
 	unknown     map[unknownRun]*droverv1.SeenAttempt // from before a restore, and not in the facts
@@ -48,19 +50,36 @@ func (s *sessions) reset(f *facts.Facts, now time.Time) {
 	}
 }
 
-// register opens or renews a node's session.
-func (s *sessions) register(node int32, epoch uint64, now time.Time) {
+// open opens the session of a node that was registered, unless there is one of that epoch or a later one.
+func (s *sessions) open(node int32, epoch uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.openLocked(node, epoch, now)
+}
+
+func (s *sessions) openLocked(node int32, epoch uint64, now time.Time) *nodeSession {
 	n := s.nodes[node]
-	if n == nil || n.epoch != epoch {
+	if n == nil || n.epoch < epoch {
 		if n != nil && n.cancelWatch != nil {
 			n.cancelWatch()
 		}
-		n = &nodeSession{epoch: epoch, seen: map[facts.Key]*droverv1.SeenAttempt{}}
+		n = &nodeSession{epoch: epoch, lastReport: now, seen: map[facts.Key]*droverv1.SeenAttempt{}}
 		s.nodes[node] = n
 	}
+	return n
+}
+
+// register opens or renews a node's session. It reports whether the node has a lease: it has none in an epoch of
+// which the lease has ended.
+func (s *sessions) register(node int32, epoch uint64, now time.Time) (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.openLocked(node, epoch, now)
+	if n.epoch != epoch || n.lost {
+		return false
+	}
 	n.heardAt(now)
+	return true
 }
 
 // heardAt records that the node said something now. A clock that is behind for a moment must not end the lease
@@ -71,14 +90,15 @@ func (n *nodeSession) heardAt(now time.Time) {
 	}
 }
 
-// report stores the parts of a report that are no facts.
-func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
+// report stores the parts of a report that are no facts, and renews the node's lease. It reports whether the node has
+// one: not without a session, and not once its lease has ended. The answer to a report grants the node a lease, and the
+// leader may start its tasks elsewhere as soon as it has looked at the leases.
+func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[r.GetNode()]
-	if n == nil || n.epoch != r.GetEpoch() {
-		n = &nodeSession{epoch: r.GetEpoch(), seen: map[facts.Key]*droverv1.SeenAttempt{}}
-		s.nodes[r.GetNode()] = n
+	if n == nil || n.epoch != r.GetEpoch() || n.lost {
+		return false
 	}
 	n.heardAt(now)
 	n.reported = true
@@ -101,6 +121,7 @@ func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
 			delete(n.seen, k)
 		}
 	}
+	return true
 }
 
 // seen returns the last report of an attempt that has not ended, or nil.
@@ -145,16 +166,18 @@ func (s *sessions) dropAttempt(node int32, k facts.Key) {
 	}
 }
 
-// remove ends a node's session.
-func (s *sessions) remove(node int32) {
+// end ends the session of a node whose loss in that epoch is in the facts.
+func (s *sessions) end(node int32, epoch uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.nodes[node]; n != nil {
-		if n.cancelWatch != nil {
-			n.cancelWatch()
-		}
-		delete(s.nodes, node)
+	n := s.nodes[node]
+	if n == nil || n.epoch != epoch {
+		return
 	}
+	if n.cancelWatch != nil {
+		n.cancelWatch()
+	}
+	s.nodes[node] = &nodeSession{epoch: epoch, lost: true, declared: true}
 }
 
 // setWatch sets the function that ends the node's watch stream, and ends the
@@ -172,12 +195,16 @@ func (s *sessions) setWatch(node int32, epoch uint64, end func()) {
 	n.cancelWatch = end
 }
 
-// checkLeases returns the nodes whose lease has ended, in order of their numbers, and when the next one ends. A report
-// that seems to come from the future, because the clock was ahead of now, counts from now on: its node must not live for longer by that.
-func (s *sessions) checkLeases(now time.Time, lease time.Duration) (gone []lostNode, next time.Time) {
+// endLeases ends the leases that are due, and returns their nodes in order of their numbers until their loss is
+// declared, and when the next lease ends. A report that seems to come from the future, because the clock was ahead of now,
+// counts from now on: its node must not live for longer by that.
+func (s *sessions) endLeases(now time.Time, lease time.Duration) (gone []lostNode, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.nodes {
+		if n.declared {
+			continue
+		}
 		if n.lastReport.After(now) {
 			n.lastReport = now
 		}
@@ -185,7 +212,8 @@ func (s *sessions) checkLeases(now time.Time, lease time.Duration) (gone []lostN
 			n.leaseFrom = now
 		}
 		end := n.leaseEnd(lease)
-		if !end.After(now) {
+		if n.lost || !end.After(now) {
+			n.lost = true
 			gone = append(gone, lostNode{id, n.epoch})
 			continue
 		}

@@ -137,14 +137,14 @@ func (s *stall) await(p replica.Point) {
 	}
 }
 
-// isLeadingLoop reports whether a leader's loop calls to commit a decision of the scheduler. Only that may be held up: others propose with a mutex held,
-// for which virtual time does not pass.
+// isLeadingLoop reports whether a leader's loop calls to commit a decision of the scheduler, or to give a node up. Only these
+// may be held up: others propose with a mutex held, for which virtual time does not pass.
 func isLeadingLoop() bool {
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	for {
 		f, more := frames.Next()
-		if strings.Contains(f.Function, "coordinator.(*leader).commit") {
+		if strings.Contains(f.Function, "coordinator.(*leader).commit") || strings.Contains(f.Function, "coordinator.(*leader).expire") {
 			return true
 		}
 		if !more {
