@@ -15,7 +15,6 @@ type Policy interface {
 // Reasoner is a policy that can leave out the reasons: for each waiting stage they cost more
 // than the decision itself. Actions, policy states and Wake are the same either way.
 type Reasoner interface {
-	Policy
 	// SetReasonsWanted sets whether Decide fills in Decision.Waiting. The default is true.
 	SetReasonsWanted(wanted bool)
 }

@@ -92,7 +92,7 @@ func TestIndexFollowsTheState(t *testing.T) {
 					x.eachUnrecorded(group, func(j *scheduler.Job, _ int) {
 						t.Fatalf("group %d is not contended: the queue of job %d is to be recorded", group, j.Spec.ID)
 					})
-					q.eachAccount(c.Now, func(i int, _ Account, keep bool) {
+					q.eachAccount(c.Now, func(i int, _ account, keep bool) {
 						if keep {
 							t.Fatalf("group %d is not contended: the account of queue %d is to be kept", group, i)
 						}
@@ -161,15 +161,15 @@ func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(1000, 1000, 1000)).AddTenants("a")
 		cfg := testConfig(func(c *Config) { c.Queues, c.Decay = 3, rapid.SampledFrom([]float64{1, 0.5, 0.1}).Draw(t, "decay") })
-		accounts := map[int]Account{}
+		accounts := map[int]account{}
 		x := NewIndex(cfg, false, oneGroup, noAccount)
-		x.account = func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok }
+		x.account = func(_, i int) (account, bool) { a, ok := accounts[i]; return a, ok }
 		var states []scheduler.PolicyState
 		for i := range 3 {
 			if rapid.Bool().Draw(t, "backlogged") {
 				id := w.Submit("a", 60, schedtest.R(1, 2, 1))
 				states = append(states, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: id}, Value: int64(i + 1), At: w.Now})
-				accounts[i+1] = Account{Deficit: rapid.Float64Range(-500, 500).Draw(t, "deficit"), At: w.Now}
+				accounts[i+1] = account{deficit: rapid.Float64Range(-500, 500).Draw(t, "deficit"), at: w.Now}
 			}
 		}
 		if err := w.State.PolicyStates().Apply(states); err != nil {

@@ -179,9 +179,9 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 			t.Fatal(err)
 		}
 	}
-	accounts := map[int]Account{}
+	accounts := map[int]account{}
 	x := NewIndex(c, false, oneGroup, noAccount)
-	x.account = func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok }
+	x.account = func(_, i int) (account, bool) { a, ok := accounts[i]; return a, ok }
 	behind, ahead = make([]float64, queues), make([]float64, queues)
 	ends := map[scheduler.AttemptID]scheduler.Time{}
 	next := make([]int32, queues)
@@ -202,10 +202,10 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 			q.RecordPlaced(schedtest.R(1, 2, 1), 1)
 		}
 		x.Sync(w.State, w.Now, 1)
-		q.eachAccount(w.Now, func(i int, a Account, _ bool) { accounts[i] = a })
+		q.eachAccount(w.Now, func(i int, a account, _ bool) { accounts[i] = a })
 		sum := 0.0
 		for i := range queues {
-			sum += accounts[i+1].Deficit
+			sum += accounts[i+1].deficit
 			got := jobs[i].Stages[0].TaskTime(w.Now).Seconds()
 			due := c.weight(i+1) / total * float64(containers) * w.Now.Sub(start).Seconds()
 			behind[i], ahead[i] = max(behind[i], due-got), max(ahead[i], got-due)

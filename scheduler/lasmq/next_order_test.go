@@ -16,11 +16,11 @@ func randomQueues(r *rand.Rand, at scheduler.Time) *Queues {
 	cfg := testConfig(func(c *Config) {
 		c.Queues, c.Horizon = 2+r.IntN(4), time.Duration(1+r.IntN(60))*time.Second
 	})
-	weights, accounts := make([]float64, cfg.Queues), make([]Account, cfg.Queues)
+	weights, accounts := make([]float64, cfg.Queues), make([]account, cfg.Queues)
 	for i := range weights {
 		weights[i] = 1 / float64(1+r.IntN(10))
 	}
-	q := newQueues(&cfg, weights, 0, func(_, i int) (Account, bool) { return accounts[i-1], accounts[i-1].At > 0 }, nil)
+	q := newQueues(&cfg, weights, 0, func(_, i int) (account, bool) { return accounts[i-1], accounts[i-1].at > 0 }, nil)
 	q.contended = true
 	changed := r.IntN(2) == 0
 	for i := range weights {
@@ -28,9 +28,9 @@ func randomQueues(r *rand.Rand, at scheduler.Time) *Queues {
 			q.insert(i, listedJob{jobKey: jobKey{id: scheduler.JobID(i + 1)}, job: &scheduler.Job{Ready: 1}})
 		}
 		q.total[i] = micro(float64(r.IntN(20)) / 2)
-		a := Account{Deficit: float64(r.IntN(2000)-1000) / 4, Running: q.total[i].float(), At: at}
+		a := account{deficit: float64(r.IntN(2000)-1000) / 4, running: q.total[i].float(), at: at}
 		if changed {
-			a.Running = float64(r.IntN(20)) / 2
+			a.running = float64(r.IntN(20)) / 2
 		}
 		if !q.lists[i].empty() || changed && r.IntN(2) == 0 {
 			accounts[i] = a
@@ -60,15 +60,15 @@ func TestNextOrder(t *testing.T) {
 		q := randomQueues(r, at)
 		order := orderAt(q, now)
 		next := q.NextOrder()
-		left := map[int]Account{} // what the pass leaves
+		left := map[int]account{} // what the pass leaves
 		unchanged := true
-		q.eachAccount(now, func(i int, a Account, keep bool) {
+		q.eachAccount(now, func(i int, a account, keep bool) {
 			if unchanged = false; keep {
 				left[i] = a
 			}
 		})
 		if !unchanged {
-			q.account = func(_, i int) (Account, bool) { a, ok := left[i]; return a, ok }
+			q.account = func(_, i int) (account, bool) { a, ok := left[i]; return a, ok }
 		}
 		until := next
 		if until == scheduler.Never {

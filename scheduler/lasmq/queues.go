@@ -9,13 +9,13 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Account is what must be remembered of a backlogged queue: the container-seconds it
-// is behind its share (negative: ahead) at time At, and the containers it has run on
+// account is what must be remembered of a backlogged queue: the container-seconds it
+// is behind its share (negative: ahead) at time at, and the containers it has run on
 // since.
-type Account struct {
-	Deficit float64
-	Running float64
-	At      scheduler.Time
+type account struct {
+	deficit float64
+	running float64
+	at      scheduler.Time
 }
 
 // Queues are the queues of the jobs of one group, which an Index fills, and determine
@@ -45,7 +45,7 @@ type Queues struct {
 	state    *scheduler.State // of the Index
 	now      scheduler.Time
 	prepared bool // previous and deficit are those of this pass
-	previous []Account
+	previous []account
 	read     bool   // previous was read at readAt
 	readAt   uint64 // Index.AccountsVersion then
 	deficit  []float64
@@ -80,7 +80,7 @@ type settledQueues struct {
 
 // accountOf returns what was remembered of queue i (from 1) of a group, false for
 // nothing.
-type accountOf func(group, i int) (Account, bool)
+type accountOf func(group, i int) (account, bool)
 
 // cursor is how far a pass got in a queue: all jobs before it were dropped.
 type cursor struct {
@@ -102,11 +102,11 @@ type NextJob struct {
 }
 
 // newQueues returns the empty queues of a group.
-func newQueues(cfg *Config, weights []float64, group int, account accountOf, version func(int) uint64) *Queues {
+func newQueues(cfg *Config, weights []float64, group int, recorded accountOf, version func(int) uint64) *Queues {
 	k := cfg.Queues
 	floats, counts := make([]float64, 4*k), make([]microContainers, 2*k)
-	return &Queues{cfg: cfg, weights: weights, group: group, account: account, version: version, lists: make([]jobList, k), total: counts[:k], running: counts[k:],
-		deficit: floats[:k:k], growth: floats[k : 2*k : 2*k], base: floats[2*k : 3*k : 3*k], leads: floats[3*k:], nextOrder: scheduler.Never, previous: make([]Account, k), cursors: make([]cursor, k), remembered: math.MaxUint64}
+	return &Queues{cfg: cfg, weights: weights, group: group, account: recorded, version: version, lists: make([]jobList, k), total: counts[:k], running: counts[k:],
+		deficit: floats[:k:k], growth: floats[k : 2*k : 2*k], base: floats[2*k : 3*k : 3*k], leads: floats[3*k:], nextOrder: scheduler.Never, previous: make([]account, k), cursors: make([]cursor, k), remembered: math.MaxUint64}
 }
 
 // reset empties the queues.
@@ -173,20 +173,20 @@ func (q *Queues) prepare() {
 	q.readAccounts()
 	weights, running := 0.0, 0.0
 	for i, a := range q.previous {
-		if a.At >= 0 {
-			weights, running = weights+q.weights[i], running+a.Running
+		if a.at >= 0 {
+			weights, running = weights+q.weights[i], running+a.running
 		}
 	}
 	for i, a := range q.previous {
-		if a.At < 0 || q.lists[i].empty() {
+		if a.at < 0 || q.lists[i].empty() {
 			continue
 		}
-		dt := max(0, q.now.Sub(a.At)).Seconds()
-		grown := a.Deficit + dt*(running*q.weights[i]/weights-a.Running)
+		dt := max(0, q.now.Sub(a.at)).Seconds()
+		grown := a.deficit + dt*(running*q.weights[i]/weights-a.running)
 		// Tasks that cannot be placed at all must not earn for ever. What a queue has stays: it would else be another one
 		// at the time at which it is recorded, whenever fewer containers run than before.
 		limit := q.cfg.Horizon.Seconds() * max(1, running)
-		q.deficit[i] = min(max(grown, min(a.Deficit, -limit)), max(a.Deficit, limit))
+		q.deficit[i] = min(max(grown, min(a.deficit, -limit)), max(a.deficit, limit))
 	}
 	q.predictGrowth()
 }
@@ -205,9 +205,9 @@ func (q *Queues) predictGrowth() {
 		runs := roundToThousandths(q.total[i].float())
 		if keep := !q.lists[i].empty(); keep {
 			weights, running = weights+q.weights[i], running+runs
-			changed, q.since = changed || a.At < 0 || a.Running != runs, a.At
+			changed, q.since = changed || a.at < 0 || a.running != runs, a.at
 		} else {
-			changed = changed || a.At >= 0
+			changed = changed || a.at >= 0
 		}
 	}
 	if changed {
@@ -222,7 +222,7 @@ func (q *Queues) predictGrowth() {
 		if bound := math.Copysign(limit, rate); rate*(bound-q.deficit[i]) > 0 {
 			q.growth[i] = rate
 			if !changed {
-				q.base[i] = a.Deficit
+				q.base[i] = a.deficit
 			}
 			q.noteAt((bound - q.base[i]) / rate) // it grows no further
 		}
@@ -255,7 +255,7 @@ func (q *Queues) readAccounts() {
 		q.read, q.readAt = true, at
 	}
 	for i := range q.previous {
-		a := Account{At: -1}
+		a := account{at: -1}
 		if q.remembered&(1<<i) != 0 {
 			if known, ok := q.account(q.group, i+1); ok {
 				a = known
@@ -426,7 +426,7 @@ func (q *Queues) wake(i int, k jobKey) {
 // are then still valid. So are they, whatever it runs on, while one queue alone is
 // backlogged: its deficit does not change. It must be called after Index.Sync; it
 // starts a pass. O(queues).
-func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a Account, keep bool)) {
+func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a account, keep bool)) {
 	if q.isSettled() {
 		return
 	}
@@ -435,7 +435,7 @@ func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a Account, ke
 	changed, alone := false, bits.OnesCount64(q.backlogged) == 1
 	for i, a := range q.previous {
 		keep := q.contended && !q.lists[i].empty()
-		changed = changed || keep != (a.At >= 0) || keep && !alone && roundToThousandths(q.running[i].float()) != a.Running
+		changed = changed || keep != (a.at >= 0) || keep && !alone && roundToThousandths(q.running[i].float()) != a.running
 	}
 	if q.settled.valid = false; !changed {
 		q.setSettled()
@@ -445,9 +445,9 @@ func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a Account, ke
 		switch {
 		case q.contended && !q.lists[i].empty():
 			q.remembered |= 1 << i
-			yield(i+1, Account{Deficit: q.deficit[i], Running: roundToThousandths(q.running[i].float()), At: q.now}, true)
-		case a.At >= 0:
-			yield(i+1, Account{}, false)
+			yield(i+1, account{deficit: q.deficit[i], running: roundToThousandths(q.running[i].float()), at: q.now}, true)
+		case a.at >= 0:
+			yield(i+1, account{}, false)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 const milliContainers = 1000
 
 // recordedAccount is the account of queue i of a group as the State has it.
-func (x *Index) recordedAccount(group, i int) (Account, bool) {
+func (x *Index) recordedAccount(group, i int) (account, bool) {
 	n, ok := x.state.PolicyState(x.deficitKey(group, i))
-	return Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
+	return account{deficit: n.Real, running: float64(n.Value) / milliContainers, at: n.At}, ok
 }
 
 // Record passes on what the next decision must know, in ascending order of groups: who was
@@ -31,9 +31,9 @@ func (x *Index) Record(now scheduler.Time, record func(scheduler.PolicyState) bo
 		x.eachUnrecorded(group, func(j *scheduler.Job, level int) {
 			put(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
 		})
-		x.Queues(group).eachAccount(now, func(i int, a Account, keep bool) {
+		x.Queues(group).eachAccount(now, func(i int, a account, keep bool) {
 			if k := x.deficitKey(group, i); keep {
-				put(scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
+				put(scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.running * milliContainers)), Real: a.deficit, At: a.at})
 			} else {
 				put(k.Tombstone())
 			}
