@@ -29,7 +29,7 @@ type mutation struct {
 var mutations = []mutation{
 	// Leases.
 	{"a node ignores the end of its lease", "node/lease.go",
-		"a.d.exclusive.lease.remaining() > 0;", "a.d.exclusive.lease.remaining() > -1<<62;"},
+		"hasLease = a.d.exclusive.lease.remaining() > 0", "hasLease = a.d.exclusive.lease.remaining() > -1<<62"},
 	{"a node's lease is three times too long", "node/lease.go",
 		"leaseShare    = 66", "leaseShare    = 300"},
 	{"a lease counts from the answer, not from the question", "node/lease.go",
@@ -37,11 +37,11 @@ var mutations = []mutation{
 	{"a new daemon believes that it has a lease", "node/lease.go",
 		"lease: lease{now: watchdog.SinceBoot},", "lease: lease{now: watchdog.SinceBoot, end: 2 * time.Hour},"},
 	{"nodes are lost after a third of their lease", "coordinator/loop.go",
-		"l.c.sessions.checkLeases(now, l.c.cfg.Lease)", "l.c.sessions.checkLeases(now, l.c.cfg.Lease/3)"},
+		"l.c.sessions.endLeases(now, l.c.cfg.Lease)", "l.c.sessions.endLeases(now, l.c.cfg.Lease/3)"},
 	{"a new leader gives no time to the nodes", "coordinator/sessions.go",
 		"epoch: n.Epoch, lastReport: now, seen", "epoch: n.Epoch, lastReport: now.Add(-time.Hour), seen"},
 	{"a lost node is never given up", "coordinator/loop.go",
-		"l.c.sessions.checkLeases(now, l.c.cfg.Lease)", "l.c.sessions.checkLeases(now, 1000*l.c.cfg.Lease)"},
+		"l.c.sessions.endLeases(now, l.c.cfg.Lease)", "l.c.sessions.endLeases(now, 1000*l.c.cfg.Lease)"},
 	// Fencing.
 	{"attempts of an older epoch live on", "node/attempts.go",
 		"} else if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\tfor", "} else if old.Node != id.Node {\n\t\tfor"},

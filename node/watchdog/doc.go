@@ -18,6 +18,6 @@
 // thawed it. If a watchdog froze tasks and the daemon was only slow, the daemon
 // thaws them when it has its lease back.
 //
-// A watchdog ends when no task is listed. While it runs it holds a lock on a slot
+// A watchdog ends when no task is listed, or the folder of the file is gone. While it runs it holds a lock on a slot
 // file beside the file; the slot file contains its process ID.
 package watchdog

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -31,7 +33,7 @@ func run(ctx context.Context, path string, now func() time.Duration, start func(
 	defer alone.Close()
 	for asked := (time.Time{}); ; {
 		wait, err := freezeIfExpired(path, now, alone)
-		if wait == 0 && err == nil {
+		if wait == 0 && err == nil || err != nil && isRemoved(path) {
 			return nil
 		}
 		if err != nil {
@@ -49,6 +51,12 @@ func run(ctx context.Context, path string, now func() time.Duration, start func(
 			return errors.Join(ctx.Err(), err)
 		}
 	}
+}
+
+// isRemoved reports whether the folder of the file is gone, and the list with it: the node was removed from the machine.
+func isRemoved(path string) bool {
+	_, err := os.Stat(filepath.Dir(path))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // claimFreeSlot returns the locked file of a free slot and the name of the other

@@ -230,6 +230,25 @@ func TestFailedStartIsAnError(t *testing.T) {
 	}
 }
 
+// Nobody is left to empty the list of a node that was removed from its machine.
+func TestWatchdogsEndWhenTheirFolderIsRemoved(t *testing.T) {
+	w := newTestHost(t, 1)
+	dir := filepath.Join(t.TempDir(), "data")
+	w.must(os.Mkdir(dir, 0o700))
+	w.Path = filepath.Join(dir, "watchdog")
+	w.must(w.Renew(t.Context(), time.Hour))
+	w.must(w.Add(t.Context(), w.files[0]))
+	w.awaitBoth()
+	w.must(os.RemoveAll(dir))
+	ended := make(chan struct{})
+	go func() { w.wg.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("watchdogs of a removed node run on")
+	}
+}
+
 func TestThirdProcessEndsAtOnce(t *testing.T) {
 	w := newTestHost(t, 1)
 	w.must(w.Renew(t.Context(), time.Hour))
