@@ -205,9 +205,8 @@ func (k *watchdogKernel) Freeze(ctx context.Context, id string) error {
 
 func (k *watchdogKernel) FreezeFile(id string) string { return filepath.Join(k.dir, id) }
 
-// If a daemon is gone for longer than its lease, the watchdog freezes its exclusive
-// tasks; the next daemon thaws them.
-func TestWatchdogFreezesForDeadDaemon(t *testing.T) {
+// startWatchedTestNode starts a node whose kernel another process can make freeze tasks.
+func startWatchedTestNode(t *testing.T, leaseMS int64) (*testNode, *watchdogKernel) {
 	b, k := newLevelTestNode(t)
 	lk := &watchdogKernel{levelKernel: k, dir: t.TempDir()}
 	self, err := os.Executable()
@@ -215,8 +214,15 @@ func TestWatchdogFreezesForDeadDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.config.Enforcer, b.config.Helper = lk, []string{self, "helper"}
-	b.leaseMS = 1000
+	b.leaseMS = leaseMS
 	b.start()
+	return b, lk
+}
+
+// If a daemon is gone for longer than its lease, the watchdog freezes its exclusive
+// tasks; the next daemon thaws them.
+func TestWatchdogFreezesForDeadDaemon(t *testing.T) {
+	b, lk := startWatchedTestNode(t, 1000)
 	alone, other := with(groupTask(0, "count"), exclusive), groupTask(1, "count")
 	for _, w := range []*droverv1.WantedAttempt{alone, other} {
 		if err := os.WriteFile(lk.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
@@ -261,18 +267,9 @@ func TestWatchdogFreezesForDeadDaemon(t *testing.T) {
 	poll(t, "no watch over nothing", func() bool { return !watched() })
 }
 
-// newWatchedTestNode returns a node whose kernel another process can make freeze tasks, and
-// its running exclusive task.
+// newWatchedTestNode returns such a node and its running exclusive task.
 func newWatchedTestNode(t *testing.T, leaseMS int64) (*testNode, *watchdogKernel, *droverv1.WantedAttempt) {
-	b, k := newLevelTestNode(t)
-	lk := &watchdogKernel{levelKernel: k, dir: t.TempDir()}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.config.Enforcer, b.config.Helper = lk, []string{self, "helper"}
-	b.leaseMS = leaseMS
-	b.start()
+	b, lk := startWatchedTestNode(t, leaseMS)
 	w := with(groupTask(0, "count"), exclusive)
 	if err := os.WriteFile(lk.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
