@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,6 +150,51 @@ func TestRunTimePredictionsSurviveRestart(t *testing.T) {
 	b.start()
 	b.waitUntil("it answers", func() bool { return b.job("again") != nil })
 	check()
+}
+
+// A job is predicted, waits for the folder of its output, and is accepted when the tasks that its tenant has
+// completed meanwhile have been learnt from.
+func TestJobAcceptedAfterItsPredictionIsPredictedAgain(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	small := coordtest.Info("small") // has room for one task, and answers for the folder when the test says so
+	small.Allocatable.Cpu = 600
+	b.addNode(small, coordtest.Hang)
+	b.waitForNodes()
+	b.submit(groupJob("other", 1))
+	b.waitUntil("it runs", func() bool { return b.job("other").Job.TasksRunning == 1 })
+	predicted, learnt := make(chan struct{}), make(chan struct{})
+	learn := sync.OnceFunc(func() { close(learnt) })
+	defer learn()
+	var first sync.Once
+	b.fs.FailWith(func(r *droverv1.NodeRequest) (error, string) {
+		if r.GetCheckOutput().GetPrepare() {
+			first.Do(func() { close(predicted); <-learnt })
+		}
+		return nil, ""
+	})
+	b.fs.Input("hdfs:///in", 1, "n1")
+	accepted := make(chan error, 1)
+	go func() {
+		j := mapReduceJob("late", 0)
+		j.Stages[0].Resources.CPU = 100
+		_, err := b.trySubmit(j, "")
+		accepted <- err
+	}()
+	select {
+	case <-predicted:
+	case err := <-accepted:
+		t.Fatalf("the output is not checked: %v", err)
+	}
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitUntil("n1 is up", func() bool { return b.nodeIsUp("n1") })
+	b.recordRunTimes(n, "before")
+	n.SetBehaviour(coordtest.Hang)
+	b.waitUntil("the job before is learnt", func() bool { return b.job("other").Stages[0].EstimateSource == "tenant" })
+	learn()
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	b.waitUntil("the late job is predicted again", func() bool { return b.job("late").Stages[0].EstimateSource == "tenant" })
 }
 
 func TestWeakQuoteIsRejectedWithCounterOffer(t *testing.T) {

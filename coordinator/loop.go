@@ -68,7 +68,9 @@ type leader struct {
 	dirtyMaps    map[uint64]bool  // jobs whose map outputs changed
 	missingMaps  map[uint64]int32 // outputs that live reduces were last told to be missing, by job
 
-	newCompletions    bool // tasks ended since the last prediction
+	newCompletions    bool     // tasks ended since the last prediction
+	newJobs           []uint64 // accepted since the last prediction
+	newestJob         uint64   // that was accepted
 	lastEstimates     time.Time
 	bandwidth         int64                // of remote reads, as passed to the policy, bytes/s; 0 for not measured
 	deadlines         map[uint64]missState // live jobs with a deadline
@@ -155,6 +157,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	clear(l.deadlines)
 	l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
 	for _, id := range f.JobIDs() {
+		l.newestJob = max(l.newestJob, id)
 		l.followJob(ctx, f, f.Job(id))
 		l.trackDeadline(f.Job(id))
 		if j := f.Job(id); j.Live > 0 {
@@ -317,6 +320,9 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		if j := f.Job(c.Key.Job); j != nil {
 			l.followJob(ctx, f, j)
 			l.trackDeadline(j)
+			if j.ID > l.newestJob {
+				l.newestJob, l.newJobs = j.ID, append(l.newJobs, j.ID)
+			}
 		}
 	case facts.ChangePlaced, facts.ChangeLevel, facts.ChangeStopping, facts.ChangeEnded, facts.ChangeOutput:
 		l.applyAttemptChange(f, c)

@@ -197,21 +197,27 @@ func (c *core) trainPredictor(ctx context.Context) error {
 
 // updateEstimates is part of step 4. If tasks have ended since the last call,
 // it predicts the run times of unfinished stages again and proposes what
-// changed. It returns when it is due again, zero for not before something
-// happens.
+// changed; otherwise it does so for the jobs accepted since then, whose own
+// predictions may be older than the last completions. It returns when it is due
+// again, zero for not before something happens.
 func (l *leader) updateEstimates(ctx context.Context) (time.Time, error) {
-	if !l.newCompletions {
+	if !l.newCompletions && len(l.newJobs) == 0 {
 		return time.Time{}, nil
 	}
 	now := l.c.now()
 	if due := l.lastEstimates.Add(estimatePause); now.Before(due) {
 		return due, nil
 	}
-	l.lastEstimates, l.newCompletions = now, false
+	l.lastEstimates = now
 	var list []*droverv1.StageEstimate
 	var err error
 	l.c.view(func(f *facts.Facts) {
-		list = l.newEstimates(f)
+		jobs := l.newJobs
+		if l.newCompletions {
+			jobs = f.JobIDs()
+		}
+		l.newCompletions, l.newJobs = false, nil
+		list = l.newEstimates(f, jobs)
 		err = l.updateBandwidth(f)
 	})
 	if err != nil {
@@ -242,13 +248,13 @@ func (l *leader) updateBandwidth(f *facts.Facts) error {
 	return nil
 }
 
-// newEstimates returns the predictions that changed, of at most maxEstimates
-// stages; the rest follows in the next call.
-func (l *leader) newEstimates(f *facts.Facts) []*droverv1.StageEstimate {
+// newEstimates returns the predictions for jobs that changed, of at most
+// maxEstimates stages; the rest follows in the next call.
+func (l *leader) newEstimates(f *facts.Facts, jobs []uint64) []*droverv1.StageEstimate {
 	var out []*droverv1.StageEstimate
-	for _, id := range f.JobIDs() {
+	for _, id := range jobs {
 		j := f.Job(id)
-		if j.HasEnded() {
+		if j == nil || j.HasEnded() {
 			continue
 		}
 		for i := range j.Stages {
