@@ -115,8 +115,10 @@ func sumPart(ctx context.Context, h hash.Hash, f *os.File, from, to int64) (int6
 }
 
 // sumWindow reads through a mapping: copying a dump out of the page cache takes
-// longer than summing it, twice as long on emulated machines. An unreadable page
-// is an error, as with read(2).
+// longer than summing it, twice as long on emulated machines. MAP_POPULATE waits for
+// the disk in a system call. Without it the processor time is a fifth less, but a page
+// fault that waits for a failing disk would hold up the next garbage collection, and
+// with it the daemon. An unreadable page is an error, as with read(2).
 func sumWindow(h hash.Hash, f *os.File, from, n int64) (err error) {
 	b, err := unix.Mmap(int(f.Fd()), from, int(n), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
