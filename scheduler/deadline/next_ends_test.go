@@ -23,17 +23,17 @@ func TestNextEndsFollowTheState(t *testing.T) {
 	var live []scheduler.AttemptID
 	for step := range 2000 {
 		switch k := r.IntN(len(live) + 4); {
-		case k < len(live) && r.IntN(2) == 0:
+		case k < len(live) && r.IntN(8) == 0:
 			if err := w.State.Events().AttemptEnded(live[k], 1, scheduler.OutcomeFailedInfra, w.Now); err != nil {
 				t.Fatal(err)
 			}
 			live = append(live[:k], live[k+1:]...)
 		case k < len(live):
-			if err := w.State.Events().AttemptProgress(live[k], 1, 0.5, time.Duration(1+r.IntN(100))*time.Second); err != nil {
+			if err := w.State.Events().AttemptProgress(live[k], 1, 0.5, time.Duration(1+r.IntN(10))*5*time.Second); err != nil {
 				t.Fatal(err)
 			}
 		case k == len(live):
-			if err := w.State.Events().SetEstimate(g.ID(), time.Duration(1+r.IntN(100))*time.Second); err != nil {
+			if err := w.State.Events().SetEstimate(g.ID(), time.Duration(1+r.IntN(10))*5*time.Second); err != nil {
 				t.Fatal(err)
 			}
 		default:
@@ -56,17 +56,47 @@ func TestNextEndsFollowTheState(t *testing.T) {
 			w.State.Journal().Keep(m)
 			live = append(live, a.AttemptID())
 		}
-		w.Now = w.Now.Add(time.Duration(r.IntN(5)-1) * time.Second)
+		w.Start()
+		if r.IntN(4) == 0 {
+			if err := freezeOrResume(w, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w.Now = w.Now.Add(time.Duration(r.IntN(2)) * time.Second); r.IntN(100) == 0 {
+			w.Now = w.Now.Add(-time.Second)
+		}
 		x.begin(w.State, w.Now)
 		id := scheduler.NodeID(r.IntN(nodes))
 		got, at, frees := x.on(id), scheduler.Never, (*scheduler.Attempt)(nil)
 		for a := range w.State.Attempts().On(id) {
-			if end, known := locality.PredictedEnd(w.State, a); known && end > w.Now && end < at {
+			if end, known := locality.PredictedEnd(w.State, a); known && a.Phase == scheduler.AttemptRunning && end > w.Now && end < at {
 				at, frees = end, a
 			}
 		}
 		if got.at != at || got.frees != frees {
 			t.Fatalf("step %d, node %d: got %v %p, want %v %p", step, id, got.at, got.frees, at, frees)
 		}
+	}
+}
+
+// freezeOrResume brings a random attempt one step further on its way to be frozen, or to run again.
+func freezeOrResume(w *schedtest.World, r *rand.Rand) error {
+	all := w.Attempts()
+	if len(all) == 0 {
+		return nil
+	}
+	a := all[r.IntN(len(all))]
+	switch a.Phase {
+	case scheduler.AttemptSuspending:
+		return w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now)
+	case scheduler.AttemptResuming:
+		return w.State.Events().AttemptResumed(a.ID, a.Run, w.Now)
+	case scheduler.AttemptSuspended:
+		act := a.Act(scheduler.ActResume)
+		return w.State.Apply(&act, w.Now)
+	default:
+		act := a.Act(scheduler.ActSuspend)
+		act.Level = scheduler.LevelFrozen
+		return w.State.Apply(&act, w.Now)
 	}
 }

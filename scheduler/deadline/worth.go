@@ -11,36 +11,30 @@ import (
 // IsWorthwhile compares a plan that costs more than freezing with waiting until
 // capacity is released, assuming that the tasks that could be frozen then are. The plan
 // is worthwhile if it lets the task start by latest and waiting does not, or if both
-// are too late and the plan is sooner. until is the predicted end of waiting, after
-// which the caller must ask again. plan must be the result of the last FindVictims.
+// are too late and the plan is sooner. If it is not, until is the predicted end of waiting,
+// after which the caller must ask again. plan must be the result of the last FindVictims.
 // O(attempts x log of those on a node) if it costs anything.
 func (p *Preemptor) IsWorthwhile(s *scheduler.State, g *scheduler.Stage, plan *PreemptionPlan, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
-	if plan.cost == 0 || p.Mode == Kill {
+	if plan.cost == 0 { // so it is with Kill
 		return true, 0
 	}
-	there := now.Add(plan.timeToFree)
-	limit := latest
-	if there > latest {
-		limit = there
-	}
+	limit := max(latest, now.Add(plan.timeToFree))
 	until = p.earliestRelease(s, g, limit, now)
 	return until > limit, until
 }
 
-// earliestRelease returns a time at which a task of the stage is predicted to fit on
-// some node if no memory is moved and nothing is killed: the first one found that is at
-// most limit, else the earliest.
+// earliestRelease returns a time until limit at which a task of the stage is predicted to fit
+// on some node if no memory is moved and nothing is killed, Never if there is none.
 func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, limit, now scheduler.Time) scheduler.Time {
-	first := scheduler.Never
 	for _, n := range s.Nodes() {
 		if !p.isUsable(s, n, g) {
 			continue
 		}
-		if first = min(first, p.earliestReleaseOn(s, g, n, now)); first <= limit {
-			break
+		if at := p.earliestReleaseOn(s, g, n, now); at <= limit {
+			return at
 		}
 	}
-	return first
+	return scheduler.Never
 }
 
 // predictedEnd is an attempt that is predicted to end.

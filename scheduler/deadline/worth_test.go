@@ -91,10 +91,15 @@ func TestVictimActions(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t, c.nodes...)
 			c.run(w)
+			g := waitingStage(w, c.need)
 			p := Preemptor{Mode: c.mode}
-			plan, ok := p.FindVictims(w.State, waitingStage(w, c.need), w.Now)
+			plan, ok := p.FindVictims(w.State, g, w.Now)
 			if got := describePlan(&plan); !ok || got != c.want || plan.timeToFree != c.takes || plan.cost != c.cost {
 				t.Errorf("%q (%v) takes %v and costs %v, want %q, %v, %v", got, ok, plan.timeToFree, plan.cost, c.want, c.takes, c.cost)
+			}
+			p = Preemptor{Mode: c.mode}
+			if on, ok := p.FindVictimsOn(w.State, g, plan.Node, w.Now); !ok || describePlan(&on) != c.want || on.cost != c.cost {
+				t.Errorf("on the node alone: %q (%v) costs %v", describePlan(&on), ok, on.cost)
 			}
 		})
 	}
@@ -155,6 +160,10 @@ func TestIsWorthwhile(t *testing.T) {
 			if worth != c.worth || (!worth && until.Sub(w.Now) != c.until) {
 				t.Errorf("%v until %v, want %v until %v", worth, until.Sub(w.Now), c.worth, c.until)
 			}
+			p.MayStart = func(*scheduler.Node, *scheduler.Stage) bool { return false }
+			if worth, _ := p.IsWorthwhile(w.State, g, &plan, w.Now.Add(c.latest), w.Now); !worth {
+				t.Error("it waits for a node on which it may not start")
+			}
 		})
 	}
 }
@@ -170,6 +179,59 @@ func TestFewerVictimsBeforeNewerOnes(t *testing.T) {
 	plan, ok := p.FindVictims(w.State, waitingStage(w, schedtest.R(2, 2, 1)), w.Now)
 	if got := describePlan(&plan); !ok || got != "node 1: 1 frozen" {
 		t.Errorf("%q, %v", got, ok)
+	}
+}
+
+// A task that was suspended for MaxSuspended before is no victim, or the last one for a reservation that is due. How long
+// after the beginning of time one was placed does not matter.
+func TestMaxSuspendedProtects(t *testing.T) {
+	const s, limit = time.Second, time.Minute
+	for what, c := range map[string]struct {
+		suspended time.Duration // of the newer of two tasks; negative: never
+		limit     time.Duration
+		want      string // also for a reservation that is due
+	}{
+		"for less":      {limit - 1, limit, "node 0: 2 frozen"},
+		"for just that": {limit, limit, "node 0: 1 frozen"},
+		"without limit": {2 * limit, 0, "node 0: 2 frozen"},
+		"never":         {-1, limit, "node 0: 2 frozen"},
+	} {
+		w := newWorld(t, schedtest.R(2, 8, 10))
+		w.Advance(2 * limit)
+		startTask(w, 0, schedtest.R(1, 2, 1), 0)
+		w.Advance(s)
+		startTask(w, 0, schedtest.R(1, 2, 1), 0)
+		if c.suspended >= 0 {
+			a := w.Attempts()[1]
+			apply := func(act scheduler.Action) {
+				if err := w.State.Apply(&act, w.Now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			suspend := a.Act(scheduler.ActSuspend)
+			suspend.Level = scheduler.LevelFrozen
+			apply(suspend)
+			if err := w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now); err != nil {
+				t.Fatal(err)
+			}
+			w.Advance(c.suspended)
+			apply(a.Act(scheduler.ActResume))
+			if err := w.State.Events().AttemptResumed(a.ID, a.Run, w.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		one, both := waitingStage(w, schedtest.R(1, 1, 1)), waitingStage(w, schedtest.R(2, 1, 1))
+		for _, due := range []bool{false, true} {
+			p := Preemptor{Mode: Suspend, MaxSuspended: c.limit, ForDueReservation: due}
+			plan, ok := p.FindVictims(w.State, one, w.Now)
+			if got := describePlan(&plan); !ok || got != c.want {
+				t.Errorf("%s, due %v: %q (%v), want %q", what, due, got, ok, c.want)
+			}
+			protected := c.want != "node 0: 2 frozen" && !due
+			if plan, ok := p.FindVictims(w.State, both, w.Now); ok == protected || len(plan.Victims) != map[bool]int{false: 2, true: 0}[protected] {
+				t.Errorf("%s, due %v: both %v, victims %q", what, due, ok, describePlan(&plan))
+			}
+		}
 	}
 }
 

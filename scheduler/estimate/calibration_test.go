@@ -24,8 +24,9 @@ type bench struct {
 	planner forecast.Forecaster
 	sources map[scheduler.StageID]estimate.Source
 	samples int
-	warm    int // jobs before the first quote
-	stages  int // of a job with more than one; 0 counts as 2
+	warm    int    // jobs before the first quote
+	stages  int    // of a job with more than one; 0 counts as 2
+	learnt  uint64 // tasks of the State's history that the book has observed
 	// ask, if not nil, is called for jobs with a deadline instead of quote.
 	ask func(now scheduler.Time, spec *scheduler.JobSpec, stages []scheduler.StageSpec)
 
@@ -106,11 +107,22 @@ func (b *bench) stageOf(s *scheduler.State, spec *scheduler.JobSpec, g *schedule
 	return &estimate.Stage{ID: scheduler.StageID{Job: spec.ID, Stage: int32(i)}, Tenant: s.Tenant(spec.Tenant).Spec.Name, Job: spec.Name, Name: g.Name, Kind: g.Kind, Demand: g.Demand, Tasks: g.Tasks}
 }
 
+// learn has the book observe the tasks that ended since.
+func (b *bench) learn(s *scheduler.State) {
+	h := s.History()
+	h.RecentTasks(int(h.TaskCount()-b.learnt), func(t *scheduler.FinishedTask) bool {
+		b.book.Observe(&estimate.Task{Stage: estimate.Stage{ID: t.Task.StageID(), Tenant: s.Tenant(t.Tenant).Spec.Name, Job: t.JobName, Name: t.Stage, Kind: t.Kind,
+			Demand: t.Demand, InputBytes: t.InputBytes, Tasks: t.Tasks}, Node: t.Node, RunTime: t.RunTime})
+		return true
+	})
+	b.learnt = h.TaskCount()
+}
+
 // admit handles a submission as the coordinator does: it predicts, updates the State's
 // estimates, and quotes.
 func (b *bench) admit(tags []engine.Job) func(*scheduler.State, scheduler.Time, *scheduler.JobSpec, []scheduler.StageSpec) error {
 	return func(s *scheduler.State, now scheduler.Time, spec *scheduler.JobSpec, stages []scheduler.StageSpec) error {
-		b.book.Learn(s)
+		b.learn(s)
 		for j := range s.Jobs() {
 			for i, g := range j.Stages {
 				d := b.stageOf(s, &j.Spec, &g.Spec, i)

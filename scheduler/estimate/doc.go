@@ -29,8 +29,8 @@
 //
 // # Who calls it
 //
-// The owner of a State calls Learn or Observe as tasks finish, Predict for each new
-// stage and for stages of which tasks finished, and Train in the background. Equal
+// The owner of a State calls Observe as tasks finish, Predict for each new stage and for
+// stages of which tasks finished, and Train in the background. Equal
 // calls give equal predictions. An Estimator is not safe for concurrent use and reads
 // no clock.
 package estimate

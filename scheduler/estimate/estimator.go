@@ -85,7 +85,6 @@ type Estimator struct {
 	ringNext    int
 	slowdowns   map[scheduler.NodeID]*predict.SlowdownTracker
 	errors      errorHistory
-	learntTasks uint64 // number of tasks of the State's history that Learn has observed
 	remoteReads remoteReadCost
 	recent      recentRuns
 
@@ -146,7 +145,7 @@ func (b *Estimator) Predict(s *Stage) Prediction {
 	if first.Source != None {
 		// Running tasks tend to be longer than the finished ones: count them as
 		// predicted.
-		prior := float64(ownPrior + max(0, s.Running))
+		prior := float64(ownPrior + s.Running)
 		weight, sum = weight+prior, sum+prior*first.RunTime.Seconds()
 	}
 	return Prediction{toDuration(sum / weight), OwnTasks}
@@ -244,9 +243,7 @@ func (b *Estimator) Observe(t *Task) {
 	x := t.Stage
 	if slow != nil {
 		x.slowdown = slow.Value()
-		if o.first.Source != None {
-			slow.Observe(run, o.first.RunTime.Seconds())
-		}
+		slow.Observe(run, o.first.RunTime.Seconds()) // which ignores a prediction of 0
 	}
 	if o.add(run); o.count == int(t.Tasks) {
 		b.errors.recordCompleted(o)
@@ -254,36 +251,4 @@ func (b *Estimator) Observe(t *Task) {
 	b.remoteReads.observe(t, run)
 	b.recent.add(run)
 	_ = b.predictor.Observe(*b.predictorTask(&x), run) // features that it refuses teach it nothing
-}
-
-// Learn observes the tasks in the State's history that were not learnt before and
-// returns their number.
-func (b *Estimator) Learn(s *scheduler.State) int {
-	h := s.History()
-	unlearnt := h.TaskCount() - b.learntTasks
-	if unlearnt == 0 {
-		return 0
-	}
-	retained := uint64(0)
-	h.Tasks(func(*scheduler.FinishedTask) bool { retained++; return true })
-	skip, n := retained-min(retained, unlearnt), uint64(0)
-	h.Tasks(func(t *scheduler.FinishedTask) bool {
-		if n++; n > skip {
-			b.Observe(fromHistory(s, t))
-		}
-		return true
-	})
-	b.learntTasks = h.TaskCount()
-	return int(retained - skip)
-}
-
-func fromHistory(s *scheduler.State, t *scheduler.FinishedTask) *Task {
-	out := &Task{Stage: Stage{ID: t.Task.StageID(), Job: t.JobName, Name: t.Stage, Kind: t.Kind, Demand: t.Demand, InputBytes: t.InputBytes, Tasks: t.Tasks}, Node: t.Node, RunTime: t.RunTime}
-	if tn := s.Tenant(t.Tenant); tn != nil {
-		out.Tenant = tn.Spec.Name
-	}
-	if t.Kind == scheduler.KindMap && !t.Local {
-		out.DataDistance = 1
-	}
-	return out
 }

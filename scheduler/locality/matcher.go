@@ -8,17 +8,10 @@ import (
 	"github.com/drover-run/drover/scheduler/locality/match"
 )
 
-// Request is a stage that may place Count of its waiting tasks now.
-type Request struct {
-	Stage *scheduler.Stage
-	Count int32
-}
-
-// Assignment puts a task of requests[Request] on a node that holds its data.
+// Assignment puts a task of a stage on a node that holds its data.
 type Assignment struct {
-	request int32
-	Task    int32
-	Node    scheduler.NodeID
+	Task int32
+	Node scheduler.NodeID
 }
 
 // If a stage may not place all of its waiting tasks, candidates are taken from the
@@ -42,70 +35,56 @@ type Matcher struct {
 	solver   match.Solver
 	problem  match.Problem
 
-	state          *scheduler.State
-	problemIndex   []int32 // by node of the State, its index in the problem if mark equals stamp
-	mark           []uint32
-	stamp          uint32
-	nodes          []scheduler.NodeID  // nodes of the problem
-	slots          []int32             // slots of each node of the problem
-	unassigned     []int32             // slots that the first pass has not assigned
-	demand         scheduler.Resources // demand that slots are counted by
-	space          int64
-	severalClasses bool        // demand and space are the mean of several equivalence classes
-	candidates     []candidate // tasks of the problem, in its order
-	spare          []candidate
-	edges          []scheduler.NodeID // nodes of the spare candidates
-	placed         []int32            // by request, the number of assigned tasks
-	out            []Assignment
+	state        *scheduler.State
+	stage        *scheduler.Stage
+	problemIndex []int32 // by node of the State, its index in the problem if mark equals stamp
+	mark         []uint32
+	stamp        uint32
+	nodes        []scheduler.NodeID // nodes of the problem
+	slots        []int32            // slots of each node of the problem
+	unassigned   []int32            // slots that the first pass has not assigned
+	candidates   []int32            // tasks of the problem, in its order
+	spare        []spareCandidate
+	edges        []scheduler.NodeID // nodes of the spare candidates
+	out          []Assignment
 }
 
-type candidate struct {
-	request, task int32
-	from, to      int32 // range in edges, of spare candidates
+type spareCandidate struct {
+	task     int32
+	from, to int32 // range in edges
 }
 
-// Match assigns waiting tasks of the requests to nodes that hold their data and have
-// capacity: as many tasks as possible, then with the greatest sum of idle weights, and
-// among equal assignments those of earlier requests.
+// Match assigns at most count waiting tasks of a stage to nodes that hold their data and have
+// capacity: as many tasks as possible, then with the greatest sum of idle weights.
 //
-// If all requests have the same demand and disk space, the result is optimal over the
-// candidates: all waiting tasks of a stage that may place all of them, else the first
-// ones for which the first pass finds a slot, and some spares. With several equivalence
-// classes the problem is NP-hard; then a node counts as having as many slots as their
-// mean demand fits into it, and at least one, so the caller must place the assignments
-// in order while they fit and call Match again for the rest. The first assignment
-// always fits. The result is empty only if no waiting task of any request has capacity
-// at its data. It is valid until the next Match. Cost: O(tasks considered x replicas)
-// plus that of match.Solver.
-func (m *Matcher) Match(s *scheduler.State, requests []Request) []Assignment {
-	m.reset(s)
-	m.averageDemand(requests)
-	for r := range requests {
-		m.collectCandidates(s, requests, int32(r))
-	}
+// The result is optimal over the candidates: all waiting tasks if all may be placed, else the
+// first ones for which the first pass finds a slot, and some spares. It is empty only if no
+// waiting task has capacity at its data. It is valid until the next Match. Cost: O(tasks
+// considered x replicas) plus that of match.Solver.
+func (m *Matcher) Match(s *scheduler.State, g *scheduler.Stage, count int32) []Assignment {
+	m.reset(s, g)
+	m.collectCandidates(count)
 	for _, c := range m.spare {
-		m.addToProblem(c.request, c.task, m.edges[c.from:c.to])
+		m.addToProblem(c.task, m.edges[c.from:c.to])
 	}
 	if len(m.candidates) == 0 {
 		return nil
 	}
-	m.fillNodes(s)
+	m.fillNodes()
 	result, err := m.solver.Solve(&m.problem)
 	if err != nil {
 		panic(fmt.Sprintf("locality: invalid problem: %v", err))
 	}
-	m.placed = append(m.placed[:0], make([]int32, len(requests))...)
-	for i, c := range m.candidates {
-		if n := result.Node[i]; n != match.None && m.placed[c.request] < requests[c.request].Count {
-			m.placed[c.request]++
-			m.out = append(m.out, Assignment{c.request, c.task, m.nodes[n]})
+	for i, task := range m.candidates {
+		if n := result.Node[i]; n != match.None && len(m.out) < int(count) {
+			m.out = append(m.out, Assignment{task, m.nodes[n]})
 		}
 	}
 	return m.out
 }
 
-func (m *Matcher) reset(s *scheduler.State) {
-	m.state = s
+func (m *Matcher) reset(s *scheduler.State, g *scheduler.Stage) {
+	m.state, m.stage = s, g
 	if n := len(s.Nodes()); len(m.mark) < n {
 		m.problemIndex, m.mark = make([]int32, n), make([]uint32, n)
 	}
@@ -119,18 +98,18 @@ func (m *Matcher) reset(s *scheduler.State) {
 	p.Hops = match.NodeOnly
 }
 
-// collectCandidates collects the candidates of one request: count tasks for which the
-// first pass finds a slot, and some spares for which it does not.
-func (m *Matcher) collectCandidates(s *scheduler.State, requests []Request, r int32) {
-	g, count := requests[r].Stage, requests[r].Count
+// collectCandidates collects the candidates: count tasks for which the first pass finds a
+// slot, and some spares for which it does not.
+func (m *Matcher) collectCandidates(count int32) {
+	g := m.stage
 	limit, spare := scanTasks+scanEach*count, spareBase+spareEach*count
 	if g.Pending <= count {
 		limit, spare = g.Pending, g.Pending
 	}
 	found := int32(0)
-	m.iterator.Reset(s, g, 0, limit)
+	m.iterator.Reset(m.state, g, 0, limit)
 	for i := m.iterator.Next(); i >= 0 && found < count; i = m.iterator.Next() {
-		if m.addCandidate(s, requests, r, i, &spare) {
+		if m.addCandidate(i, &spare) {
 			found++
 		}
 	}
@@ -138,22 +117,22 @@ func (m *Matcher) collectCandidates(s *scheduler.State, requests []Request, r in
 		return
 	}
 	if i := g.SkipPending(0, limit); i >= 0 {
-		m.collectByNode(s, requests, r, i, count-found, &spare)
+		m.collectByNode(i, count-found, &spare)
 	}
 }
 
 // collectByNode collects candidates from task first on, node by node, over the nodes
 // with capacity.
-func (m *Matcher) collectByNode(s *scheduler.State, requests []Request, r, first, count int32, spare *int32) {
-	g := requests[r].Stage
-	for id := s.Cluster().NextNode(g, 0); id != scheduler.NoNode && count > 0; id = s.Cluster().NextNode(g, id+1) {
+func (m *Matcher) collectByNode(first, count int32, spare *int32) {
+	g, cluster := m.stage, m.state.Cluster()
+	for id := cluster.NextNode(g, 0); id != scheduler.NoNode && count > 0; id = cluster.NextNode(g, id+1) {
 		tasks := g.TasksOn(id)
 		from, _ := slices.BinarySearch(tasks, first)
 		for _, i := range tasks[from:] {
-			if count == 0 || m.slotsLeft(s, g, id) == 0 {
+			if count == 0 || m.slotsLeft(id) == 0 {
 				break
 			}
-			if g.IsPending(i) && !m.isCandidate(r, i) && m.addCandidate(s, requests, r, i, spare) {
+			if g.IsPending(i) && !m.isCandidate(i) && m.addCandidate(i, spare) {
 				count--
 			}
 		}
@@ -161,33 +140,31 @@ func (m *Matcher) collectByNode(s *scheduler.State, requests []Request, r, first
 }
 
 // isCandidate reports whether a task is already a candidate.
-func (m *Matcher) isCandidate(r, task int32) bool {
-	same := func(c candidate) bool { return c.request == r && c.task == task }
-	return slices.ContainsFunc(m.candidates, same) || slices.ContainsFunc(m.spare, same)
+func (m *Matcher) isCandidate(task int32) bool {
+	return slices.Contains(m.candidates, task) || slices.ContainsFunc(m.spare, func(c spareCandidate) bool { return c.task == task })
 }
 
 // addCandidate makes a task with capacity at its data a candidate, and reports whether
 // the first pass finds a slot for it.
-func (m *Matcher) addCandidate(s *scheduler.State, requests []Request, r, task int32, spare *int32) bool {
-	g := requests[r].Stage
+func (m *Matcher) addCandidate(task int32, spare *int32) bool {
 	from := int32(len(m.edges))
-	m.edges = LocalNodes(s, g, task, m.edges)
+	m.edges = LocalNodes(m.state, m.stage, task, m.edges)
 	to := int32(len(m.edges))
 	best := int32(0)
 	at := scheduler.NoNode
 	for _, id := range m.edges[from:to] {
-		if k := m.slotsLeft(s, g, id); k > best {
+		if k := m.slotsLeft(id); k > best {
 			best, at = k, id
 		}
 	}
 	switch {
 	case at != scheduler.NoNode:
 		m.unassigned[m.problemIndex[at]]--
-		m.addToProblem(r, task, m.edges[from:to])
+		m.addToProblem(task, m.edges[from:to])
 		m.edges = m.edges[:from]
 	case from < to && *spare > 0:
 		*spare--
-		m.spare = append(m.spare, candidate{r, task, from, to})
+		m.spare = append(m.spare, spareCandidate{task, from, to})
 	default:
 		m.edges = m.edges[:from]
 	}
@@ -196,12 +173,12 @@ func (m *Matcher) addCandidate(s *scheduler.State, requests []Request, r, task i
 
 // slotsLeft returns the slots of a node that the first pass has not assigned. It adds
 // the node to the problem if it is new.
-func (m *Matcher) slotsLeft(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID) int32 {
+func (m *Matcher) slotsLeft(id scheduler.NodeID) int32 {
 	if m.mark[id] != m.stamp {
 		m.mark[id] = m.stamp
 		m.problemIndex[id] = int32(len(m.nodes))
 		m.nodes = append(m.nodes, id)
-		slots := m.countOpenSlots(s.Node(id), g)
+		slots := m.countOpenSlots(m.state.Node(id))
 		m.slots = append(m.slots, slots)
 		m.unassigned = append(m.unassigned, slots)
 	}
@@ -210,18 +187,14 @@ func (m *Matcher) slotsLeft(s *scheduler.State, g *scheduler.Stage, id scheduler
 
 // countOpenSlots returns the slots of a node for tasks of the stage. A node with
 // reservations counts as one slot, because each placement must be checked against them.
-func (m *Matcher) countOpenSlots(n *scheduler.Node, g *scheduler.Stage) int32 {
+func (m *Matcher) countOpenSlots(n *scheduler.Node) int32 {
 	if m.MayUse != nil && len(m.state.Reservations().On(n.Spec.ID)) > 0 {
-		if !m.MayUse(n, g) {
+		if !m.MayUse(n, m.stage) {
 			return 0
 		}
 		return 1
 	}
-	slots := CountSlots(n, m.demand, m.space, match.MaxTasks)
-	if m.severalClasses {
-		slots = max(slots, 1)
-	}
-	return slots
+	return CountSlots(n, m.stage.Spec.Demand, m.stage.Spec.Disk, match.MaxTasks)
 }
 
 // LocalNodes appends the nodes that hold most of a task's input, have capacity for
@@ -244,55 +217,26 @@ func LocalNodes(s *scheduler.State, g *scheduler.Stage, task int32, out []schedu
 }
 
 // addToProblem adds a candidate with its nodes to the problem.
-func (m *Matcher) addToProblem(r, task int32, near []scheduler.NodeID) {
+func (m *Matcher) addToProblem(task int32, near []scheduler.NodeID) {
 	p := &m.problem
 	for _, id := range near {
 		p.Replicas = append(p.Replicas, m.problemIndex[id])
 	}
 	p.Offsets = append(p.Offsets, int32(len(p.Replicas)))
-	m.candidates = append(m.candidates, candidate{request: r, task: task})
-}
-
-// averageDemand sets the demand and space by which slots are counted: that of the
-// requests if they are equal, else their mean.
-func (m *Matcher) averageDemand(requests []Request) {
-	m.demand, m.space = scheduler.Resources{}, 0
-	var sum [scheduler.NumResources]float64
-	var space, n float64
-	one := true
-	for _, r := range requests {
-		g := &r.Stage.Spec
-		first := &requests[0].Stage.Spec
-		one = one && g.Demand == first.Demand && g.Disk == first.Disk
-		for k, d := range g.Demand {
-			sum[k] += float64(r.Count) * float64(d)
-		}
-		space += float64(r.Count) * float64(g.Disk)
-		n += float64(r.Count)
-	}
-	if m.severalClasses = !one; one {
-		if len(requests) > 0 {
-			m.demand, m.space = requests[0].Stage.Spec.Demand, requests[0].Stage.Spec.Disk
-		}
-		return
-	}
-	for k := range sum {
-		m.demand[k] = int64(sum[k] / max(n, 1))
-	}
-	m.space = int64(space / max(n, 1))
+	m.candidates = append(m.candidates, task)
 }
 
 // fillNodes fills in the nodes of the problem: slots, usage, and what one task adds.
-func (m *Matcher) fillNodes(s *scheduler.State) {
+func (m *Matcher) fillNodes() {
 	p := &m.problem
 	p.Racks = 1
 	for i, id := range m.nodes {
-		n := s.Node(id)
+		n := m.state.Node(id)
 		node := match.Node{Slots: min(m.slots[i], int32(len(m.candidates)))}
 		for r, c := range n.Spec.Capacity {
 			if c > 0 {
 				node.Used[r] = 1 - float64(n.Free[r])/float64(c)
-				node.Step[r] = float64(m.demand[r]) / float64(c)
+				node.Step[r] = float64(m.stage.Spec.Demand[r]) / float64(c)
 			}
 		}
 		p.Nodes = append(p.Nodes, node)

@@ -93,7 +93,7 @@ func checkMatch(t *testing.T, r *rand.Rand, load float64, zipf bool) {
 		Inputs: schedtest.Inputs(schedtest.MiB, on...)}})
 	g := w.State.Job(job).Stages[0]
 	var m Matcher
-	got := m.Match(w.State, []Request{{g, g.Pending}})
+	got := m.Match(w.State, g, g.Pending)
 	used := make([]int, nodes)
 	seen := map[int32]bool{}
 	for _, a := range got {
@@ -119,9 +119,124 @@ func TestPartialRequestConsidersTheWholeStage(t *testing.T) {
 	job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(on)), Demand: schedtest.R(1, 1, 1),
 		Inputs: schedtest.Inputs(schedtest.MiB, on...)}})
 	var m Matcher
-	got := fmt.Sprint(m.Match(w.State, []Request{{w.State.Job(job).Stages[0], 6}}))
-	if want := "[{0 0 0} {0 1 0} {0 2 0} {0 3 0} {0 3000 2} {0 3001 2}]"; got != want {
+	got := fmt.Sprint(m.Match(w.State, w.State.Job(job).Stages[0], 6))
+	if want := "[{0 0} {1 0} {2 0} {3 0} {3000 2} {3001 2}]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Three tasks could start at their data, two may: the second has no node while the first has its, which only the third makes
+// up for.
+func TestPartialRequestGetsNoMore(t *testing.T) {
+	w := schedtest.New(t).AddNodes(3, schedtest.R(1, 100, 1000)).AddTenants("a")
+	job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 3, Demand: schedtest.R(1, 1, 1),
+		Inputs: schedtest.Inputs(schedtest.MiB, []scheduler.NodeID{0, 1}, []scheduler.NodeID{0}, []scheduler.NodeID{1, 2})}})
+	for count, want := range map[int32]int{1: 1, 2: 2, 3: 3} {
+		var m Matcher
+		if got := m.Match(w.State, w.State.Job(job).Stages[0], count); len(got) != want {
+			t.Errorf("of %d tasks: %v", count, got)
+		}
+	}
+}
+
+// A node with reservations takes one task at a time, if it may be used at all: each placement is checked against them. Others
+// are not asked about.
+func TestNodesWithReservationsHaveOneSlot(t *testing.T) {
+	for mayUse, want := range map[bool][2]int{true: {1, 4}, false: {0, 4}} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 100, 1000)).AddTenants("a")
+		both := []scheduler.NodeID{0, 1}
+		job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 8, Demand: schedtest.R(1, 1, 1),
+			Inputs: schedtest.Inputs(schedtest.MiB, both, both, both, both, both, both, both, both)}})
+		reserve := scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.ReserveData, Job: job, Stage: 0, Task: -1,
+			Node: 0, Start: w.Now, End: w.Now.Add(time.Minute)}}
+		if err := w.State.Apply(&reserve, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		m := Matcher{MayUse: func(n *scheduler.Node, _ *scheduler.Stage) bool { return n.Spec.ID == 0 && mayUse }}
+		var got [2]int
+		for _, a := range m.Match(w.State, w.State.Job(job).Stages[0], 8) {
+			got[a.Node]++
+		}
+		if got != want {
+			t.Errorf("may use %v: %v tasks on the nodes, want %v", mayUse, got, want)
+		}
+	}
+}
+
+// How many tasks fit on a node: by CPU and memory, and on each disk by I/O and space. One with less than nothing left, as after
+// it shrank, has no slots, and takes none from another disk.
+func TestCountSlots(t *testing.T) {
+	disk := func(io, space int64) scheduler.DiskUse {
+		return scheduler.DiskUse{FreeIO: io * schedtest.MiB, FreeSpace: space * schedtest.GiB}
+	}
+	for what, c := range map[string]struct {
+		free   scheduler.Resources
+		disks  []scheduler.DiskUse
+		demand scheduler.Resources
+		space  int64 // GiB
+		want   int32
+	}{
+		"by CPU":                  {schedtest.R(7, 100, 0), []scheduler.DiskUse{disk(9, 9)}, schedtest.R(2, 1, 0), 0, 3},
+		"by memory":               {schedtest.R(7, 5, 0), []scheduler.DiskUse{disk(9, 9)}, schedtest.R(1, 2, 0), 0, 2},
+		"by the limit":            {schedtest.R(70, 100, 0), []scheduler.DiskUse{disk(9, 9)}, schedtest.R(1, 1, 0), 0, 20},
+		"by I/O of each disk":     {schedtest.R(20, 100, 0), []scheduler.DiskUse{disk(11, 9), disk(7, 9)}, schedtest.R(1, 1, 4), 0, 3},
+		"by space of each disk":   {schedtest.R(20, 100, 0), []scheduler.DiskUse{disk(11, 11), disk(7, 7)}, schedtest.R(1, 1, 0), 4, 3},
+		"by what is less of both": {schedtest.R(20, 100, 0), []scheduler.DiskUse{disk(8, 4), disk(4, 8)}, schedtest.R(1, 1, 4), 4, 2},
+		"CPU is overcommitted":    {schedtest.R(-8, 100, 0), []scheduler.DiskUse{disk(9, 9)}, schedtest.R(1, 1, 0), 0, 0},
+		"I/O is overcommitted":    {schedtest.R(8, 100, 0), []scheduler.DiskUse{disk(-8, 9), disk(8, 9)}, schedtest.R(1, 1, 4), 0, 2},
+		"space is overcommitted":  {schedtest.R(8, 100, 0), []scheduler.DiskUse{disk(9, -8), disk(9, 8)}, schedtest.R(1, 1, 0), 4, 2},
+		"no disk, none needed":    {schedtest.R(8, 100, 0), nil, schedtest.R(1, 1, 0), 0, 8},
+		"no disk for I/O":         {schedtest.R(8, 100, 0), nil, schedtest.R(1, 1, 1), 0, 0},
+		"no disk for space":       {schedtest.R(8, 100, 0), nil, schedtest.R(1, 1, 0), 1, 0},
+	} {
+		n := schedtest.New(t).AddNodes(1, schedtest.R(100, 100, 100)).State.Node(0)
+		n.Free, n.Disks = c.free, c.disks
+		if got := CountSlots(n, c.demand, c.space*schedtest.GiB, 20); got != c.want {
+			t.Errorf("%s: %d, want %d", what, got, c.want)
+		}
+		n.Spec.Draining = true
+		if got := CountSlots(n, c.demand, c.space*schedtest.GiB, 20); got != 0 {
+			t.Errorf("%s: %d slots of a node that is drained", what, got)
+		}
+	}
+}
+
+// 3DSF Alg. 4 where nodes hold parts of the input: two have 90 MiB, for which the network takes 1.8 s, the third one has 60.
+func TestWaitOrMoveByParts(t *testing.T) {
+	const ms = time.Millisecond
+	for what, c := range map[string]struct {
+		ends   [3]time.Duration // of what fills the nodes
+		failed bool             // on node 0
+		node   scheduler.NodeID // NoNode: it moves
+	}{
+		"the first of two that are released at once":   {[3]time.Duration{1100 * ms, 1100 * ms, 500 * ms}, false, 0},
+		"the one that is released sooner":              {[3]time.Duration{1100 * ms, 1099 * ms, 500 * ms}, false, 1},
+		"it failed on the first":                       {[3]time.Duration{1100 * ms, 1200 * ms, 500 * ms}, true, 1},
+		"just before the data would be there":          {[3]time.Duration{9000 * ms, 1799 * ms, 500 * ms}, false, 1},
+		"when the data would be there: it moves":       {[3]time.Duration{1800 * ms, 1800 * ms, 500 * ms}, false, scheduler.NoNode},
+		"only the node with less is in time: it moves": {[3]time.Duration{9000 * ms, 9000 * ms, 500 * ms}, false, scheduler.NoNode},
+	} {
+		w := schedtest.New(t).AddNodes(3, schedtest.R(1, 100, 1000)).AddTenants("a")
+		inputs := schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{0, 1, 2})
+		inputs.Local = []int64{90 * schedtest.MiB, 90 * schedtest.MiB, 60 * schedtest.MiB}
+		g := w.State.Job(w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: schedtest.R(1, 1, 1), Inputs: inputs}})).Stages[0]
+		if c.failed {
+			w.Place(g.Task(0), 0)
+			w.Start().End(w.Attempts()[0], scheduler.OutcomeFailedUser)
+		}
+		for n, end := range c.ends {
+			id := w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = end })
+			w.Place(scheduler.TaskID{Job: id}, scheduler.NodeID(n))
+		}
+		want := WaitDecision{Node: c.node, Release: scheduler.Never, Transfer: 1800 * ms}
+		if c.node != scheduler.NoNode {
+			want.Wait, want.Release = true, w.Now.Add(c.ends[c.node])
+		}
+		var e WaitEstimator
+		e.Reset(w.State)
+		if got := e.WaitOrMove(w.State, g, 0, &Network{Bandwidth: 50 * schedtest.MiB}, w.Now); got != want {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+		}
 	}
 }
 
@@ -239,7 +354,7 @@ func TestWeightsFallWithAssignedTasks(t *testing.T) {
 	for tasks, want := range map[int32][2]int{1: {0, 1}, 2: {0, 2}, 3: {1, 2}, 4: {1, 3}} { // idle 0.7, 0.5 and 1, 0.8, 0.6
 		var m Matcher
 		var got [2]int
-		for _, a := range m.Match(w.State, []Request{{w.State.Job(job).Stages[0], tasks}}) {
+		for _, a := range m.Match(w.State, w.State.Job(job).Stages[0], tasks) {
 			got[a.Node]++
 		}
 		if got != want {
@@ -313,6 +428,6 @@ func BenchmarkMatch(b *testing.B) {
 	var m Matcher
 	b.ReportAllocs()
 	for b.Loop() {
-		m.Match(w.State, []Request{{g, 10_000}})
+		m.Match(w.State, g, 10_000)
 	}
 }

@@ -42,18 +42,20 @@ func TestWorldsThatFailedOnceConform(t *testing.T) {
 		policy string
 		seed   uint64
 		cycles int
+		params map[string]string
 	}{
-		"room that a decision took only for a moment, then a compression":      {"two_tier", 0xe2a5e, 7},
-		"room that a compression took from a later task, after a repair":       {"conservative", 0x120926, 8},
-		"a drained node whose window is about to begin":                        {"conservative", 0x273f15, 10},
-		"plans that begin where running tasks alone exceed a node that leaves": {"two_tier", 0xbac5aaf4f, 7},
-		"a task past its estimate where the decision gives a guarantee":        {"conservative", 0x11f68bfb53d2, 10},
-		"a task that waited for its own node, and then for any":                {"two_tier", 0xaf63be9, 8},
-		"a due task whose node leaves before it would end":                     {"3dsf", 0x45aafcb047e37, 2},
-		"a stage of which the last action moved the task it waited with":       {"3dsf", 0x1c660af60, 2},
+		"room that a decision took only for a moment, then a compression":      {"two_tier", 0xe2a5e, 7, nil},
+		"room that a compression took from a later task, after a repair":       {"conservative", 0x120926, 8, nil},
+		"a drained node whose window is about to begin":                        {"conservative", 0x273f15, 10, nil},
+		"plans that begin where running tasks alone exceed a node that leaves": {"two_tier", 0xbac5aaf4f, 7, nil},
+		"a task past its estimate where the decision gives a guarantee":        {"conservative", 0x11f68bfb53d2, 10, nil},
+		"a task that waited for its own node, and then for any":                {"two_tier", 0xaf63be9, 8, nil},
+		"a due task whose node leaves before it would end":                     {"3dsf", 0x45aafcb047e37, 2, nil},
+		"a stage of which the last action moved the task it waited with":       {"3dsf", 0x1c660af60, 2, nil},
+		"nodes reserved where nothing fits, as only a new State does not know": {"ideal", 0xd81, 10, map[string]string{"reserve": "true"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			policytest.RunWorld(t, func() scheduler.Policy { return mustNew(t, c.policy, nil) }, c.seed, c.cycles)
+			policytest.RunWorld(t, func() scheduler.Policy { return mustNew(t, c.policy, c.params) }, c.seed, c.cycles)
 		})
 	}
 }

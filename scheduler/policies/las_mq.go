@@ -97,7 +97,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 			}
 		}
 	}
-	if len(p.reservedNodes) > 0 { // whose tasks they are depends on the order
+	if p.withholdsCapacity() { // for whose tasks depends on the order
 		p.wakeAt(queues.NextOrder())
 	}
 	p.placeBeyond()

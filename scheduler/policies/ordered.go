@@ -67,7 +67,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 			siftDown(o.heap, 0, lessEntry)
 		}
 	}
-	if o.nextOrder != nil && len(p.reservedNodes) > 0 {
+	if o.nextOrder != nil && p.withholdsCapacity() {
 		p.wakeAt(o.nextOrder(s, now))
 	}
 	p.placeBeyond()

@@ -198,6 +198,22 @@ func (p *placer) reserveNodes(g *scheduler.Stage) {
 	}
 }
 
+// withholdsCapacity reports whether a task that may start fits on a reserved node, so that it matters for which tasks nodes
+// are reserved. Where none fits, whether a pass reserved nodes depends on what the State knows of the least demand.
+func (p *placer) withholdsCapacity() bool {
+	if len(p.reservedNodes) == 0 || !p.s.Queue().CapacityForAny() {
+		return false
+	}
+	for j, at := p.s.Queue().Next(0); j != nil; j, at = p.s.Queue().Next(at) {
+		for _, g := range j.Stages {
+			if g.Ready() && g.Startable() > 0 && p.s.TenantTree().Allows(g) && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (p *placer) place(g *scheduler.Stage, n scheduler.NodeID, disk int16) {
 	p.apply(p.s.Attempts().PlaceAction(g, g.NextPending(0), n, disk))
 }

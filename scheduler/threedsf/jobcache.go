@@ -221,9 +221,9 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 	return uint64(sum)
 }
 
-// overrunTime returns when the first task of a guaranteed job runs past its bound,
-// which violates the guarantee of its own project or job (two-tier 4.6). It returns
-// Never if the guarantee is violated already.
+// overrunTime returns when the first task of a job runs past its bound,
+// which violates a guarantee of its own project or job (two-tier 4.6). It returns
+// Never if that is violated already.
 func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
 	if j.Live == 0 || isViolated(w.v.s, j) {

@@ -13,8 +13,7 @@ type placer struct {
 	waits     *inputWaits
 	exchanger *exchanger
 
-	matcher       locality.Matcher
-	matchRequests []locality.Request // scratch
+	matcher locality.Matcher
 }
 
 // placeLocal places as many tasks of a stage as turns returns on nodes with their
@@ -37,8 +36,7 @@ func (p *placer) placeLocal(g *scheduler.Stage, near *localSearch, turns func() 
 		return true
 	}
 	before := p.c.actionsLeft
-	p.matchRequests = append(p.matchRequests[:0], locality.Request{Stage: g, Count: n})
-	for _, a := range p.matcher.Match(p.c.s, p.matchRequests) {
+	for _, a := range p.matcher.Match(p.c.s, g, n) {
 		if p.open.canPlaceOn(g, a.Node) { // matched tasks may compete for capacity that is reserved for others
 			p.exchanger.placeLocalTask(g, a.Task, a.Node)
 		}

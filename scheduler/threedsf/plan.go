@@ -214,10 +214,11 @@ const (
 	cycleLead     = 50 * time.Millisecond
 )
 
-// hasUnknownEnd reports whether the end of an owner cannot be computed.
+// hasUnknownEnd reports whether the end of an owner cannot be computed. It cannot while a task that started before its
+// request was planned runs past its bound: that would violate the guarantee at once.
 func (b *plan) hasUnknownEnd(o *owner) bool {
 	for _, j := range o.jobs {
-		if b.exceedsCaps(j) {
+		if b.exceedsCaps(j) || b.p.jobs.overrunTime(j) <= b.p.c.now {
 			return true
 		}
 		for _, g := range j.Stages {

@@ -23,7 +23,7 @@ func (l *changeLog) add(b int32, bins int) {
 // may occur more than once. It returns false, and yields nothing, if the log has
 // wrapped.
 func (l *changeLog) since(at uint64, yield func(int32)) bool {
-	if at > l.head || l.head-at > uint64(len(l.ring)) {
+	if l.head-at > uint64(len(l.ring)) { // also where at is beyond head
 		return false
 	}
 	for ; at < l.head; at++ {

@@ -261,8 +261,81 @@ func TestNeedsOutOfRangeAreRefused(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if ok := (&Need{Base: []int64{0, 5}}); ok.Check() != nil || ok.IsZero() || !(&Need{Base: []int64{0}}).IsZero() {
-		t.Error("a fair need is refused or counts as nothing")
+	for name, n := range map[string]Need{"a resource": {Base: []int64{0, 5}}, "I/O": {IO: 1}, "space": {Space: 1}} {
+		if n.Check() != nil || n.IsZero() {
+			t.Errorf("a need of %s is refused or counts as nothing", name)
+		}
+	}
+	if !(&Need{Base: []int64{0}}).IsZero() {
+		t.Error("nothing is a need")
+	}
+}
+
+// A bin replaces another one with the same resources and disks if it has as much of each.
+func TestCanReplace(t *testing.T) {
+	var p Profile
+	disk := Disk{IO: 5, Space: 7}
+	lost := p.AddBin([]int64{4, 8}, disk, disk)
+	for name, c := range map[string]struct {
+		bin  int32
+		want bool
+	}{
+		"an equal one":             {p.AddBin([]int64{4, 8}, disk, disk), true},
+		"a larger one":             {p.AddBin([]int64{5, 8}, Disk{IO: 6, Space: 7}, disk), true},
+		"less of a resource":       {p.AddBin([]int64{9, 7}, disk, disk), false},
+		"less I/O of a disk":       {p.AddBin([]int64{4, 8}, disk, Disk{IO: 4, Space: 9}), false},
+		"less space of a disk":     {p.AddBin([]int64{4, 8}, Disk{IO: 9, Space: 6}, disk), false},
+		"one disk fewer":           {p.AddBin([]int64{4, 8}, Disk{IO: 10, Space: 14}), false},
+		"one disk more":            {p.AddBin([]int64{4, 8}, disk, disk, disk), false},
+		"as many, of more sorts":   {p.AddBin([]int64{4, 8, 5, 7}, disk), false},
+		"the lost one, as it was":  {lost, true},
+		"one without disks at all": {p.AddBin([]int64{4, 8}), false},
+	} {
+		if got := p.CanReplace(c.bin, lost); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A reader of the log of changed bins gets all since its position, in order, or is told that some are gone: because the log
+// has come round, was enlarged since, or is another one, shorter than the reader knew.
+func TestChangedSince(t *testing.T) {
+	for name, c := range map[string]struct {
+		bins, changes int
+		at            int // changes before the reader's position
+		want          int // bins that it gets, -1 if it has fallen behind
+	}{
+		"nothing since":         {3, 5, 5, 0},
+		"some":                  {3, 5, 2, 3},
+		"as many as the log":    {3, 100, 36, 64},
+		"one more than the log": {3, 100, 35, -1},
+		"a longer log":          {65, 200, 72, 128},
+		"one more than that":    {65, 200, 71, -1},
+		"from a longer life":    {3, 5, 6, -1},
+	} {
+		var l changeLog
+		for i := range c.changes {
+			l.add(int32(i%c.bins), c.bins)
+		}
+		first := l.head - uint64(c.changes) // an empty log is enlarged before its first entry
+		var got []int32
+		if ok := l.since(first+uint64(c.at), func(b int32) { got = append(got, b) }); ok != (c.want >= 0) || len(got) != max(0, c.want) {
+			t.Errorf("%s: %v, %d bins", name, ok, len(got))
+		}
+		for i, b := range got {
+			if int(b) != (c.at+i)%c.bins {
+				t.Errorf("%s: bin %d at %d", name, b, i)
+				break
+			}
+		}
+	}
+	var l changeLog
+	l.add(0, 64)
+	before := l.head
+	for i := range 129 { // the enlarged log has 128 entries
+		if l.add(1, 65); l.since(before, func(int32) {}) || l.since(before-1, func(int32) {}) {
+			t.Fatalf("a reader of the log before it was enlarged is told of %d changes", i+1)
+		}
 	}
 }
 
