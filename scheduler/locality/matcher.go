@@ -1,7 +1,6 @@
 package locality
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -31,6 +30,9 @@ const (
 	spareBase = 64
 	spareEach = 2
 )
+
+// maxSlots bounds the slots of a node: a task may need nothing.
+const maxSlots = 1 << 24
 
 // Matcher is the workspace of Match.
 type Matcher struct {
@@ -90,13 +92,10 @@ func (m *Matcher) Match(s *scheduler.State, requests []Request) []Assignment {
 		return nil
 	}
 	m.fillNodes(s)
-	result, err := m.solver.Solve(&m.problem)
-	if err != nil {
-		panic(fmt.Sprintf("locality: invalid problem: %v", err))
-	}
+	result := m.solver.Solve(&m.problem)
 	m.placed = append(m.placed[:0], make([]int32, len(requests))...)
 	for i, c := range m.candidates {
-		if n := result.Node[i]; n != match.None && m.placed[c.request] < requests[c.request].Count {
+		if n := result[i]; n != match.None && m.placed[c.request] < requests[c.request].Count {
 			m.placed[c.request]++
 			m.out = append(m.out, Assignment{c.request, c.task, m.nodes[n]})
 		}
@@ -116,7 +115,6 @@ func (m *Matcher) reset(s *scheduler.State) {
 	m.nodes, m.slots, m.unassigned, m.candidates, m.spare, m.edges, m.out = m.nodes[:0], m.slots[:0], m.unassigned[:0], m.candidates[:0], m.spare[:0], m.edges[:0], m.out[:0]
 	p := &m.problem
 	p.Nodes, p.Offsets, p.Replicas = p.Nodes[:0], append(p.Offsets[:0], 0), p.Replicas[:0]
-	p.Hops = match.NodeOnly
 }
 
 // collectCandidates collects the candidates of one request: count tasks for which the
@@ -217,7 +215,7 @@ func (m *Matcher) countOpenSlots(n *scheduler.Node, g *scheduler.Stage) int32 {
 		}
 		return 1
 	}
-	slots := CountSlots(n, m.demand, m.space, match.MaxTasks)
+	slots := CountSlots(n, m.demand, m.space, maxSlots)
 	if m.severalClasses {
 		slots = max(slots, 1)
 	}
@@ -285,7 +283,6 @@ func (m *Matcher) averageDemand(requests []Request) {
 // fillNodes fills in the nodes of the problem: slots, usage, and what one task adds.
 func (m *Matcher) fillNodes(s *scheduler.State) {
 	p := &m.problem
-	p.Racks = 1
 	for i, id := range m.nodes {
 		n := s.Node(id)
 		node := match.Node{Slots: min(m.slots[i], int32(len(m.candidates)))}
