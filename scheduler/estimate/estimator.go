@@ -88,9 +88,6 @@ type Estimator struct {
 	learntTasks uint64 // number of tasks of the State's history that Learn has observed
 	remoteReads remoteReadCost
 	recent      recentRuns
-
-	scratchTasks     [distances]predict.Task // by distance from the data
-	scratchEstimates [distances]predict.Estimate
 }
 
 // stageRecord is what is known of one stage from its own tasks.
@@ -106,20 +103,15 @@ type stageRecord struct {
 func New(seed uint64) *Estimator {
 	cfg := predict.DefaultConfig(seed)
 	cfg.MaxStages, cfg.MaxTenants = maxStages, 1<<12
-	p, err := predict.New(cfg)
-	if err != nil {
-		panic("estimate: " + err.Error()) // the configuration is a constant
-	}
-	return &Estimator{predictor: p, stages: map[scheduler.StageID]*stageRecord{}, slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{}}
+	return &Estimator{predictor: predict.New(cfg), stages: map[scheduler.StageID]*stageRecord{}, slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{}}
 }
 
 // Train trains the model with at most budget task visits and reports whether the
 // training round is still unfinished.
-func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) == predict.Fitting }
+func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) }
 
-func (b *Estimator) predictorTask(s *Stage) *predict.Task {
-	t := &b.scratchTasks[0]
-	*t = predict.Task{Stage: s.Tenant + "/" + s.Job + "/" + s.Name, Tenant: s.Tenant}
+func predictorTask(s *Stage) predict.Task {
+	t := predict.Task{Stage: s.Tenant + "/" + s.Job + "/" + s.Name, Tenant: s.Tenant}
 	f := &t.Features
 	f.Set(predict.InputBytes, float64(max(0, s.InputBytes)))
 	f.Set(predict.CPU, float64(max(0, s.Demand[scheduler.CPU])))
@@ -159,20 +151,18 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 	if s.Kind == scheduler.KindMap {
 		share = b.remoteReads.distanceShares()
 	}
-	b.predictorTask(s)
-	for d := range b.scratchTasks {
-		b.scratchTasks[d] = b.scratchTasks[0]
-		b.scratchTasks[d].Features.Set(predict.Distance, float64(d))
-	}
-	if err := b.predictor.Predict(b.scratchTasks[:], b.scratchEstimates[:]); err != nil {
-		return boundOrNone(s) // a feature is out of range
-	}
-	run := 0.0
-	for d, x := range b.scratchEstimates {
-		run += share[d] * x.Seconds
+	t, run := predictorTask(s), 0.0
+	var source predict.Source
+	for d, part := range share {
+		t.Features.Set(predict.Distance, float64(d))
+		x, err := b.predictor.Predict(&t)
+		if err != nil {
+			return boundOrNone(s) // a feature is out of range
+		}
+		run, source = run+part*x.Seconds, x.Source
 	}
 	p := Prediction{RunTime: toDuration(run)}
-	switch b.scratchEstimates[0].Source {
+	switch source {
 	case predict.StageMean, predict.StageRegression:
 		p.Source = History
 	case predict.Ridge, predict.MLP:
@@ -253,7 +243,7 @@ func (b *Estimator) Observe(t *Task) {
 	}
 	b.remoteReads.observe(t, run)
 	b.recent.add(run)
-	_ = b.predictor.Observe(*b.predictorTask(&x), run) // features that it refuses teach it nothing
+	_ = b.predictor.Observe(predictorTask(&x), run) // features that it refuses teach it nothing
 }
 
 // Learn observes the tasks in the State's history that were not learnt before and

@@ -1,7 +1,6 @@
 package predict
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/drover-run/drover/internal/enum"
@@ -11,34 +10,17 @@ import (
 type Source int
 
 const (
-	ClassDefault    Source = iota + 1 // the configured run time of the task's class
+	Default         Source = iota + 1 // nothing is known of the task
 	TenantMean                        // fading geometric mean of the tenant's finished tasks
 	StageMean                         // mean of the stage's finished tasks
 	StageRegression                   // linear regression of the stage's run time on input size
 	Ridge                             // ridge regression over all features
 	MLP                               // the network
-	sourceEnd
 )
 
 // String returns the name of the source.
 func (s Source) String() string {
-	return enum.Name("source", s, []string{1: "class default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"})
-}
-
-// assumedSpread returns the assumed standard deviation of the log error of a source
-// with fewer than minErrors known errors. The values are deliberately wide guesses; a
-// Distribution made of one is marked Assumed.
-func assumedSpread(s Source) float64 {
-	switch s {
-	case ClassDefault:
-		return 1.5
-	case TenantMean:
-		return 1
-	case StageMean, StageRegression, Ridge, MLP:
-		return 0.5
-	default:
-		panic(fmt.Sprintf("predict: no spread for %v", s))
-	}
+	return enum.Name("source", s, []string{1: "default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"})
 }
 
 // Minimum numbers of finished tasks before a source is used.
