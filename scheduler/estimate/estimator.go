@@ -80,9 +80,7 @@ const (
 // Estimator learns run times and predicts them.
 type Estimator struct {
 	predictor   *predict.Predictor
-	stages      map[scheduler.StageID]*stageRecord
-	stageRing   []scheduler.StageID // keys of stages in order of arrival
-	ringNext    int
+	stages      predict.BoundedMap[scheduler.StageID, stageRecord]
 	slowdowns   map[scheduler.NodeID]*predict.SlowdownTracker
 	errors      errorHistory
 	learntTasks uint64 // number of tasks of the State's history that Learn has observed
@@ -103,7 +101,8 @@ type stageRecord struct {
 func New(seed uint64) *Estimator {
 	cfg := predict.DefaultConfig(seed)
 	cfg.MaxStages, cfg.MaxTenants = maxStages, 1<<12
-	return &Estimator{predictor: predict.New(cfg), stages: map[scheduler.StageID]*stageRecord{}, slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{}}
+	return &Estimator{predictor: predict.New(cfg), stages: predict.NewBoundedMap[scheduler.StageID, stageRecord](maxStages), slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{},
+		remoteReads: remoteReadCost{stages: predict.NewBoundedMap[scheduler.StageID, localSiblings](maxReadStages)}}
 }
 
 // Train trains the model with at most budget task visits and reports whether the
@@ -129,7 +128,7 @@ func predictorTask(s *Stage) predict.Task {
 // Predict predicts the run time of one task of a stage. O(1).
 func (b *Estimator) Predict(s *Stage) Prediction {
 	first := b.predictWithoutOwn(s)
-	o := b.stages[s.ID]
+	o := b.stages.Get(s.ID)
 	if o == nil || o.count == 0 {
 		return first
 	}
@@ -194,25 +193,9 @@ func toDuration(s float64) time.Duration {
 // finished; errors are measured against it. Without it, the prediction made when the
 // first task finishes is used. A second call for the same stage has no effect.
 func (b *Estimator) RecordFirstPrediction(id scheduler.StageID, first Prediction) {
-	if b.stages[id] == nil {
-		b.stageRecordOf(id).first = first
+	if b.stages.Get(id) == nil {
+		b.stages.GetOrAdd(id).first = first
 	}
-}
-
-func (b *Estimator) stageRecordOf(id scheduler.StageID) *stageRecord {
-	if o := b.stages[id]; o != nil {
-		return o
-	}
-	o := &stageRecord{}
-	if len(b.stageRing) < maxStages {
-		b.stageRing = append(b.stageRing, id)
-	} else {
-		delete(b.stages, b.stageRing[b.ringNext])
-		b.stageRing[b.ringNext] = id
-		b.ringNext = (b.ringNext + 1) % maxStages
-	}
-	b.stages[id] = o
-	return o
 }
 
 // Observe learns from a task that succeeded. It ignores a task without a positive run
@@ -222,10 +205,10 @@ func (b *Estimator) Observe(t *Task) {
 		return
 	}
 	run := max(t.RunTime, minRun).Seconds()
-	if b.stages[t.ID] == nil {
+	if b.stages.Get(t.ID) == nil {
 		b.RecordFirstPrediction(t.ID, b.predictWithoutOwn(&t.Stage))
 	}
-	o := b.stages[t.ID]
+	o := b.stages.Get(t.ID)
 	slow := b.slowdowns[t.Node]
 	if slow == nil && len(b.slowdowns) < maxNodes {
 		slow = &predict.SlowdownTracker{}

@@ -92,20 +92,24 @@ func (s *tenantStats) add(seconds float64) {
 	s.logMean += max(1/float64(s.n), tenantFade) * (math.Log(seconds) - s.logMean)
 }
 
-// boundedMap is a map of bounded size that evicts the oldest entry.
-type boundedMap[V any] struct {
-	entries  map[string]*V
-	ring     []string
+// BoundedMap is a map of bounded size that evicts the oldest entry.
+type BoundedMap[K comparable, V any] struct {
+	entries  map[K]*V
+	ring     []K
 	next     int
 	capacity int
 }
 
-func newBoundedMap[V any](size int) boundedMap[V] {
-	return boundedMap[V]{entries: map[string]*V{}, capacity: size}
+// NewBoundedMap returns an empty map of at most size entries.
+func NewBoundedMap[K comparable, V any](size int) BoundedMap[K, V] {
+	return BoundedMap[K, V]{entries: map[K]*V{}, capacity: size}
 }
 
-// getOrAdd returns the entry of a key and adds a zero one if it is new.
-func (t *boundedMap[V]) getOrAdd(key string) *V {
+// Get returns the entry of a key, nil if there is none.
+func (t *BoundedMap[K, V]) Get(key K) *V { return t.entries[key] }
+
+// GetOrAdd returns the entry of a key and adds a zero one if it is new.
+func (t *BoundedMap[K, V]) GetOrAdd(key K) *V {
 	if v := t.entries[key]; v != nil {
 		return v
 	}

@@ -47,8 +47,8 @@ type Estimate struct {
 // Predictor learns run times and predicts them. See the package comment.
 type Predictor struct {
 	config  Config
-	stages  boundedMap[stageStats]
-	tenants boundedMap[tenantStats]
+	stages  BoundedMap[string, stageStats]
+	tenants BoundedMap[string, tenantStats]
 
 	history  []record // a ring once it is full
 	oldest   int
@@ -63,16 +63,16 @@ type Predictor struct {
 func New(c Config) *Predictor {
 	return &Predictor{
 		config: c, ws: newWorkspace(),
-		stages: newBoundedMap[stageStats](c.MaxStages), tenants: newBoundedMap[tenantStats](c.MaxTenants),
+		stages: NewBoundedMap[string, stageStats](c.MaxStages), tenants: NewBoundedMap[string, tenantStats](c.MaxTenants),
 	}
 }
 
 // fallbackEstimate returns the estimate for a task without a model.
 func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
-	if s, source, ok := p.stages.entries[t.Stage].estimate(t.Features.of(InputBytes)); ok {
+	if s, source, ok := p.stages.Get(t.Stage).estimate(t.Features.of(InputBytes)); ok {
 		return s, source
 	}
-	if s := p.tenants.entries[t.Tenant]; s != nil && s.n >= tenantMin {
+	if s := p.tenants.Get(t.Tenant); s != nil && s.n >= tenantMin {
 		return math.Exp(s.logMean), TenantMean
 	}
 	return defaultSeconds, Default
@@ -110,8 +110,8 @@ func (p *Predictor) Observe(t Task, seconds float64) error {
 		fallback, _ := p.fallbackEstimate(&t)
 		t.Features.Set(StageSeconds, fallback)
 	}
-	p.stages.getOrAdd(t.Stage).add(t.Features.of(InputBytes), seconds)
-	p.tenants.getOrAdd(t.Tenant).add(seconds)
+	p.stages.GetOrAdd(t.Stage).add(t.Features.of(InputBytes), seconds)
+	p.tenants.GetOrAdd(t.Tenant).add(seconds)
 	p.addToHistory(record{t.Features, seconds, t.Features.of(StageSeconds)})
 	return nil
 }
