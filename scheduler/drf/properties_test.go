@@ -35,10 +35,10 @@ type pool struct {
 func fillPool(t testing.TB, total vec, level Level, all []poolTenant) *pool {
 	t.Helper()
 	p := &pool{total: total, level: level, tenants: all, leaf: make([]bool, len(all)), taskCounts: make([]int64, len(all))}
-	tree := mustTree(t, total, level)
+	tree := New(total, level)
 	part := []float64{1}
 	for i, c := range all {
-		mustAdd(t, tree, scheduler.TenantID(c.below-1), c.heft())
+		tree.Add(scheduler.TenantID(c.below-1), c.heft())
 		sum := 0.0
 		for _, o := range all {
 			if o.below == c.below {

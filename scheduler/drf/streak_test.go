@@ -18,19 +18,14 @@ func TestStreakEqualsChargingOneByOne(t *testing.T) {
 			return scheduler.Resources{amount.Draw(t, name), amount.Draw(t, name), amount.Draw(t, name)}
 		}
 		level := drf.Level(rapid.IntRange(1, 3).Draw(t, "level"))
-		tree, err := drf.New(scheduler.Resources{100, 60, 80}, level)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tree := drf.New(scheduler.Resources{100, 60, 80}, level)
 		n := rapid.IntRange(1, 12).Draw(t, "tenants")
 		for i := range n {
 			parent := scheduler.TenantID(rapid.IntRange(-1, i-1).Draw(t, "parent"))
 			if parent < 0 {
 				parent = scheduler.NoTenant
 			}
-			if _, err := tree.Add(parent, float64(rapid.IntRange(1, 4).Draw(t, "weight"))); err != nil {
-				t.Fatal(err)
-			}
+			tree.Add(parent, float64(rapid.IntRange(1, 4).Draw(t, "weight")))
 		}
 		for i := range n {
 			if rapid.Bool().Draw(t, "runs") {

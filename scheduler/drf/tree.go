@@ -1,21 +1,11 @@
 package drf
 
 import (
-	"errors"
-	"fmt"
-	"math"
 	"sort"
 
 	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
-
-// errBadTenant is the class of all errors of this package: an impossible tenant or
-// pool.
-var errBadTenant = errors.New("drf: bad tenant")
-
-// maxDepth bounds the depth of the tree.
-const maxDepth = 64
 
 // Level selects which share of a vector counts as dominant: Lev of 3DSF Alg. 1.
 type Level int
@@ -34,7 +24,6 @@ func (l Level) String() string {
 // tenant is one node of the tree.
 type tenant struct {
 	parent scheduler.TenantID
-	depth  int
 	weight float64
 	used   scheduler.Resources // by its subtree
 	past   int64               // of its subtree, see SetPast
@@ -58,40 +47,19 @@ type Tree struct {
 	roots   tenant // its heap contains the tenants without a parent
 }
 
-// New returns an empty tree over a pool of total (every resource 0 or more). Errors:
-// errBadTenant.
-func New(total scheduler.Resources, level Level) (*Tree, error) {
-	if level < Largest || level > Third {
-		return nil, fmt.Errorf("%w: %v is not 1 to 3", errBadTenant, level)
-	}
-	if err := total.Check(); err != nil {
-		return nil, fmt.Errorf("%w: total: %w", errBadTenant, err)
-	}
+// New returns an empty tree over a pool of total (every resource 0 or more).
+func New(total scheduler.Resources, level Level) *Tree {
 	t := &Tree{total: total, level: level}
 	t.roots.best = scheduler.NoTenant
-	return t, nil
+	return t
 }
 
 // Add adds the tenant with the next id, counted from 0, below parent (or NoTenant)
 // with a weight over 0. Ties of shares go to the lower id (but see SetPast), so add siblings in
-// order of name. Errors: errBadTenant for an unknown parent, a depth of more than
-// maxDepth, or a weight that is no positive finite number. O(1).
-func (t *Tree) Add(parent scheduler.TenantID, weight float64) (scheduler.TenantID, error) {
-	depth := 0
-	if parent != scheduler.NoTenant {
-		if parent < 0 || int(parent) >= len(t.tenants) {
-			return 0, fmt.Errorf("%w: parent %d of %d tenants", errBadTenant, parent, len(t.tenants))
-		}
-		depth = t.tenants[parent].depth + 1
-	}
-	if depth >= maxDepth {
-		return 0, fmt.Errorf("%w: %d levels deep, at most %d", errBadTenant, depth+1, maxDepth)
-	}
-	if !(weight > 0) || math.IsInf(weight, 0) {
-		return 0, fmt.Errorf("%w: weight %g is not over 0", errBadTenant, weight)
-	}
-	t.tenants = append(t.tenants, tenant{parent: parent, depth: depth, weight: weight, best: scheduler.NoTenant, heapIndex: -1})
-	return scheduler.TenantID(len(t.tenants) - 1), nil
+// order of name. O(1).
+func (t *Tree) Add(parent scheduler.TenantID, weight float64) scheduler.TenantID {
+	t.tenants = append(t.tenants, tenant{parent: parent, weight: weight, best: scheduler.NoTenant, heapIndex: -1})
+	return scheduler.TenantID(len(t.tenants) - 1)
 }
 
 // SetNext sets the demand of a tenant's next task. O(depth x log siblings).

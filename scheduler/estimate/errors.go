@@ -134,7 +134,7 @@ const assumedTask = 0.3
 // Normal returns the normal distribution, without its last 0.2% on either side.
 func Normal(mean, sigma float64) Quantiles {
 	if sigma == 0 {
-		return constantQuantiles(mean)
+		return Quantiles{mean}
 	}
 	q := normalQuantiles(sigma)
 	for i := range q {
@@ -158,7 +158,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	e := &b.errors
 	out := ErrorQuantiles{}
 	if len(e.taskErrors) >= minErrors {
-		out.Task = sortedQuantiles(slices.Clone(e.taskErrors))
+		out.Task = slices.Sorted(slices.Values(e.taskErrors))
 	} else {
 		out.Task, out.Assumed = normalQuantiles(assumedTask), true
 	}
@@ -169,7 +169,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 			return out
 		}
 	case OwnTasks: // the prediction is a mean of run times, while errors of tasks are relative to the mean of logarithms
-		out.Stage = constantQuantiles(-math.Log(meanFactor(out.Task)))
+		out.Stage = Quantiles{-math.Log(meanFactor(out.Task))}
 		return out
 	case RuntimeBound: // anything below the bound
 		const steps = 64
@@ -191,7 +191,8 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 		return out
 	}
 	removeSamplingNoise(means, e.stageErrors[s], within, weight)
-	out.Stage = sortedQuantiles(means)
+	slices.Sort(means)
+	out.Stage = means
 	if weight == 0 && len(e.taskErrors) < minErrors {
 		out.Task, out.Assumed = nil, false // contained in the stage part
 	}
@@ -222,8 +223,6 @@ func removeSamplingNoise(means []float64, of []completedStage, within, weight fl
 	}
 }
 
-func constantQuantiles(v float64) Quantiles { return Quantiles{v} }
-
 // meanFactor returns the mean of the factors of a distribution.
 func meanFactor(q Quantiles) float64 {
 	sum := 0.0
@@ -231,9 +230,4 @@ func meanFactor(q Quantiles) float64 {
 		sum += math.Exp(v) / float64(len(q))
 	}
 	return sum
-}
-
-func sortedQuantiles(v []float64) Quantiles {
-	slices.Sort(v)
-	return v
 }

@@ -80,16 +80,11 @@ const (
 // Estimator learns run times and predicts them.
 type Estimator struct {
 	predictor   *predict.Predictor
-	stages      map[scheduler.StageID]*stageRecord
-	stageRing   []scheduler.StageID // keys of stages in order of arrival
-	ringNext    int
+	stages      predict.BoundedMap[scheduler.StageID, stageRecord]
 	slowdowns   map[scheduler.NodeID]*predict.SlowdownTracker
 	errors      errorHistory
 	remoteReads remoteReadCost
 	recent      recentRuns
-
-	scratchTasks     [distances]predict.Task // by distance from the data
-	scratchEstimates [distances]predict.Estimate
 }
 
 // stageRecord is what is known of one stage from its own tasks.
@@ -105,20 +100,16 @@ type stageRecord struct {
 func New(seed uint64) *Estimator {
 	cfg := predict.DefaultConfig(seed)
 	cfg.MaxStages, cfg.MaxTenants = maxStages, 1<<12
-	p, err := predict.New(cfg)
-	if err != nil {
-		panic("estimate: " + err.Error()) // the configuration is a constant
-	}
-	return &Estimator{predictor: p, stages: map[scheduler.StageID]*stageRecord{}, slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{}}
+	return &Estimator{predictor: predict.New(cfg), stages: predict.NewBoundedMap[scheduler.StageID, stageRecord](maxStages), slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{},
+		remoteReads: remoteReadCost{stages: predict.NewBoundedMap[scheduler.StageID, localSiblings](maxReadStages)}}
 }
 
 // Train trains the model with at most budget task visits and reports whether the
 // training round is still unfinished.
-func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) == predict.Fitting }
+func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) }
 
-func (b *Estimator) predictorTask(s *Stage) *predict.Task {
-	t := &b.scratchTasks[0]
-	*t = predict.Task{Stage: s.Tenant + "/" + s.Job + "/" + s.Name, Tenant: s.Tenant}
+func predictorTask(s *Stage) predict.Task {
+	t := predict.Task{Stage: s.Tenant + "/" + s.Job + "/" + s.Name, Tenant: s.Tenant}
 	f := &t.Features
 	f.Set(predict.InputBytes, float64(max(0, s.InputBytes)))
 	f.Set(predict.CPU, float64(max(0, s.Demand[scheduler.CPU])))
@@ -136,7 +127,7 @@ func (b *Estimator) predictorTask(s *Stage) *predict.Task {
 // Predict predicts the run time of one task of a stage. O(1).
 func (b *Estimator) Predict(s *Stage) Prediction {
 	first := b.predictWithoutOwn(s)
-	o := b.stages[s.ID]
+	o := b.stages.Get(s.ID)
 	if o == nil || o.count == 0 {
 		return first
 	}
@@ -158,20 +149,18 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 	if s.Kind == scheduler.KindMap {
 		share = b.remoteReads.distanceShares()
 	}
-	b.predictorTask(s)
-	for d := range b.scratchTasks {
-		b.scratchTasks[d] = b.scratchTasks[0]
-		b.scratchTasks[d].Features.Set(predict.Distance, float64(d))
-	}
-	if err := b.predictor.Predict(b.scratchTasks[:], b.scratchEstimates[:]); err != nil {
-		return boundOrNone(s) // a feature is out of range
-	}
-	run := 0.0
-	for d, x := range b.scratchEstimates {
-		run += share[d] * x.Seconds
+	t, run := predictorTask(s), 0.0
+	var source predict.Source
+	for d, part := range share {
+		t.Features.Set(predict.Distance, float64(d))
+		x, err := b.predictor.Predict(&t)
+		if err != nil {
+			return boundOrNone(s) // a feature is out of range
+		}
+		run, source = run+part*x.Seconds, x.Source
 	}
 	p := Prediction{RunTime: toDuration(run)}
-	switch b.scratchEstimates[0].Source {
+	switch source {
 	case predict.StageMean, predict.StageRegression:
 		p.Source = History
 	case predict.Ridge, predict.MLP:
@@ -203,25 +192,9 @@ func toDuration(s float64) time.Duration {
 // finished; errors are measured against it. Without it, the prediction made when the
 // first task finishes is used. A second call for the same stage has no effect.
 func (b *Estimator) RecordFirstPrediction(id scheduler.StageID, first Prediction) {
-	if b.stages[id] == nil {
-		b.stageRecordOf(id).first = first
+	if b.stages.Get(id) == nil {
+		b.stages.GetOrAdd(id).first = first
 	}
-}
-
-func (b *Estimator) stageRecordOf(id scheduler.StageID) *stageRecord {
-	if o := b.stages[id]; o != nil {
-		return o
-	}
-	o := &stageRecord{}
-	if len(b.stageRing) < maxStages {
-		b.stageRing = append(b.stageRing, id)
-	} else {
-		delete(b.stages, b.stageRing[b.ringNext])
-		b.stageRing[b.ringNext] = id
-		b.ringNext = (b.ringNext + 1) % maxStages
-	}
-	b.stages[id] = o
-	return o
 }
 
 // Observe learns from a task that succeeded. It ignores a task without a positive run
@@ -231,10 +204,10 @@ func (b *Estimator) Observe(t *Task) {
 		return
 	}
 	run := max(t.RunTime, minRun).Seconds()
-	if b.stages[t.ID] == nil {
+	if b.stages.Get(t.ID) == nil {
 		b.RecordFirstPrediction(t.ID, b.predictWithoutOwn(&t.Stage))
 	}
-	o := b.stages[t.ID]
+	o := b.stages.Get(t.ID)
 	slow := b.slowdowns[t.Node]
 	if slow == nil && len(b.slowdowns) < maxNodes {
 		slow = &predict.SlowdownTracker{}
@@ -250,5 +223,5 @@ func (b *Estimator) Observe(t *Task) {
 	}
 	b.remoteReads.observe(t, run)
 	b.recent.add(run)
-	_ = b.predictor.Observe(*b.predictorTask(&x), run) // features that it refuses teach it nothing
+	_ = b.predictor.Observe(predictorTask(&x), run) // features that it refuses teach it nothing
 }

@@ -1,13 +1,14 @@
 package estimate
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/predict"
+)
 
 // remoteReadCost measures the cost of reading remote input: how much longer, per byte,
 // map tasks away from their data take than tasks of the same stage at their data.
 type remoteReadCost struct {
-	stages map[scheduler.StageID]*localSiblings
-	ring   []scheduler.StageID
-	next   int
+	stages predict.BoundedMap[scheduler.StageID, localSiblings]
 
 	byDistance [distances]float64 // fading number of map tasks by the switches between them and their data
 
@@ -40,21 +41,7 @@ func (v *remoteReadCost) observe(t *Task, run float64) {
 	if t.InputBytes < 1<<20 {
 		return // small inputs show nothing
 	}
-	if v.stages == nil {
-		v.stages = map[scheduler.StageID]*localSiblings{}
-	}
-	h := v.stages[t.ID]
-	if h == nil {
-		h = &localSiblings{}
-		if len(v.ring) < maxReadStages {
-			v.ring = append(v.ring, t.ID)
-		} else {
-			delete(v.stages, v.ring[v.next])
-			v.ring[v.next] = t.ID
-			v.next = (v.next + 1) % maxReadStages
-		}
-		v.stages[t.ID] = h
-	}
+	h := v.stages.GetOrAdd(t.ID)
 	if t.DataDistance == 0 {
 		h.count++
 		h.seconds += run

@@ -1,7 +1,6 @@
 package locality
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -24,6 +23,9 @@ const (
 	spareBase = 64
 	spareEach = 2
 )
+
+// maxSlots bounds the slots of a node: a task may need nothing.
+const maxSlots = 1 << 24
 
 // Matcher is the workspace of Match.
 type Matcher struct {
@@ -71,12 +73,9 @@ func (m *Matcher) Match(s *scheduler.State, g *scheduler.Stage, count int32) []A
 		return nil
 	}
 	m.fillNodes()
-	result, err := m.solver.Solve(&m.problem)
-	if err != nil {
-		panic(fmt.Sprintf("locality: invalid problem: %v", err))
-	}
+	result := m.solver.Solve(&m.problem)
 	for i, task := range m.candidates {
-		if n := result.Node[i]; n != match.None && len(m.out) < int(count) {
+		if n := result[i]; n != match.None && len(m.out) < int(count) {
 			m.out = append(m.out, Assignment{task, m.nodes[n]})
 		}
 	}
@@ -95,7 +94,6 @@ func (m *Matcher) reset(s *scheduler.State, g *scheduler.Stage) {
 	m.nodes, m.slots, m.unassigned, m.candidates, m.spare, m.edges, m.out = m.nodes[:0], m.slots[:0], m.unassigned[:0], m.candidates[:0], m.spare[:0], m.edges[:0], m.out[:0]
 	p := &m.problem
 	p.Nodes, p.Offsets, p.Replicas = p.Nodes[:0], append(p.Offsets[:0], 0), p.Replicas[:0]
-	p.Hops = match.NodeOnly
 }
 
 // collectCandidates collects the candidates: count tasks for which the first pass finds a
@@ -194,7 +192,7 @@ func (m *Matcher) countOpenSlots(n *scheduler.Node) int32 {
 		}
 		return 1
 	}
-	return CountSlots(n, m.stage.Spec.Demand, m.stage.Spec.Disk, match.MaxTasks)
+	return CountSlots(n, m.stage.Spec.Demand, m.stage.Spec.Disk, maxSlots)
 }
 
 // LocalNodes appends the nodes that hold most of a task's input, have capacity for
@@ -229,7 +227,6 @@ func (m *Matcher) addToProblem(task int32, near []scheduler.NodeID) {
 // fillNodes fills in the nodes of the problem: slots, usage, and what one task adds.
 func (m *Matcher) fillNodes() {
 	p := &m.problem
-	p.Racks = 1
 	for i, id := range m.nodes {
 		n := m.state.Node(id)
 		node := match.Node{Slots: min(m.slots[i], int32(len(m.candidates)))}

@@ -46,7 +46,7 @@ func newReservingPolicy(name string, cfg backfill.Config, projects bool, v param
 	if err != nil {
 		return nil, err
 	}
-	p := &reservingPolicy{name: name, spare: v.int("spare_nodes")}
+	p := &reservingPolicy{name: name, spare: v.int("spare_nodes"), starts: map[scheduler.StageID]scheduler.Time{}}
 	p.plan.planner, p.plan.projects = planner, projects
 	p.plan.boundAssumptions = boundAssumptions{defaultBound: v.duration("default_bound"), margin: v.duration("margin"), grace: v.duration("grace")}
 	return p, nil
@@ -68,16 +68,9 @@ type reservingPolicy struct {
 	actionsExhausted bool // the cycle's actions were used up
 	continues        bool // the next decision goes on planning
 	plan             roundPlan
-	compressed       compression            // the last one
-	dueTasks         []backfill.PlannedTask // scratch
-	stageStarts      []stageStart           // of this cycle
-	nextStart        int                    // in stageStarts, behind those of the last stage that was explained
-}
-
-// stageStart is when the next task of a stage is planned to start.
-type stageStart struct {
-	stage scheduler.StageID
-	at    scheduler.Time
+	compressed       compression                          // the last one
+	dueTasks         []backfill.PlannedTask               // scratch
+	starts           map[scheduler.StageID]scheduler.Time // planned for the next task of each stage, see listStarts
 }
 
 func (f *reservingPolicy) Name() string { return f.name }

@@ -16,18 +16,16 @@ type restoredOwners struct {
 	timeline *scheduler.Timeline
 	readTo   uint64 // in the State's change log
 	readAt   scheduler.Time
-	byID     map[scheduler.ProjectID]*restoredOwner // see find
-	indexed  bool                                   // byID has all owners, not only projects
-	ordered  []*restoredOwner                       // by their first active jobs
-	reserved int                                    // sum over all
-	movable  int                                    // tasks of those that may be left out, see chooseWindow
-	changed  []*restoredOwner                       // in this round
-	moved    []*restoredOwner                       // of these, those whose place in ordered changed
-	all      bool                                   // these are all owners, and first is their last job
-	entered  []*restoredOwner                       // those that the window has reached in this round
-	leftOut  int                                    // owners that the window has not reached
+	byID     map[scheduler.ProjectID]*restoredOwner
+	ordered  []*restoredOwner // by their first active jobs
+	reserved int              // sum over all
+	movable  int              // tasks of those that may be left out, see chooseWindow
+	changed  []*restoredOwner // in this round
+	moved    []*restoredOwner // of these, those whose place in ordered changed
+	all      bool             // these are all owners
+	entered  []*restoredOwner // those that the window has reached in this round
+	leftOut  int              // owners that the window has not reached
 	stale    []scheduler.ReservationID
-	free     []restoredOwner // allocated, unused
 }
 
 // restoredOwner is one owner as it was read. There may be 100,000: it is one cache line.
@@ -62,54 +60,23 @@ func (w *restoredOwners) isFor(s *scheduler.State, t *scheduler.Timeline, now sc
 // reset forgets all owners.
 func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
 	n := s.JobCount()
-	if n > 2*len(w.ordered) { // in one piece: it may be very much
-		w.free = make([]restoredOwner, n)
-	}
-	w.byID, w.indexed = map[scheduler.ProjectID]*restoredOwner{}, true
+	w.byID = make(map[scheduler.ProjectID]*restoredOwner, n)
 	clear(w.ordered)
 	w.ordered, w.changed = slices.Grow(w.ordered[:0], n), slices.Grow(w.changed[:0], n)
 	w.state, w.timeline, w.ordered, w.reserved, w.movable, w.leftOut = s, t, w.ordered[:0], 0, 0, 0
 }
 
-// find returns an owner, nil for an unknown one. To index very many takes long: that is delayed until one is asked for, as the
-// decision that reads them all does not.
-func (w *restoredOwners) find(id scheduler.ProjectID) *restoredOwner {
-	if !w.indexed {
-		w.byID, w.indexed = make(map[scheduler.ProjectID]*restoredOwner, len(w.ordered)), true
-		for _, o := range w.ordered {
-			w.byID[o.id] = o
-		}
-	}
-	return w.byID[id]
-}
-
 // mark lists an owner as changed.
 func (w *restoredOwners) mark(id scheduler.ProjectID) {
-	o := w.find(id)
+	o := w.byID[id]
 	if o == nil {
-		o = w.add(id)
+		o = &restoredOwner{id: id}
 		w.byID[id] = o
 	}
-	w.list(o)
-}
-
-// list lists an owner as changed.
-func (w *restoredOwners) list(o *restoredOwner) {
 	if !o.listed {
 		o.listed = true
 		w.changed = append(w.changed, o)
 	}
-}
-
-// add returns a new owner.
-func (w *restoredOwners) add(id scheduler.ProjectID) *restoredOwner {
-	if len(w.free) == 0 {
-		w.free = make([]restoredOwner, 256)
-	}
-	o := &w.free[0]
-	w.free = w.free[1:]
-	o.id = id
-	return o
 }
 
 // count adds what is counted of an owner, times sign.
@@ -159,29 +126,11 @@ func (p *roundPlan) findChanged(keep bool) {
 		w.reset(p.s, p.timeline)
 		p.planner.Reset(p.timeline.Nodes, nil)
 		p.planner.NextRound(p.searched, nil)
-		p.readAll()
+		for j := range p.s.Jobs() {
+			w.mark(ownerOf(j, p.projects))
+		}
 	}
 	w.readAt = p.now
-}
-
-// readAll adds all owners, and reads those that are one job at once: of very many jobs none is in the cache any more when
-// it is looked at again.
-func (p *roundPlan) readAll() {
-	w := &p.restored
-	for j := range p.s.Jobs() {
-		id := ownerOf(j, p.projects)
-		isJob := backfill.JobOf(id) != 0
-		o := w.byID[id]
-		if o == nil {
-			if o = w.add(id); !isJob {
-				w.byID[id] = o
-			}
-		}
-		if w.list(o); isJob {
-			p.readOwner(o, j)
-		}
-	}
-	w.indexed = false
 }
 
 // markChanged marks the owners that changed since the last round, that were tried elsewhere in
@@ -211,7 +160,7 @@ func (p *roundPlan) readReservations() {
 	w := &p.restored
 	n := 0
 	for _, o := range w.changed {
-		if isRead := w.all && backfill.JobOf(o.id) != 0; !isRead && !p.readOwner(o, p.jobsOf(o.id)...) {
+		if !p.readOwner(o, p.jobsOf(o.id)...) {
 			delete(w.byID, o.id)
 			continue
 		}

@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"cmp"
 	"errors"
 	"math/bits"
 	"slices"
@@ -401,53 +400,22 @@ func fitsOnDisk(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 	return disk < 0 || (d[scheduler.IO] <= n.Disks[disk].FreeIO && g.Spec.Disk <= n.Disks[disk].FreeSpace)
 }
 
-// listStarts lists when the tasks of each stage are planned to start.
+// listStarts lists when the next task of each stage is planned to start, where that is later than now.
 func (f *reservingPolicy) listStarts(now scheduler.Time) {
-	f.stageStarts = f.stageStarts[:0]
-	sorted := true
+	clear(f.starts)
 	f.plan.planner.Scan(func(x *backfill.PlannedTask) {
 		if x.Spot.Bin < 0 || x.Spot.At <= now {
 			return
 		}
-		next := stageStart{x.Key.StageID(), x.Spot.At}
-		if n := len(f.stageStarts); n > 0 {
-			sorted = sorted && (f.stageStarts[n-1].stage.Job < next.stage.Job || compareStageStarts(f.stageStarts[n-1], next) <= 0)
+		if at, known := f.starts[x.Key.StageID()]; !known || x.Spot.At < at {
+			f.starts[x.Key.StageID()] = x.Spot.At
 		}
-		f.stageStarts = append(f.stageStarts, next)
 	})
-	if !sorted {
-		slices.SortFunc(f.stageStarts, compareStageStarts)
-	}
-	f.nextStart = 0
-}
-
-// startOf returns when the next task of a stage is planned to start, 0 if none is later than now. It is fast for
-// stages in order of submission, as both lists mostly are.
-func (f *reservingPolicy) startOf(id scheduler.StageID) (start scheduler.Time) {
-	i := f.nextStart
-	if i >= len(f.stageStarts) || f.stageStarts[i].stage != id {
-		i, _ = slices.BinarySearchFunc(f.stageStarts, stageStart{stage: id}, compareStageStarts)
-	}
-	if i < len(f.stageStarts) && f.stageStarts[i].stage == id {
-		start = f.stageStarts[i].at
-		for i < len(f.stageStarts) && f.stageStarts[i].stage == id {
-			i++
-		}
-	}
-	f.nextStart = i
-	return start
-}
-
-func compareStageStarts(a, b stageStart) int {
-	if a.stage != b.stage {
-		return a.stage.Compare(b.stage)
-	}
-	return cmp.Compare(a.at, b.at)
 }
 
 // reason returns why a stage waits, after listStarts.
 func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
-	s, next := f.placer.s, f.startOf(g.ID())
+	s, next := f.placer.s, f.starts[g.ID()]
 	if f.actionsExhausted || f.placer.actionsLeft <= 0 || (f.continues && next == 0) {
 		return scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending, Reason: scheduler.ReasonCycleFull}
 	}

@@ -84,6 +84,6 @@ func (p *roundPlan) isLeftOut(j *scheduler.Job) bool {
 	if p.restored.leftOut == 0 {
 		return false
 	}
-	o := p.restored.find(ownerOf(j, p.projects))
+	o := p.restored.byID[ownerOf(j, p.projects)]
 	return o != nil && o.leftOut
 }

@@ -13,11 +13,9 @@
 // the ridge regression only if it beats the fallback by as much. Until then, and while
 // the history fits neither, estimates come from the fallback chain: the mean of the
 // stage's finished tasks or their regression on input size, whichever has predicted the
-// stage better so far; the mean of the tenant's; the default of the class.
+// stage better so far; the mean of the tenant's; one minute.
 //
-// Every Estimate names its Source and carries the distribution of that source's errors,
-// measured on tasks that the source had not seen, as quantiles of log(run
-// time/estimate).
+// Every Estimate names its Source. The errors of predictions are measured in package estimate.
 //
 // # Numbers
 //

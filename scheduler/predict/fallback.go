@@ -1,7 +1,6 @@
 package predict
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/drover-run/drover/internal/enum"
@@ -11,34 +10,17 @@ import (
 type Source int
 
 const (
-	ClassDefault    Source = iota + 1 // the configured run time of the task's class
+	Default         Source = iota + 1 // nothing is known of the task
 	TenantMean                        // fading geometric mean of the tenant's finished tasks
 	StageMean                         // mean of the stage's finished tasks
 	StageRegression                   // linear regression of the stage's run time on input size
 	Ridge                             // ridge regression over all features
 	MLP                               // the network
-	sourceEnd
 )
 
 // String returns the name of the source.
 func (s Source) String() string {
-	return enum.Name("source", s, []string{1: "class default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"})
-}
-
-// assumedSpread returns the assumed standard deviation of the log error of a source
-// with fewer than minErrors known errors. The values are deliberately wide guesses; a
-// Distribution made of one is marked Assumed.
-func assumedSpread(s Source) float64 {
-	switch s {
-	case ClassDefault:
-		return 1.5
-	case TenantMean:
-		return 1
-	case StageMean, StageRegression, Ridge, MLP:
-		return 0.5
-	default:
-		panic(fmt.Sprintf("predict: no spread for %v", s))
-	}
+	return enum.Name("source", s, []string{1: "default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"})
 }
 
 // Minimum numbers of finished tasks before a source is used.
@@ -110,20 +92,24 @@ func (s *tenantStats) add(seconds float64) {
 	s.logMean += max(1/float64(s.n), tenantFade) * (math.Log(seconds) - s.logMean)
 }
 
-// boundedMap is a map of bounded size that evicts the oldest entry.
-type boundedMap[V any] struct {
-	entries  map[string]*V
-	ring     []string
+// BoundedMap is a map of bounded size that evicts the oldest entry.
+type BoundedMap[K comparable, V any] struct {
+	entries  map[K]*V
+	ring     []K
 	next     int
 	capacity int
 }
 
-func newBoundedMap[V any](size int) boundedMap[V] {
-	return boundedMap[V]{entries: map[string]*V{}, capacity: size}
+// NewBoundedMap returns an empty map of at most size entries.
+func NewBoundedMap[K comparable, V any](size int) BoundedMap[K, V] {
+	return BoundedMap[K, V]{entries: map[K]*V{}, capacity: size}
 }
 
-// getOrAdd returns the entry of a key and adds a zero one if it is new.
-func (t *boundedMap[V]) getOrAdd(key string) *V {
+// Get returns the entry of a key, nil if there is none.
+func (t *BoundedMap[K, V]) Get(key K) *V { return t.entries[key] }
+
+// GetOrAdd returns the entry of a key and adds a zero one if it is new.
+func (t *BoundedMap[K, V]) GetOrAdd(key K) *V {
 	if v := t.entries[key]; v != nil {
 		return v
 	}

@@ -12,7 +12,6 @@ import (
 var (
 	errFeature = errors.New("predict: feature is not a number or out of range")
 	errRunTime = errors.New("predict: run time is not a positive number")
-	errConfig  = errors.New("predict: bad configuration")
 )
 
 // Feature is one of the inputs of the model.
@@ -71,9 +70,9 @@ func (x *Features) check() error {
 // maxSeconds is the largest run time: a hundred years.
 const maxSeconds = 3.2e9
 
-func checkSeconds(what string, s float64) error {
+func checkSeconds(s float64) error {
 	if !(s > 0 && s <= maxSeconds) {
-		return fmt.Errorf("%w: %s is %g s, want over 0 up to %g", errRunTime, what, s, maxSeconds)
+		return fmt.Errorf("%w: %g s, want over 0 up to %g", errRunTime, s, maxSeconds)
 	}
 	return nil
 }

@@ -1,29 +1,17 @@
 package predict
 
-import (
-	"math"
-)
+import "math"
 
-// trainedModel is a trained network with its ridge baseline, the standardisation of their
-// inputs, and their results on held-out tasks. It is immutable.
+// trainedModel is a trained network with its ridge baseline and the standardisation of their
+// inputs. It is immutable.
 type trainedModel struct {
-	report report
+	use Source // MLP, Ridge, or 0 if neither beat the fallback on held-out tasks by two standard errors
 
 	net         *network
 	ridge       [featureCount + 1]float64 // weights of the standardised features, then the constant
 	mean, scale [featureCount]float64     // of the transformed features
 	yMean       float64                   // of log seconds
 	yScale      float64
-	errors      [2]*distribution // of ridge and network on the held-out tasks
-}
-
-// report is the evaluation of one round of training. The errors are means over the
-// held-out tasks of the squared log(run time/estimate).
-type report struct {
-	trained, heldOut                        int // numbers of tasks
-	networkError, ridgeError, fallbackError float64
-	// use is MLP, Ridge, or 0 if neither beat the fallback by two standard errors.
-	use Source
 }
 
 // workspace holds the buffers of predictions; concurrent users of a Model need one
@@ -53,26 +41,15 @@ func (m *trainedModel) seconds(y float64) float64 {
 	return math.Exp(min(max(m.yMean+m.yScale*y, -10), math.Log(maxSeconds)))
 }
 
-// predictNetwork stores in out, which must be at least as long as x, the run time in
-// seconds of each task by the network alone. The features must be in range
-// (Predictor.Predict checks them). Cost: about 1,400 multiplications per task. It does
-// not allocate.
-func (m *trainedModel) predictNetwork(ws *workspace, x []Features, out []float64) {
-	for len(x) > 0 {
-		rows := min(batch, len(x))
-		in := ws.b.activations[0]
-		for r := range rows {
-			m.standardise(&x[r], &ws.row)
-			for i, v := range ws.row {
-				in[r*featureCount+i] = float32(v)
-			}
-		}
-		m.net.forward(ws.b, rows)
-		for r := range rows {
-			out[r] = m.seconds(float64(ws.b.activations[3][r]))
-		}
-		x, out = x[rows:], out[rows:]
+// predictNetwork returns the run time in seconds of one task by the network. The features must be
+// in range. Cost: about 1,400 multiplications. It does not allocate.
+func (m *trainedModel) predictNetwork(ws *workspace, x *Features) float64 {
+	m.standardise(x, &ws.row)
+	for i, v := range ws.row {
+		ws.b.activations[0][i] = float32(v)
 	}
+	m.net.forward(ws.b, 1)
+	return m.seconds(float64(ws.b.activations[3][0]))
 }
 
 // predictRidge returns the run time in seconds of one task by the ridge regression.

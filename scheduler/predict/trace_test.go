@@ -29,6 +29,14 @@ func (h *ended) Pop() any          { x := (*h)[len(*h)-1]; *h = (*h)[:len(*h)-1]
 // traceErrors are log(run time/estimate) of one way to predict.
 type traceErrors []float64
 
+func meanSquare(logs []float64) float64 {
+	var s float64
+	for _, e := range logs {
+		s += e * e / float64(len(logs))
+	}
+	return s
+}
+
 func (e traceErrors) String() string {
 	sorted := slices.Clone(e)
 	for i := range sorted {
@@ -47,7 +55,7 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not proved here: which way to predict is best on KTH-SP2; it trains for some seconds, run it without -short")
 	}
-	p, ws := mustPredictor(t, DefaultConfig(1)), newWorkspace()
+	p, ws := New(DefaultConfig(1)), newWorkspace()
 	var running ended
 	var network, ridge, fallback, tenant, used traceErrors
 	sources := map[Source]int{}
@@ -72,8 +80,9 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 		x.Features.Set(InputBytes, num(8))
 		x.Features.Set(Slowdown, 1)
 		heap.Push(&running, endedJob{submit + seconds, seconds, x})
-		tasks, out := []Task{x}, make([]Estimate, 1)
-		if err := p.Predict(tasks, out); err != nil {
+		named := x
+		out, err := p.Predict(&named)
+		if err != nil {
 			t.Fatal(err)
 		}
 		m := p.model
@@ -81,15 +90,13 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 			continue // too few jobs have ended
 		}
 		off := func(estimate float64) float64 { return math.Log(seconds / estimate) }
-		var net [1]float64
-		m.predictNetwork(ws, []Features{tasks[0].Features}, net[:])
-		byName, _ := p.fallbackEstimate(&tasks[0])
+		byName, _ := p.fallbackEstimate(&named)
 		alone := x
 		alone.Stage = ""
 		byTenant, _ := p.fallbackEstimate(&alone)
-		network, ridge = append(network, off(net[0])), append(ridge, off(m.predictRidge(ws, &tasks[0].Features)))
-		fallback, tenant, used = append(fallback, off(byName)), append(tenant, off(byTenant)), append(used, off(out[0].Seconds))
-		sources[out[0].Source]++
+		network, ridge = append(network, off(m.predictNetwork(ws, &named.Features))), append(ridge, off(m.predictRidge(ws, &named.Features)))
+		fallback, tenant, used = append(fallback, off(byName)), append(tenant, off(byTenant)), append(used, off(out.Seconds))
+		sources[out.Source]++
 	}
 	for _, row := range []struct {
 		name   string

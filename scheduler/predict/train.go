@@ -3,9 +3,6 @@ package predict
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
-
-	"github.com/drover-run/drover/internal/enum"
 )
 
 // record is one finished task of the history.
@@ -13,20 +10,6 @@ type record struct {
 	x        Features
 	seconds  float64
 	fallback float64 // estimate of the fallback chain before the task finished
-}
-
-// Phase is the state of a round of training.
-type Phase int
-
-const (
-	Idle      Phase = iota + 1 // too few new tasks since the last round
-	Fitting                    // epochs over the snapshot
-	Evaluated                  // this call ended a round; see Model().Report
-)
-
-// String returns the name of the phase.
-func (p Phase) String() string {
-	return enum.Name("phase", p, []string{Idle: "idle", Fitting: "fitting", Evaluated: "evaluated"})
 }
 
 // round is one round of training over a snapshot of the history.
@@ -50,7 +33,6 @@ func newRound(history []record, c *Config, number uint64) *round {
 	perm := random.Perm(len(history))
 	fit := len(history) * 4 / 5
 	m := &trainedModel{net: newNetwork(c.slope)}
-	m.report.trained, m.report.heldOut = fit, len(history)-fit
 	r := &round{
 		model: m, grad: newNetwork(0), adam: newAdam(), buffers: newBuffers(), random: random,
 		x: make([]float32, fit*featureCount), y: make([]float32, fit), order: make([]int32, fit), epochs: c.epochs,
@@ -143,43 +125,25 @@ func (r *round) trainBatch(rows []int32) {
 	r.adam.step(r.model.net, r.grad, 1-0.95*progress)
 }
 
-// evaluate measures network, ridge regression and fallback on the held-out tasks. Cost:
+// evaluate compares network, ridge regression and fallback on the held-out tasks. Cost:
 // O(held-out tasks).
 func (r *round) evaluate() *trainedModel {
-	m, n := r.model, len(r.heldOut)
+	m := r.model
 	ws := &workspace{b: r.buffers}
-	x, net := make([]Features, n), make([]float64, n)
-	for k := range r.heldOut {
-		x[k] = r.heldOut[k].x
-	}
-	m.predictNetwork(ws, x, net)
-	var logs [3][]float64 // errors of network, ridge, fallback
+	var network, ridge, fallback []float64 // log errors
 	for k := range r.heldOut {
 		h := &r.heldOut[k]
-		logs[0] = append(logs[0], math.Log(h.seconds/net[k]))
-		logs[1] = append(logs[1], math.Log(h.seconds/m.predictRidge(ws, &h.x)))
-		logs[2] = append(logs[2], math.Log(h.seconds/h.fallback))
+		network = append(network, math.Log(h.seconds/m.predictNetwork(ws, &h.x)))
+		ridge = append(ridge, math.Log(h.seconds/m.predictRidge(ws, &h.x)))
+		fallback = append(fallback, math.Log(h.seconds/h.fallback))
 	}
-	rep := &m.report
-	rep.networkError, rep.ridgeError, rep.fallbackError = meanSquare(logs[0]), meanSquare(logs[1]), meanSquare(logs[2])
 	switch {
-	case beats(logs[0], logs[1]) && beats(logs[0], logs[2]):
-		rep.use = MLP
-	case beats(logs[1], logs[2]):
-		rep.use = Ridge
+	case beats(network, ridge) && beats(network, fallback):
+		m.use = MLP
+	case beats(ridge, fallback):
+		m.use = Ridge
 	}
-	slices.Sort(logs[0])
-	slices.Sort(logs[1])
-	m.errors = [2]*distribution{measuredDistribution(logs[1]), measuredDistribution(logs[0])}
 	return m
-}
-
-func meanSquare(logs []float64) float64 {
-	var s float64
-	for _, e := range logs {
-		s += e * e / float64(len(logs))
-	}
-	return s
 }
 
 // beats reports whether the squared errors a are below b by two standard errors of

@@ -45,7 +45,7 @@ var workloads = []workload{
 		// spill if it is larger than half their memory.
 		stage := i / 50
 		job := rand.New(rand.NewPCG(uint64(stage), 99))
-		t := Task{Stage: fmt.Sprint("s", stage), Tenant: fmt.Sprint("t", stage%7), Class: "batch"}
+		t := Task{Stage: fmt.Sprint("s", stage), Tenant: fmt.Sprint("t", stage%7)}
 		cpu, io := 1000*float64(1+job.IntN(4)), float64(mib*(20+20*job.IntN(4)))
 		kind, input := 0.0, 128.0*mib*(0.2+0.8*r.Float64())
 		memory := float64(gib * (1 + job.IntN(3)))
@@ -68,7 +68,7 @@ var workloads = []workload{
 	{"pi, malloc, read and write", func(r *rand.Rand, i int) (Task, float64) {
 		// Three kinds of jobs by dominant resource, each with its own law.
 		stage := i / 20
-		t := Task{Stage: fmt.Sprint("s", stage), Tenant: fmt.Sprint("t", stage%5), Class: "mixed"}
+		t := Task{Stage: fmt.Sprint("s", stage), Tenant: fmt.Sprint("t", stage%5)}
 		job := rand.New(rand.NewPCG(uint64(stage), 98))
 		switch kind := stage % 3; kind {
 		case 0: // Pi: samples in the input size, cores matter
@@ -97,7 +97,7 @@ var workloads = []workload{
 	{"straggling log search", func(r *rand.Rand, i int) (Task, float64) {
 		// All tasks are alike; size, distance and a busy node interact by a maximum.
 		stage := i / 200
-		t := Task{Stage: fmt.Sprint("s", stage), Tenant: "logs", Class: "search"}
+		t := Task{Stage: fmt.Sprint("s", stage), Tenant: "logs"}
 		demand(&t, 0, 256*mib*noise(r, 0.7), 1000, gib, 80*mib)
 		network, slow := place(r, &t)
 		input := t.Features.of(InputBytes)

@@ -114,11 +114,7 @@ func (f *shares) countedResources(r scheduler.Resources) scheduler.Resources {
 
 func (f *shares) build(s *scheduler.State) {
 	f.total = f.countedResources(s.Cluster().Total())
-	tree, err := drf.New(f.total.Min(scheduler.Resources{scheduler.MaxAmount, scheduler.MaxAmount, scheduler.MaxAmount}), f.level)
-	if err != nil {
-		panic("threedsf: " + err.Error())
-	}
-	f.tree = tree
+	f.tree = drf.New(f.total.Min(scheduler.Resources{scheduler.MaxAmount, scheduler.MaxAmount, scheduler.MaxAmount}), f.level)
 	n := len(s.Tenants())
 	f.knownSpecs, f.tenantOf, f.roots = f.knownSpecs[:0], f.tenantOf[:0], f.roots[:0]
 	f.treeID = slices.Grow(f.treeID[:0], n)[:n]
@@ -142,10 +138,7 @@ func (f *shares) build(s *scheduler.State) {
 // add adds a tenant and its descendants. The State bounds the depth.
 func (f *shares) add(s *scheduler.State, id, parent scheduler.TenantID) {
 	t := s.Tenant(id)
-	at, err := f.tree.Add(parent, t.Spec.Weight)
-	if err != nil {
-		panic("threedsf: " + err.Error())
-	}
+	at := f.tree.Add(parent, t.Spec.Weight)
 	f.treeID[id] = at
 	f.tenantOf = append(f.tenantOf, id)
 	for _, c := range t.Children {

@@ -76,45 +76,20 @@ func (s *Solver) lookup(set []int32, size int) int32 {
 	}
 }
 
-// buildEdges builds the edges of each group, to its nodes and then to its racks, and
-// for each place the edges that end there. Nodes and racks without a slot get no edge.
+// buildEdges builds the edges of each group, and for each node the edges that end there. Nodes
+// without a slot get no edge.
 func (s *Solver) buildEdges(p *Problem) {
-	nodes := int32(len(p.Nodes))
-	s.places = nodes + int32(p.Racks)
-	s.rackSlots = sized(s.rackSlots, p.Racks)
-	for i := range p.Nodes {
-		s.rackSlots[p.Nodes[i].rack] += int64(p.Nodes[i].Slots)
-	}
-	s.placeSeen = sized(s.placeSeen, int(s.places))
 	s.edgeStart = append(s.edgeStart[:0], 0)
-	s.edgePlace, s.edgeGroup = s.edgePlace[:0], s.edgeGroup[:0]
+	s.edgeNode, s.edgeGroup = s.edgeNode[:0], s.edgeGroup[:0]
 	for g := range s.count {
-		set := s.sets[s.setStart[g]:s.setStart[g+1]]
-		for _, v := range set {
+		for _, v := range s.sets[s.setStart[g]:s.setStart[g+1]] {
 			if p.Nodes[v].Slots > 0 {
-				s.addEdge(g, v)
+				s.edgeNode, s.edgeGroup = append(s.edgeNode, v), append(s.edgeGroup, int32(g))
 			}
 		}
-		for _, v := range set {
-			r := p.Nodes[v].rack
-			if p.Hops == SameRack && s.rackSlots[r] > 0 && s.placeSeen[nodes+r] != uint32(g)+1 {
-				s.placeSeen[nodes+r] = uint32(g) + 1
-				s.addEdge(g, nodes+r)
-			}
-		}
-		s.edgeStart = append(s.edgeStart, int32(len(s.edgePlace)))
+		s.edgeStart = append(s.edgeStart, int32(len(s.edgeNode)))
 	}
-	s.placeStart, s.placeEdge = invert(s.placeStart, s.placeEdge, s.edgePlace, int(s.places))
-	s.rackOf = sized(s.rackOf, int(nodes))
-	for i := range p.Nodes {
-		s.rackOf[i] = p.Nodes[i].rack
-	}
-	s.rackStart, s.rackNode = invert(s.rackStart, s.rackNode, s.rackOf, p.Racks)
-}
-
-func (s *Solver) addEdge(g int, place int32) {
-	s.edgePlace = append(s.edgePlace, place)
-	s.edgeGroup = append(s.edgeGroup, int32(g))
+	s.nodeStart, s.nodeEdge = invert(s.nodeStart, s.nodeEdge, s.edgeNode, len(p.Nodes))
 }
 
 // invert returns for each value v below n the indices i with of[i] = v, in order:

@@ -12,10 +12,9 @@
 // of 3DSF section 6.1 before the j-th further task. Its result is optimal in this
 // order:
 //
-//  1. most node-local tasks (hops 0 of eq. 7);
-//  2. most rack-local tasks (hops 1), if requested;
-//  3. greatest sum of idle weights over all slots used;
-//  4. of all results equal in these, the one that places the best set of tasks: the first task if any can, then the second if any still can, and so on.
+//  1. most tasks on a node with a replica of their data (hops 0 of eq. 7);
+//  2. greatest sum of idle weights over all slots used;
+//  3. of all results equal in these, the one that places the best set of tasks: the first task if any can, then the second if any still can, and so on.
 //
 // # Why it is optimal, and fast
 //
@@ -25,12 +24,6 @@
 // visited is closed for good, because no unplaced task can ever reach it. Loads only
 // grow, and the loads of matchings are the independent sets of a polymatroid, so this
 // greedy order is optimal for decreasing weights. Most pulls end at the first task.
-//
-// Node-local first: after the first pass the alternating paths from the unplaced tasks
-// divide the graph as in König's theorem. All node-local optima agree on that division,
-// so the rack pass runs on the same flow with the moves across it forbidden, and never
-// loses a node-local task. The optima of the two passes nest (the augmentation property
-// of M-natural-concave functions, Murota), so the greedy order is optimal again.
 //
 // Priority: with the loads fixed, sets of placed tasks are the bases of a matroid, so
 // exchanging lower for higher ones along alternating paths, best first, ends at the

@@ -1,13 +1,11 @@
 package match
 
 // pullAll lets nodes pull tasks, greatest next weight first, ties by index, until no
-// node with a free slot can. With racks it is the second pass: nodes also draw from
-// their racks, within the division of the first pass.
-func (s *Solver) pullAll(racks bool) {
-	s.clearMarks()
+// node with a free slot can.
+func (s *Solver) pullAll() {
 	s.heap = s.heap[:0]
 	for v := range s.nodes {
-		if s.load[v] < s.nodes[v].Slots && !(racks && s.openNode[v]) {
+		if s.load[v] < s.nodes[v].Slots {
 			s.key[v] = s.nodes[v].weight(s.load[v])
 			s.heap = append(s.heap, int32(v))
 		}
@@ -17,7 +15,7 @@ func (s *Solver) pullAll(racks bool) {
 	}
 	for len(s.heap) > 0 && s.leftTotal > 0 {
 		v := s.heap[0]
-		if s.pullUnit(v, racks) {
+		if s.pullUnit(v) {
 			s.leftTotal--
 			s.key[v] = s.nodes[v].weight(s.load[v])
 			if s.load[v] < s.nodes[v].Slots {
@@ -58,12 +56,12 @@ func (s *Solver) siftDown(i int) {
 	}
 }
 
-// directEdge returns an edge into place whose group has an unplaced unit. Groups only
+// directEdge returns an edge into node whose group has an unplaced unit. Groups only
 // lose units here, so each edge is passed once in all.
-func (s *Solver) directEdge(place int32) (e int32, ok bool) {
-	end := s.placeStart[place+1]
-	for ; s.next[place] < end; s.next[place]++ {
-		if e := s.placeEdge[s.next[place]]; s.left[s.edgeGroup[e]] > 0 {
+func (s *Solver) directEdge(node int32) (e int32, ok bool) {
+	end := s.nodeStart[node+1]
+	for ; s.next[node] < end; s.next[node]++ {
+		if e := s.nodeEdge[s.next[node]]; s.left[s.edgeGroup[e]] > 0 {
 			return e, true
 		}
 	}
@@ -71,32 +69,32 @@ func (s *Solver) directEdge(place int32) (e int32, ok bool) {
 }
 
 // pullUnit brings one more unit onto node v and reports whether there is one. It
-// searches breadth first over places that need a unit, each filled by a group that then
-// leaves another place. If no unit is found, the visited places and groups are closed
+// searches breadth first over nodes that need a unit, each filled by a group that then
+// leaves another node. If no unit is found, the visited nodes and groups are closed
 // for good: no unplaced unit can ever reach them.
-func (s *Solver) pullUnit(v int32, racks bool) bool {
-	if s.placeSeen[v] == closed {
+func (s *Solver) pullUnit(v int32) bool {
+	if s.nodeSeen[v] == closed {
 		return false
 	}
 	s.stamp++
 	s.queue = s.queue[:0]
-	if s.visitPlace(v, root) {
+	if s.visitNode(v, root) {
 		return true
 	}
 	for i := 0; i < len(s.queue); i++ {
 		if s.exhausted {
 			return false // one step deep only, so nothing is known to be closed
 		}
-		if s.refill(s.queue[i], racks) {
+		if s.refill(s.queue[i]) {
 			return true
 		}
 	}
 	if s.exhausted {
 		return false
 	}
-	for _, place := range s.queue {
-		s.placeSeen[place] = closed
-		for _, e := range s.edgesInto(place) {
+	for _, node := range s.queue {
+		s.nodeSeen[node] = closed
+		for _, e := range s.edgesInto(node) {
 			if g := s.edgeGroup[e]; s.groupSeen[g] == s.stamp {
 				s.groupSeen[g] = closed
 			}
@@ -105,61 +103,35 @@ func (s *Solver) pullUnit(v int32, racks bool) bool {
 	return false
 }
 
-// visitPlace records that place needs a unit, and completes the path if one is
+// visitNode records that a node needs a unit, and completes the path if one is
 // available directly.
-func (s *Solver) visitPlace(place, via int32) bool {
-	s.placeSeen[place] = s.stamp
-	s.placeVia[place] = via
-	if e, ok := s.directEdge(place); ok {
+func (s *Solver) visitNode(node, via int32) bool {
+	s.nodeSeen[node], s.nodeVia[node] = s.stamp, via
+	if e, ok := s.directEdge(node); ok {
 		s.augment(e)
 		return true
 	}
-	s.queue = append(s.queue, place)
+	s.queue = append(s.queue, node)
 	return false
 }
 
-// refill visits what could fill a place: groups placed elsewhere, for a node its rack,
-// for a rack the nodes that draw from it. It reports whether the path is complete.
-func (s *Solver) refill(place int32, racks bool) bool {
-	for _, e := range s.edgesInto(place) {
+// refill visits the nodes whose groups could fill a node, and reports whether the path is complete.
+func (s *Solver) refill(node int32) bool {
+	for _, e := range s.edgesInto(node) {
 		g := s.edgeGroup[e]
-		if s.groupSeen[g] >= s.stamp || !s.canMove(e) {
+		if s.groupSeen[g] >= s.stamp {
 			continue
 		}
-		s.groupSeen[g] = s.stamp
-		s.groupVia[g] = e
+		s.groupSeen[g], s.groupVia[g] = s.stamp, e
 		from, to := s.edgeRange(g)
 		s.countWork(int(to - from))
 		for out := from; out < to; out++ {
-			if s.flow[out] > 0 && s.placeSeen[s.edgePlace[out]] < s.stamp && s.visitPlace(s.edgePlace[out], out) {
+			if s.flow[out] > 0 && s.nodeSeen[s.edgeNode[out]] < s.stamp && s.visitNode(s.edgeNode[out], out) {
 				return true
 			}
 		}
 	}
-	s.countWork(len(s.edgesInto(place)))
-	if !racks {
-		return false
-	}
-	return s.refillByRack(place)
-}
-
-func (s *Solver) refillByRack(place int32) bool {
-	nodes := int32(len(s.nodes))
-	if s.isNode(place) {
-		rack := nodes + s.rackOf[place]
-		if s.openNode[place] || s.placeSeen[rack] >= s.stamp {
-			return false
-		}
-		s.rackFor[rack] = place
-		return s.visitPlace(rack, viaOwner)
-	}
-	mates := s.rackNode[s.rackStart[place-nodes]:s.rackStart[place-nodes+1]]
-	s.countWork(len(mates))
-	for _, u := range mates {
-		if s.fromRack[u] > 0 && s.placeSeen[u] < s.stamp && s.visitPlace(u, viaRack) {
-			return true
-		}
-	}
+	s.countWork(len(s.edgesInto(node)))
 	return false
 }
 
@@ -172,28 +144,16 @@ func (s *Solver) countWork(edges int) {
 }
 
 // augment moves units along the path of the search: an unplaced unit enters by edge e,
-// and each place on the way passes one on, until the root has one more.
+// and each node on the way passes one on, until the root has one more.
 func (s *Solver) augment(e int32) {
 	s.left[s.edgeGroup[e]]--
 	s.flow[e]++
-	place := s.edgePlace[e]
-	for range 2*int(s.places) + 2 {
-		switch via := s.placeVia[place]; via {
-		case root:
-			s.load[place]++
-			return
-		case viaRack:
-			s.fromRack[place]--
-			place = int32(len(s.nodes)) + s.rackOf[place]
-		case viaOwner:
-			place = s.rackFor[place]
-			s.fromRack[place]++
-		default:
-			s.flow[via]--
-			in := s.groupVia[s.edgeGroup[via]]
-			s.flow[in]++
-			place = s.edgePlace[in]
-		}
+	node := s.edgeNode[e]
+	for via := s.nodeVia[node]; via != root; via = s.nodeVia[node] {
+		s.flow[via]--
+		in := s.groupVia[s.edgeGroup[via]]
+		s.flow[in]++
+		node = s.edgeNode[in]
 	}
-	panic("match: the path of a search has no end")
+	s.load[node]++
 }
