@@ -68,10 +68,7 @@ func (p *projection) applyChange(f *facts.Facts, c *facts.Change) error {
 	case facts.ChangeNode:
 		return p.putNode(f.Node(c.Node))
 	case facts.ChangeNodeLost:
-		if err := ignoreStale(p.state.Events().NodeLost(nodeID(c.Node), scheduler.Time(c.At))); err != nil {
-			return err
-		}
-		return p.putNode(f.Node(c.Node)) // it may have become schedulable, or no longer be
+		return p.loseNode(f, f.Node(c.Node), scheduler.Time(c.At))
 	case facts.ChangeJob:
 		return p.syncJob(f, f.Job(c.Key.Job))
 	case facts.ChangePlaced:
@@ -167,6 +164,23 @@ func (p *projection) putNode(n *facts.Node) error {
 		return ignoreStale(p.state.Events().AddNode(s))
 	}
 	return ignoreStale(p.state.Events().UpdateNode(s))
+}
+
+// loseNode ends the attempts that the facts lost with a node, then updates the node, which may be up again. State's own event of
+// a loss would also end those that move from the node. For the facts they go on: their new node has the image already, or reports
+// that it did not get it. One that moved and ended since the last change is still on its old node in State.
+func (p *projection) loseNode(f *facts.Facts, n *facts.Node, now scheduler.Time) error {
+	id := nodeID(n.ID)
+	for _, a := range slices.Collect(p.state.Attempts().On(id)) {
+		k := facts.Key{Job: uint64(a.ID.Job), Stage: a.ID.Stage, Task: a.ID.Index, Attempt: a.ID.Attempt}
+		if has := f.Attempt(k); has != nil && has.Node != n.ID {
+			continue
+		}
+		if err := ignoreStale(p.state.Events().AttemptEnded(a.ID, a.Run, scheduler.OutcomeLost, now)); err != nil {
+			return err
+		}
+	}
+	return p.putNode(n)
 }
 
 // nodeSpec returns a node as State has it. Its I/O is the sum over its disks.

@@ -488,6 +488,90 @@ func TestRebuiltProjectionKnowsRefusedLevels(t *testing.T) {
 	same("after a while", scheduler.Levels(checkpointed))
 }
 
+// TestALostImageLeavesItsTaskActive loses the node that has the image of a task that moves. For the facts the attempt goes on
+// until it ends on its new node, or that node says that it did not get the image. State had it lost with the image, so that the leader
+// placed a task that was not pending.
+func TestALostImageLeavesItsTaskActive(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		atOnce bool // it has succeeded, and State learns of the move, the loss and the end at once
+	}{
+		{"it moves", false},
+		{"it has moved and succeeded", true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			w := newRandomCluster(t, 1)
+			follow := func() {
+				t.Helper()
+				if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			must := func(e *droverv1.Entry) {
+				t.Helper()
+				if r := w.apply(e); r.Err != nil || len(r.Dropped) > 0 {
+					t.Fatal(r.Err, r.Dropped)
+				}
+			}
+			act := func(a *droverv1.ActionFact) {
+				t.Helper()
+				must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{a}}}})
+			}
+			report := func(n *facts.Node, seen *droverv1.SeenAttempt) {
+				t.Helper()
+				must(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: n.ID, Epoch: n.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
+			}
+			for _, name := range []string{"from", "to", "other"} {
+				must(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: levelNode(name)}}})
+			}
+			job := groupJob("g", 2)
+			jobspec.SetDefaults(job)
+			text, err := jobspec.Encode(job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			must(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
+			from, to := w.f.NodeByName("from"), w.f.NodeByName("to")
+			moves := facts.Key{Job: w.f.JobIDs()[0], Attempt: 1}
+			stays := facts.Key{Job: moves.Job, Task: 1, Attempt: 1}
+			for _, k := range []facts.Key{moves, stays} {
+				act(&droverv1.ActionFact{Kind: int32(facts.ActPlace), Key: k.Proto(1), Node: from.ID})
+			}
+			act(&droverv1.ActionFact{Kind: int32(facts.ActSuspend), Key: moves.Proto(1), Level: droverv1.Level_LEVEL_CHECKPOINTED})
+			report(from, &droverv1.SeenAttempt{Key: moves.Proto(1), Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_CHECKPOINTED, Occupied: &droverv1.Resources{}})
+			follow()
+
+			act(&droverv1.ActionFact{Kind: int32(facts.ActMigrate), Key: moves.Proto(2), Node: to.ID})
+			if !c.atOnce {
+				follow()
+			}
+			must(&droverv1.Entry{Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: from.ID, Epoch: from.Epoch}}})
+			if c.atOnce {
+				report(to, &droverv1.SeenAttempt{Key: moves.Proto(2), Phase: droverv1.Phase_PHASE_SUCCEEDED})
+			}
+			follow()
+
+			rebuilt := newProjection(noHosts)
+			if err := rebuilt.rebuild(w.f); err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(stateDump(rebuilt.state), stateDump(w.p.state)); d != "" {
+				t.Errorf("(- rebuilt, + followed)\n%s", d)
+			}
+			var placed []scheduler.TaskID
+			_, err = scheduler.Cycle(w.p.state, w.pol, scheduler.Time(w.now), 100, func(d scheduler.Decision) (scheduler.Decision, error) {
+				for _, a := range d.Actions {
+					placed = append(placed, a.Task)
+				}
+				return d, nil
+			})
+			if want := []scheduler.TaskID{taskID(stays)}; err != nil || !slices.Equal(placed, want) {
+				t.Errorf("the leader places %v (%v), want %v alone", placed, err, want)
+			}
+		})
+	}
+}
+
 func lastEvents(f *facts.Facts, n int) string {
 	var out []string
 	for _, e := range f.EventLog().Since(max(f.EventLog().Last(), uint64(n))-uint64(n), n) {

@@ -59,7 +59,6 @@ type cluster struct {
 	scheduler string
 	speculate bool
 	lost      lostOutputs
-	lostAt    atomic.Int64 // when a node was lost last, in ns
 	election  time.Duration
 	drained   map[string]bool // nodes that the plan drains
 	wg        sync.WaitGroup  // what the user does
@@ -248,7 +247,6 @@ func (s *server) start() {
 			case message == "dropped from a decision":
 				c.checkDropped(s.id, attrs["why"])
 			case strings.HasPrefix(message, "lost a node"):
-				c.lostAt.Store(time.Now().UnixNano())
 				c.machine(attrs["node"]).lost(s.id)
 			}
 		})}
