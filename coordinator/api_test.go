@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -393,6 +394,31 @@ func TestStreamsEndOnStop(t *testing.T) {
 		t.Fatalf("%v; %v", watch.Err(), events.Err())
 	}
 	_, _ = watch.Close(), events.Close()
+}
+
+// TestListenLocalReplacesNothingButASocket: -socket may be a slip of the keyboard,
+// and what stands at that path is then a file of somebody.
+func TestListenLocalReplacesNothingButASocket(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(file, []byte("precious"), 0o600), os.Symlink(file, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, link, dir} {
+		l, err := ListenLocal(path)
+		if err == nil {
+			_ = l.Close()
+		}
+		if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "is no socket: name another path with -socket") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if b, err := os.ReadFile(link); err != nil || string(b) != "precious" {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+	if _, err := ListenLocal(filepath.Join(dir, strings.Repeat("s", 120))); !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "too long for Linux: name a shorter one with -socket") {
+		t.Errorf("a long path: %v", err)
+	}
 }
 
 func TestListenLocalIsPrivateAndReplacesStaleSocket(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -291,6 +292,10 @@ func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 	}
 }
 
+// maxSocketPath is the longest path of a unix socket: sun_path of Linux, less
+// its final NUL.
+const maxSocketPath = 107
+
 // ListenLocal creates the local socket, which only its owner can open (0600).
 // It replaces the socket of an ended coordinator. Conflict: a running one
 // listens there.
@@ -302,10 +307,16 @@ func ListenLocal(path string) (net.Listener, error) {
 		_ = conn.Close() // only checked for a listener
 		return nil, fault.New(fault.Conflict, "another coordinator listens on %s", path)
 	}
+	if st, err := os.Lstat(path); err == nil && st.Mode().Type() != fs.ModeSocket {
+		return nil, fault.New(fault.Conflict, "%s is there and is no socket: name another path with -socket, or remove it", path)
+	}
 	// Created under another name, so that nobody can connect before its mode is
 	// set.
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.RemoveAll(tmp); err != nil {
+	if over := len(tmp) - maxSocketPath; over > 0 {
+		return nil, fault.New(fault.Invalid, "the path of the local socket is %d bytes too long for Linux: name a shorter one with -socket than %s", over, path)
+	}
+	if err := ignoreMissing(os.Remove(tmp)); err != nil {
 		return nil, fmt.Errorf("local socket: %w", err)
 	}
 	l, err := net.Listen("unix", tmp)

@@ -44,7 +44,7 @@ func coordinatorCommand() *cli.Command {
 			&cli.StringFlag{Name: "blob-quota", Value: "20GiB", Usage: "total size of the uploaded files and images"},
 			&cli.StringFlag{Name: "disk-reserve", Usage: "of the disk of -data kept free for the log, such as 1GiB: with less, no job and no file is accepted; default: 256MiB or 5% of the disk, whichever is less; 0: none"},
 			&cli.StringFlag{Name: "audit-log", Usage: "file that has who changed what, when, with which outcome; none: no such file; default: audit.jsonl in -data"},
-			&cli.StringFlag{Name: "secret-keys", Usage: "file with the keys of the tenants' secrets, mode 0600, made by `drover secret key`; default: secrets.key in -data"},
+			&cli.StringFlag{Name: "secret-keys", Usage: "file with the keys of the tenants' secrets, mode 0600, made by 'drover secret key'; default: secrets.key in -data"},
 			&cli.StringFlag{Name: "traces-endpoint", Usage: "OTLP/HTTP endpoint for a trace of each job, such as http://collector:4318; the OTEL_EXPORTER_OTLP_* variables set headers and certificates; default: no traces"},
 			logLevelFlag,
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log information, not only warnings: -log-level info"},

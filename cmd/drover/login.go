@@ -29,7 +29,7 @@ import (
 // oidcFlags returns the coordinator's flags about a provider of ID tokens.
 func oidcFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "oidc-issuer", Usage: "https:// address of an OpenID provider: people whom it knows sign in with its ID tokens (`drover login`); default: none"},
+		&cli.StringFlag{Name: "oidc-issuer", Usage: "https:// address of an OpenID provider: people whom it knows sign in with its ID tokens ('drover login'); default: none"},
 		&cli.StringFlag{Name: "oidc-client-id", Usage: "of this cluster at the provider; tokens for others are refused"},
 		&cli.StringFlag{Name: "oidc-claim", Value: "email", Usage: "claim with the name by which tenants list a user; an email must be verified"},
 		&cli.StringSliceFlag{Name: "oidc-require", Usage: "claim=value that a token must have, such as hd=example.com, repeatable"},

@@ -98,10 +98,10 @@ func commandLinePage(t *testing.T) string {
 	fmt.Fprintf(&b, generatedNotice, "the command tree")
 	b.WriteString("\nFlags come before arguments. Most commands print a table, and with `-json` everything with stable names. " +
 		"[Exit codes](exit-codes.md) are for scripts. `drover COMMAND -h` shows the same texts.\n\n## Flags of every command\n")
-	writeFlags(&b, app.Flags)
+	writeFlags(t, &b, app.Flags)
 	n := 0
 	for _, c := range app.Commands {
-		n += writeCommand(&b, c, "drover", 2)
+		n += writeCommand(t, &b, c, "drover", 2)
 	}
 	if n < 30 {
 		t.Errorf("the command tree has only %d commands", n)
@@ -110,7 +110,7 @@ func commandLinePage(t *testing.T) string {
 }
 
 // writeCommand writes a command and those below it, and returns their number.
-func writeCommand(b *strings.Builder, c *cli.Command, parent string, depth int) int {
+func writeCommand(t *testing.T, b *strings.Builder, c *cli.Command, parent string, depth int) int {
 	if c.Hidden {
 		return 0
 	}
@@ -130,9 +130,9 @@ func writeCommand(b *strings.Builder, c *cli.Command, parent string, depth int) 
 		}
 		fmt.Fprintf(b, "\n    %s\n", line)
 	}
-	writeFlags(b, c.Flags)
+	writeFlags(t, b, c.Flags)
 	for _, s := range c.Subcommands {
-		n += writeCommand(b, s, name, depth+1)
+		n += writeCommand(t, b, s, name, depth+1)
 	}
 	return n
 }
@@ -144,12 +144,16 @@ func upperFirst(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-func writeFlags(b *strings.Builder, flags []cli.Flag) {
+func writeFlags(t *testing.T, b *strings.Builder, flags []cli.Flag) {
 	rows := 0
 	for _, f := range flags {
 		d, ok := f.(cli.DocGenerationFlag)
 		if v, visible := f.(cli.VisibleFlag); !ok || visible && !v.IsVisible() {
 			continue
+		}
+		// The library takes the first backquoted text of a usage for the value's name.
+		if _, rest, ok := strings.Cut(d.GetUsage(), "`"); ok && strings.Contains(rest[:max(0, strings.Index(rest, "`"))], " ") {
+			t.Errorf("-%s shows a command as the name of its value: quote with ' in %q", f.Names()[0], d.GetUsage())
 		}
 		if rows++; rows == 1 {
 			b.WriteString("\n| flag | default | meaning |\n| --- | --- | --- |\n")

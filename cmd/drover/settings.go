@@ -25,7 +25,7 @@ import (
 const configFlag = "config"
 
 func newConfigFlag(role string) cli.Flag {
-	return &cli.StringFlag{Name: configFlag, Usage: "file with these settings, as `drover config init " + role + "` writes it; flags override it"}
+	return &cli.StringFlag{Name: configFlag, Usage: "file with these settings, as 'drover config init " + role + "' writes it; flags override it"}
 }
 
 // maxConfigBytes bounds a configuration file.

@@ -118,7 +118,7 @@ func tlsRevokeCommand() *cli.Command {
 		Flags: []cli.Flag{
 			tlsDirFlag,
 			&cli.BoolFlag{Name: "old", Usage: "only certificates that were replaced, not the one in NAME.pem"},
-			&cli.StringSliceFlag{Name: "serial", Usage: "serial number, as `drover tls show` prints it, instead of a name; repeatable"},
+			&cli.StringSliceFlag{Name: "serial", Usage: "serial number, as 'drover tls show' prints it, instead of a name; repeatable"},
 		},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 0, 1, "[NAME]")

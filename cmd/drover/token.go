@@ -90,7 +90,7 @@ func tokenCreateCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "tenant", Usage: "it is good for this tenant alone, repeatable; default: all"},
 			&cli.StringFlag{Name: "right", Value: "operate", Usage: "read, submit, operate or all"},
 			&cli.DurationFlag{Name: "life", Value: 30 * 24 * time.Hour, Usage: "validity, a minute to 366 days"},
-			&cli.StringFlag{Name: "note", Usage: "what it is for, shown by `drover token list`"},
+			&cli.StringFlag{Name: "note", Usage: "what it is for, shown by 'drover token list'"},
 			&cli.StringFlag{Name: "out", Usage: "write it to this new file, mode 0600, instead of printing it", TakesFile: true},
 		},
 		Action: createToken,
