@@ -406,7 +406,7 @@ func (s *submitter) checkFiles(ctx context.Context, spec *jobspec.Job) (*located
 	}
 	var in *located
 	progress, err := s.requestWithProgress(func(report func(string)) (err error) {
-		in, err = s.core.inputs.locateInput(ctx, spec.Input, user, false, report)
+		in, err = s.core.inputs.locateInput(ctx, spec.Input, user, report)
 		return err
 	})
 	if err != nil {
