@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -129,5 +130,37 @@ func TestInputsHaveTheBytesOnEachNode(t *testing.T) {
 	}
 	if _, _, local := w.p.state.Stage(stage).Input(0); !slices.Equal(local, []int64{50, 40}) {
 		t.Errorf("after the loss of a replica the nodes have %v", local)
+	}
+}
+
+func TestSmallFilesWarning(t *testing.T) {
+	const mib = 1 << 20
+	for name, c := range map[string]struct {
+		splits  int
+		bytes   int64 // of each
+		combine int64
+		want    string // the size to write, "" for no warning
+	}{
+		"1,500 tiny files":              {1500, 3 << 10, 0, "1MiB"},
+		"enough to fill larger splits":  {10_000, 100 << 10, 0, "64MiB"},
+		"never more than a usual block": {1_000_000, 2 * mib, 0, "128MiB"},
+		"few":                           {99, 1, 0, ""},
+		"large enough":                  {1000, 4 * mib, 0, ""},
+		"packed already":                {1000, 1, 1, ""},
+		"nothing":                       {0, 0, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := &located{}
+			for range c.splits {
+				in.splits = append(in.splits, &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Length: c.bytes}}})
+			}
+			got := smallFilesWarning(&jobspec.Job{Input: &jobspec.Input{CombineBytes: c.combine}}, in)
+			if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], fmt.Sprintf("combine = %q", c.want))) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+	if got := smallFilesWarning(&jobspec.Job{}, &located{}); got != nil {
+		t.Errorf("without an input: %q", got)
 	}
 }
