@@ -13,8 +13,8 @@ const (
 	maxSplitHosts = 64   // named for a split, and racks: thousands of packed files have replicas on as many hosts
 )
 
-// ErrPiecesChanged is the error of Relocate for splits of an input that has changed.
-var ErrPiecesChanged = errors.New("mapreduce: the input changed")
+// errPiecesChanged is the error of Relocate for splits of an input that has changed.
+var errPiecesChanged = errors.New("mapreduce: the input changed")
 
 // FileBlock is a block of an input file and the places of its replicas. Hosts
 // and Racks are parallel: Racks[i] is the rack of Hosts[i], or Racks is empty.
@@ -91,7 +91,7 @@ func PlanSplits(blocks []FileBlock, combine int64) ([]Split, error) {
 
 // Relocate returns the splits with the hosts and racks of blocks, which are those
 // of the same input looked up again. The pieces stay as they are: packed anew,
-// they would follow replicas that have moved. ErrPiecesChanged: a block of a split
+// they would follow replicas that have moved. It is an error if a block of a split
 // is no longer there; further files are passed over. O(n log n).
 func Relocate(blocks []FileBlock, splits []Split) ([]Split, error) {
 	units, err := splitUnits(blocks)
@@ -112,7 +112,7 @@ func Relocate(blocks []FileBlock, splits []Split) ([]Split, error) {
 		for k, p := range splits[i].Pieces {
 			u, ok := at[place{p.Path, p.Offset}]
 			if !ok || u.piece.Length != p.Length {
-				return nil, fmt.Errorf("%w: %s has no block of %d bytes at %d", ErrPiecesChanged, p.Path, p.Length, p.Offset)
+				return nil, fmt.Errorf("%w: %s has no block of %d bytes at %d", errPiecesChanged, p.Path, p.Length, p.Offset)
 			}
 			us[k] = u
 		}

@@ -299,7 +299,7 @@ func TestRelocateKeepsPieces(t *testing.T) {
 				if len(grown) > i+1 && grown[i+1].Path == grown[i].Path {
 					continue // overlaps
 				}
-				if _, err := Relocate(grown, splits); !errors.Is(err, ErrPiecesChanged) {
+				if _, err := Relocate(grown, splits); !errors.Is(err, errPiecesChanged) {
 					t.Fatalf("%s has grown: error %v", grown[i].Path, err)
 				}
 			}
