@@ -82,22 +82,23 @@ func withoutDropped(d scheduler.Decision, dropped []facts.Drop) scheduler.Decisi
 }
 
 // locality returns how near to its data a placement is: node, rack, remote, or
-// none if the task reads nothing or the location is unknown.
+// none if the task reads nothing or the location is unknown. As in the simulator,
+// a node with less than half of it is as near as another of its rack.
 func locality(s *scheduler.State, a *scheduler.Action) string {
 	g := s.Stage(a.Task.StageID())
 	if g == nil || g.Spec.Kind != scheduler.KindMap {
 		return "none"
 	}
-	bytes, nodes, _ := g.Input(a.Task.Index)
+	bytes, nodes, local := g.Input(a.Task.Index)
 	if bytes == 0 || len(nodes) == 0 {
 		return "none"
 	}
 	best := "remote"
-	for _, n := range nodes {
-		switch s.Cluster().Dist(a.Node, n) {
-		case 0:
+	for k, n := range nodes {
+		switch d := s.Cluster().Dist(a.Node, n); {
+		case d == 0 && (local == nil || 2*local[k] >= bytes):
 			return "node"
-		case 1:
+		case d <= 1:
 			best = "rack"
 		}
 	}

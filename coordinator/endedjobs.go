@@ -78,8 +78,9 @@ func (e *endedJobs) historyRecord(f *facts.Facts, j *facts.Job) history.Job {
 		h.MissMS, h.Missed = j.Miss.At/1e6, j.Miss.Passed
 	}
 	var hosts [][]string
+	var onHosts [][]int64
 	if j.MapStage() >= 0 {
-		hosts = e.locations.nodeNames(f, j.ID)
+		hosts, onHosts = e.locations.storedOn(f, j.ID)
 	}
 	for i := range j.Stages {
 		s := &j.Spec.Stages[i]
@@ -89,7 +90,7 @@ func (e *endedJobs) historyRecord(f *facts.Facts, j *facts.Job) history.Job {
 			if s.Kind == jobspec.KindMap {
 				ht.InputBytes = splitBytes(j.Stages[i].Splits[t])
 				if int(t) < len(hosts) {
-					ht.Hosts = hosts[t]
+					ht.Hosts, ht.HostBytes = hosts[t], onHosts[t]
 				}
 			}
 			for _, a := range j.Stages[i].Task(t).Attempts {

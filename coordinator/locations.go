@@ -52,7 +52,12 @@ type jobHosts struct {
 	requestedAt time.Time // maintained by locationCache
 }
 
-type splitHosts struct{ hosts, racks []string }
+// splitHosts is where a split is located. bytes holds the bytes on each host, or
+// is nil if each holds all of the split.
+type splitHosts struct {
+	hosts, racks []string
+	bytes        []int64
+}
 
 func newLocationCache() *locationCache {
 	return &locationCache{jobs: map[uint64]*jobHosts{}, pending: map[string]*jobHosts{}, stale: map[uint64]bool{},
@@ -74,7 +79,7 @@ func (c *locationCache) addPending(token string, h *jobHosts) {
 // resolve returns the nodes that store each split of a job. It first adopts the
 // locations that were pending under the job's token; without any it marks the
 // job stale and returns nil.
-func (c *locationCache) resolve(f *facts.Facts, job uint64) [][]scheduler.NodeID {
+func (c *locationCache) resolve(f *facts.Facts, job uint64) []splitNodes {
 	j := f.Job(job)
 	if j == nil || j.MapStage() < 0 {
 		return nil
@@ -95,18 +100,37 @@ func (c *locationCache) resolve(f *facts.Facts, job uint64) [][]scheduler.NodeID
 	return h.nodes(f)
 }
 
+// splitNodes is where a split is located: the nodes that store some of it, most
+// first, and the bytes on each, or nil if each stores all of it.
+type splitNodes struct {
+	nodes []scheduler.NodeID
+	local []int64
+}
+
 // nodes returns the nodes that store each split.
-func (h *jobHosts) nodes(f *facts.Facts) [][]scheduler.NodeID {
+func (h *jobHosts) nodes(f *facts.Facts) []splitNodes {
 	if h == nil {
 		return nil
 	}
 	book := newAddressBook(f)
-	out := make([][]scheduler.NodeID, len(h.splits))
+	out := make([]splitNodes, len(h.splits))
 	for i := range h.splits {
-		for _, host := range h.splits[i].hosts {
-			if n, ok := book.find(host); ok && !slices.Contains(out[i], n) {
-				out[i] = append(out[i], n)
-			}
+		out[i] = h.splits[i].onNodes(book)
+	}
+	return out
+}
+
+// onNodes returns where a split is located. A node with two DataNodes counts
+// with the fuller one: of two replicas of a block it reads one.
+func (s *splitHosts) onNodes(book addressBook) (out splitNodes) {
+	for k, host := range s.hosts {
+		n, ok := book.find(host)
+		if !ok || slices.Contains(out.nodes, n) {
+			continue
+		}
+		out.nodes = append(out.nodes, n)
+		if s.bytes != nil {
+			out.local = append(out.local, s.bytes[k])
 		}
 	}
 	return out
@@ -239,7 +263,16 @@ type inputLocator struct {
 // locateInput looks up the blocks of in through nodes and makes splits of them.
 // Large inputs are requested in pages, from several nodes in parallel.
 // NotFound: no such input; Unavailable: no node answered before ctx ended.
-func (l *inputLocator) locateInput(ctx context.Context, in *jobspec.Input, user string, refresh bool, progress func(string)) (*located, error) {
+func (l *inputLocator) locateInput(ctx context.Context, in *jobspec.Input, user string, progress func(string)) (*located, error) {
+	blocks, err := l.locateBlocks(ctx, in, user, false, progress)
+	if err != nil {
+		return nil, err
+	}
+	return planSplits(blocks, in.CombineBytes)
+}
+
+// locateBlocks looks up the blocks of in through nodes.
+func (l *inputLocator) locateBlocks(ctx context.Context, in *jobspec.Input, user string, refresh bool, progress func(string)) ([]*droverv1.FileBlock, error) {
 	first, err := l.locatePage(ctx, in, user, 0, refresh, progress)
 	if err != nil {
 		return nil, err
@@ -254,11 +287,7 @@ func (l *inputLocator) locateInput(ctx context.Context, in *jobspec.Input, user 
 			return nil, fault.New(fault.Exhausted, "the input has more than %d blocks: name fewer files, or pack small ones into large ones", maxBlocks)
 		}
 	}
-	out, err := planSplits(blocks, in.CombineBytes)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return blocks, nil
 }
 
 // locatePages requests the next pages in parallel and returns the block to
@@ -299,28 +328,54 @@ func (l *inputLocator) locatePage(ctx context.Context, in *jobspec.Input, user s
 
 // planSplits makes splits of blocks and records their hosts.
 func planSplits(blocks []*droverv1.FileBlock, combine int64) (*located, error) {
-	in, length := make([]mapreduce.FileBlock, len(blocks)), map[string]int64{}
-	for i, b := range blocks {
-		in[i] = mapreduce.FileBlock{Path: b.GetUri(), Offset: b.GetOffset(), Length: b.GetLength(), Hosts: b.GetHosts(), Racks: b.GetRacks()}
+	length := map[string]int64{}
+	for _, b := range blocks {
 		length[b.GetUri()] = b.GetFileLength()
 	}
-	splits, err := mapreduce.PlanSplits(in, combine)
+	splits, err := mapreduce.PlanSplits(plainBlocks(blocks), combine)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
 	if len(splits) > jobspec.MaxTasks {
 		return nil, fault.New(fault.Exhausted, "the input has %d splits, at most %d are allowed: set combine in the input to pack small files", len(splits), jobspec.MaxTasks)
 	}
-	out := &located{hosts: &jobHosts{}}
+	out := &located{hosts: hostsOf(splits)}
 	for i := range splits {
 		s := &droverv1.FactSplit{}
 		for _, p := range splits[i].Pieces {
 			s.Pieces = append(s.Pieces, &droverv1.SplitPiece{Uri: p.Path, Offset: p.Offset, Length: p.Length, FileLength: length[p.Path]})
 		}
 		out.splits = append(out.splits, s)
-		out.hosts.splits = append(out.hosts.splits, splitHosts{splits[i].Hosts, splits[i].Racks})
 	}
 	return out, nil
+}
+
+// relocateSplits returns where the splits of an accepted job are located now.
+func relocateSplits(blocks []*droverv1.FileBlock, accepted []*droverv1.FactSplit) (*jobHosts, error) {
+	splits := make([]mapreduce.Split, len(accepted))
+	for i, s := range accepted {
+		for _, p := range s.GetPieces() {
+			splits[i].Pieces = append(splits[i].Pieces, mapreduce.Piece{Path: p.GetUri(), Offset: p.GetOffset(), Length: p.GetLength()})
+		}
+	}
+	splits, err := mapreduce.Relocate(plainBlocks(blocks), splits)
+	return hostsOf(splits), err
+}
+
+func plainBlocks(blocks []*droverv1.FileBlock) []mapreduce.FileBlock {
+	out := make([]mapreduce.FileBlock, len(blocks))
+	for i, b := range blocks {
+		out[i] = mapreduce.FileBlock{Path: b.GetUri(), Offset: b.GetOffset(), Length: b.GetLength(), Hosts: b.GetHosts(), Racks: b.GetRacks()}
+	}
+	return out
+}
+
+func hostsOf(splits []mapreduce.Split) *jobHosts {
+	h := &jobHosts{splits: make([]splitHosts, len(splits))}
+	for i := range splits {
+		h.splits[i] = splitHosts{hosts: splits[i].Hosts, racks: splits[i].Racks, bytes: splits[i].HostBytes}
+	}
+	return h
 }
 
 // relocateStale looks up the inputs of stale jobs again, until ctx ends.
@@ -366,25 +421,19 @@ func (l *inputLocator) relocateJob(ctx context.Context, id uint64) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
 	defer cancel()
-	got, err := l.locateInput(ctx, in, user, true, nil)
-	switch {
-	case err != nil:
+	blocks, err := l.locateBlocks(ctx, in, user, true, nil)
+	if err != nil {
 		if ctx.Err() == nil {
 			l.log.Warn("cannot locate the input's blocks", "job", id, "err", err)
 		}
-	case !samePieces(got.splits, want):
-		l.log.Warn("the input changed after submission: its block locations are not used", "job", id)
-	default:
-		l.locations.store(id, got.hosts, l.now())
+		return
 	}
-}
-
-func samePieces(a, b []*droverv1.FactSplit) bool {
-	return slices.EqualFunc(a, b, func(x, y *droverv1.FactSplit) bool {
-		return slices.EqualFunc(x.GetPieces(), y.GetPieces(), func(p, q *droverv1.SplitPiece) bool {
-			return p.GetUri() == q.GetUri() && p.GetOffset() == q.GetOffset() && p.GetLength() == q.GetLength()
-		})
-	})
+	hosts, err := relocateSplits(blocks, want)
+	if err != nil {
+		l.log.Warn("the input changed after submission: its block locations are not used", "job", id, "err", err)
+		return
+	}
+	l.locations.store(id, hosts, l.now())
 }
 
 // splitHosts returns the addresses and racks that store a split, as named by
@@ -398,23 +447,18 @@ func (c *locationCache) splitHosts(job uint64, i int32) (hosts, racks []string) 
 	return nil, nil
 }
 
-// nodeNames returns, for each split of a job, the names of the nodes that store
-// it.
-func (c *locationCache) nodeNames(f *facts.Facts, job uint64) [][]string {
+// storedOn returns, for each split of a job, where it is located: the names of the
+// nodes, and the bytes on each, or nil if each stores all of it.
+func (c *locationCache) storedOn(f *facts.Facts, job uint64) (names [][]string, bytes [][]int64) {
 	c.mu.Lock()
 	h := c.jobs[job]
 	c.mu.Unlock()
-	if h == nil {
-		return nil
-	}
-	book := newAddressBook(f)
-	out := make([][]string, len(h.splits))
-	for i := range h.splits {
-		for _, host := range h.splits[i].hosts {
-			if n, ok := book.find(host); ok {
-				out[i] = append(out[i], f.Node(int32(n)+1).Info.GetName())
-			}
+	for _, at := range h.nodes(f) {
+		var of []string
+		for _, n := range at.nodes {
+			of = append(of, f.Node(int32(n)+1).Info.GetName())
 		}
+		names, bytes = append(names, of), append(bytes, at.local)
 	}
-	return out
+	return names, bytes
 }

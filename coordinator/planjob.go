@@ -47,7 +47,7 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 	if require == 0 {
 		require = counterOfferProbability
 	}
-	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(warnings, t.allWarnings(0)...), CounterOfferMs: t.earliestDeadline(require), Scheduler: t.scheduler}
+	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(append(warnings, smallFilesWarning(spec, in)...), t.allWarnings(0)...), CounterOfferMs: t.earliestDeadline(require), Scheduler: t.scheduler}
 	s.core.view(func(f *facts.Facts) { t.fillPlan(ctx, s.core, f, res) })
 	return connect.NewResponse(res), nil
 }

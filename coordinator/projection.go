@@ -36,9 +36,9 @@ type projection struct {
 	replaying bool
 }
 
-// hostSource returns where a job's input is located: for each split the nodes
-// that store part of it, best first; nil if unknown.
-type hostSource func(f *facts.Facts, job uint64) [][]scheduler.NodeID
+// hostSource returns where a job's input is located, for each split; nil if
+// unknown.
+type hostSource func(f *facts.Facts, job uint64) []splitNodes
 
 // errDrift means that State refused a change for another reason than being
 // stale.
@@ -369,18 +369,35 @@ func (p *projection) stageSpec(f *facts.Facts, j *facts.Job, i int) scheduler.St
 	return out
 }
 
-func newInputs(splits []*droverv1.FactSplit, hosts [][]scheduler.NodeID) *scheduler.Inputs {
+func newInputs(splits []*droverv1.FactSplit, at []splitNodes) *scheduler.Inputs {
 	in := &scheduler.Inputs{Bytes: make([]int64, len(splits)), Start: make([]int32, len(splits)+1)}
+	scattered := slices.ContainsFunc(at, func(s splitNodes) bool { return s.local != nil })
 	for i, s := range splits {
-		for _, piece := range s.GetPieces() {
-			in.Bytes[i] += piece.GetLength()
-		}
-		if i < len(hosts) {
-			in.Nodes = append(in.Nodes, hosts[i]...)
+		in.Bytes[i] = splitBytes(s)
+		if i < len(at) {
+			in.Nodes = append(in.Nodes, at[i].nodes...)
+			switch {
+			case at[i].local != nil:
+				in.Local = append(in.Local, at[i].local...)
+			case scattered:
+				in.Local = append(in.Local, slices.Repeat(in.Bytes[i:i+1], len(at[i].nodes))...)
+			}
 		}
 		in.Start[i+1] = int32(len(in.Nodes))
 	}
 	return in
+}
+
+// sameBytes reports whether the bytes on some nodes are equal, where nil stands
+// for all bytes of the input on each.
+func sameBytes(all int64, a, b []int64) bool {
+	if a == nil {
+		a, b = b, a
+	}
+	if b == nil {
+		return !slices.ContainsFunc(a, func(n int64) bool { return n != all })
+	}
+	return slices.Equal(a, b)
 }
 
 // setInputNodes updates where a job's input is located.
@@ -390,11 +407,12 @@ func (p *projection) setInputNodes(f *facts.Facts, job uint64) error {
 		return nil
 	}
 	m := int32(j.MapStage())
-	for i, nodes := range p.hosts(f, job) {
-		if _, have, _ := p.state.Stage(scheduler.StageID{Job: scheduler.JobID(job), Stage: m}).Input(int32(i)); slices.Equal(have, nodes) {
+	for i, at := range p.hosts(f, job) {
+		bytes, nodes, local := p.state.Stage(scheduler.StageID{Job: scheduler.JobID(job), Stage: m}).Input(int32(i))
+		if slices.Equal(nodes, at.nodes) && sameBytes(bytes, local, at.local) {
 			continue
 		}
-		if err := ignoreStale(p.state.Events().SetInput(scheduler.TaskID{Job: scheduler.JobID(job), Stage: m, Index: int32(i)}, nodes, nil)); err != nil {
+		if err := ignoreStale(p.state.Events().SetInput(scheduler.TaskID{Job: scheduler.JobID(job), Stage: m, Index: int32(i)}, at.nodes, at.local)); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,7 @@ func newRandomCluster(t *testing.T, seed uint64) *randomCluster {
 	return w
 }
 
-func noHosts(*facts.Facts, uint64) [][]scheduler.NodeID { return nil }
+func noHosts(*facts.Facts, uint64) []splitNodes { return nil }
 
 func (w *randomCluster) apply(e *droverv1.Entry) facts.Result {
 	w.index++

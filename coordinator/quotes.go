@@ -226,7 +226,7 @@ func (s *clientService) newDraft(f *facts.Facts, spec *jobspec.Job, in *located,
 		j.Stages[e.GetStage()].EstimateNS, j.Stages[e.GetStage()].UpperNS = e.GetNs(), e.GetUpperNs()
 	}
 	nodes := in.hosts.nodes(f)
-	p := s.core.newProjection(func(f *facts.Facts, job uint64) [][]scheduler.NodeID {
+	p := s.core.newProjection(func(f *facts.Facts, job uint64) []splitNodes {
 		if job == j.ID {
 			return nodes
 		}

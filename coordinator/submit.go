@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -131,7 +132,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err != nil {
 		return nil, err
 	}
-	warnings = append(warnings, more...)
+	warnings = append(append(warnings, smallFilesWarning(spec, in)...), more...)
 	tag, err := s.submissions.prepareOutput(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -406,13 +407,40 @@ func (s *submitter) checkFiles(ctx context.Context, spec *jobspec.Job) (*located
 	}
 	var in *located
 	progress, err := s.requestWithProgress(func(report func(string)) (err error) {
-		in, err = s.core.inputs.locateInput(ctx, spec.Input, user, false, report)
+		in, err = s.core.inputs.locateInput(ctx, spec.Input, user, report)
 		return err
 	})
 	if err != nil {
 		return nil, fileError("input", strings.Join(spec.Input.Paths, ", "), progress, err)
 	}
 	return in, nil
+}
+
+// Limits of what counts as an input of many small files.
+const (
+	manySplits        = 100
+	smallSplit        = 4 << 20 // bytes of an average split: they are read sooner than a container is started
+	packedTasks       = 16      // to suggest at least, so that they run in parallel
+	minPacked         = 1 << 20 // bytes
+	maxPacked   int64 = 128 << 20
+)
+
+// smallFilesWarning returns a warning with a size for combine if the job has many
+// map tasks of which each reads little.
+func smallFilesWarning(spec *jobspec.Job, in *located) []string {
+	n, total := int64(len(in.splits)), int64(0)
+	for _, s := range in.splits {
+		total += splitBytes(s)
+	}
+	if spec.Input == nil || spec.Input.CombineBytes > 0 || n < manySplits || total/n >= smallSplit {
+		return nil
+	}
+	packed := int64(minPacked)
+	for packed < total/packedTasks && packed < maxPacked {
+		packed *= 2
+	}
+	return []string{fmt.Sprintf("the input has %d map tasks of %s each on average, and to start one may take longer than to read it: combine = %q in the input block packs small files into fewer tasks",
+		n, jobspec.FormatSize(total/n), jobspec.FormatSize(packed))}
 }
 
 // checkReachable refuses a path that no known node, even one that is down, can

@@ -28,18 +28,14 @@ func (p *packer) packByLocation(namesOf func(FileBlock) []string) {
 	lists := map[string][]int{}
 	var order []string
 	for i, u := range p.units {
-		var seen []string
-		for _, b := range u.blocks {
-			for _, n := range namesOf(b) {
-				if n == "" || slices.Contains(seen, n) {
-					continue
-				}
-				seen = append(seen, n)
-				if lists[n] == nil {
-					order = append(order, n)
-				}
-				lists[n] = append(lists[n], i)
+		for k, n := range namesOf(u.blocks[0]) {
+			if n == "" || slices.Contains(namesOf(u.blocks[0])[:k], n) || !holdsAll(u.blocks[1:], n, namesOf) {
+				continue
 			}
+			if lists[n] == nil {
+				order = append(order, n)
+			}
+			lists[n] = append(lists[n], i)
 		}
 	}
 	slices.Sort(order)
@@ -55,16 +51,29 @@ func (p *packer) packByLocation(namesOf func(FileBlock) []string) {
 	}
 }
 
+// holdsAll reports whether a host (or rack) has a replica of each block: a
+// compressed file of several blocks may be whole nowhere.
+func holdsAll(blocks []FileBlock, name string, namesOf func(FileBlock) []string) bool {
+	return !slices.ContainsFunc(blocks, func(b FileBlock) bool { return !slices.Contains(namesOf(b), name) })
+}
+
 // packOne packs a group from list if it is at least half full; units of a
-// smaller group are left for packRest. It returns the units not yet packed.
+// smaller group are left for packRest. A unit that does not fit beside less than
+// half a group is more than half itself: it is a group of its own, whichever host
+// packs it. It returns the units not yet packed.
 func (p *packer) packOne(list []int) (rest []int, ok bool) {
 	var group []int
 	var size int64
+	half := (p.limit + 1) / 2
 	for k, i := range list {
 		if p.packed[i] {
 			continue
 		}
 		n := p.units[i].piece.Length
+		if size+n > p.limit && size < half && len(group) < maxPieces {
+			p.emit([]int{i})
+			continue
+		}
 		if size+n > p.limit || len(group) == maxPieces {
 			rest = list[k:]
 			break
@@ -72,7 +81,7 @@ func (p *packer) packOne(list []int) (rest []int, ok bool) {
 		group = append(group, i)
 		size += n
 	}
-	if size < (p.limit+1)/2 && len(group) < maxPieces {
+	if size < half && len(group) < maxPieces {
 		return nil, false
 	}
 	p.emit(group)

@@ -2,12 +2,19 @@ package mapreduce
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 )
 
-// maxPieces bounds the pieces of a combined split.
-const maxPieces = 4096
+// Limits of a split.
+const (
+	maxPieces     = 4096 // of a combined split
+	maxSplitHosts = 64   // named for a split, and racks: thousands of packed files have replicas on as many hosts
+)
+
+// errPiecesChanged is the error of Relocate for splits of an input that has changed.
+var errPiecesChanged = errors.New("mapreduce: the input changed")
 
 // FileBlock is a block of an input file and the places of its replicas. Hosts
 // and Racks are parallel: Racks[i] is the rack of Hosts[i], or Racks is empty.
@@ -28,12 +35,14 @@ type Piece struct {
 }
 
 // Split is the input of one map task. Hosts holds the hosts that store some of
-// it, most bytes first, then by name. Racks holds the racks of the replicas, in the
-// same order.
+// it, most bytes first, then by name, at most maxSplitHosts. HostBytes holds the
+// bytes on each, or is nil if each holds all of the split. Racks holds the racks of
+// the replicas, in the same order as hosts.
 type Split struct {
-	Pieces []Piece  `json:"pieces"`
-	Hosts  []string `json:"hosts,omitempty"`
-	Racks  []string `json:"racks,omitempty"`
+	Pieces    []Piece  `json:"pieces"`
+	Hosts     []string `json:"hosts,omitempty"`
+	HostBytes []int64  `json:"host_bytes,omitempty"`
+	Racks     []string `json:"racks,omitempty"`
 }
 
 // length returns the number of stored bytes in the split.
@@ -78,6 +87,38 @@ func PlanSplits(blocks []FileBlock, combine int64) ([]Split, error) {
 	}
 	slices.SortFunc(splits, func(a, b Split) int { return comparePieces(a.Pieces[0], b.Pieces[0]) })
 	return splits, nil
+}
+
+// Relocate returns the splits with the hosts and racks of blocks, which are those
+// of the same input looked up again. The pieces stay as they are: packed anew,
+// they would follow replicas that have moved. It is an error if a block of a split
+// is no longer there; further files are passed over. O(n log n).
+func Relocate(blocks []FileBlock, splits []Split) ([]Split, error) {
+	units, err := splitUnits(blocks)
+	if err != nil {
+		return nil, err
+	}
+	type place struct {
+		path   string
+		offset int64
+	}
+	at := make(map[place]splitUnit, len(units))
+	for _, u := range units {
+		at[place{u.piece.Path, u.piece.Offset}] = u
+	}
+	out := make([]Split, len(splits))
+	for i := range splits {
+		us := make([]splitUnit, len(splits[i].Pieces))
+		for k, p := range splits[i].Pieces {
+			u, ok := at[place{p.Path, p.Offset}]
+			if !ok || u.piece.Length != p.Length {
+				return nil, fmt.Errorf("%w: %s has no block of %d bytes at %d", errPiecesChanged, p.Path, p.Length, p.Offset)
+			}
+			us[k] = u
+		}
+		out[i] = newSplit(us)
+	}
+	return out, nil
 }
 
 func comparePieces(a, b Piece) int {
@@ -177,6 +218,12 @@ func newSplit(us []splitUnit) Split {
 		}
 	}
 	s.Hosts, s.Racks = sortedByBytes(hosts), sortedByBytes(racks)
+	if n := len(s.Hosts); n > 0 && hosts[s.Hosts[n-1]] < s.length() { // the last holds least
+		s.HostBytes = make([]int64, n)
+		for k, h := range s.Hosts {
+			s.HostBytes[k] = hosts[h]
+		}
+	}
 	return s
 }
 
@@ -189,6 +236,7 @@ func creditBytes(to map[string]int64, list []string, n int64) {
 	}
 }
 
+// sortedByBytes returns the names with most bytes, at most maxSplitHosts.
 func sortedByBytes(m map[string]int64) []string {
 	var out []string
 	for name := range m {
@@ -197,5 +245,5 @@ func sortedByBytes(m map[string]int64) []string {
 	slices.SortFunc(out, func(a, b string) int {
 		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))
 	})
-	return out
+	return out[:min(len(out), maxSplitHosts)]
 }

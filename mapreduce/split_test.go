@@ -3,6 +3,7 @@ package mapreduce
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 )
 
@@ -48,6 +50,11 @@ func TestPlanSplits(t *testing.T) {
 			blocks:  []FileBlock{b("a", 0, 2, "n1"), b("b", 0, 2, "n2"), b("c", 0, 2, "n3")},
 			combine: 8,
 			want:    "[a@0+2,b@0+2,c@0+2|n1,n2,n3]",
+		},
+		"combine goes on with a host behind a file that does not fit": {
+			blocks:  []FileBlock{b("a", 0, 3, "n1"), b("b", 0, 6, "n1"), b("c", 0, 1, "n2"), b("d", 0, 4, "n1")},
+			combine: 8,
+			want:    "[a@0+3,d@0+4|n1][b@0+6|n1][c@0+1|n2]",
 		},
 		"combine leaves large blocks alone and packs compressed files": {
 			blocks:  []FileBlock{b("a", 0, 9, "n1"), b("z.gz", 0, 3, "n1"), b("b.bz2", 0, 3, "n1")},
@@ -138,6 +145,164 @@ func TestPlanSplitsCoversEveryByteOnce(t *testing.T) {
 		}
 		if d := cmp.Diff(splits, again); d != "" {
 			t.Fatalf("order of blocks changed the plan: %s", d)
+		}
+	})
+}
+
+// For any blocks: of what a host holds, less than half a split ends in splits that are not whole on one host; the same for
+// racks. The bytes of each host are those of the pieces that it holds, counted one by one.
+func TestPackedSplitsAreLocal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		blocks := drawBlocks(t)
+		combine := rapid.Int64Range(1, 64).Draw(t, "combine")
+		splits, err := PlanSplits(blocks, combine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hosts := func(b FileBlock) []string { return b.Hosts }
+		racks := func(b FileBlock) []string { return b.Racks }
+		scattered, acrossRacks, hostNames, rackNames := int64(0), int64(0), map[string]bool{}, map[string]bool{}
+		for i := range splits {
+			s := &splits[i]
+			onHost, onRack := slowBytes(blocks, s, hosts), slowBytes(blocks, s, racks)
+			checkHostBytes(t, s, onHost)
+			if len(s.Pieces) == 1 {
+				continue // a file's blocks are where they are
+			}
+			if !holdWhole(onHost, s.length()) {
+				scattered += slowLocated(blocks, s, hosts)
+			}
+			if !holdWhole(onHost, s.length()) && !holdWhole(onRack, s.length()) {
+				acrossRacks += slowLocated(blocks, s, racks)
+			}
+		}
+		for _, b := range blocks {
+			for k := range b.Hosts {
+				hostNames[b.Hosts[k]], rackNames[b.Racks[k]] = true, true
+			}
+		}
+		if limit := int64(len(hostNames)) * (combine + 1) / 2; scattered > limit {
+			t.Fatalf("%d bytes are in splits that no host holds, want at most %d: %s", scattered, limit, formatSplits(splits))
+		}
+		if limit := int64(len(rackNames)) * (combine + 1) / 2; acrossRacks > limit {
+			t.Fatalf("%d bytes are in splits that no rack holds, want at most %d: %s", acrossRacks, limit, formatSplits(splits))
+		}
+	})
+}
+
+// slowBytes returns how many bytes of a split each host (or rack) holds.
+func slowBytes(blocks []FileBlock, s *Split, namesOf func(FileBlock) []string) map[string]int64 {
+	out := map[string]int64{}
+	eachByteOf(blocks, s, func(b FileBlock) {
+		names := slices.Clone(namesOf(b))
+		slices.Sort(names)
+		for _, n := range slices.Compact(names) {
+			out[n]++
+		}
+	})
+	return out
+}
+
+// slowLocated returns how many bytes of a split are in pieces that some host (or rack) holds.
+func slowLocated(blocks []FileBlock, s *Split, namesOf func(FileBlock) []string) (n int64) {
+	for _, p := range s.Pieces {
+		if one := (&Split{Pieces: []Piece{p}}); holdWhole(slowBytes(blocks, one, namesOf), p.Length) {
+			n += p.Length
+		}
+	}
+	return n
+}
+
+func eachByteOf(blocks []FileBlock, s *Split, use func(FileBlock)) {
+	for _, p := range s.Pieces {
+		for at := p.Offset; at < p.Offset+p.Length; at++ {
+			for _, b := range blocks {
+				if b.Path == p.Path && b.Offset <= at && at < b.Offset+b.Length {
+					use(b)
+				}
+			}
+		}
+	}
+}
+
+func holdWhole(held map[string]int64, length int64) bool {
+	for _, n := range held {
+		if n == length {
+			return true
+		}
+	}
+	return false
+}
+
+func checkHostBytes(t *rapid.T, s *Split, want map[string]int64) {
+	got := map[string]int64{}
+	for k, h := range s.Hosts {
+		if got[h] = s.length(); s.HostBytes != nil {
+			got[h] = s.HostBytes[k]
+		}
+		if k > 0 && got[h] > got[s.Hosts[k-1]] {
+			t.Fatalf("hosts %v with %v bytes: not the best first", s.Hosts, s.HostBytes)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatalf("bytes on hosts: %s", d)
+	}
+}
+
+// A split of thousands of files has replicas on as many hosts: the best are kept.
+func TestSplitKeepsTheBestHosts(t *testing.T) {
+	var blocks []FileBlock
+	for i := range 2000 {
+		host := fmt.Sprintf("n%04d", i)
+		blocks = append(blocks, FileBlock{Path: fmt.Sprintf("f%04d", i), Length: 10 + int64(i), Hosts: []string{host}, Racks: []string{"r" + host}})
+	}
+	splits, err := PlanSplits(blocks, 1<<30)
+	if err != nil || len(splits) != 1 {
+		t.Fatalf("%d splits, %v", len(splits), err)
+	}
+	s := splits[0]
+	if len(s.Hosts) != maxSplitHosts || len(s.HostBytes) != maxSplitHosts || len(s.Racks) != maxSplitHosts || s.Hosts[0] != "n1999" || s.HostBytes[0] != 2009 {
+		t.Errorf("%d hosts from %s, %d of them with bytes, %d racks; want %d from n1999", len(s.Hosts), s.Hosts[0], len(s.HostBytes), len(s.Racks), maxSplitHosts)
+	}
+}
+
+// Replicas move, and other versions pack otherwise: accepted splits keep their pieces and get the new hosts.
+func TestRelocateKeepsPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		blocks := drawBlocks(t)
+		splits, err := PlanSplits(blocks, rapid.Int64Range(0, 64).Draw(t, "combine"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Relocate(blocks, splits); err != nil || cmp.Diff(splits, again, cmpopts.EquateEmpty()) != "" {
+			t.Fatalf("without a move: %v\n%s", err, cmp.Diff(splits, again))
+		}
+		moved := slices.Clone(blocks)
+		for i := range moved {
+			moved[i].Hosts, moved[i].Racks = []string{fmt.Sprint("m", i%3)}, nil
+		}
+		moved = append(moved, FileBlock{Path: "came later", Length: 5})
+		got, err := Relocate(moved, splits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got {
+			if d := cmp.Diff(splits[i].Pieces, got[i].Pieces); d != "" {
+				t.Fatalf("split %d has other pieces: %s", i, d)
+			}
+			checkHostBytes(t, &got[i], slowBytes(moved, &got[i], func(b FileBlock) []string { return b.Hosts }))
+		}
+		for i := range moved {
+			if moved[i].Length > 0 && moved[i].Path != "came later" {
+				grown := slices.Clone(moved)
+				grown[i].Length++
+				if len(grown) > i+1 && grown[i+1].Path == grown[i].Path {
+					continue // overlaps
+				}
+				if _, err := Relocate(grown, splits); !errors.Is(err, errPiecesChanged) {
+					t.Fatalf("%s has grown: error %v", grown[i].Path, err)
+				}
+			}
 		}
 	})
 }

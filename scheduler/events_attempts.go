@@ -207,8 +207,9 @@ func (q Queue) updateOpenFrom(j *Job, n int32) {
 func (e Events) recordTask(g *Stage, a *Attempt, now Time) {
 	f := finishedRecord{stage: g.finishedStageOf(), index: a.ID.Index, node: a.Node, run: a.RanFor(now), ended: now}
 	if g.Spec.Inputs != nil {
-		bytes, nodes, _ := g.Input(a.ID.Index)
-		f.bytes, f.local = bytes, slices.Contains(nodes, a.Node)
+		bytes, nodes, local := g.Input(a.ID.Index)
+		k := slices.Index(nodes, a.Node)
+		f.bytes, f.local = bytes, k >= 0 && (local == nil || 2*local[k] >= bytes)
 	}
 	e.s.history.tasks.put(f)
 }

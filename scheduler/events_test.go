@@ -302,6 +302,26 @@ func TestTheHistoryKeepsTheNameAtTheEnd(t *testing.T) {
 	}
 }
 
+// A node with one small file of a packed split is not where its input is: the run time has a transfer in it.
+func TestTheHistoryKnowsWhereMostOfTheInputWas(t *testing.T) {
+	w := schedtest.New(t).AddNodes(3, schedtest.R(4, 4, 100)).AddTenants("a")
+	id := w.Submit("a", 3, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) {
+		g.Kind = scheduler.KindMap
+		g.Inputs = &scheduler.Inputs{Bytes: []int64{100, 100, 100}, Start: []int32{0, 2, 4, 6}, Nodes: []scheduler.NodeID{0, 1, 0, 1, 0, 1}, Local: []int64{50, 49, 50, 49, 50, 49}}
+	})
+	for i := range int32(3) {
+		w.End(w.Place(scheduler.TaskID{Job: id, Index: i}, scheduler.NodeID(i)), scheduler.OutcomeSucceeded)
+	}
+	var local []bool
+	w.State.History().Tasks(func(f *scheduler.FinishedTask) bool {
+		local = append(local, f.Local)
+		return true
+	})
+	if want := []bool{true, false, false}; !slices.Equal(local, want) {
+		t.Errorf("local is %v, want %v", local, want)
+	}
+}
+
 // Bounded counts the jobs with a bound of their own, as they come, change and go.
 func TestBoundedFollowsTheJobs(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 100)).AddTenants("a")

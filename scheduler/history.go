@@ -15,7 +15,7 @@ type FinishedTask struct {
 	Node       NodeID        `json:"node"`
 	Demand     Resources     `json:"demand"`
 	InputBytes int64         `json:"input_bytes"`
-	Local      bool          `json:"local"` // ran on a node that holds its input
+	Local      bool          `json:"local"` // ran on a node that holds at least half of its input
 	Tasks      int32         `json:"tasks"` // tasks of its stage
 	RunTime    time.Duration `json:"run_ns"`
 	Ended      Time          `json:"ended"`

@@ -42,6 +42,19 @@ func (f *FS) Input(uri string, blocks int, hosts ...string) {
 	}
 }
 
+// Move moves all blocks of all inputs to a host.
+func (f *FS) Move(host string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for uri, blocks := range f.inputs {
+		moved := make([]*droverv1.FileBlock, len(blocks)) // the old ones may be on their way
+		for i, b := range blocks {
+			moved[i] = &droverv1.FileBlock{Uri: uri, Offset: b.GetOffset(), Length: b.GetLength(), FileLength: b.GetFileLength(), Hosts: []string{host + ":9866"}}
+		}
+		f.inputs[uri] = moved
+	}
+}
+
 // FailWith makes requests fail for which fn returns a class; nil ends it.
 func (f *FS) FailWith(fn func(*droverv1.NodeRequest) (error, string)) {
 	f.mu.Lock()

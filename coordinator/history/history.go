@@ -77,7 +77,8 @@ type Stage struct {
 // Task is one task with its attempts in order.
 type Task struct {
 	InputBytes int64     `json:"input_bytes,omitempty"`
-	Hosts      []string  `json:"hosts,omitempty"` // nodes that stored its input, as last known
+	Hosts      []string  `json:"hosts,omitempty"`      // nodes that stored its input, as last known
+	HostBytes  []int64   `json:"host_bytes,omitempty"` // bytes of it on each; absent if each stored all of it
 	Attempts   []Attempt `json:"attempts,omitempty"`
 }
 

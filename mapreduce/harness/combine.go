@@ -166,6 +166,9 @@ func (s *sumFolder) appendValue(buf []byte) []byte { return strconv.AppendInt(bu
 
 func (s *sumFolder) add(key []byte, r *sortmerge.Record) error {
 	n, err := parseNumber(r.Value)
+	if err != nil && r.NoValue {
+		return classErrorf(mapreduce.ClassUserData, "sum: the mapper's line %.60q has no tab and so no value: write KEY, a tab and a whole number", key)
+	}
 	if err != nil {
 		return classErrorf(mapreduce.ClassUserData, "sum: the value %.60q of key %.60q is not a whole number", r.Value, key)
 	}

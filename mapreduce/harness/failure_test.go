@@ -65,6 +65,7 @@ func TestFaultyMappers(t *testing.T) {
 		"leaves a child behind":              {shellProgram("sleep 1000 >/dev/null 2>&1 & cat"), "a\nb\n", 1, nil, mapreduce.ClassOK, "", 0, 2},
 		"has a combiner that fails":          {shellProgram("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := shellProgram("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "the combiner: program sh ended with exit status 9", 9, 0},
 		"sums a non-number":                  {shellProgram("cat"), "a\tx\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "not a whole number", 0, 0},
+		"sums a line without a tab":          {shellProgram("cat"), "a 1\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, `the mapper's line "a 1" has no tab`, 0, 0},
 		"sums over 64 bits":                  {shellProgram("cat"), "a\t9223372036854775807\na\t1\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "64 bits", 0, 0},
 		"gets a damaged gzip file":           {shellProgram("cat"), "this is not gzip", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecGzip }, mapreduce.ClassUserData, "not valid gzip", -2, 0},
 		"gets a damaged bzip2 file":          {shellProgram("cat"), "this is not bzip2", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecBzip2 }, mapreduce.ClassUserData, "not valid bzip2", -2, 0},
@@ -75,7 +76,7 @@ func TestFaultyMappers(t *testing.T) {
 		"gets text that begins with SEQ":     {shellProgram("cat"), "SEQ\tUENCE\n", 1, nil, mapreduce.ClassOK, "", 0, 1},
 		"gets three bytes":                   {shellProgram("cat"), "SE\n", 1, nil, mapreduce.ClassOK, "", 0, 1},
 		"gets no folder for its output":      {shellProgram("cat"), "a\n", 1, func(s *mapreduce.TaskSpec) { s.MapOutput.Data = "/no/such/folder/x" }, mapreduce.ClassIO, "no such file", 0, 0},
-		"reads a long line as a built-in":    {mapreduce.Program{Builtin: "identity"}, strings.Repeat("x", 300_000), 1, func(s *mapreduce.TaskSpec) { s.MaxLine = 200_000 }, mapreduce.ClassUserData, "input is longer than 200000", -1, 0},
+		"reads a long line as a built-in":    {mapreduce.Program{Builtin: "identity"}, strings.Repeat("x", 300_000), 1, func(s *mapreduce.TaskSpec) { s.MaxLine = 200_000 }, mapreduce.ClassUserData, "input file: a line is longer than 200000 bytes", -1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,6 +107,24 @@ func TestFaultyMappers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Of a split that packs many files, the message says how far the program got.
+func TestFailedMapperNamesTheFileOfAPackedSplit(t *testing.T) {
+	j := newTestJob(t, t.TempDir())
+	pieces := []mapreduce.Piece{{Path: "file:///in/a", Length: 2, Codec: mapreduce.CodecNone}, {Path: "file:///in/b", Codec: mapreduce.CodecNone}, {Path: "file:///in/c", Codec: mapreduce.CodecNone}}
+	s := j.mapSpec(0, shellProgram("read a; read b; exit 7"), 1, pieces...)
+	j.writeInput(&s, "a\n", bigInput, "c\n")
+	want := "exit status 7; its input: bytes 0 to 2 of file:///in/a and 2 more pieces; it had been given 2 of all, the last of file:///in/b"
+	if r := j.run(s); r.Class != mapreduce.ClassUserExit || !strings.Contains(r.Error, want) {
+		t.Errorf("class %s, error %q, want %q", r.Class, r.Error, want)
+	}
+	s = j.mapSpec(1, mapreduce.Program{Builtin: "identity"}, 1, pieces...)
+	s.MaxLine = 1 << 16
+	j.writeInput(&s, "a\n", strings.Repeat("x", 1<<20), "c\n")
+	if r := j.run(s); r.Class != mapreduce.ClassUserData || !strings.Contains(r.Error, "input file:///in/b: a line is longer than 65536 bytes") {
+		t.Errorf("class %s, error %q", r.Class, r.Error)
 	}
 }
 

@@ -172,12 +172,13 @@ func (t *task) eachChunk(ctx context.Context, lines bool, use func(text []byte) 
 	defer g.close()
 	buf := make([]byte, chunkBytes)
 	for i, p := range t.spec.Input.Pieces {
+		t.piece.Store(int64(i))
 		r, closeReader, err := decompress(pieceReader{g, i}, p.Codec)
 		if err == nil && p.Offset == 0 {
 			r, err = refuseBinaryFormat(r, p)
 		}
 		if err == nil {
-			buf, err = t.readPiece(ctx, r, p.Codec, buf, lines, use)
+			buf, err = t.readPiece(ctx, r, p, buf, lines, use)
 			closeReader()
 		}
 		if err == nil {
@@ -242,8 +243,8 @@ func decompress(r io.Reader, c mapreduce.Codec) (_ io.Reader, closeReader func()
 
 // readPiece reads one piece to its end. It returns the buffer, which grows for
 // long lines.
-func (t *task) readPiece(ctx context.Context, r io.Reader, codec mapreduce.Codec, buf []byte, lines bool, use func([]byte) error) ([]byte, error) {
-	plain := codec == mapreduce.CodecNone
+func (t *task) readPiece(ctx context.Context, r io.Reader, p mapreduce.Piece, buf []byte, lines bool, use func([]byte) error) ([]byte, error) {
+	plain := p.Codec == mapreduce.CodecNone
 	have := 0
 	last := byte('\n')
 	for {
@@ -255,7 +256,7 @@ func (t *task) readPiece(ctx context.Context, r io.Reader, codec mapreduce.Codec
 			t.in.add(bytes.Count(buf[have:have+n], newline), n)
 			last = buf[have+n-1]
 			var err error
-			if buf, have, err = t.passChunk(buf, have+n, lines, use); err != nil {
+			if buf, have, err = t.passChunk(p.Path, buf, have+n, lines, use); err != nil {
 				return buf, err
 			}
 		}
@@ -274,7 +275,7 @@ var newline = []byte{'\n'}
 
 // passChunk passes buf[:have], or only its whole lines, to use. It moves the rest
 // to the front of the buffer and grows a full buffer.
-func (t *task) passChunk(buf []byte, have int, lines bool, use func([]byte) error) ([]byte, int, error) {
+func (t *task) passChunk(path string, buf []byte, have int, lines bool, use func([]byte) error) ([]byte, int, error) {
 	end := have
 	if lines {
 		end = bytes.LastIndexByte(buf[:have], '\n') + 1
@@ -286,7 +287,7 @@ func (t *task) passChunk(buf []byte, have int, lines bool, use func([]byte) erro
 		have = copy(buf, buf[end:have])
 	}
 	if int64(have) > t.spec.MaxLine {
-		return buf, have, permanentErrorf(mapreduce.ClassUserData, "a line of the input is longer than %d bytes, the most that this task's memory allows a built-in: is it text? If it is, raise memory of the stage, or use a command, which reads lines of any length", t.spec.MaxLine)
+		return buf, have, permanentErrorf(mapreduce.ClassUserData, "input %s: a line is longer than %d bytes, the most that this task's memory allows a built-in: is it text? If it is, raise memory of the stage, or use a command, which reads lines of any length", path, t.spec.MaxLine)
 	}
 	if have == len(buf) {
 		buf = append(buf, make([]byte, len(buf))...)

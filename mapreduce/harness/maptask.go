@@ -103,8 +103,9 @@ func (t *task) runMapper(drain func(io.Reader) error) error {
 		return err
 	}
 	p, more := pieces[0], ""
-	if n := len(pieces) - 1; n > 0 {
-		more = fmt.Sprintf(" and %d more pieces", n)
+	if n := len(pieces) - 1; n > 0 { // what was written to it may still be in its pipe: it failed there or before
+		given := t.piece.Load()
+		more = fmt.Sprintf(" and %d more pieces; it had been given %d of all, the last of %s", n, given+1, pieces[given].Path)
 	}
 	return classErrorf(f.class, "%w; its input: bytes %d to %d of %s%s", err, p.Offset, p.Offset+p.Length, p.Path, more)
 }

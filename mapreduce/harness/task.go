@@ -45,6 +45,7 @@ type task struct {
 	started  time.Time
 
 	in, out  flowCounter
+	piece    atomic.Int64 // index of the piece of the input that is read
 	segments atomic.Int64
 	partial  mapreduce.Result // filled in step by step; buildResult completes it
 	user     struct {

@@ -55,6 +55,7 @@ type HistoryStage struct {
 type HistoryTask struct {
 	InputBytes int64            `json:"input_bytes,omitempty"`
 	Hosts      []string         `json:"hosts,omitempty"`
+	HostBytes  []int64          `json:"host_bytes,omitempty"` // on each; absent if each stores all of it
 	Attempts   []HistoryAttempt `json:"attempts,omitempty"`
 }
 
@@ -208,6 +209,9 @@ func (g *HistoryStage) check(k int) error {
 		if t.InputBytes < 0 || t.InputBytes > scheduler.MaxAmount || len(t.Hosts) > scheduler.MaxReplicas || start > maxMS || run > maxMS {
 			return fmt.Errorf("task %d: out of range: %d input bytes, %d hosts, starting %d ms, running %d ms", i, t.InputBytes, len(t.Hosts), start, run)
 		}
+		if len(t.HostBytes) > 0 && len(t.HostBytes) != len(t.Hosts) || slices.ContainsFunc(t.HostBytes, func(n int64) bool { return n < 0 || n > t.InputBytes }) {
+			return fmt.Errorf("task %d: %d hosts with the bytes %v: expected as many, each at most the task's %d input bytes", i, len(t.Hosts), t.HostBytes, t.InputBytes)
+		}
 	}
 	return nil
 }
@@ -282,6 +286,7 @@ func (g *HistoryStage) stage(ids map[string]scheduler.NodeID) engine.Stage {
 		Demand: scheduler.Resources{g.CPU, g.Memory, g.IO}, WorkPerTask: make([]time.Duration, len(g.Tasks))}
 	in := &scheduler.Inputs{Start: []int32{0}}
 	hasInput := false
+	scattered := slices.ContainsFunc(g.Tasks, func(t HistoryTask) bool { return len(t.HostBytes) > 0 })
 	for i := range g.Tasks {
 		t := &g.Tasks[i]
 		start, run := t.durations()
@@ -294,9 +299,17 @@ func (g *HistoryStage) stage(ids map[string]scheduler.NodeID) engine.Stage {
 		}
 		in.Bytes = append(in.Bytes, t.InputBytes)
 		hasInput = hasInput || t.InputBytes > 0
-		for _, host := range t.Hosts {
-			if id, ok := ids[host]; ok && !slices.Contains(in.Nodes[in.Start[i]:], id) {
-				in.Nodes = append(in.Nodes, id)
+		for k, host := range t.Hosts {
+			id, ok := ids[host]
+			if !ok || slices.Contains(in.Nodes[in.Start[i]:], id) {
+				continue
+			}
+			in.Nodes = append(in.Nodes, id)
+			switch {
+			case len(t.HostBytes) > 0:
+				in.Local = append(in.Local, t.HostBytes[k])
+			case scattered:
+				in.Local = append(in.Local, t.InputBytes)
 			}
 		}
 		in.Start = append(in.Start, int32(len(in.Nodes)))

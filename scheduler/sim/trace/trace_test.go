@@ -103,6 +103,27 @@ func TestHistoryIsReplayed(t *testing.T) {
 	}
 }
 
+// A map of packed files has the bytes that each node stored of it; one without has all of them on each.
+func TestHistoryHostBytesAreReplayed(t *testing.T) {
+	const line = `{"version":1,"job":1,"submit_ms":1000,"stages":[{"name":"map","kind":"map","cpu":1000,"tasks":[` +
+		`{"input_bytes":100,"hosts":["n2","gone","n1"],"host_bytes":[90,70,40],"attempts":[{"state":"succeeded","place_ms":1000,"end_ms":2000}]},` +
+		`{"input_bytes":60,"hosts":["n1"],"attempts":[{"state":"succeeded","place_ms":1000,"end_ms":2000}]}]}]}` + "\n"
+	h, err := ReadHistory(strings.NewReader(line), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := h.Workload(HistoryRule{Nodes: []engine.Node{{NodeSpec: scheduler.NodeSpec{Name: "n1"}}, {NodeSpec: scheduler.NodeSpec{Name: "n2"}}}})
+	want := &scheduler.Inputs{Bytes: []int64{100, 60}, Start: []int32{0, 2, 3}, Nodes: []scheduler.NodeID{1, 0, 0}, Local: []int64{90, 40, 60}}
+	if got := w.Jobs[0].Stages[0].Inputs; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, wrong := range []string{"[90,70]", "[101,70,40]", "[90,-1,40]"} {
+		if _, err := ReadHistory(strings.NewReader(strings.Replace(line, "[90,70,40]", wrong, 1)), Options{}); err == nil || !strings.Contains(err.Error(), "task 0: 3 hosts") {
+			t.Errorf("%s: error %v", wrong, err)
+		}
+	}
+}
+
 // A start delay in the history is replayed. An unknown run time counts from placement to end, which
 // includes the start.
 func TestHistoryStartDelaysAreReplayed(t *testing.T) {
