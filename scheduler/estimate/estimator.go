@@ -208,6 +208,18 @@ func (b *Estimator) Observe(t *Task) {
 		b.RecordFirstPrediction(t.ID, b.predictWithoutOwn(&t.Stage))
 	}
 	o := b.stages.Get(t.ID)
+	task := b.predictorTaskOf(t, run, o.first.RunTime)
+	if o.add(run); o.count == int(t.Tasks) {
+		b.errors.recordCompleted(o)
+	}
+	b.remoteReads.observe(t, run)
+	b.recent.add(run)
+	_ = b.predictor.Observe(task, run) // features that it refuses teach it nothing
+}
+
+// predictorTaskOf returns what the model learns of a task, with how slow its node was before, and counts the task into
+// that. run is in seconds.
+func (b *Estimator) predictorTaskOf(t *Task, run float64, first time.Duration) predict.Task {
 	slow := b.slowdowns[t.Node]
 	if slow == nil && len(b.slowdowns) < maxNodes {
 		slow = &predict.SlowdownTracker{}
@@ -216,12 +228,7 @@ func (b *Estimator) Observe(t *Task) {
 	x := t.Stage
 	if slow != nil {
 		x.slowdown = slow.Value()
-		slow.Observe(run, o.first.RunTime.Seconds()) // which ignores a prediction of 0
+		slow.Observe(run, first.Seconds()) // which ignores a prediction of 0
 	}
-	if o.add(run); o.count == int(t.Tasks) {
-		b.errors.recordCompleted(o)
-	}
-	b.remoteReads.observe(t, run)
-	b.recent.add(run)
-	_ = b.predictor.Observe(predictorTask(&x), run) // features that it refuses teach it nothing
+	return predictorTask(&x)
 }

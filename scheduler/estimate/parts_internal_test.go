@@ -63,15 +63,14 @@ func TestFeaturesOfTasks(t *testing.T) {
 	b := New(1)
 	x := &Task{Stage: Stage{ID: scheduler.StageID{Job: 1}, Tenant: "t", Job: "j", Name: "n", Kind: scheduler.KindReduce, Tasks: 3,
 		Demand: scheduler.Resources{1000, 2 << 30, 3 << 20}, InputBytes: 5 << 20, DataDistance: 2}, Node: 7, RunTime: 20 * time.Second}
-	b.RecordFirstPrediction(x.ID, Prediction{RunTime: 10 * time.Second, Source: History})
 	for i, slowdown := range []float64{1, math.Pow(2, 0.1), math.Pow(2, 0.19)} { // each task takes twice as long, and counts a tenth
-		b.Observe(x)
+		got := b.predictorTaskOf(x, x.RunTime.Seconds(), 10*time.Second).Features
 		var want predict.Features
 		for f, v := range map[predict.Feature]float64{predict.InputBytes: 5 << 20, predict.CPU: 1000, predict.Memory: 2 << 30, predict.DiskIO: 3 << 20,
 			predict.StageKind: 1, predict.Distance: 2, predict.Slowdown: slowdown} {
 			want.Set(f, v)
 		}
-		if got := b.scratchTasks[0].Features; got != want {
+		if got != want {
 			t.Errorf("task %d: %+v, want %+v", i, got, want)
 		}
 	}
