@@ -23,6 +23,7 @@ func main() {
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends what the first cannot, such as a read of a terminal or pipe
 	err := newApp(os.Stdin, os.Stdout, os.Stderr).RunContext(ctx, os.Args)
 	stop()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // direction of text.
 func isControl(r rune) bool {
 	switch {
-	case r == '\u2028', r == '\u2029', r == '\u200e', r == '\u200f', r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069':
+	case r == '\u2028', r == '\u2029', r == '\u061c', r == '\u200e', r == '\u200f', r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069':
 		return true
 	default:
 		return unicode.IsControl(r)

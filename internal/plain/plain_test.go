@@ -18,6 +18,7 @@ func TestText(t *testing.T) {
 		"100%\r200%":                 {`100%\u000d200%`, `100%\u000d200%`},
 		"\u009b31m \x7f":             {`\u009b31m \u007f`, `\u009b31m \u007f`},
 		"\x9b31m":                    {"\ufffd31m", "\ufffd31m"},
+		"a\u061cb":                   {`a\u061cb`, `a\u061cb`},
 		"a\u202egpj.exe\u2066\u2028": {`a\u202egpj.exe\u2066\u2028`, `a\u202egpj.exe\u2066\u2028`},
 	} {
 		if got := Line(in); got != want[0] {
