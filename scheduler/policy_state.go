@@ -82,9 +82,14 @@ type PolicyState struct {
 }
 
 // compare orders keys by kind, project, job, stage, task, tenant, slot.
-func (k PolicyStateKey) compare(o PolicyStateKey) int {
-	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Project, o.Project), cmp.Compare(k.Job, o.Job),
-		cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task), cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Slot, o.Slot))
+func (k *PolicyStateKey) compare(o *PolicyStateKey) int {
+	if k.Kind != o.Kind { // most comparisons end here or with the slot
+		return cmp.Compare(k.Kind, o.Kind)
+	}
+	if k.Project == o.Project && k.Job == o.Job && k.Stage == o.Stage && k.Task == o.Task && k.Tenant == o.Tenant {
+		return cmp.Compare(k.Slot, o.Slot)
+	}
+	return cmp.Or(cmp.Compare(k.Project, o.Project), cmp.Compare(k.Job, o.Job), cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task), cmp.Compare(k.Tenant, o.Tenant))
 }
 
 // Tombstone returns the policy state that deletes the one with this key.

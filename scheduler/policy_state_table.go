@@ -10,24 +10,29 @@ import (
 // of 3dsf reads and replaces several deficits of each tenant, and in a map with the states of tens
 // of thousands of jobs each of these is a cache miss or two.
 type policyStateTable struct {
-	ofTenant map[TenantID][]PolicyState // states of no job and no project, by key
+	ofTenant [][]PolicyState // states of no job and no project, by key
 	others   map[PolicyStateKey]PolicyState
 }
 
 func newPolicyStateTable() policyStateTable {
-	return policyStateTable{ofTenant: map[TenantID][]PolicyState{}, others: map[PolicyStateKey]PolicyState{}}
+	return policyStateTable{others: map[PolicyStateKey]PolicyState{}}
 }
 
+// tabledTenants bounds the tenants whose states are stored together: a policy state may name one that does not exist.
+const tabledTenants = 1 << 16
+
 // isOfTenant reports whether a key is of a tenant alone. A key without any owner is one of tenant 0.
-func (k *PolicyStateKey) isOfTenant() bool { return k.Job == 0 && k.Project == 0 }
+func (k *PolicyStateKey) isOfTenant() bool {
+	return k.Job == 0 && k.Project == 0 && k.Tenant >= 0 && k.Tenant < tabledTenants
+}
 
 // find returns the policy states of the tenant of a key, by key, the index of the one with that key or
 // where it would be, and whether it is there.
 func (t *policyStateTable) find(k *PolicyStateKey) (list []PolicyState, at int, found bool) {
-	list = t.ofTenant[k.Tenant]
-	at = sort.Search(len(list), func(i int) bool {
-		return list[i].compare(*k) >= 0
-	})
+	if int(k.Tenant) < len(t.ofTenant) {
+		list = t.ofTenant[k.Tenant]
+	}
+	at = sort.Search(len(list), func(i int) bool { return list[i].compare(k) >= 0 })
 	return list, at, at < len(list) && list[at].PolicyStateKey == *k
 }
 
@@ -53,6 +58,9 @@ func (t *policyStateTable) put(p *PolicyState) {
 	if found {
 		list[i] = *p
 		return
+	}
+	for int(p.Tenant) >= len(t.ofTenant) {
+		t.ofTenant = append(t.ofTenant, nil)
 	}
 	t.ofTenant[p.Tenant] = slices.Insert(list, i, *p)
 }

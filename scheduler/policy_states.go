@@ -8,7 +8,7 @@ type PolicyStates struct{ s *State }
 // All returns all policy states in order of their keys. It allocates.
 func (ps PolicyStates) All() []PolicyState {
 	out := ps.s.policyStates.all()
-	slices.SortFunc(out, func(a, b PolicyState) int { return a.PolicyStateKey.compare(b.PolicyStateKey) })
+	slices.SortFunc(out, func(a, b PolicyState) int { return a.compare(&b.PolicyStateKey) })
 	return out
 }
 

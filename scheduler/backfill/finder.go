@@ -98,16 +98,19 @@ func (c *classes) dropUnusedClasses() {
 // finder keeps, for one class, the earliest start on each bin in a tournament tree; the
 // root is the earliest over all bins. A stored start is exact for the time it was
 // computed for and a lower bound for later times, so a start that has passed is
-// computed again when it reaches the root.
+// computed again when it reaches the root. So is one that was not computed yet.
 type finder struct {
 	eqClass *equivalenceClass
 	now     scheduler.Time // time of the last query
 	starts  []scheduler.Time
-	disks   []int16
+	disks   []int16    // notComputed where starts is only a lower bound
 	fits    []firstFit // see fitsAt
 	tree    []int32    // tree[1] is the root; the leaves begin at half the length
 	logPos  uint64     // position in the profile's change log up to which the finder is in sync
 }
+
+// notComputed stands for the disk of a start that was not computed.
+const notComputed = -3
 
 // firstFit is the first time at or after from at which the need of a class fits on some disk of a bin,
 // if only for a moment.
@@ -144,7 +147,7 @@ func (c *classes) finderOf(p *Planner, it *item) *finder {
 
 // earliest returns the earliest spot in [now, before), ties to the lowest bin. The
 // result equals a search on every bin. Cost: O(log bins) plus one search for each bin
-// that changed since the last query.
+// that changed since the last query, or was not searched yet and is before the result.
 func (f *finder) earliest(p *Planner, now, before scheduler.Time) (Spot, bool) {
 	f.sync(p, now)
 	for {
@@ -152,7 +155,7 @@ func (f *finder) earliest(p *Planner, now, before scheduler.Time) (Spot, bool) {
 		switch at := f.starts[b]; {
 		case at >= before:
 			return Spot{Bin: -1}, false
-		case at >= now:
+		case at >= now && f.disks[b] != notComputed:
 			return Spot{Bin: b, Disk: f.disks[b], At: at}, true
 		}
 		f.updateBin(p, b)
@@ -170,7 +173,8 @@ func (f *finder) sync(p *Planner, now scheduler.Time) {
 	f.logPos = p.space.profile.ChangePosition()
 }
 
-// rebuild computes the earliest start on every bin.
+// rebuild computes the earliest start on every bin up to the first that is free at once, which is the
+// earliest of all.
 func (f *finder) rebuild(p *Planner) {
 	n := int(p.space.profile.Bins())
 	leaves := 1
@@ -183,8 +187,14 @@ func (f *finder) rebuild(p *Planner) {
 	for i := range leaves {
 		f.tree[leaves+i] = int32(min(i, n-1))
 	}
+	free := false
 	for b := range int32(n) {
+		if free {
+			f.starts[b], f.disks[b] = f.now, notComputed
+			continue
+		}
 		f.computeStart(p, b)
+		free = f.starts[b] == f.now
 	}
 	for i := leaves - 1; i > 0; i-- {
 		f.tree[i] = f.earlierBin(f.tree[2*i], f.tree[2*i+1])
@@ -205,7 +215,7 @@ func (f *finder) updateBin(p *Planner, b int32) {
 }
 
 func (f *finder) computeStart(p *Planner, b int32) {
-	f.starts[b] = scheduler.Never
+	f.starts[b], f.disks[b] = scheduler.Never, anyDisk
 	if !p.isOpen(b) {
 		return
 	}

@@ -16,6 +16,8 @@ type rounds struct {
 	forgotten []scheduler.ProjectID // scratch
 	round     uint32                // of NextRound
 	searched  bool                  // see NextRound
+	withdrawn slab[item]            // the items of Withdraw
+	likeLast  *group                // of the last one of them, nil for none
 }
 
 // alteredProject is a project whose guarantee changed in this round, and what it was before.
@@ -39,7 +41,8 @@ func (p *Planner) Reset(prof, accounts *Profile) {
 	p.placement.delayed = p.placement.delayed[:0]
 	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}
 	o := &p.rounds
-	*o = rounds{ofTries: true, round: 1, touched: o.touched[:0], displaced: o.displaced[:0], altered: o.altered[:0], forgotten: o.forgotten[:0]}
+	o.withdrawn.reset()
+	*o = rounds{ofTries: true, round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], displaced: o.displaced[:0], altered: o.altered[:0], forgotten: o.forgotten[:0]}
 }
 
 // NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
@@ -64,6 +67,7 @@ func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) 
 		}
 	}
 	p.rounds.altered, p.rounds.displaced = p.rounds.altered[:0], p.rounds.displaced[:0]
+	p.rounds.withdrawn.reset()
 	for _, id := range p.rounds.forgotten {
 		if p.registry.projects[id] != nil {
 			p.Forget(id)
@@ -192,12 +196,26 @@ func (o *rounds) restoreItem(p *Planner, it *item, x *Existing) {
 // Withdraw takes a reservation of a State that belongs to no task of a restored project out of the
 // profile, which is of the given timeline. account is as in Project.
 func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, account int32) {
-	spot, need, ok := t.ReservedAt(r, scheduler.NodeNeed(r.Demand, r.Disk))
+	g := p.rounds.likeLast
+	if g == nil || g.project.Account != account {
+		g = newWithdrawn(account, scheduler.NodeNeed(r.Demand, r.Disk))
+	}
+	spot, need, ok := t.ReservedAt(r, g.req.Need)
 	if !ok {
 		return
 	}
-	it := &item{group: &group{project: &project{Project: Project{Account: account}}}, home: Reserved{Spot: spot, End: r.End, Need: need, Kept: true}}
+	if !equalNeeds(&need, &g.req.Need) {
+		g = newWithdrawn(account, need)
+	}
+	p.rounds.likeLast = g
+	it := p.rounds.withdrawn.next()
+	it.group, it.home = g, Reserved{Spot: spot, End: r.End, Need: need, Kept: true}
 	p.rounds.touch(it)
 	p.space.occupy(it, &it.home.Spot, r.End, &it.home.Need, 1)
 	p.bins.markFreed(spot.Bin)
+}
+
+// newWithdrawn returns a group of items that Withdraw takes out. Those of a job mostly have the same need, and share it.
+func newWithdrawn(account int32, need Need) *group {
+	return &group{project: &project{Project: Project{Account: account}}, req: Request{Need: need}, accountNeed: Need{Base: append(slices.Clone(need.Base), need.IO)}}
 }

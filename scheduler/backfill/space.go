@@ -19,7 +19,7 @@ func (c *space) occupy(it *item, s *Spot, end scheduler.Time, need *Need, sign i
 	c.profile.Change(s.Bin, s.Disk, s.At, end, need, sign)
 	if a := it.group.project.Account; c.accounts != nil && a > 0 {
 		total := &it.group.accountNeed
-		if need != &it.group.req.Need {
+		if !equalNeeds(need, &it.group.req.Need) {
 			total = &Need{Base: append(slices.Clone(need.Base), need.IO)}
 		}
 		c.accounts.Change(a-1, -1, s.At, end, total, sign)

@@ -76,10 +76,9 @@ func (w *jobCache) sync() {
 	}
 	w.workSeen, w.syncedAt = w.v.s.ChangeLog().Position(), w.v.now
 	for i := 0; i < len(w.dirty); i++ { // checkProject may add more
-		id := w.dirty[i]
-		before := w.projectOf(id)
-		w.refresh(id)
-		w.checkProject(max(before, w.projectOf(id)))
+		if project := w.refresh(w.dirty[i]); project != 0 {
+			w.checkProject(project)
+		}
 	}
 	for i := range w.jobs {
 		if w.jobs[i].startDeadline <= w.v.now {
@@ -121,23 +120,19 @@ func (w *jobCache) checkProject(id scheduler.ProjectID) {
 	}
 }
 
-// projectOf returns the project of a cached job, 0 for none.
-func (w *jobCache) projectOf(id scheduler.JobID) scheduler.ProjectID {
-	if i, known := w.index[id]; known {
-		return w.jobs[i].job.Spec.Project
-	}
-	return 0
-}
-
 // isCached reports whether a job may have a guarantee, or request one.
 func isCached(j *scheduler.Job) bool {
 	return j.Spec.Project != 0 || j.Spec.Deadline != 0 || j.Guarantees != 0
 }
 
-// refresh inspects one job again, or drops it if it is not cached any more.
-func (w *jobCache) refresh(id scheduler.JobID) {
+// refresh inspects one job again, or drops it if it is not cached any more. It returns the project that it belongs to,
+// or did when it was last inspected; 0 for none.
+func (w *jobCache) refresh(id scheduler.JobID) (project scheduler.ProjectID) {
 	j := w.v.s.Job(id)
 	i, known := w.index[id]
+	if known {
+		project = w.jobs[i].job.Spec.Project
+	}
 	if j == nil || !isCached(j) {
 		if known {
 			last := len(w.jobs) - 1
@@ -146,7 +141,7 @@ func (w *jobCache) refresh(id scheduler.JobID) {
 			w.jobs = w.jobs[:last]
 			delete(w.index, id)
 		}
-		return
+		return project
 	}
 	if !known {
 		i = int32(len(w.jobs))
@@ -154,6 +149,7 @@ func (w *jobCache) refresh(id scheduler.JobID) {
 		w.jobs = append(w.jobs, cachedJob{})
 	}
 	w.jobs[i] = w.inspect(j)
+	return max(project, j.Spec.Project)
 }
 
 // inspect computes the cached values of a job.
