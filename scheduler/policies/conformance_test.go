@@ -53,6 +53,7 @@ func TestWorldsThatFailedOnceConform(t *testing.T) {
 		"a due task whose node leaves before it would end":                     {"3dsf", 0x45aafcb047e37, 2, nil},
 		"a stage of which the last action moved the task it waited with":       {"3dsf", 0x1c660af60, 2, nil},
 		"nodes reserved where nothing fits, as only a new State does not know": {"ideal", 0xd81, 10, map[string]string{"reserve": "true"}},
+		"the demotion of a job whose first task is placed in the last pass":    {"las_mq", 0x1ae411c5b, 8, map[string]string{"reserve": "true"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policytest.RunWorld(t, func() scheduler.Policy { return mustNew(t, c.policy, c.params) }, c.seed, c.cycles)

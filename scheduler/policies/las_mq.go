@@ -86,9 +86,6 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	for p.nextPass() {
 		f.admit(s, now)
 		queues = f.beginPass(s, now)
-		if at := f.index.Demotion(); at < scheduler.Never {
-			p.wake = at
-		}
 		for t, ok := queues.Next(true); ok && !p.isDone(); t, ok = queues.Next(true) {
 			if g := p.placeNextStage(t.Job, t.Stage); g != nil {
 				queues.RecordPlaced(g.Spec.Demand, 1)
@@ -103,6 +100,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	p.placeBeyond()
 	f.index.Sync(s, now, 1)
 	f.index.Record(now, f.record)
+	p.wakeAt(f.index.Demotion()) // also of jobs of which this decision places the first tasks
 	if f.index.HasUnread() {
 		p.wake = now + 1
 	}
