@@ -236,7 +236,7 @@ func creditBytes(to map[string]int64, list []string, n int64) {
 	}
 }
 
-// sortedByBytes returns the names with most bytes, at most maxSplitHosts.
+// sortedByBytes returns the names with most bytes, most first, at most maxSplitHosts.
 func sortedByBytes(m map[string]int64) []string {
 	var out []string
 	for name := range m {
