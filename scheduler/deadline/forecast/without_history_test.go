@@ -83,7 +83,7 @@ func (f *fifoQueue) quote() map[string][]time.Duration {
 	}
 	job := scheduler.JobSpec{ID: 1 << 40, Tenant: f.world.Tenant("a").Spec.ID, Priority: scheduler.PriorityLow, Submitted: f.world.Now}
 	guess := func(of time.Duration, residual Residual) (list []time.Duration) {
-		times := mustQuote(f.t, f.world, Query{Job: job, Stages: oneStage(1, 0), Seed: f.random.Uint64(), Samples: 200, UnknownRunTime: of, Errors: sameErrors(residual)})
+		times := quote(f.t, f.world, Query{Job: job, Stages: oneStage(1, 0), Seed: f.random.Uint64(), Samples: 200, UnknownRunTime: of, Errors: sameErrors(residual)})
 		for _, p := range quotedShares {
 			list = append(list, times.EndQuantile(p).Sub(f.world.Now))
 		}
