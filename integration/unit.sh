@@ -8,11 +8,11 @@ cd "$(dirname "$0")/.."
 out=out/check
 rm -rf "$out" && mkdir -p "$out"
 
-# Packages under scheduler/ start no goroutine, which a test in internal/imports
-# checks. The race detector would find nothing there and make their tests eight
-# times slower. sim/run is the exception.
-mapfile -t pure < <(go list ./scheduler/... | grep -v '/scheduler/sim/run$')
-mapfile -t others < <(go list ./... | grep -v '/scheduler'; go list ./scheduler/sim/run)
+# Packages under scheduler/ start no goroutine, and checks of the source none either, which a
+# test in internal/imports sees to. The race detector would find nothing there and make their
+# tests eight times slower. sim/run is the exception.
+mapfile -t pure < <(go list ./scheduler/... ./internal/words ./internal/imports ./integration/cmd/exported | grep -v '/scheduler/sim/run$')
+mapfile -t others < <(go list ./... | grep -vxF "$(printf '%s\n' "${pure[@]}")")
 unit pure "" "${pure[@]}"
 unit race -race "${others[@]}"
 echo "unit tests: $SECONDS s"

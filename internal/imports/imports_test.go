@@ -113,44 +113,54 @@ func isBelowAny(pkg string, roots []string) bool {
 }
 
 // Packages under scheduler/ except sim/run start no goroutine: their decisions are reproducible,
-// and make check runs their tests without the race detector.
-func TestSchedulingStartsNoGoroutine(t *testing.T) {
-	root := filepath.Join("..", "..", "scheduler")
+// and make check runs their tests without the race detector, like those of the checks of the source.
+func TestNoGoroutineWhereTheRaceDetectorIsOff(t *testing.T) {
+	root := filepath.Join("..", "..")
 	files := 0
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if path == filepath.Join(root, "sim", "run") {
-			return filepath.SkipDir
-		}
-		if d.IsDir() || filepath.Ext(path) != ".go" {
-			return nil
-		}
-		files++
-		set := token.NewFileSet()
-		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.GoStmt:
-				t.Errorf("%s: a goroutine", set.Position(n.Pos()))
-			case *ast.ImportSpec:
-				if n.Path.Value == `"golang.org/x/sync/errgroup"` {
-					t.Errorf("%s: errgroup starts goroutines", set.Position(n.Pos()))
-				}
-			case *ast.SelectorExpr:
-				if n.Sel.Name == "Go" {
-					t.Errorf("%s: Go starts a goroutine", set.Position(n.Pos()))
-				}
+	for _, dir := range []string{"scheduler", "internal/words", "internal/imports", "integration/cmd/exported"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
 			}
-			return true
+			if path == filepath.Join(root, "scheduler", "sim", "run") {
+				return filepath.SkipDir
+			}
+			if d.IsDir() || filepath.Ext(path) != ".go" {
+				return nil
+			}
+			files++
+			return requireNoGoroutine(t, path)
 		})
-		return nil
-	})
-	if err != nil || files < 50 {
-		t.Errorf("%d files, %v", files, err)
+		if err != nil {
+			t.Error(err)
+		}
 	}
+	if files < 50 {
+		t.Errorf("%d files", files)
+	}
+}
+
+func requireNoGoroutine(t *testing.T, path string) error {
+	t.Helper()
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			t.Errorf("%s: a goroutine", set.Position(n.Pos()))
+		case *ast.ImportSpec:
+			if n.Path.Value == `"golang.org/x/sync/errgroup"` {
+				t.Errorf("%s: errgroup starts goroutines", set.Position(n.Pos()))
+			}
+		case *ast.SelectorExpr:
+			if n.Sel.Name == "Go" {
+				t.Errorf("%s: Go starts a goroutine", set.Position(n.Pos()))
+			}
+		}
+		return true
+	})
+	return nil
 }
