@@ -7,6 +7,10 @@ NODE    ?= 1
 TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
+# With -trimpath what is compiled does not depend on the folder: the build, the tests, the guides' copies of
+# the repository and other clones share the build cache.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+
 .DEFAULT_GOAL := help
 .PHONY: help build bed dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants exact clean
 
@@ -14,11 +18,11 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## the static binary, bin/drover
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/logger ./cmd/drover-logger
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/init ./cmd/drover-init
-	CGO_ENABLED=0 go build -trimpath -pgo=$(PROFILE) -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
+	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
+	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
+	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/logger ./cmd/drover-logger
+	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/init ./cmd/drover-init
+	CGO_ENABLED=0 go build -pgo=$(PROFILE) -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
 dist: ## static binaries and Debian packages, amd64 and arm64, with checksums: out/dist
 	dist/build.sh out/dist

@@ -13,7 +13,7 @@ rm -rf "$out" && mkdir -p "$out"
 # tests eight times slower. sim/run is the exception.
 mapfile -t pure < <(go list ./scheduler/... ./internal/words ./internal/imports ./integration/cmd/exported | grep -v '/scheduler/sim/run$')
 mapfile -t others < <(go list ./... | grep -vxF "$(printf '%s\n' "${pure[@]}")")
-unit pure "" "${pure[@]}"
+CGO_ENABLED=0 unit pure "" "${pure[@]}" # as in test.sh, which has the same compiled then
 unit race -race "${others[@]}"
 echo "unit tests: $SECONDS s"
 for name in pure race; do
