@@ -3,6 +3,7 @@ package threedsf
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -130,12 +131,12 @@ func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 		return
 	}
 	// A running task is a slot for those that can follow it and still end in time, not for a task that must start now.
-	slots, waiting, early := dl.reservations.count(g), g.Pending-dl.countServedByRunning(g), time.Duration(0)
+	slots, waiting, early := dl.reservations.count(g), g.Pending-dl.countServedByRunning(g, dl.c.now), time.Duration(0)
 	if dl.open.guaranteeCount > 0 {
 		early = dl.c.cfg.Guarantees.Margin // a slot that becomes free may be taken by a guaranteed task
 	}
 	if waiting <= 0 { // all can follow; once what runs has taken too long for that, it is judged again
-		dl.c.wakeAt(dl.slack.LatestStartOfTasks(g.Index, g.Pending, g.Running).Add(1))
+		dl.c.wakeAt(dl.servedUntil(g).Add(1))
 		return
 	}
 	for dl.c.actionsLeft > 0 && slots < g.Pending && g.Startable() > dl.reservations.count(g) {
@@ -157,17 +158,24 @@ func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 	}
 }
 
-// countServedByRunning returns how many waiting tasks of a stage can run in the
-// slots of its running tasks after these and still end in time. O(running tasks of the stage).
-func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage) (n int32) {
+// countServedByRunning returns how many waiting tasks of a stage can run in the slots of its running tasks after these
+// and still end in time, if these end as predicted, but not before now. O(running tasks of the stage).
+func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage, now scheduler.Time) (n int32) {
 	for a := range dl.c.s.Attempts().In(g) {
 		if end, known := locality.PredictedEnd(dl.c.s, a); known && a.Phase <= scheduler.AttemptRunning {
-			if n += dl.slack.TasksInTime(g.Index, max(end, dl.c.now)); n >= g.Pending {
+			if n += dl.slack.TasksInTime(g.Index, max(end, now)); n >= g.Pending {
 				return g.Pending
 			}
 		}
 	}
 	return n
+}
+
+// servedUntil returns until when all waiting tasks of a stage can follow its running tasks, if they can now and nothing
+// ends. O(running tasks x log waiting ones of the stage).
+func (dl *deadlineLane) servedUntil(g *scheduler.Stage) scheduler.Time {
+	latest := func(k int) scheduler.Time { return dl.slack.LatestStartOfTasks(g.Index, int32(k)+1, 1) } // after it a slot serves k
+	return latest(sort.Search(int(g.Pending)-1, func(k int) bool { return dl.countServedByRunning(g, latest(k)) >= g.Pending }))
 }
 
 // preemptForTask preempts for one task of a stage, which must start by latest, and
