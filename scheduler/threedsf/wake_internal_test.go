@@ -67,7 +67,8 @@ func TestNothingIsDecidedBeforeWake(t *testing.T) {
 		queues bool
 		cycles int
 	}{ // worlds that failed, with what was wrong then
-		"a running task that ends too late for as many others as its neighbours": {0x8701500a17a4, false, 11},
+		"a running task that ends too late for as many others as its neighbours":                     {0x8701500a17a4, false, 11},
+		"running tasks that can be followed by fewer before those behind a reservation are too late": {0x888bda, true, 28},
 	} {
 		t.Run(name, func(t *testing.T) { requireQuietWorld(t, c.seed, c.queues, c.cycles) })
 	}
