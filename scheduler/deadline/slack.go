@@ -123,7 +123,7 @@ func (s *Slack) LatestStartOfTasks(i int32, waiting, n int32) scheduler.Time {
 func (s *Slack) TasksInTime(i int32, from scheduler.Time) int32 {
 	left := s.job.Spec.Deadline.Add(-s.tailTimes[i]).Sub(from)
 	switch {
-	case left <= 0:
+	case left < 0:
 		return 0
 	case s.taskTimes[i] <= 0:
 		return s.job.Stages[i].Pending

@@ -154,7 +154,7 @@ func (q *Queues) Begin(now scheduler.Time) {
 }
 
 // NextOrder returns when this pass, if it placed nothing, would serve the queues in another order although nothing
-// happens, since deficits grow; Never if it would not.
+// happens, since deficits grow; Never if it would not. The order of jobs that were served only if they fit does not count.
 func (q *Queues) NextOrder() scheduler.Time { return q.nextOrder }
 
 // Rested returns the classes of the jobs that this pass did not look at since they rest, and until when all of them do.
@@ -268,11 +268,16 @@ func (q *Queues) readAccounts() {
 }
 
 // Next returns the next job, false if no queue has one. fitOnly says that a job that fits on no node is not served at
-// all, so that those that rested for their class go on resting. The result is valid until RecordPlaced or Drop. O(queues).
+// all, from now to the end of the pass: those that rested for their class go on resting, and a pass that places nothing
+// does nothing more, in whatever order. The result is valid until RecordPlaced or Drop. O(queues).
 func (q *Queues) Next(fitOnly bool) (NextJob, bool) {
 	for {
 		if !q.chosen || q.head(q.current) == nil {
-			if q.current = q.selectQueue(0, 0); q.current < 0 {
+			order := q.nextOrder
+			if q.current = q.selectQueue(0, 0); fitOnly {
+				q.nextOrder = order
+			}
+			if q.current < 0 {
 				return NextJob{}, false
 			}
 			q.chosen = true

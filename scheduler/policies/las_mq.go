@@ -86,7 +86,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	for p.nextPass() {
 		f.admit(s, now)
 		queues = f.beginPass(s, now)
-		for t, ok := queues.Next(true); ok && !p.isDone(); t, ok = queues.Next(true) {
+		for t, ok := queues.Next(false); ok && !p.isDone(); t, ok = queues.Next(false) {
 			if g := p.placeNextStage(t.Job, t.Stage); g != nil {
 				queues.RecordPlaced(g.Spec.Demand, 1)
 			} else {

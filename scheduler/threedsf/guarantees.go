@@ -32,11 +32,22 @@ func (l *reservedLane) collectDue() {
 			count--
 			continue
 		}
+		l.wakeForEnds(r.Node)
 		if j := l.c.s.Job(r.Job); j != nil && j.Ready > 0 {
 			l.due = append(l.due, r)
 		}
 	}
 	l.open.guaranteeCount = count
+}
+
+// wakeForEnds requests a cycle for when a task on a node should have ended by its bound: beside a guarantee that is due,
+// it counts as ended then, and others may start.
+func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
+	for a := range l.c.s.Attempts().On(node) {
+		if b := l.c.s.StageOf(a).Bound(); b > 0 && a.Placed.Add(b) > l.c.now {
+			l.c.wakeAt(a.Placed.Add(b))
+		}
+	}
 }
 
 // serveDue places the tasks whose reservation is due (P1) on the reserved node,

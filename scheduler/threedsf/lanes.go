@@ -3,6 +3,7 @@ package threedsf
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -130,39 +131,40 @@ func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 		return
 	}
 	// A running task is a slot for those that can follow it and still end in time, not for a task that must start now.
-	slots, waiting, early := dl.reservations.count(g), g.Pending-dl.countServedByRunning(g), time.Duration(0)
+	slots, waiting, early := dl.reservations.count(g), g.Pending-dl.countServedByRunning(g, dl.c.now), time.Duration(0)
 	if dl.open.guaranteeCount > 0 {
 		early = dl.c.cfg.Guarantees.Margin // a slot that becomes free may be taken by a guaranteed task
 	}
 	if waiting <= 0 { // all can follow; once what runs has taken too long for that, it is judged again
-		dl.c.wakeAt(dl.slack.LatestStartOfTasks(g.Index, g.Pending, g.Running).Add(1))
+		dl.c.wakeAt(dl.startableUntil(g, 0, scheduler.Never).Add(1))
 		return
 	}
 	for dl.c.actionsLeft > 0 && slots < g.Pending && g.Startable() > dl.reservations.count(g) {
 		if latest := dl.slack.LatestStartOfTasks(g.Index, waiting, slots).Add(-early); latest >= dl.c.now {
-			dl.c.wakeAt(latest.Add(1)) // slots suffice until then
+			dl.c.wakeAt(min(latest, dl.startableUntil(g, slots, latest.Add(early))).Add(1)) // slots suffice until then
 			return
 		}
 		latest := dl.slack.LatestStartOfTasks(g.Index, waiting, slots+1).Add(-early)
-		if latest >= dl.c.now {
-			if ok, until := dl.preemption.preemptor.CanWait(dl.c.s, g, latest, dl.c.now); ok {
-				dl.c.wakeAt(until)
-				return
-			}
+		ok, end := dl.preemptForTask(g, latest)
+		if end > 0 && end <= latest {
+			end = min(end, dl.startableUntil(g, slots+1, end.Add(early)).Add(1))
 		}
-		if !dl.preemptForTask(g, latest) {
+		if end > 0 {
+			dl.c.wakeAt(end)
+		}
+		if !ok {
 			return
 		}
 		slots++
 	}
 }
 
-// countServedByRunning returns how many waiting tasks of a stage can run in the
-// slots of its running tasks after these and still end in time. O(running tasks of the stage).
-func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage) (n int32) {
+// countServedByRunning returns how many waiting tasks of a stage can run in the slots of its running tasks after these
+// and still end in time, if these end as predicted, but not before now. O(running tasks of the stage).
+func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage, now scheduler.Time) (n int32) {
 	for a := range dl.c.s.Attempts().In(g) {
 		if end, known := locality.PredictedEnd(dl.c.s, a); known && a.Phase <= scheduler.AttemptRunning {
-			if n += dl.slack.TasksInTime(g.Index, max(end, dl.c.now)); n >= g.Pending {
+			if n += dl.slack.TasksInTime(g.Index, max(end, now)); n >= g.Pending {
 				return g.Pending
 			}
 		}
@@ -170,24 +172,41 @@ func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage) (n int32) {
 	return n
 }
 
+// startableUntil returns until when, if nothing happens, those waiting tasks of a stage that cannot follow its running tasks
+// can be started on so many slots at a given time, as they can now; Never if all can. They become more as running tasks
+// take longer than predicted. O(running tasks x log waiting ones of the stage).
+func (dl *deadlineLane) startableUntil(g *scheduler.Stage, slots int32, at scheduler.Time) scheduler.Time {
+	canStart := func(served int32) bool { return dl.slack.LatestStartOfTasks(g.Index, g.Pending-served, slots) >= at }
+	if canStart(0) {
+		return scheduler.Never
+	}
+	latest := func(k int) scheduler.Time { return dl.slack.LatestStartOfTasks(g.Index, int32(k)+1, 1) } // after it a slot serves k
+	return latest(sort.Search(int(g.Pending)-1, func(k int) bool { return canStart(dl.countServedByRunning(g, latest(k))) }))
+}
+
 // preemptForTask preempts for one task of a stage, which must start by latest, and
-// reserves the capacity for it. Victims are moved out of memory only where that
-// costs less than waiting.
-func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time) bool {
+// reserves the capacity for it, unless it can wait for capacity to become free. Victims
+// are moved out of memory only where that costs less than waiting. until is the end of
+// waiting, 0 if it does not wait.
+func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time) (ok bool, until scheduler.Time) {
+	if latest >= dl.c.now {
+		if ok, until := dl.preemption.preemptor.CanWait(dl.c.s, g, latest, dl.c.now); ok {
+			return false, until
+		}
+	}
 	class := dl.c.s.Cluster().DemandClassOf(g)
 	if !dl.c.s.TenantTree().Allows(g) || slices.Contains(dl.withoutVictims, class) {
-		return false
+		return false, 0
 	}
 	plan, ok := dl.preemption.preemptor.FindVictims(dl.c.s, g, dl.c.now)
 	if !ok {
 		dl.withoutVictims = append(dl.withoutVictims, class)
-		return false
+		return false, 0
 	}
 	if ok, until := dl.preemption.preemptor.IsWorthwhile(dl.c.s, g, &plan, latest, dl.c.now); !ok {
-		dl.c.wakeAt(until)
-		return false
+		return false, until
 	}
-	return dl.preemption.apply(g, plan, g.Job.Spec.Deadline.Add(1))
+	return dl.preemption.apply(g, plan, g.Job.Spec.Deadline.Add(1)), 0
 }
 
 // hasWaitingJob reports whether a deadline job still has ready tasks.

@@ -139,6 +139,9 @@ func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 	if !ok {
 		return false
 	}
+	if _, waits := g.WaitingSince(); waits { // once it is not delayed, it is before stages that reserve nodes now
+		x.c.wakeAt(until)
+	}
 	w := dataWait{node: node, since: since, until: until, allWaiting: true}
 	x.delayed = append(x.delayed, delayedStage{g, w})
 	x.set(g, w)
