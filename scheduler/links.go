@@ -55,6 +55,35 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	l.s.cluster.updateFitIndex(a.Node)
 }
 
+// setPlaced adds a starting attempt (sign 1) to its task and to the counts of its stage, job, node and
+// tenants, or removes it (sign -1). The caller updates the attempts of the node.
+func (l links) setPlaced(g *Stage, a *Attempt, slot int32, sign int64) {
+	i, n := a.ID.Index, int32(sign)
+	switch {
+	case a.Speculative:
+		l.s.Attempts().at(g.active.get(i) - 1).sibling = (slot + 1) * max(n, 0)
+	case sign > 0:
+		g.pending.clear(i)
+		g.busy.set(i)
+		g.active.set(i, slot+1)
+		g.addPending(-1)
+	default:
+		g.active.set(i, 0)
+		g.busy.clear(i)
+		g.pending.set(i)
+		g.addPending(1)
+	}
+	g.Running += n
+	g.Job.Live += n
+	l.s.live += n
+	l.s.cluster.nodes[a.Node].occupy(a.Disk, &a.Occupied, sign)
+	l.charge(g.Job, a.Occupied.Resources.Times(sign), n)
+	l.s.cluster.updateFitIndex(a.Node)
+	if g.Pending <= 1 || g.Spec.MaxParallel > 0 {
+		l.s.Queue().updateReady(g)
+	}
+}
+
 // updateSlotList inserts a slot into an ordered list (sign 1) or removes it (sign -1).
 func (ln links) updateSlotList(l *[]int32, slot int32, sign int64, less func(x, y int32) bool) {
 	if sign < 0 {
