@@ -202,8 +202,6 @@ func (a *Attempt) pendingRelease() Resources {
 	}
 }
 
-func (at Attempts) bySeq(x, y int32) bool { return at.at(x).Seq < at.at(y).Seq }
-
 func (p applier) suspend(act *Action, verify bool) error {
 	a, g, slot, err := p.findAttempt(act.AttemptID(), act.Run)
 	if err != nil {

@@ -216,7 +216,7 @@ func (jn Journal) placedInTry(slot int32) bool {
 func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	g := jn.s.stages[a.stage]
 	n := jn.s.cluster.nodes[a.Node]
-	jn.s.links().updateSlotList(&n.attempts, slot, sign, jn.s.Attempts().bySeq)
+	jn.s.links().updateSlotList(&n.attempts, slot, sign)
 	jn.s.links().setPlaced(g, a, slot, sign)
 }
 
