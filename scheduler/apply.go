@@ -110,7 +110,6 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 	if err != nil {
 		return err
 	}
-	i := act.Task.Index
 	slot := p.s.Attempts().newSlot()
 	a := p.s.Attempts().at(slot)
 	p.s.seq++
@@ -127,26 +126,10 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 		p.s.undo.records = append(p.s.undo.records, undoRec{op: undoPlace, phase: first, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
 	}
 	g.accrueTaskTime(now)
-	if act.Speculative {
-		p.s.Attempts().at(g.active.get(i) - 1).sibling = slot + 1
-	} else {
-		g.pending.clear(i)
-		g.busy.set(i)
-		g.active.set(i, slot+1)
-		g.addPending(-1)
-	}
-	g.Running++
-	g.Job.Live++
-	p.s.live++
 	n.attempts = append(n.attempts, slot)
-	n.occupy(act.Disk, &a.Occupied, 1)
-	p.s.links().charge(g.Job, a.Occupied.Resources, 1)
-	p.s.cluster.updateFitIndex(act.Node)
+	p.s.links().setPlaced(g, a, slot, 1)
 	if !g.Open {
 		p.s.stalled.update(g)
-	}
-	if g.Pending == 0 || g.Spec.MaxParallel > 0 {
-		p.s.Queue().updateReady(g)
 	}
 	return nil
 }
@@ -218,8 +201,6 @@ func (a *Attempt) pendingRelease() Resources {
 		return Resources{}
 	}
 }
-
-func (at Attempts) bySeq(x, y int32) bool { return at.at(x).Seq < at.at(y).Seq }
 
 func (p applier) suspend(act *Action, verify bool) error {
 	a, g, slot, err := p.findAttempt(act.AttemptID(), act.Run)

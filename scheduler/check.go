@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/drover-run/drover/internal/enum"
 )
@@ -56,7 +55,7 @@ type checker struct {
 	tenants             []tenantAccount
 	jobs                map[JobID]Resources
 	stages              map[*Stage]int32
-	seen                idSet
+	seen                map[AttemptID]bool  // that the decision so far acts on; a placement has no attempt number
 	changed             changedReservations // by the decision so far
 	placed              []placedTask        // by the decision so far
 	scratchReservations []*Reservation
@@ -132,22 +131,16 @@ func (c *checker) begin(s *State) {
 		c.tenants = append(c.tenants, tenantAccount{})
 	}
 	if c.jobs == nil {
-		c.jobs, c.stages = map[JobID]Resources{}, map[*Stage]int32{}
+		c.jobs, c.stages, c.seen = map[JobID]Resources{}, map[*Stage]int32{}, map[AttemptID]bool{}
 	}
-	if len(c.jobs) > 0 {
-		clear(c.jobs)
-	}
-	if len(c.stages) > 0 {
-		clear(c.stages)
-	}
+	clear(c.jobs)
+	clear(c.stages)
 	c.changed.begin()
 	c.placed, c.dropped = c.placed[:0], c.dropped[:0]
 	c.pool, c.poolCounted = c.pool[:0], false
-	if len(c.reservedAgain) > 0 {
-		clear(c.reservedAgain)
-	}
+	clear(c.reservedAgain)
 	c.infeasible = c.infeasible[:0]
-	c.seen.reset()
+	clear(c.seen)
 	c.violations = c.violations[:0]
 }
 
@@ -189,9 +182,18 @@ func (c *checker) account(s *State, id NodeID) *nodeAccount {
 	return n
 }
 
+// seeFirst adds an attempt to seen and reports whether it is new.
+func (c *checker) seeFirst(id AttemptID) bool {
+	if c.seen[id] {
+		return false
+	}
+	c.seen[id] = true
+	return true
+}
+
 // checkPlace checks a placement.
 func (c *checker) checkPlace(s *State, a *Action, now Time) Violation {
-	g := s.stageFor(a.Task.StageID())
+	g := s.Stage(a.Task.StageID())
 	if g == nil {
 		return violationOf(RuleUnknown, "task %s: no such stage", a.Task)
 	}
@@ -206,7 +208,7 @@ func (c *checker) checkPlace(s *State, a *Action, now Time) Violation {
 	lives := g.active.get(i) != 0
 	waits := !lives && !g.done.has(i) && g.pastAttempts[i].Failures < g.maxAttempts()
 	second := lives && s.Attempts().at(g.active.get(i)-1).sibling == 0 && !g.done.has(i)
-	if (!a.Speculative && !waits) || (a.Speculative && !second) || !c.seen.add(AttemptID{TaskID: a.Task}) {
+	if (!a.Speculative && !waits) || (a.Speculative && !second) || !c.seeFirst(AttemptID{TaskID: a.Task}) {
 		return violationOf(RulePhase, "task %s: it is not pending", a.Task)
 	}
 	want := g.pastAttempts[i].Last
@@ -307,7 +309,7 @@ func (c *checker) checkStop(s *State, d *Decision, a *Action, now Time) Violatio
 	if att.Run != a.Run {
 		return violationOf(RuleFencing, "attempt %s: run %d is not the current run %d", a.AttemptID(), a.Run, att.Run)
 	}
-	if !c.seen.add(a.AttemptID()) {
+	if !c.seeFirst(a.AttemptID()) {
 		return violationOf(RulePhase, "attempt %s: a second action on it", a.AttemptID())
 	}
 	j := s.StageOf(att).Job
@@ -364,7 +366,7 @@ func (c *checker) checkResume(s *State, a *Action, now Time) Violation {
 	if att.Run != run {
 		return violationOf(RuleFencing, "attempt %s: run %d is not the current run %d", id, a.Run, att.Run)
 	}
-	if !c.seen.add(id) {
+	if !c.seeFirst(id) {
 		return violationOf(RulePhase, "attempt %s: a second action on it", id)
 	}
 	g := s.StageOf(att)
@@ -397,79 +399,4 @@ func (c *checker) checkResume(s *State, a *Action, now Time) Violation {
 	v := c.checkGuarantees(s, g.Job, g, att.ID.Index, back.node, now)
 	c.placed = append(c.placed, back)
 	return v
-}
-
-// idSet is a set of attempts with open addressing; reset is O(1). It starts with a small table
-// each time: most decisions name a few attempts, and the large table of an earlier decision
-// would not be in the cache.
-type idSet struct {
-	tables [][]idEntry // each twice as long as the one before
-	level  int         // of the table in use
-	epoch  uint32
-	n      int
-}
-
-type idEntry struct {
-	id    AttemptID
-	epoch uint32 // the entry is valid if this is idSet.epoch
-}
-
-const smallestIDSet = 32
-
-// reset empties the set. O(1), except when the epoch counter wraps.
-func (t *idSet) reset() {
-	t.epoch++
-	t.n, t.level = 0, 0
-	if t.epoch == 0 || t.tables == nil {
-		t.tables, t.epoch = [][]idEntry{make([]idEntry, smallestIDSet)}, 1
-	}
-}
-
-// add adds id and reports whether it is new.
-func (t *idSet) add(id AttemptID) bool {
-	if 2*t.n >= len(t.tables[t.level]) {
-		t.grow()
-	}
-	e := t.find(id)
-	if e.epoch == t.epoch {
-		return false
-	}
-	e.id, e.epoch = id, t.epoch
-	t.n++
-	return true
-}
-
-// has reports whether id was added.
-func (t *idSet) has(id AttemptID) bool { return t.find(id).epoch == t.epoch }
-
-// find returns the entry of id, or the free entry where it belongs.
-func (t *idSet) find(id AttemptID) *idEntry {
-	table := t.tables[t.level]
-	mask := len(table) - 1
-	for i := int(hashID(id)) & mask; ; i = (i + 1) & mask {
-		if e := &table[i]; e.epoch != t.epoch || e.id == id {
-			return e
-		}
-	}
-}
-
-// grow continues with the next table, whose entries are all of earlier epochs.
-func (t *idSet) grow() {
-	old := t.tables[t.level]
-	if t.level++; t.level == len(t.tables) {
-		t.tables = append(t.tables, make([]idEntry, 2*len(old)))
-	}
-	for i := range old {
-		if e := &old[i]; e.epoch == t.epoch {
-			*t.find(e.id) = *e
-		}
-	}
-}
-
-// hashID mixes with the constants of splitmix64.
-func hashID(id AttemptID) uint64 {
-	h := uint64(id.Job)*0x9e3779b97f4a7c15 ^ uint64(uint32(id.Stage))<<32 ^ uint64(uint32(id.Index)) ^ uint64(uint32(id.Attempt))<<48
-	h ^= h >> 29
-	h *= 0xbf58476d1ce4e5b9
-	return (h ^ h>>32) & math.MaxInt64
 }

@@ -27,10 +27,8 @@ func (m *changedReservations) begin() {
 	if m.latest == nil {
 		m.latest, m.broughtTo = map[ReservationID]*Reservation{}, map[NodeID][]ReservationID{}
 	}
-	if len(m.latest) > 0 {
-		clear(m.latest)
-		clear(m.broughtTo)
-	}
+	clear(m.latest)
+	clear(m.broughtTo)
 }
 
 func (m *changedReservations) put(r *Reservation) {
@@ -363,20 +361,16 @@ func (rs Reservations) isServed(c *checker, r *Reservation) bool {
 	if j == nil || j.Phase != JobActive {
 		return true
 	}
-	if g := rs.s.Stage(r.StageID()); g != nil && r.Task >= 0 && r.Task < g.Spec.Tasks { // O(1): most are for one task
-		return c.isTaskServed(rs.s, g, r.Task)
-	}
 	for _, g := range j.Stages {
 		if r.Stage >= 0 && g.Index != r.Stage {
 			continue
 		}
-		for i := g.pending.next(0); i >= 0; i = g.pending.next(i + 1) {
-			if (r.Task < 0 || r.Task == i) && !c.seen.has(AttemptID{TaskID: g.Task(i)}) {
-				return false
-			}
+		from, to := int32(0), g.Spec.Tasks
+		if r.Task >= 0 { // most are for one task
+			from, to = r.Task, min(r.Task+1, to)
 		}
-		for a := range rs.s.Attempts().In(g) {
-			if (r.Task < 0 || r.Task == a.ID.Index) && a.Phase == AttemptSuspended && !c.seen.has(a.ID) {
+		for i := from; i < to; i++ {
+			if !c.isTaskServed(rs.s, g, i) {
 				return false
 			}
 		}
@@ -386,11 +380,11 @@ func (rs Reservations) isServed(c *checker, r *Reservation) bool {
 
 // isTaskServed is isServed for one task of a stage.
 func (c *checker) isTaskServed(s *State, g *Stage, task int32) bool {
-	if g.IsPending(task) && !c.seen.has(AttemptID{TaskID: g.Task(task)}) {
+	if g.IsPending(task) && !c.seen[AttemptID{TaskID: g.Task(task)}] {
 		return false
 	}
 	for a := range s.Attempts().Of(g, task) {
-		if a.Phase == AttemptSuspended && !c.seen.has(a.ID) {
+		if a.Phase == AttemptSuspended && !c.seen[a.ID] {
 			return false
 		}
 	}

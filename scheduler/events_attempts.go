@@ -205,13 +205,14 @@ func (q Queue) updateOpenFrom(j *Job, n int32) {
 
 // recordTask adds a task that succeeded to the history.
 func (e Events) recordTask(g *Stage, a *Attempt, now Time) {
-	f := finishedRecord{stage: g.finishedStageOf(), index: a.ID.Index, node: a.Node, run: a.RanFor(now), ended: now}
+	t := FinishedTask{Task: a.ID.TaskID, Tenant: g.Job.Spec.Tenant, Kind: g.Spec.Kind, Stage: g.Spec.Name, JobName: g.Job.Spec.Name,
+		Node: a.Node, Demand: g.Spec.Demand, Tasks: g.Spec.Tasks, RunTime: a.RanFor(now), Ended: now}
 	if g.Spec.Inputs != nil {
 		bytes, nodes, local := g.Input(a.ID.Index)
 		k := slices.Index(nodes, a.Node)
-		f.bytes, f.local = bytes, k >= 0 && (local == nil || 2*local[k] >= bytes)
+		t.InputBytes, t.Local = bytes, k >= 0 && (local == nil || 2*local[k] >= bytes)
 	}
-	e.s.history.tasks.put(f)
+	e.s.history.put(t)
 }
 
 // OutputLost reports that the output of a done task is gone: the task is pending again, and a

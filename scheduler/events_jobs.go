@@ -102,7 +102,6 @@ func (e Events) UpdateJob(spec JobSpec) error {
 	j.Spec = spec
 	e.s.Queue().countBounded(j, 1)
 	for _, g := range j.Stages {
-		g.finished = nil // it contains the job's name
 		e.s.Queue().updateOpen(g)
 	}
 	e.s.changeLog.recordJob(j)

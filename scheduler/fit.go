@@ -271,7 +271,7 @@ func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 		return false
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
-	return need.fits(&c.fit.free[id]) && (len(c.nodes[id].Disks) < 2 || c.nodes[id].tightestDisk(need[2], need[3]) >= 0) && !c.Avoids(g, id)
+	return c.fits(id, &need) && !c.Avoids(g, id)
 }
 
 // NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves

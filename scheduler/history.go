@@ -1,6 +1,9 @@
 package scheduler
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // historyTasks is the size of the History; the oldest entries are dropped first.
 const historyTasks = 16384
@@ -22,93 +25,32 @@ type FinishedTask struct {
 }
 
 // History holds the last historyTasks tasks that ended.
-type History struct{ tasks ring }
-
-// finishedRecord is the compact form of a FinishedTask: one is written whenever a task ends,
-// and the fields common to a stage's tasks are stored once.
-type finishedRecord struct {
-	stage *finishedStage
-	index int32
-	node  NodeID
-	bytes int64
-	run   time.Duration
-	ended Time
-	local bool
+type History struct {
+	tasks []FinishedTask // a ring once it is full
+	head  int            // index of the oldest task
+	total uint64         // tasks ever put in
 }
 
-// finishedStage is what the records of a stage's tasks have in common.
-type finishedStage struct {
-	id            StageID
-	tenant        TenantID
-	kind          StageKind
-	name, jobName string
-	demand        Resources
-	tasks         int32
-}
-
-// expand returns the record as a FinishedTask.
-func (f *finishedRecord) expand() FinishedTask {
-	g := f.stage
-	return FinishedTask{Task: TaskID{g.id.Job, g.id.Stage, f.index}, Tenant: g.tenant, Kind: g.kind, Stage: g.name, JobName: g.jobName,
-		Node: f.node, Demand: g.demand, InputBytes: f.bytes, Local: f.local, Tasks: g.tasks, RunTime: f.run, Ended: f.ended}
-}
-
-// finishedStageOf returns the fields that the records of the stage's tasks share.
-func (g *Stage) finishedStageOf() *finishedStage {
-	if g.finished == nil {
-		g.finished = &finishedStage{g.ID(), g.Job.Spec.Tenant, g.Spec.Kind, g.Spec.Name, g.Job.Spec.Name, g.Spec.Demand, g.Spec.Tasks}
+func (h *History) put(t FinishedTask) {
+	h.total++
+	if len(h.tasks) < historyTasks {
+		h.tasks = append(h.tasks, t)
+		return
 	}
-	return g.finished
-}
-
-// putTasks adds tasks, oldest first.
-func (h *History) putTasks(all []FinishedTask) {
-	stages := map[finishedStage]*finishedStage{}
-	for i := range all {
-		t := &all[i]
-		g := finishedStage{t.Task.StageID(), t.Tenant, t.Kind, t.Stage, t.JobName, t.Demand, t.Tasks}
-		if stages[g] == nil {
-			stages[g] = &g
-		}
-		h.tasks.put(finishedRecord{stages[g], t.Task.Index, t.Node, t.InputBytes, t.RunTime, t.Ended, t.Local})
-	}
+	h.tasks[h.head] = t
+	h.head = (h.head + 1) % historyTasks
 }
 
 // allTasks returns the tasks, oldest first.
-func (h *History) allTasks() []FinishedTask {
-	out := make([]FinishedTask, 0, len(h.tasks.values))
-	h.Tasks(func(t *FinishedTask) bool {
-		out = append(out, *t)
-		return true
-	})
-	return out
-}
+func (h *History) allTasks() []FinishedTask { return slices.Concat(h.tasks[h.head:], h.tasks[:h.head]) }
 
-// ring holds the last records that were put in.
-type ring struct {
-	values []finishedRecord
-	head   int
-	total  uint64 // records ever put in
-}
-
-func (r *ring) put(v finishedRecord) {
-	r.total++
-	if len(r.values) < historyTasks {
-		r.values = append(r.values, v)
-		return
-	}
-	r.values[r.head] = v
-	r.head = (r.head + 1) % historyTasks
-}
-
-// Tasks calls yield for each task, oldest first. The task is valid until the next call.
-func (h *History) Tasks(yield func(*FinishedTask) bool) { h.RecentTasks(len(h.tasks.values), yield) }
+// Tasks calls yield for each task, oldest first. The task belongs to the History.
+func (h *History) Tasks(yield func(*FinishedTask) bool) { h.RecentTasks(len(h.tasks), yield) }
 
 // RecentTasks is Tasks for the last n.
 func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
-	r := &h.tasks
-	for i := max(0, len(r.values)-n); i < len(r.values); i++ {
-		if t := r.values[(r.head+i)%len(r.values)].expand(); !yield(&t) {
+	for i := max(0, len(h.tasks)-n); i < len(h.tasks); i++ {
+		if !yield(&h.tasks[(h.head+i)%len(h.tasks)]) {
 			return
 		}
 	}
@@ -116,4 +58,4 @@ func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
 
 // TaskCount returns the number of tasks ever recorded. Predictors compare it to decide when to
 // train again.
-func (h *History) TaskCount() uint64 { return h.tasks.total }
+func (h *History) TaskCount() uint64 { return h.total }

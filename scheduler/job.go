@@ -112,8 +112,7 @@ type Stage struct {
 	pastAttempts      map[int32]pastAttempts
 	taskTime          float64 // attempt-nanoseconds of running until lastTick
 	lastTick          Time
-	progressSum       int64          // progress of the live attempts, summed in progressUnit
-	finished          *finishedStage // in the history, nil until a task finished
+	progressSum       int64 // progress of the live attempts, summed in progressUnit
 	tasksByNode       *tasksByNode
 	planned           taskTable[*Reservation] // see PlannedAt; without pages before the first reservation
 }

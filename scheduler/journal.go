@@ -121,7 +121,15 @@ func (jn Journal) undoRecord(r *undoRec) {
 	u := &jn.s.undo
 	switch r.op {
 	case undoPlace:
-		jn.revertPlace(r)
+		a := jn.s.Attempts().at(r.slot)
+		g, n := jn.s.stages[a.stage], jn.s.cluster.nodes[a.Node]
+		n.attempts = n.attempts[:len(n.attempts)-1]
+		jn.s.links().setPlaced(g, a, r.slot, -1)
+		g.taskTime, g.lastTick = r.taskTime, r.lastTick
+		if r.phase == 1 {
+			g.Job.FirstPlaced = 0
+		}
+		jn.s.freeSlots = append(jn.s.freeSlots, r.slot)
 	case undoWithdraw:
 		jn.relinkStarting(jn.s.Attempts().at(r.slot), r.slot, 1)
 	case undoAttempt:
@@ -176,37 +184,6 @@ func (jn Journal) countStep() {
 	}
 }
 
-// revertPlace undoes place.
-func (jn Journal) revertPlace(r *undoRec) {
-	a := jn.s.Attempts().at(r.slot)
-	g := jn.s.stages[a.stage]
-	n := jn.s.cluster.nodes[a.Node]
-	i := a.ID.Index
-	n.attempts = n.attempts[:len(n.attempts)-1]
-	n.occupy(a.Disk, &a.Occupied, -1)
-	jn.s.links().charge(g.Job, Resources{}.Sub(a.Occupied.Resources), -1)
-	jn.s.cluster.updateFitIndex(a.Node)
-	if a.Speculative {
-		jn.s.Attempts().at(g.active.get(i) - 1).sibling = 0
-	} else {
-		g.active.set(i, 0)
-		g.busy.clear(i)
-		g.pending.set(i)
-		g.addPending(1)
-	}
-	g.Running--
-	g.Job.Live--
-	jn.s.live--
-	g.taskTime, g.lastTick = r.taskTime, r.lastTick
-	if r.phase == 1 {
-		g.Job.FirstPlaced = 0
-	}
-	if g.Pending == 1 || g.Spec.MaxParallel > 0 {
-		jn.s.Queue().updateReady(g)
-	}
-	jn.s.freeSlots = append(jn.s.freeSlots, r.slot)
-}
-
 // Withdraw takes back a placement of the current try, so that its task is pending again; later
 // actions of the try stay. It returns ErrStale unless the attempt is the first at its task and
 // was placed in this try. Rollback undoes it. O(1) plus the tenant's depth and the attempts on
@@ -239,25 +216,8 @@ func (jn Journal) placedInTry(slot int32) bool {
 func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	g := jn.s.stages[a.stage]
 	n := jn.s.cluster.nodes[a.Node]
-	i := a.ID.Index
-	jn.s.links().updateSlotList(&n.attempts, slot, sign, jn.s.Attempts().bySeq)
-	n.occupy(a.Disk, &a.Occupied, sign)
-	jn.s.links().charge(g.Job, a.Occupied.Resources.Times(sign), int32(sign))
-	jn.s.cluster.updateFitIndex(a.Node)
-	if sign < 0 {
-		g.active.set(i, 0)
-		g.busy.clear(i)
-		g.pending.set(i)
-	} else {
-		g.pending.clear(i)
-		g.busy.set(i)
-		g.active.set(i, slot+1)
-	}
-	g.addPending(-int32(sign))
-	g.Running += int32(sign)
-	g.Job.Live += int32(sign)
-	jn.s.live += int32(sign)
-	jn.s.Queue().updateReady(g)
+	jn.s.links().updateSlotList(&n.attempts, slot, sign)
+	jn.s.links().setPlaced(g, a, slot, sign)
 }
 
 // saveForUndo records an attempt before it changes, for Rollback.

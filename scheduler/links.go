@@ -1,9 +1,6 @@
 package scheduler
 
-import (
-	"slices"
-	"sort"
-)
+import "slices"
 
 // links connects attempts with the nodes, tenants and jobs on which they count.
 type links struct{ s *State }
@@ -30,12 +27,12 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, sign)
 	n.Releasing = n.Releasing.Add(a.pendingRelease().Times(sign))
-	l.updateSlotList(&n.attempts, slot, sign, l.s.Attempts().bySeq)
+	l.updateSlotList(&n.attempts, slot, sign)
 	if a.From != NoNode {
 		from := l.s.cluster.nodes[a.From]
 		from.occupy(a.FromDisk, &a.FromOccupied, sign)
 		from.Releasing = from.Releasing.Add(a.FromOccupied.Resources.Times(sign))
-		l.updateSlotList(&from.moving, slot, sign, l.s.Attempts().bySeq)
+		l.updateSlotList(&from.moving, slot, sign)
 		l.s.cluster.updateFitIndex(a.From)
 	}
 	running := int32(0)
@@ -55,23 +52,48 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	l.s.cluster.updateFitIndex(a.Node)
 }
 
-// updateSlotList inserts a slot into an ordered list (sign 1) or removes it (sign -1).
-func (ln links) updateSlotList(l *[]int32, slot int32, sign int64, less func(x, y int32) bool) {
+// setPlaced adds a starting attempt (sign 1) to its task and to the counts of its stage, job, node and
+// tenants, or removes it (sign -1). The caller updates the attempts of the node.
+func (l links) setPlaced(g *Stage, a *Attempt, slot int32, sign int64) {
+	i, n := a.ID.Index, int32(sign)
+	switch {
+	case a.Speculative:
+		l.s.Attempts().at(g.active.get(i) - 1).sibling = (slot + 1) * max(n, 0)
+	case sign > 0:
+		g.pending.clear(i)
+		g.busy.set(i)
+		g.active.set(i, slot+1)
+		g.addPending(-1)
+	default:
+		g.active.set(i, 0)
+		g.busy.clear(i)
+		g.pending.set(i)
+		g.addPending(1)
+	}
+	g.Running += n
+	g.Job.Live += n
+	l.s.live += n
+	l.s.cluster.nodes[a.Node].occupy(a.Disk, &a.Occupied, sign)
+	l.charge(g.Job, a.Occupied.Resources.Times(sign), n)
+	l.s.cluster.updateFitIndex(a.Node)
+	if g.Pending <= 1 || g.Spec.MaxParallel > 0 {
+		l.s.Queue().updateReady(g)
+	}
+}
+
+// updateSlotList inserts a slot into a list in order of placement (sign 1) or removes it (sign -1).
+func (l links) updateSlotList(list *[]int32, slot int32, sign int64) {
 	if sign < 0 {
-		i := sort.Search(len(*l), func(k int) bool { return !less((*l)[k], slot) })
-		if i == len(*l) || (*l)[i] != slot { // two slots with equal keys
-			i = slices.Index(*l, slot)
-		}
-		if i >= 0 {
-			*l = slices.Delete(*l, i, i+1)
+		if i := slices.Index(*list, slot); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
 		}
 		return
 	}
-	i := len(*l)
-	if i > 0 && less(slot, (*l)[i-1]) {
-		i = sort.Search(i, func(k int) bool { return less(slot, (*l)[k]) })
+	i, seq := len(*list), l.s.Attempts().at(slot).Seq
+	for i > 0 && seq < l.s.Attempts().at((*list)[i-1]).Seq {
+		i--
 	}
-	*l = slices.Insert(*l, i, slot)
+	*list = slices.Insert(*list, i, slot)
 }
 
 // updateReleasing updates the node after a change of an attempt that affects nothing but its
@@ -120,9 +142,7 @@ func (l links) bumpNodeVersionsOfOwner(k PolicyStateKey) {
 func (l links) detachRunning(g *Stage, a *Attempt, slot int32) {
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, -1)
-	if i := slices.Index(n.attempts, slot); i >= 0 {
-		n.attempts = slices.Delete(n.attempts, i, i+1)
-	}
+	l.updateSlotList(&n.attempts, slot, -1)
 	g.Running--
 	l.charge(g.Job, Resources{}.Sub(a.Occupied.Resources), -1)
 	l.s.cluster.updateFitIndex(a.Node)

@@ -75,17 +75,6 @@ func (rs Reservations) put(r Reservation) (old Reservation, had bool) {
 	}
 	p := rs.s.reservations[i]
 	old = *p
-	if old.Job == r.Job && old.Node == r.Node && old.Kind == r.Kind {
-		rs.move(p, r.Start)
-		rs.indexTask(p, false)
-		*p = r
-		rs.indexTask(p, true)
-		if rs.s.timeline != nil {
-			rs.s.timeline.dropReservation(r.ID)
-			rs.s.timeline.addReservation(rs.s, p)
-		}
-		return old, true
-	}
 	rs.unlink(p)
 	*p = r
 	rs.link(p)
@@ -107,30 +96,6 @@ func (rs Reservations) link(r *Reservation) {
 	for _, list := range [...]*[]*Reservation{rs.reservedOn(r.Node), rs.listOfKind(r.Kind)} {
 		i, _ := slices.BinarySearchFunc(*list, r, byStart)
 		*list = slices.Insert(*list, i, r)
-	}
-}
-
-// move moves a reservation to another start: only the entries between its old and
-// its new position in the lists move.
-func (rs Reservations) move(r *Reservation, start Time) {
-	if j := rs.s.jobs[r.Job]; j != nil {
-		rs.s.changeLog.recordJob(j)
-	}
-	if r.Start == start {
-		return
-	}
-	to := Reservation{ID: r.ID, Start: start}
-	for _, list := range [...]*[]*Reservation{rs.reservedOn(r.Node), rs.listOfKind(r.Kind)} {
-		l := *list
-		i, _ := slices.BinarySearchFunc(l, r, byStart)
-		j, _ := slices.BinarySearchFunc(l, &to, byStart)
-		if j > i {
-			j--
-			copy(l[i:j], l[i+1:j+1])
-		} else {
-			copy(l[j+1:i+1], l[j:i])
-		}
-		l[j] = r
 	}
 }
 

@@ -42,7 +42,7 @@ const MaxAmount = timeline.MaxAmount
 type Resources [NumResources]int64
 
 // Add returns r + o. Amounts accepted by State are at most MaxAmount, so sums over a node
-// cannot overflow; use AddChecked for unvalidated numbers.
+// cannot overflow.
 func (r Resources) Add(o Resources) Resources {
 	return Resources{r[0] + o[0], r[1] + o[1], r[2] + o[2]}
 }
@@ -50,17 +50,6 @@ func (r Resources) Add(o Resources) Resources {
 // Sub returns r - o; parts may become negative.
 func (r Resources) Sub(o Resources) Resources {
 	return Resources{r[0] - o[0], r[1] - o[1], r[2] - o[2]}
-}
-
-// AddChecked returns r + o. It reports false if a part overflowed.
-func (r Resources) AddChecked(o Resources) (Resources, bool) {
-	sum := r.Add(o)
-	for i := range sum {
-		if (o[i] > 0 && sum[i] < r[i]) || (o[i] < 0 && sum[i] > r[i]) {
-			return Resources{}, false
-		}
-	}
-	return sum, true
 }
 
 // TimesChecked returns n*r. It reports false if a part overflowed.

@@ -94,7 +94,7 @@ func (s *State) Save(w io.Writer) error {
 
 func (sn snapshots) saved() *saved {
 	v := &saved{Version: saveVersion, Index: sn.s.index, Seq: sn.s.seq, PolicyStates: sn.s.PolicyStates().All(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
-		UnplannedReleases: sn.s.unplannedReleases, TasksEver: sn.s.history.tasks.total, Tasks: sn.s.history.allTasks()}
+		UnplannedReleases: sn.s.unplannedReleases, TasksEver: sn.s.history.total, Tasks: sn.s.history.allTasks()}
 	for _, n := range sn.s.cluster.nodes {
 		v.Nodes = append(v.Nodes, n.Spec)
 	}
@@ -394,8 +394,10 @@ func (sn snapshots) loadReservationsAndStates(v *saved) error {
 	if len(v.Tasks) > historyTasks {
 		return refuse(ErrInvalid, "history", "%d tasks, want at most %d", len(v.Tasks), historyTasks)
 	}
-	sn.s.history.putTasks(v.Tasks)
-	sn.s.unplannedReleases, sn.s.history.tasks.total = v.UnplannedReleases, v.TasksEver
+	for _, t := range v.Tasks {
+		sn.s.history.put(t)
+	}
+	sn.s.unplannedReleases, sn.s.history.total = v.UnplannedReleases, v.TasksEver
 	return nil
 }
 

@@ -170,12 +170,10 @@ func (s *State) Attempt(id AttemptID) *Attempt {
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
 		return nil
 	}
-	for slot := g.active.get(id.Index) - 1; slot >= 0; {
-		a := s.Attempts().at(slot)
+	for a := range s.Attempts().Of(g, id.Index) {
 		if a.ID.Attempt == id.Attempt {
 			return a
 		}
-		slot = a.sibling - 1
 	}
 	return nil
 }

@@ -89,32 +89,27 @@ func (l *suspendedList) endLoad() {
 // Suspended yields the attempts in phase AttemptSuspended that are not parked, in the order of
 // their suspension. Actions may be applied meanwhile.
 func (at Attempts) Suspended() iter.Seq[*Attempt] {
-	return func(yield func(*Attempt) bool) {
-		at.s.suspended.readers++
-		defer func() { at.s.suspended.readers-- }()
-		for i := range at.s.suspended.entries {
-			if e := &at.s.suspended.entries[i]; e.slot >= 0 {
-				if a := at.at(e.slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
-					return
-				}
-			}
-		}
-	}
+	return at.suspended(func(*suspendedEntry) bool { return true })
 }
 
 // Resumable yields those of Suspended whose node is schedulable and has the CPU and the memory that they
 // need to run again. Actions may be applied meanwhile.
 func (at Attempts) Resumable() iter.Seq[*Attempt] {
+	return at.suspended(func(e *suspendedEntry) bool {
+		free := &at.s.cluster.fit.free[e.node]
+		return e.cpu <= free[0] && e.memory <= free[1]
+	})
+}
+
+func (at Attempts) suspended(include func(*suspendedEntry) bool) iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		at.s.suspended.readers++
 		defer func() { at.s.suspended.readers-- }()
 		for i := range at.s.suspended.entries {
-			e := &at.s.suspended.entries[i]
-			if free := &at.s.cluster.fit.free[e.node]; e.slot < 0 || e.cpu > free[0] || e.memory > free[1] {
-				continue
-			}
-			if a := at.at(e.slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
-				return
+			if e := &at.s.suspended.entries[i]; e.slot >= 0 && include(e) {
+				if a := at.at(e.slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
+					return
+				}
 			}
 		}
 	}

@@ -136,18 +136,14 @@ func Normal(mean, sigma float64) Quantiles {
 	if sigma == 0 {
 		return Quantiles{mean}
 	}
-	q := normalQuantiles(sigma)
-	for i := range q {
-		q[i] += mean
-	}
-	return q
+	return quantilesOf(func(p float64) float64 { return mean + float64(sigma*math.Sqrt2*math.Erfinv(2*p-1)) })
 }
 
-func normalQuantiles(sigma float64) Quantiles {
+// quantilesOf returns a distribution given its value at each probability, without the last 0.2% on either side.
+func quantilesOf(at func(p float64) float64) Quantiles {
 	q := make(Quantiles, 257)
 	for i := range q {
-		p := min(max(float64(i)/float64(len(q)-1), 0.002), 0.998)
-		q[i] = sigma * math.Sqrt2 * math.Erfinv(2*p-1)
+		q[i] = at(min(max(float64(i)/float64(len(q)-1), 0.002), 0.998))
 	}
 	return q
 }
@@ -160,7 +156,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	if len(e.taskErrors) >= minErrors {
 		out.Task = slices.Sorted(slices.Values(e.taskErrors))
 	} else {
-		out.Task, out.Assumed = normalQuantiles(assumedTask), true
+		out.Task, out.Assumed = Normal(0, assumedTask), true
 	}
 	switch s {
 	case None:
@@ -187,7 +183,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 		weight += float64(l.n - 1)
 	}
 	if len(means) < minErrors {
-		out.Stage, out.Assumed = normalQuantiles(assumedStage(s)), true
+		out.Stage, out.Assumed = Normal(0, assumedStage(s)), true
 		return out
 	}
 	removeSamplingNoise(means, e.stageErrors[s], within, weight)

@@ -153,8 +153,8 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 	var source predict.Source
 	for d, part := range share {
 		t.Features.Set(predict.Distance, float64(d))
-		x, err := b.predictor.Predict(&t)
-		if err != nil {
+		x, ok := b.predictor.Predict(&t)
+		if !ok {
 			return boundOrNone(s) // a feature is out of range
 		}
 		run, source = run+part*x.Seconds, x.Source
@@ -214,7 +214,7 @@ func (b *Estimator) Observe(t *Task) {
 	}
 	b.remoteReads.observe(t, run)
 	b.recent.add(run)
-	_ = b.predictor.Observe(task, run) // features that it refuses teach it nothing
+	b.predictor.Observe(task, run)
 }
 
 // predictorTaskOf returns what the model learns of a task, with how slow its node was before, and counts the task into

@@ -42,10 +42,5 @@ func (b *Estimator) MeanRunTime() (time.Duration, bool) {
 // exponentialQuantiles is the distribution of log(x) for x exponential with mean 1, as M/M/n has
 // run times.
 func exponentialQuantiles() Quantiles {
-	q := make(Quantiles, 257)
-	for i := range q {
-		p := min(max(float64(i)/float64(len(q)-1), 0.002), 0.998)
-		q[i] = math.Log(-math.Log1p(-p))
-	}
-	return q
+	return quantilesOf(func(p float64) float64 { return math.Log(-math.Log1p(-p)) })
 }

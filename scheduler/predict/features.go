@@ -1,18 +1,6 @@
 package predict
 
-import (
-	"errors"
-	"fmt"
-	"math"
-
-	"github.com/drover-run/drover/internal/enum"
-)
-
-// The classes of errors of this package, for errors.Is.
-var (
-	errFeature = errors.New("predict: feature is not a number or out of range")
-	errRunTime = errors.New("predict: run time is not a positive number")
-)
+import "math"
 
 // Feature is one of the inputs of the model.
 type Feature int
@@ -43,11 +31,6 @@ func maxFeature(f Feature) float64 {
 	}
 }
 
-// String returns the name of the feature.
-func (f Feature) String() string {
-	return enum.Name("feature", f, []string{1: "input_bytes", "cpu", "memory", "disk_io", "stage_kind", "stage_seconds", "distance", "slowdown"})
-}
-
 // Features holds the values of all features in their units; feature f is at index f-1.
 type Features [featureCount]float64
 
@@ -57,25 +40,18 @@ func (x *Features) of(f Feature) float64 { return x[f-1] }
 // Set sets the value of one feature.
 func (x *Features) Set(f Feature, v float64) { x[f-1] = v }
 
-// check returns an error for a value out of range.
-func (x *Features) check() error {
+// valid reports whether all values are in range.
+func (x *Features) valid() bool {
 	for i, v := range x {
-		if f := Feature(i + 1); !(v >= 0 && v <= maxFeature(f)) {
-			return fmt.Errorf("%w: %v is %g, want 0 to %g", errFeature, f, v, maxFeature(f))
+		if !(v >= 0 && v <= maxFeature(Feature(i+1))) {
+			return false
 		}
 	}
-	return nil
+	return true
 }
 
 // maxSeconds is the largest run time: a hundred years.
 const maxSeconds = 3.2e9
-
-func checkSeconds(s float64) error {
-	if !(s > 0 && s <= maxSeconds) {
-		return fmt.Errorf("%w: %g s, want over 0 up to %g", errRunTime, s, maxSeconds)
-	}
-	return nil
-}
 
 // logTransform maps features to the scale that the models use, before standardising:
 // log(1+x) for sizes and times, unchanged for the others.

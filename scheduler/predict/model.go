@@ -14,16 +14,6 @@ type trainedModel struct {
 	yScale      float64
 }
 
-// workspace holds the buffers of predictions; concurrent users of a Model need one
-// each.
-type workspace struct {
-	b   *buffers
-	row [featureCount]float64
-}
-
-// newWorkspace returns a Workspace, about 60 kB.
-func newWorkspace() *workspace { return &workspace{b: newBuffers()} }
-
 // maxDeviations limits the standardised features, and so how far the models extrapolate
 // from the tasks they were trained on.
 const maxDeviations = 5
@@ -43,20 +33,20 @@ func (m *trainedModel) seconds(y float64) float64 {
 
 // predictNetwork returns the run time in seconds of one task by the network. The features must be
 // in range. Cost: about 1,400 multiplications. It does not allocate.
-func (m *trainedModel) predictNetwork(ws *workspace, x *Features) float64 {
-	m.standardise(x, &ws.row)
-	for i, v := range ws.row {
-		ws.b.activations[0][i] = float32(v)
+func (m *trainedModel) predictNetwork(b *buffers, x *Features) float64 {
+	m.standardise(x, &b.row)
+	for i, v := range b.row {
+		b.activations[0][i] = float32(v)
 	}
-	m.net.forward(ws.b, 1)
-	return m.seconds(float64(ws.b.activations[3][0]))
+	m.net.forward(b, 1)
+	return m.seconds(float64(b.activations[3][0]))
 }
 
 // predictRidge returns the run time in seconds of one task by the ridge regression.
-func (m *trainedModel) predictRidge(ws *workspace, x *Features) float64 {
-	m.standardise(x, &ws.row)
+func (m *trainedModel) predictRidge(b *buffers, x *Features) float64 {
+	m.standardise(x, &b.row)
 	y := m.ridge[featureCount]
-	for i, v := range ws.row {
+	for i, v := range b.row {
 		y += float64(m.ridge[i] * v)
 	}
 	return m.seconds(y)

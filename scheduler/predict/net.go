@@ -54,13 +54,15 @@ func relu(x, slope float32) float32 {
 	return slope * x
 }
 
-// buffers holds the activations of a batch row by row, one row per example.
+// buffers holds the activations of a batch row by row, one row per example: 60 kB. Concurrent users of
+// a model need their own.
 type buffers struct {
-	activations  [4][]float32 // input, after each hidden layer, output
-	gradients    [4][]float32 // of the loss with respect to each
-	weightsT     []float32    // a layer's weights, transposed
-	activationsT []float32    // activations, transposed
-	gradientsT   []float32    // gradients, transposed
+	activations  [4][]float32          // input, after each hidden layer, output
+	gradients    [4][]float32          // of the loss with respect to each
+	weightsT     []float32             // a layer's weights, transposed
+	activationsT []float32             // activations, transposed
+	gradientsT   []float32             // gradients, transposed
+	row          [featureCount]float64 // of the task that is predicted
 }
 
 func newBuffers() *buffers {

@@ -1,9 +1,6 @@
 package predict
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
 // Config holds the parameters of a Predictor; see DefaultConfig. They are not checked.
 type Config struct {
@@ -56,13 +53,13 @@ type Predictor struct {
 	rounds   uint64
 	round    *round
 	model    *trainedModel
-	ws       *workspace
+	buffers  *buffers // of predictions
 }
 
 // New returns a Predictor without history.
 func New(c Config) *Predictor {
 	return &Predictor{
-		config: c, ws: newWorkspace(),
+		config: c, buffers: newBuffers(),
 		stages: NewBoundedMap[string, stageStats](c.MaxStages), tenants: NewBoundedMap[string, tenantStats](c.MaxTenants),
 	}
 }
@@ -78,33 +75,30 @@ func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
 	return defaultSeconds, Default
 }
 
-// Predict returns the estimate for a task, and fills in the StageSeconds of its features. Errors:
-// errFeature, naming the feature. Cost: two map look-ups and, with the network, about 1,400
+// Predict returns the estimate for a task, and fills in the StageSeconds of its features. It reports
+// false if a feature is out of range. Cost: two map look-ups and, with the network, about 1,400
 // multiplications. It does not allocate.
-func (p *Predictor) Predict(t *Task) (e Estimate, err error) {
-	if err := t.Features.check(); err != nil {
-		return Estimate{}, fmt.Errorf("task of stage %q: %w", t.Stage, err)
+func (p *Predictor) Predict(t *Task) (e Estimate, ok bool) {
+	if !t.Features.valid() {
+		return Estimate{}, false
 	}
 	e.Seconds, e.Source = p.fallbackEstimate(t)
 	t.Features.Set(StageSeconds, e.Seconds)
 	switch m := p.model; {
 	case m == nil:
 	case m.use == MLP:
-		e = Estimate{m.predictNetwork(p.ws, &t.Features), MLP}
+		e = Estimate{m.predictNetwork(p.buffers, &t.Features), MLP}
 	case m.use == Ridge:
-		e = Estimate{m.predictRidge(p.ws, &t.Features), Ridge}
+		e = Estimate{m.predictRidge(p.buffers, &t.Features), Ridge}
 	}
-	return e, nil
+	return e, true
 }
 
 // Observe learns from a finished task, given its run time in seconds without waiting
-// and suspended time. Errors: errFeature, errRunTime; then nothing is learnt. O(1).
-func (p *Predictor) Observe(t Task, seconds float64) error {
-	if err := t.Features.check(); err != nil {
-		return fmt.Errorf("task of stage %q: %w", t.Stage, err)
-	}
-	if err := checkSeconds(seconds); err != nil {
-		return fmt.Errorf("task of stage %q: %w", t.Stage, err)
+// and suspended time. It learns nothing and reports false if one of these numbers is out of range. O(1).
+func (p *Predictor) Observe(t Task, seconds float64) bool {
+	if !t.Features.valid() || !(seconds > 0 && seconds <= maxSeconds) {
+		return false
 	}
 	if t.Features.of(StageSeconds) == 0 {
 		fallback, _ := p.fallbackEstimate(&t)
@@ -113,7 +107,7 @@ func (p *Predictor) Observe(t Task, seconds float64) error {
 	p.stages.GetOrAdd(t.Stage).add(t.Features.of(InputBytes), seconds)
 	p.tenants.GetOrAdd(t.Tenant).add(seconds)
 	p.addToHistory(record{t.Features, seconds, t.Features.of(StageSeconds)})
-	return nil
+	return true
 }
 
 func (p *Predictor) addToHistory(r record) {

@@ -55,7 +55,7 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not proved here: which way to predict is best on KTH-SP2; it trains for some seconds, run it without -short")
 	}
-	p, ws := New(DefaultConfig(1)), newWorkspace()
+	p, ws := New(DefaultConfig(1)), newBuffers()
 	var running ended
 	var network, ridge, fallback, tenant, used traceErrors
 	sources := map[Source]int{}
@@ -70,8 +70,8 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 		submit, seconds := num(1), num(3)
 		for len(running) > 0 && running[0].at <= submit {
 			j := heap.Pop(&running).(endedJob)
-			if err := p.Observe(j.task, j.seconds); err != nil {
-				t.Fatal(err)
+			if !p.Observe(j.task, j.seconds) {
+				t.Fatal("refused")
 			}
 			p.Train(1 << 16)
 		}
@@ -81,9 +81,9 @@ func TestSourcesOnKTHSP2(t *testing.T) {
 		x.Features.Set(Slowdown, 1)
 		heap.Push(&running, endedJob{submit + seconds, seconds, x})
 		named := x
-		out, err := p.Predict(&named)
-		if err != nil {
-			t.Fatal(err)
+		out, ok := p.Predict(&named)
+		if !ok {
+			t.Fatal("refused")
 		}
 		m := p.model
 		if m == nil {

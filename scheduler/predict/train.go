@@ -129,12 +129,11 @@ func (r *round) trainBatch(rows []int32) {
 // O(held-out tasks).
 func (r *round) evaluate() *trainedModel {
 	m := r.model
-	ws := &workspace{b: r.buffers}
 	var network, ridge, fallback []float64 // log errors
 	for k := range r.heldOut {
 		h := &r.heldOut[k]
-		network = append(network, math.Log(h.seconds/m.predictNetwork(ws, &h.x)))
-		ridge = append(ridge, math.Log(h.seconds/m.predictRidge(ws, &h.x)))
+		network = append(network, math.Log(h.seconds/m.predictNetwork(r.buffers, &h.x)))
+		ridge = append(ridge, math.Log(h.seconds/m.predictRidge(r.buffers, &h.x)))
 		fallback = append(fallback, math.Log(h.seconds/h.fallback))
 	}
 	switch {
