@@ -29,8 +29,8 @@ type equivalenceKey struct {
 	unknown   bool
 }
 
-// classOf returns the class of a group. The first call for a planner of tries finds the
-// classes of all groups: many tries search for nothing.
+// classOf returns the class of a group. The first call finds the classes of all groups: many
+// rounds search for nothing.
 func (c *classes) classOf(p *Planner, g *group) *equivalenceClass {
 	if !c.classified {
 		c.classified = true
@@ -69,9 +69,6 @@ const finderMinItems = 16
 func (c *classes) equivalenceClassOf(r *Request) *equivalenceClass {
 	k := equivalenceKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.SoftBound, stays: r.Stays, unknown: r.Unknown}
 	copy(k.base[:], r.Need.Base)
-	if c.byKey == nil {
-		c.byKey = map[equivalenceKey]*equivalenceClass{}
-	}
 	class := c.byKey[k]
 	if class == nil {
 		class = &equivalenceClass{req: Request{Need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, Bound: r.Bound, SoftBound: r.SoftBound, Stays: r.Stays, Unknown: r.Unknown}}

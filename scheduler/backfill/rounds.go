@@ -7,9 +7,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// rounds is what a planner of tries has changed in its round, to take it back.
+// rounds is what the planner has changed in its round, to take it back.
 type rounds struct {
-	ofTries   bool    // the profile and the accounts are another's, see Reset
 	touched   []*item // those that may not be where their owner has them
 	displaced []*item // touched, until Close
 	altered   []alteredProject
@@ -27,9 +26,8 @@ type alteredProject struct {
 	guarantee  Guarantee
 }
 
-// Reset makes a planner without projects of p that tries reservations in profiles that
-// belong to another, who has reserved there what Restore names. Close takes all tries
-// back. accounts may be nil.
+// Reset makes a planner without projects of p. Its profiles may belong to another, who has
+// reserved there what Restore names: Close takes back what was tried. accounts may be nil.
 func (p *Planner) Reset(prof, accounts *Profile) {
 	p.now, p.changed, p.numKept = 0, false, 0
 	p.space = space{prof, accounts}
@@ -42,7 +40,7 @@ func (p *Planner) Reset(prof, accounts *Profile) {
 	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}
 	o := &p.rounds
 	o.withdrawn.reset()
-	*o = rounds{ofTries: true, round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], displaced: o.displaced[:0], altered: o.altered[:0], forgotten: o.forgotten[:0]}
+	*o = rounds{round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], displaced: o.displaced[:0], altered: o.altered[:0], forgotten: o.forgotten[:0]}
 }
 
 // NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
@@ -82,7 +80,7 @@ func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) 
 	p.rounds.round++
 }
 
-// Forget removes a project from a planner of tries that has changed nothing since NextRound.
+// Forget removes a project from a planner that has changed nothing since NextRound.
 // Unknown projects are ignored. O(its tasks).
 func (p *Planner) Forget(id scheduler.ProjectID) {
 	pr := p.registry.projects[id]
@@ -102,11 +100,9 @@ func (p *Planner) Forget(id scheduler.ProjectID) {
 	p.registry.memory.recycle(pr)
 }
 
-// alter records the guarantee of a project before it changes in a round of tries.
+// alter records the guarantee of a project before it changes.
 func (o *rounds) alter(pr *project) {
-	if o.ofTries {
-		o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
-	}
+	o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
 }
 
 // syncSearched makes an item's searched fields those of this round: no search for it was done
@@ -140,13 +136,13 @@ func (p *Planner) Close() {
 }
 
 func (o *rounds) touch(it *item) {
-	if o.ofTries && !it.touched {
+	if !it.touched {
 		it.touched = true
 		o.touched = append(o.touched, it)
 	}
 }
 
-// Restore adds a project to a planner of tries (Reset). at describes each of its tasks, given
+// Restore adds a project. at describes each of its tasks, given
 // its need. Nothing of the project is referred to afterwards, except what Occupied points to.
 // guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
 // tasks without a place.
