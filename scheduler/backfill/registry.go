@@ -263,13 +263,12 @@ func (q *registry) unregister(p *Planner, pr *project) {
 		}
 		q.numItems -= len(g.items)
 		if g.eqClass != nil {
-			p.classes.count(g.eqClass, -len(g.items))
+			g.eqClass.live -= len(g.items)
 		}
 		if g.isConstrained() {
 			q.numConstrained--
 		}
 	}
-	p.classes.dropUnusedClasses()
 	delete(q.projects, pr.ID)
 	if i, ok := slices.BinarySearchFunc(q.submitOrder, pr, bySubmission); ok {
 		q.submitOrder = slices.Delete(q.submitOrder, i, i+1)

@@ -41,7 +41,7 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 	if i := slices.Index(g.items, it); i >= 0 {
 		g.items = slices.Delete(g.items, i, i+1)
 		if p.registry.numItems--; g.eqClass != nil {
-			p.classes.count(g.eqClass, -1)
+			g.eqClass.live--
 		}
 	}
 	pr := g.project

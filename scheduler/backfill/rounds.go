@@ -10,13 +10,11 @@ import (
 // rounds is what the planner has changed in its round, to take it back.
 type rounds struct {
 	touched   []*item // those that may not be where their owner has them
-	displaced []*item // touched, until Close
 	altered   []alteredProject
-	forgotten []scheduler.ProjectID // scratch
-	round     uint32                // of NextRound
-	searched  bool                  // see NextRound
-	withdrawn slab[item]            // the items of Withdraw
-	likeLast  *group                // of the last one of them, nil for none
+	round     uint32     // of NextRound
+	searched  bool       // see NextRound
+	withdrawn slab[item] // the items of Withdraw
+	likeLast  *group     // of the last one of them, nil for none
 }
 
 // alteredProject is a project whose guarantee changed in this round, and what it was before.
@@ -35,12 +33,12 @@ func (p *Planner) Reset(prof, accounts *Profile) {
 	p.bins.reset()
 	p.journal = journal{log: p.journal.log[:0]}
 	clear(p.classes.byKey)
-	p.classes.classified, p.classes.unused = false, 0
+	p.classes.classified = false
 	p.placement.delayed = p.placement.delayed[:0]
 	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}
 	o := &p.rounds
 	o.withdrawn.reset()
-	*o = rounds{round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], displaced: o.displaced[:0], altered: o.altered[:0], forgotten: o.forgotten[:0]}
+	*o = rounds{round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], altered: o.altered[:0]}
 }
 
 // NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
@@ -58,24 +56,25 @@ func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) 
 			}
 		}
 	}
-	p.rounds.forgotten = p.rounds.forgotten[:0]
-	for _, it := range p.rounds.displaced {
-		if pr := it.group.project; p.registry.projects[pr.ID] == pr {
-			p.rounds.forgotten = append(p.rounds.forgotten, pr.ID)
-		}
-	}
-	p.rounds.altered, p.rounds.displaced = p.rounds.altered[:0], p.rounds.displaced[:0]
 	p.rounds.withdrawn.reset()
-	for _, id := range p.rounds.forgotten {
-		if p.registry.projects[id] != nil {
+	for _, it := range p.rounds.touched {
+		if it.group == nil || it.group.project == nil { // withdrawn, or of a project that is forgotten by now
+			continue
+		}
+		if pr := it.group.project; p.registry.projects[pr.ID] == pr {
+			id := pr.ID
 			p.Forget(id)
 			forgotten(id)
 		}
 	}
+	p.rounds.altered, p.rounds.touched = p.rounds.altered[:0], p.rounds.touched[:0]
+	p.classes.dropUnused(len(p.registry.submitOrder))
 	for i := range p.bins.states {
 		p.bins.states[i].freedClock = 0
 	}
-	p.bins.recentlyFreed, p.bins.freeClock, p.changed, p.repairs.overloadedBins, p.repairs.repairedPos = p.bins.recentlyFreed[:0], 0, false, p.repairs.overloadedBins[:0], math.MaxUint64
+	p.bins.recentlyFreed, p.bins.freeClock = p.bins.recentlyFreed[:0], 0
+	p.repairs.overloadedBins, p.repairs.repairedPos = p.repairs.overloadedBins[:0], math.MaxUint64
+	p.changed = false
 	p.rounds.searched = searched
 	p.rounds.round++
 }
@@ -132,7 +131,6 @@ func (p *Planner) Close() {
 			p.space.occupy(it, &it.home.Spot, it.home.End, &it.home.Need, -1)
 		}
 	}
-	p.rounds.displaced, p.rounds.touched = p.rounds.touched, p.rounds.displaced[:0]
 }
 
 func (o *rounds) touch(it *item) {

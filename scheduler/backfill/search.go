@@ -78,7 +78,7 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 	p.rounds.syncSearched(it)
 	// A predecessor moved, or the account may have capacity again: consider every bin.
 	all := (from < it.searchedFrom && it.searchedFrom > now) || (p.space.accounts != nil && it.group.project.Account != 0)
-	if !all && p.bins.states[p.bins.lastFreedBin()].freedClock <= it.searchedClock {
+	if !all && p.bins.freeClock <= it.searchedClock {
 		return false
 	}
 	was := it.spot
