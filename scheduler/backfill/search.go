@@ -105,7 +105,7 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 // back with sign -1.
 func (f *search) liftItem(p *Planner, it *item, sign int64) {
 	p.space.profile.ChangeUnlogged(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, &it.group.req.Need, sign)
-	p.space.chargeAccount(it, sign)
+	p.space.charge(it, it.spot.At, it.end, &it.group.req.Need, sign)
 	if f := p.classes.classOf(p, it.group).finder; f != nil && f.logPos != math.MaxUint64 {
 		f.sync(p, p.now)
 		f.updateBin(p, it.spot.Bin)
