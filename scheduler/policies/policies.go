@@ -125,22 +125,16 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 // WithoutUnknown returns params without those that a policy of the table does not have, and the names
 // of these, in order: another version of the program may have chosen them.
 func WithoutUnknown(name string, params map[string]string) (known map[string]string, unknown []string) {
-	i := slices.IndexFunc(table, func(i Info) bool { return i.Name == name })
-	if i < 0 || len(params) == 0 {
+	info, err := Get(name)
+	if err != nil {
 		return params, nil
 	}
-	for k := range params {
-		if k != speculateParam.Name && !slices.ContainsFunc(table[i].Params, func(p Param) bool { return p.Name == k }) {
-			unknown = append(unknown, k)
-		}
-	}
-	if len(unknown) == 0 {
-		return params, nil
-	}
-	slices.Sort(unknown)
 	known = maps.Clone(params)
-	for _, k := range unknown {
-		delete(known, k)
+	for _, k := range slices.Sorted(maps.Keys(params)) {
+		if !slices.Contains(paramNames(info), k) {
+			unknown = append(unknown, k)
+			delete(known, k)
+		}
 	}
 	return known, unknown
 }
