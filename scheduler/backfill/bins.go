@@ -111,12 +111,3 @@ func (p *Planner) openBins(yield func(b int32) bool) {
 		}
 	}
 }
-
-// lastFreedBin returns the bin on which capacity was last released.
-func (s *bins) lastFreedBin() int32 {
-	if len(s.recentlyFreed) == 0 {
-		s.bin(0)
-		return 0
-	}
-	return s.recentlyFreed[len(s.recentlyFreed)-1]
-}

@@ -16,7 +16,7 @@ const (
 )
 
 // SetBudget limits the work of the calls that follow. When the steps are spent,
-// CompletePlan, CompleteWhatFits and CompressSome stop at the next task, and a task takes its
+// CompletePlan, CompleteWhatFits and Compress stop at the next task, and a task takes its
 // earliest start without trying further backfill times; Replan stops at the next of its keys, LoseBins at the next bin. Other calls that
 // restore guarantees do not stop. Counted, not timed, so that the same State gives the same plan.
 func (p *Planner) SetBudget(steps int) { p.stepsLeft = steps }

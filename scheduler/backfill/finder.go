@@ -1,6 +1,7 @@
 package backfill
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -29,8 +30,8 @@ type equivalenceKey struct {
 	unknown   bool
 }
 
-// classOf returns the class of a group. The first call for a planner of tries finds the
-// classes of all groups: many tries search for nothing.
+// classOf returns the class of a group. The first call finds the classes of all groups: many
+// rounds search for nothing.
 func (c *classes) classOf(p *Planner, g *group) *equivalenceClass {
 	if !c.classified {
 		c.classified = true
@@ -46,19 +47,7 @@ func (c *classes) classOf(p *Planner, g *group) *equivalenceClass {
 // classify adds a group's items to their class.
 func (c *classes) classify(g *group) {
 	g.eqClass = c.equivalenceClassOf(&g.req)
-	c.count(g.eqClass, len(g.items))
-}
-
-// count adds n to the tasks of a class that have not ended.
-func (c *classes) count(class *equivalenceClass, n int) {
-	was := class.live
-	class.live += n
-	switch {
-	case was == 0 && class.live > 0:
-		c.unused--
-	case was > 0 && class.live == 0:
-		c.unused++
-	}
+	g.eqClass.live += len(g.items)
 }
 
 // finderMinItems is the number of tasks in a class from which a finder pays off:
@@ -69,29 +58,18 @@ const finderMinItems = 16
 func (c *classes) equivalenceClassOf(r *Request) *equivalenceClass {
 	k := equivalenceKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.SoftBound, stays: r.Stays, unknown: r.Unknown}
 	copy(k.base[:], r.Need.Base)
-	if c.byKey == nil {
-		c.byKey = map[equivalenceKey]*equivalenceClass{}
-	}
 	class := c.byKey[k]
 	if class == nil {
 		class = &equivalenceClass{req: Request{Need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, Bound: r.Bound, SoftBound: r.SoftBound, Stays: r.Stays, Unknown: r.Unknown}}
 		c.byKey[k] = class
-		c.unused++
 	}
 	return class
 }
 
-// dropUnusedClasses deletes the classes without tasks once they are more than the others,
-// so the map stays bounded. Amortised O(1) for each that lost its tasks.
-func (c *classes) dropUnusedClasses() {
-	if c.unused <= len(c.byKey)/2+64 {
-		return
-	}
-	c.unused = 0
-	for k, class := range c.byKey {
-		if class.live == 0 {
-			delete(c.byKey, k)
-		}
+// dropUnused deletes the classes without tasks where they may be many, given the number of projects.
+func (c *classes) dropUnused(projects int) {
+	if len(c.byKey) > 2*projects+64 {
+		maps.DeleteFunc(c.byKey, func(_ equivalenceKey, class *equivalenceClass) bool { return class.live == 0 })
 	}
 }
 
@@ -244,7 +222,6 @@ func (c *classes) costOfSearch(p *Planner, it *item) int {
 // classes is the equivalence classes of all groups.
 type classes struct {
 	byKey           map[equivalenceKey]*equivalenceClass
-	unused          int  // classes without tasks
 	classified      bool // each group has its class, see classOf
 	finderThreshold int  // finderMinItems, or a test's value
 }

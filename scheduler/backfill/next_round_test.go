@@ -142,7 +142,7 @@ func (w *roundsWorld) plan(p *Planner, steps []int) string {
 		case 0:
 			found = append(found, p.Replan(w.now, CauseLate)...)
 		case 1:
-			p.Compress(w.now)
+			compressAll(p, w.now)
 		case 2:
 			if len(w.list) > 0 {
 				p.CompleteWhatFits(w.now, w.list[0].ID)

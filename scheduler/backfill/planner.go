@@ -26,7 +26,7 @@ type Planner struct {
 	rounds    rounds
 }
 
-// NewPlanner returns a planner without projects that reserves in prof.
+// NewPlanner returns a planner without projects that reserves in prof, which may be nil until Reset.
 func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -34,8 +34,10 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 	if cfg.Variant == Strict || cfg.Variant == Flexible {
 		cfg.SlackFactor, cfg.PreemptionLimit = 0, 0
 	}
-	return &Planner{cfg: cfg, stepsLeft: math.MaxInt, space: space{profile: prof}, registry: registry{items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}},
-		bins: bins{earliestWaiting: scheduler.Never}, classes: classes{classified: true, finderThreshold: finderMinItems}}, nil
+	p := &Planner{cfg: cfg, stepsLeft: math.MaxInt, registry: registry{projects: map[scheduler.ProjectID]*project{}},
+		classes: classes{byKey: map[equivalenceKey]*equivalenceClass{}, finderThreshold: finderMinItems}}
+	p.Reset(prof, nil)
+	return p, nil
 }
 
 // SpareLast excludes the last schedulable nodes from every plan (parameter spare_nodes), until others are lost

@@ -11,7 +11,7 @@ import (
 
 // registry is the projects and their items.
 type registry struct {
-	items          map[Key]*item // nil for a planner of tries until item is called
+	items          map[Key]*item // nil until item is called
 	numItems       int
 	projects       map[scheduler.ProjectID]*project
 	submitOrder    []*project // by (Submitted, ID)
@@ -66,8 +66,7 @@ func (q *registry) reset() {
 	*q = registry{projects: q.projects, submitOrder: q.submitOrder[:0], memory: q.memory}
 }
 
-// item returns a task, nil for an unknown one. The first call for a planner of tries
-// costs O(tasks).
+// item returns a task, nil for an unknown one. The first call costs O(tasks).
 func (q *registry) item(k Key) *item {
 	if q.items == nil {
 		q.items = make(map[Key]*item, q.numItems)
@@ -249,7 +248,7 @@ func (q *registry) checkRequest(pr *project, r *Request) error {
 	}
 	for i, t := range r.Tasks {
 		k := Key{r.Job, r.Stage, t}
-		if (q.items != nil && q.items[k] != nil) || (i > 0 && t <= r.Tasks[i-1]) || pr.hasTask(k) {
+		if (i > 0 && t <= r.Tasks[i-1]) || pr.hasTask(k) {
 			return fmt.Errorf("task %d is already planned or out of order", t)
 		}
 	}
@@ -264,13 +263,12 @@ func (q *registry) unregister(p *Planner, pr *project) {
 		}
 		q.numItems -= len(g.items)
 		if g.eqClass != nil {
-			p.classes.count(g.eqClass, -len(g.items))
+			g.eqClass.live -= len(g.items)
 		}
 		if g.isConstrained() {
 			q.numConstrained--
 		}
 	}
-	p.classes.dropUnusedClasses()
 	delete(q.projects, pr.ID)
 	if i, ok := slices.BinarySearchFunc(q.submitOrder, pr, bySubmission); ok {
 		q.submitOrder = slices.Delete(q.submitOrder, i, i+1)

@@ -1,7 +1,6 @@
 package backfill
 
 import (
-	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -42,7 +41,7 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 	if i := slices.Index(g.items, it); i >= 0 {
 		g.items = slices.Delete(g.items, i, i+1)
 		if p.registry.numItems--; g.eqClass != nil {
-			p.classes.count(g.eqClass, -1)
+			g.eqClass.live--
 		}
 	}
 	pr := g.project
@@ -54,19 +53,15 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 
 // Compress moves waiting tasks forward into released capacity: in submission order,
 // each is removed and placed again at its earliest start. No task moves later, and a
-// task that cannot start earlier keeps its bin. It returns the number of moved tasks.
+// task that cannot start earlier keeps its bin.
 // For each task it considers only bins where capacity was released since the task was
 // last placed, so after one early end it costs O(waiting) plus a search for each task
 // that the hole can serve.
-func (p *Planner) Compress(now scheduler.Time) int {
-	moved, _, _ := p.CompressSome(now, Position{Submitted: math.MinInt64}, math.MaxInt)
-	return moved
-}
-
-// CompressSome is Compress for the projects after a position; it stops at the end of
-// the project in which it has considered at least limit tasks, and where the budget is spent. It
-// returns the number of moved tasks and either done or the position to continue after.
-func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (moved int, next Position, done bool) {
+//
+// It begins after a position, and stops at the end of the project in which it has considered
+// at least limit tasks, and where the budget is spent. It returns either done or the position
+// to continue after.
+func (p *Planner) Compress(now scheduler.Time, after Position, limit int) (next Position, done bool) {
 	p.now = now
 	i, found := slices.BinarySearchFunc(p.registry.submitOrder, after, func(pr *project, a Position) int { return pr.position().compare(a) })
 	if found {
@@ -75,7 +70,7 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 	for looked := 0; i < len(p.registry.submitOrder); i++ {
 		pr := p.registry.submitOrder[i]
 		if looked >= limit {
-			return moved, after, false
+			return after, false
 		}
 		for _, g := range pr.groups {
 			from := now
@@ -90,13 +85,12 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 				if !p.search.moveEarlier(p, it, from, now) {
 					continue
 				}
-				moved++
 				if p.stepsLeft -= placeSteps; p.stepsLeft <= 0 {
-					return moved, after, false
+					return after, false
 				}
 			}
 		}
 		after = pr.position()
 	}
-	return moved, Position{}, true
+	return Position{}, true
 }

@@ -7,17 +7,14 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// rounds is what a planner of tries has changed in its round, to take it back.
+// rounds is what the planner has changed in its round, to take it back.
 type rounds struct {
-	ofTries   bool    // the profile and the accounts are another's, see Reset
 	touched   []*item // those that may not be where their owner has them
-	displaced []*item // touched, until Close
 	altered   []alteredProject
-	forgotten []scheduler.ProjectID // scratch
-	round     uint32                // of NextRound
-	searched  bool                  // see NextRound
-	withdrawn slab[item]            // the items of Withdraw
-	likeLast  *group                // of the last one of them, nil for none
+	round     uint32     // of NextRound
+	searched  bool       // see NextRound
+	withdrawn slab[item] // the items of Withdraw
+	likeLast  *group     // of the last one of them, nil for none
 }
 
 // alteredProject is a project whose guarantee changed in this round, and what it was before.
@@ -27,9 +24,8 @@ type alteredProject struct {
 	guarantee  Guarantee
 }
 
-// Reset makes a planner without projects of p that tries reservations in profiles that
-// belong to another, who has reserved there what Restore names. Close takes all tries
-// back. accounts may be nil.
+// Reset makes a planner without projects of p. Its profiles may belong to another, who has
+// reserved there what Restore names: Close takes back what was tried. accounts may be nil.
 func (p *Planner) Reset(prof, accounts *Profile) {
 	p.now, p.changed, p.numKept = 0, false, 0
 	p.space = space{prof, accounts}
@@ -37,12 +33,12 @@ func (p *Planner) Reset(prof, accounts *Profile) {
 	p.bins.reset()
 	p.journal = journal{log: p.journal.log[:0]}
 	clear(p.classes.byKey)
-	p.classes.classified, p.classes.unused = false, 0
+	p.classes.classified = false
 	p.placement.delayed = p.placement.delayed[:0]
 	p.repairs = repairs{unchecked: p.repairs.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.repairs.overloadedBins[:0], suspectBins: p.repairs.suspectBins}
 	o := &p.rounds
 	o.withdrawn.reset()
-	*o = rounds{ofTries: true, round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], displaced: o.displaced[:0], altered: o.altered[:0], forgotten: o.forgotten[:0]}
+	*o = rounds{round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], altered: o.altered[:0]}
 }
 
 // NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
@@ -60,29 +56,30 @@ func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) 
 			}
 		}
 	}
-	p.rounds.forgotten = p.rounds.forgotten[:0]
-	for _, it := range p.rounds.displaced {
-		if pr := it.group.project; p.registry.projects[pr.ID] == pr {
-			p.rounds.forgotten = append(p.rounds.forgotten, pr.ID)
-		}
-	}
-	p.rounds.altered, p.rounds.displaced = p.rounds.altered[:0], p.rounds.displaced[:0]
 	p.rounds.withdrawn.reset()
-	for _, id := range p.rounds.forgotten {
-		if p.registry.projects[id] != nil {
+	for _, it := range p.rounds.touched {
+		if it.group == nil || it.group.project == nil { // withdrawn, or of a project that is forgotten by now
+			continue
+		}
+		if pr := it.group.project; p.registry.projects[pr.ID] == pr {
+			id := pr.ID
 			p.Forget(id)
 			forgotten(id)
 		}
 	}
+	p.rounds.altered, p.rounds.touched = p.rounds.altered[:0], p.rounds.touched[:0]
+	p.classes.dropUnused(len(p.registry.submitOrder))
 	for i := range p.bins.states {
 		p.bins.states[i].freedClock = 0
 	}
-	p.bins.recentlyFreed, p.bins.freeClock, p.changed, p.repairs.overloadedBins, p.repairs.repairedPos = p.bins.recentlyFreed[:0], 0, false, p.repairs.overloadedBins[:0], math.MaxUint64
+	p.bins.recentlyFreed, p.bins.freeClock = p.bins.recentlyFreed[:0], 0
+	p.repairs.overloadedBins, p.repairs.repairedPos = p.repairs.overloadedBins[:0], math.MaxUint64
+	p.changed = false
 	p.rounds.searched = searched
 	p.rounds.round++
 }
 
-// Forget removes a project from a planner of tries that has changed nothing since NextRound.
+// Forget removes a project from a planner that has changed nothing since NextRound.
 // Unknown projects are ignored. O(its tasks).
 func (p *Planner) Forget(id scheduler.ProjectID) {
 	pr := p.registry.projects[id]
@@ -102,11 +99,9 @@ func (p *Planner) Forget(id scheduler.ProjectID) {
 	p.registry.memory.recycle(pr)
 }
 
-// alter records the guarantee of a project before it changes in a round of tries.
+// alter records the guarantee of a project before it changes.
 func (o *rounds) alter(pr *project) {
-	if o.ofTries {
-		o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
-	}
+	o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
 }
 
 // syncSearched makes an item's searched fields those of this round: no search for it was done
@@ -136,17 +131,16 @@ func (p *Planner) Close() {
 			p.space.occupy(it, &it.home.Spot, it.home.End, &it.home.Need, -1)
 		}
 	}
-	p.rounds.displaced, p.rounds.touched = p.rounds.touched, p.rounds.displaced[:0]
 }
 
 func (o *rounds) touch(it *item) {
-	if o.ofTries && !it.touched {
+	if !it.touched {
 		it.touched = true
 		o.touched = append(o.touched, it)
 	}
 }
 
-// Restore adds a project to a planner of tries (Reset). at describes each of its tasks, given
+// Restore adds a project. at describes each of its tasks, given
 // its need. Nothing of the project is referred to afterwards, except what Occupied points to.
 // guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
 // tasks without a place.

@@ -78,7 +78,7 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 	p.rounds.syncSearched(it)
 	// A predecessor moved, or the account may have capacity again: consider every bin.
 	all := (from < it.searchedFrom && it.searchedFrom > now) || (p.space.accounts != nil && it.group.project.Account != 0)
-	if !all && p.bins.states[p.bins.lastFreedBin()].freedClock <= it.searchedClock {
+	if !all && p.bins.freeClock <= it.searchedClock {
 		return false
 	}
 	was := it.spot
@@ -105,7 +105,7 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 // back with sign -1.
 func (f *search) liftItem(p *Planner, it *item, sign int64) {
 	p.space.profile.ChangeUnlogged(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, &it.group.req.Need, sign)
-	p.space.chargeAccount(it, sign)
+	p.space.charge(it, it.spot.At, it.end, &it.group.req.Need, sign)
 	if f := p.classes.classOf(p, it.group).finder; f != nil && f.logPos != math.MaxUint64 {
 		f.sync(p, p.now)
 		f.updateBin(p, it.spot.Bin)

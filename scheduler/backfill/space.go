@@ -17,13 +17,20 @@ type space struct {
 // -1), or returns it (sign 1).
 func (c *space) occupy(it *item, s *Spot, end scheduler.Time, need *Need, sign int64) {
 	c.profile.Change(s.Bin, s.Disk, s.At, end, need, sign)
-	if a := it.group.project.Account; c.accounts != nil && a > 0 {
-		total := &it.group.accountNeed
-		if !equalNeeds(need, &it.group.req.Need) {
-			total = &Need{Base: append(slices.Clone(need.Base), need.IO)}
-		}
-		c.accounts.Change(a-1, -1, s.At, end, total, sign)
+	c.charge(it, s.At, end, need, sign)
+}
+
+// charge takes a need of an item's task from its project's account, or returns it with sign 1.
+func (c *space) charge(it *item, at, end scheduler.Time, need *Need, sign int64) {
+	a := it.group.project.Account
+	if c.accounts == nil || a == 0 {
+		return
 	}
+	total := &it.group.accountNeed
+	if !equalNeeds(need, &it.group.req.Need) {
+		total = &Need{Base: append(slices.Clone(need.Base), need.IO)}
+	}
+	c.accounts.Change(a-1, -1, at, end, total, sign)
 }
 
 // occupyBeyond returns what a suspended task occupies already from its planned end on
@@ -43,14 +50,6 @@ func (c *space) earliestByAccount(it *item, at scheduler.Time, duration time.Dur
 	}
 	s, _ := c.accounts.EarliestAt(a-1, -1, at, duration, scheduler.Never, &it.group.accountNeed)
 	return s.At
-}
-
-// chargeAccount charges an item's reservation to its project's account, or refunds it
-// with sign 1.
-func (c *space) chargeAccount(it *item, sign int64) {
-	if a := it.group.project.Account; c.accounts != nil && a > 0 {
-		c.accounts.Change(a-1, -1, it.spot.At, it.end, &it.group.accountNeed, sign)
-	}
 }
 
 // accountOverdrawn reports whether the item's account is over its capacity during the

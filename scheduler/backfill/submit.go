@@ -12,35 +12,40 @@ import (
 // with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
 // project x bins), plus the displacements tried.
 func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
-	p.journal.begin(p, now)
-	defer p.journal.end()
-	pr, err := p.registry.register(p, in)
-	if err != nil {
+	if err := p.Restore(in, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} }); err != nil {
 		return Guarantee{}, err
 	}
-	if err := p.completePlan(now, pr); err != nil {
-		p.registry.unregister(p, pr)
-		return pr.guarantee, err
+	q, err := p.CompletePlan(now, in.ID)
+	if err != nil {
+		p.registry.unregister(p, p.registry.projects[in.ID])
 	}
-	return pr.guarantee, nil
+	return q, err
 }
 
-// completePlan places the unplaced tasks of a project and guarantees its departure if
-// it has no guarantee.
-func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
+// CompletePlan places the tasks of a project that have no place and guarantees its departure
+// if it has no guarantee. If one of them fits on no bin, not even an empty one, nothing
+// changes; with ErrUnfinished some of them are placed, and nothing is guaranteed.
+func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
+	pr := p.registry.projects[id]
+	if pr == nil {
+		return Guarantee{}, fmt.Errorf("project %d is not planned", id)
+	}
+	p.journal.begin(p, now)
+	defer p.journal.end()
 	budget := p.stepsLeft
 	flexible := p.cfg.isFlexible(pr)
 	for it, open := range pr.waiting(now) {
 		if p.stepsLeft <= 0 {
-			return fmt.Errorf("project %d: %w", pr.ID, ErrUnfinished)
+			return pr.guarantee, fmt.Errorf("project %d: %w", pr.ID, ErrUnfinished)
 		}
 		if !p.placement.placeItem(p, it, open, now, flexible) {
 			p.journal.rollback(p, 0)
 			p.stepsLeft = budget // so that CompleteWhatFits gets as far
-			return it.neverFits()
+			return pr.guarantee, it.neverFits()
 		}
 	}
-	return pr.guaranteeDeparture(p)
+	err := pr.guaranteeDeparture(p)
+	return pr.guarantee, err
 }
 
 // neverFits is the error of an item without a place.
@@ -86,18 +91,4 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (
 		}
 	}
 	return true
-}
-
-// CompletePlan places the tasks that Restore left unplaced and guarantees the project's
-// departure if it has no guarantee. If one of them fits on no bin, not even an empty one, nothing
-// changes; with ErrUnfinished some of them are placed, and nothing is guaranteed.
-func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
-	pr := p.registry.projects[id]
-	if pr == nil {
-		return Guarantee{}, fmt.Errorf("project %d is not planned", id)
-	}
-	p.journal.begin(p, now)
-	defer p.journal.end()
-	err := p.completePlan(now, pr)
-	return pr.guarantee, err
 }

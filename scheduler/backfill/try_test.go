@@ -91,7 +91,7 @@ func TestTriesAreTakenBack(t *testing.T) {
 				case 1:
 					p.Repair(now, CauseNodeLost)
 				case 2:
-					p.Compress(now)
+					compressAll(p, now)
 				case 3:
 					p.CompleteWhatFits(now, list[0].ID)
 					_, _ = p.CompletePlan(now, list[len(list)-1].ID) // it may not fit

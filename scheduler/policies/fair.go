@@ -115,10 +115,7 @@ func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 		f.addToParents(s, t, n)
 	}
 	for i := range f.heaps {
-		h := f.heaps[i].heap
-		for k := len(h)/2 - 1; k >= 0; k-- {
-			siftDown(h, k, lessContender)
-		}
+		heapify(f.heaps[i].heap, lessContender)
 	}
 	return n
 }
@@ -193,26 +190,18 @@ func (f *fairShare) placeNext(s *scheduler.State, at int32) {
 	top := &h[0]
 	if top.job != nil {
 		if f.placer.placeNextStage(top.job, &top.at) == nil {
-			f.removeTop(at)
+			f.heaps[at].heap = removeTop(h, lessContender)
 			return
 		}
 	} else {
 		f.placeNext(s, top.at)
 		if len(f.heaps[top.at].heap) == 0 {
-			f.removeTop(at)
+			f.heaps[at].heap = removeTop(h, lessContender)
 			return
 		}
 	}
 	top.use = f.weightedUse(s, top)
 	siftDown(h, 0, lessContender)
-}
-
-func (f *fairShare) removeTop(at int32) {
-	h := f.heaps[at].heap
-	last := len(h) - 1
-	h[0] = h[last]
-	f.heaps[at].heap = h[:last]
-	siftDown(h[:last], 0, lessContender)
 }
 
 // lessContender orders by use, then child tenants before jobs, then name or

@@ -52,19 +52,15 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 			o.heap = append(o.heap, jobEntry{key: o.key(j, now), seq: at, job: j})
 		}
-		for i := len(o.heap)/2 - 1; i >= 0; i-- {
-			siftDown(o.heap, i, lessEntry)
-		}
+		heapify(o.heap, lessEntry)
 		for len(o.heap) > 0 && !p.isDone() {
 			top := &o.heap[0]
 			if p.placeNextStage(top.job, &top.stage) != nil {
 				top.key = o.key(top.job, now)
+				siftDown(o.heap, 0, lessEntry)
 			} else {
-				last := len(o.heap) - 1
-				o.heap[0] = o.heap[last]
-				o.heap = o.heap[:last]
+				o.heap = removeTop(o.heap, lessEntry)
 			}
-			siftDown(o.heap, 0, lessEntry)
 		}
 	}
 	if o.nextOrder != nil && p.withholdsCapacity() {
@@ -134,6 +130,21 @@ func (o *ordered) nextCrossing(s *scheduler.State, now scheduler.Time, of func(*
 		last = x
 	}
 	return first
+}
+
+// heapify makes a binary heap of h.
+func heapify[T any](h []T, less func(a, b *T) bool) {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		siftDown(h, i, less)
+	}
+}
+
+// removeTop returns a binary heap without its first element.
+func removeTop[T any](h []T, less func(a, b *T) bool) []T {
+	last := len(h) - 1
+	h[0] = h[last]
+	siftDown(h[:last], 0, less)
+	return h[:last]
 }
 
 // siftDown moves element i of a binary heap down to its place.

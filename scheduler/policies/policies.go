@@ -5,7 +5,6 @@
 package policies
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/internal/enum"
+	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -125,22 +125,16 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 // WithoutUnknown returns params without those that a policy of the table does not have, and the names
 // of these, in order: another version of the program may have chosen them.
 func WithoutUnknown(name string, params map[string]string) (known map[string]string, unknown []string) {
-	i := slices.IndexFunc(table, func(i Info) bool { return i.Name == name })
-	if i < 0 || len(params) == 0 {
+	info, err := Get(name)
+	if err != nil {
 		return params, nil
 	}
-	for k := range params {
-		if k != speculateParam.Name && !slices.ContainsFunc(table[i].Params, func(p Param) bool { return p.Name == k }) {
-			unknown = append(unknown, k)
-		}
-	}
-	if len(unknown) == 0 {
-		return params, nil
-	}
-	slices.Sort(unknown)
 	known = maps.Clone(params)
-	for _, k := range unknown {
-		delete(known, k)
+	for _, k := range slices.Sorted(maps.Keys(params)) {
+		if !slices.Contains(paramNames(info), k) {
+			unknown = append(unknown, k)
+			delete(known, k)
+		}
 	}
 	return known, unknown
 }
@@ -228,32 +222,8 @@ func suggest(name string, known []string) string {
 	if len(known) == 0 {
 		return ": it has none"
 	}
-	best := slices.MinFunc(known, func(a, b string) int {
-		return cmp.Or(cmp.Compare(distance(name, a), distance(name, b)), cmp.Compare(a, b))
-	})
-	if distance(name, best) <= max(1, len(name)/3) {
-		return fmt.Sprintf(": did you mean %q?", best)
+	if near := jobspec.Suggest(name, known); near != "" {
+		return fmt.Sprintf(": did you mean %q?", near)
 	}
 	return ": use one of " + strings.Join(known, ", ")
-}
-
-// distance returns the Levenshtein distance of a and b, in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

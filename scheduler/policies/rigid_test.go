@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -148,7 +149,7 @@ func (p *rigidConservative) submitted(i int, now scheduler.Time) {
 
 func (p *rigidConservative) ended(i int, now scheduler.Time) {
 	if p.planner.End(backfill.Key{Job: scheduler.JobID(i + 1)}, now) {
-		p.planner.Compress(now)
+		p.planner.Compress(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt)
 	}
 }
 

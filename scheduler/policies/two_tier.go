@@ -161,8 +161,8 @@ func ownerOf(j *scheduler.Job, projects bool) scheduler.ProjectID {
 }
 
 func (f *reservingPolicy) wakeAt(at, now scheduler.Time) {
-	if p := &f.placer; at > now && at < scheduler.Never && (p.wake == 0 || at < p.wake) {
-		p.wake = at
+	if at > now {
+		f.placer.wakeAt(at)
 	}
 }
 

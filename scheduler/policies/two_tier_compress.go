@@ -29,7 +29,7 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 		return mark, false
 	}
 	planClock := f.plan.planner.FreedClock()
-	if _, _, done := f.plan.planner.CompressSome(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
+	if _, done := f.plan.planner.Compress(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
 		f.plan.unfinished = true // the next compression begins with what is late in the order again
 		return mark, false
 	}

@@ -21,8 +21,6 @@ type restoredOwners struct {
 	reserved int              // sum over all
 	movable  int              // tasks of those that may be left out, see chooseWindow
 	changed  []*restoredOwner // in this round
-	moved    []*restoredOwner // of these, those whose place in ordered changed
-	all      bool             // these are all owners
 	entered  []*restoredOwner // those that the window has reached in this round
 	leftOut  int              // owners that the window has not reached
 	stale    []scheduler.ReservationID
@@ -44,7 +42,6 @@ type restoredOwner struct {
 	unplaced   bool // it is not planned in full, as far as is known; see completePlans
 	truncated  bool // more of its tasks wait than are planned
 	listed     bool // in changed
-	moved      bool // in moved
 	leftOut    bool // it is not in the window
 }
 
@@ -79,41 +76,11 @@ func (w *restoredOwners) mark(id scheduler.ProjectID) {
 	}
 }
 
-// count adds what is counted of an owner, times sign.
-func (w *restoredOwners) count(o *restoredOwner, sign int) {
-	w.reserved += sign * int(o.reserved)
-	w.movable += sign * int(o.movable)
-	if o.leftOut {
-		w.leftOut += sign
-	}
-}
-
-// reorder takes owners whose place has changed off the ordered list and adds those that have one again.
-// O(owners), O(1) if there are none.
-func (w *restoredOwners) reorder() {
-	if len(w.moved) == 0 {
-		return
-	}
-	w.ordered = slices.DeleteFunc(w.ordered, func(o *restoredOwner) bool { return o.moved })
-	for _, o := range w.moved {
-		if o.moved = false; o.job == 0 {
-			continue
-		}
-		if n := len(w.ordered); n == 0 || w.ordered[n-1].compare(o) < 0 {
-			w.ordered = append(w.ordered, o)
-			continue
-		}
-		i, _ := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare)
-		w.ordered = slices.Insert(w.ordered, i, o)
-	}
-	w.moved = w.moved[:0]
-}
-
 // findChanged lists the owners that are to be read again in this round, and prepares the
 // planner for them. O(owners + nodes + changes), O(jobs) if all are.
 func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
-	w.changed, w.stale, w.all = w.changed[:0], w.stale[:0], false
+	w.changed, w.stale = w.changed[:0], w.stale[:0]
 	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
 		for _, o := range w.changed {
 			p.planner.Forget(o.id)
@@ -122,7 +89,7 @@ func (p *roundPlan) findChanged(keep bool) {
 		for _, o := range w.changed {
 			o.listed = false
 		}
-		w.changed, w.all = w.changed[:0], true
+		w.changed = w.changed[:0]
 		w.reset(p.s, p.timeline)
 		p.planner.Reset(p.timeline.Nodes, nil)
 		p.planner.NextRound(p.searched, nil)
@@ -155,47 +122,50 @@ func (p *roundPlan) markChanged() bool {
 }
 
 // readReservations reads which reservations the changed owners have, and lists those of work
-// that is not planned any more as stale.
+// that is not planned any more as stale. O(owners), O(1) if none changed.
 func (p *roundPlan) readReservations() {
 	w := &p.restored
-	n := 0
-	for _, o := range w.changed {
-		if !p.readOwner(o, p.jobsOf(o.id)...) {
-			delete(w.byID, o.id)
-			continue
-		}
-		w.changed[n] = o
-		n++
+	if len(w.changed) == 0 {
+		return
 	}
-	w.changed = w.changed[:n]
-	w.reorder()
-	slices.SortFunc(w.changed, (*restoredOwner).compare)
+	for _, o := range w.changed {
+		if p.readOwner(o); !o.isKnown() {
+			delete(w.byID, o.id)
+		}
+	}
+	for _, list := range []*[]*restoredOwner{&w.changed, &w.ordered} {
+		*list = slices.DeleteFunc(*list, func(o *restoredOwner) bool { return !o.isKnown() })
+		slices.SortFunc(*list, (*restoredOwner).compare)
+	}
 	slices.Sort(w.stale)
+	w.reserved, w.movable, w.leftOut = 0, 0, 0
+	for _, o := range w.ordered {
+		w.reserved += int(o.reserved)
+		w.movable += int(o.movable)
+		if o.leftOut {
+			w.leftOut++
+		}
+	}
 }
 
-// readOwner reads an owner with the given jobs, and reports whether it has any.
-func (p *roundPlan) readOwner(o *restoredOwner, jobs ...*scheduler.Job) (known bool) {
-	w := &p.restored
-	before := *o
-	w.count(o, -1)
+// readOwner reads an owner.
+func (p *roundPlan) readOwner(o *restoredOwner) {
+	if !o.isKnown() {
+		p.restored.ordered = append(p.restored.ordered, o)
+	}
 	*o = restoredOwner{id: o.id, firstStart: scheduler.Never}
 	inPlan := false
-	for _, j := range jobs {
+	for _, j := range p.jobsOf(o.id) {
 		p.readJob(o, j)
 		inPlan = o.countMovable(j) || inPlan
 	}
 	if inPlan || o.first == nil || p.isGuaranteed(o) {
 		o.movable = 0
 	}
-	w.count(o, 1)
-	known = len(jobs) > 0
-	if last := len(w.ordered) - 1; w.all && known && (last < 0 || w.ordered[last].compare(o) < 0) {
-		w.ordered = append(w.ordered, o)
-	} else if o.moved = o.job != before.job || o.submitted != before.submitted; o.moved {
-		w.moved = append(w.moved, o)
-	}
-	return known
 }
+
+// isKnown reports whether an owner was read and has jobs.
+func (o *restoredOwner) isKnown() bool { return o.job != 0 }
 
 // jobsOf returns the jobs of a project, or the single job that it stands for: none if unknown. It is valid until
 // the next call.

@@ -25,7 +25,7 @@ func (p *planning) planGuarantees() {
 	var refused []scheduler.PolicyState
 	if q.compress || q.requests > 0 {
 		if q.compress {
-			_, next, finished := b.planner.CompressSome(p.c.now, q.cursor, p.compressBatch)
+			next, finished := b.planner.Compress(p.c.now, q.cursor, p.compressBatch)
 			q.recordCompression(next, finished)
 		}
 		refused = b.planRequests()
