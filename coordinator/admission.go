@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -153,6 +154,9 @@ func (a *admission) admitPage(next http.Handler, w http.ResponseWriter, r *http.
 	if err == nil {
 		if err = a.pools.pages.take(id, 1); err == nil {
 			defer a.pools.pages.release(id, 1)
+			if r.ContentLength != 0 { // a form, which is small
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.limits.pace.Stall)) // see extendDeadline
+			}
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -190,6 +191,7 @@ func slowRequest(t *testing.T, c *http.Client, base, procedure string, body []by
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: c\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", procedure, len(body))
 	go func() { _, _ = conn.Write(body[:len(body)-keep]) }() // ends when the connection is closed
 	return bufio.NewReader(conn)
@@ -238,6 +240,30 @@ func TestSlowBodiesAreBoundedAndDropped(t *testing.T) {
 		t.Errorf("answers by status: %v; want some refused (429), some dropped (503)", codes)
 	}
 	b.waitUntil("nothing is left", func() bool { return b.metric(inUse("body_bytes")) == 0 && b.metric(inUse("calls")) == 0 })
+}
+
+// TestBodiesOfNoCallEnd begins bodies where a page reads a form, where nothing reads one, and where a call is refused by its
+// kind before its body is read: the connection ends.
+func TestBodiesOfNoCallEnd(t *testing.T) {
+	b, as, base := secureWith(t, func(c *Config) {
+		c.limits.pace.Stall = 100 * time.Millisecond
+		c.Page = func(PageConfig) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if _, err := io.Copy(io.Discard, r.Body); err == nil {
+					t.Error("a body has come")
+				}
+				http.Error(w, "the form did not come", http.StatusBadRequest)
+			})
+		}
+	})
+	b.waitUntil("it leads", func() bool { return b.metric("drover_leading") == 1 })
+	for _, path := range []string{"/healthz", "/metrics", "/do/stop", "/drover.v1.Nothing/Call"} {
+		_, err := io.ReadAll(slowRequest(t, as("user/bob"), base, path, make([]byte, 1000), 999))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection is still there", path)
+		}
+	}
+	b.waitUntil("nothing is left but this scrape", func() bool { return b.metric(inUse("pages")) == 1 })
 }
 
 // A message that unpacks to more than its limit is not unpacked further than that.

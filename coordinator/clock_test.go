@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/coordtest"
 )
 
@@ -30,6 +31,11 @@ func TestClockThatWasAheadHeals(t *testing.T) {
 	soon := time.Now().Add(time.Hour)
 	b.submit(waiting)
 
+	tokens := droverv1connect.NewTokenServiceClient(b.plainClient(), "http://c")
+	if _, err := tokens.CreateToken(b.ctx, connect.NewRequest(&droverv1.CreateTokenRequest{User: "alice", LifeMs: time.Hour.Milliseconds()})); err != nil {
+		t.Fatal(err)
+	}
+
 	b.kill()
 	ahead.Store(0)
 	b.start()
@@ -47,6 +53,13 @@ func TestClockThatWasAheadHeals(t *testing.T) {
 	}
 	if at := b.retryAt("n1"); at.After(time.Now().Add(2 * time.Minute)) {
 		t.Errorf("the node is quarantined until %s from now", time.Until(at))
+	}
+	made, err := droverv1connect.NewTokenServiceClient(b.plainClient(), "http://c").ListTokens(b.ctx, connect.NewRequest(&droverv1.ListTokensRequest{}))
+	if err != nil || len(made.Msg.Tokens) != 1 {
+		t.Fatalf("%v: %v", err, made)
+	}
+	if end := time.Until(time.UnixMilli(made.Msg.Tokens[0].ExpiresMs)); end > time.Hour || end < 50*time.Minute {
+		t.Errorf("the token for an hour is good for %s", end)
 	}
 	late := groupJob("late", 1)
 	late.Deadline = &soon

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -87,6 +88,10 @@ func readConfigFile(daemon *cli.Command, file string) ([]setting, error) {
 	src, err := os.ReadFile(file)
 	if err != nil {
 		return nil, usageErrorf("configuration: %v", err)
+	}
+	if len(bytes.TrimSpace(src)) == 0 { // one that keeps every default has comments, as `drover config init` writes them
+		return nil, usageErrorf("configuration %s is empty: its text was lost, or never written; restore it, or have `drover config init %s -force -out %s` write one",
+			file, daemon.Name, file)
 	}
 	return parseConfig(daemon, file, src)
 }

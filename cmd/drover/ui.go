@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/drover-run/drover/coordinator"
+	"github.com/drover-run/drover/internal/stall"
 	"github.com/drover-run/drover/ui"
 )
 
@@ -64,7 +65,7 @@ func serveUI(ctx context.Context, listen string, page ui.Config, ready func(addr
 		return fmt.Errorf("the page: %w", err)
 	}
 	guard := ui.NewGuard(ui.New(page), l.Addr().String())
-	s := &http.Server{Handler: guard, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	s := newUIServer(ctx, guard, 20*time.Second, 2*time.Minute)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -83,4 +84,20 @@ func serveUI(ctx context.Context, listen string, page ui.Config, ready func(addr
 	})
 	ready(guard.Address())
 	return g.Wait()
+}
+
+// newUIServer returns a server of the page. Every user of this machine can connect to it, so
+// that a request that does not come, a response that is not read and a connection by which
+// nothing is asked end: the first two after still, the third after idle.
+func newUIServer(ctx context.Context, page http.Handler, still, idle time.Duration) *http.Server {
+	return &http.Server{
+		Handler: stall.Handler(still, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength != 0 { // a form, which is small; also what is left of one that nobody reads
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(still)) // unsupported only by test doubles
+			}
+			page.ServeHTTP(w, r)
+		})),
+		ReadHeaderTimeout: min(still, 10*time.Second), IdleTimeout: idle, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 }

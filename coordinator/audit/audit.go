@@ -11,13 +11,16 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
 
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/linesum"
 )
 
@@ -49,16 +52,63 @@ type Log struct {
 }
 
 // Open opens the log at path for appending, with mode 0600, and creates it if there is
-// none. maxBytes, 0 for defaultMaxBytes, is the size of a file.
+// none. maxBytes, 0 for defaultMaxBytes, is the size of a file. Conflict: the file that is
+// there is no audit log; it stays as it is.
 func Open(path string, maxBytes int64) (*Log, error) {
 	if maxBytes <= 0 {
 		maxBytes = defaultMaxBytes
+	}
+	if err := checkIsLog(path); err != nil {
+		return nil, err
 	}
 	l := &Log{path: path, maxBytes: maxBytes}
 	if err := l.openLocked(); err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// headBytes is how much of a file is read to know it for an audit log. A record may have
+// some 1.5 kB, so that there are many.
+const headBytes = 64 << 10
+
+// checkIsLog refuses a file in whose beginning nothing is, or may have been, a record.
+func checkIsLog(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode()&os.ModeType&^os.ModeDir != 0 { // a pipe, say, is not read
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, headBytes))
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	for line := range bytes.Lines(head) {
+		if mayBeRecord(line) {
+			return nil
+		}
+	}
+	if linesum.Begins(bytes.TrimSpace(head)) { // empty, or the disk was full after some bytes of the first record
+		return nil
+	}
+	return fault.New(fault.Conflict, "audit log: %s is there and is none: name another file with -audit-log, or move it away", path)
+}
+
+// mayBeRecord reports whether a line is a record, also a damaged one or the beginning of
+// one. A record begins with its checksum, or with its time in logs from before there were any.
+func mayBeRecord(line []byte) bool {
+	if linesum.Sealed(line) {
+		return linesum.Check(line) != nil || bytes.Contains(line, []byte(`,"actor":`))
+	}
+	var r Record
+	return json.Unmarshal(line, &r) == nil && r.Actor != "" && r.Call != ""
 }
 
 func (l *Log) openLocked() error {

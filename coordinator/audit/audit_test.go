@@ -3,6 +3,7 @@ package audit
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/linesum"
 )
 
 // read returns the records of a file.
@@ -124,5 +128,51 @@ func TestWriteAfterFailure(t *testing.T) {
 	records := read(t, filepath.Join(dir, "audit.jsonl"))
 	if len(records) == 0 || records[len(records)-1].Target != "second" {
 		t.Errorf("the records are %+v", records)
+	}
+}
+
+// TestOnlyAnAuditLogIsContinued opens files that are there: what is no audit log keeps its bytes and its mode.
+func TestOnlyAnAuditLogIsContinued(t *testing.T) {
+	record := string(linesum.Seal([]byte(`{"time":"2026-01-02T03:04:05Z","actor":"local","call":"StopJob","outcome":"ok"}`)))
+	for name, tc := range map[string]struct {
+		text string
+		want bool
+	}{
+		"nothing":                                {"", true},
+		"a record":                               {record + "\n", true},
+		"a record of an earlier version":         {`{"time":"2026-01-02T03:04:05Z","actor":"local","call":"StopJob","outcome":"ok"}` + "\n", true},
+		"a damaged record":                       {strings.Replace(record, "local", "lokal", 1) + "\n", true},
+		"a record after rubbish":                 {"\x00\x00\n" + record + "\n", true},
+		"a record that was cut short":            {record[:40], true},
+		"a record that was cut short at its sum": {record[:5] + "\n", true},
+		"lines of text":                          {"root:x:0:0\nbin:x:1:1\n", false},
+		"a daemon's log":                         {`{"time":"2026-01-02T03:04:05Z","level":"INFO","msg":"ready"}` + "\n", false},
+		"the JSON history":                       {string(linesum.Seal([]byte(`{"job":1,"name":"a"}`))) + "\n", false},
+		"a key":                                  {"-----BEGIN PRIVATE KEY-----\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "file")
+			if err := os.WriteFile(path, []byte(tc.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			l, err := Open(path, 0)
+			if err == nil {
+				err = l.Close()
+			}
+			if tc.want {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			info, serr := os.Stat(path)
+			text, rerr := os.ReadFile(path)
+			if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), path+" is there and is none: name another file with -audit-log") {
+				t.Error(err)
+			}
+			if serr != nil || rerr != nil || info.Mode().Perm() != 0o644 || string(text) != tc.text {
+				t.Errorf("the file was changed: %v %v %q", serr, rerr, text)
+			}
+		})
 	}
 }

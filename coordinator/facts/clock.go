@@ -22,6 +22,17 @@ func (c Clock) EntryTime(now int64) int64 {
 	return now
 }
 
+// tokenStepRules are the rules of Entry.step_rules by which tokens step back too.
+const tokenStepRules = 1
+
+// StepRules returns what an entry that is proposed now has as its step_rules.
+func (c Clock) StepRules(now int64) uint32 {
+	if c.wasAhead(now) {
+		return tokenStepRules
+	}
+	return 0
+}
+
 // Ahead returns how far the log's time is ahead of a clock, 0 if it is not.
 func (c Clock) Ahead(now int64) time.Duration { return time.Duration(max(0, c.f.now-now)) }
 
@@ -44,7 +55,9 @@ func (c Clock) advance(e *droverv1.Entry) {
 // stepBack sets the time back to `to`. What was to happen a while after the
 // wrong time happens that while after the right one; what lies in the past, by
 // its meaning, is no later than now; a deadline that is still to come is not
-// missed. Times of ended attempts stay as they were recorded. O(jobs and active
+// missed. A token that was made by the wrong clock is good for as long as it was
+// given. The deadline of a drain stays: nothing says when it was set, and a drain
+// can be given again. Times of ended attempts stay as they were recorded. O(jobs and active
 // attempts); the reader of the journal rebuilds.
 func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	by := ck.f.now - to
@@ -77,6 +90,9 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 			c.At = min(s.At, to)
 			ck.f.policyStates[k] = &c
 		}
+	}
+	if e.GetStepRules() >= tokenStepRules { // entries of earlier versions are replayed as they were applied
+		ck.f.Tokens().stepBack(to, by)
 	}
 	ck.f.journal = []Change{{Kind: ChangeReset, At: to}}
 	ck.f.EventLog().add(e, "clock.stepped_back", &Event{Text: fmt.Sprintf("the clock had been ahead: the log's time went back by %s", time.Duration(by).Round(time.Second))})

@@ -92,6 +92,20 @@ func (tk Tokens) dropExpired() {
 	maps.DeleteFunc(tk.f.tokens, func(_ string, t *Token) bool { return t.Spec.GetExpiresMs() <= tk.f.now/int64(time.Millisecond) })
 }
 
+// stepBack moves the life of each token that was made after `to`, which is now: by a
+// clock that was ahead by `by`.
+func (tk Tokens) stepBack(to, by int64) {
+	now, ms := to/int64(time.Millisecond), by/int64(time.Millisecond)
+	for id, t := range tk.f.tokens {
+		next := &Token{Spec: proto.CloneOf(t.Spec), Hash: t.Hash}
+		if made := next.Spec.GetCreatedMs(); made > now {
+			next.Spec.CreatedMs, next.Spec.ExpiresMs = min(made-ms, now), max(1, next.Spec.GetExpiresMs()-made+min(made-ms, now))
+		}
+		next.Spec.RevokedMs = min(next.Spec.GetRevokedMs(), now)
+		tk.f.tokens[id] = next
+	}
+}
+
 func (tk Tokens) applyRevoked(e *droverv1.Entry, tf *droverv1.TokenRevokedFact, r *Result) {
 	t := tk.f.tokens[tf.GetId()]
 	if t == nil {

@@ -93,3 +93,42 @@ func TestARestoredLogHasNoGoodToken(t *testing.T) {
 		t.Error("a token of the archive is good")
 	}
 }
+
+// TestTokensStepBackWithTheClock makes tokens by the right clock, by one that is ahead, and revokes one; then the clock is right
+// again. Under the rules of earlier entries nothing changes.
+func TestTokensStepBackWithTheClock(t *testing.T) {
+	const day = 24 * 3600
+	for rules, want := range map[uint32]string{
+		0: "right 100+1000000 ahead 172900+1000000 revoked 172900+1000000-172950",
+		1: "right 100+1000000 ahead 150+1000000 revoked 150+1000000-200",
+	} {
+		l := tokenLog{New()}
+		apply := func(at int64, rules uint32, body *droverv1.Entry) {
+			t.Helper()
+			body.Version, body.At, body.StepRules = EntryVersion, at*1e9, rules
+			if r := l.f.Apply(l.f.Index()+1, body); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		token := func(at int64, id string) {
+			apply(at, 0, &droverv1.Entry{Body: &droverv1.Entry_Token{Token: &droverv1.TokenFact{Hash: make([]byte, 32),
+				Token: &droverv1.Token{Id: id, User: "user/ann", CreatedMs: at * 1000, ExpiresMs: (at + 1_000_000) * 1000}}}})
+		}
+		token(100, "right")
+		token(100+2*day, "ahead")
+		token(100+2*day, "revoked")
+		apply(150+2*day, 0, &droverv1.Entry{Body: &droverv1.Entry_TokenRevoked{TokenRevoked: &droverv1.TokenRevokedFact{Id: "revoked"}}})
+		apply(200, rules, &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "k"}}})
+		got := ""
+		for _, id := range []string{"right", "ahead", "revoked"} {
+			s := l.f.Tokens().Get(id).Spec
+			got += fmt.Sprintf(" %s %d+%d", id, s.GetCreatedMs()/1000, (s.GetExpiresMs()-s.GetCreatedMs())/1000)
+			if s.GetRevokedMs() != 0 {
+				got += fmt.Sprint("-", s.GetRevokedMs()/1000)
+			}
+		}
+		if got != " "+want {
+			t.Errorf("rules %d:%s, want %s", rules, got, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"log/slog"
+	"net"
 	"regexp"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ const maxQuiet = 256
 var changing = regexp.MustCompile(`\b(backoff time|time|term|next|last-index|previous-index)=\S+`)
 
 // raftLog passes raft's log lines to slog: the first of those that say the same as a warning, the others of a
-// minute for debugging. It is an io.Writer, safe for concurrent use.
+// minute, and those about connections that this server closed, for debugging. It is an io.Writer, safe for concurrent use.
 type raftLog struct {
 	log *slog.Logger // nil for nobody
 	now func() time.Time
@@ -46,6 +47,9 @@ func (w *raftLog) Write(b []byte) (int, error) {
 	}
 	line := strings.TrimSpace(string(b))
 	level, more := w.note(changing.ReplaceAllString(line, ""))
+	if strings.Contains(line, net.ErrClosed.Error()) { // this server closed it, as it does when it ends
+		level = slog.LevelDebug
+	}
 	args := []any{"line", line}
 	if more > 0 {
 		args = append(args, "more_like_it", more)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -32,5 +33,19 @@ func TestRaftRepeatsItselfOnceAMinute(t *testing.T) {
 	fmt.Fprintln(w, "[WARN]  raft: heartbeat timeout reached, starting election")
 	if !strings.Contains(out.String(), "starting election") {
 		t.Error("another line is not there")
+	}
+}
+
+// TestAnEndingServerDoesNotBlameItsPort: what raft says of connections that this server closed is for debugging alone.
+func TestAnEndingServerDoesNotBlameItsPort(t *testing.T) {
+	var out bytes.Buffer
+	w := newRaftLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})), time.Now)
+	fmt.Fprintf(w, "[ERROR] raft: failed to accept connection: error=%q\n", net.ErrClosed.Error())
+	if out.Len() > 0 {
+		t.Error(out.String())
+	}
+	fmt.Fprintln(w, `[ERROR] raft: failed to accept connection: error="too many open files"`)
+	if !strings.Contains(out.String(), "too many open files") {
+		t.Error("another error is not there")
 	}
 }

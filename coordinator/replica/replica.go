@@ -442,7 +442,8 @@ func (r *Replica) TakeChanges(fn func(*facts.Facts, []facts.Change)) {
 // Unavailable: this server does not lead, or it is unknown whether the entry
 // will be applied.
 func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result, error) {
-	e.Version, e.At = facts.EntryVersion, r.entryTime()
+	e.Version = facts.EntryVersion
+	e.At, e.StepRules = r.entryTime()
 	enqueue := r.enqueue
 	if e.GetJobAccepted() != nil {
 		enqueue = r.enqueueAccepted
@@ -509,12 +510,13 @@ func (r *Replica) nextProposal() uint64 {
 	return r.proposals
 }
 
-// entryTime returns the time of an entry proposed now: see facts.ClockTolerance.
-func (r *Replica) entryTime() int64 {
+// entryTime returns the time of an entry proposed now, see facts.ClockTolerance, and the
+// rules by which it steps back.
+func (r *Replica) entryTime() (at int64, stepRules uint32) {
 	now := r.now().UnixNano()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.facts.Clock().EntryTime(now)
+	return r.facts.Clock().EntryTime(now), r.facts.Clock().StepRules(now)
 }
 
 func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {

@@ -42,6 +42,10 @@ func Seal(object []byte) []byte {
 // Sealed reports whether the line has a checksum.
 func Sealed(line []byte) bool { return bytes.HasPrefix(line, []byte(prefix)) }
 
+// Begins reports whether a checksum begins with the text, as that of a line which was cut
+// short after a few bytes, or before the first.
+func Begins(text []byte) bool { return bytes.HasPrefix([]byte(prefix), text) }
+
 // Check returns a fault.Corrupt if the line has a checksum that is not its own. The line
 // may end with its line end. O(bytes).
 func Check(line []byte) error {

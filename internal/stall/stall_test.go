@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -139,7 +142,7 @@ func TestSilentStreamsGoOn(t *testing.T) {
 		tr.Protocols.SetHTTP2(h2)
 		t.Cleanup(tr.CloseIdleConnections)
 		for range 2 {
-			res, err := (&http.Client{Transport: tr, Timeout: time.Minute}).Get(s.URL)
+			res, err := (&http.Client{Transport: tr, Timeout: time.Minute}).Post(s.URL, "", strings.NewReader("a body"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,5 +158,25 @@ func TestSilentStreamsGoOn(t *testing.T) {
 			res.Body.Close()
 			<-time.After(4 * limit)
 		}
+	}
+}
+
+// TestBodiesThatNobodyReadsEnd sends a part of a body to handlers that do not read it.
+func TestBodiesThatNobodyReadsEnd(t *testing.T) {
+	for name, length := range map[string]int{"a short answer": 10, "an answer that is longer than buffers": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := server(t, 50*time.Millisecond, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write(make([]byte, length)) // fails once the connection is closed
+			}))
+			c := dial(t, s, "http/1.1")
+			if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: c\r\nContent-Length: 1000\r\n\r\nabc"); err != nil {
+				t.Fatal(err)
+			}
+			_, err := io.Copy(io.Discard, c) // a reset ends it too
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection is still there")
+			}
+		})
 	}
 }

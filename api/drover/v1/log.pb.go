@@ -144,6 +144,9 @@ type Entry struct {
 	// Term of the leader that decided this; refused in the log of another term. 0
 	// for an entry that is good under any leader.
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
+	// By which rules an entry whose time sets the facts' time back changes what has
+	// times: 1: tokens too. Others do not have it.
+	StepRules uint32 `protobuf:"varint,5,opt,name=step_rules,json=stepRules,proto3" json:"step_rules,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
 	//	*Entry_Cluster
@@ -233,6 +236,13 @@ func (x *Entry) GetActor() string {
 func (x *Entry) GetTerm() uint64 {
 	if x != nil {
 		return x.Term
+	}
+	return 0
+}
+
+func (x *Entry) GetStepRules() uint32 {
+	if x != nil {
+		return x.StepRules
 	}
 	return 0
 }
@@ -2938,12 +2948,14 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\xd0\r\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\xef\r\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
 	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x12\n" +
-	"\x04term\x18\x04 \x01(\x04R\x04term\x122\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x1d\n" +
+	"\n" +
+	"step_rules\x18\x05 \x01(\rR\tstepRules\x122\n" +
 	"\acluster\x18\n" +
 	" \x01(\v2\x16.drover.v1.ClusterFactH\x00R\acluster\x122\n" +
 	"\atenants\x18\v \x01(\v2\x16.drover.v1.TenantsFactH\x00R\atenants\x12)\n" +
