@@ -15,7 +15,7 @@ import (
 // run the command again, and write what it shows.
 func TestDocumentedFigures(t *testing.T) {
 	if testing.Short() {
-		t.Skip("would show that figures in documents are what the commands beside them print; takes about fifteen seconds of CPU time")
+		t.Skip("not proved here: that figures in documents are what the commands beside them print, which takes about fifteen seconds of CPU time")
 	}
 	for _, c := range []struct {
 		doc, command string                                // where it stands, and how its command begins
