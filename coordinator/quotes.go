@@ -364,6 +364,8 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 			t.quote.GuaranteedMs = t.quote.DeadlineMs
 		case mine && n.Kind == scheduler.RefusedState && n.At > 0:
 			reason = "the earliest end that the scheduler would guarantee is " + formatMillis(unixMillis(n.At))
+		case mine && n.Kind == scheduler.RefusedState:
+			reason = lateReason(d)
 		}
 		if n.Kind == scheduler.GuaranteeState && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
 			t.quote.GuaranteedMs = unixMillis(n.At)
@@ -373,6 +375,17 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 		t.quote.NoGuarantee = reason
 	}
 	return nil
+}
+
+// lateReason says why a deadline is refused without a departure that would be guaranteed instead: planning ends
+// at the first task that is too late.
+func lateReason(d *draft) string {
+	for i, g := range d.stages {
+		if g.MaxParallel > 0 && g.Tasks > g.MaxParallel {
+			return fmt.Sprintf("stage %q may not run all of its tasks at the same time: leave max_parallel out", d.job.Spec.Stages[i].Name)
+		}
+	}
+	return "no plan in which each task runs for as long as its bound ends by the deadline: set a later one, or a shorter runtime_bound"
 }
 
 // expected returns when pending stages are expected to start and live jobs to end,

@@ -25,7 +25,7 @@ func jobPlanCommand() *cli.Command {
 			"job is submitted and no node fails. A scheduler that guarantees departures also shows the guarantee.",
 		Flags: []cli.Flag{
 			deadlineFlag,
-			&cli.Float64Flag{Name: "require-quote", Usage: "probability of the deadline offered instead (default 0.95)"},
+			&cli.Float64Flag{Name: "require-quote", Usage: "probability of the deadline offered instead; 0: 0.95"},
 			jsonFlag,
 		},
 		Action: runJobPlan,

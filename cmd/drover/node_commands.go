@@ -55,6 +55,9 @@ func nodeListCommand() *cli.Command {
 					usedOfText(n.Used.GetIo(), al.GetIo(), jobspec.FormatRate)})
 			}
 			printTable(c.App.Writer, []string{"node", "state", "rack", "driver", "tasks", "cpu", "memory", "disk i/o"}, rows)
+			if len(rows) == 0 {
+				fmt.Fprintln(c.App.ErrWriter, "no node has registered yet; start `drover node` on a machine")
+			}
 			return nil
 		},
 	}

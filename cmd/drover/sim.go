@@ -249,7 +249,16 @@ func settingsHelp(c *cli.Context) error {
 	}
 	for _, v := range c.StringSlice("rule") {
 		if v == "help" {
-			return exitError{exitUsage, fmt.Errorf("settings of -rule for %s:\n%s", c.String("format"), run.RuleHelp(c.String("format")))}
+			format := c.String("format")
+			text := run.RuleHelp(format)
+			switch {
+			case text != "":
+				return exitError{exitUsage, fmt.Errorf("settings of -rule for %s:\n%s", format, text)}
+			case slices.Contains(run.Formats, format):
+				return usageErrorf("format %s has no settings of -rule", format)
+			default:
+				return usageErrorf("-rule help shows the settings of one format: give -format one of %s", strings.Join(run.Formats, ", "))
+			}
 		}
 	}
 	return nil

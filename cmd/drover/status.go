@@ -21,12 +21,13 @@ func statusCommand() *cli.Command {
 }
 
 func printStatus(w io.Writer, m *droverv1.StatusResponse) {
-	printPairs(w, "cluster", m.Cluster, "leader", m.Leader, "version", m.Version, "scheduler", m.Scheduler,
+	pairs := []string{"cluster", m.Cluster, "leader", m.Leader, "version", m.Version, "scheduler", m.Scheduler,
 		"nodes up", fmt.Sprintf("%d of %d", m.NodesUp, m.Nodes), "live jobs", fmt.Sprint(m.JobsRunning), "log index", fmt.Sprint(m.Index),
-		"disk free", fmt.Sprintf("%s (%s of it in reserve)", jobspec.FormatSize(m.DataFree), jobspec.FormatSize(m.DataReserve)))
+		"disk free", fmt.Sprintf("%s (%s of it in reserve)", jobspec.FormatSize(m.DataFree), jobspec.FormatSize(m.DataReserve))}
 	if m.CertificateUntilMs > 0 {
-		printPairs(w, "certificate", "until "+unixMSText(m.CertificateUntilMs))
+		pairs = append(pairs, "certificate", "until "+unixMSText(m.CertificateUntilMs))
 	}
+	printPairs(w, pairs...)
 	for _, warning := range m.Warnings {
 		fmt.Fprintln(w, "warning: "+warning)
 	}

@@ -250,7 +250,10 @@ func taskLogsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			_, err = streamLogs(c, cl, at.Key, "")
+			n, err := streamLogs(c, cl, at.Key, "")
+			if err == nil && n == 0 && c.Context.Err() == nil && !c.Bool("stderr") {
+				fmt.Fprintf(c.App.ErrWriter, "the task wrote nothing to standard output; for standard error: drover task logs -stderr %s %s\n", a[0], a[1])
+			}
 			return err
 		},
 	}
