@@ -1,5 +1,7 @@
 package scheduler
 
+import "slices"
+
 // Node is a machine and its free capacity. Callers outside this package may only read it.
 //
 // Searches look through many nodes: what they compare comes first, here and in NodeSpec, so that they
@@ -29,6 +31,37 @@ type Node struct {
 type DiskUse struct {
 	FreeIO    int64 // bytes per second
 	FreeSpace int64 // bytes
+}
+
+// FreeCapacity is what is free on a node, now or once some of its tasks have started or ended.
+type FreeCapacity struct {
+	Free  Resources
+	Disks []DiskUse // memory that Load uses again
+}
+
+// Load sets c to what is free on a node now.
+func (c *FreeCapacity) Load(n *Node) {
+	c.Free, c.Disks = n.Free, append(c.Disks[:0], n.Disks...)
+}
+
+// Release adds what a task had on the node, with disk space on a disk (-1 for none).
+func (c *FreeCapacity) Release(r Resources, space int64, disk int16) {
+	c.Free = c.Free.Add(r)
+	if disk >= 0 && int(disk) < len(c.Disks) {
+		c.Disks[disk].FreeIO += r[IO]
+		c.Disks[disk].FreeSpace += space
+	}
+}
+
+// HasRoom reports whether a task of this demand and disk space fits, as Node.Fits does.
+func (c *FreeCapacity) HasRoom(d Resources, space int64) bool {
+	if d[CPU] > c.Free[CPU] || d[Memory] > c.Free[Memory] {
+		return false
+	}
+	if len(c.Disks) == 0 {
+		return d[IO] == 0 && space == 0
+	}
+	return slices.ContainsFunc(c.Disks, func(k DiskUse) bool { return d[IO] <= k.FreeIO && space <= k.FreeSpace })
 }
 
 // Schedulable reports whether the node is up and accepts new tasks.

@@ -113,12 +113,13 @@ type Preemptor struct {
 	// ReservedForOthers returns the capacity of a node that is reserved for other jobs.
 	ReservedForOthers func(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64)
 
-	now     scheduler.Time
-	victims []Victim
-	best    []Victim
-	current []Victim
-	ends    []predictedEnd
-	next    nextEnds
+	now      scheduler.Time
+	victims  []Victim
+	best     []Victim
+	current  []Victim
+	ends     []predictedEnd
+	next     nextEnds
+	capacity freeCapacity
 }
 
 // CanWait is PDSonQueue Alg. 5 lines 18 to 27 over all nodes. It reports whether on
@@ -286,20 +287,20 @@ func lessHarm(a, b []Victim) bool {
 func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 	p.current = p.current[:0]
 	reserved, space := p.reservedForOthers(n, g.Job)
-	var r freeCapacity
+	r := &p.capacity
 	r.load(s, n, reserved, space)
 	if r.fits(&g.Spec) {
 		return true
 	}
 	p.listCandidates(s, g, n)
 	for _, v := range p.victims {
-		if !p.chooseAction(n, g, &r, &v) {
+		if !p.chooseAction(n, g, r, &v) {
 			continue
 		}
 		r.addVictim(&v, 1)
 		p.current = append(p.current, v)
 		if r.fits(&g.Spec) {
-			p.pruneVictims(g, &r)
+			p.pruneVictims(g, r)
 			return true
 		}
 	}
@@ -323,55 +324,40 @@ func (p *Preemptor) pruneVictims(g *scheduler.Stage, r *freeCapacity) {
 
 // freeCapacity is what would be free on a node after preemption.
 type freeCapacity struct {
-	free    scheduler.Resources
-	space   int64 // reserved space, negative
-	swap    int64
-	disks   []scheduler.DiskUse
-	diskBuf [4]scheduler.DiskUse
+	scheduler.FreeCapacity
+	swap int64
 }
 
 // load sets r to what is free or being released on a node, less what is reserved. Swap is taken by the tasks that are
 // being swapped out, too.
 func (r *freeCapacity) load(s *scheduler.State, n *scheduler.Node, reserved scheduler.Resources, space int64) {
-	r.free, r.space, r.swap = n.Free.Add(n.Releasing).Sub(reserved), -space, n.SwapFree
-	r.disks = append(r.diskBuf[:0], n.Disks...)
+	r.Load(n)
+	r.swap = n.SwapFree
+	for i := range r.Disks {
+		r.Disks[i].FreeSpace -= space
+	}
 	for a := range s.Attempts().On(n.Spec.ID) {
 		if a.Phase == scheduler.AttemptKilling || a.Phase == scheduler.AttemptSuspending {
-			r.addDisk(a.Disk, a.Occupied.Resources[scheduler.IO], 0)
+			r.Release(scheduler.Resources{scheduler.IO: a.Occupied.Resources[scheduler.IO]}, 0, a.Disk)
 		}
 		if a.Phase == scheduler.AttemptSuspending && a.Target == scheduler.LevelSwapped {
 			r.swap -= a.Occupied.Resources[scheduler.Memory]
 		}
 	}
+	r.Free = n.Free.Add(n.Releasing).Sub(reserved)
 }
 
 // addVictim adds what preempting v frees, or with sign -1 subtracts it.
 func (r *freeCapacity) addVictim(v *Victim, sign int64) {
 	frees, disk := v.freedResources()
-	r.free = r.free.Add(frees.Times(sign))
-	r.addDisk(v.Attempt.Disk, sign*frees[scheduler.IO], sign*disk)
+	r.Release(frees.Times(sign), sign*disk, v.Attempt.Disk)
 	if v.Level == scheduler.LevelSwapped {
 		r.swap -= sign * v.Attempt.Occupied.Resources[scheduler.Memory]
 	}
 }
 
-func (r *freeCapacity) addDisk(disk int16, io, space int64) {
-	if disk >= 0 && int(disk) < len(r.disks) {
-		r.disks[disk].FreeIO += io
-		r.disks[disk].FreeSpace += space
-	}
-}
-
 func (r *freeCapacity) fits(g *scheduler.StageSpec) bool {
-	if !g.Demand.Fits(r.free) {
-		return false
-	}
-	if len(r.disks) == 0 {
-		return g.Demand[scheduler.IO] == 0 && g.Disk == 0
-	}
-	return slices.ContainsFunc(r.disks, func(d scheduler.DiskUse) bool {
-		return g.Demand[scheduler.IO] <= d.FreeIO && g.Disk-r.space <= d.FreeSpace
-	})
+	return g.Demand[scheduler.IO] <= r.Free[scheduler.IO] && r.HasRoom(g.Demand, g.Disk)
 }
 
 // listCandidates stores in victims the possible victims on a node in the papers' order:
@@ -447,7 +433,7 @@ func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeC
 		v.Kill = true
 		return !a.Level.Suspended()
 	}
-	lacks := g.Spec.Demand[scheduler.Memory] > r.free[scheduler.Memory]
+	lacks := g.Spec.Demand[scheduler.Memory] > r.Free[scheduler.Memory]
 	memory := p.Escalate || lacks
 	switch {
 	case a.Level.Suspended() && !memory:

@@ -47,7 +47,7 @@ type predictedEnd struct {
 // and the others release what they occupy when they end.
 func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) scheduler.Time {
 	reserved, space := p.reservedForOthers(n, g.Job)
-	var r freeCapacity
+	r := &p.capacity
 	r.load(s, n, reserved, space)
 	p.victims = p.victims[:0]
 	if n.Spec.Levels.Has(scheduler.LevelFrozen) {
@@ -75,7 +75,7 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 	for _, e := range p.ends {
 		gone := Victim{Attempt: e.attempt, Kill: true}
 		if frozen(e.attempt) { // its CPU and I/O are counted already
-			r.free[scheduler.Memory] += e.attempt.Occupied.Resources[scheduler.Memory]
+			r.Free[scheduler.Memory] += e.attempt.Occupied.Resources[scheduler.Memory]
 		} else {
 			r.addVictim(&gone, 1)
 		}

@@ -1,6 +1,7 @@
 package locality
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -33,9 +34,8 @@ type Matcher struct {
 	// it.
 	MayUse func(n *scheduler.Node, g *scheduler.Stage) bool
 
-	iterator TaskIterator
-	solver   match.Solver
-	problem  match.Problem
+	solver  match.Solver
+	problem match.Problem
 
 	state        *scheduler.State
 	stage        *scheduler.Stage
@@ -105,14 +105,13 @@ func (m *Matcher) collectCandidates(count int32) {
 		limit, spare = g.Pending, g.Pending
 	}
 	found := int32(0)
-	m.iterator.Reset(m.state, g, 0, limit)
-	for i := m.iterator.Next(); i >= 0 && found < count; i = m.iterator.Next() {
+	for i := range NearTasks(m.state, g, 0, limit) {
+		if found == count {
+			return
+		}
 		if m.addCandidate(i, &spare) {
 			found++
 		}
-	}
-	if found == count {
-		return
 	}
 	if i := g.SkipPending(0, limit); i >= 0 {
 		m.collectByNode(i, count-found, &spare)
@@ -193,6 +192,20 @@ func (m *Matcher) countOpenSlots(n *scheduler.Node) int32 {
 		return 1
 	}
 	return CountSlots(n, m.stage.Spec.Demand, m.stage.Spec.Disk, maxSlots)
+}
+
+// NearTasks yields waiting tasks of a stage in order, of the first most at or after from. It skips tasks
+// without input on any node with capacity for them. The State must not change during an iteration.
+func NearTasks(s *scheduler.State, g *scheduler.Stage, from, most int32) iter.Seq[int32] {
+	return func(yield func(int32) bool) {
+		stop := g.SkipPending(from, most)
+		if stop < 0 {
+			stop = g.Spec.Tasks
+		}
+		next := func(from int32) int32 { return s.Queue().NextPendingNear(g, from, stop) }
+		for i := next(from); i >= 0 && yield(i); i = next(i + 1) {
+		}
+	}
 }
 
 // LocalNodes appends the nodes that hold most of a task's input, have capacity for

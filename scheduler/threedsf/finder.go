@@ -14,7 +14,6 @@ type nodeFinder struct {
 	open *openNodes
 
 	nearNodes []scheduler.NodeID // scratch
-	nearWalk  locality.TaskIterator
 	racks     racks
 }
 
@@ -52,8 +51,7 @@ func (f *nodeFinder) freeSlots(g *scheduler.Stage, limit int32) int32 {
 // maxScannedTasks plus the tasks on nodes with free capacity.
 func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32, scheduler.NodeID) {
 	if most := maxScannedTasks - near.scanned; most > 0 {
-		f.nearWalk.Reset(f.v.s, g, near.task, most)
-		for i := f.nearWalk.Next(); i >= 0; i = f.nearWalk.Next() {
+		for i := range locality.NearTasks(f.v.s, g, near.task, most) {
 			if node := f.idlestLocalNode(g, i); node != scheduler.NoNode {
 				near.scanned += g.PendingIn(near.task, i)
 				near.task = i

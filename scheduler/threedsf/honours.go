@@ -9,9 +9,9 @@ import (
 // guaranteeCheck says what may start beside the guarantees on a node. It owns scratch
 // space alone.
 type guaranteeCheck struct {
-	v           *view
-	diskScratch []scheduler.DiskUse
-	ancestors   []bool // of dependsOn
+	v         *view
+	capacity  scheduler.FreeCapacity // of guaranteeFits
+	ancestors []bool                 // of dependsOn
 }
 
 // honoursGuarantees reports whether starting d more of a stage (with disk space on
@@ -83,14 +83,12 @@ func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum schedul
 // leave the node, disk space over all disks and, for a single task, on one disk.
 func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
 	at := max(r.Start, x.v.now)
-	free, swap := n.Free, swapDemand{}
-	disks := append(x.diskScratch[:0], n.Disks...)
-	x.diskScratch = disks
+	swap := swapDemand{}
+	x.capacity.Load(n)
 	if n.CanPreempt(j) {
 		swap.add(n.Spec.Levels, d[scheduler.Memory], 0)
-	} else if free = free.Sub(d); disk >= 0 && int(disk) < len(disks) {
-		disks[disk].FreeIO -= d[scheduler.IO]
-		disks[disk].FreeSpace -= space
+	} else {
+		x.capacity.Release(d.Times(-1), -space, disk)
 	}
 	for a := range x.v.s.Attempts().On(n.Spec.ID) {
 		b, preemptible := x.v.s.StageOf(a).Bound(), n.CanPreempt(x.v.s.StageOf(a).Job)
@@ -102,17 +100,14 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 		if preemptible {
 			swap.addAttempt(n, a)
 		}
-		free = free.Add(a.Occupied.Resources)
-		if a.Disk >= 0 && int(a.Disk) < len(disks) {
-			disks[a.Disk].FreeIO += a.Occupied.Resources[scheduler.IO]
-			disks[a.Disk].FreeSpace += a.Occupied.Disk
-		}
+		x.capacity.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 	}
 	fitsOneDisk, diskSpace := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
-	for _, other := range disks {
+	for _, other := range x.capacity.Disks {
 		diskSpace += other.FreeSpace
 		fitsOneDisk = fitsOneDisk || (other.FreeIO >= r.Demand[scheduler.IO] && other.FreeSpace >= r.Disk)
 	}
+	free := x.capacity.Free
 	for _, o := range x.v.s.Reservations().On(n.Spec.ID) {
 		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
 			free = free.Sub(o.Demand)

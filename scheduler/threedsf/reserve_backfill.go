@@ -54,9 +54,9 @@ func (k *reservedNodes) capacityAt(n *scheduler.Node, g *scheduler.Stage) schedu
 	slices.SortFunc(k.departures, func(x, y expectedDeparture) int {
 		return cmp.Or(cmp.Compare(x.end, y.end), x.attempt.ID.Compare(y.attempt.ID))
 	})
-	capacity := k.currentCapacity(n)
+	k.capacity.Load(n)
 	for _, e := range k.departures {
-		if capacity.add(e.attempt); capacity.fits(g) {
+		if k.release(e.attempt); k.capacity.HasRoom(g.Spec.Demand, g.Spec.Disk) {
 			return e.end
 		}
 	}
@@ -83,50 +83,18 @@ func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d 
 	if b := g.Bound(); b > 0 && k.c.now.Add(b) <= at {
 		return true
 	}
-	capacity := k.currentCapacity(n)
-	capacity.free = capacity.free.Sub(d)
-	if disk >= 0 {
-		capacity.disks[disk].FreeIO -= d[scheduler.IO]
-		capacity.disks[disk].FreeSpace -= space
-	}
+	k.capacity.Load(n)
+	k.capacity.Release(d.Times(-1), -space, disk)
 	for a := range k.c.s.Attempts().On(n.Spec.ID) {
 		if k.endByBound(n, a) <= at {
-			capacity.add(a)
+			k.release(a)
 		}
 	}
-	return capacity.fits(k.stageOn[n.Spec.ID])
+	next := &k.stageOn[n.Spec.ID].Spec
+	return k.capacity.HasRoom(next.Demand, next.Disk)
 }
 
-// nodeCapacity is what is free on a node, now or once some tasks have ended.
-type nodeCapacity struct {
-	free  scheduler.Resources
-	disks []scheduler.DiskUse
-}
-
-// currentCapacity returns what is free on a node now. Its disks are scratch space,
-// valid until the next call.
-func (k *reservedNodes) currentCapacity(n *scheduler.Node) nodeCapacity {
-	k.diskScratch = append(k.diskScratch[:0], n.Disks...)
-	return nodeCapacity{n.Free, k.diskScratch}
-}
-
-// add releases what an attempt occupies.
-func (r *nodeCapacity) add(a *scheduler.Attempt) {
-	r.free = r.free.Add(a.Occupied.Resources)
-	if a.Disk >= 0 {
-		r.disks[a.Disk].FreeIO += a.Occupied.Resources[scheduler.IO]
-		r.disks[a.Disk].FreeSpace += a.Occupied.Disk
-	}
-}
-
-// fits reports whether a task of a stage fits.
-func (r *nodeCapacity) fits(g *scheduler.Stage) bool {
-	d := g.Spec.Demand
-	if d[scheduler.CPU] > r.free[scheduler.CPU] || d[scheduler.Memory] > r.free[scheduler.Memory] {
-		return false
-	}
-	if len(r.disks) == 0 {
-		return d[scheduler.IO] == 0 && g.Spec.Disk == 0
-	}
-	return slices.ContainsFunc(r.disks, func(k scheduler.DiskUse) bool { return k.FreeIO >= d[scheduler.IO] && k.FreeSpace >= g.Spec.Disk })
+// release adds to capacity what an attempt occupies.
+func (k *reservedNodes) release(a *scheduler.Attempt) {
+	k.capacity.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 }

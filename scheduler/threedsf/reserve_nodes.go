@@ -35,9 +35,9 @@ type reservedNodes struct {
 
 	freeFractions freeFractions
 
-	candidates  []nodeCandidate     // scratch
-	departures  []expectedDeparture // scratch
-	diskScratch []scheduler.DiskUse
+	candidates []nodeCandidate        // scratch
+	departures []expectedDeparture    // scratch
+	capacity   scheduler.FreeCapacity // scratch
 }
 
 // begin clears the reservations of the last pass.
