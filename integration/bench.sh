@@ -71,7 +71,7 @@ scheduler() {
     bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -planning -runs "$runs"
 }
 
-# Writes the profile that bin/drover is compiled with, of decisions with and without features and planning, simulation and a coordinator, and compares
+# Writes the profile that bin/drover is compiled with, of decisions, simulation and a coordinator, and compares
 # binaries with and without it, in turn.
 profile() {
   local dir i name pgo=cmd/drover/drover.pgo
@@ -80,10 +80,8 @@ profile() {
     go build -trimpath -o "$dir/plain" ./cmd/drover &&
     "$dir/plain" sim run -workload "$dir/maps.tsv" -format swim -rule tenants=20 -nodes 10000 -profile "$dir/sim" -json >/dev/null 2>&1 &&
     "$dir/plain" bench scheduler -features all -nodes 1000 -nodes 10000 -placements 500000 -profile "$dir/scheduler" >/dev/null &&
-    "$dir/plain" bench scheduler -features all -planning -nodes 20000 -tasks 200000 -profile "$dir/planning" >/dev/null &&
-    "$dir/plain" bench scheduler -nodes 1000 -nodes 10000 -placements 1000000 -profile "$dir/fifo" >/dev/null &&
     "$dir/plain" bench coordinator -profile "$dir/coordinator" >/dev/null &&
-    go tool pprof -proto "$dir"/{sim,scheduler,planning,fifo,coordinator} >"$dir/merged" 2>/dev/null && cp "$dir/merged" "$pgo" &&
+    go tool pprof -proto "$dir/sim" "$dir/scheduler" "$dir/coordinator" >"$dir/merged" 2>/dev/null && cp "$dir/merged" "$pgo" &&
     go build -trimpath -pgo="$pgo" -o "$dir/profiled" ./cmd/drover &&
     for i in $(seq "$runs"); do
       for name in plain profiled; do
