@@ -114,11 +114,11 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// create makes a new folder owned by uid, with the folders of the harness if the
-// task has one: making a folder costs as much as starting a small program. It
-// first removes an incomplete folder of an earlier try, which no process of the
-// tenant can be using yet.
-func (f folder) create(ctx context.Context, uid uint32, harness bool, setQuota func(dir string) error) error {
+// create makes a new folder, with the folders of the harness if the task has one:
+// making a folder costs as much as starting a small program. own gives a folder to
+// the tenant. It first removes an incomplete folder of an earlier try, which no
+// process of the tenant can be using yet.
+func (f folder) create(ctx context.Context, harness bool, setQuota, own func(dir string) error) error {
 	err := os.Mkdir(string(f), 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		if err = tree.RemoveAll(ctx, string(f)); err == nil {
@@ -131,23 +131,26 @@ func (f folder) create(ctx context.Context, uid uint32, harness bool, setQuota f
 	if err := setQuota(string(f)); err != nil {
 		return err
 	}
-	owned := []string{nameTask}
-	if harness {
-		meta := filepath.Join(nameTask, nameMeta)
-		owned = append(owned, meta, filepath.Join(meta, nameIn), filepath.Join(meta, nameSpill), filepath.Join(meta, nameOut))
-	}
 	if err := os.Mkdir(f.logs(), 0o755); err != nil {
 		return err
 	}
-	for _, n := range append(owned, nameTmp) { // tmp last: it marks the folder as complete
-		if err := os.Mkdir(f.join(n), 0o700); err != nil {
+	unfinished := f.join(nameTmp + ".new")
+	owned := []string{f.task()}
+	if harness {
+		owned = append(owned, f.metaPath(""), f.metaPath(nameIn), f.metaPath(nameSpill), f.metaPath(nameOut))
+	}
+	for _, dir := range append(owned, unfinished) {
+		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if err := chown(f.join(n), uid); err != nil {
+		if err := own(dir); err != nil {
 			return err
 		}
 	}
-	return chown(string(f), uid)
+	if err := own(string(f)); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, f.join(nameTmp)) // last: it marks the folder as complete, also if the daemon is killed here
 }
 
 // chown gives a new file or folder to the tenant; it does nothing if the daemon

@@ -1,7 +1,7 @@
 package node
 
 import (
-	"os"
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -19,7 +19,7 @@ func TestFolderStateRemembers(t *testing.T) {
 		}
 	}
 	want("before it is made", false, false, false)
-	if err := folder(dir).create(t.Context(), uint32(os.Geteuid()), false, func(string) error { return nil }); err != nil {
+	if err := folder(dir).create(t.Context(), false, allowed, allowed); err != nil {
 		t.Fatal(err)
 	}
 	want("as remembered", false, false, false)
@@ -30,6 +30,38 @@ func TestFolderStateRemembers(t *testing.T) {
 	}
 	s.forget()
 	want("trimmed", true, false, false)
+}
+
+func allowed(string) error { return nil }
+
+// A daemon may be killed at any step: the folder is complete only once all of it belongs to the tenant,
+// and is made anew else.
+func TestFolderIsCompleteOnceItIsOwned(t *testing.T) {
+	killed := errors.New("killed")
+	for _, harness := range []bool{false, true} {
+		for step := 0; ; step++ {
+			f, owned := folder(filepath.Join(t.TempDir(), "attempt")), 0
+			own := func(string) error {
+				if owned++; owned > step {
+					return killed
+				}
+				return nil
+			}
+			err := f.create(t.Context(), harness, allowed, own)
+			if err == nil {
+				if step < 3 || !f.isComplete() {
+					t.Errorf("harness %v: %d folders were given to the tenant, complete %v", harness, step, f.isComplete())
+				}
+				break
+			}
+			if !errors.Is(err, killed) || f.isComplete() {
+				t.Fatalf("harness %v, killed after %d folders: %v, complete %v", harness, step, err, f.isComplete())
+			}
+			if err := f.create(t.Context(), harness, allowed, allowed); err != nil || !f.isComplete() {
+				t.Fatalf("harness %v, killed after %d folders, made again: %v, complete %v", harness, step, err, f.isComplete())
+			}
+		}
+	}
 }
 
 // Each step that may make or remove a folder is among those after which it is read again.

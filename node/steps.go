@@ -187,12 +187,12 @@ func (a *attempt) makeFolder(ctx context.Context, spec *droverv1.TaskSpec) error
 	if a.dir.isComplete() {
 		return nil
 	}
-	return a.dir.create(ctx, uid, spec.GetKind() != kindGroup, func(dir string) error {
+	return a.dir.create(ctx, spec.GetKind() != kindGroup, func(dir string) error {
 		if a.d.quota != quota.Kernel || spec.GetDisk() <= 0 {
 			return nil
 		}
 		return quota.SetLimit(ctx, dir, quota.Limit{Bytes: spec.GetDisk(), Files: a.d.cfg.filesLimit(spec)})
-	})
+	}, func(dir string) error { return chown(dir, uid) })
 }
 
 // shareOfInodes returns the limit for an attempt with disk bytes on a disk of this
