@@ -56,7 +56,7 @@ func newTestServers(t testing.TB, n int, change func(*Config)) *testServers {
 	for _, id := range s.ids {
 		s.start(id, func(c *Config) { c.Bootstrap, c.Servers = true, s.peers(s.ids...) })
 	}
-	s.awaitLeader()
+	s.awaitVoters(s.ids...) // a test may stop one at once
 	return s
 }
 
