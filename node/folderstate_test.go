@@ -35,7 +35,7 @@ func TestFolderStateRemembers(t *testing.T) {
 func allowed(string) error { return nil }
 
 // A daemon may be killed at any step: the folder is complete only once all of it belongs to the tenant,
-// and is made anew else.
+// and is made again else.
 func TestFolderIsCompleteOnceItIsOwned(t *testing.T) {
 	killed := errors.New("killed")
 	for _, harness := range []bool{false, true} {
