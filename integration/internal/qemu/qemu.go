@@ -62,6 +62,9 @@ type Disk struct {
 // kernel corrects by one percent at most, and told not to doubt it. Where the host's clock scales, the rate
 // is not known as surely: there the guest takes the time from the ACPI timer, which is QEMU's own clock.
 //
+// A kernel that has gone wrong stops: a machine of which a part is dead would be waited for in vain, and one that
+// stops while it is resumed is started again.
+//
 // Kernel and programs are always at the same addresses, since translated code is used again only at the
 // address that it was translated for: with random addresses the machine translates libraries and criu
 // anew for each process.
@@ -80,7 +83,7 @@ func KernelOptions() (string, error) {
 	if scales {
 		clock = "clocksource=acpi_pm"
 	}
-	return fmt.Sprintf("console=ttyS0 quiet loglevel=3 panic=-1 reboot=t %s tsc_early_khz=%d "+
+	return fmt.Sprintf("console=ttyS0 quiet loglevel=3 panic=-1 oops=panic reboot=t %s tsc_early_khz=%d "+
 		"mitigations=off no_timer_check cryptomgr.notests random.trust_cpu=on nokaslr norandmaps audit=0", clock, khz), nil
 }
 
