@@ -8,8 +8,8 @@ TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 # With -trimpath what is compiled does not depend on the folder: the build, the tests, the guides' copies of
-# the repository and other clones share the build cache.
-export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+# the repository and other clones share the build cache. What the user has set, also by `go env -w`, stays.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath)
 
 .DEFAULT_GOAL := help
 .PHONY: help build bed dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants exact clean
