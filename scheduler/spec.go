@@ -71,12 +71,6 @@ func (l Limit) Allows(r Resources) (Resource, bool) {
 // none reports whether nothing is limited.
 func (l Limit) none() bool { return l == Limit{} }
 
-// MarshalJSON writes a Limit as Resources.
-func (l Limit) MarshalJSON() ([]byte, error) { return Resources(l).MarshalJSON() }
-
-// UnmarshalJSON reads a Limit as Resources.
-func (l *Limit) UnmarshalJSON(b []byte) error { return (*Resources)(l).UnmarshalJSON(b) }
-
 // Caps limits what one task, one job and a whole subtree of tenants may occupy of any
 // resource, disk I/O included. A group is an inner tenant of the tree: its Total limits the
 // sum over everything below it.
