@@ -100,18 +100,6 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 		j.Stages[a].opensEarly = j.Stages[a].opensEarly || g.Spec.SlowStart > 0
 	}
 	q.updateOpen(g)
-	for _, n := range g.next {
-		q.updateOpen(j.Stages[n])
-	}
-	for _, k := range j.stateKeys { // a policy state may be older than its stage
-		p, _ := q.s.policyStates.get(k)
-		j.copyState(&p, true)
-	}
-	for _, r := range j.reservations { // a reservation may be older than its stage
-		if r.Stage == g.Index {
-			q.s.Reservations().indexTask(r, true)
-		}
-	}
 	q.s.changeLog.recordJob(j)
 }
 

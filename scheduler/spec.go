@@ -134,8 +134,6 @@ type JobSpec struct {
 	Accepted bool          `json:"accepted,omitempty"`
 	Estimate time.Duration `json:"estimate_ns,omitempty"`
 	Project  ProjectID     `json:"project,omitempty"`
-	// Open: stages may still be added (AddStage).
-	Open bool `json:"open,omitempty"`
 	// Size is the true amount of work in task-seconds if a simulation knows it (policies sjf
 	// and ideal), else 0.
 	Size float64 `json:"size,omitempty"`

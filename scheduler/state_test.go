@@ -211,10 +211,10 @@ func TestHasStateFollowsPolicyStates(t *testing.T) {
 	}
 }
 
-// WaitingSince follows the WaitSinceState of a stage, also in a try and after it, and of a stage that is younger.
+// WaitingSince follows the WaitSinceState of a stage, also in a try and after it.
 func TestWaitingSinceFollowsPolicyStates(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
-	id := w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Open = true })
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
 	g := w.State.Job(id).Stages[0]
 	state := func(kind scheduler.PolicyStateKind, stage, task int32, at scheduler.Time) scheduler.PolicyState {
 		n := scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: id, Stage: stage, Task: task}, At: at}
@@ -238,7 +238,7 @@ func TestWaitingSinceFollowsPolicyStates(t *testing.T) {
 	want("at first", g, 0, false)
 	put(state(scheduler.WaitSinceState, 0, 1, 5))
 	want("a policy state of a task", g, 0, false)
-	put(state(scheduler.WaitSinceState, 0, 0, 7), state(scheduler.WaitSinceState, 1, 0, 9))
+	put(state(scheduler.WaitSinceState, 0, 0, 7))
 	want("a policy state of the stage", g, 7, true)
 	m := w.State.Journal().Mark()
 	put(state(scheduler.WaitSinceState, 0, 0, 8))
@@ -247,10 +247,6 @@ func TestWaitingSinceFollowsPolicyStates(t *testing.T) {
 	want("deleted in a try", g, 0, false)
 	w.State.Journal().Rollback(m)
 	want("after the try", g, 7, true)
-	if err := w.State.Events().AddStage(id, scheduler.StageSpec{Name: "b", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(1, 1, 1)}); err != nil {
-		t.Fatal(err)
-	}
-	want("a stage that is younger", w.State.Job(id).Stages[1], 9, true)
 	want("in a copy", w.State.Clone().Job(id).Stages[0], 7, true)
 }
 
