@@ -118,12 +118,12 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 	if act.Run != a.Run {
 		a.ownDetails().Run = act.Run
 	}
-	first := uint8(0)
-	if g.Job.FirstPlaced == 0 {
-		g.Job.FirstPlaced, first = max(now, 1), 1
+	first := g.Job.FirstPlaced == 0
+	if first {
+		g.Job.FirstPlaced = max(now, 1)
 	}
 	if p.s.undo.depth > 0 {
-		p.s.undo.records = append(p.s.undo.records, undoRec{op: undoPlace, phase: first, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
+		p.s.undo.records = append(p.s.undo.records, undoRec{op: undoPlace, first: first, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
 	}
 	g.accrueTaskTime(now)
 	n.attempts = append(n.attempts, slot)
@@ -222,7 +222,7 @@ func (p applier) suspend(act *Action, verify bool) error {
 	case verify && !n.Spec.Levels.Has(act.Level):
 		return refuse(ErrInvalid, what(), "its node %q does not support level %v", n.Spec.Name, act.Level)
 	}
-	p.s.Journal().saveForUndo(a, g, slot)
+	p.s.Journal().saveAttempt(a, g, slot)
 	was := a.pendingRelease()
 	a.Phase, a.Target = AttemptSuspending, act.Level
 	p.s.links().updateReleasing(a, was)
@@ -244,7 +244,7 @@ func (p applier) resume(act *Action, now Time, verify bool) error {
 			return refuse(ErrNoCapacity, fmt.Sprintf("node %d", a.Node), "%s more for attempt %s does not fit", more, a.ID)
 		}
 	}
-	p.s.Journal().saveForUndo(a, g, slot)
+	p.s.Journal().saveAttempt(a, g, slot)
 	p.s.links().detach(a, slot)
 	g.accrueTaskTime(now)
 	p.s.links().beginResume(a, now)
@@ -273,7 +273,7 @@ func (p applier) migrate(act *Action, now Time, verify bool) error {
 	if verify && !CanRestore(&p.s.cluster.nodes[a.Node].Spec, &n.Spec) {
 		return refuse(ErrInvalid, what, "node %q cannot restore a checkpoint of node %q", n.Spec.Name, p.s.cluster.nodes[a.Node].Spec.Name)
 	}
-	p.s.Journal().saveForUndo(a, g, slot)
+	p.s.Journal().saveAttempt(a, g, slot)
 	p.s.links().detach(a, slot)
 	g.accrueTaskTime(now)
 	d := a.ownDetails()
@@ -304,7 +304,7 @@ func (p applier) kill(act *Action) error {
 	if a.Phase == AttemptKilling {
 		return refuse(ErrStale, "attempt "+a.ID.String(), "it is already being killed")
 	}
-	p.s.Journal().saveForUndo(a, g, slot)
+	p.s.Journal().saveAttempt(a, g, slot)
 	was := a.pendingRelease()
 	a.Phase = AttemptKilling
 	p.s.links().updateReleasing(a, was)
@@ -329,14 +329,7 @@ func (p applier) reserve(r *Reservation) error {
 		return refuse(ErrInvalid, what(), "there are already the maximum of %d reservations", len(p.s.reservations))
 	}
 	old, had := p.s.Reservations().put(*r)
-	if p.s.undo.depth > 0 {
-		rec := undoRec{op: undoReserve, lastTick: Time(r.ID)}
-		if had {
-			p.s.undo.reservations = append(p.s.undo.reservations, old)
-			rec.op = undoReplace
-		}
-		p.s.undo.records = append(p.s.undo.records, rec)
-	}
+	p.s.Journal().saveReservation(old, !had)
 	return nil
 }
 
@@ -345,10 +338,7 @@ func (p applier) unreserve(id ReservationID) error {
 	if !ok {
 		return refuse(ErrStale, fmt.Sprintf("reservation %d", id), "there is no such reservation")
 	}
-	if p.s.undo.depth > 0 {
-		p.s.undo.reservations = append(p.s.undo.reservations, *p.s.reservations[i])
-		p.s.undo.records = append(p.s.undo.records, undoRec{op: undoUnreserve})
-	}
+	p.s.Journal().saveReservation(*p.s.reservations[i], false)
 	p.s.Reservations().drop(i)
 	return nil
 }

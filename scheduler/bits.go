@@ -22,11 +22,16 @@ func (b *bitset) grow(n int32) {
 	if n <= b.n {
 		return
 	}
-	nb := newBitset(max(n, 2*b.n, 64))
-	copy(nb.l0, b.l0)
-	copy(nb.l1, b.l1)
-	copy(nb.l2, b.l2)
-	*b = nb
+	*b = b.cloneFor(max(n, 2*b.n, 64))
+}
+
+// cloneFor returns a copy of the set for numbers below n, which are not fewer.
+func (b *bitset) cloneFor(n int32) bitset {
+	c := newBitset(n)
+	copy(c.l0, b.l0)
+	copy(c.l1, b.l1)
+	copy(c.l2, b.l2)
+	return c
 }
 
 func (b *bitset) has(i int32) bool { return b.l0[i>>6]&(1<<(i&63)) != 0 }
@@ -155,18 +160,4 @@ func (b *bitset) countIn(from, to int32) int32 {
 		c += bits.OnesCount64(word)
 	}
 	return int32(c)
-}
-
-// ranges returns the members as [from, to) pairs.
-func (b *bitset) ranges() [][2]int32 {
-	var out [][2]int32
-	for i := b.next(0); i >= 0; i = b.next(i) {
-		j := i + 1
-		for j < b.n && b.has(j) {
-			j++
-		}
-		out = append(out, [2]int32{i, j})
-		i = j
-	}
-	return out
 }

@@ -157,7 +157,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(w)
 			}
-			before := w.State.Bytes()
+			before := schedtest.Bytes(w.State)
 			v := scheduler.Check(w.State, &scheduler.Decision{Actions: c.actions, PolicyStates: c.states}, w.Now)
 			switch {
 			case c.want == 0 && len(v) > 0:
@@ -165,7 +165,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 			case c.want != 0 && (len(v) != 1 || v[0].Rule != c.want || v[0].Action != c.at):
 				t.Errorf("got %v, want rule %v at %d", v, c.want, c.at)
 			}
-			if string(w.State.Bytes()) != string(before) {
+			if string(schedtest.Bytes(w.State)) != string(before) {
 				t.Error("Check changed the State")
 			}
 		})

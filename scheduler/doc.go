@@ -14,7 +14,7 @@
 //
 //  1. applies every fact through one method of State.Events, in order: AddNode,
 //     UpdateNode, NodeLost, NodeUp, SetDrain; PutTenant; PutProject,
-//     DropProject; SubmitJob, AddStage, UpdateJob, StopJob, EndJob;
+//     DropProject; SubmitJob, UpdateJob, StopJob, EndJob;
 //     SetInput, SetEstimate, SetAvoided; AttemptStarted, AttemptProgress, AttemptSuspended,
 //     AttemptResumed, AttemptEnded, SetParked, SetRefusedLevels, OutputLost;
 //     and State.ApplyFact and PolicyStates.Apply for decisions committed

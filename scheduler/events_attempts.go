@@ -313,3 +313,7 @@ func (e Events) eventAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, 
 	}
 	return e.s.applier().findAttempt(id, run)
 }
+
+func (f Footprint) valid() bool {
+	return min(f.Memory, f.Swap, f.Image, f.Files) >= 0 && max(f.Memory, f.Swap, f.Image, f.Files) <= MaxAmount/4
+}

@@ -166,7 +166,7 @@ func (e Events) PutTenant(spec TenantSpec) error {
 	if int(spec.ID) != len(e.s.tree.tenants) || spec.ID >= maxTenants {
 		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(e.s.tree.tenants))
 	}
-	t := &Tenant{Spec: spec}
+	t := &Tenant{Spec: spec, order: jobOrder{ofTenant: true}}
 	if p := e.s.Tenant(spec.Parent); p != nil {
 		if t.depth = p.depth + 1; t.depth >= MaxTenantDepth {
 			return refuse(ErrInvalid, what, "the tree is deeper than %d", MaxTenantDepth)

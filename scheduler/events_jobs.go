@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// SubmitJob adds a job with its stages. Stages of an open job (JobSpec.Open) may also be added
-// later (AddStage). State keeps the stages' Inputs. A refused job leaves no trace.
+// SubmitJob adds a job with its stages. State keeps the stages' Inputs. A refused job leaves no
+// trace.
 // O(tasks/64 + replicas) plus the number of jobs with a later submission time.
 func (e Events) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	if err := e.s.Journal().refuseInTry("submit a job"); err != nil {
@@ -55,28 +55,7 @@ func (e Events) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	return nil
 }
 
-// AddStage adds a stage to an open job.
-func (e Events) AddStage(id JobID, spec StageSpec) error {
-	j, err := e.eventJob(id)
-	if err != nil {
-		return err
-	}
-	what := fmt.Sprintf("job %d", id)
-	if !j.Spec.Open {
-		return refuse(ErrInvalid, what, "it is not open: no stage can be added")
-	}
-	if len(j.Stages) >= MaxStages {
-		return refuse(ErrInvalid, what, "it already has the maximum of %d stages", MaxStages)
-	}
-	if err := spec.validate(what, len(j.Stages)); err != nil {
-		return err
-	}
-	e.s.Queue().addStage(j, spec)
-	e.s.countChange()
-	return nil
-}
-
-// UpdateJob replaces the spec of a job. Tenant, submission time, project and Open must not
+// UpdateJob replaces the spec of a job. Tenant, submission time and project must not
 // change.
 func (e Events) UpdateJob(spec JobSpec) error {
 	j, err := e.eventJob(spec.ID)
@@ -87,8 +66,8 @@ func (e Events) UpdateJob(spec JobSpec) error {
 		return err
 	}
 	old := &j.Spec
-	if spec.Tenant != old.Tenant || spec.Submitted != old.Submitted || spec.Project != old.Project || spec.Open != old.Open {
-		return refuse(ErrInvalid, fmt.Sprintf("job %d", spec.ID), "tenant, submission, project and open cannot be changed")
+	if spec.Tenant != old.Tenant || spec.Submitted != old.Submitted || spec.Project != old.Project {
+		return refuse(ErrInvalid, fmt.Sprintf("job %d", spec.ID), "tenant, submission and project cannot be changed")
 	}
 	if spec.OnMiss == 0 {
 		spec.OnMiss = OnMissContinue

@@ -155,7 +155,7 @@ func TestTheFasterOfTwoAttemptsWins(t *testing.T) {
 		t.Errorf("done %d, the first is %v", g.Done, first.Phase)
 	}
 	w.End(first, scheduler.OutcomeKilled)
-	if g.Pending != 0 || !g.Job.Complete() || w.State.Attempts().Live() != 0 {
+	if g.Pending != 0 || !schedtest.Complete(g.Job) || w.State.Attempts().Live() != 0 {
 		t.Errorf("%d pending, %d live", g.Pending, w.State.Attempts().Live())
 	}
 }

@@ -73,11 +73,6 @@ func (j *Job) Reservations() []*Reservation { return j.reservations }
 // Unguaranteed returns the number of its reservations that are not guarantees. O(1).
 func (j *Job) Unguaranteed() int32 { return j.unguaranteed }
 
-// Complete reports whether every task of every stage is done and no stage may be added.
-func (j *Job) Complete() bool {
-	return !j.Spec.Open && !slices.ContainsFunc(j.Stages, func(g *Stage) bool { return g.Done < g.Spec.Tasks })
-}
-
 // Stage is a set of tasks with equal demands, stored as counts and bit sets. Callers outside
 // this package may only read it.
 type Stage struct {

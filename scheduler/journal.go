@@ -21,25 +21,25 @@ type undoneAttempt struct {
 type undoOp uint8
 
 const (
-	undoPlace        undoOp = iota + 1 // remove the attempt in slot
-	undoAttempt                        // restore the last copy in attempts
-	undoReserve                        // delete the reservation that was added
-	undoReplace                        // restore the last copy in reservations
-	undoUnreserve                      // add the last copy in reservations again
-	undoReplaceState                   // restore the last copy in policyStates
-	undoDropState                      // store the last copy in policyStates again
-	undoNewState                       // delete the state whose key is last in policyStates
-	undoWithdraw                       // link the attempt in slot again
+	undoPlace       undoOp = iota + 1 // remove the attempt in slot
+	undoWithdraw                      // link the attempt in slot again
+	undoAttempt                       // restore the last copy in attempts
+	undoReservation                   // restore the last copy in reservations
+	undoPolicyState                   // restore the last copy in policyStates
 )
 
 // undoRec is one undoable step; copies of what it changed are on the journal's stacks.
 type undoRec struct {
 	op       undoOp
-	phase    uint8 // undoPlace: 1 if this was the job's first placement
+	first    bool // undoPlace: this was the job's first placement
+	isNew    bool // there was no reservation or policy state before: the copy has its id or key only
 	slot     int32
 	taskTime float64
-	lastTick Time // undoReserve: the reservation's id
+	lastTick Time
 }
+
+// Journal records the steps of tries, and undoes them.
+type Journal struct{ s *State }
 
 // Mark is a point to roll back to.
 type Mark struct {
@@ -126,7 +126,7 @@ func (jn Journal) undoRecord(r *undoRec) {
 		n.attempts = n.attempts[:len(n.attempts)-1]
 		jn.s.links().setPlaced(g, a, r.slot, -1)
 		g.taskTime, g.lastTick = r.taskTime, r.lastTick
-		if r.phase == 1 {
+		if r.first {
 			g.Job.FirstPlaced = 0
 		}
 		jn.s.freeSlots = append(jn.s.freeSlots, r.slot)
@@ -134,46 +134,25 @@ func (jn Journal) undoRecord(r *undoRec) {
 		jn.relinkStarting(jn.s.Attempts().at(r.slot), r.slot, 1)
 	case undoAttempt:
 		jn.revertAttempt(r, pop(&u.attempts))
-	case undoReserve:
-		i, _ := jn.s.Reservations().find(ReservationID(r.lastTick))
-		jn.s.Reservations().drop(i)
-	case undoReplace:
-		jn.s.Reservations().put(*pop(&u.reservations))
-	case undoUnreserve:
-		jn.s.Reservations().put(*pop(&u.reservations))
-	case undoReplaceState:
-		jn.s.PolicyStates().put(pop(&u.policyStates), true)
-	case undoDropState:
-		jn.s.PolicyStates().put(pop(&u.policyStates), false)
-	case undoNewState:
-		jn.s.PolicyStates().drop(pop(&u.policyStates).PolicyStateKey)
+	case undoReservation:
+		was := pop(&u.reservations)
+		if r.isNew {
+			i, _ := jn.s.Reservations().find(was.ID)
+			jn.s.Reservations().drop(i)
+		} else {
+			jn.s.Reservations().put(*was)
+		}
+	case undoPolicyState:
+		was := pop(&u.policyStates)
+		if r.isNew {
+			jn.s.PolicyStates().drop(was.PolicyStateKey)
+		} else {
+			jn.s.PolicyStates().put(was)
+		}
 	default:
 		panic("scheduler: unknown undo record")
 	}
 }
-
-func byStart(a, b *Reservation) int {
-	if a.Start != b.Start {
-		if a.Start < b.Start {
-			return -1
-		}
-		return 1
-	}
-	if a.ID < b.ID {
-		return -1
-	} else if a.ID > b.ID {
-		return 1
-	}
-	return 0
-}
-
-// stateKindSet is the set of the kinds of policy states that a job or project has as a whole.
-type stateKindSet uint32
-
-func (m stateKindSet) has(k PolicyStateKind) bool { return m&(1<<k) != 0 }
-
-// Journal records the steps of tries, and undoes them.
-type Journal struct{ s *State }
 
 // countStep counts a change, or a step of the current try.
 func (jn Journal) countStep() {
@@ -220,8 +199,24 @@ func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	jn.s.links().setPlaced(g, a, slot, sign)
 }
 
-// saveForUndo records an attempt before it changes, for Rollback.
-func (jn Journal) saveForUndo(a *Attempt, g *Stage, slot int32) {
+// saveReservation records a reservation before it changes, for Rollback, or the id of one that is new.
+func (jn Journal) saveReservation(was Reservation, isNew bool) {
+	if jn.s.undo.depth > 0 {
+		jn.s.undo.reservations = append(jn.s.undo.reservations, was)
+		jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoReservation, isNew: isNew})
+	}
+}
+
+// savePolicyState records a policy state before it changes, for Rollback, or the key of one that is new.
+func (jn Journal) savePolicyState(was PolicyState, isNew bool) {
+	if jn.s.undo.depth > 0 {
+		jn.s.undo.policyStates = append(jn.s.undo.policyStates, was)
+		jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoPolicyState, isNew: isNew})
+	}
+}
+
+// saveAttempt records an attempt before it changes, for Rollback.
+func (jn Journal) saveAttempt(a *Attempt, g *Stage, slot int32) {
 	if jn.s.undo.depth > 0 {
 		jn.s.undo.attempts = append(jn.s.undo.attempts, undoneAttempt{*a, *a.attemptDetails})
 		jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoAttempt, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
@@ -233,14 +228,6 @@ func (jn Journal) revertAttempt(r *undoRec, was *undoneAttempt) {
 	a := jn.s.Attempts().at(r.slot)
 	g := jn.s.stages[a.stage]
 	sibling := a.sibling
-	if a.attemptDetails == was.attemptDetails && *a.attemptDetails == was.savedDetails && a.Node == was.Node && a.Disk == was.Disk && a.Level == was.Level && a.Seq == was.Seq {
-		released := a.pendingRelease()
-		*a = was.Attempt
-		a.sibling = sibling
-		jn.s.links().updateReleasing(a, released)
-		g.taskTime, g.lastTick = r.taskTime, r.lastTick
-		return
-	}
 	jn.s.links().detach(a, r.slot)
 	*a = was.Attempt
 	a.sibling = sibling

@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/drover-run/drover/internal/enum"
@@ -26,16 +24,6 @@ func (l Level) String() string {
 
 // Suspended reports whether l is a level at which the attempt does not run.
 func (l Level) Suspended() bool { return l >= LevelFrozen && l <= LevelCheckpointed }
-
-// parseLevel returns the level with the given String.
-func parseLevel(s string) (Level, error) {
-	for l := LevelRunning; l <= LevelCheckpointed; l++ {
-		if l.String() == s {
-			return l, nil
-		}
-	}
-	return 0, fmt.Errorf("level %q: use running, frozen, swapped or checkpointed", s)
-}
 
 // Occupancy is what an attempt occupies on its node: resources, swap (bytes) and space on its
 // disk (bytes).
@@ -98,34 +86,6 @@ func (s LevelSet) Has(l Level) bool {
 
 // FreesMemory reports whether the set has a level at which a task leaves memory.
 func (s LevelSet) FreesMemory() bool { return s.Has(LevelSwapped) || s.Has(LevelCheckpointed) }
-
-// MarshalJSON writes the names of the levels in order.
-func (s LevelSet) MarshalJSON() ([]byte, error) {
-	names := []string{}
-	for l := LevelRunning; l <= LevelCheckpointed; l++ {
-		if s.Has(l) {
-			names = append(names, l.String())
-		}
-	}
-	return json.Marshal(names)
-}
-
-// UnmarshalJSON reads a list of names.
-func (s *LevelSet) UnmarshalJSON(b []byte) error {
-	var names []string
-	if err := json.Unmarshal(b, &names); err != nil {
-		return fmt.Errorf("levels: %w", err)
-	}
-	*s = 0
-	for _, n := range names {
-		l, err := parseLevel(n)
-		if err != nil {
-			return err
-		}
-		*s |= 1 << l
-	}
-	return nil
-}
 
 // SuspendSpeed holds a node's measured times and rates (bytes per second) of suspending and
 // resuming. With a zero rate a level takes its fixed time only.

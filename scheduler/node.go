@@ -101,6 +101,5 @@ type Tenant struct {
 
 	stateVersion uint64 // see PolicyStates.VersionOf
 
-	order []*Job // by (Submitted, ID); nil for a job that ended
-	ready bitset // ranks in order with ready work
+	order jobOrder // of its own jobs
 }

@@ -122,3 +122,8 @@ func (p *PolicyState) validate() error {
 	}
 	return nil
 }
+
+// stateKindSet is the set of the kinds of policy states that a job or project has as a whole.
+type stateKindSet uint32
+
+func (m stateKindSet) has(k PolicyStateKind) bool { return m&(1<<k) != 0 }

@@ -34,13 +34,13 @@ func TestPolicyStatesOfAJobAreLimitedWithinABatch(t *testing.T) {
 			w := schedtest.New(t).AddTenants("a")
 			w.Submit("a", 1, schedtest.R(1, 1, 1))
 			must(t, w.State.PolicyStates().Apply(c.before))
-			before := w.State.Bytes()
+			before := schedtest.Bytes(w.State)
 			v := scheduler.Check(w.State, &scheduler.Decision{PolicyStates: c.batch}, w.Now)
 			err := w.State.PolicyStates().Apply(c.batch)
 			if (err != nil) != c.refused || (len(v) > 0) != c.refused {
 				t.Errorf("ApplyNotes says %v, Check %v, refused should be %v", err, v, c.refused)
 			}
-			if err != nil && string(before) != string(w.State.Bytes()) {
+			if err != nil && string(before) != string(schedtest.Bytes(w.State)) {
 				t.Error("a refused batch changed the State")
 			}
 		})

@@ -48,21 +48,23 @@ func (t *policyStateTable) get(k PolicyStateKey) (p PolicyState, ok bool) {
 	return PolicyState{}, false
 }
 
-// put stores a policy state in the place of one with its key, if there is one.
-func (t *policyStateTable) put(p *PolicyState) {
+// put stores a policy state in the place of one with its key, and reports whether there was none.
+func (t *policyStateTable) put(p *PolicyState) (isNew bool) {
 	if !p.isOfTenant() {
+		before := len(t.others)
 		t.others[p.PolicyStateKey] = *p
-		return
+		return len(t.others) > before
 	}
 	list, i, found := t.find(&p.PolicyStateKey)
 	if found {
 		list[i] = *p
-		return
+		return false
 	}
 	for int(p.Tenant) >= len(t.ofTenant) {
 		t.ofTenant = append(t.ofTenant, nil)
 	}
 	t.ofTenant[p.Tenant] = slices.Insert(list, i, *p)
+	return true
 }
 
 // drop deletes the policy state with a key, if there is one.

@@ -59,15 +59,14 @@ func (ps PolicyStates) VersionOf(t TenantID) uint64 {
 	return 0
 }
 
-// put stores a policy state; had says that there is one with its key.
-func (ps PolicyStates) put(p *PolicyState, had bool) {
+// put stores a policy state in the place of one with its key, if there is one.
+func (ps PolicyStates) put(p *PolicyState) {
 	j := ps.s.jobs[p.Job]
 	ps.recordChange(j, &p.PolicyStateKey)
 	ps.updateKinds(j, p.PolicyStateKey, true)
-	if !had {
+	if ps.s.policyStates.put(p) {
 		ps.addKey(j, p.PolicyStateKey)
 	}
-	ps.s.policyStates.put(p)
 	j.copyState(p, true)
 }
 
@@ -137,20 +136,11 @@ func (ps PolicyStates) apply(p *PolicyState) {
 	if p.Kind == TombstoneState && !had {
 		return
 	}
-	if ps.s.undo.depth > 0 {
-		op := undoReplaceState
-		switch {
-		case !had:
-			old.PolicyStateKey, op = k, undoNewState
-		case p.Kind == TombstoneState:
-			op = undoDropState
-		}
-		ps.s.undo.policyStates = append(ps.s.undo.policyStates, old)
-		ps.s.undo.records = append(ps.s.undo.records, undoRec{op: op})
-	}
+	old.PolicyStateKey = k
+	ps.s.Journal().savePolicyState(old, !had)
 	if p.Kind == TombstoneState {
 		ps.drop(k)
-		return
+	} else {
+		ps.put(p)
 	}
-	ps.put(p, had)
 }

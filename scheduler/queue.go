@@ -1,6 +1,9 @@
 package scheduler
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Queue is the order of the jobs of a State, and which of them have ready work.
 type Queue struct{ s *State }
@@ -8,26 +11,15 @@ type Queue struct{ s *State }
 // Next returns the next job with ready work, in order of (Submitted, ID), at or after
 // position at, and the position to continue from; nil at the end. The iteration stays correct
 // while the caller places tasks. O(1) a step.
-func (q Queue) Next(at int32) (*Job, int32) {
-	r := q.s.ready.next(at)
-	if r < 0 {
-		return nil, at
-	}
-	return q.s.order[r], r + 1
-}
+func (q Queue) Next(at int32) (*Job, int32) { return q.s.order.next(at) }
 
 // NextOf is Next among the jobs of one tenant, without those of the tenants below
 // it.
 func (q Queue) NextOf(t TenantID, at int32) (*Job, int32) {
-	tn := q.s.Tenant(t)
-	if tn == nil {
-		return nil, at
+	if tn := q.s.Tenant(t); tn != nil {
+		return tn.order.next(at)
 	}
-	r := tn.ready.next(at)
-	if r < 0 {
-		return nil, at
-	}
-	return tn.order[r], r + 1
+	return nil, at
 }
 
 // NextTenant returns the next tenant with ready work of its own and id >= at, or
@@ -36,45 +28,23 @@ func (q Queue) NextTenant(at TenantID) TenantID {
 	return TenantID(q.s.tree.readyTenant.next(int32(at)))
 }
 
-// enqueue inserts a job into the orders of all jobs and of its tenant's jobs.
+// enqueue inserts a job without stages into the orders of all jobs and of its tenant's jobs.
 func (q Queue) enqueue(j *Job, t *Tenant) {
-	q.compactOrder()
 	t.Jobs++
 	q.countBounded(j, 1)
-	q.s.order = insertJob(q.s.order, j, func(k *Job, r int32) { k.rank = r })
-	t.order = insertJob(closeGaps(t.order, &t.ready, func(k *Job, r int32) { k.tenantRank = r }), j,
-		func(k *Job, r int32) { k.tenantRank = r })
-	q.s.ready.grow(int32(len(q.s.order)))
-	t.ready.grow(int32(len(t.order)))
-	if int(j.rank) < len(q.s.order)-1 {
-		rebuildReady(&q.s.ready, q.s.order)
-	}
-	if int(j.tenantRank) < len(t.order)-1 {
-		rebuildReady(&t.ready, t.order)
-	}
-}
-
-func (q Queue) compactOrder() {
-	q.s.order = closeGaps(q.s.order, &q.s.ready, func(k *Job, r int32) {
-		k.rank = r
+	t.order.insert(j)
+	if q.s.order.insert(j) {
 		q.s.floor.recount.at = 0 // jobs may have moved before it
-	})
+	}
 }
 
-// dequeue removes a job from the orders, leaving nil entries except at the end.
+// dequeue removes a job without ready work from the orders.
 func (q Queue) dequeue(j *Job) {
 	t := q.s.tree.tenants[j.Spec.Tenant]
 	t.Jobs--
 	q.countBounded(j, -1)
-	q.s.order[j.rank] = nil
-	t.order[j.tenantRank] = nil
-	trim := func(o []*Job) []*Job {
-		for len(o) > 0 && o[len(o)-1] == nil {
-			o = o[:len(o)-1]
-		}
-		return o
-	}
-	q.s.order, t.order = trim(q.s.order), trim(t.order)
+	q.s.order.remove(j)
+	t.order.remove(j)
 }
 
 // addStage adds a validated stage to a job.
@@ -100,18 +70,6 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 		j.Stages[a].opensEarly = j.Stages[a].opensEarly || g.Spec.SlowStart > 0
 	}
 	q.updateOpen(g)
-	for _, n := range g.next {
-		q.updateOpen(j.Stages[n])
-	}
-	for _, k := range j.stateKeys { // a policy state may be older than its stage
-		p, _ := q.s.policyStates.get(k)
-		j.copyState(&p, true)
-	}
-	for _, r := range j.reservations { // a reservation may be older than its stage
-		if r.Stage == g.Index {
-			q.s.Reservations().indexTask(r, true)
-		}
-	}
 	q.s.changeLog.recordJob(j)
 }
 
@@ -130,7 +88,7 @@ func (q Queue) updateOpen(g *Stage) {
 		before := g.Job.Stages[a]
 		need := before.Spec.Tasks
 		if g.startsEarly(before) && before.Pending == 0 && before.Suspended == 0 {
-			need = int32(ceil(g.Spec.SlowStart * float64(before.Spec.Tasks)))
+			need = int32(math.Ceil(g.Spec.SlowStart * float64(before.Spec.Tasks)))
 		}
 		if before.Done < need || (before.Spec.Tasks == 0 && !before.Open) {
 			g.Open = false
@@ -155,29 +113,23 @@ func (q Queue) updateReady(g *Stage) {
 	j := g.Job
 	j.fit, j.plannedUntil, j.leastNeed = FitClass{}, 0, capacityVec{}
 	q.s.changeLog.countOfTenant(j)
+	step := int32(1)
 	if !ready {
-		q.s.readyStages--
-		if j.Ready--; j.Ready > 0 {
-			return
-		}
-		q.s.ready.clear(j.rank)
-		t := q.s.tree.tenants[j.Spec.Tenant]
-		t.ready.clear(j.tenantRank)
-		t.countHigh(j, -1)
-		if t.ready.next(0) < 0 {
-			q.s.tree.readyTenant.clear(int32(j.Spec.Tenant))
-		}
+		step = -1
+	}
+	q.s.readyStages += int(step)
+	if j.Ready += step; j.Ready > max(step, 0) { // it has other ready stages
 		return
 	}
-	q.s.readyStages++
-	if j.Ready++; j.Ready > 1 {
-		return
-	}
-	q.s.ready.set(j.rank)
 	t := q.s.tree.tenants[j.Spec.Tenant]
-	t.ready.set(j.tenantRank)
-	t.countHigh(j, 1)
-	q.s.tree.readyTenant.set(int32(j.Spec.Tenant))
+	q.s.order.setReady(j, ready)
+	t.order.setReady(j, ready)
+	t.countHigh(j, step)
+	if ready {
+		q.s.tree.readyTenant.set(int32(j.Spec.Tenant))
+	} else if t.order.ready.next(0) < 0 {
+		q.s.tree.readyTenant.clear(int32(j.Spec.Tenant))
+	}
 }
 
 // openEarly recomputes whether the stages may start that need not wait until all of g is done: it depends on
@@ -210,5 +162,12 @@ func (q Queue) Bounded() int { return q.s.boundedJobs }
 func (q Queue) countBounded(j *Job, n int) {
 	if j.Spec.Bound > 0 {
 		q.s.boundedJobs += n
+	}
+}
+
+// countHigh adds n to the tenant's count of ready jobs if the job has high priority.
+func (t *Tenant) countHigh(j *Job, n int32) {
+	if j.Spec.Priority == PriorityHigh {
+		t.ReadyHigh += n
 	}
 }

@@ -63,22 +63,27 @@ func (rs Reservations) find(id ReservationID) (int, bool) {
 	return i, i < n && rs.s.reservations[i].ID == id
 }
 
-// put adds or replaces a reservation. It returns the one replaced, if any.
-func (rs Reservations) put(r Reservation) (old Reservation, had bool) {
-	i, ok := rs.find(r.ID)
-	if !ok {
-		p := &Reservation{}
-		*p = r
-		rs.s.reservations = slices.Insert(rs.s.reservations, i, p)
-		rs.link(p)
-		return Reservation{}, false
+// byStart orders reservations by (Start, ID).
+func byStart(a, b *Reservation) int {
+	if a.Start != b.Start {
+		return cmp.Compare(a.Start, b.Start)
 	}
-	p := rs.s.reservations[i]
-	old = *p
-	rs.unlink(p)
-	*p = r
-	rs.link(p)
-	return old, true
+	return cmp.Compare(a.ID, b.ID)
+}
+
+// put adds or replaces a reservation. It returns the one replaced, or else one that has nothing but the id.
+func (rs Reservations) put(r Reservation) (old Reservation, had bool) {
+	i, had := rs.find(r.ID)
+	if had {
+		old = *rs.s.reservations[i]
+		rs.unlink(rs.s.reservations[i])
+	} else {
+		old.ID = r.ID
+		rs.s.reservations = slices.Insert(rs.s.reservations, i, &Reservation{})
+	}
+	*rs.s.reservations[i] = r
+	rs.link(rs.s.reservations[i])
+	return old, had
 }
 
 func (rs Reservations) drop(i int) {

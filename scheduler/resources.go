@@ -1,10 +1,8 @@
 package scheduler
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler/timeline"
@@ -169,28 +167,4 @@ func formatBytes(n int64) string {
 		u++
 	}
 	return fmt.Sprintf("%d%s", n, units[u])
-}
-
-type resourcesJSON struct {
-	CPU    int64 `json:"cpu"`
-	Memory int64 `json:"memory"`
-	IO     int64 `json:"io"`
-}
-
-// MarshalJSON writes {"cpu":millicores,"memory":bytes,"io":bytes per second}.
-func (r Resources) MarshalJSON() ([]byte, error) {
-	return json.Marshal(resourcesJSON{r[CPU], r[Memory], r[IO]})
-}
-
-// UnmarshalJSON reads the format of MarshalJSON; absent parts are zero and unknown names are
-// an error.
-func (r *Resources) UnmarshalJSON(b []byte) error {
-	var v resourcesJSON
-	dec := json.NewDecoder(strings.NewReader(string(b)))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&v); err != nil {
-		return fmt.Errorf("resources: %w", err)
-	}
-	*r = Resources{v.CPU, v.Memory, v.IO}
-	return nil
 }

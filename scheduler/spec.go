@@ -71,12 +71,6 @@ func (l Limit) Allows(r Resources) (Resource, bool) {
 // none reports whether nothing is limited.
 func (l Limit) none() bool { return l == Limit{} }
 
-// MarshalJSON writes a Limit as Resources.
-func (l Limit) MarshalJSON() ([]byte, error) { return Resources(l).MarshalJSON() }
-
-// UnmarshalJSON reads a Limit as Resources.
-func (l *Limit) UnmarshalJSON(b []byte) error { return (*Resources)(l).UnmarshalJSON(b) }
-
 // Caps limits what one task, one job and a whole subtree of tenants may occupy of any
 // resource, disk I/O included. A group is an inner tenant of the tree: its Total limits the
 // sum over everything below it.
@@ -140,8 +134,6 @@ type JobSpec struct {
 	Accepted bool          `json:"accepted,omitempty"`
 	Estimate time.Duration `json:"estimate_ns,omitempty"`
 	Project  ProjectID     `json:"project,omitempty"`
-	// Open: stages may still be added (AddStage).
-	Open bool `json:"open,omitempty"`
 	// Size is the true amount of work in task-seconds if a simulation knows it (policies sjf
 	// and ideal), else 0.
 	Size float64 `json:"size,omitempty"`

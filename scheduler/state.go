@@ -29,9 +29,8 @@ type State struct {
 	tree    TenantTree
 
 	jobs             map[JobID]*Job
-	lastJob          *Job   // cache of stageFor
-	order            []*Job // by (Submitted, ID); nil for a job that ended
-	ready            bitset // ranks in order with ready work
+	lastJob          *Job // cache of stageFor
+	order            jobOrder
 	readyStages      int
 	boundedJobs      int // see Queue.Bounded
 	projects         map[ProjectID]*Project
@@ -143,7 +142,7 @@ func (s *State) JobCount() int { return len(s.jobs) }
 // Jobs yields the jobs that have not ended by (Submitted, ID).
 func (s *State) Jobs() iter.Seq[*Job] {
 	return func(yield func(*Job) bool) {
-		for _, j := range s.order {
+		for _, j := range s.order.jobs {
 			if j != nil && !yield(j) {
 				return
 			}

@@ -17,9 +17,8 @@ import (
 // it leaves, nor when a try is rolled back and it returns.
 type suspendedList struct {
 	entries []suspendedEntry
-	live    int  // entries that are not removed
-	loading bool // entries are in no order: see beginLoad
-	readers int  // searches that read the list: entries keep their places
+	live    int // entries that are not removed
+	readers int // searches that read the list: entries keep their places
 }
 
 // suspendedEntry is an attempt in the list.
@@ -56,7 +55,7 @@ const minRemoved = 64
 func (l *suspendedList) add(a *Attempt, slot int32) {
 	e, i := newSuspendedEntry(a, slot), len(l.entries)
 	l.live++
-	if i > 0 && !l.loading && e.compare(&l.entries[i-1]) <= 0 {
+	if i > 0 && e.compare(&l.entries[i-1]) <= 0 {
 		var left bool
 		if i, left = l.find(&e); left {
 			l.entries[i] = e
@@ -75,15 +74,6 @@ func (l *suspendedList) remove(a *Attempt, slot int32) {
 	i, _ := l.find(&e)
 	l.entries[i].slot = ^slot
 	l.live--
-}
-
-// beginLoad lets attempts be added in any order, until endLoad sorts them: one after the other, each
-// would move half of the list.
-func (l *suspendedList) beginLoad() { l.loading = true }
-
-func (l *suspendedList) endLoad() {
-	slices.SortFunc(l.entries, func(a, b suspendedEntry) int { return a.compare(&b) })
-	l.loading = false
 }
 
 // Suspended yields the attempts in phase AttemptSuspended that are not parked, in the order of

@@ -8,7 +8,7 @@ import (
 )
 
 // The reference is a slice, sorted after each step. Attempts leave and return, as in a try that is rolled back, with
-// other needs than before; new ones are suspended late or, as from a saved State, in any order.
+// other needs than before; new ones are suspended late or, as in a copy of a State, in any order.
 func TestSuspendedListAgainstSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list suspendedList
@@ -24,11 +24,9 @@ func TestSuspendedListAgainstSlice(t *testing.T) {
 			list.add(attemptOf(e), e.slot)
 			live = append(live, e)
 		}
-		list.beginLoad()
-		for range rapid.IntRange(0, 10).Draw(t, "loaded") {
+		for range rapid.IntRange(0, 10).Draw(t, "copied") {
 			add(Time(rapid.Int64Range(0, 5).Draw(t, "at")))
 		}
-		list.endLoad()
 		for step := range rapid.IntRange(0, 400).Draw(t, "steps") {
 			switch rapid.IntRange(0, 5).Draw(t, "kind") {
 			case 0, 1:

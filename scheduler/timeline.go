@@ -45,8 +45,7 @@ type Timeline struct {
 
 	assumptions  Assumptions
 	now          Time
-	nodeChanges  uint64 // Cluster.ChangeCount when shapes were compared
-	shapes       []nodeShape
+	nodeChanges  uint64 // Cluster.ChangeCount when it was made
 	claims       []nodeClaims
 	reserved     map[ReservationID]interval
 	overran      int  // claims that are past their bound
@@ -59,16 +58,6 @@ type Timeline struct {
 	slots        []int32  // scratch of prefetch
 	prefetchSink int32
 	base         [NumResources]int64 // scratch
-}
-
-// nodeShape is what the timeline depends on of a node itself.
-type nodeShape struct {
-	capacity  Resources
-	disks     []Disk
-	levels    LevelSet
-	plannable bool
-	awayIn    int // see windows.awayIn
-	windows   []Window
 }
 
 // nodeClaims are the claims of the attempts on a node, in order of placement.
@@ -100,7 +89,7 @@ type interval struct {
 // went back.
 func (s *State) Timeline(a Assumptions, now Time) *Timeline {
 	t := s.timeline
-	if t == nil || t.assumptions != a || now < t.now || !t.hasNodesOf(s) {
+	if t == nil || t.assumptions != a || now < t.now || t.nodeChanges != s.cluster.changeCount {
 		t = newTimeline(s, a, now)
 		s.timeline = t
 	}
@@ -115,14 +104,11 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 	}
 	all := len(s.cluster.nodes)
 	t.Nodes.Grow(all)
-	t.shapes, t.freedAt, t.claims = make([]nodeShape, 0, all), make([]uint64, 0, all), make([]nodeClaims, all)
+	t.freedAt, t.claims = make([]uint64, 0, all), make([]nodeClaims, all)
 	for _, n := range s.cluster.nodes {
 		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
-		plannable := s.cluster.Plannable(n)
-		t.Nodes.SetClosed(b, !plannable)
-		away := s.cluster.windows.awayIn(n)
-		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, plannable, away, slices.Clone(n.Spec.Windows)})
-		t.takeWindows(n, b, away)
+		t.Nodes.SetClosed(b, !s.cluster.Plannable(n))
+		t.takeWindows(n, b, s.cluster.windows.awayIn(n))
 		t.freedAt = append(t.freedAt, t.freeClock)
 	}
 	t.addAccounts(s)
@@ -156,19 +142,6 @@ func timelineDisks(n *NodeSpec) []timeline.Disk {
 		out[i] = timeline.Disk{IO: d.IO, Space: d.Space}
 	}
 	return out
-}
-
-// hasNodesOf reports whether the timeline was made for the State's nodes. O(1) if no node
-// changed.
-func (t *Timeline) hasNodesOf(s *State) bool {
-	if t.nodeChanges == s.cluster.changeCount {
-		return true
-	}
-	t.nodeChanges = s.cluster.changeCount
-	return slices.EqualFunc(s.cluster.nodes, t.shapes, func(n *Node, o nodeShape) bool {
-		return o.capacity == n.Spec.Capacity && o.levels == n.Spec.Levels && o.plannable == s.cluster.Plannable(n) &&
-			o.awayIn == s.cluster.windows.awayIn(n) && slices.Equal(o.disks, n.Spec.Disks) && slices.Equal(o.windows, n.Spec.Windows)
-	})
 }
 
 func (t *Timeline) addAccounts(s *State) {

@@ -10,7 +10,7 @@ import (
 // maxName limits the length of names, in bytes.
 const maxName = 4096
 
-// checkNames returns an error for names that could not be saved and loaded unchanged.
+// checkNames returns an error for names that could not be written and read unchanged.
 func checkNames(what string, of ...string) error {
 	for _, n := range of {
 		if len(n) > maxName {

@@ -42,6 +42,5 @@ func (s *State) PolicyStates() PolicyStates { return PolicyStates{s} }
 // ChangeLog returns which jobs and projects changed, in order.
 func (s *State) ChangeLog() *ChangeLog { return &s.changeLog }
 
-func (s *State) applier() applier     { return applier{s} }
-func (s *State) links() links         { return links{s} }
-func (s *State) snapshots() snapshots { return snapshots{s} }
+func (s *State) applier() applier { return applier{s} }
+func (s *State) links() links     { return links{s} }

@@ -58,8 +58,8 @@ func (j *Job) explainReady(explain func(*Stage)) (n int) {
 
 // newest returns the job that was submitted last, nil if there is none.
 func (q Queue) newest() *Job {
-	if n := len(q.s.order); n > 0 {
-		return q.s.order[n-1]
+	if n := len(q.s.order.jobs); n > 0 {
+		return q.s.order.jobs[n-1]
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
 		for range 30 {
 			c.Step()
 		}
-		before := c.State.Bytes()
+		before := schedtest.Bytes(c.State)
 		clone := c.State.Clone()
 		try := func(keep bool) []scheduler.Action {
 			mark := c.State.Journal().Mark()
@@ -45,7 +45,7 @@ func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
 			return stay
 		}
 		try(false)
-		if !bytes.Equal(c.State.Bytes(), before) {
+		if !bytes.Equal(schedtest.Bytes(c.State), before) {
 			t.Fatalf("round %d: a rolled back try leaves\n%s", round, schedtest.Diff(c.State, clone))
 		}
 		stay := try(true)

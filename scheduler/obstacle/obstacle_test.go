@@ -60,9 +60,9 @@ func TestNearestClearsTheNode(t *testing.T) {
 						}
 					}
 				}
-				before := w.State.Bytes()
+				before := schedtest.Bytes(w.State)
 				set, ok := Nearest(w.State, g, now, math.MaxInt)
-				if !slices.Equal(before, w.State.Bytes()) {
+				if !slices.Equal(before, schedtest.Bytes(w.State)) {
 					t.Fatal("the state has changed")
 				}
 				if possible && !ok {

@@ -90,7 +90,7 @@ func (w *acceptedWorld) advanceSecond() {
 		w.advanceAttempt(a)
 	}
 	for j := range w.State.Jobs() {
-		if j.Complete() && j.Live == 0 {
+		if schedtest.Complete(j) && j.Live == 0 {
 			w.ended[j.Spec.ID] = w.Now
 			if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 				w.Fatalf("%v", err)

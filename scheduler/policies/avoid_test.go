@@ -26,7 +26,7 @@ func TestJobsAvoidNodes(t *testing.T) {
 			job := w.Submit("a", 4, schedtest.R(2, 1, 1))
 			must(w.State.Events().SetAvoided(job, []scheduler.NodeID{1}))
 			w.cycle()
-			w.reload()
+			w.rebuild()
 			w.cycle()
 			for task := range int32(4) {
 				want := scheduler.NoNode // node 0 has room for two tasks, node 2 is too small

@@ -75,7 +75,7 @@ func (w *preemptionWorld) advanceAttempt(a *scheduler.Attempt) {
 	case scheduler.AttemptRunning:
 		if a.RanFor(w.Now) >= w.runTimes[a.ID] {
 			w.End(a, scheduler.OutcomeSucceeded)
-			if j := w.State.Job(a.ID.Job); j.Complete() {
+			if j := w.State.Job(a.ID.Job); schedtest.Complete(j) {
 				err = w.State.Events().EndJob(a.ID.Job)
 			}
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// FuzzPoliciesOnLoadedState checks that no State that can be loaded from a file
+// FuzzPoliciesOnRandomState checks that no State that events and actions lead to
 // makes a policy or Check panic, or violate a rule.
-func FuzzPoliciesOnLoadedState(f *testing.F) {
+func FuzzPoliciesOnRandomState(f *testing.F) {
 	type variant struct {
 		name   string
 		params map[string]string
@@ -26,8 +26,11 @@ func FuzzPoliciesOnLoadedState(f *testing.F) {
 		all = append(all, variant{info.Name, nil})
 	}
 	for seed := range uint64(60) {
-		c := schedtest.NewChaos(f, seed)
-		for range 5 + seed%36 {
+		f.Add(seed, uint8(5+seed%36), uint8(seed))
+	}
+	fuzztest.Run(f, func(t *testing.T, seed uint64, steps, which uint8) {
+		c := schedtest.NewChaos(t, seed)
+		for range min(steps, 64) {
 			c.Step()
 			for _, a := range c.Actions(1) { // so that attempts run, are suspended and killed, and reservations exist
 				if c.State.Apply(&a, c.Now) == nil && seed%2 == 0 {
@@ -35,25 +38,15 @@ func FuzzPoliciesOnLoadedState(f *testing.F) {
 				}
 			}
 		}
-		f.Add(c.State.Bytes(), uint8(seed))
-	}
-	w := schedtest.New(f).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a") // few bytes stand for many tasks
-	w.Submit("a", 1<<20, schedtest.R(1, 1, 1))                                // mutations make millions of it; more would be most of the time
-	f.Add(w.State.Bytes(), uint8(0))
-	fuzztest.Run(f, func(t *testing.T, raw []byte, which uint8) {
-		s, err := scheduler.Load(bytes.NewReader(raw))
-		if err != nil {
-			return
-		}
 		v := all[int(which)%len(all)]
 		p := mustNew(t, v.name, v.params)
-		before := s.Bytes()
-		now := scheduler.Time(time.Hour)
-		d := p.Decide(s, now, 100)
-		if !bytes.Equal(before, s.Bytes()) {
+		before := schedtest.Bytes(c.State)
+		now := c.Now.Add(time.Hour)
+		d := p.Decide(c.State, now, 100)
+		if !bytes.Equal(before, schedtest.Bytes(c.State)) {
 			t.Fatalf("%s changed the State", p.Name())
 		}
-		if v := scheduler.Check(s, &d, now); len(v) > 0 {
+		if v := scheduler.Check(c.State, &d, now); len(v) > 0 {
 			t.Fatalf("%s: %v\n%s", p.Name(), v, d.String())
 		}
 	})

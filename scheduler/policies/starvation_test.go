@@ -77,7 +77,7 @@ func (w *overloadedWorld) endTasks() {
 		}
 	}
 	for j := range w.State.Jobs() {
-		if j.Complete() && j.Live == 0 {
+		if schedtest.Complete(j) && j.Live == 0 {
 			if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 				w.Fatalf("%v", err)
 			}

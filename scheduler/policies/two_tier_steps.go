@@ -261,7 +261,7 @@ func (p *roundPlan) completeNew(owners []*restoredOwner) (finished bool) {
 // than may run at once.
 func (f *reservingPolicy) canGuarantee(id scheduler.ProjectID) bool {
 	return !slices.ContainsFunc(f.plan.jobsOf(id), func(j *scheduler.Job) bool {
-		return j.Spec.Bound <= 0 || j.Spec.Open || slices.ContainsFunc(j.Stages, (*scheduler.Stage).ExceedsParallel)
+		return j.Spec.Bound <= 0 || slices.ContainsFunc(j.Stages, (*scheduler.Stage).ExceedsParallel)
 	})
 }
 

@@ -261,21 +261,21 @@ func opensStages(s *scheduler.State, d *scheduler.Decision) bool {
 }
 
 // DecideWarmAndCold lets the policy decide once, and fails the test unless a new instance on a
-// loaded State decides the same, and the State is what it was.
+// rebuilt State decides the same, and the State is what it was.
 func DecideWarmAndCold(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
 	s.SetTime(now)
-	before, stamp := s.Bytes(), s.Stamp()
-	copied := mustLoad(t, before)
+	before, stamp := schedtest.Bytes(s), s.Stamp()
+	copied := s.Clone()
 	copied.SetTime(now)
 	d := p.Decide(s, now, limit)
 	d = d.Clone()
-	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Journal().InTry() {
-		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), schedtest.Diff(mustLoad(t, before), s))
+	if after := schedtest.Bytes(s); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Journal().InTry() {
+		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), schedtest.Diff(copied, s))
 	}
 	cold := newPolicy().Decide(copied, now, limit)
 	if a, b := mustEncode(t, d), mustEncode(t, cold); a != b {
-		t.Fatalf("%s: a new instance on a loaded State decides differently:\nwarm\n%s\ncold\n%s", p.Name(), a, b)
+		t.Fatalf("%s: a new instance on a rebuilt State decides differently:\nwarm\n%s\ncold\n%s", p.Name(), a, b)
 	}
 	return d
 }
@@ -288,14 +288,6 @@ func requireNoMoreActions(t TB, s *scheduler.State, p scheduler.Policy, now sche
 			t.Fatalf("%s: a second decision without an event is not empty:\n%s\nafter\n%s", p.Name(), again.String(), d.String())
 		}
 	}
-}
-
-func mustLoad(t TB, raw []byte) *scheduler.State {
-	s, err := scheduler.Load(bytes.NewReader(raw))
-	if err != nil {
-		t.Fatalf("load: %v", err)
-	}
-	return s
 }
 
 func mustEncode(t TB, d scheduler.Decision) string {

@@ -38,7 +38,6 @@ type scorer interface {
 //	job NAME TENANT tasks= cpu= mem= io= [priority=low] [deadline=90s]
 //	    [estimate=10s] [bound=] [size=] [kind=group] [on=0,1;2 a task's nodes]
 //	    [bytes=MiB] [accepted] [project=N]
-//	stage JOB tasks= cpu= … [after=0]     another stage of the job
 //	project N TENANT [jobs=1] [priority=low]
 //	place JOB TASK NODE                   place a task without the policy
 //	start                                 all placed attempts run
@@ -219,8 +218,6 @@ func (s *script) runCommand(line string) {
 		s.tenant(a)
 	case "job":
 		s.job(a)
-	case "stage":
-		s.reportRefusal(s.w.State.Events().AddStage(s.jobID(a.word(1)), s.stage(a)))
 	case "project":
 		s.reportRefusal(s.w.State.Events().PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.intWord(1)), Name: a.word(1), Submitted: s.w.Now,
 			Tenant: s.w.Tenant(a.word(2)).Spec.ID, Priority: priority(a), Jobs: int32(a.number("jobs", 1))}))
@@ -374,15 +371,6 @@ func (s *script) stage(a *args) scheduler.StageSpec {
 	kinds := map[string]scheduler.StageKind{"group": scheduler.KindGroup, "map": scheduler.KindMap, "reduce": scheduler.KindReduce}
 	g := scheduler.StageSpec{Name: a.text("name", "main"), Kind: kinds[a.text("kind", "group")], Tasks: int32(a.number("tasks", 1)),
 		Demand: a.resources(), Estimate: a.duration("estimate"), MaxParallel: int32(a.number("parallel", 0)), SlowStart: a.number("slow-start", 0)}
-	if after, ok := a.options["after"]; ok {
-		for _, n := range strings.Split(after, ",") {
-			k, err := strconv.Atoi(n)
-			if err != nil {
-				s.t.Fatalf("%q: after: %v", a.line, err)
-			}
-			g.After = append(g.After, int32(k))
-		}
-	}
 	if on, ok := a.options["on"]; ok {
 		var lists [][]scheduler.NodeID
 		for _, task := range strings.Split(on, ";") {
@@ -404,7 +392,7 @@ func (s *script) job(a *args) {
 	}
 	s.jobs[a.word(1)] = s.w.SubmitStages(a.word(2), []scheduler.StageSpec{s.stage(a)}, func(j *scheduler.JobSpec) {
 		j.Name, j.Priority, j.Estimate, j.Bound, j.Size = a.word(1), priority(a), a.duration("estimate"), a.duration("bound"), a.number("size", 0)
-		j.Open, j.Accepted, j.Project = a.options["open"] == "true", accepted, scheduler.ProjectID(a.number("project", 0))
+		j.Accepted, j.Project = accepted, scheduler.ProjectID(a.number("project", 0))
 		if d := a.duration("deadline"); d > 0 {
 			j.Deadline = s.w.Now.Add(d)
 		}

@@ -254,7 +254,7 @@ func (c *Chaos) jobEvent() {
 		return
 	}
 	j := jobs[c.R.IntN(len(jobs))]
-	if j.Live == 0 && (j.Complete() || j.Phase != scheduler.JobActive) {
+	if j.Live == 0 && (Complete(j) || j.Phase != scheduler.JobActive) {
 		c.must(c.State.Events().EndJob(j.Spec.ID))
 		return
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Diff returns up to 20 lines of the first difference between the saved forms of two States,
+// Diff returns up to 20 lines of the first difference between the facts of two States (Bytes),
 // lines of a with "-" and lines of b with "+"; "" if they are equal.
 func Diff(a, b *scheduler.State) string {
-	x, y := a.Bytes(), b.Bytes()
+	x, y := Bytes(a), Bytes(b)
 	if bytes.Equal(x, y) {
 		return ""
 	}

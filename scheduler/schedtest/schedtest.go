@@ -4,6 +4,7 @@ package schedtest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,4 +198,9 @@ func (w *World) End(a *scheduler.Attempt, o scheduler.Outcome) *World {
 func (w *World) Advance(d time.Duration) *World {
 	w.Now = w.Now.Add(d)
 	return w
+}
+
+// Complete reports whether every task of every stage of a job is done.
+func Complete(j *scheduler.Job) bool {
+	return !slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return g.Done < g.Spec.Tasks })
 }

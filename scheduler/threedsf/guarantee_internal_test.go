@@ -155,7 +155,7 @@ func (w *planWorld) step() {
 		}
 	}
 	for j := range w.State.Jobs() {
-		if j.Live == 0 && j.Complete() {
+		if j.Live == 0 && schedtest.Complete(j) {
 			if err := w.State.Events().EndJob(j.Spec.ID); err != nil {
 				w.Fatalf("%v", err)
 			}

@@ -48,7 +48,6 @@ func TestWhatAJobIs(t *testing.T) {
 		"accepted, then infeasible":       {accepted, []scheduler.PolicyStateKind{scheduler.InfeasibleState}, classInfeasible, statusNone, false, false, false},
 		"infeasible, to be stopped":       {stopped, []scheduler.PolicyStateKind{scheduler.InfeasibleState}, 0, statusNone, false, false, true},
 		"feasible, to be stopped":         {stopped, nil, 0, statusNone, true, false, false},
-		"open, with a deadline":           {func(j *scheduler.JobSpec) { j.Open, j.Deadline = true, second(100) }, nil, classLow, statusNone, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 4)).AddTenants("a")
@@ -105,7 +104,6 @@ func TestAnotherDeadlineIsAnotherRequest(t *testing.T) {
 func TestWhatAProjectIs(t *testing.T) {
 	for name, x := range map[string]struct {
 		jobs, want    int
-		open          bool
 		states        []scheduler.PolicyStateKind
 		elsewhere     bool // its departure was guaranteed elsewhere
 		status        guaranteeStatus
@@ -114,7 +112,6 @@ func TestWhatAProjectIs(t *testing.T) {
 	}{
 		"not all jobs":            {jobs: 1, want: 2, status: statusNone},
 		"all jobs":                {jobs: 2, want: 2, status: statusRequested},
-		"a job is open":           {jobs: 2, want: 2, open: true, status: statusNone},
 		"guaranteed":              {jobs: 2, want: 2, states: []scheduler.PolicyStateKind{scheduler.GuaranteeState}, status: statusGuaranteed, guaranteed: true},
 		"guaranteed, a job ended": {jobs: 1, want: 2, states: []scheduler.PolicyStateKind{scheduler.GuaranteeState}, status: statusGuaranteed, guaranteed: true},
 		"violated": {jobs: 2, want: 2, states: []scheduler.PolicyStateKind{scheduler.GuaranteeState, scheduler.ViolatedState}, status: statusGuaranteed,
@@ -134,7 +131,7 @@ func TestWhatAProjectIs(t *testing.T) {
 			}
 			var id scheduler.JobID
 			for range x.jobs {
-				id = w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Open = 3, x.open })
+				id = w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project = 3 })
 			}
 			for _, kind := range x.states {
 				record(t, w, scheduler.PolicyState{PolicyStateKey: backfill.StateKey(kind, 3), At: w.Now})

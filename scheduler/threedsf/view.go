@@ -2,7 +2,6 @@ package threedsf
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -88,7 +87,7 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 			return statusNone
 		}
 		return statusGuaranteed
-	case j.Spec.Accepted || j.Spec.Open || isInfeasible(j) || !v.cfg.Deadlines || v.isRefused(j):
+	case j.Spec.Accepted || isInfeasible(j) || !v.cfg.Deadlines || v.isRefused(j):
 		return statusNone
 	default:
 		return statusRequested
@@ -100,7 +99,7 @@ func (v *view) projectStatus(pr *scheduler.Project) guaranteeStatus {
 	switch {
 	case pr.HasState(scheduler.GuaranteeState):
 		return statusGuaranteed
-	case pr.HasState(scheduler.RefusedState) || !v.isComplete(pr):
+	case pr.HasState(scheduler.RefusedState) || len(pr.Jobs) < int(pr.Spec.Jobs): // not all were submitted
 		return statusNone
 	default:
 		return statusRequested
@@ -114,11 +113,6 @@ func (v *view) isRefused(j *scheduler.Job) bool {
 	}
 	n, _ := v.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.RefusedState, Job: j.Spec.ID})
 	return scheduler.Time(n.Value) == j.Spec.Deadline
-}
-
-// isComplete reports whether all jobs of a project were submitted.
-func (v *view) isComplete(pr *scheduler.Project) bool {
-	return len(pr.Jobs) >= int(pr.Spec.Jobs) && !slices.ContainsFunc(pr.Jobs, func(id scheduler.JobID) bool { return v.s.Job(id).Spec.Open })
 }
 
 // isPlanned reports whether a reservation belongs to the plan: a guarantee for one

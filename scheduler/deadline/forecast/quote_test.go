@@ -19,9 +19,9 @@ func oneStage(tasks int32, run time.Duration) []scheduler.StageSpec {
 
 func mustQuote(t *testing.T, w *schedtest.World, q Query) *Quote {
 	t.Helper()
-	before := w.State.Bytes()
+	before := schedtest.Bytes(w.State)
 	out := quote(t, w, q)
-	if !bytes.Equal(before, w.State.Bytes()) {
+	if !bytes.Equal(before, schedtest.Bytes(w.State)) {
 		t.Fatal("a quote changed the State")
 	}
 	return out

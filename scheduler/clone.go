@@ -1,0 +1,92 @@
+package scheduler
+
+import "maps"
+
+// Clone returns an independent copy of the State that is rebuilt from its facts: it has none of its
+// caches, so that what a policy decides on it cannot depend on them. Immutable parts are shared: the
+// inputs of stages and the lists in specs. O(jobs + attempts + tasks/64 + history).
+func (s *State) Clone() *State {
+	c := New()
+	for _, n := range s.cluster.nodes {
+		mustCopy(c.Events().AddNode(n.Spec))
+	}
+	// A tenant's parent may come later in the list: add all first, then set the parents.
+	for _, t := range s.tree.tenants {
+		spec := t.Spec
+		spec.Parent = NoTenant
+		mustCopy(c.Events().PutTenant(spec))
+	}
+	for _, t := range s.tree.tenants {
+		mustCopy(c.Events().PutTenant(t.Spec))
+	}
+	for _, p := range s.Projects() {
+		mustCopy(c.Events().PutProject(p.Spec))
+	}
+	for j := range s.Jobs() {
+		c.copyJob(s, j)
+	}
+	for _, r := range s.reservations {
+		mustCopy(c.applier().reserve(r))
+	}
+	mustCopy(c.PolicyStates().Apply(s.PolicyStates().All()))
+	c.history = History{tasks: s.history.allTasks(), total: s.history.total}
+	c.index, c.seq, c.unplannedReleases = s.index, s.seq, s.unplannedReleases
+	return c
+}
+
+// mustCopy panics if a fact of a State is refused by a copy of it.
+func mustCopy(err error) {
+	if err != nil {
+		panic("scheduler: cannot copy a state: " + err.Error())
+	}
+}
+
+// copyJob adds a job of another State, with its attempts.
+func (c *State) copyJob(s *State, from *Job) {
+	stages := make([]StageSpec, len(from.Stages))
+	for i, g := range from.Stages {
+		stages[i] = g.Spec
+	}
+	mustCopy(c.Events().SubmitJob(from.Spec, stages))
+	mustCopy(c.Events().SetAvoided(from.Spec.ID, from.avoided))
+	j := c.jobs[from.Spec.ID]
+	j.FirstPlaced, j.begun = from.FirstPlaced, from.begun
+	for i, g := range j.Stages {
+		g.copyTasks(from.Stages[i])
+		for a := range s.Attempts().In(from.Stages[i]) {
+			c.copyAttempt(g, a)
+		}
+	}
+	c.Queue().setPhase(j, from.Phase)
+	for _, g := range j.Stages {
+		c.Queue().updateOpen(g)
+	}
+}
+
+// copyTasks makes the tasks of a stage of which nothing was placed what those of another one are, but for their live
+// attempts.
+func (g *Stage) copyTasks(from *Stage) {
+	g.pending, g.busy, g.done = from.pending.cloneFor(from.pending.n), from.busy.cloneFor(from.busy.n), from.done.cloneFor(from.done.n)
+	g.addPending(from.Pending - g.Pending)
+	g.Done, g.Failed = from.Done, from.Failed
+	g.pastAttempts, g.moved = maps.Clone(from.pastAttempts), maps.Clone(from.moved)
+	g.taskTime, g.lastTick, g.progressSum = from.taskTime, from.lastTick, from.progressSum
+}
+
+// copyAttempt adds a live attempt of another State to a stage, behind those at earlier tasks.
+func (c *State) copyAttempt(g *Stage, from *Attempt) {
+	slot := c.Attempts().newSlot()
+	a := c.Attempts().at(slot)
+	*a = *from
+	details := *from.attemptDetails
+	details.owned, details.stage = true, g.self
+	a.attemptDetails, a.sibling = &details, 0
+	if first := g.active.get(a.ID.Index); first != 0 {
+		c.Attempts().at(first - 1).sibling = slot + 1
+	} else {
+		g.active.set(a.ID.Index, slot+1)
+	}
+	g.Job.Live++
+	c.live++
+	c.links().attach(a, slot)
+}
