@@ -27,7 +27,7 @@ func newReservedWorld(t *testing.T, levels scheduler.LevelSet) (*schedtest.World
 		g.After = nil
 	})
 	r := scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 7, Kind: scheduler.ReserveProject, Job: first,
-		Stage: -1, Task: -1, Project: 1, Node: 0, Demand: schedtest.R(4, 8, 50), Start: w.Now.Add(10 * time.Second), End: w.Now.Add(70 * time.Second)}}
+		Project: 1, Node: 0, Demand: schedtest.R(4, 8, 50), Start: w.Now.Add(10 * time.Second), End: w.Now.Add(70 * time.Second)}}
 	if err := w.State.Apply(&r, w.Now); err != nil {
 		t.Fatal(err)
 	}

@@ -204,33 +204,6 @@ func TestReLU(t *testing.T) {
 	}
 }
 
-// TestMultiply compares the blocked product with the plain one.
-func TestMultiply(t *testing.T) {
-	r := rand.New(rand.NewPCG(4, 4))
-	for range 200 {
-		rows, cols, k := 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(9)
-		a, b, out := make([]float32, rows*k), make([]float32, cols*k), make([]float32, rows*cols)
-		for i := range a {
-			a[i] = float32(r.IntN(9) - 4)
-		}
-		for i := range b {
-			b[i] = float32(r.IntN(9) - 4)
-		}
-		multiply(out, a, b, rows, cols, k)
-		for i := range rows {
-			for j := range cols {
-				var want float32
-				for x := range k {
-					want += a[i*k+x] * b[j*k+x]
-				}
-				if out[i*cols+j] != want {
-					t.Fatalf("%dx%dx%d at %d, %d: %g, want %g", rows, cols, k, i, j, out[i*cols+j], want)
-				}
-			}
-		}
-	}
-}
-
 // TestFallback goes down the chain of sources.
 func TestFallback(t *testing.T) {
 	p := New(DefaultConfig(1))

@@ -16,7 +16,7 @@ type record struct {
 type round struct {
 	model      *trainedModel
 	grad       *network
-	adam       *adam
+	adam       adam
 	buffers    *buffers
 	random     *rand.Rand
 	x, y       []float32 // standardised rows to fit
@@ -34,7 +34,7 @@ func newRound(history []record, c *Config, number uint64) *round {
 	fit := len(history) * 4 / 5
 	m := &trainedModel{net: newNetwork(c.slope)}
 	r := &round{
-		model: m, grad: newNetwork(0), adam: newAdam(), buffers: newBuffers(), random: random,
+		model: m, grad: newNetwork(0), buffers: newBuffers(), random: random,
 		x: make([]float32, fit*featureCount), y: make([]float32, fit), order: make([]int32, fit), epochs: c.epochs,
 	}
 	for _, i := range perm[fit:] {
@@ -56,6 +56,7 @@ func newRound(history []record, c *Config, number uint64) *round {
 	}
 	m.ridge = fitRidge(r.x, r.y, c.ridgePenalty)
 	m.net.randomise(random)
+	r.adam.m, r.adam.v = make([]float32, len(m.net.weights)), make([]float32, len(m.net.weights))
 	return r
 }
 
@@ -122,7 +123,7 @@ func (r *round) trainBatch(rows []int32) {
 	}
 	r.model.net.backward(r.grad, r.buffers, n)
 	progress := (float64(r.epoch) + float64(r.pos)/float64(len(r.order))) / float64(r.epochs)
-	r.adam.step(r.model.net, r.grad, 1-0.95*progress)
+	r.adam.step(r.model.net.weights, r.grad.weights, 1-0.95*progress)
 }
 
 // evaluate compares network, ridge regression and fallback on the held-out tasks. Cost:

@@ -54,7 +54,7 @@ func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 		w.Start().Advance(time.Duration(1+r.IntN(20)) * time.Second)
 		for id := range scheduler.ReservationID(1 + r.IntN(3)) {
 			g := submit(false)
-			x := scheduler.Reservation{ID: id + 1, Kind: scheduler.ReserveDeadline, Job: g.Job.Spec.ID, Task: int32(-r.IntN(2)), OnDisk: -1, Demand: g.Spec.Demand, Disk: g.Spec.Disk,
+			x := scheduler.Reservation{ID: id + 1, Kind: scheduler.ReserveDeadline, Job: g.Job.Spec.ID, OnDisk: -1, Demand: g.Spec.Demand, Disk: g.Spec.Disk,
 				Start: w.Now.Add(time.Duration(r.IntN(40)-10) * time.Second)}
 			x.End = x.Start.Add(time.Duration(1+r.IntN(40)) * time.Second)
 			_ = w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: x}, w.Now) // refused if it has ended

@@ -28,12 +28,12 @@ func (l *reservedLane) collectDue() {
 			l.c.wakeAt(r.Start)
 			break
 		}
-		if r.End <= l.c.now || r.Node == scheduler.NoNode {
+		if r.End <= l.c.now || !isPlanned(r) {
 			count--
 			continue
 		}
 		l.wakeForEnds(r.Node)
-		if j := l.c.s.Job(r.Job); j != nil && j.Ready > 0 {
+		if g := l.c.s.Stage(r.StageID()); g != nil && g.Ready() {
 			l.due = append(l.due, r)
 		}
 	}
@@ -54,51 +54,25 @@ func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
 // in order of start, and preempts for them there.
 func (l *reservedLane) serveDue() {
 	for _, r := range l.due {
-		j := l.c.s.Job(r.Job)
-		if j == nil || !l.c.s.Node(r.Node).Schedulable() || !l.c.canStayOn(r) {
+		g := l.c.s.Stage(r.StageID())
+		if !l.c.s.Node(r.Node).Schedulable() || !l.c.canStayOn(r) {
 			continue // it is planned again
 		}
-		for _, g := range j.Stages {
-			if r.Stage < 0 || r.Stage == g.Index {
-				l.placeReserved(r, g)
-			}
+		if g.IsPending(r.Task) && l.c.actionsLeft > 0 && g.Startable() > 0 && g.Spec.Demand.Fits(r.Demand) && l.c.s.TenantTree().Allows(g) {
+			l.placeReserved(r, g)
 		}
 	}
 }
 
-// placeReserved places tasks of one stage into a reservation.
+// placeReserved places a task into its reservation.
 func (l *reservedLane) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
-	if r.Task >= 0 && !g.IsPending(r.Task) {
+	if _, ok := l.c.s.Node(r.Node).Fits(g.Spec.Demand, g.Spec.Disk); !ok {
+		l.preemptReservedNode(r, g)
 		return
 	}
-	n := l.c.s.Node(r.Node)
-	free := r.Demand
-	if r.Task < 0 { // a reservation for a whole job also covers what already runs
-		for a := range l.c.s.Attempts().On(r.Node) {
-			if a.ID.Job == r.Job {
-				free = free.Sub(a.Occupied.Resources)
-			}
-		}
-	}
-	for l.c.actionsLeft > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(free) && l.c.s.TenantTree().Allows(g) {
-		task := pickTaskFor(g, r.Node)
-		if r.Task >= 0 {
-			if task = r.Task; !g.IsPending(task) {
-				return
-			}
-		}
-		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
-			l.preemptReservedNode(r, g)
-			return
-		}
-		l.c.place(g, task, r.Node)
-		if isPlanned(r) {
-			if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
-				l.c.apply(scheduler.Unreserve(r.ID))
-			}
-			return
-		}
-		free = free.Sub(g.Spec.Demand)
+	l.c.place(g, r.Task, r.Node)
+	if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
+		l.c.apply(scheduler.Unreserve(r.ID))
 	}
 }
 
@@ -119,13 +93,7 @@ func (l *reservedLane) preemptReservedNode(r *scheduler.Reservation, g *schedule
 // node, or -1.
 func (l *reservedLane) dueTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
 	for _, r := range l.c.s.Reservations().On(node) {
-		if !l.isDueFor(r, g) {
-			continue
-		}
-		if r.Task < 0 {
-			return pickTaskFor(g, node)
-		}
-		if g.IsPending(r.Task) {
+		if l.isDueFor(r, g) {
 			return r.Task
 		}
 	}
@@ -136,17 +104,17 @@ func (l *reservedLane) dueTask(g *scheduler.Stage, node scheduler.NodeID) int32 
 // of a stage.
 func (l *reservedLane) countDueTasks(g *scheduler.Stage, node scheduler.NodeID) (n int) {
 	for _, r := range l.c.s.Reservations().On(node) {
-		if l.isDueFor(r, g) && (r.Task < 0 || g.IsPending(r.Task)) {
+		if l.isDueFor(r, g) {
 			n++
 		}
 	}
 	return n
 }
 
-// isDueFor reports whether a reservation is a guarantee for a stage, in force now, on a
-// node that stays to its end.
+// isDueFor reports whether a reservation is a guarantee for a waiting task of a stage, in force
+// now, on a node that stays to its end.
 func (l *reservedLane) isDueFor(r *scheduler.Reservation, g *scheduler.Stage) bool {
-	return r.Kind.IsGuarantee() && r.Job == g.Job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && r.Start <= l.c.now && r.End > l.c.now && l.c.canStayOn(r)
+	return isPlanned(r) && r.StageID() == g.ID() && r.Start <= l.c.now && r.End > l.c.now && l.c.canStayOn(r) && g.IsPending(r.Task)
 }
 
 // servePreempted places the tasks whose preemption reservation has its capacity, and drops

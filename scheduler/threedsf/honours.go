@@ -39,7 +39,7 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 	}
 	concerns := func(r *scheduler.Reservation) bool {
 		return r.Kind.IsGuarantee() && r.End > x.v.now && r.Start < end &&
-			(r.Job != j.Spec.ID || (isPlanned(r) && !x.dependsOn(j, r.Stage, g.Index)))
+			(r.Job != j.Spec.ID || !x.dependsOn(j, r.Stage, g.Index))
 	}
 	for _, r := range list {
 		if concerns(r) && !preemptible && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(guaranteedAt(list, max(r.Start, x.v.now)))) {
@@ -80,7 +80,7 @@ func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum schedul
 
 // guaranteeFits reports whether a guarantee has its capacity at its start if d more of a job
 // is in use: CPU, memory and I/O beside all guarantees in force then and the memory that cannot
-// leave the node, disk space over all disks and, for a single task, on one disk.
+// leave the node, disk space over all disks and on one disk.
 func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
 	at := max(r.Start, x.v.now)
 	swap := swapDemand{}
@@ -93,7 +93,7 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 	for a := range x.v.s.Attempts().On(n.Spec.ID) {
 		b, preemptible := x.v.s.StageOf(a).Bound(), n.CanPreempt(x.v.s.StageOf(a).Job)
 		justStarted := a.Placed == x.v.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-		ended := coversAttempt(r, a) || (b > 0 && a.Placed.Add(b) <= at) || preemptible
+		ended := a.ID.TaskID == scheduler.TaskID{Job: r.Job, Stage: r.Stage, Index: r.Task} || (b > 0 && a.Placed.Add(b) <= at) || preemptible
 		if justStarted || !ended {
 			continue
 		}
@@ -102,7 +102,7 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 		}
 		x.capacity.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 	}
-	fitsOneDisk, diskSpace := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
+	fitsOneDisk, diskSpace := r.Demand[scheduler.IO] == 0 && r.Disk == 0, int64(0)
 	for _, other := range x.capacity.Disks {
 		diskSpace += other.FreeSpace
 		fitsOneDisk = fitsOneDisk || (other.FreeIO >= r.Demand[scheduler.IO] && other.FreeSpace >= r.Disk)

@@ -42,7 +42,7 @@ type cachedJob struct {
 	needsReplan    bool  // a reservation cannot stay where it is
 	overReserved   bool  // more may be reserved than waits
 	reservedInVain int32 // planned reservations without a waiting task
-	admitsOwnTasks bool  // a guarantee of its own may not exclude all its tasks: it is not for one task, or for a later stage
+	admitsOwnTasks bool  // a guarantee of its own, for a later stage, may not exclude all its tasks
 }
 
 // sync synchronises the cache with the State. O(changes), and O(jobs) if nodes changed or
@@ -160,7 +160,7 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 		waiting += g.Pending
 	}
 	active := j.Phase == scheduler.JobActive
-	x.admitsOwnTasks = slices.ContainsFunc(j.Reservations(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() && (!isPlanned(r) || r.Stage > 0) })
+	x.admitsOwnTasks = slices.ContainsFunc(j.Reservations(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() && r.Stage > 0 })
 	x.overReserved = j.Guarantees > 0 && (j.Guarantees > waiting || !active || (j.Spec.Project == 0 && isInfeasible(j)))
 	if !w.v.cfg.Guarantees.Enabled {
 		return x

@@ -31,11 +31,6 @@ func (v *view) isGuaranteed(j *scheduler.Job) bool {
 	return pr != nil && !pr.HasState(scheduler.ViolatedState) && (pr.HasState(scheduler.GuaranteeState) || pr.Spec.GuaranteedDeparture != 0)
 }
 
-// coversAttempt reports whether what an attempt occupies is part of a reservation.
-func coversAttempt(r *scheduler.Reservation, a *scheduler.Attempt) bool {
-	return a.ID.Job == r.Job && (!isPlanned(r) || (a.ID.Stage == r.Stage && a.ID.Index == r.Task))
-}
-
 // canStayOn reports whether the node of a planned reservation can be there for it.
 func (v *view) canStayOn(r *scheduler.Reservation) bool {
 	n := v.s.Node(r.Node)
