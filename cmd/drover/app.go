@@ -102,13 +102,11 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			&cli.StringFlag{Name: "tls-key", Usage: "your key", EnvVars: []string{"DROVER_TLS_KEY"}},
 			&cli.StringFlag{Name: tokenFileFlag, Usage: "file with a token, which serves instead of -tls-cert and -tls-key ('drover token create'); a token may also be in DROVER_TOKEN", EnvVars: []string{"DROVER_TOKEN_FILE"}, TakesFile: true},
 			&cli.BoolFlag{Name: "no-color", Usage: "plain text", EnvVars: []string{"NO_COLOR"}},
+			cli.HelpFlag, // the library adds it only beside a command help of its own
 		},
 		Commands: commands(),
-		CommandNotFound: func(c *cli.Context, name string) {
-			fmt.Fprintln(c.App.ErrWriter, "drover: "+unknownCommand(c, name))
-		},
 		OnUsageError: func(c *cli.Context, err error, sub bool) error {
-			return usageErrorf("%s; `drover %s -h` lists the flags", flagHint(err, c), strings.TrimSpace(c.Command.FullName()))
+			return usageErrorf("%s; `drover -h` lists the flags", flagHint(err, c))
 		},
 		ExitErrHandler: func(*cli.Context, error) {}, // main sets the exit code
 		Action: func(c *cli.Context) error {
@@ -121,6 +119,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 	for _, c := range app.Commands {
 		setCommandDefaults(c)
 	}
+	app.Commands = append(app.Commands, helpCommand(app.Commands, nil))
 	return app
 }
 
@@ -155,14 +154,20 @@ func commands() []*cli.Command {
 	}
 }
 
-// setCommandDefaults gives every command the common error handling, and prints the
-// help of a group that is called without a command.
-func setCommandDefaults(c *cli.Command) {
+// setCommandDefaults gives every command the common error handling, and every group a command
+// help; a group that is called without a command prints its help. The library would give help to
+// every command, and take what is called help or h, such as a job, for it.
+func setCommandDefaults(c *cli.Command, path ...string) {
+	path = append(slices.Clip(path), c.Name)
+	c.HideHelpCommand = true
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
 		return usageErrorf("%s; `drover %s -h` lists the flags", flagHint(err, ctx), commandPath(ctx))
 	}
 	for _, s := range c.Subcommands {
-		setCommandDefaults(s)
+		setCommandDefaults(s, path...)
+	}
+	if len(c.Subcommands) > 0 {
+		c.Subcommands = append(c.Subcommands, helpCommand(c.Subcommands, path))
 	}
 	if len(c.Subcommands) > 0 && c.Action == nil {
 		c.Action = func(ctx *cli.Context) error {
@@ -212,7 +217,11 @@ func positionalArgs(c *cli.Context, least, most int, what string) ([]string, err
 
 // isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
-	f, ok := rawWriter(w).(*os.File)
+	w = rawWriter(w)
+	if o, ok := w.(*output); ok {
+		w = o.w
+	}
+	f, ok := w.(*os.File)
 	if !ok {
 		return false
 	}

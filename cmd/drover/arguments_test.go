@@ -123,6 +123,31 @@ func TestSynonymsNameCommands(t *testing.T) {
 	}
 }
 
+// TestHelpOfEveryCommand: `drover help job run`, `drover job help run` and `drover job run -h` are the same, and nothing is run for them.
+func TestHelpOfEveryCommand(t *testing.T) {
+	leafCommands(func(path []string, c *cli.Command) {
+		want, _, err := runNowhere(t, append(slices.Clone(path), "-h")...)
+		if err != nil || !strings.Contains(want, strings.Join(path, " ")+" - "+c.Usage) {
+			t.Errorf("drover %s -h: %v, %q", strings.Join(path, " "), err, want)
+		}
+		for i := range path {
+			line := slices.Insert(slices.Clone(path), i, "help")
+			if got, _, err := runNowhere(t, append(line, "x")...); got != want || err != nil {
+				t.Errorf("drover %s: %v, %q; want the same as with -h", strings.Join(line, " "), err, got)
+			}
+		}
+	})
+	for line, want := range map[string]string{
+		"help":     "drover - run batch jobs",
+		"job help": "drover job - run, follow and stop jobs",
+		"help job": "drover job - run, follow and stop jobs",
+	} {
+		if got, _, err := runNowhere(t, strings.Fields(line)...); err != nil || !strings.Contains(got, want) {
+			t.Errorf("drover %s: %v, %q; want %q", line, err, got, want)
+		}
+	}
+}
+
 // TestUsageErrors: what is wrong about a command line is said before anything is asked of a
 // coordinator (here there is none, which would be exit code 4).
 func TestUsageErrors(t *testing.T) {
@@ -187,6 +212,11 @@ func TestUsageErrors(t *testing.T) {
 		{"bench task", "-image is missing; `drover bench task -h` lists the flags"},
 		{"bench task -image i", "-ref is missing"},
 		{"bench task -image i -ref r -rounds 0", "-tasks and -rounds must be at least 1"},
+		{"help jb", "drover has no command \"jb\"; did you mean `drover job`?"},
+		{"help job rn", "drover job has no command \"rn\"; did you mean `drover job run`?"},
+		{"job help rn", "drover job has no command \"rn\"; did you mean `drover job run`?"},
+		{"-version", "no flag -version; that is `drover version`; `drover -h` lists the flags"},
+		{"-versio", "no flag -versio; `drover -h` lists the flags"},
 		{"completion csh", "want bash, zsh or fish"},
 		{"job run -no-color wc.hcl", "-no-color stands before the command: `drover -no-color … job run`"},
 	} {

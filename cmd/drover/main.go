@@ -24,7 +24,11 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends what the first cannot, such as a read of a terminal or pipe
-	err := newApp(os.Stdin, os.Stdout, os.Stderr).RunContext(ctx, os.Args)
+	out := &output{w: os.Stdout}
+	err := newApp(os.Stdin, out, os.Stderr).RunContext(ctx, os.Args)
+	if err == nil {
+		err = out.lost()
+	}
 	stop()
 	if err != nil {
 		if text := err.Error(); text != "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -17,6 +18,38 @@ import (
 	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 )
+
+// output is a command's standard output. It remembers the first error, so that a command whose output
+// is lost, as on a full disk, does not end as if it had succeeded: few look at what printing returns.
+type output struct {
+	w io.Writer
+
+	mu  sync.Mutex
+	err error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.err == nil {
+			o.err = err
+		}
+	}
+	return n, err
+}
+
+// lost returns an error if something could not be written.
+func (o *output) lost() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the output is incomplete: %w", o.err)
+}
 
 // jsonFlag belongs to every command that shows something.
 var jsonFlag = &cli.BoolFlag{Name: "json", Usage: "one JSON object, for programs"}

@@ -156,6 +156,35 @@ func TestSimSweepRunsAGrid(t *testing.T) {
 	}
 }
 
+// TestSimSweepKeepsItsRows: what is in the file of -out before is there until the rows are, and points that fail do not cost the others.
+func TestSimSweepKeepsItsRows(t *testing.T) {
+	dir := t.TempDir()
+	grid, cluster := filepath.Join(dir, "grid.csv"), filepath.Join(dir, "cluster.json")
+	for name, text := range map[string]string{grid: "of yesterday", cluster: `{"nodes": [{"name": "a", "count": 2, "leave": "30s"}]}`} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep := []string{"sim", "sweep", "-workload", "poisson", "-format", "generate", "-rule", "interval_s=10", "-vary", "rule.jobs=1,9", "-cluster", cluster, "-out", grid}
+	if _, _, err := runNowhere(t, sweep...); err == nil || !strings.Contains(err.Error(), "nothing was written: none of 2 points is done") { // its context has ended
+		t.Errorf("interrupted: %v", err)
+	}
+	if b, err := os.ReadFile(grid); string(b) != "of yesterday" {
+		t.Errorf("an interrupted sweep left %q, %v", b, err)
+	}
+	if _, _, err := runSim(t, sweep[1:]...); err == nil || !strings.Contains(err.Error(), "1 of 2 points failed: see the column error") {
+		t.Errorf("with a point that fails: %v", err)
+	}
+	b, err := os.ReadFile(grid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := readCSV(t, string(b))
+	if len(rows) != 2 || rows[0]["error"] != "" || rows[0]["makespan_s"] == "" || !strings.Contains(rows[1]["error"], "no event is left") {
+		t.Errorf("the rows are %v", rows)
+	}
+}
+
 func TestSimSweepRefusesBadGrids(t *testing.T) {
 	for name, c := range map[string]struct {
 		vary []string

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -165,16 +167,26 @@ func describePoint(axes []axis, values map[string]string) string {
 // run simulates all points, as many at a time as there are processors, and writes their rows in the
 // order of the grid as soon as they and all before them are done.
 func (s *sweep) run(c *cli.Context) error {
-	if path := c.String("out"); path != "" {
-		return run.WriteFile(path, func(w io.Writer) error { return s.writeRows(c, w) })
+	var ended error
+	write := func(w io.Writer) (err error) {
+		ended, err = s.writeRows(c, w)
+		return err
 	}
-	return s.writeRows(c, c.App.Writer)
+	var err error
+	if path := c.String("out"); path != "" {
+		err = run.WriteFile(path, write)
+	} else {
+		err = write(c.App.Writer)
+	}
+	return cmp.Or(err, ended)
 }
 
-func (s *sweep) writeRows(c *cli.Context, w io.Writer) error {
+// writeRows returns two errors: that of the points, whose rows are good all the same, and that for
+// which there is no result.
+func (s *sweep) writeRows(c *cli.Context, w io.Writer) (ended, err error) {
 	write, err := s.rowWriter(w, c.Bool("json"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rows, next, failed := make([][]string, len(s.inputs)), 0, 0
 	var mu sync.Mutex
@@ -195,13 +207,15 @@ func (s *sweep) writeRows(c *cli.Context, w io.Writer) error {
 		report(next, len(rows), engine.Progress{})
 	})
 	clearProgressLine(c)
-	if err := c.Context.Err(); err != nil {
-		return fmt.Errorf("%w; %d of %d points are done", err, next, len(rows))
+	switch err := c.Context.Err(); {
+	case err != nil && next == 0:
+		return nil, fmt.Errorf("%w; nothing was written: none of %d points is done", context.Cause(c.Context), len(rows))
+	case err != nil:
+		ended = fmt.Errorf("%w; %d of %d points are done, and written", context.Cause(c.Context), next, len(rows))
+	case failed > 0:
+		ended = fmt.Errorf("%d of %d points failed: see the column error", failed, len(rows))
 	}
-	if writeErr == nil && failed > 0 {
-		return fmt.Errorf("%d of %d points failed: see the column error", failed, len(rows))
-	}
-	return writeErr
+	return ended, writeErr
 }
 
 // rowWriter returns a function that writes a row at once, as CSV below a line of names or as a JSON

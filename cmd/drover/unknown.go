@@ -52,6 +52,9 @@ func flagHint(err error, c *cli.Context) string {
 	if !ok || c.Command == nil {
 		return text
 	}
+	if commandPath(c) == "" && slices.Contains([]string{"version", "v", "V"}, strings.TrimLeft(name, "-")) {
+		return fmt.Sprintf("no flag -%s; that is `drover version`", name)
+	}
 	var names []string
 	for _, f := range c.Command.Flags {
 		names = append(names, f.Names()...)

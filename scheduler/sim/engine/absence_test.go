@@ -133,6 +133,28 @@ func TestStuckSimulationReturnsWhatRan(t *testing.T) {
 	}
 }
 
+// TestStuckSimulationsEnd: when the last nodes have left for good, no policy waits for ever, also not one that wakes
+// regularly for jobs that wait, and heartbeats are no sign of life. A task of a month is no standstill.
+func TestStuckSimulationsEnd(t *testing.T) {
+	one := schedtest.R(1, 1, 0)
+	for _, name := range []string{"fifo", "3dsf", "multifactor", "las_mq", "two_tier"} {
+		for _, beat := range []time.Duration{0, 10 * time.Minute} {
+			jobs := []engine.Job{singleStageJob(0, 1, one, 30*24*time.Hour), singleStageJob(sec, 2, one, 10*sec)}
+			c := engine.Config{Nodes: nodes(1, 1, schedtest.R(2, 2, 0)), Policy: policy(t, name), Jobs: jobs, Models: engine.Models{Heartbeat: beat},
+				Absences: []engine.Absence{{Node: 0, From: 31 * 24 * time.Hour}}}
+			if r, err := engine.Simulate(c); err != nil || r.Unfinished != 0 {
+				t.Errorf("%s, heartbeat %v, a long task: %v, %+v", name, beat, err, r)
+			}
+			c.Policy, c.Absences = policy(t, name), []engine.Absence{{Node: 0, From: 2 * sec}}
+			r, err := engine.Simulate(c)
+			var stuck *engine.StuckError
+			if !errors.As(err, &stuck) || stuck.Left != 2 || r == nil || r.Unfinished != 2 {
+				t.Errorf("%s, heartbeat %v, no node: %v, %+v", name, beat, err, r)
+			}
+		}
+	}
+}
+
 // TestTenantSeriesAndAttempts: two tenants on two cores. One has one task of 10 s and the other two of
 // which one waits.
 func TestTenantSeriesAndAttempts(t *testing.T) {

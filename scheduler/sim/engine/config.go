@@ -17,7 +17,11 @@ const Epoch = scheduler.Time(time.Hour)
 const (
 	defaultMaxActions = 100_000 // actions of one cycle
 	maxCyclesAtOnce   = 100_000 // cycles at one time
-	maxJobs           = 50_000_000
+	// A policy that wakes for waiting jobs, as one that sorts them by their age each minute, would wake
+	// for ever for those that nothing can help. Both are far above what a policy waits for, such as a node with a task's data.
+	maxWakesAlone = 10_000         // since there was another event
+	maxTimeAlone  = 24 * time.Hour // since there was another event
+	maxJobs       = 50_000_000
 )
 
 // Config is the complete input of a simulation. Simulate does not change it. The State retains the

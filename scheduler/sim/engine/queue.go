@@ -69,6 +69,7 @@ func lessBit(a, b *event) uint64 {
 type eventQueue struct {
 	heap           []event
 	scheduled      uint64
+	popped         uint64
 	bucketsStart   scheduler.Time // start of the first bucket
 	bucketShift    uint           // a bucket covers 1<<bucketShift ns
 	openedBuckets  int            // events of opened buckets go to the heap
@@ -178,6 +179,9 @@ func (q *eventQueue) nextTime() scheduler.Time {
 	return q.heap[heapRoot].at
 }
 
+// pending returns the number of events that are scheduled and not popped, void ones included.
+func (q *eventQueue) pending() int { return int(q.scheduled - q.popped) }
+
 // newlyOpened returns the events of the heap, unordered, once after a bucket was opened, and nil
 // otherwise.
 func (q *eventQueue) newlyOpened() []event {
@@ -191,6 +195,7 @@ func (q *eventQueue) newlyOpened() []event {
 // pop removes and returns the first event. The caller has checked with nextTime that there is one.
 // O(log n of its bucket).
 func (q *eventQueue) pop() event {
+	q.popped++
 	first := q.heap[heapRoot]
 	last := len(q.heap) - 1
 	e := q.heap[last]

@@ -127,7 +127,7 @@ func sinceEpoch(t scheduler.Time) time.Duration { return t.Sub(Epoch) }
 
 // loop advances from one time to the next until all jobs have ended.
 func (w *world) loop() error {
-	atOnce := 0
+	atOnce, wakesAlone, lastEvent := 0, 0, w.now
 	for w.admission.jobsDone < len(w.jobs) {
 		if err := w.checkStop(); err != nil {
 			return err
@@ -136,7 +136,10 @@ func (w *world) loop() error {
 		if w.dirty {
 			t = min(t, w.nextCycleAt)
 		}
-		if t == scheduler.Never {
+		if wakesAlone++; w.isEventPending() {
+			wakesAlone, lastEvent = 0, t
+		}
+		if t == scheduler.Never || wakesAlone > maxWakesAlone && t.Sub(lastEvent) > maxTimeAlone {
 			return w.stuckError()
 		}
 		if sinceEpoch(t) > longest {
@@ -164,6 +167,15 @@ func (w *world) loop() error {
 		}
 	}
 	return nil
+}
+
+// isEventPending reports whether anything but a heartbeat, of which there is always one, is to happen.
+func (w *world) isEventPending() bool {
+	beats := 0
+	if w.Models.Heartbeat > 0 {
+		beats = 1
+	}
+	return w.events.pending() > beats
 }
 
 // checkStop returns the error of Config.Stop, with the progress made.

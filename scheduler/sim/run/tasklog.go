@@ -2,6 +2,7 @@ package run
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,7 +13,7 @@ import (
 
 // simulateLogged simulates c and writes the attempts to TaskLog if c is the simulation to log. Rows
 // are written while it runs, so that millions of attempts need no memory. A simulation that fails
-// leaves no file, unless it is stuck: what ran is then worth reading.
+// leaves the file that was there, unless it is stuck: what ran is then worth reading.
 func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, error) {
 	if s.TaskLog == "" || c.Seed != s.TaskLogSeed {
 		return engine.Simulate(*c)
@@ -20,7 +21,7 @@ func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, error) {
 	if err := os.MkdirAll(filepath.Dir(s.TaskLog), 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.Create(s.TaskLog)
+	f, err := createFile(s.TaskLog)
 	if err != nil {
 		return nil, err
 	}
@@ -29,10 +30,10 @@ func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, error) {
 	c.OnAttempt, c.TenantSeries, c.WaitedTimes = log.Add, true, s.WaitedTimes
 	r, err := engine.Simulate(*c)
 	c.OnAttempt = nil
-	closed := errors.Join(log.Flush(), b.Flush(), f.Close())
+	written := cmp.Or(log.Flush(), b.Flush())
 	var stuck *engine.StuckError
-	if closed != nil || (err != nil && !errors.As(err, &stuck)) {
-		return r, errors.Join(err, closed, os.Remove(s.TaskLog))
+	if written != nil || (err != nil && !errors.As(err, &stuck)) {
+		return r, errors.Join(err, written, f.discard())
 	}
-	return r, err
+	return r, errors.Join(err, f.commit())
 }

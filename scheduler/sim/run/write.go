@@ -2,6 +2,7 @@ package run
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -79,16 +80,67 @@ func savePlot(dir, name string, draw func() (*plot.Plot, error)) error {
 	return report.SavePlot(p, filepath.Join(dir, name))
 }
 
-// WriteFile writes a file through a buffer and removes it if that fails: half a file would be taken
-// for a result.
+// WriteFile writes a file through a buffer. It appears when it is whole, since half a file would be
+// taken for a result; if write fails, what was there before is left.
 func WriteFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
+	f, err := createFile(path)
 	if err != nil {
 		return err
 	}
 	b := bufio.NewWriter(f)
-	if err := errors.Join(write(b), b.Flush(), f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(path))
+	if err = write(b); err == nil {
+		err = b.Flush()
 	}
-	return nil
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), f.discard())
+	}
+	return f.commit()
+}
+
+// newFile is a file that is written under another name until it is whole.
+type newFile struct {
+	*os.File
+	path string // where it belongs
+	part string // where it is; "" if that is its place: a device or a pipe is neither replaced nor removed
+}
+
+// createFile creates a file that gets its name by commit.
+func createFile(path string) (*newFile, error) {
+	f := &newFile{path: path}
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		f.path = to // a link stays one
+	}
+	if st, err := os.Stat(f.path); err != nil || st.Mode().IsRegular() {
+		f.part = f.path + ".part"
+	}
+	var err error
+	if f.File, err = os.OpenFile(cmp.Or(f.part, f.path), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
+		var cause *fs.PathError
+		if errors.As(err, &cause) {
+			cause.Path = path // that of the user
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// commit closes the file, which is whole, and puts it in place.
+func (f *newFile) commit() error {
+	if err := f.Close(); err != nil {
+		return errors.Join(err, f.remove())
+	}
+	if f.part == "" {
+		return nil
+	}
+	return os.Rename(f.part, f.path)
+}
+
+// discard closes the file and removes it.
+func (f *newFile) discard() error { return errors.Join(f.Close(), f.remove()) }
+
+func (f *newFile) remove() error {
+	if f.part == "" {
+		return nil
+	}
+	return os.Remove(f.part)
 }
