@@ -28,7 +28,7 @@ func (l *reservedLane) collectDue() {
 			l.c.wakeAt(r.Start)
 			break
 		}
-		if r.End <= l.c.now || r.Node == scheduler.NoNode {
+		if r.End <= l.c.now {
 			count--
 			continue
 		}
