@@ -135,6 +135,9 @@ func (p *projection) restorePolicyStates(f *facts.Facts) error {
 		return fmt.Errorf("%w: %w", errDrift, err)
 	}
 	for _, r := range f.Reservations() {
+		if r.GetNode() == 0 { // on no node: no scheduler makes such, and none would serve it
+			continue
+		}
 		act := &scheduler.Action{Kind: scheduler.ActReserve, Reservation: reservation(r)}
 		if err := ignoreStale(p.state.ApplyFact(act, scheduler.Time(f.Time()))); err != nil {
 			return err

@@ -316,7 +316,7 @@ func (p applier) reserve(r *Reservation) error {
 		return err
 	}
 	what := func() string { return fmt.Sprintf("reservation %d", r.ID) }
-	if r.Node != NoNode && p.s.Node(r.Node) == nil {
+	if p.s.Node(r.Node) == nil {
 		return refuse(ErrUnknown, what(), "its node %d is unknown", r.Node)
 	}
 	if r.Job != 0 && p.s.jobs[r.Job] == nil {

@@ -105,7 +105,7 @@ func (c *Cluster) nodeChanged(n *Node) {
 
 // dropClasses drops all classes, which costs time but changes no answer.
 func (f *fitIndex) dropClasses() {
-	f.classes, f.byNeed, f.byAvoidance, f.misfits = nil, nil, nil, misfits{}
+	f.classes, f.byNeed, f.misfits = nil, nil, misfits{}
 	f.generation++
 }
 

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/drover-run/drover/internal/enum"
 )
@@ -64,10 +65,8 @@ type checker struct {
 	dropped             []droppedGuarantee // by the decision so far
 	reservedAgain       map[guaranteeKey]bool
 	// infeasible are the jobs that the decision's policy states declare infeasible.
-	infeasible  []JobID
-	pool        []poolGuarantee
-	poolCounted bool // pool is computed
-	violations  []Violation
+	infeasible []JobID
+	violations []Violation
 }
 
 // nodeAccount is what the decision so far leaves free on a node.
@@ -137,7 +136,6 @@ func (c *checker) begin(s *State) {
 	clear(c.stages)
 	c.changed.begin()
 	c.placed, c.dropped = c.placed[:0], c.dropped[:0]
-	c.pool, c.poolCounted = c.pool[:0], false
 	clear(c.reservedAgain)
 	c.infeasible = c.infeasible[:0]
 	clear(c.seen)
@@ -313,7 +311,7 @@ func (c *checker) checkStop(s *State, d *Decision, a *Action, now Time) Violatio
 		return violationOf(RulePhase, "attempt %s: a second action on it", a.AttemptID())
 	}
 	j := s.StageOf(att).Job
-	if j.Phase == JobActive && j.IsAccepted() && !isInfeasible(d, j) && !att.Speculative && (c.keepsDeadline(s, d, j) || !c.isGuaranteeDueOn(s, att.Node, now)) {
+	if j.Phase == JobActive && j.IsAccepted() && !c.isInfeasible(j) && !att.Speculative && (c.keepsDeadline(s, d, j) || !c.isGuaranteeDueOn(s, att.Node, now)) {
 		return violationOf(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
 	}
 	if c.isProtectedByProject(s, d, att, j, now) {
@@ -340,16 +338,8 @@ func (c *checker) checkStop(s *State, d *Decision, a *Action, now Time) Violatio
 
 // isInfeasible reports whether the deadline of the job is infeasible, by this decision or
 // before.
-func isInfeasible(d *Decision, j *Job) bool {
-	if j.HasState(InfeasibleState) {
-		return true
-	}
-	for i := range d.PolicyStates {
-		if d.PolicyStates[i].Kind == InfeasibleState && d.PolicyStates[i].Job == j.Spec.ID {
-			return true
-		}
-	}
-	return false
+func (c *checker) isInfeasible(j *Job) bool {
+	return j.HasState(InfeasibleState) || slices.Contains(c.infeasible, j.Spec.ID)
 }
 
 // checkResume checks a resume or migration.

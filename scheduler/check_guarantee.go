@@ -55,12 +55,6 @@ type droppedGuarantee struct {
 	reservation Reservation
 }
 
-// poolGuarantee is a guarantee on the pool and the capacity free for it at its start.
-type poolGuarantee struct {
-	reservation *Reservation
-	free        Resources
-}
-
 // reservedOn returns the reservations on a node after the actions so far. O(reservations on
 // the node and moved there).
 func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
@@ -81,22 +75,18 @@ func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
 	return c.scratchReservations
 }
 
-// checkGuarantees checks a start on a node against the guarantees reserved on the node and on
-// the pool: at the start of each of them there must be enough free capacity for it beside what
-// then runs and is not preemptible, on the node's disks too. A task with a runtime bound is
+// checkGuarantees checks a start on a node against the guarantees reserved there: at the start of
+// each of them there must be enough free capacity for it beside what then runs and is not
+// preemptible, on the node's disks too. A task with a runtime bound is
 // assumed to run until its bound; one without a bound for ever.
 func (c *checker) checkGuarantees(s *State, j *Job, g *Stage, task int32, id NodeID, now Time) Violation {
-	if len(s.pool) == 0 && len(s.cluster.nodes[id].reserved) == 0 && len(c.changed.latest) == 0 { // the common case: nothing is reserved
+	if len(s.cluster.nodes[id].reserved) == 0 && len(c.changed.latest) == 0 { // the common case: nothing is reserved
 		return Violation{}
 	}
 	if c.isPreemptibleOn(s, j, id) {
 		return Violation{}
 	}
-	end := boundedEnd(g, now)
-	if v := c.checkPoolGuarantees(s, j, g.Spec.Demand, end, now); v.Rule != 0 {
-		return v
-	}
-	list := c.reservedOn(s, id)
+	end, list := boundedEnd(g, now), c.reservedOn(s, id)
 	if len(list) == 0 || hasDueGuarantee(list, j, g, task, now) {
 		return Violation{}
 	}
@@ -162,59 +152,6 @@ func boundedEnd(g *Stage, now Time) Time {
 	return Never
 }
 
-// checkPoolGuarantees checks a start against the guarantees on the pool, which are sums over
-// the nodes that are up. O(live attempts x guarantees on the pool) for the first start of a
-// decision, O(guarantees on the pool) afterwards.
-func (c *checker) checkPoolGuarantees(s *State, j *Job, d Resources, end, now Time) Violation {
-	if len(s.pool) == 0 {
-		return Violation{}
-	}
-	if !c.poolCounted {
-		c.poolCounted = true
-		for _, r := range s.pool {
-			if r.Kind.IsGuarantee() && r.End > now {
-				c.pool = append(c.pool, poolGuarantee{r, s.Reservations().poolFreeAt(r, now)})
-			}
-		}
-	}
-	for i := range c.pool {
-		p := &c.pool[i]
-		due := p.reservation.Start <= now && p.reservation.Job == j.Spec.ID
-		if due || p.reservation.Start >= end || p.reservation.Job == j.Spec.ID {
-			continue
-		}
-		p.free = p.free.Sub(d)
-		if !(Resources{}).Fits(p.free) {
-			return violationOf(RuleGuarantee, "job %d leaves too little capacity for reservation %d on the pool at %d", j.Spec.ID, p.reservation.ID, p.reservation.Start)
-		}
-	}
-	return Violation{}
-}
-
-// poolFreeAt returns what is free on all nodes together at the start of a guarantee on the
-// pool.
-func (rs Reservations) poolFreeAt(r *Reservation, now Time) Resources {
-	at := max(r.Start, now)
-	free := rs.s.cluster.total
-	for _, n := range rs.s.cluster.nodes {
-		if n.Spec.Down {
-			continue
-		}
-		for a := range rs.s.Attempts().On(n.Spec.ID) {
-			b, k := rs.s.StageOf(a).Bound(), rs.s.StageOf(a).Job
-			if !n.CanPreempt(k) && (b <= 0 || a.Placed.Add(b) > at) && k.Spec.ID != r.Job {
-				free = free.Sub(a.Occupied.Resources)
-			}
-		}
-	}
-	for _, o := range rs.s.pool {
-		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
-			free = free.Sub(o.Demand)
-		}
-	}
-	return free
-}
-
 // hasDueGuarantee reports whether the list contains a guarantee in force for this task.
 func hasDueGuarantee(list []*Reservation, j *Job, g *Stage, task int32, now Time) bool {
 	return slices.ContainsFunc(list, func(r *Reservation) bool {
@@ -259,15 +196,9 @@ func (c *checker) isProtectedByProject(s *State, d *Decision, a *Attempt, j *Job
 
 // hasGuarantee reports whether the departure of a project is guaranteed.
 func (rs Reservations) hasGuarantee(id ProjectID) bool {
-	if _, ok := rs.s.policyStates.get(PolicyStateKey{Kind: GuaranteeState, Project: id}); ok {
-		return true
-	}
 	p := rs.s.projects[id]
-	return p != nil && p.Spec.GuaranteedDeparture != 0
+	return p != nil && (p.HasState(GuaranteeState) || p.Spec.GuaranteedDeparture != 0)
 }
-
-// maxCauses bounds the cause numbers of ViolatedState that Check looks up.
-const maxCauses = 16
 
 // guaranteeViolated reports whether this decision or an earlier one recorded that the
 // guarantee of a job or project is violated, and why.
@@ -275,14 +206,8 @@ func (rs Reservations) guaranteeViolated(d *Decision, job JobID, project Project
 	if decisionViolates(d, &Reservation{Job: job, Project: project}) {
 		return true
 	}
-	for slot := range int32(maxCauses) {
-		for _, k := range [...]PolicyStateKey{{Kind: ViolatedState, Job: job, Slot: slot}, {Kind: ViolatedState, Project: project, Slot: slot}} {
-			if _, ok := rs.s.policyStates.get(k); ok && (k.Job != 0 || k.Project != 0) {
-				return true
-			}
-		}
-	}
-	return false
+	j, p := rs.s.jobs[job], rs.s.projects[project]
+	return (j != nil && j.HasState(ViolatedState)) || (p != nil && p.HasState(ViolatedState))
 }
 
 // checkReserve checks the addition, change or deletion of a reservation.
@@ -306,7 +231,7 @@ func (c *checker) checkReserve(s *State, d *Decision, a *Action, action int) Vio
 	if err := r.validate(); err != nil {
 		return violationOf(RuleMalformed, "%v", err)
 	}
-	if (r.Node != NoNode && s.Node(r.Node) == nil) || (r.Job != 0 && s.jobs[r.Job] == nil) ||
+	if s.Node(r.Node) == nil || (r.Job != 0 && s.jobs[r.Job] == nil) ||
 		(r.Job == 0 && s.projects[r.Project] == nil) {
 		return violationOf(RuleUnknown, "reservation %d: node %d, job %d or project %d does not exist", r.ID, r.Node, r.Job, r.Project)
 	}
@@ -341,7 +266,7 @@ func (c *checker) checkDropped(s *State, d *Decision) {
 	for i := range c.dropped {
 		r := &c.dropped[i].reservation
 		j := s.jobs[r.Job]
-		if !s.Reservations().isGuaranteed(r) || c.reservedAgain[guaranteeKeyOf(r)] || (j != nil && isInfeasible(d, j)) || s.Reservations().isServed(c, r) || s.Reservations().guaranteeViolated(d, r.Job, r.Project) {
+		if !s.Reservations().isGuaranteed(r) || c.reservedAgain[guaranteeKeyOf(r)] || (j != nil && c.isInfeasible(j)) || s.Reservations().isServed(c, r) || s.Reservations().guaranteeViolated(d, r.Job, r.Project) {
 			continue
 		}
 		v := violationOf(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again or recorded as violated",

@@ -91,12 +91,6 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 				second.Disk = 1
 				return []scheduler.Action{place(2, 0, 1), second}
 			}, want: scheduler.RuleGuarantee},
-		"enough capacity on the pool": {prepare: func() {
-			applyReserve(func(r *scheduler.Reservation) { r.Node, r.Demand = scheduler.NoNode, schedtest.R(7, 1, 0) })
-		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }},
-		"guaranteed capacity on the pool": {prepare: func() {
-			applyReserve(func(r *scheduler.Reservation) { r.Node, r.Demand = scheduler.NoNode, schedtest.R(8, 1, 0) })
-		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }, want: scheduler.RuleGuarantee},
 
 		"a guarantee deleted": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }, want: scheduler.RuleGuarantee},
 		"a guarantee deleted with a cause": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} },

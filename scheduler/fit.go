@@ -25,8 +25,7 @@ type fitIndex struct {
 	version, versionOfAll uint64
 	versions              []uint64
 	classes               []equivalenceClass
-	byNeed                map[capacityVec]int32
-	byAvoidance           map[avoiderNeed]int32 // of tasks that avoid nodes
+	byNeed                map[avoiderNeed]int32 // their indexes
 	generation            uint32                // increased when classes are dropped
 	blocks                fitBlocks
 	misfits               misfits // needs without a class
@@ -42,7 +41,7 @@ func (n *capacityVec) fits(in *capacityVec) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
 }
 
-// avoiderNeed is a need of tasks that avoid nodes.
+// avoiderNeed is a need of tasks, with the nodes that they avoid.
 type avoiderNeed struct {
 	need      capacityVec
 	avoidance Avoidance
@@ -123,41 +122,21 @@ func (f *fitIndex) setScale(id NodeID, capacity Resources) {
 	}
 }
 
-// classOf returns the number of the class of a need. It adds the class if it is new.
-func (f *fitIndex) classOf(need capacityVec) int32 {
-	if i, ok := f.byNeed[need]; ok {
+// classFor returns the number of the class of a need of tasks, and adds the class if it is new. j is the job that
+// avoids nodes, if the Avoidance has one.
+func (c *Cluster) classFor(j *Job, a Avoidance, d Resources, space int64) int32 {
+	k, f := avoiderNeed{needOf(d, space), a}, &c.fit
+	if i, ok := f.byNeed[k]; ok {
 		return i
 	}
-	i := f.addClass(need, nil)
-	f.byNeed[need] = i
-	return i
-}
-
-// addClass adds a class, which no map has yet.
-func (f *fitIndex) addClass(need capacityVec, avoided []NodeID) int32 {
 	if len(f.classes) >= maxEquivalenceClasses || f.byNeed == nil {
-		f.classes, f.byNeed, f.byAvoidance = f.classes[:0], map[capacityVec]int32{}, map[avoiderNeed]int32{}
+		f.classes, f.byNeed = f.classes[:0], map[avoiderNeed]int32{}
 		f.generation++
 	}
-	n := int32(len(f.free))
-	f.classes = append(f.classes, equivalenceClass{need: need, avoided: avoided, candidates: newBitset(n), pos: f.gainedCount})
-	f.classes[len(f.classes)-1].candidates.setAll(n)
-	return int32(len(f.classes) - 1)
-}
-
-// classFor returns the number of the class of a need of tasks. j is the job that avoids nodes, if
-// the Avoidance has one.
-func (c *Cluster) classFor(j *Job, a Avoidance, d Resources, space int64) int32 {
-	need, f := needOf(d, space), &c.fit
-	if a.IsZero() {
-		return f.classOf(need)
-	}
-	k := avoiderNeed{need, a}
-	i, ok := f.byAvoidance[k]
-	if !ok {
-		i = f.addClass(need, c.avoided(j, a, d, space))
-		f.byAvoidance[k] = i
-	}
+	n, i := int32(len(f.free)), int32(len(f.classes))
+	f.classes = append(f.classes, equivalenceClass{need: k.need, avoided: c.avoided(j, a, d, space), candidates: newBitset(n), pos: f.gainedCount})
+	f.classes[i].candidates.setAll(n)
+	f.byNeed[k] = i
 	return i
 }
 
@@ -311,7 +290,7 @@ func (c *Cluster) NextNode(g *Stage, from NodeID) NodeID {
 
 // NextNodeFor is NextNode for any demand and disk space.
 func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
-	i := c.fit.classOf(needOf(d, space))
+	i := c.classFor(nil, Avoidance{}, d, space)
 	return c.nextFit(&c.fit.classes[i], from)
 }
 

@@ -110,7 +110,7 @@ func (c *Cluster) fitsNowhere(g *Stage) bool {
 		f.misfits.addExcess(f, &need)
 		return true
 	}
-	if _, known := f.byNeed[need]; known {
+	if _, known := f.byNeed[avoiderNeed{need: need}]; known {
 		return false
 	}
 	return f.misfits.has(c, &need)

@@ -20,8 +20,7 @@ type TenantID int32
 // NodeID is the number of a node, dense from 0. The caller assigns it.
 type NodeID int32
 
-// NoNode means no node: for a reservation, the pool of all nodes; for an attempt's source,
-// that it is not migrating.
+// NoNode means no node; for an attempt's source, that it is not migrating.
 const NoNode NodeID = -1
 
 // NoTenant is the parent of a tenant at the root of the tree.

@@ -12,6 +12,9 @@ func (ps PolicyStates) All() []PolicyState {
 	return out
 }
 
+// maxCauses bounds the cause numbers of the ViolatedStates of a project that are looked up.
+const maxCauses = 16
+
 // updateKinds updates the stateKinds of the job or project of a policy state after the
 // state was added (there) or deleted.
 func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {

@@ -26,16 +26,8 @@ func (rs Reservations) Guarantees() []*Reservation { return rs.s.guarantees }
 // The slice belongs to State.
 func (rs Reservations) Unguaranteed() []*Reservation { return rs.s.unguaranteed }
 
-// On returns the reservations on a node, or on the pool for NoNode, by (Start,
-// ID). The slice belongs to State.
-func (rs Reservations) On(n NodeID) []*Reservation { return *rs.reservedOn(n) }
-
-func (rs Reservations) reservedOn(n NodeID) *[]*Reservation {
-	if n == NoNode {
-		return &rs.s.pool
-	}
-	return &rs.s.cluster.nodes[n].reserved
-}
+// On returns the reservations on a node by (Start, ID). The slice belongs to State.
+func (rs Reservations) On(n NodeID) []*Reservation { return rs.s.cluster.nodes[n].reserved }
 
 // NextID returns the id after that of the last reservation. O(1).
 func (rs Reservations) NextID() ReservationID {
@@ -98,7 +90,7 @@ func (rs Reservations) link(r *Reservation) {
 	if rs.s.timeline != nil {
 		rs.s.timeline.addReservation(rs.s, r)
 	}
-	for _, list := range [...]*[]*Reservation{rs.reservedOn(r.Node), rs.listOfKind(r.Kind)} {
+	for _, list := range [...]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, rs.listOfKind(r.Kind)} {
 		i, _ := slices.BinarySearchFunc(*list, r, byStart)
 		*list = slices.Insert(*list, i, r)
 	}
@@ -110,7 +102,7 @@ func (rs Reservations) unlink(r *Reservation) {
 	if rs.s.timeline != nil {
 		rs.s.timeline.dropReservation(r.ID)
 	}
-	for _, list := range [...]*[]*Reservation{rs.reservedOn(r.Node), rs.listOfKind(r.Kind)} {
+	for _, list := range [...]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, rs.listOfKind(r.Kind)} {
 		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
 			*list = slices.Delete(*list, i, i+1)
 		}
@@ -147,7 +139,7 @@ func (rs Reservations) count(r *Reservation, n int32) {
 
 // countOnNode adds (n 1) a reservation to the count of its node, or removes it (n -1).
 func (rs Reservations) countOnNode(r *Reservation, n int32) {
-	if r.Node != NoNode && !r.Kind.IsGuarantee() {
+	if !r.Kind.IsGuarantee() {
 		rs.s.cluster.nodes[r.Node].unguaranteed += n
 	}
 }

@@ -239,9 +239,8 @@ func (k ReservationKind) String() string {
 // IsGuarantee reports whether Check protects reservations of this kind.
 func (k ReservationKind) IsGuarantee() bool { return k == ReserveProject || k == ReserveDeadline }
 
-// Reservation reserves Demand (and Disk bytes of space) on a node, or on the pool of all nodes
-// if Node is NoNode, from Start until End, for a job or one of its stages (Stage -1: any) and
-// tasks (Task -1: any), or for a project.
+// Reservation reserves Demand (and Disk bytes of space) on a node from Start until End, for a job
+// or one of its stages (Stage -1: any) and tasks (Task -1: any), or for a project.
 type Reservation struct {
 	ID      ReservationID   `json:"id"`
 	Kind    ReservationKind `json:"kind"`

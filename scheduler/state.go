@@ -45,7 +45,6 @@ type State struct {
 	suspended suspendedList
 
 	reservations  []*Reservation // by id
-	pool          []*Reservation // on NoNode, by (Start, ID)
 	guarantees    []*Reservation // by (Start, ID)
 	unguaranteed  []*Reservation // by (Start, ID)
 	policyStates  policyStateTable

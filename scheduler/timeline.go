@@ -338,7 +338,7 @@ func (t *Timeline) addReservation(s *State, r *Reservation) {
 
 // contains reports whether the timeline contains a reservation of its State.
 func (t *Timeline) contains(r *Reservation) bool {
-	return r.Node != NoNode && int(r.Node) < len(t.claims) && (r.Kind.IsGuarantee() || r.Kind == ReserveHead)
+	return int(r.Node) < len(t.claims) && (r.Kind.IsGuarantee() || r.Kind == ReserveHead)
 }
 
 // ReservedAt returns where the timeline has a reservation of its State, and what need it has
@@ -402,10 +402,8 @@ func NodeNeed(d Resources, space int64) timeline.Need {
 // stage, or for a project.
 func (r *Reservation) StageID() StageID { return StageID{Job: r.Job, Stage: r.Stage} }
 
-// IsOfTask reports whether a reservation is for one task on a node.
-func (r *Reservation) IsOfTask() bool {
-	return r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != NoNode
-}
+// IsOfTask reports whether a reservation is for one task.
+func (r *Reservation) IsOfTask() bool { return r.Job != 0 && r.Stage >= 0 && r.Task >= 0 }
 
 // IsPlanOfTask reports whether a reservation is where one task is planned: a guarantee of its
 // project, or the plan of a queue's head.

@@ -78,7 +78,7 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 		}
 	}
 	for _, r := range s.Reservations().All() {
-		if r.Node == scheduler.NoNode || r.Kind == scheduler.ReserveData || r.Kind == scheduler.ReservePreempt {
+		if r.Kind == scheduler.ReserveData || r.Kind == scheduler.ReservePreempt {
 			continue
 		}
 		tenant := scheduler.NoTenant

@@ -8,22 +8,18 @@ type journal struct {
 	recording bool
 }
 
+// undo is an item and where it was.
 type undo struct {
-	item          *item
-	spot          Spot
-	end           scheduler.Time
-	placed        bool
-	searchedClock uint64
-	searchedFrom  scheduler.Time
-	searchedRound uint32
+	item *item
+	was  place
 }
 
 // rollback undoes the changes recorded since the undo log had n entries.
 func (l *journal) rollback(p *Planner, n int) {
 	for i := len(l.log) - 1; i >= n; i-- {
 		u := &l.log[i]
-		p.moveItem(u.item, u.spot, u.end, u.placed)
-		u.item.searchedClock, u.item.searchedFrom, u.item.searchedRound = u.searchedClock, u.searchedFrom, u.searchedRound
+		p.moveItem(u.item, u.was.spot, u.was.end, u.was.placed)
+		u.item.searched = u.was.searched
 	}
 	l.log = l.log[:n]
 }

@@ -224,8 +224,8 @@ func (t *placement) shiftReservations(p *Planner, it *item, s Spot, now schedule
 // had mark entries.
 func (t *placement) markVictimBinsFreed(p *Planner, it *item, mark int) {
 	for i := mark; i < len(p.journal.log); i++ {
-		if u := &p.journal.log[i]; u.item != it && u.placed {
-			p.bins.markFreed(u.spot.Bin)
+		if u := &p.journal.log[i]; u.item != it && u.was.placed {
+			p.bins.markFreed(u.was.spot.Bin)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (p *Planner) FreedSince(clock uint64, yield func(b int32)) {
 func (p *Planner) setSpot(it *item, s Spot) {
 	p.rounds.syncSearched(it)
 	if p.journal.recording {
-		p.journal.log = append(p.journal.log, undo{it, it.spot, it.end, it.placed, it.searchedClock, it.searchedFrom, it.searchedRound})
+		p.journal.log = append(p.journal.log, undo{it, it.place})
 	}
 	end := s.At
 	if s.Bin >= 0 {

@@ -41,22 +41,32 @@ type group struct {
 }
 
 type item struct {
-	key           Key
-	group         *group
-	spot          Spot
-	end           scheduler.Time
-	placed        bool
-	started       bool
-	pinned        bool           // must stay on spot.Bin and spot.Disk
-	moved         bool           // see PlannedTask
-	tried         bool           // if it has no place: it was looked for since Restore
-	binIndex      int            // index in binState.items
-	searchedClock uint64         // freeClock when the spot was last found to be the earliest
-	searchedFrom  scheduler.Time // start of the range in which the spot was found to be the earliest
-	searchedRound uint32         // round of the two
-	wasSearched   bool           // see Existing.Searched
-	touched       bool           // listed in rounds.touched
-	home          Reserved       // where the owner of the profile has it
+	key   Key
+	group *group
+	place
+	started     bool
+	pinned      bool     // must stay on spot.Bin and spot.Disk
+	moved       bool     // see PlannedTask
+	tried       bool     // if it has no place: it was looked for since Restore
+	wasSearched bool     // see Existing.Searched
+	touched     bool     // listed in rounds.touched
+	binIndex    int      // index in binState.items
+	home        Reserved // where the owner of the profile has it
+}
+
+// place is where an item is planned, and what is known of earlier starts.
+type place struct {
+	spot     Spot
+	end      scheduler.Time
+	placed   bool
+	searched searched
+}
+
+// searched is the last search that found a spot to be the earliest.
+type searched struct {
+	clock uint64         // freeClock then
+	from  scheduler.Time // start of the range in which it is the earliest
+	round uint32         // in which it was
 }
 
 func (q *registry) reset() {
@@ -137,7 +147,7 @@ func (g *group) openTime(now scheduler.Time) scheduler.Time {
 // setSearched records that the item's spot is the earliest from a time on, with the bins as
 // they were at a free clock.
 func (it *item) setSearched(p *Planner, clock uint64, from scheduler.Time) {
-	it.searchedClock, it.searchedFrom, it.searchedRound = clock, from, p.rounds.round
+	it.searched = searched{clock, from, p.rounds.round}
 }
 
 // isLate reports whether an item that waits has no spot or is planned to start before

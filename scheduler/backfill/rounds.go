@@ -107,12 +107,12 @@ func (o *rounds) alter(pr *project) {
 // syncSearched makes an item's searched fields those of this round: no search for it was done
 // yet in this one.
 func (o *rounds) syncSearched(it *item) {
-	if it.searchedRound == o.round {
+	if it.searched.round == o.round {
 		return
 	}
-	it.searchedRound, it.searchedClock, it.searchedFrom = o.round, 0, it.spot.At
+	it.searched = searched{from: it.spot.At, round: o.round}
 	if o.searched && it.wasSearched {
-		it.searchedFrom = 0
+		it.searched.from = 0
 	}
 }
 

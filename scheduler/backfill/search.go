@@ -77,8 +77,8 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 	}
 	p.rounds.syncSearched(it)
 	// A predecessor moved, or the account may have capacity again: consider every bin.
-	all := (from < it.searchedFrom && it.searchedFrom > now) || (p.space.accounts != nil && it.group.project.Account != 0)
-	if !all && p.bins.freeClock <= it.searchedClock {
+	all := (from < it.searched.from && it.searched.from > now) || (p.space.accounts != nil && it.group.project.Account != 0)
+	if !all && p.bins.freeClock <= it.searched.clock {
 		return false
 	}
 	was := it.spot
@@ -133,7 +133,7 @@ func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) 
 	best = it.spot
 	for i := len(p.bins.recentlyFreed) - 1; i >= 0; i-- {
 		b := p.bins.recentlyFreed[i]
-		if p.bins.states[b].freedClock <= it.searchedClock {
+		if p.bins.states[b].freedClock <= it.searched.clock {
 			break
 		}
 		if !p.isOpen(b) {
@@ -156,7 +156,7 @@ func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) 
 // is no finder, few bins were freed, or it is elsewhere.
 func (f *search) earliestByFinder(p *Planner, it *item, from scheduler.Time) (best Spot, found, known bool) {
 	freed, few := p.bins.recentlyFreed, p.classes.finderThreshold
-	if n := len(freed); from != p.now || n < few || p.bins.states[freed[n-few]].freedClock <= it.searchedClock {
+	if n := len(freed); from != p.now || n < few || p.bins.states[freed[n-few]].freedClock <= it.searched.clock {
 		return best, false, false
 	}
 	finder := p.classes.finderOf(p, it)
@@ -164,11 +164,11 @@ func (f *search) earliestByFinder(p *Planner, it *item, from scheduler.Time) (be
 		return best, false, false
 	}
 	best, found = finder.earliest(p, from, it.spot.At)
-	if found && p.bins.states[best.Bin].freedClock <= it.searchedClock {
+	if found && p.bins.states[best.Bin].freedClock <= it.searched.clock {
 		return best, false, false
 	}
 	own := it.spot.Bin
-	if p.bins.states[own].freedClock <= it.searchedClock || !p.isOpen(own) {
+	if p.bins.states[own].freedClock <= it.searched.clock || !p.isOpen(own) {
 		return best, found, true
 	}
 	s := f.earliestOnOwnBin(p, it, from, f.earliestOnBin(p, it, own, from, it.spot.At))

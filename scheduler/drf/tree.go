@@ -4,6 +4,7 @@ import (
 	"sort"
 
 	"github.com/drover-run/drover/internal/enum"
+	"github.com/drover-run/drover/internal/heaps"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -45,12 +46,14 @@ type Tree struct {
 	level   Level
 	tenants []tenant
 	roots   tenant // its heap contains the tenants without a parent
+	order   heaps.Order[scheduler.TenantID]
 }
 
 // New returns an empty tree over a pool of total (every resource 0 or more).
 func New(total scheduler.Resources, level Level) *Tree {
 	t := &Tree{total: total, level: level}
 	t.roots.best = scheduler.NoTenant
+	t.order = heaps.Order[scheduler.TenantID]{Less: t.less, Moved: func(id scheduler.TenantID, i int) { t.tenants[id].heapIndex = i }}
 	return t
 }
 
@@ -206,23 +209,12 @@ func (t *Tree) updateHeap(h *tenant, id scheduler.TenantID, in bool) {
 	at := t.tenants[id].heapIndex
 	switch {
 	case in && at < 0:
-		h.heap = append(h.heap, id)
-		at = len(h.heap) - 1
-		t.tenants[id].heapIndex = at
-	case !in && at >= 0:
-		last := len(h.heap) - 1
-		moved := h.heap[last]
-		h.heap = h.heap[:last]
-		t.tenants[id].heapIndex = -1
-		if at == last {
-			return
-		}
-		h.heap[at] = moved
-		t.tenants[moved].heapIndex = at
-	case !in:
-		return
+		t.order.Push(&h.heap, id)
+	case in:
+		t.order.Fix(h.heap, at)
+	case at >= 0:
+		t.order.Remove(&h.heap, at)
 	}
-	t.siftDown(h, t.siftUp(h, at))
 }
 
 func (t *Tree) less(a, b scheduler.TenantID) bool {
@@ -234,34 +226,4 @@ func (t *Tree) less(a, b scheduler.TenantID) bool {
 		return past < other
 	}
 	return a < b
-}
-
-func (t *Tree) siftUp(h *tenant, i int) int {
-	for i > 0 && t.less(h.heap[i], h.heap[(i-1)/2]) {
-		t.swap(h, i, (i-1)/2)
-		i = (i - 1) / 2
-	}
-	return i
-}
-
-func (t *Tree) siftDown(h *tenant, i int) {
-	for {
-		c := 2*i + 1
-		if c >= len(h.heap) {
-			return
-		}
-		if c+1 < len(h.heap) && t.less(h.heap[c+1], h.heap[c]) {
-			c++
-		}
-		if !t.less(h.heap[c], h.heap[i]) {
-			return
-		}
-		t.swap(h, i, c)
-		i = c
-	}
-}
-
-func (t *Tree) swap(h *tenant, i, j int) {
-	h.heap[i], h.heap[j] = h.heap[j], h.heap[i]
-	t.tenants[h.heap[i]].heapIndex, t.tenants[h.heap[j]].heapIndex = i, j
 }

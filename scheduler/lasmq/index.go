@@ -2,9 +2,9 @@ package lasmq
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 
+	"github.com/drover-run/drover/internal/heaps"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -67,8 +67,8 @@ type jobGroup struct {
 	// changes as it has members, so that inspecting all of them when it is contended
 	// again costs no more than these changes did.
 	tracked    bool
-	unused     int // changes while tracked and uncontended
-	demotion   demotionHeap
+	unused     int          // changes while tracked and uncontended
+	demotion   []*queuedJob // those that will be demoted, a heap: see byDemotion
 	unrecorded []*queuedJob // jobs whose queue is not as recorded
 }
 
@@ -131,7 +131,7 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	x.updateContended(now)
 	for _, group := range x.contended {
 		g := &x.groups[group]
-		for _, e := range g.demotion.takeDue(now, &x.scratch) {
+		for _, e := range takeDue(&g.demotion, now, &x.scratch) {
 			x.demote(e, now)
 		}
 		if x.predict { // predictions change with the history
@@ -489,55 +489,27 @@ func (x *Index) setDemotion(e *queuedJob, at scheduler.Time) {
 	e.demoteAt = at
 	switch {
 	case at == scheduler.Never && e.heapAt >= 0:
-		heap.Remove(d, e.heapAt)
+		byDemotion.Remove(d, e.heapAt)
 	case at == scheduler.Never:
 	case e.heapAt >= 0:
-		heap.Fix(d, e.heapAt)
+		byDemotion.Fix(*d, e.heapAt)
 	default:
-		heap.Push(d, e)
+		byDemotion.Push(d, e)
 	}
 }
 
-// demotionHeap holds the jobs that will be demoted, the next one first.
-type demotionHeap []*queuedJob
-
-// Len implements heap.Interface.
-func (h demotionHeap) Len() int { return len(h) }
-
-// Less implements heap.Interface.
-func (h demotionHeap) Less(i, j int) bool { return h[i].demoteAt < h[j].demoteAt }
-
-// Swap implements heap.Interface.
-func (h demotionHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].heapAt, h[j].heapAt = i, j
-}
-
-// Push implements heap.Interface.
-func (h *demotionHeap) Push(x any) {
-	e := x.(*queuedJob)
-	e.heapAt = len(*h)
-	*h = append(*h, e)
-}
-
-// Pop implements heap.Interface.
-func (h *demotionHeap) Pop() any {
-	e := (*h)[len(*h)-1]
-	(*h)[len(*h)-1] = nil
-	*h = (*h)[:len(*h)-1]
-	e.heapAt = -1
-	return e
-}
+// byDemotion is the order of jobGroup.demotion.
+var byDemotion = heaps.Order[*queuedJob]{Less: func(a, b *queuedJob) bool { return a.demoteAt < b.demoteAt }, Moved: func(e *queuedJob, i int) { e.heapAt = i }}
 
 // fewDue is the number of jobs up to which takeDue takes one after the other.
 const fewDue = 64
 
 // takeDue takes out the jobs that are to be demoted by now and returns them, in memory that is used again.
 // O(log jobs) for each of a few; where very many are due at once, O(jobs) for all together.
-func (h *demotionHeap) takeDue(now scheduler.Time, scratch *[]*queuedJob) []*queuedJob {
+func takeDue(h *[]*queuedJob, now scheduler.Time, scratch *[]*queuedJob) []*queuedJob {
 	due := (*scratch)[:0]
 	for len(*h) > 0 && (*h)[0].demoteAt <= now && len(due) < fewDue {
-		due = append(due, heap.Pop(h).(*queuedJob))
+		due = append(due, byDemotion.Pop(h))
 	}
 	if len(*h) > 0 && (*h)[0].demoteAt <= now {
 		left := (*h)[:0]
@@ -552,7 +524,7 @@ func (h *demotionHeap) takeDue(now scheduler.Time, scratch *[]*queuedJob) []*que
 		}
 		clear((*h)[len(left):])
 		*h = left
-		heap.Init(h)
+		byDemotion.Init(*h)
 	}
 	for _, e := range due {
 		e.demoteAt = scheduler.Never

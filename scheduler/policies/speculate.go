@@ -194,7 +194,7 @@ func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attem
 // placeSecondAttempt returns the placement of a second attempt on another node with
 // free capacity and no reservations.
 func placeSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) (scheduler.Action, bool) {
-	if g.IsDone(a.ID.Index) || (g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel) || len(s.Reservations().On(scheduler.NoNode)) > 0 || !s.TenantTree().Allows(g) {
+	if g.IsDone(a.ID.Index) || (g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel) || !s.TenantTree().Allows(g) {
 		return scheduler.Action{}, false
 	}
 	for n := s.Cluster().NextNode(g, 0); n != scheduler.NoNode; n = s.Cluster().NextNode(g, n+1) {

@@ -321,7 +321,7 @@ func (c *Chaos) action() (scheduler.Action, bool) {
 			}
 			start := c.Now.Add(time.Duration(c.R.IntN(4)) * time.Second)
 			return scheduler.Action{Kind: kind, Reservation: scheduler.Reservation{ID: scheduler.ReservationID(1 + c.R.IntN(9)),
-				Kind: scheduler.ReserveData, Job: j.Spec.ID, Stage: -1, Task: -1, Node: scheduler.NodeID(c.R.IntN(len(c.State.Nodes())+1) - 1),
+				Kind: scheduler.ReserveData, Job: j.Spec.ID, Stage: -1, Task: -1, Node: scheduler.NodeID(c.R.IntN(len(c.State.Nodes()))),
 				Start: start, End: start.Add(time.Minute)}}, true
 		}
 	}

@@ -103,7 +103,6 @@ func checkReservationOrder(s *scheduler.State) error {
 	lists := []error{
 		same("guarantees", s.Reservations().Guarantees(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() }),
 		same("unguaranteed", s.Reservations().Unguaranteed(), func(r *scheduler.Reservation) bool { return !r.Kind.IsGuarantee() }),
-		same("pool", s.Reservations().On(scheduler.NoNode), func(r *scheduler.Reservation) bool { return r.Node == scheduler.NoNode }),
 	}
 	for _, n := range s.Nodes() {
 		others := int32(0)

@@ -2115,7 +2115,7 @@ type ReservationFact struct {
 	Stage         int32                  `protobuf:"varint,4,opt,name=stage,proto3" json:"stage,omitempty"`
 	Task          int32                  `protobuf:"varint,5,opt,name=task,proto3" json:"task,omitempty"`
 	Project       uint64                 `protobuf:"varint,6,opt,name=project,proto3" json:"project,omitempty"`
-	Node          int32                  `protobuf:"varint,7,opt,name=node,proto3" json:"node,omitempty"` // 0 = the pool of all nodes
+	Node          int32                  `protobuf:"varint,7,opt,name=node,proto3" json:"node,omitempty"`
 	Demand        *Resources             `protobuf:"bytes,8,opt,name=demand,proto3" json:"demand,omitempty"`
 	Disk          int64                  `protobuf:"varint,9,opt,name=disk,proto3" json:"disk,omitempty"`
 	Start         int64                  `protobuf:"varint,10,opt,name=start,proto3" json:"start,omitempty"`

@@ -2,11 +2,11 @@ package forecast
 
 import (
 	"cmp"
-	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/drover-run/drover/internal/heaps"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/locality"
 )
@@ -15,7 +15,7 @@ import (
 type Forecaster struct {
 	nodes        []nodeState
 	jobs         []*jobState
-	queue        eventQueue
+	queue        []*taskState          // a heap: see byEnd
 	tenants      []scheduler.Resources // by tenant, occupied resources
 	lane         []*jobState           // deadline jobs in their order
 	regular      [][]*jobState         // by tenant, jobs outside the lane in their order
@@ -78,24 +78,10 @@ type taskState struct {
 	cancelled bool                // it was suspended, so this end does not happen
 }
 
-type eventQueue []*taskState
-
-func (e eventQueue) Len() int { return len(e) }
-func (e eventQueue) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(e[i].endsAt, e[j].endsAt), cmp.Compare(e[i].seq, e[j].seq)) < 0
-}
-func (e eventQueue) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-
-// Push implements heap.Interface.
-func (e *eventQueue) Push(x any) { *e = append(*e, x.(*taskState)) }
-
-// Pop implements heap.Interface.
-func (e *eventQueue) Pop() any {
-	old := *e
-	x := old[len(old)-1]
-	*e = old[:len(old)-1]
-	return x
-}
+// byEnd is the order of Forecaster.queue.
+var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
+	return cmp.Or(cmp.Compare(a.endsAt, b.endsAt), cmp.Compare(a.seq, b.seq)) < 0
+}}
 
 // simulate runs one sample and returns the new job when it has ended. It
 // stops earlier if no event is left or after maxEnds ends. Without a new job it returns
@@ -113,7 +99,7 @@ func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, 
 			return mine
 		}
 		for p.now = p.queue[0].endsAt; len(p.queue) > 0 && p.queue[0].endsAt == p.now; {
-			p.endTask(heap.Pop(&p.queue).(*taskState))
+			p.endTask(byEnd.Pop(&p.queue))
 		}
 	}
 }
@@ -263,7 +249,7 @@ func (p *Forecaster) newStage(g *scheduler.StageSpec, job scheduler.JobID, i int
 func (p *Forecaster) schedule(x *taskState, d time.Duration) {
 	p.seq++
 	x.seq, x.endsAt, x.cancelled = p.seq, p.now.Add(d), false
-	heap.Push(&p.queue, x)
+	byEnd.Push(&p.queue, x)
 }
 
 func scaleDuration(d time.Duration, factor float64) time.Duration {
