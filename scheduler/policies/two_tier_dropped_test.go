@@ -6,7 +6,6 @@ import (
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
-	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -14,8 +13,7 @@ import (
 // output was lost, what was planned is dropped, and the guarantee is violated: nobody knows when the job ends.
 func TestPlanBehindALostOutputIsDropped(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 4, 100)).AddTenants("a")
-	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", nil) }
-	p := newPolicy()
+	p := mustNew(t, "two_tier", nil)
 	job := w.SubmitStages("a", []scheduler.StageSpec{
 		{Name: "maps", Kind: scheduler.KindMap, Tasks: 3, MaxParallel: 2, Demand: schedtest.R(2, 2, 1)},
 		{Name: "reduces", Kind: scheduler.KindReduce, Tasks: 2, After: []int32{0}, Demand: schedtest.R(2, 2, 1)},
@@ -30,7 +28,10 @@ func TestPlanBehindALostOutputIsDropped(t *testing.T) {
 		return n
 	}
 	cycle := func() {
-		policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+		d := w.Cycle(p)
+		if d.Wake == w.Now+1 {
+			t.Errorf("at %v all is planned, yet the next decision is due at once:\n%s", w.Now, d.String())
+		}
 		w.Start()
 	}
 	cycle()
