@@ -27,12 +27,11 @@ const (
 	Bool                     // true, false
 	Duration                 // 90s, 10ms
 	Choice                   // one of Param.Choices
-	Text                     // anything
 )
 
 // String returns the kind's name for help texts.
 func (k Kind) String() string {
-	return enum.Name("kind", k, []string{Int: "int", Float: "float", Bool: "bool", Duration: "duration", Choice: "choice", Text: "text"})
+	return enum.Name("kind", k, []string{Int: "int", Float: "float", Bool: "bool", Duration: "duration", Choice: "choice"})
 }
 
 // Param is a parameter of a policy.
@@ -195,7 +194,6 @@ func (p *Param) check(value string) error {
 		if !slices.Contains(p.Choices, value) {
 			err = fmt.Errorf("use one of %s", strings.Join(p.Choices, ", "))
 		}
-	case Text:
 	default:
 		err = fmt.Errorf("parameter of kind %v", p.Kind)
 	}
@@ -219,9 +217,6 @@ func paramNames(i Info) []string {
 // suggest returns the end of an error message: the nearest known name, or all of
 // them if none is near.
 func suggest(name string, known []string) string {
-	if len(known) == 0 {
-		return ": it has none"
-	}
 	if near := jobspec.Suggest(name, known); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
 	}

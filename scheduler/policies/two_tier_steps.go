@@ -329,11 +329,7 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 		f.unreserve(k)
 		// A task that was lost or stopped may leave its stage with more tasks
 		// than may run at once; the stages behind it then cannot be planned.
-		j := s.Job(k.Job)
-		if j == nil || j.Phase != scheduler.JobActive {
-			continue
-		}
-		id := ownerOf(j, p.projects)
+		id := ownerOf(s.Job(k.Job), p.projects)
 		if _, guaranteed := s.PolicyState(backfill.StateKey(scheduler.GuaranteeState, id)); guaranteed {
 			f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
 		}

@@ -59,13 +59,10 @@ func (x *preemptReservations) suspendedAttemptOf(r *scheduler.Reservation) *sche
 	return nil
 }
 
-// hasOlder reports whether the node of a has another reservation, for a
-// task that was suspended before a.
-func (x *preemptReservations) hasOlder(a *scheduler.Attempt, own *scheduler.Reservation) bool {
+// hasOlder reports whether the node of a has a reservation for a task that was suspended
+// before a.
+func (x *preemptReservations) hasOlder(a *scheduler.Attempt) bool {
 	for _, r := range x.c.s.Reservations().On(a.Node) {
-		if r.ID == own.ID {
-			continue
-		}
 		if b := x.suspendedAttemptOf(r); b != nil && (b.SuspendedAt < a.SuspendedAt || (b.SuspendedAt == a.SuspendedAt && b.Seq < a.Seq)) {
 			return true
 		}

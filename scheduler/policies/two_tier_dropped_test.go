@@ -1,0 +1,58 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// A stage behind one of which more tasks are left than may run at once is not planned. Where that comes to be so because an
+// output was lost, what was planned is dropped, and the guarantee is violated: nobody knows when the job ends.
+func TestPlanBehindALostOutputIsDropped(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 4, 100)).AddTenants("a")
+	p := mustNew(t, "two_tier", nil)
+	job := w.SubmitStages("a", []scheduler.StageSpec{
+		{Name: "maps", Kind: scheduler.KindMap, Tasks: 3, MaxParallel: 2, Demand: schedtest.R(2, 2, 1)},
+		{Name: "reduces", Kind: scheduler.KindReduce, Tasks: 2, After: []int32{0}, Demand: schedtest.R(2, 2, 1)},
+	}, func(j *scheduler.JobSpec) { j.Bound = 10 * time.Second })
+	owner := backfill.SingleJob(job)
+	planned := func() (n int) {
+		for _, r := range w.State.Job(job).Reservations() {
+			if r.Stage == 1 {
+				n++
+			}
+		}
+		return n
+	}
+	cycle := func() {
+		d := w.Cycle(p)
+		if d.Wake == w.Now+1 {
+			t.Errorf("at %v all is planned, yet the next decision is due at once:\n%s", w.Now, d.String())
+		}
+		w.Start()
+	}
+	cycle()
+	if n := planned(); n != 0 {
+		t.Fatalf("%d reduces are planned while only two of three maps are", n)
+	}
+	w.Advance(5 * time.Second)
+	first := w.Attempts()[0]
+	done := first.ID.TaskID
+	w.End(first, scheduler.OutcomeSucceeded)
+	cycle()
+	_, guaranteed := w.State.PolicyState(backfill.StateKey(scheduler.GuaranteeState, owner))
+	if n := planned(); n != 2 || !guaranteed {
+		t.Fatalf("%d reduces are planned, guaranteed %v, want 2, true", n, guaranteed)
+	}
+	if err := w.State.Events().OutputLost(done); err != nil {
+		t.Fatal(err)
+	}
+	cycle()
+	v, violated := backfill.ViolationOf(w.State, owner)
+	if n := planned(); n != 0 || !violated || v != backfill.ViolatedState(owner, backfill.CauseFailed, w.Now) {
+		t.Errorf("%d reduces are planned and the violation is %+v, want none and %v", n, v, backfill.CauseFailed)
+	}
+}
