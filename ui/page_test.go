@@ -228,6 +228,17 @@ func TestJobShowsFailedAttempts(t *testing.T) {
 	}
 }
 
+// The tasks that a job which has ended did not run wait for nothing.
+func TestEndedJobHasNoWaitingTasks(t *testing.T) {
+	for ended, want := range map[int64]bool{0: true, 5: false} {
+		api, s := newScripted(t)
+		api.job.Job.EndedMs, api.job.Stages[1].Pending = ended, 432
+		if _, text := fetch(t, http.DefaultClient, s.URL+"/jobs/7", nil); strings.Contains(text, ">432<") != want {
+			t.Errorf("ended at %d: 432 tasks wait on the page: %t, want %t", ended, !want, want)
+		}
+	}
+}
+
 // Who signed in with a token can sign out on each page; others have nothing to sign
 // out of.
 func TestSignOutIsOffered(t *testing.T) {

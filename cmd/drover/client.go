@@ -144,7 +144,11 @@ func (staleReader) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 // first needed.
 func clientTLS(c *cli.Context) func() (*tls.Config, error) {
 	return sync.OnceValues(func() (*tls.Config, error) {
-		m, err := clientTLSFiles(c).Open("")
+		files := clientTLSFiles(c)
+		m, err := files.Open("")
+		if err != nil && files.Cert == "" && files.Key == "" {
+			return nil, fault.New(fault.Invalid, "%w; or a token: -token-file, with -tls-ca (`drover token create`, `drover login`)", err)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +184,11 @@ func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
 // openCoordinators returns the transport to the coordinators of a flag, separated
 // by commas. tlsConfig is for https addresses.
 func openCoordinators(flag, addresses string, tlsConfig func() (*tls.Config, error)) (*coordclient.Transport, error) {
-	return coordclient.NewTransport(splitList(addresses), func(address string) (*http.Transport, string, error) {
+	list := splitList(addresses)
+	if len(list) == 0 {
+		return nil, usageErrorf("%s is empty: want unix:///path or https://host:port", flag)
+	}
+	return coordclient.NewTransport(list, func(address string) (*http.Transport, string, error) {
 		return openCoordinator(flag, address, tlsConfig)
 	})
 }

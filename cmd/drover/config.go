@@ -71,6 +71,9 @@ func runConfigValidate(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, err := daemonOf(a[0]); err != nil {
+		return usageErrorf("%w first, as in `drover config validate node FILE`", err)
+	}
 	file := filepath.Join(configFolder, a[0]+".hcl")
 	if len(a) > 1 {
 		file = a[1]

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ type fakeCoordinator struct {
 	droverv1connect.UnimplementedClientServiceHandler
 	droverv1connect.UnimplementedHistoryServiceHandler
 	droverv1connect.UnimplementedOperatorServiceHandler
+	noOperator string // who asks, if he is no operator
 
 	mu       sync.Mutex
 	requests []*droverv1.SetLevelRequest
@@ -113,6 +115,19 @@ func (f *fakeCoordinator) ListPastJobs(_ context.Context, r *connect.Request[dro
 func (f *fakeCoordinator) Usage(_ context.Context, r *connect.Request[droverv1.UsageRequest]) (*connect.Response[droverv1.UsageResponse], error) {
 	f.usage = r.Msg
 	return connect.NewResponse(&droverv1.UsageResponse{}), nil
+}
+
+// ListServers implements droverv1connect.OperatorServiceHandler.
+func (f *fakeCoordinator) ListServers(ctx context.Context, r *connect.Request[droverv1.ListServersRequest]) (*connect.Response[droverv1.ListServersResponse], error) {
+	if f.noOperator != "" {
+		return nil, connect.NewError(connect.CodePermissionDenied, errors.New(f.noOperator+" may not list servers"))
+	}
+	return f.UnimplementedOperatorServiceHandler.ListServers(ctx, r)
+}
+
+// RemoveServer implements droverv1connect.OperatorServiceHandler.
+func (f *fakeCoordinator) RemoveServer(context.Context, *connect.Request[droverv1.RemoveServerRequest]) (*connect.Response[droverv1.RemoveServerResponse], error) {
+	return nil, connect.NewError(connect.CodePermissionDenied, errors.New(f.noOperator+" may not remove servers"))
 }
 
 // ListUnknownRuns implements droverv1connect.OperatorServiceHandler.

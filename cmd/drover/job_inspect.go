@@ -13,6 +13,7 @@ func jobInspectCommand() *cli.Command {
 		Usage:       "the coordinator's specification of a job, as canonical JSON",
 		ArgsUsage:   "JOB",
 		Description: "The output can be submitted again: drover job inspect wc > wc.json; drover job run wc.json",
+		Flags:       []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "as without it: it is JSON"}},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {

@@ -38,6 +38,17 @@ func parseJobState(word string, allowed []string) (droverv1.JobState, error) {
 	return 0, usageErrorf("-state %s: want one of %s", word, strings.Join(allowed, ", "))
 }
 
+// messageWidth is the most letters of a message in a list: `drover job status` and -json have the whole.
+const messageWidth = 80
+
+// shortened returns a text of at most so many letters, with an ellipsis where some are left out.
+func shortened(text string, most int) string {
+	if letters := []rune(text); len(letters) > most {
+		return string(letters[:most-1]) + "…"
+	}
+	return text
+}
+
 func jobListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
@@ -81,11 +92,16 @@ func jobListCommand() *cli.Command {
 			rows := make([][]string, 0, len(res.Msg.Jobs))
 			for _, j := range res.Msg.Jobs {
 				rows = append(rows, []string{fmt.Sprint(j.Job), j.Name, j.Tenant, j.Submitter, stateText(j.State), j.Priority,
-					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), j.Message})
+					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), shortened(j.Message, messageWidth)})
 			}
 			printTable(c.App.Writer, []string{"job", "name", "tenant", "submitter", "state", "priority", "done", "running", "submitted", "message"}, rows)
-			if len(rows) == 0 && !req.All && len(req.States) == 0 {
-				fmt.Fprintln(c.App.ErrWriter, "no live job; ended ones: drover job list -all, and after a while drover job history")
+			if len(rows) == 0 {
+				switch {
+				case req.Tenant != "" || req.NamePrefix != "" || req.Mine:
+					fmt.Fprintln(c.App.ErrWriter, "no such job; -tenant, -name and -mine leave others out, and without -all those that have ended are left out")
+				case !req.All && len(req.States) == 0:
+					fmt.Fprintln(c.App.ErrWriter, "no live job; ended ones: drover job list -all, and after a while drover job history")
+				}
 			}
 			if n := int(res.Msg.More); n > 0 {
 				fmt.Fprintf(c.App.ErrWriter, "%s more; -limit %d shows all\n", countText(n, "job"), len(rows)+n)

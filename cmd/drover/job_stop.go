@@ -15,8 +15,8 @@ func jobStopCommand() *cli.Command {
 		Usage:     "stop a job and remove its partial output",
 		ArgsUsage: "JOB",
 		Description: `A job whose tasks are all done, and whose result is being published, ends as that does: it has succeeded, or it is stopped if
-the result cannot be published.`,
-		Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "recorded in the event"}},
+the result cannot be published. With -json it prints the job as it was when it was told to stop.`,
+		Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "recorded in the event"}, jsonFlag},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {
@@ -30,18 +30,22 @@ the result cannot be published.`,
 			if err != nil {
 				return cl.classifyError(err)
 			}
-			if j := r.Msg.Job; j.EndedMs > 0 {
+			j := r.Msg.Job
+			if j.EndedMs == 0 {
+				if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: a[0], Reason: c.String("reason")})); err != nil {
+					return cl.classifyError(err)
+				}
+			}
+			switch {
+			case c.Bool("json"):
+				return printProto(c.App.Writer, j)
+			case j.EndedMs > 0:
 				fmt.Fprintf(c.App.Writer, "job %s has ended already: %s\n", a[0], stateText(j.State))
-				return nil
-			}
-			if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: a[0], Reason: c.String("reason")})); err != nil {
-				return cl.classifyError(err)
-			}
-			if r.Msg.Job.State == droverv1.JobState_JOB_STATE_COMMITTING {
+			case j.State == droverv1.JobState_JOB_STATE_COMMITTING:
 				fmt.Fprintf(c.App.Writer, "job %s is publishing its result: it is stopped only if that fails\n", a[0])
-				return nil
+			default:
+				fmt.Fprintf(c.App.Writer, "job %s is being stopped\n", a[0])
 			}
-			fmt.Fprintf(c.App.Writer, "job %s is being stopped\n", a[0])
 			return nil
 		},
 	}

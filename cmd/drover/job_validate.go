@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	"github.com/urfave/cli/v2"
 
@@ -58,7 +59,9 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	}
 	j, err := hcl.Parse(name, src)
 	var he *hcl.Error
-	switch {
+	switch other := wrongFile("job", name, src); {
+	case err != nil && other != nil:
+		return nil, nil, other
 	case errors.As(err, &he):
 		if isTerminal(c.App.ErrWriter) && !c.Bool("no-color") && plain.Text(string(src)) == string(src) {
 			he.Write(rawWriter(c.App.ErrWriter), true)
@@ -73,6 +76,22 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 		return nil, nil, exitError{exitRefused, err}
 	}
 	return src, j, nil
+}
+
+// firstBlock finds what the first block of a file in HCL is.
+var firstBlock = regexp.MustCompile(`(?m)^[ \t]*(job|tenant)[ \t]+[^=\n]*\{`)
+
+// wrongFile returns an error if the file begins with another block than that which its reader
+// wants: the messages about what stands in it would be of no help.
+func wrongFile(want, name string, src []byte) error {
+	m := firstBlock.FindSubmatch(src)
+	if m == nil || string(m[1]) == want {
+		return nil
+	}
+	if string(m[1]) == "job" {
+		return fault.New(fault.Invalid, "%s is a job file: `drover job run %s` submits it", name, name)
+	}
+	return fault.New(fault.Invalid, "%s is a file of tenants: `drover tenant apply %s` puts it in force", name, name)
 }
 
 // readPartitionFiles reads the files of partition keys that a job names, with paths relative to

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -185,10 +186,10 @@ func serverRemoveCommand() *cli.Command {
 				return err
 			}
 			known, err := cl.listServers(c.Context)
-			if err != nil {
+			if err != nil && !errors.Is(err, fault.Denied) { // who may not list may not remove either, and is told that below
 				return err
 			}
-			if !slices.ContainsFunc(known.Servers, func(s *droverv1.Server) bool { return s.Id == args[0] }) {
+			if err == nil && !slices.ContainsFunc(known.Servers, func(s *droverv1.Server) bool { return s.Id == args[0] }) {
 				return fault.New(fault.NotFound, "there is no server %q: `drover operator server list` shows them", args[0])
 			}
 			if _, err := cl.operator.RemoveServer(c.Context, connect.NewRequest(&droverv1.RemoveServerRequest{Id: args[0]})); err != nil {

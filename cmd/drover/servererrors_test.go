@@ -35,6 +35,14 @@ func TestErrorsOfACoordinator(t *testing.T) {
 	}
 }
 
+// Who may not remove a server is told that, and not that he may not list them, which the command does first.
+func TestServerRemoveNeedsAnOperator(t *testing.T) {
+	f := &fakeCoordinator{noOperator: "user alice"}
+	if _, err := f.run(t, t.Context(), "operator", "server", "remove", "c2"); exitCode(err) != exitRefused || err.Error() != "user alice may not remove servers" {
+		t.Errorf("exit code %d, %q", exitCode(err), errorText(err))
+	}
+}
+
 // A call that a coordinator of another version does not have is refused with its name, and no panic.
 func TestCallsThatACoordinatorDoesNotHave(t *testing.T) {
 	for _, line := range []string{"status", "job status j", "job stop j", "job why j", "node list", "node status n", "node drain n", "scheduler status", "tenant list", "operator server list",

@@ -93,7 +93,11 @@ func readConfigFile(daemon *cli.Command, file string) ([]setting, error) {
 		return nil, usageErrorf("configuration %s is empty: its text was lost, or never written; restore it, or have `drover config init %s -force -out %s` write one",
 			file, daemon.Name, file)
 	}
-	return parseConfig(daemon, file, src)
+	settings, err := parseConfig(daemon, file, src)
+	if other := wrongFile("", file, src); err != nil && other != nil {
+		return nil, usageErrorf("%w", other)
+	}
+	return settings, err
 }
 
 // parseConfig reads the text of such a file.
@@ -122,8 +126,10 @@ func parseConfig(daemon *cli.Command, file string, src []byte) ([]setting, error
 	return settings, nil
 }
 
-// diagnosticsError is the first problem, on one line, and how many more there are.
-func diagnosticsError(diags hcl.Diagnostics) error {
+func diagnosticsError(diags hcl.Diagnostics) error { return usageErrorf("%s", diagnosticsText(diags)) }
+
+// diagnosticsText is the first problem, on one line, and how many more there are.
+func diagnosticsText(diags hcl.Diagnostics) string {
 	d := diags.Errs()[0]
 	var first *hcl.Diagnostic
 	text := d.Error()
@@ -133,7 +139,7 @@ func diagnosticsError(diags hcl.Diagnostics) error {
 	if more := len(diags.Errs()) - 1; more > 0 {
 		text += fmt.Sprintf(" (and %d more)", more)
 	}
-	return usageErrorf("%s", strings.ReplaceAll(text, "\n", " "))
+	return strings.ReplaceAll(text, "\n", " ")
 }
 
 func readSetting(daemon *cli.Command, a *hcl.Attribute) (setting, error) {

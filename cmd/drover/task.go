@@ -138,7 +138,8 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 			}
 			row[5] = fmt.Sprintf("%.0f%%", 100*s.GetProgress())
 			row[6] = runningTimeText(s)
-			row[7] = strings.TrimSpace(causeText(s.GetCause()) + " " + s.GetMessage())
+			parts := slices.DeleteFunc([]string{causeText(s.GetCause()), s.GetMessage()}, func(part string) bool { return part == "" })
+			row[7] = strings.Join(parts, ": ")
 			if row[7] == "" && s.GetPhase() == droverv1.Phase_PHASE_RUNNING {
 				row[7] = s.GetStatus() // what the program reported last
 			}

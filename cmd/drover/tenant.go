@@ -1,12 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"connectrpc.com/connect"
-	"github.com/hashicorp/hcl/v2/hclsimple"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/json"
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -109,11 +114,24 @@ func readTenants(name string) ([]*droverv1.Tenant, error) {
 	return parseTenants(name, src)
 }
 
+// decodeTenants reads JSON from a file that is called so, and HCL from any other.
+func decodeTenants(name string, src []byte, into *tenantFile) hcl.Diagnostics {
+	parse := func() (*hcl.File, hcl.Diagnostics) { return hclsyntax.ParseConfig(src, name, hcl.InitialPos) }
+	if filepath.Ext(name) == ".json" {
+		parse = func() (*hcl.File, hcl.Diagnostics) { return json.Parse(src, name) }
+	}
+	f, diags := parse()
+	if diags.HasErrors() {
+		return diags
+	}
+	return append(diags, gohcl.DecodeBody(f.Body, nil, into)...)
+}
+
 // parseTenants reads the text of a tenant file.
 func parseTenants(name string, src []byte) ([]*droverv1.Tenant, error) {
 	var f tenantFile
-	if err := hclsimple.Decode(name, src, nil, &f); err != nil {
-		return nil, fault.New(fault.Invalid, "%w", err)
+	if diags := decodeTenants(name, src, &f); diags.HasErrors() {
+		return nil, cmp.Or(wrongFile("tenant", name, src), fault.New(fault.Invalid, "%s", diagnosticsText(diags)))
 	}
 	out, seen := make([]*droverv1.Tenant, 0, len(f.Tenants)), map[string]bool{}
 	for _, t := range f.Tenants {

@@ -60,7 +60,7 @@ func TestTenantFilesRefused(t *testing.T) {
 		"two names":              {"tenant \"a\" \"b\" {\n}\n", "t.hcl:1"},
 		"an unknown attribute":   {tenant("wieght = 2"), `An argument named "wieght" is not expected here. Did you mean "weight"?`},
 		"an unknown block":       {tenant("quota {}"), `Blocks of type "quota" are not expected here`},
-		"a job":                  {"job \"j\" {\n}\n", `Blocks of type "job" are not expected here`},
+		"a job":                  {"job \"j\" {\n}\n", `t.hcl is a job file`},
 		"a uid below zero":       {tenant("uid = -1"), `t.hcl: tenant "a": uid -1 is out of range`},
 		"a uid beyond Linux's":   {tenant("uid = 4294967296"), `t.hcl: tenant "a": uid 4294967296 is out of range`},
 		"half a uid":             {tenant("uid = 1.5"), "t.hcl:2"},

@@ -238,12 +238,12 @@ func TestTaskViews(t *testing.T) {
 		"TASK   STATE       ATTEMPT  NODE  LOCALITY  PROGRESS  TIME   MESSAGE\n"+
 			"map/0  pending     -        -     -         -         -      -\n"+
 			"map/1  running     1        n1    -         50%       1m30s  -\n"+
-			"map/2  failed      4        n1    -         0%        -      exit exit code 7\n"+
+			"map/2  failed      4        n1    -         0%        -      exit: exit code 7\n"+
 			"map/3  swapped     1        n1    -         50%       1m30s  since 2026-11-28 08:00:00, for job urgent: a deadline\n"+
 			"map/4  to running  1        n1    -         50%       1m30s  in progress, from n2\n"+
 			"map/5  running     2        n1    -         50%       1m30s  -\n"+
 			"map/6  running     1        n1    -         0%        1m30s  row 7\n"+
-			"map/7  failed      1        n1    -         0%        -      exit exit code 7\n")
+			"map/7  failed      1        n1    -         0%        -      exit: exit code 7\n")
 
 	b.Reset()
 	printAttempt(&b, "map/3", &droverv1.TaskAttempt{

@@ -3,7 +3,9 @@ package requests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -44,12 +46,25 @@ func (d *Server) checkOutput(ctx context.Context, o *droverv1.CheckOutputRequest
 		return fault.New(fault.Invalid, "output %s: the request names no temporary folder", uri)
 	}
 	if err := fs.Mkdir(ctx, tmp); err != nil {
-		if errors.Is(err, hdfs.ErrPermission) {
-			return fault.New(fault.Denied, "output %s: user %q may not write there: %w", uri, user, err)
-		}
-		return err
+		return mkdirError(uri, user, err)
 	}
 	return nil
+}
+
+// mkdirError says why an output has no folder. The folder's own path would help nobody: the user has not named it.
+func mkdirError(uri hdfs.URI, user string, err error) error {
+	cause := err
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		cause = errno
+	}
+	switch {
+	case errors.Is(err, hdfs.ErrPermission):
+		return fault.New(fault.Denied, "output %s: user %q may not write there: %w", uri, user, cause)
+	case cause != err:
+		return fmt.Errorf("output %s: its folder cannot be made: %w", uri, cause)
+	default:
+		return err
+	}
 }
 
 // checkFree returns nil if nothing exists at the path except folders towards tmp.
