@@ -305,7 +305,7 @@ func TestStats(t *testing.T) {
 	}
 	want := Stats{
 		CPU: 1500 * time.Microsecond, Throttled: 77 * time.Microsecond, ThrottledPeriods: 4,
-		MemoryBytes: 12345, PeakBytes: 9000, OOMKills: 2,
+		MemoryBytes: 12345, PeakBytes: 9000, OOMs: 1, OOMKills: 2,
 		Disks: []DiskStats{{sda, 1, 2}, {vdb, 10, 20}},
 	}
 	if d := cmp.Diff(want, got); d != "" {

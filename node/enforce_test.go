@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -20,7 +21,7 @@ import (
 type fakeKernel struct {
 	mu       sync.Mutex
 	groups   map[string]Limits
-	oom      map[string]bool
+	oom      map[string]OOMKills
 	failures int   // number of Ensure calls that fail
 	err      error // their error
 	made     int
@@ -28,7 +29,7 @@ type fakeKernel struct {
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{groups: map[string]Limits{}, oom: map[string]bool{}}
+	return &fakeKernel{groups: map[string]Limits{}, oom: map[string]OOMKills{}}
 }
 
 func (k *fakeKernel) Ensure(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
@@ -64,17 +65,17 @@ func (k *fakeKernel) OpenHelperLeaf(string) (*os.File, error) {
 	return nil, errors.New("no leaf in memory")
 }
 
-func (k *fakeKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+func (k *fakeKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, OOMKills, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l, ok := k.groups[id]
 	if !ok {
-		return nil, nil, 0, fault.New(fault.NotFound, "no group %s", id)
+		return nil, nil, OOMKills{}, fault.New(fault.NotFound, "no group %s", id)
 	}
-	if k.oom[id] {
-		return &droverv1.Usage{MemoryPeak: l.Memory}, &droverv1.Resources{}, 1, nil
+	if kills := k.oom[id]; kills != (OOMKills{}) {
+		return &droverv1.Usage{MemoryPeak: l.Memory}, &droverv1.Resources{}, kills, nil
 	}
-	return &droverv1.Usage{CpuMs: 7}, &droverv1.Resources{Memory: 5}, 0, nil
+	return &droverv1.Usage{CpuMs: 7}, &droverv1.Resources{Memory: 5}, OOMKills{}, nil
 }
 
 func (k *fakeKernel) KillHelpers(_ context.Context, id string) error {
@@ -191,7 +192,7 @@ func (b *testNode) endOf(w *droverv1.WantedAttempt) droverv1.Phase {
 func TestOverMemory(t *testing.T) {
 	b, k := newTestNode(t, map[string]fake.Program{"hog": func(context.Context, *fake.Process) int { return 137 }}), newFakeKernel()
 	b.config.Enforcer, b.config.Info.TaskOverheadMemory = k, 16<<20
-	k.oom["1.0.0.1.1"] = true
+	k.oom["1.0.0.1.1"] = OOMKills{atLimit: 1}
 	b.start()
 	w := groupTask(0, "hog")
 	b.put(w)
@@ -202,6 +203,22 @@ func TestOverMemory(t *testing.T) {
 	for _, want := range []string{`memory = "64MiB"`, "peak was 80MiB", `set memory = "112MiB"`} {
 		if !strings.Contains(s.GetMessage(), want) {
 			t.Errorf("%q does not say %q", s.GetMessage(), want)
+		}
+	}
+}
+
+// The kernel counts in one number whom it killed at the task's limit and whom because the machine had no memory.
+func TestOOMKillsByWhatLacked(t *testing.T) {
+	for name, c := range map[string]struct {
+		stats cgroups.Stats
+		want  OOMKills
+	}{
+		"nobody":      {cgroups.Stats{}, OOMKills{}},
+		"at limit":    {cgroups.Stats{OOMs: 1, OOMKills: 3}, OOMKills{atLimit: 3}},
+		"the machine": {cgroups.Stats{OOMKills: 2}, OOMKills{outside: 2}},
+	} {
+		if got := oomKillsOf(c.stats); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }

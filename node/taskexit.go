@@ -16,8 +16,8 @@ import (
 // counts, and reads and changes nothing.
 type taskExit struct {
 	spec       *droverv1.TaskSpec
-	code       int   // exit code, as the engine saw it
-	oomKills   int64 // of the kernel, at the task's memory limit
+	code       int // exit code, as the engine saw it
+	oomKills   OOMKills
 	memoryPeak int64 // bytes
 	overhead   int64 // bytes of memory that a task has on top of its demand
 	hostPaths  bool  // the task had no container of its own
@@ -72,17 +72,22 @@ func (e *taskExit) lostContainer() *failure {
 	}
 }
 
-// memoryFailure returns the failure of a task that was killed at its memory
-// limit, or nil.
+// memoryFailure returns the failure of a task that the kernel has killed for memory, or nil.
 func (e *taskExit) memoryFailure() *failure {
-	if e.oomKills > 0 {
-		limit, peak := e.spec.GetDemand().GetMemory(), e.memoryPeak
+	limit, peak := e.spec.GetDemand().GetMemory(), e.memoryPeak
+	switch {
+	case e.oomKills.atLimit > 0:
 		return &failure{cause: droverv1.Cause_CAUSE_MEMORY, exitCode: int32(e.code), message: fmt.Sprintf(
 			"killed over its memory limit: memory = %q of stage %q allows %s (with the harness %s), the peak was %s; set memory = %q",
 			jobspec.FormatSize(limit), e.spec.GetStageName(), jobspec.FormatSize(limit), jobspec.FormatSize(limit+e.overhead),
 			jobspec.FormatSize(peak), jobspec.FormatSize(roundUp(max(limit, peak)+limit/2)))}
+	case e.oomKills.outside > 0:
+		return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: int32(e.code), message: fmt.Sprintf(
+			"killed because the machine had no memory left; the task itself was within its limit of %s: something else on the node takes more than it leaves to tasks",
+			jobspec.FormatSize(limit+e.overhead))}
+	default:
+		return nil
 	}
-	return nil
 }
 
 // roundUp rounds up to a multiple of 16 MiB.
