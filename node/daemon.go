@@ -305,6 +305,14 @@ func (d *daemon) launch(a *attempt) {
 	d.attempts.requestReport()
 }
 
+// newWanted returns an attempt that is wanted and not here yet.
+func (d *daemon) newWanted(id store.ID, w *droverv1.WantedAttempt) *attempt {
+	a := newAttempt(d, id)
+	a.mail.wanted, a.mail.spec = w, w.GetSpec()
+	a.mayNeedOldHarness = w.GetResumeFrom() != "" // it may need an older harness
+	return a
+}
+
 // applyWanted stores a message of the coordinator and then acts on it.
 func (d *daemon) applyWanted(w *droverv1.Wanted) error {
 	change, err := d.store.Apply(w)
@@ -347,10 +355,7 @@ func (d *daemon) setWanted(id store.ID, w *droverv1.WantedAttempt) {
 		a.setWanted(w)
 		return
 	}
-	a = newAttempt(d, id)
-	a.mail.wanted, a.mail.spec = w, w.GetSpec()
-	a.mayNeedOldHarness = w.GetResumeFrom() != "" // it may need an older harness
-	d.launch(a)
+	d.launch(d.newWanted(id, w))
 }
 
 // removeWanted starts the removal of an attempt. An attempt that is not on this
@@ -384,12 +389,12 @@ func (d *daemon) enterEpoch(id store.Identity) {
 // removeFinished removes an attempt of which nothing is left from the daemon. It
 // returns false if the attempt has become wanted again.
 func (d *daemon) removeFinished(a *attempt) bool {
-	removed, next := d.attempts.remove(a)
+	removed, next := d.attempts.remove(a, func(w *droverv1.WantedAttempt) *attempt { return d.newWanted(a.id, w) })
 	if !removed {
 		return false
 	}
 	if next != nil {
-		d.setWanted(a.id, next)
+		next.startLoop()
 	}
 	d.attempts.requestReport()
 	return true
