@@ -184,11 +184,18 @@ func (x *attemptHelpers) start(h *helperState, spec *droverv1.TaskSpec, req *hel
 	ctx, cancel := context.WithCancel(x.ctx)
 	done, updates := make(chan struct{}), make(chan helper.Update, 1)
 	h.work, h.cancel, h.done, h.updates, h.began = task.WorkBusy, cancel, done, updates, x.clock.Monotonic()
-	emit := func(e helper.Event) { x.mail.post(ctx, func() { h.progress = e }) }
+	post := func(f func()) { // to the loop, while this is the helper that h is about
+		x.mail.post(ctx, func() {
+			if h.done == done {
+				f()
+			}
+		})
+	}
+	emit := func(e helper.Event) { post(func() { h.progress = e }) }
 	x.wg.Go(func() {
 		err := x.runner.run(ctx, x.id.String(), uid, req, updates, emit)
 		close(done)
-		x.mail.post(ctx, func() {
+		post(func() {
 			cancel()
 			if h.finish(x.clock.Monotonic(), err, ended) {
 				x.log.Warn("helper failed", "attempt", x.id, "try", h.tries, "err", err)
