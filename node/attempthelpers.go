@@ -80,6 +80,7 @@ func (h *helperState) finish(now time.Duration, err error, ended func(error) *fa
 type attemptHelpers struct {
 	fetch  helperState
 	upload helperState
+	strays bool            // helpers of an earlier daemon may be alive: they must be gone before one starts
 	sent   helper.Update   // last update sent to the shuffle helper
 	ctx    context.Context // of the loop; helpers live in it, not in a step's context
 	wg     sync.WaitGroup  // of the helpers' goroutines
@@ -179,6 +180,12 @@ func (x *attemptHelpers) start(h *helperState, spec *droverv1.TaskSpec, req *hel
 	uid, err := x.cfg.taskUID(spec)
 	if err != nil {
 		return err
+	}
+	if x.strays {
+		if err := x.runner.enforcer.KillHelpers(x.ctx, x.id.String()); err != nil {
+			return err
+		}
+		x.strays = false
 	}
 	req.Version, req.Files, req.User = helper.Version, x.cfg.FilesConfig, spec.GetHdfsUser()
 	ctx, cancel := context.WithCancel(x.ctx)

@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -281,7 +280,7 @@ func (e CgroupEnforcer) Remove(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := g.Kill(); err != nil {
+	if err := g.Kill(cgroups.Whole); err != nil {
 		return fmt.Errorf("cgroup of %s: %w", id, err)
 	}
 	return g.Remove(ctx)
@@ -301,13 +300,11 @@ func killHelpers(ctx context.Context, g *cgroups.Group) error {
 		if errors.Is(err, fault.NotFound) || err == nil && len(pids) == 0 {
 			return nil
 		}
+		if err == nil {
+			err = g.Kill(cgroups.Helpers)
+		}
 		if err != nil {
 			return err
-		}
-		for _, p := range pids {
-			if err := syscall.Kill(p, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return err
-			}
 		}
 		select {
 		case <-tick.C:

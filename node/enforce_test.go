@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -26,6 +28,7 @@ type fakeKernel struct {
 	err      error // their error
 	made     int
 	killed   []string // attempts whose helpers were killed
+	killErr  error    // of the next calls of KillHelpers
 }
 
 func newFakeKernel() *fakeKernel {
@@ -81,6 +84,9 @@ func (k *fakeKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, OOM
 func (k *fakeKernel) KillHelpers(_ context.Context, id string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.killErr != nil {
+		return k.killErr
+	}
 	k.killed = append(k.killed, id)
 	return nil
 }
@@ -135,6 +141,41 @@ func TestLimitsAreReadBackAndRemoved(t *testing.T) {
 	if !k.empty() {
 		t.Errorf("cgroups left: %v", k.groups)
 	}
+}
+
+// A helper of a dead daemon that does not die, as while its disk hangs, keeps only its own attempt from going on:
+// before another one starts, it must be gone.
+func TestHelpersThatDoNotDie(t *testing.T) {
+	b, k := newTestNode(t, programs()), newFakeKernel()
+	b.config.Enforcer = k
+	b.start()
+	w := groupTask(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	b.stopDaemon()
+	k.killErr = fault.New(fault.Unavailable, "helpers [7] were killed but do not exit")
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	other := groupTask(1, "true")
+	b.put(other)
+	b.await(t, other, succeeded)
+
+	mail := &mailbox{inbox: make(chan func(), 10)}
+	x := &attemptHelpers{
+		fetch: helperState{work: task.WorkIdle}, strays: true, ctx: t.Context(), id: "1.0.0.1.1", dir: folder(t.TempDir()),
+		cfg: &b.config, runner: &helperRunner{enforcer: k}, mail: mail, clock: newClock(nil), log: slog.New(slog.DiscardHandler),
+	}
+	start := func() error { return x.startFetch(&droverv1.TaskSpec{Kind: kindReduce}, nil, func(*failure) {}) }
+	if err := start(); !errors.Is(err, fault.Unavailable) || x.fetch.work != task.WorkIdle {
+		t.Errorf("a helper starts beside another: %v, %s", err, x.fetch.work)
+	}
+	k.mu.Lock()
+	k.killErr = nil
+	k.mu.Unlock()
+	if err := start(); err != nil || !slices.Contains(k.killed, "1.0.0.1.1") {
+		t.Errorf("once the other is dead: %v", err)
+	}
+	x.wg.Wait()
 }
 
 // Ended tasks that the node keeps, for their logs and outputs, have no cgroup; what

@@ -455,7 +455,7 @@ func TestRunEndsWhileFrozen(t *testing.T) {
 	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Kill(); err != nil {
+	if err := g.Kill(cgroups.Whole); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := d.Wait(ctx, s.ID); err != nil || st.ExitCode != 137 {
