@@ -29,6 +29,7 @@ type fakeKernel struct {
 	made     int
 	killed   []string // attempts whose helpers were killed
 	killErr  error    // of the next calls of KillHelpers
+	vanishes bool     // the next group is gone when its container is to be made
 }
 
 func newFakeKernel() *fakeKernel {
@@ -58,6 +59,10 @@ func (k *fakeKernel) Limits(id string) (*droverv1.Limits, error) {
 func (k *fakeKernel) ContainerCgroup(id string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.vanishes {
+		k.vanishes = false
+		delete(k.groups, id)
+	}
 	if _, ok := k.groups[id]; !ok {
 		return ""
 	}
@@ -282,6 +287,31 @@ func TestLimitsThatDoNotReadBack(t *testing.T) {
 	}
 	if n := b.engine.Calls(fake.Create); n != 1 {
 		t.Errorf("%d containers, want 1: none without limits", n)
+	}
+}
+
+// A cgroup that cannot be made or has vanished, as when the unit around it was restarted, is no fault of the job.
+func TestCgroupsThatVanish(t *testing.T) {
+	cgroup := ""
+	p := programs()
+	p["true"] = func(_ context.Context, f *fake.Process) int { cgroup = f.Spec.Cgroup; return 0 }
+	b, k := newTestNode(t, p), newFakeKernel()
+	k.failures, k.err = 1000, fault.New(fault.NotFound, "cgroup of 1.0.0.1.1: no such file or directory")
+	b.config.Enforcer = k
+	b.start()
+	w := groupTask(0, "true")
+	b.put(w)
+	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_INFRA {
+		t.Errorf("one that cannot be made: %s %q", s.GetCause(), s.GetMessage())
+	}
+	k.mu.Lock()
+	k.failures, k.vanishes = 0, true
+	k.mu.Unlock()
+	w = groupTask(1, "true")
+	b.put(w)
+	b.await(t, w, succeeded)
+	if cgroup == "" {
+		t.Error("it ran without a cgroup")
 	}
 }
 
