@@ -25,7 +25,7 @@ type Leaf int
 const (
 	Container Leaf = iota + 1 // the container's processes
 	Helpers                   // helper processes of the attempt
-	Whole                     // the group itself; for System only
+	Whole                     // the group itself, which has processes of its own only in System
 )
 
 // String names the leaf.
@@ -172,10 +172,10 @@ func (g *Group) Processes(l Leaf) ([]int, error) {
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process of the group at once, also frozen ones.
+// Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones.
 // It is not an error if the group does not exist.
-func (g *Group) Kill() error {
-	err := g.r.fs.write(g.filePath("cgroup.kill"), "1")
+func (g *Group) Kill(l Leaf) error {
+	err := g.r.fs.write(g.filePath(l.dir(), "cgroup.kill"), "1")
 	if err = g.notFound(err); errors.Is(err, fault.NotFound) {
 		return nil
 	}

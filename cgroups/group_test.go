@@ -156,7 +156,7 @@ func TestMethodsOnMissingGroup(t *testing.T) {
 			t.Errorf("%s: %v, want fault.NotFound", name, err)
 		}
 	}
-	if err := errors.Join(g.Kill(), g.Remove(ctx)); err != nil {
+	if err := errors.Join(g.Kill(Whole), g.Remove(ctx)); err != nil {
 		t.Errorf("Kill and Remove: %v", err)
 	}
 	if names, err := r.List(); err != nil || len(names) > 0 {
@@ -182,7 +182,7 @@ func TestRemoveWaitsForProcesses(t *testing.T) {
 	if err := g.Remove(ctx); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("Remove of a populated group: %v, want fault.Unavailable", err)
 	}
-	if err := g.Kill(); err != nil {
+	if err := g.Kill(Whole); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -305,7 +305,7 @@ func TestStats(t *testing.T) {
 	}
 	want := Stats{
 		CPU: 1500 * time.Microsecond, Throttled: 77 * time.Microsecond, ThrottledPeriods: 4,
-		MemoryBytes: 12345, PeakBytes: 9000, OOMKills: 2,
+		MemoryBytes: 12345, PeakBytes: 9000, OOMs: 1, OOMKills: 2,
 		Disks: []DiskStats{{sda, 1, 2}, {vdb, 10, 20}},
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -137,7 +137,7 @@ func startWorker(t *testing.T, g *Group, args ...string) (*exec.Cmd, *bufio.Scan
 
 func stopWorker(t *testing.T, g *Group, c *exec.Cmd) {
 	t.Helper()
-	if err := g.Kill(); err != nil {
+	if err := g.Kill(Whole); err != nil {
 		t.Error(err)
 	}
 	if c != nil {
@@ -336,7 +336,7 @@ func TestMachineRemoveWaits(t *testing.T) {
 	if _, err := g.Freeze(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Kill(); err != nil { // kills frozen processes too
+	if err := g.Kill(Whole); err != nil { // kills frozen processes too
 		t.Fatal(err)
 	}
 	if err := c.Wait(); err == nil || c.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {

@@ -16,7 +16,8 @@ type Stats struct {
 	ThrottledPeriods uint64        // 100 ms periods in which it reached cpu.max
 	MemoryBytes      int64         // charged now, page cache included
 	PeakBytes        int64         // the most ever charged
-	OOMKills         uint64        // processes killed at memory.max
+	OOMs             uint64        // times that memory.max left no memory, and a process was to be killed
+	OOMKills         uint64        // processes killed for memory: at memory.max if OOMs is not 0, else by the machine's or a higher cgroup's lack
 	Disks            []DiskStats   // sorted by device
 }
 
@@ -60,6 +61,7 @@ func convertStats(m *stats.Metrics) Stats {
 		ThrottledPeriods: m.GetCPU().GetNrThrottled(),
 		MemoryBytes:      int64(m.GetMemory().GetUsage()),
 		PeakBytes:        int64(m.GetMemory().GetMaxUsage()),
+		OOMs:             m.GetMemoryEvents().GetOom(),
 		OOMKills:         m.GetMemoryEvents().GetOomKill(),
 	}
 	for _, d := range m.GetIo().GetUsage() {

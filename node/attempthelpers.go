@@ -80,6 +80,7 @@ func (h *helperState) finish(now time.Duration, err error, ended func(error) *fa
 type attemptHelpers struct {
 	fetch  helperState
 	upload helperState
+	strays bool            // helpers of an earlier daemon may be alive: they must be gone before one starts
 	sent   helper.Update   // last update sent to the shuffle helper
 	ctx    context.Context // of the loop; helpers live in it, not in a step's context
 	wg     sync.WaitGroup  // of the helpers' goroutines
@@ -180,15 +181,28 @@ func (x *attemptHelpers) start(h *helperState, spec *droverv1.TaskSpec, req *hel
 	if err != nil {
 		return err
 	}
+	if x.strays {
+		if err := x.runner.enforcer.KillHelpers(x.ctx, x.id.String()); err != nil {
+			return err
+		}
+		x.strays = false
+	}
 	req.Version, req.Files, req.User = helper.Version, x.cfg.FilesConfig, spec.GetHdfsUser()
 	ctx, cancel := context.WithCancel(x.ctx)
 	done, updates := make(chan struct{}), make(chan helper.Update, 1)
 	h.work, h.cancel, h.done, h.updates, h.began = task.WorkBusy, cancel, done, updates, x.clock.Monotonic()
-	emit := func(e helper.Event) { x.mail.post(ctx, func() { h.progress = e }) }
+	post := func(f func()) { // to the loop, while this is the helper that h is about
+		x.mail.post(ctx, func() {
+			if h.done == done {
+				f()
+			}
+		})
+	}
+	emit := func(e helper.Event) { post(func() { h.progress = e }) }
 	x.wg.Go(func() {
 		err := x.runner.run(ctx, x.id.String(), uid, req, updates, emit)
 		close(done)
-		x.mail.post(ctx, func() {
+		post(func() {
 			cancel()
 			if h.finish(x.clock.Monotonic(), err, ended) {
 				x.log.Warn("helper failed", "attempt", x.id, "try", h.tries, "err", err)

@@ -1,11 +1,53 @@
 package node
 
 import (
+	"log/slog"
+	"os"
 	"testing"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/node/task"
 )
+
+// The end of a helper that was stopped is not taken for that of the next one, however late it is told of: a third
+// helper would write to the same files.
+func TestStoppedHelperDoesNotEndTheNext(t *testing.T) {
+	dir := folder(t.TempDir())
+	if err := os.MkdirAll(dir.metaPath(nameIn), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	spec := &droverv1.TaskSpec{Kind: kindReduce, MapTasks: 1}
+	for range 20 { // whether the end is posted or dropped is for the runtime to choose
+		mail := &mailbox{inbox: make(chan func(), 10)}
+		x := &attemptHelpers{
+			fetch: helperState{work: task.WorkIdle}, upload: helperState{work: task.WorkIdle}, ctx: t.Context(), id: "1.0.0.1.1", dir: dir,
+			cfg: &Config{AllowRoot: true}, runner: &helperRunner{}, mail: mail, clock: newClock(nil), log: slog.New(slog.DiscardHandler),
+		}
+		start := func() {
+			if err := x.startFetch(spec, nil, func(*failure) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start()
+		if err := x.stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		x.wg.Wait()
+		start()
+		for len(mail.inbox) > 0 {
+			(<-mail.inbox)()
+		}
+		if x.fetch.work != task.WorkBusy {
+			t.Fatalf("the second helper is at work, and counts as %s", x.fetch.work)
+		}
+		if err := x.stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		x.wg.Wait()
+	}
+}
 
 // What no attempt elsewhere could read is told from what this machine alone may lack.
 func TestInputIsLostToAll(t *testing.T) {

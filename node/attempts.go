@@ -108,6 +108,10 @@ func (t *attemptTable) each(f func(*attempt)) {
 func (t *attemptTable) add(a *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.addLocked(a)
+}
+
+func (t *attemptTable) addLocked(a *attempt) {
 	t.byID[a.id] = a
 	if !a.orphaned {
 		t.dirty[a.id] = true
@@ -141,13 +145,16 @@ func (t *attemptTable) unwant(id store.ID) *attempt {
 	return a
 }
 
-// unlisted returns the attempts that are not in put.
+// unlisted returns the attempts that are not in put, which is all that is wanted.
 func (t *attemptTable) unlisted(put map[store.ID]*droverv1.WantedAttempt) (others []*attempt) {
-	t.each(func(a *attempt) {
-		if put[a.id] == nil {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, a := range t.byID {
+		if put[id] == nil {
 			others = append(others, a)
+			delete(t.wantedAgain, id)
 		}
-	})
+	}
 	return others
 }
 
@@ -171,13 +178,16 @@ func (t *attemptTable) enterEpoch(id store.Identity) (orphans []*attempt) {
 			}
 		}
 		clear(t.gone)
+		clear(t.wantedAgain) // the next set says again what is wanted
 	}
 	return orphans
 }
 
 // remove removes an attempt of which nothing is left; false if it has become wanted
-// again. next is what is wanted under the same id, or nil.
-func (t *attemptTable) remove(a *attempt) (removed bool, next *droverv1.WantedAttempt) {
+// again. next is the attempt that takes its place, made by successor of what is wanted
+// under the same id, or nil. There is no moment at which the id is free and yet wanted:
+// another change of what is wanted would miss the successor.
+func (t *attemptTable) remove(a *attempt, successor func(*droverv1.WantedAttempt) *attempt) (removed bool, next *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if wanted, _ := a.mail.wantedAndSpec(); wanted != nil {
@@ -188,8 +198,11 @@ func (t *attemptTable) remove(a *attempt) (removed bool, next *droverv1.WantedAt
 	if !a.orphaned {
 		t.gone[a.id] = true
 	}
-	next = t.wantedAgain[a.id]
-	delete(t.wantedAgain, a.id)
+	if w := t.wantedAgain[a.id]; w != nil {
+		delete(t.wantedAgain, a.id)
+		next = successor(w)
+		t.addLocked(next)
+	}
 	return true, next
 }
 

@@ -18,6 +18,15 @@ func (t *attemptTable) addTest(id store.ID, wanted *droverv1.WantedAttempt) *att
 	return a
 }
 
+// removeTest removes an attempt as the daemon does.
+func (t *attemptTable) removeTest(a *attempt) (removed bool, next *attempt) {
+	return t.remove(a, func(w *droverv1.WantedAttempt) *attempt {
+		next := newAttempt(a.d, a.id)
+		next.setWanted(w)
+		return next
+	})
+}
+
 // reports sends a report that is answered, and returns the phases in it.
 func (t *attemptTable) reports(full bool) map[store.ID]droverv1.Phase {
 	all := map[store.ID]droverv1.Phase{}
@@ -79,23 +88,26 @@ func TestOrphanLeavesBeforeItsIDIsWantedAgain(t *testing.T) {
 	if a, later := table.want(id, w); a != nil || !later {
 		t.Fatalf("wanted again: %v, %v", a, later)
 	}
-	if removed, _ := table.remove(old); removed {
+	if removed, _ := table.removeTest(old); removed {
 		t.Fatal("an attempt that is wanted was removed")
 	}
 	old.setWanted(nil)
-	removed, next := table.remove(old)
-	if !removed || next != w {
+	removed, next := table.removeTest(old)
+	if !removed || next == nil || next != table.find(id) {
 		t.Fatalf("removed %v, next %v", removed, next)
 	}
-	if got := table.reports(true); len(got) != 0 {
-		t.Errorf("an orphan that has left is reported: %v", got)
+	if wanted, _ := next.mail.wantedAndSpec(); wanted != w {
+		t.Errorf("the next one is wanted as %v", wanted)
 	}
-	now := table.addTest(id, next)
+	if got := table.reports(true); len(got) != 1 || got[id] != droverv1.Phase_PHASE_PREPARING {
+		t.Errorf("an orphan that has left is reported, or the next one is not: %v", got)
+	}
+	now := next
 	if e := table.epochOf(now, 0); e != 2 {
 		t.Errorf("the new attempt has epoch %d", e)
 	}
 	now.setWanted(nil)
-	if removed, next := table.remove(now); !removed || next != nil {
+	if removed, next := table.removeTest(now); !removed || next != nil {
 		t.Fatalf("removed %v, next %v", removed, next)
 	}
 	if got := table.reports(false); len(got) != 1 || got[id] != gone {
@@ -113,8 +125,26 @@ func TestUnwantedAgain(t *testing.T) {
 	if a := table.unwant(id); a != old {
 		t.Fatalf("unwanted: %v", a)
 	}
-	if removed, next := table.remove(old); !removed || next != nil {
+	if removed, next := table.removeTest(old); !removed || next != nil {
 		t.Errorf("removed %v, next %v", removed, next)
+	}
+}
+
+// Nor does what a later full set, or a later epoch, does not list any more.
+func TestUnlistedAgain(t *testing.T) {
+	const id = store.ID("1.0.0.1.1")
+	for name, forget := range map[string]func(*attemptTable){
+		"a full set":    func(table *attemptTable) { table.unlisted(nil) },
+		"another epoch": func(table *attemptTable) { table.enterEpoch(store.Identity{Epoch: 3}) },
+	} {
+		table := newTestTable(store.Identity{Epoch: 1})
+		old := table.addTest(id, nil)
+		table.enterEpoch(store.Identity{Epoch: 2})
+		table.want(id, &droverv1.WantedAttempt{Key: id.Key()})
+		forget(table)
+		if removed, next := table.removeTest(old); !removed || next != nil {
+			t.Errorf("%s: removed %v, next %v", name, removed, next)
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ type attemptCgroup struct {
 	limits    *droverv1.Limits // as the kernel holds them
 	usage     *droverv1.Usage  // replaced, never modified: a report may share it
 	occupied  *droverv1.Resources
-	oomKills  int64
+	oomKills  OOMKills
 	swapBytes int64 // bytes of its memory in swap
 
 	id  string

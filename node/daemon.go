@@ -205,7 +205,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 	for _, f := range dumps {
 		d.addKnown(known, f.Name())
 	}
-	groups, err := d.adoptCgroups(ctx, known)
+	groups, strays, err := d.adoptCgroups(ctx, known)
 	if err != nil {
 		return err
 	}
@@ -222,6 +222,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 			a.container.phase = task.ContainerUnknown
 		}
 		a.suspension.recoverLevel(ctx)
+		a.helpers.strays = strays[id]
 		a.mail.wanted, a.mail.spec = wanted[id], wanted[id].GetSpec()
 		a.orphaned = recorded && rec.Epoch != epoch || !recorded && wanted[id] == nil
 		if a.orphaned {
@@ -243,27 +244,31 @@ func (d *daemon) addKnown(known map[store.ID]bool, name string) {
 }
 
 // adoptCgroups lists the attempts' cgroups and kills the helpers that a dead
-// daemon left in them.
-func (d *daemon) adoptCgroups(ctx context.Context, known map[store.ID]bool) (map[store.ID]bool, error) {
-	groups := map[store.ID]bool{}
+// daemon left in them. strays are those with helpers that did not die in time, as
+// while their disk hangs: the others must not wait for them.
+func (d *daemon) adoptCgroups(ctx context.Context, known map[store.ID]bool) (groups, strays map[store.ID]bool, err error) {
+	groups, strays = map[store.ID]bool{}, map[store.ID]bool{}
 	if d.cfg.Enforcer == nil {
-		return groups, nil
+		return groups, strays, nil
 	}
 	names, err := d.cfg.Enforcer.List()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	killing, cancel := context.WithTimeout(ctx, helperKillLimit) // all of them together
+	defer cancel()
 	for _, n := range names {
 		d.addKnown(known, n)
 		if !known[store.ID(n)] {
 			continue
 		}
 		groups[store.ID(n)] = true
-		if err := d.cfg.Enforcer.KillHelpers(ctx, n); err != nil {
-			return nil, err
+		if err := d.cfg.Enforcer.KillHelpers(killing, n); err != nil {
+			d.log.Warn("helpers of the attempt from before the restart are not gone", "attempt", n, "err", err)
+			strays[store.ID(n)] = true
 		}
 	}
-	return groups, nil
+	return groups, strays, nil
 }
 
 // adopt restores the attempt's state from its record.
@@ -303,6 +308,14 @@ func (d *daemon) launch(a *attempt) {
 	d.attempts.add(a)
 	a.startLoop()
 	d.attempts.requestReport()
+}
+
+// newWanted returns an attempt that is wanted and not here yet.
+func (d *daemon) newWanted(id store.ID, w *droverv1.WantedAttempt) *attempt {
+	a := newAttempt(d, id)
+	a.mail.wanted, a.mail.spec = w, w.GetSpec()
+	a.mayNeedOldHarness = w.GetResumeFrom() != "" // it may need an older harness
+	return a
 }
 
 // applyWanted stores a message of the coordinator and then acts on it.
@@ -347,10 +360,7 @@ func (d *daemon) setWanted(id store.ID, w *droverv1.WantedAttempt) {
 		a.setWanted(w)
 		return
 	}
-	a = newAttempt(d, id)
-	a.mail.wanted, a.mail.spec = w, w.GetSpec()
-	a.mayNeedOldHarness = w.GetResumeFrom() != "" // it may need an older harness
-	d.launch(a)
+	d.launch(d.newWanted(id, w))
 }
 
 // removeWanted starts the removal of an attempt. An attempt that is not on this
@@ -384,12 +394,12 @@ func (d *daemon) enterEpoch(id store.Identity) {
 // removeFinished removes an attempt of which nothing is left from the daemon. It
 // returns false if the attempt has become wanted again.
 func (d *daemon) removeFinished(a *attempt) bool {
-	removed, next := d.attempts.remove(a)
+	removed, next := d.attempts.remove(a, func(w *droverv1.WantedAttempt) *attempt { return d.newWanted(a.id, w) })
 	if !removed {
 		return false
 	}
 	if next != nil {
-		d.setWanted(a.id, next)
+		next.startLoop()
 	}
 	d.attempts.requestReport()
 	return true

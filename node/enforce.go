@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -161,21 +160,29 @@ func (e CgroupEnforcer) OpenHelperLeaf(id string) (*os.File, error) {
 }
 
 // Usage implements Enforcer.
-func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, OOMKills, error) {
 	g, err := e.root.Open(id)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, nil, OOMKills{}, err
 	}
 	s, err := g.Stats()
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, nil, OOMKills{}, err
 	}
 	u := &droverv1.Usage{CpuMs: s.CPU.Milliseconds(), MemoryPeak: s.PeakBytes, CpuThrottledMs: s.Throttled.Milliseconds()}
 	for _, d := range s.Disks {
 		u.ReadBytes += int64(d.ReadBytes)
 		u.WriteBytes += int64(d.WriteBytes)
 	}
-	return u, &droverv1.Resources{Memory: s.MemoryBytes}, int64(s.OOMKills), nil
+	return u, &droverv1.Resources{Memory: s.MemoryBytes}, oomKillsOf(s), nil
+}
+
+// oomKillsOf tells by what processes were killed. The kernel counts the kills of all causes together.
+func oomKillsOf(s cgroups.Stats) OOMKills {
+	if s.OOMs == 0 {
+		return OOMKills{outside: int64(s.OOMKills)}
+	}
+	return OOMKills{atLimit: int64(s.OOMKills)}
 }
 
 // FreezeFile returns the file that freezes the attempt's container when 1 is
@@ -273,7 +280,7 @@ func (e CgroupEnforcer) Remove(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := g.Kill(); err != nil {
+	if err := g.Kill(cgroups.Whole); err != nil {
 		return fmt.Errorf("cgroup of %s: %w", id, err)
 	}
 	return g.Remove(ctx)
@@ -293,13 +300,11 @@ func killHelpers(ctx context.Context, g *cgroups.Group) error {
 		if errors.Is(err, fault.NotFound) || err == nil && len(pids) == 0 {
 			return nil
 		}
+		if err == nil {
+			err = g.Kill(cgroups.Helpers)
+		}
 		if err != nil {
 			return err
-		}
-		for _, p := range pids {
-			if err := syscall.Kill(p, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return err
-			}
 		}
 		select {
 		case <-tick.C:

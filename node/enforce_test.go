@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -20,15 +23,17 @@ import (
 type fakeKernel struct {
 	mu       sync.Mutex
 	groups   map[string]Limits
-	oom      map[string]bool
+	oom      map[string]OOMKills
 	failures int   // number of Ensure calls that fail
 	err      error // their error
 	made     int
 	killed   []string // attempts whose helpers were killed
+	killErr  error    // of the next calls of KillHelpers
+	vanishes bool     // the next group is gone when its container is to be made
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{groups: map[string]Limits{}, oom: map[string]bool{}}
+	return &fakeKernel{groups: map[string]Limits{}, oom: map[string]OOMKills{}}
 }
 
 func (k *fakeKernel) Ensure(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
@@ -54,6 +59,10 @@ func (k *fakeKernel) Limits(id string) (*droverv1.Limits, error) {
 func (k *fakeKernel) ContainerCgroup(id string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.vanishes {
+		k.vanishes = false
+		delete(k.groups, id)
+	}
 	if _, ok := k.groups[id]; !ok {
 		return ""
 	}
@@ -64,22 +73,25 @@ func (k *fakeKernel) OpenHelperLeaf(string) (*os.File, error) {
 	return nil, errors.New("no leaf in memory")
 }
 
-func (k *fakeKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+func (k *fakeKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, OOMKills, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l, ok := k.groups[id]
 	if !ok {
-		return nil, nil, 0, fault.New(fault.NotFound, "no group %s", id)
+		return nil, nil, OOMKills{}, fault.New(fault.NotFound, "no group %s", id)
 	}
-	if k.oom[id] {
-		return &droverv1.Usage{MemoryPeak: l.Memory}, &droverv1.Resources{}, 1, nil
+	if kills := k.oom[id]; kills != (OOMKills{}) {
+		return &droverv1.Usage{MemoryPeak: l.Memory}, &droverv1.Resources{}, kills, nil
 	}
-	return &droverv1.Usage{CpuMs: 7}, &droverv1.Resources{Memory: 5}, 0, nil
+	return &droverv1.Usage{CpuMs: 7}, &droverv1.Resources{Memory: 5}, OOMKills{}, nil
 }
 
 func (k *fakeKernel) KillHelpers(_ context.Context, id string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.killErr != nil {
+		return k.killErr
+	}
 	k.killed = append(k.killed, id)
 	return nil
 }
@@ -134,6 +146,41 @@ func TestLimitsAreReadBackAndRemoved(t *testing.T) {
 	if !k.empty() {
 		t.Errorf("cgroups left: %v", k.groups)
 	}
+}
+
+// A helper of a dead daemon that does not die, as while its disk hangs, keeps only its own attempt from going on:
+// before another one starts, it must be gone.
+func TestHelpersThatDoNotDie(t *testing.T) {
+	b, k := newTestNode(t, programs()), newFakeKernel()
+	b.config.Enforcer = k
+	b.start()
+	w := groupTask(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	b.stopDaemon()
+	k.killErr = fault.New(fault.Unavailable, "helpers [7] were killed but do not exit")
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	other := groupTask(1, "true")
+	b.put(other)
+	b.await(t, other, succeeded)
+
+	mail := &mailbox{inbox: make(chan func(), 10)}
+	x := &attemptHelpers{
+		fetch: helperState{work: task.WorkIdle}, strays: true, ctx: t.Context(), id: "1.0.0.1.1", dir: folder(t.TempDir()),
+		cfg: &b.config, runner: &helperRunner{enforcer: k}, mail: mail, clock: newClock(nil), log: slog.New(slog.DiscardHandler),
+	}
+	start := func() error { return x.startFetch(&droverv1.TaskSpec{Kind: kindReduce}, nil, func(*failure) {}) }
+	if err := start(); !errors.Is(err, fault.Unavailable) || x.fetch.work != task.WorkIdle {
+		t.Errorf("a helper starts beside another: %v, %s", err, x.fetch.work)
+	}
+	k.mu.Lock()
+	k.killErr = nil
+	k.mu.Unlock()
+	if err := start(); err != nil || !slices.Contains(k.killed, "1.0.0.1.1") {
+		t.Errorf("once the other is dead: %v", err)
+	}
+	x.wg.Wait()
 }
 
 // Ended tasks that the node keeps, for their logs and outputs, have no cgroup; what
@@ -191,7 +238,7 @@ func (b *testNode) endOf(w *droverv1.WantedAttempt) droverv1.Phase {
 func TestOverMemory(t *testing.T) {
 	b, k := newTestNode(t, map[string]fake.Program{"hog": func(context.Context, *fake.Process) int { return 137 }}), newFakeKernel()
 	b.config.Enforcer, b.config.Info.TaskOverheadMemory = k, 16<<20
-	k.oom["1.0.0.1.1"] = true
+	k.oom["1.0.0.1.1"] = OOMKills{atLimit: 1}
 	b.start()
 	w := groupTask(0, "hog")
 	b.put(w)
@@ -202,6 +249,22 @@ func TestOverMemory(t *testing.T) {
 	for _, want := range []string{`memory = "64MiB"`, "peak was 80MiB", `set memory = "112MiB"`} {
 		if !strings.Contains(s.GetMessage(), want) {
 			t.Errorf("%q does not say %q", s.GetMessage(), want)
+		}
+	}
+}
+
+// The kernel counts in one number whom it killed at the task's limit and whom because the machine had no memory.
+func TestOOMKillsByWhatLacked(t *testing.T) {
+	for name, c := range map[string]struct {
+		stats cgroups.Stats
+		want  OOMKills
+	}{
+		"nobody":      {cgroups.Stats{}, OOMKills{}},
+		"at limit":    {cgroups.Stats{OOMs: 1, OOMKills: 3}, OOMKills{atLimit: 3}},
+		"the machine": {cgroups.Stats{OOMKills: 2}, OOMKills{outside: 2}},
+	} {
+		if got := oomKillsOf(c.stats); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }
@@ -224,6 +287,31 @@ func TestLimitsThatDoNotReadBack(t *testing.T) {
 	}
 	if n := b.engine.Calls(fake.Create); n != 1 {
 		t.Errorf("%d containers, want 1: none without limits", n)
+	}
+}
+
+// A cgroup that cannot be made or has vanished, as when the unit around it was restarted, is no fault of the job.
+func TestCgroupsThatVanish(t *testing.T) {
+	cgroup := ""
+	p := programs()
+	p["true"] = func(_ context.Context, f *fake.Process) int { cgroup = f.Spec.Cgroup; return 0 }
+	b, k := newTestNode(t, p), newFakeKernel()
+	k.failures, k.err = 1000, fault.New(fault.NotFound, "cgroup of 1.0.0.1.1: no such file or directory")
+	b.config.Enforcer = k
+	b.start()
+	w := groupTask(0, "true")
+	b.put(w)
+	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_INFRA {
+		t.Errorf("one that cannot be made: %s %q", s.GetCause(), s.GetMessage())
+	}
+	k.mu.Lock()
+	k.failures, k.vanishes = 0, true
+	k.mu.Unlock()
+	w = groupTask(1, "true")
+	b.put(w)
+	b.await(t, w, succeeded)
+	if cgroup == "" {
+		t.Error("it ran without a cgroup")
 	}
 }
 

@@ -41,18 +41,16 @@ func (o *outcome) succeeded() bool {
 }
 
 // causeOf returns the cause that an error of a step counts as. Failures of the
-// infrastructure do not count towards the task's attempts.
-func causeOf(err error) droverv1.Cause {
-	switch {
-	case errors.Is(err, fault.Invalid), errors.Is(err, fault.NotFound), errors.Is(err, fault.Denied), errors.Is(err, fault.Unsupported):
+// infrastructure do not count towards the task's attempts. What a node's folders,
+// quotas and cgroups lack, no spec has asked for by name.
+func causeOf(do task.Do, err error) droverv1.Cause {
+	lacks := errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported)
+	ofNode := do == task.MakeFolder || do == task.MakeCgroup || do == task.Start
+	if errors.Is(err, fault.Invalid) || errors.Is(err, fault.Denied) || lacks && !ofNode {
 		return droverv1.Cause_CAUSE_SPEC
-	default:
-		return droverv1.Cause_CAUSE_INFRA
 	}
+	return droverv1.Cause_CAUSE_INFRA
 }
-
-// isPermanent reports whether repeating the step cannot help.
-func isPermanent(err error) bool { return causeOf(err) == droverv1.Cause_CAUSE_SPEC }
 
 // exit returns what is known of the end of the attempt's container.
 func (a *attempt) exit(spec *droverv1.TaskSpec) *taskExit {

@@ -39,7 +39,7 @@ type levelKernel struct {
 	held    int64 // bytes of memory reported for a task; 0: fakeKernel's value
 }
 
-func (k *levelKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+func (k *levelKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, OOMKills, error) {
 	u, held, kills, err := k.fakeKernel.Usage(id)
 	if err == nil && k.held > 0 {
 		held.Memory = k.held

@@ -28,14 +28,20 @@ type Enforcer interface {
 	ContainerCgroup(id string) string
 	// OpenHelperLeaf opens the folder of the helpers leaf, to start a process in it.
 	OpenHelperLeaf(id string) (*os.File, error)
-	// Usage reads past and current usage; oomKills counts kills at memory.max.
-	Usage(id string) (u *droverv1.Usage, held *droverv1.Resources, oomKills int64, err error)
+	// Usage reads past and current usage, and how many processes the kernel has killed for memory.
+	Usage(id string) (u *droverv1.Usage, held *droverv1.Resources, kills OOMKills, err error)
 	// KillHelpers kills every process in the helpers leaf and waits for them.
 	KillHelpers(ctx context.Context, id string) error
 	// Remove kills the remaining processes of the cgroup and removes it.
 	Remove(ctx context.Context, id string) error
 	// List returns the attempts that have a cgroup.
 	List() ([]string, error)
+}
+
+// OOMKills counts the processes of an attempt that the kernel has killed for memory.
+type OOMKills struct {
+	atLimit int64 // of the attempt
+	outside int64 // because the machine, or a cgroup around all attempts, had none left
 }
 
 // Swapper is an optional ability of an Enforcer: it swaps out memory. An Enforcer

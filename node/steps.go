@@ -66,6 +66,7 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 	unavailable := errors.Is(err, fault.Unavailable)
 	a.d.log.Warn("step failed", "attempt", a.id, "step", do, "try", n, "err", err)
 	vanished := do == task.Start && errors.Is(err, fault.NotFound)
+	cause := causeOf(do, err)
 	cut := errors.Is(err, context.DeadlineExceeded)
 	if (unavailable || vanished || cut) && isEngineStep(do) {
 		a.container.phase = task.ContainerUnknown // the effect of the step is unknown
@@ -73,8 +74,8 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 	if isLevelStep(do) && a.handleLevelFailure(do, n, err) {
 		return
 	}
-	if prepares && (isPermanent(err) && !vanished || n >= maxTries && !unavailable) {
-		a.failure = &failure{cause: causeOf(err), message: fmt.Sprintf("%s: %v", do, err)}
+	if prepares && (cause == droverv1.Cause_CAUSE_SPEC || n >= maxTries && !unavailable) { // repeated, what is asked for is the same
+		a.failure = &failure{cause: cause, message: fmt.Sprintf("%s: %v", do, err)}
 		return
 	}
 	if !errors.Is(err, store.ErrUnwritable) && a.retries.recordStart(do, n, err) {
@@ -117,6 +118,10 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 			cs, err := a.layout().containerSpec(spec, a.reuseKey(spec))
 			if err != nil {
 				return err
+			}
+			if a.d.cfg.Enforcer != nil && cs.Cgroup == "" {
+				a.cgroup.exists = false
+				return fault.New(fault.Unavailable, "its cgroup has vanished, and is made again")
 			}
 			return a.container.create(ctx, cs)
 		})

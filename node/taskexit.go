@@ -16,8 +16,8 @@ import (
 // counts, and reads and changes nothing.
 type taskExit struct {
 	spec       *droverv1.TaskSpec
-	code       int   // exit code, as the engine saw it
-	oomKills   int64 // of the kernel, at the task's memory limit
+	code       int // exit code, as the engine saw it
+	oomKills   OOMKills
 	memoryPeak int64 // bytes
 	overhead   int64 // bytes of memory that a task has on top of its demand
 	hostPaths  bool  // the task had no container of its own
@@ -33,6 +33,9 @@ func (e *taskExit) ofCommand() *failure {
 	if f := e.memoryFailure(); f != nil {
 		return f
 	}
+	if code == runtime.ExitLost {
+		return e.unseenEnd()
+	}
 	f := &failure{cause: droverv1.Cause_CAUSE_EXIT, exitCode: int32(code), message: fmt.Sprintf("the command ended with exit code %d", code)}
 	switch {
 	case code == 127: // of a shell: a command that is not there itself does not start, and has no exit code
@@ -45,12 +48,23 @@ func (e *taskExit) ofCommand() *failure {
 	return f
 }
 
-// lostContainer returns the failure of an attempt whose container is gone. A reboot of the machine says nothing about what the
-// node can run, and a process ends with the daemon that started it.
+// A reboot of the machine says nothing about what the node can run.
+const rebootedText = "the machine was rebooted while it ran"
+
+// unseenEnd returns the failure of a container that ran and whose exit code is lost. The engine keeps containers over a
+// reboot, without their processes. In a container of its own no process of a task can bring that about.
+func (e *taskExit) unseenEnd() *failure {
+	if e.rebooted {
+		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, exitCode: runtime.ExitLost, message: rebootedText}
+	}
+	return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: runtime.ExitLost, message: "nobody saw how it ended: the shim of its container was killed, or containerd lost it; see their messages in the node's journal"}
+}
+
+// lostContainer returns the failure of an attempt whose container is gone. A process ends with the daemon that started it.
 func (e *taskExit) lostContainer() *failure {
 	switch {
 	case e.rebooted:
-		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "the machine was rebooted while it ran"}
+		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: rebootedText}
 	case e.hostPaths:
 		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, message: "it was a process of a daemon that has ended, and ended with it"}
 	default:
@@ -58,17 +72,22 @@ func (e *taskExit) lostContainer() *failure {
 	}
 }
 
-// memoryFailure returns the failure of a task that was killed at its memory
-// limit, or nil.
+// memoryFailure returns the failure of a task that the kernel has killed for memory, or nil.
 func (e *taskExit) memoryFailure() *failure {
-	if e.oomKills > 0 {
-		limit, peak := e.spec.GetDemand().GetMemory(), e.memoryPeak
+	limit, peak := e.spec.GetDemand().GetMemory(), e.memoryPeak
+	switch {
+	case e.oomKills.atLimit > 0:
 		return &failure{cause: droverv1.Cause_CAUSE_MEMORY, exitCode: int32(e.code), message: fmt.Sprintf(
 			"killed over its memory limit: memory = %q of stage %q allows %s (with the harness %s), the peak was %s; set memory = %q",
 			jobspec.FormatSize(limit), e.spec.GetStageName(), jobspec.FormatSize(limit), jobspec.FormatSize(limit+e.overhead),
 			jobspec.FormatSize(peak), jobspec.FormatSize(roundUp(max(limit, peak)+limit/2)))}
+	case e.oomKills.outside > 0:
+		return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: int32(e.code), message: fmt.Sprintf(
+			"killed because the machine had no memory left; the task itself was within its limit of %s: something else on the node takes more than it leaves to tasks",
+			jobspec.FormatSize(limit+e.overhead))}
+	default:
+		return nil
 	}
-	return nil
 }
 
 // roundUp rounds up to a multiple of 16 MiB.
@@ -117,6 +136,8 @@ func (e *taskExit) withoutResult(why error) *failure {
 	}
 	class, known := mapreduce.ClassOfExitCode(code)
 	switch {
+	case code == runtime.ExitLost && errors.Is(why, fs.ErrNotExist):
+		return e.unseenEnd()
 	case code == 0 || !errors.Is(why, fs.ErrNotExist):
 		return &failure{cause: droverv1.Cause_CAUSE_OUTPUT, exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result cannot be read: %v", code, why)}
 	case known:

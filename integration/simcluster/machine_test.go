@@ -272,13 +272,13 @@ func (k *kernel) OpenHelperLeaf(string) (*os.File, error) {
 	return nil, errors.New("no leaf in memory")
 }
 
-func (k *kernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+func (k *kernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, node.OOMKills, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, ok := k.groups[id]; !ok {
-		return nil, nil, 0, fault.New(fault.NotFound, "no group %s", id)
+		return nil, nil, node.OOMKills{}, fault.New(fault.NotFound, "no group %s", id)
 	}
-	return &droverv1.Usage{CpuMs: 7}, &droverv1.Resources{Memory: 5}, 0, nil
+	return &droverv1.Usage{CpuMs: 7}, &droverv1.Resources{Memory: 5}, node.OOMKills{}, nil
 }
 
 func (k *kernel) KillHelpers(context.Context, string) error { return nil }

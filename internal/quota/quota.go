@@ -70,12 +70,12 @@ func Probe(dir string) (Method, string, error) {
 	var q diskQuota
 	err = quotactl(d, getQuota, 0, &q)
 	if err == nil {
-		var st unix.Stat_t
-		if err := unix.Fstat(int(d.Fd()), &st); err != nil {
-			return 0, "", err
+		large, err := hasLargeInodes(d)
+		if err != nil {
+			return 0, "", fmt.Errorf("quota of %s: %w", dir, err)
 		}
-		if st.Ino > maxProject {
-			return Counting, "inode numbers of this file system are over 32 bits: mount xfs with inode32", nil
+		if large {
+			return Counting, "inode numbers of this file system may be over 32 bits: mount xfs with inode32", nil
 		}
 		return Kernel, "", nil
 	}
@@ -84,7 +84,7 @@ func Probe(dir string) (Method, string, error) {
 		return Counting, "the kernel is older than 5.14", nil
 	case errors.Is(err, unix.EPERM):
 		return Counting, "setting quotas needs root", nil
-	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTBLK), errors.Is(err, unix.ENODEV):
+	case lacksQuota(err):
 		return Counting, "no project quota on this file system: for ext4, unmounted, `tune2fs -O project,quota -Q prjquota DEVICE` and mount with prjquota; for xfs mount with prjquota", nil
 	default:
 		return 0, "", fmt.Errorf("quota of %s: %w", dir, err)
@@ -133,7 +133,7 @@ func Measure(ctx context.Context, dir string, m Method) (Usage, error) {
 		defer d.Close()
 		var q diskQuota
 		if err := quotactl(d, getQuota, id, &q); err != nil {
-			return Usage{}, unsupported(dir, err)
+			return Usage{}, failed(dir, err)
 		}
 		return Usage{Bytes: int64(q.space), Files: int64(q.inodes)}, nil
 	case Counting:
@@ -206,11 +206,11 @@ func openProject(dir string) (*os.File, uint32, error) {
 
 func setLimits(d *os.File, id uint32, want diskQuota) error {
 	if err := quotactl(d, setQuota, id, &want); err != nil {
-		return unsupported(d.Name(), err)
+		return failed(d.Name(), err)
 	}
 	var got diskQuota
 	if err := quotactl(d, getQuota, id, &got); err != nil {
-		return unsupported(d.Name(), err)
+		return failed(d.Name(), err)
 	}
 	if got.blockHard != want.blockHard || got.inodeHard != want.inodeHard {
 		return fault.New(fault.Conflict, "quota of %s: wrote %d KiB and %d files, the kernel reports %d and %d", d.Name(), want.blockHard, want.inodeHard, got.blockHard, got.inodeHard)
@@ -218,7 +218,21 @@ func setLimits(d *os.File, id uint32, want diskQuota) error {
 	return nil
 }
 
-func unsupported(dir string, err error) error {
+// lacksQuota reports whether an error means that a file system has no project quotas, and not that its disk is
+// full or broken.
+func lacksQuota(err error) bool {
+	for _, e := range []error{unix.ENOSYS, unix.EPERM, unix.ESRCH, unix.ENOTSUP, unix.EINVAL, unix.ENOTBLK, unix.ENODEV, unix.ENOTTY} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func failed(dir string, err error) error {
+	if !lacksQuota(err) {
+		return fmt.Errorf("quota of %s: %w", dir, err)
+	}
 	return fault.New(fault.Unsupported, "quota of %s: %w: count instead (see Probe)", dir, err)
 }
 
@@ -272,14 +286,14 @@ func setProject(at int, path string, id uint32, dir bool) error {
 	defer f.Close()
 	var a fileAttr
 	if err := ioctl(f, ioctlGetXattr, &a); err != nil {
-		return unsupported(path, err)
+		return failed(path, err)
 	}
 	a.project = id
 	if dir {
 		a.flags |= flagInherit
 	}
 	if err := ioctl(f, ioctlSetXattr, &a); err != nil {
-		return unsupported(path, err)
+		return failed(path, err)
 	}
 	return nil
 }

@@ -67,6 +67,38 @@ func TestProbeReportsReason(t *testing.T) {
 	}
 }
 
+// A project is a number of 32 bits and that of a folder's inode: where inodes may have larger ones, as on
+// large xfs, some folders had no quota, and which ones nobody knows before they are made.
+func TestLargestInodeOfXFS(t *testing.T) {
+	// As xfs_info shows them for mkfs.xfs with its defaults: blocks of 4096 bytes, inodes of 512, four groups.
+	for name, c := range map[string]struct {
+		g    xfsGeometry
+		want uint64
+	}{
+		"16 GiB":                          {xfsGeometry{blockSize: 4096, inodeSize: 512, groupBlocks: 1 << 20, groups: 4}, 1<<25 - 1},
+		"groups that are no power of two": {xfsGeometry{blockSize: 4096, inodeSize: 512, groupBlocks: 1<<20 + 1, groups: 2}, 1<<24 | (1<<23 + 7)},
+		"2 TiB":                           {xfsGeometry{blockSize: 4096, inodeSize: 512, groupBlocks: 1 << 27, groups: 4}, 1<<32 - 1},
+		"4 TiB":                           {xfsGeometry{blockSize: 4096, inodeSize: 512, groupBlocks: 1 << 28, groups: 4}, 1<<33 - 1},
+		"1 TiB of small inodes":           {xfsGeometry{blockSize: 4096, inodeSize: 256, groupBlocks: 1<<26 + 1, groups: 4}, 3<<31 | (1<<30 + 15)},
+	} {
+		if got := c.g.largestInode(); got != c.want {
+			t.Errorf("%s: %#x, want %#x", name, got, c.want)
+		}
+	}
+}
+
+func TestInodesOf32Bits(t *testing.T) {
+	const mounts = `25 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+30 25 8:17 / /data rw,relatime shared:1 - xfs /dev/sdb1 rw,attr2,inode32,logbufs=8,prjquota
+31 25 8:33 / /more rw,relatime shared:2 - xfs /dev/sdc1 rw,attr2,inode64,logbufs=8,prjquota
+`
+	for dev, want := range map[string]bool{"8:17": true, "8:33": false, "8:1": false, "8:3": false} {
+		if got := hasInodes32(mounts, dev); got != want {
+			t.Errorf("%s: %v", dev, got)
+		}
+	}
+}
+
 // TestKernelQuota formats the disk in DROVER_TEST_QUOTA_DISK.
 func TestKernelQuota(t *testing.T) {
 	disk := os.Getenv("DROVER_TEST_QUOTA_DISK")

@@ -376,7 +376,7 @@ func TestOutOfMemoryIsSeen(t *testing.T) {
 	}
 	stats, err := g.Stats()
 	const over = 1 << 20 // the kernel gives dying processes the pages they need
-	if err != nil || stats.OOMKills == 0 || stats.PeakBytes < 120<<20 || stats.PeakBytes > 128<<20+over {
+	if err != nil || stats.OOMs == 0 || stats.OOMKills == 0 || stats.PeakBytes < 120<<20 || stats.PeakBytes > 128<<20+over {
 		t.Errorf("%+v, %v", stats, err)
 	}
 	if got, err := g.Limits(); err != nil || !got.Equal(b.limits()) {
@@ -455,7 +455,7 @@ func TestRunEndsWhileFrozen(t *testing.T) {
 	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Kill(); err != nil {
+	if err := g.Kill(cgroups.Whole); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := d.Wait(ctx, s.ID); err != nil || st.ExitCode != 137 {

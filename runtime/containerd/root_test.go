@@ -111,7 +111,7 @@ func TestNeighbourWritesDoNotDelayDelete(t *testing.T) {
 		if err := os.Truncate(file, 0); err != nil { // so that dirty data need not be written
 			t.Error(err)
 		}
-		if err := g.Kill(); err != nil {
+		if err := g.Kill(cgroups.Whole); err != nil {
 			t.Error(err)
 		}
 		<-ended

@@ -125,7 +125,7 @@ func (b *testbed) group(t *testing.T, id string, l cgroups.Limits) *cgroups.Grou
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := g.Kill(); err != nil {
+		if err := g.Kill(cgroups.Whole); err != nil {
 			t.Error(err)
 		}
 		if err := g.Remove(context.Background()); err != nil {
