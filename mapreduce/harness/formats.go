@@ -3,7 +3,6 @@ package harness
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"io"
 
 	"github.com/klauspost/compress/zlib"
@@ -23,25 +22,21 @@ var binaryFormats = []struct{ letters, name string }{
 // refuseBinaryFormat returns r from its start, or an error if its first bytes are
 // those of a format that is not text lines.
 func refuseBinaryFormat(r io.Reader, p mapreduce.Piece) (io.Reader, error) {
-	var head [4]byte
-	n, err := io.ReadFull(r, head[:])
-	if err != nil && err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
+	head, err := io.ReadAll(io.LimitReader(r, 4)) // not io.ReadFull, whose error for a short file is also that of one that is cut
+	if err != nil {
 		if p.Codec != mapreduce.CodecNone {
 			err = &decompressError{err}
 		}
 		return nil, err
 	}
-	if n == len(head) && head[3] < 9 {
+	if len(head) == 4 && head[3] < 9 {
 		for _, f := range binaryFormats {
 			if string(head[:3]) == f.letters {
 				return nil, permanentErrorf(mapreduce.ClassUserData, "input %s is %s, and a mapper reads lines of text: convert it first (hadoop fs -text FILE prints a SequenceFile as text)", p.Path, f.name)
 			}
 		}
 	}
-	if err != nil {
-		return bytes.NewReader(head[:n]), nil
-	}
-	return io.MultiReader(bytes.NewReader(head[:]), r), nil
+	return io.MultiReader(bytes.NewReader(head), r), nil
 }
 
 // zlibReader reads zlib streams, one after the other, as Hadoop's default codec
