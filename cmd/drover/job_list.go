@@ -95,13 +95,11 @@ func jobListCommand() *cli.Command {
 					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), shortened(j.Message, messageWidth)})
 			}
 			printTable(c.App.Writer, []string{"job", "name", "tenant", "submitter", "state", "priority", "done", "running", "submitted", "message"}, rows)
-			if len(rows) == 0 {
-				switch {
-				case req.Tenant != "" || req.NamePrefix != "" || req.Mine:
-					fmt.Fprintln(c.App.ErrWriter, "no such job; -tenant, -name and -mine leave others out, and without -all those that have ended are left out")
-				case !req.All && len(req.States) == 0:
-					fmt.Fprintln(c.App.ErrWriter, "no live job; ended ones: drover job list -all, and after a while drover job history")
-				}
+			if len(rows) == 0 && !req.All && len(req.States) == 0 {
+				fmt.Fprintln(c.App.ErrWriter, "no live job; ended ones: drover job list -all, and after a while drover job history")
+			}
+			if len(rows) == 0 && (req.Tenant != "" || req.NamePrefix != "" || req.Mine) {
+				fmt.Fprintln(c.App.ErrWriter, "-tenant, -name and -mine leave others out")
 			}
 			if n := int(res.Msg.More); n > 0 {
 				fmt.Fprintf(c.App.ErrWriter, "%s more; -limit %d shows all\n", countText(n, "job"), len(rows)+n)
