@@ -255,7 +255,7 @@ func (a *attempt) seenState(w task.Wanted) task.Seen {
 		ExitOK:    a.exitOK,
 		Failed:    a.failure != nil,
 		TermSent:  a.termSent,
-		Running:   a.rec.running(now, a.container.stoppedAt),
+		Running:   a.running(now),
 		Refused:   a.suspension.refused,
 	}
 	if a.termSent {
@@ -270,10 +270,18 @@ func (a *attempt) seenState(w task.Wanted) task.Seen {
 	if s.Ended {
 		s.Scratch = a.place.hasScratch(w.Goal == task.GoalStop, a.outcome.succeeded())
 	}
-	if w.TimeLimit > 0 && s.Running >= w.TimeLimit {
+	if w.TimeLimit > 0 && s.Running >= w.TimeLimit && s.Container != task.ContainerUnknown { // it may not even have started
 		a.timedOut = true
 	}
 	return s
+}
+
+// running returns the running time of the attempt.
+func (a *attempt) running(now time.Duration) time.Duration {
+	if a.container.phase == task.ContainerCreated && !a.rec.Dumped {
+		return 0 // its start was recorded, and failed
+	}
+	return a.rec.running(now, a.container.stoppedAt)
 }
 
 func goalOf(w *droverv1.WantedAttempt) task.Goal {
@@ -347,7 +355,7 @@ func (a *attempt) buildState() *droverv1.SeenAttempt {
 	s := &droverv1.SeenAttempt{
 		Key: a.id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING,
 		Usage: a.cgroup.usage, Limits: a.cgroup.limits, Occupied: a.cgroup.occupied, DiskOccupied: a.disk.bytes,
-		StartedMs: a.rec.StartedMS, RunningMs: a.rec.running(now, a.container.stoppedAt).Milliseconds(),
+		StartedMs: a.rec.StartedMS, RunningMs: a.running(now).Milliseconds(),
 		FetchingMs: a.helpers.fetch.elapsed(now).Milliseconds(), CommittingMs: a.helpers.upload.elapsed(now).Milliseconds(),
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
 		InputBytes: a.progress.inputBytes, LostOutputs: a.progress.lostOutputs, Message: a.progress.refused,

@@ -9,6 +9,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime"
 )
@@ -124,7 +125,7 @@ func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
 		return false
 	}
 	switch {
-	case do == task.Freeze && a.suspension.frozen: // and not yet in the store
+	case do == task.Freeze && errors.Is(err, store.ErrUnwritable): // it is frozen
 		return false
 	case do == task.Thaw:
 		a.rec.setLevelNote("%s: %v", f.note, err)

@@ -419,6 +419,44 @@ func TestAdoptedWithoutLimits(t *testing.T) {
 	}
 }
 
+// Nor does it run on without them if it cannot be frozen again, whatever level is wanted then.
+func TestAdoptedWithoutLimitsAndNotFrozen(t *testing.T) {
+	for _, wanted := range []droverv1.Level{levelRunning, levelFrozen} {
+		t.Run(wanted.String(), func(t *testing.T) {
+			b, k := newLevelTestNode(t)
+			b.start()
+			w := groupTask(0, "count")
+			b.put(w)
+			b.await(t, w, running)
+			b.requestLevel(w, levelFrozen)
+			b.awaitLevel(w, levelFrozen)
+			b.stopDaemon()
+			if err := b.engine.Driver().Thaw(t.Context(), idOf(w)); err != nil {
+				t.Fatal(err)
+			}
+			k.mu.Lock()
+			k.groups[idOf(w)] = Limits{Memory: 1 << 30}
+			k.mu.Unlock()
+			b.engine.Inject(fake.Fault{Verb: fake.Freeze, Err: fault.New(fault.Unavailable, "a process waits for its disk; the container is running")})
+			b.config.Driver = b.engine.Driver()
+			b.mu.Lock()
+			w.Level = wanted
+			b.wanted["1.0.0.1.1"] = w
+			b.revision += 10
+			clear(b.seen)
+			b.mu.Unlock()
+			b.start()
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if got := k.groups[idOf(w)]; got.CPU != 100 || got.io != 1<<20 {
+				t.Errorf("it runs under %+v", got)
+			}
+		})
+	}
+}
+
 func TestStopAndRemoveAtEveryLevel(t *testing.T) {
 	for _, l := range []droverv1.Level{levelFrozen, levelSwapped, levelCheckpointed} {
 		for _, stop := range []bool{true, false} {

@@ -1,12 +1,16 @@
 package node
 
 import (
+	"context"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime/fake"
 )
 
 func newTestRecord(t *testing.T, now *time.Duration) *attemptRecord {
@@ -121,5 +125,37 @@ func TestRecordIsAsStored(t *testing.T) {
 	}
 	if err := r.remove(); err == nil || !r.exists {
 		t.Errorf("a removal that was not stored: %v, exists %v", err, r.exists)
+	}
+}
+
+// slowStart is a driver whose first Start takes an hour and fails.
+type slowStart struct {
+	*fake.Driver
+	now   *atomic.Int64
+	tries atomic.Int32
+}
+
+func (d *slowStart) Start(ctx context.Context, id string) error {
+	if d.tries.Add(1) == 1 {
+		d.now.Add(int64(time.Hour))
+		return fault.New(fault.Unavailable, "the engine is restarting")
+	}
+	return d.Driver.Start(ctx, id)
+}
+
+// The time from a start that failed to the one that succeeded is no running time of the task, and does not count
+// towards its limit.
+func TestTimeBeforeTheStartDoesNotCount(t *testing.T) {
+	b := newTestNode(t, programs())
+	now := &atomic.Int64{}
+	now.Store(int64(time.Minute))
+	b.config.SinceBoot = func() time.Duration { return time.Duration(now.Load()) }
+	b.config.Driver = &slowStart{Driver: b.engine.Driver(), now: now}
+	b.start()
+	w := groupTask(0, "true")
+	w.Spec.TimeLimitMs = time.Minute.Milliseconds()
+	b.put(w)
+	if s := b.await(t, w, succeeded); s.GetRunningMs() > time.Minute.Milliseconds() {
+		t.Errorf("it ran %d ms", s.GetRunningMs())
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,21 +212,21 @@ func shareOfInodes(disk, size, inodes int64) int64 {
 
 // startContainer starts the task's program. Steps: prepare the start in the
 // engine with the CPU limit lifted; write the limits and read them back; record
-// the start; start the program.
+// the start; start the program. Each try is recorded: the time until the one that
+// succeeds is no running time of the task.
 func (a *attempt) startContainer(ctx context.Context) error {
 	wanted, spec := a.mail.wantedAndSpec()
 	if err := a.cgroup.prepareStart(ctx, spec); err != nil {
 		return err
 	}
-	if !a.rec.Started {
-		err := a.rec.change(func(r *store.Record) {
-			r.Started, r.BootID = true, a.d.bootID
-			r.Waiting = spec.GetKind() == kindReduce && !wanted.GetMapOutputsComplete()
-			r.StartedMS, r.StartMono, r.HarnessPath = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Monotonic()), a.d.programs.harness
-		})
-		if err != nil {
-			return err
-		}
+	err := a.rec.change(func(r *store.Record) {
+		r.Started, r.BootID = true, a.d.bootID
+		r.Waiting, r.WaitedNS = spec.GetKind() == kindReduce && !wanted.GetMapOutputsComplete(), 0
+		r.StartedMS, r.StartMono = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Monotonic())
+		r.HarnessPath = cmp.Or(r.HarnessPath, a.d.programs.harness) // with which an earlier daemon has made the container
+	})
+	if err != nil {
+		return err
 	}
 	if err := a.d.exclusive.add(ctx, a.id, spec); err != nil {
 		return err

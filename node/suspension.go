@@ -152,7 +152,9 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 // container that runs although its record says suspended was thawed by a daemon
 // that died before it recorded that, perhaps before it wrote the limits: it is
 // frozen again, and Thaw writes the limits. So is one that is frozen: not all of its
-// processes may be.
+// processes may be. If it cannot be frozen it runs on, perhaps under limits that the
+// freeze of that daemon had lifted: it counts as frozen and unrecorded, so that the next
+// step freezes it, or thaws it under its limits.
 func (s *suspension) recoverLevel(ctx context.Context) {
 	s.staleDump = s.dumps.exists() && !s.rec.Dumping
 	f := s.cfg.freezer()
@@ -166,15 +168,16 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, freezeStepLimit)
 	defer cancel()
 	frozen, err := f.Frozen(ctx, s.id.String())
+	refroze := false
 	if err == nil && (frozen || s.rec.Level > int32(droverv1.Level_LEVEL_RUNNING)) {
 		err = f.Freeze(ctx, s.id.String())
-		frozen = err == nil
+		frozen, refroze = true, err == nil
 	}
 	if err != nil {
 		s.log.Warn("freezer state of the attempt is unknown", "attempt", s.id, "err", err)
 	}
 	s.frozen = frozen
-	s.unrecorded = frozen && s.rec.Level <= int32(droverv1.Level_LEVEL_RUNNING)
-	s.swapped = frozen && s.rec.Level == int32(droverv1.Level_LEVEL_SWAPPED)
+	s.unrecorded = frozen && (!refroze || s.rec.Level <= int32(droverv1.Level_LEVEL_RUNNING))
+	s.swapped = refroze && s.rec.Level == int32(droverv1.Level_LEVEL_SWAPPED)
 	s.cgroup.read()
 }
