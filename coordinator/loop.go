@@ -102,8 +102,7 @@ func (c *core) lead(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &leader{c: c, term: term, busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
-	l.proj = c.newProjection(c.locations.resolve)
+	l := newLeader(c, term)
 	defer c.waits.set(&scheduler.Decision{})
 	defer l.wg.Wait()
 	defer cancel()
@@ -115,6 +114,11 @@ func (c *core) lead(ctx context.Context) error {
 	c.signalReady()
 	c.log.Info("leading", "term", l.term)
 	return l.run(ctx)
+}
+
+func newLeader(c *core, term uint64) *leader {
+	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolve), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
+		deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 }
 
 // start proposes the cluster's first entry and builds the loop's state from the
@@ -270,9 +274,8 @@ func (l *leader) followChanges(ctx context.Context) error {
 	drift, changed := error(nil), false
 	l.c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
 		changed = len(changes) > 0
-		if len(changes) > 0 && changes[0].Kind == facts.ChangeReset {
-			l.policy, l.lastCycle, l.forceCycle = nil, time.Time{}, true // its caches may hold times from before a step of the clock
-			err = l.rebuild(ctx, f)
+		if isReset(changes) {
+			err = l.followReset(ctx, f)
 			return
 		}
 		if drift = l.proj.follow(f, changes); drift != nil {
@@ -294,6 +297,17 @@ func (l *leader) followChanges(ctx context.Context) error {
 		l.c.changed.notify()
 	}
 	return err
+}
+
+// isReset reports whether the journal says that everything may have changed: nothing else of it counts then.
+func isReset(changes []facts.Change) bool {
+	return len(changes) > 0 && changes[0].Kind == facts.ChangeReset
+}
+
+// followReset rebuilds everything, State too.
+func (l *leader) followReset(ctx context.Context, f *facts.Facts) error {
+	l.policy, l.lastCycle, l.forceCycle = nil, time.Time{}, true // its caches may hold times from before a step of the clock
+	return l.rebuild(ctx, f)
 }
 
 // applyChange applies a change to everything but State.
@@ -563,6 +577,10 @@ func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) er
 	l.lastRebuild = l.c.now()
 	var bad error
 	l.c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
+		if isReset(changes) {
+			bad = l.followReset(ctx, f)
+			return
+		}
 		for i := range changes {
 			l.applyChange(ctx, f, &changes[i])
 		}

@@ -1,0 +1,88 @@
+package coordinator
+
+import (
+	"context"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
+)
+
+// newTestLeader returns a leader of a new cluster that is driven by the test: neither its loop nor a server runs.
+func newTestLeader(t *testing.T, change func(*Config)) *leader {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	local, err := ListenLocal(filepath.Join(t.TempDir(), "c.sock")) // nothing is served
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = local.Close() })
+	cfg := Config{Dir: filepath.Join(t.TempDir(), "state"), NoSync: true, Local: local}
+	if change != nil {
+		change(&cfg)
+	}
+	c, err := open(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var term uint64
+	for end := time.Now().Add(waitLimit); ; {
+		if term, err = c.replica.BeginTerm(ctx); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	l := newLeader(c, term)
+	if err := l.start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *leader) propose(t *testing.T, e *droverv1.Entry) facts.Result {
+	t.Helper()
+	res, err := l.c.propose(context.Background(), "test", e)
+	if err != nil || res.Err != nil {
+		t.Fatal(err, res.Err)
+	}
+	return res
+}
+
+// A decision that was dropped in part may be followed by a journal that has been cut: the log's time went back, or very
+// much changed at once.
+func TestResyncAfterTheJournalWasCut(t *testing.T) {
+	var ahead atomic.Int64
+	ahead.Store(int64(time.Hour))
+	l := newTestLeader(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+	register := func(name string) facts.Result {
+		return l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info(name)}}})
+	}
+	register("n1")
+	if err := l.followChanges(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(0)
+	n := register("n2")
+	if err := l.resync(context.Background(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := l.c.wanted.changesSince(n.Node, n.Epoch, 0); !ok {
+		t.Error("a node that registered meanwhile is told nothing")
+	}
+	if l.proj.state.Node(nodeID(n.Node)) == nil {
+		t.Error("the scheduler does not know it")
+	}
+}
