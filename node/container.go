@@ -59,7 +59,7 @@ func (c *attemptContainer) set(st runtime.Status) {
 		if c.stoppedAt == 0 {
 			c.stoppedAt = c.clock.Monotonic()
 			if !st.Exited.IsZero() { // it may have exited while no daemon was running
-				c.stoppedAt -= max(0, c.clock.Now().Sub(st.Exited))
+				c.stoppedAt = max(1, c.stoppedAt-max(0, c.clock.Now().Sub(st.Exited))) // the clock may have been set since
 			}
 		}
 	default:
