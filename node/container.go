@@ -112,6 +112,14 @@ func (c *attemptContainer) remove(ctx context.Context) error {
 	return nil
 }
 
+// running returns the running time of the attempt that has this record.
+func (c *attemptContainer) running(rec *attemptRecord, now time.Duration) time.Duration {
+	if c.phase == task.ContainerCreated && !rec.Dumped {
+		return 0 // its start was recorded, and failed
+	}
+	return rec.running(now, c.stoppedAt)
+}
+
 // isGone reports whether there is certainly no running container.
 func (c *attemptContainer) isGone() bool {
 	return c.phase == task.ContainerStopped || c.phase == task.ContainerNone
