@@ -255,7 +255,7 @@ func (a *attempt) seenState(w task.Wanted) task.Seen {
 		ExitOK:    a.exitOK,
 		Failed:    a.failure != nil,
 		TermSent:  a.termSent,
-		Running:   a.running(now),
+		Running:   a.container.running(&a.rec, now),
 		Refused:   a.suspension.refused,
 	}
 	if a.termSent {
@@ -274,14 +274,6 @@ func (a *attempt) seenState(w task.Wanted) task.Seen {
 		a.timedOut = true
 	}
 	return s
-}
-
-// running returns the running time of the attempt.
-func (a *attempt) running(now time.Duration) time.Duration {
-	if a.container.phase == task.ContainerCreated && !a.rec.Dumped {
-		return 0 // its start was recorded, and failed
-	}
-	return a.rec.running(now, a.container.stoppedAt)
 }
 
 func goalOf(w *droverv1.WantedAttempt) task.Goal {
@@ -355,7 +347,7 @@ func (a *attempt) buildState() *droverv1.SeenAttempt {
 	s := &droverv1.SeenAttempt{
 		Key: a.id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING,
 		Usage: a.cgroup.usage, Limits: a.cgroup.limits, Occupied: a.cgroup.occupied, DiskOccupied: a.disk.bytes,
-		StartedMs: a.rec.StartedMS, RunningMs: a.running(now).Milliseconds(),
+		StartedMs: a.rec.StartedMS, RunningMs: a.container.running(&a.rec, now).Milliseconds(),
 		FetchingMs: a.helpers.fetch.elapsed(now).Milliseconds(), CommittingMs: a.helpers.upload.elapsed(now).Milliseconds(),
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
 		InputBytes: a.progress.inputBytes, LostOutputs: a.progress.lostOutputs, Message: a.progress.refused,

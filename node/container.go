@@ -59,7 +59,7 @@ func (c *attemptContainer) set(st runtime.Status) {
 		if c.stoppedAt == 0 {
 			c.stoppedAt = c.clock.Monotonic()
 			if !st.Exited.IsZero() { // it may have exited while no daemon was running
-				c.stoppedAt -= max(0, c.clock.Now().Sub(st.Exited))
+				c.stoppedAt = max(1, c.stoppedAt-max(0, c.clock.Now().Sub(st.Exited))) // the clock may have been set since
 			}
 		}
 	default:
@@ -110,6 +110,14 @@ func (c *attemptContainer) remove(ctx context.Context) error {
 	}
 	c.phase = task.ContainerNone
 	return nil
+}
+
+// running returns the running time of the attempt that has this record.
+func (c *attemptContainer) running(rec *attemptRecord, now time.Duration) time.Duration {
+	if c.phase == task.ContainerCreated && !rec.Dumped {
+		return 0 // its start was recorded, and failed
+	}
+	return rec.running(now, c.stoppedAt)
 }
 
 // isGone reports whether there is certainly no running container.

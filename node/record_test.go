@@ -10,6 +10,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -157,5 +158,20 @@ func TestTimeBeforeTheStartDoesNotCount(t *testing.T) {
 	b.put(w)
 	if s := b.await(t, w, succeeded); s.GetRunningMs() > time.Minute.Milliseconds() {
 		t.Errorf("it ran %d ms", s.GetRunningMs())
+	}
+}
+
+// The end of a task that ended before the clock was set is in the past, and known: its time does not go on.
+func TestEndBeforeAStepOfTheClock(t *testing.T) {
+	now := 100 * time.Second
+	clock := testClock{func() time.Duration { return now }}
+	c := attemptContainer{clock: clock, cgroup: &attemptCgroup{cfg: &Config{}}}
+	c.set(runtime.Status{Phase: runtime.PhaseStopped, Exited: clock.Now().Add(-1000 * time.Hour)})
+	r := newTestRecord(t, &now)
+	r.Started, r.StartMono, r.BootID = true, int64(40*time.Second), "boot"
+	before := r.running(now, c.stoppedAt)
+	now += time.Hour
+	if after := r.running(now, c.stoppedAt); after != before {
+		t.Errorf("it ran %v, and an hour after its end %v", before, after)
 	}
 }

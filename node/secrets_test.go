@@ -190,6 +190,24 @@ func TestSecretsArePassedInMemoryAlone(t *testing.T) {
 	}
 }
 
+// Values of a task that ends before it has a container do not stay in memory until the job's end.
+func TestSecretsOfATaskThatDoesNotStart(t *testing.T) {
+	b, _ := newSecretNode(t, programs(), func(int) (*droverv1.GetSecretsResponse, error) {
+		return &droverv1.GetSecretsResponse{Secrets: []*droverv1.SecretValue{{Env: "STORED", Value: []byte("x")}}}, nil
+	})
+	b.engine.Inject(fake.Fault{Verb: fake.Create, Err: errors.New("no container today")})
+	b.start()
+	w := with(groupTask(0, "true"), func(w *droverv1.WantedAttempt) {
+		w.Spec.Secrets = []*droverv1.SecretRef{{Env: "STORED", Ref: "secret:x"}}
+	})
+	b.put(w)
+	b.await(t, w, failed)
+	poll(t, "no value in memory", func() bool {
+		left, err := os.ReadDir(b.config.secretMount)
+		return err == nil && len(left) == 0
+	})
+}
+
 // TestSecretsThatCannotBeHad ends a task whose secret was deleted, and one that could
 // only be passed on a disk.
 func TestSecretsThatCannotBeHad(t *testing.T) {

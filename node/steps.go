@@ -165,7 +165,7 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 	case task.RemoveDumps:
 		return a.suspension.removeDumps()
 	case task.RemoveCgroup:
-		return a.cgroup.remove(ctx)
+		return errors.Join(a.secrets.drop(), a.cgroup.remove(ctx)) // of one that has ended without a container
 	case task.RemoveDumped:
 		return a.d.inSlot(ctx, func() error { return a.container.remove(ctx) })
 	case task.Freeze, task.Thaw, task.SwapOut, task.Checkpoint, task.Restore, task.FetchDump:

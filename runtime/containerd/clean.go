@@ -247,11 +247,27 @@ func (c Config) engineProcesses() map[int]engineProcess {
 			continue
 		}
 		args := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
-		if p := c.engineProcess(args); p.id != "" {
+		if p := c.engineProcess(args); p.id != "" && c.isOwn(n) {
 			found[pid] = p
 		}
 	}
 	return found
+}
+
+// isOwn reports whether a process is one of this user: a task may give its processes any command line. The owner of the
+// folder does not say that, since a process can make it root's.
+func (c Config) isOwn(pid string) bool {
+	b, err := os.ReadFile(filepath.Join(c.proc, pid, "status"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			f := strings.Fields(ids)
+			return len(f) > 1 && f[1] == strconv.Itoa(os.Geteuid())
+		}
+	}
+	return false
 }
 
 // engineProcess parses a command line: a shim's contains its namespace and

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,8 +88,14 @@ func TestProcessesOfAContainerAreToldByTheirCommandLines(t *testing.T) {
 		"16": "/usr/bin/containerd-shim-runc-v2 -namespace drover -id 1.0.0.1.11",
 		"18": "/usr/bin/crun --root " + c.runcStates() + " --log x create --bundle b --pid-file p 1.0.0.1.1",
 		"17": "/usr/bin/containerd-shim-runc-v2 -namespace drover -id ../..",
+		"19": "containerd-shim-runc-v2 -namespace drover -id 1.0.0.1.1", // so says a task of another container
 	} {
 		put(t, filepath.Join(c.proc, pid, "cmdline"), strings.ReplaceAll(line, " ", "\x00")+"\x00")
+		uid := os.Geteuid()
+		if pid == "19" {
+			uid += 1000
+		}
+		put(t, filepath.Join(c.proc, pid, "status"), fmt.Sprintf("Name:\tx\nUid:\t%d\t%d\t%d\t%d\nGid:\t0\t0\t0\t0\n", uid, uid, uid, uid))
 	}
 	want := map[int]string{10: "containerd-shim-runc-v2", 12: "runc", 18: "crun"}
 	if d := cmp.Diff(want, processesOf("1.0.0.1.1", c.engineProcesses())); d != "" {

@@ -101,6 +101,13 @@ func (c *container) takeIfIdle(least time.Duration) bool {
 	return true
 }
 
+// isDead reports whether no task runs in the container, and none will.
+func (c *container) isDead() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.doomed && c.current == nil
+}
+
 func (c *container) isDoomed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

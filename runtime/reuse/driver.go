@@ -170,6 +170,9 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	defer t.unlock()
+	if err := d.undoFailed(ctx, t); err != nil {
+		return err
+	}
 	if t.wasStarted() {
 		return nil
 	}
@@ -184,18 +187,28 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	if err == nil {
 		return nil
 	}
+	t.mu.Lock()
+	t.failed = c
+	t.mu.Unlock()
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
-	return errors.Join(err, d.undoStart(undo, c, t))
+	return errors.Join(err, d.undoFailed(undo, t))
 }
 
-// undoStart deletes a container in which a task did not start.
-func (d *Driver) undoStart(ctx context.Context, c *container, t *task) error {
+// undoFailed deletes the container in which a task did not start, if there is one. While that cannot be done, as the
+// engine is away, the task is not started.
+func (d *Driver) undoFailed(ctx context.Context, t *task) error {
+	t.mu.Lock()
+	c := t.failed
+	t.mu.Unlock()
+	if c == nil {
+		return nil
+	}
 	if err := errors.Join(d.killGroup(ctx, t.rec.Spec.Cgroup), d.discard(ctx, c)); err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.rec.Container, t.rec.PID, t.c = "", 0, nil
+	t.rec.Container, t.rec.Sent, t.rec.PID, t.c, t.failed = "", false, 0, nil, nil
 	t.mu.Unlock()
 	return t.save(d.cfg)
 }
@@ -214,9 +227,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 		if err != nil {
 			return runtime.Status{}, err
 		}
-		if err := t.end(d.cfg, st.ExitCode, st.Exited); err != nil {
-			return runtime.Status{}, err
-		}
+		t.end(d.cfg, st.ExitCode, st.Exited)
 	}
 	select {
 	case <-t.done:
@@ -319,6 +330,9 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 
 // deleteContainerOf ends the task, and deletes its container unless that can be used again.
 func (d *Driver) deleteContainerOf(ctx context.Context, t *task) error {
+	if err := d.undoFailed(ctx, t); err != nil {
+		return err
+	}
 	if !t.wasStarted() {
 		return nil
 	}
@@ -445,13 +459,13 @@ func (d *Driver) shared() (opened, left int) {
 	return d.opened, len(d.containers)
 }
 
-// use takes a container that has been idle for that long, and otherwise reports whether something
-// needs it.
+// use takes a container that has been idle for that long, or has died, and otherwise reports whether
+// something needs it.
 func (d *Driver) use(id string, idle time.Duration) (c *container, needed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c := d.containers[id]; c != nil {
-		if c.takeIfIdle(idle) {
+		if c.takeIfIdle(idle) || c.isDead() {
 			return c, false
 		}
 		return nil, true

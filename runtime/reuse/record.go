@@ -42,6 +42,7 @@ type task struct {
 	rec    record     // changed by the holder of op, except at the end
 	c      *container // nil if it was not started by this driver
 	killed bool       // it did not end by itself
+	failed *container // in which its start failed, until that is undone; changed by the holder of op
 }
 
 func newTask(r record) *task {
@@ -157,21 +158,18 @@ func (t *task) setKilled() {
 	t.mu.Unlock()
 }
 
-// end stores the end of the task.
-func (t *task) end(c Config, code int, at time.Time) error {
+// end ends the task, and stores that. Where it cannot be stored, the next driver takes the task for one whose end it
+// has to find out.
+func (t *task) end(c Config, code int, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.rec.Ended {
 		if t.rec.Ended, t.rec.Code, t.rec.Exited = true, code, at; !t.rec.Sent {
 			t.rec.Code = runtime.ExitLost
 		}
-		if err := t.saveLocked(c); err != nil {
-			t.rec.Ended = false
-			return err
-		}
+		_ = t.saveLocked(c)
 	}
 	t.closeDone()
-	return nil
 }
 
 func (t *task) closeDone() { t.closeOnce.Do(func() { close(t.done) }) }
@@ -187,7 +185,7 @@ func (t *task) status() runtime.Status {
 	switch {
 	case t.rec.Ended:
 		s.Phase, s.ExitCode, s.Exited = runtime.PhaseStopped, t.rec.Code, t.rec.Exited
-	case t.rec.Sent || t.rec.Container != "" && t.c == nil:
+	case t.failed == nil && (t.rec.Sent || t.rec.Container != "" && t.c == nil):
 		s.Phase, s.PID = runtime.PhaseRunning, t.rec.PID
 	}
 	return s

@@ -3,11 +3,14 @@ package reuse
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
@@ -184,6 +187,90 @@ func TestTasksOfADeadDaemon(t *testing.T) {
 	}
 	if left, err := os.ReadDir(cfg.tasksDir()); err != nil || len(left) > 0 {
 		t.Errorf("records %v, %v", left, err)
+	}
+}
+
+// newShared returns a container of a driver that the engine has, and whose process 1 is connected.
+func newShared(t *testing.T, d *Driver, id string) *container {
+	t.Helper()
+	ctx := t.Context()
+	if err := d.Engine.Create(ctx, runtime.Spec{ID: id, Args: []string{"hang"}, Labels: map[string]string{labelReused: "yes"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Engine.Start(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(ends[1]) })
+	f := os.NewFile(uintptr(ends[0]), "process 1")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &container{id: id, conn: conn.(*net.UnixConn), opened: time.Now(), extra: map[int]chan int{}, replies: make(chan taskinit.Reply, 1)}
+	d.containers[id] = c
+	return c
+}
+
+func hanging(t *testing.T) *fake.Engine {
+	e := fake.New(nil, map[string]fake.Program{"hang": func(ctx context.Context, _ *fake.Process) int { <-ctx.Done(); return 0 }})
+	t.Cleanup(e.Close)
+	return e
+}
+
+// A container whose process 1 dies while no task uses it is deleted with the idle ones.
+func TestIdleContainersThatDieAreDeleted(t *testing.T) {
+	d := newOffline(t, t.TempDir(), hanging(t))
+	c := newShared(t, d, sharedPrefix+"a")
+	c.idle = time.Now()
+	d.lost(c)
+	if err := d.CloseIdle(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	all, err := d.Engine.List(t.Context())
+	if _, left := d.shared(); err != nil || len(all) > 0 || left > 0 {
+		t.Errorf("the engine has %v, the driver %d, %v", all, left, err)
+	}
+}
+
+// A start that failed, and could not be undone as the engine was away, is no start: the next one undoes it first,
+// and so does the end of the task.
+func TestStartThatCouldNotBeUndone(t *testing.T) {
+	e := hanging(t)
+	d := newOffline(t, t.TempDir(), e)
+	c := newShared(t, d, sharedPrefix+"a")
+	task := newTask(record{Spec: runtime.Spec{ID: "t", Reuse: "s", Args: []string{"x"}, Cgroup: "/g"}, Container: c.id, Started: time.Now()})
+	task.c, task.failed, d.tasks["t"] = c, c, task
+	e.Down(true)
+	if err := d.Start(t.Context(), "t"); err == nil {
+		t.Error("it counts as started")
+	}
+	e.Down(false)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := d.Delete(ctx, "t"); err != nil {
+		t.Error(err)
+	}
+	if all, err := d.Engine.List(t.Context()); err != nil || len(all) > 0 {
+		t.Errorf("the engine has %v, %v", all, err)
+	}
+}
+
+// A task whose end cannot be stored has ended.
+func TestEndThatIsNotStored(t *testing.T) {
+	task := newTask(record{Spec: runtime.Spec{ID: "t"}, Container: "c", Sent: true})
+	task.end(Config{Dir: filepath.Join(t.TempDir(), "none")}, 3, time.Now())
+	select {
+	case <-task.done:
+	default:
+		t.Error("who waits for it waits for ever")
+	}
+	if s := task.status(); s.Phase != runtime.PhaseStopped || s.ExitCode != 3 {
+		t.Errorf("its status is %+v", s)
 	}
 }
 

@@ -236,7 +236,7 @@ func (d *Driver) finish(c *container, t *task, code int) {
 		c.doomed = true
 	}
 	c.mu.Unlock()
-	_ = t.end(d.cfg, code, exited) // if it is not stored, Delete removes what is
+	t.end(d.cfg, code, exited)
 	close(t.over)
 }
 
