@@ -83,7 +83,7 @@ func (l *leader) gatherLogs(ctx context.Context, job uint64) {
 		fact.Missing = fmt.Sprintf("those of %s: %s", strings.Join(names, ", "), missing[names[0]])
 		l.c.log.Warn("the logs of a job could not be gathered as a whole", "job", g.job, "folder", g.folder, "missing", fact.Missing)
 	}
-	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_LogsGathered{LogsGathered: fact}})
+	l.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_LogsGathered{LogsGathered: fact}})
 }
 
 // from has one node write its file, and tries again while the node or the file system is away.

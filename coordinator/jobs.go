@@ -5,9 +5,12 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Limits of intents.
@@ -57,7 +60,7 @@ func (l *leader) commitResult(ctx context.Context, job uint64, output string, re
 	if err != nil {
 		end.State, end.Message = droverv1.JobState_JOB_STATE_FAILED, "its tasks are done, but the result could not be published: "+err.Error()
 	}
-	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobEnded{JobEnded: end}})
+	l.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobEnded{JobEnded: end}})
 }
 
 // cleanOutput removes a job's temporary folder through a node. If that fails
@@ -67,17 +70,24 @@ func (l *leader) cleanOutput(ctx context.Context, job uint64, output string, req
 	if err := l.requestWithRetry(ctx, output, request); err != nil && ctx.Err() == nil {
 		l.c.log.Warn("cannot remove a job's temporary folder", "job", job, "path", request.GetDeletePath().GetPath(), "err", err)
 	}
-	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: job}}})
+	l.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: job}}})
 }
 
-// proposeOutcome proposes the outcome of an intent. If that fails, the next
-// leader executes the intent again.
+// proposeOutcome proposes the outcome of an intent until it is in the log or the term ends: then the next leader
+// executes the intent again. Nobody else would, so an overload or a slow disk must not lose the outcome. The log
+// refuses it in another term, whose leader has begun anew.
 func (l *leader) proposeOutcome(ctx context.Context, e *droverv1.Entry) {
-	if ctx.Err() != nil {
-		return
-	}
-	if _, err := l.c.replica.Propose(ctx, e); err != nil && ctx.Err() == nil {
-		l.c.log.Error("cannot record the outcome of an intent", "err", err)
+	for pause := intentPause; ctx.Err() == nil; pause = min(2*pause, maxIntentPause) {
+		next := proto.CloneOf(e) // Propose takes it
+		next.Actor, next.Term = actorSelf, l.term
+		_, err := l.c.replica.Propose(ctx, next)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		l.c.log.Warn("cannot record the outcome of an intent; it is tried again", "err", err)
+		if !sleep.For(ctx, pause) {
+			return
+		}
 	}
 }
 
@@ -90,11 +100,7 @@ func (l *leader) requestWithRetry(ctx context.Context, output string, request *d
 		if err == nil || !errors.Is(err, fault.Unavailable) || try >= maxIntentTries || ctx.Err() != nil {
 			return err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !sleep.For(ctx, pause) {
 			return ctx.Err()
 		}
 		pause = min(2*pause, maxIntentPause)

@@ -10,6 +10,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/replica"
 )
 
 // newTestLeader returns a leader of a new cluster that is driven by the test: neither its loop nor a server runs.
@@ -84,5 +85,24 @@ func TestResyncAfterTheJournalWasCut(t *testing.T) {
 	}
 	if l.proj.state.Node(nodeID(n.Node)) == nil {
 		t.Error("the scheduler does not know it")
+	}
+}
+
+// What became of a job's result reaches the log although the log could not be written at first: nothing else ends the job.
+func TestOutcomeOfAnIntentIsProposedAgain(t *testing.T) {
+	var lost atomic.Int64
+	l := newTestLeader(t, func(c *Config) {
+		c.Crash = func(p replica.Point, _ uint64) bool { return p == replica.Before && lost.Add(-1) >= 0 }
+	})
+	lost.Store(2)
+	l.proposeOutcome(context.Background(), &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "test.outcome"}}})
+	found := false
+	l.c.view(func(f *facts.Facts) {
+		for _, e := range f.EventLog().Since(0, facts.MaxClusterEvents) {
+			found = found || e.Kind == "test.outcome"
+		}
+	})
+	if !found {
+		t.Error("the outcome is not in the log")
 	}
 }

@@ -12,6 +12,7 @@ import (
 // Limits of upkeep.
 const (
 	upkeepEvery  = 30 * time.Second
+	upkeepRetry  = 5 * time.Second // before the history is written again where it could not be
 	forgetAtOnce = 500
 )
 
@@ -23,7 +24,12 @@ func (c *core) upkeep(ctx context.Context) error {
 	for {
 		if err := c.ended.flush(); err != nil {
 			c.log.Error("the history cannot be written; jobs stay in memory until it can", "err", err)
-		} else if c.leadership.leads() {
+			if !sleep.For(ctx, upkeepRetry) {
+				return c.ended.flush()
+			}
+			continue
+		}
+		if c.leadership.leads() {
 			c.forgetJobs(ctx)
 			c.files.collect(ctx)
 		}
