@@ -50,23 +50,19 @@ func (c *core) upkeep(ctx context.Context) error {
 	}
 }
 
-// forgetJobs proposes to forget ended jobs that are in the history and its lines, if there
+// forgetJobs proposes to forget ended jobs that are in the history and its lines, or are not in the history any more, if there
 // are more than retainJobs or they ended RetainFor ago.
 func (c *core) forgetJobs(ctx context.Context) {
 	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
 	var drop, ended []uint64
+	recorded := c.recorded()
 	c.view(func(f *facts.Facts) {
 		for _, id := range f.JobIDs() {
-			j := f.Job(id)
-			if !j.IsSettled() {
-				continue
-			}
-			if !c.history.Has(id) || !c.past.Has(id) {
-				continue
-			}
-			ended = append(ended, id)
-			if j.Ended < old {
-				drop = append(drop, id)
+			if j := f.Job(id); j.IsSettled() && c.history.Has(id) && recorded(id) {
+				ended = append(ended, id)
+				if j.Ended < old {
+					drop = append(drop, id)
+				}
 			}
 		}
 	})
@@ -88,4 +84,22 @@ func (c *core) forgetJobs(ctx context.Context) {
 	if err == nil {
 		c.history.Forget(drop)
 	}
+}
+
+// recorded returns what reports whether a settled job was recorded in the history, even if it has been removed from there
+// to keep its limits.
+func (c *core) recorded() func(job uint64) bool {
+	absent, index := map[uint64]bool{}, uint64(0)
+	c.view(func(f *facts.Facts) {
+		index = f.Index()
+		for _, id := range f.JobIDs() {
+			if f.Job(id).IsSettled() && !c.past.Has(id) {
+				absent[id] = true
+			}
+		}
+	})
+	if len(absent) > 0 && c.recorder.Sync(index) != nil { // then it has recorded all that settled by then
+		absent = nil // it is told where the history is written
+	}
+	return func(job uint64) bool { return absent[job] || c.past.Has(job) }
 }
