@@ -115,7 +115,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err := s.core.rights.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
 		return nil, err
 	}
-	leave, err := s.core.submitting.claim(spec.Tenant, spec.Name)
+	leave, err := s.core.submitting.claim(spec.Tenant, spec.Name, key)
 	if err != nil {
 		return nil, err
 	}
@@ -206,26 +206,29 @@ func sortStages(stages []jobspec.Stage) []jobspec.Stage {
 // submitter does the steps of a submission.
 type submitter struct{ core *core }
 
-// nameClaims are the jobs that are being submitted, as tenant/name.
+// nameClaims are the jobs that are being submitted, as tenant/name, with their idempotency keys.
 type nameClaims struct {
-	mu    sync.Mutex
-	names map[string]struct{}
+	mu   sync.Mutex
+	keys map[string]string
 }
 
-// claim prevents concurrent submissions of one name of a tenant: the second fails
-// at once.
-func (c *nameClaims) claim(tenant, short string) (leave func(), err error) {
+// claim prevents concurrent submissions of one name of a tenant: the second fails at once. One under the same key is the
+// same submission, whose first call broke off without notice: it is asked to come again, and then gets the first one's answer.
+func (c *nameClaims) claim(tenant, short, key string) (leave func(), err error) {
 	name := tenant + "/" + short
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, busy := c.names[name]; busy {
+	switch other, busy := c.keys[name]; {
+	case busy && key != "" && key == other:
+		return nil, fault.Overload("job %q is still being submitted by an earlier call with its idempotency key: try again in a second", short)
+	case busy:
 		return nil, fault.New(fault.Conflict, "job %q is being submitted by another caller: choose another name", short)
 	}
-	c.names[name] = struct{}{}
+	c.keys[name] = key
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.names, name)
+		delete(c.keys, name)
 	}, nil
 }
 
