@@ -21,7 +21,6 @@ import (
 // Limits of the loop.
 const (
 	maxActions         = 2000                   // of one decision
-	maxEntryPart       = 768 << 10              // bytes of actions in one entry, below replica.MaxEntry
 	rebuildPause       = 200 * time.Millisecond // between two rebuilds of State
 	progressPause      = 2 * time.Second        // between two updates of the progress of attempts
 	leaseExpiredReason = "it did not report within its lease"
@@ -603,31 +602,27 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 			}
 		}
 	})
-	df := decisionFact(&d, l.locality)
-	var dropped []facts.Drop
-	for at := 0; at < len(df.Actions) || at == 0; {
-		part := &droverv1.DecisionFact{Base: df.Base}
-		if at == 0 {
-			part.PolicyStates = df.PolicyStates
-		}
-		from, size := at, 0
-		for at < len(df.Actions) && size < maxEntryPart {
-			size += 128 // upper bound of an encoded action
-			part.Actions = append(part.Actions, df.Actions[at])
-			at++
-		}
+	dropped, err := l.proposeDecision(ctx, decisionFact(&d, l.locality))
+	if err != nil {
+		return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
+	}
+	return withoutDropped(d, dropped), dropped, nil
+}
+
+// proposeDecision proposes a decision in entries of bounded size, and returns what was dropped of its actions.
+func (l *leader) proposeDecision(ctx context.Context, d *droverv1.DecisionFact) (dropped []facts.Drop, err error) {
+	from := 0
+	for _, part := range decisionParts(d) {
 		res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_Decision{Decision: part}})
 		if err = errors.Join(err, res.Err); err != nil {
-			return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
+			return nil, err
 		}
 		for _, x := range res.Dropped {
 			dropped = append(dropped, facts.Drop{Index: from + x.Index, Reason: x.Reason})
 		}
-		if at == 0 {
-			break // policy state only
-		}
+		from += len(part.Actions)
 	}
-	return withoutDropped(d, dropped), dropped, nil
+	return dropped, nil
 }
 
 // locality returns how near to its data a placement is. For data on machines

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
 )
 
 // newTestLeader returns a leader of a new cluster that is driven by the test: neither its loop nor a server runs.
@@ -105,4 +108,46 @@ func TestOutcomeOfAnIntentIsProposedAgain(t *testing.T) {
 	if !found {
 		t.Error("the outcome is not in the log")
 	}
+}
+
+// What does not fit into one entry is proposed in several: a decision that a new scheduler makes about all jobs, and what a
+// node has from before a restore.
+func TestLargeProposalsAreDivided(t *testing.T) {
+	ctx := context.Background()
+	l := newTestLeader(t, nil)
+	const tasks = 300
+	job := groupJob("j", tasks)
+	jobspec.SetDefaults(job)
+	text, err := jobspec.Encode(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(text)}}})
+	l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "a test"}}})
+	info := coordtest.Info("n1")
+	id := l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}}).Node
+
+	d := scheduler.Decision{PolicyStates: make([]scheduler.PolicyState, 40_000)}
+	for i := range d.PolicyStates {
+		d.PolicyStates[i] = scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Slot: int32(i)}, Value: 1 << 50, At: 1 << 60}
+	}
+	if _, _, err := l.commit(ctx, d); err != nil {
+		t.Errorf("a large decision: %v", err)
+	}
+
+	var r droverv1.ReportRequest
+	for i := range int32(tasks) {
+		r.Attempts = append(r.Attempts, &droverv1.SeenAttempt{Key: &droverv1.AttemptKey{Job: 1, Task: i, Attempt: 1, Run: 1}, Phase: droverv1.Phase_PHASE_RUNNING,
+			Level: droverv1.Level_LEVEL_FROZEN, StderrTail: strings.Repeat("x", maxTail), Unknown: &droverv1.UnknownRun{DiskName: info.GetDisks()[0].GetName()}})
+	}
+	var n *facts.Node
+	l.c.view(func(f *facts.Facts) { n = f.Node(id) })
+	if err := l.c.findUnknownRuns(ctx, n, &r); err != nil {
+		t.Errorf("many unknown runs: %v", err)
+	}
+	l.c.view(func(f *facts.Facts) {
+		if states, runs := len(f.PolicyStates()), len(f.AttemptsOn(id)); states != len(d.PolicyStates) || runs != tasks {
+			t.Errorf("%d of %d policy states and %d of %d runs are in the facts", states, len(d.PolicyStates), runs, tasks)
+		}
+	})
 }

@@ -581,17 +581,17 @@ func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job,
 	return s.core.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
 }
 
-// splitIntoChunks divides splits into parts of at most n bytes each, or one
-// split.
-func splitIntoChunks(splits []*droverv1.FactSplit, n int) [][]*droverv1.FactSplit {
-	var out [][]*droverv1.FactSplit
+// splitIntoChunks divides messages into parts of at most n bytes each, or one
+// message.
+func splitIntoChunks[M proto.Message](list []M, n int) [][]M {
+	var out [][]M
 	size := n + 1
-	for _, s := range splits {
-		b := proto.Size(s) + 8
+	for _, m := range list {
+		b := proto.Size(m) + 8
 		if size += b; size > n {
 			out, size = append(out, nil), b
 		}
-		out[len(out)-1] = append(out[len(out)-1], s)
+		out[len(out)-1] = append(out[len(out)-1], m)
 	}
 	return out
 }
