@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"path/filepath"
 	"strings"
@@ -150,4 +151,33 @@ func TestLargeProposalsAreDivided(t *testing.T) {
 			t.Errorf("%d of %d policy states and %d of %d runs are in the facts", states, len(d.PolicyStates), runs, tasks)
 		}
 	})
+}
+
+// Of a large submission that breaks off nothing stays.
+func TestStagedSplitsAreDropped(t *testing.T) {
+	splits := make([]*droverv1.FactSplit, 3*chunkBytes/100)
+	for i := range splits {
+		splits[i] = &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///" + strings.Repeat("x", 100), Length: 1}}}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	entries := 0
+	l := newTestLeader(t, func(c *Config) {
+		c.Crash = func(p replica.Point, _ uint64) bool {
+			if entries++; p == replica.After && entries > 6 {
+				cancel()
+			}
+			return false
+		}
+	})
+	entries = 0
+	s := &submitter{l.c}
+	res, err := s.propose(ctx, identity{}, groupJob("j", 1), "", "", &located{splits: splits}, jobForecast{})
+	if err == nil {
+		t.Fatalf("it was accepted: %+v", res)
+	}
+	var snapshot bytes.Buffer
+	l.c.view(func(f *facts.Facts) { err = f.Snapshot().Encode(&snapshot) })
+	if err != nil || bytes.Contains(snapshot.Bytes(), []byte(`"t":"staging"`)) {
+		t.Errorf("%v; staged parts are left in %d bytes", err, snapshot.Len())
+	}
 }

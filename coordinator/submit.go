@@ -552,7 +552,7 @@ func fileError(what, path, progress string, err error) error {
 
 // propose is step 6. The result's Err says that the facts refused the job.
 // Splits that do not fit into one entry are first staged in chunks.
-func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, forecast jobForecast) (facts.Result, error) {
+func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, forecast jobForecast) (res facts.Result, err error) {
 	text, err := jobspec.Encode(spec)
 	if err != nil {
 		return facts.Result{}, err
@@ -568,17 +568,44 @@ func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job,
 		a.Splits = in.splits
 	} else {
 		a.Staging, a.Chunks = s.core.newID(), int32(len(chunks))
-		for i, part := range chunks {
-			e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: a.Staging, Index: int32(i), Splits: part}}}
-			if res, err := s.core.propose(ctx, id.name, e); err != nil || res.Err != nil {
-				return res, err
+		defer func() {
+			if err != nil || res.Changed == 0 {
+				s.dropStaging(ctx, id, a.Staging)
 			}
+		}()
+		if res, err = s.stage(ctx, id, a.Staging, chunks); err != nil || res.Err != nil {
+			return res, err
 		}
 	}
 	if in.hosts != nil {
 		s.core.locations.addPending(a.ShuffleToken, in.hosts)
 	}
 	return s.core.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
+}
+
+// stage proposes the splits of a large job.
+func (s *submitter) stage(ctx context.Context, id identity, staging string, chunks [][]*droverv1.FactSplit) (res facts.Result, err error) {
+	for i, part := range chunks {
+		e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: staging, Index: int32(i), Splits: part}}}
+		if res, err = s.core.propose(ctx, id.name, e); err != nil || res.Err != nil {
+			return res, err
+		}
+	}
+	return res, nil
+}
+
+// dropStagingLimit bounds the removal of a staged submission.
+const dropStagingLimit = 5 * time.Second
+
+// dropStaging removes the splits of a submission that broke off: they may be a hundred megabytes. Where it fails, they stay
+// until other large submissions take their place.
+func (s *submitter) dropStaging(ctx context.Context, id identity, staging string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropStagingLimit)
+	defer cancel()
+	e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: staging, Dropped: true}}}
+	if _, err := s.core.propose(ctx, id.name, e); err != nil {
+		s.core.log.Warn("the parts of a large submission that broke off stay for a while", "err", err)
+	}
 }
 
 // splitIntoChunks divides messages into parts of at most n bytes each, or one
