@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -89,9 +88,7 @@ type leader struct {
 	evacuateAt    map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
 	finalized     map[uint64]bool // ended jobs without active attempts whose end has been handled
 
-	wg     sync.WaitGroup // for intents
-	busy   map[intent]bool
-	busyMu sync.Mutex
+	intents *intents
 }
 
 // lead runs the loop until ctx ends or this server stops leading.
@@ -103,7 +100,7 @@ func (c *core) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	l := newLeader(c, term)
 	defer c.waits.set(&scheduler.Decision{})
-	defer l.wg.Wait()
+	defer l.intents.wg.Wait()
 	defer cancel()
 	if err := l.start(ctx); err != nil {
 		return err
@@ -116,7 +113,7 @@ func (c *core) lead(ctx context.Context) error {
 }
 
 func newLeader(c *core, term uint64) *leader {
-	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolve), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
+	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolve), intents: &intents{c: c, term: term, busy: map[intent]bool{}}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
 		deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 }
 
@@ -652,38 +649,5 @@ func (l *leader) applyNewLocations() {
 				l.c.log.Error("cannot apply block locations", "job", id, "err", err)
 			}
 		}
-	})
-}
-
-// intent is an action on the outside world for a job.
-type intent struct {
-	job  uint64
-	kind intentKind
-}
-
-type intentKind int
-
-const (
-	intentCommit intentKind = iota + 1
-	intentClean
-	intentLogs
-)
-
-// startIntent executes an intent in a goroutine, unless it is already in
-// progress.
-func (l *leader) startIntent(i intent, fn func()) {
-	l.busyMu.Lock()
-	defer l.busyMu.Unlock()
-	if l.busy[i] {
-		return
-	}
-	l.busy[i] = true
-	l.wg.Go(func() {
-		defer func() {
-			l.busyMu.Lock()
-			defer l.busyMu.Unlock()
-			delete(l.busy, i)
-		}()
-		fn()
 	})
 }

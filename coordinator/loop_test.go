@@ -57,7 +57,8 @@ func newTestLeader(t *testing.T, change func(*Config)) *leader {
 	return l
 }
 
-func (l *leader) propose(t *testing.T, e *droverv1.Entry) facts.Result {
+// mustPropose proposes an entry, which must be accepted.
+func mustPropose(t *testing.T, l *leader, e *droverv1.Entry) facts.Result {
 	t.Helper()
 	res, err := l.c.propose(context.Background(), "test", e)
 	if err != nil || res.Err != nil {
@@ -73,7 +74,7 @@ func TestResyncAfterTheJournalWasCut(t *testing.T) {
 	ahead.Store(int64(time.Hour))
 	l := newTestLeader(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
 	register := func(name string) facts.Result {
-		return l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info(name)}}})
+		return mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info(name)}}})
 	}
 	register("n1")
 	if err := l.followChanges(context.Background()); err != nil {
@@ -99,7 +100,7 @@ func TestOutcomeOfAnIntentIsProposedAgain(t *testing.T) {
 		c.Crash = func(p replica.Point, _ uint64) bool { return p == replica.Before && lost.Add(-1) >= 0 }
 	})
 	lost.Store(2)
-	l.proposeOutcome(context.Background(), &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "test.outcome"}}})
+	l.intents.proposeOutcome(context.Background(), &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "test.outcome"}}})
 	found := false
 	l.c.view(func(f *facts.Facts) {
 		for _, e := range f.EventLog().Since(0, facts.MaxClusterEvents) {
@@ -123,10 +124,10 @@ func TestLargeProposalsAreDivided(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(text)}}})
-	l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "a test"}}})
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(text)}}})
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "a test"}}})
 	info := coordtest.Info("n1")
-	id := l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}}).Node
+	id := mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}}).Node
 
 	d := scheduler.Decision{PolicyStates: make([]scheduler.PolicyState, 40_000)}
 	for i := range d.PolicyStates {

@@ -55,7 +55,7 @@ func (c *core) upkeep(ctx context.Context) error {
 func (c *core) forgetJobs(ctx context.Context) {
 	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
 	var drop, ended []uint64
-	recorded := c.recorded()
+	recorded := recordedJobs(c)
 	c.view(func(f *facts.Facts) {
 		for _, id := range f.JobIDs() {
 			if j := f.Job(id); j.IsSettled() && c.history.Has(id) && recorded(id) {
@@ -86,9 +86,9 @@ func (c *core) forgetJobs(ctx context.Context) {
 	}
 }
 
-// recorded returns what reports whether a settled job was recorded in the history, even if it has been removed from there
+// recordedJobs returns what reports whether a settled job was recorded in the history, even if it has been removed from there
 // to keep its limits.
-func (c *core) recorded() func(job uint64) bool {
+func recordedJobs(c *core) func(job uint64) bool {
 	absent, index := map[uint64]bool{}, uint64(0)
 	c.view(func(f *facts.Facts) {
 		index = f.Index()
