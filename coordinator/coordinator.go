@@ -144,7 +144,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 // newCore makes what needs no file.
 func newCore(ctx context.Context, cfg Config) *core {
 	c := &core{cfg: cfg, log: cfg.Logger, stop: ctx.Done(), sessions: newSessions(), wanted: newWantedSets(cfg.Now, cfg.KeepLogs), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
-		leadership: newLeadership(), changed: newChangeSignal(), jobEnded: newChangeSignal(), submitting: &nameClaims{names: map[string]struct{}{}}, schedulerReloaded: make(chan struct{}, 1)}
+		leadership: newLeadership(), changed: newChangeSignal(), jobEnded: newChangeSignal(), submitting: &nameClaims{keys: map[string]string{}}, schedulerReloaded: make(chan struct{}, 1)}
 	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
 	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
 	c.inputs = &inputLocator{dispatcher: c.dispatcher, locations: c.locations, leadership: c.leadership, view: c.view, now: c.now, log: c.log}

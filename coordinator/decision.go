@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/scheduler"
@@ -38,6 +40,35 @@ func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string
 			Slot: n.Slot, Project: uint64(n.Project), Value: n.Value, Real: n.Real, At: int64(n.At)})
 	}
 	return out
+}
+
+// maxEntryPart bounds the bytes of actions and policy states in one entry, below replica.MaxEntry.
+const maxEntryPart = 768 << 10
+
+// decisionParts divides a decision into entries of bounded size, at least one: its policy states first, which are few
+// but for the first decision of a scheduler, then its actions.
+func decisionParts(d *droverv1.DecisionFact) []*droverv1.DecisionFact {
+	var parts []*droverv1.DecisionFact
+	room := 0
+	part := func(m proto.Message) *droverv1.DecisionFact { // the one that m goes into
+		n := proto.Size(m) + 8
+		if room -= n; room < 0 {
+			parts, room = append(parts, &droverv1.DecisionFact{Base: d.GetBase()}), maxEntryPart-n
+		}
+		return parts[len(parts)-1]
+	}
+	for _, x := range d.GetPolicyStates() {
+		p := part(x)
+		p.PolicyStates = append(p.PolicyStates, x)
+	}
+	for _, x := range d.GetActions() {
+		p := part(x)
+		p.Actions = append(p.Actions, x)
+	}
+	if len(parts) == 0 {
+		parts = append(parts, &droverv1.DecisionFact{Base: d.GetBase()})
+	}
+	return parts
 }
 
 // forWhom returns, for each action, the job that a suspension or kill frees

@@ -59,11 +59,11 @@ func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
 	if len(acts) == 0 {
 		return next, nil
 	}
-	res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: acts}}})
+	dropped, err := l.proposeDecision(ctx, &droverv1.DecisionFact{Actions: acts})
 	if err != nil {
 		return next, fmt.Errorf("evacuate drained nodes: %w", err)
 	}
-	for _, d := range res.Dropped {
+	for _, d := range dropped {
 		l.c.log.Info("a task did not leave a drained node", "task", acts[d.Index].GetKey(), "why", d.Reason)
 	}
 	return next, nil

@@ -23,6 +23,7 @@ const (
 	maxGathering   = 8                // nodes at once
 	gatherLimit    = 10 * time.Minute // of one try of one node
 	gatherPatience = 2 * time.Hour    // for nodes and file systems that are away
+	maxMissingLogs = 512              // bytes of the text about those that could not be had: as many as the facts keep
 )
 
 // logGathering is what gathering the logs of an ended job takes.
@@ -50,9 +51,9 @@ func newLogGathering(f *facts.Facts, j *facts.Job) logGathering {
 
 // gatherLogs has each node write what it has of the job's logs, and proposes the outcome. What cannot
 // be had changes nothing about the job: it is named.
-func (l *leader) gatherLogs(ctx context.Context, job uint64) {
+func (n *intents) gatherLogs(ctx context.Context, job uint64) {
 	var g logGathering
-	l.c.view(func(f *facts.Facts) {
+	n.c.view(func(f *facts.Facts) {
 		if j := f.Job(job); j != nil {
 			g = newLogGathering(f, j)
 		}
@@ -68,7 +69,7 @@ func (l *leader) gatherLogs(ctx context.Context, job uint64) {
 	all.SetLimit(maxGathering)
 	for _, id := range slices.Sorted(maps.Keys(g.nodes)) {
 		all.Go(func() error {
-			if err := g.from(patient, l.c.dispatcher, id); err != nil {
+			if err := g.from(patient, n.c.dispatcher, id); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				missing[g.nodes[id]] = err.Error()
@@ -80,10 +81,10 @@ func (l *leader) gatherLogs(ctx context.Context, job uint64) {
 	fact := &droverv1.LogsGatheredFact{Job: g.job, Folder: g.folder}
 	if len(missing) > 0 {
 		names := slices.Sorted(maps.Keys(missing))
-		fact.Missing = fmt.Sprintf("those of %s: %s", strings.Join(names, ", "), missing[names[0]])
-		l.c.log.Warn("the logs of a job could not be gathered as a whole", "job", g.job, "folder", g.folder, "missing", fact.Missing)
+		fact.Missing = clipText(fmt.Sprintf("those of %s: %s", strings.Join(names, ", "), missing[names[0]]), maxMissingLogs)
+		n.c.log.Warn("the logs of a job could not be gathered as a whole", "job", g.job, "folder", g.folder, "missing", fact.Missing)
 	}
-	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_LogsGathered{LogsGathered: fact}})
+	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_LogsGathered{LogsGathered: fact}})
 }
 
 // from has one node write its file, and tries again while the node or the file system is away.

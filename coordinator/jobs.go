@@ -3,11 +3,15 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 )
 
 // Limits of intents.
@@ -23,7 +27,7 @@ const (
 func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if j.State == droverv1.JobState_JOB_STATE_COMMITTING {
 		request, id, out := commitRequest(f, j), j.ID, j.Output
-		l.startIntent(intent{id, intentCommit}, func() { l.commitResult(ctx, id, out, request) })
+		l.intents.start(intent{id, intentCommit}, func() { l.intents.commitResult(ctx, id, out, request) })
 	}
 	if !j.HasEnded() || j.Live > 0 {
 		return
@@ -39,62 +43,107 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	}
 	if j.LogsFolder() != "" && !j.LogsGathered {
 		id := j.ID
-		l.startIntent(intent{id, intentLogs}, func() { l.gatherLogs(ctx, id) })
+		l.intents.start(intent{id, intentLogs}, func() { l.intents.gatherLogs(ctx, id) })
 	}
 	if !j.Cleaned {
 		// No attempt is active any more, so nothing writes there.
 		request, id, out := cleanupRequest(f, j), j.ID, j.Output
-		l.startIntent(intent{id, intentClean}, func() { l.cleanOutput(ctx, id, out, request) })
+		l.intents.start(intent{id, intentClean}, func() { l.intents.cleanOutput(ctx, id, out, request) })
 	}
+}
+
+// intent is an action on the outside world for a job.
+type intent struct {
+	job  uint64
+	kind intentKind
+}
+
+type intentKind int
+
+const (
+	intentCommit intentKind = iota + 1
+	intentClean
+	intentLogs
+)
+
+// intents are the intents of one leader that are in progress, each in a goroutine.
+type intents struct {
+	c    *core
+	term uint64
+	wg   sync.WaitGroup
+
+	mu   sync.Mutex
+	busy map[intent]bool
+}
+
+// start executes an intent in a goroutine, unless it is already in progress.
+func (n *intents) start(i intent, fn func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.busy[i] {
+		return
+	}
+	n.busy[i] = true
+	n.wg.Go(func() {
+		defer func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			delete(n.busy, i)
+		}()
+		fn()
+	})
 }
 
 // commitResult publishes a job's result through a node and proposes the
 // outcome. A refusal by the file system fails the job; if a node or the
 // NameNode is unavailable, it tries again.
-func (l *leader) commitResult(ctx context.Context, job uint64, output string, request *droverv1.NodeRequest) {
-	err := l.requestWithRetry(ctx, output, request)
+func (n *intents) commitResult(ctx context.Context, job uint64, output string, request *droverv1.NodeRequest) {
+	err := n.requestWithRetry(ctx, output, request)
 	end := &droverv1.JobEndedFact{Job: job, State: droverv1.JobState_JOB_STATE_SUCCEEDED}
 	if err != nil {
 		end.State, end.Message = droverv1.JobState_JOB_STATE_FAILED, "its tasks are done, but the result could not be published: "+err.Error()
 	}
-	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobEnded{JobEnded: end}})
+	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobEnded{JobEnded: end}})
 }
 
 // cleanOutput removes a job's temporary folder through a node. If that fails
 // permanently the folder remains, which is logged, and the output path is freed
 // nevertheless.
-func (l *leader) cleanOutput(ctx context.Context, job uint64, output string, request *droverv1.NodeRequest) {
-	if err := l.requestWithRetry(ctx, output, request); err != nil && ctx.Err() == nil {
-		l.c.log.Warn("cannot remove a job's temporary folder", "job", job, "path", request.GetDeletePath().GetPath(), "err", err)
+func (n *intents) cleanOutput(ctx context.Context, job uint64, output string, request *droverv1.NodeRequest) {
+	if err := n.requestWithRetry(ctx, output, request); err != nil && ctx.Err() == nil {
+		n.c.log.Warn("cannot remove a job's temporary folder", "job", job, "path", request.GetDeletePath().GetPath(), "err", err)
 	}
-	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: job}}})
+	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: job}}})
 }
 
-// proposeOutcome proposes the outcome of an intent. If that fails, the next
-// leader executes the intent again.
-func (l *leader) proposeOutcome(ctx context.Context, e *droverv1.Entry) {
-	if ctx.Err() != nil {
-		return
-	}
-	if _, err := l.c.replica.Propose(ctx, e); err != nil && ctx.Err() == nil {
-		l.c.log.Error("cannot record the outcome of an intent", "err", err)
+// proposeOutcome proposes the outcome of an intent until it is in the log or the term ends: then the next leader
+// executes the intent again. Nobody else would, so an overload or a slow disk must not lose the outcome. The log
+// refuses it in another term, whose leader has begun anew.
+func (n *intents) proposeOutcome(ctx context.Context, e *droverv1.Entry) {
+	for pause := intentPause; ctx.Err() == nil; pause = min(2*pause, maxIntentPause) {
+		next := proto.CloneOf(e) // Propose takes it
+		next.Actor, next.Term = actorSelf, n.term
+		_, err := n.c.replica.Propose(ctx, next)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		n.c.log.Warn("cannot record the outcome of an intent; it is tried again", "err", err)
+		if !sleep.For(ctx, pause) {
+			return
+		}
 	}
 }
 
-func (l *leader) requestWithRetry(ctx context.Context, output string, request *droverv1.NodeRequest) error {
+func (n *intents) requestWithRetry(ctx context.Context, output string, request *droverv1.NodeRequest) error {
 	pause := intentPause
 	for try := 1; ; try++ {
 		tctx, cancel := context.WithTimeout(ctx, intentTimeout)
-		_, err := l.c.dispatcher.call(tctx, request, uriScheme(output), nil)
+		_, err := n.c.dispatcher.call(tctx, request, uriScheme(output), nil)
 		cancel()
 		if err == nil || !errors.Is(err, fault.Unavailable) || try >= maxIntentTries || ctx.Err() != nil {
 			return err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !sleep.For(ctx, pause) {
 			return ctx.Err()
 		}
 		pause = min(2*pause, maxIntentPause)

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -21,7 +20,6 @@ import (
 // Limits of the loop.
 const (
 	maxActions         = 2000                   // of one decision
-	maxEntryPart       = 768 << 10              // bytes of actions in one entry, below replica.MaxEntry
 	rebuildPause       = 200 * time.Millisecond // between two rebuilds of State
 	progressPause      = 2 * time.Second        // between two updates of the progress of attempts
 	leaseExpiredReason = "it did not report within its lease"
@@ -90,9 +88,7 @@ type leader struct {
 	evacuateAt    map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
 	finalized     map[uint64]bool // ended jobs without active attempts whose end has been handled
 
-	wg     sync.WaitGroup // for intents
-	busy   map[intent]bool
-	busyMu sync.Mutex
+	intents *intents
 }
 
 // lead runs the loop until ctx ends or this server stops leading.
@@ -104,7 +100,7 @@ func (c *core) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	l := newLeader(c, term)
 	defer c.waits.set(&scheduler.Decision{})
-	defer l.wg.Wait()
+	defer l.intents.wg.Wait()
 	defer cancel()
 	if err := l.start(ctx); err != nil {
 		return err
@@ -117,7 +113,7 @@ func (c *core) lead(ctx context.Context) error {
 }
 
 func newLeader(c *core, term uint64) *leader {
-	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolve), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
+	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolve), intents: &intents{c: c, term: term, busy: map[intent]bool{}}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
 		deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 }
 
@@ -603,31 +599,27 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 			}
 		}
 	})
-	df := decisionFact(&d, l.locality)
-	var dropped []facts.Drop
-	for at := 0; at < len(df.Actions) || at == 0; {
-		part := &droverv1.DecisionFact{Base: df.Base}
-		if at == 0 {
-			part.PolicyStates = df.PolicyStates
-		}
-		from, size := at, 0
-		for at < len(df.Actions) && size < maxEntryPart {
-			size += 128 // upper bound of an encoded action
-			part.Actions = append(part.Actions, df.Actions[at])
-			at++
-		}
+	dropped, err := l.proposeDecision(ctx, decisionFact(&d, l.locality))
+	if err != nil {
+		return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
+	}
+	return withoutDropped(d, dropped), dropped, nil
+}
+
+// proposeDecision proposes a decision in entries of bounded size, and returns what was dropped of its actions.
+func (l *leader) proposeDecision(ctx context.Context, d *droverv1.DecisionFact) (dropped []facts.Drop, err error) {
+	from := 0
+	for _, part := range decisionParts(d) {
 		res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_Decision{Decision: part}})
 		if err = errors.Join(err, res.Err); err != nil {
-			return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
+			return nil, err
 		}
 		for _, x := range res.Dropped {
 			dropped = append(dropped, facts.Drop{Index: from + x.Index, Reason: x.Reason})
 		}
-		if at == 0 {
-			break // policy state only
-		}
+		from += len(part.Actions)
 	}
-	return withoutDropped(d, dropped), dropped, nil
+	return dropped, nil
 }
 
 // locality returns how near to its data a placement is. For data on machines
@@ -657,38 +649,5 @@ func (l *leader) applyNewLocations() {
 				l.c.log.Error("cannot apply block locations", "job", id, "err", err)
 			}
 		}
-	})
-}
-
-// intent is an action on the outside world for a job.
-type intent struct {
-	job  uint64
-	kind intentKind
-}
-
-type intentKind int
-
-const (
-	intentCommit intentKind = iota + 1
-	intentClean
-	intentLogs
-)
-
-// startIntent executes an intent in a goroutine, unless it is already in
-// progress.
-func (l *leader) startIntent(i intent, fn func()) {
-	l.busyMu.Lock()
-	defer l.busyMu.Unlock()
-	if l.busy[i] {
-		return
-	}
-	l.busy[i] = true
-	l.wg.Go(func() {
-		defer func() {
-			l.busyMu.Lock()
-			defer l.busyMu.Unlock()
-			delete(l.busy, i)
-		}()
-		fn()
 	})
 }

@@ -1,8 +1,10 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +12,9 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
 )
 
 // newTestLeader returns a leader of a new cluster that is driven by the test: neither its loop nor a server runs.
@@ -52,7 +57,8 @@ func newTestLeader(t *testing.T, change func(*Config)) *leader {
 	return l
 }
 
-func (l *leader) propose(t *testing.T, e *droverv1.Entry) facts.Result {
+// mustPropose proposes an entry, which must be accepted.
+func mustPropose(t *testing.T, l *leader, e *droverv1.Entry) facts.Result {
 	t.Helper()
 	res, err := l.c.propose(context.Background(), "test", e)
 	if err != nil || res.Err != nil {
@@ -68,7 +74,7 @@ func TestResyncAfterTheJournalWasCut(t *testing.T) {
 	ahead.Store(int64(time.Hour))
 	l := newTestLeader(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
 	register := func(name string) facts.Result {
-		return l.propose(t, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info(name)}}})
+		return mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info(name)}}})
 	}
 	register("n1")
 	if err := l.followChanges(context.Background()); err != nil {
@@ -84,5 +90,95 @@ func TestResyncAfterTheJournalWasCut(t *testing.T) {
 	}
 	if l.proj.state.Node(nodeID(n.Node)) == nil {
 		t.Error("the scheduler does not know it")
+	}
+}
+
+// What became of a job's result reaches the log although the log could not be written at first: nothing else ends the job.
+func TestOutcomeOfAnIntentIsProposedAgain(t *testing.T) {
+	var lost atomic.Int64
+	l := newTestLeader(t, func(c *Config) {
+		c.Crash = func(p replica.Point, _ uint64) bool { return p == replica.Before && lost.Add(-1) >= 0 }
+	})
+	lost.Store(2)
+	l.intents.proposeOutcome(context.Background(), &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "test.outcome"}}})
+	found := false
+	l.c.view(func(f *facts.Facts) {
+		for _, e := range f.EventLog().Since(0, facts.MaxClusterEvents) {
+			found = found || e.Kind == "test.outcome"
+		}
+	})
+	if !found {
+		t.Error("the outcome is not in the log")
+	}
+}
+
+// What does not fit into one entry is proposed in several: a decision that a new scheduler makes about all jobs, and what a
+// node has from before a restore.
+func TestLargeProposalsAreDivided(t *testing.T) {
+	ctx := context.Background()
+	l := newTestLeader(t, nil)
+	const tasks = 300
+	job := groupJob("j", tasks)
+	jobspec.SetDefaults(job)
+	text, err := jobspec.Encode(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(text)}}})
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "a test"}}})
+	info := coordtest.Info("n1")
+	id := mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}}).Node
+
+	d := scheduler.Decision{PolicyStates: make([]scheduler.PolicyState, 40_000)}
+	for i := range d.PolicyStates {
+		d.PolicyStates[i] = scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Slot: int32(i)}, Value: 1 << 50, At: 1 << 60}
+	}
+	if _, _, err := l.commit(ctx, d); err != nil {
+		t.Errorf("a large decision: %v", err)
+	}
+
+	var r droverv1.ReportRequest
+	for i := range int32(tasks) {
+		r.Attempts = append(r.Attempts, &droverv1.SeenAttempt{Key: &droverv1.AttemptKey{Job: 1, Task: i, Attempt: 1, Run: 1}, Phase: droverv1.Phase_PHASE_RUNNING,
+			Level: droverv1.Level_LEVEL_FROZEN, StderrTail: strings.Repeat("x", maxTail), Unknown: &droverv1.UnknownRun{DiskName: info.GetDisks()[0].GetName()}})
+	}
+	var n *facts.Node
+	l.c.view(func(f *facts.Facts) { n = f.Node(id) })
+	if err := l.c.findUnknownRuns(ctx, n, &r); err != nil {
+		t.Errorf("many unknown runs: %v", err)
+	}
+	l.c.view(func(f *facts.Facts) {
+		if states, runs := len(f.PolicyStates()), len(f.AttemptsOn(id)); states != len(d.PolicyStates) || runs != tasks {
+			t.Errorf("%d of %d policy states and %d of %d runs are in the facts", states, len(d.PolicyStates), runs, tasks)
+		}
+	})
+}
+
+// Of a large submission that breaks off nothing stays.
+func TestStagedSplitsAreDropped(t *testing.T) {
+	splits := make([]*droverv1.FactSplit, 3*chunkBytes/100)
+	for i := range splits {
+		splits[i] = &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///" + strings.Repeat("x", 100), Length: 1}}}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	entries := 0
+	l := newTestLeader(t, func(c *Config) {
+		c.Crash = func(p replica.Point, _ uint64) bool {
+			if entries++; p == replica.After && entries > 6 {
+				cancel()
+			}
+			return false
+		}
+	})
+	entries = 0
+	s := &submitter{l.c}
+	res, err := s.propose(ctx, identity{}, groupJob("j", 1), "", "", &located{splits: splits}, jobForecast{})
+	if err == nil {
+		t.Fatalf("it was accepted: %+v", res)
+	}
+	var snapshot bytes.Buffer
+	l.c.view(func(f *facts.Facts) { err = f.Snapshot().Encode(&snapshot) })
+	if err != nil || bytes.Contains(snapshot.Bytes(), []byte(`"t":"staging"`)) {
+		t.Errorf("%v; staged parts are left in %d bytes", err, snapshot.Len())
 	}
 }

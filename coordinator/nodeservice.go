@@ -210,21 +210,15 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 
 // proposeReports proposes the reports that change the facts.
 func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *droverv1.ReportRequest) error {
-	var parts [][]*droverv1.SeenAttempt
-	size := maxReportBytes
+	var changing []*droverv1.SeenAttempt
 	s.core.view(func(f *facts.Facts) {
 		for _, a := range r.GetAttempts() {
-			if !changesFacts(f, n, a) {
-				continue
+			if changesFacts(f, n, a) {
+				changing = append(changing, a)
 			}
-			if size += proto.Size(a); size > maxReportBytes {
-				parts, size = append(parts, nil), proto.Size(a)
-			}
-			last := len(parts) - 1
-			parts[last] = append(parts[last], a)
 		}
 	})
-	for _, part := range parts {
+	for _, part := range splitIntoChunks(changing, maxReportBytes) {
 		e := &droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: n.ID, Epoch: n.Epoch, Seen: part}}}
 		res, err := s.core.propose(ctx, n.Info.GetName(), e)
 		if err != nil {

@@ -101,6 +101,26 @@ func TestForgottenJobIsStillThere(t *testing.T) {
 	}
 }
 
+// A job that the history has dropped before the coordinator forgot it is forgotten all the same.
+func TestJobsThatTheHistoryDroppedAreForgotten(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) {
+		c.retainJobs, c.KeepLogs, c.HistoryAge, c.SampleEvery = 1, -1, time.Millisecond, 2*time.Millisecond
+	})
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
+	b.submit(groupJob("first", 1))
+	b.waitForEnd("first", succeeded)
+	b.waitUntil("the history has its usage and dropped the job", func() bool {
+		return len(b.usage()) > 0 && len(b.pastJobs(&droverv1.ListPastJobsRequest{})) == 0
+	})
+	b.submit(groupJob("second", 1))
+	b.waitForEnd("second", succeeded)
+	b.waitUntil("the first is forgotten", func() bool {
+		_, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "first"}))
+		return connect.CodeOf(err) == connect.CodeNotFound
+	})
+}
+
 // The schedule of the past has the attempts of forgotten jobs, after a restart too.
 func TestScheduleOfForgottenJobs(t *testing.T) {
 	b := newTestCluster(t, func(c *Config) { c.retainJobs, c.KeepLogs = 1, -1 })

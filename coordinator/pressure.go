@@ -34,11 +34,11 @@ func (l *leader) escalateFrozen(ctx context.Context) error {
 	if len(acts) == 0 {
 		return nil
 	}
-	res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: acts}}})
+	dropped, err := l.proposeDecision(ctx, &droverv1.DecisionFact{Actions: acts})
 	if err != nil {
 		return fmt.Errorf("escalate frozen tasks: %w", err)
 	}
-	for _, d := range res.Dropped {
+	for _, d := range dropped {
 		l.c.log.Info("a frozen task was not escalated", "task", acts[d.Index].GetKey(), "why", d.Reason)
 	}
 	return nil

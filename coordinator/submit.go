@@ -115,7 +115,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err := s.core.rights.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
 		return nil, err
 	}
-	leave, err := s.core.submitting.claim(spec.Tenant, spec.Name)
+	leave, err := s.core.submitting.claim(spec.Tenant, spec.Name, key)
 	if err != nil {
 		return nil, err
 	}
@@ -206,26 +206,29 @@ func sortStages(stages []jobspec.Stage) []jobspec.Stage {
 // submitter does the steps of a submission.
 type submitter struct{ core *core }
 
-// nameClaims are the jobs that are being submitted, as tenant/name.
+// nameClaims are the jobs that are being submitted, as tenant/name, with their idempotency keys.
 type nameClaims struct {
-	mu    sync.Mutex
-	names map[string]struct{}
+	mu   sync.Mutex
+	keys map[string]string
 }
 
-// claim prevents concurrent submissions of one name of a tenant: the second fails
-// at once.
-func (c *nameClaims) claim(tenant, short string) (leave func(), err error) {
+// claim prevents concurrent submissions of one name of a tenant: the second fails at once. One under the same key is the
+// same submission, whose first call broke off without notice: it is asked to come again, and then gets the first one's answer.
+func (c *nameClaims) claim(tenant, short, key string) (leave func(), err error) {
 	name := tenant + "/" + short
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, busy := c.names[name]; busy {
+	switch other, busy := c.keys[name]; {
+	case busy && key != "" && key == other:
+		return nil, fault.Overload("job %q is still being submitted by an earlier call with its idempotency key: try again in a second", short)
+	case busy:
 		return nil, fault.New(fault.Conflict, "job %q is being submitted by another caller: choose another name", short)
 	}
-	c.names[name] = struct{}{}
+	c.keys[name] = key
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.names, name)
+		delete(c.keys, name)
 	}, nil
 }
 
@@ -549,7 +552,7 @@ func fileError(what, path, progress string, err error) error {
 
 // propose is step 6. The result's Err says that the facts refused the job.
 // Splits that do not fit into one entry are first staged in chunks.
-func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, forecast jobForecast) (facts.Result, error) {
+func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, forecast jobForecast) (res facts.Result, err error) {
 	text, err := jobspec.Encode(spec)
 	if err != nil {
 		return facts.Result{}, err
@@ -565,11 +568,13 @@ func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job,
 		a.Splits = in.splits
 	} else {
 		a.Staging, a.Chunks = s.core.newID(), int32(len(chunks))
-		for i, part := range chunks {
-			e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: a.Staging, Index: int32(i), Splits: part}}}
-			if res, err := s.core.propose(ctx, id.name, e); err != nil || res.Err != nil {
-				return res, err
+		defer func() {
+			if err != nil || res.Changed == 0 {
+				s.dropStaging(ctx, id, a.Staging)
 			}
+		}()
+		if res, err = s.stage(ctx, id, a.Staging, chunks); err != nil || res.Err != nil {
+			return res, err
 		}
 	}
 	if in.hosts != nil {
@@ -578,17 +583,42 @@ func (s *submitter) propose(ctx context.Context, id identity, spec *jobspec.Job,
 	return s.core.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
 }
 
-// splitIntoChunks divides splits into parts of at most n bytes each, or one
-// split.
-func splitIntoChunks(splits []*droverv1.FactSplit, n int) [][]*droverv1.FactSplit {
-	var out [][]*droverv1.FactSplit
+// stage proposes the splits of a large job.
+func (s *submitter) stage(ctx context.Context, id identity, staging string, chunks [][]*droverv1.FactSplit) (res facts.Result, err error) {
+	for i, part := range chunks {
+		e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: staging, Index: int32(i), Splits: part}}}
+		if res, err = s.core.propose(ctx, id.name, e); err != nil || res.Err != nil {
+			return res, err
+		}
+	}
+	return res, nil
+}
+
+// dropStagingLimit bounds the removal of a staged submission.
+const dropStagingLimit = 5 * time.Second
+
+// dropStaging removes the splits of a submission that broke off: they may be a hundred megabytes. Where it fails, they stay
+// until other large submissions take their place.
+func (s *submitter) dropStaging(ctx context.Context, id identity, staging string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropStagingLimit)
+	defer cancel()
+	e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: staging, Dropped: true}}}
+	if _, err := s.core.propose(ctx, id.name, e); err != nil {
+		s.core.log.Warn("the parts of a large submission that broke off stay for a while", "err", err)
+	}
+}
+
+// splitIntoChunks divides messages into parts of at most n bytes each, or one
+// message.
+func splitIntoChunks[M proto.Message](list []M, n int) [][]M {
+	var out [][]M
 	size := n + 1
-	for _, s := range splits {
-		b := proto.Size(s) + 8
+	for _, m := range list {
+		b := proto.Size(m) + 8
 		if size += b; size > n {
 			out, size = append(out, nil), b
 		}
-		out[len(out)-1] = append(out[len(out)-1], s)
+		out[len(out)-1] = append(out[len(out)-1], m)
 	}
 	return out
 }

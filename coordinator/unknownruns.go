@@ -74,11 +74,13 @@ func (c *core) findUnknownRuns(ctx context.Context, n *facts.Node, r *droverv1.R
 			}
 		}
 	})
-	if len(found) == 0 {
-		return nil
+	for _, part := range splitIntoChunks(found, maxReportBytes) {
+		e := &droverv1.Entry{Body: &droverv1.Entry_UnknownRuns{UnknownRuns: &droverv1.UnknownRunsFact{Node: n.ID, Epoch: n.Epoch, Found: part}}}
+		if _, err := c.propose(ctx, n.Info.GetName(), e); err != nil {
+			return err
+		}
 	}
-	_, err := c.propose(ctx, n.Info.GetName(), &droverv1.Entry{Body: &droverv1.Entry_UnknownRuns{UnknownRuns: &droverv1.UnknownRunsFact{Node: n.ID, Epoch: n.Epoch, Found: found}}})
-	return err
+	return nil
 }
 
 // placeFrom returns when a leader may place tasks: after a restore once every node had a lease's

@@ -12,6 +12,7 @@ import (
 // Limits of upkeep.
 const (
 	upkeepEvery  = 30 * time.Second
+	upkeepRetry  = 5 * time.Second // before the history is written again where it could not be
 	forgetAtOnce = 500
 )
 
@@ -23,7 +24,12 @@ func (c *core) upkeep(ctx context.Context) error {
 	for {
 		if err := c.ended.flush(); err != nil {
 			c.log.Error("the history cannot be written; jobs stay in memory until it can", "err", err)
-		} else if c.leadership.leads() {
+			if !sleep.For(ctx, upkeepRetry) {
+				return c.ended.flush()
+			}
+			continue
+		}
+		if c.leadership.leads() {
 			c.forgetJobs(ctx)
 			c.files.collect(ctx)
 		}
@@ -44,23 +50,19 @@ func (c *core) upkeep(ctx context.Context) error {
 	}
 }
 
-// forgetJobs proposes to forget ended jobs that are in the history and its lines, if there
+// forgetJobs proposes to forget ended jobs that are in the history and its lines, or are not in the history any more, if there
 // are more than retainJobs or they ended RetainFor ago.
 func (c *core) forgetJobs(ctx context.Context) {
 	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
 	var drop, ended []uint64
+	recorded := recordedJobs(c)
 	c.view(func(f *facts.Facts) {
 		for _, id := range f.JobIDs() {
-			j := f.Job(id)
-			if !j.IsSettled() {
-				continue
-			}
-			if !c.history.Has(id) || !c.past.Has(id) {
-				continue
-			}
-			ended = append(ended, id)
-			if j.Ended < old {
-				drop = append(drop, id)
+			if j := f.Job(id); j.IsSettled() && c.history.Has(id) && recorded(id) {
+				ended = append(ended, id)
+				if j.Ended < old {
+					drop = append(drop, id)
+				}
 			}
 		}
 	})
@@ -82,4 +84,22 @@ func (c *core) forgetJobs(ctx context.Context) {
 	if err == nil {
 		c.history.Forget(drop)
 	}
+}
+
+// recordedJobs returns what reports whether a settled job was recorded in the history, even if it has been removed from there
+// to keep its limits.
+func recordedJobs(c *core) func(job uint64) bool {
+	absent, index := map[uint64]bool{}, uint64(0)
+	c.view(func(f *facts.Facts) {
+		index = f.Index()
+		for _, id := range f.JobIDs() {
+			if f.Job(id).IsSettled() && !c.past.Has(id) {
+				absent[id] = true
+			}
+		}
+	})
+	if len(absent) > 0 && c.recorder.Sync(index) != nil { // then it has recorded all that settled by then
+		absent = nil // it is told where the history is written
+	}
+	return func(job uint64) bool { return absent[job] || c.past.Has(job) }
 }

@@ -49,6 +49,7 @@ func (en nodeEntries) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFac
 func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDrainFact) {
 	c, why := *n, d.GetReason()
 	c.Draining, c.Reason, c.DrainDeadline = d.GetDraining(), clip(why, 256), 0
+	c.DrainSetAt = 0
 	c.RetryAt, c.QuarantineStreak, c.Probation = 0, 0, false
 	c.Maintenance = overridden(n.Maintenance, c.Draining)
 	kind := "node.drain"
@@ -59,7 +60,7 @@ func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDr
 		c.DrainDeadline = d.GetDeadline()
 		left := time.Duration(c.DrainDeadline - en.f.now)
 		if d.GetDeadlineMs() > 0 {
-			left = time.Duration(d.GetDeadlineMs()) * time.Millisecond
+			left, c.DrainSetAt = time.Duration(d.GetDeadlineMs())*time.Millisecond, en.f.now
 		}
 		why += ", what still runs leaves it in " + formatDuration(left)
 	}

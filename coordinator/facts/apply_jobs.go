@@ -19,6 +19,12 @@ func (e jobEntries) applyChunk(c *droverv1.JobChunkFact, r *Result) {
 		return
 	}
 	i := slices.IndexFunc(e.f.staging, func(s *staging) bool { return s.id == id })
+	if c.GetDropped() {
+		if i >= 0 { // else it was accepted nevertheless, or made room for others
+			e.f.staging, r.Changed = slices.Delete(e.f.staging, i, i+1), 1
+		}
+		return
+	}
 	s := &staging{id: id, splits: map[int32][]*droverv1.FactSplit{}}
 	if i >= 0 {
 		for k, v := range e.f.staging[i].splits {

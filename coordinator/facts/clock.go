@@ -22,13 +22,16 @@ func (c Clock) EntryTime(now int64) int64 {
 	return now
 }
 
-// tokenStepRules are the rules of Entry.step_rules by which tokens step back too.
-const tokenStepRules = 1
+// The rules of Entry.step_rules by which more steps back. Entries of earlier versions are replayed as they were applied.
+const (
+	tokenStepRules = 1 // tokens too
+	drainStepRules = 2 // deadlines of drains too
+)
 
 // StepRules returns what an entry that is proposed now has as its step_rules.
 func (c Clock) StepRules(now int64) uint32 {
 	if c.wasAhead(now) {
-		return tokenStepRules
+		return drainStepRules
 	}
 	return 0
 }
@@ -56,8 +59,7 @@ func (c Clock) advance(e *droverv1.Entry) {
 // wrong time happens that while after the right one; what lies in the past, by
 // its meaning, is no later than now; a deadline that is still to come is not
 // missed. A token that was made by the wrong clock is good for as long as it was
-// given. The deadline of a drain stays: nothing says when it was set, and a drain
-// can be given again. Times of ended attempts stay as they were recorded. O(jobs and active
+// given, and so is a drain's deadline. Times of ended attempts stay as they were recorded. O(jobs and active
 // attempts); the reader of the journal rebuilds.
 func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	by := ck.f.now - to
@@ -65,6 +67,9 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	for i, n := range ck.f.nodes {
 		c := *n
 		c.RetryAt, c.SchedulableSince = shiftBack(n.RetryAt, by), shiftBack(n.SchedulableSince, by)
+		if e.GetStepRules() >= drainStepRules && n.DrainSetAt > to {
+			c.DrainSetAt, c.DrainDeadline = shiftBack(n.DrainSetAt, by), shiftBack(n.DrainDeadline, by)
+		}
 		c.InfraFailures = nil
 		for _, at := range n.InfraFailures {
 			c.InfraFailures = append(c.InfraFailures, at-by)
@@ -91,7 +96,7 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 			ck.f.policyStates[k] = &c
 		}
 	}
-	if e.GetStepRules() >= tokenStepRules { // entries of earlier versions are replayed as they were applied
+	if e.GetStepRules() >= tokenStepRules {
 		ck.f.Tokens().stepBack(to, by)
 	}
 	ck.f.journal = []Change{{Kind: ChangeReset, At: to}}

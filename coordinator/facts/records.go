@@ -412,6 +412,7 @@ type Node struct {
 	Up            bool       `json:"up"`
 	Draining      bool       `json:"draining,omitempty"`
 	DrainDeadline int64      `json:"drain_deadline,omitempty"` // of an operator's drain: when what still runs leaves the node, Unix ns; 0 = it runs to its end
+	DrainSetAt    int64      `json:"drain_set_at,omitempty"`   // when DrainDeadline was set to a while from then, Unix ns; 0 = it is a time by itself, as a window's is
 	Reason        string     `json:"reason,omitempty"`         // why it is draining, quarantined or down
 	InfraFailures []int64    `json:"infra_failures,omitempty"` // times of infrastructure failures within infraWindow, Unix ns
 	InfraJobs     []InfraJob `json:"infra_jobs,omitempty"`     // jobs that the infrastructure failed here within infraWindow, oldest first

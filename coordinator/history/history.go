@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,7 +135,7 @@ func Open(dir string, limit int64) (*Writer, error) {
 	if err := w.prune(); err != nil {
 		return nil, err
 	}
-	if err := w.openFile(); err != nil {
+	if w.f, err = w.openFile(w.n); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -177,12 +178,12 @@ func Files(dir string) ([]string, error) {
 	return files, err
 }
 
-func (w *Writer) openFile() (err error) {
-	w.f, err = os.OpenFile(filepath.Join(w.dir, fmt.Sprintf("history-%06d.jsonl", w.n)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+func (w *Writer) openFile(n int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(w.dir, fmt.Sprintf("history-%06d.jsonl", n)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("history: %w", err)
+		return nil, fmt.Errorf("history: %w", err)
 	}
-	return nil
+	return f, nil
 }
 
 // scan records which jobs a file contains and which lines are damaged, truncates an
@@ -248,43 +249,54 @@ func encode(j *Job) ([]byte, error) {
 	return append(linesum.Seal(bytes.TrimRight(b.Bytes(), "\n")), '\n'), nil
 }
 
-// Append writes the jobs that have not been written. They are durable after
-// Sync.
+// Append writes the jobs that have not been written, all of them or, after an error, none: then they may be appended
+// again. They are durable after Sync.
 func (w *Writer) Append(jobs []Job) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var b bytes.Buffer
+	added := map[uint64]bool{}
 	for i := range jobs {
-		if w.written[jobs[i].Job] {
+		id := jobs[i].Job
+		if w.written[id] || added[id] {
 			continue
 		}
 		jobs[i].Version = version
 		line, err := encode(&jobs[i])
 		if err != nil {
-			return fmt.Errorf("history of job %d: %w", jobs[i].Job, err)
+			return fmt.Errorf("history of job %d: %w", id, err)
 		}
 		b.Write(line)
-		w.written[jobs[i].Job] = true
+		added[id] = true
 	}
 	if b.Len() == 0 {
 		return nil
 	}
 	if w.size >= w.maxFile() {
-		if err := errors.Join(w.f.Sync(), w.f.Close()); err != nil {
-			return fmt.Errorf("history: %w", err)
-		}
-		w.n++
-		w.size = 0
-		if err := errors.Join(w.openFile(), w.prune()); err != nil {
+		if err := w.nextFile(); err != nil {
 			return err
 		}
 	}
-	n, err := w.f.Write(b.Bytes())
-	w.size += int64(n)
-	if err != nil {
+	if _, err := w.f.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("history: %w", errors.Join(err, w.f.Truncate(w.size))) // the next line must not continue half of one
+	}
+	w.size += int64(b.Len())
+	maps.Copy(w.written, added)
+	return nil
+}
+
+// nextFile closes the file and begins the next one. After an error the old one goes on, unless the new one is there.
+func (w *Writer) nextFile() error {
+	if err := w.f.Sync(); err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
-	return nil
+	next, err := w.openFile(w.n + 1)
+	if err != nil {
+		return err
+	}
+	err = w.f.Close()
+	w.f, w.n, w.size = next, w.n+1, 0
+	return errors.Join(err, w.prune())
 }
 
 // Sync makes appended jobs durable.

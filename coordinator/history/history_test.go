@@ -3,9 +3,13 @@ package history
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
@@ -54,6 +58,59 @@ func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 	if len(lines) != 3 || !strings.Contains(lines[0], `"a"`) || !strings.Contains(lines[1], `"b"`) || !strings.Contains(lines[2], `"c"`) {
 		t.Fatalf("lines:\n%s", b)
 	}
+}
+
+// Jobs of a write that failed, on a full disk, are written when there is room again, each in a line of its own.
+func TestAppendIsRepeatedAfterAnError(t *testing.T) {
+	dir := t.TempDir()
+	w, err := Open(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Append([]Job{{Job: 1, Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	limitFileSize(t, uint64(w.size)+20, func() {
+		if err := w.Append([]Job{{Job: 2, Name: "b"}, {Job: 3, Name: "c"}}); err == nil {
+			t.Error("the file is longer than its limit")
+		}
+	})
+	if w.Has(2) || w.Has(3) {
+		t.Error("jobs that were not written count as written")
+	}
+	if err := w.Append([]Job{{Job: 2, Name: "b"}, {Job: 3, Name: "c"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if w, err = Open(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if d := w.Damaged(); len(d) > 0 || !w.Has(1) || !w.Has(2) || !w.Has(3) {
+		t.Errorf("has 1: %t, 2: %t, 3: %t; damaged %+v", w.Has(1), w.Has(2), w.Has(3), d)
+	}
+}
+
+// limitFileSize calls fn while no file of this process can become longer than size bytes.
+func limitFileSize(t *testing.T, size uint64, fn func()) {
+	t.Helper()
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(unix.RLIMIT_FSIZE, &syscall.Rlimit{Cur: size, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Setrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	fn()
 }
 
 // The history stays within its limit, whether it is written or opened, and the newest

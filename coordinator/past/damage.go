@@ -26,12 +26,17 @@ type Damage struct {
 // mend verifies a file. A damaged one is moved aside and its whole records are
 // written to a new one of its name. It returns nil where there is nothing to mend.
 func mend(path string) (*Damage, error) {
+	next := path + ".mending"
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(next, path); err != nil && !errors.Is(err, fs.ErrNotExist) { // an earlier mend ended between its renames
+			return nil, err
+		}
+	}
 	what := verify(path)
 	if what == nil || errors.Is(what, fault.Unsupported) || errors.Is(what, fault.Conflict) {
 		return nil, what
 	}
 	d := &Damage{What: what, Aside: fmt.Sprintf("%s.damaged-%s", path, time.Now().UTC().Format("20060102T150405Z"))}
-	next := path + ".mending"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

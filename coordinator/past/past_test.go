@@ -350,3 +350,24 @@ func TestDamageIsNamedAndCured(t *testing.T) {
 		t.Error("the test shows nothing, or nearly nothing was kept")
 	}
 }
+
+// A mend that was cut short when the damaged file had lost its name and the new one had none is finished by the next start.
+func TestMendGoesOnAfterACrash(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, Options{})
+	if err := s.Write(Batch{Index: 1, Jobs: []Job{job(1, "t", "u", "n", day0)}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, FileName)
+	if err := os.Rename(path, path+".mending"); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, dir, Options{})
+	defer s.Close()
+	if !s.Has(1) {
+		t.Error("the jobs of the mended file are lost")
+	}
+}

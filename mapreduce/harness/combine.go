@@ -157,7 +157,7 @@ func foldGroups(next nextFunc, f valueFolder, emit func(key, value []byte) error
 	}
 }
 
-// sumFolder adds integers.
+// sumFolder adds integers. What it refuses is in the mapper's output: another attempt finds the same there.
 type sumFolder struct{ sum int64 }
 
 func (s *sumFolder) reset() { s.sum = 0 }
@@ -167,14 +167,14 @@ func (s *sumFolder) appendValue(buf []byte) []byte { return strconv.AppendInt(bu
 func (s *sumFolder) add(key []byte, r *sortmerge.Record) error {
 	n, err := parseNumber(r.Value)
 	if err != nil && r.NoValue {
-		return classErrorf(mapreduce.ClassUserData, "sum: the mapper's line %.60q has no tab and so no value: write KEY, a tab and a whole number", key)
+		return permanentErrorf(mapreduce.ClassUserData, "sum: the mapper's line %.60q has no tab and so no value: write KEY, a tab and a whole number", key)
 	}
 	if err != nil {
-		return classErrorf(mapreduce.ClassUserData, "sum: the value %.60q of key %.60q is not a whole number", r.Value, key)
+		return permanentErrorf(mapreduce.ClassUserData, "sum: the value %.60q of key %.60q is not a whole number", r.Value, key)
 	}
 	sum := s.sum + n
 	if (sum > s.sum) != (n > 0) && n != 0 {
-		return classErrorf(mapreduce.ClassUserData, "sum: the values of key %.60q overflow 64 bits", key)
+		return permanentErrorf(mapreduce.ClassUserData, "sum: the values of key %.60q overflow 64 bits", key)
 	}
 	s.sum = sum
 	return nil

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"io"
+	"math"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -13,9 +14,9 @@ const (
 	pipeBytes   = 1 << 20 // requested size of a program's pipes
 	setPipeSize = 1031    // F_SETPIPE_SZ
 
-	pollIn                = 1 // POLLIN, POLLOUT
-	pollOut               = 4
-	deadlineCheckInterval = 100 * time.Millisecond // how often waitReady checks the deadline
+	pollIn      = 1 // POLLIN, POLLOUT
+	pollOut     = 4
+	maxPollTime = 100 * time.Millisecond // how often waitReady looks whether it may go on
 )
 
 // pipeEnd is the harness's end of a pipe to a program, for one reader or writer.
@@ -24,9 +25,12 @@ const (
 // PYTHONUNBUFFERED=1 that was four wake-ups for each word, and most of the
 // harness's CPU time.
 type pipeEnd struct {
-	fd       int
-	deadline atomic.Int64 // nanoseconds of the wall clock, 0: none
+	fd   int
+	left atomic.Int64 // for how many nanoseconds it may still be waited for; noLimit: for ever
 }
+
+// noLimit is longer than anything waits.
+const noLimit = math.MaxInt64
 
 // newPipe creates a pipe. The harness keeps the writing end if write is set,
 // otherwise the reading end.
@@ -47,11 +51,14 @@ func newPipe(write bool) (own *pipeEnd, child *os.File, err error) {
 		child.Close()
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	return &pipeEnd{fd: ownFD}, child, nil
+	own = &pipeEnd{fd: ownFD}
+	own.left.Store(noLimit)
+	return own, child, nil
 }
 
-// expireIn makes waiting fail with os.ErrDeadlineExceeded after d.
-func (p *pipeEnd) expireIn(d time.Duration) { p.deadline.Store(time.Now().Add(d).UnixNano()) }
+// expireIn makes waiting fail with os.ErrDeadlineExceeded once it has taken d from now on. Time in which the task was
+// frozen, or its clock was set, does not count.
+func (p *pipeEnd) expireIn(d time.Duration) { p.left.Store(d.Nanoseconds()) }
 
 // pollfd is struct pollfd of poll(2).
 type pollfd struct {
@@ -60,15 +67,19 @@ type pollfd struct {
 	revents int16
 }
 
-// waitReady waits until the pipe is ready or its deadline has passed.
+// waitReady waits until the pipe is ready or may not be waited for any longer.
 func (p *pipeEnd) waitReady(events int16) error {
 	for {
-		if d := p.deadline.Load(); d != 0 && time.Now().UnixNano() >= d {
+		if p.left.Load() <= 0 {
 			return os.ErrDeadlineExceeded
 		}
 		f := pollfd{fd: int32(p.fd), events: events}
-		ts := syscall.NsecToTimespec(deadlineCheckInterval.Nanoseconds())
+		ts := syscall.NsecToTimespec(maxPollTime.Nanoseconds())
+		began := time.Now()
 		n, _, e := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&f)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+		if p.left.Load() != noLimit {
+			p.left.Add(-max(0, min(time.Since(began), maxPollTime)).Nanoseconds()) // it was frozen if that is more
+		}
 		switch {
 		case e != 0 && e != syscall.EINTR:
 			return os.NewSyscallError("ppoll", e)

@@ -310,7 +310,8 @@ func (c *Collector) finishWithCombiner(path string, codec mapreduce.Codec) (*map
 	}
 	last := c.combinedOut
 	last.prefix = "last"
-	last.opt.Memory, last.arena, last.index, last.scratch = c.opt.Memory/2, c.arena[:0], c.index[:0], c.scratch
+	last.opt.Memory = c.opt.Memory / 2
+	last.arena, last.index, last.scratch = c.arena[:0:last.opt.Memory], c.index[:0], c.scratch // of that capacity, so that no other arena takes its place
 	c.stats.MergePasses += g.Passes
 	if err := c.combineSegments(g, segments, last); err != nil {
 		return nil, err

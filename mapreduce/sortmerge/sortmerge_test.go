@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -219,6 +220,26 @@ func TestCombinerPreservesSums(t *testing.T) {
 		}
 		os.RemoveAll(dir)
 	})
+}
+
+// The last merge through a combiner lives on the memory of the Collector: a task has no more.
+func TestLastCombinerTakesNoFurtherArena(t *testing.T) {
+	const memory, parts = 8 << 20, 2
+	c := NewCollector(Options{Parts: parts, Dir: t.TempDir(), FanIn: 100, Memory: memory, Combiner: &sumCombiner{parts: parts}})
+	for i := range memory / (entryBytes + 16) {
+		key := []byte(strconv.Itoa(i))
+		if err := c.Add(mapreduce.Partition(key, parts), Record{Key: key, Value: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	must[*mapreduce.Index](t)(c.Finish(filepath.Join(t.TempDir(), "out"), mapreduce.CodecNone))
+	runtime.ReadMemStats(&after)
+	s := c.Stats()
+	if took := after.TotalAlloc - before.TotalAlloc; s.Spills < minCombineSegments || took > memory {
+		t.Errorf("%d spills, %d of %d bytes allocated", s.Spills, took, memory)
+	}
 }
 
 func writeSample(t *testing.T, codec mapreduce.Codec) (path string, x *mapreduce.Index) {

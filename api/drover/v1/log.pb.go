@@ -145,7 +145,7 @@ type Entry struct {
 	// for an entry that is good under any leader.
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// By which rules an entry whose time sets the facts' time back changes what has
-	// times: 1: tokens too. Others do not have it.
+	// times: 1: tokens too; 2: deadlines of drains too. Others do not have it.
 	StepRules uint32 `protobuf:"varint,5,opt,name=step_rules,json=stepRules,proto3" json:"step_rules,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
@@ -1678,6 +1678,7 @@ type JobChunkFact struct {
 	Staging       string                 `protobuf:"bytes,1,opt,name=staging,proto3" json:"staging,omitempty"` // id of the submission
 	Index         int32                  `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	Splits        []*FactSplit           `protobuf:"bytes,3,rep,name=splits,proto3" json:"splits,omitempty"`
+	Dropped       bool                   `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"` // the submission broke off: its parts are not needed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1731,6 +1732,13 @@ func (x *JobChunkFact) GetSplits() []*FactSplit {
 		return x.Splits
 	}
 	return nil
+}
+
+func (x *JobChunkFact) GetDropped() bool {
+	if x != nil {
+		return x.Dropped
+	}
+	return false
 }
 
 // JobAcceptedFact makes the job durable; the client's submission is then
@@ -3058,11 +3066,12 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12,\n" +
 	"\x05found\x18\x03 \x03(\v2\x16.drover.v1.SeenAttemptR\x05found\x12'\n" +
 	"\x03key\x18\x04 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x129\n" +
-	"\bdecision\x18\x05 \x01(\x0e2\x1d.drover.v1.UnknownRunDecisionR\bdecision\"l\n" +
+	"\bdecision\x18\x05 \x01(\x0e2\x1d.drover.v1.UnknownRunDecisionR\bdecision\"\x86\x01\n" +
 	"\fJobChunkFact\x12\x18\n" +
 	"\astaging\x18\x01 \x01(\tR\astaging\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12,\n" +
-	"\x06splits\x18\x03 \x03(\v2\x14.drover.v1.FactSplitR\x06splits\"\x82\x03\n" +
+	"\x06splits\x18\x03 \x03(\v2\x14.drover.v1.FactSplitR\x06splits\x12\x18\n" +
+	"\adropped\x18\x04 \x01(\bR\adropped\"\x82\x03\n" +
 	"\x0fJobAcceptedFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\tR\x04spec\x12'\n" +
