@@ -47,25 +47,33 @@ func (c *core) upkeep(ctx context.Context) error {
 // forgetJobs proposes to forget ended jobs that are in the history and its lines, if there
 // are more than retainJobs or they ended RetainFor ago.
 func (c *core) forgetJobs(ctx context.Context) {
-	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
-	var drop, ended []uint64
+	type settledJob struct {
+		id  uint64
+		old bool
+	}
+	var settled []settledJob
+	before, old := c.now().Add(-c.cfg.RetainFor).UnixNano(), 0
 	c.view(func(f *facts.Facts) {
 		for _, id := range f.JobIDs() {
 			j := f.Job(id)
 			if !j.IsSettled() {
 				continue
 			}
-			if !c.history.Has(id) || !c.past.Has(id) {
-				continue
-			}
-			ended = append(ended, id)
-			if j.Ended < old {
-				drop = append(drop, id)
+			settled = append(settled, settledJob{id, j.Ended < before})
+			if j.Ended < before {
+				old++
 			}
 		}
 	})
-	if excess := len(ended) - c.cfg.retainJobs; excess > len(drop) {
-		drop = ended[:excess]
+	excess := len(settled) - c.cfg.retainJobs
+	if old >= excess { // without those there are not too many
+		excess = 0
+	}
+	var drop []uint64
+	for i, j := range settled { // only of those that may go it is asked whether the files have them: this comes after each burst of changes
+		if (j.old || i < excess) && c.history.Has(j.id) && c.past.Has(j.id) {
+			drop = append(drop, j.id)
+		}
 	}
 	if len(drop) == 0 {
 		return
