@@ -17,13 +17,12 @@ import (
 // Limits of predictions.
 const (
 	estimateSeed    = 1
-	estimatePause   = time.Second            // between two predictions for running stages
-	maxEstimates    = 2000                   // in one entry
-	estimateChange  = 0.05                   // relative; smaller changes of a prediction are not proposed
-	bandwidthChange = 0.2                    // relative; smaller changes of the measured bandwidth are ignored
-	trainBudget     = 2000                   // task visits under one lock, about 4 ms
-	trainPause      = 200 * time.Millisecond // between two checks for training data
-	trainShare      = 10                     // training takes at most one part in this many of a core
+	estimatePause   = time.Second // between two predictions for running stages
+	maxEstimates    = 2000        // in one entry
+	estimateChange  = 0.05        // relative; smaller changes of a prediction are not proposed
+	bandwidthChange = 0.2         // relative; smaller changes of the measured bandwidth are ignored
+	trainBudget     = 2000        // task visits under one lock, about 4 ms
+	trainShare      = 10          // training takes at most one part in this many of a core
 )
 
 // predictor predicts run times from the completions in the facts. Its
@@ -34,9 +33,13 @@ type predictor struct {
 	mu      sync.Mutex
 	book    *estimate.Estimator
 	lastSeq uint64 // of the last completion observed
+
+	observed chan struct{} // has a token when completions were observed since training last looked
 }
 
-func newPredictor() *predictor { return &predictor{book: estimate.New(estimateSeed)} }
+func newPredictor() *predictor {
+	return &predictor{book: estimate.New(estimateSeed), observed: make(chan struct{}, 1)}
+}
 
 // observeCompletions reads the new completions and reports whether there were
 // any. It is called under the facts' lock.
@@ -61,7 +64,14 @@ func (p *predictor) observeCompletions(f *facts.Facts) bool {
 		}
 		p.book.Observe(t)
 	}
-	return len(completions) > 0
+	if len(completions) == 0 {
+		return false
+	}
+	select {
+	case p.observed <- struct{}{}:
+	default:
+	}
+	return true
 }
 
 // spread returns the error quantiles of predictions from a source.
@@ -177,20 +187,25 @@ func taskBound(spec *jobspec.Job) time.Duration {
 
 // trainPredictor trains the prediction model until ctx ends. A model that is better
 // some seconds later is worth less than the processor time of decisions and reports,
-// so training takes a small share of one core.
+// so training takes a small share of one core. Only completions give it something to
+// learn: an idle coordinator is not woken.
 func (c *core) trainPredictor(ctx context.Context) error {
+	p := c.predictor
 	for {
-		c.predictor.mu.Lock()
-		start := time.Now()
-		more := c.predictor.book.Train(trainBudget)
-		took := time.Since(start)
-		c.predictor.mu.Unlock()
-		pause := trainPause
-		if more {
-			pause = (trainShare - 1) * took
-		}
-		if !sleep.For(ctx, pause) {
+		select {
+		case <-p.observed:
+		case <-ctx.Done():
 			return nil
+		}
+		for more := true; more; {
+			p.mu.Lock()
+			start := time.Now()
+			more = p.book.Train(trainBudget)
+			took := time.Since(start)
+			p.mu.Unlock()
+			if more && !sleep.For(ctx, (trainShare-1)*took) {
+				return nil
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -53,22 +54,35 @@ func (c *core) upkeep(ctx context.Context) error {
 // forgetJobs proposes to forget ended jobs that are in the history and its lines, or are not in the history any more, if there
 // are more than retainJobs or they ended RetainFor ago.
 func (c *core) forgetJobs(ctx context.Context) {
-	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
-	var drop, ended []uint64
-	recorded := recordedJobs(c)
+	type settledJob struct {
+		id  uint64
+		old bool
+	}
+	var settled []settledJob
+	before, old := c.now().Add(-c.cfg.RetainFor).UnixNano(), 0
 	c.view(func(f *facts.Facts) {
 		for _, id := range f.JobIDs() {
-			if j := f.Job(id); j.IsSettled() && c.history.Has(id) && recorded(id) {
-				ended = append(ended, id)
-				if j.Ended < old {
-					drop = append(drop, id)
-				}
+			j := f.Job(id)
+			if !j.IsSettled() {
+				continue
+			}
+			settled = append(settled, settledJob{id, j.Ended < before})
+			if j.Ended < before {
+				old++
 			}
 		}
 	})
-	if excess := len(ended) - c.cfg.retainJobs; excess > len(drop) {
-		drop = ended[:excess]
+	excess := len(settled) - c.cfg.retainJobs
+	if old >= excess { // without those there are not too many
+		excess = 0
 	}
+	var mayGo []uint64
+	for i, j := range settled { // only of these it is asked whether the files have them: this comes after each burst of changes
+		if (j.old || i < excess) && c.history.Has(j.id) {
+			mayGo = append(mayGo, j.id)
+		}
+	}
+	drop := recordedJobs(c, mayGo)
 	if len(drop) == 0 {
 		return
 	}
@@ -86,20 +100,17 @@ func (c *core) forgetJobs(ctx context.Context) {
 	}
 }
 
-// recordedJobs returns what reports whether a settled job was recorded in the history, even if it has been removed from there
-// to keep its limits.
-func recordedJobs(c *core) func(job uint64) bool {
-	absent, index := map[uint64]bool{}, uint64(0)
-	c.view(func(f *facts.Facts) {
-		index = f.Index()
-		for _, id := range f.JobIDs() {
-			if f.Job(id).IsSettled() && !c.past.Has(id) {
-				absent[id] = true
-			}
-		}
-	})
-	if len(absent) > 0 && c.recorder.Sync(index) != nil { // then it has recorded all that settled by then
-		absent = nil // it is told where the history is written
+// recordedJobs returns those of settled jobs that were recorded in the history, even if they have been removed from
+// there to keep its limits.
+func recordedJobs(c *core, jobs []uint64) []uint64 {
+	absent := func(id uint64) bool { return !c.past.Has(id) }
+	if !slices.ContainsFunc(jobs, absent) {
+		return jobs
 	}
-	return func(job uint64) bool { return absent[job] || c.past.Has(job) }
+	index := uint64(0)
+	c.view(func(f *facts.Facts) { index = f.Index() })
+	if c.recorder.Sync(index) == nil { // then it has recorded all that settled by then
+		return jobs
+	}
+	return slices.DeleteFunc(jobs, absent) // it is told where the history is written
 }

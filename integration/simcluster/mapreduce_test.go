@@ -28,11 +28,11 @@ type wordCount struct {
 	mapTime  time.Duration // how long a map task works before it reads
 	partTime time.Duration // the same of a reduce task
 
-	failing    string        // the stage whose tasks fail in their first attempts; "": none
-	twins      bool          // both attempts of the first of four reduces end at one instant, while the last one runs on
-	full       bool          // each task takes a node, and all are suspended when a map is done: see disturb
-	lateLoss   bool          // the outputs on a node are lost, and a node is late to say so: see disturb
-	breakAfter time.Duration // the leader crashes so long after the job has begun to commit; 0: never
+	failing  string // the stage whose tasks fail in their first attempts; "": none
+	twins    bool   // both attempts of the first of four reduces end at one instant, while the last one runs on
+	full     bool   // each task takes a node, and all are suspended when a map is done: see disturb
+	lateLoss bool   // the outputs on a node are lost, and a node is late to say so: see disturb
+	breaks   bool   // the leader crashes when the result is there, and before it is told so: see disturb
 }
 
 // shared is the folder that all machines share.
@@ -84,11 +84,11 @@ func (p *plan) addTrouble(r *rand.Rand, j plannedJob) {
 		maps.Resources.CPU, reduces.Resources.CPU = nodeCPU, nodeCPU
 		reduces.SlowStart, reduces.Tasks, reduces.PartitionKeys = 0.3, p.machines+1, nil
 	case 4:
-		w.breakAfter = between(r, 50*time.Microsecond, 4*time.Millisecond)
+		w.breaks = true
 	case 5:
 		if p.machines > 2 {
 			w.lateLoss, w.mapTime = true, min(w.mapTime, lease/20)
-			reduces.Tasks, reduces.PartitionKeys, reduces.Resources.CPU = 4, nil, nodeCPU/2
+			reduces.Tasks, reduces.PartitionKeys, reduces.Resources.CPU = 2*maxMachines, nil, nodeCPU/2 // on all nodes
 		}
 	}
 }

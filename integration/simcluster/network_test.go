@@ -417,8 +417,8 @@ func (n *network) cutLink(from, to string) {
 	defer n.mu.Unlock()
 	if !n.isCutLocked(link{from, to}) {
 		n.cut[link{from, to}] = time.Now()
+		time.AfterFunc(keepAliveLimit, n.endSilent)
 	}
-	time.AfterFunc(keepAliveLimit, n.endSilent)
 }
 
 func (n *network) isCutLocked(l link) bool { return !n.cut[l].IsZero() }

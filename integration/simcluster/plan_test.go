@@ -282,8 +282,8 @@ func (p *plan) String() string {
 			if w.lateLoss {
 				b.WriteString(", outputs are lost, and a node says so late")
 			}
-			if w.breakAfter > 0 {
-				fmt.Fprintf(&b, ", the leader crashes %s after it commits", w.breakAfter)
+			if w.breaks {
+				b.WriteString(", the leader crashes when the result is there")
 			}
 		}
 		if j.againAt > 0 {

@@ -3,6 +3,7 @@ package simcluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -232,12 +233,11 @@ func (c *cluster) disturb(job string, w *wordCount) {
 		c.suspend(job, droverv1.Level_LEVEL_CHECKPOINTED)
 		time.Sleep(lease)
 		c.setLevels(job, droverv1.Level_LEVEL_RUNNING, "")
-	case w.breakAfter > 0:
+	case w.breaks:
 		leader := c.server(c.leader())
-		if leader == nil || c.awaitEvent(job, "job.committing") == nil {
+		if leader == nil || c.awaitEvent(job, "job.committing") == nil || !c.awaitResult(job) {
 			return
 		}
-		time.Sleep(w.breakAfter)
 		leader.crash(false)
 		time.Sleep(time.Second)
 		leader.restart()
@@ -249,12 +249,42 @@ func (c *cluster) disturb(job string, w *wordCount) {
 		// Nobody fetches from the node of that map, and one of the two others says so late.
 		late := slices.DeleteFunc(c.machineNames(), func(name string) bool { return name == e.Node })[0]
 		c.log("no node reaches %s, and %s is slow", e.Node, late)
-		c.net.isolate(e.Node, c.machineNames()...)
-		for _, s := range c.serverNames() {
-			c.net.slowLink(late, s, lease/4)
+		for step := time.Duration(0); step < 4*lease && !c.hasLost(job); step += lease / 25 { // the end of another fault mends these links too
+			c.net.isolate(e.Node, c.machineNames()...)
+			for _, s := range c.serverNames() {
+				c.net.slowLink(late, s, lease/4)
+			}
+			time.Sleep(lease / 25)
 		}
-		time.Sleep(2 * lease)
+		time.Sleep(lease / 2) // the late one says so
 		c.net.mend(e.Node)
 		c.net.mend(late)
 	}
+}
+
+// awaitResult waits until a file of a job's result has its name, which a node takes an instant for, and reports whether
+// one has: the node's answer is then still under way.
+func (c *cluster) awaitResult(job string) bool {
+	for range 400 {
+		if files, err := os.ReadDir(c.outputOf(job)); err == nil && len(files) > 0 {
+			return true
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
+	return false
+}
+
+// hasLost reports whether a reduce of a job has reported an output as lost, which takes it six tries.
+func (c *cluster) hasLost(job string) bool {
+	c.mu.Lock()
+	prefix := fmt.Sprintf("%d: ", c.accepted[job])
+	c.mu.Unlock()
+	c.lost.mu.Lock()
+	defer c.lost.mu.Unlock()
+	for name := range c.lost.reported {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
 }
