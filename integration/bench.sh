@@ -80,8 +80,9 @@ profile() {
     go build -trimpath -o "$dir/plain" ./cmd/drover &&
     "$dir/plain" sim run -workload "$dir/maps.tsv" -format swim -rule tenants=20 -nodes 10000 -profile "$dir/sim" -json >/dev/null 2>&1 &&
     "$dir/plain" bench scheduler -features all -nodes 1000 -nodes 10000 -placements 500000 -profile "$dir/scheduler" >/dev/null &&
+    "$dir/plain" bench scheduler -placements 2000000 -profile "$dir/fifo" >/dev/null &&
     "$dir/plain" bench coordinator -profile "$dir/coordinator" >/dev/null &&
-    go tool pprof -proto "$dir/sim" "$dir/scheduler" "$dir/coordinator" >"$dir/merged" 2>/dev/null && cp "$dir/merged" "$pgo" &&
+    go tool pprof -proto "$dir/sim" "$dir/scheduler" "$dir/fifo" "$dir/coordinator" >"$dir/merged" 2>/dev/null && cp "$dir/merged" "$pgo" &&
     go build -trimpath -pgo="$pgo" -o "$dir/profiled" ./cmd/drover &&
     for i in $(seq "$runs"); do
       for name in plain profiled; do

@@ -65,17 +65,21 @@ func (t *Tree) Add(parent scheduler.TenantID, weight float64) scheduler.TenantID
 	return scheduler.TenantID(len(t.tenants) - 1)
 }
 
-// SetNext sets the demand of a tenant's next task. O(depth x log siblings).
+// SetNext sets the demand of a tenant's next task. O(depth x log siblings), O(1) if it is as before.
 func (t *Tree) SetNext(id scheduler.TenantID, demand scheduler.Resources) {
-	t.tenants[id].next, t.tenants[id].hasNext = demand, true
-	t.refresh(id)
+	if x := &t.tenants[id]; !x.hasNext || x.next != demand {
+		x.next, x.hasNext = demand, true
+		t.refresh(id)
+	}
 }
 
 // ClearNext records that a tenant has no task that could be placed. O(depth x log
-// siblings).
+// siblings), O(1) if it had none before.
 func (t *Tree) ClearNext(id scheduler.TenantID) {
-	t.tenants[id].hasNext = false
-	t.refresh(id)
+	if x := &t.tenants[id]; x.hasNext {
+		x.hasNext = false
+		t.refresh(id)
+	}
 }
 
 // Charge adds a task's demand to a tenant and its ancestors; a negative demand

@@ -14,6 +14,16 @@ type reservedLane struct {
 	reservations *preemptReservations
 
 	due []*scheduler.Reservation // guarantees that are due, with a task left to place
+
+	state *scheduler.State // of ends
+	now   scheduler.Time   // of the last collectDue
+	ends  []nodeEnd        // by node
+}
+
+// nodeEnd is when the next attempt on a node should have ended by its bound, Never for none, while the node has this version.
+type nodeEnd struct {
+	version uint64
+	at      scheduler.Time
 }
 
 // collectDue counts the guarantee reservations that have not ended and lists those that
@@ -21,6 +31,10 @@ type reservedLane struct {
 // nothing. O(guarantees that have begun).
 func (l *reservedLane) collectDue() {
 	l.due = l.due[:0]
+	if l.state != l.c.s || l.c.now < l.now {
+		clear(l.ends)
+	}
+	l.state, l.now = l.c.s, l.c.now
 	all := l.c.s.Reservations().Guarantees()
 	count := len(all)
 	for _, r := range all {
@@ -41,12 +55,22 @@ func (l *reservedLane) collectDue() {
 }
 
 // wakeForEnds requests a cycle for when a task on a node should have ended by its bound: beside a guarantee that is due,
-// it counts as ended then, and others may start.
+// it counts as ended then, and others may start. O(1) while nothing happens on the node.
 func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
-	for a := range l.c.s.Attempts().On(node) {
-		if b := l.c.s.StageOf(a).Bound(); b > 0 && a.Placed.Add(b) > l.c.now {
-			l.c.wakeAt(a.Placed.Add(b))
+	for len(l.ends) <= int(node) {
+		l.ends = append(l.ends, nodeEnd{})
+	}
+	e := &l.ends[node]
+	if version := l.c.s.Cluster().NodeVersion(node); e.version != version || e.at <= l.c.now {
+		*e = nodeEnd{version, scheduler.Never}
+		for a := range l.c.s.Attempts().On(node) {
+			if b := l.c.s.StageOf(a).Bound(); b > 0 && a.Placed.Add(b) > l.c.now {
+				e.at = min(e.at, a.Placed.Add(b))
+			}
 		}
+	}
+	if e.at < scheduler.Never {
+		l.c.wakeAt(e.at)
 	}
 }
 
