@@ -2,16 +2,13 @@ package containerd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"regexp"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/platforms"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
@@ -36,8 +33,8 @@ func (d *Driver) Has(ctx context.Context, digest string) (bool, error) {
 // Import implements runtime.Images. The archive (OCI or docker, possibly gzipped)
 // streams into containerd's content store and nowhere else. Steps, under one
 // lease, so that garbage collection removes everything after a failure or crash:
-// store the blobs; link them by labels; name the image; unpack it. Compressed
-// layers are not linked and go after unpacking.
+// store the blobs; link them by labels; count what is unpacked; name the image; unpack
+// it. Compressed layers are not linked and go after unpacking.
 func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error {
 	if !digestPattern.MatchString(digest) {
 		return fault.New(fault.Invalid, "image digest %q: want sha256: and 64 hexadecimal digits", digest)
@@ -50,49 +47,23 @@ func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error
 		return engineError(ctx, "import "+digest, "", err)
 	}
 	defer done(context.WithoutCancel(ctx))
-	source := &errReader{r: tar}
-	store := d.c.ContentStore()
-	index, err := archive.ImportIndex(ctx, store, source)
-	switch {
-	case source.err != nil:
-		return fmt.Errorf("image %s: reading the archive: %w", digest, source.err)
-	case err != nil && (fault.Class(engineError(ctx, "", "", err)) == fault.Unavailable || isHostFault(err)):
-		return engineError(ctx, "import "+digest, "", err)
-	case err != nil && ctx.Err() == nil:
-		return fault.New(fault.Invalid, "image %s: not an OCI or docker archive: %w: make it with `podman save --format oci-archive` or `docker save`", digest, err)
-	case err != nil:
-		return ctx.Err()
-	}
-	tie := images.SetChildrenMappedLabels(store, images.FilterPlatforms(images.ChildrenHandler(store), platforms.Default()), images.ChildGCLabelsFilterLayers)
-	if err := images.WalkNotEmpty(ctx, tie, index); err != nil {
-		if errdefs.IsNotFound(err) {
-			return fault.New(fault.Invalid, "image %s: its archive has no image for %s: %w", digest, platforms.DefaultString(), err)
-		}
-		return archiveError(ctx, "read the manifests of", digest, err)
-	}
-	img := images.Image{Name: digest, Target: index, Labels: map[string]string{labelArchive: digest}}
-	named, err := d.c.ImageService().Create(ctx, img)
-	if errdefs.IsAlreadyExists(err) {
-		named, err = d.c.ImageService().Update(ctx, img)
-	}
+	index, err := importArchive(ctx, d.c.ContentStore(), digest, tar, d.imageLimits(ctx))
 	if err != nil {
-		return engineError(ctx, "import "+digest, "", err)
+		return err
 	}
-	if err := client.NewImage(d.c, named).Unpack(ctx, d.cfg.snapshotter); err != nil {
-		err = archiveError(ctx, "unpack", digest, err)
-		return errors.Join(err, d.Remove(context.WithoutCancel(ctx), digest))
-	}
-	return nil
+	return d.unpack(ctx, digest, index)
 }
 
 // errReader separates errors of the reader from errors of the archive's format.
 type errReader struct {
-	r   io.Reader
-	err error
+	r     io.Reader
+	bytes int64 // that were read
+	err   error
 }
 
 func (e *errReader) Read(b []byte) (int, error) {
 	n, err := e.r.Read(b)
+	e.bytes += int64(n)
 	if err != nil && err != io.EOF {
 		e.err = err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -71,8 +73,15 @@ func (m *imageConfigs) config(ctx context.Context, c *client.Client, name string
 	if err != nil {
 		return imageConfig{}, fmt.Errorf("image %s: %w", name, err)
 	}
+	if err := checkConfig(name, conf.Config); err != nil {
+		return imageConfig{}, err
+	}
 	layers := conf.RootFS.DiffIDs
-	known = imageConfig{env: conf.Config.Env, dir: conf.Config.WorkingDir, layers: len(layers), chain: identity.ChainID(layers).String()}
+	dir := conf.Config.WorkingDir
+	if dir != "" {
+		dir = path.Clean("/" + dir) // below the folder of mount points, whatever the image says
+	}
+	known = imageConfig{env: conf.Config.Env, dir: dir, layers: len(layers), chain: identity.ChainID(layers).String()}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.by == nil || len(m.by) >= maxImageConfigs {
@@ -80,6 +89,17 @@ func (m *imageConfigs) config(ctx context.Context, c *client.Client, name string
 	}
 	m.by[target] = known
 	return known, nil
+}
+
+// checkConfig refuses an environment with which no container can be started: runc's error
+// would be one of the node.
+func checkConfig(name string, c ocispec.ImageConfig) error {
+	for _, e := range c.Env {
+		if k, _, ok := strings.Cut(e, "="); !ok || k == "" || strings.ContainsRune(e, 0) {
+			return fault.New(fault.Invalid, "image %s: its environment entry %q is not NAME=value", name, e)
+		}
+	}
+	return nil
 }
 
 // makeSnapshot makes the snapshot of a container that has none.

@@ -201,7 +201,22 @@ func commandError(ctx context.Context, id string, err error) error {
 			return fault.New(fault.Invalid, "container %s: its command cannot run: %w", id, err)
 		}
 	}
+	if isRootFault(err) {
+		return fault.New(fault.Invalid, "container %s: its image has a file or a link where a folder is to be mounted: %w", id, err)
+	}
 	return engineError(ctx, "start", id, err)
+}
+
+// rootFaults are the last words of runc's errors for a root in which a mount point cannot be
+// made. The mounts are the driver's, so that nothing but the image can be the cause.
+var rootFaults = []string{
+	"not a directory", "is a directory", "file exists", "too many levels of symbolic links", "file name too long",
+	"no such file or directory", "read-only file system", "must be mounted on ordinary directory",
+}
+
+// isRootFault reports whether a start failed because of what the image has at a mount point.
+func isRootFault(err error) bool {
+	return strings.Contains(err.Error(), "error during container init: error mounting ") && endsIn(err, rootFaults)
 }
 
 // logs returns the logging URI of the container's streams: Drover's logger with

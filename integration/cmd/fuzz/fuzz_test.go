@@ -105,6 +105,14 @@ func TestPartsAddUp(t *testing.T) {
 	if err := printTable(&b, []*target{x}, 2500); err == nil {
 		t.Error("a failure is none")
 	}
+	l, _ = open("c4")
+	l.forget([]*target{x})
+	if err := l.add(x, part{}); err != nil {
+		t.Fatal(err)
+	}
+	if l, _ = open("c5"); len(l.lines) != 1 {
+		t.Errorf("%d lines, one target is gone", len(l.lines))
+	}
 }
 
 // Processors share the last target, and together give it no more inputs than it lacks. Of a target of which nothing is

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,6 +70,15 @@ func openLedger(file, commit string) (*ledger, error) {
 func (l *ledger) load(t *target) {
 	t.entry = l.lines[t.String()]
 	t.Target = t.String()
+}
+
+// forget drops the lines of targets that are no longer in the repository: all are those that are.
+func (l *ledger) forget(all []*target) {
+	there := map[string]bool{}
+	for _, t := range all {
+		there[t.String()] = true
+	}
+	maps.DeleteFunc(l.lines, func(name string, _ entry) bool { return !there[name] })
 }
 
 // add counts a part and writes it down.

@@ -69,6 +69,9 @@ func run(ctx context.Context, o *options, file string, report bool, names []stri
 	if err != nil {
 		return err
 	}
+	if len(names) == 0 {
+		l.forget(targets)
+	}
 	for _, t := range targets {
 		l.load(t)
 	}
