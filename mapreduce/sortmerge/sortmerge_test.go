@@ -222,10 +222,25 @@ func TestCombinerPreservesSums(t *testing.T) {
 	})
 }
 
+// sameCombiner passes records on to their parts, and allocates nothing.
+type sameCombiner int
+
+func (parts sameCombiner) Combine(next func() (*Record, error), emit func(int, Record) error) error {
+	for {
+		r, err := next()
+		if r == nil || err != nil {
+			return err
+		}
+		if err := emit(mapreduce.Partition(r.Key, int(parts)), *r); err != nil {
+			return err
+		}
+	}
+}
+
 // The last merge through a combiner lives on the memory of the Collector: a task has no more.
 func TestLastCombinerTakesNoFurtherArena(t *testing.T) {
 	const memory, parts = 8 << 20, 2
-	c := NewCollector(Options{Parts: parts, Dir: t.TempDir(), FanIn: 100, Memory: memory, Combiner: &sumCombiner{parts: parts}})
+	c := NewCollector(Options{Parts: parts, Dir: t.TempDir(), FanIn: 100, Memory: memory, Combiner: sameCombiner(parts)})
 	for i := range memory / (entryBytes + 16) {
 		key := []byte(strconv.Itoa(i))
 		if err := c.Add(mapreduce.Partition(key, parts), Record{Key: key, Value: []byte("1")}); err != nil {
@@ -237,8 +252,8 @@ func TestLastCombinerTakesNoFurtherArena(t *testing.T) {
 	must[*mapreduce.Index](t)(c.Finish(filepath.Join(t.TempDir(), "out"), mapreduce.CodecNone))
 	runtime.ReadMemStats(&after)
 	s := c.Stats()
-	if took := after.TotalAlloc - before.TotalAlloc; s.Spills < minCombineSegments || took > memory {
-		t.Errorf("%d spills, %d of %d bytes allocated", s.Spills, took, memory)
+	if took := after.TotalAlloc - before.TotalAlloc; s.Spills < minCombineSegments || took > memory*3/4 {
+		t.Errorf("%d spills, %d bytes allocated beside an arena of %d", s.Spills, took, memory)
 	}
 }
 
