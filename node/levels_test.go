@@ -387,42 +387,18 @@ func TestLevelsAcrossRestarts(t *testing.T) {
 }
 
 // A daemon that died between thawing a task and recording it has the task frozen
-// again until its limits are written.
+// again until its limits are written. Nor does it run on without them if it cannot be frozen, whatever level is wanted then.
 func TestAdoptedWithoutLimits(t *testing.T) {
-	b, k := newLevelTestNode(t)
-	b.start()
-	w := groupTask(0, "count")
-	b.put(w)
-	b.await(t, w, running)
-	b.requestLevel(w, levelFrozen)
-	b.awaitLevel(w, levelFrozen)
-	b.stopDaemon()
-	if err := b.engine.Driver().Thaw(t.Context(), idOf(w)); err != nil {
-		t.Fatal(err)
-	}
-	k.mu.Lock()
-	k.groups[idOf(w)] = Limits{Memory: 1 << 30}
-	k.mu.Unlock()
-	b.config.Driver = b.engine.Driver()
-	b.mu.Lock()
-	b.wanted["1.0.0.1.1"] = w
-	b.revision += 10
-	clear(b.seen)
-	b.mu.Unlock()
-	b.start()
-	b.awaitLevel(w, levelRunning)
-	b.awaitCounting(w)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if got := k.groups[idOf(w)]; got.CPU != 100 || got.io != 1<<20 {
-		t.Errorf("it runs under %+v", got)
-	}
-}
-
-// Nor does it run on without them if it cannot be frozen again, whatever level is wanted then.
-func TestAdoptedWithoutLimitsAndNotFrozen(t *testing.T) {
-	for _, wanted := range []droverv1.Level{levelRunning, levelFrozen} {
-		t.Run(wanted.String(), func(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		wanted droverv1.Level
+		freeze error // of the daemon's first freeze
+	}{
+		{"frozen again", levelRunning, nil},
+		{"not frozen, to run", levelRunning, fault.New(fault.Unavailable, "a process waits for its disk; the container is running")},
+		{"not frozen, to be frozen", levelFrozen, fault.New(fault.Unavailable, "a process waits for its disk; the container is running")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			b, k := newLevelTestNode(t)
 			b.start()
 			w := groupTask(0, "count")
@@ -437,10 +413,12 @@ func TestAdoptedWithoutLimitsAndNotFrozen(t *testing.T) {
 			k.mu.Lock()
 			k.groups[idOf(w)] = Limits{Memory: 1 << 30}
 			k.mu.Unlock()
-			b.engine.Inject(fake.Fault{Verb: fake.Freeze, Err: fault.New(fault.Unavailable, "a process waits for its disk; the container is running")})
+			if c.freeze != nil {
+				b.engine.Inject(fake.Fault{Verb: fake.Freeze, Err: c.freeze})
+			}
 			b.config.Driver = b.engine.Driver()
 			b.mu.Lock()
-			w.Level = wanted
+			w.Level = c.wanted
 			b.wanted["1.0.0.1.1"] = w
 			b.revision += 10
 			clear(b.seen)
