@@ -544,7 +544,9 @@ func (p *projection) confirmLevel(k facts.Key, a *facts.Attempt, have *scheduler
 				return err
 			}
 		}
-		if have.Phase == scheduler.AttemptResuming || (have.Phase == scheduler.AttemptSuspending && a.Target == 0) {
+		target := scheduler.Level(a.Target)
+		withdrawn := have.Phase == scheduler.AttemptSuspending && (target == 0 || target.Suspended() && target != have.Target) // and perhaps followed by another
+		if have.Phase == scheduler.AttemptResuming || withdrawn {
 			return ignoreStale(p.state.Events().AttemptResumed(attemptID(k), a.Run, now))
 		}
 		return nil
