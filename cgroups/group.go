@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/cgroupkill"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/sleep"
 )
@@ -173,9 +174,12 @@ func (g *Group) Processes(l Leaf) ([]int, error) {
 }
 
 // Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones.
-// It is not an error if the group does not exist.
+// A kernel without cgroup.kill has each process signalled. It is not an error if the group does not exist.
 func (g *Group) Kill(l Leaf) error {
 	err := g.r.fs.write(g.filePath(l.dir(), "cgroup.kill"), "1")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = cgroupkill.Signal(g.filePath(l.dir()))
+	}
 	if err = g.notFound(err); errors.Is(err, fault.NotFound) {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -310,5 +311,32 @@ func TestStats(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// TestKillOnAKernelWithoutTheFile: before Linux 5.14 there is no cgroup.kill, and what was left of helpers
+// lived on without an error.
+func TestKillOnAKernelWithoutTheFile(t *testing.T) {
+	_, _, g := newTestGroup(t)
+	if err := os.Remove(filepath.Join(g.Dir(), "helpers", "cgroup.kill")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	if err := g.AddProcess(Helpers, cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Kill(Helpers); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the helper lives")
 	}
 }

@@ -21,6 +21,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/cgroupkill"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
@@ -346,10 +347,11 @@ func (c Config) killCgroup(leaf string) error {
 	if b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || len(bytes.TrimSpace(b)) == 0 {
 		return nil // the leaf does not exist or is empty
 	}
-	for _, w := range []struct{ file, value string }{{"cgroup.kill", "1"}, {"cgroup.freeze", "0"}} {
-		if err := os.WriteFile(filepath.Join(dir, w.file), []byte(w.value), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if err := cgroupkill.Kill(dir); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("0"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }

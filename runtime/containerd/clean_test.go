@@ -47,6 +47,7 @@ func TestLeftoversOfAStartAreFoundAndRemoved(t *testing.T) {
 	put(t, filepath.Join(c.runcState(id), "state.json"), "{}")
 	leaf := filepath.Join(c.cgroupMount, "drover/tasks", id, "container")
 	put(t, filepath.Join(leaf, "cgroup.procs"), "123\n")
+	put(t, filepath.Join(leaf, "cgroup.kill"), "")
 	if err := os.Symlink(work, filepath.Join(c.bundle(id), "work")); err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +157,7 @@ func TestFrozenTasksAreKilledBeforeTheyThaw(t *testing.T) {
 	if err := os.RemoveAll(kill); err != nil {
 		t.Fatal(err)
 	}
+	put(t, kill, "")
 	if err := c.killCgroup(leaf); err != nil {
 		t.Error(err)
 	}

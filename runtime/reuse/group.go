@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/cgroupkill"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -74,11 +75,7 @@ func (c Config) signalGroup(group string, sig syscall.Signal) error {
 func (d *Driver) killGroup(ctx context.Context, group string) error {
 	dir := d.cfg.group(group)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
+		if err := cgroupkill.Kill(dir); err != nil {
 			return err
 		}
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
