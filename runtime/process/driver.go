@@ -42,6 +42,7 @@ type container struct {
 	phase       runtime.Phase
 	starting    bool // Start is about to make its process
 	pid         int  // also its session and process group
+	reaped      bool // the first process has ended: its PID may be another's, and nothing more is started
 	exitCode    int
 	started     time.Time
 	exited      time.Time
@@ -209,17 +210,27 @@ func (d *Driver) findLocked(id string) (*container, error) {
 
 func (b *container) status() runtime.Status {
 	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.exitCode, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels), CPU: b.cpu, PeakMemory: b.peak}
-	if b.phase == runtime.PhaseRunning {
+	if b.runs() {
 		s.PID = b.pid
 	}
 	return s
 }
 
-// signal signals the process groups of the container; the caller holds mu. The
-// first process is not reaped before its phase changes, so its PID cannot be
-// reused.
+// runs reports whether the first process can be signalled: it is in the running phase, which lasts
+// until its output has ended, and its PID is still its own.
+func (b *container) runs() bool { return b.phase == runtime.PhaseRunning && !b.reaped }
+
+// state returns the phase for messages.
+func (b *container) state() string {
+	if b.reaped && b.phase == runtime.PhaseRunning {
+		return "ending"
+	}
+	return b.phase.String()
+}
+
+// signal signals the process groups of the container; the caller holds mu.
 func (b *container) signal(sig syscall.Signal) error {
-	if b.phase != runtime.PhaseRunning {
+	if !b.runs() {
 		return nil
 	}
 	errs := []error{signalGroup(b.pid, sig)}

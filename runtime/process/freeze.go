@@ -71,8 +71,8 @@ func (d *Driver) signalSession(id string, sig syscall.Signal) (still bool, err e
 	if err != nil {
 		return false, err
 	}
-	if b.phase != runtime.PhaseRunning {
-		return false, fault.New(fault.Conflict, "container %s is %s: only a running one can be frozen", id, b.phase)
+	if !b.runs() {
+		return false, fault.New(fault.Conflict, "container %s is %s: only a running one can be frozen", id, b.state())
 	}
 	all, err := listSession(b.pid)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -314,4 +315,54 @@ func TestUseOfACommand(t *testing.T) {
 	if err != nil || st.ExitCode != 3 || st.CPU <= 0 || st.PeakMemory < 64<<10 || st.PeakMemory > 64<<20 {
 		t.Errorf("%+v %v", st, err)
 	}
+}
+
+// TestNothingStartsInAnEndingTask: between the end of a task and that of a process outside its group
+// that holds its output, the task's PID is free. What was started then outlived the task, and a
+// signal could reach others.
+func TestNothingStartsInAnEndingTask(t *testing.T) {
+	d := newDriver(t, Config{})
+	ctx, dir := t.Context(), t.TempDir()
+	s := runtime.Spec{ID: "a", Dir: dir, Log: runtime.Log{Dir: t.TempDir()}, Args: []string{"sh", "-c", "setsid sh -c 'echo $$ >holder.new; mv holder.new holder; exec sleep 600' & while [ ! -e holder ]; do sleep 0.01; done"}}
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, s.ID)); err != nil {
+		t.Fatal(err)
+	}
+	pid := onlyStatus(t, d).PID
+	for end := time.Now().Add(10 * time.Second); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the task does not end")
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "holder"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(holder, syscall.SIGKILL) }()
+	if phase := onlyStatus(t, d).Phase; phase != runtime.PhaseRunning {
+		t.Skipf("not proved here: the task is %s before it could be looked at", phase)
+	}
+	within, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := d.Exec(within, s.ID, runtime.ExecSpec{Args: []string{"sleep", "600"}}); !errors.Is(err, fault.Conflict) {
+		t.Errorf("exec: %v, want fault.Conflict", err)
+	}
+	if err := d.Freeze(within, s.ID); !errors.Is(err, fault.Conflict) {
+		t.Errorf("freeze: %v, want fault.Conflict", err)
+	}
+	if st, err := d.Wait(within, s.ID); err != nil || st.ExitCode != 0 {
+		t.Errorf("it ended as %+v, %v", st, err)
+	}
+}
+
+func onlyStatus(t *testing.T, d *Driver) runtime.Status {
+	t.Helper()
+	all, err := d.List(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	return all[0]
 }

@@ -102,6 +102,7 @@ func (d *Driver) reap(b *container, cmd *exec.Cmd, closeLogs func()) {
 	<-sampled
 	d.mu.Lock()
 	_ = b.signal(syscall.SIGKILL) // fails only for processes of other users
+	b.reaped = true               // before Wait, which reaps it, and waits for those that hold its output
 	d.mu.Unlock()
 	_ = cmd.Wait() // its error is the exit code, read below
 	closeLogs()
@@ -268,8 +269,8 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	}
 	d.mu.Lock()
 	b, err := d.findLocked(id)
-	if err == nil && b.phase != runtime.PhaseRunning {
-		err = fault.New(fault.Conflict, "container %s is %s: exec needs a running one", id, b.phase)
+	if err == nil && !b.runs() {
+		err = fault.New(fault.Conflict, "container %s is %s: exec needs a running one", id, b.state())
 	}
 	if err != nil {
 		d.mu.Unlock()
