@@ -56,7 +56,7 @@ type reader struct {
 	streamBytes  int64        // bytes read from stream
 	tried        map[string]bool
 	causes       []error
-	failingSince time.Time // when all its replicas had failed for the first time
+	failingSince time.Time // when all its replicas had failed for the first time since the last byte of it
 	retryPause   time.Duration
 }
 
@@ -88,6 +88,7 @@ func (r *reader) Read(b []byte) (int, error) {
 		if n > 0 {
 			r.pos += int64(n)
 			r.streamBytes += int64(n)
+			r.failingSince = time.Time{}
 			return n, nil
 		}
 		if err == io.EOF { // end of the range in this block
