@@ -42,6 +42,8 @@ func TestRootFault(t *testing.T) {
 		runc + `error during container init: error mounting "proc" to rootfs at "/proc": filesystem "proc" must be mounted on ordinary directory: unknown`:                               true,
 		runc + `error during container init: error mounting "/d/task" to rootfs at "/task": mount src=/d/task, dst=/task: cannot allocate memory: unknown`:                               false,
 		runc + `error during container init: error setting cgroup config for procHooks process: no such file or directory: unknown`:                                                      false,
+		runc + `error during container init: error mounting "/" to rootfs at "/task": open /r/task: no such file or directory: unknown`:                                                  true,
+		runc + `error during container init: error mounting "/gone/\"task\"" to rootfs at "/task": stat /gone/"task": no such file or directory: unknown`:                                false, // the node has lost it
 		"something that nobody has seen before": false,
 	} {
 		err := commandError(context.Background(), "c", errors.New(text))

@@ -4,6 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -201,6 +206,9 @@ func commandError(ctx context.Context, id string, err error) error {
 			return fault.New(fault.Invalid, "container %s: its command cannot run: %w", id, err)
 		}
 	}
+	if source := vanishedSource(err); source != "" {
+		return fmt.Errorf("container %s: %s, which is mounted into it, has vanished from this node: %w", id, source, err)
+	}
 	if isRootFault(err) {
 		return fault.New(fault.Invalid, "container %s: its image has a file or a link where a folder is to be mounted: %w", id, err)
 	}
@@ -208,15 +216,40 @@ func commandError(ctx context.Context, id string, err error) error {
 }
 
 // rootFaults are the last words of runc's errors for a root in which a mount point cannot be
-// made. The mounts are the driver's, so that nothing but the image can be the cause.
+// made. The mounts are the driver's, so that nothing but the image can be the cause, unless a
+// source has vanished.
 var rootFaults = []string{
 	"not a directory", "is a directory", "file exists", "too many levels of symbolic links", "file name too long",
 	"no such file or directory", "read-only file system", "must be mounted on ordinary directory",
 }
 
+// errorMounting begins runc's errors of mounts; the source follows in quotes.
+const errorMounting = "error during container init: error mounting "
+
 // isRootFault reports whether a start failed because of what the image has at a mount point.
 func isRootFault(err error) bool {
-	return strings.Contains(err.Error(), "error during container init: error mounting ") && endsIn(err, rootFaults)
+	return strings.Contains(err.Error(), errorMounting) && endsIn(err, rootFaults)
+}
+
+// vanishedSource returns the file or folder of this node that runc did not find to mount it, and that is
+// not there; "" if that is not why a start failed.
+func vanishedSource(err error) string {
+	_, after, ok := strings.Cut(err.Error(), errorMounting)
+	if !ok || !endsIn(err, []string{"no such file or directory"}) {
+		return ""
+	}
+	quoted, e := strconv.QuotedPrefix(after)
+	if e != nil {
+		return ""
+	}
+	source, e := strconv.Unquote(quoted)
+	if e != nil || !filepath.IsAbs(source) {
+		return "" // a file system of the kernel, such as proc
+	}
+	if _, e := os.Stat(source); errors.Is(e, fs.ErrNotExist) {
+		return source
+	}
+	return ""
 }
 
 // logs returns the logging URI of the container's streams: Drover's logger with
