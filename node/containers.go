@@ -5,26 +5,28 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/runtime"
 )
 
 // containerLister shares one List call of the engine among attempts that query
-// their containers at the same time. The call is no caller's own: one who leaves, as
-// a stranger may who asks for the node's health, ends it for none of the others.
+// their containers at the same time. A caller joins only a call that has not begun:
+// one under way may have looked at its container before what it asks for. A call is no
+// caller's own: one who leaves, as a stranger may who asks for the node's health, ends it
+// for none of the others.
 type containerLister struct {
-	driver   runtime.Driver
-	life     context.Context // of the calls
-	end      context.CancelFunc
-	inFlight singleflight.Group
-	failed   chan struct{} // a list has failed; capacity 1
+	driver runtime.Driver
+	life   context.Context // of the calls
+	end    context.CancelFunc
+	calls  sync.WaitGroup // added to under mu while life lasts
+	turn   chan struct{}  // capacity 1: held during a call
+	failed chan struct{}  // a list has failed; capacity 1
 
 	mu           sync.Mutex
-	err          error     // of the last List; the engine's state for health checks
-	failingSince time.Time // time of the first failed List since the last success
-	answeredAt   time.Time // end of the last List
+	next         *engineList // waits for its turn; nil: there is none
+	err          error       // of the last List; the engine's state for health checks
+	failingSince time.Time   // time of the first failed List since the last success
+	answeredAt   time.Time   // end of the last List
 }
 
 const (
@@ -33,51 +35,92 @@ const (
 )
 
 func newContainerLister(d runtime.Driver) *containerLister {
-	l := &containerLister{driver: d, failed: make(chan struct{}, 1)}
+	l := &containerLister{driver: d, turn: make(chan struct{}, 1), failed: make(chan struct{}, 1)}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
 
-// close ends the call in progress and waits for it.
+// engineList is one List call; its result may be read once done is closed.
+type engineList struct {
+	done chan struct{}
+	byID map[string]runtime.Status
+	err  error
+}
+
+// close ends the calls and waits for them. Later ones fail.
 func (l *containerLister) close() error {
+	l.mu.Lock()
 	l.end()
-	<-l.inFlight.DoChan("", func() (any, error) { return nil, context.Canceled })
+	l.mu.Unlock()
+	l.calls.Wait()
 	return nil
 }
 
-// list returns the containers by id. Callers share the map and must not modify it.
+// list returns the containers by id, as the engine has them after the call of list.
+// Callers share the map and must not modify it.
 func (l *containerLister) list(ctx context.Context) (map[string]runtime.Status, error) {
-	answer := l.inFlight.DoChan("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(l.life, listLimit)
-		defer cancel()
-		all, err := l.driver.List(ctx)
-		by := make(map[string]runtime.Status, len(all))
-		for _, s := range all {
-			by[s.ID] = s
-		}
-		l.mu.Lock()
-		l.answeredAt = time.Now()
-		if err != nil && l.err == nil {
-			l.failingSince = l.answeredAt
-		}
-		l.err = err
-		l.mu.Unlock()
-		if err != nil {
-			select {
-			case l.failed <- struct{}{}:
-			default:
-			}
-		}
-		return by, err
-	})
+	joined, err := l.join()
+	if err != nil {
+		return nil, err
+	}
 	select {
-	case r := <-answer:
-		if r.Err != nil {
-			return nil, r.Err
-		}
-		return r.Val.(map[string]runtime.Status), nil
+	case <-joined.done:
+		return joined.byID, joined.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// join returns the call that begins next.
+func (l *containerLister) join() (*engineList, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.life.Err(); err != nil {
+		return nil, err
+	}
+	if l.next == nil {
+		p := &engineList{done: make(chan struct{})}
+		l.next = p
+		l.calls.Go(func() { l.perform(p) })
+	}
+	return l.next, nil
+}
+
+// perform waits for its turn and lists the containers.
+func (l *containerLister) perform(p *engineList) {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	defer close(p.done)
+	l.mu.Lock()
+	l.next = nil
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(l.life, listLimit)
+	defer cancel()
+	all, err := l.driver.List(ctx)
+	l.record(err)
+	if p.err = err; err != nil {
+		return
+	}
+	p.byID = make(map[string]runtime.Status, len(all))
+	for _, s := range all {
+		p.byID[s.ID] = s
+	}
+}
+
+// record records whether the engine has answered.
+func (l *containerLister) record(err error) {
+	l.mu.Lock()
+	l.answeredAt = time.Now()
+	if err != nil && l.err == nil {
+		l.failingSince = l.answeredAt
+	}
+	l.err = err
+	l.mu.Unlock()
+	if err != nil {
+		select {
+		case l.failed <- struct{}{}:
+		default:
+		}
 	}
 }
 

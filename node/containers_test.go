@@ -61,3 +61,34 @@ func TestAListEndsWithNoCaller(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAListIsNotOlderThanItsCaller has a caller come while the engine works: what the engine answers then
+// may be of a time before, when the caller's container did not exist or had not ended.
+func TestAListIsNotOlderThanItsCaller(t *testing.T) {
+	d := slowList{asked: make(chan struct{}), answer: make(chan struct{})}
+	l := newContainerLister(d)
+	defer l.close()
+	answers := make(chan error, 2)
+	list := func() { _, err := l.list(t.Context()); answers <- err }
+	go list()
+	<-d.asked // from here on its answer is old
+	go list()
+	poll(t, "the other to wait", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.next != nil
+	})
+	d.answer <- struct{}{}
+	if err := <-answers; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-answers:
+		t.Fatal("a caller was given what the engine had been asked before it came")
+	case <-d.asked:
+	}
+	close(d.answer)
+	if err := <-answers; err != nil {
+		t.Error(err)
+	}
+}
