@@ -1,9 +1,11 @@
 package containerd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +32,7 @@ var (
 // A dump is a folder:
 //
 //	image/         criu's files
-//	work/          criu's log
+//	work/          criu's log, and the boot of the machine in which criu ran
 //	manifest.json  names, sizes and sums of image/; written last, it proves a complete dump
 const (
 	imageDir     = "image"
@@ -38,6 +40,7 @@ const (
 	dumpLog      = "dump.log"
 	restoreLog   = "restore.log"
 	dumpedLine   = "Dumping finished successfully"
+	bootFile     = "boot_id"
 	maxLogErrors = 3 // "Error" lines of criu's log quoted in an error
 )
 
@@ -140,6 +143,9 @@ func (c *containerDump) awaitDumpable(ctx context.Context) (pid int, done bool, 
 	p, err := c.d.firstProcess(ctx, c.id)
 	ended := errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED
 	if ended && isDumpComplete(c.dir) {
+		if !c.isOfThisBoot() {
+			return 0, false, fault.New(fault.Corrupt, "checkpoint of container %s: the machine was restarted before the dump was on its disk", c.id)
+		}
 		return 0, true, nil
 	}
 	if err != nil {
@@ -163,11 +169,33 @@ func (c *containerDump) prepare(pid int) (*tasks.CheckpointTaskRequest, error) {
 			return nil, err
 		}
 	}
+	if boot, err := c.d.cfg.bootID(); err != nil {
+		return nil, err
+	} else if err := os.WriteFile(filepath.Join(work, bootFile), boot, 0o600); err != nil {
+		return nil, err
+	}
 	if err := c.d.criu.write(c.id, externalOptions(c.d.cfg.fixedMounts(c.id, pid))); err != nil {
 		return nil, err
 	}
 	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
 	return &tasks.CheckpointTaskRequest{ContainerID: c.id, Options: opts}, err
+}
+
+// isOfThisBoot reports whether criu wrote the dump since the machine was started. Nothing of one that was
+// interrupted has been synced: after a loss of power its log may be whole, and its pages not. A dump
+// that an earlier version has begun does not say when.
+func (c *containerDump) isOfThisBoot() bool {
+	was, err := os.ReadFile(filepath.Join(c.dir, workDir, bootFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	boot, bootErr := c.d.cfg.bootID()
+	return err == nil && bootErr == nil && bytes.Equal(was, boot)
+}
+
+// bootID returns what the kernel has chosen at random for this run of the machine.
+func (c Config) bootID() ([]byte, error) {
+	return os.ReadFile(filepath.Join(c.proc, "sys/kernel/random/boot_id"))
 }
 
 // failedDump returns the error of a dump that the shim did not answer, or that criu did not

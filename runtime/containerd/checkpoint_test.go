@@ -437,3 +437,28 @@ func TestFailedDumpIsKeptOnlyIfTheAnswerIsLost(t *testing.T) {
 		}
 	}
 }
+
+// TestDumpOfAnEarlierBootIsUnproven: after a loss of power the end of criu's log proves nothing, for what it had
+// written was not synced.
+func TestDumpOfAnEarlierBootIsUnproven(t *testing.T) {
+	d := &Driver{cfg: fakeMachine(t)}
+	boot := filepath.Join(d.cfg.proc, "sys/kernel/random/boot_id")
+	put(t, boot, "one\n")
+	c := &containerDump{d, "a", t.TempDir()}
+	put(t, filepath.Join(c.dir, workDir, dumpLog), "(00.1) "+dumpedLine+"\n")
+	if !c.isOfThisBoot() {
+		t.Error("a dump that an earlier version has begun is refused")
+	}
+	put(t, filepath.Join(c.dir, workDir, bootFile), "one\n")
+	if !c.isOfThisBoot() {
+		t.Error("a dump of this boot is refused")
+	}
+	put(t, boot, "two\n")
+	if c.isOfThisBoot() {
+		t.Error("a dump of an earlier boot is taken for complete")
+	}
+	put(t, filepath.Join(c.dir, workDir, bootFile), "") // as a file may be after a loss of power
+	if c.isOfThisBoot() {
+		t.Error("a dump that has lost its boot is taken for complete")
+	}
+}
