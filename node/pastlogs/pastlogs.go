@@ -273,32 +273,35 @@ func (s *Store) copyFile(root *os.Root, name, into string) (n int64, err error) 
 }
 
 // Prune removes what is too old or too much, and was kept until now. Jobs for which inUse is true do not count.
-// O(attempts kept). To remove one from the disk may take a millisecond: others do not wait for that.
+// O(attempts kept). To remove one from the disk may take a millisecond: others do not wait for that. One that
+// cannot be removed stays, and is tried again by the next Prune.
 func (s *Store) Prune(now time.Time, inUse func(job uint64) bool) error {
-	old := s.takeOld(now, inUse)
-	for i, e := range old {
+	var stay []entry
+	var errs error
+	for _, e := range s.takeOld(now, inUse) {
 		if err := s.remove(filepath.Join(s.dir, e.attempt)); err != nil {
-			s.putBack(old[i:])
-			return fmt.Errorf("remove old logs: %w", err)
+			stay, errs = append(stay, e), errors.Join(errs, fmt.Errorf("remove old logs: %w", err))
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.putBackLocked(stay)
 	for attempt, at := range s.failed {
 		if now.Sub(at) <= s.o.MaxAge || inUse(jobOf(attempt)) {
 			continue
 		}
 		if err := s.forgetFailedLocked(attempt); err != nil {
-			return fmt.Errorf("forget old logs that are lost: %w", err)
+			errs = errors.Join(errs, fmt.Errorf("forget old logs that are lost: %w", err))
 		}
 	}
-	return nil
+	return errs
 }
 
 // takeOld removes from the store, and not yet from the disk, what Prune removes.
 func (s *Store) takeOld(now time.Time, inUse func(job uint64) bool) (old []entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.redateLocked(now)
 	counts := func(e entry) bool { return !e.at.After(now) && !inUse(jobOf(e.attempt)) }
 	excess := -s.o.MaxBytes
 	for _, e := range s.entries {
@@ -318,10 +321,30 @@ func (s *Store) takeOld(now time.Time, inUse func(job uint64) bool) (old []entry
 	return old
 }
 
-// putBack returns to the store what could not be removed from the disk.
-func (s *Store) putBack(list []entry) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// mostAhead is how far the time of what was just kept may be ahead of the time that Prune is given.
+const mostAhead = time.Minute
+
+// redateLocked takes for kept now what has a time to come: the clock was ahead then, and has been set. It would
+// count for nothing until then, perhaps for years.
+func (s *Store) redateLocked(now time.Time) {
+	latest, changed := now.Add(mostAhead), false
+	for i := range s.entries {
+		if s.entries[i].at.After(latest) {
+			s.entries[i].at, changed = now, true
+		}
+	}
+	if changed {
+		s.sortLocked()
+	}
+	for attempt, at := range s.failed {
+		if at.After(latest) {
+			s.failed[attempt] = now
+		}
+	}
+}
+
+// putBackLocked returns to the store what could not be removed from the disk.
+func (s *Store) putBackLocked(list []entry) {
 	for _, e := range list {
 		s.addLocked(e)
 	}

@@ -248,6 +248,50 @@ func TestPruneLeavesLaterLogs(t *testing.T) {
 	}
 }
 
+// What was kept while the clock was years ahead counts as kept when the clock is right again, also after a restart.
+func TestLogsOfATimeToCome(t *testing.T) {
+	dir, o := t.TempDir(), Options{MaxBytes: 1 << 20, MaxAge: time.Hour, MaxFile: block}
+	s := open(t, filepath.Join(dir, "kept"), o)
+	from := attemptFolder(t, filepath.Join(dir, "attempt"), map[string]string{"stdout.log": "said\n"})
+	ahead := day0.Add(10 * 365 * 24 * time.Hour)
+	if err := s.Keep("1.0.0.1.1", from, ahead); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Keep("1.0.1.1.1", filepath.Join(from, nameLogs, "stdout.log"), ahead); err == nil {
+		t.Fatal("a file is taken for a folder")
+	}
+	s = open(t, filepath.Join(dir, "kept"), o)
+	for after, want := range []bool{true, true, false} {
+		if err := s.Prune(day0.Add(time.Duration(after)*o.MaxAge), func(uint64) bool { return false }); err != nil {
+			t.Fatal(err)
+		}
+		if kept, lost := s.Folder("1.0.0.1.1") != "", s.Failed("1.0.1.1.1"); kept != want || lost != want {
+			t.Errorf("%d h after the clock was set: kept %v, known as lost %v, want %v", after, kept, lost, want)
+		}
+	}
+}
+
+// One folder that cannot be removed keeps no other.
+func TestPruneGoesOnAfterAnError(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, filepath.Join(dir, "kept"), Options{MaxBytes: 0, MaxAge: time.Hour, MaxFile: block})
+	from := attemptFolder(t, filepath.Join(dir, "attempt"), map[string]string{"stdout.log": "said\n"})
+	for _, attempt := range []string{"1.0.0.1.1", "1.0.1.1.1", "1.0.2.1.1"} {
+		if err := s.Keep(attempt, from, day0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.remove = func(path string) error {
+		if filepath.Base(path) == "1.0.1.1.1" {
+			return errors.New("input/output error")
+		}
+		return os.RemoveAll(path)
+	}
+	if err := s.Prune(day0, func(uint64) bool { return false }); err == nil || !slices.Equal(s.Attempts(), []string{"1.0.1.1.1"}) {
+		t.Errorf("%v; kept %v", err, s.Attempts())
+	}
+}
+
 func sum[T any](list []T, of func(T) int) (n int) {
 	for _, x := range list {
 		n += of(x)
