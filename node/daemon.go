@@ -66,6 +66,7 @@ type daemon struct {
 	load          machineLoad
 	prober        *prober
 	attempts      *attemptTable
+	dumpSource    *dumpSource
 	closers       []func() error
 
 	// runCtx is the context of attempts and requests; when it ends the daemon stops.
@@ -118,7 +119,8 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d.unallocatedIO = newUnallocatedIO(&d.cfg, d.attempts.allocatedIO)
 	d.peers = newPeerGuard(&d.cfg)
 	d.sockets = newSockets(&d.cfg, d.peers.connections)
-	d.closers = append(d.closers, d.sockets.close, d.containers.close)
+	d.dumpSource = newDumpSource(d.attempts)
+	d.closers = append(d.closers, d.sockets.close, d.containers.close, d.dumpSource.close)
 	d.secrets = &secretSource{coordinator: cfg.Coordinator, dir: cfg.Secrets, node: cfg.Info.GetName(), identity: d.attempts.identity}
 	d.prober = newProber(&d.cfg, d.programs.harness, d.emptyRoot, d.clock, d.unallocatedIO)
 	d.load.containers, d.load.counts, d.load.data = d.containers, newKernelCounts(orDefault(cfg.KernelCounts, "/proc")), cfg.Data

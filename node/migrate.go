@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
@@ -40,22 +41,20 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 		return err
 	}
 	program := filepath.Join(a.d.cfg.Data, "harness", m.HarnessSHA256)
+	fetched := program + ".of-" + a.id.String() // its own: others of its job may come from there too
 	image := a.dumps.dir(1)
 	places := map[dump.Root]dump.Destination{
 		dump.Image:  {Dir: image},
 		dump.Folder: {Dir: string(a.dir), UID: int(uid), GID: int(uid)},
 	}
 	if !pathExists(filepath.Join(program, "drover")) {
-		places[dump.Harness] = dump.Destination{Dir: program + ".new"}
+		places[dump.Harness] = dump.Destination{Dir: fetched}
 	}
 	if err := c.Fetch(ctx, m, places, func(n int64) { a.suspension.stepBytes += n }); err != nil {
 		return err
 	}
-	if _, fetched := places[dump.Harness]; fetched {
-		if err := os.Chmod(program+".new", 0o711); err != nil {
-			return err
-		}
-		if err := os.Rename(program+".new", program); err != nil && !pathExists(filepath.Join(program, "drover")) {
+	if _, ok := places[dump.Harness]; ok {
+		if err := installFetched(fetched, program); err != nil {
 			return err
 		}
 	}
@@ -74,20 +73,55 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	})
 }
 
+// installFetched gives the folder of a fetched program its name, unless another attempt has brought the same: a program
+// that a task may run already is not written to.
+func installFetched(fetched, program string) error {
+	if err := os.Chmod(fetched, 0o711); err != nil {
+		return err
+	}
+	err := os.Rename(fetched, program)
+	if err != nil && pathExists(filepath.Join(program, "drover")) {
+		return os.RemoveAll(fetched)
+	}
+	return err
+}
+
 // dumpSource serves this node's dumps to other nodes.
 type dumpSource struct {
 	attempts *attemptTable
+	life     context.Context // of the building of manifests
+	end      context.CancelFunc
+	builds   sync.WaitGroup // added to under mu while life lasts
 
 	mu        sync.Mutex
-	manifests map[string]*cachedManifest
+	manifests map[string]*cachedManifest // by attempt; kept for fetchDumpLimit after the last use
 }
 
-// cachedManifest is a manifest that is built once.
+// cachedManifest is a manifest that is built once; it may be read when built is closed.
 type cachedManifest struct {
-	once     sync.Once
 	dump     int32
+	built    chan struct{}
 	manifest *dump.Manifest
 	err      error
+	forget   *time.Timer
+}
+
+func newDumpSource(attempts *attemptTable) *dumpSource {
+	h := &dumpSource{attempts: attempts, manifests: map[string]*cachedManifest{}}
+	h.life, h.end = context.WithCancel(context.Background())
+	return h
+}
+
+// close ends the building of manifests and waits for it.
+func (h *dumpSource) close() error {
+	h.mu.Lock()
+	h.end()
+	for _, l := range h.manifests {
+		l.forget.Stop()
+	}
+	h.mu.Unlock()
+	h.builds.Wait()
+	return nil
 }
 
 // Dump implements dump.Source.
@@ -102,7 +136,9 @@ func (h *dumpSource) Dump(name string) (*dump.LocalDump, error) {
 		return nil, fault.New(fault.NotFound, "attempt %s is not checkpointed", name)
 	}
 	dirs := map[dump.Root]string{dump.Image: a.dumps.dir(served.DumpNumber), dump.Folder: string(a.dir), dump.Harness: filepath.Dir(served.harness)}
-	return &dump.LocalDump{Token: spec.GetShuffleToken(), Dirs: dirs, Manifest: func() (*dump.Manifest, error) { return h.manifest(name, served, dirs) }}, nil
+	return &dump.LocalDump{Token: spec.GetShuffleToken(), Dirs: dirs, Manifest: func(ctx context.Context) (*dump.Manifest, error) {
+		return h.manifest(ctx, name, served, dirs)
+	}}, nil
 }
 
 // servableDump is what other nodes may know about a dump. It is immutable.
@@ -111,30 +147,55 @@ type servableDump struct {
 	harness string
 }
 
-// manifest returns the manifest of a dump; building it reads the whole dump.
-func (h *dumpSource) manifest(name string, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
-	h.mu.Lock()
-	if h.manifests == nil {
-		h.manifests = map[string]*cachedManifest{}
+// manifest returns the manifest of a dump. Building it reads the whole dump, for longer than a request may
+// take: it goes on when ctx ends, and the next request finds it.
+func (h *dumpSource) manifest(ctx context.Context, name string, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
+	l, err := h.startBuild(name, served, dirs)
+	if err != nil {
+		return nil, err
 	}
-	l := h.manifests[name]
-	if l == nil || l.dump != served.DumpNumber {
-		l = &cachedManifest{dump: served.DumpNumber}
-		h.manifests[name] = l
+	select {
+	case <-l.built:
+		return l.manifest, l.err
+	case <-ctx.Done():
+		return nil, fault.New(fault.Unavailable, "the dump of attempt %s is being read to list it: ask again", name)
 	}
-	h.mu.Unlock()
-	l.once.Do(func() { l.manifest, l.err = buildManifest(served, dirs) })
-	if l.err != nil {
-		h.mu.Lock()
-		delete(h.manifests, name)
-		h.mu.Unlock()
-	}
-	return l.manifest, l.err
 }
 
-func buildManifest(served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
+// startBuild returns the manifest of a dump, which it begins to build unless it has been.
+func (h *dumpSource) startBuild(name string, served *servableDump, dirs map[dump.Root]string) (*cachedManifest, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.life.Err(); err != nil {
+		return nil, err
+	}
+	if l := h.manifests[name]; l != nil && l.dump == served.DumpNumber {
+		l.forget.Reset(fetchDumpLimit)
+		return l, nil
+	}
+	l := &cachedManifest{dump: served.DumpNumber, built: make(chan struct{})}
+	l.forget = time.AfterFunc(fetchDumpLimit, func() { h.forget(name, l) })
+	h.manifests[name] = l
+	h.builds.Go(func() {
+		defer close(l.built)
+		if l.manifest, l.err = buildManifest(h.life, served, dirs); l.err != nil {
+			h.forget(name, l)
+		}
+	})
+	return l, nil
+}
+
+func (h *dumpSource) forget(name string, l *cachedManifest) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l.forget.Stop()
+	if h.manifests[name] == l {
+		delete(h.manifests, name)
+	}
+}
+
+func buildManifest(ctx context.Context, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
 	m := served.Manifest
-	ctx := context.Background()
 	for _, root := range []dump.Root{dump.Image, dump.Folder, dump.Harness} {
 		files, err := dump.List(ctx, root, dirs[root])
 		if err != nil {

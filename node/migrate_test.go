@@ -1,13 +1,19 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/dump"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -169,4 +175,102 @@ func TestMoveAcrossRestart(t *testing.T) {
 	b.start()
 	b.awaitLevel(m, levelRunning)
 	b.awaitCounting(m)
+}
+
+// TestMovedAttemptsBringTheSameProgram moves two attempts to a node that has not the program with which they were
+// started: each fetches it for itself.
+func TestMovedAttemptsBringTheSameProgram(t *testing.T) {
+	a, b := twoNodes(t)
+	first := startAndCheckpoint(t, a)
+	second := with(groupTask(1, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ShuffleToken = "secret" })
+	a.put(second)
+	a.await(t, second, running)
+	a.awaitCounting(second)
+	a.requestLevel(second, levelCheckpointed)
+	a.awaitLevel(second, levelCheckpointed)
+	programs, err := filepath.Glob(filepath.Join(b.config.Data, "harness", "*"))
+	if err != nil || len(programs) == 0 {
+		t.Fatalf("%v, %v", programs, err)
+	}
+	for _, p := range programs {
+		if err := os.RemoveAll(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moves := []*droverv1.WantedAttempt{movedTo(first, a), with(groupTask(1, "count"), func(n *droverv1.WantedAttempt) {
+		n.Key.Run, n.Spec.ShuffleToken = second.GetKey().GetRun()+1, "secret"
+		n.ResumeFrom, n.ResumeRun = a.address, second.GetKey().GetRun()
+	})}
+	for _, m := range moves {
+		b.put(m)
+	}
+	for _, m := range moves {
+		for _, s := range b.awaitLevel(m, levelRunning).GetLevelSteps() {
+			if s.GetError() != "" {
+				t.Errorf("%s: %s", s.GetStep(), s.GetError())
+			}
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(b.config.Data, "harness", "*.*")); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+// TestInstallFetched: the second of two attempts leaves the program of the first as it is.
+func TestInstallFetched(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "ab")
+	for _, name := range []string{"first", "second"} {
+		fetched := program + ".of-" + name
+		if err := os.Mkdir(fetched, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(fetched, "drover"), []byte(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := installFetched(fetched, program); err != nil {
+			t.Fatal(err)
+		}
+		if pathExists(fetched) {
+			t.Errorf("%s is left", fetched)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(program, "drover")); err != nil || string(b) != "first" {
+		t.Errorf("the program is that of the %s, %v", b, err)
+	}
+}
+
+// TestManifestOfALargeDump: the building of a manifest does not end with the request that began it, and is not
+// remembered for ever.
+func TestManifestOfALargeDump(t *testing.T) {
+	dir := t.TempDir()
+	dirs := map[dump.Root]string{dump.Image: filepath.Join(dir, "image"), dump.Folder: filepath.Join(dir, "folder"), dump.Harness: filepath.Join(dir, "harness")}
+	for _, d := range dirs {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newDumpSource(newAttemptTable(store.Identity{}, 1))
+		defer h.close()
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		served := &servableDump{Manifest: dump.Manifest{Version: dump.Version, RanNS: 7}}
+		if _, err := h.manifest(left, "a", served, dirs); err != nil && !errors.Is(err, fault.Unavailable) {
+			t.Errorf("a request that was too short: %v", err)
+		}
+		m, err := h.manifest(t.Context(), "a", served, dirs)
+		if err != nil || m.RanNS != 7 {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if again, err := h.manifest(t.Context(), "a", served, dirs); err != nil || again != m {
+			t.Errorf("it was built twice: %v", err)
+		}
+		time.Sleep(fetchDumpLimit + time.Second) // of the bubble
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if len(h.manifests) > 0 {
+			t.Error("it is remembered for ever")
+		}
+	})
 }

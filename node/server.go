@@ -33,7 +33,7 @@ func (d *daemon) handler() http.Handler {
 	path, debug := droverv1connect.NewDebugServiceHandler(&diagnosis.Service{Log: d.cfg.RecentLog})
 	mux.Handle(path, d.peers.requireCoordinator(debug))
 	mux.Handle(shuffle.Prefix, d.shuffle)
-	mux.Handle(dump.Prefix, dump.NewServer(&dumpSource{attempts: d.attempts}, maxDumpRequests, d.log))
+	mux.Handle(dump.Prefix, dump.NewServer(d.dumpSource, maxDumpRequests, d.log))
 	mux.Handle("GET /metrics", d.peers.requireMember(promhttp.HandlerFor(d.cfg.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: 10 * time.Second})))
 	mux.HandleFunc("GET /healthz", d.health)
 	return mux

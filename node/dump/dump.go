@@ -79,7 +79,7 @@ func List(ctx context.Context, root Root, dir string) ([]File, error) {
 		if paths += e.PathBytes(); len(files) >= maxFiles || paths > maxPathBytes {
 			return fault.New(fault.Exhausted, "more than %d files, or %d bytes of their paths, below %s", maxFiles, maxPathBytes, dir)
 		}
-		f, err := describeFile(root, e)
+		f, err := describeFile(ctx, root, e)
 		if err != nil || f == nil {
 			return err
 		}
@@ -92,12 +92,12 @@ func List(ctx context.Context, root Root, dir string) ([]File, error) {
 
 // describeFile returns nil for files that are not transferred: sockets, which criu
 // makes again, and devices, which no task can have.
-func describeFile(root Root, e *tree.Entry) (*File, error) {
+func describeFile(ctx context.Context, root Root, e *tree.Entry) (*File, error) {
 	f := &File{Root: root, Path: e.Path(), MTime: e.Stat.Mtim.Nano(), Mode: fs.FileMode(e.Stat.Mode & 0o777)}
 	var err error
 	switch e.Stat.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		f.Bytes, f.SHA256, err = hashEntry(e)
+		f.Bytes, f.SHA256, err = hashEntry(ctx, e)
 	case unix.S_IFDIR:
 		f.Mode |= fs.ModeDir
 	case unix.S_IFIFO:
@@ -114,19 +114,30 @@ func describeFile(root Root, e *tree.Entry) (*File, error) {
 	return f, err
 }
 
-func hashEntry(e *tree.Entry) (int64, string, error) {
+// hashEntry returns the length and the SHA-256 of a file.
+func hashEntry(ctx context.Context, e *tree.Entry) (int64, string, error) {
 	fd, err := unix.Openat(e.Dir, e.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, "", &fs.PathError{Op: "open", Path: e.Name, Err: err}
 	}
-	return hashOpenFile(os.NewFile(uintptr(fd), e.Name))
+	in := os.NewFile(uintptr(fd), e.Name)
+	h := sha256.New()
+	n, err := io.Copy(untilDone{ctx, h}, in)
+	return n, hex.EncodeToString(h.Sum(nil)), errors.Join(err, in.Close())
 }
 
-// hashOpenFile returns the length and the SHA-256 of a file, which it closes.
-func hashOpenFile(in *os.File) (int64, string, error) {
-	h := sha256.New()
-	n, err := io.Copy(h, in)
-	return n, hex.EncodeToString(h.Sum(nil)), errors.Join(err, in.Close())
+// untilDone passes on what is written until its context ends.
+type untilDone struct {
+	ctx context.Context
+	to  io.Writer
+}
+
+// Write implements io.Writer.
+func (u untilDone) Write(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.to.Write(p)
 }
 
 // validate refuses a manifest of another version and one that would write outside

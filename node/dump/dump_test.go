@@ -2,6 +2,7 @@ package dump
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,7 +32,7 @@ func (o singleSource) Dump(name string) (*LocalDump, error) {
 	if name != attemptName {
 		return nil, fault.New(fault.NotFound, "no %s", name)
 	}
-	return &LocalDump{Token: "t", Dirs: o.dirs, Manifest: func() (*Manifest, error) {
+	return &LocalDump{Token: "t", Dirs: o.dirs, Manifest: func(context.Context) (*Manifest, error) {
 		m := &Manifest{Version: Version, Attempt: name, HarnessSHA256: program, RanNS: 7}
 		for _, r := range []Root{Image, Folder, Harness} {
 			files, err := List(context.Background(), r, o.dirs[r])
@@ -175,6 +178,35 @@ func TestInterruptedTransferResumes(t *testing.T) {
 		t.Errorf("asked for %q: it did not resume", ranges)
 	}
 }
+
+// TestBusySourceIsAskedAgain has a source answer three times that it is busy: with too many requests, or with the
+// listing of a large dump.
+func TestBusySourceIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		c := &Client{Scheme: "http", Address: "n", Attempt: attemptName, HTTP: &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			rec := httptest.NewRecorder()
+			if asked++; asked <= 3 {
+				refuseBusy(rec, "too many requests at once")
+			} else {
+				_ = json.NewEncoder(rec).Encode(&Manifest{Version: Version, HarnessSHA256: program})
+			}
+			return rec.Result(), nil
+		})}}
+		if _, err := c.Manifest(t.Context()); err != nil || asked != 4 {
+			t.Errorf("asked %d times, %v", asked, err)
+		}
+		asked = -1 << 20 // and a source that stays busy is given up
+		start := time.Now()
+		if _, err := c.Manifest(t.Context()); !errors.Is(err, fault.Unavailable) || time.Since(start) > busyLimit+2*time.Second {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestServerRefusals(t *testing.T) {
 	for name, f := range map[string]struct {

@@ -19,11 +19,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/internal/unixhttp"
 )
 
-// stallLimit bounds the time without a byte.
-const stallLimit = 30 * time.Second
+// stallLimit bounds the time without a byte, and busyLimit that for which a source says that it is busy: it serves
+// others, or reads the dump to list it.
+const (
+	stallLimit = 30 * time.Second
+	busyLimit  = 10 * time.Minute
+)
 
 // Client fetches a dump.
 type Client struct {
@@ -199,9 +204,34 @@ func (c *Client) receive(ctx context.Context, f *File, out *os.File, have int64,
 	return nil
 }
 
-// get sends a request and returns classed errors. The caller must call the
-// CancelFunc after reading the body.
+// get sends a request, again while the source is busy, and returns classed errors. The caller must call
+// the CancelFunc after reading the body.
 func (c *Client) get(ctx context.Context, path string, q url.Values, from int64) (*http.Response, context.CancelFunc, error) {
+	for start := time.Now(); ; {
+		res, cancel, err := c.getOnce(ctx, path, q, from)
+		busy := (*busyError)(nil)
+		if !errors.As(err, &busy) || time.Since(start) > busyLimit || !sleep.For(ctx, busy.pause) {
+			return res, cancel, err
+		}
+	}
+}
+
+// busyError is an answer of a source that is busy.
+type busyError struct {
+	error
+	pause time.Duration // after which to ask again
+}
+
+func (e *busyError) Unwrap() error { return e.error }
+
+// busyPauseOf returns after how long to ask a busy source again; false for other answers.
+func busyPauseOf(res *http.Response) (time.Duration, bool) {
+	seconds, err := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 8)
+	return time.Duration(seconds) * time.Second, err == nil && res.StatusCode == http.StatusServiceUnavailable
+}
+
+// getOnce sends one request.
+func (c *Client) getOnce(ctx context.Context, path string, q url.Values, from int64) (*http.Response, context.CancelFunc, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	u := url.URL{Scheme: c.Scheme, Host: unixhttp.Host(c.Address), Path: path, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -224,6 +254,9 @@ func (c *Client) get(ctx context.Context, path string, q url.Values, from int64)
 	}
 	said, _ := io.ReadAll(io.LimitReader(res.Body, 300))
 	err = errors.Join(res.Body.Close(), statusError(res.StatusCode, c.Address, string(said)))
+	if pause, busy := busyPauseOf(res); busy {
+		err = &busyError{err, pause}
+	}
 	cancel()
 	return nil, nil, err
 }

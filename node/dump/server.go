@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/drover-run/drover/internal/fault"
 )
@@ -19,8 +21,9 @@ import (
 type LocalDump struct {
 	Token string
 	Dirs  map[Root]string
-	// Manifest builds the manifest on the first call, which reads all files.
-	Manifest func() (*Manifest, error)
+	// Manifest returns the manifest. The first call begins to build it, for which all files are read; a call whose
+	// context ends before it is built returns Unavailable.
+	Manifest func(context.Context) (*Manifest, error)
 }
 
 // Source finds the dump of an attempt; NotFound if there is none.
@@ -35,6 +38,13 @@ type Server struct {
 	log    *slog.Logger
 }
 
+// busyPause is after how many seconds a client that was told that the server is busy asks again. listWait bounds a
+// request for a manifest that is not built yet, well below what clients wait for a header.
+const (
+	busyPause = "1"
+	listWait  = 10 * time.Second
+)
+
 // NewServer serves at most most requests concurrently and refuses more.
 func NewServer(h Source, most int, log *slog.Logger) *Server {
 	return &Server{source: h, slots: make(chan struct{}, most), log: log}
@@ -45,7 +55,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	default:
-		http.Error(w, "too many requests at once", http.StatusServiceUnavailable)
+		refuseBusy(w, "too many requests at once")
 		return
 	}
 	attempt, what, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
@@ -63,11 +73,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err == nil && what == "manifest" {
-		err = s.sendManifest(w, h)
+		err = s.sendManifest(w, r, h)
 	} else if err == nil {
 		err = s.sendFile(w, r, h, Root(q.Get("root")), q.Get("path"))
 	}
 	if err == nil {
+		return
+	}
+	if errors.Is(err, fault.Unavailable) {
+		refuseBusy(w, err.Error())
 		return
 	}
 	status := http.StatusInternalServerError
@@ -79,8 +93,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, err.Error(), status)
 }
 
-func (s *Server) sendManifest(w http.ResponseWriter, h *LocalDump) error {
-	m, err := h.Manifest()
+// refuseBusy tells a client to ask again.
+func refuseBusy(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", busyPause)
+	http.Error(w, why, http.StatusServiceUnavailable)
+}
+
+func (s *Server) sendManifest(w http.ResponseWriter, r *http.Request, h *LocalDump) error {
+	ctx, cancel := context.WithTimeout(r.Context(), listWait)
+	defer cancel()
+	m, err := h.Manifest(ctx)
 	if err != nil {
 		return err
 	}
