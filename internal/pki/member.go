@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,8 +74,8 @@ func (m *Member) Reload() error {
 }
 
 func (m *Member) reloadPairLocked() error {
-	changed, err := m.changedLocked(m.files.Cert, m.files.Key)
-	if err != nil || !changed {
+	now, err := m.changedLocked(m.files.Cert, m.files.Key)
+	if err != nil || now == nil {
 		return err
 	}
 	_, pair, ca, err := m.files.Load()
@@ -88,7 +89,7 @@ func (m *Member) reloadPairLocked() error {
 		return err
 	}
 	m.pair = &pair
-	m.rememberLocked(m.files.Cert, m.files.Key)
+	maps.Copy(m.stamps, now)
 	return nil
 }
 
@@ -105,11 +106,11 @@ func (m *Member) checkOwn(c *x509.Certificate) error {
 
 func (m *Member) reloadCRLLocked() error {
 	path := m.files.crlPath()
-	changed, err := m.changedLocked(path)
+	now, err := m.changedLocked(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // none was made yet, or it is being replaced
 	}
-	if err != nil || !changed {
+	if err != nil || now == nil {
 		return err
 	}
 	b, err := os.ReadFile(path)
@@ -123,28 +124,27 @@ func (m *Member) reloadCRLLocked() error {
 	if r.newerThan(m.revoked) {
 		m.revoked = r
 	}
-	m.rememberLocked(path)
+	maps.Copy(m.stamps, now)
 	return nil
 }
 
-// changedLocked reports whether one of the files differs from what was loaded.
-func (m *Member) changedLocked(paths ...string) (changed bool, err error) {
+// changedLocked returns the stamps of the files if one of them differs from what was loaded, otherwise nil. They are
+// to be remembered once the files are loaded: what replaces a file after this look has another one.
+func (m *Member) changedLocked(paths ...string) (now map[string]stamp, err error) {
+	changed := false
+	now = map[string]stamp{}
 	for _, p := range paths {
 		st, err := os.Stat(p)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
-		changed = changed || m.stamps[p] != stamp{st.ModTime(), st.Size()}
+		now[p] = stamp{st.ModTime(), st.Size()}
+		changed = changed || m.stamps[p] != now[p]
 	}
-	return changed, nil
-}
-
-func (m *Member) rememberLocked(paths ...string) {
-	for _, p := range paths {
-		if st, err := os.Stat(p); err == nil {
-			m.stamps[p] = stamp{st.ModTime(), st.Size()}
-		}
+	if !changed {
+		return nil, nil
 	}
+	return now, nil
 }
 
 // Leaf returns the member's certificate.

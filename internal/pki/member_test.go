@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -323,5 +324,53 @@ func TestCertificateThatWouldHaveExpiredIsRefused(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "late.pem")); err == nil {
 		t.Error("its file is there")
+	}
+}
+
+// TestListReplacedWhileItIsRead: what was read is remembered by how the file was before, or the new list would
+// never be.
+func TestListReplacedWhileItIsRead(t *testing.T) {
+	dir := cluster(t)
+	path := filepath.Join(dir, caCRL)
+	var lists [2][]byte
+	for i, name := range []string{"c1", "n1"} {
+		leaf, err := ReadCertificate(filepath.Join(dir, name+".pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if lists[i], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := open(t, dir, "alice", KindUser)
+	m.revoked = &revocations{}
+	// A pipe in place of the file holds the reader until the file was replaced.
+	if err := errors.Join(syscall.Mkfifo(path+".pipe", 0o600), os.Rename(path+".pipe", path)); err != nil {
+		t.Fatal(err)
+	}
+	reloaded := make(chan error, 1)
+	go func() { reloaded <- m.Reload() }()
+	pipe, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(path+".new", lists[1], 0o600), os.Rename(path+".new", path)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pipe.Write(lists[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(pipe.Close(), <-reloaded, m.Reload()); err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ReadCertificate(filepath.Join(dir, "n1.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !m.Revoked(leaf) {
+		t.Error("the second list was never read")
 	}
 }
