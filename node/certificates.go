@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,7 +25,7 @@ const (
 
 // peerGuard owns who may call the node's server: the certificate by which it
 // checks others, the revocation list in use, and the open connections, which it
-// closes when their certificate is revoked. Its fields do not change; member and
+// closes when their certificate is revoked. Its fields do not change, but for stored; member and
 // connections have locks of their own.
 type peerGuard struct {
 	member      *pki.Member // nil: callers are checked by the TLS configuration as given
@@ -32,6 +33,7 @@ type peerGuard struct {
 	openMetrics bool
 	fetchCRL    func(context.Context) ([]byte, error) // the coordinator's list; nil: only that of member's files
 	file        string                                // where the newest list is stored
+	stored      []byte                                // what this daemon has written there; owned by follow
 	connections *pki.Connections
 	log         *slog.Logger
 }
@@ -136,7 +138,8 @@ func (g *peerGuard) loadCRL() error {
 	return nil
 }
 
-// updateCRL fetches the coordinator's list, and stores it if it is newer.
+// updateCRL fetches the coordinator's list, and stores the one in use unless it is stored: a disk that was full
+// once keeps no later daemon from knowing it.
 func (g *peerGuard) updateCRL(ctx context.Context) error {
 	if g.fetchCRL == nil {
 		return nil
@@ -147,9 +150,16 @@ func (g *peerGuard) updateCRL(ctx context.Context) error {
 	if err != nil || len(b) == 0 {
 		return err
 	}
-	newer, err := g.member.SetCRL(b)
-	if err != nil || !newer {
+	if _, err := g.member.SetCRL(b); err != nil {
 		return err
 	}
-	return pki.WriteCRL(g.file, g.member.CRL())
+	list := g.member.CRL()
+	if bytes.Equal(list, g.stored) {
+		return nil
+	}
+	if err := pki.WriteCRL(g.file, list); err != nil {
+		return err
+	}
+	g.stored = list
+	return nil
 }

@@ -76,7 +76,14 @@ func TestRevokedCoordinatorIsRefused(t *testing.T) {
 	if err := pki.Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.updateCRL(t.Context()); err != nil {
+	g.file = filepath.Join(own, "data", nameCRL)
+	if err := g.updateCRL(t.Context()); err == nil {
+		t.Fatal("the list was stored in a folder that is not there")
+	}
+	if err := os.Mkdir(filepath.Dir(g.file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.updateCRL(t.Context()); err != nil { // it is stored, though it is no news any more
 		t.Fatal(err)
 	}
 	if err := g.checkPeer(peer, pki.KindCoordinator); err == nil {
