@@ -18,6 +18,7 @@ const (
 	defaultPage   = 5000 // blocks in one response
 	maxPage       = 20000
 	maxListings   = 16
+	maxListed     = maxInputFiles // files in all listings; the newest is kept however many it has
 	maxListingAge = 2 * time.Minute
 	pollMissing   = 500 * time.Millisecond
 	defaultSlot   = int64(128) << 20 // for a file whose block size is unknown, in bytes
@@ -58,19 +59,39 @@ func (l *listings) get(key string) *listing {
 	return nil
 }
 
+// put keeps a listing, and removes those that are too old, and the oldest of those that are too many or have
+// too many files together.
 func (l *listings) put(key string, x *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.byKey) >= maxListings {
+	delete(l.byKey, key)
+	files := len(x.files)
+	for k, v := range l.byKey {
+		if files += len(v.files); time.Since(v.madeAt) >= maxListingAge {
+			files -= len(v.files)
+			delete(l.byKey, k)
+		}
+	}
+	for len(l.byKey) > 0 && (len(l.byKey) >= maxListings || files > maxListed) {
 		oldest := ""
 		for k, v := range l.byKey {
 			if oldest == "" || v.madeAt.Before(l.byKey[oldest].madeAt) {
 				oldest = k
 			}
 		}
+		files -= len(l.byKey[oldest].files)
 		delete(l.byKey, oldest)
 	}
 	l.byKey[key] = x
+}
+
+// drop forgets a listing of which the last page was asked for.
+func (l *listings) drop(key string, x *listing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byKey[key] == x {
+		delete(l.byKey, key)
+	}
 }
 
 // locate expands the paths and returns one page of their blocks.
@@ -105,6 +126,8 @@ func (d *Server) locate(ctx context.Context, o *droverv1.LocateRequest, user str
 	}
 	if last < at {
 		answer.NextBlock = int32(last)
+	} else {
+		d.listings.drop(key, l)
 	}
 	return answer, nil
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -381,8 +383,40 @@ func TestLimitAndProgress(t *testing.T) {
 		t.Fatalf("progress: %v", a)
 	}
 	a := o.request(t, req)
-	if a.GetErrorClass() != fault.Unavailable.Error() || !strings.Contains(a.GetError(), "within 100ms") {
+	if a.GetErrorClass() != fault.Unavailable.Error() || !strings.Contains(a.GetError(), "within 100ms; it was waiting for the NameNode at nn:1") {
 		t.Errorf("over its limit: %v", a)
+	}
+}
+
+// TestListingsAreForgotten: with a million files each they take hundreds of megabytes.
+func TestListingsAreForgotten(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/in/a", 10)
+	write(t, o.fs, "/in/b", 10)
+	pages := 0
+	for first := int32(0); pages == 0 || first > 0; pages++ {
+		req := locate(uint64(pages+1), first, 1, "hdfs:///in")
+		a := o.request(t, req)
+		if a.GetError() != "" {
+			t.Fatal(a)
+		}
+		first = a.GetLocate().GetNextBlock()
+	}
+	if pages != 2 || len(o.listings.byKey) > 0 {
+		t.Errorf("after %d pages %d listings are kept", pages, len(o.listings.byKey))
+	}
+	l, now := listings{byKey: map[string]*listing{}}, time.Now()
+	large := make([]inputFile, maxListed/2+1)
+	for k, x := range map[string]*listing{"old": {madeAt: now.Add(-maxListingAge)}, "older": {madeAt: now.Add(-time.Minute), files: large}} {
+		l.byKey[k] = x
+	}
+	l.put("small", &listing{madeAt: now})
+	if len(l.byKey) != 2 || l.byKey["old"] != nil {
+		t.Errorf("kept %v", slices.Sorted(maps.Keys(l.byKey)))
+	}
+	l.put("large", &listing{madeAt: now, files: large})
+	if got := slices.Sorted(maps.Keys(l.byKey)); !slices.Equal(got, []string{"large", "small"}) {
+		t.Errorf("kept %v", got)
 	}
 }
 

@@ -41,9 +41,15 @@ type Server struct {
 	wg        sync.WaitGroup
 
 	mu        sync.Mutex
-	inFlight  map[uint64]*droverv1.NodeRequest
+	inFlight  map[uint64]*flight
 	responses map[uint64]*droverv1.NodeResponse // to be taken; at most one per request
 	recent    []*droverv1.NodeResponse          // final ones, oldest first
+}
+
+// flight is a request under way, guarded by Server.mu.
+type flight struct {
+	user     string
+	progress string // what it waits, or has waited for; also after that was reported
 }
 
 // NewServer makes a server. answered and count are called from any goroutine.
@@ -51,7 +57,7 @@ func NewServer(files FileSystems, logs LogSource, answered func(), count func(ki
 	return &Server{
 		files: files, logs: logs, notify: answered, countDone: count, slots: make(chan struct{}, maxConcurrent), gathering: make(chan struct{}, 1),
 		listings: listings{byKey: map[string]*listing{}},
-		inFlight: map[uint64]*droverv1.NodeRequest{}, responses: map[uint64]*droverv1.NodeResponse{},
+		inFlight: map[uint64]*flight{}, responses: map[uint64]*droverv1.NodeResponse{},
 	}
 }
 
@@ -76,7 +82,7 @@ func (d *Server) Handle(ctx context.Context, o *droverv1.NodeRequest) {
 		d.complete(o, nil, fault.New(fault.Exhausted, "the node has %d requests under way: try again later", maxInFlight))
 		return
 	}
-	d.inFlight[o.GetId()] = o
+	d.inFlight[o.GetId()] = &flight{user: o.GetUser()}
 	d.mu.Unlock()
 	d.wg.Go(func() { d.process(ctx, o) })
 }
@@ -120,8 +126,8 @@ func (d *Server) process(ctx context.Context, o *droverv1.NodeRequest) {
 func (d *Server) lastProgress(o *droverv1.NodeRequest) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a := d.responses[o.GetId()]; a.GetProgress() != "" {
-		return "; it was " + a.GetProgress()
+	if f := d.inFlight[o.GetId()]; f != nil && f.progress != "" {
+		return "; it was " + f.progress
 	}
 	return ""
 }
@@ -155,8 +161,9 @@ func (d *Server) complete(o *droverv1.NodeRequest, answer *droverv1.NodeResponse
 func (d *Server) SetWaiting(user, text string) {
 	d.mu.Lock()
 	told := false
-	for id, o := range d.inFlight {
-		if o.GetUser() == user {
+	for id, f := range d.inFlight {
+		if f.user == user {
+			f.progress = text
 			d.responses[id] = &droverv1.NodeResponse{Id: id, Progress: text}
 			told = true
 		}
