@@ -310,6 +310,9 @@ func NewSegmentWriter(journal string) (*SegmentWriter, error) {
 // Has reports whether the segment of a map task has been announced.
 func (w *SegmentWriter) Has(mapIndex int) bool { return w.have[mapIndex] }
 
+// Count returns how many segments have been announced.
+func (w *SegmentWriter) Count() int { return len(w.have) }
+
 // Add announces a segment whose file is complete and verified. A second
 // announcement for one map task is ignored.
 func (w *SegmentWriter) Add(s Segment) error {

@@ -40,6 +40,7 @@ type reduceShuffle struct {
 	known   map[int32]MapOutput // by task: the newest known output
 	busy    map[int32]bool
 	lost    map[int32]MapOutput // given up; a newer output clears it
+	ready   []int32             // known, not busy, not lost and not present; ascending
 	segment *mapreduce.SegmentWriter
 	event   Event
 }
@@ -77,7 +78,7 @@ func runShuffle(ctx context.Context, r *Request, t Tools) error {
 }
 
 func (s *reduceShuffle) run(ctx context.Context, updates <-chan Update) error {
-	for s.missingCount() > 0 {
+	for s.segment.Count() < s.spec.Maps {
 		s.startMore(ctx)
 		select {
 		case f := <-s.results:
@@ -97,28 +98,25 @@ func (s *reduceShuffle) run(ctx context.Context, updates <-chan Update) error {
 	return s.segment.Done()
 }
 
-// missingCount returns how many partitions are not present.
-func (s *reduceShuffle) missingCount() int {
-	n := 0
-	for m := range s.spec.Maps {
-		if !s.segment.Has(m) {
-			n++
-		}
-	}
-	return n
-}
-
 // applyUpdate records the known outputs. A lost output that was made again is
-// fetched again.
+// fetched again. O(outputs), and that for each update alone: a job may have 100,000 maps.
 func (s *reduceShuffle) applyUpdate(u Update) {
 	changed := false
 	for _, o := range u.Outputs {
+		if o.Task < 0 || int(o.Task) >= s.spec.Maps {
+			continue // no partition of this task
+		}
+		_, was := s.known[o.Task]
 		s.known[o.Task] = o
-		if was, ok := s.lost[o.Task]; ok && was != o {
+		if lost, ok := s.lost[o.Task]; ok && lost != o {
 			delete(s.lost, o.Task)
-			changed = true
+			changed, was = true, false
+		}
+		if !was && !s.segment.Has(int(o.Task)) {
+			s.ready = append(s.ready, o.Task)
 		}
 	}
+	slices.Sort(s.ready)
 	if changed {
 		s.emitEvent()
 	}
@@ -126,17 +124,9 @@ func (s *reduceShuffle) applyUpdate(u Update) {
 
 // startMore starts fetches in order of the tasks, up to the limit.
 func (s *reduceShuffle) startMore(ctx context.Context) {
-	tasks := make([]int32, 0, len(s.known))
-	for task := range s.known {
-		if _, lost := s.lost[task]; !lost && !s.busy[task] && !s.segment.Has(int(task)) {
-			tasks = append(tasks, task)
-		}
-	}
-	slices.Sort(tasks)
-	for _, task := range tasks {
-		if len(s.busy) >= maxShuffleFetches {
-			return
-		}
+	for len(s.ready) > 0 && len(s.busy) < maxShuffleFetches {
+		task := s.ready[0]
+		s.ready = s.ready[1:]
 		s.busy[task] = true
 		o := s.known[task]
 		s.wg.Go(func() {
@@ -179,9 +169,12 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 		if err := os.Remove(filepath.Join(s.spec.Dir, f.file)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if s.known[f.output.Task] == f.output { // otherwise another one is known already
+		if s.known[f.output.Task] == f.output {
 			s.lost[f.output.Task] = f.output
 			s.emitEvent()
+		} else { // another one is known already
+			at, _ := slices.BinarySearch(s.ready, f.output.Task)
+			s.ready = slices.Insert(s.ready, at, f.output.Task)
 		}
 		return nil
 	default: // the local disk failed, or ctx ended
