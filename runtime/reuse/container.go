@@ -55,6 +55,7 @@ type container struct {
 	mu      sync.Mutex
 	current *task            // that runs in it
 	command int              // its process, in the container
+	exited  bool             // the command has: its end is known, whatever becomes of process 1
 	extra   map[int]chan int // processes of Exec: their exit codes
 	ran     int              // tasks
 	idle    time.Time        // since when no task needs it
@@ -279,7 +280,8 @@ func (d *Driver) heard(c *container, r taskinit.Reply) bool {
 	}
 	c.mu.Lock()
 	t, extra := c.current, c.extra[r.PID]
-	isCommand := t != nil && c.command == r.PID
+	isCommand := t != nil && c.command == r.PID && !c.exited
+	c.exited = c.exited || isCommand
 	c.mu.Unlock()
 	switch {
 	case isCommand:
@@ -300,6 +302,9 @@ func (d *Driver) lost(c *container) {
 	c.mu.Lock()
 	c.doomed, c.idle = true, time.Time{}
 	t := c.current
+	if c.exited {
+		t = nil // its finish is under way
+	}
 	for pid, code := range c.extra {
 		close(code)
 		delete(c.extra, pid)

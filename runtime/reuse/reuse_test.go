@@ -260,6 +260,26 @@ func TestStartThatCouldNotBeUndone(t *testing.T) {
 	}
 }
 
+// The end of a task is the first that process 1 told, though it has died by the time it is looked at.
+func TestEndBeforeTheFirstProcessDies(t *testing.T) {
+	for range 50 { // two ends were in a race
+		d := newOffline(t, t.TempDir(), hanging(t))
+		c := newShared(t, d, sharedPrefix+"a")
+		task := newTask(record{Spec: runtime.Spec{ID: "t", Reuse: "s", Args: []string{"x"}, Cgroup: "/g"}, Container: c.id, Sent: true, Started: time.Now()})
+		task.c, d.tasks["t"], c.current, c.command = c, task, task, 7
+		c.turn.Lock()
+		d.heard(c, taskinit.Reply{Event: taskinit.Exited, PID: 7, Code: 3})
+		d.heard(c, taskinit.Reply{Event: taskinit.Exited, PID: 7, Code: 4})
+		d.lost(c)
+		c.turn.Unlock()
+		<-task.over
+		if s := task.status(); s.ExitCode != 3 {
+			t.Fatalf("it ended as %+v", s)
+		}
+		d.wg.Wait()
+	}
+}
+
 // A task whose end cannot be stored has ended.
 func TestEndThatIsNotStored(t *testing.T) {
 	task := newTask(record{Spec: runtime.Spec{ID: "t"}, Container: "c", Sent: true})

@@ -49,7 +49,7 @@ func (d *Driver) run(ctx context.Context, c *container, t *task) error {
 		return err
 	}
 	c.mu.Lock()
-	c.current, c.command = t, 0
+	c.current, c.command, c.exited = t, 0, false
 	c.ran++
 	c.mu.Unlock()
 	pid, err := d.startLogged(ctx, c, s)
