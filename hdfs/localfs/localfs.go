@@ -144,8 +144,8 @@ func (f *FS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
 	return f.info(name, s), nil
 }
 
-// List implements hdfs.Source. Dangling symbolic links, links to a directory that they are in, and what is neither
-// file nor directory are unreadable.
+// List implements hdfs.Source. Dangling symbolic links, links to a directory that they are in, what may not be looked
+// at, and what is neither file nor directory are unreadable.
 func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	name, err := beginCall(ctx, "list", name)
 	if err != nil {
@@ -172,8 +172,13 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 		case err != nil && link:
 			infos = append(infos, hdfs.Info{Path: full, Unreadable: "a symbolic link that leads nowhere"})
 			continue
-		case err != nil:
+		case errors.Is(err, fs.ErrNotExist):
 			continue // it was removed meanwhile
+		case errors.Is(err, fs.ErrPermission):
+			infos = append(infos, hdfs.Info{Path: full, Unreadable: "not to be looked at: " + err.Error()})
+			continue
+		case err != nil: // left out, it would be missing from a job's input in silence
+			return nil, pathError("list", full, err)
 		}
 		info := f.info(full, s)
 		if link && s.IsDir() && f.isAbove(name, s) {
