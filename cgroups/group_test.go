@@ -340,3 +340,13 @@ func TestKillOnAKernelWithoutTheFile(t *testing.T) {
 		t.Error("the helper lives")
 	}
 }
+
+// TestKernelWithoutSwapLimits: the daemon does not start, and says why. Each task failed, as one whose cgroup has
+// vanished.
+func TestKernelWithoutSwapLimits(t *testing.T) {
+	k, r := newFakeRoot(t)
+	k.lacks = "memory.swap.max"
+	if err := r.Prepare(); !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "swapaccount=1") {
+		t.Errorf("prepared: %v", err)
+	}
+}

@@ -30,6 +30,8 @@ type fakeKernelFS struct {
 	throttled bool
 	// readBackAs replaces the value stored for a file, by base name.
 	readBackAs map[string]string
+	// lacks is a file that the kernel does not have.
+	lacks string
 	// failNth is the number of the write, from 1, that fails.
 	failNth int
 	writes  []string // "file=value" of all writes, below the mount
@@ -89,7 +91,9 @@ func (k *fakeKernelFS) mkdir(path string) error {
 			continue
 		}
 		for f, text := range files {
-			k.put(path, f, text)
+			if f != k.lacks {
+				k.put(path, f, text)
+			}
 		}
 	}
 	return nil

@@ -77,7 +77,18 @@ func (r *Root) Prepare() error {
 	if err := r.fs.mkdir(r.hostPath(r.base, "tasks", systemName)); err != nil {
 		return fmt.Errorf("cgroups: %w", err)
 	}
-	return nil
+	return r.checkSwapLimit()
+}
+
+// checkSwapLimit returns an error on a kernel that counts no swap: the limits of no task could be written there, and
+// each would be taken for one whose cgroup has vanished.
+func (r *Root) checkSwapLimit() error {
+	file := r.hostPath(r.base, "tasks", systemName, "memory.swap.max")
+	_, err := r.fs.read(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.Unsupported, "cgroups: this kernel does not limit swap (%s is missing): write swapaccount=1 on its command line, or use one with CONFIG_SWAP", file)
+	}
+	return err
 }
 
 // enableControllers enables the controllers for the children of cgroup at.
