@@ -46,9 +46,9 @@ func serveTenBytes(conn net.Conn) {
 	_, _ = conn.Write(out)
 }
 
-// TestReaderWaitsAnewAfterProgress reads a block whose only DataNode fails again and again: MissingWait
+// TestReaderWaitsAgainAfterProgress reads a block whose only DataNode fails again and again: MissingWait
 // is the time without a byte, not that since the first failure within the block.
-func TestReaderWaitsAnewAfterProgress(t *testing.T) {
+func TestReaderWaitsAgainAfterProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallerClient(t, &fakeNameNode{length: blockBytes, id: 1}, Options{MissingWait: time.Second,
 			dial: func(context.Context, string, string) (net.Conn, error) {

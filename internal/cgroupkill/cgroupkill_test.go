@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// sleeper starts a process that lives until it is killed, and returns a function that waits for
+// startSleep starts a process that lives until it is killed, and returns a function that waits for
 // its end and returns the signal.
-func sleeper(t *testing.T) (pid int, ended func() syscall.Signal) {
+func startSleep(t *testing.T) (pid int, ended func() syscall.Signal) {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")
 	if err := cmd.Start(); err != nil {
@@ -37,8 +37,8 @@ func put(t *testing.T, path, text string) {
 // TestKillWithoutCgroupKill imitates a kernel before 5.14.
 func TestKillWithoutCgroupKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
-	top, topEnded := sleeper(t)
-	below, belowEnded := sleeper(t)
+	top, topEnded := startSleep(t)
+	below, belowEnded := startSleep(t)
 	put(t, filepath.Join(dir, "cgroup.procs"), "0\n"+strconv.Itoa(top)+"\n") // 0: of another PID namespace
 	put(t, filepath.Join(dir, "leaf", "cgroup.procs"), strconv.Itoa(below)+"\n")
 	if err := Kill(dir); err != nil {
@@ -56,7 +56,7 @@ func TestKillWithoutCgroupKill(t *testing.T) {
 
 func TestKillByTheKernel(t *testing.T) {
 	dir := t.TempDir()
-	pid, _ := sleeper(t)
+	pid, _ := startSleep(t)
 	put(t, filepath.Join(dir, "cgroup.kill"), "")
 	put(t, filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)+"\n")
 	if err := Kill(dir); err != nil {
