@@ -7,6 +7,9 @@
 // every file. Nothing of the attempt changes meanwhile: its container is gone and
 // its helpers have ended.
 //
+// A source that serves as many requests as it may, or still reads the files to list
+// them, answers 503 with Retry-After, and the receiver asks again.
+//
 // A request is authenticated by the job's token, as in package shuffle: a node
 // that may fetch a job's map outputs may fetch its dumps.
 package dump
