@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +10,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/dump"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -153,6 +156,24 @@ func TestMoveRefused(t *testing.T) {
 			b.await(t, m, gone)
 			b.checkNothingLeft()
 		})
+	}
+}
+
+// A node whose certificate was stolen must not fill the disks of the others.
+func TestDumpsHaveASize(t *testing.T) {
+	d := &daemon{cfg: Config{Data: t.TempDir(), Info: &droverv1.NodeInfo{}}}
+	spec := &droverv1.TaskSpec{Demand: &droverv1.Resources{Memory: 64 << 20}, Disk: 1 << 20}
+	for _, c := range []struct {
+		files []dump.File
+		want  error
+	}{
+		{[]dump.File{{Bytes: 64 << 20}, {Bytes: 1 << 20}}, nil},
+		{[]dump.File{{Bytes: 1 << 30}, {Bytes: 1 << 30}}, fault.Exhausted},
+		{[]dump.File{{Bytes: math.MaxInt64}, {Bytes: math.MaxInt64}, {Bytes: 2}}, fault.Exhausted},
+	} {
+		if err := d.checkDumpSize(&dump.Manifest{Files: c.files}, spec); !errors.Is(err, c.want) {
+			t.Errorf("%v: %v", c.files, err)
+		}
 	}
 }
 
