@@ -18,6 +18,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/seed"
@@ -304,6 +305,19 @@ func TestBlocksThatCannotBeAreRefused(t *testing.T) {
 	} {
 		if err := checkBlocks(c.blocks); !errors.Is(err, c.want) {
 			t.Errorf("%v: %v, want %v", c.blocks, err, c.want)
+		}
+	}
+}
+
+// The coordinator and other nodes call a node at the address that it names: a socket would be one of theirs.
+func TestRemoteNodesNameNoSocket(t *testing.T) {
+	b, as, base := secure(t)
+	n := droverv1connect.NewNodeServiceClient(as("node/n1"), base)
+	for address, want := range map[string]error{"unix:/run/drover/coordinator.sock": fault.Invalid, "n1:7777": nil} {
+		i := coordtest.Info("n1")
+		i.Address = address
+		if _, err := n.Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: i})); !errors.Is(wire.FromError(err), want) {
+			t.Errorf("%s: %v, want %v", address, err, want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/plain"
+	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/internal/version"
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -70,6 +71,9 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	}
 	if err := requireNode(ctx, info.GetName()); err != nil {
 		return nil, err
+	}
+	if address := info.GetAddress(); strings.HasPrefix(address, unixhttp.Scheme) && caller(ctx).kind != kindLocal {
+		return nil, fault.New(fault.Invalid, "this node cannot be used: its address is %q: other machines would call a socket of their own, with their own rights", clipText(address, 128))
 	}
 	if err := version.CheckProtocol("the coordinator", "node "+info.GetName(), req.Msg.GetProtocol()); err != nil {
 		return nil, err
