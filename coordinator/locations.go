@@ -13,6 +13,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/scheduler"
@@ -287,7 +288,22 @@ func (l *inputLocator) locateBlocks(ctx context.Context, in *jobspec.Input, user
 			return nil, fault.New(fault.Exhausted, "the input has more than %d blocks: name fewer files, or pack small ones into large ones", maxBlocks)
 		}
 	}
-	return blocks, nil
+	return blocks, checkBlocks(blocks)
+}
+
+// checkBlocks refuses blocks that no file has, and an input that is too long to be counted, as a sparse file can
+// be: the splits become facts, and the scheduler's state refuses such ones.
+func checkBlocks(blocks []*droverv1.FileBlock) error {
+	left := int64(scheduler.MaxAmount)
+	for _, b := range blocks {
+		if min(b.GetOffset(), b.GetLength(), b.GetFileLength()) < 0 || b.GetOffset() > b.GetFileLength()-b.GetLength() {
+			return fault.New(fault.Corrupt, "a node says that %s, of %d bytes, has a block of %d at %d", clipText(plain.Clean(b.GetUri()), maxLine), b.GetFileLength(), b.GetLength(), b.GetOffset())
+		}
+		if left -= b.GetLength(); left < 0 {
+			return fault.New(fault.Exhausted, "the input has more than %s: name fewer files", jobspec.FormatSize(scheduler.MaxAmount))
+		}
+	}
+	return nil
 }
 
 // locatePages requests the next pages in parallel and returns the block to

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/plain"
+	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/internal/version"
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -70,6 +71,9 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	}
 	if err := requireNode(ctx, info.GetName()); err != nil {
 		return nil, err
+	}
+	if address := info.GetAddress(); strings.HasPrefix(address, unixhttp.Scheme) && caller(ctx).kind != kindLocal {
+		return nil, fault.New(fault.Invalid, "this node cannot be used: its address is %q: other machines would call a socket of their own, with their own rights", clipText(address, 128))
 	}
 	if err := version.CheckProtocol("the coordinator", "node "+info.GetName(), req.Msg.GetProtocol()); err != nil {
 		return nil, err
@@ -189,6 +193,7 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 	for _, a := range r.GetAttempts() {
 		sanitizeReport(a)
 	}
+	boundLoad(r.GetLoad())
 	if again || !s.core.sessions.report(r, s.core.now()) {
 		res.RegisterAgain = true
 		return connect.NewResponse(res), nil
@@ -290,14 +295,9 @@ func sanitizeReport(a *droverv1.SeenAttempt) {
 	for _, s := range a.LevelSteps {
 		s.Step, s.Error = clipText(s.GetStep(), 32), clipText(s.GetError(), maxLine)
 	}
-	if a.SwapOccupied < 0 || a.ImageOccupied < 0 || a.DiskOccupied < 0 {
-		a.SwapOccupied, a.ImageOccupied, a.DiskOccupied = 0, 0, 0
-	}
+	boundNumbers(a)
 	if u := a.Unknown; u != nil {
 		u.JobName, u.StageName, u.Tenant, u.DiskName = clipText(plain.Clean(u.GetJobName()), 128), clipText(plain.Clean(u.GetStageName()), 128), clipText(plain.Clean(u.GetTenant()), 128), clipText(u.GetDiskName(), 128)
-	}
-	if h := a.Occupied; h != nil && (h.Cpu < 0 || h.Memory < 0 || h.Io < 0) {
-		a.Occupied = nil
 	}
 }
 

@@ -66,7 +66,7 @@ func (p *projection) applyChange(f *facts.Facts, c *facts.Change) error {
 	case facts.ChangeTenant:
 		return p.putTenant(f, f.Tenants()[c.Node])
 	case facts.ChangeNode:
-		return p.putNode(f.Node(c.Node))
+		return p.putNode(f.Node(c.Node), 0)
 	case facts.ChangeNodeLost:
 		return p.loseNode(f, f.Node(c.Node), scheduler.Time(c.At))
 	case facts.ChangeJob:
@@ -158,12 +158,41 @@ func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
 	return ignoreStale(err)
 }
 
-func (p *projection) putNode(n *facts.Node) error {
+// putNode adds or updates a node. disks is how many of its disks attempts have been on: a node may have
+// come back with fewer, and what ended on the others, or moves away from them, is replayed at a rebuild.
+// State has those as disks without space, on which nothing is placed.
+func (p *projection) putNode(n *facts.Node, disks int) error {
 	s := nodeSpec(n)
-	if p.state.Node(s.ID) == nil {
+	have := p.state.Node(s.ID)
+	if have != nil {
+		disks = max(disks, len(have.Disks))
+	}
+	for i := len(s.Disks); i < disks; i++ {
+		s.Disks = append(s.Disks, scheduler.Disk{Name: fmt.Sprintf("gone-%d", i)})
+	}
+	if have == nil {
 		return ignoreStale(p.state.Events().AddNode(s))
 	}
 	return ignoreStale(p.state.Events().UpdateNode(s))
+}
+
+// usedDisks returns how many disks of each node, by number, attempts of jobs that are not over have been on.
+// O(attempts).
+func usedDisks(f *facts.Facts) map[int32]int {
+	used := map[int32]int{}
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		if j.HasEnded() && j.Live == 0 {
+			continue
+		}
+		f.EachAttempt(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
+			used[a.Node] = max(used[a.Node], int(a.Disk)+1)
+			if image := a.Suspension.ImageNode; image != 0 {
+				used[image] = max(used[image], int(a.Suspension.ImageDisk)+1)
+			}
+		})
+	}
+	return used
 }
 
 // loseNode ends the attempts that the facts lost with a node, then updates the node, which may be up again. State's own event of
@@ -180,7 +209,7 @@ func (p *projection) loseNode(f *facts.Facts, n *facts.Node, now scheduler.Time)
 			return err
 		}
 	}
-	return p.putNode(n)
+	return p.putNode(n, 0)
 }
 
 // nodeSpec returns a node as State has it. Its I/O is the sum over its disks.
@@ -226,9 +255,12 @@ func speeds(p *droverv1.SuspendSpeed) scheduler.SuspendSpeed {
 	}
 }
 
-// checkNode returns why State would refuse a node's registration, so that it
-// never becomes a fact.
+// checkNode returns why State would refuse a node's registration, or the jobs
+// that come after it, so that it never becomes a fact.
 func checkNode(i *droverv1.NodeInfo) error {
+	if err := checkRegistration(i); err != nil {
+		return err
+	}
 	s := scheduler.New()
 	return s.Events().AddNode(nodeSpec(&facts.Node{ID: 1, Up: true, Info: i}))
 }

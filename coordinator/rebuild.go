@@ -22,8 +22,9 @@ func (p *projection) rebuild(f *facts.Facts) error {
 			}
 		}
 	}
+	disks := usedDisks(f)
 	for _, n := range f.Nodes() {
-		if err := p.putNode(n); err != nil {
+		if err := p.putNode(n, disks[n.ID]); err != nil {
 			return err
 		}
 	}

@@ -35,8 +35,11 @@ func newUploadLedger(c *core) *uploadLedger {
 }
 
 // claim counts a file against its sender's share, or returns an error.
-// The sender must call done with the upload's outcome.
+// The sender must call done with the upload's outcome. Nobody has verified size yet.
 func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(stored bool), err error) {
+	if size < 0 {
+		return nil, fault.New(fault.Invalid, "%s: invalid size of %d bytes", digest, size)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own := l.sent[id.name]
@@ -53,7 +56,7 @@ func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(
 			unused += u.size
 		}
 	})
-	if unused+size > l.share {
+	if size > l.share-unused {
 		return nil, fault.New(fault.Exhausted, "%s has %d MiB of uploads that no job uses, %d more are over the share of %d: submit the jobs they are for, or wait %s",
 			id.displayName(), unused>>20, size>>20, l.share>>20, l.minAge)
 	}

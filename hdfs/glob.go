@@ -87,6 +87,9 @@ func expandComponent(ctx context.Context, source Source, dirs []Info, part strin
 			return nil, err
 		}
 		for _, entry := range entries {
+			if ctx.Err() != nil { // long patterns take long, of many names
+				return nil, context.Cause(ctx)
+			}
 			if !matchAny(patterns, path.Base(entry.Path)) {
 				continue
 			}
@@ -107,13 +110,16 @@ func matchAny(patterns []string, name string) bool {
 	return false
 }
 
-// maxAlternatives bounds the expansion of the braces of one path component.
-const maxAlternatives = 1024
+// Bounds of the expansion of the braces of one path component. What a name costs to match grows with the bytes.
+const (
+	maxAlternatives     = 1024
+	maxAlternativeBytes = 64 << 10
+)
 
 // expandBraces expands a{b,c}d to abd and acd; braces may be nested. It checks that
 // each result is a valid pattern of path.Match.
 func expandBraces(part string) ([]string, error) {
-	todo, done := []string{part}, []string(nil)
+	todo, done, bytes := []string{part}, []string(nil), 0
 	for len(todo) > 0 {
 		p := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -125,13 +131,13 @@ func expandBraces(part string) ([]string, error) {
 			if _, err := path.Match(p, ""); err != nil {
 				return nil, fmt.Errorf("%w: pattern %q: unclosed [ or \\ at the end", ErrInvalid, part)
 			}
-			done = append(done, p)
+			done, bytes = append(done, p), bytes+len(p)
 		}
 		for _, alternative := range alternatives {
 			todo = append(todo, p[:open]+alternative+p[end:])
 		}
-		if len(todo)+len(done) > maxAlternatives {
-			return nil, fmt.Errorf("%w: pattern %q has more than %d alternatives", ErrInvalid, part, maxAlternatives)
+		if len(todo)+len(done) > maxAlternatives || bytes > maxAlternativeBytes {
+			return nil, fmt.Errorf("%w: pattern %q has more than %d alternatives, or %d bytes in them", ErrInvalid, part, maxAlternatives, maxAlternativeBytes)
 		}
 	}
 	slices.Sort(done)

@@ -185,6 +185,9 @@ func (v *validator) checkImage() {
 	if im.Kind == ImageRootfs && im.Source != "" && !path.IsAbs(im.Source) {
 		v.addProblem("image", "give the folder's absolute path on the nodes", "rootfs %q is not absolute", im.Source)
 	}
+	if im.Kind == ImageRootfs && slices.Contains(strings.Split(im.Source, "/"), "..") { // it would leave the folder that the operator allows
+		v.addProblem("image", "write the path without ..", "rootfs %q contains ..", im.Source)
+	}
 	v.checkDigest("image", im.Digest, im.Size)
 }
 

@@ -70,6 +70,7 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"image kind", func(j *Job) { j.Image = &Image{Kind: "oci", Source: "x"} }, []string{`image: image kind "oci" is not known; choose one of oci-archive, registry, rootfs`}},
 		{"image source", func(j *Job) { j.Image = &Image{Kind: ImageOCIArchive} }, []string{`image: the image has no source; write for example "oci-archive:python.tar"`}},
 		{"relative rootfs", func(j *Job) { j.Image = &Image{Kind: ImageRootfs, Source: "srv"} }, []string{`image: rootfs "srv" is not absolute; give the folder's absolute path on the nodes`}},
+		{"rootfs that goes up", func(j *Job) { j.Image = &Image{Kind: ImageRootfs, Source: "/srv/images/../.."} }, []string{`image: rootfs "/srv/images/../.." contains ..; write the path without ..`}},
 		{"image digest", func(j *Job) { j.Image = &Image{Kind: ImageOCIArchive, Source: "x", Digest: "md5:1"} }, []string{`image: "md5:1" is not a digest; want sha256: and 64 hex digits`}},
 		{"image size", func(j *Job) {
 			j.Image = &Image{Kind: ImageOCIArchive, Source: "x", Digest: digest, Size: MaxUploadBytes + 1}

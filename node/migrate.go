@@ -4,8 +4,11 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
@@ -40,14 +43,17 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	if err != nil {
 		return err
 	}
+	if err := a.d.checkDumpSize(m, spec); err != nil {
+		return err
+	}
 	program := filepath.Join(a.d.cfg.Data, "harness", m.HarnessSHA256)
-	fetched := program + ".of-" + a.id.String() // its own: others of its job may come from there too
+	fetched := program + "." + a.id.String() + ".new" // of this attempt alone: another's source cannot write into it
 	image := a.dumps.dir(1)
 	places := map[dump.Root]dump.Destination{
 		dump.Image:  {Dir: image},
 		dump.Folder: {Dir: string(a.dir), UID: int(uid), GID: int(uid)},
 	}
-	if !pathExists(filepath.Join(program, "drover")) {
+	if !pathExists(filepath.Join(program, dump.HarnessName)) {
 		places[dump.Harness] = dump.Destination{Dir: fetched}
 	}
 	if err := c.Fetch(ctx, m, places, func(n int64) { a.suspension.stepBytes += n }); err != nil {
@@ -57,6 +63,8 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 		if err := installFetched(fetched, program); err != nil {
 			return err
 		}
+	} else if err := os.RemoveAll(fetched); err != nil { // of an earlier try
+		return err
 	}
 	size, err := dirSize(image)
 	if err != nil {
@@ -69,7 +77,7 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.PriorCPUMS = true, m.StartedMS, a.d.bootID, m.RanNS, 0, m.CPUMS
 		r.Waiting, r.WaitedNS = m.Waiting, m.WaitedNS
 		r.DumpNumber, r.Dumping, r.Dumped, r.DumpBytes = 1, true, true, size
-		r.HarnessPath = filepath.Join(program, "drover")
+		r.HarnessPath = filepath.Join(program, dump.HarnessName)
 	})
 }
 
@@ -80,10 +88,39 @@ func installFetched(fetched, program string) error {
 		return err
 	}
 	err := os.Rename(fetched, program)
-	if err != nil && pathExists(filepath.Join(program, "drover")) {
+	if err != nil && pathExists(filepath.Join(program, dump.HarnessName)) {
 		return os.RemoveAll(fetched)
 	}
 	return err
+}
+
+// dumpAllowance is what a dump and a task's folder may have beside the task's memory and disk space: logs, the
+// harness, criu's own files, and files of a disk without quotas that were larger than they should be. In bytes.
+const dumpAllowance = 1 << 30
+
+// checkDumpSize refuses a dump that no task of this size leaves behind, and one that the disk has no space for: the
+// node that names its files may be anybody's.
+func (d *daemon) checkDumpSize(m *dump.Manifest, spec *droverv1.TaskSpec) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.cfg.Data, &st); err != nil {
+		return err
+	}
+	limits := d.cfg.limitsOf(spec)
+	for _, most := range []struct {
+		bytes int64
+		what  string
+	}{
+		{2*limits.Memory + 2*spec.GetDisk() + dumpAllowance, "may be of a task of its size"},
+		{int64(st.Bavail) * st.Bsize, "are free on the disk of " + d.cfg.Data},
+	} {
+		left := most.bytes
+		for i := range m.Files {
+			if left -= m.Files[i].Bytes; left < 0 {
+				return fault.New(fault.Exhausted, "the dump has more bytes than %s: %d", most.what, most.bytes)
+			}
+		}
+	}
+	return nil
 }
 
 // dumpSource serves this node's dumps to other nodes.
@@ -205,6 +242,9 @@ func buildManifest(ctx context.Context, served *servableDump, dirs map[dump.Root
 			if err := dump.CompareSums(dirs[dump.Image]+".folder", files); err != nil {
 				return nil, err
 			}
+		}
+		if root == dump.Harness { // beside it is what an installation that was cut short has left
+			files = slices.DeleteFunc(files, func(f dump.File) bool { return f.Path != dump.HarnessName })
 		}
 		for i := range files {
 			m.Bytes += files[i].Bytes

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -159,6 +160,24 @@ func TestMoveRefused(t *testing.T) {
 			b.await(t, m, gone)
 			b.checkNothingLeft()
 		})
+	}
+}
+
+// A node whose certificate was stolen must not fill the disks of the others.
+func TestDumpsHaveASize(t *testing.T) {
+	d := &daemon{cfg: Config{Data: t.TempDir(), Info: &droverv1.NodeInfo{}}}
+	spec := &droverv1.TaskSpec{Demand: &droverv1.Resources{Memory: 64 << 20}, Disk: 1 << 20}
+	for _, c := range []struct {
+		files []dump.File
+		want  error
+	}{
+		{[]dump.File{{Bytes: 64 << 20}, {Bytes: 1 << 20}}, nil},
+		{[]dump.File{{Bytes: 1 << 30}, {Bytes: 1 << 30}}, fault.Exhausted},
+		{[]dump.File{{Bytes: math.MaxInt64}, {Bytes: math.MaxInt64}, {Bytes: 2}}, fault.Exhausted},
+	} {
+		if err := d.checkDumpSize(&dump.Manifest{Files: c.files}, spec); !errors.Is(err, c.want) {
+			t.Errorf("%v: %v", c.files, err)
+		}
 	}
 }
 

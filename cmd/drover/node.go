@@ -49,7 +49,8 @@ func nodeCommand() *cli.Command {
 			&cli.StringFlag{Name: "namenode", Usage: "host:port of the NameNodes for hdfs:/// paths, separated by commas"},
 			&cli.StringSliceFlag{Name: "service", Usage: "name service as name=host:port,host:port, repeatable"},
 			&cli.StringSliceFlag{Name: "allow-namenode", Usage: "further NameNode (host:port) that jobs may name in a URI, or *; repeatable"},
-			&cli.BoolFlag{Name: "local-files", Usage: "let jobs read and write file:// paths of this machine"},
+			&cli.BoolFlag{Name: "local-files", Usage: "let jobs read and write file:// paths of this machine, in part with the rights of root"},
+			&cli.StringFlag{Name: "local-root", Usage: "folder that file:/// is with -local-files: no path leaves it; default: the whole machine"},
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
 			&cli.StringFlag{Name: "oci-runtime", Value: "auto", Usage: "what makes containers: auto is crun, where it is installed, for those that are never checkpointed, and runc for the others; runc is for all"},
 			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk reserved for the system"},
@@ -202,8 +203,11 @@ func checkTrust(ctx context.Context, address string, conf *tls.Config) error {
 
 // nodeFilesConfig says which file systems this machine reaches.
 func nodeFilesConfig(c *cli.Context) (fsys.Config, error) {
-	f := fsys.Config{LocalAddresses: c.StringSlice("storage-address"), Rack: c.String("rack"), Local: c.Bool("local-files"), Allowed: c.StringSlice("allow-namenode")}
+	f := fsys.Config{LocalAddresses: c.StringSlice("storage-address"), Rack: c.String("rack"), Local: c.Bool("local-files"), LocalRoot: c.String("local-root"), Allowed: c.StringSlice("allow-namenode")}
 	f.NameNodes = splitList(c.String("namenode"))
+	if f.LocalRoot != "" && (!f.Local || !filepath.IsAbs(f.LocalRoot)) {
+		return f, usageErrorf("-local-root %q: want -local-files too, and an absolute path", f.LocalRoot)
+	}
 	last := ""
 	for _, s := range c.StringSlice("service") {
 		name, hosts, ok := strings.Cut(s, "=")

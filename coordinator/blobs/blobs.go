@@ -134,13 +134,14 @@ func (s *Store) Open(digest string) (*os.File, error) {
 	return f, err
 }
 
-// Put stores size bytes from r as digest. Exhausted: over a quota, or too many
-// uploads; Invalid: size or digest do not match.
+// Put stores size bytes from r as digest. If the blob is here with that size, r is not
+// read; with another one, the sender or a disk is wrong, and what r brings decides.
+// Exhausted: over a quota, or too many uploads; Invalid: size or digest do not match.
 func (s *Store) Put(digest string, size int64, r io.Reader) error {
 	if err := CheckDigest(digest); err != nil {
 		return err
 	}
-	if _, ok := s.Has(digest); ok {
+	if have, ok := s.Has(digest); ok && have == size {
 		return nil
 	}
 	if err := s.admit(digest, size); err != nil {
@@ -227,14 +228,15 @@ func (s *Store) publish(digest, from string, size int64) (int64, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.Has(digest); ok {
+	if have, ok := s.Has(digest); ok && have == size {
 		return 0, os.Remove(from) // a concurrent upload of the same bytes was faster
 	}
 	if err := os.Rename(from, to); err != nil {
 		return 0, fmt.Errorf("keep %s: %w", digest, err)
 	}
+	added := size - s.sizes[digest] // a damaged file was there, or none
 	s.sizes[digest] = size
-	return size, syncDir(filepath.Dir(to))
+	return added, syncDir(filepath.Dir(to))
 }
 
 func syncDir(dir string) error {

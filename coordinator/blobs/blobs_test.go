@@ -109,6 +109,33 @@ func TestPutRefuses(t *testing.T) {
 	}
 }
 
+// Who announces another size than a stored blob has must show its bytes, like everybody else:
+// the size that he announced was believed, for the quota and by the other coordinators. Where the
+// file on the disk is wrong, the bytes mend it.
+func TestSizeOfAStoredBlobIsNotBelieved(t *testing.T) {
+	s, data := open(t, t.TempDir(), 1000), []byte("some bytes")
+	d, n := digestOf(data), int64(len(data))
+	if err := s.Put(d, n, bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{-1, 0, 1, n + 1, 100} {
+		if err := s.Put(d, size, bytes.NewReader(data)); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	if err := s.Put(d, n, failingReader{}); err != nil {
+		t.Errorf("its own size: %v", err)
+	}
+	overwrite(t, s.path(d), data[:3])
+	if err := s.Put(d, n, bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := sent(s, d, 0, 100)
+	if used, _ := s.Used(); err != nil || !bytes.Equal(got, data) || used != n {
+		t.Errorf("after damage: %q, %v, %d bytes in use", got, err, used)
+	}
+}
+
 func TestConcurrentPutsOfOneBlob(t *testing.T) {
 	s := open(t, t.TempDir(), 1000)
 	data := []byte("some bytes")

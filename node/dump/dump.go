@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,6 +44,12 @@ const (
 	Folder  Root = "folder"  // task, tmp and logs
 	Harness Root = "harness" // one file, the program
 )
+
+// HarnessName is the one file below Harness that is transferred.
+const HarnessName = "drover"
+
+// logs is the folder of a Folder into which the loggers write, as root.
+const logs = "logs"
 
 // File is one thing below a root.
 type File struct {
@@ -140,8 +147,10 @@ func (u untilDone) Write(p []byte) (int, error) {
 	return u.to.Write(p)
 }
 
-// validate refuses a manifest of another version and one that would write outside
-// its roots.
+// validate refuses a manifest of another version, and one that no node's dump has: the node
+// that sends it may be anybody's, and the daemon that fetches is root. What is not refused
+// writes below its roots only, puts no link where the daemon itself opens files, and brings
+// no harness but the one that it names.
 func (m *Manifest) validate() error {
 	if m.Version != Version {
 		return fault.New(fault.Unsupported, "the manifest of the dump has version %d, this program supports %d", m.Version, Version)
@@ -151,14 +160,38 @@ func (m *Manifest) validate() error {
 	}
 	for i := range m.Files {
 		f := &m.Files[i]
-		if !slices.Contains([]Root{Image, Folder, Harness}, f.Root) || !filepath.IsLocal(f.Path) || f.Bytes < 0 {
-			return fault.New(fault.Corrupt, "the manifest of the dump names %q below %q", f.Path, f.Root)
+		if !filepath.IsLocal(f.Path) || f.Path != path.Clean(f.Path) || f.Path == "." || f.Bytes < 0 || !f.belongs(m.HarnessSHA256) {
+			return fault.New(fault.Corrupt, "the manifest of the dump names %q (%s) below %q", f.Path, f.Mode, f.Root)
 		}
+	}
+	if !slices.ContainsFunc(m.Files, func(f File) bool { return f.Root == Harness }) {
+		return fault.New(fault.Corrupt, "the manifest of the dump names no harness")
+	}
+	if m.RanNS < 0 || m.WaitedNS < 0 || m.CPUMS < 0 || m.StartedMS < 0 {
+		return fault.New(fault.Corrupt, "the manifest of the dump names a negative time")
 	}
 	if len(m.HarnessSHA256) != 2*sha256.Size || strings.Trim(m.HarnessSHA256, "0123456789abcdef") != "" {
 		return fault.New(fault.Corrupt, "the manifest of the dump names the harness %q", m.HarnessSHA256)
 	}
 	return nil
+}
+
+// belongs reports whether a file may be where it is. Links and pipes are in the task's own folders
+// alone: the daemon, the loggers and criu open what is in the others.
+func (f *File) belongs(harness string) bool {
+	regular, dir := f.Mode.IsRegular(), f.Mode.IsDir()
+	switch top, _, below := strings.Cut(f.Path, "/"); {
+	case f.Root == Image:
+		return regular || dir
+	case f.Root == Harness:
+		return regular && f.Path == HarnessName && f.SHA256 == harness
+	case f.Root != Folder:
+		return false
+	case !below:
+		return dir
+	default:
+		return top != logs || regular
+	}
 }
 
 // proof proves for one path that the caller knows the job's token, without

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,7 +24,7 @@ import (
 
 const (
 	attemptName = "1.0.0.1.1"
-	program     = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	program     = "780d84b20d7ae7e6292919399348bdbf96025270136198083fc8a4da398b5ca9" // of "elf"
 )
 
 // singleSource is a Source with one dump.
@@ -189,7 +191,7 @@ func TestBusySourceIsAskedAgain(t *testing.T) {
 			if asked++; asked <= 3 {
 				refuseBusy(rec, "too many requests at once")
 			} else {
-				_ = json.NewEncoder(rec).Encode(&Manifest{Version: Version, HarnessSHA256: program})
+				_ = json.NewEncoder(rec).Encode(&Manifest{Version: Version, HarnessSHA256: program, Files: []File{{Root: Harness, Path: HarnessName, SHA256: program}}})
 			}
 			return rec.Result(), nil
 		})}}
@@ -236,20 +238,42 @@ func TestServerRefusals(t *testing.T) {
 	}
 }
 
+// A node's certificate may be stolen: what its dump names is written by a daemon that is root, and run by tasks of
+// others. The last cases were taken: a folder of the machine in the place of the task's was mounted into the
+// container, a link in the place of a log was written to as root, and any program could have any harness's name.
 func TestManifestCannotEscapeItsRoots(t *testing.T) {
-	good := Manifest{Version: Version, HarnessSHA256: program}
+	other := strings.Repeat("0", 64)
+	good := Manifest{Version: Version, HarnessSHA256: program, Files: []File{
+		{Root: Image, Path: "image", Mode: fs.ModeDir}, {Root: Image, Path: "image/pages"},
+		{Root: Folder, Path: "logs", Mode: fs.ModeDir}, {Root: Folder, Path: "logs/stdout.log"},
+		{Root: Folder, Path: "task", Mode: fs.ModeDir}, {Root: Folder, Path: "task/link", Mode: fs.ModeSymlink, Link: "/etc"},
+		{Root: Harness, Path: HarnessName, SHA256: program},
+	}}
+	add := func(f File) func(*Manifest) { return func(m *Manifest) { m.Files = append(slices.Clone(m.Files), f) } }
 	for name, harm := range map[string]func(*Manifest){
-		"up":              func(m *Manifest) { m.Files = []File{{Root: Folder, Path: "../x"}} },
-		"absolute":        func(m *Manifest) { m.Files = []File{{Root: Folder, Path: "/etc/passwd"}} },
-		"an unknown root": func(m *Manifest) { m.Files = []File{{Root: "etc", Path: "x"}} },
-		"a program's way": func(m *Manifest) { m.HarnessSHA256 = "../" + program[3:] },
-		"a newer version": func(m *Manifest) { m.Version++ },
+		"up":                              add(File{Root: Folder, Path: "task/../../x"}),
+		"up at once":                      add(File{Root: Folder, Path: "../x"}),
+		"absolute":                        add(File{Root: Folder, Path: "/etc/passwd"}),
+		"an unknown root":                 add(File{Root: "etc", Path: "x"}),
+		"a program's way":                 func(m *Manifest) { m.HarnessSHA256 = "../" + program[3:] },
+		"a newer version":                 func(m *Manifest) { m.Version++ },
+		"a link in the task's place":      add(File{Root: Folder, Path: "task", Mode: fs.ModeSymlink, Link: "/etc"}),
+		"it, by another name":             add(File{Root: Folder, Path: "logs/../task", Mode: fs.ModeSymlink, Link: "/etc"}),
+		"a file in the task's place":      add(File{Root: Folder, Path: "task"}),
+		"a link in a log's place":         add(File{Root: Folder, Path: "logs/stderr.log", Mode: fs.ModeSymlink, Link: "/etc/cron.d/x"}),
+		"a pipe in a log's place":         add(File{Root: Folder, Path: "logs/stderr.log", Mode: fs.ModeNamedPipe}),
+		"a link where criu writes":        add(File{Root: Image, Path: "work/restore.log", Mode: fs.ModeSymlink, Link: "/etc/passwd"}),
+		"another harness":                 func(m *Manifest) { add(File{Root: Harness, Path: HarnessName, SHA256: other})(m) },
+		"another harness under this name": func(m *Manifest) { m.HarnessSHA256 = other },
+		"another program":                 add(File{Root: Harness, Path: "sh", SHA256: program}),
+		"no harness":                      func(m *Manifest) { m.Files = m.Files[:len(m.Files)-1] },
+		"a negative time":                 func(m *Manifest) { m.RanNS = -1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := good
 			harm(&m)
-			if m.validate() == nil {
-				t.Error("it was taken")
+			if err := m.validate(); !errors.Is(err, fault.Corrupt) && !errors.Is(err, fault.Unsupported) {
+				t.Errorf("it was taken: %v", err)
 			}
 		})
 	}

@@ -29,6 +29,9 @@ type Config struct {
 	Rack           string   `json:"rack,omitempty"`
 	// Local allows file:///.
 	Local bool `json:"local,omitempty"`
+	// LocalRoot is the folder that file:/// names, which no path leaves; "" is the
+	// whole machine. The daemon makes and renames files there with its own rights.
+	LocalRoot string `json:"local_root,omitempty"`
 	// LocalBlock is the length in bytes of the splits of local files; 0 = 64 MiB.
 	LocalBlock int64 `json:"local_block,omitempty"`
 }
@@ -104,7 +107,7 @@ func (s *Set) openLocal() (*localfs.FS, error) {
 	if s.local != nil {
 		return s.local, nil
 	}
-	options := localfs.Options{BlockBytes: s.config.LocalBlock}
+	options := localfs.Options{BlockBytes: s.config.LocalBlock, Root: s.config.LocalRoot}
 	if len(s.config.LocalAddresses) > 0 {
 		options.Host = hdfs.Replica{IP: s.config.LocalAddresses[0], Host: s.config.LocalAddresses[0], Rack: s.config.Rack}
 	}

@@ -2,6 +2,8 @@ package fsys
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/drover-run/drover/hdfs"
@@ -43,5 +45,35 @@ func TestOpen(t *testing.T) {
 				t.Errorf("a second Open gives another file system (%v)", err)
 			}
 		})
+	}
+}
+
+// Jobs of a node with a local root reach what is below it and nothing else of the machine, whose files the
+// daemon could write as root.
+func TestLocalRootIsNotLeft(t *testing.T) {
+	dir := t.TempDir()
+	root, outside := filepath.Join(dir, "root"), filepath.Join(dir, "outside")
+	if err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(outside, []byte("secret"), 0o600), os.WriteFile(filepath.Join(root, "in"), nil, 0o600), os.Symlink(outside, filepath.Join(root, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Local: true, LocalRoot: root}, nil)
+	defer s.Close()
+	fs, err := s.Open(hdfs.URI{Scheme: hdfs.SchemeLocal, Path: "/in"}, "u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fs.Stat(t.Context(), "/in"); err != nil {
+		t.Errorf("a file below the root: %v", err)
+	}
+	for _, path := range []string{outside, "/link", "/etc/passwd"} {
+		if _, err := fs.Stat(t.Context(), path); err == nil {
+			t.Errorf("%s is reached", path)
+		}
+	}
+	if err := fs.Mkdir(t.Context(), filepath.Join(dir, "made")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "made")); err == nil {
+		t.Error("a folder was made outside of the root")
 	}
 }

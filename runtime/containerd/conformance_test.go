@@ -217,7 +217,7 @@ func TestConfinement(t *testing.T) {
 		"write / refused", "write /ro refused", "write /task done", "write /tmp done", "write /dev refused", "write /dev/shm done", "write /run refused",
 		"inside /run 0 done", "inside /proc/acpi 0 done", "inside /sys/firmware 0 done", "write /proc/sys/kernel/hostname refused",
 		"mount refused", "read /other refused", "device refused", "kernel log refused", "module refused", "bpf refused", "become root refused",
-		"namespace refused", "connect refused", "processes 1", "trace the parent refused", "project of /task/new refused", "flags of /task refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
+		"namespace refused", "connect refused", "socket to the hypervisor refused", "processes 1", "trace the parent refused", "project of /task/new refused", "flags of /task refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
 	}, "\n")
 	if got != want {
 		t.Errorf("the task sees\n%s\nwant\n%s", got, want)

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // forbiddenIoctls are refused with EPERM. With them the owner of a file can move
@@ -20,12 +21,18 @@ var forbiddenIoctls = []uint32{
 	0x40046602, // FS_IOC32_SETFLAGS
 }
 
-// withSeccomp sets containerd's default profile without forbiddenIoctls and without the
-// x32 ABI: runc compiles the filter for each ABI at each start, and x32 was a quarter of
-// that. A kernel has it only if it is booted with syscall.x32=y.
+// allowedSockets are the families of sockets that a task can make: between its processes, and
+// what is of use with the loopback device alone. The others reach what no network namespace
+// is between (AF_VSOCK: the machine's hypervisor), or parts of the kernel that are loaded when
+// somebody asks for them and are not for tasks (AF_ALG, AF_RDS, AF_TIPC).
+var allowedSockets = []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+
+// withSeccomp sets containerd's default profile without forbiddenIoctls, with allowedSockets
+// alone, and without the x32 ABI: runc compiles the filter for each ABI at each start, and x32
+// was a quarter of that. A kernel has it only if it is booted with syscall.x32=y.
 func withSeccomp() oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, o *oci.Spec) error {
-		p := forbidIoctls(seccomp.DefaultProfile(o), forbiddenIoctls)
+		p := allowSockets(forbidIoctls(seccomp.DefaultProfile(o), forbiddenIoctls), allowedSockets)
 		p.Architectures = slices.DeleteFunc(p.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
 		o.Linux.Seccomp = p
 		return nil
@@ -34,15 +41,36 @@ func withSeccomp() oci.SpecOpts {
 
 // forbidIoctls returns the profile with ioctl allowed for all requests but some.
 func forbidIoctls(p *specs.LinuxSeccomp, forbidden []uint32) *specs.LinuxSeccomp {
-	for i := range p.Syscalls {
-		s := &p.Syscalls[i]
-		s.Names = slices.DeleteFunc(slices.Clone(s.Names), func(n string) bool { return n == "ioctl" })
-	}
-	p.Syscalls = slices.DeleteFunc(p.Syscalls, func(s specs.LinuxSyscall) bool { return len(s.Names) == 0 })
+	dropRules(p, "ioctl")
 	for _, arg := range allExcept(1, forbidden) {
 		p.Syscalls = append(p.Syscalls, specs.LinuxSyscall{Names: []string{"ioctl"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg}})
 	}
 	return p
+}
+
+// allowSockets returns the profile with sockets of some families only. socketcall, by which
+// 32-bit programs made sockets before Linux 4.3, has its arguments in memory, where a filter
+// cannot see them. To allow it nowhere is not enough: libseccomp makes "socketcall for socket,
+// whatever the family" of each rule for socket. A rule without arguments, and with another
+// action than the default one, wins over those.
+func allowSockets(p *specs.LinuxSeccomp, families []uint64) *specs.LinuxSeccomp {
+	dropRules(p, "socket", "socketpair", "socketcall")
+	for _, f := range families {
+		arg := specs.LinuxSeccompArg{Index: 0, Op: specs.OpEqualTo, Value: f}
+		p.Syscalls = append(p.Syscalls, specs.LinuxSyscall{Names: []string{"socket", "socketpair"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg}})
+	}
+	noSuchCall := uint(unix.ENOSYS)
+	p.Syscalls = append(p.Syscalls, specs.LinuxSyscall{Names: []string{"socketcall"}, Action: specs.ActErrno, ErrnoRet: &noSuchCall})
+	return p
+}
+
+// dropRules removes system calls from all rules of a profile.
+func dropRules(p *specs.LinuxSeccomp, calls ...string) {
+	for i := range p.Syscalls {
+		s := &p.Syscalls[i]
+		s.Names = slices.DeleteFunc(slices.Clone(s.Names), func(n string) bool { return slices.Contains(calls, n) })
+	}
+	p.Syscalls = slices.DeleteFunc(p.Syscalls, func(s specs.LinuxSyscall) bool { return len(s.Names) == 0 })
 }
 
 // allExcept returns conditions on one argument of which at least one holds for each

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/oci"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/seed"
 )
@@ -64,5 +65,34 @@ func TestIoctlsThatLeaveTheQuotaAreForbidden(t *testing.T) {
 		if slices.Contains(s.Names, "file_setattr") {
 			t.Error("file_setattr, which sets a file's project too, is allowed")
 		}
+	}
+}
+
+// 32-bit programs made sockets to the hypervisor with socketcall, of which no filter sees the family.
+func TestSocketsAreForProcessesAndLoopbackAlone(t *testing.T) {
+	o := &oci.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}, Linux: &specs.Linux{}}
+	if err := withSeccomp()(context.Background(), nil, nil, o); err != nil {
+		t.Fatal(err)
+	}
+	families, socketcall := map[string][]uint64{}, 0
+	for _, s := range o.Linux.Seccomp.Syscalls {
+		if slices.Contains(s.Names, "socketcall") {
+			if socketcall++; s.Action != specs.ActErrno || s.ErrnoRet == nil || *s.ErrnoRet != uint(unix.ENOSYS) || len(s.Args) > 0 {
+				t.Errorf("socketcall: %s with arguments %v: a rule with arguments, or with the default action, would not win over what libseccomp adds", s.Action, s.Args)
+			}
+		}
+		for _, call := range []string{"socket", "socketpair"} {
+			if !slices.Contains(s.Names, call) {
+				continue
+			}
+			if len(s.Args) != 1 || s.Args[0].Index != 0 || s.Args[0].Op != specs.OpEqualTo || s.Action != specs.ActAllow {
+				t.Fatalf("%s: %s with arguments %v", call, s.Action, s.Args)
+			}
+			families[call] = append(families[call], s.Args[0].Value)
+		}
+	}
+	want := []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+	if socketcall != 1 || !slices.Equal(families["socket"], want) || !slices.Equal(families["socketpair"], want) {
+		t.Errorf("%d rules for socketcall, families %v, want %v", socketcall, families, want)
 	}
 }

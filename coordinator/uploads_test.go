@@ -1,0 +1,55 @@
+package coordinator
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// A share is not left by sizes that nobody has verified: a negative one of a file that was here
+// already gave room for the whole store, one that wraps around for one more file.
+func TestSharesOfUploadsTakeNoStrangeSizes(t *testing.T) {
+	f := facts.New()
+	l := &uploadLedger{view: func(fn func(*facts.Facts)) { fn(f) }, share: 100, sent: map[string]map[string]upload{}}
+	user := identity{kind: kindUser, name: "user/u"}
+	claim := func(digest string, size int64) error {
+		_, err := l.claim(user, digest, size)
+		return err
+	}
+	if err := claim("a", math.MinInt64); !errors.Is(err, fault.Invalid) {
+		t.Errorf("a negative size: %v", err)
+	}
+	if err := claim("b", 60); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{41, math.MaxInt64, math.MaxInt64 - 59} {
+		if err := claim("c", size); !errors.Is(err, fault.Exhausted) {
+			t.Errorf("%d bytes beside 60 of 100: %v", size, err)
+		}
+	}
+	if err := claim("d", 40); err != nil {
+		t.Error(err)
+	}
+}
+
+// A prefix of folders that the operator allows is not left.
+func TestImagesOfHostFoldersNeedTheOperator(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.AllowImages = []string{"rootfs:/srv/images/"} })
+	for source, want := range map[string]error{
+		"/srv/images/debian":     nil,
+		"/srv/images/../../":     fault.Invalid,
+		"/srv/images/x/../../..": fault.Invalid,
+		"/srv/other":             fault.Denied,
+	} {
+		j := groupJob("job", 1)
+		j.Image = &jobspec.Image{Kind: jobspec.ImageRootfs, Source: source}
+		if _, err := b.trySubmit(j, ""); !errors.Is(wire.FromError(err), want) {
+			t.Errorf("%s: %v, want %v", source, err, want)
+		}
+	}
+}
