@@ -26,12 +26,15 @@ func (c Clock) EntryTime(now int64) int64 {
 const (
 	tokenStepRules = 1 // tokens too
 	drainStepRules = 2 // deadlines of drains too
+	infraStepRules = 3 // when the infrastructure failed a job on a node too
+
+	lastStepRules = infraStepRules
 )
 
 // StepRules returns what an entry that is proposed now has as its step_rules.
 func (c Clock) StepRules(now int64) uint32 {
 	if c.wasAhead(now) {
-		return drainStepRules
+		return lastStepRules
 	}
 	return 0
 }
@@ -73,6 +76,12 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 		c.InfraFailures = nil
 		for _, at := range n.InfraFailures {
 			c.InfraFailures = append(c.InfraFailures, at-by)
+		}
+		if e.GetStepRules() >= infraStepRules {
+			c.InfraJobs = nil
+			for _, j := range n.InfraJobs {
+				c.InfraJobs = append(c.InfraJobs, InfraJob{j.Job, j.At - by})
+			}
 		}
 		ck.f.nodes[i] = &c
 	}
