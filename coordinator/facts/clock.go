@@ -96,13 +96,13 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	for _, b := range ck.f.blobs {
 		b.Added = min(b.Added, to)
 	}
-	for k, s := range ck.f.policyStates {
+	for k, s := range ck.f.policyStates.all {
 		switch k.Kind {
 		case guaranteeState, latestDepartureState, acceptedState, refusedState: // in the future by their meaning
 		default:
 			c := *s
 			c.At = min(s.At, to)
-			ck.f.policyStates[k] = &c
+			ck.f.policyStates.all[k] = &c
 		}
 	}
 	if e.GetStepRules() >= tokenStepRules {
