@@ -199,8 +199,12 @@ func (d Deadlines) GuaranteedDeparture(j *Job) int64 {
 // Blob returns a blob, or nil. Only its Refs change.
 func (f *Facts) Blob(digest string) *Blob { return f.blobs[digest] }
 
-// Blobs returns the digests in ascending order. It allocates.
-func (f *Facts) Blobs() []string { return slices.Sorted(maps.Keys(f.blobs)) }
+// EachBlob calls fn for every blob, in no order.
+func (f *Facts) EachBlob(fn func(*Blob)) {
+	for _, b := range f.blobs {
+		fn(b)
+	}
+}
 
 // Attempt returns an attempt of a job that has not been forgotten, or nil.
 func (f *Facts) Attempt(k Key) *Attempt {
