@@ -446,17 +446,43 @@ func (r *Replica) TakeChanges(fn func(*facts.Facts, []facts.Change)) {
 // Unavailable: this server does not lead, or it is unknown whether the entry
 // will be applied.
 func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result, error) {
+	p, err := r.submit(e)
+	if err != nil {
+		return facts.Result{}, err
+	}
+	return r.await(ctx, p)
+}
+
+// ProposeAll is Propose for entries that follow each other in the log and share its writes. It returns the
+// results of the first ones, and with an error not those of all.
+func (r *Replica) ProposeAll(ctx context.Context, list []*droverv1.Entry) (results []facts.Result, err error) {
+	var proposed []pending
+	for _, e := range list {
+		var p pending
+		if p, err = r.submit(e); err != nil {
+			break
+		}
+		proposed = append(proposed, p)
+	}
+	for _, p := range proposed {
+		res, err := r.await(ctx, p)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, res)
+	}
+	return results, err
+}
+
+// submit completes an entry and enqueues it.
+func (r *Replica) submit(e *droverv1.Entry) (pending, error) {
 	e.Version = facts.EntryVersion
 	e.At, e.StepRules = r.entryTime()
 	enqueue := r.enqueue
 	if e.GetJobAccepted() != nil {
 		enqueue = r.enqueueAccepted
 	}
-	f, err := enqueue(e)
-	if err != nil {
-		return facts.Result{}, err
-	}
-	return r.await(ctx, f)
+	return enqueue(e)
 }
 
 // enqueueAccepted numbers an accepted job and enqueues it. The number is in the entry, not counted
