@@ -38,6 +38,7 @@ func (l *leader) checkDeadlines(ctx context.Context) (time.Time, error) {
 	}
 	l.lastDeadlineCheck, l.deadlineStamp, l.nextDeadlineCheck = now, state.Stamp(), time.Time{}
 	at := scheduler.Time(now.UnixNano())
+	var missed []*droverv1.Entry
 	for _, id := range sortedIDs(l.deadlines) {
 		j := state.Job(scheduler.JobID(id))
 		if j == nil {
@@ -50,9 +51,10 @@ func (l *leader) checkDeadlines(ctx context.Context) (time.Time, error) {
 			}
 			continue
 		}
-		if _, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_DeadlineMiss{DeadlineMiss: miss}}); err != nil {
-			return time.Time{}, err
-		}
+		missed = append(missed, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_DeadlineMiss{DeadlineMiss: miss}})
+	}
+	if _, err := l.c.replica.ProposeAll(ctx, missed); err != nil {
+		return time.Time{}, err
 	}
 	return l.nextDeadlineCheck, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ type fileSize struct {
 	size   int64
 }
 
-// missing returns the files of the facts that this server lacks, by digest.
+// missing returns the files of the facts that this server lacks, by digest. O(files).
 func (k *fileKeeper) missing() (out []fileSize) {
 	var all []fileSize
 	k.p.eachFile(func(b *facts.Blob) { all = append(all, fileSize{b.Digest, b.Size}) })
@@ -67,21 +68,18 @@ func (k *fileKeeper) missing() (out []fileSize) {
 		}
 		out = append(out, f)
 	}
+	slices.SortFunc(out, func(a, b fileSize) int { return strings.Compare(a.digest, b.digest) })
 	return out
 }
 
-// eachFile calls fn with each file of the facts, by digest, under the facts' lock;
+// eachFile calls fn with each file of the facts, in no order, under the facts' lock;
 // with none before the log is open.
 func (p *peers) eachFile(fn func(*facts.Blob)) {
 	r := p.replica.Load()
 	if r == nil {
 		return
 	}
-	r.Read(func(f *facts.Facts) {
-		for _, d := range f.Blobs() {
-			fn(f.Blob(d))
-		}
-	})
+	r.Read(func(f *facts.Facts) { f.EachBlob(fn) })
 }
 
 // gone makes missing look again for a file that was removed or moved aside.

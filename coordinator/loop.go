@@ -270,6 +270,7 @@ func (l *leader) followChanges(ctx context.Context) error {
 	drift, changed := error(nil), false
 	l.c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
 		changed = len(changes) > 0
+		l.c.jobEnded.notifyOfEnds(f, changes)
 		if isReset(changes) {
 			err = l.followReset(ctx, f)
 			return
@@ -277,11 +278,7 @@ func (l *leader) followChanges(ctx context.Context) error {
 		if drift = l.proj.follow(f, changes); drift != nil {
 			err = l.proj.rebuild(f)
 		}
-		for i := range changes {
-			l.applyChange(ctx, f, &changes[i])
-		}
-		l.touchReduces(f)
-		l.c.jobEnded.notifyOfEnds(f, changes)
+		l.applyChanges(ctx, f, changes)
 		l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
 	})
 	if drift != nil {
@@ -306,6 +303,19 @@ func (l *leader) followReset(ctx context.Context, f *facts.Facts) error {
 	return l.rebuild(ctx, f)
 }
 
+// applyChanges applies changes to everything but State, and does once what takes a look at all jobs.
+func (l *leader) applyChanges(ctx context.Context, f *facts.Facts, changes []facts.Change) {
+	lost := false
+	for i := range changes {
+		l.applyChange(ctx, f, &changes[i])
+		lost = lost || changes[i].Kind == facts.ChangeNodeLost
+	}
+	if lost {
+		l.c.locations.markStaleBefore(f, l.c.now())
+	}
+	l.touchReduces(f)
+}
+
 // applyChange applies a change to everything but State.
 func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Change) {
 	switch c.Kind {
@@ -325,7 +335,6 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 			l.c.sessions.end(n.ID, n.Epoch)
 		}
 		l.c.dispatcher.nodeLost(c.Node)
-		l.c.locations.markStaleBefore(f, l.c.now())
 	case facts.ChangeJob:
 		if j := f.Job(c.Key.Job); j != nil {
 			l.followJob(ctx, f, j)
@@ -415,23 +424,10 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	} else if next.IsZero() {
 		l.looks = standstill{} // without leases the loop may sleep for longer
 	}
-	for _, n := range gone {
-		e := &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Reason: leaseExpiredReason}}}
-		res, err := l.c.replica.Propose(ctx, e)
-		if err != nil {
+	if len(gone) > 0 {
+		if err := l.declareLost(ctx, gone); err != nil {
 			return next, err
 		}
-		l.c.sessions.end(n.id, n.epoch)
-		if res.Changed == 0 {
-			continue // it has registered in a later epoch
-		}
-		l.c.view(func(f *facts.Facts) {
-			if x := f.Node(n.id); x != nil {
-				l.c.log.Warn("lost a node: it did not report for as long as its lease", "node", x.Info.GetName())
-			}
-		})
-	}
-	if len(gone) > 0 {
 		next = l.c.now()
 	}
 	follow := func(ctx context.Context) (time.Time, error) { return l.maintenance.propose(ctx, l.c, l.term) }
@@ -448,6 +444,28 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 		next = at
 	}
 	return next, nil
+}
+
+// declareLost proposes the loss of nodes, together: the machines of a rack or behind a switch go at once.
+func (l *leader) declareLost(ctx context.Context, gone []lostNode) error {
+	var entries []*droverv1.Entry
+	for _, n := range gone {
+		entries = append(entries, &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Reason: leaseExpiredReason}}})
+	}
+	results, err := l.c.replica.ProposeAll(ctx, entries)
+	for i, res := range results {
+		n := gone[i]
+		l.c.sessions.end(n.id, n.epoch)
+		if res.Changed == 0 {
+			continue // it has registered in a later epoch
+		}
+		l.c.view(func(f *facts.Facts) {
+			if x := f.Node(n.id); x != nil {
+				l.c.log.Warn("lost a node: it did not report for as long as its lease", "node", x.Info.GetName())
+			}
+		})
+	}
+	return err
 }
 
 // updateProgress is step 5. It returns when it is due again, zero while no
@@ -577,10 +595,7 @@ func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) er
 			bad = l.followReset(ctx, f)
 			return
 		}
-		for i := range changes {
-			l.applyChange(ctx, f, &changes[i])
-		}
-		l.touchReduces(f)
+		l.applyChanges(ctx, f, changes)
 		bad = l.proj.rebuild(f)
 	})
 	l.forceCycle = true

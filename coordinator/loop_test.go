@@ -3,7 +3,9 @@ package coordinator
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -65,6 +67,84 @@ func mustPropose(t *testing.T, l *leader, e *droverv1.Entry) facts.Result {
 		t.Fatal(err, res.Err)
 	}
 	return res
+}
+
+// The nodes of a rack are lost at once: their losses are proposed together, and all jobs are looked at once for inputs that
+// were there.
+func TestManyNodesAreLostTogether(t *testing.T) {
+	const nodes = 30
+	var ahead, looks atomic.Int64
+	var order []replica.Point // of proposals and answers; nil: nobody asks
+	l := newTestLeader(t, func(c *Config) {
+		c.Crash = func(p replica.Point, _ uint64) bool {
+			if order != nil {
+				order = append(order, p)
+			}
+			return false
+		}
+		c.Now = func() time.Time {
+			if calledBy("(*leader).applyChange") || calledBy("(*leader).applyChanges") {
+				looks.Add(1)
+			}
+			return time.Now().Add(time.Duration(ahead.Load()))
+		}
+	})
+	for i := range nodes {
+		mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info(fmt.Sprint("n", i))}}})
+	}
+	if err := l.followChanges(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(int64(2 * l.c.cfg.Lease))
+	order = []replica.Point{}
+	if _, err := l.expire(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if want := append(slices.Repeat([]replica.Point{replica.Before}, nodes), slices.Repeat([]replica.Point{replica.After}, nodes)...); !slices.Equal(order, want) {
+		t.Errorf("proposals and answers come as %v: not together", order)
+	}
+	l.c.view(func(f *facts.Facts) {
+		for _, n := range f.Nodes() {
+			if n.Up {
+				t.Errorf("%s is up", n.Info.GetName())
+			}
+		}
+	})
+	looks.Store(0)
+	if err := l.followChanges(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if n := looks.Load(); n != 1 {
+		t.Errorf("%d looks at all jobs, want one", n)
+	}
+}
+
+// Who waits for the end of a job hears of one that came with a step of the clock, too.
+func TestTheEndOfAJobIsHeardAlthoughTheClockSteppedBack(t *testing.T) {
+	var ahead atomic.Int64
+	ahead.Store(int64(time.Hour))
+	l := newTestLeader(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+	job := groupJob("j", 1)
+	jobspec.SetDefaults(job)
+	text, err := jobspec.Encode(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(text)}}})
+	if err := l.followChanges(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	ends := l.c.jobEnded.next()
+	ahead.Store(0)
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: 1}}})
+	if err := l.followChanges(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ends:
+	default:
+		t.Error("nobody was told")
+	}
 }
 
 // A decision that was dropped in part may be followed by a journal that has been cut: the log's time went back, or very

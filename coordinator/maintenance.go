@@ -1,9 +1,11 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -40,13 +42,14 @@ func nextMaintenance(w *facts.MaintenanceWindow) (int64, droverv1.MaintenanceCha
 // none.
 func (m maintenance) propose(ctx context.Context, c *core, term uint64) (next time.Time, err error) {
 	now := c.now()
-	var entries []*droverv1.MaintenanceFact
+	var entries []*droverv1.Entry
 	c.view(func(f *facts.Facts) {
 		for id, ns := range m {
 			at := time.Unix(0, ns)
 			if n := f.Node(id); !at.After(now) && n != nil && len(n.Maintenance) > 0 {
 				if due, change := nextMaintenance(&n.Maintenance[0]); due <= now.UnixNano() {
-					entries = append(entries, &droverv1.MaintenanceFact{Node: id, From: n.Maintenance[0].From, Change: change})
+					d := &droverv1.MaintenanceFact{Node: id, From: n.Maintenance[0].From, Change: change}
+					entries = append(entries, &droverv1.Entry{Actor: actorSelf, Term: term, Body: &droverv1.Entry_Maintenance{Maintenance: d}})
 				}
 				at = now // the change sets the next one
 			}
@@ -55,14 +58,17 @@ func (m maintenance) propose(ctx context.Context, c *core, term uint64) (next ti
 			}
 		}
 	})
-	for _, d := range entries {
-		res, err := c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Term: term, Body: &droverv1.Entry_Maintenance{Maintenance: d}})
-		if err != nil {
-			return next, fmt.Errorf("begin or end maintenance: %w", err)
-		}
+	slices.SortFunc(entries, func(a, b *droverv1.Entry) int {
+		return cmp.Compare(a.GetMaintenance().GetNode(), b.GetMaintenance().GetNode())
+	})
+	results, err := c.replica.ProposeAll(ctx, entries)
+	for i, res := range results {
 		if res.Err != nil { // it was cancelled meanwhile
-			c.log.Info("maintenance did not begin or end", "node", d.GetNode(), "why", res.Err)
+			c.log.Info("maintenance did not begin or end", "node", entries[i].GetMaintenance().GetNode(), "why", res.Err)
 		}
+	}
+	if err != nil {
+		return next, fmt.Errorf("begin or end maintenance: %w", err)
 	}
 	return next, nil
 }

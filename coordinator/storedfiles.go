@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,23 +61,26 @@ func (s *storedFiles) has(ctx context.Context, d string) (has bool) {
 }
 
 // collect proposes to remove blobs that no job references and no client
-// asked for recently.
-func (s *storedFiles) collect(ctx context.Context) {
+// asked for recently, and reports whether there may be more. O(blobs).
+func (s *storedFiles) collect(ctx context.Context) (more bool) {
 	s.pruneTouched(s.now().Add(-s.minAge))
 	old := s.now().Add(-s.minAge).UnixNano()
 	var gone []string
 	s.view(func(f *facts.Facts) {
-		for _, d := range f.Blobs() {
-			if b := f.Blob(d); b.Refs == 0 && b.Added < old && !s.touched(d) && len(gone) < collectAtOnce {
-				gone = append(gone, d)
+		f.EachBlob(func(b *facts.Blob) {
+			if b.Refs == 0 && b.Added < old && !s.touched(b.Digest) {
+				gone = append(gone, b.Digest)
 			}
-		}
+		})
 	})
-	for _, d := range gone {
+	slices.Sort(gone)
+	more = len(gone) > collectAtOnce
+	for _, d := range gone[:min(len(gone), collectAtOnce)] {
 		if _, err := s.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: d, Removed: true}}}); err != nil {
-			return
+			return false
 		}
 	}
+	return more
 }
 
 // pruneTouched forgets which blobs were asked for before a time.

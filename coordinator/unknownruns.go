@@ -127,7 +127,11 @@ func (c *core) unknownRunsOn(f *facts.Facts, n *facts.Node) (out []*droverv1.Unk
 	if !n.Up {
 		return nil
 	}
-	for _, k := range f.AttemptsOn(n.ID) {
+	var attempts []facts.Key
+	if facts.RestoresOf(f).ClusterEpoch() > 0 { // else none of them is unknown
+		attempts = f.AttemptsOn(n.ID)
+	}
+	for _, k := range attempts {
 		if a := f.Attempt(k); a != nil && a.Node == n.ID && a.State == facts.AttemptLive && a.Suspension.Unknown {
 			j := f.Job(k.Job)
 			u := &droverv1.UnknownRun{JobName: j.Name, StageName: j.Spec.Stages[k.Stage].Name, Tenant: j.Spec.Tenant}

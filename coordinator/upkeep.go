@@ -13,6 +13,7 @@ import (
 // Limits of upkeep.
 const (
 	upkeepEvery  = 30 * time.Second
+	tidyPause    = time.Second     // between two looks at all jobs and files for what may go
 	upkeepRetry  = 5 * time.Second // before the history is written again where it could not be
 	forgetAtOnce = 500
 )
@@ -22,6 +23,7 @@ const (
 func (c *core) upkeep(ctx context.Context) error {
 	t := time.NewTicker(upkeepEvery)
 	defer t.Stop()
+	var tidyAt time.Time // not before
 	for {
 		if err := c.ended.flush(); err != nil {
 			c.log.Error("the history cannot be written; jobs stay in memory until it can", "err", err)
@@ -30,15 +32,23 @@ func (c *core) upkeep(ctx context.Context) error {
 			}
 			continue
 		}
-		if c.leadership.leads() {
-			c.forgetJobs(ctx)
-			c.files.collect(ctx)
-		}
+		var due <-chan time.Time
 		changes := c.changed.next()
+		switch wait := time.Until(tidyAt); {
+		case wait > 0: // what has changed since is looked at then
+			due = time.After(wait)
+		case c.leadership.leads():
+			if more := c.tidy(ctx); !more {
+				tidyAt = time.Now().Add(tidyPause)
+			} else if ctx.Err() == nil {
+				continue
+			}
+		}
 		if c.ended.hasUnwritten() {
 			continue
 		}
 		select {
+		case <-due:
 		case <-changes:
 			// A burst of ends is one write.
 			if !sleep.For(ctx, 20*time.Millisecond) {
@@ -51,9 +61,16 @@ func (c *core) upkeep(ctx context.Context) error {
 	}
 }
 
+// tidy has the log forget jobs and files that nobody needs, and reports whether there may be more.
+// O(jobs + files).
+func (c *core) tidy(ctx context.Context) (more bool) {
+	moreJobs := c.forgetJobs(ctx)
+	return c.files.collect(ctx) || moreJobs
+}
+
 // forgetJobs proposes to forget ended jobs that are in the history and its lines, or are not in the history any more, if there
-// are more than retainJobs or they ended RetainFor ago.
-func (c *core) forgetJobs(ctx context.Context) {
+// are more than retainJobs or they ended RetainFor ago. It reports whether there may be more of them.
+func (c *core) forgetJobs(ctx context.Context) (more bool) {
 	type settledJob struct {
 		id  uint64
 		old bool
@@ -84,20 +101,23 @@ func (c *core) forgetJobs(ctx context.Context) {
 	}
 	drop := recordedJobs(c, mayGo)
 	if len(drop) == 0 {
-		return
+		return false
 	}
+	more = len(drop) > forgetAtOnce
 	drop = drop[:min(len(drop), forgetAtOnce)]
 	if err := c.history.Sync(); err != nil {
 		c.log.Error("the history cannot be made durable", "err", err)
-		return
+		return false
 	}
 	_, err := c.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_JobsForgotten{JobsForgotten: &droverv1.JobsForgottenFact{Jobs: drop}}})
 	if err != nil && ctx.Err() == nil {
 		c.log.Warn("cannot forget old jobs", "err", err)
 	}
-	if err == nil {
-		c.history.Forget(drop)
+	if err != nil {
+		return false
 	}
+	c.history.Forget(drop)
+	return more
 }
 
 // recordedJobs returns those of settled jobs that were recorded in the history, even if they have been removed from

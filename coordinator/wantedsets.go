@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -9,9 +10,12 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// maxWantedLog bounds the changes kept for each node. A watcher that is further
-// behind receives a full set.
-const maxWantedLog = 1 << 14
+// Bounds of the changes kept for each node: as many as it has attempts, twice. A watcher that is further
+// behind receives a full set, which is shorter.
+const (
+	minWantedLog = 256
+	maxWantedLog = 1 << 14
+)
 
 // keptEnded is how many ended attempts that nobody needs stay on each node for each job, the newest:
 // a small job stays as a whole, and a node with logs of a job has an attempt of it until its logs expire, by
@@ -39,11 +43,12 @@ type wantedSets struct {
 type wantedNode struct {
 	epoch uint64
 	rev   uint64
-	items map[facts.Key]int32       // runs
-	ended map[uint64][]endedAttempt // by job: the items that nobody needs, at most keptEnded, oldest first
-	log   []wantedChange            // ascending revisions
-	base  uint64                    // the log contains every change above this revision
-	wake  chan struct{}             // closed and replaced at every change
+	items map[uint64]map[facts.Key]int32 // runs, by job: a job is forgotten without a look at the others
+	size  int                            // attempts in items
+	ended map[uint64][]endedAttempt      // by job: the items that nobody needs, at most keptEnded, oldest first
+	log   []wantedChange                 // ascending revisions
+	base  uint64                         // the log contains every change above this revision
+	wake  chan struct{}                  // closed and replaced at every change
 }
 
 type endedAttempt struct {
@@ -92,7 +97,7 @@ func (w *wantedSets) rebuild(f *facts.Facts, term uint64) {
 // resetLocked replaces a node's set: its next message is a full set.
 func (w *wantedSets) resetLocked(n *facts.Node) *wantedNode {
 	old := w.nodes[n.ID]
-	s := &wantedNode{epoch: n.Epoch, rev: w.term << 32, items: map[facts.Key]int32{}, ended: map[uint64][]endedAttempt{}, wake: make(chan struct{})}
+	s := &wantedNode{epoch: n.Epoch, rev: w.term << 32, items: map[uint64]map[facts.Key]int32{}, ended: map[uint64][]endedAttempt{}, wake: make(chan struct{})}
 	if old != nil {
 		s.rev = max(s.rev, old.rev)
 		close(old.wake)
@@ -149,7 +154,7 @@ func (w *wantedSets) review(f *facts.Facts, j *facts.Job) {
 		if s == nil || s.epoch != a.Epoch {
 			return
 		}
-		if _, is := s.items[k]; is && w.syncLocked(f, a.Node, a.Epoch, k, t, a, a.Run) {
+		if _, is := s.item(k); is && w.syncLocked(f, a.Node, a.Epoch, k, t, a, a.Run) {
 			s.add(wantedChange{key: k, run: a.Run})
 		}
 	})
@@ -162,10 +167,10 @@ func (w *wantedSets) syncLocked(f *facts.Facts, node int32, epoch uint64, k fact
 	if s == nil || s.epoch != epoch {
 		return false
 	}
-	_, had := s.items[k]
+	_, had := s.item(k)
 	switch needOf(f, k, t, a, node, epoch, w.now().UnixNano(), w.keepLogs) {
 	case needAll:
-		s.items[k] = run
+		s.put(k, run)
 		return !had
 	case needLogs:
 		return s.keepEnded(endedAttempt{a.EndSeq, k}, run, w.maxEnded)
@@ -182,30 +187,55 @@ func (s *wantedNode) keepEnded(e endedAttempt, run int32, most int) bool {
 	i, is := slices.BinarySearchFunc(list, e, func(x, y endedAttempt) int {
 		return cmp.Or(cmp.Compare(x.seq, y.seq), facts.CompareKeys(x.key, y.key))
 	})
-	s.items[e.key] = run
+	s.put(e.key, run)
 	if is {
 		return false
 	}
 	s.ended[e.key.Job] = slices.Insert(list, i, e)
 	if len(list) == most {
 		oldest := s.ended[e.key.Job][0].key
-		change := wantedChange{key: oldest, run: s.items[oldest]}
+		run, _ := s.item(oldest)
+		change := wantedChange{key: oldest, run: run}
 		s.drop(oldest)
 		s.add(change)
 	}
 	return true
 }
 
+// item returns the run of an attempt in the set.
+func (s *wantedNode) item(k facts.Key) (run int32, ok bool) {
+	run, ok = s.items[k.Job][k]
+	return run, ok
+}
+
+func (s *wantedNode) put(k facts.Key, run int32) {
+	of := s.items[k.Job]
+	if of == nil {
+		of = map[facts.Key]int32{}
+		s.items[k.Job] = of
+	}
+	s.size -= len(of)
+	of[k] = run
+	s.size += len(of)
+}
+
 // drop removes an attempt from the set.
 func (s *wantedNode) drop(k facts.Key) {
-	delete(s.items, k)
+	if of := s.items[k.Job]; of != nil {
+		s.size -= len(of)
+		delete(of, k)
+		s.size += len(of)
+		if len(of) == 0 {
+			delete(s.items, k.Job)
+		}
+	}
 	list := slices.DeleteFunc(s.ended[k.Job], func(e endedAttempt) bool { return e.key == k })
 	if s.ended[k.Job] = list; len(list) == 0 {
 		delete(s.ended, k.Job)
 	}
 }
 
-// forgetJob removes all attempts of a job from a node's set.
+// forgetJob removes all attempts of a job from a node's set. O(those attempts).
 func (w *wantedSets) forgetJob(node int32, job uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,18 +243,13 @@ func (w *wantedSets) forgetJob(node int32, job uint64) {
 	if s == nil {
 		return
 	}
-	var gone []facts.Key
-	for k := range s.items {
-		if k.Job == job {
-			gone = append(gone, k)
-		}
-	}
-	slices.SortFunc(gone, facts.CompareKeys)
-	for _, k := range gone {
-		s.add(wantedChange{key: k, run: s.items[k]})
-		delete(s.items, k)
-	}
+	runs := s.items[job]
+	s.size -= len(runs)
+	delete(s.items, job)
 	delete(s.ended, job)
+	for _, k := range slices.SortedFunc(maps.Keys(runs), facts.CompareKeys) {
+		s.add(wantedChange{key: k, run: runs[k]})
+	}
 }
 
 // addRequest records a new request for a node.
@@ -239,7 +264,7 @@ func (w *wantedSets) addRequest(node int32, id uint64) {
 func (s *wantedNode) add(c wantedChange) {
 	s.rev++
 	c.rev = s.rev
-	if len(s.log) >= maxWantedLog {
+	if len(s.log) >= min(max(minWantedLog, 2*s.size), maxWantedLog) {
 		half := len(s.log) / 2
 		s.base = s.log[half-1].rev
 		s.log = append(s.log[:0:0], s.log[half:]...)
@@ -269,8 +294,10 @@ func (w *wantedSets) changesSince(node int32, epoch, rev uint64) (b wantedBatch,
 	}
 	b = wantedBatch{rev: s.rev, wake: s.wake, full: rev < s.base || rev > s.rev}
 	if b.full {
-		for k := range s.items {
-			b.keys = append(b.keys, wantedChange{key: k, kept: true})
+		for _, runs := range s.items {
+			for k := range runs {
+				b.keys = append(b.keys, wantedChange{key: k, kept: true})
+			}
 		}
 		slices.SortFunc(b.keys, func(x, y wantedChange) int { return facts.CompareKeys(x.key, y.key) })
 		return b, true
@@ -283,7 +310,7 @@ func (w *wantedSets) changesSince(node int32, epoch, rev uint64) (b wantedBatch,
 			b.requests = append(b.requests, c.requestID)
 		case !seen[c.key]:
 			seen[c.key] = true
-			_, c.kept = s.items[c.key]
+			_, c.kept = s.item(c.key)
 			b.keys = append(b.keys, c)
 		}
 	}

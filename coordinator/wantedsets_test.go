@@ -65,6 +65,47 @@ func TestEndedAttemptsOfALiveJobLeaveTheirNode(t *testing.T) {
 	b.waitUntil("nothing is wanted of the node", func() bool { return len(n.Wanted()) == 0 })
 }
 
+// The changes that are kept for a node are no more than a full set is worth. Who is near gets what changed, who is far a full set.
+func TestChangesKeptForANodeAreAsItsAttempts(t *testing.T) {
+	for attempts, most := range map[int]int{0: minWantedLog, 10: minWantedLog, 1000: 2000, maxWantedLog: maxWantedLog} {
+		w := newWantedSets(time.Now, 0)
+		s := w.resetLocked(&facts.Node{ID: 1, Epoch: 1, Up: true})
+		for i := range attempts {
+			s.put(facts.Key{Job: 1, Task: int32(i)}, 1)
+		}
+		longest := 0
+		for range 2*most + 10 {
+			s.add(wantedChange{key: facts.Key{Job: 1}})
+			longest = max(longest, len(s.log))
+		}
+		if longest > most {
+			t.Errorf("with %d attempts %d changes are kept, want at most %d", attempts, longest, most)
+		}
+		near, _ := w.changesSince(1, 1, s.rev-uint64(most/2))
+		far, _ := w.changesSince(1, 1, s.rev-uint64(most)-1)
+		if near.full || len(near.keys) != 1 || !far.full || len(far.keys) != attempts {
+			t.Errorf("with %d attempts: near full %v, %d changes; far full %v, %d attempts", attempts, near.full, len(near.keys), far.full, len(far.keys))
+		}
+	}
+}
+
+// To forget the jobs of a node takes no longer where it has many attempts of another.
+func BenchmarkForgetJobsBesideALargeOne(b *testing.B) {
+	const attempts, jobs = 5000, 500
+	for b.Loop() {
+		b.StopTimer()
+		w := newWantedSets(time.Now, 0)
+		s := w.resetLocked(&facts.Node{ID: 1, Epoch: 1, Up: true})
+		for i := range attempts + jobs {
+			s.put(facts.Key{Job: uint64(max(0, i-attempts)), Task: int32(i)}, 1)
+		}
+		b.StartTimer()
+		for job := range uint64(jobs) {
+			w.forgetJob(1, job+1)
+		}
+	}
+}
+
 // What somebody needs stays, however many attempts end after it: failed attempts that are retained for
 // inspection, and outputs of maps until the last reduce task has ended.
 func TestNeededAttemptsStayOnTheirNode(t *testing.T) {
@@ -114,9 +155,16 @@ func TestNeededAttemptsStayOnTheirNode(t *testing.T) {
 func (w *wantedSets) dump(f *facts.Facts) (lines []string) {
 	for _, n := range f.Nodes() {
 		if s := w.nodes[n.ID]; n.Up && s != nil {
-			for k, run := range s.items {
-				isEnded := slices.ContainsFunc(s.ended[k.Job], func(e endedAttempt) bool { return e.key == k })
-				lines = append(lines, fmt.Sprintf("node %d epoch %d: %v run %d, only for its logs %v", n.ID, s.epoch, k, run, isEnded))
+			size := 0
+			for _, runs := range s.items {
+				for k, run := range runs {
+					isEnded := slices.ContainsFunc(s.ended[k.Job], func(e endedAttempt) bool { return e.key == k })
+					lines = append(lines, fmt.Sprintf("node %d epoch %d: %v run %d, only for its logs %v", n.ID, s.epoch, k, run, isEnded))
+					size++
+				}
+			}
+			if size != s.size {
+				lines = append(lines, fmt.Sprintf("node %d has %d attempts and counts %d", n.ID, size, s.size))
 			}
 		}
 	}

@@ -123,5 +123,9 @@ func TestRestoreWritesState(t *testing.T) {
 		if f.Cluster() != "abc" || f.LastJob() != replica.JobGap {
 			t.Errorf("cluster %q, last job %d", f.Cluster(), f.LastJob())
 		}
+		// Who has seen a thousand events that the archive does not know misses none of those that follow the restore.
+		if list := f.EventLog().Since(f.EventLog().Last()-1, 1); len(list) != 1 || list[0].Kind != "cluster.restored" || list[0].Seq < 1000 {
+			t.Errorf("the last event is %+v, want the restore with a number above those of the lost log", list)
+		}
 	})
 }

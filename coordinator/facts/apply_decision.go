@@ -70,7 +70,7 @@ func (en decisionEntries) applyAction(e *droverv1.Entry, a *droverv1.ActionFact)
 	case ActReserve:
 		return en.reserve(a.GetReservation())
 	case ActUnreserve:
-		delete(en.f.reservations, a.GetReservation().GetId())
+		en.f.reservations.remove(a.GetReservation().GetId())
 		writerOf(en.f).recordChange(Change{Kind: ChangePolicyState})
 		return ""
 	case ActMigrate:
@@ -236,10 +236,10 @@ func (e decisionEntries) reserve(r *droverv1.ReservationFact) string {
 		return "a reservation needs an id"
 	case r.GetJob() != 0 && (j == nil || j.HasEnded()):
 		return "the job has ended"
-	case e.f.reservations[r.GetId()] == nil && len(e.f.reservations) >= maxReservations:
+	case e.f.reservations.all[r.GetId()] == nil && len(e.f.reservations.all) >= maxReservations:
 		return "too many reservations"
 	}
-	e.f.reservations[r.GetId()] = r
+	e.f.reservations.put(r)
 	writerOf(e.f).recordChange(Change{Kind: ChangePolicyState})
 	return ""
 }
@@ -250,17 +250,17 @@ func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.Policy
 	key := PolicyStateKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
 	if n.GetKind() == forgetState {
 		key.Kind = int32(n.GetValue())
-		delete(en.f.policyStates, key)
+		en.f.policyStates.remove(key)
 		return
 	}
 	if j := en.f.jobs[key.Job]; key.Job != 0 && (j == nil || j.HasEnded()) {
 		return
 	}
-	if en.f.policyStates[key] == nil && len(en.f.policyStates) >= maxPolicyStates {
+	if en.f.policyStates.all[key] == nil && len(en.f.policyStates.all) >= maxPolicyStates {
 		return
 	}
 	en.f.Deadlines().recordGuarantee(e, n)
-	en.f.policyStates[key] = &PolicyState{key, n.GetValue(), n.GetReal(), n.GetAt()}
+	en.f.policyStates.put(&PolicyState{key, n.GetValue(), n.GetReal(), n.GetAt()})
 }
 
 func comparePolicyStateKeys(a, b *PolicyStateKey) int {

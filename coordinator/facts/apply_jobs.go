@@ -309,15 +309,11 @@ func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, 
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), en.f.now, en.f.index
 	j.GuaranteedDeparture = en.f.Deadlines().GuaranteedDeparture(j)
 	en.f.live.remove(j.Spec.Tenant, j.Name, j.ID)
-	for k := range en.f.policyStates {
-		if k.Job == j.ID {
-			delete(en.f.policyStates, k)
-		}
+	for k := range en.f.policyStates.ofJob.of(j.ID) {
+		en.f.policyStates.remove(k)
 	}
-	for id, res := range en.f.reservations {
-		if res.GetJob() == j.ID {
-			delete(en.f.reservations, id)
-		}
+	for id := range en.f.reservations.ofJob.of(j.ID) {
+		en.f.reservations.remove(id)
 	}
 	en.f.Deadlines().recordOutcome(j)
 	en.f.EventLog().add(e, "job."+stateName(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})

@@ -9,6 +9,9 @@ import (
 // maxSkippedJobs bounds the job numbers that one entry leaves out.
 const maxSkippedJobs = 1 << 40
 
+// maxSkippedEvents bounds the numbers of events that one entry leaves out.
+const maxSkippedEvents = 1 << 40
+
 // Bounds of the runs that are left out: by one entry, and by all.
 const (
 	maxSkippedRuns = 1 << 20
@@ -48,11 +51,13 @@ func (s Restores) end() { s.f.restores.AwaitsNodes = false }
 // the lost log may have given are left out: a node may still run such a job's
 // tasks, and must not take them for those of a new job. Tokens are revoked. The cluster's
 // epoch is raised, by which nodes know that what is not wanted of them any more may
-// merely be unknown.
+// merely be unknown. Numbers of events are left out as those of jobs are: who goes on from an
+// event of the lost log misses none of the new ones.
 func (en clusterEntries) applyRestored(e *droverv1.Entry, r *droverv1.RestoredFact) {
 	en.f.restores = restores{ClusterEpoch: max(en.f.restores.ClusterEpoch+1, r.GetClusterEpoch()), LastJob: en.f.nextJob, AwaitsNodes: true,
 		SkippedRuns: min(maxFirstRun, en.f.restores.SkippedRuns+max(0, min(r.GetSkipRuns(), maxSkippedRuns)))}
 	en.f.nextJob += min(r.GetSkipJobs(), maxSkippedJobs)
+	en.f.eventSeq += min(r.GetSkipEvents(), maxSkippedEvents)
 	en.f.Tokens().revokeAll()
 	en.f.EventLog().add(e, "cluster.restored", &Event{Text: fmt.Sprintf("%s; the next job has number %d", clip(r.GetWhat(), 300), en.f.nextJob+1)})
 }

@@ -125,3 +125,27 @@ func TestNodesThatFailTwoJobsAreNotAcquitted(t *testing.T) {
 		t.Errorf("in quarantine: %v, want n1 alone", got)
 	}
 }
+
+// What a clock that was ahead recorded of another job is forgotten ten minutes after the right clock is back. Under the rules
+// of earlier entries it counted until that time had come, so that no job was blamed until then.
+func TestFailuresOfOtherJobsStepBackWithTheClock(t *testing.T) {
+	const ahead = 48 * time.Hour
+	for rules, want := range map[uint32]string{2: "[n1 n2 n3 n4]", 3: "[]"} {
+		w := newBlameFixture(t)
+		w.clock += ahead
+		for node := int32(1); node <= 4; node++ {
+			w.fail(2, node)
+		}
+		w.clock -= ahead
+		w.apply(&droverv1.Entry{StepRules: rules, Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "k"}}})
+		w.clock += infraWindow
+		for node := int32(1); node <= 4; node++ {
+			for range 3 {
+				w.fail(1, node)
+			}
+		}
+		if got := fmt.Sprint(w.quarantined()); got != want {
+			t.Errorf("rules %d: one job took out %s, want %s", rules, got, want)
+		}
+	}
+}

@@ -26,12 +26,15 @@ func (c Clock) EntryTime(now int64) int64 {
 const (
 	tokenStepRules = 1 // tokens too
 	drainStepRules = 2 // deadlines of drains too
+	infraStepRules = 3 // when the infrastructure failed a job on a node too
+
+	lastStepRules = infraStepRules
 )
 
 // StepRules returns what an entry that is proposed now has as its step_rules.
 func (c Clock) StepRules(now int64) uint32 {
 	if c.wasAhead(now) {
-		return drainStepRules
+		return lastStepRules
 	}
 	return 0
 }
@@ -74,6 +77,12 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 		for _, at := range n.InfraFailures {
 			c.InfraFailures = append(c.InfraFailures, at-by)
 		}
+		if e.GetStepRules() >= infraStepRules {
+			c.InfraJobs = nil
+			for _, j := range n.InfraJobs {
+				c.InfraJobs = append(c.InfraJobs, InfraJob{j.Job, j.At - by})
+			}
+		}
 		ck.f.nodes[i] = &c
 	}
 	for _, id := range ck.f.JobIDs() {
@@ -87,13 +96,13 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	for _, b := range ck.f.blobs {
 		b.Added = min(b.Added, to)
 	}
-	for k, s := range ck.f.policyStates {
+	for k, s := range ck.f.policyStates.all {
 		switch k.Kind {
 		case guaranteeState, latestDepartureState, acceptedState, refusedState: // in the future by their meaning
 		default:
 			c := *s
 			c.At = min(s.At, to)
-			ck.f.policyStates[k] = &c
+			ck.f.policyStates.all[k] = &c
 		}
 	}
 	if e.GetStepRules() >= tokenStepRules {

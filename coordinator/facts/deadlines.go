@@ -190,15 +190,11 @@ func (d Deadlines) leaveProject(j *Job) {
 	}
 	delete(d.f.projects, c.ID)
 	delete(d.f.projectName, projectKey(c.Tenant, c.Name))
-	for k := range d.f.policyStates {
-		if k.Project == c.ID {
-			delete(d.f.policyStates, k)
-		}
+	for k := range d.f.policyStates.ofProject.of(c.ID) {
+		d.f.policyStates.remove(k)
 	}
-	for id, r := range d.f.reservations {
-		if r.GetProject() == c.ID {
-			delete(d.f.reservations, id)
-		}
+	for id := range d.f.reservations.ofProject.of(c.ID) {
+		d.f.reservations.remove(id)
 	}
 }
 
@@ -282,7 +278,7 @@ func (d Deadlines) recordGuarantee(e *droverv1.Entry, n *droverv1.PolicyStateFac
 		return
 	}
 	refused := n.GetKind() == refusedState
-	if known := d.f.policyStates[PolicyStateKey{Kind: n.GetKind(), Job: j.ID}]; known != nil && j.GuaranteeRefused == refused {
+	if known := d.f.policyStates.all[PolicyStateKey{Kind: n.GetKind(), Job: j.ID}]; known != nil && j.GuaranteeRefused == refused {
 		return
 	}
 	kind, text := "job.deadline_guaranteed", "by "+j.Spec.Deadline.UTC().Format(time.RFC3339)

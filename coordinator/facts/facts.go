@@ -11,8 +11,14 @@ import (
 )
 
 // EntryVersion is the version of every entry type that this program writes.
-// Apply ignores entries of a higher version.
+// Apply ignores entries of a higher version; a server does not give it any (Newer).
 const EntryVersion = 1
+
+// Newer reports whether a newer program wrote an entry, which this one would not understand or misread.
+// What other servers made of it would then not be in these facts, whatever came later.
+func Newer(e *droverv1.Entry) bool {
+	return e.GetVersion() > EntryVersion || e.GetStepRules() > lastStepRules || len(e.ProtoReflect().GetUnknown()) > 0
+}
 
 // Limits of the facts. An entry that would exceed one is refused, unless noted.
 const (
@@ -63,8 +69,8 @@ type Facts struct {
 	staging []*staging          // oldest first
 	blobs   map[string]*Blob
 
-	policyStates map[PolicyStateKey]*PolicyState
-	reservations map[uint64]*droverv1.ReservationFact
+	policyStates policyStates
+	reservations reservations
 
 	projects         map[uint64]*Project // with a job that is live or has active attempts
 	projectName      map[string]uint64
@@ -114,7 +120,7 @@ func New() *Facts {
 	f := &Facts{
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
 		jobs: map[uint64]*Job{}, live: newLiveNames(), outputs: map[string]uint64{}, keys: map[string]keyedJob{},
-		blobs: map[string]*Blob{}, policyStates: map[PolicyStateKey]*PolicyState{}, reservations: map[uint64]*droverv1.ReservationFact{},
+		blobs: map[string]*Blob{}, policyStates: newPolicyStates(), reservations: newReservations(),
 		tokens: map[string]*Token{}, secrets: newSecretStore(), params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{}, eventsOfJob: map[uint64]*jobEventList{},
 	}
 	clusterOf(f).putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobodyUID, Submit: []string{"*"}, Read: []string{"*"}})
@@ -179,11 +185,11 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 // GuaranteedDeparture returns the departure (Unix ns) that the scheduler
 // guaranteed to a job or its project, 0 for none.
 func (d Deadlines) GuaranteedDeparture(j *Job) int64 {
-	if d.f.policyStates[PolicyStateKey{Kind: acceptedState, Job: j.ID}] != nil {
+	if d.f.policyStates.all[PolicyStateKey{Kind: acceptedState, Job: j.ID}] != nil {
 		return j.DeadlineNS()
 	}
 	for _, k := range [...]PolicyStateKey{{Kind: guaranteeState, Job: j.ID}, {Kind: guaranteeState, Project: j.Project}} {
-		if n := d.f.policyStates[k]; n != nil && (k.Job != 0 || k.Project != 0) {
+		if n := d.f.policyStates.all[k]; n != nil && (k.Job != 0 || k.Project != 0) {
 			return n.At
 		}
 	}
@@ -193,8 +199,12 @@ func (d Deadlines) GuaranteedDeparture(j *Job) int64 {
 // Blob returns a blob, or nil. Only its Refs change.
 func (f *Facts) Blob(digest string) *Blob { return f.blobs[digest] }
 
-// Blobs returns the digests in ascending order. It allocates.
-func (f *Facts) Blobs() []string { return slices.Sorted(maps.Keys(f.blobs)) }
+// EachBlob calls fn for every blob, in no order.
+func (f *Facts) EachBlob(fn func(*Blob)) {
+	for _, b := range f.blobs {
+		fn(b)
+	}
+}
 
 // Attempt returns an attempt of a job that has not been forgotten, or nil.
 func (f *Facts) Attempt(k Key) *Attempt {
@@ -218,17 +228,17 @@ func (f *Facts) task(k Key) *Task {
 
 // PolicyStates returns the policy's stored state in key order. It allocates.
 func (f *Facts) PolicyStates() []*PolicyState {
-	return slices.SortedFunc(maps.Values(f.policyStates), func(a, b *PolicyState) int { return comparePolicyStateKeys(&a.PolicyStateKey, &b.PolicyStateKey) })
+	return slices.SortedFunc(maps.Values(f.policyStates.all), func(a, b *PolicyState) int { return comparePolicyStateKeys(&a.PolicyStateKey, &b.PolicyStateKey) })
 }
 
 // Reservation returns the reservation of that id, or nil.
-func (f *Facts) Reservation(id uint64) *droverv1.ReservationFact { return f.reservations[id] }
+func (f *Facts) Reservation(id uint64) *droverv1.ReservationFact { return f.reservations.all[id] }
 
 // Reservations returns the reservations by id. It allocates.
 func (f *Facts) Reservations() []*droverv1.ReservationFact {
-	out := make([]*droverv1.ReservationFact, 0, len(f.reservations))
-	for _, id := range slices.Sorted(maps.Keys(f.reservations)) {
-		out = append(out, f.reservations[id])
+	out := make([]*droverv1.ReservationFact, 0, len(f.reservations.all))
+	for _, id := range slices.Sorted(maps.Keys(f.reservations.all)) {
+		out = append(out, f.reservations.all[id])
 	}
 	return out
 }
@@ -344,8 +354,7 @@ func (e clusterEntries) applyCluster(c *droverv1.ClusterFact) {
 
 func (en clusterEntries) applyScheduler(e *droverv1.Entry, s *droverv1.SchedulerFact) {
 	en.f.scheduler, en.f.params = clip(s.GetName(), 64), maps.Clone(s.GetParams())
-	clear(en.f.policyStates)
-	clear(en.f.reservations)
+	en.f.policyStates, en.f.reservations = newPolicyStates(), newReservations()
 	for _, j := range en.f.jobs {
 		if !j.HasEnded() && j.GuaranteeRefused { // the next scheduler decides again
 			writerOf(en.f).writableJob(j).GuaranteeRefused = false

@@ -98,9 +98,9 @@ func TestSnapshotIsImmutableAndRestores(t *testing.T) {
 // indexes returns what a snapshot leaves out and Restore rebuilds.
 func indexes(f *Facts) string {
 	s := fmt.Sprint(f.live, f.outputs, len(f.keys), f.nodeName)
-	for _, d := range f.Blobs() {
-		s += fmt.Sprint(d, f.blobs[d].Refs)
-	}
+	refs := map[string]int32{}
+	f.EachBlob(func(b *Blob) { refs[b.Digest] = b.Refs })
+	s += fmt.Sprint(refs)
 	for n, keys := range f.onNode {
 		if len(keys) == 0 {
 			delete(f.onNode, n)

@@ -128,7 +128,7 @@ func (g *gen) refusalsExpired() *droverv1.RefusalsExpiredFact {
 // unknownRun restores the log, has a node find a run of a task, or decides about one.
 func (g *gen) unknownRun(e *droverv1.Entry) {
 	if g.r.IntN(10) == 0 {
-		e.Body = &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "gen", SkipJobs: uint64(g.r.IntN(2)), ClusterEpoch: uint64(g.r.IntN(50))}}
+		e.Body = &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "gen", SkipJobs: uint64(g.r.IntN(2)), SkipEvents: uint64(g.r.IntN(3)), ClusterEpoch: uint64(g.r.IntN(50))}}
 		return
 	}
 	n := g.pickNode()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -67,7 +68,7 @@ func (f *Facts) Snapshot() *Snapshot {
 		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(), secrets: SecretsOf(f).All(), secretNums: f.secrets.numbers(),
 	}
 	s.completions, _ = f.Deadlines().CompletionsSince(0)
-	for _, d := range f.Blobs() {
+	for _, d := range slices.Sorted(maps.Keys(f.blobs)) {
 		s.blobs = append(s.blobs, *f.blobs[d])
 	}
 	for _, id := range f.JobIDs() {

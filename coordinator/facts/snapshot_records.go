@@ -415,7 +415,7 @@ func (s *Stage) restoreSealed(l *tasksLine) error {
 }
 
 func (sn snapshots) restorePolicyState(p *PolicyState) error {
-	sn.f.policyStates[p.PolicyStateKey] = p
+	sn.f.policyStates.put(p)
 	return nil
 }
 
@@ -424,7 +424,7 @@ func (s *Snapshot) reservationLines() iter.Seq[*reservationLine] {
 }
 
 func (sn snapshots) restoreReservation(r *reservationLine) error {
-	sn.f.reservations[r.m.GetId()] = r.m
+	sn.f.reservations.put(r.m)
 	return nil
 }
 

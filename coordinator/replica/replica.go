@@ -122,6 +122,7 @@ type Replica struct {
 
 	mu    sync.RWMutex // guards facts
 	facts *facts.Facts
+	newer error // of an entry that a newer program wrote: nothing after it is applied; the goroutine of raft's state machine alone uses it
 
 	proposeMu sync.Mutex // guards proposals
 	proposals uint64
@@ -389,6 +390,9 @@ func (r *Replica) BeginTerm(ctx context.Context) (uint64, error) {
 	if r.raft.CurrentTerm() != term {
 		return 0, fault.New(fault.Unavailable, "this coordinator stopped leading in term %d", term)
 	}
+	if err := r.WriteError(); err != nil { // it may not have applied everything
+		return 0, err
+	}
 	return term, nil
 }
 
@@ -442,17 +446,43 @@ func (r *Replica) TakeChanges(fn func(*facts.Facts, []facts.Change)) {
 // Unavailable: this server does not lead, or it is unknown whether the entry
 // will be applied.
 func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result, error) {
+	p, err := r.submit(e)
+	if err != nil {
+		return facts.Result{}, err
+	}
+	return r.await(ctx, p)
+}
+
+// ProposeAll is Propose for entries that follow each other in the log and share its writes. It returns the
+// results of the first ones, and with an error not those of all.
+func (r *Replica) ProposeAll(ctx context.Context, list []*droverv1.Entry) (results []facts.Result, err error) {
+	var proposed []pending
+	for _, e := range list {
+		var p pending
+		if p, err = r.submit(e); err != nil {
+			break
+		}
+		proposed = append(proposed, p)
+	}
+	for _, p := range proposed {
+		res, err := r.await(ctx, p)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, res)
+	}
+	return results, err
+}
+
+// submit completes an entry and enqueues it.
+func (r *Replica) submit(e *droverv1.Entry) (pending, error) {
 	e.Version = facts.EntryVersion
 	e.At, e.StepRules = r.entryTime()
 	enqueue := r.enqueue
 	if e.GetJobAccepted() != nil {
 		enqueue = r.enqueueAccepted
 	}
-	f, err := enqueue(e)
-	if err != nil {
-		return facts.Result{}, err
-	}
-	return r.await(ctx, f)
+	return enqueue(e)
 }
 
 // enqueueAccepted numbers an accepted job and enqueues it. The number is in the entry, not counted
@@ -590,6 +620,8 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	for i, e := range entries {
 		switch l := logs[i]; {
 		case e == nil:
+		case f.r.newer != nil || facts.Newer(e):
+			out[i] = facts.Result{Err: f.halt(fault.New(fault.Unsupported, "a newer drover wrote entry %d of the log, which this one does not understand", l.Index))}
 		case e.GetTerm() != 0 && e.GetTerm() != l.Term:
 			out[i] = f.r.facts.Refuse(l.Index, fault.New(fault.Conflict, "the leader of term %d decided this, and the log is in term %d", e.GetTerm(), l.Term))
 		default:
@@ -605,6 +637,16 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	return out
 }
 
+// halt stops the server at what a newer program wrote: without it the facts would no longer be those of the
+// others, and a later version of the program would go on with them. It returns the first error.
+func (f fsm) halt(err error) error {
+	if f.r.newer == nil {
+		f.r.newer = err
+		_ = f.r.store.note(err) // it is this error
+	}
+	return f.r.newer
+}
+
 func (r *Replica) signalApplied() {
 	select {
 	case r.applied <- struct{}{}:
@@ -614,6 +656,9 @@ func (r *Replica) signalApplied() {
 
 // Snapshot returns an immutable copy of the facts.
 func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
+	if f.r.newer != nil { // raft believes that what came after it is applied
+		return nil, f.r.newer
+	}
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
 	return snapshot{f.r.facts.Snapshot(), f.r.dir, f.r.record}, nil
@@ -623,6 +668,9 @@ func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
 func (f fsm) Restore(rc io.ReadCloser) error {
 	defer func() { _ = rc.Close() }() // it has been read completely
 	restored, err := facts.Restore(rc)
+	if errors.Is(err, fault.Unsupported) {
+		return f.halt(err)
+	}
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,9 @@ const (
 	// runGap is how many runs of each attempt it leaves out: a node that is away may have
 	// a run that the lost log gave.
 	runGap = 1_000
+	// eventGap is how many numbers of events it leaves out: somebody may have seen those of
+	// the lost log.
+	eventGap = 1_000_000_000
 )
 
 // keyCurrentTerm is hashicorp/raft's key of the term in its stable store.
@@ -85,7 +88,7 @@ func writeSnapshot(dir string, s SeedState) error {
 // finishSeed appends the RestoredFact after index and sets the term.
 func finishSeed(store *raftstore.Store, index, aboveTerm uint64, what string) error {
 	term := aboveTerm + TermJump
-	e := &droverv1.Entry{Version: facts.EntryVersion, Actor: "operator", Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: what, SkipJobs: JobGap, SkipRuns: runGap, ClusterEpoch: uint64(time.Now().Unix())}}}
+	e := &droverv1.Entry{Version: facts.EntryVersion, Actor: "operator", Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: what, SkipJobs: JobGap, SkipRuns: runGap, SkipEvents: eventGap, ClusterEpoch: uint64(time.Now().Unix())}}}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -88,10 +89,15 @@ func (w *watchedStore) note(err error) error {
 func (r *Replica) Broken() <-chan struct{} { return r.store.broken }
 
 // WriteError returns why log, vote or term cannot be written, nil if they can: a server
-// of which one failed does nothing more.
+// of which one failed does nothing more, nor does one whose log a newer program wrote.
 func (r *Replica) WriteError() error {
-	if err := r.store.failed.Load(); err != nil {
+	err := r.store.failed.Load()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(*err, fault.Unsupported):
+		return fault.New(fault.Unsupported, "%w; nothing is lost: start this coordinator with the version of drover that its cluster has, or a newer one", *err)
+	default:
 		return fault.New(fault.Unavailable, "the log cannot be written in %s: %w; nothing that was accepted is lost: make room on its disk, or mend it, and start the coordinator again", r.dir, *err)
 	}
-	return nil
 }

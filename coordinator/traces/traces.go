@@ -114,7 +114,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 		return nil
 	}
 	e.failed.Add(float64(len(spans)))
-	if now := time.Now().UnixNano(); now-e.complained.Swap(now) > int64(complainOnce) {
+	if last, now := e.complained.Load(), time.Now().UnixNano(); now-last >= int64(complainOnce) && e.complained.CompareAndSwap(last, now) {
 		e.log.Warn("traces cannot be exported; jobs are not affected", "endpoint", e.endpoint, "spans", len(spans), "err", err)
 	}
 	return nil // said and counted

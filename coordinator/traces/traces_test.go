@@ -1,13 +1,19 @@
 package traces
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -32,6 +38,31 @@ func spansOf(t *testing.T, do func(*Tracer)) (list []string) {
 		t.Error(err)
 	}
 	return list
+}
+
+// unreachable is an exporter to nobody.
+type unreachable struct{ sdk.SpanExporter }
+
+func (unreachable) ExportSpans(context.Context, []sdk.ReadOnlySpan) error {
+	return errors.New("connection refused")
+}
+
+// While traces cannot be exported the log says so once a minute, and not only at first.
+func TestTracesThatCannotBeExportedAreToldOfEachMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		counter := func() prometheus.Counter { return prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}) }
+		e := &exporter{SpanExporter: unreachable{}, log: slog.New(slog.NewTextHandler(&log, nil)), exported: counter(), failed: counter()}
+		for range 150 {
+			if err := e.ExportSpans(t.Context(), make([]sdk.ReadOnlySpan, 1)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second) // of the bubble
+		}
+		if n := strings.Count(log.String(), "\n"); n != 3 {
+			t.Errorf("%d lines in 150 s, want 3:\n%s", n, &log)
+		}
+	})
 }
 
 func TestPhasesOfAnAttemptFollowEachOther(t *testing.T) {

@@ -216,6 +216,10 @@ var reads = map[string]bool{
 	droverv1connect.HistoryServiceListPastSamplesProcedure:  true,
 	droverv1connect.ClientServiceGetScheduleProcedure:       true,
 	droverv1connect.OperatorServiceListServersProcedure:     true,
+	droverv1connect.OperatorServiceListUnknownRunsProcedure: true,
+	droverv1connect.TokenServiceListTokensProcedure:         true,
+	droverv1connect.SecretServiceListSecretsProcedure:       true,
+	droverv1connect.NodeServiceGetSecretsProcedure:          true,
 }
 
 // repeatable reports whether a request may be sent again when it is unknown

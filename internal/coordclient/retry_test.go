@@ -4,15 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -95,6 +100,33 @@ func TestOverloadedCallsAreRepeatedWithGrowingPauses(t *testing.T) {
 		*srv = busyServer{refusals: 100, final: true}
 		if err := call(); !errors.Is(err, fault.Exhausted) || srv.calls != 1 {
 			t.Errorf("%s, over a limit that does not pass: %v after %d calls", name, err, srv.calls)
+		}
+	}
+}
+
+// Every call that only reads is known as one, and so is repeated when its answer is lost.
+func TestCallsThatReadAreRepeatable(t *testing.T) {
+	known := map[string]bool{}
+	protoregistry.GlobalFiles.RangeFilesByPackage("drover.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			for k := range s.Methods().Len() {
+				m := s.Methods().Get(k)
+				name := string(m.Name())
+				unary := !m.IsStreamingClient() && !m.IsStreamingServer()
+				byName := strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || slices.Contains([]string{"HasBlobs", "Status", "Usage", "Calibration", "PlanJob"}, name)
+				if procedure := fmt.Sprintf("/%s/%s", s.FullName(), name); unary && byName && s.Name() != "PeerService" {
+					if known[procedure] = true; !reads[procedure] {
+						t.Errorf("%s is not repeated", procedure)
+					}
+				}
+			}
+		}
+		return true
+	})
+	for procedure := range reads {
+		if !known[procedure] {
+			t.Errorf("%s is repeated, and reads nothing by its name", procedure)
 		}
 	}
 }

@@ -145,7 +145,8 @@ type Entry struct {
 	// for an entry that is good under any leader.
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// By which rules an entry whose time sets the facts' time back changes what has
-	// times: 1: tokens too; 2: deadlines of drains too. Others do not have it.
+	// times: 1: tokens too; 2: deadlines of drains too; 3: failures of the infrastructure
+	// by job too. Others do not have it.
 	StepRules uint32 `protobuf:"varint,5,opt,name=step_rules,json=stepRules,proto3" json:"step_rules,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
@@ -1530,6 +1531,7 @@ type RestoredFact struct {
 	SkipJobs      uint64                 `protobuf:"varint,2,opt,name=skip_jobs,json=skipJobs,proto3" json:"skip_jobs,omitempty"`             // job numbers that are left out: the lost log may have given them
 	ClusterEpoch  uint64                 `protobuf:"varint,3,opt,name=cluster_epoch,json=clusterEpoch,proto3" json:"cluster_epoch,omitempty"` // the new one, if it is above the last; otherwise that is raised by one
 	SkipRuns      int32                  `protobuf:"varint,4,opt,name=skip_runs,json=skipRuns,proto3" json:"skip_runs,omitempty"`             // later attempts begin with a run so far above: the lost log may have given the same attempts to nodes that are away
+	SkipEvents    uint64                 `protobuf:"varint,5,opt,name=skip_events,json=skipEvents,proto3" json:"skip_events,omitempty"`       // numbers of events that are left out: who follows them has seen those of the lost log
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1588,6 +1590,13 @@ func (x *RestoredFact) GetClusterEpoch() uint64 {
 func (x *RestoredFact) GetSkipRuns() int32 {
 	if x != nil {
 		return x.SkipRuns
+	}
+	return 0
+}
+
+func (x *RestoredFact) GetSkipEvents() uint64 {
+	if x != nil {
+		return x.SkipEvents
 	}
 	return 0
 }
@@ -3055,12 +3064,14 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x18\n" +
 	"\aremoved\x18\x03 \x01(\bR\aremoved\x12\x18\n" +
 	"\adamaged\x18\x04 \x01(\bR\adamaged\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x81\x01\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xa2\x01\n" +
 	"\fRestoredFact\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x1b\n" +
 	"\tskip_jobs\x18\x02 \x01(\x04R\bskipJobs\x12#\n" +
 	"\rcluster_epoch\x18\x03 \x01(\x04R\fclusterEpoch\x12\x1b\n" +
-	"\tskip_runs\x18\x04 \x01(\x05R\bskipRuns\"\xcd\x01\n" +
+	"\tskip_runs\x18\x04 \x01(\x05R\bskipRuns\x12\x1f\n" +
+	"\vskip_events\x18\x05 \x01(\x04R\n" +
+	"skipEvents\"\xcd\x01\n" +
 	"\x0fUnknownRunsFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12,\n" +
