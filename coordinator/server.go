@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -164,13 +165,27 @@ func (c *core) newHandler() http.Handler {
 		connect.WithInterceptors(&guard{c: c}),
 		connect.WithCompressMinBytes(compressFrom),
 	}
-	mux.Handle(droverv1connect.NewClientServiceHandler(newClientService(c), opts...))
-	mux.Handle(droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...))
-	mux.Handle(droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...))
-	mux.Handle(droverv1connect.NewDebugServiceHandler(&debugService{c, &diagnosis.Service{Log: c.cfg.RecentLog}}, opts...))
-	mux.Handle(droverv1connect.NewTokenServiceHandler(&tokenService{c}, opts...))
-	mux.Handle(droverv1connect.NewSecretServiceHandler(&secretService{c}, opts...))
-	mux.Handle(droverv1connect.NewHistoryServiceHandler(&historyService{core: c}, opts...))
+	lazily(mux, droverv1connect.ClientServiceName, func() (string, http.Handler) {
+		return droverv1connect.NewClientServiceHandler(newClientService(c), opts...)
+	})
+	lazily(mux, droverv1connect.NodeServiceName, func() (string, http.Handler) {
+		return droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...)
+	})
+	lazily(mux, droverv1connect.OperatorServiceName, func() (string, http.Handler) {
+		return droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...)
+	})
+	lazily(mux, droverv1connect.DebugServiceName, func() (string, http.Handler) {
+		return droverv1connect.NewDebugServiceHandler(&debugService{c, &diagnosis.Service{Log: c.cfg.RecentLog}}, opts...)
+	})
+	lazily(mux, droverv1connect.TokenServiceName, func() (string, http.Handler) {
+		return droverv1connect.NewTokenServiceHandler(&tokenService{c}, opts...)
+	})
+	lazily(mux, droverv1connect.SecretServiceName, func() (string, http.Handler) {
+		return droverv1connect.NewSecretServiceHandler(&secretService{c}, opts...)
+	})
+	lazily(mux, droverv1connect.HistoryServiceName, func() (string, http.Handler) {
+		return droverv1connect.NewHistoryServiceHandler(&historyService{core: c}, opts...)
+	})
 	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{Timeout: 10 * time.Second})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		if caller(r.Context()).kind == kindOther {
@@ -204,6 +219,16 @@ func (c *core) newHandler() http.Handler {
 		})))
 	}
 	return c.admission.admit(mux)
+}
+
+// lazily has mux serve a service whose handler is built with its first request. A handler has tables for each procedure, and
+// a coordinator that does not lead needs almost none.
+func lazily(mux *http.ServeMux, service string, build func() (path string, h http.Handler)) {
+	handler := sync.OnceValue(func() http.Handler {
+		_, h := build()
+		return h
+	})
+	mux.HandleFunc("/"+service+"/", func(w http.ResponseWriter, r *http.Request) { handler().ServeHTTP(w, r) })
 }
 
 // boundedGzip unpacks no more of a message than shows that it is longer than most bytes. Connect reads a message that is

@@ -151,12 +151,19 @@ func (c *cluster) checkKeys(p *plan) {
 	}
 }
 
-// restartServers starts all coordinators again, from their snapshots and logs.
+// restartServers starts all coordinators again, from their snapshots and logs, and waits until one answers the user: a
+// connection to the only one may have broken, and its client says so.
 func (c *cluster) restartServers() {
 	for _, s := range c.servers {
 		s.crash(false)
 		s.restart()
 	}
+	c.await("the coordinators answer", func() []string {
+		if _, err := call(c.client.ListJobs, &droverv1.ListJobsRequest{All: true}); err != nil {
+			return []string{err.Error()}
+		}
+		return nil
+	})
 }
 
 // countEnds returns how often each job has ended, by the events.

@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -58,6 +59,7 @@ type cluster struct {
 	plain     bool // the API of the coordinators is HTTP/1 without TLS, as on their local sockets, and so is raft
 	scheduler string
 	speculate bool
+	snapshots uint64 // how many entries of the log a snapshot comes after; 0: 128
 	lost      lostOutputs
 	election  time.Duration
 	drained   map[string]bool // nodes that the plan drains
@@ -143,23 +145,24 @@ func (h *handler) WithAttrs(a []slog.Attr) slog.Handler {
 
 func (h *handler) WithGroup(string) slog.Handler { return h }
 
-// authority is the folder of the certificates of all simulations of this process, which have the same
-// parties and begin at the same time.
+// authority has the certificates of all simulations of this process, which have the same parties and begin at the
+// same time.
 var authority struct {
 	sync.Mutex
-	dir string
+	dir     string
+	members map[string]*pki.Member // by name; nobody changes them, since no certificate is renewed or revoked
 }
 
 // issueAll issues the certificates of all parties with the same random bytes in every process, so that no seed's bytes
-// are spent on them.
+// are spent on them, and reads those of the members.
 func issueAll(t *testing.T) {
 	cryptotest.SetGlobalRandom(t, 0)
 	c := &cluster{t: t}
 	for i := range maxServers {
-		c.files(pki.KindCoordinator, serverName(i))
+		c.member(pki.KindCoordinator, serverName(i))
 	}
 	for i := range maxMachines {
-		c.files(pki.KindNode, machineName(i))
+		c.member(pki.KindNode, machineName(i))
 	}
 	c.files(pki.KindUser, "root")
 }
@@ -168,6 +171,10 @@ func issueAll(t *testing.T) {
 func (c *cluster) files(kind pki.Kind, name string) pki.Files {
 	authority.Lock()
 	defer authority.Unlock()
+	return c.filesLocked(kind, name)
+}
+
+func (c *cluster) filesLocked(kind pki.Kind, name string) pki.Files {
 	if authority.dir == "" {
 		dir, err := os.MkdirTemp("", "drover-sim-ca-")
 		if err == nil {
@@ -176,7 +183,7 @@ func (c *cluster) files(kind pki.Kind, name string) pki.Files {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		authority.dir = dir
+		authority.dir, authority.members = dir, map[string]*pki.Member{}
 	}
 	f := pki.Files{CA: filepath.Join(authority.dir, "ca.pem"), Cert: filepath.Join(authority.dir, name+".pem"), Key: filepath.Join(authority.dir, name+".key")}
 	if _, err := os.Stat(f.Cert); err == nil {
@@ -188,11 +195,19 @@ func (c *cluster) files(kind pki.Kind, name string) pki.Files {
 	return f
 }
 
+// member returns a member of the cluster, whose files are read when it is asked for the first time.
 func (c *cluster) member(kind pki.Kind, name string) *pki.Member {
-	m, err := c.files(kind, name).Open(kind)
+	authority.Lock()
+	defer authority.Unlock()
+	f := c.filesLocked(kind, name)
+	if m := authority.members[name]; m != nil {
+		return m
+	}
+	m, err := f.Open(kind)
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	authority.members[name] = m
 	return m
 }
 
@@ -239,7 +254,7 @@ func (s *server) start() {
 	done := make(chan struct{})
 	s.disk = s.disk.reopened()
 	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
-		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: 128, DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
+		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			switch {
 			case message == "leading":

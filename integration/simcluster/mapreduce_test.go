@@ -41,8 +41,8 @@ func (c *cluster) shared() string { return filepath.Join(c.dir, "files") }
 // harnessPath is the harness in containers.
 const harnessPath = "/.drover/drover"
 
-// newWordCount draws a job of that kind.
-func (p *plan) newWordCount(r *rand.Rand, i int) plannedJob {
+// newWordCount draws a job of that kind. Of so many of them six have trouble.
+func (p *plan) newWordCount(r *rand.Rand, i, of int) plannedJob {
 	w := &wordCount{mapTime: between(r, lease/100, lease), partTime: between(r, lease/100, lease)}
 	for range 1 + r.IntN(3) {
 		words := make([]string, 1+r.IntN(40))
@@ -64,14 +64,14 @@ func (p *plan) newWordCount(r *rand.Rand, i int) plannedJob {
 	case 1:
 		j.stopsAt = "job.committing"
 	}
-	p.addTrouble(r, j)
+	p.addTrouble(r, j, of)
 	return j
 }
 
 // addTrouble draws what else happens to a job that counts words.
-func (p *plan) addTrouble(r *rand.Rand, j plannedJob) {
+func (p *plan) addTrouble(r *rand.Rand, j plannedJob, of int) {
 	w, maps, reduces := j.wordCount, &j.spec.Stages[0], &j.spec.Stages[1]
-	switch r.IntN(8) {
+	switch r.IntN(of) {
 	case 0:
 		w.failing = reduces.Name
 	case 1:

@@ -143,8 +143,11 @@ const mutationsVar = "DROVER_MUTATIONS"
 // mutationCPU is the processor time that simulations of one size have to find a mutation.
 const mutationCPU = 25 * time.Second
 
-// mutationScales are the sizes of plans that are compared.
-var mutationScales = []float64{1, 0.25}
+// mutationSizes are the sizes of plans that are compared.
+var mutationSizes = []planSize{mixedPlans, largePlan}
+
+// mutationRuns is how many simulations a process runs that finds nothing.
+const mutationRuns = 25
 
 // TestMutations says how often simulations find each of the mutations, and what that costs. It compiles the product once
 // for each.
@@ -175,14 +178,14 @@ func TestMutations(t *testing.T) {
 		t.Fatal(err)
 	}
 	missed := 0
-	fmt.Printf("simulations that found a bug / all, and seconds of a processor for each time that it was found, with plans of each scale in %s\n\n", mutationCPU)
-	for _, scale := range mutationScales {
-		fmt.Printf("%-12s", fmt.Sprintf("scale %g", scale))
+	fmt.Printf("simulations that found a bug / all, and seconds of a processor for each time that it was found, with plans of each size in %s\n\n", mutationCPU)
+	for _, size := range mutationSizes {
+		fmt.Printf("%-14s", size.String())
 	}
 	fmt.Println("bug")
 	for i, m := range tried {
 		for _, f := range results[i] {
-			fmt.Printf("%3d/%-3d %4s ", f.times, f.simulations, f.cost())
+			fmt.Printf("%4d/%-4d %4s ", f.times, f.simulations, f.cost())
 		}
 		fmt.Println(m.what)
 		if results[i][0].times == 0 {
@@ -190,16 +193,16 @@ func TestMutations(t *testing.T) {
 		}
 	}
 	fmt.Println()
-	for k, scale := range mutationScales {
-		fmt.Println(summary(scale, k, results))
+	for k, size := range mutationSizes {
+		fmt.Println(summary(size, k, results))
 	}
 	if len(tried) == len(mutations) && 4*missed > len(tried) { // which ones is chance in part
 		t.Errorf("the simulations miss more than a quarter of the bugs put in on purpose")
 	}
 }
 
-// summary returns how many bugs the plans of a scale, the k-th, find.
-func summary(scale float64, k int, results [][]found) string {
+// summary returns how many bugs the plans of a size, the k-th, find.
+func summary(size planSize, k int, results [][]found) string {
 	n, all, cpu := 0, 0, time.Duration(0)
 	for _, r := range results {
 		if r[k].times > 0 {
@@ -208,7 +211,7 @@ func summary(scale float64, k int, results [][]found) string {
 		all, cpu = all+r[k].simulations, cpu+r[k].cpu
 	}
 	each := cpu.Seconds() / float64(max(1, all))
-	return fmt.Sprintf("scale %g: %d of %d bugs found; %.3f s of a processor a simulation, so %.0f an hour on each", scale, n, len(results), each, 3600/each)
+	return fmt.Sprintf("%s: %d of %d bugs found; %.3f s of a processor a simulation, so %.0f an hour on each", size, n, len(results), each, 3600/each)
 }
 
 // found is how often simulations found a mutation.
@@ -225,17 +228,17 @@ func (f found) cost() string {
 	return fmt.Sprintf("%.1f", f.cpu.Seconds()/float64(f.times))
 }
 
-// find runs simulations of the mutated product, of each scale.
+// find runs simulations of the mutated product, of each size.
 func (m mutation) find(dir string) (all []found, err error) {
 	program, err := compileExact(dir, m)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.Remove(program)) }() // many of them are large
-	for _, scale := range mutationScales {
+	for _, size := range mutationSizes {
 		f := found{first: "MISSED"}
 		for seed := 1; f.cpu < mutationCPU; seed = 1 + f.simulations {
-			if err := f.run(program, scale, seed); err != nil {
+			if err := f.run(program, size, seed); err != nil {
 				return nil, err
 			}
 		}
@@ -245,12 +248,11 @@ func (m mutation) find(dir string) (all []found, err error) {
 }
 
 // run runs some simulations from a seed on, up to the first that finds the mutation.
-func (f *found) run(program string, scale float64, seed int) error {
+func (f *found) run(program string, size planSize, seed int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-test.run", "^TestSimulatedCluster$", "-test.v", "-test.timeout", "3m")
-	count := int(10 / scale)
-	cmd.Env = append(os.Environ(), fmt.Sprint("RAPID_SEED=", seed), fmt.Sprint(simulationsVar, "=", count), fmt.Sprint(scaleVar, "=", scale))
+	cmd.Env = append(os.Environ(), fmt.Sprint("RAPID_SEED=", seed), fmt.Sprint(simulationsVar, "=", mutationRuns), fmt.Sprint(sizeVar, "=", string(size)))
 	out, err := cmd.CombinedOutput()
 	f.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	began := bytes.Count(out, []byte("=== RUN   TestSimulatedCluster/seed="))

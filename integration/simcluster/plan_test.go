@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -13,7 +14,10 @@ import (
 // plan is everything that a seed decides: the cluster, the jobs and the faults.
 type plan struct {
 	seed      uint64
-	scale     float64 // 1; the part of jobs, faults and time that a smaller plan has
+	focus     string        // what a small plan is about; "" for a large one
+	window    time.Duration // in which jobs are submitted and, of a large plan, faults begin
+	widest    int           // the most tasks of a stage of a group
+	snapshots uint64        // how many entries of the log a snapshot comes after
 	servers   int
 	machines  int
 	election  time.Duration // how long a follower waits for its leader
@@ -122,18 +126,15 @@ func (k faultKind) String() string {
 // simulationStart is when the time of every simulation begins.
 var simulationStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// faultTime is how long faults begin to happen, with a scale of 1.
+// faultTime is how long faults begin to happen.
 const faultTime = 50 * time.Second
 
 // maxElection is the longest time that a follower waits for its leader.
 const maxElection = 3 * time.Second
 
-// count returns a number of things that is n with a scale of 1.
-func (p *plan) count(n int) int { return max(1, int(math.Round(p.scale*float64(n)))) }
-
 // instant draws when something begins.
 func (p *plan) instant(r *rand.Rand) time.Duration {
-	return time.Duration(r.Int64N(int64(p.scale * float64(faultTime))))
+	return time.Duration(r.Int64N(int64(p.window)))
 }
 
 // between returns a duration; short ones are as frequent as long ones (its
@@ -143,76 +144,100 @@ func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 	return time.Duration(d).Round(time.Millisecond)
 }
 
-func newPlan(seed uint64, scale float64) *plan {
+// newPlan returns the plan of a seed. Small ones find most for the same processor time; large ones have what nobody
+// thought of when the foci were chosen.
+func newPlan(seed uint64, size planSize) *plan {
+	if size == largePlan || size == mixedPlans && rand.New(rand.NewPCG(seed, 4)).IntN(smallPlans) == 0 {
+		return newLargePlan(seed)
+	}
+	return newSmallPlan(seed)
+}
+
+func newLargePlan(seed uint64) *plan {
 	r := rand.New(rand.NewPCG(seed, 0))
-	p := &plan{seed: seed, scale: scale, servers: maxServers, machines: maxMachines - 1 + r.IntN(2), scheduler: []string{"fifo", "fair", "easy", "las_mq", "3dsf"}[r.IntN(5)]}
+	p := &plan{seed: seed, window: faultTime, widest: 3, snapshots: 128}
+	p.drawCluster(r)
 	if r.IntN(3) == 0 {
-		p.servers = 1
+		p.gone, p.goneAt = machineName(r.IntN(p.machines)), p.instant(r)
 	}
 	p.secure, p.forget, p.restarts = seed%8 == 0, seed%4 == 1, seed%4 == 3
-	p.election = time.Duration(1+r.IntN(int(maxElection/time.Second))) * time.Second
-	var servers, nodes []string
-	for i := range p.servers {
-		servers = append(servers, serverName(i))
-	}
-	for i := range p.machines {
-		nodes = append(nodes, machineName(i))
-	}
-	if r.IntN(3) == 0 {
-		p.gone, p.goneAt = nodes[r.IntN(len(nodes))], p.instant(r)
-	}
-	for i := range p.count(8) + r.IntN(p.count(8)) {
+	for i := range 8 + r.IntN(8) {
 		p.jobs = append(p.jobs, p.newJob(r, i))
 	}
-	for range p.count(5) + r.IntN(p.count(12)) {
-		f := plannedFault{at: p.instant(r), kind: crashServer + faultKind(r.IntN(int(lastFault-crashServer))), n: 1 + r.IntN(6)}
-		if r.IntN(4) == 0 { // so that other faults meet what is suspended or moves
-			f.kind = suspend + faultKind(r.IntN(int(lastFault-suspend)))
-		}
-		f.length = between(r, 50*time.Millisecond, 4*lease)
-		if r.IntN(3) == 0 { // about a lease
-			f.length = lease/2 + time.Duration(r.Int64N(int64(2*lease)))
-		}
-		if f.kind == crashAtStep { // it waits for proposals
-			f.length = max(f.length, 3*time.Second)
-		}
-		f.a, f.b = servers[r.IntN(len(servers))], nodes[r.IntN(len(nodes))]
-		switch f.kind {
-		case crashServer, loseServer, crashAtStep, isolateServer, splitServer, muteServer, deafenServer, transfer, stepClock, fillDisk:
-			f.b = ""
-		case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, drain, lateAnswer:
-			f.a, f.b = f.b, ""
-		case engineLie:
-			f.a, f.b, f.n = f.b, "", 1+r.IntN(len(lies))
-		case suspend:
-			j := p.jobs[r.IntN(len(p.jobs))]
-			f.a, f.at = j.spec.Name, j.at+between(r, 50*time.Millisecond, 4*lease) // while it may run
-			if r.IntN(2) == 0 {
-				f.b = ""
-			}
-		case reset, slow:
-			parties := append(append([]string{"user"}, servers...), nodes...)
-			if r.IntN(3) == 0 {
-				f.b = parties[r.IntN(len(parties))]
-			}
-			if r.IntN(2) == 0 {
-				f.a, f.b = f.b, f.a
-			}
-		default:
-			panic("fault without parties: " + f.kind.String())
-		}
-		p.faults = append(p.faults, f)
+	for range 5 + r.IntN(12) {
+		p.faults = append(p.faults, p.newFault(r))
 	}
 	p.addWordCounts()
 	p.addRare()
 	return p
 }
 
+// drawCluster draws the parties and how they are configured.
+func (p *plan) drawCluster(r *rand.Rand) {
+	p.servers, p.machines, p.scheduler = maxServers, maxMachines-1+r.IntN(2), []string{"fifo", "fair", "easy", "las_mq", "3dsf"}[r.IntN(5)]
+	if r.IntN(3) == 0 {
+		p.servers = 1
+	}
+	p.election = time.Duration(1+r.IntN(int(maxElection/time.Second))) * time.Second
+}
+
+// newFault draws a fault of any kind.
+func (p *plan) newFault(r *rand.Rand) plannedFault {
+	f := plannedFault{at: p.instant(r), kind: crashServer + faultKind(r.IntN(int(lastFault-crashServer))), n: 1 + r.IntN(6)}
+	if r.IntN(4) == 0 { // so that other faults meet what is suspended or moves
+		f.kind = suspend + faultKind(r.IntN(int(lastFault-suspend)))
+	}
+	p.drawParties(r, &f, 4*lease)
+	return f
+}
+
+// drawParties draws how long a fault takes and whom it meets.
+func (p *plan) drawParties(r *rand.Rand, f *plannedFault, longest time.Duration) {
+	f.length = between(r, 50*time.Millisecond, longest)
+	if r.IntN(3) == 0 { // about a lease
+		f.length = lease/2 + time.Duration(r.Int64N(int64(2*lease)))
+	}
+	if f.kind == crashAtStep { // it waits for proposals
+		f.length = max(f.length, 3*time.Second)
+	}
+	f.a, f.b = serverName(r.IntN(p.servers)), machineName(r.IntN(p.machines))
+	switch f.kind {
+	case crashServer, loseServer, crashAtStep, isolateServer, splitServer, muteServer, deafenServer, transfer, stepClock, fillDisk:
+		f.b = ""
+	case crashDaemon, loseDaemon, isolateNode, muteNode, deafenNode, engineDown, drain, lateAnswer, splitNode:
+		f.a, f.b = f.b, ""
+	case engineLie:
+		f.a, f.b, f.n = f.b, "", 1+r.IntN(len(lies))
+	case suspend:
+		j := p.jobs[r.IntN(len(p.jobs))]
+		f.a, f.at = j.spec.Name, j.at+between(r, 50*time.Millisecond, 4*lease) // while it may run
+		if r.IntN(2) == 0 {
+			f.b = ""
+		}
+	case reset, slow:
+		parties := []string{"user"}
+		for i := range p.servers {
+			parties = append(parties, serverName(i))
+		}
+		for i := range p.machines {
+			parties = append(parties, machineName(i))
+		}
+		if r.IntN(3) == 0 {
+			f.b = parties[r.IntN(len(parties))]
+		}
+		if r.IntN(2) == 0 {
+			f.a, f.b = f.b, f.a
+		}
+	default:
+		panic("fault without parties: " + f.kind.String())
+	}
+}
+
 // addWordCounts adds jobs of map and reduce stages, and faults of which some suspend their tasks.
 func (p *plan) addWordCounts() {
 	r := rand.New(rand.NewPCG(p.seed, 2))
-	for i := range r.IntN(1 + p.count(3)) {
-		j := p.newWordCount(r, i)
+	for i := range r.IntN(4) {
+		j := p.newWordCount(r, i, 8)
 		p.jobs = append(p.jobs, j)
 		p.speculate = p.speculate || j.wordCount.twins
 		if r.IntN(3) == 0 {
@@ -248,7 +273,7 @@ func (p *plan) newJob(r *rand.Rand, i int) plannedJob {
 	}
 	before := 0
 	for s := range 1 + r.IntN(2) {
-		x := jobspec.Stage{Name: fmt.Sprint("s", s), Kind: jobspec.KindGroup, Tasks: 1 + r.IntN(3), Exclusive: exclusive,
+		x := jobspec.Stage{Name: fmt.Sprint("s", s), Kind: jobspec.KindGroup, Tasks: 1 + r.IntN(p.widest), Exclusive: exclusive,
 			Command:   command(between(r, longest/300, longest), failures, exclusive, before),
 			Resources: jobspec.Resources{CPU: int64(500 * (1 + r.IntN(4))), Memory: 64 << 20, IO: 1 << 20}}
 		if s > 0 {
@@ -262,7 +287,7 @@ func (p *plan) newJob(r *rand.Rand, i int) plannedJob {
 
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d coordinators, %d nodes, scheduler %s, elections after %s, TLS %v, speculative attempts %v\n", p.seed, p.servers, p.machines, p.scheduler, p.election, p.secure, p.speculate)
+	fmt.Fprintf(&b, "seed %d, %s: %d coordinators, %d nodes, scheduler %s, elections after %s, TLS %v, speculative attempts %v\n", p.seed, cmp.Or(p.focus, "large"), p.servers, p.machines, p.scheduler, p.election, p.secure, p.speculate)
 	for _, j := range p.jobs {
 		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
 		for _, s := range j.spec.Stages {

@@ -26,14 +26,9 @@ func (p *plan) addRare() {
 	r := rand.New(rand.NewPCG(p.seed, 3))
 	switch {
 	case p.servers > 1 && r.IntN(4) == 0:
-		first := p.jobs[r.IntN(len(p.jobs))].at // when there is something to decide
-		p.faults = append(p.faults, plannedFault{kind: stallLeader, at: max(0, first-100*time.Millisecond), length: between(r, 50*time.Millisecond, time.Second)})
+		p.addStalledLeader(r)
 	case p.servers == 1 && r.IntN(4) == 0:
-		f := plannedFault{kind: staleDisk, a: serverName(0), at: p.instant(r), length: between(r, lease/2, 2*lease)}
-		p.faults = slices.DeleteFunc(p.faults, func(o plannedFault) bool { // they would let users reach it, or start the other one
-			return o.at < f.at+2*staleRuns+f.length && o.at+max(o.length, lease)+3*lease > f.at
-		})
-		p.faults = append(p.faults, f)
+		p.addStaleDisk(r)
 	}
 	for i := range p.jobs {
 		j := &p.jobs[i]
@@ -44,6 +39,21 @@ func (p *plan) addRare() {
 			p.faults = append(p.faults, plannedFault{kind: splitNode, a: machineName(r.IntN(p.machines)), at: j.at + between(r, lease/20, 2*lease), length: between(r, lease/5, 2*lease)})
 		}
 	}
+}
+
+// addStalledLeader adds a leader that stands still when there is something to decide.
+func (p *plan) addStalledLeader(r *rand.Rand) {
+	first := p.jobs[r.IntN(len(p.jobs))].at
+	p.faults = append(p.faults, plannedFault{kind: stallLeader, at: max(0, first-100*time.Millisecond), length: between(r, 50*time.Millisecond, time.Second)})
+}
+
+// addStaleDisk adds a coordinator on an old copy of its disk.
+func (p *plan) addStaleDisk(r *rand.Rand) {
+	f := plannedFault{kind: staleDisk, a: serverName(0), at: p.instant(r), length: between(r, lease/2, 2*lease)}
+	p.faults = slices.DeleteFunc(p.faults, func(o plannedFault) bool { // they would let users reach it, or start the other one
+		return o.at < f.at+2*staleRuns+f.length && o.at+max(o.length, lease)+3*lease > f.at
+	})
+	p.faults = append(p.faults, f)
 }
 
 // staleRuns is how long each of the two runs takes by which a coordinator's terms get ahead of those of a copy of its disk.

@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	mathrand "math/rand"
@@ -23,19 +24,30 @@ import (
 // simulationsVar is how many simulations run, also after a given seed.
 const simulationsVar = "DROVER_SIMULATIONS"
 
-// scaleVar is the scale of the plans: 0.25 for a quarter of the jobs, faults and time.
-const scaleVar = "DROVER_SIMULATION_SCALE"
+// sizeVar is "large" or "small" for plans of that size alone.
+const sizeVar = "DROVER_SIMULATION_SIZE"
 
-func planScale(t *testing.T) float64 {
-	text := os.Getenv(scaleVar)
-	if text == "" {
-		return 1
+// planSize is the size of plans.
+type planSize string
+
+// The sizes of plans.
+const (
+	mixedPlans planSize = ""
+	largePlan  planSize = "large"
+	smallPlan  planSize = "small"
+)
+
+// String implements fmt.Stringer.
+func (s planSize) String() string { return cmp.Or(string(s), "mixed") }
+
+func sizeOfPlans(t *testing.T) planSize {
+	switch size := planSize(os.Getenv(sizeVar)); size {
+	case mixedPlans, largePlan, smallPlan:
+		return size
+	default:
+		t.Fatalf("%s=%s: give %s, %s, or nothing for both", sizeVar, size, largePlan, smallPlan)
+		return ""
 	}
-	scale, err := strconv.ParseFloat(text, 64)
-	if err != nil || scale < 0.05 || scale > 10 {
-		t.Fatalf("%s=%s: give a number from 0.05 to 10", scaleVar, text)
-	}
-	return scale
 }
 
 // seeds returns the seeds of the simulations: a new one and those that follow it, or
@@ -64,9 +76,9 @@ func seeds(t *testing.T) (all []uint64) {
 // TestSimulatedCluster runs clusters with jobs and faults from seeds, and checks
 // what must hold whatever happens: see check.
 func TestSimulatedCluster(t *testing.T) {
-	sum, began, scale := contents{}, cpuTime(), planScale(t)
+	sum, began, size := contents{}, cpuTime(), sizeOfPlans(t)
 	for _, s := range seeds(t) {
-		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { sum.add(simulate(t, newPlan(s, scale))) }) {
+		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { sum.add(simulate(t, newPlan(s, size))) }) {
 			t.Fatalf("RAPID_SEED=%d repeats the jobs and faults of the simulation that failed", s)
 		}
 	}
@@ -83,6 +95,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, p.seed, dir)
 		c.scheduler, c.election, c.plain, c.speculate = p.scheduler, p.election, !p.secure, p.speculate
+		c.snapshots = p.snapshots
 		defer func() {
 			if t.Failed() || testing.Verbose() && os.Getenv("RAPID_SEED") != "" && os.Getenv(simulationsVar) == "" {
 				t.Logf("%s%s", p, c.trace.String())
