@@ -346,7 +346,10 @@ func ListenLocal(path string) (net.Listener, error) {
 	}
 	l, err := net.Listen("unix", tmp)
 	if err != nil {
-		return nil, fmt.Errorf("local socket: %w", err)
+		if sys := new(os.SyscallError); errors.As(err, &sys) { // its path is not that of the user
+			err = sys.Err
+		}
+		return nil, fmt.Errorf("local socket %s: %w: name one with -socket in a folder that you may write to", path, err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	err = os.Chmod(tmp, 0o600)

@@ -68,7 +68,7 @@ type jobData struct {
 	MessageClass                                string
 	Waiting                                     []*droverv1.StageSummary
 	Stopping                                    map[string]*waitingRow // by stage that waits: what would have to give way
-	FailedAddress                               string
+	FailedName, FailedAddress                   string                 // STAGE/INDEX.ATTEMPT, as the command line takes it
 	Failures                                    []failedAttempt
 	Graph                                       template.HTML
 	Uses                                        []stageUse
@@ -111,8 +111,9 @@ func (q *query) jobPage() (*view, error) {
 		d.Preempted = p
 	}
 	if stage, index, ok := strings.Cut(res.GetFailedTask(), "/"); ok {
-		index, _, _ = strings.Cut(index, ".")
-		d.FailedAddress = address("jobs", j.GetJob(), "tasks", stage, index)
+		index, attempt, _ := strings.Cut(index, ".")
+		attempt, _, _ = strings.Cut(attempt, ".") // without the number of its run
+		d.FailedName, d.FailedAddress = fmt.Sprintf("%s/%s.%s", stage, index, attempt), address("jobs", j.GetJob(), "tasks", stage, index)
 	}
 	if d.Failures, err = lastFailures(q, res); err != nil {
 		return nil, err
@@ -291,7 +292,9 @@ func (r *taskRow) matches(show string) bool {
 		return r.Failed > 0
 	case "waiting":
 		return r.State == "pending"
-	case "running", "suspended":
+	case "running":
+		return r.State == show || r.State == "back-off" // it occupies its node, and is counted among the running
+	case "suspended":
 		return r.State == show
 	default:
 		return true
@@ -313,6 +316,8 @@ func newTaskRow(t *droverv1.TaskStatus, submitted int64) taskRow {
 		b := taskBar{Attempt: a.GetKey().GetAttempt(), Placed: a.GetPlacedMs(), Started: seen.GetStartedMs(), State: phaseText(seen), Paused: seen.GetStartPauseMs(), Fetching: seen.GetFetchingMs(), Committing: seen.GetCommittingMs(), Suspended: a.GetLevel().GetSuspendedMs()}
 		if isOver(seen) {
 			b.End = cmp.Or(seen.GetEndedMs(), seen.GetStartedMs()+seen.GetRunningMs(), a.GetPlacedMs())
+		} else if b.State == "back-off" {
+			r.State = b.State
 		} else if l := seen.GetLevel(); l > droverv1.Level_LEVEL_RUNNING {
 			r.State, b.State, b.Since = "suspended", "suspended", a.GetLevel().GetSinceMs()
 		}
@@ -340,8 +345,11 @@ func isOver(s *droverv1.SeenAttempt) bool {
 func phaseText(s *droverv1.SeenAttempt) string {
 	switch s.GetPhase() {
 	case droverv1.Phase_PHASE_PREPARING:
-		if s.GetFetchingMs() > 0 {
+		switch {
+		case s.GetFetchingMs() > 0:
 			return "fetching"
+		case s.GetStartPauseMs() > 0 && s.GetStep() == "wait":
+			return "back-off"
 		}
 		return "starting"
 	case droverv1.Phase_PHASE_RUNNING:

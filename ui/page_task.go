@@ -18,6 +18,7 @@ type taskAttempt struct {
 	Targets        []string // nodes that it can be moved to, once it is a checkpoint
 	Movable        bool     // it is one
 	Counters       []counter
+	BackoffEndMS   int64 // in phase "back-off": when it starts
 }
 
 type taskData struct {
@@ -60,9 +61,10 @@ func (q *query) taskPage() (*view, error) {
 		return nil, err
 	}
 	for _, a := range slices.Backward(task.GetAttempts()) {
-		d.Attempts = append(d.Attempts, newTaskAttempt(a, nodes))
-		if d.Attempts[len(d.Attempts)-1].Phase == "suspended" && task.GetState() == "running" {
-			d.State = "suspended"
+		at := newTaskAttempt(a, nodes)
+		d.Attempts = append(d.Attempts, at)
+		if at.Phase == "back-off" || at.Phase == "suspended" && task.GetState() == "running" {
+			d.State = at.Phase
 		}
 	}
 	return &view{Title: fmt.Sprintf("%s/%d of %s", task.GetStage(), task.GetTask(), res.GetJob().GetName()), Nav: "Jobs", Template: "task", Data: d}, nil
@@ -71,6 +73,9 @@ func (q *query) taskPage() (*view, error) {
 func newTaskAttempt(a *droverv1.TaskAttempt, nodes []*droverv1.NodeStatus) taskAttempt {
 	seen := a.GetSeen()
 	t := taskAttempt{TaskAttempt: a, Phase: phaseText(seen), Active: !isOver(seen), Counters: sortedCounters(seen.GetCounters())}
+	if t.Phase == "back-off" {
+		t.BackoffEndMS = a.GetPlacedMs() + seen.GetStartPauseMs()
+	}
 	t.Failed = t.Phase == "failed" || t.Phase == "lost"
 	if !t.Active {
 		return t

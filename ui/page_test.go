@@ -228,6 +228,17 @@ func TestJobShowsFailedAttempts(t *testing.T) {
 	}
 }
 
+// The page names the failed task as the command line takes it, and shows no empty log.
+func TestPageNamesTheFailedTask(t *testing.T) {
+	api, s := newScripted(t)
+	for tail, want := range map[string]string{"no such file": "failed. The end of its standard error:", "": "failed without output on standard error"} {
+		api.job.FailedTask, api.job.FailureTail = "s.1/0.4.1", tail
+		if _, text := fetch(t, http.DefaultClient, s.URL+"/jobs/7", nil); !strings.Contains(text, ">s.1/0.4</a> "+want) {
+			t.Errorf("standard error %q: the page has no task s.1/0.4 that %s", tail, want)
+		}
+	}
+}
+
 // The tasks that a job which has ended did not run wait for nothing.
 func TestEndedJobHasNoWaitingTasks(t *testing.T) {
 	for ended, want := range map[int64]bool{0: true, 5: false} {
@@ -431,6 +442,7 @@ func TestPartsOfAnAttempt(t *testing.T) {
 	}{
 		"starting":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING}, taskBar{State: "starting"}},
 		"paused":     {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING, StartPauseMs: 3000}, taskBar{State: "starting", Paused: 3000}},
+		"back-off":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING, StartPauseMs: 3000, Step: "wait"}, taskBar{State: "back-off", Paused: 3000}},
 		"fetching":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING, FetchingMs: 5}, taskBar{State: "fetching", Fetching: 5}},
 		"running":    {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, FetchingMs: 5, StartedMs: 1200}, taskBar{State: "running", Fetching: 5, Started: 1200}},
 		"committing": {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, CommittingMs: 9, StartedMs: 1200}, taskBar{State: "committing", Committing: 9, Started: 1200}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -241,6 +242,9 @@ func (c *client) classifyError(err error) error {
 		}
 		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
 			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), its certificate must contain the address, and yours must not have expired or been revoked (`drover tls show`)", c.address(), why)
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return fault.New(fault.Unavailable, "%s may be opened by its owner alone: run the command as that user or as root, or set -address to the coordinator's https:// address", c.address())
 		}
 		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address(), why)
 	}

@@ -49,7 +49,7 @@ func runDev(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
 	}
-	params, err := parseParams(c.StringSlice("set"))
+	params, err := initialPolicy(c)
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,7 @@ func TestNumbersForPeople(t *testing.T) {
 		{unknownRunsText(0), ""},
 		{unknownRunsText(3), "3 frozen since the coordinator was restored: see drover operator runs list"},
 		{trimRunNumber("map/3.2.17"), "map/3.2"},
+		{trimRunNumber("map.1/3.2.17"), "map.1/3.2"},
 		{trimRunNumber("map/3.2"), "map/3.2"},
 		{trimRunNumber("map/3"), "map/3"},
 		{stageOfTask("map/3"), "map"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -8,9 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -78,5 +81,23 @@ func TestATokenWhereNoneIsGood(t *testing.T) {
 		if err = cl.classifyError(err); !errors.Is(err, want) || strings.Contains(err.Error(), "drover token create") != token {
 			t.Errorf("with a token %t: %v", token, err)
 		}
+	}
+}
+
+// TestASocketOfAnotherUser: who may not open the coordinator's socket is told so, and not to start a coordinator.
+func TestASocketOfAnotherUser(t *testing.T) {
+	const address = "unix:///run/drover/coordinator.sock"
+	refuse := func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)}
+	}
+	h := &http.Transport{DialContext: refuse, DialTLSContext: refuse}
+	tr, err := coordclient.NewTransport([]string{address}, func(string) (*http.Transport, string, error) { return h, "http://socket", nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl := &client{transport: tr, ctx: t.Context(), ClientServiceClient: droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, coordclient.Base)}
+	_, err = cl.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+	if err = cl.classifyError(err); !errors.Is(err, fault.Unavailable) || !strings.HasPrefix(err.Error(), address+" may be opened by its owner alone: run the command as that user or as root") {
+		t.Error(err)
 	}
 }

@@ -19,7 +19,11 @@ func jobInspectCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			r, err := getJob(c, a[0])
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			r, err := getJob(c, cl, a[0])
 			if err != nil {
 				return err
 			}

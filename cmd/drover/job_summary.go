@@ -136,12 +136,12 @@ const summaryTailLines = 20
 
 // trimRunNumber shortens STAGE/INDEX.ATTEMPT.RUN to STAGE/INDEX.ATTEMPT.
 func trimRunNumber(task string) string {
-	name, rest, ok := strings.Cut(task, ".")
-	if !ok {
+	stage, rest, _ := strings.Cut(task, "/") // a stage's name may have dots
+	parts := strings.Split(rest, ".")
+	if len(parts) < 3 {
 		return task
 	}
-	attempt, _, _ := strings.Cut(rest, ".")
-	return name + "." + attempt
+	return stage + "/" + parts[0] + "." + parts[1]
 }
 
 func printStages(w io.Writer, r *droverv1.GetJobResponse) {

@@ -93,7 +93,7 @@ func renderManPage(w io.Writer, name string, c *cli.Command) {
 			fmt.Fprintf(w, ".TP\n.BR %s (1)\n%s\n", roffWord(name+"-"+s.Name), roffText(s.Usage))
 		}
 	}
-	fmt.Fprintf(w, ".SH EXIT STATUS\n0 success; %d failed; %d wrong usage or configuration; %d refused; %d nobody answers; %d stopped.\n", exitFailed, exitUsage, exitRefused, exitUnavailable, exitStopped)
+	fmt.Fprintf(w, ".SH EXIT STATUS\n0 success; %d failed; %d wrong usage or configuration; %d refused; %d nobody answers; %d stopped; %d interrupted, and what was requested goes on.\n", exitFailed, exitUsage, exitRefused, exitUnavailable, exitStopped, exitDetached)
 	if name != "drover" {
 		fmt.Fprintln(w, ".SH SEE ALSO\n.BR drover (1)")
 	}

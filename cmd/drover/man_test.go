@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -34,6 +35,11 @@ func TestManPages(t *testing.T) {
 		again, err := os.ReadFile(filepath.Join(dirs[1], name+".1"))
 		if err != nil || !bytes.Equal(page, again) {
 			t.Errorf("%s: two runs differ (%v)", name, err)
+		}
+		for code := exitFailed; code <= exitDetached; code++ {
+			if !bytes.Contains(page, fmt.Appendf(nil, "; %d ", code)) {
+				t.Errorf("%s.1 does not name the exit code %d", name, code)
+			}
 		}
 		for _, f := range c.Flags {
 			if v, ok := f.(cli.VisibleFlag); ok && v.IsVisible() && !bytes.Contains(page, []byte(`\fB\-`+roffText(f.Names()[0])+`\fR`)) {

@@ -12,6 +12,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -82,24 +83,38 @@ func nodeStatusCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			names := make([]string, 0, len(nodes))
-			for _, n := range nodes {
-				if n.Info.GetName() == a[0] {
-					if c.Bool("json") {
-						return printProto(c.App.Writer, n)
-					}
-					printNode(c, n)
-					return nil
-				}
-				names = append(names, n.Info.GetName())
+			n, err := findNode(nodes, a[0])
+			if err != nil {
+				return err
 			}
-			hint := "; it has " + strings.Join(names, ", ")
-			if s := jobspec.Suggest(a[0], names); s != "" {
-				hint = fmt.Sprintf("; did you mean %s?", s)
+			if c.Bool("json") {
+				return printProto(c.App.Writer, n)
 			}
-			return fault.New(fault.NotFound, "the cluster has no node %q%s", a[0], hint)
+			printNode(c, n)
+			return nil
 		},
 	}
+}
+
+// maxNodesNamed bounds the nodes that the error of an unknown one names.
+const maxNodesNamed = 10
+
+// findNode returns a node by name.
+func findNode(nodes []*droverv1.NodeStatus, name string) (*droverv1.NodeStatus, error) {
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		if n.Info.GetName() == name {
+			return n, nil
+		}
+		names = append(names, n.Info.GetName())
+	}
+	hint := "`drover node list` lists them"
+	if s := jobspec.Suggest(name, names); s != "" {
+		hint = fmt.Sprintf("did you mean %s?", s)
+	} else if 0 < len(names) && len(names) <= maxNodesNamed {
+		hint = "it has " + strings.Join(names, ", ")
+	}
+	return nil, fault.New(fault.NotFound, "the cluster has no node %q; %s", name, hint)
 }
 
 func printNode(c *cli.Context, n *droverv1.NodeStatus) {
@@ -139,10 +154,12 @@ func nodeDrainCommand() *cli.Command {
 		Usage:     "place no new tasks on a node; running tasks continue",
 		ArgsUsage: "NODE",
 		Description: "With -deadline, what still runs then is checkpointed and goes on on another node that can restore it and has room, now or\n" +
-			"later. What cannot be checkpointed runs on; drover node status says why it stays.",
+			"later. What cannot be checkpointed runs on; drover node status says why it stays. With -wait the command ends when nothing\n" +
+			"runs there any more; map outputs that are kept there are still read, and made again if the node goes.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "off", Usage: "make the node schedulable again"},
 			&cli.DurationFlag{Name: "deadline", Usage: "after that, move what still runs, such as 10m; without it tasks run to their end"},
+			&cli.BoolFlag{Name: "wait", Usage: "wait until no task is left there, running or suspended"},
 		},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "NODE")
@@ -153,6 +170,8 @@ func nodeDrainCommand() *cli.Command {
 			switch {
 			case c.IsSet("deadline") && c.Bool("off"):
 				return usageErrorf("-off and -deadline exclude each other: a node that takes tasks again keeps what runs there")
+			case c.Bool("wait") && c.Bool("off"):
+				return usageErrorf("-off and -wait exclude each other: a node that takes tasks again is at once schedulable")
 			case c.IsSet("deadline") && deadline < time.Millisecond:
 				return usageErrorf("-deadline %s: want a time from now, such as 10m", deadline)
 			}
@@ -171,7 +190,41 @@ func nodeDrainCommand() *cli.Command {
 			default:
 				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; `drover node status %s` shows what is still running\n", a[0], a[0])
 			}
+			if c.Bool("wait") {
+				return waitEmpty(c, cl, a[0])
+			}
 			return nil
 		},
+	}
+}
+
+// drainPoll is the time between two looks at a node that is drained.
+const drainPoll = time.Second
+
+// waitEmpty waits until nothing runs on a node that is drained. It ends too if somebody makes the node schedulable again.
+func waitEmpty(c *cli.Context, cl *client, name string) error {
+	for left := int32(-1); ; {
+		res, err := cl.ListNodes(c.Context, connect.NewRequest(&droverv1.ListNodesRequest{}))
+		if c.Context.Err() != nil {
+			return exitError{exitDetached, fmt.Errorf("interrupted; %s stays drained: `drover node drain -off %s` makes it schedulable again", name, name)}
+		}
+		if err != nil {
+			return cl.classifyError(err)
+		}
+		n, err := findNode(res.Msg.GetNodes(), name)
+		if err != nil {
+			return err
+		}
+		switch {
+		case n.Attempts == 0:
+			fmt.Fprintf(c.App.Writer, "%s is empty\n", name)
+			return nil
+		case !n.Draining:
+			return fault.New(fault.Conflict, "%s is schedulable again, before it was empty: somebody ended the drain", name)
+		case n.Attempts != left:
+			left = n.Attempts
+			fmt.Fprintf(c.App.ErrWriter, "%s left on %s\n", countText(int(left), "task"), name)
+		}
+		sleep.For(c.Context, drainPoll)
 	}
 }

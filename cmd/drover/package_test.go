@@ -23,7 +23,7 @@ func TestPackageIsMade(t *testing.T) {
 	for _, path := range []string{
 		filepath.Join(built, "drover"), filepath.Join(built, "copyright"),
 		filepath.Join(common, "man", "drover.1.gz"),
-		filepath.Join(common, "completions", "bash"), filepath.Join(common, "completions", "zsh"),
+		filepath.Join(common, "completions", "bash"), filepath.Join(common, "completions", "zsh"), filepath.Join(common, "completions", "fish"),
 		filepath.Join(common, "etc", "coordinator.example.hcl"), filepath.Join(common, "etc", "node.example.hcl"),
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -51,6 +51,38 @@ func TestPackageIsMade(t *testing.T) {
 		}
 	}
 	checkFilesAreDocumented(t, string(list))
+	tree := t.TempDir()
+	if text, err := exec.Command("dpkg-deb", "--extract", filepath.Join(out, "drover_1.2.3_amd64.deb"), tree).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	checkPackagedLinks(t, filepath.Join(tree, "usr", "share", "doc", "drover"))
+}
+
+// checkPackagedLinks wants every link of the package's pages to lead to another page there, or to where the sources are
+// published; there, to a file of the sources.
+func checkPackagedLinks(t *testing.T, dir string) {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join(dir, "*.md"))
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages in the package (%v)", err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`).FindAllStringSubmatch(string(text), -1) {
+			file := filepath.Join(dir, m[1])
+			if p, ok := strings.CutPrefix(m[1], "https://github.com/drover-run/drover/blob/main/"); ok {
+				file = filepath.Join("..", "..", p)
+			} else if strings.HasPrefix(m[1], "https://") {
+				continue
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(page), m[1], err)
+			}
+		}
+	}
 }
 
 // checkFilesAreDocumented wants every file of a package in the table of install.md, by

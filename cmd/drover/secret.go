@@ -97,11 +97,11 @@ func readSecretValue(c *cli.Context) ([]byte, error) {
 
 // makeDevKey makes the key of a coordinator's secrets, unless there is one.
 func makeDevKey(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("-data: %w", err)
+	}
 	path := filepath.Join(dir, coordinator.SecretKeyFile)
 	if _, err := secrets.Load(path); !errors.Is(err, fault.NotFound) {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	_, err := secrets.AddKey(path)

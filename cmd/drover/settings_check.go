@@ -33,15 +33,23 @@ func checkCoordinator(c *cli.Context) error {
 	return tlsFiles(c).Check(pki.KindCoordinator, "", time.Now())
 }
 
+// initialPolicy returns the parameters of the policy that -scheduler and -set choose, and an error if there is none such.
+func initialPolicy(c *cli.Context) (map[string]string, error) {
+	params, err := parseParams(c.StringSlice("set"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := policies.New(c.String("scheduler"), params); err != nil {
+		return nil, usageErrorf("%s: %v", settingName("scheduler"), err)
+	}
+	return params, nil
+}
+
 // checkCoordinatorSettings is checkCoordinator without what reads files, which may be on another
 // machine.
 func checkCoordinatorSettings(c *cli.Context) error {
-	params, err := parseParams(c.StringSlice("set"))
-	if err != nil {
+	if _, err := initialPolicy(c); err != nil {
 		return err
-	}
-	if _, err := policies.New(c.String("scheduler"), params); err != nil {
-		return usageErrorf("%s: %v", settingName("scheduler"), err)
 	}
 	for _, o := range c.StringSlice("operator") {
 		if kind, name, ok := strings.Cut(o, "/"); !ok || kind != string(pki.KindUser) || name == "" {

@@ -66,8 +66,14 @@ type simInput struct {
 	parameters map[string]string // for the summary
 }
 
-// parseSimFlags parses the flags and reads the files that they name.
-func parseSimFlags(c *cli.Context) (*simInput, error) { return parseSimFlagsWith(c, nil) }
+// parseSimFlags parses the flags of a command with an output folder, and reads the files that they name.
+func parseSimFlags(c *cli.Context) (*simInput, error) {
+	in, err := parseSimFlagsWith(c, nil)
+	if err == nil {
+		err = checkOutputs(c)
+	}
+	return in, err
+}
 
 // parseSimFlagsWith parses the flags with other values for those that vary names: nodes, cpu, memory,
 // io, and set.KEY, rule.KEY, world.KEY.

@@ -44,7 +44,7 @@ func newSimulationPages(c *cli.Context, model string) (*simulationPages, error) 
 	}
 	dir, err := os.MkdirTemp("", "drover-sim-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("no temporary folder in %s for -html: %w: set TMPDIR to a folder that you may write to, or give -out", os.TempDir(), errors.Unwrap(err))
 	}
 	return &simulationPages{file: c.String("html"), dir: dir}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -273,6 +274,35 @@ func TestSimReplaysImports(t *testing.T) {
 	for format, file := range map[string]string{"slurm": "sacct.txt", "alibaba": "alibaba_batch_task.csv", "google": "google_2019.jsonl"} {
 		if _, _, err := runSim(t, "run", "-workload", samples+file, "-format", format); err == nil || !strings.Contains(err.Error(), "does not state the machines' sizes") {
 			t.Errorf("%s without machines: %v", format, err)
+		}
+	}
+}
+
+// Where the results cannot be written is said before anything is simulated, by the names that the user gave, and what to do.
+func TestSimRefusesOutputsAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	file, closed := filepath.Join(dir, "file"), filepath.Join(dir, "closed")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(closed, 0o500)); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string][]string{
+		"-out " + file + ": " + file + " is a file: name a folder":                       {"-out", file},
+		"-out " + file + "/x: a folder above it is a file: name another folder":          {"-out", file + "/x"},
+		"-out /proc/x: cannot create files in /proc":                                     {"-out", "/proc/x"},
+		"-html " + dir + ": it is a folder: name a file":                                 {"-html", dir},
+		"-html " + dir + "/none/f.html: there is no folder " + dir + "/none: create it":  {"-html", dir + "/none/f.html"},
+		"no temporary folder in " + dir + "/none for -html: no such file or directory: ": {"-html", dir + "/f.html"},
+	}
+	if os.Getuid() != 0 { // who may do everything
+		cases["-out "+closed+"/x/y: cannot create files in "+closed+": permission denied: name a folder that you may write to"] = []string{"-out", closed + "/x/y"}
+	} else {
+		delete(cases, "-out /proc/x: cannot create files in /proc")
+	}
+	t.Setenv("TMPDIR", filepath.Join(dir, "none"))
+	for want, args := range cases {
+		stdout, stderr, err := runSim(t, append([]string{"run", "-workload", "uniform", "-format", "generate", "-rule", "jobs=20"}, args...)...)
+		if err == nil || !strings.HasPrefix(err.Error(), want) || stdout != "" || stderr != "" {
+			t.Errorf("%s: %v %q %q, want %s", args, err, stdout, stderr, want)
 		}
 	}
 }

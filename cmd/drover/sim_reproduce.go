@@ -50,6 +50,9 @@ func runReproduce(c *cli.Context, what string) error {
 	if err != nil {
 		return err
 	}
+	if err := checkOutputs(c); err != nil {
+		return err
+	}
 	dir := c.String("out")
 	if err := os.MkdirAll(filepath.Join(dir, "plots"), 0o755); err != nil {
 		return err

@@ -138,18 +138,49 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 			}
 			row[5] = fmt.Sprintf("%.0f%%", 100*s.GetProgress())
 			row[6] = runningTimeText(s)
-			parts := slices.DeleteFunc([]string{causeText(s.GetCause()), s.GetMessage()}, func(part string) bool { return part == "" })
-			row[7] = strings.Join(parts, ": ")
+			row[7] = failureText(a)
 			if row[7] == "" && s.GetPhase() == droverv1.Phase_PHASE_RUNNING {
 				row[7] = s.GetStatus() // what the program reported last
 			}
 			if l := a.Level; l.GetLevel() > droverv1.Level_LEVEL_RUNNING || l.GetTarget() != 0 {
 				row[1], row[7] = levelState(l), levelDetail(l)
+			} else if until := backoffEndMS(a); until > 0 {
+				row[1], row[7] = "back-off", "until "+unixMSText(until)+failureBefore(t)
 			}
 		}
 		rows = append(rows, row)
 	}
 	printTable(w, []string{"task", "state", "attempt", "node", "locality", "progress", "time", "message"}, rows)
+}
+
+// backoffEndMS returns when a repeated attempt that pauses on its node will start, 0 for any other attempt.
+func backoffEndMS(a *droverv1.TaskAttempt) int64 {
+	s := a.Seen
+	if s.GetPhase() != droverv1.Phase_PHASE_PREPARING || s.GetStartPauseMs() == 0 || s.GetStep() != "wait" {
+		return 0
+	}
+	return a.PlacedMs + s.GetStartPauseMs()
+}
+
+// failureBefore says why a task has to be tried again: how its newest failed attempt ended.
+func failureBefore(t *droverv1.TaskStatus) string {
+	for _, a := range slices.Backward(t.Attempts) {
+		if isFailure(a) {
+			return fmt.Sprintf(", after attempt %d: %s", a.Key.Attempt, failureText(a))
+		}
+	}
+	return ""
+}
+
+// isFailure reports whether an attempt has failed, and was not stopped.
+func isFailure(a *droverv1.TaskAttempt) bool {
+	return a.Seen.GetPhase() == droverv1.Phase_PHASE_FAILED && a.Seen.GetCause() != droverv1.Cause_CAUSE_STOPPED
+}
+
+// failureText returns the cause of an attempt's end and what its node says of it.
+func failureText(a *droverv1.TaskAttempt) string {
+	parts := slices.DeleteFunc([]string{causeText(a.Seen.GetCause()), a.Seen.GetMessage()}, func(part string) bool { return part == "" })
+	return strings.Join(parts, ": ")
 }
 
 // levelState returns the state of a task that is suspended, or in transition to or from a
@@ -201,7 +232,7 @@ func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
 	printPairs(w,
 		"task", name, "attempt", fmt.Sprintf("%d (run %d)", a.Key.Attempt, a.Key.Run), "node", a.Node, "locality", locality,
 		"phase", phaseText(s.Phase), "level", level, "step", s.Step, "cause", causeText(s.Cause), "message", s.Message,
-		"placed", unixMSText(a.PlacedMs), "started", unixMSText(s.StartedMs), "ended", unixMSText(s.EndedMs), "running time", runningTimeText(s),
+		"placed", unixMSText(a.PlacedMs), "back-off until", unixMSText(backoffEndMS(a)), "started", unixMSText(s.StartedMs), "ended", unixMSText(s.EndedMs), "running time", runningTimeText(s),
 		"progress", fmt.Sprintf("%.0f%%", 100*s.Progress), "status", s.Status,
 	)
 	printLevelHistory(w, a)

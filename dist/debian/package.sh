@@ -23,7 +23,14 @@ put 644 "$common/completions/zsh" usr/share/zsh/vendor-completions/_drover
 [ ! -e "$common/completions/fish" ] || put 644 "$common/completions/fish" usr/share/fish/vendor_completions.d/drover.fish
 for m in "$common"/man/*.gz; do put 644 "$m" "usr/share/man/man1/$(basename "$m")"; done
 put 644 "$built/copyright" usr/share/doc/drover/copyright
-for d in explanation/concepts how-to/install how-to/operating reference/job-file; do put 644 "$root/docs/$d.md" "usr/share/doc/drover/$(basename "$d").md"; done
+# The pages of the package link to each other by name, and to all else where the sources are published.
+source=https://github.com/drover-run/drover/blob/main
+for d in explanation/concepts how-to/install how-to/operating reference/job-file; do
+  sed -E -e 's#\]\((\.\./)?([a-z-]+/)?(concepts|install|operating|job-file)\.md#](@\3.md#g' \
+    -e "s#\]\(\.\./\.\./#]($source/#g; s#\]\(\.\./#]($source/docs/#g; s#\]\(([a-z0-9-]+\.md)#]($source/docs/$(dirname "$d")/\1#g; s#\]\(@#](#g" \
+    "$root/docs/$d.md" >"$built/page.md"
+  put 644 "$built/page.md" "usr/share/doc/drover/$(basename "$d").md"
+done
 (cd "$root/examples" && git ls-files -z .) | while IFS= read -r -d '' f; do put 644 "$root/examples/$f" "usr/share/doc/drover/examples/$f"; done
 
 install -d -m 755 "$tree/DEBIAN"

@@ -176,10 +176,15 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-backdate), NotAfter: now.Add(life)}, nil
 }
 
+// noAuthority is the error of a folder without an authority.
+func noAuthority(dir string, err error) error {
+	return fault.New(fault.NotFound, "no authority in %s (%w); name its folder with -dir, or make one with `drover tls ca -dir %s`", dir, err, dir)
+}
+
 func loadCA(dir string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, caCert), filepath.Join(dir, caKey))
 	if err != nil {
-		return nil, nil, fault.New(fault.NotFound, "no authority in %s (%w); make one with `drover tls ca -dir %s`", dir, err, dir)
+		return nil, nil, noAuthority(dir, err)
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {

@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -73,7 +74,9 @@ type Issued struct {
 // List returns the certificates that the authority in dir has signed, by name
 // and then from the newest to the oldest, and the authority itself.
 func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
-	if ca, err = ReadCertificate(filepath.Join(dir, caCert)); err != nil {
+	if ca, err = ReadCertificate(filepath.Join(dir, caCert)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, noAuthority(dir, err)
+	} else if err != nil {
 		return nil, nil, err
 	}
 	revoked, err := readCRL(dir, ca)

@@ -106,7 +106,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	cfg = cfg.withPlaces()
 	if _, err := os.Stat(cfg.Address); err != nil {
-		return nil, fault.New(fault.Unavailable, "containerd: no socket: %w: start containerd, or give its address", err)
+		return nil, fault.New(fault.Unavailable, "containerd: no socket: %w: start containerd, or give its socket with -containerd", err)
 	}
 	c, err := client.New(cfg.Address, client.WithDefaultNamespace(cfg.Namespace), client.WithTimeout(dialLimit))
 	if err != nil {

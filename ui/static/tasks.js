@@ -126,7 +126,7 @@ function draw(e, data) {
     const y = top + i * (h + gap), bars = r.bars ?? [];
     if (r.ready) bar(r.ready, bars[0]?.placed || now, y, colours.waiting);
     for (const b of bars) {
-      const end = b.end || now, begun = b.started || (["starting", "fetching"].includes(b.state) ? end : b.placed);
+      const end = b.end || now, begun = b.started || (["back-off", "starting", "fetching"].includes(b.state) ? end : b.placed);
       const fetched = Math.min(b.fetching, begun - b.placed), ran = end - Math.min(b.committing, end - begun);
       const paused = Math.min(b.paused, begun - fetched - b.placed);
       if (paused > 0) bar(b.placed, b.placed + paused, y, colours.waiting);

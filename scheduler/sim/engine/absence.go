@@ -44,6 +44,7 @@ type outages struct {
 	downReasons  []int                // of each node: failures and absences that keep it down
 	drainReasons []int                // of each node: absences for which it drains
 	known        [][]scheduler.Window // of each node: known absences that have not ended
+	progress     progress
 }
 
 // scheduleAbsences takes nodes down that are absent from the start and schedules all other changes.

@@ -155,6 +155,28 @@ func TestStuckSimulationsEnd(t *testing.T) {
 	}
 }
 
+// TestNodesThatFailTooOftenEnd: a task that runs for hours never ends on nodes that fail each minute, and maps whose output
+// is lost before their reduces have ended are done again and again. Many short tasks on such nodes do end.
+func TestNodesThatFailTooOftenEnd(t *testing.T) {
+	one := schedtest.R(1, 1, 0)
+	long := singleStageJob(0, 1, one, 3*time.Hour)
+	maps := singleStageJob(0, 20, one, 30*sec)
+	reduces := maps.Stages[0]
+	reduces.Tasks, reduces.After, reduces.Work = 1, []int32{0}, time.Hour
+	maps.Stages = append(maps.Stages, reduces)
+	for name, c := range map[string]struct {
+		job  engine.Job
+		ends bool
+	}{"a long task": {long, false}, "maps done again": {maps, false}, "short tasks": {singleStageJob(0, 2000, one, 5*sec), true}} {
+		r, err := engine.Simulate(engine.Config{Nodes: nodes(3, 1, schedtest.R(2, 8, 0)), Policy: policy(t, "3dsf"), Jobs: []engine.Job{c.job}, Seed: 1,
+			Models: engine.Models{MTBF: time.Minute, Repair: 10 * sec}, MaxEvents: 2_000_000})
+		var stuck *engine.StuckError
+		if errors.As(err, &stuck) == c.ends || r == nil || (r.Unfinished == 0) != c.ends {
+			t.Errorf("%s: %v, %+v", name, err, r)
+		}
+	}
+}
+
 // TestTenantSeriesAndAttempts: two tenants on two cores. One has one task of 10 s and the other two of
 // which one waits.
 func TestTenantSeriesAndAttempts(t *testing.T) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,10 +19,50 @@ func (o *outages) failNode(w *world, n scheduler.NodeID) error {
 	if err := o.nodeDown(w, n, true); err != nil {
 		return err
 	}
+	if o.progress.lost(w) > max(maxLostPerNode*uint64(len(w.Nodes)), minLost) {
+		return w.losingError()
+	}
 	h := hash(w.Seed, drawRepair, uint64(n), uint64(w.now))
 	repair := max(scale(w.Models.Repair, exponential(h)), time.Millisecond)
 	w.events.schedule(w.now.Add(repair), evRepair, int32(n))
 	return nil
+}
+
+// A simulation in which nodes fail more often than tasks can end has always another event. It is stuck after so many
+// failures, of each node or of all, without one more task done than ever before.
+const (
+	maxLostPerNode = 1000
+	minLost        = 10_000
+)
+
+// progress is how far the jobs in the system have come: tasks that are done again, because their output was lost, are none.
+type progress struct {
+	live, ended int    // jobs
+	fewest      int64  // tasks left of the live jobs, the fewest since one came or ended
+	lostBefore  uint64 // nodes lost until then
+}
+
+// lost returns how many nodes were lost since the last progress. O(live jobs).
+func (p *progress) lost(w *world) uint64 {
+	now := progress{ended: w.admission.jobsDone, lostBefore: w.res.NodesLost}
+	for sj := range w.s.Jobs() {
+		now.live++
+		now.fewest += int64(w.jobs[sj.Spec.ID-1].tasksLeft)
+	}
+	if now.live != p.live || now.ended != p.ended || now.fewest < p.fewest {
+		*p = now
+	}
+	return now.lostBefore - p.lostBefore
+}
+
+// losingError explains that nodes fail too often for the tasks that are left.
+func (w *world) losingError() error {
+	why := "nodes fail more often than their tasks can end"
+	for sj := range w.s.Jobs() {
+		why = fmt.Sprintf("nodes fail more often than their tasks can end, for example those of job %d (%s): raise mtbf", sj.Spec.ID, sj.Spec.Name)
+		break
+	}
+	return &StuckError{len(w.jobs) - w.admission.jobsDone, why}
 }
 
 // loseNode takes a node down with its attempts and the map outputs on it that are still needed.

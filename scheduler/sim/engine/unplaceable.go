@@ -52,15 +52,14 @@ func (a *admission) refuseUnplaceable(w *world) {
 	}
 }
 
-// StuckError is the error of a simulation in which jobs wait and nothing is left that could start
+// StuckError is the error of a simulation in which jobs wait and nothing is left that could start or end
 // them. The Result holds everything up to that point.
 type StuckError struct {
-	at   string // simulated time
 	Left int    // jobs that did not end
-	why  string // the policy's reason for the first stage that waits
+	why  string // no event is left, with the policy's reason for the first stage that waits, or nodes fail too often
 }
 
 // Error returns what is left and why.
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("at %s: %d jobs cannot end because no event is left: stage %s", e.at, e.Left, e.why)
+	return fmt.Sprintf("%d jobs cannot end because %s", e.Left, e.why)
 }

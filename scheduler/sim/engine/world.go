@@ -140,7 +140,7 @@ func (w *world) loop() error {
 			wakesAlone, lastEvent = 0, t
 		}
 		if t == scheduler.Never || wakesAlone > maxWakesAlone && t.Sub(lastEvent) > maxTimeAlone {
-			return w.stuckError()
+			return fmt.Errorf("at %v: %w", sinceEpoch(w.now), w.stuckError())
 		}
 		if sinceEpoch(t) > longest {
 			return fmt.Errorf("at %v: the next event is after %v, the end of simulated time, and %d of %d jobs are left: simulate shorter tasks or more nodes", sinceEpoch(w.now), longest, len(w.jobs)-w.admission.jobsDone, len(w.jobs))
@@ -331,5 +331,5 @@ func (w *world) stuckError() error {
 	if d := w.Policy.Decide(w.s, w.now, w.maxActions); len(d.Waiting) > 0 {
 		why = d.Waiting[0].String()
 	}
-	return &StuckError{sinceEpoch(w.now).String(), len(w.jobs) - w.admission.jobsDone, why}
+	return &StuckError{len(w.jobs) - w.admission.jobsDone, "no event is left: stage " + why}
 }
