@@ -147,8 +147,8 @@ func TestACapBelowOneTaskKeepsItPendingForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Submit("a", 1, schedtest.R(1, 1, 1))
-	id, scope, r, ok := w.State.TenantTree().UnderCaps(w.State.Stage(scheduler.StageID{Job: 1}))
-	if ok || id != 0 || scope != scheduler.CapTotal || r != scheduler.CPU {
-		t.Errorf("got %v %v %v %v", id, scope, r, ok)
+	why := w.State.TenantTree().Waiting(w.State.Stage(scheduler.StageID{Job: 1}))
+	if why.Reason != scheduler.ReasonCap || why.Tenant != 0 || why.Cap != scheduler.CapTotal || why.Resource != scheduler.CPU {
+		t.Errorf("got %+v", why)
 	}
 }

@@ -68,9 +68,6 @@ func (l Limit) Allows(r Resources) (Resource, bool) {
 	return 0, true
 }
 
-// none reports whether nothing is limited.
-func (l Limit) none() bool { return l == Limit{} }
-
 // Caps limits what one task, one job and a whole subtree of tenants may occupy of any
 // resource, disk I/O included. A group is an inner tenant of the tree: its Total limits the
 // sum over everything below it.

@@ -133,7 +133,7 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 // levelToFree returns the level that an attempt on n is brought to so that its capacity is free,
 // with its memory if that is needed; LevelRunning if there is none.
 func (n *Node) levelToFree(a *Attempt, memory bool) Level {
-	can := func(l Level) bool { return l > a.Level && n.Spec.Levels.Has(l) && !a.RefusedLevels.Has(l) }
+	can := func(l Level) bool { return l > a.Level && n.CanReach(a, l) }
 	switch {
 	case !memory && can(LevelFrozen):
 		return LevelFrozen

@@ -78,7 +78,7 @@ func TestTheSuiteCatchesBrokenPolicies(t *testing.T) {
 		}, "Decide changed the State"},
 		"a try is left open":                 {func(s *scheduler.State, _ *scheduler.Decision) { s.Journal().Mark() }, "Decide changed the State"},
 		"it remembers outside policy states": {func(_ *scheduler.State, d *scheduler.Decision) { calls++; d.Waiting[0].Nodes += int32(calls) }, "a new instance on a rebuilt State decides differently"},
-		"a task is placed twice":             {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = append(d.Actions, d.Actions[0]) }, "breaks rule phase"},
+		"a task is placed twice":             {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = append(d.Actions, d.Actions[0]) }, "breaks rule stale"},
 		"a task that fits is not placed":     {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = d.Actions[:max(0, len(d.Actions)-1)] }, "wait"},
 		"a reason is missing":                {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = d.Waiting[:0] }, "has no reason"},
 		"a reason is given twice":            {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = append(d.Waiting, d.Waiting[0]) }, "two reasons"},
