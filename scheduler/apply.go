@@ -90,7 +90,7 @@ func (a *Attempt) refuse(class error, format string, args ...any) error {
 
 // findPlacement returns the stage of a placement, or an error if its task cannot be placed.
 func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
-	g := p.s.stageFor(a.Task.StageID())
+	g := p.s.Stage(a.Task.StageID())
 	i := a.Task.Index
 	if g == nil || i < 0 || i >= g.Spec.Tasks {
 		return nil, refuse(ErrUnknown, "task "+a.Task.String(), "there is no such task")
@@ -201,7 +201,7 @@ func (n *Node) occupy(disk int16, h *Occupancy, sign int64) {
 
 // findAttempt returns the live attempt with this id and run, its stage and its slot.
 func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, error) {
-	g := p.s.stageFor(id.StageID())
+	g := p.s.Stage(id.StageID())
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
 		return nil, nil, 0, refuse(ErrUnknown, "attempt "+id.String(), "there is no such task, or its job has ended")
 	}

@@ -40,14 +40,14 @@ func (tree *TenantTree) underCaps(j *Job, task, more Resources, charged *capChar
 	if tree.capped == 0 {
 		return 0, 0, 0, true
 	}
-	if r, ok := tree.tenants[j.Spec.Tenant].Spec.Caps.Task.Allows(task); !ok {
+	if r, ok := j.tenant.Spec.Caps.Task.Allows(task); !ok {
 		return j.Spec.Tenant, CapTask, r, false
 	}
 	ofJob := j.Used.Add(more)
 	if charged != nil {
 		ofJob = ofJob.Add(charged.jobs[j.Spec.ID])
 	}
-	for t := tree.tenant(j.Spec.Tenant); t != nil; t = tree.tenant(t.Spec.Parent) {
+	for t := j.tenant; t != nil; t = tree.tenant(t.Spec.Parent) {
 		if r, ok := t.Spec.Caps.Job.Allows(ofJob); !ok {
 			return t.Spec.ID, CapJob, r, false
 		}

@@ -14,9 +14,7 @@ type ChangedOwner struct {
 type ChangeLog struct {
 	ring   []ChangedOwner
 	head   uint64 // number of entries ever added
-	readTo uint64 // head at the last call of ChangePosition
-	// ofTenant is ReadyOf of each tenant.
-	ofTenant []uint64
+	readTo uint64 // head at the last call of Position
 }
 
 // minChangeLog is the length of the ring of a small State.
@@ -57,7 +55,7 @@ func (l *ChangeLog) recordProgress(j *Job) { l.record(j, true) }
 // record logs a job, unless an entry that no reader has read names it already.
 func (l *ChangeLog) record(j *Job, progressOnly bool) {
 	if j.plannedUntil = 0; j.Ready > 0 {
-		l.countOfTenant(j)
+		j.tenant.ReadyChanges++
 	}
 	if at := j.loggedAt; at > l.readTo && l.head-at < uint64(len(l.ring)) {
 		if w := &l.ring[(at-1)&uint64(len(l.ring)-1)]; w.Job == j.Spec.ID && w.Project == j.Spec.Project {
@@ -73,23 +71,6 @@ func (l *ChangeLog) record(j *Job, progressOnly bool) {
 func (l *ChangeLog) Position() uint64 {
 	l.readTo = l.head
 	return l.head
-}
-
-// countOfTenant counts a change of a job for ReadyOf.
-func (l *ChangeLog) countOfTenant(j *Job) {
-	for int(j.Spec.Tenant) >= len(l.ofTenant) {
-		l.ofTenant = append(l.ofTenant, 0)
-	}
-	l.ofTenant[j.Spec.Tenant]++
-}
-
-// ReadyOf returns how many times a job of the tenant that has ready work changed, or a stage of one became ready or
-// ceased to be, in tries and when they were rolled back too. It never decreases. O(1).
-func (l *ChangeLog) ReadyOf(t TenantID) uint64 {
-	if t < 0 || int(t) >= len(l.ofTenant) {
-		return 0
-	}
-	return l.ofTenant[t]
 }
 
 // Since yields the jobs and projects that may have changed since a position returned by

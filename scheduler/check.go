@@ -87,9 +87,7 @@ func Check(s *State, d *Decision, now Time) []Violation {
 		c.checkAction(&d.Actions[i])
 	}
 	c.checkDropped()
-	if n := len(d.PolicyStates); n > 0 {
-		s.stateBatch.begin(n)
-	}
+	s.stateBatch.begin()
 	for i := range d.PolicyStates {
 		if err := s.stateBatch.add(s, &d.PolicyStates[i]); err != nil {
 			c.action = i
@@ -231,7 +229,7 @@ func (c *checker) chargeCaps(j *Job, task, d Resources) bool {
 	if c.s.tree.capped == 0 {
 		return true
 	}
-	for t := c.s.tree.tenant(j.Spec.Tenant); t != nil; t = c.s.tree.tenant(t.Spec.Parent) {
+	for t := j.tenant; t != nil; t = c.s.tree.tenant(t.Spec.Parent) {
 		c.charged.tenants[t.Spec.ID] = c.charged.tenants[t.Spec.ID].Add(d)
 	}
 	c.charged.jobs[j.Spec.ID] = c.charged.jobs[j.Spec.ID].Add(d)

@@ -33,14 +33,6 @@ func (c *Cluster) node(id NodeID) *Node {
 // updated. It never decreases. O(1).
 func (c *Cluster) ChangeCount() uint64 { return c.changeCount }
 
-// NodeByName returns a node, or nil.
-func (c *Cluster) NodeByName(name string) *Node {
-	if id, ok := c.nodeName[name]; ok {
-		return c.nodes[id]
-	}
-	return nil
-}
-
 // Dist returns the number of switches between two nodes (3DSF 6.1): 0 on one node, 1 in one
 // rack, 3 with one more level between them, and so on.
 func (c *Cluster) Dist(a, b NodeID) int {

@@ -69,11 +69,6 @@ func (r Reason) String() string {
 		ReasonNotExamined: "not examined, behind many others", ReasonMaintenance: "nodes leave for maintenance before it would end"})
 }
 
-// NoCapacityReason returns the reason for a lack of r.
-func NoCapacityReason(r Resource) Reason {
-	return [...]Reason{CPU: ReasonNoCPU, Memory: ReasonNoMemory, IO: ReasonNoIO, DiskSpace: ReasonNoDiskSpace}[r]
-}
-
 // CapScope is the scope of a cap.
 type CapScope uint8
 
@@ -149,15 +144,6 @@ type Decision struct {
 
 // Empty reports whether there is nothing to execute and nothing to store.
 func (d *Decision) Empty() bool { return len(d.Actions) == 0 && len(d.PolicyStates) == 0 }
-
-// Clone returns a copy of the decision with its own slices.
-func (d *Decision) Clone() Decision {
-	c := *d
-	c.Actions = append([]Action(nil), d.Actions...)
-	c.PolicyStates = append([]PolicyState(nil), d.PolicyStates...)
-	c.Waiting = append([]Waiting(nil), d.Waiting...)
-	return c
-}
 
 // String returns one action, policy state or reason per line.
 func (d *Decision) String() string {

@@ -25,7 +25,7 @@ type fitIndex struct {
 	version, versionOfAll uint64
 	versions              []uint64
 	classes               []equivalenceClass
-	byNeed                map[avoiderNeed]int32 // their indexes
+	byNeed                map[DemandClass]int32 // their indexes
 	generation            uint32                // increased when classes are dropped
 	blocks                fitBlocks
 	misfits               misfits // needs without a class
@@ -39,12 +39,6 @@ var unschedulable = capacityVec{math.MinInt64, math.MinInt64, math.MinInt64, mat
 
 func (n *capacityVec) fits(in *capacityVec) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
-}
-
-// avoiderNeed is a need of tasks, with the nodes that they avoid.
-type avoiderNeed struct {
-	need      capacityVec
-	avoidance Avoidance
 }
 
 // equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each Avoidance
@@ -86,7 +80,7 @@ func (f *fitIndex) addNode() {
 func (c *Cluster) updateFitIndex(id NodeID) {
 	n := c.nodes[id]
 	f := &c.fit
-	f.bumpVersion(id)
+	c.bumpNodeVersion(id)
 	now := unschedulable
 	if n.Schedulable() {
 		now[0], now[1], now[2], now[3] = n.Free[CPU], n.Free[Memory], 0, 0
@@ -122,19 +116,19 @@ func (f *fitIndex) setScale(id NodeID, capacity Resources) {
 	}
 }
 
-// classFor returns the number of the class of a need of tasks, and adds the class if it is new. j is the job that
-// avoids nodes, if the Avoidance has one.
-func (c *Cluster) classFor(j *Job, a Avoidance, d Resources, space int64) int32 {
-	k, f := avoiderNeed{needOf(d, space), a}, &c.fit
+// classFor returns the number of the class of a demand, and adds the class if it is new. j is the job that avoids nodes, if
+// the Avoidance has one.
+func (c *Cluster) classFor(j *Job, k DemandClass) int32 {
+	f := &c.fit
 	if i, ok := f.byNeed[k]; ok {
 		return i
 	}
 	if len(f.classes) >= maxEquivalenceClasses || f.byNeed == nil {
-		f.classes, f.byNeed = f.classes[:0], map[avoiderNeed]int32{}
+		f.classes, f.byNeed = f.classes[:0], map[DemandClass]int32{}
 		f.generation++
 	}
 	n, i := int32(len(f.free)), int32(len(f.classes))
-	f.classes = append(f.classes, equivalenceClass{need: k.need, avoided: c.avoided(j, a, d, space), candidates: newBitset(n), pos: f.gainedCount})
+	f.classes = append(f.classes, equivalenceClass{need: k.need, avoided: c.avoided(j, k), candidates: newBitset(n), pos: f.gainedCount})
 	f.classes[i].candidates.setAll(n)
 	f.byNeed[k] = i
 	return i
@@ -145,15 +139,17 @@ func (c *Cluster) classFor(j *Job, a Avoidance, d Resources, space int64) int32 
 func (c *Cluster) classOfStage(g *Stage) *equivalenceClass {
 	f := &c.fit
 	begins := c.begunBy(g)
-	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 && g.eqClassBegins == begins {
-		return &f.classes[g.eqClass]
+	if g.eqClassGeneration != f.generation || g.eqClassGeneration == 0 || g.eqClassBegins != begins {
+		g.eqClass = c.classFor(g.Job, DemandClass{g.need(), Avoidance{g.Avoider(), begins}})
+		g.eqClassGeneration, g.eqClassBegins = f.generation, begins
 	}
-	g.eqClass = c.classFor(g.Job, Avoidance{g.Avoider(), begins}, g.Spec.Demand, g.Spec.Disk)
-	g.eqClassGeneration, g.eqClassBegins = f.generation, begins
 	return &f.classes[g.eqClass]
 }
 
 func needOf(d Resources, disk int64) capacityVec { return capacityVec{d[CPU], d[Memory], d[IO], disk} }
+
+// need returns what a task of the stage needs.
+func (g *Stage) need() capacityVec { return needOf(g.Spec.Demand, g.Spec.Disk) }
 
 // catchUp adds the nodes that gained capacity since the last call for the class to its
 // candidates.
@@ -249,7 +245,7 @@ func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 	if id < 0 || int(id) >= len(c.fit.free) {
 		return false
 	}
-	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	need := g.need()
 	return c.fits(id, &need) && !c.Avoids(g, id)
 }
 
@@ -266,17 +262,11 @@ func (c *Cluster) IsSchedulable(id NodeID) bool {
 // bumpNodeVersion assigns a new version to a node, or to all for NoNode.
 func (c *Cluster) bumpNodeVersion(id NodeID) {
 	f := &c.fit
-	if id == NoNode {
-		f.version++
+	if f.version++; id == NoNode {
 		f.versionOfAll = f.version
-		return
+	} else {
+		f.versions[id] = f.version
 	}
-	f.bumpVersion(id)
-}
-
-func (f *fitIndex) bumpVersion(id NodeID) {
-	f.version++
-	f.versions[id] = f.version
 }
 
 // NextNode returns the lowest node >= from that fits a task of the stage, or NoNode. Amortised
@@ -290,24 +280,21 @@ func (c *Cluster) NextNode(g *Stage, from NodeID) NodeID {
 
 // NextNodeFor is NextNode for any demand and disk space.
 func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
-	i := c.classFor(nil, Avoidance{}, d, space)
+	i := c.classFor(nil, DemandClass{need: needOf(d, space)})
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
 // NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, nil for none.
 func (c *Cluster) NextNodeOfClass(j *Job, k *DemandClass, from NodeID) NodeID {
-	i := c.classFor(j, k.Avoidance, k.demand, k.disk)
+	i := c.classFor(j, *k)
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
 // BestNode returns the fitting node that a task of the stage would leave with the least free
-// capacity, and the disk to use: among the first few fitting nodes by id the one with the
-// smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
+// capacity, and the disk to use: among the first few fitting nodes by id that are not excluded (a few, in any order) the
+// one with the smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
 // Amortised O(1).
-func (c *Cluster) BestNode(g *Stage) (NodeID, int16) { return c.BestNodeExcept(g, nil) }
-
-// BestNodeExcept is BestNode without the nodes in excluded (in any order; a few).
-func (c *Cluster) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
+func (c *Cluster) BestNode(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if c.fitsNowhere(g) {
 		return NoNode, -1
 	}
@@ -370,9 +357,5 @@ func (f *fitIndex) freeShares(i NodeID) float64 {
 // PlaceAction returns the action that starts the next attempt at task i of the stage. It does
 // not apply it.
 func (at Attempts) PlaceAction(g *Stage, i int32, n NodeID, disk int16) Action {
-	attempt := int32(1)
-	if len(g.pastAttempts) > 0 {
-		attempt = at.NextAttempt(g, i)
-	}
-	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: attempt, Run: 1, Node: n, Disk: disk}
+	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: at.NextAttempt(g, i), Run: 1, Node: n, Disk: disk}
 }

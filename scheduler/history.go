@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"slices"
 	"time"
 )
 
@@ -40,9 +39,6 @@ func (h *History) put(t FinishedTask) {
 	h.tasks[h.head] = t
 	h.head = (h.head + 1) % historyTasks
 }
-
-// allTasks returns the tasks, oldest first.
-func (h *History) allTasks() []FinishedTask { return slices.Concat(h.tasks[h.head:], h.tasks[:h.head]) }
 
 // Tasks calls yield for each task, oldest first. The task belongs to the History.
 func (h *History) Tasks(yield func(*FinishedTask) bool) { h.RecentTasks(len(h.tasks), yield) }

@@ -35,12 +35,12 @@ type Job struct {
 	Ready, Live int32
 	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
 	Guarantees   int32
-	unguaranteed int32       // number of its other reservations
 	fit          FitClass    // see Queue.FitClass; none for unknown
 	plannedUntil Time        // see PlannedUntil; 0 for unknown
 	leastNeed    capacityVec // of its ready stages, see findClass; zero for unknown
 	Pending      int64       // Stage.Pending of all stages
 	Spec         JobSpec
+	tenant       *Tenant
 	// Used is the sum of what its attempts occupy.
 	Used Resources
 	// FirstPlaced is when its first attempt was placed; 0: not yet.
@@ -71,7 +71,7 @@ func (j *Job) Queue() int64 { return j.queue }
 func (j *Job) Reservations() []*Reservation { return j.reservations }
 
 // Unguaranteed returns the number of its reservations that are not guarantees. O(1).
-func (j *Job) Unguaranteed() int32 { return j.unguaranteed }
+func (j *Job) Unguaranteed() int32 { return int32(len(j.reservations)) - j.Guarantees }
 
 // Stage is a set of tasks with equal demands, stored as counts and bit sets. Callers outside
 // this package may only read it.

@@ -61,7 +61,7 @@ func (q Queue) findClass(j *Job) FitClass {
 		if j.Ready == 1 && g.eqClassGeneration == f.generation && g.eqClassBegins == 0 && g.Avoider() == 0 {
 			return FitClass{g.eqClass, f.generation}
 		}
-		need := needOf(g.Spec.Demand, g.Spec.Disk)
+		need := g.need()
 		least.lower(&need)
 	}
 	j.leastNeed = least

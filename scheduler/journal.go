@@ -100,17 +100,6 @@ func (jn Journal) endMark(m Mark) {
 	jn.s.undo.depth--
 }
 
-// InTry reports whether a try is in progress.
-func (jn Journal) InTry() bool { return jn.s.undo.depth > 0 }
-
-// refuseInTry returns an error during a try. what is the event in words.
-func (jn Journal) refuseInTry(what string) error {
-	if jn.s.undo.depth > 0 {
-		return refuse(ErrBusy, "state", "cannot %s during a try: roll back first", what)
-	}
-	return nil
-}
-
 func pop[T any](s *[]T) *T {
 	v := &(*s)[len(*s)-1]
 	*s = (*s)[:len(*s)-1]
@@ -135,16 +124,14 @@ func (jn Journal) undoRecord(r *undoRec) {
 	case undoAttempt:
 		jn.revertAttempt(r, pop(&u.attempts))
 	case undoReservation:
-		was := pop(&u.reservations)
-		if r.isNew {
+		if was := pop(&u.reservations); r.isNew {
 			i, _ := jn.s.Reservations().find(was.ID)
 			jn.s.Reservations().drop(i)
 		} else {
 			jn.s.Reservations().put(*was)
 		}
 	case undoPolicyState:
-		was := pop(&u.policyStates)
-		if r.isNew {
+		if was := pop(&u.policyStates); r.isNew {
 			jn.s.PolicyStates().drop(was.PolicyStateKey)
 		} else {
 			jn.s.PolicyStates().put(was)

@@ -9,8 +9,7 @@ type links struct{ s *State }
 func (l links) charge(j *Job, d Resources, running int32) {
 	l.s.changeLog.recordJob(j)
 	j.Used = j.Used.Add(d)
-	t := l.s.tree.tenants[j.Spec.Tenant]
-	t.Own = t.Own.Add(d)
+	j.tenant.Own = j.tenant.Own.Add(d)
 	l.s.tree.chargeUp(j.Spec.Tenant, d, running)
 }
 
@@ -121,18 +120,6 @@ func (l links) bumpNodeVersionsOf(j *Job) {
 	for _, g := range j.Stages {
 		for a := range l.s.Attempts().In(g) {
 			l.s.cluster.bumpNodeVersion(a.Node)
-		}
-	}
-}
-
-// bumpNodeVersionsOfOwner is bumpNodeVersionsOf for the job or the jobs of the project that a
-// policy state is about.
-func (l links) bumpNodeVersionsOfOwner(k PolicyStateKey) {
-	if j := l.s.jobs[k.Job]; j != nil {
-		l.bumpNodeVersionsOf(j)
-	} else if p := l.s.projects[k.Project]; p != nil {
-		for _, id := range p.Jobs {
-			l.bumpNodeVersionsOf(l.s.jobs[id])
 		}
 	}
 }

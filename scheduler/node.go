@@ -95,11 +95,13 @@ type Tenant struct {
 	Jobs int32
 	// ReadyHigh counts its own jobs with high priority and ready work.
 	ReadyHigh int32
-	// depth is 0 at the root. Children are ordered by name.
-	depth    int32
+	// Children are ordered by name.
 	Children []TenantID
 
-	stateVersion uint64 // see PolicyStates.VersionOf
+	// ReadyChanges is how many times a job of its own that has ready work changed, or a stage of one became ready or
+	// ceased to be. StateVersion changes whenever a policy state of the tenant alone does, of no job and no project, and
+	// is never used again. Both grow in tries too, and when these are rolled back.
+	ReadyChanges, StateVersion uint64
 
 	order jobOrder // of its own jobs
 }

@@ -30,8 +30,9 @@ func (q Queue) NextTenant(at TenantID) TenantID {
 
 // enqueue inserts a job without stages into the orders of all jobs and of its tenant's jobs.
 func (q Queue) enqueue(j *Job, t *Tenant) {
+	j.tenant = t
 	t.Jobs++
-	q.countBounded(j, 1)
+	q.countSpec(j, 1)
 	t.order.insert(j)
 	if q.s.order.insert(j) {
 		q.s.floor.recount.at = 0 // jobs may have moved before it
@@ -40,11 +41,10 @@ func (q Queue) enqueue(j *Job, t *Tenant) {
 
 // dequeue removes a job without ready work from the orders.
 func (q Queue) dequeue(j *Job) {
-	t := q.s.tree.tenants[j.Spec.Tenant]
-	t.Jobs--
-	q.countBounded(j, -1)
+	j.tenant.Jobs--
+	q.countSpec(j, -1)
 	q.s.order.remove(j)
-	t.order.remove(j)
+	j.tenant.order.remove(j)
 }
 
 // addStage adds a validated stage to a job.
@@ -112,7 +112,7 @@ func (q Queue) updateReady(g *Stage) {
 	}
 	j := g.Job
 	j.fit, j.plannedUntil, j.leastNeed = FitClass{}, 0, capacityVec{}
-	q.s.changeLog.countOfTenant(j)
+	j.tenant.ReadyChanges++
 	step := int32(1)
 	if !ready {
 		step = -1
@@ -121,10 +121,12 @@ func (q Queue) updateReady(g *Stage) {
 	if j.Ready += step; j.Ready > max(step, 0) { // it has other ready stages
 		return
 	}
-	t := q.s.tree.tenants[j.Spec.Tenant]
+	t := j.tenant
 	q.s.order.setReady(j, ready)
 	t.order.setReady(j, ready)
-	t.countHigh(j, step)
+	if j.Spec.Priority == PriorityHigh {
+		t.ReadyHigh += step
+	}
 	if ready {
 		q.s.tree.readyTenant.set(int32(j.Spec.Tenant))
 	} else if t.order.ready.next(0) < 0 {
@@ -158,16 +160,12 @@ func (q Queue) Ready() int { return q.s.readyStages }
 // Bounded returns the number of jobs with a bound of their own. O(1).
 func (q Queue) Bounded() int { return q.s.boundedJobs }
 
-// countBounded counts a job in Bounded (n 1), or no longer (n -1).
-func (q Queue) countBounded(j *Job, n int) {
+// countSpec counts a job in Bounded and Tenant.ReadyHigh as its spec says (n 1), or no longer (n -1).
+func (q Queue) countSpec(j *Job, n int32) {
 	if j.Spec.Bound > 0 {
-		q.s.boundedJobs += n
+		q.s.boundedJobs += int(n)
 	}
-}
-
-// countHigh adds n to the tenant's count of ready jobs if the job has high priority.
-func (t *Tenant) countHigh(j *Job, n int32) {
-	if j.Spec.Priority == PriorityHigh {
-		t.ReadyHigh += n
+	if j.Ready > 0 && j.Spec.Priority == PriorityHigh {
+		j.tenant.ReadyHigh += n
 	}
 }

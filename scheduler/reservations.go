@@ -57,10 +57,7 @@ func (rs Reservations) find(id ReservationID) (int, bool) {
 
 // byStart orders reservations by (Start, ID).
 func byStart(a, b *Reservation) int {
-	if a.Start != b.Start {
-		return cmp.Compare(a.Start, b.Start)
-	}
-	return cmp.Compare(a.ID, b.ID)
+	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
 }
 
 // put adds or replaces a reservation. It returns the one replaced, or else one that has nothing but the id.
@@ -86,11 +83,10 @@ func (rs Reservations) drop(i int) {
 // link adds a reservation to its lists.
 func (rs Reservations) link(r *Reservation) {
 	rs.count(r, 1)
-	rs.countOnNode(r, 1)
 	if rs.s.timeline != nil {
 		rs.s.timeline.addReservation(rs.s, r)
 	}
-	for _, list := range [...]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, rs.listOfKind(r.Kind)} {
+	for _, list := range rs.listsOf(r) {
 		i, _ := slices.BinarySearchFunc(*list, r, byStart)
 		*list = slices.Insert(*list, i, r)
 	}
@@ -98,49 +94,44 @@ func (rs Reservations) link(r *Reservation) {
 
 func (rs Reservations) unlink(r *Reservation) {
 	rs.count(r, -1)
-	rs.countOnNode(r, -1)
 	if rs.s.timeline != nil {
 		rs.s.timeline.dropReservation(r.ID)
 	}
-	for _, list := range [...]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, rs.listOfKind(r.Kind)} {
+	for _, list := range rs.listsOf(r) {
 		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
 			*list = slices.Delete(*list, i, i+1)
 		}
 	}
 }
 
-// listOfKind returns the list of the guarantees or that of the other reservations.
-func (rs Reservations) listOfKind(k ReservationKind) *[]*Reservation {
-	if k.IsGuarantee() {
-		return &rs.s.guarantees
+// listsOf returns the lists of the reservation's node and of its kind.
+func (rs Reservations) listsOf(r *Reservation) [2]*[]*Reservation {
+	ofKind := &rs.s.unguaranteed
+	if r.Kind.IsGuarantee() {
+		ofKind = &rs.s.guarantees
 	}
-	return &rs.s.unguaranteed
+	return [2]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, ofKind}
 }
 
-// count adds (n 1) a reservation to its job's list and counts, or removes it (n
-// -1).
+// count adds (n 1) a reservation to its job's list and the counts, or removes it (n -1).
 func (rs Reservations) count(r *Reservation, n int32) {
-	if j := rs.s.jobs[r.Job]; j != nil {
-		rs.s.changeLog.recordJob(j)
-		i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
-		if n > 0 {
-			j.reservations = slices.Insert(j.reservations, i, r)
-		} else {
-			j.reservations = slices.Delete(j.reservations, i, i+1)
-		}
-		rs.indexTask(r, n > 0)
-		if r.Kind.IsGuarantee() {
-			j.Guarantees += n
-		} else {
-			j.unguaranteed += n
-		}
-	}
-}
-
-// countOnNode adds (n 1) a reservation to the count of its node, or removes it (n -1).
-func (rs Reservations) countOnNode(r *Reservation, n int32) {
 	if !r.Kind.IsGuarantee() {
 		rs.s.cluster.nodes[r.Node].unguaranteed += n
+	}
+	j := rs.s.jobs[r.Job]
+	if j == nil {
+		return
+	}
+	rs.s.changeLog.recordJob(j)
+	i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
+	if n > 0 {
+		j.reservations = slices.Insert(j.reservations, i, r)
+	} else {
+		j.reservations = slices.Delete(j.reservations, i, i+1)
+	}
+	rs.indexTask(r, n > 0)
+	if r.Kind.IsGuarantee() {
+		j.Guarantees += n
 	}
 }
 

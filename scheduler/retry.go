@@ -55,7 +55,7 @@ func exchangeRetries(s *State, d *Decision) {
 		if a.Kind != ActPlace || a.Attempt <= 1 || a.Speculative {
 			continue
 		}
-		g := s.stageFor(a.Task.StageID())
+		g := s.Stage(a.Task.StageID())
 		if g == nil || g.Spec.Inputs != nil || len(g.Job.reservations) > 0 || !slices.Contains(g.FailedOn(a.Task.Index), a.Node) || reservesFor(d.Actions, g.Job) {
 			continue
 		}
@@ -99,7 +99,7 @@ func exchangePlaced(g *Stage, actions []Action, i int) bool {
 func (s *State) exchangeWaiting(g *Stage, actions []Action, i int) {
 	a := &actions[i]
 	other := func(n NodeID) bool { return !slices.Contains(g.FailedOn(a.Task.Index), n) && !s.cluster.Avoids(g, n) }
-	if !s.cluster.couldRunOn(g.Spec.Demand, g.Spec.Disk, other) {
+	if need := g.need(); !s.cluster.couldRunOn(&need, other) {
 		return
 	}
 	placed := map[int32]bool{}

@@ -149,8 +149,6 @@ type ProjectSpec struct {
 	Jobs      int32     `json:"jobs"`
 	// GuaranteedDeparture is 0 while there is none.
 	GuaranteedDeparture Time `json:"guaranteed_departure,omitempty"`
-	// LatestStart is lts, computed once from the first departure.
-	LatestStart Time `json:"latest_start,omitempty"`
 }
 
 // StageKind is the kind of a stage.

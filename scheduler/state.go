@@ -29,7 +29,7 @@ type State struct {
 	tree    TenantTree
 
 	jobs             map[JobID]*Job
-	lastJob          *Job // cache of stageFor
+	lastJob          *Job // cache of Stage
 	order            jobOrder
 	readyStages      int
 	boundedJobs      int // see Queue.Bounded
@@ -49,7 +49,6 @@ type State struct {
 	unguaranteed  []*Reservation // by (Start, ID)
 	policyStates  policyStateTable
 	joblessStates int
-	stateVersion  uint64 // the last one of PolicyStates.VersionOf
 	stateBatch    policyStateBatch
 
 	history History
@@ -94,10 +93,6 @@ func (s *State) Stamp() Stamp {
 	return Stamp{s.identity, s.changeCount, s.undo.steps}
 }
 
-// ChangeCount returns the number of changes since New. It never decreases, and it grows with
-// every change. Tries that are rolled back do not count.
-func (s *State) ChangeCount() uint64 { return s.changeCount }
-
 // Index returns the log index of the last fact in this State.
 func (s *State) Index() uint64 { return s.index }
 
@@ -108,17 +103,8 @@ func (s *State) SetIndex(i uint64) { s.index = i }
 // Job returns a job that has not ended, or nil.
 func (s *State) Job(id JobID) *Job { return s.jobs[id] }
 
-// Stage returns a stage of a job that has not ended, or nil.
+// Stage returns a stage of a job that has not ended, or nil. Most calls are for the job of the last one.
 func (s *State) Stage(id StageID) *Stage {
-	if j := s.jobs[id.Job]; j != nil && id.Stage >= 0 && int(id.Stage) < len(j.Stages) {
-		return j.Stages[id.Stage]
-	}
-	return nil
-}
-
-// stageFor is Stage with a cache of the last job, for Apply and Check, which look up the same
-// job several times in a row.
-func (s *State) stageFor(id StageID) *Stage {
 	j := s.lastJob
 	if j == nil || j.Spec.ID != id.Job {
 		if j = s.jobs[id.Job]; j == nil {

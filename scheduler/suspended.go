@@ -104,7 +104,3 @@ func (at Attempts) suspended(include func(*suspendedEntry) bool) iter.Seq[*Attem
 		}
 	}
 }
-
-// SuspendedCount returns the number of attempts at a suspended level: parked ones and those
-// that are changing level or being killed included.
-func (at Attempts) SuspendedCount() int { return at.s.suspended.live }

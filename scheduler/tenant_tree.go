@@ -28,19 +28,12 @@ func (t *TenantTree) countCaps(spec *TenantSpec, sign int) {
 }
 
 // height returns the number of levels of the tenant's subtree.
-func (t *TenantTree) height(id TenantID) int32 {
-	h := int32(0)
+func (t *TenantTree) height(id TenantID) int {
+	h := 0
 	for _, c := range t.tenants[id].Children {
 		h = max(h, t.height(c))
 	}
 	return h + 1
-}
-
-func (t *TenantTree) setDepth(id TenantID, depth int32) {
-	t.tenants[id].depth = depth
-	for _, c := range t.tenants[id].Children {
-		t.setDepth(c, depth+1)
-	}
 }
 
 // addChild inserts a tenant into its parent's children, by name.

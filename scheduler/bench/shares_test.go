@@ -205,7 +205,7 @@ func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, maxActions 
 			if g == nil {
 				break
 			}
-			node, disk := s.Cluster().BestNode(g)
+			node, disk := s.Cluster().BestNode(g, nil)
 			a := s.Attempts().PlaceAction(g, g.NextPending(0), node, disk)
 			if err := s.Apply(&a, now); err != nil {
 				panic(err)

@@ -26,11 +26,10 @@ func (b *brokenPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int)
 	for j := range s.Jobs() {
 		for _, g := range j.Stages {
 			for g.Ready() && len(d.Actions) < limit {
-				n, disk := s.Cluster().BestNode(g)
+				n, disk := s.Cluster().BestNode(g, nil)
 				if n == scheduler.NoNode {
-					l := s.Cluster().Lacking(g)
-					r, nodes := l.Most()
-					d.Waiting = append(d.Waiting, scheduler.Waiting{Stage: g.ID(), Reason: scheduler.NoCapacityReason(r), Nodes: nodes, Tasks: g.Pending})
+					why, nodes := s.Cluster().WhyNowhere(g)
+					d.Waiting = append(d.Waiting, scheduler.Waiting{Stage: g.ID(), Reason: why, Nodes: nodes, Tasks: g.Pending})
 					break
 				}
 				d.Actions = append(d.Actions, s.Attempts().PlaceAction(g, g.NextPending(0), n, disk))
