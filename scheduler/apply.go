@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// Apply executes an action on the State: a placement takes effect at once, a suspension,
-// migration or kill stays in progress until the node reports it. It returns an error for an
-// invalid (ErrUnknown, ErrInvalid) or stale (ErrStale) action or one that does not fit
-// (ErrNoCapacity), and then changes nothing. Caps and reservations are checked by Check alone.
-// Rollback undoes it inside a try. O(1) plus the tenant's depth; no allocation once the State
-// has reached its size.
+// Apply executes an action on the State: a placement takes effect at once, a suspension, migration or kill stays in
+// progress until the node reports it. It returns an error for an invalid (ErrUnknown, ErrInvalid) or stale (ErrStale)
+// action or one that does not fit (ErrNoCapacity), and then changes nothing. Caps and reservations are checked by Check
+// alone. Rollback undoes it inside a try. O(1) plus the tenant's depth; no allocation once the State has reached its
+// size.
 func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, now, true) }
 
 // ApplyFact is Apply for an action that was already committed to a log. It does not check free
@@ -166,8 +165,7 @@ func (p applier) place(act *Action, g *Stage, n *Node, now Time) {
 	}
 }
 
-// accrueTaskTime adds the running time since lastTick to taskTime. It must be called before
-// Running changes.
+// accrueTaskTime adds the running time since lastTick to taskTime. It must be called before Running changes.
 func (g *Stage) accrueTaskTime(now Time) {
 	g.begin()
 	if now > g.lastTick {

@@ -5,13 +5,11 @@ import (
 	"slices"
 )
 
-// A job may avoid nodes: those on which its tasks alone fail, as the owner of the State found
-// (Events.SetAvoided). Its tasks are not placed there while another schedulable node is large
-// enough for them: policies see such a node as one that is not schedulable, for this job only.
-// Avoided nodes are no rule of Check: a plan made before may still use one.
+// A job may avoid nodes: those on which its tasks alone fail, as the owner of the State found (Events.SetAvoided). Its
+// tasks are not placed there while another schedulable node is large enough for them: policies see such a node as one
+// that is not schedulable, for this job only. Avoided nodes are no rule of Check: a plan made before may still use one.
 
-// SetAvoided replaces the nodes that a job avoids. O(nodes given), and classes of demands are built
-// again.
+// SetAvoided replaces the nodes that a job avoids. O(nodes given), and classes of demands are built again.
 func (e Events) SetAvoided(id JobID, nodes []NodeID) error {
 	j, err := e.eventJob(id)
 	if err != nil {
@@ -44,8 +42,7 @@ func (g *Stage) Avoider() JobID {
 	return g.Job.Spec.ID
 }
 
-// Avoidance identifies the nodes that tasks avoid: those of equal demands fit on the same nodes if
-// it is equal too.
+// Avoidance identifies the nodes that tasks avoid: those of equal demands fit on the same nodes if it is equal too.
 type Avoidance struct {
 	job    JobID // 0: it avoids none
 	begins int32 // how many of Cluster.begins come too early
@@ -118,8 +115,7 @@ func (c *Cluster) avoided(j *Job, k DemandClass) (list []NodeID) {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, leavingBy(c, k.Avoidance.begins)))))
 }
 
-// couldRunOn reports whether a schedulable node that may is large enough for a need. O(nodes x
-// disks).
+// couldRunOn reports whether a schedulable node that may is large enough for a need. O(nodes x disks).
 func (c *Cluster) couldRunOn(need *capacityVec, may func(NodeID) bool) bool {
 	return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(need) })
 }

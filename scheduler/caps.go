@@ -19,9 +19,8 @@ func (t *TenantTree) Waiting(g *Stage) Waiting {
 	return w
 }
 
-// WithinCaps reports whether the job stays within all caps if it occupies more in addition,
-// and one of its tasks occupies task in total. O(depth of the tenant); O(1) if no tenant has a
-// cap.
+// WithinCaps reports whether the job stays within all caps if it occupies more in addition, and one of its tasks
+// occupies task in total. O(depth of the tenant); O(1) if no tenant has a cap.
 func (t *TenantTree) WithinCaps(j *Job, task, more Resources) bool {
 	_, _, _, ok := t.underCaps(j, task, more, nil)
 	return ok

@@ -1,7 +1,6 @@
 package scheduler
 
-// ChangedOwner names a job that changed, with the project it belongs to; with Job 0 it names a
-// project.
+// ChangedOwner names a job that changed, with the project it belongs to; with Job 0 it names a project.
 type ChangedOwner struct {
 	Job     JobID
 	Project ProjectID
@@ -31,8 +30,7 @@ func (l *ChangeLog) grow(jobs int) {
 	}
 }
 
-// add logs an owner. It drops an immediate repetition, unless a reader has already read the
-// entry.
+// add logs an owner. It drops an immediate repetition, unless a reader has already read the entry.
 func (l *ChangeLog) add(w ChangedOwner) {
 	if len(l.ring) == 0 {
 		l.grow(0)
@@ -73,10 +71,9 @@ func (l *ChangeLog) Position() uint64 {
 	return l.head
 }
 
-// Since yields the jobs and projects that may have changed since a position returned by
-// Position: their specs, phases, counts, attempts, progress, policy states or
-// reservations, but not input locations. It may yield one twice, and it yields jobs that have ended
-// and changes of tries that were rolled back. It returns false if the log has wrapped: then
+// Since yields the jobs and projects that may have changed since a position returned by Position: their specs, phases,
+// counts, attempts, progress, policy states or reservations, but not input locations. It may yield one twice, and it
+// yields jobs that have ended and changes of tries that were rolled back. It returns false if the log has wrapped: then
 // all may have changed. O(changes).
 func (l *ChangeLog) Since(at uint64, yield func(ChangedOwner)) bool {
 	if at > l.head || l.head-at > uint64(len(l.ring)) {

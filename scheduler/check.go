@@ -30,8 +30,7 @@ func (r Rule) String() string {
 		RuleParallel: "parallel", RuleGuarantee: "guarantee", RuleVictim: "victim", RulePolicyState: "policy_state"})
 }
 
-// Violation is one broken rule: the index of the action (or policy state) in the decision, and
-// what is wrong.
+// Violation is one broken rule: the index of the action (or policy state) in the decision, and what is wrong.
 type Violation struct {
 	Rule   Rule
 	Action int
@@ -75,10 +74,9 @@ type nodeAccount struct {
 	disks []DiskUse
 }
 
-// Check validates a decision against a State without changing it: every rule after every
-// action, in order. It returns nil for a valid decision, and allocates nothing then once it has reached its
-// size. O(actions x (depth of the tenant tree + reservations on the node)). The result is valid
-// until the next Check of the same State.
+// Check validates a decision against a State without changing it: every rule after every action, in order. It returns
+// nil for a valid decision, and allocates nothing then once it has reached its size. O(actions x (depth of the tenant
+// tree + reservations on the node)). The result is valid until the next Check of the same State.
 func Check(s *State, d *Decision, now Time) []Violation {
 	c := &s.checker
 	c.begin(s, d, now)
@@ -189,8 +187,7 @@ func (c *checker) checkAction(a *Action) bool {
 	return valid
 }
 
-// account returns what the decision so far leaves free on a node. It is valid until the next
-// call.
+// account returns what the decision so far leaves free on a node. It is valid until the next call.
 func (c *checker) account(id NodeID) *nodeAccount {
 	if at := int(c.nodeIndex[id]); at < len(c.nodes) && c.nodes[at].id == id {
 		return &c.nodes[at]
@@ -253,8 +250,7 @@ func (c *checker) checkVictim(a *Attempt, j *Job) bool {
 	return true
 }
 
-// isInfeasible reports whether the deadline of the job is infeasible, by this decision or
-// before.
+// isInfeasible reports whether the deadline of the job is infeasible, by this decision or before.
 func (c *checker) isInfeasible(j *Job) bool {
 	return j.HasState(InfeasibleState) || slices.Contains(c.infeasible, j.Spec.ID)
 }

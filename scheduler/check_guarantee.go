@@ -31,8 +31,7 @@ type droppedGuarantee struct {
 	reservation Reservation
 }
 
-// reservedOn returns the reservations on a node after the actions so far. O(reservations on
-// the node and moved there).
+// reservedOn returns the reservations on a node after the actions so far. O(reservations on the node and moved there).
 func (c *checker) reservedOn(id NodeID) []*Reservation {
 	reserved := c.s.cluster.nodes[id].reserved
 	if len(c.latest) == 0 {
@@ -52,10 +51,9 @@ func (c *checker) reservedOn(id NodeID) []*Reservation {
 	return c.scratchReservations
 }
 
-// checkGuarantees checks a start on a node against the guarantees reserved there: at the start of
-// each of them there must be enough free capacity for it beside what then runs and is not
-// preemptible, on the node's disks too. A task with a runtime bound is
-// assumed to run until its bound; one without a bound for ever.
+// checkGuarantees checks a start on a node against the guarantees reserved there: at the start of each of them there
+// must be enough free capacity for it beside what then runs and is not preemptible, on the node's disks too. A task
+// with a runtime bound is assumed to run until its bound; one without a bound for ever.
 func (c *checker) checkGuarantees(p *placedTask, g *Stage, task int32) bool {
 	n := c.s.cluster.nodes[p.node]
 	if (len(n.reserved) == 0 && len(c.latest) == 0) || c.isPreemptibleOn(p.job, n) {
@@ -75,9 +73,8 @@ func (c *checker) checkGuarantees(p *placedTask, g *Stage, task int32) bool {
 	return true
 }
 
-// guaranteeFits reports whether a guarantee has its capacity at its start: CPU, memory and I/O
-// beside the other guarantees in force then, space summed over the disks, and, if it is for
-// one task, I/O and space on one disk.
+// guaranteeFits reports whether a guarantee has its capacity at its start: CPU, memory and I/O beside the other
+// guarantees in force then, space summed over the disks, and, if it is for one task, I/O and space on one disk.
 func (c *checker) guaranteeFits(r *Reservation, list []*Reservation, n *Node) bool {
 	at, account := max(r.Start, c.now), c.account(n.Spec.ID)
 	c.scratch.Free, c.scratch.Disks = account.free, append(c.scratch.Disks[:0], account.disks...)
@@ -121,8 +118,7 @@ func (c *checker) isDue(r *Reservation) bool {
 	return r.Kind.IsGuarantee() && r.Start <= c.now && r.End > c.now
 }
 
-// isPreemptibleOn is Node.CanPreempt, except that jobs count as infeasible if the
-// decision declares them so.
+// isPreemptibleOn is Node.CanPreempt, except that jobs count as infeasible if the decision declares them so.
 func (c *checker) isPreemptibleOn(j *Job, n *Node) bool {
 	return n.CanPreempt(j) || (j.Spec.Project == 0 && n.Spec.Levels.FreesMemory() && slices.Contains(c.infeasible, j.Spec.ID))
 }
@@ -204,10 +200,9 @@ func (c *checker) isGuaranteed(r *Reservation) bool {
 	return (r.Kind == ReserveDeadline && j != nil && j.IsAccepted()) || (r.Project != 0 && c.s.Reservations().hasGuarantee(r.Project))
 }
 
-// checkDropped checks, at the end of a decision, each guarantee that it deleted. That is valid
-// if its job or project is done, stopped or infeasible, its task started, it was reserved
-// again, or a policy state says that it is violated and why. Reservations that are not
-// isGuaranteed are the policy's to delete.
+// checkDropped checks, at the end of a decision, each guarantee that it deleted. That is valid if its job or project is
+// done, stopped or infeasible, its task started, it was reserved again, or a policy state says that it is violated and
+// why. Reservations that are not isGuaranteed are the policy's to delete.
 func (c *checker) checkDropped() {
 	for i := range c.dropped {
 		r := &c.dropped[i].reservation

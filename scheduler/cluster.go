@@ -21,14 +21,6 @@ func (c *Cluster) Total() Resources { return c.total }
 // SchedulableNodes returns the number of schedulable nodes.
 func (c *Cluster) SchedulableNodes() int { return int(c.schedulable) }
 
-// node returns a node, or nil.
-func (c *Cluster) node(id NodeID) *Node {
-	if id < 0 || int(id) >= len(c.nodes) {
-		return nil
-	}
-	return c.nodes[id]
-}
-
 // ChangeCount returns the number of changes to the nodes themselves: added, lost, drained,
 // updated. It never decreases. O(1).
 func (c *Cluster) ChangeCount() uint64 { return c.changeCount }

@@ -78,8 +78,7 @@ func (e Events) SetParked(id AttemptID, run int32, parked bool) error {
 	return nil
 }
 
-// SetRefusedLevels records the levels to which the node failed to bring an attempt; they are
-// not requested again. O(1).
+// SetRefusedLevels records the levels to which the node failed to bring an attempt; they are not requested again. O(1).
 func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) error {
 	a, _, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
@@ -92,11 +91,10 @@ func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) erro
 	return nil
 }
 
-// AttemptEnded reports that an attempt has ended and occupies nothing any more. After a
-// success its task is done, and a second attempt, if any, is marked as being killed; the
-// caller must kill it. After a failure through the user's fault the task is pending again, or
-// failed if its attempts are used up; the job is then failing. After any other outcome the
-// task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on
+// AttemptEnded reports that an attempt has ended and occupies nothing any more. After a success its task is done, and a
+// second attempt, if any, is marked as being killed; the caller must kill it. After a failure through the user's fault
+// the task is pending again, or failed if its attempts are used up; the job is then failing. After any other outcome
+// the task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on
 // (Stage.FailedOn).
 func (e Events) AttemptEnded(id AttemptID, run int32, outcome Outcome, now Time) error {
 	a, _, _, err := e.s.applier().findAttempt(id, run)

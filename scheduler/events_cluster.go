@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// AddNode adds a node. Its id must be the next one. Like every event it is refused during a
-// try (Mark).
+// AddNode adds a node. Its id must be the next one.
 func (e Events) AddNode(spec NodeSpec) error {
 	if err := spec.validate(); err != nil {
 		return err
@@ -26,9 +25,8 @@ func (e Events) AddNode(spec NodeSpec) error {
 	return nil
 }
 
-// UpdateNode replaces the spec of a node except its id and name. A node may shrink below what
-// runs on it: its Free is then negative, nothing is placed on it, and its attempts stay. Disks
-// in use cannot be removed.
+// UpdateNode replaces the spec of a node except its id and name. A node may shrink below what runs on it: its Free is
+// then negative, nothing is placed on it, and its attempts stay. Disks in use cannot be removed.
 func (e Events) UpdateNode(spec NodeSpec) error {
 	n, err := e.eventNode(spec.ID)
 	if err != nil {
@@ -80,8 +78,7 @@ func (e Events) putNode(n *Node, spec NodeSpec) {
 	e.s.countChange()
 }
 
-// SetDrain starts or ends draining: a draining node keeps its attempts and accepts no new
-// ones.
+// SetDrain starts or ends draining: a draining node keeps its attempts and accepts no new ones.
 func (e Events) SetDrain(id NodeID, draining bool) error {
 	return e.setNode(id, func(n *NodeSpec) { n.Draining = draining })
 }
@@ -91,9 +88,8 @@ func (e Events) NodeUp(id NodeID) error {
 	return e.setNode(id, func(n *NodeSpec) { n.Down = false })
 }
 
-// NodeLost reports that a node is gone: every attempt that is on it or migrates from or to it
-// is lost, and its task is pending again. The owner reports lost map outputs with OutputLost,
-// since State does not know where they are.
+// NodeLost reports that a node is gone: every attempt that is on it or migrates from or to it is lost, and its task is
+// pending again. The owner reports lost map outputs with OutputLost, since State does not know where they are.
 func (e Events) NodeLost(id NodeID, now Time) error {
 	if err := e.setNode(id, func(n *NodeSpec) { n.Down = true }); err != nil {
 		return err
@@ -131,9 +127,8 @@ func (e Events) eventNode(id NodeID) (*Node, error) {
 	return n, nil
 }
 
-// PutTenant adds a tenant or replaces its spec. A new tenant's id must be the next one and its
-// parent must exist. When a tenant moves to another parent, its use is charged to its new
-// ancestors.
+// PutTenant adds a tenant or replaces its spec. A new tenant's id must be the next one and its parent must exist. When
+// a tenant moves to another parent, its use is charged to its new ancestors.
 func (e Events) PutTenant(spec TenantSpec) error {
 	if err := spec.validate(); err != nil {
 		return err
@@ -177,6 +172,5 @@ func (e Events) PutTenant(spec TenantSpec) error {
 	return nil
 }
 
-// Events updates a State by what happened in the cluster: to nodes, tenants, projects, jobs and
-// attempts.
+// Events updates a State by what happened in the cluster: to nodes, tenants, projects, jobs and attempts.
 type Events struct{ s *State }

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// SubmitJob adds a job with its stages. State keeps the stages' Inputs. A refused job leaves no
-// trace.
-// O(tasks/64 + replicas) plus the number of jobs with a later submission time.
+// SubmitJob adds a job with its stages. State keeps the stages' Inputs. A refused job leaves no trace. O(tasks/64 +
+// replicas) plus the number of jobs with a later submission time.
 func (e Events) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	what := fmt.Sprintf("job %d", spec.ID)
 	spec.OnMiss = cmp.Or(spec.OnMiss, OnMissContinue)
@@ -51,8 +50,7 @@ func (e Events) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	return nil
 }
 
-// UpdateJob replaces the spec of a job. Tenant, submission time and project must not
-// change.
+// UpdateJob replaces the spec of a job. Tenant, submission time and project must not change.
 func (e Events) UpdateJob(spec JobSpec) error {
 	j, err := e.eventJob(spec.ID)
 	if err != nil {
@@ -97,8 +95,7 @@ func (e Events) SetEstimate(id StageID, d time.Duration) error {
 	return nil
 }
 
-// SetInput replaces the locations of a task's input. local holds the bytes on each node; nil:
-// all of them on each.
+// SetInput replaces the locations of a task's input. local holds the bytes on each node; nil: all of them on each.
 func (e Events) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 	g, err := e.eventStage(id.StageID())
 	if err != nil {
@@ -137,8 +134,7 @@ func (e Events) StopJob(id JobID) error {
 	return nil
 }
 
-// EndJob removes a job without live attempts from the State, with its policy states and its
-// reservations.
+// EndJob removes a job without live attempts from the State, with its policy states and its reservations.
 func (e Events) EndJob(id JobID) error {
 	j, err := e.eventJob(id)
 	if err != nil {

@@ -9,21 +9,20 @@ import (
 // fitIndex finds nodes with free capacity. It is a cache over the nodes: its answers depend on
 // the State alone, never on earlier calls.
 //
-// Each demand asked for has an equivalence class with a set of candidate nodes. A node leaves
-// the set when it is examined and does not fit; it returns when the log of gains says that
-// capacity became free on it. A full node therefore costs a class one examination per release
-// on it, regardless of the number of nodes.
+// Each demand asked for has an equivalence class with a set of candidate nodes. A node leaves the set when it is
+// examined and does not fit; it returns when the log of gains says that capacity became free on it. A full node
+// therefore costs a class one examination per release on it, regardless of the number of nodes.
 type fitIndex struct {
 	free            []capacityVec
 	inverseCapacity [][NumResources]float64 // 1/capacity of each node
 	gained          []NodeID                // ring of the nodes that gained free capacity
 	gainedCount     uint64                  // number of entries ever added to gained
-	changed         []NodeID                // ring of the nodes whose free capacity changed, as long as gained
-	changedCount    uint64                  // number of entries ever added to changed
 	// version is the last node version assigned, versions the last one of each node,
 	// versionOfAll the last one assigned to all nodes at once.
 	version, versionOfAll uint64
 	versions              []uint64
+	changed               []NodeID // ring of the nodes whose free capacity changed, as long as gained
+	changedCount          uint64   // number of entries ever added to changed
 	classes               []equivalenceClass
 	byNeed                map[DemandClass]int32 // their indexes
 	generation            uint32                // increased when classes are dropped
@@ -41,8 +40,7 @@ func (n *capacityVec) fits(in *capacityVec) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
 }
 
-// equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each Avoidance
-// has its own.
+// equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each Avoidance has its own.
 type equivalenceClass struct {
 	need       capacityVec
 	avoided    []NodeID // never candidates, usually none; in order
@@ -58,8 +56,8 @@ const maxEquivalenceClasses = 4096
 // bestNodeCandidates is how many fitting nodes BestNode compares.
 const bestNodeCandidates = 8
 
-// addNode extends the index by a node. It drops all classes, and enlarges the logs when they
-// are shorter than twice the number of nodes.
+// addNode extends the index by a node. It drops all classes, and enlarges the log of gains when it
+// is shorter than twice the number of nodes.
 func (f *fitIndex) addNode() {
 	f.free = append(f.free, unschedulable)
 	f.versions = append(f.versions, 0)
@@ -134,8 +132,7 @@ func (c *Cluster) classFor(j *Job, k DemandClass) int32 {
 	return i
 }
 
-// classOfStage returns the class of the stage's demand, cached in the stage until classes are
-// dropped.
+// classOfStage returns the class of the stage's demand, cached in the stage until classes are dropped.
 func (c *Cluster) classOfStage(g *Stage) *equivalenceClass {
 	f := &c.fit
 	begins := c.begunBy(g)
@@ -151,8 +148,7 @@ func needOf(d Resources, disk int64) capacityVec { return capacityVec{d[CPU], d[
 // need returns what a task of the stage needs.
 func (g *Stage) need() capacityVec { return needOf(g.Spec.Demand, g.Spec.Disk) }
 
-// catchUp adds the nodes that gained capacity since the last call for the class to its
-// candidates.
+// catchUp adds the nodes that gained capacity since the last call for the class to its candidates.
 func (f *fitIndex) catchUp(class *equivalenceClass) {
 	size := uint64(len(f.gained))
 	if f.gainedCount-class.pos > size {
@@ -189,7 +185,7 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	}
 	compared := int32(-1) // the last block that was compared
 	for i, full := class.candidates.next(int32(from)), 0; i >= 0; i = class.candidates.next(i + 1) {
-		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) &&
+		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || tightestDisk(c.nodes[i].Disks, class.need[2], class.need[3]) >= 0) &&
 			!class.avoids(NodeID(i)) {
 			return NodeID(i)
 		}
@@ -218,11 +214,10 @@ func (f *fitIndex) fittingIn(block int32, class *equivalenceClass) (fitting uint
 
 // tightestDisk returns the disk with the least free I/O that fits this I/O and space (ties to
 // the first), or -1.
-func (n *Node) tightestDisk(io, space int64) int16 {
+func tightestDisk(disks []DiskUse, io, space int64) int16 {
 	best := int16(-1)
-	for i := range n.Disks {
-		d := &n.Disks[i]
-		if io <= d.FreeIO && space <= d.FreeSpace && (best < 0 || d.FreeIO < n.Disks[best].FreeIO) {
+	for i := range disks {
+		if d := &disks[i]; io <= d.FreeIO && space <= d.FreeSpace && (best < 0 || d.FreeIO < disks[best].FreeIO) {
 			best = int16(i)
 		}
 	}
@@ -232,11 +227,11 @@ func (n *Node) tightestDisk(io, space int64) int16 {
 // Fits reports whether a task of this demand and disk space can be placed on the node now, and
 // on which disk (-1: it needs none and the node has none).
 func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
-	if !n.Schedulable() || d[CPU] > n.Free[CPU] || d[Memory] > n.Free[Memory] {
+	if !n.Schedulable() {
 		return -1, false
 	}
-	disk = n.tightestDisk(d[IO], space)
-	return disk, disk >= 0 || (len(n.Disks) == 0 && d[IO] == 0 && space == 0)
+	c := FreeCapacity{n.Free, n.Disks}
+	return c.fits(d, space)
 }
 
 // HasCapacity reports whether a task of the stage can be placed on the node now. It is Fits
@@ -249,9 +244,8 @@ func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 	return c.fits(id, &need) && !c.Avoids(g, id)
 }
 
-// NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves
-// it, changes what it occupies there or gets another predicted end, tries included. Numbers
-// are never reused.
+// NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves it, changes what it
+// occupies there or gets another predicted end, tries included. Numbers are never reused.
 func (c *Cluster) NodeVersion(id NodeID) uint64 { return max(c.fit.versions[id], c.fit.versionOfAll) }
 
 // IsSchedulable reports whether there is such a node and it is Node.Schedulable. It reads less memory than the node.
@@ -290,10 +284,9 @@ func (c *Cluster) NextNodeOfClass(j *Job, k *DemandClass, from NodeID) NodeID {
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
-// BestNode returns the fitting node that a task of the stage would leave with the least free
-// capacity, and the disk to use: among the first few fitting nodes by id that are not excluded (a few, in any order) the
-// one with the smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
-// Amortised O(1).
+// BestNode returns the fitting node that a task of the stage would leave with the least free capacity, and the disk to
+// use: among the first few fitting nodes by id that are not excluded (a few, in any order) the one with the smallest
+// sum of free shares, ties to the lowest id. It returns NoNode if no node fits. Amortised O(1).
 func (c *Cluster) BestNode(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if c.fitsNowhere(g) {
 		return NoNode, -1
@@ -312,13 +305,12 @@ func (c *Cluster) BestNode(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if best == NoNode {
 		return NoNode, -1
 	}
-	return best, c.nodes[best].tightestDisk(class.need[2], class.need[3])
+	return best, tightestDisk(c.nodes[best].Disks, class.need[2], class.need[3])
 }
 
-// NodeLackingLeast returns the node that lacks least of the demand of a task of the stage, by
-// its scarcest resource: among the schedulable nodes that are large enough for the task and
-// not in excluded, the one with the largest FreeFraction, ties to the lowest id. It returns
-// NoNode if there is none. O(nodes x excluded).
+// NodeLackingLeast returns the node that lacks least of the demand of a task of the stage, by its scarcest resource:
+// among the schedulable nodes that are large enough for the task and not in excluded, the one with the largest
+// FreeFraction, ties to the lowest id. It returns NoNode if there is none. O(nodes x excluded).
 func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 	best, most := NoNode, -1.0
 	for _, n := range c.nodes {
@@ -354,8 +346,7 @@ func (f *fitIndex) freeShares(i NodeID) float64 {
 	return float64(r[0])*inv[0] + float64(r[1])*inv[1] + float64(r[2])*inv[2]
 }
 
-// PlaceAction returns the action that starts the next attempt at task i of the stage. It does
-// not apply it.
+// PlaceAction returns the action that starts the next attempt at task i of the stage. It does not apply it.
 func (at Attempts) PlaceAction(g *Stage, i int32, n NodeID, disk int16) Action {
 	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: at.NextAttempt(g, i), Run: 1, Node: n, Disk: disk}
 }

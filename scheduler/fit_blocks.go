@@ -113,5 +113,5 @@ func (c *Cluster) fitsNowhere(g *Stage) bool {
 	if _, known := f.byNeed[DemandClass{need: need}]; known {
 		return false
 	}
-	return f.misfits.has(c, &need)
+	return f.misfits.below(c, &need) != 0 || f.misfits.compare(c, &need)
 }

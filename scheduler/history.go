@@ -52,6 +52,5 @@ func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
 	}
 }
 
-// TaskCount returns the number of tasks ever recorded. Predictors compare it to decide when to
-// train again.
+// TaskCount returns the number of tasks ever recorded. Predictors compare it to decide when to train again.
 func (h *History) TaskCount() uint64 { return h.total }

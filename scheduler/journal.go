@@ -47,9 +47,8 @@ type Mark struct {
 	seq            uint64
 }
 
-// Mark starts a try: Apply and PolicyStates.Apply become undoable. Each Mark must be ended by
-// one Rollback or Keep, the latest first. Events are refused during a try. O(1), no
-// allocation.
+// Mark starts a try: Apply and PolicyStates.Apply become undoable. Each Mark must be ended by one Rollback or Keep, the
+// latest first. No event may happen during a try. O(1), no allocation.
 func (jn Journal) Mark() Mark {
 	jn.s.undo.depth++
 	return Mark{len(jn.s.undo.records), jn.s.undo.depth, jn.s.seq}
@@ -150,10 +149,9 @@ func (jn Journal) countStep() {
 	}
 }
 
-// Withdraw takes back a placement of the current try, so that its task is pending again; later
-// actions of the try stay. It returns ErrStale unless the attempt is the first at its task and
-// was placed in this try. Rollback undoes it. O(1) plus the tenant's depth and the attempts on
-// the node.
+// Withdraw takes back a placement of the current try, so that its task is pending again; later actions of the try stay.
+// It returns ErrStale unless the attempt is the first at its task and was placed in this try. Rollback undoes it. O(1)
+// plus the tenant's depth and the attempts on the node.
 func (jn Journal) Withdraw(act *Action) error {
 	a, _, slot, err := jn.s.applier().findAttempt(act.AttemptID(), act.Run)
 	if err != nil {
@@ -177,8 +175,7 @@ func (jn Journal) placedInTry(slot int32) bool {
 	return false
 }
 
-// relinkStarting removes (sign -1) a starting attempt from its task and its node, or adds it
-// back (sign 1).
+// relinkStarting removes (sign -1) a starting attempt from its task and its node, or adds it back (sign 1).
 func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	g := jn.s.stages[a.stage]
 	n := jn.s.cluster.nodes[a.Node]

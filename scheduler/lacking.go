@@ -13,8 +13,7 @@ type lacking struct {
 	pos          uint64
 }
 
-// lackBits is one node's contribution: a bit for each resource it lacks, or one of the values
-// below.
+// lackBits is one node's contribution: a bit for each resource it lacks, or one of the values below.
 type lackBits uint8
 
 const (
@@ -88,7 +87,7 @@ func (c *Cluster) nodeLack(class *equivalenceClass, id NodeID) lackBits {
 		}
 		of |= lacks << k
 	}
-	if of == 0 && len(c.nodes[id].Disks) > 1 && c.nodes[id].tightestDisk(need[2], need[3]) < 0 {
+	if of == 0 && len(c.nodes[id].Disks) > 1 && tightestDisk(c.nodes[id].Disks, need[2], need[3]) < 0 {
 		return lackSingleDisk
 	}
 	return of
@@ -111,9 +110,8 @@ func (l *lacking) count(of lackBits, n int32) {
 	}
 }
 
-// most returns the resource that most nodes lack (ties to the first of CPU, Memory, IO,
-// DiskSpace) and their number. Nodes with enough I/O and space, but not on one disk, count as
-// lacking I/O.
+// most returns the resource that most nodes lack (ties to the first of CPU, Memory, IO, DiskSpace) and their number.
+// Nodes with enough I/O and space, but not on one disk, count as lacking I/O.
 func (l *lacking) most() (Resource, int32) {
 	best, most := CPU, int32(-1)
 	for r, n := range l.lack {

@@ -124,8 +124,7 @@ func (l links) bumpNodeVersionsOf(j *Job) {
 	}
 }
 
-// detachRunning is detach for the common case: an attempt that is not suspended and not
-// migrating.
+// detachRunning is detach for the common case: an attempt that is not suspended and not migrating.
 func (l links) detachRunning(g *Stage, a *Attempt, slot int32) {
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, -1)
@@ -135,8 +134,7 @@ func (l links) detachRunning(g *Stage, a *Attempt, slot int32) {
 	l.s.cluster.updateFitIndex(a.Node)
 }
 
-// unlinkFromTask removes an attempt from its task. It returns its slot and the task's other
-// attempt, or nil.
+// unlinkFromTask removes an attempt from its task. It returns its slot and the task's other attempt, or nil.
 func (l links) unlinkFromTask(g *Stage, a *Attempt) (int32, *Attempt) {
 	i := a.ID.Index
 	slot := g.active.get(i) - 1

@@ -2,11 +2,10 @@ package scheduler
 
 import "fmt"
 
-// Policy is a scheduling policy. Decide reads no clock and no global random source, starts no
-// goroutine and does no I/O. It may try actions on the State (Journal.Mark) but must leave it as
-// it was, byte for byte. Everything that a policy must remember between cycles is in
-// Decision.PolicyStates; its other memory is a cache, and a new instance decides the same.
-// Decide returns at most limit actions.
+// Policy is a scheduling policy. Decide reads no clock and no global random source, starts no goroutine and does no
+// I/O. It may try actions on the State (Journal.Mark) but must leave it as it was, byte for byte. Everything that a
+// policy must remember between cycles is in Decision.PolicyStates; its other memory is a cache, and a new instance
+// decides the same. Decide returns at most limit actions.
 type Policy interface {
 	Name() string
 	Decide(s *State, now Time, limit int) Decision
@@ -39,9 +38,8 @@ func DeadlineServiceOf(p Policy) (d DeadlineService) {
 	return d
 }
 
-// Commit makes a decision durable and returns what was accepted of it, which may be less: the
-// coordinator's log drops stale actions. The simulator returns the decision unchanged. The
-// decision's slices belong to the policy.
+// Commit makes a decision durable and returns what was accepted of it, which may be less: the coordinator's log drops
+// stale actions. The simulator returns the decision unchanged. The decision's slices belong to the policy.
 type Commit func(Decision) (Decision, error)
 
 // AcceptAll is the Commit that accepts every decision unchanged.

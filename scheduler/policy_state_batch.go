@@ -22,9 +22,8 @@ func (b *policyStateBatch) count(k *PolicyStateKey, n int32) {
 	b.perJob[k.Job] += n
 }
 
-// add adds the next state of the batch. It returns an error if the job or project does not
-// exist, a value is invalid, or the limit is reached. A state that replaces another never
-// exceeds the limit.
+// add adds the next state of the batch. It returns an error if the job or project does not exist, a value is invalid,
+// or the limit is reached. A state that replaces another never exceeds the limit.
 func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 	if err := p.validate(); err != nil {
 		return err

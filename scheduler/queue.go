@@ -8,13 +8,11 @@ import (
 // Queue is the order of the jobs of a State, and which of them have ready work.
 type Queue struct{ s *State }
 
-// Next returns the next job with ready work, in order of (Submitted, ID), at or after
-// position at, and the position to continue from; nil at the end. The iteration stays correct
-// while the caller places tasks. O(1) a step.
+// Next returns the next job with ready work, in order of (Submitted, ID), at or after position at, and the position to
+// continue from; nil at the end. The iteration stays correct while the caller places tasks. O(1) a step.
 func (q Queue) Next(at int32) (*Job, int32) { return q.s.order.next(at) }
 
-// NextOf is Next among the jobs of one tenant, without those of the tenants below
-// it.
+// NextOf is Next among the jobs of one tenant, without those of the tenants below it.
 func (q Queue) NextOf(t TenantID, at int32) (*Job, int32) {
 	if tn := q.s.Tenant(t); tn != nil {
 		return tn.order.next(at)
@@ -22,8 +20,7 @@ func (q Queue) NextOf(t TenantID, at int32) (*Job, int32) {
 	return nil, at
 }
 
-// NextTenant returns the next tenant with ready work of its own and id >= at, or
-// NoTenant. O(1).
+// NextTenant returns the next tenant with ready work of its own and id >= at, or NoTenant. O(1).
 func (q Queue) NextTenant(at TenantID) TenantID {
 	return TenantID(q.s.tree.readyTenant.next(int32(at)))
 }

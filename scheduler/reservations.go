@@ -9,10 +9,9 @@ import (
 // Reservations is the reservations of a State: by id, by node and by kind.
 type Reservations struct{ s *State }
 
-// UnplannedReleases counts the releases of capacity at another time than planned: attempts
-// that ended at any time but their bound, or had none, and reservations that were deleted with
-// their job or project, and suspensions of reduces for maps. Policies compress their schedule when
-// it has grown.
+// UnplannedReleases counts the releases of capacity at another time than planned: attempts that ended at any time but
+// their bound, or had none, and reservations that were deleted with their job or project, and suspensions of reduces
+// for maps. Policies compress their schedule when it has grown.
 func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
 
 // All returns all reservations by id. The slice belongs to State.
@@ -22,8 +21,7 @@ func (rs Reservations) All() []*Reservation { return rs.s.reservations }
 // (Start, ID). The slice belongs to State.
 func (rs Reservations) Guarantees() []*Reservation { return rs.s.guarantees }
 
-// Unguaranteed returns the reservations that are not guarantees by (Start, ID).
-// The slice belongs to State.
+// Unguaranteed returns the reservations that are not guarantees by (Start, ID). The slice belongs to State.
 func (rs Reservations) Unguaranteed() []*Reservation { return rs.s.unguaranteed }
 
 // On returns the reservations on a node by (Start, ID). The slice belongs to State.
@@ -135,9 +133,8 @@ func (rs Reservations) count(r *Reservation, n int32) {
 	}
 }
 
-// indexTask lists a reservation under its task, or takes it off the list. Of several for one
-// task the one with the highest id is listed. O(1); O(reservations of the job) while one of its
-// tasks has several.
+// indexTask lists a reservation under its task, or takes it off the list. Of several for one task the one with the
+// highest id is listed. O(1); O(reservations of the job) while one of its tasks has several.
 func (rs Reservations) indexTask(r *Reservation, add bool) {
 	g := rs.s.Stage(r.StageID())
 	if g == nil || !r.IsPlanOfTask() || r.Task >= g.Spec.Tasks {
@@ -180,8 +177,7 @@ func (g *Stage) PlannedAt(task int32) *Reservation {
 	return g.planned.get(task)
 }
 
-// tenantOf returns the tenant that a reservation is charged to: that of its project, else of
-// its job.
+// tenantOf returns the tenant that a reservation is charged to: that of its project, else of its job.
 func (rs Reservations) tenantOf(r *Reservation) TenantID {
 	j := rs.s.jobs[r.Job]
 	if j == nil {

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Stamp identifies a version of one State: equal stamps mean that nothing changed in between.
-// Compare stamps with ==.
+// Stamp identifies a version of one State: equal stamps mean that nothing changed in between. Compare stamps with ==.
 type Stamp struct {
 	of      *identity
 	changes uint64
@@ -62,8 +61,7 @@ type State struct {
 	checker           checker
 }
 
-// Project is a project that has not been dropped. Callers outside this package may only read
-// it.
+// Project is a project that has not been dropped. Callers outside this package may only read it.
 type Project struct {
 	Spec ProjectSpec
 	// Jobs are its submitted jobs that have not ended, by id.
@@ -96,8 +94,7 @@ func (s *State) Stamp() Stamp {
 // Index returns the log index of the last fact in this State.
 func (s *State) Index() uint64 { return s.index }
 
-// SetIndex sets Index. The owner calls it after it has applied facts. It does not count as a
-// change.
+// SetIndex sets Index. The owner calls it after it has applied facts. It does not count as a change.
 func (s *State) SetIndex(i uint64) { s.index = i }
 
 // Job returns a job that has not ended, or nil.

@@ -7,7 +7,12 @@ package scheduler
 func (s *State) Nodes() []*Node { return s.cluster.nodes }
 
 // Node returns a node, or nil.
-func (s *State) Node(id NodeID) *Node { return s.cluster.node(id) }
+func (s *State) Node(id NodeID) *Node {
+	if id < 0 || int(id) >= len(s.cluster.nodes) {
+		return nil
+	}
+	return s.cluster.nodes[id]
+}
 
 // Tenants returns all tenants by id. The slice belongs to State.
 func (s *State) Tenants() []*Tenant { return s.tree.tenants }

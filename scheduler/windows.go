@@ -69,9 +69,8 @@ func checkWindows(what string, list []Window) error {
 	return nil
 }
 
-// SetTime tells the State the time of the next decision. Cycle does; a caller of Policy.Decide
-// does so before. O(1) while no node has windows. It counts as a change when tasks may have
-// come to end too late for a window.
+// SetTime tells the State the time of the next decision. Cycle does; a caller of Policy.Decide does so before. O(1)
+// while no node has windows. It counts as a change when tasks may have come to end too late for a window.
 func (s *State) SetTime(now Time) {
 	w := &s.cluster.windows
 	at := now
