@@ -119,7 +119,7 @@ func sortedIDs[V any](m map[uint64]V) []uint64 {
 // jobs with bounds.
 func guaranteesDeadlines(name string, params map[string]string) bool {
 	p, err := policies.New(name, params)
-	return err == nil && scheduler.GuaranteesDeadlines(p)
+	return err == nil && scheduler.DeadlineServiceOf(p).Guarantees
 }
 
 // guaranteeCache remembers guaranteesDeadlines of the scheduler asked for last. The

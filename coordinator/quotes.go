@@ -272,7 +272,8 @@ func laneOptions(name string, params map[string]string) (noLane, preempt bool) {
 	if err != nil {
 		return true, false
 	}
-	return !scheduler.ServesDeadlines(p), scheduler.SuspendsForDeadlines(p)
+	d := scheduler.DeadlineServiceOf(p)
+	return !d.First, d.Preempts
 }
 
 // predictionErrors returns the error model of predictions; each source is read
@@ -347,7 +348,7 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 	t.decision = policy.Decide(d.state, at, 2*maxActions) // half of them are for requests
 	reason := "the scheduler cannot tell when it would end at the latest"
 	switch {
-	case !scheduler.GuaranteesDeadlines(policy):
+	case !scheduler.DeadlineServiceOf(policy).Guarantees:
 		reason = "scheduler " + t.scheduler + " guarantees no deadlines"
 	case !hasBounds(d.job):
 		reason = "too few tasks have ended to tell how long these take at most: set runtime_bound"

@@ -36,8 +36,7 @@ func (k ActionKind) String() string {
 		ActUnreserve: "unreserve"})
 }
 
-// Action is one step of a Decision. The owner of the State executes it. Kind decides which
-// fields are used:
+// Action is one step of a Decision. The owner of the State executes it. Kind decides which fields are used:
 //
 //	place      Task, Attempt, Run (1), Node, Disk, Speculative
 //	suspend    Task, Attempt, Run, Level

@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// Apply executes an action on the State: a placement takes effect at once, a suspension,
-// migration or kill stays in progress until the node reports it. It returns an error for an
-// invalid (ErrUnknown, ErrInvalid) or stale (ErrStale) action or one that does not fit
-// (ErrNoCapacity), and then changes nothing. Caps and reservations are checked by Check alone.
-// Rollback undoes it inside a try. O(1) plus the tenant's depth; no allocation once the State
-// has reached its size.
+// Apply executes an action on the State: a placement takes effect at once, a suspension, migration or kill stays in
+// progress until the node reports it. It returns an error for an invalid (ErrUnknown, ErrInvalid) or stale (ErrStale)
+// action or one that does not fit (ErrNoCapacity), and then changes nothing. Caps and reservations are checked by Check
+// alone. Rollback undoes it inside a try. O(1) plus the tenant's depth; no allocation once the State has reached its
+// size.
 func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, now, true) }
 
 // ApplyFact is Apply for an action that was already committed to a log. It does not check free
@@ -18,26 +17,30 @@ func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, n
 // the stage is open: outputs of its maps may have been lost since the decision.
 func (s *State) ApplyFact(a *Action, now Time) error { return s.applier().apply(a, now, false) }
 
+// applier executes actions on a State.
+type applier struct{ s *State }
+
+// target is what an action on a task or an attempt is about.
+type target struct {
+	g    *Stage
+	a    *Attempt // nil for a placement
+	slot int32    // of a
+	n    *Node    // that a placement or a migration leads to
+}
+
 // apply implements Apply and ApplyFact. With verify it checks that the action fits.
-func (p applier) apply(a *Action, now Time, verify bool) error {
+func (p applier) apply(act *Action, now Time, verify bool) error {
 	var err error
-	switch a.Kind {
-	case ActPlace:
-		err = p.place(a, now, verify)
-	case ActSuspend:
-		err = p.suspend(a, verify)
-	case ActResume:
-		err = p.resume(a, now, verify)
-	case ActMigrate:
-		err = p.migrate(a, now, verify)
-	case ActKill:
-		err = p.kill(a)
+	switch act.Kind {
 	case ActReserve:
-		err = p.reserve(&a.Reservation)
+		err = p.reserve(&act.Reservation)
 	case ActUnreserve:
-		err = p.unreserve(a.Reservation.ID)
+		err = p.unreserve(act.Reservation.ID)
 	default:
-		err = refuse(ErrInvalid, "action", "kind is %v", a.Kind)
+		var t target
+		if t, err = p.find(act, verify); err == nil {
+			p.change(act, &t, now)
+		}
 	}
 	if err == nil {
 		p.s.Journal().countStep()
@@ -45,9 +48,48 @@ func (p applier) apply(a *Action, now Time, verify bool) error {
 	return err
 }
 
+// find returns what an action on a task or an attempt is about, or why it cannot be executed on the
+// State as it is. With verify it checks that it fits.
+func (p applier) find(act *Action, verify bool) (t target, err error) {
+	run := act.Run
+	switch act.Kind {
+	case ActPlace:
+		if t.g, err = p.findPlacement(act, verify); err == nil {
+			t.n, err = p.findNode(act, t.g.Spec.Demand, t.g.Spec.Disk, verify)
+		}
+		return t, err
+	case ActMigrate:
+		run--
+	case ActSuspend, ActResume, ActKill:
+	default:
+		return t, refuse(ErrInvalid, "action", "kind is %v", act.Kind)
+	}
+	if t.a, t.g, t.slot, err = p.findAttempt(act.AttemptID(), run); err != nil {
+		return t, err
+	}
+	switch act.Kind {
+	case ActSuspend:
+		err = p.checkSuspend(t.a, act.Level, verify)
+	case ActResume:
+		err = p.checkResume(t.a, verify)
+	case ActMigrate:
+		t.n, err = p.findMigration(act, t.a, verify)
+	default:
+		if t.a.Phase == AttemptKilling {
+			err = t.a.refuse(ErrStale, "it is already being killed")
+		}
+	}
+	return t, err
+}
+
+// refuse returns an error about the attempt.
+func (a *Attempt) refuse(class error, format string, args ...any) error {
+	return refuse(class, "attempt "+a.ID.String(), format, args...)
+}
+
 // findPlacement returns the stage of a placement, or an error if its task cannot be placed.
 func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
-	g := p.s.stageFor(a.Task.StageID())
+	g := p.s.Stage(a.Task.StageID())
 	i := a.Task.Index
 	if g == nil || i < 0 || i >= g.Spec.Tasks {
 		return nil, refuse(ErrUnknown, "task "+a.Task.String(), "there is no such task")
@@ -66,9 +108,10 @@ func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
 	return g, nil
 }
 
-// findTarget returns the node that an attempt is to occupy. With verify it returns an error
+// findNode returns the node that an attempt is to occupy. With verify it returns an error
 // unless the node is schedulable and fits the demand.
-func (p applier) findTarget(id NodeID, disk int16, d Resources, space int64, verify bool) (*Node, error) {
+func (p applier) findNode(act *Action, d Resources, space int64, verify bool) (*Node, error) {
+	id, disk := act.Node, act.Disk
 	n := p.s.Node(id)
 	if n == nil {
 		return nil, refuse(ErrUnknown, fmt.Sprintf("node %d", id), "there is no such node")
@@ -76,13 +119,10 @@ func (p applier) findTarget(id NodeID, disk int16, d Resources, space int64, ver
 	if int(disk) >= len(n.Disks) || disk < -1 || (disk == -1 && (d[IO] > 0 || space > 0)) {
 		return nil, refuse(ErrUnknown, fmt.Sprintf("node %d", id), "it has no disk %d", disk)
 	}
-	if !verify {
-		return n, nil
-	}
-	if !n.Schedulable() {
+	if verify && !n.Schedulable() {
 		return nil, refuse(ErrNoCapacity, fmt.Sprintf("node %d", id), "it is not schedulable")
 	}
-	if !n.hasCapacity(disk, d, space) {
+	if verify && !n.hasCapacity(disk, d, space) {
 		return nil, refuse(ErrNoCapacity, fmt.Sprintf("node %d", id), "%s and %d bytes on disk %d do not fit", d, space, disk)
 	}
 	return n, nil
@@ -101,15 +141,7 @@ func (n *Node) hasCapacity(disk int16, d Resources, space int64) bool {
 	return (d[IO] == 0 || d[IO] <= k.FreeIO) && (space == 0 || space <= k.FreeSpace)
 }
 
-func (p applier) place(act *Action, now Time, verify bool) error {
-	g, err := p.findPlacement(act, verify)
-	if err != nil {
-		return err
-	}
-	n, err := p.findTarget(act.Node, act.Disk, g.Spec.Demand, g.Spec.Disk, verify)
-	if err != nil {
-		return err
-	}
+func (p applier) place(act *Action, g *Stage, n *Node, now Time) {
 	slot := p.s.Attempts().newSlot()
 	a := p.s.Attempts().at(slot)
 	p.s.seq++
@@ -131,11 +163,9 @@ func (p applier) place(act *Action, now Time, verify bool) error {
 	if !g.Open {
 		p.s.stalled.update(g)
 	}
-	return nil
 }
 
-// accrueTaskTime adds the running time since lastTick to taskTime. It must be called before
-// Running changes.
+// accrueTaskTime adds the running time since lastTick to taskTime. It must be called before Running changes.
 func (g *Stage) accrueTaskTime(now Time) {
 	g.begin()
 	if now > g.lastTick {
@@ -169,7 +199,7 @@ func (n *Node) occupy(disk int16, h *Occupancy, sign int64) {
 
 // findAttempt returns the live attempt with this id and run, its stage and its slot.
 func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, error) {
-	g := p.s.stageFor(id.StageID())
+	g := p.s.Stage(id.StageID())
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
 		return nil, nil, 0, refuse(ErrUnknown, "attempt "+id.String(), "there is no such task, or its job has ended")
 	}
@@ -202,89 +232,82 @@ func (a *Attempt) pendingRelease() Resources {
 	}
 }
 
-func (p applier) suspend(act *Action, verify bool) error {
-	a, g, slot, err := p.findAttempt(act.AttemptID(), act.Run)
-	if err != nil {
-		return err
+// change executes an action that find has found possible.
+func (p applier) change(act *Action, t *target, now Time) {
+	if act.Kind == ActPlace {
+		p.place(act, t.g, t.n, now)
+		return
 	}
-	what := func() string { return "attempt " + a.ID.String() }
-	if !act.Level.Suspended() {
-		return refuse(ErrInvalid, what(), "cannot suspend to level %v: use frozen, swapped or checkpointed", act.Level)
+	a := t.a
+	p.s.Journal().saveAttempt(a, t.g, t.slot)
+	if act.Kind == ActSuspend || act.Kind == ActKill {
+		was := a.pendingRelease()
+		if a.Phase = AttemptKilling; act.Kind == ActSuspend {
+			a.Phase, a.Target = AttemptSuspending, act.Level
+		}
+		p.s.links().updateReleasing(a, was)
+		return
 	}
+	p.s.links().detach(a, t.slot)
+	t.g.accrueTaskTime(now)
+	if act.Kind == ActMigrate {
+		d := a.ownDetails()
+		d.Ran = a.RanFor(now)
+		d.From, d.FromDisk, d.FromOccupied = a.Node, a.Disk, a.Occupied
+		a.Node, a.Disk, d.Run = act.Node, act.Disk, act.Run
+		p.s.seq++
+		a.Seq = p.s.seq
+	}
+	p.s.links().beginResume(a, now)
+	p.s.links().attach(a, t.slot)
+}
+
+func (p applier) checkSuspend(a *Attempt, to Level, verify bool) error {
 	n := p.s.cluster.nodes[a.Node]
 	switch {
+	case !to.Suspended():
+		return a.refuse(ErrInvalid, "cannot suspend to level %v: use frozen, swapped or checkpointed", to)
 	case a.Phase != AttemptStarting && a.Phase != AttemptRunning && a.Phase != AttemptSuspended:
-		return refuse(ErrStale, what(), "it is %v", a.Phase)
-	case a.Phase == AttemptSuspended && act.Level <= a.Level:
-		return refuse(ErrStale, what(), "it is already %v", a.Level)
-	case verify && a.RefusedLevels.Has(act.Level):
-		return refuse(ErrInvalid, what(), "its node %q has refused level %v", n.Spec.Name, act.Level)
-	case verify && !n.Spec.Levels.Has(act.Level):
-		return refuse(ErrInvalid, what(), "its node %q does not support level %v", n.Spec.Name, act.Level)
+		return a.refuse(ErrStale, "it is %v", a.Phase)
+	case a.Phase == AttemptSuspended && to <= a.Level:
+		return a.refuse(ErrStale, "it is already %v", a.Level)
+	case verify && !n.CanReach(a, to):
+		return a.refuse(ErrInvalid, "its node %q does not support level %v or has refused it", n.Spec.Name, to)
 	}
-	p.s.Journal().saveAttempt(a, g, slot)
-	was := a.pendingRelease()
-	a.Phase, a.Target = AttemptSuspending, act.Level
-	p.s.links().updateReleasing(a, was)
 	return nil
 }
 
-func (p applier) resume(act *Action, now Time, verify bool) error {
-	a, g, slot, err := p.findAttempt(act.AttemptID(), act.Run)
-	if err != nil {
-		return err
-	}
+func (p applier) checkResume(a *Attempt, verify bool) error {
 	if a.Phase != AttemptSuspended {
-		return refuse(ErrStale, "attempt "+a.ID.String(), "it is %v, not suspended", a.Phase)
+		return a.refuse(ErrStale, "it is %v, not suspended", a.Phase)
 	}
-	if verify {
-		more := a.Demand.Sub(a.Occupied.Resources).Max(Resources{})
-		n := p.s.cluster.nodes[a.Node]
-		if n.Spec.Down || !n.hasCapacity(a.Disk, more, max(a.DiskSpace-a.Occupied.Disk, 0)) {
-			return refuse(ErrNoCapacity, fmt.Sprintf("node %d", a.Node), "%s more for attempt %s does not fit", more, a.ID)
-		}
+	if verify && !a.fitsBack(p.s.cluster.nodes[a.Node]) {
+		return refuse(ErrNoCapacity, fmt.Sprintf("node %d", a.Node), "what attempt %s needs again does not fit", a.ID)
 	}
-	p.s.Journal().saveAttempt(a, g, slot)
-	p.s.links().detach(a, slot)
-	g.accrueTaskTime(now)
-	p.s.links().beginResume(a, now)
-	p.s.links().attach(a, slot)
 	return nil
 }
 
-func (p applier) migrate(act *Action, now Time, verify bool) error {
-	a, g, slot, err := p.findAttempt(act.AttemptID(), act.Run-1)
-	if err != nil {
-		return err
-	}
-	what := "attempt " + a.ID.String()
+// fitsBack reports whether a suspended attempt can run again on its node, which may be draining.
+func (a *Attempt) fitsBack(n *Node) bool {
+	more := a.Demand.Sub(a.Occupied.Resources).Max(Resources{})
+	return !n.Spec.Down && n.hasCapacity(a.Disk, more, max(a.DiskSpace-a.Occupied.Disk, 0))
+}
+
+// findMigration returns the node that an attempt is to migrate to.
+func (p applier) findMigration(act *Action, a *Attempt, verify bool) (*Node, error) {
 	switch {
 	case a.From != NoNode:
-		return refuse(ErrStale, what, "it is already migrating")
+		return nil, a.refuse(ErrStale, "it is already migrating")
 	case a.Phase != AttemptRunning && a.Phase != AttemptSuspended:
-		return refuse(ErrStale, what, "it is %v", a.Phase)
+		return nil, a.refuse(ErrStale, "it is %v", a.Phase)
 	case act.Node == a.Node:
-		return refuse(ErrInvalid, what, "it is already on node %d: resume it there", a.Node)
+		return nil, a.refuse(ErrInvalid, "it is already on node %d: resume it there", a.Node)
 	}
-	n, err := p.findTarget(act.Node, act.Disk, a.Demand, a.DiskSpace, verify)
-	if err != nil {
-		return err
+	n, err := p.findNode(act, a.Demand, a.DiskSpace, verify)
+	if from := &p.s.cluster.nodes[a.Node].Spec; err == nil && verify && !CanRestore(from, &n.Spec) {
+		err = a.refuse(ErrInvalid, "node %q cannot restore a checkpoint of node %q", n.Spec.Name, from.Name)
 	}
-	if verify && !CanRestore(&p.s.cluster.nodes[a.Node].Spec, &n.Spec) {
-		return refuse(ErrInvalid, what, "node %q cannot restore a checkpoint of node %q", n.Spec.Name, p.s.cluster.nodes[a.Node].Spec.Name)
-	}
-	p.s.Journal().saveAttempt(a, g, slot)
-	p.s.links().detach(a, slot)
-	g.accrueTaskTime(now)
-	d := a.ownDetails()
-	d.Ran = a.RanFor(now)
-	d.From, d.FromDisk, d.FromOccupied = a.Node, a.Disk, a.Occupied
-	a.Node, a.Disk, d.Run = act.Node, act.Disk, act.Run
-	p.s.seq++
-	a.Seq = p.s.seq
-	p.s.links().beginResume(a, now)
-	p.s.links().attach(a, slot)
-	return nil
+	return n, err
 }
 
 // CanRestore reports whether an image that was checkpointed on one node can be restored on
@@ -296,41 +319,37 @@ func CanRestore(from, to *NodeSpec) bool {
 	return from.CPUClass == to.CPUClass || slices.Contains(to.Restores, from.CPUClass)
 }
 
-func (p applier) kill(act *Action) error {
-	a, g, slot, err := p.findAttempt(act.AttemptID(), act.Run)
-	if err != nil {
-		return err
-	}
-	if a.Phase == AttemptKilling {
-		return refuse(ErrStale, "attempt "+a.ID.String(), "it is already being killed")
-	}
-	p.s.Journal().saveAttempt(a, g, slot)
-	was := a.pendingRelease()
-	a.Phase = AttemptKilling
-	p.s.links().updateReleasing(a, was)
-	return nil
-}
-
 func (p applier) reserve(r *Reservation) error {
-	if err := r.validate(); err != nil {
+	if err := p.checkReservation(r); err != nil {
 		return err
-	}
-	what := func() string { return fmt.Sprintf("reservation %d", r.ID) }
-	if p.s.Node(r.Node) == nil {
-		return refuse(ErrUnknown, what(), "its node %d is unknown", r.Node)
-	}
-	if r.Job != 0 && p.s.jobs[r.Job] == nil {
-		return refuse(ErrUnknown, what(), "its job %d does not exist", r.Job)
-	}
-	if r.Job == 0 && p.s.projects[r.Project] == nil {
-		return refuse(ErrUnknown, what(), "it has no job and its project %d does not exist", r.Project)
 	}
 	if len(p.s.reservations) >= maxReservations {
-		return refuse(ErrInvalid, what(), "there are already the maximum of %d reservations", len(p.s.reservations))
+		return r.refuse(ErrInvalid, "there are already the maximum of %d reservations", len(p.s.reservations))
 	}
 	old, had := p.s.Reservations().put(*r)
 	p.s.Journal().saveReservation(old, !had)
 	return nil
+}
+
+// checkReservation returns an error if a reservation has an invalid value or is for what does not exist.
+func (p applier) checkReservation(r *Reservation) error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	switch {
+	case p.s.Node(r.Node) == nil:
+		return r.refuse(ErrUnknown, "its node %d is unknown", r.Node)
+	case r.Job != 0 && p.s.jobs[r.Job] == nil:
+		return r.refuse(ErrUnknown, "its job %d does not exist", r.Job)
+	case r.Job == 0 && p.s.projects[r.Project] == nil:
+		return r.refuse(ErrUnknown, "it has no job and its project %d does not exist", r.Project)
+	}
+	return nil
+}
+
+// refuse returns an error about the reservation.
+func (r *Reservation) refuse(class error, format string, args ...any) error {
+	return refuse(class, fmt.Sprintf("reservation %d", r.ID), format, args...)
 }
 
 func (p applier) unreserve(id ReservationID) error {
@@ -342,6 +361,3 @@ func (p applier) unreserve(id ReservationID) error {
 	p.s.Reservations().drop(i)
 	return nil
 }
-
-// applier executes actions on a State.
-type applier struct{ s *State }

@@ -68,9 +68,7 @@ type attemptDetails struct {
 	FromOccupied Occupancy // on From
 	Demand       Resources
 	DiskSpace    int64
-	Footprint    Footprint
-	// Progress is the completed fraction, 0 to 1. Estimate is the predicted total run time, 0
-	// if unknown.
+	// Progress is the completed fraction, 0 to 1. Estimate is the predicted total run time, 0 if unknown.
 	Progress float64
 	Estimate time.Duration
 }

@@ -21,8 +21,7 @@ func (at Attempts) Of(g *Stage, i int32) iter.Seq[*Attempt] {
 	}
 }
 
-// On yields the live attempts on a node in order of placement. A migrating attempt is
-// on its target.
+// On yields the live attempts on a node in order of placement. A migrating attempt is on its target.
 func (at Attempts) On(n NodeID) iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		for _, slot := range at.s.cluster.nodes[n].attempts {
@@ -46,11 +45,10 @@ func (at Attempts) In(g *Stage) iter.Seq[*Attempt] {
 	}
 }
 
-// Slots returns the slot numbers of the live attempts at a task, -1 for none. A slot
-// belongs to one attempt while it lives and is reused afterwards, so that slots can index an
-// owner's own table of attempts. O(1).
+// Slots returns the slot numbers of the live attempts at a task, -1 for none. A slot belongs to one attempt while it
+// lives and is reused afterwards, so that slots can index an owner's own table of attempts. O(1).
 func (at Attempts) Slots(id TaskID) (first, second int32) {
-	g := at.s.stageFor(id.StageID())
+	g := at.s.Stage(id.StageID())
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks || g.active.get(id.Index) == 0 {
 		return -1, -1
 	}
@@ -58,10 +56,9 @@ func (at Attempts) Slots(id TaskID) (first, second int32) {
 	return first, at.at(first).sibling - 1
 }
 
-// Prefetch loads the memory that ending the attempts in these slots (Slots)
-// will read; it changes nothing. Ending an attempt waits for several dependent cache misses;
-// here the misses of many attempts overlap. The result has no meaning: it keeps the compiler
-// from dropping the loads. O(slots x attempts on a node / 16).
+// Prefetch loads the memory that ending the attempts in these slots (Slots) will read; it changes nothing. Ending an
+// attempt waits for several dependent cache misses; here the misses of many attempts overlap. The result has no
+// meaning: it keeps the compiler from dropping the loads. O(slots x attempts on a node / 16).
 func (at Attempts) Prefetch(slots []int32) int64 {
 	sum := int64(0)
 	for _, slot := range slots {
@@ -84,8 +81,7 @@ func (at Attempts) Prefetch(slots []int32) int64 {
 	return sum
 }
 
-// at returns the attempt in a slot. Slots are in chunks, so that pointers to attempts
-// stay valid.
+// at returns the attempt in a slot. Slots are in chunks, so that pointers to attempts stay valid.
 func (at Attempts) at(slot int32) *Attempt {
 	return &at.s.chunks[slot>>chunkBits][slot&(1<<chunkBits-1)]
 }

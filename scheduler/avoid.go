@@ -5,22 +5,18 @@ import (
 	"slices"
 )
 
-// A job may avoid nodes: those on which its tasks alone fail, as the owner of the State found
-// (Events.SetAvoided). Its tasks are not placed there while another schedulable node is large
-// enough for them: policies see such a node as one that is not schedulable, for this job only.
-// Avoided nodes are no rule of Check: a plan made before may still use one.
+// A job may avoid nodes: those on which its tasks alone fail, as the owner of the State found (Events.SetAvoided). Its
+// tasks are not placed there while another schedulable node is large enough for them: policies see such a node as one
+// that is not schedulable, for this job only. Avoided nodes are no rule of Check: a plan made before may still use one.
 
-// SetAvoided replaces the nodes that a job avoids. O(nodes given), and classes of demands are built
-// again.
+// SetAvoided replaces the nodes that a job avoids. O(nodes given), and classes of demands are built again.
 func (e Events) SetAvoided(id JobID, nodes []NodeID) error {
 	j, err := e.eventJob(id)
 	if err != nil {
 		return err
 	}
-	for _, n := range nodes {
-		if e.s.Node(n) == nil {
-			return refuse(ErrUnknown, fmt.Sprintf("job %d", id), "the node %d that it avoids is unknown", n)
-		}
+	if i := slices.IndexFunc(nodes, func(n NodeID) bool { return e.s.Node(n) == nil }); i >= 0 {
+		return refuse(ErrUnknown, fmt.Sprintf("job %d", id), "the node %d that it avoids is unknown", nodes[i])
 	}
 	avoided := slices.Compact(slices.Sorted(slices.Values(nodes)))
 	if slices.Equal(avoided, j.avoided) {
@@ -46,8 +42,7 @@ func (g *Stage) Avoider() JobID {
 	return g.Job.Spec.ID
 }
 
-// Avoidance identifies the nodes that tasks avoid: those of equal demands fit on the same nodes if
-// it is equal too.
+// Avoidance identifies the nodes that tasks avoid: those of equal demands fit on the same nodes if it is equal too.
 type Avoidance struct {
 	job    JobID // 0: it avoids none
 	begins int32 // how many of Cluster.begins come too early
@@ -64,14 +59,13 @@ func (a Avoidance) IsZero() bool { return a == Avoidance{} }
 
 // DemandClass is what a task needs of a node: tasks of one class fit on the same nodes.
 type DemandClass struct {
-	demand    Resources
-	disk      int64 // bytes of space
+	need      capacityVec
 	Avoidance Avoidance
 }
 
 // DemandClassOf returns the class of a stage's tasks now. O(1) while no window is ordered.
 func (c *Cluster) DemandClassOf(g *Stage) DemandClass {
-	return DemandClass{g.Spec.Demand, g.Spec.Disk, c.AvoidanceOf(g)}
+	return DemandClass{g.need(), c.AvoidanceOf(g)}
 }
 
 // Avoids reports whether no task of the stage may be placed on a node because its job avoids it, or
@@ -109,35 +103,28 @@ func (f *fitIndex) dropClasses() {
 	f.generation++
 }
 
-// avoidedBy returns the nodes that tasks of a job avoid: none if no other schedulable node is large
-// enough for them.
-func (c *Cluster) avoidedBy(j *Job, d Resources, space int64) []NodeID {
-	if j == nil || len(j.avoided) == 0 || !c.couldRunOn(d, space, func(n NodeID) bool { return !slices.Contains(j.avoided, n) }) {
-		return nil
+// avoided returns the nodes that tasks of a class avoid, in order: those that their job avoids, none if no other
+// schedulable node is large enough, and those that leave before they would end.
+func (c *Cluster) avoided(j *Job, k DemandClass) (list []NodeID) {
+	if j != nil && len(j.avoided) > 0 && c.couldRunOn(&k.need, func(n NodeID) bool { return !slices.Contains(j.avoided, n) }) {
+		list = j.avoided
 	}
-	return j.avoided
-}
-
-// avoided returns the nodes that an Avoidance is of, in order.
-func (c *Cluster) avoided(j *Job, a Avoidance, d Resources, space int64) []NodeID {
-	list := c.avoidedBy(j, d, space)
-	if a.begins == 0 {
+	if k.Avoidance.begins == 0 {
 		return list
 	}
-	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, leavingBy(c, a.begins)))))
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, leavingBy(c, k.Avoidance.begins)))))
 }
 
-// couldRunOn reports whether a schedulable node that may is large enough for a demand. O(nodes x
-// disks).
-func (c *Cluster) couldRunOn(d Resources, space int64, may func(NodeID) bool) bool {
-	return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(d, space) })
+// couldRunOn reports whether a schedulable node that may is large enough for a need. O(nodes x disks).
+func (c *Cluster) couldRunOn(need *capacityVec, may func(NodeID) bool) bool {
+	return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(need) })
 }
 
-// isLargeEnough reports whether the node could run a task of this demand if nothing else ran there.
-func (n *Node) isLargeEnough(demand Resources, space int64) bool {
-	if demand[CPU] > n.Spec.Capacity[CPU] || demand[Memory] > n.Spec.Capacity[Memory] {
+// isLargeEnough reports whether the node could run a task of this need if nothing else ran there.
+func (n *Node) isLargeEnough(need *capacityVec) bool {
+	if need[0] > n.Spec.Capacity[CPU] || need[1] > n.Spec.Capacity[Memory] {
 		return false
 	}
-	return slices.ContainsFunc(n.Spec.Disks, func(d Disk) bool { return demand[IO] <= d.IO && space <= d.Space }) ||
-		(len(n.Spec.Disks) == 0 && demand[IO] == 0 && space == 0)
+	return slices.ContainsFunc(n.Spec.Disks, func(d Disk) bool { return need[2] <= d.IO && need[3] <= d.Space }) ||
+		(len(n.Spec.Disks) == 0 && need[2] == 0 && need[3] == 0)
 }

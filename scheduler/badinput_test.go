@@ -55,7 +55,7 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 		"a deadline in the past":      {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline = j.Submitted - 5 }), scheduler.ErrInvalid, "deadline is 5ns before"},
 		"an unknown tenant":           {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Tenant = 9 }), scheduler.ErrUnknown, "tenant 9 is unknown"},
 		"an unknown project":          {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project = 9 }), scheduler.ErrUnknown, "project 9 is unknown"},
-		"an id twice":                 {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 1 }), scheduler.ErrExists, "job 1"},
+		"an id twice":                 {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 1 }), scheduler.ErrInvalid, "job 1"},
 		"no id":                       {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 0 }), scheduler.ErrInvalid, "not a valid job id"},
 		"no priority":                 {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = 0 }), scheduler.ErrInvalid, "use low or high"},
 		"a negative bound":            {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = -1 }), scheduler.ErrInvalid, "runtime_bound"},
@@ -67,16 +67,16 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 		"an unknown parent":           {tenant(func(s *scheduler.TenantSpec) { s.Parent = 5 }), scheduler.ErrUnknown, "parent 5"},
 		"a cycle of tenants":          {tenant(func(s *scheduler.TenantSpec) { s.ID, s.Name, s.Parent = 0, "a", 2 }), scheduler.ErrInvalid, "would be a cycle"},
 		"a tenant below itself":       {tenant(func(s *scheduler.TenantSpec) { s.ID, s.Name, s.Parent = 0, "a", 0 }), scheduler.ErrInvalid, "would be a cycle"},
-		"a tenant's name twice":       {tenant(func(s *scheduler.TenantSpec) { s.Name = "b" }), scheduler.ErrExists, "belongs to tenant 1"},
+		"a tenant's name twice":       {tenant(func(s *scheduler.TenantSpec) { s.Name = "b" }), scheduler.ErrInvalid, "belongs to tenant 1"},
 		"a gap in tenant ids":         {tenant(func(s *scheduler.TenantSpec) { s.ID = 8 }), scheduler.ErrInvalid, "the next one is 3"},
 		"a gap in node ids":           {node(func(s *scheduler.NodeSpec) { s.ID = 5 }), scheduler.ErrInvalid, "the next one is 1"},
-		"a node's name twice":         {node(func(s *scheduler.NodeSpec) { s.Name = "n1" }), scheduler.ErrExists, "n1"},
+		"a node's name twice":         {node(func(s *scheduler.NodeSpec) { s.Name = "n1" }), scheduler.ErrInvalid, "n1"},
 		"I/O without a disk":          {node(func(s *scheduler.NodeSpec) { s.Disks = nil }), scheduler.ErrInvalid, "disks have 0 together"},
 		"a path without a slash":      {node(func(s *scheduler.NodeSpec) { s.Path = "r1" }), scheduler.ErrInvalid, "must look like"},
 		"a negative capacity":         {node(func(s *scheduler.NodeSpec) { s.Capacity[scheduler.Memory] = -1 }), scheduler.ErrInvalid, "memory is -1"},
 		"an unknown node":             {func(w *schedtest.World) error { return w.State.Events().NodeLost(4, w.Now) }, scheduler.ErrUnknown, "node 4"},
 		"an unknown job":              {func(w *schedtest.World) error { return w.State.Events().StopJob(4) }, scheduler.ErrUnknown, "job 4"},
-		"end of a running job":        {func(w *schedtest.World) error { return w.State.Events().EndJob(1) }, scheduler.ErrBusy, "1 live attempts"},
+		"end of a running job":        {func(w *schedtest.World) error { return w.State.Events().EndJob(1) }, scheduler.ErrInvalid, "1 live attempts"},
 		"a project with negative jobs": {func(w *schedtest.World) error {
 			return w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Jobs: -1})
 		}, scheduler.ErrInvalid, "-1 jobs"},
@@ -127,7 +127,7 @@ func TestANodeMayShrinkBelowWhatRunsOnIt(t *testing.T) {
 	if free := w.State.Node(0).Free[scheduler.CPU]; free != -3000 || g.Running != 2 {
 		t.Errorf("free %d with %d running", free, g.Running)
 	}
-	if n, _ := w.State.Cluster().BestNode(g); n != scheduler.NoNode {
+	if n, _ := w.State.Cluster().BestNode(g, nil); n != scheduler.NoNode {
 		t.Error("a task is placed on an overcommitted node")
 	}
 	a := w.State.Attempts().PlaceAction(g, 2, 0, 0)
@@ -147,8 +147,8 @@ func TestACapBelowOneTaskKeepsItPendingForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Submit("a", 1, schedtest.R(1, 1, 1))
-	id, scope, r, ok := w.State.TenantTree().UnderCaps(w.State.Stage(scheduler.StageID{Job: 1}))
-	if ok || id != 0 || scope != scheduler.CapTotal || r != scheduler.CPU {
-		t.Errorf("got %v %v %v %v", id, scope, r, ok)
+	why := w.State.TenantTree().Waiting(w.State.Stage(scheduler.StageID{Job: 1}))
+	if why.Reason != scheduler.ReasonCap || why.Tenant != 0 || why.Cap != scheduler.CapTotal || why.Resource != scheduler.CPU {
+		t.Errorf("got %+v", why)
 	}
 }

@@ -63,28 +63,24 @@ func (b *bitset) setWord(w int32, word uint64) {
 
 // setAll puts every number below n in the set.
 func (b *bitset) setAll(n int32) {
-	fill := func(w []uint64, n int) {
-		for i := range w {
-			switch left := n - 64*i; {
-			case left >= 64:
-				w[i] = ^uint64(0)
-			case left > 0:
-				w[i] = 1<<left - 1
-			default:
-				w[i] = 0
+	for _, level := range [...][]uint64{b.l0, b.l1, b.l2} {
+		full := int(n) / 64
+		for i := range level {
+			level[i] = 0
+			if i < full {
+				level[i] = ^uint64(0)
 			}
 		}
+		if n%64 > 0 {
+			level[full] = 1<<(n%64) - 1
+		}
+		n = (n + 63) / 64
 	}
-	fill(b.l0, int(n))
-	fill(b.l1, (int(n)+63)/64)
-	fill(b.l2, (int(n)+4095)/4096)
 }
 
 // next returns the least member >= from, or -1.
 func (b *bitset) next(from int32) int32 {
-	if from < 0 {
-		from = 0
-	}
+	from = max(from, 0)
 	if from >= b.n {
 		return -1
 	}
@@ -92,9 +88,11 @@ func (b *bitset) next(from int32) int32 {
 	if x := b.l0[w] >> (from & 63); x != 0 {
 		return from + int32(bits.TrailingZeros64(x))
 	}
-	w = nextWord(b.l1, w+1)
-	if w < 0 {
-		v := nextScan(b.l2, (from>>12)+1)
+	if w = nextInWord(b.l1, w+1); w < 0 {
+		v := int32(-1)
+		for i := from>>12 + 1; v < 0 && int(i>>6) < len(b.l2); i = (i>>6 + 1) << 6 {
+			v = nextInWord(b.l2, i)
+		}
 		if v < 0 {
 			return -1
 		}
@@ -103,24 +101,11 @@ func (b *bitset) next(from int32) int32 {
 	return w<<6 + int32(bits.TrailingZeros64(b.l0[w]))
 }
 
-// nextWord returns the next set bit >= i within the word of the summary that contains bit i,
-// or -1.
-func nextWord(sum []uint64, i int32) int32 {
-	k := i >> 6
-	if int(k) >= len(sum) {
-		return -1
-	}
-	if x := sum[k] >> (i & 63); x != 0 {
-		return i + int32(bits.TrailingZeros64(x))
-	}
-	return -1
-}
-
-// nextScan returns the next set bit >= i of the top summary, or -1.
-func nextScan(sum []uint64, i int32) int32 {
-	for ; int(i>>6) < len(sum); i = (i>>6 + 1) << 6 {
-		if v := nextWord(sum, i); v >= 0 {
-			return v
+// nextInWord returns the next set bit >= i of a summary within the word that contains bit i, or -1.
+func nextInWord(sum []uint64, i int32) int32 {
+	if int(i>>6) < len(sum) {
+		if x := sum[i>>6] >> (i & 63); x != 0 {
+			return i + int32(bits.TrailingZeros64(x))
 		}
 	}
 	return -1

@@ -3,15 +3,7 @@ package scheduler
 // HasCaps reports whether any tenant has a cap. O(1).
 func (t *TenantTree) HasCaps() bool { return t.capped > 0 }
 
-// UnderCaps reports whether one more task of the stage stays within all caps. If not, it
-// returns the tenant, scope and resource of the first cap exceeded: the cap on a task, then,
-// from the job's tenant upwards, each tenant's cap on a job and in total. O(depth of the
-// tenant).
-func (t *TenantTree) UnderCaps(g *Stage) (TenantID, CapScope, Resource, bool) {
-	return t.underCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
-}
-
-// Allows is UnderCaps without the reason.
+// Allows reports whether one more task of the stage stays within all caps. O(depth of the tenant).
 func (t *TenantTree) Allows(g *Stage) bool {
 	return t.WithinCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }
@@ -21,42 +13,50 @@ func (t *TenantTree) Waiting(g *Stage) Waiting {
 	w, ok := Waiting{Stage: g.ID(), Tasks: g.Pending}, true
 	if g.Startable() == 0 {
 		w.Reason = ReasonMaxParallel
-	} else if w.Tenant, w.Cap, w.Resource, ok = t.UnderCaps(g); !ok {
+	} else if w.Tenant, w.Cap, w.Resource, ok = t.underCaps(g.Job, g.Spec.Demand, g.Spec.Demand, nil); !ok {
 		w.Reason = ReasonCap
 	}
 	return w
 }
 
-// WithinCaps reports whether the job stays within all caps if it occupies more in addition,
-// and one of its tasks occupies task in total. O(depth of the tenant); O(1) if no tenant has a
-// cap.
+// WithinCaps reports whether the job stays within all caps if it occupies more in addition, and one of its tasks
+// occupies task in total. O(depth of the tenant); O(1) if no tenant has a cap.
 func (t *TenantTree) WithinCaps(j *Job, task, more Resources) bool {
-	_, _, _, ok := t.underCaps(j, task, more)
+	_, _, _, ok := t.underCaps(j, task, more, nil)
 	return ok
 }
 
-// underCaps implements UnderCaps for a task that occupies task in total, of which more is new.
-func (tree *TenantTree) underCaps(j *Job, task, more Resources) (TenantID, CapScope, Resource, bool) {
+// capCharges is what a decision adds to the use of tenants and jobs.
+type capCharges struct {
+	tenants map[TenantID]Resources
+	jobs    map[JobID]Resources
+}
+
+// underCaps reports whether a task that occupies task in total, of which more is new, and what was charged before
+// stay within all caps. If not, it returns the first cap exceeded: the cap on a task, then, from the job's tenant
+// upwards, each tenant's cap on a job and in total.
+func (tree *TenantTree) underCaps(j *Job, task, more Resources, charged *capCharges) (TenantID, CapScope, Resource, bool) {
 	if tree.capped == 0 {
 		return 0, 0, 0, true
 	}
-	t := tree.tenants[j.Spec.Tenant]
-	if r, ok := t.Spec.Caps.Task.Allows(task); !ok {
-		return t.Spec.ID, CapTask, r, false
+	if r, ok := j.tenant.Spec.Caps.Task.Allows(task); !ok {
+		return j.Spec.Tenant, CapTask, r, false
 	}
-	for id, n := t.Spec.ID, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
-		t := tree.tenants[id]
-		if !t.Spec.Caps.Job.none() {
-			if r, ok := t.Spec.Caps.Job.Allows(j.Used.Add(more)); !ok {
-				return id, CapJob, r, false
-			}
+	ofJob := j.Used.Add(more)
+	if charged != nil {
+		ofJob = ofJob.Add(charged.jobs[j.Spec.ID])
+	}
+	for t := j.tenant; t != nil; t = tree.tenant(t.Spec.Parent) {
+		if r, ok := t.Spec.Caps.Job.Allows(ofJob); !ok {
+			return t.Spec.ID, CapJob, r, false
 		}
-		if !t.Spec.Caps.Total.none() {
-			if r, ok := t.Spec.Caps.Total.Allows(t.Used.Add(more)); !ok {
-				return id, CapTotal, r, false
-			}
+		total := t.Used.Add(more)
+		if charged != nil {
+			total = total.Add(charged.tenants[t.Spec.ID])
 		}
-		id = t.Spec.Parent
+		if r, ok := t.Spec.Caps.Total.Allows(total); !ok {
+			return t.Spec.ID, CapTotal, r, false
+		}
 	}
 	return 0, 0, 0, true
 }
@@ -64,11 +64,7 @@ func (tree *TenantTree) underCaps(j *Job, task, more Resources) (TenantID, CapSc
 // CanResume reports whether a suspended attempt has its input, fits on its own node, which may be
 // draining, and stays within all caps. O(depth of the tenant).
 func (at Attempts) CanResume(a *Attempt) bool {
-	n := at.s.cluster.nodes[a.Node]
 	g := at.s.StageOf(a)
-	if a.Phase != AttemptSuspended || n.Spec.Down || g.WaitsForInput() || g.Job.Phase != JobActive {
-		return false
-	}
-	more := a.Demand.Sub(a.Occupied.Resources)
-	return n.hasCapacity(a.Disk, more.Max(Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0)) && at.s.tree.WithinCaps(g.Job, a.Demand, more)
+	return a.Phase == AttemptSuspended && !g.WaitsForInput() && g.Job.Phase == JobActive && a.fitsBack(at.s.cluster.nodes[a.Node]) &&
+		at.s.tree.WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
 }

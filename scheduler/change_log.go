@@ -1,7 +1,6 @@
 package scheduler
 
-// ChangedOwner names a job that changed, with the project it belongs to; with Job 0 it names a
-// project.
+// ChangedOwner names a job that changed, with the project it belongs to; with Job 0 it names a project.
 type ChangedOwner struct {
 	Job     JobID
 	Project ProjectID
@@ -14,9 +13,7 @@ type ChangedOwner struct {
 type ChangeLog struct {
 	ring   []ChangedOwner
 	head   uint64 // number of entries ever added
-	readTo uint64 // head at the last call of ChangePosition
-	// ofTenant is ReadyOf of each tenant.
-	ofTenant []uint64
+	readTo uint64 // head at the last call of Position
 }
 
 // minChangeLog is the length of the ring of a small State.
@@ -33,8 +30,7 @@ func (l *ChangeLog) grow(jobs int) {
 	}
 }
 
-// add logs an owner. It drops an immediate repetition, unless a reader has already read the
-// entry.
+// add logs an owner. It drops an immediate repetition, unless a reader has already read the entry.
 func (l *ChangeLog) add(w ChangedOwner) {
 	if len(l.ring) == 0 {
 		l.grow(0)
@@ -57,7 +53,7 @@ func (l *ChangeLog) recordProgress(j *Job) { l.record(j, true) }
 // record logs a job, unless an entry that no reader has read names it already.
 func (l *ChangeLog) record(j *Job, progressOnly bool) {
 	if j.plannedUntil = 0; j.Ready > 0 {
-		l.countOfTenant(j)
+		j.tenant.ReadyChanges++
 	}
 	if at := j.loggedAt; at > l.readTo && l.head-at < uint64(len(l.ring)) {
 		if w := &l.ring[(at-1)&uint64(len(l.ring)-1)]; w.Job == j.Spec.ID && w.Project == j.Spec.Project {
@@ -75,27 +71,9 @@ func (l *ChangeLog) Position() uint64 {
 	return l.head
 }
 
-// countOfTenant counts a change of a job for ReadyOf.
-func (l *ChangeLog) countOfTenant(j *Job) {
-	for int(j.Spec.Tenant) >= len(l.ofTenant) {
-		l.ofTenant = append(l.ofTenant, 0)
-	}
-	l.ofTenant[j.Spec.Tenant]++
-}
-
-// ReadyOf returns how many times a job of the tenant that has ready work changed, or a stage of one became ready or
-// ceased to be, in tries and when they were rolled back too. It never decreases. O(1).
-func (l *ChangeLog) ReadyOf(t TenantID) uint64 {
-	if t < 0 || int(t) >= len(l.ofTenant) {
-		return 0
-	}
-	return l.ofTenant[t]
-}
-
-// Since yields the jobs and projects that may have changed since a position returned by
-// Position: their specs, phases, counts, attempts, progress, policy states or
-// reservations, but not input locations. It may yield one twice, and it yields jobs that have ended
-// and changes of tries that were rolled back. It returns false if the log has wrapped: then
+// Since yields the jobs and projects that may have changed since a position returned by Position: their specs, phases,
+// counts, attempts, progress, policy states or reservations, but not input locations. It may yield one twice, and it
+// yields jobs that have ended and changes of tries that were rolled back. It returns false if the log has wrapped: then
 // all may have changed. O(changes).
 func (l *ChangeLog) Since(at uint64, yield func(ChangedOwner)) bool {
 	if at > l.head || l.head-at > uint64(len(l.ring)) {

@@ -23,8 +23,8 @@ func describeOwners(s *scheduler.State) map[scheduler.ChangedOwner]string {
 		for _, g := range j.Stages {
 			text += fmt.Sprintf(" | %d: %d %d %d %d %d %v %v", g.Index, g.Pending, g.Running, g.Suspended, g.Done, g.Failed, g.Open, g.Spec.Estimate)
 			for a := range s.Attempts().In(g) {
-				text += fmt.Sprintf(" %s on %d disk %d of %d %d occupies %v %v %v %v %v, %v to %v, %v %v %v %v %d run %d placed %d ran %v suspended %d %d estimate %v",
-					a.ID, a.Node, a.Disk, a.From, a.FromDisk, a.Occupied, a.FromOccupied, a.Demand, a.DiskSpace, a.Footprint,
+				text += fmt.Sprintf(" %s on %d disk %d of %d %d occupies %v %v %v %v, %v to %v, %v %v %v %v %d run %d placed %d ran %v suspended %d %d estimate %v",
+					a.ID, a.Node, a.Disk, a.From, a.FromDisk, a.Occupied, a.FromOccupied, a.Demand, a.DiskSpace,
 					a.Level, a.Target, a.Phase, a.Speculative, a.Parked, a.RefusedLevels, a.Seq, a.Run, a.Placed, a.Ran, a.SuspendedAt, a.Suspends, a.Estimate)
 			}
 		}

@@ -1,6 +1,9 @@
 package scheduler
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // Clone returns an independent copy of the State that is rebuilt from its facts: it has none of its
 // caches, so that what a policy decides on it cannot depend on them. Immutable parts are shared: the
@@ -29,7 +32,7 @@ func (s *State) Clone() *State {
 		mustCopy(c.applier().reserve(r))
 	}
 	mustCopy(c.PolicyStates().Apply(s.PolicyStates().All()))
-	c.history = History{tasks: s.history.allTasks(), total: s.history.total}
+	c.history = History{tasks: slices.Concat(s.history.tasks[s.history.head:], s.history.tasks[:s.history.head]), total: s.history.total}
 	c.index, c.seq, c.unplannedReleases = s.index, s.seq, s.unplannedReleases
 	return c
 }

@@ -21,25 +21,9 @@ func (c *Cluster) Total() Resources { return c.total }
 // SchedulableNodes returns the number of schedulable nodes.
 func (c *Cluster) SchedulableNodes() int { return int(c.schedulable) }
 
-// node returns a node, or nil.
-func (c *Cluster) node(id NodeID) *Node {
-	if id < 0 || int(id) >= len(c.nodes) {
-		return nil
-	}
-	return c.nodes[id]
-}
-
 // ChangeCount returns the number of changes to the nodes themselves: added, lost, drained,
 // updated. It never decreases. O(1).
 func (c *Cluster) ChangeCount() uint64 { return c.changeCount }
-
-// NodeByName returns a node, or nil.
-func (c *Cluster) NodeByName(name string) *Node {
-	if id, ok := c.nodeName[name]; ok {
-		return c.nodes[id]
-	}
-	return nil
-}
 
 // Dist returns the number of switches between two nodes (3DSF 6.1): 0 on one node, 1 in one
 // rack, 3 with one more level between them, and so on.

@@ -13,9 +13,8 @@ type Reason uint8
 
 // The reasons, with the fields of Waiting that each one uses.
 const (
-	// ReasonNoCPU: no node can take a task. Nodes is how many nodes lack CPU, the resource
-	// that most nodes lack. ReasonNoMemory, ReasonNoIO and ReasonNoDiskSpace say the same of
-	// theirs.
+	// ReasonNoCPU: no node can take a task. Nodes is how many nodes lack CPU, the resource that most nodes lack.
+	// ReasonNoMemory, ReasonNoIO and ReasonNoDiskSpace say the same of theirs.
 	ReasonNoCPU Reason = iota + 1
 	ReasonNoMemory
 	ReasonNoIO
@@ -32,14 +31,11 @@ const (
 	ReasonData
 	// ReasonNotAdmitted: the job waits for admission.
 	ReasonNotAdmitted
-	// ReasonHeadOfLine: behind stage Behind, which does not fit. For policies with a strict
-	// order.
+	// ReasonHeadOfLine: behind stage Behind, which does not fit. For policies with a strict order.
 	ReasonHeadOfLine
-	// ReasonCycleFull: the decision has its maximum of actions, or of planning; the next cycle
-	// continues.
+	// ReasonCycleFull: the decision has its maximum of actions, or of planning; the next cycle continues.
 	ReasonCycleFull
-	// ReasonShare: another tenant, job or queue is due first, and the capacity that fits is
-	// left to it (Behind).
+	// ReasonShare: another tenant, job or queue is due first, and the capacity that fits is left to it (Behind).
 	ReasonShare
 	// ReasonSuspending: suspensions in progress on Node are freeing capacity for it.
 	ReasonSuspending
@@ -69,11 +65,6 @@ func (r Reason) String() string {
 		ReasonNotExamined: "not examined, behind many others", ReasonMaintenance: "nodes leave for maintenance before it would end"})
 }
 
-// NoCapacityReason returns the reason for a lack of r.
-func NoCapacityReason(r Resource) Reason {
-	return [...]Reason{CPU: ReasonNoCPU, Memory: ReasonNoMemory, IO: ReasonNoIO, DiskSpace: ReasonNoDiskSpace}[r]
-}
-
 // CapScope is the scope of a cap.
 type CapScope uint8
 
@@ -89,8 +80,7 @@ func (c CapScope) String() string {
 	return enum.Name("cap", c, []string{CapTask: "task", CapJob: "job", CapTotal: "total"})
 }
 
-// Waiting is a stage with pending tasks that may start but were not all placed, with the
-// reason for the next one.
+// Waiting is a stage with pending tasks that may start but were not all placed, with the reason for the next one.
 type Waiting struct {
 	Stage       StageID       `json:"stage"`
 	Reason      Reason        `json:"reason"`
@@ -130,8 +120,7 @@ func (w *Waiting) String() string {
 // Decision is the result of Policy.Decide. Its slices belong to the policy and are valid until
 // its next Decide; use Clone to keep them longer.
 type Decision struct {
-	// Base is State.Index at the time of the decision: the decision knows the facts of the log
-	// up to this index.
+	// Base is State.Index at the time of the decision: the decision knows the facts of the log up to this index.
 	Base         uint64        `json:"base"`
 	At           Time          `json:"at"`
 	Actions      []Action      `json:"actions,omitempty"`
@@ -149,15 +138,6 @@ type Decision struct {
 
 // Empty reports whether there is nothing to execute and nothing to store.
 func (d *Decision) Empty() bool { return len(d.Actions) == 0 && len(d.PolicyStates) == 0 }
-
-// Clone returns a copy of the decision with its own slices.
-func (d *Decision) Clone() Decision {
-	c := *d
-	c.Actions = append([]Action(nil), d.Actions...)
-	c.PolicyStates = append([]PolicyState(nil), d.PolicyStates...)
-	c.Waiting = append([]Waiting(nil), d.Waiting...)
-	return c
-}
 
 // String returns one action, policy state or reason per line.
 func (d *Decision) String() string {

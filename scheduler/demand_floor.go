@@ -72,7 +72,7 @@ func (f *demandFloor) add(g *Stage) {
 	if f.startable++; f.startable == 1 {
 		f.eqClass.need, f.gone, f.recount.active = unsatisfiable, 0, false
 	}
-	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	need := g.need()
 	f.eqClass.need.lower(&need)
 	f.recount.need.lower(&need)
 	f.sank = f.sank || !was.fits(&f.eqClass.need)
@@ -121,7 +121,7 @@ func (q Queue) recountFloor() {
 	for left := recountStep; j != nil && left > 0; j, at = q.Next(at) {
 		for _, g := range j.Stages {
 			if g.inFloor {
-				need := needOf(g.Spec.Demand, g.Spec.Disk)
+				need := g.need()
 				f.recount.need.lower(&need)
 			}
 		}

@@ -9,17 +9,13 @@ import (
 var (
 	// ErrUnknown: the State has no such id or name.
 	ErrUnknown = errors.New("unknown")
-	// ErrExists: the State already has this id or name.
-	ErrExists = errors.New("exists already")
-	// ErrInvalid: a value is out of range; the text says which values are valid.
+	// ErrInvalid: a value is out of range, taken already, or still in use.
 	ErrInvalid = errors.New("invalid")
 	// ErrStale: an event or action refers to an attempt, run or phase that is over. This is
 	// normal after a node was lost; ignore the event.
 	ErrStale = errors.New("stale")
 	// ErrNoCapacity: an action does not fit on its node or disk, or under its cap.
 	ErrNoCapacity = errors.New("no free capacity")
-	// ErrBusy: something is still running or a try is in progress.
-	ErrBusy = errors.New("busy")
 )
 
 // Error is the type of every error of this package: a class, the object, what is wrong.
@@ -36,10 +32,6 @@ func (e *Error) Error() string { return e.what + ": " + e.text }
 func (e *Error) Unwrap() error { return e.Class }
 
 // refuse returns an *Error. what names the object.
-func refuse(class error, what any, format string, args ...any) error {
-	w, ok := what.(string)
-	if !ok {
-		w = fmt.Sprint(what)
-	}
-	return &Error{Class: class, what: w, text: fmt.Sprintf(format, args...)}
+func refuse(class error, what, format string, args ...any) error {
+	return &Error{Class: class, what: what, text: fmt.Sprintf(format, args...)}
 }

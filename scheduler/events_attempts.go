@@ -27,15 +27,15 @@ func (o Outcome) String() string {
 
 // AttemptStarted reports that a placed attempt is running.
 func (e Events) AttemptStarted(id AttemptID, run int32, now Time) error {
-	a, _, _, err := e.eventAttempt(id, run)
+	a, g, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if a.Phase != AttemptStarting {
-		return refuse(ErrStale, "attempt "+id.String(), "it is %v, not starting", a.Phase)
+		return a.refuse(ErrStale, "it is %v, not starting", a.Phase)
 	}
 	a.Phase = AttemptRunning
-	e.s.changeLog.recordJob(e.s.stages[a.stage].Job)
+	e.s.changeLog.recordJob(g.Job)
 	e.s.countChange()
 	return nil
 }
@@ -43,12 +43,12 @@ func (e Events) AttemptStarted(id AttemptID, run int32, now Time) error {
 // AttemptProgress reports the completed fraction (0 to 1) of a live attempt and, if estimate
 // is above 0, a new prediction of its total run time.
 func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estimate time.Duration) error {
-	a, g, _, err := e.eventAttempt(id, run)
+	a, g, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if !(progress >= 0 && progress <= 1) || estimate < 0 {
-		return refuse(ErrInvalid, "attempt "+id.String(), "progress is %v, estimate %v", progress, estimate)
+		return a.refuse(ErrInvalid, "progress is %v, estimate %v", progress, estimate)
 	}
 	g.progressSum += int64(progress*progressUnit) - int64(a.Progress*progressUnit)
 	a.ownDetails().Progress = progress
@@ -66,22 +66,21 @@ func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estim
 // SetParked records that a user suspended an attempt, so that no policy resumes it, or that
 // policies may resume it again. O(1).
 func (e Events) SetParked(id AttemptID, run int32, parked bool) error {
-	a, _, _, err := e.eventAttempt(id, run)
+	a, g, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if a.Parked != parked {
 		a.Parked = parked
-		e.s.changeLog.recordJob(e.s.stages[a.stage].Job)
+		e.s.changeLog.recordJob(g.Job)
 		e.s.countChange()
 	}
 	return nil
 }
 
-// SetRefusedLevels records the levels to which the node failed to bring an attempt; they are
-// not requested again. O(1).
+// SetRefusedLevels records the levels to which the node failed to bring an attempt; they are not requested again. O(1).
 func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) error {
-	a, _, _, err := e.eventAttempt(id, run)
+	a, _, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
@@ -92,19 +91,18 @@ func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) erro
 	return nil
 }
 
-// AttemptEnded reports that an attempt has ended and occupies nothing any more. After a
-// success its task is done, and a second attempt, if any, is marked as being killed; the
-// caller must kill it. After a failure through the user's fault the task is pending again, or
-// failed if its attempts are used up; the job is then failing. After any other outcome the
-// task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on
+// AttemptEnded reports that an attempt has ended and occupies nothing any more. After a success its task is done, and a
+// second attempt, if any, is marked as being killed; the caller must kill it. After a failure through the user's fault
+// the task is pending again, or failed if its attempts are used up; the job is then failing. After any other outcome
+// the task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on
 // (Stage.FailedOn).
 func (e Events) AttemptEnded(id AttemptID, run int32, outcome Outcome, now Time) error {
-	a, _, _, err := e.eventAttempt(id, run)
+	a, _, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if outcome < OutcomeSucceeded || outcome > OutcomeLost {
-		return refuse(ErrInvalid, "attempt "+id.String(), "outcome is %v", outcome)
+		return a.refuse(ErrInvalid, "outcome is %v", outcome)
 	}
 	e.endAttempt(a, outcome, now)
 	e.s.countChange()
@@ -151,34 +149,37 @@ func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
 // requeueOrFail makes a task whose attempt did not succeed pending again, or fails it.
 func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 	i := a.ID.Index
-	if g.pastAttempts == nil {
-		g.pastAttempts = map[int32]pastAttempts{}
-	}
-	t := g.pastAttempts[i]
-	t.Last = max(t.Last, a.ID.Attempt)
-	if g.done.has(i) { // keep its number as used, in case the output is lost
-		g.pastAttempts[i] = t
-		return
-	}
-	if outcome == OutcomeFailedUser {
-		t.Failures++
-	}
-	if outcome == OutcomeFailedUser || outcome == OutcomeFailedInfra {
-		t.failedOn(a.Node)
-	}
-	g.pastAttempts[i] = t
-	if g.active.get(i) != 0 {
-		return
-	}
-	if t.Failures >= g.maxAttempts() {
+	t := g.changePast(i, func(t *pastAttempts) {
+		t.Last = max(t.Last, a.ID.Attempt)
+		if outcome == OutcomeFailedUser && !g.done.has(i) {
+			t.Failures++
+		}
+		if (outcome == OutcomeFailedUser || outcome == OutcomeFailedInfra) && !g.done.has(i) {
+			t.failedOn(a.Node)
+		}
+	})
+	switch {
+	case g.done.has(i) || g.active.get(i) != 0:
+	case t.Failures < g.maxAttempts():
+		g.pending.set(i)
+		g.addPending(1)
+	default:
 		g.Failed++
 		if g.Job.Phase == JobActive {
 			e.s.Queue().setPhase(g.Job, JobFailing)
 		}
-		return
 	}
-	g.pending.set(i)
-	g.addPending(1)
+}
+
+// changePast changes what is recorded of the earlier attempts at a task, and returns it.
+func (g *Stage) changePast(i int32, change func(*pastAttempts)) pastAttempts {
+	if g.pastAttempts == nil {
+		g.pastAttempts = map[int32]pastAttempts{}
+	}
+	t := g.pastAttempts[i]
+	change(&t)
+	g.pastAttempts[i] = t
+	return t
 }
 
 // markKilling puts the first attempt at a task into the phase of being killed.
@@ -234,12 +235,7 @@ func (e Events) OutputLost(id TaskID) error {
 	e.s.changeLog.recordJob(g.Job)
 	g.pending.set(i)
 	g.addPending(1)
-	if g.pastAttempts == nil {
-		g.pastAttempts = map[int32]pastAttempts{}
-	}
-	t := g.pastAttempts[i]
-	t.Last++
-	g.pastAttempts[i] = t
+	g.changePast(i, func(t *pastAttempts) { t.Last++ })
 	e.s.Queue().updateReady(g)
 	for _, n := range g.next {
 		e.s.Queue().updateOpenFrom(g.Job, n)
@@ -251,18 +247,17 @@ func (e Events) OutputLost(id TaskID) error {
 // AttemptSuspended reports that an attempt has reached a level, and its measured footprint
 // there. The level may differ from the requested one.
 func (e Events) AttemptSuspended(id AttemptID, run int32, level Level, has Footprint, now Time) error {
-	a, g, slot, err := e.eventAttempt(id, run)
+	a, g, slot, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
-	what := "attempt " + id.String()
 	switch {
 	case !level.Suspended():
-		return refuse(ErrInvalid, what, "cannot suspend to level %v: use frozen, swapped or checkpointed", level)
+		return a.refuse(ErrInvalid, "cannot suspend to level %v: use frozen, swapped or checkpointed", level)
 	case !has.valid():
-		return refuse(ErrInvalid, what, "footprint %+v", has)
+		return a.refuse(ErrInvalid, "footprint %+v", has)
 	case a.Phase != AttemptSuspending:
-		return refuse(ErrStale, what, "it is %v, not suspending", a.Phase)
+		return a.refuse(ErrStale, "it is %v, not suspending", a.Phase)
 	}
 	g.accrueTaskTime(now)
 	e.s.links().detach(a, slot)
@@ -273,7 +268,7 @@ func (e Events) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 		d.Suspends++
 	}
 	a.Phase, a.Target, a.Level = AttemptSuspended, 0, level
-	d.Footprint, d.Occupied = has, level.Occupancy(a.Demand, a.DiskSpace, has)
+	d.Occupied = level.Occupancy(a.Demand, a.DiskSpace, has)
 	if g.WaitsForInput() { // for a map, which may have been planned after it
 		e.s.unplannedReleases++
 	}
@@ -285,12 +280,12 @@ func (e Events) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 // AttemptResumed reports that an attempt is running again: after a resume, after a migration
 // (its source is then free), or because its suspension failed.
 func (e Events) AttemptResumed(id AttemptID, run int32, now Time) error {
-	a, g, slot, err := e.eventAttempt(id, run)
+	a, g, slot, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if a.Phase != AttemptResuming && a.Phase != AttemptSuspending {
-		return refuse(ErrStale, "attempt "+id.String(), "it is %v", a.Phase)
+		return a.refuse(ErrStale, "it is %v", a.Phase)
 	}
 	g.accrueTaskTime(now)
 	e.s.links().detach(a, slot)
@@ -304,14 +299,6 @@ func (e Events) AttemptResumed(id AttemptID, run int32, now Time) error {
 	e.s.links().attach(a, slot)
 	e.s.countChange()
 	return nil
-}
-
-// eventAttempt returns the attempt that an event reports on.
-func (e Events) eventAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, error) {
-	if err := e.s.Journal().refuseInTry("report on an attempt"); err != nil {
-		return nil, nil, 0, err
-	}
-	return e.s.applier().findAttempt(id, run)
 }
 
 func (f Footprint) valid() bool {

@@ -5,12 +5,8 @@ import (
 	"slices"
 )
 
-// AddNode adds a node. Its id must be the next one. Like every event it is refused during a
-// try (Mark).
+// AddNode adds a node. Its id must be the next one.
 func (e Events) AddNode(spec NodeSpec) error {
-	if err := e.s.Journal().refuseInTry("add a node"); err != nil {
-		return err
-	}
 	if err := spec.validate(); err != nil {
 		return err
 	}
@@ -19,27 +15,18 @@ func (e Events) AddNode(spec NodeSpec) error {
 		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(e.s.cluster.nodes))
 	}
 	if _, ok := e.s.cluster.nodeName[spec.Name]; ok {
-		return refuse(ErrExists, what, "a node of that name exists: use UpdateNode")
+		return refuse(ErrInvalid, what, "a node of that name exists: use UpdateNode")
 	}
-	n := &Node{Spec: spec, Free: spec.Capacity, SwapFree: spec.Swap}
-	if n.Disks = n.firstDisk[:]; len(spec.Disks) != 1 {
-		n.Disks = make([]DiskUse, len(spec.Disks))
-	}
-	n.Spec.Disks, n.Spec.Windows = slices.Clone(spec.Disks), slices.Clone(spec.Windows)
-	for i, d := range spec.Disks {
-		n.Disks[i] = DiskUse{d.IO, d.Space}
-	}
-	e.s.cluster.setRack(n)
+	n := &Node{}
 	e.s.cluster.nodes = append(e.s.cluster.nodes, n)
 	e.s.cluster.nodeName[spec.Name] = spec.ID
 	e.s.cluster.fit.addNode()
-	e.putNode(n)
+	e.putNode(n, spec)
 	return nil
 }
 
-// UpdateNode replaces the spec of a node except its id and name. A node may shrink below what
-// runs on it: its Free is then negative, nothing is placed on it, and its attempts stay. Disks
-// in use cannot be removed.
+// UpdateNode replaces the spec of a node except its id and name. A node may shrink below what runs on it: its Free is
+// then negative, nothing is placed on it, and its attempts stay. Disks in use cannot be removed.
 func (e Events) UpdateNode(spec NodeSpec) error {
 	n, err := e.eventNode(spec.ID)
 	if err != nil {
@@ -56,11 +43,17 @@ func (e Events) UpdateNode(spec NodeSpec) error {
 		for _, slot := range e.s.cluster.occupants(spec.ID) {
 			a := e.s.Attempts().at(slot)
 			if (a.Node == spec.ID && int(a.Disk) >= len(spec.Disks)) || (a.From == spec.ID && int(a.FromDisk) >= len(spec.Disks)) {
-				return refuse(ErrBusy, what, "attempt %s is on disk %d, which would be removed", a.ID, a.Disk)
+				return refuse(ErrInvalid, what, "attempt %s is on disk %d, which would be removed", a.ID, a.Disk)
 			}
 		}
 	}
 	e.s.cluster.countNode(n, -1)
+	e.putNode(n, spec)
+	return nil
+}
+
+// putNode replaces the spec of a node, which is counted nowhere yet, and updates all that depends on it.
+func (e Events) putNode(n *Node, spec NodeSpec) {
 	old := n.Spec
 	n.Spec = spec
 	n.Spec.Disks, n.Spec.Windows = slices.Clone(spec.Disks), slices.Clone(spec.Windows)
@@ -74,23 +67,18 @@ func (e Events) UpdateNode(spec NodeSpec) error {
 			disks[i].FreeSpace += n.Disks[i].FreeSpace - old.Disks[i].Space
 		}
 	}
-	n.Disks = disks
+	if n.Disks = disks; len(disks) == 1 {
+		n.Disks = append(n.firstDisk[:0], disks...)
+	}
 	e.s.cluster.setRack(n)
-	e.putNode(n)
-	return nil
-}
-
-// putNode updates all that depends on the spec of a node, which is counted nowhere yet.
-func (e Events) putNode(n *Node) {
-	e.s.cluster.fit.setScale(n.Spec.ID, n.Spec.Capacity)
+	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
 	e.s.cluster.countNode(n, +1)
 	e.s.cluster.nodeChanged(n)
-	e.s.cluster.updateFitIndex(n.Spec.ID)
+	e.s.cluster.updateFitIndex(spec.ID)
 	e.s.countChange()
 }
 
-// SetDrain starts or ends draining: a draining node keeps its attempts and accepts no new
-// ones.
+// SetDrain starts or ends draining: a draining node keeps its attempts and accepts no new ones.
 func (e Events) SetDrain(id NodeID, draining bool) error {
 	return e.setNode(id, func(n *NodeSpec) { n.Draining = draining })
 }
@@ -100,9 +88,8 @@ func (e Events) NodeUp(id NodeID) error {
 	return e.setNode(id, func(n *NodeSpec) { n.Down = false })
 }
 
-// NodeLost reports that a node is gone: every attempt that is on it or migrates from or to it
-// is lost, and its task is pending again. The owner reports lost map outputs with OutputLost,
-// since State does not know where they are.
+// NodeLost reports that a node is gone: every attempt that is on it or migrates from or to it is lost, and its task is
+// pending again. The owner reports lost map outputs with OutputLost, since State does not know where they are.
 func (e Events) NodeLost(id NodeID, now Time) error {
 	if err := e.setNode(id, func(n *NodeSpec) { n.Down = true }); err != nil {
 		return err
@@ -133,9 +120,6 @@ func (e Events) setNode(id NodeID, change func(*NodeSpec)) error {
 }
 
 func (e Events) eventNode(id NodeID) (*Node, error) {
-	if err := e.s.Journal().refuseInTry("change a node"); err != nil {
-		return nil, err
-	}
 	n := e.s.Node(id)
 	if n == nil {
 		return nil, refuse(ErrUnknown, fmt.Sprintf("node %d", id), "there is no such node")
@@ -143,72 +127,50 @@ func (e Events) eventNode(id NodeID) (*Node, error) {
 	return n, nil
 }
 
-// PutTenant adds a tenant or replaces its spec. A new tenant's id must be the next one and its
-// parent must exist. When a tenant moves to another parent, its use is charged to its new
-// ancestors.
+// PutTenant adds a tenant or replaces its spec. A new tenant's id must be the next one and its parent must exist. When
+// a tenant moves to another parent, its use is charged to its new ancestors.
 func (e Events) PutTenant(spec TenantSpec) error {
-	if err := e.s.Journal().refuseInTry("put a tenant"); err != nil {
-		return err
-	}
 	if err := spec.validate(); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("tenant %q", spec.Name)
-	if id, ok := e.s.tree.tenantName[spec.Name]; ok && id != spec.ID {
-		return refuse(ErrExists, what, "the name belongs to tenant %d", id)
+	tree, what := &e.s.tree, fmt.Sprintf("tenant %q", spec.Name)
+	if id, ok := tree.tenantName[spec.Name]; ok && id != spec.ID {
+		return refuse(ErrInvalid, what, "the name belongs to tenant %d", id)
 	}
-	if spec.Parent != NoTenant && e.s.Tenant(spec.Parent) == nil {
+	if spec.Parent != NoTenant && tree.tenant(spec.Parent) == nil {
 		return refuse(ErrUnknown, what, "its parent %d is unknown: put the parent first", spec.Parent)
 	}
-	if old := e.s.Tenant(spec.ID); old != nil {
-		return e.replaceTenant(old, spec, what)
+	t, levels := tree.tenant(spec.ID), 1
+	if t != nil {
+		levels = tree.height(spec.ID)
+	} else if int(spec.ID) != len(tree.tenants) || spec.ID >= maxTenants {
+		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(tree.tenants))
 	}
-	if int(spec.ID) != len(e.s.tree.tenants) || spec.ID >= maxTenants {
-		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(e.s.tree.tenants))
-	}
-	t := &Tenant{Spec: spec, order: jobOrder{ofTenant: true}}
-	if p := e.s.Tenant(spec.Parent); p != nil {
-		if t.depth = p.depth + 1; t.depth >= MaxTenantDepth {
-			return refuse(ErrInvalid, what, "the tree is deeper than %d", MaxTenantDepth)
-		}
-	}
-	e.s.tree.tenants = append(e.s.tree.tenants, t)
-	e.s.tree.countCaps(&spec, 1)
-	e.s.tree.tenantName[spec.Name] = spec.ID
-	e.s.tree.readyTenant.grow(int32(len(e.s.tree.tenants)))
-	e.s.tree.addChild(spec.Parent, spec.ID)
-	e.s.countChange()
-	return nil
-}
-
-func (e Events) replaceTenant(t *Tenant, spec TenantSpec, what string) error {
-	for up, n := spec.Parent, 0; up != NoTenant; up, n = e.s.tree.tenants[up].Spec.Parent, n+1 {
-		if up == spec.ID || n > len(e.s.tree.tenants) {
+	for up := tree.tenant(spec.Parent); up != nil; up = tree.tenant(up.Spec.Parent) {
+		if levels++; up == t {
 			return refuse(ErrInvalid, what, "parent %d is below it: the tree would be a cycle", spec.Parent)
 		}
 	}
-	depth := int32(0)
-	if p := e.s.Tenant(spec.Parent); p != nil {
-		depth = p.depth + 1
-	}
-	if depth+e.s.tree.height(spec.ID) > MaxTenantDepth {
+	if levels > MaxTenantDepth {
 		return refuse(ErrInvalid, what, "the tree would be deeper than %d", MaxTenantDepth)
 	}
-	used, running := t.Used, t.Running
-	e.s.tree.chargeUp(t.Spec.Parent, Resources{}.Sub(used), -running)
-	e.s.tree.removeChild(t.Spec.Parent, spec.ID)
-	delete(e.s.tree.tenantName, t.Spec.Name)
-	e.s.tree.countCaps(&t.Spec, -1)
-	e.s.tree.countCaps(&spec, 1)
+	if t == nil {
+		t = &Tenant{Spec: TenantSpec{Parent: NoTenant}, order: jobOrder{ofTenant: true}}
+		tree.tenants = append(tree.tenants, t)
+		tree.readyTenant.grow(int32(len(tree.tenants)))
+	}
+	tree.chargeUp(t.Spec.Parent, Resources{}.Sub(t.Used), -t.Running)
+	tree.removeChild(t.Spec.Parent, spec.ID)
+	delete(tree.tenantName, t.Spec.Name)
+	tree.countCaps(&t.Spec, -1)
 	t.Spec = spec
-	e.s.tree.tenantName[spec.Name] = spec.ID
-	e.s.tree.addChild(spec.Parent, spec.ID)
-	e.s.tree.chargeUp(spec.Parent, used, running)
-	e.s.tree.setDepth(spec.ID, depth)
+	tree.countCaps(&t.Spec, 1)
+	tree.tenantName[spec.Name] = spec.ID
+	tree.addChild(spec.Parent, spec.ID)
+	tree.chargeUp(spec.Parent, t.Used, t.Running)
 	e.s.countChange()
 	return nil
 }
 
-// Events updates a State by what happened in the cluster: to nodes, tenants, projects, jobs and
-// attempts.
+// Events updates a State by what happened in the cluster: to nodes, tenants, projects, jobs and attempts.
 type Events struct{ s *State }

@@ -1,27 +1,22 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 )
 
-// SubmitJob adds a job with its stages. State keeps the stages' Inputs. A refused job leaves no
-// trace.
-// O(tasks/64 + replicas) plus the number of jobs with a later submission time.
+// SubmitJob adds a job with its stages. State keeps the stages' Inputs. A refused job leaves no trace. O(tasks/64 +
+// replicas) plus the number of jobs with a later submission time.
 func (e Events) SubmitJob(spec JobSpec, stages []StageSpec) error {
-	if err := e.s.Journal().refuseInTry("submit a job"); err != nil {
-		return err
-	}
 	what := fmt.Sprintf("job %d", spec.ID)
-	if spec.OnMiss == 0 {
-		spec.OnMiss = OnMissContinue
-	}
+	spec.OnMiss = cmp.Or(spec.OnMiss, OnMissContinue)
 	if err := spec.validate(); err != nil {
 		return err
 	}
 	if e.s.jobs[spec.ID] != nil {
-		return refuse(ErrExists, what, "a job of that id exists")
+		return refuse(ErrInvalid, what, "a job of that id exists")
 	}
 	t := e.s.Tenant(spec.Tenant)
 	if t == nil {
@@ -55,8 +50,7 @@ func (e Events) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	return nil
 }
 
-// UpdateJob replaces the spec of a job. Tenant, submission time and project must not
-// change.
+// UpdateJob replaces the spec of a job. Tenant, submission time and project must not change.
 func (e Events) UpdateJob(spec JobSpec) error {
 	j, err := e.eventJob(spec.ID)
 	if err != nil {
@@ -69,17 +63,10 @@ func (e Events) UpdateJob(spec JobSpec) error {
 	if spec.Tenant != old.Tenant || spec.Submitted != old.Submitted || spec.Project != old.Project {
 		return refuse(ErrInvalid, fmt.Sprintf("job %d", spec.ID), "tenant, submission and project cannot be changed")
 	}
-	if spec.OnMiss == 0 {
-		spec.OnMiss = OnMissContinue
-	}
-	e.s.Queue().countBounded(j, -1)
-	if t := e.s.tree.tenants[spec.Tenant]; j.Ready > 0 {
-		t.countHigh(j, -1)
-		j.Spec = spec
-		t.countHigh(j, 1)
-	}
+	spec.OnMiss = cmp.Or(spec.OnMiss, OnMissContinue)
+	e.s.Queue().countSpec(j, -1)
 	j.Spec = spec
-	e.s.Queue().countBounded(j, 1)
+	e.s.Queue().countSpec(j, 1)
 	for _, g := range j.Stages {
 		e.s.Queue().updateOpen(g)
 	}
@@ -108,8 +95,7 @@ func (e Events) SetEstimate(id StageID, d time.Duration) error {
 	return nil
 }
 
-// SetInput replaces the locations of a task's input. local holds the bytes on each node; nil:
-// all of them on each.
+// SetInput replaces the locations of a task's input. local holds the bytes on each node; nil: all of them on each.
 func (e Events) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 	g, err := e.eventStage(id.StageID())
 	if err != nil {
@@ -148,8 +134,7 @@ func (e Events) StopJob(id JobID) error {
 	return nil
 }
 
-// EndJob removes a job without live attempts from the State, with its policy states and its
-// reservations.
+// EndJob removes a job without live attempts from the State, with its policy states and its reservations.
 func (e Events) EndJob(id JobID) error {
 	j, err := e.eventJob(id)
 	if err != nil {
@@ -157,7 +142,7 @@ func (e Events) EndJob(id JobID) error {
 	}
 	what := fmt.Sprintf("job %d", id)
 	if j.Live > 0 {
-		return refuse(ErrBusy, what, "it has %d live attempts: stop it and wait for them", j.Live)
+		return refuse(ErrInvalid, what, "it has %d live attempts: stop it and wait for them", j.Live)
 	}
 	e.s.Queue().setPhase(j, JobStopping)
 	for _, g := range j.Stages {
@@ -175,13 +160,6 @@ func (e Events) EndJob(id JobID) error {
 			p.Jobs = slices.Delete(p.Jobs, i, i+1)
 		}
 	}
-	e.forgetJob(j)
-	e.s.countChange()
-	return nil
-}
-
-// forgetJob deletes the policy states and reservations of a job.
-func (e Events) forgetJob(j *Job) {
 	for _, k := range j.stateKeys {
 		e.s.policyStates.drop(k)
 	}
@@ -191,13 +169,12 @@ func (e Events) forgetJob(j *Job) {
 		e.s.Reservations().drop(i)
 		e.s.unplannedReleases++
 	}
+	e.s.countChange()
+	return nil
 }
 
 // PutProject adds a project or replaces its spec.
 func (e Events) PutProject(spec ProjectSpec) error {
-	if err := e.s.Journal().refuseInTry("put a project"); err != nil {
-		return err
-	}
 	if err := spec.validate(); err != nil {
 		return err
 	}
@@ -216,16 +193,13 @@ func (e Events) PutProject(spec ProjectSpec) error {
 
 // DropProject removes a project without jobs, with its policy states and reservations.
 func (e Events) DropProject(id ProjectID) error {
-	if err := e.s.Journal().refuseInTry("drop a project"); err != nil {
-		return err
-	}
 	p := e.s.projects[id]
 	what := fmt.Sprintf("project %d", id)
 	if p == nil {
 		return refuse(ErrUnknown, what, "there is no such project")
 	}
 	if len(p.Jobs) > 0 {
-		return refuse(ErrBusy, what, "%d of its jobs have not ended", len(p.Jobs))
+		return refuse(ErrInvalid, what, "%d of its jobs have not ended", len(p.Jobs))
 	}
 	delete(e.s.projects, id)
 	e.s.changeLog.add(ChangedOwner{Project: id})
@@ -241,9 +215,6 @@ func (e Events) DropProject(id ProjectID) error {
 }
 
 func (e Events) eventJob(id JobID) (*Job, error) {
-	if err := e.s.Journal().refuseInTry("change a job"); err != nil {
-		return nil, err
-	}
 	j := e.s.jobs[id]
 	if j == nil {
 		return nil, refuse(ErrUnknown, fmt.Sprintf("job %d", id), "there is no such job, or it has ended")

@@ -9,23 +9,22 @@ import (
 // fitIndex finds nodes with free capacity. It is a cache over the nodes: its answers depend on
 // the State alone, never on earlier calls.
 //
-// Each demand asked for has an equivalence class with a set of candidate nodes. A node leaves
-// the set when it is examined and does not fit; it returns when the log of gains says that
-// capacity became free on it. A full node therefore costs a class one examination per release
-// on it, regardless of the number of nodes.
+// Each demand asked for has an equivalence class with a set of candidate nodes. A node leaves the set when it is
+// examined and does not fit; it returns when the log of gains says that capacity became free on it. A full node
+// therefore costs a class one examination per release on it, regardless of the number of nodes.
 type fitIndex struct {
 	free            []capacityVec
 	inverseCapacity [][NumResources]float64 // 1/capacity of each node
 	gained          []NodeID                // ring of the nodes that gained free capacity
 	gainedCount     uint64                  // number of entries ever added to gained
-	changed         []NodeID                // ring of the nodes whose free capacity changed, as long as gained
-	changedCount    uint64                  // number of entries ever added to changed
 	// version is the last node version assigned, versions the last one of each node,
 	// versionOfAll the last one assigned to all nodes at once.
 	version, versionOfAll uint64
 	versions              []uint64
+	changed               []NodeID // ring of the nodes whose free capacity changed, as long as gained
+	changedCount          uint64   // number of entries ever added to changed
 	classes               []equivalenceClass
-	byNeed                map[avoiderNeed]int32 // their indexes
+	byNeed                map[DemandClass]int32 // their indexes
 	generation            uint32                // increased when classes are dropped
 	blocks                fitBlocks
 	misfits               misfits // needs without a class
@@ -41,14 +40,7 @@ func (n *capacityVec) fits(in *capacityVec) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
 }
 
-// avoiderNeed is a need of tasks, with the nodes that they avoid.
-type avoiderNeed struct {
-	need      capacityVec
-	avoidance Avoidance
-}
-
-// equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each Avoidance
-// has its own.
+// equivalenceClass is all demands with equal needs, and the nodes that may fit them. Each Avoidance has its own.
 type equivalenceClass struct {
 	need       capacityVec
 	avoided    []NodeID // never candidates, usually none; in order
@@ -64,8 +56,8 @@ const maxEquivalenceClasses = 4096
 // bestNodeCandidates is how many fitting nodes BestNode compares.
 const bestNodeCandidates = 8
 
-// addNode extends the index by a node. It drops all classes, and enlarges the logs when they
-// are shorter than twice the number of nodes.
+// addNode extends the index by a node. It drops all classes, and enlarges the log of gains when it
+// is shorter than twice the number of nodes.
 func (f *fitIndex) addNode() {
 	f.free = append(f.free, unschedulable)
 	f.versions = append(f.versions, 0)
@@ -86,7 +78,7 @@ func (f *fitIndex) addNode() {
 func (c *Cluster) updateFitIndex(id NodeID) {
 	n := c.nodes[id]
 	f := &c.fit
-	f.bumpVersion(id)
+	c.bumpNodeVersion(id)
 	now := unschedulable
 	if n.Schedulable() {
 		now[0], now[1], now[2], now[3] = n.Free[CPU], n.Free[Memory], 0, 0
@@ -122,41 +114,41 @@ func (f *fitIndex) setScale(id NodeID, capacity Resources) {
 	}
 }
 
-// classFor returns the number of the class of a need of tasks, and adds the class if it is new. j is the job that
-// avoids nodes, if the Avoidance has one.
-func (c *Cluster) classFor(j *Job, a Avoidance, d Resources, space int64) int32 {
-	k, f := avoiderNeed{needOf(d, space), a}, &c.fit
+// classFor returns the number of the class of a demand, and adds the class if it is new. j is the job that avoids nodes, if
+// the Avoidance has one.
+func (c *Cluster) classFor(j *Job, k DemandClass) int32 {
+	f := &c.fit
 	if i, ok := f.byNeed[k]; ok {
 		return i
 	}
 	if len(f.classes) >= maxEquivalenceClasses || f.byNeed == nil {
-		f.classes, f.byNeed = f.classes[:0], map[avoiderNeed]int32{}
+		f.classes, f.byNeed = f.classes[:0], map[DemandClass]int32{}
 		f.generation++
 	}
 	n, i := int32(len(f.free)), int32(len(f.classes))
-	f.classes = append(f.classes, equivalenceClass{need: k.need, avoided: c.avoided(j, a, d, space), candidates: newBitset(n), pos: f.gainedCount})
+	f.classes = append(f.classes, equivalenceClass{need: k.need, avoided: c.avoided(j, k), candidates: newBitset(n), pos: f.gainedCount})
 	f.classes[i].candidates.setAll(n)
 	f.byNeed[k] = i
 	return i
 }
 
-// classOfStage returns the class of the stage's demand, cached in the stage until classes are
-// dropped.
+// classOfStage returns the class of the stage's demand, cached in the stage until classes are dropped.
 func (c *Cluster) classOfStage(g *Stage) *equivalenceClass {
 	f := &c.fit
 	begins := c.begunBy(g)
-	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 && g.eqClassBegins == begins {
-		return &f.classes[g.eqClass]
+	if g.eqClassGeneration != f.generation || g.eqClassGeneration == 0 || g.eqClassBegins != begins {
+		g.eqClass = c.classFor(g.Job, DemandClass{g.need(), Avoidance{g.Avoider(), begins}})
+		g.eqClassGeneration, g.eqClassBegins = f.generation, begins
 	}
-	g.eqClass = c.classFor(g.Job, Avoidance{g.Avoider(), begins}, g.Spec.Demand, g.Spec.Disk)
-	g.eqClassGeneration, g.eqClassBegins = f.generation, begins
 	return &f.classes[g.eqClass]
 }
 
 func needOf(d Resources, disk int64) capacityVec { return capacityVec{d[CPU], d[Memory], d[IO], disk} }
 
-// catchUp adds the nodes that gained capacity since the last call for the class to its
-// candidates.
+// need returns what a task of the stage needs.
+func (g *Stage) need() capacityVec { return needOf(g.Spec.Demand, g.Spec.Disk) }
+
+// catchUp adds the nodes that gained capacity since the last call for the class to its candidates.
 func (f *fitIndex) catchUp(class *equivalenceClass) {
 	size := uint64(len(f.gained))
 	if f.gainedCount-class.pos > size {
@@ -193,7 +185,7 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	}
 	compared := int32(-1) // the last block that was compared
 	for i, full := class.candidates.next(int32(from)), 0; i >= 0; i = class.candidates.next(i + 1) {
-		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) &&
+		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || tightestDisk(c.nodes[i].Disks, class.need[2], class.need[3]) >= 0) &&
 			!class.avoids(NodeID(i)) {
 			return NodeID(i)
 		}
@@ -222,11 +214,10 @@ func (f *fitIndex) fittingIn(block int32, class *equivalenceClass) (fitting uint
 
 // tightestDisk returns the disk with the least free I/O that fits this I/O and space (ties to
 // the first), or -1.
-func (n *Node) tightestDisk(io, space int64) int16 {
+func tightestDisk(disks []DiskUse, io, space int64) int16 {
 	best := int16(-1)
-	for i := range n.Disks {
-		d := &n.Disks[i]
-		if io <= d.FreeIO && space <= d.FreeSpace && (best < 0 || d.FreeIO < n.Disks[best].FreeIO) {
+	for i := range disks {
+		if d := &disks[i]; io <= d.FreeIO && space <= d.FreeSpace && (best < 0 || d.FreeIO < disks[best].FreeIO) {
 			best = int16(i)
 		}
 	}
@@ -236,11 +227,11 @@ func (n *Node) tightestDisk(io, space int64) int16 {
 // Fits reports whether a task of this demand and disk space can be placed on the node now, and
 // on which disk (-1: it needs none and the node has none).
 func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
-	if !n.Schedulable() || d[CPU] > n.Free[CPU] || d[Memory] > n.Free[Memory] {
+	if !n.Schedulable() {
 		return -1, false
 	}
-	disk = n.tightestDisk(d[IO], space)
-	return disk, disk >= 0 || (len(n.Disks) == 0 && d[IO] == 0 && space == 0)
+	c := FreeCapacity{n.Free, n.Disks}
+	return c.fits(d, space)
 }
 
 // HasCapacity reports whether a task of the stage can be placed on the node now. It is Fits
@@ -249,13 +240,12 @@ func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 	if id < 0 || int(id) >= len(c.fit.free) {
 		return false
 	}
-	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	need := g.need()
 	return c.fits(id, &need) && !c.Avoids(g, id)
 }
 
-// NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves
-// it, changes what it occupies there or gets another predicted end, tries included. Numbers
-// are never reused.
+// NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves it, changes what it
+// occupies there or gets another predicted end, tries included. Numbers are never reused.
 func (c *Cluster) NodeVersion(id NodeID) uint64 { return max(c.fit.versions[id], c.fit.versionOfAll) }
 
 // IsSchedulable reports whether there is such a node and it is Node.Schedulable. It reads less memory than the node.
@@ -266,17 +256,11 @@ func (c *Cluster) IsSchedulable(id NodeID) bool {
 // bumpNodeVersion assigns a new version to a node, or to all for NoNode.
 func (c *Cluster) bumpNodeVersion(id NodeID) {
 	f := &c.fit
-	if id == NoNode {
-		f.version++
+	if f.version++; id == NoNode {
 		f.versionOfAll = f.version
-		return
+	} else {
+		f.versions[id] = f.version
 	}
-	f.bumpVersion(id)
-}
-
-func (f *fitIndex) bumpVersion(id NodeID) {
-	f.version++
-	f.versions[id] = f.version
 }
 
 // NextNode returns the lowest node >= from that fits a task of the stage, or NoNode. Amortised
@@ -290,24 +274,20 @@ func (c *Cluster) NextNode(g *Stage, from NodeID) NodeID {
 
 // NextNodeFor is NextNode for any demand and disk space.
 func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
-	i := c.classFor(nil, Avoidance{}, d, space)
+	i := c.classFor(nil, DemandClass{need: needOf(d, space)})
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
 // NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, nil for none.
 func (c *Cluster) NextNodeOfClass(j *Job, k *DemandClass, from NodeID) NodeID {
-	i := c.classFor(j, k.Avoidance, k.demand, k.disk)
+	i := c.classFor(j, *k)
 	return c.nextFit(&c.fit.classes[i], from)
 }
 
-// BestNode returns the fitting node that a task of the stage would leave with the least free
-// capacity, and the disk to use: among the first few fitting nodes by id the one with the
-// smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
-// Amortised O(1).
-func (c *Cluster) BestNode(g *Stage) (NodeID, int16) { return c.BestNodeExcept(g, nil) }
-
-// BestNodeExcept is BestNode without the nodes in excluded (in any order; a few).
-func (c *Cluster) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
+// BestNode returns the fitting node that a task of the stage would leave with the least free capacity, and the disk to
+// use: among the first few fitting nodes by id that are not excluded (a few, in any order) the one with the smallest
+// sum of free shares, ties to the lowest id. It returns NoNode if no node fits. Amortised O(1).
+func (c *Cluster) BestNode(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if c.fitsNowhere(g) {
 		return NoNode, -1
 	}
@@ -325,13 +305,12 @@ func (c *Cluster) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if best == NoNode {
 		return NoNode, -1
 	}
-	return best, c.nodes[best].tightestDisk(class.need[2], class.need[3])
+	return best, tightestDisk(c.nodes[best].Disks, class.need[2], class.need[3])
 }
 
-// NodeLackingLeast returns the node that lacks least of the demand of a task of the stage, by
-// its scarcest resource: among the schedulable nodes that are large enough for the task and
-// not in excluded, the one with the largest FreeFraction, ties to the lowest id. It returns
-// NoNode if there is none. O(nodes x excluded).
+// NodeLackingLeast returns the node that lacks least of the demand of a task of the stage, by its scarcest resource:
+// among the schedulable nodes that are large enough for the task and not in excluded, the one with the largest
+// FreeFraction, ties to the lowest id. It returns NoNode if there is none. O(nodes x excluded).
 func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 	best, most := NoNode, -1.0
 	for _, n := range c.nodes {
@@ -367,12 +346,7 @@ func (f *fitIndex) freeShares(i NodeID) float64 {
 	return float64(r[0])*inv[0] + float64(r[1])*inv[1] + float64(r[2])*inv[2]
 }
 
-// PlaceAction returns the action that starts the next attempt at task i of the stage. It does
-// not apply it.
+// PlaceAction returns the action that starts the next attempt at task i of the stage. It does not apply it.
 func (at Attempts) PlaceAction(g *Stage, i int32, n NodeID, disk int16) Action {
-	attempt := int32(1)
-	if len(g.pastAttempts) > 0 {
-		attempt = at.NextAttempt(g, i)
-	}
-	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: attempt, Run: 1, Node: n, Disk: disk}
+	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: at.NextAttempt(g, i), Run: 1, Node: n, Disk: disk}
 }

@@ -105,13 +105,13 @@ func (c *Cluster) fitsNowhere(g *Stage) bool {
 	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {
 		return false
 	}
-	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	need := g.need()
 	if !need.fits(&f.blocks.all) {
 		f.misfits.addExcess(f, &need)
 		return true
 	}
-	if _, known := f.byNeed[avoiderNeed{need: need}]; known {
+	if _, known := f.byNeed[DemandClass{need: need}]; known {
 		return false
 	}
-	return f.misfits.has(c, &need)
+	return f.misfits.below(c, &need) != 0 || f.misfits.compare(c, &need)
 }

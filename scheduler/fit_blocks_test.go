@@ -59,7 +59,7 @@ func TestNextNodeOfManyDemandsMatchesAScan(t *testing.T) {
 			if got := w.State.Cluster().NextNode(g, from); got != want {
 				t.Fatalf("step %d: a task of %v from node %d fits on %d, a scan finds %d", step, g.Spec.Demand, from, got, want)
 			}
-			if got, _ := w.State.Cluster().BestNode(g); (got == scheduler.NoNode) != (scan(g, 0) == scheduler.NoNode) {
+			if got, _ := w.State.Cluster().BestNode(g, nil); (got == scheduler.NoNode) != (scan(g, 0) == scheduler.NoNode) {
 				t.Fatalf("step %d: the best node for %v is %d, a scan finds %d", step, g.Spec.Demand, got, scan(g, 0))
 			}
 			if checked++; want == scheduler.NoNode {

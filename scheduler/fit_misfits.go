@@ -28,11 +28,6 @@ type lowMisfit struct {
 	number int32  // from 1, 0 for none
 }
 
-// has reports whether no node fits a need that has no class.
-func (m *misfits) has(c *Cluster, need *capacityVec) bool {
-	return m.below(c, need) != 0 || m.compare(c, need)
-}
-
 // below returns the number of a need in lowest that fits nowhere and is not above another one, 0 for none.
 func (m *misfits) below(c *Cluster, need *capacityVec) int32 {
 	for i := range m.lowest {
@@ -186,5 +181,5 @@ func (c *Cluster) fitsOne(need *capacityVec) bool {
 
 // fits reports whether a node fits a need.
 func (c *Cluster) fits(id NodeID, need *capacityVec) bool {
-	return need.fits(&c.fit.free[id]) && (len(c.nodes[id].Disks) < 2 || c.nodes[id].tightestDisk(need[2], need[3]) >= 0)
+	return need.fits(&c.fit.free[id]) && (len(c.nodes[id].Disks) < 2 || tightestDisk(c.nodes[id].Disks, need[2], need[3]) >= 0)
 }

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"slices"
 	"time"
 )
 
@@ -41,9 +40,6 @@ func (h *History) put(t FinishedTask) {
 	h.head = (h.head + 1) % historyTasks
 }
 
-// allTasks returns the tasks, oldest first.
-func (h *History) allTasks() []FinishedTask { return slices.Concat(h.tasks[h.head:], h.tasks[:h.head]) }
-
 // Tasks calls yield for each task, oldest first. The task belongs to the History.
 func (h *History) Tasks(yield func(*FinishedTask) bool) { h.RecentTasks(len(h.tasks), yield) }
 
@@ -56,6 +52,5 @@ func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
 	}
 }
 
-// TaskCount returns the number of tasks ever recorded. Predictors compare it to decide when to
-// train again.
+// TaskCount returns the number of tasks ever recorded. Predictors compare it to decide when to train again.
 func (h *History) TaskCount() uint64 { return h.total }

@@ -63,14 +63,9 @@ func (s StageID) Compare(o StageID) int {
 	return cmp.Or(cmp.Compare(s.Job, o.Job), cmp.Compare(s.Stage, o.Stage))
 }
 
-// compare orders tasks by job, stage, index.
-func (t TaskID) compare(o TaskID) int {
-	return cmp.Or(cmp.Compare(t.Job, o.Job), cmp.Compare(t.Stage, o.Stage), cmp.Compare(t.Index, o.Index))
-}
-
 // Compare orders attempts by task, then attempt.
 func (a AttemptID) Compare(o AttemptID) int {
-	return cmp.Or(a.TaskID.compare(o.TaskID), cmp.Compare(a.Attempt, o.Attempt))
+	return cmp.Or(a.StageID().Compare(o.StageID()), cmp.Compare(a.Index, o.Index), cmp.Compare(a.Attempt, o.Attempt))
 }
 
 // String returns job.stage, for example "17.0".

@@ -30,17 +30,16 @@ type Job struct {
 	Phase      JobPhase
 	begun      uint16 // see Begun; MaxStages at most
 	stateKinds stateKindSet
-	// Live counts attempts, suspended ones included; Ready counts stages with tasks that may
-	// start.
+	// Live counts attempts, suspended ones included; Ready counts stages with tasks that may start.
 	Ready, Live int32
 	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
 	Guarantees   int32
-	unguaranteed int32       // number of its other reservations
 	fit          FitClass    // see Queue.FitClass; none for unknown
 	plannedUntil Time        // see PlannedUntil; 0 for unknown
 	leastNeed    capacityVec // of its ready stages, see findClass; zero for unknown
 	Pending      int64       // Stage.Pending of all stages
 	Spec         JobSpec
+	tenant       *Tenant
 	// Used is the sum of what its attempts occupy.
 	Used Resources
 	// FirstPlaced is when its first attempt was placed; 0: not yet.
@@ -56,8 +55,7 @@ type Job struct {
 	inlineStages     [4]*Stage        // storage of Stages while there are no more
 }
 
-// HasState reports whether the job as a whole has a policy state of kind k; for ViolatedState,
-// with any cause. O(1).
+// HasState reports whether the job as a whole has a policy state of kind k; for ViolatedState, with any cause. O(1).
 func (j *Job) HasState(k PolicyStateKind) bool { return j.stateKinds.has(k) }
 
 // Begun returns its stages up to the last one of which an attempt was ever placed: the others have had nothing, and need
@@ -71,7 +69,7 @@ func (j *Job) Queue() int64 { return j.queue }
 func (j *Job) Reservations() []*Reservation { return j.reservations }
 
 // Unguaranteed returns the number of its reservations that are not guarantees. O(1).
-func (j *Job) Unguaranteed() int32 { return j.unguaranteed }
+func (j *Job) Unguaranteed() int32 { return int32(len(j.reservations)) - j.Guarantees }
 
 // Stage is a set of tasks with equal demands, stored as counts and bit sets. Callers outside
 // this package may only read it.
@@ -83,8 +81,7 @@ type Stage struct {
 	// Pending counts tasks that wait for placement, Running attempts at level running,
 	// Suspended attempts at lower levels, Done and Failed tasks.
 	Pending, Running, Suspended, Done, Failed int32
-	// Open reports whether the stages it comes after are done, or done far enough for its slow
-	// start.
+	// Open reports whether the stages it comes after are done, or done far enough for its slow start.
 	Open              bool
 	ready             bool
 	opensEarly        bool // a later stage has a slow start
@@ -116,8 +113,7 @@ type Stage struct {
 type pastAttempts struct {
 	Last     int32 // highest attempt number used
 	Failures int32 // by the user's fault
-	// FailedOn are the nodes that it failed on, see Stage.FailedOn. It is replaced, never
-	// written to.
+	// FailedOn are the nodes that it failed on, see Stage.FailedOn. It is replaced, never written to.
 	FailedOn []NodeID `json:",omitempty"`
 }
 
@@ -191,8 +187,7 @@ func (g *Stage) NextPending(from int32) int32 { return g.pending.next(from) }
 // or -1. O(tasks passed / 64).
 func (g *Stage) SkipPending(from, n int32) int32 { return g.pending.nth(from, n) }
 
-// PendingIn returns the number of pending tasks in [from, to), both within the stage.
-// O((to-from)/64).
+// PendingIn returns the number of pending tasks in [from, to), both within the stage. O((to-from)/64).
 func (g *Stage) PendingIn(from, to int32) int32 { return g.pending.countIn(from, to) }
 
 // IsPending reports whether task i waits for placement.

@@ -2,9 +2,8 @@ package scheduler
 
 import "slices"
 
-// What a search in the order of a tenant's jobs asks of each job on the way, answered from the job
-// alone: with thousands of jobs that cannot start, their stages are rarely in the cache. The
-// answers are caches.
+// What a search in the order of a tenant's jobs asks of each job on the way, answered from the job alone: with
+// thousands of jobs that cannot start, their stages are rarely in the cache. The answers are caches.
 
 // FitClass identifies the demand of a job's only ready stage, or a smaller one that fitted nowhere, which all ready
 // stages of jobs have that fitted nowhere either: no task of a job fits on a node while none of its class does. The zero
@@ -61,7 +60,7 @@ func (q Queue) findClass(j *Job) FitClass {
 		if j.Ready == 1 && g.eqClassGeneration == f.generation && g.eqClassBegins == 0 && g.Avoider() == 0 {
 			return FitClass{g.eqClass, f.generation}
 		}
-		need := needOf(g.Spec.Demand, g.Spec.Disk)
+		need := g.need()
 		least.lower(&need)
 	}
 	j.leastNeed = least

@@ -21,13 +21,13 @@ func TestJobsTellWhatTheirStagesWould(t *testing.T) {
 			for j := range c.State.Jobs() {
 				was, known := ready[j.Spec.ID]
 				now := readyWork(j)
-				if j.Ready > 0 && (!known || was != now) && changes[j.Spec.Tenant] == c.State.ChangeLog().ReadyOf(j.Spec.Tenant) {
+				if j.Ready > 0 && (!known || was != now) && changes[j.Spec.Tenant] == c.State.Tenant(j.Spec.Tenant).ReadyChanges {
 					t.Fatalf("job %d: ready work was %v, is %v, and its tenant did not change", j.Spec.ID, was, now)
 				}
 				ready[j.Spec.ID] = now
 			}
 			for _, tenant := range c.State.Tenants() {
-				changes[tenant.Spec.ID] = c.State.ChangeLog().ReadyOf(tenant.Spec.ID)
+				changes[tenant.Spec.ID] = tenant.ReadyChanges
 			}
 			for j := range c.State.Jobs() {
 				misfits += checkFitsNowhere(t, c.State, j)
@@ -80,7 +80,7 @@ func readyWork(j *scheduler.Job) readyJob {
 }
 
 // The version of a tenant's policy states changes with these alone, in tries too.
-func TestVersionOfFollowsThePolicyStatesOfATenant(t *testing.T) {
+func TestStateVersionFollowsThePolicyStatesOfATenant(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 1, 1)).AddTenants("a", "b")
 	job, ps := w.Submit("a", 1, schedtest.R(1, 1, 1)), w.State.PolicyStates()
 	a, b := w.Tenant("a").Spec.ID, w.Tenant("b").Spec.ID
@@ -93,10 +93,10 @@ func TestVersionOfFollowsThePolicyStatesOfATenant(t *testing.T) {
 	}
 	changed := func(what string, want bool) {
 		t.Helper()
-		if v := ps.VersionOf(a); seen[v] == want {
+		if v := w.State.Tenant(a).StateVersion; seen[v] == want {
 			t.Errorf("%s: version %d, changed %v", what, v, !want)
 		}
-		seen[ps.VersionOf(a)] = true
+		seen[w.State.Tenant(a).StateVersion] = true
 	}
 	of := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Tenant: a, Slot: 1}
 	changed("at first", true)

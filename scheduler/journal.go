@@ -47,9 +47,8 @@ type Mark struct {
 	seq            uint64
 }
 
-// Mark starts a try: Apply and PolicyStates.Apply become undoable. Each Mark must be ended by
-// one Rollback or Keep, the latest first. Events are refused during a try. O(1), no
-// allocation.
+// Mark starts a try: Apply and PolicyStates.Apply become undoable. Each Mark must be ended by one Rollback or Keep, the
+// latest first. No event may happen during a try. O(1), no allocation.
 func (jn Journal) Mark() Mark {
 	jn.s.undo.depth++
 	return Mark{len(jn.s.undo.records), jn.s.undo.depth, jn.s.seq}
@@ -100,17 +99,6 @@ func (jn Journal) endMark(m Mark) {
 	jn.s.undo.depth--
 }
 
-// InTry reports whether a try is in progress.
-func (jn Journal) InTry() bool { return jn.s.undo.depth > 0 }
-
-// refuseInTry returns an error during a try. what is the event in words.
-func (jn Journal) refuseInTry(what string) error {
-	if jn.s.undo.depth > 0 {
-		return refuse(ErrBusy, "state", "cannot %s during a try: roll back first", what)
-	}
-	return nil
-}
-
 func pop[T any](s *[]T) *T {
 	v := &(*s)[len(*s)-1]
 	*s = (*s)[:len(*s)-1]
@@ -135,16 +123,14 @@ func (jn Journal) undoRecord(r *undoRec) {
 	case undoAttempt:
 		jn.revertAttempt(r, pop(&u.attempts))
 	case undoReservation:
-		was := pop(&u.reservations)
-		if r.isNew {
+		if was := pop(&u.reservations); r.isNew {
 			i, _ := jn.s.Reservations().find(was.ID)
 			jn.s.Reservations().drop(i)
 		} else {
 			jn.s.Reservations().put(*was)
 		}
 	case undoPolicyState:
-		was := pop(&u.policyStates)
-		if r.isNew {
+		if was := pop(&u.policyStates); r.isNew {
 			jn.s.PolicyStates().drop(was.PolicyStateKey)
 		} else {
 			jn.s.PolicyStates().put(was)
@@ -163,10 +149,9 @@ func (jn Journal) countStep() {
 	}
 }
 
-// Withdraw takes back a placement of the current try, so that its task is pending again; later
-// actions of the try stay. It returns ErrStale unless the attempt is the first at its task and
-// was placed in this try. Rollback undoes it. O(1) plus the tenant's depth and the attempts on
-// the node.
+// Withdraw takes back a placement of the current try, so that its task is pending again; later actions of the try stay.
+// It returns ErrStale unless the attempt is the first at its task and was placed in this try. Rollback undoes it. O(1)
+// plus the tenant's depth and the attempts on the node.
 func (jn Journal) Withdraw(act *Action) error {
 	a, _, slot, err := jn.s.applier().findAttempt(act.AttemptID(), act.Run)
 	if err != nil {
@@ -190,8 +175,7 @@ func (jn Journal) placedInTry(slot int32) bool {
 	return false
 }
 
-// relinkStarting removes (sign -1) a starting attempt from its task and its node, or adds it
-// back (sign 1).
+// relinkStarting removes (sign -1) a starting attempt from its task and its node, or adds it back (sign 1).
 func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	g := jn.s.stages[a.stage]
 	n := jn.s.cluster.nodes[a.Node]

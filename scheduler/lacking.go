@@ -2,25 +2,18 @@ package scheduler
 
 import "math"
 
-// Lacking counts the schedulable nodes that lack each resource or disk space for one task of a
-// stage, without those that it avoids. NoSingleDisk counts those that have enough of each, but not on one disk.
-type Lacking struct {
-	Nodes        int32
-	Lack         [NumResources + 1]int32
-	NoSingleDisk int32
-}
-
-// lacking is the Lacking of one equivalence class after the first pos changes of free
-// capacity, with each node's contribution, so that an update only examines changed nodes. It
-// exists only for classes for which Cluster.Lacking was called.
+// lacking counts the schedulable nodes that lack each resource or disk space for a task of one equivalence class, without
+// those that it avoids, after the first pos changes of free capacity. It has each node's contribution, so that an
+// update only examines changed nodes, and exists only for classes that Cluster.WhyNowhere was asked of.
 type lacking struct {
-	Lacking
-	byNode []lackBits
-	pos    uint64
+	nodes        int32
+	lack         [NumResources + 1]int32
+	noSingleDisk int32 // those that have enough of each, but not on one disk
+	byNode       []lackBits
+	pos          uint64
 }
 
-// lackBits is one node's contribution: a bit for each resource it lacks, or one of the values
-// below.
+// lackBits is one node's contribution: a bit for each resource it lacks, or one of the values below.
 type lackBits uint8
 
 const (
@@ -28,10 +21,10 @@ const (
 	lackSingleDisk    lackBits = 1 << 7
 )
 
-// Lacking explains why no node fits the stage's next task. O(nodes whose free capacity changed
-// since the last call for this demand), at most O(nodes). The first call for a demand
-// allocates one byte per node.
-func (c *Cluster) Lacking(g *Stage) Lacking {
+// WhyNowhere returns the most frequent reason why no node fits the stage's next task, and on how many nodes.
+// O(nodes whose free capacity changed since the last call for this demand), at most O(nodes). The first call for a
+// demand allocates one byte per node.
+func (c *Cluster) WhyNowhere(g *Stage) (Reason, int32) {
 	f := &c.fit
 	class := c.classOfStage(g)
 	l := class.lacking
@@ -52,7 +45,15 @@ func (c *Cluster) Lacking(g *Stage) Lacking {
 			}
 		}
 	}
-	return l.Lacking
+	switch {
+	case l.nodes > 0:
+		r, nodes := l.most()
+		return [...]Reason{CPU: ReasonNoCPU, Memory: ReasonNoMemory, IO: ReasonNoIO, DiskSpace: ReasonNoDiskSpace}[r], nodes
+	case c.schedulable > 0:
+		return ReasonMaintenance, 0
+	default:
+		return ReasonNoNode, 0
+	}
 }
 
 // recountLacking counts all nodes from scratch.
@@ -64,13 +65,12 @@ func (c *Cluster) recountLacking(class *equivalenceClass) {
 		l.byNode[id] = of
 		nodes[of]++
 	}
-	l.Lacking = Lacking{}
+	*l = lacking{byNode: l.byNode, pos: c.fit.changedCount}
 	for of, n := range nodes {
 		if n > 0 {
 			l.count(lackBits(of), n)
 		}
 	}
-	l.pos = c.fit.changedCount
 }
 
 // nodeLack returns the contribution of a node.
@@ -87,54 +87,40 @@ func (c *Cluster) nodeLack(class *equivalenceClass, id NodeID) lackBits {
 		}
 		of |= lacks << k
 	}
-	if of == 0 && len(c.nodes[id].Disks) > 1 && c.nodes[id].tightestDisk(need[2], need[3]) < 0 {
+	if of == 0 && len(c.nodes[id].Disks) > 1 && tightestDisk(c.nodes[id].Disks, need[2], need[3]) < 0 {
 		return lackSingleDisk
 	}
 	return of
 }
 
 // count adds the contribution of n nodes, or removes it if n is negative.
-func (l *Lacking) count(of lackBits, n int32) {
+func (l *lacking) count(of lackBits, n int32) {
 	if of == lackUnschedulable {
 		return
 	}
-	l.Nodes += n
+	l.nodes += n
 	switch of {
 	case 0: // the task fits
 	case lackSingleDisk:
-		l.NoSingleDisk += n
+		l.noSingleDisk += n
 	default:
-		for k := range l.Lack {
-			l.Lack[k] += n * int32(of>>k&1)
+		for k := range l.lack {
+			l.lack[k] += n * int32(of>>k&1)
 		}
 	}
 }
 
-// Most returns the resource that most nodes lack (ties to the first of CPU, Memory, IO,
-// DiskSpace) and their number. Nodes with enough I/O and space, but not on one disk, count as
-// lacking I/O.
-func (l *Lacking) Most() (Resource, int32) {
+// most returns the resource that most nodes lack (ties to the first of CPU, Memory, IO, DiskSpace) and their number.
+// Nodes with enough I/O and space, but not on one disk, count as lacking I/O.
+func (l *lacking) most() (Resource, int32) {
 	best, most := CPU, int32(-1)
-	for r, n := range l.Lack {
+	for r, n := range l.lack {
 		if Resource(r) == IO {
-			n += l.NoSingleDisk
+			n += l.noSingleDisk
 		}
 		if n > most {
 			best, most = Resource(r), n
 		}
 	}
 	return best, most
-}
-
-// Reason returns the most frequent reason why no node fits, and on how many nodes, where so many are schedulable.
-func (l Lacking) Reason(schedulable int) (Reason, int32) {
-	switch {
-	case l.Nodes > 0:
-		r, nodes := l.Most()
-		return NoCapacityReason(r), nodes
-	case schedulable > 0:
-		return ReasonMaintenance, 0
-	default:
-		return ReasonNoNode, 0
-	}
 }

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -9,14 +10,15 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// slowLacking examines every node by itself.
-func slowLacking(s *scheduler.State, g *scheduler.Stage) scheduler.Lacking {
-	var l scheduler.Lacking
+// slowWhyNowhere examines every node by itself.
+func slowWhyNowhere(s *scheduler.State, g *scheduler.Stage) (scheduler.Reason, int32) {
+	var lack [4]int32
+	schedulable := false
 	for _, n := range s.Nodes() {
 		if !n.Schedulable() {
 			continue
 		}
-		l.Nodes++
+		schedulable = true
 		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok {
 			continue
 		}
@@ -28,15 +30,19 @@ func slowLacking(s *scheduler.State, g *scheduler.Stage) scheduler.Lacking {
 		for r, lacks := range []bool{g.Spec.Demand[scheduler.CPU] > n.Free[scheduler.CPU], g.Spec.Demand[scheduler.Memory] > n.Free[scheduler.Memory],
 			g.Spec.Demand[scheduler.IO] > io, g.Spec.Disk > space} {
 			if lacks {
-				l.Lack[r]++
+				lack[r]++
 				lacksAny = true
 			}
 		}
-		if !lacksAny {
-			l.NoSingleDisk++
+		if !lacksAny { // but not on one disk
+			lack[scheduler.IO]++
 		}
 	}
-	return l
+	if !schedulable {
+		return scheduler.ReasonNoNode, 0
+	}
+	most := slices.Max(lack[:])
+	return []scheduler.Reason{scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace}[slices.Index(lack[:], most)], most
 }
 
 func TestCapacityAndLackingMatchAScanOfAllNodes(t *testing.T) {
@@ -49,8 +55,9 @@ func TestCapacityAndLackingMatchAScanOfAllNodes(t *testing.T) {
 					if !some && g.Startable() > 0 && c.State.Cluster().NextNode(g, 0) != scheduler.NoNode {
 						t.Fatalf("CapacityForAny is false, but stage %s fits", g.ID())
 					}
-					if got, want := c.State.Cluster().Lacking(g), slowLacking(c.State, g); got != want {
-						t.Fatalf("stage %s: counted %+v, want %+v", g.ID(), got, want)
+					why, nodes := c.State.Cluster().WhyNowhere(g)
+					if want, wantNodes := slowWhyNowhere(c.State, g); why != want || nodes != wantNodes {
+						t.Fatalf("stage %s: %v on %d nodes, want %v on %d", g.ID(), why, nodes, want, wantNodes)
 					}
 					for _, n := range c.State.Nodes() {
 						if _, want := n.Fits(g.Spec.Demand, g.Spec.Disk); c.State.Cluster().HasCapacity(g, n.Spec.ID) != want {

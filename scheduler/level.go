@@ -25,8 +25,7 @@ func (l Level) String() string {
 // Suspended reports whether l is a level at which the attempt does not run.
 func (l Level) Suspended() bool { return l >= LevelFrozen && l <= LevelCheckpointed }
 
-// Occupancy is what an attempt occupies on its node: resources, swap (bytes) and space on its
-// disk (bytes).
+// Occupancy is what an attempt occupies on its node: resources, swap (bytes) and space on its disk (bytes).
 type Occupancy struct {
 	Resources Resources `json:"resources"`
 	Swap      int64     `json:"swap,omitempty"`
@@ -102,8 +101,7 @@ type SuspendSpeed struct {
 	ThawAfterFreeze time.Duration `json:"thaw_ns,omitempty"`
 }
 
-// Suspend returns the time to bring an attempt with this much memory (bytes) from running to
-// level l.
+// Suspend returns the time to bring an attempt with this much memory (bytes) from running to level l.
 func (p SuspendSpeed) Suspend(l Level, memory int64) time.Duration {
 	switch l {
 	case LevelFrozen:

@@ -9,8 +9,7 @@ type links struct{ s *State }
 func (l links) charge(j *Job, d Resources, running int32) {
 	l.s.changeLog.recordJob(j)
 	j.Used = j.Used.Add(d)
-	t := l.s.tree.tenants[j.Spec.Tenant]
-	t.Own = t.Own.Add(d)
+	j.tenant.Own = j.tenant.Own.Add(d)
 	l.s.tree.chargeUp(j.Spec.Tenant, d, running)
 }
 
@@ -125,20 +124,7 @@ func (l links) bumpNodeVersionsOf(j *Job) {
 	}
 }
 
-// bumpNodeVersionsOfOwner is bumpNodeVersionsOf for the job or the jobs of the project that a
-// policy state is about.
-func (l links) bumpNodeVersionsOfOwner(k PolicyStateKey) {
-	if j := l.s.jobs[k.Job]; j != nil {
-		l.bumpNodeVersionsOf(j)
-	} else if p := l.s.projects[k.Project]; p != nil {
-		for _, id := range p.Jobs {
-			l.bumpNodeVersionsOf(l.s.jobs[id])
-		}
-	}
-}
-
-// detachRunning is detach for the common case: an attempt that is not suspended and not
-// migrating.
+// detachRunning is detach for the common case: an attempt that is not suspended and not migrating.
 func (l links) detachRunning(g *Stage, a *Attempt, slot int32) {
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, -1)
@@ -148,8 +134,7 @@ func (l links) detachRunning(g *Stage, a *Attempt, slot int32) {
 	l.s.cluster.updateFitIndex(a.Node)
 }
 
-// unlinkFromTask removes an attempt from its task. It returns its slot and the task's other
-// attempt, or nil.
+// unlinkFromTask removes an attempt from its task. It returns its slot and the task's other attempt, or nil.
 func (l links) unlinkFromTask(g *Stage, a *Attempt) (int32, *Attempt) {
 	i := a.ID.Index
 	slot := g.active.get(i) - 1

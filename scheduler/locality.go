@@ -69,8 +69,7 @@ func (f *fitIndex) mayFit(class *equivalenceClass, id NodeID) bool {
 	return false
 }
 
-// manyReplicas is from how many replicas on a submission builds the lists, so that no
-// decision has to.
+// manyReplicas is from how many replicas on a submission builds the lists, so that no decision has to.
 const manyReplicas = 1 << 18
 
 // indexLargeInputs builds the lists of a new stage with many replicas.

@@ -1,7 +1,5 @@
 package scheduler
 
-import "slices"
-
 // Node is a machine and its free capacity. Callers outside this package may only read it.
 //
 // Searches look through many nodes: what they compare comes first, here and in NodeSpec, so that they
@@ -55,13 +53,16 @@ func (c *FreeCapacity) Release(r Resources, space int64, disk int16) {
 
 // HasRoom reports whether a task of this demand and disk space fits, as Node.Fits does.
 func (c *FreeCapacity) HasRoom(d Resources, space int64) bool {
+	_, ok := c.fits(d, space)
+	return ok
+}
+
+func (c *FreeCapacity) fits(d Resources, space int64) (disk int16, ok bool) {
 	if d[CPU] > c.Free[CPU] || d[Memory] > c.Free[Memory] {
-		return false
+		return -1, false
 	}
-	if len(c.Disks) == 0 {
-		return d[IO] == 0 && space == 0
-	}
-	return slices.ContainsFunc(c.Disks, func(k DiskUse) bool { return d[IO] <= k.FreeIO && space <= k.FreeSpace })
+	disk = tightestDisk(c.Disks, d[IO], space)
+	return disk, disk >= 0 || (len(c.Disks) == 0 && d[IO] == 0 && space == 0)
 }
 
 // Schedulable reports whether the node is up and accepts new tasks.
@@ -86,8 +87,7 @@ func (n *Node) Used() Resources { return n.Spec.Capacity.Sub(n.Free) }
 // Tenant is a tenant and what its subtree uses. Callers outside this package may only read it.
 type Tenant struct {
 	Spec TenantSpec
-	// Used is what the jobs of the tenant and of all tenants below it occupy; Own is what its
-	// own jobs occupy.
+	// Used is what the jobs of the tenant and of all tenants below it occupy; Own is what its own jobs occupy.
 	Used, Own Resources
 	// Running counts the attempts at level running in the subtree.
 	Running int32
@@ -95,11 +95,13 @@ type Tenant struct {
 	Jobs int32
 	// ReadyHigh counts its own jobs with high priority and ready work.
 	ReadyHigh int32
-	// depth is 0 at the root. Children are ordered by name.
-	depth    int32
+	// Children are ordered by name.
 	Children []TenantID
 
-	stateVersion uint64 // see PolicyStates.VersionOf
+	// ReadyChanges is how many times a job of its own that has ready work changed, or a stage of one became ready or
+	// ceased to be. StateVersion changes whenever a policy state of the tenant alone does, of no job and no project, and
+	// is never used again. Both grow in tries too, and when these are rolled back.
+	ReadyChanges, StateVersion uint64
 
 	order jobOrder // of its own jobs
 }

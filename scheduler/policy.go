@@ -2,11 +2,10 @@ package scheduler
 
 import "fmt"
 
-// Policy is a scheduling policy. Decide reads no clock and no global random source, starts no
-// goroutine and does no I/O. It may try actions on the State (Journal.Mark) but must leave it as
-// it was, byte for byte. Everything that a policy must remember between cycles is in
-// Decision.PolicyStates; its other memory is a cache, and a new instance decides the same.
-// Decide returns at most limit actions.
+// Policy is a scheduling policy. Decide reads no clock and no global random source, starts no goroutine and does no
+// I/O. It may try actions on the State (Journal.Mark) but must leave it as it was, byte for byte. Everything that a
+// policy must remember between cycles is in Decision.PolicyStates; its other memory is a cache, and a new instance
+// decides the same. Decide returns at most limit actions.
 type Policy interface {
 	Name() string
 	Decide(s *State, now Time, limit int) Decision
@@ -19,46 +18,28 @@ type Reasoner interface {
 	SetReasonsWanted(wanted bool)
 }
 
-// DeadlineServer is a policy that can serve jobs with a deadline before others.
+// DeadlineService is what a policy does for jobs with a deadline, with its present parameters.
+type DeadlineService struct {
+	First      bool // serves them before others
+	Preempts   bool // suspends other tasks for them
+	Guarantees bool // guarantees the deadlines of those with a runtime bound
+}
+
+// DeadlineServer is a policy that does something for jobs with a deadline.
 type DeadlineServer interface {
-	// ServesDeadlines reports whether it does with its present parameters.
-	ServesDeadlines() bool
+	DeadlineService() DeadlineService
 }
 
-// DeadlinePreemptor is a policy that can suspend other tasks for jobs with a deadline.
-type DeadlinePreemptor interface {
-	// SuspendsForDeadlines reports whether it does with its present parameters.
-	SuspendsForDeadlines() bool
+// DeadlineServiceOf returns what a policy does for jobs with a deadline.
+func DeadlineServiceOf(p Policy) (d DeadlineService) {
+	if s, ok := p.(DeadlineServer); ok {
+		d = s.DeadlineService()
+	}
+	return d
 }
 
-// Guarantor is a policy that can guarantee the deadlines of jobs with a runtime bound.
-type Guarantor interface {
-	// GuaranteesDeadlines reports whether it does with its present parameters.
-	GuaranteesDeadlines() bool
-}
-
-// ServesDeadlines reports whether a policy serves jobs with a deadline before others.
-func ServesDeadlines(p Policy) bool {
-	d, ok := p.(DeadlineServer)
-	return ok && d.ServesDeadlines()
-}
-
-// SuspendsForDeadlines reports whether a policy suspends other tasks for jobs with a deadline.
-func SuspendsForDeadlines(p Policy) bool {
-	d, ok := p.(DeadlinePreemptor)
-	return ok && d.SuspendsForDeadlines()
-}
-
-// GuaranteesDeadlines reports whether a policy guarantees the deadlines of jobs with a runtime
-// bound.
-func GuaranteesDeadlines(p Policy) bool {
-	g, ok := p.(Guarantor)
-	return ok && g.GuaranteesDeadlines()
-}
-
-// Commit makes a decision durable and returns what was accepted of it, which may be less: the
-// coordinator's log drops stale actions. The simulator returns the decision unchanged. The
-// decision's slices belong to the policy.
+// Commit makes a decision durable and returns what was accepted of it, which may be less: the coordinator's log drops
+// stale actions. The simulator returns the decision unchanged. The decision's slices belong to the policy.
 type Commit func(Decision) (Decision, error)
 
 // AcceptAll is the Commit that accepts every decision unchanged.
@@ -77,9 +58,6 @@ func AcceptAll(d Decision) (Decision, error) { return d, nil }
 // error of class ErrInvalid: it is a defect of the policy, which the owner reports before it
 // continues with the next cycle. An error of commit is returned unchanged.
 func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, error) {
-	if err := s.Journal().refuseInTry("run a cycle"); err != nil {
-		return Decision{}, err
-	}
 	s.SetTime(now)
 	d := p.Decide(s, now, limit)
 	exchangeRetries(s, &d)

@@ -28,11 +28,9 @@ const (
 	SuspendCountState
 	// GuaranteeState: Job or Project is guaranteed to end by At.
 	GuaranteeState
-	// LatestDepartureState: At is the latest departure of Job or Project that keeps its
-	// guarantee.
+	// LatestDepartureState: At is the latest departure of Job or Project that keeps its guarantee.
 	LatestDepartureState
-	// ViolatedState: the guarantee of Job or Project was violated at At; Slot is the policy's
-	// number of the cause.
+	// ViolatedState: the guarantee of Job or Project was violated at At; Slot is the policy's number of the cause.
 	ViolatedState
 	// RunTimeState: the remaining run time of Job was predicted as Value ns at At.
 	RunTimeState
@@ -44,8 +42,7 @@ const (
 	CursorState
 	// TombstoneState deletes the state with the same key whose kind is in Value.
 	TombstoneState
-	// AcceptedState: the scheduler guarantees the deadline of Job, which is Value, and plans
-	// its end for At.
+	// AcceptedState: the scheduler guarantees the deadline of Job, which is Value, and plans its end for At.
 	AcceptedState
 	// RefusedState: the deadline of Job, which is Value, or a departure of Project cannot be
 	// guaranteed. At is the earliest end that can, 0 for none.
@@ -60,9 +57,8 @@ func (k PolicyStateKind) String() string {
 		AcceptedState: "accepted", RefusedState: "refused"})
 }
 
-// PolicyStateKey identifies a policy state: a later state with the same key replaces it.
-// Unused fields are zero. States with a Job are deleted when the job ends, states with a
-// Project when the project is dropped.
+// PolicyStateKey identifies a policy state: a later state with the same key replaces it. Unused fields are zero. States
+// with a Job are deleted when the job ends, states with a Project when the project is dropped.
 type PolicyStateKey struct {
 	Kind    PolicyStateKind `json:"kind"`
 	Job     JobID           `json:"job,omitempty"`

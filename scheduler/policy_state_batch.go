@@ -5,30 +5,25 @@ package scheduler
 type policyStateBatch struct {
 	present map[PolicyStateKey]bool // keys that the batch stored (true) or deleted (false)
 	perJob  map[JobID]int32         // change in the number of states; job 0: those without a job
-	single  bool                    // nothing follows that counts would matter to
 }
 
-// begin starts a batch of n states.
-func (b *policyStateBatch) begin(n int) {
+// begin starts a batch.
+func (b *policyStateBatch) begin() {
 	if b.present == nil {
 		b.present, b.perJob = map[PolicyStateKey]bool{}, map[JobID]int32{}
 	}
 	clear(b.present)
 	clear(b.perJob)
-	b.single = n == 1
 }
 
 // count counts a state that the batch stored (n 1) or deleted (-1).
 func (b *policyStateBatch) count(k *PolicyStateKey, n int32) {
-	if !b.single {
-		b.present[*k] = n > 0
-		b.perJob[k.Job] += n
-	}
+	b.present[*k] = n > 0
+	b.perJob[k.Job] += n
 }
 
-// add adds the next state of the batch. It returns an error if the job or project does not
-// exist, a value is invalid, or the limit is reached. A state that replaces another never
-// exceeds the limit.
+// add adds the next state of the batch. It returns an error if the job or project does not exist, a value is invalid,
+// or the limit is reached. A state that replaces another never exceeds the limit.
 func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 	if err := p.validate(); err != nil {
 		return err
@@ -70,7 +65,7 @@ func (ps PolicyStates) Apply(states []PolicyState) error {
 	if len(states) == 0 {
 		return nil
 	}
-	ps.s.stateBatch.begin(len(states))
+	ps.s.stateBatch.begin()
 	for i := range states {
 		if err := ps.s.stateBatch.add(ps.s, &states[i]); err != nil {
 			return err

@@ -49,17 +49,14 @@ func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {
 		*m |= 1 << k.Kind
 	}
 	if *m != was && (k.Kind == AcceptedState || k.Kind == InfeasibleState || k.Kind == ViolatedState) {
-		ps.s.links().bumpNodeVersionsOfOwner(k)
+		if j != nil {
+			ps.s.links().bumpNodeVersionsOf(j)
+			return
+		}
+		for _, id := range ps.s.projects[k.Project].Jobs {
+			ps.s.links().bumpNodeVersionsOf(ps.s.jobs[id])
+		}
 	}
-}
-
-// VersionOf returns a number that changes whenever a policy state of a tenant alone changes, of no job and no
-// project, tries included. Numbers are never reused. O(1).
-func (ps PolicyStates) VersionOf(t TenantID) uint64 {
-	if tn := ps.s.Tenant(t); tn != nil {
-		return tn.stateVersion
-	}
-	return 0
 }
 
 // put stores a policy state in the place of one with its key, if there is one.
@@ -67,8 +64,10 @@ func (ps PolicyStates) put(p *PolicyState) {
 	j := ps.s.jobs[p.Job]
 	ps.recordChange(j, &p.PolicyStateKey)
 	ps.updateKinds(j, p.PolicyStateKey, true)
-	if ps.s.policyStates.put(p) {
-		ps.addKey(j, p.PolicyStateKey)
+	if isNew := ps.s.policyStates.put(p); isNew && j != nil {
+		j.stateKeys = append(j.stateKeys, p.PolicyStateKey)
+	} else if isNew {
+		ps.s.joblessStates++
 	}
 	j.copyState(p, true)
 }
@@ -103,21 +102,11 @@ func (ps PolicyStates) recordChange(j *Job, k *PolicyStateKey) {
 	} else if k.Project != 0 {
 		ps.s.changeLog.add(ChangedOwner{Project: k.Project})
 	} else if t := ps.s.Tenant(k.Tenant); t != nil && k.Job == 0 {
-		ps.s.stateVersion++
-		t.stateVersion = ps.s.stateVersion
+		t.StateVersion++
 	}
 }
 
-// addKey notes a new policy state at its job. O(1).
-func (ps PolicyStates) addKey(j *Job, k PolicyStateKey) {
-	if j != nil {
-		j.stateKeys = append(j.stateKeys, k)
-	} else {
-		ps.s.joblessStates++
-	}
-}
-
-// dropKey is the inverse of addKey. O(states of the job); a new one is found at once.
+// dropKey is the inverse of what put notes. O(states of the job); a new one is found at once.
 func (ps PolicyStates) dropKey(j *Job, k PolicyStateKey) {
 	if j == nil {
 		ps.s.joblessStates--

@@ -8,13 +8,11 @@ import (
 // Queue is the order of the jobs of a State, and which of them have ready work.
 type Queue struct{ s *State }
 
-// Next returns the next job with ready work, in order of (Submitted, ID), at or after
-// position at, and the position to continue from; nil at the end. The iteration stays correct
-// while the caller places tasks. O(1) a step.
+// Next returns the next job with ready work, in order of (Submitted, ID), at or after position at, and the position to
+// continue from; nil at the end. The iteration stays correct while the caller places tasks. O(1) a step.
 func (q Queue) Next(at int32) (*Job, int32) { return q.s.order.next(at) }
 
-// NextOf is Next among the jobs of one tenant, without those of the tenants below
-// it.
+// NextOf is Next among the jobs of one tenant, without those of the tenants below it.
 func (q Queue) NextOf(t TenantID, at int32) (*Job, int32) {
 	if tn := q.s.Tenant(t); tn != nil {
 		return tn.order.next(at)
@@ -22,16 +20,16 @@ func (q Queue) NextOf(t TenantID, at int32) (*Job, int32) {
 	return nil, at
 }
 
-// NextTenant returns the next tenant with ready work of its own and id >= at, or
-// NoTenant. O(1).
+// NextTenant returns the next tenant with ready work of its own and id >= at, or NoTenant. O(1).
 func (q Queue) NextTenant(at TenantID) TenantID {
 	return TenantID(q.s.tree.readyTenant.next(int32(at)))
 }
 
 // enqueue inserts a job without stages into the orders of all jobs and of its tenant's jobs.
 func (q Queue) enqueue(j *Job, t *Tenant) {
+	j.tenant = t
 	t.Jobs++
-	q.countBounded(j, 1)
+	q.countSpec(j, 1)
 	t.order.insert(j)
 	if q.s.order.insert(j) {
 		q.s.floor.recount.at = 0 // jobs may have moved before it
@@ -40,11 +38,10 @@ func (q Queue) enqueue(j *Job, t *Tenant) {
 
 // dequeue removes a job without ready work from the orders.
 func (q Queue) dequeue(j *Job) {
-	t := q.s.tree.tenants[j.Spec.Tenant]
-	t.Jobs--
-	q.countBounded(j, -1)
+	j.tenant.Jobs--
+	q.countSpec(j, -1)
 	q.s.order.remove(j)
-	t.order.remove(j)
+	j.tenant.order.remove(j)
 }
 
 // addStage adds a validated stage to a job.
@@ -112,7 +109,7 @@ func (q Queue) updateReady(g *Stage) {
 	}
 	j := g.Job
 	j.fit, j.plannedUntil, j.leastNeed = FitClass{}, 0, capacityVec{}
-	q.s.changeLog.countOfTenant(j)
+	j.tenant.ReadyChanges++
 	step := int32(1)
 	if !ready {
 		step = -1
@@ -121,10 +118,12 @@ func (q Queue) updateReady(g *Stage) {
 	if j.Ready += step; j.Ready > max(step, 0) { // it has other ready stages
 		return
 	}
-	t := q.s.tree.tenants[j.Spec.Tenant]
+	t := j.tenant
 	q.s.order.setReady(j, ready)
 	t.order.setReady(j, ready)
-	t.countHigh(j, step)
+	if j.Spec.Priority == PriorityHigh {
+		t.ReadyHigh += step
+	}
 	if ready {
 		q.s.tree.readyTenant.set(int32(j.Spec.Tenant))
 	} else if t.order.ready.next(0) < 0 {
@@ -158,16 +157,12 @@ func (q Queue) Ready() int { return q.s.readyStages }
 // Bounded returns the number of jobs with a bound of their own. O(1).
 func (q Queue) Bounded() int { return q.s.boundedJobs }
 
-// countBounded counts a job in Bounded (n 1), or no longer (n -1).
-func (q Queue) countBounded(j *Job, n int) {
+// countSpec counts a job in Bounded and Tenant.ReadyHigh as its spec says (n 1), or no longer (n -1).
+func (q Queue) countSpec(j *Job, n int32) {
 	if j.Spec.Bound > 0 {
-		q.s.boundedJobs += n
+		q.s.boundedJobs += int(n)
 	}
-}
-
-// countHigh adds n to the tenant's count of ready jobs if the job has high priority.
-func (t *Tenant) countHigh(j *Job, n int32) {
-	if j.Spec.Priority == PriorityHigh {
-		t.ReadyHigh += n
+	if j.Ready > 0 && j.Spec.Priority == PriorityHigh {
+		j.tenant.ReadyHigh += n
 	}
 }

@@ -9,10 +9,9 @@ import (
 // Reservations is the reservations of a State: by id, by node and by kind.
 type Reservations struct{ s *State }
 
-// UnplannedReleases counts the releases of capacity at another time than planned: attempts
-// that ended at any time but their bound, or had none, and reservations that were deleted with
-// their job or project, and suspensions of reduces for maps. Policies compress their schedule when
-// it has grown.
+// UnplannedReleases counts the releases of capacity at another time than planned: attempts that ended at any time but
+// their bound, or had none, and reservations that were deleted with their job or project, and suspensions of reduces
+// for maps. Policies compress their schedule when it has grown.
 func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
 
 // All returns all reservations by id. The slice belongs to State.
@@ -22,8 +21,7 @@ func (rs Reservations) All() []*Reservation { return rs.s.reservations }
 // (Start, ID). The slice belongs to State.
 func (rs Reservations) Guarantees() []*Reservation { return rs.s.guarantees }
 
-// Unguaranteed returns the reservations that are not guarantees by (Start, ID).
-// The slice belongs to State.
+// Unguaranteed returns the reservations that are not guarantees by (Start, ID). The slice belongs to State.
 func (rs Reservations) Unguaranteed() []*Reservation { return rs.s.unguaranteed }
 
 // On returns the reservations on a node by (Start, ID). The slice belongs to State.
@@ -57,10 +55,7 @@ func (rs Reservations) find(id ReservationID) (int, bool) {
 
 // byStart orders reservations by (Start, ID).
 func byStart(a, b *Reservation) int {
-	if a.Start != b.Start {
-		return cmp.Compare(a.Start, b.Start)
-	}
-	return cmp.Compare(a.ID, b.ID)
+	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
 }
 
 // put adds or replaces a reservation. It returns the one replaced, or else one that has nothing but the id.
@@ -86,11 +81,10 @@ func (rs Reservations) drop(i int) {
 // link adds a reservation to its lists.
 func (rs Reservations) link(r *Reservation) {
 	rs.count(r, 1)
-	rs.countOnNode(r, 1)
 	if rs.s.timeline != nil {
 		rs.s.timeline.addReservation(rs.s, r)
 	}
-	for _, list := range [...]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, rs.listOfKind(r.Kind)} {
+	for _, list := range rs.listsOf(r) {
 		i, _ := slices.BinarySearchFunc(*list, r, byStart)
 		*list = slices.Insert(*list, i, r)
 	}
@@ -98,55 +92,49 @@ func (rs Reservations) link(r *Reservation) {
 
 func (rs Reservations) unlink(r *Reservation) {
 	rs.count(r, -1)
-	rs.countOnNode(r, -1)
 	if rs.s.timeline != nil {
 		rs.s.timeline.dropReservation(r.ID)
 	}
-	for _, list := range [...]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, rs.listOfKind(r.Kind)} {
+	for _, list := range rs.listsOf(r) {
 		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
 			*list = slices.Delete(*list, i, i+1)
 		}
 	}
 }
 
-// listOfKind returns the list of the guarantees or that of the other reservations.
-func (rs Reservations) listOfKind(k ReservationKind) *[]*Reservation {
-	if k.IsGuarantee() {
-		return &rs.s.guarantees
+// listsOf returns the lists of the reservation's node and of its kind.
+func (rs Reservations) listsOf(r *Reservation) [2]*[]*Reservation {
+	ofKind := &rs.s.unguaranteed
+	if r.Kind.IsGuarantee() {
+		ofKind = &rs.s.guarantees
 	}
-	return &rs.s.unguaranteed
+	return [2]*[]*Reservation{&rs.s.cluster.nodes[r.Node].reserved, ofKind}
 }
 
-// count adds (n 1) a reservation to its job's list and counts, or removes it (n
-// -1).
+// count adds (n 1) a reservation to its job's list and the counts, or removes it (n -1).
 func (rs Reservations) count(r *Reservation, n int32) {
-	if j := rs.s.jobs[r.Job]; j != nil {
-		rs.s.changeLog.recordJob(j)
-		i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
-		if n > 0 {
-			j.reservations = slices.Insert(j.reservations, i, r)
-		} else {
-			j.reservations = slices.Delete(j.reservations, i, i+1)
-		}
-		rs.indexTask(r, n > 0)
-		if r.Kind.IsGuarantee() {
-			j.Guarantees += n
-		} else {
-			j.unguaranteed += n
-		}
-	}
-}
-
-// countOnNode adds (n 1) a reservation to the count of its node, or removes it (n -1).
-func (rs Reservations) countOnNode(r *Reservation, n int32) {
 	if !r.Kind.IsGuarantee() {
 		rs.s.cluster.nodes[r.Node].unguaranteed += n
 	}
+	j := rs.s.jobs[r.Job]
+	if j == nil {
+		return
+	}
+	rs.s.changeLog.recordJob(j)
+	i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
+	if n > 0 {
+		j.reservations = slices.Insert(j.reservations, i, r)
+	} else {
+		j.reservations = slices.Delete(j.reservations, i, i+1)
+	}
+	rs.indexTask(r, n > 0)
+	if r.Kind.IsGuarantee() {
+		j.Guarantees += n
+	}
 }
 
-// indexTask lists a reservation under its task, or takes it off the list. Of several for one
-// task the one with the highest id is listed. O(1); O(reservations of the job) while one of its
-// tasks has several.
+// indexTask lists a reservation under its task, or takes it off the list. Of several for one task the one with the
+// highest id is listed. O(1); O(reservations of the job) while one of its tasks has several.
 func (rs Reservations) indexTask(r *Reservation, add bool) {
 	g := rs.s.Stage(r.StageID())
 	if g == nil || !r.IsPlanOfTask() || r.Task >= g.Spec.Tasks {
@@ -189,8 +177,7 @@ func (g *Stage) PlannedAt(task int32) *Reservation {
 	return g.planned.get(task)
 }
 
-// tenantOf returns the tenant that a reservation is charged to: that of its project, else of
-// its job.
+// tenantOf returns the tenant that a reservation is charged to: that of its project, else of its job.
 func (rs Reservations) tenantOf(r *Reservation) TenantID {
 	j := rs.s.jobs[r.Job]
 	if j == nil {

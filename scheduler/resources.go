@@ -8,12 +8,10 @@ import (
 	"github.com/drover-run/drover/scheduler/timeline"
 )
 
-// Resource is the index of a resource in a Resources vector, which is why this closed set
-// starts at zero.
+// Resource is the index of a resource in a Resources vector, which is why this closed set starts at zero.
 type Resource uint8
 
-// The three resources of 3DSF, section 5: CPU in millicores, memory in bytes and disk I/O in
-// bytes per second.
+// The three resources of 3DSF, section 5: CPU in millicores, memory in bytes and disk I/O in bytes per second.
 const (
 	CPU Resource = iota
 	Memory
@@ -39,8 +37,7 @@ const MaxAmount = timeline.MaxAmount
 // (bytes per second), in that order. It is a value: methods return a new one.
 type Resources [NumResources]int64
 
-// Add returns r + o. Amounts accepted by State are at most MaxAmount, so sums over a node
-// cannot overflow.
+// Add returns r + o. Amounts accepted by State are at most MaxAmount, so sums over a node cannot overflow.
 func (r Resources) Add(o Resources) Resources {
 	return Resources{r[0] + o[0], r[1] + o[1], r[2] + o[2]}
 }
@@ -88,8 +85,7 @@ func (r Resources) Max(o Resources) Resources {
 // IsZero reports whether all parts are zero.
 func (r Resources) IsZero() bool { return r == Resources{} }
 
-// Shares returns each part of r as a fraction of total: 0 if r has none of the resource, +Inf
-// if only r has some.
+// Shares returns each part of r as a fraction of total: 0 if r has none of the resource, +Inf if only r has some.
 func (r Resources) Shares(total Resources) [NumResources]float64 {
 	var s [NumResources]float64
 	for i := range r {
@@ -105,8 +101,7 @@ func (r Resources) Shares(total Resources) [NumResources]float64 {
 	return s
 }
 
-// DominantShare returns the largest share of r in total (DRF; 3DSF section 5 with Lev 1).
-// O(1), no allocation.
+// DominantShare returns the largest share of r in total (DRF; 3DSF section 5 with Lev 1). O(1), no allocation.
 func (r Resources) DominantShare(total Resources) float64 { return r.Share(total, 1) }
 
 // Share returns the lev-th largest share of r in total, lev in 1..3 (3DSF section 5.4, Alg. 1
@@ -125,8 +120,7 @@ func (r Resources) Share(total Resources, lev int) float64 {
 	}
 }
 
-// Dominant returns the resource with the largest share of r in total; ties go to the first of
-// CPU, Memory, IO.
+// Dominant returns the resource with the largest share of r in total; ties go to the first of CPU, Memory, IO.
 func (r Resources) Dominant(total Resources) Resource {
 	s := r.Shares(total)
 	best := CPU
@@ -157,8 +151,7 @@ func (r Resources) String() string {
 	return fmt.Sprintf("cpu %dm memory %s io %s/s", r[CPU], formatBytes(r[Memory]), formatBytes(r[IO]))
 }
 
-// formatBytes formats a number of bytes with the largest binary unit that divides it, so that
-// no digit is lost.
+// formatBytes formats a number of bytes with the largest binary unit that divides it, so that no digit is lost.
 func formatBytes(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	u := 0

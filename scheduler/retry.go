@@ -2,11 +2,10 @@ package scheduler
 
 import "slices"
 
-// A task whose attempt failed on a node prefers another node for its next attempts: what made it
-// fail may be the node's fault, and a second failure there would teach nothing. It is a preference:
-// if no other node can take the task now, the same node gets it again. Policies ask for it where
-// they choose a node (Stage.FailedOn, Stage.NextFailedOn); Cycle lets tasks of one stage change
-// places where a policy found no other node.
+// A task whose attempt failed on a node prefers another node for its next attempts: what made it fail may be the node's
+// fault, and a second failure there would teach nothing. It is a preference: if no other node can take the task now,
+// the same node gets it again. Policies ask for it where they choose a node (Stage.FailedOn, Stage.NextFailedOn); Cycle
+// lets tasks of one stage change places where a policy found no other node.
 
 // maxFailedOn is how many nodes a task prefers to leave: the last ones.
 const maxFailedOn = 4
@@ -42,12 +41,11 @@ func (t *pastAttempts) failedOn(n NodeID) {
 	t.FailedOn = append(slices.Clone(t.FailedOn[max(0, len(t.FailedOn)-maxFailedOn+1):]), n)
 }
 
-// exchangeRetries changes the tasks of placements that put a task back on a node where it failed:
-// a task of the same stage takes that place, one that this decision starts elsewhere or else one
-// that waits. What each node gets and which stages are served stays as the policy decided. Tasks
-// with input are left to the policy, which knows where it is, and those of jobs with reservations,
-// kept or made by this decision, to their plan. O(actions), and O(actions + nodes) for each placement
-// concerned.
+// exchangeRetries changes the tasks of placements that put a task back on a node where it failed: a task of the same
+// stage takes that place, one that this decision starts elsewhere or else one that waits. What each node gets and which
+// stages are served stays as the policy decided. Tasks with input are left to the policy, which knows where it is, and
+// those of jobs with reservations, kept or made by this decision, to their plan. O(actions), and O(actions + nodes) for
+// each placement concerned.
 func exchangeRetries(s *State, d *Decision) {
 	copied := false
 	for i := range d.Actions {
@@ -55,7 +53,7 @@ func exchangeRetries(s *State, d *Decision) {
 		if a.Kind != ActPlace || a.Attempt <= 1 || a.Speculative {
 			continue
 		}
-		g := s.stageFor(a.Task.StageID())
+		g := s.Stage(a.Task.StageID())
 		if g == nil || g.Spec.Inputs != nil || len(g.Job.reservations) > 0 || !slices.Contains(g.FailedOn(a.Task.Index), a.Node) || reservesFor(d.Actions, g.Job) {
 			continue
 		}
@@ -99,7 +97,7 @@ func exchangePlaced(g *Stage, actions []Action, i int) bool {
 func (s *State) exchangeWaiting(g *Stage, actions []Action, i int) {
 	a := &actions[i]
 	other := func(n NodeID) bool { return !slices.Contains(g.FailedOn(a.Task.Index), n) && !s.cluster.Avoids(g, n) }
-	if !s.cluster.couldRunOn(g.Spec.Demand, g.Spec.Disk, other) {
+	if need := g.need(); !s.cluster.couldRunOn(&need, other) {
 		return
 	}
 	placed := map[int32]bool{}

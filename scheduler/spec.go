@@ -57,8 +57,7 @@ type NodeSpec struct {
 // Limit bounds a sum of resources; a zero part is unlimited.
 type Limit Resources
 
-// Allows reports whether r stays within every limit. If not, it returns the first resource
-// that does not.
+// Allows reports whether r stays within every limit. If not, it returns the first resource that does not.
 func (l Limit) Allows(r Resources) (Resource, bool) {
 	for i, v := range l {
 		if v > 0 && r[i] > v {
@@ -68,20 +67,15 @@ func (l Limit) Allows(r Resources) (Resource, bool) {
 	return 0, true
 }
 
-// none reports whether nothing is limited.
-func (l Limit) none() bool { return l == Limit{} }
-
-// Caps limits what one task, one job and a whole subtree of tenants may occupy of any
-// resource, disk I/O included. A group is an inner tenant of the tree: its Total limits the
-// sum over everything below it.
+// Caps limits what one task, one job and a whole subtree of tenants may occupy of any resource, disk I/O included. A
+// group is an inner tenant of the tree: its Total limits the sum over everything below it.
 type Caps struct {
 	Task  Limit `json:"task"`
 	Job   Limit `json:"job"`
 	Total Limit `json:"total"`
 }
 
-// TenantSpec is a tenant: the unit of accounting and sharing. Tenants form a tree; any of them
-// can have jobs.
+// TenantSpec is a tenant: the unit of accounting and sharing. Tenants form a tree; any of them can have jobs.
 type TenantSpec struct {
 	ID     TenantID `json:"id"`
 	Name   string   `json:"name"`
@@ -90,8 +84,7 @@ type TenantSpec struct {
 	Caps   Caps     `json:"caps"`
 }
 
-// Priority orders jobs and preemption victims. Regular jobs do not preempt others because of
-// it.
+// Priority orders jobs and preemption victims. Regular jobs do not preempt others because of it.
 type Priority uint8
 
 // The priorities.
@@ -134,8 +127,7 @@ type JobSpec struct {
 	Accepted bool          `json:"accepted,omitempty"`
 	Estimate time.Duration `json:"estimate_ns,omitempty"`
 	Project  ProjectID     `json:"project,omitempty"`
-	// Size is the true amount of work in task-seconds if a simulation knows it (policies sjf
-	// and ideal), else 0.
+	// Size is the true amount of work in task-seconds if a simulation knows it (policies sjf and ideal), else 0.
 	Size float64 `json:"size,omitempty"`
 	// Weight is the job's share among the jobs of its tenant, for policies that share between
 	// jobs (fair); 0 counts as 1.
@@ -152,8 +144,6 @@ type ProjectSpec struct {
 	Jobs      int32     `json:"jobs"`
 	// GuaranteedDeparture is 0 while there is none.
 	GuaranteedDeparture Time `json:"guaranteed_departure,omitempty"`
-	// LatestStart is lts, computed once from the first departure.
-	LatestStart Time `json:"latest_start,omitempty"`
 }
 
 // StageKind is the kind of a stage.
@@ -223,8 +213,7 @@ const (
 	ReserveDeadline
 	// ReserveHead reserves the start of the head of the queue (EASY backfilling).
 	ReserveHead
-	// ReserveData reserves capacity for a task that waits for a node with its data; End is
-	// when it stops waiting.
+	// ReserveData reserves capacity for a task that waits for a node with its data; End is when it stops waiting.
 	ReserveData
 	// ReservePreempt reserves the capacity that a preemption in progress frees.
 	ReservePreempt
@@ -256,8 +245,7 @@ type Reservation struct {
 	OnDisk int16 `json:"on_disk,omitempty"`
 	Start  Time  `json:"start"`
 	End    Time  `json:"end"`
-	// Latest is the latest start that keeps the guarantee (lts of two-tier section 4.4), set
-	// once; 0 for none.
+	// Latest is the latest start that keeps the guarantee (lts of two-tier section 4.4), set once; 0 for none.
 	Latest Time `json:"latest,omitempty"`
 }
 

@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// A reduce stage stalls if outputs of its maps are lost while its tasks run: these wait for maps
-// that are pending again. If they occupy all that the maps could have, neither could ever go on.
-// Cycle therefore suspends reduces for maps that fit nowhere, whatever the policy; they resume
-// when the stage is open again.
+// A reduce stage stalls if outputs of its maps are lost while its tasks run: these wait for maps that are pending
+// again. If they occupy all that the maps could have, neither could ever go on. Cycle therefore suspends reduces for
+// maps that fit nowhere, whatever the policy; they resume when the stage is open again.
 
 // stalledStages are the stages that are closed and have live attempts, by id. A stage whose last
 // attempt ended may be in it until it opens or its job ends.
@@ -40,11 +39,10 @@ func (g *Stage) waitsForPlaces() bool {
 	return slices.ContainsFunc(g.Spec.After, func(i int32) bool { return g.Job.Stages[i].Startable() > 0 })
 }
 
-// freeForMaps adds to a decision the suspension of reduces that wait for maps which fit nowhere
-// after it: for each such stage of maps the fewest attempts on one node whose capacity suffices,
-// the newest first. A job that has an accepted deadline or a project's guarantee is left to its
-// plan. O(stalled stages) if none of their maps waits, as while these run again; O(actions + attempts
-// of the stalled stages) otherwise.
+// freeForMaps adds to a decision the suspension of reduces that wait for maps which fit nowhere after it: for each such
+// stage of maps the fewest attempts on one node whose capacity suffices, the newest first. A job that has an accepted
+// deadline or a project's guarantee is left to its plan. O(stalled stages) if none of their maps waits, as while these
+// run again; O(actions + attempts of the stalled stages) otherwise.
 func freeForMaps(s *State, d *Decision, now Time, limit int) {
 	if !slices.ContainsFunc(s.stalled, (*Stage).waitsForPlaces) {
 		return
@@ -133,7 +131,7 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 // levelToFree returns the level that an attempt on n is brought to so that its capacity is free,
 // with its memory if that is needed; LevelRunning if there is none.
 func (n *Node) levelToFree(a *Attempt, memory bool) Level {
-	can := func(l Level) bool { return l > a.Level && n.Spec.Levels.Has(l) && !a.RefusedLevels.Has(l) }
+	can := func(l Level) bool { return l > a.Level && n.CanReach(a, l) }
 	switch {
 	case !memory && can(LevelFrozen):
 		return LevelFrozen

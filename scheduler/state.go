@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Stamp identifies a version of one State: equal stamps mean that nothing changed in between.
-// Compare stamps with ==.
+// Stamp identifies a version of one State: equal stamps mean that nothing changed in between. Compare stamps with ==.
 type Stamp struct {
 	of      *identity
 	changes uint64
@@ -29,7 +28,7 @@ type State struct {
 	tree    TenantTree
 
 	jobs             map[JobID]*Job
-	lastJob          *Job // cache of stageFor
+	lastJob          *Job // cache of Stage
 	order            jobOrder
 	readyStages      int
 	boundedJobs      int // see Queue.Bounded
@@ -49,7 +48,6 @@ type State struct {
 	unguaranteed  []*Reservation // by (Start, ID)
 	policyStates  policyStateTable
 	joblessStates int
-	stateVersion  uint64 // the last one of PolicyStates.VersionOf
 	stateBatch    policyStateBatch
 
 	history History
@@ -63,8 +61,7 @@ type State struct {
 	checker           checker
 }
 
-// Project is a project that has not been dropped. Callers outside this package may only read
-// it.
+// Project is a project that has not been dropped. Callers outside this package may only read it.
 type Project struct {
 	Spec ProjectSpec
 	// Jobs are its submitted jobs that have not ended, by id.
@@ -94,31 +91,17 @@ func (s *State) Stamp() Stamp {
 	return Stamp{s.identity, s.changeCount, s.undo.steps}
 }
 
-// ChangeCount returns the number of changes since New. It never decreases, and it grows with
-// every change. Tries that are rolled back do not count.
-func (s *State) ChangeCount() uint64 { return s.changeCount }
-
 // Index returns the log index of the last fact in this State.
 func (s *State) Index() uint64 { return s.index }
 
-// SetIndex sets Index. The owner calls it after it has applied facts. It does not count as a
-// change.
+// SetIndex sets Index. The owner calls it after it has applied facts. It does not count as a change.
 func (s *State) SetIndex(i uint64) { s.index = i }
 
 // Job returns a job that has not ended, or nil.
 func (s *State) Job(id JobID) *Job { return s.jobs[id] }
 
-// Stage returns a stage of a job that has not ended, or nil.
+// Stage returns a stage of a job that has not ended, or nil. Most calls are for the job of the last one.
 func (s *State) Stage(id StageID) *Stage {
-	if j := s.jobs[id.Job]; j != nil && id.Stage >= 0 && int(id.Stage) < len(j.Stages) {
-		return j.Stages[id.Stage]
-	}
-	return nil
-}
-
-// stageFor is Stage with a cache of the last job, for Apply and Check, which look up the same
-// job several times in a row.
-func (s *State) stageFor(id StageID) *Stage {
 	j := s.lastJob
 	if j == nil || j.Spec.ID != id.Job {
 		if j = s.jobs[id.Job]; j == nil {

@@ -7,11 +7,10 @@ import (
 	"sort"
 )
 
-// suspendedList is the attempts at a suspended level in the order of their suspension, ties by
-// placement. Most of them do not fit on their nodes now, and an entry holds what tells that: a search
-// for the others reads the list from its begin to its end, but neither the attempts nor their nodes,
-// of which each would be a cache miss. (40,000 suspended attempts on 100,000 nodes: a fifth of a
-// decision of 3dsf.)
+// suspendedList is the attempts at a suspended level in the order of their suspension, ties by placement. Most of them
+// do not fit on their nodes now, and an entry holds what tells that: a search for the others reads the list from its
+// begin to its end, but neither the attempts nor their nodes, of which each would be a cache miss. (40,000 suspended
+// attempts on 100,000 nodes: a fifth of a decision of 3dsf.)
 //
 // An attempt that leaves stays as a removed entry until the list is compacted. So nothing moves when
 // it leaves, nor when a try is rolled back and it returns.
@@ -40,8 +39,7 @@ func newSuspendedEntry(a *Attempt, slot int32) suspendedEntry {
 	return suspendedEntry{at: a.SuspendedAt, seq: a.Seq, slot: slot, node: a.Node, cpu: more[CPU], memory: more[Memory]}
 }
 
-// find returns the index of the first entry that is not before e, and whether it is at the place of e.
-// O(log entries).
+// find returns the index of the first entry that is not before e, and whether it is at the place of e. O(log entries).
 func (l *suspendedList) find(e *suspendedEntry) (int, bool) {
 	i := sort.Search(len(l.entries), func(k int) bool { return l.entries[k].compare(e) >= 0 })
 	return i, i < len(l.entries) && l.entries[i].compare(e) == 0
@@ -104,7 +102,3 @@ func (at Attempts) suspended(include func(*suspendedEntry) bool) iter.Seq[*Attem
 		}
 	}
 }
-
-// SuspendedCount returns the number of attempts at a suspended level: parked ones and those
-// that are changing level or being killed included.
-func (at Attempts) SuspendedCount() int { return at.s.suspended.live }

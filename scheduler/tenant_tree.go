@@ -21,14 +21,6 @@ func (t *TenantTree) tenant(id TenantID) *Tenant {
 	return t.tenants[id]
 }
 
-// TenantByName returns a tenant, or nil.
-func (t *TenantTree) TenantByName(name string) *Tenant {
-	if id, ok := t.tenantName[name]; ok {
-		return t.tenants[id]
-	}
-	return nil
-}
-
 func (t *TenantTree) countCaps(spec *TenantSpec, sign int) {
 	if spec.Caps != (Caps{}) {
 		t.capped += sign
@@ -36,19 +28,12 @@ func (t *TenantTree) countCaps(spec *TenantSpec, sign int) {
 }
 
 // height returns the number of levels of the tenant's subtree.
-func (t *TenantTree) height(id TenantID) int32 {
-	h := int32(0)
+func (t *TenantTree) height(id TenantID) int {
+	h := 0
 	for _, c := range t.tenants[id].Children {
 		h = max(h, t.height(c))
 	}
 	return h + 1
-}
-
-func (t *TenantTree) setDepth(id TenantID, depth int32) {
-	t.tenants[id].depth = depth
-	for _, c := range t.tenants[id].Children {
-		t.setDepth(c, depth+1)
-	}
 }
 
 // addChild inserts a tenant into its parent's children, by name.
@@ -64,21 +49,16 @@ func (t *TenantTree) addChild(parent, child TenantID) {
 }
 
 func (t *TenantTree) removeChild(parent, child TenantID) {
-	if parent == NoTenant {
-		return
-	}
-	p := t.tenants[parent]
-	if i := slices.Index(p.Children, child); i >= 0 {
-		p.Children = slices.Delete(p.Children, i, i+1)
+	if parent != NoTenant {
+		p := t.tenants[parent]
+		p.Children = slices.DeleteFunc(p.Children, func(c TenantID) bool { return c == child })
 	}
 }
 
 // chargeUp adds to the use of a tenant and all its ancestors.
-func (tree *TenantTree) chargeUp(t TenantID, d Resources, running int32) {
-	for n := 0; t != NoTenant && n <= MaxTenantDepth; n++ {
-		tn := tree.tenants[t]
-		tn.Used = tn.Used.Add(d)
-		tn.Running += running
-		t = tn.Spec.Parent
+func (tree *TenantTree) chargeUp(id TenantID, d Resources, running int32) {
+	for t := tree.tenant(id); t != nil; t = tree.tenant(t.Spec.Parent) {
+		t.Used = t.Used.Add(d)
+		t.Running += running
 	}
 }

@@ -38,9 +38,8 @@ type Claim struct {
 type Timeline struct {
 	// Nodes has a bin for each node. Those that are not Plannable are closed.
 	Nodes *timeline.Profile
-	// Accounts has a bin for each tenant with CPU, memory and I/O: what the reservations of
-	// tasks, and the attempts that are Charged, take of its capacity. The policy sets the
-	// capacities. nil unless ChargeTenants.
+	// Accounts has a bin for each tenant with CPU, memory and I/O: what the reservations of tasks, and the attempts
+	// that are Charged, take of its capacity. The policy sets the capacities. nil unless ChargeTenants.
 	Accounts *timeline.Profile
 
 	assumptions  Assumptions
@@ -83,10 +82,9 @@ type interval struct {
 	occupied   Occupancy
 }
 
-// Timeline returns the index of what will be free when under the given assumptions,
-// synchronised with the State. O(nodes), plus O(log n) for each change on a node; O(attempts +
-// reservations) if the assumptions differ from those of the last call, nodes changed, or time
-// went back.
+// Timeline returns the index of what will be free when under the given assumptions, synchronised with the State.
+// O(nodes), plus O(log n) for each change on a node; O(attempts + reservations) if the assumptions differ from those of
+// the last call, nodes changed, or time went back.
 func (s *State) Timeline(a Assumptions, now Time) *Timeline {
 	t := s.timeline
 	if t == nil || t.assumptions != a || now < t.now || t.nodeChanges != s.cluster.changeCount {
@@ -150,8 +148,7 @@ func (t *Timeline) addAccounts(s *State) {
 	}
 }
 
-// sync drops the past and compares the claims on each node that changed or on which one has
-// expired.
+// sync drops the past and compares the claims on each node that changed or on which one has expired.
 func (t *Timeline) sync(s *State, now Time) {
 	if now > t.now {
 		t.now = now
@@ -381,9 +378,7 @@ func (t *Timeline) HasOverrun() bool { return t.overran > 0 }
 // FreeClock returns the number of releases so far, for FreedSince. O(1).
 func (t *Timeline) FreeClock() uint64 { return t.freeClock }
 
-// FreedSince yields the nodes on which something may have been released since the clock was at
-// a value.
-// O(nodes).
+// FreedSince yields the nodes on which something may have been released since the clock was at a value. O(nodes).
 func (t *Timeline) FreedSince(clock uint64, yield func(NodeID)) {
 	for id, at := range t.freedAt {
 		if at > clock {
@@ -392,8 +387,7 @@ func (t *Timeline) FreedSince(clock uint64, yield func(NodeID)) {
 	}
 }
 
-// NodeNeed returns the need of a task with this demand and disk space, in bytes, on a node's
-// bin of a timeline.
+// NodeNeed returns the need of a task with this demand and disk space, in bytes, on a node's bin of a timeline.
 func NodeNeed(d Resources, space int64) timeline.Need {
 	return timeline.Need{Base: []int64{d[CPU], d[Memory]}, IO: d[IO], Space: space}
 }

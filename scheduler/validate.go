@@ -198,30 +198,22 @@ func (in *Inputs) validate(what string, tasks int32) error {
 }
 
 func (r *Reservation) validate() error {
-	if why := r.findProblem(); why != "" {
-		return refuse(ErrInvalid, fmt.Sprintf("reservation %d", r.ID), "%s", why)
-	}
-	return nil
-}
-
-// findProblem returns what is wrong with a reservation, "" if nothing is.
-func (r *Reservation) findProblem() string {
 	switch {
 	case r.ID == 0:
-		return "0 is not a valid reservation id"
+		return r.refuse(ErrInvalid, "0 is not a valid reservation id")
 	case r.Kind < ReserveProject || r.Kind > ReservePreempt:
-		return fmt.Sprintf("kind is %v", r.Kind)
+		return r.refuse(ErrInvalid, "kind is %v", r.Kind)
 	case r.End < r.Start:
-		return fmt.Sprintf("it ends %v before it starts", r.Start.Sub(r.End))
+		return r.refuse(ErrInvalid, "it ends %v before it starts", r.Start.Sub(r.End))
 	case r.Stage < -1 || r.Task < -1 || (r.Task >= 0 && r.Stage < 0):
-		return fmt.Sprintf("it is for task %d of stage %d", r.Task, r.Stage)
+		return r.refuse(ErrInvalid, "it is for task %d of stage %d", r.Task, r.Stage)
 	case r.Disk < 0 || r.Disk > MaxAmount:
-		return fmt.Sprintf("disk space is %d bytes", r.Disk)
+		return r.refuse(ErrInvalid, "disk space is %d bytes", r.Disk)
 	case r.OnDisk < -1:
-		return fmt.Sprintf("its disk is %d: use -1 or an index", r.OnDisk)
+		return r.refuse(ErrInvalid, "its disk is %d: use -1 or an index", r.OnDisk)
 	}
 	if err := r.Demand.Check(); err != nil {
-		return fmt.Sprintf("demand: %v", err)
+		return r.refuse(ErrInvalid, "demand: %v", err)
 	}
-	return ""
+	return nil
 }

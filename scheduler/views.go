@@ -7,7 +7,12 @@ package scheduler
 func (s *State) Nodes() []*Node { return s.cluster.nodes }
 
 // Node returns a node, or nil.
-func (s *State) Node(id NodeID) *Node { return s.cluster.node(id) }
+func (s *State) Node(id NodeID) *Node {
+	if id < 0 || int(id) >= len(s.cluster.nodes) {
+		return nil
+	}
+	return s.cluster.nodes[id]
+}
 
 // Tenants returns all tenants by id. The slice belongs to State.
 func (s *State) Tenants() []*Tenant { return s.tree.tenants }
@@ -15,8 +20,14 @@ func (s *State) Tenants() []*Tenant { return s.tree.tenants }
 // Tenant returns a tenant, or nil.
 func (s *State) Tenant(id TenantID) *Tenant { return s.tree.tenant(id) }
 
-// Events returns what updates the State by what happened. Events are refused during a try.
-func (s *State) Events() Events { return Events{s} }
+// Events returns what updates the State by what happened. During a try nothing may happen: it panics
+// then, as this is a defect of the caller.
+func (s *State) Events() Events {
+	if s.undo.depth > 0 {
+		panic("scheduler: an event during a try: roll back first")
+	}
+	return Events{s}
+}
 
 // Journal returns what starts and undoes tries.
 func (s *State) Journal() Journal { return Journal{s} }

@@ -12,19 +12,14 @@ type WaitingRound struct {
 	// Unfinished reports that some reasons are missing, or older than the last change.
 	Unfinished bool
 
-	most  int   // MaxExplained unless a test sets it
 	at    int32 // position in the queue where the next part begins, if More
 	began Stamp // of the State when the round began
 }
 
-// Next calls explain for each ready stage of the next part, in the order of the queue; now is the State's
-// stamp at the start of the decision. Where jobs left the queue meanwhile, a part may leave some stages to
-// the next round.
-func (r *WaitingRound) Next(q Queue, now Stamp, explain func(*Stage)) {
-	most := MaxExplained
-	if r.most > 0 {
-		most = r.most
-	}
+// Next calls explain for each ready stage of the next part, of about most stages, in the order of the queue; now is
+// the State's stamp at the start of the decision. Where jobs left the queue meanwhile, a part may leave some stages
+// to the next round.
+func (r *WaitingRound) Next(q Queue, now Stamp, most int, explain func(*Stage)) {
 	left, from := most, int32(0)
 	if q.Ready() > most && r.More {
 		from = r.at

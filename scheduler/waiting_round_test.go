@@ -28,7 +28,7 @@ func TestWaitingRoundsReachEachStage(t *testing.T) {
 		}
 		live, next = append(live, next), next+1
 	}
-	r := WaitingRound{most: most}
+	r := WaitingRound{}
 	for range 100 {
 		for range rng.IntN(40) {
 			submit()
@@ -37,7 +37,7 @@ func TestWaitingRoundsReachEachStage(t *testing.T) {
 		round, ended := map[StageID]bool{}, false
 		for first := true; first || r.More; first = false {
 			part := map[StageID]bool{}
-			r.Next(s.Queue(), s.Stamp(), func(g *Stage) {
+			r.Next(s.Queue(), s.Stamp(), most, func(g *Stage) {
 				if part[g.ID()] || !g.Ready() {
 					t.Fatalf("%v twice in a part, or not ready", g.ID())
 				}

@@ -69,9 +69,8 @@ func checkWindows(what string, list []Window) error {
 	return nil
 }
 
-// SetTime tells the State the time of the next decision. Cycle does; a caller of Policy.Decide
-// does so before. O(1) while no node has windows. It counts as a change when tasks may have
-// come to end too late for a window.
+// SetTime tells the State the time of the next decision. Cycle does; a caller of Policy.Decide does so before. O(1)
+// while no node has windows. It counts as a change when tasks may have come to end too late for a window.
 func (s *State) SetTime(now Time) {
 	w := &s.cluster.windows
 	at := now
@@ -121,14 +120,8 @@ func (c *Cluster) begunBy(g *Stage) int32 {
 	if len(w.begins) == 0 {
 		return 0
 	}
-	end := w.now.Add(max(1, windowDuration(g)))
-	n, _ := slices.BinarySearch(w.begins, end)
+	n, _ := slices.BinarySearch(w.begins, w.now.Add(max(1, cmp.Or(g.Bound(), g.Spec.Estimate))))
 	return int32(n)
-}
-
-// windowDuration returns how long a task is expected to run at most, 0 if nothing says so.
-func windowDuration(g *Stage) time.Duration {
-	return cmp.Or(g.Bound(), g.Spec.Estimate)
 }
 
 // leavingBy returns the nodes that leave at one of the first so many begins, in order. O(windows).

@@ -83,7 +83,7 @@ func checkFits(t *testing.T, s *scheduler.State, now scheduler.Time) {
 					next = s.Cluster().NextNode(g, next+1)
 				}
 			}
-			if best, _ := s.Cluster().BestNode(g); best != scheduler.NoNode && !mayStart(g, s.Node(best), now) {
+			if best, _ := s.Cluster().BestNode(g, nil); best != scheduler.NoNode && !mayStart(g, s.Node(best), now) {
 				t.Fatalf("at %d: stage %v is best on node %d, which it may not start on", now, g.ID(), best)
 			}
 		}

@@ -85,7 +85,7 @@ func (w *world) reserveForProjects(p scheduler.Policy) error {
 			break
 		}
 	}
-	if _, honours := p.(scheduler.Guarantor); honours && len(w.s.Reservations().All()) < 5*w.projects {
+	if d := scheduler.DeadlineServiceOf(p); (d.Preempts || d.Guarantees) && len(w.s.Reservations().All()) < 5*w.projects {
 		return w.makeReservations()
 	}
 	return nil

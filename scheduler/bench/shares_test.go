@@ -205,7 +205,7 @@ func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, maxActions 
 			if g == nil {
 				break
 			}
-			node, disk := s.Cluster().BestNode(g)
+			node, disk := s.Cluster().BestNode(g, nil)
 			a := s.Attempts().PlaceAction(g, g.NextPending(0), node, disk)
 			if err := s.Apply(&a, now); err != nil {
 				panic(err)
@@ -224,7 +224,7 @@ func (p *slowFilling) firstPlaceable(t scheduler.TenantID, accepted bool) *sched
 				continue
 			}
 			for _, g := range j.Stages {
-				if _, _, _, ok := p.s.TenantTree().UnderCaps(g); ok && g.Startable() > 0 && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+				if p.s.TenantTree().Allows(g) && g.Startable() > 0 && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 					return g
 				}
 			}

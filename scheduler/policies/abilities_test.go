@@ -10,7 +10,7 @@ import (
 // What a policy can do with deadlines follows from its parameters, also where it
 // speculates; every policy that is not listed here can do nothing.
 func TestPoliciesTellWhatTheyCanDo(t *testing.T) {
-	type abilities struct{ serves, suspends, guarantees bool }
+	type abilities struct{ First, Preempts, Guarantees bool } // a DeadlineService
 	type params = map[string]string
 	cases := map[string][]struct {
 		params params
@@ -41,8 +41,7 @@ func TestPoliciesTellWhatTheyCanDo(t *testing.T) {
 				all := params{"speculate": speculate}
 				maps.Copy(all, c.params)
 				p := mustNew(t, name, all)
-				got := abilities{scheduler.ServesDeadlines(p), scheduler.SuspendsForDeadlines(p), scheduler.GuaranteesDeadlines(p)}
-				if got != c.want {
+				if got := abilities(scheduler.DeadlineServiceOf(p)); got != c.want {
 					t.Errorf("%s %v: %+v, want %+v", name, all, got, c.want)
 				}
 			}

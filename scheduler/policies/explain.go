@@ -19,7 +19,7 @@ func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
 	clear(p.noCapacityReasons)
 	// At once: growing a long list by and by copies it several times.
 	p.waitingReasons = slices.Grow(p.waitingReasons, min(p.s.Queue().Ready(), scheduler.MaxExplained))
-	p.round.Next(p.s.Queue(), p.seenStamp, func(g *scheduler.Stage) { p.waitingReasons = append(p.waitingReasons, reason(g)) })
+	p.round.Next(p.s.Queue(), p.seenStamp, scheduler.MaxExplained, func(g *scheduler.Stage) { p.waitingReasons = append(p.waitingReasons, reason(g)) })
 	if p.round.Unfinished {
 		p.wake = p.now + 1
 	}
@@ -68,6 +68,6 @@ func (p *placer) lackingReason(g *scheduler.Stage) noCapacity {
 		}
 		return noCapacity{reason: scheduler.ReasonNotExamined}
 	}
-	why, nodes := p.s.Cluster().Lacking(g).Reason(p.s.Cluster().SchedulableNodes())
+	why, nodes := p.s.Cluster().WhyNowhere(g)
 	return noCapacity{reason: why, nodes: nodes}
 }

@@ -37,8 +37,10 @@ type jobEntry struct {
 
 func (o *ordered) Name() string { return o.name }
 
-// ServesDeadlines reports whether jobs with a deadline come before others.
-func (o *ordered) ServesDeadlines() bool { return o.deadlinesFirst }
+// DeadlineService reports whether jobs with a deadline come before others.
+func (o *ordered) DeadlineService() scheduler.DeadlineService {
+	return scheduler.DeadlineService{First: o.deadlinesFirst}
+}
 
 // Decide costs O(1) if nothing changed, else O(ready jobs + placements x log of
 // ready jobs).

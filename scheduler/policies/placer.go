@@ -171,11 +171,11 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 func (p *placer) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	if failed := g.NextFailedOn(); len(failed) > 0 {
 		p.excluded = append(append(p.excluded[:0], p.reservedNodes...), failed...)
-		if node, disk := p.s.Cluster().BestNodeExcept(g, p.excluded); node != scheduler.NoNode {
+		if node, disk := p.s.Cluster().BestNode(g, p.excluded); node != scheduler.NoNode {
 			return node, disk
 		}
 	}
-	return p.s.Cluster().BestNodeExcept(g, p.reservedNodes)
+	return p.s.Cluster().BestNode(g, p.reservedNodes)
 }
 
 // maxReservedNodes bounds the nodes reserved in one cycle.

@@ -48,17 +48,9 @@ func (p *speculativePolicy) SetReasonsWanted(wanted bool) {
 	p.idleAtStamp = false
 }
 
-// ServesDeadlines reports what the policy does.
-func (p *speculativePolicy) ServesDeadlines() bool { return scheduler.ServesDeadlines(p.Policy) }
-
-// SuspendsForDeadlines reports what the policy does.
-func (p *speculativePolicy) SuspendsForDeadlines() bool {
-	return scheduler.SuspendsForDeadlines(p.Policy)
-}
-
-// GuaranteesDeadlines reports what the policy does.
-func (p *speculativePolicy) GuaranteesDeadlines() bool {
-	return scheduler.GuaranteesDeadlines(p.Policy)
+// DeadlineService returns what the policy does.
+func (p *speculativePolicy) DeadlineService() scheduler.DeadlineService {
+	return scheduler.DeadlineServiceOf(p.Policy)
 }
 
 // Decide costs O(1) if nothing changed, else what the policy costs plus O(live

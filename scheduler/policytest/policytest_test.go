@@ -26,11 +26,10 @@ func (b *brokenPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int)
 	for j := range s.Jobs() {
 		for _, g := range j.Stages {
 			for g.Ready() && len(d.Actions) < limit {
-				n, disk := s.Cluster().BestNode(g)
+				n, disk := s.Cluster().BestNode(g, nil)
 				if n == scheduler.NoNode {
-					l := s.Cluster().Lacking(g)
-					r, nodes := l.Most()
-					d.Waiting = append(d.Waiting, scheduler.Waiting{Stage: g.ID(), Reason: scheduler.NoCapacityReason(r), Nodes: nodes, Tasks: g.Pending})
+					why, nodes := s.Cluster().WhyNowhere(g)
+					d.Waiting = append(d.Waiting, scheduler.Waiting{Stage: g.ID(), Reason: why, Nodes: nodes, Tasks: g.Pending})
 					break
 				}
 				d.Actions = append(d.Actions, s.Attempts().PlaceAction(g, g.NextPending(0), n, disk))
@@ -78,7 +77,7 @@ func TestTheSuiteCatchesBrokenPolicies(t *testing.T) {
 		}, "Decide changed the State"},
 		"a try is left open":                 {func(s *scheduler.State, _ *scheduler.Decision) { s.Journal().Mark() }, "Decide changed the State"},
 		"it remembers outside policy states": {func(_ *scheduler.State, d *scheduler.Decision) { calls++; d.Waiting[0].Nodes += int32(calls) }, "a new instance on a rebuilt State decides differently"},
-		"a task is placed twice":             {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = append(d.Actions, d.Actions[0]) }, "breaks rule phase"},
+		"a task is placed twice":             {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = append(d.Actions, d.Actions[0]) }, "breaks rule stale"},
 		"a task that fits is not placed":     {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = d.Actions[:max(0, len(d.Actions)-1)] }, "wait"},
 		"a reason is missing":                {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = d.Waiting[:0] }, "has no reason"},
 		"a reason is given twice":            {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = append(d.Waiting, d.Waiting[0]) }, "two reasons"},

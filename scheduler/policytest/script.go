@@ -425,8 +425,8 @@ func (s *script) task(a *args) scheduler.TaskID {
 
 // node returns the node with this name or number.
 func (s *script) node(name string) scheduler.NodeID {
-	if n := s.w.State.Cluster().NodeByName(name); n != nil {
-		return n.Spec.ID
+	if i := slices.IndexFunc(s.w.State.Nodes(), func(n *scheduler.Node) bool { return n.Spec.Name == name }); i >= 0 {
+		return scheduler.NodeID(i)
 	}
 	id, err := strconv.Atoi(name)
 	if err != nil {

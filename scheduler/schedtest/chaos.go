@@ -308,7 +308,7 @@ func (c *Chaos) action() (scheduler.Action, bool) {
 			if !g.Ready() {
 				continue
 			}
-			if id, disk := c.State.Cluster().BestNode(g); id != scheduler.NoNode {
+			if id, disk := c.State.Cluster().BestNode(g, nil); id != scheduler.NoNode {
 				return c.State.Attempts().PlaceAction(g, g.NextPending(0), id, disk), true
 			}
 		}

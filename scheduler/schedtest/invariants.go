@@ -21,9 +21,6 @@ func Invariants(s *scheduler.State) error {
 	if got := s.Attempts().Live(); got != sum.live {
 		return fmt.Errorf("live is %d, counted %d", got, sum.live)
 	}
-	if got := s.Attempts().SuspendedCount(); got != sum.suspended {
-		return fmt.Errorf("%d suspended, counted %d", got, sum.suspended)
-	}
 	if got := s.Queue().Bounded(); got != sum.bounded {
 		return fmt.Errorf("%d jobs with a bound, counted %d", got, sum.bounded)
 	}
@@ -38,16 +35,16 @@ func Invariants(s *scheduler.State) error {
 
 // sums is what the attempts of a State add up to.
 type sums struct {
-	free            []scheduler.Resources
-	disks           [][]scheduler.DiskUse
-	swap            []int64
-	used, own       []scheduler.Resources
-	running         []int32
-	high            []int32 // jobs of high priority with ready work
-	live, suspended int
-	bounded         int // jobs with a bound of their own
-	resumable       int // in phase AttemptSuspended and not parked
-	slots           map[int32]scheduler.AttemptID
+	free      []scheduler.Resources
+	disks     [][]scheduler.DiskUse
+	swap      []int64
+	used, own []scheduler.Resources
+	running   []int32
+	high      []int32 // jobs of high priority with ready work
+	live      int
+	bounded   int // jobs with a bound of their own
+	resumable int // in phase AttemptSuspended and not parked
+	slots     map[int32]scheduler.AttemptID
 }
 
 func newSums(s *scheduler.State) *sums {
@@ -238,7 +235,6 @@ func (u *sums) checkStage(s *scheduler.State, g *scheduler.Stage, running, suspe
 			return fmt.Errorf("task %s is pending, and also live or done", g.Task(i))
 		}
 	}
-	u.suspended += int(suspended)
 	if g.Pending != pending || g.Done != done || g.Running != running || g.Suspended != suspended ||
 		pending+done+busy+g.Failed != g.Spec.Tasks {
 		return fmt.Errorf("stage %s: pending %d done %d running %d suspended %d failed %d of %d, counted %d %d %d %d, %d busy", g.ID(),

@@ -96,11 +96,12 @@ func (w *World) AddTenants(names ...string) *World {
 // Tenant returns a tenant by name. It fails the test if there is none.
 func (w *World) Tenant(name string) *scheduler.Tenant {
 	w.Helper()
-	t := w.State.TenantTree().TenantByName(name[strings.LastIndex(name, "/")+1:])
-	if t == nil {
+	name = name[strings.LastIndex(name, "/")+1:]
+	i := slices.IndexFunc(w.State.Tenants(), func(t *scheduler.Tenant) bool { return t.Spec.Name == name })
+	if i < 0 {
 		w.Fatalf("schedtest: no tenant %q", name)
 	}
-	return t
+	return w.State.Tenants()[i]
 }
 
 // Submit submits a job of one group stage, now, with low priority; change may alter the specs

@@ -46,7 +46,7 @@ func (e *explainer) explain(began scheduler.Stamp) {
 	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
 	// At once: to grow the list by and by would copy it several times.
 	e.c.waitingReasons = slices.Grow(e.c.waitingReasons, min(e.c.s.Queue().Ready(), scheduler.MaxExplained))
-	e.round.Next(e.c.s.Queue(), began, func(g *scheduler.Stage) { e.c.waitingReasons = append(e.c.waitingReasons, e.reason(g)) })
+	e.round.Next(e.c.s.Queue(), began, scheduler.MaxExplained, func(g *scheduler.Stage) { e.c.waitingReasons = append(e.c.waitingReasons, e.reason(g)) })
 	e.c.waitingContinues, e.c.waitingMore = e.round.Continues, e.round.More
 	if e.round.Unfinished {
 		e.c.wakeAt(e.c.now + 1)
@@ -74,7 +74,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		return w
 	}
 	if e.c.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
-		w.Reason, w.Nodes = e.c.s.Cluster().Lacking(g).Reason(e.c.s.Cluster().SchedulableNodes())
+		w.Reason, w.Nodes = e.c.s.Cluster().WhyNowhere(g)
 		e.lastMisfit, e.lastReason, e.lastNodes = class, w.Reason, w.Nodes
 		return w
 	}

@@ -207,7 +207,7 @@ func (o *openNodes) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 }
 
 func (o *openNodes) bestOpenExcept(g *scheduler.Stage, excluded []scheduler.NodeID) (scheduler.NodeID, int16) {
-	id, disk := o.v.s.Cluster().BestNodeExcept(g, excluded)
+	id, disk := o.v.s.Cluster().BestNode(g, excluded)
 	if !o.hasReservations() || id == scheduler.NoNode || o.isOpenTo(o.v.s.Node(id), g) {
 		return id, disk
 	}

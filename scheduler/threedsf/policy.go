@@ -90,16 +90,14 @@ func New(cfg Config) *Policy {
 // Name returns the configured name.
 func (p *Policy) Name() string { return p.cfg.Name }
 
-// ServesDeadlines reports whether there is a deadline lane.
-func (p *Policy) ServesDeadlines() bool { return p.cfg.Deadlines }
-
-// SuspendsForDeadlines reports whether the deadline lane suspends other tasks.
-func (p *Policy) SuspendsForDeadlines() bool {
-	return p.cfg.Deadlines && (p.cfg.Preempt == deadline.Suspend || p.cfg.Preempt == deadline.Cheapest)
+// DeadlineService returns what the deadline lane does, if there is one.
+func (p *Policy) DeadlineService() scheduler.DeadlineService {
+	if !p.cfg.Deadlines {
+		return scheduler.DeadlineService{}
+	}
+	return scheduler.DeadlineService{First: true, Preempts: p.cfg.Preempt == deadline.Suspend || p.cfg.Preempt == deadline.Cheapest,
+		Guarantees: p.cfg.Guarantees.Enabled}
 }
-
-// GuaranteesDeadlines reports whether deadlines are guaranteed.
-func (p *Policy) GuaranteesDeadlines() bool { return p.cfg.Deadlines && p.cfg.Guarantees.Enabled }
 
 // SetReasonsWanted sets whether decisions list why stages wait.
 func (p *Policy) SetReasonsWanted(wanted bool) {

@@ -188,7 +188,7 @@ func TestOpenNodesEqualScan(t *testing.T) {
 			if (got == scheduler.NoNode) != (len(candidates) == 0) || (got != scheduler.NoNode && !slices.Contains(candidates, got)) {
 				t.Fatalf("seed %d, round %d: node %d is the best for %s of %v", seed, round, got, g.ID(), candidates)
 			}
-			if first, _ := w.State.Cluster().BestNode(g); got != scheduler.NoNode && !slices.Contains(candidates, first) {
+			if first, _ := w.State.Cluster().BestNode(g, nil); got != scheduler.NoNode && !slices.Contains(candidates, first) {
 				least := slices.MinFunc(candidates[:min(len(candidates), bestNodeCandidates)], func(a, b scheduler.NodeID) int {
 					return compareFree(w.State.Node(a), w.State.Node(b))
 				})

@@ -34,7 +34,7 @@ func (l *queues) init() {
 	x.OnlyContended = true
 	x.AccountsVersion = func(group int) uint64 {
 		t, _ := tenantOfGroup(group)
-		return l.c.s.PolicyStates().VersionOf(t)
+		return l.c.s.Tenant(t).StateVersion
 	}
 	l.index = x
 }

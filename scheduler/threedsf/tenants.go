@@ -193,7 +193,7 @@ func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
 	o.beginQueues(t)
 	o.updateHead(t)
 	if x := &o.cursors[t]; x.idle.passed && x.cursor.class == classEnd {
-		x.idle.state, x.idle.changes = o.c.s, o.c.s.ChangeLog().ReadyOf(t)
+		x.idle.state, x.idle.changes = o.c.s, o.c.s.Tenant(t).ReadyChanges
 		o.beginQueues(t) // their order does not matter
 	}
 }
@@ -209,7 +209,7 @@ func (o *tenantOrder) beginQueues(t scheduler.TenantID) {
 
 // isIdle reports whether what was found out of a tenant still holds: it has nothing to serve.
 func (o *tenantOrder) isIdle(t scheduler.TenantID, x *idleTenant) bool {
-	return x.state == o.c.s && x.changes == o.c.s.ChangeLog().ReadyOf(t) && o.c.now < x.until &&
+	return x.state == o.c.s && x.changes == o.c.s.Tenant(t).ReadyChanges && o.c.now < x.until &&
 		!slices.ContainsFunc(x.classes[:], func(class scheduler.FitClass) bool { return !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class) })
 }
 

@@ -125,8 +125,9 @@ func TestAbilities(t *testing.T) {
 		{true, true, deadline.None, true, false, true},
 	} {
 		p := New(Config{Name: "x", Deadlines: x.deadlines, Preempt: x.mode, Guarantees: Guarantees{Enabled: x.guarantees}})
-		if p.Name() != "x" || p.ServesDeadlines() != x.serves || p.SuspendsForDeadlines() != x.suspends || p.GuaranteesDeadlines() != x.guarantee {
-			t.Errorf("%+v: %v, %v, %v", x, p.ServesDeadlines(), p.SuspendsForDeadlines(), p.GuaranteesDeadlines())
+		want := scheduler.DeadlineService{First: x.serves, Preempts: x.suspends, Guarantees: x.guarantee}
+		if got := p.DeadlineService(); p.Name() != "x" || got != want {
+			t.Errorf("%+v: %+v", x, got)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (r *rigidPolicy) fillShare(s *scheduler.State, j *scheduler.Job, share floa
 	running := r.cfg.RunningContainers(j)
 	for _, g := range j.Stages {
 		for running < share && g.Ready() && g.Startable() > 0 && len(r.actions) < maxActions {
-			node, disk := s.Cluster().BestNodeExcept(g, r.reservedNodes)
+			node, disk := s.Cluster().BestNode(g, r.reservedNodes)
 			if node == scheduler.NoNode {
 				r.reserveNodes(s, g)
 				break
