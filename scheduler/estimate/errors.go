@@ -3,6 +3,8 @@ package estimate
 import (
 	"math"
 	"slices"
+
+	"github.com/drover-run/drover/scheduler/predict"
 )
 
 // Sizes of an errorHistory.
@@ -64,7 +66,7 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 	for _, v := range o.logs {
 		squares += (v - mean) * (v - mean)
 		if n > 1 {
-			e.taskErrors = pushRing(e.taskErrors, &e.taskNext, maxTaskErrors, (v-mean)*math.Sqrt(n/(n-1)))
+			e.taskErrors = predict.PushRing(e.taskErrors, &e.taskNext, maxTaskErrors, (v-mean)*math.Sqrt(n/(n-1)))
 		}
 	}
 	if o.first.Source != None {
@@ -72,7 +74,7 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 		if n > 1 {
 			l.variance = squares / (n - 1)
 		}
-		e.stageErrors[o.first.Source] = pushRing(e.stageErrors[o.first.Source], &e.stageNext[o.first.Source], maxStageErrors, l)
+		e.stageErrors[o.first.Source] = predict.PushRing(e.stageErrors[o.first.Source], &e.stageNext[o.first.Source], maxStageErrors, l)
 	}
 	o.logs = nil
 }
