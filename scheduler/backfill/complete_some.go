@@ -21,9 +21,6 @@ const (
 // than the time of the cycle: no task is placed before it.
 func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most, work int) (g Guarantee, left int, done bool, err error) {
 	pr := p.registry.projects[id]
-	if pr == nil {
-		return Guarantee{}, work, false, fmt.Errorf("project %d is not planned", id)
-	}
 	p.journal.begin(p, now)
 	defer p.journal.end()
 	flexible := p.cfg.isFlexible(pr)

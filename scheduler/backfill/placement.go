@@ -185,14 +185,7 @@ func (t *placement) listBackfillTimes(p *Planner, from, end scheduler.Time, most
 // sortTimes sorts candidateTimes and removes duplicates.
 func (t *placement) sortTimes() {
 	slices.SortFunc(t.candidateTimes, func(a, b Spot) int {
-		switch {
-		case a.At != b.At:
-			return cmp.Compare(a.At, b.At)
-		case a.Bin != b.Bin:
-			return cmp.Compare(a.Bin, b.Bin)
-		default:
-			return cmp.Compare(a.Disk, b.Disk)
-		}
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Bin, b.Bin), cmp.Compare(a.Disk, b.Disk))
 	})
 	t.candidateTimes = slices.Compact(t.candidateTimes)
 }

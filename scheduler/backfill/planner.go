@@ -27,17 +27,14 @@ type Planner struct {
 }
 
 // NewPlanner returns a planner without projects that reserves in prof, which may be nil until Reset.
-func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
-	if err := cfg.check(); err != nil {
-		return nil, err
-	}
+func NewPlanner(cfg Config, prof *Profile) *Planner {
 	if cfg.Variant == Strict || cfg.Variant == Flexible {
 		cfg.SlackFactor, cfg.PreemptionLimit = 0, 0
 	}
 	p := &Planner{cfg: cfg, stepsLeft: math.MaxInt, registry: registry{projects: map[scheduler.ProjectID]*project{}},
 		classes: classes{byKey: map[equivalenceKey]*equivalenceClass{}, finderThreshold: finderMinItems}}
 	p.Reset(prof, nil)
-	return p, nil
+	return p
 }
 
 // SpareLast excludes the last schedulable nodes from every plan (parameter spare_nodes), until others are lost

@@ -8,13 +8,10 @@ import (
 
 // Submit plans a project and guarantees its departure time (Alg. 1-3). Tasks that can
 // start at once are planned for now; the caller must call Start for them. An error
-// (a task that fits on no bin, ErrTooLate, or an inconsistent project) leaves the plan as it was;
-// with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
+// (a task that fits on no bin, or ErrTooLate) leaves the plan as it was; with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
 // project x bins), plus the displacements tried.
 func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
-	if err := p.Restore(in, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} }); err != nil {
-		return Guarantee{}, err
-	}
+	p.Restore(in, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} })
 	q, err := p.CompletePlan(now, in.ID)
 	if err != nil {
 		p.registry.unregister(p, p.registry.projects[in.ID])
@@ -27,9 +24,6 @@ func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
 // changes; with ErrUnfinished some of them are placed, and nothing is guaranteed.
 func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
 	pr := p.registry.projects[id]
-	if pr == nil {
-		return Guarantee{}, fmt.Errorf("project %d is not planned", id)
-	}
 	p.journal.begin(p, now)
 	defer p.journal.end()
 	budget := p.stepsLeft
@@ -73,9 +67,6 @@ func (pr *project) guaranteeDeparture(p *Planner) error {
 // all have been tried.
 func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (done bool) {
 	pr := p.registry.projects[id]
-	if pr == nil {
-		return true
-	}
 	p.journal.begin(p, now)
 	defer p.journal.end()
 	var full *group // of which an item found no place: the others need the same, and may start no earlier

@@ -16,8 +16,8 @@ var easyInfo = Info{
 	Name:   "easy",
 	Help:   "EASY backfilling: the first job that does not fit gets the earliest start; others overtake it only if they do not delay it",
 	Params: []Param{boundParam},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return newEasy(v), nil
+	new: func(v paramValues) scheduler.Policy {
+		return newEasy(v)
 	},
 }
 

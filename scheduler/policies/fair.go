@@ -16,8 +16,8 @@ var fairInfo = Info{
 	Help: "YARN's Fair Scheduler: the tenant with the least use over its weight is next, and in it the job with the least use over its weight",
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "fair", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", weighted: true, placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fairShare{name: "fair", byDominantShare: v.choice("measure") == "dominant", fifoJobs: v.choice("jobs") == "fifo", weighted: true, placer: newPlacer(v)}
 	},
 }
 
@@ -25,8 +25,8 @@ var equInfo = Info{
 	Name:   "equ",
 	Help:   "fair with equal weights",
 	Params: []Param{measureParam, reserveParam},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "equ", byDominantShare: v.text("measure") == "dominant", placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fairShare{name: "equ", byDominantShare: v.choice("measure") == "dominant", placer: newPlacer(v)}
 	},
 }
 
@@ -35,8 +35,8 @@ var capacityInfo = Info{
 	Help: "YARN's Capacity Scheduler: queues by use over capacity (weights), elastic up to their caps, jobs by priority and submission; no preemption",
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fifo", Choices: []string{"fifo", "fair"}, Help: "order of the jobs of one queue"}},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "capacity", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fairShare{name: "capacity", byDominantShare: v.choice("measure") == "dominant", fifoJobs: v.choice("jobs") == "fifo", priorityFirst: true, weighted: true, placer: newPlacer(v)}
 	},
 }
 

@@ -13,8 +13,8 @@ var fifoInfo = Info{
 		{Name: "strict", Kind: Bool, Default: "false", Help: "no job overtakes the first one that does not fit"},
 		reserveParam,
 	},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fifo{strict: v.bool("strict"), placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fifo{strict: v.bool("strict"), placer: newPlacer(v)}
 	},
 }
 

@@ -41,18 +41,15 @@ func queueConfig(v paramValues) lasmq.Config {
 	return cfg
 }
 
-func newLasMQ(v paramValues) (scheduler.Policy, error) {
+func newLasMQ(v paramValues) scheduler.Policy {
 	cfg := queueConfig(v)
 	cfg.Queues, cfg.Decay, cfg.StageAware, cfg.Unit = v.int("queues"), v.float("decay"), v.bool("stage_aware"), containerUnit(v)
-	if v.text("order") == lasmq.OrderFIFO.String() {
+	if v.choice("order") == lasmq.OrderFIFO.String() {
 		cfg.Order = lasmq.OrderFIFO
 	}
-	if err := cfg.Check(); err != nil {
-		return nil, err
-	}
 	f := &lasMQ{maxAdmitted: v.int("admission"), placer: newPlacer(v)}
-	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, deficitKey)
-	return f, nil
+	f.index = lasmq.NewIndex(cfg, v.choice("prior") == "input_bytes", f.groupOf, deficitKey)
+	return f
 }
 
 // lasMQ is LAS_MQ over all jobs. Policy states hold each demoted job's queue, the

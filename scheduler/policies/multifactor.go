@@ -24,12 +24,12 @@ var multifactorInfo = Info{
 		{Name: "half_life", Kind: Duration, Default: "168h", Min: 1, Max: 1e8, Help: "time after which use counts half"},
 		{Name: "deadline_window", Kind: Duration, Default: "24h", Min: 1, Max: 1e8, Help: "time before its deadline in which a job's deadline factor rises from 0 to 1"},
 		{Name: "calc_period", Kind: Duration, Default: "1m", Min: 1, Max: 1e6, Help: "time between two samples of use, and between two calculations of priorities while nothing else happens"}},
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		m := &multifactor{easy: *newEasy(v), favorSmall: v.bool("favor_small"),
 			maxAge: v.duration("max_age"), halfLife: v.duration("half_life"), deadlineWindow: v.duration("deadline_window"), calcPeriod: v.duration("calc_period"),
 			weights: factors{v.float("age_weight"), v.float("fair_share_weight"), v.float("size_weight"), v.float("deadline_weight"), v.float("priority_weight")}}
 		m.order = m.byPriority
-		return m, nil
+		return m
 	},
 }
 

@@ -1,7 +1,9 @@
 package policies
 
+import "slices"
+
 // table is the list of policies.
-var table = []Info{
+var table = withCommonParams(
 	threeDSFInfo,
 	fifoInfo,
 	fairInfo,
@@ -18,4 +20,12 @@ var table = []Info{
 	multifactorInfo,
 	conservativeInfo,
 	twoTierInfo,
+)
+
+// withCommonParams adds the parameters that every policy has.
+func withCommonParams(table ...Info) []Info {
+	for i := range table {
+		table[i].Params = append(slices.Clip(table[i].Params), speculateParam)
+	}
+	return table
 }

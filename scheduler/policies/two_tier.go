@@ -21,10 +21,10 @@ var twoTierInfo = Info{
 		{Name: "pl", Kind: Int, Default: "-1", Min: -1, Max: 1e6, Help: "preemption limit: projects that one job may delay, -1 for no limit"},
 		{Name: "max_tries", Kind: Int, Default: "1000", Min: 0, Max: 1e9, Help: "backfill times tried for one job, 0 for all"},
 	}, reservingParams...),
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		cfg := backfill.Config{SlackFactor: v.float("sf"), PreemptionLimit: v.int("pl"), MaxTries: v.int("max_tries")}
 		for _, x := range []backfill.Variant{backfill.Strict, backfill.Flexible, backfill.FlexibleSF, backfill.Priority} {
-			if x.String() == v.text("variant") {
+			if x.String() == v.choice("variant") {
 				cfg.Variant = x
 			}
 		}
@@ -36,20 +36,16 @@ var conservativeInfo = Info{
 	Name:   "conservative",
 	Help:   "conservative backfilling: each job gets the earliest start that delays no other, and is only moved earlier",
 	Params: reservingParams,
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		return newReservingPolicy("conservative", backfill.Config{Variant: backfill.Strict}, false, v)
 	},
 }
 
-func newReservingPolicy(name string, cfg backfill.Config, projects bool, v paramValues) (scheduler.Policy, error) {
-	planner, err := backfill.NewPlanner(cfg, nil)
-	if err != nil {
-		return nil, err
-	}
+func newReservingPolicy(name string, cfg backfill.Config, projects bool, v paramValues) scheduler.Policy {
 	p := &reservingPolicy{name: name, spare: v.int("spare_nodes"), starts: map[scheduler.StageID]scheduler.Time{}}
-	p.plan.planner, p.plan.projects = planner, projects
+	p.plan.planner, p.plan.projects = backfill.NewPlanner(cfg, nil), projects
 	p.plan.boundAssumptions = boundAssumptions{defaultBound: v.duration("default_bound"), margin: v.duration("margin"), grace: v.duration("grace")}
-	return p, nil
+	return p
 }
 
 // reservingPolicy is backfilling with a reservation for every waiting task: two_tier

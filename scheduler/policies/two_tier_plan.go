@@ -130,9 +130,7 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 	if guaranteed {
 		guarantee = backfill.GuaranteeOf(p.s, o.id)
 	}
-	if err := p.planner.Restore(p.project, guarantee, guaranteed, p.existing); err != nil {
-		panic("policies: the planner refused an accepted job: " + err.Error())
-	}
+	p.planner.Restore(p.project, guarantee, guaranteed, p.existing)
 	o.planned, o.guaranteed = true, guaranteed
 	o.unplaced = p.planner.NumUnplacedOf(o.id) > 0
 	o.incomplete = !guaranteed || o.unplaced
