@@ -6,14 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
 // Mode is how capacity is preempted.
 type Mode uint8
 
-// The modes.
 const (
 	// Suspend brings victims to the cheapest level that frees enough.
 	Suspend Mode = iota + 1
@@ -25,11 +23,6 @@ const (
 	// work lost by that is less than the cost of moving its memory.
 	Cheapest
 )
-
-// String returns the mode's name.
-func (m Mode) String() string {
-	return enum.Name("mode", m, []string{Suspend: "suspend", Kill: "kill", None: "none", Cheapest: "cheapest"})
-}
 
 // victimGroup is the rank of a victim in the papers' order (3DSF 7.3): regular tasks of
 // low priority with the same dominant resource as the task that needs capacity, then
@@ -50,13 +43,6 @@ const (
 	groupAccepted
 	groupLongSuspended
 )
-
-// String returns the group's name.
-func (g victimGroup) String() string {
-	return enum.Name("group", g, []string{groupFrozen: "frozen", groupLowSame: "low, same resource", groupLowOther: "low, other resource",
-		groupHighSame: "high, same resource", groupHighOther: "high, other resource",
-		groupAccepted: "accepted deadline without a guarantee", groupLongSuspended: "suspended for max_suspended before"})
-}
 
 // Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
 type Victim struct {
@@ -192,7 +178,7 @@ func (p *Preemptor) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (sche
 // considered.
 func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (plan PreemptionPlan, ok bool) {
 	p.now = now
-	plan.Node = scheduler.NoNode
+	best := scheduler.NoNode
 	p.best = p.best[:0]
 	nodes := s.Nodes()
 	at, firstGroup, sufficient := 0, 0, 0
@@ -207,8 +193,8 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 		if !p.isUsable(s, n, g) || !p.collectVictims(s, g, n) {
 			continue
 		}
-		if plan.Node == scheduler.NoNode || lessHarm(p.current, p.best) {
-			plan.Node = n.Spec.ID
+		if best == scheduler.NoNode || lessHarm(p.current, p.best) {
+			best = n.Spec.ID
 			p.best = append(p.best[:0], p.current...)
 		}
 		if sufficient++; worstGroup(p.current) <= groupLowSame && totalCost(p.current) == 0 {
@@ -218,16 +204,16 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 			break
 		}
 	}
-	p.fillPlan(&plan)
-	return plan, plan.Node != scheduler.NoNode
+	return p.planOn(best), best != scheduler.NoNode
 }
 
-// fillPlan sets the plan's victims, cost and time from best.
-func (p *Preemptor) fillPlan(plan *PreemptionPlan) {
-	plan.Victims, plan.cost = p.best, totalCost(p.best)
+// planOn returns the plan to preempt the best victims, on a node.
+func (p *Preemptor) planOn(id scheduler.NodeID) PreemptionPlan {
+	plan := PreemptionPlan{Node: id, Victims: p.best, cost: totalCost(p.best)}
 	for i := range p.best {
 		plan.timeToFree = max(plan.timeToFree, p.best[i].timeToFree)
 	}
+	return plan
 }
 
 // Numbers of nodes after which FindVictims stops, see there.
@@ -244,9 +230,7 @@ func (p *Preemptor) FindVictimsOn(s *scheduler.State, g *scheduler.Stage, id sch
 		return PreemptionPlan{Node: scheduler.NoNode}, false
 	}
 	p.best = append(p.best[:0], p.current...)
-	plan.Node = id
-	p.fillPlan(&plan)
-	return plan, true
+	return p.planOn(id), true
 }
 
 func totalCost(v []Victim) (sum time.Duration) {
@@ -256,7 +240,6 @@ func totalCost(v []Victim) (sum time.Duration) {
 	return sum
 }
 
-// worstGroup returns the last group among the victims, 0 for none.
 func worstGroup(v []Victim) (g victimGroup) {
 	for i := range v {
 		g = max(g, v[i].group)
@@ -266,20 +249,14 @@ func worstGroup(v []Victim) (g victimGroup) {
 
 // lessHarm reports whether victims a do less harm than victims b.
 func lessHarm(a, b []Victim) bool {
-	newest := func(v []Victim) scheduler.Time {
-		if len(v) == 0 {
-			return scheduler.Never
-		}
-		return v[0].Attempt.Placed
+	if len(a) == 0 || len(b) == 0 {
+		return len(a) < len(b)
 	}
-	high := func(v []Victim) int {
-		if worstGroup(v) >= groupHighSame {
-			return 1
-		}
-		return 0
+	if high := worstGroup(a) >= groupHighSame; high != (worstGroup(b) >= groupHighSame) {
+		return !high
 	}
-	return cmp.Or(cmp.Compare(high(a), high(b)), cmp.Compare(totalCost(a), totalCost(b)), cmp.Compare(worstGroup(a), worstGroup(b)),
-		cmp.Compare(len(a), len(b)), cmp.Compare(newest(b), newest(a))) < 0
+	return cmp.Or(cmp.Compare(totalCost(a), totalCost(b)), cmp.Compare(worstGroup(a), worstGroup(b)),
+		cmp.Compare(len(a), len(b)), cmp.Compare(b[0].Attempt.Placed, a[0].Attempt.Placed)) < 0
 }
 
 // collectVictims stores in current the victims on one node that free capacity for a

@@ -35,7 +35,6 @@ type completedStage struct {
 // is dropped, then every fourth and so on.
 const maxStageLogs = 256
 
-// add records the run time of a finished task, in seconds.
 func (o *stageRecord) add(run float64) {
 	log := math.Log(run)
 	if o.count%o.logStride() == 0 {
@@ -77,16 +76,6 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 		e.stageErrors[o.first.Source] = predict.PushRing(e.stageErrors[o.first.Source], &e.stageNext[o.first.Source], maxStageErrors, l)
 	}
 	o.logs = nil
-}
-
-// pushRing adds v to a ring of limited size.
-func pushRing[T any](ring []T, next *int, limit int, v T) []T {
-	if len(ring) < limit {
-		return append(ring, v)
-	}
-	ring[*next] = v
-	*next = (*next + 1) % limit
-	return ring
 }
 
 // ErrorQuantiles is the error of the predictions of one source, as distributions of
@@ -221,7 +210,6 @@ func removeSamplingNoise(means []float64, of []completedStage, within, weight fl
 	}
 }
 
-// meanFactor returns the mean of the factors of a distribution.
 func meanFactor(q Quantiles) float64 {
 	sum := 0.0
 	for _, v := range q {

@@ -168,7 +168,6 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 	return p
 }
 
-// boundOrNone returns the prediction for a stage without history.
 func boundOrNone(s *Stage) Prediction {
 	if s.RuntimeBound > 0 {
 		return Prediction{s.RuntimeBound, RuntimeBound}

@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -23,9 +24,6 @@ const (
 // Residual is the quantile function of the factor by which a run time differs from its
 // prediction, for u in (0, 1). Package estimate measures it.
 type Residual func(u float64) float64
-
-// exact is the Residual of predictions without error.
-func exact(float64) float64 { return 1 }
 
 // ErrorModel returns the errors of the predictions for a stage: a factor that all its
 // tasks share, and a factor of each task. Package estimate measures both. The stages of
@@ -62,13 +60,11 @@ func (q *Quote) Samples() int { return len(q.ends) }
 // ProbabilityBy returns the share of samples in which the job ends by t: the p of (t,
 // p).
 func (q *Quote) ProbabilityBy(t scheduler.Time) float64 {
-	n, _ := slices.BinarySearchFunc(q.ends, t, func(a, b scheduler.Time) int {
-		if a <= b {
-			return -1
-		}
+	after := slices.IndexFunc(q.ends, func(end scheduler.Time) bool { return end > t })
+	if after < 0 {
 		return 1
-	})
-	return float64(n) / float64(len(q.ends))
+	}
+	return float64(after) / float64(len(q.ends))
 }
 
 // EndQuantile returns the earliest time by which the job ends in the share p of the
@@ -92,10 +88,7 @@ func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 // tasks, and for a job without stages. The State does not change. O(samples x tasks x
 // (jobs + tenants + nodes)).
 func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
-	samples := q.Samples
-	if samples == 0 {
-		samples = 100
-	}
+	samples := cmp.Or(q.Samples, 100)
 	switch {
 	case samples < 0 || samples > maxSamples:
 		return nil, fmt.Errorf("%w: %d samples, want 1 to %d", errQuote, samples, maxSamples)
@@ -144,7 +137,10 @@ func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 }
 
 // withoutErrors is the ErrorModel of exact predictions.
-func withoutErrors(scheduler.StageID) (stage, task Residual) { return exact, exact }
+func withoutErrors(scheduler.StageID) (stage, task Residual) {
+	exact := func(float64) float64 { return 1 }
+	return exact, exact
+}
 
 // Expected is when what waits and runs is expected to start and to end. What is not
 // known is left out.

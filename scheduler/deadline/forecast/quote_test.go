@@ -13,6 +13,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
+// exact is the Residual of predictions without error.
+func exact(float64) float64 { return 1 }
+
 func oneStage(tasks int32, run time.Duration) []scheduler.StageSpec {
 	return []scheduler.StageSpec{{Name: "main", Kind: scheduler.KindGroup, Tasks: tasks, Demand: schedtest.R(1, 1, 1), Estimate: run}}
 }
