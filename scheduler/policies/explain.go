@@ -25,7 +25,6 @@ func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
 	}
 }
 
-// reason returns why a stage waits.
 func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
 	w := p.s.TenantTree().Waiting(g)
 	if w.Reason != 0 {
@@ -36,26 +35,25 @@ func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonCycleFull
 		return w
 	}
-	w.Reason, w.Nodes, w.Behind = p.noCapacityReason(g, key)
+	p.explainNoCapacity(&w, g, key)
 	return w
 }
 
-// noCapacityReason returns why no node fits and on how many nodes, counted once per
-// demand. If a reserved node would fit, it returns the stage that it is reserved
+// explainNoCapacity sets why no node fits and on how many nodes, counted once per
+// demand. If a reserved node would fit, it sets the stage that it is reserved
 // for. Very many demands are not counted, and some were not examined in this cycle.
-func (p *placer) noCapacityReason(g *scheduler.Stage, key scheduler.DemandClass) (scheduler.Reason, int32, scheduler.StageID) {
-	if l, known := p.noCapacityReasons[key]; known {
-		return l.reason, l.nodes, l.reservedFor
+func (p *placer) explainNoCapacity(w *scheduler.Waiting, g *scheduler.Stage, key scheduler.DemandClass) {
+	l, known := p.noCapacityReasons[key]
+	if !known && len(p.noCapacityReasons) >= max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
+		l = noCapacity{reason: scheduler.ReasonNotExamined}
+	} else if !known {
+		l = p.lackingReason(g)
+		if p.noCapacityReasons == nil {
+			p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
+		}
+		p.noCapacityReasons[key] = l
 	}
-	if len(p.noCapacityReasons) >= max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
-		return scheduler.ReasonNotExamined, 0, scheduler.StageID{}
-	}
-	l := p.lackingReason(g)
-	if p.noCapacityReasons == nil {
-		p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
-	}
-	p.noCapacityReasons[key] = l
-	return l.reason, l.nodes, l.reservedFor
+	w.Reason, w.Nodes, w.Behind = l.reason, l.nodes, l.reservedFor
 }
 
 // lackingReason finds out why no node is left for a stage. O(nodes) once for a demand.

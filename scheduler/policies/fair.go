@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/drover-run/drover/internal/heaps"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -115,7 +116,7 @@ func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 		f.addToParents(s, t, n)
 	}
 	for i := range f.heaps {
-		heapify(f.heaps[i].heap, lessContender)
+		byUse.Init(f.heaps[i].heap)
 	}
 	return n
 }
@@ -159,7 +160,6 @@ func (f *fairShare) rankNames(s *scheduler.State) {
 	f.rankedAt = s.Stamp()
 }
 
-// weightedUse returns what a contender uses over its weight.
 func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 	used, weight := scheduler.Resources{}, 1.0
 	if c.job != nil {
@@ -186,33 +186,26 @@ func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 // placeNext descends to the next job and places one of its tasks. What cannot be
 // placed leaves its heap.
 func (f *fairShare) placeNext(s *scheduler.State, at int32) {
-	h := f.heaps[at].heap
-	top := &h[0]
+	h := &f.heaps[at].heap
+	top, done := &(*h)[0], false
 	if top.job != nil {
-		if f.placer.placeNextStage(top.job, &top.at) == nil {
-			f.heaps[at].heap = removeTop(h, lessContender)
-			return
-		}
+		done = f.placer.placeNextStage(top.job, &top.at) == nil
 	} else {
 		f.placeNext(s, top.at)
-		if len(f.heaps[top.at].heap) == 0 {
-			f.heaps[at].heap = removeTop(h, lessContender)
-			return
-		}
+		done = len(f.heaps[top.at].heap) == 0
+	}
+	if done {
+		byUse.Pop(h)
+		return
 	}
 	top.use = f.weightedUse(s, top)
-	siftDown(h, 0, lessContender)
+	byUse.Fix(*h, 0)
 }
 
-// lessContender orders by use, then child tenants before jobs, then name or
-// submission.
-func lessContender(a, b *contender) bool {
-	switch {
-	case a.use != b.use:
-		return a.use < b.use
-	case (a.job == nil) != (b.job == nil):
-		return a.job == nil
-	default:
+// byUse orders by use, then child tenants before jobs, then name or submission.
+var byUse = heaps.Order[contender]{Less: func(a, b contender) bool {
+	if a.use == b.use && (a.job == nil) == (b.job == nil) {
 		return a.tieBreak < b.tieBreak
 	}
-}
+	return a.use < b.use || (a.use == b.use && a.job == nil)
+}}

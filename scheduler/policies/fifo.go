@@ -59,7 +59,6 @@ func (f *fifo) isFull() bool {
 // isBlocked reports whether all further stages wait behind one that does not fit.
 func (f *fifo) isBlocked() bool { return f.strict && f.placer.firstMisfit != nil }
 
-// reason returns why a stage waits.
 func (f *fifo) reason(g *scheduler.Stage) scheduler.Waiting {
 	if head := f.placer.firstMisfit; f.isBlocked() && comparePlaces(head, g) < 0 {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: head.ID()}
@@ -67,7 +66,6 @@ func (f *fifo) reason(g *scheduler.Stage) scheduler.Waiting {
 	return f.placer.reason(g)
 }
 
-// comparePlaces compares the places of two stages in the queue.
 func comparePlaces(a, b *scheduler.Stage) int {
 	return cmp.Or(cmp.Compare(a.Job.Spec.Submitted, b.Job.Spec.Submitted), a.ID().Compare(b.ID()))
 }

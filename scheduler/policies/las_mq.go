@@ -34,7 +34,6 @@ var paperQueueParams = []Param{
 	{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
 }
 
-// queueConfig reads queueParams.
 func queueConfig(v paramValues) lasmq.Config {
 	cfg := lasmq.Default()
 	cfg.First, cfg.Step, cfg.Horizon = v.float("first"), v.float("step"), v.duration("horizon")
@@ -44,7 +43,7 @@ func queueConfig(v paramValues) lasmq.Config {
 func newLasMQ(v paramValues) scheduler.Policy {
 	cfg := queueConfig(v)
 	cfg.Queues, cfg.Decay, cfg.StageAware, cfg.Unit = v.int("queues"), v.float("decay"), v.bool("stage_aware"), containerUnit(v)
-	if v.choice("order") == lasmq.OrderFIFO.String() {
+	if v.choice("order") == "fifo" {
 		cfg.Order = lasmq.OrderFIFO
 	}
 	f := &lasMQ{maxAdmitted: v.int("admission"), placer: newPlacer(v)}
@@ -112,7 +111,6 @@ func (f *lasMQ) beginPass(s *scheduler.State, now scheduler.Time) *lasmq.Queues 
 	return q
 }
 
-// deficitKey returns the key of the deficit of a queue.
 func deficitKey(_, queue int) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)}
 }
@@ -129,16 +127,12 @@ func (f *lasMQ) admit(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	for j := range s.Jobs() {
-		if j.HasState(scheduler.AdmittedState) {
-			continue
-		}
-		if slots > 0 && j.Ready > 0 && f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
+		if slots > 0 && j.Ready > 0 && !j.HasState(scheduler.AdmittedState) && f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
 			slots--
 		}
 	}
 }
 
-// reason returns why a stage waits.
 func (f *lasMQ) reason(g *scheduler.Stage) scheduler.Waiting {
 	if f.groupOf(g.Job) < 0 {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonNotAdmitted, Tasks: g.Pending}

@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"cmp"
 	"iter"
 	"math"
 	"slices"
@@ -40,7 +39,6 @@ func weightParam(name, value, help string) Param {
 // factors are the parts of a priority, each 0 to 1, or their weights.
 type factors struct{ age, fairShare, size, deadline, priority float64 }
 
-// sum returns the priority of a job with factors f.
 func (w *factors) sum(f *factors) float64 {
 	return w.age*f.age + w.fairShare*f.fairShare + w.size*f.size + w.deadline*f.deadline + w.priority*f.priority
 }
@@ -79,7 +77,6 @@ func (m *multifactor) Decide(s *scheduler.State, now scheduler.Time, limit int) 
 	return d
 }
 
-// useKey is the key of a tenant's decayed use.
 func useKey(t scheduler.TenantID) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.VirtualTimeState, Tenant: t}
 }
@@ -114,7 +111,6 @@ func (m *multifactor) decayed(p *scheduler.PolicyState, at scheduler.Time) float
 	return p.Real * math.Exp2(-at.Sub(p.At).Seconds()/m.halfLife.Seconds())
 }
 
-// finite returns x, or the largest number if x is beyond it.
 func finite(x float64) float64 { return min(x, math.MaxFloat64) }
 
 // byPriority yields the ready jobs, the highest priority first; ties go to the job
@@ -127,7 +123,7 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 		f := m.factorsOf(s, j, at)
 		m.entries = append(m.entries, jobEntry{key: jobKey{-m.weights.sum(&f)}, seq: seq, job: j})
 	}
-	slices.SortFunc(m.entries, func(a, b jobEntry) int { return cmp.Or(cmp.Compare(a.key[0], b.key[0]), cmp.Compare(a.seq, b.seq)) })
+	slices.SortFunc(m.entries, jobEntry.compare)
 	if len(m.entries) > 0 { // what waits may change places at the next calculation
 		m.placer.wake = at.Add(m.calcPeriod)
 	}
@@ -140,7 +136,6 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 	}
 }
 
-// factorsOf returns the factors of a job's priority.
 func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at scheduler.Time) factors {
 	f := factors{age: clampUnit(at.Sub(j.Spec.Submitted).Seconds() / m.maxAge.Seconds()), fairShare: m.fairShares[j.Spec.Tenant]}
 	if m.weights.size > 0 { // else it does not count, and costs a look at each stage
@@ -168,7 +163,6 @@ func (m *multifactor) sizeOf(s *scheduler.State, j *scheduler.Job) float64 {
 	return clampUnit(size)
 }
 
-// clampUnit returns x, at least 0 and at most 1.
 func clampUnit(x float64) float64 { return max(0, min(1, x)) }
 
 // calculateFairShares sets the factor of each tenant: 2^(-U/S), U being its part of

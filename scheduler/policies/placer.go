@@ -109,8 +109,8 @@ func (p *placer) finish() scheduler.Decision { return p.finishExplained(p.reason
 
 // finishExplained is finish for a policy with reasons of its own.
 func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting) scheduler.Decision {
-	if at := p.misfits.nextTurn(); at > 0 {
-		p.wakeAt(at)
+	if p.misfits.passed { // to examine what this cycle passed over
+		p.wakeAt(scheduler.Time(p.misfits.turn+1) * misfitTurn)
 	}
 	if !p.omitReasons {
 		p.explain(reason)
@@ -122,12 +122,8 @@ func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting
 	return d
 }
 
-// placeAll places as many tasks of the stage as it can.
 func (p *placer) placeAll(g *scheduler.Stage) {
-	for g.Ready() {
-		if !p.placeOne(g) {
-			return
-		}
+	for g.Ready() && p.placeOne(g) {
 	}
 }
 
@@ -150,20 +146,18 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 	if !examine {
 		return false
 	}
-	node, disk := scheduler.NoNode, int16(-1)
 	if !known {
-		node, disk = p.bestNode(g)
-	}
-	if node == scheduler.NoNode {
-		p.misfits.add(key)
-		p.reserveNodes(g)
-		if p.firstMisfit == nil {
-			p.firstMisfit = g
+		if node, disk := p.bestNode(g); node != scheduler.NoNode {
+			p.place(g, node, disk)
+			return true
 		}
-		return false
 	}
-	p.place(g, node, disk)
-	return true
+	p.misfits.add(key)
+	p.reserveNodes(g)
+	if p.firstMisfit == nil {
+		p.firstMisfit = g
+	}
+	return false
 }
 
 // bestNode returns the node for the next task of a stage that no other is reserved
@@ -178,7 +172,6 @@ func (p *placer) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	return p.s.Cluster().BestNodeExcept(g, p.reservedNodes)
 }
 
-// maxReservedNodes bounds the nodes reserved in one cycle.
 const maxReservedNodes = 64
 
 // reserveNodes reserves a node for each startable task of a stage that fits nowhere.
@@ -186,11 +179,8 @@ func (p *placer) reserveNodes(g *scheduler.Stage) {
 	if !p.reserveForMisfits {
 		return
 	}
-	for range g.Startable() {
-		n := scheduler.NoNode
-		if len(p.reservedNodes) < maxReservedNodes {
-			n = p.s.Cluster().NodeLackingLeast(g, p.reservedNodes)
-		}
+	for range min(int(g.Startable()), maxReservedNodes-len(p.reservedNodes)) {
+		n := p.s.Cluster().NodeLackingLeast(g, p.reservedNodes)
 		if n == scheduler.NoNode {
 			return
 		}

@@ -1,7 +1,7 @@
 package policies
 
 import (
-	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"math"
 	"slices"
@@ -14,16 +14,12 @@ import (
 // the nodes changed, since the last time. It returns the policy state that records
 // this.
 func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark scheduler.PolicyState, compressed bool) {
-	h := fnv.New64a()
-	write := func(v uint64) { h.Write(binary.LittleEndian.AppendUint64(nil, v)) }
-	write(s.Reservations().UnplannedReleases())
+	ends := uint64(0)
 	if f.plan.margin > 0 {
-		write(s.History().TaskCount()) // with a margin, an end at the bound is early too
+		ends = s.History().TaskCount() // with a margin, an end at the bound is early too
 	}
-	write(uint64(s.Cluster().SchedulableNodes()))
-	for _, v := range s.Cluster().Total() {
-		write(uint64(v))
-	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %d %d %d", s.Reservations().UnplannedReleases(), ends, s.Cluster().SchedulableNodes(), s.Cluster().Total())
 	mark = scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressStateSlot}, Value: int64(h.Sum64())}
 	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
 		return mark, false
@@ -50,8 +46,8 @@ func (p *roundPlan) markSearched() {
 // compression is what is known of the last compression of the schedule: no task could
 // start earlier then. It only saves searches: without it the next one considers all nodes.
 type compression struct {
-	timeline  *scheduler.Timeline
-	clock     uint64 // FreeClock of the timeline then
+	timeline  *scheduler.Timeline // nil: the next compression considers all nodes
+	clock     uint64              // FreeClock of the timeline then
 	mark      scheduler.PolicyState
 	moved     []scheduler.Reservation // by the decision
 	fresh     bool                    // moved is to be recorded when the decision is complete
@@ -101,12 +97,6 @@ func (c *compression) isCurrent(s *scheduler.State, t *scheduler.Timeline) bool 
 		return r != nil && *r != was
 	})
 }
-
-// accept remembers that the moves of the compression were accepted: that is looked for once.
-func (c *compression) accept() { c.moved = nil }
-
-// forget makes the next compression consider all nodes.
-func (c *compression) forget() { c.timeline = nil }
 
 // compressStateSlot is the slot of the policy state with the fingerprint of the last
 // compression.

@@ -65,9 +65,9 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.searched = f.spare == 0 && f.compressed.isCurrent(s, p.timeline)
 	switch {
 	case p.searched:
-		f.compressed.accept()
+		f.compressed.moved = nil // they were accepted
 	case f.spare == 0 && f.compressed.timeline == p.timeline: // it was undone: its moves were refused, or its mark is another one's
-		f.compressed.forget()
+		f.compressed.timeline = nil
 	}
 	p.findChanged(f.spare == 0)
 	p.readReservations()

@@ -49,11 +49,6 @@ func (o *restoredOwner) compare(x *restoredOwner) int {
 	return cmp.Or(cmp.Compare(o.submitted, x.submitted), cmp.Compare(o.job, x.job))
 }
 
-// isFor reports whether the owners were read from this State and this timeline.
-func (w *restoredOwners) isFor(s *scheduler.State, t *scheduler.Timeline, now scheduler.Time) bool {
-	return w.state == s && w.timeline == t && now >= w.readAt
-}
-
 // reset forgets all owners.
 func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
 	n := s.JobCount()
@@ -81,7 +76,8 @@ func (w *restoredOwners) mark(id scheduler.ProjectID) {
 func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
 	w.changed, w.stale = w.changed[:0], w.stale[:0]
-	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
+	known := keep && w.state == p.s && w.timeline == p.timeline && p.now >= w.readAt
+	if known && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
 		for _, o := range w.changed {
 			p.planner.Forget(o.id)
 		}
@@ -148,7 +144,6 @@ func (p *roundPlan) readReservations() {
 	}
 }
 
-// readOwner reads an owner.
 func (p *roundPlan) readOwner(o *restoredOwner) {
 	if !o.isKnown() {
 		p.restored.ordered = append(p.restored.ordered, o)
@@ -211,7 +206,6 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 // hasReservations is len(j.Reservations()) > 0, answered from the cache line of a job that is always read.
 func hasReservations(j *scheduler.Job) bool { return j.Guarantees > 0 || j.Unguaranteed() > 0 }
 
-// hasDisk reports whether the disk of a reservation still exists.
 func hasDisk(s *scheduler.State, r *scheduler.Reservation) bool {
 	return int(r.OnDisk) < len(s.Node(r.Node).Disks)
 }

@@ -31,7 +31,6 @@ func (o *restoredOwner) countMovable(j *scheduler.Job) (inPlan bool) {
 	return false
 }
 
-// isGuaranteed reports whether an owner with an active job has a guarantee.
 func (p *roundPlan) isGuaranteed(o *restoredOwner) bool {
 	if pr := p.s.Project(o.id); pr != nil {
 		return pr.HasState(scheduler.GuaranteeState)
@@ -79,7 +78,6 @@ func (p *roundPlan) chooseWindow() {
 	}
 }
 
-// isLeftOut reports whether a job is not in the window.
 func (p *roundPlan) isLeftOut(j *scheduler.Job) bool {
 	if p.restored.leftOut == 0 {
 		return false
