@@ -48,7 +48,6 @@ func (s *bins) markFreed(b int32) {
 	}
 }
 
-// compactFreed drops the outdated duplicates in recentlyFreed.
 func (s *bins) compactFreed() {
 	slices.Sort(s.recentlyFreed)
 	s.recentlyFreed = slices.Compact(s.recentlyFreed)
@@ -70,7 +69,6 @@ func (s *bins) latestStart(it *item) scheduler.Time {
 	return at
 }
 
-// link lists a placed item on its bin.
 func (s *bins) link(it *item) {
 	s.earliestWaiting = min(s.earliestWaiting, it.spot.At)
 	b := s.bin(it.spot.Bin)
@@ -100,10 +98,8 @@ func (s *bins) setSpare(prof *Profile, b int32, spare bool) {
 	}
 }
 
-// isOpen reports whether new tasks may be planned on a bin.
 func (p *Planner) isOpen(b int32) bool { return !p.space.profile.Closed(b) && !p.bins.bin(b).spare }
 
-// openBins yields the bins on which new tasks may be planned.
 func (p *Planner) openBins(yield func(b int32) bool) {
 	for b := range p.space.profile.Bins() {
 		if p.isOpen(b) && !yield(b) {

@@ -8,7 +8,6 @@ type journal struct {
 	recording bool
 }
 
-// undo is an item and where it was.
 type undo struct {
 	item *item
 	was  place

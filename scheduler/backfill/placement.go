@@ -182,7 +182,6 @@ func (t *placement) listBackfillTimes(p *Planner, from, end scheduler.Time, most
 	t.sortTimes()
 }
 
-// sortTimes sorts candidateTimes and removes duplicates.
 func (t *placement) sortTimes() {
 	slices.SortFunc(t.candidateTimes, func(a, b Spot) int {
 		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Bin, b.Bin), cmp.Compare(a.Disk, b.Disk))

@@ -8,7 +8,6 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// registry is the projects and their items.
 type registry struct {
 	items          map[Key]*item // nil until item is called
 	numItems       int
@@ -186,7 +185,6 @@ func (q *registry) register(p *Planner, in Project) *project {
 	return pr
 }
 
-// addGroup adds the tasks of a request to a project.
 func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
 	g := q.memory.groups.next()
 	g.project, g.req = pr, *r
@@ -272,7 +270,6 @@ func (p *project) waiting(now scheduler.Time) iter.Seq2[*item, scheduler.Time] {
 	}
 }
 
-// size returns the number of items of a project. O(groups).
 func (p *project) size() (n int) {
 	for _, g := range p.groups {
 		n += len(g.items)

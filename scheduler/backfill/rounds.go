@@ -99,7 +99,6 @@ func (p *Planner) Forget(id scheduler.ProjectID) {
 	p.registry.memory.recycle(pr)
 }
 
-// alter records the guarantee of a project before it changes.
 func (o *rounds) alter(pr *project) {
 	o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
 }

@@ -42,7 +42,6 @@ func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guar
 	return pr.guarantee, err
 }
 
-// neverFits is the error of an item without a place.
 func (it *item) neverFits() error {
 	return fmt.Errorf("project %d, job %d stage %d task %d: %w", it.group.project.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
 }

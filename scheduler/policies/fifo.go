@@ -60,12 +60,8 @@ func (f *fifo) isFull() bool {
 func (f *fifo) isBlocked() bool { return f.strict && f.placer.firstMisfit != nil }
 
 func (f *fifo) reason(g *scheduler.Stage) scheduler.Waiting {
-	if head := f.placer.firstMisfit; f.isBlocked() && comparePlaces(head, g) < 0 {
+	if head := f.placer.firstMisfit; f.isBlocked() && cmp.Or(cmp.Compare(head.Job.Spec.Submitted, g.Job.Spec.Submitted), head.ID().Compare(g.ID())) < 0 {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: head.ID()}
 	}
 	return f.placer.reason(g)
-}
-
-func comparePlaces(a, b *scheduler.Stage) int {
-	return cmp.Or(cmp.Compare(a.Job.Spec.Submitted, b.Job.Spec.Submitted), a.ID().Compare(b.ID()))
 }

@@ -47,7 +47,9 @@ func newLasMQ(v paramValues) scheduler.Policy {
 		cfg.Order = lasmq.OrderFIFO
 	}
 	f := &lasMQ{maxAdmitted: v.int("admission"), placer: newPlacer(v)}
-	f.index = lasmq.NewIndex(cfg, v.choice("prior") == "input_bytes", f.groupOf, deficitKey)
+	f.index = lasmq.NewIndex(cfg, v.choice("prior") == "input_bytes", f.groupOf, func(_, queue int) scheduler.PolicyStateKey {
+		return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)}
+	})
 	return f
 }
 
@@ -81,7 +83,9 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	var queues *lasmq.Queues
 	for p.nextPass() {
 		f.admit(s, now)
-		queues = f.beginPass(s, now)
+		f.index.Sync(s, now, 1)
+		queues = f.index.Queues(0)
+		queues.Begin(now)
 		for t, ok := queues.Next(false); ok && !p.isDone(); t, ok = queues.Next(false) {
 			if g := p.placeNextStage(t.Job, t.Stage); g != nil {
 				queues.RecordPlaced(g.Spec.Demand, 1)
@@ -101,18 +105,6 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 		p.wake = now + 1
 	}
 	return p.finishExplained(f.reason)
-}
-
-// beginPass returns the queues of all jobs on the State as it is.
-func (f *lasMQ) beginPass(s *scheduler.State, now scheduler.Time) *lasmq.Queues {
-	f.index.Sync(s, now, 1)
-	q := f.index.Queues(0)
-	q.Begin(now)
-	return q
-}
-
-func deficitKey(_, queue int) scheduler.PolicyStateKey {
-	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)}
 }
 
 // admit admits jobs in order of submission, up to the limit.

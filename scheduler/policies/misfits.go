@@ -85,15 +85,7 @@ func (m *misfits) isKnown(k scheduler.DemandClass) bool {
 	return known
 }
 
-// add adds a demand that no node fits.
-func (m *misfits) add(k scheduler.DemandClass) {
-	if !m.isKnown(k) {
-		m.remember(k)
-		m.found++
-	}
-}
-
-// remember is add without a budget.
+// remember remembers a demand that no node fits.
 func (m *misfits) remember(k scheduler.DemandClass) {
 	if m.known == nil {
 		m.known = map[scheduler.DemandClass]struct{}{}

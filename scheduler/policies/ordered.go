@@ -84,7 +84,12 @@ func (p *placer) placeNextStage(j *scheduler.Job, cursor *int32) *scheduler.Stag
 }
 
 func (a jobEntry) compare(b jobEntry) int {
-	return cmp.Or(cmp.Compare(a.key[0], b.key[0]), cmp.Compare(a.key[1], b.key[1]), cmp.Compare(a.seq, b.seq))
+	for i := range a.key {
+		if a.key[i] != b.key[i] {
+			return cmp.Compare(a.key[i], b.key[i])
+		}
+	}
+	return cmp.Compare(a.seq, b.seq)
 }
 
 var byKey = heaps.Order[jobEntry]{Less: func(a, b jobEntry) bool { return a.compare(b) < 0 }}

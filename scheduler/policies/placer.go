@@ -151,8 +151,9 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 			p.place(g, node, disk)
 			return true
 		}
+		p.misfits.remember(key)
+		p.misfits.found++
 	}
-	p.misfits.add(key)
 	p.reserveNodes(g)
 	if p.firstMisfit == nil {
 		p.firstMisfit = g

@@ -164,7 +164,11 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 	limit := time.Duration(p.factor * float64(spent) / float64(g.Done))
 	var late []*scheduler.Attempt
 	for a := range s.Attempts().In(g) {
-		if a.Phase != scheduler.AttemptRunning || a.Speculative || hasSecondAttempt(s, g, a) {
+		attempts := 0
+		for range s.Attempts().Of(g, a.ID.Index) {
+			attempts++
+		}
+		if a.Phase != scheduler.AttemptRunning || a.Speculative || attempts > 1 {
 			continue
 		}
 		ran := a.RanFor(now)
@@ -180,15 +184,6 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 		}
 	}
 	return wake
-}
-
-// hasSecondAttempt reports whether the task has two attempts already.
-func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
-	n := 0
-	for range s.Attempts().Of(g, a.ID.Index) {
-		n++
-	}
-	return n > 1
 }
 
 // placeSecondAttempt returns the placement of a second attempt on another node with

@@ -58,18 +58,15 @@ const (
 	compressEvery  = 10 * time.Second
 )
 
-func guaranteeConfig(v paramValues) threedsf.Guarantees {
-	return threedsf.Guarantees{Enabled: v.bool("guarantees"), SF: v.float("sf"), MaxTries: guaranteeTries, SpareNodes: v.int("spare_nodes"),
-		Share: v.float("guarantee_share"), Margin: v.duration("margin"), CompressEvery: compressEvery}
-}
-
 var threeDSFInfo = Info{
 	Name:   "3dsf",
 	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
 	Params: slices.Concat(shareParams, localityParams, deadlineParams, guaranteeParams, regularParams, queueParams),
 	new: func(v paramValues) scheduler.Policy {
 		c := shareConfig("3dsf", 3, v)
-		c.PriorityOrder, c.Guarantees = true, guaranteeConfig(v)
+		c.PriorityOrder = true
+		c.Guarantees = threedsf.Guarantees{Enabled: v.bool("guarantees"), SF: v.float("sf"), MaxTries: guaranteeTries, SpareNodes: v.int("spare_nodes"),
+			Share: v.float("guarantee_share"), Margin: v.duration("margin"), CompressEvery: compressEvery}
 		c.ReserveNodes, c.Aging = v.bool(reserveParam.Name), v.duration("aging")
 		if v.choice("regular_order") == "las_mq" {
 			q := queueConfig(v)

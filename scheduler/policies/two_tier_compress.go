@@ -31,16 +31,11 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	}
 	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true,
 		planClock: planClock, freed: f.compressed.freed[:0]}
-	f.plan.markSearched()
-	return mark, true
-}
-
-// markSearched records that all tasks were searched for on all nodes, but for those that wait for their own.
-func (p *roundPlan) markSearched() {
-	clear(p.notSearched)
-	for _, k := range p.pinned {
-		p.notSearched[k] = true
+	clear(f.plan.notSearched)
+	for _, k := range f.plan.pinned { // all others were searched for on all nodes
+		f.plan.notSearched[k] = true
 	}
+	return mark, true
 }
 
 // compression is what is known of the last compression of the schedule: no task could

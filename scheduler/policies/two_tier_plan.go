@@ -42,7 +42,6 @@ type roundPlan struct {
 	toRestore []*restoredOwner
 }
 
-// begin clears what belongs to the last round.
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, s.Reservations().NextID(), false, false
 	p.newOwners, p.tasks, p.pinned, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.pinned[:0], nil
@@ -88,7 +87,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	p.restoreOwners()
-	p.withdrawRest()
+	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0) }) // but for those that are due and blocked
 	p.planner.HasChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
 	f.wakeAt(p.nextTurn, now)
@@ -161,12 +160,6 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 	return x
 }
 
-// withdrawRest takes out the reservations of tasks that are not planned in this round,
-// except those that are due and blocked.
-func (p *roundPlan) withdrawRest() {
-	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0) })
-}
-
 // eachUnplanned yields the reservations of the plan whose tasks are not planned in this round,
 // except those that are due and blocked. O(1) if there are none.
 func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
@@ -174,10 +167,7 @@ func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
 		return
 	}
 	for _, r := range p.s.Reservations().All() {
-		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(backfill.KeyOf(r)) != r {
-			continue
-		}
-		if !p.needsPlan(p.s.Stage(r.StageID()), r.Task) {
+		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(backfill.KeyOf(r)) != r || !p.needsPlan(p.s.Stage(r.StageID()), r.Task) {
 			continue
 		}
 		if _, planned := p.planner.Find(backfill.KeyOf(r)); !planned {
@@ -227,14 +217,12 @@ func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
 // buildRequest adds a stage's waiting tasks to the project. Suspended tasks need only
 // what they do not occupy, and only on their own node.
 func (p *roundPlan) buildRequest(g *scheduler.Stage) {
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needs.NeedOf(g.Spec.Demand, g.Spec.Disk),
-		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, After: g.Spec.After}
-	r.Unknown = isUnknown(g)
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), NotBefore: p.earliestStart(g),
+		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, Unknown: isUnknown(g)}
 	r.Stays = r.SoftBound && p.hasBounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) // non-preemptible
-	if g.Open {                                                                              // its predecessors are done
-		r.After = nil
+	if !g.Open {
+		r.After = g.Spec.After
 	}
-	r.NotBefore = p.earliestStart(g)
 	blocked := isBlocked(p.s, g)
 	from := len(p.tasks)
 	p.collectTasks(g)

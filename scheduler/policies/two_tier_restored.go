@@ -49,15 +49,6 @@ func (o *restoredOwner) compare(x *restoredOwner) int {
 	return cmp.Or(cmp.Compare(o.submitted, x.submitted), cmp.Compare(o.job, x.job))
 }
 
-// reset forgets all owners.
-func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
-	n := s.JobCount()
-	w.byID = make(map[scheduler.ProjectID]*restoredOwner, n)
-	clear(w.ordered)
-	w.ordered, w.changed = slices.Grow(w.ordered[:0], n), slices.Grow(w.changed[:0], n)
-	w.state, w.timeline, w.ordered, w.reserved, w.movable, w.leftOut = s, t, w.ordered[:0], 0, 0, 0
-}
-
 // mark lists an owner as changed.
 func (w *restoredOwners) mark(id scheduler.ProjectID) {
 	o := w.byID[id]
@@ -82,11 +73,9 @@ func (p *roundPlan) findChanged(keep bool) {
 			p.planner.Forget(o.id)
 		}
 	} else {
-		for _, o := range w.changed {
-			o.listed = false
-		}
-		w.changed = w.changed[:0]
-		w.reset(p.s, p.timeline)
+		n := p.s.JobCount()
+		*w = restoredOwners{state: p.s, timeline: p.timeline, byID: make(map[scheduler.ProjectID]*restoredOwner, n), readTo: w.readTo,
+			ordered: slices.Grow(w.ordered[:0], n), changed: slices.Grow(w.changed[:0], n), entered: w.entered, stale: w.stale}
 		p.planner.Reset(p.timeline.Nodes, nil)
 		p.planner.NextRound(p.searched, nil)
 		for j := range p.s.Jobs() {
