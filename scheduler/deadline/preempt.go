@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // Mode is how capacity is preempted.
@@ -103,8 +104,7 @@ type Preemptor struct {
 	victims  []Victim
 	best     []Victim
 	current  []Victim
-	ends     []predictedEnd
-	next     nextEnds
+	ends     locality.Ends
 	capacity freeCapacity
 }
 
@@ -114,22 +114,27 @@ type Preemptor struct {
 // Attempts without a prediction, or past it, are ignored. O(nodes + attempts on those that
 // changed) at worst; it stops at the first such node.
 func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
-	p.next.begin(s, now)
-	for id := range s.Nodes() {
-		next := p.next.on(scheduler.NodeID(id))
-		if next.frees == nil || next.at > latest {
-			continue
-		}
-		n := s.Node(scheduler.NodeID(id))
-		if !p.isUsable(s, n, g) {
+	for id, n := range s.Nodes() {
+		next := p.nextEnd(s, scheduler.NodeID(id), now)
+		if next.Attempt == nil || next.At > latest || !p.isUsable(s, n, g) {
 			continue
 		}
 		reserved, space := p.reservedForOthers(n, g.Job)
-		if fitsAfter(n, &g.Spec, reserved, space, next.frees) {
-			return true, next.at
+		if fitsAfter(n, &g.Spec, reserved, space, next.Attempt) {
+			return true, next.At
 		}
 	}
 	return false, 0
+}
+
+// nextEnd returns the next end on a node in the future, at Never if there is none.
+func (p *Preemptor) nextEnd(s *scheduler.State, id scheduler.NodeID, now scheduler.Time) locality.End {
+	for _, e := range p.ends.On(s, id) {
+		if e.At > now && e.Attempt.Phase <= scheduler.AttemptRunning {
+			return e
+		}
+	}
+	return locality.End{At: scheduler.Never}
 }
 
 // isUsable reports whether a task of the stage may ever run on a node.
