@@ -1,7 +1,6 @@
 package forecast
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,12 +13,8 @@ import (
 // errQuote is the class of all errors of this package.
 var errQuote = errors.New("forecast: no quote")
 
-// Limits of a query.
-const (
-	maxSamples = 10_000
-	// maxTasks is the largest number of tasks to simulate in a sample.
-	maxTasks = 1 << 20
-)
+// maxTasks is the largest number of tasks to simulate in a sample.
+const maxTasks = 1 << 20
 
 // Residual is the quantile function of the factor by which a run time differs from its
 // prediction, for u in (0, 1). Package estimate measures it.
@@ -34,7 +29,7 @@ type ErrorModel func(id scheduler.StageID) (stage, task Residual)
 type Query struct {
 	Job    scheduler.JobSpec // in the deadline lane if Deadline > 0
 	Stages []scheduler.StageSpec
-	// Samples is the number of samples, drawn with Seed; 0 means 100.
+	// Samples is the number of samples, at least 1, drawn with Seed.
 	Samples int
 	Seed    uint64
 	// Errors models the errors of predictions; nil means none. UnknownRunTime is the run time of a
@@ -83,29 +78,18 @@ func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 	return list[min(max(i, 0), len(list)-1)]
 }
 
-// Quote simulates the cluster with the job in it, once for each sample. It returns
-// errQuote for an unknown tenant, for more than maxSamples samples or maxTasks waiting
-// tasks, and for a job without stages. The State does not change. O(samples x tasks x
-// (jobs + tenants + nodes)).
+// Quote simulates the cluster with the job, which must have a stage and a tenant of the State, in it,
+// once for each sample. It returns errQuote for more than maxTasks waiting tasks. The State does not
+// change. O(samples x tasks x (jobs + tenants + nodes)).
 func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
-	samples := cmp.Or(q.Samples, 100)
-	switch {
-	case samples < 0 || samples > maxSamples:
-		return nil, fmt.Errorf("%w: %d samples, want 1 to %d", errQuote, samples, maxSamples)
-	case s.Tenant(q.Job.Tenant) == nil:
-		return nil, fmt.Errorf("%w: unknown tenant %d", errQuote, q.Job.Tenant)
-	case len(q.Stages) == 0:
-		return nil, fmt.Errorf("%w: the job has no stage", errQuote)
-	}
-	if tasks := CountTasks(s, q.Stages); tasks > maxTasks {
-		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
+	if err := checkSize(s, q.Stages); err != nil {
+		return nil, err
 	}
 	if q.Errors == nil {
 		q.Errors = withoutErrors
 	}
-	out := &Quote{ends: make([]scheduler.Time, 0, samples), starts: make([]scheduler.Time, 0, samples),
-		stages: make([][]scheduler.Time, len(q.Stages))}
-	for i := range samples {
+	out := &Quote{stages: make([][]scheduler.Time, len(q.Stages))}
+	for i := range q.Samples {
 		mine := p.simulate(s, &q, now, rand.New(rand.NewPCG(q.Seed, uint64(i))))
 		out.ends = append(out.ends, mine.ended)
 		out.starts = append(out.starts, mine.started)
@@ -136,6 +120,13 @@ func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 	return tasks
 }
 
+func checkSize(s *scheduler.State, stages []scheduler.StageSpec) error {
+	if tasks := CountTasks(s, stages); tasks > maxTasks {
+		return fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
+	}
+	return nil
+}
+
 // withoutErrors is the ErrorModel of exact predictions.
 func withoutErrors(scheduler.StageID) (stage, task Residual) {
 	exact := func(float64) float64 { return 1 }
@@ -154,8 +145,8 @@ type Expected struct {
 // limit ends of tasks (0 for no limit); what is after that is left out. It returns
 // errQuote for more than maxTasks waiting tasks.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
-	if tasks := CountTasks(s, nil); tasks > maxTasks {
-		return Expected{}, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
+	if err := checkSize(s, nil); err != nil {
+		return Expected{}, err
 	}
 	q.Stages, q.Errors = nil, withoutErrors
 	p.maxEnds = limit
