@@ -3,6 +3,7 @@ package estimate
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/drover-run/drover/scheduler/predict"
 )
@@ -104,21 +105,9 @@ func (q Quantiles) Factor(u float64) float64 {
 	return math.Exp(q[i] + (at-float64(i))*(q[i+1]-q[i]))
 }
 
-// assumedStage returns the assumed deviation of the stage errors of a source with too
-// few known errors, as assumedTask is for task errors. Both are deliberately wide
-// guesses.
-func assumedStage(s Source) float64 {
-	switch s {
-	case None:
-		return 1.5
-	case Tenant:
-		return 1
-	case Model, History:
-		return 0.3
-	default: // OwnTasks: the mean of the stage itself
-		return 0
-	}
-}
+// assumedStage is the assumed deviation of the stage errors of a source with too few known
+// errors, and assumedTask that of task errors. Both are deliberately wide guesses.
+var assumedStage = [Sources + 1]float64{None: 1.5, Tenant: 1, Model: 0.3, History: 0.3}
 
 const assumedTask = 0.3
 
@@ -174,7 +163,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 		weight += float64(l.n - 1)
 	}
 	if len(means) < minErrors {
-		out.Stage, out.Assumed = Normal(0, assumedStage(s)), true
+		out.Stage, out.Assumed = Normal(0, assumedStage[s]), true
 		return out
 	}
 	removeSamplingNoise(means, e.stageErrors[s], within, weight)
@@ -216,4 +205,46 @@ func meanFactor(q Quantiles) float64 {
 		sum += math.Exp(v) / float64(len(q))
 	}
 	return sum
+}
+
+// guaranteeQuantile is the probability with which all tasks of a stage end within the bound
+// that a guarantee is made with.
+const guaranteeQuantile = 0.999
+
+// UpperRunTime returns the run time that none of n tasks with a prediction exceeds with
+// probability guaranteeQuantile, 0 if the errors are not known but assumed. A task's error is
+// that of its stage plus its own. If both are normal, n of them stay below with that
+// probability or a higher one. O(known errors).
+func (q ErrorQuantiles) UpperRunTime(prediction time.Duration, n int) time.Duration {
+	if q.Assumed || prediction <= 0 || n <= 0 {
+		return 0
+	}
+	each := (1 - guaranteeQuantile) / float64(n)
+	stage, stageAbove := q.Stage.upper(each)
+	task, taskAbove := q.Task.upper(each)
+	v := math.Exp(stage+task+math.Hypot(stageAbove, taskAbove)) * float64(prediction)
+	if !(v < math.MaxInt64/4) {
+		return 0
+	}
+	return time.Duration(math.Ceil(v))
+}
+
+// upper returns the mean, and how far above it the value is that is exceeded with probability
+// p: that of the normal distribution with the known deviation, the latter widened for the
+// fewness of the values, but at least the largest value known.
+func (q Quantiles) upper(p float64) (mean, above float64) {
+	if len(q) == 0 {
+		return 0, 0
+	}
+	n, squares := float64(len(q)), 0.0
+	for _, v := range q {
+		mean += v / n
+	}
+	for _, v := range q {
+		squares += (v - mean) * (v - mean)
+	}
+	deviation := math.Sqrt(squares / max(1, n-1))
+	z := math.Sqrt2 * math.Erfinv(1-2*p)
+	z += (z*z*z + z) / (4 * max(1, n-1)) // Student's t, first order of Cornish and Fisher
+	return mean, max(q[len(q)-1]-mean, z*deviation*math.Sqrt(1+1/n))
 }

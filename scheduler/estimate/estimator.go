@@ -151,29 +151,21 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 		x := b.predictor.Predict(&t)
 		run, source = run+part*x.Seconds, x.Source
 	}
-	p := Prediction{RunTime: toDuration(run)}
-	switch source {
-	case predict.StageMean, predict.StageRegression:
-		p.Source = History
-	case predict.Ridge, predict.MLP:
-		p.Source = Model
-	case predict.TenantMean:
-		p.Source = Tenant
+	switch p := (Prediction{toDuration(run), sourceOf[source]}); {
+	case p.Source == 0 && s.RuntimeBound > 0:
+		return Prediction{s.RuntimeBound, RuntimeBound}
+	case p.Source == 0:
+		return Prediction{Source: None}
+	case s.RuntimeBound > 0:
+		p.RunTime = min(p.RunTime, s.RuntimeBound)
+		return p
 	default:
-		return boundOrNone(s)
+		return p
 	}
-	if s.RuntimeBound > 0 && p.RunTime > s.RuntimeBound {
-		p.RunTime = s.RuntimeBound
-	}
-	return p
 }
 
-func boundOrNone(s *Stage) Prediction {
-	if s.RuntimeBound > 0 {
-		return Prediction{s.RuntimeBound, RuntimeBound}
-	}
-	return Prediction{Source: None}
-}
+// sourceOf is the Source of each source of package predict but for its default.
+var sourceOf = [...]Source{predict.TenantMean: Tenant, predict.StageMean: History, predict.StageRegression: History, predict.Ridge: Model, predict.MLP: Model}
 
 func toDuration(s float64) time.Duration {
 	return max(minRun, time.Duration(min(s, float64(1<<62)/1e9)*1e9))

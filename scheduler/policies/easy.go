@@ -123,7 +123,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	if e.head != nil && len(p.actions) > 0 {
 		e.reviseCapped()
 	}
-	return p.finishExplained(e.reason)
+	return p.finish(e.reason)
 }
 
 // visit places tasks of a stage, or reserves for them, once in a cycle.
@@ -286,10 +286,7 @@ func (e *easy) placeTaskExcept(g *scheduler.Stage, need *timeline.Need, duration
 			continue
 		}
 		spot, ok := e.profile.EarliestOn(int32(n), p.now, duration, p.now.Add(1), need)
-		if !ok {
-			continue
-		}
-		if disk := p.s.Node(n).Disks; len(disk) > 0 && (disk[spot.Disk].FreeIO < need.IO || disk[spot.Disk].FreeSpace < need.Space) {
+		if !ok || !fitsOnDisk(p.s.Node(n), spot.Disk, g) {
 			continue
 		}
 		spot.At = p.now

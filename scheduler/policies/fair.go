@@ -89,7 +89,7 @@ func (f *fairShare) Decide(s *scheduler.State, now scheduler.Time, limit int) sc
 		}
 	}
 	p.placeBeyond()
-	return p.finish()
+	return p.finish(p.reason)
 }
 
 // buildHeaps fills the heaps of the tenants with ready work and returns the root's

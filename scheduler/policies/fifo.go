@@ -45,7 +45,7 @@ func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	if !f.isBlocked() {
 		p.placeBeyond()
 	}
-	return p.finishExplained(f.reason)
+	return p.finish(f.reason)
 }
 
 // isFull reports whether nothing more can be placed in this pass.

@@ -104,7 +104,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	if f.index.HasUnread() {
 		p.wake = now + 1
 	}
-	return p.finishExplained(f.reason)
+	return p.finish(f.reason)
 }
 
 // admit admits jobs in order of submission, up to the limit.

@@ -69,7 +69,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		p.wakeAt(o.nextOrder(s, now))
 	}
 	p.placeBeyond()
-	return p.finish()
+	return p.finish(p.reason)
 }
 
 // placeNextStage places one task of a job and returns its stage, the first that can be placed, or nil. The cursor is a

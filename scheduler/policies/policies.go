@@ -65,6 +65,34 @@ func (v paramValues) bool(name string) bool              { return v[name].(bool)
 func (v paramValues) duration(name string) time.Duration { return v[name].(time.Duration) }
 func (v paramValues) choice(name string) string          { return v[name].(string) }
 
+// table is the list of policies.
+var table = withCommonParams(
+	threeDSFInfo,
+	fifoInfo,
+	fairInfo,
+	equInfo,
+	capacityInfo,
+	lasInfo,
+	sjfInfo,
+	idealInfo,
+	edfInfo,
+	drfInfo,
+	pdsonqueueInfo,
+	lasMQInfo,
+	easyInfo,
+	multifactorInfo,
+	conservativeInfo,
+	twoTierInfo,
+)
+
+// withCommonParams adds the parameters that every policy has.
+func withCommonParams(table ...Info) []Info {
+	for i := range table {
+		table[i].Params = append(slices.Clip(table[i].Params), speculateParam)
+	}
+	return table
+}
+
 // New returns a policy. Parameters left out take their defaults. An unknown name or
 // a value out of range is an error that says what to write.
 func New(name string, params map[string]string) (scheduler.Policy, error) {

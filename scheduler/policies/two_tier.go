@@ -97,7 +97,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	} else if f.compressed.fresh {
 		f.compressed.record(s, p.actions)
 	}
-	return p.finishExplained(f.reason)
+	return p.finish(f.reason)
 }
 
 // What one decision plans at most, so that none takes long: planning goes on in the next one,
