@@ -94,8 +94,7 @@ type Preemptor struct {
 	// IsProtected reports whether a job is never a victim, besides the preempting job
 	// itself: guaranteed projects and jobs in the deadline lane.
 	IsProtected func(j *scheduler.Job) bool
-	// MayStart reports whether a task of a stage may start on a node that has capacity;
-	// nil means on every node.
+	// MayStart reports whether a task of a stage may start on a node that has capacity.
 	MayStart func(n *scheduler.Node, g *scheduler.Stage) bool
 	// ReservedForOthers returns the capacity of a node that is reserved for other jobs.
 	ReservedForOthers func(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64)
@@ -119,7 +118,7 @@ func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now 
 		if next.Attempt == nil || next.At > latest || !p.isUsable(s, n, g) {
 			continue
 		}
-		reserved, space := p.reservedForOthers(n, g.Job)
+		reserved, space := p.ReservedForOthers(n, g.Job)
 		if fitsAfter(n, &g.Spec, reserved, space, next.Attempt) {
 			return true, next.At
 		}
@@ -139,7 +138,7 @@ func (p *Preemptor) nextEnd(s *scheduler.State, id scheduler.NodeID, now schedul
 
 // isUsable reports whether a task of the stage may ever run on a node.
 func (p *Preemptor) isUsable(s *scheduler.State, n *scheduler.Node, g *scheduler.Stage) bool {
-	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && !s.Cluster().Avoids(g, n.Spec.ID) && (p.MayStart == nil || p.MayStart(n, g))
+	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && !s.Cluster().Avoids(g, n.Spec.ID) && p.MayStart(n, g)
 }
 
 // fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt
@@ -161,13 +160,6 @@ func fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, reserved scheduler.Res
 		}
 	}
 	return false
-}
-
-func (p *Preemptor) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64) {
-	if p.ReservedForOthers == nil {
-		return scheduler.Resources{}, 0
-	}
-	return p.ReservedForOthers(n, j)
 }
 
 // FindVictims finds the node on which preempting for a task of the stage does the least
@@ -268,7 +260,7 @@ func lessHarm(a, b []Victim) bool {
 // task, and reports whether they suffice.
 func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 	p.current = p.current[:0]
-	reserved, space := p.reservedForOthers(n, g.Job)
+	reserved, space := p.ReservedForOthers(n, g.Job)
 	r := &p.capacity
 	r.load(s, n, reserved, space)
 	if r.fits(&g.Spec) {
@@ -355,7 +347,7 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 			continue
 		}
 		j := s.StageOf(a).Job
-		protected := p.IsProtected != nil && p.IsProtected(j)
+		protected := p.IsProtected(j)
 		if a.Phase == scheduler.AttemptSuspended {
 			if !protected {
 				p.victims = append(p.victims, Victim{Attempt: a, group: groupFrozen})

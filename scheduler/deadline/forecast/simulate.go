@@ -243,7 +243,6 @@ func scaleDuration(d time.Duration, factor float64) time.Duration {
 	return time.Duration(min(f, float64(1<<62)))
 }
 
-// endTask releases what a task occupied and counts it as done.
 func (p *Forecaster) endTask(x *taskState) {
 	if x.job == nil || x.cancelled {
 		return
