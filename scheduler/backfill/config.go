@@ -16,7 +16,6 @@ type (
 // Variant is one of the four two-tier backfilling algorithms (Table 2).
 type Variant uint8
 
-// The variants.
 const (
 	Strict     Variant = iota + 1 // 2TSB: nothing planned is displaced (Alg. 1)
 	Flexible                      // 2TFB: jobs move, departures do not (Alg. 2 with a slack factor of 0)

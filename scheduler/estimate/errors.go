@@ -8,7 +8,6 @@ import (
 	"github.com/drover-run/drover/scheduler/predict"
 )
 
-// Sizes of an errorHistory.
 const (
 	maxStageErrors = 512
 	maxTaskErrors  = 2048
@@ -56,7 +55,6 @@ func (o *stageRecord) add(run float64) {
 
 func (o *stageRecord) logStride() int { return 1 << o.thinned }
 
-// recordCompleted records the errors of a complete stage.
 func (e *errorHistory) recordCompleted(o *stageRecord) {
 	n := float64(len(o.logs))
 	mean, squares := 0.0, 0.0

@@ -12,7 +12,6 @@ import (
 // Source is the origin of a prediction, weakest first.
 type Source uint8
 
-// The sources.
 const (
 	None         Source = iota + 1 // no prediction
 	RuntimeBound                   // the job's runtime_bound, an upper bound
@@ -69,7 +68,6 @@ type Prediction struct {
 	Source  Source
 }
 
-// Limits of an Estimator.
 const (
 	maxStages = 1 << 14 // stages with a record
 	maxNodes  = 1 << 16

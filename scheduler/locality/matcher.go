@@ -235,7 +235,6 @@ func (m *Matcher) addToProblem(task int32, near []scheduler.NodeID) {
 	m.candidates = append(m.candidates, task)
 }
 
-// fillNodes fills in the nodes of the problem: slots, usage, and what one task adds.
 func (m *Matcher) fillNodes() {
 	p := &m.problem
 	for i, id := range m.nodes {

@@ -106,7 +106,6 @@ func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next sc
 	return next
 }
 
-// decayed returns the use of a sample at a time.
 func (m *multifactor) decayed(p *scheduler.PolicyState, at scheduler.Time) float64 {
 	return p.Real * math.Exp2(-at.Sub(p.At).Seconds()/m.halfLife.Seconds())
 }

@@ -176,7 +176,6 @@ func (p *placer) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 
 const maxReservedNodes = 64
 
-// reserveNodes reserves a node for each startable task of a stage that fits nowhere.
 func (p *placer) reserveNodes(g *scheduler.Stage) {
 	if !p.reserveForMisfits {
 		return

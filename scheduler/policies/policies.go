@@ -65,26 +65,6 @@ func (v paramValues) bool(name string) bool              { return v[name].(bool)
 func (v paramValues) duration(name string) time.Duration { return v[name].(time.Duration) }
 func (v paramValues) choice(name string) string          { return v[name].(string) }
 
-// table is the list of policies.
-var table = withCommonParams(
-	threeDSFInfo,
-	fifoInfo,
-	fairInfo,
-	equInfo,
-	capacityInfo,
-	lasInfo,
-	sjfInfo,
-	idealInfo,
-	edfInfo,
-	drfInfo,
-	pdsonqueueInfo,
-	lasMQInfo,
-	easyInfo,
-	multifactorInfo,
-	conservativeInfo,
-	twoTierInfo,
-)
-
 // withCommonParams adds the parameters that every policy has.
 func withCommonParams(table ...Info) []Info {
 	for i := range table {

@@ -141,7 +141,6 @@ func remainingSize(j *scheduler.Job, now scheduler.Time) (left, rate float64) {
 	return left, rate
 }
 
-// containerParams define the size of one container of LAS_MQ.
 var containerParams = []Param{
 	{Name: "unit_cpu", Kind: Int, Default: "1000", Min: 1, Max: 1e9, Help: "CPU of one container, millicores"},
 	{Name: "unit_memory", Kind: Int, Default: "2147483648", Min: 1, Max: 1e15, Help: "memory of one container, bytes"},

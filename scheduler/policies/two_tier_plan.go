@@ -109,7 +109,6 @@ func (p *roundPlan) restoreOwners() {
 	}
 }
 
-// restoreOwner restores one owner that has an active job.
 func (p *roundPlan) restoreOwner(o *restoredOwner) {
 	guaranteed := p.isGuaranteed(o)
 	another := p.needsAnotherRound

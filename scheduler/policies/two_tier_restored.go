@@ -49,7 +49,6 @@ func (o *restoredOwner) compare(x *restoredOwner) int {
 	return cmp.Or(cmp.Compare(o.submitted, x.submitted), cmp.Compare(o.job, x.job))
 }
 
-// mark lists an owner as changed.
 func (w *restoredOwners) mark(id scheduler.ProjectID) {
 	o := w.byID[id]
 	if o == nil {

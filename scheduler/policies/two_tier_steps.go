@@ -318,7 +318,6 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 	}
 }
 
-// dropUnplanned drops the reservations of tasks that are not planned any more.
 func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
 	var missing []backfill.Key
@@ -334,7 +333,6 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 	}
 }
 
-// unreserve drops the reservation of a task, if it has one.
 func (f *reservingPolicy) unreserve(k backfill.Key) {
 	if r := f.plan.reservationOf(k); r != nil {
 		f.tryApply(scheduler.Unreserve(r.ID))

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 )
 
-// record is one finished task of the history.
 type record struct {
 	x       Features
 	seconds float64
