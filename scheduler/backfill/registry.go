@@ -180,6 +180,10 @@ func (q *registry) register(p *Planner, in Project) *project {
 		}
 	}
 	q.projects[in.ID] = pr
+	if n := len(q.submitOrder); n == 0 || bySubmission(q.submitOrder[n-1], pr) < 0 {
+		q.submitOrder = append(q.submitOrder, pr)
+		return pr
+	}
 	i, _ := slices.BinarySearchFunc(q.submitOrder, pr, bySubmission)
 	q.submitOrder = slices.Insert(q.submitOrder, i, pr)
 	return pr

@@ -1,7 +1,7 @@
 package policies
 
 import (
-	"fmt"
+	"encoding/binary"
 	"hash/fnv"
 	"math"
 	"slices"
@@ -14,12 +14,16 @@ import (
 // the nodes changed, since the last time. It returns the policy state that records
 // this.
 func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark scheduler.PolicyState, compressed bool) {
-	ends := uint64(0)
-	if f.plan.margin > 0 {
-		ends = s.History().TaskCount() // with a margin, an end at the bound is early too
-	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%d %d %d %d", s.Reservations().UnplannedReleases(), ends, s.Cluster().SchedulableNodes(), s.Cluster().Total())
+	write := func(v uint64) { h.Write(binary.LittleEndian.AppendUint64(nil, v)) }
+	write(s.Reservations().UnplannedReleases())
+	if f.plan.margin > 0 {
+		write(s.History().TaskCount()) // with a margin, an end at the bound is early too
+	}
+	write(uint64(s.Cluster().SchedulableNodes()))
+	for _, v := range s.Cluster().Total() {
+		write(uint64(v))
+	}
 	mark = scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressStateSlot}, Value: int64(h.Sum64())}
 	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
 		return mark, false

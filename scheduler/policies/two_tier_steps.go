@@ -420,7 +420,7 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 func (f *reservingPolicy) reserved(g *scheduler.Stage) (due *scheduler.Reservation, next scheduler.Time) {
 	for _, r := range g.Job.Reservations() {
 		switch {
-		case r.Stage != g.Index || f.plan.reservationOf(backfill.KeyOf(r)) != r:
+		case r.Stage != g.Index || !r.IsPlanOfTask() || g.PlannedAt(r.Task) != r:
 		case r.Start <= f.now && g.IsPending(r.Task) && (due == nil || r.Task < due.Task):
 			due = r
 		case r.Start > f.now && (next == 0 || r.Start < next):
