@@ -11,7 +11,9 @@ func (p *Planner) Find(k Key) (PlannedTask, bool) {
 	if it == nil {
 		return PlannedTask{}, false
 	}
-	return it.read(), true
+	var x PlannedTask
+	it.read(&x)
+	return x, true
 }
 
 // Departure returns the currently planned departure of a project and its guarantee,
@@ -26,15 +28,16 @@ func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, guarant
 
 // Scan yields all tasks by (submission of the project, project, request, task); x is valid until yield returns.
 func (p *Planner) Scan(yield func(x *PlannedTask)) {
+	var x PlannedTask
 	for _, pr := range p.registry.submitOrder {
-		pr.scan(yield)
+		pr.scan(&x, yield)
 	}
 }
 
 // ScanOf is Scan for the tasks of one project.
 func (p *Planner) ScanOf(id scheduler.ProjectID, yield func(x *PlannedTask)) {
 	if pr := p.registry.projects[id]; pr != nil {
-		pr.scan(yield)
+		pr.scan(&PlannedTask{}, yield)
 	}
 }
 
@@ -50,29 +53,31 @@ func (p *Planner) NumUnplaced() int { return p.registry.numItems - p.bins.numPla
 // NumUnplacedOf returns the number of tasks of a project without a spot. O(its tasks).
 func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
 	n := 0
-	for it := range p.registry.projects[id].items {
-		if !it.placed {
-			n++
+	if pr := p.registry.projects[id]; pr != nil {
+		for it := range pr.items {
+			if !it.placed {
+				n++
+			}
 		}
 	}
 	return n
 }
 
-func (p *project) scan(yield func(x *PlannedTask)) {
-	var x PlannedTask
+// scan is Planner.Scan for one project.
+func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
 	for it := range p.items {
-		x = it.read()
-		yield(&x)
+		it.read(x)
+		yield(x)
 	}
 }
 
-func (it *item) read() PlannedTask {
-	x := PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started,
+// read sets x to what is planned of the item.
+func (it *item) read(x *PlannedTask) {
+	*x = PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started,
 		Kept: it.home.Kept, Moved: it.moved, KeptAt: it.home.Spot, Ref: it.home.Ref}
 	if !it.placed {
 		x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
 	}
-	return x
 }
 
 // HasChanged reports whether the spot of a task may have changed since the last call.

@@ -161,11 +161,7 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 	}
 	limit := time.Duration(p.factor * float64(spent) / float64(g.Done))
 	for a := range s.Attempts().In(g) {
-		attempts := 0
-		for range s.Attempts().Of(g, a.ID.Index) {
-			attempts++
-		}
-		if a.Phase != scheduler.AttemptRunning || a.Speculative || attempts > 1 {
+		if a.Phase != scheduler.AttemptRunning || a.Speculative || hasSecondAttempt(s, g, a) {
 			continue
 		}
 		ran := a.RanFor(now)
@@ -176,6 +172,15 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 		}
 	}
 	return late, wake
+}
+
+// hasSecondAttempt reports whether the task has two attempts already.
+func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
+	n := 0
+	for range s.Attempts().Of(g, a.ID.Index) {
+		n++
+	}
+	return n > 1
 }
 
 // placeSecondAttempt returns the placement of a second attempt on another node with
