@@ -1,9 +1,6 @@
 package backfill
 
 import (
-	"fmt"
-	"math"
-
 	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/timeline"
@@ -19,7 +16,6 @@ type (
 // Variant is one of the four two-tier backfilling algorithms (Table 2).
 type Variant uint8
 
-// The variants.
 const (
 	Strict     Variant = iota + 1 // 2TSB: nothing planned is displaced (Alg. 1)
 	Flexible                      // 2TFB: jobs move, departures do not (Alg. 2 with a slack factor of 0)
@@ -48,21 +44,6 @@ type Config struct {
 	// MaxTries limits the backfill times tried for one job, 0 for no limit. A job that
 	// exceeds it gets the earliest hole that displaces no other job.
 	MaxTries int
-}
-
-// check returns an error that names the first parameter out of range.
-func (c *Config) check() error {
-	switch {
-	case c.Variant < Strict || c.Variant > Priority:
-		return fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", c.Variant)
-	case math.IsNaN(c.SlackFactor) || math.IsInf(c.SlackFactor, 0) || c.SlackFactor < 0:
-		return fmt.Errorf("slack factor is %v: want a number of at least 0", c.SlackFactor)
-	case c.PreemptionLimit < NoLimit:
-		return fmt.Errorf("preemption limit is %d: want at least 0, or %d for no limit", c.PreemptionLimit, NoLimit)
-	case c.MaxTries < 0:
-		return fmt.Errorf("max tries is %d: want at least 0", c.MaxTries)
-	}
-	return nil
 }
 
 // isFlexible reports whether tasks of a new project may take backfill times, at which reservations of

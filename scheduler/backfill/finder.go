@@ -44,7 +44,6 @@ func (c *classes) classOf(p *Planner, g *group) *equivalenceClass {
 	return g.eqClass
 }
 
-// classify adds a group's items to their class.
 func (c *classes) classify(g *group) {
 	g.eqClass = c.equivalenceClassOf(&g.req)
 	g.eqClass.live += len(g.items)
@@ -54,7 +53,6 @@ func (c *classes) classify(g *group) {
 // building one costs a search on every bin.
 const finderMinItems = 16
 
-// equivalenceClassOf returns the class of a request and creates it if it is new.
 func (c *classes) equivalenceClassOf(r *Request) *equivalenceClass {
 	k := equivalenceKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.SoftBound, stays: r.Stays, unknown: r.Unknown}
 	copy(k.base[:], r.Need.Base)
@@ -219,7 +217,6 @@ func (c *classes) costOfSearch(p *Planner, it *item) int {
 	return searchSteps + bins*searchSteps/4
 }
 
-// classes is the equivalence classes of all groups.
 type classes struct {
 	byKey           map[equivalenceKey]*equivalenceClass
 	classified      bool // each group has its class, see classOf

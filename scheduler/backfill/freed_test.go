@@ -37,10 +37,7 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 			for range bins {
 				prof.AddBin([]int64{8, 8}, disks...)
 			}
-			p, err := NewPlanner(Config{Variant: Strict}, prof)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := NewPlanner(Config{Variant: Strict}, prof)
 			p.classes.finderThreshold = threshold
 			both[i] = p
 		}

@@ -23,7 +23,6 @@ func (s *slab[T]) next() *T {
 	return x
 }
 
-// reset takes back all values.
 func (s *slab[T]) reset() {
 	for i := 0; i*slabChunk < s.n; i++ {
 		clear(s.chunks[i])

@@ -33,15 +33,9 @@ func TestNextRoundPlansAsAfterReset(t *testing.T) {
 		for range rapid.IntRange(1, 4).Draw(t, "bins") {
 			prof.AddBin([]int64{8, 8}, timeline.Disk{IO: 8, Space: 8})
 		}
-		kept, err := NewPlanner(cfg, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept := NewPlanner(cfg, nil)
 		kept.Reset(prof, nil)
-		fresh, err := NewPlanner(cfg, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fresh := NewPlanner(cfg, nil)
 		kept.classes.finderThreshold, fresh.classes.finderThreshold = 2, 2
 		w := &roundsWorld{T: t, prof: prof, reserved: map[Key]Existing{}}
 		for range rapid.IntRange(1, 6).Draw(t, "rounds") {
@@ -128,9 +122,7 @@ func (w *roundsWorld) restoreChanged(p *Planner) {
 
 func (w *roundsWorld) restore(p *Planner, pr *Project) {
 	guarantee := Guarantee{Departure: pr.Submitted + 40, Latest: pr.Submitted + 60}
-	if err := p.Restore(*pr, guarantee, pr.ID%3 > 0, func(k Key, _ *Need) Existing { return w.reserved[k] }); err != nil {
-		w.Fatal(err)
-	}
+	p.Restore(*pr, guarantee, pr.ID%3 > 0, func(k Key, _ *Need) Existing { return w.reserved[k] })
 }
 
 // plan plans one round and describes the result.

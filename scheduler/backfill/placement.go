@@ -2,7 +2,6 @@ package backfill
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -16,10 +15,7 @@ func (t *placement) workOf(p *Planner, it *item, later bool) int {
 		work += 2 * int(p.space.profile.Bins())
 	}
 	if n := t.numTimes; n > 0 {
-		if p.cfg.MaxTries > 0 {
-			n = min(n, p.cfg.MaxTries)
-		}
-		work += int(p.space.profile.Bins()) + p.bins.numPlaced + workPerTry*n
+		work += int(p.space.profile.Bins()) + p.bins.numPlaced + workPerTry*min(n, p.cfg.MaxTries)
 	}
 	return work
 }
@@ -87,10 +83,7 @@ func (t *placement) tryBackfillTimes(p *Planner, it *item, from, now scheduler.T
 	if t.tryAtOnce(p, it, from, now) {
 		return true
 	}
-	most := math.MaxInt
-	if p.cfg.MaxTries > 0 {
-		most = p.cfg.MaxTries - t.numTimes
-	}
+	most := p.cfg.MaxTries - t.numTimes
 	if most <= 0 || p.stepsLeft <= 0 {
 		return false
 	}
@@ -119,21 +112,19 @@ func (t *placement) tryAtOnce(p *Planner, it *item, from, now scheduler.Time) bo
 		if bins++; bins%binsPerStep == 0 {
 			p.stepsLeft--
 		}
+		first := min(disks, 1) - 1
 		if f != nil && !f.fitsAt(p, b, from) {
-			t.numTimes += int(max(disks, 1))
-		} else {
-			for disk := min(disks, 1) - 1; disk < disks; disk++ {
-				if (p.cfg.MaxTries > 0 && t.numTimes >= p.cfg.MaxTries) || p.stepsLeft <= 0 {
-					return false
-				}
-				t.numTimes++
-				p.stepsLeft -= trySteps
-				if t.trySpot(p, it, Spot{Bin: b, Disk: disk, At: from}, now) {
-					return true
-				}
+			t.numTimes += int(disks - first)
+			first = disks
+		}
+		for disk := first; disk < disks && t.numTimes < p.cfg.MaxTries && p.stepsLeft > 0; disk++ {
+			t.numTimes++
+			p.stepsLeft -= trySteps
+			if t.trySpot(p, it, Spot{Bin: b, Disk: disk, At: from}, now) {
+				return true
 			}
 		}
-		if (p.cfg.MaxTries > 0 && t.numTimes >= p.cfg.MaxTries) || p.stepsLeft <= 0 {
+		if t.numTimes >= p.cfg.MaxTries || p.stepsLeft <= 0 {
 			return false
 		}
 	}
@@ -182,17 +173,9 @@ func (t *placement) listBackfillTimes(p *Planner, from, end scheduler.Time, most
 	t.sortTimes()
 }
 
-// sortTimes sorts candidateTimes and removes duplicates.
 func (t *placement) sortTimes() {
 	slices.SortFunc(t.candidateTimes, func(a, b Spot) int {
-		switch {
-		case a.At != b.At:
-			return cmp.Compare(a.At, b.At)
-		case a.Bin != b.Bin:
-			return cmp.Compare(a.Bin, b.Bin)
-		default:
-			return cmp.Compare(a.Disk, b.Disk)
-		}
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Bin, b.Bin), cmp.Compare(a.Disk, b.Disk))
 	})
 	t.candidateTimes = slices.Compact(t.candidateTimes)
 }

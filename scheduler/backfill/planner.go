@@ -27,17 +27,17 @@ type Planner struct {
 }
 
 // NewPlanner returns a planner without projects that reserves in prof, which may be nil until Reset.
-func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
-	if err := cfg.check(); err != nil {
-		return nil, err
-	}
+func NewPlanner(cfg Config, prof *Profile) *Planner {
 	if cfg.Variant == Strict || cfg.Variant == Flexible {
 		cfg.SlackFactor, cfg.PreemptionLimit = 0, 0
+	}
+	if cfg.MaxTries == 0 {
+		cfg.MaxTries = math.MaxInt32
 	}
 	p := &Planner{cfg: cfg, stepsLeft: math.MaxInt, registry: registry{projects: map[scheduler.ProjectID]*project{}},
 		classes: classes{byKey: map[equivalenceKey]*equivalenceClass{}, finderThreshold: finderMinItems}}
 	p.Reset(prof, nil)
-	return p, nil
+	return p
 }
 
 // SpareLast excludes the last schedulable nodes from every plan (parameter spare_nodes), until others are lost
@@ -108,3 +108,30 @@ func (p *Planner) moveItem(it *item, s Spot, end scheduler.Time, placed bool) {
 		p.bins.link(it)
 	}
 }
+
+// journal records the moves of a call, so that they can be undone.
+type journal struct {
+	log       []undo
+	recording bool
+}
+
+type undo struct {
+	item *item
+	was  place
+}
+
+// rollback undoes the changes recorded since the undo log had n entries.
+func (l *journal) rollback(p *Planner, n int) {
+	for i := len(l.log) - 1; i >= n; i-- {
+		u := &l.log[i]
+		p.moveItem(u.item, u.was.spot, u.was.end, u.was.placed)
+		u.item.searched = u.was.searched
+	}
+	l.log = l.log[:n]
+}
+
+func (l *journal) begin(p *Planner, now scheduler.Time) {
+	l.log, l.recording, p.now = l.log[:0], true, now
+}
+
+func (l *journal) end() { l.log, l.recording = l.log[:0], false }

@@ -1,7 +1,6 @@
 package backfill
 
 import (
-	"fmt"
 	"iter"
 	"math"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// registry is the projects and their items.
 type registry struct {
 	items          map[Key]*item // nil until item is called
 	numItems       int
@@ -157,10 +155,7 @@ func (it *item) isLate(open scheduler.Time) bool {
 }
 
 // register adds a project without placing any of its tasks.
-func (q *registry) register(p *Planner, in Project) (*project, error) {
-	if q.projects[in.ID] != nil {
-		return nil, fmt.Errorf("project %d is already planned", in.ID)
-	}
+func (q *registry) register(p *Planner, in Project) *project {
 	pr := q.memory.projects.next()
 	pr.Project = in
 	pr.Requests = nil
@@ -168,11 +163,7 @@ func (q *registry) register(p *Planner, in Project) (*project, error) {
 		pr.groups = carve(&q.memory.groupLists, len(in.Requests))
 	}
 	for i := range in.Requests {
-		r := &in.Requests[i]
-		if err := q.checkRequest(pr, r); err != nil {
-			return nil, fmt.Errorf("project %d, job %d stage %d: %w", in.ID, r.Job, r.Stage, err)
-		}
-		q.addGroup(p, pr, r)
+		q.addGroup(p, pr, &in.Requests[i])
 	}
 	for _, g := range pr.groups {
 		q.numItems += len(g.items)
@@ -191,14 +182,13 @@ func (q *registry) register(p *Planner, in Project) (*project, error) {
 	q.projects[in.ID] = pr
 	if n := len(q.submitOrder); n == 0 || bySubmission(q.submitOrder[n-1], pr) < 0 {
 		q.submitOrder = append(q.submitOrder, pr)
-		return pr, nil
+		return pr
 	}
 	i, _ := slices.BinarySearchFunc(q.submitOrder, pr, bySubmission)
 	q.submitOrder = slices.Insert(q.submitOrder, i, pr)
-	return pr, nil
+	return pr
 }
 
-// addGroup adds the tasks of a request to a project.
 func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
 	g := q.memory.groups.next()
 	g.project, g.req = pr, *r
@@ -235,34 +225,8 @@ func (g *group) isConstrained() bool {
 	return len(g.predecessors) > 0 || g.req.NotBefore > 0
 }
 
-// hasTask reports whether an earlier request of the same stage has the task.
-func (p *project) hasTask(k Key) bool {
-	for _, g := range p.groups {
-		if g.req.Job == k.Job && g.req.Stage == k.Stage && slices.ContainsFunc(g.items, func(it *item) bool { return it.key == k }) {
-			return true
-		}
-	}
-	return false
-}
-
 func bySubmission(a, b *project) int {
 	return a.position().compare(b.position())
-}
-
-func (q *registry) checkRequest(pr *project, r *Request) error {
-	if err := r.Need.Check(); err != nil {
-		return err
-	}
-	if r.Bound <= 0 {
-		return fmt.Errorf("bound is %v: want more than 0", r.Bound)
-	}
-	for i, t := range r.Tasks {
-		k := Key{r.Job, r.Stage, t}
-		if (i > 0 && t <= r.Tasks[i-1]) || pr.hasTask(k) {
-			return fmt.Errorf("task %d is already planned or out of order", t)
-		}
-	}
-	return nil
 }
 
 // unregister forgets a project none of whose items is placed.
@@ -310,7 +274,6 @@ func (p *project) waiting(now scheduler.Time) iter.Seq2[*item, scheduler.Time] {
 	}
 }
 
-// size returns the number of items of a project. O(groups).
 func (p *project) size() (n int) {
 	for _, g := range p.groups {
 		n += len(g.items)

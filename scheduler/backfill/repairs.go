@@ -74,7 +74,6 @@ func (e *repairs) replanLate(p *Planner, now scheduler.Time) {
 	}
 }
 
-// replanItem removes an item from the plan and places it again.
 func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
 	was := it.spot
 	it.tried = true
@@ -147,7 +146,6 @@ func (e *repairs) vacateBin(p *Planner, b int32, now scheduler.Time, keeps bool)
 	}
 }
 
-// inPlanOrder orders items by submission of their projects, and by job, stage and task.
 func inPlanOrder(a, b *item) int {
 	return cmp.Or(bySubmission(a.group.project, b.group.project), a.key.Compare(b.key))
 }

@@ -12,10 +12,7 @@ import (
 func TestRepairMovesWhatBeginsWhileStartedTasksExceedABin(t *testing.T) {
 	prof := &Profile{}
 	prof.AddBin([]int64{4})
-	p, err := NewPlanner(Config{Variant: Strict}, prof)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := NewPlanner(Config{Variant: Strict}, prof)
 	submit := func(id int, bound int64) Key {
 		k := Key{Job: scheduler.JobID(id)}
 		_, err := p.Submit(0, Project{ID: scheduler.ProjectID(id), Submitted: scheduler.Time(id), Requests: []Request{{Job: k.Job, Tasks: []int32{0}, Need: Need{Base: []int64{3}}, Bound: time.Duration(bound)}}})

@@ -99,7 +99,6 @@ func (p *Planner) Forget(id scheduler.ProjectID) {
 	p.registry.memory.recycle(pr)
 }
 
-// alter records the guarantee of a project before it changes.
 func (o *rounds) alter(pr *project) {
 	o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
 }
@@ -140,15 +139,11 @@ func (o *rounds) touch(it *item) {
 	}
 }
 
-// Restore adds a project. at describes each of its tasks, given
-// its need. Nothing of the project is referred to afterwards, except what Occupied points to.
+// Restore adds a project that is not planned yet. at describes each of its tasks, given its need. Nothing of the project is referred to afterwards, except what Occupied points to.
 // guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
 // tasks without a place.
-func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key, *Need) Existing) error {
-	pr, err := p.registry.register(p, in)
-	if err != nil {
-		return err
-	}
+func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key, *Need) Existing) {
+	pr := p.registry.register(p, in)
 	pr.guarantee, pr.guaranteed = guarantee, guaranteed
 	p.repairs.markUnchecked(pr)
 	for it := range pr.items {
@@ -156,7 +151,6 @@ func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at f
 		it.home, it.pinned, it.moved = x.Reserved, x.Pinned, x.Changed
 		p.rounds.restoreItem(p, it, &x)
 	}
-	return nil
 }
 
 // restoreItem puts an item where its reservation is, and takes the reservation out of

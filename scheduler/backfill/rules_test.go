@@ -20,10 +20,7 @@ func newSmall(t *testing.T, cfg Config, totals ...int64) small {
 	for _, n := range totals {
 		s.bins.AddBin([]int64{n})
 	}
-	var err error
-	if s.Planner, err = NewPlanner(cfg, s.bins); err != nil {
-		t.Fatal(err)
-	}
+	s.Planner = NewPlanner(cfg, s.bins)
 	return s
 }
 

@@ -6,7 +6,6 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// search finds the earliest spots of items.
 type search struct {
 	zeros []int64 // all 0, see zeroBase
 }
@@ -112,7 +111,6 @@ func (f *search) liftItem(p *Planner, it *item, sign int64) {
 	}
 }
 
-// cachedBins is the number of bins for which a class caches the earliest start.
 const cachedBins = 64
 
 // cachedStart is the earliest start at or after from of a class on a bin.
@@ -223,7 +221,6 @@ func (f *search) earliestOnOwnBin(p *Planner, it *item, from scheduler.Time, bes
 	return best
 }
 
-// zeroBase returns the base of a need of none of the given number of resources.
 func (f *search) zeroBase(resources int) []int64 {
 	for len(f.zeros) < resources {
 		f.zeros = append(f.zeros, 0)

@@ -1,20 +1,40 @@
 package backfill
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/drover-run/drover/scheduler"
 )
 
+// ErrUnfinished is the class of error for a project that is planned in part because the budget
+// of steps is spent.
+var ErrUnfinished = errors.New("the budget of steps is spent")
+
+// What planning costs in steps. A step is about a tenth of a microsecond.
+const (
+	placeSteps  = 100 // to place a task, or to move it
+	searchSteps = 10  // to search a bin
+	trySteps    = 2   // to try a backfill time
+	shiftSteps  = 10  // to put a task where others are in the way, and to take one of those away
+	binsPerStep = 16  // bins to pass over on which nothing fits
+)
+
+// SetBudget limits the work of the calls that follow. When the steps are spent,
+// CompletePlan, CompleteWhatFits and Compress stop at the next task, and a task takes its
+// earliest start without trying further backfill times; Replan stops at the next of its keys, LoseBins at the next bin. Other calls that
+// restore guarantees do not stop. Counted, not timed, so that the same State gives the same plan.
+func (p *Planner) SetBudget(steps int) { p.stepsLeft = steps }
+
+// StepsLeft returns what is left of the budget; it may be negative. O(1).
+func (p *Planner) StepsLeft() int { return p.stepsLeft }
+
 // Submit plans a project and guarantees its departure time (Alg. 1-3). Tasks that can
 // start at once are planned for now; the caller must call Start for them. An error
-// (a task that fits on no bin, ErrTooLate, or an inconsistent project) leaves the plan as it was;
-// with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
+// (a task that fits on no bin, or ErrTooLate) leaves the plan as it was; with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
 // project x bins), plus the displacements tried.
 func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
-	if err := p.Restore(in, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} }); err != nil {
-		return Guarantee{}, err
-	}
+	p.Restore(in, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} })
 	q, err := p.CompletePlan(now, in.ID)
 	if err != nil {
 		p.registry.unregister(p, p.registry.projects[in.ID])
@@ -27,9 +47,6 @@ func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
 // changes; with ErrUnfinished some of them are placed, and nothing is guaranteed.
 func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
 	pr := p.registry.projects[id]
-	if pr == nil {
-		return Guarantee{}, fmt.Errorf("project %d is not planned", id)
-	}
 	p.journal.begin(p, now)
 	defer p.journal.end()
 	budget := p.stepsLeft
@@ -48,7 +65,6 @@ func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guar
 	return pr.guarantee, err
 }
 
-// neverFits is the error of an item without a place.
 func (it *item) neverFits() error {
 	return fmt.Errorf("project %d, job %d stage %d task %d: %w", it.group.project.ID, it.key.Job, it.key.Stage, it.key.Task, errNeverFits)
 }
@@ -73,9 +89,6 @@ func (pr *project) guaranteeDeparture(p *Planner) error {
 // all have been tried.
 func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (done bool) {
 	pr := p.registry.projects[id]
-	if pr == nil {
-		return true
-	}
 	p.journal.begin(p, now)
 	defer p.journal.end()
 	var full *group // of which an item found no place: the others need the same, and may start no earlier
@@ -91,4 +104,46 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (
 		}
 	}
 	return true
+}
+
+// Work of CompleteSome, counted and not timed, so that equal plans take equal decisions on any
+// machine. One unit is about what it takes to look at one bin: 15 ns. It is a budget beside
+// SetBudget's, which other units count.
+const (
+	workPerTask = 400 // finding a place by the finder, and reserving it
+	workPerTry  = 60  // a backfill time
+)
+
+// CompleteSome is CompletePlan with a budget of work. It places most tasks at most, until the
+// budget is used up, and returns what is left of it. done is false, and nothing is guaranteed,
+// while tasks are without a place: the caller reserves what was placed and goes on in its next
+// cycle. It returns ErrTooLate as soon as one task ends after the deadline. now may be later
+// than the time of the cycle: no task is placed before it.
+func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most, work int) (g Guarantee, left int, done bool, err error) {
+	pr := p.registry.projects[id]
+	p.journal.begin(p, now)
+	defer p.journal.end()
+	flexible := p.cfg.isFlexible(pr)
+	left = work
+	for it, open := range pr.waiting(now) {
+		if left <= 0 || most <= 0 {
+			return Guarantee{}, left, false, nil
+		}
+		p.placement.numTimes = 0
+		if !p.placement.placeItem(p, it, open, now, flexible) {
+			p.journal.rollback(p, 0)
+			return Guarantee{}, left, false, it.neverFits()
+		}
+		left -= p.placement.workOf(p, it, open > now)
+		most--
+		if pr.Deadline > 0 && it.end > pr.Deadline && !pr.guaranteed {
+			if p.NumUnplacedOf(id) == 0 {
+				g.Departure = pr.departure()
+			}
+			p.journal.rollback(p, 0)
+			return g, left, false, fmt.Errorf("project %d: %w", pr.ID, ErrTooLate)
+		}
+	}
+	err = pr.guaranteeDeparture(p)
+	return pr.guarantee, left, err == nil, err
 }

@@ -55,10 +55,7 @@ func drawReserved(t *rapid.T, prof, accounts *Profile, pr *Project) map[Key]Exis
 func TestTriesAreTakenBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
-		p, err := NewPlanner(cfg, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := NewPlanner(cfg, nil)
 		prof, accounts := &Profile{}, &Profile{}
 		for range rapid.IntRange(1, 4).Draw(t, "bins") {
 			prof.AddBin([]int64{8, 8}, timeline.Disk{IO: 8, Space: 8})
@@ -79,9 +76,7 @@ func TestTriesAreTakenBack(t *testing.T) {
 		for range 2 {
 			p.Reset(prof, accounts)
 			for _, pr := range list {
-				if err := p.Restore(pr, Guarantee{Departure: 100, Latest: 200}, rapid.Bool().Draw(t, "guaranteed"), func(k Key, _ *Need) Existing { return projects[pr.ID][k] }); err != nil {
-					t.Fatal(err)
-				}
+				p.Restore(pr, Guarantee{Departure: 100, Latest: 200}, rapid.Bool().Draw(t, "guaranteed"), func(k Key, _ *Need) Existing { return projects[pr.ID][k] })
 			}
 			now := scheduler.Time(rapid.IntRange(0, 40).Draw(t, "now"))
 			for range rapid.IntRange(0, 5).Draw(t, "steps") {

@@ -29,7 +29,7 @@ func (k Key) Compare(o Key) int {
 type Request struct {
 	Job   scheduler.JobID
 	Stage int32
-	Tasks []int32
+	Tasks []int32 // ascending
 	Need  Need
 	// Bound is the paper's te: the duration reserved for each task, above 0.
 	Bound time.Duration

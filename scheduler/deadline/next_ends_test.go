@@ -19,7 +19,7 @@ func TestNextEndsFollowTheState(t *testing.T) {
 	w := schedtest.New(t).AddNodes(nodes, schedtest.R(8, 100, 1000)).AddTenants("a")
 	job := w.Submit("a", tasks, schedtest.R(1, 1, 1))
 	g := w.State.Job(job).Stages[0]
-	var x nextEnds
+	var x Preemptor
 	var live []scheduler.AttemptID
 	for step := range 2000 {
 		switch k := r.IntN(len(live) + 4); {
@@ -48,8 +48,7 @@ func TestNextEndsFollowTheState(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.IntN(2) == 0 {
-				x.begin(w.State, w.Now)
-				x.on(id)
+				x.nextEnd(w.State, id, w.Now)
 				w.State.Journal().Rollback(m)
 				break
 			}
@@ -65,16 +64,15 @@ func TestNextEndsFollowTheState(t *testing.T) {
 		if w.Now = w.Now.Add(time.Duration(r.IntN(2)) * time.Second); r.IntN(100) == 0 {
 			w.Now = w.Now.Add(-time.Second)
 		}
-		x.begin(w.State, w.Now)
 		id := scheduler.NodeID(r.IntN(nodes))
-		got, at, frees := x.on(id), scheduler.Never, (*scheduler.Attempt)(nil)
+		got, at, frees := x.nextEnd(w.State, id, w.Now), scheduler.Never, (*scheduler.Attempt)(nil)
 		for a := range w.State.Attempts().On(id) {
 			if end, known := locality.PredictedEnd(w.State, a); known && a.Phase == scheduler.AttemptRunning && end > w.Now && end < at {
 				at, frees = end, a
 			}
 		}
-		if got.at != at || got.frees != frees {
-			t.Fatalf("step %d, node %d: got %v %p, want %v %p", step, id, got.at, got.frees, at, frees)
+		if got.At != at || got.Attempt != frees {
+			t.Fatalf("step %d, node %d: got %v %p, want %v %p", step, id, got.At, got.Attempt, at, frees)
 		}
 	}
 }

@@ -6,14 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // Mode is how capacity is preempted.
 type Mode uint8
 
-// The modes.
 const (
 	// Suspend brings victims to the cheapest level that frees enough.
 	Suspend Mode = iota + 1
@@ -25,11 +24,6 @@ const (
 	// work lost by that is less than the cost of moving its memory.
 	Cheapest
 )
-
-// String returns the mode's name.
-func (m Mode) String() string {
-	return enum.Name("mode", m, []string{Suspend: "suspend", Kill: "kill", None: "none", Cheapest: "cheapest"})
-}
 
 // victimGroup is the rank of a victim in the papers' order (3DSF 7.3): regular tasks of
 // low priority with the same dominant resource as the task that needs capacity, then
@@ -50,13 +44,6 @@ const (
 	groupAccepted
 	groupLongSuspended
 )
-
-// String returns the group's name.
-func (g victimGroup) String() string {
-	return enum.Name("group", g, []string{groupFrozen: "frozen", groupLowSame: "low, same resource", groupLowOther: "low, other resource",
-		groupHighSame: "high, same resource", groupHighOther: "high, other resource",
-		groupAccepted: "accepted deadline without a guarantee", groupLongSuspended: "suspended for max_suspended before"})
-}
 
 // Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
 type Victim struct {
@@ -107,8 +94,7 @@ type Preemptor struct {
 	// IsProtected reports whether a job is never a victim, besides the preempting job
 	// itself: guaranteed projects and jobs in the deadline lane.
 	IsProtected func(j *scheduler.Job) bool
-	// MayStart reports whether a task of a stage may start on a node that has capacity;
-	// nil means on every node.
+	// MayStart reports whether a task of a stage may start on a node that has capacity.
 	MayStart func(n *scheduler.Node, g *scheduler.Stage) bool
 	// ReservedForOthers returns the capacity of a node that is reserved for other jobs.
 	ReservedForOthers func(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64)
@@ -117,8 +103,7 @@ type Preemptor struct {
 	victims  []Victim
 	best     []Victim
 	current  []Victim
-	ends     []predictedEnd
-	next     nextEnds
+	ends     locality.Ends
 	capacity freeCapacity
 }
 
@@ -128,27 +113,32 @@ type Preemptor struct {
 // Attempts without a prediction, or past it, are ignored. O(nodes + attempts on those that
 // changed) at worst; it stops at the first such node.
 func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
-	p.next.begin(s, now)
-	for id := range s.Nodes() {
-		next := p.next.on(scheduler.NodeID(id))
-		if next.frees == nil || next.at > latest {
+	for id, n := range s.Nodes() {
+		next := p.nextEnd(s, scheduler.NodeID(id), now)
+		if next.Attempt == nil || next.At > latest || !p.isUsable(s, n, g) {
 			continue
 		}
-		n := s.Node(scheduler.NodeID(id))
-		if !p.isUsable(s, n, g) {
-			continue
-		}
-		reserved, space := p.reservedForOthers(n, g.Job)
-		if fitsAfter(n, &g.Spec, reserved, space, next.frees) {
-			return true, next.at
+		reserved, space := p.ReservedForOthers(n, g.Job)
+		if fitsAfter(n, &g.Spec, reserved, space, next.Attempt) {
+			return true, next.At
 		}
 	}
 	return false, 0
 }
 
+// nextEnd returns the next end on a node in the future, at Never if there is none.
+func (p *Preemptor) nextEnd(s *scheduler.State, id scheduler.NodeID, now scheduler.Time) locality.End {
+	for _, e := range p.ends.On(s, id) {
+		if e.At > now && e.Attempt.Phase <= scheduler.AttemptRunning {
+			return e
+		}
+	}
+	return locality.End{At: scheduler.Never}
+}
+
 // isUsable reports whether a task of the stage may ever run on a node.
 func (p *Preemptor) isUsable(s *scheduler.State, n *scheduler.Node, g *scheduler.Stage) bool {
-	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && !s.Cluster().Avoids(g, n.Spec.ID) && (p.MayStart == nil || p.MayStart(n, g))
+	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && !s.Cluster().Avoids(g, n.Spec.ID) && p.MayStart(n, g)
 }
 
 // fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt
@@ -172,13 +162,6 @@ func fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, reserved scheduler.Res
 	return false
 }
 
-func (p *Preemptor) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64) {
-	if p.ReservedForOthers == nil {
-		return scheduler.Resources{}, 0
-	}
-	return p.ReservedForOthers(n, j)
-}
-
 // FindVictims finds the node on which preempting for a task of the stage does the least
 // harm. Sets of victims are compared by: no victim of high priority, the least cost,
 // the last group touched, their number, the newest victim, the lowest node id. So
@@ -192,7 +175,7 @@ func (p *Preemptor) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (sche
 // considered.
 func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (plan PreemptionPlan, ok bool) {
 	p.now = now
-	plan.Node = scheduler.NoNode
+	best := scheduler.NoNode
 	p.best = p.best[:0]
 	nodes := s.Nodes()
 	at, firstGroup, sufficient := 0, 0, 0
@@ -207,8 +190,8 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 		if !p.isUsable(s, n, g) || !p.collectVictims(s, g, n) {
 			continue
 		}
-		if plan.Node == scheduler.NoNode || lessHarm(p.current, p.best) {
-			plan.Node = n.Spec.ID
+		if best == scheduler.NoNode || lessHarm(p.current, p.best) {
+			best = n.Spec.ID
 			p.best = append(p.best[:0], p.current...)
 		}
 		if sufficient++; worstGroup(p.current) <= groupLowSame && totalCost(p.current) == 0 {
@@ -218,16 +201,16 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 			break
 		}
 	}
-	p.fillPlan(&plan)
-	return plan, plan.Node != scheduler.NoNode
+	return p.planOn(best), best != scheduler.NoNode
 }
 
-// fillPlan sets the plan's victims, cost and time from best.
-func (p *Preemptor) fillPlan(plan *PreemptionPlan) {
-	plan.Victims, plan.cost = p.best, totalCost(p.best)
+// planOn returns the plan to preempt the best victims, on a node.
+func (p *Preemptor) planOn(id scheduler.NodeID) PreemptionPlan {
+	plan := PreemptionPlan{Node: id, Victims: p.best, cost: totalCost(p.best)}
 	for i := range p.best {
 		plan.timeToFree = max(plan.timeToFree, p.best[i].timeToFree)
 	}
+	return plan
 }
 
 // Numbers of nodes after which FindVictims stops, see there.
@@ -244,9 +227,7 @@ func (p *Preemptor) FindVictimsOn(s *scheduler.State, g *scheduler.Stage, id sch
 		return PreemptionPlan{Node: scheduler.NoNode}, false
 	}
 	p.best = append(p.best[:0], p.current...)
-	plan.Node = id
-	p.fillPlan(&plan)
-	return plan, true
+	return p.planOn(id), true
 }
 
 func totalCost(v []Victim) (sum time.Duration) {
@@ -256,7 +237,6 @@ func totalCost(v []Victim) (sum time.Duration) {
 	return sum
 }
 
-// worstGroup returns the last group among the victims, 0 for none.
 func worstGroup(v []Victim) (g victimGroup) {
 	for i := range v {
 		g = max(g, v[i].group)
@@ -266,27 +246,21 @@ func worstGroup(v []Victim) (g victimGroup) {
 
 // lessHarm reports whether victims a do less harm than victims b.
 func lessHarm(a, b []Victim) bool {
-	newest := func(v []Victim) scheduler.Time {
-		if len(v) == 0 {
-			return scheduler.Never
-		}
-		return v[0].Attempt.Placed
+	if len(a) == 0 || len(b) == 0 {
+		return len(a) < len(b)
 	}
-	high := func(v []Victim) int {
-		if worstGroup(v) >= groupHighSame {
-			return 1
-		}
-		return 0
+	if high := worstGroup(a) >= groupHighSame; high != (worstGroup(b) >= groupHighSame) {
+		return !high
 	}
-	return cmp.Or(cmp.Compare(high(a), high(b)), cmp.Compare(totalCost(a), totalCost(b)), cmp.Compare(worstGroup(a), worstGroup(b)),
-		cmp.Compare(len(a), len(b)), cmp.Compare(newest(b), newest(a))) < 0
+	return cmp.Or(cmp.Compare(totalCost(a), totalCost(b)), cmp.Compare(worstGroup(a), worstGroup(b)),
+		cmp.Compare(len(a), len(b)), cmp.Compare(b[0].Attempt.Placed, a[0].Attempt.Placed)) < 0
 }
 
 // collectVictims stores in current the victims on one node that free capacity for a
 // task, and reports whether they suffice.
 func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 	p.current = p.current[:0]
-	reserved, space := p.reservedForOthers(n, g.Job)
+	reserved, space := p.ReservedForOthers(n, g.Job)
 	r := &p.capacity
 	r.load(s, n, reserved, space)
 	if r.fits(&g.Spec) {
@@ -373,7 +347,7 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 			continue
 		}
 		j := s.StageOf(a).Job
-		protected := p.IsProtected != nil && p.IsProtected(j)
+		protected := p.IsProtected(j)
 		if a.Phase == scheduler.AttemptSuspended {
 			if !protected {
 				p.victims = append(p.victims, Victim{Attempt: a, group: groupFrozen})

@@ -1,16 +1,15 @@
 package deadline
 
 import (
+	"slices"
 	"time"
 
-	"github.com/drover-run/drover/internal/enum"
 	"github.com/drover-run/drover/scheduler"
 )
 
 // Order is the order in which deadline jobs are served.
 type Order uint8
 
-// The orders.
 const (
 	// EMWTF is earliest maximal waiting time first (3DSF 7.1), which the real-time
 	// literature calls least laxity first: by latest start.
@@ -18,11 +17,6 @@ const (
 	// EDF is earliest deadline first.
 	EDF
 )
-
-// String returns the order's name.
-func (o Order) String() string {
-	return enum.Name("order", o, []string{EMWTF: "emwtf", EDF: "edf"})
-}
 
 // Slack is the workspace for the predicted times of one job: Compute fills it in for a
 // job, and the methods refer to that job until the next Compute.
@@ -160,10 +154,7 @@ func multiplyDuration(d time.Duration, n int32) time.Duration {
 }
 
 func sized[T any](s []T, n int) []T {
-	if cap(s) < n {
-		s = make([]T, n)
-	}
-	s = s[:n]
+	s = slices.Grow(s[:0], n)[:n]
 	clear(s)
 	return s
 }

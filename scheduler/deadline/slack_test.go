@@ -99,7 +99,7 @@ func TestOrderOfVictims(t *testing.T) {
 	want = []scheduler.JobID{newer, old, lowMem, highCPU, highMem}
 	w.Start()
 	need := w.State.Job(w.Submit("t", 1, schedtest.R(100, 100, 100))).Stages[0]
-	p := Preemptor{Mode: Suspend}
+	p := newPreemptor(Preemptor{Mode: Suspend})
 	plan, ok := p.FindVictims(w.State, need, w.Now)
 	if !ok || len(plan.Victims) != len(want) {
 		t.Fatalf("%+v %v", plan, ok)

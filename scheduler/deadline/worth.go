@@ -1,11 +1,9 @@
 package deadline
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // IsWorthwhile compares a plan that costs more than freezing with waiting until
@@ -37,16 +35,10 @@ func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, limi
 	return scheduler.Never
 }
 
-// predictedEnd is an attempt that is predicted to end.
-type predictedEnd struct {
-	at      scheduler.Time
-	attempt *scheduler.Attempt
-}
-
 // earliestReleaseOn is earliestRelease for one node: attempts that may be frozen are,
 // and the others release what they occupy when they end.
 func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) scheduler.Time {
-	reserved, space := p.reservedForOthers(n, g.Job)
+	reserved, space := p.ReservedForOthers(n, g.Job)
 	r := &p.capacity
 	r.load(s, n, reserved, space)
 	p.victims = p.victims[:0]
@@ -57,30 +49,23 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 	frozen := func(a *scheduler.Attempt) bool {
 		return slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == a })
 	}
-	p.ends = p.ends[:0]
-	for a := range s.Attempts().On(n.Spec.ID) {
-		if at, known := locality.PredictedEnd(s, a); known && a.Phase <= scheduler.AttemptRunning && at > now {
-			p.ends = append(p.ends, predictedEnd{at, a})
-		}
-	}
 	for i := range p.victims {
 		if p.victims[i].group != groupFrozen {
 			p.victims[i].Level = scheduler.LevelFrozen
 			r.addVictim(&p.victims[i], 1)
 		}
 	}
-	slices.SortFunc(p.ends, func(x, y predictedEnd) int {
-		return cmp.Or(cmp.Compare(x.at, y.at), cmp.Compare(x.attempt.Seq, y.attempt.Seq))
-	})
-	for _, e := range p.ends {
-		gone := Victim{Attempt: e.attempt, Kill: true}
-		if frozen(e.attempt) { // its CPU and I/O are counted already
-			r.Free[scheduler.Memory] += e.attempt.Occupied.Resources[scheduler.Memory]
+	for _, e := range p.ends.On(s, n.Spec.ID) {
+		if e.At <= now || e.Attempt.Phase > scheduler.AttemptRunning {
+			continue
+		}
+		if frozen(e.Attempt) { // its CPU and I/O are counted already
+			r.Free[scheduler.Memory] += e.Attempt.Occupied.Resources[scheduler.Memory]
 		} else {
-			r.addVictim(&gone, 1)
+			r.addVictim(&Victim{Attempt: e.Attempt, Kill: true}, 1)
 		}
 		if r.fits(&g.Spec) {
-			return e.at
+			return e.At
 		}
 	}
 	return scheduler.Never

@@ -9,6 +9,16 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
+// newPreemptor returns p with what it lacks: all jobs are victims, and all nodes open.
+func newPreemptor(p Preemptor) Preemptor {
+	if p.IsProtected == nil {
+		p.IsProtected = func(*scheduler.Job) bool { return false }
+	}
+	p.MayStart = func(*scheduler.Node, *scheduler.Stage) bool { return true }
+	p.ReservedForOthers = func(*scheduler.Node, *scheduler.Job) (scheduler.Resources, int64) { return scheduler.Resources{}, 0 }
+	return p
+}
+
 // newWorld has nodes on which freezing takes no time, swapping out 8 s per GiB and in 4
 // s, a checkpoint 16 s per GiB each way.
 func newWorld(t *testing.T, capacities ...scheduler.Resources) *schedtest.World {
@@ -92,12 +102,12 @@ func TestVictimActions(t *testing.T) {
 			w := newWorld(t, c.nodes...)
 			c.run(w)
 			g := waitingStage(w, c.need)
-			p := Preemptor{Mode: c.mode}
+			p := newPreemptor(Preemptor{Mode: c.mode})
 			plan, ok := p.FindVictims(w.State, g, w.Now)
 			if got := describePlan(&plan); !ok || got != c.want || plan.timeToFree != c.takes || plan.cost != c.cost {
 				t.Errorf("%q (%v) takes %v and costs %v, want %q, %v, %v", got, ok, plan.timeToFree, plan.cost, c.want, c.takes, c.cost)
 			}
-			p = Preemptor{Mode: c.mode}
+			p = newPreemptor(Preemptor{Mode: c.mode})
 			if on, ok := p.FindVictimsOn(w.State, g, plan.Node, w.Now); !ok || describePlan(&on) != c.want || on.cost != c.cost {
 				t.Errorf("on the node alone: %q (%v) costs %v", describePlan(&on), ok, on.cost)
 			}
@@ -112,7 +122,7 @@ func TestDueTaskFreezesWhereSwapIsFull(t *testing.T) {
 	n := w.State.Node(0)
 	n.Spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen, scheduler.LevelSwapped)
 	startTask(w, 0, schedtest.R(2, 80, 1), 0)
-	p := Preemptor{Mode: Suspend, Escalate: true, ForDueReservation: true}
+	p := newPreemptor(Preemptor{Mode: Suspend, Escalate: true, ForDueReservation: true})
 	plan, ok := p.FindVictimsOn(w.State, waitingStage(w, schedtest.R(1, 10, 1)), 0, w.Now)
 	if got := describePlan(&plan); !ok || got != "node 0: 1 frozen" || plan.cost != 0 {
 		t.Errorf("%q (%v) costs %v", got, ok, plan.cost)
@@ -151,7 +161,7 @@ func TestIsWorthwhile(t *testing.T) {
 			}
 			startTask(w, 0, schedtest.R(1.8, 2, 1), 0)
 			g := waitingStage(w, schedtest.R(1, 2, 1))
-			p := Preemptor{Mode: Suspend}
+			p := newPreemptor(Preemptor{Mode: Suspend})
 			plan, ok := p.FindVictims(w.State, g, w.Now)
 			if !ok || plan.timeToFree != 16*s {
 				t.Fatalf("%s takes %v", describePlan(&plan), plan.timeToFree)
@@ -175,7 +185,7 @@ func TestFewerVictimsBeforeNewerOnes(t *testing.T) {
 	w.Advance(time.Second)
 	startTask(w, 0, schedtest.R(1, 2, 1), 0)
 	startTask(w, 0, schedtest.R(1, 2, 1), 0)
-	p := Preemptor{Mode: Suspend}
+	p := newPreemptor(Preemptor{Mode: Suspend})
 	plan, ok := p.FindVictims(w.State, waitingStage(w, schedtest.R(2, 2, 1)), w.Now)
 	if got := describePlan(&plan); !ok || got != "node 1: 1 frozen" {
 		t.Errorf("%q, %v", got, ok)
@@ -222,7 +232,7 @@ func TestMaxSuspendedProtects(t *testing.T) {
 		}
 		one, both := waitingStage(w, schedtest.R(1, 1, 1)), waitingStage(w, schedtest.R(2, 1, 1))
 		for _, due := range []bool{false, true} {
-			p := Preemptor{Mode: Suspend, MaxSuspended: c.limit, ForDueReservation: due}
+			p := newPreemptor(Preemptor{Mode: Suspend, MaxSuspended: c.limit, ForDueReservation: due})
 			plan, ok := p.FindVictims(w.State, one, w.Now)
 			if got := describePlan(&plan); !ok || got != c.want {
 				t.Errorf("%s, due %v: %q (%v), want %q", what, due, got, ok, c.want)
@@ -254,7 +264,7 @@ func TestSearchOfManyNodes(t *testing.T) {
 				busy[id] = true
 			}
 		}
-		p := Preemptor{Mode: Suspend, IsProtected: func(j *scheduler.Job) bool { return busy[j.Spec.ID] }}
+		p := newPreemptor(Preemptor{Mode: Suspend, IsProtected: func(j *scheduler.Job) bool { return busy[j.Spec.ID] }})
 		for range 5 {
 			if plan, ok := p.FindVictims(w.State, waitingStage(w, schedtest.R(1, 1, 1)), w.Now); !ok || plan.Node != only {
 				t.Errorf("the only victim is on node %d: %q, %v", only, describePlan(&plan), ok)
@@ -268,7 +278,7 @@ func TestSearchOfManyNodes(t *testing.T) {
 	}
 	found := map[scheduler.NodeID]bool{}
 	for range 20 {
-		p := Preemptor{Mode: Suspend}
+		p := newPreemptor(Preemptor{Mode: Suspend})
 		plan, _ := p.FindVictims(w.State, waitingStage(w, schedtest.R(1, 1, 1)), w.Now)
 		found[plan.Node] = true
 	}
@@ -299,7 +309,7 @@ func TestCanWaitNeedsADisk(t *testing.T) {
 		g := w.State.Job(w.Submit("t", 1, schedtest.R(1, 1, float64(c.io)), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) {
 			g.Disk = c.space * schedtest.GiB
 		})).Stages[0]
-		p := Preemptor{Mode: Suspend}
+		p := newPreemptor(Preemptor{Mode: Suspend})
 		if got, until := p.CanWait(w.State, g, w.Now.Add(10*time.Second), w.Now); got != c.want || got && until != w.Now.Add(10*time.Second) {
 			t.Errorf("%s: %v until %d, want %v", what, got, until, c.want)
 		}

@@ -3,9 +3,11 @@ package estimate
 import (
 	"math"
 	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler/predict"
 )
 
-// Sizes of an errorHistory.
 const (
 	maxStageErrors = 512
 	maxTaskErrors  = 2048
@@ -33,7 +35,6 @@ type completedStage struct {
 // is dropped, then every fourth and so on.
 const maxStageLogs = 256
 
-// add records the run time of a finished task, in seconds.
 func (o *stageRecord) add(run float64) {
 	log := math.Log(run)
 	if o.count%o.logStride() == 0 {
@@ -54,7 +55,6 @@ func (o *stageRecord) add(run float64) {
 
 func (o *stageRecord) logStride() int { return 1 << o.thinned }
 
-// recordCompleted records the errors of a complete stage.
 func (e *errorHistory) recordCompleted(o *stageRecord) {
 	n := float64(len(o.logs))
 	mean, squares := 0.0, 0.0
@@ -64,7 +64,7 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 	for _, v := range o.logs {
 		squares += (v - mean) * (v - mean)
 		if n > 1 {
-			e.taskErrors = pushRing(e.taskErrors, &e.taskNext, maxTaskErrors, (v-mean)*math.Sqrt(n/(n-1)))
+			e.taskErrors = predict.PushRing(e.taskErrors, &e.taskNext, maxTaskErrors, (v-mean)*math.Sqrt(n/(n-1)))
 		}
 	}
 	if o.first.Source != None {
@@ -72,19 +72,9 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 		if n > 1 {
 			l.variance = squares / (n - 1)
 		}
-		e.stageErrors[o.first.Source] = pushRing(e.stageErrors[o.first.Source], &e.stageNext[o.first.Source], maxStageErrors, l)
+		e.stageErrors[o.first.Source] = predict.PushRing(e.stageErrors[o.first.Source], &e.stageNext[o.first.Source], maxStageErrors, l)
 	}
 	o.logs = nil
-}
-
-// pushRing adds v to a ring of limited size.
-func pushRing[T any](ring []T, next *int, limit int, v T) []T {
-	if len(ring) < limit {
-		return append(ring, v)
-	}
-	ring[*next] = v
-	*next = (*next + 1) % limit
-	return ring
 }
 
 // ErrorQuantiles is the error of the predictions of one source, as distributions of
@@ -113,21 +103,9 @@ func (q Quantiles) Factor(u float64) float64 {
 	return math.Exp(q[i] + (at-float64(i))*(q[i+1]-q[i]))
 }
 
-// assumedStage returns the assumed deviation of the stage errors of a source with too
-// few known errors, as assumedTask is for task errors. Both are deliberately wide
-// guesses.
-func assumedStage(s Source) float64 {
-	switch s {
-	case None:
-		return 1.5
-	case Tenant:
-		return 1
-	case Model, History:
-		return 0.3
-	default: // OwnTasks: the mean of the stage itself
-		return 0
-	}
-}
+// assumedStage is the assumed deviation of the stage errors of a source with too few known
+// errors, and assumedTask that of task errors. Both are deliberately wide guesses.
+var assumedStage = [Sources + 1]float64{None: 1.5, Tenant: 1, Model: 0.3, History: 0.3}
 
 const assumedTask = 0.3
 
@@ -183,7 +161,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 		weight += float64(l.n - 1)
 	}
 	if len(means) < minErrors {
-		out.Stage, out.Assumed = Normal(0, assumedStage(s)), true
+		out.Stage, out.Assumed = Normal(0, assumedStage[s]), true
 		return out
 	}
 	removeSamplingNoise(means, e.stageErrors[s], within, weight)
@@ -219,11 +197,52 @@ func removeSamplingNoise(means []float64, of []completedStage, within, weight fl
 	}
 }
 
-// meanFactor returns the mean of the factors of a distribution.
 func meanFactor(q Quantiles) float64 {
 	sum := 0.0
 	for _, v := range q {
 		sum += math.Exp(v) / float64(len(q))
 	}
 	return sum
+}
+
+// guaranteeQuantile is the probability with which all tasks of a stage end within the bound
+// that a guarantee is made with.
+const guaranteeQuantile = 0.999
+
+// UpperRunTime returns the run time that none of n tasks with a prediction exceeds with
+// probability guaranteeQuantile, 0 if the errors are not known but assumed. A task's error is
+// that of its stage plus its own. If both are normal, n of them stay below with that
+// probability or a higher one. O(known errors).
+func (q ErrorQuantiles) UpperRunTime(prediction time.Duration, n int) time.Duration {
+	if q.Assumed || prediction <= 0 || n <= 0 {
+		return 0
+	}
+	each := (1 - guaranteeQuantile) / float64(n)
+	stage, stageAbove := q.Stage.upper(each)
+	task, taskAbove := q.Task.upper(each)
+	v := math.Exp(stage+task+math.Hypot(stageAbove, taskAbove)) * float64(prediction)
+	if !(v < math.MaxInt64/4) {
+		return 0
+	}
+	return time.Duration(math.Ceil(v))
+}
+
+// upper returns the mean, and how far above it the value is that is exceeded with probability
+// p: that of the normal distribution with the known deviation, the latter widened for the
+// fewness of the values, but at least the largest value known.
+func (q Quantiles) upper(p float64) (mean, above float64) {
+	if len(q) == 0 {
+		return 0, 0
+	}
+	n, squares := float64(len(q)), 0.0
+	for _, v := range q {
+		mean += v / n
+	}
+	for _, v := range q {
+		squares += (v - mean) * (v - mean)
+	}
+	deviation := math.Sqrt(squares / max(1, n-1))
+	z := math.Sqrt2 * math.Erfinv(1-2*p)
+	z += (z*z*z + z) / (4 * max(1, n-1)) // Student's t, first order of Cornish and Fisher
+	return mean, max(q[len(q)-1]-mean, z*deviation*math.Sqrt(1+1/n))
 }

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/drover-run/drover/internal/enum"
@@ -11,7 +12,6 @@ import (
 // Source is the origin of a prediction, weakest first.
 type Source uint8
 
-// The sources.
 const (
 	None         Source = iota + 1 // no prediction
 	RuntimeBound                   // the job's runtime_bound, an upper bound
@@ -68,7 +68,6 @@ type Prediction struct {
 	Source  Source
 }
 
-// Limits of an Estimator.
 const (
 	maxStages = 1 << 14 // stages with a record
 	maxNodes  = 1 << 16
@@ -98,9 +97,7 @@ type stageRecord struct {
 
 // New returns an empty Estimator; seed is the model's seed.
 func New(seed uint64) *Estimator {
-	cfg := predict.DefaultConfig(seed)
-	cfg.MaxStages, cfg.MaxTenants = maxStages, 1<<12
-	return &Estimator{predictor: predict.New(cfg), stages: predict.NewBoundedMap[scheduler.StageID, stageRecord](maxStages), slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{},
+	return &Estimator{predictor: predict.New(predict.DefaultConfig(seed)), stages: predict.NewBoundedMap[scheduler.StageID, stageRecord](maxStages), slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{},
 		remoteReads: remoteReadCost{stages: predict.NewBoundedMap[scheduler.StageID, localSiblings](maxReadStages)}}
 }
 
@@ -109,19 +106,15 @@ func New(seed uint64) *Estimator {
 func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) }
 
 func predictorTask(s *Stage) predict.Task {
-	t := predict.Task{Stage: s.Tenant + "/" + s.Job + "/" + s.Name, Tenant: s.Tenant}
-	f := &t.Features
-	f.Set(predict.InputBytes, float64(max(0, s.InputBytes)))
-	f.Set(predict.CPU, float64(max(0, s.Demand[scheduler.CPU])))
-	f.Set(predict.Memory, float64(max(0, s.Demand[scheduler.Memory])))
-	f.Set(predict.DiskIO, float64(max(0, s.Demand[scheduler.IO])))
-	f.Set(predict.StageKind, float64(max(s.Kind, scheduler.KindMap)-scheduler.KindMap))
-	f.Set(predict.Distance, float64(s.DataDistance))
-	f.Set(predict.Slowdown, 1)
-	if s.slowdown > 0 {
-		f.Set(predict.Slowdown, s.slowdown)
-	}
-	return t
+	return predict.Task{Stage: s.Tenant + "/" + s.Job + "/" + s.Name, Tenant: s.Tenant, Features: predict.Features{
+		predict.InputBytes: float64(max(0, s.InputBytes)),
+		predict.CPU:        float64(max(0, s.Demand[scheduler.CPU])),
+		predict.Memory:     float64(max(0, s.Demand[scheduler.Memory])),
+		predict.DiskIO:     float64(max(0, s.Demand[scheduler.IO])),
+		predict.StageKind:  float64(max(s.Kind, scheduler.KindMap) - scheduler.KindMap),
+		predict.Distance:   float64(max(0, s.DataDistance)),
+		predict.Slowdown:   cmp.Or(s.slowdown, 1),
+	}}
 }
 
 // Predict predicts the run time of one task of a stage. O(1).
@@ -152,37 +145,25 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 	t, run := predictorTask(s), 0.0
 	var source predict.Source
 	for d, part := range share {
-		t.Features.Set(predict.Distance, float64(d))
-		x, ok := b.predictor.Predict(&t)
-		if !ok {
-			return boundOrNone(s) // a feature is out of range
-		}
+		t.Features[predict.Distance] = float64(d)
+		x := b.predictor.Predict(&t)
 		run, source = run+part*x.Seconds, x.Source
 	}
-	p := Prediction{RunTime: toDuration(run)}
-	switch source {
-	case predict.StageMean, predict.StageRegression:
-		p.Source = History
-	case predict.Ridge, predict.MLP:
-		p.Source = Model
-	case predict.TenantMean:
-		p.Source = Tenant
+	switch p := (Prediction{toDuration(run), sourceOf[source]}); {
+	case p.Source == 0 && s.RuntimeBound > 0:
+		return Prediction{s.RuntimeBound, RuntimeBound}
+	case p.Source == 0:
+		return Prediction{Source: None}
+	case s.RuntimeBound > 0:
+		p.RunTime = min(p.RunTime, s.RuntimeBound)
+		return p
 	default:
-		return boundOrNone(s)
+		return p
 	}
-	if s.RuntimeBound > 0 && p.RunTime > s.RuntimeBound {
-		p.RunTime = s.RuntimeBound
-	}
-	return p
 }
 
-// boundOrNone returns the prediction for a stage without history.
-func boundOrNone(s *Stage) Prediction {
-	if s.RuntimeBound > 0 {
-		return Prediction{s.RuntimeBound, RuntimeBound}
-	}
-	return Prediction{Source: None}
-}
+// sourceOf is the Source of each source of package predict but for its default.
+var sourceOf = [...]Source{predict.TenantMean: Tenant, predict.StageMean: History, predict.StageRegression: History, predict.Ridge: Model, predict.MLP: Model}
 
 func toDuration(s float64) time.Duration {
 	return max(minRun, time.Duration(min(s, float64(1<<62)/1e9)*1e9))

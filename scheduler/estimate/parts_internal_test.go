@@ -66,9 +66,9 @@ func TestFeaturesOfTasks(t *testing.T) {
 	for i, slowdown := range []float64{1, math.Pow(2, 0.1), math.Pow(2, 0.19)} { // each task takes twice as long, and counts a tenth
 		got := b.predictorTaskOf(x, x.RunTime.Seconds(), 10*time.Second).Features
 		var want predict.Features
-		for f, v := range map[predict.Feature]float64{predict.InputBytes: 5 << 20, predict.CPU: 1000, predict.Memory: 2 << 30, predict.DiskIO: 3 << 20,
+		for f, v := range map[int]float64{predict.InputBytes: 5 << 20, predict.CPU: 1000, predict.Memory: 2 << 30, predict.DiskIO: 3 << 20,
 			predict.StageKind: 1, predict.Distance: 2, predict.Slowdown: slowdown} {
-			want.Set(f, v)
+			want[f] = v
 		}
 		if got != want {
 			t.Errorf("task %d: %+v, want %+v", i, got, want)

@@ -3,6 +3,8 @@ package estimate
 import (
 	"math"
 	"time"
+
+	"github.com/drover-run/drover/scheduler/predict"
 )
 
 // maxRecent is the number of ended tasks whose run times a recentRuns keeps.
@@ -16,7 +18,7 @@ type recentRuns struct {
 }
 
 func (r *recentRuns) add(seconds float64) {
-	r.seconds = pushRing(r.seconds, &r.next, maxRecent, seconds)
+	r.seconds = predict.PushRing(r.seconds, &r.next, maxRecent, seconds)
 }
 
 // mean returns the mean run time in seconds, and whether enough tasks have ended to trust it. O(maxRecent).

@@ -1,7 +1,6 @@
 package lasmq
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -60,30 +59,6 @@ type Config struct {
 func Default() Config {
 	return Config{Queues: 10, First: 100, Step: 10, Decay: 0.1, Order: OrderRemaining, StageAware: true, awareFrom: 0.1,
 		Horizon: time.Minute, Unit: scheduler.Resources{1000, 2 << 30, 1e9}}
-}
-
-// Check returns an error for the first invalid parameter.
-func (c *Config) Check() error {
-	finite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
-	switch {
-	case c.Queues < 1 || c.Queues > MaxQueues:
-		return fmt.Errorf("queues is %d: want 1 to %d", c.Queues, MaxQueues)
-	case !finite(c.First) || c.First <= 0:
-		return fmt.Errorf("first threshold is %v container-seconds: want more than 0", c.First)
-	case !finite(c.Step) || c.Step <= 1:
-		return fmt.Errorf("step is %v: want more than 1", c.Step)
-	case !finite(c.Decay) || c.Decay <= 0 || c.Decay > 1:
-		return fmt.Errorf("decay is %v: want more than 0 and at most 1", c.Decay)
-	case c.Order < OrderRemaining || c.Order > OrderFIFO:
-		return fmt.Errorf("order is %v", c.Order)
-	case c.StageAware && !(c.awareFrom > 0 && c.awareFrom <= 1):
-		return fmt.Errorf("stage awareness from part %v on: want more than 0 and at most 1", c.awareFrom)
-	case c.Horizon <= 0:
-		return fmt.Errorf("horizon is %v: want more than 0", c.Horizon)
-	case c.Unit[scheduler.CPU] <= 0 || c.Unit[scheduler.Memory] <= 0 || c.Unit[scheduler.IO] <= 0:
-		return fmt.Errorf("a container is %v: want more than 0 of each", c.Unit)
-	}
-	return nil
 }
 
 // threshold returns alpha_i in container-seconds, i from 1. The last queue has none

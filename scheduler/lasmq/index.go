@@ -89,7 +89,7 @@ type queuedJob struct {
 	recordAt int // index in jobGroup.unrecorded, -1 for none
 }
 
-// NewIndex returns an empty index. cfg must have passed Check. deficitKey returns the key of
+// NewIndex returns an empty index. deficitKey returns the key of
 // the policy state that keeps the account of queue i (from 1) of a group.
 func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, deficitKey func(group, i int) scheduler.PolicyStateKey) *Index {
 	x := &Index{cfg: cfg.withThresholds(), predict: predict, groupOf: groupOf, deficitKey: deficitKey, readPart: defaultReadPart,

@@ -304,30 +304,6 @@ func TestPredictionFromInputBytes(t *testing.T) {
 	}
 }
 
-func TestOutOfRangeParametersAreRejected(t *testing.T) {
-	for name, change := range map[string]func(*Config){
-		"no queue":        func(c *Config) { c.Queues = 0 },
-		"too many queues": func(c *Config) { c.Queues = MaxQueues + 1 },
-		"threshold":       func(c *Config) { c.First = 0 },
-		"step":            func(c *Config) { c.Step = 1 },
-		"step not finite": func(c *Config) { c.Step = math.Inf(1) },
-		"weight 0":        func(c *Config) { c.Decay = 0 },
-		"weights growing": func(c *Config) { c.Decay = 1.1 },
-		"order":           func(c *Config) { c.Order = 0 },
-		"awareness":       func(c *Config) { c.awareFrom = 0 },
-		"horizon":         func(c *Config) { c.Horizon = 0 },
-		"container":       func(c *Config) { c.Unit[scheduler.IO] = 0 },
-	} {
-		c := testConfig(change)
-		if c.Check() == nil {
-			t.Errorf("%s: Check accepted it", name)
-		}
-	}
-	if c := Default(); c.Check() != nil {
-		t.Error("Check refuses the default")
-	}
-}
-
 // queuesFor returns the number of queues that separates jobs up to the largest size:
 // k = 1 + ceil(log_p(largest/alpha_1)), section 3.6 (printed ceil(log s)).
 func queuesFor(largest, first, step float64) int {

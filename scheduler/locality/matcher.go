@@ -136,7 +136,6 @@ func (m *Matcher) collectByNode(first, count int32, spare *int32) {
 	}
 }
 
-// isCandidate reports whether a task is already a candidate.
 func (m *Matcher) isCandidate(task int32) bool {
 	return slices.Contains(m.candidates, task) || slices.ContainsFunc(m.spare, func(c spareCandidate) bool { return c.task == task })
 }
@@ -227,7 +226,6 @@ func LocalNodes(s *scheduler.State, g *scheduler.Stage, task int32, out []schedu
 	return out
 }
 
-// addToProblem adds a candidate with its nodes to the problem.
 func (m *Matcher) addToProblem(task int32, near []scheduler.NodeID) {
 	p := &m.problem
 	for _, id := range near {
@@ -237,7 +235,6 @@ func (m *Matcher) addToProblem(task int32, near []scheduler.NodeID) {
 	m.candidates = append(m.candidates, task)
 }
 
-// fillNodes fills in the nodes of the problem: slots, usage, and what one task adds.
 func (m *Matcher) fillNodes() {
 	p := &m.problem
 	for i, id := range m.nodes {

@@ -1,7 +1,6 @@
 package locality
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -30,29 +29,13 @@ func (n *Network) transfer(bytes int64) time.Duration {
 }
 
 // WaitEstimator estimates when nodes will have capacity. The tasks that wait for a node
-// are those recorded in the current cycle, which begins with Reset. The predicted ends
-// on a node are cached until the node changes.
+// are those recorded in the current cycle, which begins with Reset.
 type WaitEstimator struct {
-	state        *scheduler.State
-	cachedEnds   []nodeEnds
+	ends         Ends
 	waiting      []scheduler.Resources // by node, total demand of the tasks recorded as waiting for it
 	waitingSpace []int64
 	waitedNodes  []scheduler.NodeID
 	diskFree     []scheduler.DiskUse
-}
-
-// nodeEnds is the attempts on a node by predicted end, as of a version of the node.
-type nodeEnds struct {
-	version uint64
-	list    []attemptEnd
-}
-
-type attemptEnd struct {
-	at       scheduler.Time // long past for an attempt without a prediction
-	seq      uint64
-	occupied scheduler.Resources
-	space    int64
-	disk     int16
 }
 
 // Reset begins a cycle: no task waits.
@@ -61,13 +44,8 @@ func (e *WaitEstimator) Reset(s *scheduler.State) {
 		e.waiting[id], e.waitingSpace[id] = scheduler.Resources{}, 0
 	}
 	e.waitedNodes = e.waitedNodes[:0]
-	if e.state != s {
-		e.state = s
-		clear(e.cachedEnds)
-	}
 	if n := len(s.Nodes()); len(e.waiting) < n {
 		e.waiting, e.waitingSpace = make([]scheduler.Resources, n), make([]int64, n)
-		e.cachedEnds = append(e.cachedEnds, make([]nodeEnds, n-len(e.cachedEnds))...)
 	}
 }
 
@@ -81,36 +59,21 @@ func (e *WaitEstimator) RecordWaiter(g *scheduler.Stage, node scheduler.NodeID) 
 	e.waitingSpace[node] += g.Spec.Disk
 }
 
-// PredictedEnd returns the time at which an attempt is predicted to end: when it was
-// placed, plus its total run time, less what it had run before (3DSF eq. 8). It returns
-// false if neither the attempt nor its stage has a prediction.
-func PredictedEnd(s *scheduler.State, a *scheduler.Attempt) (scheduler.Time, bool) {
-	estimate := a.Estimate
-	if estimate <= 0 {
-		estimate = s.StageOf(a).Spec.Estimate
-	}
-	if estimate <= 0 {
-		return 0, false
-	}
-	return a.Placed.Add(estimate - a.Ran), true
-}
-
 // releaseTime returns the first predicted time before limit at which a task of the
 // stage fits on a node after the tasks recorded as waiting for it; Never if there is
 // none or the node is not schedulable. An attempt without a prediction, or past it,
 // counts as ending now; the caller limits how long it relies on that. O(attempts that
-// end before the limit), plus O(a log a) for the a attempts on the node after it
-// changed.
+// end before the limit).
 func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
 	n := s.Node(id)
 	if n == nil || !n.Schedulable() {
 		return scheduler.Never
 	}
-	list := e.endsOn(s, id)
+	list := e.ends.On(s, id)
 	free := n.Free.Sub(e.waiting[id])
 	all, last := free, 0
-	for ; last < len(list) && max(list[last].at, now) < limit; last++ {
-		all = all.Add(list[last].occupied)
+	for ; last < len(list) && max(list[last].At, now) < limit; last++ {
+		all = all.Add(list[last].Attempt.Occupied.Resources)
 	}
 	if !g.Spec.Demand.Fits(all) {
 		return scheduler.Never
@@ -124,32 +87,14 @@ func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id s
 		if i == last {
 			return scheduler.Never
 		}
-		end := &list[i]
-		at = max(end.at, now)
-		free = free.Add(end.occupied)
-		if end.disk >= 0 {
-			e.diskFree[end.disk].FreeIO += end.occupied[scheduler.IO]
-			e.diskFree[end.disk].FreeSpace += end.space
+		a := list[i].Attempt
+		at = max(list[i].At, now)
+		free = free.Add(a.Occupied.Resources)
+		if a.Disk >= 0 {
+			e.diskFree[a.Disk].FreeIO += a.Occupied.Resources[scheduler.IO]
+			e.diskFree[a.Disk].FreeSpace += a.Occupied.Disk
 		}
 	}
-}
-
-// endsOn returns the attempts on a node by predicted end, ties in order of placement.
-func (e *WaitEstimator) endsOn(s *scheduler.State, id scheduler.NodeID) []attemptEnd {
-	k := &e.cachedEnds[id]
-	if v := s.Cluster().NodeVersion(id); k.version != v {
-		k.version = v
-		k.list = k.list[:0]
-		for a := range s.Attempts().On(id) {
-			at, ok := PredictedEnd(s, a)
-			if !ok {
-				at = math.MinInt64
-			}
-			k.list = append(k.list, attemptEnd{at, a.Seq, a.Occupied.Resources, a.Occupied.Disk, a.Disk})
-		}
-		slices.SortFunc(k.list, func(a, b attemptEnd) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
-	}
-	return k.list
 }
 
 // fitsAfterWaiters reports whether a task of the stage fits beside the recorded

@@ -16,8 +16,8 @@ var easyInfo = Info{
 	Name:   "easy",
 	Help:   "EASY backfilling: the first job that does not fit gets the earliest start; others overtake it only if they do not delay it",
 	Params: []Param{boundParam},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return newEasy(v), nil
+	new: func(v paramValues) scheduler.Policy {
+		return newEasy(v)
 	},
 }
 
@@ -28,11 +28,10 @@ var easyInfo = Info{
 // the order in which simultaneous ends are reported.
 type easy struct {
 	assumptions untilBound
-	// order yields the ready jobs, first those to serve first; nil means in order of
-	// submission. It is called once in a cycle, and may lower placer.wake to the time at
-	// which it yields another order.
-	order   func(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job]
-	placer  placer
+	// order yields the ready jobs, first those to serve first. It is called once in a cycle,
+	// and may lower placer.wake to the time at which it yields another order.
+	order func(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job]
+	placer
 	profile *timeline.Profile
 	tried   []triedReservation // in the profile
 	noRoom  []timedNeed        // that no node of the profile has room for now; in a cycle it only comes to have less
@@ -44,11 +43,10 @@ type easy struct {
 	waiting        map[*scheduler.Stage]bool // those of misfits; true: it fitted on a node but would have delayed a reservation
 }
 
-// maxBackfillVisits bounds the stages that are visited in a cycle.
 const maxBackfillVisits = 1 << 14
 
 func newEasy(v paramValues) *easy {
-	e := &easy{most: maxNoRoom, assumptions: untilBound{v.duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
+	e := &easy{order: inSubmissionOrder, most: maxNoRoom, assumptions: untilBound{v.duration("default_bound")}, waiting: map[*scheduler.Stage]bool{}}
 	e.placer.misfits.maxVisits = maxBackfillVisits
 	return e
 }
@@ -60,13 +58,11 @@ type triedReservation struct {
 	need *timeline.Need
 }
 
-// timedNeed is a need for some time.
 type timedNeed struct {
 	need     timeline.Need
 	duration time.Duration
 }
 
-// maxNoRoom bounds the needs that are remembered in a cycle.
 const maxNoRoom = 32
 
 // hasNoRoom reports whether a smaller need found no room in this cycle. False says nothing.
@@ -74,13 +70,6 @@ func (e *easy) hasNoRoom(need *timeline.Need, duration time.Duration) bool {
 	return slices.ContainsFunc(e.noRoom, func(x timedNeed) bool {
 		return x.duration <= duration && x.need.Base[0] <= need.Base[0] && x.need.Base[1] <= need.Base[1] && x.need.IO <= need.IO && x.need.Space <= need.Space
 	})
-}
-
-// rememberNoRoom records that a need, which hasNoRoom did not know, found no room now.
-func (e *easy) rememberNoRoom(need timeline.Need, duration time.Duration) {
-	if len(e.noRoom) < e.most {
-		e.noRoom = append(e.noRoom, timedNeed{need, duration})
-	}
 }
 
 // untilBound are the assumptions of easy: each attempt runs until its bound. One past its
@@ -106,9 +95,6 @@ func (u untilBound) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now schedu
 
 func (e *easy) Name() string { return "easy" }
 
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (e *easy) SetReasonsWanted(wanted bool) { e.placer.SetReasonsWanted(wanted) }
-
 // Decide costs O(1) if nothing changed; O(visited stages + placements) while
 // everything fits or nothing behind a misfit would fit; else O(nodes + attempts +
 // visited stages x scanned nodes).
@@ -119,7 +105,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	}
 	e.misfits, e.noRoom, e.head, e.hasReservation = e.misfits[:0], e.noRoom[:0], nil, false
 	clear(e.waiting)
-	for j := range e.readyJobs(s, now) {
+	for j := range e.order(s, now) {
 		if p.isDone() {
 			break
 		}
@@ -137,7 +123,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	if e.head != nil && len(p.actions) > 0 {
 		e.reviseCapped()
 	}
-	return p.finishExplained(e.reason)
+	return p.finish(e.reason)
 }
 
 // visit places tasks of a stage, or reserves for them, once in a cycle.
@@ -172,7 +158,6 @@ func (e *easy) placeInOrder(g *scheduler.Stage) {
 	}
 }
 
-// reason returns why a stage waits.
 func (e *easy) reason(g *scheduler.Stage) scheduler.Waiting {
 	if e.waiting[g] {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: e.head.ID()}
@@ -192,18 +177,13 @@ func (e *easy) reviseCapped() {
 	}
 }
 
-// reserve tries a reservation in the profile.
 func (e *easy) reserve(spot timeline.Spot, duration time.Duration, need *timeline.Need) {
 	end := spot.At.Add(duration)
 	e.profile.Reserve(spot.Bin, spot.Disk, spot.At, end, need)
 	e.tried = append(e.tried, triedReservation{spot, end, need})
 }
 
-// readyJobs yields the jobs with ready work in the policy's order.
-func (e *easy) readyJobs(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job] {
-	if e.order != nil {
-		return e.order(s, now)
-	}
+func inSubmissionOrder(s *scheduler.State, _ scheduler.Time) iter.Seq[*scheduler.Job] {
 	return func(yield func(*scheduler.Job) bool) {
 		for j, at := s.Queue().Next(0); j != nil && yield(j); j, at = s.Queue().Next(at) {
 		}
@@ -218,10 +198,11 @@ func (e *easy) reserveMisfits() {
 	e.profile = index.Nodes
 	e.placer.wakeAt(index.NextChange())
 	for _, g := range e.misfits {
-		if e.head == nil && !e.canEverStart(g) {
-			continue
-		}
 		if e.head == nil {
+			need := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk)
+			if _, canStart := e.earliest(g, taskBound(g, e.assumptions.defaultBound), scheduler.Never, &need); !canStart {
+				continue
+			}
 			e.head = g
 		}
 		e.reserveStage(g)
@@ -229,13 +210,6 @@ func (e *easy) reserveMisfits() {
 	if e.head == nil {
 		e.misfits = e.misfits[:0]
 	}
-}
-
-// canEverStart reports whether a task of the stage has an earliest start.
-func (e *easy) canEverStart(g *scheduler.Stage) bool {
-	need := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk)
-	_, ok := e.earliest(g, taskBound(g, e.assumptions.defaultBound), scheduler.Never, &need)
-	return ok
 }
 
 // earliest returns the earliest start of a task of the stage before a time, ties to the
@@ -268,8 +242,8 @@ func (e *easy) reserveStage(g *scheduler.Stage) {
 	for range g.Startable() {
 		spot, ok := e.earliest(g, duration, before, &need)
 		if !ok {
-			if e.hasReservation && g.Avoider() == 0 {
-				e.rememberNoRoom(need, duration)
+			if e.hasReservation && g.Avoider() == 0 && len(e.noRoom) < e.most {
+				e.noRoom = append(e.noRoom, timedNeed{need, duration})
 			}
 			break
 		}
@@ -312,10 +286,7 @@ func (e *easy) placeTaskExcept(g *scheduler.Stage, need *timeline.Need, duration
 			continue
 		}
 		spot, ok := e.profile.EarliestOn(int32(n), p.now, duration, p.now.Add(1), need)
-		if !ok {
-			continue
-		}
-		if disk := p.s.Node(n).Disks; len(disk) > 0 && (disk[spot.Disk].FreeIO < need.IO || disk[spot.Disk].FreeSpace < need.Space) {
+		if !ok || !fitsOnDisk(p.s.Node(n), spot.Disk, g) {
 			continue
 		}
 		spot.At = p.now

@@ -53,8 +53,7 @@ func TestSmallerNeedWithoutRoom(t *testing.T) {
 	need := func(cpu, memory, io, space int64) timeline.Need {
 		return scheduler.NodeNeed(scheduler.Resources{cpu, memory, io}, space)
 	}
-	e := easy{most: 1}
-	e.rememberNoRoom(need(4, 4, 4, 4), 4*time.Second)
+	e := easy{noRoom: []timedNeed{{need(4, 4, 4, 4), 4 * time.Second}}}
 	for _, x := range []struct {
 		need     timeline.Need
 		duration time.Duration

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/drover-run/drover/internal/heaps"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -16,8 +17,8 @@ var fairInfo = Info{
 	Help: "YARN's Fair Scheduler: the tenant with the least use over its weight is next, and in it the job with the least use over its weight",
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "fair", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", weighted: true, placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fairShare{name: "fair", byDominantShare: v.choice("measure") == "dominant", fifoJobs: v.choice("jobs") == "fifo", weighted: true, placer: newPlacer(v)}
 	},
 }
 
@@ -25,8 +26,8 @@ var equInfo = Info{
 	Name:   "equ",
 	Help:   "fair with equal weights",
 	Params: []Param{measureParam, reserveParam},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "equ", byDominantShare: v.text("measure") == "dominant", placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fairShare{name: "equ", byDominantShare: v.choice("measure") == "dominant", placer: newPlacer(v)}
 	},
 }
 
@@ -35,8 +36,8 @@ var capacityInfo = Info{
 	Help: "YARN's Capacity Scheduler: queues by use over capacity (weights), elastic up to their caps, jobs by priority and submission; no preemption",
 	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fifo", Choices: []string{"fifo", "fair"}, Help: "order of the jobs of one queue"}},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fairShare{name: "capacity", byDominantShare: v.text("measure") == "dominant", fifoJobs: v.text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fairShare{name: "capacity", byDominantShare: v.choice("measure") == "dominant", fifoJobs: v.choice("jobs") == "fifo", priorityFirst: true, weighted: true, placer: newPlacer(v)}
 	},
 }
 
@@ -88,7 +89,7 @@ func (f *fairShare) Decide(s *scheduler.State, now scheduler.Time, limit int) sc
 		}
 	}
 	p.placeBeyond()
-	return p.finish()
+	return p.finish(p.reason)
 }
 
 // buildHeaps fills the heaps of the tenants with ready work and returns the root's
@@ -115,7 +116,7 @@ func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 		f.addToParents(s, t, n)
 	}
 	for i := range f.heaps {
-		heapify(f.heaps[i].heap, lessContender)
+		byUse.Init(f.heaps[i].heap)
 	}
 	return n
 }
@@ -159,7 +160,6 @@ func (f *fairShare) rankNames(s *scheduler.State) {
 	f.rankedAt = s.Stamp()
 }
 
-// weightedUse returns what a contender uses over its weight.
 func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 	used, weight := scheduler.Resources{}, 1.0
 	if c.job != nil {
@@ -186,33 +186,26 @@ func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 // placeNext descends to the next job and places one of its tasks. What cannot be
 // placed leaves its heap.
 func (f *fairShare) placeNext(s *scheduler.State, at int32) {
-	h := f.heaps[at].heap
-	top := &h[0]
+	h := &f.heaps[at].heap
+	top, done := &(*h)[0], false
 	if top.job != nil {
-		if f.placer.placeNextStage(top.job, &top.at) == nil {
-			f.heaps[at].heap = removeTop(h, lessContender)
-			return
-		}
+		done = f.placer.placeNextStage(top.job, &top.at) == nil
 	} else {
 		f.placeNext(s, top.at)
-		if len(f.heaps[top.at].heap) == 0 {
-			f.heaps[at].heap = removeTop(h, lessContender)
-			return
-		}
+		done = len(f.heaps[top.at].heap) == 0
+	}
+	if done {
+		byUse.Pop(h)
+		return
 	}
 	top.use = f.weightedUse(s, top)
-	siftDown(h, 0, lessContender)
+	byUse.Fix(*h, 0)
 }
 
-// lessContender orders by use, then child tenants before jobs, then name or
-// submission.
-func lessContender(a, b *contender) bool {
-	switch {
-	case a.use != b.use:
-		return a.use < b.use
-	case (a.job == nil) != (b.job == nil):
-		return a.job == nil
-	default:
+// byUse orders by use, then child tenants before jobs, then name or submission.
+var byUse = heaps.Order[contender]{Less: func(a, b contender) bool {
+	if a.use == b.use && (a.job == nil) == (b.job == nil) {
 		return a.tieBreak < b.tieBreak
 	}
-}
+	return a.use < b.use || (a.use == b.use && a.job == nil)
+}}

@@ -13,8 +13,8 @@ var fifoInfo = Info{
 		{Name: "strict", Kind: Bool, Default: "false", Help: "no job overtakes the first one that does not fit"},
 		reserveParam,
 	},
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &fifo{strict: v.bool("strict"), placer: newPlacer(v)}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &fifo{strict: v.bool("strict"), placer: newPlacer(v)}
 	},
 }
 
@@ -45,7 +45,7 @@ func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	if !f.isBlocked() {
 		p.placeBeyond()
 	}
-	return p.finishExplained(f.reason)
+	return p.finish(f.reason)
 }
 
 // isFull reports whether nothing more can be placed in this pass.
@@ -59,15 +59,9 @@ func (f *fifo) isFull() bool {
 // isBlocked reports whether all further stages wait behind one that does not fit.
 func (f *fifo) isBlocked() bool { return f.strict && f.placer.firstMisfit != nil }
 
-// reason returns why a stage waits.
 func (f *fifo) reason(g *scheduler.Stage) scheduler.Waiting {
-	if head := f.placer.firstMisfit; f.isBlocked() && comparePlaces(head, g) < 0 {
+	if head := f.placer.firstMisfit; f.isBlocked() && cmp.Or(cmp.Compare(head.Job.Spec.Submitted, g.Job.Spec.Submitted), head.ID().Compare(g.ID())) < 0 {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: head.ID()}
 	}
 	return f.placer.reason(g)
-}
-
-// comparePlaces compares the places of two stages in the queue.
-func comparePlaces(a, b *scheduler.Stage) int {
-	return cmp.Or(cmp.Compare(a.Job.Spec.Submitted, b.Job.Spec.Submitted), a.ID().Compare(b.ID()))
 }

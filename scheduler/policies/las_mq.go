@@ -34,25 +34,23 @@ var paperQueueParams = []Param{
 	{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
 }
 
-// queueConfig reads queueParams.
 func queueConfig(v paramValues) lasmq.Config {
 	cfg := lasmq.Default()
 	cfg.First, cfg.Step, cfg.Horizon = v.float("first"), v.float("step"), v.duration("horizon")
 	return cfg
 }
 
-func newLasMQ(v paramValues) (scheduler.Policy, error) {
+func newLasMQ(v paramValues) scheduler.Policy {
 	cfg := queueConfig(v)
 	cfg.Queues, cfg.Decay, cfg.StageAware, cfg.Unit = v.int("queues"), v.float("decay"), v.bool("stage_aware"), containerUnit(v)
-	if v.text("order") == lasmq.OrderFIFO.String() {
+	if v.choice("order") == "fifo" {
 		cfg.Order = lasmq.OrderFIFO
 	}
-	if err := cfg.Check(); err != nil {
-		return nil, err
-	}
 	f := &lasMQ{maxAdmitted: v.int("admission"), placer: newPlacer(v)}
-	f.index = lasmq.NewIndex(cfg, v.text("prior") == "input_bytes", f.groupOf, deficitKey)
-	return f, nil
+	f.index = lasmq.NewIndex(cfg, v.choice("prior") == "input_bytes", f.groupOf, func(_, queue int) scheduler.PolicyStateKey {
+		return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)}
+	})
+	return f
 }
 
 // lasMQ is LAS_MQ over all jobs. Policy states hold each demoted job's queue, the
@@ -85,7 +83,9 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	var queues *lasmq.Queues
 	for p.nextPass() {
 		f.admit(s, now)
-		queues = f.beginPass(s, now)
+		f.index.Sync(s, now, 1)
+		queues = f.index.Queues(0)
+		queues.Begin(now)
 		for t, ok := queues.Next(false); ok && !p.isDone(); t, ok = queues.Next(false) {
 			if g := p.placeNextStage(t.Job, t.Stage); g != nil {
 				queues.RecordPlaced(g.Spec.Demand, 1)
@@ -104,20 +104,7 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 	if f.index.HasUnread() {
 		p.wake = now + 1
 	}
-	return p.finishExplained(f.reason)
-}
-
-// beginPass returns the queues of all jobs on the State as it is.
-func (f *lasMQ) beginPass(s *scheduler.State, now scheduler.Time) *lasmq.Queues {
-	f.index.Sync(s, now, 1)
-	q := f.index.Queues(0)
-	q.Begin(now)
-	return q
-}
-
-// deficitKey returns the key of the deficit of a queue.
-func deficitKey(_, queue int) scheduler.PolicyStateKey {
-	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)}
+	return p.finish(f.reason)
 }
 
 // admit admits jobs in order of submission, up to the limit.
@@ -132,16 +119,12 @@ func (f *lasMQ) admit(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	for j := range s.Jobs() {
-		if j.HasState(scheduler.AdmittedState) {
-			continue
-		}
-		if slots > 0 && j.Ready > 0 && f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
+		if slots > 0 && j.Ready > 0 && !j.HasState(scheduler.AdmittedState) && f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
 			slots--
 		}
 	}
 }
 
-// reason returns why a stage waits.
 func (f *lasMQ) reason(g *scheduler.Stage) scheduler.Waiting {
 	if f.groupOf(g.Job) < 0 {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonNotAdmitted, Tasks: g.Pending}

@@ -56,7 +56,6 @@ func (m *misfits) nextPass() {
 	m.behind = 0
 }
 
-// isSpent reports whether the budget is used up.
 func (m *misfits) isSpent() bool {
 	if m.beyond {
 		return m.found >= m.most+m.most/2 || m.visits >= m.maxVisits
@@ -86,28 +85,12 @@ func (m *misfits) isKnown(k scheduler.DemandClass) bool {
 	return known
 }
 
-// add adds a demand that no node fits.
-func (m *misfits) add(k scheduler.DemandClass) {
-	if !m.isKnown(k) {
-		m.remember(k)
-		m.found++
-	}
-}
-
-// remember is add without a budget.
+// remember remembers a demand that no node fits.
 func (m *misfits) remember(k scheduler.DemandClass) {
 	if m.known == nil {
 		m.known = map[scheduler.DemandClass]struct{}{}
 	}
 	m.known[k] = struct{}{}
-}
-
-// nextTurn returns when to examine what this cycle passed over, 0 if it passed over nothing.
-func (m *misfits) nextTurn() scheduler.Time {
-	if !m.passed {
-		return 0
-	}
-	return scheduler.Time(m.turn+1) * misfitTurn
 }
 
 // placeBeyond ends the passes: it places tasks of the stages that have their turn.

@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"cmp"
 	"iter"
 	"math"
 	"slices"
@@ -24,12 +23,12 @@ var multifactorInfo = Info{
 		{Name: "half_life", Kind: Duration, Default: "168h", Min: 1, Max: 1e8, Help: "time after which use counts half"},
 		{Name: "deadline_window", Kind: Duration, Default: "24h", Min: 1, Max: 1e8, Help: "time before its deadline in which a job's deadline factor rises from 0 to 1"},
 		{Name: "calc_period", Kind: Duration, Default: "1m", Min: 1, Max: 1e6, Help: "time between two samples of use, and between two calculations of priorities while nothing else happens"}},
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		m := &multifactor{easy: *newEasy(v), favorSmall: v.bool("favor_small"),
 			maxAge: v.duration("max_age"), halfLife: v.duration("half_life"), deadlineWindow: v.duration("deadline_window"), calcPeriod: v.duration("calc_period"),
 			weights: factors{v.float("age_weight"), v.float("fair_share_weight"), v.float("size_weight"), v.float("deadline_weight"), v.float("priority_weight")}}
 		m.order = m.byPriority
-		return m, nil
+		return m
 	},
 }
 
@@ -40,7 +39,6 @@ func weightParam(name, value, help string) Param {
 // factors are the parts of a priority, each 0 to 1, or their weights.
 type factors struct{ age, fairShare, size, deadline, priority float64 }
 
-// sum returns the priority of a job with factors f.
 func (w *factors) sum(f *factors) float64 {
 	return w.age*f.age + w.fairShare*f.fairShare + w.size*f.size + w.deadline*f.deadline + w.priority*f.priority
 }
@@ -79,7 +77,6 @@ func (m *multifactor) Decide(s *scheduler.State, now scheduler.Time, limit int) 
 	return d
 }
 
-// useKey is the key of a tenant's decayed use.
 func useKey(t scheduler.TenantID) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.VirtualTimeState, Tenant: t}
 }
@@ -109,12 +106,10 @@ func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next sc
 	return next
 }
 
-// decayed returns the use of a sample at a time.
 func (m *multifactor) decayed(p *scheduler.PolicyState, at scheduler.Time) float64 {
 	return p.Real * math.Exp2(-at.Sub(p.At).Seconds()/m.halfLife.Seconds())
 }
 
-// finite returns x, or the largest number if x is beyond it.
 func finite(x float64) float64 { return min(x, math.MaxFloat64) }
 
 // byPriority yields the ready jobs, the highest priority first; ties go to the job
@@ -127,7 +122,7 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 		f := m.factorsOf(s, j, at)
 		m.entries = append(m.entries, jobEntry{key: jobKey{-m.weights.sum(&f)}, seq: seq, job: j})
 	}
-	slices.SortFunc(m.entries, func(a, b jobEntry) int { return cmp.Or(cmp.Compare(a.key[0], b.key[0]), cmp.Compare(a.seq, b.seq)) })
+	slices.SortFunc(m.entries, jobEntry.compare)
 	if len(m.entries) > 0 { // what waits may change places at the next calculation
 		m.placer.wake = at.Add(m.calcPeriod)
 	}
@@ -140,7 +135,6 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 	}
 }
 
-// factorsOf returns the factors of a job's priority.
 func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at scheduler.Time) factors {
 	f := factors{age: clampUnit(at.Sub(j.Spec.Submitted).Seconds() / m.maxAge.Seconds()), fairShare: m.fairShares[j.Spec.Tenant]}
 	if m.weights.size > 0 { // else it does not count, and costs a look at each stage
@@ -168,7 +162,6 @@ func (m *multifactor) sizeOf(s *scheduler.State, j *scheduler.Job) float64 {
 	return clampUnit(size)
 }
 
-// clampUnit returns x, at least 0 and at most 1.
 func clampUnit(x float64) float64 { return max(0, min(1, x)) }
 
 // calculateFairShares sets the factor of each tenant: 2^(-U/S), U being its part of

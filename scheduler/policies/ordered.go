@@ -1,9 +1,11 @@
 package policies
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
+	"github.com/drover-run/drover/internal/heaps"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -54,14 +56,14 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 			o.heap = append(o.heap, jobEntry{key: o.key(j, now), seq: at, job: j})
 		}
-		heapify(o.heap, lessEntry)
+		byKey.Init(o.heap)
 		for len(o.heap) > 0 && !p.isDone() {
 			top := &o.heap[0]
 			if p.placeNextStage(top.job, &top.stage) != nil {
 				top.key = o.key(top.job, now)
-				siftDown(o.heap, 0, lessEntry)
+				byKey.Fix(o.heap, 0)
 			} else {
-				o.heap = removeTop(o.heap, lessEntry)
+				byKey.Pop(&o.heap)
 			}
 		}
 	}
@@ -69,7 +71,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		p.wakeAt(o.nextOrder(s, now))
 	}
 	p.placeBeyond()
-	return p.finish()
+	return p.finish(p.reason)
 }
 
 // placeNextStage places one task of a job and returns its stage, the first that can be placed, or nil. The cursor is a
@@ -83,16 +85,16 @@ func (p *placer) placeNextStage(j *scheduler.Job, cursor *int32) *scheduler.Stag
 	return nil
 }
 
-func lessEntry(a, b *jobEntry) bool {
-	switch {
-	case a.key[0] != b.key[0]:
-		return a.key[0] < b.key[0]
-	case a.key[1] != b.key[1]:
-		return a.key[1] < b.key[1]
-	default:
-		return a.seq < b.seq
+func (a jobEntry) compare(b jobEntry) int {
+	for i := range a.key {
+		if a.key[i] != b.key[i] {
+			return cmp.Compare(a.key[i], b.key[i])
+		}
 	}
+	return cmp.Compare(a.seq, b.seq)
 }
+
+var byKey = heaps.Order[jobEntry]{Less: func(a, b jobEntry) bool { return a.compare(b) < 0 }}
 
 // nextCrossing returns the first time at which one ready job's key passes another's, or falls to 0. of returns the first
 // number of a job's key at a time, if nothing happens until then, and by how much it grows in a second. The result does not
@@ -107,12 +109,7 @@ func (o *ordered) nextCrossing(s *scheduler.State, now scheduler.Time, of func(*
 			since = max(since, g.CountedUntil())
 		}
 	}
-	slices.SortFunc(jobs, func(a, b jobEntry) int {
-		if lessEntry(&a, &b) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(jobs, jobEntry.compare)
 	first := scheduler.Never
 	until := func(amount, rate float64) {
 		if rate > 0 && amount < rate*math.MaxInt32 {
@@ -132,37 +129,4 @@ func (o *ordered) nextCrossing(s *scheduler.State, now scheduler.Time, of func(*
 		last = x
 	}
 	return first
-}
-
-// heapify makes a binary heap of h.
-func heapify[T any](h []T, less func(a, b *T) bool) {
-	for i := len(h)/2 - 1; i >= 0; i-- {
-		siftDown(h, i, less)
-	}
-}
-
-// removeTop returns a binary heap without its first element.
-func removeTop[T any](h []T, less func(a, b *T) bool) []T {
-	last := len(h) - 1
-	h[0] = h[last]
-	siftDown(h[:last], 0, less)
-	return h[:last]
-}
-
-// siftDown moves element i of a binary heap down to its place.
-func siftDown[T any](h []T, i int, less func(a, b *T) bool) {
-	for {
-		least, l := i, 2*i+1
-		if l < len(h) && less(&h[l], &h[least]) {
-			least = l
-		}
-		if r := l + 1; r < len(h) && less(&h[r], &h[least]) {
-			least = r
-		}
-		if least == i {
-			return
-		}
-		h[i], h[least] = h[least], h[i]
-		i = least
-	}
 }

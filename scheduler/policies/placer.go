@@ -1,6 +1,10 @@
 package policies
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
 
 var reserveParam = Param{Name: "reserve", Kind: Bool, Default: "false",
 	Help: "reserve a node for each task that is next and fits nowhere, as YARN does, instead of passing it over"}
@@ -104,13 +108,10 @@ func (p *placer) wakeAt(at scheduler.Time) {
 	}
 }
 
-// finish explains what waits by p.reason, rolls the State back and returns the decision.
-func (p *placer) finish() scheduler.Decision { return p.finishExplained(p.reason) }
-
-// finishExplained is finish for a policy with reasons of its own.
-func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting) scheduler.Decision {
-	if at := p.misfits.nextTurn(); at > 0 {
-		p.wakeAt(at)
+// finish explains what waits, rolls the State back and returns the decision.
+func (p *placer) finish(reason func(*scheduler.Stage) scheduler.Waiting) scheduler.Decision {
+	if p.misfits.passed { // to examine what this cycle passed over
+		p.wakeAt(scheduler.Time(p.misfits.turn+1) * misfitTurn)
 	}
 	if !p.omitReasons {
 		p.explain(reason)
@@ -122,12 +123,8 @@ func (p *placer) finishExplained(reason func(*scheduler.Stage) scheduler.Waiting
 	return d
 }
 
-// placeAll places as many tasks of the stage as it can.
 func (p *placer) placeAll(g *scheduler.Stage) {
-	for g.Ready() {
-		if !p.placeOne(g) {
-			return
-		}
+	for g.Ready() && p.placeOne(g) {
 	}
 }
 
@@ -150,20 +147,19 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 	if !examine {
 		return false
 	}
-	node, disk := scheduler.NoNode, int16(-1)
 	if !known {
-		node, disk = p.bestNode(g)
-	}
-	if node == scheduler.NoNode {
-		p.misfits.add(key)
-		p.reserveNodes(g)
-		if p.firstMisfit == nil {
-			p.firstMisfit = g
+		if node, disk := p.bestNode(g); node != scheduler.NoNode {
+			p.place(g, node, disk)
+			return true
 		}
-		return false
+		p.misfits.remember(key)
+		p.misfits.found++
 	}
-	p.place(g, node, disk)
-	return true
+	p.reserveNodes(g)
+	if p.firstMisfit == nil {
+		p.firstMisfit = g
+	}
+	return false
 }
 
 // bestNode returns the node for the next task of a stage that no other is reserved
@@ -178,19 +174,14 @@ func (p *placer) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	return p.s.Cluster().BestNode(g, p.reservedNodes)
 }
 
-// maxReservedNodes bounds the nodes reserved in one cycle.
 const maxReservedNodes = 64
 
-// reserveNodes reserves a node for each startable task of a stage that fits nowhere.
 func (p *placer) reserveNodes(g *scheduler.Stage) {
 	if !p.reserveForMisfits {
 		return
 	}
-	for range g.Startable() {
-		n := scheduler.NoNode
-		if len(p.reservedNodes) < maxReservedNodes {
-			n = p.s.Cluster().NodeLackingLeast(g, p.reservedNodes)
-		}
+	for range min(int(g.Startable()), maxReservedNodes-len(p.reservedNodes)) {
+		n := p.s.Cluster().NodeLackingLeast(g, p.reservedNodes)
 		if n == scheduler.NoNode {
 			return
 		}
@@ -250,3 +241,67 @@ func (p *placer) isDone() bool { return p.misfits.isSpent() || p.isFull() }
 
 // isFull reports whether nothing more can be placed in this cycle.
 func (p *placer) isFull() bool { return p.actionsLeft <= 0 || !p.s.Queue().CapacityForAny() }
+
+// noCapacity is why no node fits a demand, at the end of the cycle.
+type noCapacity struct {
+	reason      scheduler.Reason
+	nodes       int32
+	reservedFor scheduler.StageID // the stage that a fitting node is reserved for
+}
+
+// explain records why stages wait on the State as the cycle leaves it: each stage, or the next part of them.
+// The other parts are requested at once: nothing else may happen.
+func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
+	clear(p.noCapacityReasons)
+	// At once: growing a long list by and by copies it several times.
+	p.waitingReasons = slices.Grow(p.waitingReasons, min(p.s.Queue().Ready(), scheduler.MaxExplained))
+	p.round.Next(p.s.Queue(), p.seenStamp, scheduler.MaxExplained, func(g *scheduler.Stage) { p.waitingReasons = append(p.waitingReasons, reason(g)) })
+	if p.round.Unfinished {
+		p.wake = p.now + 1
+	}
+}
+
+func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
+	w := p.s.TenantTree().Waiting(g)
+	if w.Reason != 0 {
+		return w
+	}
+	key := p.s.Cluster().DemandClassOf(g)
+	if p.actionsLeft <= 0 && !p.misfits.isKnown(key) {
+		w.Reason = scheduler.ReasonCycleFull
+		return w
+	}
+	p.explainNoCapacity(&w, g, key)
+	return w
+}
+
+// explainNoCapacity sets why no node fits and on how many nodes, counted once per
+// demand. If a reserved node would fit, it sets the stage that it is reserved
+// for. Very many demands are not counted, and some were not examined in this cycle.
+func (p *placer) explainNoCapacity(w *scheduler.Waiting, g *scheduler.Stage, key scheduler.DemandClass) {
+	l, known := p.noCapacityReasons[key]
+	if !known && len(p.noCapacityReasons) >= max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
+		l = noCapacity{reason: scheduler.ReasonNotExamined}
+	} else if !known {
+		l = p.lackingReason(g)
+		if p.noCapacityReasons == nil {
+			p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
+		}
+		p.noCapacityReasons[key] = l
+	}
+	w.Reason, w.Nodes, w.Behind = l.reason, l.nodes, l.reservedFor
+}
+
+// lackingReason finds out why no node is left for a stage. O(nodes) once for a demand.
+func (p *placer) lackingReason(g *scheduler.Stage) noCapacity {
+	if p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+		for i, n := range p.reservedNodes {
+			if p.s.Cluster().HasCapacity(g, n) {
+				return noCapacity{reason: scheduler.ReasonShare, reservedFor: p.reservedFor[i]}
+			}
+		}
+		return noCapacity{reason: scheduler.ReasonNotExamined}
+	}
+	why, nodes := p.s.Cluster().WhyNowhere(g)
+	return noCapacity{reason: why, nodes: nodes}
+}

@@ -5,6 +5,7 @@
 package policies
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,42 +53,24 @@ type Info struct {
 	Params []Param
 	// SimOnly policies know true job sizes, so they run in simulations only.
 	SimOnly bool
-	new     func(paramValues) (scheduler.Policy, error)
+	new     func(paramValues) scheduler.Policy
 }
 
-// paramValues are the parameters of one policy, all present and checked.
-type paramValues struct {
-	policy string
-	values map[string]string
-}
+// paramValues are the values of all parameters of one policy, as Param.parse returns them.
+type paramValues map[string]any
 
-// int returns the value of an Int parameter.
-func (v paramValues) int(name string) int { n, _ := strconv.Atoi(v.get(name)); return n }
+func (v paramValues) int(name string) int                { return v[name].(int) }
+func (v paramValues) float(name string) float64          { return v[name].(float64) }
+func (v paramValues) bool(name string) bool              { return v[name].(bool) }
+func (v paramValues) duration(name string) time.Duration { return v[name].(time.Duration) }
+func (v paramValues) choice(name string) string          { return v[name].(string) }
 
-// float returns the value of a Float parameter.
-func (v paramValues) float(name string) float64 {
-	f, _ := strconv.ParseFloat(v.get(name), 64)
-	return f
-}
-
-// bool returns the value of a Bool parameter.
-func (v paramValues) bool(name string) bool { return v.get(name) == "true" }
-
-// duration returns the value of a Duration parameter.
-func (v paramValues) duration(name string) time.Duration {
-	d, _ := time.ParseDuration(v.get(name))
-	return d
-}
-
-// text returns the value of any parameter as it was written.
-func (v paramValues) text(name string) string { return v.get(name) }
-
-func (v paramValues) get(name string) string {
-	s, ok := v.values[name]
-	if !ok {
-		panic(fmt.Sprintf("policies: %s reads parameter %q, which its Params do not list", v.policy, name))
+// withCommonParams adds the parameters that every policy has.
+func withCommonParams(table ...Info) []Info {
+	for i := range table {
+		table[i].Params = append(slices.Clip(table[i].Params), speculateParam)
 	}
-	return s
+	return table
 }
 
 // New returns a policy. Parameters left out take their defaults. An unknown name or
@@ -97,24 +80,20 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := paramValues{policy: name, values: map[string]string{}}
-	for _, p := range info.Params {
-		v.values[p.Name] = p.Default
+	if _, unknown := WithoutUnknown(name, params); len(unknown) > 0 {
+		return nil, fmt.Errorf("scheduler %q: unknown parameter %q%s", name, unknown[0], suggest(unknown[0], info.paramNames()))
 	}
-	for _, k := range slices.Sorted(maps.Keys(params)) {
-		i := slices.IndexFunc(info.Params, func(p Param) bool { return p.Name == k })
-		if i < 0 {
-			return nil, fmt.Errorf("scheduler %q: unknown parameter %q%s", name, k, suggest(k, paramNames(info)))
+	v := paramValues{}
+	for _, p := range info.Params {
+		value, set := params[p.Name]
+		if !set {
+			value = p.Default
 		}
-		if err := info.Params[i].check(params[k]); err != nil {
+		if v[p.Name], err = p.parse(value); err != nil {
 			return nil, fmt.Errorf("scheduler %q: %w", name, err)
 		}
-		v.values[k] = params[k]
 	}
-	p, err := info.new(v)
-	if err != nil {
-		return nil, fmt.Errorf("scheduler %q: %w", name, err)
-	}
+	p := info.new(v)
 	if f := v.float(speculateParam.Name); f > 0 {
 		p = &speculativePolicy{Policy: p, factor: f}
 	}
@@ -130,7 +109,7 @@ func WithoutUnknown(name string, params map[string]string) (known map[string]str
 	}
 	known = maps.Clone(params)
 	for _, k := range slices.Sorted(maps.Keys(params)) {
-		if !slices.Contains(paramNames(info), k) {
+		if !slices.Contains(info.paramNames(), k) {
 			unknown = append(unknown, k)
 			delete(known, k)
 		}
@@ -142,7 +121,7 @@ func WithoutUnknown(name string, params map[string]string) (known map[string]str
 func Get(name string) (Info, error) {
 	for _, i := range table {
 		if i.Name == name {
-			return i.withCommonParams(), nil
+			return i, nil
 		}
 	}
 	return Info{}, fmt.Errorf("unknown scheduler %q%s", name, suggest(name, Names()))
@@ -158,55 +137,42 @@ func Names() []string {
 }
 
 // All returns a copy of the table.
-func All() []Info {
-	out := slices.Clone(table)
-	for k := range out {
-		out[k] = out[k].withCommonParams()
-	}
-	return out
-}
+func All() []Info { return slices.Clone(table) }
 
-// withCommonParams returns i with the parameters that every policy has.
-func (i Info) withCommonParams() Info {
-	i.Params = append(slices.Clip(i.Params), speculateParam)
-	return i
-}
-
-func (p *Param) check(value string) error {
-	var num float64
-	var err error
+// parse returns a value of the parameter, in the type that paramValues has for its kind.
+func (p *Param) parse(text string) (value any, err error) {
+	number := p.Min
 	switch p.Kind {
 	case Int:
 		var n int
-		n, err = strconv.Atoi(value)
-		num = float64(n)
+		n, err = strconv.Atoi(text)
+		value, number = n, float64(n)
 	case Float:
-		num, err = strconv.ParseFloat(value, 64)
+		number, err = strconv.ParseFloat(text, 64)
+		value = number
 	case Duration:
 		var d time.Duration
-		d, err = time.ParseDuration(value)
-		num = d.Seconds()
+		d, err = time.ParseDuration(text)
+		value, number = d, d.Seconds()
 	case Bool:
-		if value != "true" && value != "false" {
-			err = fmt.Errorf("use true or false")
+		if value = text == "true"; text != "true" && text != "false" {
+			err = errors.New("use true or false")
 		}
 	case Choice:
-		if !slices.Contains(p.Choices, value) {
+		if value = text; !slices.Contains(p.Choices, text) {
 			err = fmt.Errorf("use one of %s", strings.Join(p.Choices, ", "))
 		}
-	default:
-		err = fmt.Errorf("parameter of kind %v", p.Kind)
 	}
 	if err != nil {
-		return fmt.Errorf("parameter %q is %q: want %v: %w", p.Name, value, p.Kind, err)
+		return nil, fmt.Errorf("parameter %q is %q: want %v: %w", p.Name, text, p.Kind, err)
 	}
-	if p.Max > p.Min && !(num >= p.Min && num <= p.Max) {
-		return fmt.Errorf("parameter %q is %q: want %v to %v", p.Name, value, p.Min, p.Max)
+	if p.Max > p.Min && !(number >= p.Min && number <= p.Max) {
+		return nil, fmt.Errorf("parameter %q is %q: want %v to %v", p.Name, text, p.Min, p.Max)
 	}
-	return nil
+	return value, nil
 }
 
-func paramNames(i Info) []string {
+func (i *Info) paramNames() []string {
 	var out []string
 	for _, p := range i.Params {
 		out = append(out, p.Name)

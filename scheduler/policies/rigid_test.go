@@ -43,10 +43,7 @@ func startsUnder(t *testing.T, easy bool, capacity int64, jobs []rigidJob) []sch
 		m.simulate(&rigidEASY{rigidMachine: m})
 		return m.starts
 	}
-	p, err := backfill.NewPlanner(backfill.Config{Variant: backfill.Strict}, &m.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := backfill.NewPlanner(backfill.Config{Variant: backfill.Strict}, &m.pool)
 	m.simulate(&rigidConservative{m, p})
 	return m.starts
 }

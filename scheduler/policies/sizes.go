@@ -11,7 +11,7 @@ var lasInfo = Info{
 	Name:   "las",
 	Help:   "least attained service first: the job with the fewest container-seconds so far",
 	Params: append([]Param{reserveParam}, containerParams...),
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		unit := containerUnit(v)
 		of := func(j *scheduler.Job, at scheduler.Time) (value, rate float64) { return attainedService(j, unit, at) }
 		o := &ordered{name: "las", placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey {
@@ -19,7 +19,7 @@ var lasInfo = Info{
 			return jobKey{had, runs}
 		}}
 		o.nextOrder = func(s *scheduler.State, now scheduler.Time) scheduler.Time { return o.nextCrossing(s, now, of) }
-		return o, nil
+		return o
 	},
 }
 
@@ -28,8 +28,8 @@ var sjfInfo = Info{
 	Help:    "shortest job first, by the true size (simulations only)",
 	Params:  []Param{reserveParam},
 	SimOnly: true,
-	new: func(v paramValues) (scheduler.Policy, error) {
-		return &ordered{name: "sjf", placer: newPlacer(v), key: func(j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}, nil
+	new: func(v paramValues) scheduler.Policy {
+		return &ordered{name: "sjf", placer: newPlacer(v), key: func(j *scheduler.Job, _ scheduler.Time) jobKey { return jobKey{jobSize(j)} }}
 	},
 }
 
@@ -38,7 +38,7 @@ var idealInfo = Info{
 	Help:    "shortest remaining work first, by the true size (simulations only)",
 	Params:  []Param{reserveParam},
 	SimOnly: true,
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		o := &ordered{name: "ideal", placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey {
 			left, _ := remainingSize(j, now)
 			return jobKey{left}
@@ -46,7 +46,7 @@ var idealInfo = Info{
 		o.nextOrder = func(s *scheduler.State, now scheduler.Time) scheduler.Time {
 			return o.nextCrossing(s, now, remainingSize)
 		}
-		return o, nil
+		return o
 	},
 }
 
@@ -57,13 +57,13 @@ var edfInfo = Info{
 		{Name: "infeasible_last", Kind: Bool, Default: "true", Help: "a job with an infeasible deadline goes behind all others"},
 		reserveParam,
 	},
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		last := v.bool("infeasible_last")
 		o := &ordered{name: "edf", deadlinesFirst: true, placer: newPlacer(v), key: func(j *scheduler.Job, now scheduler.Time) jobKey { return edfKey(j, now, last) }}
 		if last {
 			o.nextOrder = nextInfeasible
 		}
-		return o, nil
+		return o
 	},
 }
 
@@ -141,7 +141,6 @@ func remainingSize(j *scheduler.Job, now scheduler.Time) (left, rate float64) {
 	return left, rate
 }
 
-// containerParams define the size of one container of LAS_MQ.
 var containerParams = []Param{
 	{Name: "unit_cpu", Kind: Int, Default: "1000", Min: 1, Max: 1e9, Help: "CPU of one container, millicores"},
 	{Name: "unit_memory", Kind: Int, Default: "2147483648", Min: 1, Max: 1e15, Help: "memory of one container, bytes"},

@@ -86,7 +86,6 @@ func (p *speculativePolicy) Decide(s *scheduler.State, now scheduler.Time, limit
 	return d
 }
 
-// apply applies the policy's decision to the State and appends it to this one.
 func (p *speculativePolicy) apply(s *scheduler.State, d *scheduler.Decision, now scheduler.Time) {
 	for i := range d.Actions {
 		if err := s.Apply(&d.Actions[i], now); err != nil {
@@ -110,16 +109,16 @@ func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.D
 			continue
 		}
 		for _, g := range j.Stages {
-			wake := p.lagging(s, g, now, func(a *scheduler.Attempt) bool {
+			late, wake := p.lagging(s, g, now)
+			for _, a := range late {
 				if left <= 0 || len(p.actions) >= limit {
-					return false
+					break
 				}
 				if act, ok := placeSecondAttempt(s, g, a); ok && s.Apply(&act, now) == nil {
 					p.actions = append(p.actions, act)
 					left--
 				}
-				return true
-			})
+			}
 			if wake > now && (d.Wake == 0 || wake < d.Wake) {
 				d.Wake = wake
 			}
@@ -141,20 +140,18 @@ func secondAttempts(s *scheduler.State) int {
 	return n
 }
 
-// lagging yields the attempts of a stage that have run factor times as long as its
-// done tasks on average, until yield returns false. It returns when the next one
-// will have, 0 for none. A stage that was closed again because its input was lost
-// starts nothing.
-func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, yield func(*scheduler.Attempt) bool) (wake scheduler.Time) {
+// lagging returns the attempts of a stage that have run factor times as long as its
+// done tasks on average, and when the next one will have, 0 for none. A stage that was
+// closed again because its input was lost starts nothing.
+func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (late []*scheduler.Attempt, wake scheduler.Time) {
 	if !g.Open || g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*minDoneDivisor < g.Spec.Tasks {
-		return 0
+		return nil, 0
 	}
 	spent := g.TaskTime(now)
 	for a := range s.Attempts().In(g) {
 		spent -= a.RanFor(now)
 	}
 	limit := time.Duration(p.factor * float64(spent) / float64(g.Done))
-	var late []*scheduler.Attempt
 	for a := range s.Attempts().In(g) {
 		if a.Phase != scheduler.AttemptRunning || a.Speculative || hasSecondAttempt(s, g, a) {
 			continue
@@ -166,12 +163,7 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 			wake = at
 		}
 	}
-	for _, a := range late {
-		if !yield(a) {
-			break
-		}
-	}
-	return wake
+	return late, wake
 }
 
 // hasSecondAttempt reports whether the task has two attempts already.

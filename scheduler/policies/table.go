@@ -1,7 +1,7 @@
 package policies
 
 // table is the list of policies.
-var table = []Info{
+var table = withCommonParams(
 	threeDSFInfo,
 	fifoInfo,
 	fairInfo,
@@ -18,4 +18,4 @@ var table = []Info{
 	multifactorInfo,
 	conservativeInfo,
 	twoTierInfo,
-}
+)

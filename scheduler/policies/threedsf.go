@@ -58,31 +58,25 @@ const (
 	compressEvery  = 10 * time.Second
 )
 
-func guaranteeConfig(v paramValues) threedsf.Guarantees {
-	return threedsf.Guarantees{Enabled: v.bool("guarantees"), SF: v.float("sf"), MaxTries: guaranteeTries, SpareNodes: v.int("spare_nodes"),
-		Share: v.float("guarantee_share"), Margin: v.duration("margin"), CompressEvery: compressEvery}
-}
-
 var threeDSFInfo = Info{
 	Name:   "3dsf",
 	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
 	Params: slices.Concat(shareParams, localityParams, deadlineParams, guaranteeParams, regularParams, queueParams),
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		c := shareConfig("3dsf", 3, v)
-		c.PriorityOrder, c.Guarantees = true, guaranteeConfig(v)
+		c.PriorityOrder = true
+		c.Guarantees = threedsf.Guarantees{Enabled: v.bool("guarantees"), SF: v.float("sf"), MaxTries: guaranteeTries, SpareNodes: v.int("spare_nodes"),
+			Share: v.float("guarantee_share"), Margin: v.duration("margin"), CompressEvery: compressEvery}
 		c.ReserveNodes, c.Aging = v.bool(reserveParam.Name), v.duration("aging")
-		if v.text("regular_order") == "las_mq" {
+		if v.choice("regular_order") == "las_mq" {
 			q := queueConfig(v)
-			if err := q.Check(); err != nil {
-				return nil, err
-			}
-			c.LASMQ, c.InitialQueueByInput = &q, v.text("prior") == "input_bytes"
+			c.LASMQ, c.InitialQueueByInput = &q, v.choice("prior") == "input_bytes"
 		}
 		withDeadlines(&c, v)
 		c.Locality = v.bool("locality")
 		c.Network = locality.Network{Bandwidth: int64(v.int("bandwidth"))}
 		c.MaxLocalityWait, c.MaxLocalityYield, c.SmallTaskBytes = v.duration("max_locality_wait"), v.duration("max_locality_yield"), int64(v.int("small_task"))
-		return threedsf.New(c), nil
+		return threedsf.New(c)
 	},
 }
 
@@ -93,19 +87,19 @@ var pdsonqueueInfo = Info{
 		reserveParam,
 		{Name: "accepted_only", Kind: Bool, Default: "false", Help: "only jobs with an accepted deadline are deadline jobs; else all with a deadline"},
 	}),
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		c := shareConfig("pdsonqueue", 3, v)
 		c.AllDeadlines = !v.bool("accepted_only")
 		withDeadlines(&c, v)
 		c.ReserveNodes = v.bool(reserveParam.Name)
-		return threedsf.New(c), nil
+		return threedsf.New(c)
 	},
 }
 
 func withDeadlines(c *threedsf.Config, v paramValues) {
 	c.Deadlines, c.MaxSuspended, c.Migrate = true, v.duration("max_suspended"), v.bool("migrate")
-	c.Order = map[string]deadline.Order{"emwtf": deadline.EMWTF, "edf": deadline.EDF}[v.text("order")]
-	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "cheapest": deadline.Cheapest, "kill": deadline.Kill, "none": deadline.None}[v.text("preempt")]
+	c.Order = map[string]deadline.Order{"emwtf": deadline.EMWTF, "edf": deadline.EDF}[v.choice("order")]
+	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "cheapest": deadline.Cheapest, "kill": deadline.Kill, "none": deadline.None}[v.choice("preempt")]
 }
 
 var drfInfo = Info{
@@ -116,10 +110,10 @@ var drfInfo = Info{
 		reserveParam,
 		{Name: "stop_at_first_misfit", Kind: Bool, Default: "false", Help: "end a cycle at the first task that does not fit, as the papers print it"},
 	}, shareParams...),
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		c := shareConfig("drf", v.int("resources"), v)
 		c.ReserveNodes, c.StopAtFirstMisfit = v.bool(reserveParam.Name), v.bool("stop_at_first_misfit")
-		return threedsf.New(c), nil
+		return threedsf.New(c)
 	},
 }
 

@@ -21,13 +21,9 @@ var twoTierInfo = Info{
 		{Name: "pl", Kind: Int, Default: "-1", Min: -1, Max: 1e6, Help: "preemption limit: projects that one job may delay, -1 for no limit"},
 		{Name: "max_tries", Kind: Int, Default: "1000", Min: 0, Max: 1e9, Help: "backfill times tried for one job, 0 for all"},
 	}, reservingParams...),
-	new: func(v paramValues) (scheduler.Policy, error) {
-		cfg := backfill.Config{SlackFactor: v.float("sf"), PreemptionLimit: v.int("pl"), MaxTries: v.int("max_tries")}
-		for _, x := range []backfill.Variant{backfill.Strict, backfill.Flexible, backfill.FlexibleSF, backfill.Priority} {
-			if x.String() == v.text("variant") {
-				cfg.Variant = x
-			}
-		}
+	new: func(v paramValues) scheduler.Policy {
+		variant := map[string]backfill.Variant{"2tsb": backfill.Strict, "2tfb": backfill.Flexible, "2tfb-sf": backfill.FlexibleSF, "2tpb": backfill.Priority}[v.choice("variant")]
+		cfg := backfill.Config{Variant: variant, SlackFactor: v.float("sf"), PreemptionLimit: v.int("pl"), MaxTries: v.int("max_tries")}
 		return newReservingPolicy("two_tier", cfg, true, v)
 	},
 }
@@ -36,20 +32,16 @@ var conservativeInfo = Info{
 	Name:   "conservative",
 	Help:   "conservative backfilling: each job gets the earliest start that delays no other, and is only moved earlier",
 	Params: reservingParams,
-	new: func(v paramValues) (scheduler.Policy, error) {
+	new: func(v paramValues) scheduler.Policy {
 		return newReservingPolicy("conservative", backfill.Config{Variant: backfill.Strict}, false, v)
 	},
 }
 
-func newReservingPolicy(name string, cfg backfill.Config, projects bool, v paramValues) (scheduler.Policy, error) {
-	planner, err := backfill.NewPlanner(cfg, nil)
-	if err != nil {
-		return nil, err
-	}
-	p := &reservingPolicy{name: name, spare: v.int("spare_nodes"), starts: map[scheduler.StageID]scheduler.Time{}}
-	p.plan.planner, p.plan.projects = planner, projects
+func newReservingPolicy(name string, cfg backfill.Config, projects bool, v paramValues) scheduler.Policy {
+	p := &reservingPolicy{name: name, spare: v.int("spare_nodes")}
+	p.plan.planner, p.plan.projects = backfill.NewPlanner(cfg, nil), projects
 	p.plan.boundAssumptions = boundAssumptions{defaultBound: v.duration("default_bound"), margin: v.duration("margin"), grace: v.duration("grace")}
-	return p, nil
+	return p
 }
 
 // reservingPolicy is backfilling with a reservation for every waiting task: two_tier
@@ -64,19 +56,15 @@ type reservingPolicy struct {
 	name  string
 	spare int
 
-	placer           placer
+	placer
 	actionsExhausted bool // the cycle's actions were used up
 	continues        bool // the next decision goes on planning
 	plan             roundPlan
-	compressed       compression                          // the last one
-	dueTasks         []backfill.PlannedTask               // scratch
-	starts           map[scheduler.StageID]scheduler.Time // planned for the next task of each stage, see listStarts
+	compressed       compression            // the last one
+	dueTasks         []backfill.PlannedTask // scratch
 }
 
 func (f *reservingPolicy) Name() string { return f.name }
-
-// SetReasonsWanted sets whether decisions list why stages wait.
-func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.SetReasonsWanted(wanted) }
 
 // Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of
 // the projects that changed) to read what is planned of them, O(log) for each change, and a
@@ -104,15 +92,12 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	if f.continues = (f.plan.unfinished || !settled) && (len(p.actions) > 0 || len(p.states) > 0); f.continues {
 		f.wakeAt(now+1, now)
 	}
-	if !p.omitReasons {
-		f.listStarts(now)
-	}
 	if f.actionsExhausted {
-		f.compressed.forget() // some tasks are not where they were planned
+		f.compressed.timeline = nil // some tasks are not where they were planned
 	} else if f.compressed.fresh {
 		f.compressed.record(s, p.actions)
 	}
-	return p.finishExplained(f.reason)
+	return p.finish(f.reason)
 }
 
 // What one decision plans at most, so that none takes long: planning goes on in the next one,
@@ -125,7 +110,7 @@ const (
 	maxPlannedTasks = 10_000
 )
 
-// runRound plans once, on the State as this cycle has changed it so far.
+// runRound plans on the State as this cycle has changed it so far.
 func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 	// 1. Read the plan, without the reservations of finished work.
 	f.readPlan(s, now)

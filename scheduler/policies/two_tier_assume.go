@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -70,10 +71,8 @@ func (b boundAssumptions) windowOf(s *scheduler.State, a *scheduler.Attempt, now
 	if len(windows) == 0 || (!isUnknown(g) && (g.Job.Spec.Bound > 0 || !b.stays(s, g.Job, a.Node))) {
 		return nil
 	}
-	for i := range windows {
-		if windows[i].To > now {
-			return &windows[i]
-		}
+	if i := slices.IndexFunc(windows, func(w scheduler.Window) bool { return w.To > now }); i >= 0 {
+		return &windows[i]
 	}
 	return nil
 }
@@ -87,11 +86,6 @@ func isUnknown(g *scheduler.Stage) bool { return g.Bound() <= 0 && g.Spec.Estima
 // capacity may be guaranteed to others. If no job has a bound, nothing is guaranteed
 // and the estimate is good enough.
 func (b boundAssumptions) stays(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
-	return b.hasBounds && !canPreemptOn(s, j, n)
-}
-
-// canPreemptOn reports whether a task of a job may be moved out of memory on a node. Other than
-// Check (scheduler.Node.CanPreempt), it spares jobs whose deadline is accepted without a guarantee.
-func canPreemptOn(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
-	return !j.IsAccepted() && j.Spec.Project == 0 && s.Node(n).Spec.Levels.FreesMemory()
+	// Other than Check (scheduler.Node.CanPreempt), this spares jobs whose deadline is accepted without a guarantee.
+	return b.hasBounds && (j.IsAccepted() || j.Spec.Project != 0 || !s.Node(n).Spec.Levels.FreesMemory())
 }

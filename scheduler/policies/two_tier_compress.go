@@ -35,23 +35,18 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	}
 	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true,
 		planClock: planClock, freed: f.compressed.freed[:0]}
-	f.plan.markSearched()
-	return mark, true
-}
-
-// markSearched records that all tasks were searched for on all nodes, but for those that wait for their own.
-func (p *roundPlan) markSearched() {
-	clear(p.notSearched)
-	for _, k := range p.pinned {
-		p.notSearched[k] = true
+	clear(f.plan.notSearched)
+	for _, k := range f.plan.pinned { // all others were searched for on all nodes
+		f.plan.notSearched[k] = true
 	}
+	return mark, true
 }
 
 // compression is what is known of the last compression of the schedule: no task could
 // start earlier then. It only saves searches: without it the next one considers all nodes.
 type compression struct {
-	timeline  *scheduler.Timeline
-	clock     uint64 // FreeClock of the timeline then
+	timeline  *scheduler.Timeline // nil: the next compression considers all nodes
+	clock     uint64              // FreeClock of the timeline then
 	mark      scheduler.PolicyState
 	moved     []scheduler.Reservation // by the decision
 	fresh     bool                    // moved is to be recorded when the decision is complete
@@ -101,12 +96,6 @@ func (c *compression) isCurrent(s *scheduler.State, t *scheduler.Timeline) bool 
 		return r != nil && *r != was
 	})
 }
-
-// accept remembers that the moves of the compression were accepted: that is looked for once.
-func (c *compression) accept() { c.moved = nil }
-
-// forget makes the next compression consider all nodes.
-func (c *compression) forget() { c.timeline = nil }
 
 // compressStateSlot is the slot of the policy state with the fingerprint of the last
 // compression.

@@ -42,7 +42,6 @@ type roundPlan struct {
 	toRestore []*restoredOwner
 }
 
-// begin clears what belongs to the last round.
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, s.Reservations().NextID(), false, false
 	p.newOwners, p.tasks, p.pinned, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.pinned[:0], nil
@@ -65,9 +64,9 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.searched = f.spare == 0 && f.compressed.isCurrent(s, p.timeline)
 	switch {
 	case p.searched:
-		f.compressed.accept()
+		f.compressed.moved = nil // they were accepted
 	case f.spare == 0 && f.compressed.timeline == p.timeline: // it was undone: its moves were refused, or its mark is another one's
-		f.compressed.forget()
+		f.compressed.timeline = nil
 	}
 	p.findChanged(f.spare == 0)
 	p.readReservations()
@@ -88,7 +87,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	p.restoreOwners()
-	p.withdrawRest()
+	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0) }) // but for those that are due and blocked
 	p.planner.HasChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
 	f.wakeAt(p.nextTurn, now)
@@ -110,7 +109,6 @@ func (p *roundPlan) restoreOwners() {
 	}
 }
 
-// restoreOwner restores one owner that has an active job.
 func (p *roundPlan) restoreOwner(o *restoredOwner) {
 	guaranteed := p.isGuaranteed(o)
 	another := p.needsAnotherRound
@@ -130,9 +128,7 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 	if guaranteed {
 		guarantee = backfill.GuaranteeOf(p.s, o.id)
 	}
-	if err := p.planner.Restore(p.project, guarantee, guaranteed, p.existing); err != nil {
-		panic("policies: the planner refused an accepted job: " + err.Error())
-	}
+	p.planner.Restore(p.project, guarantee, guaranteed, p.existing)
 	o.planned, o.guaranteed = true, guaranteed
 	o.unplaced = p.planner.NumUnplacedOf(o.id) > 0
 	o.incomplete = !guaranteed || o.unplaced
@@ -163,12 +159,6 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 	return x
 }
 
-// withdrawRest takes out the reservations of tasks that are not planned in this round,
-// except those that are due and blocked.
-func (p *roundPlan) withdrawRest() {
-	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0) })
-}
-
 // eachUnplanned yields the reservations of the plan whose tasks are not planned in this round,
 // except those that are due and blocked. O(1) if there are none.
 func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
@@ -176,10 +166,7 @@ func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
 		return
 	}
 	for _, r := range p.s.Reservations().All() {
-		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(backfill.KeyOf(r)) != r {
-			continue
-		}
-		if !p.needsPlan(p.s.Stage(r.StageID()), r.Task) {
+		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(backfill.KeyOf(r)) != r || !p.needsPlan(p.s.Stage(r.StageID()), r.Task) {
 			continue
 		}
 		if _, planned := p.planner.Find(backfill.KeyOf(r)); !planned {
@@ -229,14 +216,12 @@ func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
 // buildRequest adds a stage's waiting tasks to the project. Suspended tasks need only
 // what they do not occupy, and only on their own node.
 func (p *roundPlan) buildRequest(g *scheduler.Stage) {
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needs.NeedOf(g.Spec.Demand, g.Spec.Disk),
-		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, After: g.Spec.After}
-	r.Unknown = isUnknown(g)
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), NotBefore: p.earliestStart(g),
+		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, Unknown: isUnknown(g)}
 	r.Stays = r.SoftBound && p.hasBounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) // non-preemptible
-	if g.Open {                                                                              // its predecessors are done
-		r.After = nil
+	if !g.Open {
+		r.After = g.Spec.After
 	}
-	r.NotBefore = p.earliestStart(g)
 	blocked := isBlocked(p.s, g)
 	from := len(p.tasks)
 	p.collectTasks(g)

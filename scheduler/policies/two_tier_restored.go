@@ -49,21 +49,6 @@ func (o *restoredOwner) compare(x *restoredOwner) int {
 	return cmp.Or(cmp.Compare(o.submitted, x.submitted), cmp.Compare(o.job, x.job))
 }
 
-// isFor reports whether the owners were read from this State and this timeline.
-func (w *restoredOwners) isFor(s *scheduler.State, t *scheduler.Timeline, now scheduler.Time) bool {
-	return w.state == s && w.timeline == t && now >= w.readAt
-}
-
-// reset forgets all owners.
-func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
-	n := s.JobCount()
-	w.byID = make(map[scheduler.ProjectID]*restoredOwner, n)
-	clear(w.ordered)
-	w.ordered, w.changed = slices.Grow(w.ordered[:0], n), slices.Grow(w.changed[:0], n)
-	w.state, w.timeline, w.ordered, w.reserved, w.movable, w.leftOut = s, t, w.ordered[:0], 0, 0, 0
-}
-
-// mark lists an owner as changed.
 func (w *restoredOwners) mark(id scheduler.ProjectID) {
 	o := w.byID[id]
 	if o == nil {
@@ -81,16 +66,15 @@ func (w *restoredOwners) mark(id scheduler.ProjectID) {
 func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
 	w.changed, w.stale = w.changed[:0], w.stale[:0]
-	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
+	known := keep && w.state == p.s && w.timeline == p.timeline && p.now >= w.readAt
+	if known && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
 		for _, o := range w.changed {
 			p.planner.Forget(o.id)
 		}
 	} else {
-		for _, o := range w.changed {
-			o.listed = false
-		}
-		w.changed = w.changed[:0]
-		w.reset(p.s, p.timeline)
+		n := p.s.JobCount()
+		*w = restoredOwners{state: p.s, timeline: p.timeline, byID: make(map[scheduler.ProjectID]*restoredOwner, n), readTo: w.readTo,
+			ordered: slices.Grow(w.ordered[:0], n), changed: slices.Grow(w.changed[:0], n), entered: w.entered, stale: w.stale}
 		p.planner.Reset(p.timeline.Nodes, nil)
 		p.planner.NextRound(p.searched, nil)
 		for j := range p.s.Jobs() {
@@ -148,7 +132,6 @@ func (p *roundPlan) readReservations() {
 	}
 }
 
-// readOwner reads an owner.
 func (p *roundPlan) readOwner(o *restoredOwner) {
 	if !o.isKnown() {
 		p.restored.ordered = append(p.restored.ordered, o)
@@ -211,7 +194,6 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 // hasReservations is len(j.Reservations()) > 0, answered from the cache line of a job that is always read.
 func hasReservations(j *scheduler.Job) bool { return j.Guarantees > 0 || j.Unguaranteed() > 0 }
 
-// hasDisk reports whether the disk of a reservation still exists.
 func hasDisk(s *scheduler.State, r *scheduler.Reservation) bool {
 	return int(r.OnDisk) < len(s.Node(r.Node).Disks)
 }
@@ -226,4 +208,83 @@ func (p *roundPlan) reservationOf(k backfill.Key) *scheduler.Reservation {
 		return r
 	}
 	return nil
+}
+
+// Work that waits and of which nothing is planned yet is read into the planner in parts, for with
+// very much of it reading alone would make a decision long. The window is what a decision reads of
+// it: in half the first owners in order of submission, in half those beyond, which take turns by the
+// time. So none is left out for ever behind others for which there is no place, and the same State at
+// the same time gives the same window.
+const (
+	windowTasks = 1 << 13
+	// windowTurn is how long one part of those beyond has its turn.
+	windowTurn = misfitTurn
+)
+
+// countMovable adds the waiting tasks of a job, and reports whether the plan has
+// something of the job: a reservation, or a suspended task, which has its place.
+func (o *restoredOwner) countMovable(j *scheduler.Job) (inPlan bool) {
+	if inPlan = hasReservations(j); inPlan || j.Phase != scheduler.JobActive {
+		return inPlan
+	}
+	if j.Live > 0 && slices.ContainsFunc(j.Begun(), func(g *scheduler.Stage) bool { return g.Suspended > 0 }) {
+		return true
+	}
+	o.movable = int32(min(int64(o.movable)+j.Pending, maxPlannedTasks))
+	return false
+}
+
+func (p *roundPlan) isGuaranteed(o *restoredOwner) bool {
+	if pr := p.s.Project(o.id); pr != nil {
+		return pr.HasState(scheduler.GuaranteeState)
+	}
+	return o.first.HasState(scheduler.GuaranteeState)
+}
+
+// chooseWindow decides which owners are in the planner in this round: all that have something
+// planned, and of the others those in the window. It takes out those that are not, and lists those
+// that come in. O(1) if all are in the window, else O(owners). An owner belongs to the window by its
+// first task; it has maxPlannedTasks at most.
+func (p *roundPlan) chooseWindow() {
+	w := &p.restored
+	w.entered = w.entered[:0]
+	p.nextTurn = 0
+	size := cmp.Or(p.window, windowTasks)
+	if w.movable <= size && w.leftOut == 0 {
+		return
+	}
+	half, turn := max(1, w.movable), 0 // all are first
+	if w.movable > size {
+		half = size / 2
+		parts := max(1, (w.movable-1)/half)
+		at := p.now / windowTurn
+		turn = int(at % scheduler.Time(parts))
+		p.nextTurn = (at + 1) * windowTurn
+	}
+	before := 0
+	w.leftOut = 0
+	for _, o := range w.ordered {
+		// Part -1 is the first half of the window, and the others take turns.
+		part := before/half - 1
+		out := o.movable > 0 && part >= 0 && part != turn
+		before += int(o.movable)
+		switch {
+		case out && o.planned:
+			p.planner.Forget(o.id)
+			o.planned, o.incomplete, o.unplaced = false, false, false
+		case !out && o.leftOut:
+			w.entered = append(w.entered, o)
+		}
+		if o.leftOut = out; out {
+			w.leftOut++
+		}
+	}
+}
+
+func (p *roundPlan) isLeftOut(j *scheduler.Job) bool {
+	if p.restored.leftOut == 0 {
+		return false
+	}
+	o := p.restored.byID[ownerOf(j, p.projects)]
+	return o != nil && o.leftOut
 }

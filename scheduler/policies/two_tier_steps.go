@@ -59,7 +59,6 @@ func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attem
 	return guaranteed && f.plan.timeline.Nodes.FirstOverCapacity(int32(a.Node), now, end) < scheduler.Never
 }
 
-// isGuarantee reports whether a reservation is a guarantee of the plan.
 func isGuarantee(r *scheduler.Reservation) bool { return r.Kind == scheduler.ReserveProject }
 
 // repair replans what was reserved on unschedulable nodes, what no longer fits, and
@@ -279,7 +278,6 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 	return until
 }
 
-// replanCause returns why guaranteed work had to be replanned.
 func (f *reservingPolicy) replanCause(s *scheduler.State) backfill.Cause {
 	for a := range s.Attempts().Suspended() {
 		if a.Suspends > 0 {
@@ -320,7 +318,6 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 	}
 }
 
-// dropUnplanned drops the reservations of tasks that are not planned any more.
 func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
 	var missing []backfill.Key
@@ -336,7 +333,6 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 	}
 }
 
-// unreserve drops the reservation of a task, if it has one.
 func (f *reservingPolicy) unreserve(k backfill.Key) {
 	if r := f.plan.reservationOf(k); r != nil {
 		f.tryApply(scheduler.Unreserve(r.ID))
@@ -396,50 +392,40 @@ func fitsOnDisk(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 	return disk < 0 || (d[scheduler.IO] <= n.Disks[disk].FreeIO && g.Spec.Disk <= n.Disks[disk].FreeSpace)
 }
 
-// listStarts lists when the next task of each stage is planned to start, where that is later than now.
-func (f *reservingPolicy) listStarts(now scheduler.Time) {
-	clear(f.starts)
-	f.plan.planner.Scan(func(x *backfill.PlannedTask) {
-		if x.Spot.Bin < 0 || x.Spot.At <= now {
-			return
-		}
-		if at, known := f.starts[x.Key.StageID()]; !known || x.Spot.At < at {
-			f.starts[x.Key.StageID()] = x.Spot.At
-		}
-	})
-}
-
-// reason returns why a stage waits, after listStarts.
 func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
-	s, next := f.placer.s, f.starts[g.ID()]
+	s := f.placer.s
+	due, next := f.reserved(g)
 	if f.actionsExhausted || f.placer.actionsLeft <= 0 || (f.continues && next == 0) {
 		return scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending, Reason: scheduler.ReasonCycleFull}
 	}
 	w := s.TenantTree().Waiting(g)
 	switch {
 	case w.Reason != 0:
-	case next > 0 && next < scheduler.Never:
+	case next > 0:
 		w.Reason, w.Until = scheduler.ReasonLater, next
 	case f.plan.isLeftOut(g.Job):
 		w.Reason = scheduler.ReasonNotExamined
 	case s.Cluster().NextNode(g, 0) == scheduler.NoNode:
-		w.Reason, w.Nodes, w.Behind = f.placer.noCapacityReason(g, s.Cluster().DemandClassOf(g))
+		f.explainNoCapacity(&w, g, s.Cluster().DemandClassOf(g))
+	case due != nil:
+		w.Reason, w.Node, w.Reservation = scheduler.ReasonDue, due.Node, due.ID
 	default:
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
-		if r := f.dueReservation(g); r != nil {
-			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
-		}
 	}
 	return w
 }
 
-// dueReservation returns the reservation of a stage's first waiting task that is due
-// and could not start, or nil. O(due tasks).
-func (f *reservingPolicy) dueReservation(g *scheduler.Stage) *scheduler.Reservation {
-	for i := range f.dueTasks {
-		if k := f.dueTasks[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
-			return f.plan.reservationOf(k)
+// reserved returns the reservation of a stage's first waiting task that is due and could not start, nil for
+// none, and when the next one is due, 0 for none. O(reservations of the job).
+func (f *reservingPolicy) reserved(g *scheduler.Stage) (due *scheduler.Reservation, next scheduler.Time) {
+	for _, r := range g.Job.Reservations() {
+		switch {
+		case r.Stage != g.Index || !r.IsPlanOfTask() || g.PlannedAt(r.Task) != r:
+		case r.Start <= f.now && g.IsPending(r.Task) && (due == nil || r.Task < due.Task):
+			due = r
+		case r.Start > f.now && (next == 0 || r.Start < next):
+			next = r.Start
 		}
 	}
-	return nil
+	return due, next
 }

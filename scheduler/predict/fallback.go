@@ -1,10 +1,6 @@
 package predict
 
-import (
-	"math"
-
-	"github.com/drover-run/drover/internal/enum"
-)
+import "math"
 
 // Source is the origin of an estimate, best last.
 type Source int
@@ -17,11 +13,6 @@ const (
 	Ridge                             // ridge regression over all features
 	MLP                               // the network
 )
-
-// String returns the name of the source.
-func (s Source) String() string {
-	return enum.Name("source", s, []string{1: "default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"})
-}
 
 // Minimum numbers of finished tasks before a source is used.
 const (
@@ -114,13 +105,20 @@ func (t *BoundedMap[K, V]) GetOrAdd(key K) *V {
 		return v
 	}
 	v := new(V)
-	if len(t.ring) < t.capacity {
-		t.ring = append(t.ring, key)
-	} else {
+	if len(t.ring) == t.capacity {
 		delete(t.entries, t.ring[t.next])
-		t.ring[t.next] = key
-		t.next = (t.next + 1) % t.capacity
 	}
+	t.ring = PushRing(t.ring, &t.next, t.capacity, key)
 	t.entries[key] = v
 	return v
+}
+
+// PushRing adds v to a ring of limited size, of which next is the oldest entry once it is full.
+func PushRing[T any](ring []T, next *int, limit int, v T) []T {
+	if len(ring) < limit {
+		return append(ring, v)
+	}
+	ring[*next] = v
+	*next = (*next + 1) % limit
+	return ring
 }

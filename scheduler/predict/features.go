@@ -2,53 +2,21 @@ package predict
 
 import "math"
 
-// Feature is one of the inputs of the model.
-type Feature int
-
-// The eight features. All are known when a task is placed.
+// The inputs of the model: indices of Features. All are known when a task is placed.
 const (
-	InputBytes   Feature = iota + 1 // bytes that the task reads
-	CPU                             // demand, millicores
-	Memory                          // demand, bytes
-	DiskIO                          // demand, bytes/s
-	StageKind                       // 0 map, 1 reduce, 2 group
-	StageSeconds                    // the fallback's estimate for the task, seconds: the mean of the finished tasks of its stage, if there are any
-	Distance                        // switches between node and data: 0 node, 1 rack, 3 other rack
-	Slowdown                        // of the node: recent run times over their estimates, 1 is average
+	InputBytes   = iota // bytes that the task reads
+	CPU                 // demand, millicores
+	Memory              // demand, bytes
+	DiskIO              // demand, bytes/s
+	StageKind           // 0 map, 1 reduce, 2 group
+	StageSeconds        // the fallback's estimate for the task, seconds: the mean of the finished tasks of its stage, if there are any
+	Distance            // switches between node and data: 0 node, 1 rack, 3 other rack
+	Slowdown            // of the node: recent run times over their estimates, 1 is average
+	featureCount
 )
 
-// featureCount is the number of features.
-const featureCount = 8
-
-// maxFeature returns the largest valid value of a feature: an exabyte, or a thousand
-// kinds or switches.
-func maxFeature(f Feature) float64 {
-	switch f {
-	case StageKind, Distance:
-		return 1000
-	default:
-		return 1e18
-	}
-}
-
-// Features holds the values of all features in their units; feature f is at index f-1.
+// Features holds the values of all features in their units. None may be negative.
 type Features [featureCount]float64
-
-// of returns the value of one feature.
-func (x *Features) of(f Feature) float64 { return x[f-1] }
-
-// Set sets the value of one feature.
-func (x *Features) Set(f Feature, v float64) { x[f-1] = v }
-
-// valid reports whether all values are in range.
-func (x *Features) valid() bool {
-	for i, v := range x {
-		if !(v >= 0 && v <= maxFeature(Feature(i+1))) {
-			return false
-		}
-	}
-	return true
-}
 
 // maxSeconds is the largest run time: a hundred years.
 const maxSeconds = 3.2e9
@@ -57,7 +25,7 @@ const maxSeconds = 3.2e9
 // log(1+x) for sizes and times, unchanged for the others.
 func logTransform(x *Features, out *[featureCount]float64) {
 	for i, v := range x {
-		switch Feature(i + 1) {
+		switch i {
 		case StageKind, Distance:
 			out[i] = v
 		default:

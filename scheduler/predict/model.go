@@ -26,7 +26,6 @@ func (m *trainedModel) standardise(x *Features, row *[featureCount]float64) {
 	}
 }
 
-// seconds inverts the standardisation of the target.
 func (m *trainedModel) seconds(y float64) float64 {
 	return math.Exp(min(max(m.yMean+m.yScale*y, -10), math.Log(maxSeconds)))
 }
@@ -42,7 +41,6 @@ func (m *trainedModel) predictNetwork(b *buffers, x *Features) float64 {
 	return m.seconds(float64(b.activations[3][0]))
 }
 
-// predictRidge returns the run time in seconds of one task by the ridge regression.
 func (m *trainedModel) predictRidge(b *buffers, x *Features) float64 {
 	m.standardise(x, &b.row)
 	y := m.ridge[featureCount]

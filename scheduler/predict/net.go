@@ -124,7 +124,6 @@ func dot(a, b []float32) float32 {
 	return s
 }
 
-// addTimes adds f times a vector to sum, which is at least as long.
 func addTimes(sum []float32, f float32, a []float32) {
 	sum = sum[:len(a)]
 	for i, x := range a {

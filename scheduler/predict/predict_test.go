@@ -15,9 +15,7 @@ func fedPredictor(t testing.TB, w workload, c Config, seed uint64, n int) *Predi
 	r := rand.New(rand.NewPCG(seed, 1))
 	for i := range n {
 		task, s := w.draw(r, i)
-		if !p.Observe(task, s) {
-			t.Fatal("refused")
-		}
+		p.Observe(task, s)
 	}
 	return p
 }
@@ -57,18 +55,13 @@ func TestBeatsRidge(t *testing.T) {
 			const later = 2000
 			for i := range later {
 				task, s := w.draw(r, n+i)
-				out, ok := p.Predict(&task)
-				if !ok {
-					t.Fatal("refused")
-				}
+				out := p.Predict(&task)
 				a, b := math.Log(s/out.Seconds), math.Log(s/m.predictRidge(p.buffers, &task.Features))
 				net, line = net+a*a, line+b*b
 				if out.Source != MLP {
 					t.Fatalf("estimate %+v", out)
 				}
-				if !p.Observe(task, s) {
-					t.Fatal("refused")
-				}
+				p.Observe(task, s)
 			}
 			t.Logf("root mean square of log errors: network %.3f, ridge %.3f", math.Sqrt(net/later), math.Sqrt(line/later))
 			if net >= line {
@@ -87,7 +80,7 @@ func TestRidgeWins(t *testing.T) {
 		t := Task{Stage: fmt.Sprint(i), Tenant: "t"}
 		demand(&t, 0, mib*noise(r, 1), 1000*noise(r, 0.5), gib, 10*mib*noise(r, 0.5))
 		f := &t.Features
-		return t, 10 * math.Pow((1+f.of(InputBytes))/mib, 0.9) * 1000 / (1 + f.of(CPU)) * noise(r, 0.3)
+		return t, 10 * math.Pow((1+f[InputBytes])/mib, 0.9) * 1000 / (1 + f[CPU]) * noise(r, 0.3)
 	}}
 	pure := workload{"noise", func(r *rand.Rand, i int) (Task, float64) {
 		t := Task{Stage: "one", Tenant: "t"}
@@ -209,22 +202,16 @@ func TestFallback(t *testing.T) {
 	p := New(DefaultConfig(1))
 	task := func(stage, tenant string, input float64) Task {
 		t := Task{Stage: stage, Tenant: tenant}
-		t.Features.Set(InputBytes, input)
+		t.Features[InputBytes] = input
 		return t
 	}
 	for range 3 {
-		if !p.Observe(task("even", "a", mib), 10) {
-			t.Fatal("refused")
-		}
+		p.Observe(task("even", "a", mib), 10)
 	}
 	for i := range 20 {
-		if !p.Observe(task("line", "b", float64(i*mib)), 2+float64(i)) {
-			t.Fatal("refused")
-		}
+		p.Observe(task("line", "b", float64(i*mib)), 2+float64(i))
 	}
-	if !p.Observe(task("single", "c", mib), 77) {
-		t.Fatal("refused")
-	}
+	p.Observe(task("single", "c", mib), 77)
 	for _, w := range []struct {
 		name    string
 		task    Task
@@ -238,36 +225,10 @@ func TestFallback(t *testing.T) {
 		{"one record is no history", task("single", "c", mib), 60, Default},
 		{"nothing known", task("new", "new", mib), 60, Default},
 	} {
-		e, ok := p.Predict(&w.task)
-		if !ok {
-			t.Fatal("refused")
-		}
-		if math.Abs(e.Seconds-w.seconds) > 1e-6 || e.Source != w.source || w.task.Features.of(StageSeconds) != e.Seconds {
+		e := p.Predict(&w.task)
+		if math.Abs(e.Seconds-w.seconds) > 1e-6 || e.Source != w.source || w.task.Features[StageSeconds] != e.Seconds {
 			t.Errorf("%s: got %g s from %v, want %g from %v", w.name, e.Seconds, e.Source, w.seconds, w.source)
 		}
-	}
-}
-
-// TestInvalidInputIsRefused checks that nothing is learnt of numbers out of range.
-func TestInvalidInputIsRefused(t *testing.T) {
-	p := New(DefaultConfig(1))
-	for _, s := range []float64{0, -1, math.NaN(), math.Inf(1), maxSeconds * 2} {
-		if p.Observe(Task{}, s) {
-			t.Errorf("run time %g is learnt", s)
-		}
-	}
-	for _, v := range []float64{-1, math.NaN(), math.Inf(1), 1e19} {
-		var bad Task
-		bad.Features.Set(DiskIO, v)
-		if p.Observe(bad, 1) {
-			t.Errorf("feature %g is learnt", v)
-		}
-		if _, ok := p.Predict(&bad); ok {
-			t.Errorf("feature %g is predicted with", v)
-		}
-	}
-	if len(p.history) != 0 || len(p.stages.entries) != 0 {
-		t.Error("invalid input was learnt")
 	}
 }
 
@@ -279,43 +240,32 @@ func TestHostileHistory(t *testing.T) {
 			task, s := Task{Stage: "s"}, 5.0
 			if extreme {
 				for f := range task.Features {
-					task.Features[f] = maxFeature(Feature(f+1)) * float64((i>>f)&1)
+					task.Features[f] = 1e18 * float64((i>>f)&1)
 				}
 				s = []float64{1e-9, maxSeconds}[i%2]
 			}
-			if !p.Observe(task, s) {
-				t.Fatal("refused")
-			}
+			p.Observe(task, s)
 		}
 		trainModel(t, p)
-		if e, ok := p.Predict(&Task{}); !ok || !(e.Seconds > 0) || math.IsInf(e.Seconds, 0) {
-			t.Errorf("estimate %+v, %v", e, ok)
+		if e := p.Predict(&Task{}); !(e.Seconds > 0) || math.IsInf(e.Seconds, 0) {
+			t.Errorf("estimate %+v", e)
 		}
 	}
 }
 
 func TestTablesAreBounded(t *testing.T) {
 	c := DefaultConfig(1)
-	c.MaxStages, c.MaxTenants, c.history, c.minHistory = 10, 5, 100, 50
+	c.maxStages, c.maxTenants, c.history, c.minHistory = 10, 5, 100, 50
 	p := New(c)
 	for i := range 1000 {
-		if !p.Observe(Task{Stage: fmt.Sprint(i), Tenant: fmt.Sprint(i)}, 1) {
-			t.Fatal("refused")
-		}
+		p.Observe(Task{Stage: fmt.Sprint(i), Tenant: fmt.Sprint(i)}, 1)
 	}
 	if len(p.stages.entries) != 10 || len(p.tenants.entries) != 5 || len(p.history) != 100 {
 		t.Errorf("%d stages, %d tenants, %d tasks", len(p.stages.entries), len(p.tenants.entries), len(p.history))
 	}
 }
 
-func TestNames(t *testing.T) {
-	for got, want := range map[string]string{
-		Default.String(): "default", MLP.String(): "mlp", Source(0).String(): "source(0)",
-	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
+func TestSlowdown(t *testing.T) {
 	var s SlowdownTracker
 	for range 100 {
 		s.Observe(20, 10)
@@ -353,8 +303,8 @@ func BenchmarkPredict(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for i := range tasks {
-			if out, ok := p.Predict(&tasks[i]); !ok || out.Source != MLP {
-				b.Fatal(out, ok)
+			if out := p.Predict(&tasks[i]); out.Source != MLP {
+				b.Fatal(out)
 			}
 		}
 	}
@@ -367,8 +317,6 @@ func BenchmarkObserve(b *testing.B) {
 	task, s := workloads[0].draw(rand.New(rand.NewPCG(1, 2)), 0)
 	b.ReportAllocs()
 	for b.Loop() {
-		if !p.Observe(task, s) {
-			b.Fatal("refused")
-		}
+		p.Observe(task, s)
 	}
 }

@@ -12,14 +12,14 @@ type Config struct {
 	retrainEvery int     // new tasks between two rounds, above 0
 	ridgePenalty float64 // on the squared standardised weights, above 0
 
-	MaxStages, MaxTenants int // largest number of entries; the oldest is evicted
+	maxStages, maxTenants int // largest number of entries; the oldest is evicted
 }
 
 // DefaultConfig trains 20 epochs on the latest 10,000 tasks after every 1,000 tasks.
 func DefaultConfig(seed uint64) Config {
 	return Config{
 		seed: seed, slope: 0.01, epochs: 20, history: 10_000, minHistory: 500, retrainEvery: 1000,
-		ridgePenalty: 1e-4, MaxStages: 1 << 16, MaxTenants: 1 << 14,
+		ridgePenalty: 1e-4, maxStages: 1 << 14, maxTenants: 1 << 12,
 	}
 }
 
@@ -29,10 +29,7 @@ const defaultSeconds = 60
 // Task is the input of a prediction.
 type Task struct {
 	Stage, Tenant string
-	// Features holds all features but StageSeconds, which Predict fills in. Pass the
-	// features that Predict returned to Observe; Observe fills in a StageSeconds of 0
-	// as well.
-	Features Features
+	Features      Features // all but StageSeconds, which the Predictor fills in
 }
 
 // Estimate is a predicted run time.
@@ -60,13 +57,13 @@ type Predictor struct {
 func New(c Config) *Predictor {
 	return &Predictor{
 		config: c, buffers: newBuffers(),
-		stages: NewBoundedMap[string, stageStats](c.MaxStages), tenants: NewBoundedMap[string, tenantStats](c.MaxTenants),
+		stages: NewBoundedMap[string, stageStats](c.maxStages), tenants: NewBoundedMap[string, tenantStats](c.maxTenants),
 	}
 }
 
 // fallbackEstimate returns the estimate for a task without a model.
 func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
-	if s, source, ok := p.stages.Get(t.Stage).estimate(t.Features.of(InputBytes)); ok {
+	if s, source, ok := p.stages.Get(t.Stage).estimate(t.Features[InputBytes]); ok {
 		return s, source
 	}
 	if s := p.tenants.Get(t.Tenant); s != nil && s.n >= tenantMin {
@@ -75,15 +72,11 @@ func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
 	return defaultSeconds, Default
 }
 
-// Predict returns the estimate for a task, and fills in the StageSeconds of its features. It reports
-// false if a feature is out of range. Cost: two map look-ups and, with the network, about 1,400
-// multiplications. It does not allocate.
-func (p *Predictor) Predict(t *Task) (e Estimate, ok bool) {
-	if !t.Features.valid() {
-		return Estimate{}, false
-	}
+// Predict returns the estimate for a task, and fills in the StageSeconds of its features. Cost: two
+// map look-ups and, with the network, about 1,400 multiplications. It does not allocate.
+func (p *Predictor) Predict(t *Task) (e Estimate) {
 	e.Seconds, e.Source = p.fallbackEstimate(t)
-	t.Features.Set(StageSeconds, e.Seconds)
+	t.Features[StageSeconds] = e.Seconds
 	switch m := p.model; {
 	case m == nil:
 	case m.use == MLP:
@@ -91,33 +84,18 @@ func (p *Predictor) Predict(t *Task) (e Estimate, ok bool) {
 	case m.use == Ridge:
 		e = Estimate{m.predictRidge(p.buffers, &t.Features), Ridge}
 	}
-	return e, true
+	return e
 }
 
-// Observe learns from a finished task, given its run time in seconds without waiting
-// and suspended time. It learns nothing and reports false if one of these numbers is out of range. O(1).
-func (p *Predictor) Observe(t Task, seconds float64) bool {
-	if !t.Features.valid() || !(seconds > 0 && seconds <= maxSeconds) {
-		return false
-	}
-	if t.Features.of(StageSeconds) == 0 {
-		fallback, _ := p.fallbackEstimate(&t)
-		t.Features.Set(StageSeconds, fallback)
-	}
-	p.stages.GetOrAdd(t.Stage).add(t.Features.of(InputBytes), seconds)
+// Observe learns from a finished task, given its run time in seconds, above 0, without waiting
+// and suspended time. O(1).
+func (p *Predictor) Observe(t Task, seconds float64) {
+	seconds = min(seconds, maxSeconds)
+	t.Features[StageSeconds], _ = p.fallbackEstimate(&t)
+	p.stages.GetOrAdd(t.Stage).add(t.Features[InputBytes], seconds)
 	p.tenants.GetOrAdd(t.Tenant).add(seconds)
-	p.addToHistory(record{t.Features, seconds, t.Features.of(StageSeconds)})
-	return true
-}
-
-func (p *Predictor) addToHistory(r record) {
 	p.newTasks++
-	if len(p.history) < p.config.history {
-		p.history = append(p.history, r)
-		return
-	}
-	p.history[p.oldest] = r
-	p.oldest = (p.oldest + 1) % len(p.history)
+	p.history = PushRing(p.history, &p.oldest, p.config.history, record{t.Features, seconds})
 }
 
 // Train trains in the background: at most budget task visits (rounded up to a batch of
@@ -133,7 +111,7 @@ func (p *Predictor) Train(budget int) (unfinished bool) {
 		p.newTasks = 0
 		p.round = newRound(p.history, &p.config, p.rounds)
 	}
-	if _, done := p.round.train(budget); !done {
+	if !p.round.train(budget) {
 		return true
 	}
 	p.model, p.round = p.round.evaluate(), nil

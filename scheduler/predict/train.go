@@ -5,11 +5,9 @@ import (
 	"math/rand/v2"
 )
 
-// record is one finished task of the history.
 type record struct {
-	x        Features
-	seconds  float64
-	fallback float64 // estimate of the fallback chain before the task finished
+	x       Features
+	seconds float64
 }
 
 // round is one round of training over a snapshot of the history.
@@ -94,20 +92,20 @@ func stdDev(square float64) float64 {
 
 // train trains on at most budget tasks, rounded up to a batch, and reports whether all
 // epochs are done.
-func (r *round) train(budget int) (visited int, done bool) {
-	for visited < budget && r.epoch < r.epochs {
+func (r *round) train(budget int) (done bool) {
+	for budget > 0 && r.epoch < r.epochs {
 		if r.pos == 0 {
 			r.random.Shuffle(len(r.order), func(i, j int) { r.order[i], r.order[j] = r.order[j], r.order[i] })
 		}
 		rows := min(batch, len(r.order)-r.pos)
 		r.trainBatch(r.order[r.pos : r.pos+rows])
-		visited += rows
+		budget -= rows
 		if r.pos += rows; r.pos == len(r.order) {
 			r.pos = 0
 			r.epoch++
 		}
 	}
-	return visited, r.epoch >= r.epochs
+	return r.epoch >= r.epochs
 }
 
 // trainBatch is one step of Adam on the mean squared error of a batch, with a rate that
@@ -135,7 +133,7 @@ func (r *round) evaluate() *trainedModel {
 		h := &r.heldOut[k]
 		network = append(network, math.Log(h.seconds/m.predictNetwork(r.buffers, &h.x)))
 		ridge = append(ridge, math.Log(h.seconds/m.predictRidge(r.buffers, &h.x)))
-		fallback = append(fallback, math.Log(h.seconds/h.fallback))
+		fallback = append(fallback, math.Log(h.seconds/h.x[StageSeconds]))
 	}
 	switch {
 	case beats(network, ridge) && beats(network, fallback):

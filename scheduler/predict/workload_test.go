@@ -26,17 +26,17 @@ func noise(r *rand.Rand, sigma float64) float64 { return math.Exp(sigma * r.Norm
 func place(r *rand.Rand, t *Task) (networkShare, slowdown float64) {
 	d := [...]float64{0, 0, 0, 0, 1, 1, 3}[r.IntN(7)]
 	slowdown = math.Exp(0.3 * r.NormFloat64())
-	t.Features.Set(Distance, d)
-	t.Features.Set(Slowdown, slowdown)
+	t.Features[Distance] = d
+	t.Features[Slowdown] = slowdown
 	return map[float64]float64{0: 1, 1: 0.6, 3: 0.25}[d], slowdown
 }
 
 func demand(t *Task, kind, input, cpu, memory, io float64) {
-	t.Features.Set(StageKind, kind)
-	t.Features.Set(InputBytes, input)
-	t.Features.Set(CPU, cpu)
-	t.Features.Set(Memory, memory)
-	t.Features.Set(DiskIO, io)
+	t.Features[StageKind] = kind
+	t.Features[InputBytes] = input
+	t.Features[CPU] = cpu
+	t.Features[Memory] = memory
+	t.Features[DiskIO] = io
 }
 
 var workloads = []workload{
@@ -83,14 +83,14 @@ var workloads = []workload{
 		var seconds float64
 		switch stage % 3 {
 		case 0:
-			seconds = 1 + f.of(InputBytes)/1000*8/(f.of(CPU)/1000)
+			seconds = 1 + f[InputBytes]/1000*8/(f[CPU]/1000)
 		case 1:
-			seconds = 1 + 2*f.of(InputBytes)/gib
-			if f.of(InputBytes) > f.of(Memory) {
+			seconds = 1 + 2*f[InputBytes]/gib
+			if f[InputBytes] > f[Memory] {
 				seconds *= 6 // swapping
 			}
 		case 2:
-			seconds = 1 + max(f.of(InputBytes)/f.of(DiskIO), f.of(InputBytes)/(40*mib*network))
+			seconds = 1 + max(f[InputBytes]/f[DiskIO], f[InputBytes]/(40*mib*network))
 		}
 		return t, seconds * slow * noise(r, 0.1)
 	}},
@@ -100,7 +100,7 @@ var workloads = []workload{
 		t := Task{Stage: fmt.Sprint("s", stage), Tenant: "logs"}
 		demand(&t, 0, 256*mib*noise(r, 0.7), 1000, gib, 80*mib)
 		network, slow := place(r, &t)
-		input := t.Features.of(InputBytes)
+		input := t.Features[InputBytes]
 		return t, 0.8 + max(input/(80*mib)*slow*slow, input/(100*mib*network))*noise(r, 0.1)
 	}},
 }

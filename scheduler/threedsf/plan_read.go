@@ -16,12 +16,7 @@ func (p *planning) readPlan() *plan {
 	t := p.c.s.Timeline(p.c.assumptions, p.c.now)
 	if p.planner == nil {
 		c := &p.c.cfg.Guarantees
-		config := backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: backfill.NoLimit, MaxTries: c.MaxTries}
-		planner, err := backfill.NewPlanner(config, nil)
-		if err != nil {
-			panic("threedsf: " + err.Error()) // the parameters were checked by the caller of New
-		}
-		p.planner = planner
+		p.planner = backfill.NewPlanner(backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: backfill.NoLimit, MaxTries: c.MaxTries}, nil)
 	}
 	p.planner.Reset(t.Nodes, t.Accounts)
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
@@ -127,13 +122,10 @@ func (b *plan) restoreOwner(o *owner) {
 	}
 	b.requests = in.Requests
 	next := 0
-	err := b.planner.Restore(in, o.guarantee, !o.requested, func(backfill.Key, *backfill.Need) backfill.Existing {
+	b.planner.Restore(in, o.guarantee, !o.requested, func(backfill.Key, *backfill.Need) backfill.Existing {
 		next++
 		return b.existing[next-1]
 	})
-	if err != nil {
-		panic("threedsf: the planner refused an accepted job: " + err.Error())
-	}
 }
 
 // currentGuarantee returns the guarantee that an owner has.

@@ -33,23 +33,6 @@ type Need struct {
 	Space int64
 }
 
-// Check returns an error if a part of the need is negative or above
-// MaxAmount, or if there are too many parts.
-func (n *Need) Check() error {
-	if len(n.Base) > MaxBase {
-		return fmt.Errorf("%d resources: at most %d", len(n.Base), MaxBase)
-	}
-	for i, v := range n.Base {
-		if v < 0 || v > MaxAmount {
-			return fmt.Errorf("resource %d is %d: want 0 to %d", i, v, int64(MaxAmount))
-		}
-	}
-	if n.IO < 0 || n.IO > MaxAmount || n.Space < 0 || n.Space > MaxAmount {
-		return fmt.Errorf("io is %d and space %d: want 0 to %d", n.IO, n.Space, int64(MaxAmount))
-	}
-	return nil
-}
-
 // IsZero reports whether all parts are zero.
 func (n *Need) IsZero() bool {
 	for _, v := range n.Base {

@@ -14,7 +14,4 @@
 // The simulation knows nodes and their resources, but no data locality, no single disks
 // and no order of jobs other than that of 3dsf: under another scheduler it is an
 // approximation. The seed is an argument; equal arguments give equal quotes.
-//
-// Files: quote.go queries and answers; simulate.go one sample; preempt.go preemption
-// within a sample.
 package forecast

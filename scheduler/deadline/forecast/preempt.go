@@ -87,7 +87,7 @@ func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
 // time.
 func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
 	for _, x := range p.queue {
-		if x.job != w || x.cancelled || &w.stages[x.stage] != g {
+		if x.job != w || x.cancelled || x.stage != g.index {
 			continue
 		}
 		left := w.spec.Deadline.Add(-g.tail).Sub(x.endsAt)

@@ -13,19 +13,12 @@ import (
 // errQuote is the class of all errors of this package.
 var errQuote = errors.New("forecast: no quote")
 
-// Limits of a query.
-const (
-	maxSamples = 10_000
-	// maxTasks is the largest number of tasks to simulate in a sample.
-	maxTasks = 1 << 20
-)
+// maxTasks is the largest number of tasks to simulate in a sample.
+const maxTasks = 1 << 20
 
 // Residual is the quantile function of the factor by which a run time differs from its
 // prediction, for u in (0, 1). Package estimate measures it.
 type Residual func(u float64) float64
-
-// exact is the Residual of predictions without error.
-func exact(float64) float64 { return 1 }
 
 // ErrorModel returns the errors of the predictions for a stage: a factor that all its
 // tasks share, and a factor of each task. Package estimate measures both. The stages of
@@ -36,7 +29,7 @@ type ErrorModel func(id scheduler.StageID) (stage, task Residual)
 type Query struct {
 	Job    scheduler.JobSpec // in the deadline lane if Deadline > 0
 	Stages []scheduler.StageSpec
-	// Samples is the number of samples, drawn with Seed; 0 means 100.
+	// Samples is the number of samples, at least 1, drawn with Seed.
 	Samples int
 	Seed    uint64
 	// Errors models the errors of predictions; nil means none. UnknownRunTime is the run time of a
@@ -62,13 +55,11 @@ func (q *Quote) Samples() int { return len(q.ends) }
 // ProbabilityBy returns the share of samples in which the job ends by t: the p of (t,
 // p).
 func (q *Quote) ProbabilityBy(t scheduler.Time) float64 {
-	n, _ := slices.BinarySearchFunc(q.ends, t, func(a, b scheduler.Time) int {
-		if a <= b {
-			return -1
-		}
+	after := slices.IndexFunc(q.ends, func(end scheduler.Time) bool { return end > t })
+	if after < 0 {
 		return 1
-	})
-	return float64(n) / float64(len(q.ends))
+	}
+	return float64(after) / float64(len(q.ends))
 }
 
 // EndQuantile returns the earliest time by which the job ends in the share p of the
@@ -87,32 +78,18 @@ func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 	return list[min(max(i, 0), len(list)-1)]
 }
 
-// Quote simulates the cluster with the job in it, once for each sample. It returns
-// errQuote for an unknown tenant, for more than maxSamples samples or maxTasks waiting
-// tasks, and for a job without stages. The State does not change. O(samples x tasks x
-// (jobs + tenants + nodes)).
+// Quote simulates the cluster with the job, which must have a stage and a tenant of the State, in it,
+// once for each sample. It returns errQuote for more than maxTasks waiting tasks. The State does not
+// change. O(samples x tasks x (jobs + tenants + nodes)).
 func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
-	samples := q.Samples
-	if samples == 0 {
-		samples = 100
-	}
-	switch {
-	case samples < 0 || samples > maxSamples:
-		return nil, fmt.Errorf("%w: %d samples, want 1 to %d", errQuote, samples, maxSamples)
-	case s.Tenant(q.Job.Tenant) == nil:
-		return nil, fmt.Errorf("%w: unknown tenant %d", errQuote, q.Job.Tenant)
-	case len(q.Stages) == 0:
-		return nil, fmt.Errorf("%w: the job has no stage", errQuote)
-	}
-	if tasks := CountTasks(s, q.Stages); tasks > maxTasks {
-		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
+	if err := checkSize(s, q.Stages); err != nil {
+		return nil, err
 	}
 	if q.Errors == nil {
 		q.Errors = withoutErrors
 	}
-	out := &Quote{ends: make([]scheduler.Time, 0, samples), starts: make([]scheduler.Time, 0, samples),
-		stages: make([][]scheduler.Time, len(q.Stages))}
-	for i := range samples {
+	out := &Quote{stages: make([][]scheduler.Time, len(q.Stages))}
+	for i := range q.Samples {
 		mine := p.simulate(s, &q, now, rand.New(rand.NewPCG(q.Seed, uint64(i))))
 		out.ends = append(out.ends, mine.ended)
 		out.starts = append(out.starts, mine.started)
@@ -143,8 +120,18 @@ func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 	return tasks
 }
 
+func checkSize(s *scheduler.State, stages []scheduler.StageSpec) error {
+	if tasks := CountTasks(s, stages); tasks > maxTasks {
+		return fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
+	}
+	return nil
+}
+
 // withoutErrors is the ErrorModel of exact predictions.
-func withoutErrors(scheduler.StageID) (stage, task Residual) { return exact, exact }
+func withoutErrors(scheduler.StageID) (stage, task Residual) {
+	exact := func(float64) float64 { return 1 }
+	return exact, exact
+}
 
 // Expected is when what waits and runs is expected to start and to end. What is not
 // known is left out.
@@ -158,8 +145,8 @@ type Expected struct {
 // limit ends of tasks (0 for no limit); what is after that is left out. It returns
 // errQuote for more than maxTasks waiting tasks.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
-	if tasks := CountTasks(s, nil); tasks > maxTasks {
-		return Expected{}, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", errQuote, tasks, maxTasks)
+	if err := checkSize(s, nil); err != nil {
+		return Expected{}, err
 	}
 	q.Stages, q.Errors = nil, withoutErrors
 	p.maxEnds = limit

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -54,6 +55,7 @@ type jobState struct {
 }
 
 type stageState struct {
+	index      int32
 	spec       *scheduler.StageSpec
 	waiting    int32
 	running    int32
@@ -78,7 +80,6 @@ type taskState struct {
 	cancelled bool                // it was suspended, so this end does not happen
 }
 
-// byEnd is the order of Forecaster.queue.
 var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
 	return cmp.Or(cmp.Compare(a.endsAt, b.endsAt), cmp.Compare(a.seq, b.seq)) < 0
 }}
@@ -143,28 +144,15 @@ func (p *Forecaster) copyState() *jobState {
 		p.jobs = append(p.jobs, mine)
 	}
 	p.sortJobs()
-	p.round, p.least = 0, p.leastDemand()
+	p.round, p.least = 0, scheduler.Resources{math.MaxInt64, math.MaxInt64, math.MaxInt64}
+	for _, w := range p.jobs {
+		for i := range w.stages {
+			p.least = p.least.Min(w.stages[i].spec.Demand)
+		}
+	}
 	return mine
 }
 
-// leastDemand returns, of each resource, the smallest demand of any stage.
-func (p *Forecaster) leastDemand() (least scheduler.Resources) {
-	first := true
-	for _, w := range p.jobs {
-		for i := range w.stages {
-			d := w.stages[i].spec.Demand
-			for r := range d {
-				if first || d[r] < least[r] {
-					least[r] = d[r]
-				}
-			}
-			first = false
-		}
-	}
-	return least
-}
-
-// sortJobs puts the jobs into their lanes, in order.
 func (p *Forecaster) sortJobs() {
 	slices.SortStableFunc(p.jobs, func(a, b *jobState) int {
 		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.key, b.key), cmp.Compare(a.spec.Submitted, b.spec.Submitted))
@@ -182,10 +170,8 @@ func (p *Forecaster) sortJobs() {
 	}
 }
 
-// copyJob copies a job of the State.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
-	_, infeasible := p.state.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: j.Spec.ID})
-	w := p.newJob(&j.Spec, j.IsAccepted() && !infeasible)
+	w := p.newJob(&j.Spec, j.IsAccepted() && !j.HasState(scheduler.InfeasibleState))
 	for i, g := range j.Stages {
 		w.stages = append(w.stages, p.newStage(&g.Spec, j.Spec.ID, i))
 		w.stages[i].waiting, w.stages[i].running, w.stages[i].done = g.Pending, g.Running, g.Done+g.Failed
@@ -239,11 +225,8 @@ func (p *Forecaster) newJob(spec *scheduler.JobSpec, deadline bool) *jobState {
 // share.
 func (p *Forecaster) newStage(g *scheduler.StageSpec, job scheduler.JobID, i int) stageState {
 	stage, task := p.query.Errors(scheduler.StageID{Job: job, Stage: int32(i)})
-	run := g.Estimate
-	if run <= 0 {
-		run = p.query.UnknownRunTime
-	}
-	return stageState{spec: g, runTime: scaleDuration(run, stage(p.random.Float64())), taskError: task, started: scheduler.Never}
+	run := cmp.Or(g.Estimate, p.query.UnknownRunTime)
+	return stageState{index: int32(i), spec: g, runTime: scaleDuration(run, stage(p.random.Float64())), taskError: task, started: scheduler.Never}
 }
 
 func (p *Forecaster) schedule(x *taskState, d time.Duration) {
@@ -260,7 +243,6 @@ func scaleDuration(d time.Duration, factor float64) time.Duration {
 	return time.Duration(min(f, float64(1<<62)))
 }
 
-// endTask releases what a task occupied and counts it as done.
 func (p *Forecaster) endTask(x *taskState) {
 	if x.job == nil || x.cancelled {
 		return
@@ -348,7 +330,6 @@ func (p *Forecaster) fitsAnywhere(d scheduler.Resources) bool {
 	return false
 }
 
-// hasWaiting reports whether a task of the job waits, in any stage.
 func (w *jobState) hasWaiting() bool {
 	for i := range w.stages {
 		if w.stages[i].waiting > 0 {
@@ -391,7 +372,6 @@ func (w *jobState) nextStage(round int32) *stageState {
 	return nil
 }
 
-// isOpen reports whether the predecessors of a stage are done.
 func (w *jobState) isOpen(g *stageState) bool {
 	return !slices.ContainsFunc(g.spec.After, func(a int32) bool { return w.stages[a].done < w.stages[a].spec.Tasks })
 }
@@ -419,14 +399,5 @@ func (p *Forecaster) place(w *jobState, g *stageState, node int32) {
 	g.waiting--
 	g.running++
 	g.started, w.started = min(g.started, p.now), min(w.started, p.now)
-	p.schedule(&taskState{node: node, job: w, stage: w.indexOf(g), demand: g.spec.Demand}, scaleDuration(g.runTime, g.taskError(p.random.Float64())))
-}
-
-func (w *jobState) indexOf(g *stageState) int32 {
-	for k := range w.stages {
-		if &w.stages[k] == g {
-			return int32(k)
-		}
-	}
-	return 0
+	p.schedule(&taskState{node: node, job: w, stage: g.index, demand: g.spec.Demand}, scaleDuration(g.runTime, g.taskError(p.random.Float64())))
 }

@@ -4,10 +4,7 @@ import "slices"
 
 // sized returns s with length n, all zero, without allocating if its capacity suffices.
 func sized[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n, n+n/4)
-	}
-	s = s[:n]
+	s = slices.Grow(s[:0], n)[:n]
 	clear(s)
 	return s
 }
@@ -26,7 +23,9 @@ func (s *Solver) groupTasks(p *Problem) {
 	s.setStart, s.sets = append(s.setStart[:0], 0), s.sets[:0]
 	for t := range tasks {
 		from := len(s.sets)
-		s.sets = appendSet(s.sets, p.Replicas[p.Offsets[t]:p.Offsets[t+1]])
+		s.sets = append(s.sets, p.Replicas[p.Offsets[t]:p.Offsets[t+1]]...)
+		slices.Sort(s.sets[from:])
+		s.sets = s.sets[:from+len(slices.Compact(s.sets[from:]))]
 		g := s.lookup(s.sets[from:], size)
 		if int(g) == len(s.count) { // a new group owns its set
 			s.setStart = append(s.setStart, int32(len(s.sets)))
@@ -37,24 +36,6 @@ func (s *Solver) groupTasks(p *Problem) {
 		s.groupOf[t], s.rank[t] = g, s.count[g]
 		s.count[g]++
 	}
-}
-
-// appendSet appends replicas to dst, sorted and without duplicates.
-func appendSet(dst, replicas []int32) []int32 {
-	from := len(dst)
-	for _, v := range replicas {
-		i := len(dst)
-		for i > from && dst[i-1] > v {
-			i--
-		}
-		if i > from && dst[i-1] == v {
-			continue
-		}
-		dst = append(dst, 0)
-		copy(dst[i+1:], dst[i:])
-		dst[i] = v
-	}
-	return dst
 }
 
 // lookup returns the group of a set and enters a new set as the next group.

@@ -44,5 +44,4 @@ type Problem struct {
 // defaultWork is a limit that only adversarial inputs reach: about two seconds.
 const defaultWork = 1 << 30
 
-// tasks returns the number of tasks.
 func (p *Problem) tasks() int { return max(0, len(p.Offsets)-1) }

@@ -10,49 +10,18 @@ func (s *Solver) pullAll() {
 			s.heap = append(s.heap, int32(v))
 		}
 	}
-	for i := len(s.heap)/2 - 1; i >= 0; i-- {
-		s.siftDown(i)
-	}
+	s.order.Init(s.heap)
 	for len(s.heap) > 0 && s.leftTotal > 0 {
 		v := s.heap[0]
 		if s.pullUnit(v) {
 			s.leftTotal--
 			s.key[v] = s.nodes[v].weight(s.load[v])
 			if s.load[v] < s.nodes[v].Slots {
-				s.siftDown(0)
+				s.order.Fix(s.heap, 0)
 				continue
 			}
 		}
-		last := len(s.heap) - 1
-		s.heap[0] = s.heap[last]
-		s.heap = s.heap[:last]
-		s.siftDown(0)
-	}
-}
-
-// heapLess is the order of the heap.
-func (s *Solver) heapLess(a, b int32) bool {
-	if s.key[a] != s.key[b] {
-		return s.key[a] > s.key[b]
-	}
-	return a < b
-}
-
-func (s *Solver) siftDown(i int) {
-	h := s.heap
-	for {
-		c := 2*i + 1
-		if c >= len(h) {
-			return
-		}
-		if c+1 < len(h) && s.heapLess(h[c+1], h[c]) {
-			c++
-		}
-		if !s.heapLess(h[c], h[i]) {
-			return
-		}
-		h[i], h[c] = h[c], h[i]
-		i = c
+		s.order.Pop(&s.heap)
 	}
 }
 
@@ -135,7 +104,6 @@ func (s *Solver) refill(node int32) bool {
 	return false
 }
 
-// countWork counts visited edges against the limit.
 func (s *Solver) countWork(edges int) {
 	s.work += edges
 	if s.work > s.maxWork {

@@ -1,5 +1,11 @@
 package match
 
+import (
+	"cmp"
+
+	"github.com/drover-run/drover/internal/heaps"
+)
+
 // Solver is the workspace of Solve, reused by every call.
 //
 // The assignment is a flow of units (tasks): from a group along an edge to a node.
@@ -34,8 +40,9 @@ type Solver struct {
 	next                []int32 // of each node, the first edge whose group may have unplaced units
 	queue               []int32
 
-	heap []int32 // nodes with free slots, ordered by key
-	key  []float64
+	order heaps.Order[int32] // the greatest key first
+	heap  []int32            // nodes with free slots
+	key   []float64
 
 	work, maxWork int
 	exhausted     bool // work exceeds maxWork
@@ -78,24 +85,21 @@ func (s *Solver) prepare(p *Problem) {
 	copy(s.next, s.nodeStart)
 	s.key = sized(s.key, nodes)
 	s.exhausted = false
-	s.work, s.maxWork, s.leftTotal = 0, p.maxWork, p.tasks()
-	if s.maxWork == 0 {
-		s.maxWork = defaultWork
+	s.work, s.maxWork, s.leftTotal = 0, cmp.Or(p.maxWork, defaultWork), p.tasks()
+	if s.order.Less == nil {
+		s.order.Less = func(a, b int32) bool { return s.key[a] > s.key[b] || (s.key[a] == s.key[b] && a < b) }
 	}
 	s.clearMarks()
 }
 
-// clearMarks clears the marks of all searches.
 func (s *Solver) clearMarks() {
 	s.nodeSeen = sized(s.nodeSeen, len(s.nodes))
 	s.groupSeen = sized(s.groupSeen, len(s.count))
 	s.stamp = 0
 }
 
-// edgeRange returns the range of the edges of a group.
 func (s *Solver) edgeRange(g int32) (from, to int32) { return s.edgeStart[g], s.edgeStart[g+1] }
 
-// edgesInto returns the edges that end at a node.
 func (s *Solver) edgesInto(node int32) []int32 {
 	return s.nodeEdge[s.nodeStart[node]:s.nodeStart[node+1]]
 }

@@ -66,10 +66,7 @@ func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64, stop func(
 	m, projects := trace.TwoTier(seed, n, twoTierResources, ita)
 	prof := &backfill.Profile{}
 	prof.AddBin(m)
-	p, err := backfill.NewPlanner(cfg, prof)
-	if err != nil {
-		return twoTierMeans{}, err
-	}
+	p := backfill.NewPlanner(cfg, prof)
 	r := &planReplay{planner: p, start: map[scheduler.JobID]scheduler.Time{}, end: map[scheduler.JobID]scheduler.Time{}}
 	for i := range projects {
 		if stop != nil {
