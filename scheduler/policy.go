@@ -25,14 +25,14 @@ type DeadlineService struct {
 	Guarantees bool // guarantees the deadlines of those with a runtime bound
 }
 
-// DeadlineServer is a policy that does something for jobs with a deadline.
-type DeadlineServer interface {
+// deadlineServer is a policy that does something for jobs with a deadline.
+type deadlineServer interface {
 	DeadlineService() DeadlineService
 }
 
 // DeadlineServiceOf returns what a policy does for jobs with a deadline.
 func DeadlineServiceOf(p Policy) (d DeadlineService) {
-	if s, ok := p.(DeadlineServer); ok {
+	if s, ok := p.(deadlineServer); ok {
 		d = s.DeadlineService()
 	}
 	return d

@@ -226,7 +226,7 @@ func TestFallback(t *testing.T) {
 		{"nothing known", task("new", "new", mib), 60, Default},
 	} {
 		e := p.Predict(&w.task)
-		if math.Abs(e.Seconds-w.seconds) > 1e-6 || e.Source != w.source || w.task.Features[StageSeconds] != e.Seconds {
+		if math.Abs(e.Seconds-w.seconds) > 1e-6 || e.Source != w.source || w.task.Features[stageSeconds] != e.Seconds {
 			t.Errorf("%s: got %g s from %v, want %g from %v", w.name, e.Seconds, e.Source, w.seconds, w.source)
 		}
 	}

@@ -29,7 +29,7 @@ const defaultSeconds = 60
 // Task is the input of a prediction.
 type Task struct {
 	Stage, Tenant string
-	Features      Features // all but StageSeconds, which the Predictor fills in
+	Features      Features // all but stageSeconds, which the Predictor fills in
 }
 
 // Estimate is a predicted run time.
@@ -72,11 +72,11 @@ func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
 	return defaultSeconds, Default
 }
 
-// Predict returns the estimate for a task, and fills in the StageSeconds of its features. Cost: two
+// Predict returns the estimate for a task, and fills in the stageSeconds of its features. Cost: two
 // map look-ups and, with the network, about 1,400 multiplications. It does not allocate.
 func (p *Predictor) Predict(t *Task) (e Estimate) {
 	e.Seconds, e.Source = p.fallbackEstimate(t)
-	t.Features[StageSeconds] = e.Seconds
+	t.Features[stageSeconds] = e.Seconds
 	switch m := p.model; {
 	case m == nil:
 	case m.use == MLP:
@@ -91,7 +91,7 @@ func (p *Predictor) Predict(t *Task) (e Estimate) {
 // and suspended time. O(1).
 func (p *Predictor) Observe(t Task, seconds float64) {
 	seconds = min(seconds, maxSeconds)
-	t.Features[StageSeconds], _ = p.fallbackEstimate(&t)
+	t.Features[stageSeconds], _ = p.fallbackEstimate(&t)
 	p.stages.GetOrAdd(t.Stage).add(t.Features[InputBytes], seconds)
 	p.tenants.GetOrAdd(t.Tenant).add(seconds)
 	p.newTasks++

@@ -133,7 +133,7 @@ func (r *round) evaluate() *trainedModel {
 		h := &r.heldOut[k]
 		network = append(network, math.Log(h.seconds/m.predictNetwork(r.buffers, &h.x)))
 		ridge = append(ridge, math.Log(h.seconds/m.predictRidge(r.buffers, &h.x)))
-		fallback = append(fallback, math.Log(h.seconds/h.x[StageSeconds]))
+		fallback = append(fallback, math.Log(h.seconds/h.x[stageSeconds]))
 	}
 	switch {
 	case beats(network, ridge) && beats(network, fallback):
