@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 // growingLog is a node's own server: of every attempt it has the same output, which a
@@ -73,27 +73,26 @@ func (g *growingLog) Logs(ctx context.Context, r *connect.Request[droverv1.LogsR
 }
 
 // serve returns a node that has this server.
-func (g *growingLog) serve(t *testing.T, dir string) *droverv1.NodeInfo {
+func (g *growingLog) serve(t *testing.T, own *pki.Member) *droverv1.NodeInfo {
 	t.Helper()
 	g.grown = make(chan struct{})
 	p := new(http.Protocols)
-	p.SetUnencryptedHTTP2(true)
+	p.SetHTTP2(true)
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewTaskServiceHandler(g))
-	sock := filepath.Join(dir, "n.sock")
-	l, err := net.Listen("unix", sock)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: mux, Protocols: p, ReadHeaderTimeout: time.Minute}
+	srv := &http.Server{Handler: mux, Protocols: p, TLSConfig: own.ServerConfig(), ReadHeaderTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = srv.Serve(l) // it ends with Close
+		_ = srv.ServeTLS(l, "", "") // it ends with Close
 	}()
 	t.Cleanup(func() { _ = srv.Close(); <-done })
 	info := coordtest.Info("n1")
-	info.Address = "unix:" + sock
+	info.Address = l.Addr().String()
 	return info
 }
 
@@ -150,8 +149,12 @@ func collect[M, T any](t *testing.T, ctx context.Context, st *connect.ServerStre
 func TestStreamsContinueAtTheNextLeader(t *testing.T) {
 	t.Parallel()
 	s := newTestServers(t, 3, nil)
+	member, err := s.files(pki.CertRequest{Kind: pki.KindNode, Name: "n1", Hosts: []string{"n1", "127.0.0.1"}}).Open(pki.KindNode)
+	if err != nil {
+		t.Fatal(err)
+	}
 	log := &growingLog{}
-	n := coordtest.New(droverv1connect.NewNodeServiceClient(s.as("node/n1")), log.serve(t, s.dir), s.fs, coordtest.Hang)
+	n := coordtest.New(droverv1connect.NewNodeServiceClient(s.as("node/n1")), log.serve(t, member), s.fs, coordtest.Hang)
 	nodeCtx, stopNode := context.WithCancel(context.Background())
 	nodeDone := make(chan struct{})
 	go func() {

@@ -38,7 +38,8 @@ func (c *core) upkeep(ctx context.Context) error {
 		case wait > 0: // what has changed since is looked at then
 			due = time.After(wait)
 		case c.leadership.leads():
-			if more := c.tidy(ctx); !more {
+			moreJobs, moreFiles := c.forgetJobs(ctx), c.files.collect(ctx) // O(jobs + files)
+			if !moreJobs && !moreFiles {
 				tidyAt = time.Now().Add(tidyPause)
 			} else if ctx.Err() == nil {
 				continue
@@ -59,13 +60,6 @@ func (c *core) upkeep(ctx context.Context) error {
 			return c.ended.flush()
 		}
 	}
-}
-
-// tidy has the log forget jobs and files that nobody needs, and reports whether there may be more.
-// O(jobs + files).
-func (c *core) tidy(ctx context.Context) (more bool) {
-	moreJobs := c.forgetJobs(ctx)
-	return c.files.collect(ctx) || moreJobs
 }
 
 // forgetJobs proposes to forget ended jobs that are in the history and its lines, or are not in the history any more, if there

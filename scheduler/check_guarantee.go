@@ -124,8 +124,8 @@ func (c *checker) isPreemptibleOn(j *Job, n *Node) bool {
 }
 
 // keepsDeadline reports whether the deadline of a job is protected: by a guarantee that holds, or, accepted without one,
-// unless a guarantee is due on the node. A guarantee that is violated, as by a task that ran past its bound, gives way
-// likewise.
+// unless a guarantee is due on the node. A guarantee that is violated, as by a task that ran past its bound, gives
+// way too.
 func (c *checker) keepsDeadline(j *Job, on NodeID) bool {
 	return (j.IsGuaranteed() && !c.isViolated(j.Spec.ID, j.Spec.Project)) || !slices.ContainsFunc(c.reservedOn(on), c.isDue)
 }

@@ -446,11 +446,11 @@ func (r *Replica) TakeChanges(fn func(*facts.Facts, []facts.Change)) {
 // Unavailable: this server does not lead, or it is unknown whether the entry
 // will be applied.
 func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result, error) {
-	p, err := r.submit(e)
+	results, err := r.ProposeAll(ctx, []*droverv1.Entry{e})
 	if err != nil {
 		return facts.Result{}, err
 	}
-	return r.await(ctx, p)
+	return results[0], nil
 }
 
 // ProposeAll is Propose for entries that follow each other in the log and share its writes. It returns the
@@ -458,8 +458,14 @@ func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result,
 func (r *Replica) ProposeAll(ctx context.Context, list []*droverv1.Entry) (results []facts.Result, err error) {
 	var proposed []pending
 	for _, e := range list {
+		e.Version = facts.EntryVersion
+		e.At, e.StepRules = r.entryTime()
+		enqueue := r.enqueue
+		if e.GetJobAccepted() != nil {
+			enqueue = r.enqueueAccepted
+		}
 		var p pending
-		if p, err = r.submit(e); err != nil {
+		if p, err = enqueue(e); err != nil {
 			break
 		}
 		proposed = append(proposed, p)
@@ -472,17 +478,6 @@ func (r *Replica) ProposeAll(ctx context.Context, list []*droverv1.Entry) (resul
 		results = append(results, res)
 	}
 	return results, err
-}
-
-// submit completes an entry and enqueues it.
-func (r *Replica) submit(e *droverv1.Entry) (pending, error) {
-	e.Version = facts.EntryVersion
-	e.At, e.StepRules = r.entryTime()
-	enqueue := r.enqueue
-	if e.GetJobAccepted() != nil {
-		enqueue = r.enqueueAccepted
-	}
-	return enqueue(e)
 }
 
 // enqueueAccepted numbers an accepted job and enqueues it. The number is in the entry, not counted

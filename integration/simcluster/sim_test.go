@@ -53,9 +53,9 @@ func sizeOfPlans(t *testing.T) planSize {
 // seeds returns the seeds of the simulations: a new one and those that follow it, or
 // the given one alone.
 func seeds(t *testing.T) (all []uint64) {
-	count := 8
+	count := 40 // some 5 s of a processor
 	if testing.Short() {
-		count = 3
+		count = 15
 	}
 	switch text := os.Getenv(simulationsVar); {
 	case text != "":

@@ -30,8 +30,8 @@ type easy struct {
 	assumptions untilBound
 	// order yields the ready jobs, first those to serve first. It is called once in a cycle,
 	// and may lower placer.wake to the time at which it yields another order.
-	order func(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job]
-	placer
+	order   func(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job]
+	placer  placer
 	profile *timeline.Profile
 	tried   []triedReservation // in the profile
 	noRoom  []timedNeed        // that no node of the profile has room for now; in a cycle it only comes to have less
@@ -94,6 +94,9 @@ func (u untilBound) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now schedu
 }
 
 func (e *easy) Name() string { return "easy" }
+
+// SetReasonsWanted implements scheduler.Reasoner.
+func (e *easy) SetReasonsWanted(wanted bool) { e.placer.SetReasonsWanted(wanted) }
 
 // Decide costs O(1) if nothing changed; O(visited stages + placements) while
 // everything fits or nothing behind a misfit would fit; else O(nodes + attempts +

@@ -56,7 +56,7 @@ type reservingPolicy struct {
 	name  string
 	spare int
 
-	placer
+	placer           placer
 	actionsExhausted bool // the cycle's actions were used up
 	continues        bool // the next decision goes on planning
 	plan             roundPlan
@@ -65,6 +65,9 @@ type reservingPolicy struct {
 }
 
 func (f *reservingPolicy) Name() string { return f.name }
+
+// SetReasonsWanted implements scheduler.Reasoner.
+func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.SetReasonsWanted(wanted) }
 
 // Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of
 // the projects that changed) to read what is planned of them, O(log) for each change, and a

@@ -406,7 +406,7 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 	case f.plan.isLeftOut(g.Job):
 		w.Reason = scheduler.ReasonNotExamined
 	case s.Cluster().NextNode(g, 0) == scheduler.NoNode:
-		f.explainNoCapacity(&w, g, s.Cluster().DemandClassOf(g))
+		f.placer.explainNoCapacity(&w, g, s.Cluster().DemandClassOf(g))
 	case due != nil:
 		w.Reason, w.Node, w.Reservation = scheduler.ReasonDue, due.Node, due.ID
 	default:
@@ -421,9 +421,9 @@ func (f *reservingPolicy) reserved(g *scheduler.Stage) (due *scheduler.Reservati
 	for _, r := range g.Job.Reservations() {
 		switch {
 		case r.Stage != g.Index || !r.IsPlanOfTask() || g.PlannedAt(r.Task) != r:
-		case r.Start <= f.now && g.IsPending(r.Task) && (due == nil || r.Task < due.Task):
+		case r.Start <= f.placer.now && g.IsPending(r.Task) && (due == nil || r.Task < due.Task):
 			due = r
-		case r.Start > f.now && (next == 0 || r.Start < next):
+		case r.Start > f.placer.now && (next == 0 || r.Start < next):
 			next = r.Start
 		}
 	}

@@ -20,7 +20,7 @@ func (o *outages) failNode(w *world, n scheduler.NodeID) error {
 		return err
 	}
 	if o.progress.lost(w) > max(maxLostPerNode*uint64(len(w.Nodes)), minLost) {
-		return w.losingError()
+		return losingError(w)
 	}
 	h := hash(w.Seed, drawRepair, uint64(n), uint64(w.now))
 	repair := max(scale(w.Models.Repair, exponential(h)), time.Millisecond)
@@ -56,7 +56,7 @@ func (p *progress) lost(w *world) uint64 {
 }
 
 // losingError explains that nodes fail too often for the tasks that are left.
-func (w *world) losingError() error {
+func losingError(w *world) error {
 	why := "nodes fail more often than their tasks can end"
 	for sj := range w.s.Jobs() {
 		why = fmt.Sprintf("nodes fail more often than their tasks can end, for example those of job %d (%s): raise mtbf", sj.Spec.ID, sj.Spec.Name)
