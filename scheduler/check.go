@@ -43,7 +43,7 @@ func (v Violation) Error() string {
 }
 
 // checker has what the decision so far changes, separate from what State.Apply changes, so that each finds the
-// other's mistakes.
+// other's mistakes in sums. What makes one action alone impossible both ask of applier.find.
 type checker struct {
 	s      *State
 	states []PolicyState // of the decision
