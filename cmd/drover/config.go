@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -41,7 +42,9 @@ func configCommand() *cli.Command {
 				Usage:     "find what is wrong with a configuration file; nothing is changed",
 				ArgsUsage: "coordinator|node [FILE]",
 				Description: "Settings, scheduler, certificates and addresses are checked as the daemon checks them when it starts. FILE is\n" +
-					configFolder + "/coordinator.hcl or node.hcl by default.",
+					configFolder + "/coordinator.hcl or node.hcl by default. With -json it prints the settings of the file and the\n" +
+					"defaults of all others.",
+				Flags:  []cli.Flag{jsonFlag},
 				Action: runConfigValidate,
 			},
 		},
@@ -78,8 +81,12 @@ func runConfigValidate(c *cli.Context) error {
 	if len(a) > 1 {
 		file = a[1]
 	}
-	if _, err := validateConfig(a[0], file); err != nil {
+	settings, err := validateConfig(a[0], file)
+	if err != nil {
 		return err
+	}
+	if c.Bool("json") {
+		return printJSON(c.App.Writer, map[string]any{"daemon": a[0], "file": file, "settings": settingValues(settings)})
 	}
 	fmt.Fprintf(c.App.Writer, "%s is a valid configuration of a %s\n", file, a[0])
 	return nil
@@ -102,6 +109,22 @@ func validateSettings(role, file string) (*cli.Context, error) {
 		return nil, err
 	}
 	return readSettings(d.command, file, d.checkSettings)
+}
+
+// settingValues returns the value of each setting that a configuration file may have, by its name there.
+func settingValues(c *cli.Context) map[string]any {
+	values := map[string]any{}
+	for _, f := range fileFlags(c.Command) {
+		switch v := c.Value(f.Names()[0]).(type) {
+		case cli.StringSlice:
+			values[settingName(f.Names()[0])] = append([]string{}, v.Value()...)
+		case time.Duration:
+			values[settingName(f.Names()[0])] = v.String()
+		default:
+			values[settingName(f.Names()[0])] = v
+		}
+	}
+	return values
 }
 
 // readSettings returns the settings of a file also with an error of check.

@@ -14,7 +14,11 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-var deadlineFlag = &cli.StringFlag{Name: "deadline", Usage: "overrides the job file: a time with its zone, or a duration from now such as 2h"}
+// Flags that override fields of the job file.
+var (
+	nameFlag     = &cli.StringFlag{Name: "name", Usage: "overrides the job file"}
+	deadlineFlag = &cli.StringFlag{Name: "deadline", Usage: "overrides the job file: a time with its zone, or a duration from now such as 2h"}
+)
 
 func jobPlanCommand() *cli.Command {
 	return &cli.Command{
@@ -24,6 +28,7 @@ func jobPlanCommand() *cli.Command {
 		Description: "Asks the coordinator without submitting. The end is quoted as times with probabilities, assuming that no further\n" +
 			"job is submitted and no node fails. A scheduler that guarantees departures also shows the guarantee.",
 		Flags: []cli.Flag{
+			nameFlag,
 			deadlineFlag,
 			&cli.Float64Flag{Name: "require-quote", Usage: "probability of the deadline offered instead; 0: 0.95"},
 			jsonFlag,
@@ -41,7 +46,7 @@ func runJobPlan(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := overrideDeadline(c, j); err != nil {
+	if err := overrideFields(c, j); err != nil {
 		return err
 	}
 	require, err := requiredQuote(c)
@@ -81,27 +86,36 @@ func dropUploads(j *jobspec.Job) {
 	}
 }
 
-// overrideDeadline applies the flag -deadline, if set.
-func overrideDeadline(c *cli.Context, j *jobspec.Job) error {
-	text := c.String("deadline")
-	if text == "" {
-		return nil
+// overrideFields applies the flags -name and -deadline, if set.
+func overrideFields(c *cli.Context, j *jobspec.Job) error {
+	if c.IsSet("name") {
+		j.Name = c.String("name")
 	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		d, spanErr := time.ParseDuration(text)
-		if spanErr != nil || d <= 0 {
-			return usageErrorf("-deadline %q: want a time with its zone such as 2026-12-01T06:00:00Z, or a duration above zero such as 2h", text)
+	if text := c.String("deadline"); text != "" {
+		at, err := parseDeadline(text)
+		if err != nil {
+			return err
 		}
-		at = time.Now().Add(d)
+		j.Deadline = &at
+		jobspec.SetDefaults(j)
 	}
-	at = at.UTC()
-	j.Deadline = &at
-	jobspec.SetDefaults(j)
 	if ps := jobspec.Validate(j); len(ps) > 0 {
 		return exitError{exitRefused, errors.New(ps[0].String())}
 	}
 	return nil
+}
+
+// parseDeadline returns the instant of the flag -deadline, in UTC.
+func parseDeadline(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		d, spanErr := time.ParseDuration(text)
+		if spanErr != nil || d <= 0 {
+			return time.Time{}, usageErrorf("-deadline %q: want a time with its zone such as 2026-12-01T06:00:00Z, or a duration above zero such as 2h", text)
+		}
+		at = time.Now().Add(d)
+	}
+	return at.UTC(), nil
 }
 
 // printPlan prints the result of a dry run.

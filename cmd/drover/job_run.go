@@ -27,7 +27,7 @@ func jobRunCommand() *cli.Command {
 			"4 no coordinator, 5 stopped, 6 detached by Ctrl-C.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "return once the job is accepted"},
-			&cli.StringFlag{Name: "name", Usage: "submit under another name than the file's"},
+			nameFlag,
 			deadlineFlag,
 			&cli.Float64Flag{Name: "require-quote", Usage: "refuse the job unless it meets its deadline with this probability, such as 0.95"},
 			&cli.StringFlag{Name: "idempotency-key", Usage: "a repeated submission with the same key returns the first response"},
@@ -46,13 +46,7 @@ func runJobRun(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.IsSet("name") {
-		j.Name = c.String("name")
-		if ps := jobspec.Validate(j); len(ps) > 0 {
-			return exitError{exitRefused, errors.New(ps[0].String())}
-		}
-	}
-	if err := overrideDeadline(c, j); err != nil {
+	if err := overrideFields(c, j); err != nil {
 		return err
 	}
 	require, err := requiredQuote(c)
