@@ -308,10 +308,18 @@ func (s *submitter) checkImage(im *jobspec.Image) error {
 		return nil
 	}
 	name := string(im.Kind) + ":" + im.Source
-	if slices.ContainsFunc(s.core.cfg.AllowImages, func(p string) bool { return strings.HasPrefix(name, p) }) {
+	if slices.ContainsFunc(s.core.cfg.AllowImages, func(p string) bool { return hasImagePrefix(name, p) }) {
 		return nil
 	}
 	return fault.New(fault.Denied, "image %s is not on the operator's list of allowed images: use an oci-archive, or ask for it", name)
+}
+
+// hasImagePrefix reports whether the prefix is the image's name or ends where a part of it does: "registry:docker.io/team" is a
+// prefix of docker.io/team/tool and of docker.io/team:1, not of docker.io/teammate/tool.
+func hasImagePrefix(name, prefix string) bool {
+	const separators = "/:@"
+	rest, ok := strings.CutPrefix(name, prefix)
+	return ok && prefix != "" && (rest == "" || strings.Contains(separators, rest[:1]) || strings.Contains(separators, prefix[len(prefix)-1:]))
 }
 
 // checkFeatures refuses a job with what a node that takes tasks does not know. On one that comes later, its map

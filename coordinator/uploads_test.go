@@ -38,6 +38,29 @@ func TestSharesOfUploadsTakeNoStrangeSizes(t *testing.T) {
 }
 
 // A prefix of folders that the operator allows is not left.
+func TestAnAllowedImagePrefixEndsWhereAPartOfTheNameDoes(t *testing.T) {
+	for _, c := range []struct {
+		name, prefix string
+		want         bool
+	}{
+		{"registry:docker.io/team/tool:1", "registry:docker.io/team", true},
+		{"registry:docker.io/team/tool:1", "registry:docker.io/team/", true},
+		{"registry:docker.io/team:1", "registry:docker.io/team", true},
+		{"registry:docker.io/team@sha256:00", "registry:docker.io/team", true},
+		{"registry:docker.io/team", "registry:docker.io/team", true},
+		{"registry:docker.io/teammate/tool:1", "registry:docker.io/team", false},
+		{"registry:docker.io.example/team", "registry:docker.io", false},
+		{"rootfs:/srv/images-of-others/x", "rootfs:/srv/images", false},
+		{"rootfs:/srv/images/x", "rootfs:/srv/images", true},
+		{"rootfs:/srv/images/x", "rootfs:", true},
+		{"rootfs:/srv/images/x", "", false},
+	} {
+		if got := hasImagePrefix(c.name, c.prefix); got != c.want {
+			t.Errorf("%s with prefix %q: %v, want %v", c.name, c.prefix, got, c.want)
+		}
+	}
+}
+
 func TestImagesOfHostFoldersNeedTheOperator(t *testing.T) {
 	b := newTestCluster(t, func(c *Config) { c.AllowImages = []string{"rootfs:/srv/images/"} })
 	for source, want := range map[string]error{
