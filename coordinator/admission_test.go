@@ -358,18 +358,18 @@ func TestStalledUploadsStopNobodyElseAndAreDropped(t *testing.T) {
 }
 
 func TestUploadsThatNoJobUsesHaveShare(t *testing.T) {
-	b, as, base := secureWith(t, func(c *Config) { c.BlobQuota = 4000 })
+	b, as, base := secureWith(t, func(c *Config) { c.BlobQuota = 40_000 })
 	bob, alice := droverv1connect.NewClientServiceClient(as("user/bob"), base), droverv1connect.NewClientServiceClient(as("user/alice"), base)
-	if err := put(b.ctx, bob, bytes.Repeat([]byte("a"), 600)); err != nil {
+	if err := put(b.ctx, bob, bytes.Repeat([]byte("a"), 6000)); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(b.ctx, bob, bytes.Repeat([]byte("b"), 600)); !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "no job uses") {
+	if err := put(b.ctx, bob, bytes.Repeat([]byte("b"), 6000)); !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "no job uses") {
 		t.Errorf("over the share: %v", err)
 	}
-	if err := put(b.ctx, bob, bytes.Repeat([]byte("a"), 600)); err != nil {
+	if err := put(b.ctx, bob, bytes.Repeat([]byte("a"), 6000)); err != nil {
 		t.Errorf("the same file again: %v", err)
 	}
-	if err := put(b.ctx, alice, bytes.Repeat([]byte("b"), 600)); err != nil {
+	if err := put(b.ctx, alice, bytes.Repeat([]byte("b"), 6000)); err != nil {
 		t.Errorf("another user's: %v", err)
 	}
 }

@@ -31,8 +31,12 @@ type proxy struct {
 	tls *tls.Config
 
 	mu      sync.Mutex
-	clients map[string]*nodeClient
+	clients map[string]*nodeClient // at most maxNodeClients
 }
+
+// maxNodeClients bounds the clients of nodes that are kept. Addresses of nodes change: without it those of nodes that are gone
+// would stay.
+const maxNodeClients = 4096
 
 type nodeClient struct {
 	transport *http.Transport
@@ -49,6 +53,9 @@ func (p *proxy) node(address string) *nodeClient {
 	defer p.mu.Unlock()
 	if c := p.clients[address]; c != nil {
 		return c
+	}
+	if len(p.clients) >= maxNodeClients {
+		p.forgetClients()
 	}
 	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, TLSHandshakeTimeout: dialLimit, TLSClientConfig: p.tls}
 	t.Protocols.SetHTTP2(true)
@@ -75,9 +82,15 @@ func (p *proxy) node(address string) *nodeClient {
 func (p *proxy) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forgetClients()
+}
+
+// forgetClients closes connections without a request. Requests under way go on. The caller holds mu.
+func (p *proxy) forgetClients() {
 	for _, c := range p.clients {
 		c.transport.CloseIdleConnections()
 	}
+	clear(p.clients)
 }
 
 // findTask returns a client of the node that has an attempt, and its complete

@@ -22,7 +22,17 @@ type uploadLedger struct {
 	minAge time.Duration // how long a file without a job is kept
 
 	mu   sync.Mutex
-	sent map[string]map[string]upload // by identity and digest
+	sent map[string]*sender // by identity
+}
+
+// minUploadBytes is what a file counts at least. It bounds the number of files that one user keeps in the store.
+const minUploadBytes = 4 << 10
+
+// sender is a user with files that no job referenced when they were last looked through.
+type sender struct {
+	files map[string]upload // by digest
+	bytes int64             // of files
+	look  int               // so many files are looked through again: twice as many as were left the last time
 }
 
 type upload struct {
@@ -31,7 +41,7 @@ type upload struct {
 }
 
 func newUploadLedger(c *core) *uploadLedger {
-	return &uploadLedger{view: c.view, share: c.cfg.BlobQuota / uploadShare, minAge: c.cfg.blobMinAge, sent: map[string]map[string]upload{}}
+	return &uploadLedger{view: c.view, share: c.cfg.BlobQuota / uploadShare, minAge: c.cfg.blobMinAge, sent: map[string]*sender{}}
 }
 
 // claim counts a file against its sender's share, or returns an error.
@@ -43,41 +53,49 @@ func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own := l.sent[id.name]
-	if _, again := own[digest]; again || id.kind == kindLocal {
+	if own == nil {
+		own = &sender{files: map[string]upload{}}
+	}
+	if _, again := own.files[digest]; again || id.kind == kindLocal {
 		return func(bool) {}, nil
 	}
-	unused := int64(0)
-	l.view(func(f *facts.Facts) {
-		for d, u := range own {
-			if b := f.Blob(d); u.complete && (b == nil || b.Refs > 0) {
-				delete(own, d) // collected, or a job's
-				continue
-			}
-			unused += u.size
-		}
-	})
-	if size > l.share-unused {
+	counted := max(size, minUploadBytes)
+	if counted > l.share-own.bytes || len(own.files) > own.look {
+		l.view(own.forgetUsed)
+	}
+	if counted > l.share-own.bytes {
 		return nil, fault.New(fault.Exhausted, "%s has %d MiB of uploads that no job uses, %d more are over the share of %d: submit the jobs they are for, or wait %s",
-			id.displayName(), unused>>20, size>>20, l.share>>20, l.minAge)
+			id.displayName(), own.bytes>>20, counted>>20, l.share>>20, l.minAge)
 	}
-	if own == nil {
-		own = map[string]upload{}
-		l.sent[id.name] = own
-	}
-	own[digest] = upload{size: size}
+	own.files[digest] = upload{size: counted}
+	own.bytes += counted
+	l.sent[id.name] = own
 	return func(stored bool) { l.finish(id.name, digest, stored) }, nil
+}
+
+// forgetUsed forgets the files that a job references, and those that were collected.
+func (s *sender) forgetUsed(f *facts.Facts) {
+	for d, u := range s.files {
+		if b := f.Blob(d); u.complete && (b == nil || b.Refs > 0) {
+			s.bytes -= u.size
+			delete(s.files, d)
+		}
+	}
+	s.look = 2 * len(s.files)
 }
 
 func (l *uploadLedger) finish(name, digest string, stored bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own := l.sent[name]
-	if u := own[digest]; stored {
-		own[digest] = upload{size: u.size, complete: true}
+	u := own.files[digest]
+	if stored {
+		own.files[digest] = upload{size: u.size, complete: true}
 		return
 	}
-	delete(own, digest)
-	if len(own) == 0 {
+	own.bytes -= u.size
+	delete(own.files, digest)
+	if len(own.files) == 0 {
 		delete(l.sent, name)
 	}
 }

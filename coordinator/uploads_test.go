@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 // already gave room for the whole store, one that wraps around for one more file.
 func TestSharesOfUploadsTakeNoStrangeSizes(t *testing.T) {
 	f := facts.New()
-	l := &uploadLedger{view: func(fn func(*facts.Facts)) { fn(f) }, share: 100, sent: map[string]map[string]upload{}}
+	l := &uploadLedger{view: func(fn func(*facts.Facts)) { fn(f) }, share: 100 << 10, sent: map[string]*sender{}}
 	user := identity{kind: kindUser, name: "user/u"}
 	claim := func(digest string, size int64) error {
 		_, err := l.claim(user, digest, size)
@@ -24,16 +25,45 @@ func TestSharesOfUploadsTakeNoStrangeSizes(t *testing.T) {
 	if err := claim("a", math.MinInt64); !errors.Is(err, fault.Invalid) {
 		t.Errorf("a negative size: %v", err)
 	}
-	if err := claim("b", 60); err != nil {
+	if err := claim("b", 60<<10); err != nil {
 		t.Fatal(err)
 	}
-	for _, size := range []int64{41, math.MaxInt64, math.MaxInt64 - 59} {
+	for _, size := range []int64{40<<10 + 1, math.MaxInt64, math.MaxInt64 - 60<<10 + 1} {
 		if err := claim("c", size); !errors.Is(err, fault.Exhausted) {
-			t.Errorf("%d bytes beside 60 of 100: %v", size, err)
+			t.Errorf("%d bytes beside 60 of 100 KiB: %v", size, err)
 		}
 	}
-	if err := claim("d", 40); err != nil {
+	if err := claim("d", 40<<10); err != nil {
 		t.Error(err)
+	}
+}
+
+// A file counts at least 4 KiB, so a share bounds the files too; and all files of a user are looked through after as many
+// more claims as were left the last time, not at each.
+func TestManySmallUploadsStayCheapAndBounded(t *testing.T) {
+	f, looks := facts.New(), 0
+	const most = 1000
+	l := &uploadLedger{view: func(fn func(*facts.Facts)) { looks++; fn(f) }, share: most * minUploadBytes, sent: map[string]*sender{}}
+	user := identity{kind: kindUser, name: "user/u"}
+	for i := range most {
+		if _, err := l.claim(user, fmt.Sprint(i), 1); err != nil {
+			t.Fatalf("file %d: %v", i, err)
+		}
+	}
+	if looks > 15 {
+		t.Errorf("%d files were looked through %d times", most, looks)
+	}
+	if _, err := l.claim(user, "more", 1); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("a file more than the share: %v", err)
+	}
+	// What was stored and collected is no longer counted.
+	l = &uploadLedger{view: l.view, share: most * minUploadBytes, sent: map[string]*sender{}}
+	for i := range 3 * most {
+		done, err := l.claim(user, fmt.Sprint(i), 1)
+		if err != nil {
+			t.Fatalf("file %d: %v", i, err)
+		}
+		done(true)
 	}
 }
 
