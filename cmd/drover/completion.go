@@ -28,7 +28,15 @@ else
 fi
 `
 
-const fishCompletion = `complete -c drover -a '(drover __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+const fishCompletion = `function __drover_complete
+  set -l words (drover __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
+  if set -q words[1]
+    printf '%s\n' $words
+  else
+    __fish_complete_path (commandline -ct)
+  end
+end
+complete -c drover -f -a '(__drover_complete)'
 `
 
 func completionCommand() *cli.Command {
