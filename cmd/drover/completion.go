@@ -31,7 +31,7 @@ fi
 const fishCompletion = `function __drover_complete
   set -l words (drover __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
   if set -q words[1]
-    printf '%s\n' $words
+    string join \n -- $words
   else
     __fish_complete_path (commandline -ct)
   end

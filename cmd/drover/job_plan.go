@@ -38,24 +38,11 @@ func jobPlanCommand() *cli.Command {
 }
 
 func runJobPlan(c *cli.Context) error {
-	a, err := positionalArgs(c, 1, 1, "FILE")
+	f, err := readSubmission(c)
 	if err != nil {
 		return err
 	}
-	_, j, err := readJobFile(c, a[0])
-	if err != nil {
-		return err
-	}
-	if err := overrideFields(c, j); err != nil {
-		return err
-	}
-	require, err := requiredQuote(c)
-	if err != nil {
-		return err
-	}
-	if _, err := collectLocalFiles(j, a[0]); err != nil {
-		return err
-	}
+	j := f.job
 	dropUploads(j)
 	spec, err := jobspec.Encode(j)
 	if err != nil {
@@ -65,7 +52,7 @@ func runJobPlan(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	res, err := cl.PlanJob(c.Context, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(spec), RequireQuote: require}))
+	res, err := cl.PlanJob(c.Context, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(spec), RequireQuote: f.require}))
 	if err != nil {
 		return cl.classifyError(err)
 	}
@@ -74,6 +61,34 @@ func runJobPlan(c *cli.Context) error {
 	}
 	printPlan(c.App.Writer, j, res.Msg)
 	return nil
+}
+
+// submission is what the argument and the flags of job run and job plan name.
+type submission struct {
+	path    string
+	src     []byte // of the job file
+	job     *jobspec.Job
+	files   []localFile
+	require float64 // the probability of -require-quote
+}
+
+func readSubmission(c *cli.Context) (f submission, err error) {
+	a, err := positionalArgs(c, 1, 1, "FILE")
+	if err != nil {
+		return f, err
+	}
+	f.path = a[0]
+	if f.src, f.job, err = readJobFile(c, f.path); err != nil {
+		return f, err
+	}
+	if err = overrideFields(c, f.job); err != nil {
+		return f, err
+	}
+	if f.require, err = requiredQuote(c); err != nil {
+		return f, err
+	}
+	f.files, err = collectLocalFiles(f.job, f.path)
+	return f, err
 }
 
 // dropUploads removes what a dry run does not need, so that nothing has to be uploaded.

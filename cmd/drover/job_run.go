@@ -38,27 +38,13 @@ func jobRunCommand() *cli.Command {
 }
 
 func runJobRun(c *cli.Context) error {
-	a, err := positionalArgs(c, 1, 1, "FILE")
+	f, err := readSubmission(c)
 	if err != nil {
 		return err
 	}
-	src, j, err := readJobFile(c, a[0])
-	if err != nil {
-		return err
-	}
-	if err := overrideFields(c, j); err != nil {
-		return err
-	}
-	require, err := requiredQuote(c)
-	if err != nil {
-		return err
-	}
-	if require > 0 && j.Deadline == nil {
+	j := f.job
+	if f.require > 0 && j.Deadline == nil {
 		return usageErrorf("-require-quote needs a deadline: in the job file, or with -deadline")
-	}
-	files, err := collectLocalFiles(j, a[0])
-	if err != nil {
-		return err
 	}
 	cl, err := dial(c)
 	if err != nil {
@@ -70,13 +56,13 @@ func runJobRun(c *cli.Context) error {
 			fmt.Fprintf(c.App.ErrWriter, format+"\n", args...)
 		}
 	}
-	for _, h := range undeclaredFileHints(j, a[0]) {
+	for _, h := range undeclaredFileHints(j, f.path) {
 		printf("%s", h)
 	}
-	if err := uploadFiles(c.Context, cl, files, printf); err != nil {
+	if err := uploadFiles(c.Context, cl, f.files, printf); err != nil {
 		return err
 	}
-	id, err := submitJob(c.Context, cl, j, c.String("idempotency-key"), require, printf)
+	id, err := submitJob(c.Context, cl, j, c.String("idempotency-key"), f.require, printf)
 	if err != nil {
 		return err
 	}
@@ -87,7 +73,7 @@ func runJobRun(c *cli.Context) error {
 		fmt.Fprintf(c.App.Writer, "job %d (%s) accepted; follow it with `drover job wait %s`\n", id, j.Name, j.Name)
 		return nil
 	}
-	return followJob(c, cl, fmt.Sprint(id), hcl.FieldLines(a[0], src), a[0])
+	return followJob(c, cl, fmt.Sprint(id), hcl.FieldLines(f.path, f.src), f.path)
 }
 
 // slowSubmitAfter is when a submission without a response explains the wait.
