@@ -279,6 +279,7 @@ func TestRandomSuspensions(t *testing.T) {
 	}
 	for n := 1; w.done < int(steps) && !t.Failed(); n++ {
 		w.job = fmt.Sprintf("random-%d", n)
+		lost := s.nodesLost()
 		s.mustRun("job", "run", "-detach", s.slowWordCount(w.job, "/e2e/random.txt", 100))
 		s.awaitRunning(w.job, 0, 3)
 		for w.done < int(steps) && !strings.HasSuffix(s.jobStatus(w.job).Job.State, "SUCCEEDED") {
@@ -296,12 +297,19 @@ func TestRandomSuspensions(t *testing.T) {
 			t.Errorf("result of %s\n%s\nwant\n%s", w.job, got, want)
 		}
 		st := s.jobStatus(w.job)
-		if st.Stages[0].FailedAttempts != 0 || st.Preempted.Lost != "0" {
+		// A daemon that comes back after its node's lease, as on a busy machine, costs its node's attempts.
+		if st.Stages[0].FailedAttempts != 0 || st.Preempted.Lost != "0" && s.nodesLost() == lost {
 			t.Errorf("%s: %d attempts failed, preempted %+v\n%s", w.job, st.Stages[0].FailedAttempts, st.Preempted, s.levelEvents(w.job))
 		}
 		t.Logf("after %d steps: %s is done, preempted %+v", w.done, w.job, st.Preempted)
 		s.awaitClean(2 * time.Minute)
 	}
+}
+
+// nodesLost returns how often a node's lease has ended.
+func (s *fixture) nodesLost() int {
+	s.Helper()
+	return strings.Count(s.mustRun("events", "-limit", "10000").Stdout, " node.lost ")
 }
 
 // randomSteps takes random steps on a job.
