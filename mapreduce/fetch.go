@@ -17,6 +17,7 @@ type Source interface {
 // ErrShrunk is the error of FetchSplit for a file that ends before its split: no other attempt reads more of it.
 var ErrShrunk = errors.New("it changed since the job was accepted")
 
+// fetchBufferBytes bounds the buffer of FetchSplit.
 const fetchBufferBytes = 1 << 20
 
 // FetchSplit appends a split to a growing input and then calls Done. Of an
@@ -33,7 +34,11 @@ const fetchBufferBytes = 1 << 20
 // nothing past the end. FetchSplit does not call Fail on an error, because the
 // caller may retry.
 func FetchSplit(ctx context.Context, src Source, s *Split, w *GrowingWriter) error {
-	buf := make([]byte, fetchBufferBytes) // one for all pieces: a split may pack thousands of small files
+	longest := int64(tailReadBytes)
+	for i := range s.Pieces {
+		longest = max(longest, s.Pieces[i].Length)
+	}
+	buf := make([]byte, min(longest, fetchBufferBytes)) // one for all pieces: a split may pack thousands of small files
 	for i := w.pieceCount(); i < len(s.Pieces); i++ {
 		if err := fetchPiece(ctx, src, s.Pieces[i], w, buf); err != nil {
 			return err

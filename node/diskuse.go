@@ -34,12 +34,15 @@ func (u *diskUse) measure(ctx context.Context) bool {
 // slack is the number of bytes that the kernel may have refused to write.
 func (u *diskUse) failure(spec *droverv1.TaskSpec, slack int64) *failure {
 	limit := spec.GetDisk()
-	if files := u.cfg.filesLimit(spec); limit > 0 && (u.files > files || slack > 0 && u.files == files) {
+	if limit <= 0 {
+		return nil
+	}
+	if files := u.cfg.filesLimit(spec); u.files > files || slack > 0 && u.files == files {
 		return &failure{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
 			"over its disk quota: with disk = %q of stage %q it may have %d files and folders, its share of the disk's; raise disk, or make fewer files",
 			jobspec.FormatSize(limit), spec.GetStageName(), files)}
 	}
-	if limit <= 0 || u.bytes+slack <= limit {
+	if u.bytes+slack <= limit {
 		return nil
 	}
 	return &failure{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(

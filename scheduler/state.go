@@ -167,7 +167,8 @@ func (s *State) PolicyState(k PolicyStateKey) (PolicyState, bool) {
 // History returns the record of the tasks and jobs that ended.
 func (s *State) History() *History { return &s.history }
 
-const chunkBits = 12
+// chunkBits is the logarithm of how many attempts are allocated at once: few, since a small cluster pays for all of them.
+const chunkBits = 9
 
 func (s *State) countChange() { s.changeCount++ }
 

@@ -55,7 +55,7 @@ type guardedConn struct {
 }
 
 func newGuardedConn(c net.Conn, calls bool) *guardedConn {
-	return &guardedConn{Conn: c, r: bufio.NewReaderSize(c, 64<<10), calls: calls}
+	return &guardedConn{Conn: c, r: bufio.NewReaderSize(c, 16<<10), calls: calls}
 }
 
 // Read implements net.Conn. It returns at the end of a message.

@@ -12,11 +12,11 @@ import (
 
 // TestMain has a process run one goroutine at a time: those of a simulation hand work to each other all
 // the time, and waking another thread for each costs more than it gains. Several processes use several
-// processors. Garbage is worth its memory here: a simulation is short.
+// processors. Garbage is worth its memory here, some 250 MB of a process: a simulation is short.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(300)
+		debug.SetGCPercent(800)
 	}
 	code := m.Run()
 	if authority.dir != "" {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -137,7 +138,7 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
-// mutationsVar is 1 for all mutations, or a part of the names of those to try.
+// mutationsVar is 1 for all mutations, or a regular expression for the names of those to try.
 const mutationsVar = "DROVER_MUTATIONS"
 
 // mutationCPU is the processor time that simulations of one size have to find a mutation.
@@ -156,9 +157,13 @@ func TestMutations(t *testing.T) {
 	if only == "" {
 		t.Skipf("not proved here: that the simulations find bugs put in on purpose; it compiles the product for each, set %s=1", mutationsVar)
 	}
+	names, err := regexp.Compile(only)
+	if err != nil {
+		t.Fatalf("%s: %v", mutationsVar, err)
+	}
 	var tried []mutation
 	for _, m := range mutations {
-		if only == "1" || strings.Contains(m.what, only) {
+		if only == "1" || names.MatchString(m.what) {
 			tried = append(tried, m)
 		}
 	}

@@ -63,7 +63,7 @@ func linkOutput(ctx context.Context, fs hdfs.FS, name string, options hdfs.Creat
 	if err := l.Link(ctx, f.File, name, options); err != nil {
 		return 0, err
 	}
-	return io.CopyBuffer(contextWriter{ctx}, struct{ io.Reader }{f}, make([]byte, 256<<10))
+	return io.CopyBuffer(contextWriter{ctx}, struct{ io.Reader }{f}, make([]byte, max(1, min(256<<10, u.Bytes))))
 }
 
 // contextWriter discards what is written, until its context ends.

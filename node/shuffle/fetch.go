@@ -120,8 +120,9 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 	if local, ok := res.Body.(*localBody); ok && have == 0 && local.link(to.Name()+linkSuffix, got.Range, to) {
 		got.Path, copied = to.Name()+linkSuffix, io.Discard // it is read for its sum
 	}
-	buf := make([]byte, 256<<10)
-	for left := got.Range.Length - have; left > 0; {
+	left := got.Range.Length - have
+	buf := make([]byte, max(0, min(256<<10, left)))
+	for left > 0 {
 		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
 		idle.Reset(stall)
 		left -= int64(n)

@@ -22,7 +22,7 @@
 //     changed. The others are planned as if all had been restored anew.
 //
 // A simulation without a State makes a Profile of its own and reports what happens with
-// Submit, Start and End.
+// Restore, CompletePlan, Start and End.
 //
 // With one job per project and one resource, 2TSB is conservative backfilling.
 package backfill

@@ -23,6 +23,16 @@ func oneTaskRequest(id int, te int, q ...int64) Request {
 	return Request{Job: scheduler.JobID(id), Tasks: []int32{0}, Need: Need{Base: q}, Bound: time.Duration(te * slotLength)}
 }
 
+// Submit plans a new project and guarantees its departure. With an error the plan is as it was.
+func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
+	p.Restore(in, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} })
+	q, err := p.CompletePlan(now, in.ID)
+	if err != nil {
+		p.registry.unregister(p, p.registry.projects[in.ID])
+	}
+	return q, err
+}
+
 // simulatePlan submits projects as they arrive, starts the tasks that are due and ends
 // each at its bound; it returns the finish time of each job.
 func simulatePlan(t *testing.T, cfg Config, totals []int64, projects []Project) map[scheduler.JobID]scheduler.Time {

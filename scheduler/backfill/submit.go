@@ -29,22 +29,11 @@ func (p *Planner) SetBudget(steps int) { p.stepsLeft = steps }
 // StepsLeft returns what is left of the budget; it may be negative. O(1).
 func (p *Planner) StepsLeft() int { return p.stepsLeft }
 
-// Submit plans a project and guarantees its departure time (Alg. 1-3). Tasks that can
-// start at once are planned for now; the caller must call Start for them. An error
-// (a task that fits on no bin, or ErrTooLate) leaves the plan as it was; with ErrTooLate, Guarantee.Departure is when the project could depart. O(tasks of the
-// project x bins), plus the displacements tried.
-func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
-	p.Restore(in, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} })
-	q, err := p.CompletePlan(now, in.ID)
-	if err != nil {
-		p.registry.unregister(p, p.registry.projects[in.ID])
-	}
-	return q, err
-}
-
 // CompletePlan places the tasks of a project that have no place and guarantees its departure
-// if it has no guarantee. If one of them fits on no bin, not even an empty one, nothing
-// changes; with ErrUnfinished some of them are placed, and nothing is guaranteed.
+// if it has no guarantee (Alg. 1-3). If one of them fits on no bin, not even an empty one, nothing
+// changes, nor with ErrTooLate, where Guarantee.Departure is when the project could depart; with
+// ErrUnfinished some of them are placed, and nothing is guaranteed. O(tasks of the project x bins),
+// plus the displacements tried.
 func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
 	pr := p.registry.projects[id]
 	p.journal.begin(p, now)

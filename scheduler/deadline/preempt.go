@@ -119,7 +119,7 @@ func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now 
 			continue
 		}
 		reserved, space := p.ReservedForOthers(n, g.Job)
-		if fitsAfter(n, &g.Spec, reserved, space, next.Attempt) {
+		if p.capacity.fitsAfter(n, &g.Spec, reserved, space, next.Attempt) {
 			return true, next.At
 		}
 	}
@@ -142,24 +142,17 @@ func (p *Preemptor) isUsable(s *scheduler.State, n *scheduler.Node, g *scheduler
 }
 
 // fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt
-// has ended.
-func fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, reserved scheduler.Resources, space int64, a *scheduler.Attempt) bool {
+// has ended. Only r's memory is used.
+func (r *freeCapacity) fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, reserved scheduler.Resources, space int64, a *scheduler.Attempt) bool {
 	if !g.Demand.Add(reserved).Fits(n.Free.Add(a.Occupied.Resources)) {
 		return false
 	}
 	if g.Demand[scheduler.IO] == 0 && g.Disk == 0 {
 		return true
 	}
-	for i, d := range n.Disks {
-		io, free := d.FreeIO, d.FreeSpace
-		if int16(i) == a.Disk {
-			io, free = io+a.Occupied.Resources[scheduler.IO], free+a.Occupied.Disk
-		}
-		if g.Demand[scheduler.IO] <= io && g.Disk+space <= free {
-			return true
-		}
-	}
-	return false
+	r.Load(n)
+	r.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
+	return r.HasRoom(g.Demand, g.Disk+space)
 }
 
 // FindVictims finds the node on which preempting for a task of the stage does the least

@@ -90,11 +90,8 @@ func (c Config) withThresholds() Config {
 // this service: it is demoted while service > alpha_i, strictly, and never promoted
 // (Alg. 1 lines 5-8). O(queues passed).
 func (c *Config) queueFor(from int, service float64) int {
-	q := min(max(from, 1), c.Queues)
-	for q < c.Queues && service > c.threshold(q) {
-		q++
-	}
-	return q
+	queue, _ := c.queueAt(&serviceAt{base: service}, from, 0)
+	return queue
 }
 
 // weight returns the weight of queue i, from 1: Decay^(i-1).

@@ -35,7 +35,7 @@ type WaitEstimator struct {
 	waiting      []scheduler.Resources // by node, total demand of the tasks recorded as waiting for it
 	waitingSpace []int64
 	waitedNodes  []scheduler.NodeID
-	diskFree     []scheduler.DiskUse
+	capacity     scheduler.FreeCapacity // scratch
 }
 
 // Reset begins a cycle: no task waits.
@@ -70,18 +70,19 @@ func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id s
 		return scheduler.Never
 	}
 	list := e.ends.On(s, id)
-	free := n.Free.Sub(e.waiting[id])
-	all, last := free, 0
+	free := &e.capacity
+	free.Load(n)
+	free.Free = n.Free.Sub(e.waiting[id])
+	all, last := free.Free, 0
 	for ; last < len(list) && max(list[last].At, now) < limit; last++ {
 		all = all.Add(list[last].Attempt.Occupied.Resources)
 	}
 	if !g.Spec.Demand.Fits(all) {
 		return scheduler.Never
 	}
-	e.diskFree = append(e.diskFree[:0], n.Disks...)
 	at := now
 	for i := 0; ; i++ {
-		if e.fitsAfterWaiters(g, id, free) {
+		if e.fitsAfterWaiters(g, id) {
 			return at
 		}
 		if i == last {
@@ -89,31 +90,26 @@ func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id s
 		}
 		a := list[i].Attempt
 		at = max(list[i].At, now)
-		free = free.Add(a.Occupied.Resources)
-		if a.Disk >= 0 {
-			e.diskFree[a.Disk].FreeIO += a.Occupied.Resources[scheduler.IO]
-			e.diskFree[a.Disk].FreeSpace += a.Occupied.Disk
-		}
+		free.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 	}
 }
 
 // fitsAfterWaiters reports whether a task of the stage fits beside the recorded
 // waiters: CPU and memory on the node; I/O and space on one disk, and the space of all
 // of them in sum.
-func (e *WaitEstimator) fitsAfterWaiters(g *scheduler.Stage, id scheduler.NodeID, free scheduler.Resources) bool {
+func (e *WaitEstimator) fitsAfterWaiters(g *scheduler.Stage, id scheduler.NodeID) bool {
 	d, space := g.Spec.Demand, g.Spec.Disk
-	if !d.Fits(free) {
+	if !d.Fits(e.capacity.Free) {
 		return false
 	}
 	if d[scheduler.IO] == 0 && space == 0 {
 		return true
 	}
-	sum, one := -e.waitingSpace[id], false
-	for i := range e.diskFree {
-		sum += e.diskFree[i].FreeSpace
-		one = one || (d[scheduler.IO] <= e.diskFree[i].FreeIO && space <= e.diskFree[i].FreeSpace)
+	sum := -e.waitingSpace[id]
+	for i := range e.capacity.Disks {
+		sum += e.capacity.Disks[i].FreeSpace
 	}
-	return one && space <= sum
+	return space <= sum && e.capacity.HasRoom(d, space)
 }
 
 // WaitDecision is the result of Alg. 4 for one task.

@@ -137,9 +137,10 @@ type rigidConservative struct {
 
 func (p *rigidConservative) submitted(i int, now scheduler.Time) {
 	j := &p.jobs[i]
-	_, err := p.planner.Submit(now, backfill.Project{ID: scheduler.ProjectID(i + 1), Submitted: j.submit, Requests: []backfill.Request{
-		{Job: scheduler.JobID(i + 1), Tasks: []int32{0}, Need: backfill.Need{Base: j.need}, Bound: j.bound}}})
-	if err != nil {
+	in := backfill.Project{ID: scheduler.ProjectID(i + 1), Submitted: j.submit, Requests: []backfill.Request{
+		{Job: scheduler.JobID(i + 1), Tasks: []int32{0}, Need: backfill.Need{Base: j.need}, Bound: j.bound}}}
+	p.planner.Restore(in, backfill.Guarantee{}, false, func(backfill.Key, *backfill.Need) backfill.Existing { return backfill.Existing{} })
+	if _, err := p.planner.CompletePlan(now, in.ID); err != nil {
 		p.t.Fatal(err)
 	}
 }

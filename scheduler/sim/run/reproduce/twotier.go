@@ -76,7 +76,9 @@ func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64, stop func(
 		}
 		now := paperTime(projects[i].Arrival)
 		r.advanceTo(now)
-		if _, err := p.Submit(now, paperProject(i, &projects[i])); err != nil {
+		in := paperProject(i, &projects[i])
+		p.Restore(in, backfill.Guarantee{}, false, func(backfill.Key, *backfill.Need) backfill.Existing { return backfill.Existing{} })
+		if _, err := p.CompletePlan(now, in.ID); err != nil {
 			return twoTierMeans{}, err
 		}
 	}
