@@ -113,11 +113,16 @@ func seconds(s string) (time.Duration, error) {
 	return time.Duration(v * float64(time.Second)), err
 }
 
+// wideLimit is how long a container may have another cpu.max than its task's: the engine's part of a start and of a
+// checkpoint, a step each, has more, before the program runs and while it is stopped.
+const wideLimit = time.Minute
+
 // watch has what all machines' watches said.
 type watch struct {
 	mu     sync.Mutex
 	clocks map[string]*clock
 	looks  int
+	wide   map[attempt]time.Duration   // since when one has another cpu.max than its task's, without a look between that it has not
 	seen   map[string]map[attempt]look // of each exclusive task: of each attempt, from its first look to its last
 }
 
@@ -126,7 +131,16 @@ func (w *watch) add(looks []look) error {
 	var all []error
 	for _, l := range looks {
 		w.looks++
-		if l.cpu != cpuMax && l.cpu != exclusiveCPUMax || l.mem == "max" {
+		since, wide := w.wide[l.attempt]
+		switch {
+		case l.cpu == cpuMax || l.cpu == exclusiveCPUMax:
+			delete(w.wide, l.attempt)
+			wide = false
+		case !wide:
+			since = l.to
+			w.wide[l.attempt] = since
+		}
+		if l.mem == "max" || wide && l.from-since > wideLimit {
 			all = append(all, fmt.Errorf("%s: %v has cpu.max %s, memory.max %s", l.machine, l.attempt, l.cpu, l.mem))
 		}
 		if l.cpu != exclusiveCPUMax {
@@ -213,5 +227,5 @@ func (h *chaos) readWatches() {
 }
 
 func newWatch() *watch {
-	return &watch{clocks: map[string]*clock{}, seen: map[string]map[attempt]look{}}
+	return &watch{clocks: map[string]*clock{}, wide: map[attempt]time.Duration{}, seen: map[string]map[attempt]look{}}
 }
