@@ -32,9 +32,9 @@ const (
 	acceptLimit = 4 * time.Minute
 	backLimit   = 6 * time.Minute
 	cleanLimit  = 5 * time.Minute
-	requestTime = 20 * time.Second // for an answer to a suspension, which may be long in coming
-	momentLimit = 5 * time.Second  // that a fault waits for a commit to be under way
-	keepLogs    = "60s"            // of jobs that ended: as long as it takes until they are compared
+	requestTime = 8 * time.Second // for an answer to a suspension, which may be long in coming
+	momentLimit = 5 * time.Second // that a fault waits for a commit to be under way
+	keepLogs    = "60s"           // of jobs that ended: as long as it takes until they are compared
 )
 
 // TestChaos injects faults while jobs run. Each job that was accepted ends once, with the output that a

@@ -22,8 +22,9 @@ cd /sys/fs/cgroup/drover/tasks
 while :; do
   for a in *.*.*.*.*; do
     read -r from _ </proc/uptime
-    { mapfile -t events <"$a/container/cgroup.events" && read -r cpu <"$a/cpu.max" && read -r mem <"$a/memory.max"; } 2>/dev/null || continue
+    { mapfile -t events <"$a/container/cgroup.events" && read -r pid <"$a/container/cgroup.procs" && read -r comm <"/proc/$pid/comm" && read -r cpu <"$a/cpu.max" && read -r mem <"$a/memory.max"; } 2>/dev/null || continue
     read -r to _ </proc/uptime
+    case $comm in runc*) continue;; esac # the engine, before it becomes the program
     case "${events[*]}" in *"populated 1"*"frozen 0"*) echo "$from $to $a $cpu $mem" >>/run/chaos.looks;; esac
   done
   read -r -t 0.3 -u 9 _
@@ -113,9 +114,9 @@ func seconds(s string) (time.Duration, error) {
 	return time.Duration(v * float64(time.Second)), err
 }
 
-// wideLimit is how long a container may have another cpu.max than its task's: the engine's part of a start and of a
-// checkpoint, a step each, has more, before the program runs and while it is stopped.
-const wideLimit = time.Minute
+// wideLimit is how long a program may have another cpu.max than its task's: the limit is lifted around a checkpoint,
+// a step of at most a minute, which may be tried again.
+const wideLimit = 2 * time.Minute
 
 // watch has what all machines' watches said.
 type watch struct {

@@ -27,8 +27,8 @@ func TestTheWatchSeesWhatItShould(t *testing.T) {
 		"tasks of their own":           {[]look{at("n1", "7.0.0.0.1", x, 12, 13), at("n2", "7.0.1.1.1", x, 1, 2)}, ""},
 		"a later run of one attempt":   {[]look{at("n1", "7.0.0.0.1", x, 12, 13), at("n2", "7.0.0.0.2", x, 1, 2)}, "attempt 0.1 acted on n1"},
 		"not exclusive":                {[]look{at("n1", "7.0.0.0.1", cpuMax, 12, 13), at("n2", "7.0.0.1.1", cpuMax, 1, 2)}, ""},
-		"a start":                      {[]look{at("n1", "7.0.0.0.1", "max 100000", 12, 13), at("n1", "7.0.0.0.1", cpuMax, 62, 63), at("n1", "7.0.0.0.1", "max 100000", 74, 75)}, ""},
-		"no limit":                     {[]look{at("n1", "7.0.0.0.1", "max 100000", 12, 13), at("n1", "7.0.0.0.1", "max 100000", 74, 75)}, "cpu.max max 100000"},
+		"a checkpoint":                 {[]look{at("n1", "7.0.0.0.1", "max 100000", 12, 13), at("n1", "7.0.0.0.1", cpuMax, 62, 63), at("n1", "7.0.0.0.1", "max 100000", 140, 141)}, ""},
+		"no limit":                     {[]look{at("n1", "7.0.0.0.1", "max 100000", 12, 13), at("n1", "7.0.0.0.1", "max 100000", 140, 141)}, "cpu.max max 100000"},
 		"no limit of memory":           {[]look{{"n1", attempt{"7.0.0", 0, 1}, cpuMax, "max", 1, 2}}, "memory.max max"},
 	} {
 		t.Run(name, func(t *testing.T) {
