@@ -83,7 +83,7 @@ bench: ## benchmarks, with tables in out/bench and pages in docs/measured
 day: ## 50,000 short jobs and 500,000 tasks: does anything grow? make day JOBS=5000
 	JOBS=$(JOBS) integration/bench.sh day
 
-soak: deps build check ## check, then the long variants of the tests: thousands of containers, hours of faults, 10 million inputs of each fuzz target
+soak: deps build check ## check, then the long variants of the tests: thousands of containers, 1,000 faults of make chaos, 10 million inputs of each fuzz target
 	DROVER_SOAK=1 DROVER_CHECKED=out/check ./integration/test.sh
 	FUZZTIME=30s LEDGER=out/fuzz/ledger.jsonl integration/bench.sh damage fuzz
 

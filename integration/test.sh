@@ -52,6 +52,11 @@ beside host host_parts
 part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
 joined
 
+# Only in the long variants: 1,000 faults of all kinds, about six hours, alone on the machines.
+if [ -n "${DROVER_SOAK:-}" ]; then
+  part chaos 600 env RECORD=no integration/chaos.sh "${DROVER_FAULTS:-1000}"
+fi
+
 # 4. Floods of one user against a coordinator, and what another one notices, alone,
 #    since it measures. The bounds are wide: other work may share the machine.
 part floods 5 bin/drover bench floods -rounds 1 -probes 5 -batches 1 -warm 500ms -least 250ms -slower 0.9 -memory 512MiB

@@ -2,14 +2,15 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,19 +26,21 @@ var (
 
 // Limits of a run. Machines are emulated and slow; what is lost is done again.
 const (
-	startLimit   = 12 * time.Minute
-	perFault     = 6 * time.Minute
-	jobLimit     = 15 * time.Minute
-	acceptLimit  = 4 * time.Minute
-	cleanLimit   = 4 * time.Minute
-	shortestTime = 2 * time.Second // of a fault
-	longestTime  = 25 * time.Second
+	startLimit  = 12 * time.Minute
+	perFault    = 6 * time.Minute
+	jobLimit    = 15 * time.Minute
+	acceptLimit = 4 * time.Minute
+	backLimit   = 6 * time.Minute
+	cleanLimit  = 5 * time.Minute
+	requestTime = 8 * time.Second // for an answer to a suspension, which may be long in coming
+	momentLimit = 5 * time.Second // that a fault waits for a commit to be under way
+	keepLogs    = "60s"           // of jobs that ended: as long as it takes until they are compared
 )
 
-// TestChaos injects faults, one at a time, while jobs run. Each job that was accepted ends
-// with the output that a reference computes, each container has its limits whenever the
-// machines are looked at, and at the end nothing is left on them. RAPID_SEED repeats the
-// faults, though not the instants at which they meet the jobs.
+// TestChaos injects faults while jobs run. Each job that was accepted ends once, with the output that a
+// reference computes; each container has its limits whenever the machines are looked at; of an exclusive
+// task no attempt acts after a later one has; and at the end nothing is left on the machines. RAPID_SEED
+// repeats the faults, though not the instants at which they meet the jobs.
 func TestChaos(t *testing.T) {
 	bed, err := testbed.FromEnv()
 	if err != nil {
@@ -48,7 +51,7 @@ func TestChaos(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit+jobLimit+time.Duration(*faultCount)*perFault)
 	t.Cleanup(cancel)
 	c, err := cluster.Start(ctx, cluster.Config{Testbed: bed, Drover: *droverPath, Dir: t.TempDir(), Servers: 3,
-		CoordinatorFlags: []string{"-keep-logs", "25s"}, OnStep: func(step string, took time.Duration) { t.Logf("%s: %s", step, took.Round(time.Second)) }})
+		CoordinatorFlags: []string{"-keep-logs", keepLogs}, OnStep: func(step string, took time.Duration) { t.Logf("%s: %s", step, took.Round(time.Second)) }})
 	if c != nil {
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -61,24 +64,25 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &chaos{T: t, ctx: ctx, cluster: c, bed: bed, r: rand.New(rand.NewPCG(s, 0)), dir: t.TempDir()}
-	t.Cleanup(func() {
-		if t.Failed() {
-			h.logDaemons()
-		}
-	})
+	h := &chaos{T: t, ctx: ctx, cluster: c, bed: bed, began: time.Now(), watch: newWatch(), booting: map[int]<-chan error{}, dir: t.TempDir(),
+		doing: "before the first fault", faults: rand.New(rand.NewPCG(s, 0)), asks: rand.New(rand.NewPCG(s, 1)),
+		run: Run{Seed: s, Faults: map[string]int{}, AtOnce: map[string]int{}}}
+	t.Cleanup(h.tell)
 	h.prepare()
-	for i := range *faultCount {
-		h.fault(i)
-		if t.Failed() {
-			return
-		}
+	h.injectAll()
+	if t.Failed() {
+		return
+	}
+	h.doing = "at the end, when all faults were over"
+	for k := range bed.Nodes {
+		h.awaitMachine(k + 1)
 	}
 	for _, j := range h.jobs {
 		h.finish(j)
 	}
+	h.checkNothingTwice()
 	h.awaitClean()
-	t.Logf("%d faults, %d jobs accepted, all done; %d suspensions", *faultCount, h.accepted, h.suspended)
+	h.readWatches()
 }
 
 // chaos is a run of the test.
@@ -87,21 +91,57 @@ type chaos struct {
 	ctx     context.Context
 	cluster *cluster.Cluster
 	bed     *testbed.Bed
-	r       *rand.Rand
+	faults  *rand.Rand // of the faults
+	asks    *rand.Rand // of the suspensions
 	dir     string
 	counts  string // the reference's output
+	began   time.Time
+	watch   *watch
+	booting map[int]<-chan error // machines whose power was cut
+	run     Run
+	took    []float64 // seconds of each fault
+	doing   string    // now, for what is said of a failure
 
-	jobs      []*job // accepted and not yet seen to end
-	accepted  int
-	suspended int
+	jobs []*job // accepted and not yet seen to end
 }
 
 // job is a job that the cluster accepted.
 type job struct {
-	name  string
-	stage string // whose tasks are suspended
-	tasks int
-	mr    bool
+	*jobKind
+	name string
+}
+
+// tell prints what the run did, and the daemons' last lines if it failed.
+func (h *chaos) tell() {
+	if h.Failed() {
+		h.run.Failure = h.doing
+		h.logDaemons()
+	}
+	slices.Sort(h.took)
+	if n := len(h.took); n > 0 {
+		h.run.MedianSeconds = h.took[n/2]
+	}
+	line, err := json.Marshal(h.run)
+	if err != nil {
+		h.Error(err)
+	}
+	h.Logf("%s%s", RunPrefix, line)
+}
+
+// injectAll injects all faults.
+func (h *chaos) injectAll() {
+	h.Helper()
+	makers, began := makersOf(), time.Now()
+	for i := range *faultCount {
+		start := time.Now()
+		p := drawPlan(h.faults, len(makers), len(h.cluster.Servers()), len(h.bed.Nodes))
+		h.fault(i, p, makers[p.kind](h, p))
+		h.took = append(h.took, time.Since(start).Seconds())
+		h.run.Seconds = time.Since(began).Seconds()
+		if h.Failed() {
+			return
+		}
+	}
 }
 
 func (h *chaos) waitUntil(limit time.Duration, what string, cond func(context.Context) error) {
@@ -127,12 +167,20 @@ func (h *chaos) prepare() {
 	if err := h.drover("tenant", "apply", tenants).Err(); err != nil {
 		h.Fatal(err)
 	}
-	text := inputText(h.r, 3<<20)
+	text := inputText(h.asks, 3<<20)
 	h.counts = wordCounts(text)
 	if err := h.bed.HDFS.Load(h.ctx, h.write("input", text), "/chaos/input.txt", 1<<20, 1, 2, 3); err != nil {
 		h.Fatal(err)
 	}
 	if err := h.cluster.AwaitLevels(h.ctx); err != nil {
+		h.Fatal(err)
+	}
+	for _, n := range h.bed.Nodes {
+		if err := startWatch(h.ctx, n); err != nil {
+			h.Fatal(err)
+		}
+	}
+	if err := h.submitMissing(); err != nil {
 		h.Fatal(err)
 	}
 }
@@ -146,90 +194,185 @@ func (h *chaos) write(name, text string) string {
 	return path
 }
 
-// fault injects a fault, submits jobs and suspends tasks during it, ends it, and waits
-// until all machines are back.
-func (h *chaos) fault(i int) {
+// fault injects a fault while jobs are submitted and tasks suspended, and ends it. The machine that it is of
+// may still come back as this returns; the coordinators answer.
+func (h *chaos) fault(i int, p plan, f injection) {
 	h.Helper()
-	f := h.draw()
-	length := shortestTime + time.Duration(h.r.Int64N(int64(longestTime-shortestTime)))
-	h.Logf("fault %d: %s for %s", i, f.what, length.Round(time.Second))
+	h.doing = fmt.Sprintf("at fault %d, %s", i, f.what)
+	for k := range h.bed.Nodes {
+		if err := h.startBooted(k+1, false); err != nil {
+			h.Fatal(err)
+		}
+	}
+	if f.machine > 0 {
+		h.awaitMachine(f.machine)
+	}
+	ready := time.Now()
+	live, load := slices.Clone(h.jobs), make(chan error, 1)
+	go func() { load <- h.load(p.when) }()
+	moment := h.awaitMoment(p, live)
+	h.Logf("fault %d: %s for %s%s", i, f.what, p.length.Round(time.Second), moment)
+	h.run.Faults[f.kind]++
 	if err := f.begin(); err != nil {
 		h.Fatalf("%s: %v", f.what, err)
 	}
-	end := time.NewTimer(length)
-	h.submitMissing()
-	h.suspendOrResume()
+	begun := time.Now()
 	select {
-	case <-end.C:
+	case <-time.After(p.length):
 	case <-h.ctx.Done():
 	}
+	ending := time.Now()
 	if err := f.end(); err != nil {
 		h.Fatalf("the end of: %s: %v", f.what, err)
 	}
+	ended := time.Now()
 	h.waitUntil(acceptLimit, "an answer after: "+f.what, func(ctx context.Context) error {
 		r, err := h.cluster.Drover(ctx, "status")
 		return errors.Join(err, r.Err())
 	})
-	if err := h.cluster.AwaitNodes(h.ctx, len(h.bed.Nodes)); err != nil {
-		h.Fatalf("after %s: %v", f.what, err)
+	if err := <-load; err != nil {
+		h.Fatalf("during: %s: %v", f.what, err)
 	}
-	h.checkLimits()
+	answered := time.Now()
+	h.readWatches()
 	h.collect()
+	h.Logf("  until it began %.1f s, its end %.1f s, answers %.1f s, checks %.1f s", begun.Sub(ready).Seconds(), ended.Sub(ending).Seconds(),
+		answered.Sub(ended).Seconds(), time.Since(answered).Seconds())
+}
+
+// awaitMachine waits until the node of machine k is up.
+func (h *chaos) awaitMachine(k int) {
+	h.Helper()
+	if err := h.startBooted(k, true); err != nil {
+		h.Fatal(err)
+	}
+	name := h.bed.Nodes[k-1].Name
+	h.waitUntil(backLimit, name+" up", func(ctx context.Context) error {
+		var list struct {
+			Nodes []struct {
+				State string
+				Info  struct{ Name string }
+			}
+		}
+		if err := h.cluster.JSON(ctx, &list, "node", "list", "-json"); err != nil {
+			return err
+		}
+		for _, n := range list.Nodes {
+			if n.Info.Name == name && n.State == "up" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", list.Nodes)
+	})
+}
+
+// awaitMoment waits for the moment of a fault, and says which it is.
+func (h *chaos) awaitMoment(p plan, live []*job) string {
+	if p.when == "" {
+		return ""
+	}
+	if p.when == "commit" {
+		ctx, cancel := context.WithTimeout(h.ctx, momentLimit)
+		defer cancel()
+		if testbed.WaitFor(ctx, momentLimit, "a commit", func(ctx context.Context) error { return h.someCommit(ctx, live) }) != nil {
+			return ""
+		}
+	} else {
+		select {
+		case <-time.After(p.lead):
+		case <-h.ctx.Done():
+		}
+	}
+	h.run.AtOnce[p.when]++
+	return ", with a " + p.when + " under way"
+}
+
+// someCommit returns nil if the result of a job is being published.
+func (h *chaos) someCommit(ctx context.Context, live []*job) error {
+	for _, j := range live {
+		if !j.output {
+			continue
+		}
+		if state, err := h.state(ctx, j.name); err != nil || state == "JOB_STATE_COMMITTING" {
+			return err
+		}
+	}
+	return errors.New("no job commits")
+}
+
+// load submits jobs and asks for suspensions, the latter first if one is to be under way.
+func (h *chaos) load(when string) error {
+	if when == "suspension" {
+		h.suspendOrResume()
+		return h.submitMissing()
+	}
+	if when == "submission" {
+		if err := h.submit(&jobKinds[h.asks.IntN(len(jobKinds))]); err != nil {
+			return err
+		}
+	} else if err := h.submitMissing(); err != nil {
+		return err
+	}
+	h.suspendOrResume()
+	return nil
 }
 
 // submitMissing keeps one job of each kind live.
-func (h *chaos) submitMissing() {
-	h.Helper()
-	live := map[bool]bool{}
-	for _, j := range h.jobs {
-		live[j.mr] = true
-	}
-	if !live[true] {
-		h.submit(&job{name: fmt.Sprint("count-", h.accepted), stage: "map", tasks: 3, mr: true}, wordCountJob)
-	}
-	if !live[false] {
-		h.submit(&job{name: fmt.Sprint("group-", h.accepted), stage: "main", tasks: 2}, groupJob)
-	}
-}
-
-// submit submits a job until it is accepted. A command that failed may have had its
-// effect: then the job is there.
-func (h *chaos) submit(j *job, text func(name, image string) string) {
-	h.Helper()
-	file := h.write(j.name+".hcl", text(j.name, h.bed.File.Images["busybox"]))
-	h.waitUntil(acceptLimit, "acceptance of "+j.name, func(ctx context.Context) error {
-		r, err := h.cluster.Drover(ctx, "job", "run", "-detach", file)
-		if err != nil || r.ExitCode == 0 {
+func (h *chaos) submitMissing() error {
+	for i := range jobKinds {
+		kind := &jobKinds[i]
+		if slices.ContainsFunc(h.jobs, func(j *job) bool { return j.jobKind == kind }) {
+			continue
+		}
+		if err := h.submit(kind); err != nil {
 			return err
 		}
-		if _, e := h.state(ctx, j.name); e == nil {
-			return nil
-		}
-		return r.Err()
-	})
-	h.jobs = append(h.jobs, j)
-	h.accepted++
+	}
+	return nil
 }
 
-// suspendOrResume asks for a random level of a random task of each job. That it is
-// refused, for example of a task that has not started, is no failure.
-func (h *chaos) suspendOrResume() {
-	h.Helper()
-	for _, j := range h.jobs {
-		task := fmt.Sprintf("%s/%d", j.stage, h.r.IntN(j.tasks))
-		level := []string{"frozen", "swapped", "checkpointed"}[h.r.IntN(3)]
-		args := []string{"task", "suspend", "-level", level, j.name, task}
-		if h.r.IntN(3) == 0 {
-			args = []string{"task", "resume", j.name, task}
-		}
-		ctx, cancel := context.WithTimeout(h.ctx, 30*time.Second) // its answer may be long in coming
-		r, err := h.cluster.Drover(ctx, args...)
-		cancel()
-		if err == nil && r.ExitCode == 0 && args[1] == "suspend" {
-			h.suspended++
-		}
-		h.Logf("  %s: code %d", strings.Join(args, " "), r.ExitCode)
+// submit submits a job until it is accepted. A command that failed may have had its effect: the next one
+// has the same key, so that the job is not there twice.
+func (h *chaos) submit(kind *jobKind) error {
+	j := &job{jobKind: kind, name: fmt.Sprintf("%s-%d", kind.prefix, h.run.Accepted)}
+	file := filepath.Join(h.dir, j.name+".hcl")
+	if err := os.WriteFile(file, []byte(kind.text(j.name, h.bed.File.Images["busybox"])), 0o600); err != nil {
+		return err
 	}
+	err := testbed.WaitFor(h.ctx, acceptLimit, "acceptance of "+j.name, func(ctx context.Context) error {
+		r, err := h.cluster.Drover(ctx, "job", "run", "-detach", "-idempotency-key", j.name, file)
+		return errors.Join(err, r.Err())
+	})
+	if err != nil {
+		return err
+	}
+	h.jobs = append(h.jobs, j)
+	h.run.Accepted++
+	return nil
+}
+
+// suspendOrResume asks for a random level of a random task, and resumes those of the job that has lived longest.
+// That it is refused, for example of a task that has not started, is no failure.
+func (h *chaos) suspendOrResume() {
+	if len(h.jobs) == 0 {
+		return
+	}
+	j, level := h.jobs[h.asks.IntN(len(h.jobs))], []string{"frozen", "swapped", "checkpointed"}[h.asks.IntN(3)]
+	if h.ask("task", "suspend", "-level", level, j.name, fmt.Sprintf("%s/%d", j.stage, h.asks.IntN(j.tasks))) {
+		h.run.Suspensions++
+	}
+	for i := range h.jobs[0].tasks {
+		h.ask("task", "resume", h.jobs[0].name, fmt.Sprintf("%s/%d", h.jobs[0].stage, i))
+	}
+}
+
+// ask runs a command, and reports whether it was agreed to.
+func (h *chaos) ask(args ...string) bool {
+	ctx, cancel := context.WithTimeout(h.ctx, requestTime)
+	defer cancel()
+	r, err := h.cluster.Drover(ctx, args...)
+	h.Logf("  %s: code %d", strings.Join(args, " "), r.ExitCode)
+	return err == nil && r.ExitCode == 0
 }
 
 // state returns the state of a job.
@@ -249,7 +392,7 @@ func (h *chaos) collect() {
 		case err != nil:
 			h.Fatalf("the job %s, which was accepted, is lost: %v", j.name, err)
 		case state == "JOB_STATE_SUCCEEDED":
-			h.checkOutput(j)
+			h.checkEnded(j)
 		case state == "JOB_STATE_FAILED" || state == "JOB_STATE_STOPPED":
 			h.Errorf("%s is %s\n%s", j.name, state, h.drover("job", "status", j.name).Stdout)
 		default:
@@ -257,6 +400,17 @@ func (h *chaos) collect() {
 		}
 	}
 	h.jobs = live
+}
+
+// checkEnded checks what a job that succeeded has left.
+func (h *chaos) checkEnded(j *job) {
+	h.Helper()
+	h.run.Ended++
+	if j.output {
+		h.checkOutput(j)
+	} else {
+		h.checkLogs(j)
+	}
 }
 
 // finish resumes what is suspended and waits for the end of a job.
@@ -274,7 +428,7 @@ func (h *chaos) finish(j *job) {
 		}
 		return err
 	})
-	h.checkOutput(j)
+	h.checkEnded(j)
 }
 
 // awaitClean waits until nothing is left on the machines.
@@ -286,6 +440,7 @@ func (h *chaos) awaitClean() {
 			if err != nil {
 				return err
 			}
+			h.run.Leftovers = len(left)
 			if len(left) > 0 {
 				return fmt.Errorf("n%d has %s", k+1, strings.Join(left, "; "))
 			}
@@ -310,13 +465,4 @@ func (h *chaos) logDaemons() {
 func lastLines(s string, n int) string {
 	l := strings.Split(strings.TrimRight(s, "\n"), "\n")
 	return strings.Join(l[max(0, len(l)-n):], "\n")
-}
-
-// server draws a coordinator.
-func (h *chaos) server() *cluster.Server {
-	return h.cluster.Servers()[h.r.IntN(len(h.cluster.Servers()))]
-}
-
-func (h *chaos) pause(v *cluster.Server) injection {
-	return injection{"the coordinator " + v.ID + " stands still", func() error { return v.Signal(syscall.SIGSTOP) }, func() error { return v.Signal(syscall.SIGCONT) }}
 }

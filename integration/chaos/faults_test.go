@@ -3,80 +3,248 @@ package chaos
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"time"
 
 	"github.com/drover-run/drover/integration/cluster"
 )
 
 // injection is a fault that begins and ends.
 type injection struct {
+	kind       string // without its place: what the runs count
 	what       string
+	machine    int // that it is of, from 1; 0: of none
 	begin, end func() error
 }
 
-// draw draws a fault. One at a time is injected, so a majority of the coordinators is
-// always whole.
-func (h *chaos) draw() injection {
-	v, k := h.server(), 1+h.r.IntN(len(h.bed.Nodes))
-	kinds := []func(*cluster.Server, int) injection{h.serverFault, h.daemonFault, h.machineFault, h.hdfsFault}
-	weights := []int{0, 0, 0, 0, 1, 1, 2, 2, 2, 3}
-	return kinds[weights[h.r.IntN(len(weights))]](v, k)
+// plan is what the seed says of a fault.
+type plan struct {
+	kind, server, machine, choice int
+	length                        time.Duration
+	when                          string        // what is under way as it begins
+	lead                          time.Duration // from the beginning of that
 }
 
-// serverFault is one of a coordinator.
-func (h *chaos) serverFault(v *cluster.Server, _ int) injection {
-	heal := func() error { return v.Heal(h.ctx) }
-	all := []injection{
-		{"the coordinator " + v.ID + " is killed", v.Kill, v.Start},
-		h.pause(v),
-		{"the coordinator " + v.ID + " is heard by nobody", func() error { return v.Mute(h.ctx) }, heal},
-		{"the coordinator " + v.ID + " hears nobody", func() error { return v.Deafen(h.ctx) }, heal},
-		{"the coordinator " + v.ID + " is cut off", func() error { return errors.Join(v.Mute(h.ctx), v.Deafen(h.ctx)) }, heal},
-		{"the coordinator " + v.ID + " loses a tenth of the packets", func() error { return v.Lose(h.ctx, 0.1) }, heal},
+// Of the faults most are shorter than a lease of a node, which is 15 s, and some are longer.
+const (
+	shortestFault = time.Second
+	shortFault    = 7 * time.Second
+	longFault     = 17 * time.Second
+	longestFault  = 24 * time.Second
+)
+
+// whens are what can be under way. A submission is the answer to "any time" where no job is missing.
+var whens = []string{"", "", "submission", "commit", "suspension"}
+
+// drawPlan draws all that is drawn of a fault, so that faults are the same for a seed whatever happens.
+func drawPlan(r *rand.Rand, kinds, servers, machines int) plan {
+	p := plan{kind: r.IntN(kinds), server: r.IntN(servers), machine: 1 + r.IntN(machines), choice: r.IntN(1 << 16)}
+	least, most := shortestFault, shortFault
+	if r.IntN(6) == 0 {
+		least, most = longFault, longestFault
 	}
-	return all[h.r.IntN(len(all))]
+	p.length = least + time.Duration(r.Int64N(int64(most-least)))
+	p.when, p.lead = whens[r.IntN(len(whens))], time.Duration(r.Int64N(int64(1500*time.Millisecond)))
+	return p
 }
 
-// daemonFault kills a process of a machine; it is started again at the end.
-func (h *chaos) daemonFault(_ *cluster.Server, k int) injection {
-	if h.r.IntN(2) == 0 {
-		return injection{fmt.Sprintf("the daemon of n%d is killed", k), func() error { return h.cluster.KillNode(h.ctx, k) }, func() error { return h.cluster.StartNode(h.ctx, k) }}
+// kinds are the faults, each with how often it is drawn. One of a coordinator ends before the next begins, so a majority
+// of them is always whole; a machine may still recover from one as the next begins elsewhere.
+var kinds = []struct {
+	weight int
+	make   func(*chaos, plan) injection
+}{
+	{3, (*chaos).coordinatorKilled}, {2, (*chaos).coordinatorStill}, {1, (*chaos).coordinatorMute}, {1, (*chaos).coordinatorDeaf},
+	{2, (*chaos).coordinatorCut}, {1, (*chaos).coordinatorLoses}, {2, (*chaos).coordinatorDiskFull},
+	{3, (*chaos).daemonKilled}, {2, (*chaos).engineKilled}, {2, (*chaos).shimKilled}, {2, (*chaos).helperKilled}, {1, (*chaos).watchdogKilled},
+	{2, (*chaos).machineStill}, {2, (*chaos).machineCut}, {1, (*chaos).machineMute}, {1, (*chaos).machineDeaf}, {1, (*chaos).machinePower},
+	{2, (*chaos).machineClock}, {1, (*chaos).machineDiskFull}, {1, (*chaos).machineDiskSlow},
+	{1, (*chaos).hdfsStill}, {2, (*chaos).dataNodeDown}, {1, (*chaos).nameNodeDown},
+}
+
+// makersOf are the kinds, each as often as its weight.
+func makersOf() (all []func(*chaos, plan) injection) {
+	for _, k := range kinds {
+		for range k.weight {
+			all = append(all, k.make)
+		}
 	}
-	return h.script(fmt.Sprintf("containerd of n%d is killed", k), k, "pkill -9 -x containerd",
-		`(setsid containerd >/run/containerd.log 2>&1 &); for i in $(seq 600); do ctr version >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1`)
+	return all
 }
 
-// machineFault is one of a machine: its power of execution, network, clock or disk.
-func (h *chaos) machineFault(_ *cluster.Server, k int) injection {
-	n := h.bed.Nodes[k-1]
+func (h *chaos) ofServer(p plan, kind string, begin, end func(*cluster.Server) error) injection {
+	v := h.cluster.Servers()[p.server]
+	return injection{kind: "coordinator: " + kind, what: "coordinator " + v.ID + ": " + kind,
+		begin: func() error { return begin(v) }, end: func() error { return end(v) }}
+}
+
+func (h *chaos) heal(v *cluster.Server) error { return v.Heal(h.ctx) }
+
+func (h *chaos) coordinatorKilled(p plan) injection {
+	return h.ofServer(p, "killed", (*cluster.Server).Kill, (*cluster.Server).Start)
+}
+
+func (h *chaos) coordinatorStill(p plan) injection {
+	return h.ofServer(p, "stands still", func(v *cluster.Server) error { return v.Signal(syscall.SIGSTOP) }, func(v *cluster.Server) error { return v.Signal(syscall.SIGCONT) })
+}
+
+func (h *chaos) coordinatorMute(p plan) injection {
+	return h.ofServer(p, "heard by nobody", func(v *cluster.Server) error { return v.Mute(h.ctx) }, h.heal)
+}
+
+func (h *chaos) coordinatorDeaf(p plan) injection {
+	return h.ofServer(p, "hears nobody", func(v *cluster.Server) error { return v.Deafen(h.ctx) }, h.heal)
+}
+
+func (h *chaos) coordinatorCut(p plan) injection {
+	return h.ofServer(p, "cut off", func(v *cluster.Server) error { return errors.Join(v.Mute(h.ctx), v.Deafen(h.ctx)) }, h.heal)
+}
+
+func (h *chaos) coordinatorLoses(p plan) injection {
+	return h.ofServer(p, "loses a tenth of the packets", func(v *cluster.Server) error { return v.Lose(h.ctx, 0.1) }, h.heal)
+}
+
+func (h *chaos) coordinatorDiskFull(p plan) injection {
+	return h.ofServer(p, "disk full", func(v *cluster.Server) error { return v.FillDisk(h.ctx) }, func(v *cluster.Server) error { return v.EmptyDisk(h.ctx) })
+}
+
+func (h *chaos) ofMachine(p plan, kind string, begin, end func() error) injection {
+	return injection{kind: "machine: " + kind, what: fmt.Sprintf("machine n%d: %s", p.machine, kind), machine: p.machine, begin: begin, end: end}
+}
+
+func (h *chaos) daemonKilled(p plan) injection {
+	return h.ofMachine(p, "daemon killed", func() error { return h.cluster.KillNode(h.ctx, p.machine) }, func() error { return h.cluster.StartNode(h.ctx, p.machine) })
+}
+
+const startEngine = `(setsid containerd >/run/containerd.log 2>&1 &); for i in $(seq 600); do ctr version >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1`
+
+func (h *chaos) engineKilled(p plan) injection {
+	return h.script(p, "containerd killed", "pkill -9 -x containerd", startEngine)
+}
+
+// shimKilled kills a shim, if there is one. What it held is gone: its task is run again.
+func (h *chaos) shimKilled(p plan) injection {
+	return h.script(p, "shim killed", fmt.Sprintf(`p=($(pgrep -f '^[^ ]*containerd-shim')) || true; [ ${#p[@]} = 0 ] || kill -9 ${p[%d %% ${#p[@]}]} || true`, p.choice), "true")
+}
+
+// helperKilled kills all helpers of the machine's tasks, several times, since they live for moments.
+func (h *chaos) helperKilled(p plan) injection {
+	return h.script(p, "helpers killed", `(setsid sh -c 'while [ ! -e /run/chaos.end ]; do cat /sys/fs/cgroup/drover/tasks/*/helpers/cgroup.procs 2>/dev/null | xargs -r kill -9 2>/dev/null; sleep 0.5; done; rm /run/chaos.end' >/dev/null 2>&1 &)`,
+		"touch /run/chaos.end; while [ -e /run/chaos.end ]; do sleep 0.1; done")
+}
+
+// watchdogKilled kills one of the two watchdogs, and the daemon with it.
+func (h *chaos) watchdogKilled(p plan) injection {
+	f := h.script(p, "daemon and a watchdog killed", fmt.Sprintf("read -r pid < /data/drover/watchdog.%d && kill -9 $pid || true", p.choice%2), "true")
+	first := f.begin
+	f.begin = func() error { return errors.Join(first(), h.cluster.KillNode(h.ctx, p.machine)) }
+	f.end = func() error { return h.cluster.StartNode(h.ctx, p.machine) }
+	return f
+}
+
+func (h *chaos) machineStill(p plan) injection {
+	n := h.bed.Nodes[p.machine-1]
+	return h.ofMachine(p, "stands still", func() error { return n.Pause(h.ctx) }, func() error { return n.Continue(h.ctx) })
+}
+
+func (h *chaos) machineCut(p plan) injection {
+	n := h.bed.Nodes[p.machine-1]
+	return h.ofMachine(p, "cut off", func() error { return n.Partition(h.ctx) }, func() error { return n.Heal(h.ctx) })
+}
+
+func (h *chaos) machineMute(p plan) injection {
 	mute, heal := "", ""
 	for _, v := range h.cluster.Servers() {
 		mute += "ip route add blackhole " + v.IP + "/32\n"
 		heal += "ip route del blackhole " + v.IP + "/32\n"
 	}
-	step := []string{"+1 hour", "-1 hour", "+3 seconds"}[h.r.IntN(3)]
-	all := []injection{
-		{fmt.Sprintf("n%d stands still", k), func() error { return n.Pause(h.ctx) }, func() error { return n.Continue(h.ctx) }},
-		{fmt.Sprintf("n%d is cut off", k), func() error { return n.Partition(h.ctx) }, func() error { return n.Heal(h.ctx) }},
-		h.script(fmt.Sprintf("n%d is heard by no coordinator", k), k, mute, heal),
-		h.script(fmt.Sprintf("the clock of n%d steps by %s", k, step), k, "date -s '"+step+"'", "date -s @$(($(cat /run/chaos.time) + $(cut -d. -f1 /proc/uptime)))"),
-		h.script(fmt.Sprintf("the disk of n%d is full", k), k, "dd if=/dev/zero of=/data/chaos.full bs=1M 2>/dev/null; test -s /data/chaos.full", "rm /data/chaos.full; sync"),
-		h.script(fmt.Sprintf("the disk of n%d is slow", k), k, "(setsid sh -c 'while [ ! -e /run/chaos.end ]; do dd if=/dev/zero of=/data/chaos.slow bs=64k count=200 oflag=dsync 2>/dev/null; done; rm /data/chaos.slow /run/chaos.end' >/dev/null 2>&1 &)", "touch /run/chaos.end; while [ -e /run/chaos.end ]; do sleep 0.1; done"),
+	return h.script(p, "heard by no coordinator", mute, heal)
+}
+
+func (h *chaos) machineDeaf(p plan) injection {
+	each := func(do func(*cluster.Server) error) func() error {
+		return func() error {
+			var all []error
+			for _, v := range h.cluster.Servers() {
+				all = append(all, do(v))
+			}
+			return errors.Join(all...)
+		}
 	}
-	return all[h.r.IntN(len(all))]
+	ip := h.bed.Nodes[p.machine-1].IP
+	return h.ofMachine(p, "hears no coordinator", each(func(v *cluster.Server) error { return v.Shun(h.ctx, ip) }), each(h.heal))
+}
+
+// machinePower cuts the power of a machine. It boots during the faults that follow.
+func (h *chaos) machinePower(p plan) injection {
+	n := h.bed.Nodes[p.machine-1]
+	begin := func() error {
+		if err := h.readMachine(h.ctx, n); err != nil { // the rest of what its watch saw is lost with its memory
+			return err
+		}
+		h.watch.clocks[n.Name] = nil
+		h.booting[p.machine] = h.cluster.ResetNode(h.ctx, p.machine)
+		return nil
+	}
+	return h.ofMachine(p, "power cut", begin, func() error { return nil })
+}
+
+// startBooted starts watch and daemon of machine k if it boots and has booted, which it waits for if it is to.
+func (h *chaos) startBooted(k int, wait bool) error {
+	booted := h.booting[k]
+	if booted == nil || !wait && len(booted) == 0 {
+		return nil
+	}
+	if err := <-booted; err != nil {
+		return err
+	}
+	delete(h.booting, k)
+	return errors.Join(startWatch(h.ctx, h.bed.Nodes[k-1]), h.cluster.StartNode(h.ctx, k))
+}
+
+func (h *chaos) machineClock(p plan) injection {
+	step := []string{"+1 hour", "-1 hour", "+3 seconds"}[p.choice%3]
+	f := h.script(p, "clock steps", "date -s '"+step+"'", "date -s @$(($(cat /run/chaos.time) + $(cut -d. -f1 /proc/uptime)))")
+	f.what += " by " + step
+	return f
+}
+
+func (h *chaos) machineDiskFull(p plan) injection {
+	return h.script(p, "disk full", `fallocate -l $(df --output=avail -B1 /data | tail -1) /data/chaos.full || true; dd if=/dev/zero of=/data/chaos.rest bs=64k 2>/dev/null || true; test -s /data/chaos.full`,
+		"rm -f /data/chaos.full /data/chaos.rest")
+}
+
+func (h *chaos) machineDiskSlow(p plan) injection {
+	return h.script(p, "disk slow", "(setsid sh -c 'while [ ! -e /run/chaos.end ]; do dd if=/dev/zero of=/data/chaos.slow bs=64k count=200 oflag=dsync 2>/dev/null; done; rm /data/chaos.slow /run/chaos.end' >/dev/null 2>&1 &)",
+		"touch /run/chaos.end; while [ -e /run/chaos.end ]; do sleep 0.1; done")
 }
 
 // script is a fault that a shell on a machine begins and ends.
-func (h *chaos) script(what string, k int, begin, end string) injection {
+func (h *chaos) script(p plan, kind, begin, end string) injection {
 	run := func(script string) func() error {
 		return func() error {
-			_, err := h.bed.Nodes[k-1].Sh(h.ctx, "set -e\n"+script)
+			_, err := h.bed.Nodes[p.machine-1].Sh(h.ctx, "set -e\n"+script)
 			return err
 		}
 	}
-	return injection{what, run("echo $(($(date +%s) - $(cut -d. -f1 /proc/uptime))) > /run/chaos.time\n" + begin), run(end)}
+	return h.ofMachine(p, kind, run("echo $(($(date +%s) - $(cut -d. -f1 /proc/uptime))) > /run/chaos.time\n"+begin), run(end))
 }
 
-// hdfsFault has HDFS give no answer.
-func (h *chaos) hdfsFault(_ *cluster.Server, _ int) injection {
-	return injection{"HDFS stands still", func() error { return h.bed.HDFS.Pause(h.ctx) }, func() error { return h.bed.HDFS.Continue(h.ctx) }}
+func (h *chaos) ofHDFS(kind string, begin, end func() error) injection {
+	return injection{kind: "HDFS: " + kind, what: "HDFS: " + kind, begin: begin, end: end}
+}
+
+func (h *chaos) hdfsStill(plan) injection {
+	return h.ofHDFS("stands still", func() error { return h.bed.HDFS.Pause(h.ctx) }, func() error { return h.bed.HDFS.Continue(h.ctx) })
+}
+
+func (h *chaos) dataNodeDown(p plan) injection {
+	f := h.ofHDFS("DataNode down", func() error { return h.bed.HDFS.StopDataNode(h.ctx, p.machine) }, func() error { return h.bed.HDFS.StartDataNode(h.ctx, p.machine) })
+	f.what += fmt.Sprintf(" (of n%d)", p.machine)
+	return f
+}
+
+func (h *chaos) nameNodeDown(plan) injection {
+	return h.ofHDFS("NameNode down", func() error { return h.bed.HDFS.StopNameNode(h.ctx) }, func() error { return h.bed.HDFS.StartNameNode(h.ctx) })
 }

@@ -12,38 +12,68 @@ import (
 	"github.com/drover-run/drover/hdfs/client"
 )
 
-// cpuMax is cpu.max of each container of the jobs below.
+// cpuMax is cpu.max of each container of the jobs below, exclusiveCPUMax that of exclusive ones, which the watch
+// knows them by.
 const (
-	resources = `resources { cpu = "300m"  memory = "48MiB"  io = "2MiB/s" }`
-	cpuMax    = "30000 100000"
+	cpuMax          = "30000 100000"
+	exclusiveCPUMax = "25000 100000"
+	resources       = `resources { cpu = "300m"  memory = "48MiB"  io = "2MiB/s" }`
 )
 
+// jobKind is a kind of job, of which one is always live.
+type jobKind struct {
+	prefix string // of the names
+	stage  string // whose tasks are suspended
+	tasks  int
+	output bool // has the counts of the input's words in parts
+	parts  int
+	text   func(name, image string) string
+}
+
+var jobKinds = []jobKind{
+	{prefix: "count", stage: "map", tasks: 3, output: true, parts: 1, text: func(name, image string) string { return wordCountJob(name, image, 1) }},
+	{prefix: "split", stage: "reduce", tasks: 2, output: true, parts: 2, text: func(name, image string) string { return wordCountJob(name, image, 2) }},
+	{prefix: "group", stage: "main", tasks: 2, text: groupJob},
+	{prefix: "alone", stage: "main", tasks: 1, text: exclusiveJob},
+}
+
 // wordCountJob counts words slowly, so that faults meet it.
-func wordCountJob(name, image string) string {
+func wordCountJob(name, image string, reducers int) string {
 	return fmt.Sprintf(`job %q {
   tenant = "chaos"
   input  { path = "hdfs:///chaos/input.txt" }
   output { path = "hdfs:///chaos/%s" }
   image = "oci-archive:%s"
   stage "map" { kind = "map"  disk = "64MiB"
-    command = ["awk", "{ for (i = 1; i <= NF; i++) print $i \"\t1\"; if (NR %% 200 == 0) system(\"sleep 0.1\") }"]
+    command = ["awk", "{ for (i = 1; i <= NF; i++) print $i \"\t1\"; if (NR %% 400 == 0) system(\"sleep 0.1\") }"]
     %s }
-  stage "reduce" { kind = "reduce"  tasks = 1  builtin = ["sum"]  disk = "64MiB"
+  stage "reduce" { kind = "reduce"  tasks = %d  builtin = ["sum"]  disk = "64MiB"
     %s }
 }
-`, name, name, image, resources, resources)
+`, name, name, image, resources, reducers, resources)
 }
 
+// counted is how far the tasks of groups count.
+const counted = 80
+
 // groupJob has two tasks that end well only if their own count was never disturbed.
-func groupJob(name, image string) string {
+func groupJob(name, image string) string { return countJob(name, image, 2, "", resources) }
+
+// exclusiveJob has one task that does the same, of which no two attempts may act.
+func exclusiveJob(name, image string) string {
+	return countJob(name, image, 1, "exclusive = true", strings.Replace(resources, "300m", "250m", 1))
+}
+
+func countJob(name, image string, tasks int, more, resources string) string {
+	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i | tee -a count; sleep 0.2; done; test $(wc -l < count) = %d && test $(tail -1 count) = %d", counted, counted, counted)
 	return fmt.Sprintf(`job %q {
   tenant = "chaos"
   image = "oci-archive:%s"
-  stage "main" { tasks = 2  disk = "16MiB"
-    command = ["sh", "-c", "i=0; while [ $i -lt 150 ]; do i=$((i+1)); echo $i >> count; sleep 0.2; done; test $(wc -l < count) = 150 && test $(tail -1 count) = 150"]
+  stage "main" { tasks = %d  disk = "16MiB"  %s
+    command = ["sh", "-c", %q]
     %s }
 }
-`, name, image, resources)
+`, name, image, tasks, more, script, resources)
 }
 
 // inputText returns about size bytes of lines of random words.
@@ -78,9 +108,6 @@ func wordCounts(text string) string {
 func (h *chaos) checkOutput(j *job) {
 	h.Helper()
 	h.Logf("  %s has succeeded", j.name)
-	if !j.mr {
-		return
-	}
 	fs, err := client.New(client.Options{NameNodes: []string{h.bed.HDFS.NameNode}, User: "root"})
 	if err != nil {
 		h.Fatal(err)
@@ -107,33 +134,62 @@ func (h *chaos) checkOutput(j *job) {
 	if got := strings.Join(lines, ""); got != h.counts {
 		h.Errorf("output of %s\n%s\nwant\n%s", j.name, got, h.counts)
 	}
-	if want := "_SUCCESS part-00000"; strings.Join(names, " ") != want {
+	want := "_SUCCESS"
+	for k := range j.parts {
+		want += fmt.Sprintf(" part-%05d", k)
+	}
+	if strings.Join(names, " ") != want {
 		h.Errorf("the output folder of %s has %v, want %s", j.name, names, want)
+	}
+	h.run.Outputs++
+}
+
+// checkLogs compares the logs of a job that succeeded with what its tasks print. They may be gone, with their machine.
+func (h *chaos) checkLogs(j *job) {
+	h.Helper()
+	h.Logf("  %s has succeeded", j.name)
+	want := ""
+	for i := range counted {
+		want += fmt.Sprintln(i + 1)
+	}
+	for k := range j.tasks {
+		ctx, cancel := context.WithTimeout(h.ctx, requestTime)
+		r, err := h.cluster.Drover(ctx, "task", "logs", j.name, fmt.Sprintf("%s/%d", j.stage, k))
+		cancel()
+		if err != nil || r.ExitCode != 0 {
+			h.Logf("  no log of %s %d: %s", j.name, k, strings.TrimSpace(r.Stderr))
+			continue
+		}
+		if r.Stdout != want {
+			h.Errorf("log of %s %d: %q", j.name, k, r.Stdout)
+		}
+		h.run.Logs++
 	}
 }
 
-// runningScript prints the attempts whose processes are not frozen, each with its cpu.max.
-const runningScript = `cd /sys/fs/cgroup/drover/tasks && for a in *.*.*.*.*; do
-  e=$(cat $a/container/cgroup.events 2>/dev/null) || continue
-  case $e in *"populated 1"*"frozen 0"*) echo $a $(cat $a/cpu.max) $(cat $a/memory.max);; esac
-done; true`
-
-// checkLimits checks that each container that runs has its limits.
-func (h *chaos) checkLimits() {
+// checkNothingTwice checks that the jobs and the outputs are those that were accepted, each once.
+func (h *chaos) checkNothingTwice() {
 	h.Helper()
-	h.waitUntil(time.Minute, "limits of all containers", func(ctx context.Context) error {
-		for _, n := range h.bed.Nodes {
-			out, err := n.Sh(ctx, runningScript)
-			if err != nil {
-				return err
-			}
-			for line := range strings.Lines(out) {
-				f := strings.Fields(line)
-				if len(f) == 4 && (f[1]+" "+f[2] != cpuMax || f[3] == "max") {
-					return fmt.Errorf("%s: %s", n.Name, line)
-				}
-			}
+	var list struct{ Jobs []struct{ Name string } }
+	if err := h.cluster.JSON(h.ctx, &list, "job", "list", "-json"); err != nil {
+		h.Fatal(err)
+	}
+	times := map[string]int{}
+	for _, j := range list.Jobs {
+		if times[j.Name]++; times[j.Name] > 1 {
+			h.Errorf("%s was accepted twice", j.Name)
 		}
-		return nil
-	})
+	}
+	fs, err := client.New(client.Options{NameNodes: []string{h.bed.HDFS.NameNode}, User: "root"})
+	if err != nil {
+		h.Fatal(err)
+	}
+	defer fs.Close()
+	found, err := fs.List(h.ctx, "/chaos")
+	if err != nil {
+		h.Fatal(err)
+	}
+	if len(found) != 1+h.run.Outputs {
+		h.Errorf("HDFS has an input, %d outputs were compared, and these are there: %v", h.run.Outputs, found)
+	}
 }

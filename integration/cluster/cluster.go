@@ -265,6 +265,15 @@ func (c *Cluster) KillNode(ctx context.Context, k int) error {
 	return p.Kill(ctx)
 }
 
+// ResetNode cuts the power of machine k and switches it on again. The channel has its result once it has booted;
+// then StartNode starts its daemon.
+func (c *Cluster) ResetNode(ctx context.Context, k int) <-chan error {
+	delete(c.nodes, k)
+	booted := make(chan error, 1)
+	go func() { booted <- c.node(k).Reset(ctx) }()
+	return booted
+}
+
 // NodeLog returns the log of machine k's daemon.
 func (c *Cluster) NodeLog(ctx context.Context, k int) string {
 	b, err := c.node(k).ReadFile(ctx, remoteLog)

@@ -23,13 +23,14 @@ const (
 
 // Server is one of several coordinators. It is a process of the host side with a network
 // namespace, an address and a cable of its own, so that it can be cut off in one direction
-// or both. Its disk and its clock are the host's.
+// or both, and a disk in memory, which can be full. Its clock is the host's.
 type Server struct {
 	c       *Cluster
 	ID      string
 	IP      string
 	network *exec.Cmd // holds the network namespace
 	process *exec.Cmd // nil while it does not run
+	disk    bool      // whether its folder is a disk of its own
 	ended   chan struct{}
 }
 
@@ -87,6 +88,9 @@ func (c *Cluster) startServers(ctx context.Context) error {
 	}
 	for _, s := range c.servers {
 		if err := s.connect(ctx, bridge); err != nil {
+			return err
+		}
+		if err := s.mountDisk(ctx); err != nil {
 			return err
 		}
 		if err := s.Start(); err != nil {
@@ -181,7 +185,7 @@ func (s *Server) Start() error {
 		peers = append(peers, p.ID+"="+p.IP+":"+peerPort)
 	}
 	argv := s.inside(append([]string{s.c.cfg.Drover, "coordinator", "-id", s.ID, "-operator", "user/" + userName,
-		"-data", filepath.Join(s.c.cfg.Dir, s.ID), "-socket", filepath.Join(s.c.cfg.Dir, s.ID+".sock"),
+		"-data", s.dataDir(), "-socket", filepath.Join(s.c.cfg.Dir, s.ID+".sock"),
 		"-listen", s.IP + ":" + apiPort, "-peer-listen", s.IP + ":" + peerPort, "-servers", strings.Join(peers, ","), "-bootstrap",
 		"-tls-ca", s.c.tlsFile("ca.pem"), "-tls-cert", s.c.tlsFile(s.ID + ".pem"), "-tls-key", s.c.tlsFile(s.ID + ".key"),
 	}, s.c.cfg.CoordinatorFlags...)...)
@@ -197,6 +201,48 @@ func (s *Server) Start() error {
 		_ = cmd.Wait() // a killed one ends with an error
 		close(ended)
 	}()
+	return nil
+}
+
+func (s *Server) dataDir() string { return filepath.Join(s.c.cfg.Dir, s.ID) }
+
+// diskSize is that of a server's disk. It is not taken before it is used.
+const diskSize = "4g"
+
+// mountDisk gives the server's folder a disk of its own.
+func (s *Server) mountDisk(ctx context.Context) error {
+	if err := os.MkdirAll(s.dataDir(), 0o700); err != nil {
+		return err
+	}
+	err := runHost(ctx, []string{"mount", "-t", "tmpfs", "-o", "mode=700,size=" + diskSize, "drover-" + s.ID, s.dataDir()})
+	s.disk = err == nil
+	return err
+}
+
+// FillDisk has the server's disk be as large as what is on it. A server that cannot write ends.
+func (s *Server) FillDisk(ctx context.Context) error {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(s.dataDir(), &fs); err != nil {
+		return err
+	}
+	var err error
+	for spare := range uint64(64) { // the server may write meanwhile, and then the disk cannot be as small
+		size := (fs.Blocks - fs.Bfree + spare*spare) * uint64(fs.Bsize)
+		if err = runHost(ctx, []string{"mount", "-o", fmt.Sprint("remount,size=", size), s.dataDir()}); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// EmptyDisk ends FillDisk, and starts the server if it has ended.
+func (s *Server) EmptyDisk(ctx context.Context) error {
+	if err := runHost(ctx, []string{"mount", "-o", "remount,size=" + diskSize, s.dataDir()}); err != nil {
+		return err
+	}
+	if s.hasEnded() {
+		return s.Start()
+	}
 	return nil
 }
 
@@ -244,7 +290,12 @@ func (s *Server) Lose(ctx context.Context, probability float64) error {
 	return runHost(ctx, s.inside("iptables", "-A", "INPUT", "-i", serverLink, "-m", "statistic", "--mode", "random", "--probability", fmt.Sprint(probability), "-j", "DROP"))
 }
 
-// Heal ends Mute, Deafen and Lose.
+// Shun has the server's packets to one address vanish.
+func (s *Server) Shun(ctx context.Context, ip string) error {
+	return runHost(ctx, s.inside("iptables", "-A", "OUTPUT", "-o", serverLink, "-d", ip, "-j", "DROP"))
+}
+
+// Heal ends Mute, Deafen, Lose and Shun.
 func (s *Server) Heal(ctx context.Context) error {
 	return runHost(ctx, s.inside("iptables", "-F"))
 }
@@ -261,6 +312,9 @@ func (s *Server) stop() (err error) {
 			err = errors.Join(fmt.Errorf("%s did not end within 20 s of SIGTERM", s.ID), s.Kill())
 		}
 		s.process = nil
+	}
+	if s.disk {
+		err = errors.Join(err, syscall.Unmount(s.dataDir(), 0))
 	}
 	if s.network != nil && s.network.Process != nil {
 		_ = s.network.Process.Kill() // with it the namespace and the cable end

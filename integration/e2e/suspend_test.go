@@ -319,6 +319,9 @@ type randomSteps struct {
 	levels []string // levels that the machines support
 	job    string   // current job
 	done   int
+
+	killed   string // node whose daemon was killed last; "": none
+	killedAt time.Time
 }
 
 func (w *randomSteps) step() {
@@ -336,14 +339,43 @@ func (w *randomSteps) step() {
 		w.request(task, "migrate", "-node", fmt.Sprintf("n%d", 1+w.r.IntN(3)), w.job, task)
 	case k < 9:
 		n, engine := 1+w.r.IntN(3), w.r.IntN(3) == 0
+		w.awaitDaemon()
 		if engine {
 			w.logKilled(fmt.Sprintf("containerd of n%d", n), w.restartContainerd(n))
 		} else {
-			w.logKilled(fmt.Sprintf("the daemon of n%d", n), w.cluster.KillNode(w.ctx, n), w.cluster.StartNode(w.ctx, n))
+			err := w.cluster.KillNode(w.ctx, n)
+			w.killed, w.killedAt = fmt.Sprint("n", n), time.Now()
+			w.logKilled("the daemon of "+w.killed, err, w.cluster.StartNode(w.ctx, n))
 		}
 	default:
 		w.logKilled("the coordinator", w.cluster.KillCoordinator(), w.cluster.StartCoordinator(w.ctx))
 	}
+}
+
+// awaitDaemon waits until the daemon that was killed last reports again. On a slow machine two that are killed at
+// once take longer than a lease to come back, and what is lost with their nodes is then rightly lost.
+func (w *randomSteps) awaitDaemon() {
+	w.Helper()
+	if w.killed == "" {
+		return
+	}
+	w.waitUntil(2*time.Minute, "a report of "+w.killed, func() error {
+		var list struct {
+			Nodes []struct {
+				Info       struct{ Name string }
+				LastReport int64 `json:"last_report_ms"`
+			}
+		}
+		if err := w.cluster.JSON(w.ctx, &list, "node", "list", "-json"); err != nil {
+			return err
+		}
+		for _, n := range list.Nodes {
+			if n.Info.Name == w.killed && n.LastReport > w.killedAt.UnixMilli() {
+				return nil
+			}
+		}
+		return fmt.Errorf("killed at %v, nodes %+v", w.killedAt, list.Nodes)
+	})
 }
 
 func (w *randomSteps) request(task, verb string, args ...string) {

@@ -21,7 +21,7 @@
 //
 // Every function takes a context and returns when it ends. Changes that a test makes (a killed
 // machine, a stopped DataNode) affect the tests after it: revert them, or use a test bed of your
-// own. A killed machine cannot be restarted within one test bed.
+// own. A killed machine cannot be restarted within one test bed; Reset cuts the power for a moment.
 //
 // The package neither builds nor starts anything; it only talks to a running test bed.
 package testbed

@@ -196,6 +196,13 @@ func (n *Node) Kill(ctx context.Context) error {
 	return err
 }
 
+// Reset cuts the machine's power and switches it on again. Its disks keep what was written to them, its memory is
+// lost, and nothing that was started runs. It returns when the machine has booted, which takes about a minute.
+func (n *Node) Reset(ctx context.Context) error {
+	_, err := n.control(ctx, control.ResetMachine)
+	return err
+}
+
 // Pause stops the whole machine: connections stay open without an answer. Its clock goes on, so it
 // has jumped after Continue.
 func (n *Node) Pause(ctx context.Context) error {

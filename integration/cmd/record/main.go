@@ -45,7 +45,7 @@ func run(part, command string, failed bool, args []string) error {
 	if err != nil {
 		return err
 	}
-	commit, err := commitName()
+	commit, err := record.CommitName()
 	if err != nil {
 		return err
 	}
@@ -78,22 +78,4 @@ func lastPage(file string) (string, error) {
 		return "", nil // the release has no such page
 	}
 	return string(page), err
-}
-
-// commitName returns the present commit, with "-dirty" if files other than the
-// measurements have changed.
-func commitName() (string, error) {
-	head, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
-	if err != nil {
-		return "", fmt.Errorf("git rev-parse: %w", err)
-	}
-	name := strings.TrimSpace(string(head))
-	changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude,top)docs/measured").Output()
-	if err != nil {
-		return "", fmt.Errorf("git status: %w", err)
-	}
-	if len(changed) > 0 {
-		name += "-dirty"
-	}
-	return name, nil
 }

@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -22,6 +21,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/drover-run/drover/integration/internal/record"
 )
 
 const (
@@ -54,14 +55,14 @@ func main() {
 }
 
 func run(ctx context.Context, ledger string, worlds, parallel int, out io.Writer) error {
-	entries, err := readLedger(ledger)
+	entries, err := record.ReadLedger[entry](ledger)
 	if err != nil {
 		return err
 	}
 	if err := runRest(ctx, ledger, worlds-count(entries), parallel); err != nil {
 		return err
 	}
-	if entries, err = readLedger(ledger); err != nil {
+	if entries, err = record.ReadLedger[entry](ledger); err != nil {
 		return err
 	}
 	printSummary(out, entries)
@@ -105,7 +106,7 @@ func runRest(ctx context.Context, ledger string, worlds, parallel int) error {
 			e.Commit = strings.TrimSpace(string(commit))
 			mu.Lock()
 			defer mu.Unlock()
-			return appendEntry(ledger, e)
+			return record.AppendLedger(ledger, e)
 		})
 	}
 	return g.Wait()
@@ -139,41 +140,6 @@ func parseResult(out []byte) (entry, error) {
 	var e entry
 	_, err := fmt.Sscan(string(bytes.Join(m[1:], []byte(" "))), &e.Worlds, &e.Seed, &e.Policies, &e.Guarantees)
 	return e, err
-}
-
-// readLedger returns the lines of the ledger, none if there is no such file.
-func readLedger(file string) ([]entry, error) {
-	text, err := os.ReadFile(file)
-	if os.IsNotExist(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	var all []entry
-	for line := range bytes.Lines(text) {
-		var e entry
-		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("%s, line %d: %w", file, len(all)+1, err)
-		}
-		all = append(all, e)
-	}
-	return all, nil
-}
-
-func appendEntry(file string, e entry) error {
-	line, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(line, '\n'))
-	if err2 := f.Close(); err == nil {
-		err = err2
-	}
-	return err
 }
 
 func count(entries []entry) (worlds int) {

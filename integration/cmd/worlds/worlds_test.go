@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/integration/internal/record"
 )
 
 func TestResultOfWorldsIsRead(t *testing.T) {
@@ -24,11 +26,11 @@ func TestLedgerKeepsWhatWasRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "worlds.jsonl")
 	want := []entry{{Seed: 7, Worlds: 500, Policies: 5, Guarantees: 900, Seconds: 50, Commit: "c1"}, {Seed: 1 << 63, Worlds: 100, Policies: 5, Guarantees: 200, Seconds: 9, Commit: "c2"}}
 	for _, e := range want {
-		if err := appendEntry(file, e); err != nil {
+		if err := record.AppendLedger(file, e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err := readLedger(file)
+	got, err := record.ReadLedger[entry](file)
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Errorf("%v, %s", err, d)
 	}
@@ -36,7 +38,7 @@ func TestLedgerKeepsWhatWasRun(t *testing.T) {
 	if err := run(context.Background(), file, 600, 1, &out); err != nil || !strings.HasPrefix(out.String(), "600 worlds, each under 5 policies: 1100 guarantees, none violated; 59 s") {
 		t.Errorf("%v: %s", err, &out)
 	}
-	if got, err := readLedger(filepath.Join(t.TempDir(), "none")); got != nil || err != nil {
+	if got, err := record.ReadLedger[entry](filepath.Join(t.TempDir(), "none")); got != nil || err != nil {
 		t.Errorf("without a file: %v, %v", got, err)
 	}
 }

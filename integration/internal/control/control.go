@@ -36,11 +36,12 @@ const (
 	PartitionMachine               // N: unplug the network cable
 	HealMachine                    // N: plug the network cable in again
 	MachineState                   // N: Answer: running, paused or dead
+	ResetMachine                   // N: cut the power and switch it on again; answered once it has booted
 )
 
 var opNames = [...]string{"", "dial", "stop", "stop-datanode", "start-datanode", "stop-namenode", "start-namenode",
 	"pause-hdfs", "continue-hdfs", "live-datanodes", "load-file", "kill-machine", "pause-machine",
-	"continue-machine", "cut-machine", "heal-machine", "machine-state"}
+	"continue-machine", "cut-machine", "heal-machine", "machine-state", "reset-machine"}
 
 func (o Op) String() string {
 	if o < Dial || int(o) >= len(opNames) {

@@ -90,7 +90,8 @@ cgroups
 slices
 disks
 engine
-[ "$(option testbed.warm)" = 1 ] && warm
+# A machine whose power was cut after it was warmed has no need of it again.
+[ "$(option testbed.warm)" = 1 ] && [ ! -e /testbed/warmed ] && warm && touch /testbed/warmed
 stty -F /dev/ttyS1 raw -echo
 setsid /testbed/agent /dev/ttyS1 /dev/ttyS0 &
 while :; do # reaps orphans

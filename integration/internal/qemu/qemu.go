@@ -144,6 +144,9 @@ func (m *Machine) Start() (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer log.Close()
+	if err := os.WriteFile(m.Dir+"/"+m.Console(), nil, 0o644); err != nil { // QEMU appends to it
+		return nil, err
+	}
 	c := exec.Command(program, m.args(options)...)
 	c.Dir, c.Stdout, c.Stderr = m.Dir, log, log
 	c.Env = append(os.Environ(), "TMPDIR="+m.Dir) // for the writes to ephemeral disks
@@ -159,7 +162,7 @@ func (m *Machine) args(options string) []string {
 		"-smp", strconv.Itoa(m.CPUs), "-m", strconv.Itoa(m.MemoryMB), "-display", "none", "-no-reboot",
 		"-kernel", m.Kernel, "-initrd", m.Initrd, "-append", strings.TrimSpace(options + " " + m.Options),
 		"-device", "vmgenid,guid=auto", // otherwise machines of one image share their random numbers
-		"-serial", "file:" + m.Console(),
+		"-chardev", "file,id=console,append=on,path=" + m.Console(), "-serial", "chardev:console",
 		"-chardev", "socket,id=identity,path=" + m.Serial() + ",server=on,wait=off", "-serial", "chardev:identity",
 		"-qmp", "unix:" + m.Monitor() + ",server=on,wait=off",
 		"-netdev", m.netdev(), "-device", "virtio-net-pci,netdev=net"}
@@ -247,6 +250,24 @@ func (m *Monitor) do(command string, arguments any) (json.RawMessage, error) {
 		}
 	}
 	return nil, fmt.Errorf("QEMU's monitor: %s: connection lost: %w", command, errors.Join(m.in.Err(), net.ErrClosed))
+}
+
+// Reset resets the machine, which boots. The firmware then resets it once more, so a machine may reset itself, and
+// one that panics boots, until EndReset.
+func (m *Monitor) Reset() error {
+	if err := m.onReboot("reset"); err != nil {
+		return err
+	}
+	_, err := m.do("system_reset", nil)
+	return err
+}
+
+// EndReset has a machine that resets itself end, as before Reset.
+func (m *Monitor) EndReset() error { return m.onReboot("shutdown") }
+
+func (m *Monitor) onReboot(action string) error {
+	_, err := m.do("set-action", map[string]any{"reboot": action})
+	return err
 }
 
 // Save writes the RAM of the running machine to a file and leaves the machine stopped, so that RAM

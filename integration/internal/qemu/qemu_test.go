@@ -3,6 +3,7 @@ package qemu
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -58,6 +59,25 @@ func TestAResumedMachineIsTheSavedOne(t *testing.T) {
 	}
 }
 
+// TestAMachineEndsAtAResetThatNobodyAskedFor, also after one that was asked for.
+func TestAMachineEndsAtAResetThatNobodyAskedFor(t *testing.T) {
+	var asked []string
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	m, err := OpenMonitor(ctx, fakeMonitor(t, nil, func(command string) { asked = append(asked, command) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := errors.Join(m.Reset(), m.EndReset()); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"execute":"qmp_capabilities"} {"arguments":{"reboot":"reset"},"execute":"set-action"} {"execute":"system_reset"} {"arguments":{"reboot":"shutdown"},"execute":"set-action"}`
+	if got := strings.Join(asked, " "); got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
 // devices returns the options that the guest can see.
 func devices(args []string) string {
 	var seen []string
@@ -71,7 +91,7 @@ func devices(args []string) string {
 }
 
 // fakeMonitor answers commands like QEMU: greeting, events, errors.
-func fakeMonitor(t *testing.T, answers map[string][]string) string {
+func fakeMonitor(t *testing.T, answers map[string][]string, asked func(command string)) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "m")
 	l, err := net.Listen("unix", socket)
@@ -87,11 +107,11 @@ func fakeMonitor(t *testing.T, answers map[string][]string) string {
 		}
 		defer c.Close()
 		fmt.Fprintln(c, `{"QMP": {"version": {}}}`)
-		asked := bufio.NewReader(c)
+		in := bufio.NewReader(c)
 		for {
 			var b strings.Builder // commands have no newline
 			for depth := 0; ; {
-				x, err := asked.ReadByte()
+				x, err := in.ReadByte()
 				if err != nil {
 					return
 				}
@@ -105,6 +125,7 @@ func fakeMonitor(t *testing.T, answers map[string][]string) string {
 					break
 				}
 			}
+			asked(b.String())
 			answer := `{"return": {}}`
 			for command, list := range answers {
 				if strings.Contains(b.String(), `"`+command+`"`) {
@@ -136,7 +157,7 @@ func TestSaving(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			m, err := OpenMonitor(ctx, fakeMonitor(t, tt.answers))
+			m, err := OpenMonitor(ctx, fakeMonitor(t, tt.answers, func(string) {}))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,7 +39,7 @@ func (b *inner) handle(ctx context.Context, r control.Request) (string, error) {
 	case control.ContinueHDFS:
 		return "", b.signalHDFS(syscall.SIGCONT)
 	case control.KillMachine, control.PauseMachine, control.ContinueMachine,
-		control.PartitionMachine, control.HealMachine, control.MachineState:
+		control.PartitionMachine, control.HealMachine, control.MachineState, control.ResetMachine:
 		return b.handleMachine(ctx, r)
 	default:
 		return "", fmt.Errorf("operation %v is not supported by this test bed", r.Op)
@@ -102,6 +102,8 @@ func (b *inner) handleMachine(ctx context.Context, r control.Request) (string, e
 		return "", m.setLink(ctx, "up")
 	case control.MachineState:
 		return m.state()
+	case control.ResetMachine:
+		return "", m.reset(ctx)
 	default:
 		return "", fmt.Errorf("operation %v is not supported by machines", r.Op)
 	}

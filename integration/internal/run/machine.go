@@ -160,6 +160,24 @@ func (m *machine) awaitAgent(ctx context.Context) error {
 	return testbed.WaitFor(ctx, time.Minute, "its agent", c.SetClock)
 }
 
+// reset cuts the machine's power and switches it on again. It keeps what it had written to its disks, not
+// what was in its memory. It returns when the machine has booted.
+func (m *machine) reset(ctx context.Context) error {
+	monitor, err := qemu.OpenMonitor(ctx, filepath.Join(m.vm.Dir, m.vm.Monitor()))
+	if err != nil {
+		return err
+	}
+	defer monitor.Close()
+	// What the machine said before is not to be taken for what it says now. QEMU appends to the file.
+	if err := os.Truncate(m.info.Console, 0); err != nil {
+		return err
+	}
+	if err := monitor.Reset(); err != nil {
+		return err
+	}
+	return errors.Join(m.awaitUp(ctx), monitor.EndReset())
+}
+
 // stop kills the machine like a power cut and waits for its end. It may be called repeatedly.
 func (m *machine) stop() {
 	m.cmd.Process.Kill()
