@@ -352,7 +352,7 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 			continue
 		}
 		v := Victim{Attempt: a, group: groupLowSame}
-		if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() {
+		if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
 			v.group = groupHighSame
 		}
 		if a.Demand.Dominant(total) != dominant {

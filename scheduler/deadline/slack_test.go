@@ -80,7 +80,7 @@ func TestInfeasible(t *testing.T) {
 }
 
 // The order of victims, 3DSF 7.3: low priority with the same dominant resource, newest
-// first; low with another; high with the same; high with another.
+// first; low with another; high with the same; high with another. A job whose deadline is infeasible counts as low.
 func TestOrderOfVictims(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(100, 100, 100)).AddTenants("t")
 	var want []scheduler.JobID
@@ -96,7 +96,11 @@ func TestOrderOfVictims(t *testing.T) {
 	old := add(cpu, scheduler.PriorityLow)
 	newer := add(cpu, scheduler.PriorityLow)
 	lowMem := add(mem, scheduler.PriorityLow)
-	want = []scheduler.JobID{newer, old, lowMem, highCPU, highMem}
+	infeasible := add(cpu, scheduler.PriorityHigh)
+	if err := w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: infeasible}, At: w.Now}}); err != nil {
+		t.Fatal(err)
+	}
+	want = []scheduler.JobID{infeasible, newer, old, lowMem, highCPU, highMem}
 	w.Start()
 	need := w.State.Job(w.Submit("t", 1, schedtest.R(100, 100, 100))).Stages[0]
 	p := newPreemptor(Preemptor{Mode: Suspend})

@@ -240,6 +240,20 @@ func TestWaitOrMoveByParts(t *testing.T) {
 	}
 }
 
+// On a tie a task moves: one whose data takes no time to transfer does not wait for a node, even one that has capacity now.
+func TestWaitOrMoveWithoutTransferTime(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 100, 1000)).AddTenants("a")
+	g := w.State.Job(w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: schedtest.R(1, 1, 1),
+		Inputs: schedtest.Inputs(schedtest.MiB, []scheduler.NodeID{0})}})).Stages[0]
+	for bandwidth, want := range map[int64]bool{0: false, schedtest.MiB: true} {
+		var e WaitEstimator
+		e.Reset(w.State)
+		if got := e.WaitOrMove(w.State, g, 0, &Network{Bandwidth: bandwidth}, w.Now); got.Wait != want {
+			t.Errorf("with %d bytes a second: %+v", bandwidth, got)
+		}
+	}
+}
+
 // TestTransferTime checks 3DSF eq. 3.
 func TestTransferTime(t *testing.T) {
 	for what, c := range map[string]struct {

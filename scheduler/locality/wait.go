@@ -66,7 +66,7 @@ func (e *WaitEstimator) RecordWaiter(g *scheduler.Stage, node scheduler.NodeID) 
 // end before the limit).
 func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
 	n := s.Node(id)
-	if n == nil || !n.Schedulable() {
+	if n == nil || !n.Schedulable() || now >= limit {
 		return scheduler.Never
 	}
 	list := e.ends.On(s, id)

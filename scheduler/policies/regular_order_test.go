@@ -24,7 +24,11 @@ func TestThreeDSFConforms(t *testing.T) {
 		"in order, reserved nodes":  {"regular_order": "fcfs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			policytest.Run(t, func() scheduler.Policy { return mustNew(t, "3dsf", params) })
+			newPolicy := func() scheduler.Policy { return mustNew(t, "3dsf", params) }
+			policytest.Run(t, newPolicy)
+			if params["regular_order"] == "fcfs" { // decides many times while nothing of it is applied
+				policytest.RunOverTime(t, newPolicy)
+			}
 		})
 	}
 }

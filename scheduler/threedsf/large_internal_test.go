@@ -128,6 +128,23 @@ func TestWhenAJobIsOverdue(t *testing.T) {
 	}
 }
 
+// A job that a decision serves as overdue still is overdue if the decision is withdrawn.
+func TestWithdrawnDecisionLeavesJobOverdue(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(2, 8, 0)).AddTenants("a", "b")
+	w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(1, 1, 0))}, 0)
+	ends := w.Place(scheduler.TaskID{Job: w.Submit("b", 1, schedtest.R(1, 1, 0))}, 0)
+	overdue := w.Start().Submit("a", 1, schedtest.R(1, 1, 0))
+	w.Advance(time.Minute)
+	w.Submit("b", 1, schedtest.R(1, 1, 0)) // its tenant has the smaller share; a node is reserved for it once the other is placed
+	w.End(ends, scheduler.OutcomeSucceeded)
+	p := New(Config{Name: "3dsf", Level: drf.Largest, Resources: 3, Aging: 10 * time.Second, ReserveNodes: true})
+	for i := range 3 {
+		if d := p.Decide(w.State, w.Now, 100); len(d.Actions) != 1 || d.Actions[0].Task.Job != overdue {
+			t.Errorf("decision %d, while none is accepted: %s, want a task of job %d", i+1, d.String(), overdue)
+		}
+	}
+}
+
 // The queues of a tenant's priorities do not mix, a job is in the queue that its service says, and what the next cycle must know is recorded: a
 // demotion once, and the deficits of backlogged queues while two or more jobs wait.
 func TestQueuesAreRecorded(t *testing.T) {

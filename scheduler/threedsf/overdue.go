@@ -24,7 +24,7 @@ type overdueLane struct {
 	tenants *tenantOrder
 
 	state    *scheduler.State
-	earliest scheduler.Time // no job of state has been waiting since an earlier time
+	earliest scheduler.Time // no job of state has been waiting since an earlier time, whether a decision is accepted or not
 	jobs     []overdueJob
 }
 
@@ -37,21 +37,43 @@ type overdueJob struct {
 // maxOverdue is how many overdue jobs are looked at in a pass, those that wait longest.
 const maxOverdue = 64
 
-// serve places a task of each overdue job, those that wait longest first, or reserves a node for it.
-// Time advances in steps of Config.Aging here, so that the decision stays valid until the next one.
-// O(1) unless a job may be overdue, else O(jobs).
-func (l *overdueLane) serve() {
-	aging, waiting := l.c.cfg.Aging, l.c.s.Queue().Ready()
-	if aging <= 0 || waiting == 0 {
+// begin starts a decision, before it changes the State. O(1) unless a job may be overdue, else O(jobs).
+func (l *overdueLane) begin() {
+	step, limit := l.threshold()
+	if limit == math.MaxInt64 || l.state == l.c.s && step.Sub(l.earliest) < limit {
 		return
 	}
-	step := l.c.now - l.c.now%scheduler.Time(aging)
-	l.c.wakeAt(step.Add(aging))
-	limit := time.Duration(math.MaxInt64 / 2)
-	if n := time.Duration(waiting); aging < limit/n {
-		limit = aging * n
+	// A job is in the State within an Aging of its submission.
+	l.state, l.earliest = l.c.s, step.Add(-l.c.cfg.Aging)
+	for j := range l.c.s.Jobs() {
+		if j.Live == 0 {
+			l.earliest = min(l.earliest, waitsSince(j))
+		}
 	}
-	if l.state == l.c.s && step.Sub(l.earliest) < limit {
+}
+
+// threshold returns the time at which jobs are compared, and for how long overdue ones have waited then. Time advances
+// in steps of Config.Aging here, so that the decision stays valid until the next one.
+func (l *overdueLane) threshold() (step scheduler.Time, limit time.Duration) {
+	aging, waiting := l.c.cfg.Aging, time.Duration(l.c.s.Queue().Ready())
+	if aging <= 0 || waiting == 0 {
+		return 0, math.MaxInt64
+	}
+	if limit = math.MaxInt64 / 2; aging < limit/waiting {
+		limit = aging * waiting
+	}
+	return l.c.now - l.c.now%scheduler.Time(aging), limit
+}
+
+// serve places a task of each overdue job, those that wait longest first, or reserves a node for it.
+// O(1) unless a job may be overdue, else O(jobs).
+func (l *overdueLane) serve() {
+	step, limit := l.threshold()
+	if limit == math.MaxInt64 {
+		return
+	}
+	l.c.wakeAt(step.Add(l.c.cfg.Aging))
+	if step.Sub(l.earliest) < limit {
 		return
 	}
 	l.find(step, limit)
@@ -66,15 +88,13 @@ func (l *overdueLane) serve() {
 
 // find lists the overdue jobs, those that wait longest first.
 func (l *overdueLane) find(step scheduler.Time, limit time.Duration) {
-	// A job is in the State within an Aging of its submission.
-	l.state, l.earliest, l.jobs = l.c.s, step.Add(-l.c.cfg.Aging), l.jobs[:0]
+	l.jobs = l.jobs[:0]
 	for j := range l.c.s.Jobs() {
-		if j.Live > 0 {
+		if j.Live > 0 || j.Ready == 0 {
 			continue
 		}
 		since := waitsSince(j)
-		l.earliest = min(l.earliest, since)
-		if class := l.c.classOf(j); j.Ready > 0 && (class == classHigh || class == classLow) && step.Sub(since) >= limit && l.isUnderCaps(j) {
+		if class := l.c.classOf(j); (class == classHigh || class == classLow) && step.Sub(since) >= limit && l.isUnderCaps(j) {
 			l.jobs = append(l.jobs, overdueJob{j, since})
 		}
 	}

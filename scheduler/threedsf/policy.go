@@ -165,6 +165,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.planning.steps, p.tenants.restarts = steps{}, 0
 	p.open.shrinkOnly = false
 	p.placed.begin(len(s.Nodes()))
+	p.overdue.begin()
 	p.explainer.begin()
 }
 

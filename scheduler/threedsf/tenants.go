@@ -192,9 +192,11 @@ func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
 	o.cursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}, idle: idleTenant{until: scheduler.Never, passed: true}}
 	o.beginQueues(t)
 	o.updateHead(t)
-	if x := &o.cursors[t]; x.idle.passed && x.cursor.class == classEnd {
-		x.idle.state, x.idle.changes = o.c.s, o.c.s.Tenant(t).ReadyChanges
-		o.beginQueues(t) // their order does not matter
+	if x := &o.cursors[t]; x.cursor.class == classEnd {
+		if x.idle.passed {
+			x.idle.state, x.idle.changes = o.c.s, o.c.s.Tenant(t).ReadyChanges
+		}
+		o.beginQueues(t) // their order does not matter, passed or not: which jobs can be passed over depends on caches
 	}
 }
 

@@ -207,3 +207,46 @@ func runBusyWorld(t *testing.T, seed uint64, seconds int, accepts bool) {
 		w.endFinished()
 	}
 }
+
+// A decision asks to be woken when the queues of a tenant are next in another order only if something of the tenant may be
+// served: whether its jobs were passed over or looked at depends on what the State and the policy have in their caches.
+func TestOrderOfUnservedQueuesDoesNotWake(t *testing.T) {
+	for name, c := range map[string]struct {
+		planned bool // the jobs in the queues have guarantees, so that no node is reserved for them
+		wakes   bool
+	}{
+		"all tasks are planned":           {planned: true},
+		"nodes are reserved for its jobs": {wakes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a", "b")
+			newPolicy := func() scheduler.Policy {
+				return threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, ReserveNodes: true,
+					LASMQ:      &lasmq.Config{Queues: 2, First: 5, Step: 2, Decay: 0.5, Order: lasmq.OrderRemaining, Horizon: 100 * time.Second, Unit: schedtest.R(1, 2, 1000)},
+					Guarantees: threedsf.Guarantees{Enabled: true, CompressEvery: 3 * time.Second}})
+			}
+			warm := newPolicy()
+			round := func() scheduler.Decision { return policytest.Round(t, w.State, warm, newPolicy, w.Now, 1000) }
+			for id := range scheduler.ProjectID(2) {
+				w.Submit("a", 2-int32(id), schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+					if j.Bound = 1000 * time.Second; c.planned {
+						j.Project = id + 1
+						if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id + 1, Name: "p", Tenant: j.Tenant, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+							t.Fatal(err)
+						}
+					}
+				})
+				round()
+			}
+			w.Start().Advance(10 * time.Second)
+			w.Submit("b", 1, schedtest.R(4, 1, 0)) // a node is reserved for it
+			for range 3 {
+				d := round()
+				if wakes := d.Wake > 0 && d.Wake < w.Now.Add(500*time.Second); wakes != c.wakes {
+					t.Errorf("at %d it asks to be woken at %d", w.Now, d.Wake)
+				}
+				w.Advance(time.Second)
+			}
+		})
+	}
+}
