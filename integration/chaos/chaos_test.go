@@ -240,7 +240,8 @@ func (h *chaos) fault(i int, p plan, f injection) {
 		answered.Sub(ended).Seconds(), time.Since(answered).Seconds())
 }
 
-// awaitMachine waits until the node of machine k is up.
+// awaitMachine waits until the node of machine k is up. Where it is in quarantine for the faults that it had, this ends that,
+// as an operator would.
 func (h *chaos) awaitMachine(k int) {
 	h.Helper()
 	if err := h.startBooted(k, true); err != nil {
@@ -258,8 +259,15 @@ func (h *chaos) awaitMachine(k int) {
 			return err
 		}
 		for _, n := range list.Nodes {
-			if n.Info.Name == name && n.State == "up" {
+			if n.Info.Name != name {
+				continue
+			}
+			switch n.State {
+			case "up":
 				return nil
+			case "quarantined", "probation":
+				r, err := h.cluster.Drover(ctx, "node", "drain", "-off", name)
+				return errors.Join(fmt.Errorf("%s was in %s", name, n.State), err, r.Err())
 			}
 		}
 		return fmt.Errorf("%+v", list.Nodes)
