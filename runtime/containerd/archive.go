@@ -8,13 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
@@ -22,6 +25,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
@@ -52,15 +56,20 @@ type imageLimits struct {
 // where the engine writes.
 func (d *Driver) imageLimits(ctx context.Context) imageLimits {
 	l := imageLimits{bytes: maxImageBytes, files: maxImageFiles, free: -1}
-	found, err := d.c.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+d.cfg.snapshotter)
-	if err != nil || len(found.GetPlugins()) == 0 {
-		return l
-	}
 	var st unix.Statfs_t
-	if root := found.GetPlugins()[0].GetExports()["root"]; root == "" || unix.Statfs(root, &st) != nil {
+	if root := d.snapshotRoot(ctx); root == "" || unix.Statfs(root, &st) != nil {
 		return l
 	}
 	return l.onDisk(&st)
+}
+
+// snapshotRoot returns the folder to which the engine unpacks images; "" if the engine does not say.
+func (d *Driver) snapshotRoot(ctx context.Context) string {
+	found, err := d.c.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+d.cfg.snapshotter)
+	if err != nil || len(found.GetPlugins()) == 0 {
+		return ""
+	}
+	return found.GetPlugins()[0].GetExports()["root"]
 }
 
 // onDisk returns the limits that also leave half of a disk to others.
@@ -320,9 +329,56 @@ func (d *Driver) unpack(ctx context.Context, digest string, index ocispec.Descri
 	if err != nil {
 		return engineError(ctx, "import "+digest, "", err)
 	}
-	if err := client.NewImage(d.c, named).Unpack(ctx, d.cfg.snapshotter); err != nil {
+	if err := d.unpackSynced(ctx, named); err != nil {
 		err = archiveError(ctx, "unpack", digest, err)
 		return errors.Join(err, d.Remove(context.WithoutCancel(ctx), digest))
+	}
+	return nil
+}
+
+// unpackSynced unpacks an image, each layer of which is on the disk before the engine counts it as unpacked. Containerd
+// syncs only its own notes: after a loss of power it would have layers whose files are empty, and use them.
+func (d *Driver) unpackSynced(ctx context.Context, img images.Image) error {
+	conn, ok := d.c.Conn().(*grpc.ClientConn)
+	if !ok {
+		return fmt.Errorf("containerd's client has a connection of type %T", d.c.Conn())
+	}
+	root := d.snapshotRoot(ctx)
+	synced := syncedDiff{d.c.DiffService(), func() error { return syncFileSystem(root) }}
+	c, err := client.NewWithConn(conn, client.WithDefaultNamespace(d.cfg.Namespace), client.WithServices(client.WithDiffService(synced)))
+	if err != nil {
+		return err
+	}
+	return client.NewImage(c, img).Unpack(ctx, d.cfg.snapshotter) // c has the connection of d.c, which is not to be closed
+}
+
+// syncedDiff syncs what it has applied.
+type syncedDiff struct {
+	client.DiffService
+	sync func() error
+}
+
+// Apply implements diff.Applier.
+func (s syncedDiff) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	applied, err := s.DiffService.Apply(ctx, desc, mounts, opts...)
+	if err != nil {
+		return applied, err
+	}
+	return applied, s.sync()
+}
+
+// syncFileSystem writes all of the file system with a folder to its disk; nothing if the folder is "".
+func syncFileSystem(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return fmt.Errorf("sync the file system of %s: %w", dir, err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	goruntime "runtime"
 	"slices"
 	"strconv"
@@ -18,10 +19,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -369,4 +374,45 @@ func (m memoryLabels) Update(d digest.Digest, labels map[string]string) (map[str
 	}
 	maps.Copy(m[d], labels)
 	return m[d], nil
+}
+
+// recordedDiff records that a layer was applied.
+type recordedDiff struct {
+	client.DiffService
+	steps *[]string
+	err   error
+}
+
+func (r recordedDiff) Apply(_ context.Context, d ocispec.Descriptor, _ []mount.Mount, _ ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	*r.steps = append(*r.steps, "apply")
+	return d, r.err
+}
+
+// A layer is on the disk when the engine is told that it is complete, or the engine is told of an error.
+func TestAppliedLayersAreSynced(t *testing.T) {
+	broken := errors.New("broken")
+	for what, c := range map[string]struct {
+		apply, sync error
+		steps       string
+		want        error
+	}{
+		"applied and synced": {steps: "apply sync"},
+		"not applied":        {apply: broken, steps: "apply", want: broken},
+		"not synced":         {sync: broken, steps: "apply sync", want: broken},
+	} {
+		var steps []string
+		s := syncedDiff{recordedDiff{steps: &steps, err: c.apply}, func() error {
+			steps = append(steps, "sync")
+			return c.sync
+		}}
+		if _, err := s.Apply(t.Context(), ocispec.Descriptor{}, nil); !errors.Is(err, c.want) || strings.Join(steps, " ") != c.steps {
+			t.Errorf("%s: %v, steps %v", what, err, steps)
+		}
+	}
+	if err := errors.Join(syncFileSystem(t.TempDir()), syncFileSystem("")); err != nil {
+		t.Error(err)
+	}
+	if err := syncFileSystem(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("a folder that is not there was synced")
+	}
 }
