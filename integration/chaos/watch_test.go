@@ -118,12 +118,19 @@ func seconds(s string) (time.Duration, error) {
 // a step of at most a minute, which may be tried again.
 const wideLimit = 2 * time.Minute
 
+// longestGap is the time between two looks at an attempt that acts all the time. After a longer one it was frozen, or
+// checkpointed, as which it was wide before, and is wide again while it is restored.
+const longestGap = 5 * time.Second
+
+// wideTime is a time in which all looks at an attempt found another cpu.max than its task's.
+type wideTime struct{ since, last time.Duration }
+
 // watch has what all machines' watches said.
 type watch struct {
 	mu     sync.Mutex
 	clocks map[string]*clock
 	looks  int
-	wide   map[attempt]time.Duration   // since when one has another cpu.max than its task's, without a look between that it has not
+	wide   map[attempt]wideTime        // of those that have another cpu.max than their task's
 	seen   map[string]map[attempt]look // of each exclusive task: of each attempt, from its first look to its last
 }
 
@@ -132,16 +139,17 @@ func (w *watch) add(looks []look) error {
 	var all []error
 	for _, l := range looks {
 		w.looks++
-		since, wide := w.wide[l.attempt]
-		switch {
-		case l.cpu == cpuMax || l.cpu == exclusiveCPUMax:
-			delete(w.wide, l.attempt)
-			wide = false
-		case !wide:
-			since = l.to
-			w.wide[l.attempt] = since
+		wide, ok := w.wide[l.attempt]
+		if !ok || l.from-wide.last > longestGap {
+			wide.since = l.to
 		}
-		if l.mem == "max" || wide && l.from-since > wideLimit {
+		wide.last = l.to
+		if l.cpu == cpuMax || l.cpu == exclusiveCPUMax {
+			delete(w.wide, l.attempt)
+		} else {
+			w.wide[l.attempt] = wide
+		}
+		if l.mem == "max" || l.cpu != cpuMax && l.cpu != exclusiveCPUMax && l.from-wide.since > wideLimit {
 			all = append(all, fmt.Errorf("%s: %v has cpu.max %s, memory.max %s", l.machine, l.attempt, l.cpu, l.mem))
 		}
 		if l.cpu != exclusiveCPUMax {
@@ -228,5 +236,5 @@ func (h *chaos) readWatches() {
 }
 
 func newWatch() *watch {
-	return &watch{clocks: map[string]*clock{}, wide: map[attempt]time.Duration{}, seen: map[string]map[attempt]look{}}
+	return &watch{clocks: map[string]*clock{}, wide: map[attempt]wideTime{}, seen: map[string]map[attempt]look{}}
 }

@@ -16,6 +16,10 @@ func TestTheWatchSeesWhatItShould(t *testing.T) {
 		return look{machine, a, cpu, "1048576", time.Duration(from) * time.Second, time.Duration(to) * time.Second}
 	}
 	const x = exclusiveCPUMax
+	var unlimited []look
+	for k := range 140 {
+		unlimited = append(unlimited, at("n1", "7.0.0.0.1", "max 100000", k, k+1))
+	}
 	for name, tt := range map[string]struct {
 		looks []look
 		want  string // part of what is wrong
@@ -28,7 +32,8 @@ func TestTheWatchSeesWhatItShould(t *testing.T) {
 		"a later run of one attempt":   {[]look{at("n1", "7.0.0.0.1", x, 12, 13), at("n2", "7.0.0.0.2", x, 1, 2)}, "attempt 0.1 acted on n1"},
 		"not exclusive":                {[]look{at("n1", "7.0.0.0.1", cpuMax, 12, 13), at("n2", "7.0.0.1.1", cpuMax, 1, 2)}, ""},
 		"a checkpoint":                 {[]look{at("n1", "7.0.0.0.1", "max 100000", 12, 13), at("n1", "7.0.0.0.1", cpuMax, 62, 63), at("n1", "7.0.0.0.1", "max 100000", 140, 141)}, ""},
-		"no limit":                     {[]look{at("n1", "7.0.0.0.1", "max 100000", 12, 13), at("n1", "7.0.0.0.1", "max 100000", 140, 141)}, "cpu.max max 100000"},
+		"a checkpoint and a restore":   {[]look{at("n1", "7.0.0.0.1", "max 100000", 12, 13), at("n1", "7.0.0.0.1", "max 100000", 140, 141)}, ""},
+		"no limit":                     {unlimited, "cpu.max max 100000"},
 		"no limit of memory":           {[]look{{"n1", attempt{"7.0.0", 0, 1}, cpuMax, "max", 1, 2}}, "memory.max max"},
 	} {
 		t.Run(name, func(t *testing.T) {
