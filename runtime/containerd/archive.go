@@ -57,15 +57,15 @@ type imageLimits struct {
 func (d *Driver) imageLimits(ctx context.Context) imageLimits {
 	l := imageLimits{bytes: maxImageBytes, files: maxImageFiles, free: -1}
 	var st unix.Statfs_t
-	if root := d.snapshotRoot(ctx); root == "" || unix.Statfs(root, &st) != nil {
+	if root := snapshotRoot(ctx, d.c, d.cfg.snapshotter); root == "" || unix.Statfs(root, &st) != nil {
 		return l
 	}
 	return l.onDisk(&st)
 }
 
 // snapshotRoot returns the folder to which the engine unpacks images; "" if the engine does not say.
-func (d *Driver) snapshotRoot(ctx context.Context) string {
-	found, err := d.c.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+d.cfg.snapshotter)
+func snapshotRoot(ctx context.Context, c *client.Client, snapshotter string) string {
+	found, err := c.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+snapshotter)
 	if err != nil || len(found.GetPlugins()) == 0 {
 		return ""
 	}
@@ -343,7 +343,7 @@ func (d *Driver) unpackSynced(ctx context.Context, img images.Image) error {
 	if !ok {
 		return fmt.Errorf("containerd's client has a connection of type %T", d.c.Conn())
 	}
-	root := d.snapshotRoot(ctx)
+	root := snapshotRoot(ctx, d.c, d.cfg.snapshotter)
 	synced := syncedDiff{d.c.DiffService(), func() error { return syncFileSystem(root) }}
 	c, err := client.NewWithConn(conn, client.WithDefaultNamespace(d.cfg.Namespace), client.WithServices(client.WithDiffService(synced)))
 	if err != nil {
