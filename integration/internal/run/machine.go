@@ -168,15 +168,28 @@ func (m *machine) reset(ctx context.Context) error {
 		return err
 	}
 	defer monitor.Close()
-	// What the machine said before is not to be taken for what it says now. QEMU appends to the file.
-	if err := os.Truncate(m.info.Console, 0); err != nil {
-		return err
+	for try := 1; ; try++ {
+		// What the machine said before is not to be taken for what it says now. QEMU appends to the file.
+		if err := os.Truncate(m.info.Console, 0); err != nil {
+			return err
+		}
+		if err := monitor.Reset(); err != nil {
+			return err
+		}
+		boot, cancel := context.WithTimeout(ctx, bootLimit)
+		err := m.awaitUp(boot)
+		cancel()
+		if err == nil || try == maxBoots || ctx.Err() != nil {
+			return errors.Join(err, monitor.EndReset())
+		}
 	}
-	if err := monitor.Reset(); err != nil {
-		return err
-	}
-	return errors.Join(m.awaitUp(ctx), monitor.EndReset())
 }
+
+// An emulated machine sometimes hangs as it boots, without a word. It boots within a minute else.
+const (
+	bootLimit = 2 * time.Minute
+	maxBoots  = 3
+)
 
 // stop kills the machine like a power cut and waits for its end. It may be called repeatedly.
 func (m *machine) stop() {
