@@ -115,14 +115,15 @@ func validateSettings(role, file string) (*cli.Context, error) {
 func settingValues(c *cli.Context) map[string]any {
 	values := map[string]any{}
 	for _, f := range fileFlags(c.Command) {
-		switch v := c.Value(f.Names()[0]).(type) {
+		flag := f.Names()[0]
+		value := c.Value(flag)
+		switch v := value.(type) {
 		case cli.StringSlice:
-			values[settingName(f.Names()[0])] = append([]string{}, v.Value()...)
+			value = append([]string{}, v.Value()...) // no null for an empty one
 		case time.Duration:
-			values[settingName(f.Names()[0])] = v.String()
-		default:
-			values[settingName(f.Names()[0])] = v
+			value = v.String()
 		}
+		values[settingName(flag)] = value
 	}
 	return values
 }

@@ -16,7 +16,7 @@ import (
 
 // Flags that override fields of the job file.
 var (
-	nameFlag     = &cli.StringFlag{Name: "name", Usage: "overrides the job file"}
+	nameFlag     = &cli.StringFlag{Name: "name", Usage: "another name than that in the job file"}
 	deadlineFlag = &cli.StringFlag{Name: "deadline", Usage: "overrides the job file: a time with its zone, or a duration from now such as 2h"}
 )
 
@@ -72,6 +72,7 @@ type submission struct {
 	require float64 // the probability of -require-quote
 }
 
+// readSubmission reads the job file of the argument, with what the flags override in it, and finds the files that it names.
 func readSubmission(c *cli.Context) (f submission, err error) {
 	a, err := positionalArgs(c, 1, 1, "FILE")
 	if err != nil {

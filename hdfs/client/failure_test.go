@@ -98,7 +98,7 @@ func (r *recorder) waitedFor(reason string) bool {
 
 func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	// HDFS replaces a DataNode that was slow to write only when the NameNode looks for blocks with too few replicas.
+	// On a busy machine HDFS takes long to have all replicas.
 	err := testbed.WaitFor(t.Context(), 2*time.Minute, what, func(context.Context) error {
 		if condition() {
 			return nil
