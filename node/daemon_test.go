@@ -465,6 +465,9 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	if s := b.get(w); s.GetPhase() != running {
 		t.Errorf("a task that runs was swept away: %v", s)
 	}
+	b.engine.Inject(fake.Fault{Verb: fake.ReleaseImports, Nth: 1, Err: errors.New("no answer")})
+	before := b.engine.Calls(fake.ReleaseImports)
+	poll(t, "the imports being released again after an error", func() bool { return b.engine.Calls(fake.ReleaseImports) > before+1 })
 }
 
 // A container that appears without an attempt is removed while the daemon runs.

@@ -15,7 +15,7 @@ import (
 // sweepLimit bounds the removal of what one container left.
 const sweepLimit = time.Minute
 
-// sweeper removes containers, and what they left, that no attempt owns. It keeps
+// sweeper removes containers, and what they left, that no attempt owns, and what interrupted imports left. It keeps
 // nothing between two rounds: the engine and the attempts say what is there.
 type sweeper struct {
 	driver     runtime.Driver
@@ -37,6 +37,7 @@ func (s *sweeper) loop(ctx context.Context) error {
 	defer t.Stop()
 	for {
 		s.sweep(ctx)
+		s.releaseImports(ctx)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -69,6 +70,19 @@ func (s *sweeper) sweep(ctx context.Context) {
 			continue
 		}
 		s.log.Info("leftovers of a container were removed", "container", l.ID, "parts", strings.Join(l.Parts, "; "))
+	}
+}
+
+// releaseImports removes what is left of imports during which the engine or an earlier daemon ended.
+func (s *sweeper) releaseImports(ctx context.Context) {
+	images, ok := s.driver.(runtime.Images)
+	if !ok {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, sweepLimit)
+	defer cancel()
+	if err := images.ReleaseImports(within); err != nil && ctx.Err() == nil {
+		s.log.Warn("what interrupted imports of images left was not removed", "err", err)
 	}
 }
 

@@ -130,6 +130,9 @@ type Images interface {
 	// Import reads an OCI archive and stores it as digest (the sha256 of the
 	// archive's bytes, which the caller has verified).
 	Import(ctx context.Context, digest string, archive io.Reader) error
+	// ReleaseImports removes what interrupted imports left: those of an earlier daemon, and those during which the engine
+	// ended. What imports under way have stored stays.
+	ReleaseImports(ctx context.Context) error
 	// Remove removes the image; its content goes when nothing uses it.
 	Remove(ctx context.Context, digest string) error
 	// ListImages returns the imported images, ordered by digest.

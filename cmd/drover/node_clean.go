@@ -69,6 +69,7 @@ type cleanableEngine interface {
 	Leftovers(context.Context) ([]runtime.Leftover, error)
 	ListImages(context.Context) ([]runtime.Image, error)
 	Remove(ctx context.Context, digest string) error
+	ReleaseImports(context.Context) error
 }
 
 // cleanEngine removes every container and image of Drover. What cannot be removed
@@ -107,6 +108,9 @@ func cleanEngine(ctx context.Context, d cleanableEngine, w io.Writer) error {
 		if err := d.Remove(ctx, i.Digest); err != nil {
 			failed = append(failed, fmt.Errorf("image %s: %w", i.Digest, err))
 		}
+	}
+	if err := d.ReleaseImports(ctx); err != nil {
+		failed = append(failed, err)
 	}
 	fmt.Fprintf(w, "removed %d containers and %d images; %d could not be removed\n", len(ids), len(images), len(failed))
 	return errors.Join(failed...)

@@ -31,6 +31,11 @@ func (e *brokenEngine) Remove(_ context.Context, digest string) error {
 	return nil
 }
 
+func (e *brokenEngine) ReleaseImports(context.Context) error {
+	e.removed = append(e.removed, "imports")
+	return nil
+}
+
 func (e *brokenEngine) Delete(_ context.Context, id string) error {
 	switch id {
 	case "stuck":
@@ -50,7 +55,7 @@ func TestCleanEngineGoesOn(t *testing.T) {
 	if err == nil || err.Error() != "container stuck: device or resource busy" {
 		t.Errorf("%v", err)
 	}
-	if !slices.Equal(e.removed, []string{"1.0.0.1.1", "9.0.0.1.1", "sha256:ab"}) || !strings.HasPrefix(out.String(), "removed 4 containers and 1 images; 1 could not") {
+	if !slices.Equal(e.removed, []string{"1.0.0.1.1", "9.0.0.1.1", "sha256:ab", "imports"}) || !strings.HasPrefix(out.String(), "removed 4 containers and 1 images; 1 could not") {
 		t.Errorf("removed %v, said %q", e.removed, out.String())
 	}
 }

@@ -52,12 +52,12 @@ type imageLimits struct {
 	free         int64 // bytes that can be written on the engine's disk now; -1 if that is not known
 }
 
-// imageLimits returns the limits of the engine's disk, or those of any if it is not known
+// limitsOf returns the limits of the engine's disk, or those of any if it is not known
 // where the engine writes.
-func (d *Driver) imageLimits(ctx context.Context) imageLimits {
+func limitsOf(ctx context.Context, c *client.Client, snapshotter string) imageLimits {
 	l := imageLimits{bytes: maxImageBytes, files: maxImageFiles, free: -1}
 	var st unix.Statfs_t
-	if root := snapshotRoot(ctx, d.c, d.cfg.snapshotter); root == "" || unix.Statfs(root, &st) != nil {
+	if root := snapshotRoot(ctx, c, snapshotter); root == "" || unix.Statfs(root, &st) != nil {
 		return l
 	}
 	return l.onDisk(&st)

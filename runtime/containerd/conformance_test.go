@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/sleep"
@@ -134,6 +136,44 @@ func TestImageLifetime(t *testing.T) {
 	s.Image = digest
 	if err := d.Create(ctx, s); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Create without its image: %v, want fault.NotFound", err)
+	}
+}
+
+// TestImageImportsThatEndedEarlyAreReleased has what is unpacked when a daemon ends, and what is unpacked by one that runs.
+func TestImageImportsThatEndedEarlyAreReleased(t *testing.T) {
+	b := newTestbed(t)
+	earlier, d := b.connect(t), b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*verbLimit)
+	defer cancel()
+	layers := d.c.SnapshotService(d.cfg.snapshotter)
+	unpack := func(d *Driver, name string) func() {
+		held, done, err := d.imports.begin(ctx, "sha256:"+name)
+		if err == nil {
+			_, err = layers.Prepare(held, "extract-"+name, "")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	unpack(earlier, "interrupted")
+	done := unpack(d, "under-way")
+	if err := d.ReleaseImports(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := layers.Stat(ctx, "extract-interrupted"); !errdefs.IsNotFound(err) {
+		t.Errorf("the layer of an interrupted import: %v, want it removed", err)
+	}
+	if _, err := layers.Stat(ctx, "extract-under-way"); err != nil {
+		t.Errorf("the layer of an import under way: %v", err)
+	}
+	done()
+	if err := d.ReleaseImports(ctx); err != nil {
+		t.Fatal(err)
+	}
+	left, err := d.c.LeasesService().List(ctx, fmt.Sprintf("labels.%q", labelImport))
+	if err != nil || len(left) > 0 {
+		t.Errorf("leases are left: %v, %v", left, err)
 	}
 }
 

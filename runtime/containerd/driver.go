@@ -64,7 +64,8 @@ type Driver struct {
 	locks idLocks // of containers
 	criu  criuFiles
 
-	images imageConfigs
+	images  imageConfigs
+	imports importLeases
 
 	runtimes *ociRuntimes
 }
@@ -112,7 +113,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "containerd at %s: %w", cfg.Address, err)
 	}
-	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.stateDir), runtimes: newOCIRuntimes(cfg)}, nil
+	return &Driver{c: c, cfg: cfg, criu: criuFiles(cfg.stateDir), imports: importLeases{manager: c.LeasesService()}, runtimes: newOCIRuntimes(cfg)}, nil
 }
 
 // Close closes the connection; containers keep running.

@@ -42,16 +42,21 @@ func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error
 	if ok, err := d.Has(ctx, digest); ok || err != nil {
 		return err
 	}
-	ctx, done, err := d.c.WithLease(ctx)
+	ctx, done, err := d.imports.begin(ctx, digest)
 	if err != nil {
 		return engineError(ctx, "import "+digest, "", err)
 	}
-	defer done(context.WithoutCancel(ctx))
-	index, err := importArchive(ctx, d.c.ContentStore(), digest, tar, d.imageLimits(ctx))
+	defer done()
+	index, err := importArchive(ctx, d.c.ContentStore(), digest, tar, limitsOf(ctx, d.c, d.cfg.snapshotter))
 	if err != nil {
 		return err
 	}
 	return d.unpack(ctx, digest, index)
+}
+
+// ReleaseImports implements runtime.Images.
+func (d *Driver) ReleaseImports(ctx context.Context) error {
+	return engineError(ctx, "release interrupted imports", "", d.imports.releaseInterrupted(ctx))
 }
 
 // errReader separates errors of the reader from errors of the archive's format.

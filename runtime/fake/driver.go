@@ -253,6 +253,15 @@ func (d *Driver) Import(ctx context.Context, digest string, archive io.Reader) e
 	return answer(nil)
 }
 
+// ReleaseImports implements runtime.Images; an interrupted import leaves nothing here.
+func (d *Driver) ReleaseImports(ctx context.Context) error {
+	answer, err := d.e.beginCall(ctx, ReleaseImports)
+	if err != nil {
+		return err
+	}
+	return answer(nil)
+}
+
 // Remove implements runtime.Images.
 func (d *Driver) Remove(ctx context.Context, digest string) error {
 	answer, err := d.e.beginCall(ctx, Remove)

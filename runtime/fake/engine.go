@@ -74,13 +74,15 @@ const (
 	Leftovers
 	Continue
 	CloseIdle
+	ReleaseImports
 )
 
 // String names the verb.
 func (v Verb) String() string {
 	names := [...]string{Create: "create", Start: "start", Wait: "wait", List: "list", Kill: "kill",
 		Delete: "delete", Has: "has", Import: "import", Remove: "remove", Exec: "exec", ListImages: "list images",
-		Freeze: "freeze", Thaw: "thaw", Frozen: "frozen", Checkpoint: "checkpoint", Restore: "restore", Prepare: "prepare", Leftovers: "leftovers", Continue: "continue", CloseIdle: "close idle"}
+		Freeze: "freeze", Thaw: "thaw", Frozen: "frozen", Checkpoint: "checkpoint", Restore: "restore", Prepare: "prepare", Leftovers: "leftovers", Continue: "continue", CloseIdle: "close idle",
+		ReleaseImports: "release imports"}
 	if v < Create || int(v) >= len(names) {
 		return "invalid verb"
 	}

@@ -164,12 +164,12 @@ type brokenReader struct{}
 func (brokenReader) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
 func TestVerbsPrintThemselves(t *testing.T) {
-	for v := Create; v <= CloseIdle; v++ {
+	for v := Create; v <= ReleaseImports; v++ {
 		if s := v.String(); s == "" || s == "invalid verb" {
 			t.Errorf("verb %d prints %q", v, s)
 		}
 	}
-	if Verb(0).String() != "invalid verb" || (CloseIdle+1).String() != "invalid verb" {
+	if Verb(0).String() != "invalid verb" || (ReleaseImports+1).String() != "invalid verb" {
 		t.Error("a verb outside the list has a name")
 	}
 }
