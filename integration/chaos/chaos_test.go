@@ -249,6 +249,9 @@ func (h *chaos) awaitMachine(k int) {
 	}
 	name := h.bed.Nodes[k-1].Name
 	h.waitUntil(backLimit, name+" up", func(ctx context.Context) error {
+		if err := h.cluster.NodeEnded(ctx, k); err != nil {
+			h.Fatal(err) // nothing starts it again
+		}
 		var list struct {
 			Nodes []struct {
 				State string

@@ -221,7 +221,8 @@ func (c *Cluster) installBinary(ctx context.Context) error {
 				return fmt.Errorf("%s: put %s: %w", n.Name, f.to, err)
 			}
 		}
-		return nil
+		_, err := n.Sh(ctx, "sync") // a machine whose power is cut has them when it boots
+		return err
 	})
 }
 
@@ -292,13 +293,26 @@ func (c *Cluster) CoordinatorLog() string {
 	return string(b)
 }
 
+// NodeEnded returns an error with the daemon's last lines if the daemon that was started on machine k has ended.
+func (c *Cluster) NodeEnded(ctx context.Context, k int) error {
+	p := c.nodes[k]
+	if p == nil {
+		return nil
+	}
+	running, code, err := p.Running(ctx)
+	if err != nil || running {
+		return nil
+	}
+	return fmt.Errorf("the daemon of n%d has ended with code %d:\n%s", k, code, lastLines(c.NodeLog(ctx, k), 10))
+}
+
 // AwaitNodes waits, up to 6 minutes, until exactly n nodes are up: a new one probes
 // its levels before it registers.
 func (c *Cluster) AwaitNodes(ctx context.Context, n int) error {
 	return testbed.WaitFor(ctx, 6*time.Minute, fmt.Sprintf("%d nodes up", n), func(ctx context.Context) error {
-		for k, p := range c.nodes {
-			if running, code, err := p.Running(ctx); err == nil && !running {
-				return fmt.Errorf("the daemon of n%d has ended with code %d:\n%s", k, code, lastLines(c.NodeLog(ctx, k), 10))
+		for k := range c.nodes {
+			if err := c.NodeEnded(ctx, k); err != nil {
+				return err
 			}
 		}
 		var list struct {
