@@ -37,10 +37,12 @@ var jobKinds = []jobKind{
 	{prefix: "alone", stage: "main", tasks: 1, text: exclusiveJob},
 }
 
-// wordCountJob counts words slowly, so that faults meet it.
+// wordCountJob counts words slowly, so that faults meet it. No folder of an attempt that a fault failed is kept for
+// inspection: at the end nothing may be left.
 func wordCountJob(name, image string, reducers int) string {
 	return fmt.Sprintf(`job %q {
   tenant = "chaos"
+  keep_failed = 0
   input  { path = "hdfs:///chaos/input.txt" }
   output { path = "hdfs:///chaos/%s" }
   image = "oci-archive:%s"
@@ -68,6 +70,7 @@ func countJob(name, image string, tasks int, more, resources string) string {
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i | tee -a count; sleep 0.2; done; test $(wc -l < count) = %d && test $(tail -1 count) = %d", counted, counted, counted)
 	return fmt.Sprintf(`job %q {
   tenant = "chaos"
+  keep_failed = 0
   image = "oci-archive:%s"
   stage "main" { tasks = %d  disk = "16MiB"  %s
     command = ["sh", "-c", %q]
