@@ -62,6 +62,7 @@ type JournalReader struct {
 	Journal
 
 	file        *os.File
+	buf         []byte
 	partialLine []byte // start of a line whose newline has not come
 	bytesRead   int64
 	sawHeader   bool
@@ -80,13 +81,15 @@ func (r *JournalReader) Poll() (changed bool, err error) {
 		}
 		r.file = f
 	}
-	buf := make([]byte, 32<<10)
+	if r.buf == nil {
+		r.buf = make([]byte, 32<<10)
+	}
 	for {
-		n, err := r.file.Read(buf)
+		n, err := r.file.Read(r.buf)
 		r.bytesRead += int64(n)
 		if n > 0 {
 			changed = true
-			if e := r.parse(buf[:n]); e != nil {
+			if e := r.parse(r.buf[:n]); e != nil {
 				return changed, fmt.Errorf("mapreduce: journal %s: %w", r.Path, e)
 			}
 		}

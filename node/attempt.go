@@ -58,7 +58,7 @@ type attempt struct {
 
 func newAttempt(d *daemon, id store.ID) *attempt {
 	a := &attempt{
-		d: d, id: id, dir: d.folderOf(id), dumps: d.cfg.dumpsOf(id), sampledAt: -minSampleGap,
+		d: d, id: id, dir: d.folderOf(id), dumps: d.cfg.dumpsOf(id), sampledAt: -d.cfg.SampleEvery,
 		mail: mailbox{
 			wake: make(chan struct{}, 1), inbox: make(chan func()),
 			seen: &droverv1.SeenAttempt{Key: id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING},
@@ -104,13 +104,6 @@ func (a *attempt) wakeUp() {
 		a.startLoop()
 	}
 }
-
-// A running task's usage and progress are read every sampleEvery, and at most
-// once per minSampleGap however often its loop wakes.
-const (
-	sampleEvery  = time.Second
-	minSampleGap = sampleEvery / 2
-)
 
 // loop performs steps until nothing of the attempt is left or ctx ends. When ctx
 // ends, containers keep running.
@@ -180,11 +173,11 @@ func (a *attempt) rest(ctx context.Context, goal task.Goal) (end bool) {
 	return false
 }
 
-// sampleIfDue samples a task that runs or uploads. ClassifyExit takes a sample of
-// its own, so a short task is not measured twice.
+// sampleIfDue samples a task that runs or uploads, twice per SampleEvery at most however often its loop wakes.
+// ClassifyExit takes a sample of its own, so a short task is not measured twice.
 func (a *attempt) sampleIfDue(ctx context.Context) {
 	now := a.d.clock.Monotonic()
-	if now-a.sampledAt < minSampleGap || a.container.phase == task.ContainerStopped && !a.exitOK {
+	if now-a.sampledAt < a.d.cfg.SampleEvery/2 || a.container.phase == task.ContainerStopped && !a.exitOK {
 		return
 	}
 	a.sampledAt = now
@@ -207,8 +200,8 @@ func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Du
 		d = left
 	}
 	if a.container.phase == task.ContainerRunning && !a.suspension.frozen || a.helpers.upload.work == task.WorkBusy {
-		if d <= 0 || d > sampleEvery {
-			return sampleEvery
+		if every := a.d.cfg.SampleEvery; d <= 0 || d > every {
+			return every
 		}
 	}
 	return d

@@ -52,6 +52,7 @@ type Config struct {
 	imageLimit   int64                                 // bytes of unpacked images in the engine; 0 = 10 GiB
 	imageAge     time.Duration                         // age after which unneeded images and old programs are removed; 0 = 24 h
 	CollectEvery time.Duration                         // interval of removing unneeded images and programs; 0 = 10 min
+	SampleEvery  time.Duration                         // interval of reading the usage and progress of a running task; 0 = 1 s
 	SweepEvery   time.Duration                         // interval of removing what containers left on the machine; 0 = 1 min
 	adoptLimit   time.Duration                         // how long a daemon that starts waits for the engine's list, before it registers; 0 = 5 s
 	reuseIdle    time.Duration                         // age at which an unused container for several tasks is deleted; 0 = 10 s
@@ -111,6 +112,7 @@ func (c Config) defaults() (Config, error) {
 	c.imageLimit = orDefault(c.imageLimit, int64(10)<<30)
 	c.imageAge = orDefault(c.imageAge, 24*time.Hour)
 	c.CollectEvery = orDefault(c.CollectEvery, 10*time.Minute)
+	c.SampleEvery = orDefault(c.SampleEvery, time.Second)
 	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
 	c.adoptLimit = orDefault(c.adoptLimit, 5*time.Second)
 	c.reuseIdle = orDefault(c.reuseIdle, 10*time.Second)

@@ -62,6 +62,7 @@ type cluster struct {
 	snapshots uint64 // how many entries of the log a snapshot comes after; 0: 128
 	lost      lostOutputs
 	election  time.Duration
+	reports   time.Duration   // between two of a node; 0 is a fifth of the lease
 	drained   map[string]bool // nodes that the plan drains
 	wg        sync.WaitGroup  // what the user does
 
@@ -254,7 +255,7 @@ func (s *server) start() {
 	done := make(chan struct{})
 	s.disk = s.disk.reopened()
 	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
-		Writing: s.disk.writing, Lease: lease, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
+		Writing: s.disk.writing, Lease: lease, ReportInterval: c.reports, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			switch {
 			case message == "leading":

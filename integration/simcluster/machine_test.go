@@ -72,7 +72,7 @@ func (m *machine) start() {
 	info := coordtest.Info(m.name)
 	info.Schemes, info.Levels, info.Swap = []string{"file"}, levels, 1<<30
 	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: &driver{m.engine.Driver(), m.kernel}, Info: info, Enforcer: m.kernel,
-		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), FilesConfig: fsys.Config{Local: true}, SweepEvery: 2 * lease / 3,
+		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), FilesConfig: fsys.Config{Local: true}, SweepEvery: 2 * lease / 3, SampleEvery: 2 * lease / 5,
 		SinceBoot: func() time.Duration { return time.Since(c.began) + time.Hour }, Log: c.logger(m.name, nil)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

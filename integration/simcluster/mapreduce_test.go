@@ -157,12 +157,13 @@ func (w *world) runHarness(ctx context.Context, p *fake.Process) int {
 	d += time.Duration(indexOf(run.id)) * sibling
 	twin := w.twinOf(run.id, job)
 	var task harnessTask
+	defer task.input.Close()
 	code := 137
 	for passed := time.Duration(0); w.awaitThawed(ctx, run) == nil; passed += otherStep {
 		m := w.machineOf(run)
 		if m.kernel.enter(run.id) {
 			spec, err := task.read(m, run.id)
-			if err == nil && passed >= d && isInputThere(spec) && twin.ready(passed) {
+			if err == nil && passed >= d && task.isInputThere() && twin.ready(passed) {
 				if job.failing == p.Spec.Labels["drover.stage"] && attemptOf(run.id) == 1 {
 					code = 1
 				} else {
@@ -185,9 +186,10 @@ func (w *world) runHarness(ctx context.Context, p *fake.Process) int {
 
 // harnessTask is what a harness was told, by the place at which it was told so.
 type harnessTask struct {
-	path string
-	info os.FileInfo
-	spec *mapreduce.TaskSpec
+	path  string
+	info  os.FileInfo
+	spec  *mapreduce.TaskSpec
+	input mapreduce.JournalReader // of its input
 }
 
 // read returns what the daemon wrote for the harness of an attempt: decoded again only if the file is another one.
@@ -202,7 +204,13 @@ func (t *harnessTask) read(m *machine, id string) (*mapreduce.TaskSpec, error) {
 	}
 	spec, err := m.taskSpec(id)
 	if err == nil {
-		*t = harnessTask{path, info, spec}
+		t.input.Close()
+		*t = harnessTask{path: path, info: info, spec: spec}
+		if spec.Kind == mapreduce.KindReduce {
+			t.input.Path = spec.Shuffle.Journal
+		} else {
+			t.input.Path = spec.Input.File + mapreduce.JournalSuffix
+		}
 	}
 	return spec, err
 }
@@ -240,18 +248,11 @@ func (m *machine) taskSpec(id string) (*mapreduce.TaskSpec, error) {
 }
 
 // isInputThere reports whether all that the harness reads has arrived, or never will.
-func isInputThere(s *mapreduce.TaskSpec) bool {
-	r := mapreduce.JournalReader{}
-	if s.Kind == mapreduce.KindReduce {
-		r.Path = s.Shuffle.Journal
-	} else {
-		r.Path = s.Input.File + mapreduce.JournalSuffix
-	}
-	defer r.Close()
-	if _, err := r.Poll(); err != nil {
+func (t *harnessTask) isInputThere() bool {
+	if _, err := t.input.Poll(); err != nil {
 		return true // the harness says what is wrong
 	}
-	return r.Done || r.FailReason != ""
+	return t.input.Done || t.input.FailReason != ""
 }
 
 // checkOutput checks the result of a job that counts words: all of it once if the job succeeded, otherwise none

@@ -21,6 +21,7 @@ type plan struct {
 	servers   int
 	machines  int
 	election  time.Duration // how long a follower waits for its leader
+	reports   time.Duration // between two of a node
 	scheduler string
 	speculate bool // tasks that lag get a second attempt
 	secure    bool // nodes, users and raft speak over TLS with the coordinators, which costs half as much again
@@ -179,6 +180,10 @@ func (p *plan) drawCluster(r *rand.Rand) {
 		p.servers = 1
 	}
 	p.election = time.Duration(1+r.IntN(int(maxElection/time.Second))) * time.Second
+	p.reports = lease / 3
+	if r.IntN(4) == 0 {
+		p.reports = lease / 5
+	}
 }
 
 // newFault draws a fault of any kind.
@@ -287,7 +292,7 @@ func (p *plan) newJob(r *rand.Rand, i int) plannedJob {
 
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %s: %d coordinators, %d nodes, scheduler %s, elections after %s, TLS %v, speculative attempts %v\n", p.seed, cmp.Or(p.focus, "large"), p.servers, p.machines, p.scheduler, p.election, p.secure, p.speculate)
+	fmt.Fprintf(&b, "seed %d, %s: %d coordinators, %d nodes, scheduler %s, elections after %s, reports every %s, TLS %v, speculative attempts %v\n", p.seed, cmp.Or(p.focus, "large"), p.servers, p.machines, p.scheduler, p.election, p.reports, p.secure, p.speculate)
 	for _, j := range p.jobs {
 		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
 		for _, s := range j.spec.Stages {

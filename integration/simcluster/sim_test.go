@@ -94,7 +94,7 @@ func simulate(t *testing.T, p *plan) (has contents) {
 	defer beginExact(p.seed)()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, p.seed, dir)
-		c.scheduler, c.election, c.plain, c.speculate = p.scheduler, p.election, !p.secure, p.speculate
+		c.scheduler, c.election, c.reports, c.plain, c.speculate = p.scheduler, p.election, p.reports, !p.secure, p.speculate
 		c.snapshots = p.snapshots
 		defer func() {
 			if t.Failed() || testing.Verbose() && os.Getenv("RAPID_SEED") != "" && os.Getenv(simulationsVar) == "" {
