@@ -514,6 +514,44 @@ func TestIdempotencyKeyReturnsFirstResponse(t *testing.T) {
 	}
 }
 
+// A submission breaks off after a node has made the folder for its output, and is sent again.
+func TestARepeatedSubmissionHasOneOutputFolder(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		b := newTestCluster(t, func(c *Config) { c.locateLimit = time.Second })
+		b.fs.Input("hdfs:///in", 1, "n1")
+		var mu sync.Mutex
+		var made []string
+		b.fs.FailWith(func(r *droverv1.NodeRequest) (error, string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if c := r.GetCheckOutput(); c.GetPrepare() {
+				if made = append(made, c.GetTemporary()); len(made) == 1 {
+					return fault.Denied, "as if the coordinator had ended here"
+				}
+			}
+			return nil, ""
+		})
+		b.addNode(coordtest.Info("n1"), coordtest.Hang)
+		b.waitForNodes()
+		if _, err := b.trySubmit(mapReduceJob("wc", 1), key); err == nil {
+			t.Fatal("the first submission was accepted")
+		}
+		for range 2 {
+			if _, err := b.trySubmit(mapReduceJob("wc", 1), key); err != nil && key != "" {
+				t.Fatal(err)
+			}
+		}
+		mu.Lock()
+		if same := len(made) == 2 && made[0] == made[1]; same != (key != "") {
+			t.Errorf("key %q: the folders %q", key, made)
+		}
+		mu.Unlock()
+		if n := b.fs.RequestCount("delete"); n != 0 {
+			t.Errorf("key %q: a folder was removed %d times", key, n)
+		}
+	}
+}
+
 func TestConcurrentSubmissionsOfOneNameConflict(t *testing.T) {
 	b := newTestCluster(t, nil)
 	b.addNode(coordtest.Info("n1"), coordtest.Hang)

@@ -3,6 +3,8 @@ package coordinator
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -133,7 +135,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 		return nil, err
 	}
 	warnings = append(append(warnings, smallFilesWarning(spec, in)...), more...)
-	tag, err := s.submissions.prepareOutput(ctx, spec)
+	tag, err := s.submissions.prepareOutput(ctx, spec, key)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +144,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 		return nil, err // it may have been accepted nevertheless: keep its folder
 	}
 	if res.Err != nil || res.Changed == 0 { // refused, or accepted before under this key
-		s.submissions.removeOutputFolder(ctx, spec, tag)
+		s.submissions.removeOutputFolder(ctx, spec, tag, res.Job)
 	}
 	if err := cmp.Or(res.Err, checkSameJob(spec, res.Job, res.Name)); err != nil {
 		return nil, err
@@ -485,14 +487,14 @@ func (s *submitter) hdfsUserFor(spec *jobspec.Job) (user string) {
 
 // prepareOutput is step 5. It returns the tag of the folder it made, "" for
 // none.
-func (s *submitter) prepareOutput(ctx context.Context, spec *jobspec.Job) (string, error) {
+func (s *submitter) prepareOutput(ctx context.Context, spec *jobspec.Job, key string) (string, error) {
 	out := spec.Output
 	if out == nil {
 		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.core.cfg.locateLimit)
 	defer cancel()
-	tag := s.core.newID()
+	tag := s.outputTag(key)
 	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
 		Path: out.Path, Prepare: true, Temporary: facts.TemporaryFolder(out.Path, tag)}}}
 	progress, err := s.requestWithProgress(func(report func(string)) error {
@@ -505,18 +507,37 @@ func (s *submitter) prepareOutput(ctx context.Context, spec *jobspec.Job) (strin
 	return tag, nil
 }
 
+// outputTag returns the tag of the folder for unfinished output. A submission that is sent again under its idempotency key,
+// since a leader broke off after it had made the folder, gets the same one: nobody would remove another.
+func (s *submitter) outputTag(key string) string {
+	if key == "" {
+		return s.core.newID()
+	}
+	var cluster string
+	s.core.view(func(f *facts.Facts) { cluster = f.Cluster() })
+	sum := sha256.Sum256([]byte(cluster + " " + key))
+	return hex.EncodeToString(sum[:16])
+}
+
 // removeFolderLimit bounds the removal of an unaccepted job's folder.
 const removeFolderLimit = 10 * time.Second
 
-// removeOutputFolder removes the folder of a job that Apply refused. If that
-// fails, the empty folder remains and is logged.
-func (s *submitter) removeOutputFolder(ctx context.Context, spec *jobspec.Job, tag string) {
+// removeOutputFolder removes the folder of a submission that Apply refused, unless it is that of the job which was
+// accepted before under the same key. If that fails, the empty folder remains and is logged.
+func (s *submitter) removeOutputFolder(ctx context.Context, spec *jobspec.Job, tag string, accepted uint64) {
 	if tag == "" {
+		return
+	}
+	path, used := facts.TemporaryFolder(spec.Output.Path, tag), false
+	s.core.view(func(f *facts.Facts) {
+		j := f.Job(accepted)
+		used = j != nil && j.Temporary == path
+	})
+	if used {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeFolderLimit)
 	defer cancel()
-	path := facts.TemporaryFolder(spec.Output.Path, tag)
 	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: path}}}
 	if _, err := s.core.dispatcher.call(ctx, request, uriScheme(path), func(string) {}); err != nil {
 		s.core.log.Warn("cannot remove the empty folder of a refused job", "path", path, "err", err)
