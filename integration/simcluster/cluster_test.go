@@ -290,7 +290,7 @@ func (s *server) start() {
 		defer close(done)
 		err := coordinator.Run(ctx, cfg)
 		c.log("%s ended: %v", s.id, err)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !errors.Is(err, syscall.ENOSPC) {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !strings.Contains(err.Error(), syscall.ENOSPC.Error()) { // raft does not wrap it
 			c.violated("coordinator %s ended with: %v", s.id, err)
 		}
 	}()
