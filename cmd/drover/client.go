@@ -229,7 +229,12 @@ func (c *client) classifyError(err error) error {
 	if err == nil {
 		return nil
 	}
-	if connect.CodeOf(err) == connect.CodeUnavailable && !isServerError(err) {
+	// A connection that is closed while the call waits for it cancels the call, also for a refusal of this certificate.
+	closed := errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled
+	if closed && c.ctx.Err() != nil {
+		return errInterrupted
+	}
+	if closed || connect.CodeOf(err) == connect.CodeUnavailable && !isServerError(err) {
 		why := connectionReason(err)
 		if refusal := tryHandshake(c.ctx, c.address(), c.tls); refusal != nil {
 			why = connectionReason(refusal)
@@ -243,16 +248,13 @@ func (c *client) classifyError(err error) error {
 		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
 			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), its certificate must contain the address, and yours must not have expired or been revoked (`drover tls show`)", c.address(), why)
 		}
+		if closed {
+			return fault.New(fault.Unavailable, "%s closed the connection before it answered: it is stopping, or does not accept this certificate; retry in a second", c.address())
+		}
 		if errors.Is(err, fs.ErrPermission) {
 			return fault.New(fault.Unavailable, "%s may be opened by its owner alone: run the command as that user or as root, or set -address to the coordinator's https:// address", c.address())
 		}
 		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address(), why)
-	}
-	if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled {
-		if c.ctx.Err() != nil {
-			return errInterrupted
-		}
-		return fault.New(fault.Unavailable, "%s closed the connection before it answered: it is stopping, or does not accept this certificate; retry in a second", c.address())
 	}
 	return wire.FromError(err)
 }
