@@ -31,7 +31,7 @@ func (d *daemon) sweeper() *sweeper {
 
 // loop periodically removes what containers without an attempt left on the
 // machine: containers that the engine still lists, and leftovers that the engine
-// itself has forgotten.
+// itself has forgotten; and what interrupted imports of images left.
 func (s *sweeper) loop(ctx context.Context) error {
 	t := time.NewTicker(s.every)
 	defer t.Stop()
