@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -260,5 +261,51 @@ func TestStagedSplitsAreDropped(t *testing.T) {
 	l.c.view(func(f *facts.Facts) { err = f.Snapshot().Encode(&snapshot) })
 	if err != nil || bytes.Contains(snapshot.Bytes(), []byte(`"t":"staging"`)) {
 		t.Errorf("%v; staged parts are left in %d bytes", err, snapshot.Len())
+	}
+}
+
+// A writeFunc is called with each line of a log.
+type writeFunc func(line []byte)
+
+func (f writeFunc) Write(line []byte) (int, error) {
+	f(line)
+	return len(line), nil
+}
+
+// An entry of an earlier leader, under the same key, is committed after a submission has looked for one: the folder of the
+// job that it accepted stays.
+func TestTheFolderOfAnAcceptedJobIsNotRemoved(t *testing.T) {
+	var tries atomic.Int32
+	l := newTestLeader(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(writeFunc(func(line []byte) {
+			if bytes.Contains(line, []byte("cannot remove the empty folder")) {
+				tries.Add(1)
+			}
+		}), nil))
+	})
+	s := &submitter{l.c}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel() // a removal is refused, with a line in the log
+	job := mapReduceJob("wc", 1)
+	job.Tenant = "default"
+	propose := func(tag string) facts.Result {
+		t.Helper()
+		res, err := s.propose(t.Context(), identity{}, job, "k", tag, &located{splits: []*droverv1.FactSplit{{}}}, jobForecast{})
+		if err != nil || res.Err != nil {
+			t.Fatal(err, res.Err)
+		}
+		return res
+	}
+	first := propose("1a")
+	for tag, want := range map[string]int32{"1a": 0, "2b": 1} {
+		again := propose(tag)
+		if again.Changed != 0 || again.Job != first.Job {
+			t.Fatalf("the second submission: %+v, the first: %+v", again, first)
+		}
+		tries.Store(0)
+		s.removeOutputFolder(canceled, job, tag, again.Job)
+		if got := tries.Load(); got != want {
+			t.Errorf("the folder of tag %s was to be removed %d times, want %d", tag, got, want)
+		}
 	}
 }
