@@ -4,7 +4,8 @@
 declare -A lanes # what runs beside: the process of each name
 failed=() flaky=() running= flaky_units=out/check/flaky
 
-# part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log.
+# part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log. One that fails is run again,
+# unless once is set: a run of random faults that violated something is a finding, whatever the next one does.
 part() {
   local name=$1 most=$((60 * $2)) start=$SECONDS code=0 again= left took missing; shift 2
   [ -n "${DROVER_SOAK:-}" ] && most=$budget
@@ -18,7 +19,7 @@ part() {
   running=$name
   timeout --foreground -k 60 $((left < most ? left : most)) "$@" >"$out/$name.log" 2>&1 || code=$?
   took=$((SECONDS - start)) left=$((budget - SECONDS))
-  if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $left -gt 120 ]; then # emulated machines die now and then: report it and retry once; properties replay what failed (testdata/rapid)
+  if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $left -gt 120 ] && [ -z "${once:-}" ]; then # emulated machines die now and then: report it and retry once; properties replay what failed (testdata/rapid)
     printed "$out/$name.log" | head -80
     mv "$out/$name.log" "$out/$name.first.txt"
     missing=$(unproved "$name")

@@ -99,6 +99,10 @@ func TestClosingLines(t *testing.T) {
 			script: writeLog("first") + "part bad 1 sh -c 'cat first; exit 1'",
 			ok:     false, want: []string{"FAILED: bad\n  ./bad.first.txt:\n" + failingTests + "  ./bad.log:\n" + failingTests}, not: []string{"FLAKY"},
 		},
+		"a part that is run once": {
+			script: writeLog("first") + "once=1 part random 1 sh -c '[ -f again ] && exit 0; touch again; cat first; exit 1'\n[ ! -e random.first.txt ]",
+			ok:     false, want: []string{"FAILED: random\n  ./random.log:\n" + failingTests}, not: []string{"FLAKY"},
+		},
 		"a panic names the test that ran and its seed": {
 			script: "part bad 1 printf '=== RUN   TestX\\n    a_test.go:2: seed 8 (RAPID_SEED=8 repeats it)\\npanic: boom\\n'\npart worse 1 sh -c 'cat bad.log; exit 2'",
 			ok:     false, want: []string{"TestX panic: boom RAPID_SEED=8"},

@@ -54,7 +54,7 @@ joined
 
 # Only in the long variants: 1,000 faults of all kinds, about six hours, alone on the machines.
 if [ -n "${DROVER_SOAK:-}" ]; then
-  part chaos 600 env RECORD=no integration/chaos.sh "${DROVER_FAULTS:-1000}"
+  once=1 part chaos 600 env RECORD=no integration/chaos.sh "${DROVER_FAULTS:-1000}"
 fi
 
 # 4. Floods of one user against a coordinator, and what another one notices, alone,
