@@ -559,6 +559,12 @@ func (s *clientService) SetScheduler(ctx context.Context, req *connect.Request[d
 	if _, err := policies.New(req.Msg.GetName(), req.Msg.GetParams()); err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
+	select {
+	case s.core.deciding <- struct{}{}:
+		defer func() { <-s.core.deciding }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_Scheduler{Scheduler: &droverv1.SchedulerFact{Name: req.Msg.GetName(), Params: req.Msg.GetParams()}}}
 	res, err := s.core.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {

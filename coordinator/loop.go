@@ -131,7 +131,16 @@ func (l *leader) start(ctx context.Context) error {
 	if err := l.c.correctTime(ctx); err != nil {
 		return err
 	}
-	var err error
+	name, _ := l.c.defaultScheduler()
+	l.c.view(func(f *facts.Facts) {
+		if chosen, _ := f.Scheduler(); chosen != "" {
+			name = chosen
+		}
+	})
+	err := l.dropUnowned(ctx, false, !makesReservations(name))
+	if err != nil {
+		return err
+	}
 	l.c.dispatcher.reset(l.term)
 	l.c.replica.TakeChanges(func(f *facts.Facts, _ []facts.Change) {
 		l.placeFrom = placeFrom(f, l.c.now(), l.c.cfg.Lease)
@@ -235,7 +244,7 @@ func (l *leader) run(ctx context.Context) error {
 			next = at
 		}
 		if due := l.cycleDelay(); due <= 0 {
-			if err := l.runCycle(ctx); err != nil {
+			if err := l.decide(ctx); err != nil {
 				return err
 			}
 			continue // the decision is a change to follow
@@ -252,7 +261,9 @@ func (l *leader) run(ctx context.Context) error {
 		case <-l.c.locations.changedCh:
 			l.applyNewLocations()
 		case <-l.c.schedulerReloaded:
-			l.applyReload()
+			if err := l.applyReload(ctx); err != nil {
+				return err
+			}
 		case <-timer.C:
 		case lead := <-l.c.replica.Leadership():
 			if !lead {
@@ -535,7 +546,22 @@ func (l *leader) cycleDelay() time.Duration {
 	return due
 }
 
-// runCycle is step 6.
+// decide is step 6. What has been applied meanwhile is followed first. While it runs, no other scheduler is set: a
+// decision of the present one, stored after the other's choice, would bring back what that choice deletes.
+func (l *leader) decide(ctx context.Context) error {
+	select {
+	case l.c.deciding <- struct{}{}:
+		defer func() { <-l.c.deciding }()
+	case <-ctx.Done():
+		return nil
+	}
+	if err := l.followChanges(ctx); err != nil {
+		return err
+	}
+	return l.runCycle(ctx)
+}
+
+// runCycle runs a cycle of the policy, and rebuilds State if that failed.
 func (l *leader) runCycle(ctx context.Context) error {
 	now := l.c.now()
 	l.lastCycle, l.forceCycle, l.wakeAt = now, false, 0
@@ -589,6 +615,9 @@ func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) er
 		}
 	}
 	l.lastRebuild = l.c.now()
+	if err := l.dropUnowned(ctx, false, false); err != nil {
+		return err
+	}
 	var bad error
 	l.c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
 		if isReset(changes) {

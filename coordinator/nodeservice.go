@@ -219,7 +219,7 @@ func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *drov
 	s.core.view(func(f *facts.Facts) {
 		for _, a := range r.GetAttempts() {
 			if changesFacts(f, n, a) {
-				changing = append(changing, a)
+				changing = append(changing, oneChange(f, a))
 			}
 		}
 	})
@@ -251,9 +251,27 @@ func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) boo
 		j := f.Job(k.Job)
 		return a.State.IsActive() || (a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt)
 	default:
-		moved := seen.GetLevel() != 0 && (seen.GetLevel() != a.Level || a.Target != 0 && seen.GetTargetRefused() == a.Target) && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
-		return a.State.IsActive() && (moved || reportsLostOutputs(f, k, seen))
+		return a.State.IsActive() && (reportsLevel(a, seen) || reportsLostOutputs(f, k, seen))
 	}
+}
+
+// reportsLevel reports whether an attempt that runs reached another level than the facts have, or cannot reach its target.
+func reportsLevel(a *facts.Attempt, seen *droverv1.SeenAttempt) bool {
+	l := seen.GetLevel()
+	return l != 0 && (l != a.Level || a.Target != 0 && seen.GetTargetRefused() == a.Target) && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
+}
+
+// oneChange returns a report that may change the facts, without the lost outputs if the attempt's level changes too.
+// Apply looks at the outputs first, which can fail the job and stop the attempt, and then confirms the level of the
+// attempt as it was before: it would be live again in a job that has ended, and nothing would stop it. The node
+// reports its lost outputs again, when the level is a fact.
+func oneChange(f *facts.Facts, seen *droverv1.SeenAttempt) *droverv1.SeenAttempt {
+	if a := f.Attempt(facts.KeyOf(seen.GetKey())); len(seen.GetLostOutputs()) == 0 || !reportsLevel(a, seen) {
+		return seen
+	}
+	level := proto.CloneOf(seen) // the report itself is what users are shown
+	level.LostOutputs = nil
+	return level
 }
 
 // reportsLostOutputs reports whether a reduce task misses outputs that count.

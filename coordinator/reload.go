@@ -45,11 +45,20 @@ func (c *core) followReloads(ctx context.Context) error {
 	}
 }
 
-// applyReload makes the policy again where it is the default that changed.
-func (l *leader) applyReload() {
+// applyReload makes the policy again where it is the default that changed. What another one has reserved goes, as it
+// does when an operator sets a scheduler.
+func (l *leader) applyReload(ctx context.Context) error {
+	before := l.policyName
 	l.c.view(func(f *facts.Facts) {
 		if err := l.setPolicy(f); err != nil {
 			l.c.log.Error("the scheduler stays as it is", "err", err)
 		}
 	})
+	if l.policyName == before {
+		return nil
+	}
+	if err := l.dropUnowned(ctx, true, true); err != nil {
+		return err
+	}
+	return l.resync(ctx, nil, nil)
 }

@@ -3,6 +3,7 @@ package policies
 import (
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policytest"
 )
@@ -22,6 +23,34 @@ func TestEveryPolicyConforms(t *testing.T) {
 				return p
 			})
 		})
+	}
+}
+
+// observedPolicy notes whether a policy has made a reservation.
+type observedPolicy struct {
+	scheduler.Policy
+	reserved *bool
+}
+
+func (o observedPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
+	d := o.Policy.Decide(s, now, limit)
+	for i := range d.Actions {
+		*o.reserved = *o.reserved || d.Actions[i].Kind == scheduler.ActReserve
+	}
+	return d
+}
+
+// What a policy reserves is released by those that reserve alone.
+func TestInfoSaysWhichPoliciesReserve(t *testing.T) {
+	first := seed.New(t)
+	for _, info := range table {
+		reserved := false
+		for world := range uint64(20) {
+			policytest.RunWorld(t, func() scheduler.Policy { return observedPolicy{mustNew(t, info.Name, nil), &reserved} }, first+world, 30)
+		}
+		if reserved != info.Reserves {
+			t.Errorf("%s: Reserves is %t, and it made reservations: %t", info.Name, info.Reserves, reserved)
+		}
 	}
 }
 

@@ -53,7 +53,10 @@ type Info struct {
 	Params []Param
 	// SimOnly policies know true job sizes, so they run in simulations only.
 	SimOnly bool
-	new     func(paramValues) scheduler.Policy
+	// Reserves policies make reservations, and release them. Others do neither: what a policy before them has
+	// reserved is the caller's to release before the first decision.
+	Reserves bool
+	new      func(paramValues) scheduler.Policy
 }
 
 // paramValues are the values of all parameters of one policy, as Param.parse returns them.

@@ -59,9 +59,10 @@ const (
 )
 
 var threeDSFInfo = Info{
-	Name:   "3dsf",
-	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
-	Params: slices.Concat(shareParams, localityParams, deadlineParams, guaranteeParams, regularParams, queueParams),
+	Name:     "3dsf",
+	Reserves: true,
+	Help:     "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
+	Params:   slices.Concat(shareParams, localityParams, deadlineParams, guaranteeParams, regularParams, queueParams),
 	new: func(v paramValues) scheduler.Policy {
 		c := shareConfig("3dsf", 3, v)
 		c.PriorityOrder = true
@@ -81,8 +82,9 @@ var threeDSFInfo = Info{
 }
 
 var pdsonqueueInfo = Info{
-	Name: "pdsonqueue",
-	Help: "deadline jobs by EMWTF (least laxity first), others in order of submission under fair shares, suspended for deadlines",
+	Name:     "pdsonqueue",
+	Reserves: true,
+	Help:     "deadline jobs by EMWTF (least laxity first), others in order of submission under fair shares, suspended for deadlines",
 	Params: slices.Concat(shareParams, deadlineParams, []Param{
 		reserveParam,
 		{Name: "accepted_only", Kind: Bool, Default: "false", Help: "only jobs with an accepted deadline are deadline jobs; else all with a deadline"},

@@ -12,8 +12,9 @@ var reservingParams = []Param{boundParam,
 }
 
 var twoTierInfo = Info{
-	Name: "two_tier",
-	Help: "two-tier backfilling: each project of jobs gets a guaranteed departure time at submission",
+	Name:     "two_tier",
+	Reserves: true,
+	Help:     "two-tier backfilling: each project of jobs gets a guaranteed departure time at submission",
 	Params: append([]Param{
 		{Name: "variant", Kind: Choice, Default: "2tfb-sf", Choices: []string{"2tsb", "2tfb", "2tfb-sf", "2tpb"},
 			Help: "what new work may displace: nothing; jobs but no departures; departures within their slack; low-priority projects by high-priority ones"},
@@ -29,9 +30,10 @@ var twoTierInfo = Info{
 }
 
 var conservativeInfo = Info{
-	Name:   "conservative",
-	Help:   "conservative backfilling: each job gets the earliest start that delays no other, and is only moved earlier",
-	Params: reservingParams,
+	Name:     "conservative",
+	Reserves: true,
+	Help:     "conservative backfilling: each job gets the earliest start that delays no other, and is only moved earlier",
+	Params:   reservingParams,
 	new: func(v paramValues) scheduler.Policy {
 		return newReservingPolicy("conservative", backfill.Config{Variant: backfill.Strict}, false, v)
 	},

@@ -1,0 +1,57 @@
+package coordinator
+
+import (
+	"context"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// A decision is made on State and stored when it has been replicated. If its project has ended in the meantime, its
+// policy states and reservations become facts all the same, and no event removes them later. And what a scheduler has
+// reserved stays when another one is configured, which may not know how to release it. Both are unowned.
+
+// unowned returns the decision that deletes the policy states and reservations of projects that have ended, or all
+// of them. O(states and reservations).
+func unowned(f *facts.Facts, allStates, allReservations bool) *droverv1.DecisionFact {
+	d := &droverv1.DecisionFact{Base: f.Index()}
+	for _, n := range f.PolicyStates() {
+		if allStates || isOfGoneProject(f, n.Job, n.Project) {
+			d.PolicyStates = append(d.PolicyStates, &droverv1.PolicyStateFact{Kind: int32(scheduler.TombstoneState), Job: n.Job, Stage: n.Stage,
+				Task: n.Task, Tenant: n.Tenant, Slot: n.Slot, Project: n.Project, Value: int64(n.Kind)})
+		}
+	}
+	for _, r := range f.Reservations() {
+		if allReservations || isOfGoneProject(f, r.GetJob(), r.GetProject()) {
+			d.Actions = append(d.Actions, &droverv1.ActionFact{Kind: int32(scheduler.ActUnreserve), Reservation: &droverv1.ReservationFact{Id: r.GetId()}})
+		}
+	}
+	return d
+}
+
+// isOfGoneProject reports whether a policy state or reservation is of a project that does not exist. What is of a job
+// ends with the job.
+func isOfGoneProject(f *facts.Facts, job, project uint64) bool {
+	return job == 0 && project != 0 && f.Deadlines().Project(project) == nil
+}
+
+// dropUnowned proposes what unowned returns, if that is anything. State must be rebuilt afterwards if it has what
+// was deleted.
+func (l *leader) dropUnowned(ctx context.Context, allStates, allReservations bool) error {
+	var d *droverv1.DecisionFact
+	l.c.view(func(f *facts.Facts) { d = unowned(f, allStates, allReservations) })
+	if len(d.Actions) == 0 && len(d.PolicyStates) == 0 {
+		return nil
+	}
+	l.c.log.Info("deleting what no scheduler owns", "reservations", len(d.Actions), "policy states", len(d.PolicyStates))
+	_, err := l.proposeDecision(ctx, d)
+	return err
+}
+
+// makesReservations reports whether a scheduler does. One that this program does not know is taken for one that does.
+func makesReservations(name string) bool {
+	i, err := policies.Get(name)
+	return err != nil || i.Reserves
+}
