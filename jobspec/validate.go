@@ -143,6 +143,7 @@ func (v *validator) checkJobFields() {
 	v.checkDuration("runtime_bound", j.RuntimeBound)
 	if j.GatherLogs != "" {
 		v.checkURI("gather_logs", j.GatherLogs, false)
+		v.checkNotTemporary("gather_logs", j.GatherLogs)
 	}
 	if j.KeepFailed < 0 || j.KeepFailed > 100 {
 		v.addProblem("keep_failed", "give 0 to 100", "%d attempts to keep", j.KeepFailed)
@@ -152,8 +153,22 @@ func (v *validator) checkJobFields() {
 	v.checkInput()
 	if j.Output != nil {
 		v.checkURI("output.path", j.Output.Path, false)
+		v.checkNotTemporary("output.path", j.Output.Path)
 		if j.Output.Replication < 0 || j.Output.Replication > 100 {
 			v.addProblem("output.replication", "give 0 (the file system's default) to 100", "replication %d", j.Output.Replication)
+		}
+	}
+}
+
+// TemporaryPrefix is how the name of a folder of unfinished output begins.
+const TemporaryPrefix = "_temporary."
+
+// checkNotTemporary refuses a path in a folder of unfinished output: a job could make a folder where another one's task
+// is to write its file.
+func (v *validator) checkNotTemporary(field, path string) {
+	for part := range strings.SplitSeq(path, "/") {
+		if strings.HasPrefix(part, TemporaryPrefix) {
+			v.addProblem(field, "give a path outside of it", "%q is a folder of unfinished output", part)
 		}
 	}
 }

@@ -87,6 +87,8 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"combine", func(j *Job) { j.Input.CombineBytes = -1 }, []string{`input.combine: negative size; give a size such as "128MiB"`}},
 		{"an input that nobody reads", func(j *Job) { j.Stages, j.Output = j.Stages[2:], nil }, []string{`input: no stage reads the input; add a stage with kind = "map", or remove the input`}},
 		{"output path with a pattern", func(j *Job) { j.Output.Path = "hdfs:///out*" }, []string{`output.path: "hdfs:///out*" has a pattern; only inputs may; name one path`}},
+		{"output in a folder of unfinished output", func(j *Job) { j.Output.Path = "hdfs:///a/_temporary.b.1c/0.0.1.1/part-0/x" }, []string{`output.path: "_temporary.b.1c" is a folder of unfinished output; give a path outside of it`}},
+		{"logs in a folder of unfinished output", func(j *Job) { j.GatherLogs = "hdfs:///a/_temporary.b.1c" }, []string{`gather_logs: "_temporary.b.1c" is a folder of unfinished output; give a path outside of it`}},
 		{"replication", func(j *Job) { j.Output.Replication = 101 }, []string{"output.replication: replication 101; give 0 (the file system's default) to 100"}},
 
 		{"no stage", func(j *Job) { j.Stages, j.Input, j.Output = nil, nil, nil }, []string{`stage: the job has no stage; add stage "main" { command = [...] }`}},

@@ -166,13 +166,18 @@ func (x *attemptHelpers) startUpload(spec *droverv1.TaskSpec, output *mapreduce.
 		Root: x.dir.task(), Name: x.dir.outputName(namePart), URI: spec.GetOutput(), Replication: int(spec.GetReplication()),
 		Bytes: output.Bytes, CRC32C: output.CRC32C,
 	}}
-	return x.start(&x.upload, spec, req, func(err error) *failure {
-		cause := droverv1.Cause_CAUSE_INFRA
-		if errors.Is(err, fault.Corrupt) || errors.Is(err, fault.Exhausted) || errors.Is(err, fault.Denied) || errors.Is(err, fault.Invalid) {
-			cause = droverv1.Cause_CAUSE_OUTPUT
-		}
-		return &failure{cause: cause, message: "cannot write the task's output: " + err.Error()}
-	})
+	return x.start(&x.upload, spec, req, uploadFailure)
+}
+
+// uploadFailure returns the failure of an upload that ended with err. What the file system refuses has to do with the
+// job's output path, which its user chooses and may change meanwhile: a folder in place of a file, an encrypted folder,
+// a quota. It says nothing of the node, which would be quarantined for failures of the infrastructure.
+func uploadFailure(err error) *failure {
+	f := &failure{cause: droverv1.Cause_CAUSE_OUTPUT, message: "cannot write the task's output: " + err.Error()}
+	if isRetryable(err) {
+		f.cause = droverv1.Cause_CAUSE_INFRA
+	}
+	return f
 }
 
 // start runs a helper in a goroutine. ended maps its error to a failure.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"testing"
@@ -65,6 +66,24 @@ func TestInputIsLostToAll(t *testing.T) {
 	} {
 		if got := isLostToAll(c.err, []mapreduce.Piece{{Path: c.path}}); got != c.want {
 			t.Errorf("%v of %s: %v", c.err, c.path, got)
+		}
+	}
+}
+
+// A refusal by the file system is the job's, whatever its class: a tenant could have nodes quarantined by the others.
+func TestUploadFailure(t *testing.T) {
+	causes := map[error]droverv1.Cause{nil: droverv1.Cause_CAUSE_INFRA}
+	for _, class := range fault.Classes() {
+		causes[class] = droverv1.Cause_CAUSE_OUTPUT
+	}
+	causes[fault.Unavailable] = droverv1.Cause_CAUSE_INFRA
+	for class, want := range causes {
+		err := errors.New("the helper was killed")
+		if class != nil {
+			err = fault.New(class, "create /out: it is a directory")
+		}
+		if got := uploadFailure(err).cause; got != want {
+			t.Errorf("%v: %s, want %s", class, got, want)
 		}
 	}
 }

@@ -198,7 +198,7 @@ func (en jobEntries) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, id u
 // underscore, which MapReduce readers skip. The tag makes it unique to the job.
 func TemporaryFolder(output, tag string) string {
 	dir, base := path.Split(strings.TrimRight(output, "/"))
-	return fmt.Sprintf("%s_temporary.%s.%s", dir, base, strings.ReplaceAll(tag, "/", "_"))
+	return fmt.Sprintf("%s%s%s.%s", dir, jobspec.TemporaryPrefix, base, strings.ReplaceAll(tag, "/", "_"))
 }
 
 // addJob adds a new job to the facts and their indexes.
