@@ -32,6 +32,9 @@ func (c *cluster) run(p *plan) {
 	for _, f := range p.faults {
 		steps = append(steps, c.stepsOf(f)...)
 	}
+	if p.chosen != "" {
+		steps = append(steps, step{p.chosenAt, func() { c.wg.Go(func() { c.setScheduler(p.chosen) }) }})
+	}
 	leave := func() {
 		if p.gone != "" {
 			c.log("%s is gone", p.gone)

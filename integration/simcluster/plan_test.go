@@ -23,10 +23,12 @@ type plan struct {
 	election  time.Duration // how long a follower waits for its leader
 	reports   time.Duration // between two of a node
 	scheduler string
-	speculate bool // tasks that lag get a second attempt
-	secure    bool // nodes, users and raft speak over TLS with the coordinators, which costs half as much again
-	forget    bool // in the end: see checkKeys
-	restarts  bool // the coordinators start again before the end is checked
+	chosen    string        // the scheduler that an operator sets at chosenAt; "" for none
+	chosenAt  time.Duration // from the beginning
+	speculate bool          // tasks that lag get a second attempt
+	secure    bool          // nodes, users and raft speak over TLS with the coordinators, which costs half as much again
+	forget    bool          // in the end: see checkKeys
+	restarts  bool          // the coordinators start again before the end is checked
 	jobs      []plannedJob
 	faults    []plannedFault
 	gone      string        // a node that nobody reaches until all jobs have ended; "" for none
@@ -170,7 +172,34 @@ func newLargePlan(seed uint64) *plan {
 	}
 	p.addWordCounts()
 	p.addRare()
+	p.addGuarantees()
 	return p
+}
+
+// addGuarantees has one of three plans run a scheduler that makes reservations, with jobs of projects and with bounds,
+// of which some are stopped early. In some of these an operator sets another scheduler while jobs may run.
+func (p *plan) addGuarantees() {
+	r := rand.New(rand.NewPCG(p.seed, 6))
+	if r.IntN(3) > 0 {
+		return
+	}
+	reserving := []string{"two_tier", "two_tier", "conservative", "3dsf", "pdsonqueue"}
+	p.scheduler = reserving[r.IntN(len(reserving))]
+	for i := range p.jobs {
+		j := &p.jobs[i]
+		if r.IntN(4) > 0 {
+			j.spec.RuntimeBound = jobspec.Duration(between(r, lease/3, 20*lease))
+		}
+		if r.IntN(2) == 0 {
+			j.spec.Project = fmt.Sprint("p", r.IntN(2))
+		}
+		if j.stopAt == 0 && r.IntN(4) == 0 {
+			j.stopAt = max(j.at, j.againAt) + between(r, time.Millisecond, lease)
+		}
+	}
+	if r.IntN(4) == 0 {
+		p.chosen, p.chosenAt = append(reserving, "fifo", "las_mq")[r.IntN(len(reserving)+2)], p.whileAJobRuns(r)
+	}
 }
 
 // drawCluster draws the parties and how they are configured.
@@ -293,6 +322,9 @@ func (p *plan) newJob(r *rand.Rand, i int) plannedJob {
 func (p *plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %s: %d coordinators, %d nodes, scheduler %s, elections after %s, reports every %s, TLS %v, speculative attempts %v\n", p.seed, cmp.Or(p.focus, "large"), p.servers, p.machines, p.scheduler, p.election, p.reports, p.secure, p.speculate)
+	if p.chosen != "" {
+		fmt.Fprintf(&b, "  %8s an operator sets %s\n", p.chosenAt.Round(time.Millisecond), p.chosen)
+	}
 	for _, j := range p.jobs {
 		fmt.Fprintf(&b, "  %8s submit %s:", j.at.Round(time.Millisecond), j.spec.Name)
 		for _, s := range j.spec.Stages {
@@ -321,6 +353,12 @@ func (p *plan) String() string {
 		}
 		if j.spec.Deadline != nil {
 			fmt.Fprintf(&b, ", due at %s", j.spec.Deadline.Sub(simulationStart).Round(time.Millisecond))
+		}
+		if j.spec.Project != "" {
+			fmt.Fprintf(&b, ", of project %s", j.spec.Project)
+		}
+		if j.spec.RuntimeBound > 0 {
+			fmt.Fprintf(&b, ", at most %s", time.Duration(j.spec.RuntimeBound))
 		}
 		if j.stopAt > 0 {
 			fmt.Fprintf(&b, ", stop at %s", j.stopAt.Round(time.Millisecond))

@@ -231,6 +231,18 @@ func (c *cluster) accept(p plannedJob) (uint64, bool) {
 	}
 }
 
+// setScheduler has an operator set the scheduler.
+func (c *cluster) setScheduler(name string) {
+	for {
+		_, err := call(c.client.SetScheduler, &droverv1.SetSchedulerRequest{Name: name})
+		c.log("operator: scheduler %s: %v", name, err)
+		if err == nil {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
 // stop stops a job.
 func (c *cluster) stop(p plannedJob, id uint64) {
 	for {

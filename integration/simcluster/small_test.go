@@ -78,6 +78,7 @@ func newSmallPlan(seed uint64) *plan {
 	if f.ordered {
 		p.addOrdered(r)
 	}
+	p.addGuarantees()
 	return p
 }
 

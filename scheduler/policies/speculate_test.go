@@ -52,6 +52,51 @@ func TestSlowTaskGetsSecondAttempt(t *testing.T) {
 	}
 }
 
+// A task of which both attempts were suspended goes on, under every policy: nothing else may wait for it.
+func TestOneOfTwoSuspendedAttemptsResumes(t *testing.T) {
+	for _, info := range table {
+		t.Run(info.Name, func(t *testing.T) {
+			w, id := newSpeculationWorld(t, 2)
+			task := scheduler.TaskID{Job: id, Index: 3}
+			g := w.State.Stage(task.StageID())
+			second := w.State.Attempts().PlaceAction(g, task.Index, 1, 0)
+			second.Attempt, second.Speculative = 2, true
+			apply := func(act scheduler.Action) {
+				t.Helper()
+				if err := w.State.Apply(&act, w.Now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			apply(second)
+			w.Start().Advance(time.Second)
+			both := w.Attempts()
+			for _, a := range both {
+				act := a.Act(scheduler.ActSuspend)
+				act.Level = scheduler.LevelCheckpointed
+				apply(act)
+				if err := w.State.Events().AttemptSuspended(a.ID, a.Run, act.Level, scheduler.Footprint{Image: schedtest.GiB}, w.Now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(both) != 2 {
+				t.Fatalf("%d attempts are live, want two of one task", len(both))
+			}
+			newPolicy := func() scheduler.Policy { return mustNew(t, info.Name, map[string]string{"speculate": "1.5"}) }
+			p := newPolicy()
+			for range 3 {
+				d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+				for _, act := range d.Actions {
+					if act.Kind == scheduler.ActResume || act.Kind == scheduler.ActMigrate {
+						return
+					}
+				}
+				w.Advance(max(time.Second, d.Wake.Sub(w.Now)))
+			}
+			t.Error("no attempt is resumed")
+		})
+	}
+}
+
 func TestNoSecondAttempt(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes  int

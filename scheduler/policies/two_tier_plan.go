@@ -184,15 +184,19 @@ func (p *roundPlan) needsPlan(g *scheduler.Stage, task int32) bool {
 	return g.IsPending(task) || suspendedAttempt(p.s, g, task) != nil
 }
 
+// suspendedAttempt returns the first attempt of a task of which all attempts are suspended, nil for any other task.
+// There are two where a second attempt was made, and the one that is planned for goes on alone.
 func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *scheduler.Attempt {
-	var only *scheduler.Attempt
+	var first *scheduler.Attempt
 	for a := range s.Attempts().Of(g, task) {
-		if only != nil || a.Phase != scheduler.AttemptSuspended {
+		if a.Phase != scheduler.AttemptSuspended {
 			return nil
 		}
-		only = a
+		if first == nil || a.ID.Attempt < first.ID.Attempt {
+			first = a
+		}
 	}
-	return only
+	return first
 }
 
 // buildProject describes the waiting work of a project, or of a single job, in
