@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -29,7 +30,8 @@ type Connections struct {
 }
 
 type connection struct {
-	name string            // common name, or the address of a stranger
+	tls  *tls.Conn
+	name string            // under which it counts: the common name, or the address of a stranger; "" for none yet
 	leaf *x509.Certificate // nil for a stranger
 }
 
@@ -40,8 +42,9 @@ func NewConnections(limit int) *Connections {
 
 var errTooManyConnections = errors.New("the caller has too many connections")
 
-// Config returns the configuration of a server whose connections are counted. One counts from
-// the end of its handshake on, also if no request ever comes by it; one over the limit is closed.
+// Config returns the configuration of a server whose connections are counted. One counts for a certificate's name from
+// the end of its handshake on, also if no request ever comes by it; one over the limit is closed. It does not count
+// during the handshake: a certificate is no secret, and its key is proven by what the client sends last.
 func (t *Connections) Config(c *tls.Config) *tls.Config {
 	counted := c.Clone()
 	counted.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -67,6 +70,9 @@ func (t *Connections) Config(c *tls.Config) *tls.Config {
 				_ = hello.Conn.Close() // before an alert, which would blame the certificate
 				return errTooManyConnections
 			}
+			if len(s.PeerCertificates) > 0 {
+				context.AfterFunc(hello.Context(), func() { t.count(hello.Conn) }) // it ends with the handshake
+			}
 			return nil
 		}
 		return of, nil
@@ -76,28 +82,63 @@ func (t *Connections) Config(c *tls.Config) *tls.Config {
 
 // Observe implements http.Server.ConnState.
 func (t *Connections) Observe(c net.Conn, s http.ConnState) {
-	if tc, ok := c.(*tls.Conn); ok && (s == http.StateClosed || s == http.StateHijacked) {
+	tc, ok := c.(*tls.Conn)
+	if !ok {
+		return
+	}
+	switch s {
+	case http.StateNew: // before its handshake
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.open[tc.NetConn()] = connection{tls: tc}
+	case http.StateClosed, http.StateHijacked:
 		t.remove(tc.NetConn())
 	}
 }
 
-// add counts a connection, below TLS, unless its caller has too many.
+// add records what a connection, below TLS, shows in its handshake, so that CloseRevoked knows it from here on. It
+// returns false if the caller has too many. A stranger's connection counts from here on, for the address.
 func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
-	var x connection
-	if len(peers) > 0 {
-		x = connection{peers[0].Subject.CommonName, peers[0]}
-	} else {
-		host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // "" if it has none
-		x.name = "address " + host                               // no common name begins so
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.by[x.name] >= t.limit || x.leaf == nil && t.by[strangers] >= maxStrangers {
+	x := t.open[c]
+	if len(peers) > 0 {
+		x.leaf = peers[0]
+		t.open[c] = x
+		return t.by[x.leaf.Subject.CommonName] < t.limit
+	}
+	host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // "" if it has none
+	x.name = "address " + host                               // no common name begins so
+	if t.by[x.name] >= t.limit || t.by[strangers] >= maxStrangers {
 		return false
 	}
 	t.open[c] = x
 	t.countLocked(x, 1)
 	return true
+}
+
+// count counts a connection for the name on its certificate if its handshake, which has ended, proved the key. It
+// closes the connection if the name has too many: others may have ended their handshakes since add.
+func (t *Connections) count(c net.Conn) {
+	t.mu.Lock()
+	tc := t.open[c].tls
+	t.mu.Unlock()
+	// Not under mu: the state waits for the handshake, and that for add.
+	if tc == nil || !tc.ConnectionState().HandshakeComplete {
+		return
+	}
+	t.mu.Lock()
+	x, open := t.open[c] // false: closed meanwhile
+	over := open && t.by[x.leaf.Subject.CommonName] >= t.limit
+	if open && !over {
+		x.name = x.leaf.Subject.CommonName
+		t.open[c] = x
+		t.countLocked(x, 1)
+	}
+	t.mu.Unlock()
+	if over {
+		_ = c.Close() // Observe removes it
+	}
 }
 
 func (t *Connections) countLocked(x connection, n int) {
@@ -117,7 +158,9 @@ func (t *Connections) remove(c net.Conn) {
 	defer t.mu.Unlock()
 	if x, ok := t.open[c]; ok {
 		delete(t.open, c)
-		t.countLocked(x, -1)
+		if x.name != "" {
+			t.countLocked(x, -1)
+		}
 	}
 }
 
@@ -129,7 +172,7 @@ func (t *Connections) CloseRevoked(m *Member) (names []string) {
 	for c, x := range t.open {
 		if x.leaf != nil && m.Revoked(x.leaf) {
 			gone = append(gone, c)
-			names = append(names, x.name)
+			names = append(names, x.leaf.Subject.CommonName)
 		}
 	}
 	t.mu.Unlock()

@@ -2,10 +2,14 @@ package pki
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"io"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -249,6 +253,110 @@ func TestConnectionsOfOneNameAreBounded(t *testing.T) {
 			t.Errorf("%s: %d connections of one name are counted, want 2", protocol, n)
 		}
 		conns.mu.Unlock()
+	}
+}
+
+// certificateOnly is a client's connection that sends nothing after the client's certificate.
+type certificateOnly struct {
+	net.Conn
+	shown bool // the certificate was sent
+}
+
+// Write implements net.Conn. It is called with whole records.
+func (c *certificateOnly) Write(b []byte) (int, error) {
+	const header, encrypted = 5, 23
+	for rest := b; len(rest) > 0 && !c.shown; {
+		record := rest[:header+int(rest[3])<<8+int(rest[4])]
+		rest = rest[len(record):]
+		c.shown = record[0] == encrypted // the first one: the certificate
+		if _, err := c.Conn.Write(record); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// TestANameCountsOnceItsKeyIsProven shows alice's certificate, which is no secret, by callers without its key:
+// however many they are, she gets in.
+func TestANameCountsOnceItsKeyIsProven(t *testing.T) {
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, silent := range map[string]bool{"nothing follows the certificate": true, "another key signs": false} {
+		dir := cluster(t)
+		server, alice := open(t, dir, "c1", KindCoordinator), open(t, dir, "alice", KindUser)
+		conns := NewConnections(2)
+		// A server that is slow to tell of an end: a handshake that failed is known all the while.
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		s.Config.ConnState = func(c net.Conn, state http.ConnState) {
+			if state != http.StateClosed {
+				conns.Observe(c, state)
+			}
+		}
+		startTLS(s, conns.Config(server.ServerConfig()))
+		t.Cleanup(s.Close)
+
+		strange := alice.ClientConfig()
+		strange.ServerName = "127.0.0.1"
+		strange.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &tls.Certificate{Certificate: [][]byte{alice.Leaf().Raw}, PrivateKey: other}, nil
+		}
+		var open []net.Conn
+		for range 2 {
+			tcp, err := net.Dial("tcp", s.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tcp.Close()
+			_ = tcp.SetDeadline(time.Now().Add(10 * time.Second))
+			conn := tcp
+			if silent {
+				conn = &certificateOnly{Conn: tcp}
+			}
+			if err := tls.Client(conn, strange).Handshake(); err != nil {
+				t.Fatal(err)
+			}
+			if !silent { // the server has given up when it says so
+				if _, err := io.Copy(io.Discard, tcp); err != nil {
+					t.Fatal(err)
+				}
+			}
+			open = append(open, tcp)
+		}
+		shown := func() (n int) {
+			conns.mu.Lock()
+			defer conns.mu.Unlock()
+			for _, x := range conns.open {
+				if x.leaf != nil {
+					n++
+				}
+			}
+			return n
+		}
+		for limit := time.Now().Add(10 * time.Second); shown() < len(open); {
+			if time.Now().After(limit) {
+				t.Fatalf("%s: the server has seen %d certificates", name, shown())
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if _, err := get(t, s, alice.ClientConfig()); err != nil {
+			t.Errorf("%s: alice is refused: %v", name, err)
+		}
+		// What a revoked certificate has opened is closed, also during the handshake.
+		if err := errors.Join(Revoke(dir, []*big.Int{alice.Leaf().SerialNumber}, time.Now()), server.Reload()); err != nil {
+			t.Fatal(err)
+		}
+		if names := conns.CloseRevoked(server); len(names) < len(open) {
+			t.Errorf("%s: closed the connections of %v", name, names)
+		}
+		if silent {
+			for _, c := range open {
+				if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Error("a handshake with a revoked certificate goes on")
+				}
+			}
+		}
 	}
 }
 
