@@ -33,7 +33,7 @@ const (
 	handshakeLimit = 10 * time.Second
 	dialLimit      = 5 * time.Second
 	raftDialLimit  = 3 * time.Second
-	maxHandshakes  = 64 // at once; a connection beyond is closed
+	maxHandshakes  = 64 // of incoming connections, at once
 )
 
 // Dialer opens a TCP connection to host:port.
@@ -70,6 +70,7 @@ type Network struct {
 // openConn is what is known of an open connection.
 type openConn struct {
 	number uint64    // in the order in which they were opened
+	from   string    // the address, without a port, of who opened it; "" for this coordinator
 	tls    *tls.Conn // nil during the handshake
 }
 
@@ -120,30 +121,66 @@ func (n *Network) acceptAll() {
 		}
 		select {
 		case n.slots <- struct{}{}:
-			n.wg.Go(func() {
-				defer func() { <-n.slots }()
-				n.handshake(c)
-			})
 		default:
-			_ = c.Close() // over the limit: nobody is told
+			if !n.dropHandshake() { // all have ended, but raft or the API does not take their connections
+				_ = c.Close()
+				continue
+			}
+			n.slots <- struct{}{} // soon: the handshake on a closed connection fails at once
+		}
+		from := c.RemoteAddr().String()
+		if host, _, err := net.SplitHostPort(from); err == nil {
+			from = host
+		}
+		if !n.track(c, from) { // before the next one is accepted, which may drop this one
+			<-n.slots
+			continue
+		}
+		n.wg.Go(func() {
+			defer func() { <-n.slots }()
+			n.handshake(c)
+		})
+	}
+}
+
+// dropHandshake makes way for an incoming connection, for which a stranger who opens many and says nothing must leave
+// room: it closes the oldest one that is in its handshake, of the address that has most of these. It returns false if
+// there is none. A coordinator needs some milliseconds for its handshake, and is among the last to be closed.
+func (n *Network) dropHandshake() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []net.Conn
+	of := map[string]int{} // by address
+	for c, o := range n.open {
+		if o.from != "" && o.tls == nil {
+			all = append(all, c)
+			of[o.from]++
 		}
 	}
+	if len(all) == 0 {
+		return false
+	}
+	c := slices.MinFunc(all, func(a, b net.Conn) int {
+		return cmp.Or(cmp.Compare(of[n.open[b].from], of[n.open[a].from]), cmp.Compare(n.open[a].number, n.open[b].number))
+	})
+	delete(n.open, c)
+	_ = c.Close() // nobody is told
+	return true
 }
 
 // acceptPause is the pause after an error of the listener.
 const acceptPause = 100 * time.Millisecond
 
-// handshake gives an incoming connection to the protocol that it asks for.
+// handshake gives an incoming connection, which is registered, to the protocol that it asks for.
 func (n *Network) handshake(c net.Conn) {
 	t := tls.Server(c, n.server)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeLimit)
 	defer cancel()
-	if !n.track(c) {
-		return
-	}
 	err := t.HandshakeContext(ctx)
+	if err == nil && !n.authenticated(c, t) {
+		err = net.ErrClosed
+	}
 	if err == nil {
-		n.authenticated(c, t)
 		switch p := t.ConnectionState().NegotiatedProtocol; p {
 		case protocolRaft:
 			err = n.raft.put(&conn{t, n, c})
@@ -184,7 +221,7 @@ func (n *Network) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	conf := n.cfg.Member.ClientConfig(pki.KindCoordinator)
 	conf.NextProtos, conf.ServerName = []string{protocolRaft}, host
 	t := tls.Client(c, conf)
-	if !n.track(c) {
+	if !n.track(c, "") {
 		return nil, net.ErrClosed
 	}
 	if err := t.HandshakeContext(ctx); err != nil {
@@ -243,9 +280,9 @@ func (n *Network) Close() error {
 	return errors.Join(err, n.raft.Close(), n.api.Close())
 }
 
-// track registers an open connection until it is closed; false if the network is
-// closed, and so is the connection then.
-func (n *Network) track(c net.Conn) bool {
+// track registers an open connection, of an address or of this coordinator (""), until it is closed; false if the
+// network is closed, and so is the connection then.
+func (n *Network) track(c net.Conn, from string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -253,18 +290,21 @@ func (n *Network) track(c net.Conn) bool {
 		return false
 	}
 	n.opened++
-	n.open[c] = openConn{number: n.opened}
+	n.open[c] = openConn{number: n.opened, from: from}
 	return true
 }
 
-// authenticated records the end of the handshake on a registered connection.
-func (n *Network) authenticated(c net.Conn, t *tls.Conn) {
+// authenticated records the end of the handshake on a registered connection. It returns false if the connection was
+// closed meanwhile, by dropHandshake or Close.
+func (n *Network) authenticated(c net.Conn, t *tls.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if o, ok := n.open[c]; ok {
+	o, ok := n.open[c]
+	if ok {
 		o.tls = t
 		n.open[c] = o
 	}
+	return ok
 }
 
 func (n *Network) forget(c net.Conn) {
