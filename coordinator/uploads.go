@@ -35,16 +35,18 @@ type sender struct {
 	look  int               // so many files are looked through again: twice as many as were left the last time
 }
 
+// upload is a file of a sender: one that is in the store, one that is on its way, or both.
 type upload struct {
-	size     int64 // bytes
-	complete bool
+	size   int64 // bytes that it counts: the largest announced while it is open, then those stored
+	stored int64 // bytes that it counts in the store; 0: none of its uploads was stored
+	open   int   // claims whose outcome is not known
 }
 
 func newUploadLedger(c *core) *uploadLedger {
 	return &uploadLedger{view: c.view, share: c.cfg.BlobQuota / uploadShare, minAge: c.cfg.blobMinAge, sent: map[string]*sender{}}
 }
 
-// claim counts a file against its sender's share, or returns an error.
+// claim counts a file against its sender's share, or returns an error. Uploads of one file count once.
 // The sender must call done with the upload's outcome. Nobody has verified size yet.
 func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(stored bool), err error) {
 	if size < 0 {
@@ -56,27 +58,31 @@ func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(
 	if own == nil {
 		own = &sender{files: map[string]upload{}}
 	}
-	if _, again := own.files[digest]; again || id.kind == kindLocal {
+	if id.kind == kindLocal {
 		return func(bool) {}, nil
 	}
 	counted := max(size, minUploadBytes)
-	if counted > l.share-own.bytes || len(own.files) > own.look {
+	u, again := own.files[digest]
+	more := max(0, counted-u.size)
+	if more > l.share-own.bytes || !again && len(own.files) > own.look {
 		l.view(own.forgetUsed)
+		u = own.files[digest]
+		more = max(0, counted-u.size)
 	}
-	if counted > l.share-own.bytes {
+	if more > l.share-own.bytes {
 		return nil, fault.New(fault.Exhausted, "%s has %d MiB of uploads that no job uses, %d more are over the share of %d: submit the jobs they are for, or wait %s",
-			id.displayName(), own.bytes>>20, counted>>20, l.share>>20, l.minAge)
+			id.displayName(), own.bytes>>20, more>>20, l.share>>20, l.minAge)
 	}
-	own.files[digest] = upload{size: counted}
-	own.bytes += counted
+	own.files[digest] = upload{size: u.size + more, stored: u.stored, open: u.open + 1}
+	own.bytes += more
 	l.sent[id.name] = own
-	return func(stored bool) { l.finish(id.name, digest, stored) }, nil
+	return func(stored bool) { l.finish(id.name, digest, counted, stored) }, nil
 }
 
 // forgetUsed forgets the files that a job references, and those that were collected.
 func (s *sender) forgetUsed(f *facts.Facts) {
 	for d, u := range s.files {
-		if b := f.Blob(d); u.complete && (b == nil || b.Refs > 0) {
+		if b := f.Blob(d); u.open == 0 && (b == nil || b.Refs > 0) {
 			s.bytes -= u.size
 			delete(s.files, d)
 		}
@@ -84,16 +90,25 @@ func (s *sender) forgetUsed(f *facts.Facts) {
 	s.look = 2 * len(s.files)
 }
 
-func (l *uploadLedger) finish(name, digest string, stored bool) {
+// finish ends a claim of so many counted bytes. A file is left by its last claim, if none of them was stored; until
+// then it counts by the largest, since that one may still come.
+func (l *uploadLedger) finish(name, digest string, counted int64, stored bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own := l.sent[name]
 	u := own.files[digest]
+	u.open--
 	if stored {
-		own.files[digest] = upload{size: u.size, complete: true}
+		u.stored = counted // the store has verified it
+	}
+	if u.open == 0 {
+		own.bytes -= u.size - u.stored
+		u.size = u.stored
+	}
+	own.files[digest] = u
+	if u.size > 0 {
 		return
 	}
-	own.bytes -= u.size
 	delete(own.files, digest)
 	if len(own.files) == 0 {
 		delete(l.sent, name)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
@@ -35,6 +36,75 @@ func TestSharesOfUploadsTakeNoStrangeSizes(t *testing.T) {
 	}
 	if err := claim("d", 40<<10); err != nil {
 		t.Error(err)
+	}
+}
+
+// Uploads of one file that run at once count once, by the largest size that one of them announced, until all have ended;
+// then by the size of what was stored, whichever of them stored it.
+func TestUploadsOfOneFileAtOnceCount(t *testing.T) {
+	type ledger struct {
+		claim func(digest string, size int64) func(bool)
+		full  func(digest string, size int64)
+	}
+	for name, try := range map[string]func(ledger){
+		"the first fails, the second is stored": func(l ledger) {
+			first, second := l.claim("d", 1), l.claim("d", 60<<10)
+			first(false)
+			second(true)
+			l.full("e", 60<<10)
+			l.claim("e", 40<<10)
+		},
+		"the first is stored, the second fails": func(l ledger) {
+			first, second := l.claim("d", 60<<10), l.claim("d", 90<<10)
+			first(true)
+			l.full("e", 20<<10)
+			second(false)
+			l.full("e", 60<<10)
+			l.claim("e", 40<<10)
+		},
+		"both fail": func(l ledger) {
+			first, second := l.claim("d", 60<<10), l.claim("d", 1)
+			second(false)
+			l.full("e", 60<<10)
+			first(false)
+			l.claim("e", 100<<10)
+		},
+		"one that was stored is sent again in vain": func(l ledger) {
+			l.claim("d", 60<<10)(true)
+			l.claim("d", 60<<10)(false)
+			l.full("e", 60<<10)
+		},
+		"the second announces more than is left": func(l ledger) {
+			l.claim("d", 1)
+			l.claim("e", 60<<10)
+			l.full("d", 60<<10)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := facts.New()
+			blob := &droverv1.Entry{Version: facts.EntryVersion, Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: "d", Size: 60 << 10}}}
+			if res := f.Apply(1, blob); res.Err != nil || f.Blob("d") == nil { // no job references it
+				t.Fatal(res.Err)
+			}
+			l := &uploadLedger{view: func(fn func(*facts.Facts)) { fn(f) }, share: 100 << 10, sent: map[string]*sender{}}
+			user := identity{kind: kindUser, name: "user/u"}
+			try(ledger{
+				claim: func(digest string, size int64) func(bool) {
+					t.Helper()
+					done, err := l.claim(user, digest, size)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return done
+				},
+				full: func(digest string, size int64) {
+					t.Helper()
+					if _, err := l.claim(user, digest, size); !errors.Is(err, fault.Exhausted) {
+						t.Errorf("%d bytes of %s: %v", size, digest, err)
+					}
+				},
+			})
+		})
 	}
 }
 
