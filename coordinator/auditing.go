@@ -18,6 +18,7 @@ import (
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/audit"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
 )
 
 // auditedCalls are the calls of people that stand in the audit log whatever their outcome:
@@ -47,8 +48,12 @@ var auditedCalls = map[string]bool{
 	droverv1connect.DebugServiceProfileProcedure:               true,
 }
 
-// maxAuditText bounds a target or error in the audit log, in bytes.
+// maxAuditText bounds an actor, target or error in the audit log, in bytes.
 const maxAuditText = 500
+
+// auditText returns a text that a user may have chosen as it stands in the audit log, which people read on terminals.
+// JSON alone escapes only some of what controls one.
+func auditText(s string) string { return clipText(plain.Line(clipText(s, maxAuditText)), maxAuditText) }
 
 // auditor writes the audit log.
 type auditor struct {
@@ -84,9 +89,9 @@ func (a *auditor) record(ctx context.Context, procedure, from, target string, er
 	if !auditedCalls[procedure] && !errors.Is(err, fault.Denied) {
 		return
 	}
-	r := audit.Record{Time: a.now(), Actor: caller(ctx).displayName(), From: from, Call: path.Base(procedure), Target: clipText(target, maxAuditText), Outcome: auditOutcome(err)}
+	r := audit.Record{Time: a.now(), Actor: auditText(caller(ctx).displayName()), From: from, Call: path.Base(procedure), Target: auditText(target), Outcome: auditOutcome(err)}
 	if err != nil {
-		r.Error = clipText(err.Error(), maxAuditText)
+		r.Error = auditText(err.Error())
 	}
 	if err := a.log.Write(r); err != nil {
 		a.failure.Error("a call is missing in the audit log", "call", r.Call, "actor", r.Actor, "target", r.Target, "outcome", r.Outcome, "err", err)

@@ -1,12 +1,15 @@
 package coordinator
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -14,6 +17,8 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/audit"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
 )
 
 // TestAuditLogHasWhoDidWhat makes calls as several callers: those that change something and
@@ -65,11 +70,54 @@ func TestAuditLogHasWhoDidWhat(t *testing.T) {
 		"local | SubmitJob | job 1 mine | ok",
 		"user/bob | DrainNode |  | not allowed",
 		"user/root | DrainNode | node n1 | ok",
-		"user/root | StopJob | job no such\njob | not found",
+		`user/root | StopJob | job no such\u000ajob | not found`,
 		"user/root | Monitor | node n9 | not found",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the audit log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// openTestAuditor returns an auditor whose log is at path, in files of maxBytes.
+func openTestAuditor(t *testing.T, path string, maxBytes int64) *auditor {
+	t.Helper()
+	log, err := audit.Open(path, maxBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &auditor{log: log, now: time.Now, failure: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	t.Cleanup(func() {
+		if err := a.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// Nothing that a user chose controls the terminal of who reads the audit log, and no record is long.
+func TestAuditRecordsHaveNoControls(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	a := openTestAuditor(t, path, 0)
+	for _, text := range []string{"\u009b2J", "\x7f", "\u202egpj.exe\u202c", "\u2066a\u2069", "\u2028b\u2029", "\x9b2J", "\x1b]0;a\a", strings.Repeat("\u0085", 64<<10)} {
+		ctx := context.WithValue(t.Context(), identityKey{}, identity{kind: kindUser, name: "user/" + text})
+		a.record(ctx, droverv1connect.ClientServiceStopJobProcedure, "", "job "+text, fault.New(fault.NotFound, "there is no job %s", text))
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(file), "\n"), "\n")
+	if len(lines) != 8 {
+		t.Errorf("%d lines", len(lines))
+	}
+	for _, line := range lines {
+		if plain.HasControl(line) || len(line) > 2000 {
+			t.Errorf("%d bytes: %q", len(line), clipText(line, 500))
+		}
+		var r audit.Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil || plain.HasControl(r.Actor+r.Target+r.Error) {
+			t.Errorf("%+q %v", r, err)
+		}
 	}
 }
 
