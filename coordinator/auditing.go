@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -60,11 +61,17 @@ type auditor struct {
 	log     *audit.Log // nil: there is none
 	now     func() time.Time
 	failure *slog.Logger // says what could not be written
+
+	users, strangers *refusalRecords
+}
+
+func newAuditor(now func() time.Time, failure *slog.Logger) *auditor {
+	return &auditor{now: now, failure: failure, users: newRefusalRecords(recordsOfUser, maxCountedUsers), strangers: newRefusalRecords(recordsOfStranger, maxCountedNetworks)}
 }
 
 // openAuditor opens the audit log, if there is to be one.
 func openAuditor(cfg Config) (_ *auditor, err error) {
-	a := &auditor{now: cfg.Now, failure: cfg.Logger}
+	a := newAuditor(cfg.Now, cfg.Logger)
 	switch cfg.AuditLog {
 	case noAuditLog:
 		return a, nil
@@ -76,23 +83,43 @@ func openAuditor(cfg Config) (_ *auditor, err error) {
 	return a, err
 }
 
-func (a *auditor) close() error { return a.log.Close() }
+func (a *auditor) close() error {
+	a.writeOmitted()
+	return a.log.Close()
+}
 
-// record writes a call's record, if the call is one for the audit log. A record that
-// cannot be written does not fail the call, which has had its effect: the daemon's log says
-// so.
-func (a *auditor) record(ctx context.Context, procedure, from, target string, err error) {
+// auditedCall is a call that has ended.
+type auditedCall struct {
+	procedure string
+	from      string // network address of the caller
+	target    string
+	began     bool // it is a stream, of which the caller was sent something
+}
+
+// record writes a call's record, if the call is one for the audit log, and not one of so many
+// refused ones that they are only counted.
+func (a *auditor) record(ctx context.Context, c auditedCall, err error) {
 	if a.log == nil {
 		return
 	}
 	err = wire.FromError(err)
-	if !auditedCalls[procedure] && !errors.Is(err, fault.Denied) {
+	if !auditedCalls[c.procedure] && !errors.Is(err, fault.Denied) {
 		return
 	}
-	r := audit.Record{Time: a.now(), Actor: auditText(caller(ctx).displayName()), From: from, Call: path.Base(procedure), Target: auditText(target), Outcome: auditOutcome(err)}
+	id := caller(ctx)
+	r := audit.Record{Time: a.now(), Actor: auditText(id.displayName()), From: c.from, Call: path.Base(c.procedure), Target: auditText(c.target), Outcome: auditOutcome(err)}
 	if err != nil {
 		r.Error = auditText(err.Error())
 	}
+	if !c.began && changedNothing(err) && !a.admitRefusal(id, c.from, &r, err) {
+		return
+	}
+	a.write(r)
+}
+
+// write writes a record. One that cannot be written does not fail the call, which has had its effect: the daemon's
+// log says so.
+func (a *auditor) write(r audit.Record) {
 	if err := a.log.Write(r); err != nil {
 		a.failure.Error("a call is missing in the audit log", "call", r.Call, "actor", r.Actor, "target", r.Target, "outcome", r.Outcome, "err", err)
 	}
@@ -101,7 +128,7 @@ func (a *auditor) record(ctx context.Context, procedure, from, target string, er
 // recordRefusal writes the record of a request that was refused before it was read.
 func (a *auditor) recordRefusal(r *http.Request, err error) {
 	if _, ok := wire.LeaderOf(toWireError(err)); !ok {
-		a.record(r.Context(), r.URL.Path, r.RemoteAddr, "", err)
+		a.record(r.Context(), auditedCall{procedure: r.URL.Path, from: r.RemoteAddr}, err)
 	}
 }
 
@@ -205,11 +232,12 @@ func auditResult(target string, res connect.AnyResponse, err error) string {
 	}
 }
 
-// auditedConn keeps what the first message of a stream is about.
+// auditedConn keeps what the first message of a stream is about, and whether it was answered.
 type auditedConn struct {
 	connect.StreamingHandlerConn
 	received bool
 	target   string
+	sent     atomic.Bool
 }
 
 // Receive implements connect.StreamingHandlerConn.
@@ -219,4 +247,10 @@ func (a *auditedConn) Receive(m any) error {
 		a.received, a.target = true, auditTarget(m)
 	}
 	return err
+}
+
+// Send implements connect.StreamingHandlerConn.
+func (a *auditedConn) Send(m any) error {
+	a.sent.Store(true)
+	return a.StreamingHandlerConn.Send(m)
 }

@@ -105,6 +105,7 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.upkeep(gctx) })
 	g.Go(func() error { return c.followCertificates(gctx) })
 	g.Go(func() error { return c.tokens.keep(gctx) })
+	g.Go(func() error { return c.auditor.keep(gctx) })
 	g.Go(func() error { return c.trainPredictor(gctx) })
 	g.Go(func() error { return c.followReloads(gctx) })
 	g.Go(func() error { return c.recorder.run(gctx) })

@@ -289,7 +289,7 @@ func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		start := g.c.now()
 		res, err := next(ctx, req)
 		g.c.metrics.observeCall(req.Spec().Procedure, g.c.now().Sub(start), err)
-		g.c.auditor.record(ctx, req.Spec().Procedure, req.Peer().Addr, auditResult(auditTarget(req.Any()), res, err), err)
+		g.c.auditor.record(ctx, auditedCall{procedure: req.Spec().Procedure, from: req.Peer().Addr, target: auditResult(auditTarget(req.Any()), res, err)}, err)
 		g.c.admission.pressure.refused(ctx, caller(ctx), err)
 		return res, markTokenEnd(ctx, g.c.gate.markChange(ctx, toWireError(err)))
 	}
@@ -311,7 +311,7 @@ func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 		}
 		seen := &auditedConn{StreamingHandlerConn: conn}
 		err = next(ctx, seen)
-		g.c.auditor.record(ctx, conn.Spec().Procedure, conn.Peer().Addr, seen.target, err)
+		g.c.auditor.record(ctx, auditedCall{conn.Spec().Procedure, conn.Peer().Addr, seen.target, seen.sent.Load()}, err)
 		g.c.admission.pressure.refused(ctx, caller(ctx), err)
 		return markTokenEnd(ctx, g.c.gate.markChange(ctx, toWireError(err)))
 	}

@@ -39,6 +39,7 @@ type Record struct {
 	Target  string    `json:"target,omitempty"` // what it was about: "job 17", "node n1"
 	Outcome string    `json:"outcome"`          // "ok", or the class of the error: "not allowed"
 	Error   string    `json:"error,omitempty"`
+	Omitted int       `json:"omitted,omitempty"` // not 0: so many calls of this kind ended so, and have no line of their own
 }
 
 // Log appends records to a file. It is safe for concurrent use.
