@@ -23,8 +23,9 @@ import (
 )
 
 // auditedCalls are the calls of people that stand in the audit log whatever their outcome:
-// those that change something, and those that only operators may make. Of all others a
-// refusal for want of rights stands there. Reports of nodes and coordinators do not.
+// those that change something, and those that only operators may make. Two kinds are left out:
+// uploads, whose use is the submission, and lists for operators, which scripts ask for again and
+// again. Of all others a refusal for want of rights stands there. Reports of nodes and coordinators do not.
 var auditedCalls = map[string]bool{
 	droverv1connect.ClientServiceSubmitJobProcedure:            true,
 	droverv1connect.ClientServiceStopJobProcedure:              true,

@@ -207,7 +207,7 @@ func auditRecords(t *testing.T, path string) (out []audit.Record) {
 }
 
 // TestEveryChangeIsAudited holds auditedCalls to the API: a call of users that is no read
-// stands in it, but for uploads, whose use is the submission.
+// stands in it, but for uploads.
 func TestEveryChangeIsAudited(t *testing.T) {
 	reads := []string{"List", "Get", "Watch", "Has", "Plan", "Status", "Calibration", "Logs", "Events", "Usage", "PutBlob"}
 	for name, p := range procedures {

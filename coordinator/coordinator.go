@@ -161,7 +161,6 @@ func newCore(ctx context.Context, cfg Config) *core {
 	c.tokens = newTokens(c)
 	c.secretKeys = openSecretKeys(cfg)
 	c.metrics = newMetrics(c)
-	c.callers = newAuthenticator(c)
 	c.proxy = newProxy(cfg.nodeTLS)
 	return c
 }
@@ -203,7 +202,7 @@ func (c *core) openLog(ctx context.Context) error {
 	}
 	c.files = newStoredFiles(c)
 	c.gate = &gate{id: cfg.ID, leadership: c.leadership, peers: c.peers, stop: c.stop}
-	c.admission = newAdmission(c)
+	c.callers, c.admission = newAuthenticator(c), newAdmission(c)
 	if c.peers != nil {
 		c.peers.start()
 		rc.Network = c.peers.net

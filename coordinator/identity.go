@@ -40,10 +40,11 @@ type authenticator struct {
 	signIn  http.Handler // nil: there is no form
 	cookie  string       // that holds the token of a page
 	metrics *metrics
+	auditor *auditor
 }
 
 func newAuthenticator(c *core) *authenticator {
-	a := &authenticator{tokens: c.tokens, cookie: c.cfg.TokenCookie, metrics: c.metrics}
+	a := &authenticator{tokens: c.tokens, cookie: c.cfg.TokenCookie, metrics: c.metrics, auditor: c.auditor}
 	if c.cfg.SignIn != nil {
 		a.signIn = c.cfg.SignIn(func(_ context.Context, token, address string) error {
 			_, err := c.tokens.identify(token, address)
@@ -76,6 +77,7 @@ func (a *authenticator) refuseStranger(w http.ResponseWriter, r *http.Request, e
 	w.Header().Set("Connection", "close") // do not wait for a body
 	if _, ok := procedures[r.URL.Path]; ok {
 		a.metrics.observeRefusal(r.URL.Path, err)
+		a.auditor.recordRefusal(r, err)
 		_ = connect.NewErrorWriter().Write(w, r, toWireError(err)) // fails only if the caller is gone
 		return
 	}

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -9,11 +10,21 @@ import (
 )
 
 // inProcess performs requests with a handler of this process, as if they had
-// come over the network: the same admission, checks and limits hold. Who calls
-// is in the context of the request.
+// come over the network: the same admission, checks and limits hold. Who calls,
+// and from where, is in the context of the request.
 type inProcess struct {
 	handler http.Handler
 	log     *slog.Logger
+}
+
+type addressKey struct{}
+
+// withAddress adds the caller's network address to the context of each request, for the calls that next makes in this
+// process.
+func withAddress(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), addressKey{}, r.RemoteAddr)))
+	})
 }
 
 // RoundTrip implements http.RoundTripper. It returns when the handler has
@@ -22,6 +33,7 @@ type inProcess struct {
 func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	in := r.Clone(r.Context())
 	in.RequestURI = in.URL.RequestURI()
+	in.RemoteAddr, _ = r.Context().Value(addressKey{}).(string)
 	if in.Body == nil {
 		in.Body = http.NoBody
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -221,7 +222,7 @@ func TestInProcessCalls(t *testing.T) {
 	}
 }
 
-// The page's calls are its reader's: what the reader may not, the page may not.
+// The page's calls are its reader's: what the reader may not, the page may not, and the audit log has the reader's address.
 func TestPageCallsAsItsReader(t *testing.T) {
 	b, as, base := secureWith(t, func(c *Config) {
 		c.Page = func(p PageConfig) http.Handler {
@@ -251,5 +252,17 @@ func TestPageCallsAsItsReader(t *testing.T) {
 			t.Errorf("%s reads %q (%v), want %q", name, text, err, want)
 		}
 		_ = res.Body.Close()
+	}
+	drained := 0
+	for _, r := range auditRecords(t, filepath.Join(b.cfg.Dir, "audit.jsonl")) {
+		if r.Call == "DrainNode" {
+			drained++
+		}
+		if !strings.HasPrefix(r.From, "127.0.0.1:") {
+			t.Errorf("a call of the page without its reader's address: %+v", r)
+		}
+	}
+	if drained != 2 {
+		t.Errorf("%d records of DrainNode, want 2", drained)
 	}
 }

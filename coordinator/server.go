@@ -210,13 +210,13 @@ func (c *core) newHandler() http.Handler {
 	})
 	if c.cfg.Page != nil {
 		h := &http.Client{Transport: inProcess{c.admission.admit(mux), c.log}}
-		mux.Handle("/", c.admission.inPageTurn(c.cfg.Page(PageConfig{
+		mux.Handle("/", withAddress(c.admission.inPageTurn(c.cfg.Page(PageConfig{
 			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
 			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
 			Reader:    func(ctx context.Context) string { return caller(ctx).reader() },
 			Rights:    func(ctx context.Context) string { return c.rights.readerRights(caller(ctx)) },
 			Elsewhere: c.gate.elsewhere,
-		})))
+		}))))
 	}
 	return c.admission.admit(mux)
 }

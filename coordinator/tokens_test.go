@@ -213,6 +213,34 @@ func TestStrangersAreRefusedBeforeTheirBody(t *testing.T) {
 	}
 }
 
+// Calls with a token that is wrong, revoked or expired, or with no proof, are in the audit log, with the address, and without the
+// token.
+func TestRefusedTokensAreAudited(t *testing.T) {
+	var ahead atomic.Int64
+	b, as, base := secureWith(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+	tokens := droverv1connect.NewTokenServiceClient(as("user/ann"), base)
+	newTestToken(t, tokens, &droverv1.CreateTokenRequest{}) // without one the port takes certificates alone
+	revoked, expired := newTestToken(t, tokens, &droverv1.CreateTokenRequest{}), newTestToken(t, tokens, &droverv1.CreateTokenRequest{LifeMs: 120_000})
+	if _, err := tokens.RevokeToken(b.ctx, connect.NewRequest(&droverv1.RevokeTokenRequest{Id: tokenID(revoked)})); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(int64(2 * time.Minute))
+	unknown, _, _ := newToken()
+	for _, tc := range []struct{ token, want string }{{revoked, "is revoked"}, {expired, "expired"}, {unknown, "is unknown"}, {"", "a token is needed"}} {
+		if err := statusAs(b.withToken(t, tc.token), base); connect.CodeOf(err) != connect.CodeUnauthenticated {
+			t.Fatalf("%q: %v", tc.want, err)
+		}
+		all := auditRecords(t, filepath.Join(b.cfg.Dir, "audit.jsonl"))
+		r := all[len(all)-1]
+		if r.Actor != "a caller without a certificate" || r.Call != "Status" || r.Outcome != "not allowed" || !strings.HasPrefix(r.From, "127.0.0.1:") || !strings.Contains(r.Error, tc.want) {
+			t.Errorf("%q: the last record is %+v", tc.want, r)
+		}
+		if tc.token != "" && strings.Contains(fmt.Sprint(all), tc.token) {
+			t.Errorf("%q: the audit log has the token", tc.want)
+		}
+	}
+}
+
 // TestNoTokenMeansNoStranger shows that the port asks for certificates in the
 // handshake while no token is good.
 func TestNoTokenMeansNoStranger(t *testing.T) {

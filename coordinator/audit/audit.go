@@ -1,6 +1,6 @@
-// Package audit writes the audit log of a coordinator: a file with one JSON object for each
-// call that changes something or reads what only operators may, with who made it and how it
-// ended. It does not know the calls; the coordinator's API does. Each line has a checksum
+// Package audit writes the audit log of a coordinator: a file with one JSON object for a call,
+// with who made it and how it ended. It does not know the calls, nor which of them are audited;
+// the coordinator's API does. Each line has a checksum
 // (package linesum); Check names the lines that are damaged.
 //
 // A record that cannot be written is an error of its call's Write, not dropped and counted as
