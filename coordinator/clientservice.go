@@ -415,7 +415,7 @@ func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[drover
 		for _, n := range f.Nodes() {
 			last, load := s.core.sessions.status(n.ID)
 			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load,
-				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID], DrainDeadlineMs: n.DrainDeadline / 1e6, Staying: s.stayingTexts(ctx, f, n), Maintenance: maintenanceProto(n), UnknownRuns: int32(len(s.core.unknownRunsOn(f, n)))}
+				Reason: s.core.rights.visibleReason(ctx, n.Reason), RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID], DrainDeadlineMs: n.DrainDeadline / 1e6, Staying: s.stayingTexts(ctx, f, n), Maintenance: maintenanceProto(n), UnknownRuns: int32(len(s.core.unknownRunsOn(f, n)))}
 			if !last.IsZero() {
 				st.LastReportMs = last.UnixMilli()
 			}

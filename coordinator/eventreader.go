@@ -149,7 +149,11 @@ func (r *eventReader) read(ctx context.Context, q *droverv1.EventsRequest, job, 
 		for _, e := range f.EventLog().Since(seq, eventsBatch) {
 			next = e.Seq
 			if shown(e) {
-				out = append(out, eventMessage(e))
+				m := eventMessage(e)
+				if e.JobID == 0 {
+					m.Text = r.rights.visibleReason(ctx, m.Text)
+				}
+				out = append(out, m)
 			}
 		}
 	})

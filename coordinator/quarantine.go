@@ -71,11 +71,11 @@ func unschedulableNodes(f *facts.Facts, now time.Time) string {
 }
 
 // unschedulableReason returns why a node is not schedulable and what helps, or
-// "".
+// "". Whose jobs wait for the node may not be who may read what failed there.
 func unschedulableReason(n *facts.Node, now time.Time) string {
 	why := ""
 	if n.Reason != "" {
-		why = " (" + n.Reason + ")"
+		why = " (" + facts.WithoutMessage(n.Reason) + ")"
 	}
 	switch {
 	case n.Schedulable():

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
 )
@@ -40,7 +42,7 @@ func TestQuarantinedNodesResumeAfterRecovery(t *testing.T) {
 			return true
 		}
 	}
-	b.waitUntil("the waiting reason names node, cause and cure", waits("no schedulable node: n1 is quarantined (3 failures of the infrastructure in 10 min, the last: the shim does not start)",
+	b.waitUntil("the waiting reason names node, cause and cure", waits("no schedulable node: n1 is quarantined (3 failures of the infrastructure in 10 min)",
 		" until ", "drover node drain -off n1"))
 
 	// On probation it fails once more; then it works.
@@ -55,6 +57,56 @@ func TestQuarantinedNodesResumeAfterRecovery(t *testing.T) {
 		if !strings.Contains(b.eventLog(), want) {
 			t.Errorf("no event %s in\n%s", want, b.eventLog())
 		}
+	}
+}
+
+// The message of the attempt for which a node was quarantined may name files of a tenant: nobody reads it but operators
+// and those who may read the job.
+func TestTheReasonOfAQuarantineIsNotAnothersMessage(t *testing.T) {
+	const secret = "/user/ann/secret"
+	b, as, base := secure(t)
+	b.addNode(coordtest.Info("n1"), coordtest.Fail(droverv1.Cause_CAUSE_INFRA, "hdfs://nn"+secret+" cannot be written"))
+	b.waitForNodes()
+	b.submit(groupJob("j", 1))
+	b.waitUntil("it is quarantined", func() bool { return b.nodeState("n1") == "quarantined" })
+	read := func(name string) string {
+		c := droverv1connect.NewClientServiceClient(as(name), base)
+		nodes, err := c.ListNodes(b.ctx, connect.NewRequest(&droverv1.ListNodesRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		schedule, err := c.GetSchedule(b.ctx, connect.NewRequest(&droverv1.GetScheduleRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, err := c.Events(b.ctx, connect.NewRequest(&droverv1.EventsRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := nodes.Msg.GetNodes()[0].GetReason() + "\n" + schedule.Msg.GetNodes()[0].GetReason()
+		for events.Receive() {
+			if events.Msg().GetKind() == "node.quarantined" {
+				said += "\n" + events.Msg().GetText()
+			}
+		}
+		if err := errors.Join(events.Err(), events.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return said
+	}
+	if said := read("user/root"); strings.Count(said, secret) != 3 {
+		t.Errorf("an operator reads\n%s", said)
+	}
+	if said := read("user/bob"); strings.Contains(said, secret) || strings.Count(said, "3 failures of the infrastructure in 10 min") != 3 {
+		t.Errorf("another user reads\n%s", said)
+	}
+	why := ""
+	b.waitUntil("the job waits for the node", func() bool {
+		why = b.job("j").Stages[0].Waiting
+		return strings.Contains(why, "n1 is quarantined")
+	})
+	if strings.Contains(why, secret) { // a job of somebody else waits for the same
+		t.Errorf("the waiting reason is %q", why)
 	}
 }
 

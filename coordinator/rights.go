@@ -193,6 +193,15 @@ func (a *authorizer) visibleTenants(ctx context.Context, f *facts.Facts) []*drov
 	return out
 }
 
+// visibleReason returns the reason of a node, or the text of an event of it, as the caller may read it: the message of a
+// task is for operators.
+func (a *authorizer) visibleReason(ctx context.Context, text string) string {
+	if a.operator(caller(ctx)) {
+		return text
+	}
+	return facts.WithoutMessage(text)
+}
+
 // visiblePast returns which jobs of the past the caller may read: those of tenants
 // that it may read now, and those that it submitted.
 func (a *authorizer) visiblePast(ctx context.Context) func(*droverv1.JobSummary) bool {

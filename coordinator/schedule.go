@@ -181,7 +181,7 @@ func (b *scheduleBuilder) build(f *facts.Facts, expected forward.Expected) {
 func (b *scheduleBuilder) addNodes(f *facts.Facts) {
 	for _, n := range f.Nodes() {
 		b.out.Nodes = append(b.out.Nodes, &droverv1.ScheduleNode{Node: n.ID, Name: n.Info.GetName(), Rack: n.Info.GetRack(), State: nodeState(n), Draining: n.Draining,
-			Allocatable: n.Info.GetAllocatable(), Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6})
+			Allocatable: n.Info.GetAllocatable(), Reason: b.core.rights.visibleReason(b.ctx, n.Reason), RetryAtMs: n.RetryAt / 1e6})
 	}
 }
 

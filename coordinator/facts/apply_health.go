@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -172,9 +173,31 @@ func (en nodeEntries) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attem
 	switch {
 	case c.Draining:
 	case c.Probation:
-		en.quarantine(e, &c, "it failed again on probation: "+what)
+		en.quarantine(e, &c, failedOnProbation+": "+what)
 	case len(c.InfraFailures) >= infraLimit:
-		en.quarantine(e, &c, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.InfraFailures), formatDuration(infraWindow), what))
+		en.quarantine(e, &c, fmt.Sprintf("%d%s%s, the last: %s", len(c.InfraFailures), infraFailures, formatDuration(infraWindow), what))
+	}
+}
+
+// What stands in the reason of a quarantine before the message of the attempt that failed last. Apply has stored it: it
+// may not change.
+const (
+	failedOnProbation = "it failed again on probation"
+	infraFailures     = " failures of the infrastructure in "
+)
+
+// WithoutMessage returns the reason of a node, or the text of an event of it, without the message of the attempt that
+// failed last: that may name the files of a tenant.
+func WithoutMessage(text string) string {
+	again, often := strings.Index(text, failedOnProbation+": "), strings.Index(text, infraFailures)
+	switch {
+	case again >= 0 && (often < 0 || again < often): // the other one is of the message
+		return text[:again+len(failedOnProbation)]
+	case often >= 0:
+		before, _, _ := strings.Cut(text[often:], ", the last: ")
+		return text[:often] + before
+	default:
+		return text
 	}
 }
 

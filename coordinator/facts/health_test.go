@@ -175,6 +175,23 @@ func TestFailingNodeIsQuarantinedThenOnProbation(t *testing.T) {
 	}
 }
 
+func TestReasonsWithoutTheMessageOfAnAttempt(t *testing.T) {
+	for text, want := range map[string]string{
+		"3 failures of the infrastructure in 10 min, the last: hdfs:///secret/out":                             "3 failures of the infrastructure in 10 min",
+		"3 failures of the infrastructure in 10 min, the last: secret: it failed again on probation: x":        "3 failures of the infrastructure in 10 min",
+		"it failed again on probation: secret":                                                                 "it failed again on probation",
+		"it failed again on probation: secret, 3 failures of the infrastructure in 10 min, the last: y":        "it failed again on probation",
+		"no new work for 2 min: it failed again on probation: secret":                                          "no new work for 2 min: it failed again on probation",
+		"no new work for 1 min: 12 failures of the infrastructure in 10 min, the last: secret, the last: more": "no new work for 1 min: 12 failures of the infrastructure in 10 min",
+		"drained by user/root": "drained by user/root",
+		"":                     "",
+	} {
+		if got := WithoutMessage(text); got != want {
+			t.Errorf("%q without its message is %q", text, got)
+		}
+	}
+}
+
 func TestNodeHealthChangesAreEvents(t *testing.T) {
 	w := newNodeFixture(t)
 	var open []Key
