@@ -258,7 +258,7 @@ func (a *attempt) seenState(w task.Wanted) task.Seen {
 		s.Folder = a.place.exists()
 		s.StaleDump = s.StaleDump || a.rec.DumpNumber > 0 && a.dumps.exists()
 	} else {
-		s.Folder = a.place.isComplete()
+		s.Folder, s.Cgroup = a.place.isComplete(), a.cgroup.written
 	}
 	if s.Ended {
 		s.Scratch = a.place.hasScratch(w.Goal == task.GoalStop, a.outcome.succeeded())

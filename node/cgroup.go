@@ -12,9 +12,11 @@ import (
 // attemptCgroup owns an attempt's cgroup: the limits in force, and what was last
 // measured in it. Without an Enforcer there is no cgroup: exists is then only a mark
 // that the step was done, and usage is what others have measured. No program of the
-// task runs unless ensure has written its limits and read them back.
+// task starts unless ensure has written its limits and read them back: what an earlier
+// daemon had made may lack them, and the helpers leaf too.
 type attemptCgroup struct {
 	exists    bool
+	written   bool             // by ensure, since the daemon started
 	limits    *droverv1.Limits // as the kernel holds them
 	usage     *droverv1.Usage  // replaced, never modified: a report may share it
 	occupied  *droverv1.Resources
@@ -38,7 +40,7 @@ func (g *attemptCgroup) ensure(ctx context.Context, spec *droverv1.TaskSpec) err
 			return err
 		}
 	}
-	g.exists = true
+	g.exists, g.written = true, true
 	return nil
 }
 
@@ -143,8 +145,14 @@ func (g *attemptCgroup) remove(ctx context.Context) error {
 			return err
 		}
 	}
-	g.exists = false
+	g.exists, g.written = false, false
 	return nil
+}
+
+// vanished has the cgroup made again. It returns the error of the step that lacks it.
+func (g *attemptCgroup) vanished() error {
+	g.exists, g.written = false, false
+	return fault.New(fault.Unavailable, "its cgroup has vanished, and is made again")
 }
 
 // checkDemand refuses a demand of nothing: as a limit, zero would be none.

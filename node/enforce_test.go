@@ -10,10 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -29,7 +31,7 @@ type fakeKernel struct {
 	made     int
 	killed   []string // attempts whose helpers were killed
 	killErr  error    // of the next calls of KillHelpers
-	vanishes bool     // the next group is gone when its container is to be made
+	vanishes int      // the next group is gone when it is looked for so often
 }
 
 func newFakeKernel() *fakeKernel {
@@ -59,8 +61,7 @@ func (k *fakeKernel) Limits(id string) (*droverv1.Limits, error) {
 func (k *fakeKernel) ContainerCgroup(id string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.vanishes {
-		k.vanishes = false
+	if k.vanishes--; k.vanishes == 0 {
 		delete(k.groups, id)
 	}
 	if _, ok := k.groups[id]; !ok {
@@ -132,11 +133,23 @@ func TestLimitsAreReadBackAndRemoved(t *testing.T) {
 	}
 	poll(t, "its usage", func() bool { return b.get(w).GetUsage().GetCpuMs() == 7 })
 	b.stopDaemon()
+	k.mu.Lock()
+	made := k.made
+	k.mu.Unlock()
 	b.config.Driver = b.engine.Driver()
+	b.mu.Lock()
+	clear(b.seen)
+	b.mu.Unlock()
 	b.start()
 	if s := b.await(t, w, running); s.GetLimits().GetMemoryMax() != fmt.Sprint(80<<20) {
 		t.Errorf("limits after a restart: %v", s.GetLimits())
 	}
+	poll(t, "its usage after a restart", func() bool { return b.get(w).GetUsage().GetCpuMs() == 7 })
+	k.mu.Lock()
+	if k.made != made {
+		t.Error("limits of a running task are written at its adoption, whatever its level")
+	}
+	k.mu.Unlock()
 	if !slices.Equal(k.killed, []string{"1.0.0.1.1"}) {
 		t.Errorf("helpers of the dead daemon that were ended: %v", k.killed)
 	}
@@ -304,14 +317,76 @@ func TestCgroupsThatVanish(t *testing.T) {
 	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_INFRA {
 		t.Errorf("one that cannot be made: %s %q", s.GetCause(), s.GetMessage())
 	}
-	k.mu.Lock()
-	k.failures, k.vanishes = 0, true
-	k.mu.Unlock()
-	w = groupTask(1, "true")
-	b.put(w)
-	b.await(t, w, succeeded)
-	if cgroup == "" {
-		t.Error("it ran without a cgroup")
+	for i, when := range []string{"before its files", "before its container"} {
+		k.mu.Lock()
+		k.failures, k.vanishes, cgroup = 0, i+1, ""
+		before := k.made
+		k.mu.Unlock()
+		w = groupTask(int32(i+1), "true")
+		w.Spec.Demand.Cpu = 2000
+		b.put(w)
+		b.await(t, w, succeeded)
+		k.mu.Lock()
+		if n := k.made - before; n != 2 || cgroup == "" {
+			t.Errorf("%s: made %d times, want 2; it ran in %q", when, n, cgroup)
+		}
+		k.mu.Unlock()
+	}
+}
+
+// A cgroup that a daemon had made and not limited when it was killed is limited by the next one before the program
+// runs, also when it must be made again after a reboot.
+func TestLimitsOfACgroupThatWasBegunAreWritten(t *testing.T) {
+	for name, c := range map[string]struct{ created, gone bool }{
+		"before the container": {}, "a start was recorded": {created: true}, "and the cgroup is gone": {created: true, gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newFakeKernel()
+			var atStart Limits
+			p := programs()
+			p["look"] = func(_ context.Context, f *fake.Process) int {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				atStart = k.groups[f.Spec.ID]
+				return 0
+			}
+			b := newTestNode(t, p)
+			b.config.Enforcer = k
+			w := groupTask(0, "look")
+			w.Spec.Demand.Cpu = 2000 // no limit is lifted for its start
+			if c.created {
+				w.Spec.StartPauseMs = time.Hour.Milliseconds()
+			} else {
+				k.failures, k.err = 1<<30, fault.New(fault.Unavailable, "no limit can be written")
+			}
+			b.start()
+			b.put(w)
+			poll(t, "what is prepared", func() bool {
+				all, err := b.engine.Driver().List(t.Context())
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				return err == nil && k.made > 0 && (!c.created || len(all) == 1)
+			})
+			b.stopDaemon()
+			if c.created {
+				b.changeRecord(w, func(r *store.Record) { r.Started = true })
+			}
+			k.mu.Lock()
+			k.failures = 0
+			delete(k.groups, idOf(w))
+			if !c.gone {
+				k.groups[idOf(w)] = Limits{}
+			}
+			k.mu.Unlock()
+			b.config.Driver = b.engine.Driver()
+			b.start()
+			b.await(t, w, succeeded)
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if want := b.config.limitsOf(w.GetSpec()); atStart != want {
+				t.Errorf("its program began under %+v, want %+v", atStart, want)
+			}
+		})
 	}
 }
 

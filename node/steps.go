@@ -109,6 +109,9 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 	case task.GetImage:
 		return a.files.getImage(ctx, spec.GetImage())
 	case task.GetFiles:
+		if e := a.d.cfg.Enforcer; e != nil && e.ContainerCgroup(id) == "" {
+			return a.cgroup.vanished()
+		}
 		return a.files.getFiles(ctx, spec, a.layout())
 	case task.MakeCgroup:
 		return a.cgroup.ensure(ctx, spec)
@@ -121,8 +124,7 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 				return err
 			}
 			if a.d.cfg.Enforcer != nil && cs.Cgroup == "" {
-				a.cgroup.exists = false
-				return fault.New(fault.Unavailable, "its cgroup has vanished, and is made again")
+				return a.cgroup.vanished()
 			}
 			return a.container.create(ctx, cs)
 		})

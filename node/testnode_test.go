@@ -334,6 +334,26 @@ func (b *testNode) stopDaemon() {
 	}
 }
 
+// changeRecord changes the record of an attempt while no daemon runs.
+func (b *testNode) changeRecord(w *droverv1.WantedAttempt, f func(*store.Record)) {
+	b.t.Helper()
+	st, err := store.Open(filepath.Join(b.config.Data, StoreFile))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer st.Close()
+	records, err := st.Records()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	id := store.IDOf(w.GetKey())
+	rec := records[id]
+	f(&rec)
+	if err := st.PutRecord(id, rec); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 func (b *testNode) attemptFolder(w *droverv1.WantedAttempt) string {
 	return filepath.Join(b.config.Data, "attempts", string(store.IDOf(w.GetKey())))
 }

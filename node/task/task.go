@@ -117,7 +117,7 @@ type Seen struct {
 	Folder    bool // its folder exists, with its quota
 	Image     bool // its image is in the engine, or it needs none
 	Files     bool // its files and its spec are in the folder
-	Cgroup    bool // its cgroup exists and its limits were read back
+	Cgroup    bool // its limits were written and read back since the daemon started; of what is to be removed: its cgroup exists
 	Container Container
 	Frozen    bool // its processes are frozen
 	Unstored  bool // frozen, and the store does not have that yet

@@ -223,6 +223,7 @@ func (m *model) elapse(again time.Duration) {
 func (m *model) crash() {
 	s := &m.seen
 	s.Fetch, s.Upload, s.ExitOK, s.Failed, s.TermSent, s.SinceTerm = WorkIdle, WorkIdle, false, false, false, 0
+	s.Cgroup = s.Cgroup && (s.Ended || m.w.Goal == GoalGone)
 }
 
 func anyWanted(t *rapid.T) Wanted {
