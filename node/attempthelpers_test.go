@@ -87,3 +87,40 @@ func TestUploadFailure(t *testing.T) {
 		}
 	}
 }
+
+// What this node lacks to start a helper is no fault of the input, nor of the job's files.
+func TestHelperWithoutItsCgroup(t *testing.T) {
+	dir := folder(t.TempDir())
+	if err := os.MkdirAll(dir.metaPath(nameIn), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mail := &mailbox{inbox: make(chan func(), 10)}
+	runner := &helperRunner{enforcer: leaflessKernel{newFakeKernel()}, argv: []string{"helper"}, program: "/bin/true"}
+	x := &attemptHelpers{
+		fetch: helperState{work: task.WorkIdle}, ctx: t.Context(), id: "1.0.0.1.1", dir: dir,
+		cfg: &Config{AllowRoot: true}, runner: runner, mail: mail, clock: newClock(nil), log: slog.New(slog.DiscardHandler),
+	}
+	spec := &droverv1.TaskSpec{Kind: kindMap, Split: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Length: 1}}}
+	var end *failure
+	tries := 0
+	for ; end == nil && tries <= maxHelperTries; tries++ {
+		if err := x.startFetch(spec, nil, func(f *failure) { end = f }); err != nil {
+			t.Fatal(err)
+		}
+		(<-mail.inbox)()
+		x.wg.Wait()
+	}
+	if tries != maxHelperTries || end.cause == droverv1.Cause_CAUSE_DATA {
+		t.Errorf("after %d tries: %+v", tries, end)
+	}
+	if err := runner.copyCharged(t.Context(), "1.0.0.1.1", uint32(os.Geteuid()), nil, nil, ""); causeOf(task.GetFiles, err) != droverv1.Cause_CAUSE_INFRA {
+		t.Errorf("a copy: %v", err)
+	}
+}
+
+// leaflessKernel is a kernel that has no leaf for helpers.
+type leaflessKernel struct{ *fakeKernel }
+
+func (leaflessKernel) OpenHelperLeaf(id string) (*os.File, error) {
+	return nil, fault.New(fault.NotFound, "cgroup of %s: no such file or directory", id)
+}

@@ -65,9 +65,9 @@ func (r *helperRunner) runProcess(ctx context.Context, id string, uid uint32, re
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
 	if r.enforcer != nil {
-		leaf, err := r.enforcer.OpenHelperLeaf(id)
+		leaf, err := r.openLeaf(id)
 		if err != nil {
-			return fmt.Errorf("helper: %w", err)
+			return err
 		}
 		defer leaf.Close()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(leaf.Fd())
@@ -92,11 +92,21 @@ func (r *helperRunner) runProcess(ctx context.Context, id string, uid uint32, re
 	return err
 }
 
-// copyCharged copies a file by a process in the helpers leaf of the attempt's cgroup.
-func (r *helperRunner) copyCharged(ctx context.Context, id string, uid uint32, to *os.File, from *blob.File, digest string) error {
+// openLeaf opens the helpers leaf of the attempt's cgroup. Its error keeps no class of
+// the cause: a leaf that is missing here says nothing about the task's input or files.
+func (r *helperRunner) openLeaf(id string) (*os.File, error) {
 	leaf, err := r.enforcer.OpenHelperLeaf(id)
 	if err != nil {
-		return fmt.Errorf("copy: %w", err)
+		return nil, fault.New(fault.Unavailable, "cannot start a helper: %v", err)
+	}
+	return leaf, nil
+}
+
+// copyCharged copies a file by a process in the helpers leaf of the attempt's cgroup.
+func (r *helperRunner) copyCharged(ctx context.Context, id string, uid uint32, to *os.File, from *blob.File, digest string) error {
+	leaf, err := r.openLeaf(id)
+	if err != nil {
+		return err
 	}
 	defer leaf.Close()
 	stderr := &tailBuffer{limit: 2 << 10}
