@@ -214,8 +214,10 @@ func Next(w Wanted, s Seen) Step {
 		return nextCleanup(s)
 	case w.Goal != GoalRun || s.Failed || isOverTime(w, s):
 		return nextToEnd(w, s)
-	case s.Container == ContainerUnknown && s.Started && w.StartBlocked && w.Level >= LevelFrozen && !s.Frozen && !s.Refused.Has(LevelFrozen):
-		return Step{Do: Freeze} // its cgroup needs no engine, and another attempt may start elsewhere
+	case s.Container == ContainerUnknown && s.Started && w.StartBlocked && w.Level >= LevelFrozen && !s.Frozen && !s.Dumping && !s.Refused.Has(LevelFrozen):
+		// Its cgroup needs no engine, and another attempt may start elsewhere. What is being dumped was frozen
+		// before, and criu holds it: another freeze would stop criu's own code in it, and nothing would thaw it.
+		return Step{Do: Freeze}
 	case s.Container == ContainerUnknown:
 		return Step{Do: Wait, RecheckAfter: engineRecheck}
 	case s.Container == ContainerStopped && s.Dumped:

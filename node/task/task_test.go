@@ -60,6 +60,7 @@ func TestNext(t *testing.T) {
 		"without a lease it is frozen, engine or not":  {blocked, in(running, ContainerUnknown), Step{Do: Freeze}},
 		"and then the engine is waited for":            {blocked, in(frozen, ContainerUnknown), Step{Do: Wait, RecheckAfter: time.Second}},
 		"what did not start is not frozen":             {blocked, in(prepared, ContainerUnknown), Step{Do: Wait, RecheckAfter: time.Second}},
+		"nor is what criu works in":                    {blocked, seen(in(running, ContainerUnknown), func(s *Seen) { s.Dumping = true }), Step{Do: Wait, RecheckAfter: time.Second}},
 		"a request to freeze waits for the engine":     {at(LevelFrozen), in(running, ContainerUnknown), Step{Do: Wait, RecheckAfter: time.Second}},
 		"over its time limit: TERM":                    {limited, seen(running, func(s *Seen) { s.Running = time.Minute }), Step{Do: Terminate}},
 		"then the grace": {limited, seen(running, func(s *Seen) { s.Running, s.TermSent, s.SinceTerm = time.Minute, true, 4*time.Second }),
