@@ -256,7 +256,12 @@ func (c *Client) Renew(ctx context.Context, until time.Duration) error {
 		if err := writeState(f, n); err != nil || !fired {
 			return n.FreezeFiles, err
 		}
-		return n.FreezeFiles, writeFreezeFiles(n.FreezeFiles, "0")
+		err := writeFreezeFiles(n.FreezeFiles, "0")
+		if err != nil { // the next renewal thaws the rest
+			n.Frozen = true
+			err = errors.Join(err, writeState(f, n))
+		}
+		return n.FreezeFiles, err
 	})
 	if err != nil || !listed {
 		return err

@@ -179,6 +179,32 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	w.wg.Wait()
 }
 
+// A task that a watchdog froze, and that one renewal could not thaw, is thawed by the next.
+func TestFailedThawIsTriedAgain(t *testing.T) {
+	w := newTestHost(t, 2)
+	w.must(w.Renew(t.Context(), time.Second))
+	w.must(w.Add(t.Context(), w.files[0]))
+	w.must(w.Add(t.Context(), w.files[1]))
+	w.now.Store(int64(2 * time.Second))
+	w.awaitFreezeFiles("11")
+	w.must(os.Remove(w.files[0]))
+	w.must(os.Mkdir(w.files[0], 0o700)) // nobody can write to it
+	if err := w.Renew(t.Context(), time.Hour); err == nil {
+		t.Error("a failed thaw is no error")
+	}
+	if text, err := os.ReadFile(w.files[1]); err != nil || string(text) != "0" {
+		t.Errorf("the other task: %q, %v", text, err)
+	}
+	w.must(os.Remove(w.files[0]))
+	w.must(os.WriteFile(w.files[0], []byte("1"), 0o600))
+	w.must(w.Renew(t.Context(), time.Hour))
+	if got := w.readFreezeFiles(); got != "00" {
+		t.Errorf("after the next renewal the files read %q", got)
+	}
+	w.remove(w.files[0])
+	w.remove(w.files[1])
+}
+
 // A task that was given up is frozen at once, and no renewal thaws it; nor one that the
 // daemon before had listed.
 func TestTasksThatMustNotRunAgainStayFrozen(t *testing.T) {
