@@ -108,7 +108,11 @@ func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit
 	uppers := spec.Deadline != nil && spec.RuntimeBound == 0 && spec.Project == ""
 	out := make([]*droverv1.StageEstimate, len(spec.Stages))
 	for i := range spec.Stages {
-		p := c.book.Predict(stageToEstimate(0, spec, i, meanInput(spec, i, splits), bound))
+		input := int64(0)
+		if spec.Stages[i].Kind == jobspec.KindMap {
+			input = facts.MeanSplit(splits)
+		}
+		p := c.book.Predict(stageToEstimate(0, spec, i, input, bound))
 		out[i] = &droverv1.StageEstimate{Stage: int32(i), Ns: int64(p.RunTime), Source: p.Source.String()}
 		if n := spec.Stages[i].Tasks; uppers {
 			if spec.Stages[i].Kind == jobspec.KindMap {
@@ -120,11 +124,12 @@ func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit
 	return out
 }
 
-// estimateStage predicts the run time of a stage of an accepted job.
+// estimateStage predicts the run time of a stage of an accepted job. It does not look at the splits, because it is called
+// for all unfinished stages at once, under the facts' lock.
 func (p *predictor) estimateStage(j *facts.Job, i int) estimate.Prediction {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d := stageToEstimate(j.ID, j.Spec, i, meanInput(j.Spec, i, j.Stages[i].Splits), taskBound(j.Spec))
+	d := stageToEstimate(j.ID, j.Spec, i, j.Stages[i].MeanSplit, taskBound(j.Spec))
 	d.Tasks, d.Running = j.Stages[i].Tasks, j.Stages[i].Live-j.Stages[i].Suspended
 	return p.book.Predict(d)
 }
@@ -149,18 +154,6 @@ func stageKind(k jobspec.StageKind) scheduler.StageKind {
 	default:
 		return scheduler.KindGroup
 	}
-}
-
-// meanInput returns the mean input of a map stage's tasks, in bytes.
-func meanInput(spec *jobspec.Job, i int, splits []*droverv1.FactSplit) int64 {
-	if spec.Stages[i].Kind != jobspec.KindMap || len(splits) == 0 {
-		return 0
-	}
-	sum := 0.0
-	for _, s := range splits {
-		sum += float64(splitBytes(s))
-	}
-	return int64(min(sum/float64(len(splits)), math.MaxInt64/2))
 }
 
 // taskBound returns how long one task may run within the job's runtime_bound,

@@ -182,7 +182,7 @@ func (en jobEntries) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, id u
 		s := &j.Stages[i]
 		n := spec.Stages[i].Tasks
 		if spec.Stages[i].Kind == jobspec.KindMap {
-			n, s.Splits = len(splits), splits
+			n, s.Splits, s.MeanSplit = len(splits), splits, MeanSplit(splits)
 		}
 		if n < 0 || n > jobspec.MaxTasks {
 			return nil, fault.New(fault.Invalid, "stage %q has %d tasks, at most %d are allowed; for a map, combine small files", spec.Stages[i].Name, n, jobspec.MaxTasks)

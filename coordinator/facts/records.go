@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -230,7 +231,23 @@ type Stage struct {
 	Limits *droverv1.Limits      `json:"-"` // of the last attempt that ended
 	Splits []*droverv1.FactSplit `json:"-"` // of a map stage; immutable
 
+	MeanSplit int64 `json:"-"` // MeanSplit of Splits, which may be a million: computed when they become facts and by Restore
+
 	chunks []*chunk
+}
+
+// MeanSplit returns the mean size of splits, in bytes; 0 for none. O(splits).
+func MeanSplit(splits []*droverv1.FactSplit) int64 {
+	if len(splits) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, s := range splits {
+		for _, p := range s.GetPieces() {
+			sum += float64(p.GetLength())
+		}
+	}
+	return int64(min(sum/float64(len(splits)), math.MaxInt64/2))
 }
 
 // Task returns the i-th task for reading; i must be in range. One in a block whose

@@ -179,10 +179,13 @@ func Restore(r io.Reader) (*Facts, error) {
 	return f, nil
 }
 
-// restoreIndexes rebuilds the indexes that snapshots leave out.
+// restoreIndexes rebuilds what snapshots leave out: indexes, and what is derived from splits.
 func (s snapshots) restoreIndexes() {
 	for _, id := range s.f.JobIDs() {
 		j := s.f.jobs[id]
+		for i := range j.Stages {
+			j.Stages[i].MeanSplit = MeanSplit(j.Stages[i].Splits)
+		}
 		if !j.HasEnded() {
 			s.f.live.add(j.Spec.Tenant, j.Name, id)
 		}
