@@ -76,6 +76,7 @@ type Config struct {
 	KeepLogs        time.Duration // how long nodes keep the logs of an ended job; 15 min, negative for not at all
 	retainJobs      int           // ended jobs kept in listings; 200
 	RetainFor       time.Duration // at most that long; 24 h
+	unwrittenJobs   int           // lines of ended jobs that wait for the history in JSON to be written; 4096
 	HistoryBytes    int64         // of the history of ended jobs, which drops the oldest beyond; 2 GiB, negative for no limit
 	HistoryAge      time.Duration // how long ended jobs stay in it; 180 days, negative for ever
 	SampleEvery     time.Duration // between two samples that it keeps; a minute
@@ -181,6 +182,7 @@ func (c *Config) setDefaults() error {
 	setDefault(&c.KeepLogs, 15*time.Minute)
 	setDefault(&c.retainJobs, 200)
 	setDefault(&c.RetainFor, 24*time.Hour)
+	setDefault(&c.unwrittenJobs, 4096)
 	setDefault(&c.HistoryBytes, 2<<30)
 	setDefault(&c.HistoryAge, 180*24*time.Hour)
 	setDefault(&c.SampleEvery, past.SampleEvery)

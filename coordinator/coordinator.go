@@ -180,7 +180,7 @@ func (c *core) openStores() (err error) {
 	for _, d := range c.history.Damaged() {
 		c.log.Warn("a line of the history in JSON is damaged: the simulator leaves it out, and nothing else reads it", "file", d.File, "line", d.Line, "what", d.What)
 	}
-	c.ended = &endedJobs{history: c.history, locations: c.locations, metrics: c.metrics}
+	c.ended = &endedJobs{history: c.history, locations: c.locations, metrics: c.metrics, limit: cfg.unwrittenJobs, later: map[uint64]bool{}}
 	if err := c.openPast(); err != nil {
 		return errors.Join(err, c.history.Close())
 	}

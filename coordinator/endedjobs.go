@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,17 +13,16 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// maxUnwritten is how many ended jobs may wait to be written.
-const maxUnwritten = 4096
-
 // endedJobs are the jobs that wait to be written to the history in JSON lines.
 type endedJobs struct {
 	history   *history.Writer
 	locations *locationCache
 	metrics   *metrics
+	limit     int // of unwritten
 
 	mu        sync.Mutex
 	unwritten []history.Job
+	later     map[uint64]bool // jobs that did not fit into unwritten: see addLater
 }
 
 // record queues an ended job for the history. It is called under the
@@ -31,11 +32,28 @@ func (e *endedJobs) record(f *facts.Facts, j *facts.Job) {
 		return
 	}
 	e.metrics.observeJobEnd(j)
-	line := e.historyRecord(f, j)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.unwritten) < maxUnwritten { // leader.rebuild finds the others in the facts
-		e.unwritten = append(e.unwritten, line)
+	if len(e.unwritten) < e.limit {
+		e.unwritten = append(e.unwritten, e.historyRecord(f, j))
+	} else {
+		e.later[j.ID] = true
+	}
+}
+
+// addLater queues jobs that did not fit when they ended, in the order of their numbers, as many as fit now. They are still
+// in the facts: the leader forgets no job that its history lacks. It is called under the facts' lock, often for nothing.
+func (e *endedJobs) addLater(f *facts.Facts) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(e.later)) {
+		if len(e.unwritten) >= e.limit {
+			return
+		}
+		delete(e.later, id)
+		if j := f.Job(id); j != nil && !e.history.Has(id) { // else a leader after this one has forgotten it, or it was queued again
+			e.unwritten = append(e.unwritten, e.historyRecord(f, j))
+		}
 	}
 }
 

@@ -32,6 +32,7 @@ func (c *core) upkeep(ctx context.Context) error {
 			}
 			continue
 		}
+		c.view(c.ended.addLater)
 		var due <-chan time.Time
 		changes := c.changed.next()
 		switch wait := time.Until(tidyAt); {
