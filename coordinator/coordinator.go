@@ -300,7 +300,7 @@ const followEvery = time.Second
 
 // follow returns nil when this server becomes the leader. Until then it does what
 // every server does with new entries: it wakes readers, and removes files that
-// left the facts.
+// left the facts, and where the inputs of forgotten jobs were located.
 func (c *core) follow(ctx context.Context) error {
 	t := time.NewTicker(followEvery)
 	defer t.Stop()
@@ -330,9 +330,17 @@ func (c *core) follow(ctx context.Context) error {
 
 func (c *core) followEntries() {
 	c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
+		if isReset(changes) {
+			c.locations.dropForgotten(f)
+		}
 		for i := range changes {
-			if d := changes[i].Digest; changes[i].Kind == facts.ChangeBlobGone && f.Blob(d) == nil {
-				c.files.remove(d)
+			switch x := &changes[i]; x.Kind {
+			case facts.ChangeBlobGone:
+				if f.Blob(x.Digest) == nil { // it may have been uploaded again
+					c.files.remove(x.Digest)
+				}
+			case facts.ChangeForgotten: // it was located if this server led
+				c.locations.drop(x.Key.Job)
 			}
 		}
 		c.jobEnded.notifyOfEnds(f, changes)

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -183,7 +184,12 @@ func (c *locationCache) takeStale() []uint64 {
 	return out
 }
 
-func (c *locationCache) store(job uint64, h *jobHosts, now time.Time) {
+// store stores where a job's input was found, unless the job is forgotten: then nothing would drop it. It is called under
+// the facts' lock.
+func (c *locationCache) store(f *facts.Facts, job uint64, h *jobHosts, now time.Time) {
+	if f.Job(job) == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.jobs[job]; old != nil {
@@ -213,6 +219,16 @@ func (c *locationCache) drop(job uint64) {
 	defer c.mu.Unlock()
 	delete(c.jobs, job)
 	delete(c.stale, job)
+}
+
+// dropForgotten drops the jobs that the facts do not have any more, where no change says which those are. It is called
+// under the facts' lock.
+func (c *locationCache) dropForgotten(f *facts.Facts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	forgotten := func(id uint64) bool { return f.Job(id) == nil }
+	maps.DeleteFunc(c.jobs, func(id uint64, _ *jobHosts) bool { return forgotten(id) })
+	maps.DeleteFunc(c.stale, func(id uint64, _ bool) bool { return forgotten(id) })
 }
 
 // addressBook maps DataNode addresses to the nodes on the same machine. A match
@@ -449,7 +465,7 @@ func (l *inputLocator) relocateJob(ctx context.Context, id uint64) {
 		l.log.Warn("the input changed after submission: its block locations are not used", "job", id, "err", err)
 		return
 	}
-	l.locations.store(id, hosts, l.now())
+	l.view(func(f *facts.Facts) { l.locations.store(f, id, hosts, l.now()) })
 }
 
 // splitHosts returns the addresses and racks that store a split, as named by

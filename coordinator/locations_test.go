@@ -2,10 +2,13 @@ package coordinator
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -162,5 +165,78 @@ func TestSmallFilesWarning(t *testing.T) {
 	}
 	if got := smallFilesWarning(&jobspec.Job{}, &located{}); got != nil {
 		t.Errorf("without an input: %q", got)
+	}
+}
+
+// TestLocationsOfForgottenJobsGo has a coordinator lead with a job that is located, which is forgotten when this one no longer
+// leads: it follows the entry, or facts that it got at once, or leads again. Locations that a lookup finds after that are not kept.
+func TestLocationsOfForgottenJobsGo(t *testing.T) {
+	for name, change := range map[string]func(*testing.T, *core, *atomic.Int64){
+		"it follows": func(_ *testing.T, c *core, _ *atomic.Int64) { c.followEntries() },
+		"it follows, and the changes do not say it": func(t *testing.T, c *core, ahead *atomic.Int64) {
+			ahead.Store(0) // a step of the clock is a reset, as a snapshot is
+			if _, err := c.propose(t.Context(), "test", &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "k"}}}); err != nil {
+				t.Fatal(err)
+			}
+			c.followEntries()
+		},
+		"it leads again": func(t *testing.T, c *core, _ *atomic.Int64) {
+			if err := newLeader(c, 2).start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"it was being looked up": func(t *testing.T, c *core, _ *atomic.Int64) {
+			c.followEntries()
+			c.view(func(f *facts.Facts) { c.locations.store(f, 1, &jobHosts{}, c.now()) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ahead atomic.Int64
+			ahead.Store(int64(48 * time.Hour))
+			local, err := net.Listen("tcp", "127.0.0.1:0") // a coordinator has one; nothing is served here
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = local.Close() }()
+			c, err := open(t.Context(), Config{Dir: t.TempDir(), Local: local, NoSync: true, Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := c.close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			if err := c.follow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			l := newLeader(c, 1)
+			if err := l.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			propose := func(e *droverv1.Entry) {
+				t.Helper()
+				if res, err := c.propose(t.Context(), "test", e); err != nil || res.Err != nil || res.Changed != 1 {
+					t.Fatalf("%+v, %v", res, err)
+				}
+			}
+			j := mapReduceJob("wc", 1)
+			jobspec.SetDefaults(j)
+			c.locations.addPending("token", &jobHosts{splits: []splitHosts{{hosts: []string{"n1:9866"}}}})
+			propose(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: encoded(t, j), ShuffleToken: "token", Splits: []*droverv1.FactSplit{{}}}}})
+			if err := l.followChanges(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.locations.reportReadFailure(1, c.now())
+			if len(c.locations.jobs) != 1 || len(c.locations.stale) != 1 {
+				t.Fatalf("the job is not located: %+v", c.locations)
+			}
+			propose(&droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: 1}}})
+			propose(&droverv1.Entry{Body: &droverv1.Entry_JobsForgotten{JobsForgotten: &droverv1.JobsForgottenFact{Jobs: []uint64{1}}}})
+			change(t, c, &ahead)
+			if len(c.locations.jobs) != 0 || len(c.locations.stale) != 0 {
+				t.Errorf("the forgotten job is still located: %v, stale %v", c.locations.jobs, c.locations.stale)
+			}
+		})
 	}
 }

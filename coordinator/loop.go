@@ -164,6 +164,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 		l.recheckNodes[n.ID] = true
 	}
 	clear(l.deadlines)
+	l.c.locations.dropForgotten(f)
 	l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
 	for _, id := range f.JobIDs() {
 		l.newestJob = max(l.newestJob, id)
