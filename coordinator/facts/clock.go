@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -24,11 +25,12 @@ func (c Clock) EntryTime(now int64) int64 {
 
 // The rules of Entry.step_rules by which more steps back. Entries of earlier versions are replayed as they were applied.
 const (
-	tokenStepRules = 1 // tokens too
-	drainStepRules = 2 // deadlines of drains too
-	infraStepRules = 3 // when the infrastructure failed a job on a node too
+	tokenStepRules  = 1 // tokens too
+	drainStepRules  = 2 // deadlines of drains too
+	infraStepRules  = 3 // when the infrastructure failed a job on a node too
+	windowStepRules = 4 // maintenance windows that began too early too
 
-	lastStepRules = infraStepRules
+	lastStepRules = windowStepRules
 )
 
 // StepRules returns what an entry that is proposed now has as its step_rules.
@@ -62,8 +64,8 @@ func (c Clock) advance(e *droverv1.Entry) {
 // wrong time happens that while after the right one; what lies in the past, by
 // its meaning, is no later than now; a deadline that is still to come is not
 // missed. A token that was made by the wrong clock is good for as long as it was
-// given, and so is a drain's deadline. Times of ended attempts stay as they were recorded. O(jobs and active
-// attempts); the reader of the journal rebuilds.
+// given, and so is a drain's deadline. A maintenance window that it began too early is to come again. Times of ended attempts
+// stay as they were recorded. O(jobs and active attempts); the reader of the journal rebuilds.
 func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	by := ck.f.now - to
 	ck.f.now, ck.f.stepAt, ck.f.stepBy = to, to, by
@@ -83,7 +85,11 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 				c.InfraJobs = append(c.InfraJobs, InfraJob{j.Job, j.At - by})
 			}
 		}
+		back := e.GetStepRules() >= windowStepRules && c.stepWindowsBack(to)
 		ck.f.nodes[i] = &c
+		if back {
+			levelsOf(ck.f).unparkDrained(c.ID)
+		}
 	}
 	for _, id := range ck.f.JobIDs() {
 		ck.stepJobBack(writerOf(ck.f).writableJob(ck.f.jobs[id]), to, by)
@@ -110,6 +116,29 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	}
 	ck.f.journal = []Change{{Kind: ChangeReset, At: to}}
 	ck.f.EventLog().add(e, "clock.stepped_back", &Event{Text: fmt.Sprintf("the clock had been ahead: the log's time went back by %s", time.Duration(by).Round(time.Second))})
+}
+
+// stepWindowsBack makes the maintenance windows of a node that begin after a time, and have begun, windows to come. It reports
+// whether the node takes work again, as after the end of a window (endMaintenance). The node is a copy that is not in the
+// facts yet.
+func (n *Node) stepWindowsBack(to int64) (back bool) {
+	n.Maintenance = slices.Clone(n.Maintenance)
+	for i := range n.Maintenance {
+		w := &n.Maintenance[i]
+		if !w.Begun || w.From <= to {
+			continue
+		}
+		back = back || !w.StaysDrained
+		w.Begun, w.StaysDrained = false, false
+	}
+	if !back {
+		return false
+	}
+	n.Draining, n.DrainDeadline, n.InfraFailures, n.SchedulableSince = false, 0, nil, to
+	if n.Up { // else it says why the node is down
+		n.Reason = ""
+	}
+	return true
 }
 
 func (ck Clock) stepJobBack(j *Job, to, by int64) {
