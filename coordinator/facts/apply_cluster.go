@@ -129,7 +129,7 @@ func (en nodeEntries) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Res
 	n := &Node{Epoch: 1, Up: true, Info: proto.CloneOf(info)}
 	if old == nil {
 		if len(en.f.nodes) >= maxNodes {
-			r.Err = fault.New(fault.Exhausted, "a cluster has at most %d nodes", maxNodes)
+			r.Err = fault.New(fault.Exhausted, "a cluster has at most %d nodes, those that are gone included: give the machine the name of one that is gone", maxNodes)
 			return
 		}
 		n.ID = int32(len(en.f.nodes)) + 1
@@ -246,7 +246,7 @@ func (en clusterEntries) applyBlob(e *droverv1.Entry, b *droverv1.BlobFact, r *R
 		r.Err = fault.New(fault.Invalid, "blob %q of %d bytes", clip(d, 128), b.GetSize())
 		return
 	case len(en.f.blobs) >= maxBlobs:
-		r.Err = fault.New(fault.Exhausted, "the store has %d files, its limit; stop or forget jobs", maxBlobs)
+		r.Err = fault.New(fault.Exhausted, "the store has %d files, its limit: stop jobs that need many, or wait; a file goes an hour after its last job was forgotten, which is within a day of its end", maxBlobs)
 		return
 	default:
 		en.f.blobs[d] = &Blob{Digest: d, Size: b.GetSize(), Added: en.f.now}

@@ -1,11 +1,15 @@
 package facts
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 func TestRefusedLevels(t *testing.T) {
@@ -105,5 +109,37 @@ func TestBackoffEndsByEntry(t *testing.T) {
 	}
 	if r := w.apply(expired); len(r.Dropped) != 2 {
 		t.Errorf("twice: %+v", r)
+	}
+}
+
+// Who is refused at a limit of the cluster reads what to do. The text is an answer to who asked: no part of the facts, which
+// stay those of servers with other texts.
+func TestRefusalsAtLimitsSayWhatToDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		fill  func(*Facts)
+		entry *droverv1.Entry
+		want  string
+	}{
+		"nodes": {func(f *Facts) {
+			for i := range maxNodes {
+				f.nodes = append(f.nodes, &Node{ID: int32(i) + 1, Info: &droverv1.NodeInfo{}})
+			}
+		}, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: &droverv1.NodeInfo{Name: "n"}}}}, "give the machine the name of one that is gone"},
+		"files": {func(f *Facts) {
+			for i := range maxBlobs {
+				f.blobs[fmt.Sprint(i)] = &Blob{Digest: fmt.Sprint(i)}
+			}
+		}, &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: "d", Size: 1}}}, "a file goes an hour after"},
+	} {
+		f := New()
+		c.fill(f)
+		c.entry.Version = EntryVersion
+		r := f.Apply(0, c.entry)
+		if !errors.Is(r.Err, fault.Exhausted) || !strings.Contains(r.Err.Error(), c.want) {
+			t.Errorf("%s: %v", name, r.Err)
+		}
+		if strings.Contains(dump(t, f), c.want) {
+			t.Errorf("%s: the text is in the facts", name)
+		}
 	}
 }
