@@ -181,7 +181,7 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 		if !r.IsPlanOfTask() {
 			continue
 		}
-		if g := p.s.Stage(r.StageID()); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) {
+		if g := p.s.Stage(r.StageID()); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) || p.isPremature(g, r) {
 			p.restored.stale = append(p.restored.stale, r.ID)
 			o.volatile = true // until it is dropped
 		} else if g.PlannedAt(r.Task) == r {
@@ -189,6 +189,21 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 			o.firstStart = min(o.firstStart, r.Start)
 		}
 	}
+}
+
+// isPremature reports whether a reservation of a closed stage is due while a task of a stage before it, which was lost,
+// is to be planned again: the reservation might keep from it the capacity that it needs, and the stage closed.
+// O(tasks of the stages before).
+func (p *roundPlan) isPremature(g *scheduler.Stage, r *scheduler.Reservation) bool {
+	return r.Start <= p.now && !g.Open && slices.ContainsFunc(g.Spec.After, func(i int32) bool {
+		before := g.Job.Stages[i]
+		for t := before.NextPending(0); t >= 0; t = before.NextPending(t + 1) {
+			if before.PlannedAt(t) == nil {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // hasReservations is len(j.Reservations()) > 0, answered from the cache line of a job that is always read.
