@@ -130,6 +130,47 @@ func TestCommandsAreRelativeToTheFolder(t *testing.T) {
 	}
 }
 
+// A start that fails because of the moment is none of the job's mistakes: it is tried again.
+func TestStartsThatFailForAMoment(t *testing.T) {
+	for name, cause := range map[string]func(t *testing.T, s *runtime.Spec) (end func()){
+		"a program that is still written": func(t *testing.T, s *runtime.Spec) func() {
+			s.Args = []string{"./prog"}
+			prog := filepath.Join(s.Dir, "prog")
+			if err := os.WriteFile(prog, []byte("#!/bin/sh\nexit 0\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.OpenFile(prog, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() { f.Close() }
+		},
+		"a folder for the logs that cannot be made": func(t *testing.T, s *runtime.Spec) func() {
+			inTheWay := filepath.Join(s.Dir, "file")
+			if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s.Args, s.Log.Dir = []string{"true"}, filepath.Join(inTheWay, "logs")
+			return func() { os.Remove(inTheWay) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s := newDriver(t, Config{}), runtime.Spec{ID: "a", Dir: t.TempDir(), Log: runtime.Log{Dir: t.TempDir()}}
+			end := cause(t, &s)
+			if err := d.Create(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Start(t.Context(), s.ID); !errors.Is(err, fault.Unavailable) || errors.Is(err, fault.Invalid) {
+				t.Errorf("%v, want fault.Unavailable", err)
+			}
+			end()
+			if st := runToEnd(t, d, s); st.ExitCode != 0 {
+				t.Errorf("afterwards it ended with %d", st.ExitCode)
+			}
+		})
+	}
+}
+
 func TestLogsAreRotated(t *testing.T) {
 	d := newDriver(t, Config{})
 	s := specFor(t, "flood", "flood", "4096")

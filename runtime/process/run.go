@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/environ"
+	"github.com/drover-run/drover/internal/execerror"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/peakmem"
 	"github.com/drover-run/drover/internal/rotate"
@@ -70,7 +71,7 @@ func (d *Driver) startProcess(s runtime.Spec) (cmd *exec.Cmd, closeLogs func(), 
 	closeLogs = func() {}
 	if s.Log.Dir != "" {
 		if err := os.MkdirAll(s.Log.Dir, 0o750); err != nil {
-			return nil, nil, nil, fault.New(fault.Invalid, "task %s: logs: %w", s.ID, err)
+			return nil, nil, nil, fault.New(fault.Unavailable, "task %s: logs: %w", s.ID, err)
 		}
 		out, errs := newLog(s.Log, "stdout.log"), newLog(s.Log, "stderr.log")
 		cmd.Stdout, cmd.Stderr = out, errs
@@ -184,7 +185,7 @@ func (d *Driver) prepareCommand(s runtime.Spec, args, env []string, dir string) 
 	}
 	path, err := lookPath(args[0], dir, all)
 	if err != nil {
-		return nil, nil, fault.New(fault.Invalid, "task %s: its command cannot run: %w", s.ID, err)
+		return nil, nil, startError(s.ID, err)
 	}
 	cmd := &exec.Cmd{Path: path, Args: args, Env: all, Dir: dir, WaitDelay: outputLimit}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -230,9 +231,9 @@ func lookPath(name, dir string, env []string) (string, error) {
 		}
 	}
 	if st, err := os.Stat(inFolder); err == nil && st.Mode().IsRegular() {
-		return "", fmt.Errorf("%q is not in $PATH, but in the task's folder: write %q", name, "./"+name)
+		return "", fault.New(fault.Invalid, "%q is not in $PATH, but in the task's folder: write %q", name, "./"+name)
 	}
-	return "", fmt.Errorf("%w: install it on the nodes or in the image, or add it as a file of the stage and write %q", &exec.Error{Name: name, Err: exec.ErrNotFound}, "./"+name)
+	return "", fault.New(fault.Invalid, "%w: install it on the nodes or in the image, or add it as a file of the stage and write %q", &exec.Error{Name: name, Err: exec.ErrNotFound}, "./"+name)
 }
 
 func checkExecutable(path string) error {
@@ -252,14 +253,12 @@ func checkExecutable(path string) error {
 	}
 }
 
-// startError distinguishes a command that cannot run from an overloaded machine.
+// startError distinguishes a command that cannot run from a start that the moment prevents.
 func startError(id string, err error) error {
-	switch {
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return fault.New(fault.Unavailable, "task %s: cannot create a process: %w", id, err)
-	default:
+	if execerror.IsPermanent(err) {
 		return fault.New(fault.Invalid, "task %s: its command cannot run: %w", id, err)
 	}
+	return fault.New(fault.Unavailable, "task %s: cannot start a process: %w", id, err)
 }
 
 // Exec implements runtime.Execer.

@@ -218,8 +218,12 @@ func (d *Driver) accept(ctx context.Context, l *net.UnixListener, c *container) 
 		return perr
 	}
 	c.pid = int(peer.Pid)
-	if group, err := cgroupOf(c.pid); err != nil || group != c.home {
-		return fault.New(fault.Denied, "container %s: process %d in cgroup %s connects, not its own (%v)", c.id, c.pid, group, err)
+	group, err := cgroupOf(c.pid)
+	if err != nil {
+		return fault.New(fault.Unavailable, "container %s: process %d, which has connected: %w", c.id, c.pid, err)
+	}
+	if group != c.home {
+		return fault.New(fault.Denied, "container %s: process %d in cgroup %s connects, not its own", c.id, c.pid, group)
 	}
 	return nil
 }

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	leaveMarker = "drover-reuse-leaves"
-	lookMarker  = "drover-reuse-looks"
+	connectMarker = "drover-reuse-connects"
+	leaveMarker   = "drover-reuse-leaves"
+	lookMarker    = "drover-reuse-looks"
 )
 
 // leave leaves something behind and exits with 0.

@@ -34,6 +34,8 @@ func TestMain(m *testing.M) {
 			os.Exit(logger.Main(os.Args[2:]))
 		case taskinit.Verb:
 			os.Exit(taskinit.Main(os.Args[2:]))
+		case connectMarker:
+			os.Exit(connect(os.Args[2]))
 		case leaveMarker:
 			os.Exit(leave(os.Args[2:]))
 		case lookMarker:

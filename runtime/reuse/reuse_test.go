@@ -3,8 +3,10 @@ package reuse
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -312,4 +314,73 @@ func TestMountsThatDoNotReadBack(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
+}
+
+// A command that process 1 could not start at the moment is no mistake of its job.
+func TestRefusedStarts(t *testing.T) {
+	for name, c := range map[string]struct {
+		permanent bool
+		want      error
+	}{"for a moment": {false, fault.Unavailable}, "for good": {true, fault.Invalid}} {
+		d := newOffline(t, t.TempDir(), hanging(t))
+		box := newShared(t, d, sharedPrefix+"a")
+		box.home = "/home"
+		for _, group := range []string{"/home", "/g"} {
+			if err := os.Mkdir(d.cfg.group(group), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		box.replies <- taskinit.Reply{Event: taskinit.Refused, Error: "text file busy", Permanent: c.permanent}
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = d.request(t.Context(), box, runtime.Spec{ID: "t", Cgroup: "/g"}, taskinit.Request{Args: []string{"x"}}, null, null, null)
+		null.Close()
+		if fault.Class(err) != c.want || !strings.Contains(err.Error(), "text file busy") {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+// Only a process that is known to be another than process 1 is refused: one that has died is gone, and its container
+// is made again.
+func TestFirstProcessThatDiesBeforeItIsAccepted(t *testing.T) {
+	for name, c := range map[string]struct {
+		dies bool
+		want error
+	}{"it dies": {true, fault.Unavailable}, "a stranger": {false, fault.Denied}} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.dies {
+			if out, err := exec.Command(os.Args[0], connectMarker, l.Addr().String()).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		} else {
+			conn, err := net.Dial("unix", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+		}
+		box := &container{id: "a", home: "/no/such/group"}
+		if err := (&Driver{}).accept(t.Context(), l, box); fault.Class(err) != c.want {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if box.conn != nil {
+			box.conn.Close()
+		}
+		l.Close()
+	}
+}
+
+// connect is a process that connects to a socket, and dies.
+func connect(socket string) int {
+	if _, err := net.Dial("unix", socket); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
 }

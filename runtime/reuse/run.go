@@ -188,6 +188,8 @@ func (d *Driver) request(ctx context.Context, c *container, s runtime.Spec, q ta
 		switch {
 		case !ok:
 			return 0, fault.New(fault.Unavailable, "container %s: its first process has ended", s.ID)
+		case r.Event == taskinit.Refused && !r.Permanent:
+			return 0, fault.New(fault.Unavailable, "container %s: cannot start a process: %s", s.ID, r.Error)
 		case r.Event == taskinit.Refused:
 			return 0, fault.New(fault.Invalid, "container %s: its command cannot run: %s", s.ID, r.Error)
 		}

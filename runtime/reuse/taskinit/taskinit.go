@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/environ"
+	"github.com/drover-run/drover/internal/execerror"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -151,7 +152,7 @@ func (s *server) serve(q Request, files []int) {
 		unix.Close(f)
 	}
 	if err != nil {
-		s.send(Reply{Event: Refused, Error: err.Error()})
+		s.send(Reply{Event: Refused, Error: err.Error(), Permanent: execerror.IsPermanent(err)})
 		return
 	}
 	s.started[pid] = !q.Extra
@@ -204,7 +205,7 @@ func lookPath(name string, env []string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("exec: %q: executable file not found in $PATH", name)
+	return "", fault.New(fault.Invalid, "exec: %q: executable file not found in $PATH", name)
 }
 
 // reap waits for all children, those that others left to process 1 included.
