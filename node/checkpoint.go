@@ -89,8 +89,8 @@ func (s *suspension) finishDump(ctx context.Context) error {
 // revertCheckpoint clears the recorded intent after a failed dump if the
 // container is certainly still running.
 func (s *suspension) revertCheckpoint(ctx context.Context, cause error) error {
-	if errors.Is(cause, fault.Unavailable) || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
-		return nil // the outcome of the dump is unknown
+	if errors.Is(cause, errNoSlot) || errors.Is(cause, fault.Unavailable) || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
+		return nil // the outcome of the dump, or of one before it, is unknown
 	}
 	all, err := s.cfg.Driver.List(context.WithoutCancel(ctx))
 	if err != nil {

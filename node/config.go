@@ -47,7 +47,7 @@ type Config struct {
 	shuffleCA    string                                // PEM of the CA of the other nodes' servers; "" = they do not use TLS
 	NoSync       bool                                  // the state in Data need not survive a crash of the machine: no fsync
 	Grace        time.Duration                         // between TERM and KILL; 0 = 10 s
-	parallel     int                                   // concurrent container creations and removals; 0 = twice the cores
+	parallel     int                                   // concurrent container creations and removals, and as many dumps and restores; 0 = twice the cores
 	blobLimit    int64                                 // bytes of cached files and images; 0 = 10 GiB
 	imageLimit   int64                                 // bytes of unpacked images in the engine; 0 = 10 GiB
 	imageAge     time.Duration                         // age after which unneeded images and old programs are removed; 0 = 24 h

@@ -53,6 +53,7 @@ type daemon struct {
 	recentTasks   recentTasks
 	metrics       *metrics
 	slots         chan struct{} // bounds concurrent container operations
+	dumpSlots     chan struct{} // bounds concurrent dumps and restores, which take minutes: starts must not wait for them
 	files         FileSystems
 	httpClient    *http.Client // for helpers inside the daemon
 	helpers       *helperRunner
@@ -97,7 +98,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
-		containers: newContainerLister(cfg.Driver), slots: make(chan struct{}, cfg.parallel),
+		containers: newContainerLister(cfg.Driver), slots: make(chan struct{}, cfg.parallel), dumpSlots: make(chan struct{}, cfg.parallel),
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	id, err := st.Identity()
@@ -154,14 +155,28 @@ func makeFolders(data string) error {
 	return os.MkdirAll(filepath.Join(data, "images"), 0o700)
 }
 
-// inSlot runs f while it holds one of the slots for container operations.
-func (d *daemon) inSlot(ctx context.Context, f func() error) error {
+// inEngineSlot runs f while it holds one of the slots for container operations, for which it waits so long at most: then
+// what is wanted of the attempt is to be looked at again.
+func (d *daemon) inEngineSlot(ctx context.Context, wait time.Duration, f func() error) error {
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return inSlot(waiting, d.slots, f)
+}
+
+// errNoSlot is the error of work that has not begun: no slot for it became free in time.
+var errNoSlot = errors.New("no slot for it became free in time")
+
+// inSlot runs f while it holds one of the slots. If ctx reaches its deadline before one is free, it returns errNoSlot.
+func inSlot(ctx context.Context, slots chan struct{}, f func() error) error {
 	select {
-	case d.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return errNoSlot
+		}
 		return ctx.Err()
 	}
-	defer func() { <-d.slots }()
+	defer func() { <-slots }()
 	return f()
 }
 

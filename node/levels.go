@@ -163,8 +163,8 @@ func isLasting(err error) bool {
 	return false
 }
 
-// inDumpSlot runs f, a dump or a restore, in a slot and lends it the node's
+// inDumpSlot runs f, a dump or a restore, in a slot for those and lends it the node's
 // unallocated disk bandwidth.
 func (d *daemon) inDumpSlot(ctx context.Context, f func() error) error {
-	return d.inSlot(ctx, func() error { return d.unallocatedIO.lendDuring(f) })
+	return inSlot(ctx, d.dumpSlots, func() error { return d.unallocatedIO.lendDuring(f) })
 }

@@ -141,8 +141,10 @@ func (m *mailbox) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pause runs posted calls until ctx ends or the wanted state changes.
-func (m *mailbox) pause(ctx context.Context) {
+// pause runs posted calls for so long, or until ctx ends or the wanted state changes.
+func (m *mailbox) pause(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
 	for {
 		select {
 		case <-ctx.Done():

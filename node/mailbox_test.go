@@ -110,7 +110,7 @@ func TestMailboxCalls(t *testing.T) {
 		m.notify()
 	})
 	m.sleep(ctx, 0)
-	m.pause(ctx)
+	m.pause(ctx, time.Hour) // until it is notified
 	wg.Wait()
 	if ran != 2 {
 		t.Errorf("%d calls ran", ran)

@@ -43,9 +43,17 @@ const (
 // performStep performs one step; after a failure it handles the error and pauses.
 func (a *attempt) performStep(ctx context.Context, do task.Do) {
 	start := a.d.clock.Monotonic()
-	ctx2, cancel := context.WithTimeout(ctx, stepTimeout(do))
-	err := a.runStep(ctx2, do)
-	cancel()
+	run := func() error {
+		ctx, cancel := context.WithTimeout(ctx, stepTimeout(do)) // from when it has its slot
+		defer cancel()
+		return a.runStep(ctx, do)
+	}
+	var err error
+	if needsSlot(do) {
+		err = a.d.inEngineSlot(ctx, stepTimeout(do), run)
+	} else {
+		err = run()
+	}
 	if err != nil || changesFolder(do) {
 		a.place.forget()
 	}
@@ -60,8 +68,25 @@ func (a *attempt) performStep(ctx context.Context, do task.Do) {
 	a.handleStepFailure(ctx, do, err)
 }
 
-// handleStepFailure decides between a retry and the end of the attempt.
+// needsSlot reports whether a step makes the engine work on a container, which only so many attempts do at once. Dumps
+// and restores have slots of their own.
+func needsSlot(do task.Do) bool {
+	switch do {
+	case task.CreateContainer, task.Start, task.DeleteContainer, task.RemoveDumped:
+		return true
+	default:
+		return false
+	}
+}
+
+// handleStepFailure decides between a retry and the end of the attempt. A step that found no slot has not been
+// tried: that the node is busy is no failure of the step, and ends no attempt.
 func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) {
+	if errors.Is(err, errNoSlot) {
+		a.d.log.Info("step waits for others", "attempt", a.id, "step", do, "err", err)
+		a.mail.pause(ctx, firstPause)
+		return
+	}
 	n := a.retries.add(do)
 	prepares := do >= task.MakeFolder && do <= task.Start || do == task.StartUpload
 	unavailable := errors.Is(err, fault.Unavailable)
@@ -83,9 +108,7 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container did not start on node %s in %d tries: %s: %v", a.d.cfg.Info.GetName(), n, do, err)}
 		return
 	}
-	timer, stop := context.WithTimeout(ctx, a.retries.pause(n))
-	defer stop()
-	a.mail.pause(timer)
+	a.mail.pause(ctx, a.retries.pause(n))
 }
 
 // isEngineStep reports whether the step changes a container.
@@ -118,24 +141,20 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 	case task.StartFetch:
 		return a.helpers.startFetch(spec, wanted, func(f *failure) { a.failure = f })
 	case task.CreateContainer:
-		return a.d.inSlot(ctx, func() error {
-			cs, err := a.layout().containerSpec(spec, a.reuseKey(spec))
-			if err != nil {
-				return err
-			}
-			if a.d.cfg.Enforcer != nil && cs.Cgroup == "" {
-				return a.cgroup.vanished()
-			}
-			return a.container.create(ctx, cs)
-		})
-	case task.Start:
-		return a.d.inSlot(ctx, func() error {
-			err := a.startContainer(ctx)
-			if err != nil {
-				err = errors.Join(err, a.stopSharing(ctx, spec))
-			}
+		cs, err := a.layout().containerSpec(spec, a.reuseKey(spec))
+		if err != nil {
 			return err
-		})
+		}
+		if a.d.cfg.Enforcer != nil && cs.Cgroup == "" {
+			return a.cgroup.vanished()
+		}
+		return a.container.create(ctx, cs)
+	case task.Start:
+		err := a.startContainer(ctx)
+		if err != nil {
+			err = errors.Join(err, a.stopSharing(ctx, spec))
+		}
+		return err
 	case task.Terminate:
 		a.termSent, a.termSentAt = true, a.d.clock.Monotonic()
 		return driver.Kill(ctx, id, syscall.SIGTERM)
@@ -150,7 +169,7 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 	case task.StopHelpers:
 		return a.helpers.stop(ctx)
 	case task.DeleteContainer:
-		return a.d.inSlot(ctx, func() error { return a.deleteContainer(ctx) })
+		return a.deleteContainer(ctx)
 	case task.Trim:
 		if goalOf(wanted) == task.GoalStop {
 			return a.dir.trimToLogs(ctx)
@@ -169,7 +188,7 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 	case task.RemoveCgroup:
 		return errors.Join(a.secrets.drop(), a.cgroup.remove(ctx)) // of one that has ended without a container
 	case task.RemoveDumped:
-		return a.d.inSlot(ctx, func() error { return a.container.remove(ctx) })
+		return a.container.remove(ctx)
 	case task.Freeze, task.Thaw, task.SwapOut, task.Checkpoint, task.Restore, task.FetchDump:
 		return a.runLevelStep(ctx, do, spec)
 	default:
