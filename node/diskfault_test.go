@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime/fake"
@@ -249,5 +251,38 @@ func TestDumpThatFillsTheDiskIsNotLost(t *testing.T) {
 	a.d.cfg.Driver = fullDuringDump{a.d.cfg.Driver.(fullDuringDump).Driver, func() {}}
 	if err := a.suspension.checkpoint(t.Context(), spec); err != nil || !a.rec.Dumped || a.rec.DumpNumber != 1 {
 		t.Errorf("tried again: %v, %+v", err, a.rec.Record)
+	}
+}
+
+// fullAfterDump is a driver whose dumps have ended the container, and could not be proven as the disk was full.
+type fullAfterDump struct{ *fake.Driver }
+
+func (fullAfterDump) Dump(context.Context, string, string) error {
+	return fault.New(fault.Unavailable, "manifest: %w", &fs.PathError{Op: "write", Path: "manifest.json.new", Err: unix.ENOSPC})
+}
+
+// A dump that is whole and not yet proven is completed when there is room on the disk, however late that is.
+func TestDumpThatWaitsForAFullDiskIsNotLost(t *testing.T) {
+	a, _, _ := newStoreFaultAttempt(t)
+	spec := groupTask(0, "count").GetSpec()
+	if err := a.suspension.freeze(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	engine := a.d.cfg.Driver.(fullDuringDump).Driver
+	a.d.cfg.Driver = fullAfterDump{engine}
+	for n := range 20 {
+		err := a.suspension.checkpoint(t.Context(), spec)
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+		a.handleLevelFailure(task.Checkpoint, n+1, err)
+		if a.failure != nil || a.suspension.refused != 0 || !a.rec.Dumping {
+			t.Fatalf("%+v, refused %v, %+v", a.failure, a.suspension.refused, a.rec.Record)
+		}
+		a.container.phase = task.ContainerStopped // as the engine says then
+	}
+	a.d.cfg.Driver = fullDuringDump{engine, func() {}}
+	if err := a.suspension.checkpoint(t.Context(), spec); err != nil || !a.rec.Dumped || a.rec.DumpNumber != 1 {
+		t.Errorf("with room: %v, %+v", err, a.rec.Record)
 	}
 }

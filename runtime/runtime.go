@@ -224,7 +224,7 @@ type Checkpointer interface {
 	// Called again with the same dir after a lost answer, it completes the dump.
 	// Errors: Unsupported, this container cannot be dumped; Exhausted, no space;
 	// Conflict, not now, since a process cannot be stopped; Unavailable, the outcome
-	// is unknown.
+	// is unknown, or the container has ended and its dump cannot be completed yet.
 	Checkpoint(ctx context.Context, id, dir string) error
 	// Restore makes the container of s from the dump in dir and runs it. The dump
 	// may have been made under another ID: the caller must choose the right one.

@@ -65,6 +65,41 @@ func TestManifestProvesAWholeDump(t *testing.T) {
 	}
 }
 
+// A dump whose manifest finds the disk full is whole: it is proven when there is room. What the disk did not take of the
+// dump itself is lost.
+func TestManifestWaitsForAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	image, unsaved := filepath.Join(dir, imageDir), filepath.Join(dir, manifestName+".new")
+	if err := os.Mkdir(image, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(image, "core-1.img"), []byte("abc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", unsaved); err != nil {
+		t.Fatal(err)
+	}
+	err := writeManifest(t.Context(), dir, "c-1", newFollower(dir))
+	if !errors.Is(err, unix.ENOSPC) || !errors.Is(err, fault.Unavailable) {
+		t.Errorf("on a full disk: %v, want fault.Unavailable", err)
+	}
+	if err := os.Remove(unsaved); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeManifest(t.Context(), dir, "c-1", newFollower(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := readManifest(dir); err != nil || m.ID != "c-1" || len(m.Files) != 1 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := os.RemoveAll(image); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeManifest(t.Context(), dir, "c-1", newFollower(dir)); err == nil || errors.Is(err, fault.Unavailable) {
+		t.Errorf("without the dump's files: %v", err)
+	}
+}
+
 // A dump of an earlier version is verified by the sums in its manifest.
 func TestManifestsOfEarlierVersionsAreRead(t *testing.T) {
 	for name, old := range map[string]string{

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -46,13 +48,23 @@ func (f manifestFile) sum() string {
 }
 
 // writeManifest syncs the image, completes its sums, and then durably writes the
-// manifest.
+// manifest. fault.Unavailable: the dump is whole, and the disk has no room for the manifest now. An error of the
+// image's own sync is never that: what the disk did not take then is lost, and the next sync would not say so.
 func writeManifest(ctx context.Context, dir, id string, behind *follower) error {
 	files, err := behind.finish(ctx)
 	if err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(manifest{manifestVersion, id, files}, "", "  ")
+	err = manifest{manifestVersion, id, files}.save(dir)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fault.New(fault.Unavailable, "the dump is whole, and waits for room on the disk: %w", err)
+	}
+	return err
+}
+
+// save durably writes the manifest.
+func (m manifest) save(dir string) error {
+	b, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err
 	}
