@@ -119,6 +119,7 @@ func (c *container) isDoomed() bool {
 func (d *Driver) open(ctx context.Context, s runtime.Spec) (*container, error) {
 	defer runtime.StartPart(ctx, "container to be used again")()
 	id := sharedPrefix + strings.ToLower(rand.Text()[:16])
+	defer d.setOpening(id)() // first, or CloseIdle would take it for one that an earlier driver has left
 	dir := filepath.Join(d.cfg.socketsDir(), id)
 	if err := os.Mkdir(dir, 0o755); err != nil { // the folders around it are the daemon's alone
 		return nil, err
@@ -128,7 +129,6 @@ func (d *Driver) open(ctx context.Context, s runtime.Spec) (*container, error) {
 		return nil, err
 	}
 	defer l.Close()
-	defer d.setOpening(id)() // or CloseIdle would take it for one of an earlier driver
 	c, err := d.connect(ctx, l, dir, id, s)
 	if err == nil {
 		return c, nil

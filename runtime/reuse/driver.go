@@ -421,7 +421,8 @@ func (d *Driver) Leftovers(ctx context.Context) ([]runtime.Leftover, error) {
 }
 
 // CloseIdle implements runtime.Reuser: it deletes containers that no task has used for
-// that long, and those of an earlier driver that no task of it needs.
+// that long, those of an earlier driver that no task of it needs, and what a start or a removal that was cut short has
+// left of others.
 func (d *Driver) CloseIdle(ctx context.Context, idle time.Duration) error {
 	all, err := d.Engine.List(ctx)
 	if err != nil {
@@ -440,6 +441,17 @@ func (d *Driver) CloseIdle(ctx context.Context, idle time.Duration) error {
 	for _, l := range left {
 		if strings.HasPrefix(l.ID, sharedPrefix) {
 			ids[l.ID] = true
+		}
+	}
+	for _, dir := range []string{d.cfg.socketsDir(), d.cfg.group(d.cfg.Cgroup)} {
+		rests, e := os.ReadDir(dir)
+		if e != nil && !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+		for _, r := range rests {
+			if strings.HasPrefix(r.Name(), sharedPrefix) {
+				ids[r.Name()] = true
+			}
 		}
 	}
 	for id := range ids {

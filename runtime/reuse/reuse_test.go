@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -236,6 +237,39 @@ func TestIdleContainersThatDieAreDeleted(t *testing.T) {
 	all, err := d.Engine.List(t.Context())
 	if _, left := d.shared(); err != nil || len(all) > 0 || left > 0 {
 		t.Errorf("the engine has %v, the driver %d, %v", all, left, err)
+	}
+}
+
+// What a start or a removal that was cut short has left of a container, which the engine does not have, is removed too;
+// what is still made, and what is not of this package, stays.
+func TestRestsWithoutAContainerAreRemoved(t *testing.T) {
+	d := newOffline(t, t.TempDir(), hanging(t))
+	groups := d.cfg.group(d.cfg.Cgroup)
+	path := func(in, name string) string { return filepath.Join(in, name) }
+	gone := []string{path(d.cfg.socketsDir(), sharedPrefix+"socket"), path(groups, sharedPrefix+"group")}
+	stays := []string{path(d.cfg.socketsDir(), sharedPrefix+"new"), path(groups, sharedPrefix+"new"), path(groups, "other")}
+	if err := d.CloseIdle(t.Context(), 0); err != nil { // before there is a cgroup
+		t.Fatal(err)
+	}
+	for _, dir := range append(slices.Clone(gone), stays...) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := d.setOpening(sharedPrefix + "new")
+	if err := d.CloseIdle(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	done()
+	for _, dir := range gone {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", dir, err)
+		}
+	}
+	for _, dir := range stays {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
