@@ -145,14 +145,13 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	if err != nil {
 		return err
 	}
-	if err := s.exclusive.add(ctx, s.id, spec); err != nil {
-		return err
-	}
 	s.stepBytes = s.rec.DumpBytes
 	restore := c.Restore
 	stopped, canStop := c.(runtime.StoppedRestorer)
 	if canStop {
 		restore = stopped.RestoreStopped
+	} else if err := s.exclusive.add(ctx, s.id, spec); err != nil {
+		return err
 	}
 	err = s.inSlot(ctx, func() error { return restore(ctx, cs, s.dumps.dir(s.rec.DumpNumber)) })
 	if err != nil {
@@ -163,6 +162,10 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	s.container.phase, s.cgroup.exists, s.container.stoppedAt = task.ContainerRunning, true, 0
 	s.frozen, s.swapped, s.staleDump = false, false, true
 	err = s.cgroup.ensure(ctx, spec)
+	if err == nil && canStop {
+		// Only now: a watchdog, or a new daemon, that froze the cgroup under criu would stop the restore for good.
+		err = s.exclusive.add(ctx, s.id, spec)
+	}
 	if err == nil && canStop {
 		err = stopped.Continue(ctx, s.id.String())
 	}

@@ -1,8 +1,10 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/watchdog"
+	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -376,5 +379,51 @@ func TestLeaseIsReadBeforeWhatIsWanted(t *testing.T) {
 	}
 	if hasLease, wanted, _ := a.wantedUnderLease(); hasLease && wanted != nil {
 		t.Error("what the epoch before wanted runs under the lease of the next")
+	}
+}
+
+// restoreObserver calls a function while a container is restored, and before its processes go on.
+type restoreObserver struct {
+	*fake.Driver
+	observe func(step string)
+}
+
+func (d restoreObserver) RestoreStopped(ctx context.Context, s runtime.Spec, dir string) error {
+	d.observe("restore")
+	return d.Driver.RestoreStopped(ctx, s, dir)
+}
+
+func (d restoreObserver) Continue(ctx context.Context, id string) error {
+	d.observe("continue")
+	return d.Driver.Continue(ctx, id)
+}
+
+// A watchdog that froze an exclusive task while criu restores it would stop criu for good: its task is watched from just
+// before its processes go on.
+func TestRestoreIsNotWatched(t *testing.T) {
+	b, k, w := newWatchedTestNode(t, 60_000)
+	b.stopDaemon()
+	var mu sync.Mutex
+	watched := map[string]bool{}
+	b.config.Driver = restoreObserver{b.engine.Driver(), func(step string) {
+		state, err := os.ReadFile(filepath.Join(b.config.Data, "watchdog"))
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		watched[step] = bytes.Contains(state, []byte(k.FreezeFile(idOf(w))))
+	}}
+	b.start()
+	b.awaitCounting(w)
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+	mu.Lock()
+	defer mu.Unlock()
+	if want := map[string]bool{"restore": false, "continue": true}; !maps.Equal(watched, want) {
+		t.Errorf("watched: %v, want %v", watched, want)
 	}
 }
