@@ -83,13 +83,14 @@ func (c *cluster) setLevels(job string, level droverv1.Level, on string) {
 		return
 	}
 	for _, t := range list.Tasks {
-		c.setLevel(job, t, level, on)
+		_ = c.setLevel(job, t, level, on) // it may have ended
 	}
 }
 
-func (c *cluster) setLevel(job string, t *droverv1.TaskStatus, level droverv1.Level, on string) {
+func (c *cluster) setLevel(job string, t *droverv1.TaskStatus, level droverv1.Level, on string) error {
 	_, err := call(c.client.SetLevel, &droverv1.SetLevelRequest{Job: job, Stage: t.Stage, Task: t.Task, Level: level, Node: on, Reason: "the plan"})
 	c.log("user: %s %s/%d %s %s: %v", job, t.Stage, t.Task, level, on, err) // there may be nothing to suspend
+	return err
 }
 
 // release resumes what the user suspended of the jobs that have not ended, which nobody else does,
@@ -110,8 +111,14 @@ func (c *cluster) release(jobs []*droverv1.JobSummary) {
 			continue
 		}
 		for _, t := range tasks.Tasks {
-			if isSuspended(t) {
-				c.setLevel(job, t, droverv1.Level_LEVEL_RUNNING, "")
+			if !isSuspended(t) {
+				continue
+			}
+			// Its node may be taken for good by a task that waits for this one and that a user has moved there.
+			for _, on := range append([]string{""}, c.machineNames()...) {
+				if c.setLevel(job, t, droverv1.Level_LEVEL_RUNNING, on) == nil {
+					break
+				}
 			}
 		}
 	}
