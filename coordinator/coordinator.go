@@ -79,8 +79,10 @@ type core struct {
 	changed  *changeSignal // facts or reports changed
 	jobEnded *changeSignal // of changed, those with a job that ended
 	waits    *waitList
-	metrics  *metrics
-	tracing  *tracing
+
+	startFailures startFailures
+	metrics       *metrics
+	tracing       *tracing
 
 	deciding          chan struct{} // holds one while a decision is made, or the scheduler is set
 	schedulerDefault  atomic.Pointer[SchedulerChoice]
@@ -146,7 +148,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 // newCore makes what needs no file.
 func newCore(ctx context.Context, cfg Config) *core {
 	c := &core{cfg: cfg, log: cfg.Logger, stop: ctx.Done(), sessions: newSessions(), wanted: newWantedSets(cfg.Now, cfg.KeepLogs), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
-		leadership: newLeadership(), changed: newChangeSignal(), jobEnded: newChangeSignal(), submitting: &nameClaims{keys: map[string]string{}}, deciding: make(chan struct{}, 1), schedulerReloaded: make(chan struct{}, 1)}
+		leadership: newLeadership(), changed: newChangeSignal(), jobEnded: newChangeSignal(), submitting: &nameClaims{keys: map[string]string{}}, deciding: make(chan struct{}, 1), startFailures: startFailures{on: map[startedStage]int32{}}, schedulerReloaded: make(chan struct{}, 1)}
 	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
 	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
 	c.inputs = &inputLocator{dispatcher: c.dispatcher, locations: c.locations, leadership: c.leadership, view: c.view, now: c.now, log: c.log}

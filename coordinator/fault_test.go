@@ -318,6 +318,36 @@ func TestFailureClasses(t *testing.T) {
 	}
 }
 
+// What one node cannot start another one may: the job fails when two could not, or one twice.
+func TestWhatANodeCannotStartIsTriedOnAnother(t *testing.T) {
+	refuse := coordtest.Fail(droverv1.Cause_CAUSE_SPEC, "boom")
+	for name, tc := range map[string]struct {
+		second   coordtest.Behaviour
+		tasks    int
+		end      droverv1.JobState
+		attempts int32 // that failed, at most
+		message  string
+	}{
+		"the other one can":       {coordtest.Succeed, 1, succeeded, 1, ""},
+		"of many tasks":           {coordtest.Succeed, 6, succeeded, 6, ""},
+		"the other one cannot":    {refuse, 1, failed, 2, "it cannot be run; the last: boom"},
+		"nor can it any of these": {refuse, 6, failed, 12, "it cannot be run; the last: boom"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestCluster(t, nil)
+			b.addNode(coordtest.Info("n1"), refuse)
+			b.waitForNodes()
+			b.addNode(coordtest.Info("n2"), tc.second)
+			b.waitUntil("two nodes", func() bool { return b.nodeState("n2") == "up" })
+			b.submit(groupJob("j", tc.tasks))
+			got := b.waitForEnd("j", tc.end)
+			if got.Stages[0].FailedAttempts > tc.attempts || !strings.Contains(got.Job.Message, tc.message) {
+				t.Errorf("%d attempts failed, at most %d expected; message %q, want %q", got.Stages[0].FailedAttempts, tc.attempts, got.Job.Message, tc.message)
+			}
+		})
+	}
+}
+
 // A map output that a reduce cannot fetch is made again, once: a report of the reduce that does not yet know of the
 // new one says nothing about it.
 func TestUnfetchableMapOutputIsRecomputed(t *testing.T) {

@@ -219,7 +219,7 @@ func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *drov
 	s.core.view(func(f *facts.Facts) {
 		for _, a := range r.GetAttempts() {
 			if changesFacts(f, n, a) {
-				changing = append(changing, oneChange(f, a))
+				changing = append(changing, s.core.startFailures.judge(f, n, oneChange(f, a)))
 			}
 		}
 	})
@@ -283,6 +283,7 @@ func reportsLostOutputs(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt)
 // sanitizeReport truncates or drops what exceeds the limits or is invalid,
 // before it becomes a fact.
 func sanitizeReport(a *droverv1.SeenAttempt) {
+	a.Elsewhere = false // it is the coordinator's to say
 	a.Message = clipText(plain.Clean(a.GetMessage()), maxLine)
 	a.Status = clipText(plain.Clean(a.GetStatus()), maxLine)
 	a.LevelNote = clipText(plain.Clean(a.GetLevelNote()), maxLine)

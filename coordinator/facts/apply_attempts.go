@@ -391,7 +391,7 @@ func (en attemptEntries) recordFailure(e *droverv1.Entry, j *Job, k Key, a *Atte
 		limit = jobspec.DefaultAttempts
 	}
 	switch {
-	case a.Cause() == droverv1.Cause_CAUSE_SPEC:
+	case a.Cause() == droverv1.Cause_CAUSE_SPEC && !a.Seen().GetElsewhere():
 		en.failJob(e, j, k, "it cannot be run", a)
 	case a.Cause() == droverv1.Cause_CAUSE_DATA:
 		en.failJob(e, j, k, "no attempt can process its data", a)

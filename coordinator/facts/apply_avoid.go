@@ -49,7 +49,7 @@ func (en attemptEntries) recordNodeFailure(e *droverv1.Entry, j *Job, k Key, a *
 	switch c := a.Cause(); {
 	case n == nil || a.Placed < n.SchedulableSince:
 		return
-	case c == droverv1.Cause_CAUSE_SPEC, c == droverv1.Cause_CAUSE_DATA, c == droverv1.Cause_CAUSE_REBOOT, c == droverv1.Cause_CAUSE_INPUT && len(a.Seen().GetLostOutputs()) > 0:
+	case c == droverv1.Cause_CAUSE_SPEC && !a.Seen().GetElsewhere(), c == droverv1.Cause_CAUSE_DATA, c == droverv1.Cause_CAUSE_REBOOT, c == droverv1.Cause_CAUSE_INPUT && len(a.Seen().GetLostOutputs()) > 0:
 		return // no other node could do better, or others were to blame
 	}
 	list := slices.Clone(j.NodeFailures)

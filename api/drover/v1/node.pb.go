@@ -221,7 +221,7 @@ const (
 	Cause_CAUSE_STOPPED     Cause = 6  // told to stop
 	Cause_CAUSE_INFRA       Cause = 7  // infrastructure: does not count towards the task's attempts
 	Cause_CAUSE_INPUT       Cause = 8  // a map output or block could not be read
-	Cause_CAUSE_SPEC        Cause = 9  // cannot be started: image or command not found; not tried again
+	Cause_CAUSE_SPEC        Cause = 9  // cannot be started: image or command not found; tried again on another node at most
 	Cause_CAUSE_DATA        Cause = 10 // read or wrote data that no attempt can process; not tried again
 	Cause_CAUSE_REBOOT      Cause = 11 // its machine was rebooted, or the daemon ended that it was a process of: as INFRA, but the node is not to blame
 )
@@ -2730,6 +2730,7 @@ type SeenAttempt struct {
 	CommittingMs   int64                  `protobuf:"varint,32,opt,name=committing_ms,json=committingMs,proto3" json:"committing_ms,omitempty"`                                // of the helper that uploads its output, after its command ended
 	LevelsRefused  []Level                `protobuf:"varint,29,rep,packed,name=levels_refused,json=levelsRefused,proto3,enum=drover.v1.Level" json:"levels_refused,omitempty"` // that it can never reach on this node: level_note says why
 	Unknown        *UnknownRun            `protobuf:"bytes,33,opt,name=unknown,proto3" json:"unknown,omitempty"`                                                               // set if the coordinator was restored and does not know it
+	Elsewhere      bool                   `protobuf:"varint,38,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`                                                          // set by the coordinator: it could not be started (CAUSE_SPEC), and perhaps another node can
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2993,6 +2994,13 @@ func (x *SeenAttempt) GetUnknown() *UnknownRun {
 		return x.Unknown
 	}
 	return nil
+}
+
+func (x *SeenAttempt) GetElsewhere() bool {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return false
 }
 
 // UnknownRun says what a run is that the coordinator does not know.
@@ -4055,7 +4063,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\verror_class\x18\x03 \x01(\tR\n" +
 	"errorClass\x121\n" +
 	"\x06locate\x18\x04 \x01(\v2\x19.drover.v1.LocateResponseR\x06locate\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xd5\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xf3\n" +
 	"\n" +
 	"\vSeenAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12&\n" +
@@ -4098,7 +4106,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x0estart_pause_ms\x18\" \x01(\x03R\fstartPauseMs\x12#\n" +
 	"\rcommitting_ms\x18  \x01(\x03R\fcommittingMs\x127\n" +
 	"\x0elevels_refused\x18\x1d \x03(\x0e2\x10.drover.v1.LevelR\rlevelsRefused\x12/\n" +
-	"\aunknown\x18! \x01(\v2\x15.drover.v1.UnknownRunR\aunknown\x1a;\n" +
+	"\aunknown\x18! \x01(\v2\x15.drover.v1.UnknownRunR\aunknown\x12\x1c\n" +
+	"\telsewhere\x18& \x01(\bR\telsewhere\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01J\x04\b\x12\x10\x13\"{\n" +
