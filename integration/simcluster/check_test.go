@@ -213,6 +213,9 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 		c.violated("tasks of %s: %v", s.Name, err)
 		return
 	}
+	if s.State == droverv1.JobState_JOB_STATE_SUCCEEDED {
+		c.checkCounts(s)
+	}
 	if n := j.tasks(); len(tasks.Tasks) != n {
 		c.violated("job %s has %d tasks, want %d", s.Name, len(tasks.Tasks), n)
 	}
@@ -230,6 +233,20 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 		lostSince := j.wordCount != nil && t.Stage == "count" && committed == 0 // after all reduces had fetched it
 		if s.State == droverv1.JobState_JOB_STATE_SUCCEEDED && committed != 1 && !lostSince || committed > 1 {
 			c.violated("job %s, %s: task %s/%d has %d committed attempts", s.Name, s.State, t.Stage, t.Task, committed)
+		}
+	}
+}
+
+// checkCounts checks that all tasks of a job that has succeeded are counted as done.
+func (c *cluster) checkCounts(s *droverv1.JobSummary) {
+	job, err := call(c.client.GetJob, &droverv1.GetJobRequest{Job: fmt.Sprint(s.Job)})
+	if err != nil {
+		c.violated("job %s: %v", s.Name, err)
+		return
+	}
+	for _, g := range job.Stages {
+		if g.Pending != 0 || g.Done != g.Tasks {
+			c.violated("job %s has succeeded, and of %d tasks of %s %d are pending and %d done", s.Name, g.Tasks, g.Name, g.Pending, g.Done)
 		}
 	}
 }
