@@ -277,27 +277,47 @@ type inputLocator struct {
 	log        *slog.Logger
 }
 
+// maxLocateTries is how often an input is located whose files change meanwhile.
+const maxLocateTries = 3
+
 // locateInput looks up the blocks of in through nodes and makes splits of them.
 // Large inputs are requested in pages, from several nodes in parallel.
 // NotFound: no such input; Unavailable: no node answered before ctx ended.
 func (l *inputLocator) locateInput(ctx context.Context, in *jobspec.Input, user string, progress func(string)) (*located, error) {
-	blocks, err := l.locateBlocks(ctx, in, user, false, progress)
+	var blocks []*droverv1.FileBlock
+	var err error
+	for try := 1; try == 1 || try <= maxLocateTries && errors.Is(err, fault.Conflict); try++ {
+		blocks, err = l.locateBlocks(ctx, in, user, false, progress)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return planSplits(blocks, in.CombineBytes)
 }
 
+// locatedPage is which blocks of an input are looked up.
+type locatedPage struct {
+	in      *jobspec.Input
+	user    string
+	from    int32  // block, counted over all files
+	listing uint64 // LocateResponse.listing of the first page, 0 for any: other nodes may list other files
+	refresh bool
+}
+
 // locateBlocks looks up the blocks of in through nodes.
 func (l *inputLocator) locateBlocks(ctx context.Context, in *jobspec.Input, user string, refresh bool, progress func(string)) ([]*droverv1.FileBlock, error) {
-	first, err := l.locatePage(ctx, in, user, 0, refresh, progress)
+	page := locatedPage{in: in, user: user, refresh: refresh}
+	first, err := l.locatePage(ctx, page, progress)
 	if err != nil {
 		return nil, err
 	}
+	if !refresh { // then a block is found by its file, and one that is missing only counts as remote
+		page.listing = first.GetListing()
+	}
 	blocks := first.GetBlocks()
-	for next := first.GetNextBlock(); next > 0; {
+	for page.from = first.GetNextBlock(); page.from > 0; {
 		var more []*droverv1.FileBlock
-		if more, next, err = l.locatePages(ctx, in, user, next, refresh, progress); err != nil {
+		if more, page.from, err = l.locatePages(ctx, page, progress); err != nil {
 			return nil, err
 		}
 		if blocks = append(blocks, more...); len(blocks) > maxBlocks {
@@ -324,12 +344,14 @@ func checkBlocks(blocks []*droverv1.FileBlock) error {
 
 // locatePages requests the next pages in parallel and returns the block to
 // continue from, 0 at the end.
-func (l *inputLocator) locatePages(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) ([]*droverv1.FileBlock, int32, error) {
+func (l *inputLocator) locatePages(ctx context.Context, page locatedPage, progress func(string)) ([]*droverv1.FileBlock, int32, error) {
 	var parts [pagesAtOnce]*droverv1.LocateResponse
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
+		p := page
+		p.from += int32(i * blocksPerPage)
 		g.Go(func() (err error) {
-			parts[i], err = l.locatePage(ctx, in, user, from+int32(i*blocksPerPage), refresh, progress)
+			parts[i], err = l.locatePage(ctx, p, progress)
 			return err
 		})
 	}
@@ -346,16 +368,20 @@ func (l *inputLocator) locatePages(ctx context.Context, in *jobspec.Input, user 
 	return out, parts[pagesAtOnce-1].GetNextBlock(), nil
 }
 
-func (l *inputLocator) locatePage(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) (*droverv1.LocateResponse, error) {
-	request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_Locate{Locate: &droverv1.LocateRequest{Paths: in.Paths, FirstBlock: from, MaxBlocks: blocksPerPage, Refresh: refresh, Recurse: in.Recurse}}}
-	a, err := l.dispatcher.call(ctx, request, uriScheme(in.Paths[0]), progress)
+func (l *inputLocator) locatePage(ctx context.Context, p locatedPage, progress func(string)) (*droverv1.LocateResponse, error) {
+	request := &droverv1.NodeRequest{User: p.user, Operation: &droverv1.NodeRequest_Locate{Locate: &droverv1.LocateRequest{Paths: p.in.Paths, FirstBlock: p.from, MaxBlocks: blocksPerPage, Refresh: p.refresh, Recurse: p.in.Recurse, Listing: p.listing}}}
+	a, err := l.dispatcher.call(ctx, request, uriScheme(p.in.Paths[0]), progress)
 	if err != nil {
 		return nil, err
 	}
-	if a.GetLocate() == nil {
+	switch got := a.GetLocate(); {
+	case got == nil:
 		return nil, fault.New(fault.Corrupt, "a node answered a locate request without locations")
+	case p.listing != 0 && got.GetListing() != 0 && got.GetListing() != p.listing: // 0: its node is of an earlier version
+		return nil, fault.New(fault.Corrupt, "a node answered a locate request with blocks of other files")
+	default:
+		return got, nil
 	}
-	return a.GetLocate(), nil
 }
 
 // planSplits makes splits of blocks and records their hosts.

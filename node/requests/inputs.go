@@ -44,6 +44,7 @@ func (d *Server) listInputs(ctx context.Context, paths []string, user string, re
 			l.bytes += info.LengthBytes
 		}
 	}
+	l.sum = sumOf(l.files)
 	return l, nil
 }
 

@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +44,17 @@ type listing struct {
 	madeAt time.Time
 	files  []inputFile
 	bytes  int64
+	sum    uint64 // of what the slots are counted by; see sumOf
+}
+
+// sumOf returns a hash of the files, their lengths and slots: the same on all nodes, and never 0. A page of another
+// listing would skip blocks, or have some twice.
+func sumOf(files []inputFile) uint64 {
+	h := fnv.New64a()
+	for _, f := range files {
+		fmt.Fprintf(h, "%s\x00%d\x00%d\x00", f.uri, f.info.LengthBytes, f.slotBytes)
+	}
+	return max(1, h.Sum64())
 }
 
 type listings struct {
@@ -97,20 +109,23 @@ func (l *listings) drop(key string, x *listing) {
 // locate expands the paths and returns one page of their blocks.
 func (d *Server) locate(ctx context.Context, o *droverv1.LocateRequest, user string) (*droverv1.LocateResponse, error) {
 	key := fmt.Sprintf("%s\x00%t\x00%s", user, o.GetRecurse(), strings.Join(o.GetPaths(), "\x00"))
-	l := d.listings.get(key)
-	if l == nil || o.GetFirstBlock() == 0 || o.GetRefresh() {
+	l, want := d.listings.get(key), o.GetListing()
+	if l == nil || o.GetFirstBlock() == 0 || o.GetRefresh() || want != 0 && l.sum != want {
 		var err error
 		if l, err = d.listInputs(ctx, o.GetPaths(), user, o.GetRecurse()); err != nil {
 			return nil, err
 		}
 		d.listings.put(key, l)
 	}
+	if want != 0 && l.sum != want {
+		return nil, fault.New(fault.Conflict, "the files of input %s changed while they were located: try again when none is added or removed", o.GetPaths()[0])
+	}
 	page := int(o.GetMaxBlocks())
 	if page <= 0 {
 		page = defaultPage
 	}
 	page = min(page, maxPage)
-	answer := &droverv1.LocateResponse{TotalFiles: int32(len(l.files)), TotalBytes: l.bytes}
+	answer := &droverv1.LocateResponse{TotalFiles: int32(len(l.files)), TotalBytes: l.bytes, Listing: l.sum}
 	first, last, at := int(o.GetFirstBlock()), int(o.GetFirstBlock())+page, 0
 	for _, f := range l.files {
 		from, to := max(first, at)-at, min(last, at+f.slots())-at

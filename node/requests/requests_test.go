@@ -176,6 +176,50 @@ func TestPagesAddUp(t *testing.T) {
 	})
 }
 
+// Nodes that serve the pages of one input may have listed it before and after a file came or went.
+func TestPagesOfDifferentNodesAddUp(t *testing.T) {
+	fs := fake.New(fake.Options{BlockBytes: 100})
+	for i := range 10 {
+		write(t, fs, fmt.Sprintf("/in/%d", i), 100)
+	}
+	server := func() *Server { return NewServer(singleFS{fs}, nil, func() {}, func(string, error) {}) }
+	first, other := server(), server()
+	page := func(d *Server, from int32, listing uint64) (*droverv1.LocateResponse, error) {
+		o := locate(1, from, 5, "hdfs:///in").GetLocate()
+		o.Listing = listing
+		return d.locate(t.Context(), o, "u")
+	}
+	if _, err := page(other, 0, 0); err != nil { // it has listed ten files
+		t.Fatal(err)
+	}
+	write(t, fs, "/in/00", 100) // comes second
+	a, err := page(first, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := a.GetBlocks()
+	for from := a.GetNextBlock(); from > 0; {
+		b, err := page(other, from, a.GetListing())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, from = append(got, b.GetBlocks()...), b.GetNextBlock()
+	}
+	times := map[string]int{}
+	for _, b := range got {
+		times[b.GetUri()]++
+	}
+	if len(got) != 11 || len(times) != 11 {
+		t.Errorf("%d blocks of %d files, want 11 of 11: %v", len(got), len(times), times)
+	}
+	if err := fs.Delete(t.Context(), "/in/3"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := page(server(), 5, a.GetListing()); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "hdfs:///in") {
+		t.Errorf("a page of other files: %v", err)
+	}
+}
+
 func TestRefreshSeesALostDataNode(t *testing.T) {
 	o := newTestServer(t)
 	write(t, o.fs, "/in/a", 100)

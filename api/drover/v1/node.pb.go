@@ -2099,6 +2099,7 @@ type LocateRequest struct {
 	MaxBlocks     int32                  `protobuf:"varint,3,opt,name=max_blocks,json=maxBlocks,proto3" json:"max_blocks,omitempty"`
 	Refresh       bool                   `protobuf:"varint,4,opt,name=refresh,proto3" json:"refresh,omitempty"` // bypass caches: a DataNode was lost
 	Recurse       bool                   `protobuf:"varint,5,opt,name=recurse,proto3" json:"recurse,omitempty"` // also read the subfolders of input folders; otherwise one is an error
+	Listing       uint64                 `protobuf:"varint,6,opt,name=listing,proto3" json:"listing,omitempty"` // LocateResponse.listing of the first page: the files must be the same; 0 for the first page
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2168,12 +2169,20 @@ func (x *LocateRequest) GetRecurse() bool {
 	return false
 }
 
+func (x *LocateRequest) GetListing() uint64 {
+	if x != nil {
+		return x.Listing
+	}
+	return 0
+}
+
 type LocateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Blocks        []*FileBlock           `protobuf:"bytes,1,rep,name=blocks,proto3" json:"blocks,omitempty"`
 	TotalFiles    int32                  `protobuf:"varint,2,opt,name=total_files,json=totalFiles,proto3" json:"total_files,omitempty"`
 	TotalBytes    int64                  `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	NextBlock     int32                  `protobuf:"varint,4,opt,name=next_block,json=nextBlock,proto3" json:"next_block,omitempty"` // 0 = last page
+	Listing       uint64                 `protobuf:"varint,5,opt,name=listing,proto3" json:"listing,omitempty"`                      // hash of the files with their lengths, in whose blocks the pages are counted; 0 from a node that has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2232,6 +2241,13 @@ func (x *LocateResponse) GetTotalBytes() int64 {
 func (x *LocateResponse) GetNextBlock() int32 {
 	if x != nil {
 		return x.NextBlock
+	}
+	return 0
+}
+
+func (x *LocateResponse) GetListing() uint64 {
+	if x != nil {
+		return x.Listing
 	}
 	return 0
 }
@@ -4012,7 +4028,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"gatherLogs\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\a \x01(\x03R\ttimeoutMsB\v\n" +
-	"\toperation\"\x99\x01\n" +
+	"\toperation\"\xb3\x01\n" +
 	"\rLocateRequest\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x1f\n" +
 	"\vfirst_block\x18\x02 \x01(\x05R\n" +
@@ -4020,7 +4036,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"max_blocks\x18\x03 \x01(\x05R\tmaxBlocks\x12\x18\n" +
 	"\arefresh\x18\x04 \x01(\bR\arefresh\x12\x18\n" +
-	"\arecurse\x18\x05 \x01(\bR\arecurse\"\x9f\x01\n" +
+	"\arecurse\x18\x05 \x01(\bR\arecurse\x12\x18\n" +
+	"\alisting\x18\x06 \x01(\x04R\alisting\"\xb9\x01\n" +
 	"\x0eLocateResponse\x12,\n" +
 	"\x06blocks\x18\x01 \x03(\v2\x14.drover.v1.FileBlockR\x06blocks\x12\x1f\n" +
 	"\vtotal_files\x18\x02 \x01(\x05R\n" +
@@ -4028,7 +4045,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x03 \x01(\x03R\n" +
 	"totalBytes\x12\x1d\n" +
 	"\n" +
-	"next_block\x18\x04 \x01(\x05R\tnextBlock\"\x9a\x01\n" +
+	"next_block\x18\x04 \x01(\x05R\tnextBlock\x12\x18\n" +
+	"\alisting\x18\x05 \x01(\x04R\alisting\"\x9a\x01\n" +
 	"\tFileBlock\x12\x10\n" +
 	"\x03uri\x18\x01 \x01(\tR\x03uri\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x16\n" +
