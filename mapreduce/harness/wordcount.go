@@ -39,7 +39,7 @@ type wordSlot struct {
 }
 
 const (
-	initialSlots  = 1 << 12
+	initialSlots  = 1 << 12 // fewer if they took more than half of the memory
 	wordSlotBytes = 16
 	maxCount      = 1<<32 - 1
 	shortWord     = 8 // bytes of the longest word that is in its slot
@@ -68,7 +68,11 @@ type wordTable struct {
 
 func newWordTable(to *sortmerge.Collector, spec *mapreduce.TaskSpec, coder *mapreduce.KeyCoder, memory int64) *wordTable {
 	w := &wordTable{collector: to, keys: &spec.Keys, coder: coder, parts: spec.Reduces, memory: memory, arena: make([]byte, shortWord+1)}
-	w.resize(initialSlots)
+	slots := initialSlots
+	for int64(2*slots*wordSlotBytes) > memory { // a task has at least mapreduce.MinSortMemory
+		slots /= 2
+	}
+	w.resize(slots)
 	return w
 }
 
@@ -276,7 +280,7 @@ func (w *wordTable) flush() error {
 		}
 	}
 	w.used = 0
-	if int64(cap(w.arena)) > w.memory {
+	if int64(cap(w.arena)+len(w.slots)*wordSlotBytes) > w.memory { // else the next word would find the table full
 		w.arena = make([]byte, shortWord+1)
 	}
 	w.arena = w.arena[:shortWord+1]

@@ -27,11 +27,7 @@ func TestWordTableGrowsAndEmpties(t *testing.T) {
 	}
 	want, err := reference.Run(reference.Job{Mapper: "wordcount", Reducer: "sum", Reduces: 3}, []string{b.String()})
 	check(t, err)
-	sizes := []int64{1 << 20, 64 << 20, 64 << 10}
-	if testing.Short() {
-		sizes = sizes[:2] // the smallest size spills a thousand times
-	}
-	for _, memory := range sizes {
+	for _, memory := range []int64{1 << 20, 64 << 20, 64 << 10} {
 		t.Run(fmt.Sprint(memory), func(t *testing.T) {
 			j := newTestJob(t, t.TempDir())
 			s := j.mapSpec(0, mapreduce.Program{Builtin: "wordcount"}, 3)
@@ -53,6 +49,30 @@ func TestWordTableGrowsAndEmpties(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// A word that takes nearly all of the table's memory is passed on with its memory: the words behind it would find the
+// table full, and each would empty it.
+func TestALongWordLeavesTheTableItsMemory(t *testing.T) {
+	c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: t.TempDir(), FanIn: 4, Precombined: true})
+	w := newWordTable(c, &mapreduce.TaskSpec{Reduces: 1}, nil, 1<<20)
+	check(t, w.countText([]byte(strings.Repeat("w", 1_000_000)+"\n")))
+	check(t, w.countText([]byte(strings.Repeat("a\n", 1000))))
+	check(t, w.flush())
+	if n := c.Stats().Added.Records; n != 2 {
+		t.Errorf("%d records of two different words", n)
+	}
+}
+
+// A table of little memory begins with fewer slots: it would be full with its first word.
+func TestATableOfLittleMemoryCounts(t *testing.T) {
+	c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: t.TempDir(), FanIn: 4, Precombined: true})
+	w := newWordTable(c, &mapreduce.TaskSpec{Reduces: 1}, nil, 32<<10)
+	check(t, w.countText([]byte(strings.Repeat("a\n", 1000))))
+	check(t, w.flush())
+	if n := c.Stats().Added.Records; n != 1 {
+		t.Errorf("%d records of one word", n)
 	}
 }
 
