@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,7 @@ const (
 	maxShuffleFetches = 5                      // partitions fetched at once
 	maxShuffleTries   = 6                      // for one output, about 12 s; then it is lost
 	shufflePause      = 200 * time.Millisecond // doubles with each retry
+	maxBusyTime       = 10 * time.Minute       // that a fetch waits for busy nodes; from then on a refusal is a failed try
 	maxCorruptTries   = 2                      // an output that is damaged that often is lost
 )
 
@@ -40,7 +42,7 @@ type reduceShuffle struct {
 	known   map[int32]MapOutput // by task: the newest known output
 	busy    map[int32]bool
 	lost    map[int32]MapOutput // given up; a newer output clears it
-	ready   []int32             // known, not busy, not lost and not present; ascending
+	ready   []int32             // known, not busy, not lost and not present; by distance
 	segment *mapreduce.SegmentWriter
 	event   Event
 }
@@ -116,13 +118,21 @@ func (s *reduceShuffle) applyUpdate(u Update) {
 			s.ready = append(s.ready, o.Task)
 		}
 	}
-	slices.Sort(s.ready)
+	slices.SortFunc(s.ready, s.compare)
 	if changed {
 		s.emitEvent()
 	}
 }
 
-// startMore starts fetches in order of the tasks, up to the limit.
+// distance returns how far a task is behind the one that the partition begins with. Each partition begins with another
+// one: the node of the first task would be busy with all reducers of the job.
+func (s *reduceShuffle) distance(task int32) int {
+	return (int(task) + s.spec.Maps - s.spec.Partition*maxShuffleFetches%s.spec.Maps) % s.spec.Maps
+}
+
+func (s *reduceShuffle) compare(a, b int32) int { return cmp.Compare(s.distance(a), s.distance(b)) }
+
+// startMore starts fetches in the order of ready, up to the limit. The harness sorts what is fetched by task.
 func (s *reduceShuffle) startMore(ctx context.Context) {
 	for len(s.ready) > 0 && len(s.busy) < maxShuffleFetches {
 		task := s.ready[0]
@@ -139,12 +149,22 @@ func (s *reduceShuffle) startMore(ctx context.Context) {
 	}
 }
 
-// fetch fetches one partition, with retries.
+// fetch fetches one partition, with retries. A node that is busy has not lost the output: that is no failed try.
 func (s *reduceShuffle) fetch(ctx context.Context, o MapOutput) fetchResult {
 	f := fetchResult{output: o, file: fmt.Sprintf("map-%d.%d.%d", o.Task, o.Attempt, o.Run)}
 	path, pause, corrupt := filepath.Join(s.spec.Dir, f.file), s.pause, 0
-	for try := 1; ; try++ {
+	var waited time.Duration // for busy nodes
+	for try := 1; ; {
 		f.partition, f.err = s.client.Fetch(ctx, o.Address, o.key(s.spec), s.spec.Partition, path)
+		var busy *shuffle.Busy
+		if errors.As(f.err, &busy) && waited < maxBusyTime {
+			wait := busy.Pause + rand.N(busy.Pause) // reducers that were refused together come again one after the other
+			if !sleep.For(ctx, wait) {
+				return f
+			}
+			waited += wait
+			continue
+		}
 		if errors.Is(f.err, fault.Corrupt) {
 			corrupt++
 		}
@@ -152,6 +172,7 @@ func (s *reduceShuffle) fetch(ctx context.Context, o MapOutput) fetchResult {
 		if !again || !sleep.For(ctx, pause) {
 			return f
 		}
+		try++
 		pause *= 2
 	}
 }
@@ -173,7 +194,7 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 			s.lost[f.output.Task] = f.output
 			s.emitEvent()
 		} else { // another one is known already
-			at, _ := slices.BinarySearch(s.ready, f.output.Task)
+			at, _ := slices.BinarySearchFunc(s.ready, f.output.Task, s.compare)
 			s.ready = slices.Insert(s.ready, at, f.output.Task)
 		}
 		return nil

@@ -11,16 +11,19 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/mapreduce"
 )
 
 // emptyPartitions is a transport whose nodes answer every request for a partition with an empty one, but those
-// named in refused.
+// named in refused, and those in busy, which are first busy that often.
 type emptyPartitions struct {
 	mu      sync.Mutex
 	refused map[string]bool
+	busy    map[string]int
 	asked   []string
 }
 
@@ -32,6 +35,11 @@ func (e *emptyPartitions) RoundTrip(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusNotFound, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 	}
 	h := http.Header{}
+	if e.busy[r.URL.Host] > 0 {
+		e.busy[r.URL.Host]--
+		h.Set("Retry-After", "1")
+		return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: h, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+	}
 	h.Set("Drover-Partition", `{}`)
 	h.Set("Drover-Codec", mapreduce.CodecNone.String())
 	return &http.Response{StatusCode: http.StatusOK, Header: h, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
@@ -89,6 +97,92 @@ func TestShuffleEndsWithItsContext(t *testing.T) {
 	}})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, fault.Unavailable) {
 		t.Error(err)
+	}
+}
+
+// A node that is busy has the output: it is asked again until it answers, and the output does not count as lost. One that
+// is busy for longer than any node should be counts as gone.
+func TestABusyNodeLosesNoOutput(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusals int
+		lost     bool
+	}{
+		"for ten requests": {10, false},
+		"for good":         {1 << 30, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				nodes, lost := &emptyPartitions{busy: map[string]int{"busy": c.refusals}}, false
+				r := shuffleOf(t.TempDir(), 2, Update{Outputs: []MapOutput{output(0, "busy"), output(1, "n1")}})
+				begin := time.Now()
+				err := Run(ctx, r, Tools{HTTP: &http.Client{Transport: nodes}, Emit: func(e Event) {
+					if len(e.Lost) > 0 {
+						lost = true
+						cancel()
+					}
+				}})
+				if lost != c.lost || (err != nil) != c.lost {
+					t.Errorf("lost %v, %v", lost, err)
+				}
+				// Each refusal asks for a pause of a second.
+				if took := time.Since(begin); took < min(time.Duration(c.refusals)*time.Second, maxBusyTime) || took > 2*maxBusyTime {
+					t.Errorf("it ended after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// silentNodes is a transport whose nodes never answer.
+type silentNodes struct {
+	mu    sync.Mutex
+	asked []string
+}
+
+func (s *silentNodes) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	s.asked = append(s.asked, r.URL.Host)
+	s.mu.Unlock()
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// The reducers of a job begin with different map outputs: the node of the first one would be busy with all of them.
+func TestReducersBeginWithDifferentMaps(t *testing.T) {
+	const maps = 2*maxShuffleFetches + 1
+	var u Update
+	for m := range int32(maps) {
+		u.Outputs = append(u.Outputs, output(m, fmt.Sprintf("n%d", m)))
+	}
+	first := func(partition int) (asked []string) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			nodes, r := &silentNodes{}, shuffleOf(t.TempDir(), maps, u)
+			r.Shuffle.Partition = partition
+			ended := make(chan error)
+			go func() { ended <- Run(ctx, r, Tools{HTTP: &http.Client{Transport: nodes}, Emit: func(Event) {}}) }()
+			synctest.Wait()
+			nodes.mu.Lock()
+			asked = slices.Clone(nodes.asked)
+			nodes.mu.Unlock()
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		slices.Sort(asked)
+		return asked
+	}
+	for partition, want := range [][]string{
+		{"n0", "n1", "n2", "n3", "n4"},
+		{"n5", "n6", "n7", "n8", "n9"},
+		{"n0", "n1", "n10", "n2", "n3"}, // the last one, and on from the first
+	} {
+		if got := first(partition); !slices.Equal(got, want) {
+			t.Errorf("partition %d begins with %v, want %v", partition, got, want)
+		}
 	}
 }
 

@@ -33,6 +33,22 @@ type Fetched struct {
 	Range mapreduce.PartitionRange // as in its map output; in the file the offset is 0
 }
 
+// Busy is the cause of an Unavailable error of a node that serves as many requests as it may: it is there, and may have the output.
+type Busy struct {
+	Pause time.Duration // that the node asks for
+}
+
+func (b *Busy) Error() string { return "it is busy" }
+
+// maxBusyPause bounds the pause that a node may ask for.
+const maxBusyPause = 30 * time.Second
+
+// busy reads the pause of an answer of a busy node: a second unless it names a longer one.
+func busy(h http.Header) *Busy {
+	seconds, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 32)
+	return &Busy{min(max(time.Duration(seconds)*time.Second, time.Second), maxBusyPause)}
+}
+
 // linkSuffix is added to the path of a partition that is a link to its map output. The path itself
 // must never be one: what is there is appended to, and truncated if it is damaged.
 const linkSuffix = ".link"
@@ -41,7 +57,7 @@ const linkSuffix = ".link"
 // file. A map output of this machine that is a single partition is not copied where a link does, at
 // path with linkSuffix. Errors: NotFound, the node does not have it; Corrupt, the bytes do not
 // match the index (the file is truncated for a new try); Denied, another token;
-// Unavailable, try again.
+// Unavailable, try again, if its cause is Busy after a pause.
 func (c *Client) Fetch(ctx context.Context, address string, k OutputKey, partition int, path string) (*Fetched, error) {
 	// A link of a helper that died before it announced the partition.
 	if err := os.Remove(path + linkSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -155,6 +171,8 @@ func parseResponse(res *http.Response) (*Fetched, error) {
 		return nil, fault.New(fault.Denied, "the node does not take the job's token")
 	case http.StatusInternalServerError:
 		return nil, fault.New(fault.Corrupt, "the node cannot read the output")
+	case http.StatusServiceUnavailable:
+		return nil, fault.New(fault.Unavailable, "the node answered %s: %w", res.Status, busy(res.Header))
 	default:
 		return nil, fault.New(fault.Unavailable, "the node answered %s", res.Status)
 	}

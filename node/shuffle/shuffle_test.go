@@ -389,8 +389,12 @@ func testRefusals(t *testing.T, w way) {
 			if err := os.WriteFile(path, make([]byte, c.have), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := client.Fetch(t.Context(), address, key, c.partition, path); !errors.Is(err, c.err) {
+			_, err := client.Fetch(t.Context(), address, key, c.partition, path)
+			if !errors.Is(err, c.err) {
 				t.Errorf("%v, want %v", err, c.err)
+			}
+			if busy := new(Busy); errors.As(err, &busy) != (c.most == 0) || c.most == 0 && busy.Pause != time.Second {
+				t.Errorf("%v: a pause of %v", err, busy.Pause)
 			}
 			if errors.Is(c.err, fault.Corrupt) || c.have == len(content()) {
 				if st, err := os.Stat(path); err != nil || st.Size() != 0 {
@@ -398,6 +402,17 @@ func testRefusals(t *testing.T, w way) {
 				}
 			}
 		})
+	}
+}
+
+// A pause is bounded, whatever a node asks for.
+func TestPausesOfBusyNodes(t *testing.T) {
+	for asked, want := range map[string]time.Duration{
+		"": time.Second, "0": time.Second, "-5": time.Second, "soon": time.Second, "7": 7 * time.Second, "86400": maxBusyPause, "99999999999999999999": maxBusyPause,
+	} {
+		if got := busy(http.Header{"Retry-After": {asked}}).Pause; got != want {
+			t.Errorf("%q: %v, want %v", asked, got, want)
+		}
 	}
 }
 
