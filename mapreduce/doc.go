@@ -29,7 +29,7 @@
 //     input (NewGrowingWriter) and starts the harness with the path of the
 //     spec as its only argument.
 //  3. A helper process runs FetchSplit, which appends whole lines and ends with
-//     Done. The helper calls Fail if it gives up.
+//     Done. The helper calls Fail if no other one could do better.
 //  4. The harness runs the user's program and writes the map output and its
 //     index, or the output file. It writes the Result last (temporary name,
 //     rename).

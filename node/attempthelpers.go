@@ -66,7 +66,7 @@ func (h *helperState) finish(now time.Duration, err error, ended func(error) *fa
 		return false
 	}
 	h.tries++
-	if isRetryable(err) && h.tries < maxHelperTries {
+	if helper.IsRetryable(err) && h.tries < maxHelperTries {
 		h.work = task.WorkIdle
 		return true
 	}
@@ -174,7 +174,7 @@ func (x *attemptHelpers) startUpload(spec *droverv1.TaskSpec, output *mapreduce.
 // a quota. It says nothing of the node, which would be quarantined for failures of the infrastructure.
 func uploadFailure(err error) *failure {
 	f := &failure{cause: droverv1.Cause_CAUSE_OUTPUT, message: "cannot write the task's output: " + err.Error()}
-	if isRetryable(err) {
+	if helper.IsRetryable(err) {
 		f.cause = droverv1.Cause_CAUSE_INFRA
 	}
 	return f

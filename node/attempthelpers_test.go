@@ -8,6 +8,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/quota"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/task"
 )
@@ -66,6 +67,20 @@ func TestInputIsLostToAll(t *testing.T) {
 	} {
 		if got := isLostToAll(c.err, []mapreduce.Piece{{Path: c.path}}); got != c.want {
 			t.Errorf("%v of %s: %v", c.err, c.path, got)
+		}
+	}
+}
+
+// An input that fills the task's disk is told as what else fills it: the user is to raise disk.
+func TestInputFillsTheDisk(t *testing.T) {
+	dir := folder(t.TempDir())
+	if err := os.WriteFile(dir.join("split"), make([]byte, 64<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[int64]droverv1.Cause{32 << 10: droverv1.Cause_CAUSE_DISK, 1 << 20: droverv1.Cause_CAUSE_INPUT} {
+		use := diskUse{dir: dir, cfg: &Config{Data: string(dir)}, method: quota.Counting}
+		if got := use.failureOfInput(t.Context(), &droverv1.TaskSpec{Disk: limit}, &failure{cause: droverv1.Cause_CAUSE_INPUT}).cause; got != want {
+			t.Errorf("a disk of %d bytes: %s, want %s", limit, got, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -48,4 +49,18 @@ func (u *diskUse) failure(spec *droverv1.TaskSpec, slack int64) *failure {
 	return &failure{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
 		"over its disk quota: disk = %q of stage %q, %s were used; raise disk, or write less",
 		jobspec.FormatSize(limit), spec.GetStageName(), jobspec.FormatSize(u.bytes))}
+}
+
+// failureOfWrite returns the failure of an attempt of which a write may have failed because its quota is full, or nil.
+func (u *diskUse) failureOfWrite(spec *droverv1.TaskSpec) *failure {
+	if u.method == quota.Kernel {
+		return u.failure(spec, quotaSlack)
+	}
+	return u.failure(spec, 0)
+}
+
+// failureOfInput returns the failure of an attempt whose input cannot be fetched: f, unless the input has filled its quota.
+func (u *diskUse) failureOfInput(ctx context.Context, spec *droverv1.TaskSpec, f *failure) *failure {
+	u.measure(ctx)
+	return cmp.Or(u.failureOfWrite(spec), f)
 }

@@ -18,13 +18,9 @@ import (
 )
 
 // maxHelperTries is how often a helper is started if it dies or fails with a
-// retryable error; each start resumes where the last one ended.
+// retryable error; each start resumes where the last one ended. The attempt ends with
+// the last one: no helper has told the harness anything.
 const maxHelperTries = 3
-
-// isRetryable reports whether a restarted helper may succeed.
-func isRetryable(err error) bool {
-	return fault.Class(err) == nil || errors.Is(err, fault.Unavailable)
-}
 
 // helperRunner runs the work of helpers: inside the daemon or as processes in the
 // cgroups of their attempts. It owns how they are started; it keeps no state, so

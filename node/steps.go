@@ -139,7 +139,7 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 	case task.MakeCgroup:
 		return a.cgroup.ensure(ctx, spec)
 	case task.StartFetch:
-		return a.helpers.startFetch(spec, wanted, func(f *failure) { a.failure = f })
+		return a.helpers.startFetch(spec, wanted, func(f *failure) { a.failure = a.disk.failureOfInput(a.helpers.ctx, spec, f) })
 	case task.CreateContainer:
 		cs, err := a.layout().containerSpec(spec, a.reuseKey(spec))
 		if err != nil {
@@ -308,14 +308,7 @@ func (a *attempt) classifyExit(ctx context.Context, spec *droverv1.TaskSpec) err
 		a.d.recentTasks.add(stageOf(a.id), a.container.status.Exited.Sub(a.container.status.Started))
 		return nil
 	}
-	slack := int64(0)
-	if a.d.quota == quota.Kernel {
-		slack = quotaSlack
-	}
-	if exceeded := a.disk.failure(spec, slack); exceeded != nil {
-		v = exceeded
-	}
-	return a.recordEnd(v)
+	return a.recordEnd(cmp.Or(a.disk.failureOfWrite(spec), v))
 }
 
 // awaitLogs waits, for a moment, until the process that writes the logs has written the last lines: who is

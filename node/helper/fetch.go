@@ -24,7 +24,7 @@ const (
 )
 
 // runFetch fetches a split while the harness reads it. If the fetch fails for
-// good, the journal tells the harness, which then ends at once.
+// good, whatever helper tries, the journal tells the harness, which then ends at once.
 func runFetch(ctx context.Context, r *Request, t Tools) error {
 	w, err := mapreduce.NewGrowingWriter(r.Fetch.File)
 	if err != nil {
@@ -45,7 +45,7 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 		return fsys.Classed(err)
 	})
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !IsRetryable(err) {
 			err = errors.Join(err, w.Fail(err.Error()))
 		}
 		return err

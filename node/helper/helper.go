@@ -2,6 +2,7 @@ package helper
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -111,6 +112,12 @@ func Run(ctx context.Context, r *Request, t Tools) error {
 	default:
 		return fault.New(fault.Invalid, "the request asks for nothing")
 	}
+}
+
+// IsRetryable reports whether another helper may succeed where one ended with err. The daemon starts one, and the harness
+// must not be told that its input will not come.
+func IsRetryable(err error) bool {
+	return fault.Class(err) == nil || errors.Is(err, fault.Unavailable)
 }
 
 // openFS parses a URI and opens its file system.

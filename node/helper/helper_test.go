@@ -108,15 +108,18 @@ func run(r *Request, t Tools) error {
 	return Run(context.Background(), r, t)
 }
 
+// The harness is told that its input will not come only of errors for which the daemon starts no other helper: what it is
+// told is final, and another helper may succeed.
 func TestFetchGivesUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail  error
 		times int
 		want  error
+		told  bool
 	}{
-		"a file that is gone":              {hdfs.ErrNotExist, 1, fault.NotFound},
-		"a file that may not be read":      {hdfs.ErrPermission, 1, fault.Denied},
-		"a NameNode that is down for good": {hdfs.ErrUnavailable, 10, fault.Unavailable},
+		"a file that is gone":         {hdfs.ErrNotExist, 1, fault.NotFound, true},
+		"a file that may not be read": {hdfs.ErrPermission, 1, fault.Denied, true},
+		"a NameNode that is down":     {hdfs.ErrUnavailable, maxFetchTries, fault.Unavailable, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := fake.New(fake.Options{})
@@ -132,8 +135,17 @@ func TestFetchGivesUp(t *testing.T) {
 			}
 			j := mapreduce.JournalReader{Path: file + mapreduce.JournalSuffix}
 			defer j.Close()
-			if _, err := j.Poll(); err != nil || j.FailReason == "" {
-				t.Errorf("the harness is not told: %+v %v", j.Journal, err)
+			if _, err := j.Poll(); err != nil || (j.FailReason != "") != c.told {
+				t.Errorf("what the harness is told: %+v %v", j.Journal, err)
+			}
+			if c.told {
+				return
+			}
+			if err := run(req, Tools{Files: singleFS{fs}, Emit: func(Event) {}}); err != nil {
+				t.Errorf("the next helper: %v", err)
+			}
+			if _, err := j.Poll(); err != nil || !j.Done || j.FailReason != "" {
+				t.Errorf("after the next helper: %+v %v", j.Journal, err)
 			}
 		})
 	}

@@ -198,7 +198,9 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 			s.ready = slices.Insert(s.ready, at, f.output.Task)
 		}
 		return nil
-	default: // the local disk failed, or ctx ended
+	case IsRetryable(f.err): // the local disk failed
+		return f.err
+	default:
 		return errors.Join(f.err, s.segment.Fail(f.err.Error()))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -97,6 +98,50 @@ func TestShuffleEndsWithItsContext(t *testing.T) {
 	}})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, fault.Unavailable) {
 		t.Error(err)
+	}
+}
+
+// The harness is told that partitions will not come only if no other helper can bring them.
+func TestShuffleGivesUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		address string
+		folder  bool
+		told    bool
+	}{
+		"the disk fails":               {"n0", false, false},
+		"an address that nobody knows": {"no host", true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := shuffleOf(t.TempDir(), 1, Update{Outputs: []MapOutput{output(0, c.address)}})
+			r.Shuffle.Dir = filepath.Join(r.Shuffle.Dir, "partitions")
+			makeFolder := func() {
+				if err := os.Mkdir(r.Shuffle.Dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.folder {
+				makeFolder()
+			}
+			tools := Tools{HTTP: &http.Client{Transport: &emptyPartitions{}}, Emit: func(Event) {}}
+			if err := Run(t.Context(), r, tools); err == nil {
+				t.Fatal("it succeeded")
+			}
+			j := mapreduce.JournalReader{Path: r.Shuffle.Journal}
+			defer j.Close()
+			if _, err := j.Poll(); err != nil || (j.FailReason != "") != c.told {
+				t.Errorf("what the harness is told: %+v %v", j.Journal, err)
+			}
+			if c.told {
+				return
+			}
+			makeFolder()
+			if err := Run(t.Context(), r, tools); err != nil {
+				t.Errorf("the next helper: %v", err)
+			}
+			if _, err := j.Poll(); err != nil || !j.Done || j.FailReason != "" {
+				t.Errorf("after the next helper: %+v %v", j.Journal, err)
+			}
+		})
 	}
 }
 
