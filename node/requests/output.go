@@ -147,7 +147,7 @@ func (d *Server) commitOutput(ctx context.Context, o *droverv1.CommitOutputReque
 }
 
 // publish renames one file and verifies its length. An existing target is this
-// job's only if the source is gone.
+// job's only if the source is gone, which lies in a folder of this job alone.
 func publish(ctx context.Context, fs hdfs.FS, dir, tmp hdfs.URI, f *droverv1.CommitFile) error {
 	source, err := hdfs.ParseURI(f.GetSource())
 	if err != nil {
@@ -182,6 +182,11 @@ func isPublished(ctx context.Context, fs hdfs.FS, source hdfs.URI, target string
 	to, toErr := fs.Stat(ctx, target)
 	if toErr != nil && !errors.Is(toErr, hdfs.ErrNotExist) {
 		return false, toErr
+	}
+	if fromErr == nil && toErr == nil { // unless this commit renamed it on another node in between
+		if from, fromErr = fs.Stat(ctx, source.Path); fromErr != nil && !errors.Is(fromErr, hdfs.ErrNotExist) {
+			return false, fromErr
+		}
 	}
 	switch {
 	case fromErr != nil && toErr != nil:

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -339,24 +340,111 @@ func TestCommitBreaksAnywhere(t *testing.T) {
 }
 
 func TestCommitOnTwoNodesAtOnce(t *testing.T) {
-	fs, c := prepared(t)
-	var wg sync.WaitGroup
-	errs := make([]error, 2)
-	for i := range errs {
-		wg.Go(func() {
-			d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
-			errs[i] = d.commitOutput(t.Context(), c, "u")
-		})
+	for range 50 {
+		fs, c := prepared(t)
+		var wg sync.WaitGroup
+		errs := make([]error, 2)
+		for i := range errs {
+			wg.Go(func() {
+				d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
+				errs[i] = d.commitOutput(t.Context(), c, "u")
+			})
+		}
+		wg.Wait()
+		if errs[0] != nil || errs[1] != nil {
+			t.Fatalf("of two runs one failed: %v; %v", errs[0], errs[1])
+		}
+		wholeResult(t, fs)
 	}
-	wg.Wait()
-	if errs[0] != nil && errs[1] != nil {
-		t.Errorf("both failed: %v; %v", errs[0], errs[1])
+}
+
+// steppedFS is a file system on which a test acts before each call of a commit. An error of step is that of the call.
+type steppedFS struct {
+	hdfs.FS
+	step func() error
+}
+
+func (f steppedFS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
+	if err := f.step(); err != nil {
+		return hdfs.Info{}, err
 	}
-	d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
-	if err := d.commitOutput(t.Context(), c, "u"); err != nil {
-		t.Error(err)
+	return f.FS.Stat(ctx, name)
+}
+
+func (f steppedFS) Mkdir(ctx context.Context, name string) error {
+	if err := f.step(); err != nil {
+		return err
 	}
-	wholeResult(t, fs)
+	return f.FS.Mkdir(ctx, name)
+}
+
+func (f steppedFS) Rename(ctx context.Context, from, to string) error {
+	if err := f.step(); err != nil {
+		return err
+	}
+	return f.FS.Rename(ctx, from, to)
+}
+
+func (f steppedFS) Delete(ctx context.Context, name string) error {
+	if err := f.step(); err != nil {
+		return err
+	}
+	return f.FS.Delete(ctx, name)
+}
+
+func (f steppedFS) Create(ctx context.Context, name string, o hdfs.CreateOptions) (hdfs.Writer, error) {
+	if err := f.step(); err != nil {
+		return nil, err
+	}
+	w, err := f.FS.Create(ctx, name, o)
+	return steppedWriter{w, f.step}, err
+}
+
+type steppedWriter struct {
+	hdfs.Writer
+	step func() error
+}
+
+func (w steppedWriter) Commit() error {
+	if err := w.step(); err != nil {
+		return err
+	}
+	return w.Writer.Commit()
+}
+
+// After a change of the leader, or when a node is silent, two nodes publish the same result. Before each call of the
+// one, the other one does all of its commit, or breaks off at any call.
+func TestCommitBesideAnother(t *testing.T) {
+	for n, reached := int64(1), true; reached; n++ {
+		for m := int64(1); ; m++ {
+			fs, c := prepared(t)
+			commit := func(step func() error) error {
+				d := NewServer(singleFS{steppedFS{fs, step}}, nil, func() {}, func(string, error) {})
+				return d.commitOutput(t.Context(), c, "u")
+			}
+			var calls, others atomic.Int64
+			var otherErr error
+			err := commit(func() error {
+				if calls.Add(1) == n {
+					otherErr = commit(func() error {
+						if others.Add(1) == m {
+							return hdfs.ErrUnavailable
+						}
+						return nil
+					})
+				}
+				return nil
+			})
+			if err != nil || otherErr != nil && !errors.Is(otherErr, hdfs.ErrUnavailable) {
+				t.Fatalf("before call %d another commit did %d calls: %v; the other: %v", n, others.Load(), err, otherErr)
+			}
+			wholeResult(t, fs)
+			reached = calls.Load() >= n
+			if others.Load() < m {
+				break // the other one did all
+			}
+		}
+	}
 }
 
 func TestCommitNeverOverwrites(t *testing.T) {
