@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
-	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/sleep"
 )
 
@@ -87,7 +85,8 @@ func (n *intents) gatherLogs(ctx context.Context, job uint64) {
 	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_LogsGathered{LogsGathered: fact}})
 }
 
-// from has one node write its file, and tries again while the node or the file system is away.
+// from has one node write its file, and tries again while the node or the file system is away, or too many requests are
+// pending.
 func (g *logGathering) from(ctx context.Context, d *dispatcher, node int32) error {
 	path := g.folder + "/" + strings.ReplaceAll(g.nodes[node], "/", "_") + ".log"
 	for pause := intentPause; ; pause = min(2*pause, maxIntentPause) {
@@ -95,7 +94,7 @@ func (g *logGathering) from(ctx context.Context, d *dispatcher, node int32) erro
 		request := &droverv1.NodeRequest{User: g.user, Operation: &droverv1.NodeRequest_GatherLogs{GatherLogs: &droverv1.GatherLogsRequest{Job: g.job, Path: path, Stages: g.stages}}}
 		_, err := d.callNode(try, request, uriScheme(path), node)
 		cancel()
-		if err == nil || !errors.Is(err, fault.Unavailable) || !sleep.For(ctx, pause) {
+		if !passesByItself(err) || !sleep.For(ctx, pause) {
 			return err
 		}
 	}

@@ -134,13 +134,18 @@ func (n *intents) proposeOutcome(ctx context.Context, e *droverv1.Entry) {
 	}
 }
 
+// requestWithRetry has a node perform a request. It tries again while the node or the file system is unavailable, at most
+// maxIntentTries times. A request that is not sent, since too many are pending, is no try: it says nothing about the job.
 func (n *intents) requestWithRetry(ctx context.Context, output string, request *droverv1.NodeRequest) error {
 	pause := intentPause
-	for try := 1; ; try++ {
+	for tries := 0; ; {
 		tctx, cancel := context.WithTimeout(ctx, intentTimeout)
 		_, err := n.c.dispatcher.call(tctx, request, uriScheme(output), nil)
 		cancel()
-		if err == nil || !errors.Is(err, fault.Unavailable) || try >= maxIntentTries || ctx.Err() != nil {
+		if !errors.Is(err, fault.Overloaded) {
+			tries++
+		}
+		if !passesByItself(err) || tries >= maxIntentTries || ctx.Err() != nil {
 			return err
 		}
 		if !sleep.For(ctx, pause) {
@@ -148,4 +153,9 @@ func (n *intents) requestWithRetry(ctx context.Context, output string, request *
 		}
 		pause = min(2*pause, maxIntentPause)
 	}
+}
+
+// passesByItself reports whether a request to a node that failed with err may succeed later.
+func passesByItself(err error) bool {
+	return errors.Is(err, fault.Unavailable) || errors.Is(err, fault.Overloaded)
 }

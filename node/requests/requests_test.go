@@ -501,6 +501,22 @@ func TestRequestIsDoneOnceAndRemembered(t *testing.T) {
 	}
 }
 
+// A node that has too much to do is asked again later: no job may fail of it.
+func TestBusyNodeIsUnavailable(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/in/a", 10)
+	for id := range uint64(maxInFlight) {
+		o.inFlight[id+2] = &flight{}
+	}
+	if a := o.request(t, locate(1, 0, 0, "hdfs:///in/a")); a.GetErrorClass() != fault.Unavailable.Error() {
+		t.Errorf("above the limit: %v", a)
+	}
+	delete(o.inFlight, 2)
+	if a := o.request(t, locate(1, 0, 0, "hdfs:///in/a")); a.GetError() != "" {
+		t.Errorf("below the limit: %v", a)
+	}
+}
+
 func TestLimitAndProgress(t *testing.T) {
 	o := newTestServer(t)
 	write(t, o.fs, "/in/a", 10)

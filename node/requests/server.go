@@ -79,7 +79,7 @@ func (d *Server) Handle(ctx context.Context, o *droverv1.NodeRequest) {
 	}
 	if len(d.inFlight) >= maxInFlight {
 		d.mu.Unlock()
-		d.complete(o, nil, fault.New(fault.Exhausted, "the node has %d requests under way: try again later", maxInFlight))
+		d.complete(o, nil, fault.New(fault.Unavailable, "the node has %d requests under way: try again later", maxInFlight))
 		return
 	}
 	d.inFlight[o.GetId()] = &flight{user: o.GetUser()}
