@@ -74,6 +74,50 @@ func TestLogsThatCannotBeGathered(t *testing.T) {
 	b.waitUntil("the next coordinator gathered them", func() bool { return b.job("away").LogsGathered })
 }
 
+// Nodes keep the logs of a job until they are gathered, however long that takes. What was removed before would be missing
+// in silence.
+func TestLogsAreKeptUntilGathered(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.KeepLogs = -1 })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
+	b.fs.FailWith(func(r *droverv1.NodeRequest) (error, string) {
+		if r.GetGatherLogs() == nil {
+			return nil, ""
+		}
+		return fault.Unavailable, "the NameNode is away"
+	})
+	id := b.submit(gatheringJob("a"))
+	b.waitForEnd("a", succeeded)
+	wanted := func() (ofJob, ofOthers int) {
+		for _, w := range n.Wanted() {
+			if w.GetKey().GetJob() == id {
+				ofJob++
+			} else {
+				ofOthers++
+			}
+		}
+		return ofJob, ofOthers
+	}
+	for _, other := range []string{"b", "c"} { // the second one is seen by another leader
+		b.submit(groupJob(other, 1))
+		b.waitForEnd(other, succeeded)
+		b.waitUntil("the logs of a job that ended later have expired", func() bool {
+			_, ofOthers := wanted()
+			return ofOthers == 0
+		})
+		if kept, _ := wanted(); kept != 2 || b.job("a").LogsGathered {
+			t.Fatalf("%d attempts are kept for logs that are not gathered, want 2", kept)
+		}
+		sets := n.FullSets()
+		b.kill()
+		b.start()
+		b.waitUntil("the next leader's set", func() bool { return n.FullSets() > sets })
+	}
+	b.fs.FailWith(nil)
+	b.waitUntil("the logs are gathered", func() bool { return b.job("a").GetLogsGathered() })
+	b.waitUntil("the logs have expired", func() bool { return len(n.Wanted()) == 0 })
+}
+
 func TestGatherLogsNeedsANodeThatReachesTheFolder(t *testing.T) {
 	b := newTestCluster(t, nil)
 	info := coordtest.Info("n1")

@@ -35,15 +35,18 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if !l.finalized[j.ID] { // a job's last change may be delivered more than once
 		l.finalized[j.ID] = true
 		delete(l.missingMaps, j.ID)
-		l.scheduleLogExpiry(j)
 		if j.MapStage() >= 0 && j.ReduceStage() >= 0 {
 			l.c.wanted.review(f, j) // nobody fetches its map outputs any more
 		}
 		l.c.ended.record(f, j)
 	}
-	if j.LogsFolder() != "" && !j.LogsGathered {
+	switch {
+	case j.LogsToGather():
 		id := j.ID
 		l.intents.start(intent{id, intentLogs}, func() { l.intents.gatherLogs(ctx, id) })
+	case !l.logsExpire[j.ID]:
+		l.logsExpire[j.ID] = true
+		l.scheduleLogExpiry(j)
 	}
 	if !j.Cleaned {
 		// No attempt is active any more, so nothing writes there.

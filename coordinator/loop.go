@@ -83,6 +83,7 @@ type leader struct {
 	recheckNodes map[int32]bool // nodes on which levels changed since the last escalation
 
 	logExpiries   []logExpiry     // ended jobs whose logs are still kept
+	logsExpire    map[uint64]bool // ended jobs that are, or were, in logExpiries: the others' logs are kept until they are gathered
 	quarantineEnd map[int32]int64 // end of the quarantine of nodes, Unix ns
 	maintenance   maintenance
 	evacuateAt    map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
@@ -155,7 +156,8 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	}
 	l.c.sessions.reset(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
-	l.logExpiries, l.finalized, l.quarantineEnd, l.refusalRetryAt = nil, map[uint64]bool{}, map[int32]int64{}, map[facts.Key]int64{}
+	l.logExpiries, l.logsExpire, l.finalized = nil, map[uint64]bool{}, map[uint64]bool{}
+	l.quarantineEnd, l.refusalRetryAt = map[int32]int64{}, map[facts.Key]int64{}
 	l.evacuateAt, l.maintenance = map[int32]int64{}, maintenance{}
 	for _, n := range f.Nodes() {
 		l.trackQuarantine(n)
@@ -363,6 +365,7 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		}
 		l.c.locations.drop(c.Key.Job)
 		delete(l.finalized, c.Key.Job)
+		delete(l.logsExpire, c.Key.Job)
 	case facts.ChangeBlobGone:
 		if f.Blob(c.Digest) == nil { // it may have been uploaded again
 			l.c.files.remove(c.Digest)

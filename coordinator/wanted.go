@@ -29,7 +29,7 @@ func needOf(f *facts.Facts, k facts.Key, t *facts.Task, a *facts.Attempt, node i
 		return needNothing
 	case a.State.IsActive() || a.Retained || isOutputNeeded(j, k, t, a):
 		return needAll
-	case j.HasEnded() && now >= j.Ended+int64(keepLogs):
+	case j.HasEnded() && now >= j.Ended+int64(keepLogs) && !j.LogsToGather():
 		return needNothing
 	default:
 		return needLogs

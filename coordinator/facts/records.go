@@ -309,8 +309,11 @@ func (j *Job) HasEnded() bool { return isTerminal(j.State) }
 
 // IsSettled reports whether nothing more happens to the job: it may be forgotten.
 func (j *Job) IsSettled() bool {
-	return j.HasEnded() && j.Cleaned && j.Live == 0 && (j.Spec.GatherLogs == "" || j.LogsGathered)
+	return j.HasEnded() && j.Cleaned && j.Live == 0 && !j.LogsToGather()
 }
+
+// LogsToGather reports whether the logs of the job's attempts are to be gathered when it has ended, and are not yet.
+func (j *Job) LogsToGather() bool { return j.Spec.GatherLogs != "" && !j.LogsGathered }
 
 // LogsFolder returns the URI of the folder for the logs of the job's attempts, "" if
 // they stay where they are.
