@@ -285,6 +285,7 @@ func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []st
 		if err == nil {
 			warnings, err = checkDemand(f, spec)
 		}
+		warnings = append(warnings, noImageWarning(f, spec)...)
 	})
 	if err != nil {
 		return nil, err
@@ -378,6 +379,50 @@ func checkDemand(f *facts.Facts, spec *jobspec.Job) (warnings []string, err erro
 		}
 	}
 	return nil, nil
+}
+
+// driverOfContainers is the driver of nodes whose tasks see no programs but those of their image.
+const driverOfContainers = "containerd"
+
+// noImageWarning returns a warning if a job without an image names a program that no node which is up can have.
+func noImageWarning(f *facts.Facts, spec *jobspec.Job) []string {
+	stage, program, ok := lacksImage(spec)
+	if !ok {
+		return nil
+	}
+	up := false
+	for _, n := range f.Nodes() {
+		if n.Up && n.Info.GetDriver() != driverOfContainers {
+			return nil
+		}
+		up = up || n.Up
+	}
+	if !up {
+		return nil
+	}
+	return []string{fmt.Sprintf("stage %q runs %q and the job has no image: its containers have no programs. Name one, such as image = \"oci-archive:busybox.tar\"", stage, program)}
+}
+
+// lacksImage reports whether a job without an image names a program that is not one of its stage's files, and which.
+func lacksImage(spec *jobspec.Job) (stage, program string, ok bool) {
+	if spec.Image != nil {
+		return "", "", false
+	}
+	for i := range spec.Stages {
+		s := &spec.Stages[i]
+		for _, command := range [][]string{s.Command, s.CombineCommand} {
+			if len(command) > 0 && !isTaskFile(s, command[0]) {
+				return s.Name, command[0], true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// isTaskFile reports whether a program is one of the files that the stage copies into its tasks' folder.
+func isTaskFile(s *jobspec.Stage, program string) bool {
+	name := strings.TrimPrefix(strings.TrimPrefix(program, "/task/"), "./")
+	return slices.ContainsFunc(s.Files, func(f jobspec.File) bool { return f.Name == name })
 }
 
 // diskFits reports whether one disk of the node has that total I/O and space.
