@@ -101,7 +101,7 @@ func (g *attemptCgroup) prepareStart(ctx context.Context, spec *droverv1.TaskSpe
 	if _, err := g.cfg.Enforcer.Ensure(ctx, g.id, l); err != nil {
 		return err
 	}
-	return p.Prepare(ctx, g.id)
+	return g.cfg.explainNoImage(spec, p.Prepare(ctx, g.id))
 }
 
 // readUsage reads past and current usage.

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -141,6 +142,15 @@ func orDefault[T comparable](v, def T) T {
 func (c *Config) usesHostPaths() bool {
 	h, ok := c.Driver.(runtime.HostPaths)
 	return ok && h.HostPaths()
+}
+
+// explainNoImage adds to the error of a command that cannot run that its job has no image: then the container has the
+// task's files alone.
+func (c *Config) explainNoImage(spec *droverv1.TaskSpec, err error) error {
+	if !errors.Is(err, fault.Invalid) || spec.GetKind() != kindGroup || spec.GetImage().GetKind() != "" || c.usesHostPaths() {
+		return err
+	}
+	return fault.New(fault.Invalid, "the job has no image, so its containers have no programs: %w", err)
 }
 
 // freezer returns what freezes an attempt's processes: its cgroup if there is

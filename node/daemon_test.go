@@ -60,7 +60,7 @@ func TestFailures(t *testing.T) {
 		exit    int32
 	}{
 		"an exit code is the user's":                {groupTask(0, "fail"), droverv1.Cause_CAUSE_EXIT, "exit code 3", 3},
-		"a command that is not there cannot be run": {groupTask(0, "nosuch"), droverv1.Cause_CAUSE_SPEC, "no such program", 0},
+		"a command that is not there cannot be run": {groupTask(0, "nosuch"), droverv1.Cause_CAUSE_SPEC, "the job has no image, so its containers have no programs: container", 0},
 		"a file that the coordinator lost": {with(groupTask(0, "true"), func(w *W) {
 			w.Spec.Files = []*droverv1.FileRef{{Name: "a", Digest: "sha256:" + strings.Repeat("0", 64)}}
 		}), droverv1.Cause_CAUSE_SPEC, `file "a"`, 0},

@@ -252,7 +252,7 @@ func (a *attempt) startContainer(ctx context.Context) error {
 	if err := a.d.exclusive.add(ctx, a.id, spec); err != nil {
 		return err
 	}
-	return a.container.start(ctx)
+	return a.d.cfg.explainNoImage(spec, a.container.start(ctx))
 }
 
 // deleteContainer removes the container and what exists only with it.
