@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/hcl/v2"
@@ -82,7 +84,8 @@ func tenantApplyCommand() *cli.Command {
 		Usage:     "create or change the tenants in a file",
 		ArgsUsage: "FILE.hcl",
 		Description: "tenant \"analytics\" {\n  parent = \"research\"   weight = 2   uid = 2001   hdfs_user = \"analytics\"\n" +
-			"  submit = [\"alice\"]   operate = [\"ops\"]   read = [\"bob\"]\n  cap { cpu = \"64\" memory = \"256GiB\" }\n}\n(each attribute on its own line)",
+			"  submit = [\"alice\"]   operate = [\"ops\"]   read = [\"bob\"]\n  cap { cpu = \"64\" memory = \"256GiB\" }\n}\n(each attribute on its own line)\n" +
+			"What the file leaves out of a tenant gets its default, also if the tenant had another value before.",
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "FILE.hcl")
 			if err != nil {
@@ -96,14 +99,43 @@ func tenantApplyCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			warnings, err := lostUIDs(c.Context, cl, tenants)
+			if err != nil {
+				return err
+			}
 			res, err := cl.ApplyTenants(c.Context, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: tenants}))
 			if err != nil {
 				return cl.classifyError(err)
 			}
 			fmt.Fprintf(c.App.Writer, "%d of %d tenants changed\n", res.Msg.Changed, len(tenants))
+			for _, w := range warnings {
+				fmt.Fprintf(c.App.ErrWriter, "warning: %s\n", w)
+			}
 			return nil
 		},
 	}
+}
+
+// lostUIDs returns a warning for each tenant that has a uid and is about to have none: what a file leaves out is
+// not kept, and nodes run no tasks without a uid.
+func lostUIDs(ctx context.Context, cl *client, tenants []*droverv1.Tenant) (warnings []string, err error) {
+	if !slices.ContainsFunc(tenants, func(t *droverv1.Tenant) bool { return t.GetUid() == 0 }) {
+		return nil, nil
+	}
+	res, err := cl.ListTenants(ctx, connect.NewRequest(&droverv1.ListTenantsRequest{}))
+	if err != nil {
+		return nil, cl.classifyError(err)
+	}
+	former := map[string]uint32{}
+	for _, t := range res.Msg.GetTenants() {
+		former[t.GetTenant().GetName()] = t.GetTenant().GetUid()
+	}
+	for _, t := range tenants {
+		if uid := former[t.GetName()]; uid != 0 && t.GetUid() == 0 {
+			warnings = append(warnings, fmt.Sprintf("tenant %q had uid %d and has none now, so that nodes refuse its tasks: write uid = %d into the file", t.GetName(), uid, uid))
+		}
+	}
+	return warnings, nil
 }
 
 func readTenants(name string) ([]*droverv1.Tenant, error) {
