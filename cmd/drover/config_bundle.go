@@ -34,6 +34,12 @@ const (
 // bundlePorts are the ports where no -listen names one.
 var bundlePorts = map[string]string{"coordinator": "7100", "node": "7101"}
 
+// flagsOfOneMachine are the flags whose values differ from machine to machine.
+var flagsOfOneMachine = map[string][]string{
+	"coordinator": {"listen", "id", "api-address", "peer-listen", "peer-address"},
+	"node":        {"listen", "name", "storage-address"},
+}
+
 // folderFlag names the folder of configuration files on the machine.
 var folderFlag = &cli.StringFlag{Name: "folder", Value: configFolder, Usage: "folder of the configuration on that machine"}
 
@@ -48,8 +54,8 @@ func configBundleCommand(daemon *cli.Command) *cli.Command {
 		ArgsUsage: "NAME=ADDRESS[,ADDRESS] ...",
 		Description: "For each machine it writes NAME" + bundleSuffix + " into the folder of the CA: a certificate for the addresses, and the\n" +
 			"configuration that the flags of `drover " + role + "` set. It listens on the first address, port " + bundlePorts[role] + ", unless -listen\n" +
-			"says otherwise. A CA and the certificates of the operators are created where there are none. The file\n" +
-			"has the machine's key: copy it to nobody else.",
+			"says otherwise. Flags with a name or an address of the machine are refused for several machines. A CA and the\n" +
+			"certificates of the operators are created where there are none. The file has the machine's key: copy it to nobody else.",
 		Flags: append(own, fileFlags(daemon)...),
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, maxBundles, "NAME=ADDRESS[,ADDRESS] ...")
@@ -90,8 +96,10 @@ func runConfigBundle(c *cli.Context, role string, args []string) error {
 		}
 		machines = append(machines, m)
 	}
-	if len(machines) > 1 && (c.IsSet("listen") || (role == "node" && c.IsSet("name"))) {
-		return usageErrorf("-listen and -name are those of one machine: leave them out for several")
+	for _, name := range flagsOfOneMachine[role] {
+		if len(machines) > 1 && c.IsSet(name) {
+			return usageErrorf("-%s is that of one machine: leave it out for several, or make the bundle of each machine by itself", name)
+		}
 	}
 	for _, m := range machines { // before anything is created
 		if err := checkBundleConfig(c, role, m); err != nil {
@@ -233,7 +241,7 @@ func configApplyCommand() *cli.Command {
 		Name:      "apply",
 		Usage:     "make this machine the coordinator or node that a bundle is for, and start it",
 		ArgsUsage: "FILE",
-		Description: "It puts the files of `drover config bundle` in place, looks at the machine as `drover doctor` does, and enables\n" +
+		Description: "It puts the files of `drover config bundle` in place, looks at the machine as `drover doctor -quick` does, and enables\n" +
 			"and starts the service when nothing is missing. Where something is, it says the cure and starts nothing: run\n" +
 			"it again then. A configuration that differs is replaced only with -force.",
 		Flags: []cli.Flag{folderFlag, &cli.BoolFlag{Name: "force", Usage: "replace a configuration that differs"}, &cli.BoolFlag{Name: "no-start", Usage: "put the files in place, no more"}},
