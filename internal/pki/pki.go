@@ -222,7 +222,7 @@ type Files struct{ CA, Cert, Key string }
 // PEM.
 func (f Files) Load() (*x509.CertPool, tls.Certificate, []byte, error) {
 	if f.CA == "" || f.Cert == "" || f.Key == "" {
-		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "mutual TLS needs the authority's certificate, your certificate and your key; `drover tls` makes them")
+		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "mutual TLS needs the authority's certificate (-tls-ca), your certificate (-tls-cert) and your key (-tls-key); `drover tls` makes them")
 	}
 	pool, ca, err := loadPool(f.CA)
 	if err != nil {
