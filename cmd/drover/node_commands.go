@@ -126,7 +126,7 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	printPairs(w, "node", i.Name, "state", n.State, "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs),
 		"drain deadline", unixMSText(n.DrainDeadlineMs), "staying", strings.Join(n.Staying, "; "), "maintenance", maintenanceText(n.Maintenance), "unknown runs", unknownRunsText(n.UnknownRuns), "rack", i.Rack, "address", i.Address,
 		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
-		"emulated", yesOrEmpty(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "in use", vectorText(n.Used),
+		"emulated", yesOrEmpty(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "harness memory per task", sizeOrEmpty(i.TaskOverheadMemory), "in use", vectorText(n.Used),
 		"swap", jobspec.FormatSize(i.Swap), "levels", strings.Join(levels, ", "), "missing levels", strings.Join(i.LevelNotes, "; "), "last report", unixMSText(n.LastReportMs),
 		"problems", strings.Join(n.Load.GetProblems(), "; "))
 	rows := make([][]string, 0, len(i.Disks))
@@ -139,6 +139,13 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	for _, k := range slices.Sorted(maps.Keys(i.Versions)) {
 		printPairs(w, k, i.Versions[k])
 	}
+}
+
+func sizeOrEmpty(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return jobspec.FormatSize(n)
 }
 
 func yesOrEmpty(b bool) string {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/urfave/cli/v2"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/jobspec"
@@ -383,5 +385,17 @@ func TestCounters(t *testing.T) {
 		var b bytes.Buffer
 		printCounters(&b, c.counters)
 		wantText(t, name, b.String(), c.want)
+	}
+}
+
+// TestNodeViewShowsTheHarnessMemory: task_cap and admission count it with each task, so a reader can look it up.
+func TestNodeViewShowsTheHarnessMemory(t *testing.T) {
+	for memory, want := range map[int64]string{0: "", 23 << 20: "harness memory per task  23MiB\n"} {
+		var b bytes.Buffer
+		c := cli.NewContext(&cli.App{Writer: &b}, nil, nil)
+		printNode(c, &droverv1.NodeStatus{State: "up", Info: &droverv1.NodeInfo{Name: "n1", TaskOverheadMemory: memory}})
+		if got := b.String(); strings.Contains(got, "harness") != (want != "") || !strings.Contains(got, want) {
+			t.Errorf("%d bytes:\n%s\nwant %q", memory, got, want)
+		}
 	}
 }
