@@ -42,7 +42,8 @@ func snapshotSaveCommand() *cli.Command {
 	return &cli.Command{
 		Name: "save", ArgsUsage: "FILE",
 		Usage: "save the state of a running coordinator as an archive",
-		Description: "The archive has the facts at one log index, the history of ended jobs, and the uploaded files that live jobs need.\n" +
+		Description: "The archive has the facts at one log index, the uploaded files that live jobs need, and the lines of JSON that\n" +
+			"`drover sim` replays; not the history of `drover job history` and `drover usage`.\n" +
 			"It is read back and checked before FILE gets its name. FILE may not exist yet.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "all-files", Usage: "also uploaded files that no live job needs"},
