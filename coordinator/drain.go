@@ -112,7 +112,7 @@ func evacuation(f *facts.Facts, n *facts.Node, k facts.Key, a *facts.Attempt) (*
 	case a.Target != 0:
 		return nil, "it is on its way to " + facts.LevelName(a.Target)
 	case a.Level == bottom && byUser:
-		return nil, "it was suspended by a user: resume it on another node (drover task resume -node)"
+		return nil, "it was suspended by a user: move it to another node (drover task migrate -node NODE JOB STAGE/INDEX)"
 	case a.Level == bottom:
 		if to := facts.RestoreNode(f, k); to != nil {
 			return &droverv1.ActionFact{Kind: int32(facts.ActMigrate), Node: to.ID, Disk: firstDiskOf(to)}, "it moves to " + to.Info.GetName()

@@ -149,7 +149,7 @@ func TestDrainSaysWhatStays(t *testing.T) {
 	b.drain("n2", time.Millisecond)
 	b.waitForLevel("parked", droverv1.Level_LEVEL_CHECKPOINTED)
 	b.waitUntil("it says that a user has to", func() bool {
-		return strings.Contains(strings.Join(b.nodeStatus("n2").Staying, ""), "parked main/0: it was suspended by a user")
+		return strings.Contains(strings.Join(b.nodeStatus("n2").Staying, ""), "parked main/0: it was suspended by a user: move it to another node (drover task migrate -node NODE JOB STAGE/INDEX)")
 	})
 	if a := b.lastAttempt("hang"); a.Node != "n1" || a.Key.Run != 1 || a.Level.GetLevel() > droverv1.Level_LEVEL_RUNNING {
 		t.Errorf("the task that cannot be checkpointed: %v", a)
