@@ -113,6 +113,8 @@ func (s *clientService) MaintainNode(ctx context.Context, req *connect.Request[d
 		return nil, fault.New(fault.Invalid, "maintenance begins at most %s from now and lasts at most %s", facts.MaxMaintenanceAhead, facts.MaxMaintenanceTime)
 	case m.GetCancel() == (m.GetDurationMs() > 0):
 		return nil, fault.New(fault.Invalid, "give a maintenance window its length, or cancel one")
+	case m.GetCancel() && m.GetFromMs() == 0 && !s.hasMaintenance(id):
+		return nil, fault.New(fault.NotFound, "node %s has no maintenance window to cancel", m.GetNode())
 	case !m.GetCancel():
 		from := m.GetFromMs()
 		if from == 0 {
@@ -125,6 +127,15 @@ func (s *clientService) MaintainNode(ctx context.Context, req *connect.Request[d
 		return nil, err
 	}
 	return connect.NewResponse(&droverv1.MaintainNodeResponse{}), nil
+}
+
+// hasMaintenance reports whether a node has a window that has not ended.
+func (s *clientService) hasMaintenance(id int32) (has bool) {
+	s.core.view(func(f *facts.Facts) {
+		n := f.Node(id)
+		has = n != nil && len(n.Maintenance) > 0
+	})
+	return has
 }
 
 // nodeID returns the number of the node of a name.

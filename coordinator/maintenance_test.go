@@ -90,6 +90,10 @@ func TestBadMaintenanceIsRefused(t *testing.T) {
 	b := newTestCluster(t, nil)
 	b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitUntil("n1 is up", func() bool { return b.nodeIsUp("n1") })
+	cancelAll := &droverv1.MaintainNodeRequest{Node: "n1", Cancel: true}
+	if _, err := b.client.MaintainNode(b.ctx, connect.NewRequest(cancelAll)); !errors.Is(wire.FromError(err), fault.NotFound) {
+		t.Errorf("cancel where there is none: %v", err)
+	}
 	b.maintain("n1", time.Hour, time.Hour)
 	at := func(d time.Duration) int64 { return time.Now().Add(d).UnixMilli() }
 	for name, c := range map[string]struct {
