@@ -123,7 +123,7 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	for _, l := range i.Levels {
 		levels = append(levels, levelText(l))
 	}
-	printPairs(w, "node", i.Name, "state", n.State, "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs),
+	printPairs(w, "node", i.Name, "state", n.State, "tasks", tasksOnNodeText(n), "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs),
 		"drain deadline", unixMSText(n.DrainDeadlineMs), "staying", strings.Join(n.Staying, "; "), "maintenance", maintenanceText(n.Maintenance), "unknown runs", unknownRunsText(n.UnknownRuns), "rack", i.Rack, "address", i.Address,
 		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
 		"emulated", yesOrEmpty(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "harness memory per task", sizeOrEmpty(i.TaskOverheadMemory), "in use", vectorText(n.Used),
@@ -146,6 +146,18 @@ func sizeOrEmpty(n int64) string {
 		return ""
 	}
 	return jobspec.FormatSize(n)
+}
+
+// tasksOnNodeText formats how many tasks a node has, and how many of them are suspended.
+func tasksOnNodeText(n *droverv1.NodeStatus) string {
+	var suspended int32
+	for _, l := range n.Suspended {
+		suspended += l.Attempts
+	}
+	if suspended == 0 {
+		return fmt.Sprint(n.Attempts)
+	}
+	return fmt.Sprintf("%d, %d of them suspended", n.Attempts, suspended)
 }
 
 func yesOrEmpty(b bool) string {
@@ -195,7 +207,7 @@ func nodeDrainCommand() *cli.Command {
 			case deadline > 0:
 				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; what runs there in %s moves to other nodes; `drover node status %s` shows what stays\n", a[0], deadline, a[0])
 			default:
-				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; `drover node status %s` shows what is still running\n", a[0], a[0])
+				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; `drover node status %s` shows how many tasks are still there\n", a[0], a[0])
 			}
 			if c.Bool("wait") {
 				return waitEmpty(c, cl, a[0])
