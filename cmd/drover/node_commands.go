@@ -16,11 +16,7 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-func listNodes(c *cli.Context) ([]*droverv1.NodeStatus, error) {
-	cl, err := dial(c)
-	if err != nil {
-		return nil, err
-	}
+func listNodes(c *cli.Context, cl *client) ([]*droverv1.NodeStatus, error) {
 	res, err := cl.ListNodes(c.Context, connect.NewRequest(&droverv1.ListNodesRequest{}))
 	if err != nil {
 		return nil, cl.classifyError(err)
@@ -37,7 +33,11 @@ func nodeListCommand() *cli.Command {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
-			nodes, err := listNodes(c)
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			nodes, err := listNodes(c, cl)
 			if err != nil {
 				return err
 			}
@@ -79,11 +79,11 @@ func nodeStatusCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			nodes, err := listNodes(c)
+			cl, err := dial(c)
 			if err != nil {
 				return err
 			}
-			n, err := findNode(nodes, a[0])
+			n, err := nodeByName(c, cl, a[0])
 			if err != nil {
 				return err
 			}
@@ -94,6 +94,15 @@ func nodeStatusCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// nodeByName asks for a node.
+func nodeByName(c *cli.Context, cl *client, name string) (*droverv1.NodeStatus, error) {
+	nodes, err := listNodes(c, cl)
+	if err != nil {
+		return nil, err
+	}
+	return findNode(nodes, name)
 }
 
 // maxNodesNamed bounds the nodes that the error of an unknown one names.
@@ -198,12 +207,16 @@ func nodeDrainCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			before, err := nodeByName(c, cl, a[0])
+			if err != nil {
+				return err
+			}
 			if _, err := cl.DrainNode(c.Context, connect.NewRequest(&droverv1.DrainNodeRequest{Node: a[0], Off: c.Bool("off"), DeadlineMs: deadline.Milliseconds()})); err != nil {
 				return cl.classifyError(err)
 			}
 			switch {
 			case c.Bool("off"):
-				fmt.Fprintf(c.App.Writer, "%s is schedulable again\n", a[0])
+				fmt.Fprintln(c.App.Writer, undrainedText(before))
 			case deadline > 0:
 				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; what runs there in %s moves to other nodes; `drover node status %s` shows what stays\n", a[0], deadline, a[0])
 			default:
@@ -217,20 +230,31 @@ func nodeDrainCommand() *cli.Command {
 	}
 }
 
+// undrainedText says what the end of a drain changed for a node that was so before.
+func undrainedText(n *droverv1.NodeStatus) string {
+	name, down := n.Info.GetName(), n.State == "down"
+	switch {
+	case down && n.Draining:
+		return name + " is no longer drained; it is down"
+	case down:
+		return name + " was not drained; it is down"
+	case n.Draining || n.Probation:
+		return name + " is schedulable again"
+	default:
+		return name + " was not drained"
+	}
+}
+
 // drainPoll is the time between two looks at a node that is drained.
 const drainPoll = time.Second
 
 // waitEmpty waits until nothing runs on a node that is drained. It ends too if somebody makes the node schedulable again.
 func waitEmpty(c *cli.Context, cl *client, name string) error {
 	for left := int32(-1); ; {
-		res, err := cl.ListNodes(c.Context, connect.NewRequest(&droverv1.ListNodesRequest{}))
+		n, err := nodeByName(c, cl, name)
 		if c.Context.Err() != nil {
 			return exitError{exitDetached, fmt.Errorf("interrupted; %s stays drained: `drover node drain -off %s` makes it schedulable again", name, name)}
 		}
-		if err != nil {
-			return cl.classifyError(err)
-		}
-		n, err := findNode(res.Msg.GetNodes(), name)
 		if err != nil {
 			return err
 		}
