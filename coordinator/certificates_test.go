@@ -69,7 +69,7 @@ func TestRevocationReachesOpenConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(issued, func(x pki.Issued) bool { return x.Name == "alice" })
-	if err := pki.Revoke(dir, []*big.Int{issued[i].Cert.SerialNumber}, time.Now()); err != nil {
+	if _, err := pki.Revoke(dir, []*big.Int{issued[i].Cert.SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	select {

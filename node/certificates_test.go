@@ -73,7 +73,7 @@ func TestRevokedCoordinatorIsRefused(t *testing.T) {
 	if err := g.checkPeer(peer, pki.KindCoordinator); err != nil {
 		t.Fatal(err)
 	}
-	if err := pki.Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
+	if _, err := pki.Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	g.file = filepath.Join(own, "data", nameCRL)

@@ -76,7 +76,7 @@ func TestDamageOfTheRevocationListIsNamedAndMended(t *testing.T) {
 	fresh := func() *peerGuard {
 		return newPeerGuard(&Config{Certificate: member(), Data: own, Log: slog.New(slog.DiscardHandler)})
 	}
-	if err := pki.Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
+	if _, err := pki.Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	list, err := os.ReadFile(filepath.Join(dir, "ca.crl"))

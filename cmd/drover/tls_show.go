@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,6 +120,7 @@ func tlsRevokeCommand() *cli.Command {
 			tlsDirFlag,
 			&cli.BoolFlag{Name: "old", Usage: "only certificates that were replaced, not the one in NAME.pem"},
 			&cli.StringSliceFlag{Name: "serial", Usage: "serial number, as 'drover tls show' prints it, instead of a name; repeatable"},
+			&cli.BoolFlag{Name: "force", Usage: "also a serial number that no certificate in -dir has, as of one whose file is gone"},
 		},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 0, 1, "[NAME]")
@@ -133,10 +135,15 @@ func tlsRevokeCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := pki.Revoke(c.String("dir"), serials, now); err != nil {
+			added, err := pki.Revoke(c.String("dir"), serials, now)
+			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.App.Writer, "revoked %d; copy %s beside ca.pem of the coordinator\n", len(serials), filepath.Join(c.String("dir"), "ca.crl"))
+			before := ""
+			if n := len(serials) - added; n > 0 {
+				before = fmt.Sprintf(", %d already was", n)
+			}
+			fmt.Fprintf(c.App.Writer, "revoked %d%s; copy %s beside ca.pem of the coordinator\n", added, before, filepath.Join(c.String("dir"), "ca.crl"))
 			return nil
 		},
 	}
@@ -145,19 +152,22 @@ func tlsRevokeCommand() *cli.Command {
 // serialsToRevoke returns the serial numbers that the command line means, at
 // least one.
 func serialsToRevoke(c *cli.Context, name []string, now time.Time) (out []*big.Int, err error) {
-	for _, s := range c.StringSlice("serial") {
-		b, err := hex.DecodeString(strings.Repeat("0", len(s)%2) + s)
-		if err != nil || len(b) == 0 {
-			return nil, usageErrorf("-serial %q: want the hexadecimal number that `drover tls show` prints", s)
-		}
-		out = append(out, new(big.Int).SetBytes(b))
-	}
-	if len(name) == 0 {
-		return out, nil
+	parsed, err := parseSerials(c.StringSlice("serial"))
+	if err != nil {
+		return nil, err
 	}
 	_, issued, err := pki.List(c.String("dir"))
 	if err != nil {
 		return nil, err
+	}
+	if len(name) == 0 {
+		for _, s := range parsed {
+			if !c.Bool("force") && !slices.ContainsFunc(issued, func(i pki.Issued) bool { return i.Cert.SerialNumber.Cmp(s) == 0 }) {
+				return nil, fault.New(fault.NotFound, "no certificate in %s has the serial number %x: `drover tls show -dir %s` lists them; -force revokes one whose file is gone",
+					c.String("dir"), s, c.String("dir"))
+			}
+		}
+		return parsed, nil
 	}
 	short := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(name[0], "user/"), "node/"), "coordinator/")
 	known := false
@@ -175,6 +185,18 @@ func serialsToRevoke(c *cli.Context, name []string, now time.Time) (out []*big.I
 		return nil, fault.New(fault.NotFound, "%s has signed no certificate of %q: `drover tls show -dir %s` lists them", filepath.Join(c.String("dir"), "ca.pem"), short, c.String("dir"))
 	case len(out) == 0:
 		return nil, fault.New(fault.NotFound, "no certificate of %q is left to revoke: `drover tls show -dir %s` lists them", short, c.String("dir"))
+	}
+	return out, nil
+}
+
+// parseSerials returns the numbers that hexadecimal texts mean.
+func parseSerials(texts []string) (out []*big.Int, err error) {
+	for _, s := range texts {
+		b, err := hex.DecodeString(strings.Repeat("0", len(s)%2) + s)
+		if err != nil || len(b) == 0 {
+			return nil, usageErrorf("-serial %q: want the hexadecimal number that `drover tls show` prints", s)
+		}
+		out = append(out, new(big.Int).SetBytes(b))
 	}
 	return out, nil
 }

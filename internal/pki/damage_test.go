@@ -23,7 +23,7 @@ func TestDamageOfCertificatesIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Revoke(dir, []*big.Int{alice.SerialNumber}, time.Now()); err != nil {
+	if _, err := Revoke(dir, []*big.Int{alice.SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	want := open(t, dir, "n1", KindNode)

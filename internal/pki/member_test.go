@@ -145,7 +145,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	if err := held(); err != nil {
 		t.Fatal(err)
 	}
-	if err := Revoke(dir, []*big.Int{alice.Leaf().SerialNumber}, time.Now()); err != nil {
+	if _, err := Revoke(dir, []*big.Int{alice.Leaf().SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Reload(); err != nil {
@@ -182,21 +182,21 @@ func TestRevocationListsNeedSignatureAndNewerNumber(t *testing.T) {
 	dir, other := cluster(t), cluster(t)
 	m := open(t, dir, "c1", KindCoordinator)
 	alice := open(t, dir, "alice", KindUser).Leaf()
-	if err := Revoke(dir, []*big.Int{big.NewInt(7)}, time.Now()); err != nil {
+	if _, err := Revoke(dir, []*big.Int{big.NewInt(7)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	first, err := os.ReadFile(filepath.Join(dir, "ca.crl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Revoke(dir, []*big.Int{alice.SerialNumber}, time.Now()); err != nil {
+	if _, err := Revoke(dir, []*big.Int{alice.SerialNumber}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	second, err := os.ReadFile(filepath.Join(dir, "ca.crl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Revoke(other, []*big.Int{big.NewInt(9)}, time.Now()); err != nil {
+	if _, err := Revoke(other, []*big.Int{big.NewInt(9)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	foreign, err := os.ReadFile(filepath.Join(other, "ca.crl"))
@@ -344,7 +344,8 @@ func TestANameCountsOnceItsKeyIsProven(t *testing.T) {
 			t.Errorf("%s: alice is refused: %v", name, err)
 		}
 		// What a revoked certificate has opened is closed, also during the handshake.
-		if err := errors.Join(Revoke(dir, []*big.Int{alice.Leaf().SerialNumber}, time.Now()), server.Reload()); err != nil {
+		_, err := Revoke(dir, []*big.Int{alice.Leaf().SerialNumber}, time.Now())
+		if err := errors.Join(err, server.Reload()); err != nil {
 			t.Fatal(err)
 		}
 		if names := conns.CloseRevoked(server); len(names) < len(open) {
@@ -446,7 +447,7 @@ func TestListReplacedWhileItIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
+		if _, err := Revoke(dir, []*big.Int{leaf.SerialNumber}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if lists[i], err = os.ReadFile(path); err != nil {

@@ -165,38 +165,41 @@ func readCRL(dir string, ca *x509.Certificate) (*revocations, error) {
 }
 
 // Revoke adds serial numbers to the revocation list of the authority in dir,
-// ca.crl, which daemons read beside their ca.pem. Those on it already stay.
-func Revoke(dir string, serials []*big.Int, now time.Time) error {
+// ca.crl, which daemons read beside their ca.pem. Those on it already stay. It
+// returns how many it added.
+func Revoke(dir string, serials []*big.Int, now time.Time) (added int, err error) {
 	ca, signer, err := loadCA(dir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	old, err := readCRL(dir, ca)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: now, NextUpdate: ca.NotAfter}
 	if old.number != nil {
 		prior, err := x509.ParseRevocationList(old.der)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		list.Number.Add(old.number, big.NewInt(1))
 		list.RevokedCertificateEntries = prior.RevokedCertificateEntries
 	}
 	for _, s := range serials {
-		if !old.has(s) {
+		listed := slices.ContainsFunc(list.RevokedCertificateEntries, func(e x509.RevocationListEntry) bool { return e.SerialNumber.Cmp(s) == 0 })
+		if !listed {
+			added++
 			list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: s, RevocationTime: now})
 		}
 	}
 	der, err := x509.CreateRevocationList(rand.Reader, list, ca, signer)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if len(der) > MaxCRL {
-		return fault.New(fault.Exhausted, "the revocation list would have %d KiB, at most %d are read: make a new authority", len(der)>>10, MaxCRL>>10)
+		return 0, fault.New(fault.Exhausted, "the revocation list would have %d KiB, at most %d are read: make a new authority", len(der)>>10, MaxCRL>>10)
 	}
-	return WriteCRL(filepath.Join(dir, caCRL), der)
+	return added, WriteCRL(filepath.Join(dir, caCRL), der)
 }
 
 // WriteCRL replaces a revocation list as a whole. It is on the disk before it has its name:
