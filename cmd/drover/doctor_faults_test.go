@@ -110,6 +110,23 @@ func TestDoctorSaysWhatItDidNotCheck(t *testing.T) {
 	}
 }
 
+// The cure of certificates that are missing is a command that can be typed, and where its files go.
+func TestDoctorSaysWhereCertificatesGo(t *testing.T) {
+	const cert = "make a new one with `drover tls cert -kind node -host HOST n1` where the authority is, and put it in place as "
+	for want, f := range map[string]pki.Files{
+		cert + "/etc/drover/tls/node.pem, with its key as /etc/drover/tls/node.key and the authority's certificate as /etc/drover/tls/ca.pem, " +
+			"and name them in tls_cert, tls_key and tls_ca": {},
+		cert + "gone/n1.pem, with its key as gone/n1.key and the authority's certificate as gone/ca.pem": {CA: "gone/ca.pem", Cert: "gone/n1.pem", Key: "gone/n1.key"},
+	} {
+		if got := checkCertificates(f, pki.KindNode, "n1", time.Now()); got.Fix != want {
+			t.Errorf("%+v\nwant %s", got, want)
+		}
+	}
+	if got := checkCertificates(pki.Files{}, pki.KindCoordinator, "", time.Now()); !strings.Contains(got.Fix, "drover tls cert -kind coordinator -host HOST NAME`") {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestDoctorNearlyWrong(t *testing.T) {
 	soon := time.Now().Add(pki.CertLifetime - 24*time.Hour)
 	if got := checkCertificates(nodeCertificate(t), pki.KindNode, "n1", soon); got.Status != statusDegraded || !strings.Contains(got.Fix, "systemctl reload drover-node") {

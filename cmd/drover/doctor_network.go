@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,11 +37,11 @@ const (
 // of their time.
 func checkCertificates(f pki.Files, kind pki.Kind, name string, now time.Time) checkResult {
 	if f.Cert == "" && f.CA == "" && f.Key == "" {
-		return checkResult{"certificates", statusDegraded, "none: only this machine can reach the " + string(kind), "drover tls cert -kind " + string(kind)}
+		return checkResult{"certificates", statusDegraded, "none: only this machine can reach the " + string(kind), certificateCure(f, kind, name)}
 	}
 	_, pair, _, err := f.Load()
 	if err != nil {
-		return checkResult{"certificates", statusMissing, err.Error(), "drover tls cert -kind " + string(kind)}
+		return checkResult{"certificates", statusMissing, err.Error(), certificateCure(f, kind, name)}
 	}
 	if err := f.Check(kind, name, now); err != nil {
 		text, cure := err.Error(), ""
@@ -53,6 +55,18 @@ func checkCertificates(f pki.Files, kind pki.Kind, name string, now time.Time) c
 		return checkResult{"certificates", statusDegraded, f.Cert + " ends on " + until, "make a new one with `drover tls cert`, put it in place, `systemctl reload drover-" + string(kind) + "`"}
 	}
 	return checkResult{"certificates", statusOK, pair.Leaf.Subject.CommonName + ", until " + until, ""}
+}
+
+// certificateCure says how somebody makes the files of a daemon, and where they go: where the settings name them, or
+// where `drover config init` finds them.
+func certificateCure(f pki.Files, kind pki.Kind, name string) string {
+	folder := filepath.Join(configFolder, "tls")
+	cure := fmt.Sprintf("%s as %s, with its key as %s and the authority's certificate as %s", pki.RenewalText(kind, name),
+		cmp.Or(f.Cert, filepath.Join(folder, string(kind)+".pem")), cmp.Or(f.Key, filepath.Join(folder, string(kind)+".key")), cmp.Or(f.CA, filepath.Join(folder, "ca.pem")))
+	if f.Cert == "" || f.Key == "" || f.CA == "" {
+		cure += ", and name them in tls_cert, tls_key and tls_ca"
+	}
+	return cure
 }
 
 // checkListen finds out whether a daemon could have its port.

@@ -20,7 +20,7 @@ func (f Files) Check(kind Kind, name string, now time.Time) error {
 	}
 	leaf := pair.Leaf
 	gotKind, gotName, _ := strings.Cut(leaf.Subject.CommonName, "/")
-	renew := fmt.Sprintf("make a new one with `drover tls cert -kind %s -host HOST %s` and put it in place", kind, nameOr(name, gotName))
+	renew := RenewalText(kind, nameOr(name, gotName))
 	switch {
 	case now.After(leaf.NotAfter):
 		return fault.New(fault.Invalid, "certificate %s expired at %s: %s", f.Cert, leaf.NotAfter.UTC().Format(time.RFC3339), renew)
@@ -44,6 +44,12 @@ func (f Files) Check(kind Kind, name string, now time.Time) error {
 		return fault.New(fault.Invalid, "certificate %s was not made by the authority in %s (%w): the two are of different clusters; use files of one", f.Cert, f.CA, err)
 	}
 	return nil
+}
+
+// RenewalText says how somebody makes the certificate of a daemon; name "" stands for any. It has no colon, since the
+// text of Check has one in front of the cure.
+func RenewalText(kind Kind, name string) string {
+	return fmt.Sprintf("make a new one with `drover tls cert -kind %s -host HOST %s` where the authority is, and put it in place", kind, nameOr(name, "NAME"))
 }
 
 func nameOr(name, otherwise string) string {
