@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
@@ -156,16 +155,12 @@ func secretListCommand() *cli.Command {
 			var rows [][]string
 			for _, s := range list.Secrets {
 				v := s.Versions[len(s.Versions)-1]
-				rows = append(rows, []string{s.Name, strconv.Itoa(int(v.Version)), strconv.Itoa(len(s.Versions)), secretTime(v), v.CreatedBy})
+				rows = append(rows, []string{s.Name, strconv.Itoa(int(v.Version)), strconv.Itoa(len(s.Versions)), unixMSText(v.CreatedMs), v.CreatedBy})
 			}
 			printTable(c.App.Writer, []string{"secret", "newest", "versions", "put", "by"}, rows)
 			return nil
 		},
 	}
-}
-
-func secretTime(v *droverv1.SecretVersion) string {
-	return time.UnixMilli(v.CreatedMs).UTC().Format(time.DateTime)
 }
 
 func secretVersionsCommand() *cli.Command {
@@ -192,7 +187,7 @@ func secretVersionsCommand() *cli.Command {
 				}
 				var rows [][]string
 				for _, v := range s.Versions {
-					rows = append(rows, []string{strconv.Itoa(int(v.Version)), secretTime(v), v.CreatedBy, v.Key})
+					rows = append(rows, []string{strconv.Itoa(int(v.Version)), unixMSText(v.CreatedMs), v.CreatedBy, v.Key})
 				}
 				printTable(c.App.Writer, []string{"version", "put", "by", "key"}, rows)
 				return nil

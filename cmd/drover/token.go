@@ -125,7 +125,7 @@ func createToken(c *cli.Context) error {
 		return cl.classifyError(err)
 	}
 	t := res.Msg.Token
-	fmt.Fprintf(c.App.ErrWriter, "token %s of %s, good until %s; it is shown this once\n", t.Id, t.User, time.UnixMilli(t.ExpiresMs).UTC().Format(time.DateTime))
+	fmt.Fprintf(c.App.ErrWriter, "token %s of %s, good until %s; it is shown this once\n", t.Id, t.User, unixMSText(t.ExpiresMs))
 	if out == nil {
 		fmt.Fprintln(c.App.Writer, res.Msg.Text)
 		return nil
@@ -156,13 +156,13 @@ func printTokens(w io.Writer, m *droverv1.ListTokensResponse) {
 }
 
 func tokenState(t *droverv1.Token, now time.Time) string {
-	switch end := time.UnixMilli(t.ExpiresMs); {
+	switch {
 	case t.RevokedMs != 0:
-		return "revoked " + time.UnixMilli(t.RevokedMs).UTC().Format(time.DateTime)
-	case !now.Before(end):
-		return "expired " + end.UTC().Format(time.DateTime)
+		return "revoked " + unixMSText(t.RevokedMs)
+	case now.UnixMilli() >= t.ExpiresMs:
+		return "expired " + unixMSText(t.ExpiresMs)
 	default:
-		return end.UTC().Format(time.DateTime)
+		return unixMSText(t.ExpiresMs)
 	}
 }
 
