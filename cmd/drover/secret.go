@@ -203,7 +203,8 @@ func secretDeleteCommand() *cli.Command {
 		Usage:       "delete a version of a secret, or all of it",
 		ArgsUsage:   "NAME",
 		Description: "Tasks that need it and have not started fail. Needs the right to operate in the tenant.",
-		Flags:       []cli.Flag{tenantFlag(), &cli.UintFlag{Name: "version", Usage: "the one to delete; default: all"}},
+		Flags: []cli.Flag{tenantFlag(), &cli.UintFlag{Name: "version", Usage: "the one to delete"},
+			&cli.BoolFlag{Name: "all", Usage: "delete all versions"}},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "NAME")
 			if err != nil {
@@ -211,6 +212,9 @@ func secretDeleteCommand() *cli.Command {
 			}
 			if c.IsSet("version") && c.Uint("version") == 0 || c.Uint("version") > 1<<31 {
 				return usageErrorf("-version: versions are numbers from 1 on")
+			}
+			if c.IsSet("version") == c.Bool("all") {
+				return usageErrorf("give either -version, or -all to delete all versions of %s", a[0])
 			}
 			cl, err := dial(c)
 			if err != nil {

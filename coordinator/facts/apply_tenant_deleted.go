@@ -68,7 +68,7 @@ func (c Checks) tenantDeleted(name string) error {
 		secrets = append(secrets, s.Name)
 	}
 	if len(secrets) > 0 {
-		return fault.New(fault.Conflict, "tenant %q has stored secrets (%s): delete each with `drover secret delete -tenant %s NAME`", name, someOf(secrets), name)
+		return fault.New(fault.Conflict, "tenant %q has stored secrets (%s): delete each with `drover secret delete -all -tenant %s NAME`", name, someOf(secrets), name)
 	}
 	return nil
 }

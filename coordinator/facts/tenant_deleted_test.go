@@ -57,7 +57,7 @@ func TestTenantsThatCannotBeDeleted(t *testing.T) {
 		"a tenant is below it":         {"team", func(l tenantLog) { l.put("below", "team") }, fault.Conflict, "(below): delete them first"},
 		"a job is live":                {"team", func(l tenantLog) { l.submit() }, fault.Conflict, "1 live jobs (j): wait for them, or stop each with `drover job stop team/NAME`"},
 		"a job's output is cleaned up": {"team", func(l tenantLog) { l.submit(); l.stop() }, fault.Conflict, "numbers 1): try again"},
-		"it has a secret":              {"team", func(l tenantLog) { secretLog(l).put("team", "key", 1, 3) }, fault.Conflict, "(key): delete each with `drover secret delete -tenant team NAME`"},
+		"it has a secret":              {"team", func(l tenantLog) { secretLog(l).put("team", "key", 1, 3) }, fault.Conflict, "(key): delete each with `drover secret delete -all -tenant team NAME`"},
 		"it was deleted":               {"team", func(l tenantLog) { l.delete("team") }, fault.NotFound, "unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
