@@ -93,9 +93,13 @@ func cleanEngine(ctx context.Context, d cleanableEngine, w io.Writer) error {
 		}
 	}
 	var failed []error
+	var containers, removedImages int // that are removed
 	for _, id := range ids {
 		limited, cancel := context.WithTimeout(ctx, cleanDeleteLimit)
-		if err := d.Delete(limited, id); err != nil && !errors.Is(err, fault.NotFound) {
+		switch err := d.Delete(limited, id); {
+		case err == nil:
+			containers++
+		case !errors.Is(err, fault.NotFound): // it is not gone either
 			failed = append(failed, fmt.Errorf("container %s: %w", id, err))
 		}
 		cancel()
@@ -107,12 +111,14 @@ func cleanEngine(ctx context.Context, d cleanableEngine, w io.Writer) error {
 	for _, i := range images {
 		if err := d.Remove(ctx, i.Digest); err != nil {
 			failed = append(failed, fmt.Errorf("image %s: %w", i.Digest, err))
+			continue
 		}
+		removedImages++
 	}
 	if err := d.ReleaseImports(ctx); err != nil {
 		failed = append(failed, err)
 	}
-	fmt.Fprintf(w, "removed %d containers and %d images; %d could not be removed\n", len(ids), len(images), len(failed))
+	fmt.Fprintf(w, "removed %s and %s; %d could not be removed\n", countText(containers, "container"), countText(removedImages, "image"), len(failed))
 	return errors.Join(failed...)
 }
 

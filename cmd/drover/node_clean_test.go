@@ -11,7 +11,7 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// brokenEngine is an engine in which one container cannot be removed.
+// brokenEngine is an engine in which one container and one image cannot be removed.
 type brokenEngine struct{ removed []string }
 
 func (e *brokenEngine) List(context.Context) ([]runtime.Status, error) {
@@ -23,10 +23,13 @@ func (e *brokenEngine) Leftovers(context.Context) ([]runtime.Leftover, error) {
 }
 
 func (e *brokenEngine) ListImages(context.Context) ([]runtime.Image, error) {
-	return []runtime.Image{{Digest: "sha256:ab"}}, nil
+	return []runtime.Image{{Digest: "sha256:ab"}, {Digest: "used"}}, nil
 }
 
 func (e *brokenEngine) Remove(_ context.Context, digest string) error {
+	if digest == "used" {
+		return errors.New("it is used")
+	}
 	e.removed = append(e.removed, digest)
 	return nil
 }
@@ -47,15 +50,15 @@ func (e *brokenEngine) Delete(_ context.Context, id string) error {
 	return nil
 }
 
-// One container that stays keeps nothing else from going, and is named.
+// What stays keeps nothing else from going, is named, and does not count as removed.
 func TestCleanEngineGoesOn(t *testing.T) {
 	e := &brokenEngine{}
 	var out strings.Builder
 	err := cleanEngine(t.Context(), e, &out)
-	if err == nil || err.Error() != "container stuck: device or resource busy" {
+	if err == nil || err.Error() != "container stuck: device or resource busy\nimage used: it is used" {
 		t.Errorf("%v", err)
 	}
-	if !slices.Equal(e.removed, []string{"1.0.0.1.1", "9.0.0.1.1", "sha256:ab", "imports"}) || !strings.HasPrefix(out.String(), "removed 4 containers and 1 images; 1 could not") {
+	if !slices.Equal(e.removed, []string{"1.0.0.1.1", "9.0.0.1.1", "sha256:ab", "imports"}) || out.String() != "removed 2 containers and 1 image; 2 could not be removed\n" {
 		t.Errorf("removed %v, said %q", e.removed, out.String())
 	}
 }
