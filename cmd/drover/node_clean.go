@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"path/filepath"
 	"time"
@@ -49,7 +50,7 @@ func runNodeClean(c *cli.Context) error {
 	// Asked here, or the client would wait for a containerd that is not installed.
 	conn, err := net.DialTimeout("unix", c.String("containerd"), 5*time.Second)
 	if err != nil {
-		return fault.New(fault.Unavailable, "containerd: %w; start it, or name its socket with -containerd", err)
+		return containerdError(err)
 	}
 	conn.Close()
 	d, err := containerd.New(containerd.Config{Address: c.String("containerd")})
@@ -60,6 +61,14 @@ func runNodeClean(c *cli.Context) error {
 	ctx, cancel := context.WithTimeout(c.Context, cleanLimit)
 	defer cancel()
 	return cleanEngine(ctx, d, c.App.Writer)
+}
+
+// containerdError says what to do about a socket of containerd that cannot be opened.
+func containerdError(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fault.New(fault.Denied, "containerd: %w; drover node clean needs root", err)
+	}
+	return fault.New(fault.Unavailable, "containerd: %w; start it, or name its socket with -containerd", err)
 }
 
 // cleanableEngine is what cleanEngine needs of a driver.

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -60,5 +63,21 @@ func TestCleanEngineGoesOn(t *testing.T) {
 	}
 	if !slices.Equal(e.removed, []string{"1.0.0.1.1", "9.0.0.1.1", "sha256:ab", "imports"}) || out.String() != "removed 2 containers and 1 image; 2 could not be removed\n" {
 		t.Errorf("removed %v, said %q", e.removed, out.String())
+	}
+}
+
+// Who may not open the socket of containerd is told to be root, and not to start it.
+func TestCleanNeedsRoot(t *testing.T) {
+	for want, c := range map[string]struct {
+		errno syscall.Errno
+		class error
+	}{
+		"containerd: dial unix s: connect: permission denied; drover node clean needs root":                   {syscall.EACCES, fault.Denied},
+		"containerd: dial unix s: connect: connection refused; start it, or name its socket with -containerd": {syscall.ECONNREFUSED, fault.Unavailable},
+	} {
+		err := containerdError(&net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "s", Net: "unix"}, Err: os.NewSyscallError("connect", c.errno)})
+		if err.Error() != want || !errors.Is(err, c.class) {
+			t.Errorf("%v; want %s", err, want)
+		}
 	}
 }

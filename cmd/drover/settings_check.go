@@ -146,7 +146,7 @@ func isSocket(at string) bool {
 func checkNodeSettings(c *cli.Context) error {
 	address := c.String("coordinator")
 	if address == "" {
-		return usageErrorf("the node daemon needs -coordinator https://host:port (verbs: list, status, drain)")
+		return usageErrorf("the node daemon needs -coordinator https://host:port (verbs: %s)", strings.Join(nodeVerbs(), ", "))
 	}
 	if r := c.Int("reserve"); r < 1 || r > 90 {
 		return usageErrorf("-reserve %d: want 1 to 90 percent", r)
@@ -165,11 +165,17 @@ func checkNodeSettings(c *cli.Context) error {
 			return err
 		}
 	}
-	for _, list := range [][]string{splitList(c.String("namenode")), slices.DeleteFunc(slices.Clone(c.StringSlice("allow-namenode")), func(s string) bool { return s == "*" })} {
-		for _, at := range list {
-			if err := checkHostPort("-namenode", at); err != nil {
-				return err
-			}
+	for _, at := range splitList(c.String("namenode")) {
+		if err := checkHostPort("-namenode", at); err != nil {
+			return err
+		}
+	}
+	for _, at := range c.StringSlice("allow-namenode") {
+		if at == "*" {
+			continue
+		}
+		if err := checkHostPort("-allow-namenode", at); err != nil {
+			return err
 		}
 	}
 	if _, err := nodeName(c); err != nil {
@@ -184,6 +190,14 @@ func checkNodeSettings(c *cli.Context) error {
 		}
 	}
 	return nil
+}
+
+// nodeVerbs returns the names of the subcommands of `drover node`. Those who forget one start the daemon.
+func nodeVerbs() (names []string) {
+	for _, c := range nodeCommand().Subcommands {
+		names = append(names, c.Name)
+	}
+	return names
 }
 
 // nodeName is the node's name: the host's where none is set.
