@@ -154,10 +154,16 @@ func printHistory(c *cli.Context, jobs []*droverv1.JobSummary) error {
 	if c.Bool("csv") {
 		at = rfc3339
 	}
+	message := func(j *droverv1.JobSummary) string {
+		if c.Bool("csv") {
+			return j.GetMessage()
+		}
+		return shortened(j.GetMessage(), messageWidth)
+	}
 	rows := make([][]string, 0, len(jobs))
 	for _, j := range jobs {
 		rows = append(rows, []string{fmt.Sprint(j.GetJob()), j.GetName(), j.GetTenant(), j.GetSubmitter(), stateText(j.GetState()),
-			fmt.Sprintf("%d/%d", j.GetTasksDone(), j.GetTasks()), at(j.GetSubmittedMs()), at(j.GetStartedMs()), at(j.GetEndedMs()), j.GetMessage()})
+			fmt.Sprintf("%d/%d", j.GetTasksDone(), j.GetTasks()), at(j.GetSubmittedMs()), at(j.GetStartedMs()), at(j.GetEndedMs()), message(j)})
 	}
 	if c.Bool("csv") {
 		return printCSV(c.App.Writer, header, rows)

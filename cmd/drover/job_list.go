@@ -38,7 +38,7 @@ func parseJobState(word string, allowed []string) (droverv1.JobState, error) {
 	return 0, usageErrorf("-state %s: want one of %s", word, strings.Join(allowed, ", "))
 }
 
-// messageWidth is the most letters of a message in a list: `drover job status` and -json have the whole.
+// messageWidth is the most letters of a message in a list: the status of the one job or task, -json and -csv have the whole.
 const messageWidth = 80
 
 // shortened returns a text of at most so many letters, with an ellipsis where some are left out.

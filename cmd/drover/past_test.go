@@ -175,3 +175,26 @@ func TestWhatTheListOfJobsLeavesOut(t *testing.T) {
 		}
 	}
 }
+
+// Lists of jobs and tasks show the beginning of a long message; forms for programs have the whole.
+func TestLongMessagesInLists(t *testing.T) {
+	long := strings.Repeat("x", 200)
+	jobs := pastJobs(1, 1)
+	jobs[0].Message = long
+	f := &fakeCoordinator{list: &droverv1.ListJobsResponse{Jobs: jobs},
+		attempts: []*droverv1.TaskAttempt{{Seen: &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_FAILED, Message: long}}}}
+	for line, most := range map[string]int{
+		"job list": messageWidth, "job history": messageWidth, "task status j": messageWidth,
+		"job list -json": 200, "job history -json": 200, "job history -csv": 200, "task status -json j": 200, "task status j s/0": 200,
+	} {
+		f.past, f.pages = nil, []*droverv1.ListPastJobsResponse{{Jobs: jobs}}
+		out, err := f.run(t, t.Context(), strings.Fields(line)...)
+		want := long
+		if most < len(long) {
+			want = " " + long[:most-1] + "…"
+		}
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+}

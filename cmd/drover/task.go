@@ -142,6 +142,7 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 			if row[7] == "" && s.GetPhase() == droverv1.Phase_PHASE_RUNNING {
 				row[7] = s.GetStatus() // what the program reported last
 			}
+			row[7] = shortened(row[7], messageWidth)
 			if l := a.Level; l.GetLevel() > droverv1.Level_LEVEL_RUNNING || l.GetTarget() != 0 {
 				row[1], row[7] = levelState(l), levelDetail(l)
 			} else if until := backoffEndMS(a); until > 0 {
@@ -166,7 +167,7 @@ func backoffEndMS(a *droverv1.TaskAttempt) int64 {
 func failureBefore(t *droverv1.TaskStatus) string {
 	for _, a := range slices.Backward(t.Attempts) {
 		if isFailure(a) {
-			return fmt.Sprintf(", after attempt %d: %s", a.Key.Attempt, failureText(a))
+			return fmt.Sprintf(", after attempt %d: %s", a.Key.Attempt, shortened(failureText(a), messageWidth))
 		}
 	}
 	return ""
@@ -205,7 +206,7 @@ func levelDetail(l *droverv1.LevelStatus) string {
 		text += ", for job " + l.PreemptorJob
 	}
 	if l.Reason != "" {
-		text += ": " + l.Reason
+		text += ": " + shortened(l.Reason, messageWidth)
 	}
 	return text
 }
