@@ -24,9 +24,11 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
+// MaxListed is the most jobs of a list, and the most sums of a usage report.
+const MaxListed = 10_000
+
 // Limits of responses.
 const (
-	maxListed  = 10_000
 	maxTasks   = 20_000 // of one ListTasks response
 	maxDigests = 10_000
 	watchGap   = 100 * time.Millisecond // between two updates of a running job
@@ -187,8 +189,8 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 		return nil, err
 	}
 	limit := int(req.Msg.GetLimit())
-	if limit <= 0 || limit > maxListed {
-		limit = maxListed
+	if limit <= 0 || limit > MaxListed {
+		limit = MaxListed
 	}
 	res := &droverv1.ListJobsResponse{}
 	expected, now := s.expected(ctx), s.core.now()

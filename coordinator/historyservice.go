@@ -22,7 +22,6 @@ const (
 	defaultPastAttempts = 1000
 	maxPastAttempts     = maxTasks
 	defaultUsageRows    = 1000
-	maxUsageRows        = 10_000
 	defaultPastSamples  = 1000
 	maxPastSamples      = 10_000
 	maxNamesakes        = 1000 // past jobs of one name among which one that the caller may read is looked for
@@ -151,7 +150,7 @@ func (s *historyService) Usage(ctx context.Context, req *connect.Request[droverv
 	if err != nil {
 		return nil, err
 	}
-	n := min(len(rows), limitOf(m.GetLimit(), defaultUsageRows, maxUsageRows))
+	n := min(len(rows), limitOf(m.GetLimit(), defaultUsageRows, MaxListed))
 	return connect.NewResponse(&droverv1.UsageResponse{Rows: rows[:n], More: int32(len(rows) - n)}), nil
 }
 
@@ -179,7 +178,7 @@ func (s *clientService) addPastJobs(ctx context.Context, q *droverv1.ListJobsReq
 	if q.GetMine() {
 		pq.User = caller(ctx).name
 	}
-	for counted := 0; counted < maxListed; {
+	for counted := 0; counted < MaxListed; {
 		jobs, next, err := s.core.past.Jobs(pq)
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ func (b *scheduleBuilder) addPast() error {
 		nodes[n.GetName()] = n.GetNode()
 	}
 	q := past.JobQuery{Tenant: b.req.GetTenant(), SinceMS: b.from.UnixMilli(), Limit: maxPastJobs, Visible: b.core.rights.visiblePast(b.ctx)}
-	for counted := 0; counted < maxListed; {
+	for counted := 0; counted < MaxListed; {
 		jobs, next, err := b.core.past.Jobs(q)
 		if err != nil {
 			return err

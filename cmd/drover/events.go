@@ -22,7 +22,7 @@ func eventsCommand() *cli.Command {
 			&cli.StringFlag{Name: "job", Usage: "only this job"},
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for further events, from now on; with -limit or -since also past ones"},
 			&cli.DurationFlag{Name: "since", Usage: "only the last duration, such as 10m"},
-			&cli.IntFlag{Name: "limit", Value: 200, Usage: "maximum number of past events"},
+			&cli.IntFlag{Name: "limit", Value: 200, Usage: "maximum number of past events, the newest; 0: all"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per line"},
 		},
 		Action: func(c *cli.Context) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -49,6 +50,14 @@ func shortened(text string, most int) string {
 	return text
 }
 
+// moreText says how to see the rest of a list that its limit cut, or how flags narrow it if no limit is that large.
+func moreText(more int, noun string, shown int, narrowing string) string {
+	if shown+more > coordinator.MaxListed {
+		return fmt.Sprintf("%s more; -limit 0 shows %d, the most; %s leave others out", countText(more, noun), coordinator.MaxListed, narrowing)
+	}
+	return fmt.Sprintf("%s more; -limit %d shows all", countText(more, noun), shown+more)
+}
+
 func jobListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
@@ -59,7 +68,7 @@ func jobListCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "state", Usage: "only jobs in this state: " + strings.Join(jobStates(), ", ") + "; may be repeated"},
 			&cli.BoolFlag{Name: "mine", Usage: "only jobs that you submitted"},
 			&cli.StringFlag{Name: "name", Usage: "only jobs whose name begins so"},
-			&cli.IntFlag{Name: "limit", Value: 50, Usage: "maximum number of jobs"},
+			&cli.IntFlag{Name: "limit", Value: 50, Usage: fmt.Sprintf("maximum number of jobs, at most %d; 0: that many", coordinator.MaxListed)},
 			jsonFlag,
 		},
 		Action: func(c *cli.Context) error {
@@ -102,7 +111,7 @@ func jobListCommand() *cli.Command {
 				fmt.Fprintln(c.App.ErrWriter, "-tenant, -name and -mine leave others out")
 			}
 			if n := int(res.Msg.More); n > 0 {
-				fmt.Fprintf(c.App.ErrWriter, "%s more; -limit %d shows all\n", countText(n, "job"), len(rows)+n)
+				fmt.Fprintln(c.App.ErrWriter, moreText(n, "job", len(rows), "-tenant, -state, -name and -mine"))
 			}
 			return nil
 		},

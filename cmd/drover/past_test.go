@@ -160,13 +160,16 @@ func TestWhatTheListOfJobsLeavesOut(t *testing.T) {
 		list  *droverv1.ListJobsResponse
 		want  string
 	}{
-		"none":             {"", &droverv1.ListJobsResponse{}, "no live job; ended ones: drover job list -all, and after a while drover job history\n"},
-		"none at all":      {"-all", &droverv1.ListJobsResponse{}, ""},
-		"none of a state":  {"-state failed", &droverv1.ListJobsResponse{}, ""},
-		"all":              {"", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2)}, ""},
-		"one is left out":  {"-limit 2", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2), More: 1}, "1 job more; -limit 3 shows all\n"},
-		"many are":         {"-limit 2", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2), More: 40}, "40 jobs more; -limit 42 shows all\n"},
-		"as JSON, nothing": {"-json", &droverv1.ListJobsResponse{More: 3}, ""},
+		"none":            {"", &droverv1.ListJobsResponse{}, "no live job; ended ones: drover job list -all, and after a while drover job history\n"},
+		"none at all":     {"-all", &droverv1.ListJobsResponse{}, ""},
+		"none of a state": {"-state failed", &droverv1.ListJobsResponse{}, ""},
+		"all":             {"", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2)}, ""},
+		"one is left out": {"-limit 2", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2), More: 1}, "1 job more; -limit 3 shows all\n"},
+		"many are":        {"-limit 2", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2), More: 40}, "40 jobs more; -limit 42 shows all\n"},
+		"more than a list has": {"-limit 2", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2), More: 9_999},
+			"9999 jobs more; -limit 0 shows 10000, the most; -tenant, -state, -name and -mine leave others out\n"},
+		"as many as a list has": {"-limit 2", &droverv1.ListJobsResponse{Jobs: pastJobs(1, 2), More: 9_998}, "9998 jobs more; -limit 10000 shows all\n"},
+		"as JSON, nothing":      {"-json", &droverv1.ListJobsResponse{More: 3}, ""},
 	} {
 		f := &fakeCoordinator{list: c.list}
 		_, said, err := f.runBoth(t, t.Context(), append([]string{"job", "list"}, strings.Fields(c.flags)...)...)
@@ -195,6 +198,16 @@ func TestLongMessagesInLists(t *testing.T) {
 		}
 		if err != nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+}
+
+// -limit 0 asks for the most sums that there are, not for the coordinator's default.
+func TestUsageLimit(t *testing.T) {
+	for flags, want := range map[string]int32{"": 1000, "-limit 5": 5, "-limit 0": 10_000} {
+		f := &fakeCoordinator{}
+		if _, err := f.run(t, t.Context(), append([]string{"usage"}, strings.Fields(flags)...)...); err != nil || f.usage.Limit != want {
+			t.Errorf("usage %s: %v, %v; want %d", flags, err, f.usage, want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator"
 )
 
 type usageGroup struct {
@@ -37,7 +38,7 @@ func usageCommand() *cli.Command {
 			&cli.StringFlag{Name: "tenant", Usage: "only this tenant"},
 			&cli.StringFlag{Name: "user", Usage: "only this user's jobs"},
 			&cli.StringFlag{Name: "name", Usage: "only jobs of this name"},
-			&cli.IntFlag{Name: "limit", Value: 1000, Usage: "maximum number of sums, those with the most CPU hours first"},
+			&cli.IntFlag{Name: "limit", Value: 1000, Usage: fmt.Sprintf("maximum number of sums, those with the most CPU hours first, at most %d; 0: that many", coordinator.MaxListed)},
 			csvFlag, jsonFlag,
 		}, timeFlags("only attempts that ended on days (UTC)")...),
 		Action: func(c *cli.Context) error {
@@ -51,6 +52,9 @@ func usageCommand() *cli.Command {
 			var err error
 			if req.Limit, err = countFlag(c, "limit", math.MaxInt32); err != nil {
 				return err
+			}
+			if req.Limit == 0 { // the coordinator's default, which is less
+				req.Limit = coordinator.MaxListed
 			}
 			if req.SinceMs, req.UntilMs, err = pastSpan(c, time.UTC); err != nil {
 				return err
@@ -119,7 +123,7 @@ func printUsage(c *cli.Context, groups []droverv1.UsageGroup, res *droverv1.Usag
 	}
 	printTable(c.App.Writer, header, rows)
 	if n := int(res.GetMore()); n > 0 {
-		fmt.Fprintf(c.App.ErrWriter, "%s more; -limit %d shows all\n", countText(n, "sum"), len(rows)+n)
+		fmt.Fprintln(c.App.ErrWriter, moreText(n, "sum", len(rows), "-tenant, -user, -name, -since and -until"))
 	}
 	return nil
 }
