@@ -219,7 +219,11 @@ func runConfigInit(c *cli.Context, role string) error {
 	if err := installConfig(role, out, b.Bytes()); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.App.Writer, "wrote %s\nnext: `drover doctor -config %s`, then `systemctl enable --now drover-%s`\n", out, out, role)
+	place := ""
+	if inForce := filepath.Join(configFolder, role+".hcl"); filepath.Clean(out) != inForce {
+		place = fmt.Sprintf("move it to %s, which drover-%s.service reads, then ", inForce, role)
+	}
+	fmt.Fprintf(c.App.Writer, "wrote %s\nnext: `drover doctor -config %s`, then %s`systemctl enable --now drover-%s`\n", out, out, place, role)
 	return nil
 }
 

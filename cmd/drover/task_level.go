@@ -87,6 +87,11 @@ func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
 	}
 	t.attempt = res.Msg.Key.Attempt
 	if c.Bool("no-wait") {
+		target := levelText(q.Level)
+		if q.Node != "" {
+			target += " on " + q.Node
+		}
+		fmt.Fprintf(c.App.Writer, "%s is to be %s; `drover task status %s %s` shows where it is\n", a[1], target, a[0], a[1])
 		return nil
 	}
 	for time.Since(begun) < c.Duration("timeout") {

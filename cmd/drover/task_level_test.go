@@ -37,8 +37,9 @@ func TestWaitingForALevel(t *testing.T) {
 		"it is swapped": {"suspend -level swapped j s/0", []*droverv1.TaskAttempt{seen(at(swapped, 0, "n1"), func(s *droverv1.SeenAttempt) {
 			s.Occupied, s.SwapOccupied, s.ImageOccupied = &droverv1.Resources{}, 1<<20, 2<<20
 		})}, exitOK, `^s/0 is swapped on n1 after [0-9.]+[mµ]?s; it occupies memory 0B, swap 1MiB, image 2MiB\n$`},
-		"nobody waits":  {"suspend -no-wait j s/0", []*droverv1.TaskAttempt{pending}, exitOK, `^$`},
-		"it runs again": {"resume j s/0", []*droverv1.TaskAttempt{at(frozen, running, "n1"), at(running, 0, "n1")}, exitOK, `^s/0 is running on n1 after `},
+		"nobody waits":                  {"suspend -no-wait j s/0", []*droverv1.TaskAttempt{pending}, exitOK, "^s/0 is to be frozen; `drover task status j s/0` shows where it is\n$"},
+		"nobody waits for another node": {"migrate -no-wait -node n2 j s/0", []*droverv1.TaskAttempt{pending}, exitOK, "^s/0 is to be running on n2; "},
+		"it runs again":                 {"resume j s/0", []*droverv1.TaskAttempt{at(frozen, running, "n1"), at(running, 0, "n1")}, exitOK, `^s/0 is running on n1 after `},
 		"it has succeeded before it was seen to run": {"resume j s/0", []*droverv1.TaskAttempt{seen(at(frozen, 0, "n1"), func(s *droverv1.SeenAttempt) {
 			s.Phase, s.EndedMs = droverv1.Phase_PHASE_SUCCEEDED, 5
 		})}, exitOK, `^s/0 was resumed on n1 and has succeeded\n$`},

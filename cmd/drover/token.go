@@ -125,13 +125,16 @@ func createToken(c *cli.Context) error {
 		return cl.classifyError(err)
 	}
 	t := res.Msg.Token
-	fmt.Fprintf(c.App.ErrWriter, "token %s of %s, good until %s; it is shown this once\n", t.Id, t.User, unixMSText(t.ExpiresMs))
+	where := "it is shown this once"
+	if out != nil {
+		if _, err := fmt.Fprintln(out, res.Msg.Text); err != nil {
+			return fmt.Errorf("write the token; revoke it with `drover token revoke %s`: %w", t.Id, err)
+		}
+		where = "it is in " + out.Name() + " and nowhere else"
+	}
+	fmt.Fprintf(c.App.ErrWriter, "token %s of %s, good until %s; %s\n", t.Id, t.User, unixMSText(t.ExpiresMs), where)
 	if out == nil {
 		fmt.Fprintln(c.App.Writer, res.Msg.Text)
-		return nil
-	}
-	if _, err := fmt.Fprintln(out, res.Msg.Text); err != nil {
-		return fmt.Errorf("write the token; revoke it with `drover token revoke %s`: %w", t.Id, err)
 	}
 	return nil
 }
