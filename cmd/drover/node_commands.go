@@ -183,11 +183,13 @@ func nodeDrainCommand() *cli.Command {
 		ArgsUsage: "NODE",
 		Description: "With -deadline, what still runs then is checkpointed and goes on on another node that can restore it and has room, now or\n" +
 			"later. What cannot be checkpointed runs on; drover node status says why it stays. With -wait the command ends when nothing\n" +
-			"runs there any more; map outputs that are kept there are still read, and made again if the node goes.",
+			"runs there any more; map outputs that are kept there are still read, and made again if the node goes. With -json it prints\n" +
+			"the node as drover node status -json does.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "off", Usage: "make the node schedulable again"},
 			&cli.DurationFlag{Name: "deadline", Usage: "after that, move what still runs, such as 10m; without it tasks run to their end"},
 			&cli.BoolFlag{Name: "wait", Usage: "wait until no task is left there, running or suspended"},
+			jsonFlag,
 		},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "NODE")
@@ -215,6 +217,7 @@ func nodeDrainCommand() *cli.Command {
 				return cl.classifyError(err)
 			}
 			switch {
+			case c.Bool("json"):
 			case c.Bool("off"):
 				fmt.Fprintln(c.App.Writer, undrainedText(before))
 			case deadline > 0:
@@ -223,11 +226,25 @@ func nodeDrainCommand() *cli.Command {
 				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; `drover node status %s` shows how many tasks are still there\n", a[0], a[0])
 			}
 			if c.Bool("wait") {
-				return waitEmpty(c, cl, a[0])
+				if err := waitEmpty(c, cl, a[0]); err != nil {
+					return err
+				}
+			}
+			if c.Bool("json") {
+				return printNodeJSON(c, cl, a[0])
 			}
 			return nil
 		},
 	}
+}
+
+// printNodeJSON prints a node as `drover node status -json` does, after a command has changed it.
+func printNodeJSON(c *cli.Context, cl *client, name string) error {
+	n, err := nodeByName(c, cl, name)
+	if err != nil {
+		return err
+	}
+	return printProto(c.App.Writer, n)
 }
 
 // undrainedText says what the end of a drain changed for a node that was so before.
@@ -260,7 +277,9 @@ func waitEmpty(c *cli.Context, cl *client, name string) error {
 		}
 		switch {
 		case n.Attempts == 0:
-			fmt.Fprintf(c.App.Writer, "%s is empty\n", name)
+			if !c.Bool("json") {
+				fmt.Fprintf(c.App.Writer, "%s is empty\n", name)
+			}
 			return nil
 		case !n.Draining:
 			return fault.New(fault.Conflict, "%s is schedulable again, before it was empty: somebody ended the drain", name)

@@ -18,11 +18,12 @@ func nodeMaintainCommand() *cli.Command {
 		ArgsUsage: "NODE",
 		Description: "No task starts there that would not end before the window begins, by its bound or estimate. Then the node is drained, and what\n" +
 			"still runs is checkpointed and moved as at the deadline of drover node drain. At the end it takes work again.\n" +
-			"drover node status shows the windows of a node.",
+			"drover node status shows the windows of a node. With -json it prints the node as drover node status -json does.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "from", Usage: "`WHEN` it begins: a time such as 2026-11-30T02:00:00Z, or from now such as 36h; default: now"},
 			&cli.DurationFlag{Name: "for", Usage: "how long it lasts, such as 2h"},
 			&cli.BoolFlag{Name: "cancel", Usage: "cancel the window that begins at -from, or all windows of the node; one that has begun ends"},
+			jsonFlag,
 		},
 		Action: maintainNode,
 	}
@@ -50,6 +51,8 @@ func maintainNode(c *cli.Context) error {
 		return cl.classifyError(err)
 	}
 	switch {
+	case c.Bool("json"):
+		return printNodeJSON(c, cl, a[0])
 	case req.Cancel:
 		fmt.Fprintf(c.App.Writer, "cancelled; `drover node status %s` shows what is left\n", a[0])
 	case from == 0:

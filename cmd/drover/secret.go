@@ -41,7 +41,7 @@ func secretPutCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: "The value comes from standard input or a file, never from the command line. One line break at its end is left out.\n" +
 			"Tasks that start from now on get it, unless their job names a version. Needs the right to operate in the tenant.",
-		Flags: []cli.Flag{tenantFlag(), &cli.StringFlag{Name: "file", Usage: "file with the value; default: standard input", TakesFile: true}},
+		Flags: []cli.Flag{tenantFlag(), &cli.StringFlag{Name: "file", Usage: "file with the value; default: standard input", TakesFile: true}, jsonFlag},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "NAME")
 			if err != nil {
@@ -59,6 +59,9 @@ func secretPutCommand() *cli.Command {
 			res, err := cl.secrets.PutSecret(c.Context, connect.NewRequest(&droverv1.PutSecretRequest{Tenant: c.String("tenant"), Name: a[0], Value: value}))
 			if err != nil {
 				return cl.classifyError(err)
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, res.Msg)
 			}
 			fmt.Fprintf(c.App.Writer, "secret %s of tenant %s, version %d\n", a[0], c.String("tenant"), res.Msg.Version)
 			return nil

@@ -20,6 +20,7 @@ var levelFlags = []cli.Flag{
 	&cli.StringFlag{Name: "reason", Usage: "reason, shown to other users"},
 	&cli.BoolFlag{Name: "no-wait", Usage: "do not wait for the level"},
 	&cli.DurationFlag{Name: "timeout", Value: 5 * time.Minute, Usage: "maximum wait"},
+	jsonFlag,
 }
 
 func taskSuspendCommand() *cli.Command {
@@ -86,6 +87,13 @@ func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
 		return cl.classifyError(err)
 	}
 	t.attempt = res.Msg.Key.Attempt
+	if c.Bool("no-wait") && c.Bool("json") {
+		at, err := findAttempt(c, cl, a[0], t)
+		if err != nil {
+			return err
+		}
+		return printProto(c.App.Writer, at)
+	}
 	if c.Bool("no-wait") {
 		target := levelText(q.Level)
 		if q.Node != "" {
@@ -105,12 +113,18 @@ func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
 		now := at.Level.GetLevel()
 		switch {
 		case at.Seen.GetPhase() == droverv1.Phase_PHASE_SUCCEEDED && q.Level == droverv1.Level_LEVEL_RUNNING && q.Node == "":
+			if c.Bool("json") {
+				return printProto(c.App.Writer, at)
+			}
 			fmt.Fprintf(c.App.Writer, "%s was resumed on %s and has succeeded\n", a[1], at.Node)
 			return nil
 		case at.Seen.GetEndedMs() > 0:
 			return fault.New(fault.Conflict, "%s ended meanwhile: %s %s", a[1], phaseText(at.Seen.GetPhase()), at.Seen.GetMessage())
 		case at.Level.GetTarget() != 0:
 		case now == q.Level && (q.Node == "" || at.Node == q.Node):
+			if c.Bool("json") {
+				return printProto(c.App.Writer, at)
+			}
 			fmt.Fprintf(c.App.Writer, "%s is %s on %s after %s%s\n", a[1], levelText(now), at.Node, time.Since(begun).Round(time.Millisecond), occupiedText(at.Seen))
 			return nil
 		default:

@@ -84,7 +84,8 @@ func tokenCreateCommand() *cli.Command {
 		Usage: "create a token and print it, once",
 		Description: "Its holder may do what the user may, and at most what -right and -tenant leave: read jobs, also submit, also operate\n" +
 			"others' jobs, or all, which only a token of an operator has. Give it to commands in a file (-token-file) or in the\n" +
-			"environment (DROVER_TOKEN), together with -tls-ca, and no certificate.",
+			"environment (DROVER_TOKEN), together with -tls-ca, and no certificate. With -json it prints what drover token list has of\n" +
+			"it, and the token unless -out has it.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "user", Usage: "whose rights it has; default: yours"},
 			&cli.StringSliceFlag{Name: "tenant", Usage: "it is good for this tenant alone, repeatable; default: all"},
@@ -92,6 +93,7 @@ func tokenCreateCommand() *cli.Command {
 			&cli.DurationFlag{Name: "life", Value: 30 * 24 * time.Hour, Usage: "validity, a minute to 366 days"},
 			&cli.StringFlag{Name: "note", Usage: "what it is for, shown by 'drover token list'"},
 			&cli.StringFlag{Name: "out", Usage: "write it to this new file, mode 0600, instead of printing it", TakesFile: true},
+			jsonFlag,
 		},
 		Action: createToken,
 	}
@@ -131,6 +133,12 @@ func createToken(c *cli.Context) error {
 			return fmt.Errorf("write the token; revoke it with `drover token revoke %s`: %w", t.Id, err)
 		}
 		where = "it is in " + out.Name() + " and nowhere else"
+	}
+	if c.Bool("json") {
+		if out != nil {
+			res.Msg.Text = ""
+		}
+		return printProto(c.App.Writer, res.Msg)
 	}
 	fmt.Fprintf(c.App.ErrWriter, "token %s of %s, good until %s; %s\n", t.Id, t.User, unixMSText(t.ExpiresMs), where)
 	if out == nil {
