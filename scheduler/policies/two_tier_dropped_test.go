@@ -6,6 +6,7 @@ import (
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
+	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -53,6 +54,57 @@ func TestPlanBehindALostOutputIsDropped(t *testing.T) {
 	cycle()
 	v, violated := backfill.ViolationOf(w.State, owner)
 	if n := planned(); n != 0 || !violated || v != backfill.ViolatedState(owner, backfill.CauseFailed, w.Now) {
+		t.Errorf("%d reduces are planned and the violation is %+v, want none and %v", n, v, backfill.CauseFailed)
+	}
+}
+
+// As above, where the reduces are due: what was reserved for them is dropped before anything is planned.
+func TestDuePlanBehindALostOutputIsDropped(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 4, 100)).AddTenants("a")
+	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", nil) }
+	p := newPolicy()
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	whole := schedtest.R(2, 2, 1)
+	job := w.SubmitStages("a", []scheduler.StageSpec{
+		{Name: "maps", Kind: scheduler.KindMap, Tasks: 3, MaxParallel: 2, Demand: whole},
+		{Name: "reduces", Kind: scheduler.KindReduce, Tasks: 2, After: []int32{0}, Demand: whole},
+	}, func(j *scheduler.JobSpec) { j.Project, j.Bound = 1, 10*time.Second })
+	round := func() {
+		t.Helper()
+		policytest.Round(t, w.State, p, newPolicy, w.Now, 100) // it fails if Check refuses the decision
+		w.Start()
+	}
+	round()
+	w.Advance(5 * time.Second)
+	var done []scheduler.TaskID
+	for _, a := range w.Attempts() {
+		done = append(done, a.ID.TaskID)
+		w.End(a, scheduler.OutcomeSucceeded)
+	}
+	round()
+	w.Advance(10 * time.Second)
+	round()
+	due := func() (n int) {
+		for _, r := range w.State.Job(job).Reservations() {
+			if r.Stage == 1 && r.Start <= w.Now {
+				n++
+			}
+		}
+		return n
+	}
+	if v, violated := backfill.ViolationOf(w.State, 1); due() != 2 || violated || !w.State.Project(1).HasState(scheduler.GuaranteeState) {
+		t.Fatalf("%d reduces are due, the violation is %+v; want 2, and a guarantee that holds: this test proves nothing", due(), v)
+	}
+	for _, id := range done {
+		if err := w.State.Events().OutputLost(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	round()
+	v, violated := backfill.ViolationOf(w.State, 1)
+	if n := due(); n != 0 || !violated || v != backfill.ViolatedState(1, backfill.CauseFailed, w.Now) {
 		t.Errorf("%d reduces are planned and the violation is %+v, want none and %v", n, v, backfill.CauseFailed)
 	}
 }

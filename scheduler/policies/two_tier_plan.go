@@ -71,8 +71,8 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p.findChanged(f.spare == 0)
 	p.readReservations()
 	p.chooseWindow()
-	for _, id := range p.restored.stale {
-		f.tryApply(scheduler.Unreserve(id))
+	for i := range p.restored.stale {
+		f.tryApply(scheduler.Unreserve(p.restored.stale[i].id))
 	}
 	for _, n := range s.Nodes() {
 		p.planner.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.FreesMemory())

@@ -23,7 +23,13 @@ type restoredOwners struct {
 	changed  []*restoredOwner // in this round
 	entered  []*restoredOwner // those that the window has reached in this round
 	leftOut  int              // owners that the window has not reached
-	stale    []scheduler.ReservationID
+	stale    []staleReservation
+}
+
+// staleReservation is a reservation of work that is not planned any more, or not there.
+type staleReservation struct {
+	id   scheduler.ReservationID
+	task backfill.Key
 }
 
 // restoredOwner is one owner as it was read. There may be 100,000: it is one cache line.
@@ -121,7 +127,7 @@ func (p *roundPlan) readReservations() {
 		*list = slices.DeleteFunc(*list, func(o *restoredOwner) bool { return !o.isKnown() })
 		slices.SortFunc(*list, (*restoredOwner).compare)
 	}
-	slices.Sort(w.stale)
+	slices.SortFunc(w.stale, func(a, b staleReservation) int { return cmp.Compare(a.id, b.id) })
 	w.reserved, w.movable, w.leftOut = 0, 0, 0
 	for _, o := range w.ordered {
 		w.reserved += int(o.reserved)
@@ -182,7 +188,7 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 			continue
 		}
 		if g := p.s.Stage(r.StageID()); g == nil || !p.needsPlan(g, r.Task) || !hasDisk(p.s, r) || p.isPremature(g, r) {
-			p.restored.stale = append(p.restored.stale, r.ID)
+			p.restored.stale = append(p.restored.stale, staleReservation{r.ID, backfill.KeyOf(r)})
 			o.volatile = true // until it is dropped
 		} else if g.PlannedAt(r.Task) == r {
 			o.reserved++

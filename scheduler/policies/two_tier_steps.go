@@ -316,6 +316,7 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 	for i := range f.dueTasks {
 		f.startTask(s, &f.dueTasks[i])
 	}
+	f.recordDropped(s, now)
 }
 
 func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) {
@@ -326,10 +327,26 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 		f.unreserve(k)
 		// A task that was lost or stopped may leave its stage with more tasks
 		// than may run at once; the stages behind it then cannot be planned.
-		id := ownerOf(s.Job(k.Job), p.projects)
-		if _, guaranteed := s.PolicyState(backfill.StateKey(scheduler.GuaranteeState, id)); guaranteed {
-			f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
+		f.violateGuarantee(s, s.Job(k.Job), now)
+	}
+}
+
+// recordDropped records that guarantees are violated of which a stale reservation was dropped: its task waits, and has no
+// other one now. Check demands it. O(stale reservations).
+func (f *reservingPolicy) recordDropped(s *scheduler.State, now scheduler.Time) {
+	for i := range f.plan.restored.stale {
+		k := &f.plan.restored.stale[i].task
+		if g := s.Stage(k.StageID()); g != nil && f.plan.needsPlan(g, k.Task) && g.PlannedAt(k.Task) == nil {
+			f.violateGuarantee(s, g.Job, now)
 		}
+	}
+}
+
+// violateGuarantee records that the guarantee of a job's owner is violated, if it has one.
+func (f *reservingPolicy) violateGuarantee(s *scheduler.State, j *scheduler.Job, now scheduler.Time) {
+	id := ownerOf(j, f.plan.projects)
+	if _, guaranteed := s.PolicyState(backfill.StateKey(scheduler.GuaranteeState, id)); guaranteed {
+		f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
 	}
 }
 
