@@ -242,15 +242,17 @@ func (c *checker) isServed(r *Reservation) bool {
 	return true
 }
 
-// isTaskServed is isServed for one task of a stage.
+// isTaskServed is isServed for one task of a stage. One attempt that goes on is enough.
 func (c *checker) isTaskServed(g *Stage, task int32) bool {
-	if g.IsPending(task) && !c.seen[AttemptID{TaskID: g.Task(task)}] {
-		return false
+	if g.IsPending(task) {
+		return c.seen[AttemptID{TaskID: g.Task(task)}]
 	}
+	suspended := false
 	for a := range c.s.Attempts().Of(g, task) {
-		if a.Phase == AttemptSuspended && !c.seen[a.ID] {
-			return false
+		if a.Phase != AttemptSuspended || c.seen[a.ID] {
+			return true
 		}
+		suspended = true
 	}
-	return true
+	return !suspended
 }

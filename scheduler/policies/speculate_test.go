@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -52,6 +53,19 @@ func TestSlowTaskGetsSecondAttempt(t *testing.T) {
 	}
 }
 
+// suspend suspends a running attempt to a level, as something other than the policy may.
+func suspend(w *schedtest.World, a *scheduler.Attempt, level scheduler.Level) {
+	w.Helper()
+	act := a.Act(scheduler.ActSuspend)
+	act.Level = level
+	if err := w.State.Apply(&act, w.Now); err != nil {
+		w.Fatalf("%v", err)
+	}
+	if err := w.State.Events().AttemptSuspended(a.ID, a.Run, level, scheduler.Footprint{Image: schedtest.GiB}, w.Now); err != nil {
+		w.Fatalf("%v", err)
+	}
+}
+
 // A task of which both attempts were suspended goes on, under every policy: nothing else may wait for it.
 func TestOneOfTwoSuspendedAttemptsResumes(t *testing.T) {
 	for _, info := range table {
@@ -61,22 +75,13 @@ func TestOneOfTwoSuspendedAttemptsResumes(t *testing.T) {
 			g := w.State.Stage(task.StageID())
 			second := w.State.Attempts().PlaceAction(g, task.Index, 1, 0)
 			second.Attempt, second.Speculative = 2, true
-			apply := func(act scheduler.Action) {
-				t.Helper()
-				if err := w.State.Apply(&act, w.Now); err != nil {
-					t.Fatal(err)
-				}
+			if err := w.State.Apply(&second, w.Now); err != nil {
+				t.Fatal(err)
 			}
-			apply(second)
 			w.Start().Advance(time.Second)
 			both := w.Attempts()
 			for _, a := range both {
-				act := a.Act(scheduler.ActSuspend)
-				act.Level = scheduler.LevelCheckpointed
-				apply(act)
-				if err := w.State.Events().AttemptSuspended(a.ID, a.Run, act.Level, scheduler.Footprint{Image: schedtest.GiB}, w.Now); err != nil {
-					t.Fatal(err)
-				}
+				suspend(w, a, scheduler.LevelCheckpointed)
 			}
 			if len(both) != 2 {
 				t.Fatalf("%d attempts are live, want two of one task", len(both))
@@ -94,6 +99,45 @@ func TestOneOfTwoSuspendedAttemptsResumes(t *testing.T) {
 			}
 			t.Error("no attempt is resumed")
 		})
+	}
+}
+
+// A task of a project with a guarantee goes on although another attempt at it stays suspended: what was reserved for it is
+// no longer needed then, and Check lets it be dropped.
+func TestOneOfTwoSuspendedAttemptsServesItsGuarantee(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
+	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": "2"}) }
+	p := newPolicy()
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	whole := schedtest.R(4, 1, 1)
+	job := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Second })
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	second := w.State.Attempts().PlaceAction(w.State.Stage(scheduler.StageID{Job: job}), 0, 1, 0)
+	second.Attempt, second.Speculative = 2, true
+	if err := w.State.Apply(&second, w.Now); err != nil {
+		t.Fatal(err)
+	}
+	w.Start().Advance(time.Second)
+	both := w.Attempts()
+	if len(both) != 2 {
+		t.Fatalf("%d attempts are live, want two of one task", len(both))
+	}
+	for _, a := range both {
+		suspend(w, a, scheduler.LevelCheckpointed)
+	}
+	other := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 3 * time.Second })
+	running := w.Place(scheduler.TaskID{Job: other}, 0)
+	w.Start()
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	if v, violated := backfill.ViolationOf(w.State, 1); violated || len(w.State.Job(job).Reservations()) != 1 {
+		t.Fatalf("the violation is %+v, reserved are %v; want one, and a guarantee that holds: this test proves nothing", v, w.State.Job(job).Reservations())
+	}
+	w.Advance(3*time.Second).End(running, scheduler.OutcomeSucceeded)
+	d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100) // it fails if Check refuses the decision
+	if first := w.State.Attempt(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: job}, Attempt: 1}); first.Phase != scheduler.AttemptResuming {
+		t.Errorf("the first attempt is %v: %s", first.Phase, d.String())
 	}
 }
 
