@@ -176,7 +176,7 @@ func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
 }
 
 // needsPlan reports whether a task is planned for: it is pending, or suspended on
-// its node.
+// its node and not parked.
 func (p *roundPlan) needsPlan(g *scheduler.Stage, task int32) bool {
 	if g.Job.Phase != scheduler.JobActive || task >= g.Spec.Tasks {
 		return false
@@ -184,19 +184,42 @@ func (p *roundPlan) needsPlan(g *scheduler.Stage, task int32) bool {
 	return g.IsPending(task) || suspendedAttempt(p.s, g, task) != nil
 }
 
-// suspendedAttempt returns the first attempt of a task of which all attempts are suspended, nil for any other task.
-// There are two where a second attempt was made, and the one that is planned for goes on alone.
+// suspendedAttempt returns the first attempt that is not parked of a task that isSuspended, nil if there is none. There
+// are two where a second attempt was made, and the one that is planned for goes on alone.
 func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *scheduler.Attempt {
 	var first *scheduler.Attempt
 	for a := range s.Attempts().Of(g, task) {
 		if a.Phase != scheduler.AttemptSuspended {
 			return nil
 		}
-		if first == nil || a.ID.Attempt < first.ID.Attempt {
+		if !a.Parked && (first == nil || a.ID.Attempt < first.ID.Attempt) {
 			first = a
 		}
 	}
 	return first
+}
+
+// isSuspended reports whether there are attempts of a task, and all of them are suspended.
+func isSuspended(s *scheduler.State, g *scheduler.Stage, task int32) (all bool) {
+	for a := range s.Attempts().Of(g, task) {
+		if all = a.Phase == scheduler.AttemptSuspended; !all {
+			return false
+		}
+	}
+	return all
+}
+
+// hasParked reports whether a task of a stage is parked, with all its attempts: nobody knows when the stage ends.
+// O(1) if none is suspended, else O(tasks of the stage).
+func (p *roundPlan) hasParked(g *scheduler.Stage) bool {
+	if g.Suspended > 0 {
+		for a := range p.s.Attempts().In(g) {
+			if a.Parked && isSuspended(p.s, g, a.ID.Index) && suspendedAttempt(p.s, g, a.ID.Index) == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // buildProject describes the waiting work of a project, or of a single job, in
@@ -272,10 +295,11 @@ func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task
 
 // collectTasks collects the tasks of a stage to plan in scratch space: the pending
 // ones; of a stage with max_parallel only as many as may start now, planned ones
-// first; of a closed stage none while a predecessor is planned in part. Of a project without a
-// guarantee it collects tasksLeft at most.
+// first; of a closed stage none while a predecessor is planned in part, or a task before it is parked. Of a
+// project without a guarantee it collects tasksLeft at most.
 func (p *roundPlan) collectTasks(g *scheduler.Stage) {
-	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, (*scheduler.Stage).ExceedsParallel)) {
+	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, (*scheduler.Stage).ExceedsParallel) ||
+		slices.ContainsFunc(g.Job.Stages[:g.Index], p.hasParked)) {
 		return
 	}
 	if !g.ExceedsParallel() && g.Suspended == 0 {

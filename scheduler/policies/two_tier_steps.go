@@ -331,12 +331,16 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 	}
 }
 
-// recordDropped records that guarantees are violated of which a stale reservation was dropped: its task waits, and has no
-// other one now. Check demands it. O(stale reservations).
+// recordDropped records that guarantees are violated of which a stale reservation was dropped: its task waits or is parked,
+// and has no other one now. Check demands it. O(stale reservations).
 func (f *reservingPolicy) recordDropped(s *scheduler.State, now scheduler.Time) {
 	for i := range f.plan.restored.stale {
 		k := &f.plan.restored.stale[i].task
-		if g := s.Stage(k.StageID()); g != nil && f.plan.needsPlan(g, k.Task) && g.PlannedAt(k.Task) == nil {
+		g := s.Stage(k.StageID())
+		if g == nil || g.Job.Phase != scheduler.JobActive || k.Task >= g.Spec.Tasks || g.PlannedAt(k.Task) != nil {
+			continue
+		}
+		if g.IsPending(k.Task) || isSuspended(s, g, k.Task) {
 			f.violateGuarantee(s, g.Job, now)
 		}
 	}

@@ -1,0 +1,138 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+func park(w *schedtest.World, a *scheduler.Attempt, parked bool) {
+	w.Helper()
+	if err := w.State.Events().SetParked(a.ID, a.Run, parked); err != nil {
+		w.Fatalf("%v", err)
+	}
+}
+
+// goesOn reports whether a decision resumes or moves an attempt.
+func goesOn(d *scheduler.Decision, a *scheduler.Attempt) bool {
+	for _, act := range d.Actions {
+		if (act.Kind == scheduler.ActResume || act.Kind == scheduler.ActMigrate) && act.AttemptID() == a.ID {
+			return true
+		}
+	}
+	return false
+}
+
+// No policy resumes a task that a user suspended, or that a drain moved out of memory, until that ends.
+func TestParkedTaskStaysSuspended(t *testing.T) {
+	for _, info := range table {
+		for what, drain := range map[string]bool{"by a user": false, "by a drain": true} {
+			t.Run(info.Name+"/"+what, func(t *testing.T) {
+				w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+				w.Submit("a", 1, schedtest.R(1, 1, 1))
+				newPolicy := func() scheduler.Policy { return mustNew(t, info.Name, nil) }
+				p := newPolicy()
+				setDrain := func(on bool) {
+					if !drain {
+						return
+					}
+					if err := w.State.Events().SetDrain(0, on); err != nil {
+						t.Fatal(err)
+					}
+				}
+				policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+				w.Start().Advance(time.Second)
+				a := w.Attempts()[0]
+				setDrain(true)
+				suspend(w, a, scheduler.LevelCheckpointed)
+				park(w, a, true)
+				for range 3 {
+					if d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100); goesOn(&d, a) {
+						t.Fatalf("a parked task goes on: %s", d.String())
+					}
+					w.Advance(time.Second)
+				}
+				setDrain(false)
+				park(w, a, false)
+				for range 3 {
+					d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+					if goesOn(&d, a) {
+						return
+					}
+					w.Advance(max(time.Second, d.Wake.Sub(w.Now)))
+				}
+				t.Error("the task that is no longer parked is not resumed")
+			})
+		}
+	}
+}
+
+// A task that is parked while its guarantee would still hold has no place in the plan any more: that violates the guarantee.
+func TestParkingViolatesTheGuarantee(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": "2"}) }
+	p := newPolicy()
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	whole := schedtest.R(4, 1, 1)
+	job := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Second })
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	w.Start().Advance(time.Second)
+	a := w.Attempts()[0]
+	suspend(w, a, scheduler.LevelCheckpointed)
+	other := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 5 * time.Second })
+	w.Place(scheduler.TaskID{Job: other}, 0)
+	w.Start()
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	if _, violated := backfill.ViolationOf(w.State, 1); violated || len(w.State.Job(job).Reservations()) != 1 {
+		t.Fatalf("violated %v, reservations %v; want one: this test proves nothing", violated, w.State.Job(job).Reservations())
+	}
+	park(w, a, true)
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100) // it fails if Check refuses the decision
+	if _, violated := backfill.ViolationOf(w.State, 1); !violated || len(w.State.Job(job).Reservations()) != 0 {
+		t.Errorf("violated %v, reservations %v; want none", violated, w.State.Job(job).Reservations())
+	}
+	park(w, a, false)
+	w.End(w.State.Attempt(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: other}, Attempt: 1}), scheduler.OutcomeSucceeded)
+	if d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100); !goesOn(&d, a) {
+		t.Errorf("the task that is no longer parked is not resumed: %s", d.String())
+	}
+}
+
+// What comes after a parked task is not planned: nobody knows when it can start, and others need the capacity.
+func TestNothingIsReservedBehindAParkedTask(t *testing.T) {
+	for _, name := range []string{"two_tier", "conservative"} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+			whole := schedtest.R(4, 1, 1)
+			job := w.SubmitStages("a", []scheduler.StageSpec{
+				{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: whole},
+				{Name: "reduce", Kind: scheduler.KindReduce, Tasks: 1, Demand: whole, After: []int32{0}},
+				{Name: "report", Kind: scheduler.KindGroup, Tasks: 1, Demand: whole, After: []int32{1}},
+			}, func(j *scheduler.JobSpec) { j.Bound = 10 * time.Second })
+			newPolicy := func() scheduler.Policy { return mustNew(t, name, nil) }
+			p := newPolicy()
+			policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+			w.Start().Advance(time.Second)
+			a := w.Attempts()[0]
+			suspend(w, a, scheduler.LevelCheckpointed)
+			park(w, a, true)
+			other := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = time.Hour })
+			policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+			w.Start()
+			if n := len(w.State.Job(job).Reservations()); n != 0 || w.State.Job(other).Live != 1 {
+				t.Fatalf("behind the parked task %d are reserved, and %d of the other job run; want 0 and 1", n, w.State.Job(other).Live)
+			}
+			park(w, a, false)
+			policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+			if n := len(w.State.Job(job).Reservations()); n != 3 {
+				t.Errorf("%d are reserved of the job that goes on, want 3", n)
+			}
+		})
+	}
+}
