@@ -52,3 +52,38 @@ func TestLostTaskComesBeforeTheNextStage(t *testing.T) {
 		})
 	}
 }
+
+// A task of the stage before that overran is resumed at once where the next stage is due: what is reserved for that keeps
+// the node idle.
+func TestSuspendedTaskComesBeforeTheNextStage(t *testing.T) {
+	for _, name := range []string{"two_tier", "conservative"} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+			whole := schedtest.R(4, 1, 1)
+			w.SubmitStages("a", []scheduler.StageSpec{
+				{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: whole},
+				{Name: "reduce", Kind: scheduler.KindReduce, Tasks: 1, Demand: whole, After: []int32{0}},
+			}, func(j *scheduler.JobSpec) { j.Bound = 10 * time.Second })
+			newPolicy := func() scheduler.Policy { return mustNew(t, name, nil) }
+			p := newPolicy()
+			policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+			w.Start().Advance(10 * time.Second)
+			policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+			if r := w.State.Reservations().All(); len(r) != 1 || r[0].Start > w.Now {
+				t.Fatalf("reserved are %v; want the reduce, now: this test proves nothing", r)
+			}
+			w.Advance(time.Second)
+			policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+			a := w.Attempts()[0]
+			if a.Phase != scheduler.AttemptSuspending {
+				t.Fatalf("past its bound the map is %v", a.Phase)
+			}
+			if err := w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Image: schedtest.GiB}, w.Now); err != nil {
+				t.Fatal(err)
+			}
+			if d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100); !goesOn(&d, a) {
+				t.Errorf("the map is not resumed: %s", d.String())
+			}
+		})
+	}
+}

@@ -24,6 +24,9 @@ type restoredOwners struct {
 	entered  []*restoredOwner // those that the window has reached in this round
 	leftOut  int              // owners that the window has not reached
 	stale    []staleReservation
+
+	closedStage     *scheduler.Stage // the last one of which a due reservation was read in this round
+	unplannedBefore bool             // tasks before it have no reservation
 }
 
 // staleReservation is a reservation of work that is not planned any more, or not there.
@@ -71,7 +74,7 @@ func (w *restoredOwners) mark(id scheduler.ProjectID) {
 // planner for them. O(owners + nodes + changes), O(jobs) if all are.
 func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
-	w.changed, w.stale = w.changed[:0], w.stale[:0]
+	w.changed, w.stale, w.closedStage = w.changed[:0], w.stale[:0], nil
 	known := keep && w.state == p.s && w.timeline == p.timeline && p.now >= w.readAt
 	if known && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
 		for _, o := range w.changed {
@@ -197,19 +200,34 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 	}
 }
 
-// isPremature reports whether a reservation of a closed stage is due while a task of a stage before it, which was lost,
-// is to be planned again: the reservation might keep from it the capacity that it needs, and the stage closed.
-// O(tasks of the stages before).
+// isPremature reports whether a reservation is due although tasks are to be planned again before its closed stage: it might
+// keep from them the capacity that they need, and the stage closed. O(1) but for the first of a stage in a row.
 func (p *roundPlan) isPremature(g *scheduler.Stage, r *scheduler.Reservation) bool {
-	return r.Start <= p.now && !g.Open && slices.ContainsFunc(g.Spec.After, func(i int32) bool {
-		before := g.Job.Stages[i]
-		for t := before.NextPending(0); t >= 0; t = before.NextPending(t + 1) {
-			if before.PlannedAt(t) == nil {
+	if r.Start > p.now || g.Open {
+		return false
+	}
+	if w := &p.restored; w.closedStage != g {
+		w.closedStage, w.unplannedBefore = g, slices.ContainsFunc(g.Spec.After, func(i int32) bool { return p.hasUnplanned(g.Job.Stages[i]) })
+	}
+	return p.restored.unplannedBefore
+}
+
+// hasUnplanned reports whether a task of a stage is to be planned and has no reservation, as after a loss or when it was
+// suspended. O(tasks).
+func (p *roundPlan) hasUnplanned(g *scheduler.Stage) bool {
+	for t := g.NextPending(0); t >= 0; t = g.NextPending(t + 1) {
+		if g.PlannedAt(t) == nil {
+			return true
+		}
+	}
+	if g.Suspended > 0 {
+		for a := range p.s.Attempts().In(g) {
+			if g.PlannedAt(a.ID.Index) == nil && suspendedAttempt(p.s, g, a.ID.Index) != nil {
 				return true
 			}
 		}
-		return false
-	})
+	}
+	return false
 }
 
 // hasReservations is len(j.Reservations()) > 0, answered from the cache line of a job that is always read.
