@@ -20,7 +20,7 @@ const (
 	RuleCap                         // over a cap of a task, job, tenant or group
 	RuleParallel                    // over a stage's MaxParallel
 	RuleGuarantee                   // a guarantee would be violated
-	RuleVictim                      // a task with an accepted deadline or of a guaranteed project is suspended or killed
+	RuleVictim                      // a task with an accepted deadline or of a guaranteed project is suspended or killed, unless it waits for lost outputs
 	RulePolicyState                 // a policy state that State would refuse
 )
 
@@ -236,9 +236,10 @@ func (c *checker) chargeCaps(j *Job, task, d Resources) bool {
 	return true
 }
 
-// checkVictim checks that an attempt of a job may be suspended or killed.
+// checkVictim checks that an attempt of a job may be suspended or killed. A reduce that waits for lost outputs always
+// may: it cannot progress, so no guarantee loses by it, and the maps that it waits for may need what it occupies.
 func (c *checker) checkVictim(a *Attempt, j *Job) bool {
-	if j.Phase != JobActive || a.Speculative {
+	if j.Phase != JobActive || a.Speculative || c.s.StageOf(a).WaitsForInput() {
 		return true
 	}
 	if j.IsAccepted() && !c.isInfeasible(j) && c.keepsDeadline(j, a.Node) {

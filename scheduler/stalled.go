@@ -40,9 +40,8 @@ func (g *Stage) waitsForPlaces() bool {
 }
 
 // freeForMaps adds to a decision the suspension of reduces that wait for maps which fit nowhere after it: for each such
-// stage of maps the fewest attempts on one node whose capacity suffices, the newest first. A job that has an accepted
-// deadline or a project's guarantee is left to its plan. O(stalled stages) if none of their maps waits, as while these
-// run again; O(actions + attempts of the stalled stages) otherwise.
+// stage of maps the fewest attempts on one node whose capacity suffices, the newest first. O(stalled stages) if none of
+// their maps waits, as while these run again; O(actions + attempts of the stalled stages) otherwise.
 func freeForMaps(s *State, d *Decision, now Time, limit int) {
 	if !slices.ContainsFunc(s.stalled, (*Stage).waitsForPlaces) {
 		return
@@ -56,13 +55,16 @@ func freeForMaps(s *State, d *Decision, now Time, limit int) {
 	}
 	d.Actions = slices.Clone(d.Actions) // they belong to the policy
 	for _, g := range s.stalled {
-		if j := g.Job; !g.waitsForPlaces() || j.IsAccepted() || s.Reservations().hasGuarantee(j.Spec.Project) {
-			continue
-		}
 		for _, before := range g.Spec.After {
-			stops := findStops(s, g, g.Job.Stages[before])
-			if len(d.Actions)+len(stops) <= limit {
-				d.Actions = append(d.Actions, stops...)
+			more := findStops(s, g, g.Job.Stages[before])
+			if len(d.Actions)+len(more) > limit {
+				continue
+			}
+			for i := range more { // so that the next stage does not stop the same attempts
+				if s.Apply(&more[i], now) != nil {
+					return
+				}
+				d.Actions = append(d.Actions, more[i])
 			}
 		}
 	}
