@@ -48,8 +48,8 @@ func AcceptAll(d Decision) (Decision, error) { return d, nil }
 // Cycle runs one round of scheduling, the same live and simulated:
 //
 //  1. Decide: the policy makes a decision. Tasks that it puts back on a node where they failed
-//     change places with others of their stage (Stage.FailedOn). Reduces are suspended for maps
-//     whose lost outputs they wait for, where these fit nowhere.
+//     change places with others of their stage (Stage.FailedOn). Maps whose lost outputs running
+//     reduces wait for are placed, or reduces are suspended for them (freeForMaps).
 //  2. Check: an independent validation rejects a decision that breaks a rule.
 //  3. commit: the decision, or part of it, becomes durable.
 //  4. Apply: the accepted actions and policy states change the State.

@@ -6,8 +6,10 @@ import (
 )
 
 // A reduce stage stalls if outputs of its maps are lost while its tasks run: these wait for maps that are pending
-// again. If they occupy all that the maps could have, neither could ever go on. Cycle therefore suspends reduces for
-// maps that fit nowhere, whatever the policy; they resume when the stage is open again.
+// again. If they occupy all that the maps could have, of nodes or of a cap, neither could ever go on, and the same holds
+// if the policy leaves what is free to work that waits for what the reduces occupy. Cycle therefore suspends reduces for
+// maps that fit nowhere, and places maps that the policy leaves waiting though they fit, whatever the policy. The reduces
+// resume when the stage is open again.
 
 // stalledStages are the stages that are closed and have live attempts, by id. A stage whose last
 // attempt ended may be in it until it opens or its job ends.
@@ -39,9 +41,10 @@ func (g *Stage) waitsForPlaces() bool {
 	return slices.ContainsFunc(g.Spec.After, func(i int32) bool { return g.Job.Stages[i].Startable() > 0 })
 }
 
-// freeForMaps adds to a decision the suspension of reduces that wait for maps which fit nowhere after it: for each such
-// stage of maps the fewest attempts on one node whose capacity suffices, the newest first. O(stalled stages) if none of
-// their maps waits, as while these run again; O(actions + attempts of the stalled stages) otherwise.
+// freeForMaps adds to a decision what lets reduces go on that wait for maps which wait for places after it: for each
+// such stage of maps the placement of one, or the suspension of reduces that it needs to be placed. O(stalled stages) if
+// none of their maps waits, as while these run again; O(actions + attempts of the stalled stages + nodes that fit the
+// maps) otherwise.
 func freeForMaps(s *State, d *Decision, now Time, limit int) {
 	if !slices.ContainsFunc(s.stalled, (*Stage).waitsForPlaces) {
 		return
@@ -56,7 +59,7 @@ func freeForMaps(s *State, d *Decision, now Time, limit int) {
 	d.Actions = slices.Clone(d.Actions) // they belong to the policy
 	for _, g := range s.stalled {
 		for _, before := range g.Spec.After {
-			more := findStops(s, g, g.Job.Stages[before])
+			more := actionsForMap(s, g, g.Job.Stages[before], now)
 			if len(d.Actions)+len(more) > limit {
 				continue
 			}
@@ -70,13 +73,76 @@ func freeForMaps(s *State, d *Decision, now Time, limit int) {
 	}
 }
 
-// findStops returns the suspensions of attempts of reduce stage g that free capacity for a task of
-// stage m. It returns nil if m does not lack capacity, or if capacity is on its way already.
-func findStops(s *State, g, m *Stage) []Action {
-	if m.Startable() == 0 || s.cluster.NextNode(m, 0) != NoNode {
+// actionsForMap returns the placement of a task of stage m that reduce stage g waits for, or the suspensions of
+// attempts of g that it needs. It returns nil if m does not wait, or if what it needs is on its way already.
+func actionsForMap(s *State, g, m *Stage, now Time) []Action {
+	if m.Startable() == 0 {
 		return nil
 	}
-	var attempts []*Attempt
+	if s.cluster.NextNode(m, 0) == NoNode {
+		return findStops(s, g, m)
+	}
+	if !s.tree.Allows(m) {
+		return stopsForCaps(s, g, m)
+	}
+	task := m.NextPending(0)
+	id, due := s.nodeForMap(m, task, now)
+	switch {
+	case id != NoNode:
+		disk, _ := s.cluster.nodes[id].Fits(m.Spec.Demand, m.Spec.Disk)
+		return []Action{s.Attempts().PlaceAction(m, task, id, disk)}
+	case due: // what it is for may wait for what the reduces occupy
+		return findStops(s, g, m)
+	default: // a guarantee to come, which has its capacity then: it begins and ends
+		return nil
+	}
+}
+
+// nodeForMap returns the node on which a task that running reduces wait for is to be placed now: one with its input, else
+// of the first few that fit one where nothing is reserved and the task has not failed, else the first. If reservations
+// close all that fit it returns NoNode, and whether one of these reservations is due.
+func (s *State) nodeForMap(m *Stage, task int32, now Time) (first NodeID, due bool) {
+	_, local, _ := m.Input(task)
+	failed := m.FailedOn(task)
+	for _, id := range local {
+		if s.cluster.HasCapacity(m, id) && s.reservationAgainst(m, id, now) == nil && !slices.Contains(failed, id) {
+			return id, false
+		}
+	}
+	first = NoNode
+	for id, k := s.cluster.NextNode(m, 0), 0; id != NoNode && k < bestNodeCandidates; id = s.cluster.NextNode(m, id+1) {
+		if r := s.reservationAgainst(m, id, now); r != nil {
+			due = due || r.Start <= now
+			continue
+		}
+		if k++; len(s.cluster.nodes[id].reserved) == 0 && !slices.Contains(failed, id) {
+			return id, false
+		}
+		if first == NoNode {
+			first = id
+		}
+	}
+	return first, due
+}
+
+// reservationAgainst returns a reservation on a node that a task of stage m may not start beside, the first by start, or
+// nil: one for a preemption in progress, a guarantee in force, and a guarantee that begins before the task ends unless
+// the task gives way to it then. This is stricter than Check. Other reservations are plans of the policy, which plans
+// anew. O(reservations on the node).
+func (s *State) reservationAgainst(m *Stage, id NodeID, now Time) *Reservation {
+	n, end := s.cluster.nodes[id], boundedEnd(m, now)
+	for _, r := range n.reserved {
+		guarantee := r.Kind.IsGuarantee() && (r.Start <= now || (r.Start < end && !n.CanPreempt(m.Job)))
+		if r.Job != m.Job.Spec.ID && r.End > now && (guarantee || r.Kind == ReservePreempt) {
+			return r
+		}
+	}
+	return nil
+}
+
+// stalledAttempts returns the attempts of a stalled stage that could give way, the newest first. It returns nil while
+// one of the stage does.
+func stalledAttempts(s *State, g *Stage) (attempts []*Attempt) {
 	for a := range s.Attempts().In(g) {
 		switch a.Phase {
 		case AttemptSuspending, AttemptKilling:
@@ -86,6 +152,13 @@ func findStops(s *State, g, m *Stage) []Action {
 		}
 	}
 	slices.SortFunc(attempts, func(a, b *Attempt) int { return cmp.Compare(b.Seq, a.Seq) })
+	return attempts
+}
+
+// findStops returns the fewest suspensions of attempts of reduce stage g on one node that free capacity for a task of
+// stage m there.
+func findStops(s *State, g, m *Stage) []Action {
+	attempts := stalledAttempts(s, g)
 	var best []Action
 	for i, a := range attempts {
 		n := s.cluster.nodes[a.Node]
@@ -100,6 +173,32 @@ func findStops(s *State, g, m *Stage) []Action {
 	return best
 }
 
+// stopsForCaps returns the suspensions of attempts of reduce stage g, the newest ones, after which a task of stage m is
+// within all caps; nil if none suffice.
+func stopsForCaps(s *State, g, m *Stage) (stops []Action) {
+	need := m.Spec.Demand
+	more := need // than is charged after the stops
+	swap := map[NodeID]int64{}
+	for _, a := range stalledAttempts(s, g) {
+		_, _, lacks, ok := s.tree.underCaps(m.Job, need, Resources{Memory: more[Memory]}, nil)
+		memory := !ok && lacks == Memory
+		if !a.stopFrees(memory) {
+			continue
+		}
+		after := *s.cluster.nodes[a.Node] // as it will be
+		after.SwapFree -= swap[a.Node]
+		act, frees := after.stop(a, memory)
+		if act.Level == LevelSwapped {
+			swap[a.Node] += a.Occupied.Resources[Memory]
+		}
+		stops, more = append(stops, act), more.Sub(frees)
+		if s.tree.WithinCaps(m.Job, need, more) {
+			return stops
+		}
+	}
+	return nil
+}
+
 // stopsOn returns the suspensions of attempts on a node, in their order, after which a task of
 // stage m fits there; nil if none suffice.
 func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
@@ -108,17 +207,11 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 	var stops []Action
 	for _, a := range attempts {
 		memory := m.Spec.Demand[Memory] > after.Free[Memory]
-		if a.Node != n.Spec.ID || (a.Phase == AttemptSuspended && !memory) {
+		if a.Node != n.Spec.ID || !a.stopFrees(memory) {
 			continue
 		}
-		act := Action{Kind: ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: after.levelToFree(a, memory)}
-		frees := a.Occupied.Resources
-		switch act.Level {
-		case LevelRunning: // no level helps: its input is fetched again
-			act.Kind, act.Level = ActKill, 0
-		case LevelFrozen:
-			frees[Memory] = 0
-		case LevelSwapped:
+		act, frees := after.stop(a, memory)
+		if act.Level == LevelSwapped {
 			after.SwapFree -= frees[Memory]
 		}
 		after.occupy(a.Disk, &Occupancy{Resources: frees}, -1)
@@ -128,6 +221,25 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 		}
 	}
 	return nil
+}
+
+// stopFrees reports whether an attempt has capacity to free, with its memory if that is needed: a suspended one may have
+// memory alone.
+func (a *Attempt) stopFrees(memory bool) bool {
+	return a.Phase != AttemptSuspended || (memory && a.Occupied.Resources[Memory] > 0)
+}
+
+// stop returns the action that stops an attempt on n so that its capacity is free, with its memory if that is needed,
+// and what it frees.
+func (n *Node) stop(a *Attempt, memory bool) (act Action, frees Resources) {
+	act, frees = a.Act(ActSuspend), a.Occupied.Resources
+	switch act.Level = n.levelToFree(a, memory); act.Level {
+	case LevelRunning: // no level helps: its input is fetched again
+		act.Kind, act.Level = ActKill, 0
+	case LevelFrozen:
+		frees[Memory] = 0
+	}
+	return act, frees
 }
 
 // levelToFree returns the level that an attempt on n is brought to so that its capacity is free,

@@ -83,6 +83,15 @@ func (w *stalledWorld) step() bool {
 	return d.Empty()
 }
 
+// mustLose loses the output of the first map.
+func (w *stalledWorld) mustLose() *stalledWorld {
+	w.Helper()
+	if err := w.State.Events().OutputLost(w.stage(0).Task(0)); err != nil {
+		w.Fatalf("%v", err)
+	}
+	return w
+}
+
 // mustEndAll runs cycles and ends what can end, until every job is complete.
 func (w *stalledWorld) mustEndAll() {
 	w.Helper()
@@ -151,6 +160,74 @@ func TestReducesStayWhereTheMapFits(t *testing.T) {
 	w.cycle()
 	if m, r := w.stage(0), w.stage(1); m.Running != 1 || r.Running != 2 {
 		t.Fatalf("%d maps and %d reduces run", m.Running, r.Running)
+	}
+}
+
+// A map whose output was lost runs though the policy leaves what is free to a task that waits for what the stalled
+// reduces occupy.
+func TestLostMapsRunBeforeWhatWaitsForTheirReduces(t *testing.T) {
+	for _, c := range []struct {
+		policy string
+		params map[string]string
+	}{
+		{"3dsf", nil},
+		{"fifo", map[string]string{"strict": "true"}},
+		{"easy", nil},
+		{"multifactor", nil},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			w := &stalledWorld{World: schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a", "b"), policy: mustNew(t, c.policy, c.params)}
+			w.Advance(time.Second)
+			w.job = w.SubmitStages("a", []scheduler.StageSpec{
+				{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: schedtest.R(1, 1, 1)},
+				{Name: "reduce", Kind: scheduler.KindReduce, Tasks: 3, Demand: schedtest.R(1, 1, 1), After: []int32{0}},
+			})
+			w.cycle().end(0).cycle()
+			large := w.Submit("b", 1, schedtest.R(3.5, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+				j.Priority, j.Submitted = scheduler.PriorityHigh, 1
+			})
+			w.Advance(2 * time.Hour) // the reduces are past their bounds
+			w.mustLose().cycle()
+			if m, r := w.stage(0), w.stage(1); m.Running != 1 || r.Running != 3 {
+				t.Fatalf("%d maps and %d reduces run", m.Running, r.Running)
+			}
+			if w.State.Job(large).Live != 0 {
+				t.Fatal("the large task runs: this test proves nothing")
+			}
+			w.mustEndAll()
+		})
+	}
+}
+
+// Under every policy reduces give way to a lost map that fits but would exceed a cap which they fill.
+func TestReducesGiveWayWithinCaps(t *testing.T) {
+	for _, info := range table {
+		for name, c := range map[string]struct {
+			caps   scheduler.Caps
+			levels scheduler.LevelSet
+			gone   int32 // reduces that do not run
+		}{
+			"cpu of the tenant":      {scheduler.Caps{Total: scheduler.Limit{4000}}, scheduler.AllLevels, 1},
+			"memory of the job":      {scheduler.Caps{Job: scheduler.Limit{0, 8 * schedtest.GiB}}, scheduler.AllLevels, 1},
+			"both":                   {scheduler.Caps{Total: scheduler.Limit{4000, 8 * schedtest.GiB}}, scheduler.AllLevels, 1},
+			"killed":                 {scheduler.Caps{Total: scheduler.Limit{4000, 8 * schedtest.GiB}}, scheduler.Levels(scheduler.LevelRunning), 1},
+			"a cap that is not full": {scheduler.Caps{Total: scheduler.Limit{40_000}}, scheduler.AllLevels, 0},
+		} {
+			t.Run(info.Name+"/"+name, func(t *testing.T) {
+				w := newStalledWorld(t, info.Name, c.levels)
+				w.AddNodes(1, schedtest.R(4, 8, 100))
+				spec := w.Tenant("a").Spec
+				spec.Caps = c.caps
+				if err := w.State.Events().PutTenant(spec); err != nil {
+					t.Fatal(err)
+				}
+				w.cycle()
+				if m, r := w.stage(0), w.stage(1); m.Running != 1 || r.Running != 2-c.gone {
+					t.Fatalf("%d maps and %d reduces run", m.Running, r.Running)
+				}
+				w.mustEndAll()
+			})
+		}
 	}
 }
 
@@ -226,6 +303,66 @@ func TestReducesGiveWayToLostMapsOfTwoStages(t *testing.T) {
 				t.Errorf("%d and %d maps run", w.stage(0).Running, w.stage(1).Running)
 			}
 			w.mustEndAll()
+		})
+	}
+}
+
+// idlePolicy decides nothing.
+type idlePolicy struct{}
+
+func (idlePolicy) Name() string { return "idle" }
+
+func (idlePolicy) Decide(*scheduler.State, scheduler.Time, int) scheduler.Decision {
+	return scheduler.Decision{}
+}
+
+// A map that a policy leaves waiting takes nothing of guarantees and of preemptions in progress, and reduces give way to
+// what is due. It takes what is only planned.
+func TestLostMapsLeaveGuaranteesAlone(t *testing.T) {
+	const place, suspend, nothing = scheduler.ActPlace, scheduler.ActSuspend, scheduler.ActionKind(0)
+	none, rigid := scheduler.LevelSet(0), scheduler.Levels(scheduler.LevelRunning)
+	for name, c := range map[string]struct {
+		kind     scheduler.ReservationKind
+		from, to time.Duration
+		own      bool
+		levels   scheduler.LevelSet // of the node with the reservation, none for all
+		want     scheduler.ActionKind
+	}{
+		"a guarantee in force":                       {scheduler.ReserveDeadline, -time.Minute, time.Hour, false, none, suspend},
+		"a guarantee that has ended":                 {scheduler.ReserveDeadline, -time.Hour, -time.Minute, false, none, place},
+		"a guarantee to come, to which it gives way": {scheduler.ReserveDeadline, time.Minute, time.Hour, false, none, place},
+		"a guarantee that begins before it ends":     {scheduler.ReserveDeadline, time.Minute, time.Hour, false, rigid, nothing},
+		"a guarantee that begins when it has ended":  {scheduler.ReserveDeadline, 2 * time.Minute, time.Hour, false, rigid, place},
+		"its own guarantee":                          {scheduler.ReserveDeadline, -time.Minute, time.Hour, true, none, place},
+		"a preemption in progress":                   {scheduler.ReservePreempt, 0, time.Minute, false, none, suspend},
+		"a plan":                                     {scheduler.ReserveHead, 0, time.Hour, false, none, place},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newStalledWorld(t, "fifo", scheduler.AllLevels)
+			w.AddNodes(1, schedtest.R(4, 8, 100))
+			if c.levels != none {
+				spec := w.State.Node(1).Spec
+				spec.Levels = c.levels
+				if err := w.State.Events().UpdateNode(spec); err != nil {
+					t.Fatal(err)
+				}
+			}
+			of := w.Submit("a", 1, schedtest.R(4, 8, 1))
+			if c.own {
+				of = w.job
+			}
+			r := scheduler.Reservation{ID: 1, Kind: c.kind, Job: of, Stage: -1, Task: -1, Node: 1, Demand: schedtest.R(4, 8, 1),
+				OnDisk: -1, Start: w.Now.Add(c.from), End: w.Now.Add(c.to)}
+			if err := w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now); err != nil {
+				t.Fatal(err)
+			}
+			got := nothing
+			if d := w.Cycle(idlePolicy{}); len(d.Actions) > 0 {
+				got = d.Actions[0].Kind
+			}
+			if got != c.want {
+				t.Errorf("decided %v, want %v", got, c.want)
+			}
 		})
 	}
 }
