@@ -18,8 +18,9 @@ import (
 // Send reads a blob from offset on in pieces of at most len(buf) bytes, gives
 // each to send, and verifies the digest of the whole. A blob with another digest
 // is moved aside: Has and Open do not know it any more, and Put takes it again.
-// NotFound: the store does not have it. Corrupt: it was damaged; what was sent of
-// it is to be thrown away. It also reads what lies before offset.
+// NotFound: the store does not have it. Corrupt: it was damaged; Unavailable: it was,
+// and it was stored again meanwhile. What was sent of it is then to be thrown away. It
+// also reads what lies before offset.
 func (s *Store) Send(digest string, offset int64, buf []byte, send func([]byte) error) error {
 	f, err := s.Open(digest)
 	if err != nil {
@@ -28,12 +29,12 @@ func (s *Store) Send(digest string, offset int64, buf []byte, send func([]byte) 
 	defer func() { _ = f.Close() }() // it was only read
 	h := sha256.New()
 	if _, err := io.CopyN(h, f, offset); errors.Is(err, io.EOF) {
-		if err := s.checkSum(digest, h); err != nil { // it was cut short
+		if err := s.checkSum(f, digest, h); err != nil { // it was cut short
 			return err
 		}
 		return fault.New(fault.Invalid, "%s has fewer than %d bytes", digest, offset)
 	} else if err != nil {
-		return s.readFailed(digest, err)
+		return s.readFailed(f, digest, err)
 	}
 	for {
 		n, err := io.ReadFull(f, buf)
@@ -45,37 +46,48 @@ func (s *Store) Send(digest string, offset int64, buf []byte, send func([]byte) 
 		}
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return s.checkSum(digest, h)
+			return s.checkSum(f, digest, h)
 		case err != nil:
-			return s.readFailed(digest, err)
+			return s.readFailed(f, digest, err)
 		}
 	}
 }
 
 // checkSum moves a blob aside whose bytes have another digest.
-func (s *Store) checkSum(digest string, h hash.Hash) error {
+func (s *Store) checkSum(f *os.File, digest string, h hash.Hash) error {
 	if got := "sha256:" + hex.EncodeToString(h.Sum(nil)); got != digest {
-		return s.setAside(digest, fmt.Sprintf("its bytes have the digest %s", got))
+		return s.setAside(f, digest, fmt.Sprintf("its bytes have the digest %s", got))
 	}
 	return nil
 }
 
 // readFailed moves a blob aside that the disk cannot read.
-func (s *Store) readFailed(digest string, err error) error {
+func (s *Store) readFailed(f *os.File, digest string, err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		err = p.Err // without the coordinator's path
 	}
-	return s.setAside(digest, "it cannot be read: "+err.Error())
+	return s.setAside(f, digest, "it cannot be read: "+err.Error())
 }
 
-// setAside moves a damaged blob out of the store. It returns why, Corrupt.
-func (s *Store) setAside(digest, why string) error {
+// setAside moves a damaged blob, of which f is the file that was read, out of the store. It
+// returns why, Corrupt; Unavailable if another file has its name by now, which stays.
+func (s *Store) setAside(f *os.File, digest, why string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	damaged := fault.New(fault.Corrupt, "the coordinator's copy of %s is damaged: %s; submit the job again, which uploads the file again", digest, why)
-	if _, ok := s.Has(digest); !ok {
+	read, err := f.Stat()
+	if err != nil {
+		return errors.Join(damaged, err)
+	}
+	stored, err := os.Stat(s.path(digest))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return damaged // another reader was faster
+	case err != nil:
+		return errors.Join(damaged, err)
+	case !os.SameFile(read, stored):
+		return fault.New(fault.Unavailable, "the coordinator's copy of %s was damaged, and was stored again meanwhile: ask for it again", digest)
 	}
 	dir := filepath.Join(s.dir, "damaged")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -66,3 +66,43 @@ func TestSendFindsDamage(t *testing.T) {
 		})
 	}
 }
+
+// A reader that finds damage moves aside the file that it read, and not the one that was uploaded
+// in its place meanwhile, which was acknowledged.
+func TestASlowReaderLeavesTheNewUpload(t *testing.T) {
+	s, data := open(t, t.TempDir(), 1000), []byte("twenty bytes of data")
+	d := digestOf(data)
+	put := func() {
+		t.Helper()
+		if err := s.Put(d, int64(len(data)), bytes.NewReader(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put()
+	overwrite(t, s.path(d), []byte("twenty other letters"))
+	var results [2]chan error
+	var goOn [2]chan struct{}
+	for i := range results {
+		results[i], goOn[i] = make(chan error, 1), make(chan struct{})
+		reading := make(chan struct{})
+		go func() {
+			results[i] <- s.Send(d, 0, make([]byte, 100), func([]byte) error { close(reading); <-goOn[i]; return nil })
+		}()
+		<-reading
+	}
+	close(goOn[0])
+	if err := <-results[0]; !errors.Is(err, fault.Corrupt) {
+		t.Errorf("the first reader: %v", err)
+	}
+	put()
+	close(goOn[1])
+	if err := <-results[1]; !errors.Is(err, fault.Unavailable) {
+		t.Errorf("the second reader: %v", err)
+	}
+	if got, err := sent(s, d, 0, 100); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("the new upload: %q, %v", got, err)
+	}
+	if used, _ := s.Used(); used != int64(len(data)) {
+		t.Errorf("%d bytes in use", used)
+	}
+}
