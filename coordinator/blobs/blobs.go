@@ -10,8 +10,8 @@
 //	└── damaged/abcdef…-N   blobs whose bytes had another digest; for an operator to look at
 //
 // A blob is renamed to its name after its bytes are synced and their digest is
-// verified, so a file under sha256/ is always complete. Put is idempotent and
-// may run concurrently for one digest.
+// verified, so a file under sha256/ is always complete. Has knows it when its name is
+// synced, too. Put is idempotent and may run concurrently for one digest.
 package blobs
 
 import (
@@ -39,18 +39,21 @@ type Store struct {
 	dir       string
 	quota     int64 // bytes
 	maxUpload int64 // bytes of one blob
+	syncDir   func(dir string) error
 
-	mu      sync.Mutex       // guards the fields below
-	sizes   map[string]int64 // bytes of complete blobs, by digest: what a damaged file has may differ
-	used    int64            // their sum, without those whose Put has not returned
-	pending int64            // bytes received by uploads in progress
-	uploads int
+	mu       sync.Mutex        // guards the fields below; no sync is waited for under it
+	sizes    map[string]int64  // bytes of complete blobs, by digest: what a damaged file has may differ
+	unsynced map[string]uint64 // by digest, the number of a rename that a loss of power may undo
+	renames  uint64
+	used     int64 // the sum of sizes, without those whose Put has not returned
+	pending  int64 // bytes received by uploads in progress
+	uploads  int
 }
 
 // Open opens or creates the store. quota bounds all blobs, single one of them,
 // both in bytes. Incomplete uploads are removed.
 func Open(dir string, quota, single int64) (*Store, error) {
-	s := &Store{dir: dir, quota: quota, maxUpload: single, sizes: map[string]int64{}}
+	s := &Store{dir: dir, quota: quota, maxUpload: single, syncDir: syncDir, sizes: map[string]int64{}, unsynced: map[string]uint64{}}
 	if err := os.RemoveAll(s.incoming()); err != nil {
 		return nil, fmt.Errorf("blob store: %w", err)
 	}
@@ -101,11 +104,19 @@ func (s *Store) Used() (used, quota int64) {
 	return s.used, s.quota
 }
 
-// Has reports whether the store has the blob, and returns its size in bytes.
+// Has reports whether the store has the blob durably, and returns its size in bytes.
 func (s *Store) Has(digest string) (int64, bool) {
 	if CheckDigest(digest) != nil {
 		return 0, false
 	}
+	size, ok := s.stat(digest)
+	s.mu.Lock() // after the look at the file, which may be renamed in between
+	defer s.mu.Unlock()
+	return size, ok && s.unsynced[digest] == 0
+}
+
+// stat returns the size of the file of a valid digest, false if there is none.
+func (s *Store) stat(digest string) (int64, bool) {
 	i, err := os.Stat(s.path(digest))
 	if err != nil {
 		return 0, false
@@ -218,6 +229,8 @@ func (s *Store) receive(digest string, size int64, r io.Reader, m *meter) (added
 	return s.publish(digest, f.Name(), size)
 }
 
+// publish gives a received blob its name, and returns the bytes by which the store grew
+// when the name is synced.
 func (s *Store) publish(digest, from string, size int64) (int64, error) {
 	to := s.path(digest)
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
@@ -226,17 +239,39 @@ func (s *Store) publish(digest, from string, size int64) (int64, error) {
 	if err := os.Chmod(from, 0o400); err != nil {
 		return 0, fmt.Errorf("keep %s: %w", digest, err)
 	}
+	added, rename, err := s.rename(digest, from, size)
+	if err != nil || rename == 0 {
+		return added, err
+	}
+	// Without the lock: removals wait for it while the facts are locked.
+	if err = s.syncDir(filepath.Dir(to)); err != nil {
+		return added, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if have, ok := s.Has(digest); ok && have == size {
-		return 0, os.Remove(from) // a concurrent upload of the same bytes was faster
+	if s.unsynced[digest] == rename {
+		delete(s.unsynced, digest)
 	}
-	if err := os.Rename(from, to); err != nil {
-		return 0, fmt.Errorf("keep %s: %w", digest, err)
+	return added, nil
+}
+
+// rename renames a received blob to its name, unless an upload of the same bytes was faster.
+// It returns by how many bytes the store grew, and the rename that is to be synced before
+// the blob is acknowledged, 0 for none.
+func (s *Store) rename(digest, from string, size int64) (added int64, rename uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if have, ok := s.stat(digest); ok && have == size {
+		return 0, s.unsynced[digest], os.Remove(from)
 	}
-	added := size - s.sizes[digest] // a damaged file was there, or none
+	if err = os.Rename(from, s.path(digest)); err != nil {
+		return 0, 0, fmt.Errorf("keep %s: %w", digest, err)
+	}
+	added = size - s.sizes[digest] // a damaged file was there, or none
 	s.sizes[digest] = size
-	return added, syncDir(filepath.Dir(to))
+	s.renames++
+	s.unsynced[digest] = s.renames
+	return added, s.renames, nil
 }
 
 func syncDir(dir string) error {
@@ -265,6 +300,7 @@ func (s *Store) Remove(digest string) error {
 func (s *Store) forgetLocked(digest string) {
 	s.used -= s.sizes[digest]
 	delete(s.sizes, digest)
+	delete(s.unsynced, digest)
 }
 
 // List returns the digests in the store, sorted.

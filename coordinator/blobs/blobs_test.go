@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/fuzztest"
@@ -161,4 +162,95 @@ func FuzzCheckDigest(f *testing.F) {
 			t.Fatalf("%q leaves the store: %s", d, s.path(d))
 		}
 	})
+}
+
+// slowSyncs makes each sync of a folder wait: syncing delivers when one begins, and it ends with what
+// result delivers.
+func slowSyncs(s *Store) (syncing <-chan struct{}, result chan<- error) {
+	began, end := make(chan struct{}), make(chan error)
+	s.syncDir = func(string) error { began <- struct{}{}; return <-end }
+	return began, end
+}
+
+// within fails the test if do does not return.
+func within(t *testing.T, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); do() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("does not return: " + what)
+	}
+}
+
+// A disk that is slow to sync a new blob holds up nobody who uses another one: files are removed while the
+// facts are locked.
+func TestASlowSyncHoldsUpItsUploadAlone(t *testing.T) {
+	s, other, data := open(t, t.TempDir(), 1000), []byte("another"), []byte("some bytes")
+	put := func(b []byte) error { return s.Put(digestOf(b), int64(len(b)), bytes.NewReader(b)) }
+	if err := put(other); err != nil {
+		t.Fatal(err)
+	}
+	syncing, result := slowSyncs(s)
+	stored := make(chan error, 1)
+	go func() { stored <- put(data) }()
+	<-syncing
+	within(t, "a look at another blob and its removal", func() {
+		if _, ok := s.Has(digestOf(other)); !ok {
+			t.Error("the other blob is not there")
+		}
+		if err := s.Remove(digestOf(other)); err != nil {
+			t.Error(err)
+		}
+	})
+	result <- nil
+	if err := <-stored; err != nil {
+		t.Error(err)
+	}
+	if used, _ := s.Used(); used != int64(len(data)) {
+		t.Errorf("used %d, want %d", used, len(data))
+	}
+}
+
+// Until its name is synced a loss of power may undo an upload. Meanwhile nobody is told that the blob is
+// here, and a second upload of it waits for a sync of its own. Nor is it here when the sync has failed.
+func TestABlobIsHereWhenItsNameIsSynced(t *testing.T) {
+	s, data := open(t, t.TempDir(), 1000), []byte("some bytes")
+	d := digestOf(data)
+	stored := make(chan error, 2)
+	put := func() { stored <- s.Put(d, int64(len(data)), bytes.NewReader(data)) }
+	has := func() bool { _, ok := s.Has(d); return ok }
+	syncing, result := slowSyncs(s)
+	go put()
+	<-syncing
+	if has() {
+		t.Error("the blob is here before its name is synced")
+	}
+	go put()
+	within(t, "the second upload to its sync", func() { <-syncing })
+	result <- errors.New("the disk is broken")
+	result <- nil
+	first, second := <-stored, <-stored
+	if (first == nil) == (second == nil) || !has() {
+		t.Errorf("after a failed sync and one that succeeded: %v, %v, or it is not here", first, second)
+	}
+	if err := s.Remove(d); err != nil || has() {
+		t.Fatalf("%v, or it is still here", err)
+	}
+	go put()
+	<-syncing
+	result <- errors.New("the disk is broken")
+	if err := <-stored; err == nil || has() {
+		t.Errorf("after a sync that failed: %v, or it is here", err)
+	}
+	go put()
+	<-syncing
+	result <- nil
+	if err := <-stored; err != nil || !has() {
+		t.Errorf("after a new upload: %v, or it is not here", err)
+	}
+	if used, _ := s.Used(); used != int64(len(data)) {
+		t.Errorf("used %d, want %d", used, len(data))
+	}
 }
