@@ -76,6 +76,9 @@ func (g *gate) enterCall(ctx context.Context, cancel func(), procedure string, h
 	if err := g.replica.Verify(ctx); err != nil {
 		return ctx, release, wire.NotLeader("", "coordinator %q led until now: ask again in a second (%v)", g.id, err)
 	}
+	if now := g.replica.Term(); now != term { // elected again: what others stored between is not applied here
+		return ctx, release, wire.NotLeader("", "coordinator %q led in term %d, and the log is in term %d: ask again in a second", g.id, term, now)
+	}
 	return withTerm(ctx, term), release, nil
 }
 
