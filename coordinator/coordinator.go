@@ -196,6 +196,18 @@ func (c *core) openStores() (err error) {
 // openLog opens the log, and before it the port for the other coordinators, which a
 // server needs to enter a cluster: nothing that answers there may read c.replica.
 func (c *core) openLog(ctx context.Context) error {
+	r, err := replica.Open(openPeerPort(ctx, c))
+	if err != nil {
+		return err
+	}
+	c.replica, c.gate.replica = r, r
+	c.peers.opened(r)
+	return nil
+}
+
+// openPeerPort opens the port for the other coordinators, if there is one, and returns how to
+// open the log.
+func openPeerPort(ctx context.Context, c *core) replica.Config {
 	cfg := &c.cfg
 	rc := replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Election: cfg.Election, Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync,
 		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, LogFault: cfg.LogFault, Writing: cfg.Writing, Recorder: c.recorder}
@@ -213,13 +225,7 @@ func (c *core) openLog(ctx context.Context) error {
 		}
 		rc.Enter = func() ([]replica.Peer, error) { return c.peers.enter(ctx) }
 	}
-	r, err := replica.Open(rc)
-	if err != nil {
-		return err
-	}
-	c.replica, c.gate.replica = r, r
-	c.peers.opened(r)
-	return nil
+	return rc
 }
 
 // refuseLostLog returns an error for a folder that has files of users or history

@@ -1,13 +1,17 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,6 +106,90 @@ func TestFilesSurviveTheLossOfAServerWithItsDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.waitUntil("it is sent again", func() bool { return read() == text })
+}
+
+// startOpening starts a coordinator that goes no further than to open its log. stop stops it.
+func (s *testServers) startOpening(id string) (stop func()) {
+	s.t.Helper()
+	cfg := s.config(id, nil)
+	if err := cfg.setDefaults(); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := newCore(ctx, cfg)
+	if err := c.openStores(); err != nil {
+		s.t.Fatal(err)
+	}
+	openPeerPort(ctx, c)
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := errors.Join(c.peers.close(), c.auditor.close(), c.past.Close(), c.history.Close(), cfg.Remote.Close()); err != nil {
+			s.t.Errorf("%s, which opens its log: %v", id, err)
+		}
+	})
+	s.t.Cleanup(stop)
+	return stop
+}
+
+// After a loss of power two servers are still opening their logs when the third one, which has lost its disk,
+// asks whether it may begin a new cluster. It would vote for a log that lacks acknowledged entries.
+func TestServersThatOpenTheirLogsAreNotEmpty(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 3, nil)
+	s.submit(groupJob("j", 1))
+	for _, id := range s.ids {
+		s.kill(id)
+	}
+	if err := os.RemoveAll(s.folder("c3")); err != nil {
+		t.Fatal(err)
+	}
+	stop1, stop2 := s.startOpening("c1"), s.startOpening("c2")
+	var mu sync.Mutex
+	var log bytes.Buffer
+	s.start("c3", func(c *Config) {
+		c.Bootstrap, c.Servers = true, s.peers(s.ids...)
+		c.Logger = slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	other := newDistantCoordinator(t, s, "c4", nil)
+	s.waitUntil("it waits for the two", func() bool {
+		res, err := other.Client("c3:1").Describe(t.Context(), connect.NewRequest(&droverv1.DescribeRequest{}))
+		if err == nil && len(res.Msg.Servers) > 0 {
+			t.Fatalf("it has begun a cluster of %v", res.Msg.Servers)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Contains(log.String(), `c1\" is opening its log; c2:1 does not answer: coordinator \"c2\" is opening its log`)
+	})
+	stop1()
+	stop2()
+	s.start("c1", nil)
+	s.start("c2", nil)
+	s.awaitVoters(s.ids...)
+	if s.job("j") == nil {
+		t.Error("the job is lost")
+	}
+}
+
+// An operator who adds a server again while it opens its log does not take its vote: it has forgotten nothing.
+func TestAServerThatOpensItsLogKeepsItsVote(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 3, nil)
+	leader := s.awaitLeader()
+	id := s.ids[(slices.Index(s.ids, leader)+1)%3]
+	s.kill(id)
+	stop := s.startOpening(id)
+	opening := fmt.Sprintf("coordinator %q is opening its log", id)
+	s.waitUntil("it says that it is opening its log", func() bool {
+		c := droverv1connect.NewOperatorServiceClient(s.only(s.awaitLeader()))
+		_, err := c.AddServer(t.Context(), connect.NewRequest(&droverv1.AddServerRequest{Id: id, Address: id + ":1"}))
+		if err == nil {
+			t.Fatal("it was added")
+		}
+		return strings.Contains(err.Error(), opening)
+	})
+	stop()
+	s.start(id, nil)
+	s.awaitVoters(s.ids...)
 }
 
 // A server that was added gets a snapshot from before, which does not list it: it is no

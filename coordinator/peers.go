@@ -44,8 +44,9 @@ type peers struct {
 	server *http.Server
 	wg     sync.WaitGroup
 
-	replica atomic.Pointer[replica.Replica] // nil until the log is open
-	removed atomic.Bool                     // this server was taken out of the cluster
+	replica  atomic.Pointer[replica.Replica] // nil until the log is open
+	entering atomic.Bool                     // this server has no log, and enters a cluster
+	removed  atomic.Bool                     // this server was taken out of the cluster
 
 	background context.Context // of what goes on after a call has ended
 	endTasks   context.CancelFunc
@@ -144,7 +145,7 @@ func (p *peers) describeAll(ctx context.Context, servers []raft.Server) []descri
 		out[i] = described{peer: replica.Peer{ID: string(s.ID), Address: string(s.Address)}, voter: s.Suffrage == raft.Voter}
 		wg.Go(func() {
 			if out[i].peer.ID == p.c.cfg.ID {
-				out[i].state = p.describeSelf()
+				out[i].state, out[i].err = p.describeSelf()
 				return
 			}
 			out[i].state, out[i].err = p.describe(ctx, out[i].peer.Address)
@@ -165,12 +166,14 @@ func (p *peers) describeAll(ctx context.Context, servers []raft.Server) []descri
 //     it. It votes when it has caught up: a server that lost its disk has
 //     forgotten what it voted for and stored.
 //  3. If all of them answer, none has a log, and Bootstrap is set, they begin a
-//     new cluster. One that does not answer may hold one.
+//     new cluster. One that does not answer, or is opening its log, may hold one.
 //
 // Otherwise it looks again until ctx ends. A server whose protocol is too far from
 // that of another does not wait, since time mends nothing: it returns
 // fault.Unsupported.
 func (p *peers) enter(ctx context.Context) ([]replica.Peer, error) {
+	p.entering.Store(true)
+	defer p.entering.Store(false)
 	cfg := &p.c.cfg
 	if len(cfg.Servers) == 0 && len(cfg.Join) == 0 {
 		return []replica.Peer{{ID: cfg.ID, Address: cfg.PeerAddress}}, nil

@@ -20,28 +20,47 @@ type peerService struct{ p *peers }
 
 var _ droverv1connect.PeerServiceHandler = (*peerService)(nil)
 
-// log returns the open log; Unavailable while this server enters a cluster.
+// log returns the open log; Unavailable while this server enters a cluster, or opens its log.
 func (s *peerService) log() (*replica.Replica, error) {
-	if r := s.p.replica.Load(); r != nil {
+	switch r := s.p.replica.Load(); {
+	case r != nil:
 		return r, nil
+	case s.p.entering.Load():
+		return nil, fault.New(fault.Unavailable, "coordinator %q is not in a cluster yet", s.p.c.cfg.ID)
+	default:
+		return nil, s.p.opening()
 	}
-	return nil, fault.New(fault.Unavailable, "coordinator %q is not in a cluster yet", s.p.c.cfg.ID)
 }
 
-// Describe returns the state of this server.
+// opening is the error of a server that does not know its log yet.
+func (p *peers) opening() error {
+	return fault.New(fault.Unavailable, "coordinator %q is opening its log", p.c.cfg.ID)
+}
+
+// Describe returns the state of this server; Unavailable while it opens its log.
 func (s *peerService) Describe(context.Context, *connect.Request[droverv1.DescribeRequest]) (*connect.Response[droverv1.DescribeResponse], error) {
-	return connect.NewResponse(s.p.describeSelf()), nil
+	res, err := s.p.describeSelf()
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(res), nil
 }
 
-func (p *peers) describeSelf() *droverv1.DescribeResponse {
+// describeSelf returns the state of this server. Only while it enters a cluster does it know
+// that it has no log. Unavailable before, and while it opens its log: a server that took this
+// one for empty would begin a new cluster in the place of the one that there is.
+func (p *peers) describeSelf() (*droverv1.DescribeResponse, error) {
+	r := p.replica.Load()
+	if r == nil && !p.entering.Load() {
+		return nil, p.opening()
+	}
 	res := &droverv1.DescribeResponse{Id: p.c.cfg.ID, ApiAddress: p.c.cfg.APIAddress, Version: version.Version, Protocol: version.Protocol, LastContactMs: -1}
 	if free, total, err := p.c.cfg.diskSpace(); err == nil {
 		res.DiskFree, res.DiskTotal = free, total
 	}
 	res.CertificateUntilMs = p.c.certificates.untilMS()
-	r := p.replica.Load()
 	if r == nil {
-		return res
+		return res, nil
 	}
 	res.Leader, res.LeaderAddress, res.Term, res.AppliedIndex, res.HasLog = r.Leader(), r.LeaderAddress(), r.Term(), r.Applied(), r.HasLog()
 	if at := r.LastContact(); !at.IsZero() {
@@ -54,7 +73,7 @@ func (p *peers) describeSelf() *droverv1.DescribeResponse {
 		}
 	}
 	res.MissingFiles = int64(len(p.files.missing()))
-	return res
+	return res, nil
 }
 
 // Join adds the caller to the cluster, if this server leads.

@@ -97,8 +97,8 @@ func (s *testServers) peers(ids ...string) (out []replica.Peer) {
 	return out
 }
 
-// start starts a coordinator on its folder.
-func (s *testServers) start(id string, with func(*Config)) {
+// config returns the configuration of a coordinator on its folder, with open listeners.
+func (s *testServers) config(id string, with func(*Config)) Config {
 	s.t.Helper()
 	api, err := s.net.Listen(id + ":2")
 	if err != nil {
@@ -123,6 +123,13 @@ func (s *testServers) start(id string, with func(*Config)) {
 	if with != nil {
 		with(&cfg)
 	}
+	return cfg
+}
+
+// start starts a coordinator on its folder.
+func (s *testServers) start(id string, with func(*Config)) {
+	s.t.Helper()
+	cfg := s.config(id, with)
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &testServer{cancel: cancel, done: make(chan error, 1)}
 	s.running[id] = r
