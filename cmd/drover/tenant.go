@@ -99,10 +99,7 @@ func tenantApplyCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			warnings, err := lostUIDs(c.Context, cl, tenants)
-			if err != nil {
-				return err
-			}
+			warnings := lostUIDs(c.Context, cl, tenants)
 			res, err := cl.ApplyTenants(c.Context, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: tenants}))
 			if err != nil {
 				return cl.classifyError(err)
@@ -117,14 +114,15 @@ func tenantApplyCommand() *cli.Command {
 }
 
 // lostUIDs returns a warning for each tenant that has a uid and is about to have none: what a file leaves out is
-// not kept, and nodes run no tasks without a uid.
-func lostUIDs(ctx context.Context, cl *client, tenants []*droverv1.Tenant) (warnings []string, err error) {
+// not kept, and nodes run no tasks without a uid. It returns none if the tenants as they are cannot be read: what is
+// wrong then is for the application of the file to say.
+func lostUIDs(ctx context.Context, cl *client, tenants []*droverv1.Tenant) (warnings []string) {
 	if !slices.ContainsFunc(tenants, func(t *droverv1.Tenant) bool { return t.GetUid() == 0 }) {
-		return nil, nil
+		return nil
 	}
 	res, err := cl.ListTenants(ctx, connect.NewRequest(&droverv1.ListTenantsRequest{}))
 	if err != nil {
-		return nil, cl.classifyError(err)
+		return nil
 	}
 	former := map[string]uint32{}
 	for _, t := range res.Msg.GetTenants() {
@@ -135,7 +133,7 @@ func lostUIDs(ctx context.Context, cl *client, tenants []*droverv1.Tenant) (warn
 			warnings = append(warnings, fmt.Sprintf("tenant %q had uid %d and has none now, so that nodes refuse its tasks: write uid = %d into the file", t.GetName(), uid, uid))
 		}
 	}
-	return warnings, nil
+	return warnings
 }
 
 func readTenants(name string) ([]*droverv1.Tenant, error) {
