@@ -188,3 +188,55 @@ func TestDelayedStagesRestartTheirTenantOnce(t *testing.T) {
 		t.Errorf("%d delayed stages made the decision restart their tenant %d times, want 2 for each pass, at most 20", jobs, got)
 	}
 }
+
+// Guarantees that are late all at once, more than the budget of a cycle suffices for, are planned again by and by; none is
+// dropped meanwhile.
+func TestLateGuaranteesArePlannedAgainInParts(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(8, 64, 1000)).AddTenants("a")
+	p := guaranteeing()
+	submit := func(cores float64) *scheduler.Job {
+		return w.State.Job(w.Submit("a", 1, schedtest.R(cores, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Bound, j.Deadline, g.Estimate = testBound, w.Now.Add(time.Hour), 20*time.Second
+		}))
+	}
+	for range 16 {
+		submit(1)
+	}
+	w.Cycle(p)
+	w.Start()
+	var behind []*scheduler.Job
+	for i := range 20 {
+		behind = append(behind, submit(2+float64(i)/10))
+	}
+	w.Cycle(p)
+	for _, j := range behind {
+		if !j.HasState(scheduler.AcceptedState) || j.Live > 0 || len(j.Reservations()) != 1 {
+			t.Fatalf("job %d: %d tasks run, %d reservations", j.Spec.ID, j.Live, len(j.Reservations()))
+		}
+	}
+	w.Advance(10 * time.Minute) // all of them are late: nothing ended
+	p.SetRestoreSteps(1)
+	isLate := func(j *scheduler.Job) bool {
+		return j.Live == 0 && (len(j.Reservations()) == 0 || j.Reservations()[0].Start.Add(2*time.Second) < w.Now)
+	}
+	cycles, late := 0, len(behind)
+	for ; late > 0 && cycles < 100; cycles++ {
+		d := w.Cycle(p)
+		late = 0
+		for _, j := range behind {
+			if j.HasState(scheduler.ViolatedState) {
+				t.Fatalf("the guarantee of job %d is violated", j.Spec.ID)
+			}
+			if isLate(j) {
+				late++
+			}
+		}
+		if late > 0 && d.Wake != w.Now+1 {
+			t.Fatalf("cycle %d leaves %d jobs late and requests the next one at %d, now is %d", cycles, late, d.Wake, w.Now)
+		}
+		w.Advance(time.Millisecond)
+	}
+	if t.Logf("%d cycles", cycles); late > 0 || cycles < 5 {
+		t.Errorf("%d jobs are late after %d cycles", late, cycles)
+	}
+}

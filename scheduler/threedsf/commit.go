@@ -115,7 +115,10 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 		return true // nothing changed
 	}
 	if x.Spot.Bin < 0 {
-		return old == nil || b.tryApply(scheduler.Unreserve(old.ID))
+		if old == nil || (!o.requested && !violated) { // else no place was looked for yet: the guarantee stays for the next cycle
+			return true
+		}
+		return b.tryApply(scheduler.Unreserve(old.ID))
 	}
 	g := c.s.Stage(x.Key.StageID())
 	if g.Spec.Demand.IsZero() && g.Spec.Disk == 0 {

@@ -70,7 +70,7 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 // time, and records whose guarantee that violates. What the budget does not suffice for is left to the next cycle.
 func (b *plan) repair() {
 	now := b.p.c.now
-	b.planner.SetBudget(restoreSteps)
+	b.planner.SetBudget(b.p.restoreSteps)
 	b.recordViolations(b.planner.Replan(now, backfill.CauseLate, b.late...))
 	b.recordViolations(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
 	var lost []int32

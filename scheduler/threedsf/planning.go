@@ -21,6 +21,7 @@ type planning struct {
 	slack         deadline.Slack
 	compressBatch int // defaultCompressBatch unless a test sets it
 	planWork      int // defaultPlanWork unless a test sets it
+	restoreSteps  int // defaultRestoreSteps unless a test sets it
 	steps         steps
 }
 
@@ -58,16 +59,16 @@ type owner struct {
 // one cycle reads, if those of the first request are fewer, and replanBatch how many late
 // or lost tasks it plans again: fewer where each may look at more nodes, replanNodes all together, but
 // minReplanBatch at least. defaultPlanWork is the budget of one cycle for requests,
-// in the units of backfill.Planner.CompleteSome, restoreSteps that for what was late or lost, in those of
+// in the units of backfill.Planner.CompleteSome, defaultRestoreSteps that for what was late or lost, in those of
 // backfill.Planner.SetBudget.
 const (
-	maxPlannedTasks = 1 << 15
-	requestBatch    = 1 << 12
-	replanBatch     = 1 << 10
-	replanNodes     = 1 << 20
-	minReplanBatch  = 64
-	defaultPlanWork = 1 << 20
-	restoreSteps    = 100_000
+	maxPlannedTasks     = 1 << 15
+	requestBatch        = 1 << 12
+	replanBatch         = 1 << 10
+	replanNodes         = 1 << 20
+	minReplanBatch      = 64
+	defaultPlanWork     = 1 << 20
+	defaultRestoreSteps = 100_000
 )
 
 // defaultCompressBatch is how many pieces of work one cycle of a compression visits.

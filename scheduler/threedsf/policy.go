@@ -58,7 +58,8 @@ func New(cfg Config) *Policy {
 	p.jobs = jobCache{v: &c.view}
 	p.survey = guaranteeSurvey{c: c, jobs: &p.jobs, violated: map[scheduler.ProjectID]struct{}{}}
 	p.obsolete = obsoleteReservations{c: c, jobs: &p.jobs}
-	p.planning = planning{c: c, jobs: &p.jobs, survey: &p.survey, obsolete: &p.obsolete, compressBatch: defaultCompressBatch, planWork: defaultPlanWork}
+	p.planning = planning{c: c, jobs: &p.jobs, survey: &p.survey, obsolete: &p.obsolete, compressBatch: defaultCompressBatch, planWork: defaultPlanWork,
+		restoreSteps: defaultRestoreSteps}
 
 	p.reservations = preemptReservations{c: c, placed: &p.placed}
 	p.nodes = reservedNodes{c: c}
