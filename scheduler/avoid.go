@@ -120,7 +120,13 @@ func (c *Cluster) couldRunOn(need *capacityVec, may func(NodeID) bool) bool {
 	return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(need) })
 }
 
-// isLargeEnough reports whether the node could run a task of this need if nothing else ran there.
+// IsLargeEnough reports whether the node could run a task of this demand and disk space if nothing else ran there. O(disks).
+func (n *Node) IsLargeEnough(d Resources, space int64) bool {
+	need := needOf(d, space)
+	return n.isLargeEnough(&need)
+}
+
+// isLargeEnough is IsLargeEnough for a need.
 func (n *Node) isLargeEnough(need *capacityVec) bool {
 	if need[0] > n.Spec.Capacity[CPU] || need[1] > n.Spec.Capacity[Memory] {
 		return false

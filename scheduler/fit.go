@@ -312,12 +312,12 @@ func (c *Cluster) BestNode(g *Stage, excluded []NodeID) (NodeID, int16) {
 // among the schedulable nodes that are large enough for the task and not in excluded, the one with the largest
 // FreeFraction, ties to the lowest id. It returns NoNode if there is none. O(nodes x excluded).
 func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
-	best, most := NoNode, -1.0
+	best, most, need := NoNode, -1.0, g.need()
 	for _, n := range c.nodes {
 		if !n.Schedulable() || slices.Contains(excluded, n.Spec.ID) || c.Avoids(g, n.Spec.ID) {
 			continue
 		}
-		if near := n.FreeFraction(g.Spec.Demand); near > most {
+		if near := n.FreeFraction(g.Spec.Demand); near > most && n.isLargeEnough(&need) {
 			best, most = n.Spec.ID, near
 		}
 	}
@@ -325,7 +325,8 @@ func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 }
 
 // FreeFraction returns how much of a demand is free on the node, by its scarcest resource:
-// min_r free_r/need_r, at most 1; -1 if the demand exceeds the node's capacity.
+// min_r free_r/need_r, at most 1; -1 if the demand exceeds the node's capacity. I/O is that of all disks
+// together: whether one of them suffices only IsLargeEnough tells.
 func (n *Node) FreeFraction(demand Resources) float64 {
 	near := 1.0
 	for r, need := range demand {

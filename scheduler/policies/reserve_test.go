@@ -215,3 +215,38 @@ func oldestAttempt(w *schedtest.World) *scheduler.Attempt {
 	}
 	return first
 }
+
+// No node is reserved for tasks that none of its disks could hold or serve, while the only one that could drains.
+func TestNoNodeIsReservedWithoutADiskForTheTask(t *testing.T) {
+	for need, change := range map[string]func(*scheduler.StageSpec){
+		"space":            func(g *scheduler.StageSpec) { g.Disk = 60 * schedtest.GiB },
+		"I/O of one disk":  func(g *scheduler.StageSpec) { g.Demand[scheduler.IO] = 60 * schedtest.MiB },
+		"both on one disk": func(g *scheduler.StageSpec) { g.Demand[scheduler.IO], g.Disk = 60*schedtest.MiB, 10*schedtest.GiB },
+	} {
+		for _, policy := range []string{"3dsf", "drf", "pdsonqueue", "fifo"} {
+			t.Run(need+"/"+policy, func(t *testing.T) {
+				w := schedtest.New(t).AddTenants("a", "b")
+				for id := range scheduler.NodeID(3) {
+					spec := schedtest.NodeSpec(id, "/r1", schedtest.R(4, 8, 100))
+					small := scheduler.Disk{Name: "sda", IO: 50 * schedtest.MiB, Space: 50 * schedtest.GiB}
+					if spec.Disks = []scheduler.Disk{small, small}; id == 2 {
+						spec.Disks = []scheduler.Disk{{Name: "sda", IO: 100 * schedtest.MiB, Space: 100 * schedtest.GiB}}
+					}
+					if err := w.State.Events().AddNode(spec); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := w.State.Events().SetDrain(2, true); err != nil {
+					t.Fatal(err)
+				}
+				w.Submit("a", 4, schedtest.R(1, 1, 0), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { change(g) })
+				small := w.State.Job(w.Submit("b", 1, schedtest.R(3, 1, 0))).Stages[0] // its tenant is not the next one
+				newPolicy := func() scheduler.Policy { return mustNew(t, policy, map[string]string{"reserve": "true"}) }
+				policytest.Round(t, w.State, newPolicy(), newPolicy, w.Now, 100)
+				if small.Running != 1 {
+					t.Errorf("%d tasks run of the job that fits on each node, want 1", small.Running)
+				}
+			})
+		}
+	}
+}

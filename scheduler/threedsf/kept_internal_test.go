@@ -54,7 +54,7 @@ func compareNearest(t *rapid.T, w *schedtest.Chaos, k *reservedNodes) {
 		var want []candidate
 		for i := range nodes {
 			n := nodes[(int(j.Spec.ID)+i)%len(nodes)]
-			if free := n.FreeFraction(g.Spec.Demand); n.Schedulable() && k.stageOn[n.Spec.ID] == nil && free > -1 && !w.State.Cluster().Avoids(g, n.Spec.ID) {
+			if free := n.FreeFraction(g.Spec.Demand); n.Schedulable() && k.stageOn[n.Spec.ID] == nil && free > -1 && couldHold(n, &g.Spec) && !w.State.Cluster().Avoids(g, n.Spec.ID) {
 				c := candidate{n.Spec.ID, scheduler.Never, free}
 				if k.findBoundedJob() != nil {
 					c.freeAt = k.capacityAt(n, g)
@@ -74,6 +74,33 @@ func compareNearest(t *rapid.T, w *schedtest.Chaos, k *reservedNodes) {
 		}
 	}
 	clear(k.stageOn)
+}
+
+// Tasks of equal demands that need different disk space are kept apart.
+func TestNodesLackDiskSpace(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	stage := func(space int64) *scheduler.Stage {
+		return w.State.Job(w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = space })).Stages[0]
+	}
+	small, large := stage(schedtest.GiB), stage(2048*schedtest.GiB)
+	var f freeFractions
+	for _, x := range []struct {
+		g    *scheduler.Stage
+		want float64
+	}{{small, 1}, {large, -1}, {small, 1}} {
+		if got := f.of(w.State, x.g).on(w.State.Cluster(), w.State.Nodes(), 0); got != x.want {
+			t.Errorf("%d bytes: %v is free, want %v", x.g.Spec.Disk, got, x.want)
+		}
+	}
+}
+
+// couldHold reports whether an empty node could run a task of a stage.
+func couldHold(n *scheduler.Node, g *scheduler.StageSpec) bool {
+	onDisk := len(n.Spec.Disks) == 0 && g.Demand[scheduler.IO] == 0 && g.Disk == 0
+	for _, d := range n.Spec.Disks {
+		onDisk = onDisk || d.IO >= g.Demand[scheduler.IO] && d.Space >= g.Disk
+	}
+	return onDisk && n.Spec.Capacity[scheduler.CPU] >= g.Demand[scheduler.CPU] && n.Spec.Capacity[scheduler.Memory] >= g.Demand[scheduler.Memory]
 }
 
 // A tenant's recent use is the sum over the last tasks that ended, whenever it is read.

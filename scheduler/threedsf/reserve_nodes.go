@@ -147,7 +147,7 @@ func (k *reservedNodes) nextUnreservedNode(sh scheduler.DemandClass) scheduler.N
 func (k *reservedNodes) scan(g *scheduler.Stage, yield func(n *scheduler.Node, near float64)) {
 	nodes, cluster := k.c.s.Nodes(), k.c.s.Cluster()
 	avoids := !cluster.AvoidanceOf(g).IsZero()
-	free := k.freeFractions.of(k.c.s, g.Spec.Demand)
+	free := k.freeFractions.of(k.c.s, g)
 	at := scheduler.NodeID(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
 	for range min(len(nodes), maxNodesScanned) {
 		id := at
