@@ -80,12 +80,16 @@ func (at Attempts) Suspended() iter.Seq[*Attempt] {
 	return at.suspended(func(*suspendedEntry) bool { return true })
 }
 
-// Resumable yields those of Suspended whose node is schedulable and has the CPU and the memory that they
+// Resumable yields those of Suspended whose node, which may be draining, has the CPU and the memory that they
 // need to run again. Actions may be applied meanwhile.
 func (at Attempts) Resumable() iter.Seq[*Attempt] {
+	c := &at.s.cluster
 	return at.suspended(func(e *suspendedEntry) bool {
-		free := &at.s.cluster.fit.free[e.node]
-		return e.cpu <= free[0] && e.memory <= free[1]
+		if free := &c.fit.free[e.node]; *free != unschedulable {
+			return e.cpu <= free[0] && e.memory <= free[1]
+		}
+		n := c.nodes[e.node]
+		return !n.Spec.Down && e.cpu <= n.Free[CPU] && e.memory <= n.Free[Memory]
 	})
 }
 

@@ -75,8 +75,8 @@ func (l *suspendedLane) tryResumeDespiteReservations(a *scheduler.Attempt) bool 
 	return l.tryResume(a)
 }
 
-// tryResume resumes an attempt on its node, or migrates it to a node where its
-// checkpoint can be restored. It returns false if neither has free capacity or the
+// tryResume resumes an attempt on its node, or migrates it to a node where its checkpoint can be
+// restored: first if its own is not schedulable. It returns false if neither has free capacity or the
 // job must not continue.
 func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	n := l.c.s.Node(a.Node)
@@ -85,21 +85,31 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 		return false // the usual case, decided without touching the job
 	}
 	g := l.c.s.StageOf(a)
-	if g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) {
+	if g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) || !l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
 		return false
 	}
-	if n.Schedulable() && l.canResume(n, a, g, more) && l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
+	if !n.Schedulable() && l.tryMigrate(a, g, more) {
+		return true
+	}
+	if l.canResume(n, a, g, more) {
 		l.c.apply(a.Act(scheduler.ActResume))
 		l.c.shares.charge(g.Job.Spec.Tenant, more)
 		return true
 	}
-	if !l.c.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
+	return n.Schedulable() && l.tryMigrate(a, g, more)
+}
+
+// tryMigrate migrates a checkpointed attempt to another node where it fits and can be restored, if the policy
+// does that. It returns false if it does not.
+func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
+	if !l.c.cfg.Migrate || a.Level != scheduler.LevelCheckpointed {
 		return false
 	}
+	from := &l.c.s.Node(a.Node).Spec
 	for id, k := l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
 		m := l.c.s.Node(id)
 		disk, ok := m.Fits(a.Demand, a.DiskSpace)
-		if id == a.Node || !ok || l.c.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(&n.Spec, &m.Spec) || !l.open.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {
+		if id == a.Node || !ok || l.c.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(from, &m.Spec) || !l.open.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {
 			continue
 		}
 		l.c.apply(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
@@ -109,12 +119,12 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	return false
 }
 
-// canResume reports whether a suspended attempt fits on its node again. more is what
-// it needs beyond what it occupies.
+// canResume reports whether a suspended attempt fits on its node again, which may be draining. more is
+// what it needs beyond what it occupies.
 func (l *suspendedLane) canResume(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
 	more = more.Max(scheduler.Resources{})
 	space := max(a.DiskSpace-a.Occupied.Disk, 0)
-	if more[scheduler.CPU] > n.Free[scheduler.CPU] || more[scheduler.Memory] > n.Free[scheduler.Memory] {
+	if n.Spec.Down || more[scheduler.CPU] > n.Free[scheduler.CPU] || more[scheduler.Memory] > n.Free[scheduler.Memory] {
 		return false
 	}
 	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {

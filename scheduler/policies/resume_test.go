@@ -1,0 +1,71 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// suspendedWorld is nodes of four cores, on the first of which a task of four cores is suspended.
+type suspendedWorld struct {
+	*retryWorld
+	job scheduler.JobID
+}
+
+func newSuspendedWorld(t *testing.T, policy string, nodes int) *suspendedWorld {
+	w := &suspendedWorld{retryWorld: newRetryWorld(t, policy, nodes)}
+	w.AddTenants("b")
+	w.job = w.Submit("a", 1, schedtest.R(4, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) { j.Bound, g.Estimate = time.Hour, time.Minute })
+	a := w.Place(scheduler.TaskID{Job: w.job}, 0)
+	w.Start().Advance(time.Second)
+	act := a.Act(scheduler.ActSuspend)
+	act.Level = scheduler.LevelCheckpointed
+	w.must(w.State.Apply(&act, w.Now))
+	w.must(w.State.Events().AttemptSuspended(a.ID, a.Run, act.Level, scheduler.Footprint{Image: schedtest.GiB}, w.Now))
+	return w
+}
+
+func (w *suspendedWorld) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatalf("%v", err)
+	}
+}
+
+func (w *suspendedWorld) round() {
+	w.Helper()
+	policytest.Round(w, w.State, w.policy, w.maker, w.Now, 100)
+}
+
+// A task that is suspended on a node that begins to drain resumes there: the node waits for its end.
+func TestSuspendedTasksResumeOnDrainingNodes(t *testing.T) {
+	for _, info := range table {
+		for other, nodes := range map[string]int{"the only node": 1, "another node is idle": 2} {
+			t.Run(info.Name+"/"+other, func(t *testing.T) {
+				w := newSuspendedWorld(t, info.Name, nodes)
+				w.must(w.State.Events().SetDrain(0, true))
+				w.round()
+				if a := w.at(w.job, 0); a.Phase != scheduler.AttemptResuming || a.Node != 0 {
+					t.Errorf("it is %v on node %d, want it resuming on node 0", a.Phase, a.Node)
+				}
+			})
+		}
+	}
+}
+
+// A task that may move to another node leaves one that drains.
+func TestSuspendedTasksLeaveDrainingNodes(t *testing.T) {
+	for draining, want := range map[bool]scheduler.NodeID{false: 0, true: 1} {
+		w := newSuspendedWorld(t, "3dsf", 2)
+		w.maker = func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"migrate": "true"}) }
+		w.policy = w.maker()
+		w.must(w.State.Events().SetDrain(0, draining))
+		w.round()
+		if a := w.at(w.job, 0); a.Phase != scheduler.AttemptResuming || a.Node != want {
+			t.Errorf("draining %v: it is %v on node %d, want it resuming on node %d", draining, a.Phase, a.Node, want)
+		}
+	}
+}
