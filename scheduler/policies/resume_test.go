@@ -69,3 +69,54 @@ func TestSuspendedTasksLeaveDrainingNodes(t *testing.T) {
 		}
 	}
 }
+
+// No capacity is reserved for a suspended task that could not resume with it, nor remains reserved.
+func TestNothingIsReservedForWhatCannotResume(t *testing.T) {
+	shrink := func(w *suspendedWorld) {
+		spec := w.State.Node(0).Spec
+		spec.Capacity[scheduler.CPU] = 2000
+		w.must(w.State.Events().UpdateNode(spec))
+	}
+	slowDisk := func(w *suspendedWorld) {
+		spec := w.State.Node(0).Spec
+		spec.Disks = []scheduler.Disk{{Name: "sda", IO: 0, Space: spec.Disks[0].Space}}
+		spec.Capacity[scheduler.IO] = 0
+		w.must(w.State.Events().UpdateNode(spec))
+	}
+	lowerCap := func(w *suspendedWorld) {
+		spec := w.Tenant("a").Spec
+		spec.Caps.Task[scheduler.CPU] = 3000
+		w.must(w.State.Events().PutTenant(spec))
+	}
+	park := func(w *suspendedWorld) {
+		a := w.at(w.job, 0)
+		w.must(w.State.Events().SetParked(a.ID, a.Run, true))
+	}
+	for name, change := range map[string]func(*suspendedWorld){"a smaller node": shrink, "a slower disk": slowDisk, "a lower cap": lowerCap, "parked": park} {
+		for _, policy := range []string{"3dsf", "drf", "pdsonqueue"} {
+			for when, reserved := range map[string]bool{"before": false, "after": true} { // is it reserved for it first?
+				t.Run(name+"/"+policy+"/"+when, func(t *testing.T) {
+					w := newSuspendedWorld(t, policy, 1)
+					if reserved {
+						w.Place(scheduler.TaskID{Job: w.Submit("b", 1, schedtest.R(1, 1, 0))}, 0)
+					} else {
+						change(w)
+					}
+					w.Start().Advance(time.Hour)
+					w.round()
+					if got := len(w.State.Reservations().On(0)); reserved != (got == 1) {
+						t.Fatalf("%d reservations, want one: %v", got, reserved)
+					}
+					if reserved {
+						change(w)
+					}
+					next := w.Submit("b", 1, schedtest.R(1, 1, 0))
+					w.round()
+					if w.node(next, 0) != 0 {
+						t.Error("another tenant's task does not start")
+					}
+				})
+			}
+		}
+	}
+}

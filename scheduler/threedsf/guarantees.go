@@ -166,7 +166,7 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	}
 	if r.Task >= 0 { // reserved for a suspended task to resume
 		a := l.reservations.suspendedAttemptOf(r)
-		return a != nil && !l.c.isStoppedByMiss(g.Job) && !l.reservations.hasOlder(a)
+		return a != nil && l.c.mayReserveToResume(a, g) && !l.reservations.hasOlder(a)
 	}
 	task := int32(-1)
 	if l.open.guaranteeCount > 0 {

@@ -34,7 +34,7 @@ func (l *suspendedLane) serve() {
 
 // resumeOverdue resumes, ahead of all lanes but P1, tasks suspended for half of
 // MaxSuspended. On each node it reserves capacity for the first that does not fit
-// yet; with two such reservations each could block the other for ever. Where nothing
+// yet, unless that could not resume with it either; with two such reservations each could block the other for ever. Where nothing
 // runs and the first still does not fit, it is blocked by other suspended tasks, so
 // these may resume despite its reservation.
 func (l *suspendedLane) resumeOverdue() {
@@ -50,8 +50,7 @@ func (l *suspendedLane) resumeOverdue() {
 			return
 		}
 		g := l.c.s.StageOf(a)
-		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) ||
-			l.c.actionsLeft <= 0 || !l.c.s.Node(a.Node).Schedulable() || l.resumeReserved[a.Node] {
+		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || l.c.actionsLeft <= 0 || l.resumeReserved[a.Node] || !l.c.mayReserveToResume(a, g) {
 			continue
 		}
 		l.resumeReserved[a.Node] = true

@@ -58,6 +58,23 @@ func (v *view) isStoppedByMiss(j *scheduler.Job) bool {
 	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && v.cfg.Deadlines && isInfeasible(j)
 }
 
+// mayReserveToResume reports whether capacity on its node may be reserved for a suspended attempt of a stage. It may not
+// if the attempt could not resume even where nothing else runs, as on a node that has become too small or under a cap that
+// is lower now, or was suspended by a user: nothing else could start there, and the reservation might never end.
+func (v *view) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool {
+	n := v.s.Node(a.Node)
+	if a.Parked || !n.Schedulable() || g.Job.Phase != scheduler.JobActive || g.WaitsForInput() || v.isStoppedByMiss(g.Job) ||
+		a.Demand[scheduler.CPU] > n.Spec.Capacity[scheduler.CPU] || a.Demand[scheduler.Memory] > n.Spec.Capacity[scheduler.Memory] {
+		return false
+	}
+	if a.Disk >= 0 {
+		if d := &n.Spec.Disks[a.Disk]; a.Demand[scheduler.IO] > d.IO || a.DiskSpace > d.Space {
+			return false
+		}
+	}
+	return v.s.TenantTree().WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
+}
+
 // usesMatching reports whether a stage takes part in matching: its next task reads
 // at least SmallTaskBytes.
 func (v *view) usesMatching(g *scheduler.Stage) bool {
