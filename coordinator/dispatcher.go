@@ -44,11 +44,14 @@ func newDispatcher(w *wantedSets, nodes func(string) []int32) *dispatcher {
 	return &dispatcher{wanted: w, nodes: nodes, pending: map[uint64]*pendingRequest{}}
 }
 
-// reset begins a term: ids never repeat those of an earlier leader.
+// reset begins to lead in a term: ids never repeat those of an earlier leader, which nodes may still be working on or
+// answering. A leader whose loop ended, as when a transfer failed, leads again in the same term.
 func (d *dispatcher) reset(term uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.term, d.next = term, 0
+	if term != d.term {
+		d.term, d.next = term, 0
+	}
 }
 
 // uriScheme returns the part of a URI before "://", or "".

@@ -64,3 +64,23 @@ func TestIntentsOutlastTooManyRequests(t *testing.T) {
 		})
 	}
 }
+
+// A leader whose loop ended leads again in the same term: a node may still work on a request of before, and would take a new
+// one of that number for it, and its answer for the new one's.
+func TestRequestIDsAreOfOneRequest(t *testing.T) {
+	d := newDispatcher(newWantedSets(time.Now, 0), func(string) []int32 { return nil })
+	last := uint64(0)
+	for _, term := range []uint64{1, 1, 2, 2, 2, 7} {
+		d.reset(term)
+		for range 3 {
+			p, err := d.addPending(t.Context(), &droverv1.NodeRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.request.Id <= last || p.request.Id>>32 != term {
+				t.Errorf("in term %d a request is number %x after %x", term, p.request.Id, last)
+			}
+			last = p.request.Id
+		}
+	}
+}
