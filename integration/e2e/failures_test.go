@@ -26,7 +26,7 @@ func TestBadPrograms(t *testing.T) {
 		"hangs past its limit":   {"command = [\"sleep\", \"600\"]\n time_limit = \"3s\"\n attempts = 2", 2, []string{"time"}},
 		"fills its disk quota":   {`command = ["sh", "-c", "dd if=/dev/zero of=big bs=1M count=64"]` + "\n attempts = 2", 2, []string{"disk"}},
 		"goes over its memory":   {`command = ["awk", "BEGIN { s = \"x\"; while (1) s = s s }"]` + "\n attempts = 2", 2, []string{"memory"}},
-		"does not exist":         {`command = ["no-such-program"]`, 1, []string{"no-such-program"}},                                              // a retry would not help
+		"does not exist":         {`command = ["no-such-program"]`, 2, []string{"no-such-program"}},                                              // nor on the second node
 		"writes a line too long": {`command = ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x"]` + "\n attempts = 2", 1, []string{"line"}}, // with memory for the longest line; a retry would not help
 	}
 	t.Run("jobs", func(t *testing.T) { s.runBadPrograms(t, cases) })

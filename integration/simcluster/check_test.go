@@ -251,17 +251,27 @@ func (c *cluster) checkCounts(s *droverv1.JobSummary) {
 	}
 }
 
+// historyLimit is how long after its end a job may come into the history: when its last attempt has ended, which a node
+// reports, and a moment later.
+const historyLimit = 2 * lease
+
 // checkHistory checks that the history has each job once.
 func (c *cluster) checkHistory(jobs map[string]uint64) {
-	time.Sleep(time.Second) // it is written a moment after the end
-	past, err := call(c.history.ListPastJobs, &droverv1.ListPastJobsRequest{})
-	if err != nil {
-		c.violated("history: %v", err)
-		return
-	}
 	times := map[string]int{}
-	for _, j := range past.Jobs {
-		times[j.Name]++
+	for began := time.Now(); ; {
+		time.Sleep(time.Second)
+		past, err := call(c.history.ListPastJobs, &droverv1.ListPastJobsRequest{})
+		if err != nil {
+			c.violated("history: %v", err)
+			return
+		}
+		clear(times)
+		for _, j := range past.Jobs {
+			times[j.Name]++
+		}
+		if len(times) >= len(jobs) || time.Since(began) >= historyLimit {
+			break
+		}
 	}
 	for name := range jobs {
 		if times[name] != 1 {
