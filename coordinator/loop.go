@@ -557,7 +557,7 @@ func (l *leader) decide(ctx context.Context) error {
 	case l.c.deciding <- struct{}{}:
 		defer func() { <-l.c.deciding }()
 	case <-ctx.Done():
-		return nil
+		return ctx.Err()
 	}
 	if err := l.followChanges(ctx); err != nil {
 		return err

@@ -334,6 +334,18 @@ func TestCgroupsThatVanish(t *testing.T) {
 	}
 }
 
+// noteLimits returns the programs with one more, look, which notes the limits that are in force when it starts.
+func noteLimits(k *fakeKernel, atStart *Limits) map[string]fake.Program {
+	p := programs()
+	p["look"] = func(_ context.Context, f *fake.Process) int {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		*atStart = k.groups[f.Spec.ID]
+		return 0
+	}
+	return p
+}
+
 // A cgroup that a daemon had made and not limited when it was killed is limited by the next one before the program
 // runs, also when it must be made again after a reboot.
 func TestLimitsOfACgroupThatWasBegunAreWritten(t *testing.T) {
@@ -343,14 +355,7 @@ func TestLimitsOfACgroupThatWasBegunAreWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := newFakeKernel()
 			var atStart Limits
-			p := programs()
-			p["look"] = func(_ context.Context, f *fake.Process) int {
-				k.mu.Lock()
-				defer k.mu.Unlock()
-				atStart = k.groups[f.Spec.ID]
-				return 0
-			}
-			b := newTestNode(t, p)
+			b := newTestNode(t, noteLimits(k, &atStart))
 			b.config.Enforcer = k
 			w := groupTask(0, "look")
 			w.Spec.Demand.Cpu = 2000 // no limit is lifted for its start
@@ -397,14 +402,7 @@ func TestTheCPULimitIsLiftedUntilTheProgramStarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := newFakeKernel()
 			var atStart Limits
-			p := programs()
-			p["look"] = func(_ context.Context, f *fake.Process) int {
-				k.mu.Lock()
-				defer k.mu.Unlock()
-				atStart = k.groups[f.Spec.ID]
-				return 0
-			}
-			b := newTestNode(t, p)
+			b := newTestNode(t, noteLimits(k, &atStart))
 			var prepared []Limits
 			b.config.Enforcer = k
 			b.config.Driver = preparing{b.engine.Driver(), func(id string) {

@@ -71,35 +71,46 @@ func TestParkedTaskStaysSuspended(t *testing.T) {
 	}
 }
 
-// A task that is parked while its guarantee would still hold has no place in the plan any more: that violates the guarantee.
-func TestParkingViolatesTheGuarantee(t *testing.T) {
-	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+// wholeNode is the demand of a task that has a node of newGuaranteedTask for itself.
+var wholeNode = schedtest.R(4, 1, 1)
+
+// newGuaranteedTask returns a world with so many nodes and a job of one task, which takes a whole node for 10 s at most and
+// is placed on the first. It is the only one of project 1, to which two_tier guarantees a departure, with the slack
+// factor 2. round has the policy decide, and fails if Check refuses the decision.
+func newGuaranteedTask(t *testing.T, nodes int) (w *schedtest.World, job scheduler.JobID, round func() scheduler.Decision) {
+	w = schedtest.New(t).AddNodes(nodes, schedtest.R(4, 8, 100)).AddTenants("a")
 	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": "2"}) }
 	p := newPolicy()
 	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 		t.Fatal(err)
 	}
-	whole := schedtest.R(4, 1, 1)
-	job := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Second })
-	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	job = w.Submit("a", 1, wholeNode, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Second })
+	round = func() scheduler.Decision { return policytest.Round(t, w.State, p, newPolicy, w.Now, 100) }
+	round()
+	return w, job, round
+}
+
+// A task that is parked while its guarantee would still hold has no place in the plan any more: that violates the guarantee.
+func TestParkingViolatesTheGuarantee(t *testing.T) {
+	w, job, round := newGuaranteedTask(t, 1)
 	w.Start().Advance(time.Second)
 	a := w.Attempts()[0]
 	suspend(w, a, scheduler.LevelCheckpointed)
-	other := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 5 * time.Second })
+	other := w.Submit("a", 1, wholeNode, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 5 * time.Second })
 	w.Place(scheduler.TaskID{Job: other}, 0)
 	w.Start()
-	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	round()
 	if _, violated := backfill.ViolationOf(w.State, 1); violated || len(w.State.Job(job).Reservations()) != 1 {
 		t.Fatalf("violated %v, reservations %v; want one: this test proves nothing", violated, w.State.Job(job).Reservations())
 	}
 	park(w, a, true)
-	policytest.Round(t, w.State, p, newPolicy, w.Now, 100) // it fails if Check refuses the decision
+	round() // it fails if Check refuses the decision
 	if _, violated := backfill.ViolationOf(w.State, 1); !violated || len(w.State.Job(job).Reservations()) != 0 {
 		t.Errorf("violated %v, reservations %v; want none", violated, w.State.Job(job).Reservations())
 	}
 	park(w, a, false)
 	w.End(w.State.Attempt(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: other}, Attempt: 1}), scheduler.OutcomeSucceeded)
-	if d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100); !goesOn(&d, a) {
+	if d := round(); !goesOn(&d, a) {
 		t.Errorf("the task that is no longer parked is not resumed: %s", d.String())
 	}
 }

@@ -105,15 +105,7 @@ func TestOneOfTwoSuspendedAttemptsResumes(t *testing.T) {
 // A task of a project with a guarantee goes on although another attempt at it stays suspended: what was reserved for it is
 // no longer needed then, and Check lets it be dropped.
 func TestOneOfTwoSuspendedAttemptsServesItsGuarantee(t *testing.T) {
-	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
-	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": "2"}) }
-	p := newPolicy()
-	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
-		t.Fatal(err)
-	}
-	whole := schedtest.R(4, 1, 1)
-	job := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Second })
-	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	w, job, round := newGuaranteedTask(t, 2)
 	second := w.State.Attempts().PlaceAction(w.State.Stage(scheduler.StageID{Job: job}), 0, 1, 0)
 	second.Attempt, second.Speculative = 2, true
 	if err := w.State.Apply(&second, w.Now); err != nil {
@@ -127,15 +119,15 @@ func TestOneOfTwoSuspendedAttemptsServesItsGuarantee(t *testing.T) {
 	for _, a := range both {
 		suspend(w, a, scheduler.LevelCheckpointed)
 	}
-	other := w.Submit("a", 1, whole, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 3 * time.Second })
+	other := w.Submit("a", 1, wholeNode, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 3 * time.Second })
 	running := w.Place(scheduler.TaskID{Job: other}, 0)
 	w.Start()
-	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	round()
 	if v, violated := backfill.ViolationOf(w.State, 1); violated || len(w.State.Job(job).Reservations()) != 1 {
 		t.Fatalf("the violation is %+v, reserved are %v; want one, and a guarantee that holds: this test proves nothing", v, w.State.Job(job).Reservations())
 	}
 	w.Advance(3*time.Second).End(running, scheduler.OutcomeSucceeded)
-	d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100) // it fails if Check refuses the decision
+	d := round() // it fails if Check refuses the decision
 	if first := w.State.Attempt(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: job}, Attempt: 1}); first.Phase != scheduler.AttemptResuming {
 		t.Errorf("the first attempt is %v: %s", first.Phase, d.String())
 	}
