@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,7 +100,7 @@ type chaos struct {
 	watch   *watch
 	booting map[int]<-chan error // machines whose power was cut
 	run     Run
-	took    []float64 // seconds of each fault
+	took    []float64 // seconds of the faults that met, each time
 	doing   string    // now, for what is said of a failure
 
 	jobs []*job // accepted and not yet seen to end
@@ -119,7 +120,7 @@ func (h *chaos) tell() {
 	}
 	slices.Sort(h.took)
 	if n := len(h.took); n > 0 {
-		h.run.MedianSeconds = h.took[n/2]
+		h.run.Times, h.run.MedianSeconds = n, h.took[n/2]
 	}
 	line, err := json.Marshal(h.run)
 	if err != nil {
@@ -128,19 +129,17 @@ func (h *chaos) tell() {
 	h.Logf("%s%s", RunPrefix, line)
 }
 
-// injectAll injects all faults.
+// injectAll injects all faults, those that meet together.
 func (h *chaos) injectAll() {
 	h.Helper()
 	makers, began := makersOf(), time.Now()
-	for i := range *faultCount {
+	for done := 0; done < *faultCount && !h.Failed(); {
 		start := time.Now()
-		p := drawPlan(h.faults, len(makers), len(h.cluster.Servers()), len(h.bed.Nodes))
-		h.fault(i, p, makers[p.kind](h, p))
+		all := h.drawFaults(makers, *faultCount-done)
+		h.inject(done, all)
+		done += len(all)
 		h.took = append(h.took, time.Since(start).Seconds())
 		h.run.Seconds = time.Since(began).Seconds()
-		if h.Failed() {
-			return
-		}
 	}
 }
 
@@ -194,50 +193,79 @@ func (h *chaos) write(name, text string) string {
 	return path
 }
 
-// fault injects a fault while jobs are submitted and tasks suspended, and ends it. The machine that it is of
-// may still come back as this returns; the coordinators answer.
-func (h *chaos) fault(i int, p plan, f injection) {
+// inject injects faults that meet, the first of them with the given number, while jobs are submitted and tasks suspended,
+// and ends them. A machine that had one may still come back as this returns; the coordinators answer.
+func (h *chaos) inject(first int, all []injection) {
 	h.Helper()
-	h.doing = fmt.Sprintf("at fault %d, %s", i, f.what)
+	var what []string
+	for _, f := range all {
+		what = append(what, f.what)
+	}
+	h.doing = fmt.Sprintf("at fault %d, %s", first, strings.Join(what, ", "))
 	for k := range h.bed.Nodes {
 		if err := h.startBooted(k+1, false); err != nil {
 			h.Fatal(err)
 		}
 	}
-	if f.machine > 0 {
-		h.awaitMachine(f.machine)
+	for _, f := range all {
+		if f.machine > 0 {
+			h.awaitMachine(f.machine)
+		}
 	}
 	ready := time.Now()
 	live, load := slices.Clone(h.jobs), make(chan error, 1)
-	go func() { load <- h.load(p.when) }()
-	moment := h.awaitMoment(p, live)
-	h.Logf("fault %d: %s for %s%s", i, f.what, p.length.Round(time.Second), moment)
-	h.run.Faults[f.kind]++
-	if err := f.begin(); err != nil {
-		h.Fatalf("%s: %v", f.what, err)
+	go func() { load <- h.load(all[0].plan.when) }()
+	moment := h.awaitMoment(all[0].plan, live)
+	for i, f := range all {
+		h.Logf("fault %d: %s for %s%s", first+i, f.what, f.plan.length.Round(time.Second), moment)
+		h.run.Faults[f.kind]++
+		moment = fmt.Sprintf(", with fault %d", first)
 	}
-	begun := time.Now()
-	select {
-	case <-time.After(p.length):
-	case <-h.ctx.Done():
-	}
-	ending := time.Now()
-	if err := f.end(); err != nil {
-		h.Fatalf("the end of: %s: %v", f.what, err)
-	}
+	meeting := time.Now()
+	h.beginAndEnd(all)
 	ended := time.Now()
-	h.waitUntil(acceptLimit, "an answer after: "+f.what, func(ctx context.Context) error {
+	h.waitUntil(acceptLimit, "an answer after: "+strings.Join(what, ", "), func(ctx context.Context) error {
 		r, err := h.cluster.Drover(ctx, "status")
 		return errors.Join(err, r.Err())
 	})
 	if err := <-load; err != nil {
-		h.Fatalf("during: %s: %v", f.what, err)
+		h.Fatalf("during: %s: %v", strings.Join(what, ", "), err)
 	}
 	answered := time.Now()
 	h.readWatches()
 	h.collect()
-	h.Logf("  until it began %.1f s, its end %.1f s, answers %.1f s, checks %.1f s", begun.Sub(ready).Seconds(), ended.Sub(ending).Seconds(),
-		answered.Sub(ended).Seconds(), time.Since(answered).Seconds())
+	h.Logf("  until it began %.1f s, from the first's beginning to the last's end %.1f s, answers %.1f s, checks %.1f s", meeting.Sub(ready).Seconds(),
+		ended.Sub(meeting).Seconds(), answered.Sub(ended).Seconds(), time.Since(answered).Seconds())
+}
+
+// beginAndEnd begins each fault its lead after the one before, the first at once, and ends each after its length.
+func (h *chaos) beginAndEnd(all []injection) {
+	h.Helper()
+	type step struct {
+		at   time.Duration
+		what string
+		do   func() error
+	}
+	var (
+		steps []step
+		begin time.Duration
+	)
+	for i, f := range all {
+		if i > 0 {
+			begin += f.plan.lead
+		}
+		steps = append(steps, step{begin, f.what, f.begin}, step{begin + f.plan.length, "the end of " + f.what, f.end})
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+	for began, i := time.Now(), 0; i < len(steps); i++ {
+		select {
+		case <-time.After(steps[i].at - time.Since(began)):
+		case <-h.ctx.Done():
+		}
+		if err := steps[i].do(); err != nil {
+			h.Fatalf("%s: %v", steps[i].what, err)
+		}
+	}
 }
 
 // awaitMachine waits until the node of machine k is up. Where it is in quarantine for the faults that it had, this ends that,

@@ -1,6 +1,6 @@
 // Package chaos has the test of `make chaos`: three coordinators and three emulated machines
-// with MapReduce, group, exclusive and suspended jobs, and faults drawn from a seed. It skips
-// outside a test bed. Command integration/cmd/chaos keeps what its runs did.
+// with MapReduce, group, exclusive and suspended jobs, and faults drawn from a seed, of which up
+// to three meet. It skips outside a test bed. Command integration/cmd/chaos keeps what its runs did.
 package chaos
 
 // Run is what a run of the test did. The test prints it as one line of JSON after RunPrefix.
@@ -19,8 +19,9 @@ type Run struct {
 	Attempts    int `json:"attempts"`    // of exclusive tasks, that were seen to act
 	Leftovers   int `json:"leftovers"`   // at the end
 
-	Seconds       float64 `json:"seconds"`        // of all faults with what is between them
-	MedianSeconds float64 `json:"median_seconds"` // from the beginning of one to that of the next
+	Times         int     `json:"times,omitempty"` // that faults met; as many as faults where it is 0
+	Seconds       float64 `json:"seconds"`         // of all faults with what is between them
+	MedianSeconds float64 `json:"median_seconds"`  // from faults that meet to the next that do
 	Failure       string  `json:"failure,omitempty"`
 
 	Commit string `json:"commit"` // of these the command knows

@@ -14,9 +14,22 @@ import (
 type injection struct {
 	kind       string // without its place: what the runs count
 	what       string
-	machine    int // that it is of, from 1; 0: of none
+	machine    int    // that it is of, from 1; 0: of none
+	places     places // of which no other fault is at the same time
 	begin, end func() error
+	plan       plan
 }
+
+// places are bits: coordinators, of which one fault at a time leaves a majority whole; HDFS; and each machine.
+type places uint
+
+const (
+	coordinators places = 1 << iota
+	fileSystem
+	firstMachine
+)
+
+func placeOf(machine int) places { return firstMachine << (machine - 1) }
 
 // plan is what the seed says of a fault.
 type plan struct {
@@ -49,8 +62,29 @@ func drawPlan(r *rand.Rand, kinds, servers, machines int) plan {
 	return p
 }
 
-// kinds are the faults, each with how often it is drawn. One of a coordinator ends before the next begins, so a majority
-// of them is always whole; a machine may still recover from one as the next begins elsewhere.
+// mostAtOnce is how many faults meet at most.
+const mostAtOnce = 3
+
+// drawFaults draws one to three faults that meet, and at most limit. No two are of one place. The lead of each but the
+// first is from the beginning of the one before.
+func (h *chaos) drawFaults(makers []func(*chaos, plan) injection, limit int) []injection {
+	var (
+		all   []injection
+		taken places
+	)
+	for n := min(1+h.faults.IntN(mostAtOnce), limit); len(all) < n; {
+		p := drawPlan(h.faults, len(makers), len(h.cluster.Servers()), len(h.bed.Nodes))
+		f := makers[p.kind](h, p)
+		if f.places&taken == 0 {
+			f.plan = p
+			taken |= f.places
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// kinds are the faults, each with how often it is drawn. A machine may still recover from one as the next begins elsewhere.
 var kinds = []struct {
 	weight int
 	make   func(*chaos, plan) injection
@@ -75,7 +109,7 @@ func makersOf() (all []func(*chaos, plan) injection) {
 
 func (h *chaos) ofServer(p plan, kind string, begin, end func(*cluster.Server) error) injection {
 	v := h.cluster.Servers()[p.server]
-	return injection{kind: "coordinator: " + kind, what: "coordinator " + v.ID + ": " + kind,
+	return injection{kind: "coordinator: " + kind, what: "coordinator " + v.ID + ": " + kind, places: coordinators,
 		begin: func() error { return begin(v) }, end: func() error { return end(v) }}
 }
 
@@ -110,7 +144,7 @@ func (h *chaos) coordinatorDiskFull(p plan) injection {
 }
 
 func (h *chaos) ofMachine(p plan, kind string, begin, end func() error) injection {
-	return injection{kind: "machine: " + kind, what: fmt.Sprintf("machine n%d: %s", p.machine, kind), machine: p.machine, begin: begin, end: end}
+	return injection{kind: "machine: " + kind, what: fmt.Sprintf("machine n%d: %s", p.machine, kind), machine: p.machine, places: placeOf(p.machine), begin: begin, end: end}
 }
 
 func (h *chaos) daemonKilled(p plan) injection {
@@ -173,7 +207,9 @@ func (h *chaos) machineDeaf(p plan) injection {
 		}
 	}
 	ip := h.bed.Nodes[p.machine-1].IP
-	return h.ofMachine(p, "hears no coordinator", each(func(v *cluster.Server) error { return v.Shun(h.ctx, ip) }), each(h.heal))
+	f := h.ofMachine(p, "hears no coordinator", each(func(v *cluster.Server) error { return v.Shun(h.ctx, ip) }), each(h.heal))
+	f.places |= coordinators // whose faults of the network end with it
+	return f
 }
 
 // machinePower cuts the power of a machine. It boots during the faults that follow.
@@ -232,7 +268,7 @@ func (h *chaos) script(p plan, kind, begin, end string) injection {
 }
 
 func (h *chaos) ofHDFS(kind string, begin, end func() error) injection {
-	return injection{kind: "HDFS: " + kind, what: "HDFS: " + kind, begin: begin, end: end}
+	return injection{kind: "HDFS: " + kind, what: "HDFS: " + kind, places: fileSystem, begin: begin, end: end}
 }
 
 func (h *chaos) hdfsStill(plan) injection {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -67,7 +68,7 @@ func parseRun(log []byte) (r chaos.Run, err error) {
 	return r, json.Unmarshal(line, &r)
 }
 
-// printRuns prints the sums of all runs, and a line for each.
+// printRuns prints the sums of all runs, and a line for each: how many faults, and how many times one or several that met.
 func printRuns(out io.Writer, runs []chaos.Run) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	sum := chaos.Run{Faults: map[string]int{}, AtOnce: map[string]int{}}
@@ -97,13 +98,13 @@ func printRuns(out io.Writer, runs []chaos.Run) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(w, "\nDATE\tCOMMIT\tSEED\tFAULTS\tMEDIAN S\tJOBS\tENDED\tRESULT")
+	fmt.Fprintln(w, "\nDATE\tCOMMIT\tSEED\tFAULTS\tTIMES\tMEDIAN S\tJOBS\tENDED\tRESULT")
 	for _, r := range runs {
 		result := "passed"
 		if r.Failure != "" {
 			result = "failed: " + strings.TrimSpace(r.Failure)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.1f\t%d\t%d\t%s\n", r.Date, r.Commit, r.Seed, total(r.Faults), r.MedianSeconds, r.Accepted, r.Ended, result)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.1f\t%d\t%d\t%s\n", r.Date, r.Commit, r.Seed, total(r.Faults), cmp.Or(r.Times, total(r.Faults)), r.MedianSeconds, r.Accepted, r.Ended, result)
 	}
 	return w.Flush()
 }
