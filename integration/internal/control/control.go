@@ -206,12 +206,19 @@ func Serve(ctx context.Context, l net.Listener, handle Handler) error {
 	}
 }
 
-// dialLimit limits a Dial request.
-const dialLimit = 10 * time.Second
+const (
+	dialLimit   = 10 * time.Second // of a Dial request
+	answerLimit = 5 * time.Second  // of the rest of an answer, once the context has ended
+)
 
+// serveConn serves one request. The context's end ends what is read and piped, but not an answer: that to Stop is written
+// while the context ends because of it.
 func serveConn(ctx context.Context, c net.Conn, handle Handler) {
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { c.Close() })
+	stop := context.AfterFunc(ctx, func() {
+		c.SetReadDeadline(time.Unix(1, 0))
+		c.SetWriteDeadline(time.Now().Add(answerLimit))
+	})
 	defer stop()
 	line, err := readUnbuffered(c)
 	if err != nil {

@@ -68,6 +68,34 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestARequestThatEndsTheServerIsAnswered has a handler that ends the server, as Stop does.
+func TestARequestThatEndsTheServerIsAnswered(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	serving, end := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	context.AfterFunc(serving, func() { close(ended) }) // about when the server's own functions run
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(serving, l, func(context.Context, Request) (string, error) {
+			end()
+			<-ended
+			return "ended", nil
+		})
+	}()
+	if got, err := Call(ctx, socket, Request{Op: Stop}); err != nil || got != "ended" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDialPassesBytesBothWaysAndTheirEnds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
