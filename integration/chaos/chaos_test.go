@@ -234,8 +234,8 @@ func (h *chaos) inject(first int, all []injection) {
 	answered := time.Now()
 	h.readWatches()
 	h.collect()
-	h.Logf("  until it began %.1f s, from the first's beginning to the last's end %.1f s, answers %.1f s, checks %.1f s", meeting.Sub(ready).Seconds(),
-		ended.Sub(meeting).Seconds(), answered.Sub(ended).Seconds(), time.Since(answered).Seconds())
+	h.Logf("  until it began %.1f s, from the first's beginning to the last's end %.1f s, answers %.1f s, checks %.1f s; free MiB: %s", meeting.Sub(ready).Seconds(),
+		ended.Sub(meeting).Seconds(), answered.Sub(ended).Seconds(), time.Since(answered).Seconds(), h.diskLeft())
 }
 
 // beginAndEnd begins each fault its lead after the one before, the first at once, and ends each after its length.
@@ -497,6 +497,9 @@ func (h *chaos) logDaemons() {
 	for k, n := range h.bed.Nodes {
 		if state, err := n.State(ctx); err == nil && state == "running" {
 			h.Logf("n%d:\n%s", k+1, lastLines(h.cluster.NodeLog(ctx, k+1), 25))
+			if used, err := n.Sh(ctx, "df /data; du -xm --max-depth=4 /data | sort -n | tail -25"); err == nil {
+				h.Logf("MiB on the disk of n%d:\n%s", k+1, used)
+			}
 		}
 	}
 }

@@ -68,6 +68,22 @@ func parseAttempt(s string) (attempt, error) {
 	return attempt{strings.Join(p[:3], "."), k, r}, errors.Join(err, err2)
 }
 
+// diskLeft returns the MiB that are free on the data disk of each machine that is up.
+func (h *chaos) diskLeft() string {
+	var all []string
+	for k, n := range h.bed.Nodes {
+		if h.booting[k+1] != nil {
+			continue
+		}
+		mb, err := n.Sh(h.ctx, "df --output=avail -B1M /data | tail -1")
+		if err != nil {
+			h.Fatal(err)
+		}
+		all = append(all, n.Name+" "+strings.TrimSpace(mb))
+	}
+	return strings.Join(all, ", ")
+}
+
 // clock relates the time since a machine's boot to that of the host.
 type clock struct{ least, most time.Duration } // host's minus machine's
 
