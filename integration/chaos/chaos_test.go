@@ -277,8 +277,10 @@ func (h *chaos) awaitMachine(k int) {
 	}
 	name := h.bed.Nodes[k-1].Name
 	h.waitUntil(backLimit, name+" up", func(ctx context.Context) error {
-		if err := h.cluster.NodeEnded(ctx, k); err != nil {
-			h.Fatal(err) // nothing starts it again
+		if why, err := h.cluster.RestartNode(ctx, k); err != nil {
+			h.Fatal(err)
+		} else if why != "" {
+			h.Logf("  it is started again: %s", why)
 		}
 		var list struct {
 			Nodes []struct {

@@ -293,17 +293,34 @@ func (c *Cluster) CoordinatorLog() string {
 	return string(b)
 }
 
-// NodeEnded returns an error with the daemon's last lines if the daemon that was started on machine k has ended.
-func (c *Cluster) NodeEnded(ctx context.Context, k int) error {
+// nodeExit returns the exit code of the daemon that was started on machine k, and an error with its last lines, if it has
+// ended by itself.
+func (c *Cluster) nodeExit(ctx context.Context, k int) (code int, ended error) {
 	p := c.nodes[k]
 	if p == nil {
-		return nil
+		return 0, nil
 	}
 	running, code, err := p.Running(ctx)
 	if err != nil || running {
-		return nil
+		return 0, nil
 	}
-	return fmt.Errorf("the daemon of n%d has ended with code %d:\n%s", k, code, lastLines(c.NodeLog(ctx, k), 10))
+	return code, fmt.Errorf("the daemon of n%d has ended with code %d:\n%s", k, code, lastLines(c.NodeLog(ctx, k), 10))
+}
+
+// wrongUsage is the exit code after which systemd does not start a daemon again, and that of a panic.
+const wrongUsage = 2
+
+// RestartNode starts the daemon of machine k again if it has ended by itself, as its systemd unit does: one that starts
+// while its disk is full ends. It returns why, or "". The error is that of an end after which the unit leaves it so.
+func (c *Cluster) RestartNode(ctx context.Context, k int) (why string, err error) {
+	code, ended := c.nodeExit(ctx, k)
+	if ended == nil {
+		return "", nil
+	}
+	if code == wrongUsage {
+		return "", ended
+	}
+	return ended.Error(), c.StartNode(ctx, k)
 }
 
 // AwaitNodes waits, up to 6 minutes, until exactly n nodes are up: a new one probes
@@ -311,7 +328,7 @@ func (c *Cluster) NodeEnded(ctx context.Context, k int) error {
 func (c *Cluster) AwaitNodes(ctx context.Context, n int) error {
 	return testbed.WaitFor(ctx, 6*time.Minute, fmt.Sprintf("%d nodes up", n), func(ctx context.Context) error {
 		for k := range c.nodes {
-			if err := c.NodeEnded(ctx, k); err != nil {
+			if _, err := c.nodeExit(ctx, k); err != nil {
 				return err
 			}
 		}
