@@ -45,7 +45,7 @@ type Options struct {
 	dialTimeout time.Duration
 	// CallTimeout bounds one attempt of a NameNode request; 0: 20 s.
 	CallTimeout time.Duration
-	// dataTimeout bounds each wait for bytes of a DataNode; 0: 30 s.
+	// dataTimeout bounds each wait for bytes of a read; 0: 30 s. A pipeline waits longer.
 	dataTimeout time.Duration
 	// WaitLimit bounds the retries of a request while no NameNode can answer; 0:
 	// 60 s, negative: fail at once.
@@ -53,8 +53,8 @@ type Options struct {
 	// MissingWait bounds the retries of a reader for a block that no DataNode can
 	// serve; 0: 10 s, negative: fail at once.
 	MissingWait time.Duration
-	// writeWait bounds how long a writer looks for DataNodes for one block, and how
-	// long Commit waits for their reports; 0: 30 s.
+	// writeWait bounds how long a writer waits while the NameNode has too few DataNodes
+	// for a block, and how long Commit waits for their reports; 0: 30 s.
 	writeWait time.Duration
 	// jitter returns numbers in [0, 1) that spread the pauses of many clients; nil:
 	// no jitter.

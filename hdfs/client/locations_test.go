@@ -244,7 +244,7 @@ func TestReplicasAreTriedInOrder(t *testing.T) {
 	} {
 		client := newCallerClient(t, &fakeNameNode{}, Options{LocalAddresses: c.local, LocalRack: c.rack})
 		for _, address := range c.failed {
-			client.failedNodes.add(address)
+			client.failedNodes.add(address, nil)
 		}
 		got := ""
 		for _, r := range client.sortReplicas(given) {
@@ -259,19 +259,24 @@ func TestReplicasAreTriedInOrder(t *testing.T) {
 func TestFailedNodesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailedNodes()
-		f.add("a:1")
-		if !f.failedRecently("a:1") || f.failedRecently("b:1") {
+		f.add("a:1", []byte("info"))
+		f.add("a:1", nil) // of a read, which is no reason to write there
+		f.add("c:1", nil)
+		if !f.failedRecently("a:1") || f.failedRecently("b:1") || !f.failedRecently("c:1") {
 			t.Error("wrong memory")
 		}
+		if got := f.ofPipelines(); len(got) != 1 || string(got["a:1"]) != "info" {
+			t.Errorf("of pipelines %q", got)
+		}
 		time.Sleep(failedNodeTTL + time.Second) // synctest time
-		if f.failedRecently("a:1") {
+		if f.failedRecently("a:1") || len(f.ofPipelines()) > 0 {
 			t.Error("remembered too long")
 		}
 		for i := range maxFailedNodes + 10 {
-			f.add(fmt.Sprint(i))
+			f.add(fmt.Sprint(i), nil)
 		}
-		if len(f.expires) > maxFailedNodes {
-			t.Errorf("%d remembered", len(f.expires))
+		if len(f.nodes) > maxFailedNodes {
+			t.Errorf("%d remembered", len(f.nodes))
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -226,7 +227,7 @@ func (r *reader) recordFailure(address string, err error) {
 	if len(r.causes) < maxCauses {
 		r.causes = append(r.causes, fmt.Errorf("DataNode %s: %w", address, err))
 	}
-	r.c.failedNodes.add(address)
+	r.c.failedNodes.add(address, nil)
 	r.c.options.Events.ReplicaFailed(r.info.Path, r.blocks[0].Block.ID, address, err)
 }
 
@@ -262,35 +263,53 @@ func (r *reader) retryLocations(block *namenode.LocatedBlock) error {
 
 // failedNodes records the DataNodes that failed recently.
 type failedNodes struct {
-	mu      sync.Mutex
-	expires map[string]time.Time
+	mu    sync.Mutex
+	nodes map[string]failedNode // by address
 }
 
-func newFailedNodes() *failedNodes { return &failedNodes{expires: map[string]time.Time{}} }
+type failedNode struct {
+	expires time.Time
+	info    []byte // DatanodeInfoProto, if it failed in a pipeline
+}
+
+func newFailedNodes() *failedNodes { return &failedNodes{nodes: map[string]failedNode{}} }
 
 // maxFailedNodes bounds failedNodes. At the limit expired entries are removed, or
 // all if none has expired.
 const maxFailedNodes = 10_000
 
-func (f *failedNodes) add(address string) {
+// add records a failure. info is the DatanodeInfoProto of a node that failed in a pipeline, otherwise nil.
+func (f *failedNodes) add(address string, info []byte) {
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.expires) >= maxFailedNodes {
-		for node, until := range f.expires {
-			if until.Before(now) {
-				delete(f.expires, node)
-			}
-		}
-		if len(f.expires) >= maxFailedNodes {
-			clear(f.expires)
+	if len(f.nodes) >= maxFailedNodes {
+		maps.DeleteFunc(f.nodes, func(_ string, node failedNode) bool { return node.expires.Before(now) })
+		if len(f.nodes) >= maxFailedNodes {
+			clear(f.nodes)
 		}
 	}
-	f.expires[address] = now.Add(failedNodeTTL)
+	if known := f.nodes[address]; info == nil && now.Before(known.expires) {
+		info = known.info
+	}
+	f.nodes[address] = failedNode{now.Add(failedNodeTTL), info}
 }
 
 func (f *failedNodes) failedRecently(address string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return time.Now().Before(f.expires[address])
+	return time.Now().Before(f.nodes[address].expires)
+}
+
+// ofPipelines returns the DatanodeInfoProto by address of the nodes that failed in pipelines recently.
+func (f *failedNodes) ofPipelines() map[string][]byte {
+	now, infos := time.Now(), map[string][]byte{}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for address, node := range f.nodes {
+		if node.info != nil && now.Before(node.expires) {
+			infos[address] = node.info
+		}
+	}
+	return infos
 }

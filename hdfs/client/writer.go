@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ func (c *Client) Create(ctx context.Context, name string, options hdfs.CreateOpt
 	w := &writer{c: c, ctx: ctx, cancel: cancel, sync: options.Sync, blockSize: file.BlockSize,
 		lease:   namenode.Lease{Path: name, ClientName: file.ClientName, FileID: status.Info.ID},
 		packet:  make([]byte, 0, datanode.PacketBytes),
-		exclude: map[string][]byte{}}
+		exclude: c.failedNodes.ofPipelines()}
 	w.renewing.Go(w.renewLease)
 	return w, nil
 }
@@ -77,6 +78,7 @@ type writer struct {
 
 	packet    []byte                  // not sent yet
 	pipeline  *datanode.Pipeline      // pipeline of the current block; nil between blocks
+	located   namenode.LocatedBlock   // the block of the pipeline that was opened last
 	lastBlock *namenode.ExtendedBlock // the previous, finished block
 	exclude   map[string][]byte       // DataNodes that failed: address to DatanodeInfoProto
 	err       error                   // returned by all further writes
@@ -168,37 +170,50 @@ func (w *writer) endBlock() error {
 	return nil
 }
 
-// recordPipelineError records a pipeline that failed in the middle of a block.
+// recordPipelineError records the DataNode that a failed pipeline names. The writers of the next files exclude it too,
+// above all that of the same file, when Upload writes it again.
 func (w *writer) recordPipelineError(err error) error {
 	if bad := (*datanode.PipelineError)(nil); errors.As(err, &bad) && bad.BadNode != "" {
-		w.c.failedNodes.add(bad.BadNode)
+		var info []byte
+		if i := w.replicaAt(bad.BadNode); i >= 0 {
+			info = w.located.Nodes[i]
+		}
+		w.c.failedNodes.add(bad.BadNode, info)
 		w.c.options.Events.ReplicaFailed(w.lease.Path, bad.Block.ID, bad.BadNode, bad.Err)
 	}
 	return err
 }
 
+// replicaAt returns the index of the DataNode with an address in the pipeline, or -1.
+func (w *writer) replicaAt(address string) int {
+	return slices.IndexFunc(w.located.Replicas, func(r hdfs.Replica) bool { return r.Addr() == address })
+}
+
 // startBlock gets a block from the NameNode and opens its pipeline. A DataNode that
-// fails is excluded and another block is requested. If too few nodes are left, all
-// are tried again, until writeWait has passed.
+// fails is excluded and another block is requested, however long the failure took to
+// show: each try excludes one node more. If too few nodes are left, all are tried
+// again, until writeWait has passed.
 func (w *writer) startBlock() error {
-	start, pause := time.Now(), minRetryPause
-	for {
+	var fewSince time.Time
+	for pause := minRetryPause; ; {
 		located, err := namenode.AddBlock(w.ctx, w.c.caller, w.lease, w.lastBlock, w.excludedNodes())
 		if err == nil {
+			excluded := len(w.exclude)
 			err = w.openPipeline(located)
+			if err == nil || w.ctx.Err() != nil || !hdfs.Retryable(err) || len(w.exclude) == excluded {
+				return err
+			}
+			continue // without the node that just failed
 		}
-		if err == nil {
-			return nil
-		}
-		if w.ctx.Err() != nil || !hdfs.Retryable(err) {
+		if w.ctx.Err() != nil || !errors.Is(err, rpc.ErrTooFewNodes) {
 			return err
 		}
-		left := w.c.options.writeWait - time.Since(start)
+		if fewSince.IsZero() {
+			fewSince = time.Now()
+		}
+		left := w.c.options.writeWait - time.Since(fewSince)
 		if left <= 0 {
 			return fmt.Errorf("no pipeline for a new block within %s: %w", w.c.options.writeWait, err)
-		}
-		if !errors.Is(err, rpc.ErrTooFewNodes) {
-			continue // without the node that just failed
 		}
 		clear(w.exclude)
 		w.c.options.Events.Waiting(hdfs.WaitNotice{Address: w.c.rpc.Addresses(), Reason: "too few DataNodes", Remaining: left})
@@ -212,6 +227,7 @@ func (w *writer) startBlock() error {
 // openPipeline opens the pipeline of a block. On failure it abandons the block and
 // excludes the DataNode to blame.
 func (w *writer) openPipeline(located namenode.LocatedBlock) error {
+	w.located = located
 	pipeline, err := datanode.OpenPipeline(w.ctx, located, w.sync, w.c.dataOptions(w.lease.ClientName))
 	if err == nil {
 		w.pipeline = pipeline
@@ -224,11 +240,7 @@ func (w *writer) openPipeline(located namenode.LocatedBlock) error {
 	// Exclude the node that the error names, otherwise the first one.
 	blamed := 0
 	if bad := (*datanode.PipelineError)(nil); errors.As(err, &bad) {
-		for i, replica := range located.Replicas {
-			if replica.Addr() == bad.BadNode {
-				blamed = i
-			}
-		}
+		blamed = max(0, w.replicaAt(bad.BadNode))
 	}
 	w.exclude[located.Replicas[blamed].Addr()] = located.Nodes[blamed]
 	if abandoned := namenode.AbandonBlock(w.ctx, w.c.caller, w.lease, located.Block); abandoned != nil {

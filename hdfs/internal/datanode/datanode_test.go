@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -151,48 +152,63 @@ func ack(seqno int64, replies ...uint64) []byte {
 	return wire.Message(nil).Delimited(m)
 }
 
+// firstGivesUp is when HDFS's first DataNode of two reports that the second one does not answer.
+const firstGivesUp = 65 * time.Second
+
 var successResponse = wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 0))
 
 func TestPipelineNamesTheNodeThatFailed(t *testing.T) {
-	for _, c := range []struct {
-		claim   string
-		open    []byte // the response to the set-up
-		ack     []byte // the answer to the first packet
-		badNode string
+	secondIsBad := wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1).String(2, "10.0.0.1:9001"))
+	for claim, c := range map[string]struct {
+		openAfter time.Duration
+		open      []byte // the response to the set-up
+		ackAfter  time.Duration
+		ack       []byte // the answer to the first packet
+		hangs     bool   // instead of a hang-up, where an answer is missing
+		badNode   string
 	}{
-		{"the set-up fails further down", wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1).String(2, "10.0.0.1:9001")), nil, "10.0.0.1:9001"},
-		{"the set-up fails at once", wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1)), nil, "10.0.0.1:9000"},
-		{"the set-up hangs up", nil, nil, "10.0.0.1:9000"},
-		{"the second node does not store", successResponse, ack(0, 0, 1), "10.0.0.1:9001"},
-		{"the first node hangs up", successResponse, nil, "10.0.0.1:9000"},
-		{"an acknowledgement of something else", successResponse, ack(5, 0, 0), ""},
+		"the set-up fails further down":        {open: secondIsBad, badNode: "10.0.0.1:9001"},
+		"the set-up fails at once":             {open: wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1)), badNode: "10.0.0.1:9000"},
+		"the set-up hangs up":                  {badNode: "10.0.0.1:9000"},
+		"the second node is not reached":       {openAfter: firstGivesUp, open: secondIsBad, badNode: "10.0.0.1:9001"},
+		"the first node hangs in the set-up":   {hangs: true, badNode: "10.0.0.1:9000"},
+		"the second node does not store":       {open: successResponse, ack: ack(0, 0, 1), badNode: "10.0.0.1:9001"},
+		"the second node hangs":                {open: successResponse, ackAfter: firstGivesUp, ack: ack(0, 0, 1), badNode: "10.0.0.1:9001"},
+		"the first node hangs":                 {open: successResponse, hangs: true, badNode: "10.0.0.1:9000"},
+		"the first node hangs up":              {open: successResponse, badNode: "10.0.0.1:9000"},
+		"an acknowledgement of something else": {open: successResponse, ack: ack(5, 0, 0), badNode: ""},
 	} {
-		o := serveOnce(t, func(conn net.Conn) {
-			r := readOp(conn)
-			if c.open == nil {
-				return
+		synctest.Test(t, func(t *testing.T) {
+			o := serveOnce(t, func(conn net.Conn) {
+				r := readOp(conn)
+				time.Sleep(c.openAfter) // synctest time
+				if c.open != nil {
+					conn.Write(c.open)
+					if h, err := readPacketHeader(r); err == nil {
+						io.CopyN(io.Discard, r, int64(h.dataBytes+h.checksumBytes))
+					}
+				}
+				if c.ack != nil {
+					answering := time.AfterFunc(c.ackAfter, func() { conn.Write(c.ack) })
+					defer answering.Stop()
+				}
+				if c.hangs || c.ack != nil {
+					io.Copy(io.Discard, r)
+				}
+			})
+			p, err := OpenPipeline(t.Context(), located(2), false, o)
+			if err == nil {
+				err = p.Send(blockBytes(1000))
+				if err == nil {
+					err = p.Finish()
+				}
+				p.Close()
 			}
-			conn.Write(c.open)
-			if h, err := readPacketHeader(r); err == nil {
-				io.CopyN(io.Discard, r, int64(h.dataBytes+h.checksumBytes))
-			}
-			if c.ack != nil {
-				conn.Write(c.ack)
-				io.Copy(io.Discard, r)
+			var failure *PipelineError
+			if !errors.As(err, &failure) || failure.BadNode != c.badNode || !hdfs.Retryable(err) {
+				t.Errorf("%s: %v, want a failure of %q", claim, err, c.badNode)
 			}
 		})
-		p, err := OpenPipeline(t.Context(), located(2), false, o)
-		if err == nil {
-			err = p.Send(blockBytes(1000))
-			if err == nil {
-				err = p.Finish()
-			}
-			p.Close()
-		}
-		var failure *PipelineError
-		if !errors.As(err, &failure) || failure.BadNode != c.badNode || !hdfs.Retryable(err) {
-			t.Errorf("%s: %v, want a failure of %q", c.claim, err, c.badNode)
-		}
 	}
 }
 

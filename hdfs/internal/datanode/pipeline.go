@@ -33,6 +33,13 @@ const (
 	heartbeatSeqno = -1
 )
 
+// pipelineTimeout returns how long a pipeline may be silent. HDFS's DataNode waits for the next one 60 s, and 5 s more
+// for each that is behind it, before it reports the next one as failed. Whoever waits less long blames the first
+// DataNode for the failure of another.
+func pipelineTimeout(nodes int) time.Duration {
+	return time.Minute + time.Duration(nodes+1)*5*time.Second
+}
+
 // PipelineError is a failure of a write pipeline. BadNode is the address (ip:port)
 // of the DataNode to blame, or empty if it is not known.
 type PipelineError struct {
@@ -79,6 +86,7 @@ func OpenPipeline(ctx context.Context, located namenode.LocatedBlock, sync bool,
 	if err != nil {
 		return nil, &PipelineError{located.Block, first, err}
 	}
+	l.timeout = pipelineTimeout(len(located.Replicas))
 	r := bufio.NewReader(l)
 	err = sendOp(l, opWriteBlock, writeRequest(located, o.ClientName))
 	var response opResponse
