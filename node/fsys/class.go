@@ -17,6 +17,7 @@ func Classed(err error) error {
 		{hdfs.ErrQuota, fault.Exhausted}, {hdfs.ErrUnavailable, fault.Unavailable}, {hdfs.ErrBlockMissing, fault.Unavailable},
 		{hdfs.ErrUnsupported, fault.Unsupported}, {hdfs.ErrChanged, fault.Conflict}, {hdfs.ErrProtocol, fault.Unavailable},
 		{hdfs.ErrInvalid, fault.Invalid}, {hdfs.ErrIsDirectory, fault.Invalid}, {hdfs.ErrNotDirectory, fault.Invalid},
+		{hdfs.ErrRefused, fault.Conflict}, // last: a refusal may have a closer class too
 	} {
 		if errors.Is(err, c.from) {
 			return fault.New(c.to, "%w", err)

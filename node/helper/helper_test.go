@@ -169,6 +169,7 @@ func TestUpload(t *testing.T) {
 		"the file was changed afterwards": {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum + 1, nil, fault.Corrupt},
 		"a link out of the folder":        {"hdfs:///out/_temporary/7/1.1/part", "link", 50000, sum, nil, errors.ErrUnsupported},
 		"a pipe":                          {"hdfs:///out/_temporary/7/1.1/part", "pipe", 50000, sum, nil, fault.Invalid},
+		"refused by the NameNode":         {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, func(fs *fake.FS) { fs.FailNth(fake.OpCreate, 1, hdfs.ErrRefused) }, fault.Conflict},
 		"over the quota":                  {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, func(fs *fake.FS) { fs.FailNth(fake.OpWrite, 1, hdfs.ErrQuota) }, fault.Exhausted},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +197,7 @@ func TestUpload(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, c.want) {
+			if !errors.Is(err, c.want) || err != nil && IsRetryable(err) {
 				t.Fatalf("%v, want %v", err, c.want)
 			}
 			if err == nil {

@@ -61,7 +61,13 @@ func TestExceptionsHaveClasses(t *testing.T) {
 		{"org.apache.hadoop.fs.FileAlreadyExistsException", "rename destination /x already exists", hdfs.ErrExist},
 		{"org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "", hdfs.ErrQuota},
 		{"java.io.IOException", "File /x could only be written to 0 of the 1 minReplication nodes.", ErrTooFewNodes},
+		{"java.io.IOException", "File /x could only be replicated to 0 nodes instead of minReplication (=1).", ErrTooFewNodes}, // Hadoop 2
 		{"org.apache.hadoop.ipc.RpcNoSuchMethodException", "Unknown method", hdfs.ErrUnsupported},
+		{"org.apache.hadoop.hdfs.UnknownCryptoProtocolVersionException", "No crypto protocol versions provided by the client are supported.", hdfs.ErrUnsupported},
+		{"org.apache.hadoop.hdfs.protocol.FSLimitException$MaxDirectoryItemsExceededException", "The directory item limit of /x is exceeded", hdfs.ErrQuota},
+		{"org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException", "", hdfs.ErrInvalid},
+		{"java.io.IOException", "Requested replication factor of 600 exceeds maximum of 512 for /x", hdfs.ErrRefused},
+		{"org.apache.hadoop.fs.SomethingNewException", "no", hdfs.ErrRefused},
 	} {
 		s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { return exceptionResponse(k, 1, x.class, x.message) })
 		c := newTestClient(t, fastOptions(s.Addr().String()))
@@ -72,6 +78,28 @@ func TestExceptionsHaveClasses(t *testing.T) {
 		}
 		if n := len(s.recordedCalls()); n != 1 {
 			t.Errorf("%s: tried %d times", x.class, n)
+		}
+	}
+}
+
+// What a server cannot do now may succeed later: it is no refusal.
+func TestExceptionsOfTheMomentAreNoRefusals(t *testing.T) {
+	for class, message := range map[string]string{
+		"java.io.IOException":                                                           "No namenode available to invoke create",
+		"java.io.InterruptedIOException":                                                "",
+		"java.lang.NullPointerException":                                                "",
+		"java.net.SocketTimeoutException":                                               "",
+		"org.apache.hadoop.hdfs.protocol.RecoveryInProgressException":                   "",
+		"org.apache.hadoop.hdfs.server.federation.router.NoNamenodesAvailableException": "",
+		"org.apache.hadoop.hdfs.server.namenode.LeaseExpiredException":                  "",
+		"org.apache.hadoop.hdfs.server.namenode.NotReplicatedYetException":              "",
+		"org.apache.hadoop.ipc.RetriableException":                                      "",
+		"org.apache.hadoop.ipc.StandbyException":                                        "",
+		"org.apache.hadoop.security.token.SecretManager$InvalidToken":                   "",
+		"": "",
+	} {
+		if err := error(&RemoteError{Class: class, message: message}); errors.Is(err, hdfs.ErrRefused) {
+			t.Errorf("%s: %s is a refusal", class, message)
 		}
 	}
 }

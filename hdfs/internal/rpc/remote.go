@@ -3,6 +3,7 @@ package rpc
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/drover-run/drover/hdfs"
@@ -48,21 +49,43 @@ var errorClasses = map[string]error{
 	"org.apache.hadoop.HadoopIllegalArgumentException":                               hdfs.ErrInvalid,
 	"java.lang.IllegalArgumentException":                                             hdfs.ErrInvalid,
 	"org.apache.hadoop.hdfs.protocol.UnresolvedPathException":                        hdfs.ErrUnsupported,
+	"org.apache.hadoop.hdfs.UnknownCryptoProtocolVersionException":                   hdfs.ErrUnsupported, // create in an encryption zone
 	"org.apache.hadoop.ipc.RpcNoSuchMethodException":                                 hdfs.ErrUnsupported,
 	"org.apache.hadoop.ipc.RpcNoSuchProtocolException":                               hdfs.ErrUnsupported,
 	"java.lang.UnsupportedOperationException":                                        hdfs.ErrUnsupported,
 }
 
-// Unwrap returns the error class, or nil for an exception without one.
+// Unwrap returns the error class, or nil for an exception of the moment without one.
 func (e *RemoteError) Unwrap() error {
 	class := errorClasses[e.Class]
 	switch {
 	case class == hdfs.ErrUnavailable && strings.Contains(e.message, "SafeModeException"):
 		return hdfs.ErrSafeMode // wrapped in a RetriableException in an HA cluster
-	case class == nil && strings.Contains(e.message, "could only be written to"):
-		return ErrTooFewNodes // the server sends a plain IOException
+	case class != nil:
+		return class
+	case strings.Contains(e.message, "could only be written to"), strings.Contains(e.message, "could only be replicated to"):
+		return ErrTooFewNodes // the server sends a plain IOException; the second text is Hadoop 2's
+	case strings.HasPrefix(e.Class, "org.apache.hadoop.hdfs.protocol.FSLimitException$"):
+		return hdfs.ErrQuota
+	case e.isOfTheMoment():
+		return nil
 	}
-	return class
+	return hdfs.ErrRefused
+}
+
+// momentary are the beginnings of the names of exceptions by which a server says something of itself, and not of the
+// request: it is interrupted, damaged, or does not reach another server.
+var momentary = []string{
+	"java.io.EOFException", "java.io.InterruptedIOException", "java.lang.", "java.net.", "java.nio.", "java.util.",
+	"org.apache.hadoop.ha.", "org.apache.hadoop.hdfs.protocol.RecoveryInProgressException", "org.apache.hadoop.hdfs.qjournal.",
+	"org.apache.hadoop.hdfs.server.", "org.apache.hadoop.ipc.", "org.apache.hadoop.net.", "org.apache.hadoop.security.token.",
+}
+
+// isOfTheMoment reports whether the same request may succeed later. A router, which stands before several NameNodes,
+// sends plain IOExceptions while it reaches none.
+func (e *RemoteError) isOfTheMoment() bool {
+	return e.Class == "" || strings.Contains(e.message, "No namenode available") ||
+		slices.ContainsFunc(momentary, func(prefix string) bool { return strings.HasPrefix(e.Class, prefix) })
 }
 
 // ErrTooFewNodes: addBlock found no DataNode for a block. It is an ErrUnavailable
