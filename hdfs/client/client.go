@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -210,12 +211,13 @@ func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	infos := []hdfs.Info{}
+	infos, received := []hdfs.Info{}, 0
 	for after := ""; ; {
 		entries, remaining, err := namenode.GetListing(ctx, c.caller, name, after)
 		if err != nil {
 			return nil, pathError("list", name, err)
 		}
+		received += len(entries)
 		for _, entry := range entries {
 			if entry.Name == "" {
 				return nil, pathError("list", name, hdfs.ErrNotDirectory)
@@ -226,13 +228,14 @@ func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 			}
 		}
 		if remaining == 0 || len(entries) == 0 {
+			slices.SortFunc(infos, func(a, b hdfs.Info) int { return strings.Compare(a.Path, b.Path) })
 			return infos, nil
 		}
-		if len(infos) > maxListEntries {
+		if received > maxListEntries {
 			return nil, pathError("list", name, fmt.Errorf("%w: more than %d entries", hdfs.ErrInvalid, maxListEntries))
 		}
 		next := entries[len(entries)-1].Name
-		if next <= after {
+		if next == after { // the order is the NameNode's own, so it shows nothing more
 			return nil, pathError("list", name, fmt.Errorf("%w: listing does not advance past %q", hdfs.ErrProtocol, after))
 		}
 		after = next

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -75,7 +76,8 @@ func (s *suite) locationsReplaced(t *testing.T, dir string) {
 }
 
 func (s *suite) oddNames(t *testing.T, dir string) {
-	for _, name := range []string{"with space", "ünïcödé", "quote'\"", "star*", "per%20cent", "-dash", "a=b,c", "tab\tname", "plus+"} {
+	names := []string{"with space", "ünïcödé", "日本", "quote'\"", "star*", "per%20cent", "-dash", "a=b,c", "tab\tname", "plus+"}
+	for _, name := range names {
 		p := path.Join(dir, name)
 		s.put(t, p, []byte(name))
 		s.wantContent(t, p, []byte(name))
@@ -87,6 +89,10 @@ func (s *suite) oddNames(t *testing.T, dir string) {
 	}
 	entries, err := s.fs.List(t.Context(), dir)
 	s.must(t, err)
+	byPath := func(a, b hdfs.Info) int { return strings.Compare(a.Path, b.Path) }
+	if len(entries) != len(names) || !slices.IsSortedFunc(entries, byPath) {
+		t.Errorf("%d entries, want %d, sorted by the bytes of their paths: %+v", len(entries), len(names), entries)
+	}
 	for _, entry := range entries {
 		s.wantContent(t, entry.Path, []byte(path.Base(entry.Path)))
 	}

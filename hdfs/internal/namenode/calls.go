@@ -37,8 +37,9 @@ func decodeSoleStatus(name string, b []byte) (FileStatus, error) {
 	return decodeFileStatus(inner)
 }
 
-// GetListing returns one batch of a directory's entries after a name, in the order
-// of their name bytes, and how many remain.
+// GetListing returns one batch of a directory's entries after a name, and how many
+// remain. The NameNode orders names by signed bytes: those that begin with a
+// character outside of ASCII come first.
 func GetListing(ctx context.Context, c Caller, path, after string) (entries []FileStatus, remaining uint64, err error) {
 	b, err := c.Call(ctx, "getListing", wire.Message(nil).String(1, path).String(2, after).Bool(3, false))
 	if err != nil {
