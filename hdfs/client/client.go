@@ -323,6 +323,16 @@ func (c *Client) serverDefaults(ctx context.Context) (namenode.ServerDefaults, e
 	return defaults, nil
 }
 
+// plainDefaults returns the NameNode's defaults, unless this client cannot exchange data with its DataNodes: they would
+// end each connection without a reason.
+func (c *Client) plainDefaults(ctx context.Context) (namenode.ServerDefaults, error) {
+	defaults, err := c.serverDefaults(ctx)
+	if err == nil && defaults.Encrypted {
+		err = fmt.Errorf("%w: the cluster demands encrypted data transfer (dfs.encrypt.data.transfer)", hdfs.ErrUnsupported)
+	}
+	return defaults, err
+}
+
 // dataOptions returns the options of a transfer with DataNodes.
 func (c *Client) dataOptions(clientName string) datanode.Options {
 	return datanode.Options{Dial: c.options.dial, DialTimeout: c.options.dialTimeout,

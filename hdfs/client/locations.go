@@ -14,7 +14,7 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/namenode"
 )
 
-// Locations implements hdfs.Source. Cost: one request for the file's identity, and
+// Locations implements hdfs.Source. Cost: one request for the file's identity, one an hour for the defaults, and
 // one for each blocksPerCall blocks that are not cached.
 func (c *Client) Locations(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
 	name, err := cleanPath("locations", name)
@@ -59,6 +59,9 @@ func (c *Client) layout(ctx context.Context, name string, offset, length int64) 
 
 // statReadable returns the status of a file that this client can read.
 func (c *Client) statReadable(ctx context.Context, name string) (namenode.FileStatus, error) {
+	if _, err := c.plainDefaults(ctx); err != nil {
+		return namenode.FileStatus{}, err
+	}
 	status, err := c.status(ctx, name)
 	switch {
 	case err != nil:

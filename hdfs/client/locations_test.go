@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,11 +25,14 @@ type fakeNameNode struct {
 	length, id uint64
 	missing    map[uint64]bool // blocks without replicas
 	hidden     uint64          // bytes by which locations report a shorter file than the status
+	encrypted  bool            // it demands encrypted data transfer
 	requests   []string        // ranges, as offset+length
 }
 
 func (o *fakeNameNode) Call(_ context.Context, method string, request []byte) ([]byte, error) {
 	switch method {
+	case "getServerDefaults":
+		return wire.Message(nil).Bytes(1, wire.Message(nil).Uint(1, blockBytes).Uint(2, 512).Uint(4, 1).Bool(6, o.encrypted)), nil
 	case "getFileInfo":
 		return wire.Message(nil).Bytes(1, wire.Message(nil).Uint(1, 2).Uint(3, o.length).Uint(11, blockBytes).Uint(13, o.id)), nil
 	case "getBlockLocations":
@@ -145,6 +149,19 @@ func TestFileChangedBetweenRequests(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	wantRequests(t, o, "0+300", "0+300") // retried once
+}
+
+// DataNodes that demand encryption end each connection, so a reader would only find blocks missing.
+func TestEncryptedTransferIsRefused(t *testing.T) {
+	c := newCallerClient(t, &fakeNameNode{length: 300, id: 1, encrypted: true}, Options{})
+	_, located := c.Locations(t.Context(), "/file", 0, -1)
+	_, opened := c.Open(t.Context(), "/file", 0, -1)
+	_, created := c.Create(t.Context(), "/file", hdfs.CreateOptions{})
+	for _, err := range []error{located, opened, created} {
+		if !errors.Is(err, hdfs.ErrUnsupported) || !strings.Contains(err.Error(), "dfs.encrypt.data.transfer") {
+			t.Errorf("%v", err)
+		}
+	}
 }
 
 func TestCachedLocationsExpire(t *testing.T) {

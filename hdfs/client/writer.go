@@ -48,12 +48,9 @@ func (c *Client) Create(ctx context.Context, name string, options hdfs.CreateOpt
 func (c *Client) newFile(ctx context.Context, name string, options hdfs.CreateOptions) (namenode.CreateRequest, error) {
 	file := namenode.CreateRequest{Path: name, ClientName: c.newClientName(), Perm: filePerm, Overwrite: options.Overwrite,
 		Replication: options.Replication, BlockSize: options.BlockSizeBytes}
-	defaults, err := c.serverDefaults(ctx)
+	defaults, err := c.plainDefaults(ctx)
 	if err != nil {
 		return file, err
-	}
-	if defaults.Encrypted {
-		return file, fmt.Errorf("%w: the cluster demands encrypted data transfer (dfs.encrypt.data.transfer)", hdfs.ErrUnsupported)
 	}
 	setDefault(&file.Replication, defaults.Replication)
 	setDefault(&file.BlockSize, defaults.BlockSize)
