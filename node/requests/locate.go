@@ -156,6 +156,9 @@ func (f inputFile) blocks(ctx context.Context, from, to int, refresh bool) ([]*d
 	if layout.FileLengthBytes != f.info.LengthBytes {
 		return nil, fault.New(fault.Conflict, "input %s changed from %d to %d bytes while it was located: wait until it is written", f.uri, f.info.LengthBytes, layout.FileLengthBytes)
 	}
+	if layout.UnderConstruction && !refresh {
+		return nil, fault.New(fault.Conflict, "input %s is still being written: wait until its writer has closed it", f.uri)
+	}
 	var blocks []*droverv1.FileBlock
 	for _, b := range layout.Blocks {
 		if s := int(b.OffsetBytes / f.slotBytes); s < from || s >= to {

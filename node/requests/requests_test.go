@@ -147,6 +147,30 @@ func TestLocate(t *testing.T) {
 	}
 }
 
+// openFile is a file system whose files are still being written.
+type openFile struct{ hdfs.FS }
+
+func (f openFile) Locations(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
+	layout, err := f.FS.Locations(ctx, name, offset, length)
+	layout.UnderConstruction = true
+	return layout, err
+}
+
+// What is there of a file that is still being written ends anywhere, so its last record would be cut.
+func TestLocateRefusesAnOpenFile(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/in/a", 100)
+	o.files = singleFS{openFile{o.fs}}
+	if a := o.request(t, locate(1, 0, 0, "hdfs:///in")); a.GetErrorClass() != fault.Conflict.Error() || !strings.Contains(a.GetError(), "hdfs:///in/a is still being written") {
+		t.Errorf("an open file: %v", a)
+	}
+	again := locate(2, 0, 0, "hdfs:///in") // of a job that was accepted before somebody appended
+	again.GetLocate().Refresh = true
+	if a := o.request(t, again); a.GetError() != "" || len(a.GetLocate().GetBlocks()) != 1 {
+		t.Errorf("a refresh: %v", a)
+	}
+}
+
 // For every page size, the pages together equal the unpaged answer.
 func TestPagesAddUp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
