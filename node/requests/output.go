@@ -113,7 +113,8 @@ func checkParentFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI) error {
 
 // commitOutput publishes a result:
 //
-//  1. make the folder;
+//  1. make the folder, unless the temporary folder is gone: then the job has succeeded, its user may have
+//     moved the result, and the next steps only find whether all is published;
 //  2. rename every file to its name, never over an existing one;
 //  3. write _SUCCESS;
 //  4. remove the temporary folder.
@@ -129,7 +130,11 @@ func (d *Server) commitOutput(ctx context.Context, o *droverv1.CommitOutputReque
 	if err != nil {
 		return err
 	}
-	if err := fs.Mkdir(ctx, uri.Path); err != nil {
+	_, err = fs.Stat(ctx, tmp.Path)
+	if err == nil {
+		err = fs.Mkdir(ctx, uri.Path)
+	}
+	if err != nil && !errors.Is(err, hdfs.ErrNotExist) {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)

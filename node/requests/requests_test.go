@@ -382,6 +382,35 @@ func TestCommitOnTwoNodesAtOnce(t *testing.T) {
 	}
 }
 
+// A duplicate of a commit may arrive after the job has succeeded and its user has moved the result: it must leave nothing.
+func TestLateCommitLeavesNothing(t *testing.T) {
+	for name, moved := range map[string]bool{"the result is there": false, "the result was moved": true} {
+		t.Run(name, func(t *testing.T) {
+			fs, c := prepared(t)
+			d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
+			if err := d.commitOutput(t.Context(), c, "u"); err != nil {
+				t.Fatal(err)
+			}
+			if !moved {
+				if err := d.commitOutput(t.Context(), c, "u"); err != nil {
+					t.Errorf("once more: %v", err)
+				}
+				wholeResult(t, fs)
+				return
+			}
+			if err := fs.Rename(t.Context(), "/out/x", "/moved"); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.commitOutput(t.Context(), c, "u"); !errors.Is(err, fault.NotFound) {
+				t.Errorf("once more: %v", err)
+			}
+			if _, err := fs.Stat(t.Context(), "/out/x"); !errors.Is(err, hdfs.ErrNotExist) {
+				t.Errorf("the folder was made again: %v", err)
+			}
+		})
+	}
+}
+
 // steppedFS is a file system on which a test acts before each call of a commit. An error of step is that of the call.
 type steppedFS struct {
 	hdfs.FS
