@@ -570,6 +570,39 @@ func TestBusyNodeIsUnavailable(t *testing.T) {
 	}
 }
 
+// byAuthority is a FileSystems with a file system for each authority.
+type byAuthority map[string]hdfs.FS
+
+func (o byAuthority) Open(uri hdfs.URI, _ string) (hdfs.FS, error) { return o[uri.Authority], nil }
+
+// A NameNode that answers nothing holds up the requests to itself alone.
+func TestDeadNameNodeHoldsUpNoOther(t *testing.T) {
+	o := newTestServer(t)
+	dead := fake.New(fake.Options{})
+	dead.Delay(fake.OpStat, time.Hour)
+	write(t, o.fs, "/in/a", 10)
+	o.files = byAuthority{"dead:1": dead, "live:1": o.fs}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for id := range uint64(2 * maxConcurrent) {
+		o.Handle(ctx, locate(id+2, 0, 0, "hdfs://live:1/in", "hdfs://dead:1/in"))
+		o.Handle(ctx, locate(id+100, 0, 0, "hdfs://dead:1/in"))
+	}
+	for end := time.Now().Add(20 * time.Second); dead.Calls(fake.OpStat) < 2*maxConcurrent; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d requests wait for the dead NameNode, want %d", dead.Calls(fake.OpStat), 2*maxConcurrent)
+		}
+	}
+	if a := o.request(t, locate(1, 0, 0, "hdfs://live:1/in/a")); a.GetError() != "" {
+		t.Errorf("the other file system: %v", a)
+	}
+	cancel()
+	o.Wait()
+	if len(o.slots) > 0 {
+		t.Errorf("slots of %v are kept", slices.Collect(maps.Keys(o.slots)))
+	}
+}
+
 func TestLimitAndProgress(t *testing.T) {
 	o := newTestServer(t)
 	write(t, o.fs, "/in/a", 10)

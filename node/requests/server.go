@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +19,8 @@ import (
 
 // Limits of the server.
 const (
-	maxConcurrent     = 8
+	maxConcurrent     = 8    // requests at work on one file system; others wait
+	maxAtWork         = 64   // on all file systems
 	maxInFlight       = 1000 // requests under way; more are refused
 	maxRemembered     = 256  // responses kept for requests that are sent again
 	defaultLimit      = time.Minute
@@ -35,12 +38,13 @@ type Server struct {
 	logs      LogSource
 	notify    func()                       // there are responses to take
 	countDone func(kind string, err error) // one request has ended
-	slots     chan struct{}
-	gathering chan struct{} // one at a time: two tries of one job write the same file, and logs may be long
+	atWork    chan struct{}                // requests of all file systems
+	gathering chan struct{}                // one at a time: two tries of one job write the same file, and logs may be long
 	listings  listings
 	wg        sync.WaitGroup
 
 	mu        sync.Mutex
+	slots     map[string]*fsSlots // by file systems of requests, while there are such requests
 	inFlight  map[uint64]*flight
 	responses map[uint64]*droverv1.NodeResponse // to be taken; at most one per request
 	recent    []*droverv1.NodeResponse          // final ones, oldest first
@@ -52,12 +56,18 @@ type flight struct {
 	progress string // what it waits, or has waited for; also after that was reported
 }
 
+// fsSlots are the slots of one file system, so that a NameNode which answers nothing holds up no request to another.
+type fsSlots struct {
+	slots chan struct{}
+	users int // requests that have or await a slot; guarded by Server.mu
+}
+
 // NewServer makes a server. answered and count are called from any goroutine.
 func NewServer(files FileSystems, logs LogSource, answered func(), count func(kind string, err error)) *Server {
 	return &Server{
-		files: files, logs: logs, notify: answered, countDone: count, slots: make(chan struct{}, maxConcurrent), gathering: make(chan struct{}, 1),
+		files: files, logs: logs, notify: answered, countDone: count, atWork: make(chan struct{}, maxAtWork), gathering: make(chan struct{}, 1),
 		listings: listings{byKey: map[string]*listing{}},
-		inFlight: map[uint64]*flight{}, responses: map[uint64]*droverv1.NodeResponse{},
+		slots:    map[string]*fsSlots{}, inFlight: map[uint64]*flight{}, responses: map[uint64]*droverv1.NodeResponse{},
 	}
 }
 
@@ -99,15 +109,10 @@ func (d *Server) process(ctx context.Context, o *droverv1.NodeRequest) {
 	defer cancel()
 	var answer *droverv1.NodeResponse
 	var err error
-	slots := d.slots
-	if o.GetGatherLogs() != nil {
-		slots = d.gathering
-	}
-	select {
-	case slots <- struct{}{}:
+	if release := d.acquire(within, o); release != nil {
 		answer, err = d.execute(within, o)
-		<-slots
-	case <-within.Done():
+		release()
+	} else {
 		err = within.Err()
 	}
 	if ctx.Err() != nil { // the daemon stops; a repeated request is performed again
@@ -120,6 +125,68 @@ func (d *Server) process(ctx context.Context, o *droverv1.NodeRequest) {
 		err = fault.New(fault.Unavailable, "%s: no answer within %s%s", kindOf(o), limit, d.lastProgress(o))
 	}
 	d.complete(o, answer, fsys.Classed(err))
+}
+
+// acquire waits until a request may begin, and returns what ends its claim; nil if ctx ended first.
+func (d *Server) acquire(ctx context.Context, o *droverv1.NodeRequest) (release func()) {
+	if o.GetGatherLogs() != nil {
+		return acquireAll(ctx, d.gathering)
+	}
+	key := fileSystemsOf(o)
+	d.mu.Lock()
+	own := d.slots[key]
+	if own == nil {
+		own = &fsSlots{slots: make(chan struct{}, maxConcurrent)}
+		d.slots[key] = own
+	}
+	own.users++
+	d.mu.Unlock()
+	leave := func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if own.users--; own.users == 0 {
+			delete(d.slots, key)
+		}
+	}
+	free := acquireAll(ctx, own.slots, d.atWork)
+	if free == nil {
+		leave()
+		return nil
+	}
+	return func() { free(); leave() }
+}
+
+// acquireAll takes a slot of each kind, one after the other, and returns what frees them; nil if ctx ended first.
+func acquireAll(ctx context.Context, kinds ...chan struct{}) (free func()) {
+	taken := 0
+	free = func() {
+		for _, slots := range kinds[:taken] {
+			<-slots
+		}
+	}
+	for _, slots := range kinds {
+		select {
+		case slots <- struct{}{}:
+			taken++
+		case <-ctx.Done():
+			free()
+			return nil
+		}
+	}
+	return free
+}
+
+// fileSystemsOf returns the schemes and authorities of a request's paths, sorted: those of several have slots of their own.
+func fileSystemsOf(o *droverv1.NodeRequest) string {
+	var systems []string
+	one := []string{o.GetCheckOutput().GetPath(), o.GetCommitOutput().GetPath(), o.GetDeletePath().GetPath()}
+	for _, raw := range slices.Concat(o.GetLocate().GetPaths(), one) {
+		if uri, err := hdfs.ParseURI(raw); err == nil {
+			systems = append(systems, uri.Scheme.String()+"://"+uri.Authority)
+		}
+	}
+	slices.Sort(systems)
+	return strings.Join(slices.Compact(systems), " ")
 }
 
 // lastProgress returns what the request was waiting for when it timed out.
