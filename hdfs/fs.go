@@ -66,6 +66,12 @@ type Linker interface {
 	Link(ctx context.Context, file *os.File, path string, options CreateOptions) error
 }
 
+// Forgetter is a Source that keeps block locations for a while.
+type Forgetter interface {
+	// Forget drops what is kept of a file, so that the next request sees what is new. No I/O, O(1).
+	Forget(path string)
+}
+
 // FS is a complete file system.
 type FS interface {
 	Source

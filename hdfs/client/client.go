@@ -143,7 +143,10 @@ type Client struct {
 	defaultsFetched time.Time // zero: not requested yet
 }
 
-var _ hdfs.FS = (*Client)(nil)
+var (
+	_ hdfs.FS        = (*Client)(nil)
+	_ hdfs.Forgetter = (*Client)(nil)
+)
 
 // New validates the options. It does no I/O; the first request dials.
 func New(options Options) (*Client, error) {

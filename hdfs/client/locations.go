@@ -137,8 +137,8 @@ func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (bl
 // name). O(cached blocks).
 func (c *Client) ForgetDataNode(address string) { c.cache.dropDataNode(address) }
 
-// forgetFile drops the cached locations of a file.
-func (c *Client) forgetFile(name string) { c.cache.dropPath(name) }
+// Forget implements hdfs.Forgetter.
+func (c *Client) Forget(name string) { c.cache.dropFile(name) }
 
 // locationCache caches block locations by file and evicts the least recently used
 // file.
@@ -267,7 +267,16 @@ func mergeBlocks(old []cachedBlock, fresh []namenode.LocatedBlock, now time.Time
 	return merged
 }
 
-// dropPath drops a path and everything below it.
+// dropFile drops one file.
+func (l *locationCache) dropFile(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if element := l.files[name]; element != nil {
+		l.removeLocked(element)
+	}
+}
+
+// dropPath drops a path and everything below it. O(cached files).
 func (l *locationCache) dropPath(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

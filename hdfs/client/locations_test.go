@@ -125,7 +125,7 @@ func TestOnlyUncachedBlocksAreRequested(t *testing.T) {
 	c.ForgetDataNode("10.0.0.2") // blocks 1, 4 and 7
 	getLocations(t, c, 0, -1)
 	wantRequests(t, o, "100+100", "400+100", "700+100")
-	c.forgetFile("/file")
+	c.Forget("/file")
 	getLocations(t, c, 0, -1)
 	wantRequests(t, o, "0+1000")
 }

@@ -249,7 +249,7 @@ func (r *reader) retryLocations(block *namenode.LocatedBlock) error {
 	}
 	r.retryPause = min(2*r.retryPause, maxRetryPause)
 
-	r.c.cache.dropPath(r.info.Path)
+	r.c.Forget(r.info.Path)
 	status, err := r.c.statReadable(r.ctx, r.info.Path)
 	if err != nil {
 		return err

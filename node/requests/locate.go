@@ -179,11 +179,11 @@ func (f inputFile) blocks(ctx context.Context, from, to int, refresh bool) ([]*d
 // while, since a NameNode that has just started does not know all of them; with
 // refresh they are returned at once as missing.
 func (f inputFile) layout(ctx context.Context, from, to int, refresh bool) (hdfs.Layout, error) {
-	forget, _ := f.fs.(interface{ Forget(name string) })
+	cached, _ := f.fs.(hdfs.Forgetter)
 	end := time.Now().Add(missingBlocksWait)
 	for again := refresh; ; again = true {
-		if again && forget != nil {
-			forget.Forget(f.uri.Path)
+		if again && cached != nil {
+			cached.Forget(f.uri.Path)
 		}
 		layout, err := f.fs.Locations(ctx, f.uri.Path, int64(from)*f.slotBytes, int64(to-from)*f.slotBytes)
 		if err != nil || layout.Err() == nil || refresh {

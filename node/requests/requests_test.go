@@ -257,6 +257,33 @@ func TestRefreshSeesALostDataNode(t *testing.T) {
 	}
 }
 
+// cachedFS is a file system that keeps locations until it is told to forget them.
+type cachedFS struct {
+	hdfs.FS
+	forgotten *[]string
+}
+
+func (f cachedFS) Forget(name string) { *f.forgotten = append(*f.forgotten, name) }
+
+func TestRefreshForgetsCachedLocations(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/in/a", 100)
+	var forgotten []string
+	fs := cachedFS{o.fs, &forgotten}
+	var _ hdfs.Forgetter = fs
+	o.files = singleFS{fs}
+	for id, refresh := range []bool{false, true} {
+		req := locate(uint64(id+1), 0, 0, "hdfs:///in/a")
+		req.GetLocate().Refresh = refresh
+		if a := o.request(t, req); a.GetError() != "" {
+			t.Fatal(a)
+		}
+	}
+	if !slices.Equal(forgotten, []string{"/in/a"}) {
+		t.Errorf("forgot %v", forgotten)
+	}
+}
+
 func check(id uint64, prepare bool) *droverv1.NodeRequest {
 	return &droverv1.NodeRequest{Id: id, User: "u", Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
 		Path: "hdfs:///out/x", Prepare: prepare, Temporary: "hdfs:///out/x/_temporary/7"}}}
