@@ -139,14 +139,11 @@ func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byt
 		if err == nil {
 			return body, nil
 		}
-		if remote := (*RemoteError)(nil); errors.As(err, &remote) {
-			remote.method = method
-		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s at NameNode %s: %w", method, address, errors.Join(context.Cause(ctx), err))
 		}
 		if !isServerFailure(err) {
-			return nil, fmt.Errorf("NameNode %s: %w", address, err)
+			return nil, fmt.Errorf("NameNode %s: %s: %w", address, method, err)
 		}
 		// 2. Try every server of the name service once before the first pause.
 		if (try+1)%len(c.options.Addresses) != 0 {
@@ -168,9 +165,7 @@ func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byt
 
 // giveUpError describes the last error and how long the call was retried.
 func (c *Client) giveUpError(method string, waited time.Duration, tries int, last error) error {
-	if remote := (*RemoteError)(nil); !errors.As(last, &remote) {
-		last = fmt.Errorf("%s: %w", method, last) // a RemoteError names it itself
-	}
+	last = fmt.Errorf("%s: %w", method, last)
 	err := fmt.Errorf("NameNode %s: %w", c.Addresses(), last)
 	if c.options.WaitLimit > 0 {
 		err = fmt.Errorf("NameNode %s did not answer within %s (%d tries): %w",

@@ -309,6 +309,27 @@ func TestRefusedAuthenticationIsErrPermission(t *testing.T) {
 	}
 }
 
+// The exception that ends a connection is that of all calls on it, each of which names its own method.
+func TestCallsThatShareAnExceptionNameTheirOwnMethods(t *testing.T) {
+	var calls atomic.Int32
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte {
+		if calls.Add(1) == 1 {
+			return []byte{} // later
+		}
+		return exceptionResponse(k, 2, "org.apache.hadoop.security.AccessControlException", "no")
+	})
+	c := newTestClient(t, fastOptions(s.Addr().String()))
+	var wg sync.WaitGroup
+	for _, method := range []string{"first", "second"} {
+		wg.Go(func() {
+			if _, err := c.Call(t.Context(), method, nil); !errors.Is(err, hdfs.ErrPermission) || !strings.Contains(err.Error(), method+": ") {
+				t.Errorf("%s: %v", method, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestBadOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{
 		{}, {Addresses: []string{"host"}, Auth: SimpleAuth("a")}, {Addresses: []string{"host:"}, Auth: SimpleAuth("a")},

@@ -9,9 +9,9 @@ import (
 	"github.com/drover-run/drover/hdfs"
 )
 
-// RemoteError is an exception of the server. errors.Is finds its class.
+// RemoteError is an exception of the server. errors.Is finds its class. It is not
+// changed: calls that share a connection may share it.
 type RemoteError struct {
-	method  string
 	Class   string // Java class name
 	message string // first line
 }
@@ -20,7 +20,7 @@ func (e *RemoteError) Error() string {
 	message := e.message
 	// The server often repeats the class at the start of the message.
 	message = strings.TrimPrefix(message, e.Class+": ")
-	return fmt.Sprintf("%s: %s: %s", e.method, e.Class[strings.LastIndexByte(e.Class, '.')+1:], message)
+	return fmt.Sprintf("%s: %s", e.Class[strings.LastIndexByte(e.Class, '.')+1:], message)
 }
 
 // errorClasses maps Java exceptions to error classes.
