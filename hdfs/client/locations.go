@@ -155,6 +155,7 @@ type locationCache struct {
 type cachedFile struct {
 	info   hdfs.Info
 	blocks []cachedBlock // ascending offsets, no overlap
+	usedAt time.Time     // none of the blocks is newer
 }
 
 type cachedBlock struct {
@@ -178,6 +179,7 @@ func (l *locationCache) fileLocked(info hdfs.Info) *cachedFile {
 		return nil
 	}
 	l.lru.MoveToFront(element)
+	file.usedAt = time.Now()
 	return file
 }
 
@@ -220,7 +222,8 @@ func (l *locationCache) freshBlocks(info hdfs.Info, at, to int64) (known []namen
 	return known, to
 }
 
-// put caches blocks that can be read. Blocks without a replica are not cached.
+// put caches blocks that can be read. Blocks without a replica are not cached. The
+// files that nobody used for maxAge go, since all their blocks have expired.
 func (l *locationCache) put(info hdfs.Info, fresh []namenode.LocatedBlock) {
 	if l.maxBlocks < len(fresh) {
 		return
@@ -230,14 +233,18 @@ func (l *locationCache) put(info hdfs.Info, fresh []namenode.LocatedBlock) {
 	defer l.mu.Unlock()
 	file := l.fileLocked(info)
 	if file == nil {
-		file = &cachedFile{info: info}
+		file = &cachedFile{info: info, usedAt: now}
 		l.files[info.Path] = l.lru.PushFront(file)
 	}
 	l.blockCount -= len(file.blocks)
 	file.blocks = mergeBlocks(file.blocks, fresh, now)
 	l.blockCount += len(file.blocks)
-	for l.blockCount > l.maxBlocks {
-		l.removeLocked(l.lru.Back())
+	oldest := now.Add(-l.maxAge)
+	for last := l.lru.Back(); last != nil; last = l.lru.Back() {
+		if l.blockCount <= l.maxBlocks && !last.Value.(*cachedFile).usedAt.Before(oldest) {
+			return
+		}
+		l.removeLocked(last)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -175,6 +177,33 @@ func TestCachedLocationsExpire(t *testing.T) {
 		time.Sleep(40 * time.Second)
 		getLocations(t, c, 0, -1)
 		wantRequests(t, o, "100+100")
+	})
+}
+
+// Of files that nobody asks for any more nothing is kept, once another one is.
+func TestExpiredLocationsAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocationCache(1000, time.Minute)
+		put := func(name string) {
+			block := namenode.LocatedBlock{Block: namenode.ExtendedBlock{Length: blockBytes}, Replicas: []hdfs.Replica{{IP: "10.0.0.1"}}}
+			l.put(hdfs.Info{Path: name, LengthBytes: blockBytes}, []namenode.LocatedBlock{block})
+		}
+		put("/a")
+		put("/b")
+		time.Sleep(40 * time.Second) // synctest time
+		put("/b")
+		put("/c")
+		time.Sleep(40 * time.Second)
+		l.freshBlocks(hdfs.Info{Path: "/b", LengthBytes: blockBytes}, 0, blockBytes)
+		put("/d")
+		if got := slices.Sorted(maps.Keys(l.files)); !slices.Equal(got, []string{"/b", "/c", "/d"}) || l.blockCount != 3 {
+			t.Errorf("%v and %d blocks are kept", got, l.blockCount)
+		}
+		time.Sleep(2 * time.Minute)
+		put("/e")
+		if got := slices.Sorted(maps.Keys(l.files)); !slices.Equal(got, []string{"/e"}) || l.blockCount != 1 {
+			t.Errorf("later %v and %d blocks are kept", got, l.blockCount)
+		}
 	})
 }
 
