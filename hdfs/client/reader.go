@@ -144,8 +144,12 @@ func (r *reader) fillWindow() error {
 		return err
 	}
 	r.blocks = found.blocks
-	if len(r.blocks) == 0 && found.underConstruction {
+	switch {
+	case len(r.blocks) > 0 || r.pos >= r.end:
+	case found.underConstruction:
 		r.end = r.pos // all finished bytes have been read
+	default: // Read would ask for them again without an end
+		return fmt.Errorf("%w: no block at byte %d", hdfs.ErrProtocol, r.pos)
 	}
 	return nil
 }

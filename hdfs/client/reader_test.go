@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	pw "google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
@@ -65,4 +67,16 @@ func TestReaderWaitsAgainAfterProgress(t *testing.T) {
 			t.Errorf("%d bytes, %v", len(b), err)
 		}
 	})
+}
+
+// TestWindowWithoutBlocksIsRefused: a reader that got no block would ask for it again without an end.
+func TestWindowWithoutBlocksIsRefused(t *testing.T) {
+	c := newCallerClient(t, &fakeNameNode{length: 100, id: 1}, Options{})
+	for end, want := range map[int64]error{0: nil, 100: hdfs.ErrProtocol} {
+		// The product of this block size and blocksPerCall is no positive number.
+		r := &reader{c: c, ctx: t.Context(), info: hdfs.Info{Path: "/file", LengthBytes: 100, ID: 1, BlockSizeBytes: 1 << 62}, end: end}
+		if err := r.fillWindow(); !errors.Is(err, want) {
+			t.Errorf("up to byte %d: %v, want %v", end, err, want)
+		}
+	}
 }

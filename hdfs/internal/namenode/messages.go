@@ -3,6 +3,7 @@ package namenode
 import (
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	pw "google.golang.org/protobuf/encoding/protowire"
@@ -270,6 +271,13 @@ const (
 	typeSymlink = 3
 )
 
+// Limits of what a NameNode says of a file. Sums and products with them, such as 1,000 blocks, stay below 2^63.
+const (
+	maxFileBytes  = 1 << 60
+	maxBlockBytes = 1 << 50
+	maxName       = 3 * 8000 // bytes of a name: HDFS allows a path of 8,000 UTF-16 characters
+)
+
 func decodeFileStatus(b []byte) (s FileStatus, err error) {
 	var kind, perm, replication, modified uint64
 	err = wire.Each(b, func(f wire.Field) error {
@@ -309,6 +317,9 @@ func decodeFileStatus(b []byte) (s FileStatus, err error) {
 	if err != nil {
 		return s, malformedError("file status", err)
 	}
+	if s.Info.LengthBytes > maxFileBytes || s.Info.BlockSizeBytes > maxBlockBytes {
+		return s, fmt.Errorf("%w: file status of %d bytes in blocks of %d", hdfs.ErrProtocol, s.Info.LengthBytes, s.Info.BlockSizeBytes)
+	}
 	switch kind {
 	case typeDir:
 		s.Info.Dir = true
@@ -336,6 +347,9 @@ func decodeListing(b []byte) (entries []FileStatus, remaining uint64, found bool
 		switch f.Number {
 		case 1:
 			status, err := decodeFileStatus(f.Bytes)
+			if err == nil && !isEntryName(status.Name) {
+				err = fmt.Errorf("entry %.100q", status.Name)
+			}
 			entries = append(entries, status)
 			return err
 		case 2:
@@ -347,6 +361,11 @@ func decodeListing(b []byte) (entries []FileStatus, remaining uint64, found bool
 		return nil, 0, false, malformedError("listing", err)
 	}
 	return entries, remaining, true, nil
+}
+
+// isEntryName reports whether an entry of a listing may have the name; it is empty if what was listed is a file.
+func isEntryName(name string) bool {
+	return len(name) <= maxName && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
 func decodeDefaults(b []byte) (d ServerDefaults, err error) {

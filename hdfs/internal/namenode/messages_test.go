@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +112,29 @@ func TestMalformedMessagesAreRefused(t *testing.T) {
 	}
 	if _, err := decodeFileStatus(fileStatus(9, "", 0)); !errors.Is(err, hdfs.ErrProtocol) {
 		t.Errorf("an unknown file type: %v", err)
+	}
+	for claim, field := range map[string][]byte{
+		"a block size above 2^50": newMessage().Uint(11, 1<<50+1),
+		"a length above 2^60":     newMessage().Uint(3, 1<<60+1),
+	} {
+		if _, err := decodeFileStatus(append(fileStatus(typeFile, "", 0), field...)); !errors.Is(err, hdfs.ErrProtocol) {
+			t.Errorf("%s: %v", claim, err)
+		}
+	}
+	for _, name := range []string{".", "..", "a/b", "/", "a\x00", strings.Repeat("a", maxName+1)} {
+		listing := newMessage().Bytes(1, newMessage().Bytes(1, fileStatus(typeFile, name, 1)).Uint(2, 0))
+		if _, _, _, err := decodeListing(listing); !errors.Is(err, hdfs.ErrProtocol) {
+			t.Errorf("an entry %.10q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "..a", "a.", strings.Repeat("a", maxName)} {
+		listing := newMessage().Bytes(1, newMessage().Bytes(1, fileStatus(typeFile, name, 1<<60)).Uint(2, 0))
+		if _, _, _, err := decodeListing(listing); err != nil {
+			t.Errorf("an entry %.10q: %v", name, err)
+		}
+	}
+	if s, err := decodeFileStatus(fileStatus(typeFile, "/a/full/name", 1)); err != nil || s.Name != "/a/full/name" {
+		t.Errorf("a file by its full name: %v", err)
 	}
 	if _, err := decodeDefaults(nil); !errors.Is(err, hdfs.ErrProtocol) {
 		t.Errorf("no defaults: %v", err)
