@@ -21,8 +21,8 @@ const successName = "_SUCCESS"
 const maxRenames = 8
 
 // checkOutput checks that the output path is free. With prepare it also makes the
-// temporary folder, which shows that the user may write there. A repetition
-// accepts its own temporary folder.
+// temporary folder, after a file of which nothing remains: together they show that the
+// user may write there. A repetition accepts its own temporary folder.
 func (d *Server) checkOutput(ctx context.Context, o *droverv1.CheckOutputRequest, user string) error {
 	fs, uri, err := d.openFS(o.GetPath(), user)
 	if err != nil {
@@ -40,15 +40,40 @@ func (d *Server) checkOutput(ctx context.Context, o *droverv1.CheckOutputRequest
 		return err
 	}
 	if !o.GetPrepare() {
-		return checkParentFolder(ctx, fs, uri)
+		_, err := parentFolder(ctx, fs, uri, uri.Path)
+		return err
 	}
 	if tmp == "" {
 		return fault.New(fault.Invalid, "output %s: the request names no temporary folder", uri)
+	}
+	if _, err := fs.Stat(ctx, tmp); errors.Is(err, hdfs.ErrNotExist) {
+		if err := probeFolder(ctx, fs, uri, tmp); err != nil {
+			return mkdirError(uri, user, err)
+		}
 	}
 	if err := fs.Mkdir(ctx, tmp); err != nil {
 		return mkdirError(uri, user, err)
 	}
 	return nil
+}
+
+// probeFolder creates a hidden file in the nearest folder above tmp, and removes it. Some folders take other folders and
+// no files, as in an encryption zone, and the maps of a job would have run before that shows. The file is not put into
+// tmp, which would remain when the file is refused.
+func probeFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI, tmp string) error {
+	dir, err := parentFolder(ctx, fs, uri, tmp)
+	if err != nil {
+		return err
+	}
+	// Overwrite: what a request that broke off left behind, or one on another node has just created.
+	w, err := fs.Create(ctx, path.Join(dir, "_drover_"+path.Base(tmp)), hdfs.CreateOptions{Overwrite: true})
+	if errors.Is(err, hdfs.ErrPermission) {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("output %s: no file can be written there: %w", uri, err)
+	}
+	return w.Abort()
 }
 
 // mkdirError says why an output has no folder. The folder's own path would help nobody: the user has not named it.
@@ -95,19 +120,19 @@ func checkFree(ctx context.Context, fs hdfs.FS, uri hdfs.URI, tmp string) error 
 	return nil
 }
 
-// checkParentFolder checks that the nearest existing ancestor of the path is a folder.
-func checkParentFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI) error {
-	for p := path.Dir(uri.Path); ; p = path.Dir(p) {
+// parentFolder returns the nearest existing ancestor of a path of the output, which must be a folder.
+func parentFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI, name string) (string, error) {
+	for p := path.Dir(name); ; p = path.Dir(p) {
 		info, err := fs.Stat(ctx, p)
 		switch {
 		case (errors.Is(err, hdfs.ErrNotExist) || errors.Is(err, hdfs.ErrNotDirectory)) && p != "/":
 			continue
 		case err != nil:
-			return err
+			return "", err
 		case !info.Dir:
-			return fault.New(fault.Invalid, "output %s: %s is a file, so nothing can be below it: choose another path", uri, p)
+			return "", fault.New(fault.Invalid, "output %s: %s is a file, so nothing can be below it: choose another path", uri, p)
 		}
-		return nil
+		return p, nil
 	}
 }
 

@@ -322,6 +322,31 @@ func TestCheckOutput(t *testing.T) {
 	}
 }
 
+// Where the user may make folders and HDFS takes no files, as in an encryption zone, a job is refused before it runs.
+func TestPrepareRefusesWhereNoFileCanBe(t *testing.T) {
+	for class, want := range map[error]error{hdfs.ErrUnsupported: fault.Unsupported, hdfs.ErrRefused: fault.Conflict, hdfs.ErrQuota: fault.Exhausted, hdfs.ErrPermission: fault.Denied} {
+		o := newTestServer(t)
+		o.fs.FailNth(fake.OpCreate, 1, class)
+		if a := o.request(t, check(1, true)); a.GetErrorClass() != want.Error() || !strings.Contains(a.GetError(), "hdfs:///out/x") {
+			t.Errorf("%v: %v", class, a)
+		}
+		if inside, err := o.fs.List(t.Context(), "/"); err != nil || len(inside) > 0 {
+			t.Errorf("%v: the refused job left %v, %v", class, inside, err)
+		}
+		for id := uint64(2); id <= 3; id++ { // when it has passed, and once more
+			if a := o.request(t, check(id, true)); a.GetError() != "" {
+				t.Errorf("after %v: %v", class, a)
+			}
+		}
+		if inside, err := o.fs.List(t.Context(), "/"); err != nil || len(inside) != 1 {
+			t.Errorf("%v: beside the folder of the output there is %v, %v", class, inside, err)
+		}
+		if n := o.fs.Calls(fake.OpCreate); n != 2 {
+			t.Errorf("%v: %d files were created, want none by the repetition", class, n)
+		}
+	}
+}
+
 const parts = 5
 
 func prepared(t interface {
