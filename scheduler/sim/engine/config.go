@@ -286,6 +286,12 @@ func (c *Config) checkJob(i int) error {
 		if g.StartDelays != nil && len(g.StartDelays) != int(g.Tasks) {
 			return fmt.Errorf("%s stage %d: %d tasks and %d start delays", what, k, g.Tasks, len(g.StartDelays))
 		}
+		if g.Inputs != nil {
+			out := func(n scheduler.NodeID) bool { return n < 0 || int(n) >= len(c.Nodes) }
+			if i := slices.IndexFunc(g.Inputs.Nodes, out); i >= 0 {
+				return fmt.Errorf("%s stage %d: its input is on node %d of %d", what, k, g.Inputs.Nodes[i], len(c.Nodes))
+			}
+		}
 		below := func(d time.Duration) bool { return d < 0 }
 		if slices.ContainsFunc(g.WorkPerTask, below) || slices.ContainsFunc(g.StartDelays, below) {
 			return fmt.Errorf("%s stage %d: a work time or start delay is negative", what, k)

@@ -135,6 +135,18 @@ func TestReadTimeDependsOnLocality(t *testing.T) {
 	}
 }
 
+// Input on a node that is not simulated is refused, not read beyond the list of nodes.
+func TestInputOnAnUnknownNodeIsRefused(t *testing.T) {
+	for _, n := range []scheduler.NodeID{-1, 4} {
+		j := singleStageJob(0, 1, schedtest.R(1, 1, 0), 10*sec)
+		j.Stages[0].Inputs = schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{0, n})
+		_, err := engine.Simulate(engine.Config{Nodes: nodes(4, 2, schedtest.R(1, 8, 100)), Policy: firstNode{}, Jobs: []engine.Job{j}})
+		if err == nil || err.Error() != fmt.Sprintf("job 1 (j) stage 0: its input is on node %d of 4", n) {
+			t.Errorf("node %d: error %v", n, err)
+		}
+	}
+}
+
 func TestFlowsShareALink(t *testing.T) {
 	j := singleStageJob(0, 2, schedtest.R(1, 1, 0), 10*sec)
 	j.Stages[0].Inputs = schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{1}, []scheduler.NodeID{1})

@@ -28,7 +28,7 @@ func SimulateFluid(name string, l *LoadedSource, settings map[string]string, see
 	if err := applySettings("the fluid model", fluidSettings(&rule, &q), settings); err != nil {
 		return nil, err
 	}
-	w, err := l.Workload(seed)
+	w, err := l.Workload(seed, nil)
 	if err != nil {
 		return nil, err
 	}

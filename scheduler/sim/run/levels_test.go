@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/sim/engine"
 	"github.com/drover-run/drover/scheduler/sim/report"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
@@ -25,7 +26,7 @@ func overloadedSetup(t *testing.T, policy string) *Setup {
 	}
 	m := DefaultModels()
 	m.MemoryUsedFraction = 0.3
-	return &Setup{Nodes: nodes, Scheduler: policy, Models: m, Workload: func(seed uint64) (*trace.Workload, error) {
+	return &Setup{Nodes: nodes, Scheduler: policy, Models: m, Workload: func(seed uint64, _ []engine.Node) (*trace.Workload, error) {
 		return trace.Generate("benchmark", map[string]string{"jobs": "120", "span_s": "600", "job_s": "60", "input_gb": "1"}, seed)
 	}}
 }

@@ -12,6 +12,10 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
+// workloadFunc makes the jobs for a seed. The nodes are those that are simulated: the locations of the
+// jobs' input refer to them.
+type workloadFunc func(seed uint64, nodes []engine.Node) (*trace.Workload, error)
+
 // Setup is a simulation without its seed.
 type Setup struct {
 	Nodes     []engine.Node
@@ -22,7 +26,7 @@ type Setup struct {
 	Models    engine.Models
 	// Workload makes the jobs for a seed. It is called once per simulation, which does not change
 	// the result.
-	Workload func(seed uint64) (*trace.Workload, error)
+	Workload workloadFunc
 	// JobUnit is the unit of throughput in seconds; 0 is report.DefaultJobUnit.
 	JobUnit           float64
 	CycleInterval     time.Duration
@@ -51,7 +55,7 @@ type Outcome struct {
 // Simulate runs the setup for one seed until ctx ends. If the simulation fails, the Outcome holds
 // everything up to that point.
 func (s *Setup) Simulate(ctx context.Context, seed uint64, progress func(engine.Progress)) (*Outcome, error) {
-	w, err := s.Workload(seed)
+	w, err := s.Workload(seed, s.Nodes)
 	if err != nil {
 		return nil, err
 	}

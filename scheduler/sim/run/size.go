@@ -138,7 +138,7 @@ type offeredLoad struct {
 
 // measureLoad reads the load from a simulation on a cluster without queues.
 func (z *sizer) measureLoad() (*offeredLoad, error) {
-	w, err := z.setup.Workload(z.seeds[0])
+	w, err := z.setup.Workload(z.seeds[0], nil)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/internal/seed"
+	"github.com/drover-run/drover/scheduler/sim/engine"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
@@ -30,7 +31,9 @@ func TestSizeAgainstSimulator(t *testing.T) {
 		{"uniform", map[string]string{"jobs": "2000", "interval_s": "1", "tasks": "12", "task_s": "15"}, Target{60 * time.Second, 0.95}},
 		{"puma", map[string]string{"interval_s": "20"}, Target{600 * time.Second, 0.9}},
 	} {
-		s := Setup{Scheduler: "fifo", Workload: func(seed uint64) (*trace.Workload, error) { return trace.Generate(c.generator, c.rules, seed) }}
+		s := Setup{Scheduler: "fifo", Workload: func(seed uint64, _ []engine.Node) (*trace.Workload, error) {
+			return trace.Generate(c.generator, c.rules, seed)
+		}}
 		z, err := s.Size(t.Context(), nodes[0], c.target, Seeds(1, 3), runtime.GOMAXPROCS(0))
 		if err != nil {
 			t.Fatal(err)

@@ -27,7 +27,7 @@ var Formats = []string{"swim", "swf", "jsonl", "slurm", "rumen", "alibaba", "goo
 // LoadedSource is a loaded Source: a workload for every seed, and the nodes that the trace itself
 // names, if any.
 type LoadedSource struct {
-	Workload func(seed uint64) (*trace.Workload, error)
+	Workload workloadFunc
 	Nodes    []engine.Node
 	Count    trace.Count
 	swim     *trace.Swim
@@ -40,7 +40,9 @@ func (s *Source) Load(cluster []engine.Node, kind NodeGroup) (*LoadedSource, err
 		if _, err := trace.Generate(s.File, s.Rule, 1); err != nil {
 			return nil, err
 		}
-		return &LoadedSource{Workload: func(seed uint64) (*trace.Workload, error) { return trace.Generate(s.File, s.Rule, seed) }}, nil
+		return &LoadedSource{Workload: func(seed uint64, _ []engine.Node) (*trace.Workload, error) {
+			return trace.Generate(s.File, s.Rule, seed)
+		}}, nil
 	}
 	if !slices.Contains(Formats, s.Format) {
 		return nil, fmt.Errorf("format %q: use one of %v", s.Format, Formats)
@@ -109,8 +111,8 @@ func largestMachine(cluster []engine.Node) scheduler.Resources {
 	return out
 }
 
-func fixedWorkload(w *trace.Workload) func(uint64) (*trace.Workload, error) {
-	return func(uint64) (*trace.Workload, error) { return w, nil }
+func fixedWorkload(w *trace.Workload) workloadFunc {
+	return func(uint64, []engine.Node) (*trace.Workload, error) { return w, nil }
 }
 
 func (s *Source) loadSwim(t *trace.Swim) (*LoadedSource, error) {
@@ -166,9 +168,10 @@ func (s *Source) loadHistory(h *trace.History, cluster []engine.Node, kind NodeG
 		if l.Nodes, err = c.Build(); err != nil {
 			return nil, err
 		}
-		cluster = l.Nodes
 	}
-	l.Workload = fixedWorkload(h.Workload(trace.HistoryRule{Nodes: cluster}))
+	l.Workload = func(_ uint64, nodes []engine.Node) (*trace.Workload, error) {
+		return h.Workload(trace.HistoryRule{Nodes: nodes}), nil
+	}
 	return l, nil
 }
 
