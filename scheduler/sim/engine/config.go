@@ -89,6 +89,10 @@ type Project struct {
 	Priority scheduler.Priority
 	Submit   time.Duration
 	Jobs     int32
+	// Open: how many jobs it gets is not known before they are submitted, as a coordinator's projects. It has the
+	// priority of its first job and ends with its last active one; a later job of that name begins a new project.
+	// Priority, Submit and Jobs are not used.
+	Open bool
 }
 
 // Job is one job of a workload. Times are offsets from second 0.

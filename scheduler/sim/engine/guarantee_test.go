@@ -3,6 +3,7 @@ package engine_test
 import (
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"strconv"
 	"testing"
 	"time"
@@ -179,4 +180,29 @@ func TestEachViolatedGuaranteeHasACause(t *testing.T) {
 		t.Fatal("no guarantee was violated: the test cannot fail")
 	}
 	t.Logf("%d worlds from seed %d, each under %d policies: %d guarantees violated", (guaranteeWorkloads(t)+1)/2, first, len(variants), violated)
+}
+
+// An open project takes jobs as they come, as a coordinator's: it ends with its last active job, and each project of
+// which all jobs so far are active gets a guarantee.
+func TestOpenProjectsTakeJobsAsTheyCome(t *testing.T) {
+	job := func(submit, work time.Duration) engine.Job {
+		j := singleStageJob(submit, 1, schedtest.R(1, 1, 0), work)
+		j.Project, j.Bound = 1, work
+		return j
+	}
+	w := &guaranteeRecorder{policy(t, "3dsf"), map[scheduler.ProjectID]scheduler.Time{}, map[scheduler.ProjectID]backfill.Cause{}}
+	seen := map[scheduler.ProjectID][]int{} // the jobs of each project as they grow
+	c := engine.Config{Nodes: nodes(1, 1, schedtest.R(4, 16, 100)), Policy: w, Projects: []engine.Project{{Name: "p", Open: true}},
+		Jobs: []engine.Job{job(0, 10*sec), job(20*sec, 10*sec), job(25*sec, 10*sec), job(60*sec, 5*sec)},
+		BeforeSubmit: func(s *scheduler.State, _ scheduler.Time, j *scheduler.JobSpec, _ []scheduler.StageSpec) error {
+			seen[j.Project] = append(seen[j.Project], int(s.Project(j.Project).Spec.Jobs))
+			return nil
+		}}
+	mustSimulate(t, c)
+	if want := map[scheduler.ProjectID][]int{2: {1}, 3: {1, 2}, 4: {1}}; !reflect.DeepEqual(seen, want) {
+		t.Errorf("projects with their jobs %v, want %v", seen, want)
+	}
+	if len(w.latest) != 3 || len(w.violated) != 0 {
+		t.Errorf("guarantees %v, violated %v; want one for each project", w.latest, w.violated)
+	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -15,6 +16,9 @@ type admission struct {
 	backlog  []int32 // jobs that wait for admission
 	admitted int     // jobs that the scheduler sees
 	jobsDone int     // jobs that have ended
+	// open holds, by position in Config.Projects, the present project of those that are open. begun counts them all.
+	open  []scheduler.ProjectSpec
+	begun int
 }
 
 // initJob computes the properties of job i that do not change during the simulation.
@@ -57,8 +61,10 @@ func (a *admission) admitJob(w *world, i int) error {
 	a.admitted++
 	j := &w.jobs[i]
 	j.res.Admitted = sinceEpoch(w.now)
-	if err := a.putProject(w, j.spec); err != nil {
-		return err
+	if j.spec.Project > 0 {
+		if err := a.joinProject(w, j); err != nil {
+			return err
+		}
 	}
 	spec := a.jobSpec(w, j)
 	stages := make([]scheduler.StageSpec, len(j.spec.Stages))
@@ -94,7 +100,7 @@ func (a *admission) admitJob(w *world, i int) error {
 func (a *admission) jobSpec(w *world, j *job) scheduler.JobSpec {
 	in := j.spec
 	spec := scheduler.JobSpec{ID: j.id, Name: in.Name, Tenant: in.Tenant, Priority: in.Priority, Submitted: w.now,
-		Bound: in.Bound, OnMiss: in.OnMiss, Project: scheduler.ProjectID(in.Project), Size: in.Size}
+		Bound: in.Bound, OnMiss: in.OnMiss, Project: j.project, Size: in.Size}
 	if spec.Priority == 0 {
 		spec.Priority = scheduler.PriorityLow
 	}
@@ -125,17 +131,33 @@ func (a *admission) stageSpec(w *world, j *job, g *Stage, estimate float64) sche
 	return spec
 }
 
-func (a *admission) putProject(w *world, in *Job) error {
-	id := scheduler.ProjectID(in.Project)
-	if id == 0 || w.s.Project(id) != nil {
+// joinProject adds a job that is submitted now to its project, which is submitted with its first job.
+func (a *admission) joinProject(w *world, j *job) error {
+	p := &w.Projects[j.spec.Project-1]
+	j.project = scheduler.ProjectID(j.spec.Project)
+	spec := scheduler.ProjectSpec{ID: j.project, Name: p.Name, Tenant: p.Tenant, Priority: cmp.Or(p.Priority, scheduler.PriorityLow), Submitted: w.now, Jobs: p.Jobs}
+	if p.Open {
+		spec = a.joinOpenProject(w, j, spec)
+		j.project = spec.ID
+	} else if w.s.Project(spec.ID) != nil {
 		return nil
 	}
-	p := &w.Projects[in.Project-1]
-	spec := scheduler.ProjectSpec{ID: id, Name: p.Name, Tenant: p.Tenant, Priority: p.Priority, Submitted: w.now, Jobs: p.Jobs}
-	if spec.Priority == 0 {
-		spec.Priority = scheduler.PriorityLow
-	}
 	return w.s.Events().PutProject(spec)
+}
+
+// joinOpenProject returns the open project of a job with that job. spec describes a new one.
+func (a *admission) joinOpenProject(w *world, j *job, spec scheduler.ProjectSpec) scheduler.ProjectSpec {
+	if a.open == nil {
+		a.open = make([]scheduler.ProjectSpec, len(w.Projects))
+	}
+	o := &a.open[j.spec.Project-1]
+	if w.s.Project(o.ID) == nil {
+		a.begun++
+		*o = spec
+		o.ID, o.Priority, o.Jobs = scheduler.ProjectID(len(w.Projects)+a.begun), cmp.Or(j.spec.Priority, scheduler.PriorityLow), 0
+	}
+	o.Jobs++
+	return *o
 }
 
 // taskBound returns for how long a guarantee reserves capacity for a task with an estimate, as a
@@ -199,8 +221,8 @@ func (a *admission) endJob(w *world, j *job, o JobOutcome) error {
 		}
 	}
 	if p := j.spec.Project; p > 0 {
-		q := w.s.Project(scheduler.ProjectID(p))
-		if q != nil && len(q.Jobs) == 0 && a.allJobsEnded(w, p) {
+		q := w.s.Project(j.project)
+		if q != nil && len(q.Jobs) == 0 && (w.Projects[p-1].Open || a.allJobsEnded(w, p)) {
 			return w.s.Events().DropProject(q.Spec.ID)
 		}
 	}

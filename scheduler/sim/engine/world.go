@@ -40,6 +40,7 @@ type world struct {
 type job struct {
 	spec         *Job
 	id           scheduler.JobID
+	project      scheduler.ProjectID
 	stages       []stage
 	tasksLeft    int32 // tasks not done
 	liveAttempts int32

@@ -238,7 +238,7 @@ func (h *History) Workload(rule HistoryRule) *Workload {
 			first = s
 		}
 	}
-	projects := map[string]int{}
+	projects := map[projectKey]int{}
 	for i := range h.Jobs {
 		in := &h.Jobs[i]
 		j := engine.Job{Name: in.Name, Tag: in.Tag, Tenant: tenant(tenantOrDefault(in.Tenant)), Submit: millis(in.SubmitMS - first), Bound: millis(in.BoundMS)}
@@ -266,18 +266,24 @@ func tenantOrDefault(name string) string {
 
 func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// joinProject adds a job to a project, which is submitted with its first job.
-func (w *Workload) joinProject(j *engine.Job, name string, projects map[string]int) {
+// projectKey names a project: each tenant has its own.
+type projectKey struct {
+	tenant scheduler.TenantID
+	name   string
+}
+
+// joinProject adds a job to a project. A coordinator did not know how many jobs a project would get, nor does the simulation.
+func (w *Workload) joinProject(j *engine.Job, name string, projects map[projectKey]int) {
 	if name == "" {
 		return
 	}
-	p, ok := projects[name]
+	key := projectKey{j.Tenant, name}
+	p, ok := projects[key]
 	if !ok {
-		w.Projects = append(w.Projects, engine.Project{Name: name, Tenant: j.Tenant, Priority: j.Priority, Submit: j.Submit})
+		w.Projects = append(w.Projects, engine.Project{Name: name, Tenant: j.Tenant, Open: true})
 		p = len(w.Projects)
-		projects[name] = p
+		projects[key] = p
 	}
-	w.Projects[p-1].Jobs++
 	j.Project = p
 }
 

@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -100,6 +101,23 @@ func TestHistoryIsReplayed(t *testing.T) {
 	}
 	if r := j.Stages[1]; r.WorkPerTask[0] != 4*time.Second || r.Inputs != nil || r.Kind != scheduler.KindReduce {
 		t.Errorf("reduce %+v", r)
+	}
+}
+
+// Projects belong to tenants, and get jobs as a coordinator's.
+func TestHistoryProjectsBelongToTenants(t *testing.T) {
+	text := ""
+	for i, tenant := range []string{"a", "b", "a"} {
+		text += fmt.Sprintf(`{"version":1,"job":%d,"tenant":%q,"project":"nightly","submit_ms":%d,"stages":[{"kind":"group","tasks":[{"attempts":[{"state":"succeeded","place_ms":1,"end_ms":2}]}]}]}`+"\n", i+1, tenant, 1000*i)
+	}
+	h, err := ReadHistory(strings.NewReader(text), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := h.Workload(HistoryRule{})
+	want := []engine.Project{{Name: "nightly", Tenant: 0, Open: true}, {Name: "nightly", Tenant: 1, Open: true}}
+	if !reflect.DeepEqual(w.Projects, want) || w.Jobs[0].Project != 1 || w.Jobs[1].Project != 2 || w.Jobs[2].Project != 1 {
+		t.Errorf("projects %+v of the jobs %+v", w.Projects, w.Jobs)
 	}
 }
 
