@@ -212,7 +212,7 @@ func (in *simInput) loadWorkload(c *cli.Context, vary map[string]string) error {
 	if clusterSet {
 		given = nodes
 	}
-	src := run.Source{Format: c.String("format"), File: c.String("workload"), Rule: in.rules, SkipBad: c.Bool("skip-bad")}
+	src := run.Source{Format: c.String("format"), File: c.String("workload"), Rule: in.rules, SkipBad: c.Bool("skip-bad"), Fluid: in.model == "fluid"}
 	if in.loaded, err = src.Load(given, kind); err != nil {
 		return exitError{exitRefused, err}
 	}
@@ -279,17 +279,6 @@ func (in *simInput) simulate(c *cli.Context, scheduler, dir string) (string, []*
 		name, list = scheduler, ""
 	}
 	s.Scheduler, s.Params = name, map[string]string{}
-	if in.model == "fluid" {
-		var outs []*run.Outcome
-		for _, seed := range in.seeds {
-			o, err := run.SimulateFluid(name, in.loaded, in.rules, seed)
-			if err != nil {
-				return "", nil, nil, exitError{exitRefused, err}
-			}
-			outs = append(outs, o)
-		}
-		return scheduler, outs, &s, nil
-	}
 	for k, v := range in.params {
 		s.Params[k] = v
 	}
@@ -301,6 +290,17 @@ func (in *simInput) simulate(c *cli.Context, scheduler, dir string) (string, []*
 		for k, v := range own {
 			s.Params[k] = v
 		}
+	}
+	if in.model == "fluid" {
+		var outs []*run.Outcome
+		for _, seed := range in.seeds {
+			o, err := s.SimulateFluid(in.loaded, seed)
+			if err != nil {
+				return "", nil, nil, exitError{exitRefused, err}
+			}
+			outs = append(outs, o)
+		}
+		return scheduler, outs, &s, nil
 	}
 	if err := run.CheckScheduler(name, s.Params); err != nil {
 		return "", nil, nil, exitError{exitRefused, err}

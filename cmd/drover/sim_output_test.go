@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -229,6 +230,71 @@ func TestSimDecidesEveryTenMilliseconds(t *testing.T) {
 	}
 	if _, _, err := runSim(t, "run", "-workload", "uniform", "-format", "generate", "-cycle-each-event", "-cycle-interval", "1s"); err == nil || !strings.Contains(err.Error(), "exclude each other") {
 		t.Errorf("both: %v", err)
+	}
+}
+
+// TestFluidModelTakesItsSettings: -rule has what makes the jobs, the scheduler its queues, and what has no effect is refused.
+func TestFluidModelTakesItsSettings(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "unsorted.tsv")
+	text := "late\t10\t0\t5000000000\t0\t0\nearly\t0\t0\t1000000000\t1000000000\t0\nlast\t100\t90\t2000000000\t0\t0\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	generate := []string{"-workload", "poisson", "-format", "generate", "-rule", "jobs=100", "-model", "fluid"}
+	swim := []string{"-workload", path, "-format", "swim"}
+	fluid := append([]string{"-model", "fluid"}, swim...)
+	number := func(name string, args ...[]string) float64 {
+		t.Helper()
+		stdout, _, err := runSim(t, append([]string{"run", "-json"}, slices.Concat(args...)...)...)
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		var sum map[string]any
+		if err := json.Unmarshal([]byte(stdout), &sum); err != nil {
+			t.Fatal(err)
+		}
+		x, _ := sum[name].(float64)
+		return x
+	}
+	if n := number("jobs", generate, []string{"-scheduler", "ps"}); n != 100 {
+		t.Errorf("%v jobs of the generator, want 100", n)
+	}
+	few, many := number("mean_response_s", generate, []string{"-scheduler", "las_mq:queues=1"}), number("mean_response_s", generate, []string{"-scheduler", "las_mq"})
+	if few == many || few != number("mean_response_s", generate, []string{"-scheduler", "las_mq", "-set", "queues=1"}) {
+		t.Errorf("mean response with one queue %v, with ten %v; -set is another", few, many)
+	}
+	a, b := number("throughput_job_units_per_s", generate, []string{"-scheduler", "ps"}), number("throughput_job_units_per_s", generate, []string{"-scheduler", "ps", "-job-unit", "1"})
+	if a < 9.99*b || a > 10.01*b {
+		t.Errorf("throughput %v in units of 0.1 s, %v in those of 1 s", a, b)
+	}
+	// The size replaces the rule and so comes first: the load remains that of the user, and scales the sizes.
+	low, high := number("mean_response_s", fluid, []string{"-scheduler", "ps", "-rule", "load=0.1", "-rule", "size=las_mq"}), number("mean_response_s", fluid, []string{"-scheduler", "ps", "-rule", "size=las_mq", "-rule", "load=0.9"})
+	if low == high {
+		t.Errorf("mean response %v with every load", low)
+	}
+	out := t.TempDir()
+	number("jobs", fluid, []string{"-scheduler", "ps", "-out", out})
+	jobs, err := os.ReadFile(filepath.Join(out, "jobs.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := readCSV(t, string(jobs))
+	if rows[0]["name"] != "early" || rows[0]["submit_s"] != "0" || rows[1]["name"] != "late" || rows[1]["submit_s"] != "10" {
+		t.Errorf("jobs of an unsorted trace: %v", rows)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"the fluid model's rule with tasks": {append([]string{"-scheduler", "fifo", "-rule", "load=0.5"}, swim...), "load is a setting of the fluid model"},
+		"a rule that makes tasks":           {append([]string{"-scheduler", "ps", "-rule", "map_rate=1MiB/s"}, fluid...), `the rule of swim has no setting "map_rate": use one of [size load]`},
+		"queues as a rule":                  {append([]string{"-scheduler", "las_mq", "-rule", "queues=5"}, fluid...), `the rule of swim has no setting "queues"`},
+		"queues of another discipline":      {append([]string{"-scheduler", "ps:queues=5"}, generate...), `ps in the fluid model has no setting "queues"`},
+		"half a queue":                      {append([]string{"-scheduler", "las_mq", "-set", "queues=1.5"}, generate...), `las_mq in the fluid model: queues is "1.5"`},
+	} {
+		if _, _, err := runSim(t, append([]string{"run"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want …%s…", name, err, c.want)
+		}
 	}
 }
 

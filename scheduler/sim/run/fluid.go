@@ -9,13 +9,13 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 	"github.com/drover-run/drover/scheduler/sim/fluid"
 	"github.com/drover-run/drover/scheduler/sim/report"
-	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// SimulateFluid runs jobs through the fluid model. name is a discipline or "fair", another name of
-// ps. SWIM traces have sizes by their rule; in other workloads a job's size is its work in
-// task-seconds, served by one server.
-func SimulateFluid(name string, l *LoadedSource, settings map[string]string, seed uint64) (*Outcome, error) {
+// SimulateFluid runs the jobs of a source through the fluid model. The scheduler is a discipline or
+// "fair", another name of ps. SWIM traces have sizes by their rule; in other workloads a job's size is
+// its work in task-seconds, served by one server.
+func (s *Setup) SimulateFluid(l *LoadedSource, seed uint64) (*Outcome, error) {
+	name := s.Scheduler
 	if name == "fair" {
 		name = "ps"
 	}
@@ -23,9 +23,11 @@ func SimulateFluid(name string, l *LoadedSource, settings map[string]string, see
 	if err != nil {
 		return nil, err
 	}
-	rule := trace.SchedsimRule
-	q := [4]float64{float64(fluid.DefaultQueues.Count), fluid.DefaultQueues.FirstThreshold, fluid.DefaultQueues.ThresholdRatio, fluid.DefaultQueues.WeightRatio}
-	if err := applySettings("the fluid model", fluidSettings(&rule, &q), settings); err != nil {
+	q, parameters := fluid.DefaultQueues, []setting(nil)
+	if d == fluid.LASMQ {
+		parameters = queueSettings(&q)
+	}
+	if err := applySettings(fmt.Sprintf("%v in the fluid model", d), parameters, s.Params); err != nil {
 		return nil, err
 	}
 	w, err := l.Workload(seed, nil)
@@ -37,20 +39,20 @@ func SimulateFluid(name string, l *LoadedSource, settings map[string]string, see
 	}
 	jobs := make([]fluid.Job, len(w.Jobs))
 	if l.swim != nil {
-		jobs = l.swim.FluidJobs(rule)
+		jobs = l.swim.FluidJobs(l.fluidRule)
 	} else {
 		for i := range w.Jobs {
 			jobs[i] = fluid.Job{Arrival: w.Jobs[i].Submit.Seconds(), Size: taskSeconds(&w.Jobs[i])}
 		}
 	}
 	start := time.Now()
-	ends, err := fluid.CompletionTimes(jobs, d, fluid.Queues{Count: int(q[0]), FirstThreshold: q[1], ThresholdRatio: q[2], WeightRatio: q[3]})
+	ends, err := fluid.CompletionTimes(jobs, d, q)
 	if err != nil {
 		return nil, fmt.Errorf("fluid %v: %w", d, err)
 	}
 	o := &Outcome{seed: seed, wallTime: time.Since(start)}
 	o.Config, o.Result = fluidResult(w.Jobs, jobs, ends)
-	o.Numbers = report.Summarise(&o.Config, o.Result, report.DefaultJobUnit)
+	o.Numbers = report.Summarise(&o.Config, o.Result, s.jobUnit())
 	return o, nil
 }
 

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -82,17 +83,15 @@ func (s *Setup) Simulate(ctx context.Context, seed uint64, progress func(engine.
 	}
 	o := &Outcome{seed: seed, Config: c, Result: r, wallTime: time.Since(start)}
 	if r != nil {
-		unit := s.JobUnit
-		if unit == 0 {
-			unit = report.DefaultJobUnit
-		}
-		o.Numbers = report.Summarise(&c, r, unit)
+		o.Numbers = report.Summarise(&c, r, s.jobUnit())
 	}
 	if err != nil {
 		return o, fmt.Errorf("%s, seed %d: %w", s.Scheduler, seed, err)
 	}
 	return o, nil
 }
+
+func (s *Setup) jobUnit() float64 { return cmp.Or(s.JobUnit, report.DefaultJobUnit) }
 
 // checkNotEmpty returns an error for a workload without jobs, which would be simulated with success
 // and tell nothing.

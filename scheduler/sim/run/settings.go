@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/sim/engine"
+	"github.com/drover-run/drover/scheduler/sim/fluid"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
@@ -19,27 +21,28 @@ type setting struct {
 	set        func(text string) error
 }
 
-// applySettings applies the user's values. The error names an unknown or malformed setting.
+// applySettings applies the user's values in the order of the list. The error names an unknown or malformed setting.
 func applySettings(what string, list []setting, values map[string]string) error {
 	names := make([]string, len(list))
 	for i := range list {
 		names[i] = list[i].name
 	}
-	var keys []string
-	for k := range values {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
-		i := slices.Index(names, k)
-		if i < 0 {
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(names, k) {
 			if s := jobspec.Suggest(k, names); s != "" {
 				return fmt.Errorf("%s has no setting %q: did you mean %q?", what, k, s)
 			}
+			if len(names) == 0 {
+				return fmt.Errorf("%s has no setting %q, nor any other", what, k)
+			}
 			return fmt.Errorf("%s has no setting %q: use one of %v", what, k, names)
 		}
-		if err := list[i].set(values[k]); err != nil {
-			return fmt.Errorf("%s: %s is %q: %w", what, k, values[k], err)
+	}
+	for _, s := range list {
+		if v, ok := values[s.name]; ok {
+			if err := s.set(v); err != nil {
+				return fmt.Errorf("%s: %s is %q: %w", what, s.name, v, err)
+			}
 		}
 	}
 	return nil
@@ -163,7 +166,8 @@ func swfSettings(r *trace.SWFRule) []setting {
 	}
 }
 
-func fluidSettings(r *trace.FluidRule, queues *[4]float64) []setting {
+// fluidSettings are the settings of a SWIM trace's rule in the fluid model. The size replaces the whole rule, so it comes first.
+func fluidSettings(r *trace.FluidRule) []setting {
 	return []setting{
 		{"size", "schedsim (input + 5 shuffle + output) or las_mq (LAS_MQ 5.4)", func(s string) error {
 			switch s {
@@ -177,9 +181,15 @@ func fluidSettings(r *trace.FluidRule, queues *[4]float64) []setting {
 			return nil
 		}},
 		{"load", "sum of the sizes over the duration of the trace", setFloat(&r.Load)},
-		{"queues", "number of queues of las_mq", setFloat(&queues[0])},
-		{"first", "threshold of the first queue, s", setFloat(&queues[1])},
-		{"step", "threshold over that of the previous queue", setFloat(&queues[2])},
-		{"weight", "weight over that of the previous queue", setFloat(&queues[3])},
+	}
+}
+
+// queueSettings are the parameters of las_mq in the fluid model.
+func queueSettings(q *fluid.Queues) []setting {
+	return []setting{
+		{"queues", "number of queues", setInt(&q.Count)},
+		{"first", "threshold of the first queue, s", setFloat(&q.FirstThreshold)},
+		{"step", "threshold over that of the previous queue", setFloat(&q.ThresholdRatio)},
+		{"weight", "weight over that of the previous queue", setFloat(&q.WeightRatio)},
 	}
 }

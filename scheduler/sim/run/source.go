@@ -19,6 +19,8 @@ type Source struct {
 	File    string
 	Rule    map[string]string
 	SkipBad bool
+	// Fluid: the jobs are for the fluid model.
+	Fluid bool
 }
 
 // Formats lists the formats of a Source.
@@ -30,7 +32,9 @@ type LoadedSource struct {
 	Workload workloadFunc
 	Nodes    []engine.Node
 	Count    trace.Count
-	swim     *trace.Swim
+	// swim and fluidRule make the jobs of the fluid model of a SWIM trace.
+	swim      *trace.Swim
+	fluidRule trace.FluidRule
 }
 
 // Load loads a source. Without a cluster, a history (jsonl, rumen) is replayed on nodes like kind with
@@ -117,13 +121,18 @@ func fixedWorkload(w *trace.Workload) workloadFunc {
 
 func (s *Source) loadSwim(t *trace.Swim) (*LoadedSource, error) {
 	rule := trace.DefaultSwimRule
-	l := &LoadedSource{Count: t.Count, swim: t}
-	var q [4]float64
-	if applySettings("", fluidSettings(&trace.FluidRule{}, &q), s.Rule) == nil && len(s.Rule) > 0 {
-		l.Workload = fixedWorkload(t.Workload(rule)) // the settings are for the fluid model only
-		return l, nil
+	l := &LoadedSource{Count: t.Count, swim: t, fluidRule: trace.SchedsimRule}
+	settings, ofFluid := swimSettings(&rule), fluidSettings(&l.fluidRule)
+	if s.Fluid {
+		settings = ofFluid
+	} else {
+		for _, x := range ofFluid {
+			if _, ok := s.Rule[x.name]; ok {
+				return nil, fmt.Errorf("the rule of swim: %s is a setting of the fluid model: leave it out, or give -model fluid", x.name)
+			}
+		}
 	}
-	if err := applySettings("the rule of swim", swimSettings(&rule), s.Rule); err != nil {
+	if err := applySettings("the rule of swim", settings, s.Rule); err != nil {
 		return nil, err
 	}
 	if err := rule.Check(); err != nil {
@@ -179,8 +188,7 @@ func (s *Source) loadHistory(h *trace.History, cluster []engine.Node, kind NodeG
 func RuleHelp(format string) string {
 	switch format {
 	case "swim":
-		var q [4]float64
-		return settingsHelp(swimSettings(&trace.SwimRule{})) + " of the fluid model:\n" + settingsHelp(fluidSettings(&trace.FluidRule{}, &q))
+		return settingsHelp(swimSettings(&trace.SwimRule{})) + " with -model fluid, instead of these:\n" + settingsHelp(fluidSettings(&trace.FluidRule{}))
 	case "swf":
 		return settingsHelp(swfSettings(&trace.SWFRule{}))
 	case "generate":

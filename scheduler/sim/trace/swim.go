@@ -24,7 +24,7 @@ type swimJob struct {
 
 // Swim is a SWIM trace.
 type Swim struct {
-	jobs []swimJob
+	jobs []swimJob // in order of submission
 	Count
 }
 
@@ -60,6 +60,7 @@ func ReadSwim(r io.Reader, o Options) (*Swim, error) {
 	if err != nil {
 		return nil, err
 	}
+	slices.SortStableFunc(t.jobs, func(a, b swimJob) int { return cmp.Compare(a.submit, b.submit) })
 	return t, nil
 }
 
@@ -87,7 +88,7 @@ var (
 	LASMQRule = FluidRule{shuffleWeight: 1, minSize: 1, Load: 0.9, fromFirst: true, meanSize: 20}
 )
 
-// FluidJobs converts the trace to jobs of the fluid model.
+// FluidJobs converts the trace to jobs of the fluid model, in the order of the jobs of Workload.
 func (t *Swim) FluidJobs(rule FluidRule) []fluid.Job {
 	out := make([]fluid.Job, len(t.jobs))
 	if len(out) == 0 {
@@ -180,7 +181,6 @@ func (t *Swim) Workload(rule SwimRule) *Workload {
 		}
 		w.Jobs = append(w.Jobs, e)
 	}
-	w.sort()
 	return w
 }
 
