@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,28 @@ func TestAbsentNodes(t *testing.T) {
 				t.Errorf("makespan %v, %d nodes lost, %d unfinished; want %v, %d", r.Makespan, r.NodesLost, r.Unfinished, c.makespan, c.lost)
 			}
 		})
+	}
+}
+
+// The use in each step is a fraction of the capacity that was there in the step, also when steps are merged.
+func TestSeriesCountsTheCapacityThatWasThere(t *testing.T) {
+	for name, c := range map[string]struct {
+		work     time.Duration
+		absences []engine.Absence
+		want     []float64 // in the first quarter and in the last
+	}{
+		"a node that leaves":    {40 * sec, []engine.Absence{{Node: 1, From: 20 * sec}}, []float64{0.25, 0.5}},
+		"a node that joins":     {40 * sec, []engine.Absence{{Node: 1, To: 20 * sec}}, []float64{0.5, 0.25}},
+		"with merged steps":     {4000 * sec, []engine.Absence{{Node: 1, From: 2000 * sec}}, []float64{0.25, 0.5}},
+		"a node that returns":   {40 * sec, []engine.Absence{{Node: 1, From: 20 * sec, To: 25 * sec}}, []float64{0.25, 0.25}},
+		"no capacity is no use": {40 * sec, []engine.Absence{{To: 20 * sec}, {Node: 1, To: 20 * sec}}, []float64{0, 0.25}},
+	} {
+		r := mustSimulate(t, engine.Config{Nodes: nodes(2, 1, schedtest.R(2, 8, 0)), Policy: policy(t, "fifo"), Absences: c.absences,
+			Jobs: []engine.Job{singleStageJob(0, 1, schedtest.R(1, 1, 0), c.work)}})
+		n := len(r.Series.Used)
+		if got := []float64{r.Series.Used[n/8][scheduler.CPU], r.Series.Used[n-1-n/8][scheduler.CPU]}; !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v of the CPU is used, want %v", name, got, c.want)
+		}
 	}
 }
 

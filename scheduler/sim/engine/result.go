@@ -79,7 +79,7 @@ type TaskExecution struct {
 // Series is the utilisation over time, in steps of Step from second 0. Each step holds means.
 type Series struct {
 	Step time.Duration
-	Used [][scheduler.NumResources]float64 // fraction of the capacity
+	Used [][scheduler.NumResources]float64 // fraction of the capacity that was there
 	Jobs []float64                         // jobs in the system
 	// Tenants holds, for each step, the sum over all tenants and then each tenant, if there are at
 	// most maxTenantSeries. It is empty without Config.TenantSeries.
@@ -88,6 +88,15 @@ type Series struct {
 
 // maxSteps limits a Series: when it is full, pairs of steps are merged.
 const maxSteps = 512
+
+// usageValues are integrals: of the occupied resources, of the number of jobs, and of the capacity from capacityValue on.
+type usageValues [2*scheduler.NumResources + 1]float64
+
+// The positions in usageValues after the occupied resources.
+const (
+	jobsValue     = scheduler.NumResources
+	capacityValue = jobsValue + 1
+)
 
 // usage integrates the occupied resources and the number of jobs over time.
 type usage struct {
@@ -99,9 +108,9 @@ type usage struct {
 
 	step          time.Duration
 	stepEnds      scheduler.Time
-	current       [scheduler.NumResources + 1]float64   // integrals of the current step
-	steps         [][scheduler.NumResources + 1]float64 // integrals of the complete steps
-	total         [scheduler.NumResources + 1]float64
+	current       usageValues   // integrals of the current step
+	steps         []usageValues // integrals of the complete steps
+	total         usageValues
 	cap           scheduler.Resources
 	capacityTotal [scheduler.NumResources]float64 // integral of the capacity
 	tenants       tenantSeries
@@ -121,9 +130,10 @@ func (u *usage) advanceTo(t scheduler.Time) {
 		d := to.Sub(u.updatedAt).Seconds()
 		for r := range u.used {
 			u.current[r] += float64(u.used[r]) * d
+			u.current[capacityValue+r] += float64(u.cap[r]) * d
 			u.capacityTotal[r] += float64(u.cap[r]) * d
 		}
-		u.current[len(u.used)] += float64(u.inSystem) * d
+		u.current[jobsValue] += float64(u.inSystem) * d
 		u.updatedAt = to
 		if to == u.stepEnds {
 			u.endStep()
@@ -137,7 +147,7 @@ func (u *usage) endStep() {
 	}
 	u.tenants.endStep(u.updatedAt)
 	u.steps = append(u.steps, u.current)
-	u.current = [scheduler.NumResources + 1]float64{}
+	u.current = usageValues{}
 	if len(u.steps) == maxSteps {
 		for i := range maxSteps / 2 {
 			for k := range u.current {
@@ -174,7 +184,7 @@ func (w *world) fillResult() {
 		responses += w.jobs[i].timeInSystem(w.now).Seconds()
 	}
 	if s := r.Makespan.Seconds(); s > 0 {
-		r.LittlesLaw = [2]float64{u.total[scheduler.NumResources] / s, responses / s}
+		r.LittlesLaw = [2]float64{u.total[jobsValue] / s, responses / s}
 	}
 }
 
@@ -215,12 +225,12 @@ func (w *world) fillSeries() {
 	for _, x := range u.steps {
 		var used [scheduler.NumResources]float64
 		for k := range used {
-			if c := w.s.Cluster().Total()[k]; c > 0 {
-				used[k] = x[k] / seconds / float64(c)
+			if c := x[capacityValue+k]; c > 0 {
+				used[k] = x[k] / c
 			}
 		}
 		s.Used = append(s.Used, used)
-		s.Jobs = append(s.Jobs, x[scheduler.NumResources]/seconds)
+		s.Jobs = append(s.Jobs, x[jobsValue]/seconds)
 	}
 }
 
