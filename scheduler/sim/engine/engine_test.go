@@ -147,6 +147,17 @@ func TestInputOnAnUnknownNodeIsRefused(t *testing.T) {
 	}
 }
 
+// A deadline whose guarantee was refused is accepted without one, and that is decided on at once: nothing else happens here
+// before the regular task ends.
+func TestRefusedDeadlineIsDecidedOnAgain(t *testing.T) {
+	regular, urgent := singleStageJob(0, 1, schedtest.R(1, 1, 0), time.Hour), singleStageJob(60*sec, 1, schedtest.R(1, 1, 0), 60*sec)
+	urgent.Deadline = 150 * sec
+	c := engine.Config{Nodes: nodes(1, 1, schedtest.R(1, 8, 0)), Policy: policy(t, "3dsf"), Jobs: []engine.Job{regular, urgent}, Models: engine.Models{EstimateError: 0.6}}
+	if r := mustSimulate(t, c); r.Jobs[1].Start < 0 || r.Jobs[1].Start > 2*time.Minute {
+		t.Errorf("the job with the deadline starts at %v: %+v", r.Jobs[1].Start, r.Jobs)
+	}
+}
+
 func TestFlowsShareALink(t *testing.T) {
 	j := singleStageJob(0, 2, schedtest.R(1, 1, 0), 10*sec)
 	j.Stages[0].Inputs = schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{1}, []scheduler.NodeID{1})

@@ -242,7 +242,7 @@ func (a *admission) allJobsEnded(w *world, p int) bool {
 
 // handlePolicyState handles the policy states that affect the simulation: it counts violated
 // guarantees, stops a job with an infeasible deadline if the job asks for that, and accepts one
-// whose guarantee was refused without it, as a coordinator does.
+// whose guarantee was refused without it, as a coordinator does, which then decides again.
 func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error {
 	switch n.Kind {
 	case scheduler.InfeasibleState:
@@ -252,9 +252,10 @@ func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error 
 	case scheduler.ViolatedState:
 		w.res.ViolatedGuarantees++
 	case scheduler.RefusedState:
-		if j := w.s.Job(n.Job); j != nil && j.Spec.Deadline > 0 {
+		if j := w.s.Job(n.Job); j != nil && j.Spec.Deadline > 0 && !j.Spec.Accepted {
 			spec := j.Spec
 			spec.Accepted = true // without a guarantee
+			w.dirty = true
 			return w.s.Events().UpdateJob(spec)
 		}
 	}
