@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,6 +63,12 @@ func serve(what string) {
 			continue
 		case "silence":
 			_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed
+		case "a child of its own session":
+			exe, _ := os.Executable()
+			c := exec.Command(exe)
+			c.Env, c.SysProcAttr = []string{"PIPE_TEST_POLICY=silence"}, &syscall.SysProcAttr{Setsid: true}
+			c.Stdin, c.Stdout = os.Stdin, os.Stdout
+			_ = c.Run()
 		case "exit":
 			os.Exit(4)
 		}
@@ -157,7 +164,7 @@ func TestBadProcessesEndTheSimulation(t *testing.T) {
 			c := config(t)
 			p, _ := start(t, what)
 			if what == "silence" {
-				p.timeout = 200 * time.Millisecond
+				p.answerTimeout = 200 * time.Millisecond
 			}
 			c.Policy, c.Stop = p, p.Err
 			_, err := engine.Simulate(c)
@@ -167,6 +174,55 @@ func TestBadProcessesEndTheSimulation(t *testing.T) {
 			if err := p.Close(); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("Close: %v, want …%s…", err, want)
 			}
+		})
+	}
+}
+
+// TestChildrenEndWithTheirProcess: a child that keeps the pipes of a process which is to end keeps nobody waiting.
+func TestChildrenEndWithTheirProcess(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		policy  string
+		command []string
+		asks    bool
+	}{
+		"a shell's child":                        {"silence", []string{"sh", "-c", `"$0"; exit 1`, exe}, true},
+		"a child of its own session":             {"a child of its own session", []string{exe}, true},
+		"a child that stays when the input ends": {"silence", []string{"sh", "-c", `sleep 1000000 & exec cat >/dev/null`}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("PIPE_TEST_POLICY", c.policy)
+			p, err := Start(c.command, io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.answerTimeout, p.exitTimeout = 200*time.Millisecond, 200*time.Millisecond
+			done := make(chan error, 1)
+			go func() {
+				if c.asks {
+					_, err := p.ask(&request{Version: version})
+					done <- err
+				}
+				done <- p.Close()
+			}()
+			wait := func() error {
+				select {
+				case err := <-done:
+					return err
+				case <-time.After(30 * time.Second):
+					t.Fatal("it waits for the child")
+					return nil
+				}
+			}
+			if c.asks {
+				if err := wait(); err == nil || err.Error() != "it did not answer within 200ms" {
+					t.Errorf("%v", err)
+				}
+			}
+			_ = wait()
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -26,10 +27,12 @@ type Policy struct {
 	name    string
 	cmd     *exec.Cmd
 	in      io.WriteCloser
+	out     io.ReadCloser
 	lines   chan []byte // closed when the process ends its output
 	readErr error       // set before lines is closed
 	err     error
-	timeout time.Duration
+	// The limits, which tests change.
+	answerTimeout, exitTimeout time.Duration
 }
 
 // Start starts the process. Its standard error goes to stderr.
@@ -37,21 +40,31 @@ func Start(command []string, stderr io.Writer) (*Policy, error) {
 	if len(command) == 0 {
 		return nil, errors.New("a policy as a process needs a command: pipe:COMMAND")
 	}
-	p := &Policy{name: "pipe:" + strings.Join(command, " "), cmd: exec.Command(command[0], command[1:]...), lines: make(chan []byte), timeout: answerTimeout}
+	p := &Policy{name: "pipe:" + strings.Join(command, " "), cmd: exec.Command(command[0], command[1:]...), lines: make(chan []byte),
+		answerTimeout: answerTimeout, exitTimeout: exitTimeout}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // kill ends its children too
+	p.cmd.WaitDelay = exitTimeout
 	p.cmd.Stderr = stderr
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
+	if p.out, err = p.cmd.StdoutPipe(); err != nil {
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
-	go p.read(out)
+	go p.read(p.out)
 	return p, nil
+}
+
+// kill ends the process and its children, and the pipes to them: a child that has left the group of the process may
+// keep the other ends open.
+func (p *Policy) kill() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it fails if none of them is left
+	_ = p.in.Close()
+	_ = p.out.Close()
 }
 
 // read passes the lines of the process on until its output ends. Close waits for that.
@@ -92,20 +105,24 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	return none
 }
 
-// ask sends a request and waits for the response, at most timeout.
+// ask sends a request and waits for the response, at most answerTimeout.
 func (p *Policy) ask(r *request) (*response, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
-	timer := time.AfterFunc(p.timeout, func() { _ = p.cmd.Process.Kill() }) // also unblocks the write
+	timer := time.AfterFunc(p.answerTimeout, p.kill) // also unblocks the write
 	defer timer.Stop()
+	late := fmt.Errorf("it did not answer within %v", p.answerTimeout)
 	if _, err := p.in.Write(append(text, '\n')); err != nil {
+		if !timer.Stop() {
+			return nil, late
+		}
 		return nil, fmt.Errorf("it ended before it read the request: %w", err)
 	}
 	line, ok := <-p.lines
 	if !ok && !timer.Stop() {
-		return nil, fmt.Errorf("it did not answer within %v", p.timeout)
+		return nil, late
 	}
 	if !ok {
 		return nil, fmt.Errorf("it ended without an answer; its errors are above: %w", errors.Join(p.readErr, io.ErrUnexpectedEOF))
@@ -116,7 +133,7 @@ func (p *Policy) ask(r *request) (*response, error) {
 // Close ends the input of the process, waits until it exits, at most ten seconds, and returns Err or
 // the error of its exit.
 func (p *Policy) Close() error {
-	timer := time.AfterFunc(exitTimeout, func() { _ = p.cmd.Process.Kill() })
+	timer := time.AfterFunc(p.exitTimeout, p.kill)
 	defer timer.Stop()
 	_ = p.in.Close() // it fails if the process has ended
 	for range p.lines {
