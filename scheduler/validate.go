@@ -10,14 +10,21 @@ import (
 // maxName limits the length of names, in bytes.
 const maxName = 4096
 
-// checkNames returns an error for names that could not be written and read unchanged.
+// CheckName returns an error for a name that could not be written and read unchanged, which the State refuses.
+func CheckName(name string) error {
+	if len(name) > maxName {
+		return fmt.Errorf("a name of %d bytes: at most %d", len(name), maxName)
+	}
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("the name %q is not valid UTF-8", name)
+	}
+	return nil
+}
+
 func checkNames(what string, of ...string) error {
 	for _, n := range of {
-		if len(n) > maxName {
-			return refuse(ErrInvalid, what, "a name of %d bytes: at most %d", len(n), maxName)
-		}
-		if !utf8.ValidString(n) {
-			return refuse(ErrInvalid, what, "the name %q is not valid UTF-8", n)
+		if err := CheckName(n); err != nil {
+			return refuse(ErrInvalid, what, "%v", err)
 		}
 	}
 	return nil

@@ -276,11 +276,19 @@ func (c *Config) checkJob(i int) error {
 		return fmt.Errorf("%s: submitted at %v, before the previous job: sort the jobs by submission", what, j.Submit)
 	case j.Project < 0 || j.Project > len(c.Projects):
 		return fmt.Errorf("%s: project %d of %d", what, j.Project, len(c.Projects))
-	case len(j.Stages) == 0:
-		return fmt.Errorf("%s: no stages", what)
+	case j.Deadline != 0 && j.Deadline <= j.Submit:
+		return fmt.Errorf("%s: submitted at %v with the deadline %v, which is not later", what, j.Submit, j.Deadline)
+	case len(j.Stages) == 0 || len(j.Stages) > scheduler.MaxStages:
+		return fmt.Errorf("%s: %d stages: expected 1 to %d", what, len(j.Stages), scheduler.MaxStages)
+	}
+	if err := scheduler.CheckName(j.Name); err != nil {
+		return fmt.Errorf("job %d: %w", i+1, err)
 	}
 	for k := range j.Stages {
 		g := &j.Stages[k]
+		if err := scheduler.CheckName(g.Name); err != nil {
+			return fmt.Errorf("%s stage %d: %w", what, k, err)
+		}
 		if g.Work < 0 || g.ShuffleBytes < 0 || g.OutputBytes < 0 || g.InputBytes < 0 || g.BlockBytes < 0 {
 			return fmt.Errorf("%s stage %d: a time or size is negative", what, k)
 		}

@@ -135,6 +135,22 @@ func TestReadTimeDependsOnLocality(t *testing.T) {
 	}
 }
 
+// What the State would refuse in the middle of a simulation is refused before it.
+func TestJobsThatTheStateRefusesAreNamed(t *testing.T) {
+	for want, change := range map[string]func(j *engine.Job){
+		"job 2: the name \"\\xff\" is not valid UTF-8":                        func(j *engine.Job) { j.Name = "\xff" },
+		"job 2 (j) stage 0: a name of 5000 bytes: at most 4096":               func(j *engine.Job) { j.Stages[0].Name = strings.Repeat("x", 5000) },
+		"job 2 (j): submitted at 5s with the deadline 5s, which is not later": func(j *engine.Job) { j.Deadline = 5 * sec },
+		"job 2 (j): 4097 stages: expected 1 to 4096":                          func(j *engine.Job) { j.Stages = make([]engine.Stage, 4097) },
+	} {
+		jobs := []engine.Job{singleStageJob(0, 1, schedtest.R(1, 1, 0), sec), singleStageJob(5*sec, 1, schedtest.R(1, 1, 0), sec)}
+		change(&jobs[1])
+		if _, err := engine.Simulate(engine.Config{Nodes: nodes(1, 1, schedtest.R(1, 8, 0)), Policy: policy(t, "fifo"), Jobs: jobs}); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 // Input on a node that is not simulated is refused, not read beyond the list of nodes.
 func TestInputOnAnUnknownNodeIsRefused(t *testing.T) {
 	for _, n := range []scheduler.NodeID{-1, 4} {

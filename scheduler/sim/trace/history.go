@@ -168,6 +168,12 @@ func (j *HistoryJob) check() error {
 	if bad(j.SubmitMS) || bad(j.StartMS) || bad(j.FinishMS) || bad(j.DeadlineMS) || bad(j.BoundMS) {
 		return fmt.Errorf("job %d: a time is negative or above %d ms", j.Job, maxMS)
 	}
+	if j.DeadlineMS > 0 && j.DeadlineMS < j.SubmitMS {
+		return fmt.Errorf("job %d: deadline_ms is %d, before submit_ms, which is %d", j.Job, j.DeadlineMS, j.SubmitMS)
+	}
+	if err := checkNames(j.Name, j.Tenant, j.Project); err != nil {
+		return fmt.Errorf("job %d: %w", j.Job, err)
+	}
 	if !slices.Contains([]string{"", "low", "high"}, j.Priority) {
 		return fmt.Errorf("job %d: priority is %q: expected low or high", j.Job, truncate(j.Priority))
 	}
@@ -188,6 +194,9 @@ func (j *HistoryJob) check() error {
 func (g *HistoryStage) check(k int) error {
 	if _, ok := stageKinds[g.Kind]; !ok {
 		return fmt.Errorf("kind is %q: expected map, reduce or group", truncate(g.Kind))
+	}
+	if err := checkNames(g.Name); err != nil {
+		return err
 	}
 	if err := (scheduler.Resources{g.CPU, g.Memory, g.IO}).Check(); err != nil {
 		return err
@@ -211,6 +220,24 @@ func (g *HistoryStage) check(k int) error {
 		}
 		if len(t.HostBytes) > 0 && len(t.HostBytes) != len(t.Hosts) || slices.ContainsFunc(t.HostBytes, func(n int64) bool { return n < 0 || n > t.InputBytes }) {
 			return fmt.Errorf("task %d: %d hosts with the bytes %v: expected as many, each at most the task's %d input bytes", i, len(t.Hosts), t.HostBytes, t.InputBytes)
+		}
+		if err := checkNames(t.Hosts...); err != nil {
+			return fmt.Errorf("task %d: %w", i, err)
+		}
+		for k := range t.Attempts {
+			if err := checkNames(t.Attempts[k].Node); err != nil {
+				return fmt.Errorf("task %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkNames returns an error for a name that no simulation takes.
+func checkNames(names ...string) error {
+	for _, n := range names {
+		if err := scheduler.CheckName(n); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -243,7 +270,7 @@ func (h *History) Workload(rule HistoryRule) *Workload {
 		in := &h.Jobs[i]
 		j := engine.Job{Name: in.Name, Tag: in.Tag, Tenant: tenant(tenantOrDefault(in.Tenant)), Submit: millis(in.SubmitMS - first), Bound: millis(in.BoundMS)}
 		if in.DeadlineMS > 0 {
-			j.Deadline = max(1, millis(in.DeadlineMS-first))
+			j.Deadline = max(j.Submit+1, millis(in.DeadlineMS-first)) // later, if within the same millisecond
 		}
 		j.Priority = map[string]scheduler.Priority{"high": scheduler.PriorityHigh}[in.Priority]
 		j.OnMiss = map[string]scheduler.OnMiss{"stop": scheduler.OnMissStop}[in.OnMiss] // lower continues as well

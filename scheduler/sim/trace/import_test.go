@@ -202,6 +202,11 @@ func TestBadImportsAreNamed(t *testing.T) {
 		_, err := ReadGoogle(strings.NewReader(s), Options{Name: "f"}, scheduler.Resources{96000, 1 << 30, 0})
 		return err
 	}
+	swim := func(s string) error { _, err := ReadSwim(strings.NewReader(s), Options{Name: "f"}); return err }
+	history := func(s string) error {
+		_, err := ReadHistory(strings.NewReader(`{"version":1,"job":1,`+s+"}"), Options{Name: "f"})
+		return err
+	}
 	rumen := func(s string) error { _, err := ReadRumen(strings.NewReader(s), Options{Name: "f"}); return err }
 	tooMany := func() error {
 		const s = "M1,3,j_1,1,Terminated,1,2,100,0.5\n"
@@ -225,6 +230,13 @@ func TestBadImportsAreNamed(t *testing.T) {
 		"too many tasks":      {tooMany(), "f:2: 3 tasks: with those before, more than 5 in one file"},
 		"eight fields":        {alibaba("M1,1,j_1,1,Terminated,1,2,100\n"), "f:1: 8 fields: expected the 9 of batch_task.csv"},
 		"a bad plan":          {alibaba("M1,1,j_1,1,Terminated,1,2,much,1\n"), `f:1: plan_cpu is "much": expected a number`},
+		"a name of no text":   {slurm("JobID|JobName|Submit|Start|Elapsed|NCPUS\n1|\xff|2026-01-05T08:00:00|2026-01-05T08:00:00|1:00|1\n"), "f:2: job 1: the name \"\\xff-1\" is not valid UTF-8"},
+		"a tenant of no text": {slurm("JobID|Account|Submit|Start|Elapsed|NCPUS\n1|\xff|2026-01-05T08:00:00|2026-01-05T08:00:00|1:00|1\n"), "is not valid UTF-8"},
+		"a node of no text":   {slurm("JobID|NodeList|Submit|Start|Elapsed|NCPUS\n1|\xff|2026-01-05T08:00:00|2026-01-05T08:00:00|1:00|1\n"), "is not valid UTF-8"},
+		"a task of no text":   {alibaba("\xff,1,j_1,1,Terminated,1,2,100,1\n"), "is not valid UTF-8"},
+		"a long SWIM name":    {swim(strings.Repeat("x", 5000) + "\t0\t0\t1\t0\t0\n"), "f:1: a name of 5000 bytes: at most 4096"},
+		"a long project":      {history(`"deadline_ms":5,"project":"` + strings.Repeat("x", 5000) + `"`), "f:1: job 1: a name of 5000 bytes"},
+		"a missed deadline":   {history(`"submit_ms":5,"deadline_ms":4`), "f:1: job 1: deadline_ms is 4, before submit_ms, which is 5"},
 		"an end before":       {alibaba("M1,1,j_1,1,Terminated,5,2,100,1\n"), "f:1: end_time 2 is before start_time 5"},
 		"memory above all":    {alibaba("M1,1,j_1,1,Terminated,1,2,100,101\n"), `f:1: plan_mem is "101": expected a number from 0 to 100`},
 		"a circle":            {alibaba("M1_2,1,j_1,1,Terminated,1,2,100,1\nM2_1,1,j_1,1,Terminated,1,2,100,1\n"), "f: job j_1: its tasks wait for each other"},

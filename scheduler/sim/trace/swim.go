@@ -42,7 +42,10 @@ func ReadSwim(r io.Reader, o Options) (*Swim, error) {
 			return fmt.Errorf("%d fields: expected 6 or 7, separated by tabs: job, submit, gap, input, shuffle, output, path", len(f))
 		}
 		j := swimJob{name: f[0]}
-		var err error
+		err := checkNames(j.name)
+		if err != nil {
+			return err
+		}
 		if j.submit, err = parseNumber(f[1], "the submit time", 0, maxSeconds); err != nil {
 			return err
 		}

@@ -256,8 +256,11 @@ func checkWorkload(t *testing.T, w *Workload) {
 		if j.Submit < 0 || j.Bound < 0 || (i > 0 && j.Submit < w.Jobs[i-1].Submit) {
 			t.Fatalf("job %d: %+v", i, j)
 		}
+		if checkNames(j.Name, w.Tenants[j.Tenant].Name) != nil || j.Deadline != 0 && j.Deadline <= j.Submit {
+			t.Fatalf("the State refuses job %d: %+v", i, j)
+		}
 		for _, g := range j.Stages {
-			if g.Tasks < 1 || g.Work < 0 || g.InputBytes < 0 || g.ShuffleBytes < 0 || g.OutputBytes < 0 || g.Demand.Check() != nil && g.Demand[0] >= 0 {
+			if checkNames(g.Name) != nil || g.Tasks < 1 || g.Work < 0 || g.InputBytes < 0 || g.ShuffleBytes < 0 || g.OutputBytes < 0 || g.Demand.Check() != nil && g.Demand[0] >= 0 {
 				t.Fatalf("job %d stage %+v", i, g)
 			}
 		}
