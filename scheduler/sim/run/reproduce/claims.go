@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler/sim/report"
 )
@@ -111,13 +112,14 @@ func (c *Calibration) withValue(name string, value float64) *Calibration {
 	return out
 }
 
-// values returns the values of the named parameters.
-func (c *Calibration) values(names []string) []float64 {
-	out := make([]float64, len(names))
-	for i, n := range names {
-		out[i] = c.get(n)
+// valuesHash returns a hash of the values of all parameters. Which of them an experiment reads is not known before it
+// runs: its assumptions are only those whose effect is measured.
+func (c *Calibration) valuesHash() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(c.Parameters)) {
+		fmt.Fprintf(h, "%s %g\n", name, c.Parameters[name].Value)
 	}
-	return out
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // get returns the value of a parameter. It panics on an unknown name, which is a programming error.

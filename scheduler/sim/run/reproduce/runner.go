@@ -169,7 +169,7 @@ func (r *Runner) runUnit(o *Outcome, u *unit) (fromStore bool) {
 		env.Cal = env.Cal.withValue(s.Parameter, s.Value)
 		name += fmt.Sprintf(" %s %g", s.Parameter, s.Value)
 	}
-	key := fmt.Sprintf("%s quick %v %v", name, env.Quick, env.Cal.values(o.Assumes))
+	key := fmt.Sprintf("%s quick %v values %s", name, env.Quick, env.Cal.valuesHash())
 	if s := r.Store.get(name, key); s != nil {
 		u.sample = s
 		return true

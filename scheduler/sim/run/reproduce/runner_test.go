@@ -78,6 +78,38 @@ func TestStoredSamplesAreReused(t *testing.T) {
 	}
 }
 
+// TestSamplesOfOtherValuesAreNotReused: a sample is remade when any value of the calibration has changed, also one that the
+// experiment reads and does not list as an assumption.
+func TestSamplesOfOtherValuesAreNotReused(t *testing.T) {
+	store, err := OpenStore(t.TempDir(), "one", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.AcceptOtherBuilds = true
+	for _, c := range []struct {
+		value float64
+		runs  int
+	}{{1, 3}, {1, 0}, {2, 3}} {
+		ran := 0
+		r := toyRunner(&ran, store)
+		r.Sensitivity = 0
+		r.Env.Cal.Parameters["b"] = Parameter{Value: c.value}
+		r.Experiments[0].Run = func(e *Env, seed uint64) (*Sample, error) {
+			ran++
+			s := &Sample{}
+			s.setClaim("x", e.Cal.get("a")+e.Cal.get("b"))
+			return s, nil
+		}
+		outs, err := r.Run(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := outs[0].Verdicts[0]; ran != c.runs || v.Ours.Mean != 10+c.value {
+			t.Errorf("with the value %v: %d units ran, want %d; the mean is %v", c.value, ran, c.runs, v.Ours.Mean)
+		}
+	}
+}
+
 // TestStoredOnlySimulatesNothing: what an interrupted run has stored can be reported; the rest is not
 // run.
 func TestStoredOnlySimulatesNothing(t *testing.T) {
