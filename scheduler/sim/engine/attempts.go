@@ -52,6 +52,7 @@ type attemptExtra struct {
 	readBytesLeft, writeBytesLeft float64
 	placedAt                      scheduler.Time
 	plannedDuration               time.Duration // total at placement, for progress reports
+	waited                        time.Duration // for maps, if attempts are recorded; elapsed does not have it
 }
 
 func (t *attempt) id() scheduler.AttemptID {
@@ -242,12 +243,21 @@ func (r *waitingReduces) resume(w *world, j *job) error {
 		if t.state != attemptWaiting || &w.jobs[t.job] != j {
 			continue
 		}
+		t.countWaiting(w)
 		t.state = attemptRunning
 		if err := w.schedulePhaseEnd(slot); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// countWaiting adds the time for which an attempt has waited for maps until now.
+func (t *attempt) countWaiting(w *world) {
+	if w.OnAttempt != nil {
+		w.ownExtra(t).waited += w.now.Sub(t.phaseStart)
+		t.phaseStart = w.now
+	}
 }
 
 // finishPhase moves an attempt to its next phase or ends it.
@@ -289,6 +299,7 @@ func (w *world) pauseAttempt(slot int32) {
 	switch t.state {
 	case attemptRunning:
 	case attemptWaiting:
+		t.countWaiting(w)
 		t.state = attemptSuspended
 		return
 	default:

@@ -108,7 +108,13 @@ func TestReduceFetchesBesideTheLastMap(t *testing.T) {
 			{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 1, 0), Work: 5 * sec, SlowStart: slow,
 				ShuffleBytes: 200 * schedtest.MiB, OutputBytes: 100 * schedtest.MiB}}}
 		m := engine.Models{Transfer: engine.TransferFixed, LocalRate: 100 * schedtest.MiB, RackRate: 50 * schedtest.MiB, RemoteRate: 20 * schedtest.MiB, Launch: sec}
-		r := mustSimulate(t, engine.Config{Nodes: nodes(2, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: m})
+		// An attempt that waits for maps runs: nobody has suspended it.
+		waits := func(a *engine.AttemptRecord) {
+			if a.Ran != a.Ended-a.Placed || a.Suspensions != 0 {
+				t.Errorf("slow start %v: attempt %v ran for %v from %v to %v", slow, a.ID, a.Ran, a.Placed, a.Ended)
+			}
+		}
+		r := mustSimulate(t, engine.Config{Nodes: nodes(2, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: m, OnAttempt: waits})
 		if f := r.Jobs[0].Finish; f != want {
 			t.Errorf("slow start %v: finished at %v, want %v", slow, f, want)
 		}

@@ -147,7 +147,7 @@ type AttemptRecord struct {
 	Tenant        scheduler.TenantID
 	Node          scheduler.NodeID // the last one, if it migrated
 	Placed, Ended time.Duration
-	Ran           time.Duration // starting, reading, computing and writing, without suspensions
+	Ran           time.Duration // starting, reading, waiting for maps, computing and writing, without suspensions
 	Suspensions   int32
 	Outcome       scheduler.Outcome
 	// Locality is "node", "rack", "remote", or "" if its input has no location.
@@ -161,5 +161,5 @@ func (w *world) recordAttempt(t *attempt, o scheduler.Outcome) {
 	}
 	local := map[locality]string{localNode: "node", localRack: "rack", localRemote: "remote"}[t.locality]
 	w.OnAttempt(&AttemptRecord{ID: t.id(), Tenant: w.jobs[t.job].spec.Tenant, Node: t.node, Placed: sinceEpoch(t.placedAt), Ended: sinceEpoch(w.now),
-		Ran: t.elapsed, Suspensions: t.suspensions, Outcome: o, Locality: local})
+		Ran: t.elapsed + t.waited, Suspensions: t.suspensions, Outcome: o, Locality: local})
 }
