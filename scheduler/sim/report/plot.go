@@ -113,7 +113,7 @@ func PlotResponses(names []string, runs []*engine.Result) (*plot.Plot, error) {
 	for i, r := range runs {
 		var x []float64
 		for k := range r.Jobs {
-			if r.Jobs[k].Outcome != 0 {
+			if r.Jobs[k].Outcome == engine.JobSucceeded {
 				x = append(x, r.Jobs[k].Response().Seconds())
 			}
 		}

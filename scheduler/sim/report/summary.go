@@ -15,7 +15,7 @@ import (
 )
 
 // Summary is the result of one or more simulations of one setup in numbers. Names carry their
-// units; shares are from 0 to 1. Means over jobs count the jobs that ended.
+// units; shares are from 0 to 1. Means over jobs count the jobs that succeeded.
 type Summary struct {
 	Scheduler string `json:"scheduler"`
 	Model     string `json:"model"`
@@ -61,6 +61,7 @@ type Numbers struct {
 	NodesLost           float64 `json:"nodes_lost"`
 	Placements          float64 `json:"placements"`
 	Unfinished          float64 `json:"jobs_unfinished"`
+	Missed              float64 `json:"jobs_missed"` // stopped because their deadline was missed (on_miss)
 	MeanJobsInSystem    float64 `json:"mean_jobs_in_system"`
 }
 
@@ -86,7 +87,10 @@ func Summarise(c *engine.Config, r *engine.Result, jobUnit float64) Numbers {
 				met++
 			}
 		}
-		if j.Outcome == 0 {
+		if j.Outcome == engine.JobMissed {
+			n.Missed++
+		}
+		if j.Outcome != engine.JobSucceeded { // a job that was stopped did not do its work, however soon it ended
 			continue
 		}
 		response := j.Response().Seconds()
@@ -147,13 +151,13 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[i] + (position-float64(i))*(sorted[i+1]-sorted[i])
 }
 
-// ofEndedJobs are the numbers that are means over the jobs that ended.
-var ofEndedJobs = []string{"mean_response_s", "median_response_s", "p95_response_s", "p99_response_s", "mean_wait_s", "mean_slowdown", "mean_bounded_slowdown"}
+// ofSucceeded are the numbers that are means over the jobs that succeeded.
+var ofSucceeded = []string{"mean_response_s", "median_response_s", "p95_response_s", "p99_response_s", "mean_wait_s", "mean_slowdown", "mean_bounded_slowdown"}
 
-// Known reports whether a number has a value: without a job that ended, its mean over
+// Known reports whether a number has a value: without a job that succeeded, its mean over
 // such jobs has none. jobs is how many there were.
 func (n *Numbers) Known(name string, jobs int) bool {
-	return int(n.Unfinished) < jobs || !slices.Contains(ofEndedJobs, name)
+	return int(n.Unfinished+n.Missed) < jobs || !slices.Contains(ofSucceeded, name)
 }
 
 // NumberNames lists the names of Numbers in their order.
@@ -190,7 +194,7 @@ func numberFields(n *Numbers) []numberField {
 		{"locality_node", &n.LocalityNode}, {"locality_rack", &n.LocalityRack}, {"deadline_rate", &n.DeadlineRate},
 		{"deadline_jobs", &n.DeadlineJobs}, {"throughput_job_units_per_s", &n.Throughput}, {"work_lost_cpu_s", &n.LostCPU},
 		{"suspensions", &n.Suspensions}, {"migrations", &n.Migrations}, {"kills", &n.Kills}, {"violated_guarantees", &n.ViolatedGuarantees},
-		{"nodes_lost", &n.NodesLost}, {"placements", &n.Placements}, {"jobs_unfinished", &n.Unfinished},
+		{"nodes_lost", &n.NodesLost}, {"placements", &n.Placements}, {"jobs_unfinished", &n.Unfinished}, {"jobs_missed", &n.Missed},
 		{"mean_jobs_in_system", &n.MeanJobsInSystem}}
 }
 
@@ -263,7 +267,7 @@ func formatFloat(x float64) string { return strconv.FormatFloat(x, 'g', 10, 64) 
 // MarshalJSON writes the numbers that have no value as null.
 func (s Summary) MarshalJSON() ([]byte, error) {
 	type plain Summary
-	if s.Known(ofEndedJobs[0], s.Jobs) {
+	if s.Known(ofSucceeded[0], s.Jobs) {
 		return json.Marshal(plain(s))
 	}
 	return json.Marshal(struct {
@@ -304,7 +308,7 @@ func (s *Summary) WriteText(w io.Writer) {
 				break
 			}
 			response := fmt.Sprintf("%.6g", t.MeanResponse)
-			if t.noneEnded() {
+			if t.noneSucceeded() {
 				response = "-"
 			}
 			fmt.Fprintf(w, "  %-20s %8.4g %8.6g %16s %14.4g %10.4g\n", t.Tenant, t.Weight, t.Jobs, response, t.DeadlineRate, t.CPUShare)

@@ -9,13 +9,14 @@ import (
 )
 
 // TenantNumbers are the results of one tenant: of its own jobs, not of tenants below it. Means count
-// the jobs that ended. Over several simulations they are means of the simulations.
+// the jobs that succeeded. Over several simulations they are means of the simulations.
 type TenantNumbers struct {
 	Tenant         string  `json:"tenant"`
 	Parent         string  `json:"parent,omitempty"`
 	Weight         float64 `json:"weight"`
 	Jobs           float64 `json:"jobs"`
 	Unfinished     float64 `json:"jobs_unfinished"`
+	Missed         float64 `json:"jobs_missed"` // stopped because their deadline was missed
 	MeanResponse   float64 `json:"mean_response_s"`
 	MedianResponse float64 `json:"median_response_s"`
 	P95Response    float64 `json:"p95_response_s"`
@@ -28,14 +29,14 @@ type TenantNumbers struct {
 	LostCPU        float64 `json:"work_lost_cpu_s"`
 }
 
-// noneEnded reports whether no job of the tenant ended: means over such jobs have no
+// noneSucceeded reports whether no job of the tenant succeeded: means over such jobs have no
 // value.
-func (n *TenantNumbers) noneEnded() bool { return n.Unfinished >= n.Jobs }
+func (n *TenantNumbers) noneSucceeded() bool { return n.Unfinished+n.Missed >= n.Jobs }
 
 // MarshalJSON writes the numbers that have no value as null.
 func (n TenantNumbers) MarshalJSON() ([]byte, error) {
 	type plain TenantNumbers
-	if !n.noneEnded() {
+	if !n.noneSucceeded() {
 		return json.Marshal(plain(n))
 	}
 	return json.Marshal(struct {
@@ -65,7 +66,12 @@ func SummariseTenants(c *engine.Config, r *engine.Result) []TenantNumbers {
 				met[in.Tenant]++
 			}
 		}
-		if j.Outcome == 0 {
+		switch j.Outcome {
+		case engine.JobSucceeded:
+		case engine.JobMissed:
+			n.Missed++
+			continue
+		default:
 			n.Unfinished++
 			continue
 		}
@@ -141,6 +147,6 @@ func MeanOfTenants(runs [][]TenantNumbers) []TenantNumbers {
 
 // values lists the averaged fields.
 func (n *TenantNumbers) values() []*float64 {
-	return []*float64{&n.Jobs, &n.Unfinished, &n.MeanResponse, &n.MedianResponse, &n.P95Response, &n.MeanWait, &n.MeanSlowdown, &n.DeadlineJobs, &n.DeadlineRate,
+	return []*float64{&n.Jobs, &n.Unfinished, &n.Missed, &n.MeanResponse, &n.MedianResponse, &n.P95Response, &n.MeanWait, &n.MeanSlowdown, &n.DeadlineJobs, &n.DeadlineRate,
 		&n.CPUSeconds, &n.CPUShare, &n.LostCPU}
 }

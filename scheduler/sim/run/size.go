@@ -73,7 +73,7 @@ func (z *sizer) simulate(n int) ([]*Outcome, error) {
 	met, jobs := 0, 0
 	for _, o := range outs {
 		for i := range o.Result.Jobs {
-			if j := &o.Result.Jobs[i]; j.Finish >= 0 && j.Finish-j.Submit <= z.target.Response {
+			if j := &o.Result.Jobs[i]; j.Outcome == engine.JobSucceeded && j.Response() <= z.target.Response {
 				met++
 			}
 			jobs++
