@@ -68,6 +68,27 @@ func TestTasksRunInWaves(t *testing.T) {
 	}
 }
 
+// Alone, a stage of unequal tasks takes as long as its tasks in their order on all slots: at least its longest task.
+func TestAloneTimeOfUnequalTasks(t *testing.T) {
+	for name, c := range map[string]struct {
+		work, delays []time.Duration
+		want         time.Duration
+	}{
+		"a long task first":          {[]time.Duration{10 * sec, sec, sec, sec}, nil, 10 * sec},
+		"a long task last":           {[]time.Duration{sec, sec, sec, 10 * sec}, nil, 11 * sec},
+		"one task for each slot":     {[]time.Duration{sec, 5 * sec}, nil, 5 * sec},
+		"equal tasks":                {[]time.Duration{sec, sec, sec}, nil, 2 * sec},
+		"tasks that start unequally": {[]time.Duration{sec, sec}, []time.Duration{0, 4 * sec}, 5 * sec},
+	} {
+		j := singleStageJob(0, int32(len(c.work)), schedtest.R(1, 1, 0), 0)
+		j.Stages[0].WorkPerTask, j.Stages[0].StartDelays = c.work, c.delays
+		r := mustSimulate(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(1, 8, 100)), Policy: policy(t, "fifo"), Jobs: []engine.Job{j}})
+		if got := &r.Jobs[0]; got.Alone != c.want || got.Finish != c.want {
+			t.Errorf("%s: %v alone, want %v; the job itself took %v", name, got.Alone, c.want, got.Finish)
+		}
+	}
+}
+
 // Launch and start delays occupy a task's demand, and a slow node does not make them longer.
 func TestStartingTaskOccupiesItsDemand(t *testing.T) {
 	slow := nodes(1, 1, schedtest.R(1, 8, 0))

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drover-run/drover/internal/heaps"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -134,7 +135,7 @@ func (m *Models) localRate(g *Stage) int64 {
 	return m.LocalRate
 }
 
-// nominalTaskTime returns the duration of one task on an idle node of speed 1 with local data.
+// nominalTaskTime returns the mean duration of the tasks of a stage on an idle node of speed 1 with local data.
 func (m *Models) nominalTaskTime(g *Stage) time.Duration {
 	work := g.Work
 	if len(g.WorkPerTask) > 0 {
@@ -158,6 +159,36 @@ func (m *Models) nominalTaskTime(g *Stage) time.Duration {
 	}
 	return work + transferTime(bytes, local) + transferTime(g.ShuffleBytes, m.RemoteRate) + transferTime(g.OutputBytes, local)
 }
+
+// stageTime returns how long the tasks of a stage take on a number of slots, if each slot that is free takes the next
+// task. mean is their nominal time. O(tasks log slots) if they differ, else O(1).
+func stageTime(g *Stage, mean time.Duration, slots int64) time.Duration {
+	if g.WorkPerTask == nil && g.StartDelays == nil {
+		return repeated((int64(g.Tasks)+slots-1)/slots, mean)
+	}
+	others := mean - meanDuration(g.WorkPerTask) - meanDuration(g.StartDelays) // launch and transfers, and work if it is equal
+	var ends []time.Duration                                                   // when each slot is free, a heap
+	last := time.Duration(0)
+	for i := range int(g.Tasks) {
+		end := others
+		if g.WorkPerTask != nil {
+			end += g.WorkPerTask[i]
+		}
+		if g.StartDelays != nil {
+			end += g.StartDelays[i]
+		}
+		end = min(longest, end)
+		if int64(len(ends)) == slots {
+			end = min(longest, end+slotEnds.Pop(&ends))
+		}
+		slotEnds.Push(&ends, end)
+		last = max(last, end)
+	}
+	return last
+}
+
+// slotEnds is the order of the times at which slots are free.
+var slotEnds = heaps.Order[time.Duration]{Less: func(a, b time.Duration) bool { return a < b }}
 
 // meanDuration returns the mean of durations, 0 if there are none.
 func meanDuration(all []time.Duration) time.Duration {

@@ -4,10 +4,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/drover-run/drover/internal/seed"
+	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/sim/engine"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
@@ -45,6 +47,24 @@ func TestSizeAgainstSimulator(t *testing.T) {
 		if z.Share < c.target.Share || z.OneLess >= c.target.Share {
 			t.Errorf("%s %v: %d machines are not the fewest: %+v", c.generator, c.rules, z.Nodes, *z)
 		}
+	}
+}
+
+// A target below the longest task of jobs with unequal tasks, as those of a history, holds on no cluster, which is said
+// before any size is searched.
+func TestSizeKnowsTheLongestTask(t *testing.T) {
+	nodes, err := (&Cluster{Nodes: []NodeGroup{{Count: 1, CPU: "4", Memory: "8GiB"}}}).Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &trace.Workload{Tenants: []scheduler.TenantSpec{{Name: "t", Parent: scheduler.NoTenant, Weight: 1}}}
+	for i := range 10 {
+		w.Jobs = append(w.Jobs, engine.Job{Submit: time.Duration(i) * time.Second, Stages: []engine.Stage{{Name: "main", Tasks: 3, Demand: scheduler.Resources{1000, 1 << 30, 0},
+			WorkPerTask: []time.Duration{time.Second, 100 * time.Second, time.Second}}}})
+	}
+	s := Setup{Scheduler: "fifo", Workload: fixedWorkload(w)}
+	if z, err := s.Size(t.Context(), nodes[0], Target{60 * time.Second, 0.9}, Seeds(1, 1), 1); err == nil || !strings.Contains(err.Error(), "even alone on the cluster") {
+		t.Errorf("%+v, %v", z, err)
 	}
 }
 
