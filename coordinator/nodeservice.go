@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net"
 	"slices"
 	"strings"
 
@@ -63,6 +64,17 @@ func (s *nodeService) session(ctx context.Context, id int32, epoch uint64) (n *f
 	return n, !n.Up || n.Epoch != epoch, nil
 }
 
+// checkNodeAddress refuses an address at which other machines would reach themselves, and not the node.
+func checkNodeAddress(address string) error {
+	if strings.HasPrefix(address, unixhttp.Scheme) {
+		return fault.New(fault.Invalid, "its address is %q: other machines would call a socket of their own, with their own rights", clipText(address, 128))
+	}
+	if host, _, err := net.SplitHostPort(address); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
+		return fault.New(fault.Invalid, "its address is %q, at which other machines reach themselves: set its -node-address to its name or an address of its machine", clipText(address, 128))
+	}
+	return nil
+}
+
 // Register assigns a node its number and epoch.
 func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
 	info := req.Msg.GetNode()
@@ -72,8 +84,10 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	if err := requireNode(ctx, info.GetName()); err != nil {
 		return nil, err
 	}
-	if address := info.GetAddress(); strings.HasPrefix(address, unixhttp.Scheme) && caller(ctx).kind != kindLocal {
-		return nil, fault.New(fault.Invalid, "this node cannot be used: its address is %q: other machines would call a socket of their own, with their own rights", clipText(address, 128))
+	if caller(ctx).kind != kindLocal {
+		if err := checkNodeAddress(info.GetAddress()); err != nil {
+			return nil, fault.New(fault.Invalid, "this node cannot be used: %w", err)
+		}
 	}
 	if err := version.CheckProtocol("the coordinator", "node "+info.GetName(), req.Msg.GetProtocol()); err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ var bundlePorts = map[string]string{"coordinator": "7100", "node": "7101"}
 // flagsOfOneMachine are the flags whose values differ from machine to machine.
 var flagsOfOneMachine = map[string][]string{
 	"coordinator": {"listen", "id", "api-address", "peer-listen", "peer-address"},
-	"node":        {"listen", "name", "storage-address"},
+	"node":        {"listen", "node-address", "name", "storage-address"},
 }
 
 // folderFlag names the folder of configuration files on the machine.
@@ -199,6 +199,9 @@ func bundleConfig(c *cli.Context, role string, m bundleMachine) ([]byte, error) 
 	given := map[string]string{
 		"listen": net.JoinHostPort(m.addresses[0], bundlePorts[role]),
 		"tls-ca": filepath.Join(tlsFolder, "ca.pem"), "tls-cert": filepath.Join(tlsFolder, role+".pem"), "tls-key": filepath.Join(tlsFolder, role+".key"),
+	}
+	if host, _, err := net.SplitHostPort(c.String("listen")); role == "node" && err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
+		given["node-address"] = m.addresses[0]
 	}
 	given[map[string]string{"coordinator": "id", "node": "name"}[role]] = m.name
 	var text bytes.Buffer

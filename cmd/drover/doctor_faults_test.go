@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +146,16 @@ func TestDoctorNearlyWrong(t *testing.T) {
 	defer l.Close()
 	if got := checkListen("node", l.Addr().String(), nil); got.Status != statusMissing || !strings.Contains(got.Detail, "another process has this port") {
 		t.Errorf("a port in use: %+v", got)
+	}
+	if got := checkListen("node", "localhost:0", nil); got.Status != statusOK {
+		t.Errorf("loopback by its own name: %+v", got)
+	}
+	if host, err := os.Hostname(); err == nil {
+		if ips, err := net.LookupIP(host); err == nil && !slices.ContainsFunc(ips, func(ip net.IP) bool { return !ip.IsLoopback() }) {
+			if got := checkListen("node", host+":0", nil); got.Status != statusMissing || !strings.Contains(got.Detail, "no other machine reaches") {
+				t.Errorf("a name of loopback: %+v", got)
+			}
+		}
 	}
 	if got := checkListen("node", l.Addr().String(), []daemonProcess{{pid: 9, role: "node"}}); got.Status != statusOK {
 		t.Errorf("a port in use by the node, as far as can be seen: %+v", got)

@@ -87,6 +87,12 @@ func checkListen(role, at string, daemons []daemonProcess) checkResult {
 		return checkResult{name, statusMissing, strings.Join(part[:min(2, len(part))], ": "), strings.Join(part[min(2, len(part)):], "")}
 	}
 	l.Close()
+	if host, _, err := net.SplitHostPort(at); err == nil && net.ParseIP(host) == nil && host != "localhost" {
+		if bound, ok := l.Addr().(*net.TCPAddr); ok && bound.IP.IsLoopback() {
+			return checkResult{name, statusMissing, fmt.Sprintf("%s: on this machine %s is %s, which no other machine reaches", at, host, bound.IP),
+				fmt.Sprintf("correct the line of %s in /etc/hosts, or set listen to an address of this machine", host)}
+		}
+	}
 	return checkResult{name, statusOK, at + " is free", ""}
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -45,6 +47,7 @@ func nodeCommand() *cli.Command {
 			&cli.StringFlag{Name: "name", Usage: "name of the node; default: the host name"},
 			&cli.StringFlag{Name: "rack", Value: "/default-rack", Usage: "rack of the machine, as HDFS names it"},
 			&cli.StringFlag{Name: "listen", Usage: "host:port for other nodes and the coordinator"},
+			&cli.StringFlag{Name: "node-address", Usage: "host or host:port under which other nodes and the coordinator reach -listen; default: -listen"},
 			&cli.StringSliceFlag{Name: "storage-address", Usage: "address of the DataNode on this machine, repeatable"},
 			&cli.StringFlag{Name: "namenode", Usage: "host:port of the NameNodes for hdfs:/// paths, separated by commas"},
 			&cli.StringSliceFlag{Name: "service", Usage: "name service as name=host:port,host:port, repeatable"},
@@ -269,6 +272,37 @@ func setNodeServer(c *cli.Context, certs *pki.Member, cfg *node.Config) (err err
 	return nil
 }
 
+// advertisedAddress returns the host:port under which others reach the node's server, which is bound to an address: its
+// host is that of -node-address or else of -listen, as it was named, for its own name may be a loopback address here.
+func advertisedAddress(c *cli.Context, bound net.Addr) (string, error) {
+	_, port, err := net.SplitHostPort(bound.String())
+	if err != nil {
+		return "", err
+	}
+	host, given, err := advertisedHost(c)
+	return net.JoinHostPort(host, cmp.Or(given, port)), err
+}
+
+// advertisedHost returns the host of advertisedAddress, and the port where -node-address has one.
+func advertisedHost(c *cli.Context) (host, port string, err error) {
+	const flag = "node-address"
+	at := c.String(flag)
+	switch {
+	case at == "":
+		host, _, err = net.SplitHostPort(c.String("listen")) // checked before
+	case net.ParseIP(at) != nil || !strings.Contains(at, ":"):
+		host = at
+	default:
+		if err = checkHostPort("-"+flag, at); err == nil {
+			host, port, err = net.SplitHostPort(at)
+		}
+	}
+	if err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
+		err = usageErrorf("other nodes and the coordinator cannot reach %q: set -%s to the name or the address of this machine", cmp.Or(at, c.String("listen")), flag)
+	}
+	return host, port, err
+}
+
 // fetchCRL gets the revocation list that the coordinator has, empty for none.
 func fetchCRL(ctx context.Context, h *http.Client, base string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+pki.CRLPath, nil)
@@ -312,6 +346,11 @@ func nodeInfo(c *cli.Context, cfg node.Config, versions map[string]string) (*dro
 	})
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Listener != nil {
+		if info.Address, err = advertisedAddress(c, cfg.Listener.Addr()); err != nil {
+			return nil, err
+		}
 	}
 	info.StorageAddresses = cfg.FilesConfig.LocalAddresses
 	info.Schemes = cfg.FilesConfig.Schemes()

@@ -164,6 +164,11 @@ func checkNodeSettings(c *cli.Context) error {
 		if err := checkHostPort("-listen", at); err != nil {
 			return err
 		}
+		if _, _, err := advertisedHost(c); err != nil {
+			return err
+		}
+	} else if c.String("node-address") != "" {
+		return usageErrorf("-node-address is the address of the port of -listen: set -listen too")
 	}
 	for _, at := range splitList(c.String("namenode")) {
 		if err := checkHostPort("-namenode", at); err != nil {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,6 +113,40 @@ func TestWrongSettingsAreFound(t *testing.T) {
 		}
 		if _, err := os.Stat(data); !os.IsNotExist(err) {
 			t.Errorf("%s with %s made its folder: %v", c.role, c.line, err)
+		}
+	}
+}
+
+// TestANodeSaysWhereOthersReachIt: what a node is told, not what its socket is bound to, is its address for others.
+func TestANodeSaysWhereOthersReachIt(t *testing.T) {
+	bound := &net.TCPAddr{IP: net.IPv4(127, 0, 1, 1), Port: 7103}
+	for _, c := range []struct {
+		flags []string
+		want  string
+	}{
+		{[]string{"-listen", "10.0.0.2:7103"}, "10.0.0.2:7103"},
+		{[]string{"-listen", "m2:0"}, "m2:7103"},
+		{[]string{"-listen", ":7103", "-node-address", "m2"}, "m2:7103"},
+		{[]string{"-listen", "0.0.0.0:7103", "-node-address", "fd00::2"}, "[fd00::2]:7103"},
+		{[]string{"-listen", "[::]:7103", "-node-address", "m2.example:17103"}, "m2.example:17103"},
+		{[]string{"-listen", ":7103"}, ""},
+		{[]string{"-listen", "0.0.0.0:7103"}, ""},
+		{[]string{"-listen", "m2:7103", "-node-address", "::"}, ""},
+		{[]string{"-listen", "m2:7103", "-node-address", "m2:port"}, ""},
+	} {
+		settings, err := parseSettings(append([]string{"node", "-coordinator", "unix:///c"}, c.flags...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := advertisedAddress(settings, bound)
+		if c.want == "" {
+			if exitCode(err) != exitUsage || exitCode(checkNodeSettings(settings)) != exitUsage {
+				t.Errorf("%q: %q %v", c.flags, got, err)
+			}
+			continue
+		}
+		if err := errors.Join(err, checkNodeSettings(settings)); err != nil || got != c.want {
+			t.Errorf("%q: %q %v, want %q", c.flags, got, err, c.want)
 		}
 	}
 }
