@@ -254,6 +254,21 @@ func installConfig(role, out string, text []byte) error {
 	return os.Rename(part, out)
 }
 
+// makeFolder creates a folder where there is none, with a mode that no umask narrows: daemons run as other users than
+// the one that installs them. Those above it have 0755.
+func makeFolder(path string, mode os.FileMode) error {
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := makeFolder(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, mode); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
 func removeFile(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

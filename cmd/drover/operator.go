@@ -4,9 +4,13 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -22,7 +26,10 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-const defaultCoordinatorData = "/var/lib/drover/coordinator"
+const (
+	defaultCoordinatorData   = "/var/lib/drover/coordinator"
+	defaultCoordinatorConfig = configFolder + "/coordinator.hcl"
+)
 
 func operatorCommand() *cli.Command {
 	return &cli.Command{
@@ -172,8 +179,9 @@ func snapshotRestoreCommand() *cli.Command {
 			"freeze their tasks until you decide (drover operator runs); the next job's number is at least a million higher,\n" +
 			"so that no such number is given twice.",
 		Flags: []cli.Flag{
+			&cli.StringFlag{Name: configFlag, Usage: "the coordinator's settings, of which data and id are those of the flags that are not set; default: " + defaultCoordinatorConfig + ", where there is one"},
 			&cli.StringFlag{Name: "data", Value: defaultCoordinatorData, Usage: "the coordinator's folder, absent or empty"},
-			&cli.StringFlag{Name: "id", Value: "c1", Usage: "name of the coordinator (-id), where it will be one of several: the others join it"},
+			&cli.StringFlag{Name: "id", Value: "c1", Usage: "name of the coordinator (-id): it starts under no other one; of several, the others join it"},
 			&cli.Uint64Flag{Name: "seen-term", Usage: "a term that a node's log names as seen, if nodes still refuse the restored coordinator"},
 			jsonFlag,
 		},
@@ -182,13 +190,102 @@ func snapshotRestoreCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			m, err := backup.Restore(args[0], backup.Target{Dir: c.String("data"), ID: c.String("id"), SeenTerm: c.Uint64("seen-term")})
-			if err != nil {
-				return err
-			}
-			return printManifest(c, args[0], m)
+			return runRestore(c, args[0])
 		},
 	}
+}
+
+func runRestore(c *cli.Context, archive string) error {
+	if err := restoreSettings(c); err != nil {
+		return err
+	}
+	dir := c.String("data")
+	o, err := folderOwner(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := makeFolder(filepath.Dir(dir), 0o755); err != nil { // others than the coordinator's user look below it
+			return err
+		}
+		o, err = defaultOwner(c)
+	}
+	if err != nil {
+		return err
+	}
+	m, err := backup.Restore(archive, backup.Target{Dir: dir, ID: c.String("id"), SeenTerm: c.Uint64("seen-term")})
+	if err != nil {
+		return err
+	}
+	if err := chownTree(dir, o); err != nil {
+		return err
+	}
+	return printManifest(c, archive, m)
+}
+
+// restoreSettings sets the flags that are settings of the coordinator too, and are not given, as its file has them.
+func restoreSettings(c *cli.Context) error {
+	file := c.String(configFlag)
+	if file == "" {
+		if file = defaultCoordinatorConfig; !fileExists(file) {
+			return nil
+		}
+	}
+	settings, err := readConfigFile(coordinatorCommand(), file)
+	if err != nil {
+		return err
+	}
+	if err := c.Set(configFlag, file); err != nil {
+		return err
+	}
+	for _, s := range settings {
+		if (s.flag == "data" || s.flag == "id") && !c.IsSet(s.flag) {
+			if err := c.Set(s.flag, s.value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// owner is whose a folder is; the zero value changes nothing.
+type owner struct {
+	known    bool
+	uid, gid int
+}
+
+func folderOwner(dir string) (owner, error) {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return owner{}, err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return owner{}, nil
+	}
+	return owner{true, int(sys.Uid), int(sys.Gid)}, nil
+}
+
+// defaultOwner returns the user that the package made for the coordinator, if the folder is that of a file of settings.
+func defaultOwner(c *cli.Context) (owner, error) {
+	u, err := user.Lookup("drover")
+	if err != nil || c.String(configFlag) == "" {
+		return owner{}, nil // no package made one, or the coordinator runs as somebody else
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	return owner{true, uid, gid}, errors.Join(err, err2)
+}
+
+// chownTree changes the owner of what root made to the user as whom the coordinator runs. systemd does so only below a
+// folder that is not that user's already.
+func chownTree(dir string, o owner) error {
+	if !o.known || os.Geteuid() != 0 {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, o.uid, o.gid)
+	})
 }
 
 func repairCommand() *cli.Command {
@@ -236,7 +333,14 @@ func runRepair(c *cli.Context) error {
 		return fault.New(fault.Corrupt, "nothing was changed: restore an archive, or repeat this with -accept-loss to go on without what is lost")
 	}
 	began := time.Now()
+	o, err := folderOwner(dir)
+	if err != nil {
+		return err
+	}
 	if err := replica.Repair(dir, d); err != nil {
+		return err
+	}
+	if err := chownTree(dir, o); err != nil {
 		return err
 	}
 	fmt.Fprintf(c.App.Writer, "repaired in %s; the former log is in %s\n", time.Since(began).Round(time.Millisecond), d.Aside)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,7 @@ func newOperatorBed(t *testing.T) *operatorBed {
 
 func (b *operatorBed) start(data string) {
 	b.t.Helper()
-	b.coord, b.log = startDaemon(b.t, "coordinator", "-data", filepath.Join(b.dir, data), "-socket", b.socket)
+	b.coord, b.log = startDaemon(b.t, "coordinator", "-id", "m1", "-data", filepath.Join(b.dir, data), "-socket", b.socket)
 }
 
 // kill ends the coordinator as a power failure would.
@@ -115,7 +116,23 @@ func TestRestoreAfterRestarts(t *testing.T) {
 	if _, err := b.try("operator", "snapshot", "restore", "-data", filepath.Join(b.dir, "first"), archive); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("restore over a folder in use: %v", err)
 	}
-	b.run("operator", "snapshot", "restore", "-data", filepath.Join(b.dir, "second"), archive)
+	settings := filepath.Join(b.dir, "coordinator.hcl")
+	writeFile(t, settings, "id = \"m1\"\ndata = \""+filepath.Join(b.dir, "elsewhere")+"\"\n")
+	second := filepath.Join(b.dir, "second")
+	const user = 4242 // root restores into the folder of the coordinator's user
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.Mkdir(second, 0o700), os.Chown(second, user, user)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.run("operator", "snapshot", "restore", "-config", settings, "-data", second, archive)
+	if os.Geteuid() == 0 {
+		for _, path := range []string{second, filepath.Join(second, "blobs"), filepath.Join(second, "raft", "raft-log.db")} {
+			if st, err := os.Stat(path); err != nil || st.Sys().(*syscall.Stat_t).Uid != user {
+				t.Errorf("%s: %v, %+v: want it to be that user's", path, err, st)
+			}
+		}
+	}
 	b.start("second")
 	b.submit("quick", "new")
 	b.waitForText("succeeded", "job", "status", "new")

@@ -177,13 +177,19 @@ func (r *Replica) start(c Config) error {
 	if err != nil {
 		return fmt.Errorf("look at the raft store in %s: %w", c.Dir, err)
 	}
-	if err := r.checkOwner(c); err != nil {
+	marked, err := r.checkOwner(c)
+	if err != nil {
 		return err
 	}
 	var servers []raft.Server
 	if !known {
 		if servers, err = r.firstServers(c); err != nil {
 			return err
+		}
+		if !marked {
+			if err := markOwner(r.store, c.Dir, c.ID); err != nil {
+				return err
+			}
 		}
 	}
 	r.transport(c, logger)
@@ -203,6 +209,11 @@ func (r *Replica) start(c Config) error {
 	r.store.running <- r.end
 	if err := r.checkMember(c); err != nil {
 		return err
+	}
+	if known && !marked {
+		if err := markOwner(r.store, c.Dir, c.ID); err != nil {
+			return errors.Join(err, r.end().Error())
+		}
 	}
 	if r.watch != nil {
 		r.watch.start()
@@ -235,20 +246,24 @@ func (r *Replica) rewindRecorder(snaps raft.SnapshotStore) error {
 // ownerKey has the server's name in the store of raft's term and vote, which are that server's alone.
 var ownerKey = []byte("ServerID")
 
-// checkOwner refuses the folder of another server, and marks one that has no mark yet: this server would go on
-// with the votes of the other, without its own, and might vote twice in a term.
-func (r *Replica) checkOwner(c Config) error {
+// checkOwner refuses the folder of another server: this server would go on with the votes of the other, without its
+// own, and might vote twice in a term. It reports whether the folder has a mark.
+func (r *Replica) checkOwner(c Config) (marked bool, err error) {
 	known, err := r.store.Lookup(ownerKey)
-	switch {
-	case err != nil:
-		return fmt.Errorf("owner of the log in %s: %w", c.Dir, err)
-	case known != nil && string(known) != c.ID:
-		return fault.New(fault.Conflict, "%s is the folder of server %q, and not of %q, which would vote for it: start it with -id %s, or, for %q, with an empty folder and -join", c.Dir, known, c.ID, known, c.ID)
-	case known != nil:
-		return nil
+	if err != nil {
+		return false, fmt.Errorf("owner of the log in %s: %w", c.Dir, err)
 	}
-	if err := r.store.Set(ownerKey, []byte(c.ID)); err != nil {
-		return fmt.Errorf("mark %s as the folder of server %q: %w", c.Dir, c.ID, err)
+	if known != nil && string(known) != c.ID {
+		return true, fault.New(fault.Conflict, "%s is the folder of server %q, and not of %q, which would vote for it: start it with -id %s, or, for %q, with an empty folder and -join", c.Dir, known, c.ID, known, c.ID)
+	}
+	return known != nil, nil
+}
+
+// markOwner marks a folder as a server's. One with a log is marked only when the log names that server: a wrong mark
+// would keep the right one out.
+func markOwner(store raft.StableStore, dir, id string) error {
+	if err := store.Set(ownerKey, []byte(id)); err != nil {
+		return fmt.Errorf("mark %s as the folder of server %q: %w", dir, id, err)
 	}
 	return nil
 }

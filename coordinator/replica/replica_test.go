@@ -263,7 +263,7 @@ func TestAFolderIsOfOneServer(t *testing.T) {
 	for _, c := range []struct {
 		id      string
 		refused bool
-	}{{"c2", false}, {"c3", true}, {"c2", false}} {
+	}{{"m1", true}, {"c2", false}, {"c3", true}, {"c2", false}} { // one that the log does not name leaves no mark
 		r, err := Open(Config{Dir: dir, ID: c.id, NoSync: true})
 		if err == nil {
 			err = r.Close()

@@ -62,6 +62,9 @@ func Seed(dir string, s SeedState) (err error) {
 	if err := writeSnapshot(dir, s); err != nil {
 		return fmt.Errorf("write a snapshot below %s: %w", dir, err)
 	}
+	if err := markOwner(store, dir, s.ID); err != nil {
+		return err
+	}
 	return finishSeed(store, s.Index, s.AboveTerm, s.What)
 }
 
