@@ -244,7 +244,7 @@ func printConfig(w io.Writer, role string, text []byte) error {
 // installConfig checks the file under another name and puts it in place.
 func installConfig(role, out string, text []byte) error {
 	part := out + ".new"
-	if err := os.WriteFile(part, text, 0o644); err != nil {
+	if err := writeOwned(part, role, text); err != nil {
 		return fault.New(fault.Invalid, "%w; make the folder, or name another file with -out", err)
 	}
 	if _, err := validateConfig(role, part); err != nil {

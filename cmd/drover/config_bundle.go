@@ -338,7 +338,7 @@ func parseBundle(file string, in io.Reader) (role string, files map[string][]byt
 // configuration with which the daemon would not start, change nothing.
 func installBundle(folder, role string, files map[string][]byte) error {
 	tlsFolder := filepath.Join(folder, "tls")
-	if err := os.MkdirAll(tlsFolder, 0o750); err != nil {
+	if err := makeTLSFolder(tlsFolder); err != nil {
 		return err
 	}
 	names := []string{"ca.pem", role + ".pem", role + ".key"}
@@ -401,18 +401,48 @@ func checkInstalledConfig(folder, role string, text []byte) error {
 	return d.check(c)
 }
 
-// writeOwned writes a certificate, or a key that its daemon alone can read: that of a coordinator runs
-// as the user drover where the package made one.
+// makeTLSFolder creates the folder of certificates as the package does, where there is none.
+func makeTLSFolder(path string) error {
+	if fileExists(path) {
+		return nil
+	}
+	if err := makeFolder(path, 0o750); err != nil {
+		return err
+	}
+	group, err := packageGroup()
+	if err != nil || group < 0 {
+		return err
+	}
+	return os.Chown(path, 0, group)
+}
+
+// packageGroup returns the group as which coordinators run where the package made one and root installs, -1 elsewhere.
+func packageGroup() (int, error) {
+	g, err := user.LookupGroup("drover")
+	if err != nil || os.Geteuid() != 0 {
+		return -1, nil
+	}
+	n, err := strconv.Atoi(g.Gid)
+	if err != nil {
+		return -1, fmt.Errorf("group drover: %w", err)
+	}
+	return n, nil
+}
+
+// writeOwned writes a configuration or a certificate, which everybody can read whatever the umask is, or a key that its
+// daemon alone can read: a coordinator runs as the user drover where the package made one.
 func writeOwned(path, role string, body []byte) error {
 	mode, group := os.FileMode(0o644), -1
 	if strings.Contains(filepath.Base(path), ".key") {
 		mode = 0o600
-		if g, err := user.LookupGroup("drover"); err == nil && role == "coordinator" && os.Geteuid() == 0 {
-			n, err := strconv.Atoi(g.Gid)
-			if err != nil {
-				return fmt.Errorf("group drover: %w", err)
+		if role == "coordinator" {
+			var err error
+			if group, err = packageGroup(); err != nil {
+				return err
 			}
-			mode, group = 0o640, n
+		}
+		if group >= 0 {
+			mode = 0o640
 		}
 	}
 	if err := removeFile(path); err != nil {
