@@ -6,15 +6,18 @@ import (
 	"errors"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -22,6 +25,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/coordclient"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 // TestHandshakeAsksTheServer: a server that accepts a certificate says nothing until it is asked, so a caller that only
@@ -99,5 +103,51 @@ func TestASocketOfAnotherUser(t *testing.T) {
 	_, err = cl.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
 	if err = cl.classifyError(err); !errors.Is(err, fault.Unavailable) || !strings.HasPrefix(err.Error(), address+" may be opened by its owner alone: run the command as that user or as root") {
 		t.Error(err)
+	}
+}
+
+// TestOneBadCoordinatorKeepsNoNodeFromStarting: of several coordinators one with the certificate of another authority
+// is named in a warning. With none but such, the node does not start.
+func TestOneBadCoordinatorKeepsNoNodeFromStarting(t *testing.T) {
+	good := httptest.NewUnstartedServer(http.NotFoundHandler())
+	good.Config.ErrorLog = log.New(io.Discard, "", 0)
+	good.StartTLS()
+	t.Cleanup(good.Close)
+	dir := t.TempDir()
+	if err := errors.Join(pki.CreateCA(dir, time.Now()), pki.IssueCert(dir, pki.CertRequest{Kind: pki.KindCoordinator, Name: "c2", Hosts: []string{"127.0.0.1"}, Lifetime: time.Hour}, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "c2.pem"), filepath.Join(dir, "c2.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := httptest.NewUnstartedServer(http.NotFoundHandler())
+	bad.Config.ErrorLog = log.New(io.Discard, "", 0)
+	bad.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
+	bad.StartTLS()
+	t.Cleanup(bad.Close)
+	closed := httptest.NewServer(http.NotFoundHandler())
+	away := strings.Replace(closed.URL, "http://", "https://", 1)
+	closed.Close()
+	conf := good.Client().Transport.(*http.Transport).TLSClientConfig
+	for _, c := range []struct {
+		name      string
+		addresses []string
+		starts    bool
+	}{
+		{"one is bad", []string{bad.URL, good.URL}, true},
+		{"one is bad, the other away", []string{bad.URL, away}, true},
+		{"the only one is bad", []string{bad.URL}, false},
+		{"all are bad", []string{bad.URL, bad.URL}, false},
+		{"all are good", []string{good.URL}, true},
+	} {
+		var text strings.Builder
+		err := checkTrusts(t.Context(), c.addresses, conf, slog.New(slog.NewTextHandler(&text, nil)))
+		if (err == nil) != c.starts || err != nil && !errors.Is(err, fault.Denied) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if warned := strings.Contains(text.String(), bad.URL); warned != (c.starts && slices.Contains(c.addresses, bad.URL)) {
+			t.Errorf("%s: logged %q", c.name, text.String())
+		}
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -180,14 +182,32 @@ func setNodeCoordinator(c *cli.Context, certs *pki.Member, cfg *node.Config) err
 	if certs != nil {
 		cfg.FetchCRL = func(ctx context.Context) ([]byte, error) { return fetchCRL(ctx, h, coordclient.Base) }
 	}
-	for _, address := range splitList(c.String("coordinator")) {
-		if strings.HasPrefix(address, "https://") && certs != nil {
-			if err := checkTrust(c.Context, address, certs.ClientConfig(pki.KindCoordinator)); err != nil {
-				return err
-			}
+	if certs != nil {
+		if err := checkTrusts(c.Context, splitList(c.String("coordinator")), certs.ClientConfig(pki.KindCoordinator), cfg.Log); err != nil {
+			return err
 		}
 	}
 	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, coordclient.Base, connect.WithInterceptors(coordclient.NewRetrier(t)))
+	return nil
+}
+
+// checkTrusts is checkTrust for all coordinators. It fails where none is left with which the node can work or that may
+// still answer; of the others it warns.
+func checkTrusts(ctx context.Context, addresses []string, conf *tls.Config, log *slog.Logger) error {
+	var refused []error
+	for _, address := range addresses {
+		if strings.HasPrefix(address, "https://") {
+			if err := checkTrust(ctx, address, conf); err != nil {
+				refused = append(refused, err)
+			}
+		}
+	}
+	if len(refused) == len(addresses) {
+		return errors.Join(refused...)
+	}
+	for _, err := range refused {
+		log.Warn("a coordinator cannot be used; the others are", "err", err)
+	}
 	return nil
 }
 
