@@ -13,6 +13,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io/fs"
 	"math/big"
 	"net"
 	"os"
@@ -52,11 +53,16 @@ const (
 	caKey  = "ca.key"
 )
 
-// CreateCA makes an authority in dir. It returns fault.Exists if there is one, since a second one
+// CreateCA makes an authority in dir. It returns fault.Exists if there is one or a part of one, since a second one
 // would invalidate every certificate.
 func CreateCA(dir string, now time.Time) error {
-	if _, err := os.Stat(filepath.Join(dir, caKey)); err == nil {
-		return fault.New(fault.Exists, "%s has an authority already; remove %s first to create a new one", dir, caKey)
+	switch cert, key := fileExists(filepath.Join(dir, caCert)), fileExists(filepath.Join(dir, caKey)); {
+	case cert && key:
+		return fault.New(fault.Exists, "%s has an authority already; remove %s and %s first to create a new one", dir, caCert, caKey)
+	case cert:
+		return fault.New(fault.Exists, "%s has %s, and its key, %s, is missing: put it back; a new authority's certificates would not be accepted", dir, caCert, caKey)
+	case key:
+		return fault.New(fault.Exists, "%s has %s, and its certificate, %s, is missing: put it back, each coordinator and node has it; remove %s only if no certificate was ever made with it", dir, caKey, caCert, caKey)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -176,8 +182,19 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-backdate), NotAfter: now.Add(life)}, nil
 }
 
-// noAuthority is the error of a folder without an authority.
+// fileExists reports whether there is such a file, or it cannot be said that there is none.
+func fileExists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// noAuthority is the error of a folder without an authority, or without a part of it.
 func noAuthority(dir string, err error) error {
+	for has, lacks := range map[string]string{caCert: caKey, caKey: caCert} {
+		if fileExists(filepath.Join(dir, has)) && !fileExists(filepath.Join(dir, lacks)) {
+			return fault.New(fault.NotFound, "the authority in %s has %s, but no %s: put that back, or name the folder that has both with -dir", dir, has, lacks)
+		}
+	}
 	return fault.New(fault.NotFound, "no authority in %s (%w); name its folder with -dir, or make one with `drover tls ca -dir %s`", dir, err, dir)
 }
 

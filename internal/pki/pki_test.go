@@ -128,7 +128,19 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := IssueCert(t.TempDir(), CertRequest{Kind: KindUser, Name: "x"}, time.Now()); !errors.Is(err, fault.NotFound) {
+	if err := IssueCert(t.TempDir(), CertRequest{Kind: KindUser, Name: "x"}, time.Now()); !errors.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "drover tls ca -dir") {
 		t.Errorf("without an authority: %v", err)
+	}
+	for _, lacks := range []string{caKey, caCert} { // it is kept elsewhere
+		dir := cluster(t)
+		if err := os.Remove(filepath.Join(dir, lacks)); err != nil {
+			t.Fatal(err)
+		}
+		if err := CreateCA(dir, time.Now()); !errors.Is(err, fault.Exists) || !strings.Contains(err.Error(), lacks+", is missing") {
+			t.Errorf("a second authority where %s is missing: %v", lacks, err)
+		}
+		if err := IssueCert(dir, CertRequest{Kind: KindUser, Name: "x"}, time.Now()); !errors.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "no "+lacks) || strings.Contains(err.Error(), "drover tls ca") {
+			t.Errorf("without %s: %v", lacks, err)
+		}
 	}
 }
