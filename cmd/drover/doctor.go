@@ -327,13 +327,11 @@ func checkSwap(table string) checkResult {
 // or, if it does not exist yet, of its nearest parent.
 func checkDisk(dir string) checkResult {
 	dir = existingFolder(dir)
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
+	if _, err := os.Stat(dir); err != nil {
 		return checkResult{"disk", statusMissing, err.Error(), readableFolder}
 	}
-	dev := fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
-	if _, err := os.Stat(dev); err != nil {
-		return checkResult{"disk", statusDegraded, dir + " is not on a block device: io.max cannot be enforced", "put the data folder on a disk with ext4 or xfs"}
+	if _, err := cgroups.DiskOf(dir); err != nil { // the daemon does not start
+		return checkResult{"disk", statusMissing, err.Error(), "put the data folder on a disk with ext4 or xfs"}
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

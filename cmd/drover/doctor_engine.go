@@ -211,7 +211,7 @@ func checkRates(ctx context.Context, data string, quick bool) checkResult {
 	dir := existingFolder(data)
 	dev, err := cgroups.DiskOf(dir)
 	if err != nil {
-		return checkResult{name, statusDegraded, err.Error(), "put the data folder on a local disk"}
+		return checkResult{name, statusMissing, err.Error(), "put the data folder on a local disk"}
 	}
 	file := filepath.Join(data, "disk-rates.json")
 	_, kept := os.Stat(file)

@@ -133,6 +133,11 @@ func TestDoctorNearlyWrong(t *testing.T) {
 	if got := checkCertificates(nodeCertificate(t), pki.KindNode, "n1", soon); got.Status != statusDegraded || !strings.Contains(got.Fix, "systemctl reload drover-node") {
 		t.Errorf("a certificate that ends tomorrow: %+v", got)
 	}
+	for _, got := range []checkResult{checkDisk("/dev/shm"), checkRates(t.Context(), "/dev/shm", true)} { // the daemon would not start
+		if got.Status != statusMissing || !strings.Contains(got.Detail, "is on no block device") {
+			t.Errorf("a data folder in memory: %+v", got)
+		}
+	}
 	if got := nameNodeResult("nn1:8020", false, hdfs.ErrSafeMode); got.Status != statusMissing {
 		t.Errorf("safe mode as an error: %+v", got)
 	}
