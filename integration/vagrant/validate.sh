@@ -28,3 +28,16 @@ way "libvirt, own box, KVM" VAGRANT_DEFAULT_PROVIDER=libvirt DROVER_BOX_DIR="$wo
 (way "DROVER_NODES=0" VAGRANT_DEFAULT_PROVIDER=libvirt DROVER_NODES=0) 2>"$work/refused" && { echo "FAILED: 0 nodes are accepted" >&2; exit 1; }
 grep -q '1 to 9 nodes are possible' "$work/refused" || { cat "$work/refused" >&2; exit 1; }
 echo "ok: 0 nodes are refused"
+# The machines' script installs the programs where any of them is missing, and only then.
+sed -n '/^  for program in criu /,/^  }/p' Vagrantfile >"$work/programs"
+[ -s "$work/programs" ] || { echo "FAILED: the Vagrantfile does not look for programs" >&2; exit 1; }
+for lacks in criu containerd runc iptables nothing; do
+  mkdir "$work/$lacks"
+  for program in criu containerd runc iptables; do [ "$program" = "$lacks" ] || ln -s /bin/true "$work/$lacks/$program"; done
+  printf '#!/bin/sh\necho apt-get >"%s"\n' "$work/$lacks/installed" >"$work/$lacks/apt-get"
+  chmod 755 "$work/$lacks/apt-get"
+  PATH="$work/$lacks" /bin/sh -eu "$work/programs"
+  if [ "$lacks" = nothing ]; then want=""; else want=apt-get; fi
+  [ "$(cat "$work/$lacks/installed" 2>/dev/null)" = "$want" ] || { echo "FAILED: of the programs $lacks is missing: want $want" >&2; exit 1; }
+done
+echo "ok: a missing program is installed"
