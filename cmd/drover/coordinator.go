@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/internal/systemd"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/ui"
 )
@@ -133,6 +134,11 @@ func runCoordinator(c *cli.Context) error {
 			at += ", server " + cfg.ID + " at " + cfg.PeerAddress
 		}
 		service.ready("coordinator on " + at)
+	}
+	if cfg.PeerListener != nil {
+		// Prepared is ready for systemd: there may be no leader until the others are started, and they may be started
+		// when systemctl has returned for this one.
+		service.notified(systemd.Ready("waits for the other coordinators"))
 	}
 	setGCPercent(coordinatorGCPercent)
 	adviseHugePages()
