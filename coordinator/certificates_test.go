@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/big"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -155,4 +156,46 @@ func TestNodesAndUsersAreKeptApart(t *testing.T) {
 	if _, err := node.Report(b.ctx, connect.NewRequest(&droverv1.ReportRequest{Node: 1})); !errors.Is(wire.FromError(err), fault.Denied) {
 		t.Errorf("a user as a node: %v", err)
 	}
+}
+
+// TestRevocationReachesTheOtherCoordinators: the list is copied to one of two coordinators, and the other one refuses
+// the certificate too.
+func TestRevocationReachesTheOtherCoordinators(t *testing.T) {
+	members := map[string]*pki.Member{}
+	var s *testServers
+	folder := func(id string) string { return filepath.Join(s.dir, "tls-"+id) }
+	copyFile := func(name, id string) {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(s.dir, name))
+		if err == nil {
+			err = errors.Join(os.MkdirAll(folder(id), 0o700), os.WriteFile(filepath.Join(folder(id), name), b, 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = prepareServers(t, 2, func(c *Config) {
+		copyFile("ca.pem", c.ID)
+		var err error
+		if c.Certificate, err = (pki.Files{CA: filepath.Join(folder(c.ID), "ca.pem"), Cert: filepath.Join(s.dir, c.ID+".pem"), Key: filepath.Join(s.dir, c.ID+".key")}).Open(pki.KindCoordinator); err != nil {
+			t.Fatal(err)
+		}
+		c.CertificatesEvery = 20 * time.Millisecond
+		members[c.ID] = c.Certificate
+	})
+	for _, id := range s.ids {
+		s.start(id, func(c *Config) { c.Bootstrap, c.Servers = true, s.peers(s.ids...) })
+	}
+	s.awaitVoters(s.ids...)
+	s.files(pki.CertRequest{Kind: pki.KindUser, Name: "alice"})
+	alice, err := pki.ReadCertificate(filepath.Join(s.dir, "alice.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pki.Revoke(s.dir, []*big.Int{alice.SerialNumber}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	copyFile("ca.crl", "c1")
+	s.waitUntil("the one that has the list refuses", func() bool { return members["c1"].Revoked(alice) })
+	s.waitUntil("the other one refuses too", func() bool { return members["c2"].Revoked(alice) })
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/internal/version"
 )
@@ -31,6 +32,7 @@ const (
 	joinLimit     = 15 * time.Second
 	keepEvery     = time.Second      // between two looks at the servers and their files
 	apiAddressFor = 10 * time.Second // that the leader's URL is believed
+	crlEvery      = 6                // looks at the own certificates between two at the others' revocation lists: a minute
 	whyFor        = time.Second      // that the state of the others is believed
 )
 
@@ -53,7 +55,8 @@ type peers struct {
 	files      *fileKeeper
 
 	// What keep alone uses.
-	promoteAfter uint64 // what this leader had applied at the last pass; no leader: the largest number
+	crlAt        time.Time // when the others were last asked for their revocation lists
+	promoteAfter uint64    // what this leader had applied at the last pass; no leader: the largest number
 	membership   membership
 
 	mu           sync.Mutex // guards the fields below
@@ -79,6 +82,7 @@ func newPeers(c *core) *peers {
 // enters a cluster is asked whether it has a log.
 func (p *peers) start() {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+pki.CRLPath, p.c.serveCRL)
 	mux.Handle(droverv1connect.NewPeerServiceHandler(&peerService{p}, connect.WithReadMaxBytes(digestMessage), connect.WithCompressMinBytes(compressFrom), connect.WithInterceptors(&guard{c: p.c})))
 	p.server = p.c.newServer(peerIdentity, &inFlight{idle: make(chan struct{}, 1)}, p.c.admission.admit(mux))
 	p.server.ConnState = p.net.Forget
@@ -252,7 +256,7 @@ func (p *peers) join(ctx context.Context, leader string, empty bool) error {
 func (p *peers) keep(ctx context.Context) error {
 	last := ""
 	for {
-		err := errors.Join(p.announce(ctx), p.promote(ctx), p.files.fetchMissing(ctx))
+		err := errors.Join(p.announce(ctx), p.promote(ctx), p.files.fetchMissing(ctx), p.fetchCRLs(ctx))
 		p.checkRemoved(ctx)
 		p.files.removeUnknown()
 		p.net.CloseRevoked()
@@ -268,6 +272,46 @@ func (p *peers) keep(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// fetchCRLs takes the newest revocation list that another coordinator has: an operator may have copied it to one alone.
+// The authority signed and numbered it. Who does not answer is asked again a while later.
+func (p *peers) fetchCRLs(ctx context.Context) error {
+	if time.Since(p.crlAt) < crlEvery*p.c.cfg.CertificatesEvery {
+		return nil
+	}
+	p.crlAt = time.Now()
+	servers, _, err := p.c.replica.Servers()
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex // guards wrong
+	var wrong error
+	var wg sync.WaitGroup
+	for _, s := range servers {
+		if string(s.ID) == p.c.cfg.ID {
+			continue
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, describeLimit)
+			defer cancel()
+			crl, err := p.net.FetchCRL(ctx, string(s.Address))
+			if err != nil || len(crl) == 0 {
+				return
+			}
+			newer, err := p.c.cfg.Certificate.SetCRL(crl)
+			if newer {
+				p.c.log.Info("another coordinator has a newer revocation list", "server", s.ID)
+			}
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				wrong = errors.Join(wrong, fmt.Errorf("revocation list of server %q: %w", s.ID, err))
+			}
+		})
+	}
+	wg.Wait()
+	return wrong
 }
 
 // membership remembers whether a server was in its own log's list of servers. A log that

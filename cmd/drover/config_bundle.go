@@ -24,11 +24,12 @@ import (
 )
 
 // A bundle is a tar archive with what one machine needs to be a coordinator or a node: the
-// configuration file, ca.pem, and the machine's own certificate and key.
+// configuration file, ca.pem, the machine's own certificate and key, and ca.crl where the authority has revoked any.
 const (
 	bundleSuffix  = ".bundle"
-	maxBundleFile = 1 << 20 // bytes
-	maxBundles    = 10_000  // machines of one call
+	bundleCRL     = "ca.crl"
+	maxBundleFile = max(1<<20, pki.MaxCRL) // bytes
+	maxBundles    = 10_000                 // machines of one call
 )
 
 // bundlePorts are the ports where no -listen names one.
@@ -158,10 +159,15 @@ func writeBundle(c *cli.Context, role string, m bundleMachine) error {
 	noteFormer(c, old, m.name, time.Now())
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for _, f := range []struct {
+	type member struct {
 		name, from string
 		mode       int64
-	}{{role + ".hcl", "", 0o644}, {"ca.pem", "ca.pem", 0o644}, {role + ".pem", m.name + ".pem", 0o644}, {role + ".key", m.name + ".key", 0o600}} {
+	}
+	members := []member{{role + ".hcl", "", 0o644}, {"ca.pem", "ca.pem", 0o644}, {role + ".pem", m.name + ".pem", 0o644}, {role + ".key", m.name + ".key", 0o600}}
+	if fileExists(filepath.Join(dir, bundleCRL)) {
+		members = append(members, member{bundleCRL, bundleCRL, 0o644})
+	}
+	for _, f := range members {
 		body := text
 		if f.from != "" {
 			if body, err = os.ReadFile(filepath.Join(dir, f.from)); err != nil {
@@ -317,7 +323,7 @@ func parseBundle(file string, in io.Reader) (role string, files map[string][]byt
 		if err != nil {
 			return "", nil, bad(err.Error())
 		}
-		if h.Typeflag != tar.TypeReg || h.Size > maxBundleFile || len(files) == 4 {
+		if h.Typeflag != tar.TypeReg || h.Size > maxBundleFile || len(files) == 5 {
 			return "", nil, bad(fmt.Sprintf("%q in it", h.Name))
 		}
 		body, err := io.ReadAll(io.LimitReader(r, maxBundleFile))
@@ -328,6 +334,9 @@ func parseBundle(file string, in io.Reader) (role string, files map[string][]byt
 	}
 	for role := range bundlePorts {
 		if files[role+".hcl"] != nil && files["ca.pem"] != nil && files[role+".pem"] != nil && files[role+".key"] != nil {
+			if len(files) == 5 && files[bundleCRL] == nil {
+				return "", nil, bad("more files than a bundle has")
+			}
 			return role, files, nil
 		}
 	}
@@ -353,8 +362,19 @@ func installBundle(folder, role string, files map[string][]byte) error {
 			return err
 		}
 	}
-	if err := (pki.Files{CA: at(names[0]) + ".new", Cert: at(names[1]) + ".new", Key: at(names[2]) + ".new"}).Check(pki.Kind(role), "", time.Now()); err != nil {
+	now := pki.Files{CA: at(names[0]) + ".new", Cert: at(names[1]) + ".new", Key: at(names[2]) + ".new"}
+	if err := now.Check(pki.Kind(role), "", time.Now()); err != nil {
 		return err
+	}
+	newer, err := newerCRL(now, pki.Kind(role), at(bundleCRL), files[bundleCRL])
+	if err != nil {
+		return err
+	}
+	if newer {
+		names = append(names, bundleCRL)
+		if err := writeOwned(at(bundleCRL)+".new", role, files[bundleCRL]); err != nil {
+			return err
+		}
 	}
 	if err := checkInstalledConfig(folder, role, files[role+".hcl"]); err != nil {
 		return err
@@ -365,6 +385,26 @@ func installBundle(folder, role string, files map[string][]byte) error {
 		}
 	}
 	return installConfig(role, filepath.Join(folder, role+".hcl"), files[role+".hcl"])
+}
+
+// newerCRL reports whether a revocation list is newer than that of a file, which may be of another authority or absent.
+func newerCRL(f pki.Files, kind pki.Kind, file string, crl []byte) (bool, error) {
+	if crl == nil {
+		return false, nil
+	}
+	m, err := f.Open(kind)
+	if err != nil {
+		return false, err
+	}
+	if have, err := os.ReadFile(file); err == nil {
+		_, err = m.SetCRL(have)
+		_ = err // what is no list of this authority is replaced
+	}
+	newer, err := m.SetCRL(crl)
+	if err != nil {
+		return false, fmt.Errorf("revocation list of the bundle: %w", err)
+	}
+	return newer, nil
 }
 
 // checkInstalledConfig finds what would be wrong with a configuration once the certificates that still

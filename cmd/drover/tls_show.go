@@ -114,7 +114,7 @@ func tlsRevokeCommand() *cli.Command {
 		Name:      "revoke",
 		Usage:     "revoke the certificates of a name",
 		ArgsUsage: "[NAME]",
-		Description: "It writes ca.crl in -dir, signed by the CA. Copy it beside the coordinator's ca.pem: within a minute the\n" +
+		Description: "It writes ca.crl in -dir, signed by the CA. Copy it beside each coordinator's ca.pem: within a minute the\n" +
 			"coordinator and its nodes refuse the certificates and close their connections, without a restart.",
 		Flags: []cli.Flag{
 			tlsDirFlag,

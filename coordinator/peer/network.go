@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -238,6 +239,24 @@ func (n *Network) API() net.Listener { return n.api }
 // Client returns a client of the coordinator at a peer address.
 func (n *Network) Client(address string) droverv1connect.PeerServiceClient {
 	return droverv1connect.NewPeerServiceClient(&http.Client{Transport: n.http}, "https://"+address, connect.WithReadMaxBytes(maxMessage))
+}
+
+// FetchCRL returns the revocation list of the coordinator at a peer address, nil for none. One of an earlier version
+// has none to give.
+func (n *Network) FetchCRL(ctx context.Context, address string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+pki.CRLPath, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := n.http.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("revocation list of %s: %w", address, err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, nil
+	}
+	return io.ReadAll(io.LimitReader(res.Body, pki.MaxCRL+1))
 }
 
 // maxMessage bounds a message of another coordinator, in bytes.
