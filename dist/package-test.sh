@@ -6,7 +6,7 @@
 set -euo pipefail
 deb=$(realpath "${1:?usage: dist/package-test.sh DEB}")
 work=$(mktemp -d)
-trap 'umount -q "$work/root/proc" || true; rm -rf "$work"' EXIT
+trap 'umount -q "$work/root/var/lib/drover/node" || true; umount -q "$work/root/proc" || true; rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
 want() { # WHAT GOT WANT
   [ "$2" = "$3" ] || fail "$1: $2, want $3"
@@ -84,3 +84,14 @@ if diff "$work/before" "$work/after" | grep '^[<>]' | grep -vE ' ?\./etc/(passwd
   fail "the purge left a difference"
 fi
 echo "ok: after the purge nothing differs but logs (and the backups of /etc/passwd, group, shadow, gshadow)"
+
+echo "== purge with a file system mounted below the state folder"
+dpkg_ -i /tmp/new.deb
+mkdir -p "$work/root/var/lib/drover/node"
+mount -t tmpfs tmpfs "$work/root/var/lib/drover/node"
+mkdir -p "$work/root/var/lib/drover/node/attempts" "$work/root/var/lib/drover/node/lost+found" "$work/root/var/lib/drover/coordinator"
+echo state | tee "$work/root/var/lib/drover/node/attempts/kept" "$work/root/var/lib/drover/coordinator/kept" >/dev/null
+dpkg_ --purge drover
+grep -q "is empty and stays: another file system is mounted" "$work/dpkg.log" || fail "the purge does not say what stays"
+want "what stays" "$(cd "$work/root/var/lib/drover" && find . | LC_ALL=C sort | xargs)" ". ./node ./node/lost+found"
+umount "$work/root/var/lib/drover/node"
