@@ -106,7 +106,7 @@ func (c Config) defaults() (Config, error) {
 		c.shuffleCA = string(c.Certificate.CA())
 	}
 	c.Secrets = orDefault(c.Secrets, filepath.Join(c.Data, "secrets"))
-	c.secretMount = orDefault(c.secretMount, secretMountOf(c.Data))
+	c.secretMount = orDefault(c.secretMount, SecretFolder(c.Data))
 	c.Grace = orDefault(c.Grace, 10*time.Second)
 	c.parallel = orDefault(c.parallel, max(2, 2*goruntime.NumCPU()))
 	c.blobLimit = orDefault(c.blobLimit, int64(10)<<30)

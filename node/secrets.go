@@ -35,9 +35,9 @@ const (
 	secretEnvName = "env"              // the file in it: NAME=value entries, each ended by a zero byte
 )
 
-// secretMountOf returns the folder in memory for the daemon of a data folder: several
-// daemons of one machine have one each.
-func secretMountOf(data string) string {
+// SecretFolder returns the folder in memory in which the daemon of a data folder, an absolute path, has the values of
+// secrets for tasks that run: several daemons of one machine have one each.
+func SecretFolder(data string) string {
 	base := "/run"
 	if !inMemory(base) && inMemory("/dev/shm") { // inside of a container, perhaps
 		base = "/dev/shm"

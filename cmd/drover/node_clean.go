@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -25,14 +26,18 @@ const (
 	cleanDeleteLimit = time.Minute
 )
 
+// defaultNodeConfig is the file that the package's unit reads.
+const defaultNodeConfig = configFolder + "/node.hcl"
+
 func nodeCleanCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "clean",
-		Usage: "end all tasks of this machine and remove their containers and images",
-		Description: "For a machine that leaves the cluster: what tasks left in containerd goes. Stop the node daemon first, which\n" +
+		Usage: "end all tasks of this machine and remove their containers, images and secrets",
+		Description: "For a machine that leaves the cluster: what tasks left in containerd goes, and secrets in memory. Stop the node daemon first, which\n" +
 			"would start them again; better still drain the node. The folder of -data stays. Removing the Debian package does\n" +
 			"this by itself.",
 		Flags: []cli.Flag{
+			&cli.StringFlag{Name: configFlag, Usage: "the node's settings, of which data and containerd are those of the flags that are not set; default: " + defaultNodeConfig + ", where there is one"},
 			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/node", Usage: "folder of the daemon"},
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
 		},
@@ -44,9 +49,21 @@ func runNodeClean(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
 	}
-	if err := store.Check(filepath.Join(c.String("data"), node.StoreFile)); errors.Is(err, fault.Unavailable) {
+	if err := applySettings(c, nodeCommand(), defaultNodeConfig, "data", "containerd"); err != nil {
+		return err
+	}
+	data, err := filepath.Abs(c.String("data"))
+	if err != nil {
+		return err
+	}
+	if err := store.Check(filepath.Join(data, node.StoreFile)); errors.Is(err, fault.Unavailable) {
 		return fault.New(fault.Conflict, "the node daemon runs, and would start the tasks again: `systemctl stop drover-node` first")
 	}
+	return errors.Join(cleanContainerd(c), os.RemoveAll(node.SecretFolder(data)))
+}
+
+// cleanContainerd is cleanEngine for containerd.
+func cleanContainerd(c *cli.Context) error {
 	// Asked here, or the client would wait for a containerd that is not installed.
 	conn, err := net.DialTimeout("unix", c.String("containerd"), 5*time.Second)
 	if err != nil {

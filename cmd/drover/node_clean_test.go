@@ -5,12 +5,14 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -79,5 +81,28 @@ func TestCleanNeedsRoot(t *testing.T) {
 		if err.Error() != want || !errors.Is(err, c.class) {
 			t.Errorf("%v; want %s", err, want)
 		}
+	}
+}
+
+// TestCleanTakesTheNodesSettings: folder and socket are those of the node's file, and the secrets of its tasks go, also
+// where containerd is gone already.
+func TestCleanTakesTheNodesSettings(t *testing.T) {
+	dir := t.TempDir()
+	data := filepath.Join(dir, "data")
+	secrets := node.SecretFolder(data)
+	if err := os.MkdirAll(filepath.Join(secrets, "1.0.0.1.1"), 0o700); errors.Is(err, os.ErrPermission) {
+		t.Skip("not proved here: that the secrets in memory are removed; only root has such")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(secrets) })
+	writeFile(t, filepath.Join(secrets, "1.0.0.1.1", "env"), "TOKEN=secret")
+	file, socket := filepath.Join(dir, "node.hcl"), filepath.Join(dir, "gone.sock")
+	writeFile(t, file, "coordinator = \"unix:///c\"\ndata = \""+data+"\"\ncontainerd = \""+socket+"\"\n")
+	if _, err := droverOutput(t, "node", "clean", "-config", file); !errors.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), socket) {
+		t.Errorf("without containerd: %v", err)
+	}
+	if _, err := os.Stat(secrets); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the secrets are left: %v", err)
 	}
 }

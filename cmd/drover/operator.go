@@ -196,7 +196,7 @@ func snapshotRestoreCommand() *cli.Command {
 }
 
 func runRestore(c *cli.Context, archive string) error {
-	if err := restoreSettings(c); err != nil {
+	if err := applySettings(c, coordinatorCommand(), defaultCoordinatorConfig, "data", "id"); err != nil {
 		return err
 	}
 	dir := c.String("data")
@@ -218,31 +218,6 @@ func runRestore(c *cli.Context, archive string) error {
 		return err
 	}
 	return printManifest(c, archive, m)
-}
-
-// restoreSettings sets the flags that are settings of the coordinator too, and are not given, as its file has them.
-func restoreSettings(c *cli.Context) error {
-	file := c.String(configFlag)
-	if file == "" {
-		if file = defaultCoordinatorConfig; !fileExists(file) {
-			return nil
-		}
-	}
-	settings, err := readConfigFile(coordinatorCommand(), file)
-	if err != nil {
-		return err
-	}
-	if err := c.Set(configFlag, file); err != nil {
-		return err
-	}
-	for _, s := range settings {
-		if (s.flag == "data" || s.flag == "id") && !c.IsSet(s.flag) {
-			if err := c.Set(s.flag, s.value); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // owner is whose a folder is; the zero value changes nothing.

@@ -62,6 +62,32 @@ func applyConfigFile(c *cli.Context, file string) error {
 	return nil
 }
 
+// applySettings sets those flags of a command beside a daemon that are settings of the daemon too, and are not given,
+// as a file has them: that of -config, or else the usual one, where there is one.
+func applySettings(c *cli.Context, daemon *cli.Command, usual string, flags ...string) error {
+	file := c.String(configFlag)
+	if file == "" {
+		if file = usual; !fileExists(file) {
+			return nil
+		}
+	}
+	settings, err := readConfigFile(daemon, file)
+	if err != nil {
+		return err
+	}
+	if err := c.Set(configFlag, file); err != nil {
+		return err
+	}
+	for _, s := range settings {
+		if slices.Contains(flags, s.flag) && !c.IsSet(s.flag) {
+			if err := c.Set(s.flag, s.value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // setting is one attribute of a configuration file, as its flag takes it.
 type setting struct {
 	flag, value, where string
