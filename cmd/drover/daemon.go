@@ -181,12 +181,14 @@ func (d *daemon) applyReload(apply func(*cli.Context)) error {
 	if err := d.check(next); err != nil {
 		return err
 	}
-	if d.certs != nil {
-		if err := d.certs.Reload(); err != nil {
+	applied := reloadable
+	if files := tlsFiles(next); d.certs != nil && files.Cert != "" && files.Key != "" {
+		if err := d.certs.ReloadFrom(files.Cert, files.Key); err != nil {
 			return err
 		}
+		applied = slices.Concat(applied, []string{"tls-cert", "tls-key"})
 	}
-	if names := needRestart(d.c, next); len(names) > 0 {
+	if names := needRestart(d.c, next, applied); len(names) > 0 {
 		d.log.Warn("changed settings that need a restart", "settings", strings.Join(names, ", "))
 	}
 	d.level.Set(logLevel(next))
@@ -194,15 +196,15 @@ func (d *daemon) applyReload(apply func(*cli.Context)) error {
 	return nil
 }
 
-// reloadable are the settings that a reload puts in force.
+// reloadable are the settings that each reload puts in force.
 var reloadable = []string{logLevelFlag.Name, "verbose", "scheduler", "set"}
 
-// needRestart lists the settings that differ and are not reloadable.
-func needRestart(before, after *cli.Context) []string {
+// needRestart lists the settings that differ and were not applied.
+func needRestart(before, after *cli.Context, applied []string) []string {
 	var names []string
 	for _, f := range fileFlags(before.Command) {
 		name := f.Names()[0]
-		if !slices.Contains(reloadable, name) && fmt.Sprint(flagText(before, f)) != fmt.Sprint(flagText(after, f)) {
+		if !slices.Contains(applied, name) && fmt.Sprint(flagText(before, f)) != fmt.Sprint(flagText(after, f)) {
 			names = append(names, settingName(name))
 		}
 	}

@@ -73,6 +73,24 @@ func (m *Member) Reload() error {
 	return errors.Join(m.reloadPairLocked(), m.reloadCRLLocked())
 }
 
+// ReloadFrom is Reload with the certificate and key in other files, which are followed from then on unless they cannot
+// be used.
+func (m *Member) ReloadFrom(cert, key string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	former := m.files
+	if cert != former.Cert || key != former.Key {
+		m.files.Cert, m.files.Key = cert, key
+		delete(m.stamps, cert) // they may have been in use before
+		delete(m.stamps, key)
+	}
+	if err := m.reloadPairLocked(); err != nil {
+		m.files = former
+		return err
+	}
+	return m.reloadCRLLocked()
+}
+
 func (m *Member) reloadPairLocked() error {
 	now, err := m.changedLocked(m.files.Cert, m.files.Key)
 	if err != nil || now == nil {

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -481,5 +482,36 @@ func TestListReplacedWhileItIsRead(t *testing.T) {
 	}
 	if !m.Revoked(leaf) {
 		t.Error("the second list was never read")
+	}
+}
+
+// TestAReloadTakesOtherFiles: other files are used and followed, those from before too when they are named again, and
+// none that cannot be used.
+func TestAReloadTakesOtherFiles(t *testing.T) {
+	dir := cluster(t)
+	m := open(t, dir, "c1", KindCoordinator)
+	first := m.Leaf()
+	if err := IssueCert(dir, CertRequest{Kind: KindCoordinator, Name: "c9", Hosts: []string{"127.0.0.1"}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	from := func(name string) error {
+		return m.ReloadFrom(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"))
+	}
+	if err := from("c9"); err != nil || m.Leaf().Subject.CommonName != "coordinator/c9" {
+		t.Errorf("other files: %v, %s", err, m.Leaf().Subject)
+	}
+	for _, bad := range []string{"gone", "n1"} { // n1 is a node
+		if err := from(bad); err == nil || m.Leaf().Subject.CommonName != "coordinator/c9" {
+			t.Errorf("%s: %v, %s", bad, err, m.Leaf().Subject)
+		}
+	}
+	if err := IssueCert(dir, CertRequest{Kind: KindCoordinator, Name: "c9", Hosts: []string{"127.0.0.1", "c9"}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Reload(); err != nil || !slices.Contains(m.Leaf().DNSNames, "c9") {
+		t.Errorf("the other files are not followed: %v, %v", err, m.Leaf().DNSNames)
+	}
+	if err := from("c1"); err != nil || m.Leaf().SerialNumber.Cmp(first.SerialNumber) != 0 {
+		t.Errorf("the first files again: %v, %s", err, m.Leaf().Subject)
 	}
 }
