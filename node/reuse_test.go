@@ -12,6 +12,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -230,6 +231,47 @@ func TestSharedTaskOutlivesTheDaemon(t *testing.T) {
 	b.config.Driver = b.engine.Driver()
 	b.start()
 	b.await(t, w, succeeded)
+}
+
+// TestLostEndCountsAgainstATaskThatShares has tasks end without an exit code, as after the death of process 1, before and
+// after the daemon was restarted: where that was shared, a process of the task can have ended it.
+func TestLostEndCountsAgainstATaskThatShares(t *testing.T) {
+	for name, c := range map[string]struct {
+		task      func(task int32, command ...string) *droverv1.WantedAttempt
+		restarted bool
+		want      droverv1.Cause
+	}{
+		"shared":                       {sharing, false, droverv1.Cause_CAUSE_EXIT},
+		"shared, under another daemon": {sharing, true, droverv1.Cause_CAUSE_EXIT},
+		"its own":                      {groupTask, false, droverv1.Cause_CAUSE_INFRA},
+		"its own, under another":       {groupTask, true, droverv1.Cause_CAUSE_INFRA},
+	} {
+		t.Run(name, func(t *testing.T) {
+			release := make(chan struct{})
+			all := programs()
+			all["lost"] = func(ctx context.Context, _ *fake.Process) int {
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				return runtime.ExitLost
+			}
+			b := newTestNode(t, all)
+			b.start()
+			w := c.task(0, "lost")
+			b.put(w)
+			b.await(t, w, running)
+			if c.restarted {
+				b.stopDaemon()
+				b.config.Driver = b.engine.Driver()
+				b.start()
+			}
+			close(release)
+			if s := b.await(t, w, failed); s.GetCause() != c.want {
+				t.Errorf("it failed with %v: %s, want %v", s.GetCause(), s.GetMessage(), c.want)
+			}
+		})
+	}
 }
 
 // TestSharedTaskIsNotDumped asks for a level that such a task cannot reach: it is swapped out instead,

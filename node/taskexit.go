@@ -21,6 +21,7 @@ type taskExit struct {
 	memoryPeak int64 // bytes
 	overhead   int64 // bytes of memory that a task has on top of its demand
 	hostPaths  bool  // the task had no container of its own
+	shared     bool  // it ran in one that others use too: its processes can end the first process of that
 	rebooted   bool  // the machine was rebooted since the start
 }
 
@@ -52,10 +53,14 @@ func (e *taskExit) ofCommand() *failure {
 const rebootedText = "the machine was rebooted while it ran"
 
 // unseenEnd returns the failure of a container that ran and whose exit code is lost. The engine keeps containers over a
-// reboot, without their processes. In a container of its own no process of a task can bring that about.
+// reboot, without their processes. In a container of its own no process of a task can bring that about. In a shared one
+// it can send the first process a queued signal that the Go runtime takes for a fault (SEGV).
 func (e *taskExit) unseenEnd() *failure {
 	if e.rebooted {
 		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, exitCode: runtime.ExitLost, message: rebootedText}
+	}
+	if e.shared {
+		return &failure{cause: e.ownCause(), exitCode: runtime.ExitLost, message: "nobody saw how it ended: the first process of the container, which other tasks used too, was ended by a process of the task, or from outside"}
 	}
 	return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: runtime.ExitLost, message: "nobody saw how it ended: the shim of its container was killed, or containerd lost it; see their messages in the node's journal"}
 }
@@ -142,7 +147,7 @@ func (e *taskExit) withoutResult(why error) *failure {
 		return &failure{cause: droverv1.Cause_CAUSE_OUTPUT, exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result cannot be read: %v", code, why)}
 	case known:
 		return &failure{cause: e.causeOfClass(class), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d (%s) and left no result", code, class)}
-	case code == 128+int(syscall.SIGKILL) && !e.hostPaths: // the kernel delivers no KILL to a container's first process from inside
+	case code == 128+int(syscall.SIGKILL) && !e.hostPaths && !e.shared: // the kernel delivers no KILL to a container's first process from inside; in a shared one the harness is another
 		return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: int32(code), message: "killed by signal 9 from outside its container"}
 	case code > 128:
 		return &failure{cause: e.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness was ended by signal %d: a process of the task sent it", code-128)}

@@ -89,6 +89,7 @@ type Status struct {
 	Started  time.Time
 	Exited   time.Time
 	Labels   map[string]string
+	Shared   bool // others run in what it runs in, before and after it (Spec.Reuse): its processes can end the first one there
 
 	// What it used, of a driver without cgroups that knows it; valid when stopped, 0
 	// otherwise. The peak is that of its largest process.

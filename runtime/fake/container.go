@@ -48,7 +48,7 @@ type proc struct {
 }
 
 func (b *container) status() runtime.Status {
-	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.exitCode, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels)}
+	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.exitCode, Started: b.started, Exited: b.exited, Shared: b.spec.Reuse != "", Labels: maps.Clone(b.spec.Labels)}
 	if b.phase == runtime.PhaseRunning {
 		s.PID = b.pid
 	}

@@ -1,6 +1,7 @@
 package reuse
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -82,6 +83,14 @@ var leaves = map[string]func() error{
 			}
 		}
 		return nil
+	},
+	"queued-signals": func() error { // one that process 1 takes for a fault of its own
+		info := [32]int32{int32(unix.SIGSEGV), 0, -1} // siginfo_t with SI_QUEUE
+		if _, _, e := unix.Syscall(unix.SYS_RT_SIGQUEUEINFO, 1, uintptr(unix.SIGSEGV), uintptr(unsafe.Pointer(&info))); e != 0 {
+			return e
+		}
+		<-time.After(verbLimit) // it is killed with process 1
+		return errors.New("process 1 goes on")
 	},
 	"mounts": func() error {
 		if err := unix.Mount("x", "/tmp", "tmpfs", 0, ""); err == nil {

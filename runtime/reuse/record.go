@@ -178,7 +178,7 @@ func (t *task) closeDone() { t.closeOnce.Do(func() { close(t.done) }) }
 func (t *task) status() runtime.Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := runtime.Status{ID: t.rec.Spec.ID, Phase: runtime.PhaseCreated, Started: t.rec.Started, Labels: maps.Clone(t.rec.Spec.Labels)}
+	s := runtime.Status{ID: t.rec.Spec.ID, Phase: runtime.PhaseCreated, Started: t.rec.Started, Shared: true, Labels: maps.Clone(t.rec.Spec.Labels)}
 	if s.Labels == nil {
 		s.Labels = map[string]string{}
 	}

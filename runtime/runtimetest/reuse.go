@@ -37,6 +37,8 @@ func usedAgain(s *suite) {
 		s.t.Helper()
 		if st := s.wait(id); st.ExitCode != code {
 			s.t.Errorf("%s: exit code %d, want %d", id, st.ExitCode, code)
+		} else if !st.Shared {
+			s.t.Errorf("%s: its status does not say that it shared a container", id)
 		}
 		s.delete(id)
 	}
