@@ -18,8 +18,8 @@ import (
 //  2. record the intent with a folder that no earlier dump used;
 //  3. dump, which ends the processes; the container is removed after the level was
 //     reported, if the driver can leave it;
-//  4. write the checksums of the folder, which nobody uses any more;
-//  5. record that the dump is complete.
+//  4. record that the dump is complete;
+//  5. write the checksums of the folder, which nobody uses any more. Without them it goes on unchecked.
 func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) error {
 	c, ok := s.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
@@ -75,15 +75,32 @@ func (s *suspension) dump(ctx context.Context, c runtime.Checkpointer) (left tas
 
 // finishDump performs steps 4 and 5 of checkpoint.
 func (s *suspension) finishDump(ctx context.Context) error {
-	if err := s.dumps.writeSums(ctx, s.rec.DumpNumber, s.dir); err != nil { // it goes on unchecked: its work is worth more
-		s.log.Warn("the folder of a suspended attempt has no checksums", "attempt", s.id, "err", err)
-	}
 	size, err := dirSize(s.dumps.dir(s.rec.DumpNumber))
 	if err != nil {
 		return err
 	}
 	s.stepBytes = size
-	return s.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size })
+	if err := s.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size }); err != nil {
+		return err
+	}
+	err = s.inSlot(ctx, func() error { return s.dumps.writeSums(ctx, s.rec.DumpNumber, s.dir) })
+	if err != nil { // the task's work is worth more
+		s.log.Warn("the folder of a suspended attempt has no checksums", "attempt", s.id, "err", err)
+	}
+	return nil
+}
+
+// checkFolder returns a fault.Corrupt if the folder is not as it was when the attempt was suspended. A folder that is
+// too large to be read in time goes on unchecked.
+func (s *suspension) checkFolder(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, sumsLimit)
+	defer cancel()
+	err := s.inSlot(within, func() error { return s.dumps.checkSums(within, s.rec.DumpNumber, s.dir) })
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("the folder of a suspended attempt is not checked: it takes too long", "attempt", s.id, "err", err)
+		return nil
+	}
+	return err
 }
 
 // revertCheckpoint clears the recorded intent after a failed dump if the
@@ -135,9 +152,11 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	if !ok {
 		return fault.New(fault.Unsupported, "driver %s cannot restore tasks", s.cfg.Driver.Name())
 	}
-	if err := s.dumps.checkSums(ctx, s.rec.DumpNumber, s.dir); err != nil {
+	if err := s.checkFolder(ctx); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, dumpStepLimit) // whatever the check took
+	defer cancel()
 	if err := s.cgroup.lift(ctx, spec, 0); err != nil {
 		return err
 	}

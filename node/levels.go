@@ -19,6 +19,7 @@ const (
 	freezeStepLimit   = 30 * time.Second
 	swapStepLimit     = 10 * time.Minute
 	dumpStepLimit     = 20 * time.Minute
+	sumsLimit         = 30 * time.Minute // of the check of a folder before a restore
 	fetchDumpLimit    = 30 * time.Minute
 	maxLevelTries     = 2       // tries of a step before its level is refused
 	maxFetchDumpTries = 6       // tries of fetching a dump from another node
@@ -41,8 +42,10 @@ func stepTimeout(do task.Do) time.Duration {
 		return freezeStepLimit
 	case task.SwapOut:
 		return swapStepLimit
-	case task.Checkpoint, task.Restore:
+	case task.Checkpoint:
 		return dumpStepLimit
+	case task.Restore:
+		return sumsLimit + dumpStepLimit
 	case task.FetchDump:
 		return fetchDumpLimit
 	default:
@@ -163,7 +166,7 @@ func isLasting(err error) bool {
 	return false
 }
 
-// inDumpSlot runs f, a dump or a restore, in a slot for those and lends it the node's
+// inDumpSlot runs f, a dump, a restore, or the reading of a suspended task's folder, in a slot for those and lends it the node's
 // unallocated disk bandwidth.
 func (d *daemon) inDumpSlot(ctx context.Context, f func() error) error {
 	return inSlot(ctx, d.dumpSlots, func() error { return d.unallocatedIO.lendDuring(f) })

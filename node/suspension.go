@@ -36,7 +36,7 @@ type suspension struct {
 	container *attemptContainer
 	cgroup    *attemptCgroup
 	exclusive *exclusiveGuard
-	inSlot    func(context.Context, func() error) error // runs a dump or a restore
+	inSlot    func(context.Context, func() error) error // runs a dump or a restore, or reads the folder
 	log       *slog.Logger
 }
 

@@ -9,7 +9,7 @@ import (
 
 // unallocatedIO lends unallocated disk bandwidth to work that is charged to no
 // attempt while it serves suspended tasks: dumps, restores and transfers of
-// dumps. Otherwise that work has only the node's reserve, a tenth of the disk,
+// dumps, and checksums of the tasks' folders. Otherwise that work has only the node's reserve, a tenth of the disk,
 // and a dump of 1 GB would delay the preempting task by minutes. The loan is the
 // bandwidth not allocated to running attempts, so the sum never exceeds what was
 // measured.

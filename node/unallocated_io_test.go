@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
 )
 
@@ -59,8 +61,8 @@ func TestDumpsUseUnallocatedIO(t *testing.T) {
 	}
 	b.requestLevel(w, levelCheckpointed)
 	b.awaitLevel(w, levelCheckpointed)
-	if got, want := sys.takeLimits(), []int64{99 << 20, 10 << 20}; !slices.Equal(got, want) {
-		t.Errorf("around a dump beside one task: %v, want %v", got, want)
+	if got, want := sys.takeLimits(), []int64{99 << 20, 10 << 20, 99 << 20, 10 << 20}; !slices.Equal(got, want) {
+		t.Errorf("around a dump and the checksums of its folder, beside one task: %v, want %v", got, want)
 	}
 	sys.mu.Lock()
 	sys.fail = true // makes it slower, but does not fail it
@@ -69,8 +71,8 @@ func TestDumpsUseUnallocatedIO(t *testing.T) {
 	b.awaitLevel(w, levelRunning)
 	b.awaitCounting(w)
 	got := sys.takeLimits()
-	if len(got) < 2 || got[0] != 98<<20 || got[len(got)-1] != 10<<20 {
-		t.Errorf("around a restore beside one task: %v, want 98 MiB/s to 10 MiB/s", got)
+	if len(got) < 4 || got[0] != 98<<20 || !slices.Equal(got[1:3], []int64{10 << 20, 98 << 20}) || got[len(got)-1] != 10<<20 {
+		t.Errorf("around a check of the folder and a restore, beside one task: %v, want 98 MiB/s to 10 MiB/s twice", got)
 	}
 }
 
@@ -113,5 +115,25 @@ func TestUnallocatedIOShrinksForNewTask(t *testing.T) {
 	_ = system.lendDuring(func() error { return nil })
 	if got := k.takeLimits(); got != nil {
 		t.Errorf("got %v", got)
+	}
+}
+
+// A folder that cannot be read in time holds up no resume, but for one that is damaged, or a daemon that ends.
+func TestCheckOfAFolderThatTakesTooLong(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx       context.Context
+		err, want error
+	}{
+		"it takes too long": {t.Context(), context.DeadlineExceeded, nil},
+		"the daemon ends":   {ended, context.DeadlineExceeded, context.DeadlineExceeded},
+		"it is damaged":     {t.Context(), fault.New(fault.Corrupt, "by the test"), fault.Corrupt},
+		"no slot is free":   {t.Context(), errNoSlot, errNoSlot},
+	} {
+		s := &suspension{rec: &attemptRecord{}, log: slog.New(slog.DiscardHandler), inSlot: func(context.Context, func() error) error { return c.err }}
+		if err := s.checkFolder(c.ctx); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
 	}
 }

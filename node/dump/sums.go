@@ -46,30 +46,48 @@ func WriteSums(ctx context.Context, file, dir string, parts ...string) error {
 }
 
 // CheckSums returns a fault.Corrupt that names the first file of dir that is not as WriteSums found it.
-// Without a file of checksums there is nothing to check. O(bytes).
+// Without a file of checksums there is nothing to check, and no file of dir is read. O(bytes).
 func CheckSums(ctx context.Context, file, dir string, parts ...string) error {
+	want, err := readSums(file)
+	if want == nil || err != nil {
+		return err
+	}
 	have, err := listParts(ctx, dir, parts)
 	if err != nil {
 		return err
 	}
-	return CompareSums(file, have)
+	return want.compare(have)
 }
 
 // CompareSums is CheckSums for files that were listed already, sorted by path.
 func CompareSums(file string, have []File) error {
-	b, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
+	want, err := readSums(file)
+	if want == nil || err != nil {
 		return err
 	}
-	var want sums
+	return want.compare(have)
+}
+
+// readSums reads a file of checksums. It returns nil if there is none.
+func readSums(file string) (*sums, error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
 	if err := linesum.Check(b); err != nil || !linesum.Sealed(b) || !bytes.HasSuffix(b, []byte("\n")) {
-		return fault.New(fault.Corrupt, "the checksums of the task's folder are damaged (%s)", file)
+		return nil, fault.New(fault.Corrupt, "the checksums of the task's folder are damaged (%s)", file)
 	}
-	if err := json.Unmarshal(b, &want); err != nil {
-		return fault.New(fault.Corrupt, "the checksums of the task's folder are damaged (%s): %w", file, err)
+	want := &sums{}
+	if err := json.Unmarshal(b, want); err != nil {
+		return nil, fault.New(fault.Corrupt, "the checksums of the task's folder are damaged (%s): %w", file, err)
 	}
+	return want, nil
+}
+
+// compare compares the files with those that a folder has, sorted by path.
+func (want *sums) compare(have []File) error {
 	for i := range want.Files {
 		w := &want.Files[i]
 		k, found := slices.BinarySearchFunc(have, w.Path, func(f File, p string) int { return cmp.Compare(f.Path, p) })

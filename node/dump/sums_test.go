@@ -34,8 +34,8 @@ func TestDamageOfASuspendedFolderIsFound(t *testing.T) {
 	if err := os.Symlink("a", filepath.Join(dir, "task", "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := CheckSums(t.Context(), filepath.Join(dir, "sums"), dir, "task", "tmp"); err != nil {
-		t.Fatalf("without checksums: %v", err)
+	if err := CheckSums(t.Context(), filepath.Join(dir, "sums"), filepath.Join(dir, "none"), "task", "tmp"); err != nil {
+		t.Fatalf("without checksums the folder is looked at: %v", err)
 	}
 	if err := WriteSums(t.Context(), filepath.Join(dir, "sums"), dir, "task", "tmp"); err != nil {
 		t.Fatal(err)
