@@ -19,6 +19,7 @@ import (
 	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/runtime"
 )
@@ -179,7 +180,11 @@ func (c *Config) taskUID(spec *droverv1.TaskSpec) (uint32, error) {
 // limitsOf returns the limits of a task that runs.
 func (c *Config) limitsOf(spec *droverv1.TaskSpec) Limits {
 	r := spec.GetDemand()
-	return Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + c.Info.GetTaskOverheadMemory(), io: r.GetIo(), Pids: maxPids}
+	l := Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + c.Info.GetTaskOverheadMemory(), io: r.GetIo(), Pids: maxPids}
+	if i := spec.GetImage(); i.GetKind() == string(jobspec.ImageRootfs) {
+		l.rootfs = i.GetSource()
+	}
+	return l
 }
 
 // filesLimit returns how many files and folders an attempt may have: the part of

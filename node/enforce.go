@@ -33,8 +33,9 @@ var (
 
 // CgroupEnforcer implements Enforcer with the kernel's cgroup v2.
 type CgroupEnforcer struct {
-	root  *cgroups.Root
-	disks []cgroups.Device // disks that an attempt can access; each gets the full I/O limit
+	root       *cgroups.Root
+	disks      []cgroups.Device // of the node's folders, whose bandwidth was measured; each gets the full I/O limit
+	imageDisks []cgroups.Device // which attempts access besides, and no other work is limited on
 
 	// systemMemory bounds tasks/system in bytes, so that loggers, shims, unpacking and serving
 	// take at most half of the memory from the tasks; 0: none. Its processors need no bound:
@@ -44,7 +45,7 @@ type CgroupEnforcer struct {
 }
 
 // NewCgroupEnforcer prepares the tree below base ("" = /drover). disks are
-// folders on all disks that an attempt can access. Work charged to no attempt
+// folders on the disks that attempts and the node write to. Work charged to no attempt
 // runs in tasks/system with reservedIO bytes per second on each disk; with enter
 // the daemon itself moves there, since it serves shuffles and unpacks images.
 func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool) (CgroupEnforcer, error) {
@@ -63,9 +64,7 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 		if err != nil {
 			return CgroupEnforcer{}, err
 		}
-		if !slices.Contains(e.disks, d) {
-			e.disks = append(e.disks, d)
-		}
+		e.disks = addDisk(e.disks, d)
 	}
 	if err := root.Prepare(); err != nil {
 		return CgroupEnforcer{}, err
@@ -79,23 +78,54 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 	return e, err
 }
 
+func addDisk(all []cgroups.Device, d cgroups.Device) []cgroups.Device {
+	if slices.Contains(all, d) {
+		return all
+	}
+	return append(all, d)
+}
+
+// LimitImages also limits what attempts read and write on the disk of dir, where the engine has their images. It must be
+// called before the enforcer is used. A folder on no block device is fault.Unsupported.
+func (e *CgroupEnforcer) LimitImages(dir string) error {
+	d, err := cgroups.DiskOf(dir)
+	if err == nil {
+		e.imageDisks = addDisk(e.imageDisks, d)
+	}
+	return err
+}
+
+// disksOf returns the disks on which an attempt with these limits is limited.
+func (e CgroupEnforcer) disksOf(l Limits) []cgroups.Device {
+	all := slices.Clone(e.disks)
+	for _, d := range e.imageDisks {
+		all = addDisk(all, d)
+	}
+	if l.rootfs != "" {
+		if d, err := cgroups.DiskOf(l.rootfs); err == nil { // otherwise it is in memory or of another machine, or the start fails
+			all = addDisk(all, d)
+		}
+	}
+	return all
+}
+
 // LimitSystem implements systemLimiter.
 func (e CgroupEnforcer) LimitSystem(io int64) error {
-	return e.root.System().Update(e.cgroupLimits(Limits{Memory: e.systemMemory, io: io}))
+	return e.root.System().Update(cgroupLimits(Limits{Memory: e.systemMemory, io: io}, e.disks))
 }
 
 // Ensure implements Enforcer.
 func (e CgroupEnforcer) Ensure(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
-	g, err := e.root.Create(id, e.cgroupLimits(l))
+	g, err := e.root.Create(id, cgroupLimits(l, e.disksOf(l)))
 	if err != nil {
 		return nil, err
 	}
 	return readCgroupLimits(g)
 }
 
-func (e CgroupEnforcer) cgroupLimits(l Limits) cgroups.Limits {
+func cgroupLimits(l Limits, disks []cgroups.Device) cgroups.Limits {
 	c := cgroups.Limits{CPUMillis: limitOrMax(l.CPU), MemoryBytes: limitOrMax(l.Memory), PIDs: limitOrMax(l.Pids), SwapBytes: l.swap}
-	for _, d := range e.disks {
+	for _, d := range disks {
 		c.Disks = append(c.Disks, cgroups.DiskLimit{Device: d, ReadBPS: limitOrMax(l.io), WriteBPS: limitOrMax(l.io)})
 	}
 	return c

@@ -480,3 +480,33 @@ func TestDemandOfNothingIsRefused(t *testing.T) {
 		t.Errorf("%d containers were made", n)
 	}
 }
+
+// An attempt is limited on every disk that it reads, each once; work of the node only on those that were measured.
+func TestAttemptsAreLimitedOnTheDisksOfTheirImages(t *testing.T) {
+	data, images := cgroups.Device{Major: 8}, cgroups.Device{Major: 8, Minor: 16}
+	e := CgroupEnforcer{disks: []cgroups.Device{data}, imageDisks: []cgroups.Device{images, data}}
+	dir := t.TempDir()
+	want := []cgroups.Device{data, images}
+	if d, err := cgroups.DiskOf(dir); err == nil { // a temporary folder may be in memory
+		want = append(want, d)
+	}
+	for rootfs, want := range map[string][]cgroups.Device{"": {data, images}, "/no/such/folder": {data, images}, "/proc": {data, images}, dir: want} {
+		if got := e.disksOf(Limits{rootfs: rootfs}); !slices.Equal(got, want) {
+			t.Errorf("with root %q: %v, want %v", rootfs, got, want)
+		}
+	}
+	if len(e.disks) != 1 {
+		t.Errorf("work of the node is limited on %v", e.disks)
+	}
+	if err := e.LimitImages("/proc"); !errors.Is(err, fault.Unsupported) || len(e.imageDisks) != 2 {
+		t.Errorf("a folder on no disk: %v, disks %v", err, e.imageDisks)
+	}
+	spec := &droverv1.TaskSpec{Image: &droverv1.ImageRef{Kind: "rootfs", Source: "/srv/images/a"}, Demand: &droverv1.Resources{Io: 1 << 20}}
+	cfg := Config{Info: &droverv1.NodeInfo{}}
+	if l := cfg.limitsOf(spec); l.rootfs != "/srv/images/a" {
+		t.Errorf("the limits of a task with a folder for its root: %+v", l)
+	}
+	if l := cgroupLimits(Limits{io: 5}, want); len(l.Disks) != len(want) || l.Disks[1] != (cgroups.DiskLimit{Device: images, ReadBPS: 5, WriteBPS: 5}) {
+		t.Errorf("limits %v", l.Disks)
+	}
+}

@@ -14,7 +14,8 @@ type Limits struct {
 	Memory int64 // bytes, harness included
 	io     int64 // bytes per second of reads, and the same of writes
 	Pids   int64
-	swap   int64 // bytes; 0 unless the attempt is swapped out
+	swap   int64  // bytes; 0 unless the attempt is swapped out
+	rootfs string // folder that the attempt has for its root, "" for an image of the engine: io is also of its disk
 }
 
 // Enforcer manages the cgroup of each attempt: limits are set on the attempt's

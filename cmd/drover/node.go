@@ -150,8 +150,26 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 		return none, err
 	}
 	reserved := cfg.Info.Measured.Io - cfg.Info.Allocatable.Io
-	cfg.Enforcer, err = node.NewCgroupEnforcer(base, []string{data}, reserved, true)
-	return cfg, err
+	enforcer, err := node.NewCgroupEnforcer(base, []string{data}, reserved, true)
+	if err != nil {
+		return none, err
+	}
+	if err := limitImages(c.Context, engine, &enforcer); err != nil {
+		service.log.Warn("what tasks read of their images is not limited", "err", err)
+	}
+	cfg.Enforcer = enforcer
+	return cfg, nil
+}
+
+// limitImages limits tasks on the disk where the engine has their images, which may be another than that of -data.
+func limitImages(ctx context.Context, engine *containerd.Driver, e *node.CgroupEnforcer) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	root := engine.SnapshotRoot(ctx)
+	if root == "" {
+		return fault.New(fault.Unavailable, "containerd does not say where it unpacks images")
+	}
+	return e.LimitImages(root)
 }
 
 // reusingDriver returns a driver that can run tasks one after another in one container of engine.

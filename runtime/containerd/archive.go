@@ -63,6 +63,11 @@ func limitsOf(ctx context.Context, c *client.Client, snapshotter string) imageLi
 	return l.onDisk(&st)
 }
 
+// SnapshotRoot returns the folder to which the engine unpacks images; "" if the engine does not say.
+func (d *Driver) SnapshotRoot(ctx context.Context) string {
+	return snapshotRoot(ctx, d.c, d.cfg.snapshotter)
+}
+
 // snapshotRoot returns the folder to which the engine unpacks images; "" if the engine does not say.
 func snapshotRoot(ctx context.Context, c *client.Client, snapshotter string) string {
 	found, err := c.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+snapshotter)
@@ -343,7 +348,7 @@ func (d *Driver) unpackSynced(ctx context.Context, img images.Image) error {
 	if !ok {
 		return fmt.Errorf("containerd's client has a connection of type %T", d.c.Conn())
 	}
-	root := snapshotRoot(ctx, d.c, d.cfg.snapshotter)
+	root := d.SnapshotRoot(ctx)
 	synced := syncedDiff{d.c.DiffService(), func() error { return syncFileSystem(root) }}
 	c, err := client.NewWithConn(conn, client.WithDefaultNamespace(d.cfg.Namespace), client.WithServices(client.WithDiffService(synced)))
 	if err != nil {
