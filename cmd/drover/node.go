@@ -165,7 +165,7 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 func limitImages(ctx context.Context, engine *containerd.Driver, e *node.CgroupEnforcer) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	root := engine.SnapshotRoot(ctx)
+	root := containerd.SnapshotRoot(ctx, engine)
 	if root == "" {
 		return fault.New(fault.Unavailable, "containerd does not say where it unpacks images")
 	}

@@ -63,8 +63,8 @@ func limitsOf(ctx context.Context, c *client.Client, snapshotter string) imageLi
 	return l.onDisk(&st)
 }
 
-// SnapshotRoot returns the folder to which the engine unpacks images; "" if the engine does not say.
-func (d *Driver) SnapshotRoot(ctx context.Context) string {
+// SnapshotRoot returns the folder to which the driver's engine unpacks images; "" if the engine does not say.
+func SnapshotRoot(ctx context.Context, d *Driver) string {
 	return snapshotRoot(ctx, d.c, d.cfg.snapshotter)
 }
 
@@ -348,7 +348,7 @@ func (d *Driver) unpackSynced(ctx context.Context, img images.Image) error {
 	if !ok {
 		return fmt.Errorf("containerd's client has a connection of type %T", d.c.Conn())
 	}
-	root := d.SnapshotRoot(ctx)
+	root := SnapshotRoot(ctx, d)
 	synced := syncedDiff{d.c.DiffService(), func() error { return syncFileSystem(root) }}
 	c, err := client.NewWithConn(conn, client.WithDefaultNamespace(d.cfg.Namespace), client.WithServices(client.WithDiffService(synced)))
 	if err != nil {
