@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"syscall"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
@@ -103,8 +104,9 @@ func (s *suspension) checkFolder(ctx context.Context) error {
 	return err
 }
 
-// revertCheckpoint clears the recorded intent after a failed dump if the
-// container is certainly still running.
+// revertCheckpoint clears the recorded intent after a failed dump if the container is certainly still running, or
+// has ended by itself before there was a dump: its end is classified then as any other. What was killed may have been so
+// by criu, which does that when its dump is whole.
 func (s *suspension) revertCheckpoint(ctx context.Context, cause error) error {
 	if errors.Is(cause, errNoSlot) || errors.Is(cause, fault.Unavailable) || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
 		return nil // the outcome of the dump, or of one before it, is unknown
@@ -120,10 +122,13 @@ func (s *suspension) revertCheckpoint(ctx context.Context, cause error) error {
 		}
 	}
 	s.container.set(now)
-	if now.Phase != runtime.PhaseRunning {
+	switch {
+	case now.Phase == runtime.PhaseRunning:
+		s.frozen = s.isFrozen(context.WithoutCancel(ctx))
+	case now.Phase == runtime.PhaseStopped && now.ExitCode != 128+int(syscall.SIGKILL) && !pathExists(s.dumps.dir(s.rec.DumpNumber)):
+	default:
 		return nil
 	}
-	s.frozen = s.isFrozen(context.WithoutCancel(ctx))
 	if err := s.rec.change(func(r *store.Record) { r.Dumping = false }); err != nil {
 		return err
 	}

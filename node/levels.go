@@ -133,7 +133,7 @@ func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
 	case do == task.Thaw:
 		a.rec.setLevelNote("%s: %v", f.note, err)
 		return false
-	case do == task.Checkpoint && gone:
+	case do == task.Checkpoint && gone && a.rec.Dumping:
 		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container ended during a checkpoint and the dump is incomplete; the task's work is lost: %v", err)}
 		if a.rec.isOfEarlierBoot() {
 			a.failure.cause = droverv1.Cause_CAUSE_REBOOT

@@ -304,6 +304,54 @@ func TestTransientLevelFailures(t *testing.T) {
 	}
 }
 
+// exitingKernel has the task end between the intent to dump it and its dump.
+type exitingKernel struct {
+	*levelKernel
+	exit func()
+}
+
+func (k *exitingKernel) Ensure(ctx context.Context, id string, l Limits) (*droverv1.Limits, error) {
+	if l.CPU == 0 { // lifted for a dump
+		k.exit()
+	}
+	return k.levelKernel.Ensure(ctx, id, l)
+}
+
+// A task that ends before criu begins ends as it did by itself; one that was killed may have been so by criu.
+func TestEndBeforeADump(t *testing.T) {
+	for name, c := range map[string]struct {
+		code  int
+		phase droverv1.Phase
+		cause droverv1.Cause
+	}{
+		"with success":  {0, succeeded, 0},
+		"with an error": {3, failed, droverv1.Cause_CAUSE_EXIT},
+		"with a KILL":   {137, failed, droverv1.Cause_CAUSE_INFRA},
+	} {
+		t.Run(name, func(t *testing.T) {
+			end := make(chan struct{})
+			p := programs()
+			p["end"] = func(context.Context, *fake.Process) int { <-end; return c.code }
+			b := newTestNode(t, p)
+			w := groupTask(0, "end")
+			b.config.Enforcer = &exitingKernel{newLevelKernel(b), sync.OnceFunc(func() {
+				close(end)
+				if _, err := b.engine.Driver().Wait(t.Context(), idOf(w)); err != nil {
+					t.Error(err)
+				}
+			})}
+			b.start()
+			b.put(w)
+			b.await(t, w, running)
+			b.requestLevel(w, levelCheckpointed)
+			if s := b.await(t, w, c.phase); s.GetCause() != c.cause {
+				t.Errorf("it ended with %v: %s, want %v", s.GetCause(), s.GetMessage(), c.cause)
+			}
+			b.removeAndCheckClean(t, w)
+		})
+	}
+}
+
 // A dump counts before its container is removed, whatever becomes of the removal:
 // the next daemon removes it, and so does a resume.
 func TestDumpCountsBeforeItsContainerIsRemoved(t *testing.T) {
