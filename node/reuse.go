@@ -114,24 +114,28 @@ func (a *attempt) mayShareContainers(spec *droverv1.TaskSpec) bool {
 }
 
 // stopSharing gives an attempt that did not start in a container of others one of its own, if nobody asked for
-// more than that: what holds up such a container need not hold up a task. Its error leaves the attempt as it was,
-// or without a container.
-func (a *attempt) stopSharing(ctx context.Context, spec *droverv1.TaskSpec) error {
+// more than that: what holds up such a container need not hold up a task. It returns the error of the start, cause, and where
+// the attempt has a container of its own now, without the class of that: whether the task can start is to be seen. An error
+// of its own leaves the attempt as it was, or without a container.
+func (a *attempt) stopSharing(ctx context.Context, spec *droverv1.TaskSpec, cause error) error {
 	if a.sharing.key == "" || spec.ContainersUsedAgain != nil || errors.Is(ctx.Err(), context.Canceled) {
-		return nil
+		return cause
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepLimit) // the start may have used up its time
 	defer cancel()
 	if err := a.container.remove(ctx); err != nil {
-		return err
+		return errors.Join(cause, err)
 	}
 	a.sharing.key = ""
 	a.d.recentTasks.forget(stageOf(a.id))
 	cs, err := a.layout().containerSpec(spec, "")
 	if err != nil {
-		return err
+		return errors.Join(cause, err)
 	}
-	return a.container.create(ctx, cs)
+	if err := a.container.create(ctx, cs); err != nil {
+		return errors.Join(cause, err)
+	}
+	return errors.New("in a container of others, and now in one of its own: " + cause.Error())
 }
 
 // closeIdleLoop deletes the containers that no task uses again.

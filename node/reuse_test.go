@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,6 +102,7 @@ func TestTasksThatCannotShareRunAlone(t *testing.T) {
 		want   int // containers made for more than one task
 	}{
 		"a stage that says nothing":         {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}}, groupTask, 0},
+		"the image is not for sharing":      {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: fault.New(fault.Invalid, "its image has a link at /task")}}, groupTask, 0},
 		"a stage that wants it":             {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}}, sharing, 1},
 		"and the engine does not delete it": {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}, {Verb: fake.Delete, Nth: 1, Err: errors.New("busy")}}, groupTask, 1},
 	} {
@@ -135,6 +137,18 @@ func TestTasksThatCannotShareRunAlone(t *testing.T) {
 			}
 			b.checkNothingLeft()
 		})
+	}
+}
+
+// A stage that asks for shared containers with an image that cannot have them has its mistake told, once.
+func TestImageThatCannotBeSharedIsToldTheStageThatWantsIt(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.engine.Inject(fake.Fault{Verb: fake.Start, Err: fault.New(fault.Invalid, "its image has a link at /task")})
+	b.start()
+	w := sharing(0, "true")
+	b.put(w)
+	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_SPEC || !strings.Contains(s.GetMessage(), "a link at /task") {
+		t.Errorf("it failed with %v: %s", s.GetCause(), s.GetMessage())
 	}
 }
 

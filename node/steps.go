@@ -152,7 +152,7 @@ func (a *attempt) runStep(ctx context.Context, do task.Do) error {
 	case task.Start:
 		err := a.startContainer(ctx)
 		if err != nil {
-			err = errors.Join(err, a.stopSharing(ctx, spec))
+			err = a.stopSharing(ctx, spec, err)
 		}
 		return err
 	case task.Terminate:

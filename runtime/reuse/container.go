@@ -171,7 +171,7 @@ func (d *Driver) connect(ctx context.Context, l *net.UnixListener, dir, id strin
 	if err := d.accept(ctx, l, c); err != nil {
 		return nil, err
 	}
-	err := c.prepare(d.cfg)
+	err := c.prepare(d.cfg, s)
 	if err == nil {
 		err = os.RemoveAll(dir)
 	}
@@ -229,11 +229,18 @@ func (d *Driver) accept(ctx context.Context, l *net.UnixListener, c *container) 
 }
 
 // prepare limits process 1 and remembers what must stay as it is.
-func (c *container) prepare(cfg Config) error {
+func (c *container) prepare(cfg Config, s runtime.Spec) error {
 	if err := cfg.limitHome(c.home); err != nil {
 		return err
 	}
-	err := inContainer(c.pid, func() error {
+	mounts, err := readMounts(c.pid)
+	if err != nil {
+		return err
+	}
+	if err := checkNoLinks(s.ID, mounts, mountTargets(s)); err != nil {
+		return err
+	}
+	err = inContainer(c.pid, func() error {
 		for _, target := range []string{socketTarget, initTarget} {
 			if err := unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 				return fmt.Errorf("unmount of %s: %w", target, err)

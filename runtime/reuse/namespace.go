@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -120,6 +121,33 @@ func replaceMount(target string, tree *os.File) error {
 func readMounts(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	return string(b), err
+}
+
+// mountTargets returns the targets of what is mounted again, and of what is unmounted, in a container of tasks with such a Spec.
+func mountTargets(s runtime.Spec) []string {
+	all := []string{initTarget, socketTarget, shmPath}
+	for _, m := range s.Mounts {
+		if !m.ReadOnly {
+			all = append(all, m.Target)
+		}
+	}
+	return all
+}
+
+// checkNoLinks checks that every target is a mount point by that very name. The engine follows links of the image, but a
+// mount must not be replaced through one.
+func checkNoLinks(id, mountinfo string, targets []string) error {
+	for _, target := range targets {
+		found := false
+		for line := range strings.Lines(mountinfo) {
+			f := strings.Fields(line)
+			found = found || len(f) > 4 && f[4] == target
+		}
+		if !found {
+			return fault.New(fault.Invalid, "container %s: its image has a link at %s, or above it: a container that is used again cannot have it", id, target)
+		}
+	}
+	return nil
 }
 
 // checkMounted reads back that each target is one mount, with nothing over it, that takes no

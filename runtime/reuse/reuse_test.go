@@ -350,6 +350,26 @@ func TestMountsThatDoNotReadBack(t *testing.T) {
 	}
 }
 
+// The engine follows a link of the image, and mounts elsewhere: that is a mistake of the image.
+func TestImagesWithLinks(t *testing.T) {
+	own := mountTargets(runtime.Spec{Mounts: []runtime.Mount{{Target: "/task"}, {Target: "/.drover", ReadOnly: true}}})
+	line := func(target string) string { return "30 20 0:1 / " + target + " rw - tmpfs x rw\n" }
+	all := line("/task") + line(initTarget) + line(socketTarget) + line(shmPath)
+	for name, c := range map[string]struct{ text, want string }{
+		"none":                     {all, ""},
+		"at the task's folder":     {strings.Replace(all, line("/task"), line("/usr/task"), 1), "/task"},
+		"at the first process":     {strings.Replace(all, line(initTarget), line("/x"), 1), initTarget},
+		"at its socket":            {strings.Replace(all, line(socketTarget), line("/x"), 1), socketTarget},
+		"at /dev":                  {strings.Replace(all, line(shmPath), line("/x/shm"), 1), shmPath},
+		"at a name that it begins": {strings.Replace(all, line("/task"), line("/task2"), 1), "/task"},
+	} {
+		err := checkNoLinks("a", c.text, own)
+		if (err == nil) != (c.want == "") || err != nil && (fault.Class(err) != fault.Invalid || !strings.Contains(err.Error(), "a link at "+c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
 // A command that process 1 could not start at the moment is no mistake of its job.
 func TestRefusedStarts(t *testing.T) {
 	for name, c := range map[string]struct {
