@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,12 +45,12 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	if err != nil {
 		return err
 	}
-	if err := a.d.checkDumpSize(m, spec); err != nil {
-		return err
-	}
 	program := filepath.Join(a.d.cfg.Data, "harness", m.HarnessSHA256)
 	fetched := program + "." + a.id.String() + ".new" // of this attempt alone: another's source cannot write into it
 	image := a.dumps.dir(1)
+	if err := a.d.checkDumpSize(m, spec, image, string(a.dir), fetched); err != nil {
+		return err
+	}
 	places := map[dump.Root]dump.Destination{
 		dump.Image:  {Dir: image},
 		dump.Folder: {Dir: string(a.dir), UID: int(uid), GID: int(uid)},
@@ -99,8 +101,16 @@ func installFetched(fetched, program string) error {
 const dumpAllowance = 1 << 30
 
 // checkDumpSize refuses a dump that no task of this size leaves behind, and one that the disk has no space for: the
-// node that names its files may be anybody's.
-func (d *daemon) checkDumpSize(m *dump.Manifest, spec *droverv1.TaskSpec) error {
+// node that names its files may be anybody's. What an earlier try has brought into the folders needs no space again.
+func (d *daemon) checkDumpSize(m *dump.Manifest, spec *droverv1.TaskSpec, folders ...string) error {
+	fetched := int64(0)
+	for _, dir := range folders {
+		n, err := dirSize(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		fetched += n
+	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.cfg.Data, &st); err != nil {
 		return err
@@ -111,7 +121,7 @@ func (d *daemon) checkDumpSize(m *dump.Manifest, spec *droverv1.TaskSpec) error 
 		what  string
 	}{
 		{2*limits.Memory + 2*spec.GetDisk() + dumpAllowance, "may be of a task of its size"},
-		{int64(st.Bavail) * st.Bsize, "are free on the disk of " + d.cfg.Data},
+		{int64(st.Bavail)*st.Bsize + fetched, "are free, or fetched already, on the disk of " + d.cfg.Data},
 	} {
 		left := most.bytes
 		for i := range m.Files {

@@ -166,16 +166,29 @@ func TestMoveRefused(t *testing.T) {
 // A node whose certificate was stolen must not fill the disks of the others.
 func TestDumpsHaveASize(t *testing.T) {
 	d := &daemon{cfg: Config{Data: t.TempDir(), Info: &droverv1.NodeInfo{}}}
-	spec := &droverv1.TaskSpec{Demand: &droverv1.Resources{Memory: 64 << 20}, Disk: 1 << 20}
+	fetched := t.TempDir()
+	f, err := os.Create(filepath.Join(fetched, "pages-1.img"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Truncate(1<<40), f.Close()); err != nil { // more than is free here
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
-		files []dump.File
-		want  error
+		files   []dump.File
+		memory  int64
+		fetched string // by an earlier try
+		want    error
 	}{
-		{[]dump.File{{Bytes: 64 << 20}, {Bytes: 1 << 20}}, nil},
-		{[]dump.File{{Bytes: 1 << 30}, {Bytes: 1 << 30}}, fault.Exhausted},
-		{[]dump.File{{Bytes: math.MaxInt64}, {Bytes: math.MaxInt64}, {Bytes: 2}}, fault.Exhausted},
+		{[]dump.File{{Bytes: 64 << 20}, {Bytes: 1 << 20}}, 64 << 20, "", nil},
+		{[]dump.File{{Bytes: 1 << 30}, {Bytes: 1 << 30}}, 64 << 20, "", fault.Exhausted},
+		{[]dump.File{{Bytes: math.MaxInt64}, {Bytes: math.MaxInt64}, {Bytes: 2}}, 64 << 20, "", fault.Exhausted},
+		{[]dump.File{{Bytes: 1 << 40}, {Bytes: 1 << 20}}, 1 << 40, "", fault.Exhausted},
+		{[]dump.File{{Bytes: 1 << 40}, {Bytes: 1 << 20}}, 1 << 40, fetched, nil},
+		{[]dump.File{{Bytes: 1 << 40}, {Bytes: 1 << 20}}, 64 << 20, fetched, fault.Exhausted},
 	} {
-		if err := d.checkDumpSize(&dump.Manifest{Files: c.files}, spec); !errors.Is(err, c.want) {
+		spec := &droverv1.TaskSpec{Demand: &droverv1.Resources{Memory: c.memory}, Disk: 1 << 20}
+		if err := d.checkDumpSize(&dump.Manifest{Files: c.files}, spec, filepath.Join(fetched, "none"), c.fetched); !errors.Is(err, c.want) {
 			t.Errorf("%v: %v", c.files, err)
 		}
 	}
