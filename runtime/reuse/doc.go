@@ -16,7 +16,7 @@
 // When the command ends, everything in its cgroup is killed. The container is used again only
 // if the command ended by itself with code 0, and if nothing has changed in the container: no process
 // but the first, which has the limits, priorities and processors that it had, no System V
-// or POSIX object, and no other mounts. Otherwise, and after maxTasks or maxAge, it is deleted.
+// or POSIX object, no TCP connection, and no other mounts. Otherwise, and after maxTasks or maxAge, it is deleted.
 //
 // What differs from a container of its own: the task is not process 1, so that signals have
 // their default action; /proc/self/cgroup shows a path above the container's; and a

@@ -73,6 +73,22 @@ var leaves = map[string]func() error{
 		cmd.Env = append(os.Environ(), "LEFT=1")
 		return cmd.Start()
 	},
+	"closed-connections": func() error { // one that waits for its last packets has the address for a minute
+		l, err := net.Listen("tcp", "127.0.0.1:7777")
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return err
+		}
+		s, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		return errors.Join(s.Close(), c.Close())
+	},
 	"signals": func() error { // to process 1, all that there are
 		for sig := syscall.Signal(1); sig <= 64; sig++ {
 			if sig == 32 || sig == 33 {
@@ -170,6 +186,7 @@ func look() int {
 	fmt.Println("processes", pids)
 	_, err := net.Dial("unix", "@left")
 	fmt.Println("socket", err != nil)
+	fmt.Println("address is free", bindRaw(7777))
 	l, err := net.Listen("tcp", "127.0.0.1:7777")
 	fmt.Println("port is free", err == nil)
 	if err == nil {
@@ -232,6 +249,16 @@ func look() int {
 	return 0
 }
 
+// bindRaw binds a port of the loopback interface without Go's SO_REUSEADDR.
+func bindRaw(port int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+}
+
 func countDir(path string) int {
 	all, _ := os.ReadDir(path)
 	return len(all)
@@ -241,7 +268,7 @@ func countDir(path string) int {
 func wantLook(host string) string {
 	return strings.Join([]string{
 		"/task 0 files -rwx------", "/tmp 0 files -rwx------", "/dev/shm 0 files -rwxrwxrwx",
-		"processes 2", "socket true", "port is free true", "msg 1", "sem 1", "shm 1", "queues 0 <nil>",
+		"processes 2", "socket true", "address is free <nil>", "port is free true", "msg 1", "sem 1", "shm 1", "queues 0 <nil>",
 		"environment [FROM_IMAGE=yes HOME=/ PATH=/bin]", "open files true", "all processors true nice 0",
 		"Uid: 1000 1000 1000 1000; Gid: 1000 1000 1000 1000; Groups: 1000; SigBlk: 0000000000000000; SigIgn: 0000000000000000; CapInh: 0000000000000000; CapEff: 0000000000000000; CapBnd: 0000000000000000; CapAmb: 0000000000000000; NoNewPrivs: 1; Seccomp: 2; ",
 		"host " + host + " folder /task", "files [0 1 2]", initTarget + " true", socketTarget + " true", "/dev/stdout opens true", "end true", "",

@@ -290,7 +290,7 @@ func TestNextTaskFindsNothing(t *testing.T) {
 		{what: "files", kept: true}, {what: "processes", kept: true}, {what: "sockets", kept: true}, {what: "signals", kept: true},
 		{what: "mounts", kept: true}, {what: "descriptors", kept: true}, {what: "shm"}, {what: "semaphore"}, {what: "queue"}, {what: "limits"},
 		{what: "processors", kept: goruntime.NumCPU() == 1}, {what: "priority"}, // with one processor nothing changes
-		{what: "queued-signals", code: runtime.ExitLost},
+		{what: "closed-connections"}, {what: "queued-signals", code: runtime.ExitLost},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			code, out, first := b.run(t, d, b.spec(t, "leaves-"+c.what, leaveMarker, c.what))

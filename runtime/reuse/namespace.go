@@ -192,3 +192,46 @@ func checkIPC() error {
 	}
 	return nil
 }
+
+// checkConnections checks that the network namespace of a process has no TCP socket, nor a connection that waits for its
+// last packets (TIME_WAIT): for a minute the next task could not bind its address. The table of all sockets would say the same,
+// but the kernel walks the machine's to print it. The host's network is not looked at.
+func checkConnections(pid int) error {
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return err
+	}
+	of, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil || of == own {
+		return err
+	}
+	for _, name := range []string{"sockstat", "sockstat6"} {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a kernel without it
+		}
+		if err != nil {
+			return err
+		}
+		if left := leftTCP(string(b)); left != "" {
+			return fmt.Errorf("it left TCP connections: %s", left)
+		}
+	}
+	return nil
+}
+
+// leftTCP returns the line of a namespace's sockstat that has TCP sockets in use or connections in TIME_WAIT, "" if there is none.
+func leftTCP(sockstat string) string {
+	for line := range strings.Lines(sockstat) {
+		f := strings.Fields(line)
+		if len(f) == 0 || !strings.HasPrefix(f[0], "TCP") {
+			continue
+		}
+		for i := 1; i+1 < len(f); i += 2 {
+			if (f[i] == "inuse" || f[i] == "tw") && f[i+1] != "0" {
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	return ""
+}

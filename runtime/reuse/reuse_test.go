@@ -370,6 +370,27 @@ func TestImagesWithLinks(t *testing.T) {
 	}
 }
 
+func TestConnectionsThatAreLeft(t *testing.T) {
+	rest := "UDP: inuse 3 mem 1\nFRAG: inuse 0 memory 0\n"
+	for name, c := range map[string]struct {
+		text string
+		left bool
+	}{
+		"none":               {"sockets: used 15\nTCP: inuse 0 orphan 7 tw 0 alloc 42 mem 68\n" + rest, false}, // only inuse and tw are of the namespace
+		"one that waits":     {"sockets: used 15\nTCP: inuse 0 orphan 0 tw 1 alloc 42 mem 68\n" + rest, true},
+		"one that is closed": {"sockets: used 15\nTCP: inuse 1 orphan 1 tw 0 alloc 42 mem 68\n" + rest, true},
+		"none of version 6":  {"TCP6: inuse 0\nUDP6: inuse 2\n", false},
+		"one of version 6":   {"TCP6: inuse 1\nUDP6: inuse 2\n", true},
+	} {
+		if left := leftTCP(c.text); (left != "") != c.left {
+			t.Errorf("%s: %q", name, left)
+		}
+	}
+	if err := checkConnections(os.Getpid()); err != nil {
+		t.Errorf("the host's network counts: %v", err)
+	}
+}
+
 // A command that process 1 could not start at the moment is no mistake of its job.
 func TestRefusedStarts(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -261,6 +261,9 @@ func (c *container) check(cfg Config) error {
 	if mounts != c.mounts {
 		return errors.New("its mounts have changed")
 	}
+	if err := checkConnections(c.pid); err != nil {
+		return err
+	}
 	return inContainer(c.pid, checkIPC)
 }
 
