@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -91,6 +92,43 @@ func TestRestoredTaskStandsStillUntilItsLimitsAreBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// outlivedDriver restores a container, and never says so.
+type outlivedDriver struct {
+	*fake.Driver
+	restored chan struct{}
+}
+
+func (d outlivedDriver) RestoreStopped(ctx context.Context, s runtime.Spec, dir string) error {
+	if err := d.Driver.RestoreStopped(ctx, s, dir); err != nil {
+		return err
+	}
+	close(d.restored)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A restore that outlives its daemon is completed by the next one, which also removes the dump.
+func TestRestoreThatOutlivesItsDaemon(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	d := outlivedDriver{b.engine.Driver(), make(chan struct{})}
+	b.config.Driver = d
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.awaitCounting(w)
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
+	b.requestLevel(w, levelRunning)
+	<-d.restored
+	b.stopDaemon()
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+	poll(t, "no dump", func() bool { return !pathExists(filepath.Join(b.config.Data, "images", idOf(w))) })
 }
 
 // A dump that fails for a moment is tried again and refused for a while, not for

@@ -124,7 +124,11 @@ func (s *suspension) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 		}
 	}
 	s.frozen, s.swapped, s.unrecorded = false, false, false
-	return s.setLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks) // the loop reads the usage after it has reported the level
+	if err := s.setLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks); err != nil { // the loop reads the usage after it has reported the level
+		return err
+	}
+	s.staleDump = s.dumps.exists() // of a restore that has outlived its daemon
+	return nil
 }
 
 // swapOut allows the attempt to swap and pushes its memory out.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -380,11 +381,8 @@ func (c *containerRestore) run(ctx context.Context, verified func() (time.Durati
 	if err != nil {
 		return err
 	}
-	if err := checkCgroup(fmt.Sprintf("/proc/%d/cgroup", pid), c.spec.Cgroup); err != nil {
+	if err := c.d.cfg.checkCgroup(pid, c.spec.Cgroup); err != nil {
 		return fmt.Errorf("restore of container %s: %w", c.spec.ID, err)
-	}
-	if err := loopbackUp(pid); err != nil { // criu restores the interface as down
-		return fmt.Errorf("restore of container %s: loopback: %w", c.spec.ID, err)
 	}
 	return nil
 }
@@ -426,13 +424,12 @@ func (c *containerRestore) start(ctx context.Context) (pid int, err error) {
 	return int(r.GetPid()), nil
 }
 
-// checkCgroup checks that a process is in the cgroup that has its limits; file is
-// its cgroup file in /proc.
-func checkCgroup(file, cgroup string) error {
+// checkCgroup checks that a process is in the cgroup that has its limits.
+func (c Config) checkCgroup(pid int, cgroup string) error {
 	if cgroup == "" {
 		return nil
 	}
-	b, err := os.ReadFile(file)
+	b, err := os.ReadFile(filepath.Join(c.proc, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return err
 	}

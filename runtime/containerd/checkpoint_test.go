@@ -216,6 +216,8 @@ func TestCheckpointChain(t *testing.T) {
 		}
 		if pids, err := g.Processes(cgroups.Container); err != nil || len(pids) == 0 {
 			t.Errorf("the restored processes are not in the leaf: %v, %v", pids, err)
+		} else if routes, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/fib_trie", pids[0])); err != nil || !strings.Contains(string(routes), "127.0.0.1") {
+			t.Errorf("the loopback interface is down after the restore: %v", err)
 		}
 		if left := b.leftovers(t, d, old.ID); old.ID != s.ID && len(left) > 0 {
 			t.Errorf("restored under another name, and of the old one there is %v", left)
@@ -388,7 +390,7 @@ func TestDumpErrorClass(t *testing.T) {
 }
 
 func TestProcessOutsideItsCgroupIsDetected(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "cgroup")
+	cfg := fakeMachine(t)
 	for name, c := range map[string]struct {
 		text, want string
 		ok         bool
@@ -400,10 +402,8 @@ func TestProcessOutsideItsCgroupIsDetected(t *testing.T) {
 		"where nothing was asked for": {"", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := checkCgroup(file, c.want); (err == nil) != c.ok {
+			put(t, filepath.Join(cfg.proc, "7/cgroup"), c.text)
+			if err := cfg.checkCgroup(7, c.want); (err == nil) != c.ok {
 				t.Errorf("got %v", err)
 			}
 		})

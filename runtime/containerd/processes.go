@@ -92,18 +92,27 @@ func (c Config) isBlocked(pid int) bool {
 }
 
 // Continue implements runtime.StoppedRestorer. It sends CONT to every process of the
-// container, children before parents, so that no parent sees a stopped child.
+// container, children before parents, so that no parent sees a stopped child. First it checks that they are in the cgroup
+// that has their limits, and sets their loopback interface up, which criu restores as down: a restore may have outlived the
+// daemon that began it.
 func (d *Driver) Continue(ctx context.Context, id string) error {
 	p, err := d.firstProcess(ctx, id)
 	if err != nil {
 		return engineError(ctx, "continue", id, err)
 	}
-	pids, err := d.cfg.groupOf(int(p.GetPid()))
+	pid := int(p.GetPid())
+	pids, err := d.cfg.groupOf(pid)
+	if err == nil {
+		err = d.cfg.checkCgroup(pid, d.cfg.cgroupOf(id))
+	}
+	if err == nil {
+		err = loopbackUp(pid)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it has exited
 	}
 	if err != nil {
-		return fmt.Errorf("container %s: %w", id, err)
+		return fmt.Errorf("container %s does not continue: %w", id, err)
 	}
 	slices.SortFunc(pids, func(a, b int) int { return b - a })
 	for _, pid := range pids {
