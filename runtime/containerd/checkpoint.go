@@ -62,8 +62,8 @@ func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
 //  1. if dir has a manifest of this container, the dump is complete;
 //  2. request dump and exit from the shim (the client would pause first);
 //     meanwhile sum the files that criu writes and start their writeback;
-//  3. check criu's log: its last line proves the dump, and that an interrupted Dump
-//     is to be completed;
+//  3. where the shim does not report success, check criu's log: its last line proves the dump, and
+//     that an interrupted Dump is to be completed;
 //  4. spare the restore the unlocking of a network, and write the manifest.
 //
 // Deleting the container starts runc and the shim again, which takes a fifth of the
@@ -129,8 +129,8 @@ func (c *containerDump) run(ctx context.Context, behind *follower) error {
 	_, err = c.d.c.TaskService().Checkpoint(ctx, request)
 	followed()
 	criu()
-	if err != nil || !isDumpComplete(c.dir) {
-		return failedDump(ctx, c.id, c.dir, err)
+	if err := dumpError(ctx, c.id, c.dir, err); err != nil {
+		return err
 	}
 	return c.d.awaitStopped(ctx, c.id)
 }
@@ -199,19 +199,19 @@ func (c Config) bootID() ([]byte, error) {
 	return os.ReadFile(filepath.Join(c.proc, "sys/kernel/random/boot_id"))
 }
 
-// failedDump returns the error of a dump that the shim did not answer, or that criu did not
-// finish; err is the shim's answer. Where the answer is lost criu may still be working, or have
+// dumpError returns the error of a dump to which the shim has answered err, nil if criu has finished it: the shim says so, or
+// the log, of which a full disk may lack the end. Where the answer is lost criu may still be working, or have
 // ended the container: dir stays for the next try, which looks. Otherwise the processes are
 // unharmed, and dir is removed.
-func failedDump(ctx context.Context, id, dir string, err error) error {
+func dumpError(ctx context.Context, id, dir string, err error) error {
+	if err == nil || isDumpComplete(dir) {
+		return nil
+	}
 	if lost := engineError(ctx, "checkpoint", id, err); answerLost(lost) {
 		return lost
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
-	}
-	if err == nil {
-		err = errors.New("criu did not finish the dump")
 	}
 	said := criuLogErrors(filepath.Join(dir, workDir, dumpLog))
 	class := dumpErrorClass(said)

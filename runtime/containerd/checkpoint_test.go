@@ -453,18 +453,21 @@ func TestFailedDumpIsKeptOnlyIfTheAnswerIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		ctx   context.Context
 		err   error
+		log   string // its last line
 		class error
 		kept  bool
 	}{
-		"containerd restarted": {t.Context(), status.Error(codes.Unavailable, "error reading from server: EOF"), fault.Unavailable, true},
-		"the shim hung up":     {t.Context(), status.Error(codes.Unknown, "ttrpc: closed"), fault.Unavailable, true},
-		"the daemon stops":     {ended, status.Error(codes.Canceled, "context canceled"), context.Canceled, true},
-		"criu refused":         {t.Context(), status.Error(codes.Unknown, "criu failed: type NOTIFY errno 0"), fault.Unsupported, false},
-		"criu did not finish":  {t.Context(), nil, fault.Unsupported, false},
+		"containerd restarted":                        {t.Context(), status.Error(codes.Unavailable, "error reading from server: EOF"), "as it is", fault.Unavailable, true},
+		"the shim hung up":                            {t.Context(), status.Error(codes.Unknown, "ttrpc: closed"), "as it is", fault.Unavailable, true},
+		"the daemon stops":                            {ended, status.Error(codes.Canceled, "context canceled"), "as it is", context.Canceled, true},
+		"criu refused":                                {t.Context(), status.Error(codes.Unknown, "criu failed: type NOTIFY errno 0"), "as it is", fault.Unsupported, false},
+		"the log is cut short":                        {t.Context(), nil, "as it is", nil, true}, // as by a full disk: the shim's success is a proof
+		"the log says success":                        {t.Context(), status.Error(codes.Unknown, "runc: cannot delete"), dumpedLine, nil, true},
+		"an answer is lost, and the log says success": {t.Context(), status.Error(codes.Unavailable, "error reading from server: EOF"), dumpedLine, nil, true},
 	} {
 		dir := filepath.Join(t.TempDir(), "dump")
-		put(t, filepath.Join(dir, workDir, dumpLog), "(00.1) as it is\n")
-		if err := failedDump(c.ctx, "1.0.0.1.1", dir, c.err); !errors.Is(err, c.class) {
+		put(t, filepath.Join(dir, workDir, dumpLog), "(00.1) "+c.log+"\n")
+		if err := dumpError(c.ctx, "1.0.0.1.1", dir, c.err); !errors.Is(err, c.class) {
 			t.Errorf("%s: %v, want %v", name, err, c.class)
 		}
 		if _, err := os.Lstat(dir); (err == nil) != c.kept {
