@@ -278,6 +278,8 @@ func (d *Driver) heard(c *container, r taskinit.Reply) bool {
 		c.mu.Lock()
 		if r.Event == taskinit.Started && c.current != nil && c.command == 0 {
 			c.command = r.PID // here: the next reply may be its end
+		} else if r.Event == taskinit.Started && c.doomed { // its Exec was given up: it was born outside of the task's cgroup
+			d.wg.Go(func() { _ = c.kill(r.PID) }) // without a connection it ends with process 1
 		} else if r.Event == taskinit.Started {
 			c.extra[r.PID] = make(chan int, 1)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -37,6 +38,49 @@ func TestUnaskedAnswers(t *testing.T) {
 	r := taskinit.Reply{Event: taskinit.Started, PID: 5}
 	if !d.heard(c, r) || d.heard(c, r) {
 		t.Error("a second answer before anybody reads the first: the connection must be closed")
+	}
+}
+
+// A process that starts after its Exec was given up is killed: process 1 was moved out of the task's cgroup by then. The
+// connection may have been idle for long.
+func TestLateStartOfAnExec(t *testing.T) {
+	d := &Driver{}
+	conn, of1 := connected(t)
+	c := &container{conn: conn, current: newTask(record{}), command: 7, doomed: true, extra: map[int]chan int{}, replies: make(chan taskinit.Reply, 1)}
+	if err := errors.Join(conn.SetWriteDeadline(time.Unix(1, 0)), of1.SetReadDeadline(time.Now().Add(time.Minute))); err != nil {
+		t.Fatal(err)
+	}
+	if !d.heard(c, taskinit.Reply{Event: taskinit.Started, PID: 99}) {
+		t.Error("the connection would be closed, and the task lost")
+	}
+	length := make([]byte, 4)
+	var q taskinit.Request
+	_, err := io.ReadFull(of1, length)
+	if err == nil {
+		err = taskinit.Decode(of1, length, &q)
+	}
+	if err != nil || q.Kill != 99 {
+		t.Errorf("process 1 is asked for %+v, %v", q, err)
+	}
+	d.wg.Wait()
+}
+
+// An Exec whose task is frozen before process 1 answers is given up, and the answer is never taken for another.
+func TestExecThatMeetsAFreeze(t *testing.T) {
+	d := newOffline(t, t.TempDir(), hanging(t))
+	box := newShared(t, d, sharedPrefix+"a")
+	box.home = "/home"
+	for _, group := range []string{"/home", "/g"} {
+		if err := os.Mkdir(d.cfg.group(group), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(d.cfg.group("/g"), "cgroup.freeze"), []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.request(t.Context(), box, runtime.Spec{ID: "t", Cgroup: "/g"}, taskinit.Request{Args: []string{"x"}, Extra: true})
+	if fault.Class(err) != fault.Conflict || !box.isDoomed() {
+		t.Errorf("%v, doomed %v", err, box.isDoomed())
 	}
 }
 
@@ -203,20 +247,31 @@ func newShared(t *testing.T, d *Driver, id string) *container {
 	if err := d.Engine.Start(ctx, id); err != nil {
 		t.Fatal(err)
 	}
+	conn, _ := connected(t)
+	c := &container{id: id, conn: conn, opened: time.Now(), extra: map[int]chan int{}, replies: make(chan taskinit.Reply, 1)}
+	d.containers[id] = c
+	return c
+}
+
+// connected returns the ends of a connection to process 1.
+func connected(t *testing.T) (conn, of1 *net.UnixConn) {
+	t.Helper()
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Close(ends[1]) })
-	f := os.NewFile(uintptr(ends[0]), "process 1")
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		t.Fatal(err)
+	var all [2]*net.UnixConn
+	for i, fd := range ends {
+		f := os.NewFile(uintptr(fd), "an end")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[i] = c.(*net.UnixConn)
+		t.Cleanup(func() { c.Close() })
 	}
-	c := &container{id: id, conn: conn.(*net.UnixConn), opened: time.Now(), extra: map[int]chan int{}, replies: make(chan taskinit.Reply, 1)}
-	d.containers[id] = c
-	return c
+	return all[0], all[1]
 }
 
 func hanging(t *testing.T) *fake.Engine {

@@ -25,6 +25,9 @@ const (
 	readyLimit = 30 * time.Second // for the logger to open its files
 )
 
+// freezeEvery is how often it is looked whether a task is frozen, while an answer of process 1 is awaited.
+const freezeEvery = 50 * time.Millisecond
+
 // outputLimit bounds how long what an Exec left behind may hold its output open.
 const outputLimit = 5 * time.Second
 
@@ -181,26 +184,46 @@ func (d *Driver) request(ctx context.Context, c *container, s runtime.Spec, q ta
 	if err != nil {
 		return 0, fault.New(fault.Unavailable, "container %s: its first process: %w", s.ID, err)
 	}
+	r, err := d.awaitReply(ctx, c, s, q.Extra)
+	switch {
+	case err != nil:
+		return 0, err
+	case r.Event == taskinit.Refused && !r.Permanent:
+		return 0, fault.New(fault.Unavailable, "container %s: cannot start a process: %s", s.ID, r.Error)
+	case r.Event == taskinit.Refused:
+		return 0, fault.New(fault.Invalid, "container %s: its command cannot run: %s", s.ID, r.Error)
+	}
+	return r.PID, nil
+}
+
+// awaitReply waits for the answer to a request. Where it gives up, the container is doomed: the answer could be taken for that to
+// the next request. So it does at once if the task is frozen, and process 1 with it, where that is asked to start an extra
+// process: moved out of the task's cgroup, it starts that there, and is told to kill it.
+func (d *Driver) awaitReply(ctx context.Context, c *container, s runtime.Spec, extra bool) (taskinit.Reply, error) {
 	limit := time.NewTimer(replyLimit)
 	defer limit.Stop()
-	select {
-	case r, ok := <-c.replies:
-		switch {
-		case !ok:
-			return 0, fault.New(fault.Unavailable, "container %s: its first process has ended", s.ID)
-		case r.Event == taskinit.Refused && !r.Permanent:
-			return 0, fault.New(fault.Unavailable, "container %s: cannot start a process: %s", s.ID, r.Error)
-		case r.Event == taskinit.Refused:
-			return 0, fault.New(fault.Invalid, "container %s: its command cannot run: %s", s.ID, r.Error)
+	look := time.NewTicker(freezeEvery)
+	defer look.Stop()
+	var err error
+	for err == nil {
+		select {
+		case r, ok := <-c.replies:
+			if !ok {
+				return r, fault.New(fault.Unavailable, "container %s: its first process has ended", s.ID)
+			}
+			return r, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-limit.C:
+			err = fault.New(fault.Unavailable, "container %s: its first process does not answer in %s", s.ID, replyLimit)
+		case <-look.C:
+			if frozen, _ := d.cfg.isFrozen(s.Cgroup); frozen && extra {
+				err = fault.New(fault.Conflict, "container %s is frozen: exec needs a running one", s.ID)
+			}
 		}
-		return r.PID, nil
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-limit.C:
-		err = fault.New(fault.Unavailable, "container %s: its first process does not answer in %s", s.ID, replyLimit)
 	}
-	c.doom() // the answer to this request could be taken for that to the next
-	return 0, err
+	c.doom()
+	return taskinit.Reply{}, err
 }
 
 func (c *container) doom() {
@@ -378,6 +401,9 @@ func (c *container) kill(pid int) error {
 	}
 	c.turn.Lock()
 	defer c.turn.Unlock()
+	if err := c.conn.SetWriteDeadline(time.Now().Add(replyLimit)); err != nil { // that of the last request may be over
+		return err
+	}
 	_, err = c.conn.Write(b)
 	return err
 }
