@@ -24,6 +24,7 @@ type attemptTable struct {
 	reportNow chan struct{} // something must be reported; capacity 1
 
 	mu          sync.Mutex // taken before mailbox.mu; guards also attempt.orphaned once the loop has started
+	adopted     bool       // everything that an earlier daemon left is here
 	id          store.Identity
 	sequence    uint64 // of the last report
 	byID        map[store.ID]*attempt
@@ -85,6 +86,21 @@ func (t *attemptTable) find(id store.ID) *attempt {
 		return a
 	}
 	return nil
+}
+
+// setAdopted records that everything that an earlier daemon left is here.
+func (t *attemptTable) setAdopted() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.adopted = true
+}
+
+// isAdopted reports whether everything that an earlier daemon left is here: until then an attempt that find does not know may
+// yet come.
+func (t *attemptTable) isAdopted() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.adopted
 }
 
 // count returns the number of attempts with anything left on this node.

@@ -247,6 +247,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 		}
 		d.launch(a)
 	}
+	d.attempts.setAdopted()
 	d.log.Info("adopted", "attempts", len(known), "containers", len(containers))
 	return nil
 }

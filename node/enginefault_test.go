@@ -2,6 +2,10 @@ package node
 
 import (
 	"context"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,13 +14,15 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/unixhttp"
+	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
 // hangingDriver is a driver whose engine can stop answering List.
 type hangingDriver struct {
-	*fake.Driver
+	runtime.Driver
 	patient bool // whatever its context says
 	hang    atomic.Bool
 	hanging atomic.Int32
@@ -37,6 +43,11 @@ func (d *hangingDriver) List(ctx context.Context) ([]runtime.Status, error) {
 	}
 	return d.Driver.List(ctx)
 }
+
+// hangingProcesses is a hangingDriver of plain processes.
+type hangingProcesses struct{ *hangingDriver }
+
+func (hangingProcesses) HostPaths() bool { return true }
 
 func (b *fakeCoordinator) reports() int {
 	b.mu.Lock()
@@ -93,6 +104,41 @@ func TestStartDoesNotWaitForAnEngineThatHangs(t *testing.T) {
 	close(d.release)
 	b.remove(w)
 	b.await(t, w, gone)
+}
+
+// A daemon that has just started has not yet found what an earlier one left: it denies no map output, which would be made
+// again, but asks for patience.
+func TestAStartingDaemonDeniesNoMapOutput(t *testing.T) {
+	b := newTestNode(t, nil)
+	onProcesses(t, b)
+	d := &hangingDriver{Driver: b.config.Driver, release: make(chan struct{})}
+	release := sync.OnceFunc(func() { d.hang.Store(false); close(d.release) })
+	defer release()
+	b.config.Driver, b.config.adoptLimit = hangingProcesses{d}, time.Hour
+	b.start()
+	input, length, _ := writeText(t, 100)
+	w := mapTask(0, input, 0, length, length, 1)
+	b.put(w)
+	b.await(t, w, succeeded)
+	web := &http.Client{Transport: &http.Transport{DialContext: unixhttp.DialContext(&net.Dialer{})}}
+	defer web.CloseIdleConnections()
+	c := &shuffle.Client{HTTP: web, Scheme: "http", Token: "secret"}
+	fetch := func() (*shuffle.Fetched, error) {
+		return c.Fetch(t.Context(), b.address, outputKey(w.GetKey()), 0, filepath.Join(t.TempDir(), "p"))
+	}
+	b.stopDaemon()
+	d.hang.Store(true)
+	wait := b.startOnly()
+	poll(t, "a daemon that adopts", func() bool { return d.hanging.Load() > 0 })
+	var busy *shuffle.Busy
+	if got, err := fetch(); !errors.As(err, &busy) || busy.Pause == 0 {
+		t.Errorf("while the daemon starts: %+v %v", got, err)
+	}
+	release()
+	wait()
+	if got, err := fetch(); err != nil || got.Range.Length == 0 {
+		t.Errorf("afterwards: %+v %v", got, err)
+	}
 }
 
 // A container that is gone before its dump is complete, as after a reboot in the middle of one,

@@ -53,10 +53,14 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 // mapOutputs implements shuffle.Outputs with the committed map outputs of this node.
 type mapOutputs struct{ attempts *attemptTable }
 
-// find returns a successful map attempt of this node.
+// find returns a successful map attempt of this node. Unavailable: the daemon has just started and may still adopt it.
 func (o mapOutputs) find(k shuffle.OutputKey) (*attempt, *droverv1.TaskSpec, error) {
 	id := store.IDOf(&droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run})
+	adopted := o.attempts.isAdopted() // asked first: what find then does not know is not here
 	a := o.attempts.find(id)
+	if a == nil && !adopted {
+		return nil, nil, fault.New(fault.Unavailable, "the daemon of this node is starting")
+	}
 	if a == nil {
 		return nil, nil, fault.New(fault.NotFound, "attempt %s is not on this node", id)
 	}

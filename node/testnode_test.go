@@ -298,9 +298,14 @@ func smallHarness(t testing.TB) string {
 	return p
 }
 
-// start runs the daemon until stopDaemon.
+// start runs the daemon until stopDaemon, and waits for it to register.
 func (b *testNode) start() {
 	b.t.Helper()
+	b.startOnly()()
+}
+
+// startOnly runs the daemon until stopDaemon. It returns a function that waits for it to register.
+func (b *testNode) startOnly() (wait func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	cfg := b.config
@@ -319,12 +324,15 @@ func (b *testNode) start() {
 		}
 		b.stop = nil
 	}
-	select {
-	case b.address = <-ready:
-	case err := <-done:
-		cancel()
-		b.stop = nil
-		b.t.Fatalf("the daemon did not start: %v", err)
+	return func() {
+		b.t.Helper()
+		select {
+		case b.address = <-ready:
+		case err := <-done:
+			cancel()
+			b.stop = nil
+			b.t.Fatalf("the daemon did not start: %v", err)
+		}
 	}
 }
 

@@ -22,10 +22,15 @@ import (
 // Limits of a shuffle.
 const (
 	maxShuffleFetches = 5                      // partitions fetched at once
-	maxShuffleTries   = 6                      // for one output, about 12 s; then it is lost
-	shufflePause      = 200 * time.Millisecond // doubles with each retry
+	maxShuffleTries   = 6                      // for one output of a node that has failed for failingLimit; then it is lost
+	shufflePause      = 200 * time.Millisecond // doubles with each retry …
+	maxShufflePause   = 5 * time.Second        // … up to this
 	maxBusyTime       = 10 * time.Minute       // that a fetch waits for busy nodes; from then on a refusal is a failed try
 	maxCorruptTries   = 2                      // an output that is damaged that often is lost
+
+	// failingLimit is longer than a node's lease, 15 s by default: until that is over the daemon may come back, with its
+	// outputs. Of a node that does not, an update tells.
+	failingLimit = 30 * time.Second
 )
 
 // reduceShuffle fetches the partitions of one reduce task.
@@ -39,12 +44,21 @@ type reduceShuffle struct {
 	wg      sync.WaitGroup
 
 	// Owned by the loop in run.
-	known   map[int32]MapOutput // by task: the newest known output
-	busy    map[int32]bool
-	lost    map[int32]MapOutput // given up; a newer output clears it
+	known   map[int32]MapOutput // by task, as the last update has them
+	busy    map[int32]fetching
+	lost    map[int32]MapOutput // given up; an update without it clears it
 	ready   []int32             // known, not busy, not lost and not present; by distance
 	segment *mapreduce.SegmentWriter
 	event   Event
+
+	mu      sync.Mutex
+	failing map[string]time.Time // address -> since when no fetch from there has been answered
+}
+
+// fetching is a fetch in progress.
+type fetching struct {
+	output MapOutput
+	giveUp context.CancelFunc // it is not tried again
 }
 
 type fetchResult struct {
@@ -70,7 +84,7 @@ func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	s := &reduceShuffle{
 		spec: r.Shuffle, client: &shuffle.Client{HTTP: t.HTTP, Scheme: scheme, Token: r.Shuffle.Token},
 		emit: t.Emit, pause: shufflePause, results: make(chan fetchResult),
-		known: map[int32]MapOutput{}, busy: map[int32]bool{}, lost: map[int32]MapOutput{}, segment: w,
+		busy: map[int32]fetching{}, lost: map[int32]MapOutput{}, segment: w, failing: map[string]time.Time{},
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.wg.Wait()
@@ -100,26 +114,32 @@ func (s *reduceShuffle) run(ctx context.Context, updates <-chan Update) error {
 	return s.segment.Done()
 }
 
-// applyUpdate records the known outputs. A lost output that was made again is
-// fetched again. O(outputs), and that for each update alone: a job may have 100,000 maps.
+// applyUpdate records the known outputs, which replace those of the last update. A lost output that was made again is
+// fetched again, and a fetch of an output that is not known any more is not tried again. O(outputs), and that for each
+// update alone: a job may have 100,000 maps.
 func (s *reduceShuffle) applyUpdate(u Update) {
-	changed := false
+	s.known, s.ready = make(map[int32]MapOutput, len(u.Outputs)), s.ready[:0]
 	for _, o := range u.Outputs {
-		if o.Task < 0 || int(o.Task) >= s.spec.Maps {
-			continue // no partition of this task
+		if o.Task >= 0 && int(o.Task) < s.spec.Maps { // else it is no partition of this task
+			s.known[o.Task] = o
 		}
-		_, was := s.known[o.Task]
-		s.known[o.Task] = o
-		if lost, ok := s.lost[o.Task]; ok && lost != o {
-			delete(s.lost, o.Task)
-			changed, was = true, false
+	}
+	lost := len(s.lost)
+	maps.DeleteFunc(s.lost, func(task int32, o MapOutput) bool { return s.known[task] != o })
+	for task, f := range s.busy {
+		if s.known[task] != f.output {
+			f.giveUp()
 		}
-		if !was && !s.segment.Has(int(o.Task)) {
-			s.ready = append(s.ready, o.Task)
+	}
+	for task := range s.known {
+		_, busy := s.busy[task]
+		_, lost := s.lost[task]
+		if !busy && !lost && !s.segment.Has(int(task)) {
+			s.ready = append(s.ready, task)
 		}
 	}
 	slices.SortFunc(s.ready, s.compare)
-	if changed {
+	if len(s.lost) < lost {
 		s.emitEvent()
 	}
 }
@@ -137,10 +157,12 @@ func (s *reduceShuffle) startMore(ctx context.Context) {
 	for len(s.ready) > 0 && len(s.busy) < maxShuffleFetches {
 		task := s.ready[0]
 		s.ready = s.ready[1:]
-		s.busy[task] = true
 		o := s.known[task]
+		pausing, giveUp := context.WithCancel(ctx)
+		s.busy[task] = fetching{o, giveUp}
 		s.wg.Go(func() {
-			f := s.fetch(ctx, o)
+			defer giveUp()
+			f := s.fetch(ctx, pausing, o)
 			select {
 			case s.results <- f:
 			case <-ctx.Done():
@@ -149,17 +171,24 @@ func (s *reduceShuffle) startMore(ctx context.Context) {
 	}
 }
 
-// fetch fetches one partition, with retries. A node that is busy has not lost the output: that is no failed try.
-func (s *reduceShuffle) fetch(ctx context.Context, o MapOutput) fetchResult {
+// fetch fetches one partition, with retries until pausing ends. A node that is busy has not lost the output: that is no
+// failed try. Nor has one that does not answer: its daemon may be starting again.
+func (s *reduceShuffle) fetch(ctx, pausing context.Context, o MapOutput) fetchResult {
 	f := fetchResult{output: o, file: fmt.Sprintf("map-%d.%d.%d", o.Task, o.Attempt, o.Run)}
 	path, pause, corrupt := filepath.Join(s.spec.Dir, f.file), s.pause, 0
 	var waited time.Duration // for busy nodes
+	var failing time.Time    // since when the node has not answered; zero: it has
 	for try := 1; ; {
 		f.partition, f.err = s.client.Fetch(ctx, o.Address, o.key(s.spec), s.spec.Partition, path)
 		var busy *shuffle.Busy
-		if errors.As(f.err, &busy) && waited < maxBusyTime {
+		isBusy := errors.As(f.err, &busy)
+		since := s.noteAnswer(o.Address, isBusy || !errors.Is(f.err, fault.Unavailable))
+		if since.IsZero() || failing.IsZero() || since.Before(failing) { // not by an answer to another fetch: a transfer may break each time
+			failing = since
+		}
+		if isBusy && waited < maxBusyTime {
 			wait := busy.Pause + rand.N(busy.Pause) // reducers that were refused together come again one after the other
-			if !sleep.For(ctx, wait) {
+			if !sleep.For(pausing, wait) {
 				return f
 			}
 			waited += wait
@@ -168,13 +197,26 @@ func (s *reduceShuffle) fetch(ctx context.Context, o MapOutput) fetchResult {
 		if errors.Is(f.err, fault.Corrupt) {
 			corrupt++
 		}
-		again := errors.Is(f.err, fault.Unavailable) && try < maxShuffleTries || errors.Is(f.err, fault.Corrupt) && corrupt < maxCorruptTries
-		if !again || !sleep.For(ctx, pause) {
+		again := errors.Is(f.err, fault.Unavailable) && (try < maxShuffleTries || time.Since(failing) < failingLimit) ||
+			errors.Is(f.err, fault.Corrupt) && corrupt < maxCorruptTries
+		if !again || !sleep.For(pausing, pause) {
 			return f
 		}
 		try++
-		pause *= 2
+		pause = min(2*pause, maxShufflePause)
 	}
+}
+
+// noteAnswer records whether a node has answered a fetch, and returns since when it has not answered any; zero if it has.
+func (s *reduceShuffle) noteAnswer(address string, answered bool) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if answered {
+		delete(s.failing, address)
+	} else if s.failing[address].IsZero() {
+		s.failing[address] = time.Now()
+	}
+	return s.failing[address]
 }
 
 // handleFetched records a fetched partition, or its output as lost.
@@ -190,10 +232,10 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 		if err := os.Remove(filepath.Join(s.spec.Dir, f.file)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if s.known[f.output.Task] == f.output {
+		if o, ok := s.known[f.output.Task]; o == f.output {
 			s.lost[f.output.Task] = f.output
 			s.emitEvent()
-		} else { // another one is known already
+		} else if ok { // another one is known already
 			at, _ := slices.BinarySearchFunc(s.ready, f.output.Task, s.compare)
 			s.ready = slices.Insert(s.ready, at, f.output.Task)
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,11 +21,12 @@ import (
 )
 
 // emptyPartitions is a transport whose nodes answer every request for a partition with an empty one, but those
-// named in refused, and those in busy, which are first busy that often.
+// named in refused, those in busy, which are first busy that often, and those in down.
 type emptyPartitions struct {
 	mu      sync.Mutex
 	refused map[string]bool
 	busy    map[string]int
+	down    map[string]time.Time // address -> until when it refuses connections
 	asked   []string
 }
 
@@ -34,6 +36,9 @@ func (e *emptyPartitions) RoundTrip(r *http.Request) (*http.Response, error) {
 	e.asked = append(e.asked, r.URL.Host)
 	if e.refused[r.URL.Host] {
 		return &http.Response{StatusCode: http.StatusNotFound, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+	}
+	if time.Now().Before(e.down[r.URL.Host]) {
+		return nil, syscall.ECONNREFUSED
 	}
 	h := http.Header{}
 	if e.busy[r.URL.Host] > 0 {
@@ -173,6 +178,53 @@ func TestABusyNodeLosesNoOutput(t *testing.T) {
 				}
 				// Each refusal asks for a pause of a second.
 				if took := time.Since(begin); took < min(time.Duration(c.refusals)*time.Second, maxBusyTime) || took > 2*maxBusyTime {
+					t.Errorf("it ended after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A daemon that comes back within the lease of its node has its outputs. Those of one that does not are lost, all at about
+// the same time, unless an update has taken them away before.
+func TestANodeThatIsDownForAWhileLosesNoOutput(t *testing.T) {
+	const lease = 15 * time.Second // the coordinator's default
+	for name, c := range map[string]struct {
+		down  time.Duration
+		taken bool          // an update without them comes at the end of the lease
+		lost  int           // outputs, in the end
+		min   time.Duration // that it lasts
+		max   time.Duration
+	}{
+		"for less than a lease":  {lease, false, 0, lease, 2 * lease},
+		"for good":               {time.Hour, false, 8, failingLimit, 2 * failingLimit},
+		"and is given up for it": {time.Hour, true, 0, lease, lease + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				begin := time.Now()
+				nodes := &emptyPartitions{down: map[string]time.Time{"down": begin.Add(c.down)}}
+				var u, again Update
+				for m := range int32(8) {
+					u.Outputs = append(u.Outputs, output(m, "down"))
+					again.Outputs = append(again.Outputs, output(m, "up"))
+				}
+				updates, lost := make(chan Update, 2), 0
+				if c.taken {
+					time.AfterFunc(lease, func() { updates <- Update{}; updates <- again })
+				}
+				err := Run(ctx, shuffleOf(t.TempDir(), 8, u), Tools{HTTP: &http.Client{Transport: nodes}, Updates: updates, Emit: func(e Event) {
+					lost = max(lost, len(e.Lost))
+					if lost == 8 {
+						cancel()
+					}
+				}})
+				if lost != c.lost || (err != nil) != (c.lost > 0) {
+					t.Errorf("%d lost, %v", lost, err)
+				}
+				if took := time.Since(begin); took < c.min || took > c.max {
 					t.Errorf("it ended after %v", took)
 				}
 			})

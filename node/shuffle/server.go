@@ -20,7 +20,7 @@ type Output struct {
 	Data  io.ReadSeekCloser
 }
 
-// Outputs finds committed map outputs. NotFound if there is none.
+// Outputs finds committed map outputs. NotFound if there is none; Unavailable if it cannot be said yet.
 type Outputs interface {
 	// Token returns the token of the job without opening the output.
 	Token(k OutputKey) (string, error)
@@ -53,6 +53,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
 	refuse := func(status int, text string) int {
+		if status == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1") // it may have the output: ask again
+		}
 		http.Error(w, text, status)
 		return status
 	}
@@ -63,7 +66,6 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	default:
-		w.Header().Set("Retry-After", "1")
 		return refuse(http.StatusServiceUnavailable, "too many requests at once")
 	}
 	k, partition, ok := parsePath(r.URL.Path)
@@ -91,6 +93,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
 func (s *Server) statusOf(r *http.Request, err error) int {
 	if errors.Is(err, fault.NotFound) || errors.Is(err, os.ErrNotExist) {
 		return http.StatusNotFound
+	}
+	if errors.Is(err, fault.Unavailable) {
+		return http.StatusServiceUnavailable
 	}
 	s.log.Warn("cannot serve a map output", "path", r.URL.Path, "err", err)
 	return http.StatusInternalServerError
