@@ -127,14 +127,24 @@ func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.Wa
 		x.sent = req.Shuffle.Update
 	}
 	return x.start(&x.fetch, spec, req, func(err error) *failure {
-		v := &failure{cause: droverv1.Cause_CAUSE_INPUT, message: "cannot read the task's input: " + err.Error()}
-		if req.Fetch != nil && isLostToAll(err, req.Fetch.Pieces) {
-			v.cause = droverv1.Cause_CAUSE_DATA
-			v.message += "; submit the job again, with the input as it is now"
-		}
+		v := fetchFailure(req, err)
 		failed(v)
 		return v
 	})
+}
+
+// fetchFailure returns the failure of a fetch or shuffle that ended with err. A node that does not reach the map outputs of
+// others is counted for it, and the reduce task starts elsewhere.
+func fetchFailure(req *helper.Request, err error) *failure {
+	v := &failure{cause: droverv1.Cause_CAUSE_INPUT, message: "cannot read the task's input: " + err.Error()}
+	switch {
+	case req.Fetch != nil && isLostToAll(err, req.Fetch.Pieces):
+		v.cause = droverv1.Cause_CAUSE_DATA
+		v.message += "; submit the job again, with the input as it is now"
+	case req.Shuffle != nil && errors.Is(err, fault.Exhausted):
+		v.cause = droverv1.Cause_CAUSE_INFRA
+	}
+	return v
 }
 
 // update returns the known map outputs, as a helper of this node reaches them.

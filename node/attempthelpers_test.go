@@ -10,6 +10,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/quota"
 	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/node/helper"
 	"github.com/drover-run/drover/node/task"
 )
 
@@ -100,6 +101,21 @@ func TestUploadFailure(t *testing.T) {
 		if got := uploadFailure(err).cause; got != want {
 			t.Errorf("%v: %s, want %s", class, got, want)
 		}
+	}
+}
+
+// A reduce task whose node does not reach the others is no fault of its input.
+func TestCauseOfAFailedShuffle(t *testing.T) {
+	causes := map[error]droverv1.Cause{
+		fault.Exhausted: droverv1.Cause_CAUSE_INFRA, fault.Invalid: droverv1.Cause_CAUSE_INPUT, fault.Unavailable: droverv1.Cause_CAUSE_INPUT,
+	}
+	for class, want := range causes {
+		if got := fetchFailure(&helper.Request{Shuffle: &helper.Shuffle{}}, fault.New(class, "no answer")).cause; got != want {
+			t.Errorf("%v: %s, want %s", class, got, want)
+		}
+	}
+	if got := fetchFailure(&helper.Request{Fetch: &helper.Fetch{}}, fault.New(fault.Exhausted, "over the quota")).cause; got != droverv1.Cause_CAUSE_INPUT {
+		t.Errorf("a split: %s", got)
 	}
 }
 

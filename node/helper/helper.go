@@ -97,7 +97,8 @@ type Tools struct {
 
 // Run performs the request. Its error has a class of package fault: Invalid and
 // NotFound blame the job's input or output, Conflict means that the input
-// changed, and the others may pass.
+// changed, Exhausted that this node does not reach those with the map outputs,
+// and the others may pass.
 func Run(ctx context.Context, r *Request, t Tools) error {
 	if r.Version != Version {
 		return fault.New(fault.Unsupported, "request of version %d: this helper supports %d", r.Version, Version)

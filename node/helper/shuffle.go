@@ -47,6 +47,7 @@ type reduceShuffle struct {
 	known   map[int32]MapOutput // by task, as the last update has them
 	busy    map[int32]fetching
 	lost    map[int32]MapOutput // given up; an update without it clears it
+	absent  map[int32]bool      // by task: an output was given up because its node did not answer
 	ready   []int32             // known, not busy, not lost and not present; by distance
 	segment *mapreduce.SegmentWriter
 	event   Event
@@ -70,7 +71,8 @@ type fetchResult struct {
 
 // runShuffle fetches the partitions as their map outputs become known, until all
 // are present. An output that cannot be fetched is reported as lost until another
-// one replaces it.
+// one replaces it. If the node of that one does not answer either, the fault is
+// taken to be on this side: Exhausted.
 func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	w, err := mapreduce.NewSegmentWriter(r.Shuffle.Journal)
 	if err != nil {
@@ -84,7 +86,7 @@ func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	s := &reduceShuffle{
 		spec: r.Shuffle, client: &shuffle.Client{HTTP: t.HTTP, Scheme: scheme, Token: r.Shuffle.Token},
 		emit: t.Emit, pause: shufflePause, results: make(chan fetchResult),
-		busy: map[int32]fetching{}, lost: map[int32]MapOutput{}, segment: w, failing: map[string]time.Time{},
+		busy: map[int32]fetching{}, lost: map[int32]MapOutput{}, absent: map[int32]bool{}, segment: w, failing: map[string]time.Time{},
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.wg.Wait()
@@ -233,6 +235,12 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 			return err
 		}
 		if o, ok := s.known[f.output.Task]; o == f.output {
+			if unanswered := errors.Is(f.err, fault.Unavailable); unanswered && s.absent[f.output.Task] {
+				// It was made again for this task, in vain: again and again would fail the job. The class of f.err is not to be that of this error.
+				return fault.New(fault.Exhausted, "the output of map task %d was made again, and its node does not answer either: %v", f.output.Task, f.err)
+			} else if unanswered {
+				s.absent[f.output.Task] = true
+			}
 			s.lost[f.output.Task] = f.output
 			s.emitEvent()
 		} else if ok { // another one is known already

@@ -232,6 +232,48 @@ func TestANodeThatIsDownForAWhileLosesNoOutput(t *testing.T) {
 	}
 }
 
+// An output that was made again and is on a node that does not answer either: the fault is here, and no more maps are to run
+// again for it. A node that answers that it has no such output is at fault itself.
+func TestANodeThatReachesNoOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		outputs []string // addresses of the attempts, each lost but the last
+		lost    int      // reports of a lost output
+		fails   bool
+	}{
+		"no answer, twice":            {[]string{"down", "down2"}, 1, true},
+		"no answer, once":             {[]string{"down", "n0"}, 1, false},
+		"an answer, each time":        {[]string{"gone", "gone", "n0"}, 2, false},
+		"no answer and then a denial": {[]string{"down", "gone", "n0"}, 2, false},
+		"a denial and then no answer": {[]string{"gone", "down", "n0"}, 2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := &emptyPartitions{refused: map[string]bool{"gone": true}, down: map[string]time.Time{}}
+				for _, n := range []string{"down", "down2"} {
+					nodes.down[n] = time.Now().Add(time.Hour)
+				}
+				made := 0
+				attempt := func() Update {
+					o := output(0, c.outputs[made])
+					made++
+					o.Attempt = int32(made)
+					return Update{Outputs: []MapOutput{o, output(1, "n1")}}
+				}
+				updates, lost := make(chan Update, 1), 0
+				err := Run(t.Context(), shuffleOf(t.TempDir(), 2, attempt()), Tools{HTTP: &http.Client{Transport: nodes}, Updates: updates, Emit: func(e Event) {
+					if len(e.Lost) == 1 && int(e.Lost[0].Attempt) == made {
+						lost++
+						updates <- attempt()
+					}
+				}})
+				if lost != c.lost || errors.Is(err, fault.Exhausted) != c.fails || (err != nil) != c.fails || IsRetryable(err) && c.fails {
+					t.Errorf("%d lost, %v", lost, err)
+				}
+			})
+		})
+	}
+}
+
 // silentNodes is a transport whose nodes never answer.
 type silentNodes struct {
 	mu    sync.Mutex
