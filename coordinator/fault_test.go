@@ -182,6 +182,10 @@ func TestLostNodeReschedulesTasksAndMapOutputs(t *testing.T) {
 	if runs, _ := n2.StartCounts(); runs != 8 {
 		t.Errorf("n2 ran %d, want all 8 tasks again", runs)
 	}
+	// What the lost maps had counted is not there twice.
+	if j := b.job("wc"); j.Counters["app.records"] != 8 || j.Stages[0].MeanTaskMs != 5 {
+		t.Errorf("%d records, 5 ms are the mean of %d ms", j.Counters["app.records"], j.Stages[0].MeanTaskMs)
+	}
 	if !strings.Contains(b.eventLog(), "task.output_lost") {
 		t.Errorf("no event of lost outputs:\n%s", b.eventLog())
 	}

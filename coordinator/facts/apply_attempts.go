@@ -125,6 +125,21 @@ func (en attemptEntries) recordInfraRetry(e *droverv1.Entry, k Key) {
 	}
 }
 
+// mayLoseOutputs reports whether map outputs may be lost with an entry that is proposed.
+func (en attemptEntries) mayLoseOutputs(e *droverv1.Entry) bool {
+	switch b := e.GetBody().(type) {
+	case *droverv1.Entry_NodeLost, *droverv1.Entry_Node:
+		return true
+	case *droverv1.Entry_Attempts:
+		return slices.ContainsFunc(b.Attempts.GetSeen(), func(seen *droverv1.SeenAttempt) bool {
+			a := en.f.Attempt(KeyOf(seen.GetKey()))
+			return len(seen.GetLostOutputs()) > 0 || a != nil && a.State == AttemptSucceeded
+		})
+	default:
+		return false
+	}
+}
+
 // loseOutput makes a done map task pending again if its output is still needed.
 // It reports whether it did.
 func (en attemptEntries) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) bool {
@@ -144,6 +159,10 @@ func (en attemptEntries) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why st
 		s.Pending++
 	}
 	s.countLocality(a.Locality, -1)
+	if e.GetStepRules() >= lossRules {
+		s.SumTaskMS -= a.taskMS()
+		j.subtractCounters(a.Seen().GetCounters())
+	}
 	writerOf(en.f).setTask(j, k.Stage, k.Task, n)
 	en.f.EndedLog().addAttempt(j, k, n, &c)
 	delete(en.f.onNode[a.Node], k)
@@ -273,7 +292,7 @@ func (e attemptEntries) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	t.State, t.Winner = TaskDone, k.Attempt
 	s.Done++
 	s.countLocality(a.Locality, +1)
-	ms := max(0, cmp.Or(a.Seen().GetRunningMs(), (a.Ended-a.Placed)/1e6))
+	ms := a.taskMS()
 	s.SumTaskMS += ms
 	s.MaxTaskMS = max(s.MaxTaskMS, ms)
 	if j.WritesOutput(int(k.Stage)) {
@@ -284,6 +303,11 @@ func (e attemptEntries) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	}
 	e.f.Deadlines().recordCompletion(j, k, a)
 	j.addCounters(a.Seen().GetCounters())
+}
+
+// taskMS returns how long an attempt that succeeded ran, in milliseconds.
+func (a *Attempt) taskMS() int64 {
+	return max(0, cmp.Or(a.Seen().GetRunningMs(), (a.Ended-a.Placed)/1e6))
 }
 
 func addClamped(a, b int64) int64 {
@@ -321,6 +345,23 @@ func (j *Job) addCounters(add map[string]int64) {
 			own++
 		default:
 			sum[CountersDropped]++
+		}
+	}
+	j.Counters = sum
+}
+
+// subtractCounters takes off the job's counters what addCounters added of a task whose output is lost: the next attempt
+// counts it again. A name stays at 0: another one in its place would lack what was left out of it.
+func (j *Job) subtractCounters(counted map[string]int64) {
+	if len(counted) == 0 {
+		return
+	}
+	sum := maps.Clone(j.Counters)
+	for k, n := range counted {
+		if _, known := sum[k]; known {
+			sum[k] -= n
+		} else { // names that were left out once are never among the sums
+			sum[CountersDropped]--
 		}
 	}
 	j.Counters = sum

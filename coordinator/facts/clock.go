@@ -29,13 +29,15 @@ const (
 	drainStepRules  = 2 // deadlines of drains too
 	infraStepRules  = 3 // when the infrastructure failed a job on a node too
 	windowStepRules = 4 // maintenance windows that began too early too
+	lossRules       = 5 // not of a step: what an attempt had counted is taken off the totals with its output that is lost
 
-	lastStepRules = windowStepRules
+	lastStepRules = lossRules
 )
 
-// StepRules returns what an entry that is proposed now has as its step_rules.
-func (c Clock) StepRules(now int64) uint32 {
-	if c.wasAhead(now) {
+// StepRules returns what an entry that is proposed now has as its step_rules: servers that do not know them stop at it, so that
+// most entries have none.
+func (c Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
+	if c.wasAhead(now) || attemptsOf(c.f).mayLoseOutputs(e) {
 		return lastStepRules
 	}
 	return 0

@@ -48,7 +48,8 @@ func TestDeadlinesOfDrainsStepBackWithTheClock(t *testing.T) {
 			t.Errorf("rules %d:%s, want %s", rules, got, want)
 		}
 	}
-	if r := New().Clock().StepRules(-2 * int64(ClockTolerance)); r != 4 {
-		t.Errorf("an entry that steps back now has rules %d", r)
+	notice := &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "k"}}}
+	if r, other := New().Clock().StepRules(notice, -2*int64(ClockTolerance)), New().Clock().StepRules(notice, 0); r != 5 || other != 0 {
+		t.Errorf("an entry that steps back now has rules %d, another one %d", r, other)
 	}
 }

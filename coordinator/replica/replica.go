@@ -474,7 +474,7 @@ func (r *Replica) ProposeAll(ctx context.Context, list []*droverv1.Entry) (resul
 	var proposed []pending
 	for _, e := range list {
 		e.Version = facts.EntryVersion
-		e.At, e.StepRules = r.entryTime()
+		e.At, e.StepRules = r.entryTime(e)
 		enqueue := r.enqueue
 		if e.GetJobAccepted() != nil {
 			enqueue = r.enqueueAccepted
@@ -551,12 +551,12 @@ func (r *Replica) nextProposal() uint64 {
 }
 
 // entryTime returns the time of an entry proposed now, see facts.ClockTolerance, and the
-// rules by which it steps back.
-func (r *Replica) entryTime() (at int64, stepRules uint32) {
+// rules by which it is applied.
+func (r *Replica) entryTime(e *droverv1.Entry) (at int64, stepRules uint32) {
 	now := r.now().UnixNano()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.facts.Clock().EntryTime(now), r.facts.Clock().StepRules(now)
+	return r.facts.Clock().EntryTime(now), r.facts.Clock().StepRules(e, now)
 }
 
 func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {

@@ -146,7 +146,9 @@ type Entry struct {
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// By which rules an entry whose time sets the facts' time back changes what has
 	// times: 1: tokens too; 2: deadlines of drains too; 3: failures of the infrastructure
-	// by job too; 4: maintenance windows that began too early too. Others do not have it.
+	// by job too; 4: maintenance windows that began too early too. Also by which rules an
+	// entry loses map outputs: 5: what their attempts had counted is taken off the totals.
+	// Others do not have it.
 	StepRules uint32 `protobuf:"varint,5,opt,name=step_rules,json=stepRules,proto3" json:"step_rules,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
