@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 )
 
 // Source opens an input file for reading from an offset to its end. A read at
@@ -31,8 +32,8 @@ const fetchBufferBytes = 1 << 20
 // file therefore covers each line exactly once. FetchSplit reads past the end in
 // steps, up to the first newline at or after off+len: lines may be of any length
 // that the task's disk space holds. Of a piece in which no line starts it reads
-// nothing past the end. FetchSplit does not call Fail on an error, because the
-// caller may retry.
+// nothing past the end, and of any piece nothing past FileLength. FetchSplit does
+// not call Fail on an error, because the caller may retry.
 func FetchSplit(ctx context.Context, src Source, s *Split, w *GrowingWriter) error {
 	longest := int64(tailReadBytes)
 	for i := range s.Pieces {
@@ -102,13 +103,21 @@ func newLineCutter(p Piece) *lineCutter {
 
 func (c *lineCutter) pieceEnd() int64 { return c.piece.Offset + c.piece.Length }
 
+// readEnd returns the offset at which reading ends at the latest.
+func (c *lineCutter) readEnd() int64 {
+	if c.piece.FileLength == 0 {
+		return math.MaxInt64
+	}
+	return max(c.piece.FileLength, c.pieceEnd())
+}
+
 // nextReadBytes returns how much to read next: the rest of the piece, then
 // steps past its end.
 func (c *lineCutter) nextReadBytes() int64 {
 	if left := c.pieceEnd() - c.pos; left > 0 {
 		return left
 	}
-	return tailReadBytes
+	return min(tailReadBytes, c.readEnd()-c.pos)
 }
 
 // tailReadBytes is the step in which FetchSplit reads past the end of a piece.
@@ -118,6 +127,7 @@ const tailReadBytes = 64 << 10
 func (c *lineCutter) feed(b []byte) []byte {
 	start := c.pos
 	c.pos += int64(len(b))
+	c.done = c.pos >= c.readEnd()
 	if c.piece.Codec != CodecNone {
 		c.done = c.pos >= c.pieceEnd()
 		return b

@@ -16,7 +16,7 @@ import (
 func mapSpec() TaskSpec {
 	return TaskSpec{
 		Version: SpecVersion, Kind: KindMap, Program: Program{Builtin: "wordcount"}, Reduces: 2,
-		Input:     &MapInput{File: "/task/in", Pieces: []Piece{{"hdfs:///f", 0, 10, CodecNone}}},
+		Input:     &MapInput{File: "/task/in", Pieces: []Piece{{Path: "hdfs:///f", Length: 10, Codec: CodecNone}}},
 		MapOutput: &MapOutputPaths{Data: "/task/out", Index: "/task/out.index", Codec: CodecNone},
 		WorkDir:   "/task", TempDir: "/task/tmp", Result: "/task/result.json",
 	}

@@ -32,6 +32,9 @@ type Piece struct {
 	Offset int64  `json:"offset"`
 	Length int64  `json:"length"`
 	Codec  Codec  `json:"codec"`
+	// FileLength is the length of the file when its splits were planned: what is appended later belongs to no piece. 0:
+	// unknown. It is for FetchSplit alone.
+	FileLength int64 `json:"file_length,omitempty"`
 }
 
 // Split is the input of one map task. Hosts holds the hosts that store some of
@@ -202,7 +205,7 @@ func fileUnits(blocks []FileBlock) ([]splitUnit, error) {
 			last.blocks = append(last.blocks, b)
 			continue
 		}
-		units = append(units, splitUnit{Piece{b.Path, b.Offset, b.Length, codec}, []FileBlock{b}})
+		units = append(units, splitUnit{Piece{Path: b.Path, Offset: b.Offset, Length: b.Length, Codec: codec}, []FileBlock{b}})
 	}
 	return units, nil
 }

@@ -365,8 +365,9 @@ func (f *memFile) Read(p []byte) (int, error) {
 
 func (*memFile) Close() error { return nil }
 
-// For any cut of a file: the pieces, fetched one by one, make up the file, and
-// each consists of whole lines, even if the helper dies once.
+// For any cut of a file: the pieces, fetched one by one, make up the file as it was
+// planned, and each consists of whole lines, even if the helper dies once and the
+// file is appended to.
 func TestFetchSplitCoversEachLineOnce(t *testing.T) {
 	dir := t.TempDir()
 	run := 0
@@ -377,11 +378,16 @@ func TestFetchSplitCoversEachLineOnce(t *testing.T) {
 		if rapid.Bool().Draw(t, "final newline") {
 			text += "\n"
 		}
-		src := &memSource{files: map[string][]byte{"f": []byte(text)}, readBytes: rapid.IntRange(1, 20).Draw(t, "step")}
+		// What was appended since is not part of the input, and no file may be longer than it was.
+		later, planned := rapid.StringMatching(`[a-c\n]{0,20}`).Draw(t, "appended"), int64(len(text))
+		if later == "" && rapid.Bool().Draw(t, "an unknown length") {
+			planned = 0
+		}
+		src := &memSource{files: map[string][]byte{"f": []byte(text + later)}, readBytes: rapid.IntRange(1, 20).Draw(t, "step")}
 		var all []byte
 		for off := int64(0); off < int64(len(text)); {
 			n := rapid.Int64Range(1, int64(len(text))-off).Draw(t, "piece")
-			s := Split{Pieces: []Piece{{"f", off, n, CodecNone}}}
+			s := Split{Pieces: []Piece{{Path: "f", Offset: off, Length: n, Codec: CodecNone, FileLength: planned}}}
 			src.failAt = rapid.IntRange(0, 6).Draw(t, "fail at read")
 			got := fetchAll(t, filepath.Join(dir, fmt.Sprint(run, "-", off)), src, &s)
 			if len(all) > 0 && len(got) > 0 && all[len(all)-1] != '\n' {
@@ -455,12 +461,12 @@ func TestFetchSplitLimits(t *testing.T) {
 		wantErr string
 		maxRead int64
 	}{
-		"a line of any length is completed":           {Piece{"long", 0, 10, CodecNone}, "", 1 << 20},
-		"a piece in which no line starts ends there":  {Piece{"long", 10, 4 << 10, CodecNone}, "", 4 << 10},
-		"a file that shrank":                          {Piece{"long", 0, 2 << 20, CodecNone}, "the file ends at 1048576, the split at 2097152", 2 << 20},
-		"a missing file":                              {Piece{"none", 0, 10, CodecNone}, "fetch none", 0},
-		"a compressed piece is copied unchanged":      {Piece{"long", 0, 1 << 20, CodecGzip}, "", 1 << 20},
-		"a split reads little more than its own part": {Piece{"text", 5, 10, CodecNone}, "", 10 + 64<<10},
+		"a line of any length is completed":           {Piece{Path: "long", Offset: 0, Length: 10, Codec: CodecNone}, "", 1 << 20},
+		"a piece in which no line starts ends there":  {Piece{Path: "long", Offset: 10, Length: 4 << 10, Codec: CodecNone}, "", 4 << 10},
+		"a file that shrank":                          {Piece{Path: "long", Offset: 0, Length: 2 << 20, Codec: CodecNone}, "the file ends at 1048576, the split at 2097152", 2 << 20},
+		"a missing file":                              {Piece{Path: "none", Offset: 0, Length: 10, Codec: CodecNone}, "fetch none", 0},
+		"a compressed piece is copied unchanged":      {Piece{Path: "long", Offset: 0, Length: 1 << 20, Codec: CodecGzip}, "", 1 << 20},
+		"a split reads little more than its own part": {Piece{Path: "text", Offset: 5, Length: 10, Codec: CodecNone}, "", 10 + 64<<10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := &memSource{files: map[string][]byte{"long": long, "text": []byte(strings.Repeat("line\n", 1<<18))}, readBytes: 1 << 20}
@@ -491,7 +497,7 @@ func TestPlanSplitsReadsAFileNamedTwiceTwice(t *testing.T) {
 	for _, s := range splits {
 		got = append(got, s.Pieces...)
 	}
-	want := []Piece{{"a", 0, 5, CodecNone}, {"a", 0, 5, CodecNone}, {"a", 5, 5, CodecNone}, {"a", 5, 5, CodecNone}, {"b.gz", 0, 10, CodecGzip}, {"b.gz", 0, 10, CodecGzip}}
+	want := []Piece{{Path: "a", Offset: 0, Length: 5, Codec: CodecNone}, {Path: "a", Offset: 0, Length: 5, Codec: CodecNone}, {Path: "a", Offset: 5, Length: 5, Codec: CodecNone}, {Path: "a", Offset: 5, Length: 5, Codec: CodecNone}, {Path: "b.gz", Offset: 0, Length: 10, Codec: CodecGzip}, {Path: "b.gz", Offset: 0, Length: 10, Codec: CodecGzip}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

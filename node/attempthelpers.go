@@ -117,6 +117,9 @@ func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.Wa
 		if err != nil {
 			return err
 		}
+		for i := range pieces { // not in the spec of the harness: an older one refuses fields that it does not know
+			pieces[i].FileLength = spec.GetSplit()[i].GetFileLength()
+		}
 		req.Fetch = &helper.Fetch{Pieces: pieces, File: x.dir.metaPath(filepath.Join(nameIn, nameSplit))}
 	} else {
 		req.Shuffle = &helper.Shuffle{

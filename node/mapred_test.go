@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -137,7 +138,19 @@ func writeText(t *testing.T, lines int) (path string, length int64, counts map[s
 	return path, int64(len(s)), counts
 }
 
-// Maps and reduces run on two nodes; every reduce fetches from both.
+func appendText(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Maps and reduces run on two nodes; every reduce fetches from both. What was appended to the input later is not counted.
 func TestMapReduceOnTwoNodes(t *testing.T) {
 	nodes := []*testNode{newTestNode(t, nil), newTestNode(t, nil)}
 	for _, n := range nodes {
@@ -145,6 +158,7 @@ func TestMapReduceOnTwoNodes(t *testing.T) {
 		n.start()
 	}
 	input, length, want := writeText(t, 3000)
+	appendText(t, input, "apple half a li")
 	out := t.TempDir()
 	const maps, reduces = 4, 3
 	tasks := splitMaps(input, length, maps, reduces)
