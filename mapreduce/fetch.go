@@ -10,9 +10,9 @@ import (
 )
 
 // Source opens an input file for reading from an offset to its end. A read at
-// or past the end returns io.EOF.
+// or past the end returns io.EOF. So many bytes will be read, and a few more.
 type Source interface {
-	Open(ctx context.Context, path string, offset int64) (io.ReadCloser, error)
+	Open(ctx context.Context, path string, offset, bytes int64) (io.ReadCloser, error)
 }
 
 // ErrShrunk is the error of FetchSplit for a file that ends before its split: no other attempt reads more of it.
@@ -24,7 +24,7 @@ const fetchBufferBytes = 1 << 20
 // FetchSplit appends a split to a growing input and then calls Done. Of an
 // uncompressed piece it appends exactly the lines that belong to the piece.
 // After a crash of the helper, FetchSplit on the same files resumes where they
-// end.
+// end; of a piece that does not start at 0 it reads up to its first line again.
 //
 // A line belongs to the piece [off, off+len) if it starts in (off, off+len], or
 // at 0: the reader of a piece that does not start at 0 skips to the first
@@ -52,18 +52,27 @@ func FetchSplit(ctx context.Context, src Source, s *Split, w *GrowingWriter) err
 }
 
 func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter, buf []byte) error {
-	in, err := src.Open(ctx, p.Path, p.Offset)
-	if err != nil {
-		return fmt.Errorf("fetch %s: %w", p.Path, err)
-	}
-	defer in.Close()
 	c := newLineCutter(p)
-	skip := w.bytesInPiece() // an earlier helper has already appended these bytes
+	skip := c.resume(w.bytesInPiece()) // an earlier helper, or an earlier call, has already appended these bytes
+	var in io.ReadCloser
+	defer func() {
+		if in != nil {
+			in.Close()
+		}
+	}()
 	for !c.done {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if in == nil {
+			opened, err := src.Open(ctx, p.Path, c.pos, c.expectedBytes(skip))
+			if err != nil {
+				return fmt.Errorf("fetch %s: %w", p.Path, err)
+			}
+			in = opened
+		}
 		n, err := in.Read(buf[:min(int64(len(buf)), c.nextReadBytes())])
+		wasSkipping := c.skipping
 		part := c.feed(buf[:n])
 		k := min(skip, int64(len(part)))
 		skip -= k
@@ -81,6 +90,12 @@ func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter, buf 
 		if err != nil {
 			return fmt.Errorf("fetch %s at %d: %w", p.Path, c.pos, err)
 		}
+		if at := c.pos; wasSkipping {
+			if skip = c.resume(skip); c.pos > at {
+				in.Close() // opened again where it goes on
+				in = nil
+			}
+		}
 	}
 	if skip > 0 {
 		return fmt.Errorf("fetch %s: the file changed: %d bytes fetched earlier are no longer in it", p.Path, skip)
@@ -89,7 +104,8 @@ func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter, buf 
 }
 
 // lineCutter selects the bytes that belong to a piece. It is fed the bytes of
-// the file in order from the start of the piece.
+// the file in order from the start of the piece, but for those that resume
+// passes over.
 type lineCutter struct {
 	piece    Piece
 	pos      int64 // offset in the file of the next byte fed
@@ -105,10 +121,35 @@ func (c *lineCutter) pieceEnd() int64 { return c.piece.Offset + c.piece.Length }
 
 // readEnd returns the offset at which reading ends at the latest.
 func (c *lineCutter) readEnd() int64 {
-	if c.piece.FileLength == 0 {
+	switch {
+	case c.piece.Codec != CodecNone:
+		return c.pieceEnd()
+	case c.piece.FileLength == 0:
 		return math.MaxInt64
+	default:
+		return max(c.piece.FileLength, c.pieceEnd())
 	}
-	return max(c.piece.FileLength, c.pieceEnd())
+}
+
+// resume passes over the next bytes, which were fed before, and returns how many of them are to be fed again: all of them
+// until it is known where the first line starts, and what is behind the end of the piece, where the last line may end.
+func (c *lineCutter) resume(fed int64) (again int64) {
+	if fed == 0 || c.skipping || c.done {
+		return fed
+	}
+	to := max(c.pos, min(c.pos+fed, c.pieceEnd()))
+	again = fed - (to - c.pos)
+	c.pos, c.done = to, to >= c.readEnd()
+	return again
+}
+
+// expectedBytes returns how many bytes are likely read from here on: few while the first line is sought behind which fed
+// bytes are passed over.
+func (c *lineCutter) expectedBytes(fed int64) int64 {
+	if c.skipping && fed > 0 {
+		return 0
+	}
+	return max(0, c.pieceEnd()-c.pos)
 }
 
 // nextReadBytes returns how much to read next: the rest of the piece, then
@@ -129,7 +170,6 @@ func (c *lineCutter) feed(b []byte) []byte {
 	c.pos += int64(len(b))
 	c.done = c.pos >= c.readEnd()
 	if c.piece.Codec != CodecNone {
-		c.done = c.pos >= c.pieceEnd()
 		return b
 	}
 	if at := c.pieceEnd() - start; at <= int64(len(b)) {

@@ -340,7 +340,7 @@ type memFile struct {
 	r   *bytes.Reader
 }
 
-func (m *memSource) Open(_ context.Context, path string, off int64) (io.ReadCloser, error) {
+func (m *memSource) Open(_ context.Context, path string, off, _ int64) (io.ReadCloser, error) {
 	b, ok := m.files[path]
 	if !ok {
 		return nil, os.ErrNotExist
@@ -400,6 +400,31 @@ func TestFetchSplitCoversEachLineOnce(t *testing.T) {
 			t.Fatalf("got %q, want %q", all, text)
 		}
 	})
+}
+
+// A fetch that fails late in a large piece goes on there: it does not read everything again.
+func TestFetchSplitResumesWhereItFailed(t *testing.T) {
+	const size, read = 8 << 20, 64 << 10
+	text := strings.Repeat("line\n", size/5+1)[:size]
+	for name, c := range map[string]struct {
+		piece Piece
+		want  string
+	}{
+		"from the start of a file": {Piece{Length: size, Codec: CodecNone}, text},
+		"inside a file":            {Piece{Offset: 8, Length: size - 16, Codec: CodecNone}, text[10 : size-3]},
+		"with a codec":             {Piece{Length: size, Codec: CodecGzip}, text},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.piece.Path = "f"
+			src := &memSource{files: map[string][]byte{"f": []byte(text)}, readBytes: read, failAt: size / read * 7 / 8}
+			if got := fetchAll(t, filepath.Join(t.TempDir(), "in"), src, &Split{Pieces: []Piece{c.piece}}); string(got) != c.want {
+				t.Errorf("%d bytes, want %d", len(got), len(c.want))
+			}
+			if src.failAt != 0 || src.totalRead > size+2*read {
+				t.Errorf("%d bytes read of %d", src.totalRead, size)
+			}
+		})
+	}
 }
 
 // Thousands of small files may be packed into one split: what a piece costs must not grow with the buffer.

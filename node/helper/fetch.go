@@ -31,12 +31,11 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 		return err
 	}
 	defer w.Close()
-	src := &source{files: t.Files, user: r.User, lengths: map[pieceKey]int64{}, emit: t.Emit}
+	src := &source{files: t.Files, user: r.User, emit: t.Emit}
 	for _, p := range r.Fetch.Pieces {
-		src.lengths[pieceKey{p.Path, p.Offset}] = p.Length
 		src.event.Total += p.Length
 	}
-	err = retry(ctx, t.pause, func() error {
+	err = retry(ctx, t.pause, w.Size, func() error {
 		src.event.Bytes = w.Size()
 		err := mapreduce.FetchSplit(ctx, src, &mapreduce.Split{Pieces: r.Fetch.Pieces}, w)
 		if errors.Is(err, mapreduce.ErrShrunk) {
@@ -54,26 +53,27 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 	return nil
 }
 
-// retry repeats f while its error is Unavailable, up to maxFetchTries.
-func retry(ctx context.Context, pause time.Duration, f func() error) error {
+// retry repeats f while its error is Unavailable, up to maxFetchTries without progress: a large split may meet many failures
+// that pass.
+func retry(ctx context.Context, pause time.Duration, progress func() int64, f func() error) error {
 	if pause <= 0 {
 		pause = fetchPause
 	}
+	next := pause
 	for try := 1; ; try++ {
+		before := progress()
 		err := f()
+		if progress() > before {
+			try, next = 1, pause
+		}
 		if err == nil || try == maxFetchTries || !errors.Is(err, fault.Unavailable) {
 			return err
 		}
-		if !sleep.For(ctx, pause) {
+		if !sleep.For(ctx, next) {
 			return err
 		}
-		pause *= 2
+		next *= 2
 	}
-}
-
-type pieceKey struct {
-	path   string
-	offset int64
 }
 
 // source opens input files for mapreduce.Fetch. It opens a range with the piece
@@ -82,19 +82,18 @@ type pieceKey struct {
 type source struct {
 	files    FileSystems
 	user     string
-	lengths  map[pieceKey]int64
 	emit     func(Event)
 	event    Event
 	lastEmit time.Time
 }
 
 // Open implements mapreduce.Source.
-func (s *source) Open(ctx context.Context, path string, offset int64) (io.ReadCloser, error) {
+func (s *source) Open(ctx context.Context, path string, offset, bytes int64) (io.ReadCloser, error) {
 	fs, uri, err := openFS(s.files, path, s.user)
 	if err != nil {
 		return nil, err
 	}
-	r := &rangeReader{ctx: ctx, fs: fs, path: uri.Path, next: offset, rangeBytes: s.lengths[pieceKey{path, offset}] + tailBytes, source: s}
+	r := &rangeReader{ctx: ctx, fs: fs, path: uri.Path, next: offset, rangeBytes: bytes + tailBytes, source: s}
 	return r, r.openNextRange()
 }
 

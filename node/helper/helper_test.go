@@ -151,6 +151,23 @@ func TestFetchGivesUp(t *testing.T) {
 	}
 }
 
+// A large split may meet any number of failures that pass: each new byte makes the tries start again.
+func TestFetchGoesOnWhileItGetsFurther(t *testing.T) {
+	fs, text := fake.New(fake.Options{}), bytes.Repeat([]byte("line\n"), 1<<20)
+	writeTestFile(t, fs, "/in", text)
+	for i := range 3 * maxFetchTries {
+		fs.FailNth(fake.OpRead, 2*i+2, hdfs.ErrUnavailable)
+	}
+	file := filepath.Join(t.TempDir(), "f")
+	req := &Request{Version: Version, Fetch: &Fetch{File: file, Pieces: []mapreduce.Piece{{Path: "hdfs:///in", Length: int64(len(text)), Codec: mapreduce.CodecNone}}}}
+	if err := run(req, Tools{Files: singleFS{fs}, Emit: func(Event) {}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(text), err)
+	}
+}
+
 func TestUpload(t *testing.T) {
 	content := bytes.Repeat([]byte("0123456789"), 5000)
 	sum := crc32.Checksum(content, castagnoli)
