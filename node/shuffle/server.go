@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/mapreduce"
@@ -20,7 +21,8 @@ type Output struct {
 	Data  io.ReadSeekCloser
 }
 
-// Outputs finds committed map outputs. NotFound if there is none; Unavailable if it cannot be said yet.
+// Outputs finds committed map outputs. NotFound if there is none; Unavailable if it cannot be said yet; Corrupt or Invalid if
+// the output is damaged.
 type Outputs interface {
 	// Token returns the token of the job without opening the output.
 	Token(k OutputKey) (string, error)
@@ -90,15 +92,20 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
 	return s.send(w, r, out, partition)
 }
 
+// statusOf returns the status for an output that cannot be opened. Only what is wrong with its files counts as damage, for which
+// the map runs again; what is wrong with this machine, as when it has no descriptors left, may pass.
 func (s *Server) statusOf(r *http.Request, err error) int {
-	if errors.Is(err, fault.NotFound) || errors.Is(err, os.ErrNotExist) {
+	status := http.StatusServiceUnavailable
+	switch {
+	case errors.Is(err, fault.NotFound), errors.Is(err, os.ErrNotExist):
 		return http.StatusNotFound
-	}
-	if errors.Is(err, fault.Unavailable) {
-		return http.StatusServiceUnavailable
+	case errors.Is(err, fault.Unavailable):
+		return status
+	case errors.Is(err, fault.Corrupt), errors.Is(err, fault.Invalid), errors.Is(err, syscall.EIO):
+		status = http.StatusInternalServerError
 	}
 	s.log.Warn("cannot serve a map output", "path", r.URL.Path, "err", err)
-	return http.StatusInternalServerError
+	return status
 }
 
 // send writes the partition from the start of the range to its end. Clients send

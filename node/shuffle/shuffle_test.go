@@ -35,8 +35,9 @@ type fakeOutputs struct {
 	mu     sync.Mutex
 	data   []byte
 	gone   bool
-	dir    string // data is opened as a file in here, if not empty
-	single bool   // data is one partition
+	dir    string  // data is opened as a file in here, if not empty
+	single bool    // data is one partition
+	fails  []error // of the next calls of Open
 	counts map[int]int
 	bytes  int64
 }
@@ -81,6 +82,11 @@ func (nopCloser) Close() error { return nil }
 func (s *fakeOutputs) Open(OutputKey) (*Output, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.fails) > 0 {
+		err := s.fails[0]
+		s.fails = s.fails[1:]
+		return nil, err
+	}
 	half := int64(len(content()) / 2)
 	whole := content()
 	part := func(from, to int64) mapreduce.PartitionRange {
@@ -413,6 +419,34 @@ func TestPausesOfBusyNodes(t *testing.T) {
 		if got := busy(http.Header{"Retry-After": {asked}}).Pause; got != want {
 			t.Errorf("%q: %v, want %v", asked, got, want)
 		}
+	}
+}
+
+// A server that cannot open an output just now has not lost it: the client is to ask again. Damage is what is wrong with the files.
+func TestOutputsThatCannotBeOpened(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		class error
+		busy  bool
+	}{
+		"no descriptors":      {&os.PathError{Op: "open", Path: "data", Err: syscall.EMFILE}, fault.Unavailable, true},
+		"no memory":           {syscall.ENOMEM, fault.Unavailable, true},
+		"a damaged index":     {fault.New(fault.Corrupt, "checksum differs"), fault.Corrupt, false},
+		"a pipe in its place": {fault.New(fault.Invalid, "data is not a regular file"), fault.Corrupt, false},
+		"a damaged disk":      {&os.PathError{Op: "read", Path: "index", Err: syscall.EIO}, fault.Corrupt, false},
+		"no file":             {os.ErrNotExist, fault.NotFound, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, address := serve(t, network, &fakeOutputs{data: content(), fails: []error{c.err}}, 1, nil)
+			file := filepath.Join(t.TempDir(), "p")
+			var busy *Busy
+			if _, err := client.Fetch(t.Context(), address, key, 0, file); !errors.Is(err, c.class) || errors.As(err, &busy) != c.busy {
+				t.Errorf("%v", err)
+			}
+			if got, err := client.Fetch(t.Context(), address, key, 0, file); err != nil || got.Range.Length == 0 {
+				t.Errorf("the next try: %+v %v", got, err)
+			}
+		})
 	}
 }
 
