@@ -65,7 +65,8 @@
 //	16  4  number of partitions n
 //	20  4  zero
 //	24  n times 40 bytes: offset u64, length u64, raw length u64, records u64,
-//	    CRC-32C of the stored bytes u32, zero u32
+//	    CRC-32C of the stored bytes u32, bytes of the largest record u32
+//	    (0: unknown, as in files of earlier versions)
 //	…   4  CRC-32C of everything before
 //
 // # Where it differs from Hadoop

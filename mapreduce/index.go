@@ -34,7 +34,8 @@ type PartitionRange struct {
 	Length    int64  `json:"length"` // stored bytes
 	RawLength int64  `json:"raw"`    // bytes of records, uncompressed
 	Records   int64  `json:"records"`
-	CRC32C    uint32 `json:"crc32c"` // of the stored bytes
+	CRC32C    uint32 `json:"crc32c"`            // of the stored bytes
+	Largest   uint32 `json:"largest,omitempty"` // bytes of the largest record; 0: unknown, as in files of earlier versions
 }
 
 // Index describes a map output: one range for each partition, in order.
@@ -57,7 +58,7 @@ func (x *Index) Encode() []byte {
 			b = le.AppendUint64(b, uint64(v))
 		}
 		b = le.AppendUint32(b, p.CRC32C)
-		b = le.AppendUint32(b, 0)
+		b = le.AppendUint32(b, p.Largest)
 	}
 	return le.AppendUint32(b, CRC32C(0, b))
 }
@@ -85,7 +86,7 @@ func DecodeIndex(b []byte) (*Index, error) {
 	end := int64(0)
 	for i := range x.Parts {
 		e := b[indexHeaderBytes+i*indexEntryBytes:]
-		p := PartitionRange{Offset: int64(le.Uint64(e)), Length: int64(le.Uint64(e[8:])), RawLength: int64(le.Uint64(e[16:])), Records: int64(le.Uint64(e[24:])), CRC32C: le.Uint32(e[32:])}
+		p := PartitionRange{Offset: int64(le.Uint64(e)), Length: int64(le.Uint64(e[8:])), RawLength: int64(le.Uint64(e[16:])), Records: int64(le.Uint64(e[24:])), CRC32C: le.Uint32(e[32:]), Largest: le.Uint32(e[36:])}
 		if p.Offset != end || p.Length < 0 || p.RawLength < 0 || p.Records < 0 || end+p.Length < end {
 			return nil, fmt.Errorf("mapreduce: index: %w: partition %d does not follow the one before", ErrCorrupt, i)
 		}

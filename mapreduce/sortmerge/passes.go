@@ -28,7 +28,7 @@ type ExternalMerge struct {
 	Dir        string // for intermediate segments
 	NamePrefix string // start of their file names
 	FanIn      int    // segments open at once, at least 2
-	Memory     int64  // bytes for read and write buffers
+	Memory     int64  // bytes for read and write buffers, and for records that are larger
 
 	Passes  int   // result: number of intermediate merges
 	Records int64 // result: records written by them
@@ -37,18 +37,44 @@ type ExternalMerge struct {
 	created int
 }
 
-// bufferBytes returns the size of each buffer when n segments are merged.
-func (g *ExternalMerge) bufferBytes(n int) int {
-	return int(min(max(g.Memory/int64(n+2), minBufferBytes), maxBufferBytes))
+// neededBytes returns the memory of a merge of segments with these largest records: a reader holds a whole record, a larger one
+// in place of its buffer, and a writer has two buffers at most.
+func neededBytes(largest []int64, buffer int64) int64 {
+	n := 2 * buffer
+	for _, l := range largest {
+		n += max(buffer, l)
+	}
+	return n
 }
 
-// MergeToFanIn merges adjacent segments until at most FanIn are left. Each merge
-// takes the adjacent segments with the fewest bytes, no more of them than needed.
-// Only adjacent segments are merged, so that equal keys keep their order.
+// bufferBytes returns the size of each buffer when segments are merged.
+func (g *ExternalMerge) bufferBytes(segments []Segment) int {
+	largest := largestRecords(segments)
+	b := min(max(g.Memory/int64(len(segments)+2), minBufferBytes), maxBufferBytes)
+	for b > minBufferBytes && neededBytes(largest, b) > g.Memory {
+		b = max(b/2, minBufferBytes)
+	}
+	return int(b)
+}
+
+// fits reports whether segments with these largest records may be open at once. Two always may: there is no other way to
+// merge them. Records that fit into the smallest buffer never count.
+func (g *ExternalMerge) fits(largest []int64) bool {
+	n := int64(len(largest))
+	return n <= 2 || n <= int64(g.FanIn) && neededBytes(largest, minBufferBytes) <= max(g.Memory, (n+2)*minBufferBytes)
+}
+
+// MergeToFanIn merges adjacent segments until at most FanIn are left, and so few
+// that their largest records fit into Memory. Each merge takes the adjacent
+// segments with the fewest bytes, no more of them than needed. Only adjacent
+// segments are merged, so that equal keys keep their order.
 func (g *ExternalMerge) MergeToFanIn(segments []Segment) ([]Segment, error) {
-	for len(segments) > g.FanIn {
-		width := min(g.FanIn, len(segments)-g.FanIn+1)
-		at := smallestWindow(segments, width)
+	for {
+		largest := largestRecords(segments)
+		if g.fits(largest) {
+			return segments, nil
+		}
+		at, width := g.nextMerge(segments, largest)
 		g.created++
 		path := filepath.Join(g.Dir, fmt.Sprintf("%s-%d.segment", g.NamePrefix, g.created))
 		merged, err := g.mergeToFile(segments[at:at+width], path, mapreduce.CodecNone)
@@ -62,20 +88,55 @@ func (g *ExternalMerge) MergeToFanIn(segments []Segment) ([]Segment, error) {
 		}
 		segments = slices.Replace(slices.Clone(segments), at, at+width, *merged)
 	}
-	return segments, nil
 }
 
-func smallestWindow(segments []Segment, width int) int {
-	var sum int64
-	for i := range width {
-		sum += segments[i].bytes()
-	}
-	best, least := 0, sum
-	for i := width; i < len(segments); i++ {
-		sum += segments[i].bytes() - segments[i-width].bytes()
-		if sum < least {
-			best, least = i-width+1, sum
+// largestRecords returns the bytes of the largest record of each segment, 0 where it is unknown.
+func largestRecords(segments []Segment) []int64 {
+	largest := make([]int64, len(segments))
+	for i := range segments {
+		for _, p := range segments[i].Index.Parts {
+			largest[i] = max(largest[i], int64(p.Largest))
 		}
+	}
+	return largest
+}
+
+// nextMerge returns which segments to merge next: as few as bring their number down to FanIn, or make the largest records fit into
+// Memory. Where no merge is enough, or those do not fit themselves, it is as many as fit.
+func (g *ExternalMerge) nextMerge(segments []Segment, largest []int64) (at, width int) {
+	width = min(g.FanIn, len(segments)-g.FanIn+1)
+	if len(segments) <= g.FanIn {
+		for width = 2; width < len(segments); width++ {
+			if at := smallestWindow(segments, width, func(at int) bool {
+				end := at + width
+				rest := slices.Concat(largest[:at], []int64{slices.Max(largest[at:end])}, largest[end:])
+				return g.fits(largest[at:end]) && g.fits(rest)
+			}); at >= 0 {
+				return at, width
+			}
+		}
+		width = len(segments) - 1
+	}
+	for ; ; width-- { // two always fit
+		if at := smallestWindow(segments, width, func(at int) bool { return g.fits(largest[at : at+width]) }); at >= 0 {
+			return at, width
+		}
+	}
+}
+
+// smallestWindow returns the start of the adjacent segments with the fewest bytes of those that may be merged; -1: none may.
+func smallestWindow(segments []Segment, width int, mayMerge func(at int) bool) int {
+	best, least, sum := -1, int64(0), int64(0)
+	for end := range segments {
+		sum += segments[end].bytes()
+		at := end - width + 1
+		if at < 0 {
+			continue
+		}
+		if (best < 0 || sum < least) && mayMerge(at) {
+			best, least = at, sum
+		}
+		sum -= segments[at].bytes()
 	}
 	return best
 }
@@ -83,7 +144,7 @@ func smallestWindow(segments []Segment, width int) int {
 // mergeToFile merges at most FanIn segments into one file and removes the
 // temporary ones among them.
 func (g *ExternalMerge) mergeToFile(segments []Segment, path string, codec mapreduce.Codec) (*Segment, error) {
-	w, err := createSegment(path, codec, g.bufferBytes(len(segments)))
+	w, err := createSegment(path, codec, g.bufferBytes(segments))
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +202,7 @@ type Cursor struct {
 
 // Open opens at most FanIn segments. The caller closes the cursor.
 func (g *ExternalMerge) Open(segments []Segment) (*Cursor, error) {
-	c := &Cursor{segments: segments, bufferBytes: g.bufferBytes(len(segments)), merger: &merger{}}
+	c := &Cursor{segments: segments, bufferBytes: g.bufferBytes(segments), merger: &merger{}}
 	for _, r := range segments {
 		f, err := os.Open(r.Path)
 		if err != nil {

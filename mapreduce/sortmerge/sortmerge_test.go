@@ -365,6 +365,63 @@ func TestMergeToFanInIsMinimal(t *testing.T) {
 	}
 }
 
+// A merge holds a record of each open segment: it opens no more of them than have room for their largest. What is not known to be
+// large is merged as ever.
+func TestMergeHoldsNoMoreRecordsThanFit(t *testing.T) {
+	const memory, segments, fanIn = 1 << 20, 32, 32
+	large := func(int) int { return memory / 2 }
+	for name, c := range map[string]struct {
+		value        func(segment int) int // bytes
+		unknown      bool
+		passes, left int
+	}{
+		"each as large as half of the memory":  {large, false, segments - 2, 2},
+		"records that fit into the buffers":    {func(int) int { return memory/(segments+2) - 100 }, false, 0, segments},
+		"one that fits beside smaller buffers": {func(i int) int { return 1 + i/(segments-1)*memory/2 }, false, 0, segments},
+		"three of which two fit":               {func(i int) int { return 1 + i/(segments-3)*memory/3 }, false, 1, segments - 1},
+		"files of an earlier version":          {large, true, 0, segments},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			var list []Segment
+			for i := range segments {
+				w := must[*segmentWriter](t)(createSegment(filepath.Join(dir, strconv.Itoa(i)), mapreduce.CodecNone, minBufferBytes))
+				rec := Record{Key: []byte("k"), Value: bytes.Repeat([]byte{byte(i)}, c.value(i))}
+				var head [maxHeaderBytes]byte
+				n := putHeader(head[:], rec)
+				if err := errors.Join(w.addRecord(slices.Concat(head[:n], rec.Key, rec.Value)), w.endPart()); err != nil {
+					t.Fatal(err)
+				}
+				s := Segment{Path: w.file.Name(), Index: *must[*mapreduce.Index](t)(w.close()), temp: true}
+				if c.unknown {
+					s.Index.Parts[0].Largest = 0
+				}
+				list = append(list, s)
+			}
+			g := ExternalMerge{Dir: dir, NamePrefix: "m", FanIn: fanIn, Memory: memory}
+			left := must[[]Segment](t)(g.MergeToFanIn(list))
+			if g.Passes != c.passes || len(left) != c.left {
+				t.Errorf("%d passes to %d segments, want %d to %d", g.Passes, len(left), c.passes, c.left)
+			}
+			cur := must[*Cursor](t)(g.Open(left))
+			defer cur.Close()
+			for i := range segments {
+				r, err := cur.Next()
+				if r == nil || err != nil || len(r.Value) != c.value(i) || r.Value[0] != byte(i) {
+					t.Fatalf("record %d is another one (%v)", i, err)
+				}
+				held := 0
+				for _, r := range cur.merger.readers {
+					held += cap(r.buf)
+				}
+				if !c.unknown && held > memory+memory/8 { // a buffer grows to a round size
+					t.Errorf("%d bytes in buffers", held)
+				}
+			}
+		})
+	}
+}
+
 // The file of an earlier run may be read by reducers already: it is replaced, not written to.
 func TestOutputReplacesEarlierFile(t *testing.T) {
 	path, linked := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "linked")

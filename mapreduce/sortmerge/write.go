@@ -51,6 +51,7 @@ func (s storedSink) Write(p []byte) (int, error) { return len(p), s.w.store(p) }
 func (w *segmentWriter) addRecord(rec []byte) error {
 	w.part.Records++
 	w.part.RawLength += int64(len(rec))
+	w.part.Largest = max(w.part.Largest, uint32(len(rec)))
 	if w.encoder == nil {
 		return w.store(rec)
 	}
