@@ -22,14 +22,17 @@ const drainGrace = 5 * time.Second
 
 // spawner starts processes from one OS thread that lives as long as the harness,
 // because the kernel sends the parent-death signal when the *thread* that forked
-// ends.
+// ends. It knows which children of the harness are its own.
 type spawner struct {
 	requests chan func()
 	done     sync.WaitGroup
+
+	mu  sync.Mutex // held while a process is started: until its pid is known it must not be reaped
+	own map[int]bool
 }
 
 func newSpawner() *spawner {
-	s := &spawner{requests: make(chan func())}
+	s := &spawner{requests: make(chan func()), own: map[int]bool{}}
 	s.done.Go(func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		for f := range s.requests {
@@ -46,8 +49,32 @@ func (s *spawner) close() {
 
 func (s *spawner) startProcess(cmd *exec.Cmd) error {
 	result := make(chan error)
-	s.requests <- func() { result <- cmd.Start() }
+	s.requests <- func() {
+		s.mu.Lock()
+		err := cmd.Start()
+		if err == nil {
+			s.own[cmd.Process.Pid] = true
+		}
+		s.mu.Unlock()
+		result <- err
+	}
 	return <-result
+}
+
+// wait waits for a process that startProcess has started.
+func (s *spawner) wait(cmd *exec.Cmd) error {
+	err := cmd.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.own, cmd.Process.Pid) // another process may get the number now
+	return err
+}
+
+// withoutStart calls f while no process is being started.
+func (s *spawner) withoutStart(f func(isOwn func(pid int) bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(func(pid int) bool { return s.own[pid] })
 }
 
 // program is one execution of a user's command.
@@ -150,7 +177,7 @@ func (t *task) runProgram(p program) error {
 	side.Go(func() { meter.Run(ended) })
 	var status *os.ProcessState
 	side.Go(func() {
-		cmd.Wait()
+		_ = t.spawner.wait(cmd) // the state says how it ended
 		status = cmd.ProcessState
 		close(ended)
 		stopFeed()

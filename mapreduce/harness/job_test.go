@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 		os.Unsetenv("DROVER_TEST_HARNESS_SPEC")
 		syscall.Exit(Main([]string{spec})) // os.Exit sleeps for a second under the race detector
 	}
+	if os.Getenv("DROVER_TEST_REAP") != "" {
+		syscall.Exit(inheritOrphans())
+	}
 	os.Exit(m.Run())
 }
 

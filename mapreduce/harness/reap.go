@@ -11,9 +11,8 @@ import (
 
 // reapOrphans waits for processes that the harness inherited because their parent
 // ended, so that they do not use up the pids limit of the container. It leaves
-// the harness's own children, which lead their process groups, to the goroutines
-// that wait for them.
-func reapOrphans(ctx context.Context) {
+// the harness's own children to the goroutines that wait for them.
+func reapOrphans(ctx context.Context, own *spawner) {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, syscall.SIGCHLD)
 	defer signal.Stop(ch)
@@ -22,12 +21,13 @@ func reapOrphans(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ch:
-			reapOnce()
+			own.withoutStart(reapOnce)
 		}
 	}
 }
 
-func reapOnce() {
+// reapOnce waits for each child that has ended and is not the harness's own.
+func reapOnce(isOwn func(pid int) bool) {
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
 		return
@@ -41,25 +41,24 @@ func reapOnce() {
 		if err != nil {
 			continue
 		}
-		if z := parseStat(stat); z.state == 'Z' && z.parent == os.Getpid() && z.group != pid {
+		if z := parseStat(stat); z.state == 'Z' && z.parent == os.Getpid() && !isOwn(pid) {
 			syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
 		}
 	}
 }
 
 type procStat struct {
-	state         byte
-	parent, group int
+	state  byte
+	parent int
 }
 
-// parseStat reads state, parent and process group from /proc/PID/stat. The name
-// before them is in parentheses and may contain any character.
+// parseStat reads state and parent from /proc/PID/stat. The name before them is
+// in parentheses and may contain any character.
 func parseStat(b []byte) procStat {
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(f) < 3 {
+	if len(f) < 2 {
 		return procStat{}
 	}
 	parent, _ := strconv.Atoi(string(f[1]))
-	group, _ := strconv.Atoi(string(f[2]))
-	return procStat{f[0][0], parent, group}
+	return procStat{f[0][0], parent}
 }

@@ -125,7 +125,7 @@ func (t *task) startBackground() (stop func()) {
 		wg.Go(func() { t.reportProgress(ctx) })
 	}
 	if os.Getpid() == 1 {
-		wg.Go(func() { reapOrphans(ctx) })
+		wg.Go(func() { reapOrphans(ctx, t.spawner) })
 	}
 	return func() { cancel(); wg.Wait() }
 }
