@@ -56,6 +56,22 @@ func overLimit(limit *droverv1.Resources, demand facts.Amounts) *impossible {
 	return nil
 }
 
+// checkTenantCaps refuses caps that State cannot count, before the entry is proposed alone: what older logs
+// accepted stays, and countableCap takes it for no cap.
+func checkTenantCaps(list []*droverv1.Tenant) error {
+	for _, t := range list {
+		for _, c := range []struct {
+			word  string
+			limit *droverv1.Resources
+		}{{"cap", t.GetCap()}, {"task_cap", t.GetTaskCap()}} {
+			if err := resources(facts.AmountsOf(c.limit)).Check(); err != nil {
+				return fault.New(fault.Invalid, "%s of tenant %q: %w", c.word, t.GetName(), err)
+			}
+		}
+	}
+	return nil
+}
+
 func amountText(r scheduler.Resource, n int64) string {
 	switch r {
 	case scheduler.CPU:

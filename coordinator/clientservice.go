@@ -481,6 +481,9 @@ func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[d
 			t.Weight = 1
 		}
 	}
+	if err := checkTenantCaps(req.Msg.GetTenants()); err != nil {
+		return nil, err
+	}
 	var tooDeep error
 	s.core.view(func(f *facts.Facts) { tooDeep = f.Checks().TreeTooDeep(req.Msg.GetTenants()) })
 	if tooDeep != nil {

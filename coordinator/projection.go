@@ -143,19 +143,30 @@ func resources(a facts.Amounts) scheduler.Resources {
 // putTenant adds or replaces a tenant. Where its parent does not fit into State's tree, it is put
 // at the root: State has the parent only later, or the parent's change is yet to come, and then
 // this tenant is put again; or facts of earlier versions have a tree that is too deep for State.
+// They may also have caps that State refuses: see countableCap.
 func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
 	s := scheduler.TenantSpec{ID: scheduler.TenantID(t.ID), Name: t.Spec.GetName(), Parent: scheduler.NoTenant, Weight: t.Spec.GetWeight()}
 	if up := f.Tenant(t.Spec.GetParent()); up != nil {
 		s.Parent = scheduler.TenantID(up.ID)
 	}
-	s.Caps.Total = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetCap())))
-	s.Caps.Task = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetTaskCap())))
+	s.Caps.Total, s.Caps.Task = countableCap(t.Spec.GetCap()), countableCap(t.Spec.GetTaskCap())
 	err := p.state.Events().PutTenant(s)
 	if err != nil && s.Parent != scheduler.NoTenant {
 		s.Parent = scheduler.NoTenant
 		err = p.state.Events().PutTenant(s)
 	}
 	return ignoreStale(err)
+}
+
+// countableCap returns a cap as State has it. An amount that State cannot count is none: no sum of demands reaches it.
+func countableCap(r *droverv1.Resources) scheduler.Limit {
+	l := scheduler.Limit(resources(facts.AmountsOf(r)))
+	for i, n := range l {
+		if n < 0 || n > scheduler.MaxAmount {
+			l[i] = 0
+		}
+	}
+	return l
 }
 
 // putNode adds or updates a node. disks is how many of its disks attempts have been on: a node may have

@@ -573,6 +573,27 @@ func TestALostImageLeavesItsTaskActive(t *testing.T) {
 	}
 }
 
+// Facts of earlier versions may have caps that State refuses: they count as none, when they come and at a rebuild.
+func TestCapsThatCannotBeCountedAreNone(t *testing.T) {
+	w := newRandomCluster(t, 1)
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{
+		{Name: "up", Weight: 1, Cap: &droverv1.Resources{Cpu: 4000, Memory: 10 << 50, Io: -1}},
+		{Name: "a", Weight: 1, Parent: "up", TaskCap: &droverv1.Resources{Cpu: -5, Memory: 1 << 30, Io: scheduler.MaxAmount + 1}}}}}})
+	if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
+		t.Fatal(err)
+	}
+	rebuilt := newProjection(noHosts)
+	if err := rebuilt.rebuild(w.f); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*projection{w.p, rebuilt} {
+		up, a := p.state.Tenant(scheduler.TenantID(w.f.Tenant("up").ID)).Spec, p.state.Tenant(scheduler.TenantID(w.f.Tenant("a").ID)).Spec
+		if up.Caps.Total != (scheduler.Limit{4000, 0, 0}) || a.Caps.Task != (scheduler.Limit{0, 1 << 30, 0}) || a.Parent != up.ID {
+			t.Errorf("State has %+v and %+v", up, a)
+		}
+	}
+}
+
 func lastEvents(f *facts.Facts, n int) string {
 	var out []string
 	for _, e := range f.EventLog().Since(max(f.EventLog().Last(), uint64(n))-uint64(n), n) {

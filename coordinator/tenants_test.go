@@ -89,3 +89,26 @@ func TestMovesThatMakeATreeTooDeepAreRefused(t *testing.T) {
 		t.Errorf("32 levels: %v", err)
 	}
 }
+
+// A cap that State cannot count was a fact, and with it no coordinator could lead any more.
+func TestCapsThatCannotBeCountedAreRefused(t *testing.T) {
+	b := newTestCluster(t, nil)
+	const most = 1 << 53
+	for _, c := range []struct {
+		tenant *droverv1.Tenant
+		want   string // "" for none
+	}{
+		{&droverv1.Tenant{Cap: &droverv1.Resources{Memory: 10 << 50}}, `cap of tenant "a": memory is 11258999068426240: at most 9007199254740992 can be counted`},
+		{&droverv1.Tenant{Cap: &droverv1.Resources{Cpu: most + 1}}, `cap of tenant "a": cpu is 9007199254740993`},
+		{&droverv1.Tenant{Cap: &droverv1.Resources{Io: -1}}, `cap of tenant "a": io is -1: it must not be negative`},
+		{&droverv1.Tenant{TaskCap: &droverv1.Resources{Memory: most + 1}}, `task_cap of tenant "a": memory is 9007199254740993`},
+		{&droverv1.Tenant{TaskCap: &droverv1.Resources{Cpu: -1}}, `task_cap of tenant "a": cpu is -1`},
+		{&droverv1.Tenant{Cap: &droverv1.Resources{Cpu: most, Memory: most, Io: most}, TaskCap: &droverv1.Resources{Memory: most}}, ""},
+	} {
+		c.tenant.Name = "a"
+		_, err := b.client.ApplyTenants(b.ctx, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{c.tenant}}))
+		if err = wire.FromError(err); (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v: %v, want %q", c.tenant, err, c.want)
+		}
+	}
+}
