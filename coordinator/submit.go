@@ -117,6 +117,9 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err := s.core.rights.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
 		return nil, err
 	}
+	if err := requireUploads(spec); err != nil {
+		return nil, err
+	}
 	leave, err := s.core.submitting.claim(spec.Tenant, spec.Name, key)
 	if err != nil {
 		return nil, err
@@ -277,6 +280,10 @@ func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []st
 			err = checkCaps(f, spec)
 		}
 		if err == nil {
+			setFileSizes(f, spec)
+			err = checkFilesFit(spec)
+		}
+		if err == nil {
 			err = f.Checks().Crowded(spec.Tenant)
 		}
 		if err == nil {
@@ -299,15 +306,62 @@ func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []st
 	return warnings, nil
 }
 
+// requireUploads refuses an archive or a file that is not said to be in the store. A dry run may have such ones.
+func requireUploads(spec *jobspec.Job) error {
+	if im := spec.Image; im != nil && im.Kind == jobspec.ImageOCIArchive && im.Digest == "" {
+		return fault.New(fault.Invalid, "image %q has no digest: upload it first (drover job run does)", im.Source)
+	}
+	for i := range spec.Stages {
+		s := &spec.Stages[i]
+		for _, file := range s.Files {
+			if file.Digest == "" {
+				return fault.New(fault.Invalid, "file %q of stage %q has no digest: upload it first (drover job run does)", file.Name, s.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// setFileSizes sets the sizes of uploaded files, which the submitter may have stated otherwise: a node charges the
+// copy of a large file to its task.
+func setFileSizes(f *facts.Facts, spec *jobspec.Job) {
+	set := func(digest string, size *int64) {
+		if b := f.Blob(digest); b != nil {
+			*size = b.Size
+		}
+	}
+	if spec.Image != nil {
+		set(spec.Image.Digest, &spec.Image.Size)
+	}
+	for i := range spec.Stages {
+		for k := range spec.Stages[i].Files {
+			set(spec.Stages[i].Files[k].Digest, &spec.Stages[i].Files[k].Size)
+		}
+	}
+}
+
+// checkFilesFit refuses a stage whose files exceed the disk space of its tasks. A map task also has the files of its
+// combiner.
+func checkFilesFit(spec *jobspec.Job) error {
+	for i := range spec.Stages {
+		s, sum := &spec.Stages[i], int64(0)
+		for _, file := range taskFiles(spec, s) {
+			sum += file.GetSize()
+		}
+		if sum > s.Disk {
+			return fault.New(fault.Invalid, "the files of stage %q have %s together, more than its disk quota: raise disk, which is %q",
+				s.Name, jobspec.FormatSize(sum), jobspec.FormatSize(s.Disk))
+		}
+	}
+	return nil
+}
+
 // checkImage refuses pulled images and host folders that no operator allowed.
 func (s *submitter) checkImage(im *jobspec.Image) error {
 	if im == nil {
 		return nil
 	}
 	if im.Kind == jobspec.ImageOCIArchive {
-		if im.Digest == "" {
-			return fault.New(fault.Invalid, "image %q has no digest: upload it first (drover job run does)", im.Source)
-		}
 		return nil
 	}
 	name := string(im.Kind) + ":" + im.Source

@@ -1,13 +1,21 @@
 package coordinator
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
+
+	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
@@ -173,6 +181,94 @@ func TestImagesOfHostFoldersNeedTheOperator(t *testing.T) {
 		j.Image = &jobspec.Image{Kind: jobspec.ImageRootfs, Source: source}
 		if _, err := b.trySubmit(j, ""); !errors.Is(wire.FromError(err), want) {
 			t.Errorf("%s: %v, want %v", source, err, want)
+		}
+	}
+}
+
+// upload stores a file of n bytes and returns its digest.
+func (b *testCluster) upload(n int) string {
+	b.t.Helper()
+	data := bytes.Repeat([]byte{'x'}, n)
+	sum := sha256.Sum256(data)
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	st := b.client.PutBlob(b.ctx)
+	if err := st.Send(&droverv1.PutBlobRequest{Digest: digest, Size: int64(n), Data: data}); err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := st.CloseAndReceive(); err != nil {
+		b.t.Fatal(err)
+	}
+	return digest
+}
+
+// The size of an uploaded file is that of the store, whatever the submitter says of it: nodes charge a copy to the
+// task, and reserve its disk space, by its size.
+func TestSizesOfFilesAreThoseOfTheStore(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.fs.Input("hdfs:///in", 1, "n1")
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	const size = 3 << 20
+	large, small := b.upload(size), b.upload(7)
+	files := func(digest string, names ...string) (out []jobspec.File) {
+		for _, name := range names {
+			out = append(out, jobspec.File{Name: name, Source: name, Digest: digest, Size: 1})
+		}
+		return out
+	}
+	j := groupJob("sizes", 1)
+	j.Image = &jobspec.Image{Kind: jobspec.ImageOCIArchive, Source: "i.tar", Digest: large}
+	j.Stages[0].Files = append(files(large, "large"), files(small, "small")...)
+	id, err := b.trySubmit(j, "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := b.trySubmit(j, "key"); err != nil || again != id {
+		t.Errorf("submitted again: job %d, %v; want %d", again, err, id)
+	}
+	b.waitUntil("the task is on the node", func() bool { return len(n.Wanted()) == 1 })
+	spec := n.Wanted()[0].GetSpec()
+	if f := spec.GetFiles(); len(f) != 2 || f[0].GetSize() != size || f[1].GetSize() != 7 || spec.GetImage().GetSize() != size {
+		t.Errorf("the node gets files %v and image %v", f, spec.GetImage())
+	}
+
+	for what, c := range map[string]struct {
+		change    func(*jobspec.Job)
+		run, plan string // what the refusal says; "" for none
+	}{
+		"a file without a digest": {func(j *jobspec.Job) { j.Stages[0].Files = files("", "a") },
+			`file "a" of stage "map" has no digest: upload it first`, ""},
+		"an archive without a digest": {func(j *jobspec.Job) { j.Image = &jobspec.Image{Kind: jobspec.ImageOCIArchive, Source: "i.tar"} },
+			`image "i.tar" has no digest: upload it first`, ""},
+		"files that fill the disk": {func(j *jobspec.Job) { j.Stages[0].Disk, j.Stages[0].Files = 6<<20, files(large, "a", "b") }, "", ""},
+		"more files than the disk takes": {func(j *jobspec.Job) { j.Stages[0].Disk, j.Stages[0].Files = 5<<20, files(large, "a", "b") },
+			`the files of stage "map" have 6MiB together, more than its disk quota: raise disk, which is "5MiB"`, `the files of stage "map" have 6MiB together`},
+		"more with those of the combiner": {func(j *jobspec.Job) {
+			j.Stages[0].Disk, j.Stages[0].Files, j.Stages[1].Files, j.Stages[1].Combiner = 4<<20, files(large, "a"), files(large, "b"), true
+		}, `the files of stage "map" have 6MiB together`, `the files of stage "map" have 6MiB together`},
+		"a file of both stages": {func(j *jobspec.Job) {
+			j.Stages[0].Disk, j.Stages[0].Files, j.Stages[1].Files, j.Stages[1].Combiner = 4<<20, files(large, "a"), files(large, "a"), true
+		}, "", ""},
+		"those of a reduce stage without a combiner": {func(j *jobspec.Job) {
+			j.Stages[0].Disk, j.Stages[0].Files, j.Stages[1].Files = 4<<20, files(large, "a"), files(large, "b")
+		}, "", ""},
+	} {
+		j := mapReduceJob(strings.ReplaceAll(what, " ", "-"), 1)
+		j.Output.Path += what
+		c.change(j)
+		text, err := json.Marshal(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, planErr := b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)}))
+		_, runErr := b.client.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text)}))
+		for _, got := range []struct {
+			err  error
+			want string
+		}{{wire.FromError(runErr), c.run}, {wire.FromError(planErr), c.plan}} {
+			if (got.err == nil) != (got.want == "") || got.err != nil && (!errors.Is(got.err, fault.Invalid) || !strings.Contains(got.err.Error(), got.want)) {
+				t.Errorf("%s: %v, want %q", what, got.err, got.want)
+			}
 		}
 	}
 }

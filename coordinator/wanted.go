@@ -103,7 +103,7 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	s := &j.Spec.Stages[k.Stage]
 	t := &droverv1.TaskSpec{
 		JobName: j.Name, StageName: s.Name, Tenant: j.Spec.Tenant, Kind: string(s.Kind), Command: s.Command, Builtin: s.Builtin,
-		Env: mergeEnv(j.Spec.Env, s.Env), Demand: &droverv1.Resources{Cpu: s.Resources.CPU, Memory: s.Resources.Memory, Io: s.Resources.IO},
+		Env: mergeEnv(j.Spec.Env, s.Env), Files: taskFiles(j.Spec, s), Demand: &droverv1.Resources{Cpu: s.Resources.CPU, Memory: s.Resources.Memory, Io: s.Resources.IO},
 		Disk: s.Disk, TimeLimitMs: timeMS(s.TimeLimit), Exclusive: s.Exclusive, StageTasks: j.Stages[k.Stage].Tasks, ShuffleToken: j.Token,
 		ContainersUsedAgain: s.ContainersUsedAgain,
 	}
@@ -112,9 +112,6 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	}
 	if d := f.Node(a.Node).Info.GetDisks(); a.Disk >= 0 && int(a.Disk) < len(d) {
 		t.DiskName = d[a.Disk].GetName()
-	}
-	for _, file := range s.Files {
-		t.Files = append(t.Files, &droverv1.FileRef{Name: file.Name, Digest: file.Digest, Mode: file.Mode, Size: file.Size})
 	}
 	for _, x := range s.Secrets {
 		t.Secrets = append(t.Secrets, &droverv1.SecretRef{Env: x.Env, Ref: x.Ref})
@@ -195,7 +192,6 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 			if len(t.CombineCommand) == 0 {
 				t.CombineCommand, t.CombineBuiltin = red.Command, red.Builtin
 			}
-			t.Files = withFiles(t.Files, red.Files)
 		}
 	case r:
 		t.Partitions = j.Stages[r].Tasks
@@ -216,14 +212,27 @@ func keyOrder(s *jobspec.Stage) []string {
 	return s.KeyOrder
 }
 
-// withFiles adds the combiner's files that the map stage does not have.
-func withFiles(have []*droverv1.FileRef, more []jobspec.File) []*droverv1.FileRef {
-	for _, file := range more {
-		if !slices.ContainsFunc(have, func(h *droverv1.FileRef) bool { return h.GetName() == file.Name }) {
-			have = append(have, &droverv1.FileRef{Name: file.Name, Digest: file.Digest, Mode: file.Mode, Size: file.Size})
+// taskFiles returns the files of a stage's tasks: for a map stage with those of the combiner, which runs in its tasks,
+// that it does not have.
+func taskFiles(spec *jobspec.Job, s *jobspec.Stage) (out []*droverv1.FileRef) {
+	add := func(file *jobspec.File) {
+		out = append(out, &droverv1.FileRef{Name: file.Name, Digest: file.Digest, Mode: file.Mode, Size: file.Size})
+	}
+	for i := range s.Files {
+		add(&s.Files[i])
+	}
+	for i := range spec.Stages {
+		red := &spec.Stages[i]
+		if s.Kind != jobspec.KindMap || red.Kind != jobspec.KindReduce || !red.Combiner {
+			continue
+		}
+		for k := range red.Files {
+			if !slices.ContainsFunc(s.Files, func(own jobspec.File) bool { return own.Name == red.Files[k].Name }) {
+				add(&red.Files[k])
+			}
 		}
 	}
-	return have
+	return out
 }
 
 func mergeEnv(job, stage map[string]string) map[string]string {
