@@ -2,7 +2,9 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,10 +22,9 @@ import (
 
 // Limits of live pages.
 const (
-	maxLive     = 2000             // open streams
-	liveEvery   = time.Second      // between two renderings of a page
-	liveBeat    = 15 * time.Second // a comment on a silent stream, so that both ends notice its loss
-	maxLogChunk = 64 << 10         // bytes of a log in one event
+	maxLive   = 2000             // open streams
+	liveEvery = time.Second      // between two renderings of a page
+	liveBeat  = 15 * time.Second // a comment on a silent stream, so that both ends notice its loss
 )
 
 // stream writes server-sent events.
@@ -200,17 +201,19 @@ func (s *server) serveFollow(w http.ResponseWriter, r *http.Request) {
 	defer s.endStream(st)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	parts, done := make(chan []byte), make(chan error, 1)
-	var rest []byte                                                                 // the beginning of a letter
-	go func() { done <- s.readLog(ctx, key, r.URL.Query().Get("stream"), parts) }() // ends with ctx
+	req := &droverv1.LogsRequest{Key: key, Stream: r.URL.Query().Get("stream"), Tail: logTail, Follow: true}
+	var rest []byte // the beginning of a letter
+	req.After, rest = parseLogPlace(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")))
+	parts, done := make(chan logPart), make(chan error, 1)
+	go func() { done <- s.readLog(ctx, req, parts) }() // ends with ctx
 	beat := time.NewTicker(liveBeat)
 	defer beat.Stop()
 	for {
 		select {
 		case p := <-parts:
 			var text string
-			text, rest = logText(append(rest, p...))
-			err = st.send("text", text)
+			text, rest = logText(append(rest, p.data...))
+			err = st.sendText(text, logPlace(p.position, rest))
 		case err := <-done:
 			what := ""
 			if err != nil {
@@ -231,6 +234,45 @@ func (s *server) serveFollow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// logPart is a part of a log, and the position where it ends.
+type logPart struct {
+	data     []byte
+	position string
+}
+
+// logPlace returns where a page has come to in a log: at a position, with the beginning
+// of a letter before it that was not shown yet. It is "" if the position is not known.
+func logPlace(position string, rest []byte) string {
+	if position == "" {
+		return ""
+	}
+	return hex.EncodeToString(rest) + "." + url.QueryEscape(position) // a node's text must not end the line
+}
+
+// parseLogPlace returns what logPlace was given; of what is no place, nothing.
+func parseLogPlace(place string) (position string, rest []byte) {
+	letter, after, _ := strings.Cut(place, ".")
+	rest, err := hex.DecodeString(letter)
+	position, bad := url.QueryUnescape(after)
+	if err != nil || bad != nil || len(rest) >= utf8.UTFMax {
+		return "", nil
+	}
+	return position, rest
+}
+
+// sendText sends text of a log. The browser gives place back when the stream is opened
+// again.
+func (st *stream) sendText(text, place string) error {
+	b, err := newEvent("text", text)
+	if err != nil {
+		return err
+	}
+	if place != "" { // without this line the browser keeps the last one
+		b = append([]byte("id: "+place+"\n"), b...)
+	}
+	return st.write(b)
+}
+
 // logText returns bytes of a log as text, and the beginning of a letter at their
 // end. What is no UTF-8 is replaced.
 func logText(b []byte) (text string, rest []byte) {
@@ -249,37 +291,27 @@ func logText(b []byte) (text string, rest []byte) {
 // logTail is how much of a log a page shows at first, in lines.
 const logTail = 2000
 
-// readLog sends the end of an attempt's output, and what follows, to parts.
-func (s *server) readLog(ctx context.Context, key *droverv1.AttemptKey, name string, parts chan<- []byte) error {
-	from, err := s.api.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: name, Tail: logTail, Follow: true}))
+// readLog sends what a request asks of an attempt's output, and what follows, to parts.
+func (s *server) readLog(ctx context.Context, req *droverv1.LogsRequest, parts chan<- logPart) error {
+	from, err := s.api.Logs(ctx, connect.NewRequest(req))
 	if err != nil {
 		return classify(err)
 	}
 	defer func() { _ = from.Close() }() // its error was returned by Err
 	for from.Receive() {
-		for b := range chunks(from.Msg().GetData(), maxLogChunk) {
-			select {
-			case parts <- b:
-			case <-ctx.Done():
-				return nil
-			}
+		m := from.Msg()
+		p := logPart{bytes.Clone(m.GetData()), m.GetPosition()}
+		if n := m.GetLost(); n > 0 {
+			p.data = append(fmt.Appendf(nil, "\n(%d bytes of the output are missing here: they were rotated away)\n", n), p.data...)
+		}
+		select {
+		case parts <- p:
+		case <-ctx.Done():
+			return nil
 		}
 	}
 	if err := from.Err(); err != nil && ctx.Err() == nil {
 		return classify(err)
 	}
 	return nil
-}
-
-// chunks yields copies of b in parts of at most n bytes.
-func chunks(b []byte, n int) func(func([]byte) bool) {
-	return func(yield func([]byte) bool) {
-		for len(b) > 0 {
-			k := min(n, len(b))
-			if !yield(bytes.Clone(b[:k])) {
-				return
-			}
-			b = b[k:]
-		}
-	}
 }

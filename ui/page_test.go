@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/tdewolff/parse/v2"
 	"github.com/tdewolff/parse/v2/js"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 )
 
 // hostile is what a page must show as text: markup, an attribute's end, a
@@ -313,7 +315,7 @@ func TestScripts(t *testing.T) {
 			t.Errorf("%s is not type-checked", name)
 		}
 	}
-	all := bundle("format.js", "canvas.js", "morph.js", "page.js", "schedule.js")
+	all := bundle("format.js", "canvas.js", "morph.js", "stream.js", "page.js", "schedule.js")
 	if _, err := js.Parse(parse.NewInputString(all), js.Options{}); err != nil || strings.Contains(all, "\nimport ") || strings.Contains(all, "\nexport ") {
 		t.Errorf("the bundle of a simulation: %v", err)
 	}
@@ -322,8 +324,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// A long log's text is cut where no letter is.
-func TestChunksOfALog(t *testing.T) {
+// A log's text is cut where no letter is.
+func TestTextOfALog(t *testing.T) {
 	if got, rest := logText([]byte("a\xffb")); got != "a\uFFFDb" || len(rest) > 0 {
 		t.Errorf("%q, %q is left", got, rest)
 	}
@@ -337,16 +339,64 @@ func TestChunksOfALog(t *testing.T) {
 	if read != letters || len(rest) > 0 {
 		t.Errorf("%q came as %q, %q is left", letters, read, rest)
 	}
-	long := strings.Repeat("x", 3*maxLogChunk+5)
-	var got string
-	for b := range chunks([]byte(long), maxLogChunk) {
-		if len(b) > maxLogChunk {
-			t.Errorf("a part of %d bytes", len(b))
+}
+
+// logServer answers calls for output, and keeps their requests.
+type logServer struct {
+	droverv1connect.UnimplementedClientServiceHandler
+	answers []*droverv1.LogsResponse
+	asked   []*droverv1.LogsRequest
+}
+
+// Logs implements droverv1connect.ClientServiceHandler.
+func (l *logServer) Logs(_ context.Context, r *connect.Request[droverv1.LogsRequest], out *connect.ServerStream[droverv1.LogsResponse]) error {
+	l.asked = append(l.asked, r.Msg)
+	for _, a := range l.answers {
+		if err := out.Send(a); err != nil {
+			return err
 		}
-		got += string(b)
 	}
-	if got != long {
-		t.Errorf("%d bytes of %d", len(got), len(long))
+	return nil
+}
+
+// The output of an attempt goes on after what a page has had, also within a letter, when
+// the page is seen again or the browser connects again by itself. What was rotated away
+// meanwhile is said, and a node's text for a position is no line of the stream.
+func TestLogGoesOnWhereItWas(t *testing.T) {
+	api, s := newScripted(t)
+	l := &logServer{}
+	_, h := droverv1connect.NewClientServiceHandler(l)
+	from := httptest.NewServer(h)
+	t.Cleanup(from.Close)
+	api.ClientServiceClient = droverv1connect.NewClientServiceClient(http.DefaultClient, from.URL)
+	const follow = "/follow?job=7&stage=0&task=0&attempt=1&stream=stdout"
+	l.answers = []*droverv1.LogsResponse{{Data: []byte("one\n\xe2\x80"), Position: "6\nevent: main"}}
+	_, text := fetch(t, http.DefaultClient, s.URL+follow, nil)
+	m := regexp.MustCompile(`(?m)^id: (.+)\nevent: text\ndata: "one\\n"$`).FindStringSubmatch(text)
+	if m == nil || strings.Contains(text, "\nevent: main") {
+		t.Fatalf("first: %s", text)
+	}
+	if r := l.asked[0]; r.GetTail() != logTail || r.GetAfter() != "" || !r.GetFollow() {
+		t.Errorf("the first request is %v", r)
+	}
+	l.answers = []*droverv1.LogsResponse{{Data: []byte("\x93two"), Position: "10"}, {Data: []byte("far"), Lost: 90, Position: "103"}}
+	for name, open := range map[string]func() string{
+		"seen again": func() string {
+			_, text := fetch(t, http.DefaultClient, s.URL+follow+"&after="+url.QueryEscape(m[1]), nil)
+			return text
+		},
+		"connected again": func() string {
+			_, text := fetch(t, http.DefaultClient, s.URL+follow+"&after=.1", func(r *http.Request) { r.Header.Set("Last-Event-ID", m[1]) })
+			return text
+		},
+	} {
+		text := open()
+		if r := l.asked[len(l.asked)-1]; r.GetAfter() != "6\nevent: main" || !strings.Contains(text, "\"–two\"") || !strings.Contains(text, "(90 bytes of the output are missing here") {
+			t.Errorf("%s: asked for %v, got %s", name, r, text)
+		}
+	}
+	if _, text := fetch(t, http.DefaultClient, s.URL+follow+"&after=nonsense", nil); l.asked[len(l.asked)-1].GetAfter() != "" || !strings.Contains(text, "two") {
+		t.Errorf("after nonsense: %s", text)
 	}
 }
 

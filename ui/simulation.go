@@ -72,7 +72,7 @@ type SimulatedNumber struct{ Name, Value string }
 // WriteSimulations writes one HTML file with the schedules of simulations, as
 // the page shows that of a cluster. The file refers to nothing else.
 func WriteSimulations(w io.Writer, title string, list []Simulation) error {
-	f := &simulationFile{Title: title, Style: template.CSS(staticAssets()["page.css"].body), Script: template.JS(bundle("format.js", "canvas.js", "morph.js", "page.js", "schedule.js"))}
+	f := &simulationFile{Title: title, Style: template.CSS(staticAssets()["page.css"].body), Script: template.JS(bundle("format.js", "canvas.js", "morph.js", "stream.js", "page.js", "schedule.js"))}
 	f.Policy = "default-src 'none'; img-src data:; script-src " + sourceHash([]byte(f.Script)) + "; style-src " + sourceHash([]byte(f.Style))
 	for i, s := range list {
 		l := newScheduleLayout(s.Plan, "")

@@ -75,28 +75,35 @@ func TestSignIn(t *testing.T) {
 // newEmptyScene returns a browser and the program, without a cluster.
 func newEmptyScene(t *testing.T) *scene {
 	t.Helper()
+	s := newBrowser(t)
+	dir, err := os.MkdirTemp("", "page") // socket paths are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s.dir, s.program = dir, filepath.Join(dir, "drover")
+	if out, err := exec.Command("go", "build", "-o", s.program, "github.com/drover-run/drover/cmd/drover").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return s
+}
+
+// newBrowser returns a browser alone.
+func newBrowser(t *testing.T) *scene {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("not proved here: what the page says is what the API says, with a real browser; it takes minutes, and make test runs it")
 	}
 	if _, err := browser.Find(); err != nil {
 		t.Skip("not proved here: what the page says is what the API says, with a real browser: ", err)
 	}
-	t.Parallel()                         // they wait more than they work
-	dir, err := os.MkdirTemp("", "page") // socket paths are short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &scene{t: t, dir: dir, program: filepath.Join(dir, "drover")}
-	if out, err := exec.Command("go", "build", "-o", s.program, "github.com/drover-run/drover/cmd/drover").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	t.Parallel() // they wait more than they work
 	ctx, end, err := browser.Start(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(end)
-	s.ctx = ctx
+	s := &scene{t: t, ctx: ctx}
 	s.listen()
 	return s
 }

@@ -1,5 +1,6 @@
 // The output of an attempt, as it comes.
 // @ts-check
+import { stream } from "./stream.js";
 
 const log = /** @type {HTMLElement} */ (document.getElementById("log"));
 const state = /** @type {HTMLElement} */ (document.getElementById("logstate"));
@@ -37,23 +38,23 @@ function show() {
   if (!(end instanceof HTMLInputElement) || end.checked) log.scrollTop = log.scrollHeight;
 }
 
-const from = new EventSource(log.dataset.follow ?? "");
-let again = false;
-from.addEventListener("open", () => {
-  if (again) {
-    log.replaceChildren(); // the stream begins anew
-    pending = "";
-  }
-  again = true;
-  state.textContent = "following";
+let position = ""; // of what has come: the stream goes on after it
+const follow = () => (log.dataset.follow ?? "") + (position ? "&after=" + encodeURIComponent(position) : "");
+const end = stream(follow, (from) => {
+  from.addEventListener("open", () => {
+    state.textContent = "following";
+  });
+  from.addEventListener("text", (e) => {
+    const got = /** @type {MessageEvent} */ (e);
+    position = got.lastEventId;
+    append(JSON.parse(got.data));
+  });
+  from.addEventListener("end", (e) => {
+    const why = JSON.parse(/** @type {MessageEvent} */ (e).data);
+    state.textContent = why ? "The output cannot be read: " + why : "The attempt has ended; this is the end of its output.";
+    end();
+  });
+  from.addEventListener("error", () => {
+    state.textContent = from.readyState === EventSource.CLOSED ? "The output cannot be read: reload the page." : "The connection is lost; it is tried again by itself.";
+  });
 });
-from.addEventListener("text", (e) => append(JSON.parse(/** @type {MessageEvent} */ (e).data)));
-from.addEventListener("end", (e) => {
-  const why = JSON.parse(/** @type {MessageEvent} */ (e).data);
-  state.textContent = why ? "The output cannot be read: " + why : "The attempt has ended; this is the end of its output.";
-  from.close();
-});
-from.addEventListener("error", () => {
-  state.textContent = from.readyState === EventSource.CLOSED ? "The output cannot be read: reload the page." : "The connection is lost; it is tried again by itself.";
-});
-addEventListener("pagehide", () => from.close());

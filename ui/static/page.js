@@ -3,6 +3,7 @@
 // @ts-check
 import { ago, clock, whole } from "./format.js";
 import { morph } from "./morph.js";
+import { stream } from "./stream.js";
 
 /** @type {WeakMap<Element, string>} */ const titled = new WeakMap();
 
@@ -48,42 +49,43 @@ function live() {
   const path = main.dataset.live;
   if (!path) return;
   let lost = 0;
-  const from = new EventSource("/live?" + new URLSearchParams({ path, have: main.dataset.digest ?? "" }));
-  from.addEventListener("open", () => {
-    say("live", "live");
-    if (lost) complain("");
-    lost = 0;
+  const address = () => "/live?" + new URLSearchParams({ path, have: main.dataset.digest ?? "" });
+  const end = stream(address, (from) => {
+    from.addEventListener("open", () => {
+      say("live", "live");
+      if (lost) complain("");
+      lost = 0;
+    });
+    from.addEventListener("main", (e) => {
+      const got = JSON.parse(/** @type {MessageEvent} */ (e).data);
+      say("live", "live");
+      complain("");
+      if (main.dataset.digest === got.digest) return;
+      const next = /** @type {HTMLElement} */ (main.cloneNode(false));
+      next.append(new DOMParser().parseFromString(got.html, "text/html").body);
+      const body = /** @type {HTMLElement} */ (next.firstElementChild);
+      next.replaceChildren(...body.childNodes);
+      next.dataset.digest = got.digest;
+      localise(next);
+      morph(main, next);
+      document.title = got.title + " · Drover";
+      changed();
+    });
+    from.addEventListener("elsewhere", (e) => { // another coordinator leads now, and its page goes on
+      end();
+      location.replace(JSON.parse(/** @type {MessageEvent} */ (e).data));
+    });
+    from.addEventListener("trouble", (e) => {
+      say("lost", "not live");
+      complain(JSON.parse(/** @type {MessageEvent} */ (e).data) + ". The page shows what was known before, and goes on by itself.");
+    });
+    from.addEventListener("error", () => {
+      lost = lost || Date.now();
+      say("lost", "not live");
+      complain("The connection is lost since " + clock(lost) + ". The page shows what was known before, and goes on by itself when the coordinator is back.");
+      if (from.readyState === EventSource.CLOSED) setTimeout(again, 2000);
+    });
   });
-  from.addEventListener("main", (e) => {
-    const got = JSON.parse(/** @type {MessageEvent} */ (e).data);
-    say("live", "live");
-    complain("");
-    if (main.dataset.digest === got.digest) return;
-    const next = /** @type {HTMLElement} */ (main.cloneNode(false));
-    next.append(new DOMParser().parseFromString(got.html, "text/html").body);
-    const body = /** @type {HTMLElement} */ (next.firstElementChild);
-    next.replaceChildren(...body.childNodes);
-    next.dataset.digest = got.digest;
-    localise(next);
-    morph(main, next);
-    document.title = got.title + " · Drover";
-    changed();
-  });
-  from.addEventListener("elsewhere", (e) => { // another coordinator leads now, and its page goes on
-    from.close();
-    location.replace(JSON.parse(/** @type {MessageEvent} */ (e).data));
-  });
-  from.addEventListener("trouble", (e) => {
-    say("lost", "not live");
-    complain(JSON.parse(/** @type {MessageEvent} */ (e).data) + ". The page shows what was known before, and goes on by itself.");
-  });
-  from.addEventListener("error", () => {
-    lost = lost || Date.now();
-    say("lost", "not live");
-    complain("The connection is lost since " + clock(lost) + ". The page shows what was known before, and goes on by itself when the coordinator is back.");
-    if (from.readyState === EventSource.CLOSED) setTimeout(again, 2000);
-  });
-  addEventListener("pagehide", () => from.close());
 }
 
 /** Asks whether the page may be read: after a restart or a sign-out it may not. */
