@@ -59,7 +59,7 @@ func newAuthenticator(c *core) *authenticator {
 func (a *authenticator) withIdentity(of identify, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := of(r)
-		if a.signIn != nil && (err != nil || isSignIn(r)) && r.TLS != nil && isPagePath(r.URL.Path) {
+		if a.signIn != nil && (isStranger(err) || isSignIn(r)) && r.TLS != nil && isPagePath(r.URL.Path) {
 			a.signIn.ServeHTTP(w, r)
 			return
 		}
@@ -82,12 +82,22 @@ func (a *authenticator) refuseStranger(w http.ResponseWriter, r *http.Request, e
 		return
 	}
 	status := http.StatusUnauthorized
-	if wire.IsOverload(toWireError(err)) {
-		status = http.StatusTooManyRequests
+	if isStranger(err) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	} else {
+		status = http.StatusServiceUnavailable
+		if wire.IsOverload(toWireError(err)) {
+			status = http.StatusTooManyRequests
+		}
 		w.Header().Set(wire.RetryAfter, retryAfter)
 	}
-	w.Header().Set("WWW-Authenticate", "Bearer")
 	http.Error(w, wire.FromError(toWireError(err)).Error(), status)
+}
+
+// isStranger reports whether a caller did not prove who they are. With another error
+// it is not known yet: this server may lack the token, or the provider does not answer.
+func isStranger(err error) bool {
+	return err != nil && connect.CodeOf(toWireError(err)) == connect.CodeUnauthenticated
 }
 
 // reader names what a caller may read: a token may leave a part of its user's
@@ -99,8 +109,11 @@ func (id identity) reader() string {
 	return id.name + " by token " + id.scope.id
 }
 
-// isSignIn reports whether a request is about signing in or out.
-func isSignIn(r *http.Request) bool { return r.URL.Path == "/sign-in" || r.URL.Path == "/sign-out" }
+// isSignIn reports whether a request is about signing in or out, or for the look of
+// the form.
+func isSignIn(r *http.Request) bool {
+	return r.URL.Path == "/sign-in" || r.URL.Path == "/sign-out" || r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/static/")
+}
 
 // isPagePath reports whether a path is one of the web page: no call of the API, and
 // none of what programs read.

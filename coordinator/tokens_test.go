@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -450,6 +451,43 @@ func TestSignInOnThePage(t *testing.T) {
 	}
 	if !limited {
 		t.Error("wrong tokens are not slowed down")
+	}
+}
+
+// A reader whose token cannot be checked just now is told so, and not that it is wrong:
+// an open page then waits. The form, and what it looks like, are there all the same.
+func TestTokenThatCannotBeCheckedYet(t *testing.T) {
+	a := &authenticator{signIn: ui.NewSignIn(func(context.Context, string, string) error {
+		return fault.New(fault.Unavailable, "nobody leads")
+	})}
+	for name, try := range map[string]struct {
+		err        error
+		path, body string
+		want       int
+		text       string
+	}{
+		"a page":                     {err: wire.NotLeader("", "ask another one"), path: "/jobs", want: http.StatusServiceUnavailable, text: "ask another one"},
+		"its stream":                 {err: wire.NotLeader("", "ask another one"), path: "/live?path=/jobs", want: http.StatusServiceUnavailable, text: "ask another one"},
+		"the provider is away":       {err: fault.New(fault.Unavailable, "the OpenID provider is away"), path: "/jobs", want: http.StatusServiceUnavailable, text: "provider is away"},
+		"too many wrong tokens":      {err: fault.Overload("wait for a few seconds"), path: "/jobs", want: http.StatusTooManyRequests, text: "wait for a few seconds"},
+		"metrics":                    {err: wire.NotLeader("", "ask another one"), path: "/metrics", want: http.StatusServiceUnavailable, text: "ask another one"},
+		"a wrong token":              {err: unauthenticated("it is unknown"), path: "/jobs", want: http.StatusUnauthorized, text: "Sign in to Drover"},
+		"the form":                   {err: wire.NotLeader("", "ask another one"), path: "/sign-in", want: http.StatusOK, text: "Sign in to Drover"},
+		"the form's style":           {err: wire.NotLeader("", "ask another one"), path: "/static/page.css", want: http.StatusOK, text: "font"},
+		"the form, filled in, later": {err: unauthenticated("there is none"), path: "/sign-in", body: "token=x", want: http.StatusServiceUnavailable, text: "nobody leads"},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "https://c1"+try.path, nil)
+		if try.body != "" {
+			r = httptest.NewRequest(http.MethodPost, "https://c1"+try.path, strings.NewReader(try.body))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+		r.Header.Set("Accept", "text/html")
+		w := httptest.NewRecorder()
+		a.withIdentity(func(*http.Request) (identity, error) { return identity{}, try.err }, http.NotFoundHandler()).ServeHTTP(w, r)
+		waits := try.want == http.StatusServiceUnavailable || try.want == http.StatusTooManyRequests
+		if w.Code != try.want || !strings.Contains(w.Body.String(), try.text) || try.body == "" && (w.Header().Get(wire.RetryAfter) != "") != waits {
+			t.Errorf("%s: %d %v %s", name, w.Code, w.Header(), w.Body)
+		}
 	}
 }
 

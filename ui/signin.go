@@ -71,8 +71,8 @@ func (s *signIn) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := s.check(r.Context(), token, r.RemoteAddr); err != nil {
 		status := http.StatusUnauthorized
-		if errors.Is(err, fault.Overloaded) {
-			status = http.StatusTooManyRequests
+		if errors.Is(err, fault.Overloaded) || errors.Is(err, fault.Unavailable) {
+			status = statusOf(err)
 		}
 		s.show(w, r, status, to, err.Error())
 		return
