@@ -1,95 +1,96 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import "./document.js";
-
-/** @type {Map<string, ((e: object) => void)[]>} */ let listeners = new Map();
-/** @type {FakeSource[]} */ let opened = [];
-
-class FakeSource {
-  static CLOSED = 2;
-
-  /** @param {string} address */
-  constructor(address) {
-    this.address = address;
-    this.readyState = 0;
-    this.listeners = {};
-    opened.push(this);
-  }
-
-  addEventListener(name, fn) {
-    (this.listeners[name] ??= []).push(fn);
-  }
-
-  tell(name) {
-    for (const fn of this.listeners[name] ?? []) fn({});
-  }
-
-  close() {
-    this.readyState = 2;
-  }
-}
-
-const tell = (name, e = {}) => {
-  for (const fn of listeners.get(name) ?? []) fn(e);
-};
-const listen = (name, fn) => listeners.set(name, [...(listeners.get(name) ?? []), fn]);
-globalThis.EventSource = FakeSource;
-globalThis.addEventListener = listen;
-document.addEventListener = listen;
+import { addresses, opened, reset, tell, waits } from "./events.js";
 
 const { stream } = await import("../static/stream.js");
 
-const open = () => opened.filter((s) => s.readyState !== 2).map((s) => s.address);
 const hide = (hidden) => {
   document.hidden = hidden;
   tell("visibilitychange");
 };
 
-beforeEach(() => {
-  listeners = new Map();
-  opened = [];
-  document.hidden = false;
-});
+beforeEach(reset);
 
 test("a page that the browser kept goes on with what it has", () => {
   let have = "a";
-  stream(() => "/live?have=" + have, () => {});
+  stream(() => "/live?have=" + have, () => {}, async () => "open");
   tell("pageshow"); // the first one
-  assert.deepEqual(open(), ["/live?have=a"]);
+  assert.deepEqual(addresses(), ["/live?have=a"]);
   have = "b";
   tell("pagehide");
-  assert.deepEqual(open(), []);
+  assert.deepEqual(addresses(), []);
   tell("pageshow", { persisted: true });
-  assert.deepEqual(open(), ["/live?have=b"]);
+  assert.deepEqual(addresses(), ["/live?have=b"]);
 });
 
 test("a page has no stream while its tab is hidden", () => {
   let have = "a";
-  stream(() => "/live?have=" + have, () => {});
+  stream(() => "/live?have=" + have, () => {}, async () => "open");
   hide(true);
-  assert.deepEqual(open(), []);
+  assert.deepEqual(addresses(), []);
   tell("pageshow", { persisted: true });
-  assert.deepEqual(open(), []);
+  assert.deepEqual(addresses(), []);
   have = "b";
   hide(false);
-  assert.deepEqual(open(), ["/live?have=b"]);
+  assert.deepEqual(addresses(), ["/live?have=b"]);
   hide(false);
-  assert.equal(open().length, 1);
+  assert.equal(addresses().length, 1);
 });
 
 test("a page that begins hidden has its stream when it is seen", () => {
   document.hidden = true;
-  stream(() => "/live", () => {});
-  assert.deepEqual(open(), []);
+  stream(() => "/live", () => {}, async () => "open");
+  assert.deepEqual(addresses(), []);
   hide(false);
-  assert.deepEqual(open(), ["/live"]);
+  assert.deepEqual(addresses(), ["/live"]);
 });
 
 test("a stream that has ended stays so", () => {
-  const end = stream(() => "/follow", () => {});
+  const end = stream(() => "/follow", () => {}, async () => "open");
   end();
   hide(true);
   hide(false);
   tell("pageshow", { persisted: true });
-  assert.deepEqual(open(), []);
+  assert.deepEqual(addresses(), []);
+});
+
+test("a stream that is refused is asked for after a pause that grows", async () => {
+  const said = ["wait", "wait", "open", "open", "stop"], pauses = [];
+  stream(() => "/live", () => {}, async () => said.shift());
+  const next = async () => {
+    pauses.push(waits[0].ms);
+    await waits.shift().fn();
+  };
+  opened[0].refuse();
+  for (let i = 0; i < 3; i++) await next();
+  assert.equal(opened.length, 2);
+  opened[1].refuse();
+  await next();
+  assert.deepEqual(pauses, [2000, 4000, 8000, 16000]);
+  opened[2].tell("open");
+  opened[2].refuse();
+  await next();
+  assert.equal(pauses[4], 2000);
+  assert.deepEqual([waits.length, addresses().length], [0, 0]);
+  hide(true);
+  hide(false);
+  assert.deepEqual(addresses(), ["/live"]);
+});
+
+test("a page that is hidden asks for no stream that was refused", async () => {
+  let asked = 0;
+  stream(() => "/live", () => {}, async () => {
+    asked++;
+    hide(true);
+    hide(false);
+    return "open";
+  });
+  opened[0].refuse();
+  hide(true);
+  assert.equal(waits.length, 0);
+  hide(false);
+  opened[1].refuse();
+  await waits.shift().fn();
+  assert.deepEqual([asked, addresses().length, opened.length], [1, 1, 3]);
 });

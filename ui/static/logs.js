@@ -55,6 +55,6 @@ const end = stream(follow, (from) => {
     end();
   });
   from.addEventListener("error", () => {
-    state.textContent = from.readyState === EventSource.CLOSED ? "The output cannot be read: reload the page." : "The connection is lost; it is tried again by itself.";
+    state.textContent = "The connection is lost; it is tried again by itself.";
   });
-});
+}, async () => "open");

@@ -83,23 +83,28 @@ function live() {
       lost = lost || Date.now();
       say("lost", "not live");
       complain("The connection is lost since " + clock(lost) + ". The page shows what was known before, and goes on by itself when the coordinator is back.");
-      if (from.readyState === EventSource.CLOSED) setTimeout(again, 2000);
     });
-  });
+  }, again);
 }
 
-/** Asks whether the page may be read: after a restart or a sign-out it may not. */
+/** Asks of a page whose stream was refused whether it may be read: after a restart or a sign-out it may not. @returns {Promise<"open" | "wait" | "stop">} */
 async function again() {
   try {
     const res = await fetch(location.href, { credentials: "same-origin", redirect: "manual" });
     if (res.status === 401) {
       complain("You are not signed in any more: the session has ended. Reload the page to sign in; `drover ui` prints a new address.");
-      return;
+      return "stop";
     }
-    location.reload();
+    if (res.type === "opaqueredirect") { // another coordinator leads now
+      location.reload();
+      return "stop";
+    }
+    if (res.ok || res.headers.get("Content-Type")?.startsWith("text/html")) return "open"; // its stream says what is wrong
+    complain((await res.text()) + " The page shows what was known before, and goes on by itself.");
   } catch {
-    setTimeout(again, 2000);
+    // The connection is lost, and the page has said so.
   }
+  return "wait";
 }
 
 document.addEventListener("submit", (e) => {
