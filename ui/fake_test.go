@@ -28,6 +28,11 @@ type scripted struct {
 	job   *droverv1.GetJobResponse
 	tasks []*droverv1.TaskStatus
 	plan  *droverv1.GetScheduleResponse
+
+	live      int32 // jobs
+	moreJobs  int32 // that ListJobs leaves out
+	askedJobs []*droverv1.ListJobsRequest
+	askedPast []*droverv1.ListPastJobsRequest
 }
 
 // count counts a call, and returns the error of a coordinator that is gone.
@@ -58,7 +63,7 @@ func reply[T any](s *scripted, name string, v *T) (*connect.Response[T], error) 
 }
 
 func (s *scripted) Status(context.Context, *connect.Request[droverv1.StatusRequest]) (*connect.Response[droverv1.StatusResponse], error) {
-	return reply(s, "Status", &droverv1.StatusResponse{Version: "v", Cluster: "c", Caller: "user/alice", Nodes: int32(len(s.nodes)), NodesUp: int32(len(s.nodes))})
+	return reply(s, "Status", &droverv1.StatusResponse{Version: "v", Cluster: "c", Caller: "user/alice", JobsRunning: s.live, Nodes: int32(len(s.nodes)), NodesUp: int32(len(s.nodes))})
 }
 
 func (s *scripted) ListNodes(context.Context, *connect.Request[droverv1.ListNodesRequest]) (*connect.Response[droverv1.ListNodesResponse], error) {
@@ -69,8 +74,11 @@ func (s *scripted) ListTenants(context.Context, *connect.Request[droverv1.ListTe
 	return reply(s, "ListTenants", &droverv1.ListTenantsResponse{Tenants: []*droverv1.TenantStatus{{Tenant: &droverv1.Tenant{Name: "default"}}}})
 }
 
-func (s *scripted) ListJobs(context.Context, *connect.Request[droverv1.ListJobsRequest]) (*connect.Response[droverv1.ListJobsResponse], error) {
-	return reply(s, "ListJobs", &droverv1.ListJobsResponse{Jobs: []*droverv1.JobSummary{s.job.GetJob()}})
+func (s *scripted) ListJobs(_ context.Context, r *connect.Request[droverv1.ListJobsRequest]) (*connect.Response[droverv1.ListJobsResponse], error) {
+	s.mu.Lock()
+	s.askedJobs = append(s.askedJobs, r.Msg)
+	s.mu.Unlock()
+	return reply(s, "ListJobs", &droverv1.ListJobsResponse{Jobs: []*droverv1.JobSummary{s.job.GetJob()}, More: s.moreJobs})
 }
 
 func (s *scripted) GetJob(context.Context, *connect.Request[droverv1.GetJobRequest]) (*connect.Response[droverv1.GetJobResponse], error) {
@@ -106,6 +114,9 @@ func (s *scripted) ListPastSamples(_ context.Context, r *connect.Request[droverv
 }
 
 func (s *scripted) ListPastJobs(_ context.Context, r *connect.Request[droverv1.ListPastJobsRequest]) (*connect.Response[droverv1.ListPastJobsResponse], error) {
+	s.mu.Lock()
+	s.askedPast = append(s.askedPast, r.Msg)
+	s.mu.Unlock()
 	if r.Msg.GetPage() != "" {
 		return reply(s, "ListPastJobs", &droverv1.ListPastJobsResponse{})
 	}

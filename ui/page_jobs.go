@@ -34,6 +34,7 @@ type column struct {
 
 type jobsData struct {
 	Summary, Search, Sort string
+	Past                  bool // of the past the search is for how a name begins
 	States, Tenants       []choice
 	Pasts                 []choice
 	User                  string
@@ -88,11 +89,18 @@ func (q *query) jobsPage() (*view, error) {
 	if past == "" && d.Since+d.Until != "" {
 		past = "days"
 	}
-	d.Days = past == "days"
-	d.States = choices(state, "", "all", "live", "live", "waiting", "waiting", "running", "running", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped")
+	d.Days, d.Past = past == "days", past != ""
+	states := []string{"", "all", "live", "live", "waiting", "waiting", "running", "running", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped"}
+	if d.Past {
+		states = slices.Delete(states, 2, 8) // the past has only ended ones
+		if !slices.Contains(states, state) {
+			state = ""
+		}
+	}
+	d.States = choices(state, states...)
 	d.Tenants = tenantChoices(tenants, q.values.Get("tenant"))
 	d.Pasts = choices(past, "", "live and recent", "24", "ended in the last day", "168", "in the last week", "720", "in the last 30 days", "days", "between two days", "all", "ever")
-	if past != "" {
+	if d.Past {
 		d.Filtered = true
 		err = d.addPast(q, state)
 	} else {
@@ -107,12 +115,15 @@ func (q *query) jobsPage() (*view, error) {
 // addPast lists ended jobs from the history, the last ended first, a page of them
 // at a time.
 func (d *jobsData) addPast(q *query, state string) error {
-	req := &droverv1.ListPastJobsRequest{Tenant: q.values.Get("tenant"), User: d.User, NamePrefix: d.Search, Limit: pageRows, Page: q.values.Get("after")}
+	user, some, err := d.submitter(q)
+	if err != nil {
+		return err
+	}
+	req := &droverv1.ListPastJobsRequest{Tenant: q.values.Get("tenant"), User: user, NamePrefix: d.Search, States: statesNamed(state), Limit: pageRows, Page: q.values.Get("after")}
 	if h := q.number("past", 0); h > 0 && h <= 24*366 {
 		req.SinceMs = (now()/60_000)*60_000 - int64(h)*3_600_000
 	}
 	if d.Days {
-		var err error
 		if req.SinceMs, err = dayStart(d.Since, 0); err != nil {
 			return err
 		}
@@ -120,19 +131,11 @@ func (d *jobsData) addPast(q *query, state string) error {
 			return err
 		}
 	}
-	if s, ok := droverv1.JobState_value["JOB_STATE_"+strings.ToUpper(state)]; ok && state != "" {
-		req.States = []droverv1.JobState{droverv1.JobState(s)}
-	}
-	if d.Mine {
-		status, err := q.status()
-		if err != nil {
+	res := &droverv1.ListPastJobsResponse{}
+	if some {
+		if res, err = q.pastJobs(req); err != nil {
 			return err
 		}
-		req.User = status.GetCaller()
-	}
-	res, err := q.pastJobs(req)
-	if err != nil {
-		return err
 	}
 	for _, j := range res.GetJobs() {
 		d.Jobs = append(d.Jobs, newJobRow(j))
@@ -157,29 +160,78 @@ func dayStart(day string, after int) (int64, error) {
 	return t.AddDate(0, 0, after).UnixMilli(), nil
 }
 
-// addPresent lists the jobs that are live or ended lately.
+// submitter returns whose jobs are asked for, "" for all. some reports whether there may be
+// any: only one's own that are another user's are none.
+func (d *jobsData) submitter(q *query) (user string, some bool, err error) {
+	if !d.Mine {
+		return d.User, true, nil
+	}
+	status, err := q.status()
+	return status.GetCaller(), d.User == "" || sameUser(d.User, status.GetCaller()), err
+}
+
+func sameUser(a, b string) bool {
+	return strings.TrimPrefix(a, "user/") == strings.TrimPrefix(b, "user/")
+}
+
+// liveStates are the states of jobs that have not ended.
+var liveStates = []droverv1.JobState{droverv1.JobState_JOB_STATE_PENDING, droverv1.JobState_JOB_STATE_RUNNING, droverv1.JobState_JOB_STATE_COMMITTING}
+
+// statesNamed returns the states of jobs that a choice of the page may mean, nil for all.
+func statesNamed(choice string) []droverv1.JobState {
+	switch choice {
+	case "":
+		return nil
+	case "live", "waiting":
+		return liveStates
+	default:
+		return []droverv1.JobState{droverv1.JobState(droverv1.JobState_value["JOB_STATE_"+strings.ToUpper(choice)])}
+	}
+}
+
+// addPresent lists the jobs that are live or ended in the last day. What they are chosen by
+// is asked of the API as far as it can: it lists so many at most, the newest.
 func (d *jobsData) addPresent(q *query, state string) error {
-	req := &droverv1.ListJobsRequest{All: true, Tenant: q.values.Get("tenant"), Mine: d.Mine, Limit: presentJobs}
-	res, err := q.jobs(req)
+	status, err := q.status()
 	if err != nil {
 		return err
 	}
-	var list []*droverv1.JobSummary
-	for _, j := range res.GetJobs() {
-		if matchesJob(j, strings.ToLower(d.Search), state) && (d.User == "" || strings.TrimPrefix(j.GetSubmitter(), "user/") == strings.TrimPrefix(d.User, "user/")) {
+	user, some, err := d.submitter(q)
+	if err != nil {
+		return err
+	}
+	states, tenant := statesNamed(state), q.values.Get("tenant")
+	isLive := state != "" && slices.Contains(liveStates, states[0])
+	live, recent := &droverv1.ListJobsResponse{}, &droverv1.ListPastJobsResponse{}
+	if some && (isLive || state == "") {
+		ofLive := liveStates
+		if isLive {
+			ofLive = states
+		}
+		if live, err = q.jobs(&droverv1.ListJobsRequest{Tenant: tenant, States: ofLive, Mine: d.Mine}); err != nil {
+			return err
+		}
+	}
+	if some && !isLive {
+		since := (now()/60_000)*60_000 - 24*3_600_000
+		if recent, err = q.pastJobs(&droverv1.ListPastJobsRequest{Tenant: tenant, User: user, States: states, SinceMs: since, Limit: recentJobs}); err != nil {
+			return err
+		}
+	}
+	list, ended := []*droverv1.JobSummary{}, map[uint64]bool{}
+	for _, j := range slices.Concat(recent.GetJobs(), live.GetJobs()) { // one may have ended between the two answers
+		if !ended[j.GetJob()] && matchesJob(j, strings.ToLower(d.Search), state) && (d.User == "" || sameUser(d.User, j.GetSubmitter())) {
 			list = append(list, j)
+			ended[j.GetJob()] = j.GetEndedMs() > 0
 		}
 	}
 	d.sort(q, list)
-	live := 0
-	for _, j := range res.GetJobs() {
-		if j.GetEndedMs() == 0 {
-			live++
-		}
+	d.Summary = fmt.Sprintf("%s live in the cluster", countText(status.GetJobsRunning()))
+	if n := live.GetMore(); n > 0 {
+		d.Summary += fmt.Sprintf("; %s of them are not looked at here: choose a state or a tenant", countText(n))
 	}
-	d.Summary = fmt.Sprintf("%s live, %s ended lately", countText(live), countText(len(res.GetJobs())-live))
-	if n := res.GetMore(); n > 0 {
-		d.Summary += fmt.Sprintf("; %s more are not listed: choose a tenant, or what ended in a time", countText(n))
+	if recent.GetNextPage() != "" {
+		d.Summary += "; of those that ended in the last day, the last " + countText(len(recent.GetJobs())) + ": choose a time for the others"
 	}
 	from, to, p := q.paginate(len(list))
 	d.Pager = p
@@ -199,10 +251,7 @@ func tenantChoices(tenants []*droverv1.TenantStatus, on string) []choice {
 }
 
 func matchesJob(j *droverv1.JobSummary, search, state string) bool {
-	switch {
-	case state == "live" && j.GetEndedMs() > 0,
-		state == "waiting" && (j.GetEndedMs() > 0 || j.GetTasksRunning() > 0),
-		state != "" && state != "live" && state != "waiting" && stateText(j.GetState()) != state:
+	if state == "waiting" && j.GetTasksRunning() > 0 {
 		return false
 	}
 	for _, s := range []string{j.GetName(), fmt.Sprint(j.GetJob()), j.GetProject(), j.GetSubmitter()} {
@@ -231,8 +280,9 @@ func (d *jobsData) sort(q *query, list []*droverv1.JobSummary) {
 	d.addColumns(q, name, up)
 }
 
-// presentJobs bounds the list of live and recent jobs; more need a tenant.
-const presentJobs = 2000
+// recentJobs bounds the jobs that ended in the last day among the live ones: as many as the
+// history lists at once.
+const recentJobs = 1000
 
 // addColumns sets the heads of the columns. Without an order in force the list
 // cannot be sorted.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -455,6 +456,59 @@ func TestJobsOfAUser(t *testing.T) {
 		if got := strings.Contains(text, template.HTMLEscapeString(name)); got != want {
 			t.Errorf("user %q: %v, want %v", user, got, want)
 		}
+	}
+}
+
+// What the list of live and recent jobs is chosen by is asked of the API, which lists the
+// newest ones: a choice among them would not see the others. Only the past of a day is
+// added, and who chooses only their own and another user sees none.
+func TestJobsAreChosenByTheAPI(t *testing.T) {
+	pending, running, failed := droverv1.JobState_JOB_STATE_PENDING, droverv1.JobState_JOB_STATE_RUNNING, droverv1.JobState_JOB_STATE_FAILED
+	live := []droverv1.JobState{pending, running, droverv1.JobState_JOB_STATE_COMMITTING}
+	for path, want := range map[string]struct {
+		live, past []droverv1.JobState // nil: they are not asked for
+		user       string
+	}{
+		"":                         {live, []droverv1.JobState{}, ""},
+		"state=live":               {live, nil, ""},
+		"state=waiting&mine=1":     {live, nil, ""},
+		"state=running":            {[]droverv1.JobState{running}, nil, ""},
+		"state=failed&user=bob":    {nil, []droverv1.JobState{failed}, "bob"},
+		"mine=1":                   {live, []droverv1.JobState{}, "user/alice"},
+		"mine=1&user=alice":        {live, []droverv1.JobState{}, "user/alice"},
+		"mine=1&user=bob":          {nil, nil, ""},
+		"past=24&state=waiting":    {nil, []droverv1.JobState{}, ""},
+		"past=24&mine=1&user=bob":  {nil, nil, ""},
+		"past=24&state=failed&q=e": {nil, []droverv1.JobState{failed}, ""},
+	} {
+		api, s := newScripted(t)
+		if code, text := fetch(t, http.DefaultClient, s.URL+"/jobs?"+path, nil); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+		if n := len(api.askedJobs); (n == 1) != (want.live != nil) || n == 1 && (!slices.Equal(api.askedJobs[0].GetStates(), want.live) ||
+			api.askedJobs[0].GetLimit() != 0 || api.askedJobs[0].GetMine() != strings.Contains(path, "mine=1")) {
+			t.Errorf("%q asked for live jobs by %v", path, api.askedJobs)
+		}
+		if n := len(api.askedPast); (n == 1) != (want.past != nil) || n == 1 && (!slices.Equal(api.askedPast[0].GetStates(), want.past) ||
+			api.askedPast[0].GetSinceMs() < time.Now().Add(-25*time.Hour).UnixMilli() || api.askedPast[0].GetUser() != want.user) {
+			t.Errorf("%q asked for past jobs by %v", path, api.askedPast)
+		}
+	}
+}
+
+// The list counts the live jobs of the cluster, and says what of them it does not show. Of
+// the past it searches for how names begin, and has only states of ended jobs to choose.
+func TestJobsSayWhatIsListed(t *testing.T) {
+	api, s := newScripted(t)
+	api.moreJobs, api.live = 30_000, 40_000
+	_, text := fetch(t, http.DefaultClient, s.URL+"/jobs?state=running", nil)
+	for _, want := range []string{"40\u202f000 live in the cluster", "30\u202f000 of them are not looked at here", ">Search <", `value="waiting"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the live ones lack %q: %s", want, text)
+		}
+	}
+	if _, text = fetch(t, http.DefaultClient, s.URL+"/jobs?past=24&state=waiting", nil); !strings.Contains(text, "Name begins with") || strings.Contains(text, `value="waiting"`) {
+		t.Errorf("the past: %s", text)
 	}
 }
 

@@ -35,6 +35,10 @@ func (o *oneJob) ListJobs(context.Context, *connect.Request[droverv1.ListJobsReq
 	return connect.NewResponse(&droverv1.ListJobsResponse{Jobs: []*droverv1.JobSummary{j}}), nil
 }
 
+func (o *oneJob) ListPastJobs(context.Context, *connect.Request[droverv1.ListPastJobsRequest]) (*connect.Response[droverv1.ListPastJobsResponse], error) {
+	return connect.NewResponse(&droverv1.ListPastJobsResponse{}), nil
+}
+
 // newOneJob returns a browser and a server of pages of one job.
 func newOneJob(t *testing.T) (*scene, *oneJob) {
 	t.Helper()
