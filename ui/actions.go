@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"crypto/hmac"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -94,7 +95,8 @@ const maxLevelCalls = 1000
 // setAllLevels brings the tasks of a job that run to a level of suspension, or
 // those that are suspended back.
 func (a *actions) setAllLevels(ctx context.Context, v url.Values, to droverv1.Level) (string, error) {
-	job, done := v.Get("job"), 0
+	job, done, refused := v.Get("job"), 0, 0
+	var why error
 	for from := int32(0); ; {
 		res, err := a.api.ListTasks(ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: job, From: from}))
 		if err != nil {
@@ -108,14 +110,21 @@ func (a *actions) setAllLevels(ctx context.Context, v url.Values, to droverv1.Le
 				return "", fault.New(fault.Exhausted, "%d tasks were asked to change; press the button again for the rest", maxLevelCalls)
 			}
 			req := &droverv1.SetLevelRequest{Job: job, Stage: t.GetStage(), Task: t.GetTask(), Level: to, Reason: "asked on the page"}
-			if _, err := a.api.SetLevel(ctx, connect.NewRequest(req)); err != nil {
-				return "", classify(err)
+			_, err := a.api.SetLevel(ctx, connect.NewRequest(req))
+			if err = classify(err); errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) { // it may have ended meanwhile
+				refused, why = refused+1, err
+			} else if err != nil {
+				return "", err
 			}
 		}
 		from += int32(len(res.Msg.GetTasks()))
-		if len(res.Msg.GetTasks()) == 0 || from >= res.Msg.GetTotal() {
-			return address("jobs", job), nil
+		if len(res.Msg.GetTasks()) > 0 && from < res.Msg.GetTotal() {
+			continue
 		}
+		if refused > 0 {
+			return "", fault.New(fault.Conflict, "%d of %d tasks were refused and the others asked to change; the last refusal: %s", refused, done, why.Error())
+		}
+		return address("jobs", job), nil
 	}
 }
 

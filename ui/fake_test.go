@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -29,8 +30,9 @@ type scripted struct {
 	tasks []*droverv1.TaskStatus
 	plan  *droverv1.GetScheduleResponse
 
-	live      int32 // jobs
-	moreJobs  int32 // that ListJobs leaves out
+	levels    map[int32]error // answers of SetLevel by task; nil for others
+	live      int32           // jobs
+	moreJobs  int32           // that ListJobs leaves out
 	askedJobs []*droverv1.ListJobsRequest
 	askedPast []*droverv1.ListPastJobsRequest
 }
@@ -96,6 +98,13 @@ func (s *scripted) ListTasks(_ context.Context, r *connect.Request[droverv1.List
 
 func (s *scripted) StopJob(context.Context, *connect.Request[droverv1.StopJobRequest]) (*connect.Response[droverv1.StopJobResponse], error) {
 	return reply(s, "StopJob", &droverv1.StopJobResponse{})
+}
+
+func (s *scripted) SetLevel(_ context.Context, r *connect.Request[droverv1.SetLevelRequest]) (*connect.Response[droverv1.SetLevelResponse], error) {
+	if err := s.levels[r.Msg.GetTask()]; err != nil {
+		return nil, errors.Join(s.count("SetLevel"), err)
+	}
+	return reply(s, "SetLevel", &droverv1.SetLevelResponse{})
 }
 
 func (s *scripted) SubmitJob(context.Context, *connect.Request[droverv1.SubmitJobRequest]) (*connect.Response[droverv1.SubmitJobResponse], error) {

@@ -21,6 +21,8 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // hostile is what a page must show as text: markup, an attribute's end, a
@@ -154,6 +156,41 @@ func TestOnlyThePageActs(t *testing.T) {
 	}
 	if api.counted("StopJob") != 1 {
 		t.Errorf("%d stops", api.counted("StopJob"))
+	}
+}
+
+// The buttons for all tasks go on after a task that is refused, as one that has just ended,
+// and say how many were; another error ends them.
+func TestSuspendingAllGoesOn(t *testing.T) {
+	api, s := newScripted(t)
+	api.tasks = nil
+	for i := range int32(4) {
+		api.tasks = append(api.tasks, &droverv1.TaskStatus{Stage: "a", Task: i, Attempts: []*droverv1.TaskAttempt{{Seen: &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING}}}})
+	}
+	form := url.Values{"job": {"7"}, "token": {formTokenOf(t, s)}}
+	conflict, gone := wire.Error(fault.New(fault.Conflict, "task a/0 has ended")), wire.Error(fault.New(fault.NotFound, "task a/2 is gone"))
+	for name, try := range map[string]struct {
+		levels map[int32]error
+		calls  int
+		code   int
+		text   string
+	}{
+		"none is refused":  {nil, 4, http.StatusSeeOther, ""},
+		"two are refused":  {map[int32]error{0: conflict, 2: gone}, 4, http.StatusBadRequest, "2 of 4 tasks were refused and the others asked to change; the last refusal: task a/2 is gone"},
+		"nobody may do it": {map[int32]error{1: wire.Error(fault.New(fault.Denied, "you may not"))}, 2, http.StatusForbidden, "you may not"},
+	} {
+		api.levels = try.levels
+		before := api.counted("SetLevel")
+		c := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		res, err := c.PostForm(s.URL+"/do/suspend-job", form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if calls := api.counted("SetLevel") - before; err != nil || res.StatusCode != try.code || calls != try.calls || !strings.Contains(string(text), try.text) {
+			t.Errorf("%s: %d after %d calls (%v): %s", name, res.StatusCode, calls, err, text)
+		}
 	}
 }
 
