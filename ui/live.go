@@ -175,7 +175,7 @@ func (s *server) renderShared(ctx context.Context, u *url.URL) (*rendered, error
 			return nil, err
 		}
 		sum := digest(b.Bytes())
-		event, err := newEvent("main", map[string]string{"html": b.String(), "digest": sum, "title": v.Title})
+		event, err := newEvent("main", map[string]any{"html": b.String(), "digest": sum, "title": v.Title, "error": v.Failed})
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"bufio"
 	"compress/gzip"
 	"context"
 	"html/template"
@@ -241,15 +242,48 @@ func TestReadersShareAnswersByName(t *testing.T) {
 	}
 }
 
-// A coordinator that is gone is said, and its page is an error with a cure.
+// A coordinator that is gone is said, and its page is an error with a cure, which is marked:
+// its stream brings a page that it has not the scripts of.
 func TestCoordinatorGone(t *testing.T) {
 	api, s := newScripted(t)
 	api.mu.Lock()
 	api.down = true
 	api.mu.Unlock()
 	code, text := fetch(t, http.DefaultClient, s.URL+"/jobs", nil)
-	if code != http.StatusServiceUnavailable || !strings.Contains(text, "nobody leads") || !strings.Contains(text, "tries again by itself") || !strings.Contains(text, `data-live="/jobs"`) {
+	if code != http.StatusServiceUnavailable || !strings.Contains(text, "nobody leads") || !strings.Contains(text, "tries again by itself") || !strings.Contains(text, `data-live="/jobs"`) || !strings.Contains(text, `data-error="y"`) {
 		t.Errorf("%d %s", code, text)
+	}
+	_, s = newScripted(t)
+	for path, failed := range map[string]string{"/tenants": "false", "/nowhere": "true"} {
+		if _, text := fetch(t, http.DefaultClient, s.URL+path, nil); strings.Contains(text, "data-error") != (failed == "true") {
+			t.Errorf("%s: %s", path, text)
+		}
+		if event := firstEvent(t, s.URL+"/live?path="+path); !strings.Contains(event, `"error":`+failed) {
+			t.Errorf("%s has the event %s", path, event)
+		}
+	}
+}
+
+// firstEvent returns the data of the first event of a stream.
+func firstEvent(t *testing.T, address string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for lines := bufio.NewReader(res.Body); ; {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			return data
+		}
 	}
 }
 

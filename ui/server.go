@@ -135,6 +135,7 @@ type view struct {
 	Template string
 	Scripts  []string
 	Data     any
+	Failed   bool // it says why there is none, and has no scripts
 }
 
 // page returns the view of a request.
@@ -226,5 +227,5 @@ func errorView(err error) *view {
 	case errors.Is(err, fault.Overloaded):
 		f.Cure = "This page tries again by itself."
 	}
-	return &view{Title: "Error", Template: "error", Data: f}
+	return &view{Title: "Error", Template: "error", Data: f, Failed: true}
 }

@@ -32,3 +32,14 @@ test("a page whose stream is refused goes on when it can", async () => {
   await waits.shift().fn();
   assert.deepEqual([addresses().length, waits.length, reloads], [0, 0, 1]);
 });
+
+test("a page that was loaded as an error is loaded again when it is there", () => {
+  const events = opened.at(-1), before = reloads;
+  const main = (error) => events.tell("main", { digest: "d", error });
+  main(false);
+  parts.main.dataset.error = "y";
+  main(true);
+  assert.equal(reloads, before);
+  main(false);
+  assert.equal(reloads, before + 1);
+});

@@ -60,6 +60,10 @@ function live() {
       const got = JSON.parse(/** @type {MessageEvent} */ (e).data);
       say("live", "live");
       complain("");
+      if (main.dataset.error && !got.error) { // what was loaded was an error, without the page's scripts
+        location.reload();
+        return;
+      }
       if (main.dataset.digest === got.digest) return;
       const next = /** @type {HTMLElement} */ (main.cloneNode(false));
       next.append(new DOMParser().parseFromString(got.html, "text/html").body);
