@@ -43,6 +43,7 @@ func (s *server) serveData(w http.ResponseWriter, r *http.Request) {
 		who = q.rights
 	}
 	v, err := s.shared.get(r.Context(), who+"\x00data\x00"+r.URL.RequestURI(), func(ctx context.Context) (any, error) {
+		q.asof = q.values.Get("v")
 		q.ctx, q.source.ctx = ctx, ctx // it outlives the one who asks first
 		v, err := q.data(what)
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/tdewolff/parse/v2"
 	"github.com/tdewolff/parse/v2/js"
+	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -580,6 +581,24 @@ func TestJobsSayWhatIsListed(t *testing.T) {
 	}
 	if _, text = fetch(t, http.DefaultClient, s.URL+"/jobs?past=24&state=waiting", nil); !strings.Contains(text, "Name begins with") || strings.Contains(text, `value="waiting"`) {
 		t.Errorf("the past: %s", text)
+	}
+}
+
+// The data of a picture are no older than the page that asks for them: an ended job's page
+// does not ask again.
+func TestDataAreAsNewAsThePage(t *testing.T) {
+	api, s := newScripted(t)
+	for _, what := range []string{"tasks?job=7&n=100", "waterfall?job=7"} {
+		api.tasks[0].Stage = "before"
+		if _, text := fetch(t, http.DefaultClient, s.URL+"/data/"+what+"&v=a", nil); !strings.Contains(text, "before") {
+			t.Fatalf("%s: %s", what, text)
+		}
+		after := proto.CloneOf(api.tasks[0])
+		after.Stage = "after"
+		api.tasks = []*droverv1.TaskStatus{after}
+		if _, text := fetch(t, http.DefaultClient, s.URL+"/data/"+what+"&v=b", nil); !strings.Contains(text, "after") {
+			t.Errorf("%s of a newer page: %s", what, text)
+		}
 	}
 }
 

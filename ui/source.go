@@ -21,6 +21,7 @@ type source struct {
 	shared *shared
 	reader string
 	rights string // readers of the same rights get the same answers, but for what names the caller
+	asof   string // version of the page that the data of a picture are for: they are no older; "" for a page
 	ctx    context.Context
 }
 
@@ -67,11 +68,11 @@ func (s *source) jobs(q *droverv1.ListJobsRequest) (*droverv1.ListJobsResponse, 
 }
 
 func (s *source) job(name string) (*droverv1.GetJobResponse, error) {
-	return ask(s, s.reader, "job", &droverv1.GetJobRequest{Job: name}, s.api.GetJob)
+	return ask(s, s.reader, "job"+s.asof, &droverv1.GetJobRequest{Job: name}, s.api.GetJob)
 }
 
 func (s *source) tasks(q *droverv1.ListTasksRequest) (*droverv1.ListTasksResponse, error) {
-	return ask(s, s.reader, "tasks", q, s.api.ListTasks)
+	return ask(s, s.reader, "tasks"+s.asof, q, s.api.ListTasks)
 }
 
 func (s *source) schedule(q *droverv1.GetScheduleRequest) (*droverv1.GetScheduleResponse, error) {

@@ -9,6 +9,13 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
 
+export const retryAfter = 2000; // ms after which data that could not be read are read again
+
+/** @param {Response} res @returns {boolean} whether a refusal may pass by itself */
+export function mayPass(res) {
+  return res.status === 429 || res.status >= 500;
+}
+
 /**
  * Calls draw with the data at the address in an attribute of each element that
  * matches, at first and whenever the address has changed.
@@ -16,6 +23,16 @@ export function colour(name) {
  */
 export function follow(selector, attribute, draw) {
   const read = new WeakMap();
+  let later = 0;
+  const failed = (/** @type {HTMLElement} */ e, /** @type {string} */ address) => {
+    if (read.get(e) !== address) return;
+    read.delete(e);
+    if (later) return;
+    later = setTimeout(() => { // the page may not change any more
+      later = 0;
+      look();
+    }, retryAfter);
+  };
   const look = async () => {
     for (const e of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(selector))) {
       const address = e.getAttribute(attribute);
@@ -27,10 +44,14 @@ export function follow(selector, attribute, draw) {
       }
       try {
         const res = await fetch(address, { credentials: "same-origin" });
-        if (res.ok && read.get(e) === address) draw(e, await res.json());
-        if (!res.ok) read.delete(e);
+        if (!res.ok) {
+          if (mayPass(res)) failed(e, address);
+          continue;
+        }
+        const data = await res.json();
+        if (read.get(e) === address) draw(e, data);
       } catch {
-        read.delete(e); // the next change of the page tries again
+        failed(e, address);
       }
     }
   };

@@ -1,7 +1,7 @@
 // The tasks of a job: a table of which only the rows in view exist, and the
 // waterfall of their attempts.
 // @ts-check
-import { axis, colour, follow, prepare, redraw, tip } from "./canvas.js";
+import { axis, colour, follow, mayPass, prepare, redraw, retryAfter, tip } from "./canvas.js";
 import { clock, duration } from "./format.js";
 
 /** @typedef {{stage: string, index: number, state: string, node: string, attempts: number, failed: number, waited: number, ran: number, progress: number, status: string}} Row */
@@ -40,11 +40,18 @@ class VirtualTable {
     const turn = ++this.asked, address = this.box.dataset.tasks + "&from=" + from + "&n=" + windowRows;
     try {
       const res = await fetch(address, { credentials: "same-origin" });
-      if (!res.ok || turn !== this.asked) return;
-      this.fill(await res.json(), from);
+      if (res.ok) {
+        const got = await res.json();
+        if (turn === this.asked) this.fill(got, from);
+        return;
+      }
+      if (!mayPass(res)) return;
     } catch {
-      this.from = -1; // the next scroll or change tries again
+      // It is read again below.
     }
+    if (turn !== this.asked) return;
+    this.from = -1;
+    setTimeout(() => turn === this.asked && this.show(true), retryAfter); // the page may not change any more
   }
 
   /** @param {{rows: Row[] | null, total: number}} got @param {number} from */
