@@ -81,9 +81,11 @@ func (s *signIn) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// tokenCookie lasts as long as the browser is open; with a negative age it goes.
+// tokenCookie lasts as long as the browser is open; with a negative age it goes. A link on
+// another site brings it along: Lax leaves it out of all else that other sites ask for, a
+// GET changes nothing, and CrossOriginProtection refuses their forms.
 func tokenCookie(value string, age int) *http.Cookie {
-	return &http.Cookie{Name: TokenCookie, Value: value, Path: "/", MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	return &http.Cookie{Name: TokenCookie, Value: value, Path: "/", MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 }
 
 // localPath returns a path of this site, never another site's address.
