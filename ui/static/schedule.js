@@ -449,7 +449,7 @@ document.addEventListener("focusout", (e) => {
 });
 document.addEventListener("keydown", (e) => {
   const c = picture(document.activeElement), p = c && pictures.get(c);
-  if (!c || !p) return;
+  if (!c || !p || e.ctrlKey || e.metaKey || e.altKey) return; // those are the browser's
   const step = (p.to - p.from) / 8;
   switch (e.key) {
     case "+": zoom(c, 0.5); break;

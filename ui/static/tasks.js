@@ -3,6 +3,7 @@
 // @ts-check
 import { axis, colour, follow, mayPass, prepare, redraw, retryAfter, tip } from "./canvas.js";
 import { clock, duration } from "./format.js";
+import { morph } from "./morph.js";
 
 /** @typedef {{stage: string, index: number, state: string, node: string, attempts: number, failed: number, waited: number, ran: number, progress: number, status: string}} Row */
 /** @typedef {{attempt: number, placed: number, started: number, end: number, state: string, paused: number, fetching: number, committing: number, suspended: number, since: number}} Bar */
@@ -57,20 +58,23 @@ class VirtualTable {
   /** @param {{rows: Row[] | null, total: number}} got @param {number} from */
   fill(got, from) {
     const rows = got.rows ?? [];
-    const spacer = (/** @type {number} */ n) => {
+    const spacer = (/** @type {string} */ key, /** @type {number} */ n) => {
       const tr = document.createElement("tr"), td = document.createElement("td");
+      tr.setAttribute("data-key", key + " " + n); // one of another height is another one: the page's policy lets no attribute change it
       td.colSpan = 8;
       td.style.height = n * rowHeight + "px";
       td.style.padding = "0";
-      tr.ariaHidden = "true";
+      tr.setAttribute("aria-hidden", "true");
       tr.append(td);
       return tr;
     };
     const out = rows.map((r) => this.row(r));
-    if (from > 0) out.unshift(spacer(from));
+    if (from > 0) out.unshift(spacer("before", from));
     const rest = got.total - from - rows.length;
-    if (rest > 0) out.push(spacer(rest));
-    this.body.replaceChildren(...out);
+    if (rest > 0) out.push(spacer("after", rest));
+    const next = /** @type {HTMLElement} */ (this.body.cloneNode(false));
+    next.replaceChildren(...out);
+    morph(this.body, next); // a link keeps its focus
   }
 
   /** @param {Row} r */
@@ -84,6 +88,7 @@ class VirtualTable {
       tr.append(td);
     };
     const th = document.createElement("th"), a = document.createElement("a");
+    tr.setAttribute("data-key", r.stage + "/" + r.index);
     th.scope = "row";
     a.href = `/jobs/${this.job}/tasks/${encodeURIComponent(r.stage)}/${r.index}`;
     a.textContent = r.stage + "/" + r.index;
