@@ -109,3 +109,31 @@ func TestReservedOutputTellsNoNames(t *testing.T) {
 		}
 	}
 }
+
+// A path is reserved in each of its spellings, and stored in one: two jobs published into one folder.
+func TestOutputsAreReservedInEachSpelling(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.fs.Input("hdfs:///in", 1, "n1")
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	first := mapReduceJob("first", 0)
+	first.Output.Path = "hdfs:///r/./x//"
+	b.submit(first)
+	if got := b.job("first").GetOutput(); got != "hdfs:///r/x" {
+		t.Errorf("the output is stored as %q", got)
+	}
+	for i, path := range []string{"hdfs:///r/x", "hdfs:///r//x", "hdfs:////r/x/", "hdfs:///r/x/.", "hdfs://namenode:8020/r/x", "hdfs://service/r//x"} {
+		j := mapReduceJob(fmt.Sprint("other-", i), 0)
+		j.Output.Path = path
+		if _, err := b.trySubmit(j, ""); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), `job "first"`) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	for i, path := range []string{"hdfs:///r/xx", "hdfs:///r", "hdfs:///x", "hdfs://r/x", "hdfs://r/X"} {
+		j := mapReduceJob(fmt.Sprint("another-", i), 0)
+		j.Output.Path = path
+		if _, err := b.trySubmit(j, ""); (err == nil) != (path != "hdfs://r/x") { // /x is reserved by then
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

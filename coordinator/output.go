@@ -2,6 +2,8 @@ package coordinator
 
 import (
 	"fmt"
+	"path"
+	"strings"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -10,6 +12,14 @@ import (
 )
 
 func timeMS(d jobspec.Duration) int64 { return time.Duration(d).Milliseconds() }
+
+// cleanURI returns a valid URI with its path in the one spelling by which an output is reserved: hdfs:///a/b for
+// hdfs:///a//b and hdfs:///a/./b/.
+func cleanURI(uri string) string {
+	scheme, rest, _ := strings.Cut(uri, "://")
+	slash := max(0, strings.IndexByte(rest, '/'))
+	return scheme + "://" + rest[:slash] + path.Clean(rest[slash:])
+}
 
 // partName returns the name of a task's output file, as in Hadoop.
 func partName(task int32) string { return fmt.Sprintf("part-%05d", task) }

@@ -272,12 +272,15 @@ func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []st
 	}
 	output := ""
 	if spec.Output != nil {
-		output = strings.TrimRight(spec.Output.Path, "/")
+		output = cleanURI(spec.Output.Path)
 		spec.Output.Path = output
 	}
 	s.core.view(func(f *facts.Facts) {
 		if err = f.Checks().Accept(spec, output, f.Clock().EntryTime(s.core.now().UnixNano())); err == nil {
 			err = checkCaps(f, spec)
+		}
+		if err == nil {
+			err = f.Checks().OutputReserved(spec.Tenant, output)
 		}
 		if err == nil {
 			setFileSizes(f, spec)

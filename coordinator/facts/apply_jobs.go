@@ -110,7 +110,7 @@ func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
 		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, j.ID)
 	}
 	if id := c.f.outputs[output]; output != "" && id != 0 {
-		return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(spec.Tenant, c.f.jobs[id]))
+		return c.outputConflict(spec.Tenant, output, id)
 	}
 	if c.f.live.count >= maxLiveJobs {
 		return fault.New(fault.Exhausted, "%d jobs are live, the limit: try again when some have ended", maxLiveJobs)

@@ -2,7 +2,9 @@ package facts
 
 import (
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/drover-run/drover/internal/fault"
 )
@@ -71,6 +73,35 @@ func (c Checks) Crowded(tenant string) error {
 		return fault.Overload("%d jobs of tenant %q are live, its share: submit when some of them have ended", own, tenant)
 	}
 	return nil
+}
+
+// OutputReserved returns an error if a job has reserved an output in another spelling: through another name of its
+// NameNode, or as an earlier version took it, uncleaned. It is asked at submission alone: Accept compares what is
+// written. O(live jobs).
+func (c Checks) OutputReserved(tenant, output string) error {
+	if output == "" {
+		return nil
+	}
+	place, first := placeOf(output), uint64(0)
+	for reserved, id := range c.f.outputs {
+		if (first == 0 || id < first) && placeOf(reserved) == place {
+			first = id
+		}
+	}
+	if first == 0 {
+		return nil
+	}
+	return c.outputConflict(tenant, output, first)
+}
+
+// placeOf returns the scheme and the cleaned path of a URI, without the authority: a NameNode has many names.
+func placeOf(uri string) string {
+	scheme, rest, _ := strings.Cut(uri, "://")
+	return scheme + ":" + path.Clean(rest[max(0, strings.IndexByte(rest, '/')):])
+}
+
+func (c Checks) outputConflict(tenant, output string, by uint64) error {
+	return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(tenant, c.f.jobs[by]))
 }
 
 // JobNameIn returns the name of a job to those of a tenant: its number where it is

@@ -138,8 +138,9 @@ func parentFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI, name string) (s
 
 // commitOutput publishes a result:
 //
-//  1. make the folder, unless the temporary folder is gone: then the job has succeeded, its user may have
-//     moved the result, and the next steps only find whether all is published;
+//  1. unless the temporary folder is gone: make the folder, and refuse it if another program's result is there.
+//     Where it is gone the job has succeeded, its user may have moved the result, and the next steps only find
+//     whether all is published;
 //  2. rename every file to its name, never over an existing one;
 //  3. write _SUCCESS;
 //  4. remove the temporary folder.
@@ -155,11 +156,7 @@ func (d *Server) commitOutput(ctx context.Context, o *droverv1.CommitOutputReque
 	if err != nil {
 		return err
 	}
-	_, err = fs.Stat(ctx, tmp.Path)
-	if err == nil {
-		err = fs.Mkdir(ctx, uri.Path)
-	}
-	if err != nil && !errors.Is(err, hdfs.ErrNotExist) {
+	if err := makeOwnFolder(ctx, fs, uri, tmp, o.GetFiles()); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -174,6 +171,68 @@ func (d *Server) commitOutput(ctx context.Context, o *droverv1.CommitOutputReque
 		return err
 	}
 	return fs.Delete(ctx, tmp.Path)
+}
+
+// makeOwnFolder performs step 1 of commitOutput.
+func makeOwnFolder(ctx context.Context, fs hdfs.FS, dir, tmp hdfs.URI, files []*droverv1.CommitFile) error {
+	_, err := fs.Stat(ctx, tmp.Path)
+	if errors.Is(err, hdfs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = fs.Mkdir(ctx, dir.Path)
+	}
+	if err != nil {
+		return err
+	}
+	return checkOwnFolder(ctx, fs, dir, files)
+}
+
+// checkOwnFolder returns an error if the folder of a result has files of another one, so that the two are not mixed. The
+// folder is listed first and the sources are looked at then: what this commit renamed meanwhile on another node has
+// none any more, and that one writes _SUCCESS after its last rename.
+func checkOwnFolder(ctx context.Context, fs hdfs.FS, dir hdfs.URI, files []*droverv1.CommitFile) error {
+	list, err := fs.List(ctx, dir.Path)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, i := range list {
+		there[path.Base(i.Path)] = true
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxRenames)
+	for _, f := range files {
+		taken := f.GetName()
+		switch {
+		case there[taken]:
+		case there[successName]:
+			taken = successName
+		default:
+			continue
+		}
+		g.Go(func() error {
+			source, err := hdfs.ParseURI(f.GetSource())
+			if err != nil {
+				return err
+			}
+			_, err = fs.Stat(ctx, source.Path)
+			switch {
+			case err == nil:
+				return takenError(path.Join(dir.Path, taken))
+			case errors.Is(err, hdfs.ErrNotExist):
+				return nil
+			default:
+				return err
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// takenError is what a job is told whose result cannot have its name.
+func takenError(target string) error {
+	return fault.New(fault.Exists, "%s exists already: it was created by another program after the job was accepted; nothing was overwritten", target)
 }
 
 // publish renames one file and verifies its length. An existing target is this
@@ -222,7 +281,7 @@ func isPublished(ctx context.Context, fs hdfs.FS, source hdfs.URI, target string
 	case fromErr != nil && toErr != nil:
 		return false, fault.New(fault.NotFound, "the result %s is not there, nor is %s: it was removed before the job could publish it", source, target)
 	case fromErr == nil && toErr == nil:
-		return false, fault.New(fault.Exists, "%s exists already: it was created by another program after the job was accepted; nothing was overwritten", target)
+		return false, takenError(target)
 	case toErr == nil && (to.Dir || to.LengthBytes != length):
 		return false, fault.New(fault.Conflict, "%s has %d bytes, the result has %d: another program wrote it", target, to.LengthBytes, length)
 	case toErr == nil:

@@ -390,7 +390,7 @@ func wholeResult(t interface {
 // A commit that fails at any call and is repeated has the same result as one that
 // does not fail; before _SUCCESS exists, no complete result is visible.
 func TestCommitBreaksAnywhere(t *testing.T) {
-	for _, op := range []fake.Op{fake.OpMkdir, fake.OpStat, fake.OpRename, fake.OpCreate, fake.OpCommit, fake.OpDelete} {
+	for _, op := range []fake.Op{fake.OpMkdir, fake.OpList, fake.OpStat, fake.OpRename, fake.OpCreate, fake.OpCommit, fake.OpDelete} {
 		for n := 1; ; n++ {
 			fs, c := prepared(t)
 			fs.FailNth(op, n, hdfs.ErrUnavailable)
@@ -476,6 +476,13 @@ func (f steppedFS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
 	return f.FS.Stat(ctx, name)
 }
 
+func (f steppedFS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
+	if err := f.step(); err != nil {
+		return nil, err
+	}
+	return f.FS.List(ctx, name)
+}
+
 func (f steppedFS) Mkdir(ctx context.Context, name string) error {
 	if err := f.step(); err != nil {
 		return err
@@ -557,6 +564,12 @@ func TestCommitNeverOverwrites(t *testing.T) {
 		change func(*testing.T, *fake.FS, *droverv1.CommitOutputRequest)
 		class  error
 	}{
+		"another program's result": {func(t *testing.T, fs *fake.FS, _ *droverv1.CommitOutputRequest) {
+			write(t, fs, "/out/x/_SUCCESS", 0)
+		}, fault.Exists},
+		"the last file of another program's": {func(t *testing.T, fs *fake.FS, _ *droverv1.CommitOutputRequest) {
+			write(t, fs, "/out/x/part-00004", 14)
+		}, fault.Exists},
 		"another program's file": {func(t *testing.T, fs *fake.FS, _ *droverv1.CommitOutputRequest) {
 			write(t, fs, "/out/x/part-00002", 12)
 		}, fault.Exists},
@@ -579,8 +592,11 @@ func TestCommitNeverOverwrites(t *testing.T) {
 			if a.GetErrorClass() != c.class.Error() {
 				t.Errorf("class %q, %q; want %v", a.GetErrorClass(), a.GetError(), c.class)
 			}
-			if _, err := fs.Stat(t.Context(), "/out/x/_SUCCESS"); err == nil {
+			if _, err := fs.Stat(t.Context(), "/out/x/_SUCCESS"); err == nil && name != "another program's result" {
 				t.Error("_SUCCESS is there")
+			}
+			if c.class == fault.Exists && fs.Calls(fake.OpRename) > 0 {
+				t.Error("files were renamed beside those of another program")
 			}
 		})
 	}
