@@ -132,7 +132,7 @@ func responses(ctx context.Context, seed uint64, n int, d dispatch) ([]time.Dura
 			}
 		}
 		setup := run.Setup{Nodes: nodes, Scheduler: "3dsf", Models: run.DefaultModels(), CycleInterval: 10 * time.Millisecond,
-			Workload: func(uint64) (*trace.Workload, error) { return part, nil }}
+			Workload: func(uint64, []engine.Node) (*trace.Workload, error) { return part, nil }}
 		o, err := setup.Simulate(ctx, seed, func(engine.Progress) {})
 		if err != nil {
 			return nil, err
