@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -135,5 +137,41 @@ func TestOutputsAreReservedInEachSpelling(t *testing.T) {
 		if _, err := b.trySubmit(j, ""); (err == nil) != (path != "hdfs://r/x") { // /x is reserved by then
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// A number is that of its job, also where a live job of an earlier version bears it as its name: who followed or stopped the one
+// got the other.
+func TestNumbersComeBeforeNames(t *testing.T) {
+	f, index := facts.New(), uint64(0)
+	apply := func(e *droverv1.Entry) {
+		t.Helper()
+		index++
+		e.Version, e.At = facts.EntryVersion, int64(index)
+		if r := f.Apply(index, e); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	apply(&droverv1.Entry{Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: "a", Weight: 1}}}}})
+	for _, name := range []string{"first", "1", "9"} {
+		j := groupJob(name, 1)
+		j.Tenant = "a"
+		jobspec.SetDefaults(j)
+		text, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
+	}
+	rights := &authorizer{view: func(fn func(*facts.Facts)) { fn(f) }}
+	ctx := context.WithValue(t.Context(), identityKey{}, identity{kind: kindLocal})
+	for name, want := range map[string]uint64{"1": 1, "2": 2, "first": 1, "a/1": 2, "9": 3, "a/9": 3} {
+		if j, err := rights.findJob(ctx, f, name); err != nil || j.ID != want {
+			t.Errorf("%s is job %v, %v; want %d", name, j, err, want)
+		}
+	}
+	j := groupJob("12", 1)
+	if _, err := newTestCluster(t, nil).trySubmit(j, ""); !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "digits alone") {
+		t.Errorf("a new job that is called like a number: %v", err)
 	}
 }

@@ -225,9 +225,10 @@ func (a *authorizer) visibleTenantUser(ctx context.Context) func(tenant, user st
 	}
 }
 
-// findJob finds a job that the caller may read, by NAME, TENANT/NAME or number:
-// the live one of that name, otherwise the newest not forgotten. A name that is
-// live in several tenants of the caller must be given with its tenant. A job that
+// findJob finds a job that the caller may read, by number, NAME or TENANT/NAME:
+// the live one of that name, otherwise the newest not forgotten. A number comes
+// first: earlier versions accepted names that look like one, which TENANT/NAME
+// still finds. A name that is live in several tenants of the caller must be given with its tenant. A job that
 // the caller may not read is as one that does not exist, so that numbers and
 // names tell a stranger nothing.
 func (a *authorizer) findJob(ctx context.Context, f *facts.Facts, name string) (*facts.Job, error) {
@@ -241,17 +242,17 @@ func (a *authorizer) findJob(ctx context.Context, f *facts.Facts, name string) (
 	visible := func(j *facts.Job) bool {
 		return j != nil && (!qualified || j.Spec.Tenant == tenant) && a.needJob(ctx, mayRead, f, j) == nil
 	}
+	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
+		if j := f.Job(id); visible(j) {
+			return j, nil
+		}
+	}
 	live := slices.DeleteFunc(f.LiveJobs(short), func(j *facts.Job) bool { return !visible(j) })
 	if len(live) > 1 {
 		return nil, fault.New(fault.Invalid, "%d tenants have a live job %q: give the tenant too, as %s/%s, or the number, %d", len(live), short, live[0].Spec.Tenant, short, live[0].ID)
 	}
 	if len(live) == 1 {
 		return live[0], nil
-	}
-	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
-		if j := f.Job(id); visible(j) {
-			return j, nil
-		}
 	}
 	ids := f.JobIDs()
 	for i := len(ids) - 1; i >= 0; i-- {

@@ -121,6 +121,9 @@ func (v *validator) checkJobFields() {
 		v.addProblem("version", fmt.Sprintf("this program knows version %d", Version), "schema version %d is not known", j.Version)
 	}
 	v.checkName("name", j.Name)
+	if j.Name != "" && strings.Trim(j.Name, "0123456789") == "" {
+		v.addProblem("name", "add a letter", "%q is digits alone, like the number of a job", j.Name)
+	}
 	v.checkName("tenant", j.Tenant)
 	if j.Project != "" {
 		v.checkName("project", j.Project)

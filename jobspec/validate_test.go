@@ -51,6 +51,8 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"no name", func(j *Job) { j.Name = "" }, []string{`name: "" is not a valid name; ` + nameHint}},
 		{"a name that begins with a dot", func(j *Job) { j.Name = ".j" }, []string{`name: ".j" is not a valid name; ` + nameHint}},
 		{"a name of 129 letters", func(j *Job) { j.Name = strings.Repeat("n", 129) }, []string{`name: "` + strings.Repeat("n", 129) + `" is not a valid name; ` + nameHint}},
+		{"a name that is a number", func(j *Job) { j.Name = "20" }, []string{`name: "20" is digits alone, like the number of a job; add a letter`}},
+		{"a name with a number", func(j *Job) { j.Name = "2026-11-05" }, nil},
 		{"tenant", func(j *Job) { j.Tenant = "a/b" }, []string{`tenant: "a/b" is not a valid name; ` + nameHint}},
 		{"project", func(j *Job) { j.Project = "a b" }, []string{`project: "a b" is not a valid name; ` + nameHint}},
 		{"priority, near", func(j *Job) { j.Priority = "hihg" }, []string{`priority: priority "hihg" is not known; did you mean "high"?`}},
