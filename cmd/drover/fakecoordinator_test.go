@@ -42,6 +42,15 @@ type fakeCoordinator struct {
 	usage     *droverv1.UsageRequest
 	unknown   *droverv1.ListUnknownRunsResponse
 	decided   []*droverv1.DecideUnknownRunRequest
+	planned   []*droverv1.PlanJobRequest
+}
+
+// PlanJob implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) PlanJob(_ context.Context, r *connect.Request[droverv1.PlanJobRequest]) (*connect.Response[droverv1.PlanJobResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.planned = append(f.planned, r.Msg)
+	return connect.NewResponse(&droverv1.PlanJobResponse{Quote: &droverv1.Quote{}}), nil
 }
 
 // SetLevel implements droverv1connect.ClientServiceHandler.

@@ -43,7 +43,9 @@ func runJobPlan(c *cli.Context) error {
 		return err
 	}
 	j := f.job
-	dropUploads(j)
+	for _, file := range f.files { // nothing is uploaded for a dry run, which looks at sizes alone
+		*file.specSize = file.size
+	}
 	spec, err := jobspec.Encode(j)
 	if err != nil {
 		return err
@@ -90,16 +92,6 @@ func readSubmission(c *cli.Context) (f submission, err error) {
 	}
 	f.files, err = collectLocalFiles(f.job, f.path)
 	return f, err
-}
-
-// dropUploads removes what a dry run does not need, so that nothing has to be uploaded.
-func dropUploads(j *jobspec.Job) {
-	if j.Image != nil && j.Image.Kind == jobspec.ImageOCIArchive {
-		j.Image = nil
-	}
-	for i := range j.Stages {
-		j.Stages[i].Files = nil
-	}
 }
 
 // overrideFields applies the flags -name and -deadline, if set.

@@ -137,3 +137,35 @@ func TestModesOfFiles(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// A plan is of the job as it is, with its image and the sizes of its files, although nothing is uploaded: it was warned that a
+// job with an archive had no image.
+func TestPlansHaveImagesAndFiles(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{"i.tar": "image", "run.sh": "program", "job.hcl": `
+job "j" {
+  image = "oci-archive:i.tar"
+  stage "s" {
+    command = ["./run.sh"]
+    file "run.sh" { source = "run.sh" }
+  }
+}`} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &fakeCoordinator{}
+	if _, err := f.run(t, t.Context(), "job", "plan", filepath.Join(folder, "job.hcl")); err != nil || len(f.planned) != 1 {
+		t.Fatalf("%d plans, %v", len(f.planned), err)
+	}
+	j, err := jobspec.Decode([]byte(f.planned[0].Spec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(&jobspec.Image{Kind: jobspec.ImageOCIArchive, Source: "i.tar", Size: 5}, j.Image); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]jobspec.File{{Name: "run.sh", Source: "run.sh", Size: 7, Mode: 0o600}}, j.Stages[0].Files); d != "" {
+		t.Error(d)
+	}
+}
