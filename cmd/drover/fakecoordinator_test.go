@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -43,6 +44,32 @@ type fakeCoordinator struct {
 	unknown   *droverv1.ListUnknownRunsResponse
 	decided   []*droverv1.DecideUnknownRunRequest
 	planned   []*droverv1.PlanJobRequest
+	present   *droverv1.GetJobResponse
+	stops     []*droverv1.StopJobRequest
+	tasks     int32 // of stage s of its job 7, if it has no attempts; three are returned at once
+	listings  []*droverv1.ListTasksRequest
+	logsHook  func(context.Context) error // how the log of a task ends
+}
+
+// GetJob implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) GetJob(context.Context, *connect.Request[droverv1.GetJobRequest]) (*connect.Response[droverv1.GetJobResponse], error) {
+	return connect.NewResponse(f.present), nil
+}
+
+// StopJob implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) StopJob(_ context.Context, r *connect.Request[droverv1.StopJobRequest]) (*connect.Response[droverv1.StopJobResponse], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stops = append(f.stops, r.Msg)
+	return connect.NewResponse(&droverv1.StopJobResponse{}), nil
+}
+
+// Logs implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequest], st *connect.ServerStream[droverv1.LogsResponse]) error {
+	if err := st.Send(&droverv1.LogsResponse{Data: fmt.Appendf(nil, "of task %d\n", r.Msg.Key.Task)}); err != nil || f.logsHook == nil {
+		return err
+	}
+	return f.logsHook(ctx)
 }
 
 // PlanJob implements droverv1connect.ClientServiceHandler.
@@ -62,9 +89,22 @@ func (f *fakeCoordinator) SetLevel(_ context.Context, r *connect.Request[droverv
 }
 
 // ListTasks implements droverv1connect.ClientServiceHandler.
-func (f *fakeCoordinator) ListTasks(context.Context, *connect.Request[droverv1.ListTasksRequest]) (*connect.Response[droverv1.ListTasksResponse], error) {
+func (f *fakeCoordinator) ListTasks(_ context.Context, r *connect.Request[droverv1.ListTasksRequest]) (*connect.Response[droverv1.ListTasksResponse], error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.listings = append(f.listings, r.Msg)
+	if len(f.attempts) == 0 {
+		res, most := &droverv1.ListTasksResponse{Total: f.tasks}, int32(3)
+		if n := r.Msg.Limit; n > 0 {
+			most = min(most, n)
+		}
+		for i := r.Msg.From; i < min(f.tasks, r.Msg.From+most); i++ {
+			a := &droverv1.TaskAttempt{Key: &droverv1.AttemptKey{Job: 7, Task: i, Attempt: 1}, Node: "n1", Seen: &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING},
+				Level: &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_FROZEN}}
+			res.Tasks = append(res.Tasks, &droverv1.TaskStatus{Stage: "s", Task: i, State: "running", Attempts: []*droverv1.TaskAttempt{a}})
+		}
+		return connect.NewResponse(res), nil
+	}
 	a := f.attempts[min(f.listed, len(f.attempts)-1)]
 	if f.listed++; f.asked != nil {
 		f.asked(f.listed)

@@ -89,3 +89,12 @@ func TestCtrlCLeavesTheJob(t *testing.T) {
 		t.Errorf("exit code %d, %v, %q", exitCode(err), err, said)
 	}
 }
+
+// The job that is stopped is the one that was looked up, whatever job bears its name by then.
+func TestStoppingNamesTheJobByItsNumber(t *testing.T) {
+	f := &fakeCoordinator{present: watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}
+	out, err := f.run(t, t.Context(), "job", "stop", "-reason", "a mistake", "wc")
+	if err != nil || out != "job wc is being stopped\n" || len(f.stops) != 1 || f.stops[0].Job != "7" || f.stops[0].Reason != "a mistake" {
+		t.Errorf("%v, %q, requests %v", err, out, f.stops)
+	}
+}

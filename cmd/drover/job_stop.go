@@ -32,7 +32,8 @@ the result cannot be published. With -json it prints the job as it was when it w
 			}
 			j := r.Msg.Job
 			if j.EndedMs == 0 {
-				if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: a[0], Reason: c.String("reason")})); err != nil {
+				number := fmt.Sprint(j.Job) // the name may be another job's by now, and a call with a number may be repeated
+				if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: number, Reason: c.String("reason")})); err != nil {
 					return cl.classifyError(err)
 				}
 			}
