@@ -52,21 +52,27 @@ func parseTask(s string) (taskArg, error) {
 	return t, nil
 }
 
-func listTasks(c *cli.Context, cl *client, job, stage string) ([]*droverv1.TaskStatus, error) {
-	res, err := cl.ListTasks(c.Context, connect.NewRequest(&droverv1.ListTasksRequest{Job: job, Stage: stage}))
-	if err != nil {
-		return nil, cl.classifyError(err)
+// listTasks returns all tasks of a job, or of one stage. A response has at most 20,000 of them.
+func listTasks(c *cli.Context, cl *client, job, stage string) (tasks []*droverv1.TaskStatus, err error) {
+	for {
+		res, err := cl.ListTasks(c.Context, connect.NewRequest(&droverv1.ListTasksRequest{Job: job, Stage: stage, From: int32(len(tasks))}))
+		if err != nil {
+			return nil, cl.classifyError(err)
+		}
+		tasks = append(tasks, res.Msg.Tasks...)
+		if len(res.Msg.Tasks) == 0 || len(tasks) >= int(res.Msg.Total) {
+			return tasks, nil
+		}
 	}
-	return res.Msg.Tasks, nil
 }
 
 // findAttempt returns an attempt by name.
 func findAttempt(c *cli.Context, cl *client, job string, t taskArg) (*droverv1.TaskAttempt, error) {
-	tasks, err := listTasks(c, cl, job, t.stage)
+	res, err := cl.ListTasks(c.Context, connect.NewRequest(&droverv1.ListTasksRequest{Job: job, Stage: t.stage, From: t.index, Limit: 1}))
 	if err != nil {
-		return nil, err
+		return nil, cl.classifyError(err)
 	}
-	for _, s := range tasks {
+	for _, s := range res.Msg.Tasks {
 		if s.Task != t.index {
 			continue
 		}

@@ -86,9 +86,10 @@ func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
 	if err != nil {
 		return cl.classifyError(err)
 	}
+	job := fmt.Sprint(res.Msg.Key.Job) // the name may be another job's soon
 	t.attempt = res.Msg.Key.Attempt
 	if c.Bool("no-wait") && c.Bool("json") {
-		at, err := findAttempt(c, cl, a[0], t)
+		at, err := findAttempt(c, cl, job, t)
 		if err != nil {
 			return err
 		}
@@ -103,7 +104,7 @@ func requestLevel(c *cli.Context, q *droverv1.SetLevelRequest) error {
 		return nil
 	}
 	for time.Since(begun) < c.Duration("timeout") {
-		at, err := findAttempt(c, cl, a[0], t)
+		at, err := findAttempt(c, cl, job, t)
 		if c.Context.Err() != nil {
 			return requestStands(a)
 		}

@@ -98,3 +98,32 @@ func TestCtrlCLeavesTheRequestForALevel(t *testing.T) {
 		})
 	}
 }
+
+// A job may have more tasks than one response. The first alone were known: `task status` left out the others without a word,
+// and of one of them it said that there is none.
+func TestTasksBeyondTheFirstResponse(t *testing.T) {
+	for _, c := range []struct {
+		command  string
+		want     string // of the output, or the error
+		listings int
+	}{
+		{"task status j", `(?s)^TASK +STATE.*\ns/0 .*\ns/7 [^\n]*\n$`, 3},
+		{"task status j s/7", `(?s)^task +s/7\n`, 1},
+		{"task status j s/8", `^job j has no task s/8; `, 1},
+		{"job logs j", `(?s)of task 0\n.*of task 7\n$`, 3},
+		{"task logs j s/7", `^of task 7\n$`, 1},
+		{"task suspend j s/7", `^s/7 is frozen on n1 after `, 1},
+	} {
+		f := &fakeCoordinator{tasks: 8}
+		out, err := f.run(t, t.Context(), strings.Fields(c.command)...)
+		if err != nil {
+			out = err.Error()
+		}
+		if !regexp.MustCompile(c.want).MatchString(out) || len(f.listings) != c.listings {
+			t.Errorf("%s: %q with %d requests, want %s with %d", c.command, out, len(f.listings), c.want, c.listings)
+		}
+		if len(f.requests) > 0 && f.listings[0].Job != "1" {
+			t.Errorf("%s: the tasks of job %q are listed, the level was requested of job 1", c.command, f.listings[0].Job)
+		}
+	}
+}
