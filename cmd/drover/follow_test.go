@@ -90,6 +90,29 @@ func TestCtrlCLeavesTheJob(t *testing.T) {
 	}
 }
 
+// Ctrl-C ends `task logs -follow`, which is no error; without -follow it breaks off the output.
+func TestCtrlCEndsFollowingALog(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"task", "logs", "-follow", "j", "s/0"}, exitOK},
+		{[]string{"task", "logs", "j", "s/0"}, exitFailed},
+	} {
+		ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+		defer interrupt()
+		f := &fakeCoordinator{tasks: 1}
+		f.logsHook = func(ctx context.Context) error {
+			interrupt()
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if _, err := f.run(t, ctx, c.args...); exitCode(err) != c.code {
+			t.Errorf("%v: exit code %d, %v; want %d", c.args, exitCode(err), err, c.code)
+		}
+	}
+}
+
 // The job that is stopped is the one that was looked up, whatever job bears its name by then.
 func TestStoppingNamesTheJobByItsNumber(t *testing.T) {
 	f := &fakeCoordinator{present: watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}

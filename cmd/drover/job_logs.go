@@ -93,13 +93,16 @@ func latestAttempt(t *droverv1.TaskStatus) *droverv1.TaskAttempt {
 }
 
 // streamLogs copies one attempt's stream to standard output, with a heading if anything is in it, and
-// returns its length.
+// returns its length. Ctrl-C ends following, and is no error then.
 func streamLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey, heading string) (n int64, err error) {
 	stream := "stdout"
 	if c.Bool("stderr") {
 		stream = "stderr"
 	}
 	st, err := cl.Logs(c.Context, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: stream, Tail: c.Int64("tail"), Follow: c.Bool("follow")}))
+	if err != nil && c.Bool("follow") && c.Context.Err() != nil {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, cl.classifyError(err)
 	}
@@ -113,6 +116,9 @@ func streamLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey, heading st
 		if _, err := taskWriter(c.App.Writer, c.Bool("raw")).Write(st.Msg().Data); err != nil {
 			return n, nil // the reader closed the pipe
 		}
+	}
+	if c.Bool("follow") && c.Context.Err() != nil {
+		return n, nil
 	}
 	return n, cl.classifyError(st.Err())
 }
