@@ -25,6 +25,7 @@ type fakeCoordinator struct {
 	droverv1connect.UnimplementedHistoryServiceHandler
 	droverv1connect.UnimplementedOperatorServiceHandler
 	noOperator string // who asks, if he is no operator
+	several    bool   // it is given to the command as two coordinators, so that lost calls are repeated
 
 	mu       sync.Mutex
 	requests []*droverv1.SetLevelRequest
@@ -37,6 +38,7 @@ type fakeCoordinator struct {
 	watched   []*droverv1.GetJobResponse  // what is seen of a job, in order
 	watchErr  error                       // how the stream ends after that
 	watchHook func(context.Context) error // instead of watchErr
+	watches   []string                    // the jobs that were asked for
 	list      *droverv1.ListJobsResponse
 	pages     []*droverv1.ListPastJobsResponse
 	past      []*droverv1.ListPastJobsRequest
@@ -132,7 +134,8 @@ func (f *fakeCoordinator) ApplyTenants(_ context.Context, r *connect.Request[dro
 }
 
 // WatchJob implements droverv1connect.ClientServiceHandler.
-func (f *fakeCoordinator) WatchJob(ctx context.Context, _ *connect.Request[droverv1.GetJobRequest], st *connect.ServerStream[droverv1.GetJobResponse]) error {
+func (f *fakeCoordinator) WatchJob(ctx context.Context, q *connect.Request[droverv1.GetJobRequest], st *connect.ServerStream[droverv1.GetJobResponse]) error {
+	f.watches = append(f.watches, q.Msg.Job)
 	for _, r := range f.watched {
 		if err := st.Send(r); err != nil {
 			return err
@@ -221,6 +224,10 @@ func (f *fakeCoordinator) runBoth(t *testing.T, ctx context.Context, args ...str
 	go func() { served <- s.Serve(l) }()
 	defer func() { _ = s.Close(); <-served }()
 	var out, errs bytes.Buffer
-	err = newApp(strings.NewReader(""), &out, &errs).RunContext(ctx, append([]string{"drover", "-address", "unix://" + filepath.Join(dir, "s")}, args...))
+	address := "unix://" + filepath.Join(dir, "s")
+	if f.several {
+		address += "," + address
+	}
+	err = newApp(strings.NewReader(""), &out, &errs).RunContext(ctx, append([]string{"drover", "-address", address}, args...))
 	return out.String(), errs.String(), err
 }

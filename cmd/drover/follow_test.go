@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,23 @@ func TestFollowingAJob(t *testing.T) {
 			t.Errorf("%s: as JSON exit code %d, %v, %q, %q, %v", name, exitCode(err), err, said, out, e)
 		}
 	}
+}
+
+// A change of the leader is nothing to who follows a job.
+func TestFollowingAJobAtTheNextLeader(t *testing.T) {
+	f := &fakeCoordinator{several: true, watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}}
+	f.watchHook = func(context.Context) error {
+		if len(f.watches) > 1 {
+			return nil
+		}
+		f.watched = append(f.watched, watchedJob(droverv1.JobState_JOB_STATE_SUCCEEDED, 3, 0, 0, 0, ""))
+		panic(http.ErrAbortHandler) // its connection ends
+	}
+	_, said, err := f.runBoth(t, t.Context(), "job", "wait", "wc")
+	if err != nil || !slices.Equal(f.watches, []string{"wc", "7"}) {
+		t.Errorf("exit code %d, %v; it asked for %q", exitCode(err), err, f.watches)
+	}
+	wantText(t, "changes", said, "wc running  map 0/3 (1 running)\nwc succeeded  map 3/3\n")
 }
 
 // Ctrl-C while a job is followed leaves the job running, and says how to go on.

@@ -221,6 +221,50 @@ func TestTheEndOfAStreamIsNoLoss(t *testing.T) {
 	_ = st.Close()
 }
 
+// A job that is followed is followed on at the next leader, by its number: another job may have its name by then.
+func TestAJobIsFollowedAtTheNextLeader(t *testing.T) {
+	srv := &watchServer{}
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewClientServiceHandler(srv))
+	h := httptest.NewServer(mux)
+	defer h.Close()
+	tr, err := NewTransport([]string{h.URL, h.URL + "/"}, func(address string) (*http.Transport, string, error) { return &http.Transport{}, h.URL, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.CloseIdleConnections()
+	r := NewRetrier(tr)
+	r.pause = func(context.Context, time.Duration) error { return nil }
+	c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(r))
+	st, err := c.WatchJob(t.Context(), connect.NewRequest(&droverv1.GetJobRequest{Job: "wc"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done []int32
+	for st.Receive() {
+		done = append(done, st.Msg().GetJob().GetTasksDone())
+	}
+	if st.Err() != nil || !slices.Equal(done, []int32{0, 1, 2}) || !slices.Equal(srv.asked, []string{"wc", "7", "7"}) {
+		t.Errorf("states %v, %v; it asked for %q", done, st.Err(), srv.asked)
+	}
+	_ = st.Close()
+}
+
+// watchServer sends one state of a job and dies, twice, and then sends the last one.
+type watchServer struct {
+	droverv1connect.UnimplementedClientServiceHandler
+	asked []string
+}
+
+func (s *watchServer) WatchJob(_ context.Context, r *connect.Request[droverv1.GetJobRequest], st *connect.ServerStream[droverv1.GetJobResponse]) error {
+	s.asked = append(s.asked, r.Msg.GetJob())
+	n := len(s.asked)
+	if err := st.Send(&droverv1.GetJobResponse{Job: &droverv1.JobSummary{Job: 7, Name: "wc", TasksDone: int32(n - 1)}}); err != nil || n == 3 {
+		return err
+	}
+	panic(http.ErrAbortHandler) // its connection ends
+}
+
 // silentServer has no events.
 type silentServer struct {
 	droverv1connect.UnimplementedClientServiceHandler

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"strconv"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -15,7 +16,8 @@ import (
 
 // repeatedStream opens its stream again while no coordinator that leads has
 // answered it. A stream with positions continues at the next leader: the caller sees
-// one stream, without loss or repetition.
+// one stream, without loss or repetition. That of a job's states begins anew, since each
+// message is the whole state.
 type repeatedStream struct {
 	connect.StreamingClientConn
 	r       *Retrier
@@ -105,13 +107,21 @@ func (s *repeatedStream) requestAfter() proto.Message {
 		next := proto.CloneOf(q)
 		next.After = s.after
 		return next
+	case *droverv1.GetJobRequest:
+		next := proto.CloneOf(q)
+		next.Job = s.after
+		return next
 	default:
 		return nil
 	}
 }
 
-// positionOf returns the position that a message has, "" if it has none.
+// positionOf returns the position that a message has, "" if it has none. That of a job's state
+// is the number of the job: another one may have its name by the time of the next request.
 func positionOf(m any) string {
+	if j, ok := m.(*droverv1.GetJobResponse); ok {
+		return strconv.FormatUint(j.GetJob().GetJob(), 10)
+	}
 	if p, ok := m.(interface{ GetPosition() string }); ok {
 		return p.GetPosition()
 	}
