@@ -252,6 +252,7 @@ func (v *validator) checkStages() {
 		v.checkFiles(at, s)
 	}
 	v.checkWordCountKeys()
+	v.checkCombinerFiles()
 	if count[KindReduce] > 0 && count[KindMap] == 0 {
 		v.addProblem("stage", `add a stage with kind = "map"`, "a reduce stage needs a map stage")
 	}

@@ -181,6 +181,48 @@ func (v *validator) checkFiles(at string, s *Stage) {
 	}
 }
 
+// checkCombinerFiles checks that the files of a combiner, which are those of its reduce stage, can be beside those of the
+// map stage: it runs in the folder of a map task.
+func (v *validator) checkCombinerFiles() {
+	mapper := slices.IndexFunc(v.job.Stages, func(s Stage) bool { return s.Kind == KindMap })
+	if mapper < 0 {
+		return
+	}
+	files, folders := map[string]*File{}, map[string]bool{}
+	for i := range v.job.Stages[mapper].Files {
+		f := &v.job.Stages[mapper].Files[i]
+		files[f.Name] = f
+		for dir := path.Dir(f.Name); dir != "." && dir != "/"; dir = path.Dir(dir) {
+			folders[dir] = true
+		}
+	}
+	for i := range v.job.Stages {
+		s := &v.job.Stages[i]
+		if s.Kind != KindReduce || !s.Combiner {
+			continue
+		}
+		for k := range s.Files {
+			f := &s.Files[k]
+			p := fmt.Sprintf("stage[%q].file[%q]", s.Name, f.Name)
+			if other := files[f.Name]; other != nil && (other.Digest != f.Digest || other.Source != f.Source || other.Mode != f.Mode) {
+				v.addProblem(p, "rename one of the two, or give both the same source and mode", "the combiner runs beside the map stage's files, of which another one is called %q", f.Name)
+			}
+			clash := ""
+			if folders[f.Name] {
+				clash = f.Name
+			}
+			for dir := path.Dir(f.Name); dir != "." && dir != "/"; dir = path.Dir(dir) {
+				if files[dir] != nil {
+					clash = dir
+				}
+			}
+			if clash != "" {
+				v.addProblem(p, "rename one of the two", "%q would be a file and a folder: the combiner runs beside the map stage's files", clash)
+			}
+		}
+	}
+}
+
 // maxFileName is how many bytes each part of a file's name may have on Linux.
 const maxFileName = 255
 

@@ -139,6 +139,24 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"an unknown kind with a builtin", func(j *Job) {
 			j.Stages[2].Kind, j.Stages[2].Command, j.Stages[2].Builtin = "grup", nil, []string{"sum"}
 		}, []string{`stage["g"].kind: kind "grup" is not known; did you mean "group"?`}},
+		{"files of the combiner that the map stage has too", func(j *Job) {
+			j.Stages[0].Files = []File{{Name: "a", Source: "x"}, {Name: "b", Source: "x", Digest: digest}, {Name: "c", Source: "x", Mode: 0o755}, {Name: "d", Source: "x"}}
+			j.Stages[1].Files = []File{{Name: "a", Source: "y"}, {Name: "b", Source: "x", Digest: digest[:70] + "0"}, {Name: "c", Source: "x"}, {Name: "d", Source: "x"}, {Name: "e", Source: "y"}}
+			j.Stages[1].Combiner = true
+		}, []string{
+			`stage["r"].file["a"]: the combiner runs beside the map stage's files, of which another one is called "a"; rename one of the two, or give both the same source and mode`,
+			`stage["r"].file["b"]: the combiner runs beside the map stage's files, of which another one is called "b"; rename one of the two, or give both the same source and mode`,
+			`stage["r"].file["c"]: the combiner runs beside the map stage's files, of which another one is called "c"; rename one of the two, or give both the same source and mode`}},
+		{"files of the combiner and folders of the map stage", func(j *Job) {
+			j.Stages[0].Files = []File{{Name: "a/b/c", Source: "x"}, {Name: "d", Source: "x"}}
+			j.Stages[1].Files = []File{{Name: "a/b", Source: "x"}, {Name: "d/e/f", Source: "x"}, {Name: "a/c", Source: "x"}}
+			j.Stages[1].Combiner = true
+		}, []string{
+			`stage["r"].file["a/b"]: "a/b" would be a file and a folder: the combiner runs beside the map stage's files; rename one of the two`,
+			`stage["r"].file["d/e/f"]: "d" would be a file and a folder: the combiner runs beside the map stage's files; rename one of the two`}},
+		{"the same names without a combiner", func(j *Job) {
+			j.Stages[0].Files, j.Stages[1].Files = []File{{Name: "a", Source: "x"}, {Name: "b/c", Source: "x"}}, []File{{Name: "a", Source: "y"}, {Name: "b", Source: "x"}}
+		}, nil},
 		{"an empty combiner", func(j *Job) { j.Stages[1].CombineCommand = []string{""} }, []string{`stage["r"].combine_command: the command's first element is empty; name the program first`}},
 		{"a map stage after its reduce stage", func(j *Job) { j.Stages[0].After, j.Stages[1].After = []string{"r"}, nil }, []string{`stage["m"].after: the stages depend on each other in a cycle; break the cycle: a reduce stage always follows the map stage`}},
 		{"a map stage after a group after the reduce stage", func(j *Job) {

@@ -241,7 +241,7 @@ func randomJob(r *rand.Rand) *jobspec.Job {
 		if r.IntN(2) == 0 {
 			again := r.IntN(2) == 0
 			s.ContainersUsedAgain, s.TimeLimit = &again, jobspec.Duration(time.Millisecond+time.Duration(r.Int64N(1e15)))
-			s.Files = []jobspec.File{{Name: "a b/é", Source: pick("../x", `"`), Mode: 1 + r.Uint32N(0o777)}, {Name: "c", Source: "c", Mode: 0o644}}
+			s.Files = []jobspec.File{{Name: fmt.Sprintf("a b/é%d", i), Source: pick("../x", `"`), Mode: 1 + r.Uint32N(0o777)}, {Name: "c", Source: "c", Mode: 0o644}}
 			s.Secrets = []jobspec.Secret{{Env: "T", Ref: pick("secret:a", "secret:a@7", "file:b")}}
 		}
 		j.Stages = append(j.Stages, s)
