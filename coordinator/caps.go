@@ -83,6 +83,18 @@ func amountText(r scheduler.Resource, n int64) string {
 	}
 }
 
+// adviceText formats an amount that a job may ask for: it is read back as at most n.
+func adviceText(r scheduler.Resource, n int64) string {
+	switch r {
+	case scheduler.CPU:
+		return jobspec.FormatCPU(n)
+	case scheduler.Memory:
+		return jobspec.FormatSizeDown(n)
+	default:
+		return jobspec.FormatSizeDown(n) + "/s"
+	}
+}
+
 // checkCaps refuses a job with a stage of which no task can ever run under the
 // tenant's caps. The harness's share of memory counts, as it does for the
 // scheduler.
@@ -100,8 +112,8 @@ func checkCaps(f *facts.Facts, spec *jobspec.Job) error {
 			most -= overhead
 		}
 		cure := "ask an operator to raise it"
-		if most > 0 {
-			cure = fmt.Sprintf("ask for at most %s = %q, or %s", x.resource, amountText(x.resource, most), cure)
+		if most > 0 && (x.resource != scheduler.Memory || most >= jobspec.MinMemory) {
+			cure = fmt.Sprintf("ask for at most %s = %q, or %s", x.resource, adviceText(x.resource, most), cure)
 		}
 		return fault.New(fault.Exhausted, "stage %q: no task of it can ever run: it needs %s %s, and tenant %q allows %s (%s; drover tenant list): %s",
 			s.Name, x.resource, need, x.tenant, amountText(x.resource, x.allowed), x.word, cure)

@@ -12,6 +12,7 @@ import (
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
 )
 
 // What can never run is refused at `job plan` and at submission, with the
@@ -52,6 +53,64 @@ func TestTasksOverACapAreRefused(t *testing.T) {
 			}
 		}
 		b.waitUntil("the name is free", func() bool { return c.want != "" || b.job("job").Job.EndedMs > 0 })
+	}
+}
+
+// Who asks for what the refusal of a job says is accepted: amounts are rounded down, the harness's memory and the disk
+// are named, and the node is the one that lacks least.
+func TestRefusedDemandsAreToldWhatFits(t *testing.T) {
+	b := newTestCluster(t, nil)
+	for _, n := range []struct {
+		name              string
+		cpu, memory, disk int64
+	}{{"tiny", 500, 256 << 20, 1 << 30}, {"big", 8000, 3<<30 + 99<<20, 10<<30 - 1}, {"small", 1000, 1 << 30, 2 << 30}} {
+		info := coordtest.Info(n.name)
+		info.Allocatable.Cpu, info.Allocatable.Memory, info.TaskOverheadMemory = n.cpu, n.memory, 23<<20
+		info.Disks = append([]*droverv1.Disk{{Name: "slow", Io: 100, Space: 1 << 40}}, &droverv1.Disk{Name: "d", Io: 100<<20 - 1, Space: n.disk})
+		info.Allocatable.Io = 100<<20 + 99
+		b.addNode(info, coordtest.Succeed)
+		b.waitUntil(n.name+" is up", func() bool { return b.nodeIsUp(n.name) })
+	}
+	if _, err := b.client.ApplyTenants(b.ctx, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{
+		{Name: "default"}, {Name: "capped", TaskCap: &droverv1.Resources{Memory: 2<<30 - 1}}, {Name: "tight", TaskCap: &droverv1.Resources{Memory: 30 << 20}}}})); err != nil {
+		t.Fatal(err)
+	}
+	plan := func(tenant string, cpu, memory, io, disk int64) error {
+		j := groupJob("job", 1)
+		j.Tenant = tenant
+		j.Stages[0].Resources.CPU, j.Stages[0].Resources.Memory, j.Stages[0].Resources.IO, j.Stages[0].Disk = cpu, memory, io, disk
+		text, err := json.Marshal(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)}))
+		return wire.FromError(err)
+	}
+	const offer = "; node big, which lacks least, has at most cpu 8, memory 3GiB beside the harness's 23MiB, I/O 99.9MiB/s and 9.9GiB of disk for one: ask for less"
+	for what, err := range map[string]error{"cpu": plan("default", 9000, 1<<30, 1<<20, 1<<30), "memory": plan("default", 1000, 4<<30, 1<<20, 1<<30),
+		"io": plan("default", 1000, 1<<30, 100<<20, 1<<30), "disk": plan("default", 1000, 1<<30, 1<<20, 10<<30)} {
+		if !errors.Is(err, fault.Exhausted) || !strings.HasSuffix(err.Error(), offer) {
+			t.Errorf("too much %s: %v", what, err)
+		}
+	}
+	size := func(text string) int64 {
+		n, err := jobspec.ParseSize(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if err := plan("default", 8000, size("3GiB"), size("99.9MiB"), size("9.9GiB")); err != nil {
+		t.Errorf("what was offered: %v", err)
+	}
+	if err := plan("capped", 1000, 2<<30, 1<<20, 1<<30); err == nil || !strings.Contains(err.Error(), `ask for at most memory = "1.9GiB"`) {
+		t.Errorf("over a cap: %v", err)
+	}
+	if err := plan("capped", 1000, size("1.9GiB"), 1<<20, 1<<30); err != nil {
+		t.Errorf("what the cap allows: %v", err)
+	}
+	if err := plan("tight", 1000, 8<<20, 1<<20, 1<<30); err == nil || strings.Contains(err.Error(), "at most") {
+		t.Errorf("a cap that leaves less than any task may ask for: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/scheduler"
 )
 
 // Limits of submissions.
@@ -420,22 +422,48 @@ func checkDemand(f *facts.Facts, spec *jobspec.Job) (warnings []string, err erro
 	}
 	for i := range spec.Stages {
 		s := &spec.Stages[i]
-		best, ok := "", false
+		var closest *droverv1.NodeInfo
+		least := math.Inf(1)
 		for _, n := range f.Nodes() {
-			a := n.Info.GetAllocatable()
-			need := facts.Amounts{CPU: s.Resources.CPU, Memory: s.Resources.Memory + n.Info.GetTaskOverheadMemory(), IO: s.Resources.IO}
-			if need.CPU <= a.GetCpu() && need.Memory <= a.GetMemory() && diskFits(n.Info, need.IO, s.Disk) {
-				ok = true
-				break
+			if lack, _ := lackOf(n.Info, s); closest == nil || lack < least {
+				closest, least = n.Info, lack
 			}
-			best = facts.AmountsOf(a).String() + " (" + n.Info.GetName() + ")"
 		}
-		if !ok {
+		if least > 1 {
 			want := facts.Amounts{CPU: s.Resources.CPU, Memory: s.Resources.Memory, IO: s.Resources.IO}
-			return nil, fault.New(fault.Exhausted, "stage %q: no node can run a task of %s and %s of disk; for example this one has %s: ask for less", s.Name, want, jobspec.FormatSize(s.Disk), best)
+			return nil, fault.New(fault.Exhausted, "stage %q: no node can run a task of %s and %s of disk; %s: ask for less", s.Name, want, jobspec.FormatSize(s.Disk), mostOf(closest, s))
 		}
 	}
 	return nil, nil
+}
+
+// lackOf returns how many times what a node can have at most a task of a stage needs, of the resource that it lacks
+// most: it can run there if that is at most 1. disk is the one that lacks least, nil if the node has none.
+func lackOf(n *droverv1.NodeInfo, s *jobspec.Stage) (lack float64, disk *droverv1.Disk) {
+	times := func(need, have int64) float64 {
+		if need <= have {
+			return 1
+		}
+		return float64(need) / float64(max(0, have))
+	}
+	a, onDisk := n.GetAllocatable(), math.Inf(1)
+	for _, d := range n.GetDisks() {
+		if l := max(times(s.Resources.IO, d.GetIo()), times(s.Disk, d.GetSpace())); disk == nil || l < onDisk {
+			disk, onDisk = d, l
+		}
+	}
+	return max(onDisk, times(s.Resources.CPU, a.GetCpu()), times(s.Resources.Memory+n.GetTaskOverheadMemory(), a.GetMemory())), disk
+}
+
+// mostOf says what a task of a stage may ask for at most to run on a node.
+func mostOf(n *droverv1.NodeInfo, s *jobspec.Stage) string {
+	a, overhead, beside := n.GetAllocatable(), n.GetTaskOverheadMemory(), ""
+	if overhead > 0 {
+		beside = fmt.Sprintf(" beside the harness's %s", jobspec.FormatSize(overhead))
+	}
+	_, disk := lackOf(n, s)
+	return fmt.Sprintf("node %s, which lacks least, has at most cpu %s, memory %s%s, I/O %s and %s of disk for one", n.GetName(), adviceText(scheduler.CPU, a.GetCpu()),
+		adviceText(scheduler.Memory, max(0, a.GetMemory()-overhead)), beside, adviceText(scheduler.IO, disk.GetIo()), jobspec.FormatSizeDown(disk.GetSpace()))
 }
 
 // driverOfContainers is the driver of nodes whose tasks see no programs but those of their image.
@@ -480,11 +508,6 @@ func lacksImage(spec *jobspec.Job) (stage, program string, ok bool) {
 func isTaskFile(s *jobspec.Stage, program string) bool {
 	name := strings.TrimPrefix(strings.TrimPrefix(program, "/task/"), "./")
 	return slices.ContainsFunc(s.Files, func(f jobspec.File) bool { return f.Name == name })
-}
-
-// diskFits reports whether one disk of the node has that total I/O and space.
-func diskFits(n *droverv1.NodeInfo, io, space int64) bool {
-	return slices.ContainsFunc(n.GetDisks(), func(d *droverv1.Disk) bool { return io <= d.GetIo() && space <= d.GetSpace() })
 }
 
 // checkFiles is step 3.

@@ -92,13 +92,19 @@ func FormatCPU(m int64) string {
 
 // FormatSize formats bytes for people, in the largest binary unit and with at most
 // one decimal ("1.5GiB").
-func FormatSize(b int64) string {
+func FormatSize(b int64) string { return formatSize(b, math.Round) }
+
+// FormatSizeDown is FormatSize for advice: the text is one that ParseSize reads as at most
+// b bytes.
+func FormatSizeDown(b int64) string { return formatSize(b, math.Floor) }
+
+func formatSize(b int64, round func(float64) float64) string {
 	v, i := float64(b), 0
 	names := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	for math.Abs(v) >= 1024 && i < len(names)-1 {
 		v, i = v/1024, i+1
 	}
-	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) + names[i]
+	return strconv.FormatFloat(round(v*10)/10, 'f', -1, 64) + names[i]
 }
 
 // FormatRate formats bytes per second for people ("20MiB/s").

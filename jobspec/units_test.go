@@ -106,6 +106,9 @@ func TestFormattedQuantitiesParseBack(t *testing.T) {
 		for n/unit >= 1024 {
 			unit *= 1024
 		}
+		if down, err := ParseSize(FormatSizeDown(n)); err != nil || down > n || down < n-n/10-1 {
+			t.Fatalf("size %d rounded down as %s: %d, %v", n, FormatSizeDown(n), down, err)
+		}
 		size, err := ParseSize(FormatSize(n))
 		if err != nil || max(size-n, n-size) > unit/20+1 {
 			t.Fatalf("size %d as %s: %d, %v", n, FormatSize(n), size, err)
