@@ -32,7 +32,7 @@ const (
 	smallMessage  = 64 << 10
 	tenantMessage = 2 << 20
 	digestMessage = 1 << 20 // maxDigests digests
-	specMessage   = 4 << 20 // maxSpec, each byte escaped
+	specMessage   = 4 << 20 // jobspec.MaxBytes, each byte escaped
 	uploadMessage = 4 << 20
 	execMessage   = 256 << 10
 	secretMessage = 2 * facts.MaxSecretValue // in base64

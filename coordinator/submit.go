@@ -28,7 +28,6 @@ import (
 
 // Limits of submissions.
 const (
-	maxSpec        = 512 << 10            // bytes of canonical JSON
 	maxKey         = 64                   // bytes of an idempotency key
 	chunkBytes     = replica.MaxEntry / 2 // bytes of splits in one entry
 	maxRates       = 10_000               // identities whose rate is tracked
@@ -161,8 +160,8 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 // decodeSpec decodes, completes and validates a job, and sorts its stages
 // topologically.
 func decodeSpec(text string) (*jobspec.Job, error) {
-	if len(text) > maxSpec {
-		return nil, fault.New(fault.Exhausted, "the job's description has %d KiB, at most %d are allowed: put data into files", len(text)>>10, maxSpec>>10)
+	if len(text) > jobspec.MaxBytes {
+		return nil, fault.New(fault.Exhausted, "the job's description has %d KiB, at most %d are allowed: put data into files", len(text)>>10, jobspec.MaxBytes>>10)
 	}
 	spec, err := jobspec.Decode([]byte(text))
 	if err != nil {

@@ -17,6 +17,36 @@ func Encode(j *Job) ([]byte, error) {
 	return b, nil
 }
 
+// MaxBytes limits the canonical JSON of a job.
+const MaxBytes = 512 << 10
+
+// uploadedBytes is how much longer the JSON of a job is, at most, for each of its files that is uploaded:
+// it has the digest and the size then.
+const uploadedBytes = len(`"digest":"sha256:",`) + 64 + len(`"size":536870912,`)
+
+// CheckSize returns an error if a job has more canonical JSON than a coordinator accepts, also once its files are uploaded.
+func CheckSize(j *Job) error {
+	b, err := Encode(j)
+	if err != nil {
+		return err
+	}
+	n := len(b)
+	if j.Image != nil && j.Image.Kind == ImageOCIArchive && j.Image.Digest == "" {
+		n += uploadedBytes
+	}
+	for i := range j.Stages {
+		for _, f := range j.Stages[i].Files {
+			if f.Digest == "" {
+				n += uploadedBytes
+			}
+		}
+	}
+	if n > MaxBytes {
+		return fmt.Errorf("job %q: its description has %s as JSON, at most %s are allowed: put data into files", j.Name, FormatSize(int64(n)), FormatSize(MaxBytes))
+	}
+	return nil
+}
+
 // Decode decodes canonical JSON. Unknown fields, trailing data and a newer schema
 // version are errors. It does not validate the job.
 func Decode(b []byte) (*Job, error) {

@@ -296,3 +296,27 @@ func mustEncode(t *testing.T, j *Job) string {
 	}
 	return string(b)
 }
+
+// A job that its author checked is not refused for its size once its files are uploaded.
+func TestSizeOfAJob(t *testing.T) {
+	j := validJob()
+	j.Image = &Image{Kind: ImageOCIArchive, Source: "i.tar"}
+	j.Stages[0].Files = []File{{Name: "a", Source: "a"}, {Name: "b", Source: "b"}}
+	fill := func(n int) { j.Meta = map[string]string{"text": strings.Repeat("x", n)} }
+	fill(0)
+	n := MaxBytes - len(mustEncode(t, j)) - 3*uploadedBytes
+	if fill(n + 1); CheckSize(j) == nil {
+		t.Error("a byte too much is accepted")
+	}
+	if fill(n); CheckSize(j) != nil {
+		t.Error(CheckSize(j))
+	}
+	digest := "sha256:" + strings.Repeat("a", 64)
+	j.Image.Digest, j.Image.Size = digest, MaxUploadBytes
+	for i := range j.Stages[0].Files {
+		j.Stages[0].Files[i].Digest, j.Stages[0].Files[i].Size = digest, MaxUploadBytes
+	}
+	if got := len(mustEncode(t, j)); got != MaxBytes || CheckSize(j) != nil {
+		t.Errorf("uploaded, it has %d bytes, %v", got, CheckSize(j))
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/drover-run/drover/jobspec"
 )
 
 // runNowhere runs a command line that no coordinator answers. Its context has ended, so that a
@@ -227,5 +229,17 @@ func TestUsageErrors(t *testing.T) {
 	}
 	if left, _ := filepath.Glob("*"); len(left) > 0 {
 		t.Errorf("wrong command lines left files: %v", left)
+	}
+}
+
+// What the coordinator refuses for its size is not called valid.
+func TestAJobTooLargeIsNotValid(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "j.hcl")
+	text := fmt.Sprintf("job \"j\" {\n meta = { a = %q }\n stage \"s\" { command = [\"true\"] }\n}\n", strings.Repeat("x", jobspec.MaxBytes))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := runNowhere(t, "job", "validate", file); exitCode(err) != exitRefused || !strings.Contains(err.Error(), "at most 512KiB are allowed") {
+		t.Errorf("exit code %d, %v, %q", exitCode(err), err, out)
 	}
 }

@@ -75,6 +75,9 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	if err := readPartitionFiles(j, name); err != nil {
 		return nil, nil, exitError{exitRefused, err}
 	}
+	if err := jobspec.CheckSize(j); err != nil {
+		return nil, nil, exitError{exitRefused, err}
+	}
 	return src, j, nil
 }
 

@@ -31,6 +31,7 @@ type attrValue struct {
 	cty.Value
 	name       string
 	valueRange hcl.Range
+	expr       hcl.Expression
 }
 
 // blockSpec reads one nested block.
@@ -77,7 +78,7 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 			d.addError(a.Expr.Range(), fmt.Sprintf("%s has no value", n), "give a value or leave it out")
 			continue
 		}
-		fields[n](d, attrValue{v, n, a.Expr.Range()})
+		fields[n](d, attrValue{v, n, a.Expr.Range(), a.Expr})
 	}
 	seen := map[string]bool{}
 	for _, nb := range c.Blocks {
@@ -404,6 +405,7 @@ func mapAttr(to *map[string]string) attrReader {
 			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), `write a map such as { NAME = "value" }`)
 			return
 		}
+		d.checkKeysOnce(v)
 		out := map[string]string{}
 		values := v.AsValueMap()
 		for _, k := range slices.Sorted(maps.Keys(values)) {
@@ -415,5 +417,25 @@ func mapAttr(to *map[string]string) attrReader {
 			out[k] = e.AsString()
 		}
 		*to = out
+	}
+}
+
+// checkKeysOnce reports keys that stand in a map twice: its value has the last of them.
+func (d *decoder) checkKeysOnce(v attrValue) {
+	pairs, diags := hcl.ExprMap(v.expr)
+	if diags.HasErrors() {
+		return
+	}
+	seen := map[string]bool{}
+	for _, pair := range pairs {
+		key, diags := pair.Key.Value(nil)
+		if diags.HasErrors() || key.IsNull() || key.Type() != cty.String {
+			continue
+		}
+		if k := key.AsString(); seen[k] {
+			d.addError(pair.Key.Range(), fmt.Sprintf("%s: %s stands there twice", v.name, k), "keep one")
+		} else {
+			seen[k] = true
+		}
 	}
 }
