@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -30,6 +31,7 @@ type scripted struct {
 	tasks []*droverv1.TaskStatus
 	plan  *droverv1.GetScheduleResponse
 
+	lately    []*droverv1.PastSample
 	levels    map[int32]error // answers of SetLevel by task; nil for others
 	live      int32           // jobs
 	moreJobs  int32           // that ListJobs leaves out
@@ -116,6 +118,9 @@ func (s *scripted) GetSchedule(context.Context, *connect.Request[droverv1.GetSch
 }
 
 func (s *scripted) ListPastSamples(_ context.Context, r *connect.Request[droverv1.ListPastSamplesRequest]) (*connect.Response[droverv1.ListPastSamplesResponse], error) {
+	if r.Msg.GetTenant() == "" && r.Msg.GetSinceMs() > time.Now().Add(-10*time.Minute).UnixMilli() {
+		return reply(s, "ListPastSamples", &droverv1.ListPastSamplesResponse{Samples: s.lately})
+	}
 	if r.Msg.GetTenant() == "" {
 		return reply(s, "ListPastSamples", &droverv1.ListPastSamplesResponse{Samples: []*droverv1.PastSample{{AtMs: 1, TasksRunning: 4}, {AtMs: 60_001, CycleMs: 2}}})
 	}

@@ -234,11 +234,15 @@ func (d *clusterData) addPast(q *query) error {
 	if err != nil || d.Empty {
 		return err
 	}
+	last, err := newestSample(q, list)
+	if err != nil {
+		return err
+	}
 	d.Time, d.Pasts = name, pasts
 	d.Samples = newestFirst(list)
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	whole := func(v float64) string { return countText(int64(math.Round(v))) }
-	d.Series = newSeries(list, []overTime{
+	d.Series = newSeries(list, last, []overTime{
 		{"Nodes up", (*droverv1.PastSample).GetNodesUp, number},
 		{"CPU allocated", func(s *droverv1.PastSample) float64 { return part(s.GetUsed().GetCpu(), s.GetCapacity().GetCpu()) }, percentText},
 		{"Memory allocated", func(s *droverv1.PastSample) float64 {

@@ -213,7 +213,7 @@ type taskRow struct {
 	Node     string  `json:"node"`
 	Attempts int     `json:"attempts"`
 	Failed   int     `json:"failed"`
-	WaitedMs int64   `json:"waited"`
+	WaitedMs int64   `json:"waited"` // -1: it has not been placed
 	RanMs    int64   `json:"ran"`
 	Progress float64 `json:"progress"`
 	Status   string  `json:"status"`
@@ -310,7 +310,7 @@ func newTaskRows(tasks []*droverv1.TaskStatus, submitted int64) []taskRow {
 }
 
 func newTaskRow(t *droverv1.TaskStatus, submitted int64) taskRow {
-	r := taskRow{Stage: t.GetStage(), Index: t.GetTask(), State: t.GetState(), Attempts: len(t.GetAttempts())}
+	r := taskRow{Stage: t.GetStage(), Index: t.GetTask(), State: t.GetState(), Attempts: len(t.GetAttempts()), WaitedMs: -1}
 	for i, a := range t.GetAttempts() {
 		seen := a.GetSeen()
 		b := taskBar{Attempt: a.GetKey().GetAttempt(), Placed: a.GetPlacedMs(), Started: seen.GetStartedMs(), State: phaseText(seen), Paused: seen.GetStartPauseMs(), Fetching: seen.GetFetchingMs(), Committing: seen.GetCommittingMs(), Suspended: a.GetLevel().GetSuspendedMs()}

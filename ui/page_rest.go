@@ -258,15 +258,20 @@ func (q *query) schedulerPage() (*view, error) {
 	for _, k := range slices.Sorted(maps.Keys(policy.GetParams())) {
 		d.Params = append(d.Params, param{k, policy.GetParams()[k]})
 	}
-	d.addSamples(samples)
+	last, err := newestSample(q, samples)
+	if err != nil {
+		return nil, err
+	}
+	d.addSamples(samples, last)
 	return &view{Title: "Scheduler", Nav: "Scheduler", Template: "scheduler", Data: d}, nil
 }
 
-func (d *schedulerData) addSamples(list []*droverv1.PastSample) {
+// addSamples draws what the scheduler did over time; last is the newest sample.
+func (d *schedulerData) addSamples(list []*droverv1.PastSample, last *droverv1.PastSample) {
 	if len(list) == 0 {
 		return
 	}
-	last, longest, dropped := list[len(list)-1], 0.0, 0.0
+	longest, dropped := 0.0, 0.0
 	for _, s := range list {
 		longest = max(longest, s.GetLongestCycleMs())
 		dropped += s.GetDroppedPerSecond() * float64(s.GetPeriodMs()) / 1000
@@ -275,7 +280,7 @@ func (d *schedulerData) addSamples(list []*droverv1.PastSample) {
 	rate := func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 	whole := func(v float64) string { return countText(int64(math.Round(v))) }
 	d.Rate, d.Mean, d.Longest, d.Dropped = rate(last.GetDecisionsPerSecond()), ms(last.GetCycleMs()), ms(longest), whole(dropped)
-	d.Series = newSeries(list, []overTime{
+	d.Series = newSeries(list, last, []overTime{
 		{"Decisions a second", (*droverv1.PastSample).GetDecisionsPerSecond, rate},
 		{"Mean cycle", (*droverv1.PastSample).GetCycleMs, ms},
 		{"Tasks running", (*droverv1.PastSample).GetTasksRunning, whole},
@@ -291,8 +296,22 @@ type overTime struct {
 	text func(float64) string
 }
 
-// newSeries draws numbers over time.
-func newSeries(list []*droverv1.PastSample, what []overTime) (out []series) {
+// newestSample returns the last sample of the cluster, nil for none. Of a long time list has
+// means in place of samples: then it is asked for by itself.
+func newestSample(q *query, list []*droverv1.PastSample) (*droverv1.PastSample, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	last := list[len(list)-1]
+	lately, err := q.samples("", (now()/60_000)*60_000-5*60_000)
+	if n := len(lately); n > 0 {
+		last = lately[n-1]
+	}
+	return last, err
+}
+
+// newSeries draws numbers over time; last is the newest sample.
+func newSeries(list []*droverv1.PastSample, last *droverv1.PastSample, what []overTime) (out []series) {
 	if len(list) == 0 {
 		return nil
 	}
@@ -300,7 +319,7 @@ func newSeries(list []*droverv1.PastSample, what []overTime) (out []series) {
 	for _, w := range what {
 		v := valuesOf(list, w.of)
 		top := slices.Max(v)
-		out = append(out, series{Name: w.name, Now: "now " + w.text(v[len(v)-1]) + ", most " + w.text(top), Picture: linePicture(at, v, top, nil)})
+		out = append(out, series{Name: w.name, Now: "now " + w.text(w.of(last)) + ", most " + w.text(top), Picture: linePicture(at, v, top, nil)})
 	}
 	return out
 }

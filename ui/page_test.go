@@ -679,6 +679,39 @@ func TestReadyTimes(t *testing.T) {
 	}
 }
 
+// What is now is said of the newest sample: over a long time others are means. Without one
+// of the last minutes it is the last of the list.
+func TestNowIsTheNewestSample(t *testing.T) {
+	for name, c := range map[string]struct {
+		lately []*droverv1.PastSample
+		now    string
+		mean   string
+	}{
+		"it is there":    {[]*droverv1.PastSample{{AtMs: 1, TasksRunning: 7}, {AtMs: 2, TasksRunning: 9, CycleMs: 3}}, "now 9, most 4", "<b>3.0 ms</b><span>mean cycle"},
+		"there are none": {nil, "now 0, most 4", "<b>2.0 ms</b><span>mean cycle"},
+	} {
+		api, s := newScripted(t)
+		api.lately = c.lately
+		for path, want := range map[string]string{"/?past=720": c.now, "/scheduler?past=720": c.mean} {
+			if _, text := fetch(t, http.DefaultClient, s.URL+path, nil); !strings.Contains(text, want) {
+				t.Errorf("%s: %s lacks %q: %s", name, path, want, text)
+			}
+		}
+	}
+}
+
+// A task that was never placed has waited for no time that is known.
+func TestWaitOfAnUnplacedTask(t *testing.T) {
+	api, s := newScripted(t)
+	api.tasks = []*droverv1.TaskStatus{{Stage: "a", State: "pending"}}
+	if _, text := fetch(t, http.DefaultClient, s.URL+"/jobs/7", nil); !strings.Contains(text, `<td class="n">0</td><td class="n">–</td><td class="n">0 s</td>`) {
+		t.Error("the page says how long it waited")
+	}
+	if _, text := fetch(t, http.DefaultClient, s.URL+"/data/tasks?job=7&n=1", nil); !strings.Contains(text, `"waited":-1`) {
+		t.Errorf("its data: %s", text)
+	}
+}
+
 // Each page says what the API knows: of live jobs the expected end, of nodes what is
 // used beside what is allocated, of the cluster what was.
 func TestPagesSayWhatIsKnown(t *testing.T) {

@@ -4,7 +4,7 @@ import "./document.js";
 
 const { layOut } = await import("../static/map.js");
 const { firstRow } = await import("../static/tasks.js");
-const { inView, listedWaiting, suffices, waitingText } = await import("../static/schedule.js");
+const { inView, listedWaiting, suffices, timeAt, waitingText } = await import("../static/schedule.js");
 
 /** @param {number} racks @param {number} each */
 function nodes(racks, each) {
@@ -44,6 +44,10 @@ test("bars suffice for what they cover, merged ones only from afar", () => {
   assert.equal(suffices(p, bars(0, 0, true)), false);
   assert.equal(suffices(p, bars(900, 2100, true)), true);
   assert.equal(suffices(p, bars(1100, 2100, false)), false);
+});
+
+test("time passes in the schedule while the page is hidden", () => {
+  assert.equal(timeAt({ read: 1.7e12, came: 500 }, 3600500), 1.7e12 + 3600000);
 });
 
 test("only the parts in view are read", () => {

@@ -11,7 +11,7 @@ import { ago, clock, duration, simulated } from "./format.js";
  *   reserved: {row: number, job: number, kind: string, start: number, end: number, latest: number}[], ending: {name: string, end: number}[] | null,
  *   waiting: {job: number, stage: string, tasks: number, reason: string, start: number, estimate: number, behind: number, giving: string[] | null, stops: string[] | null}[]}} Schedule
  * @typedef {{x: number, y: number, w: number, h: number, tip: () => string, href: () => string}} Spot
- * @typedef {{data: Schedule, address: string, top: number[], height: number, from: number, to: number, y: number, spots: Spot[], waiting: Spot[], chosen: number, laneHeight: number, moved: boolean, asked: number, timer: number, failed: boolean}} Picture
+ * @typedef {{data: Schedule, address: string, top: number[], height: number, from: number, to: number, y: number, spots: Spot[], waiting: Spot[], chosen: number, laneHeight: number, moved: boolean, asked: number, timer: number, failed: boolean, read: number, came: number}} Picture
  */
 
 /** @type {WeakMap<HTMLCanvasElement, Picture>} */ const pictures = new WeakMap();
@@ -38,7 +38,7 @@ async function show(e, data) {
   // At first no time is shown before anything happened; the button All does.
   const first = Math.min(data.now, data.first || data.now), begin = Math.max(data.from, first - (data.until - first) * 0.05 - 1000);
   /** @type {Picture} */
-  const p = { data, address: c.getAttribute("data-schedule") ?? "", top, height: y, from: begin, to: data.until + (data.until - data.from) * 0.03, y: old?.y ?? 0, spots: [], waiting: [], chosen: old?.chosen ?? -1, laneHeight, moved: false, asked: 0, timer: 0, failed: false };
+  const p = { data, address: c.getAttribute("data-schedule") ?? "", top, height: y, from: begin, to: data.until + (data.until - data.from) * 0.03, y: old?.y ?? 0, spots: [], waiting: [], chosen: old?.chosen ?? -1, laneHeight, moved: false, asked: 0, timer: 0, failed: false, read: data.now, came: performance.now() };
   if (old?.moved) {
     p.from = old.from;
     p.to = old.to;
@@ -57,6 +57,11 @@ async function show(e, data) {
   }
   pictures.set(c, p);
   draw(c);
+}
+
+/** @param {{read: number, came: number}} p @param {number} at of performance.now() @returns {number} the cluster's time: no ticks come while the page is hidden, so that they cannot be counted */
+export function timeAt(p, at) {
+  return p.read + at - p.came;
 }
 
 /** @param {Picture} p @returns {number[]} the parts in view */
@@ -494,11 +499,11 @@ function spot(c, e) {
 }
 
 follow("canvas.schedule", "data-schedule", show);
-setInterval(() => { // time passes
+setInterval(() => {
   for (const c of document.querySelectorAll("canvas.schedule")) {
     const p = pictures.get(/** @type {HTMLCanvasElement} */ (c));
     if (!p || document.hidden || simulated) continue;
-    p.data.now += 1000;
+    p.data.now = timeAt(p, performance.now());
     draw(/** @type {HTMLCanvasElement} */ (c));
   }
 }, 1000);

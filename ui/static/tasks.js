@@ -100,7 +100,7 @@ class VirtualTable {
     cell(chip);
     cell(r.node);
     cell(r.attempts + (r.failed ? ` (${r.failed} failed)` : ""), "n");
-    cell(duration(r.waited), "n");
+    cell(r.waited < 0 ? "–" : duration(r.waited), "n"); // a task that has not been placed still waits
     cell(duration(r.ran), "n");
     cell(Math.round(r.progress * 100) + " %", "n");
     cell(r.status);
