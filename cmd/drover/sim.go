@@ -64,7 +64,11 @@ type simInput struct {
 	model      string
 	seeds      []uint64
 	parameters map[string]string // for the summary
+	outcomes   []*run.Outcome    // of all simulations so far; see discardLogs
 }
+
+// discardLogs removes the attempts of simulations of which the results were not written.
+func (in *simInput) discardLogs() error { return run.DiscardTaskLogs(in.outcomes) }
 
 // parseSimFlags parses the flags of a command with an output folder, and reads the files that they name.
 func parseSimFlags(c *cli.Context) (*simInput, error) {
@@ -310,6 +314,7 @@ func (in *simInput) simulate(c *cli.Context, scheduler, dir string) (string, []*
 		s.TaskLog, s.TaskLogSeed, s.WaitedTimes = filepath.Join(dir, "tasks.csv"), in.seeds[0], c.String("html") != ""
 	}
 	outs, err := s.SimulateSeeds(c.Context, in.seeds, runtime.GOMAXPROCS(0), progressPrinter(c))
+	in.outcomes = append(in.outcomes, outs...)
 	return scheduler, outs, &s, interruptedError(c, err)
 }
 
@@ -380,11 +385,12 @@ func simRunCommand() *cli.Command {
 				return err
 			}
 			defer func() { err = errors.Join(err, pages.close("Simulation", err)) }()
+			defer func() { err = errors.Join(err, in.discardLogs()) }()
 			dir := pages.logDir(c.String("out"), 0)
 			name, outs, setup, err := in.simulate(c, c.String("scheduler"), dir)
 			clearProgressLine(c)
 			if err == nil {
-				err = pages.add(name, dir, outs[0])
+				err = pages.add(name, outs[0])
 			}
 			if err != nil && !isStuck(err, outs) {
 				return err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -58,13 +59,14 @@ func simCompareCommand() *cli.Command {
 				return err
 			}
 			defer func() { err = errors.Join(err, pages.close("Schedulers compared", err)) }()
+			defer func() { err = errors.Join(err, in.discardLogs()) }()
 			var cols []comparedSetup
 			for i, n := range names {
 				dir := pages.logDir(columnDir(c.String("out"), i, n), i)
 				name, outs, setup, err := in.simulate(c, n, dir)
 				clearProgressLine(c)
 				if err == nil {
-					err = pages.add(name, dir, outs[0])
+					err = pages.add(name, outs[0])
 				}
 				if err != nil {
 					return err
@@ -185,12 +187,7 @@ func writeComparison(dir string, all comparison, cols []comparedSetup, jsonl boo
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.Create(filepath.Join(dir, "comparison.json"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := report.WriteJSON(f, all); err != nil {
+	if err := run.WriteFile(filepath.Join(dir, "comparison.json"), func(w io.Writer) error { return report.WriteJSON(w, all) }); err != nil {
 		return err
 	}
 	var names []string

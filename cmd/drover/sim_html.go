@@ -58,12 +58,12 @@ func (p *simulationPages) logDir(out string, column int) string {
 	return filepath.Join(p.dir, strconv.Itoa(column))
 }
 
-// add adds the first simulation of a scheduler, whose attempts are in dir.
-func (p *simulationPages) add(name, dir string, o *run.Outcome) error {
+// add adds the first simulation of a scheduler.
+func (p *simulationPages) add(name string, o *run.Outcome) error {
 	if p == nil {
 		return nil
 	}
-	plan, err := simulatedPlan(filepath.Join(dir, "tasks.csv"), o)
+	plan, err := simulatedPlan(o)
 	if err != nil {
 		return err
 	}
@@ -177,8 +177,8 @@ func (p *simulationPages) close(title string, failed error) error {
 }
 
 // simulatedPlan reads the attempts of a simulation as a schedule.
-func simulatedPlan(file string, o *run.Outcome) (*droverv1.GetScheduleResponse, error) {
-	f, err := os.Open(file)
+func simulatedPlan(o *run.Outcome) (*droverv1.GetScheduleResponse, error) {
+	f, err := os.Open(o.TaskLog())
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func simulatedPlan(file string, o *run.Outcome) (*droverv1.GetScheduleResponse, 
 			err = b.add(row)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			return nil, fmt.Errorf("%s: %w", o.TaskLog(), err)
 		}
 	}
 	b.plan.NowMs = b.plan.UntilMs

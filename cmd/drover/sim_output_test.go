@@ -298,6 +298,51 @@ func TestFluidModelTakesItsSettings(t *testing.T) {
 	}
 }
 
+// TestSimFolderHasOneSimulation: the folder of -out has what the last simulation wrote, and nothing of one that did not end.
+func TestSimFolderHasOneSimulation(t *testing.T) {
+	out := t.TempDir()
+	names := func() (list []string) {
+		t.Helper()
+		err := filepath.WalkDir(out, func(path string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				list = append(list, strings.TrimPrefix(path, out+"/"))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	few := []string{"-workload", "uniform", "-format", "generate", "-rule", "jobs=3", "-out", out}
+	if _, _, err := runSim(t, append([]string{"run", "-scheduler", "fifo", "-jsonl"}, few...)...); err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"gantt.png", "gantt.svg", "jobs.csv", "jobs.jsonl", "responses.png", "responses.svg", "summary.json", "tasks.csv", "tasks.jsonl", "timeseries.csv", "timeseries.jsonl", "utilisation.png", "utilisation.svg"}
+	if got := names(); !slices.Equal(got, all) {
+		t.Errorf("a first simulation wrote %v", got)
+	}
+	if _, _, err := runSim(t, "run", "-scheduler", "fifo", "-workload", "uniform", "-format", "generate", "-rule", "jobs=300", "-out", out); err != nil { // too many attempts for a Gantt chart
+		t.Fatal(err)
+	}
+	if got, want := names(), []string{"jobs.csv", "responses.png", "responses.svg", "summary.json", "tasks.csv", "timeseries.csv", "utilisation.png", "utilisation.svg"}; !slices.Equal(got, want) {
+		t.Errorf("the folder has %v after another simulation, want %v", got, want)
+	}
+	if _, _, err := runSim(t, "run", "-scheduler", "ps", "-model", "fluid", "-workload", "uniform", "-format", "generate", "-rule", "jobs=3", "-out", out); err != nil {
+		t.Fatal(err)
+	}
+	fluid := names()
+	if slices.Contains(fluid, "tasks.csv") || slices.Contains(fluid, "timeseries.csv") {
+		t.Errorf("the fluid model has no attempts, its folder has %v", fluid)
+	}
+	if _, _, err := runSim(t, append([]string{"compare", "-scheduler", "fifo", "-scheduler", "pipe:false"}, few...)...); err == nil {
+		t.Error("a policy that ends at once was simulated")
+	}
+	if got := names(); !slices.Equal(got, fluid) {
+		t.Errorf("a comparison that failed left %v, want %v", got, fluid)
+	}
+}
+
 func TestProgressWithoutATerminal(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(0, 0)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,7 +19,7 @@ func simPlanCommand() *cli.Command {
 			&cli.IntFlag{Name: "add-nodes", Usage: "machines to add, each like the last one; negative: remove from the end"},
 			&cli.Float64Flag{Name: "speed", Usage: "factor on every machine's computing speed", Value: 1},
 			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}),
-		Action: func(c *cli.Context) error {
+		Action: func(c *cli.Context) (err error) {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
@@ -29,6 +30,7 @@ func simPlanCommand() *cli.Command {
 			if in.model != "tasks" {
 				return usageErrorf("plan works with -model tasks: a fluid server has no machines")
 			}
+			defer func() { err = errors.Join(err, in.discardLogs()) }()
 			before := in.setup.Nodes
 			after, err := resizeCluster(before, c.Int("add-nodes"), c.Float64("speed"))
 			if err != nil {

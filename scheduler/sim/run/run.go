@@ -35,7 +35,8 @@ type Setup struct {
 	maxEvents         uint64
 	MaxTaskExecutions int
 	// TaskLog, if not "", is the path of a CSV file with a row per attempt of the simulation of
-	// TaskLogSeed, which also records its series by tenant.
+	// TaskLogSeed, which also records its series by tenant. WriteResults gives the file that name;
+	// DiscardTaskLogs must be called in the end, for those that have not got theirs.
 	TaskLog     string
 	TaskLogSeed uint64
 	// WaitedTimes records what tasks waited for in that simulation too.
@@ -51,6 +52,7 @@ type Outcome struct {
 	Result   *engine.Result
 	Numbers  report.Numbers
 	wallTime time.Duration // on this machine
+	taskLog  *newFile      // its attempts, until the results are written or discarded; nil without a log
 }
 
 // Simulate runs the setup for one seed until ctx ends. If the simulation fails, the Outcome holds
@@ -77,11 +79,11 @@ func (s *Setup) Simulate(ctx context.Context, seed uint64, progress func(engine.
 	c := engine.Config{Nodes: s.Nodes, Absences: s.Absences, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Policy: p, Models: s.Models, Seed: seed,
 		MaxEvents: s.maxEvents, MaxTaskExecutions: s.MaxTaskExecutions, CycleInterval: s.CycleInterval, CycleEachEvent: s.CycleEachEvent, Stop: stop, Progress: progress}
 	start := time.Now()
-	r, err := s.simulateLogged(&c)
+	r, log, err := s.simulateLogged(&c)
 	if closed := closePolicy(); closed != nil {
 		err = closed
 	}
-	o := &Outcome{seed: seed, Config: c, Result: r, wallTime: time.Since(start)}
+	o := &Outcome{seed: seed, Config: c, Result: r, wallTime: time.Since(start), taskLog: log}
 	if r != nil {
 		o.Numbers = report.Summarise(&c, r, s.jobUnit())
 	}

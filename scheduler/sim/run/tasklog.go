@@ -11,19 +11,21 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/report"
 )
 
-// simulateLogged simulates c and writes the attempts to TaskLog if c is the simulation to log. Rows
-// are written while it runs, so that millions of attempts need no memory. A simulation that fails
-// leaves the file that was there, unless it is stuck: what ran is then worth reading.
-func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, error) {
+// simulateLogged simulates c and writes the attempts to a file if c is the simulation to log. Rows are
+// written while it runs, so that millions of attempts need no memory. The file gets the name of TaskLog
+// with the other results (WriteResults). A simulation that fails has none, unless it is stuck: what ran is
+// then worth reading.
+func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, *newFile, error) {
 	if s.TaskLog == "" || c.Seed != s.TaskLogSeed {
-		return engine.Simulate(*c)
+		r, err := engine.Simulate(*c)
+		return r, nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(s.TaskLog), 0o755); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f, err := createFile(s.TaskLog)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	b := bufio.NewWriterSize(f, 1<<20)
 	log := report.NewTaskLog(b, c)
@@ -33,7 +35,31 @@ func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, error) {
 	written := cmp.Or(log.Flush(), b.Flush())
 	var stuck *engine.StuckError
 	if written != nil || (err != nil && !errors.As(err, &stuck)) {
-		return r, errors.Join(err, written, f.discard())
+		return r, nil, errors.Join(err, written, f.discard())
 	}
-	return r, errors.Join(err, f.commit())
+	return r, f, err
+}
+
+// TaskLog returns the file that has the attempts until the results are written or discarded.
+func (o *Outcome) TaskLog() string { return cmp.Or(o.taskLog.part, o.taskLog.path) }
+
+// commitTaskLog gives the file of the attempts, if there is one, its name.
+func (o *Outcome) commitTaskLog() error {
+	f := o.taskLog
+	if o.taskLog = nil; f == nil {
+		return nil
+	}
+	return f.commit()
+}
+
+// DiscardTaskLogs removes the attempts of the simulations of which the results were not written.
+func DiscardTaskLogs(outs []*Outcome) error {
+	var errs []error
+	for _, o := range outs {
+		if o != nil && o.taskLog != nil {
+			errs = append(errs, o.taskLog.discard())
+			o.taskLog = nil
+		}
+	}
+	return errors.Join(errs...)
 }

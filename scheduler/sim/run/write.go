@@ -19,10 +19,17 @@ import (
 // MaxGanttTasks limits the task executions for which a Gantt chart is drawn.
 const MaxGanttTasks = 2000
 
-// WriteResults writes summary.json, jobs.csv, timeseries.csv and the plots of a setup into dir. Rows
-// and plots are those of the first simulation.
+// WriteResults writes summary.json, jobs.csv, tasks.csv, timeseries.csv and the plots of a setup into dir.
+// Rows and plots are those of the first simulation. What an earlier simulation wrote there and this one does
+// not write is removed.
 func WriteResults(dir string, sum report.Summary, o *Outcome) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := removeOthers(dir, o); err != nil {
+		return err
+	}
+	if err := o.commitTaskLog(); err != nil {
 		return err
 	}
 	if err := WriteFile(filepath.Join(dir, "summary.json"), func(w io.Writer) error { return report.WriteJSON(w, sum) }); err != nil {
@@ -44,8 +51,38 @@ func WriteResults(dir string, sum report.Summary, o *Outcome) error {
 	}); err != nil {
 		return err
 	}
-	if n := len(o.Result.TaskExecutions); n > 0 && n < MaxGanttTasks {
+	if hasGantt(o) {
 		return savePlot(dir, "gantt", func() (*plot.Plot, error) { return report.PlotGantt(o.Result, len(o.Config.Nodes)) })
+	}
+	return nil
+}
+
+// hasGantt reports whether there is a Gantt chart of all attempts.
+func hasGantt(o *Outcome) bool {
+	n := len(o.Result.TaskExecutions)
+	return n > 0 && n < MaxGanttTasks
+}
+
+// removeOthers removes the files of another simulation in dir that WriteResults does not write. WriteJSONLines makes its
+// tables again.
+func removeOthers(dir string, o *Outcome) error {
+	var names []string
+	for _, name := range tables {
+		names = append(names, name+".jsonl")
+	}
+	if o.taskLog == nil {
+		names = append(names, "tasks.csv")
+	}
+	if len(o.Result.Series.Tenants) == 0 {
+		names = append(names, "timeseries.csv")
+	}
+	if !hasGantt(o) {
+		names = append(names, "gantt.svg", "gantt.png")
+	}
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
