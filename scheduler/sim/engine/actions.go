@@ -133,6 +133,13 @@ func transferTime(bytes, perS int64) time.Duration {
 	return time.Duration(float64(bytes) / float64(perS) * float64(time.Second))
 }
 
+// endMigration forgets an attempt that no longer migrates. O(migrating attempts).
+func (p *suspensions) endMigration(slot int32) {
+	if i := slices.Index(p.migrating, slot); i >= 0 {
+		p.migrating = slices.Delete(p.migrating, i, i+1)
+	}
+}
+
 // finishResume continues an attempt after a resume or a migration.
 func (p *suspensions) finishResume(w *world, slot int32) error {
 	t := &w.attempts[slot]
@@ -141,9 +148,7 @@ func (p *suspensions) finishResume(w *world, slot int32) error {
 		return err
 	}
 	w.use.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
-	if i := slices.Index(p.migrating, slot); i >= 0 {
-		p.migrating = slices.Delete(p.migrating, i, i+1)
-	}
+	p.endMigration(slot)
 	t.eventKey = 0
 	t.level, t.state = scheduler.LevelRunning, attemptRunning
 	return w.schedulePhaseEnd(slot)

@@ -366,6 +366,7 @@ func (w *world) removeAttempt(slot int32, o scheduler.Outcome) error {
 	if o != scheduler.OutcomeSucceeded { // a successful attempt runs, on one node only
 		occupied = w.occupiedResources(t)
 	}
+	w.suspensions.endMigration(slot)
 	w.recordAttemptEnd(slot, o)
 	if err := w.s.Events().AttemptEnded(t.id(), t.run, o, w.now); err != nil {
 		return err

@@ -72,6 +72,20 @@ func TestSuspendedTaskLosesNoWork(t *testing.T) {
 	}
 }
 
+// An attempt that is killed while it moves is on neither node any more, when that is lost.
+func TestKilledMigrationEnds(t *testing.T) {
+	ns := nodes(2, 2, schedtest.R(1, 2, 0))
+	for i := range ns {
+		ns[i].Speeds = scheduler.SuspendSpeed{Checkpoint: 3 * sec, CheckpointPerS: 1 << 29, Restore: 4 * sec, RestorePerS: 1 << 30, TransferPerS: 1 << 28}
+	}
+	p := &scriptedPolicy{at: [2]time.Duration{10 * sec, 12 * sec}, actions: [2]scheduler.Action{{Kind: scheduler.ActMigrate, Run: 2, Node: 1}, {Kind: scheduler.ActKill, Run: 2}}}
+	r := mustSimulate(t, engine.Config{Nodes: ns, Jobs: []engine.Job{singleStageJob(0, 1, schedtest.R(1, 1, 0), 100*sec)}, Policy: p,
+		Absences: []engine.Absence{{From: 13 * sec, To: 100 * sec, Drain: 2 * sec}, {Node: 1, From: 14 * sec, To: 100 * sec, Drain: 3 * sec}}}) // nothing starts in between
+	if r.Jobs[0].Finish != 200*sec || r.Migrations != 1 || r.Kills != 1 || r.NodesLost != 2 || r.WorkLostCPU != 10 {
+		t.Errorf("%+v, %d migrations, %d kills, %d nodes lost, %v CPU-s lost", r.Jobs[0], r.Migrations, r.Kills, r.NodesLost, r.WorkLostCPU)
+	}
+}
+
 // One attempt in ten takes twenty times as long. With speculative attempts jobs end earlier; the
 // loser of each pair is killed and its work is lost.
 func TestSecondAttemptsBeatStragglers(t *testing.T) {
