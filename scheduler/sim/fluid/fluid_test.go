@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -64,6 +65,15 @@ func TestFB2010EqualsSchedsim(t *testing.T) {
 				t.Errorf("mean response %s, want %s", got, c.mean)
 			}
 		})
+	}
+}
+
+// Weights that fall below every number still share the server among the last queues.
+func TestLASMQServesItsLastQueues(t *testing.T) {
+	jobs := []fluid.Job{{Arrival: 0, Size: 5}, {Arrival: 1, Size: 3}, {Arrival: 2, Size: 0.5}}
+	ends := mustEnds(t, jobs, fluid.LASMQ, fluid.Queues{Count: 400, FirstThreshold: 1, ThresholdRatio: 1, WeightRatio: 0.1})
+	if last := slices.Max(ends); math.Abs(last-8.5) > 1e-9 || ends[2] > 4 {
+		t.Errorf("jobs end at %v, want the last one at 8.5 and the short one before the others", ends)
 	}
 }
 

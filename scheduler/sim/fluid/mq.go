@@ -16,6 +16,10 @@ type lasmq struct {
 	weightSum  float64 // sum over the non-empty queues
 }
 
+// leastWeight is the smallest weight of a queue, the smallest number of full precision. A queue of weight 0 could not be
+// served even alone.
+const leastWeight = 0x1p-1022
+
 func newLASMQ(jobs []Job, ends []float64, q Queues) *lasmq {
 	m := &lasmq{jobs: jobs, ends: ends, attained: make([]float64, len(jobs)), queues: make([][]int32, q.Count)}
 	limit, weight := q.FirstThreshold, 1.0
@@ -25,7 +29,7 @@ func newLASMQ(jobs []Job, ends []float64, q Queues) *lasmq {
 		}
 		m.thresholds, m.weights = append(m.thresholds, limit), append(m.weights, weight)
 		limit *= q.ThresholdRatio
-		weight *= q.WeightRatio
+		weight = max(leastWeight, weight*q.WeightRatio)
 	}
 	return m
 }
