@@ -136,11 +136,13 @@ func (s *Setup) StudyLevels(ctx context.Context, costs []float64, seeds []uint64
 		p := s.Nodes[0].Speeds
 		study.CheckpointS = (p.Suspend(scheduler.LevelCheckpointed, 1<<30) + p.Resume(scheduler.LevelCheckpointed, 1<<30)).Seconds()
 	}
-	var killed []*Outcome // the same for every cost
 	for _, cost := range costs {
 		if !(cost > 0 && cost <= 1e6) {
 			return nil, fmt.Errorf("cost %v: must be above 0 and at most 1000000 times the measured cost", cost)
 		}
+	}
+	var killed []*Outcome // the same for every cost
+	for _, cost := range costs {
 		runs := map[PreemptMode][]*Outcome{}
 		for _, mode := range preemptModes {
 			outs := killed

@@ -31,6 +31,18 @@ func overloadedSetup(t *testing.T, policy string) *Setup {
 	}}
 }
 
+// A cost that is refused is refused before the others are simulated.
+func TestBadCostsAreRefusedFirst(t *testing.T) {
+	s := overloadedSetup(t, "pdsonqueue")
+	s.Workload = func(uint64, []engine.Node) (*trace.Workload, error) {
+		t.Error("it simulates")
+		return &trace.Workload{}, nil
+	}
+	if _, err := s.StudyLevels(t.Context(), []float64{1, 2e6}, Seeds(1, 1), 1, nil); err == nil || !strings.Contains(err.Error(), "cost 2e+06: must be above 0") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestKillLosesWorkAndSuspendDoesNot(t *testing.T) {
 	s := overloadedSetup(t, "pdsonqueue")
 	study, err := s.StudyLevels(context.Background(), []float64{0.01, 1}, Seeds(1, 2), 2, nil)
