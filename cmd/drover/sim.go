@@ -48,8 +48,8 @@ func simFlags(more ...cli.Flag) []cli.Flag {
 		&cli.Uint64Flag{Name: "seed", Usage: "random seed", Value: 1},
 		&cli.IntFlag{Name: "runs", Usage: "number of simulations, with consecutive seeds", Value: 1},
 		&cli.Float64Flag{Name: "job-unit", Usage: "unit of throughput in seconds", Value: 0.1},
-		&cli.DurationFlag{Name: "cycle-interval", Value: liveCycleInterval, Usage: "minimum time between two decisions, as live; 0: a decision at each time that has an event (with -format swf after each event)"},
-		&cli.BoolFlag{Name: "cycle-each-event", Usage: "decide after each event, not after all events of one time (always with -format swf, as the archive's simulators do)"},
+		&cli.DurationFlag{Name: "cycle-interval", Value: liveCycleInterval, Usage: "minimum time between two decisions, as live; 0: a decision at each time that has an event; without this flag -format swf decides after each event"},
+		&cli.BoolFlag{Name: "cycle-each-event", Usage: "decide after each event, not after all events of one time, as the archive's simulators do and -format swf does without -cycle-interval"},
 		&cli.BoolFlag{Name: "skip-bad", Usage: "skip and count lines that cannot be parsed"},
 		jsonFlag,
 	}, more...)
