@@ -60,6 +60,8 @@ type File struct {
 	SHA256 string      `json:"sha256,omitempty"` // of a regular file
 	Link   string      `json:"link,omitempty"`   // of a symbolic link
 	MTime  int64       `json:"mtime"`            // Unix ns
+
+	blocks string // sum of a regular file in a Folder, as blockSum makes it
 }
 
 // Manifest lists everything that is transferred for one attempt.
@@ -80,13 +82,22 @@ type Manifest struct {
 // List returns the files of a root, sorted by path, so that folders come before
 // their content. O(bytes): it hashes all files.
 func List(ctx context.Context, root Root, dir string) ([]File, error) {
+	hash := hashEntry
+	if root == Folder {
+		hash = hashTwice
+	}
+	return list(ctx, root, dir, hash)
+}
+
+// list lists the files of a root, whose sums hash sets.
+func list(ctx context.Context, root Root, dir string, hash func(context.Context, *tree.Entry, *File) error) ([]File, error) {
 	var files []File
 	paths := 0
 	err := tree.Walk(ctx, dir, func(e *tree.Entry) error {
 		if paths += e.PathBytes(); len(files) >= maxFiles || paths > maxPathBytes {
 			return fault.New(fault.Exhausted, "more than %d files, or %d bytes of their paths, below %s", maxFiles, maxPathBytes, dir)
 		}
-		f, err := describeFile(ctx, root, e)
+		f, err := describeFile(ctx, root, e, hash)
 		if err != nil || f == nil {
 			return err
 		}
@@ -99,12 +110,12 @@ func List(ctx context.Context, root Root, dir string) ([]File, error) {
 
 // describeFile returns nil for files that are not transferred: sockets, which criu
 // makes again, and devices, which no task can have.
-func describeFile(ctx context.Context, root Root, e *tree.Entry) (*File, error) {
+func describeFile(ctx context.Context, root Root, e *tree.Entry, hash func(context.Context, *tree.Entry, *File) error) (*File, error) {
 	f := &File{Root: root, Path: e.Path(), MTime: e.Stat.Mtim.Nano(), Mode: fs.FileMode(e.Stat.Mode & 0o777)}
 	var err error
 	switch e.Stat.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		f.Bytes, f.SHA256, err = hashEntry(ctx, e)
+		err = hash(ctx, e, f)
 	case unix.S_IFDIR:
 		f.Mode |= fs.ModeDir
 	case unix.S_IFIFO:
@@ -121,16 +132,36 @@ func describeFile(ctx context.Context, root Root, e *tree.Entry) (*File, error) 
 	return f, err
 }
 
-// hashEntry returns the length and the SHA-256 of a file.
-func hashEntry(ctx context.Context, e *tree.Entry) (int64, string, error) {
+// hashEntry sets the length and the SHA-256 of a file.
+func hashEntry(ctx context.Context, e *tree.Entry, f *File) error {
+	in, err := open(e)
+	if err != nil {
+		return err
+	}
+	h := sha256.New()
+	f.Bytes, err = io.Copy(untilDone{ctx, h}, in)
+	f.SHA256 = hex.EncodeToString(h.Sum(nil))
+	return errors.Join(err, in.Close())
+}
+
+// hashTwice is hashEntry that also sets the sum of the file's blocks.
+func hashTwice(ctx context.Context, e *tree.Entry, f *File) error {
+	in, err := open(e)
+	if err != nil {
+		return err
+	}
+	h, blocks := sha256.New(), newBlockSum()
+	f.Bytes, err = io.Copy(io.MultiWriter(untilDone{ctx, h}, blocks), in)
+	f.SHA256, f.blocks = hex.EncodeToString(h.Sum(nil)), blocks.end()
+	return errors.Join(err, in.Close())
+}
+
+func open(e *tree.Entry) (*os.File, error) {
 	fd, err := unix.Openat(e.Dir, e.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, "", &fs.PathError{Op: "open", Path: e.Name, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: e.Name, Err: err}
 	}
-	in := os.NewFile(uintptr(fd), e.Name)
-	h := sha256.New()
-	n, err := io.Copy(untilDone{ctx, h}, in)
-	return n, hex.EncodeToString(h.Sum(nil)), errors.Join(err, in.Close())
+	return os.NewFile(uintptr(fd), e.Name), nil
 }
 
 // untilDone passes on what is written until its context ends.

@@ -14,7 +14,12 @@ import (
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/linesum"
+	"github.com/drover-run/drover/internal/tree"
 )
+
+// blockSumsVersion is the version of files of checksums from which on these are sums of blocks (blockSum) in place of the
+// SHA-256 of whole files.
+const blockSumsVersion = 2
 
 // sums is the content of a file of checksums, one line with a checksum of its own.
 type sums struct {
@@ -23,12 +28,15 @@ type sums struct {
 }
 
 // WriteSums writes the checksums of the files in parts of the folder dir of a suspended task, so that
-// damage of a file is found when the task goes on or moves. O(bytes).
+// damage of a file is found when the task goes on or moves. O(bytes), without those of holes.
 func WriteSums(ctx context.Context, file, dir string, parts ...string) error {
-	s := sums{Version: Version}
+	s := sums{Version: blockSumsVersion}
 	var err error
-	if s.Files, err = listParts(ctx, dir, parts); err != nil {
+	if s.Files, err = listParts(ctx, dir, parts, hashBlocks); err != nil {
 		return err
+	}
+	for i := range s.Files {
+		s.Files[i].SHA256 = s.Files[i].blocks
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -46,20 +54,24 @@ func WriteSums(ctx context.Context, file, dir string, parts ...string) error {
 }
 
 // CheckSums returns a fault.Corrupt that names the first file of dir that is not as WriteSums found it.
-// Without a file of checksums there is nothing to check, and no file of dir is read. O(bytes).
+// Without a file of checksums there is nothing to check, and no file of dir is read. O(bytes), without those of holes.
 func CheckSums(ctx context.Context, file, dir string, parts ...string) error {
 	want, err := readSums(file)
 	if want == nil || err != nil {
 		return err
 	}
-	have, err := listParts(ctx, dir, parts)
+	hash := hashBlocks
+	if want.Version < blockSumsVersion {
+		hash = hashEntry
+	}
+	have, err := listParts(ctx, dir, parts, hash)
 	if err != nil {
 		return err
 	}
 	return want.compare(have)
 }
 
-// CompareSums is CheckSums for files that were listed already, sorted by path.
+// CompareSums is CheckSums for files that List has listed already, sorted by path.
 func CompareSums(file string, have []File) error {
 	want, err := readSums(file)
 	if want == nil || err != nil {
@@ -94,7 +106,12 @@ func (want *sums) compare(have []File) error {
 		if !found {
 			return fault.New(fault.Corrupt, "the task's folder is damaged: %q is gone", w.Path)
 		}
-		if h := &have[k]; h.Mode.Type() != w.Mode.Type() || h.Bytes != w.Bytes || h.SHA256 != w.SHA256 || h.Link != w.Link {
+		h := &have[k]
+		sum := h.SHA256
+		if want.Version >= blockSumsVersion {
+			sum = h.blocks
+		}
+		if h.Mode.Type() != w.Mode.Type() || h.Bytes != w.Bytes || sum != w.SHA256 || h.Link != w.Link {
 			return fault.New(fault.Corrupt, "the task's folder is damaged: %q is not what it was when the task was suspended", w.Path)
 		}
 	}
@@ -102,10 +119,10 @@ func (want *sums) compare(have []File) error {
 }
 
 // listParts lists the files in parts of dir, sorted by path.
-func listParts(ctx context.Context, dir string, parts []string) ([]File, error) {
+func listParts(ctx context.Context, dir string, parts []string, hash func(context.Context, *tree.Entry, *File) error) ([]File, error) {
 	var all []File
 	for _, part := range parts {
-		files, err := List(ctx, Folder, filepath.Join(dir, part))
+		files, err := list(ctx, Folder, filepath.Join(dir, part), hash)
 		if err != nil {
 			return nil, err
 		}
