@@ -15,7 +15,7 @@ import (
 
 // Version of the protocol between daemon and helper. Both are of one program, but
 // an upgrade may happen between them.
-const Version = 1
+const Version = 2
 
 // Request says what to do: exactly one of Fetch, Shuffle and Upload is set.
 type Request struct {
@@ -48,16 +48,16 @@ type Shuffle struct {
 
 // Update is the current list of known map outputs.
 type Update struct {
-	Outputs []MapOutput `json:"outputs"`
+	Outputs outputList `json:"outputs"`
 }
 
 // MapOutput locates one map task's committed output.
 type MapOutput struct {
-	Stage   int32  `json:"stage"`
-	Task    int32  `json:"task"`
-	Attempt int32  `json:"attempt"`
-	Run     int32  `json:"run"`
-	Address string `json:"address"`
+	Stage   int32
+	Task    int32
+	Attempt int32
+	Run     int32
+	Address string
 }
 
 // Upload copies one file to a URI.
@@ -72,13 +72,13 @@ type Upload struct {
 
 // Event is a report of a helper. Done or Error ends it.
 type Event struct {
-	Bytes   int64       `json:"bytes,omitempty"`   // moved so far
-	Total   int64       `json:"total,omitempty"`   // if known
-	Waiting string      `json:"waiting,omitempty"` // on the NameNode, and how much longer
-	Lost    []MapOutput `json:"lost,omitempty"`    // that cannot be fetched, by task
-	Done    bool        `json:"done,omitempty"`
-	Error   string      `json:"error,omitempty"`
-	Class   string      `json:"class,omitempty"` // of Error: a class of package fault, or ""
+	Bytes   int64      `json:"bytes,omitempty"`   // moved so far
+	Total   int64      `json:"total,omitempty"`   // if known
+	Waiting string     `json:"waiting,omitempty"` // on the NameNode, and how much longer
+	Lost    outputList `json:"lost,omitempty"`    // that cannot be fetched, by task
+	Done    bool       `json:"done,omitempty"`
+	Error   string     `json:"error,omitempty"`
+	Class   string     `json:"class,omitempty"` // of Error: a class of package fault, or ""
 }
 
 // FileSystems opens the file system of a URI on behalf of a user.

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-run/drover/node/watchdog"
 )
 
-// maxLine bounds a line between daemon and helper, such as an Update with many
-// map outputs.
+// maxLine bounds a line between daemon and helper. The largest is an Update with a
+// million map outputs, of 31 bytes each at most, on ten thousand nodes.
 const maxLine = 64 << 20
 
 // VerbCopy is the argument that makes the helper only copy standard input to
