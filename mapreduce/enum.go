@@ -52,7 +52,8 @@ func (k *Kind) UnmarshalText(b []byte) error { return unmarshalEnum(kindNames, "
 // success.
 type ExitClass int
 
-// The exit classes. UserFault reports which of them count as a used attempt.
+// The exit classes. Which of them use up an attempt of the task is the coordinator's to say: the program's own, no space, and
+// also an input that cannot be read, unless the reduce task names the map outputs that it misses.
 const (
 	ClassOK       ExitClass = iota + 1 // the task is done
 	ClassUserExit                      // the program ended with a non-zero status or by a signal
@@ -70,20 +71,6 @@ var classNames = enumNames{"ok", "user_exit", "user_data", "quota", "spec", "inp
 func (c ExitClass) String() string                { return classNames.name("class", int(c)) }
 func (c ExitClass) MarshalText() ([]byte, error)  { return classNames.marshal("class", int(c)) }
 func (c *ExitClass) UnmarshalText(b []byte) error { return unmarshalEnum(classNames, "class", b, c) }
-
-// UserFault reports whether the failure uses up one of the task's attempts. The
-// other classes are failures of the infrastructure, which are retried without
-// limit on attempts.
-func (c ExitClass) UserFault() bool {
-	switch c {
-	case ClassUserExit, ClassUserData, ClassQuota:
-		return true
-	case ClassOK, ClassSpec, ClassInput, ClassIO, ClassKilled, ClassInternal:
-		return false
-	default:
-		panic("mapreduce: unknown " + c.String())
-	}
-}
 
 // Exit codes of the harness. They give the class even if the Result could not
 // be written. Any other code, e.g. 137, means that the harness was killed.

@@ -28,11 +28,12 @@ func permanentErrorf(c mapreduce.ExitClass, format string, a ...any) error {
 	return &classifiedError{class: c, permanent: true, err: fmt.Errorf(format, a...)}
 }
 
-// isPermanent reports whether no other attempt can do better. A full disk is not
-// permanent, whatever else failed.
+// isPermanent reports whether no other attempt can do better. Only what the program
+// did can be permanent: a full disk, or an input that did not arrive, is not,
+// whatever else failed.
 func isPermanent(err error, c mapreduce.ExitClass) bool {
 	var f *classifiedError
-	return c.UserFault() && c != mapreduce.ClassQuota && errors.As(err, &f) && f.permanent
+	return (c == mapreduce.ClassUserExit || c == mapreduce.ClassUserData) && errors.As(err, &f) && f.permanent
 }
 
 // classOf returns the exit class of an error. A full disk always wins; otherwise
