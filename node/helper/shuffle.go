@@ -235,10 +235,12 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 			return err
 		}
 		if o, ok := s.known[f.output.Task]; o == f.output {
-			if unanswered := errors.Is(f.err, fault.Unavailable); unanswered && s.absent[f.output.Task] {
-				// It was made again for this task, in vain: again and again would fail the job. The class of f.err is not to be that of this error.
-				return fault.New(fault.Exhausted, "the output of map task %d was made again, and its node does not answer either: %v", f.output.Task, f.err)
-			} else if unanswered {
+			var busy *shuffle.Busy // which is an answer
+			if errors.Is(f.err, fault.Unavailable) && !errors.As(f.err, &busy) {
+				if s.absent[f.output.Task] {
+					// Made again and again for this task it would fail the job. The class of f.err is not this error's.
+					return fault.New(fault.Exhausted, "the output of map task %d was made again, and its node does not answer either: %v", f.output.Task, f.err)
+				}
 				s.absent[f.output.Task] = true
 			}
 			s.lost[f.output.Task] = f.output

@@ -244,11 +244,12 @@ func TestANodeThatReachesNoOther(t *testing.T) {
 		"no answer, once":             {[]string{"down", "n0"}, 1, false},
 		"an answer, each time":        {[]string{"gone", "gone", "n0"}, 2, false},
 		"no answer and then a denial": {[]string{"down", "gone", "n0"}, 2, false},
+		"busy for good, each time":    {[]string{"busy", "busy", "n0"}, 2, false},
 		"a denial and then no answer": {[]string{"gone", "down", "n0"}, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				nodes := &emptyPartitions{refused: map[string]bool{"gone": true}, down: map[string]time.Time{}}
+				nodes := &emptyPartitions{refused: map[string]bool{"gone": true}, down: map[string]time.Time{}, busy: map[string]int{"busy": 1 << 30}}
 				for _, n := range []string{"down", "down2"} {
 					nodes.down[n] = time.Now().Add(time.Hour)
 				}
