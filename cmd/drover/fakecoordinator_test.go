@@ -54,7 +54,10 @@ type fakeCoordinator struct {
 }
 
 // GetJob implements droverv1connect.ClientServiceHandler.
-func (f *fakeCoordinator) GetJob(context.Context, *connect.Request[droverv1.GetJobRequest]) (*connect.Response[droverv1.GetJobResponse], error) {
+func (f *fakeCoordinator) GetJob(ctx context.Context, r *connect.Request[droverv1.GetJobRequest]) (*connect.Response[droverv1.GetJobResponse], error) {
+	if f.present == nil {
+		return f.UnimplementedClientServiceHandler.GetJob(ctx, r)
+	}
 	return connect.NewResponse(f.present), nil
 }
 
