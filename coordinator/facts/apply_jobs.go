@@ -109,7 +109,7 @@ func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
 	if j := c.f.liveJob(spec.Tenant, spec.Name); j != nil {
 		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, j.ID)
 	}
-	if id := c.f.outputs[output]; output != "" && id != 0 {
+	if id := c.f.outputs.byPath[output]; output != "" && id != 0 {
 		return c.outputConflict(spec.Tenant, output, id)
 	}
 	if c.f.live.count >= maxLiveJobs {
@@ -206,7 +206,7 @@ func (e jobEntries) addJob(j *Job) {
 	e.f.jobs[j.ID] = j
 	e.f.live.add(j.Spec.Tenant, j.Name, j.ID)
 	if j.Output != "" {
-		e.f.outputs[j.Output] = j.ID
+		e.f.outputs.add(j.Output, j.ID)
 	}
 	for _, d := range Digests(j.Spec) {
 		e.f.blobs[d].Refs++
@@ -327,17 +327,10 @@ func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, 
 	j.Cleaned = state == droverv1.JobState_JOB_STATE_SUCCEEDED || j.Output == ""
 	j.OutputReserved = committing && !j.Cleaned
 	if !j.OutputReserved {
-		en.releaseOutput(j)
+		en.f.outputs.remove(j.Output, j.ID)
 	}
 	if j.Live == 0 {
 		en.f.EndedLog().addJob(j)
-	}
-}
-
-// releaseOutput frees the output path.
-func (e jobEntries) releaseOutput(j *Job) {
-	if e.f.outputs[j.Output] == j.ID {
-		delete(e.f.outputs, j.Output)
 	}
 }
 
@@ -366,7 +359,7 @@ func (en jobEntries) applyCleaned(e *droverv1.Entry, c *droverv1.JobCleanedFact,
 	}
 	j = writerOf(en.f).writableJob(j)
 	j.Cleaned, j.OutputReserved = true, false
-	en.releaseOutput(j)
+	en.f.outputs.remove(j.Output, j.ID)
 	en.f.EventLog().add(e, "job.cleaned", &Event{Job: j.Name, JobID: j.ID, Text: j.Temporary})
 	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	r.Changed = 1

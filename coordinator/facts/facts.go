@@ -63,7 +63,7 @@ type Facts struct {
 
 	jobs    map[uint64]*Job // live, and ended but not forgotten
 	live    liveNames
-	outputs map[string]uint64   // reserved output path -> job
+	outputs reservedOutputs
 	keys    map[string]keyedJob // idempotency keys
 	keyRing []string            // keys, oldest first
 	staging []*staging          // oldest first
@@ -119,7 +119,7 @@ type staging struct {
 func New() *Facts {
 	f := &Facts{
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
-		jobs: map[uint64]*Job{}, live: newLiveNames(), outputs: map[string]uint64{}, keys: map[string]keyedJob{},
+		jobs: map[uint64]*Job{}, live: newLiveNames(), outputs: newReservedOutputs(), keys: map[string]keyedJob{},
 		blobs: map[string]*Blob{}, policyStates: newPolicyStates(), reservations: newReservations(),
 		tokens: map[string]*Token{}, secrets: newSecretStore(), params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{}, eventsOfJob: map[uint64]*jobEventList{},
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -129,6 +130,13 @@ func verifyCounts(f *Facts) error {
 			return fmt.Errorf("node %d: draining %v, retry at %d, on probation %v", n.ID, n.Draining, n.RetryAt, n.Probation)
 		}
 	}
+	places := newReservedOutputs()
+	for path, job := range f.outputs.byPath {
+		places.add(path, job)
+	}
+	if !maps.Equal(places.byPlace, f.outputs.byPlace) {
+		return fmt.Errorf("outputs %v are at %v", f.outputs.byPath, f.outputs.byPlace)
+	}
 	used, active := map[int32]Amounts{}, map[int32]int32{}
 	refs := map[string]int32{}
 	for _, id := range f.JobIDs() {
@@ -145,8 +153,8 @@ func verifyCounts(f *Facts) error {
 		if got := f.liveJob(j.Spec.Tenant, j.Name); !j.HasEnded() && got != j {
 			return fmt.Errorf("name %s of tenant %s does not belong to job %d", j.Name, j.Spec.Tenant, id)
 		}
-		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) && f.outputs[j.Output] != id {
-			return fmt.Errorf("output %s is reserved by %d, want %d", j.Output, f.outputs[j.Output], id)
+		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) && f.outputs.byPath[j.Output] != id {
+			return fmt.Errorf("output %s is reserved by %d, want %d", j.Output, f.outputs.byPath[j.Output], id)
 		}
 		if j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && !j.isComplete() {
 			return fmt.Errorf("job %d succeeded with tasks left", id)

@@ -190,7 +190,7 @@ func (s snapshots) restoreIndexes() {
 			s.f.live.add(j.Spec.Tenant, j.Name, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) {
-			s.f.outputs[j.Output] = id
+			s.f.outputs.add(j.Output, id)
 		}
 		for _, d := range Digests(j.Spec) {
 			if b := s.f.blobs[d]; b != nil {
