@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/store"
 )
@@ -95,12 +96,21 @@ func (t *attemptTable) setAdopted() {
 	t.adopted = true
 }
 
-// isAdopted reports whether everything that an earlier daemon left is here: until then an attempt that find does not know may
-// yet come.
-func (t *attemptTable) isAdopted() bool {
+// lookUp returns an attempt that another node asks for. NotFound: it is not on this node. Unavailable: it may yet come,
+// since not everything that an earlier daemon left is here.
+func (t *attemptTable) lookUp(id store.ID) (*attempt, error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.adopted
+	adopted := t.adopted // asked first: what find then does not know is not here
+	t.mu.Unlock()
+	a := t.find(id)
+	switch {
+	case a != nil:
+		return a, nil
+	case !adopted:
+		return nil, fault.New(fault.Unavailable, "the daemon of this node is starting")
+	default:
+		return nil, fault.New(fault.NotFound, "attempt %s is not on this node", id)
+	}
 }
 
 // count returns the number of attempts with anything left on this node.

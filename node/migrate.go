@@ -173,9 +173,9 @@ func (h *dumpSource) close() error {
 
 // Dump implements dump.Source.
 func (h *dumpSource) Dump(name string) (*dump.LocalDump, error) {
-	a := h.attempts.find(store.ID(name))
-	if a == nil {
-		return nil, fault.New(fault.NotFound, "attempt %s is not on this node", name)
+	a, err := h.attempts.lookUp(store.ID(name))
+	if err != nil {
+		return nil, err
 	}
 	_, spec := a.mail.wantedAndSpec()
 	served := a.mail.servedDump()

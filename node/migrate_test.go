@@ -272,6 +272,21 @@ func TestInstallFetched(t *testing.T) {
 	}
 }
 
+// A daemon that has just started has not yet found what an earlier one left: it denies no dump, without which the task
+// would begin anew.
+func TestAStartingDaemonDeniesNoDump(t *testing.T) {
+	table := newAttemptTable(store.Identity{}, 1)
+	h := newDumpSource(table)
+	defer h.close()
+	if _, err := h.Dump("1.0.0.1.1"); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("while the daemon starts: %v", err)
+	}
+	table.setAdopted()
+	if _, err := h.Dump("1.0.0.1.1"); !errors.Is(err, fault.NotFound) {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
 // TestManifestOfALargeDump: the building of a manifest does not end with the request that began it, and is not
 // remembered for ever.
 func TestManifestOfALargeDump(t *testing.T) {

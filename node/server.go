@@ -56,13 +56,9 @@ type mapOutputs struct{ attempts *attemptTable }
 // find returns a successful map attempt of this node. Unavailable: the daemon has just started and may still adopt it.
 func (o mapOutputs) find(k shuffle.OutputKey) (*attempt, *droverv1.TaskSpec, error) {
 	id := store.IDOf(&droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run})
-	adopted := o.attempts.isAdopted() // asked first: what find then does not know is not here
-	a := o.attempts.find(id)
-	if a == nil && !adopted {
-		return nil, nil, fault.New(fault.Unavailable, "the daemon of this node is starting")
-	}
-	if a == nil {
-		return nil, nil, fault.New(fault.NotFound, "attempt %s is not on this node", id)
+	a, err := o.attempts.lookUp(id)
+	if err != nil {
+		return nil, nil, err
 	}
 	wanted, spec := a.mail.wantedAndSpec()
 	if wanted == nil || spec.GetKind() != kindMap || a.mail.snapshot().GetPhase() != droverv1.Phase_PHASE_SUCCEEDED {

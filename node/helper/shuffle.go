@@ -47,7 +47,7 @@ type reduceShuffle struct {
 	known   map[int32]MapOutput // by task, as the last update has them
 	busy    map[int32]fetching
 	lost    map[int32]MapOutput // given up; an update without it clears it
-	absent  map[int32]bool      // by task: an output was given up because its node did not answer
+	absent  map[int32]string    // by task: the address of a node that did not answer, so that its output was given up
 	ready   []int32             // known, not busy, not lost and not present; by distance
 	segment *mapreduce.SegmentWriter
 	event   Event
@@ -71,8 +71,8 @@ type fetchResult struct {
 
 // runShuffle fetches the partitions as their map outputs become known, until all
 // are present. An output that cannot be fetched is reported as lost until another
-// one replaces it. If the node of that one does not answer either, the fault is
-// taken to be on this side: Exhausted.
+// one replaces it. If that one is on another node, which does not answer either, the
+// fault is taken to be on this side: Exhausted.
 func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	w, err := mapreduce.NewSegmentWriter(r.Shuffle.Journal)
 	if err != nil {
@@ -86,7 +86,7 @@ func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	s := &reduceShuffle{
 		spec: r.Shuffle, client: &shuffle.Client{HTTP: t.HTTP, Scheme: scheme, Token: r.Shuffle.Token},
 		emit: t.Emit, pause: shufflePause, results: make(chan fetchResult),
-		busy: map[int32]fetching{}, lost: map[int32]MapOutput{}, absent: map[int32]bool{}, segment: w, failing: map[string]time.Time{},
+		busy: map[int32]fetching{}, lost: map[int32]MapOutput{}, absent: map[int32]string{}, segment: w, failing: map[string]time.Time{},
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.wg.Wait()
@@ -237,11 +237,11 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 		if o, ok := s.known[f.output.Task]; o == f.output {
 			var busy *shuffle.Busy // which is an answer
 			if errors.Is(f.err, fault.Unavailable) && !errors.As(f.err, &busy) {
-				if s.absent[f.output.Task] {
+				if was := s.absent[f.output.Task]; was != "" && was != f.output.Address {
 					// Made again and again for this task it would fail the job. The class of f.err is not this error's.
 					return fault.New(fault.Exhausted, "the output of map task %d was made again, and its node does not answer either: %v", f.output.Task, f.err)
 				}
-				s.absent[f.output.Task] = true
+				s.absent[f.output.Task] = f.output.Address
 			}
 			s.lost[f.output.Task] = f.output
 			s.emitEvent()

@@ -241,6 +241,7 @@ func TestANodeThatReachesNoOther(t *testing.T) {
 		fails   bool
 	}{
 		"no answer, twice":            {[]string{"down", "down2"}, 1, true},
+		"no answer of one node":       {[]string{"down", "down", "n0"}, 2, false},
 		"no answer, once":             {[]string{"down", "n0"}, 1, false},
 		"an answer, each time":        {[]string{"gone", "gone", "n0"}, 2, false},
 		"no answer and then a denial": {[]string{"down", "gone", "n0"}, 2, false},
