@@ -17,7 +17,8 @@ class Source {
   }
 
   addEventListener(name, fn) {
-    (this.listeners[name] ??= []).push(fn);
+    this.listeners[name] ??= [];
+    this.listeners[name].push(fn);
   }
 
   tell(name, data) {

@@ -25,7 +25,7 @@ test("a page whose stream is refused goes on when it can", async () => {
   assert.deepEqual([addresses().length, waits.length, reloads], [1, 0, 0]);
   assert.match(await refused({ status: 503 }), /^ask later\. The page shows what was known/);
   assert.deepEqual([addresses().length, waits.length, reloads], [0, 1, 0]);
-  globalThis.fetch = async () => { throw new TypeError("no network"); };
+  globalThis.fetch = () => Promise.reject(new TypeError("no network"));
   await waits.shift().fn();
   assert.deepEqual([addresses().length, waits.length, reloads], [0, 1, 0]);
   globalThis.fetch = async () => ({ type: "opaqueredirect", status: 0, headers: new Headers() });

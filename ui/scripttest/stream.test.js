@@ -80,11 +80,11 @@ test("a stream that is refused is asked for after a pause that grows", async () 
 
 test("a page that is hidden asks for no stream that was refused", async () => {
   let asked = 0;
-  stream(() => "/live", () => {}, async () => {
+  stream(() => "/live", () => {}, () => {
     asked++;
     hide(true);
     hide(false);
-    return "open";
+    return Promise.resolve("open");
   });
   opened[0].refuse();
   hide(true);
