@@ -80,12 +80,14 @@ func (e Events) SetParked(id AttemptID, run int32, parked bool) error {
 
 // SetRefusedLevels records the levels to which the node failed to bring an attempt; they are not requested again. O(1).
 func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) error {
-	a, _, _, err := e.s.applier().findAttempt(id, run)
+	a, g, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if a.RefusedLevels != refused {
 		a.RefusedLevels = refused
+		e.s.cluster.bumpNodeVersion(a.Node)
+		e.s.changeLog.recordJob(g.Job)
 		e.s.countChange()
 	}
 	return nil
@@ -138,6 +140,9 @@ func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
 		}
 	} else {
 		e.requeueOrFail(g, a, outcome)
+		if other != nil { // it is the task's only attempt now, which nothing may stop as if there were another
+			other.Speculative = false
+		}
 	}
 	if other == nil {
 		g.busy.clear(i)

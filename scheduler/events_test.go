@@ -70,6 +70,28 @@ func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
 	}
 }
 
+// Each of many stages follows all before it, and the last one is a reduce with a slow start: what changes in the first
+// must not be looked at once for each way from it to the last.
+func TestManyWaysToASlowStartCostNothing(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+	d := schedtest.R(1, 1, 1)
+	stages := []scheduler.StageSpec{{Kind: scheduler.KindMap, Tasks: 1, Demand: d}}
+	after := []int32{0}
+	for i := range int32(60) {
+		stages = append(stages, scheduler.StageSpec{Kind: scheduler.KindGroup, Tasks: 1, Demand: d, After: slices.Clone(after)})
+		after = append(after, i+1)
+	}
+	stages = append(stages, scheduler.StageSpec{Kind: scheduler.KindReduce, Tasks: 1, Demand: d, After: after, SlowStart: 0.5})
+	id := w.SubmitStages("a", stages)
+	for k := range stages {
+		first := scheduler.TaskID{Job: id, Stage: int32(k)}
+		if g := w.State.Stage(first.StageID()); !g.Open {
+			t.Fatalf("stage %d is closed after the end of those before it", k)
+		}
+		w.End(w.Place(first, 0), scheduler.OutcomeSucceeded)
+	}
+}
+
 // A placement that was decided before its stage closed, and committed after, is of an attempt that lives: State has it.
 func TestACommittedPlacementIsAppliedInAClosedStage(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
@@ -157,6 +179,68 @@ func TestTheFasterOfTwoAttemptsWins(t *testing.T) {
 	w.End(first, scheduler.OutcomeKilled)
 	if g.Pending != 0 || !schedtest.Complete(g.Job) || w.State.Attempts().Live() != 0 {
 		t.Errorf("%d pending, %d live", g.Pending, w.State.Attempts().Live())
+	}
+}
+
+// A second attempt that is left alone is as any other.
+func TestASecondAttemptThatIsLeftAlone(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(8, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	first := w.Place(task(id, 0), 0)
+	apply(t, w, scheduler.Action{Kind: scheduler.ActPlace, Task: task(id, 0), Attempt: 2, Run: 1, Node: 1, Speculative: true})
+	second := w.State.Attempt(scheduler.AttemptID{TaskID: task(id, 0), Attempt: 2})
+	if !second.Speculative {
+		t.Fatal("it is not speculative beside the first")
+	}
+	w.End(first, scheduler.OutcomeLost)
+	if second.Speculative {
+		t.Error("it is speculative without the first")
+	}
+	w.End(second, scheduler.OutcomeLost)
+	if g := w.State.Stage(scheduler.StageID{Job: id}); g.Pending != 1 || w.State.Attempts().Live() != 0 {
+		t.Errorf("%d pending, %d live", g.Pending, w.State.Attempts().Live())
+	}
+	if err := schedtest.Invariants(w.State); err != nil {
+		t.Error(err)
+	}
+}
+
+// A disk of several that gains space which another one has as well makes a task fit: the index finds it.
+func TestSpaceOfOneDiskOfSeveralIsFound(t *testing.T) {
+	const mib = schedtest.MiB
+	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+	spec := w.State.Node(0).Spec
+	spec.Disks = []scheduler.Disk{{Name: "a", IO: 50 * mib, Space: 99 * mib}, {Name: "b", IO: 50 * mib, Space: 100 * mib}}
+	must(t, w.State.Events().UpdateNode(spec))
+	disk := func(n int64) func(*scheduler.JobSpec, *scheduler.StageSpec) {
+		return func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = n * mib }
+	}
+	files, busy := w.Submit("a", 1, schedtest.R(1, 1, 0), disk(90)), w.Submit("a", 1, schedtest.R(1, 1, 45), disk(1))
+	a := w.Place(task(files, 0), 0)
+	w.Start()
+	apply(t, w, scheduler.Action{Kind: scheduler.ActSuspend, Task: task(files, 0), Attempt: 1, Run: 1, Level: scheduler.LevelCheckpointed})
+	must(t, w.State.Events().AttemptSuspended(a.ID, 1, scheduler.LevelCheckpointed, scheduler.Footprint{Files: 90 * mib}, w.Now))
+	apply(t, w, scheduler.Action{Kind: scheduler.ActPlace, Task: task(busy, 0), Attempt: 1, Run: 1, Node: 0, Disk: 1})
+	g := w.State.Stage(scheduler.StageID{Job: w.Submit("a", 1, schedtest.R(1, 1, 25), disk(50))})
+	if n := w.State.Cluster().NextNode(g, 0); n != scheduler.NoNode {
+		t.Fatalf("it fits on node %d, with the space on one disk and the I/O on the other", n)
+	}
+	w.End(a, scheduler.OutcomeKilled)
+	if n := w.State.Cluster().NextNode(g, 0); n != 0 {
+		t.Errorf("it fits on node %d, want 0", n)
+	}
+}
+
+// What a node failed to bring an attempt to is part of what there is on the node.
+func TestRefusedLevelsChangeTheNode(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+	a := w.Place(task(w.Submit("a", 1, schedtest.R(1, 1, 1)), 0), 0)
+	for _, refused := range []scheduler.LevelSet{scheduler.Levels(scheduler.LevelCheckpointed), 0} {
+		before := w.State.Cluster().NodeVersion(0)
+		must(t, w.State.Events().SetRefusedLevels(a.ID, 1, refused))
+		if w.State.Cluster().NodeVersion(0) == before {
+			t.Errorf("with %v refused the node's version is the same", refused)
+		}
 	}
 }
 

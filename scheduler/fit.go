@@ -95,7 +95,8 @@ func (c *Cluster) updateFitIndex(id NodeID) {
 		f.changed[f.changedCount&uint64(len(f.changed)-1)] = id
 		f.changedCount++
 	}
-	more := now[0] > was[0] || now[1] > was[1] || now[2] > was[2] || now[3] > was[3]
+	// Of several disks only the most of each is known here: one of them may have gained without that.
+	more := now[0] > was[0] || now[1] > was[1] || now[2] > was[2] || now[3] > was[3] || len(n.Disks) > 1
 	f.blocks.update(id, was, &now)
 	*was = now
 	if more {
@@ -245,7 +246,7 @@ func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 }
 
 // NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves it, changes what it
-// occupies there or gets another predicted end, tries included. Numbers are never reused.
+// occupies there or gets another predicted end or other refused levels, tries included. Numbers are never reused.
 func (c *Cluster) NodeVersion(id NodeID) uint64 { return max(c.fit.versions[id], c.fit.versionOfAll) }
 
 // IsSchedulable reports whether there is such a node and it is Node.Schedulable. It reads less memory than the node.

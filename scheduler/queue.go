@@ -64,18 +64,22 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 	j.Stages = append(j.Stages, g)
 	for _, a := range g.Spec.After {
 		j.Stages[a].next = append(j.Stages[a].next, g.Index)
-		j.Stages[a].opensEarly = j.Stages[a].opensEarly || g.Spec.SlowStart > 0
+		j.Stages[a].opensEarly = j.Stages[a].opensEarly || g.hasSlowStart(j.Stages[a])
 	}
 	q.updateOpen(g)
 	q.s.changeLog.recordJob(j)
 }
 
-// startsEarly reports whether tasks of reduce stage g may start before all of an earlier map
-// stage are done (StageSpec.SlowStart).
+// hasSlowStart reports whether stage g is a reduce stage whose tasks may start before all of an earlier map stage are
+// done (StageSpec.SlowStart), if its job allows that.
+func (g *Stage) hasSlowStart(before *Stage) bool {
+	return g.Spec.SlowStart > 0 && g.Spec.SlowStart < 1 && g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap
+}
+
+// startsEarly reports whether tasks of reduce stage g may start before all of an earlier map stage are done.
 func (g *Stage) startsEarly(before *Stage) bool {
 	s := &g.Job.Spec
-	return g.Spec.SlowStart > 0 && g.Spec.SlowStart < 1 && g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap &&
-		s.Bound == 0 && s.Deadline == 0 && s.Project == 0
+	return g.hasSlowStart(before) && s.Bound == 0 && s.Deadline == 0 && s.Project == 0
 }
 
 // updateOpen recomputes whether a stage may start, and its ready sets.
@@ -132,13 +136,16 @@ func (q Queue) updateReady(g *Stage) {
 }
 
 // openEarly recomputes whether the stages may start that need not wait until all of g is done: it depends on
-// Pending and Suspended of g too. None opens during a try, and none closes: only events increase the two.
+// Pending and Suspended of g too. None opens during a try, and none closes: only events increase the two. Other stages that
+// follow g are not looked at: each would look at those that follow it, 2^n in all of n that each follow all before them.
 func (q Queue) openEarly(g *Stage) {
 	if !g.opensEarly || q.s.undo.depth > 0 {
 		return
 	}
 	for _, n := range g.next {
-		q.updateOpen(g.Job.Stages[n])
+		if after := g.Job.Stages[n]; after.hasSlowStart(g) {
+			q.updateOpen(after)
+		}
 	}
 }
 

@@ -156,17 +156,23 @@ func stalledAttempts(s *State, g *Stage) (attempts []*Attempt) {
 }
 
 // findStops returns the fewest suspensions of attempts of reduce stage g on one node that free capacity for a task of
-// stage m there.
+// stage m there. O(attempts log attempts).
 func findStops(s *State, g, m *Stage) []Action {
-	attempts := stalledAttempts(s, g)
+	of := map[NodeID][]*Attempt{}
+	var nodes []NodeID // in the order of their newest attempts
+	for _, a := range stalledAttempts(s, g) {
+		if of[a.Node] == nil {
+			nodes = append(nodes, a.Node)
+		}
+		of[a.Node] = append(of[a.Node], a)
+	}
 	var best []Action
-	for i, a := range attempts {
-		n := s.cluster.nodes[a.Node]
-		if !n.Schedulable() || !m.Spec.Demand.Fits(n.Spec.Capacity) || s.cluster.Avoids(m, a.Node) ||
-			slices.ContainsFunc(attempts[:i], func(b *Attempt) bool { return b.Node == a.Node }) {
+	for _, id := range nodes {
+		n := s.cluster.nodes[id]
+		if !n.Schedulable() || !m.Spec.Demand.Fits(n.Spec.Capacity) || s.cluster.Avoids(m, id) {
 			continue
 		}
-		if stops := stopsOn(n, attempts[i:], m); stops != nil && (best == nil || len(stops) < len(best)) {
+		if stops := stopsOn(n, of[id], m); stops != nil && (best == nil || len(stops) < len(best)) {
 			best = stops
 		}
 	}
@@ -199,7 +205,7 @@ func stopsForCaps(s *State, g, m *Stage) (stops []Action) {
 	return nil
 }
 
-// stopsOn returns the suspensions of attempts on a node, in their order, after which a task of
+// stopsOn returns the suspensions of attempts, all on a node, in their order, after which a task of
 // stage m fits there; nil if none suffice.
 func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 	after := *n // as it will be
@@ -207,7 +213,7 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 	var stops []Action
 	for _, a := range attempts {
 		memory := m.Spec.Demand[Memory] > after.Free[Memory]
-		if a.Node != n.Spec.ID || !a.stopFrees(memory) {
+		if !a.stopFrees(memory) {
 			continue
 		}
 		act, frees := after.stop(a, memory)

@@ -66,6 +66,7 @@ type item struct {
 	frees       scheduler.Resources
 	disk        int16 // -1: none
 	space       int64
+	taken       bool // by clear
 }
 
 func newRoom(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) *room {
@@ -134,7 +135,7 @@ func (r *room) clear() (Set, bool) {
 	for lack := r.lack(); lack > 0; {
 		best, least := -1, lack
 		for i := range r.items {
-			if slices.Contains(out, i) {
+			if r.items[i].taken {
 				continue
 			}
 			r.change(&r.items[i], 1)
@@ -147,6 +148,7 @@ func (r *room) clear() (Set, bool) {
 			return Set{}, false
 		}
 		r.change(&r.items[best], 1)
+		r.items[best].taken = true
 		out, lack = append(out, best), least
 	}
 	out = slices.DeleteFunc(out, func(i int) bool { // those that later ones made superfluous
