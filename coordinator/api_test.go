@@ -370,6 +370,25 @@ func TestLogsAndExecReachNode(t *testing.T) {
 	_ = ex.CloseResponse()
 }
 
+// TestErrorsOfANodeThatDropsPackets: a dial that ends by its own time limit says, as one that is refused, that the node does
+// not answer.
+func TestErrorsOfANodeThatDropsPackets(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		code connect.Code
+		text string
+	}{
+		"dropped": {connect.NewError(connect.CodeDeadlineExceeded, &net.OpError{Op: "dial", Err: context.DeadlineExceeded}), connect.CodeUnavailable, "the node does not answer: dial: "},
+		"refused": {connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Err: os.ErrPermission}), connect.CodeUnavailable, "the node does not answer: dial: "},
+		"its own": {connect.NewWireError(connect.CodeNotFound, errors.New("there is no such log")), connect.CodeNotFound, "there is no such log"},
+	} {
+		var sent *connect.Error
+		if err := wire.Error(nodeError(c.err)); !errors.As(err, &sent) || sent.Code() != c.code || !strings.HasPrefix(sent.Message(), c.text) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestStreamsEndOnStop(t *testing.T) {
 	b := newTestCluster(t, nil)
 	b.addNode(coordtest.Info("n1"), coordtest.Hang)

@@ -224,13 +224,11 @@ func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.
 
 // nodeError wraps an error of a call to a node.
 func nodeError(err error) error {
-	if err == nil {
-		return nil
+	err = wire.FromError(err) // wrapped in another error, one with a code would be sent without the text around it
+	if errors.Is(err, fault.Unavailable) {
+		return fault.New(fault.Unavailable, "the node does not answer: %w", err)
 	}
-	if connect.CodeOf(err) == connect.CodeUnavailable {
-		return fault.New(fault.Unavailable, "the task's node does not answer: %w", err)
-	}
-	return wire.FromError(err)
+	return err
 }
 
 // Exec runs another command inside a task, on its node.

@@ -5,6 +5,7 @@ package wire
 
 import (
 	"errors"
+	"net"
 
 	"connectrpc.com/connect"
 
@@ -138,6 +139,13 @@ func IsLeaderChanged(err error) bool {
 	return errors.As(err, &ce) && ce.Meta().Get(leaderHeader) == leaderChanged
 }
 
+// NotConnected reports whether a call failed since no connection was made. A dial that
+// ends by its own time limit has the code of a deadline, which the call may not have had.
+func NotConnected(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
 // FromError gives a received error the class of its status code and the
 // server's plain message; a failed connection is Unavailable.
 func FromError(err error) error {
@@ -150,6 +158,9 @@ func FromError(err error) error {
 	}
 	if ce.Code() == connect.CodeUnauthenticated { // Denied, before the caller's name is known
 		return fault.New(fault.Denied, "%s", ce.Message())
+	}
+	if NotConnected(err) {
+		return fault.New(fault.Unavailable, "%s", ce.Message())
 	}
 	for _, c := range codes {
 		if ce.Code() == c.code {

@@ -1,8 +1,11 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -30,6 +33,26 @@ func TestErrorClassesRoundTrip(t *testing.T) {
 func TestUnclassifiedErrorIsInternal(t *testing.T) {
 	if c := connect.CodeOf(Error(errors.New("boom"))); c != connect.CodeInternal {
 		t.Errorf("code %v", c)
+	}
+}
+
+// TestAFailedDialIsUnavailable: a dial that ends by its own time limit looks like a deadline of the call, which has no
+// class.
+func TestAFailedDialIsUnavailable(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded}
+	for _, c := range []struct {
+		name string
+		err  error
+		want error
+	}{
+		{"a dial's limit", connect.NewError(connect.CodeDeadlineExceeded, dial), fault.Unavailable},
+		{"a refused dial", connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), fault.Unavailable},
+		{"the call's limit", connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded), nil},
+		{"a read's limit", connect.NewError(connect.CodeDeadlineExceeded, &net.OpError{Op: "read", Err: context.DeadlineExceeded}), nil},
+	} {
+		if got := fault.Class(FromError(c.err)); !errors.Is(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }
 

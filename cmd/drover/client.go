@@ -234,7 +234,7 @@ func (c *client) classifyError(err error) error {
 	if closed && c.ctx.Err() != nil {
 		return errInterrupted
 	}
-	if closed || connect.CodeOf(err) == connect.CodeUnavailable && !isServerError(err) {
+	if closed || wire.NotConnected(err) || connect.CodeOf(err) == connect.CodeUnavailable && !isServerError(err) {
 		why := connectionReason(err)
 		if refusal := tryHandshake(c.ctx, c.address(), c.tls); refusal != nil {
 			why = connectionReason(refusal)

@@ -106,6 +106,25 @@ func TestASocketOfAnotherUser(t *testing.T) {
 	}
 }
 
+// TestACoordinatorThatDropsPackets: a dial that ends by its own time limit means that no coordinator answers, with the cure,
+// also where the call has no limit.
+func TestACoordinatorThatDropsPackets(t *testing.T) {
+	const address = "unix:///run/drover/coordinator.sock"
+	drop := func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded}
+	}
+	h := &http.Transport{DialContext: drop, DialTLSContext: drop}
+	tr, err := coordclient.NewTransport([]string{address}, func(string) (*http.Transport, string, error) { return h, "http://socket", nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl := &client{transport: tr, ctx: t.Context(), ClientServiceClient: droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, coordclient.Base)}
+	_, err = cl.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+	if err = cl.classifyError(err); exitCode(err) != exitUnavailable || !strings.HasPrefix(err.Error(), "no coordinator answers at "+address) {
+		t.Errorf("exit code %d: %v", exitCode(err), err)
+	}
+}
+
 // TestOneBadCoordinatorKeepsNoNodeFromStarting: of several coordinators one with the certificate of another authority
 // is named in a warning. With none but such, the node does not start.
 func TestOneBadCoordinatorKeepsNoNodeFromStarting(t *testing.T) {

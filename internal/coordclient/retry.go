@@ -184,9 +184,8 @@ func isLost(err error) bool {
 
 // neverSent reports whether no coordinator got the request.
 func neverSent(err error) bool {
-	var op *net.OpError
 	var own *tls.CertificateVerificationError
-	return errors.As(err, &op) && op.Op == "dial" || errors.As(err, &own)
+	return wire.NotConnected(err) || errors.As(err, &own)
 }
 
 // isDistrust reports whether the TLS handshake failed since one side does not trust the

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -133,6 +135,21 @@ func TestResumesAfterABreak(t *testing.T) {
 	}
 	if got := read(t, c, d); string(got) != string(s.blobs[d]) {
 		t.Error("other bytes after the resume")
+	}
+}
+
+// TestACoordinatorThatDropsPackets: a step waits without a limit for what is unavailable alone.
+func TestACoordinatorThatDropsPackets(t *testing.T) {
+	drop := func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded}
+	}
+	h := &http.Client{Transport: &http.Transport{DialContext: drop}}
+	c, err := Open(filepath.Join(t.TempDir(), "blobs"), 1<<20, droverv1connect.NewNodeServiceClient(h, "http://coordinator"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Get(t.Context(), (&blobServer{}).add(content(2, 5500))); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("a dial without an answer: %v, want unavailable", err)
 	}
 }
 
