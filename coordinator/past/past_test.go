@@ -171,6 +171,28 @@ func TestAnAttemptCountsOnce(t *testing.T) {
 	}
 }
 
+// TestUsageUntilADay: usage until a day has nothing of that day, and usage until later has all of it.
+func TestUsageUntilADay(t *testing.T) {
+	s := openStore(t, t.TempDir(), Options{})
+	midnight := day0 - day0%dayMS + dayMS
+	if err := s.Write(Batch{Index: 1, Attempts: []Attempt{attempt(1, 7, 0, 1, "a", "u", "n", midnight-1), attempt(2, 7, 1, 1, "a", "u", "n", midnight)}}); err != nil {
+		t.Fatal(err)
+	}
+	for until, want := range map[int64]int64{0: 2, 1: 0, midnight: 1, midnight + 1: 2} {
+		rows, err := s.Usage(UsageQuery{Visible: anybody, UntilMS: until})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got int64
+		for _, r := range rows {
+			got += r.GetAttempts()
+		}
+		if got != want {
+			t.Errorf("until %d: %d attempts, want %d", until, got, want)
+		}
+	}
+}
+
 // The oldest jobs go first when there is too much or they are too old, with all that
 // belongs to them; usage stays, without names.
 func TestLimitsOfSizeAndAge(t *testing.T) {

@@ -96,7 +96,7 @@ func (u usageSums) store(tx *bolt.Tx, index uint64) error {
 
 // UsageQuery selects and groups usage. Empty strings and zero times mean all.
 type UsageQuery struct {
-	SinceMS, UntilMS   int64
+	SinceMS, UntilMS   int64 // from the day of the first; days that begin before the second
 	Tenant, User, Name string
 	Groups             []droverv1.UsageGroup
 	Visible            func(tenant, user string) bool
@@ -110,7 +110,7 @@ func (s *Store) Usage(q UsageQuery) ([]*droverv1.UsageRow, error) {
 		c := tx.Bucket(kindUsage.bucket()).Cursor()
 		last := uint32(1<<32 - 1)
 		if q.UntilMS > 0 {
-			last = dayOf(q.UntilMS)
+			last = dayOf(q.UntilMS - 1)
 		}
 		for key, v := c.Seek(binary.BigEndian.AppendUint32(nil, dayOf(q.SinceMS))); key != nil; key, v = c.Next() {
 			k, err := decodeUsageKey(key)

@@ -920,7 +920,7 @@ func (x *PastAttempt) GetStartPauseMs() int64 {
 type UsageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SinceMs       int64                  `protobuf:"varint,1,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // of the day (UTC) in which attempts ended; 0: all
-	UntilMs       int64                  `protobuf:"varint,2,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"` // the day of this time is included; 0: today
+	UntilMs       int64                  `protobuf:"varint,2,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"` // only days that begin before; 0: all
 	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`                   // empty: all
 	User          string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
 	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`                                       // job name
