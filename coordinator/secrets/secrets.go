@@ -15,9 +15,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -210,13 +212,19 @@ func AddKey(path string) (id string, err error) {
 	return k.id, replaceFile(path, text)
 }
 
+// replaceFile writes a key file, of the owner of the file that it replaces.
 func replaceFile(path string, text []byte) error {
 	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a command that was killed
+		return fault.New(fault.Invalid, "key file: %w", err)
+	}
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, keyFileMode)
 	if err != nil {
 		return fault.New(fault.Invalid, "key file: %w", err)
 	}
-	_, err = f.Write(text)
+	if err = chownLike(f, path); err == nil {
+		_, err = f.Write(text)
+	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(tmp, path)
 	}
@@ -224,6 +232,26 @@ func replaceFile(path string, text []byte) error {
 		return errors.Join(fault.New(fault.Invalid, "key file: %w", err), os.Remove(tmp))
 	}
 	return nil
+}
+
+// chownLike gives a file that root made to the owner of the file at path, or of its folder if there is none. The
+// coordinator, which is not root, could not read it otherwise.
+func chownLike(f *os.File, path string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	st, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		st, err = os.Stat(filepath.Dir(path))
+	}
+	if err != nil {
+		return err
+	}
+	own, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return f.Chown(int(own.Uid), int(own.Gid))
 }
 
 // Keys is a key file that is read again when it has changed. It is safe for

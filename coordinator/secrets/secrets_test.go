@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -85,6 +86,52 @@ func TestAnAddedKeySealsAndOldOnesStillOpen(t *testing.T) {
 	}
 	if _, err := keys.Ring(); !errors.Is(err, fault.NotFound) {
 		t.Errorf("the keys of a file that is gone: %v", err)
+	}
+}
+
+// TestRootLeavesAKeyFileToItsOwner: the coordinator, which is another user, must read the file that root replaces, or makes in
+// its folder.
+func TestRootLeavesAKeyFileToItsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not proved here: whose a key file is that root replaces (only root can give a file to another user)")
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 4711, 4712); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "key")
+	add := func(what string, uid, gid uint32) {
+		t.Helper()
+		_, err := AddKey(path)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if own := st.Sys().(*syscall.Stat_t); own.Uid != uid || own.Gid != gid || st.Mode().Perm() != keyFileMode {
+			t.Errorf("%s: the file is of %d:%d, mode %o", what, own.Uid, own.Gid, st.Mode())
+		}
+	}
+	add("a new file in the folder", 4711, 4712)
+	if err := os.Chown(path, 4713, 4714); err != nil {
+		t.Fatal(err)
+	}
+	add("a file that is replaced", 4713, 4714)
+}
+
+// TestARestOfAnEarlierKeyFile: a command that was killed while it wrote must not stop all later ones.
+func TestARestOfAnEarlierKeyFile(t *testing.T) {
+	_, path := newRing(t)
+	if err := os.WriteFile(path+".new", []byte("half"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := AddKey(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err != nil {
+		t.Error(err)
 	}
 }
 
