@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -368,6 +370,78 @@ func TestLogsAndExecReachNode(t *testing.T) {
 	}
 	_ = ex.CloseRequest()
 	_ = ex.CloseResponse()
+}
+
+// silentRelay forwards connections to the socket at the path until it is silent. Then it takes what comes, and forwards
+// nothing, as a network does to a machine that is gone.
+func silentRelay(t *testing.T, to string) (address string, silent *atomic.Bool) {
+	t.Helper()
+	silent = new(atomic.Bool)
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "relay.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	forward := func(from, to net.Conn) {
+		defer from.Close()
+		defer to.Close()
+		b := make([]byte, 4096)
+		for {
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			if silent.Load() {
+				continue
+			}
+			if _, err := to.Write(b[:n]); err != nil {
+				return
+			}
+		}
+	}
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("unix", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			wg.Go(func() { forward(in, out) })
+			wg.Go(func() { forward(out, in) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return "unix:" + l.Addr().String(), silent
+}
+
+// TestANodeThatDiesEndsItsStreams: a machine that is gone closes no connection, and the kernel gives one up after a quarter
+// of an hour.
+func TestANodeThatDiesEndsItsStreams(t *testing.T) {
+	b := newTestCluster(t, nil)
+	path, _ := strings.CutPrefix(nodeWithServer(t, b).Address, "unix:")
+	address, silent := silentRelay(t, path)
+	p := newProxy(nil)
+	p.pingAfter = 300 * time.Millisecond
+	defer p.close()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	for _, dead := range []bool{false, true} {
+		silent.Store(dead)
+		st, err := p.node(address).tasks.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: &droverv1.AttemptKey{Attempt: 1}, Stream: "stdout"}))
+		answered := false
+		if err == nil {
+			answered = st.Receive()
+			err = st.Err()
+			_ = st.Close()
+		}
+		if err = nodeError(err); answered == dead || dead && !errors.Is(err, fault.Unavailable) {
+			t.Errorf("dead %t: an answer %t, %v", dead, answered, err)
+		}
+	}
 }
 
 // TestErrorsOfANodeThatDropsPackets: a dial that ends by its own time limit says, as one that is refused, that the node does

@@ -22,13 +22,16 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// dialLimit bounds a connection to a node.
-const dialLimit = 5 * time.Second
+const (
+	dialLimit = 5 * time.Second // of a connection to a node
+	pingAfter = 5 * time.Second // of silence; a node whose machine is gone is found so
+)
 
 // proxy connects to the nodes' own servers, for logs and exec. A node's address
 // is host:port, or unix:/path for one beside the coordinator.
 type proxy struct {
-	tls *tls.Config
+	tls       *tls.Config
+	pingAfter time.Duration
 
 	mu      sync.Mutex
 	clients map[string]*nodeClient // at most maxNodeClients
@@ -44,7 +47,9 @@ type nodeClient struct {
 	debug     droverv1connect.DebugServiceClient
 }
 
-func newProxy(conf *tls.Config) *proxy { return &proxy{tls: conf, clients: map[string]*nodeClient{}} }
+func newProxy(conf *tls.Config) *proxy {
+	return &proxy{tls: conf, pingAfter: pingAfter, clients: map[string]*nodeClient{}}
+}
 
 // node returns the clients of the node at an address. They always use HTTP/2,
 // because exec streams in both directions.
@@ -57,7 +62,8 @@ func (p *proxy) node(address string) *nodeClient {
 	if len(p.clients) >= maxNodeClients {
 		p.forgetClients()
 	}
-	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, TLSHandshakeTimeout: dialLimit, TLSClientConfig: p.tls}
+	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, TLSHandshakeTimeout: dialLimit, TLSClientConfig: p.tls,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: p.pingAfter, PingTimeout: p.pingAfter}}
 	t.Protocols.SetHTTP2(true)
 	d := &net.Dialer{Timeout: dialLimit}
 	base := "https://" + address
