@@ -114,11 +114,12 @@ func tlsRevokeCommand() *cli.Command {
 		Name:      "revoke",
 		Usage:     "revoke the certificates of a name",
 		ArgsUsage: "[NAME]",
-		Description: "It writes ca.crl in -dir, signed by the CA. Copy it beside each coordinator's ca.pem: within a minute the\n" +
+		Description: "NAME may have a kind, as in user/m2; without one, certificates of every kind are meant.\n" +
+			"It writes ca.crl in -dir, signed by the CA. Copy it beside each coordinator's ca.pem: within a minute the\n" +
 			"coordinator and its nodes refuse the certificates and close their connections, without a restart.",
 		Flags: []cli.Flag{
 			tlsDirFlag,
-			&cli.BoolFlag{Name: "old", Usage: "only certificates that were replaced, not the one in NAME.pem"},
+			&cli.BoolFlag{Name: "old", Usage: "only certificates that were replaced, not the one in NAME.pem, or the newest where that file is gone"},
 			&cli.StringSliceFlag{Name: "serial", Usage: "serial number, as 'drover tls show' prints it, instead of a name; repeatable"},
 			&cli.BoolFlag{Name: "force", Usage: "also a serial number that no certificate in -dir has, as of one whose file is gone"},
 		},
@@ -169,10 +170,9 @@ func serialsToRevoke(c *cli.Context, name []string, now time.Time) (out []*big.I
 		}
 		return parsed, nil
 	}
-	short := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(name[0], "user/"), "node/"), "coordinator/")
 	known := false
 	for _, i := range issued {
-		if i.Name != short {
+		if i.Name != name[0] && string(i.Kind)+"/"+i.Name != name[0] {
 			continue
 		}
 		known = true
@@ -182,9 +182,9 @@ func serialsToRevoke(c *cli.Context, name []string, now time.Time) (out []*big.I
 	}
 	switch {
 	case !known:
-		return nil, fault.New(fault.NotFound, "%s has signed no certificate of %q: `drover tls show -dir %s` lists them", filepath.Join(c.String("dir"), "ca.pem"), short, c.String("dir"))
+		return nil, fault.New(fault.NotFound, "%s has signed no certificate of %q: `drover tls show -dir %s` lists them", filepath.Join(c.String("dir"), "ca.pem"), name[0], c.String("dir"))
 	case len(out) == 0:
-		return nil, fault.New(fault.NotFound, "no certificate of %q is left to revoke: `drover tls show -dir %s` lists them", short, c.String("dir"))
+		return nil, fault.New(fault.NotFound, "no certificate of %q is left to revoke: `drover tls show -dir %s` lists them", name[0], c.String("dir"))
 	}
 	return out, nil
 }

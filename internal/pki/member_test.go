@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -167,7 +168,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	}
 	for _, i := range issued {
 		if i.Revoked != (i.Name == "alice") || !i.Current {
-			t.Errorf("%s/%s: revoked %v, current %v", i.kind, i.Name, i.Revoked, i.Current)
+			t.Errorf("%s/%s: revoked %v, current %v", i.Kind, i.Name, i.Revoked, i.Current)
 		}
 	}
 	// A new certificate of the name is good again.
@@ -514,4 +515,56 @@ func TestAReloadTakesOtherFiles(t *testing.T) {
 	if err := from("c1"); err != nil || m.Leaf().SerialNumber.Cmp(first.SerialNumber) != 0 {
 		t.Errorf("the first files again: %v, %s", err, m.Leaf().Subject)
 	}
+}
+
+// TestWhichCertificateIsCurrent: the one in NAME.pem, whatever other files there are; without that file the newest of the
+// same kind and name, which is in use somewhere else.
+func TestWhichCertificateIsCurrent(t *testing.T) {
+	dir := t.TempDir()
+	start := time.Now()
+	if err := CreateCA(dir, start); err != nil {
+		t.Fatal(err)
+	}
+	issue := func(kind Kind, name string, age time.Duration) {
+		t.Helper()
+		if err := IssueCert(dir, CertRequest{Kind: kind, Name: name, Hosts: []string{"10.0.0.1"}}, start.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, want ...string) {
+		t.Helper()
+		_, issued, err := List(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, i := range issued {
+			if i.Current {
+				got = append(got, fmt.Sprintf("%s/%s %.0fh", i.Kind, i.Name, start.Add(-backdate).Sub(i.Cert.NotBefore).Hours()))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: current are %q, want %q", what, got, want)
+		}
+	}
+	issue(KindUser, "x", 3*time.Hour)
+	move("x.pem", "a.pem")
+	issue(KindUser, "x", 2*time.Hour)
+	want("a former one under another name", "user/x 2h")
+	move("x.pem", "b.pem")
+	want("none in x.pem", "user/x 2h")
+	issue(KindNode, "x", time.Hour)
+	want("another kind in x.pem", "node/x 1h", "user/x 2h")
+	move("a.pem", "x.pem")
+	want("the former one put back", "node/x 1h", "user/x 3h")
+	if err := os.RemoveAll(filepath.Join(dir, issuedDir)); err != nil {
+		t.Fatal(err)
+	}
+	want("nothing but files", "user/x 3h")
 }

@@ -65,9 +65,9 @@ func parseRevocations(b []byte, cas []*x509.Certificate) (*revocations, error) {
 // Issued is a certificate that the authority in a folder has signed.
 type Issued struct {
 	Cert    *x509.Certificate
-	kind    Kind
+	Kind    Kind
 	Name    string
-	Current bool // it is in <name>.pem; otherwise a later one of that name is
+	Current bool // it is in <name>.pem; where none of its kind and name is, the newest of them
 	Revoked bool
 }
 
@@ -92,17 +92,24 @@ func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
 		return nil, nil, err
 	}
 	known := map[string]bool{ca.SerialNumber.String(): true}
-	for i, p := range slices.Concat(paths, older) {
+	inPlace := map[string]*x509.Certificate{}
+	for _, p := range slices.Concat(paths, older) {
 		c, err := ReadCertificate(p)
 		if err != nil {
 			return nil, nil, err
 		}
 		kind, name, err := subject(c)
-		if err != nil || c.CheckSignatureFrom(ca) != nil || known[c.SerialNumber.String()] {
-			continue // of another authority, or listed
+		if err != nil || c.CheckSignatureFrom(ca) != nil {
+			continue // of another authority
+		}
+		if p == filepath.Join(dir, name+".pem") {
+			inPlace[c.Subject.CommonName] = c
+		}
+		if known[c.SerialNumber.String()] {
+			continue // listed
 		}
 		known[c.SerialNumber.String()] = true
-		issued = append(issued, Issued{Cert: c, kind: kind, Name: name, Current: i < len(paths), Revoked: revoked.has(c.SerialNumber)})
+		issued = append(issued, Issued{Cert: c, Kind: kind, Name: name, Revoked: revoked.has(c.SerialNumber)})
 	}
 	slices.SortStableFunc(issued, func(a, b Issued) int {
 		if a.Name != b.Name {
@@ -110,7 +117,26 @@ func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
 		}
 		return b.Cert.NotBefore.Compare(a.Cert.NotBefore)
 	})
+	markCurrent(issued, inPlace)
 	return ca, issued, nil
+}
+
+// markCurrent sets Current of certificates that are sorted as by List. inPlace are those in <name>.pem, by common name. Of two of one
+// second neither is known to be replaced: both are current.
+func markCurrent(issued []Issued, inPlace map[string]*x509.Certificate) {
+	newest := map[string]*x509.Certificate{}
+	for k := range issued {
+		i := &issued[k]
+		name := i.Cert.Subject.CommonName
+		if newest[name] == nil {
+			newest[name] = i.Cert
+		}
+		if c := inPlace[name]; c != nil {
+			i.Current = c.Equal(i.Cert)
+		} else {
+			i.Current = i.Cert.NotBefore.Equal(newest[name].NotBefore)
+		}
+	}
 }
 
 // ReadCertificate reads the first certificate of a PEM file.
