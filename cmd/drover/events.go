@@ -22,7 +22,7 @@ func eventsCommand() *cli.Command {
 			&cli.StringFlag{Name: "job", Usage: "only this job"},
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for further events, from now on; with -limit or -since also past ones"},
 			&cli.DurationFlag{Name: "since", Usage: "only the last duration, such as 10m"},
-			&cli.IntFlag{Name: "limit", Value: 200, Usage: "maximum number of past events, the newest; 0: all"},
+			&cli.IntFlag{Name: "limit", Value: 200, Usage: "maximum number of past events, the newest; 0: all, as with -since"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per line"},
 		},
 		Action: func(c *cli.Context) error {
@@ -41,11 +41,12 @@ func eventsCommand() *cli.Command {
 				return err
 			}
 			req := &droverv1.EventsRequest{Job: c.String("job"), Follow: c.Bool("follow"), Limit: limit}
-			if c.Bool("follow") && !c.IsSet("limit") {
+			switch {
+			case c.IsSet("limit"):
+			case c.IsSet("since"):
+				req.Limit = 0
+			case c.Bool("follow"):
 				req.Limit = -1 // from now on
-				if c.IsSet("since") {
-					req.Limit = 0
-				}
 			}
 			if d := c.Duration("since"); d > 0 {
 				req.SinceMs = time.Now().Add(-d).UnixMilli()

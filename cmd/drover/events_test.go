@@ -67,3 +67,16 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		t.Errorf("%d lines:\n%s", len(lines), out)
 	}
 }
+
+// TestEventsSince: all events of a time are shown, unless a limit is given.
+func TestEventsSince(t *testing.T) {
+	for flags, want := range map[string]int32{
+		"": 200, "-limit 5": 5, "-since 24h": 0, "-since 24h -limit 5": 5, "-since 24h -limit 200": 200,
+		"-follow": -1, "-follow -since 24h": 0, "-follow -limit 5": 5,
+	} {
+		f := &fakeCoordinator{}
+		if _, err := f.run(t, t.Context(), append([]string{"events"}, strings.Fields(flags)...)...); err != nil || f.eventsAsked.GetLimit() != want {
+			t.Errorf("events %s: %v, %v; want %d", flags, err, f.eventsAsked, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,13 +28,14 @@ type fakeCoordinator struct {
 	noOperator string // who asks, if he is no operator
 	several    bool   // it is given to the command as two coordinators, so that lost calls are repeated
 
-	mu       sync.Mutex
-	requests []*droverv1.SetLevelRequest
-	attempts []*droverv1.TaskAttempt // of task s/0, one after another; the last one stays
-	asked    func(n int)             // is called when its tasks are listed for the n-th time
-	listed   int
-	events   []*droverv1.Event
-	tenants  []*droverv1.Tenant // applied
+	mu          sync.Mutex
+	requests    []*droverv1.SetLevelRequest
+	attempts    []*droverv1.TaskAttempt // of task s/0, one after another; the last one stays
+	asked       func(n int)             // is called when its tasks are listed for the n-th time
+	listed      int
+	events      []*droverv1.Event
+	eventsAsked *droverv1.EventsRequest
+	tenants     []*droverv1.Tenant // applied
 
 	watched   []*droverv1.GetJobResponse  // what is seen of a job, in order
 	watchErr  error                       // how the stream ends after that
@@ -43,6 +45,7 @@ type fakeCoordinator struct {
 	pages     []*droverv1.ListPastJobsResponse
 	past      []*droverv1.ListPastJobsRequest
 	usage     *droverv1.UsageRequest
+	usageSums *droverv1.UsageResponse // none if nil
 	unknown   *droverv1.ListUnknownRunsResponse
 	decided   []*droverv1.DecideUnknownRunRequest
 	planned   []*droverv1.PlanJobRequest
@@ -119,7 +122,8 @@ func (f *fakeCoordinator) ListTasks(_ context.Context, r *connect.Request[drover
 }
 
 // Events implements droverv1connect.ClientServiceHandler.
-func (f *fakeCoordinator) Events(_ context.Context, _ *connect.Request[droverv1.EventsRequest], st *connect.ServerStream[droverv1.Event]) error {
+func (f *fakeCoordinator) Events(_ context.Context, r *connect.Request[droverv1.EventsRequest], st *connect.ServerStream[droverv1.Event]) error {
+	f.eventsAsked = r.Msg
 	for _, e := range f.events {
 		if err := st.Send(e); err != nil {
 			return err
@@ -169,7 +173,7 @@ func (f *fakeCoordinator) ListPastJobs(_ context.Context, r *connect.Request[dro
 // Usage implements droverv1connect.HistoryServiceHandler.
 func (f *fakeCoordinator) Usage(_ context.Context, r *connect.Request[droverv1.UsageRequest]) (*connect.Response[droverv1.UsageResponse], error) {
 	f.usage = r.Msg
-	return connect.NewResponse(&droverv1.UsageResponse{}), nil
+	return connect.NewResponse(cmp.Or(f.usageSums, &droverv1.UsageResponse{})), nil
 }
 
 // ListServers implements droverv1connect.OperatorServiceHandler.

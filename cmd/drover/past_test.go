@@ -211,3 +211,14 @@ func TestUsageLimit(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatUsageLeavesOut: a list of sums that its limit cut says so, also to who adds them up.
+func TestWhatUsageLeavesOut(t *testing.T) {
+	for flags, more := range map[string]bool{"": true, "-csv": true, "-json": false} { // which has the number in it
+		f := &fakeCoordinator{usageSums: &droverv1.UsageResponse{Rows: []*droverv1.UsageRow{{Tenant: "a"}}, More: 3}}
+		_, said, err := f.runBoth(t, t.Context(), append([]string{"usage"}, strings.Fields(flags)...)...)
+		if want := "3 sums more; -limit 4 shows all\n"; err != nil || (said == want) != more || !more && said != "" {
+			t.Errorf("usage %s: %q, %v", flags, said, err)
+		}
+	}
+}

@@ -118,10 +118,11 @@ func printUsage(c *cli.Context, groups []droverv1.UsageGroup, res *droverv1.Usag
 		rows = append(rows, append(row, fmt.Sprint(r.GetAttempts()), fmt.Sprint(r.GetFailed()), number(r.GetCpuHours()), number(float64(r.GetCpuMs())/3_600_000),
 			number(r.GetMemoryGibHours()), number(r.GetIoMibHours()), number(r.GetIoGib())))
 	}
-	if c.Bool("csv") {
-		return printCSV(c.App.Writer, header, rows)
+	if !c.Bool("csv") {
+		printTable(c.App.Writer, header, rows)
+	} else if err := printCSV(c.App.Writer, header, rows); err != nil {
+		return err
 	}
-	printTable(c.App.Writer, header, rows)
 	if n := int(res.GetMore()); n > 0 {
 		fmt.Fprintln(c.App.ErrWriter, moreText(n, "sum", len(rows), "-tenant, -user, -name, -since and -until"))
 	}
