@@ -66,22 +66,50 @@ func snapshotSaveCommand() *cli.Command {
 				return err
 			}
 			if _, err := os.Lstat(args[0]); err == nil {
-				return fault.New(fault.Exists, "%s exists already: name another file", args[0])
+				return archiveExists(args[0])
 			}
-			part := args[0] + ".part"
-			if err := receiveSnapshot(c, cl, part); err != nil {
-				return errors.Join(err, removeIfPresent(part))
-			}
-			m, err := inspectArchive(part)
+			m, err := saveSnapshot(c, cl, args[0])
 			if err != nil {
-				return errors.Join(err, os.Remove(part))
-			}
-			if err := os.Rename(part, args[0]); err != nil {
 				return err
 			}
 			return printManifest(c, args[0], m)
 		},
 	}
+}
+
+func archiveExists(path string) error {
+	return fault.New(fault.Exists, "%s exists already: name another file", path)
+}
+
+// saveSnapshot receives an archive in a file of its own beside path, which another command may be writing too, and gives it the name once
+// it is checked.
+func saveSnapshot(c *cli.Context, cl *client, path string) (*backup.Manifest, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*") // mode 0600
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "archive: %w", err)
+	}
+	part := f.Name()
+	var m *backup.Manifest
+	if err = receiveSnapshot(c, cl, f); err == nil {
+		m, err = inspectArchive(part)
+	}
+	if err == nil {
+		err = nameArchive(part, path)
+	}
+	return m, errors.Join(err, removeIfPresent(part))
+}
+
+// nameArchive gives an archive its name, and replaces no file, also none that came to be since the command began. The former
+// name is left, where the file system has links.
+func nameArchive(part, path string) error {
+	err := os.Link(part, path)
+	if err == nil {
+		return nil
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return archiveExists(path)
+	}
+	return os.Rename(part, path)
 }
 
 func removeIfPresent(path string) error {
@@ -91,18 +119,14 @@ func removeIfPresent(path string) error {
 	return nil
 }
 
-// receiveSnapshot writes the archive that the coordinator sends, durably.
-func receiveSnapshot(c *cli.Context, cl *client, path string) (err error) {
+// receiveSnapshot writes the archive that the coordinator sends, durably, and closes f.
+func receiveSnapshot(c *cli.Context, cl *client, f *os.File) (err error) {
+	defer func() { err = errors.Join(err, f.Close()) }()
 	stream, err := cl.operator.SaveSnapshot(c.Context, connect.NewRequest(&droverv1.SaveSnapshotRequest{AllFiles: c.Bool("all-files")}))
 	if err != nil {
 		return cl.classifyError(err)
 	}
 	defer stream.Close()
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fault.New(fault.Invalid, "archive: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
 	for stream.Receive() {
 		if _, err := f.Write(stream.Msg().GetData()); err != nil {
 			return err

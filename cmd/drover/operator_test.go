@@ -5,9 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // operatorBed is a coordinator in a process of its own that a test restarts on
@@ -75,6 +78,51 @@ func (b *operatorBed) waitForText(want string, args ...string) {
 		last, _ = b.try(args...) // an error only means another try
 		return strings.Contains(last, want)
 	}, func() string { return last + "\n" + b.log.String() })
+}
+
+// TestASnapshotTouchesNoOtherFile: neither what another command is about to write nor a file that came to be meanwhile.
+func TestASnapshotTouchesNoOtherFile(t *testing.T) {
+	dir := t.TempDir()
+	archive, other := filepath.Join(dir, "a.tar.gz"), filepath.Join(dir, "a.tar.gz.part")
+	files := func() (names []string) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what, path, text string) {
+		t.Helper()
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+	write(other, "other")
+	f := &fakeCoordinator{} // which refuses to save
+	if _, err := f.run(t, t.Context(), "operator", "snapshot", "save", archive); exitCode(err) != exitRefused {
+		t.Errorf("refused: %v", err)
+	}
+	want("the other's file", other, "other")
+	if got := files(); !slices.Equal(got, []string{"a.tar.gz.part"}) {
+		t.Errorf("after a refusal there is %q", got)
+	}
+	write(archive, "meanwhile")
+	if err := nameArchive(other, archive); !errors.Is(err, fault.Exists) {
+		t.Errorf("a file that came to be meanwhile: %v", err)
+	}
+	want("it", archive, "meanwhile")
+	if err := errors.Join(os.Remove(archive), nameArchive(other, archive)); err != nil {
+		t.Fatal(err)
+	}
+	want("the archive", archive, "other")
 }
 
 // TestRestoreAfterRestarts restores an archive after the coordinator was
