@@ -64,8 +64,8 @@ func eventsCommand() *cli.Command {
 					return err
 				}
 			}
-			if c.Context.Err() != nil {
-				return nil // Ctrl-C ends -follow
+			if c.Bool("follow") && c.Context.Err() != nil {
+				return nil // Ctrl-C ends it
 			}
 			return cl.classifyError(st.Err())
 		},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -78,5 +79,28 @@ func TestEventsSince(t *testing.T) {
 		if _, err := f.run(t, t.Context(), append([]string{"events"}, strings.Fields(flags)...)...); err != nil || f.eventsAsked.GetLimit() != want {
 			t.Errorf("events %s: %v, %v; want %d", flags, err, f.eventsAsked, want)
 		}
+	}
+}
+
+// cancelWriter cancels when something is written to it.
+type cancelWriter context.CancelFunc
+
+func (w cancelWriter) Write(b []byte) (int, error) {
+	w()
+	return len(b), nil
+}
+
+// TestInterruptedEvents: Ctrl-C is how -follow ends; without it the list is not whole.
+func TestInterruptedEvents(t *testing.T) {
+	for flags, want := range map[string]int{"": exitFailed, "-follow": exitOK} {
+		ctx, cancel := context.WithCancel(t.Context())
+		f := &fakeCoordinator{events: []*droverv1.Event{{Kind: "cluster.restored"}}, printed: cancelWriter(cancel), eventsHook: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		if _, err := f.run(t, ctx, append([]string{"events"}, strings.Fields(flags)...)...); exitCode(err) != want {
+			t.Errorf("events %s: exit code %d, want %d: %v", flags, exitCode(err), want, err)
+		}
+		cancel()
 	}
 }

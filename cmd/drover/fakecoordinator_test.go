@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -54,6 +55,10 @@ type fakeCoordinator struct {
 	tasks     int32 // of stage s of its job 7, if it has no attempts; three are returned at once
 	listings  []*droverv1.ListTasksRequest
 	logsHook  func(context.Context) error // how the log of a task ends
+
+	eventsHook  func(context.Context) error // how the stream of events ends
+	serversHook func(context.Context) (*droverv1.ListServersResponse, error)
+	printed     io.Writer // gets what the command prints, too
 }
 
 // GetJob implements droverv1connect.ClientServiceHandler.
@@ -122,12 +127,15 @@ func (f *fakeCoordinator) ListTasks(_ context.Context, r *connect.Request[drover
 }
 
 // Events implements droverv1connect.ClientServiceHandler.
-func (f *fakeCoordinator) Events(_ context.Context, r *connect.Request[droverv1.EventsRequest], st *connect.ServerStream[droverv1.Event]) error {
+func (f *fakeCoordinator) Events(ctx context.Context, r *connect.Request[droverv1.EventsRequest], st *connect.ServerStream[droverv1.Event]) error {
 	f.eventsAsked = r.Msg
 	for _, e := range f.events {
 		if err := st.Send(e); err != nil {
 			return err
 		}
+	}
+	if f.eventsHook != nil {
+		return f.eventsHook(ctx)
 	}
 	return nil
 }
@@ -181,7 +189,16 @@ func (f *fakeCoordinator) ListServers(ctx context.Context, r *connect.Request[dr
 	if f.noOperator != "" {
 		return nil, connect.NewError(connect.CodePermissionDenied, errors.New(f.noOperator+" may not list servers"))
 	}
-	return f.UnimplementedOperatorServiceHandler.ListServers(ctx, r)
+	if f.serversHook == nil {
+		return f.UnimplementedOperatorServiceHandler.ListServers(ctx, r)
+	}
+	res, err := f.serversHook(ctx)
+	return connect.NewResponse(res), err
+}
+
+// AddServer implements droverv1connect.OperatorServiceHandler.
+func (f *fakeCoordinator) AddServer(context.Context, *connect.Request[droverv1.AddServerRequest]) (*connect.Response[droverv1.AddServerResponse], error) {
+	return connect.NewResponse(&droverv1.AddServerResponse{}), nil
 }
 
 // RemoveServer implements droverv1connect.OperatorServiceHandler.
@@ -235,6 +252,10 @@ func (f *fakeCoordinator) runBoth(t *testing.T, ctx context.Context, args ...str
 	if f.several {
 		address += "," + address
 	}
-	err = newApp(strings.NewReader(""), &out, &errs).RunContext(ctx, append([]string{"drover", "-address", address}, args...))
+	var to io.Writer = &out
+	if f.printed != nil {
+		to = io.MultiWriter(&out, f.printed)
+	}
+	err = newApp(strings.NewReader(""), to, &errs).RunContext(ctx, append([]string{"drover", "-address", address}, args...))
 	return out.String(), errs.String(), err
 }

@@ -132,13 +132,13 @@ func serverAddCommand() *cli.Command {
 			if _, err := cl.operator.AddServer(c.Context, connect.NewRequest(&droverv1.AddServerRequest{Id: args[0], Address: args[1]})); err != nil {
 				return cl.classifyError(err)
 			}
-			voting, err := awaitVoter(c.Context, cl, args[0], c.Duration("timeout"))
-			if err != nil {
-				return err
-			}
-			if !voting {
+			limit := c.Duration("timeout")
+			if limit <= 0 {
 				fmt.Fprintf(c.App.Writer, "server %s is added; it votes when it has the log and the files: `drover operator server list` shows how far it is\n", args[0])
 				return nil
+			}
+			if err := awaitVoter(c.Context, cl, args[0], limit); err != nil {
+				return err
 			}
 			fmt.Fprintf(c.App.Writer, "server %s is added and votes\n", args[0])
 			return nil
@@ -149,25 +149,31 @@ func serverAddCommand() *cli.Command {
 // voterPoll is the time between two looks at a server that catches up.
 const voterPoll = 500 * time.Millisecond
 
-// awaitVoter waits until a server votes, and reports whether it does.
-func awaitVoter(ctx context.Context, cl *client, id string, limit time.Duration) (bool, error) {
+// awaitVoter waits until a server that was added votes.
+func awaitVoter(ctx context.Context, cl *client, id string, limit time.Duration) error {
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		res, err := cl.listServers(ctx)
-		if err != nil {
-			return false, err
+		if ctx.Err() != nil {
+			return addStands(id)
 		}
-		for _, s := range res.Servers {
-			if s.Id == id && s.Voter {
-				return true, nil
-			}
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(res.Servers, func(s *droverv1.Server) bool { return s.Id == id && s.Voter }) {
+			return nil
 		}
 		select {
 		case <-time.After(voterPoll):
 		case <-ctx.Done():
-			return false, fault.New(fault.Unavailable, "interrupted; the server is added and catches up")
+			return addStands(id)
 		}
 	}
-	return false, nil
+	return fault.New(fault.Unavailable, "server %s is added, and does not vote after %s: `drover operator server list` shows how far it is", id, limit)
+}
+
+// addStands is what Ctrl-C of a command that waits for a server to vote returns.
+func addStands(id string) error {
+	return exitError{exitDetached, fmt.Errorf("interrupted; server %s is added and catches up: `drover operator server list` shows how far it is", id)}
 }
 
 func serverRemoveCommand() *cli.Command {
