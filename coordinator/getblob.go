@@ -30,19 +30,8 @@ func (s *nodeService) GetBlob(ctx context.Context, req *connect.Request[droverv1
 		}
 		return stream.Send(&droverv1.BlobChunk{Data: part})
 	})
-	if errors.Is(err, fault.Corrupt) && s.core.peers != nil {
-		s.core.peers.files.gone(digest)
-		if again := s.core.peers.files.ensure(ctx, digest); again == nil {
-			s.core.log.Warn("an uploaded file was damaged and moved aside; it was fetched again from another coordinator", "digest", digest, "err", err)
-			return fault.New(fault.Unavailable, "%s was damaged, and was fetched again from another coordinator: ask for it again", digest)
-		}
-	}
-	if errors.Is(err, fault.Corrupt) {
-		s.core.log.Error("an uploaded file is damaged and was moved aside; its jobs fail until it is uploaded again", "digest", digest, "err", err)
-		e := &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest, Damaged: true, Reason: err.Error()}}}
-		if _, noted := s.core.propose(ctx, actorSelf, e); noted != nil {
-			s.core.log.Warn("the damaged file is not in the events", "digest", digest, "err", noted)
-		}
+	if errors.Is(err, fault.Corrupt) && s.core.files.replaceDamaged(ctx, digest, err) {
+		return fault.New(fault.Unavailable, "%s was damaged, and was fetched again from another coordinator: ask for it again", digest)
 	}
 	return err
 }

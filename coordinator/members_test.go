@@ -27,20 +27,26 @@ import (
 )
 
 // upload stores a file and returns its digest.
-func (s *testServers) upload(text string) string {
+func (s *testServers) upload(text string) (digest string) {
 	s.t.Helper()
-	sum := sha256.Sum256([]byte(text))
-	digest := "sha256:" + hex.EncodeToString(sum[:])
-	s.waitUntil("the file is stored", func() bool {
-		st := s.client.PutBlob(s.ctx)
-		if err := st.Send(&droverv1.PutBlobRequest{Digest: digest, Size: int64(len(text)), Data: []byte(text)}); err != nil {
-			_, _ = st.CloseAndReceive()
-			return false
-		}
-		_, err := st.CloseAndReceive()
-		return err == nil
+	s.waitUntil("the file is stored", func() (ok bool) {
+		digest, ok = putFile(s.ctx, s.client, text)
+		return ok
 	})
 	return digest
+}
+
+// putFile uploads a file once, returns its digest, and reports whether it was stored.
+func putFile(ctx context.Context, c droverv1connect.ClientServiceClient, text string) (digest string, ok bool) {
+	sum := sha256.Sum256([]byte(text))
+	digest = "sha256:" + hex.EncodeToString(sum[:])
+	st := c.PutBlob(ctx)
+	if err := st.Send(&droverv1.PutBlobRequest{Digest: digest, Size: int64(len(text)), Data: []byte(text)}); err != nil {
+		_, _ = st.CloseAndReceive()
+		return digest, false
+	}
+	_, err := st.CloseAndReceive()
+	return digest, err == nil
 }
 
 // hasFile reports whether a server has the file on its disk.

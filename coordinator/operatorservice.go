@@ -59,7 +59,7 @@ func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request
 		return err
 	}
 	for _, d := range digests {
-		if err := s.saveBlob(w, d); err != nil {
+		if err := s.saveBlob(ctx, w, d); err != nil {
 			return err
 		}
 	}
@@ -128,16 +128,25 @@ func saveFile(path string, add func(int64, io.Reader) error) error {
 	return errors.Join(err, f.Close())
 }
 
-func (s *operatorService) saveBlob(w *backup.Writer, digest string) error {
-	if err := s.core.peers.keeper().ensure(context.Background(), digest); err != nil {
+// saveBlob adds an uploaded file, or says in the archive that no whole copy is here. All of it is read before it is added:
+// an archive with a damaged file would be damaged.
+func (s *operatorService) saveBlob(ctx context.Context, w *backup.Writer, digest string) error {
+	if err := s.core.peers.keeper().ensure(ctx, digest); err != nil {
 		s.core.log.Warn("cannot fetch a file for the archive", "digest", digest, "err", err)
 	}
-	f, err := s.core.blobs.Open(digest)
-	if errors.Is(err, fault.NotFound) {
-		s.core.log.Warn("a file is missing from the store; the archive says so", "digest", digest)
+	err := s.checkBlob(ctx, digest)
+	if errors.Is(err, fault.Unavailable) || errors.Is(err, fault.Corrupt) && s.core.files.replaceDamaged(ctx, digest, err) {
+		err = s.checkBlob(ctx, digest) // it was stored again
+	}
+	if errors.Is(err, fault.NotFound) || errors.Is(err, fault.Corrupt) {
+		s.core.log.Warn("a file is missing from the store, or damaged; the archive says so", "digest", digest, "err", err)
 		w.MissingBlob(digest)
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	f, err := s.core.blobs.Open(digest)
 	if err != nil {
 		return err
 	}
@@ -146,6 +155,11 @@ func (s *operatorService) saveBlob(w *backup.Writer, digest string) error {
 		err = w.Blob(strings.TrimPrefix(digest, "sha256:"), info.Size(), f)
 	}
 	return errors.Join(err, f.Close())
+}
+
+// checkBlob reads an uploaded file; one that is damaged is moved aside (see blobs.Store.Send).
+func (s *operatorService) checkBlob(ctx context.Context, digest string) error {
+	return s.core.blobs.Send(digest, 0, make([]byte, blobChunk), func([]byte) error { return ctx.Err() })
 }
 
 // chunkWriter sends what is written to it.

@@ -121,6 +121,24 @@ func (s *storedFiles) remove(digest string) {
 	}
 }
 
+// replaceDamaged fetches a file, which was damaged and moved aside, again from another coordinator, and reports whether
+// one had it. The events name a file that none has.
+func (s *storedFiles) replaceDamaged(ctx context.Context, digest string, why error) bool {
+	if s.peers != nil {
+		s.peers.files.gone(digest)
+		if err := s.peers.files.ensure(ctx, digest); err == nil {
+			s.log.Warn("an uploaded file was damaged and moved aside; it was fetched again from another coordinator", "digest", digest, "err", why)
+			return true
+		}
+	}
+	s.log.Error("an uploaded file is damaged and was moved aside; its jobs fail until it is uploaded again", "digest", digest, "err", why)
+	e := &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest, Damaged: true, Reason: why.Error()}}}
+	if _, err := s.propose(ctx, actorSelf, e); err != nil {
+		s.log.Warn("the damaged file is not in the events", "digest", digest, "err", err)
+	}
+	return false
+}
+
 // removeUnknown removes files that are no facts, left by a coordinator
 // that crashed between an upload and its entry. It is called under the facts'
 // lock before this server leads, when no upload is in progress.

@@ -169,7 +169,7 @@ func printManifest(c *cli.Context, path string, m *backup.Manifest) error {
 		"nodes", fmt.Sprint(m.Nodes), "files", fmt.Sprintf("%d (%s)", count, files), "size", jobspec.FormatSize(m.Size()) + " unpacked",
 		"checksums", fmt.Sprintf("right, of %d members", len(m.Members))}
 	if n := len(m.MissingFiles); n > 0 {
-		pairs = append(pairs, "missing", fmt.Sprintf("%d files that the store did not have, for example %s", n, m.MissingFiles[0]))
+		pairs = append(pairs, "missing", fmt.Sprintf("%d files of which the store had no whole copy, for example %s", n, m.MissingFiles[0]))
 	}
 	printPairs(c.App.Writer, pairs...)
 	return nil

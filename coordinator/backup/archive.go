@@ -25,6 +25,7 @@ import (
 	"hash"
 	"io"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -59,7 +60,7 @@ type Manifest struct {
 	LastJob      uint64    `json:"last_job"`
 	Nodes        int       `json:"nodes"`
 	AllFiles     bool      `json:"all_files"`               // also files that no live job needs
-	MissingFiles []string  `json:"missing_files,omitempty"` // digests that the facts name and the store did not have
+	MissingFiles []string  `json:"missing_files,omitempty"` // digests that the facts name and of which the store had no whole copy
 	Members      []Member  `json:"members"`
 }
 
@@ -68,6 +69,13 @@ type Member struct {
 	Name   string `json:"name"`
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"` // hexadecimal
+}
+
+// isRotten reports whether it is an uploaded file with other bytes than its name says: it was damaged when it was saved,
+// and the manifest has the checksum of the damaged bytes.
+func (m *Member) isRotten() bool {
+	digest, isBlob := strings.CutPrefix(m.Name, "blobs/")
+	return isBlob && digest != m.SHA256
 }
 
 // Size returns the bytes of all members, unpacked.
@@ -106,12 +114,19 @@ func (w *Writer) History(name string, size int64, r io.Reader) error {
 	return w.add("history/"+name, size, r)
 }
 
-// Blob adds an uploaded file by the hexadecimal part of its digest.
+// Blob adds an uploaded file by the hexadecimal part of its digest. Corrupt: its bytes have another digest; then the
+// archive is of no use.
 func (w *Writer) Blob(hexDigest string, size int64, r io.Reader) error {
-	return w.add("blobs/"+hexDigest, size, r)
+	if err := w.add("blobs/"+hexDigest, size, r); err != nil {
+		return err
+	}
+	if m := w.manifest.Members[len(w.manifest.Members)-1]; m.isRotten() {
+		return fault.New(fault.Corrupt, "archive, %s: the file is damaged: its bytes have SHA-256 %s", m.Name, m.SHA256)
+	}
+	return nil
 }
 
-// MissingBlob records that a file is not in the store.
+// MissingBlob records that the store does not have a file, or that its copy is damaged.
 func (w *Writer) MissingBlob(digest string) {
 	w.manifest.MissingFiles = append(w.manifest.MissingFiles, digest)
 }
@@ -149,11 +164,33 @@ func (w *Writer) Close() error {
 }
 
 // Read reads a whole archive and checks it: every member has the size and the
-// checksum that the manifest says, and none is missing or added. It calls visit,
-// if not nil, for each member but the manifest; what visit does not read is
-// skipped. Corrupt: it is damaged or cut short; Unsupported: a newer program
-// wrote it.
+// checksum that the manifest says, every uploaded file the one of its name, and
+// none is missing or added. It calls visit, if not nil, for each member but the
+// manifest; what visit does not read is skipped. Corrupt: it is damaged or cut
+// short; Unsupported: a newer program wrote it.
 func Read(r io.Reader, visit func(name string, size int64, r io.Reader) error) (*Manifest, error) {
+	m, err := read(r, visit)
+	if err != nil {
+		return nil, err
+	}
+	if bad := m.rotten(); len(bad) > 0 {
+		return nil, fault.New(fault.Corrupt, "%d uploaded files in the archive were damaged when it was saved, for example %s, whose bytes have SHA-256 %s; a restore leaves them out", len(bad), bad[0].Name, bad[0].SHA256)
+	}
+	return m, nil
+}
+
+// rotten returns the uploaded files that were damaged when the archive was saved.
+func (m *Manifest) rotten() (bad []Member) {
+	for _, f := range m.Members {
+		if f.isRotten() {
+			bad = append(bad, f)
+		}
+	}
+	return bad
+}
+
+// read is Read for an archive that may have rotten files.
+func read(r io.Reader, visit func(name string, size int64, r io.Reader) error) (*Manifest, error) {
 	gz, err := gzip.NewReader(r)
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "it is no archive of Drover: %w", err)

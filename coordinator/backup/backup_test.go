@@ -19,6 +19,8 @@ import (
 	"github.com/drover-run/drover/internal/seed"
 )
 
+const helloSum = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // SHA-256 of "hello"
+
 // sample returns an archive with facts, a history and a file.
 func sample(t *testing.T) []byte {
 	t.Helper()
@@ -33,9 +35,8 @@ func sample(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	history := "{\"job\":0}\n{\"job\":5}\n{\"job\":"
-	sum := "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // of "hello"
 	err = errors.Join(w.Facts(int64(snapshot.Len()), &snapshot), w.History("history-000001.jsonl", int64(len(history)), strings.NewReader(history)),
-		w.Blob(sum, 5, strings.NewReader("hello")), w.Close())
+		w.Blob(helloSum, 5, strings.NewReader("hello")), w.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,4 +129,60 @@ func TestRestoreWritesState(t *testing.T) {
 			t.Errorf("the last event is %+v, want the restore with a number above those of the lost log", list)
 		}
 	})
+}
+
+// rotten returns an archive of an earlier version, whose uploaded file was damaged before it was saved.
+func rotten(t *testing.T) []byte {
+	t.Helper()
+	var facts, out bytes.Buffer
+	if _, err := Read(bytes.NewReader(sample(t)), func(name string, _ int64, r io.Reader) error {
+		if name != factsName {
+			return nil
+		}
+		_, err := io.Copy(&facts, r)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := NewWriter(&out, Manifest{Cluster: "abc", Index: 1, Term: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := strings.Repeat("ab", 32)
+	err = errors.Join(w.Facts(int64(facts.Len()), &facts), w.add("blobs/"+sum, 5, strings.NewReader("hallo")), w.Blob(helloSum, 5, strings.NewReader("hello")), w.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestADamagedFileIsFoundAndLeftOut: no new archive holds a file with other bytes than its name says; one of an earlier
+// version is called damaged, and restored without that file.
+func TestADamagedFileIsFoundAndLeftOut(t *testing.T) {
+	w, err := NewWriter(io.Discard, Manifest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Blob(helloSum, 5, strings.NewReader("hallo")); !errors.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), helloSum) {
+		t.Errorf("a damaged file is written: %v", err)
+	}
+	bad := strings.Repeat("ab", 32)
+	if m, err := Read(bytes.NewReader(rotten(t)), nil); !errors.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), bad) {
+		t.Errorf("an archive with a damaged file: %+v, %v", m, err)
+	}
+	dir := t.TempDir()
+	path, to := filepath.Join(dir, "a.tar.gz"), filepath.Join(dir, "state")
+	if err := os.WriteFile(path, rotten(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Restore(path, Target{Dir: to, ID: "c1"})
+	if err != nil || len(m.MissingFiles) != 1 || m.MissingFiles[0] != "sha256:"+bad {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	if !replica.Exists(filepath.Join(to, "raft")) {
+		t.Error("no log was made")
+	}
+	if list, _ := filepath.Glob(filepath.Join(to, "blobs", "sha256", "*", "*")); len(list) != 1 || filepath.Base(list[0]) != helloSum {
+		t.Errorf("files: %v", list)
+	}
 }

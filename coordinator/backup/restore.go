@@ -30,7 +30,9 @@ type Target struct {
 // single server. The first entry of its log says that it was restored: job
 // numbers continue after a gap (replica.JobGap), so that no number of a job that
 // the archive does not know is given again, and the log's term is above every
-// term that nodes can have seen, so that they follow it.
+// term that nodes can have seen, so that they follow it. Uploaded files that were
+// damaged when the archive was saved are left out: MissingFiles of the Manifest
+// names them, too.
 func Restore(path string, t Target) (*Manifest, error) {
 	if err := requireEmpty(t.Dir); err != nil {
 		return nil, err
@@ -40,7 +42,7 @@ func Restore(path string, t Target) (*Manifest, error) {
 		return nil, fault.New(fault.Invalid, "archive: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	m, err := Read(f, nil)
+	m, err := read(f, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -50,11 +52,15 @@ func Restore(path string, t Target) (*Manifest, error) {
 	if err := os.MkdirAll(t.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	x := extractor{dir: t.Dir}
+	x := extractor{dir: t.Dir, rotten: map[string]bool{}}
+	for _, f := range m.rotten() { // archives of earlier versions have such
+		x.rotten[f.Name] = true
+		m.MissingFiles = append(m.MissingFiles, "sha256:"+strings.TrimPrefix(f.Name, "blobs/"))
+	}
 	if x.blobs, err = blobs.Open(filepath.Join(t.Dir, "blobs"), m.Size()+1, m.Size()+1); err != nil {
 		return nil, err
 	}
-	again, err := Read(f, x.extract)
+	again, err := read(f, x.extract)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; %s holds a part of it: remove that before the next try", path, err, t.Dir)
 	}
@@ -88,9 +94,10 @@ func requireEmpty(dir string) error {
 
 // extractor writes the members of an archive that was checked already.
 type extractor struct {
-	dir   string
-	blobs *blobs.Store
-	facts *facts.Facts
+	dir    string
+	blobs  *blobs.Store
+	facts  *facts.Facts
+	rotten map[string]bool // names of members that are left out
 }
 
 func (x *extractor) factsFile() string { return filepath.Join(x.dir, "facts.restoring") }
@@ -103,6 +110,9 @@ func (x *extractor) extract(name string, size int64, r io.Reader) error {
 	case "history":
 		return x.extractHistory(base, r)
 	default:
+		if x.rotten[name] {
+			return nil
+		}
 		return x.blobs.Put("sha256:"+base, size, r)
 	}
 }
