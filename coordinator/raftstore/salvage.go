@@ -15,7 +15,8 @@ import (
 
 // Salvaged is what could be read from a damaged log.
 type Salvaged struct {
-	Entries []*raft.Log // whole ones, with indexes that follow each other
+	Entries []*raft.Log // whole ones after the given index, which follow it and each other
+	First   uint64      // lowest index of a log that is not damaged, 0 for none or unknown
 	Highest uint64      // highest index that is known to have been written
 	Term    uint64      // highest term in a whole record or in the other file
 }
@@ -56,26 +57,33 @@ func Salvage(dir string, after uint64) (Salvaged, error) {
 }
 
 // Read reads the entries after index `after` from a log that is not damaged; O(bytes),
-// in memory.
+// in memory. If the log begins later there are none: without those between they are of
+// no use.
 func Read(dir string, after uint64) (out Salvaged, err error) {
 	s, err := Open(dir, Options{})
 	if err != nil {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	first, err := s.FirstIndex()
-	if err != nil {
+	if out.First, err = s.FirstIndex(); err != nil {
 		return out, err
 	}
 	if out.Highest, err = s.LastIndex(); err != nil {
 		return out, err
 	}
-	for i := max(first, after+1); i <= out.Highest && out.Highest > 0; i++ {
+	if out.Highest > 0 {
+		last := &raft.Log{}
+		if err := s.GetLog(out.Highest, last); err != nil {
+			return out, err
+		}
+		out.Term = last.Term // no entry has a higher one
+	}
+	for i := after + 1; out.First <= after+1 && i <= out.Highest; i++ {
 		l := &raft.Log{}
 		if err := s.GetLog(i, l); err != nil {
 			return out, err
 		}
-		out.Entries, out.Term = append(out.Entries, l), max(out.Term, l.Term)
+		out.Entries = append(out.Entries, l)
 	}
 	out.Term = max(out.Term, stableTerm(filepath.Join(dir, StableFile)))
 	return out, nil

@@ -56,7 +56,7 @@ func snapshotIDs(dir string) ([]string, error) {
 // the error, Corrupt, names the damage and nothing is changed.
 func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) error {
 	ids, err := snapshotIDs(dir)
-	if err != nil || len(ids) == 0 {
+	if err != nil {
 		return err
 	}
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, max(2, len(ids)), hclog.NewNullLogger())
@@ -99,8 +99,8 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) error 
 			log.Error("a snapshot is damaged and was moved aside; an older one and the log hold everything", "snapshot", path, "to", aside, "err", why)
 		}
 	}
-	if newest > 0 && first > newest+1 {
-		return fault.New(fault.Corrupt, "entries %d to %d are missing below %s: the log begins after the newest snapshot: %s", newest+1, first-1, dir, cure)
+	if first > newest+1 { // raft panics on a log without its beginning and without a snapshot
+		return fault.New(fault.Corrupt, "entries %d to %d are missing below %s: the log begins after the newest whole snapshot, or there is none: %s", newest+1, first-1, dir, cure)
 	}
 	return nil
 }

@@ -74,11 +74,14 @@ func Inspect(dir string) (*Damage, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.First > d.Snapshot+1 {
+		d.What = append(d.What, fmt.Sprintf("entries %d to %d are missing", d.Snapshot+1, s.First-1))
+	}
 	d.term = s.Term
-	for _, id := range ids { // a folder's name begins with the term
-		var term uint64
-		if _, err := fmt.Sscanf(id, "%d-", &term); err == nil && term < 1<<48 {
-			d.term = max(d.term, term)
+	for _, id := range ids { // a folder's name begins with the term and the index, also that of a damaged snapshot
+		var term, index uint64
+		if _, err := fmt.Sscanf(id, "%d-%d-", &term, &index); err == nil && max(term, index) < 1<<48 {
+			d.term, s.Highest = max(d.term, term), max(s.Highest, index)
 		}
 	}
 	if err := d.findServers(snaps, s.Entries); err != nil {
