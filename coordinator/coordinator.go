@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/backup"
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
@@ -228,9 +229,13 @@ func openPeerPort(ctx context.Context, c *core) replica.Config {
 	return rc
 }
 
-// refuseLostLog returns an error for a folder that has files of users or history
-// and no log: a new, empty cluster must not take the place of a lost one in silence.
+// refuseLostLog returns an error for a folder into which an archive was not restored
+// to the end, or that has files of users or history and no log: a new, empty cluster
+// must not take the place of a lost one in silence.
 func refuseLostLog(dir string) error {
+	if err := backup.Unfinished(dir); err != nil {
+		return err
+	}
 	if replica.Exists(filepath.Join(dir, "raft")) {
 		return nil
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/backup"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // damageBlob changes the stored bytes of a file in the data folder of a coordinator.
@@ -100,4 +103,34 @@ func TestAnArchiveHoldsNoDamagedFile(t *testing.T) {
 			t.Error("the file was not fetched again")
 		}
 	})
+}
+
+// TestAnUnfinishedRestoreDoesNotStart starts coordinators on what a restore leaves when it is cut short: neither a new, empty
+// cluster nor one that does not know that it was restored begins there.
+func TestAnUnfinishedRestoreDoesNotStart(t *testing.T) {
+	for _, name := range []string{"facts.restoring", "raft.restoring"} {
+		for _, log := range []bool{false, true} {
+			dir := t.TempDir()
+			if log {
+				if err := replica.Seed(filepath.Join(dir, "raft"), replica.SeedState{ID: "c1", Index: 1, Facts: strings.NewReader("")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l, err := ListenLocal(filepath.Join(dir, "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := open(t.Context(), Config{Dir: dir, Local: l, NoSync: true})
+			if err == nil {
+				err = c.close()
+			}
+			_ = l.Close()
+			if !errors.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "restore the archive again") {
+				t.Errorf("%s, with a log: %t: %v", name, log, err)
+			}
+		}
+	}
 }

@@ -186,3 +186,63 @@ func TestADamagedFileIsFoundAndLeftOut(t *testing.T) {
 		t.Errorf("files: %v", list)
 	}
 }
+
+// TestAFolderIsUnfinishedUntilItIsRestored ends a restore after each of its steps, as a crash does: until the last one the
+// folder says so, to a coordinator and to the next restore, and has no log that nobody has told of the restore.
+func TestAFolderIsUnfinishedUntilItIsRestored(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.tar.gz")
+	if err := os.WriteFile(path, sample(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to := Target{Dir: filepath.Join(dir, "state"), ID: "c1"}
+	m, err := Read(bytes.NewReader(sample(t)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := newExtractor(bytes.NewReader(sample(t)), m, to).steps()
+	for i, step := range steps {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+		if i == len(steps)-1 {
+			break
+		}
+		if err := Unfinished(to.Dir); !errors.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "Remove the folder") {
+			t.Errorf("after step %d: %v", i, err)
+		}
+		if _, err := Restore(path, to); !errors.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "Remove the folder") {
+			t.Errorf("a restore after step %d: %v", i, err)
+		}
+	}
+	if err := Unfinished(to.Dir); err != nil {
+		t.Errorf("when it is restored: %v", err)
+	}
+	names, err := filepath.Glob(filepath.Join(to.Dir, "*"))
+	if err != nil || len(names) != 3 { // blobs, history, raft
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+// TestAFailedRestoreLeavesItsMark restores facts that cannot be read.
+func TestAFailedRestoreLeavesItsMark(t *testing.T) {
+	var out bytes.Buffer
+	w, err := NewWriter(&out, Manifest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	path, to := filepath.Join(dir, "a.tar.gz"), filepath.Join(dir, "state")
+	if err := errors.Join(w.Facts(3, strings.NewReader("abc")), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(path, Target{Dir: to, ID: "c1"}); err == nil || !strings.Contains(err.Error(), "remove that before") {
+		t.Fatal(err)
+	}
+	if err := Unfinished(to); !errors.Is(err, fault.Corrupt) {
+		t.Error(err)
+	}
+}
