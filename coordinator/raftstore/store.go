@@ -187,17 +187,23 @@ func (s *Store) GetLog(index uint64, l *raft.Log) error {
 // StoreLog stores one entry durably.
 func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs stores the entries durably in one transaction, all or none.
+// StoreLogs stores the entries durably in one transaction, all or none. Corrupt: one does not follow the entry before it;
+// Open would refuse a log with a gap.
 func (s *Store) StoreLogs(logs []*raft.Log) error {
 	return s.update(s.log, func(tx *bolt.Tx) error {
 		b := tx.Bucket(logBucket)
 		b.FillPercent = 0.95 // indexes ascend: pages are filled and rarely split
+		last, _ := b.Cursor().Last()
 		for _, l := range logs {
+			if last != nil && l.Index != binary.BigEndian.Uint64(last)+1 {
+				return fault.New(fault.Corrupt, "raft log: entry %d does not follow entry %d", l.Index, binary.BigEndian.Uint64(last))
+			}
+			last = indexKey(l.Index)
 			v, err := encode(l)
 			if err != nil {
 				return fmt.Errorf("raft log, index %d: %w", l.Index, err)
 			}
-			if err := b.Put(indexKey(l.Index), v); err != nil {
+			if err := b.Put(last, v); err != nil {
 				return fmt.Errorf("raft log, index %d: %w", l.Index, err)
 			}
 		}
@@ -209,39 +215,50 @@ func (s *Store) StoreLogs(logs []*raft.Log) error {
 // appends wait only for a short one.
 const deleteBatch = 4096
 
-// DeleteRange deletes first to last, inclusive, in bounded transactions from the
-// low end. raft calls it with a prefix after a snapshot or with a conflicting
-// suffix, and repeats it after a crash.
+// DeleteRange deletes first to last, inclusive, in bounded transactions. raft calls it with
+// a prefix after a snapshot or with a conflicting suffix, and repeats it after a crash. A
+// crash in between leaves no gap: a suffix is deleted from the high end.
 func (s *Store) DeleteRange(first, last uint64) error {
-	for lo := first; lo <= last; {
-		hi := last
-		if last-lo >= deleteBatch {
-			hi = lo + deleteBatch - 1
+	lowest, err := s.FirstIndex()
+	if err != nil {
+		return err
+	}
+	highest, err := s.LastIndex()
+	if err != nil {
+		return err
+	}
+	lo, hi := max(first, lowest), min(last, highest)
+	isSuffix := hi == highest
+	for lo <= hi && highest > 0 {
+		from, to := lo, hi
+		isLast := hi-lo < deleteBatch
+		switch {
+		case isLast:
+		case isSuffix:
+			from = hi - deleteBatch + 1
+			hi = from - 1
+		default:
+			to = lo + deleteBatch - 1
+			lo = to + 1
 		}
-		more, err := s.deleteSome(lo, hi)
-		if err != nil {
+		if err := s.deleteSome(from, to); err != nil {
 			return fmt.Errorf("delete raft log %d to %d: %w", first, last, err)
 		}
-		if !more || hi == math.MaxUint64 {
-			return nil
+		if isLast {
+			break
 		}
-		lo = hi + 1
 	}
 	return nil
 }
 
-// deleteSome deletes lo to hi, and reports whether any entry lies above hi.
-func (s *Store) deleteSome(lo, hi uint64) (more bool, err error) {
-	err = s.update(s.log, func(tx *bolt.Tx) error {
+// deleteSome deletes from to to, inclusive, in one transaction.
+func (s *Store) deleteSome(from, to uint64) error {
+	return s.update(s.log, func(tx *bolt.Tx) error {
 		b := tx.Bucket(logBucket)
 		c := b.Cursor()
-		end := indexKey(hi)
+		end := indexKey(to)
 		var keys [][]byte
-		for k, _ := c.Seek(indexKey(lo)); k != nil; k, _ = c.Next() {
-			if bytes.Compare(k, end) > 0 {
-				more = true
-				break
-			}
+		for k, _ := c.Seek(indexKey(from)); k != nil && bytes.Compare(k, end) <= 0; k, _ = c.Next() {
 			keys = append(keys, k)
 		}
 		for _, k := range keys {
@@ -251,7 +268,6 @@ func (s *Store) deleteSome(lo, hi uint64) (more bool, err error) {
 		}
 		return putRange(tx)
 	})
-	return more, err
 }
 
 // errKeyNotFound has the text by which hashicorp/raft recognises an absent key.

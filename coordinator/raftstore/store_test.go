@@ -358,3 +358,65 @@ func TestDeletingTheWholeLogEnds(t *testing.T) {
 		}
 	}
 }
+
+// A crash between two transactions of a deletion leaves a log that Open takes: the rest of a prefix or of a suffix follows
+// what stays.
+func TestADeletionThatIsCutShortLeavesNoGap(t *testing.T) {
+	const n = 3 * deleteBatch
+	for _, c := range []struct{ first, last, wantFirst, wantLast uint64 }{
+		{1, 2*deleteBatch + 10, deleteBatch + 1, n},
+		{100, n, 1, n - deleteBatch},
+		{100, n + 5, 1, n - deleteBatch},
+		{1, n, 1, n - deleteBatch},
+	} {
+		dir, writes := t.TempDir(), 0
+		s, err := Open(dir, Options{NoSync: true, Writing: func(string, bool) {
+			if writes++; writes == 3 {
+				panic("a crash")
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var logs []*raft.Log
+		for i := uint64(1); i <= n; i++ {
+			logs = append(logs, &raft.Log{Index: i})
+		}
+		if err := s.StoreLogs(logs); err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("it did not crash")
+				}
+			}()
+			_ = s.DeleteRange(c.first, c.last)
+		}()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, dir)
+		first, err1 := s.FirstIndex()
+		last, err2 := s.LastIndex()
+		if first != c.wantFirst || last != c.wantLast || err1 != nil || err2 != nil {
+			t.Errorf("%d to %d: entries %d to %d are left, want %d to %d (%v, %v)", c.first, c.last, first, last, c.wantFirst, c.wantLast, err1, err2)
+		}
+	}
+}
+
+// Entries that leave a gap are refused when they are written: the next start would refuse the whole log.
+func TestEntriesThatLeaveAGapAreRefused(t *testing.T) {
+	s := open(t, t.TempDir())
+	if err := s.StoreLogs([]*raft.Log{{Index: 7}, {Index: 8}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, logs := range [][]*raft.Log{{{Index: 10}}, {{Index: 8}}, {{Index: 9}, {Index: 11}}} {
+		if err := s.StoreLogs(logs); !errors.Is(err, fault.Corrupt) {
+			t.Errorf("from entry %d on: %v", logs[0].Index, err)
+		}
+	}
+	if err := s.StoreLog(&raft.Log{Index: 9}); err != nil {
+		t.Error(err)
+	}
+}

@@ -53,17 +53,17 @@ func snapshotIDs(dir string) ([]string, error) {
 // itself skips a snapshot that it cannot read, and believes the index that stands
 // beside one; both would lose acknowledged entries without a word. Snapshots that
 // are damaged are moved aside where the others and the log hold everything; else
-// the error, Corrupt, names the damage and nothing is changed.
-func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) error {
+// the error, Corrupt, names the damage and nothing is changed. It returns the last index
+// of the newest whole one, 0 for none.
+func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newest uint64, err error) {
 	ids, err := snapshotIDs(dir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, max(2, len(ids)), hclog.NewNullLogger())
 	if err != nil {
-		return fmt.Errorf("snapshots below %s: %w", dir, err)
+		return 0, fmt.Errorf("snapshots below %s: %w", dir, err)
 	}
-	var newest uint64
 	damaged := map[string]error{}
 	for _, id := range ids {
 		index, err := checkSnapshot(snaps, dir, id)
@@ -75,7 +75,7 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) error 
 	}
 	first, err := store.FirstIndex()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	// With an empty log everything is in the snapshots: then none may be damaged.
 	covered := first > 0 && first <= newest+1
@@ -86,23 +86,34 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) error 
 		}
 		path := filepath.Join(dir, snapshotFolder, id)
 		if !covered {
-			return fault.New(fault.Corrupt, "%s is damaged: %w: the log begins at entry %d and the newest whole snapshot ends at %d: %s", path, why, first, newest, cure)
+			return 0, fault.New(fault.Corrupt, "%s is damaged: %w: the log begins at entry %d and the newest whole snapshot ends at %d: %s", path, why, first, newest, cure)
 		}
 		aside := filepath.Join(dir, damagedFolder)
 		if err := os.MkdirAll(aside, 0o700); err != nil {
-			return err
+			return 0, err
 		}
 		if err := os.Rename(path, filepath.Join(aside, id)); err != nil {
-			return fmt.Errorf("move the damaged snapshot aside: %w", err)
+			return 0, fmt.Errorf("move the damaged snapshot aside: %w", err)
 		}
 		if log != nil {
 			log.Error("a snapshot is damaged and was moved aside; an older one and the log hold everything", "snapshot", path, "to", aside, "err", why)
 		}
 	}
 	if first > newest+1 { // raft panics on a log without its beginning and without a snapshot
-		return fault.New(fault.Corrupt, "entries %d to %d are missing below %s: the log begins after the newest whole snapshot, or there is none: %s", newest+1, first-1, dir, cure)
+		return 0, fault.New(fault.Corrupt, "entries %d to %d are missing below %s: the log begins after the newest whole snapshot, or there is none: %s", newest+1, first-1, dir, cure)
 	}
-	return nil
+	return newest, nil
+}
+
+// dropReplaced removes the entries of a log that ends before the newest snapshot. A server that is far behind gets one from
+// its leader, and a stop may come before raft has removed the entries that it replaces. Raft would append after the snapshot,
+// with a gap that the next start refuses.
+func dropReplaced(store *raftstore.Store, newest uint64) error {
+	last, err := store.LastIndex()
+	if err != nil || last >= newest {
+		return err
+	}
+	return store.DeleteRange(0, last)
 }
 
 // metaSumFile holds the checksum of a snapshot's meta.json, which has index, term

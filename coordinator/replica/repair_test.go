@@ -124,3 +124,24 @@ func TestARepairCountsWhatADamagedSnapshotHad(t *testing.T) {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
+
+// TestALogBehindItsSnapshotGoesOn opens what a stop leaves between a snapshot that the leader sent and the removal of the
+// entries that it replaces, and then appends.
+func TestALogBehindItsSnapshotGoesOn(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "raft")
+	logOf(t, dir, 1, 10)
+	snapshotAt(t, dir, 100)
+	for range 2 {
+		r := open(t, Config{Dir: dir, ID: "c1", NoSync: true})
+		until(t, "it leads", r.Leads)
+		if _, err := r.Propose(context.Background(), tenant(1)); err != nil {
+			t.Fatal(err)
+		}
+		if first, err := r.store.FirstIndex(); first != 101 || err != nil {
+			t.Errorf("the log begins at %d, %v", first, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

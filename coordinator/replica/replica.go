@@ -75,7 +75,7 @@ type Config struct {
 	// it is lost, true at After that it was applied but its proposer does not
 	// learn of it. For tests of crashes at every step.
 	Crash func(p Point, n uint64) bool
-	// LogFault, if set, is called before and after each write of entries, vote and term; an
+	// LogFault, if set, is called before and after each write of entries, vote and term, and each deletion of entries; an
 	// error is the write's. For tests of disks.
 	LogFault func(written bool) error
 }
@@ -150,7 +150,11 @@ func Open(c Config) (*Replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSnapshots(c.Dir, store, c.Logger); err != nil {
+	newest, err := checkSnapshots(c.Dir, store, c.Logger)
+	if err == nil {
+		err = dropReplaced(store, newest)
+	}
+	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store, fault: c.LogFault, broken: make(chan struct{})}, now: c.Now, crash: c.Crash, record: c.Recorder, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: c.Network == nil, id: c.ID}

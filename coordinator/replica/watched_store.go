@@ -34,6 +34,12 @@ func (w *watchedStore) StoreLogs(logs []*raft.Log) error {
 	return w.write(func() error { return w.Store.StoreLogs(logs) })
 }
 
+// DeleteRange implements raft.LogStore. Of an error raft says a word in its log and goes on, with entries that a snapshot
+// has replaced.
+func (w *watchedStore) DeleteRange(first, last uint64) error {
+	return w.write(func() error { return w.Store.DeleteRange(first, last) })
+}
+
 // Set implements raft.StableStore.
 func (w *watchedStore) Set(key, value []byte) error {
 	return w.write(func() error { return w.Store.Set(key, value) })

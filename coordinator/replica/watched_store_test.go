@@ -56,3 +56,28 @@ func TestATermThatCannotBeWrittenEndsTheServer(t *testing.T) {
 		}
 	}
 }
+
+// A deletion of entries that fails ends the server as a write does: what a snapshot has replaced would stay before the
+// entries after it.
+func TestAFailedDeletionEndsTheServer(t *testing.T) {
+	var full atomic.Bool
+	r := open(t, Config{Dir: t.TempDir(), ID: "c1", NoSync: true, LogFault: func(bool) error {
+		if full.Load() {
+			return syscall.ENOSPC
+		}
+		return nil
+	}})
+	until(t, "it leads", r.Leads)
+	full.Store(true)
+	if err := r.store.DeleteRange(1, 1); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("%v", err)
+	}
+	select {
+	case <-r.Broken():
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on")
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
