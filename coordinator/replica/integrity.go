@@ -42,7 +42,7 @@ func snapshotIDs(dir string) ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if e.IsDir() && !strings.HasSuffix(e.Name(), ".tmp") {
+		if e.IsDir() && !strings.HasSuffix(e.Name(), unfinishedSuffix) {
 			ids = append(ids, e.Name())
 		}
 	}

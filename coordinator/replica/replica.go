@@ -152,7 +152,7 @@ func Open(c Config) (*Replica, error) {
 	}
 	newest, err := checkSnapshots(c.Dir, store, c.Logger)
 	if err == nil {
-		err = dropReplaced(store, newest)
+		err = errors.Join(dropReplaced(store, newest), removeUnfinished(c.Dir))
 	}
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -172,10 +172,11 @@ func Open(c Config) (*Replica, error) {
 
 func (r *Replica) start(c Config) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Warn, Output: newRaftLog(c.Logger, time.Now), DisableTime: true})
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(c.Dir, 2, logger)
+	files, err := raft.NewFileSnapshotStoreWithLogger(c.Dir, 2, logger)
 	if err != nil {
 		return fmt.Errorf("folder of snapshots below %s: %w", c.Dir, err)
 	}
+	snaps := tidySnapshots{files, c.Dir}
 	conf := r.raftConfig(c, logger)
 	known, err := raft.HasExistingState(r.store, r.store, snaps)
 	if err != nil {

@@ -1,0 +1,101 @@
+package replica
+
+import (
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
+)
+
+// onFullDisk calls fn while no file takes a byte.
+func onFullDisk(t *testing.T, fn func()) {
+	t.Helper()
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(unix.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 0, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Setrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	fn()
+}
+
+// TestUnfinishedSnapshotsAreRemoved: what a crash left of a snapshot goes at the next start, and what cannot be written at once.
+func TestUnfinishedSnapshotsAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, snapshotFolder, "2-10-1.tmp")
+	if err := os.MkdirAll(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(left, "state.bin"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, Config{Dir: dir, ID: "c1", NoSync: true})
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rest := func() []string {
+		t.Helper()
+		list, err := filepath.Glob(filepath.Join(dir, snapshotFolder, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	if list := rest(); len(list) > 0 {
+		t.Errorf("after a start: %v", list)
+	}
+	files, err := raft.NewFileSnapshotStoreWithLogger(dir, 2, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func() raft.SnapshotSink {
+		t.Helper()
+		_, trans := raft.NewInmemTransport("c1")
+		sink, err := tidySnapshots{files, dir}.Create(raft.SnapshotVersionMax, 5, 1, raft.Configuration{}, 1, trans)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sink.Write([]byte("facts")); err != nil {
+			t.Fatal(err)
+		}
+		return sink
+	}
+	for what, end := range map[string]func(raft.SnapshotSink) error{"cancel": raft.SnapshotSink.Cancel, "close": raft.SnapshotSink.Close} {
+		sink := create()
+		onFullDisk(t, func() {
+			if end(sink) == nil {
+				t.Errorf("%s did not fail", what)
+			}
+		})
+		if list := rest(); len(list) > 0 {
+			t.Errorf("after a %s that failed: %v", what, list)
+		}
+	}
+	sink := create() // its description cannot be written
+	meta := filepath.Join(dir, snapshotFolder, sink.ID()+unfinishedSuffix, "meta.json")
+	if err := os.Remove(meta); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(meta, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if sink.Close() == nil || len(rest()) > 0 {
+		t.Errorf("after a close without a description: %v", rest())
+	}
+	if err := create().Close(); err != nil || len(rest()) != 1 {
+		t.Errorf("a whole one: %v, %v", rest(), err)
+	}
+}
