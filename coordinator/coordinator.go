@@ -177,7 +177,7 @@ func (c *core) openStores() (err error) {
 	if c.blobs, err = blobs.Open(filepath.Join(cfg.Dir, "blobs"), cfg.BlobQuota, maxUpload); err != nil {
 		return err
 	}
-	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history"), cfg.HistoryBytes); err != nil {
+	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history"), cfg.HistoryBytes, cfg.retainJobs+cfg.unwrittenJobs); err != nil {
 		return err
 	}
 	for _, d := range c.history.Damaged() {

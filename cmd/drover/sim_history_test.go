@@ -20,7 +20,7 @@ import (
 // Neither package may import the other, so only this test keeps their formats compatible.
 func TestSimulatorReadsCoordinatorHistory(t *testing.T) {
 	dir := t.TempDir()
-	w, err := history.Open(dir, 0)
+	w, err := history.Open(dir, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func oldHistory(t *testing.T) (dir, file string) {
 func TestAnEarlierHistoryGoesOn(t *testing.T) {
 	dir, file := oldHistory(t)
 	for range 2 {
-		w, err := Open(dir, 0)
+		w, err := Open(dir, 0, 0)
 		if err != nil || len(w.Damaged()) > 0 || !w.Has(1) || !w.Has(2) {
 			t.Fatal(err, w.Damaged())
 		}
@@ -62,7 +62,7 @@ func TestDamageOfTheHistoryIsNamed(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	const jobs = 40
 	dir := t.TempDir()
-	w, err := Open(dir, 0)
+	w, err := Open(dir, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestDamageOfTheHistoryIsNamed(t *testing.T) {
 		if err := os.WriteFile(file, bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w, err := Open(dir, 0)
+		w, err := Open(dir, 0, 0)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}

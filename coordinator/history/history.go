@@ -9,9 +9,9 @@
 // were written, which is nearly that of their ends.
 //
 // A job may be dropped from the coordinator's facts only after Sync. Open
-// removes a line truncated by a crash, and a job in the two newest files is not
-// written again, so every job occurs once. A damaged line stays in its file, where
-// readers refuse it; Damaged names it.
+// removes a line truncated by a crash, and reads as many files as have the jobs that
+// may be appended again. These are not written again, so every job occurs once. A
+// damaged line stays in its file, where readers refuse it; Damaged names it.
 package history
 
 import (
@@ -114,8 +114,9 @@ type Writer struct {
 }
 
 // Open opens or creates the history in dir. It has at most limit bytes, no limit below 1;
-// the newest file always stays.
-func Open(dir string, limit int64) (*Writer, error) {
+// the newest file always stays. Of the newest files it reads two, and more until it has
+// seen as many jobs as may be appended again.
+func Open(dir string, limit int64, jobs int) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
@@ -124,10 +125,19 @@ func Open(dir string, limit int64) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range files[max(0, len(files)-2):] {
-		if w.size, err = w.scan(p); err != nil {
+	for i, p := range slices.Backward(files) {
+		read := len(files) - 1 - i
+		if read >= 2 && len(w.written) >= jobs {
+			break
+		}
+		size, err := w.scan(p)
+		if err != nil {
 			return nil, err
 		}
+		if read > 0 {
+			continue
+		}
+		w.size = size
 		if _, err := fmt.Sscanf(filepath.Base(p), "history-%d.jsonl", &w.n); err != nil {
 			return nil, fmt.Errorf("history: %s: %w", p, err)
 		}
@@ -212,7 +222,7 @@ func (w *Writer) scan(path string) (int64, error) {
 	if err = errors.Join(err, serr); err == nil && st.Size() > lines.Bytes {
 		err = errors.Join(f.Truncate(lines.Bytes), f.Sync())
 	}
-	w.damaged = append(w.damaged, lines.Damaged...)
+	w.damaged = slices.Concat(lines.Damaged, w.damaged) // Open reads the newest file first
 	if err = errors.Join(err, f.Close()); err != nil {
 		return 0, fmt.Errorf("history: %s: %w", path, err)
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 	dir := t.TempDir()
-	w, err := Open(dir, 0)
+	w, err := Open(dir, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if w, err = Open(dir, 0); err != nil {
+	if w, err = Open(dir, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	if w.Has(3) || !w.Has(2) {
@@ -63,7 +63,7 @@ func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 // Jobs of a write that failed, on a full disk, are written when there is room again, each in a line of its own.
 func TestAppendIsRepeatedAfterAnError(t *testing.T) {
 	dir := t.TempDir()
-	w, err := Open(dir, 0)
+	w, err := Open(dir, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestAppendIsRepeatedAfterAnError(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if w, err = Open(dir, 0); err != nil {
+	if w, err = Open(dir, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
@@ -118,7 +118,7 @@ func limitFileSize(t *testing.T, size uint64, fn func()) {
 func TestOldFilesAreRemoved(t *testing.T) {
 	const limit = 80_000
 	dir := t.TempDir()
-	w, err := Open(dir, limit)
+	w, err := Open(dir, limit, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestOldFilesAreRemoved(t *testing.T) {
 	if n := size(); n > limit*5/4 || n < limit/2 {
 		t.Errorf("%d bytes, the limit is %d", n, limit)
 	}
-	if w, err = Open(dir, limit/2); err != nil {
+	if w, err = Open(dir, limit/2, 0); err != nil {
 		t.Fatal(err)
 	}
 	if n := size(); n > limit/2 || !w.Has(2000) || w.Has(1) {
@@ -164,6 +164,48 @@ func TestOldFilesAreRemoved(t *testing.T) {
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestJobsOfOlderFilesAreNotWrittenAgain opens a history of small files, of which the two newest have few jobs: a coordinator
+// that starts appends all ended jobs that it still has.
+func TestJobsOfOlderFilesAreNotWrittenAgain(t *testing.T) {
+	dir := t.TempDir()
+	w, err := Open(dir, 80_000, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(350) {
+		if err := w.Append([]Job{{Job: i + 1, Name: "a"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := Files(dir)
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	if w, err = Open(dir, 80_000, 200); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(200) {
+		if !w.Has(350 - i) {
+			t.Fatalf("job %d would be written again", 350-i)
+		}
+	}
+	if w.Has(1) {
+		t.Error("more files were read than have 200 jobs")
+	}
+	if err := w.Append([]Job{{Job: 351, Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := Files(dir); err != nil || len(now) > len(files)+1 { // the newest file goes on
+		t.Error(now, err)
 	}
 }
 
@@ -176,7 +218,7 @@ func TestAHistoryThatDoesNotOpenLeavesNoFileOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if w, err := Open(dir, 1); err == nil || w != nil {
+	if w, err := Open(dir, 1, 0); err == nil || w != nil {
 		t.Fatalf("%v, %v", w, err)
 	}
 	open, err := os.ReadDir("/proc/self/fd")
