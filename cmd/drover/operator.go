@@ -308,7 +308,8 @@ func runRepair(c *cli.Context) error {
 	}
 	dir := filepath.Join(c.String("data"), "raft")
 	d, err := replica.Inspect(dir)
-	if err = errors.Join(err, printDamagedLines(c)); err != nil {
+	printDamagedLines(c)
+	if err != nil {
 		return err
 	}
 	d.Alone = c.String("alone")
@@ -346,14 +347,12 @@ func runRepair(c *cli.Context) error {
 	return nil
 }
 
-// printDamagedLines names what is damaged in the files of JSON lines. No job depends on
+// printDamagedLines names what is damaged in the files of JSON lines, and which of them cannot be read. No job depends on
 // them, so it changes nothing and is no error.
-func printDamagedLines(c *cli.Context) error {
-	files, err := history.Files(filepath.Join(c.String("data"), "history"))
-	if err != nil {
-		return err
-	}
+func printDamagedLines(c *cli.Context) {
 	damaged, err := audit.Check(filepath.Join(c.String("data"), "audit.jsonl"))
+	files, ferr := history.Files(filepath.Join(c.String("data"), "history"))
+	err = errors.Join(err, ferr)
 	for _, f := range files {
 		d, ferr := linesum.CheckFile(f)
 		damaged, err = append(damaged, d...), errors.Join(err, ferr)
@@ -361,7 +360,9 @@ func printDamagedLines(c *cli.Context) error {
 	for _, d := range damaged {
 		fmt.Fprintf(c.App.Writer, "damaged: %s; no job needs it\n", d)
 	}
-	return err
+	if err != nil {
+		fmt.Fprintf(c.App.Writer, "cannot be read: %s; no job needs it\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
 }
 
 // serverNames lists the servers but one.

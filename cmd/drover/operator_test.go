@@ -239,7 +239,16 @@ func TestRepairKeepsWhatIsWhole(t *testing.T) {
 	if now, err := os.ReadFile(path); err != nil || string(now) != string(raw) {
 		t.Fatalf("repair without consent changed the log (%v)", err)
 	}
-	b.run("operator", "repair", "-data", data, "-accept-loss")
+	unreadable := filepath.Join(data, "history", "history-000009.jsonl") // a folder, as a file on a bad block, gives no line
+	if err := os.Mkdir(unreadable, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out := b.run("operator", "repair", "-data", data, "-accept-loss"); !strings.Contains(out, "cannot be read: ") {
+		t.Errorf("the repair does not name what it cannot read:\n%s", out)
+	}
+	if err := os.Remove(unreadable); err != nil {
+		t.Fatal(err)
+	}
 	if out := b.run("operator", "repair", "-data", data); !strings.Contains(out, "is not damaged") {
 		t.Errorf("after the repair:\n%s", out)
 	}

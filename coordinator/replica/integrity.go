@@ -28,10 +28,10 @@ const (
 
 const cure = "restore the folder from a backup (drover operator snapshot restore), keep what is whole (drover operator repair), or, beside other coordinators, move it away and start with -join"
 
-// Exists reports whether dir holds a replica's log or snapshots.
+// Exists reports whether dir holds a replica's log or snapshots, or Open will have a repaired log there.
 func Exists(dir string) bool {
 	ids, err := snapshotIDs(dir)
-	return raftstore.Exists(dir) || len(ids) > 0 || err != nil
+	return raftstore.Exists(dir) || len(ids) > 0 || err != nil || raftstore.Exists(dir+repairedName)
 }
 
 // snapshotIDs lists the folders of finished snapshots, oldest first.

@@ -38,9 +38,28 @@ type Damage struct {
 // Kept returns the index of the last entry that is kept.
 func (d *Damage) Kept() uint64 { return max(d.Snapshot, d.Last) }
 
+// repairedName is added to the name of a log for a repaired one that is whole and has not its name yet.
+const repairedName = ".repairing"
+
+// finishRepair gives a repaired log its name if a crash came after the damaged one was moved aside.
+func finishRepair(dir string) error {
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	err := os.Rename(dir+repairedName, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // Inspect reads the log below dir and says what is damaged and what a repair
-// would keep. It changes nothing. No server may run on dir. Conflict: one does.
+// would keep. It changes nothing, but finishes a repair that was cut short when all
+// was written. No server may run on dir. Conflict: one does.
 func Inspect(dir string) (*Damage, error) {
+	if err := finishRepair(dir); err != nil {
+		return nil, err
+	}
 	if !Exists(dir) {
 		return nil, fault.New(fault.NotFound, "%s holds no log", dir)
 	}
@@ -134,12 +153,16 @@ func Repair(dir string, d *Damage) error {
 	if !slices.ContainsFunc(d.Servers, func(p Peer) bool { return d.Alone == "" || p.ID == d.Alone }) {
 		return fault.New(fault.Invalid, "server %q is not one of those that %s knows: %v", d.Alone, dir, d.Servers)
 	}
-	next, aside := dir+".repairing", fmt.Sprintf("%s.damaged-%s", dir, time.Now().UTC().Format("20060102T150405Z"))
-	if err := os.RemoveAll(next); err != nil {
+	next, aside := dir+repairedName, fmt.Sprintf("%s.damaged-%s", dir, time.Now().UTC().Format("20060102T150405Z"))
+	part := next + ".part" // until it is whole: see finishRepair
+	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(next)); err != nil {
 		return err
 	}
-	if err := d.write(dir, next); err != nil {
-		return errors.Join(err, os.RemoveAll(next))
+	if err := d.write(dir, part); err != nil {
+		return errors.Join(err, os.RemoveAll(part))
+	}
+	if err := os.Rename(part, next); err != nil {
+		return err
 	}
 	if err := os.Rename(dir, aside); err != nil {
 		return err

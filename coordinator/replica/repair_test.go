@@ -145,3 +145,32 @@ func TestALogBehindItsSnapshotGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// TestARepairThatWasCutShortIsFinished takes the name of a repaired log back, as a crash between the two renames of a repair
+// does: a start and an inspection find the repaired log. What is not whole is not taken.
+func TestARepairThatWasCutShortIsFinished(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "raft")
+	logOf(t, dir, 11, 20)
+	snapshotAt(t, dir, 10)
+	if err := os.Rename(dir, dir+".repairing.part"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Inspect(dir); !errors.Is(err, fault.NotFound) || Exists(dir) {
+		t.Fatalf("a part of a repaired log was taken: %v", err)
+	}
+	if err := os.Rename(dir+".repairing.part", dir+".repairing"); err != nil {
+		t.Fatal(err)
+	}
+	if !Exists(dir) {
+		t.Error("a coordinator would call the log lost")
+	}
+	if d, err := Inspect(dir); err != nil || len(d.What) > 0 || d.Kept() != 20 {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if err := os.Rename(dir, dir+".repairing"); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, Config{Dir: dir, ID: "c1", NoSync: true})
+	defer func() { _ = r.Close() }()
+	until(t, "it has the repaired log", func() bool { return r.Leads() && count(r) == 1 })
+}

@@ -141,6 +141,9 @@ type Replica struct {
 // Open starts the server. A single server elects itself within a tenth of a
 // second; see Leadership.
 func Open(c Config) (*Replica, error) {
+	if err := finishRepair(c.Dir); err != nil {
+		return nil, err
+	}
 	if ids, err := snapshotIDs(c.Dir); err != nil {
 		return nil, err
 	} else if len(ids) > 0 && !raftstore.Exists(c.Dir) {
