@@ -49,6 +49,14 @@ func snapshotIDs(dir string) ([]string, error) {
 	return ids, err
 }
 
+// snapshotName returns the term and the index in the name of a snapshot's folder, zeros if it has none that can be true.
+func snapshotName(id string) (term, index uint64) {
+	if _, err := fmt.Sscanf(id, "%d-%d-", &term, &index); err != nil || max(term, index) >= 1<<48 {
+		return 0, 0
+	}
+	return term, index
+}
+
 // checkSnapshots reads every snapshot whole before raft uses one, O(bytes). Raft
 // itself skips a snapshot that it cannot read, and believes the index that stands
 // beside one; both would lose acknowledged entries without a word. Snapshots that
@@ -77,7 +85,11 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newes
 	if err != nil {
 		return 0, err
 	}
-	// With an empty log everything is in the snapshots: then none may be damaged.
+	last, err := store.LastIndex()
+	if err != nil {
+		return 0, err
+	}
+	// With an empty log everything is in the snapshots: then none may be damaged. Nor may one that is newer than the log.
 	covered := first > 0 && first <= newest+1
 	for _, id := range ids {
 		why := damaged[id]
@@ -85,8 +97,8 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newes
 			continue
 		}
 		path := filepath.Join(dir, snapshotFolder, id)
-		if !covered {
-			return 0, fault.New(fault.Corrupt, "%s is damaged: %w: the log begins at entry %d and the newest whole snapshot ends at %d: %s", path, why, first, newest, cure)
+		if _, index := snapshotName(id); !covered || index > max(last, newest) {
+			return 0, fault.New(fault.Corrupt, "%s is damaged: %w: the log has entries %d to %d and the newest whole snapshot ends at %d: %s", path, why, first, last, newest, cure)
 		}
 		aside := filepath.Join(dir, damagedFolder)
 		if err := os.MkdirAll(aside, 0o700); err != nil {

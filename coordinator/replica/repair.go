@@ -98,10 +98,8 @@ func Inspect(dir string) (*Damage, error) {
 	}
 	d.term = s.Term
 	for _, id := range ids { // a folder's name begins with the term and the index, also that of a damaged snapshot
-		var term, index uint64
-		if _, err := fmt.Sscanf(id, "%d-%d-", &term, &index); err == nil && max(term, index) < 1<<48 {
-			d.term, s.Highest = max(d.term, term), max(s.Highest, index)
-		}
+		term, index := snapshotName(id)
+		d.term, s.Highest = max(d.term, term), max(s.Highest, index)
 	}
 	if err := d.findServers(snaps, s.Entries); err != nil {
 		return nil, err

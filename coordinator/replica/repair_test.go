@@ -174,3 +174,26 @@ func TestARepairThatWasCutShortIsFinished(t *testing.T) {
 	defer func() { _ = r.Close() }()
 	until(t, "it has the repaired log", func() bool { return r.Leads() && count(r) == 1 })
 }
+
+// TestADamagedSnapshotAfterTheLogIsRefused damages a snapshot that the leader sent, and which is newer than the whole log: what
+// it had is nowhere else, so it is not moved aside.
+func TestADamagedSnapshotAfterTheLogIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "raft")
+	logOf(t, dir, 1, 10)
+	path := snapshotAt(t, dir, 100)
+	if err := os.WriteFile(filepath.Join(path, "state.bin"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Open(Config{Dir: dir, ID: "c1", NoSync: true}); !errors.Is(err, fault.Corrupt) {
+		t.Errorf("it starts: %v", err)
+		if err == nil {
+			_ = r.Close()
+		}
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+	if d, err := Inspect(dir); err != nil || d.Kept() != 10 || d.Lost != 90 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
