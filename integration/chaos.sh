@@ -16,12 +16,13 @@ mkdir -p out bin
 make -s build
 go build -o bin/testbed ./integration/cmd/testbed
 go test -c -o out/chaos.test ./integration/chaos
+commit=$(go run ./integration/cmd/chaos -say-commit)
 echo "$faults faults, seed $RAPID_SEED"
 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c \
   "cd integration/chaos && ../../out/chaos.test -test.v -test.timeout 24h -test.run '^TestChaos$' -drover ../../bin/drover -faults $faults" 2>&1 | tee out/chaos.log || code=$?
 if [ "${RECORD:-}" != no ]; then
   failed=(); [ $code = 0 ] || failed=(-failed)
-  go run ./integration/cmd/chaos -ledger "$ledger" -log out/chaos.log >out/chaos.txt
+  go run ./integration/cmd/chaos -ledger "$ledger" -log out/chaos.log -commit "$commit" >out/chaos.txt
   go run ./integration/cmd/record -part chaos -command "make chaos FAULTS=$faults" "${failed[@]}" docs/measured/chaos.md <out/chaos.txt
 fi
 exit $code

@@ -1,5 +1,6 @@
 // Command chaos keeps in a ledger what the runs of `make chaos` did, and prints the sum of all. With -log it
-// adds the run of a log first.
+// adds the run of a log first. With -say-commit it prints the present commit alone, which a run takes note of as it
+// begins: files may change while it runs.
 package main
 
 import (
@@ -23,16 +24,29 @@ import (
 func main() {
 	ledger := flag.String("ledger", "docs/measured/chaos.jsonl", "file with what was done")
 	log := flag.String("log", "", "output of a run of the test, which is added")
+	commit := flag.String("commit", "", "what the run tested; default: the present commit")
+	say := flag.Bool("say-commit", false, "print the present commit, and nothing else")
 	flag.Parse()
-	if err := run(*ledger, *log, os.Stdout); err != nil {
+	name, err := *commit, error(nil)
+	if name == "" {
+		name, err = record.CommitName()
+	}
+	if err == nil && *say {
+		fmt.Println(name)
+		return
+	}
+	if err == nil {
+		err = run(*ledger, *log, name, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ledger, log string, out io.Writer) error {
+func run(ledger, log, commit string, out io.Writer) error {
 	if log != "" {
-		if err := addRun(ledger, log); err != nil {
+		if err := addRun(ledger, log, commit); err != nil {
 			return err
 		}
 	}
@@ -43,7 +57,7 @@ func run(ledger, log string, out io.Writer) error {
 	return printRuns(out, runs)
 }
 
-func addRun(ledger, log string) error {
+func addRun(ledger, log, commit string) error {
 	text, err := os.ReadFile(log)
 	if err != nil {
 		return err
@@ -52,9 +66,7 @@ func addRun(ledger, log string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", log, err)
 	}
-	if r.Commit, err = record.CommitName(); err != nil {
-		return err
-	}
+	r.Commit = commit
 	r.Date = time.Now().UTC().Format(time.RFC3339)
 	return record.AppendLedger(ledger, r)
 }

@@ -24,7 +24,7 @@ func TestRunsAreSummed(t *testing.T) {
 			t.Fatal(err)
 		}
 		out.Reset()
-		if err := run(ledger, log, &out); err != nil {
+		if err := run(ledger, log, "0123456789ab", &out); err != nil {
 			t.Fatal(err)
 		}
 	}
