@@ -14,6 +14,7 @@ import (
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/durable"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -128,7 +129,7 @@ func (x *extractor) begin() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Close(), syncFolder(x.to.Dir))
+	return errors.Join(f.Close(), durable.SyncFolder(x.to.Dir))
 }
 
 func (x *extractor) extractAll() (err error) {
@@ -169,7 +170,7 @@ func (x *extractor) publish() error {
 		if err != nil || !d.IsDir() {
 			return err
 		}
-		return syncFolder(path)
+		return durable.SyncFolder(path)
 	})
 	if err != nil {
 		return err
@@ -177,22 +178,14 @@ func (x *extractor) publish() error {
 	if err := os.Rename(x.path(logPart), x.path("raft")); err != nil {
 		return err
 	}
-	return syncFolder(x.to.Dir)
+	return durable.SyncFolder(x.to.Dir)
 }
 
 func (x *extractor) finish() error {
 	if err := os.Remove(x.path(factsPart)); err != nil {
 		return err
 	}
-	return syncFolder(x.to.Dir)
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncFolder(x.to.Dir)
 }
 
 func (x *extractor) extract(name string, size int64, r io.Reader) error {

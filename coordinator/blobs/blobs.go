@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drover-run/drover/internal/durable"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -53,7 +54,7 @@ type Store struct {
 // Open opens or creates the store. quota bounds all blobs, single one of them,
 // both in bytes. Incomplete uploads are removed.
 func Open(dir string, quota, single int64) (*Store, error) {
-	s := &Store{dir: dir, quota: quota, maxUpload: single, syncDir: syncDir, sizes: map[string]int64{}, unsynced: map[string]uint64{}}
+	s := &Store{dir: dir, quota: quota, maxUpload: single, syncDir: durable.SyncFolder, sizes: map[string]int64{}, unsynced: map[string]uint64{}}
 	if err := os.RemoveAll(s.incoming()); err != nil {
 		return nil, fmt.Errorf("blob store: %w", err)
 	}
@@ -272,14 +273,6 @@ func (s *Store) rename(digest, from string, size int64) (added int64, rename uin
 	s.renames++
 	s.unsynced[digest] = s.renames
 	return added, s.renames, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Remove removes a blob. Removing an absent one succeeds.

@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/drover-run/drover/internal/boltpages"
+	"github.com/drover-run/drover/internal/durable"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -134,15 +135,7 @@ func makeFiles(dir string) error {
 			return fmt.Errorf("make %s: %w", path, err)
 		}
 	}
-	return syncFolder(dir)
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncFolder(dir)
 }
 
 // Verify reads both files of a store, without changing or locking them, and

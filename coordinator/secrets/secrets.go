@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/drover-run/drover/internal/durable"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -231,16 +232,7 @@ func replaceFile(path string, text []byte) error {
 	if err != nil {
 		return errors.Join(fault.New(fault.Invalid, "key file: %w", err), os.Remove(tmp))
 	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes a rename durable: what is encrypted with a new key is lost without it.
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncFolder(filepath.Dir(path)) // what is encrypted with a key that a loss of power takes back is lost
 }
 
 // chownLike gives a file that root made to the owner of the file at path, or of its folder if there is none. The
