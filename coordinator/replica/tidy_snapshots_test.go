@@ -2,35 +2,27 @@ package replica
 
 import (
 	"os"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	"golang.org/x/sys/unix"
 )
 
-// onFullDisk calls fn while no file takes a byte.
-func onFullDisk(t *testing.T, fn func()) {
-	t.Helper()
-	signal.Ignore(syscall.SIGXFSZ)
-	defer signal.Reset(syscall.SIGXFSZ)
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Setrlimit(unix.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 0, Max: old.Max}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Setrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	fn()
+// fullDisk is a store whose snapshots cannot be ended, as raft's own when it cannot write what it has in its buffer: it
+// leaves their folders. A limit of this process's files in its place would also hit the log of the test itself.
+type fullDisk struct{ raft.SnapshotStore }
+
+func (s fullDisk) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, c, configurationIndex, trans)
+	return fullDiskSink{sink}, err
 }
+
+type fullDiskSink struct{ raft.SnapshotSink }
+
+func (fullDiskSink) Close() error  { return syscall.ENOSPC }
+func (fullDiskSink) Cancel() error { return syscall.ENOSPC }
 
 // TestUnfinishedSnapshotsAreRemoved: what a crash left of a snapshot goes at the next start, and what cannot be written at once.
 func TestUnfinishedSnapshotsAreRemoved(t *testing.T) {
@@ -61,10 +53,10 @@ func TestUnfinishedSnapshotsAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	create := func() raft.SnapshotSink {
+	create := func(in raft.SnapshotStore) raft.SnapshotSink {
 		t.Helper()
 		_, trans := raft.NewInmemTransport("c1")
-		sink, err := tidySnapshots{files, dir}.Create(raft.SnapshotVersionMax, 5, 1, raft.Configuration{}, 1, trans)
+		sink, err := tidySnapshots{in, dir}.Create(raft.SnapshotVersionMax, 5, 1, raft.Configuration{}, 1, trans)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,17 +66,18 @@ func TestUnfinishedSnapshotsAreRemoved(t *testing.T) {
 		return sink
 	}
 	for what, end := range map[string]func(raft.SnapshotSink) error{"cancel": raft.SnapshotSink.Cancel, "close": raft.SnapshotSink.Close} {
-		sink := create()
-		onFullDisk(t, func() {
-			if end(sink) == nil {
-				t.Errorf("%s did not fail", what)
-			}
-		})
+		sink := create(fullDisk{files})
+		if len(rest()) != 1 {
+			t.Errorf("before a %s: %v", what, rest())
+		}
+		if end(sink) == nil {
+			t.Errorf("%s did not fail", what)
+		}
 		if list := rest(); len(list) > 0 {
 			t.Errorf("after a %s that failed: %v", what, list)
 		}
 	}
-	sink := create() // its description cannot be written
+	sink := create(files) // its description cannot be written
 	meta := filepath.Join(dir, snapshotFolder, sink.ID()+unfinishedSuffix, "meta.json")
 	if err := os.Remove(meta); err != nil {
 		t.Fatal(err)
@@ -95,7 +88,7 @@ func TestUnfinishedSnapshotsAreRemoved(t *testing.T) {
 	if sink.Close() == nil || len(rest()) > 0 {
 		t.Errorf("after a close without a description: %v", rest())
 	}
-	if err := create().Close(); err != nil || len(rest()) != 1 {
+	if err := create(files).Close(); err != nil || len(rest()) != 1 {
 		t.Errorf("a whole one: %v, %v", rest(), err)
 	}
 }
