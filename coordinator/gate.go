@@ -98,7 +98,7 @@ func (g *gate) markChange(ctx context.Context, err error) error {
 	select {
 	case <-g.stop:
 	default:
-		if term == began {
+		if term == began && !replica.LedNoMore(err) { // raft knows of the end before leadership does
 			return err
 		}
 	}

@@ -5,9 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // A server that was elected again has not applied what the leader between stored until it has begun the new
@@ -40,5 +43,28 @@ func TestCallsWaitForTheTermToBegin(t *testing.T) {
 		}
 		release()
 		g.leadership.end()
+	}
+}
+
+// Raft refuses entries before leadership knows of the end of the term: a call that fails so is marked too, or a client
+// would give up a submission that it may repeat.
+func TestErrorsOfALostLeadershipAreMarked(t *testing.T) {
+	stopped := fault.New(fault.Unavailable, "this coordinator does not lead: %w", raft.ErrNotLeader) // as replica's
+	g := &gate{id: "c1", leadership: newLeadership(), peers: &peers{}, stop: make(chan struct{})}
+	g.leadership.begin(3)
+	for name, c := range map[string]struct {
+		err    error
+		term   uint64
+		marked bool
+	}{
+		"refused by raft, the term has not ended":      {stopped, 3, true},
+		"refused by raft, the term has ended":          {stopped, 2, true},
+		"refused by another, the term has ended":       {fault.New(fault.Unavailable, "no"), 2, true},
+		"refused by another, the term has not ended":   {fault.New(fault.Unavailable, "no"), 3, false},
+		"what was wrong with the call is said as ever": {fault.New(fault.NotFound, "no"), 2, false},
+	} {
+		if got := g.markChange(withTerm(t.Context(), c.term), toWireError(c.err)); wire.IsLeaderChanged(got) != c.marked {
+			t.Errorf("%s: %v, want marked: %t", name, got, c.marked)
+		}
 	}
 }

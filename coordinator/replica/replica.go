@@ -589,6 +589,17 @@ func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
 	}
 }
 
+// LedNoMore reports whether err is of an entry that was proposed while this server had ceased to lead, ceased to, or
+// gave its leadership to another one: who leads next may take the entry, or has it already.
+func LedNoMore(err error) bool {
+	for _, e := range []error{raft.ErrNotLeader, raft.ErrLeadershipLost, raft.ErrLeadershipTransferInProgress, raft.ErrRaftShutdown} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // classifyRaftError gives a raft error a class of package fault.
 func classifyRaftError(err error) error {
 	switch {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -50,6 +52,19 @@ func TestFailedTransfersAreNamed(t *testing.T) {
 	} {
 		if err == nil || !strings.Contains(err.Error(), "c3") || !strings.Contains(err.Error(), "drover operator server") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestErrorsOfALostLeadershipAreKnown(t *testing.T) {
+	for _, err := range []error{raft.ErrNotLeader, raft.ErrLeadershipLost, raft.ErrLeadershipTransferInProgress, raft.ErrRaftShutdown} {
+		if c := classifyRaftError(err); !LedNoMore(c) || !errors.Is(c, fault.Unavailable) {
+			t.Errorf("%v: it is not known that it led no more", c)
+		}
+	}
+	for _, err := range []error{raft.ErrEnqueueTimeout, raft.ErrAbortedByRestore, raft.ErrNothingNewToSnapshot, nil} {
+		if c := classifyRaftError(err); LedNoMore(c) {
+			t.Errorf("%v: it leads on", c)
 		}
 	}
 }
