@@ -135,7 +135,8 @@ func TestRunTimePredictionsSurviveRestart(t *testing.T) {
 	b.submit(groupJob("again", 4))
 	b.submit(groupJob("other", 1))
 	// The next cycle after the end of the first job learns from it.
-	b.waitUntil("the first job is learnt", func() bool { return b.job("other").Stages[0].EstimateSource != "none" })
+	predicted := func(name string) bool { return b.job(name).Stages[0].EstimateSource != "none" }
+	b.waitUntil("the first job is learnt", func() bool { return predicted("again") && predicted("other") })
 	check := func() {
 		t.Helper()
 		if s := b.job("again").Stages[0]; s.EstimateSource != "history" || s.EstimateMs < 250 || s.EstimateMs > 20_000 {
