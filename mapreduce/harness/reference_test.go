@@ -57,13 +57,16 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 	measured := rapid.StringMatching(`(-?[0-9]{0,3}(\.[0-9])?|[ab])(\t(-?[0-9]{0,3}(\.[0-9])?|[ab])){0,3}`)
 	j := reference.Job{Reduces: rapid.IntRange(0, 5).Draw(t, "reduces")}
 	var line *rapid.Generator[string]
-	if j.Reduces > 0 {
-		drawKeys(t, &j)
+	kind, fields := rapid.IntRange(0, 5).Draw(t, "kind"), 3
+	if kind == 0 {
+		fields = 1 // a word
 	}
-	switch rapid.IntRange(0, 5).Draw(t, "kind") {
+	if j.Reduces > 0 {
+		drawKeys(t, &j, fields)
+	}
+	switch kind {
 	case 0:
 		j.Mapper, j.Reducer, line = "wordcount", "wordcount", words
-		j.KeyFields, j.PartitionFields, j.KeyOrder = min(j.KeyFields, 1), min(j.PartitionFields, 1), j.KeyOrder[:min(len(j.KeyOrder), 1)]
 		if rapid.Bool().Draw(t, "combine") && j.Reduces > 0 {
 			j.Combiner = "sum"
 		}
@@ -91,9 +94,9 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 	return j, line
 }
 
-// drawKeys draws what of a line is its key and which reducer gets it; often the default.
-func drawKeys(t *rapid.T, j *reference.Job) {
-	j.KeyFields = rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(t, "key fields")
+// drawKeys draws what of a line is its key, of at most so many fields, and which reducer gets it; often the default.
+func drawKeys(t *rapid.T, j *reference.Job, fields int) {
+	j.KeyFields = min(fields, rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(t, "key fields"))
 	if n := max(j.KeyFields, 1); rapid.Bool().Draw(t, "order") {
 		j.KeyOrder = rapid.SliceOfN(rapid.SampledFrom([]string{"text", "text desc", "number", "number desc"}), n, n).Draw(t, "key order")
 	}
@@ -102,8 +105,9 @@ func drawKeys(t *rapid.T, j *reference.Job) {
 		j.PartitionFields = rapid.IntRange(1, max(j.KeyFields, 1)).Draw(t, "partition fields")
 	case 2:
 		key := rapid.StringMatching(`([a-d]{1,2}|-?[0-9]{1,2})(\t[a-c0-9]{0,2})?`)
-		j.PartitionKeys = rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, rapid.ID[string]).Draw(t, "partition keys")
 		order, _ := keyorder.Parse(j.KeyOrder)
+		inOrder := func(key string) string { return string(order.Append(nil, []byte(key))) } // equal for keys that the order holds for equal
+		j.PartitionKeys = rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, inOrder).Draw(t, "partition keys")
 		slices.SortFunc(j.PartitionKeys, order.Compare)
 	}
 }
