@@ -180,8 +180,8 @@ func caps(w *schedtest.World, change func(*scheduler.Caps)) {
 	}
 }
 
-// Apply and Check were written independently: they must agree on each action, apart from caps,
-// guarantees, victims and max_parallel, which Check alone enforces.
+// Apply and Check agree on each action, apart from caps, guarantees, victims and max_parallel, which Check alone
+// enforces, and Apply accepts in order what Check accepts of several: Check sums up what they take together by itself.
 func TestCheckAndApplyAgree(t *testing.T) {
 	checkAndApplyAgree(t, 0xb3, 39) // regression: Apply took a second attempt of a stage that had closed again
 	rapid.Check(t, func(t *rapid.T) {
@@ -207,6 +207,25 @@ func checkAndApplyAgree(t schedtest.TB, seed uint64, steps int) {
 			if (err == nil) != (len(v) == 0) {
 				t.Fatalf("%v: Apply says %v, Check says %v", &a, err, v)
 			}
+		}
+		m := c.State.Journal().Mark()
+		var several []scheduler.Action
+		for range 5 {
+			for _, a := range c.Actions(1) { // chosen where the ones before have been applied
+				if c.State.Apply(&a, c.Now) == nil || c.R.IntN(4) == 0 {
+					several = append(several, a)
+				}
+			}
+		}
+		c.State.Journal().Rollback(m)
+		if len(scheduler.Check(c.State, &scheduler.Decision{Actions: several}, c.Now)) == 0 {
+			m := c.State.Journal().Mark()
+			for i := range several {
+				if err := c.State.Apply(&several[i], c.Now); err != nil {
+					t.Fatalf("Check accepts %v, of which Apply refuses the action %d: %v", several, i, err)
+				}
+			}
+			c.State.Journal().Rollback(m)
 		}
 		applyAll(t, c, c.Actions(3))
 	}

@@ -48,7 +48,7 @@ func TestJobsTellWhatTheirStagesWould(t *testing.T) {
 			if c.R.IntN(20) == 0 {
 				c.OrderWindows()
 			}
-			applyAll(t, c, planSome(c))
+			applyAll(t, c, append(c.Actions(c.R.IntN(3)), planSome(c)...))
 			compare()
 			m := c.State.Journal().Mark()
 			applyAll(t, c, append(c.Actions(c.R.IntN(5)), planSome(c)...))

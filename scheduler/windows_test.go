@@ -52,6 +52,7 @@ func TestNoTaskStartsThatWouldNotEndBeforeItsNodeLeaves(t *testing.T) {
 		c := schedtest.NewChaos(t, seed.New(t))
 		for range 60 {
 			c.Step()
+			applyAll(t, c, c.Actions(c.R.IntN(3)))
 			c.Advance(time.Duration(c.R.IntN(4000)) * time.Millisecond)
 			if c.R.IntN(3) == 0 {
 				c.OrderWindows()

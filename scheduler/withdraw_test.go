@@ -19,16 +19,21 @@ func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
 		c := schedtest.NewChaos(t, seed+uint64(round))
 		for range 30 {
 			c.Step()
+			for _, a := range c.Actions(c.R.IntN(2)) {
+				_ = c.State.Apply(&a, c.Now)
+			}
 		}
 		before := schedtest.Bytes(c.State)
 		clone := c.State.Clone()
 		try := func(keep bool) []scheduler.Action {
 			mark := c.State.Journal().Mark()
 			var stay []scheduler.Action
-			for _, a := range c.Actions(12) {
-				if c.State.Apply(&a, c.Now) != nil {
+			for range 12 { // each is chosen where the ones before have been applied
+				drawn := c.Actions(1)
+				if len(drawn) == 0 || c.State.Apply(&drawn[0], c.Now) != nil {
 					continue
 				}
+				a := drawn[0]
 				if a.Kind == scheduler.ActPlace && !a.Speculative && c.R.IntN(2) == 0 {
 					must(t, c.State.Journal().Withdraw(&a))
 					withdrawn++

@@ -67,6 +67,7 @@ func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, g
 // The index that follows the log holds, in any contended group and after any events,
 // what an inspection of all jobs finds, and keeps nothing to record of the others.
 func TestIndexFollowsTheState(t *testing.T) {
+	demoted := 0
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		groupOf := func(j *scheduler.Job) int { return int(j.Spec.ID%3) - 1 }
@@ -76,6 +77,9 @@ func TestIndexFollowsTheState(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			for range 1 + c.R.IntN(4) {
 				c.Step()
+				for _, a := range c.Actions(c.R.IntN(3)) {
+					_ = c.State.Apply(&a, c.Now)
+				}
 			}
 			x.Sync(c.State, c.Now, 2)
 			for group := range 2 {
@@ -100,6 +104,9 @@ func TestIndexFollowsTheState(t *testing.T) {
 					continue
 				}
 				for i := range want {
+					if i > 0 && want[i].running > 0 {
+						demoted++
+					}
 					var got []scheduler.JobID
 					for p := (position{}); q.lists[i].get(p) != nil; p = q.lists[i].after(p) {
 						got = append(got, q.lists[i].get(p).id)
@@ -112,6 +119,9 @@ func TestIndexFollowsTheState(t *testing.T) {
 			record(t, x, c.State, c.Now)
 		}
 	})
+	if demoted == 0 {
+		t.Error("no job was demoted while it ran: the test shows nothing")
+	}
 }
 
 // record records the queues of some jobs, as a policy does.

@@ -280,6 +280,36 @@ func (c *Chaos) Actions(n int) []scheduler.Action {
 	return out
 }
 
+// placement returns the start of a random task that waits, on a random node that fits it.
+func (c *Chaos) placement() (scheduler.Action, bool) {
+	var ready []*scheduler.Stage
+	for j := range c.State.Jobs() {
+		for _, g := range j.Stages {
+			if g.Ready() {
+				ready = append(ready, g)
+			}
+		}
+	}
+	nodes := c.State.Nodes()
+	for _, i := range c.R.Perm(len(ready)) {
+		g := ready[i]
+		id := c.State.Cluster().NextNode(g, scheduler.NodeID(c.R.IntN(len(nodes))))
+		if id == scheduler.NoNode {
+			id = c.State.Cluster().NextNode(g, 0)
+		}
+		if id == scheduler.NoNode {
+			continue
+		}
+		task := g.NextPending(int32(c.R.IntN(int(g.Pending) + 1)))
+		if task < 0 {
+			task = g.NextPending(0)
+		}
+		disk, _ := nodes[id].Fits(g.Spec.Demand, g.Spec.Disk)
+		return c.State.Attempts().PlaceAction(g, task, id, disk), true
+	}
+	return scheduler.Action{}, false
+}
+
 func (c *Chaos) action() (scheduler.Action, bool) {
 	all := c.Attempts()
 	if len(all) > 0 && c.oneIn(2) {
@@ -303,14 +333,9 @@ func (c *Chaos) action() (scheduler.Action, bool) {
 		}
 		return act, true
 	}
-	if j, _ := c.State.Queue().Next(0); j != nil && !c.oneIn(6) {
-		for _, g := range j.Stages {
-			if !g.Ready() {
-				continue
-			}
-			if id, disk := c.State.Cluster().BestNode(g, nil); id != scheduler.NoNode {
-				return c.State.Attempts().PlaceAction(g, g.NextPending(0), id, disk), true
-			}
+	if !c.oneIn(6) {
+		if act, ok := c.placement(); ok {
+			return act, true
 		}
 	}
 	for j := range c.State.Jobs() {
