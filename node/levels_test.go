@@ -146,15 +146,18 @@ func (b *testNode) awaitCounting(w *droverv1.WantedAttempt) {
 	}
 }
 
-// awaitNotCounting waits until the task has stopped counting.
+// awaitNotCounting waits until the task has stopped counting: its log is the same in many polls in
+// succession, and for much longer than a task that counts waits for a processor.
 func (b *testNode) awaitNotCounting(w *droverv1.WantedAttempt) {
 	b.t.Helper()
-	before := -1
+	last, same, since := -1, 0, time.Now()
 	poll(b.t, "standing still", func() bool {
-		now := b.countLogLines(w)
-		same := now == before
-		before = now
-		return same
+		if now := b.countLogLines(w); now != last {
+			last, same, since = now, 0, time.Now()
+			return false
+		}
+		same++
+		return same >= 50 && time.Since(since) >= 100*time.Millisecond
 	})
 }
 
