@@ -34,18 +34,15 @@ func smallDisk(t *testing.T, options string) string {
 		return dir
 	}
 	dir := t.TempDir()
+	if out, err := exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "x", dir).CombinedOutput(); err != nil {
+		t.Skipf("not proved here: what a node does on such a disk; no mount namespace: %v %s", err, out)
+	}
 	cmd := exec.Command("unshare", "-rm", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.short=true")
 	cmd.Env = append(os.Environ(), inside+"="+dir)
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit) && len(out) > 0 || err == nil:
-		t.Logf("%s", out)
-		if err != nil {
-			t.Fail()
-		}
-	default:
-		t.Skipf("not proved here: what a node does on such a disk; no mount namespace: %v", err)
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
 	}
 	return ""
 }
