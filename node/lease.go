@@ -63,13 +63,14 @@ type exclusiveGuard struct {
 	lease      lease
 	watchdog   *watchdog.Client       // nil where no other process can freeze a task
 	freezeFile func(id string) string // of an attempt's container, for the watchdog; "" without one
+	renewed    chan struct{}          // holds one value if the watchdog's lease was renewed since keepWatchdog last looked
 	log        *slog.Logger
 }
 
 // newExclusiveGuard sets up the lease, and the client of the watchdog if there are
 // cgroups and a helper program to run it.
 func newExclusiveGuard(cfg *Config, helper string) (*exclusiveGuard, error) {
-	g := &exclusiveGuard{lease: lease{now: watchdog.SinceBoot}, log: cfg.Log}
+	g := &exclusiveGuard{lease: lease{now: watchdog.SinceBoot}, renewed: make(chan struct{}, 1), log: cfg.Log}
 	if cfg.SinceBoot != nil {
 		g.lease.now = cfg.SinceBoot
 	}
@@ -83,15 +84,39 @@ func newExclusiveGuard(cfg *Config, helper string) (*exclusiveGuard, error) {
 	return g, g.watchdog.Clear()
 }
 
-// renew extends the lease, also for the watchdog. It reports whether exclusive tasks
-// that were frozen without one may run again.
-func (g *exclusiveGuard) renew(ctx context.Context, sent time.Duration, ms int64) (back bool) {
-	if g.watchdog != nil && ms > 0 {
-		if err := g.watchdog.Renew(ctx, sent+time.Duration(ms)*time.Millisecond/100*watchdogShare); err != nil {
-			g.log.Warn("cannot renew the lease for the watchdog of exclusive tasks", "err", err)
+// renew extends the lease, and then that of the watchdog: nothing that the watchdog needs may take time of the
+// daemon's own lease. It reports whether exclusive tasks that were frozen without one may run again.
+func (g *exclusiveGuard) renew(sent time.Duration, ms int64) (back bool) {
+	back = g.lease.renew(sent, ms)
+	if g.watchdog == nil || ms <= 0 {
+		return back
+	}
+	listed, err := g.watchdog.Renew(sent + time.Duration(ms)*time.Millisecond/100*watchdogShare)
+	if err != nil {
+		g.log.Warn("cannot renew the lease for the watchdog of exclusive tasks", "err", err)
+	}
+	if listed {
+		select {
+		case g.renewed <- struct{}{}:
+		default:
 		}
 	}
-	return g.lease.renew(sent, ms)
+	return back
+}
+
+// keepWatchdog starts the watchdogs again if all were killed, after each renewal, until ctx ends. A start may take
+// seconds, and the next report does not wait for it.
+func (g *exclusiveGuard) keepWatchdog(ctx context.Context) error {
+	for {
+		select {
+		case <-g.renewed:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := g.watchdog.EnsureRunning(ctx); err != nil && ctx.Err() == nil {
+			g.log.Warn("no watchdog of exclusive tasks is running", "err", err)
+		}
+	}
 }
 
 // add registers a task with the watchdog, if it is exclusive, before it starts or is
@@ -136,8 +161,8 @@ func (g *exclusiveGuard) abandon(id store.ID, spec *droverv1.TaskSpec) {
 
 // renewLease extends the lease and wakes the exclusive tasks that were frozen
 // without one.
-func (d *daemon) renewLease(ctx context.Context, sent time.Duration, ms int64) {
-	if d.exclusive.renew(ctx, sent, ms) {
+func (d *daemon) renewLease(sent time.Duration, ms int64) {
+	if d.exclusive.renew(sent, ms) {
 		d.attempts.each((*attempt).wakeUp)
 	}
 }

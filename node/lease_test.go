@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,9 +55,17 @@ func exclusive(w *droverv1.WantedAttempt) { w.Spec.Exclusive = true }
 // loseCoordinator makes the coordinator unreachable and cuts its streams.
 func (b *testNode) loseCoordinator() { b.setUnreachable(true); b.cutStreams() }
 
+// longLease gives a node a lease of a minute, which no slow machine lets lapse, and returns a function that lets that time pass.
+func longLease(b *testNode) (letLapse func()) {
+	var passed atomic.Int64
+	b.leaseMS = 60_000
+	b.config.SinceBoot = func() time.Duration { return watchdog.SinceBoot() + time.Duration(passed.Load()) }
+	return func() { passed.Add(int64(time.Minute)) }
+}
+
 func TestExclusiveTaskFreezesWithoutCoordinator(t *testing.T) {
 	b, k := newLevelTestNode(t)
-	b.leaseMS = 600
+	letLapse := longLease(b)
 	b.start()
 	alone, other := with(groupTask(0, "count"), exclusive), groupTask(1, "count")
 	b.put(alone, other)
@@ -66,6 +75,7 @@ func TestExclusiveTaskFreezesWithoutCoordinator(t *testing.T) {
 	for range 2 {
 		froze := b.engine.Calls(fake.Freeze)
 		b.loseCoordinator()
+		letLapse()
 		poll(t, "a freeze", func() bool { return b.engine.Calls(fake.Freeze) > froze })
 		b.awaitNotCounting(alone)
 		b.awaitCounting(other)
@@ -153,13 +163,14 @@ func (b *fakeCoordinator) fullReports() int {
 
 func TestExclusiveTaskThatCannotFreezeEnds(t *testing.T) {
 	b, _ := newLevelTestNode(t)
-	b.leaseMS = 600
+	letLapse := longLease(b)
 	b.engine.Inject(fake.Fault{Verb: fake.Freeze, Err: fault.New(fault.Unsupported, "the kernel does not")})
 	b.start()
 	w := with(groupTask(0, "count"), exclusive)
 	b.put(w)
 	b.await(t, w, running)
 	b.loseCoordinator()
+	letLapse()
 	poll(t, "no container", func() bool {
 		all, err := b.engine.Driver().List(t.Context())
 		return err == nil && len(all) == 0
@@ -225,7 +236,7 @@ func startWatchedTestNode(t *testing.T, leaseMS int64) (*testNode, *watchdogKern
 // If a daemon is gone for longer than its lease, the watchdog freezes its exclusive
 // tasks; the next daemon thaws them.
 func TestWatchdogFreezesForDeadDaemon(t *testing.T) {
-	b, lk := startWatchedTestNode(t, 1000)
+	b, lk := startWatchedTestNode(t, 5000)
 	alone, other := with(groupTask(0, "count"), exclusive), groupTask(1, "count")
 	for _, w := range []*droverv1.WantedAttempt{alone, other} {
 		if err := os.WriteFile(lk.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
@@ -295,7 +306,7 @@ func (k *watchdogKernel) freezeFileOf(t *testing.T, w *droverv1.WantedAttempt) s
 // A daemon that stood still comes back after the coordinator has started its exclusive task
 // elsewhere: the lease of the new epoch does not thaw what the watchdog has frozen.
 func TestGivenUpExclusiveTaskIsNotThawed(t *testing.T) {
-	b, k, w := newWatchedTestNode(t, 1000)
+	b, k, w := newWatchedTestNode(t, 5000)
 	release := make(chan struct{})
 	k.setOnFreeze(func(ctx context.Context) { // the daemon itself comes to nothing
 		select {

@@ -40,7 +40,7 @@ func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err erro
 		return false, wire.FromError(err) // the next session starts with a full report
 	}
 	if !res.Msg.GetRegisterAgain() {
-		d.renewLease(ctx, sentAt, res.Msg.GetLeaseMs())
+		d.renewLease(sentAt, res.Msg.GetLeaseMs())
 	}
 	more = d.attempts.reported(sent)
 	if res.Msg.GetRegisterAgain() {

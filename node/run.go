@@ -39,6 +39,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	g.Go(func() error { return d.peers.follow(ctx) })
 	g.Go(func() error { return d.containers.watch(ctx) })
+	g.Go(func() error { return d.exclusive.keepWatchdog(ctx) })
 	g.Go(func() error {
 		if err := d.adopt(ctx); err != nil {
 			return fmt.Errorf("adopting attempts of an earlier daemon: %w", err)

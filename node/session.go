@@ -112,7 +112,7 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 		return nil, err
 	}
 	d.enterEpoch(id)
-	d.renewLease(ctx, sent, res.Msg.GetLeaseMs())
+	d.renewLease(sent, res.Msg.GetLeaseMs())
 	d.log.Info("registered", "node", id.Node, "epoch", id.Epoch, "term", id.Term, "cluster", id.Cluster)
 	return res.Msg, nil
 }

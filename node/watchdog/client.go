@@ -185,12 +185,19 @@ func (c *Client) Add(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	return c.ensureRunning(ctx)
+	return c.EnsureRunning(ctx)
 }
 
-// ensureRunning starts a watchdog unless one is running.
-func (c *Client) ensureRunning(ctx context.Context) error {
-	if running, err := IsRunning(c.Path); running || err != nil {
+// listsAny reports whether this client has listed a task.
+func (c *Client) listsAny() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.files) > 0
+}
+
+// EnsureRunning starts a watchdog unless one is running or no task is listed, and waits for it.
+func (c *Client) EnsureRunning(ctx context.Context) error {
+	if running, err := IsRunning(c.Path); running || err != nil || !c.listsAny() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
@@ -201,7 +208,7 @@ func (c *Client) ensureRunning(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if running, err := IsRunning(c.Path); running || err != nil {
+		if running, err := IsRunning(c.Path); running || err != nil || !c.listsAny() { // with an empty list it has ended
 			return err
 		}
 		select {
@@ -240,14 +247,14 @@ func (c *Client) remove(file string, first func() error) (listed bool, err error
 	return listed, err
 }
 
-// Renew extends the time until which listed tasks may run, thaws those that a
-// watchdog has frozen, and restarts the watchdogs if all were killed.
-func (c *Client) Renew(ctx context.Context, until time.Duration) error {
+// Renew extends the time until which listed tasks may run, and thaws those that a
+// watchdog has frozen. It waits for no process. It reports whether tasks are listed: all
+// watchdogs may have been killed, and EnsureRunning starts them again.
+func (c *Client) Renew(until time.Duration) (listed bool, err error) {
 	c.mu.Lock()
 	c.until = max(c.until, until)
 	c.mu.Unlock()
-	listed := false
-	err := c.update(func(f *os.File, n state) ([]string, error) {
+	err = c.update(func(f *os.File, n state) ([]string, error) {
 		if listed = len(n.FreezeFiles) > 0; !listed && !n.Frozen {
 			return nil, nil // no task needs it; Add writes the time later
 		}
@@ -263,8 +270,5 @@ func (c *Client) Renew(ctx context.Context, until time.Duration) error {
 		}
 		return n.FreezeFiles, err
 	})
-	if err != nil || !listed {
-		return err
-	}
-	return c.ensureRunning(ctx)
+	return listed, err
 }

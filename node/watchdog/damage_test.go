@@ -17,7 +17,7 @@ func TestDamageOfTheListIsMended(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	w := newTestHost(t, 2)
 	w.must(w.Clear())
-	w.must(w.Renew(t.Context(), time.Hour))
+	w.must(w.renew(time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.must(w.Add(t.Context(), w.files[1]))
 	whole, err := os.ReadFile(w.Path)
@@ -40,7 +40,7 @@ func TestDamageOfTheListIsMended(t *testing.T) {
 			w.remove(w.files[1])
 			w.must(w.Add(t.Context(), w.files[1]))
 		} else {
-			w.must(w.Renew(t.Context(), time.Hour))
+			w.must(w.renew(time.Hour))
 		}
 		if n := read(); n.damaged || n.UntilNS != int64(time.Hour) || !slices.Equal(n.FreezeFiles, w.files[:2]) {
 			t.Fatalf("%s: %+v, not mended", what, n)

@@ -117,6 +117,15 @@ func (w *testHost) must(err error) {
 	}
 }
 
+// renew renews the lease and restarts the watchdogs where tasks are listed, as a daemon does.
+func (w *testHost) renew(until time.Duration) error {
+	listed, err := w.Renew(until)
+	if err != nil || !listed {
+		return err
+	}
+	return w.EnsureRunning(w.Context())
+}
+
 func (w *testHost) remove(file string) {
 	w.Helper()
 	_, err := w.Remove(file)
@@ -145,7 +154,7 @@ func (w *testHost) awaitFreezeFiles(want string) {
 func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	w := newTestHost(t, 3)
 	w.must(w.Clear())
-	w.must(w.Renew(t.Context(), 10*time.Second))
+	w.must(w.renew(10 * time.Second))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.must(w.Add(t.Context(), w.files[1]))
 	w.must(w.Add(t.Context(), w.files[1]))
@@ -155,7 +164,7 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	}
 	w.now.Store(int64(10 * time.Second))
 	w.awaitFreezeFiles("110")
-	w.must(w.Renew(t.Context(), 20*time.Second)) // the daemon was only slow
+	w.must(w.renew(20 * time.Second)) // the daemon was only slow
 	if got := w.readFreezeFiles(); got != "000" {
 		t.Errorf("once the lease is back the files read %q", got)
 	}
@@ -164,7 +173,7 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	w.now.Store(int64(30 * time.Second))
 	w.awaitFreezeFiles("010")
 	w.must(os.WriteFile(w.files[0], []byte("1"), 0o600))
-	w.must(w.Renew(t.Context(), 40*time.Second))
+	w.must(w.renew(40 * time.Second))
 	if got := w.readFreezeFiles(); got != "100" {
 		t.Errorf("a task frozen by the daemon was thawed: %q", got)
 	}
@@ -182,14 +191,14 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 // A task that a watchdog froze, and that one renewal could not thaw, is thawed by the next.
 func TestFailedThawIsTriedAgain(t *testing.T) {
 	w := newTestHost(t, 2)
-	w.must(w.Renew(t.Context(), time.Second))
+	w.must(w.renew(time.Second))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.must(w.Add(t.Context(), w.files[1]))
 	w.now.Store(int64(2 * time.Second))
 	w.awaitFreezeFiles("11")
 	w.must(os.Remove(w.files[0]))
 	w.must(os.Mkdir(w.files[0], 0o700)) // nobody can write to it
-	if err := w.Renew(t.Context(), time.Hour); err == nil {
+	if _, err := w.Renew(time.Hour); err == nil {
 		t.Error("a failed thaw is no error")
 	}
 	if text, err := os.ReadFile(w.files[1]); err != nil || string(text) != "0" {
@@ -197,7 +206,7 @@ func TestFailedThawIsTriedAgain(t *testing.T) {
 	}
 	w.must(os.Remove(w.files[0]))
 	w.must(os.WriteFile(w.files[0], []byte("1"), 0o600))
-	w.must(w.Renew(t.Context(), time.Hour))
+	w.must(w.renew(time.Hour))
 	if got := w.readFreezeFiles(); got != "00" {
 		t.Errorf("after the next renewal the files read %q", got)
 	}
@@ -214,7 +223,7 @@ func TestTasksThatMustNotRunAgainStayFrozen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTestHost(t, 2)
-			w.must(w.Renew(t.Context(), time.Second))
+			w.must(w.renew(time.Second))
 			w.must(w.Add(t.Context(), w.files[0]))
 			w.now.Store(int64(2 * time.Second))
 			w.awaitFreezeFiles("10")
@@ -222,7 +231,8 @@ func TestTasksThatMustNotRunAgainStayFrozen(t *testing.T) {
 			w.must(os.WriteFile(w.files[0], []byte("0"), 0o600))
 			w.must(giveUp(w))
 			next := &Client{Path: w.Path, Start: w.startProcess}
-			w.must(next.Renew(t.Context(), time.Hour))
+			_, err := next.Renew(time.Hour)
+			w.must(err)
 			if got := w.readFreezeFiles(); got != "10" {
 				t.Errorf("after a renewal the files read %q", got)
 			}
@@ -262,7 +272,7 @@ func TestWatchdogsEndWhenTheirFolderIsRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	w.must(os.Mkdir(dir, 0o700))
 	w.Path = filepath.Join(dir, "watchdog")
-	w.must(w.Renew(t.Context(), time.Hour))
+	w.must(w.renew(time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.awaitBoth()
 	w.must(os.RemoveAll(dir))
@@ -277,7 +287,7 @@ func TestWatchdogsEndWhenTheirFolderIsRemoved(t *testing.T) {
 
 func TestThirdProcessEndsAtOnce(t *testing.T) {
 	w := newTestHost(t, 1)
-	w.must(w.Renew(t.Context(), time.Hour))
+	w.must(w.renew(time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.awaitBoth()
 	w.must(run(t.Context(), w.Path, w.clock, w.startProcess))
@@ -286,7 +296,7 @@ func TestThirdProcessEndsAtOnce(t *testing.T) {
 // If both watchdogs are killed, the daemon's next renewal restarts them.
 func TestRenewRestartsWatchdogs(t *testing.T) {
 	w := newTestHost(t, 1)
-	w.must(w.Renew(t.Context(), time.Hour))
+	w.must(w.renew(time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.awaitBoth()
 	w.closed.Store(true)
@@ -296,7 +306,7 @@ func TestRenewRestartsWatchdogs(t *testing.T) {
 		t.Fatalf("after all were killed: %v, %v", there, err)
 	}
 	w.closed.Store(false)
-	w.must(w.Renew(t.Context(), 2*time.Hour))
+	w.must(w.renew(2 * time.Hour))
 	w.awaitBoth()
 	w.now.Store(int64(2 * time.Hour))
 	w.awaitFreezeFiles("1")
@@ -342,7 +352,7 @@ func TestRandomClientsAndProcesses(t *testing.T) {
 			delete(listed, k)
 		case 2:
 			until = max(until, w.clock()+time.Duration(r.IntN(100)))
-			w.must(w.Renew(t.Context(), until))
+			w.must(w.renew(until))
 			for f := range listed {
 				if text, err := os.ReadFile(f); err != nil || string(text) != "0" {
 					t.Fatalf("step %d: after a renewal %s reads %q, %v", i, f, text, err)
@@ -376,7 +386,7 @@ func TestWatchdogIsASeparateProcess(t *testing.T) {
 	self, err := os.Executable()
 	w.must(err)
 	w.Start = Starter(w.Path, self, "helper")
-	w.must(w.Renew(t.Context(), SinceBoot()+time.Hour))
+	w.must(w.renew(SinceBoot() + time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.awaitBoth()
 	first := w.pid(0)
