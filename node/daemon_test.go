@@ -74,7 +74,7 @@ func TestFailures(t *testing.T) {
 			w.Spec.Disk, w.Spec.Files = 1<<20, []*droverv1.FileRef{{Name: "a", Size: 2 << 20}}
 		}), droverv1.Cause_CAUSE_SPEC, `have 2MiB together, more than its disk quota: raise disk, which is "1MiB"`, 0},
 		"a hang ends at its limit":           {with(groupTask(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, `time_limit = "30ms"`, 128 + 15},
-		"a task that ignores TERM is killed": {with(groupTask(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 500 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
+		"a task that ignores TERM is killed": {with(groupTask(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 5000 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
 		"over its disk quota":                {with(groupTask(0, "hang"), func(w *W) { w.Spec.Disk = 1 }), droverv1.Cause_CAUSE_DISK, `disk = "1B"`, 128 + 15},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -534,18 +534,21 @@ func TestDumpThatIsDamagedIsRefused(t *testing.T) {
 func TestFrozenTimeDoesNotCount(t *testing.T) {
 	b, _ := newLevelTestNode(t)
 	b.start()
-	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.TimeLimitMs = 400 })
+	w := groupTask(0, "count")
 	b.put(w)
 	b.await(t, w, running)
 	b.requestLevel(w, levelFrozen)
 	s := b.awaitLevel(w, levelFrozen)
+	// The limit is set while the task is frozen: it has run for as long as it took this machine to freeze it.
+	w = with(proto.CloneOf(w), func(w *droverv1.WantedAttempt) { w.Spec.TimeLimitMs = s.GetRunningMs() + 400 })
+	b.requestLevel(w, levelFrozen)
 	began := time.Now()
 	poll(t, "longer than the time limit", func() bool { return time.Since(began) > 500*time.Millisecond })
 	if now := b.get(w); now.GetPhase() != running || now.GetRunningMs() != s.GetRunningMs() {
 		t.Errorf("%s, ran %d ms, before %d", now.GetPhase(), now.GetRunningMs(), s.GetRunningMs())
 	}
 	b.requestLevel(w, levelRunning)
-	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_TIME || s.GetRunningMs() < 400 {
-		t.Errorf("%s after %d ms", s.GetCause(), s.GetRunningMs())
+	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_TIME || s.GetRunningMs() < w.GetSpec().GetTimeLimitMs() {
+		t.Errorf("%s after %d ms of %d", s.GetCause(), s.GetRunningMs(), w.GetSpec().GetTimeLimitMs())
 	}
 }
