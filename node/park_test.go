@@ -42,6 +42,9 @@ func TestEndedAttemptsHaveNoGoroutine(t *testing.T) {
 	b.put(all...)
 	poll(t, "no loop is left", func() bool { return attemptLoops() == 0 })
 	b.stopDaemon()
+	b.mu.Lock()
+	clear(b.seen) // what is seen from now on the next daemon has reported
+	b.mu.Unlock()
 	b.start()
 	poll(t, "no loop is left after a restart", func() bool { return b.get(all[198]) != nil && attemptLoops() == 0 })
 	stop := with(groupTask(7, "fail"), func(w *droverv1.WantedAttempt) { w.Goal, w.Spec = droverv1.Goal_GOAL_STOP, nil })
