@@ -1,9 +1,9 @@
 package main
 
 import (
-	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -47,19 +47,16 @@ func TestServersOfACluster(t *testing.T) {
 		return out
 	}
 	drover("tls", "ca", "-dir", at("ca"))
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port: the second coordinator has to know it
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
 	common := func(id string) []string {
 		drover("tls", "cert", "-dir", at("ca"), "-kind", "coordinator", "-host", "127.0.0.1", id)
 		return []string{"coordinator", "-id", id, "-data", at("data-" + id), "-socket", at(id), "-tls-ca", at("ca/ca.pem"), "-tls-cert", at("ca/" + id + ".pem"), "-tls-key", at("ca/" + id + ".key")}
 	}
-	one, oneLog := startDaemon(t, append(common("c1"), "-peer-listen", first, "-servers", "c1="+first, "-bootstrap")...)
+	one, oneLog := startDaemon(t, append(common("c1"), "-peer-listen", "127.0.0.1:0")...)
+	found := regexp.MustCompile(`server c1 at ([0-9.:]+)`).FindStringSubmatch(oneLog.String())
+	if found == nil {
+		t.Fatalf("no address in the log:\n%s", oneLog)
+	}
+	first := found[1]
 	_, twoLog := startDaemon(t, append(common("c2"), "-peer-listen", "127.0.0.1:0", "-join", first)...)
 	logs := func() string { return oneLog.String() + twoLog.String() }
 	server := func(id string, more ...string) (string, error) {
