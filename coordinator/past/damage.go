@@ -2,7 +2,6 @@ package past
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,14 +91,19 @@ func verify(path string) error {
 	return nil
 }
 
-func checkVersion(path string, v []byte) error {
-	if len(v) != 4 {
-		return fmt.Errorf("its version has %d bytes, want 4", len(v))
+// checkVersion checks the version of a file. Without a seal it is 1 or damaged: whatever wrote a higher one sealed it.
+func checkVersion(path string, value []byte) error {
+	if bytes.Equal(value, unsealedVersion) {
+		return nil
 	}
-	if n := binary.BigEndian.Uint32(v); n > schemaVersion && n < 1000 {
-		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one", path, n, schemaVersion)
-	} else if n != schemaVersion {
-		return fmt.Errorf("its version is %d", n)
+	k, version, _, err := unseal(versionKey, value)
+	switch {
+	case err != nil:
+		return fmt.Errorf("its version: %w", err)
+	case k == kindMeta && version > schemaVersion:
+		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one", path, version, schemaVersion)
+	case k != kindMeta || version != schemaVersion:
+		return fmt.Errorf("its version is %d", version)
 	}
 	return nil
 }

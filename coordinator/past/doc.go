@@ -11,7 +11,7 @@
 // The file is history.db below the store's folder:
 //
 //	history.db
-//	├── meta      version = big-endian uint32; applied = sealed index
+//	├── meta      version = sealed version (a bare uint32 in older files); applied = sealed index
 //	├── jobs      job = JobSummary
 //	├── details   job = PastJob without its summary, zstd
 //	├── attempts  job stage task attempt = PastAttempt

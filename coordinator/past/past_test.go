@@ -1,6 +1,8 @@
 package past
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/seed"
 )
 
@@ -370,6 +374,62 @@ func TestDamageIsNamedAndCured(t *testing.T) {
 	t.Logf("%d of %d named, %d of %d jobs kept", named, rounds, kept, rounds*len(want))
 	if named == 0 || kept < rounds*len(want)/2 {
 		t.Error("the test shows nothing, or nearly nothing was kept")
+	}
+}
+
+// A rotten bit of the version is damage, and does not look like a newer program's file: that stops the coordinator, and
+// no other program cures it. Files of before versions had a seal are read.
+func TestDamagedVersionIsNamed(t *testing.T) {
+	sealed := seal(kindMeta, schemaVersion, versionKey, nil)
+	type file struct {
+		version []byte
+		want    string // what was found damaged; "" for nothing
+		class   error  // of what Open returns
+	}
+	files := map[string]file{
+		"sealed":                {version: sealed},
+		"of before the seal":    {version: unsealedVersion},
+		"of a newer program":    {version: seal(kindMeta, schemaVersion+1, versionKey, nil), class: fault.Unsupported},
+		"of another bucket":     {version: seal(kindJob, schemaVersion, versionKey, nil), want: "version"},
+		"of no program":         {version: seal(kindMeta, 0, versionKey, nil), want: "version"},
+		"of another key":        {version: seal(kindMeta, schemaVersion, appliedKey, nil), want: "checksum"},
+		"without the last byte": {version: sealed[:len(sealed)-1], want: "12 bytes"},
+		"empty":                 {version: []byte{}, want: "0 bytes"},
+	}
+	for name, whole := range map[string][]byte{"sealed": sealed, "not sealed": unsealedVersion} {
+		for bit := range 8 * len(whole) {
+			bad := bytes.Clone(whole)
+			bad[bit/8] ^= 1 << (bit % 8)
+			files[fmt.Sprintf("%s, bit %d flipped", name, bit)] = file{version: bad, want: `"meta"`}
+		}
+	}
+	for name, f := range files {
+		dir := t.TempDir()
+		s := openStore(t, dir, Options{NoSync: true})
+		err := s.Write(Batch{Index: 1, Jobs: []Job{job(1, "t", "u", "n", day0)}})
+		if err == nil {
+			err = s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(kindMeta.bucket()).Put(versionKey, f.version) })
+		}
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s, err = Open(dir, Options{NoSync: true})
+		if err != nil {
+			if f.class == nil || !errors.Is(err, f.class) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		d := s.Repaired()
+		if f.class != nil || (d != nil) != (f.want != "") || d != nil && !strings.Contains(d.What.Error(), f.want) {
+			t.Errorf("%s: found %+v, want %q", name, d, f.want)
+		}
+		if !s.Has(1) {
+			t.Errorf("%s: the job is lost", name)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package past
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,6 +29,8 @@ const lockTimeout = 2 * time.Second
 var (
 	versionKey = []byte("version")
 	appliedKey = []byte("applied")
+
+	unsealedVersion = []byte{0, 0, 0, 1} // in files of before versions had a seal
 )
 
 // Options limits a store.
@@ -130,7 +131,7 @@ func prepare(tx *bolt.Tx) error {
 			return err
 		}
 	}
-	if err := tx.Bucket(kindMeta.bucket()).Put(versionKey, binary.BigEndian.AppendUint32(nil, schemaVersion)); err != nil {
+	if err := tx.Bucket(kindMeta.bucket()).Put(versionKey, seal(kindMeta, schemaVersion, versionKey, nil)); err != nil {
 		return err
 	}
 	return putApplied(tx, 0)
