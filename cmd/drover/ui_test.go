@@ -21,7 +21,7 @@ func TestStrangersHoldNoConnectionOfThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := l.Addr().String()
-	s := newUIServer(t.Context(), ui.NewGuard(http.NotFoundHandler(), at), 50*time.Millisecond, 50*time.Millisecond)
+	s := newUIServer(t.Context(), ui.NewGuard(http.NotFoundHandler(), at), time.Second, 50*time.Millisecond)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {

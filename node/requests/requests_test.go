@@ -676,7 +676,7 @@ func TestLimitAndProgress(t *testing.T) {
 	write(t, o.fs, "/in/a", 10)
 	o.fs.Delay(fake.OpStat, time.Hour)
 	req := locate(1, 0, 0, "hdfs:///in/a")
-	req.TimeoutMs = 100
+	req.TimeoutMs = 2000 // within which the progress is told
 	o.Handle(t.Context(), req)
 	o.SetWaiting("other-user", "waiting for nothing")
 	o.SetWaiting("u", "waiting for the NameNode at nn:1, 12 s left")
@@ -685,7 +685,7 @@ func TestLimitAndProgress(t *testing.T) {
 		t.Fatalf("progress: %v", a)
 	}
 	a := o.request(t, req)
-	if a.GetErrorClass() != fault.Unavailable.Error() || !strings.Contains(a.GetError(), "within 100ms; it was waiting for the NameNode at nn:1") {
+	if a.GetErrorClass() != fault.Unavailable.Error() || !strings.Contains(a.GetError(), "within 2s; it was waiting for the NameNode at nn:1") {
 		t.Errorf("over its limit: %v", a)
 	}
 }
