@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"math"
 	"math/rand/v2"
-	"sort"
 	"testing"
 
 	"github.com/drover-run/drover/internal/seed"
@@ -84,10 +83,14 @@ func integral(f func(float64) float64, hi float64) float64 {
 	return sum * h / 3
 }
 
+// limit is how many standard errors from 40 batches a right value may be off: one seed in a million is outside (Student's t
+// with 39 degrees of freedom).
+const limit = 5.8
+
 func factorial(n int) float64 { return math.Gamma(float64(n + 1)) }
 
 // TestMisprints simulates n 5, lambda 4, mu 1 (n 6 where 5 is singular) and shows for
-// each misprint that the corrected formula is within five standard errors of the
+// each misprint that the corrected formula is within the limit of the
 // simulation and the printed one is not.
 func TestMisprints(t *testing.T) {
 	const lambda, mu, x = 4.0, 1.0, 1.0
@@ -132,10 +135,10 @@ func TestMisprints(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			mean, stderr := m.simulated[0], m.simulated[1]
-			if math.Abs(m.right-mean) > 5*stderr {
+			if math.Abs(m.right-mean) > limit*stderr {
 				t.Errorf("corrected %.6g, simulated %.6g +- %.2g", m.right, mean, stderr)
 			}
-			if math.Abs(m.printed-mean) < 5*stderr {
+			if math.Abs(m.printed-mean) < limit*stderr {
 				t.Errorf("the printed formula's %.6g agrees with the simulated %.6g +- %.2g", m.printed, mean, stderr)
 			}
 		})
@@ -173,7 +176,7 @@ func TestMisprintSingular(t *testing.T) {
 	wait, service, _ := simulated(seed, 5, 800_000, 4, 1)
 	for _, x := range []float64{0.3, 1, 4} {
 		mean, stderr := batchMean(len(wait), func(i int) float64 { return indicator(wait[i]+service[i] > x) })
-		if math.Abs(q.sojournTail(x)-mean) > 5*stderr {
+		if math.Abs(q.sojournTail(x)-mean) > limit*stderr {
 			t.Errorf("P(S > %g) = %.6g, simulated %.6g +- %.2g", x, q.sojournTail(x), mean, stderr)
 		}
 	}
@@ -208,14 +211,16 @@ func TestMisprintDensity(t *testing.T) {
 	mean, stderr := batchMean(len(sojourn), func(i int) float64 { return indicator(sojourn[i] > 0.2 && sojourn[i] <= 0.4) })
 	right := q.sojournCDF(0.4) - q.sojournCDF(0.2)
 	wrong := integral(printed, 0.4) - integral(printed, 0.2)
-	if math.Abs(right-mean) > 5*stderr || math.Abs(wrong-mean) < 5*stderr {
+	if math.Abs(right-mean) > limit*stderr || math.Abs(wrong-mean) < limit*stderr {
 		t.Errorf("P(0.2 < S <= 0.4): corrected %.6g, printed %.6g, simulated %.6g +- %.2g", right, wrong, mean, stderr)
 	}
-	sort.Float64s(sojourn)
 	for _, p := range []float64{0.1, 0.5, 0.9} {
 		x, err := q.SojournQuantile(p)
-		if got := sojourn[int(p*float64(len(sojourn)))]; err != nil || math.Abs(got/x-1) > 0.02 {
-			t.Errorf("quantile %g: %g, simulated %g, %v", p, x, got, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if share, stderr := batchMean(len(sojourn), func(i int) float64 { return indicator(sojourn[i] <= x) }); math.Abs(share-p) > limit*stderr {
+			t.Errorf("quantile %g: %g, at or below which the simulation has %.6g +- %.2g", p, x, share, stderr)
 		}
 	}
 }
