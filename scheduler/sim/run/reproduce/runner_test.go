@@ -52,6 +52,7 @@ func TestStoredSamplesAreReused(t *testing.T) {
 			t.Fatal(err)
 		}
 		store.AcceptOtherBuilds = c.others
+		store.now = func() time.Time { return time.Date(2026, 1, 31, 23, 59, 59, 0, time.UTC) }
 		ran = 0
 		r := toyRunner(&ran, store)
 		var last Progress
@@ -66,7 +67,7 @@ func TestStoredSamplesAreReused(t *testing.T) {
 		if v := outs[0].Verdicts[0]; v.Ours.Mean != 12 || v.Ours.N != 3 || !v.Reproduced {
 			t.Errorf("build %s: %+v", c.build, v)
 		}
-		if want := fmt.Sprintf("3 seeds by v-%s on %s", c.made, time.Now().UTC().Format(time.DateOnly)); outs[0].Made != want {
+		if want := fmt.Sprintf("3 seeds by v-%s on 2026-01-31", c.made); outs[0].Made != want {
 			t.Errorf("build %s: made %q, want %q", c.build, outs[0].Made, want)
 		}
 		if v := outs[0].Verdicts[1]; v.Missing == "" {

@@ -23,6 +23,7 @@ type Store struct {
 	dir     string
 	build   string
 	version string
+	now     func() time.Time
 	// AcceptOtherBuilds also reuses samples of other builds of the program, and counts them.
 	AcceptOtherBuilds bool
 	fromOtherBuilds   atomic.Int64
@@ -50,7 +51,7 @@ func OpenStore(dir, build, version string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of samples: %w", err)
 	}
-	return &Store{dir: dir, build: build, version: version}, nil
+	return &Store{dir: dir, build: build, version: version, now: time.Now}, nil
 }
 
 // BuildID returns the SHA-256 of the running program's file.
@@ -101,7 +102,7 @@ func (s *Store) put(name, key string, sample *Sample) error {
 		return nil
 	}
 	path := s.path(name)
-	sample.made = fmt.Sprintf("%s on %s", s.version, time.Now().UTC().Format(time.DateOnly))
+	sample.made = fmt.Sprintf("%s on %s", s.version, s.now().UTC().Format(time.DateOnly))
 	if err := run.WriteFile(path+".new", func(w io.Writer) error { return report.WriteJSON(w, storedSample{s.build, sample.made, key, sample}) }); err != nil {
 		return fmt.Errorf("store a sample: %w", err)
 	}
