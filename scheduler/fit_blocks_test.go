@@ -3,8 +3,8 @@ package scheduler_test
 import (
 	"math/rand/v2"
 	"testing"
-	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -12,9 +12,7 @@ import (
 // On a cluster of several blocks of nodes that fills and empties, demands that the index has and
 // those that it does not have get the node that a scan of all nodes finds.
 func TestNextNodeOfManyDemandsMatchesAScan(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := rand.New(rand.NewPCG(seed.New(t), 1))
 	const nodes, jobs, steps = 300, 400, 1500
 	w := schedtest.New(t).AddNodes(nodes, schedtest.R(8, 8, 100)).AddTenants("a")
 	var stages []*scheduler.Stage
