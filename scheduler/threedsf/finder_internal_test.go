@@ -43,7 +43,7 @@ func newFinderWorld(t *testing.T, r *rand.Rand) *finderWorld {
 			Node: scheduler.NodeID(r.IntN(len(w.State.Nodes()))), Demand: schedtest.R(float64(1+r.IntN(2)), 1, 0), Start: w.Now, End: scheduler.Never})
 	}
 	if r.IntN(3) == 0 {
-		w.State.Node(scheduler.NodeID(r.IntN(len(w.State.Nodes())))) // a node that takes nothing new
+		// a node that takes nothing new
 		if err := w.State.Events().SetDrain(scheduler.NodeID(r.IntN(len(w.State.Nodes()))), true); err != nil {
 			t.Fatal(err)
 		}
@@ -152,15 +152,11 @@ func TestNodesAreFoundByTheRules(t *testing.T) {
 		w := newFinderWorld(t, rand.New(rand.NewPCG(seed, uint64(round))))
 		f := &w.p.finder
 		for _, g := range w.stages {
-			firstLocal := int32(-1)
 			for task := range g.Spec.Tasks {
 				but := scheduler.NodeID(w.r.IntN(len(w.State.Nodes())+1) - 1)
 				near := w.idlest(g, localNodes(g, task), but)
 				if got := f.idlestLocalNodeExcept(g, task, but); got != near {
 					t.Fatalf("seed %d, round %d: the idlest node with the input of %s but %d is %d, want %d", seed, round, g.Task(task), but, got, near)
-				}
-				if near != scheduler.NoNode && but == scheduler.NoNode && firstLocal < 0 {
-					firstLocal = task
 				}
 				want := w.idlest(g, w.inRacksOf(g, task), but)
 				if want == scheduler.NoNode {
