@@ -69,6 +69,18 @@ func (i *idleCapacity) add(s *scheduler.State, d *scheduler.Decision, duration t
 	}
 }
 
+// join adds what another one has summed up.
+func (i *idleCapacity) join(other *idleCapacity) {
+	if i.By == nil {
+		i.By = map[scheduler.Reason]float64{}
+	}
+	for r, sum := range other.By {
+		i.By[r] += sum
+	}
+	i.NoWork += other.NoWork
+	i.Unexplained += other.Unexplained
+}
+
 // String returns the totals, with the reasons in their order.
 func (i *idleCapacity) String() string {
 	var b strings.Builder

@@ -30,11 +30,11 @@ type Maker func() scheduler.Policy
 
 // Run runs the suite in random worlds.
 func Run(t *testing.T, newPolicy Maker) {
-	var idle idleCapacity
+	var all idleCapacity
 	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
-		world(t, newPolicy, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, maxCycles()).Draw(t, "cycles"), &idle)
+		all.join(world(t, newPolicy, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, maxCycles()).Draw(t, "cycles")))
 	}))
-	t.Log(&idle)
+	t.Log(&all)
 	t.Run("nothing changed costs no allocation", func(t *testing.T) { idleCycle(t, newPolicy) })
 	t.Run("an empty cluster", func(t *testing.T) {
 		w := schedtest.New(t)
@@ -46,11 +46,13 @@ func Run(t *testing.T, newPolicy Maker) {
 
 // RunWorld runs the suite in one random world: its seed and cycles, as the suite prints them where it fails.
 func RunWorld(t TB, newPolicy Maker, seed uint64, cycles int) {
-	world(t, newPolicy, seed, cycles, &idleCapacity{})
+	world(t, newPolicy, seed, cycles)
 }
 
-func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *idleCapacity) {
+// world runs the suite in one random world and returns the idle capacity, all of which has a reason.
+func world(t TB, newPolicy Maker, seed uint64, cycles int) *idleCapacity {
 	t.Helper()
+	idle := &idleCapacity{}
 	c := schedtest.NewChaos(t, seed)
 	warm := newPolicy()
 	for range cycles {
@@ -79,6 +81,7 @@ func world(t TB, newPolicy Maker, seed uint64, cycles int, idle *idleCapacity) {
 			t.Fatalf("capacity is idle for no reason: %v", idle)
 		}
 	}
+	return idle
 }
 
 // RunOverTime checks in random worlds that time alone changes nothing until the wake of a decision. It is no part of Run:

@@ -78,11 +78,16 @@ func TestTheSuiteCatchesBrokenPolicies(t *testing.T) {
 		"a try is left open":                 {func(s *scheduler.State, _ *scheduler.Decision) { s.Journal().Mark() }, "Decide changed the State"},
 		"it remembers outside policy states": {func(_ *scheduler.State, d *scheduler.Decision) { calls++; d.Waiting[0].Nodes += int32(calls) }, "a new instance on a rebuilt State decides differently"},
 		"a task is placed twice":             {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = append(d.Actions, d.Actions[0]) }, "breaks rule stale"},
-		"a task that fits is not placed":     {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = d.Actions[:max(0, len(d.Actions)-1)] }, "wait"},
-		"a reason is missing":                {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = d.Waiting[:0] }, "has no reason"},
-		"a reason is given twice":            {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = append(d.Waiting, d.Waiting[0]) }, "two reasons"},
-		"the wrong resource":                 {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Reason = scheduler.ReasonNoDiskSpace }, "lack"},
-		"the wrong number of nodes":          {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Nodes++ }, "nodes lack"},
+		"a task that fits is not placed": {func(_ *scheduler.State, d *scheduler.Decision) {
+			if len(d.Actions) > 0 { // the second decision without an event has none
+				d.Actions = d.Actions[:len(d.Actions)-1]
+				d.Waiting[0].Tasks++
+			}
+		}, "it fits on node"},
+		"a reason is missing":       {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = d.Waiting[:0] }, "has no reason"},
+		"a reason is given twice":   {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting = append(d.Waiting, d.Waiting[0]) }, "two reasons"},
+		"the wrong resource":        {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Reason = scheduler.ReasonNoDiskSpace }, "lack"},
+		"the wrong number of nodes": {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Nodes++ }, "nodes lack"},
 		"no such cap": {func(_ *scheduler.State, d *scheduler.Decision) {
 			d.Waiting[0].Reason, d.Waiting[0].Cap = scheduler.ReasonCap, scheduler.CapJob
 		}, "are within"},
