@@ -8,6 +8,7 @@ import (
 	"math/rand" // which a simulation can seed
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -185,7 +186,14 @@ func isLost(err error) bool {
 // neverSent reports whether no coordinator got the request.
 func neverSent(err error) bool {
 	var own *tls.CertificateVerificationError
-	return wire.NotConnected(err) || errors.As(err, &own)
+	return wire.NotConnected(err) || errors.As(err, &own) || handshakeTimedOut(err)
+}
+
+// handshakeTimedOut reports whether a TLS handshake was not over in its time. net/http does not export
+// the type of this error, so its text says so; an error that a coordinator sent is no net.Error.
+func handshakeTimedOut(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && strings.HasSuffix(timeout.Error(), "net/http: TLS handshake timeout")
 }
 
 // isDistrust reports whether the TLS handshake failed since one side does not trust the

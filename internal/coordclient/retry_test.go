@@ -145,15 +145,27 @@ func TestRepeatingEndsWithContext(t *testing.T) {
 }
 
 // A machine that is gone does not refuse a connection: it does not answer, until the dialer
-// gives up.
+// gives up. A process that stands still lets a connection be made, and does not shake hands.
 func TestACoordinatorThatDoesNotAnswerIsPassedOver(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewClientServiceHandler(&busyServer{}))
 	h := httptest.NewServer(mux)
 	defer h.Close()
-	gone := &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-		return (&net.Dialer{Deadline: time.Unix(1, 0)}).Dial(network, "127.0.0.1:9") // its time is up
-	}}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	type coordinator struct {
+		address   string
+		transport *http.Transport
+	}
+	gone := map[string]coordinator{
+		"no connection": {"http://gone", &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+			return (&net.Dialer{Deadline: time.Unix(1, 0)}).Dial(network, "127.0.0.1:9") // its time is up
+		}}},
+		"no handshake": {"https://" + silent.Addr().String(), &http.Transport{TLSHandshakeTimeout: time.Millisecond}},
+	}
 	for name, call := range map[string]func(droverv1connect.ClientServiceClient) error{
 		"a call": func(c droverv1connect.ClientServiceClient) error {
 			_, err := c.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
@@ -175,22 +187,24 @@ func TestACoordinatorThatDoesNotAnswerIsPassedOver(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			tr, err := NewTransport([]string{"http://gone", h.URL}, func(address string) (*http.Transport, string, error) {
-				if address == "http://gone" {
-					return gone, address, nil
+		for what, first := range gone {
+			t.Run(name+", "+what, func(t *testing.T) {
+				tr, err := NewTransport([]string{first.address, h.URL}, func(address string) (*http.Transport, string, error) {
+					if address == first.address {
+						return first.transport, address, nil
+					}
+					return &http.Transport{}, address, nil
+				})
+				if err != nil {
+					t.Fatal(err)
 				}
-				return &http.Transport{}, address, nil
+				defer tr.CloseIdleConnections()
+				c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(NewRetrier(tr)))
+				if err := call(c); err != nil || tr.Current() != h.URL {
+					t.Errorf("%v, then at %s", err, tr.Current())
+				}
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tr.CloseIdleConnections()
-			c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(NewRetrier(tr)))
-			if err := call(c); err != nil || tr.Current() != h.URL {
-				t.Errorf("%v, then at %s", err, tr.Current())
-			}
-		})
+		}
 	}
 }
 
