@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,7 +22,9 @@ import (
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/coordclient"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/jobspec"
 )
 
 // electionForTests is long enough for a loaded machine, short enough to fail over
@@ -230,6 +233,20 @@ func (s *testServers) addNode(name string, how coordtest.Behaviour) *coordtest.N
 	return n
 }
 
+// submit submits a job, which must be accepted, and returns its number. A leader that is lost or steps down
+// meanwhile may have got the call: the job's name is its key, so that it can be repeated.
+func (s *testServers) submit(j *jobspec.Job) (id uint64) {
+	s.t.Helper()
+	s.waitUntil("job "+j.Name+" is accepted", func() (ok bool) {
+		var err error
+		if id, err = s.trySubmit(j, j.Name); errors.Is(err, fault.Invalid) {
+			s.t.Fatalf("submit %s: %v", j.Name, err)
+		}
+		return err == nil
+	})
+	return id
+}
+
 // servers returns the list of servers, nil while nobody leads.
 func (s *testServers) servers() *droverv1.ListServersResponse {
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit/2)
@@ -280,10 +297,7 @@ func TestThreeCoordinatorsSurviveTheLossOfTheLeader(t *testing.T) {
 	s.waitForEnd("before", succeeded)
 	leader := s.awaitLeader()
 	s.kill(leader)
-	// The key lets the client repeat a call that the dead leader may have got.
-	if _, err := s.trySubmit(groupJob("after", 3), "after"); err != nil {
-		t.Fatalf("submit after: %v", err)
-	}
+	s.submit(groupJob("after", 3))
 	s.waitForEnd("after", succeeded)
 	s.waitForEnd("before", succeeded)
 	if next := s.awaitLeader(); next == leader {

@@ -324,7 +324,15 @@ func TestTokensWithThreeCoordinators(t *testing.T) {
 	t.Parallel()
 	s := newTestServers(t, 3, nil)
 	tokens := droverv1connect.NewTokenServiceClient(s.as("user/root"))
-	text := newTestToken(t, tokens, &droverv1.CreateTokenRequest{User: "ann"})
+	var text string
+	s.waitUntil("a token is created", func() bool { // a change of the leader may take the call with it
+		res, err := tokens.CreateToken(s.ctx, connect.NewRequest(&droverv1.CreateTokenRequest{User: "ann"}))
+		if err != nil {
+			return false
+		}
+		text = res.Msg.Text
+		return true
+	})
 	conf, err := pki.TokenConfig(filepath.Join(s.dir, "ca.pem"))
 	if err != nil {
 		t.Fatal(err)
