@@ -5,7 +5,7 @@ LDFLAGS := -s -w -X github.com/drover-run/drover/internal/version.Version=$(VERS
 PROFILE := cmd/drover/drover.pgo# integration/bench.sh profile writes it
 NODE    ?= 1
 TESTBED := go run ./integration/cmd/testbed
-GO_TEST := go test -timeout 10m
+GO_TEST := go test -timeout 20m
 
 # With -trimpath what is compiled does not depend on the folder: the build, the tests, the guides' copies of
 # the repository and other clones share the build cache. What the user has set, also by `go env -w`, stays.

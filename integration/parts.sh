@@ -76,7 +76,7 @@ joined() {
 unit() {
   local name=$1 flags=$2 again; shift 2
   # shellcheck disable=SC2086 # FLAGS are several words
-  go test -vet off -timeout 10m -short -v $flags "$@" 2>&1 | tee "$out/$name.log" | results && return
+  go test -vet off -timeout 20m -short -v $flags "$@" 2>&1 | tee "$out/$name.log" | results && return
   again=$(awk -F'\t' '$1 == "FAIL" && NF == 3 { print $2 }' "$out/$name.log") # not those that do not build
   if [ -z "$again" ] || grep -qE '^FAIL.*\[(build|setup) failed\]' "$out/$name.log"; then
     failed+=("$name")
@@ -85,7 +85,7 @@ unit() {
   mv "$out/$name.log" "$out/$name.first.txt"
   echo "== $name: once more: $(xargs <<<"$again")"
   # shellcheck disable=SC2086
-  if go test -vet off -count 1 -timeout 10m -short -v $flags $again 2>&1 | tee "$out/$name.log" | results; then
+  if go test -vet off -count 1 -timeout 20m -short -v $flags $again 2>&1 | tee "$out/$name.log" | results; then
     grep -vE '^ *--- FAIL' "$out/$name.first.txt" >>"$out/$name.log" # the other packages' results
     echo "unit tests ($name): $(xargs <<<"$again")" >>"$flaky_units"
   else
