@@ -87,7 +87,8 @@ type Node struct {
 	responses     []*droverv1.NodeResponse
 	problems      []string
 	sequence      uint64
-	starts        map[key]int // per attempt
+	starts        map[key]int  // per run
+	live          map[key]bool // runs that were started and are still the node's
 	refuse        map[droverv1.Level]bool
 	refuseIf      func(*droverv1.WantedAttempt) bool // additional condition; may be nil
 	refuseForGood []droverv1.Level                   // refused levels that are reported as permanent
@@ -101,7 +102,7 @@ type Node struct {
 // New returns a node; Run connects it.
 func New(c droverv1connect.NodeServiceClient, info *droverv1.NodeInfo, fs *FS, b Behaviour) *Node {
 	return &Node{Client: c, Info: info, fs: fs, behaviour: b, wanted: map[key]*droverv1.WantedAttempt{}, ended: map[key]*droverv1.SeenAttempt{},
-		dirty: map[key]bool{}, starts: map[key]int{}, reached: map[key]droverv1.Level{}, wakeup: make(chan struct{}, 1)}
+		dirty: map[key]bool{}, starts: map[key]int{}, live: map[key]bool{}, reached: map[key]droverv1.Level{}, wakeup: make(chan struct{}, 1)}
 }
 
 // Run keeps a session with the coordinator until ctx ends, and reconnects like
@@ -217,6 +218,7 @@ func (n *Node) session(ctx context.Context) error {
 		clear(n.wanted)
 		clear(n.ended)
 		clear(n.dirty)
+		clear(n.live)
 		n.responses, n.revision = nil, 0
 	}
 	n.registration, n.epoch = res.Msg, res.Msg.Epoch
@@ -256,10 +258,15 @@ func (n *Node) apply(w *droverv1.Wanted) {
 	for _, k := range w.Remove {
 		delete(n.wanted, keyOf(k))
 		delete(n.ended, keyOf(k))
+		delete(n.live, keyOf(k))
 	}
 	for _, p := range w.Put {
 		n.wanted[keyOf(p.Key)] = p
 		n.dirty[keyOf(p.Key)] = true // its level may have changed
+	}
+	if w.Full { // what it lacks is removed: the node starts it anew if it is wanted again
+		maps.DeleteFunc(n.ended, func(k key, _ *droverv1.SeenAttempt) bool { return n.wanted[k] == nil })
+		maps.DeleteFunc(n.live, func(k key, _ bool) bool { return n.wanted[k] == nil })
 	}
 	for _, o := range w.Requests {
 		n.responses = append(n.responses, n.fs.perform(n.Info.GetName(), o))
@@ -276,7 +283,8 @@ func (n *Node) advanceLocked() {
 		var end *droverv1.SeenAttempt
 		switch w.Goal {
 		case droverv1.Goal_GOAL_RUN:
-			if n.starts[k] == 0 {
+			if !n.live[k] {
+				n.live[k] = true
 				n.starts[k]++
 				n.dirty[k] = true
 			}
