@@ -39,6 +39,7 @@ func TestClockThatWasAheadHeals(t *testing.T) {
 	b.kill()
 	ahead.Store(0)
 	b.start()
+	b.waitUntil("it answers", func() bool { return b.job("waiting") != nil })
 	b.waitUntil("it says that the clock had been ahead", func() bool { return b.countEvents("clock.stepped_back") == 1 })
 	n1.SetProblems()
 	res, err := b.client.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{}))

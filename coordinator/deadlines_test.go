@@ -37,6 +37,9 @@ func (b *testCluster) eventKinds(job string) (kinds []string) {
 	for s.Receive() {
 		kinds = append(kinds, s.Msg().GetKind())
 	}
+	if err := s.Err(); err != nil {
+		b.t.Fatal(err)
+	}
 	return kinds
 }
 

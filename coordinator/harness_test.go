@@ -2,11 +2,13 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,27 +140,47 @@ func (b *testCluster) waitUntil(what string, ok func() bool) {
 	end := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(end) {
-			b.t.Fatalf("not within %s: %s\n%s", limit, what, b.eventLog())
+			b.t.Fatalf("not within %s: %s\n%s", limit, what, b.eventsSoFar())
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// eventLog returns the coordinator's events, for a failed test.
+// eventLog returns all of the coordinator's events, which must answer.
 func (b *testCluster) eventLog() string {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	b.t.Helper()
+	log, err := b.readEvents(max(waitLimit, b.patience))
+	if err != nil {
+		b.t.Fatalf("the events: %v", err)
+	}
+	return log
+}
+
+// eventsSoFar returns what there is of the coordinator's events for the message of a test that has failed: the
+// coordinator may be the reason.
+func (b *testCluster) eventsSoFar() string {
+	log, err := b.readEvents(time.Second)
+	if err != nil {
+		log += "no more events: " + err.Error() + "\n"
+	}
+	return log
+}
+
+// readEvents returns the coordinator's events, or those before an error.
+func (b *testCluster) readEvents(limit time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	s, err := b.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{}))
 	if err != nil {
-		return err.Error()
+		return "", err
 	}
 	defer s.Close()
-	out := ""
+	var log strings.Builder
 	for s.Receive() {
 		e := s.Msg()
-		out += e.Actor + " " + e.Kind + " " + e.Job + " " + e.Task + " " + e.Node + " " + e.Text + "\n"
+		fmt.Fprintln(&log, e.Actor, e.Kind, e.Job, e.Task, e.Node, e.Text)
 	}
-	return out
+	return log.String(), s.Err()
 }
 
 // submit submits a job, which must be accepted, and returns its number.
@@ -207,7 +229,7 @@ func (b *testCluster) waitForEnd(name string, want droverv1.JobState) *droverv1.
 		return got != nil && ended(got.Job.State)
 	})
 	if got.Job.State != want {
-		b.t.Fatalf("job %s: %s (%s), want %s\n%s", name, got.Job.State, got.Job.Message, want, b.eventLog())
+		b.t.Fatalf("job %s: %s (%s), want %s\n%s", name, got.Job.State, got.Job.Message, want, b.eventsSoFar())
 	}
 	return got
 }
