@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
 )
 
@@ -24,40 +25,28 @@ func TestFollowedEventsGoOn(t *testing.T) {
 	}
 	for limit, wantPast := range map[int32]int{0: 12, 3: -1, -1: 0} {
 		ctx, cancel := context.WithTimeout(b.ctx, waitLimit)
-		got := make(chan *droverv1.Event, 10_000)
-		done := make(chan error, 1)
-		go func() {
-			st, err := b.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{Follow: true, Limit: limit}))
-			for err == nil && st.Receive() {
-				got <- st.Msg()
-			}
-			done <- err
-		}()
-		b.waitUntil("it follows", func() bool { return b.metric(inUse("streams")) == 1 })
-		past, accepted := 0, 0
-		for past < int(limit) { // the past events, which the stream chooses before any that follow
-			select {
-			case <-got:
-				past++
-			case <-ctx.Done():
-				t.Fatalf("limit %d: %d past events", limit, past)
-			}
+		st, err := b.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{Follow: true, Limit: limit}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.ResponseHeader().Get(wire.Position) == "" { // it comes once the past events are chosen
+			t.Fatalf("limit %d: the stream does not begin", limit)
 		}
 		name := fmt.Sprint("new", limit+10)
 		b.submit(groupJob(name, 1))
-		for e := range got {
+		past, accepted, ended := 0, 0, false
+		for !ended && st.Receive() {
+			e := st.Msg()
 			if e.Job != name {
 				past++
 			}
 			if e.Kind == "job.accepted" && e.Job != name {
 				accepted++
 			}
-			if e.Job == name && e.Kind == "job.succeeded" {
-				break
-			}
-			if len(got) == 0 && ctx.Err() != nil {
-				break
-			}
+			ended = e.Job == name && e.Kind == "job.succeeded"
+		}
+		if !ended {
+			t.Errorf("limit %d: the end of %s is not in the stream: %v", limit, name, st.Err())
 		}
 		switch {
 		case limit == 3 && past != 3, limit == -1 && past != 0, limit == 0 && accepted < wantPast:
@@ -65,7 +54,7 @@ func TestFollowedEventsGoOn(t *testing.T) {
 		}
 		b.waitForEnd(name, succeeded)
 		cancel()
-		<-done
+		_ = st.Close() // it was left
 		b.waitUntil("it left", func() bool { return b.metric(inUse("streams")) == 0 })
 	}
 }
