@@ -177,7 +177,7 @@ func TestHostileNodeEndsNoCoordinator(t *testing.T) {
 	s := seed.New(t)
 	r := rand.New(rand.NewPCG(s, 0))
 	b := newTestCluster(t, func(c *Config) { c.Lease = time.Minute; c.SubmitRate = 1000 })
-	b.addNode(coordtest.Info("good"), coordtest.Hang)
+	good, _ := b.addNode(coordtest.Info("good"), coordtest.Hang)
 	info := coordtest.Info("evil")
 	info.Levels = append(info.Levels, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED)
 	info.Swap = 1 << 30
@@ -237,6 +237,10 @@ func TestHostileNodeEndsNoCoordinator(t *testing.T) {
 		_, err := b.client.ListJobs(b.ctx, connect.NewRequest(&droverv1.ListJobsRequest{}))
 		return err == nil
 	})
+	good.SetBehaviour(coordtest.Succeed)
+	b.drain("evil", 0)
+	b.submit(groupJob("last", 4))
+	b.waitForEnd("last", succeeded)
 }
 
 // A node may come back with fewer disks while a job lives of which tasks ended on the others. At the next start
