@@ -193,6 +193,7 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 		limit = MaxListed
 	}
 	res := &droverv1.ListJobsResponse{}
+	withEnded, known := listsEnded(req.Msg), map[uint64]bool{} // jobs that are listed or counted already
 	expected, now := s.expected(ctx), s.core.now()
 	s.core.view(func(f *facts.Facts) {
 		ids := f.JobIDs()
@@ -202,6 +203,9 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 			if !isListed(req.Msg, j, caller(ctx).name) || s.core.rights.needJob(ctx, mayRead, f, j) != nil {
 				continue
 			}
+			if withEnded {
+				known[id] = true
+			}
 			if len(res.Jobs) < limit {
 				res.Jobs = append(res.Jobs, s.core.jobs.summary(f, j))
 				s.core.jobs.expectedOfJob(f, expected, res.Jobs[len(res.Jobs)-1], now)
@@ -210,8 +214,8 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 			}
 		}
 	})
-	if listsEnded(req.Msg) {
-		if err := s.addPastJobs(ctx, req.Msg, limit, res); err != nil {
+	if withEnded {
+		if err := s.addPastJobs(ctx, req.Msg, limit, known, res); err != nil {
 			return nil, err
 		}
 	}

@@ -172,8 +172,9 @@ func (s *historyService) ListPastSamples(ctx context.Context, req *connect.Reque
 	return connect.NewResponse(&droverv1.ListPastSamplesResponse{Samples: list}), nil
 }
 
-// addPastJobs adds past jobs that match a list of jobs and are not in the facts.
-func (s *clientService) addPastJobs(ctx context.Context, q *droverv1.ListJobsRequest, limit int, res *droverv1.ListJobsResponse) error {
+// addPastJobs adds past jobs that match a list of jobs and are not in the facts. The list has the known ones already, which
+// may have been forgotten since.
+func (s *clientService) addPastJobs(ctx context.Context, q *droverv1.ListJobsRequest, limit int, known map[uint64]bool, res *droverv1.ListJobsResponse) error {
 	pq := past.JobQuery{Tenant: q.GetTenant(), NamePrefix: q.GetNamePrefix(), States: q.GetStates(), Limit: maxPastJobs, Visible: s.core.rights.visiblePast(ctx)}
 	if q.GetMine() {
 		pq.User = caller(ctx).name
@@ -186,7 +187,7 @@ func (s *clientService) addPastJobs(ctx context.Context, q *droverv1.ListJobsReq
 		s.core.view(func(f *facts.Facts) {
 			for _, j := range jobs {
 				switch {
-				case f.Job(j.GetJob()) != nil:
+				case known[j.GetJob()], f.Job(j.GetJob()) != nil:
 				case len(res.Jobs) < limit:
 					res.Jobs = append(res.Jobs, j)
 				default:

@@ -1,11 +1,13 @@
 package coordinator
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -119,6 +122,56 @@ func TestJobsThatTheHistoryDroppedAreForgotten(t *testing.T) {
 		_, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "first"}))
 		return connect.CodeOf(err) == connect.CodeNotFound
 	})
+}
+
+// watchedContext calls a function before each look at one of its values.
+type watchedContext struct {
+	context.Context
+	look func()
+}
+
+// Value implements context.Context.
+func (c watchedContext) Value(key any) any {
+	c.look()
+	return c.Context.Value(key)
+}
+
+// A job that is forgotten while a list is made, after the facts were read and before the history is, is listed or counted once.
+func TestJobForgottenDuringAListIsListedOnce(t *testing.T) {
+	for limit, want := range map[int32]struct{ listed, more int }{0: {2, 0}, 1: {1, 1}} {
+		l := newTestLeader(t, nil)
+		for id, name := range []string{"a", "b"} {
+			j := groupJob(name, 1)
+			jobspec.SetDefaults(j)
+			if res, err := (&submitter{l.c}).propose(t.Context(), identity{}, j, "", "", &located{}, jobForecast{}); err != nil || res.Err != nil {
+				t.Fatal(err, res.Err)
+			}
+			mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: uint64(id + 1)}}})
+		}
+		if err := l.c.recorder.flush(); err != nil {
+			t.Fatal(err)
+		}
+		forget := sync.OnceFunc(func() {
+			mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_JobsForgotten{JobsForgotten: &droverv1.JobsForgottenFact{Jobs: []uint64{1, 2}}}})
+		})
+		ctx := watchedContext{context.WithValue(t.Context(), identityKey{}, identity{kind: kindLocal}), func() {
+			if calledBy("(*clientService).addPastJobs") {
+				forget()
+			}
+		}}
+		res, err := newClientService(l.c).ListJobs(ctx, connect.NewRequest(&droverv1.ListJobsRequest{All: true, Limit: limit}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(res.Msg.GetJobs()); n != want.listed || int(res.Msg.GetMore()) != want.more {
+			t.Errorf("limit %d: %d jobs are listed and %d more counted, want %d and %d", limit, n, res.Msg.GetMore(), want.listed, want.more)
+		}
+		l.c.view(func(f *facts.Facts) {
+			if f.Job(1) != nil || f.Job(2) != nil {
+				t.Error("they were not forgotten")
+			}
+		})
+	}
 }
 
 // The schedule of the past has the attempts of forgotten jobs, after a restart too.
