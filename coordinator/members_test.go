@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -390,14 +391,11 @@ func TestOnlyCoordinatorsReachThePeerPort(t *testing.T) {
 		if (err == nil) != want {
 			t.Errorf("%s calls PeerService: %v", name, err)
 		}
-		if c, err := n.Dial("c1:1", waitLimit); err == nil {
-			_ = c.SetReadDeadline(time.Now().Add(waitLimit))
-			if _, err := c.Write([]byte{99}); err == nil && !want { // an unknown kind of message: raft hangs up
-				if _, err = c.Read(make([]byte, 1)); err == nil {
-					t.Errorf("%s speaks raft", name)
-				}
-			}
-			_ = c.Close()
+		transport := raft.NewNetworkTransport(n, 1, waitLimit, io.Discard)
+		old := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(short), Addr: []byte(short + ":1")}} // of term 0, which every server declines
+		err = transport.AppendEntries("c1", "c1:1", old, &raft.AppendEntriesResponse{})
+		if (err == nil) != want {
+			t.Errorf("%s speaks raft: %v", name, err)
 		}
 		// A coordinator may add itself under its own name only.
 		if want {
@@ -407,7 +405,7 @@ func TestOnlyCoordinatorsReachThePeerPort(t *testing.T) {
 			}
 		}
 		cancel()
-		if err := n.Close(); err != nil {
+		if err := transport.Close(); err != nil { // and the network
 			t.Error(err)
 		}
 	}
