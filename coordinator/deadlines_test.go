@@ -89,7 +89,7 @@ func TestMissedDeadlineAppliesOnMiss(t *testing.T) {
 	if err != nil || res.Msg.Jobs != 3 || res.Msg.BaseRate != 0 || res.Msg.Open != 0 {
 		t.Errorf("%v %v", res, err)
 	}
-	for _, j := range readHistory(t, b) {
+	for _, j := range readHistory(t, b, 3) {
 		if !j.Missed || j.DeadlineMS == 0 || j.OnMiss != j.Name || j.Quote == nil {
 			t.Errorf("history: %+v", j)
 		}

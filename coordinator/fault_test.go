@@ -194,6 +194,7 @@ func TestLostNodeReschedulesTasksAndMapOutputs(t *testing.T) {
 	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	back := b.nodes[2]
 	b.waitUntil("n1 is back in a new epoch", func() bool { _, e := back.Registered(); return e > epoch })
+	b.waitUntil("it is told what is wanted", func() bool { return back.FullSets() > 0 })
 	if w := back.Wanted(); len(w) != 0 {
 		t.Errorf("of the returned node is wanted %v", w)
 	}
@@ -639,7 +640,7 @@ func TestTasksRunNearTheirData(t *testing.T) {
 	if s.NodeLocal+s.RackLocal+s.Remote != 6 {
 		t.Fatalf("%d node, %d rack, %d remote: not all 6 maps are counted", s.NodeLocal, s.RackLocal, s.Remote)
 	}
-	lines := readHistory(t, b)
+	lines := readHistory(t, b, 1)
 	if len(lines) != 1 || len(lines[0].Stages[0].Tasks) != 6 || fmt.Sprint(lines[0].Stages[0].Tasks[1].Hosts) != "[n2]" {
 		t.Fatalf("%+v", lines)
 	}

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,10 +16,10 @@ import (
 	"github.com/drover-run/drover/coordinator/history"
 )
 
-// readHistory reads the history of a cluster.
-func readHistory(t *testing.T, b *testCluster) (out []history.Job) {
+// readHistory reads the history of a cluster, which is to have some jobs at least.
+func readHistory(t *testing.T, b *testCluster, jobs int) (out []history.Job) {
 	t.Helper()
-	b.waitUntil("a job is in the history", func() bool {
+	b.waitUntil(fmt.Sprintf("%d jobs are in the history", jobs), func() bool {
 		out = nil
 		files, err := history.Files(filepath.Join(b.cfg.Dir, "history"))
 		if err != nil {
@@ -38,7 +39,7 @@ func readHistory(t *testing.T, b *testCluster) (out []history.Job) {
 			}
 			_ = f.Close()
 		}
-		return len(out) > 0
+		return len(out) >= jobs
 	})
 	return out
 }
@@ -62,7 +63,7 @@ func TestEndedJobIsInHistoryOnceAndForgotten(t *testing.T) {
 	}
 	b.waitUntil("only two are left", func() bool { return !live("c") && live("d") && live("e") })
 	seen := map[string]int{}
-	for _, j := range readHistory(t, b) {
+	for _, j := range readHistory(t, b, 3) {
 		seen[j.Name]++
 		if j.State != "succeeded" || len(j.Stages[0].Tasks) != 2 || j.Stages[0].Tasks[0].Attempts[0].Node != "n1" || j.FinishMS < j.SubmitMS {
 			t.Errorf("%+v", j)

@@ -79,7 +79,7 @@ func TestPackedSplitsFollowMovedReplicas(t *testing.T) {
 	n2.Advance()
 	b.waitForEnd("wc", succeeded)
 	var got [][]string
-	for _, k := range readHistory(t, b)[0].Stages[0].Tasks {
+	for _, k := range readHistory(t, b, 1)[0].Stages[0].Tasks {
 		got = append(got, k.Hosts)
 	}
 	if d := cmp.Diff([][]string{{"n2"}, {"n2"}}, got); d != "" {

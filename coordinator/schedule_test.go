@@ -32,6 +32,7 @@ func oneCore() *droverv1.NodeInfo {
 func TestScheduleHasWhatRunsAndWhatWaits(t *testing.T) {
 	b := newTestCluster(t, nil)
 	b.addNode(oneCore(), coordtest.Hang)
+	b.waitForNodes()
 	b.submit(groupJob("wide", 5)) // half a core each
 	b.waitUntil("two run", func() bool {
 		j := b.job("wide")

@@ -69,7 +69,7 @@ func TestJobsThatEndWhileTheHistoryFailsAreForgotten(t *testing.T) {
 	b.waitForNodes()
 	b.submit(groupJob("written", 1))
 	b.waitForEnd("written", succeeded)
-	readHistory(t, b)
+	readHistory(t, b, 1)
 	obstacle := filepath.Join(b.cfg.Dir, "history", "history-000002.jsonl", "f") // a folder is where the next file shall be
 	if err := os.MkdirAll(obstacle, 0o700); err != nil {
 		t.Fatal(err)
