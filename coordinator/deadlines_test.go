@@ -53,11 +53,12 @@ func count(list []string, what string) (n int) {
 }
 
 func TestMissedDeadlineAppliesOnMiss(t *testing.T) {
+	t.Parallel() // it waits for deadlines that a submission does not take
 	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
 	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitForNodes()
 	for _, miss := range []jobspec.OnMiss{jobspec.OnMissContinue, jobspec.OnMissLower, jobspec.OnMissStop} {
-		b.submit(withDeadline(groupJob(string(miss), 1), 300*time.Millisecond, miss))
+		b.submit(withDeadline(groupJob(string(miss), 1), 3*time.Second, miss))
 	}
 	got := b.waitForEnd("stop", stopped)
 	if !strings.HasPrefix(got.Job.Message, "stopped by on_miss: ") || got.Job.DeadlineState != "missed" {
@@ -116,15 +117,14 @@ func TestInfeasibleDeadlineIsReportedBeforeItPasses(t *testing.T) {
 	b.waitForEnd("a", succeeded)
 }
 
-// recordRunTimes gives the coordinator a history of tasks of a quarter of a
-// second.
-func (b *testCluster) recordRunTimes(n *coordtest.Node, name string) {
+// recordRunTimes gives the coordinator a history of tasks that ran for at least a time.
+func (b *testCluster) recordRunTimes(n *coordtest.Node, name string, least time.Duration) {
 	b.t.Helper()
 	n.SetBehaviour(coordtest.Hang)
 	b.submit(groupJob(name, 4))
 	b.waitUntil("it runs", func() bool { return b.job(name).Job.TasksRunning == 4 })
 	started := time.Now()
-	b.waitUntil("a quarter of a second", func() bool { return time.Since(started) > 250*time.Millisecond })
+	b.waitUntil(least.String(), func() bool { return time.Since(started) > least })
 	n.SetBehaviour(coordtest.Succeed)
 	b.waitForEnd(name, succeeded)
 }
@@ -133,7 +133,7 @@ func TestRunTimePredictionsSurviveRestart(t *testing.T) {
 	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
 	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitForNodes()
-	b.recordRunTimes(n, "again")
+	b.recordRunTimes(n, "again", 250*time.Millisecond)
 	n.SetBehaviour(coordtest.Hang)
 	b.submit(groupJob("again", 4))
 	b.submit(groupJob("other", 1))
@@ -191,7 +191,7 @@ func TestJobAcceptedAfterItsPredictionIsPredictedAgain(t *testing.T) {
 	}
 	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitUntil("n1 is up", func() bool { return b.nodeIsUp("n1") })
-	b.recordRunTimes(n, "before")
+	b.recordRunTimes(n, "before", 250*time.Millisecond)
 	n.SetBehaviour(coordtest.Hang)
 	b.waitUntil("the job before is learnt", func() bool { return b.job("other").Stages[0].EstimateSource == "tenant" })
 	learn()
@@ -202,10 +202,11 @@ func TestJobAcceptedAfterItsPredictionIsPredictedAgain(t *testing.T) {
 }
 
 func TestWeakQuoteIsRejectedWithCounterOffer(t *testing.T) {
+	t.Parallel() // it waits for tasks that take longer than a submission
 	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
 	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitForNodes()
-	b.recordRunTimes(n, "job")
+	b.recordRunTimes(n, "job", 4*time.Second)
 	n.SetBehaviour(coordtest.Hang)
 	submit := func(name string, in time.Duration, require float64) (*droverv1.SubmitJobResponse, error) {
 		j := withDeadline(groupJob(name, 4), in, "")
@@ -220,7 +221,7 @@ func TestWeakQuoteIsRejectedWithCounterOffer(t *testing.T) {
 		}
 		return res.Msg, nil
 	}
-	_, err := submit("job", 100*time.Millisecond, 0.95)
+	_, err := submit("job", 2*time.Second, 0.95)
 	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "the earliest deadline that holds is ") {
 		t.Fatalf("%v", err)
 	}
@@ -231,7 +232,7 @@ func TestWeakQuoteIsRejectedWithCounterOffer(t *testing.T) {
 	if got := b.job("job").Job; got.Probability != res.Quote.Probability || got.DeadlineState != "on track" {
 		t.Errorf("%v", got)
 	}
-	if res, err = submit("weak", 100*time.Millisecond, 0); err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "the deadline is met with probability 0") {
+	if res, err = submit("weak", 2*time.Second, 0); err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "the deadline is met with probability 0") {
 		t.Errorf("%v %v", res, err)
 	}
 	for _, p := range []float64{-1, 2} {
@@ -242,27 +243,27 @@ func TestWeakQuoteIsRejectedWithCounterOffer(t *testing.T) {
 }
 
 func TestPlanJobNamesVictimsAndChangesNothing(t *testing.T) {
+	t.Parallel() // it waits for tasks that take longer than a plan
 	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
 	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitForNodes()
-	b.recordRunTimes(n, "job")
+	b.recordRunTimes(n, "job", 1250*time.Millisecond)
 	n.SetBehaviour(coordtest.Hang)
 	b.submit(groupJob("filler", 20))
 	b.waitUntil("the node is full", func() bool { return b.job("filler").Job.TasksRunning == 8 })
-	j := withDeadline(groupJob("job", 2), 400*time.Millisecond, "")
+	j := groupJob("job", 2)
 	jobspec.SetDefaults(j)
-	text, err := jobspec.Encode(j)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var text []byte
 	var index uint64
 	b.waitUntil("a plan suspends", func() bool { // when it is urgent depends on the clock
-		at := time.Now().Add(400 * time.Millisecond).UTC()
-		j.Deadline = &at
-		if text, err = jobspec.Encode(j); err != nil {
+		var err error
+		if text, err = jobspec.Encode(withDeadline(j, 2*time.Second, "")); err != nil {
 			t.Fatal(err)
 		}
 		res, err := b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)}))
+		if errors.Is(wire.FromError(err), fault.Invalid) { // it came after its deadline
+			return false
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +291,7 @@ func TestWaitingJobHasReasonAndExpectedStart(t *testing.T) {
 	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
 	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitForNodes()
-	b.recordRunTimes(n, "job")
+	b.recordRunTimes(n, "job", 250*time.Millisecond)
 	n.SetBehaviour(coordtest.Hang)
 	b.submit(groupJob("job", 8))
 	b.waitUntil("the node is full", func() bool { return b.job("job").Job.TasksRunning == 8 })
@@ -314,7 +315,7 @@ func TestNoEndIsExpectedOfWhatAUserSuspended(t *testing.T) {
 	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
 	n, _ := b.addNode(levelNode("n1"), coordtest.Hang)
 	b.waitForNodes()
-	b.recordRunTimes(n, "job")
+	b.recordRunTimes(n, "job", 250*time.Millisecond)
 	n.SetBehaviour(coordtest.Hang)
 	b.submit(groupJob("job", 2))
 	ends := func() bool { return b.job("job").Job.ExpectedEndMs > 0 }
