@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,8 +83,10 @@ func TestPlainJSONOverHTTPWorks(t *testing.T) {
 }
 
 func TestUploadIsStoredByDigestAndCollected(t *testing.T) {
-	now := time.Now()
-	b := newTestCluster(t, func(c *Config) { c.Now = func() time.Time { return now } })
+	var ahead atomic.Int64
+	b := newTestCluster(t, func(c *Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
 	data := bytes.Repeat([]byte("drover "), 100_000)
 	sum := sha256.Sum256(data)
 	digest := "sha256:" + hex.EncodeToString(sum[:])
@@ -115,16 +118,30 @@ func TestUploadIsStoredByDigestAndCollected(t *testing.T) {
 	b.kill()
 	b.start()
 	n := droverv1connect.NewNodeServiceClient(b.http, "http://c")
-	s, err := n.GetBlob(b.ctx, connect.NewRequest(&droverv1.GetBlobRequest{Digest: digest, Offset: 7}))
-	if err != nil {
-		t.Fatal(err)
+	get := func() (got []byte, err error) {
+		s, err := n.GetBlob(b.ctx, connect.NewRequest(&droverv1.GetBlobRequest{Digest: digest, Offset: 7}))
+		if err != nil {
+			return nil, err
+		}
+		defer s.Close()
+		for s.Receive() {
+			got = append(got, s.Msg().Data...)
+		}
+		return got, wire.FromError(s.Err())
 	}
-	var got []byte
-	for s.Receive() {
-		got = append(got, s.Msg().Data...)
-	}
-	if err := s.Err(); err != nil || !bytes.Equal(got, data[7:]) {
+	got, err := get()
+	if err != nil || !bytes.Equal(got, data[7:]) {
 		t.Fatalf("%d bytes from offset 7, %v", len(got), err)
+	}
+	ahead.Add(int64(2 * time.Hour)) // longer than a file is kept that no job needs
+	b.wakeLoop()
+	b.waitUntil("it is collected", func() bool { // a client that asks for it would keep it
+		_, err := get()
+		return errors.Is(err, fault.NotFound)
+	})
+	has, err = b.client.HasBlobs(b.ctx, connect.NewRequest(&droverv1.HasBlobsRequest{Digests: []string{digest}}))
+	if err != nil || !slices.Equal(has.Msg.Missing, []string{digest}) {
+		t.Errorf("the collected file is not missing: %v %v", has, err)
 	}
 }
 
