@@ -280,9 +280,15 @@ func TestAnswersAreLinearizableUnderFaults(t *testing.T) {
 	}
 	t.Logf("%d operations", len(history))
 	result, info := porcupine.CheckOperationsVerbose(chaosModel, history, time.Minute)
-	if result == porcupine.Illegal {
+	switch result {
+	case porcupine.Illegal:
 		file := t.ArtifactDir() + "/history.html"
 		t.Errorf("seed %d: no order explains the answers: %s (%v)", seed, file, porcupine.VisualizePath(chaosModel, info, file))
+	case porcupine.Unknown:
+		if os.Getenv("DROVER_SOAK") != "" {
+			t.Fatalf("seed %d: porcupine found neither an order nor that there is none, in its time", seed)
+		}
+		t.Skip("not proved here: that an order explains the answers, which porcupine did not find in its time, nor that there is none")
 	}
 }
 
