@@ -84,6 +84,9 @@ func TestChaos(t *testing.T) {
 	h.checkNothingTwice()
 	h.awaitClean()
 	h.readWatches()
+	if err := h.watch.sawNothing(h.alone); err != nil {
+		h.Error(err)
+	}
 }
 
 // chaos is a run of the test.
@@ -103,14 +106,19 @@ type chaos struct {
 	took    []float64 // seconds of the faults that met, each time
 	doing   string    // now, for what is said of a failure
 
-	jobs []*job // accepted and not yet seen to end
+	jobs  []*job   // accepted and not yet seen to end
+	alone []string // exclusive tasks of jobs that have ended well
 }
 
 // job is a job that the cluster accepted.
 type job struct {
 	*jobKind
-	name string
+	name   string
+	number string
 }
+
+// task returns the name that a task of the job's stage has on machines.
+func (j *job) task(k int) string { return fmt.Sprintf("%s.%d.%d", j.number, j.index, k) }
 
 // tell prints what the run did, and the daemons' last lines if it failed.
 func (h *chaos) tell() {
@@ -381,12 +389,15 @@ func (h *chaos) submit(kind *jobKind) error {
 		return err
 	}
 	err := testbed.WaitFor(h.ctx, acceptLimit, "acceptance of "+j.name, func(ctx context.Context) error {
-		r, err := h.cluster.Drover(ctx, "job", "run", "-detach", "-idempotency-key", j.name, file)
-		return errors.Join(err, r.Err())
+		var accepted struct{ Job json.Number }
+		err := h.cluster.JSON(ctx, &accepted, "job", "run", "-detach", "-json", "-idempotency-key", j.name, file)
+		j.number = accepted.Job.String()
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	h.watch.accept(j.number, j.exclusive)
 	h.jobs = append(h.jobs, j)
 	h.run.Accepted++
 	return nil
@@ -399,7 +410,9 @@ func (h *chaos) suspendOrResume() {
 		return
 	}
 	j, level := h.jobs[h.asks.IntN(len(h.jobs))], []string{"frozen", "swapped", "checkpointed"}[h.asks.IntN(3)]
-	if h.ask("task", "suspend", "-level", level, j.name, fmt.Sprintf("%s/%d", j.stage, h.asks.IntN(j.tasks))) {
+	k := h.asks.IntN(j.tasks)
+	h.watch.suspend(j.task(k))
+	if h.ask("task", "suspend", "-level", level, j.name, fmt.Sprintf("%s/%d", j.stage, k)) {
 		h.run.Suspensions++
 	}
 	for i := range h.jobs[0].tasks {
@@ -447,6 +460,11 @@ func (h *chaos) collect() {
 func (h *chaos) checkEnded(j *job) {
 	h.Helper()
 	h.run.Ended++
+	for k := range j.tasks {
+		if j.exclusive {
+			h.alone = append(h.alone, j.task(k))
+		}
+	}
 	if j.output {
 		h.checkOutput(j)
 	} else {

@@ -12,29 +12,35 @@ import (
 	"github.com/drover-run/drover/hdfs/client"
 )
 
-// cpuMax is cpu.max of each container of the jobs below, exclusiveCPUMax that of exclusive ones, which the watch
-// knows them by.
+// Limits of each container of the jobs below. cpu.max is exclusiveCPUMax for exclusive ones, and startCPUMax until the engine
+// has made what the program starts in. The memory of Drover's own programs, which the node measures, is added to a task's.
 const (
 	cpuMax          = "30000 100000"
 	exclusiveCPUMax = "25000 100000"
+	startCPUMax     = "100000 100000"
+	taskMemory      = 48 << 20
+	mostOverhead    = 64 << 20
+	ioMax           = "2097152"
 	resources       = `resources { cpu = "300m"  memory = "48MiB"  io = "2MiB/s" }`
 )
 
 // jobKind is a kind of job, of which one is always live.
 type jobKind struct {
-	prefix string // of the names
-	stage  string // whose tasks are suspended
-	tasks  int
-	output bool // has the counts of the input's words in parts
-	parts  int
-	text   func(name, image string) string
+	prefix    string // of the names
+	stage     string // whose tasks are suspended
+	index     int    // of that stage in the job
+	tasks     int
+	output    bool // has the counts of the input's words in parts
+	parts     int
+	exclusive bool // its tasks are
+	text      func(name, image string) string
 }
 
 var jobKinds = []jobKind{
 	{prefix: "count", stage: "map", tasks: 3, output: true, parts: 1, text: func(name, image string) string { return wordCountJob(name, image, 1) }},
-	{prefix: "split", stage: "reduce", tasks: 2, output: true, parts: 2, text: func(name, image string) string { return wordCountJob(name, image, 2) }},
+	{prefix: "split", stage: "reduce", index: 1, tasks: 2, output: true, parts: 2, text: func(name, image string) string { return wordCountJob(name, image, 2) }},
 	{prefix: "group", stage: "main", tasks: 2, text: groupJob},
-	{prefix: "alone", stage: "main", tasks: 1, text: exclusiveJob},
+	{prefix: "alone", stage: "main", tasks: 1, exclusive: true, text: exclusiveJob},
 }
 
 // wordCountJob counts words slowly, so that faults meet it. No folder of an attempt that a fault failed is kept for

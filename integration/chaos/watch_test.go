@@ -15,17 +15,19 @@ import (
 )
 
 // watchScript writes down, about three times a second, which attempts have processes that are not frozen: the time since
-// the machine booted before and after the look, the attempt, its cpu.max and memory.max. It starts no process, which an
-// emulated machine would feel. That time goes on while the machine stands still, and no step of the clock changes it.
+// the machine booted before and after the look, the attempt, its cgroup.freeze, cpu.max, memory.max, pids.max and io.max. It
+// starts no process, which an emulated machine would feel. That time goes on while the machine stands still, and no step of
+// the clock changes it.
 const watchScript = `exec 9<>/run/chaos.never
 cd /sys/fs/cgroup/drover/tasks
 while :; do
   for a in *.*.*.*.*; do
     read -r from _ </proc/uptime
-    { mapfile -t events <"$a/container/cgroup.events" && read -r pid <"$a/container/cgroup.procs" && read -r comm <"/proc/$pid/comm" && read -r cpu <"$a/cpu.max" && read -r mem <"$a/memory.max"; } 2>/dev/null || continue
+    { mapfile -t events <"$a/container/cgroup.events" && read -r pid <"$a/container/cgroup.procs" && read -r comm <"/proc/$pid/comm" && read -r freeze <"$a/container/cgroup.freeze" &&
+      read -r cpu <"$a/cpu.max" && read -r mem <"$a/memory.max" && read -r pids <"$a/pids.max" && mapfile -t io <"$a/io.max"; } 2>/dev/null || continue
     read -r to _ </proc/uptime
     case $comm in runc*) continue;; esac # the engine, before it becomes the program
-    case "${events[*]}" in *"populated 1"*"frozen 0"*) echo "$from $to $a $cpu $mem" >>/run/chaos.looks;; esac
+    case "${events[*]}" in *"populated 1"*"frozen 0"*) echo "$from $to $a $freeze $cpu $mem $pids ${io[*]}" >>/run/chaos.looks;; esac
   done
   read -r -t 0.3 -u 9 _
 done`
@@ -41,10 +43,39 @@ func startWatch(ctx context.Context, n *testbed.Node) error {
 
 // look is one line of the watch of a machine.
 type look struct {
-	machine  string
-	attempt  attempt
-	cpu, mem string
-	from, to time.Duration // on the host, since the run began: the look was within
+	machine        string
+	attempt        attempt
+	freezing       bool // somebody wants it frozen
+	cpu, mem, pids string
+	io             []string      // what is in the lines of io.max
+	from, to       time.Duration // on the host, since the run began: the look was within
+}
+
+// lacks returns the limits that no step lifts and the look did not find, "" for none.
+func (l look) lacks() string {
+	mem, err := strconv.ParseInt(l.mem, 10, 64)
+	switch {
+	case err != nil || mem > taskMemory+mostOverhead:
+		return "memory.max " + l.mem
+	case l.pids == "max":
+		return "pids.max max"
+	}
+	return ""
+}
+
+// limitedIO reports whether the look found the tasks' bandwidth in io.max, for reading and for writing, and no other.
+func (l look) limitedIO() bool {
+	limits := 0
+	for _, v := range l.io {
+		switch key, value, _ := strings.Cut(v, "="); {
+		case key != "rbps" && key != "wbps":
+		case value != ioMax:
+			return false
+		default:
+			limits++
+		}
+	}
+	return limits >= 2
 }
 
 // attempt is the name of an attempt on a machine.
@@ -56,6 +87,12 @@ type attempt struct {
 
 func (a attempt) before(b attempt) bool {
 	return a.attempt < b.attempt || a.attempt == b.attempt && a.run < b.run
+}
+
+// job returns the number of the attempt's job.
+func (a attempt) job() string {
+	job, _, _ := strings.Cut(a.task, ".")
+	return job
 }
 
 func parseAttempt(s string) (attempt, error) {
@@ -110,19 +147,29 @@ func readWatch(ctx context.Context, n *testbed.Node, began time.Time, last *cloc
 	}
 	var all []look
 	for s.Scan() {
-		f := strings.Fields(s.Text())
-		if len(f) != 6 {
-			return all, now, fmt.Errorf("%s: watch: %q", n.Name, s.Text())
+		l, err := parseLook(n.Name, s.Text(), span)
+		if err != nil {
+			return all, now, err
 		}
-		from, err1 := seconds(f[0])
-		to, err2 := seconds(f[1])
-		a, err3 := parseAttempt(f[2])
-		if err := errors.Join(err1, err2, err3); err != nil {
-			return all, now, fmt.Errorf("%s: watch: %q: %w", n.Name, s.Text(), err)
-		}
-		all = append(all, look{machine: n.Name, attempt: a, cpu: f[3] + " " + f[4], mem: f[5], from: from + span.least, to: to + span.most + 10*time.Millisecond})
+		all = append(all, l)
 	}
 	return all, now, nil
+}
+
+// parseLook parses a line of the watch of a machine with that clock.
+func parseLook(machine, line string, span clock) (look, error) {
+	f := strings.Fields(line)
+	if len(f) < 8 {
+		return look{}, fmt.Errorf("%s: watch: %q", machine, line)
+	}
+	from, err1 := seconds(f[0])
+	to, err2 := seconds(f[1])
+	a, err3 := parseAttempt(f[2])
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return look{}, fmt.Errorf("%s: watch: %q: %w", machine, line, err)
+	}
+	return look{machine: machine, attempt: a, freezing: f[3] != "0", cpu: f[4] + " " + f[5], mem: f[6], pids: f[7], io: f[8:],
+		from: from + span.least, to: to + span.most + 10*time.Millisecond}, nil
 }
 
 func seconds(s string) (time.Duration, error) {
@@ -130,24 +177,62 @@ func seconds(s string) (time.Duration, error) {
 	return time.Duration(v * float64(time.Second)), err
 }
 
-// wideLimit is how long a program may have another cpu.max than its task's: the limit is lifted around a checkpoint,
-// a step of at most a minute, which may be tried again.
-const wideLimit = 2 * time.Minute
+// wrongLimit is how long, and in how many looks, a program may have other limits on CPU and I/O than its task's, while nobody
+// wants it frozen. Nothing lifts the limits of a task that was never to be suspended but a freeze, and the looks at one
+// cannot all fall between the steps of several. Those of one that was are lifted around a checkpoint and a restore, steps of
+// at most a minute, which may be tried again.
+const (
+	wrongLimit     = 3 * time.Second
+	wrongLooks     = 3
+	suspendedLimit = 2 * time.Minute
+)
 
 // longestGap is the time between two looks at an attempt that acts all the time. After a longer one it was frozen, or
-// checkpointed, as which it was wide before, and is wide again while it is restored.
+// checkpointed, as which it had other limits before, and has them again while it is restored.
 const longestGap = 5 * time.Second
 
-// wideTime is a time in which all looks at an attempt found another cpu.max than its task's.
-type wideTime struct{ since, last time.Duration }
+// wrongTime is a time in which all looks at an attempt found other limits than its task's.
+type wrongTime struct {
+	since, last time.Duration
+	looks       int
+}
 
-// watch has what all machines' watches said.
+// acts is when an attempt was seen to act.
+type acts struct {
+	machine  string
+	looks    int
+	from, to time.Duration // it acted at or before to, and at or after from
+}
+
+// watch has what all machines' watches said. Jobs have their numbers, and tasks begin with that of their job.
 type watch struct {
-	mu     sync.Mutex
-	clocks map[string]*clock
-	looks  int
-	wide   map[attempt]wideTime        // of those that have another cpu.max than their task's
-	seen   map[string]map[attempt]look // of each exclusive task: of each attempt, from its first look to its last
+	mu        sync.Mutex
+	clocks    map[string]*clock
+	looks     int
+	exclusive map[string]bool              // of each job that was accepted: whether its tasks are exclusive
+	suspended map[string]bool              // tasks that were to be suspended
+	wrong     map[attempt]wrongTime        // of those that have other limits than their task's
+	acted     map[string]map[attempt]*acts // of each task
+}
+
+// accept adds a job that was accepted.
+func (w *watch) accept(job string, exclusive bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.exclusive[job] = exclusive
+}
+
+// suspend adds a task that is to be suspended.
+func (w *watch) suspend(task string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.suspended[task] = true
+}
+
+// limited reports whether a look found the limits of its task. The job may not be known yet.
+func (w *watch) limited(l look) bool {
+	exclusive, known := w.exclusive[l.attempt.job()]
+	return l.limitedIO() && (l.cpu == cpuMax && !(known && exclusive) || l.cpu == exclusiveCPUMax && !(known && !exclusive))
 }
 
 // add adds looks. It returns what is wrong with them: limits that are missing.
@@ -155,45 +240,73 @@ func (w *watch) add(looks []look) error {
 	var all []error
 	for _, l := range looks {
 		w.looks++
-		wide, ok := w.wide[l.attempt]
-		if !ok || l.from-wide.last > longestGap {
-			wide.since = l.to
+		limited, suspended := w.limited(l), w.suspended[l.attempt.task]
+		if lacks := l.lacks(); lacks != "" {
+			all = append(all, fmt.Errorf("%s: %v has %s", l.machine, l.attempt, lacks))
 		}
-		wide.last = l.to
-		if l.cpu == cpuMax || l.cpu == exclusiveCPUMax {
-			delete(w.wide, l.attempt)
-		} else {
-			w.wide[l.attempt] = wide
+		if !limited && w.isWrong(l, suspended) {
+			all = append(all, fmt.Errorf("%s: %v has cpu.max %s, io.max %q", l.machine, l.attempt, l.cpu, l.io))
 		}
-		if l.mem == "max" || l.cpu != cpuMax && l.cpu != exclusiveCPUMax && l.from-wide.since > wideLimit {
-			all = append(all, fmt.Errorf("%s: %v has cpu.max %s, memory.max %s", l.machine, l.attempt, l.cpu, l.mem))
+		if limited || l.freezing {
+			delete(w.wrong, l.attempt)
 		}
-		if l.cpu != exclusiveCPUMax {
-			continue
+		// With other limits a program may stand still, in the hands of the engine or of criu. It acts if nothing explains them.
+		if limited || !suspended && !l.freezing && l.cpu != startCPUMax {
+			w.addAct(l)
 		}
-		of := w.seen[l.attempt.task]
-		if of == nil {
-			of = map[attempt]look{}
-			w.seen[l.attempt.task] = of
-		}
-		s, ok := of[l.attempt]
-		if !ok {
-			s = l
-		}
-		// The earliest end of a look and the latest beginning of one: the attempt acted at or before the one, and at or after the other.
-		s.to, s.from = min(s.to, l.to), max(s.from, l.from)
-		of[l.attempt] = s
 	}
 	return errors.Join(all...)
+}
+
+// isWrong adds a look at an attempt with other limits than its task's. It reports whether that has lasted too long.
+func (w *watch) isWrong(l look, suspended bool) bool {
+	x, ok := w.wrong[l.attempt]
+	if !ok || l.from-x.last > longestGap {
+		x = wrongTime{since: l.to}
+	}
+	x.last, x.looks = l.to, x.looks+1
+	w.wrong[l.attempt] = x
+	limit := wrongLimit
+	if suspended {
+		limit = suspendedLimit
+	}
+	return !l.freezing && x.looks >= wrongLooks && l.from-x.since > limit
+}
+
+// addAct adds that an attempt acts.
+func (w *watch) addAct(l look) {
+	of := w.acted[l.attempt.task]
+	if of == nil {
+		of = map[attempt]*acts{}
+		w.acted[l.attempt.task] = of
+	}
+	x := of[l.attempt]
+	if x == nil {
+		x = &acts{machine: l.machine, from: l.from, to: l.to}
+		of[l.attempt] = x
+	}
+	// The earliest end of a look and the latest beginning of one.
+	x.looks, x.to, x.from = x.looks+1, min(x.to, l.to), max(x.from, l.from)
+}
+
+// exclusiveTasks returns the tasks of exclusive jobs that were seen to act.
+func (w *watch) exclusiveTasks() (all []string) {
+	for task := range w.acted {
+		if w.exclusive[attempt{task: task}.job()] {
+			all = append(all, task)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // actedTwice says which attempts of exclusive tasks acted after a later one had. It errs only in favour of the cluster:
 // by what cannot be known of the order of two looks.
 func (w *watch) actedTwice() error {
 	var all []error
-	for task, of := range w.seen {
-		for a, x := range of {
-			for b, y := range of {
+	for _, task := range w.exclusiveTasks() {
+		for a, x := range w.acted[task] {
+			for b, y := range w.acted[task] {
 				if a.before(b) && y.to < x.from {
 					all = append(all, fmt.Errorf("exclusive %s: attempt %d.%d acted on %s at %v or later, after attempt %d.%d on %s had by %v",
 						task, a.attempt, a.run, x.machine, x.from, b.attempt, b.run, y.machine, y.to))
@@ -205,12 +318,28 @@ func (w *watch) actedTwice() error {
 	return errors.Join(all...)
 }
 
-// exclusiveAttempts returns how many attempts of exclusive tasks were seen to act.
-func (w *watch) exclusiveAttempts() (n int) {
-	for _, of := range w.seen {
-		n += len(of)
+// exclusiveActs returns how many attempts of exclusive tasks were seen to act, and in how many looks.
+func (w *watch) exclusiveActs() (attempts, looks int) {
+	for _, task := range w.exclusiveTasks() {
+		for _, x := range w.acted[task] {
+			attempts, looks = attempts+1, looks+x.looks
+		}
 	}
-	return n
+	return attempts, looks
+}
+
+// sawNothing says which of these tasks, whose programs ran for many looks, no look found: a watch has ended.
+func (w *watch) sawNothing(tasks []string) error {
+	var all []error
+	for _, task := range tasks {
+		if len(w.acted[task]) == 0 {
+			all = append(all, fmt.Errorf("%s has ended well, and no watch saw it act", task))
+		}
+	}
+	if w.looks == 0 {
+		all = append(all, errors.New("no watch saw anything act"))
+	}
+	return errors.Join(all...)
 }
 
 // readMachine reads the watch of one machine.
@@ -222,11 +351,6 @@ func (h *chaos) readMachine(ctx context.Context, n *testbed.Node) error {
 	h.watch.mu.Lock()
 	defer h.watch.mu.Unlock()
 	h.watch.clocks[n.Name] = now
-	for _, l := range looks {
-		if l.cpu == exclusiveCPUMax {
-			h.run.Exclusive++
-		}
-	}
 	return errors.Join(err, h.watch.add(looks))
 }
 
@@ -248,9 +372,10 @@ func (h *chaos) readWatches() {
 	if err := errors.Join(append(all, h.watch.actedTwice())...); err != nil {
 		h.Error(err)
 	}
-	h.run.Limits, h.run.Attempts = h.watch.looks, h.watch.exclusiveAttempts()
+	h.run.Limits = h.watch.looks
+	h.run.Attempts, h.run.Exclusive = h.watch.exclusiveActs()
 }
 
 func newWatch() *watch {
-	return &watch{clocks: map[string]*clock{}, wide: map[attempt]wideTime{}, seen: map[string]map[attempt]look{}}
+	return &watch{clocks: map[string]*clock{}, exclusive: map[string]bool{}, suspended: map[string]bool{}, wrong: map[attempt]wrongTime{}, acted: map[string]map[attempt]*acts{}}
 }
