@@ -7,15 +7,19 @@ import (
 )
 
 // leftoversScript prints one line for each thing that a task may leave on a machine. It ignores
-// containerd's images and the daemon's own files.
+// containerd's images and the daemon's own files. It fails if containerd does not answer, which
+// would otherwise look like nothing.
 const leftoversScript = `
 ns=drover
+ctr version >/dev/null || exit 1
 ctr -n $ns container ls -q 2>/dev/null | sed 's/^/container /'
 ctr -n $ns task ls -q 2>/dev/null | sed 's/^/task /'
 ctr -n $ns snapshot ls 2>/dev/null | awk 'NR>1 && $3=="Active" {print "snapshot " $1}'
 find /sys/fs/cgroup/drover/tasks -mindepth 1 -maxdepth 1 -type d ! -name system 2>/dev/null | sed 's/^/cgroup /'
 awk '$2 ~ "^/data/drover/attempts|/run/containerd/io.containerd.runtime.v2.task/drover/" {print "mount " $2}' /proc/mounts
 find /data/drover/attempts -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/folder /'
+find /data/drover/images -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/dump /'
+find /run/drover-secrets-* -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/secret /'
 find /run/containerd/io.containerd.runtime.v2.task/drover -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/bundle /'
 for p in /proc/[0-9]*; do
   read -r g <$p/cgroup
@@ -23,7 +27,7 @@ for p in /proc/[0-9]*; do
 done 2>/dev/null
 true`
 
-// Leftovers lists what tasks left on machine k: containers, snapshots, cgroups, mounts, folders,
+// Leftovers lists what tasks left on machine k: containers, snapshots, cgroups, mounts, folders, dumps, secrets,
 // and processes in the tasks' cgroups (shims and loggers too, but not the daemon). It includes
 // attempts of failed tasks that the node retains.
 func (c *Cluster) Leftovers(ctx context.Context, k int) ([]string, error) {

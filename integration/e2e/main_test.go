@@ -269,6 +269,20 @@ func (s *fixture) awaitClean(limit time.Duration) {
 	})
 }
 
+// awaitLeft waits until a node has leftovers of all these kinds, which a task there now uses: the control of awaitClean.
+func (s *fixture) awaitLeft(node string, kinds ...string) {
+	s.Helper()
+	s.waitUntil(time.Minute, fmt.Sprintf("what a task uses on %s", node), func() error {
+		left, err := s.cluster.Leftovers(s.ctx, int(node[1]-'0'))
+		for _, kind := range kinds {
+			if err == nil && !slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(l, kind+" ") }) {
+				err = fmt.Errorf("there is no %s: %s", kind, strings.Join(left, "; "))
+			}
+		}
+		return err
+	})
+}
+
 // statusReport is the part of `drover job status -json` that the tests need.
 type statusReport struct {
 	Job struct {

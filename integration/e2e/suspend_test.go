@@ -101,9 +101,8 @@ func (s *fixture) checkIdle(job, task string) {
 	})
 }
 
-// withSecret gives the mappers of a job file a stored secret. They fail if what they start at their end
-// does not get its value from them. The file has a checksum of it alone.
-func (s *fixture) withSecret(file, name, value string) string {
+// putSecret stores a secret.
+func (s *fixture) putSecret(name, value string) {
 	s.Helper()
 	valueFile := filepath.Join(s.dir, name)
 	if err := os.WriteFile(valueFile, []byte(value), 0o600); err != nil {
@@ -111,6 +110,13 @@ func (s *fixture) withSecret(file, name, value string) string {
 	}
 	s.mustRun("secret", "key", filepath.Join(s.cluster.Dir(), "coordinator", "secrets.key"))
 	s.mustRun("secret", "put", "-tenant", "e2e", "-file", valueFile, name)
+}
+
+// withSecret gives the mappers of a job file a stored secret. They fail if what they start at their end
+// does not get its value from them. The file has a checksum of it alone.
+func (s *fixture) withSecret(file, name, value string) string {
+	s.Helper()
+	s.putSecret(name, value)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		s.Fatal(err)
@@ -150,6 +156,7 @@ func TestSuspendedTasksKeepTheirWork(t *testing.T) {
 	}
 	s.mustRun("task", "suspend", "-level", "checkpointed", job, "map/1")
 	from := s.taskStatus(job, "map/1")
+	s.awaitLeft(from.Node, "dump")
 	to := "n1"
 	if from.Node == to {
 		to = "n2"
@@ -210,10 +217,13 @@ func TestExcessFrozenMemoryIsReclaimed(t *testing.T) {
 	}
 	restart("-frozen-share", "0.01") // of at most 840 MiB
 	defer restart()
+	s.putSecret("held", "tellnobody")
 	s.mustRun("job", "run", "-detach", s.writeJob(job, fmt.Sprintf(`job %q {
   tenant = "e2e"
   image = "oci-archive:%s"
-  stage "hold" { command = ["awk", "BEGIN { s = \"0123456789abcdef\"; while (length(s) < 16000000) s = s s; while (1) { n++; print n; fflush(); system(\"sleep 0.2\") } }"]
+  stage "hold" {
+    secret "TOKEN" { secret = "held" }
+    command = ["awk", "BEGIN { s = \"0123456789abcdef\"; while (length(s) < 16000000) s = s s; while (1) { n++; print n; fflush(); system(\"sleep 0.2\") } }"]
     disk = "16MiB"
     resources { cpu = "200m"  memory = "96MiB"  io = "1MiB/s" } }
 }
@@ -231,6 +241,7 @@ func TestExcessFrozenMemoryIsReclaimed(t *testing.T) {
 		})
 	}
 	counts()
+	s.awaitLeft(s.taskStatus(job, "hold/0").Node, "container", "task", "cgroup", "folder", "secret", "process")
 	want := "checkpointed"
 	if s.canSwap() {
 		want = "swapped"
