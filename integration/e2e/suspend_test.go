@@ -52,14 +52,11 @@ var levelsKnown bool
 // attempt is the part of `drover task status -json JOB TASK` that the tests need.
 type attempt struct {
 	Node  string
-	Key   struct{ Attempt, Run int }
+	Key   struct{ Job, Stage, Task, Attempt, Run int }
 	Level struct{ Level, Target string }
 	Seen  struct {
-		Phase string
-		Level string
-		Usage struct {
-			CPUMS json.Number `json:"cpu_ms"`
-		}
+		Phase  string
+		Level  string
 		Limits struct {
 			MemorySwapMax string   `json:"memory_swap_max"`
 			CPUMax        string   `json:"cpu_max"`
@@ -87,17 +84,39 @@ func (s *fixture) checkLimits(job, task string) {
 	}
 }
 
-// checkIdle checks that a suspended task uses no CPU time, once the cost of its last step is
-// reported.
-func (s *fixture) checkIdle(job, task string) {
+// id returns the name of the attempt on its machine.
+func (a attempt) id() string {
+	return fmt.Sprintf("%d.%d.%d.%d.%d", a.Key.Job, a.Key.Stage, a.Key.Task, a.Key.Attempt, a.Key.Run)
+}
+
+// idleScript prints the CPU time that a container has used, twice. In the time between nothing may happen.
+const idleScript = `cd /sys/fs/cgroup/drover/tasks/ID/container || exit 1
+for i in 1 2; do
+  [ $i = 1 ] || sleep 2
+  grep -q 'populated 1' cgroup.events && grep usage_usec cpu.stat || exit 1
+done`
+
+// checkIdle checks that a task at a level uses no CPU time, by what its machine counts. A checkpointed one has no process.
+func (s *fixture) checkIdle(job, task, level string) {
 	s.Helper()
+	a := s.taskStatus(job, task)
+	n := s.testbed.Nodes[a.Node[1]-'1']
+	if level == "checkpointed" {
+		s.waitUntil(20*time.Second, "a checkpointed task without a process", func() error {
+			left, err := n.Sh(s.ctx, "cd /sys/fs/cgroup/drover/tasks || exit 1; cat "+a.id()+"/container/cgroup.procs 2>/dev/null; true")
+			if err == nil && left != "" {
+				err = fmt.Errorf("%s has processes %v", a.id(), strings.Fields(left))
+			}
+			return err
+		})
+		return
+	}
 	s.waitUntil(20*time.Second, "two seconds without CPU time used", func() error {
-		before := s.taskStatus(job, task)
-		time.Sleep(2 * time.Second) // the interval in which nothing may happen
-		if now := s.taskStatus(job, task); now.Seen.Usage != before.Seen.Usage {
-			return fmt.Errorf("%s ms, then %s ms", before.Seen.Usage.CPUMS, now.Seen.Usage.CPUMS)
+		used, err := n.Sh(s.ctx, strings.ReplaceAll(idleScript, "ID", a.id()))
+		if l := strings.Split(used, "\n"); err == nil && (len(l) != 2 || l[0] != l[1]) {
+			err = fmt.Errorf("%s used CPU time: %q", a.id(), l)
 		}
-		return nil
+		return err
 	})
 }
 
@@ -147,7 +166,7 @@ func TestSuspendedTasksKeepTheirWork(t *testing.T) {
 		}
 		r := s.mustRun("task", "suspend", "-level", l, "-reason", "to see", job, "map/0")
 		t.Logf("%s", strings.TrimSpace(r.Stdout))
-		s.checkIdle(job, "map/0")
+		s.checkIdle(job, "map/0", l)
 		if list := s.mustRun("task", "status", job).Stdout; !strings.Contains(list, l) || !strings.Contains(list, "to see") {
 			t.Errorf("the list of tasks does not show that it is %s:\n%s", l, list)
 		}
@@ -257,7 +276,7 @@ func TestExcessFrozenMemoryIsReclaimed(t *testing.T) {
 	if story := s.levelEvents(job); !strings.Contains(story, "of the node's memory, more than the share of 0.01") {
 		t.Errorf("no event has the reason:\n%s", story)
 	}
-	s.checkIdle(job, "hold/0")
+	s.checkIdle(job, "hold/0", want)
 	s.mustRun("task", "resume", job, "hold/0")
 	counts()
 	t.Logf("events:\n%s", s.levelEvents(job))
@@ -331,6 +350,8 @@ type randomSteps struct {
 	job    string   // current job
 	done   int
 
+	resumed string // task that the last step resumed; "": none
+
 	killed   string // node whose daemon was killed last; "": none
 	killedAt time.Time
 }
@@ -338,6 +359,7 @@ type randomSteps struct {
 func (w *randomSteps) step() {
 	w.Helper()
 	task := fmt.Sprintf("map/%d", w.r.IntN(3))
+	w.resumed = ""
 	switch k := w.r.IntN(10); {
 	case k < 4:
 		w.request(task, "suspend", "-level", w.levels[w.r.IntN(len(w.levels))], w.job, task)
@@ -394,6 +416,7 @@ func (w *randomSteps) request(task, verb string, args ...string) {
 	res := w.runDrover(append([]string{"task", verb}, args...)...)
 	w.Logf("step %d: %s %s: %s%s", w.done, verb, strings.Join(args, " "), strings.TrimSpace(res.Stdout), strings.TrimSpace(res.Stderr))
 	if res.ExitCode == 0 && verb != "suspend" {
+		w.resumed = task
 		w.checkLimits(w.job, task)
 	}
 }
@@ -407,13 +430,15 @@ func (w *randomSteps) logKilled(what string, errs ...error) {
 }
 
 // thawedScript prints the attempts whose processes are not frozen, each with its cpu.max.
-const thawedScript = `cd /sys/fs/cgroup/drover/tasks && for a in *.*.*.*.*; do
+const thawedScript = `cd /sys/fs/cgroup/drover/tasks || exit 1
+for a in *.*.*.*.*; do
   e=$(cat $a/container/cgroup.events 2>/dev/null) || continue
   case $e in *"populated 1"*"frozen 0"*) echo $a $(cat $a/cpu.max);; esac
 done; true`
 
-// checkRunsOnce checks that over all machines no task runs twice or without its limit. The machines
-// are queried one after the other while tasks move, so a violation must persist to count.
+// checkRunsOnce checks that over all machines no task runs twice or without its limit, and that one that the
+// last step resumed runs, unless it has ended. The machines are queried one after the other while tasks move, so a
+// violation must persist to count.
 func (w *randomSteps) checkRunsOnce() {
 	w.Helper()
 	w.waitUntil(time.Minute, "at most one run of each task that is not frozen, with its limits", func() error {
@@ -437,6 +462,13 @@ func (w *randomSteps) checkRunsOnce() {
 					return fmt.Errorf("%s runs on %s under cpu.max %q", id, n.Name, limit)
 				}
 			}
+		}
+		if w.resumed == "" {
+			return nil
+		}
+		a := w.taskStatus(w.job, w.resumed)
+		if task := fmt.Sprintf("%d.%d.%d", a.Key.Job, a.Key.Stage, a.Key.Task); seen[task] == "" && a.Seen.Phase == "PHASE_RUNNING" {
+			return fmt.Errorf("%s was resumed and runs on no machine: only %v do", task, seen)
 		}
 		return nil
 	})
