@@ -290,10 +290,6 @@ type statusReport struct {
 		Message string
 	}
 	Stages []struct {
-		Name           string
-		Tasks          int
-		Running        int
-		Done           int
 		FailedAttempts int `json:"failed_attempts"`
 	}
 	Counters    map[string]json.Number
@@ -314,16 +310,52 @@ func (s *fixture) jobStatus(job string) statusReport {
 	return st
 }
 
-// awaitRunning waits until n tasks of a stage run.
-func (s *fixture) awaitRunning(job string, stage, n int) {
+// taskList is the part of `drover task status -json JOB` that the tests need.
+type taskList struct {
+	Tasks []struct {
+		Stage    string
+		Task     int
+		State    string
+		Attempts []attempt
+	}
+}
+
+func (s *fixture) tasks(job string) taskList {
 	s.Helper()
-	s.waitUntil(90*time.Second, fmt.Sprintf("%d running tasks of %s", n, job), func() error {
-		st := s.jobStatus(job)
-		if got := st.Stages[stage].Running; got < n {
-			return fmt.Errorf("%d run, job is %s %s", got, st.Job.State, st.Job.Message)
+	var list taskList
+	if err := s.cluster.JSON(s.ctx, &list, "task", "status", "-json", job); err != nil {
+		s.Fatal(err)
+	}
+	return list
+}
+
+// awaitRunning waits until the programs of n tasks of a stage have begun and one of them runs. It returns the attempts
+// that run.
+func (s *fixture) awaitRunning(job string, stage, n int) (running []attempt) {
+	s.Helper()
+	s.waitUntil(3*time.Minute, fmt.Sprintf("%d running tasks of %s", n, job), func() error {
+		begun, list := 0, s.tasks(job)
+		running = nil
+		for _, t := range list.Tasks {
+			for _, a := range t.Attempts {
+				if a.Key.Stage != stage {
+					continue
+				}
+				switch a.Seen.Phase {
+				case "PHASE_RUNNING":
+					running = append(running, a)
+					begun++
+				case "PHASE_SUCCEEDED":
+					begun++
+				}
+			}
+		}
+		if begun < n || len(running) == 0 {
+			return fmt.Errorf("%d run, %d have begun: %+v", len(running), begun, list.Tasks)
 		}
 		return nil
 	})
+	return running
 }
 
 // waitJob waits for the end of a job and returns the result of `job wait`.
