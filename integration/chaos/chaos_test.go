@@ -81,6 +81,7 @@ func TestChaos(t *testing.T) {
 	for _, j := range h.jobs {
 		h.finish(j)
 	}
+	h.awaitLogs()
 	h.checkNothingTwice()
 	h.awaitClean()
 	h.readWatches()
@@ -106,15 +107,19 @@ type chaos struct {
 	took    []float64 // seconds of the faults that met, each time
 	doing   string    // now, for what is said of a failure
 
-	jobs  []*job   // accepted and not yet seen to end
-	alone []string // exclusive tasks of jobs that have ended well
+	accepted []string   // names of jobs, oldest first
+	jobs     []*job     // accepted and not yet seen to end
+	alone    []string   // exclusive tasks of jobs that have ended well
+	logs     []*taskLog // of jobs that have ended well, not yet compared
+	lossy    int        // faults so far with which files are lost
 }
 
 // job is a job that the cluster accepted.
 type job struct {
 	*jobKind
-	name   string
-	number string
+	name        string
+	number      string
+	lossyBefore int // faults with which files are lost, until it was submitted
 }
 
 // task returns the name that a task of the job's stage has on machines.
@@ -238,6 +243,11 @@ func (h *chaos) inject(first int, all []injection) {
 	})
 	if err := <-load; err != nil {
 		h.Fatalf("during: %s: %v", strings.Join(what, ", "), err)
+	}
+	for _, f := range all { // jobs that were submitted meanwhile have met it
+		if f.lossy {
+			h.lossy++
+		}
 	}
 	answered := time.Now()
 	h.readWatches()
@@ -383,7 +393,7 @@ func (h *chaos) submitMissing() error {
 // submit submits a job until it is accepted. A command that failed may have had its effect: the next one
 // has the same key, so that the job is not there twice.
 func (h *chaos) submit(kind *jobKind) error {
-	j := &job{jobKind: kind, name: fmt.Sprintf("%s-%d", kind.prefix, h.run.Accepted)}
+	j := &job{jobKind: kind, name: fmt.Sprintf("%s-%d", kind.prefix, h.run.Accepted), lossyBefore: h.lossy}
 	file := filepath.Join(h.dir, j.name+".hcl")
 	if err := os.WriteFile(file, []byte(kind.text(j.name, h.bed.File.Images["busybox"])), 0o600); err != nil {
 		return err
@@ -398,7 +408,7 @@ func (h *chaos) submit(kind *jobKind) error {
 		return err
 	}
 	h.watch.accept(j.number, j.exclusive)
-	h.jobs = append(h.jobs, j)
+	h.jobs, h.accepted = append(h.jobs, j), append(h.accepted, j.name)
 	h.run.Accepted++
 	return nil
 }
@@ -454,6 +464,7 @@ func (h *chaos) collect() {
 		}
 	}
 	h.jobs = live
+	h.checkLogs()
 }
 
 // checkEnded checks what a job that succeeded has left.
@@ -465,10 +476,13 @@ func (h *chaos) checkEnded(j *job) {
 			h.alone = append(h.alone, j.task(k))
 		}
 	}
+	h.Logf("  %s has succeeded", j.name)
 	if j.output {
 		h.checkOutput(j)
-	} else {
-		h.checkLogs(j)
+		return
+	}
+	for k := range j.tasks {
+		h.logs = append(h.logs, &taskLog{job: j, task: k})
 	}
 }
 

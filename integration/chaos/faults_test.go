@@ -16,6 +16,7 @@ type injection struct {
 	what       string
 	machine    int    // that it is of, from 1; 0: of none
 	places     places // of which no other fault is at the same time
+	lossy      bool   // files that a machine had may be lost with it
 	begin, end func() error
 	plan       plan
 }
@@ -223,7 +224,9 @@ func (h *chaos) machinePower(p plan) injection {
 		h.booting[p.machine] = h.cluster.ResetNode(h.ctx, p.machine)
 		return nil
 	}
-	return h.ofMachine(p, "power cut", begin, func() error { return nil })
+	f := h.ofMachine(p, "power cut", begin, func() error { return nil })
+	f.lossy = true
+	return f
 }
 
 // startBooted starts watch and daemon of machine k if it boots and has booted, which it waits for if it is to.
@@ -247,8 +250,10 @@ func (h *chaos) machineClock(p plan) injection {
 }
 
 func (h *chaos) machineDiskFull(p plan) injection {
-	return h.script(p, "disk full", `fallocate -l $(df --output=avail -B1 /data | tail -1) /data/chaos.full || true; dd if=/dev/zero of=/data/chaos.rest bs=64k 2>/dev/null || true; test -s /data/chaos.full`,
+	f := h.script(p, "disk full", `fallocate -l $(df --output=avail -B1 /data | tail -1) /data/chaos.full || true; dd if=/dev/zero of=/data/chaos.rest bs=64k 2>/dev/null || true; test -s /data/chaos.full`,
 		"rm -f /data/chaos.full /data/chaos.rest")
+	f.lossy = true // logs that do not fit are not kept
+	return f
 }
 
 func (h *chaos) machineDiskSlow(p plan) injection {

@@ -2,14 +2,17 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"strings"
 	"time"
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/client"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
 // Limits of each container of the jobs below. cpu.max is exclusiveCPUMax for exclusive ones, and startCPUMax until the engine
@@ -116,7 +119,6 @@ func wordCounts(text string) string {
 // has the parts and the marker and nothing else.
 func (h *chaos) checkOutput(j *job) {
 	h.Helper()
-	h.Logf("  %s has succeeded", j.name)
 	fs, err := client.New(client.Options{NameNodes: []string{h.bed.HDFS.NameNode}, User: "root"})
 	if err != nil {
 		h.Fatal(err)
@@ -153,41 +155,74 @@ func (h *chaos) checkOutput(j *job) {
 	h.run.Outputs++
 }
 
-// checkLogs compares the logs of a job that succeeded with what its tasks print. They may be gone, with their machine.
-func (h *chaos) checkLogs(j *job) {
+// taskLog is the log of a task of a job that has ended.
+type taskLog struct {
+	job  *job
+	task int
+	err  error // of the last try to read it
+}
+
+// checkLogs compares the logs of jobs that succeeded with what their tasks print. Those whose nodes do not answer are left
+// for the next time.
+func (h *chaos) checkLogs() {
 	h.Helper()
-	h.Logf("  %s has succeeded", j.name)
 	want := ""
 	for i := range counted {
 		want += fmt.Sprintln(i + 1)
 	}
-	for k := range j.tasks {
+	h.logs = slices.DeleteFunc(h.logs, func(l *taskLog) bool {
 		ctx, cancel := context.WithTimeout(h.ctx, requestTime)
-		r, err := h.cluster.Drover(ctx, "task", "logs", j.name, fmt.Sprintf("%s/%d", j.stage, k))
-		cancel()
-		if err != nil || r.ExitCode != 0 {
-			h.Logf("  no log of %s %d: %s", j.name, k, strings.TrimSpace(r.Stderr))
-			continue
+		defer cancel()
+		r, err := h.cluster.Drover(ctx, "task", "logs", l.job.name, fmt.Sprintf("%s/%d", l.job.stage, l.task))
+		before := l.err
+		if l.err = errors.Join(err, r.Err()); l.err != nil {
+			if before == nil {
+				h.Logf("  no log of %s %d yet: %s", l.job.name, l.task, strings.TrimSpace(r.Stderr))
+			}
+			return false
 		}
 		if r.Stdout != want {
-			h.Errorf("log of %s %d: %q", j.name, k, r.Stdout)
+			h.Errorf("log of %s %d: %q", l.job.name, l.task, r.Stdout)
 		}
 		h.run.Logs++
+		return true
+	})
+}
+
+// awaitLogs waits for the logs that are left. They may be gone only if a fault that loses files has met the job.
+func (h *chaos) awaitLogs() {
+	h.Helper()
+	h.logs = slices.DeleteFunc(h.logs, func(l *taskLog) bool { return h.lossy > l.job.lossyBefore })
+	err := testbed.WaitFor(h.ctx, backLimit, "the logs of tasks", func(context.Context) error {
+		h.checkLogs()
+		var all []error
+		for _, l := range h.logs {
+			all = append(all, fmt.Errorf("%s %d: %w", l.job.name, l.task, l.err))
+		}
+		return errors.Join(all...)
+	})
+	if err != nil {
+		h.Error(err)
 	}
 }
+
+// listed is how many of the newest jobs are in a list in any case. Older ones come from the history of the leader, which
+// one whose disk was full may have in parts.
+const listed = 200
 
 // checkNothingTwice checks that the jobs and the outputs are those that were accepted, each once.
 func (h *chaos) checkNothingTwice() {
 	h.Helper()
 	var list struct{ Jobs []struct{ Name string } }
-	if err := h.cluster.JSON(h.ctx, &list, "job", "list", "-json"); err != nil {
+	if err := h.cluster.JSON(h.ctx, &list, "job", "list", "-all", "-limit", "0", "-json"); err != nil {
 		h.Fatal(err)
 	}
-	times := map[string]int{}
+	var names []string
 	for _, j := range list.Jobs {
-		if times[j.Name]++; times[j.Name] > 1 {
-			h.Errorf("%s was accepted twice", j.Name)
-		}
+		names = append(names, j.Name)
+	}
+	if err := compareNames(names, h.accepted, listed); err != nil {
+		h.Error(err)
 	}
 	fs, err := client.New(client.Options{NameNodes: []string{h.bed.HDFS.NameNode}, User: "root"})
 	if err != nil {
@@ -201,4 +236,25 @@ func (h *chaos) checkNothingTwice() {
 	if len(found) != 1+h.run.Outputs {
 		h.Errorf("HDFS has an input, %d outputs were compared, and these are there: %v", h.run.Outputs, found)
 	}
+}
+
+// compareNames says which names of a list were not accepted or are in it again, and which of the newest accepted ones
+// are missing.
+func compareNames(list, accepted []string, newest int) error {
+	var all []error
+	times := map[string]int{}
+	for _, name := range list {
+		switch times[name]++; {
+		case !slices.Contains(accepted, name):
+			all = append(all, fmt.Errorf("nobody accepted %s", name))
+		case times[name] == 2:
+			all = append(all, fmt.Errorf("%s was accepted twice", name))
+		}
+	}
+	for _, name := range accepted[max(0, len(accepted)-newest):] {
+		if times[name] == 0 {
+			all = append(all, fmt.Errorf("%s, which was accepted, is not in the list", name))
+		}
+	}
+	return errors.Join(all...)
 }

@@ -107,6 +107,19 @@ func TestAWatchThatEndsIsSeen(t *testing.T) {
 	}
 }
 
+// TestListedNamesAreCompared has lists of jobs, and what is wrong with them where the newest two must be there.
+func TestListedNamesAreCompared(t *testing.T) {
+	accepted := []string{"a", "b", "c"}
+	for list, want := range map[string]string{
+		"c b a": "", "c b": "", "c a": "b, which was accepted, is not in the list", "c b b a": "b was accepted twice",
+		"d c b a": "nobody accepted d", "": "c, which was accepted, is not in the list", "a c b a": "a was accepted twice",
+	} {
+		if err := compareNames(strings.Fields(list), accepted, 2); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", list, err, want)
+		}
+	}
+}
+
 // TestTheWatchReadsCgroups runs the watch's script on files as the kernel shows them.
 func TestTheWatchReadsCgroups(t *testing.T) {
 	bash, err := exec.LookPath("bash")
