@@ -39,6 +39,7 @@ func TestTheWatchSeesWhatItShould(t *testing.T) {
 		return all
 	}
 	as := func(*look) {}
+	freezing := func(l look) look { l.freezing = true; return l }
 	for name, tt := range map[string]struct {
 		looks []look
 		want  string // part of what is wrong
@@ -63,6 +64,7 @@ func TestTheWatchSeesWhatItShould(t *testing.T) {
 		"the limit of a start":             {each(6, "8.0.0.0.1", startCPUMax, as), "cpu.max 100000 100000"},
 		"looks between the steps":          {each(4, "8.0.0.0.1", lifted, as), ""},
 		"two looks far from each other":    {[]look{at("n1", "8.0.0.0.1", lifted, 1, 2), at("n1", "8.0.0.0.1", lifted, 6, 7)}, ""},
+		"throttled before it is frozen":    {[]look{freezing(at("n1", "7.0.0.0.1", x, 12, 13)), at("n2", "7.0.0.1.1", x, 1, 2)}, ""},
 		"a freeze that takes long":         {each(60, "8.0.0.0.1", lifted, func(l *look) { l.freezing = true }), ""},
 		"no limit on a disk":               {each(6, "8.0.0.0.1", cpuMax, func(l *look) { l.io = nil }), "io.max []"},
 		"no limit on what a disk is read":  {each(6, "8.0.0.0.1", cpuMax, func(l *look) { l.io[1] = "rbps=max" }), `"rbps=max"`},
