@@ -173,17 +173,34 @@ func (g *Group) Processes(l Leaf) ([]int, error) {
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones.
-// A kernel without cgroup.kill has each process signalled. It is not an error if the group does not exist.
+// Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones. The whole group loses
+// its limit on CPU: a process that used more than its share dies only when that is repaid, which took 96 s after a machine
+// had stood still for 24, since that time counts as used. A kernel without cgroup.kill has each process signalled. It is not
+// an error if the group does not exist.
 func (g *Group) Kill(l Leaf) error {
 	err := g.r.fs.write(g.filePath(l.dir(), "cgroup.kill"), "1")
 	if errors.Is(err, fs.ErrNotExist) {
 		err = cgroupkill.Signal(g.filePath(l.dir()))
 	}
+	if l == Whole && err == nil {
+		err = g.liftCPULimit()
+	}
 	if err = g.notFound(err); errors.Is(err, fault.NotFound) {
 		return nil
 	}
 	return err
+}
+
+// liftCPULimit makes cpu.max one that never throttles.
+func (g *Group) liftCPULimit() error {
+	limit, err := g.r.fs.read(g.filePath("cpu.max"))
+	if err != nil {
+		return err
+	}
+	if lifted, ok := unthrottledCPUMax(strings.TrimSpace(limit)); ok {
+		return g.r.fs.write(g.filePath("cpu.max"), lifted)
+	}
+	return nil
 }
 
 // Remove removes the group with its leaves and everything that a container made

@@ -196,6 +196,25 @@ func TestRemoveWaitsForProcesses(t *testing.T) {
 	}
 }
 
+func TestWhatIsKilledIsNotThrottled(t *testing.T) {
+	k, _, g := newTestGroup(t)
+	limit := k.get(g.filePath(), "cpu.max")
+	if err := g.Kill(Helpers); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.get(g.filePath(), "cpu.max"); got != limit {
+		t.Errorf("cpu.max is %q where only helpers are killed, want %q", got, limit)
+	}
+	k.writes = nil
+	if err := g.Kill(Whole); err != nil {
+		t.Fatal(err)
+	}
+	lifted, _ := unthrottledCPUMax(limit)
+	if want := []string{"cgroup.kill=1", "cpu.max=" + lifted}; len(k.writes) != 2 || !strings.HasSuffix(k.writes[0], want[0]) || !strings.HasSuffix(k.writes[1], want[1]) {
+		t.Errorf("writes %q, want %q", k.writes, want)
+	}
+}
+
 func TestFreeze(t *testing.T) {
 	for _, c := range []struct {
 		name      string
