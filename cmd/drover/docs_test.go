@@ -25,6 +25,19 @@ func readDoc(t *testing.T, name string) string {
 	return string(b)
 }
 
+// Debian's Go is older than the one of go.mod, and says no more than "invalid go version".
+func TestDocsNameTheGoVersion(t *testing.T) {
+	m := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(readDoc(t, "go.mod"))
+	if m == nil {
+		t.Fatal("go.mod has no version of Go")
+	}
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "docs/tutorial/cluster.md"} {
+		if !strings.Contains(readDoc(t, name), "Go "+m[1]+" or newer") {
+			t.Errorf("%s does not say that Go %s or newer is needed", name, m[1])
+		}
+	}
+}
+
 // Operators look up the flags of the daemons in operating.md.
 func TestDaemonFlagsAreDocumented(t *testing.T) {
 	doc := readDoc(t, "docs/how-to/operating.md")

@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +88,61 @@ func TestAptSourcesComeFromTheHost(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestPackagesAreInEveryDebian(t *testing.T) {
+	versioned := regexp.MustCompile(`-[0-9]+(\.[0-9]+)*(-|$)`)
+	for _, d := range Deps() {
+		if versioned.MatchString(d.Package) {
+			t.Errorf("package %s has a version in its name: another Debian has no such package", d.Package)
+		}
+	}
+}
+
+// TestTutorialNeedsWhatItSays looks at each program of the tutorial: it is in every Debian, built before, installed by
+// `make deps`, or named in the introduction.
+func TestTutorialNeedsWhatItSays(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/tutorial/cluster.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	introduction, _, _ := strings.Cut(string(doc), "\n## ")
+	known := map[string]bool{"drover": true, "testbed": true, "go": strings.Contains(introduction, "Go 1.")}
+	for _, name := range strings.Fields("cat cd cp done export for grep head kill ls mkdir sed seq sleep sort timeout wait") {
+		known[name] = true // the shell's, and of packages that Debian calls essential
+	}
+	for _, d := range Deps() {
+		known[filepath.Base(d.probe)] = true
+	}
+	used := programsOf(string(doc))
+	if len(used) < 15 {
+		t.Errorf("the tutorial uses only %q", used)
+	}
+	for _, name := range used {
+		if !known[name] && !strings.Contains(introduction, "`"+name+"`") {
+			t.Errorf("the tutorial runs %s, which neither its introduction nor Deps names", name)
+		}
+	}
+}
+
+var (
+	codeBlockRE = regexp.MustCompile("(?ms)^```(?:sh)?\n(.*?)^```$")
+	heredocRE   = regexp.MustCompile(`(?ms)(<<'END'\n).*?^END$`)
+	keywordRE   = regexp.MustCompile(`\b(?:(?:do|until|exec)\b|sh -c ['"])`) // a command follows
+	programRE   = regexp.MustCompile(`(?m)(?:^|[|;&]|\$\() *([a-z][a-z0-9_-]*)(?:[ ;)]|$)`)
+)
+
+// programsOf returns the words of a document's shell blocks at which a command begins.
+func programsOf(doc string) []string {
+	var names []string
+	for _, block := range codeBlockRE.FindAllStringSubmatch(doc, -1) {
+		text := strings.ReplaceAll(heredocRE.ReplaceAllString(block[1], "$1"), "\\\n", " ")
+		for _, m := range programRE.FindAllStringSubmatch(keywordRE.ReplaceAllString(text, ";"), -1) {
+			names = append(names, m[1])
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func TestScanConsole(t *testing.T) {

@@ -44,10 +44,11 @@ func (g Group) String() string {
 	}
 }
 
-// Deps lists all packages except Go, which runs this program.
+// Deps lists all packages except Go, which runs this program. Their names have no version in them: another Debian
+// has other versions, and apt-get installs all packages or none.
 func Deps() []Dep {
 	return []Dep{
-		{"openjdk-17-jdk-headless", "javac", "runs Apache HDFS and compiles its host program", ForHDFS},
+		{"default-jdk-headless", "javac", "runs Apache HDFS and compiles its host program", ForHDFS},
 		{"maven", "mvn", "fetches the jars of Apache HDFS", ForHDFS},
 		{"iproute2", "ip", "brings up the test bed's network", ForHDFS},
 		{"iptables", "iptables", "cuts coordinators off in `make chaos`", ForMachines},
@@ -60,6 +61,7 @@ func Deps() []Dep {
 		{"e2fsprogs", "/sbin/mke2fs", "makes disks", ForMachines},
 		{"util-linux", "/sbin/mkswap", "makes swap, enters namespaces", ForMachines},
 		{"xz-utils", "xz", "unpacks kernel modules", ForMachines},
+		{"curl", "curl", "reads from WebHDFS in the tutorial", ForMachines},
 		{"chromium", "chromium", "drives the web page as a person does, and takes its pictures", ForPages},
 		{"node-typescript", "tsc", "checks the types of the web page's scripts", ForPages},
 		{"npm", "npm", "fetches the linter of the web page's scripts, and runs their tests", ForPages},
