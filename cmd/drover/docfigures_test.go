@@ -78,6 +78,46 @@ func TestDocumentedFigures(t *testing.T) {
 	}
 }
 
+var (
+	measuredLinkRE = regexp.MustCompile(`\]\([a-z./]*measured/[a-z-]+\.md`)
+	sectionRE      = regexp.MustCompile(`(?m)^(?:##|-) `) // an entry of a list, too
+	figureRE       = regexp.MustCompile(`\b\d[\d,]* of \d[\d,]*\b|\b\d+\.\d+ ?(?:%|(?:s|ms|µs|MiB|GiB|MB/s)\b)`)
+)
+
+// copiedFigures returns what looks like a measurement in the sections of a document that send to a page of
+// docs/measured: the next run replaces the page, and not its copies.
+func copiedFigures(doc string) (figures []string) {
+	for _, section := range sectionRE.Split(doc, -1) {
+		if measuredLinkRE.MatchString(section) {
+			figures = append(figures, figureRE.FindAllString(section, -1)...)
+		}
+	}
+	return figures
+}
+
+func TestDocumentsCopyNoMeasuredFigures(t *testing.T) {
+	const copied = "It [finds](../measured/mutants.md) 24 of 37 in 0.05 s.\n## Next\nOne of 12, and 3 of 4\n"
+	if got := copiedFigures(copied); len(got) != 2 {
+		t.Errorf("the figures of a text are %q", got)
+	}
+	linking := 0
+	for _, name := range docFiles(t) {
+		if strings.HasPrefix(name, "docs/measured/") || name == "CHANGELOG.md" {
+			continue
+		}
+		doc := readDoc(t, name)
+		if measuredLinkRE.MatchString(doc) {
+			linking++
+		}
+		for _, figure := range copiedFigures(doc) {
+			t.Errorf("%s says %q where it sends to docs/measured: leave the figure to that page", name, figure)
+		}
+	}
+	if linking < 5 {
+		t.Errorf("only %d documents send to docs/measured", linking)
+	}
+}
+
 // oneCost leaves cost 1 alone of the costs of `drover sim levels`.
 func oneCost(args []string) (out []string) {
 	for i := 0; i < len(args); i++ {
