@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -121,10 +122,10 @@ func runBenchScheduler(c *cli.Context, params map[string]string) error {
 			}
 			continue
 		}
-		rows = append(rows, benchTableRow(&r))
+		rows = append(rows, benchTableRow(&r, k.Planning))
 	}
 	if rows != nil {
-		printTable(c.App.Writer, []string{"nodes", "tenants", "tasks", "features", "policy", "placements/s", "min", "max", "p50 ms", "p99 ms", "per cpu s", "allocs", "rss",
+		printTable(c.App.Writer, []string{"nodes", "tenants", "tasks", "features", "planning", "policy", "placements/s", "min", "max", "p50 ms", "p99 ms", "per cpu s", "allocs", "rss",
 			"local", "share err", "gap", "packing", "idle us"}, rows)
 	}
 	return nil
@@ -201,9 +202,9 @@ func printWorst(w io.Writer, policies []string, cells []*bench.WorstRuns) {
 }
 
 // benchTableRow formats one line of the table.
-func benchTableRow(r *bench.Result) []string {
+func benchTableRow(r *bench.Result, planning bool) []string {
 	f := func(v float64, digits int) string { return strconv.FormatFloat(v, 'f', digits, 64) }
-	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Tenants), strconv.Itoa(r.Tasks), string(r.Features), r.Policy,
+	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Tenants), strconv.Itoa(r.Tasks), string(r.Features), cmp.Or(yesOrEmpty(planning), "no"), r.Policy,
 		f(r.PlacementsPerS, 0), f(r.SlowestPerS, 0), f(r.FastestPerS, 0), f(r.CycleP50MS, 2), f(r.CycleP99MS, 2), f(r.PlacementsPerCPUS, 0),
 		f(r.AllocsPerPlacement, 3), fmt.Sprintf("%d MiB", r.RSSBytes>>20), f(r.NodeLocal, 3), f(r.ShareErrorTasks, 2), f(r.MatchingGap, 4), f(r.Packing, 3), f(r.IdleCycleUS, 2)}
 }

@@ -107,22 +107,34 @@ func runBenchCoordinator(c *cli.Context) error {
 			}
 			continue
 		}
-		rows = append(rows, benchCoordinatorRow(c.Int("servers"), &r))
+		rows = append(rows, benchCoordinatorRow(c.Int("servers"), syncText(c), &r))
 	}
 	if rows != nil {
-		printTable(c.App.Writer, []string{"servers", "nodes", "tasks", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes", "receipt p50 ms", "p99 ms",
-			"submissions/s", "p50 ms", "p99 ms", "at a rate/s", "p50 ms", "p99 ms", "rss", "failover ms"}, rows)
+		printTable(c.App.Writer, benchCoordinatorHeader, rows)
 	}
 	return nil
 }
 
-func benchCoordinatorRow(servers int, r *bench.Result) []string {
+// benchCoordinatorHeader begins with the settings: rows of other settings are other figures for integration/cmd/record.
+// A latency belongs to the rate before it.
+var benchCoordinatorHeader = []string{"servers", "nodes", "tasks", "sync", "pages", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes",
+	"receipt p50 ms", "receipt p99 ms", "submissions/s", "p50 ms", "p99 ms", "at a rate/s", "p50 ms", "p99 ms", "rss", "failover ms"}
+
+// syncText returns what a submission waits for.
+func syncText(c *cli.Context) string {
+	if c.Bool("no-sync") {
+		return "no"
+	}
+	return "disk"
+}
+
+func benchCoordinatorRow(servers int, sync string, r *bench.Result) []string {
 	f := func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
 	failover := "-"
 	if r.FailoverMS > 0 {
 		failover = f(r.FailoverMS)
 	}
-	return []string{strconv.Itoa(servers), strconv.Itoa(r.Nodes), strconv.Itoa(r.Jobs * r.Tasks), f(r.RegistrationsPerS), f(r.ReportsPerS), f(r.NodesAtHalfCore), f(r.PlacementsPerS), f(r.PlacementsPerCPUS), strconv.FormatInt(r.PageChanges, 10),
+	return []string{strconv.Itoa(servers), strconv.Itoa(r.Nodes), strconv.Itoa(r.Jobs * r.Tasks), sync, strconv.Itoa(r.Pages), f(r.RegistrationsPerS), f(r.ReportsPerS), f(r.NodesAtHalfCore), f(r.PlacementsPerS), f(r.PlacementsPerCPUS), strconv.FormatInt(r.PageChanges, 10),
 		f(r.ReceiptP50MS), f(r.ReceiptP99MS), f(r.SubmitsPerS), f(r.SubmitP50MS), f(r.SubmitP99MS), f(r.SteadyPerS), f(r.SteadyP50MS), f(r.SteadyP99MS), fmt.Sprintf("%d MiB", r.RSSBytes>>20), failover}
 }
 

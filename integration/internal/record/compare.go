@@ -23,11 +23,11 @@ type figure struct {
 // columns says of each column of a table of `drover bench` that is a result whether more of it is
 // better; columns of settings are part of a figure's name, the others are not compared.
 var columns = map[string]bool{
-	"PLACEMENTS/S": true, "PER CPU S": true, "REGISTER/S": true, "REPORTS/S": true, "NODES AT HALF A CORE": true, "SUBMISSIONS/S": true,
-	"P50 MS": false, "P99 MS": false, "RECEIPT P50 MS": false, "RSS": false, "ALLOCS": false,
+	"PLACEMENTS/S": true, "PER CPU S": true, "REGISTER/S": true, "REPORTS/S": true, "NODES AT HALF A CORE": true, "SUBMISSIONS/S": true, "AT A RATE/S": true,
+	"P50 MS": false, "P99 MS": false, "RECEIPT P50 MS": false, "RECEIPT P99 MS": false, "FAILOVER MS": false, "RSS": false, "ALLOCS": false,
 }
 
-var settingColumns = []string{"NODES", "TENANTS", "TASKS", "FEATURES", "POLICY"}
+var settingColumns = []string{"SERVERS", "NODES", "TENANTS", "TASKS", "FEATURES", "PLANNING", "POLICY", "SYNC", "PAGES"}
 
 var (
 	cells   = regexp.MustCompile(`\s{2,}`)
@@ -82,12 +82,15 @@ func addGoBench(name string, pairs []string, add func(string, float64, bool)) {
 	}
 }
 
-// addRow adds the results of one row of a table. A column whose name occurs again belongs to the
-// last result that is a rate.
+// addRow adds the results of one row of a table. A column whose name occurs more than once
+// belongs to the rate before it.
 func addRow(header, row []string, add func(string, float64, bool)) {
 	var settings []string
 	rate := ""
-	seen := map[string]bool{}
+	times := map[string]int{}
+	for _, column := range header {
+		times[column]++
+	}
 	for i, column := range header {
 		if slices.Contains(settingColumns, column) {
 			settings = append(settings, strings.ToLower(column)+" "+row[i])
@@ -101,10 +104,9 @@ func addRow(header, row []string, add func(string, float64, bool)) {
 		name := column
 		if higher {
 			rate = column
-		} else if seen[column] {
+		} else if times[column] > 1 {
 			name = rate + " " + column
 		}
-		seen[column] = true
 		add(strings.Join(append(slices.Clone(settings), name), ", "), v, higher)
 	}
 }

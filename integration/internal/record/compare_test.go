@@ -1,6 +1,10 @@
 package record
 
 import (
+	"maps"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +21,6 @@ tasks of true           775 /s                   2,000 in one stage
 NODES  TENANTS  TASKS  FEATURES  POLICY  PLACEMENTS/S  MIN     MAX     P50 MS  RSS
 100    1        0      plain     fifo    106407        106407  124317  0.76    47 MiB
 `
-	coordinatorTable = `NODES  TASKS  PLACEMENTS/S  RECEIPT P50 MS  P99 MS  SUBMISSIONS/S  P50 MS  P99 MS
-20     100    592           9               10      225            393     441
-`
 	goOutput = `goos: linux
 BenchmarkSort-1   1   300 ns/op   40.0 MB/s
 BenchmarkSort-1   1   100 ns/op   60.0 MB/s
@@ -35,18 +36,77 @@ func TestFigures(t *testing.T) {
 		{name: "nodes 100, tenants 1, tasks 0, features plain, policy fifo, PLACEMENTS/S", value: 106407, higher: true},
 		{name: "nodes 100, tenants 1, tasks 0, features plain, policy fifo, P50 MS", value: 0.76},
 		{name: "nodes 100, tenants 1, tasks 0, features plain, policy fifo, RSS", value: 47},
-		{name: "nodes 20, tasks 100, PLACEMENTS/S", value: 592, higher: true},
-		{name: "nodes 20, tasks 100, RECEIPT P50 MS", value: 9},
-		{name: "nodes 20, tasks 100, P99 MS", value: 10},
-		{name: "nodes 20, tasks 100, SUBMISSIONS/S", value: 225, higher: true},
-		{name: "nodes 20, tasks 100, P50 MS", value: 393},
-		{name: "nodes 20, tasks 100, SUBMISSIONS/S P99 MS", value: 441},
 		{name: "BenchmarkSort-1 ns/op", value: 200},
 		{name: "BenchmarkSort-1 MB/s", value: 50, higher: true},
 	}
-	got := figures(devTable + "\n" + schedulerTable + "\n" + coordinatorTable + "\n" + goOutput)
+	got := figures(devTable + "\n" + schedulerTable + "\n" + goOutput)
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(figure{})); d != "" {
 		t.Error(d)
+	}
+}
+
+// coordinatorTable returns a table with the header that `drover bench coordinator` prints.
+func coordinatorTable(t *testing.T, rows ...map[string]string) string {
+	t.Helper()
+	source, err := os.ReadFile("../../../cmd/drover/bench_coordinator.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, ok := strings.Cut(string(source), "\nvar benchCoordinatorHeader = []string{")
+	list, _, end := strings.Cut(list, "}\n")
+	if !ok || !end {
+		t.Fatal("bench_coordinator.go has no benchCoordinatorHeader")
+	}
+	var b strings.Builder
+	var header []string
+	for _, m := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(list, -1) {
+		header = append(header, strings.ToUpper(m[1]))
+	}
+	b.WriteString(strings.Join(header, "  "))
+	for _, row := range rows {
+		for i, column := range header {
+			value := strconv.Itoa(100 + i)
+			if v, ok := row[column]; ok {
+				value = v
+			}
+			b.WriteString(map[bool]string{true: "\n", false: "  "}[i == 0] + value)
+		}
+	}
+	return b.String() + "\n"
+}
+
+// Each number of the coordinator's table has a name that says of what it is, and rows of other settings are other figures.
+func TestFiguresOfCoordinators(t *testing.T) {
+	setting := map[string]string{"SERVERS": "1", "NODES": "20", "TASKS": "100", "SYNC": "disk", "PAGES": "0", "FAILOVER MS": "-"}
+	with := func(column, value string) map[string]string {
+		row := maps.Clone(setting)
+		row[column] = value
+		return row
+	}
+	var names []string
+	for _, f := range figures(coordinatorTable(t, setting, setting)) {
+		names = append(names, strings.TrimPrefix(f.name, "servers 1, nodes 20, tasks 100, sync disk, pages 0, "))
+	}
+	want := []string{"REGISTER/S", "REPORTS/S", "NODES AT HALF A CORE", "PLACEMENTS/S", "PER CPU S", "RECEIPT P50 MS", "RECEIPT P99 MS",
+		"SUBMISSIONS/S", "SUBMISSIONS/S P50 MS", "SUBMISSIONS/S P99 MS", "AT A RATE/S", "AT A RATE/S P50 MS", "AT A RATE/S P99 MS", "RSS"}
+	if d := cmp.Diff(want, names); d != "" {
+		t.Error(d)
+	}
+	for column, value := range map[string]string{"SERVERS": "3", "SYNC": "no", "PAGES": "50"} {
+		if got := figures(coordinatorTable(t, setting, with(column, value))); len(got) != 2*len(want) {
+			t.Errorf("rows that differ in %s are %d figures, want %d", column, len(got), 2*len(want))
+		}
+	}
+	if got := figures(coordinatorTable(t, with("FAILOVER MS", "1300"))); got[len(got)-1].value != 1300 || got[len(got)-1].higher {
+		t.Errorf("the loss of a leader is %+v", got[len(got)-1])
+	}
+}
+
+// What decides with and without planning is not one figure.
+func TestFiguresOfPlanning(t *testing.T) {
+	const planning = "NODES  PLANNING  POLICY  PLACEMENTS/S\n1  no  3dsf  10\n1  yes  3dsf  20\n"
+	if got := figures(planning); len(got) != 2 {
+		t.Errorf("%+v", got)
 	}
 }
 
