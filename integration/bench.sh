@@ -44,14 +44,26 @@ for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS WORLDS FUZZTIME
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
+# cpu prints the CPU time in seconds of the whole machine, and that of this script's children that have ended.
+# times must be the script's own: a subshell has had no children.
+cpu() {
+  times >"$out/times"
+  awk -v ticks="$(getconf CLK_TCK)" '/^cpu / { machine = ($2 + $3 + $4 + $7 + $8 + $9) / ticks }
+    FILENAME != "/proc/stat" && FNR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "m"); own += 60 * t[1] + t[2] } }
+    END { print machine, own }' /proc/stat "$out/times"
+}
+
 # part NAME COMMAND... runs a part and keeps the previous output of the same part.
 part() {
-  local name=$1 start=$SECONDS failed=; shift
+  local name=$1 start=$SECONDS failed= others; shift
   echo "== $name"
   [ -f "$out/$name.txt" ] && mv "$out/$name.txt" "$out/$name.before.txt"
+  cpu >"$out/cpu.before"
   "$@" 2>&1 | tee "$out/$name.txt"
   [ "${PIPESTATUS[0]}" -eq 0 ] || { code=1; failed=-failed; }
-  [ "${RECORD:-}" = no ] || bin/record -part "$name" -command "${settings}integration/bench.sh $name" $failed "docs/measured/$name.md" <"$out/$name.txt" || code=1
+  cpu >"$out/cpu.after"
+  others=$(paste "$out/cpu.before" "$out/cpu.after" | awk -v s=$((SECONDS - start)) '{ v = ($3 - $1 - $4 + $2) / (s ? s : 1); print (v > 0 ? v : 0) }')
+  [ "${RECORD:-}" = no ] || bin/record -part "$name" -command "${settings}integration/bench.sh $name" -others "$others" $failed "docs/measured/$name.md" <"$out/$name.txt" || code=1
   echo "   $name: after $((SECONDS - start)) s; in $out/$name.txt$([ -f "$out/$name.before.txt" ] && echo ", the previous output in $name.before.txt")"
 }
 

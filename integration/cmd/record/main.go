@@ -2,7 +2,7 @@
 // the benchmark is its standard input. The page ends with what changed by more than
 // a tenth against the page of the last release; what became worse is printed as well.
 //
-//	record -part NAME -command TEXT [-failed] FILE
+//	record -part NAME -command TEXT [-others PROCESSORS] [-failed] FILE
 package main
 
 import (
@@ -25,17 +25,18 @@ const maxOutput = 1 << 20
 func main() {
 	part := flag.String("part", "", "name of the benchmark")
 	command := flag.String("command", "", "command that repeats it")
+	others := flag.Float64("others", record.UnknownOthers, "processors that other work had meanwhile, on average")
 	failed := flag.Bool("failed", false, "the benchmark failed or missed a target")
 	flag.Parse()
-	if err := run(*part, *command, *failed, flag.Args()); err != nil {
+	if err := run(*part, *command, *others, *failed, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "record:", err)
 		os.Exit(1)
 	}
 }
 
-func run(part, command string, failed bool, args []string) error {
+func run(part, command string, others float64, failed bool, args []string) error {
 	if part == "" || command == "" || len(args) != 1 {
-		return errors.New("usage: record -part NAME -command TEXT [-failed] FILE <OUTPUT")
+		return errors.New("usage: record -part NAME -command TEXT [-others PROCESSORS] [-failed] FILE <OUTPUT")
 	}
 	out, err := io.ReadAll(io.LimitReader(os.Stdin, maxOutput))
 	if err != nil {
@@ -45,6 +46,7 @@ func run(part, command string, failed bool, args []string) error {
 	if err != nil {
 		return err
 	}
+	m.Others = others
 	commit, err := record.CommitName()
 	if err != nil {
 		return err

@@ -157,8 +157,8 @@ func changes(before, now string) (out []change) {
 }
 
 // Compare returns what changed by more than a tenth from an earlier page of the same part to a
-// measurement, as Markdown, and the number of figures that became worse. Pages of different machines
-// or of busy ones are not compared: that is said instead.
+// measurement, as Markdown, and the number of figures that became worse. Pages of different machines or
+// commands, of busy machines, and of which no figure is known are not compared: that is said instead.
 func Compare(page string, m Measurement) (text string, worse int) {
 	if page == "" {
 		return "", 0
@@ -168,13 +168,22 @@ func Compare(page string, m Measurement) (text string, worse int) {
 	switch _, output, ok := strings.Cut(page, "\n```\n"); {
 	case !ok || commit == "":
 		return "", 0
+	case pageCommand(page) != m.Command:
+		return heading + fmt.Sprintf("Not compared: it was measured by `%s`.\n", pageCommand(page)), 0
 	case pageRow(page, "machine") != m.Machine.row():
 		return heading + "Not compared: it was measured on another machine.\n", 0
 	case m.Machine.busy() || strings.Contains(pageRow(page, "load"), busyNote):
 		return heading + "Not compared: the machine had other work during one of them.\n", 0
 	default:
 		output, _, _ = strings.Cut(output, "\n```\n")
-		table, worse := changeTable(changes(output, m.Output))
+		all := changes(output, m.Output)
+		switch {
+		case len(figures(m.Output)) == 0:
+			return heading + "Not compared: the tables of this part have no figures that are known to be better or worse.\n", 0
+		case len(all) == 0:
+			return heading + "Not compared: no figure has the same name and settings.\n", 0
+		}
+		table, worse := changeTable(all)
 		return heading + table, worse
 	}
 }
@@ -197,6 +206,13 @@ func changeTable(all []change) (text string, worse int) {
 		fmt.Fprintf(&b, "| %s | %.4g | %.4g | %s |\n", strings.ReplaceAll(c.name, "|", `\|`), c.before, c.now, word)
 	}
 	return fmt.Sprintf("%s%d figures compared; not listed: changes of at most %.0f%%.\n", b.String(), len(all), 100*tolerance), worse
+}
+
+// pageCommand returns the command that a page says it was written by.
+func pageCommand(page string) string {
+	_, rest, _ := strings.Cut(page, beforeCommand)
+	command, _, _ := strings.Cut(rest, afterCommand)
+	return command
 }
 
 // pageRow returns the value of a row of a page's table, "" if there is none.

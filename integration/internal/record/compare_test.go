@@ -3,6 +3,7 @@ package record
 import (
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -110,13 +111,46 @@ func TestFiguresOfPlanning(t *testing.T) {
 	}
 }
 
+// The README of the pages says which parts are compared.
+func TestComparedParts(t *testing.T) {
+	const dir = "../../../docs/measured/"
+	readme, err := os.ReadFile(dir + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, ok := strings.Cut(string(readme), "\"Not compared\":\n")
+	list, _, _ = strings.Cut(list, "\n")
+	pages, err := filepath.Glob(dir + "*.md")
+	if !ok || err != nil || len(pages) < 10 {
+		t.Fatalf("no list of compared parts, or only %d pages, %v", len(pages), err)
+	}
+	for _, file := range pages {
+		part := strings.TrimSuffix(filepath.Base(file), ".md")
+		if part == "README" {
+			continue
+		}
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, output, _ := strings.Cut(string(page), "\n```\n")
+		output, _, _ = strings.Cut(output, "\n```\n")
+		if got, said := len(figures(output)), strings.Contains(list, "`"+part+"`"); got > 0 != said {
+			t.Errorf("%d figures of part %s are compared, README.md says %v", got, part, said)
+		}
+	}
+}
+
 func TestCompare(t *testing.T) {
-	quiet := Machine{cpu: "A | B", cores: 2, memoryMB: 4096, load: 0.5}
+	quiet := Machine{cpu: "A | B", cores: 2, memoryMB: 4096, load: 0.5, Others: UnknownOthers}
 	measured := func(m Machine, output string) Measurement {
 		return Measurement{Part: "dev", Command: "x", At: time.Unix(0, 0), Commit: "abc", Machine: m, Output: output}
 	}
-	other, busy := quiet, quiet
-	other.cores, busy.load = 4, 9
+	other, busy, shared, own := quiet, quiet, quiet, quiet
+	other.cores, busy.load, shared.Others = 4, 9, 0.5
+	own.load, own.Others = 9, 0.01 // what loaded the machine was the benchmark
+	memory := measured(quiet, devTable)
+	memory.Command = "TMPDIR='/dev/shm' x"
 	changed := strings.NewReplacer("25.1 ms", "28.0 ms", "775 /s", "900 /s").Replace(devTable)
 	for _, c := range []struct {
 		name   string
@@ -131,6 +165,12 @@ func TestCompare(t *testing.T) {
 		{"another machine", Page(measured(other, devTable)), measured(quiet, devTable), "Not compared: it was measured on another machine.\n", 0},
 		{"busy", Page(measured(busy, devTable)), measured(quiet, devTable), "Not compared: the machine had other work during one of them.\n", 0},
 		{"busy now", Page(measured(quiet, devTable)), measured(busy, devTable), "Not compared: the machine had other work during one of them.\n", 0},
+		{"not busy at the end, but before", Page(measured(shared, devTable)), measured(quiet, devTable), "Not compared: the machine had other work during one of them.\n", 0},
+		{"loaded by the benchmark", Page(measured(own, devTable)), measured(own, devTable), "2 figures compared; not listed: changes of at most 10%.\n", 0},
+		{"other settings", Page(memory), measured(quiet, devTable), "Not compared: it was measured by `TMPDIR='/dev/shm' x`.\n", 0},
+		{"a table of another kind", Page(measured(quiet, "FLOOD  READ MS\nlists  5\n")), measured(quiet, "FLOOD  READ MS\nlists  9\n"),
+			"Not compared: the tables of this part have no figures that are known to be better or worse.\n", 0},
+		{"no figure of the same name", Page(measured(quiet, schedulerTable)), measured(quiet, devTable), "Not compared: no figure has the same name and settings.\n", 0},
 		{"changed", Page(measured(quiet, devTable)), measured(quiet, changed), "| figure | before | now | |\n| --- | --- | --- | --- |\n" +
 			"| job of one task | 25.1 | 28 | **worse** |\n| tasks of true | 775 | 900 | better |\n2 figures compared; not listed: changes of at most 10%.\n", 1},
 	} {

@@ -33,12 +33,21 @@ type Machine struct {
 	memoryMB  int64  // MiB
 	kernel    string
 	goVersion string
-	load      float64 // 1-minute load average at the end; much above cores means other work
+	load      float64 // 1-minute load average at the end
+
+	// Others is how many processors other work had meanwhile, on average; UnknownOthers if nobody measured it.
+	Others float64
 }
+
+// UnknownOthers is Machine.Others where it was not measured: the load at the end is all that is known then.
+const UnknownOthers = -1
+
+// tolerableOthers is the part of all processors that other work may have had before figures are not compared.
+const tolerableOthers = 0.1
 
 // ThisMachine describes the machine that it runs on.
 func ThisMachine() (Machine, error) {
-	m := Machine{cores: runtime.NumCPU(), goVersion: runtime.Version()}
+	m := Machine{cores: runtime.NumCPU(), goVersion: runtime.Version(), Others: UnknownOthers}
 	cpu, err := os.Open("/proc/cpuinfo")
 	if err != nil {
 		return m, err
@@ -82,18 +91,30 @@ func modelName(r io.Reader) (string, error) {
 // busyNote is what the pages say of a machine that had other work.
 const busyNote = "the machine had other work, so compare within this page only"
 
-// busy reports whether the machine had much other work.
-func (m Machine) busy() bool { return m.load > float64(m.cores)+1 }
+// busy reports whether the machine had much other work. By the load alone that is a guess: what was measured is in
+// it too, and what ended before the last minute is not.
+func (m Machine) busy() bool {
+	if m.Others == UnknownOthers {
+		return m.load > float64(m.cores)+1
+	}
+	return m.Others > tolerableOthers*float64(m.cores)
+}
 
 // row returns what the pages say of the machine.
 func (m Machine) row() string {
 	return strings.ReplaceAll(fmt.Sprintf("%s, %d cores, %d MiB", m.cpu, m.cores, m.memoryMB), "|", `\|`)
 }
 
+// What stands around the command on a page.
+const (
+	beforeCommand = "\nWritten by `"
+	afterCommand  = "`; do not edit.\n"
+)
+
 // Page returns the measurement as Markdown.
 func Page(m Measurement) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Measured: %s\n\nWritten by `%s`; do not edit.\n\n", m.Part, m.Command)
+	fmt.Fprintf(&b, "# Measured: %s\n%s%s%s\n", m.Part, beforeCommand, m.Command, afterCommand)
 	b.WriteString("| | |\n| --- | --- |\n")
 	row := func(k, v string) { fmt.Fprintf(&b, "| %s | %s |\n", k, strings.ReplaceAll(v, "|", `\|`)) }
 	row("date", m.At.UTC().Format(time.RFC3339))
@@ -101,6 +122,9 @@ func Page(m Measurement) string {
 	fmt.Fprintf(&b, "| machine | %s |\n", m.Machine.row())
 	row("kernel, Go", m.Machine.kernel+", "+m.Machine.goVersion)
 	load := fmt.Sprintf("%.1f at the end", m.Machine.load)
+	if m.Machine.Others != UnknownOthers {
+		load += fmt.Sprintf("; other work had %.2f processors meanwhile", m.Machine.Others)
+	}
 	if m.Machine.busy() {
 		load += ": " + busyNote
 	}

@@ -9,7 +9,7 @@ import (
 func TestPage(t *testing.T) {
 	m := Measurement{
 		Part: "dev", Command: "integration/bench.sh dev", At: time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600)), Commit: "abc123-dirty",
-		Machine: Machine{cpu: "A | B", cores: 2, memoryMB: 4096, kernel: "6.1", goVersion: "go1.26", load: 0.5}, Output: "one  1.2 s\n```\n\n",
+		Machine: Machine{cpu: "A | B", cores: 2, memoryMB: 4096, kernel: "6.1", goVersion: "go1.26", load: 0.5, Others: UnknownOthers}, Output: "one  1.2 s\n```\n\n",
 	}
 	want := "# Measured: dev\n\nWritten by `integration/bench.sh dev`; do not edit.\n\n| | |\n| --- | --- |\n" +
 		"| date | 2026-11-23T06:00:00Z |\n| commit | abc123-dirty |\n| machine | A \\| B, 2 cores, 4096 MiB |\n" +
@@ -17,7 +17,11 @@ func TestPage(t *testing.T) {
 	if got := Page(m); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	m.Failed, m.Machine.load = true, 9
+	m.Machine.Others = 0.04
+	if row := "| load | 0.5 at the end; other work had 0.04 processors meanwhile |\n"; !strings.Contains(Page(m), row) {
+		t.Errorf("no row %q in\n%s", row, Page(m))
+	}
+	m.Failed, m.Machine.Others = true, 0.3
 	got := Page(m)
 	for _, part := range []string{"missed a target", "had other work"} {
 		if !strings.Contains(got, part) {
