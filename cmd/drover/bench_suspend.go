@@ -55,7 +55,7 @@ func benchSuspendCommand() *cli.Command {
 					return err
 				}
 			}
-			return errors.Join(b.save(c.String("save")), b.print(c.App.Writer))
+			return errors.Join(append([]error{b.save(c.String("save")), b.print(c.App.Writer)}, b.failures...)...)
 		},
 	}
 }
@@ -66,6 +66,7 @@ type suspendBench struct {
 	job      string
 	task     taskArg
 	results  []*levelResult
+	failures []error       // of levels that were not reached; the others are measured
 	baseline *criuBaseline // nil: none
 
 	node     string
@@ -105,6 +106,7 @@ func (b *suspendBench) measureLevel(name string) error {
 		took, seen, err := b.reachLevel(l)
 		if err != nil {
 			row.Failure = err.Error()
+			b.failures = append(b.failures, fmt.Errorf("%s: %w", name, err))
 			return nil
 		}
 		row.Rounds++

@@ -36,7 +36,8 @@ type fakeCoordinator struct {
 	listed      int
 	events      []*droverv1.Event
 	eventsAsked *droverv1.EventsRequest
-	tenants     []*droverv1.Tenant // applied
+	tenants     []*droverv1.Tenant     // applied
+	nodes       []*droverv1.NodeStatus // it lists none if nil
 
 	watched   []*droverv1.GetJobResponse  // what is seen of a job, in order
 	watchErr  error                       // how the stream ends after that
@@ -67,6 +68,14 @@ func (f *fakeCoordinator) GetJob(ctx context.Context, r *connect.Request[droverv
 		return f.UnimplementedClientServiceHandler.GetJob(ctx, r)
 	}
 	return connect.NewResponse(f.present), nil
+}
+
+// ListNodes implements droverv1connect.ClientServiceHandler.
+func (f *fakeCoordinator) ListNodes(ctx context.Context, r *connect.Request[droverv1.ListNodesRequest]) (*connect.Response[droverv1.ListNodesResponse], error) {
+	if f.nodes == nil {
+		return f.UnimplementedClientServiceHandler.ListNodes(ctx, r)
+	}
+	return connect.NewResponse(&droverv1.ListNodesResponse{Nodes: f.nodes}), nil
 }
 
 // StopJob implements droverv1connect.ClientServiceHandler.
