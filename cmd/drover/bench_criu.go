@@ -204,8 +204,8 @@ func runBenchCriu(c *cli.Context) error {
 		fmt.Fprintln(c.App.Writer, text)
 	}
 	printTable(c.App.Writer, []string{"criu alone", "rounds", "median", "p90", "max", "MB/s", "image"}, [][]string{
-		{"dump", fmt.Sprint(len(row.DumpUS)), quantileText(row.DumpUS, 0.5), quantileText(row.DumpUS, 0.9), quantileText(row.DumpUS, 1), throughputText(row.ImageBytes, row.DumpUS), jobspec.FormatSize(row.ImageBytes)},
-		{"restore", fmt.Sprint(len(row.RestoreUS)), quantileText(row.RestoreUS, 0.5), quantileText(row.RestoreUS, 0.9), quantileText(row.RestoreUS, 1), throughputText(row.ImageBytes, row.RestoreUS), ""}})
+		{"dump", fmt.Sprint(len(row.DumpUS)), medianText(row.DumpUS), quantileText(row.DumpUS, 0.9), quantileText(row.DumpUS, 1), throughputText(row.ImageBytes, row.DumpUS), jobspec.FormatSize(row.ImageBytes)},
+		{"restore", fmt.Sprint(len(row.RestoreUS)), medianText(row.RestoreUS), quantileText(row.RestoreUS, 0.9), quantileText(row.RestoreUS, 1), throughputText(row.ImageBytes, row.RestoreUS), ""}})
 	return nil
 }
 

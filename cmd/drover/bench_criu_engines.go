@@ -238,7 +238,7 @@ func (r *engineBaseline) text(criu *criuBaseline) string {
 		return ""
 	}
 	times := func(us, base []int64) string {
-		return fmt.Sprintf("%s, %.2f times", quantileText(us, 0.5), float64(medianOf(us))/float64(medianOf(base)))
+		return fmt.Sprintf("%s, %.2f times", medianText(us), float64(medianOf(us))/float64(medianOf(base)))
 	}
 	return fmt.Sprintf("the same process in a container, and how many times as long as criu alone: runc checkpoint %s; ctr task checkpoint %s; runc restore %s",
 		times(r.RuncDumpUS, criu.DumpUS), times(r.CtrDumpUS, criu.DumpUS), times(r.RuncRestoreUS, criu.RestoreUS))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/drover-run/drover/internal/median"
 )
 
 // dayQuantity is something that may not grow.
@@ -74,8 +76,7 @@ func dayMedian(all []daySample, from, to float64, of func(*daySample) float64) f
 	for i := int(n * from); i < int(n*to); i++ {
 		v = append(v, of(&all[i]))
 	}
-	slices.Sort(v)
-	return v[len(v)/2]
+	return median.Of(v)
 }
 
 // dayPlot draws the samples as a line of bars, from 0 to the highest, which it returns.

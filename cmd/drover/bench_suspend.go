@@ -17,6 +17,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/median"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -232,7 +233,20 @@ func quantileText(us []int64, q float64) string {
 	if len(us) == 0 {
 		return ""
 	}
-	return (time.Duration(quantileOf(us, q)) * time.Microsecond).Round(10 * time.Microsecond).String()
+	return microText(quantileOf(us, q))
+}
+
+// medianText formats the median of unsorted microseconds.
+func medianText(us []int64) string {
+	if len(us) == 0 {
+		return ""
+	}
+	return microText(medianOf(us))
+}
+
+// microText formats microseconds.
+func microText(us int64) string {
+	return (time.Duration(us) * time.Microsecond).Round(10 * time.Microsecond).String()
 }
 
 // quantileOf returns the smallest value that is at least as large as the share q of all
@@ -245,7 +259,13 @@ func quantileOf(us []int64, q float64) int64 {
 	return s[max(0, min(len(s), int(math.Ceil(q*float64(len(s)))))-1)]
 }
 
-func medianOf(us []int64) int64 { return quantileOf(us, 0.5) }
+// medianOf returns the median; 0 if there are no values.
+func medianOf(us []int64) int64 {
+	if len(us) == 0 {
+		return 0
+	}
+	return median.Of(us)
+}
 
 // save writes the results to a file.
 func (b *suspendBench) save(path string) error {
@@ -275,10 +295,10 @@ func (b *suspendBench) print(w io.Writer) error {
 	}
 	var rows, steps [][]string
 	for _, r := range b.results {
-		rows = append(rows, []string{r.Level, fmt.Sprint(r.Rounds), quantileText(r.SuspendUS, 0.5), quantileText(r.SuspendUS, 0.9), quantileText(r.SuspendUS, 1), quantileText(r.ResumeUS, 0.5), quantileText(r.ResumeUS, 1),
+		rows = append(rows, []string{r.Level, fmt.Sprint(r.Rounds), medianText(r.SuspendUS), quantileText(r.SuspendUS, 0.9), quantileText(r.SuspendUS, 1), medianText(r.ResumeUS), quantileText(r.ResumeUS, 1),
 			jobspec.FormatSize(r.MemoryBytes), jobspec.FormatSize(r.SwapBytes), jobspec.FormatSize(r.ImageBytes), r.Failure})
 		for _, k := range slices.Sorted(maps.Keys(r.StepsUS)) {
-			steps = append(steps, []string{r.Level, k, fmt.Sprint(len(r.StepsUS[k])), quantileText(r.StepsUS[k], 0.5), quantileText(r.StepsUS[k], 0.9), quantileText(r.StepsUS[k], 1)})
+			steps = append(steps, []string{r.Level, k, fmt.Sprint(len(r.StepsUS[k])), medianText(r.StepsUS[k]), quantileText(r.StepsUS[k], 0.9), quantileText(r.StepsUS[k], 1)})
 		}
 	}
 	if b.emulated {
@@ -287,7 +307,7 @@ func (b *suspendBench) print(w io.Writer) error {
 	for _, r := range b.results {
 		if len(r.FreedUS) > 0 {
 			fmt.Fprintf(w, "%s: from the decision to the processor freed: median %s, p10 %s, p90 %s; the kernel's part: median %s, p90 %s\n", r.Level,
-				quantileText(r.FreedUS, 0.5), quantileText(r.FreedUS, 0.1), quantileText(r.FreedUS, 0.9), quantileText(r.StepsUS["freeze/kernel"], 0.5), quantileText(r.StepsUS["freeze/kernel"], 0.9))
+				medianText(r.FreedUS), quantileText(r.FreedUS, 0.1), quantileText(r.FreedUS, 0.9), medianText(r.StepsUS["freeze/kernel"]), quantileText(r.StepsUS["freeze/kernel"], 0.9))
 		}
 		if r.DumpRatio > 0 {
 			fmt.Fprintf(w, "%s: dump %s MB/s, %.2f times as long as criu alone; restore %s MB/s, %.2f times\n", r.Level,

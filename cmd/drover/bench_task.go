@@ -2,14 +2,17 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +39,8 @@ func benchTaskCommand() *cli.Command {
 		ArgsUsage: "[COMMAND...]",
 		Description: "Runs on the machine of a node whose cluster has no other node. In each round it runs the command (default: true)\n" +
 			"in so many containers, one after another with `ctr run --rm`, then in as many tasks of one job, and then in as many\n" +
-			"that run one after another in a container that is used again. CPU is that of the whole machine, with what the daemons do after the end, without what it does when nothing runs.",
+			"that run one after another in a container that is used again. CPU is that of the whole machine, with what the daemons do after the end, without what it does when nothing runs:\n" +
+			"a row names the daemons of Drover that run there; what a coordinator elsewhere does is in no figure. Medians, with the least and the most.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "image", Usage: "OCI archive, a file"},
 			&cli.StringFlag{Name: "ref", Usage: "name of the image in the archive, for ctr"},
@@ -57,7 +61,9 @@ type taskCost struct {
 	WallUS       int64 `json:"wall_us"`
 	CPUUS        int64 `json:"cpu_us"`            // of the machine, beyond its idle load
 	ContainerdUS int64 `json:"containerd_cpu_us"` // of it: containerd
-	DroverUS     int64 `json:"drover_cpu_us"`     // of it: coordinator and node daemon, if they run here
+	DroverUS     int64 `json:"drover_cpu_us"`     // of it: Daemons
+
+	Daemons string `json:"daemons"` // those of Drover that run here, such as "coordinator and node"; the others are not in any figure
 
 	Programs []programCost `json:"programs,omitempty"` // of it: processes that ended
 }
@@ -285,13 +291,16 @@ func (b *taskBench) run(args ...string) error {
 }
 
 // machineCPU is the CPU time that a machine has used since its boot.
-type machineCPU struct{ busy, containerd, drover time.Duration }
+type machineCPU struct {
+	busy, containerd, drover time.Duration
+	daemons                  string // whose time drover is
+}
 
 // since returns the cost between two readings that are whole apart.
 func (m machineCPU) since(before machineCPU, wall, whole time.Duration, idle float64) taskCost {
 	busy := m.busy - before.busy - time.Duration(idle*float64(whole))
 	return taskCost{WallUS: wall.Microseconds(), CPUUS: busy.Microseconds(),
-		ContainerdUS: (m.containerd - before.containerd).Microseconds(), DroverUS: (m.drover - before.drover).Microseconds()}
+		ContainerdUS: (m.containerd - before.containerd).Microseconds(), DroverUS: (m.drover - before.drover).Microseconds(), Daemons: m.daemons}
 }
 
 // readMachineCPU reads the machine's CPU time, and that of the daemons that run. Those
@@ -317,6 +326,7 @@ func readMachineCPU(proc string) (m machineCPU, err error) {
 	if err != nil {
 		return m, err
 	}
+	seen := map[string]bool{}
 	for _, dir := range dirs {
 		name, used, err := readProcessCPU(dir)
 		switch {
@@ -325,11 +335,31 @@ func readMachineCPU(proc string) (m machineCPU, err error) {
 			return m, err
 		case name == "containerd":
 			m.containerd += used
-		case name == "drover" && filepath.Base(dir) != strconv.Itoa(os.Getpid()):
-			m.drover += used
+		case name == "drover":
+			if daemon := daemonAt(dir); daemon != "" {
+				m.drover += used
+				seen[daemon] = true
+			}
 		}
 	}
+	m.daemons = strings.Join(slices.Sorted(maps.Keys(seen)), " and ")
 	return m, nil
+}
+
+// daemonAt returns which of Drover's daemons a process is, "" if it is none, as a command that waits for its job.
+func daemonAt(dir string) string {
+	b, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil {
+		return "" // it has ended
+	}
+	args := bytes.Split(b, []byte{0})
+	if len(args) < 2 {
+		return ""
+	}
+	if s := string(args[1]); s == "coordinator" || s == "node" || s == "dev" {
+		return s
+	}
+	return ""
 }
 
 // readProcessCPU returns the name and the CPU time of a process without its children.
@@ -369,14 +399,19 @@ func printTaskRounds(c *cli.Context, rounds []taskRound) error {
 	return nil
 }
 
-// taskRows returns the rows of the table; a ratio is the median of those of the rounds.
+// rangeText formats the median of microseconds with the least and the most.
+func rangeText(us []int64) string {
+	return fmt.Sprintf("%s (%s to %s)", medianText(us), microText(slices.Min(us)), microText(slices.Max(us)))
+}
+
+// taskRows returns the rows of the table: medians of the rounds, with the least and the most. A ratio is that of a round.
 func taskRows(rounds []taskRound) [][]string {
 	row := func(what string, of func(taskCost) int64) []string {
 		var ctr []int64
 		for _, r := range rounds {
 			ctr = append(ctr, of(r.Ctr))
 		}
-		cells := []string{what, quantileText(ctr, 0.5)}
+		cells := []string{what, rangeText(ctr)}
 		for _, side := range []func(taskRound) taskCost{func(r taskRound) taskCost { return r.Drover }, func(r taskRound) taskCost { return r.Again }} {
 			var costs, ratio []int64
 			for i, r := range rounds {
@@ -387,9 +422,9 @@ func taskRows(rounds []taskRound) [][]string {
 			}
 			text := ""
 			if len(ratio) > 0 {
-				text = fmt.Sprintf("%.2f", float64(medianOf(ratio))/1000)
+				text = fmt.Sprintf("%.2f (%.2f to %.2f)", float64(medianOf(ratio))/1000, float64(slices.Min(ratio))/1000, float64(slices.Max(ratio))/1000)
 			}
-			cells = append(cells, quantileText(costs, 0.5), text)
+			cells = append(cells, rangeText(costs), text)
 		}
 		return cells
 	}
@@ -398,7 +433,7 @@ func taskRows(rounds []taskRound) [][]string {
 		row(n+", wall", func(t taskCost) int64 { return t.WallUS }),
 		row(n+", CPU of the machine", func(t taskCost) int64 { return t.CPUUS }),
 		row("of it containerd", func(t taskCost) int64 { return t.ContainerdUS }),
-		row("of it coordinator and node", func(t taskCost) int64 { return t.DroverUS }),
+		row("of it "+cmp.Or(rounds[0].Drover.Daemons, "no daemon of Drover"), func(t taskCost) int64 { return t.DroverUS }),
 		row("of it all others", func(t taskCost) int64 { return t.CPUUS - t.ContainerdUS - t.DroverUS }),
 	}
 }

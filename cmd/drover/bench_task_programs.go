@@ -139,7 +139,7 @@ func programRows(rounds []taskRound) [][]string {
 		row := []string{n}
 		for side := range 2 {
 			s := by[n]
-			row = append(row, fmt.Sprintf("%.1f", float64(s.count[side])/float64(tasks)), quantileText([]int64{s.cpu[side] / tasks}, 0.5))
+			row = append(row, fmt.Sprintf("%.1f", float64(s.count[side])/float64(tasks)), medianText([]int64{s.cpu[side] / tasks}))
 		}
 		rows = append(rows, row)
 	}

@@ -62,10 +62,10 @@ func TestProgramRows(t *testing.T) {
 	round := taskRound{Tasks: 10,
 		Ctr:    taskCost{Programs: []programCost{{"runc", 50, 5_000_000}, {"cron", 1, 60_000_000}}},
 		Drover: taskCost{Programs: []programCost{{"runc", 40, 3_000_000}, {"logger", 10, 500_000}}}}
-	zero := quantileText([]int64{0}, 0.5)
+	zero := medianText([]int64{0})
 	want := [][]string{
-		{"runc", "5.0", quantileText([]int64{500_000}, 0.5), "4.0", quantileText([]int64{300_000}, 0.5)},
-		{"logger", "0.0", zero, "1.0", quantileText([]int64{50_000}, 0.5)},
+		{"runc", "5.0", medianText([]int64{500_000}), "4.0", medianText([]int64{300_000})},
+		{"logger", "0.0", zero, "1.0", medianText([]int64{50_000})},
 	}
 	if d := cmp.Diff(want, programRows([]taskRound{round, round})[0:2]); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

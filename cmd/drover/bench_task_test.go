@@ -38,15 +38,24 @@ func TestTaskCost(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(proc, "15"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	before := read()
-	if want := (machineCPU{busy: 1700 * time.Millisecond, containerd: 250 * time.Millisecond, drover: 100 * time.Millisecond}); before != want {
+	before := machineCPU{}
+	write("13/cmdline", "/data/bin/drover\x00node\x00-name\x00n1\x00")
+	write("16/stat", "16 (drover) S 1 13 13 0 -1 4194304 9 9 9 9 900 900 0 0 20 0 8 0 1\n")
+	write("16/cmdline", "drover\x00-address\x00unix:///x\x00job\x00run\x00node.hcl\x00")
+	before = read()
+	if want := (machineCPU{busy: 1700 * time.Millisecond, containerd: 250 * time.Millisecond, drover: 100 * time.Millisecond, daemons: "node"}); before != want {
 		t.Errorf("%+v, want %+v", before, want)
 	}
 	write("stat", "cpu  200 10 150 9900 900 4 6 99 0 0\n")
 	write("12/stat", "12 (containerd) S 1 12 12 0 -1 4194304 9 9 9 9 30 15 900 900 20 0 8 0 1\n")
 	got := read().since(before, 3*time.Second, 10*time.Second, 0.05)
-	if want := (taskCost{WallUS: 3_000_000, CPUUS: 1_500_000, ContainerdUS: 200_000}); !cmp.Equal(got, want) {
+	if want := (taskCost{WallUS: 3_000_000, CPUUS: 1_500_000, ContainerdUS: 200_000, Daemons: "node"}); !cmp.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
+	}
+	write("17/stat", "17 (drover) S 1 13 13 0 -1 4194304 9 9 9 9 1 0 0 0 20 0 8 0 1\n")
+	write("17/cmdline", "drover\x00coordinator\x00")
+	if got := read(); got.daemons != "coordinator and node" || got.drover != 110*time.Millisecond {
+		t.Errorf("with a coordinator: %+v", got)
 	}
 	write("stat", "intr 5\n")
 	if _, err := readMachineCPU(proc); err == nil || !strings.Contains(err.Error(), "intr 5") {
@@ -56,18 +65,22 @@ func TestTaskCost(t *testing.T) {
 
 func TestTaskRows(t *testing.T) {
 	cost := func(n int64) taskCost {
-		return taskCost{WallUS: n * 1_000_000, CPUUS: n * 500_000, ContainerdUS: n * 100_000}
+		return taskCost{WallUS: n * 1_000_000, CPUUS: n * 500_000, ContainerdUS: n * 100_000, Daemons: "node"}
 	}
 	got := taskRows([]taskRound{{10, cost(2), cost(3), cost(1)}, {10, cost(4), cost(4), cost(1)}, {10, cost(2), cost(8), cost(2)}})
 	want := [][]string{
-		{"10, wall", quantileText([]int64{2_000_000}, 0.5), quantileText([]int64{4_000_000}, 0.5), "1.50", quantileText([]int64{1_000_000}, 0.5), "0.50"},
-		{"10, CPU of the machine", quantileText([]int64{1_000_000}, 0.5), quantileText([]int64{2_000_000}, 0.5), "1.50", quantileText([]int64{500_000}, 0.5), "0.50"},
-		{"of it containerd", quantileText([]int64{200_000}, 0.5), quantileText([]int64{400_000}, 0.5), "1.50", quantileText([]int64{100_000}, 0.5), "0.50"},
-		{"of it coordinator and node", quantileText([]int64{0}, 0.5), quantileText([]int64{0}, 0.5), "", quantileText([]int64{0}, 0.5), ""},
-		{"of it all others", quantileText([]int64{800_000}, 0.5), quantileText([]int64{1_600_000}, 0.5), "1.50", quantileText([]int64{400_000}, 0.5), "0.50"},
+		{"10, wall", "2s (2s to 4s)", "4s (3s to 8s)", "1.50 (1.00 to 4.00)", "1s (1s to 2s)", "0.50 (0.25 to 1.00)"},
+		{"10, CPU of the machine", "1s (1s to 2s)", "2s (1.5s to 4s)", "1.50 (1.00 to 4.00)", "500ms (500ms to 1s)", "0.50 (0.25 to 1.00)"},
+		{"of it containerd", "200ms (200ms to 400ms)", "400ms (300ms to 800ms)", "1.50 (1.00 to 4.00)", "100ms (100ms to 200ms)", "0.50 (0.25 to 1.00)"},
+		{"of it node", "0s (0s to 0s)", "0s (0s to 0s)", "", "0s (0s to 0s)", ""},
+		{"of it all others", "800ms (800ms to 1.6s)", "1.6s (1.2s to 3.2s)", "1.50 (1.00 to 4.00)", "400ms (400ms to 800ms)", "0.50 (0.25 to 1.00)"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+	got = taskRows([]taskRound{{5, cost(2), cost(3), cost(1)}, {5, cost(4), cost(4), cost(1)}})
+	if want := []string{"5, wall", "3s (2s to 4s)", "3.5s (3s to 4s)", "1.25 (1.00 to 1.50)", "1s (1s to 1s)", "0.38 (0.25 to 0.50)"}; !cmp.Equal(got[0], want) {
+		t.Errorf("of two rounds (-want +got):\n%s", cmp.Diff(want, got[0]))
 	}
 }
 

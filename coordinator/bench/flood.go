@@ -15,6 +15,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/median"
 	"github.com/drover-run/drover/internal/pki"
 )
 
@@ -68,7 +69,7 @@ func (r *FloodResult) KeptMedian() float64 {
 	if len(r.Kept) == 0 {
 		return 1
 	}
-	return medianOf(slices.Clone(r.Kept))
+	return median.Of(r.Kept)
 }
 
 // Latencies are the medians of another user's work, in milliseconds.
@@ -357,19 +358,19 @@ func sumUp(rounds []FloodResult) FloodResult {
 		sum.seconds, sum.allowance = sum.seconds+r.seconds, sum.allowance+r.allowance
 		sum.RSSPeak = max(sum.RSSPeak, r.RSSPeak)
 	}
-	median := func(of func(*FloodResult) float64) float64 {
+	medianRound := func(of func(*FloodResult) float64) float64 {
 		all := make([]float64, len(rounds))
 		for i := range rounds {
 			all[i] = of(&rounds[i])
 		}
-		return medianOf(all)
+		return median.Of(all)
 	}
 	for _, l := range []func(*Latencies) *float64{
 		func(l *Latencies) *float64 { return &l.ReadMS }, func(l *Latencies) *float64 { return &l.ConnectMS }, func(l *Latencies) *float64 { return &l.PlaceMS },
 		func(l *Latencies) *float64 { return &l.PlanMS }, func(l *Latencies) *float64 { return &l.PlacedPerSecond },
 	} {
-		*l(&sum.Quiet) = median(func(r *FloodResult) float64 { return *l(&r.Quiet) })
-		*l(&sum.During) = median(func(r *FloodResult) float64 { return *l(&r.During) })
+		*l(&sum.Quiet) = medianRound(func(r *FloodResult) float64 { return *l(&r.Quiet) })
+		*l(&sum.During) = medianRound(func(r *FloodResult) float64 { return *l(&r.During) })
 	}
 	for _, r := range rounds {
 		if r.Quiet.PlacedPerSecond > 0 {
@@ -378,12 +379,6 @@ func sumUp(rounds []FloodResult) FloodResult {
 	}
 	sum.Ratio = max(sum.During.ReadMS/sum.Quiet.ReadMS, sum.During.ConnectMS/sum.Quiet.ConnectMS, sum.During.PlaceMS/sum.Quiet.PlaceMS, sum.During.PlanMS/sum.Quiet.PlanMS)
 	return sum
-}
-
-// medianOf sorts values and returns their median, the upper one of an even number.
-func medianOf(values []float64) float64 {
-	slices.Sort(values)
-	return values[len(values)/2]
 }
 
 // watchMemory samples the coordinator's memory until the function returned is called,

@@ -22,7 +22,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/drover-run/drover/integration/internal/record"
+	"github.com/drover-run/drover/internal/median"
 )
 
 // The targets: seconds of wall time, and a ratio of CPU times.
@@ -143,7 +143,7 @@ func (b *bench) measureOneTask() ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []figure{{"job of one task, submit to done", record.Median(walls), "s", targetOneTask,
+	return []figure{{"job of one task, submit to done", median.Of(walls), "s", targetOneTask,
 		fmt.Sprintf("median of %d, %.3f to %.3f; including the start of the client", times, slices.Min(walls), slices.Max(walls))}}, nil
 }
 
@@ -161,7 +161,7 @@ func (b *bench) medianOf(work func() (resourceUse, error)) (resourceUse, string,
 		}
 		walls, cpus = append(walls, u.wall), append(cpus, u.cpu)
 	}
-	return resourceUse{record.Median(walls), record.Median(cpus)}, fmt.Sprintf("median of %d, %.1f to %.1f s", b.runs, slices.Min(walls), slices.Max(walls)), nil
+	return resourceUse{median.Of(walls), median.Of(cpus)}, fmt.Sprintf("median of %d, %.1f to %.1f s", b.runs, slices.Min(walls), slices.Max(walls)), nil
 }
 
 func (b *bench) measureBuiltin() ([]figure, error) {

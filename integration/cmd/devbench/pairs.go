@@ -12,7 +12,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/drover-run/drover/integration/internal/record"
+	"github.com/drover-run/drover/internal/median"
 )
 
 // Each measurement here has its peer in the same run: the two alternate, and the figure is the
@@ -47,7 +47,7 @@ func medianBy(all []resourceUse, of func(resourceUse) float64) float64 {
 	for i, u := range all {
 		v[i] = of(u)
 	}
-	return record.Median(v)
+	return median.Of(v)
 }
 
 // ratio returns the median of ours divided by theirs.
@@ -56,7 +56,7 @@ func (p pairResult) ratio(of func(resourceUse) float64) float64 {
 	for i := range v {
 		v[i] = of(p.ours[i]) / of(p.theirs[i])
 	}
-	return record.Median(v)
+	return median.Of(v)
 }
 
 // The targets of the pairs. A rate has a lower bound, so its inverse is the figure.
@@ -85,8 +85,8 @@ func (b *bench) measureStart() ([]figure, error) {
 		}
 	}
 	return []figure{
-		{"start of a command", record.Median(starts), "s", targetStart, fmt.Sprintf("drover version, median of %d", times)},
-		{"drover dev until it is ready", record.Median(ready), "s", targetReady, fmt.Sprintf("median of %d, with fsync", len(ready))},
+		{"start of a command", median.Of(starts), "s", targetStart, fmt.Sprintf("drover version, median of %d", times)},
+		{"drover dev until it is ready", median.Of(ready), "s", targetReady, fmt.Sprintf("median of %d, with fsync", len(ready))},
 	}, nil
 }
 

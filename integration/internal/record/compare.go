@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/drover-run/drover/internal/median"
 )
 
 // tolerance is the relative change that counts as noise.
@@ -68,7 +70,7 @@ func figures(output string) []figure {
 		}
 	}
 	for i := range out {
-		out[i].value = Median(of[out[i].name])
+		out[i].value = median.Of(of[out[i].name])
 	}
 	return out
 }
@@ -119,12 +121,6 @@ func quantity(cell string) (v float64, unit string, ok bool) {
 	}
 	v, err := strconv.ParseFloat(m[1], 64)
 	return v, m[2], err == nil
-}
-
-// Median returns the median of v, which is not empty.
-func Median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
 // change is a figure that both pages have.
