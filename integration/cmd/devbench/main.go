@@ -4,7 +4,7 @@
 //	devbench -drover bin/drover [-quick]
 //
 // It prints a table and exits with code 1 if a target is missed. CPU is user and system time of the
-// whole process tree: the coordinator, the node, the harnesses and the programs.
+// whole process tree: the client, the coordinator, the node, the harnesses and the programs.
 package main
 
 import (

@@ -42,7 +42,7 @@ const (
 )
 
 // withDev runs work beside a new `drover dev` with more flags and returns the CPU time of its whole
-// process tree.
+// process tree, and of the clients that run jobs.
 func (b *bench) withDev(work func(run func(file string) error) error, flags ...string) (cpu float64, err error) {
 	data, err := os.MkdirTemp(b.dir, "dev-")
 	if err != nil {
@@ -71,9 +71,11 @@ func (b *bench) withDev(work func(run func(file string) error) error, flags ...s
 	go func() { defer close(rest); _, _ = io.Copy(&log, in) }() // ends with the process
 	workErr := work(func(file string) error {
 		cmd := exec.CommandContext(b.ctx, b.drover, "-address", "unix://"+socket, "job", "run", file)
-		if out, err := cmd.CombinedOutput(); err != nil {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
+		cpu += cpuSeconds(cmd)
 		return nil
 	})
 	kill = time.AfterFunc(endLimit, func() { _ = dev.Process.Kill() })
@@ -83,7 +85,7 @@ func (b *bench) withDev(work func(run func(file string) error) error, flags ...s
 	if err = errors.Join(workErr, err, dev.Wait()); err != nil {
 		err = fmt.Errorf("%w\n%s", err, log.Bytes())
 	}
-	return cpuSeconds(dev), err
+	return cpu + cpuSeconds(dev), err
 }
 
 // cpuSeconds returns the CPU time of an ended process and of the children that it waited for.

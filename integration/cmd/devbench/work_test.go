@@ -3,8 +3,57 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
+
+// fakeDrover is ready at once, and its client burns CPU time and writes how much.
+const fakeDrover = `#!/bin/sh
+case "$*" in
+dev*)
+  sleep 600 2>&- &
+  pid=$!
+  trap 'kill $pid; exit 0' INT
+  echo "ready: at once" >&2
+  wait $pid ;;
+*)
+  i=0
+  while [ $i -lt 30000 ]; do i=$((i + 1)); done
+  times >"$5" ;;
+esac
+`
+
+// What the client of a job costs belongs to Drover, as the shell's belongs to the other side.
+func TestClientsCountAsDrover(t *testing.T) {
+	dir := t.TempDir()
+	b := &bench{ctx: t.Context(), drover: filepath.Join(dir, "drover"), dir: dir}
+	if err := os.WriteFile(b.drover, []byte(fakeDrover), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var clients time.Duration
+	cpu, err := b.withDev(func(run func(string) error) error {
+		for range 2 {
+			file := b.path("client")
+			if err := run(file); err != nil {
+				return err
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			used, err := time.ParseDuration(strings.Fields(string(text))[0]) // such as 0m0.040000s
+			if err != nil {
+				return err
+			}
+			clients += used
+		}
+		return nil
+	})
+	if err != nil || clients == 0 || cpu < clients.Seconds() {
+		t.Errorf("%g s of CPU time, of which the clients alone had %s; %v", cpu, clients, err)
+	}
+}
 
 // The judge of the word counts takes letters of any encoding for letters.
 func TestCountWords(t *testing.T) {
