@@ -21,7 +21,7 @@
 #   MEM=1024     memory of each machine, in MB
 #   NODES=3      number of machines
 #   CPUS=1       processors of each machine; the host needs as many idle ones
-#   TMPDIR=...   folder of the data, a disk or memory
+#   TMPDIR=...   folder of the data; what waits for a disk says so where this is memory
 #   TEXT='...'   pattern of text files for the word counts; default: generated words
 #
 # A figure more than a tenth worse than on the page of the last release (the newest tag; HEAD while there

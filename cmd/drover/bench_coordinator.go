@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/coordinator/bench"
+	"github.com/drover-run/drover/internal/filesystem"
 )
 
 // Of `drover bench coordinator`.
@@ -95,6 +97,10 @@ func runBenchCoordinator(c *cli.Context) error {
 	}
 	cfg := bench.Config{Nodes: c.Int("nodes"), Jobs: c.Int("jobs"), Tasks: c.Int("tasks"), Alone: c.Int("alone"), Submits: c.Int("submissions"), Clients: c.Int("clients"), Pages: c.Int("pages"),
 		Steady: c.Float64("submission-rate"), Rate: c.Float64("rate"), Idle: c.Duration("idle"), Limit: c.Duration("limit")}
+	sync, err := syncedTo(c)
+	if err != nil {
+		return err
+	}
 	var rows [][]string
 	for range max(c.Int("runs"), 1) {
 		r, err := measureCoordinator(c, cfg)
@@ -107,7 +113,7 @@ func runBenchCoordinator(c *cli.Context) error {
 			}
 			continue
 		}
-		rows = append(rows, benchCoordinatorRow(c.Int("servers"), syncText(c), &r))
+		rows = append(rows, benchCoordinatorRow(c.Int("servers"), sync, &r))
 	}
 	if rows != nil {
 		printTable(c.App.Writer, benchCoordinatorHeader, rows)
@@ -120,12 +126,18 @@ func runBenchCoordinator(c *cli.Context) error {
 var benchCoordinatorHeader = []string{"servers", "nodes", "tasks", "sync", "pages", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes",
 	"receipt p50 ms", "receipt p99 ms", "submissions/s", "p50 ms", "p99 ms", "at a rate/s", "p50 ms", "p99 ms", "rss", "failover ms"}
 
-// syncText returns what a submission waits for.
-func syncText(c *cli.Context) string {
+// syncedTo returns what a submission waits for, the file system of the state: tmpfs is no disk, and refused where the
+// user names it. "no" without waiting.
+func syncedTo(c *cli.Context) (string, error) {
 	if c.Bool("no-sync") {
-		return "no"
+		return "no", nil
 	}
-	return "disk"
+	dir := c.String("dir")
+	kind, err := filesystem.Kind(cmp.Or(dir, os.TempDir()))
+	if err == nil && dir != "" && kind == filesystem.Tmpfs {
+		return "", usageErrorf("-dir %s is in memory (tmpfs), where fsync waits for nothing: name a folder on the disk to be measured, or use -no-sync", dir)
+	}
+	return kind, err
 }
 
 func benchCoordinatorRow(servers int, sync string, r *bench.Result) []string {

@@ -55,6 +55,16 @@ func TestClientsCountAsDrover(t *testing.T) {
 	}
 }
 
+// Where nothing waits for a disk the table says so.
+func TestSyncText(t *testing.T) {
+	if got := syncText("tmpfs"); got != "no disk: tmpfs" {
+		t.Errorf("on tmpfs: %q", got)
+	}
+	if got := syncText("ext4"); got != "with fsync on ext4" {
+		t.Errorf("on ext4: %q", got)
+	}
+}
+
 // The judge of the word counts takes letters of any encoding for letters.
 func TestCountWords(t *testing.T) {
 	for text, want := range map[string]int64{

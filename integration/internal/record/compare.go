@@ -168,6 +168,8 @@ func Compare(page string, m Measurement) (text string, worse int) {
 		return heading + fmt.Sprintf("Not compared: it was measured by `%s`.\n", pageCommand(page)), 0
 	case pageRow(page, "machine") != m.Machine.row():
 		return heading + "Not compared: it was measured on another machine.\n", 0
+	case pageRow(page, filesystemRow) != m.Machine.filesystem && pageRow(page, filesystemRow) != "": // older pages do not say it
+		return heading + "Not compared: its temporary files were on another file system.\n", 0
 	case m.Machine.busy() || strings.Contains(pageRow(page, "load"), busyNote):
 		return heading + "Not compared: the machine had other work during one of them.\n", 0
 	default:

@@ -142,11 +142,13 @@ func TestComparedParts(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	quiet := Machine{cpu: "A | B", cores: 2, memoryMB: 4096, load: 0.5, Others: UnknownOthers}
+	quiet := Machine{cpu: "A | B", cores: 2, memoryMB: 4096, load: 0.5, Others: UnknownOthers, filesystem: "ext4"}
 	measured := func(m Machine, output string) Measurement {
 		return Measurement{Part: "dev", Command: "x", At: time.Unix(0, 0), Commit: "abc", Machine: m, Output: output}
 	}
 	other, busy, shared, own := quiet, quiet, quiet, quiet
+	inMemory := quiet
+	inMemory.filesystem = "tmpfs"
 	other.cores, busy.load, shared.Others = 4, 9, 0.5
 	own.load, own.Others = 9, 0.01 // what loaded the machine was the benchmark
 	memory := measured(quiet, devTable)
@@ -163,6 +165,7 @@ func TestCompare(t *testing.T) {
 		{"no measurement", "# Something else\n", measured(quiet, devTable), "", 0},
 		{"equal", Page(measured(quiet, devTable)), measured(quiet, devTable), "2 figures compared; not listed: changes of at most 10%.\n", 0},
 		{"another machine", Page(measured(other, devTable)), measured(quiet, devTable), "Not compared: it was measured on another machine.\n", 0},
+		{"in memory", Page(measured(inMemory, devTable)), measured(quiet, devTable), "Not compared: its temporary files were on another file system.\n", 0},
 		{"busy", Page(measured(busy, devTable)), measured(quiet, devTable), "Not compared: the machine had other work during one of them.\n", 0},
 		{"busy now", Page(measured(quiet, devTable)), measured(busy, devTable), "Not compared: the machine had other work during one of them.\n", 0},
 		{"not busy at the end, but before", Page(measured(shared, devTable)), measured(quiet, devTable), "Not compared: the machine had other work during one of them.\n", 0},

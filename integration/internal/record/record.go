@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/filesystem"
 )
 
 // Measurement is one run of a part of the benchmarks.
@@ -37,6 +39,8 @@ type Machine struct {
 
 	// Others is how many processors other work had meanwhile, on average; UnknownOthers if nobody measured it.
 	Others float64
+
+	filesystem string // of the folder for temporary files, in which most parts have their data
 }
 
 // UnknownOthers is Machine.Others where it was not measured: the load at the end is all that is known then.
@@ -54,6 +58,9 @@ func ThisMachine() (Machine, error) {
 	}
 	defer cpu.Close()
 	if m.cpu, err = modelName(cpu); err != nil {
+		return m, err
+	}
+	if m.filesystem, err = filesystem.Kind(os.TempDir()); err != nil {
 		return m, err
 	}
 	var info unix.Sysinfo_t
@@ -87,6 +94,9 @@ func modelName(r io.Reader) (string, error) {
 	}
 	return "unknown", nil
 }
+
+// filesystemRow is the name of the row of Machine.filesystem.
+const filesystemRow = "temporary files"
 
 // busyNote is what the pages say of a machine that had other work.
 const busyNote = "the machine had other work, so compare within this page only"
@@ -129,6 +139,7 @@ func Page(m Measurement) string {
 		load += ": " + busyNote
 	}
 	row("load", load)
+	row(filesystemRow, m.Machine.filesystem)
 	result := "completed"
 	if m.Failed {
 		result = "failed, or missed a target: see the output"
