@@ -49,7 +49,8 @@ func benchDayCommand() *cli.Command {
 			"task of the one job, writes a log. What is kept for a time or up to a size after a job's end is kept for a part of a\n" +
 			"day that is as short as the run. It shows memory, the part of it that is in use, goroutines, file descriptors,\n" +
 			"attempts on the node, folders, files and disk over the run, and fails if at the end one of them is more than -growth\n" +
-			"above what it was after the first quarter, or if a job failed. The logs of one job are kept until it ends.",
+			"above what it was after the first quarter, and by more than a slack, or if a job failed. The logs of one job are kept\n" +
+			"until it ends. The slack is: " + daySlack() + ".",
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "jobs", Value: dayJobs, Usage: "jobs in all"},
 			&cli.IntFlag{Name: "tasks", Value: 10, Usage: "tasks of each"},

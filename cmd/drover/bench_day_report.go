@@ -29,6 +29,32 @@ var dayQuantities = []dayQuantity{
 	{"disk, MiB", func(s *daySample) float64 { return s.DiskMiB }, 64},
 }
 
+// change returns by how much a quantity grew from start to end, and what to say of it: whether it stayed within the allowed
+// growth, a part, or only within the slack.
+func (q dayQuantity) change(start, end, allowed float64) (growth, state string, grows bool) {
+	growth = "-"
+	if start > 0 {
+		growth = fmt.Sprintf("%+.0f%%", 100*(end/start-1))
+	}
+	switch {
+	case end <= start*(1+allowed):
+		return growth, fmt.Sprintf("within %.0f%%", 100*allowed), false
+	case end <= start+q.slack:
+		return growth, fmt.Sprintf("within a slack of %.0f", q.slack), false
+	default:
+		return growth, "GROWS", true
+	}
+}
+
+// daySlack lists the slack of each quantity.
+func daySlack() string {
+	var all []string
+	for _, q := range dayQuantities {
+		all = append(all, fmt.Sprintf("%s %.0f", q.name, q.slack))
+	}
+	return strings.Join(all, "; ")
+}
+
 // dayColumns is the width of the plot.
 const dayColumns = 60
 
@@ -53,17 +79,16 @@ func (r *dayRun) report(took time.Duration) error {
 	var plots strings.Builder
 	for _, q := range dayQuantities {
 		first, start, middle, end := dayMedian(r.samples, 0, 0.25, q.of), dayMedian(r.samples, 0.25, 0.5, q.of), dayMedian(r.samples, 0.5, 0.75, q.of), dayMedian(r.samples, 0.75, 1, q.of)
-		state := "flat"
-		if end > start*(1+r.c.Float64("growth")) && end > start+q.slack {
-			state = "GROWS"
+		growth, state, grows := q.change(start, end, r.c.Float64("growth"))
+		if grows {
 			bad = append(bad, fmt.Errorf("%s: %.0f in the second quarter, %.0f in the last", q.name, start, end))
 		}
-		rows = append(rows, []string{q.name, fmt.Sprintf("%.0f", first), fmt.Sprintf("%.0f", start), fmt.Sprintf("%.0f", middle), fmt.Sprintf("%.0f", end), state})
+		rows = append(rows, []string{q.name, fmt.Sprintf("%.0f", first), fmt.Sprintf("%.0f", start), fmt.Sprintf("%.0f", middle), fmt.Sprintf("%.0f", end), growth, state})
 		line, top := dayPlot(r.samples, q.of)
 		fmt.Fprintf(&plots, "%-17s 0 to %-6.0f |%s|\n", q.name, top, line)
 	}
 	if !r.c.Bool("json") {
-		printTable(w, []string{"median of", "first quarter", "second", "third", "last", ""}, rows)
+		printTable(w, []string{"median of", "first quarter", "second", "third", "last", "last over second", ""}, rows)
 		fmt.Fprintf(w, "\nFrom the first job to the last:\n%s", plots.String())
 	}
 	return errors.Join(bad...)

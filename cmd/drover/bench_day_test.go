@@ -27,7 +27,7 @@ func TestDayIsFlat(t *testing.T) {
 				args = append(args, "-logs", "0") // logs of a live job stay
 			}
 			out, err := droverOutput(t, args...)
-			if err != nil || strings.Count(out, "flat") != len(dayQuantities) {
+			if err != nil || strings.Count(out, "  within ") != len(dayQuantities) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 		})
@@ -45,6 +45,32 @@ func TestDayReportsWhatGrows(t *testing.T) {
 	line, top := dayPlot(all, func(s *daySample) float64 { return s.Folders })
 	if r := []rune(line); top != 99 || len(r) != dayColumns || r[0] != ' ' || r[dayColumns-1] != '█' {
 		t.Errorf("%q to %g", line, top)
+	}
+}
+
+func TestDayNamesTheSlack(t *testing.T) {
+	inUse := dayQuantity{name: "in use, MiB", slack: 16}
+	for _, c := range []struct {
+		start, end   float64
+		growth, want string
+		grows        bool
+	}{
+		{100, 100, "+0%", "within 25%", false},
+		{100, 120, "+20%", "within 25%", false},
+		{13, 23, "+77%", "within a slack of 16", false},
+		{13, 30, "+131%", "GROWS", true},
+		{100, 90, "-10%", "within 25%", false},
+		{0, 9, "-", "within a slack of 16", false},
+		{0, 0, "-", "within 25%", false},
+	} {
+		if growth, state, grows := inUse.change(c.start, c.end, 0.25); growth != c.growth || state != c.want || grows != c.grows {
+			t.Errorf("from %g to %g: %q, %q, %v; want %q, %q, %v", c.start, c.end, growth, state, grows, c.growth, c.want, c.grows)
+		}
+	}
+	for _, q := range dayQuantities {
+		if text := fmt.Sprintf("%.0f", q.slack); !strings.Contains(benchDayCommand().Description, q.name+" "+text) {
+			t.Errorf("the description does not name the slack of %s, %s", q.name, text)
+		}
 	}
 }
 
