@@ -191,7 +191,10 @@ func endPace(ctx context.Context) {
 	}
 }
 
-// refusalReason returns the value of the metrics' label "reason".
+// refusalReasons are the values of the metrics' label "reason".
+var refusalReasons = []string{"unauthenticated", "denied", "over_limit", "other"}
+
+// refusalReason returns the value of the metrics' label "reason", one of refusalReasons.
 func refusalReason(err error) string {
 	switch fault.Class(err) {
 	case fault.Denied:

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -430,5 +431,30 @@ func TestPoolShares(t *testing.T) {
 	p = newPool("things", 100, 10)
 	if n := fill(p, user(1)); n != 10 {
 		t.Errorf("a user gets %d, want the share of 10", n)
+	}
+}
+
+// Each reason of a refused call is in the help of the metric and in the operators' list.
+func TestRefusalReasonsAreNamed(t *testing.T) {
+	doc, err := os.ReadFile("../docs/how-to/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, row, _ := strings.Cut(string(doc), "| `drover_api_refused_total` |")
+	row, _, _ = strings.Cut(row, "\n")
+	for want, err := range map[string]error{
+		"unauthenticated": connect.NewError(connect.CodeUnauthenticated, fault.New(fault.Denied, "no such token")),
+		"denied":          fault.New(fault.Denied, "not yours"),
+		"over_limit":      fault.New(fault.Exhausted, "too many"),
+		"other":           fault.New(fault.Unavailable, "not now"),
+	} {
+		if got := refusalReason(err); got != want || !slices.Contains(refusalReasons, got) {
+			t.Errorf("%v is refused for %q, want %q", err, got, want)
+		}
+	}
+	for _, reason := range refusalReasons {
+		if !strings.Contains(row, "`"+reason+"`") {
+			t.Errorf("operating.md does not name the reason %s", reason)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"math"
 	"path"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -62,7 +63,7 @@ func newMetrics(c *core) *metrics {
 		calls:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_api_seconds", Help: "Time of unary API calls.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}, []string{"method", "code"}),
 		jobsEnded:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drover_jobs_ended_total", Help: "Jobs that ended since this server leads, by state."}, []string{"state"}),
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_job_seconds", Help: "Time of jobs from submission to end, by state.", Buckets: prometheus.ExponentialBuckets(0.1, 3, 12)}, []string{"state"}),
-		refused:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drover_api_refused_total", Help: "Calls refused before their request was read, by reason: denied, over_limit."}, []string{"method", "reason"}),
+		refused:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drover_api_refused_total", Help: "Calls refused before their request was read, by reason: " + strings.Join(refusalReasons, ", ") + "."}, []string{"method", "reason"}),
 	}
 	gauge := func(name, help string, of func(*facts.Facts) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() (v float64) {
