@@ -8,7 +8,6 @@
 package obstacle
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -28,7 +27,7 @@ func (s *Set) size() int { return len(s.Attempts) + len(s.Reservations) }
 // node of several. No member can be left out of it, but a smaller set of others may
 // exist: the search takes what frees most, one after another. It returns false if no
 // schedulable node that its job does not avoid is large enough, and looks at no more nodes once it has seen so
-// many attempts. O(attempts seen x members).
+// many attempts. O(attempts seen x members x disks).
 func Nearest(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, attempts int) (Set, bool) {
 	best, found := Set{}, false
 	for _, n := range s.Nodes() {
@@ -66,7 +65,7 @@ type item struct {
 	frees       scheduler.Resources
 	disk        int16 // -1: none
 	space       int64
-	taken       bool // by clear
+	taken       bool // by clearFor
 }
 
 func newRoom(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) *room {
@@ -102,21 +101,27 @@ func (r *room) change(i *item, sign int64) {
 	}
 }
 
-// lack returns how much is missing for the task: the sum over resources of the parts
-// of the need that are not free, 0 if it fits. I/O and space count on the disk that
-// lacks least.
-func (r *room) lack() float64 {
+// lack returns how much is missing for the task with its I/O and space on one disk: the sum over resources of the parts
+// of the need that are not free, 0 if it fits. A node without disks counts as one that has disk 0 with nothing on it.
+func (r *room) lack(disk int) float64 {
 	sum := missing(r.need[scheduler.CPU], r.free[scheduler.CPU]) + missing(r.need[scheduler.Memory], r.free[scheduler.Memory])
 	if len(r.disks) == 0 {
 		return sum + missing(r.need[scheduler.IO], 0) + missing(r.space, 0)
 	}
-	least := -1.0
-	for i := range r.disks {
-		if l := missing(r.need[scheduler.IO], r.disks[i].FreeIO) + missing(r.space, r.disks[i].FreeSpace); least < 0 || l < least {
-			least = l
+	return sum + missing(r.need[scheduler.IO], r.disks[disk].FreeIO) + missing(r.space, r.disks[disk].FreeSpace)
+}
+
+// diskCount returns how many disks lack is asked for, at least one.
+func (r *room) diskCount() int { return max(len(r.disks), 1) }
+
+// fits reports whether the task fits on some disk.
+func (r *room) fits() bool {
+	for disk := range r.diskCount() {
+		if r.lack(disk) == 0 {
+			return true
 		}
 	}
-	return sum + least
+	return false
 }
 
 func missing(need, free int64) float64 {
@@ -129,44 +134,72 @@ func missing(need, free int64) float64 {
 	return float64(need-free) / float64(need)
 }
 
-// clear returns what has to leave the node, false if that is not enough.
+// clear returns what has to leave the node, false if that is not enough. It tries each disk by itself and takes the one
+// for which fewest have to leave: what lacks least now may never have enough.
 func (r *room) clear() (Set, bool) {
-	var out []int
-	for lack := r.lack(); lack > 0; {
-		best, least := -1, lack
-		for i := range r.items {
-			if r.items[i].taken {
-				continue
-			}
-			r.change(&r.items[i], 1)
-			if l := r.lack(); l < least {
-				best, least = i, l
-			}
-			r.change(&r.items[i], -1)
+	var least []int
+	found := false
+	for disk := range r.diskCount() {
+		if out, ok := r.clearFor(disk); ok && (!found || len(out) < len(least)) {
+			least, found = out, true
 		}
-		if best < 0 {
-			return Set{}, false
-		}
-		r.change(&r.items[best], 1)
-		r.items[best].taken = true
-		out, lack = append(out, best), least
 	}
-	out = slices.DeleteFunc(out, func(i int) bool { // those that later ones made superfluous
-		r.change(&r.items[i], -1)
-		if r.lack() == 0 {
-			return true
-		}
-		r.change(&r.items[i], 1)
-		return false
-	})
-	slices.SortFunc(out, cmp.Compare[int])
 	s := Set{Node: r.node.Spec.ID}
-	for _, i := range out {
+	for _, i := range least {
 		if id := r.items[i].reservation; id != 0 {
 			s.Reservations = append(s.Reservations, id)
 		} else {
 			s.Attempts = append(s.Attempts, r.items[i].attempt)
 		}
 	}
-	return s, true
+	return s, found
+}
+
+// clearFor returns the items that have to leave for a task on a disk, in order, false if that is not enough. The room
+// is afterwards as it was.
+func (r *room) clearFor(disk int) (out []int, ok bool) {
+	for lack := r.lack(disk); lack > 0; {
+		best, least := -1, lack
+		for i := range r.items {
+			if r.items[i].taken {
+				continue
+			}
+			r.change(&r.items[i], 1)
+			if l := r.lack(disk); l < least {
+				best, least = i, l
+			}
+			r.change(&r.items[i], -1)
+		}
+		if best < 0 {
+			break
+		}
+		r.take(best)
+		out, lack = append(out, best), least
+	}
+	ok = r.lack(disk) == 0
+	if ok {
+		out = slices.DeleteFunc(out, func(i int) bool { // those that later ones made superfluous, on any disk
+			if r.leave(i); r.fits() {
+				return true
+			}
+			r.take(i)
+			return false
+		})
+	}
+	for _, i := range out {
+		r.leave(i)
+	}
+	slices.Sort(out)
+	return out, ok
+}
+
+// take frees the capacity of an item, leave takes it back.
+func (r *room) take(i int) {
+	r.change(&r.items[i], 1)
+	r.items[i].taken = true
+}
+
+func (r *room) leave(i int) {
+	r.change(&r.items[i], -1)
+	r.items[i].taken = false
 }

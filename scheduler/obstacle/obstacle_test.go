@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -40,26 +41,17 @@ func fitsWithout(r *room, mask uint) bool {
 // On random clusters the set that is found clears the node, no member of it can be
 // left out, and one is found wherever clearing everything would do.
 func TestNearestClearsTheNode(t *testing.T) {
+	withAttempts, withReservations := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			w.Step()
+			fill(w)
 		}
 		now := w.Now
 		for j := range w.State.Jobs() {
 			for _, g := range j.Stages {
-				possible, least := false, math.MaxInt
-				for _, n := range w.State.Nodes() {
-					r := newRoom(w.State, g, n, now)
-					if !n.Schedulable() || len(r.items) > 12 {
-						continue
-					}
-					for mask := range uint(1) << len(r.items) {
-						if fitsWithout(r, mask) {
-							possible, least = true, min(least, bits.OnesCount(mask))
-						}
-					}
-				}
+				possible, least := leastToClear(w.State, g, now)
 				before := schedtest.Bytes(w.State)
 				set, ok := Nearest(w.State, g, now, math.MaxInt)
 				if !slices.Equal(before, schedtest.Bytes(w.State)) {
@@ -70,11 +62,56 @@ func TestNearestClearsTheNode(t *testing.T) {
 				}
 				if ok {
 					checkSet(t, w.State, g, now, set, least)
+					withAttempts += min(len(set.Attempts), 1)
+					withReservations += min(len(set.Reservations), 1)
 				}
 			}
 		}
 	})
+	if withAttempts == 0 || withReservations == 0 {
+		t.Errorf("%d sets have attempts, %d reservations: the clusters are too empty", withAttempts, withReservations)
+	}
 }
+
+// fill applies random actions, makes a random job avoid a node and adds a reservation that takes capacity.
+func fill(w *schedtest.Chaos) {
+	for _, a := range w.Actions(w.R.IntN(6)) {
+		_ = w.State.Apply(&a, w.Now) // some do not fit
+	}
+	for j := range w.State.Jobs() {
+		node := scheduler.NodeID(w.R.IntN(len(w.State.Nodes())))
+		switch w.R.IntN(8) {
+		case 0:
+			_ = w.State.Events().SetAvoided(j.Spec.ID, []scheduler.NodeID{node})
+		case 1:
+			r := scheduler.Reservation{ID: scheduler.ReservationID(10 + w.R.IntN(9)), Kind: scheduler.ReserveDeadline, Job: j.Spec.ID, Stage: -1, Task: -1,
+				Node: node, Demand: schedtest.R(float64(w.R.IntN(4)), float64(w.R.IntN(4)), float64(w.R.IntN(40))), Disk: int64(w.R.IntN(9)) * schedtest.GiB,
+				OnDisk: int16(w.R.IntN(4) - 1), Start: w.Now.Add(time.Duration(w.R.IntN(4)-2) * time.Second), End: w.Now.Add(time.Minute)}
+			_ = w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now)
+		}
+	}
+}
+
+// leastToClear reports whether clearing some node lets a task of the stage start, and returns how many items are the
+// fewest. It is the slow obvious version, and leaves out nodes of many items.
+func leastToClear(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (possible bool, least int) {
+	least = math.MaxInt
+	for _, n := range s.Nodes() {
+		r := newRoom(s, g, n, now)
+		if !n.Schedulable() || s.Cluster().Avoids(g, n.Spec.ID) || len(r.items) > maxItems {
+			continue
+		}
+		for mask := range uint(1) << len(r.items) {
+			if fitsWithout(r, mask) {
+				possible, least = true, min(least, bits.OnesCount(mask))
+			}
+		}
+	}
+	return possible, least
+}
+
+// maxItems is how many attempts and reservations a node has at most of which every set is tried.
+const maxItems = 8
 
 func checkSet(t *rapid.T, s *scheduler.State, g *scheduler.Stage, now scheduler.Time, set Set, least int) {
 	r, mask := newRoom(s, g, s.Node(set.Node), now), uint(0)
@@ -83,7 +120,7 @@ func checkSet(t *rapid.T, s *scheduler.State, g *scheduler.Stage, now scheduler.
 			mask |= 1 << i
 		}
 	}
-	if bits.OnesCount(mask) != set.size() || !fitsWithout(r, mask) || set.size() < least && len(r.items) <= 12 {
+	if bits.OnesCount(mask) != set.size() || !fitsWithout(r, mask) || set.size() < least && len(r.items) <= maxItems {
 		t.Fatalf("%s: %+v does not clear node %d (least %d)", g.ID(), set, set.Node, least)
 	}
 	for i := range r.items {
@@ -117,6 +154,29 @@ func TestNearest(t *testing.T) {
 	huge := w.Submit("a", 1, schedtest.R(5, 1, 1))
 	if set, ok := Nearest(w.State, w.State.Job(huge).Stages[0], w.Now, 100); ok {
 		t.Errorf("no node is large enough: %+v", set)
+	}
+}
+
+// A task that needs the I/O of one disk counts what it lacks on one disk at a time: here the one that lacks least can
+// never have enough, and two tasks have to leave the other.
+func TestEachDiskIsClearedByItself(t *testing.T) {
+	w := schedtest.New(t).AddTenants("a")
+	spec := schedtest.NodeSpec(0, "/r1", schedtest.R(8, 8, 140))
+	spec.Disks = []scheduler.Disk{{Name: "sda", IO: 40 * schedtest.MiB}, {Name: "sdb", IO: 100 * schedtest.MiB}}
+	if err := w.State.Events().AddNode(spec); err != nil {
+		t.Fatal(err)
+	}
+	g := w.State.Stage(scheduler.StageID{Job: w.Submit("a", 3, schedtest.R(1, 1, 30))})
+	for i := range g.Spec.Tasks {
+		a := w.State.Attempts().PlaceAction(g, i, 0, 1)
+		if err := w.State.Apply(&a, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	large := w.Submit("a", 1, schedtest.R(1, 1, 50))
+	set, ok := Nearest(w.State, w.State.Job(large).Stages[0], w.Now, 100)
+	if !ok || len(set.Attempts) != 2 {
+		t.Errorf("%+v %v, want two of the three tasks", set, ok)
 	}
 }
 
