@@ -14,7 +14,8 @@ func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, n
 
 // ApplyFact is Apply for an action that was already committed to a log. It does not check free
 // capacity or whether the node is schedulable, so Free may become negative. Nor does it check whether
-// the stage is open: outputs of its maps may have been lost since the decision.
+// the stage is open: outputs of its maps may have been lost since the decision. A parked attempt goes on by it: a user
+// may resume what no policy may.
 func (s *State) ApplyFact(a *Action, now Time) error { return s.applier().apply(a, now, false) }
 
 // applier executes actions on a State.
@@ -281,6 +282,9 @@ func (p applier) checkResume(a *Attempt, verify bool) error {
 	if a.Phase != AttemptSuspended {
 		return a.refuse(ErrStale, "it is %v, not suspended", a.Phase)
 	}
+	if verify && a.Parked {
+		return a.refuse(ErrStale, "it is parked")
+	}
 	if verify && !a.fitsBack(p.s.cluster.nodes[a.Node]) {
 		return refuse(ErrNoCapacity, fmt.Sprintf("node %d", a.Node), "what attempt %s needs again does not fit", a.ID)
 	}
@@ -300,6 +304,8 @@ func (p applier) findMigration(act *Action, a *Attempt, verify bool) (*Node, err
 		return nil, a.refuse(ErrStale, "it is already migrating")
 	case a.Phase != AttemptRunning && a.Phase != AttemptSuspended:
 		return nil, a.refuse(ErrStale, "it is %v", a.Phase)
+	case verify && a.Parked:
+		return nil, a.refuse(ErrStale, "it is parked")
 	case act.Node == a.Node:
 		return nil, a.refuse(ErrInvalid, "it is already on node %d: resume it there", a.Node)
 	}

@@ -61,10 +61,10 @@ func (tree *TenantTree) underCaps(j *Job, task, more Resources, charged *capChar
 	return 0, 0, 0, true
 }
 
-// CanResume reports whether a suspended attempt has its input, fits on its own node, which may be
+// CanResume reports whether a suspended attempt is not parked, has its input, fits on its own node, which may be
 // draining, and stays within all caps. O(depth of the tenant).
 func (at Attempts) CanResume(a *Attempt) bool {
 	g := at.s.StageOf(a)
-	return a.Phase == AttemptSuspended && !g.WaitsForInput() && g.Job.Phase == JobActive && a.fitsBack(at.s.cluster.nodes[a.Node]) &&
+	return a.Phase == AttemptSuspended && !a.Parked && !g.WaitsForInput() && g.Job.Phase == JobActive && a.fitsBack(at.s.cluster.nodes[a.Node]) &&
 		at.s.tree.WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
 }

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -61,6 +62,16 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		change(&r)
 		return scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}
 	}
+	moved := with(actionOn(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })
+	parked := func(w *schedtest.World) { must(t, w.State.Events().SetParked(attempt(4), 1, true)) }
+	deeper := with(actionOn(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelCheckpointed })
+	parkedInMemory := func(w *schedtest.World) {
+		frozen := deeper
+		frozen.Level = scheduler.LevelFrozen
+		apply(t, w, frozen)
+		must(t, w.State.Events().AttemptSuspended(attempt(1), 1, scheduler.LevelFrozen, scheduler.Footprint{Memory: 1 << 30}, w.Now))
+		must(t, w.State.Events().SetParked(attempt(1), 1, true))
+	}
 	for name, c := range map[string]struct {
 		prepare func(*schedtest.World)
 		actions []scheduler.Action
@@ -120,8 +131,12 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 			spec := w.State.Node(1).Spec
 			spec.CPUClass = "older"
 			_ = w.State.Events().UpdateNode(spec)
-		}, actions: []scheduler.Action{with(actionOn(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}, want: scheduler.RuleInvalid},
-		"moved":                             {actions: []scheduler.Action{with(actionOn(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}},
+		}, actions: []scheduler.Action{moved}, want: scheduler.RuleInvalid},
+		"a parked attempt resumed":          {prepare: parked, actions: []scheduler.Action{actionOn(scheduler.ActResume, 4, 1)}, want: scheduler.RuleStale},
+		"a parked attempt moved":            {prepare: parked, actions: []scheduler.Action{moved}, want: scheduler.RuleStale},
+		"a parked attempt killed":           {prepare: parked, actions: []scheduler.Action{actionOn(scheduler.ActKill, 4, 1)}},
+		"a parked attempt suspended deeper": {prepare: parkedInMemory, actions: []scheduler.Action{deeper}},
+		"moved":                             {actions: []scheduler.Action{moved}},
 		"moved to its own node":             {actions: []scheduler.Action{actionOn(scheduler.ActMigrate, 4, 2)}, want: scheduler.RuleInvalid},
 		"killed while not live":             {actions: []scheduler.Action{actionOn(scheduler.ActKill, 2, 1)}, want: scheduler.RuleStale},
 		"no kind":                           {actions: []scheduler.Action{{}}, want: scheduler.RuleInvalid},
@@ -169,6 +184,25 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 				t.Error("Check changed the State")
 			}
 		})
+	}
+}
+
+// attempt returns the id of the first attempt at the first task of a job.
+func attempt(job scheduler.JobID) scheduler.AttemptID {
+	return scheduler.AttemptID{TaskID: task(job, 0), Attempt: 1}
+}
+
+// The owner of a State applies the resume by a user before it records that the attempt is no longer parked.
+func TestParkedAttemptResumesAsAFact(t *testing.T) {
+	w := checkWorld(t)
+	must(t, w.State.Events().SetParked(attempt(4), 1, true))
+	resume := actionOn(scheduler.ActResume, 4, 1)
+	if err := w.State.Apply(&resume, w.Now); !errors.Is(err, scheduler.ErrStale) || w.State.Attempts().CanResume(w.State.Attempt(attempt(4))) {
+		t.Errorf("Apply says %v, want that it is stale, and CanResume has to agree", err)
+	}
+	must(t, w.State.ApplyFact(&resume, w.Now))
+	if a := w.State.Attempt(attempt(4)); a.Phase != scheduler.AttemptResuming {
+		t.Errorf("the attempt is %v, want resuming", a.Phase)
 	}
 }
 

@@ -12,12 +12,13 @@ import (
 // suspensions, lost nodes.
 type Chaos struct {
 	*World
-	R *rand.Rand
+	R     *rand.Rand
+	parks *rand.Rand // apart from R, so that what is parked does not change the other events of a seed
 }
 
 // NewChaos returns a random cluster.
 func NewChaos(t TB, seed uint64) *Chaos {
-	c := &Chaos{World: New(t), R: rand.New(rand.NewPCG(seed, 0x5eed))}
+	c := &Chaos{World: New(t), R: rand.New(rand.NewPCG(seed, 0x5eed)), parks: rand.New(rand.NewPCG(seed, 0x9a2c))}
 	for range 1 + c.R.IntN(7) {
 		c.addNode()
 	}
@@ -166,6 +167,7 @@ func (c *Chaos) attemptEvent() {
 	if len(all) == 0 {
 		return
 	}
+	c.park(all)
 	a := all[c.R.IntN(len(all))]
 	switch a.Phase {
 	case scheduler.AttemptStarting:
@@ -199,6 +201,13 @@ func (c *Chaos) attemptEvent() {
 			o = scheduler.OutcomeLost
 		}
 		c.must(c.State.Events().AttemptEnded(a.ID, a.Run, o, c.Now))
+	}
+}
+
+// park parks, now and then, a suspended one of these attempts, or ends that.
+func (c *Chaos) park(attempts []*scheduler.Attempt) {
+	if a := attempts[c.parks.IntN(len(attempts))]; a.Phase == scheduler.AttemptSuspended {
+		c.must(c.State.Events().SetParked(a.ID, a.Run, !a.Parked))
 	}
 }
 
