@@ -59,8 +59,8 @@ type checker struct {
 	latest        map[ReservationID]*Reservation // those added, changed or (nil) deleted
 	broughtTo     map[NodeID][]ReservationID     // of latest, moved to a node by some action, perhaps away again by a later one
 	dropped       []droppedGuarantee
-	reservedAgain map[guaranteeKey]bool
-	infeasible    []JobID // jobs that its policy states declare infeasible
+	reservedAgain map[guaranteeKey]Time // the latest starts in latest, the earliest of several, Never for none
+	infeasible    []JobID               // jobs that its policy states declare infeasible
 	violations    []Violation
 
 	scratch             FreeCapacity
@@ -105,7 +105,7 @@ func (c *checker) begin(s *State, d *Decision, now Time) {
 	}
 	if c.seen == nil {
 		c.charged = capCharges{tenants: map[TenantID]Resources{}, jobs: map[JobID]Resources{}}
-		c.started, c.seen, c.reservedAgain = map[*Stage]int32{}, map[AttemptID]bool{}, map[guaranteeKey]bool{}
+		c.started, c.seen, c.reservedAgain = map[*Stage]int32{}, map[AttemptID]bool{}, map[guaranteeKey]Time{}
 		c.latest, c.broughtTo = map[ReservationID]*Reservation{}, map[NodeID][]ReservationID{}
 	}
 	clear(c.charged.tenants)

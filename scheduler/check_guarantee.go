@@ -1,6 +1,9 @@
 package scheduler
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // This file is the part of Check about guarantees: which placements they forbid, which
 // attempts may not be preempted, and how a guarantee may move or end.
@@ -25,7 +28,7 @@ type guaranteeKey struct {
 
 func keyOf(r *Reservation) guaranteeKey { return guaranteeKey{r.Job, r.Stage, r.Task, r.Project} }
 
-// droppedGuarantee is a guarantee that an action of the decision deletes.
+// droppedGuarantee is a guarantee of the State that an action of the decision, its first on this id, deletes or replaces.
 type droppedGuarantee struct {
 	action      int
 	reservation Reservation
@@ -157,20 +160,21 @@ func (c *checker) recordsViolation(job JobID, project ProjectID) bool {
 	})
 }
 
-// checkReserve checks the addition, change or deletion of a reservation.
+// checkReserve checks the addition, change or deletion of a reservation. The first action on the id of a guarantee notes
+// it as dropped: checkDropped finds out whether the decision leaves it reserved.
 func (c *checker) checkReserve(a *Action) bool {
 	r := &a.Reservation
 	old, changed := c.latest[r.ID]
 	if !changed {
-		old = c.s.Reservations().Get(r.ID)
+		if old = c.s.Reservations().Get(r.ID); old != nil && old.Kind.IsGuarantee() {
+			c.dropped = append(c.dropped, droppedGuarantee{c.action, *old})
+		}
 	}
 	if a.Kind == ActUnreserve {
 		if old == nil {
 			return c.breaks(RuleUnknown, "reservation %d: it does not exist", r.ID)
 		}
-		if c.latest[r.ID] = nil; old.Kind.IsGuarantee() {
-			c.dropped = append(c.dropped, droppedGuarantee{c.action, *old})
-		}
+		c.latest[r.ID] = nil
 		return true
 	}
 	if was := c.latest[r.ID]; was == nil || was.Node != r.Node {
@@ -180,14 +184,7 @@ func (c *checker) checkReserve(a *Action) bool {
 	if err := c.s.applier().checkReservation(r); err != nil {
 		return c.refused(err)
 	}
-	if !r.Kind.IsGuarantee() || c.recordsViolation(r.Job, r.Project) {
-		return true
-	}
-	c.reservedAgain[keyOf(r)] = true
-	if old != nil && old.Latest != 0 && c.isGuaranteed(old) && (r.Latest == 0 || r.Latest > old.Latest) {
-		return c.breaks(RuleGuarantee, "reservation %d: its latest start moves from %d to %d", r.ID, old.Latest, r.Latest)
-	}
-	if r.Latest != 0 && r.Start > r.Latest {
+	if r.Kind.IsGuarantee() && r.Latest != 0 && r.Start > r.Latest && !c.recordsViolation(r.Job, r.Project) {
 		return c.breaks(RuleGuarantee, "reservation %d: it starts at %d, its latest start is %d", r.ID, r.Start, r.Latest)
 	}
 	return true
@@ -200,16 +197,31 @@ func (c *checker) isGuaranteed(r *Reservation) bool {
 	return (r.Kind == ReserveDeadline && j != nil && j.IsAccepted()) || (r.Project != 0 && c.s.Reservations().hasGuarantee(r.Project))
 }
 
-// checkDropped checks, at the end of a decision, each guarantee that it deleted. That is valid if its job or project is
-// done, stopped or infeasible, its task started, it was reserved again, or a policy state says that it is violated and
-// why. Reservations that are not isGuaranteed are the policy's to delete.
+// checkDropped checks, at the end of a decision, each guarantee that it deleted or replaced. That is valid if its job or
+// project is done, stopped or infeasible, its task started, it is reserved at the end and not later than its latest
+// start, or a policy state says that it is violated and why. Reservations that are not isGuaranteed are the policy's to
+// delete.
 func (c *checker) checkDropped() {
+	if len(c.dropped) == 0 {
+		return
+	}
+	for _, r := range c.latest {
+		if r != nil && r.Kind.IsGuarantee() {
+			latest, have := c.reservedAgain[keyOf(r)]
+			if !have {
+				latest = Never
+			}
+			c.reservedAgain[keyOf(r)] = min(latest, cmp.Or(r.Latest, Never))
+		}
+	}
 	for i := range c.dropped {
 		r := &c.dropped[i].reservation
+		latest, reserved := c.reservedAgain[keyOf(r)]
+		kept := reserved && latest <= cmp.Or(r.Latest, Never)
 		j := c.s.jobs[r.Job]
-		if c.isGuaranteed(r) && !c.reservedAgain[keyOf(r)] && (j == nil || !c.isInfeasible(j)) && !c.isServed(r) && !c.isViolated(r.Job, r.Project) {
+		if !kept && c.isGuaranteed(r) && (j == nil || !c.isInfeasible(j)) && !c.isServed(r) && !c.isViolated(r.Job, r.Project) {
 			c.action = c.dropped[i].action
-			c.breaks(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again or recorded as violated",
+			c.breaks(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again by its latest start or recorded as violated",
 				r.ID, r.Job, r.Project)
 		}
 	}

@@ -102,6 +102,36 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 		"a guarantee replaced under another id": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
 			return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID = 2 })}
 		}},
+		"a guarantee replaced under another id with a later latest start": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Latest = r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID, r.Start, r.Latest = 2, r.Start+1, r.Start+1 })}
+			}, want: scheduler.RuleGuarantee},
+		"a guarantee replaced under another id without a latest start": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Latest = r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID = 2 })}
+			}, want: scheduler.RuleGuarantee},
+		"a guarantee replaced under another id with the same latest start": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Latest = r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID, r.Latest = 2, r.Start })}
+			}},
+		"a guarantee replaced under another id that is deleted then": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
+			second := drop
+			second.Reservation.ID = 2
+			return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID = 2 }), second}
+		}, want: scheduler.RuleGuarantee},
+		"a guarantee replaced twice under two ids": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Latest = r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID, r.Latest = 2, r.Start }), reserve(func(r *scheduler.Reservation) { r.ID = 3 })}
+			}},
+		"a guarantee's id used for another job": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
+			return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Job = 2 })}
+		}, want: scheduler.RuleGuarantee},
+		"a guarantee's id used for a preemption": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
+			return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Kind = scheduler.ReservePreempt })}
+		}, want: scheduler.RuleGuarantee},
+		"a guarantee's id used for another job, and the guarantee reserved again": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
+			return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Job = 2 }), reserve(func(r *scheduler.Reservation) { r.ID = 2 })}
+		}},
 		"a guarantee for another job instead": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
 			return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID, r.Job = 2, 2 })}
 		}, want: scheduler.RuleGuarantee},

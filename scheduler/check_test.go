@@ -146,9 +146,13 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		"a guarantee past its latest start, with a cause": {actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Start = 160 })},
 			states: []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.ViolatedState, Job: 3}}}},
 		"a guarantee's latest start moved": {prepare: func(w *schedtest.World) {
-			a := guarantee(func(*scheduler.Reservation) {})
-			_ = w.State.Apply(&a, w.Now)
-		}, actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Latest = 151 })}, want: scheduler.RuleGuarantee},
+			w.Submit("a", 1, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+				j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+			})
+			apply(t, w, guarantee(func(r *scheduler.Reservation) { r.Job = 5 }))
+		}, actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Job, r.Latest = 5, 151 })}, want: scheduler.RuleGuarantee},
+		"the latest start of a guarantee that is served moved": {prepare: func(w *schedtest.World) { apply(t, w, guarantee(func(*scheduler.Reservation) {})) },
+			actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Latest = 151 })}},
 		"a non-preemptible start on guaranteed capacity": {prepare: func(w *schedtest.World) {
 			spec := w.State.Node(1).Spec
 			spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
