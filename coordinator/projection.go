@@ -510,9 +510,39 @@ func (p *projection) syncLevel(f *facts.Facts, k facts.Key, at int64) error {
 			return err
 		}
 	}
-	if a.Suspension.ImageNode != 0 {
+	if a.Suspension.ImageNode == 0 {
+		if err := p.syncLevelOnNode(k, a, have, now); err != nil {
+			return err
+		}
+	}
+	if a.Suspension.SuspendedAt == 0 { // State has the time at which it decided to place it
 		return nil
 	}
+	return ignoreStale(p.state.Events().SetTimes(attemptID(k), a.Run, attemptTimes(a)))
+}
+
+// attemptTimes returns when an attempt that has been suspended ran. State would count from the events that it is told of,
+// which for one that is rebuilt come all at once.
+func attemptTimes(a *facts.Attempt) scheduler.AttemptTimes {
+	s := &a.Suspension
+	ranUntil := s.SuspendedAt
+	if a.Level == droverv1.Level_LEVEL_RUNNING {
+		ranUntil = s.LevelSince
+	}
+	ran := max(0, ranUntil-a.Placed-s.SuspendedMS*int64(time.Millisecond))
+	placed := ranUntil
+	switch {
+	case a.Level == droverv1.Level_LEVEL_RUNNING:
+	case a.Target == droverv1.Level_LEVEL_RUNNING:
+		placed = s.RequestedAt
+	default: // facts do not have when it last resumed: as if it had run without a break
+		placed -= ran
+	}
+	return scheduler.AttemptTimes{Placed: scheduler.Time(max(0, placed)), Ran: time.Duration(ran), SuspendedAt: scheduler.Time(max(0, s.SuspendedAt)), Suspends: s.Count}
+}
+
+// syncLevelOnNode is syncLevel for an attempt that does not migrate.
+func (p *projection) syncLevelOnNode(k facts.Key, a *facts.Attempt, have *scheduler.Attempt, now scheduler.Time) error {
 	if err := p.confirmLevel(k, a, have, now); err != nil {
 		return err
 	}

@@ -285,8 +285,8 @@ func (w *randomCluster) takeJournal() []facts.Change {
 }
 
 // stateDump returns everything in State that must not depend on its history.
-// Placement times differ by the latency of the log, history by the jobs that
-// are gone.
+// Placement times of attempts that were never suspended differ by the latency
+// of the log, history by the jobs that are gone.
 func stateDump(s *scheduler.State) string {
 	var b strings.Builder
 	for _, n := range s.Nodes() {
@@ -299,6 +299,9 @@ func stateDump(s *scheduler.State) string {
 				a.Phase = scheduler.AttemptRunning // depends on reports, not on facts
 			}
 			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d occupied %v spec %v from %d parked %v refused %b\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Occupied, a.Speculative, a.From, a.Parked && a.Phase == scheduler.AttemptSuspended, a.RefusedLevels)
+			if a.SuspendedAt != 0 {
+				fmt.Fprintf(&b, "    placed %d ran %d suspended at %d, %d times\n", a.Placed, a.Ran, a.SuspendedAt, a.Suspends)
+			}
 		}
 	}
 	for _, t := range s.Tenants() {

@@ -119,7 +119,7 @@ func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attemp
 }
 
 func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
-	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Suspension.ImageNode == 0 && a.Suspension.Refused() == 0 {
+	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Suspension.ImageNode == 0 && a.Suspension.Refused() == 0 && a.Suspension.SuspendedAt == 0 {
 		return nil
 	}
 	return p.syncLevel(f, k, f.Time())

@@ -16,7 +16,7 @@
 //     UpdateNode, NodeLost, NodeUp, SetDrain; PutTenant; PutProject,
 //     DropProject; SubmitJob, UpdateJob, StopJob, EndJob;
 //     SetInput, SetEstimate, SetAvoided; AttemptStarted, AttemptProgress, AttemptSuspended,
-//     AttemptResumed, AttemptEnded, SetParked, SetRefusedLevels, OutputLost;
+//     AttemptResumed, AttemptEnded, SetParked, SetRefusedLevels, SetTimes, OutputLost;
 //     and State.ApplyFact and PolicyStates.Apply for decisions committed
 //     elsewhere. Each returns an *Error for bad input and then changes nothing;
 //  2. calls Cycle when Stamp has changed, or when the Wake time of the last

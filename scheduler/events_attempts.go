@@ -93,6 +93,39 @@ func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) erro
 	return nil
 }
 
+// AttemptTimes is when an attempt ran and was suspended: Placed, Ran, SuspendedAt and Suspends of an Attempt.
+type AttemptTimes struct {
+	Placed      Time
+	Ran         time.Duration
+	SuspendedAt Time
+	Suspends    int32
+}
+
+// SetTimes records when an attempt ran and was suspended, where the owner of the State knows it better than the times of
+// the events that it has applied, as after it has built the State again. O(1); O(suspended attempts) for a suspended one.
+func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
+	a, g, slot, err := e.s.applier().findAttempt(id, run)
+	if err != nil {
+		return err
+	}
+	if min(t.Placed, Time(t.Ran), t.SuspendedAt, Time(t.Suspends)) < 0 {
+		return a.refuse(ErrInvalid, "times %+v", t)
+	}
+	if t == (AttemptTimes{a.Placed, a.Ran, a.SuspendedAt, a.Suspends}) {
+		return nil
+	}
+	if a.Level.Suspended() { // the list of suspended attempts is in order of SuspendedAt
+		e.s.suspended.remove(a, slot)
+		defer e.s.suspended.add(a, slot)
+	}
+	d := a.ownDetails()
+	a.Placed, d.Ran, d.SuspendedAt, d.Suspends = t.Placed, t.Ran, t.SuspendedAt, t.Suspends
+	e.s.cluster.bumpNodeVersion(a.Node)
+	e.s.changeLog.recordJob(g.Job)
+	e.s.countChange()
+	return nil
+}
+
 // AttemptEnded reports that an attempt has ended and occupies nothing any more. After a success its task is done, and a
 // second attempt, if any, is marked as being killed; the caller must kill it. After a failure through the user's fault
 // the task is pending again, or failed if its attempts are used up; the job is then failing. After any other outcome

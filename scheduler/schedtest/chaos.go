@@ -204,9 +204,15 @@ func (c *Chaos) attemptEvent() {
 	}
 }
 
-// park parks, now and then, a suspended one of these attempts, or ends that.
+// park parks, now and then, a suspended one of these attempts, or ends that; or it corrects when one ran.
 func (c *Chaos) park(attempts []*scheduler.Attempt) {
-	if a := attempts[c.parks.IntN(len(attempts))]; a.Phase == scheduler.AttemptSuspended {
+	a := attempts[c.parks.IntN(len(attempts))]
+	switch {
+	case a.Suspends > 0 && c.parks.IntN(3) == 0:
+		earlier := time.Duration(c.parks.IntN(3000)) * time.Millisecond
+		c.must(c.State.Events().SetTimes(a.ID, a.Run, scheduler.AttemptTimes{Placed: max(0, a.Placed.Add(-earlier)), Ran: a.Ran + earlier/2,
+			SuspendedAt: max(0, a.SuspendedAt.Add(-earlier)), Suspends: a.Suspends}))
+	case a.Phase == scheduler.AttemptSuspended:
 		c.must(c.State.Events().SetParked(a.ID, a.Run, !a.Parked))
 	}
 }
