@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/drover-run/drover/internal/enum"
 )
@@ -163,7 +164,8 @@ func (c *checker) checkAction(a *Action) bool {
 	if a.Kind == ActSuspend || a.Kind == ActKill {
 		return c.checkVictim(t.a, t.g.Job)
 	}
-	p := placedTask{a.Node, a.Disk, t.g.Job, t.g.Spec.Demand, t.g.Spec.Disk, boundedEnd(t.g, c.now)}
+	p := placedTask{node: a.Node, disk: a.Disk, job: t.g.Job, demand: t.g.Spec.Demand, space: t.g.Spec.Disk}
+	ran := time.Duration(0)
 	total, more := p.demand, p.demand
 	switch a.Kind {
 	case ActPlace:
@@ -176,12 +178,13 @@ func (c *checker) checkAction(a *Action) bool {
 			}
 		}
 	case ActMigrate:
-		total, more = t.a.Demand, t.a.Demand.Sub(t.a.Occupied.Resources)
+		total, more, ran = t.a.Demand, t.a.Demand.Sub(t.a.Occupied.Resources), t.a.RanFor(c.now)
 		p.demand, p.space = t.a.Demand, t.a.DiskSpace
 	default: // resume: what it did not occupy before
-		total, more = t.a.Demand, t.a.Demand.Sub(t.a.Occupied.Resources)
-		p.node, p.disk, p.demand, p.space = t.a.Node, t.a.Disk, more, t.a.DiskSpace-t.a.Occupied.Disk
+		total, more, ran = t.a.Demand, t.a.Demand.Sub(t.a.Occupied.Resources), t.a.RanFor(c.now)
+		p.node, p.disk, p.demand, p.space, p.resumed = t.a.Node, t.a.Disk, more, t.a.DiskSpace-t.a.Occupied.Disk, t.a
 	}
+	p.end = boundedEnd(t.g, ran, c.now)
 	valid := c.takeCapacity(&p) && c.chargeCaps(p.job, total, more) && c.checkGuarantees(&p, t.g, a.Task.Index)
 	c.placed = append(c.placed, p)
 	return valid

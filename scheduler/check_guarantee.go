@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // This file is the part of Check about guarantees: which placements they forbid, which
@@ -11,12 +12,13 @@ import (
 // placedTask is a task that an earlier action of the decision placed, resumed (demand and
 // space are then what it did not occupy before) or migrated.
 type placedTask struct {
-	node   NodeID
-	disk   int16
-	job    *Job
-	demand Resources
-	space  int64
-	end    Time // by its bound, or Never
+	node    NodeID
+	disk    int16
+	job     *Job
+	demand  Resources
+	space   int64
+	end     Time     // by its bound, or Never
+	resumed *Attempt // nil if it was placed or migrated
 }
 
 // guaranteeKey identifies what a reservation is for.
@@ -56,7 +58,7 @@ func (c *checker) reservedOn(id NodeID) []*Reservation {
 
 // checkGuarantees checks a start on a node against the guarantees reserved there: at the start of each of them there
 // must be enough free capacity for it beside what then runs and is not preemptible, on the node's disks too. A task
-// with a runtime bound is assumed to run until its bound; one without a bound for ever.
+// with a runtime bound is assumed to run until its bound; one without a bound, or that is suspended, for ever.
 func (c *checker) checkGuarantees(p *placedTask, g *Stage, task int32) bool {
 	n := c.s.cluster.nodes[p.node]
 	if (len(n.reserved) == 0 && len(c.latest) == 0) || c.isPreemptibleOn(p.job, n) {
@@ -83,14 +85,21 @@ func (c *checker) guaranteeFits(r *Reservation, list []*Reservation, n *Node) bo
 	c.scratch.Free, c.scratch.Disks = account.free, append(c.scratch.Disks[:0], account.disks...)
 	for a := range c.s.Attempts().On(n.Spec.ID) {
 		g := c.s.StageOf(a)
-		if b := g.Bound(); c.isPreemptibleOn(g.Job, n) || (b > 0 && a.Placed.Add(b) <= at) || g.Job.Spec.ID == r.Job {
+		if c.isPreemptibleOn(g.Job, n) || g.endsBy(a, at) || g.Job.Spec.ID == r.Job {
 			c.scratch.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 		}
 	}
 	for i := range c.placed {
 		p := &c.placed[i]
-		if p.node == n.Spec.ID && (c.isPreemptibleOn(p.job, n) || p.end <= at || p.job.Spec.ID == r.Job) {
+		if p.node != n.Spec.ID {
+			continue
+		}
+		goes := c.isPreemptibleOn(p.job, n) || p.job.Spec.ID == r.Job
+		if goes || p.end <= at {
 			c.scratch.Release(p.demand, p.space, p.disk)
+		}
+		if !goes && p.end <= at && p.resumed != nil { // so far counted as suspended
+			c.scratch.Release(p.resumed.Occupied.Resources, p.resumed.Occupied.Disk, p.resumed.Disk)
 		}
 	}
 	free, space := c.scratch.Free, int64(0)
@@ -108,12 +117,18 @@ func (c *checker) guaranteeFits(r *Reservation, list []*Reservation, n *Node) bo
 	return (Resources{}).Fits(free) && onOne && (space >= 0 || r.Disk == 0)
 }
 
-// boundedEnd returns the end of a task that starts now by its bound, or Never.
-func boundedEnd(g *Stage, now Time) Time {
-	if b := g.Bound(); b > 0 {
+// boundedEnd returns the end of a task that has run for so long and starts or goes on now by its bound, or Never.
+func boundedEnd(g *Stage, ran time.Duration, now Time) Time {
+	if b := g.BoundLeft(ran); b > 0 {
 		return now.Add(b)
 	}
 	return Never
+}
+
+// endsBy reports whether an attempt at a task of the stage should have ended at a time by its bound. One that is
+// suspended does not end.
+func (g *Stage) endsBy(a *Attempt, at Time) bool {
+	return !a.Level.Suspended() && boundedEnd(g, a.Ran, a.Placed) <= at
 }
 
 // isDue reports whether a reservation is a guarantee in force now.

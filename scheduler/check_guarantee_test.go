@@ -57,6 +57,21 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 		a := reserve(change)
 		must(t, w.State.Apply(&a, w.Now))
 	}
+	// freeze freezes the task of job 1, which may run for 10 minutes, after it has run for 9.
+	freeze := func() {
+		w.Advance(9 * time.Minute)
+		a := suspend(1)
+		must(t, w.State.Apply(&a, w.Now))
+		must(t, w.State.Events().AttemptSuspended(attempt(1), 1, scheduler.LevelFrozen, scheduler.Footprint{Memory: 1 << 30}, w.Now))
+		w.Advance(time.Hour)
+	}
+	// reserveNode reserves memory on the node of job 1 for job 3.
+	reserveNode := func(in time.Duration, gib float64) {
+		applyReserve(func(r *scheduler.Reservation) {
+			r.Node, r.Demand, r.Start = 0, schedtest.R(1, gib, 0), w.Now.Add(in)
+		})
+	}
+	resume := actionOn(scheduler.ActResume, 1, 1)
 	drop := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 1}}
 	policyStates := func(kind scheduler.PolicyStateKind, job scheduler.JobID, project scheduler.ProjectID) []scheduler.PolicyState {
 		return []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: job, Project: project, Slot: 1}, At: w.Now}}
@@ -150,6 +165,26 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 			actions: func() []scheduler.Action {
 				return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Job, r.Start, r.Latest = 2, r.Start+1, r.Start+1 })}
 			}},
+		"a task resumed that ends by its bound before a guarantee begins": {prepare: func() {
+			freeze()
+			reserveNode(2*time.Minute, 8)
+		}, actions: func() []scheduler.Action { return []scheduler.Action{resume} }},
+		"a task resumed that does not": {prepare: func() {
+			freeze()
+			reserveNode(30*time.Second, 8)
+		}, actions: func() []scheduler.Action { return []scheduler.Action{resume} }, want: scheduler.RuleGuarantee},
+		"a start beside a task that ends by its bound": {prepare: func() { reserveNode(11*time.Minute, 7) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 0)} }},
+		"a start beside a task that does not": {prepare: func() { reserveNode(9*time.Minute, 7) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 0)} }, want: scheduler.RuleGuarantee},
+		"a start beside a frozen task, whose memory stays": {prepare: func() {
+			freeze()
+			reserveNode(2*time.Minute, 7)
+		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 0)} }, want: scheduler.RuleGuarantee},
+		"a start beside one that is resumed and then ends": {prepare: func() {
+			freeze()
+			reserveNode(2*time.Minute, 7)
+		}, actions: func() []scheduler.Action { return []scheduler.Action{resume, place(2, 0, 0)} }},
 		"a preemption reservation deleted": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Kind = scheduler.ReservePreempt }) },
 			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
 	} {

@@ -142,6 +142,17 @@ func (g *Stage) Bound() time.Duration {
 	return g.Spec.Bound
 }
 
+// BoundLeft returns how long an attempt at a task of the stage is taken to run on at most once it has run for so long: what
+// is left of the Bound. One that has used it up is taken for a new request (two-tier 4.6), which may run for all of it.
+// It returns 0 if no bound is known. O(1).
+func (g *Stage) BoundLeft(ran time.Duration) time.Duration {
+	b := g.Bound()
+	if ran < b {
+		return b - ran
+	}
+	return b
+}
+
 // HasBounds reports whether each stage has a Bound. O(stages).
 func (j *Job) HasBounds() bool {
 	return j.Spec.Bound > 0 || !slices.ContainsFunc(j.Stages, func(g *Stage) bool { return g.Spec.Bound <= 0 })

@@ -130,7 +130,7 @@ func (s *State) nodeForMap(m *Stage, task int32, now Time) (first NodeID, due bo
 // the task gives way to it then. This is stricter than Check. Other reservations are plans of the policy, which plans
 // anew. O(reservations on the node).
 func (s *State) reservationAgainst(m *Stage, id NodeID, now Time) *Reservation {
-	n, end := s.cluster.nodes[id], boundedEnd(m, now)
+	n, end := s.cluster.nodes[id], boundedEnd(m, 0, now)
 	for _, r := range n.reserved {
 		guarantee := r.Kind.IsGuarantee() && (r.Start <= now || (r.Start < end && !n.CanPreempt(m.Job)))
 		if r.Job != m.Job.Spec.ID && r.End > now && (guarantee || r.Kind == ReservePreempt) {

@@ -82,7 +82,7 @@ func (untilBound) ChargeTenants() bool { return false }
 
 // ClaimOf returns what an attempt occupies, until its bound.
 func (u untilBound) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
-	end := a.Placed.Add(taskBound(s.StageOf(a), u.defaultBound))
+	end := a.Placed.Add(boundLeft(s.StageOf(a), u.defaultBound, a.Ran))
 	if a.Level.Suspended() {
 		end = scheduler.Never
 	}
@@ -311,4 +311,13 @@ func taskBound(g *scheduler.Stage, otherwise time.Duration) time.Duration {
 	default:
 		return otherwise
 	}
+}
+
+// boundLeft is taskBound for a task that has run for so long, as Stage.BoundLeft is for Stage.Bound.
+func boundLeft(g *scheduler.Stage, otherwise, ran time.Duration) time.Duration {
+	b := taskBound(g, otherwise)
+	if ran < b {
+		return b - ran
+	}
+	return b
 }

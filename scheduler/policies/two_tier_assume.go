@@ -53,7 +53,7 @@ func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, 
 // boundEnd returns when an attempt should have ended by its bound or estimate, or will have left with its node.
 func (b boundAssumptions) boundEnd(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
 	g := s.StageOf(a)
-	end := a.Placed.Add(taskBound(g, b.defaultBound) + b.margin)
+	end := a.Placed.Add(boundLeft(g, b.defaultBound, a.Ran) + b.margin)
 	if g.Job.Spec.Bound <= 0 && b.stays(s, g.Job, a.Node) {
 		end = scheduler.Never
 	}

@@ -285,7 +285,7 @@ func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task
 	}
 	p.needsAnotherRound = true
 	own := *r
-	own.Tasks = []int32{task}
+	own.Tasks, own.Bound = []int32{task}, boundLeft(g, p.defaultBound, a.Ran)+p.margin
 	own.Need = scheduler.NodeNeed(a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Occupied.Disk))
 	occupied := scheduler.NodeNeed(a.Occupied.Resources, a.Occupied.Disk)
 	own.Occupied = &occupied

@@ -16,7 +16,7 @@ import (
 // capacity: the same cases in random worlds of nodes that can move tasks out of memory or cannot.
 func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 	seed := seed.New(t)
-	may, not := 0, 0
+	may, not, mayResume, notResume := 0, 0, 0, 0
 	for round := range 600 {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := schedtest.New(t).AddTenants("a")
@@ -52,6 +52,7 @@ func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 			}
 		}
 		w.Start().Advance(time.Duration(1+r.IntN(20)) * time.Second)
+		freezeSome(w, r)
 		for id := range scheduler.ReservationID(1 + r.IntN(3)) {
 			g := submit(false)
 			x := scheduler.Reservation{ID: id + 1, Kind: scheduler.ReserveDeadline, Job: g.Job.Spec.ID, OnDisk: -1, Demand: g.Spec.Demand, Disk: g.Spec.Disk,
@@ -70,10 +71,8 @@ func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 			if !ok {
 				continue
 			}
-			got := check.honoursGuarantees(w.State.Node(0), g, g.Spec.Demand, g.Spec.Disk, disk)
-			d := scheduler.Decision{At: w.Now, Actions: []scheduler.Action{w.State.Attempts().PlaceAction(g, 0, 0, disk)}}
-			want := !slices.ContainsFunc(scheduler.Check(w.State, &d, w.Now), func(v scheduler.Violation) bool { return v.Rule == scheduler.RuleGuarantee })
-			if got != want {
+			got := check.honoursGuarantees(w.State.Node(0), g, g.Spec.Demand, g.Spec.Disk, disk, 0)
+			if want := isGuaranteeKept(w, w.State.Attempts().PlaceAction(g, 0, 0, disk)); got != want {
 				t.Fatalf("seed %d, round %d: stage %s may start: %v, Check says %v", seed, round, g.ID(), got, want)
 			}
 			if got {
@@ -82,9 +81,54 @@ func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 				not++
 			}
 		}
+		for a := range w.State.Attempts().Suspended() {
+			n, more := w.State.Node(0), a.Demand.Sub(a.Occupied.Resources)
+			if !more.Fits(n.Free) || n.CanPreempt(w.State.StageOf(a).Job) || !w.State.Attempts().CanResume(a) {
+				continue
+			}
+			got := check.honoursGuarantees(n, w.State.StageOf(a), more, a.DiskSpace-a.Occupied.Disk, a.Disk, a.Ran)
+			if want := isGuaranteeKept(w, a.Act(scheduler.ActResume)); got != want {
+				t.Fatalf("seed %d, round %d: %s may resume: %v, Check says %v", seed, round, a.ID, got, want)
+			}
+			if got {
+				mayResume++
+			} else {
+				notResume++
+			}
+		}
 	}
-	if t.Logf("%d may start, %d may not", may, not); min(may, not) < 100 {
+	if t.Logf("%d may start, %d may not; %d may resume, %d may not", may, not, mayResume, notResume); min(may, not) < 100 || min(mayResume, notResume) < 10 {
 		t.Error("too few cases of a kind for a meaningful test")
+	}
+}
+
+// isGuaranteeKept reports whether Check finds that an action leaves guarantees their capacity.
+func isGuaranteeKept(w *schedtest.World, a scheduler.Action) bool {
+	d := scheduler.Decision{At: w.Now, Actions: []scheduler.Action{a}}
+	return !slices.ContainsFunc(scheduler.Check(w.State, &d, w.Now), func(v scheduler.Violation) bool { return v.Rule == scheduler.RuleGuarantee })
+}
+
+// freezeSome freezes some of the running attempts, and resumes some of these later.
+func freezeSome(w *schedtest.World, r *rand.Rand) {
+	must := func(err error) {
+		if err != nil {
+			w.Fatalf("%v", err)
+		}
+	}
+	for _, a := range w.Attempts() {
+		if r.IntN(3) > 0 {
+			continue
+		}
+		freeze := a.Act(scheduler.ActSuspend)
+		freeze.Level = scheduler.LevelFrozen
+		must(w.State.ApplyFact(&freeze, w.Now)) // whether or not the node can
+		must(w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now))
+		w.Advance(time.Duration(1+r.IntN(20)) * time.Second)
+		resume := a.Act(scheduler.ActResume)
+		if r.IntN(2) == 0 && w.State.Apply(&resume, w.Now) == nil {
+			must(w.State.Events().AttemptResumed(a.ID, a.Run, w.Now))
+			w.Advance(time.Duration(1+r.IntN(5)) * time.Second)
+		}
 	}
 }
 

@@ -64,7 +64,7 @@ func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
 	if version := l.c.s.Cluster().NodeVersion(node); e.version != version || e.at <= l.c.now {
 		*e = nodeEnd{version, scheduler.Never}
 		for a := range l.c.s.Attempts().On(node) {
-			if b := l.c.s.StageOf(a).Bound(); b > 0 && a.Placed.Add(b) > l.c.now {
+			if b := l.c.s.StageOf(a).BoundLeft(a.Ran); b > 0 && !a.Level.Suspended() && a.Placed.Add(b) > l.c.now {
 				e.at = min(e.at, a.Placed.Add(b))
 			}
 		}
@@ -176,7 +176,7 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
-	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) && l.c.s.TenantTree().Allows(g) {
+	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, 0)) && l.c.s.TenantTree().Allows(g) {
 		if !due {
 			task = pickTaskFor(g, r.Node)
 		}

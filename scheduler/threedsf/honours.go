@@ -2,6 +2,7 @@ package threedsf
 
 import (
 	"slices"
+	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -15,15 +16,17 @@ type guaranteeCheck struct {
 }
 
 // honoursGuarantees reports whether starting d more of a stage (with disk space on
-// disk) leaves each guarantee on the node its capacity at its start. Guarantees of
+// disk), for a task that has run for so long, leaves each guarantee on the node its
+// capacity at its start. Guarantees of
 // the job's own later stages that depend on this stage are ignored. A running task
-// counts at that start if it is non-preemptible there and its bound ends later. A
-// preemptible task takes nothing of them but memory that swap has no room for.
+// counts at that start if it is non-preemptible there and its bound ends later, a
+// suspended one whatever its bound. A preemptible task takes nothing of them but
+// memory that swap has no room for.
 //
 // The rule is that of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) of the node, and O(reservations x attempts) where an
 // empty node would have the capacity.
-func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
+func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
 	j := g.Job
 	list := x.v.s.Reservations().On(n.Spec.ID)
 	if len(list) == 0 {
@@ -34,7 +37,7 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 		return true
 	}
 	end := scheduler.Never
-	if b := g.Bound(); b > 0 && !preemptible {
+	if b := g.BoundLeft(ran); b > 0 && !preemptible {
 		end = x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
 	}
 	concerns := func(r *scheduler.Reservation) bool {
@@ -91,9 +94,11 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 		x.capacity.Release(d.Times(-1), -space, disk)
 	}
 	for a := range x.v.s.Attempts().On(n.Spec.ID) {
-		b, preemptible := x.v.s.StageOf(a).Bound(), n.CanPreempt(x.v.s.StageOf(a).Job)
+		g := x.v.s.StageOf(a)
+		b, preemptible := g.BoundLeft(a.Ran), n.CanPreempt(g.Job)
+		byBound := b > 0 && !a.Level.Suspended() && a.Placed.Add(b) <= at
 		justStarted := a.Placed == x.v.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-		ended := a.ID.TaskID == scheduler.TaskID{Job: r.Job, Stage: r.Stage, Index: r.Task} || (b > 0 && a.Placed.Add(b) <= at) || preemptible
+		ended := a.ID.TaskID == scheduler.TaskID{Job: r.Job, Stage: r.Stage, Index: r.Task} || byBound || preemptible
 		if justStarted || !ended {
 			continue
 		}

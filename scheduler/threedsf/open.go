@@ -51,7 +51,7 @@ var noJob = &scheduler.Job{}
 // leavesGuarantees reports whether a task of a stage may start on a node beside the
 // guarantees there.
 func (o *openNodes) leavesGuarantees(n *scheduler.Node, g *scheduler.Stage) bool {
-	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1)
+	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1, 0)
 }
 
 // reservedForAll returns what preemption reservations on a node take for any job.
@@ -59,27 +59,27 @@ func (o *openNodes) reservedForAll(n *scheduler.Node, _ *scheduler.Job) (schedul
 	return o.reservedForOthers(n, noJob)
 }
 
-// respectsReservations reports whether starting d of a stage (with space on disk)
-// leaves alone what is reserved on the node for others: nodes reserved in this pass,
-// guarantees and preemption reservations.
-func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
-	return !o.hasReservations() || (o.fitsBesideReserved(n, g, d, space, disk) &&
-		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk)))
+// respectsReservations reports whether starting d of a stage (with space on disk), for
+// a task that has run for so long, leaves alone what is reserved on the node for
+// others: nodes reserved in this pass, guarantees and preemption reservations.
+func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
+	return !o.hasReservations() || (o.fitsBesideReserved(n, g, d, space, disk, ran) &&
+		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk, ran)))
 }
 
 // mayResume is respectsReservations for what a suspended task needs more on its node. One that can be
 // preempted again takes nothing of guarantees: they were made with its memory in mind.
-func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16) bool {
+func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
 	if n.CanPreempt(g.Job) {
-		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk)
+		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk, ran)
 	}
-	return o.respectsReservations(n, g, more, space, disk)
+	return o.respectsReservations(n, g, more, space, disk, ran)
 }
 
 // fitsBesideReserved reports whether d of a stage fits beside what is reserved on the node for others, but for
 // guarantees.
-func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
-	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk) {
+func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
+	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk, ran) {
 		return false
 	}
 	reserved, reservedSpace := o.reservedForOthers(n, g.Job)
@@ -104,7 +104,7 @@ func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
 		return true
 	}
 	disk, _ := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	return o.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)
+	return o.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, 0)
 }
 
 // isUnreserved reports whether nothing is reserved on a node that a task of a job could take.

@@ -3,6 +3,7 @@ package threedsf
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -73,14 +74,15 @@ func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) sche
 	return boundEnd(a, g)
 }
 
-// leavesCapacity reports whether d more of a stage (with disk space on disk) does not
-// delay the task that a node is reserved for. O(attempts there).
-func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
+// leavesCapacity reports whether d more of a stage (with disk space on disk), for a task
+// that has run for so long, does not delay the task that a node is reserved for.
+// O(attempts there).
+func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
 	at := k.freeAt[n.Spec.ID]
 	if at == scheduler.Never {
 		return false
 	}
-	if b := g.Bound(); b > 0 && k.c.now.Add(b) <= at {
+	if b := g.BoundLeft(ran); b > 0 && k.c.now.Add(b) <= at {
 		return true
 	}
 	k.capacity.Load(n)

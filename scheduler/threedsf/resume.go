@@ -108,7 +108,7 @@ func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, mor
 	for id, k := l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
 		m := l.c.s.Node(id)
 		disk, ok := m.Fits(a.Demand, a.DiskSpace)
-		if id == a.Node || !ok || l.c.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(from, &m.Spec) || !l.open.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {
+		if id == a.Node || !ok || l.c.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(from, &m.Spec) || !l.open.respectsReservations(m, g, a.Demand, a.DiskSpace, disk, a.Ran) {
 			continue
 		}
 		l.c.apply(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
@@ -129,5 +129,5 @@ func (l *suspendedLane) canResume(n *scheduler.Node, a *scheduler.Attempt, g *sc
 	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
 		return false
 	}
-	return l.open.mayResume(n, g, more, space, a.Disk)
+	return l.open.mayResume(n, g, more, space, a.Disk, a.Ran)
 }
