@@ -143,11 +143,14 @@ func hasBounds(j *facts.Job) bool {
 	return j.Spec.RuntimeBound > 0 || !slices.ContainsFunc(j.Stages, func(s facts.Stage) bool { return s.UpperNS == 0 })
 }
 
+// runTime returns a bound or a prediction as State takes it: the log may have longer ones, from before they were refused.
+func runTime(ns int64) time.Duration { return min(time.Duration(ns), scheduler.MaxRunTime) }
+
 // setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline
 // counts as accepted by its quote, unless the scheduler is to guarantee it and
 // has not refused.
 func setDeadlineSpec(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
-	s.Bound = time.Duration(j.Spec.RuntimeBound)
+	s.Bound = runTime(int64(j.Spec.RuntimeBound))
 	s.Project = scheduler.ProjectID(j.Project)
 	if j.Lowered() {
 		s.Priority = scheduler.PriorityLow

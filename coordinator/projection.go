@@ -339,7 +339,7 @@ func (p *projection) setEstimate(f *facts.Facts, k facts.Key) error {
 		return nil
 	}
 	id := stageID(k.Job, k.Stage)
-	run := time.Duration(j.Stages[k.Stage].EstimateNS)
+	run := runTime(j.Stages[k.Stage].EstimateNS)
 	if g := p.state.Stage(id); g == nil || g.Spec.Estimate == run {
 		return nil
 	}
@@ -398,7 +398,7 @@ func (p *projection) stageSpec(f *facts.Facts, j *facts.Job, i int) scheduler.St
 	out := scheduler.StageSpec{
 		Name: s.Name, Tasks: j.Stages[i].Tasks, Demand: resources(j.Demand(i)), Disk: s.Disk, Exclusive: s.Exclusive,
 		MaxParallel: int32(min(s.MaxParallel, jobspec.MaxTasks)), MaxAttempts: int32(s.Attempts), After: j.StageAfter(i),
-		Estimate: time.Duration(j.Stages[i].EstimateNS), Bound: time.Duration(j.Stages[i].UpperNS),
+		Estimate: runTime(j.Stages[i].EstimateNS), Bound: runTime(j.Stages[i].UpperNS),
 	}
 	switch s.Kind {
 	case jobspec.KindMap:

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -594,6 +595,18 @@ func TestCapsThatCannotBeCountedAreNone(t *testing.T) {
 		if up.Caps.Total != (scheduler.Limit{4000, 0, 0}) || a.Caps.Task != (scheduler.Limit{0, 1 << 30, 0}) || a.Parent != up.ID {
 			t.Errorf("State has %+v and %+v", up, a)
 		}
+	}
+}
+
+// The log may have a longer bound or prediction than State takes: it counts as the longest one.
+func TestLongerBoundsThanStateTakesAreTheLongest(t *testing.T) {
+	j := &facts.Job{ID: 1, Spec: &jobspec.Job{RuntimeBound: math.MaxInt64, Stages: []jobspec.Stage{{Name: "a", Kind: jobspec.KindGroup}}},
+		Stages: []facts.Stage{{Tasks: 1, EstimateNS: math.MaxInt64, UpperNS: math.MaxInt64}}}
+	var spec scheduler.JobSpec
+	setDeadlineSpec(j, &spec, true)
+	g := newProjection(noHosts).stageSpec(facts.New(), j, 0)
+	if longest := scheduler.MaxRunTime; spec.Bound != longest || g.Bound != longest || g.Estimate != longest {
+		t.Errorf("State gets a bound of %v, and of the stage %v, and an estimate of %v: want %v each", spec.Bound, g.Bound, g.Estimate, longest)
 	}
 }
 

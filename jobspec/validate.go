@@ -176,14 +176,19 @@ func (v *validator) checkNotTemporary(field, path string) {
 	}
 }
 
-// checkDuration refuses a duration that is negative, or so short that it would count as none: nodes and coordinators
-// count milliseconds.
+// maxDuration is the longest duration of a job, ten years: sums of some durations and a time can still be counted.
+const maxDuration = 10 * 365 * 24 * time.Hour
+
+// checkDuration refuses a duration that is negative, beyond maxDuration, or so short that it would count as none: nodes
+// and coordinators count milliseconds.
 func (v *validator) checkDuration(field string, d Duration) {
 	switch {
 	case d < 0:
 		v.addProblem(field, "give a positive duration such as 30m, or leave it out", "negative duration")
 	case d > 0 && d < Duration(time.Millisecond):
 		v.addProblem(field, "give a positive duration such as 30m, or leave it out", "%s is less than a millisecond", time.Duration(d))
+	case d > Duration(maxDuration):
+		v.addProblem(field, "give at most 87600h, or leave it out", "%s is more than ten years", time.Duration(d))
 	}
 }
 

@@ -2,6 +2,7 @@ package jobspec
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -61,6 +62,8 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"on_miss", func(j *Job) { j.Deadline, j.OnMiss = &deadline, "lowr" }, []string{`on_miss: on_miss "lowr" is not known; did you mean "lower"?`}},
 		{"runtime_bound", func(j *Job) { j.RuntimeBound = -1 }, []string{"runtime_bound: negative duration; give a positive duration such as 30m, or leave it out"}},
 		{"runtime_bound of nothing", func(j *Job) { j.RuntimeBound = Duration(10 * time.Microsecond) }, []string{"runtime_bound: 10µs is less than a millisecond; give a positive duration such as 30m, or leave it out"}},
+		{"runtime_bound of ten years", func(j *Job) { j.RuntimeBound = Duration(87600 * time.Hour) }, nil},
+		{"runtime_bound beyond what can be counted", func(j *Job) { j.RuntimeBound = math.MaxInt64 }, []string{"runtime_bound: 2562047h47m16.854775807s is more than ten years; give at most 87600h, or leave it out"}},
 		{"keep_failed below 0", func(j *Job) { j.KeepFailed = -1 }, []string{"keep_failed: -1 attempts to keep; give 0 to 100"}},
 		{"keep_failed above 100", func(j *Job) { j.KeepFailed = 101 }, []string{"keep_failed: 101 attempts to keep; give 0 to 100"}},
 		{"env of the job, sorted", func(j *Job) { j.Env = map[string]string{"b-c": "", "1a": "", "OK": "x\x00"} }, []string{
@@ -176,6 +179,7 @@ func TestEachRuleOfValidation(t *testing.T) {
 		{"resources beyond any machine", func(j *Job) { j.Stages[2].Resources.Memory = 1<<50 + 1 }, []string{`stage["g"].resources.memory: resources.memory is too large; no machine has so much`}},
 		{"attempts", func(j *Job) { j.Stages[2].Attempts = 101 }, []string{`stage["g"].attempts: 101 attempts; give 1 to 100`}},
 		{"time_limit of nothing", func(j *Job) { j.Stages[2].TimeLimit = 999_999 }, []string{`stage["g"].time_limit: 999.999µs is less than a millisecond; give a positive duration such as 30m, or leave it out`}},
+		{"time_limit of more than ten years", func(j *Job) { j.Stages[2].TimeLimit = Duration(87600*time.Hour + 1) }, []string{`stage["g"].time_limit: 87600h0m0.000000001s is more than ten years; give at most 87600h, or leave it out`}},
 		{"time_limit", func(j *Job) { j.Stages[2].TimeLimit = -1 }, []string{`stage["g"].time_limit: negative duration; give a positive duration such as 30m, or leave it out`}},
 		{"max_parallel", func(j *Job) { j.Stages[2].MaxParallel = -1 }, []string{`stage["g"].max_parallel: negative number; give 0 (no limit) or more`}},
 

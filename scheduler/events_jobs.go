@@ -83,8 +83,8 @@ func (e Events) SetEstimate(id StageID, d time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if d < 0 {
-		return refuse(ErrInvalid, "stage "+id.String(), "estimate is %v: it must not be negative", d)
+	if d < 0 || d > MaxRunTime {
+		return refuse(ErrInvalid, "stage "+id.String(), "estimate is %v: 0 to %v", d, MaxRunTime)
 	}
 	if g.Spec.Estimate != d {
 		e.s.cluster.bumpNodeVersion(NoNode)

@@ -21,6 +21,9 @@ const (
 	maxPolicyStatesNoJob  = 1 << 16
 	defaultAttempts       = 4
 	maxAttemptsLimit      = 1 << 10
+
+	// MaxRunTime is the longest bound or estimate, 36 years: the sum of one, a margin and a time does not overflow.
+	MaxRunTime time.Duration = 1 << 60
 )
 
 // Disk is one disk of a node.

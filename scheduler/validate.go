@@ -110,10 +110,10 @@ func (j *JobSpec) validate() error {
 		return refuse(ErrInvalid, what, "priority is %v: use low or high", j.Priority)
 	case j.Deadline != 0 && j.Deadline <= j.Submitted:
 		return refuse(ErrInvalid, what, "its deadline is %v before its submission: set a later one", j.Submitted.Sub(j.Deadline))
-	case j.Bound < 0:
-		return refuse(ErrInvalid, what, "runtime_bound is %v: it must not be negative", j.Bound)
-	case j.Estimate < 0:
-		return refuse(ErrInvalid, what, "estimate is %v: it must not be negative", j.Estimate)
+	case j.Bound < 0 || j.Bound > MaxRunTime:
+		return refuse(ErrInvalid, what, "runtime_bound is %v: 0 to %v", j.Bound, MaxRunTime)
+	case j.Estimate < 0 || j.Estimate > MaxRunTime:
+		return refuse(ErrInvalid, what, "estimate is %v: 0 to %v", j.Estimate, MaxRunTime)
 	case j.OnMiss > OnMissStop:
 		return refuse(ErrInvalid, what, "on_miss is %v: use continue or stop", j.OnMiss)
 	case j.Accepted && j.Deadline == 0:
@@ -149,10 +149,10 @@ func (g *StageSpec) validate(what string, index int) error {
 		return refuse(ErrInvalid, what, "%d tasks: 0 to %d", g.Tasks, MaxTasks)
 	case g.Disk < 0 || g.Disk > MaxAmount:
 		return refuse(ErrInvalid, what, "disk space is %d bytes", g.Disk)
-	case g.Estimate < 0:
-		return refuse(ErrInvalid, what, "estimate is %v: it must not be negative", g.Estimate)
-	case g.Bound < 0:
-		return refuse(ErrInvalid, what, "bound is %v: it must not be negative", g.Bound)
+	case g.Estimate < 0 || g.Estimate > MaxRunTime:
+		return refuse(ErrInvalid, what, "estimate is %v: 0 to %v", g.Estimate, MaxRunTime)
+	case g.Bound < 0 || g.Bound > MaxRunTime:
+		return refuse(ErrInvalid, what, "bound is %v: 0 to %v", g.Bound, MaxRunTime)
 	case g.MaxParallel < 0:
 		return refuse(ErrInvalid, what, "max_parallel is %d", g.MaxParallel)
 	case g.MaxAttempts < 0 || g.MaxAttempts > maxAttemptsLimit:

@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +76,45 @@ func TestDegenerateInputIsHandled(t *testing.T) {
 			}
 			w.Submit("a", 1, schedtest.R(1, 1, 1))
 			policytest.Round(t, w.State, p, maker, w.Now, 100)
+		})
+	}
+}
+
+// State refuses a bound or an estimate that cannot be added to a time, and each policy handles the longest that it
+// takes, beside a guarantee on a node whose tasks stay.
+func TestLongestBoundIsHandled(t *testing.T) {
+	for _, info := range table {
+		t.Run(info.Name, func(t *testing.T) {
+			params := map[string]string{}
+			if slices.ContainsFunc(info.Params, func(p Param) bool { return p.Name == "margin" }) {
+				params["margin"] = "1s"
+			}
+			maker := func() scheduler.Policy { return mustNew(t, info.Name, params) }
+			p := maker()
+			w, guaranteed := newReservedWorld(t, scheduler.Levels(scheduler.LevelRunning))
+			longest := scheduler.MaxRunTime
+			for _, spec := range []scheduler.JobSpec{{Bound: longest + 1}, {Estimate: longest + 1}, {Bound: math.MaxInt64}} {
+				spec.ID, spec.Priority = 100, scheduler.PriorityLow
+				if err := w.State.Events().SubmitJob(spec, nil); err == nil {
+					t.Errorf("State takes a job with the bound %v and the estimate %v", spec.Bound, spec.Estimate)
+				}
+			}
+			for _, g := range []scheduler.StageSpec{{Bound: longest + 1}, {Estimate: longest + 1}} {
+				g.Kind = scheduler.KindGroup
+				if err := w.State.Events().SubmitJob(scheduler.JobSpec{ID: 100, Priority: scheduler.PriorityLow}, []scheduler.StageSpec{g}); err == nil {
+					t.Errorf("State takes a stage with the bound %v and the estimate %v", g.Bound, g.Estimate)
+				}
+			}
+			if err := w.State.Events().SetEstimate(scheduler.StageID{Job: guaranteed}, longest+1); err == nil {
+				t.Error("State takes a longer estimate of a stage that is there")
+			}
+			for range 3 { // one may start, the others wait for it
+				w.Submit("b", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) { j.Bound, g.Estimate = longest, longest })
+			}
+			for range 3 {
+				policytest.Round(t, w.State, p, maker, w.Now, 100)
+				w.Start().Advance(10 * time.Second)
+			}
 		})
 	}
 }
