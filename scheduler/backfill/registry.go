@@ -46,6 +46,7 @@ type item struct {
 	pinned      bool     // must stay on spot.Bin and spot.Disk
 	moved       bool     // see PlannedTask
 	tried       bool     // if it has no place: it was looked for since Restore
+	follows     bool     // if it has no place: Replan looks for one once its predecessors have theirs
 	wasSearched bool     // see Existing.Searched
 	touched     bool     // listed in rounds.touched
 	binIndex    int      // index in binState.items

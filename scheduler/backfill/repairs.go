@@ -13,6 +13,13 @@ type repairs struct {
 	repairedPos    uint64     // position in the profile's change log up to which Repair has looked
 	overloadedBins []int32    // bins over capacity by their started items alone
 	suspectBins    []int32    // scratch
+	takenOut       []takenOut // by takeOutSuccessors, empty between calls
+}
+
+// takenOut is an item that has no place for a moment, and where it was.
+type takenOut struct {
+	item *item
+	spot Spot
 }
 
 // markUnchecked makes the next call of violations check the guarantee of a project.
@@ -37,33 +44,78 @@ func (e *repairs) unmarkUnchecked(pr *project) {
 
 // Replan places waiting tasks again, in the order given, as if they were new requests
 // that displace no other task: tasks that are late or whose reservation was lost.
-// Successors that would then start too early follow. It returns the guarantees violated
+// Successors that would then start too early follow; those of tasks that still have no place stay where they are. It returns the guarantees violated
 // by that, with the cause. A task that fits nowhere stays unplaced; those behind the one with which the
 // budget is spent stay as they are.
 func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Violation {
 	p.now = now
+	var pr *project // the one of the last key
 	for _, k := range keys {
 		if p.stepsLeft <= 0 {
 			break
 		}
 		if it := p.registry.item(k); it != nil && !it.started {
+			if pr != it.group.project {
+				pr = it.group.project
+				p.repairs.putBack(p, now)
+				p.repairs.takeOutSuccessors(p, pr, now)
+			}
 			p.repairs.replanItem(p, it, now)
 		}
 	}
+	p.repairs.putBack(p, now)
 	if p.registry.numConstrained > 0 || now > p.bins.earliestWaiting {
 		p.repairs.replanLate(p, now)
 	}
 	return p.repairs.violations(p, cause)
 }
 
-// replanLate places late items again, stage by stage. O(items).
+// takeOutSuccessors takes out the waiting items that come after items of a project without a place, so that these are
+// not placed around them, and too late; putBack must follow. O(items of the project).
+func (e *repairs) takeOutSuccessors(p *Planner, pr *project, now scheduler.Time) {
+	for _, g := range pr.groups {
+		if g.openTime(now) != scheduler.Never {
+			continue
+		}
+		for _, it := range g.items {
+			if it.placed && !it.started && !it.pinned {
+				e.takenOut = append(e.takenOut, takenOut{it, it.spot})
+				p.bins.markFreed(it.spot.Bin)
+				p.setSpot(it, Spot{Bin: -1, Disk: it.spot.Disk, At: it.spot.At})
+			}
+		}
+	}
+}
+
+// putBack places what takeOutSuccessors took out and nothing has placed since: behind its predecessors, or where it was
+// while these have no place. If one of them is there, the guarantee cannot be kept.
+func (e *repairs) putBack(p *Planner, now scheduler.Time) {
+	for _, x := range e.takenOut {
+		it := x.item
+		if it.placed {
+			continue
+		}
+		if it.group.openTime(now) != scheduler.Never {
+			e.replanItem(p, it, now)
+			continue
+		}
+		if it.tried = p.isOpen(x.spot.Bin) && !p.search.stillFits(p, it, x.spot); !it.tried { // on a lost bin it stays lost
+			p.setSpot(it, x.spot)
+		}
+	}
+	clear(e.takenOut)
+	e.takenOut = e.takenOut[:0]
+}
+
+// replanLate places late items again, stage by stage, and those that were to be placed before their predecessors were.
+// Others whose predecessors have no place yet wait for it where they are. O(items).
 func (e *repairs) replanLate(p *Planner, now scheduler.Time) {
 	p.bins.earliestWaiting = scheduler.Never
 	for _, pr := range p.registry.submitOrder {
 		for _, g := range pr.groups {
 			open := g.openTime(now)
 			for _, it := range g.items {
-				if it.placed && it.isLate(open) {
+				if open != scheduler.Never && it.isLate(open) && (it.placed || it.follows) {
 					e.replanItem(p, it, now)
 				}
 				if it.placed && !it.started {
@@ -75,8 +127,9 @@ func (e *repairs) replanLate(p *Planner, now scheduler.Time) {
 }
 
 func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
-	was := it.spot
-	it.tried = true
+	was, from := it.spot, it.group.openTime(now)
+	it.follows = from == scheduler.Never
+	it.tried = it.tried || !it.follows
 	if it.placed {
 		p.setSpot(it, Spot{Bin: -1, Disk: was.Disk, At: was.At})
 		p.bins.markFreed(was.Bin)
@@ -84,8 +137,7 @@ func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
 	if it.pinned {
 		it.spot.Bin = was.Bin
 	}
-	from := it.group.openTime(now)
-	if from != scheduler.Never && !p.search.placeEarliest(p, it, from, scheduler.Never) && it.group.req.Need.IsZero() {
+	if !it.follows && !p.search.placeEarliest(p, it, from, scheduler.Never) && it.group.req.Need.IsZero() {
 		p.placement.placeZeroNeed(p, it, now)
 	}
 }

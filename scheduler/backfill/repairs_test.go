@@ -1,6 +1,8 @@
 package backfill
 
 import (
+	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -38,4 +40,59 @@ func TestRepairMovesWhatBeginsWhileStartedTasksExceedABin(t *testing.T) {
 	if len(violations) > 0 {
 		t.Errorf("violations: %+v, want none: both end earlier", violations)
 	}
+}
+
+// What comes after a task that lost its place waits for that one's next place: it stays where it is meanwhile, also where
+// the budget does not reach that one, and violates nothing.
+func TestReplanKeepsWhatComesAfterALostTask(t *testing.T) {
+	newPlan := func() (p *Planner, first, second Key) {
+		prof := &Profile{}
+		prof.AddBin([]int64{4})
+		p = NewPlanner(Config{Variant: FlexibleSF, SlackFactor: 0.5, PreemptionLimit: NoLimit}, prof)
+		first, second = Key{Job: 1}, Key{Job: 1, Stage: 1}
+		need := Need{Base: []int64{4}}
+		spots := map[Key]Existing{second: {Reserved: Reserved{Spot: Spot{Bin: 0, Disk: -1, At: 10}, End: 20, Need: need, Kept: true}}}
+		prof.Change(0, -1, 10, 20, &need, -1)
+		p.Restore(Project{ID: 1, Requests: []Request{{Job: 1, Tasks: []int32{0}, Need: need, Bound: 10}, {Job: 1, Stage: 1, Tasks: []int32{0}, Need: need, Bound: 10, After: []int32{0}}}},
+			Guarantee{Departure: 20, Latest: 30}, true, func(k Key, _ *Need) Existing { return spots[k] })
+		return p, first, second
+	}
+	wantAt := func(p *Planner, k Key, at scheduler.Time) {
+		t.Helper()
+		if x, _ := p.Find(k); x.Spot.At != at {
+			t.Errorf("task %v is planned at %d, want %d", k, x.Spot.At, at)
+		}
+	}
+	p, first, second := newPlan()
+	if v := p.Replan(2, CauseLate); len(v) > 0 {
+		t.Errorf("violations %+v, want none", v)
+	}
+	wantAt(p, second, 10)
+	if v := p.Replan(2, CauseFailed, first); len(v) > 0 {
+		t.Errorf("violations %+v, want none", v)
+	}
+	wantAt(p, first, 2)
+	wantAt(p, second, 12)
+
+	p, first, second = newPlan()
+	if v := p.Replan(2, CauseLate, second); len(v) > 0 {
+		t.Errorf("violations %+v, want none", v)
+	}
+	p.Replan(2, CauseFailed, first)
+	wantAt(p, first, 2)
+	wantAt(p, second, 12)
+
+	p, first, second = newPlan()
+	p.SetBudget(0)
+	if _, err := p.CompletePlan(2, 1); !errors.Is(err, ErrUnfinished) {
+		t.Errorf("got %v, want %v", err, ErrUnfinished)
+	}
+	wantAt(p, first, scheduler.Never)
+	wantAt(p, second, 10)
+	p.SetBudget(math.MaxInt)
+	if _, err := p.CompletePlan(2, 1); err != nil {
+		t.Error(err)
+	}
+	wantAt(p, first, 2)
+	wantAt(p, second, 12)
 }

@@ -58,6 +58,12 @@ func (f *search) earliestSpotOnBins(p *Planner, it *item, from, before scheduler
 	return best, found
 }
 
+// stillFits reports whether an item without a place fits at a spot where it was.
+func (f *search) stillFits(p *Planner, it *item, s Spot) bool {
+	_, fits := f.earliestOn(p, &it.group.req, s.Bin, s.Disk, s.At, s.At.Add(1))
+	return fits && p.space.earliestByAccount(it, s.At, p.bins.durationOn(&it.group.req, s.Bin)) <= s.At
+}
+
 // placeEarliest puts an item at its earliest spot in [from, before) and reports whether
 // there is one.
 func (f *search) placeEarliest(p *Planner, it *item, from, before scheduler.Time) bool {

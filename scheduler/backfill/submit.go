@@ -38,6 +38,8 @@ func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guar
 	pr := p.registry.projects[id]
 	p.journal.begin(p, now)
 	defer p.journal.end()
+	p.repairs.takeOutSuccessors(p, pr, now)
+	defer p.repairs.putBack(p, now)
 	budget := p.stepsLeft
 	flexible := p.cfg.isFlexible(pr)
 	for it, open := range pr.waiting(now) {
@@ -80,6 +82,8 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (
 	pr := p.registry.projects[id]
 	p.journal.begin(p, now)
 	defer p.journal.end()
+	p.repairs.takeOutSuccessors(p, pr, now)
+	defer p.repairs.putBack(p, now)
 	var full *group // of which an item found no place: the others need the same, and may start no earlier
 	for it, open := range pr.waiting(now) {
 		if it.group == full {

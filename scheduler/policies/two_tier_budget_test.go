@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -299,5 +300,65 @@ func TestAFailedTaskWithSlackViolatesNothing(t *testing.T) {
 				t.Errorf("lost %v, slack factor %s: violated is %v, %d run", lost, sf, violated, j.Live)
 			}
 		}
+	}
+}
+
+// Nor does one of an early stage, though the next stage is reserved for a time at which its predecessors have not ended
+// now: it follows them.
+func TestAFailedTaskOfAnEarlyStageWithSlackViolatesNothing(t *testing.T) {
+	for _, c := range []struct {
+		policy string
+		params map[string]string
+		nodes  int
+		reduce scheduler.Resources
+		lost   bool
+	}{
+		{"two_tier", map[string]string{"sf": "0.5"}, 2, schedtest.R(2, 4, 25), false},
+		{"two_tier", map[string]string{"sf": "0.5"}, 1, schedtest.R(4, 8, 50), false}, // beside the reduce there is no place for a map
+		{"two_tier", map[string]string{"sf": "0.5"}, 2, schedtest.R(4, 8, 50), true},
+		{"3dsf", map[string]string{"sf": "0.5", "margin": "0s"}, 2, schedtest.R(2, 4, 25), false},
+		{"3dsf", map[string]string{"sf": "0.5", "margin": "0s"}, 1, schedtest.R(4, 8, 50), false},
+		{"3dsf", map[string]string{"sf": "0.5", "margin": "0s"}, 2, schedtest.R(4, 8, 50), true},
+	} {
+		t.Run(fmt.Sprint(c.policy, c.nodes, c.reduce, c.lost), func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(c.nodes, schedtest.R(4, 8, 100)).AddTenants("a")
+			maker := func() scheduler.Policy { return mustNew(t, c.policy, c.params) }
+			p := maker()
+			if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+				t.Fatal(err)
+			}
+			job := w.SubmitStages("a", []scheduler.StageSpec{
+				{Name: "map", Kind: scheduler.KindMap, Tasks: 2, Demand: schedtest.R(2, 4, 25)},
+				{Name: "reduce", Kind: scheduler.KindReduce, Tasks: 1, Demand: c.reduce, After: []int32{0}},
+			}, func(j *scheduler.JobSpec) { j.Bound, j.Project = 10*time.Second, 1 })
+			begin := w.Now
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			w.Start().Advance(2 * time.Second)
+			if a := w.Attempts()[0]; !c.lost {
+				w.End(a, scheduler.OutcomeFailedInfra)
+			} else if err := w.State.Events().NodeLost(a.Node, w.Now); err != nil {
+				t.Fatal(err)
+			}
+			j := w.State.Job(job)
+			for !schedtest.Complete(j) && w.Now < begin.Add(time.Minute) {
+				policytest.Round(t, w.State, p, maker, w.Now, 100)
+				w.Start()
+				if w.State.Project(1).HasState(scheduler.ViolatedState) {
+					t.Fatalf("the guarantee is violated at %v", w.Now.Sub(begin))
+				}
+				if j.Stages[1].Running == 0 && j.Stages[1].Pending > 0 && len(j.Reservations()) == 0 {
+					t.Fatalf("nothing is reserved for the reduce at %v", w.Now.Sub(begin))
+				}
+				w.Advance(time.Second)
+				for _, a := range w.Attempts() {
+					if a.RanFor(w.Now) >= 10*time.Second {
+						w.End(a, scheduler.OutcomeSucceeded)
+					}
+				}
+			}
+			if took := w.Now.Sub(begin); !schedtest.Complete(j) || took != 22*time.Second {
+				t.Errorf("complete is %v after %v, want 22s", schedtest.Complete(j), took)
+			}
+		})
 	}
 }
