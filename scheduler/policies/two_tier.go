@@ -60,10 +60,13 @@ type reservingPolicy struct {
 
 	placer           placer
 	actionsExhausted bool // the cycle's actions were used up
+	mayExhaust       bool // they may not do for what commit has to do
+	keptForStarts    int  // actions that are kept for the starts of dueTasks
+	outdated         bool // a guarantee stays where it is although the plan has changed: no action was left
 	continues        bool // the next decision goes on planning
 	plan             roundPlan
-	compressed       compression            // the last one
-	dueTasks         []backfill.PlannedTask // scratch
+	compressed       compression // the last one
+	dueTasks         []dueTask   // scratch
 }
 
 func (f *reservingPolicy) Name() string { return f.name }
@@ -79,7 +82,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	if p.beginWithoutResume(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	f.actionsExhausted = false
+	f.actionsExhausted, f.outdated, f.keptForStarts = false, false, 0
 	f.plan.planner.SetBudget(planSteps)
 	begin := s.ChangeLog().Position()
 	// If something was blocked or replanned, the decision may leave capacity for
@@ -94,7 +97,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 		changed := len(p.actions) > actions || len(p.states) > notes
 		settled = err != nil || f.actionsExhausted || f.plan.unfinished || !f.plan.needsAnotherRound || !changed
 	}
-	if f.continues = (f.plan.unfinished || !settled) && (len(p.actions) > 0 || len(p.states) > 0); f.continues {
+	if f.continues = (f.plan.unfinished || !settled || (f.actionsExhausted && p.actionsLeft > 0)) && (len(p.actions) > 0 || len(p.states) > 0); f.continues {
 		f.wakeAt(now+1, now)
 	}
 	if f.actionsExhausted {
@@ -156,10 +159,12 @@ func (f *reservingPolicy) wakeAt(at, now scheduler.Time) {
 	}
 }
 
-// tryApply applies an action if the cycle has one left.
+// tryApply applies an action if the cycle has one left that is not kept for the start of a task.
 func (f *reservingPolicy) tryApply(a scheduler.Action) bool {
-	if f.placer.actionsLeft <= 0 {
+	if f.placer.actionsLeft <= f.keptForStarts {
 		f.actionsExhausted = true
+		r := f.placer.s.Reservations().Get(a.Reservation.ID)
+		f.outdated = f.outdated || (r != nil && r.Kind.IsGuarantee())
 		return false
 	}
 	f.placer.apply(a)

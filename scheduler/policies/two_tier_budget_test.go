@@ -277,6 +277,37 @@ func TestLostGuaranteesAreRestoredInParts(t *testing.T) {
 	}
 }
 
+// A decision that has fewer actions than the tasks of a guaranteed project need that are due starts some of them, and the
+// next ones the others.
+func TestDueTasksOfAGuaranteeStartInParts(t *testing.T) {
+	for _, name := range []string{"two_tier", "conservative"} {
+		for limit := 1; limit <= 6; limit++ {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(2, 8, 100)).AddTenants("a")
+			maker := func() scheduler.Policy { return mustNew(t, name, nil) }
+			p := maker()
+			if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+				t.Fatal(err)
+			}
+			job := w.Submit("a", 4, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Second })
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			w.Start().Advance(5 * time.Second)
+			for _, a := range w.Attempts() {
+				w.End(a, scheduler.OutcomeSucceeded)
+			}
+			for n := 0; w.State.Job(job).Live < 2; n++ {
+				if n > 10 {
+					t.Fatalf("%s, %d actions: %d of 2 tasks run after %d decisions", name, limit, w.State.Job(job).Live, n)
+				}
+				policytest.Round(t, w.State, p, maker, w.Now, limit)
+				w.Advance(10 * time.Millisecond)
+			}
+			if w.State.Project(1).HasState(scheduler.ViolatedState) {
+				t.Errorf("%s, %d actions: the guarantee is violated", name, limit)
+			}
+		}
+	}
+}
+
 // A task that failed, or was lost with its node, violates no guarantee if it still ends in time.
 func TestAFailedTaskWithSlackViolatesNothing(t *testing.T) {
 	for _, lost := range []bool{false, true} {

@@ -287,10 +287,25 @@ func (f *reservingPolicy) replanCause(s *scheduler.State) backfill.Cause {
 	return backfill.CauseFailed
 }
 
+// dueTask is a task that is planned to start now.
+type dueTask struct {
+	backfill.PlannedTask
+	kept bool // an action is kept for its start
+}
+
+// actionsPerTask is how many actions commit takes for a task at most: its reservation moves, it starts, and the reservation
+// is dropped.
+const actionsPerTask = 3
+
 // commit makes the State's reservations those of the plan and starts what is due.
+//
+// Reservations of tasks that are due are dropped before any of these starts, which needs the actions for all of them:
+// where the decision may not have so many, each starts in its reservation instead, and if that is a guarantee, an action
+// is kept for it. So the decision is valid wherever its actions end, and the next one goes on.
 func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 	f.dropUnplanned(s, now)
 	f.dueTasks = f.dueTasks[:0]
+	f.mayExhaust = f.placer.actionsLeft < actionsPerTask*f.plan.planner.Len()
 	f.plan.planner.Scan(func(x *backfill.PlannedTask) {
 		if x.Spot.Bin < 0 {
 			f.plan.needsAnotherRound = true
@@ -305,18 +320,43 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 			}
 			return
 		}
-		f.dueTasks = append(f.dueTasks, *x)
-		g := s.Stage(x.Key.StageID())
-		if f.plan.stays(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || isBlocked(s, g) || !f.canStart(s, g, x) {
-			f.reserve(s, x, f.plan.reservationOf(x.Key)) // Check requires it before the task may overtake guarantees
-		} else {
-			f.unreserve(x.Key)
-		}
+		f.takeDue(s, x)
 	})
 	for i := range f.dueTasks {
 		f.startTask(s, &f.dueTasks[i])
 	}
 	f.recordDropped(s, now)
+}
+
+// takeDue prepares the start of a due task.
+func (f *reservingPolicy) takeDue(s *scheduler.State, x *backfill.PlannedTask) {
+	g, old := s.Stage(x.Key.StageID()), f.plan.reservationOf(x.Key)
+	stays, waits := f.plan.stays(s, g.Job, scheduler.NodeID(x.Spot.Bin)), isBlocked(s, g) || !f.canStart(s, g, x)
+	due := dueTask{*x, f.mayExhaust && !waits && (stays || (old != nil && old.Kind.IsGuarantee()))}
+	switch {
+	case due.kept && f.isReservedNow(x):
+	case due.kept || stays || waits:
+		if !f.reserve(s, x, old) { // Check requires it before the task may overtake guarantees
+			return
+		}
+	case !f.mayExhaust:
+		f.unreserve(x.Key)
+	}
+	if due.kept = due.kept && f.isReservedNow(x); due.kept {
+		if f.placer.actionsLeft <= f.keptForStarts {
+			f.actionsExhausted = true
+			return
+		}
+		f.keptForStarts++
+	}
+	f.dueTasks = append(f.dueTasks, due)
+}
+
+// isReservedNow reports whether a guarantee reserves capacity for a due task now where it is planned: no other one is then
+// in the way of its start.
+func (f *reservingPolicy) isReservedNow(x *backfill.PlannedTask) bool {
+	r := f.plan.reservationOf(x.Key)
+	return r != nil && r.Kind.IsGuarantee() && r.Node == scheduler.NodeID(x.Spot.Bin) && r.Start <= f.placer.now && r.End > f.placer.now
 }
 
 func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) {
@@ -360,8 +400,8 @@ func (f *reservingPolicy) unreserve(k backfill.Key) {
 	}
 }
 
-// reserve makes the State's reservation of one task that of the plan.
-func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) {
+// reserve makes the State's reservation of one task that of the plan. It returns false if the cycle has no action left for it.
+func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) bool {
 	g := s.Stage(x.Key.StageID())
 	r := x.Reservation(g)
 	r.Kind = f.plan.reserveKind(g.Job, r.Node)
@@ -370,20 +410,25 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 	}
 	if old != nil {
 		if r.ID = old.ID; r == *old {
-			return
+			return true
 		}
 	} else {
 		r.ID = f.plan.nextID
 		f.plan.nextID++
 	}
-	f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
+	return f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
-// startTask starts a due task if nothing but capacity was in question.
-func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask) {
+// startTask starts a due task if nothing but capacity was in question. Where reservations are left that are not in the
+// plan any more, it starts in its own one only.
+func (f *reservingPolicy) startTask(s *scheduler.State, due *dueTask) {
+	x := &due.PlannedTask
 	g := s.Stage(x.Key.StageID())
 	started := false
-	if !f.canStart(s, g, x) {
+	if due.kept {
+		f.keptForStarts--
+	}
+	if !f.canStart(s, g, x) || (f.outdated && !f.isReservedNow(x)) {
 	} else if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		started = f.tryApply(a.Act(scheduler.ActResume))
 	} else {
@@ -391,7 +436,7 @@ func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask)
 	}
 	if started {
 		f.unreserve(x.Key)
-	} else if f.plan.reservationOf(x.Key) == nil && !f.actionsExhausted { // it stays due until it is no longer blocked
+	} else if f.plan.reservationOf(x.Key) == nil && (due.kept || !f.actionsExhausted) { // it stays due until it is no longer blocked
 		f.reserve(s, x, nil)
 	}
 }
