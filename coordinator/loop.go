@@ -662,6 +662,7 @@ func (l *leader) proposeDecision(ctx context.Context, d *droverv1.DecisionFact) 
 		if err = errors.Join(err, res.Err); err != nil {
 			return nil, err
 		}
+		l.c.metrics.violated.Add(float64(res.Violated))
 		for _, x := range res.Dropped {
 			dropped = append(dropped, facts.Drop{Index: from + x.Index, Reason: x.Reason})
 		}

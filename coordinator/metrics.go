@@ -21,6 +21,7 @@ type metrics struct {
 	actions    prometheus.Counter
 	dropped    prometheus.Counter
 	rebuilds   prometheus.Counter
+	violated   prometheus.Counter
 	calls      *prometheus.HistogramVec
 	jobsEnded  *prometheus.CounterVec
 	jobSeconds *prometheus.HistogramVec
@@ -60,6 +61,7 @@ func newMetrics(c *core) *metrics {
 		actions:    prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_actions_total", Help: "Scheduler actions that were applied."}),
 		dropped:    prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_actions_dropped_total", Help: "Scheduler actions dropped as stale."}),
 		rebuilds:   prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_state_rebuilds_total", Help: "Rebuilds of the scheduler's state after a drift: should stay 0."}),
+		violated:   prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_guarantees_violated_total", Help: "Guarantees of jobs and projects that were violated since this server leads."}),
 		calls:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_api_seconds", Help: "Time of unary API calls.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}, []string{"method", "code"}),
 		jobsEnded:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drover_jobs_ended_total", Help: "Jobs that ended since this server leads, by state."}, []string{"state"}),
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_job_seconds", Help: "Time of jobs from submission to end, by state.", Buckets: prometheus.ExponentialBuckets(0.1, 3, 12)}, []string{"state"}),
@@ -73,7 +75,7 @@ func newMetrics(c *core) *metrics {
 			return v
 		})
 	}
-	c.cfg.Metrics.MustRegister(m.cycles, m.actions, m.dropped, m.rebuilds, m.calls, m.jobsEnded, m.jobSeconds, m.refused,
+	c.cfg.Metrics.MustRegister(m.cycles, m.actions, m.dropped, m.rebuilds, m.violated, m.calls, m.jobsEnded, m.jobSeconds, m.refused,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_history_bytes", Help: "Bytes of the history in use."}, func() float64 {
 			if c.past == nil {
 				return 0

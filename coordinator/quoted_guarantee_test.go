@@ -10,7 +10,10 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 )
 
 // A job with a deadline and no runtime_bound gets a guarantee once it is known by how much
@@ -72,5 +75,55 @@ func TestQuotedDeadlineIsGuaranteed(t *testing.T) {
 	n.SetBehaviour(coordtest.Succeed)
 	for _, name := range []string{id, "none", "edf"} {
 		b.waitForEnd(name, succeeded)
+	}
+}
+
+// A guarantee that a task violates by running past its bound is no longer told as one: an event, the status and a metric
+// say that it was violated and why.
+func TestViolatedGuaranteeIsTold(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	j := withDeadline(groupJob("overruns", 1), 4*time.Second, jobspec.OnMissContinue)
+	j.RuntimeBound = jobspec.Duration(time.Second)
+	id := fmt.Sprint(b.submit(j))
+	b.waitUntil("the guarantee is violated", func() bool { return count(b.eventKinds(id), "job.guarantee_violated") == 1 })
+	if k := b.eventKinds(id); count(k, "job.deadline_guaranteed") != 1 {
+		t.Errorf("events %v", k)
+	}
+	got := b.job(id).Job
+	if text := b.events("job.guarantee_violated"); got.GuaranteedMs == 0 || got.GuaranteeViolated != backfill.CauseOverrun.String() || text[0] != got.GuaranteeViolated {
+		t.Errorf("guaranteed by %d, violated: %q, events %q", got.GuaranteedMs, got.GuaranteeViolated, text)
+	}
+	b.waitUntil("it is counted", func() bool { return b.metric("drover_guarantees_violated_total") == 1 })
+	n.SetBehaviour(coordtest.Succeed)
+	b.waitForEnd(id, succeeded)
+	if why := b.job(id).Job.GuaranteeViolated; why != backfill.CauseOverrun.String() {
+		t.Errorf("after its end: violated: %q", why)
+	}
+}
+
+// The facts tell the causes of violated guarantees in the words of the scheduler, whose numbers are in the log.
+func TestCausesOfViolationsAreThoseOfTheScheduler(t *testing.T) {
+	l := newTestLeader(t, nil)
+	told := 0
+	for cause := backfill.CauseOverrun; cause <= backfill.CauseLate; cause++ {
+		j := groupJob(fmt.Sprint("j", cause), 1)
+		j.Tenant = facts.DefaultTenant
+		res, err := (&submitter{l.c}).propose(t.Context(), identity{}, j, "", "", &located{}, jobForecast{})
+		if err != nil || res.Err != nil {
+			t.Fatal(err, res.Err)
+		}
+		decision := &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{{Kind: int32(scheduler.ViolatedState), Job: res.Job, Slot: int32(cause)}}}
+		mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: decision}})
+		l.c.view(func(f *facts.Facts) {
+			if got := f.Deadlines().GuaranteeViolated(f.Job(res.Job)); got != cause.String() {
+				t.Errorf("cause %d is told as %q, want %q", cause, got, cause)
+			}
+		})
+		told++
+	}
+	if told != 4 {
+		t.Errorf("%d causes, want 4", told)
 	}
 }

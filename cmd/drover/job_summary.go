@@ -87,8 +87,14 @@ func printDeadline(w io.Writer, j *droverv1.JobSummary) {
 	if j.DeadlineMs > 0 {
 		fmt.Fprintf(w, "  deadline %s: %s; quoted %.2f at submission\n", unixMSText(j.DeadlineMs), j.DeadlineState, j.Probability)
 	}
-	if j.GuaranteedMs > 0 {
+	switch {
+	case j.GuaranteeViolated != "" && j.GuaranteedMs > 0:
+		fmt.Fprintf(w, "  was guaranteed to end by %s\n", unixMSText(j.GuaranteedMs))
+	case j.GuaranteedMs > 0:
 		fmt.Fprintf(w, "  guaranteed to end by %s\n", unixMSText(j.GuaranteedMs))
+	}
+	if j.GuaranteeViolated != "" {
+		fmt.Fprintf(w, "  guarantee violated: %s\n", plain.Line(j.GuaranteeViolated))
 	}
 	if j.ExpectedStartMs > 0 {
 		fmt.Fprintf(w, "  expected to start at %s\n", unixMSText(j.ExpectedStartMs))

@@ -64,6 +64,15 @@ func TestJobSummaryShowsWhatAUserNeeds(t *testing.T) {
 				"STAGE  KIND  TASKS  RUNNING  PENDING  SUSPENDED  FAILED  LOCALITY                  MEAN  LONGEST  CPU     LIMITS\n" +
 				"map    map   1/4    1        1        1          2       3 node, 2 rack, 1 remote  1m1s  2m5s     1h2m3s  -\n",
 		},
+		"a violated guarantee": {
+			&droverv1.GetJobResponse{Job: &droverv1.JobSummary{Job: 7, Name: "sort", State: droverv1.JobState_JOB_STATE_RUNNING, SubmittedMs: viewMs(0),
+				GuaranteedMs: viewMs(3000), GuaranteeViolated: "a node was lost"}},
+			"job 7 (sort) running\n" +
+				"  was guaranteed to end by 2026-11-28 08:50:00\n" +
+				"  guarantee violated: a node was lost\n" +
+				"\n" +
+				"STAGE  KIND  TASKS  RUNNING  PENDING  SUSPENDED  FAILED  LOCALITY  MEAN  LONGEST  CPU  LIMITS\n",
+		},
 		"a job that succeeded on emulated machines": {
 			&droverv1.GetJobResponse{
 				Job:    &droverv1.JobSummary{Job: 8, Name: "wc", State: droverv1.JobState_JOB_STATE_SUCCEEDED, SubmittedMs: viewMs(0), EndedMs: viewMs(75)},

@@ -34,6 +34,7 @@ const forgetState = 13
 const (
 	guaranteeState       = 7
 	latestDepartureState = 8
+	violatedState        = 9
 	acceptedState        = 14
 	refusedState         = 15
 )
@@ -49,7 +50,7 @@ func (en decisionEntries) applyDecision(e *droverv1.Entry, d *droverv1.DecisionF
 		}
 	}
 	for _, n := range d.GetPolicyStates() {
-		en.applyPolicyState(e, n)
+		en.applyPolicyState(e, n, r)
 	}
 	if len(d.GetPolicyStates()) > 0 {
 		writerOf(en.f).recordChange(Change{Kind: ChangePolicyState})
@@ -246,7 +247,7 @@ func (e decisionEntries) reserve(r *droverv1.ReservationFact) string {
 
 // applyPolicyState stores or deletes the state of a live job or of none, within
 // maxPolicyStates.
-func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
+func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.PolicyStateFact, r *Result) {
 	key := PolicyStateKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
 	if n.GetKind() == forgetState {
 		key.Kind = int32(n.GetValue())
@@ -260,6 +261,9 @@ func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.Policy
 		return
 	}
 	en.f.Deadlines().recordGuarantee(e, n)
+	if en.f.Deadlines().recordViolation(e, n) {
+		r.Violated++
+	}
 	en.f.policyStates.put(&PolicyState{key, n.GetValue(), n.GetReal(), n.GetAt()})
 }
 

@@ -306,8 +306,8 @@ func (en jobEntries) finishIfComplete(e *droverv1.Entry, j *Job) {
 // cleaned.
 func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg string) {
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
+	j.GuaranteedDeparture, j.GuaranteeViolated = en.f.Deadlines().GuaranteedDeparture(j), en.f.Deadlines().GuaranteeViolated(j)
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), en.f.now, en.f.index
-	j.GuaranteedDeparture = en.f.Deadlines().GuaranteedDeparture(j)
 	en.f.live.remove(j.Spec.Tenant, j.Name, j.ID)
 	for k := range en.f.policyStates.ofJob.of(j.ID) {
 		en.f.policyStates.remove(k)

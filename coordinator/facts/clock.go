@@ -30,17 +30,22 @@ const (
 	infraStepRules  = 3 // when the infrastructure failed a job on a node too
 	windowStepRules = 4 // maintenance windows that began too early too
 	lossRules       = 5 // not of a step: what an attempt had counted is taken off the totals with its output that is lost
+	violationRules  = 6 // not of a step: violated guarantees are recorded
 
-	lastStepRules = lossRules
+	lastStepRules = violationRules
 )
 
 // StepRules returns what an entry that is proposed now has as its step_rules: servers that do not know them stop at it, so that
 // most entries have none.
 func (c Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
-	if c.wasAhead(now) || attemptsOf(c.f).mayLoseOutputs(e) {
-		return lastStepRules
+	switch {
+	case recordsViolation(e.GetDecision()):
+		return violationRules
+	case c.wasAhead(now), attemptsOf(c.f).mayLoseOutputs(e):
+		return lossRules
+	default:
+		return 0
 	}
-	return 0
 }
 
 // Ahead returns how far the log's time is ahead of a clock, 0 if it is not.

@@ -61,6 +61,8 @@ type Project struct {
 	Submitted  int64  `json:"submitted"`      // Unix ns
 	Jobs       int32  `json:"jobs"`           // accepted in total
 	ActiveJobs int32  `json:"active_jobs"`    // that are live or have active attempts
+	// GuaranteeViolated is why its guarantee was violated first.
+	GuaranteeViolated string `json:"guarantee_violated,omitempty"`
 }
 
 // Miss records that a deadline is infeasible or has passed.
@@ -292,6 +294,63 @@ func (d Deadlines) recordGuarantee(e *droverv1.Entry, n *droverv1.PolicyStateFac
 	j.GuaranteeRefused = refused
 	d.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
 	writerOf(d.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+}
+
+// recordsViolation reports whether a decision has a state of which recordViolation makes a record.
+func recordsViolation(d *droverv1.DecisionFact) bool {
+	return slices.ContainsFunc(d.GetPolicyStates(), func(n *droverv1.PolicyStateFact) bool { return n.GetKind() == violatedState })
+}
+
+// recordViolation records the first reason for which a scheduler violated the guarantee of a job or a project, and
+// reports whether it did. The event of a project is of its first live job, so that who may read the job sees it.
+func (d Deadlines) recordViolation(e *droverv1.Entry, n *droverv1.PolicyStateFact) bool {
+	if n.GetKind() != violatedState || e.GetStepRules() < violationRules {
+		return false
+	}
+	why := violationCause(n.GetSlot())
+	if p := d.f.projects[n.GetProject()]; p != nil && p.GuaranteeViolated == "" {
+		c := *p
+		c.GuaranteeViolated = why
+		d.f.projects[c.ID] = &c
+		if j := d.firstJobOf(p); j != nil {
+			d.f.EventLog().add(e, "project.guarantee_violated", &Event{Job: j.Name, JobID: j.ID, Text: p.Name + ": " + why})
+		}
+		return true
+	}
+	if j := d.f.jobs[n.GetJob()]; j != nil && j.GuaranteeViolated == "" {
+		j = writerOf(d.f).writableJob(j)
+		j.GuaranteeViolated = why
+		d.f.EventLog().add(e, "job.guarantee_violated", &Event{Job: j.Name, JobID: j.ID, Text: why})
+		return true
+	}
+	return false
+}
+
+// firstJobOf returns the project's live job with the lowest number, nil for none. O(jobs).
+func (d Deadlines) firstJobOf(p *Project) *Job {
+	var first *Job
+	for _, j := range d.f.jobs {
+		if j.Project == p.ID && !j.HasEnded() && (first == nil || j.ID < first.ID) {
+			first = j
+		}
+	}
+	return first
+}
+
+// violationCause returns a cause of a violated guarantee in words. The numbers and words mirror backfill.Cause.
+func violationCause(slot int32) string {
+	switch slot {
+	case 1:
+		return "a job ran past its bound"
+	case 2:
+		return "a node was lost"
+	case 3:
+		return "a task failed"
+	case 4:
+		return "a job could not start in time"
+	default:
+		return fmt.Sprintf("cause %d", slot)
+	}
 }
 
 // recordOutcome records how a job with a quoted deadline ended.

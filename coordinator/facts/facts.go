@@ -196,6 +196,14 @@ func (d Deadlines) GuaranteedDeparture(j *Job) int64 {
 	return j.GuaranteedDeparture
 }
 
+// GuaranteeViolated returns why the guarantee of a job or its project was violated, "" if it was not.
+func (d Deadlines) GuaranteeViolated(j *Job) string {
+	if p := d.f.projects[j.Project]; p != nil && j.GuaranteeViolated == "" && !j.HasEnded() {
+		return p.GuaranteeViolated
+	}
+	return j.GuaranteeViolated
+}
+
 // Blob returns a blob, or nil. Only its Refs change.
 func (f *Facts) Blob(digest string) *Blob { return f.blobs[digest] }
 
@@ -245,13 +253,14 @@ func (f *Facts) Reservations() []*droverv1.ReservationFact {
 
 // Result says what an entry changed.
 type Result struct {
-	Job     uint64 // the job accepted, or found under the idempotency key
-	Name    string
-	Node    int32
-	Epoch   uint64
-	Changed int    // attempts, tenants or jobs that changed
-	Dropped []Drop // stale actions or reports
-	Err     error  // set if the entry was refused; has a class of package fault
+	Job      uint64 // the job accepted, or found under the idempotency key
+	Name     string
+	Node     int32
+	Epoch    uint64
+	Changed  int    // attempts, tenants or jobs that changed
+	Violated int    // jobs and projects whose guarantee a scheduler violated for the first time
+	Dropped  []Drop // stale actions or reports
+	Err      error  // set if the entry was refused; has a class of package fault
 }
 
 // Drop is an action or report that has become stale.
@@ -356,8 +365,16 @@ func (en clusterEntries) applyScheduler(e *droverv1.Entry, s *droverv1.Scheduler
 	en.f.scheduler, en.f.params = clip(s.GetName(), 64), maps.Clone(s.GetParams())
 	en.f.policyStates, en.f.reservations = newPolicyStates(), newReservations()
 	for _, j := range en.f.jobs {
-		if !j.HasEnded() && j.GuaranteeRefused { // the next scheduler decides again
-			writerOf(en.f).writableJob(j).GuaranteeRefused = false
+		if !j.HasEnded() && (j.GuaranteeRefused || j.GuaranteeViolated != "") { // the next scheduler decides again
+			j = writerOf(en.f).writableJob(j)
+			j.GuaranteeRefused, j.GuaranteeViolated = false, ""
+		}
+	}
+	for id, p := range en.f.projects {
+		if p.GuaranteeViolated != "" {
+			c := *p
+			c.GuaranteeViolated = ""
+			en.f.projects[id] = &c
 		}
 	}
 	en.f.EventLog().add(e, "scheduler.set", &Event{Text: "scheduler " + en.f.scheduler})

@@ -293,6 +293,7 @@ type Job struct {
 	Miss                *Miss             `json:"miss,omitempty"`                 // of its deadline; replaced, never written to
 	GuaranteeRefused    bool              `json:"guarantee_refused,omitempty"`    // the scheduler does not guarantee its deadline
 	GuaranteedDeparture int64             `json:"guaranteed_departure,omitempty"` // guaranteed departure at the job's end, Unix ns
+	GuaranteeViolated   string            `json:"guarantee_violated,omitempty"`   // why its guarantee was violated first; of an ended job, that of its project too
 	Stages              []Stage           `json:"stages"`
 	Preempted           PreemptionTotals  `json:"preempted,omitzero"`
 	NodeFailures        []NodeFailures    `json:"node_failures,omitempty"` // replaced, never written to

@@ -61,6 +61,8 @@ type Job struct {
 	MissMS       int64    `json:"miss_ms,omitempty"`       // when the deadline was found infeasible or missed
 	Missed       bool     `json:"missed,omitempty"`        // the deadline had passed by then
 	GuaranteedMS int64    `json:"guaranteed_ms,omitempty"` // departure guaranteed by the scheduler
+	// GuaranteeViolated is why the guarantee was violated first.
+	GuaranteeViolated string `json:"guarantee_violated,omitempty"`
 }
 
 // Stage holds tasks with equal resource demands.

@@ -1258,29 +1258,30 @@ func (x *CalibrationResponse) GetBaseRate() float64 {
 }
 
 type JobSummary struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Job             uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
-	Name            string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Tenant          string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	State           JobState               `protobuf:"varint,4,opt,name=state,proto3,enum=drover.v1.JobState" json:"state,omitempty"`
-	Priority        string                 `protobuf:"bytes,5,opt,name=priority,proto3" json:"priority,omitempty"`
-	SubmittedMs     int64                  `protobuf:"varint,6,opt,name=submitted_ms,json=submittedMs,proto3" json:"submitted_ms,omitempty"`
-	StartedMs       int64                  `protobuf:"varint,7,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
-	EndedMs         int64                  `protobuf:"varint,8,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
-	Tasks           int32                  `protobuf:"varint,9,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	TasksDone       int32                  `protobuf:"varint,10,opt,name=tasks_done,json=tasksDone,proto3" json:"tasks_done,omitempty"`
-	TasksRunning    int32                  `protobuf:"varint,11,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
-	Message         string                 `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"` // why it failed, or why it waits
-	DeadlineMs      int64                  `protobuf:"varint,20,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
-	Probability     float64                `protobuf:"fixed64,21,opt,name=probability,proto3" json:"probability,omitempty"`                                 // of meeting the deadline, at submission
-	ExpectedStartMs int64                  `protobuf:"varint,22,opt,name=expected_start_ms,json=expectedStartMs,proto3" json:"expected_start_ms,omitempty"` // of a waiting job; 0: unknown
-	DeadlineState   string                 `protobuf:"bytes,23,opt,name=deadline_state,json=deadlineState,proto3" json:"deadline_state,omitempty"`          // on track, infeasible, missed, met, ended before
-	GuaranteedMs    int64                  `protobuf:"varint,24,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"`            // departure guaranteed by the scheduler
-	Project         string                 `protobuf:"bytes,25,opt,name=project,proto3" json:"project,omitempty"`
-	Submitter       string                 `protobuf:"bytes,26,opt,name=submitter,proto3" json:"submitter,omitempty"`                                 // name of the certificate that submitted it, or local
-	ExpectedEndMs   int64                  `protobuf:"varint,27,opt,name=expected_end_ms,json=expectedEndMs,proto3" json:"expected_end_ms,omitempty"` // of a live job, as predicted; 0: unknown
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Job               uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Name              string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Tenant            string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	State             JobState               `protobuf:"varint,4,opt,name=state,proto3,enum=drover.v1.JobState" json:"state,omitempty"`
+	Priority          string                 `protobuf:"bytes,5,opt,name=priority,proto3" json:"priority,omitempty"`
+	SubmittedMs       int64                  `protobuf:"varint,6,opt,name=submitted_ms,json=submittedMs,proto3" json:"submitted_ms,omitempty"`
+	StartedMs         int64                  `protobuf:"varint,7,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
+	EndedMs           int64                  `protobuf:"varint,8,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
+	Tasks             int32                  `protobuf:"varint,9,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	TasksDone         int32                  `protobuf:"varint,10,opt,name=tasks_done,json=tasksDone,proto3" json:"tasks_done,omitempty"`
+	TasksRunning      int32                  `protobuf:"varint,11,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
+	Message           string                 `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"` // why it failed, or why it waits
+	DeadlineMs        int64                  `protobuf:"varint,20,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
+	Probability       float64                `protobuf:"fixed64,21,opt,name=probability,proto3" json:"probability,omitempty"`                                 // of meeting the deadline, at submission
+	ExpectedStartMs   int64                  `protobuf:"varint,22,opt,name=expected_start_ms,json=expectedStartMs,proto3" json:"expected_start_ms,omitempty"` // of a waiting job; 0: unknown
+	DeadlineState     string                 `protobuf:"bytes,23,opt,name=deadline_state,json=deadlineState,proto3" json:"deadline_state,omitempty"`          // on track, infeasible, missed, met, ended before
+	GuaranteedMs      int64                  `protobuf:"varint,24,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"`            // departure guaranteed by the scheduler
+	Project           string                 `protobuf:"bytes,25,opt,name=project,proto3" json:"project,omitempty"`
+	Submitter         string                 `protobuf:"bytes,26,opt,name=submitter,proto3" json:"submitter,omitempty"`                                          // name of the certificate that submitted it, or local
+	ExpectedEndMs     int64                  `protobuf:"varint,27,opt,name=expected_end_ms,json=expectedEndMs,proto3" json:"expected_end_ms,omitempty"`          // of a live job, as predicted; 0: unknown
+	GuaranteeViolated string                 `protobuf:"bytes,28,opt,name=guarantee_violated,json=guaranteeViolated,proto3" json:"guarantee_violated,omitempty"` // why the scheduler first violated the guarantee; empty: it has not
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *JobSummary) Reset() {
@@ -1451,6 +1452,13 @@ func (x *JobSummary) GetExpectedEndMs() int64 {
 		return x.ExpectedEndMs
 	}
 	return 0
+}
+
+func (x *JobSummary) GetGuaranteeViolated() string {
+	if x != nil {
+		return x.GuaranteeViolated
+	}
+	return ""
 }
 
 type StageSummary struct {
@@ -5203,7 +5211,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x05brier\x18\x05 \x01(\x01R\x05brier\x12\x1d\n" +
 	"\n" +
 	"base_brier\x18\x06 \x01(\x01R\tbaseBrier\x12\x1b\n" +
-	"\tbase_rate\x18\a \x01(\x01R\bbaseRate\"\xfd\x04\n" +
+	"\tbase_rate\x18\a \x01(\x01R\bbaseRate\"\xac\x05\n" +
 	"\n" +
 	"JobSummary\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
@@ -5229,7 +5237,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\rguaranteed_ms\x18\x18 \x01(\x03R\fguaranteedMs\x12\x18\n" +
 	"\aproject\x18\x19 \x01(\tR\aproject\x12\x1c\n" +
 	"\tsubmitter\x18\x1a \x01(\tR\tsubmitter\x12&\n" +
-	"\x0fexpected_end_ms\x18\x1b \x01(\x03R\rexpectedEndMs\"\xab\x06\n" +
+	"\x0fexpected_end_ms\x18\x1b \x01(\x03R\rexpectedEndMs\x12-\n" +
+	"\x12guarantee_violated\x18\x1c \x01(\tR\x11guaranteeViolated\"\xab\x06\n" +
 	"\fStageSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +

@@ -1,0 +1,85 @@
+package facts
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// The first violation of a guarantee, of a job and of a project, is an event with its cause, and is known until the
+// job's end and after it. Entries of before are applied as they were.
+func TestViolatedGuaranteesAreRecorded(t *testing.T) {
+	for rules, recorded := range map[uint32]bool{lossRules: false, violationRules: true} {
+		f := New()
+		apply := func(e *droverv1.Entry) Result {
+			t.Helper()
+			e.Version, e.At, e.StepRules = EntryVersion, 1e9, rules
+			r := f.Apply(f.Index()+1, e)
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			return r
+		}
+		accept := func(name, project string) uint64 {
+			at := time.Unix(100, 0)
+			j := &jobspec.Job{Name: name, Tenant: DefaultTenant, Project: project, Deadline: &at, Stages: []jobspec.Stage{{Name: "m", Kind: jobspec.KindGroup, Tasks: 1,
+				Command: []string{"x"}, Resources: jobspec.Resources{CPU: 100, Memory: 1 << 20}}}}
+			jobspec.SetDefaults(j)
+			b, err := jobspec.Encode(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(b)}}}).Job
+		}
+		decide := func(states ...*droverv1.PolicyStateFact) int {
+			return apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: states}}}).Violated
+		}
+		alone, inProject := accept("alone", ""), accept("first", "p")
+		accept("second", "p")
+		project := f.Job(inProject).Project
+		check := func(what string, wantAlone, wantProject string) {
+			t.Helper()
+			if !recorded {
+				wantAlone, wantProject = "", ""
+			}
+			if a, p := f.Deadlines().GuaranteeViolated(f.Job(alone)), f.Deadlines().GuaranteeViolated(f.Job(inProject)); a != wantAlone || p != wantProject {
+				t.Errorf("rules %d, %s: violated %q and %q, want %q and %q", rules, what, a, p, wantAlone, wantProject)
+			}
+		}
+		check("before", "", "")
+		first := decide(&droverv1.PolicyStateFact{Kind: acceptedState, Job: alone, Value: 100e9, At: 50e9}, &droverv1.PolicyStateFact{Kind: violatedState, Job: alone, Slot: 2, At: 1e9},
+			&droverv1.PolicyStateFact{Kind: guaranteeState, Project: project, At: 60e9}, &droverv1.PolicyStateFact{Kind: violatedState, Project: project, Slot: 1, At: 1e9})
+		second := decide(&droverv1.PolicyStateFact{Kind: violatedState, Job: alone, Slot: 3, At: 1e9}, &droverv1.PolicyStateFact{Kind: violatedState, Project: project, Slot: 4, At: 1e9})
+		if want := map[bool]int{true: 2}[recorded]; first != want || second != 0 {
+			t.Errorf("rules %d: %d violations in the first decision, want %d, and %d in the second, want none", rules, first, want, second)
+		}
+		check("live", "a node was lost", "a job ran past its bound")
+		got := ""
+		for _, e := range f.EventLog().Since(0, 100) {
+			if e.Kind == "job.guarantee_violated" || e.Kind == "project.guarantee_violated" {
+				got += fmt.Sprintf("%s of %s: %s; ", e.Kind, e.Job, e.Text)
+			}
+		}
+		if want := map[bool]string{true: "job.guarantee_violated of alone: a node was lost; project.guarantee_violated of first: p: a job ran past its bound; "}[recorded]; got != want {
+			t.Errorf("rules %d: %s, want %s", rules, got, want)
+		}
+		for _, id := range []uint64{alone, inProject} {
+			apply(&droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: id}}})
+		}
+		check("ended", "a node was lost", "a job ran past its bound")
+		if recorded {
+			apply(&droverv1.Entry{Body: &droverv1.Entry_Scheduler{Scheduler: &droverv1.SchedulerFact{Name: "edf"}}})
+			if p := f.Deadlines().Project(project); p.GuaranteeViolated != "" {
+				t.Errorf("another scheduler gave no guarantee, and %q violates it", p.GuaranteeViolated)
+			}
+		}
+	}
+	violates := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{{Kind: violatedState, Job: 1, Slot: 1}}}}}
+	keeps := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{{Kind: acceptedState, Job: 1}}}}}
+	if v, k := New().Clock().StepRules(violates, 0), New().Clock().StepRules(keeps, 0); v != violationRules || k != 0 {
+		t.Errorf("a decision that records a violation has rules %d, another one %d", v, k)
+	}
+}
