@@ -148,7 +148,8 @@ func runTime(ns int64) time.Duration { return min(time.Duration(ns), scheduler.M
 
 // setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline
 // counts as accepted by its quote, unless the scheduler is to guarantee it and
-// has not refused.
+// has not refused. Of a job in a project it guarantees the departure of the project
+// alone, so the deadline counts too.
 func setDeadlineSpec(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 	s.Bound = runTime(int64(j.Spec.RuntimeBound))
 	s.Project = scheduler.ProjectID(j.Project)
@@ -157,7 +158,7 @@ func setDeadlineSpec(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 		return
 	}
 	if d := scheduler.Time(j.DeadlineNS()); d > s.Submitted {
-		s.Deadline, s.Accepted = d, !guarantee || !hasBounds(j) || j.GuaranteeRefused
+		s.Deadline, s.Accepted = d, !guarantee || j.Spec.Project != "" || !hasBounds(j) || j.GuaranteeRefused
 		s.OnMiss = scheduler.OnMissContinue
 		if j.Spec.OnMiss == jobspec.OnMissStop {
 			s.OnMiss = scheduler.OnMissStop

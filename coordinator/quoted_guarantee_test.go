@@ -127,3 +127,60 @@ func TestCausesOfViolationsAreThoseOfTheScheduler(t *testing.T) {
 		t.Errorf("%d causes, want 4", told)
 	}
 }
+
+// The guarantee of a project fulfils what a submission requires only if later ones may not delay the project past the
+// deadline. The deadline also counts without a guarantee, as that of any job with a quote.
+func TestGuaranteeOfAProjectKeepsTheDeadline(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	for name, x := range map[string]struct {
+		in          time.Duration
+		wantInTime  bool
+		wantAtLeast time.Duration // of the latest departure, from now
+	}{
+		"the slack ends after the deadline":  {in: 25 * time.Minute, wantInTime: true, wantAtLeast: 24 * time.Minute},
+		"the slack ends before the deadline": {in: 2 * time.Hour, wantInTime: true, wantAtLeast: 29 * time.Minute},
+		"the bound ends after the deadline":  {in: 15 * time.Minute, wantAtLeast: 29 * time.Minute},
+	} {
+		j := withDeadline(groupJob("job", 1), x.in, jobspec.OnMissContinue)
+		j.Project, j.RuntimeBound = "p", jobspec.Duration(20*time.Minute)
+		jobspec.SetDefaults(j)
+		text, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		res, err := b.client.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text), RequireQuote: 0.01}))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		q, by := res.Msg.Quote, res.Msg.AcceptedBy
+		if at := time.UnixMilli(q.GuaranteedMs); (q.GuaranteedMs <= q.DeadlineMs) != x.wantInTime || (by == "guarantee") != x.wantInTime || at.Before(now.Add(x.wantAtLeast)) {
+			t.Errorf("%s: guaranteed by %s, deadline %s, accepted by %q", name, at, time.UnixMilli(q.DeadlineMs), by)
+		}
+		id := fmt.Sprint(res.Msg.Job)
+		b.waitUntil("it runs", func() bool { return b.job(id).Job.TasksRunning == 1 })
+		if got := b.job(id).Job.GuaranteedMs; x.wantInTime && got > q.DeadlineMs || got == 0 {
+			t.Errorf("%s: the status says guaranteed by %s, deadline %s", name, time.UnixMilli(got), time.UnixMilli(q.DeadlineMs))
+		}
+		if _, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: id})); err != nil {
+			t.Fatal(err)
+		}
+		b.waitForEnd(id, stopped)
+		b.waitUntil("the node is free", func() bool { return b.metric("drover_attempts_live") == 0 })
+	}
+	deadline := time.Now().Add(time.Hour)
+	for name, x := range map[string]struct {
+		project string
+		refused bool
+		want    bool
+	}{"alone": {}, "alone and refused": {refused: true, want: true}, "in a project": {project: "p", want: true}} {
+		j := &facts.Job{Spec: &jobspec.Job{Deadline: &deadline, Project: x.project, RuntimeBound: jobspec.Duration(time.Minute)}, GuaranteeRefused: x.refused}
+		var s scheduler.JobSpec
+		setDeadlineSpec(j, &s, true)
+		if s.Deadline == 0 || s.Accepted != x.want {
+			t.Errorf("%s: deadline %d, accepted %v, want %v", name, s.Deadline, s.Accepted, x.want)
+		}
+	}
+}

@@ -368,7 +368,7 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 		case mine && n.Kind == scheduler.RefusedState:
 			reason = lateReason(d)
 		}
-		if n.Kind == scheduler.GuaranteeState && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
+		if n.Kind == scheduler.LatestDepartureState && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
 			t.quote.GuaranteedMs = unixMillis(n.At)
 		}
 	}

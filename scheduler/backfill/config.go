@@ -69,5 +69,8 @@ func (c *Config) computeGuarantee(pr *project) Guarantee {
 	if slack := max(0, sf*float64(td.Sub(pr.Submitted))); slack < float64(scheduler.Never-td) {
 		q.Latest = td + scheduler.Time(slack)
 	}
+	if pr.Limit > 0 && pr.Limit >= td {
+		q.Latest = min(q.Latest, pr.Limit)
+	}
 	return q
 }

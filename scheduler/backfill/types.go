@@ -59,6 +59,9 @@ type Project struct {
 	// Deadline is the latest useful departure, 0 for none. A project that cannot depart
 	// by it is refused; later projects may delay the departure up to it.
 	Deadline scheduler.Time
+	// Limit is the departure past which later projects may not delay this one, whatever the slack, if it can depart by
+	// then; 0 for none.
+	Limit scheduler.Time
 	// Account, from 1, is the bin charged in the profile of accounts; 0
 	// for none.
 	Account  int32

@@ -9,6 +9,7 @@ import (
 
 	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -45,6 +46,9 @@ func (w *acceptedWorld) submitProject() {
 	}
 	w.Submit("a", int32(1+w.r.IntN(6)), w.demand(), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 		j.Project, j.Bound = w.projects, time.Duration(5+w.r.IntN(60))*time.Second
+		if w.projects%2 == 0 { // its deadline is accepted by its quote
+			j.Deadline, j.Accepted = j.Submitted.Add(5*j.Bound), true
+		}
 	})
 }
 
@@ -254,5 +258,45 @@ func TestGuaranteePreemptsAcceptedDeadline(t *testing.T) {
 	policytest.Round(t, w.State, p, maker, w.Now, 100)
 	if victim.Phase != scheduler.AttemptResuming {
 		t.Errorf("after it the task is %v", victim.Phase)
+	}
+}
+
+// The slack of a project ends at the deadline of its job: a later project may delay it up to then, and no further. Its
+// deadline is in the lane, like those of other jobs with a quote.
+func TestLaterProjectKeepsTheDeadlineInAProject(t *testing.T) {
+	maker := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"margin": "0s", "sf": "1"}) }
+	for name, x := range map[string]struct{ deadline, wantLatest time.Duration }{
+		"no deadline":                         {0, 200 * time.Second},
+		"a deadline before the slack ends":    {150 * time.Second, 150 * time.Second},
+		"a deadline after the slack ends":     {300 * time.Second, 200 * time.Second},
+		"a deadline that cannot be kept":      {80 * time.Second, 200 * time.Second},
+		"a deadline at the planned departure": {100 * time.Second, 100 * time.Second},
+	} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+		p, all := maker(), schedtest.R(4, 8, 50)
+		submit := func(id scheduler.ProjectID, tasks int32, bound, deadline time.Duration) scheduler.JobID {
+			if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id, Name: fmt.Sprint("p", id), Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+				t.Fatal(err)
+			}
+			return w.Submit("a", tasks, all, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+				if j.Project, j.Bound, g.Estimate = id, bound, bound; deadline > 0 {
+					j.Deadline, j.Accepted = j.Submitted.Add(deadline), true
+				}
+			})
+		}
+		began := w.Now
+		job := submit(1, 2, 50*time.Second, x.deadline)
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		g := backfill.GuaranteeOf(w.State, 1)
+		if g.Departure != began.Add(100*time.Second) || g.Latest != began.Add(x.wantLatest) {
+			t.Errorf("%s: departs at %v, at the latest %v, want 1m40s and %v", name, g.Departure.Sub(began), g.Latest.Sub(began), x.wantLatest)
+		}
+		submit(2, 1, 45*time.Second, 0)
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		for _, r := range w.State.Job(job).Reservations() {
+			if end := r.End.Sub(began); end > x.wantLatest || r.Latest.Sub(began) > x.wantLatest {
+				t.Errorf("%s: a task of the project ends at %v, and at the latest starts at %v, want by %v", name, end, r.Latest.Sub(began), x.wantLatest)
+			}
+		}
 	}
 }

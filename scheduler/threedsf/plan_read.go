@@ -110,6 +110,8 @@ func (b *plan) restoreOwner(o *owner) {
 	in.Account, in.Requests = int32(b.accountOf(first))+1, b.requests[:0]
 	if first.Spec.Project == 0 {
 		in.Deadline = first.Spec.Deadline
+	} else {
+		in.Limit = earliestDeadline(o.jobs)
 	}
 	if o.deadline = in.Deadline; !o.requested {
 		o.guarantee = b.currentGuarantee(o)
@@ -126,6 +128,16 @@ func (b *plan) restoreOwner(o *owner) {
 		next++
 		return b.existing[next-1]
 	})
+}
+
+// earliestDeadline returns the earliest deadline of some jobs that can still be met, 0 for none.
+func earliestDeadline(jobs []*scheduler.Job) (at scheduler.Time) {
+	for _, j := range jobs {
+		if d := j.Spec.Deadline; d > 0 && !isInfeasible(j) && (at == 0 || d < at) {
+			at = d
+		}
+	}
+	return at
 }
 
 // currentGuarantee returns the guarantee that an owner has.

@@ -623,7 +623,7 @@ type Quote struct {
 	AtMs          []int64                `protobuf:"varint,4,rep,packed,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`                  // Unix time; 0: never
 	Samples       int32                  `protobuf:"varint,5,opt,name=samples,proto3" json:"samples,omitempty"`                               // simulated
 	Basis         string                 `protobuf:"bytes,6,opt,name=basis,proto3" json:"basis,omitempty"`                                    // source of the weakest prediction it uses
-	GuaranteedMs  int64                  `protobuf:"varint,7,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"` // departure guaranteed by the scheduler if tasks keep their bounds; 0: none
+	GuaranteedMs  int64                  `protobuf:"varint,7,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"` // latest departure that the scheduler guarantees if tasks keep their bounds; 0: none
 	MadeMs        int64                  `protobuf:"varint,8,opt,name=made_ms,json=madeMs,proto3" json:"made_ms,omitempty"`
 	StartMs       int64                  `protobuf:"varint,9,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`             // expected start of its first task; 0: never
 	NoGuarantee   string                 `protobuf:"bytes,10,opt,name=no_guarantee,json=noGuarantee,proto3" json:"no_guarantee,omitempty"` // why guaranteed_ms is 0, if the job has a deadline
