@@ -7,7 +7,8 @@
 // the distributions of the predictor's errors. It then simulates the cluster as the
 // lanes of 3dsf serve it: deadline jobs by latest start (EMWTF, least laxity first),
 // which preempt regular tasks if they cannot wait (PDSonQueue Alg. 5), then suspended
-// attempts, then regular jobs by fair shares of their tenants. A quote (t, p) says that
+// attempts, then regular jobs by fair shares of their tenants, within the caps of these.
+// Tasks for which guarantees reserve capacity start in their reservations. A quote (t, p) says that
 // in the share p of the samples the job ends by t, if no node is lost and no job is
 // submitted later.
 //

@@ -77,7 +77,7 @@ func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
 		if waiting <= 0 {
 			return
 		}
-		if p.canWait(w, g, w.latestStart(g, waiting, w.slotsFor(g, waiting, p.now))) || !p.preemptVictims(w, g) {
+		if p.canWait(w, g, w.latestStart(g, waiting, w.slotsFor(g, waiting, p.now))) || !p.withinCaps(w, g.spec.Demand, g.spec.Demand) || !p.preemptVictims(w, g) {
 			return
 		}
 	}
@@ -125,7 +125,7 @@ func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
 	best, node := []*taskState(nil), -1
 	byNode := make([][]*taskState, len(p.nodes))
 	for _, x := range p.queue {
-		if x.job != nil && !x.cancelled && x.job.lane > 1 && x.job.spec.Project == 0 && p.nodes[x.node].canSuspend {
+		if p.isVictim(x) {
 			byNode[x.node] = append(byNode[x.node], x)
 		}
 	}
@@ -134,23 +134,32 @@ func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
 		if !p.takes(n, w, g) || len(byNode[i]) == 0 {
 			continue
 		}
-		if v := chooseVictims(byNode[i], n, g.spec.Demand); v != nil && (node < 0 || len(v) < len(best)) {
+		if v := chooseVictims(byNode[i], n, p.freeFor(n, w, g), g.spec.Demand); v != nil && (node < 0 || len(v) < len(best)) {
 			best, node = v, i
 		}
 	}
 	if node < 0 {
 		return false
 	}
-	n := &p.nodes[node]
-	for _, x := range best {
-		x.occupied = occupiedWhenSuspended(x.demand, n)
+	p.suspend(best)
+	p.place(w, g, int32(node))
+	return true
+}
+
+// isVictim reports whether a task runs and may be suspended for others.
+func (p *Forecaster) isVictim(x *taskState) bool {
+	return x.job != nil && !x.cancelled && x.job.lane > 1 && x.job.spec.Project == 0 && p.nodes[x.node].canSuspend
+}
+
+// suspend suspends tasks that run.
+func (p *Forecaster) suspend(list []*taskState) {
+	for _, x := range list {
+		x.occupied = occupiedWhenSuspended(x.demand, &p.nodes[x.node])
 		p.release(x, x.demand.Sub(x.occupied))
 		x.cancelled, x.remaining = true, x.endsAt.Sub(p.now)
 		x.job.stages[x.stage].running--
 		p.suspended = append(p.suspended, x)
 	}
-	p.place(w, g, int32(node))
-	return true
 }
 
 // occupiedWhenSuspended returns what a suspended task still occupies of its demand on a
@@ -162,10 +171,9 @@ func occupiedWhenSuspended(d scheduler.Resources, n *nodeState) scheduler.Resour
 	return d
 }
 
-// chooseVictims returns the tasks to suspend, in order, to free capacity for a demand;
-// nil if all of them are not enough.
-func chooseVictims(of []*taskState, n *nodeState, d scheduler.Resources) []*taskState {
-	free := n.free
+// chooseVictims returns the tasks to suspend, in order, to free capacity for a demand on a node with
+// so much that is free for it; nil if all of them are not enough.
+func chooseVictims(of []*taskState, n *nodeState, free, d scheduler.Resources) []*taskState {
 	out := of[:0:0]
 	for len(out) < len(of) && !d.Fits(free) {
 		best := -1

@@ -57,6 +57,34 @@ func leave(t *testing.T, w *schedtest.World, id scheduler.NodeID, from, to time.
 	w.State.SetTime(w.Now)
 }
 
+// capTotal limits what tenant a may occupy of processors.
+func capTotal(t *testing.T, w *schedtest.World, cpus float64) {
+	t.Helper()
+	spec := w.Tenant("a").Spec
+	spec.Caps.Total[scheduler.CPU] = schedtest.R(cpus, 1, 1)[scheduler.CPU]
+	if err := w.State.Events().PutTenant(spec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reserveProject reserves all processors for the four tasks of a guaranteed project, times from now.
+func reserveProject(t *testing.T, w *schedtest.World, from, to time.Duration) {
+	t.Helper()
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	job := w.Submit("b", 4, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		j.Project, j.Bound, g.Estimate = 1, to-from, to-from
+	})
+	for i := range int32(4) {
+		r := scheduler.Reservation{ID: scheduler.ReservationID(i + 1), Kind: scheduler.ReserveProject, Job: job, Task: i, Project: 1, Node: scheduler.NodeID(i / 2),
+			Demand: schedtest.R(1, 1, 1), OnDisk: -1, Start: w.Now.Add(from), End: w.Now.Add(to)}
+		if err := w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Without errors of prediction the quotes can be computed by hand.
 func TestQuotesByHand(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -96,6 +124,25 @@ func TestQuotesByHand(t *testing.T) {
 			stages[1].Name, stages[1].After = "then", []int32{0}
 			w.SubmitStages("a", stages, func(j *scheduler.JobSpec) { j.Deadline, j.Accepted = scheduler.Time(100*time.Second), true })
 		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second)}, 20 * time.Second},
+		"under a cap of its tenant, on an idle cluster": {func(w *schedtest.World) {
+			capTotal(t, w, 2)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(8, 10*time.Second)}, 40 * time.Second},
+		"under a cap that a running job uses up": {func(w *schedtest.World) {
+			w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })}, 0)
+			capTotal(t, w, 1)
+		}, Query{Stages: oneStage(2, 10*time.Second)}, 50 * time.Second},
+		"around what is reserved for a project": {func(w *schedtest.World) {
+			reserveProject(t, w, 5*time.Second, 65*time.Second)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(4, 10*time.Second)}, 75 * time.Second},
+		"before what is reserved for a project": {func(w *schedtest.World) {
+			reserveProject(t, w, 5*time.Second, 65*time.Second)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(4, 5*time.Second)}, 5 * time.Second},
+		"behind what is reserved for a project and due": {func(w *schedtest.World) {
+			reserveProject(t, w, 0, 30*time.Second)
+		}, Query{Stages: oneStage(4, 10*time.Second)}, 40 * time.Second},
+		"suspended for what is reserved for a project": {func(w *schedtest.World) {
+			reserveProject(t, w, 5*time.Second, 65*time.Second)
+		}, Query{Stages: oneStage(4, 10*time.Second), Preempt: true}, 70 * time.Second},
 		"too large for any node": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1)}}}, -1},
 	} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")

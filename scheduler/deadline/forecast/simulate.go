@@ -18,6 +18,7 @@ type Forecaster struct {
 	jobs         []*jobState
 	queue        []*taskState          // a heap: see byEnd
 	tenants      []scheduler.Resources // by tenant, occupied resources
+	subtrees     []scheduler.Resources // by tenant, what it and all below it occupy; empty if no tenant has a cap
 	lane         []*jobState           // deadline jobs in their order
 	regular      [][]*jobState         // by tenant, jobs outside the lane in their order
 	firstWaiting []int32               // by tenant, index in regular of the first job with a waiting task
@@ -41,6 +42,7 @@ type nodeState struct {
 	windows      []scheduler.Window  // in which it is away
 	occupiedMask scheduler.Resources // 1 for each resource that a suspended task still occupies
 	canSuspend   bool
+	reserved     []reservedTime // by start, from the next one to come
 }
 
 // jobState is a job in a sample.
@@ -50,8 +52,9 @@ type jobState struct {
 	key       scheduler.Time
 	stages    []stageState
 	tasksLeft int32
-	started   scheduler.Time // start of its first task in the sample, Never before that
-	ended     scheduler.Time // end of its last task, Never before that
+	used      scheduler.Resources // what it occupies; kept only if a tenant has a cap
+	started   scheduler.Time      // start of its first task in the sample, Never before that
+	ended     scheduler.Time      // end of its last task, Never before that
 }
 
 type stageState struct {
@@ -73,7 +76,8 @@ type taskState struct {
 	remaining time.Duration // run time left while it is suspended
 	seq       int32
 	node      int32
-	job       *jobState // nil for a time at which placeAll must run again
+	job       *jobState  // nil for a time at which placeAll must run again
+	starts    *taskState // that begins in its reservation now; nil for none
 	stage     int32
 	demand    scheduler.Resources
 	occupied  scheduler.Resources // while it is suspended
@@ -122,9 +126,12 @@ func (p *Forecaster) copyState() *jobState {
 			}
 		}
 	}
-	p.tenants = p.tenants[:0]
+	p.tenants, p.subtrees = p.tenants[:0], p.subtrees[:0]
 	for _, t := range p.state.Tenants() {
 		p.tenants = append(p.tenants, t.Own)
+		if p.state.TenantTree().HasCaps() {
+			p.subtrees = append(p.subtrees, t.Used)
+		}
 	}
 	for j := range p.state.Jobs() {
 		if j.Phase == scheduler.JobActive {
@@ -144,6 +151,7 @@ func (p *Forecaster) copyState() *jobState {
 		p.jobs = append(p.jobs, mine)
 	}
 	p.sortJobs()
+	p.copyReservations()
 	p.round, p.least = 0, scheduler.Resources{math.MaxInt64, math.MaxInt64, math.MaxInt64}
 	for _, w := range p.jobs {
 		for i := range w.stages {
@@ -172,6 +180,7 @@ func (p *Forecaster) sortJobs() {
 
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	w := p.newJob(&j.Spec, j.IsAccepted() && !j.HasState(scheduler.InfeasibleState))
+	w.used = j.Used
 	for i, g := range j.Stages {
 		w.stages = append(w.stages, p.newStage(&g.Spec, j.Spec.ID, i))
 		w.stages[i].waiting, w.stages[i].running, w.stages[i].done = g.Pending, g.Running, g.Done+g.Failed
@@ -244,6 +253,9 @@ func scaleDuration(d time.Duration, factor float64) time.Duration {
 }
 
 func (p *Forecaster) endTask(x *taskState) {
+	if x.starts != nil {
+		p.startReserved(x.starts)
+	}
 	if x.job == nil || x.cancelled {
 		return
 	}
@@ -262,8 +274,7 @@ func (p *Forecaster) endTask(x *taskState) {
 
 func (p *Forecaster) release(x *taskState, d scheduler.Resources) {
 	p.nodes[x.node].free = p.nodes[x.node].free.Add(d)
-	t := x.job.spec.Tenant
-	p.tenants[t] = p.tenants[t].Sub(d)
+	p.charge(x.job, scheduler.Resources{}.Sub(d))
 }
 
 // placeAll places what fits: first deadline jobs in their order, which preempt if they
@@ -346,12 +357,12 @@ func (p *Forecaster) resumeSuspended() {
 	for _, x := range p.suspended {
 		n := &p.nodes[x.node]
 		more := x.demand.Sub(x.occupied)
-		if !n.schedulable || n.awayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) {
+		if !n.schedulable || n.awayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) || !p.withinCaps(x.job, x.demand, more) {
 			waiting = append(waiting, x)
 			continue
 		}
 		n.free = n.free.Sub(more)
-		p.tenants[x.job.spec.Tenant] = p.tenants[x.job.spec.Tenant].Add(more)
+		p.charge(x.job, more)
 		x.job.stages[x.stage].running++
 		again := *x // the cancelled end may still be in the queue
 		p.schedule(&again, x.remaining)
@@ -383,8 +394,12 @@ func (p *Forecaster) placeOne(w *jobState) bool {
 	if g == nil {
 		return false
 	}
+	if !p.withinCaps(w, g.spec.Demand, g.spec.Demand) {
+		g.noCapacity = p.round
+		return true
+	}
 	for i := range p.nodes {
-		if n := &p.nodes[i]; p.takes(n, w, g) && g.spec.Demand.Fits(n.free) {
+		if n := &p.nodes[i]; p.takes(n, w, g) && g.spec.Demand.Fits(n.free) && g.spec.Demand.Fits(p.freeFor(n, w, g)) {
 			p.place(w, g, int32(i))
 			return true
 		}
@@ -395,7 +410,7 @@ func (p *Forecaster) placeOne(w *jobState) bool {
 
 func (p *Forecaster) place(w *jobState, g *stageState, node int32) {
 	p.nodes[node].free = p.nodes[node].free.Sub(g.spec.Demand)
-	p.tenants[w.spec.Tenant] = p.tenants[w.spec.Tenant].Add(g.spec.Demand)
+	p.charge(w, g.spec.Demand)
 	g.waiting--
 	g.running++
 	g.started, w.started = min(g.started, p.now), min(w.started, p.now)

@@ -1,0 +1,129 @@
+package forecast
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// maxOverlaps bounds the reservations of a node whose overlaps are computed for one placement. Of more all count, as if
+// they were at the same time.
+const maxOverlaps = 32
+
+// reservedTime is capacity of a node that is reserved for a task which has not started.
+type reservedTime struct {
+	start, end scheduler.Time
+	demand     scheduler.Resources
+}
+
+// copyReservations makes the tasks for which guarantees reserve capacity start in their reservations, and not as others
+// do. O(reservations).
+func (p *Forecaster) copyReservations() {
+	guarantees := p.state.Reservations().Guarantees()
+	if len(guarantees) == 0 {
+		return
+	}
+	jobs := make(map[scheduler.JobID]*jobState, len(p.jobs))
+	for _, w := range p.jobs {
+		jobs[w.spec.ID] = w
+	}
+	var due []*taskState
+	for _, r := range guarantees {
+		w, g := jobs[r.Job], p.state.Stage(r.StageID())
+		if !r.IsOfTask() || w == nil || g == nil || !g.IsPending(r.Task) || r.End <= p.now || w.stages[r.Stage].waiting == 0 || !p.nodes[r.Node].schedulable {
+			continue
+		}
+		w.stages[r.Stage].waiting--
+		x := &taskState{node: int32(r.Node), job: w, stage: r.Stage, demand: r.Demand, remaining: r.End.Sub(max(r.Start, p.now))}
+		if r.Start <= p.now {
+			due = append(due, x)
+			continue
+		}
+		p.schedule(&taskState{starts: x}, r.Start.Sub(p.now))
+		p.nodes[r.Node].reserved = append(p.nodes[r.Node].reserved, reservedTime{r.Start, r.End, r.Demand})
+	}
+	for i := range p.nodes {
+		slices.SortStableFunc(p.nodes[i].reserved, func(a, b reservedTime) int { return cmp.Compare(a.start, b.start) })
+	}
+	for _, x := range due {
+		p.startReserved(x)
+	}
+}
+
+// startReserved starts a task in its reservation, at the end of which it ends at the latest. Regular tasks that are in
+// its way are suspended. What cannot be suspended runs on: then the node has less than nothing free.
+func (p *Forecaster) startReserved(x *taskState) {
+	n := &p.nodes[x.node]
+	for len(n.reserved) > 0 && n.reserved[0].start <= p.now {
+		n.reserved = n.reserved[1:]
+	}
+	if !x.demand.Fits(n.free) && n.canSuspend {
+		var of []*taskState
+		for _, y := range p.queue {
+			if y.node == x.node && p.isVictim(y) {
+				of = append(of, y)
+			}
+		}
+		p.suspend(chooseVictims(of, n, n.free, x.demand))
+	}
+	g := &x.job.stages[x.stage]
+	n.free = n.free.Sub(x.demand)
+	p.charge(x.job, x.demand)
+	g.running++
+	g.started, x.job.started = min(g.started, p.now), min(x.job.started, p.now)
+	p.schedule(x, min(x.remaining, scaleDuration(g.runTime, g.taskError(p.random.Float64()))))
+}
+
+// freeFor returns what is free on a node for a task of a stage that starts now: not what is reserved before the task is
+// to end. Regular tasks on a node that can suspend leave it in time.
+func (p *Forecaster) freeFor(n *nodeState, w *jobState, g *stageState) scheduler.Resources {
+	if len(n.reserved) == 0 || (w.lane > 1 && n.canSuspend && w.spec.Project == 0) {
+		return n.free
+	}
+	end := p.now.Add(max(1, cmp.Or(w.spec.Bound, g.runTime)))
+	overlap, _ := slices.BinarySearchFunc(n.reserved, end, func(r reservedTime, at scheduler.Time) int { return cmp.Compare(r.start, at) })
+	return n.free.Sub(mostReserved(n.reserved[:overlap]))
+}
+
+// mostReserved returns at least what is reserved at any one time, of each resource.
+func mostReserved(list []reservedTime) (most scheduler.Resources) {
+	for i := range list {
+		at, sum := list[i].start, scheduler.Resources{}
+		for k := range list[:i+1] {
+			if list[k].end > at || len(list) > maxOverlaps {
+				sum = sum.Add(list[k].demand)
+			}
+		}
+		most = most.Max(sum)
+	}
+	return most
+}
+
+// charge adds to what a job, its tenant and all tenants above occupy.
+func (p *Forecaster) charge(w *jobState, d scheduler.Resources) {
+	p.tenants[w.spec.Tenant] = p.tenants[w.spec.Tenant].Add(d)
+	if len(p.subtrees) == 0 {
+		return
+	}
+	w.used = w.used.Add(d)
+	for t := w.spec.Tenant; t != scheduler.NoTenant; t = p.state.Tenants()[t].Spec.Parent {
+		p.subtrees[t] = p.subtrees[t].Add(d)
+	}
+}
+
+// withinCaps is TenantTree.WithinCaps in the sample. O(depth of the tenant); O(1) if no tenant has a cap.
+func (p *Forecaster) withinCaps(w *jobState, task, more scheduler.Resources) bool {
+	if len(p.subtrees) == 0 {
+		return true
+	}
+	tenants := p.state.Tenants()
+	_, ok := tenants[w.spec.Tenant].Spec.Caps.Task.Allows(task)
+	for t := w.spec.Tenant; ok && t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
+		caps := &tenants[t].Spec.Caps
+		_, ofJob := caps.Job.Allows(w.used.Add(more))
+		_, total := caps.Total.Allows(p.subtrees[t].Add(more))
+		ok = ofJob && total
+	}
+	return ok
+}
