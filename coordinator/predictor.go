@@ -104,7 +104,7 @@ func (p *predictor) bandwidth() (int64, bool) {
 func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit) []*droverv1.StageEstimate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	bound := taskBound(spec)
+	bound := time.Duration(spec.RuntimeBound)
 	uppers := spec.Deadline != nil && spec.RuntimeBound == 0 && spec.Project == ""
 	out := make([]*droverv1.StageEstimate, len(spec.Stages))
 	for i := range spec.Stages {
@@ -129,7 +129,7 @@ func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit
 func (p *predictor) estimateStage(j *facts.Job, i int) estimate.Prediction {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d := stageToEstimate(j.ID, j.Spec, i, j.Stages[i].MeanSplit, taskBound(j.Spec))
+	d := stageToEstimate(j.ID, j.Spec, i, j.Stages[i].MeanSplit, time.Duration(j.Spec.RuntimeBound))
 	d.Tasks, d.Running = j.Stages[i].Tasks, j.Stages[i].Live-j.Stages[i].Suspended
 	return p.book.Predict(d)
 }
@@ -154,28 +154,6 @@ func stageKind(k jobspec.StageKind) scheduler.StageKind {
 	default:
 		return scheduler.KindGroup
 	}
-}
-
-// taskBound returns how long one task may run within the job's runtime_bound,
-// which is divided evenly over the longest chain of stages.
-func taskBound(spec *jobspec.Job) time.Duration {
-	depth := make([]int, len(spec.Stages))
-	longest := 1
-	for i, s := range spec.Stages { // in topological order
-		depth[i] = 1
-		for k := range i {
-			o := &spec.Stages[k]
-			before := s.Kind == jobspec.KindReduce && o.Kind == jobspec.KindMap
-			for _, a := range s.After {
-				before = before || a == o.Name
-			}
-			if before {
-				depth[i] = max(depth[i], depth[k]+1)
-			}
-		}
-		longest = max(longest, depth[i])
-	}
-	return time.Duration(spec.RuntimeBound) / time.Duration(longest)
 }
 
 // trainPredictor trains the prediction model until ctx ends. A model that is better

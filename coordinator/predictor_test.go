@@ -17,6 +17,7 @@ import (
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/estimate"
+	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
 // acceptMapJob returns facts with one job of these splits, and its number.
@@ -105,5 +106,26 @@ func BenchmarkNewEstimates(b *testing.B) {
 				l.newEstimates(f, ids)
 			}
 		})
+	}
+}
+
+// Without history the estimate of every task is the job's runtime_bound, which is what schedulers and guarantees take it to
+// run at most, however many stages follow each other.
+func TestEstimateFromTheBoundIsThatOfSchedulers(t *testing.T) {
+	j := groupJob("chain", 2)
+	j.RuntimeBound = jobspec.Duration(time.Hour)
+	j.Stages = append(j.Stages, j.Stages[0])
+	j.Stages[1].Name, j.Stages[1].After = "then", []string{j.Stages[0].Name}
+	w := schedtest.New(t).AddTenants("a")
+	id := w.SubmitStages("a", []scheduler.StageSpec{{Name: "main", Kind: scheduler.KindGroup, Tasks: 2}, {Name: "then", Kind: scheduler.KindGroup, Tasks: 2, After: []int32{0}}},
+		func(s *scheduler.JobSpec) { s.Bound = time.Duration(j.RuntimeBound) })
+	got := newPredictor().estimateSpec(j, nil)
+	if len(got) != 2 {
+		t.Fatalf("%d estimates", len(got))
+	}
+	for i, e := range got {
+		if bound := w.State.Job(id).Stages[i].Bound(); time.Duration(e.Ns) != bound || e.Source != "bound" {
+			t.Errorf("stage %d: %s from %s, want the bound %s", i, time.Duration(e.Ns), e.Source, bound)
+		}
 	}
 }

@@ -26,7 +26,7 @@ type Job struct {
 	// Deadlines and guarantees. A coordinator refuses a job that uses a feature
 	// it does not support.
 	Deadline     *time.Time `json:"deadline,omitempty"`
-	RuntimeBound Duration   `json:"runtime_bound,omitempty"` // upper bound on the whole job's run time
+	RuntimeBound Duration   `json:"runtime_bound,omitempty"` // longest time that one task of the job may run
 	Project      string     `json:"project,omitempty"`
 	OnMiss       OnMiss     `json:"on_miss,omitempty"` // what happens when the deadline can no longer be met
 }

@@ -25,7 +25,7 @@ func TestJSONProblems(t *testing.T) {
 		"a field twice":          {"{\n\"name\": \"j\",\n\"name\": \"k\"}", `j.json:3: name stands twice; keep one`},
 		"a tenant not filled in": {stage(`"tasks": 1}], "tenant": "", "x": [{"y": 1`), `j.json:5: tenant is empty; give a value or leave it out`},
 		"no time, otherwise":     {stage(`"time_limit": "0h0m"`), `j.json:5: stages[0].time_limit is zero; give a time such as 30m, or leave it out for no limit`},
-		"no bound":               {"{\"name\": \"j\",\n\"runtime_bound\": \"0s\"}", `j.json:2: runtime_bound is zero; give how long the whole job may run, such as 30m, or leave it out`},
+		"no bound":               {"{\"name\": \"j\",\n\"runtime_bound\": \"0s\"}", `j.json:2: runtime_bound is zero; give how long one task of the job may run, such as 30m, or leave it out`},
 		"no bits":                {stage(`"files": [{"name": "a", "source": "a", "mode": 0}]`), `j.json:5: stages[0].files[0].mode is zero; give permission bits such as "0644"`},
 		"a brace more":           {stage(`"tasks": 1`) + "}", `j.json: job JSON: data after the job; send one job at a time`},
 		"a problem of validity":  {stage(`"tasks": -1`), `j.json:5: stage["s"].tasks: -1 tasks; give 1 to 1000000`},

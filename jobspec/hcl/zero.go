@@ -16,7 +16,7 @@ var zeroHints = map[string]string{
 	"partition_fields": "give the number of the key's first fields that choose the task, or leave it out for all",
 	"slow_start":       "give a part of the map tasks such as 0.8, or leave it out for all",
 	"mode":             `give permission bits such as "0644"`,
-	"runtime_bound":    "give how long the whole job may run, such as 30m, or leave it out",
+	"runtime_bound":    "give how long one task of the job may run, such as 30m, or leave it out",
 	"time_limit":       "give a time such as 30m, or leave it out for no limit",
 }
 

@@ -14,7 +14,7 @@
 //	           is predicted with the recent shares of tasks at each distance
 //	           from their data, which the means of the other sources include
 //	tenant     the mean of the tenant's tasks
-//	bound      the job's runtime_bound, as if its longest chain took all of it
+//	bound      the job's runtime_bound, an upper bound on the time of one task
 //	none       no estimate
 //
 // # Errors of predictions
