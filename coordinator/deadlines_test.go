@@ -104,10 +104,10 @@ func TestInfeasibleDeadlineIsReportedBeforeItPasses(t *testing.T) {
 	b.submit(groupJob("a", 8)) // occupies the node
 	b.waitUntil("it runs", func() bool { return b.job("a").Job.TasksRunning == 8 })
 	j := withDeadline(groupJob("late", 4), 2*time.Hour, jobspec.OnMissStop)
-	j.RuntimeBound = jobspec.Duration(3 * time.Hour)
+	j.RuntimeBound = jobspec.Duration(30 * time.Hour) // of which it takes a tenth at least
 	id := b.submit(j)
 	got := b.waitForEnd("late", stopped)
-	if !strings.Contains(got.Job.Message, "the latest start was") || !strings.Contains(got.Job.Message, "4 of 4 tasks of main are not done (about 3h0m0s each)") {
+	if !strings.Contains(got.Job.Message, "the latest start was") || !strings.Contains(got.Job.Message, "4 of 4 tasks of main are not done (about 30h0m0s each)") {
 		t.Errorf("%q", got.Job.Message)
 	}
 	if k := b.eventKinds(fmt.Sprint(id)); count(k, "job.deadline_infeasible") != 1 {
@@ -115,6 +115,23 @@ func TestInfeasibleDeadlineIsReportedBeforeItPasses(t *testing.T) {
 	}
 	n.SetBehaviour(coordtest.Succeed)
 	b.waitForEnd("a", succeeded)
+}
+
+// A job of which only the bound is known is not stopped by on_miss since the bound is longer than the deadline: it may take
+// less, as its quote says. It starts on a node that is free.
+func TestBoundBeyondTheDeadlineStopsNoJob(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	j := withDeadline(groupJob("quick", 4), 2*time.Hour, jobspec.OnMissStop)
+	j.RuntimeBound = jobspec.Duration(3 * time.Hour)
+	id := fmt.Sprint(b.submit(j))
+	b.waitUntil("it runs", func() bool { got := b.job(id).Job; return got.TasksRunning == 4 || got.EndedMs > 0 })
+	if got := b.job(id).Job; got.Probability < 0.4 || got.DeadlineState != "on track" {
+		t.Errorf("quoted %.2f, the deadline is %s: %s", got.Probability, got.DeadlineState, got.Message)
+	}
+	n.SetBehaviour(coordtest.Succeed)
+	b.waitForEnd(id, succeeded)
 }
 
 // recordRunTimes gives the coordinator a history of tasks that ran for at least a time.

@@ -25,6 +25,20 @@ type Slack struct {
 	taskTimes []time.Duration // run time of one task, by stage
 	tailTimes []time.Duration // run time of all stages after the stage
 	remaining time.Duration   // run time of the incomplete stages
+	least     []time.Duration // workspace of leastTimes
+	leastTail []time.Duration
+}
+
+// leastOfBound is the part of a bound that a task takes at least, as errors of predictions assume it.
+const leastOfBound = 0.1
+
+// LeastRunTime returns how long a task takes at least, with an estimate and the bound of its job, 0 for none. An estimate that is
+// the bound says nothing but how long the task takes at most: there is no history.
+func LeastRunTime(estimate, bound time.Duration) time.Duration {
+	if estimate < bound || bound <= 0 {
+		return estimate
+	}
+	return time.Duration(leastOfBound * float64(bound))
 }
 
 // Compute predicts the times of a job. A stage takes as long as one of its tasks is
@@ -45,32 +59,32 @@ func (s *Slack) Compute(j *scheduler.Job) {
 		for i := range s.taskTimes {
 			s.taskTimes[i] = 1
 		}
-		chain := s.longestChain(func(*scheduler.Stage) bool { return true })
+		chain := s.longestChain(s.taskTimes, s.tailTimes, func(*scheduler.Stage) bool { return true })
 		for i := range s.taskTimes {
 			s.taskTimes[i] = j.Spec.Estimate / chain
 		}
 	}
-	whole := s.longestChain(func(*scheduler.Stage) bool { return true })
-	s.remaining = s.longestChain(func(g *scheduler.Stage) bool { return g.Remaining() > 0 })
+	whole := s.longestChain(s.taskTimes, s.tailTimes, func(*scheduler.Stage) bool { return true })
+	s.remaining = s.longestChain(s.taskTimes, s.tailTimes, func(g *scheduler.Stage) bool { return g.Remaining() > 0 })
 	if j.Spec.Estimate > whole && whole > 0 {
 		s.remaining = time.Duration(float64(s.remaining) / float64(whole) * float64(j.Spec.Estimate))
 	}
 }
 
-// longestChain returns the duration of the longest chain of the stages that count, and
-// stores in tailTimes the duration after each stage.
-func (s *Slack) longestChain(counts func(*scheduler.Stage) bool) time.Duration {
+// longestChain returns the duration of the longest chain of the stages that count, with times of one task by stage, and
+// stores in tails the duration after each stage.
+func (s *Slack) longestChain(times, tails []time.Duration, counts func(*scheduler.Stage) bool) time.Duration {
 	longest := time.Duration(0)
-	clear(s.tailTimes)
-	for i := len(s.tailTimes) - 1; i >= 0; i-- {
+	clear(tails)
+	for i := len(tails) - 1; i >= 0; i-- {
 		g := s.job.Stages[i]
-		through := s.tailTimes[i]
+		through := tails[i]
 		if counts(g) {
-			through = addDurations(through, s.taskTimes[i])
+			through = addDurations(through, times[i])
 		}
 		longest = max(longest, through)
 		for _, a := range g.Spec.After {
-			s.tailTimes[a] = max(s.tailTimes[a], through)
+			tails[a] = max(tails[a], through)
 		}
 	}
 	return longest
@@ -127,16 +141,31 @@ func (s *Slack) TasksInTime(i int32, from scheduler.Time) int32 {
 
 // Infeasible reports whether the job can no longer meet its deadline even if all
 // capacity were free: the deadline has passed, or the waiting tasks, run in parallel,
-// would end after it. The job becomes infeasible after until unless an event comes
+// would end after it, with bounds that are taken for estimates at the least (LeastRunTime). The job becomes infeasible after until unless an event comes
 // first.
 func (s *Slack) Infeasible(now scheduler.Time) (infeasible bool, until scheduler.Time) {
 	until = s.job.Spec.Deadline
+	times, tails := s.leastTimes()
 	for _, g := range s.job.Stages {
 		if g.Pending > 0 && g.Open {
-			until = min(until, s.LatestStageStart(g.Index, g.Pending))
+			until = min(until, s.job.Spec.Deadline.Add(-tails[g.Index]).Add(-times[g.Index]))
 		}
 	}
 	return now > until, until
+}
+
+// leastTimes returns LeastRunTime of each stage, and how long all stages after it take at least.
+func (s *Slack) leastTimes() (times, tails []time.Duration) {
+	bound := s.job.Spec.Bound
+	if bound == 0 {
+		return s.taskTimes, s.tailTimes
+	}
+	s.least, s.leastTail = sized(s.least, len(s.taskTimes)), sized(s.leastTail, len(s.taskTimes))
+	for i, t := range s.taskTimes {
+		s.least[i] = LeastRunTime(t, bound)
+	}
+	s.longestChain(s.least, s.leastTail, func(g *scheduler.Stage) bool { return g.Remaining() > 0 })
+	return s.least, s.leastTail
 }
 
 func addDurations(a, b time.Duration) time.Duration {

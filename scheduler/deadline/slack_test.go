@@ -79,6 +79,34 @@ func TestInfeasible(t *testing.T) {
 	}
 }
 
+// A bound that is taken for an estimate, since nothing like the job has run, says nothing of how long a task takes at least: the
+// deadline is infeasible only if a tenth of the bound does not fit. Estimates of other stages count as they are.
+func TestABoundIsNoReasonForInfeasible(t *testing.T) {
+	for what, c := range map[string]struct{ bound, first, then, want time.Duration }{
+		"no bound":                      {0, 30 * time.Second, 20 * time.Second, 50 * time.Second},
+		"estimates below the bound":     {40 * time.Second, 30 * time.Second, 20 * time.Second, 50 * time.Second},
+		"both from the bound":           {200 * time.Second, 200 * time.Second, 200 * time.Second, 60 * time.Second},
+		"the second one from the bound": {200 * time.Second, 30 * time.Second, 200 * time.Second, 50 * time.Second},
+		"a bound without an estimate":   {200 * time.Second, 0, 0, 100 * time.Second},
+	} {
+		w := schedtest.New(t).AddTenants("t")
+		stage := func(name string, run time.Duration, after ...int32) scheduler.StageSpec {
+			return scheduler.StageSpec{Name: name, Kind: scheduler.KindGroup, Tasks: 2, Demand: schedtest.R(1, 1, 1), Estimate: run, After: after}
+		}
+		id := w.SubmitStages("t", []scheduler.StageSpec{stage("first", c.first), stage("then", c.then, 0)}, func(j *scheduler.JobSpec) {
+			j.Deadline, j.Bound = j.Submitted.Add(100*time.Second), c.bound
+		})
+		var o Slack
+		o.Compute(w.State.Job(id))
+		if infeasible, until := o.Infeasible(w.Now); infeasible || until != w.Now.Add(c.want) {
+			t.Errorf("%s: infeasible %v, from %v on, want %v", what, infeasible, until.Sub(w.Now), c.want)
+		}
+		if got, want := o.LatestStart().Sub(w.Now), 100*time.Second-c.first-c.then; got != want {
+			t.Errorf("%s: the latest start for the order is %v, want %v", what, got, want)
+		}
+	}
+}
+
 // The order of victims, 3DSF 7.3: low priority with the same dominant resource, newest
 // first; low with another; high with the same; high with another. A job whose deadline is infeasible counts as low.
 func TestOrderOfVictims(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
 )
 
 // updateSlack computes the job's times as the scheduler predicts them, without errors:
@@ -12,17 +13,18 @@ import (
 func (w *jobState) updateSlack() {
 	longest := time.Duration(0)
 	for i := range w.stages {
-		w.stages[i].tail = 0
+		w.stages[i].tail, w.stages[i].leastTail = 0, 0
 	}
 	for i := len(w.stages) - 1; i >= 0; i-- {
 		g := &w.stages[i]
-		through := g.tail
+		through, least := g.tail, g.leastTail
 		if g.done < g.spec.Tasks {
 			through += g.spec.Estimate
+			least += deadline.LeastRunTime(g.spec.Estimate, w.spec.Bound)
 		}
 		longest = max(longest, through)
 		for _, a := range g.spec.After {
-			w.stages[a].tail = max(w.stages[a].tail, through)
+			w.stages[a].tail, w.stages[a].leastTail = max(w.stages[a].tail, through), max(w.stages[a].leastTail, least)
 		}
 	}
 	if w.lane == 1 {
@@ -59,7 +61,7 @@ func (p *Forecaster) preempt() {
 			if g.waiting == 0 || !w.isOpen(g) {
 				continue
 			}
-			if p.now > min(w.spec.Deadline, w.latestStart(g, g.waiting, g.waiting)) {
+			if p.now > w.spec.Deadline.Add(-g.leastTail).Add(-deadline.LeastRunTime(g.spec.Estimate, w.spec.Bound)) {
 				w.lane, w.key, left = 3, 0, true
 				break
 			}

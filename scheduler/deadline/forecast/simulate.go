@@ -66,6 +66,7 @@ type stageState struct {
 	noCapacity int32          // the last round of placeAll in which a task did not fit
 	runTime    time.Duration  // predicted for one task, including the stage's error
 	tail       time.Duration  // predicted for the stages after this one
+	leastTail  time.Duration  // the same with deadline.LeastRunTime
 	started    scheduler.Time // start of the first waiting task, Never before that
 	taskError  Residual
 }
