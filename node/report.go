@@ -29,7 +29,8 @@ const (
 func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err error) {
 	req := d.attempts.nextReport(full)
 	sent := req.GetAttempts()
-	req.Responses = d.requests.TakeResponses()
+	var moreResponses bool
+	req.Responses, moreResponses = d.requests.TakeResponses()
 	req.Load = d.load.current(d.clock.Monotonic())
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
@@ -46,7 +47,7 @@ func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err erro
 	if res.Msg.GetRegisterAgain() {
 		return false, errRegisterAgain
 	}
-	return more, nil
+	return more || moreResponses, nil
 }
 
 // compareReports reports whether two reports of an attempt differ, and whether in what is sent at

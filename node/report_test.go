@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+	hdfsfake "github.com/drover-run/drover/hdfs/fake"
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/store"
 )
@@ -172,6 +174,55 @@ func TestReportsAreSplit(t *testing.T) {
 		t.Errorf("%d attempts are still marked", len(table.dirty))
 	}
 }
+
+// TestAnswersAreSplit: answers that pile up go out in several reports, each of which the coordinator accepts.
+func TestAnswersAreSplit(t *testing.T) {
+	n := newTestNode(t, nil)
+	fs := hdfsfake.New(hdfsfake.Options{BlockBytes: 10})
+	folder := "/in" + strings.Repeat("/"+strings.Repeat("d", 200), 5)
+	if err := fs.Mkdir(t.Context(), folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := hdfs.WriteFile(t.Context(), fs, folder+"/f", make([]byte, 50_000), hdfs.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.config.files = singleFileSystem{fs}
+	d, err := newDaemon(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	const count = 4
+	for id := range uint64(count) {
+		d.requests.Handle(t.Context(), &droverv1.NodeRequest{Id: id + 1, User: "u", Operation: &droverv1.NodeRequest_Locate{Locate: &droverv1.LocateRequest{Paths: []string{"hdfs://" + folder}}}})
+	}
+	d.requests.Wait()
+	reports := 1
+	for {
+		more, err := d.sendReport(t.Context(), false)
+		if err != nil {
+			t.Fatalf("report %d: %v", reports, err)
+		}
+		if !more {
+			break
+		}
+		reports++
+	}
+	bytes := 0
+	for _, a := range n.answers {
+		if bytes += proto.Size(a); a.GetError() != "" {
+			t.Error(a.GetError())
+		}
+	}
+	if len(n.answers) != count || bytes < 20<<20 || reports < 3 {
+		t.Errorf("%d answers with %d bytes arrived in %d reports", len(n.answers), bytes, reports)
+	}
+}
+
+// singleFileSystem is a FileSystems with a single one.
+type singleFileSystem struct{ fs hdfs.FS }
+
+func (s singleFileSystem) Open(hdfs.URI, string) (hdfs.FS, error) { return s.fs, nil }
 
 func TestBoundReport(t *testing.T) {
 	huge := strings.Repeat("é", 1<<20)

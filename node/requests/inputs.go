@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/fault"
@@ -89,6 +90,9 @@ func (x *expansion) expand(ctx context.Context, pattern string) (matched int, er
 func (x *expansion) addFile(info hdfs.Info) error {
 	if info.Unreadable != "" {
 		return fault.New(fault.Invalid, "input %s: %s: remove it, or name the files that are input (…/*.txt)", x.uriOf(info.Path), info.Unreadable)
+	}
+	if !utf8.ValidString(info.Path) {
+		return fault.New(fault.Invalid, "input %s: the name %q is not UTF-8: rename the file, or name the files that are input (…/*.txt)", x.uri, info.Path)
 	}
 	if len(x.files) >= x.limit {
 		return fault.New(fault.Exhausted, "input %s: more than %d files: name fewer, or pack small ones into large ones", x.uri, maxInputFiles)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,12 +17,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/fake"
+	"github.com/drover-run/drover/hdfs/localfs"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -56,7 +60,8 @@ func (o *testServer) request(t *testing.T, req *droverv1.NodeRequest) *droverv1.
 		case <-time.After(20 * time.Second):
 			t.Fatal("no answer")
 		}
-		for _, a := range o.TakeResponses() {
+		taken, _ := o.TakeResponses()
+		for _, a := range taken {
 			if a.GetId() == req.GetId() && a.GetProgress() == "" {
 				return a
 			}
@@ -681,12 +686,51 @@ func TestLimitAndProgress(t *testing.T) {
 	o.SetWaiting("other-user", "waiting for nothing")
 	o.SetWaiting("u", "waiting for the NameNode at nn:1, 12 s left")
 	<-o.notified
-	if a := o.TakeResponses(); len(a) != 1 || !strings.Contains(a[0].GetProgress(), "12 s left") {
+	if a, _ := o.TakeResponses(); len(a) != 1 || !strings.Contains(a[0].GetProgress(), "12 s left") {
 		t.Fatalf("progress: %v", a)
 	}
 	a := o.request(t, req)
 	if a.GetErrorClass() != fault.Unavailable.Error() || !strings.Contains(a.GetError(), "within 2s; it was waiting for the NameNode at nn:1") {
 		t.Errorf("over its limit: %v", a)
+	}
+}
+
+// TestNamesThatAreNotUTF8: no file's name can make an answer that the node cannot send, for all that it has to say goes
+// in the same reports.
+func TestNamesThatAreNotUTF8(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "caf\xe9.txt"), []byte("text"), 0o600); err != nil {
+		t.Skip("not proved here: that a name which is not UTF-8 is refused; the file system has no such names: ", err)
+	}
+	fs, err := localfs.New(localfs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fs.Close()
+	o := newTestServer(t)
+	o.files = singleFS{fs}
+	a := o.request(t, locate(1, 0, 0, "file://"+dir))
+	if _, err := proto.Marshal(a); err != nil || a.GetErrorClass() != fault.Invalid.Error() || !strings.Contains(a.GetError(), `caf\xe9.txt`) {
+		t.Errorf("%v, class %q, %q", err, a.GetErrorClass(), a.GetError())
+	}
+	for name, c := range map[string]struct {
+		answer *droverv1.NodeResponse
+		err    error
+		want   error
+	}{
+		"a name":       {&droverv1.NodeResponse{Locate: &droverv1.LocateResponse{Blocks: []*droverv1.FileBlock{{Uri: "caf\xe9"}}}}, nil, fault.Invalid},
+		"an error":     {nil, fault.New(fault.Denied, "caf\xe9"), fault.Denied},
+		"large":        {&droverv1.NodeResponse{Locate: &droverv1.LocateResponse{Blocks: []*droverv1.FileBlock{{Uri: strings.Repeat("u", maxAnswerBytes)}}}}, nil, fault.Exhausted},
+		"a long error": {nil, fault.New(fault.Conflict, "%s", strings.Repeat("é", maxAnswerBytes)), fault.Conflict},
+	} {
+		o.complete(&droverv1.NodeRequest{Id: 2}, c.answer, c.err)
+		taken, more := o.TakeResponses()
+		if len(taken) != 1 || more || taken[0].GetErrorClass() != c.want.Error() {
+			t.Fatalf("%s: %d answers, class %q", name, len(taken), taken[0].GetErrorClass())
+		}
+		if b, err := proto.Marshal(taken[0]); err != nil || len(b) > 2*maxErrorBytes {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,8 @@ const (
 	maxRemembered     = 256  // responses kept for requests that are sent again
 	defaultLimit      = time.Minute
 	missingBlocksWait = 5 * time.Second // for blocks whose DataNodes have not reported yet
+	maxErrorBytes     = 64 << 10        // of the text of an error
+	maxAnswerBytes    = 8 << 20         // of one response, and of those taken at once; the coordinator's limit of a whole report is 16 MiB
 )
 
 // FileSystems opens the file system of a URI on behalf of a user.
@@ -204,11 +207,11 @@ func (d *Server) complete(o *droverv1.NodeRequest, answer *droverv1.NodeResponse
 		answer = &droverv1.NodeResponse{}
 	}
 	answer.Id = o.GetId()
+	if err == nil {
+		err = checkAnswer(answer)
+	}
 	if err != nil {
-		answer.Error = err.Error()
-		if c := fault.Class(err); c != nil {
-			answer.ErrorClass = c.Error()
-		}
+		answer = errorResponse(o.GetId(), err)
 	}
 	d.countDone(kindOf(o), err)
 	d.mu.Lock()
@@ -222,6 +225,29 @@ func (d *Server) complete(o *droverv1.NodeRequest, answer *droverv1.NodeResponse
 	}
 	d.mu.Unlock()
 	d.notify()
+}
+
+// checkAnswer returns why a response cannot be sent, nil if it can. All responses go in the reports of the node: one that
+// cannot be sent would keep back everything else that the node has to say.
+func checkAnswer(answer *droverv1.NodeResponse) error {
+	b, err := proto.Marshal(answer)
+	if err != nil {
+		return fault.New(fault.Invalid, "the answer cannot be sent: %w: a name in it is not UTF-8", err)
+	}
+	if len(b) > maxAnswerBytes {
+		return fault.New(fault.Exhausted, "the answer has %d bytes, more than %d: use fewer files, or shorter names", len(b), maxAnswerBytes)
+	}
+	return nil
+}
+
+// errorResponse returns the response of a request that failed. Its text, which may quote names of files, can be sent.
+func errorResponse(id uint64, err error) *droverv1.NodeResponse {
+	text := err.Error()
+	answer := &droverv1.NodeResponse{Id: id, Error: strings.ToValidUTF8(text[:min(len(text), maxErrorBytes)], "\uFFFD")}
+	if c := fault.Class(err); c != nil {
+		answer.ErrorClass = c.Error()
+	}
+	return answer
 }
 
 // SetWaiting reports to a user's requests that a NameNode delays them.
@@ -241,16 +267,21 @@ func (d *Server) SetWaiting(user, text string) {
 	}
 }
 
-// TakeResponses returns and clears the responses to be reported.
-func (d *Server) TakeResponses() []*droverv1.NodeResponse {
+// TakeResponses returns and clears the responses to be reported, as many as one report takes. more reports whether there
+// are others.
+func (d *Server) TakeResponses() (taken []*droverv1.NodeResponse, more bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := make([]*droverv1.NodeResponse, 0, len(d.responses))
-	for _, a := range d.responses {
-		all = append(all, proto.CloneOf(a))
+	bytes := 0
+	for _, id := range slices.Sorted(maps.Keys(d.responses)) {
+		a := d.responses[id]
+		if bytes += proto.Size(a); len(taken) > 0 && bytes > maxAnswerBytes {
+			return taken, true
+		}
+		taken = append(taken, proto.CloneOf(a))
+		delete(d.responses, id)
 	}
-	clear(d.responses)
-	return all
+	return taken, false
 }
 
 // ReturnResponses puts back responses that could not be reported; a newer
