@@ -369,3 +369,17 @@ func TestKernelWithoutSwapLimits(t *testing.T) {
 		t.Errorf("prepared: %v", err)
 	}
 }
+
+func TestTasksSwap(t *testing.T) {
+	k, r := newFakeRoot(t)
+	if n, err := r.TasksSwap(); n != 0 || err != nil {
+		t.Errorf("before there is a cgroup: %d, %v", n, err)
+	}
+	if err := r.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	k.put(r.hostPath(r.base, "tasks"), "memory.swap.current", "4096\n")
+	if n, err := r.TasksSwap(); n != 4096 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}

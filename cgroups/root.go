@@ -91,6 +91,18 @@ func (r *Root) checkSwapLimit() error {
 	return err
 }
 
+// TasksSwap returns the bytes of all attempts' memory that are in swap; 0 before the first Prepare.
+func (r *Root) TasksSwap() (int64, error) {
+	text, err := r.fs.read(r.hostPath(r.base, "tasks", "memory.swap.current"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cgroups: %w", err)
+	}
+	return parseLimit(text)
+}
+
 // enableControllers enables the controllers for the children of cgroup at.
 func (r *Root) enableControllers(at string) error {
 	file := r.hostPath(at, "cgroup.subtree_control")

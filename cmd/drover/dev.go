@@ -20,9 +20,11 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/internal/diagnosis"
+	"github.com/drover-run/drover/internal/quota"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/node/measure"
 	"github.com/drover-run/drover/runtime/process"
 	"github.com/drover-run/drover/ui"
 )
@@ -131,7 +133,7 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-c
 	if err != nil {
 		return err
 	}
-	info, err := devNodeInfo(data, files.Schemes())
+	info, err := devNodeInfo(ctx, data, files.Schemes())
 	if err != nil {
 		return err
 	}
@@ -171,13 +173,17 @@ func newDevLogger(c *cli.Context) *slog.Logger {
 
 // devNodeInfo describes this machine as a node without a reserve, because the process
 // driver enforces no limits. Disk rates are not measured.
-func devNodeInfo(data string, schemes []string) (*droverv1.NodeInfo, error) {
+func devNodeInfo(ctx context.Context, data string, schemes []string) (*droverv1.NodeInfo, error) {
 	var mem unix.Sysinfo_t
 	if err := unix.Sysinfo(&mem); err != nil {
 		return nil, err
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(data), &fs); err != nil {
+		return nil, err
+	}
+	own, err := measure.OwnBytes(ctx, filepath.Join(data, "node"), quota.Counting)
+	if err != nil {
 		return nil, err
 	}
 	host, err := os.Hostname()
@@ -188,7 +194,7 @@ func devNodeInfo(data string, schemes []string) (*droverv1.NodeInfo, error) {
 	all := &droverv1.Resources{Cpu: int64(goruntime.NumCPU()) * 1000, Memory: int64(mem.Totalram) * int64(mem.Unit), Io: unmeasuredIO}
 	return &droverv1.NodeInfo{
 		Name: host, Rack: "/local", StorageAddresses: []string{"127.0.0.1"}, Measured: all, Allocatable: all,
-		Disks:  []*droverv1.Disk{{Name: "data", Path: data, Io: unmeasuredIO, Space: max(int64(fs.Bavail)*fs.Bsize, jobspec.DefaultDisk)}},
+		Disks:  []*droverv1.Disk{{Name: "data", Path: data, Io: unmeasuredIO, Space: max(int64(fs.Bavail)*fs.Bsize+own, jobspec.DefaultDisk)}},
 		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING}, Driver: "process", Schemes: schemes,
 	}, nil
 }

@@ -378,7 +378,7 @@ func nodeInfo(c *cli.Context, cfg node.Config, versions map[string]string) (*dro
 	}
 	reserve := c.Int("reserve")
 	info, err := measure.Host(c.Context, measure.Options{
-		Name: name, Rack: c.String("rack"), Data: cfg.Data, Reserve: float64(reserve) / 100,
+		Name: name, Rack: c.String("rack"), Data: cfg.Data, Cgroup: c.String("cgroup"), Reserve: float64(reserve) / 100,
 		Harness: append([]string{cfg.Harness}, cfg.HarnessArgs...), Helper: cfg.Helper, Versions: versions,
 		Logf: func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
 	})

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -33,6 +34,8 @@ type Options struct {
 	Name string
 	Rack string
 	Data string // the daemon's folder; its disk is the node's disk
+	// Cgroup is Drover's cgroup below the mount: what tasks in it have in swap is the node's own.
+	Cgroup string
 	// Reserve is the part of CPU, memory, disk I/O and space reserved for the
 	// system, 0 to 0.9; 0 = 0.1.
 	Reserve float64
@@ -88,12 +91,16 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	if err != nil {
 		return nil, err
 	}
+	swapped, err := tasksSwap(o.Cgroup)
+	if err != nil {
+		return nil, err
+	}
 	cores, total := int64(goruntime.NumCPU())*1000, int64(mem.Totalram)*unit
 	return &droverv1.NodeInfo{
 		Name: o.Name, Rack: o.Rack,
 		Measured:    &droverv1.Resources{Cpu: cores, Memory: total, Io: min(disk.ReadBps, disk.WriteBps, disk.MixedBps/2)},
 		Allocatable: &droverv1.Resources{Cpu: afterReserve(cores, o.Reserve), Memory: min(afterReserve(total, o.Reserve), total-o.reserveMemory), Io: disk.Io},
-		Disks:       []*droverv1.Disk{disk}, Swap: int64(mem.Freeswap) * unit,
+		Disks:       []*droverv1.Disk{disk}, Swap: int64(mem.Freeswap)*unit + swapped,
 		CpuFlags: flags, Versions: readVersions(ctx, o.Versions), Emulated: emulated, TaskOverheadMemory: overhead,
 		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING},
 	}, nil
@@ -123,19 +130,68 @@ func measureDisk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk,
 		return nil, fmt.Errorf("rates of the disk under %s: %w", o.Data, err)
 	}
 	o.Logf("disk rates (new: %v): read %d, write %d, mixed %d bytes/s", fresh, r.ReadBPS, r.WriteBPS, r.MixedBPS)
-	var fs unix.Statfs_t
-	if err := unix.Statfs(o.Data, &fs); err != nil {
-		return nil, fmt.Errorf("space under %s: %w", o.Data, err)
-	}
 	method, _, err := quota.Probe(o.Data)
 	if err != nil {
 		return nil, err
 	}
+	own, err := OwnBytes(ctx, o.Data, method)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Statfs_t // after that: what tasks write meanwhile is counted too little, not twice
+	if err := unix.Statfs(o.Data, &st); err != nil {
+		return nil, fmt.Errorf("space under %s: %w", o.Data, err)
+	}
 	return &droverv1.Disk{
 		Name: cgroups.DiskName(dev), Device: dev.String(), Path: o.Data,
 		ReadBps: r.ReadBPS, WriteBps: r.WriteBPS, MixedBps: r.MixedBPS,
-		Io: afterReserve(r.Capacity(), o.Reserve), Space: afterReserve(int64(fs.Bavail)*fs.Bsize, o.Reserve), Quota: method == quota.Kernel,
+		Io: afterReserve(r.Capacity(), o.Reserve), Space: afterReserve(spaceOf(&st, own), o.Reserve), Quota: method == quota.Kernel,
 	}, nil
+}
+
+// spaceOf returns what attempts and their dumps may take of a disk: what is free, and what they have taken, which the
+// scheduler subtracts once more.
+func spaceOf(st *unix.Statfs_t, own int64) int64 { return int64(st.Bavail)*st.Bsize + own }
+
+// OwnBytes returns what the attempts and dumps that an earlier daemon left in the folder data take of its disk. O(attempts)
+// with quotas of the kernel, otherwise O(files).
+func OwnBytes(ctx context.Context, data string, method quota.Method) (sum int64, err error) {
+	for _, of := range []struct {
+		folder string
+		method quota.Method
+	}{{"attempts", method}, {"images", quota.Counting}} {
+		dir := filepath.Join(data, of.folder)
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+		for _, e := range entries {
+			sum += folderBytes(ctx, filepath.Join(dir, e.Name()), of.method)
+		}
+	}
+	return sum, ctx.Err()
+}
+
+// folderBytes returns what a folder takes of the disk, as far as that can be read. Of a folder without a limit the kernel
+// counts nothing.
+func folderBytes(ctx context.Context, dir string, method quota.Method) int64 {
+	use, err := quota.Measure(ctx, dir, method)
+	if method == quota.Kernel && (err != nil || use.Bytes == 0) {
+		use, _ = quota.Measure(ctx, dir, quota.Counting)
+	}
+	return use.Bytes
+}
+
+// tasksSwap returns what the tasks below the cgroup base have in swap.
+func tasksSwap(base string) (int64, error) {
+	if base == "" {
+		return 0, nil
+	}
+	r, err := cgroups.New(cgroups.Config{Base: base})
+	if err != nil {
+		return 0, err
+	}
+	return r.TasksSwap()
 }
 
 // taskOverhead returns the memory of Drover's programs in a task, in bytes: what

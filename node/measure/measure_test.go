@@ -4,6 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/quota"
 )
 
 func TestVersionsOutOfFirstLines(t *testing.T) {
@@ -45,6 +49,44 @@ func TestCPU(t *testing.T) {
 	}
 	if flags, model := readCPUInfo(filepath.Join(t.TempDir(), "none")); flags != nil || model != "" {
 		t.Errorf("without a file: %v %q", flags, model)
+	}
+}
+
+// TestSpaceDoesNotShrinkWithTheTasksOwnFiles: a daemon that starts again while tasks have files and dumps on its disk
+// registers as much as the first one.
+func TestSpaceDoesNotShrinkWithTheTasksOwnFiles(t *testing.T) {
+	data := t.TempDir()
+	free := unix.Statfs_t{Bsize: 512, Bavail: 1 << 20}
+	space := func() int64 {
+		own, err := OwnBytes(t.Context(), data, quota.Counting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return spaceOf(&free, own)
+	}
+	before := space()
+	for _, dir := range []string{"attempts/1.0.0.1.1/task", "images/1.0.0.1.1/1"} {
+		dir = filepath.Join(data, dir)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, "work")
+		if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(file, file+".again"); err != nil { // which takes nothing
+			t.Fatal(err)
+		}
+		for _, written := range []string{file, dir, filepath.Dir(dir)} {
+			var st unix.Stat_t
+			if err := unix.Stat(written, &st); err != nil {
+				t.Fatal(err)
+			}
+			free.Bavail -= uint64(st.Blocks)
+		}
+	}
+	if after := space(); after != before || free.Bavail > 1<<20-4000 {
+		t.Errorf("%d bytes before, %d with the files; %d blocks free", before, after, free.Bavail)
 	}
 }
 
