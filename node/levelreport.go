@@ -8,7 +8,7 @@ import (
 // level returns the level that the attempt is at.
 func (s *suspension) level(wanted *droverv1.WantedAttempt) droverv1.Level {
 	switch {
-	case s.container.isGone() && s.rec.Dumped, s.container.phase == task.ContainerNone && wanted.GetResumeFrom() != "" && !s.rec.Started:
+	case s.container.isGone() && s.rec.Dumped, s.container.phase == task.ContainerNone && isToBeFetched(wanted, s.rec):
 		return droverv1.Level_LEVEL_CHECKPOINTED
 	case s.container.phase == task.ContainerUnknown && s.rec.Level != 0 && !s.isPausedForLease(wanted):
 		return droverv1.Level(s.rec.Level)

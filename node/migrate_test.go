@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -32,8 +34,11 @@ func twoNodes(t *testing.T) (a, b *testNode) {
 }
 
 // startAndCheckpoint starts a task on a node and checkpoints it.
-func startAndCheckpoint(t *testing.T, n *testNode) *droverv1.WantedAttempt {
+func startAndCheckpoint(t *testing.T, n *testNode, change ...func(*droverv1.WantedAttempt)) *droverv1.WantedAttempt {
 	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ShuffleToken = "secret" })
+	for _, f := range change {
+		f(w)
+	}
 	n.put(w)
 	n.await(t, w, running)
 	n.awaitCounting(w)
@@ -165,6 +170,73 @@ func TestMoveRefused(t *testing.T) {
 			b.remove(m)
 			b.await(t, m, gone)
 			b.checkNothingLeft()
+		})
+	}
+}
+
+// TestMoveToANodeThatCannotPrepare: what the target cannot do for an attempt with a dump ends neither it nor its dump,
+// with which another node goes on. The same holds for its own node.
+func TestMoveToANodeThatCannotPrepare(t *testing.T) {
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("an image")))
+	withImage := func(w *droverv1.WantedAttempt) {
+		w.Spec.Image = &droverv1.ImageRef{Kind: "oci-archive", Digest: digest}
+	}
+	noImport := func(n *testNode) {
+		n.engine.Inject(fake.Fault{Verb: fake.Import, Err: errors.New("no space left on device")})
+	}
+	for name, c := range map[string]struct {
+		harm func(t *testing.T, target *testNode)
+		heal func(target *testNode)
+		note string
+		own  bool // the node that has the dump is the target
+	}{
+		"the image cannot be unpacked": {func(_ *testing.T, b *testNode) { noImport(b) }, func(b *testNode) { b.engine.Heal() }, "get image: no space left", false},
+		"nor on its own node": {func(t *testing.T, a *testNode) {
+			if err := a.engine.Driver().Remove(t.Context(), digest); err != nil {
+				t.Fatal(err)
+			}
+			noImport(a)
+			a.engine.Inject(fake.Fault{Verb: fake.Restore, Nth: 1, Err: fault.New(fault.NotFound, "no image")})
+		}, func(a *testNode) { a.engine.Heal() }, "get image: no space left", true},
+		"its user may run nothing there": {func(t *testing.T, b *testNode) {
+			if b.config.AllowRoot = false; os.Geteuid() != 0 {
+				t.Skip("not proved here: that a node without -allow-root refuses a task that moves to it; only root asks for it")
+			}
+			b.stopDaemon()
+			b.start()
+		}, nil, "make folder: tenant", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := twoNodes(t)
+			for _, n := range []*testNode{a, b} {
+				n.blobs[digest] = []byte("an image")
+			}
+			w := startAndCheckpoint(t, a, withImage)
+			target, m := b, with(movedTo(w, a), withImage)
+			if c.own {
+				target, m = a, w
+			}
+			c.harm(t, target)
+			target.put(m)
+			if c.own {
+				target.requestLevel(m, levelRunning)
+			}
+			s := target.awaitRefusal(m, levelRunning)
+			if s.GetLevel() != levelCheckpointed || s.GetPhase() != running || !strings.Contains(s.GetLevelNote(), c.note) {
+				t.Errorf("%s at %s: %q", s.GetPhase(), s.GetLevel(), s.GetLevelNote())
+			}
+			if !pathExists(filepath.Join(a.config.Data, "images", idOf(w), "1", "dump.json")) || a.get(w).GetLevel() != levelCheckpointed {
+				t.Errorf("the dump is gone: %v", a.get(w))
+			}
+			if c.heal == nil {
+				return
+			}
+			c.heal(target)
+			target.requestLevel(m, levelCheckpointed)
+			target.awaitLevel(m, levelCheckpointed)
+			target.requestLevel(m, levelRunning)
+			target.awaitLevel(m, levelRunning)
+			target.awaitCounting(m)
 		})
 	}
 }

@@ -101,6 +101,10 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 		return
 	}
 	if prepares && (cause == droverv1.Cause_CAUSE_SPEC || n >= maxTries && !unavailable) { // repeated, what is asked for is the same
+		if wanted, _ := a.mail.wantedAndSpec(); a.rec.Dumped || isToBeFetched(wanted, &a.rec) {
+			a.refuseToRestore(do, err)
+			return
+		}
 		a.failure = &failure{cause: cause, message: fmt.Sprintf("%s: %v", do, err)}
 		return
 	}
@@ -109,6 +113,19 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 		return
 	}
 	a.mail.pause(ctx, a.retries.pause(n))
+}
+
+// isToBeFetched reports whether the attempt goes on from a dump that is still on another node alone.
+func isToBeFetched(wanted *droverv1.WantedAttempt, rec *attemptRecord) bool {
+	return wanted.GetResumeFrom() != "" && !rec.Started
+}
+
+// refuseToRestore leaves the attempt at its dump, which is worth more than what this node lacks: another one may have it.
+func (a *attempt) refuseToRestore(do task.Do, err error) {
+	f := levelFailures[task.Restore]
+	a.suspension.refuse(f.refuses, err)
+	a.rec.setLevelNote("%s: %s: %v", f.note, do, err)
+	a.retries.clear(do)
 }
 
 // isEngineStep reports whether the step changes a container.

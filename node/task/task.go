@@ -242,12 +242,14 @@ func isOverTime(w Wanted, s Seen) bool { return w.TimeLimit > 0 && s.Running >= 
 // nextToRunning returns the next step towards a running container.
 func nextToRunning(w Wanted, s Seen) Step {
 	switch {
+	case w.Resume && !s.Started && s.Refused.Has(LevelRunning):
+		return Step{Do: Wait} // for the coordinator, which may choose another node
 	case !s.Recorded || !s.Folder:
 		return Step{Do: MakeFolder}
 	case s.Container == ContainerRunning:
 		return nextToLevel(w, s)
 	case w.Resume && !s.Started:
-		if s.Refused.Has(LevelRunning) || w.Level > LevelRunning || w.StartBlocked {
+		if w.Level > LevelRunning || w.StartBlocked {
 			return Step{Do: Wait}
 		}
 		return Step{Do: FetchDump}

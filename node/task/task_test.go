@@ -109,6 +109,7 @@ func TestNext(t *testing.T) {
 		"an attempt from another node is fetched":                     {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: FetchDump}},
 		"and restored":                                                {moving, dump, Step{Do: Restore}},
 		"an attempt that cannot be fetched waits for the coordinator": {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder, s.Refused = true, true, s.Refused.With(LevelRunning) }), Step{Do: Wait}},
+		"nor if this node cannot have its folder":                     {moving, seen(none, func(s *Seen) { s.Refused = s.Refused.With(LevelRunning) }), Step{Do: Wait}},
 		"while starts are blocked nothing starts":                     {blocked, in(prepared, ContainerCreated), Step{Do: Wait}},
 		"but it is prepared":                                          {blocked, prepared, Step{Do: CreateContainer}},
 		"nor restored":                                                {blocked, dump, Step{Do: Wait}},
