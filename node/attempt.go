@@ -70,7 +70,7 @@ func newAttempt(d *daemon, id store.ID) *attempt {
 	a.container = attemptContainer{phase: task.ContainerNone, id: id.String(), driver: d.cfg.Driver, lister: d.containers, clock: d.clock, cgroup: &a.cgroup}
 	a.disk = diskUse{dir: a.dir, cfg: &d.cfg, method: d.quota}
 	a.suspension = suspension{
-		id: id, dir: a.dir, dumps: a.dumps, cfg: &d.cfg, rec: &a.rec, container: &a.container, cgroup: &a.cgroup,
+		id: id, dir: a.dir, dumps: a.dumps, source: d.dumpSource, cfg: &d.cfg, rec: &a.rec, container: &a.container, cgroup: &a.cgroup,
 		exclusive: d.exclusive, inSlot: d.inDumpSlot, log: d.log,
 	}
 	a.secrets = attemptSecrets{key: id.Key(), dir: filepath.Join(d.cfg.secretMount, id.String()), cfg: &d.cfg, source: d.secrets}

@@ -54,7 +54,7 @@ func TestDeepFolders(t *testing.T) {
 	if err != nil || u.Files < levels || u.Bytes < 4096 {
 		t.Errorf("measured %+v, %v", u, err)
 	}
-	files, err := dump.List(t.Context(), dump.Folder, dir.task())
+	files, err := dump.List(t.Context(), dump.Version, dump.Folder, dir.task())
 	if last := files[len(files)-1]; err != nil || len(files) < levels+1 || last.Bytes != 4096 || len(last.Path) != levels*11+len("file") {
 		t.Errorf("%d files, the last of %d bytes, path of %d, %v", len(files), last.Bytes, len(last.Path), err)
 	}

@@ -125,7 +125,7 @@ func (d *daemon) checkDumpSize(m *dump.Manifest, spec *droverv1.TaskSpec, folder
 	} {
 		left := most.bytes
 		for i := range m.Files {
-			if left -= m.Files[i].Bytes; left < 0 {
+			if left -= m.Files[i].DataBytes(); left < 0 {
 				return fault.New(fault.Exhausted, "the dump has more bytes than %s: %d", most.what, most.bytes)
 			}
 		}
@@ -147,6 +147,8 @@ type dumpSource struct {
 // cachedManifest is a manifest that is built once; it may be read when built is closed.
 type cachedManifest struct {
 	dump     int32
+	version  int
+	end      context.CancelFunc // of the building
 	built    chan struct{}
 	manifest *dump.Manifest
 	err      error
@@ -183,8 +185,8 @@ func (h *dumpSource) Dump(name string) (*dump.LocalDump, error) {
 		return nil, fault.New(fault.NotFound, "attempt %s is not checkpointed", name)
 	}
 	dirs := map[dump.Root]string{dump.Image: a.dumps.dir(served.DumpNumber), dump.Folder: string(a.dir), dump.Harness: filepath.Dir(served.harness)}
-	return &dump.LocalDump{Token: spec.GetShuffleToken(), Dirs: dirs, Manifest: func(ctx context.Context) (*dump.Manifest, error) {
-		return h.manifest(ctx, name, served, dirs)
+	return &dump.LocalDump{Token: spec.GetShuffleToken(), Dirs: dirs, Manifest: func(ctx context.Context, version int) (*dump.Manifest, error) {
+		return h.manifest(ctx, version, name, served, dirs)
 	}}, nil
 }
 
@@ -196,8 +198,8 @@ type servableDump struct {
 
 // manifest returns the manifest of a dump. Building it reads the whole dump, for longer than a request may
 // take: it goes on when ctx ends, and the next request finds it.
-func (h *dumpSource) manifest(ctx context.Context, name string, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
-	l, err := h.startBuild(name, served, dirs)
+func (h *dumpSource) manifest(ctx context.Context, version int, name string, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
+	l, err := h.startBuild(version, name, served, dirs)
 	if err != nil {
 		return nil, err
 	}
@@ -210,46 +212,64 @@ func (h *dumpSource) manifest(ctx context.Context, name string, served *servable
 }
 
 // startBuild returns the manifest of a dump, which it begins to build unless it has been.
-func (h *dumpSource) startBuild(name string, served *servableDump, dirs map[dump.Root]string) (*cachedManifest, error) {
+func (h *dumpSource) startBuild(version int, name string, served *servableDump, dirs map[dump.Root]string) (*cachedManifest, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.life.Err(); err != nil {
 		return nil, err
 	}
-	if l := h.manifests[name]; l != nil && l.dump == served.DumpNumber {
+	if l := h.manifests[name]; l != nil && l.dump == served.DumpNumber && l.version == version {
 		l.forget.Reset(fetchDumpLimit)
 		return l, nil
+	} else if l != nil {
+		h.forgetLocked(name, l)
 	}
-	l := &cachedManifest{dump: served.DumpNumber, built: make(chan struct{})}
+	ctx, end := context.WithCancel(h.life)
+	l := &cachedManifest{dump: served.DumpNumber, version: version, end: end, built: make(chan struct{})}
 	l.forget = time.AfterFunc(fetchDumpLimit, func() { h.forget(name, l) })
 	h.manifests[name] = l
 	h.builds.Go(func() {
 		defer close(l.built)
-		if l.manifest, l.err = buildManifest(h.life, served, dirs); l.err != nil {
+		if l.manifest, l.err = buildManifest(ctx, version, served, dirs); l.err != nil {
 			h.forget(name, l)
 		}
 	})
 	return l, nil
 }
 
+// drop ends the building of the manifest of an attempt whose dumps are removed, and forgets it.
+func (h *dumpSource) drop(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.manifests[name]; l != nil {
+		h.forgetLocked(name, l)
+	}
+}
+
 func (h *dumpSource) forget(name string, l *cachedManifest) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.forgetLocked(name, l)
+}
+
+func (h *dumpSource) forgetLocked(name string, l *cachedManifest) {
 	l.forget.Stop()
+	l.end()
 	if h.manifests[name] == l {
 		delete(h.manifests, name)
 	}
 }
 
-func buildManifest(ctx context.Context, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
+func buildManifest(ctx context.Context, version int, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
 	m := served.Manifest
-	for _, root := range []dump.Root{dump.Image, dump.Folder, dump.Harness} {
-		files, err := dump.List(ctx, root, dirs[root])
+	m.Version = version
+	for _, root := range dump.Roots {
+		files, err := dump.List(ctx, version, root, dirs[root])
 		if err != nil {
 			return nil, err
 		}
 		if root == dump.Folder {
-			if err := dump.CompareSums(dirs[dump.Image]+".folder", files); err != nil {
+			if err := dump.CompareSums(ctx, dirs[dump.Image]+".folder", dirs[root], files, summed...); err != nil {
 				return nil, err
 			}
 		}
@@ -257,7 +277,7 @@ func buildManifest(ctx context.Context, served *servableDump, dirs map[dump.Root
 			files = slices.DeleteFunc(files, func(f dump.File) bool { return f.Path != dump.HarnessName })
 		}
 		for i := range files {
-			m.Bytes += files[i].Bytes
+			m.Bytes += files[i].DataBytes()
 		}
 		m.Files = append(m.Files, files...)
 	}
@@ -271,7 +291,7 @@ func (a *attempt) dumpToServe(l droverv1.Level) *servableDump {
 		return nil
 	}
 	h := a.layout().harness
-	d := &servableDump{harness: h, Manifest: dump.Manifest{Version: dump.Version, Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS, Waiting: a.rec.Waiting, WaitedNS: a.rec.WaitedNS,
+	d := &servableDump{harness: h, Manifest: dump.Manifest{Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS, Waiting: a.rec.Waiting, WaitedNS: a.rec.WaitedNS,
 		CPUMS: a.cgroup.usage.GetCpuMs(), StartedMS: a.rec.StartedMS, HarnessSHA256: filepath.Base(filepath.Dir(h))}}
 	if a.cgroup.usage == nil {
 		d.CPUMS = a.rec.PriorCPUMS

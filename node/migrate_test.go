@@ -35,6 +35,13 @@ func twoNodes(t *testing.T) (a, b *testNode) {
 
 // startAndCheckpoint starts a task on a node and checkpoints it.
 func startAndCheckpoint(t *testing.T, n *testNode, change ...func(*droverv1.WantedAttempt)) *droverv1.WantedAttempt {
+	return startWithFiles(t, n, func(folder string) error {
+		return errors.Join(os.WriteFile(filepath.Join(folder, "kept"), []byte(strings.Repeat("work", 100_000)), 0o640), os.Symlink("kept", filepath.Join(folder, "link")))
+	}, change...)
+}
+
+// startWithFiles starts a task on a node, lets write fill its folder, and checkpoints it.
+func startWithFiles(t *testing.T, n *testNode, write func(folder string) error, change ...func(*droverv1.WantedAttempt)) *droverv1.WantedAttempt {
 	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ShuffleToken = "secret" })
 	for _, f := range change {
 		f(w)
@@ -42,10 +49,7 @@ func startAndCheckpoint(t *testing.T, n *testNode, change ...func(*droverv1.Want
 	n.put(w)
 	n.await(t, w, running)
 	n.awaitCounting(w)
-	if err := os.WriteFile(filepath.Join(n.attemptFolder(w), "task", "kept"), []byte(strings.Repeat("work", 100_000)), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("kept", filepath.Join(n.attemptFolder(w), "task", "link")); err != nil {
+	if err := write(filepath.Join(n.attemptFolder(w), "task")); err != nil {
 		t.Fatal(err)
 	}
 	n.requestLevel(w, levelCheckpointed)
@@ -94,6 +98,38 @@ func TestMoveKeepsWorkFilesAndLogs(t *testing.T) {
 	b.remove(m)
 	b.await(t, m, gone)
 	b.checkNothingLeft()
+}
+
+// TestMoveKeepsHoles: a task whose files have holes, or several names, takes no more of the disk after a move.
+func TestMoveKeepsHoles(t *testing.T) {
+	const quotaBytes, fileBytes = 1 << 20, 8 << 20
+	limited := func(w *droverv1.WantedAttempt) { w.Spec.Disk = quotaBytes }
+	a, b := twoNodes(t)
+	b.stopDaemon()
+	b.config.SampleEvery = 5 * time.Millisecond
+	b.start()
+	w := startWithFiles(t, a, func(task string) error {
+		f, err := os.Create(filepath.Join(task, "map"))
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(make([]byte, 4096), fileBytes/2)
+		return errors.Join(err, f.Truncate(fileBytes), f.Close(),
+			os.WriteFile(filepath.Join(task, "one"), []byte(strings.Repeat("o", quotaBytes/2)), 0o600), os.Link(filepath.Join(task, "one"), filepath.Join(task, "two")))
+	}, limited)
+	m := with(movedTo(w, a), limited)
+	b.put(m)
+	b.awaitLevel(m, levelRunning)
+	b.awaitCounting(m)
+	poll(t, "its disk space is measured", func() bool { return b.get(m).GetDiskOccupied() > 0 })
+	b.awaitCounting(m)
+	s := b.get(m)
+	if s.GetPhase() != running || s.GetDiskOccupied() > quotaBytes {
+		t.Errorf("%s %q, %d bytes", s.GetPhase(), s.GetMessage(), s.GetDiskOccupied())
+	}
+	if st, err := os.Stat(filepath.Join(b.attemptFolder(m), "task", "map")); err != nil || st.Size() != fileBytes {
+		t.Errorf("%v, %v", st, err)
+	}
 }
 
 // damageFolder flips a bit in a file of a suspended task. Any goroutine may call it.
@@ -233,7 +269,7 @@ func TestMoveToANodeThatCannotPrepare(t *testing.T) {
 			}
 			c.heal(target)
 			target.requestLevel(m, levelCheckpointed)
-			target.awaitLevel(m, levelCheckpointed)
+			poll(t, "no refusal", func() bool { return target.get(m).GetTargetRefused() == 0 })
 			target.requestLevel(m, levelRunning)
 			target.awaitLevel(m, levelRunning)
 			target.awaitCounting(m)
@@ -257,6 +293,10 @@ func TestDumpsHaveASize(t *testing.T) {
 	if err := errors.Join(f.Truncate(tooMuch), f.Close()); err != nil {
 		t.Fatal(err)
 	}
+	holes := []dump.File{{Bytes: math.MaxInt64, Ranges: []dump.Range{{From: 0, To: 1 << 20}}}, {Bytes: 1 << 40, HardLink: "task/x"}}
+	if err := d.checkDumpSize(&dump.Manifest{Files: holes}, &droverv1.TaskSpec{Demand: &droverv1.Resources{}}); err != nil {
+		t.Errorf("holes: %v", err)
+	}
 	for _, c := range []struct {
 		files   []dump.File
 		memory  int64
@@ -271,6 +311,9 @@ func TestDumpsHaveASize(t *testing.T) {
 		{[]dump.File{{Bytes: tooMuch}, {Bytes: 1 << 20}}, 64 << 20, fetched, fault.Exhausted},
 	} {
 		spec := &droverv1.TaskSpec{Demand: &droverv1.Resources{Memory: c.memory}, Disk: 1 << 20}
+		for i := range c.files {
+			c.files[i].SHA256 = "of all of it"
+		}
 		if err := d.checkDumpSize(&dump.Manifest{Files: c.files}, spec, filepath.Join(fetched, "none"), c.fetched); !errors.Is(err, c.want) {
 			t.Errorf("%v: %v", c.files, err)
 		}
@@ -385,16 +428,27 @@ func TestManifestOfALargeDump(t *testing.T) {
 		defer h.close()
 		left, leave := context.WithCancel(t.Context())
 		leave()
-		served := &servableDump{Manifest: dump.Manifest{Version: dump.Version, RanNS: 7}}
-		if _, err := h.manifest(left, "a", served, dirs); err != nil && !errors.Is(err, fault.Unavailable) {
+		served := &servableDump{Manifest: dump.Manifest{RanNS: 7}}
+		if _, err := h.manifest(left, dump.Version, "a", served, dirs); err != nil && !errors.Is(err, fault.Unavailable) {
 			t.Errorf("a request that was too short: %v", err)
 		}
-		m, err := h.manifest(t.Context(), "a", served, dirs)
+		m, err := h.manifest(t.Context(), dump.Version, "a", served, dirs)
 		if err != nil || m.RanNS != 7 {
 			t.Fatalf("%+v, %v", m, err)
 		}
-		if again, err := h.manifest(t.Context(), "a", served, dirs); err != nil || again != m {
+		if again, err := h.manifest(t.Context(), dump.Version, "a", served, dirs); err != nil || again != m {
 			t.Errorf("it was built twice: %v", err)
+		}
+		if err := errors.Join(os.WriteFile(filepath.Join(dirs[dump.Harness], "large"), nil, 0o600), os.Truncate(filepath.Join(dirs[dump.Harness], "large"), 1<<43)); err != nil {
+			t.Fatal(err)
+		}
+		l, err := h.startBuild(dump.Version, "b", served, dirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.drop("b")
+		if <-l.built; !errors.Is(l.err, context.Canceled) || h.manifests["b"] != nil {
+			t.Errorf("the attempt has no dump any more, and its manifest: %v", l.err)
 		}
 		time.Sleep(fetchDumpLimit + time.Second) // of the bubble
 		h.mu.Lock()

@@ -102,7 +102,8 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 	}
 	if prepares && (cause == droverv1.Cause_CAUSE_SPEC || n >= maxTries && !unavailable) { // repeated, what is asked for is the same
 		if wanted, _ := a.mail.wantedAndSpec(); a.rec.Dumped || isToBeFetched(wanted, &a.rec) {
-			a.refuseToRestore(do, err)
+			a.suspension.refuseToRestore(do, err)
+			a.retries.clear(do)
 			return
 		}
 		a.failure = &failure{cause: cause, message: fmt.Sprintf("%s: %v", do, err)}
@@ -118,14 +119,6 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 // isToBeFetched reports whether the attempt goes on from a dump that is still on another node alone.
 func isToBeFetched(wanted *droverv1.WantedAttempt, rec *attemptRecord) bool {
 	return wanted.GetResumeFrom() != "" && !rec.Started
-}
-
-// refuseToRestore leaves the attempt at its dump, which is worth more than what this node lacks: another one may have it.
-func (a *attempt) refuseToRestore(do task.Do, err error) {
-	f := levelFailures[task.Restore]
-	a.suspension.refuse(f.refuses, err)
-	a.rec.setLevelNote("%s: %s: %v", f.note, do, err)
-	a.retries.clear(do)
 }
 
 // isEngineStep reports whether the step changes a container.

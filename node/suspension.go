@@ -31,6 +31,7 @@ type suspension struct {
 	id        store.ID
 	dir       folder
 	dumps     dumpFolder
+	source    *dumpSource // which serves them
 	cfg       *Config
 	rec       *attemptRecord
 	container *attemptContainer
@@ -60,6 +61,13 @@ func (s *suspension) refuse(l task.Levels, why error) {
 	}
 }
 
+// refuseToRestore leaves the attempt at its dump, which is worth more than what this node lacks: another one may have it.
+func (s *suspension) refuseToRestore(do task.Do, err error) {
+	f := levelFailures[task.Restore]
+	s.refuse(f.refuses, err)
+	s.rec.setLevelNote("%s: %s: %v", f.note, do, err)
+}
+
 // addSteps adds what is reported of a step and its parts.
 func (s *suspension) addSteps(step *droverv1.LevelStep, parts ...*droverv1.LevelStep) {
 	all := append(slices.Clip(s.steps), step) // a report may share the old slice
@@ -72,8 +80,9 @@ func (s *suspension) setLevel(l droverv1.Level, change func(*store.Record)) erro
 	return s.rec.setLevel(l, s.container.stoppedAt, change)
 }
 
-// removeDumps deletes every dump of the attempt.
+// removeDumps deletes every dump of the attempt, and ends what still reads one for another node.
 func (s *suspension) removeDumps() error {
+	s.source.drop(s.id.String())
 	if err := s.dumps.remove(); err != nil {
 		return err
 	}

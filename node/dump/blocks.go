@@ -9,6 +9,7 @@ import (
 	"errors"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -89,31 +90,80 @@ func hashBlocks(ctx context.Context, e *tree.Entry, f *File) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close()
-	st, err := in.Stat()
+	f.Bytes, f.Blocks, err = sumBlocks(ctx, in)
+	return errors.Join(err, in.Close())
+}
+
+// hashSparse is hashBlocks that also sets what of the file is in no hole.
+func hashSparse(ctx context.Context, e *tree.Entry, f *File) error {
+	in, err := open(e)
 	if err != nil {
 		return err
 	}
-	f.Bytes = st.Size()
+	defer in.Close()
+	if f.Bytes, f.Blocks, err = sumBlocks(ctx, in); err == nil {
+		f.Ranges, err = dataRanges(in, f.Bytes)
+	}
+	return err
+}
+
+// sumBlocks returns the length of a file and the sum of its blocks.
+func sumBlocks(ctx context.Context, in *os.File) (size int64, sum string, err error) {
+	st, err := in.Stat()
+	if err != nil {
+		return 0, "", err
+	}
+	size = st.Size()
 	s := newBlockSum()
-	for at := int64(0); at < f.Bytes; {
-		from, to, err := nextData(in, at, f.Bytes)
+	for at := int64(0); at < size; {
+		from, to, err := nextData(in, at, size)
 		if err != nil {
-			return err
+			return 0, "", err
 		}
 		s.skip(from)
 		if _, err := io.Copy(untilDone{ctx, s}, io.NewSectionReader(in, from, to-from)); err != nil {
-			return err
+			return 0, "", err
 		}
 		at = to
 	}
-	f.blocks = s.end()
-	return nil
+	return size, s.end(), nil
 }
 
-// nextData returns where the next blocks with data begin and end in a file of that size, from the begin of a block on. Where the file
-// system has no holes that is all the rest.
+// dataRanges returns what of a file of that size is in no hole. The last of too many ranges has all the rest.
+func dataRanges(f *os.File, size int64) (ranges []Range, err error) {
+	for at := int64(0); at < size; {
+		from, to, err := nextExtent(f, at, size)
+		if err != nil {
+			return nil, err
+		}
+		if from >= size {
+			break
+		}
+		if len(ranges) == maxFileRanges-1 {
+			to = size
+		}
+		if n := len(ranges); n > 0 && ranges[n-1].To == from {
+			ranges[n-1].To = to
+		} else {
+			ranges = append(ranges, Range{from, to})
+		}
+		at = to
+	}
+	return ranges, nil
+}
+
+// nextData returns where the next blocks with data begin and end in a file of that size, from the begin of a block on.
 func nextData(f *os.File, at, size int64) (from, to int64, err error) {
+	if from, to, err = nextExtent(f, at, size); err != nil || from >= size {
+		return from, to, err
+	}
+	const in = blockBytes - 1
+	return max(at, from&^in), min(size, (to+in)&^in), nil
+}
+
+// nextExtent returns where the next data begins and ends in a file of that size, from at on. Where the file system has no
+// holes that is all the rest.
+func nextExtent(f *os.File, at, size int64) (from, to int64, err error) {
 	from, err = f.Seek(at, unix.SEEK_DATA)
 	switch {
 	case errors.Is(err, unix.ENXIO):
@@ -126,6 +176,50 @@ func nextData(f *os.File, at, size int64) (from, to int64, err error) {
 	if to, err = f.Seek(from, unix.SEEK_HOLE); err != nil {
 		return 0, 0, err
 	}
-	const in = blockBytes - 1
-	return max(at, from&^in), min(size, (to+in)&^in), nil
+	return min(from, size), min(to, size), nil
+}
+
+// packed reads the ranges of a file one after the other, as if there were nothing between them.
+type packed struct {
+	file   io.ReaderAt
+	ranges []Range
+	size   int64 // of all ranges
+	at     int64 // what is read next
+	next   int   // the range in which that is
+	before int64 // the bytes of all ranges before it
+}
+
+// Read implements io.Reader.
+func (p *packed) Read(b []byte) (int, error) {
+	for p.next < len(p.ranges) {
+		r := p.ranges[p.next]
+		in := p.at - p.before
+		left := r.To - r.From - in
+		if left <= 0 {
+			p.before += r.To - r.From
+			p.next++
+			continue
+		}
+		n, err := p.file.ReadAt(b[:min(int64(len(b)), left)], r.From+in)
+		if p.at += int64(n); n > 0 {
+			err = nil
+		}
+		return n, err
+	}
+	return 0, io.EOF
+}
+
+// Seek implements io.Seeker.
+func (p *packed) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += p.at
+	case io.SeekEnd:
+		offset += p.size
+	}
+	if offset < 0 {
+		return 0, fs.ErrInvalid
+	}
+	p.at, p.next, p.before = offset, 0, 0
+	return offset, nil
 }

@@ -2,9 +2,10 @@
 // another one over HTTP: its image, its folder with logs, and the harness that it
 // was started with.
 //
-// The source lists the files once with their sha256 (Manifest) and serves each
+// The source lists the files once with their sums (Manifest) and serves each
 // from any offset, so that an interrupted transfer resumes. The receiver verifies
-// every file. Nothing of the attempt changes meanwhile: its container is gone and
+// every file. Holes are not transferred, and a file with several names is
+// transferred once. Nothing of the attempt changes meanwhile: its container is gone and
 // its helpers have ended.
 //
 // A source that serves as many requests as it may, or still reads the files to list

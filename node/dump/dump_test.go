@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -28,16 +30,20 @@ const (
 )
 
 // singleSource is a Source with one dump.
-type singleSource struct{ dirs map[Root]string }
+type singleSource struct {
+	dirs  map[Root]string
+	limit int // the newest version that it has; 0: Version
+}
 
 func (o singleSource) Dump(name string) (*LocalDump, error) {
 	if name != attemptName {
 		return nil, fault.New(fault.NotFound, "no %s", name)
 	}
-	return &LocalDump{Token: "t", Dirs: o.dirs, Manifest: func(context.Context) (*Manifest, error) {
-		m := &Manifest{Version: Version, Attempt: name, HarnessSHA256: program, RanNS: 7}
-		for _, r := range []Root{Image, Folder, Harness} {
-			files, err := List(context.Background(), r, o.dirs[r])
+	return &LocalDump{Token: "t", Dirs: o.dirs, Manifest: func(_ context.Context, version int) (*Manifest, error) {
+		version = min(version, cmp.Or(o.limit, Version))
+		m := &Manifest{Version: version, Attempt: name, HarnessSHA256: program, RanNS: 7}
+		for _, r := range Roots {
+			files, err := List(context.Background(), version, r, o.dirs[r])
 			if err != nil {
 				return nil, err
 			}
@@ -51,7 +57,7 @@ func (o singleSource) Dump(name string) (*LocalDump, error) {
 func localDump(t *testing.T) singleSource {
 	t.Helper()
 	dir := t.TempDir()
-	o := singleSource{map[Root]string{Image: filepath.Join(dir, "image"), Folder: filepath.Join(dir, "folder"), Harness: filepath.Join(dir, "harness")}}
+	o := singleSource{dirs: map[Root]string{Image: filepath.Join(dir, "image"), Folder: filepath.Join(dir, "folder"), Harness: filepath.Join(dir, "harness")}}
 	for name, text := range map[string]string{"image/pages": strings.Repeat("p", 700_000), "image/empty": "", "folder/task/a/b": "deep", "harness/drover": "elf"} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o640)); err != nil {
@@ -59,11 +65,28 @@ func localDump(t *testing.T) singleSource {
 		}
 	}
 	if err := errors.Join(os.Symlink("b", filepath.Join(dir, "folder/task/a/link")), unix.Mkfifo(filepath.Join(dir, "folder/task/pipe"), 0o600),
+		os.Link(filepath.Join(dir, "folder/task/a/b"), filepath.Join(dir, "folder/task/again")), writeSparse(filepath.Join(dir, "folder/task/sparse")),
 		os.Chmod(filepath.Join(dir, "folder/task/a"), 0o500)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700) })
 	return o
+}
+
+// sparseBytes is the size of the file of writeSparse, and sparseData how much of it is no hole.
+const (
+	sparseBytes = 1 << 32
+	sparseData  = 3 * 4096
+)
+
+// writeSparse makes a file with data in its middle, in a hole.
+func writeSparse(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte(strings.Repeat("x", sparseData)), 5*4096)
+	return errors.Join(err, f.Truncate(sparseBytes), f.Close())
 }
 
 func serve(t *testing.T, wrap func(http.Handler) http.Handler) (*Client, singleSource) {
@@ -91,11 +114,11 @@ func destinations(t *testing.T) (map[Root]Destination, string) {
 func checkSameFiles(t *testing.T, o singleSource, dir string) {
 	t.Helper()
 	for _, r := range []Root{Image, Folder, Harness} {
-		want, err := List(t.Context(), r, o.dirs[r])
+		want, err := List(t.Context(), Version, r, o.dirs[r])
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := List(t.Context(), r, filepath.Join(dir, string(r)))
+		got, err := List(t.Context(), Version, r, filepath.Join(dir, string(r)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +129,7 @@ func checkSameFiles(t *testing.T, o singleSource, dir string) {
 			if want[i].Link != "" || want[i].Mode.Type() != 0 && !want[i].Mode.IsDir() {
 				want[i].MTime, got[i].MTime = 0, 0 // irrelevant
 			}
-			if got[i] != want[i] {
+			if !reflect.DeepEqual(got[i], want[i]) {
 				t.Errorf("%s: got %+v, want %+v", r, got[i], want[i])
 			}
 		}
@@ -125,7 +148,7 @@ func TestFetchReproducesEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkSameFiles(t, o, dir)
-	if moved != 700_000+4+3 || m.RanNS != 7 {
+	if moved != 700_000+4+3+sparseData || m.RanNS != 7 {
 		t.Errorf("%d bytes moved, ran %d", moved, m.RanNS)
 	}
 	moved = 0 // a repetition transfers nothing
@@ -134,6 +157,65 @@ func TestFetchReproducesEverything(t *testing.T) {
 	}
 	if err := c.Fetch(t.Context(), m, p, func(n int64) { moved += n }); err != nil || moved != 0 {
 		t.Errorf("again: %d bytes, %v", moved, err)
+	}
+}
+
+// TestFetchFromAnEarlierSource: a node that knows no holes sends them, and gets none sent that it cannot read.
+func TestFetchFromAnEarlierSource(t *testing.T) {
+	asked := ""
+	c, o := serve(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = r.Header.Get(versionHeader)
+			r.Header.Del(versionHeader)
+			h.ServeHTTP(w, r)
+		})
+	})
+	if err := os.Truncate(filepath.Join(o.dirs[Folder], "task/sparse"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Manifest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range m.Files {
+		if f.Mode.IsRegular() && f.SHA256 == "" || f.HardLink != "" || len(f.Ranges) > 0 {
+			t.Errorf("an earlier client gets %+v", f)
+		}
+	}
+	p, dir := destinations(t)
+	if err := c.Fetch(t.Context(), m, p, func(int64) {}); err != nil || asked != "2" || m.Version != wholeFilesVersion {
+		t.Fatalf("version %d, asked for %q: %v", m.Version, asked, err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "folder/task/sparse"))
+	if err != nil || len(b) != 1<<20 || b[5*4096] != 'x' || b[0] != 0 {
+		t.Errorf("a file with holes: %d bytes, %v", len(b), err)
+	}
+}
+
+// TestSparseFileResumes cuts the data of a file with holes at every place where a try may have ended.
+func TestSparseFileResumes(t *testing.T) {
+	c, o := serve(t, nil)
+	m, err := c.Manifest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, dir := destinations(t)
+	file := filepath.Join(dir, "folder/task/sparse")
+	for _, c2 := range []struct{ have, moves int64 }{{0, sparseData}, {1, sparseData}, {5 * 4096, sparseData}, {5*4096 + 100, sparseData - 100}, {8 * 4096, 0}, {sparseBytes - 1, 0}, {sparseBytes + 1, sparseData}} {
+		if err := c.Fetch(t.Context(), m, p, func(int64) {}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700), os.Truncate(file, c2.have)); err != nil {
+			t.Fatal(err)
+		}
+		moved := int64(0)
+		if err := c.Fetch(t.Context(), m, p, func(n int64) { moved += n }); err != nil || moved != c2.moves {
+			t.Errorf("from %d on: %d bytes, %v", c2.have, moved, err)
+		}
+		checkSameFiles(t, o, dir)
+		if err := os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -247,6 +329,7 @@ func TestManifestCannotEscapeItsRoots(t *testing.T) {
 		{Root: Image, Path: "image", Mode: fs.ModeDir}, {Root: Image, Path: "image/pages"},
 		{Root: Folder, Path: "logs", Mode: fs.ModeDir}, {Root: Folder, Path: "logs/stdout.log"},
 		{Root: Folder, Path: "task", Mode: fs.ModeDir}, {Root: Folder, Path: "task/link", Mode: fs.ModeSymlink, Link: "/etc"},
+		{Root: Folder, Path: "task/file", Bytes: 9, Ranges: []Range{{1, 3}, {4, 9}}}, {Root: Folder, Path: "task/name", HardLink: "task/file"},
 		{Root: Harness, Path: HarnessName, SHA256: program},
 	}}
 	add := func(f File) func(*Manifest) { return func(m *Manifest) { m.Files = append(slices.Clone(m.Files), f) } }
@@ -266,6 +349,15 @@ func TestManifestCannotEscapeItsRoots(t *testing.T) {
 		"another harness":                 func(m *Manifest) { add(File{Root: Harness, Path: HarnessName, SHA256: other})(m) },
 		"another harness under this name": func(m *Manifest) { m.HarnessSHA256 = other },
 		"another program":                 add(File{Root: Harness, Path: "sh", SHA256: program}),
+		"bytes beyond its end":            add(File{Root: Folder, Path: "task/x", Bytes: 5, Ranges: []Range{{0, 6}}}),
+		"bytes before its begin":          add(File{Root: Folder, Path: "task/x", Bytes: 5, Ranges: []Range{{-1, 2}}}),
+		"bytes twice":                     add(File{Root: Folder, Path: "task/x", Bytes: 5, Ranges: []Range{{0, 3}, {2, 5}}}),
+		"parts of an image":               add(File{Root: Image, Path: "x", Bytes: 5, Ranges: []Range{{0, 3}}}),
+		"another name of a log":           add(File{Root: Folder, Path: "task/x", HardLink: "logs/stdout.log"}),
+		"a log that is a task's file":     add(File{Root: Folder, Path: "logs/x", HardLink: "task/file"}),
+		"another name of a link":          add(File{Root: Folder, Path: "task/x", HardLink: "task/link"}),
+		"another name of what is outside": add(File{Root: Folder, Path: "task/x", HardLink: "../../x"}),
+		"another name of a later file":    add(File{Root: Folder, Path: "task/x", HardLink: "task/y"}),
 		"no harness":                      func(m *Manifest) { m.Files = m.Files[:len(m.Files)-1] },
 		"a negative time":                 func(m *Manifest) { m.RanNS = -1 },
 	} {

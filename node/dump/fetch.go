@@ -118,6 +118,9 @@ func (c *Client) fetchEntry(ctx context.Context, root *os.Root, f *File, p Desti
 	case fs.ModeNamedPipe:
 		err = makePipe(root, p.Dir, f)
 	case 0:
+		if f.HardLink != "" { // owner, mode and time are those of the file, which has been fetched
+			return makeLink(root, f)
+		}
 		err = c.fetchFile(ctx, root, f, progress)
 	default:
 		return fault.New(fault.Corrupt, "files of mode %s cannot be transferred", f.Mode)
@@ -146,6 +149,14 @@ func makePipe(root *os.Root, _ string, f *File) error {
 	return unix.Mkfifoat(int(dir.Fd()), filepath.Base(f.Path), uint32(f.Mode.Perm()))
 }
 
+// makeLink gives a file that was fetched another name.
+func makeLink(root *os.Root, f *File) error {
+	if err := root.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return root.Link(f.HardLink, f.Path)
+}
+
 // fetchFile fetches one regular file, resuming where it ends.
 func (c *Client) fetchFile(ctx context.Context, root *os.Root, f *File, progress func(int64)) error {
 	out, err := root.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -170,35 +181,64 @@ func (c *Client) fetchFile(ctx context.Context, root *os.Root, f *File, progress
 	if _, err := out.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	h := sha256.New()
-	_, err = io.Copy(h, out)
-	if got := hex.EncodeToString(h.Sum(nil)); err != nil || got != f.SHA256 {
-		return errors.Join(fault.New(fault.Unavailable, "sha256 %s, want %s: it is fetched again", got, f.SHA256), err, out.Truncate(0))
+	got, want := "", f.SHA256
+	if want != "" {
+		h := sha256.New()
+		_, err = io.Copy(untilDone{ctx, h}, out)
+		got = hex.EncodeToString(h.Sum(nil))
+	} else {
+		want = f.Blocks
+		_, got, err = sumBlocks(ctx, out)
+	}
+	if err != nil || got != want {
+		return errors.Join(fault.New(fault.Unavailable, "the sum is %s, want %s: it is fetched again", got, want), err, out.Truncate(0))
 	}
 	return out.Sync()
 }
 
+// receive fetches what a file lacks that ends at have, but for its holes.
 func (c *Client) receive(ctx context.Context, f *File, out *os.File, have int64, progress func(int64)) error {
-	path := Prefix + c.Attempt + "/file"
-	res, cancel, err := c.get(ctx, path, url.Values{"root": {string(f.Root)}, "path": {f.Path}}, have)
-	if err != nil {
-		return err
+	what, ranges := "/data", f.Ranges
+	if f.SHA256 != "" {
+		what, ranges = "/file", []Range{{0, f.Bytes}}
 	}
-	defer cancel()
-	defer res.Body.Close()
-	if _, err := out.Seek(have, io.SeekStart); err != nil {
-		return err
+	skip, todo := int64(0), []Range(nil)
+	for _, r := range ranges {
+		if from := max(r.From, min(have, r.To)); from < r.To {
+			todo = append(todo, Range{from, r.To})
+			skip += from - r.From
+		} else {
+			skip += r.To - r.From
+		}
 	}
-	buf := make([]byte, 256<<10)
-	for left := f.Bytes - have; left > 0; {
-		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
-		left -= int64(n)
-		if _, werr := out.Write(buf[:n]); werr != nil {
+	if len(todo) > 0 {
+		res, cancel, err := c.get(ctx, Prefix+c.Attempt+what, url.Values{"root": {string(f.Root)}, "path": {f.Path}}, skip)
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		defer res.Body.Close()
+		buf := make([]byte, 256<<10)
+		for _, r := range todo {
+			if err := receiveRange(res.Body, out, r, buf, progress); err != nil {
+				return err
+			}
+		}
+	}
+	return out.Truncate(f.Bytes) // it may end with a hole
+}
+
+// receiveRange writes one range of a file.
+func receiveRange(body io.Reader, out *os.File, r Range, buf []byte, progress func(int64)) error {
+	for at := r.From; at < r.To; {
+		n, err := body.Read(buf[:min(int64(len(buf)), r.To-at)])
+		if _, werr := out.WriteAt(buf[:n], at); werr != nil {
 			return werr
 		}
+		at += int64(n)
 		progress(int64(n))
-		if err != nil && left > 0 {
-			return fault.New(fault.Unavailable, "the transfer ended %d bytes before the end: %w", left, err)
+		if err != nil && at < r.To {
+			return fault.New(fault.Unavailable, "the transfer ended %d bytes before the end of a part: %w", r.To-at, err)
 		}
 	}
 	return nil
@@ -239,6 +279,7 @@ func (c *Client) getOnce(ctx context.Context, path string, q url.Values, from in
 		cancel()
 		return nil, nil, fault.New(fault.Invalid, "%w", err)
 	}
+	req.Header.Set(versionHeader, strconv.Itoa(Version))
 	req.Header.Set("Authorization", proof(c.Token, signedPath(path, q)))
 	if from > 0 {
 		req.Header.Set("Range", "bytes="+strconv.FormatInt(from, 10)+"-")

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -21,9 +23,9 @@ import (
 type LocalDump struct {
 	Token string
 	Dirs  map[Root]string
-	// Manifest returns the manifest. The first call begins to build it, for which all files are read; a call whose
-	// context ends before it is built returns Unavailable.
-	Manifest func(context.Context) (*Manifest, error)
+	// Manifest returns the manifest in that version. The first call begins to build it, for which all files are read; a
+	// call whose context ends before it is built returns Unavailable.
+	Manifest func(ctx context.Context, version int) (*Manifest, error)
 }
 
 // Source finds the dump of an attempt; NotFound if there is none.
@@ -59,12 +61,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	attempt, what, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
-	if r.Method != http.MethodGet || !ok || what != "manifest" && what != "file" {
+	if r.Method != http.MethodGet || !ok || what != "manifest" && what != "file" && what != "data" {
 		http.Error(w, "no such path", http.StatusNotFound)
 		return
 	}
 	q := url.Values{}
-	if what == "file" {
+	if what != "manifest" {
 		q = url.Values{"root": {r.URL.Query().Get("root")}, "path": {r.URL.Query().Get("path")}}
 	}
 	h, err := s.source.Dump(attempt)
@@ -75,7 +77,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil && what == "manifest" {
 		err = s.sendManifest(w, r, h)
 	} else if err == nil {
-		err = s.sendFile(w, r, h, Root(q.Get("root")), q.Get("path"))
+		err = s.sendFile(w, r, h, Root(q.Get("root")), q.Get("path"), what == "data")
 	}
 	if err == nil {
 		return
@@ -100,9 +102,11 @@ func refuseBusy(w http.ResponseWriter, why string) {
 }
 
 func (s *Server) sendManifest(w http.ResponseWriter, r *http.Request, h *LocalDump) error {
-	ctx, cancel := context.WithTimeout(r.Context(), listWait)
-	defer cancel()
-	m, err := h.Manifest(ctx)
+	version := wholeFilesVersion
+	if v, err := strconv.Atoi(r.Header.Get(versionHeader)); err == nil {
+		version = max(version, min(v, Version))
+	}
+	m, err := h.manifest(r.Context(), version)
 	if err != nil {
 		return err
 	}
@@ -117,8 +121,15 @@ func (s *Server) sendManifest(w http.ResponseWriter, r *http.Request, h *LocalDu
 	return nil
 }
 
-// sendFile serves one file from an offset; links cannot lead out of its root.
-func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, h *LocalDump, root Root, path string) error {
+// manifest returns the manifest if it is built soon.
+func (h *LocalDump) manifest(ctx context.Context, version int) (*Manifest, error) {
+	ctx, cancel := context.WithTimeout(ctx, listWait)
+	defer cancel()
+	return h.Manifest(ctx, version)
+}
+
+// sendFile serves one file from an offset, as a whole or its data alone; links cannot lead out of its root.
+func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, h *LocalDump, root Root, path string, data bool) error {
 	dir := h.Dirs[root]
 	if dir == "" || !filepath.IsLocal(path) {
 		return fault.New(fault.NotFound, "no file %q below %q", path, root)
@@ -140,7 +151,19 @@ func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, h *LocalDump, 
 	if !st.Mode().IsRegular() {
 		return fault.New(fault.NotFound, "%q is not a regular file", path)
 	}
+	content := io.ReadSeeker(f)
+	if data { // as it was listed: what is a hole may change with the caches of the kernel
+		m, err := h.manifest(r.Context(), Version)
+		if err != nil {
+			return err
+		}
+		listed := m.find(root, path)
+		if listed == nil {
+			return fault.New(fault.NotFound, "%q is not listed", path)
+		}
+		content = &packed{file: f, ranges: listed.Ranges, size: listed.DataBytes()}
+	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, r, "", st.ModTime(), f)
+	http.ServeContent(w, r, "", st.ModTime(), content)
 	return nil
 }

@@ -36,7 +36,7 @@ func WriteSums(ctx context.Context, file, dir string, parts ...string) error {
 		return err
 	}
 	for i := range s.Files {
-		s.Files[i].SHA256 = s.Files[i].blocks
+		s.Files[i].SHA256, s.Files[i].Blocks = s.Files[i].Blocks, ""
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -71,11 +71,14 @@ func CheckSums(ctx context.Context, file, dir string, parts ...string) error {
 	return want.compare(have)
 }
 
-// CompareSums is CheckSums for files that List has listed already, sorted by path.
-func CompareSums(file string, have []File) error {
+// CompareSums is CheckSums for files of dir that List has listed already, sorted by path.
+func CompareSums(ctx context.Context, file, dir string, have []File, parts ...string) error {
 	want, err := readSums(file)
 	if want == nil || err != nil {
 		return err
+	}
+	if want.Version < blockSumsVersion { // it has the sums of whole files, which the list has not
+		return CheckSums(ctx, file, dir, parts...)
 	}
 	return want.compare(have)
 }
@@ -109,7 +112,7 @@ func (want *sums) compare(have []File) error {
 		h := &have[k]
 		sum := h.SHA256
 		if want.Version >= blockSumsVersion {
-			sum = h.blocks
+			sum = h.Blocks
 		}
 		if h.Mode.Type() != w.Mode.Type() || h.Bytes != w.Bytes || sum != w.SHA256 || h.Link != w.Link {
 			return fault.New(fault.Corrupt, "the task's folder is damaged: %q is not what it was when the task was suspended", w.Path)

@@ -138,7 +138,7 @@ func TestBlockSums(t *testing.T) {
 		if err := errors.Join(f.Truncate(int64(len(content))), f.Close()); err != nil {
 			t.Fatal(err)
 		}
-		both, err := List(t.Context(), Folder, dir)
+		both, err := List(t.Context(), wholeFilesVersion, Folder, dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,20 +147,20 @@ func TestBlockSums(t *testing.T) {
 			t.Fatal(err)
 		}
 		whole := sha256.Sum256(content)
-		if both[0].SHA256 != hex.EncodeToString(whole[:]) || both[0].blocks != sparse[0].blocks || both[0].Bytes != int64(len(content)) || sparse[0].Bytes != both[0].Bytes {
+		if both[0].SHA256 != hex.EncodeToString(whole[:]) || both[0].Blocks != sparse[0].Blocks || both[0].Bytes != int64(len(content)) || sparse[0].Bytes != both[0].Bytes {
 			t.Fatalf("%d bytes: %+v and %+v", len(content), both[0], sparse[0])
 		}
-		if old, ok := seen[sparse[0].blocks]; ok && old != string(content) {
+		if old, ok := seen[sparse[0].Blocks]; ok && old != string(content) {
 			t.Fatal("two contents have one sum")
 		}
-		seen[sparse[0].blocks] = string(content)
+		seen[sparse[0].Blocks] = string(content)
 		hasZeros := false
 		for at := 0; at < len(content); at += blockBytes {
 			part := content[at:min(len(content), at+blockBytes)]
 			hasZeros = hasZeros || bytes.Equal(part, zeros[:len(part)])
 		}
-		if hasZeros != (sparse[0].blocks != both[0].SHA256) {
-			t.Errorf("with a block of zeros %v: sums %s and %s", hasZeros, sparse[0].blocks, both[0].SHA256)
+		if hasZeros != (sparse[0].Blocks != both[0].SHA256) {
+			t.Errorf("with a block of zeros %v: sums %s and %s", hasZeros, sparse[0].Blocks, both[0].SHA256)
 		}
 	}
 }
@@ -186,8 +186,8 @@ func TestSumsOfAnEarlierVersion(t *testing.T) {
 	}
 	check := func() error {
 		ctx := t.Context()
-		all, err := List(ctx, Folder, dir)
-		return errors.Join(err, CheckSums(ctx, file, dir, "task"), CompareSums(file, all))
+		all, err := List(ctx, Version, Folder, dir)
+		return errors.Join(err, CheckSums(ctx, file, dir, "task"), CompareSums(ctx, file, dir, all, "task"))
 	}
 	if err := check(); err != nil {
 		t.Error(err)
