@@ -30,7 +30,7 @@ func TestRetries(t *testing.T) {
 			var r retries
 			got := 0
 			for _, err := range c.errs {
-				if n := r.add(c.do); r.recordStart(c.do, n, err) && got == 0 {
+				if n := r.add(c.do, err).all(); r.recordStart(c.do, n, err) && got == 0 {
 					got = n
 				}
 			}
@@ -38,16 +38,23 @@ func TestRetries(t *testing.T) {
 				t.Errorf("given up at try %d, want %d", got, c.want)
 			}
 			r.clear(c.do)
-			if n := r.add(c.do); n != 1 {
+			if n := r.add(c.do, one).all(); n != 1 {
 				t.Errorf("after a success it is try %d", n)
 			}
 			r.clearAll()
-			if n := r.add(c.do); n != 1 {
+			if n := r.add(c.do, one).all(); n != 1 {
 				t.Errorf("after a rest it is try %d", n)
 			}
 		})
 	}
 	var r retries
+	for range 60 {
+		r.add(task.GetFiles, fault.New(fault.Unavailable, "away"))
+	}
+	if n := r.add(task.GetFiles, one); n.others != 1 || n.all() != 61 {
+		t.Errorf("after a long time without the coordinator: %+v", n)
+	}
+	r.clearAll()
 	if r.pause(1) != firstPause || r.pause(2) != 2*firstPause || r.pause(1000) != maxPause {
 		t.Errorf("pauses %v, %v, %v", r.pause(1), r.pause(2), r.pause(1000))
 	}

@@ -227,7 +227,7 @@ func TestFreezeIsRepeatedUntilItIsStored(t *testing.T) {
 			t.Fatalf("%v, want %v", err, c.want)
 		}
 		if err != nil {
-			a.handleLevelFailure(task.Freeze, maxLevelTries, err)
+			a.handleLevelFailure(task.Freeze, a.retries.add(task.Freeze, err), err)
 			a.container.phase = task.ContainerRunning // as the engine says again
 		}
 		if a.suspension.refused != 0 || !a.suspension.frozen || a.suspension.unrecorded != (err != nil) {
@@ -250,7 +250,7 @@ func TestDumpThatFillsTheDiskIsNotLost(t *testing.T) {
 	if !errors.Is(err, store.ErrUnwritable) {
 		t.Fatalf("the store was written: %v", err)
 	}
-	a.handleLevelFailure(task.Checkpoint, 1, err)
+	a.handleLevelFailure(task.Checkpoint, a.retries.add(task.Checkpoint, err), err)
 	if a.failure != nil || a.suspension.refused != 0 {
 		t.Fatalf("%+v, refused %v", a.failure, a.suspension.refused)
 	}
@@ -277,12 +277,12 @@ func TestDumpThatWaitsForAFullDiskIsNotLost(t *testing.T) {
 	}
 	engine := a.d.cfg.Driver.(fullDuringDump).Driver
 	a.d.cfg.Driver = fullAfterDump{engine}
-	for n := range 20 {
+	for range 20 {
 		err := a.suspension.checkpoint(t.Context(), spec)
 		if !errors.Is(err, unix.ENOSPC) {
 			t.Fatal(err)
 		}
-		a.handleLevelFailure(task.Checkpoint, n+1, err)
+		a.handleLevelFailure(task.Checkpoint, a.retries.add(task.Checkpoint, err), err)
 		if a.failure != nil || a.suspension.refused != 0 || !a.rec.Dumping {
 			t.Fatalf("%+v, refused %v, %+v", a.failure, a.suspension.refused, a.rec.Record)
 		}

@@ -97,7 +97,7 @@ const forever = math.MaxInt
 // levelFailure says what failures of a step between levels lead to.
 type levelFailure struct {
 	tries       int         // after which the step is given up
-	engineTries int         // as many tries do not count if the engine is unreachable, which says nothing about the task
+	engineTries int         // tries in which something is unreachable, which says nothing about the task, are counted apart, up to so many; 0: with the others
 	sameAgain   bool        // it is given up at once if the error cannot be another at the next try
 	refuses     task.Levels // when it is given up
 	note        string      // for users
@@ -116,15 +116,29 @@ var levelFailures = map[task.Do]levelFailure{
 	task.FetchDump:  {tries: maxFetchDumpTries, sameAgain: true, refuses: task.Levels(0).With(task.LevelRunning), note: "cannot be restored on this node"},
 }
 
-// handleLevelFailure decides after the n-th failure between a retry, the next level, and the end of
+// isOver reports whether a step is given up after so many failures, the last with err.
+func (f *levelFailure) isOver(n failures, err error) bool {
+	switch {
+	case f.sameAgain && isLasting(err):
+		return true
+	case f.engineTries == 0:
+		return n.all() >= f.tries
+	case errors.Is(err, fault.Unavailable):
+		return n.unreachable >= f.engineTries
+	default:
+		return n.others >= f.tries
+	}
+}
+
+// handleLevelFailure decides after so many failures between a retry, the next level, and the end of
 // the attempt. It reports whether the failure is handled and no pause is needed.
-func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
+func (a *attempt) handleLevelFailure(do task.Do, n failures, err error) bool {
 	gone := a.container.isGone() && !errors.Is(err, context.DeadlineExceeded) // as the step has left it
 	if leavesContainerUnknown(err) {
 		a.container.phase = task.ContainerUnknown
 	}
 	f := levelFailures[do]
-	if errors.Is(err, fault.Unavailable) && n < f.engineTries {
+	if errors.Is(err, fault.Unavailable) && n.unreachable < f.engineTries {
 		return false
 	}
 	switch {
@@ -142,7 +156,7 @@ func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
 	case do == task.Restore && errors.Is(err, fault.NotFound):
 		a.files.hasImage = false // the container's image is missing
 	}
-	if n < f.tries && !(f.sameAgain && isLasting(err)) {
+	if !f.isOver(n, err) {
 		return false
 	}
 	a.suspension.refuse(f.refuses, err)

@@ -307,6 +307,28 @@ func TestTransientLevelFailures(t *testing.T) {
 	}
 }
 
+// TestUnreachableEngineCountsApart: a try of a restore that the engine did not answer is none of the two after which
+// another node is to restore the task.
+func TestUnreachableEngineCountsApart(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
+	b.engine.Inject(fake.Fault{Verb: fake.Restore, Nth: 1, Err: fault.New(fault.Unavailable, "it starts again")})
+	b.engine.Inject(fake.Fault{Verb: fake.Restore, Nth: 2, Err: fault.New(fault.Conflict, "once")})
+	b.requestLevel(w, levelRunning)
+	poll(t, "running, or a refusal", func() bool {
+		return b.get(w).GetLevel() == levelRunning || b.get(w).GetTargetRefused() != 0
+	})
+	if s := b.awaitLevel(w, levelRunning); s.GetTargetRefused() != 0 {
+		t.Errorf("refused: %q", s.GetLevelNote())
+	}
+	b.awaitCounting(w)
+}
+
 // exitingKernel has the task end between the intent to dump it and its dump.
 type exitingKernel struct {
 	*levelKernel

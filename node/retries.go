@@ -1,26 +1,43 @@
 package node
 
 import (
+	"errors"
 	"time"
 
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/task"
 )
 
 // retries owns how often the steps of an attempt have failed in a row. By it is
 // decided when to give up, and how long to pause before the next try.
 type retries struct {
-	failures map[task.Do]int
+	failures map[task.Do]failures
 	// startError is the error of the last failed try to create or start the container.
 	startError string
 }
 
+// failures counts the tries of a step that failed since it last succeeded.
+type failures struct {
+	unreachable int // the engine, the coordinator or another node did not answer, which says nothing about the step
+	others      int
+}
+
+// all returns the number of all failed tries.
+func (f failures) all() int { return f.unreachable + f.others }
+
 // add counts a failure, and returns the number of them.
-func (r *retries) add(do task.Do) int {
+func (r *retries) add(do task.Do, err error) failures {
 	if r.failures == nil {
-		r.failures = map[task.Do]int{}
+		r.failures = map[task.Do]failures{}
 	}
-	r.failures[do]++
-	return r.failures[do]
+	n := r.failures[do]
+	if errors.Is(err, fault.Unavailable) {
+		n.unreachable++
+	} else {
+		n.others++
+	}
+	r.failures[do] = n
+	return n
 }
 
 // clear forgets the failures of these steps.

@@ -19,10 +19,10 @@ import (
 )
 
 // Limits of the steps: how long a step may take, and how often a preparing step
-// is tried before the attempt fails with cause INFRA. For the steps that create
-// or start the container this holds for every kind of error, since they are
-// tried only while the engine answers. Steps that end or remove something are
-// retried forever, with pauses up to maxPause.
+// is tried before the attempt fails with cause INFRA. Tries in which something did
+// not answer do not count. For the steps that create or start the container this
+// holds for every kind of error, since they are tried only while the engine answers.
+// Steps that end or remove something are retried forever, with pauses up to maxPause.
 const (
 	stepLimit            = time.Minute
 	imageLimit           = 15 * time.Minute
@@ -87,10 +87,10 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 		a.mail.pause(ctx, firstPause)
 		return
 	}
-	n := a.retries.add(do)
+	n := a.retries.add(do, err)
 	prepares := do >= task.MakeFolder && do <= task.Start || do == task.StartUpload
 	unavailable := errors.Is(err, fault.Unavailable)
-	a.d.log.Warn("step failed", "attempt", a.id, "step", do, "try", n, "err", err)
+	a.d.log.Warn("step failed", "attempt", a.id, "step", do, "try", n.all(), "err", err)
 	vanished := do == task.Start && errors.Is(err, fault.NotFound)
 	cause := causeOf(do, err)
 	cut := errors.Is(err, context.DeadlineExceeded)
@@ -100,7 +100,7 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 	if isLevelStep(do) && a.handleLevelFailure(do, n, err) {
 		return
 	}
-	if prepares && (cause == droverv1.Cause_CAUSE_SPEC || n >= maxTries && !unavailable) { // repeated, what is asked for is the same
+	if prepares && (cause == droverv1.Cause_CAUSE_SPEC || n.others >= maxTries && !unavailable) { // repeated, what is asked for is the same
 		if wanted, _ := a.mail.wantedAndSpec(); a.rec.Dumped || isToBeFetched(wanted, &a.rec) {
 			a.suspension.refuseToRestore(do, err)
 			a.retries.clear(do)
@@ -109,11 +109,11 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 		a.failure = &failure{cause: cause, message: fmt.Sprintf("%s: %v", do, err)}
 		return
 	}
-	if !errors.Is(err, store.ErrUnwritable) && a.retries.recordStart(do, n, err) {
-		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container did not start on node %s in %d tries: %s: %v", a.d.cfg.Info.GetName(), n, do, err)}
+	if !errors.Is(err, store.ErrUnwritable) && a.retries.recordStart(do, n.all(), err) {
+		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container did not start on node %s in %d tries: %s: %v", a.d.cfg.Info.GetName(), n.all(), do, err)}
 		return
 	}
-	a.mail.pause(ctx, a.retries.pause(n))
+	a.mail.pause(ctx, a.retries.pause(n.all()))
 }
 
 // isToBeFetched reports whether the attempt goes on from a dump that is still on another node alone.
