@@ -23,6 +23,7 @@ const (
 	fetchDumpLimit    = 30 * time.Minute
 	maxLevelTries     = 2       // tries of a step before its level is refused
 	maxFetchDumpTries = 6       // tries of fetching a dump from another node
+	maxUnreachable    = 10      // of those in which that node does not answer: half a minute, in which its daemon starts again
 	dumpSpaceMargin   = 1 << 20 // bytes of disk space needed on top of the memory
 	maxLevelSteps     = 32      // in a report, parts of steps included
 )
@@ -113,7 +114,7 @@ var levelFailures = map[task.Do]levelFailure{
 	task.SwapOut:    {tries: maxLevelTries, engineTries: forever, sameAgain: true, refuses: task.Levels(0).With(task.LevelSwapped), note: "cannot be swapped"},
 	task.Checkpoint: {tries: maxLevelTries, engineTries: forever, sameAgain: true, refuses: task.Levels(0).With(task.LevelCheckpointed), note: "cannot be checkpointed"},
 	task.Restore:    {tries: maxLevelTries, engineTries: maxTries, sameAgain: true, refuses: task.Levels(0).With(task.LevelRunning), note: "cannot be restored on this node"},
-	task.FetchDump:  {tries: maxFetchDumpTries, sameAgain: true, refuses: task.Levels(0).With(task.LevelRunning), note: "cannot be restored on this node"},
+	task.FetchDump:  {tries: maxFetchDumpTries, engineTries: maxUnreachable, sameAgain: true, refuses: task.Levels(0).With(task.LevelRunning), note: "cannot be restored on this node"},
 }
 
 // isOver reports whether a step is given up after so many failures, the last with err.

@@ -20,6 +20,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/dump"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -318,6 +319,33 @@ func TestDumpsHaveASize(t *testing.T) {
 			t.Errorf("%v: %v", c.files, err)
 		}
 	}
+}
+
+// TestMoveOutlastsARestartOfItsSource: the daemon that has the dump is away for longer than the first tries take.
+func TestMoveOutlastsARestartOfItsSource(t *testing.T) {
+	a, b := twoNodes(t)
+	w := startAndCheckpoint(t, a)
+	a.stopDaemon()
+	m := movedTo(w, a)
+	b.put(m)
+	poll(t, "as many tries as of other errors, or a refusal", func() bool {
+		n := 0
+		for _, s := range b.get(m).GetLevelSteps() {
+			if s.GetStep() == task.FetchDump.String() && s.GetError() != "" {
+				n++
+			}
+		}
+		return n >= maxFetchDumpTries || b.get(m).GetTargetRefused() != 0
+	})
+	if s := b.get(m); s.GetTargetRefused() != 0 {
+		t.Fatalf("refused: %q", s.GetLevelNote())
+	}
+	a.config.Driver = a.engine.Driver()
+	if a.start(); a.address != m.GetResumeFrom() {
+		t.Skip("not proved here: that a move goes on when its source is back; the path of the temporary folder is too long for its socket")
+	}
+	b.awaitLevel(m, levelRunning)
+	b.awaitCounting(m)
 }
 
 // A daemon that dies during a move completes it after a restart.
