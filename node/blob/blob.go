@@ -1,7 +1,7 @@
 // Package blob caches files and images of the coordinator's store on a node, by
 // digest. Concurrent requests for a digest share one fetch. A blob is verified when
 // it arrives and again with every use, since disks lose bits; a damaged one is
-// removed, so that the next use fetches it. A broken fetch resumes, and blobs in use
+// removed, so that the next use fetches it. A broken fetch resumes, unless it filled the disk, and blobs in use
 // are kept; over the size limit, the least recently used blobs are evicted.
 //
 // On disk: <dir>/<sha256 in hex>, and <dir>/<sha256>.part during a fetch. A file
@@ -25,6 +25,7 @@ import (
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
@@ -43,10 +44,11 @@ type Cache struct {
 	source   Source
 	inFlight singleflight.Group
 
-	mu      sync.Mutex
-	entries map[string]*entry // by sha256 in hex
-	total   int64             // bytes of entries
-	tick    int64             // incremented with every use
+	mu       sync.Mutex
+	entries  map[string]*entry // by sha256 in hex
+	fetching map[string]bool   // what has a partial file in use, by sha256 in hex
+	total    int64             // bytes of entries
+	tick     int64             // incremented with every use
 }
 
 type entry struct {
@@ -55,8 +57,8 @@ type entry struct {
 	lastUsed int64 // tick of the last use
 }
 
-// Open reads the folder, which is made if missing. Partial fetches are kept, to
-// be resumed.
+// Open reads the folder, which is made if missing. Partial fetches are kept until
+// Prune, to be resumed.
 func Open(dir string, limit int64, source Source) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func Open(dir string, limit int64, source Source) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{dir: dir, limit: limit, source: source, entries: map[string]*entry{}}
+	c := &Cache{dir: dir, limit: limit, source: source, entries: map[string]*entry{}, fetching: map[string]bool{}}
 	for _, f := range files {
 		st, err := f.Info()
 		if err != nil || len(f.Name()) != 2*sha256.Size {
@@ -232,7 +234,10 @@ func (c *Cache) removeLocked(h string) {
 	delete(c.entries, h)
 }
 
-// Prune removes blobs that are neither in digests nor in use.
+// partSuffix is that of the name of a partial fetch.
+const partSuffix = ".part"
+
+// Prune removes blobs that are neither in digests nor in use, and partial fetches of others likewise.
 func (c *Cache) Prune(digests []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,11 +246,28 @@ func (c *Cache) Prune(digests []string) {
 			c.removeLocked(h)
 		}
 	}
+	files, _ := os.ReadDir(c.dir) // what cannot be read is removed by the next call
+	for _, f := range files {
+		if h, ok := strings.CutSuffix(f.Name(), partSuffix); ok && !c.fetching[h] && !slices.Contains(digests, "sha256:"+h) {
+			_ = os.Remove(filepath.Join(c.dir, f.Name()))
+		}
+	}
 }
 
-// fetch fetches one blob, resuming a partial one, and verifies it as a whole.
+func (c *Cache) setFetching(h string, yes bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if delete(c.fetching, h); yes {
+		c.fetching[h] = true
+	}
+}
+
+// fetch fetches one blob, resuming a partial one, and verifies it as a whole. A partial one that fills the disk is removed:
+// it would never become whole, and keep the node from other work.
 func (c *Cache) fetch(ctx context.Context, digest, h string) error {
-	part := filepath.Join(c.dir, h+".part")
+	c.setFetching(h, true)
+	defer c.setFetching(h, false)
+	part := filepath.Join(c.dir, h+partSuffix)
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -261,7 +283,11 @@ func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 		// no other node gets a better one.
 		return errors.Join(fault.New(fault.Invalid, "%w", err), os.Remove(part))
 	} else if err != nil {
-		return fmt.Errorf("blob %s: %w", digest, err)
+		err = fmt.Errorf("blob %s: %w", digest, err)
+		if isFull(err) {
+			err = errors.Join(err, os.Remove(part))
+		}
+		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != h {
 		return errors.Join(fault.New(fault.Corrupt, "blob %s arrived as sha256:%s, %d bytes: it is fetched again from its start", digest, got, n), os.Remove(part))
@@ -280,6 +306,9 @@ func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 	// used.
 	return nil
 }
+
+// isFull reports whether an error means that there is no room on the disk.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // receive streams the blob from offset on and returns the length reached.
 func (c *Cache) receive(ctx context.Context, digest string, offset int64, to io.Writer) (int64, error) {

@@ -126,6 +126,37 @@ func TestConcurrentGetsShareOneFetch(t *testing.T) {
 	}
 }
 
+// TestPruneRemovesPartialFetches: not those that are still wanted, nor those under way.
+func TestPruneRemovesPartialFetches(t *testing.T) {
+	s := &blobServer{cut: 1}
+	d := s.add(content(2, 5500))
+	c := serve(t, s, 1<<20)
+	if _, err := c.Get(t.Context(), d); !errors.Is(err, fault.Unavailable) {
+		t.Fatalf("a broken stream: %v, want unavailable", err)
+	}
+	count := func() int {
+		files, err := os.ReadDir(c.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	h := d[len("sha256:"):]
+	for _, step := range []struct {
+		fetching bool
+		wanted   []string
+		left     int
+	}{{false, []string{d}, 1}, {true, nil, 1}, {false, nil, 0}} {
+		c.setFetching(h, step.fetching)
+		if c.Prune(step.wanted); count() != step.left {
+			t.Errorf("%+v: %d files are left", step, count())
+		}
+	}
+	if got := read(t, c, d); string(got) != string(s.blobs[d]) || len(c.fetching) != 0 {
+		t.Errorf("other bytes after that; under way: %v", c.fetching)
+	}
+}
+
 func TestResumesAfterABreak(t *testing.T) {
 	s := &blobServer{cut: 1}
 	d := s.add(content(2, 5500))
