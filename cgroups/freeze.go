@@ -38,6 +38,9 @@ type FreezeTimings struct {
 	RestoreLimits time.Duration // writing the limits back
 }
 
+// freezeFile is the file, below the group, to which 1 and 0 are written.
+var freezeFile = path.Join(Container.dir(), "cgroup.freeze")
+
 // Freeze stops the container's processes and returns when the kernel reports all
 // of them frozen. Helpers keep running. Steps:
 //
@@ -51,9 +54,22 @@ type FreezeTimings struct {
 // caller that dies in step 2 or 3 leaves a freezing container with lifted
 // limits: write the limits before Thaw.
 func (g *Group) Freeze(ctx context.Context) (took FreezeTimings, err error) {
-	file := path.Join(Container.dir(), "cgroup.freeze")
+	took, err = g.FreezeLasting(ctx)
+	if err == nil || errors.Is(err, fault.NotFound) {
+		return took, err
+	}
+	if undo := g.r.fs.write(g.filePath(freezeFile), "0"); undo != nil {
+		return took, fmt.Errorf("%w; undoing the freeze failed: %w", err, g.notFound(undo))
+	}
+	return took, fmt.Errorf("%w; the container is running", err)
+}
+
+// FreezeLasting is Freeze without step 4, for programs that must not run on: after fault.Unavailable the container is
+// freezing. None of its processes returns to its program; all are frozen once each has come from the kernel's work, or from
+// waiting for a processor, to where it would.
+func (g *Group) FreezeLasting(ctx context.Context) (took FreezeTimings, err error) {
 	start := time.Now()
-	if err := g.r.fs.write(g.filePath(file), "1"); err != nil {
+	if err := g.r.fs.write(g.filePath(freezeFile), "1"); err != nil {
 		return took, fmt.Errorf("freeze %s: %w", g.name, g.notFound(err))
 	}
 	addLap(&start, &took.Write)
@@ -65,13 +81,10 @@ func (g *Group) Freeze(ctx context.Context) (took FreezeTimings, err error) {
 	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
 		err = g.freezeWithoutIOLimit(ctx, &took)
 	}
-	if err == nil {
-		return took, nil
+	if err != nil {
+		err = fmt.Errorf("freeze %s: %w", g.name, err)
 	}
-	if undo := g.r.fs.write(g.filePath(file), "0"); undo != nil {
-		return took, fmt.Errorf("freeze %s: %w; undoing the freeze failed: %w", g.name, err, g.notFound(undo))
-	}
-	return took, fmt.Errorf("freeze %s: %w; the container is running", g.name, err)
+	return took, err
 }
 
 // addLap adds the time since start to *to and sets start to now.

@@ -174,9 +174,9 @@ func (g *Group) Processes(l Leaf) ([]int, error) {
 }
 
 // Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones. The whole group loses
-// its limit on CPU: a process that used more than its share dies only when that is repaid, which took 96 s after a machine
-// had stood still for 24, since that time counts as used. A kernel without cgroup.kill has each process signalled. It is not
-// an error if the group does not exist.
+// its limit on CPU: what its processes do to end, such as giving back their memory, is no work of the task, and at a
+// hundredth of a processor takes a hundred times as long. A kernel without cgroup.kill has each process signalled. It is
+// not an error if the group does not exist.
 func (g *Group) Kill(l Leaf) error {
 	err := g.r.fs.write(g.filePath(l.dir(), "cgroup.kill"), "1")
 	if errors.Is(err, fs.ErrNotExist) {

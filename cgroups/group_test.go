@@ -288,6 +288,23 @@ func TestFreezeStopsWhenContextEnds(t *testing.T) {
 	}
 }
 
+// What must not run on stays freezing, whatever the reason for which it is not frozen in time.
+func TestFreezeLasting(t *testing.T) {
+	k, _, g := newTestGroup(t)
+	k.neverFreezes = true
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := g.FreezeLasting(ctx); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+	if frozen, wanted, err := g.Frozen(); frozen || !wanted || err != nil {
+		t.Errorf("frozen %v, freezing %v, %v", frozen, wanted, err)
+	}
+	if got, err := g.Limits(); err != nil || !got.Equal(testLimits()) {
+		t.Errorf("limits after: %s, %v", got, err)
+	}
+}
+
 func TestReclaim(t *testing.T) {
 	for _, c := range []struct {
 		name             string

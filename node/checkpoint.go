@@ -202,8 +202,8 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 // freezeRestored freezes a container that must not go on yet; Thaw writes its limits again.
 // stopped: its processes have not gone on since the restore.
 func (s *suspension) freezeRestored(ctx context.Context, stopped bool) error {
-	if f := s.cfg.freezer(); f != nil && f.Freeze(ctx, s.id.String()) == nil {
-		s.frozen = true
+	if f := s.cfg.freezer(); f != nil {
+		s.frozen, _ = s.freezeLasting(ctx, f)
 	}
 	return s.setLevel(droverv1.Level_LEVEL_FROZEN, func(r *store.Record) {
 		clearDumpMarks(r)

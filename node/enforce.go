@@ -233,6 +233,23 @@ func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
 		return err
 	}
 	took, err := g.Freeze(ctx)
+	recordFreeze(ctx, took)
+	return err
+}
+
+// FreezeLasting implements runtime.LastingFreezer.
+func (e CgroupEnforcer) FreezeLasting(ctx context.Context, id string) error {
+	g, err := e.root.OpenUnchecked(id)
+	if err != nil {
+		return err
+	}
+	took, err := g.FreezeLasting(ctx)
+	recordFreeze(ctx, took)
+	return err
+}
+
+// recordFreeze records what the parts of a freeze took.
+func recordFreeze(ctx context.Context, took cgroups.FreezeTimings) {
 	for _, p := range []struct {
 		part string
 		took time.Duration
@@ -241,7 +258,6 @@ func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
 			runtime.RecordPart(ctx, "kernel/"+p.part, p.took)
 		}
 	}
-	return err
 }
 
 // Thaw implements runtime.Freezer.

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,6 +224,7 @@ func (k *watchdogKernel) FreezeFile(id string) string { return filepath.Join(k.d
 
 // startWatchedTestNode starts a node whose kernel another process can make freeze tasks.
 func startWatchedTestNode(t *testing.T, leaseMS int64) (*testNode, *watchdogKernel) {
+	t.Helper()
 	b, k := newLevelTestNode(t)
 	lk := &watchdogKernel{levelKernel: k, dir: t.TempDir()}
 	self, err := os.Executable()
@@ -229,8 +233,33 @@ func startWatchedTestNode(t *testing.T, leaseMS int64) (*testNode, *watchdogKern
 	}
 	b.config.Enforcer, b.config.Helper = lk, []string{self, "helper"}
 	b.leaseMS = leaseMS
+	t.Cleanup(func() { killWatchdogs(t, b.config.Data) })
 	b.start()
 	return b, lk
+}
+
+// killWatchdogs kills the watchdog processes of a folder, and waits for their end: one that is just beginning makes its
+// file there, beside the removal of the folder.
+func killWatchdogs(t *testing.T, data string) {
+	path := []byte(filepath.Join(data, "watchdog"))
+	poll(t, "the end of the watchdogs", func() bool {
+		processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, name := range processes {
+			line, err := os.ReadFile(name)
+			if err != nil || !bytes.Contains(line, path) { // it may have ended meanwhile
+				continue
+			}
+			found = true
+			if pid, err := strconv.Atoi(strings.Split(name, "/")[2]); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		return !found
+	})
 }
 
 // If a daemon is gone for longer than its lease, the watchdog freezes its exclusive
@@ -329,6 +358,66 @@ func TestGivenUpExclusiveTaskIsNotThawed(t *testing.T) {
 	k.setOnFreeze(nil)
 	close(release)
 	b.checkNothingLeft()
+}
+
+// slowKernel is a kernel that freezes no task in time: it stops it, and says that it is not frozen yet.
+type slowKernel struct{ *watchdogKernel }
+
+func (k slowKernel) Freeze(ctx context.Context, id string) error {
+	return errors.Join(k.FreezeLasting(ctx, id), k.Thaw(ctx, id)) // the container runs on
+}
+
+func (k slowKernel) FreezeLasting(ctx context.Context, id string) error {
+	if err := k.watchdogKernel.Freeze(ctx, id); err != nil {
+		return err
+	}
+	return fault.New(fault.Unavailable, "not frozen in time")
+}
+
+// An exclusive task that is not frozen in time does not run on without a lease: it goes on with the lease, and never if the
+// coordinator has given it up.
+func TestExclusiveTaskStaysFreezing(t *testing.T) {
+	b, k := newLevelTestNode(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := slowKernel{&watchdogKernel{levelKernel: k, dir: t.TempDir()}}
+	b.config.Enforcer, b.config.Helper = slow, []string{self, "helper"}
+	t.Cleanup(func() { killWatchdogs(t, b.config.Data) })
+	letLapse := longLease(b)
+	b.start()
+	w := with(groupTask(0, "count"), exclusive)
+	if err := os.WriteFile(slow.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.put(w)
+	b.awaitCounting(w)
+	b.loseCoordinator()
+	letLapse()
+	b.awaitNotCounting(w)
+	b.setUnreachable(false)
+	b.awaitCounting(w)
+
+	b.loseCoordinator()
+	letLapse()
+	b.awaitNotCounting(w)
+	b.mu.Lock()
+	b.epoch++
+	delete(b.wanted, store.IDOf(w.GetKey()))
+	b.mu.Unlock()
+	log, err := os.Open(filepath.Join(b.attemptFolder(w), "logs", "stdout.log")) // which goes with the attempt
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	before := b.countLogLines(w)
+	b.setUnreachable(false)
+	b.checkNothingLeft()
+	text, err := io.ReadAll(log)
+	if got := strings.Count(string(text), "\n"); err != nil || got != before {
+		t.Errorf("it counted from %d to %d after it was given up: %v", before, got, err)
+	}
 }
 
 // A renewal that thaws what the watchdog froze may come while the daemon freezes the task for

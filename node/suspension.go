@@ -97,12 +97,12 @@ func (s *suspension) freeze(ctx context.Context, spec *droverv1.TaskSpec) error 
 		return fault.New(fault.Unsupported, "node %s cannot freeze tasks of driver %s", s.cfg.Info.GetName(), s.cfg.Driver.Name())
 	}
 	kernel := runtime.StartPart(ctx, "kernel")
-	if err := f.Freeze(ctx, s.id.String()); err != nil {
+	if err := s.freezeContainer(ctx, f, spec); err != nil {
 		return err
 	}
 	kernel()
 	if s.exclusive.remove(s.id, spec) { // until then a renewal of the lease could thaw it
-		if err := f.Freeze(ctx, s.id.String()); err != nil {
+		if err := s.freezeContainer(ctx, f, spec); err != nil {
 			return err
 		}
 	}
@@ -111,6 +111,30 @@ func (s *suspension) freeze(ctx context.Context, spec *droverv1.TaskSpec) error 
 	err := s.setLevel(droverv1.Level_LEVEL_FROZEN, nil)
 	s.unrecorded = err != nil
 	return err
+}
+
+// freezeContainer freezes the container. One that is not frozen in time runs on, but not that of an exclusive stage: its node may have
+// no lease, or have been given up, and another attempt may run elsewhere. It counts as frozen and unrecorded.
+func (s *suspension) freezeContainer(ctx context.Context, f runtime.Freezer, spec *droverv1.TaskSpec) error {
+	if !spec.GetExclusive() {
+		return f.Freeze(ctx, s.id.String())
+	}
+	stays, err := s.freezeLasting(ctx, f)
+	if err != nil && stays {
+		s.frozen, s.swapped, s.unrecorded = true, false, true
+	}
+	return err
+}
+
+// freezeLasting freezes the container until somebody thaws it, and reports whether it stays so after an error.
+func (s *suspension) freezeLasting(ctx context.Context, f runtime.Freezer) (stays bool, err error) {
+	l, ok := f.(runtime.LastingFreezer)
+	if !ok {
+		err = f.Freeze(ctx, s.id.String())
+		return err == nil, err
+	}
+	err = l.FreezeLasting(ctx, s.id.String())
+	return !errors.Is(err, fault.NotFound), err
 }
 
 // thaw writes the limits of a running task and reads them back before it thaws
@@ -165,8 +189,8 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 // container that runs although its record says suspended was thawed by a daemon
 // that died before it recorded that, perhaps before it wrote the limits: it is
 // frozen again, and Thaw writes the limits. So is one that is frozen: not all of its
-// processes may be. If it cannot be frozen it runs on, perhaps under limits that the
-// freeze of that daemon had lifted: it counts as frozen and unrecorded, so that the next
+// processes may be. One that is not frozen in time stays freezing, perhaps under limits that
+// the freeze of that daemon had lifted: it counts as frozen and unrecorded, so that the next
 // step freezes it, or thaws it under its limits.
 func (s *suspension) recoverLevel(ctx context.Context) {
 	s.staleDump = s.dumps.exists() && !s.rec.Dumping
@@ -183,7 +207,7 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 	frozen, err := f.Frozen(ctx, s.id.String())
 	refroze := false
 	if err == nil && (frozen || s.rec.Level > int32(droverv1.Level_LEVEL_RUNNING)) {
-		err = f.Freeze(ctx, s.id.String())
+		_, err = s.freezeLasting(ctx, f)
 		frozen, refroze = true, err == nil
 	}
 	if err != nil {

@@ -217,6 +217,14 @@ type Freezer interface {
 	Frozen(ctx context.Context, id string) (bool, error)
 }
 
+// LastingFreezer is the ability to keep a container from running on that is not frozen in time.
+type LastingFreezer interface {
+	Freezer
+	// FreezeLasting is Freeze that leaves the container freezing after an error: none of its programs runs on until Thaw.
+	// NotFound: there is no such container.
+	FreezeLasting(ctx context.Context, id string) error
+}
+
 // Checkpointer is the ability to dump a container to files and to continue it
 // from them, on this node or on another one of the same kind.
 type Checkpointer interface {

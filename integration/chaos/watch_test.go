@@ -253,9 +253,9 @@ func (w *watch) add(looks []look) error {
 			delete(w.wrong, l.attempt)
 		}
 		// In a cgroup that is to be frozen no program runs on: it stops where it would return from the kernel. That may be
-		// long after, where cpu.max throttles it: the time in which a machine stood still counts as used, and at a quarter of a
-		// processor 24 s take 96 to repay. With other limits a program may stand still too, in the hands of the engine or of
-		// criu. It acts if nothing explains them.
+		// long after, where it waits for a processor: the time in which a machine stood still counts as used by the program that
+		// had the processor then, and others go first until that is repaid. With other limits a program may stand still too, in
+		// the hands of the engine or of criu. It acts if nothing explains them.
 		if !l.freezing && (limited || !suspended && l.cpu != startCPUMax) {
 			w.addAct(l)
 		}
