@@ -178,21 +178,22 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 		}
 		return nil
 	}
-	printWorst(c.App.Writer, of, cells)
+	printWorst(c.App.Writer, of, runs, cells)
 	return nil
 }
 
 // printWorst prints a line for each case and a column for each policy; cells has the policies of a
 // case one after another.
-func printWorst(w io.Writer, policies []string, cells []*bench.WorstRuns) {
+func printWorst(w io.Writer, policies []string, runs int, cells []*bench.WorstRuns) {
+	fmt.Fprintf(w, "ms of CPU time of one thread: the longest of %d cycles, by each cycle's shortest time in %d runs; in brackets the longest cycle of any run\n\n", worstCycles, runs)
 	var rows [][]string
 	for ofCase := range slices.Chunk(cells, len(policies)) {
 		row := []string{ofCase[0].Case.Name}
 		for _, cell := range ofCase {
 			r := cell.Result()
-			text := strconv.FormatFloat(r.LongestMS, 'f', 1, 64)
+			text := fmt.Sprintf("%.1f (%.1f)", r.LongestMS, r.AnyRunMS)
 			if r.Cycles < worstCycles {
-				text = fmt.Sprintf("%s (%d cycles)", text, r.Cycles)
+				text = fmt.Sprintf("%.1f (%.1f, %d cycles)", r.LongestMS, r.AnyRunMS, r.Cycles)
 			}
 			row = append(row, text)
 		}

@@ -4,8 +4,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drover-run/drover/coordinator/bench"
+	schedulerbench "github.com/drover-run/drover/scheduler/bench"
 )
 
 // A row of the table of floods has a cell for each name, in their order, and each number in the unit that its name says.
@@ -21,6 +23,24 @@ func TestFloodRows(t *testing.T) {
 	}
 	if got := keptText(&bench.FloodResult{}); got != "-" {
 		t.Errorf("of no round: %q", got)
+	}
+}
+
+// A table of worst cycles says what its numbers are, and has the longest of any run beside that of the shortest times.
+func TestWorstTableSaysWhatItIs(t *testing.T) {
+	k := schedulerbench.WorstCases()[0]
+	runs := &schedulerbench.WorstRuns{Case: k, Config: schedulerbench.WorstConfig{Nodes: 10, Cycles: 2, Policy: "fifo", Scale: 10_000, Limit: time.Second}}
+	at := time.Duration(0)
+	for _, took := range []time.Duration{9 * time.Millisecond, 4 * time.Millisecond} {
+		if err := runs.Run(schedulerbench.Meter{CPU: func() time.Duration { at += took; return at }}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out strings.Builder
+	printWorst(&out, []string{"fifo"}, 2, []*schedulerbench.WorstRuns{runs})
+	const first = "ms of CPU time of one thread: the longest of 60 cycles, by each cycle's shortest time in 2 runs; in brackets the longest cycle of any run\n"
+	if !strings.HasPrefix(out.String(), first) || !strings.Contains(out.String(), "4.0 (9.0, 2 cycles)") {
+		t.Errorf("%s", out.String())
 	}
 }
 
