@@ -55,15 +55,16 @@ cpu() {
 
 # part NAME COMMAND... runs a part and keeps the previous output of the same part.
 part() {
-  local name=$1 start=$SECONDS failed= others; shift
+  local name=$1 start=$SECONDS failed= others commit=; shift
   echo "== $name"
   [ -f "$out/$name.txt" ] && mv "$out/$name.txt" "$out/$name.before.txt"
+  [ "${RECORD:-}" = no ] || commit=$(bin/record -print-commit) # a part may write to the repository
   cpu >"$out/cpu.before"
   "$@" 2>&1 | tee "$out/$name.txt"
   [ "${PIPESTATUS[0]}" -eq 0 ] || { code=1; failed=-failed; }
   cpu >"$out/cpu.after"
   others=$(paste "$out/cpu.before" "$out/cpu.after" | awk -v s=$((SECONDS - start)) '{ v = ($3 - $1 - $4 + $2) / (s ? s : 1); print (v > 0 ? v : 0) }')
-  [ "${RECORD:-}" = no ] || bin/record -part "$name" -command "${settings}integration/bench.sh $name" -others "$others" $failed "docs/measured/$name.md" <"$out/$name.txt" || code=1
+  [ "${RECORD:-}" = no ] || bin/record -part "$name" -command "${settings}integration/bench.sh $name" -commit "$commit" -others "$others" $failed "docs/measured/$name.md" <"$out/$name.txt" || code=1
   echo "   $name: after $((SECONDS - start)) s; in $out/$name.txt$([ -f "$out/$name.before.txt" ] && echo ", the previous output in $name.before.txt")"
 }
 
@@ -84,9 +85,9 @@ scheduler() {
 }
 
 # Writes the profile that bin/drover is compiled with, of decisions, simulation and a coordinator, and compares
-# binaries with and without it, in turn.
+# binaries with and without it, in turn, with other inputs than those of the profile.
 profile() {
-  local dir i name pgo=cmd/drover/drover.pgo
+  local dir i name kind pgo=cmd/drover/drover.pgo
   dir=$(mktemp -d)
   awk 'BEGIN{srand(1);for(i=0;i<100000;i++){g=-log(1-rand())*0.000958;t+=g;printf "job%d\t%.4f\t%.4f\t1342177280\t0\t0\n",i,t,g}}' >"$dir/maps.tsv" &&
     go build -trimpath -o "$dir/plain" ./cmd/drover &&
@@ -97,11 +98,15 @@ profile() {
     go tool pprof -proto "$dir/sim" "$dir/scheduler" "$dir/fifo" "$dir/coordinator" >"$dir/merged" 2>/dev/null && cp "$dir/merged" "$pgo" &&
     go build -trimpath -pgo="$pgo" -o "$dir/profiled" ./cmd/drover &&
     for i in $(seq "$runs"); do
-      for name in plain profiled; do
-        printf '%s %s %.0f placements per CPU second\n' "$i" "$name" "$("$dir/$name" bench scheduler -features all -nodes 10000 -json | sed -E 's/.*"placements_per_cpu_s":([0-9.]+).*/\1/')"
+      for kind in "scheduler -features all -planning -seed 2 -nodes 5000" "coordinator -nodes 500 -jobs 50 -tasks 1000"; do
+        for name in plain profiled; do
+          printf '%s %s %s %.0f placements per CPU second\n' "$i" "${kind%% *}" "$name" "$("$dir/$name" bench $kind -json 2>/dev/null | sed -E 's/.*"placements_per_cpu_s":([0-9.]+).*/\1/')"
+        done
       done
     done | tee "$dir/rates" &&
-    awk '{rate[$1 $2] = $3} $2 == "profiled" {printf "run %d: %.3f times as many with the profile\n", $1, rate[$1 "profiled"] / rate[$1 "plain"]}' "$dir/rates"
+    awk '{ rate[$1 $2 $3] = $4 } $3 == "profiled" { print $2, rate[$1 $2 "profiled"] / rate[$1 $2 "plain"] }' "$dir/rates" | sort -k1,1 -k2,2n |
+    awk '{ all[$1] = all[$1] " " $2; n[$1]++ }
+      END { for (k in all) { split(all[k], r, " "); printf "%s: %.3f times as many with the profile, median of %d, %.3f to %.3f\n", k, (r[int((n[k] + 1) / 2)] + r[int(n[k] / 2) + 1]) / 2, n[k], r[1], r[n[k]] } }' | sort
   local status=$?
   rm -rf "$dir"
   return $status

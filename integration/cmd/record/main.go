@@ -2,7 +2,8 @@
 // the benchmark is its standard input. The page ends with what changed by more than
 // a tenth against the page of the last release; what became worse is printed as well.
 //
-//	record -part NAME -command TEXT [-others PROCESSORS] [-failed] FILE
+//	record -part NAME -command TEXT [-commit NAME] [-others PROCESSORS] [-failed] FILE
+//	record -print-commit
 package main
 
 import (
@@ -25,18 +26,31 @@ const maxOutput = 1 << 20
 func main() {
 	part := flag.String("part", "", "name of the benchmark")
 	command := flag.String("command", "", "command that repeats it")
+	commit := flag.String("commit", "", "the commit that was measured; default: the present one")
+	printCommit := flag.Bool("print-commit", false, "print the present commit: a benchmark may change files of the repository")
 	others := flag.Float64("others", record.UnknownOthers, "processors that other work had meanwhile, on average")
 	failed := flag.Bool("failed", false, "the benchmark failed or missed a target")
 	flag.Parse()
-	if err := run(*part, *command, *others, *failed, flag.Args()); err != nil {
+	name, err := *commit, error(nil)
+	if name == "" {
+		name, err = record.CommitName()
+	}
+	switch {
+	case err != nil:
+	case *printCommit:
+		fmt.Println(name)
+	default:
+		err = run(*part, *command, name, *others, *failed, flag.Args())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "record:", err)
 		os.Exit(1)
 	}
 }
 
-func run(part, command string, others float64, failed bool, args []string) error {
+func run(part, command, commit string, others float64, failed bool, args []string) error {
 	if part == "" || command == "" || len(args) != 1 {
-		return errors.New("usage: record -part NAME -command TEXT [-others PROCESSORS] [-failed] FILE <OUTPUT")
+		return errors.New("usage: record -part NAME -command TEXT [-commit NAME] [-others PROCESSORS] [-failed] FILE <OUTPUT")
 	}
 	out, err := io.ReadAll(io.LimitReader(os.Stdin, maxOutput))
 	if err != nil {
@@ -47,10 +61,6 @@ func run(part, command string, others float64, failed bool, args []string) error
 		return err
 	}
 	m.Others = others
-	commit, err := record.CommitName()
-	if err != nil {
-		return err
-	}
 	now := record.Measurement{Part: part, Command: command, At: time.Now(), Commit: commit, Machine: m, Output: string(out), Failed: failed}
 	before, err := lastPage(args[0])
 	if err != nil {
