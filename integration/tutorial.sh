@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Follows docs/tutorial/cluster.md to the letter: writes the job, runs it with
-# `drover dev`, then on three machines of a test bed with HDFS. Needs root and the
+# Follows docs/tutorial/cluster.md to the letter but for section 3: writes the job, runs it with
+# `drover dev`, then on three machines of a test bed with HDFS, which it starts itself. Needs root and the
 # packages of `make deps`. DROVER_CACHE names the cache of the test bed.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -111,7 +111,7 @@ func TestFiguresOfPlanning(t *testing.T) {
 	}
 }
 
-// The README of the pages says which parts are compared.
+// The README of the pages has a row for each, and says which parts are compared.
 func TestComparedParts(t *testing.T) {
 	const dir = "../../../docs/measured/"
 	readme, err := os.ReadFile(dir + "README.md")
@@ -128,6 +128,9 @@ func TestComparedParts(t *testing.T) {
 		part := strings.TrimSuffix(filepath.Base(file), ".md")
 		if part == "README" {
 			continue
+		}
+		if !strings.Contains(string(readme), "\n| `"+part+"` | ") {
+			t.Errorf("README.md has no row of part %s", part)
 		}
 		page, err := os.ReadFile(file)
 		if err != nil {
