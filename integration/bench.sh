@@ -5,7 +5,7 @@
 # scheduler, coordinator; profile, page, million, worst, worlds, mutants, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
-#   RUNS=5       runs of each benchmark
+#   RUNS=5       runs of each benchmark; coordinator and page: three at least
 #   REPEATS=1    preempt: runs of each mode, about 3 minutes each
 #   MODES=...    preempt: alone,suspend,kill,none
 #   HOLD=100     suspend: MiB of memory of the task; above 200 the machines must be
@@ -68,6 +68,30 @@ part() {
   echo "   $name: after $((SECONDS - start)) s; in $out/$name.txt$([ -f "$out/$name.before.txt" ] && echo ", the previous output in $name.before.txt")"
 }
 
+# median_ratios WHAT prints the median and the range of ratios; a line of its input is a name and a ratio.
+median_ratios() {
+  sort -k1,1 -k2,2g | awk -v what="$1" '{ all[$1] = all[$1] " " $2; n[$1]++ }
+    END { for (k in all) { split(all[k], r, " "); printf "%s: %.3f times as many placements %s, median of %d, %.3f to %.3f\n", k, (r[int((n[k] + 1) / 2)] + r[int(n[k] / 2) + 1]) / 2, what, n[k], r[1], r[n[k]] } }' | sort
+}
+
+# beside FLAGS OTHER... runs `drover bench coordinator` with the first flags and with each of the others in turn, three times
+# at least, so that a machine that becomes slower burdens all; then the ratios of the placements of each run to those
+# with the first flags.
+beside() {
+  local i flags
+  for i in $(seq $((runs < 3 ? 3 : runs))); do
+    for flags in "$@"; do
+      bin/drover bench coordinator $flags || return 1
+    done
+  done | tee "$out/beside.txt" && awk -F '  +' '
+    $1 == "SERVERS" { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    /^[0-9]+  / { k = "servers=" $column["SERVERS"] ",sync=" $column["SYNC"] ",pages=" $column["PAGES"]
+      if (!(k in n)) order[++kinds] = k
+      rate[k, ++n[k]] = $column["PLACEMENTS/S"] }
+    END { for (j = 2; j <= kinds; j++) for (i = 1; i <= n[order[j]]; i++) print order[j], rate[order[j], i] / rate[order[1], i] }' "$out/beside.txt" |
+    median_ratios "as with ${1:-one coordinator}"
+}
+
 # 1. drover dev: start, a job of one task, many short tasks beside xargs, the built-in word
 # count, a sort beside sort(1), and the word count in
 # Python with and without Drover.
@@ -104,9 +128,7 @@ profile() {
         done
       done
     done | tee "$dir/rates" &&
-    awk '{ rate[$1 $2 $3] = $4 } $3 == "profiled" { print $2, rate[$1 $2 "profiled"] / rate[$1 $2 "plain"] }' "$dir/rates" | sort -k1,1 -k2,2n |
-    awk '{ all[$1] = all[$1] " " $2; n[$1]++ }
-      END { for (k in all) { split(all[k], r, " "); printf "%s: %.3f times as many with the profile, median of %d, %.3f to %.3f\n", k, (r[int((n[k] + 1) / 2)] + r[int(n[k] / 2) + 1]) / 2, n[k], r[1], r[n[k]] } }' | sort
+    awk '{ rate[$1 $2 $3] = $4 } $3 == "profiled" { print $2, rate[$1 $2 "profiled"] / rate[$1 $2 "plain"] }' "$dir/rates" | median_ratios "with the profile"
   local status=$?
   rm -rf "$dir"
   return $status
@@ -158,7 +180,7 @@ hdfs() {
 # the same without waiting for the disk, and with three coordinators, of which the leader is killed at the end;
 # a restart with 100,000 jobs, and how long a snapshot of a million live tasks stops the log.
 coordinator() {
-  bin/drover bench coordinator -runs "$runs" && bin/drover bench coordinator -runs "$runs" -no-sync && bin/drover bench coordinator -runs "$runs" -servers 3 &&
+  beside "" "-no-sync" "-servers 3" &&
     go test -run '^$' -bench 'Restart$' -benchtime 3x ./coordinator && go test -run '^$' -bench 'SnapshotPause$' -benchtime 3x ./coordinator/facts
 }
 
@@ -167,7 +189,7 @@ coordinator() {
 # the placements beside those of the same coordinator without them.
 page() {
   go test -run '^$' -bench LargeCluster -benchtime 1x -count "$runs" ./integration/browser &&
-    bin/drover bench coordinator -runs "$runs" -no-sync -alone 1 -submissions 100 && bin/drover bench coordinator -runs "$runs" -no-sync -alone 1 -submissions 100 -pages 50
+    beside "-no-sync -alone 1 -submissions 100" "-no-sync -alone 1 -submissions 100 -pages 50"
 }
 
 # A million pending tasks on 10,000 nodes, and events per second of the simulator

@@ -59,7 +59,7 @@ func (b *bench) measureHDFS() ([]figure, error) {
 	what := fmt.Sprintf("%.0f MB read from HDFS by one task, ", size)
 	return []figure{
 		{what + "wall", p.median(wallOf), "s", 0, "grep that finds nothing"},
-		{what + "wall over hdfs dfs -cat", p.ratio(wallOf), "times", 0, ""},
-		{what + "CPU over hdfs dfs -cat", p.ratio(cpuOf), "times", targetHDFS, "of the client, without the DataNode; with start and end of drover dev"},
+		{what + "wall over hdfs dfs -cat", p.ratio(wallOf), "times", 0, p.ratioSpread(wallOf)},
+		{what + "CPU over hdfs dfs -cat", p.ratio(cpuOf), "times", targetHDFS, p.ratioSpread(cpuOf) + "; of the client, without the DataNode; with start and end of drover dev"},
 	}, nil
 }

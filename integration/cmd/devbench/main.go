@@ -153,15 +153,24 @@ type resourceUse struct{ wall, cpu float64 }
 // medianOf repeats a measurement and returns the median of each value, and a text with the range of
 // the wall times.
 func (b *bench) medianOf(work func() (resourceUse, error)) (resourceUse, string, error) {
-	var walls, cpus []float64
+	var all []resourceUse
 	for range b.runs {
 		u, err := work()
 		if err != nil {
 			return resourceUse{}, "", err
 		}
-		walls, cpus = append(walls, u.wall), append(cpus, u.cpu)
+		all = append(all, u)
 	}
-	return resourceUse{median.Of(walls), median.Of(cpus)}, fmt.Sprintf("median of %d, %.1f to %.1f s", b.runs, slices.Min(walls), slices.Max(walls)), nil
+	return resourceUse{medianBy(all, wallOf), medianBy(all, cpuOf)}, spreadText(all), nil
+}
+
+// spreadText says of how many runs a median is, and the range of their wall times.
+func spreadText(all []resourceUse) string {
+	least, most := all[0].wall, all[0].wall
+	for _, u := range all {
+		least, most = min(least, u.wall), max(most, u.wall)
+	}
+	return fmt.Sprintf("median of %d, %.1f to %.1f s", len(all), least, most)
 }
 
 func (b *bench) measureBuiltin() ([]figure, error) {
@@ -192,10 +201,6 @@ func (b *bench) measureStreaming() ([]figure, error) {
 	if err := errors.Join(os.WriteFile(b.path("map.py"), []byte(mapperScript), 0o755), os.WriteFile(b.path("reduce.py"), []byte(reducerScript), 0o755)); err != nil {
 		return nil, err
 	}
-	hand, handSpread, err := b.medianOf(b.runPipeline)
-	if err != nil {
-		return nil, err
-	}
 	stages := func(reduce string) string {
 		return `stage "map" { kind = "map"  command = ["python3", "map.py"]
     file "map.py" { source = "map.py" }
@@ -204,11 +209,9 @@ func (b *bench) measureStreaming() ([]figure, error) {
     file "reduce.py" { source = "reduce.py" }
     resources { memory = "256MiB" } }`
 	}
-	plain, plainSpread, err := b.medianOf(func() (resourceUse, error) { return b.wordCount("small.txt", stages("")) })
-	if err != nil {
-		return nil, err
-	}
-	combined, combinedSpread, err := b.medianOf(func() (resourceUse, error) { return b.wordCount("small.txt", stages("combiner = true")) })
+	plain, combined, err := b.besideOne(b.runPipeline,
+		func() (resourceUse, error) { return b.wordCount("small.txt", stages("")) },
+		func() (resourceUse, error) { return b.wordCount("small.txt", stages("combiner = true")) })
 	if err != nil {
 		return nil, err
 	}
@@ -218,13 +221,13 @@ func (b *bench) measureStreaming() ([]figure, error) {
 	}
 	what := fmt.Sprintf("Python word count of %.0f MB, ", size)
 	return []figure{
-		{what + "without Drover, wall", hand.wall, "s", 0, "map | sort | reduce, LC_ALL=C; " + handSpread},
-		{what + "without Drover, CPU", hand.cpu, "s", 0, ""},
-		{what + "wall", plain.wall, "s", 0, plainSpread},
-		{what + "CPU", plain.cpu, "s", 0, ""},
-		{what + "CPU over that without Drover", plain.cpu / hand.cpu, "times", targetRatio, ""},
-		{what + "combiner, wall", combined.wall, "s", 0, combinedSpread},
-		{what + "combiner, CPU over that without Drover", combined.cpu / hand.cpu, "times", 0, ""},
+		{what + "without Drover, wall", medianBy(plain.theirs, wallOf), "s", 0, "map | sort | reduce, LC_ALL=C; " + spreadText(plain.theirs)},
+		{what + "without Drover, CPU", medianBy(plain.theirs, cpuOf), "s", 0, ""},
+		{what + "wall", plain.median(wallOf), "s", 0, spreadText(plain.ours)},
+		{what + "CPU", plain.median(cpuOf), "s", 0, ""},
+		{what + "CPU over that without Drover", plain.ratio(cpuOf), "times", targetRatio, plain.ratioSpread(cpuOf)},
+		{what + "combiner, wall", combined.median(wallOf), "s", 0, spreadText(combined.ours)},
+		{what + "combiner, CPU over that without Drover", combined.ratio(cpuOf), "times", 0, combined.ratioSpread(cpuOf)},
 	}, nil
 }
 

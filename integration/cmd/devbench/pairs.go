@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/internal/filesystem"
@@ -51,13 +52,36 @@ func medianBy(all []resourceUse, of func(resourceUse) float64) float64 {
 	return median.Of(v)
 }
 
-// ratio returns the median of ours divided by theirs.
-func (p pairResult) ratio(of func(resourceUse) float64) float64 {
+// ratio returns the median of ours divided by theirs, run by run.
+func (p pairResult) ratio(of func(resourceUse) float64) float64 { return median.Of(p.ratios(of)) }
+
+func (p pairResult) ratios(of func(resourceUse) float64) []float64 {
 	v := make([]float64, len(p.ours))
 	for i := range v {
 		v[i] = of(p.ours[i]) / of(p.theirs[i])
 	}
-	return median.Of(v)
+	return v
+}
+
+// ratioSpread says of how many pairs ratio is the median, and their range.
+func (p pairResult) ratioSpread(of func(resourceUse) float64) string {
+	v := p.ratios(of)
+	return fmt.Sprintf("median of %d pairs, %.2f to %.2f", len(v), slices.Min(v), slices.Max(v))
+}
+
+// besideOne runs two measurements of ours alternately with one of theirs, with which each is a pair.
+func (b *bench) besideOne(theirs, first, second func() (resourceUse, error)) (p, q pairResult, err error) {
+	for range b.runs {
+		var uses [3]resourceUse
+		for i, work := range []func() (resourceUse, error){first, theirs, second} {
+			if uses[i], err = work(); err != nil {
+				return p, q, err
+			}
+		}
+		p.ours, p.theirs = append(p.ours, uses[0]), append(p.theirs, uses[1])
+		q.ours, q.theirs = append(q.ours, uses[2]), append(q.theirs, uses[1])
+	}
+	return p, q, nil
 }
 
 // The targets of the pairs. A rate has a lower bound, so its inverse is the figure.
@@ -131,8 +155,8 @@ func (b *bench) measureManyTasks() ([]figure, error) {
 	what := fmt.Sprintf("%d tasks of true in one stage, ", tasks)
 	return []figure{
 		{what + "tasks per second", float64(tasks) / p.median(wallOf), "/s", 0, ""},
-		{what + "wall over xargs -P 2", p.ratio(wallOf), "times", targetManyRatio, ""},
-		{what + "CPU over xargs -P 2", p.ratio(cpuOf), "times", 0, "with start and end of drover dev"},
+		{what + "wall over xargs -P 2", p.ratio(wallOf), "times", targetManyRatio, p.ratioSpread(wallOf)},
+		{what + "CPU over xargs -P 2", p.ratio(cpuOf), "times", 0, p.ratioSpread(cpuOf) + "; with start and end of drover dev"},
 		{what + "CPU per task", p.median(cpuOf) / float64(tasks) * 1000, "ms", 0, ""},
 	}, nil
 }
@@ -183,8 +207,8 @@ func (b *bench) measureSort() ([]figure, error) {
 	what := fmt.Sprintf("sort of %.0f MB of lines, ", float64(size)/1e6)
 	return []figure{
 		{what + "wall", p.median(wallOf), "s", 0, fmt.Sprintf("identity map and reduce, %d cores", runtime.NumCPU())},
-		{what + "wall over sort --parallel=2 -S 1G", p.ratio(wallOf), "times", targetSortRatio, ""},
-		{what + "CPU over sort --parallel=2 -S 1G", p.ratio(cpuOf), "times", 0, ""},
+		{what + "wall over sort --parallel=2 -S 1G", p.ratio(wallOf), "times", targetSortRatio, p.ratioSpread(wallOf)},
+		{what + "CPU over sort --parallel=2 -S 1G", p.ratio(cpuOf), "times", 0, p.ratioSpread(cpuOf)},
 	}, nil
 }
 

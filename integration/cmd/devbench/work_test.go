@@ -65,6 +65,23 @@ func TestSyncText(t *testing.T) {
 	}
 }
 
+// A ratio is that of runs beside each other: a machine that becomes slower burdens both.
+func TestRatiosArePairs(t *testing.T) {
+	slower := 0.0
+	use := func(times float64) func() (resourceUse, error) {
+		return func() (resourceUse, error) { return resourceUse{cpu: times * (1 + slower)}, nil }
+	}
+	b := &bench{runs: 3}
+	first, second, err := b.besideOne(use(2), func() (resourceUse, error) { slower++; return use(3)() }, use(4))
+	if err != nil || first.ratio(cpuOf) != 1.5 || second.ratio(cpuOf) != 2 {
+		t.Errorf("ratios %g and %g, want 1.5 and 2; %v", first.ratio(cpuOf), second.ratio(cpuOf), err)
+	}
+	second.ours[0].cpu *= 2
+	if got := second.ratioSpread(cpuOf); got != "median of 3 pairs, 2.00 to 4.00" {
+		t.Error(got)
+	}
+}
+
 // The judge of the word counts takes letters of any encoding for letters.
 func TestCountWords(t *testing.T) {
 	for text, want := range map[string]int64{
