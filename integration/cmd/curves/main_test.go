@@ -37,6 +37,23 @@ func TestNumbersOfAResult(t *testing.T) {
 	}
 }
 
+// The cost of a split is CPU time: of a few blocks it is more than nothing and less than the CPU time of the process.
+func TestSplitsAreMeasuredInCPUTime(t *testing.T) {
+	before, err := processCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const blocks = 1000
+	r, err := planSplits(t.Context(), blocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := processCPU()
+	if all := after - before; err != nil || r.number("us") <= 0 || r.number("us")*blocks*1000 > float64(all.Nanoseconds()) {
+		t.Errorf("%g µs for each block; the process had %s, %v", r.number("us"), all, err)
+	}
+}
+
 func TestDispatch(t *testing.T) {
 	job := func(at int, work ...time.Duration) engine.Job {
 		return engine.Job{Submit: time.Duration(at) * time.Second, Stages: []engine.Stage{{Tasks: int32(len(work)), WorkPerTask: work}}}
