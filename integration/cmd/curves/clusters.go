@@ -39,7 +39,7 @@ func inTurn(jobs []engine.Job, n int, _ float64) []int {
 }
 
 // leastWork gives a job to the cluster that has the least work left, in task-seconds, if all of its cores
-// are used.
+// are used. It knows each run time in advance.
 func leastWork(jobs []engine.Job, n int, cores float64) []int {
 	left, at := make([]float64, n), time.Duration(0)
 	to := make([]int, len(jobs))
@@ -57,8 +57,8 @@ func leastWork(jobs []engine.Job, n int, cores float64) []int {
 	return to
 }
 
-// earliestEnd gives a job to the cluster that says it would end it first, if each starts its tasks on
-// its cores in the order of submission: what quotes of the clusters would tell.
+// earliestEnd gives a job to the cluster that would end it first, if each starts its tasks on its cores in the order of
+// submission. It knows each run time in advance: quotes, which know predictions, tell less.
 func earliestEnd(jobs []engine.Job, n int, cores float64) []int {
 	free := make([]coreTimes, n)
 	for k := range free {
@@ -148,7 +148,7 @@ func responses(ctx context.Context, seed uint64, n int, d dispatch) ([]time.Dura
 // printClusters simulates what several clusters, each with a coordinator of its own, do with the jobs that one
 // cluster of all machines had.
 func printClusters(ctx context.Context, quick bool) error {
-	fmt.Printf("One workload on %d nodes of %d cores in 1 to 16 clusters, 3dsf, heavy-tailed jobs, load 0.9, %d seeds (simulated)\n", clusterNodes, nodeCores, clusterSeeds)
+	fmt.Printf("One workload on %d nodes of %d cores in 1 to 16 clusters, 3dsf, heavy-tailed jobs, load 0.9, %d seeds (simulated; least work and earliest end know all run times in advance)\n", clusterNodes, nodeCores, clusterSeeds)
 	sizes := []int{1, 2, 4, 8, 16}
 	if quick {
 		sizes = sizes[:2]
