@@ -9,8 +9,9 @@ import (
 	"github.com/drover-run/drover/integration/testbed"
 )
 
-// measureHDFS reads a file of one block from HDFS by one task that keeps no line of it, and with
-// HDFS's own client; the DataNode's part is in neither figure. Outside a test bed it measures nothing.
+// measureHDFS reads files of one block from HDFS by one task that keeps no line of them, and with
+// HDFS's own client; the DataNode's part is in no figure. The client starts a JVM for each file, while drover dev
+// runs: what the bytes cost is the difference between a large file and a small one. Outside a test bed it measures nothing.
 func (b *bench) measureHDFS() ([]figure, error) {
 	bed, err := testbed.FromEnv()
 	if errors.Is(err, testbed.ErrNoTestbed) || err == nil && bed.HDFS == nil {
@@ -19,22 +20,24 @@ func (b *bench) measureHDFS() ([]figure, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	const file = "/devbench-large.txt"
 	client := fmt.Sprintf("#!/bin/sh\nexec java -cp .:%q org.apache.hadoop.fs.FsShell -fs hdfs://%s \"$@\"\n", bed.HDFS.ClassPath, bed.HDFS.NameNode)
 	if err := errors.Join(os.WriteFile(b.path("core-site.xml"), []byte("<configuration/>\n"), 0o600), os.WriteFile(b.path("hdfs"), []byte(client), 0o700)); err != nil {
 		return nil, err
 	}
 
-	if _, err := b.shell("./hdfs -D dfs.replication=1 -D dfs.blocksize=1073741824 -put -f large.txt " + file + " && ./hdfs -cat " + file + " | cmp - large.txt"); err != nil {
-		return nil, err
+	const large, small = "large.txt", "small.txt"
+	for _, file := range []string{large, small} {
+		if _, err := b.shell(fmt.Sprintf("./hdfs -D dfs.replication=1 -D dfs.blocksize=1073741824 -put -f %[1]s /devbench-%[1]s && ./hdfs -cat /devbench-%[1]s | cmp - %[1]s", file)); err != nil {
+			return nil, err
+		}
 	}
 	out := b.path("nothing")
-	p, err := b.pairs(func() (u resourceUse, err error) {
+	whole, least, err := b.pairsOf(large, small, func(file string) (u resourceUse, err error) {
 		if err := os.RemoveAll(out); err != nil {
 			return u, err
 		}
 		u.cpu, err = b.withDev(func(run func(string) error) error {
-			job := b.writeJobFile("hdfs", fmt.Sprintf(`input { path = "hdfs://%s%s" }
+			job := b.writeJobFile("hdfs", fmt.Sprintf(`input { path = "hdfs://%s/devbench-%s" }
   output { path = "file://%s" }
   stage "read" {
     kind = "map"
@@ -46,20 +49,28 @@ func (b *bench) measureHDFS() ([]figure, error) {
 			return err
 		}, "-namenode", bed.HDFS.NameNode)
 		return u, err
-	}, func() (resourceUse, error) {
-		return b.shell("./hdfs -cat " + file + " >/dev/null")
+	}, func(file string) (resourceUse, error) {
+		return b.shell("./hdfs -cat /devbench-" + file + " >/dev/null")
 	})
 	if err != nil {
 		return nil, err
 	}
-	size, err := sizeMB(b.path("large.txt"))
+	size, err := sizeMB(b.path(large))
 	if err != nil {
 		return nil, err
 	}
+	first, err := sizeMB(b.path(small))
+	if err != nil {
+		return nil, err
+	}
+	rest := whole.less(least)
+	const note = "; with the JVM's start, no native library"
 	what := fmt.Sprintf("%.0f MB read from HDFS by one task, ", size)
 	return []figure{
-		{what + "wall", p.median(wallOf), "s", 0, "grep that finds nothing"},
-		{what + "wall over hdfs dfs -cat", p.ratio(wallOf), "times", 0, p.ratioSpread(wallOf)},
-		{what + "CPU over hdfs dfs -cat", p.ratio(cpuOf), "times", targetHDFS, p.ratioSpread(cpuOf) + "; of the client, without the DataNode; with start and end of drover dev"},
+		{what + "wall", whole.median(wallOf), "s", 0, "grep that finds nothing"},
+		{what + "wall over hdfs dfs -cat", whole.ratio(wallOf), "times", 0, whole.ratioSpread(wallOf) + note},
+		{what + "CPU over hdfs dfs -cat", whole.ratio(cpuOf), "times", targetHDFS, whole.ratioSpread(cpuOf) + note + "; of the client, without the DataNode; with start and end of drover dev"},
+		{what + fmt.Sprintf("what all but %.0f MB take, wall over hdfs dfs -cat", first), rest.ratio(wallOf), "times", 0, rest.ratioSpread(wallOf) + "; no native library"},
+		{what + fmt.Sprintf("what all but %.0f MB take, CPU over hdfs dfs -cat", first), rest.ratio(cpuOf), "times", 0, rest.ratioSpread(cpuOf) + "; no native library"},
 	}, nil
 }

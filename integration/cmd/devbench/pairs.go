@@ -69,6 +69,36 @@ func (p pairResult) ratioSpread(of func(resourceUse) float64) string {
 	return fmt.Sprintf("median of %d pairs, %.2f to %.2f", len(v), slices.Min(v), slices.Max(v))
 }
 
+// pairsOf runs two measurements alternately, with one input and then with another, and returns the pairs of each.
+func (b *bench) pairsOf(first, second string, ours, theirs func(input string) (resourceUse, error)) (p, q pairResult, err error) {
+	for range b.runs {
+		for _, part := range []struct {
+			input string
+			to    *pairResult
+		}{{first, &p}, {second, &q}} {
+			o, err := ours(part.input)
+			if err != nil {
+				return p, q, err
+			}
+			t, err := theirs(part.input)
+			if err != nil {
+				return p, q, err
+			}
+			part.to.ours, part.to.theirs = append(part.to.ours, o), append(part.to.theirs, t)
+		}
+	}
+	return p, q, nil
+}
+
+// less returns what each run took beyond that of q in the same place.
+func (p pairResult) less(q pairResult) (rest pairResult) {
+	for i := range p.ours {
+		rest.ours = append(rest.ours, resourceUse{p.ours[i].wall - q.ours[i].wall, p.ours[i].cpu - q.ours[i].cpu})
+		rest.theirs = append(rest.theirs, resourceUse{p.theirs[i].wall - q.theirs[i].wall, p.theirs[i].cpu - q.theirs[i].cpu})
+	}
+	return rest
+}
+
 // besideOne runs two measurements of ours alternately with one of theirs, with which each is a pair.
 func (b *bench) besideOne(theirs, first, second func() (resourceUse, error)) (p, q pairResult, err error) {
 	for range b.runs {

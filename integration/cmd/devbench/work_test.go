@@ -82,6 +82,21 @@ func TestRatiosArePairs(t *testing.T) {
 	}
 }
 
+// What the start of a program costs is not in the ratio of what the rest of a large input takes.
+func TestStartsAreNoRate(t *testing.T) {
+	of := func(start, each float64) func(string) (resourceUse, error) {
+		return func(input string) (resourceUse, error) {
+			u := start + each*float64(len(input))
+			return resourceUse{u, u}, nil
+		}
+	}
+	b := &bench{runs: 2}
+	large, small, err := b.pairsOf("0123456789", "01", of(1, 2), of(16, 1))
+	if err != nil || large.ratio(cpuOf) >= 1 || large.less(small).ratio(cpuOf) != 2 || large.less(small).ratio(wallOf) != 2 {
+		t.Errorf("whole %g, without the start %g and %g, want 2; %v", large.ratio(cpuOf), large.less(small).ratio(cpuOf), large.less(small).ratio(wallOf), err)
+	}
+}
+
 // The judge of the word counts takes letters of any encoding for letters.
 func TestCountWords(t *testing.T) {
 	for text, want := range map[string]int64{
