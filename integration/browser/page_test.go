@@ -157,6 +157,18 @@ func (s *scene) until(what, expression string) {
 	}
 }
 
+// holds reports whether an expression is true on the page.
+func (s *scene) holds(expression string) bool {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.ctx, browser.Limit)
+	defer cancel()
+	ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](expression))
+	if err != nil {
+		s.t.Fatalf("%s: %v", expression, err)
+	}
+	return ok
+}
+
 // says waits until the page shows texts.
 func (s *scene) says(texts ...string) {
 	s.t.Helper()

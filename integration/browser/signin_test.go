@@ -43,8 +43,7 @@ func TestSignIn(t *testing.T) {
 		}
 	})
 	s.base = c.Address
-	token := run("token", "create", "-user", "ann", "-life", "1m")
-	expires := time.Now().Add(time.Minute)
+	run("token", "create", "-user", "bob") // without a good token the port takes nobody without a certificate
 	signIn := func(token, then string) {
 		t.Helper()
 		s.do("sign in", chromedp.WaitVisible(chromedp.CSS(`input[name=token]`)), chromedp.SetValue(chromedp.CSS(`input[name=token]`), token), chromedp.Click(chromedp.CSS(`form[action="/sign-in"] button`)))
@@ -56,13 +55,26 @@ func TestSignIn(t *testing.T) {
 	signIn("drover_0123456789abcdef_"+strings.Repeat("0", 64), refused)
 	signIn("<script>document.title='owned'</script>", `document.querySelector("[role=alert]") && document.title !== "owned"`)
 	s.accessibleHere("the form")
-	if time.Now().After(expires) {
-		t.Fatal("the machine is so slow that the token expired before its first use")
+	var (
+		token   string
+		expires time.Time
+	)
+	for tries := 1; ; tries++ { // on a slow machine a token may expire before the page is seen
+		token = run("token", "create", "-user", "ann", "-life", "1m")
+		expires = time.Now().Add(time.Minute)
+		const expired = `document.querySelector("[role=alert]")?.innerText.includes("this token of user/ann is expired")`
+		signIn(token, `location.pathname + location.search === "/tenants?past=24" && document.querySelector("#connection")?.dataset.state === "live" && document.body.innerText.includes("user/ann") || `+expired)
+		s.do("open another page", chromedp.Navigate(s.base+"/"))
+		const first = `["No node has registered yet", "drover node -coordinator"].every(x => document.body.innerText.includes(x))` // an empty cluster says what to do first
+		s.until("the page of an empty cluster, or the form", first+` || !!document.querySelector("input[name=token]")`)
+		if s.holds(first) {
+			break
+		}
+		if tries == 5 {
+			t.Fatalf("%d tokens of a minute expired before the page was seen", tries)
+		}
+		s.do("open a page once more", chromedp.Navigate(s.base+"/tenants?past=24"))
 	}
-	signIn(token, `location.pathname + location.search === "/tenants?past=24" && document.querySelector("#connection")?.dataset.state === "live"`)
-	s.says("user/ann")
-	s.open("/")
-	s.says("No node has registered yet", "drover node -coordinator") // an empty cluster says what to do first
 	s.until("the page says that the session has ended", `document.querySelector("#trouble")?.innerText.includes("You are not signed in any more")`)
 	if time.Now().Before(expires.Add(-5 * time.Second)) {
 		t.Error("it ended before the token expired")
