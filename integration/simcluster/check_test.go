@@ -285,7 +285,7 @@ func (c *cluster) checkHistory(jobs map[string]uint64) {
 func (c *cluster) checkLogs() {
 	var logs []storedLog
 	for _, s := range c.servers {
-		l, err := readLog(filepath.Join(s.dir, "raft"), c.acked)
+		l, err := readLog(filepath.Join(s.folder(), "raft"), c.acked)
 		if err != nil {
 			c.violated("log of %s: %v", s.id, err)
 			continue

@@ -216,11 +216,13 @@ func (c *cluster) member(kind pki.Kind, name string) *pki.Member {
 type server struct {
 	c      *cluster
 	id     string
+	member *pki.Member
+
+	// Of these step.mu is held for moments, and never while virtual time passes: the plan and what a user does to a job
+	// both end and start servers.
 	dir    string // of its state; a crash moves it to a copy
 	copies int
-	member *pki.Member
 	disk   *unsyncedWrites
-
 	h      *host // of the present run; nil while it does not run
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -247,15 +249,23 @@ func (c *cluster) addServers(n int) {
 	c.history = droverv1connect.NewHistoryServiceClient(client, base, retry)
 }
 
-// start starts a run on the server's folder.
+// start starts a run on the server's folder, if there is none.
 func (s *server) start() {
 	c := s.c
-	h := c.net.host(s.id)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	s.disk = s.disk.reopened()
-	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: s.dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
-		Writing: s.disk.writing, Lease: lease, ReportInterval: c.reports, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
+	s.step.mu.Lock()
+	if s.h != nil {
+		s.step.mu.Unlock()
+		cancel()
+		return
+	}
+	h := c.net.host(s.id)
+	s.h, s.cancel, s.done, s.disk, s.runs = h, cancel, done, s.disk.reopened(), append(s.runs, done)
+	dir, disk := s.dir, s.disk
+	s.step.mu.Unlock()
+	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
+		Writing: disk.writing, Lease: lease, ReportInterval: c.reports, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			switch {
 			case message == "leading":
@@ -283,8 +293,6 @@ func (s *server) start() {
 			cfg.RaftNetwork = newPlainRaft(h, cfg.PeerAddress)
 		}
 	}
-	s.h, s.cancel, s.done = h, cancel, done
-	s.runs = append(s.runs, done)
 	c.log("%s starts", s.id)
 	go func() {
 		defer close(done)
@@ -300,36 +308,63 @@ func (s *server) start() {
 // counts. All goroutines are blocked when the image of its disk is taken, so no
 // write is half done.
 func (s *server) crash(silent bool) {
-	s.step.mu.Lock()
-	down := s.h == nil || s.step.fell
-	s.step.mu.Unlock()
-	if down {
+	if !s.isUp() {
 		return
 	}
 	synctest.Wait()
+	s.step.mu.Lock()
 	s.copies++
 	image := filepath.Join(s.c.dir, fmt.Sprintf("state-%s-%d", s.id, s.copies))
-	if err := copyFolder(s.dir, image); err != nil {
+	h, cancel, dir, disk := s.h, s.cancel, s.dir, s.disk
+	s.step.mu.Unlock()
+	if err := copyFolder(dir, image); err != nil {
 		s.c.t.Fatal(err)
 	}
 	if silent {
-		if err := s.disk.losePower(filepath.Join(image, "raft")); err != nil {
+		if err := disk.losePower(filepath.Join(image, "raft")); err != nil {
 			s.c.t.Fatal(err)
 		}
 	}
 	s.c.log("crash of %s", s.id)
-	s.c.net.kill(s.h, silent)
-	s.cancel()
+	s.c.net.kill(h, silent)
+	cancel()
+	s.step.mu.Lock()
 	s.dir, s.h = image, nil
+	s.step.mu.Unlock()
+}
+
+// isUp reports whether the server runs and has not fallen.
+func (s *server) isUp() bool {
+	s.step.mu.Lock()
+	defer s.step.mu.Unlock()
+	return s.h != nil && !s.step.fell
+}
+
+// folder returns the folder of the server's state.
+func (s *server) folder() string {
+	s.step.mu.Lock()
+	defer s.step.mu.Unlock()
+	return s.dir
+}
+
+// replaceFolder has the next run use another folder, and returns the one before.
+func (s *server) replaceFolder(dir string) (before string) {
+	s.step.mu.Lock()
+	defer s.step.mu.Unlock()
+	before, s.dir = s.dir, dir
+	return before
 }
 
 // stop ends the server's run in an orderly way.
 func (s *server) stop() {
+	s.step.mu.Lock()
 	if s.h != nil {
 		s.cancel()
 		s.h = nil
 	}
-	for _, done := range s.runs {
+	runs := s.runs
+	s.step.mu.Unlock()
+	for _, done := range runs {
 		<-done
 	}
 }

@@ -221,8 +221,8 @@ func (c *cluster) transferTo(id string) {
 
 // stepCrash crashes a server at one of its proposals.
 type stepCrash struct {
-	mu    sync.Mutex
-	after int // proposals; 0: not armed
+	mu    sync.Mutex // also of what a server's runs change
+	after int        // proposals; 0: not armed
 	point replica.Point
 	fell  bool
 }
@@ -264,16 +264,16 @@ func (s *server) crashHook(h *host, cancel context.CancelFunc) func(replica.Poin
 // restart starts the server again if it does not run.
 func (s *server) restart() {
 	s.step.mu.Lock()
-	fell := s.step.fell
+	fell, done := s.step.fell, s.done
 	s.step.after, s.step.fell = 0, false
 	s.step.mu.Unlock()
 	if fell {
-		<-s.done
+		<-done
+		s.step.mu.Lock()
 		s.h = nil
+		s.step.mu.Unlock()
 	}
-	if s.h == nil {
-		s.start()
-	}
+	s.start()
 }
 
 // restart starts a daemon if none runs.

@@ -69,14 +69,14 @@ func (c *cluster) staleDisk(f plannedFault) []step {
 		{f.at, func() { // a crash copies what it leaves
 			c.log("fault: %s", f)
 			s.restart()
-			copied = s.dir
+			copied = s.folder()
 			s.crash(false)
 			s.restart()
 		}},
 		{f.at + staleRuns, func() { s.crash(false); s.restart() }},
 		{f.at + 2*staleRuns, func() {
 			s.crash(false)
-			present, s.dir = s.dir, copied
+			present = s.replaceFolder(copied)
 			c.log("%s starts from an old copy", s.id)
 			away()
 			s.restart()
@@ -85,7 +85,7 @@ func (c *cluster) staleDisk(f plannedFault) []step {
 			c.log("end of: %s", f)
 			s.crash(false)
 			c.net.mend("user")
-			s.dir = present
+			s.replaceFolder(present)
 			s.restart()
 		}},
 	}

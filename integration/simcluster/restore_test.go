@@ -50,9 +50,9 @@ func (c *cluster) restoreArchive(path string) {
 	for _, done := range s.runs {
 		<-done
 	}
-	s.copies++
-	s.dir = filepath.Join(c.dir, fmt.Sprintf("state-%s-%d", s.id, s.copies))
-	if _, err := backup.Restore(path, backup.Target{Dir: s.dir, ID: s.id}); err != nil {
+	dir := filepath.Join(c.dir, "restored-"+s.id)
+	s.replaceFolder(dir)
+	if _, err := backup.Restore(path, backup.Target{Dir: dir, ID: s.id}); err != nil {
 		c.t.Fatal(err)
 	}
 	c.log("%s is restored", s.id)
