@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,5 +61,25 @@ func (c *cluster) closeAndJudge() {
 	c.close()
 	for _, b := range c.bad {
 		c.t.Error(b)
+	}
+}
+
+// An attempt of an exclusive task that acts after a newer one is seen, also where it begins only then.
+func TestOlderAttemptsMustNotAct(t *testing.T) {
+	for acts, want := range map[string]int{
+		"7.0.0.1.1 7.0.0.1.1 7.0.0.2.1 7.0.0.2.1": 0,
+		"7.0.0.1.1 7.0.0.2.1 7.0.0.1.1":           1,
+		"7.0.0.2.1 7.0.0.1.1 7.0.0.2.1":           1, // it begins late
+		"7.0.0.9.1 7.0.0.10.1 7.0.0.10.2":         0,
+		"7.0.0.1.2 7.0.0.1.1":                     1,
+		"7.0.0.2.1 7.0.1.1.1":                     0, // of another task
+	} {
+		c := newCluster(t, 1, t.TempDir())
+		for _, id := range strings.Fields(acts) {
+			c.world.act(id)
+		}
+		if len(c.bad) != want {
+			t.Errorf("%s: %d violations, want %d: %q", acts, len(c.bad), want, c.bad)
+		}
 	}
 }

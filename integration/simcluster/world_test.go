@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -19,8 +20,7 @@ type world struct {
 	mu      sync.Mutex
 	runs    map[string]*programRun   // by attempt; of one that moved, by its last run
 	started map[string]bool          // attempts
-	active  map[string]string        // exclusive task -> the attempt that acted last
-	retired map[string]bool          // attempts of exclusive tasks after which another one has acted
+	newest  map[string]string        // exclusive task -> the newest of its attempts that have acted
 	leaders map[string]string        // by term
 	counts  map[string]*wordCount    // jobs that count words, by name
 	twins   map[string]chan struct{} // by task
@@ -36,7 +36,7 @@ type programRun struct {
 }
 
 func newWorld(c *cluster) *world {
-	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, active: map[string]string{}, retired: map[string]bool{}, leaders: map[string]string{}, counts: map[string]*wordCount{}, twins: map[string]chan struct{}{}}
+	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, newest: map[string]string{}, leaders: map[string]string{}, counts: map[string]*wordCount{}, twins: map[string]chan struct{}{}}
 }
 
 // leads records that a server decides in a term.
@@ -148,6 +148,14 @@ func attemptOf(id string) int {
 	return n
 }
 
+func runOf(id string) int {
+	n, err := strconv.Atoi(strings.Split(id, ".")[4])
+	if err != nil {
+		panic("attempt " + id)
+	}
+	return n
+}
+
 func (w *world) begin(run *programRun) {
 	w.mu.Lock()
 	again := w.started[run.id]
@@ -224,19 +232,24 @@ func (w *world) countSucceeded(id string) int {
 }
 
 // act records that a program of an exclusive task does something now. An attempt
-// must not act after another one of the same task has.
+// must not act after a newer one of the same task has, whether it acted before that or not.
 func (w *world) act(id string) {
 	task := taskOf(id)
 	w.mu.Lock()
-	before, again := w.active[task], w.retired[id]
-	if before != "" && before != id {
-		w.retired[before] = true
+	newest := w.newest[task]
+	old := newest != "" && isBefore(id, newest)
+	if !old {
+		w.newest[task] = id
 	}
-	w.active[task] = id
 	w.mu.Unlock()
-	if again {
-		w.c.violated("exclusive task %s: attempt %s acts while %s does", task, id, before)
+	if old {
+		w.c.violated("exclusive task %s: attempt %s acts after %s has", task, id, newest)
 	}
+}
+
+// isBefore reports whether an attempt of a task, with its run, is older than another one.
+func isBefore(a, b string) bool {
+	return cmp.Or(cmp.Compare(attemptOf(a), attemptOf(b)), cmp.Compare(runOf(a), runOf(b))) < 0
 }
 
 // exclusiveOn returns the live attempts of exclusive tasks on a machine.
