@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	"connectrpc.com/connect"
@@ -335,8 +337,12 @@ func readLog(dir string, upTo uint64) (l storedLog, err error) {
 		return l, err
 	}
 	l = storedLog{first: first, entries: map[uint64]*raft.Log{}}
-	if last == 0 {
-		l.first = upTo + 1 // all it has is a snapshot
+	if last == 0 { // all it has is a snapshot, if it has one
+		newest, err := newestSnapshot(dir)
+		if err != nil {
+			return l, err
+		}
+		l.first = newest + 1
 	}
 	for i := max(first, 1); i <= min(last, upTo); i++ {
 		e := &raft.Log{}
@@ -346,4 +352,43 @@ func readLog(dir string, upTo uint64) (l storedLog, err error) {
 		l.entries[i] = e
 	}
 	return l, nil
+}
+
+// newestSnapshot returns the index of the last entry in the newest snapshot of a server, 0 without one.
+func newestSnapshot(dir string) (newest uint64, err error) {
+	store, err := raft.NewFileSnapshotStore(dir, 100, io.Discard)
+	if err != nil {
+		return 0, err
+	}
+	all, err := store.List()
+	for _, s := range all {
+		newest = max(newest, s.Index)
+	}
+	return newest, err
+}
+
+// TestAnEmptyLogHasNothing reads the log of a server without entries: it has what its newest snapshot has.
+func TestAnEmptyLogHasNothing(t *testing.T) {
+	dir := t.TempDir()
+	want := func(first uint64) {
+		t.Helper()
+		if l, err := readLog(dir, 20); err != nil || l.first != first || len(l.entries) != 0 {
+			t.Errorf("it begins at %d with %d entries, %v; want %d with none", l.first, len(l.entries), err, first)
+		}
+	}
+	want(1)
+	store, err := raft.NewFileSnapshotStore(dir, 100, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, index := range []uint64{7, 12} {
+		s, err := store.Create(1, index, 1, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		want(index + 1)
+	}
 }
