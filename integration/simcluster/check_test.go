@@ -111,7 +111,9 @@ func (c *cluster) check(p *plan) {
 	for _, j := range p.jobs {
 		id, ok := byName[j.spec.Name]
 		switch {
-		case !ok && c.accepted[j.spec.Name] == 0: // its deadline had passed
+		case !ok && c.accepted[j.spec.Name] == 0 && j.spec.Deadline != nil: // which had passed: see accept
+		case !ok && c.accepted[j.spec.Name] == 0:
+			c.violated("job %s was not accepted", j.spec.Name)
 		case !ok:
 			c.violated("job %s was accepted and is gone", j.spec.Name)
 		case id != c.accepted[j.spec.Name]:

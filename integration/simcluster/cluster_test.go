@@ -59,7 +59,8 @@ type cluster struct {
 	plain     bool // the API of the coordinators is HTTP/1 without TLS, as on their local sockets, and so is raft
 	scheduler string
 	speculate bool
-	snapshots uint64 // how many entries of the log a snapshot comes after; 0: 128
+	ahead     time.Duration // how far a coordinator's clock may be ahead
+	snapshots uint64        // how many entries of the log a snapshot comes after; 0: 128
 	lost      lostOutputs
 	election  time.Duration
 	reports   time.Duration   // between two of a node; 0 is a fifth of the lease

@@ -212,6 +212,16 @@ func (s *server) logFault(written bool) error {
 // clockSteps are how far the clock of a coordinator is off, by the fault's number.
 var clockSteps = [...]time.Duration{time.Second, lease, 10 * time.Minute, -time.Second, -lease, -10 * time.Minute}
 
+// clocksAhead returns how far a clock of a coordinator may be ahead in a plan.
+func (p *plan) clocksAhead() (most time.Duration) {
+	for _, f := range p.faults {
+		if f.kind == stepClock {
+			most = max(most, clockSteps[f.n-1])
+		}
+	}
+	return most
+}
+
 func (c *cluster) transferTo(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
