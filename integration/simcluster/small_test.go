@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -135,11 +136,21 @@ func (p *plan) addOrdered(r *rand.Rand) {
 	}
 }
 
+// troublesOfPlans are what a plan may have besides faults.
+var troublesOfPlans = []string{"failing count", "failing sum", "failing nothing", "twins", "full", "late loss", "breaks", "stops at once", "due", "again",
+	"stops when committing", "gone", "forget", "restarts", "TLS"}
+
 // TestSmallPlansReachEverything draws plans: each kind of fault and each trouble that a large plan may have is in some
 // small one too, and few plans are large.
 func TestSmallPlansReachEverything(t *testing.T) {
 	const plans = 4000
 	kinds, troubles, large := map[faultKind]bool{}, map[string]bool{}, 0
+	has := func(what string, there bool) {
+		if !slices.Contains(troublesOfPlans, what) {
+			t.Fatalf("nothing wants plans with: %s", what)
+		}
+		troubles[what] = troubles[what] || there
+	}
 	for seed := range uint64(plans) {
 		if newPlan(seed, mixedPlans).focus == "" {
 			large++
@@ -153,29 +164,29 @@ func TestSmallPlansReachEverything(t *testing.T) {
 				t.Errorf("seed %d: job %s of a plan about leases has no long exclusive task", seed, j.spec.Name)
 			}
 			if w := j.wordCount; w != nil {
-				troubles["failing "+w.failing] = true
-				troubles["twins"] = troubles["twins"] || w.twins && p.speculate
-				troubles["full"] = troubles["full"] || w.full
-				troubles["late loss"] = troubles["late loss"] || w.lateLoss
-				troubles["breaks"] = troubles["breaks"] || w.breaks
+				has("failing "+cmp.Or(w.failing, "nothing"), true)
+				has("twins", w.twins && p.speculate)
+				has("full", w.full)
+				has("late loss", w.lateLoss)
+				has("breaks", w.breaks)
 			}
-			troubles["stops at once"] = troubles["stops at once"] || j.stopsAtOnce
-			troubles["due"] = troubles["due"] || j.spec.Deadline != nil
-			troubles["again"] = troubles["again"] || j.againAt > 0
-			troubles["stops when committing"] = troubles["stops when committing"] || j.stopsAt != ""
+			has("stops at once", j.stopsAtOnce)
+			has("due", j.spec.Deadline != nil)
+			has("again", j.againAt > 0)
+			has("stops when committing", j.stopsAt != "")
 		}
-		troubles["gone"] = troubles["gone"] || p.gone != ""
-		troubles["forget"] = troubles["forget"] || p.forget
-		troubles["restarts"] = troubles["restarts"] || p.restarts
-		troubles["TLS"] = troubles["TLS"] || p.secure
+		has("gone", p.gone != "")
+		has("forget", p.forget)
+		has("restarts", p.restarts)
+		has("TLS", p.secure)
 	}
 	for kind := crashServer; kind < endOfFaults; kind++ {
 		if kind != lastFault && !kinds[kind] {
 			t.Errorf("no small plan of %d has the fault %s", plans, kind)
 		}
 	}
-	for what, there := range troubles {
-		if !there {
+	for _, what := range troublesOfPlans {
+		if !troubles[what] {
 			t.Errorf("no small plan of %d has: %s", plans, what)
 		}
 	}
