@@ -231,6 +231,7 @@ type server struct {
 	step   stepCrash
 	stall  stall
 	full   atomic.Int64 // 1: writes of its log fail; 2: they are made, and fail
+	filled atomic.Bool  // whether they ever did
 	clock  atomic.Int64 // how far its clock is ahead, ns
 }
 
@@ -299,8 +300,9 @@ func (s *server) start() {
 		defer close(done)
 		err := coordinator.Run(ctx, cfg)
 		c.log("%s ended: %v", s.id, err)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !strings.Contains(err.Error(), syscall.ENOSPC.Error()) { // raft does not wrap it
-			c.violated("coordinator %s ended with: %v", s.id, err)
+		full := s.filled.Load() && err != nil && strings.Contains(err.Error(), syscall.ENOSPC.Error()) // raft does not wrap it
+		if ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !full {
+			c.violated("coordinator %s ended by itself with: %v", s.id, err)
 		}
 	}()
 }

@@ -140,7 +140,7 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 	case stepClock:
 		begin, end = func() { s.clock.Store(int64(clockSteps[f.n-1])) }, func() { s.clock.Store(0) }
 	case fillDisk:
-		begin = func() { s.full.Store(int64(1 + f.n%2)) }
+		begin = func() { s.filled.Store(true); s.full.Store(int64(1 + f.n%2)) }
 		end = func() {
 			s.full.Store(0)
 			s.crash(false)

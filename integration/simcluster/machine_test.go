@@ -82,8 +82,8 @@ func (m *machine) start() {
 		defer close(done)
 		err := node.Run(ctx, cfg)
 		c.log("the daemon of %s ended: %v", m.name, err)
-		if err != nil && ctx.Err() == nil {
-			c.violated("the daemon of %s ended with: %v", m.name, err)
+		if ctx.Err() == nil {
+			c.violated("the daemon of %s ended by itself with: %v", m.name, err)
 		}
 	}()
 }
