@@ -220,11 +220,18 @@ func TestABrokenUploadLeavesTheOldFile(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(testContext(t))
 	in, out := io.Pipe()
+	done := make(chan error, 1)
 	go func() {
-		out.Write([]byte("new"))
-		cancel()
+		_, err := c.Do(ctx, Request{Op: Put, Path: remote, Mode: 0o644}, Streams{In: in})
+		done <- err
 	}()
-	if _, err := c.Do(ctx, Request{Op: Put, Path: remote, Mode: 0o644}, Streams{In: in}); err == nil {
+	out.Write([]byte("new"))
+	wait(t, "the part file", func() bool {
+		_, err := os.Stat(remote + ".part")
+		return err == nil
+	})
+	cancel()
+	if err := <-done; err == nil {
 		t.Error("no error")
 	}
 	wait(t, "the part file's removal", func() bool {

@@ -141,7 +141,10 @@ func TestDialPassesBytesBothWaysAndTheirEnds(t *testing.T) {
 }
 
 func TestEveryOperationHasANameOfItsOwn(t *testing.T) {
-	for op := Dial; op <= MachineState; op++ {
+	if int(ResetMachine)+1 != len(opNames) {
+		t.Fatalf("%v is not the last of %d operations", ResetMachine, len(opNames)-1)
+	}
+	for op := Dial; op <= ResetMachine; op++ {
 		got, err := ParseOp(op.String())
 		if err != nil || got != op {
 			t.Errorf("%d: %q is read as %d, %v", op, op, got, err)
