@@ -60,7 +60,7 @@ check: lint ## format, vet, lint, imports, unit tests with the race detector; no
 	./integration/unit.sh
 
 lint: ## format, vet, staticcheck, the scripts of the page
-	@bad=$$(git ls-files '*.go' | xargs gofmt -l); [ -z "$$bad" ] || { echo "not formatted: $$bad"; exit 1; }
+	@set -o pipefail; bad=$$(git ls-files '*.go' | xargs gofmt -l) || exit 1; [ -z "$$bad" ] || { echo "not formatted: $$bad"; exit 1; }
 	go vet ./...
 	go tool staticcheck -checks 'all,-ST1000,-ST1003,-ST1005,-ST1008,-ST1012,-ST1016,-ST1020,-ST1021,-ST1022' ./...
 	integration/deadcode.sh
