@@ -226,9 +226,13 @@ func (h *chaos) inject(first int, all []injection) {
 		}
 	}
 	ready := time.Now()
-	live, load := slices.Clone(h.jobs), make(chan error, 1)
-	go func() { load <- h.load(all[0].plan.when) }()
-	moment := h.awaitMoment(all[0].plan, live)
+	live, load, agreed := slices.Clone(h.jobs), make(chan error, 1), make(chan bool, 1)
+	var wanted *suspension
+	if all[0].plan.when == "suspension" {
+		wanted = h.runningTask()
+	}
+	go func() { load <- h.load(all[0].plan.when, wanted, agreed) }()
+	moment := h.awaitMoment(all[0].plan, live, agreed)
 	for i, f := range all {
 		h.Logf("fault %d: %s for %s%s", first+i, f.what, f.plan.length.Round(time.Second), moment)
 		h.run.Faults[f.kind]++
@@ -325,8 +329,9 @@ func (h *chaos) awaitMachine(k int) {
 	})
 }
 
-// awaitMoment waits for the moment of a fault, and says which it is.
-func (h *chaos) awaitMoment(p plan, live []*job) string {
+// awaitMoment waits for the moment of a fault, and says which it is. A suspension that was refused by then is none; agreed
+// says so of one that was answered.
+func (h *chaos) awaitMoment(p plan, live []*job, agreed <-chan bool) string {
 	if p.when == "" {
 		return ""
 	}
@@ -342,8 +347,21 @@ func (h *chaos) awaitMoment(p plan, live []*job) string {
 		case <-h.ctx.Done():
 		}
 	}
+	if p.when == "suspension" && !isUnderWay(agreed) {
+		return ""
+	}
 	h.run.AtOnce[p.when]++
 	return ", with a " + p.when + " under way"
+}
+
+// isUnderWay reports whether a request was not refused: it was agreed to, or has no answer yet.
+func isUnderWay(agreed <-chan bool) bool {
+	select {
+	case ok := <-agreed:
+		return ok
+	default:
+		return true
+	}
 }
 
 // someCommit returns nil if the result of a job is being published.
@@ -359,10 +377,11 @@ func (h *chaos) someCommit(ctx context.Context, live []*job) error {
 	return errors.New("no job commits")
 }
 
-// load submits jobs and asks for suspensions, the latter first if one is to be under way.
-func (h *chaos) load(when string) error {
+// load submits jobs and asks for suspensions, the latter first if one is to be under way: then agreed gets whether the
+// cluster agreed to it.
+func (h *chaos) load(when string, wanted *suspension, agreed chan<- bool) error {
 	if when == "suspension" {
-		h.suspendOrResume()
+		h.suspendOrResume(wanted, agreed)
 		return h.submitMissing()
 	}
 	if when == "submission" {
@@ -372,7 +391,7 @@ func (h *chaos) load(when string) error {
 	} else if err := h.submitMissing(); err != nil {
 		return err
 	}
-	h.suspendOrResume()
+	h.suspendOrResume(nil, agreed)
 	return nil
 }
 
@@ -413,16 +432,85 @@ func (h *chaos) submit(kind *jobKind) error {
 	return nil
 }
 
-// suspendOrResume asks for a random level of a random task, and resumes those of the job that has lived longest.
-// That it is refused, for example of a task that has not started, is no failure.
-func (h *chaos) suspendOrResume() {
+// suspension is a task that is to be suspended.
+type suspension struct {
+	job  *job
+	task int
+}
+
+// randomTask draws a task, which may not run; nil without a job.
+func (h *chaos) randomTask() *suspension {
 	if len(h.jobs) == 0 {
+		return nil
+	}
+	j := h.jobs[h.asks.IntN(len(h.jobs))]
+	return &suspension{j, h.asks.IntN(j.tasks)}
+}
+
+// taskList is the part of `drover task status -json JOB` that tells which tasks run.
+type taskList struct {
+	Tasks []struct {
+		Stage    string
+		Task     int
+		Attempts []struct {
+			Level struct{ Level, Target string }
+			Seen  struct{ Phase string }
+		}
+	}
+}
+
+// running returns the tasks of a stage that run and are not suspended.
+func (l taskList) running(stage string) (tasks []int) {
+	none := func(level string) bool { return level == "" || level == "LEVEL_UNSPECIFIED" }
+	for _, t := range l.Tasks {
+		if t.Stage != stage || len(t.Attempts) == 0 {
+			continue
+		}
+		a := t.Attempts[len(t.Attempts)-1]
+		if a.Seen.Phase == "PHASE_RUNNING" && (none(a.Level.Level) || a.Level.Level == "LEVEL_RUNNING") && none(a.Level.Target) {
+			tasks = append(tasks, t.Task)
+		}
+	}
+	return tasks
+}
+
+// runningTask draws a task that runs, if there is one.
+func (h *chaos) runningTask() *suspension {
+	var all []*suspension
+	for _, j := range h.jobs {
+		ctx, cancel := context.WithTimeout(h.ctx, requestTime)
+		var list taskList
+		err := h.cluster.JSON(ctx, &list, "task", "status", "-json", j.name)
+		cancel()
+		if err != nil {
+			h.Logf("  tasks of %s: %v", j.name, err)
+			continue
+		}
+		for _, k := range list.running(j.stage) {
+			all = append(all, &suspension{j, k})
+		}
+	}
+	if len(all) == 0 {
+		return h.randomTask()
+	}
+	return all[h.asks.IntN(len(all))]
+}
+
+// suspendOrResume asks for a random level of a task, a random one without a wanted one, and resumes those of the job that
+// has lived longest. That it is refused, for example of a task that has not started, is no failure. agreed gets whether
+// it was not.
+func (h *chaos) suspendOrResume(wanted *suspension, agreed chan<- bool) {
+	if wanted == nil {
+		wanted = h.randomTask()
+	}
+	if wanted == nil {
+		agreed <- false
 		return
 	}
-	j, level := h.jobs[h.asks.IntN(len(h.jobs))], []string{"frozen", "swapped", "checkpointed"}[h.asks.IntN(3)]
-	k := h.asks.IntN(j.tasks)
-	h.watch.suspend(j.task(k))
-	if h.ask("task", "suspend", "-level", level, j.name, fmt.Sprintf("%s/%d", j.stage, k)) {
+	j, level := wanted.job, []string{"frozen", "swapped", "checkpointed"}[h.asks.IntN(3)]
+	h.watch.suspend(j.task(wanted.task))
+	ok := h.ask("task", "suspend", "-level", level, j.name, fmt.Sprintf("%s/%d", j.stage, wanted.task))
+	if agreed <- ok; ok {
 		h.run.Suspensions++
 	}
 	for i := range h.jobs[0].tasks {

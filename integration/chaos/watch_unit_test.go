@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -106,6 +107,34 @@ func TestAWatchThatEndsIsSeen(t *testing.T) {
 	}
 	if attempts, looks := w.exclusiveActs(); attempts != 1 || looks != 2 {
 		t.Errorf("%d attempts in %d looks, want 1 in 2", attempts, looks)
+	}
+}
+
+// TestWhichTasksRun has tasks as the command prints them, and answers to a request to suspend one.
+func TestWhichTasksRun(t *testing.T) {
+	var list taskList
+	text := `{"tasks": [
+		{"stage": "map", "task": 0, "attempts": [{"seen": {"phase": "PHASE_GONE"}}, {"seen": {"phase": "PHASE_RUNNING"}}]},
+		{"stage": "map", "task": 1, "attempts": [{"seen": {"phase": "PHASE_RUNNING"}}, {"seen": {"phase": "PHASE_PREPARING"}}]},
+		{"stage": "map", "task": 2, "attempts": [{"seen": {"phase": "PHASE_RUNNING"}, "level": {"level": "LEVEL_FROZEN"}}]},
+		{"stage": "map", "task": 3, "attempts": [{"seen": {"phase": "PHASE_RUNNING"}, "level": {"level": "LEVEL_RUNNING", "target": "LEVEL_SWAPPED"}}]},
+		{"stage": "map", "task": 4, "attempts": [{"seen": {"phase": "PHASE_RUNNING"}, "level": {"level": "LEVEL_RUNNING"}}]},
+		{"stage": "map", "task": 5}, {"stage": "reduce", "task": 6, "attempts": [{"seen": {"phase": "PHASE_RUNNING"}}]}]}`
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(list.running("map")); got != "[0 4]" {
+		t.Errorf("%s run, want [0 4]", got)
+	}
+	agreed := make(chan bool, 1)
+	if !isUnderWay(agreed) {
+		t.Error("a request without an answer counts as refused")
+	}
+	for _, ok := range []bool{true, false} {
+		agreed <- ok
+		if isUnderWay(agreed) != ok {
+			t.Errorf("an answer of %v counts as the other", ok)
+		}
 	}
 }
 
