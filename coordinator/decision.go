@@ -42,6 +42,24 @@ func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string
 	return out
 }
 
+// keepParked leaves parked attempts parked, for the user or the drain that they are, where a decision suspends them to a
+// deeper level: others need their memory, but who parked them still says when they go on.
+func keepParked(f *facts.Facts, d *droverv1.DecisionFact) {
+	for _, act := range d.GetActions() {
+		if act.GetKind() != int32(facts.ActSuspend) {
+			continue
+		}
+		if a := f.Attempt(facts.KeyOf(act.GetKey())); a != nil {
+			act.Manual, act.Drain = parkedBy(a)
+		}
+	}
+}
+
+// parkedBy reports by whom an attempt is parked, if it is.
+func parkedBy(a *facts.Attempt) (user, drain bool) {
+	return a.Suspension.Parked && !a.Suspension.Drained, a.Suspension.Drained
+}
+
 // maxEntryPart bounds the bytes of actions and policy states in one entry, below replica.MaxEntry.
 const maxEntryPart = 768 << 10
 

@@ -105,7 +105,7 @@ func keyAfter(k facts.Key, a *facts.Attempt, act *droverv1.ActionFact) *droverv1
 // and why the attempt is still there.
 func evacuation(f *facts.Facts, n *facts.Node, k facts.Key, a *facts.Attempt) (*droverv1.ActionFact, string) {
 	const bottom = droverv1.Level_LEVEL_CHECKPOINTED
-	byUser := a.Suspension.Parked && !a.Suspension.Drained
+	byUser, _ := parkedBy(a)
 	switch {
 	case a.State != facts.AttemptLive:
 		return nil, "it is being stopped"

@@ -647,7 +647,9 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 			}
 		}
 	})
-	dropped, err := l.proposeDecision(ctx, decisionFact(&d, l.locality))
+	fact := decisionFact(&d, l.locality)
+	l.c.view(func(f *facts.Facts) { keepParked(f, fact) })
+	dropped, err := l.proposeDecision(ctx, fact)
 	if err != nil {
 		return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
 	}

@@ -87,7 +87,9 @@ func escalations(f *facts.Facts, n *facts.Node, share float64) (acts []*droverv1
 			continue
 		}
 		occupied -= t.a.Occupied.Memory
-		acts = append(acts, &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Key: t.key.Proto(t.a.Run), Level: to, Reason: why, PreemptorJob: t.a.Suspension.Preemptor, Manual: t.a.Suspension.Parked})
+		act := &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Key: t.key.Proto(t.a.Run), Level: to, Reason: why, PreemptorJob: t.a.Suspension.Preemptor}
+		act.Manual, act.Drain = parkedBy(t.a)
+		acts = append(acts, act)
 	}
 	return acts
 }
