@@ -138,7 +138,7 @@ func (l *leader) start(ctx context.Context) error {
 			name = chosen
 		}
 	})
-	err := l.dropUnowned(ctx, false, !makesReservations(name))
+	err := dropOfAnother(ctx, l, name, false)
 	if err != nil {
 		return err
 	}

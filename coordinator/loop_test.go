@@ -229,7 +229,7 @@ func TestLargeProposalsAreDivided(t *testing.T) {
 		t.Errorf("many unknown runs: %v", err)
 	}
 	l.c.view(func(f *facts.Facts) {
-		if states, runs := len(f.PolicyStates()), len(f.AttemptsOn(id)); states != len(d.PolicyStates) || runs != tasks {
+		if states, runs := len(statesOfPolicies(f)), len(f.AttemptsOn(id)); states != len(d.PolicyStates) || runs != tasks {
 			t.Errorf("%d of %d policy states and %d of %d runs are in the facts", states, len(d.PolicyStates), runs, tasks)
 		}
 	})

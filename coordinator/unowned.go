@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"hash/fnv"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
@@ -12,6 +13,42 @@ import (
 // A decision is made on State and stored when it has been replicated. If its project has ended in the meantime, its
 // policy states and reservations become facts all the same, and no event removes them later. And what a scheduler has
 // reserved stays when another one is configured, which may not know how to release it. Both are unowned.
+
+// makerSlot is the slot of the policy state that says which scheduler makes the others and the reservations; the slots of
+// policies are small.
+const makerSlot = 1 << 30
+
+// makerState returns the policy state that says that a scheduler of this name makes the others.
+func makerState(name string) *droverv1.PolicyStateFact {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return &droverv1.PolicyStateFact{Kind: int32(scheduler.CursorState), Slot: makerSlot, Value: int64(h.Sum64())}
+}
+
+// madeBy returns the value of the makerState that the facts have, 0 for none.
+func madeBy(f *facts.Facts) int64 {
+	for _, n := range f.PolicyStates() {
+		if n.Kind == int32(scheduler.CursorState) && n.Slot == makerSlot {
+			return n.Value
+		}
+	}
+	return 0
+}
+
+// dropOfAnother deletes the policy states and reservations that a scheduler other than the one of this name has made: what
+// it has guaranteed may be nothing that this one can keep, and then Check refuses each of its decisions. What was made
+// before makers were recorded stays.
+// changed says that another one has decided in this term.
+func dropOfAnother(ctx context.Context, l *leader, name string, changed bool) error {
+	maker, before := makerState(name), int64(0)
+	l.c.view(func(f *facts.Facts) { before = madeBy(f) })
+	another := changed || (before != 0 && before != maker.GetValue())
+	if err := l.dropUnowned(ctx, another, another || !makesReservations(name)); err != nil || (before == maker.GetValue() && !another) {
+		return err
+	}
+	_, err := l.proposeDecision(ctx, &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{maker}})
+	return err
+}
 
 // unowned returns the decision that deletes the policy states and reservations of projects that have ended, or all
 // of them. O(states and reservations).

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,7 +69,7 @@ func TestStatesOfAGoneProjectAreDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.c.view(func(f *facts.Facts) {
-		if all := f.PolicyStates(); len(all) != 1 || all[0].Project != lives {
+		if all := statesOfPolicies(f); len(all) != 1 || all[0].Project != lives {
 			t.Errorf("the policy states are %+v, want that of project %d alone", all, lives)
 		}
 		if all := f.Reservations(); len(all) != 0 {
@@ -94,11 +95,48 @@ func TestReservationsOfAnotherSchedulerAreDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.c.view(func(f *facts.Facts) {
-			if n, states := len(f.Reservations()), len(f.PolicyStates()); n != want || states != 1 {
+			if n, states := len(f.Reservations()), len(statesOfPolicies(f)); n != want || states != 1 {
 				t.Errorf("%s begins with %d reservations and %d policy states, want %d and 1", name, n, states, want)
 			}
 		})
 	}
+}
+
+// One that comes into force at a start makes its states and reservations anew, whether or not it makes reservations: it may
+// not be able to keep what another one has guaranteed. It begins with its own ones later.
+func TestStatesOfAnotherSchedulerAreDroppedAtAStart(t *testing.T) {
+	l := newTestLeader(t, func(c *Config) { c.Scheduler = "3dsf" })
+	begin := func(scheduler string, want int) {
+		t.Helper()
+		l.c.schedulerDefault.Store(&SchedulerChoice{Name: scheduler})
+		if err := newLeader(l.c, l.term).start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l.c.view(func(f *facts.Facts) {
+			if n, states := len(f.Reservations()), len(statesOfPolicies(f)); n != want || states != want || madeBy(f) != makerState(scheduler).GetValue() {
+				t.Errorf("%s begins with %d reservations and %d policy states, want %d each", scheduler, n, states, want)
+			}
+		})
+	}
+	begin("3dsf", 0)
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info("n1")}}})
+	res, err := (&submitter{l.c}).propose(t.Context(), identity{}, projectJob("j"), "", "", &located{}, jobForecast{})
+	if err != nil || res.Err != nil {
+		t.Fatal(err, res.Err)
+	}
+	var project uint64
+	l.c.view(func(f *facts.Facts) { project = f.Job(res.Job).Project })
+	mustPropose(t, l, lateDecision(project))
+	begin("3dsf", 1)
+	begin("two_tier", 0)
+	mustPropose(t, l, lateDecision(project))
+	begin("two_tier", 1)
+	begin("fifo", 0)
+}
+
+// statesOfPolicies returns the policy states but for the one that says which scheduler makes them.
+func statesOfPolicies(f *facts.Facts) []*facts.PolicyState {
+	return slices.DeleteFunc(slices.Clone(f.PolicyStates()), func(n *facts.PolicyState) bool { return n.Slot == makerSlot })
 }
 
 // latePolicy reserves capacity for a project while another scheduler is being chosen.
