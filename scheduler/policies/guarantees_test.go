@@ -406,3 +406,30 @@ func TestGuaranteeShare(t *testing.T) {
 		}
 	}
 }
+
+// A node that is gone, and was replaced long ago perhaps, is no loss that a spare node makes up for.
+func TestNodesThatAreGoneLeaveSpareOnes(t *testing.T) {
+	for _, policy := range []string{"3dsf", "two_tier", "conservative"} {
+		w := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a")
+		maker := func() scheduler.Policy { return mustNew(t, policy, map[string]string{"spare_nodes": "1"}) }
+		p := maker()
+		if err := w.State.Events().NodeLost(0, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+			t.Fatal(err)
+		}
+		w.Submit("a", 4, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Project, j.Bound, g.Estimate = 1, 10*time.Second, 10*time.Second
+		})
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		for _, r := range w.State.Reservations().All() {
+			if r.Node != 1 {
+				t.Errorf("%s: task %d has a guarantee on node %d, want the one that is not spare", policy, r.Task, r.Node)
+			}
+		}
+		if len(w.State.Reservations().All()) == 0 {
+			t.Errorf("%s: nothing is reserved", policy)
+		}
+	}
+}

@@ -66,15 +66,14 @@ func isGuarantee(r *scheduler.Reservation) bool { return r.Kind == scheduler.Res
 func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	nodes := s.Nodes()
 	var lost []int32
-	unschedulable := len(nodes) - s.Cluster().SchedulableNodes()
-	if unschedulable > 0 && unschedulable < len(nodes) {
+	if schedulable := s.Cluster().SchedulableNodes(); schedulable > 0 && schedulable < len(nodes) {
 		for b := range int32(len(nodes)) {
 			if !s.Cluster().Plannable(nodes[b]) && f.plan.planner.HasWork(b) {
 				lost = append(lost, b)
 			}
 		}
 	}
-	f.plan.planner.SpareLast(nodes, f.spare-unschedulable+len(lost))
+	f.plan.planner.SpareLast(nodes, f.spare) // LoseBins takes what the lost ones need
 	if len(lost) > 0 {
 		violated, done := f.plan.planner.LoseBins(now, lost, func(b int32) bool { return !nodes[b].Spec.Down })
 		f.recordViolations(violated, now)

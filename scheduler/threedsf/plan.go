@@ -26,6 +26,7 @@ type plan struct {
 	owners   []*owner // in order of submission
 	// ownerByID is nil until owner is called: to index very many takes long.
 	ownerByID map[scheduler.ProjectID]*owner
+	lost      []int32        // nodes that are lost and have work
 	late      []backfill.Key // did not start in time
 	missing   []backfill.Key // have no place: they failed or never had one
 	movesLeft int            // moves to earlier times that this cycle may still commit
@@ -73,14 +74,8 @@ func (b *plan) repair() {
 	b.planner.SetBudget(b.p.restoreSteps)
 	b.recordViolations(b.planner.Replan(now, backfill.CauseLate, b.late...))
 	b.recordViolations(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
-	var lost []int32
-	for _, n := range b.p.c.s.Nodes() {
-		if !b.p.c.s.Cluster().Plannable(n) && b.hasPlannedOn(n.Spec.ID) {
-			lost = append(lost, int32(n.Spec.ID))
-		}
-	}
-	if len(lost) > 0 {
-		violated, _ := b.planner.LoseBins(now, lost, func(int32) bool { return false })
+	if len(b.lost) > 0 {
+		violated, _ := b.planner.LoseBins(now, b.lost, func(int32) bool { return false })
 		b.recordViolations(violated)
 	}
 	cause := backfill.CauseNodeLost
@@ -94,6 +89,16 @@ func (b *plan) repair() {
 		b.deferred, b.replanLeft = true, true
 	}
 	b.planner.SetBudget(math.MaxInt)
+}
+
+// collectLost collects the nodes that are lost and on which something is planned. Others that are gone, for good maybe,
+// count for nothing.
+func (b *plan) collectLost() {
+	for _, n := range b.p.c.s.Nodes() {
+		if !b.p.c.s.Cluster().Plannable(n) && b.hasPlannedOn(n.Spec.ID) {
+			b.lost = append(b.lost, int32(n.Spec.ID))
+		}
+	}
 }
 
 // hasPlannedOn reports whether anything is planned on a node.

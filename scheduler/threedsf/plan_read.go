@@ -22,8 +22,8 @@ func (p *planning) readPlan() *plan {
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
 	b.tasks = b.tasks[:0]
 	b.needs.Reset()
-	nodes := p.c.s.Nodes() // those that are lost were spare
-	p.planner.SpareLast(nodes, p.c.cfg.Guarantees.SpareNodes-(len(nodes)-p.c.s.Cluster().SchedulableNodes()))
+	b.collectLost()
+	p.planner.SpareLast(p.c.s.Nodes(), p.c.cfg.Guarantees.SpareNodes-len(b.lost)) // what is planned on those needs as many
 	b.collectOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
