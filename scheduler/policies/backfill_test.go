@@ -165,6 +165,40 @@ func TestWrongEstimateOverrunsOnlyWhenBlocking(t *testing.T) {
 	}
 }
 
+// A task past its bound that could only be killed goes on, since it would begin again and be killed again, until its
+// capacity is guaranteed to others.
+func TestOverrunIsKilledOnlyWhenBlocking(t *testing.T) {
+	for _, name := range []string{"conservative", "two_tier"} {
+		maker := func() scheduler.Policy { return mustNew(t, name, nil) }
+		p := maker()
+		w := schedtest.New(t).AddTenants("a")
+		spec := schedtest.NodeSpec(0, "/r1", schedtest.R(4, 16, 100))
+		spec.Levels = scheduler.Levels(scheduler.LevelRunning)
+		if err := w.State.Events().AddNode(spec); err != nil {
+			t.Fatal(err)
+		}
+		withBound := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 5 * time.Second }
+		w.Submit("a", 1, schedtest.R(4, 1, 0), withBound)
+		for range 5 {
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			if all := w.Attempts(); len(all) != 1 || all[0].ID.Attempt != 1 || all[0].Phase > scheduler.AttemptRunning {
+				t.Fatalf("%s: past its bound the task does not run on", name)
+			}
+			w.Start().Advance(6 * time.Second)
+		}
+		w.Submit("a", 1, schedtest.R(4, 1, 0), withBound)
+		stopped := false
+		for range 10 {
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			stopped = stopped || !slices.ContainsFunc(w.Attempts(), func(a *scheduler.Attempt) bool { return a.ID.Job == 1 && a.Phase <= scheduler.AttemptRunning })
+			w.Advance(6 * time.Second)
+		}
+		if !stopped {
+			t.Errorf("%s: the task past its bound keeps another from its guarantee", name)
+		}
+	}
+}
+
 // An accepted deadline without a bound is planned to stay for ever only if its
 // capacity may be guaranteed to others. If no job has a bound, waiting tasks are
 // planned behind it.

@@ -10,9 +10,10 @@ import (
 )
 
 // stopOverruns suspends attempts past their bound, or kills them if they cannot be
-// moved out of memory. It leaves jobs with an accepted deadline, and attempts past a
-// mere estimate unless their capacity is guaranteed to others: the estimate was
-// wrong, and letting a short task end costs less than suspending it.
+// moved out of memory. It leaves jobs with an accepted deadline, and unless their
+// capacity is guaranteed to others, attempts past a mere estimate, and those that it
+// would have to kill: the estimate was wrong, and letting a short task end costs less
+// than suspending it; and one that is killed begins again, and may never end.
 func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	if !f.plan.timeline.HasOverrun() {
 		return
@@ -33,19 +34,30 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	}
 	for _, a := range stop {
 		act := a.Act(scheduler.ActKill)
-		for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
-			if s.Node(a.Node).CanReach(a, l) {
-				act.Kind, act.Level = scheduler.ActSuspend, l
-			}
+		if l := levelOutOfMemory(s, a); l != 0 {
+			act.Kind, act.Level = scheduler.ActSuspend, l
 		}
 		f.tryApply(act)
 	}
 }
 
-// mustStop reports whether an attempt runs and is past its bound.
+// levelOutOfMemory returns the level at which an attempt can be suspended out of memory, 0 for none.
+func levelOutOfMemory(s *scheduler.State, a *scheduler.Attempt) scheduler.Level {
+	for _, l := range [...]scheduler.Level{scheduler.LevelCheckpointed, scheduler.LevelSwapped} {
+		if s.Node(a.Node).CanReach(a, l) {
+			return l
+		}
+	}
+	return 0
+}
+
+// mustStop reports whether an attempt runs, is past its bound and must not go on.
 func (f *reservingPolicy) mustStop(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
 	j := s.StageOf(a).Job
-	return a.Phase <= scheduler.AttemptRunning && f.plan.boundEnd(s, a, now) < now && !j.Spec.Accepted && (j.Spec.Bound > 0 || f.blocksGuarantee(s, a, now))
+	if a.Phase > scheduler.AttemptRunning || f.plan.boundEnd(s, a, now) >= now || j.Spec.Accepted {
+		return false
+	}
+	return (j.Spec.Bound > 0 && levelOutOfMemory(s, a) != 0) || f.blocksGuarantee(s, a, now)
 }
 
 // blocksGuarantee reports whether an attempt past its estimate may block a
