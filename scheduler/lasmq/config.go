@@ -94,8 +94,8 @@ func (c *Config) queueFor(from int, service float64) int {
 	return queue
 }
 
-// weight returns the weight of queue i, from 1: Decay^(i-1).
-func (c *Config) weight(i int) float64 { return math.Pow(c.Decay, float64(i-1)) }
+// weight returns the weight of queue i, from 1: Decay^(i-1), but never 0, so that a share of weights is a number.
+func (c *Config) weight(i int) float64 { return max(math.Pow(c.Decay, float64(i-1)), 1e-100) }
 
 // Containers returns the size of a demand in containers: the maximum over the
 // resources of demand/unit.

@@ -92,3 +92,20 @@ func TestNextOrder(t *testing.T) {
 		t.Error("too few cases of a kind for a meaningful test")
 	}
 }
+
+// Of late queues whose weights are too small for a number one is next, as of any others.
+func TestTinyWeightsStarveNoQueue(t *testing.T) {
+	cfg := testConfig(func(c *Config) { c.Queues, c.Decay = 64, 1e-9 })
+	weights := make([]float64, cfg.Queues)
+	for i := range weights {
+		weights[i] = cfg.weight(i + 1)
+	}
+	q := newQueues(&cfg, weights, 0, func(int, int) (account, bool) { return account{}, false }, nil)
+	q.contended = true
+	for _, i := range []int{40, 50} {
+		q.insert(i, listedJob{jobKey: jobKey{id: scheduler.JobID(i)}, job: &scheduler.Job{Ready: 1}})
+	}
+	if order := orderAt(q, 1); len(order) != 2 {
+		t.Errorf("the queues that are served are %v, want both", order)
+	}
+}
