@@ -77,7 +77,7 @@ func RecordsViolation(states []scheduler.PolicyState, id scheduler.ProjectID) bo
 // by its slot the Cause; false if it was not. O(causes).
 func ViolationOf(s *scheduler.State, id scheduler.ProjectID) (scheduler.PolicyState, bool) {
 	k := StateKey(scheduler.ViolatedState, id)
-	for cause := CauseOverrun; cause <= CauseLate; cause++ {
+	for cause := CauseOverrun; cause <= CauseSuspended; cause++ {
 		k.Slot = int32(cause)
 		if n, ok := s.PolicyState(k); ok {
 			return n, true

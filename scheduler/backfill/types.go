@@ -87,16 +87,17 @@ type Cause uint8
 // The causes. Their values are stored in the Slot of a scheduler.ViolatedState, so they
 // must not change.
 const (
-	CauseOverrun  Cause = iota + 1 // a job ran past its bound
-	CauseNodeLost                  // a node was lost, is being drained, or shrank
-	CauseFailed                    // a task failed and is rerun
-	CauseLate                      // a job could not start at its planned time
+	CauseOverrun   Cause = iota + 1 // a job ran past its bound
+	CauseNodeLost                   // a node was lost, is being drained, or shrank
+	CauseFailed                     // a task failed and is rerun
+	CauseLate                       // a job could not start at its planned time
+	CauseSuspended                  // a task was suspended by an operator or another scheduler
 )
 
 // String returns the cause in words.
 func (c Cause) String() string {
 	return enum.Name("cause", c, []string{CauseOverrun: "a job ran past its bound", CauseNodeLost: "a node was lost", CauseFailed: "a task failed",
-		CauseLate: "a job could not start in time"})
+		CauseLate: "a job could not start in time", CauseSuspended: "a task was suspended"})
 }
 
 // Violation is a guarantee that no longer holds: the project now departs at Departure,

@@ -147,3 +147,48 @@ func TestNothingIsReservedBehindAParkedTask(t *testing.T) {
 		})
 	}
 }
+
+// The cause of a violation is what happened to the project's own tasks: that another one's task ran past its bound and is
+// suspended is none.
+func TestViolationNamesItsOwnCause(t *testing.T) {
+	for event, want := range map[string]backfill.Cause{"fails": backfill.CauseFailed, "is suspended": backfill.CauseSuspended} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
+		newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": "0"}) }
+		p := newPolicy()
+		submit := func(project scheduler.ProjectID, bound time.Duration) scheduler.JobID {
+			if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: project, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+				t.Fatal(err)
+			}
+			return w.Submit("a", 1, wholeNode, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = project, bound })
+		}
+		attempt := func(job scheduler.JobID) *scheduler.Attempt {
+			return w.State.Attempt(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: job}, Attempt: 1})
+		}
+		round := func() { policytest.Round(t, w.State, p, newPolicy, w.Now, 100) }
+		overruns, other := submit(1, 20*time.Second), submit(2, 30*time.Second)
+		round()
+		submit(3, 30*time.Second) // where the first is suspended
+		round()
+		w.Start().Advance(21 * time.Second)
+		round()
+		if a := attempt(overruns); a.Phase <= scheduler.AttemptRunning {
+			t.Fatalf("the task past its bound is %v: this test proves nothing", a.Phase)
+		} else if err := w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelCheckpointed, scheduler.Footprint{Image: schedtest.GiB}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		round()
+		w.Start().Advance(time.Second)
+		if a := attempt(other); event == "fails" {
+			w.End(a, scheduler.OutcomeFailedInfra)
+		} else {
+			suspend(w, a, scheduler.LevelCheckpointed)
+		}
+		if attempt(overruns).Phase != scheduler.AttemptSuspended {
+			t.Fatal("the task past its bound goes on: this test proves nothing")
+		}
+		round()
+		if n, violated := backfill.ViolationOf(w.State, 2); !violated || backfill.Cause(n.Slot) != want {
+			t.Errorf("the task %s: violated %v, because %v; want %v", event, violated, backfill.Cause(n.Slot), want)
+		}
+	}
+}

@@ -18,15 +18,16 @@ type boundAssumptions struct {
 // ChargeTenants reports false: reservations are not charged to tenants.
 func (boundAssumptions) ChargeTenants() bool { return false }
 
-// ClaimOf returns what an attempt occupies, until its expected end.
+// ClaimOf returns what an attempt occupies, until its expected end. One that is suspended has overrun its bound only if
+// it ran for longer.
 func (b boundAssumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
 	end, bound := b.expectedEnd(s, a, now), b.boundEnd(s, a, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: end, ValidUntil: end, Overran: bound < now}
-	switch {
-	case end == now: // it may end right now; if not, it is extended
+	if a.Level.Suspended() {
+		c.Overran = a.Ran > taskBound(s.StageOf(a), b.defaultBound)
+	}
+	if end == now { // it may end right now; if not, it is extended
 		c.ValidUntil = now + 1
-	case !c.Overran && bound < end: // it is suspended
-		c.ValidUntil = bound + 1
 	}
 	if w := b.windowOf(s, a, now); w != nil && w.From < now { // after it, it is another one
 		c.ValidUntil = min(c.ValidUntil, w.To)

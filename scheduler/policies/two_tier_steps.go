@@ -114,7 +114,6 @@ func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now 
 // so planning is repeated until nothing moves, a few times at most.
 func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
-	cause := f.replanCause(s)
 	f.plan.planner.HasChanged()
 	owners := f.plan.newOwners
 	if f.plan.displaced {
@@ -125,7 +124,11 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	finished := true
 	for range rounds {
 		finished = f.plan.completePlans(owners)
-		f.recordViolations(f.plan.planner.Replan(now, cause), now)
+		violations := f.plan.planner.Replan(now, backfill.CauseFailed)
+		for i := range violations {
+			violations[i].Cause = f.replanCause(s, violations[i].Project, now)
+		}
+		f.recordViolations(violations, now)
 		if !f.plan.planner.HasChanged() || (!finished && f.plan.planner.StepsLeft() <= 0) {
 			break
 		}
@@ -289,13 +292,23 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 	return until
 }
 
-func (f *reservingPolicy) replanCause(s *scheduler.State) backfill.Cause {
-	for a := range s.Attempts().Suspended() {
-		if a.Suspends > 0 {
-			return backfill.CauseOverrun
+// replanCause returns why work of a project is planned again: one of its own tasks ran past its bound, is suspended
+// otherwise, or failed. O(attempts of the project).
+func (f *reservingPolicy) replanCause(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) backfill.Cause {
+	cause := backfill.CauseFailed
+	for _, j := range f.plan.jobsOf(id) {
+		for _, g := range j.Stages {
+			for a := range s.Attempts().In(g) {
+				if a.RanFor(now) > taskBound(g, f.plan.defaultBound) {
+					return backfill.CauseOverrun
+				}
+				if a.Level.Suspended() {
+					cause = backfill.CauseSuspended
+				}
+			}
 		}
 	}
-	return backfill.CauseFailed
+	return cause
 }
 
 // dueTask is a task that is planned to start now.
@@ -401,7 +414,7 @@ func (f *reservingPolicy) recordDropped(s *scheduler.State, now scheduler.Time) 
 func (f *reservingPolicy) violateGuarantee(s *scheduler.State, j *scheduler.Job, now scheduler.Time) {
 	id := ownerOf(j, f.plan.projects)
 	if _, guaranteed := s.PolicyState(backfill.StateKey(scheduler.GuaranteeState, id)); guaranteed {
-		f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
+		f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s, id, now)}}, now)
 	}
 }
 
