@@ -259,6 +259,48 @@ func TestWeakQuoteIsRejectedWithCounterOffer(t *testing.T) {
 	}
 }
 
+// The counter-offer to a refused deadline holds: the same job with it is accepted. On a node that is busy for hours the refused
+// deadline is infeasible, and the job would go behind all that waits; with the offered one it preempts.
+func TestCounterOfferIsAcceptedWhenSubmitted(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	filler := groupJob("filler", 40)
+	filler.RuntimeBound = jobspec.Duration(8 * time.Hour)
+	b.submit(filler)
+	b.waitUntil("the node is full", func() bool { return b.job("filler").Job.TasksRunning == 8 })
+	submit := func(at time.Time) (*droverv1.SubmitJobResponse, error) {
+		j := groupJob("urgent", 1)
+		j.Deadline, j.RuntimeBound = &at, jobspec.Duration(100*time.Second)
+		jobspec.SetDefaults(j)
+		text, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := b.client.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text), RequireQuote: 0.95}))
+		if err != nil {
+			return nil, wire.FromError(err)
+		}
+		return res.Msg, nil
+	}
+	_, err := submit(time.Now().Add(5 * time.Second).UTC())
+	if !errors.Is(err, fault.Exhausted) {
+		t.Fatalf("an infeasible deadline is accepted: %v", err)
+	}
+	_, rest, _ := strings.Cut(err.Error(), "the earliest deadline that holds is ")
+	text, _, _ := strings.Cut(rest, ";")
+	offered, wrong := time.Parse(time.RFC3339, text)
+	if in := time.Until(offered); wrong != nil || in < 5*time.Second || in > 5*time.Minute {
+		t.Fatalf("offered %v, %v: %v", offered, wrong, err)
+	}
+	res, err := submit(offered)
+	if err != nil || res.Quote.GetProbability() < 0.95 && res.AcceptedBy != "guarantee" {
+		t.Errorf("with the offered deadline: %v %v", res, err)
+	}
+	n.SetBehaviour(coordtest.Succeed)
+	b.waitForEnd("urgent", succeeded)
+}
+
 func TestPlanJobNamesVictimsAndChangesNothing(t *testing.T) {
 	t.Parallel() // it waits for tasks that take longer than a plan
 	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })

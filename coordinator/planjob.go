@@ -40,14 +40,14 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.dryRun(ctx, spec, in)
-	if err != nil {
-		return nil, err
-	}
 	if require == 0 {
 		require = counterOfferProbability
 	}
-	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(append(warnings, smallFilesWarning(spec, in)...), t.allWarnings(0)...), CounterOfferMs: t.earliestDeadline(require), Scheduler: t.scheduler}
+	t, err := s.dryRun(ctx, spec, in, offer{require, max(weakProbability, require)})
+	if err != nil {
+		return nil, err
+	}
+	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(append(warnings, smallFilesWarning(spec, in)...), t.allWarnings(0)...), CounterOfferMs: t.offerMs, Scheduler: t.scheduler}
 	s.core.view(func(f *facts.Facts) { t.fillPlan(ctx, s.core, f, res) })
 	return connect.NewResponse(res), nil
 }

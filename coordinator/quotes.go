@@ -89,7 +89,7 @@ func (s *clientService) makeQuote(ctx context.Context, spec *jobspec.Job, in *lo
 		}
 		return jobForecast{estimates: s.core.predictor.estimateSpec(spec, in.splits)}, nil, nil
 	}
-	dry, err := s.dryRun(ctx, spec, in)
+	dry, err := s.dryRun(ctx, spec, in, offer{cmp.Or(require, counterOfferProbability), max(weakProbability, require)})
 	switch {
 	case err == nil:
 	case require > 0 || ctx.Err() != nil:
@@ -116,7 +116,7 @@ func (t *dryRunResult) checkProbability(spec *jobspec.Job, require float64) erro
 	}
 	text := fmt.Sprintf("job %q would end by %s with probability %.2f, not %.2f", spec.Name, formatMillis(t.quote.GetDeadlineMs()), p, require)
 	why := cmp.Or(t.quote.GetNoGuarantee(), "the deadline is before the guaranteed end")
-	if at := t.earliestDeadline(require); at > 0 {
+	if at := t.offerMs; at > 0 {
 		return fault.New(fault.Exhausted, "%s: the earliest deadline that holds is %s; no guarantee: %s", text, formatMillis(at), why)
 	}
 	return fault.New(fault.Exhausted, "%s: no deadline is feasible in the cluster's present state; no guarantee: %s", text, why)
@@ -136,21 +136,34 @@ func (t *dryRunResult) allWarnings(require float64) []string {
 		return t.warnings
 	}
 	text := fmt.Sprintf("the deadline is met with probability %.2f only (%s)", p, t.quote.GetBasis())
-	if at := t.earliestDeadline(counterOfferProbability); at > 0 {
-		text += fmt.Sprintf("; deadline %s is met with %.2f", formatMillis(at), counterOfferProbability)
+	if t.offerMs > 0 {
+		text += fmt.Sprintf("; deadline %s is met with %.2f", formatMillis(t.offerMs), t.offer.probability)
 	}
 	return append(t.warnings, text)
 }
 
-// earliestDeadline returns the earliest deadline that is met with probability
-// p, in Unix ms, rounded up; 0 for none.
-func (t *dryRunResult) earliestDeadline(p float64) int64 {
-	at := t.times.EndQuantile(p)
-	if at == scheduler.Never {
-		return 0
+// offer says when a dry run looks for a deadline that holds: if that of the job is met with a probability below so much.
+type offer struct{ probability, below float64 }
+
+// findOffer sets the earliest deadline found that is met with the probability of the offer. That of a job with a strong
+// quote is its own; a job without a deadline, or under a scheduler for which deadlines change nothing, ends when it does.
+func (t *dryRunResult) findOffer(planner *forward.Forecaster, d *draft, q forward.Query, now scheduler.Time) error {
+	var at scheduler.Time
+	switch p := t.quote.GetProbability(); {
+	case q.Job.Deadline == 0 || q.NoDeadlineLane:
+		if at = t.times.EndQuantile(t.offer.probability); at < scheduler.Never {
+			at = (at + scheduler.Time(offerRounding) - 1) / scheduler.Time(offerRounding) * scheduler.Time(offerRounding)
+		}
+	case p >= t.offer.probability:
+		at = q.Job.Deadline
+	case p < t.offer.below:
+		var err error
+		if at, err = planner.EarliestDeadline(d.state, q, now, t.offer.probability, offerRounding); err != nil {
+			return fault.New(fault.Exhausted, "%w", err)
+		}
 	}
-	const step = int64(offerRounding)
-	return (int64(at) + step - 1) / step * step / 1e6
+	t.offerMs = unixMillis(at)
+	return nil
 }
 
 func formatMillis(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
@@ -165,18 +178,20 @@ type dryRunResult struct {
 	decision  scheduler.Decision
 	scheduler string
 	warnings  []string // for the user
+	offer     offer
+	offerMs   int64 // a deadline that is met with the probability of the offer; 0 for none
 }
 
 // dryRun adds a job to a copy of State, lets the policy decide, and simulates
-// the cluster's future for the quote.
-func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *located) (*dryRunResult, error) {
+// the cluster's future for the quote and the offer.
+func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *located, o offer) (*dryRunResult, error) {
 	planner, done, err := s.core.quoter.acquire(ctx, caller(ctx))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	now := s.core.now()
-	t := &dryRunResult{estimates: s.core.predictor.estimateSpec(spec, in.splits)}
+	t := &dryRunResult{estimates: s.core.predictor.estimateSpec(spec, in.splits), offer: o}
 	var d *draft
 	var params map[string]string
 	sources := map[scheduler.StageID]estimate.Source{}
@@ -199,6 +214,9 @@ func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *locat
 		return nil, fault.New(fault.Exhausted, "%w", err)
 	}
 	t.quote = quoteMessage(t.times, d.job, now, quoteBasis(t.estimates))
+	if err := t.findOffer(planner, d, q, at); err != nil {
+		return nil, err
+	}
 	if err := t.runPolicy(d, params, at); err != nil {
 		return nil, err
 	}

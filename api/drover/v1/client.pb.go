@@ -958,7 +958,7 @@ type PlanJobResponse struct {
 	Stages         []*PlannedStage        `protobuf:"bytes,2,rep,name=stages,proto3" json:"stages,omitempty"`
 	Steps          []*PlannedStep         `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
 	Warnings       []string               `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	CounterOfferMs int64                  `protobuf:"varint,5,opt,name=counter_offer_ms,json=counterOfferMs,proto3" json:"counter_offer_ms,omitempty"` // earliest deadline met with probability require_quote; 0: none
+	CounterOfferMs int64                  `protobuf:"varint,5,opt,name=counter_offer_ms,json=counterOfferMs,proto3" json:"counter_offer_ms,omitempty"` // a deadline met with probability require_quote: the job's own if it is, else the earliest found; 0: none
 	Scheduler      string                 `protobuf:"bytes,6,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

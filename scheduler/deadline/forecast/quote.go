@@ -47,6 +47,8 @@ type Quote struct {
 	ends   []scheduler.Time   // end of the job in each sample, ascending; Never if it does not end
 	starts []scheduler.Time   // start of its first task, ascending
 	stages [][]scheduler.Time // by stage, start of its first task, ascending
+
+	lengths []scheduler.Time // from the start of the first task to the end, ascending; Never if it does not end
 }
 
 // Samples returns the number of samples.
@@ -73,6 +75,11 @@ func (q *Quote) StartQuantile(p float64) scheduler.Time { return quantileOf(q.st
 // MedianStageStart returns the median start of stage i of the job.
 func (q *Quote) MedianStageStart(i int) scheduler.Time { return quantileOf(q.stages[i], 0.5) }
 
+// lengthQuantile returns how long the job takes from its first start on, at most, in the share p of the samples, in which it ends.
+func (q *Quote) lengthQuantile(p float64) time.Duration {
+	return time.Duration(quantileOf(q.lengths, p))
+}
+
 func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 	i := int(p*float64(len(list))+0.999999) - 1
 	return list[min(max(i, 0), len(list)-1)]
@@ -93,6 +100,11 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 		mine := p.simulate(s, &q, now, rand.New(rand.NewPCG(q.Seed, uint64(i))))
 		out.ends = append(out.ends, mine.ended)
 		out.starts = append(out.starts, mine.started)
+		length := scheduler.Never
+		if mine.ended < scheduler.Never {
+			length = max(0, mine.ended-mine.started)
+		}
+		out.lengths = append(out.lengths, length)
 		for k := range mine.stages {
 			out.stages[k] = append(out.stages[k], mine.stages[k].started)
 		}
@@ -102,6 +114,7 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 	}
 	slices.Sort(out.ends)
 	slices.Sort(out.starts)
+	slices.Sort(out.lengths)
 	return out, nil
 }
 

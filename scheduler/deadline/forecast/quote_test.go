@@ -213,6 +213,59 @@ func TestQuotesAreCalibrated(t *testing.T) {
 	}
 }
 
+// An offered deadline holds when the job has it, and a while later; what was refused was too early to try, or what holds
+// lies far after it.
+func TestOfferedDeadlinesHold(t *testing.T) {
+	const margin = offerMargin + time.Second // that of the offer, and its rounding
+	regular := func(w *schedtest.World, run time.Duration) {
+		w.Submit("a", 40, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = run })
+		for i := range int32(4) {
+			w.Place(scheduler.TaskID{Job: 1, Index: i}, scheduler.NodeID(i/2))
+		}
+		w.Start()
+	}
+	for what, c := range map[string]struct {
+		set     func(w *schedtest.World)
+		refused time.Duration
+		q       Query
+		least   time.Duration // of what holds; -1 for nothing
+	}{
+		"infeasible, else it preempts": {func(w *schedtest.World) { regular(w, 4*time.Hour) }, 90 * time.Second,
+			Query{Stages: oneStage(1, 100*time.Second), Preempt: true}, 100 * time.Second},
+		"infeasible, and nothing is preempted": {func(w *schedtest.World) { regular(w, 4*time.Hour) }, 90 * time.Second,
+			Query{Stages: oneStage(1, 100*time.Second)}, 4*time.Hour + 100*time.Second},
+		"two waves on an idle cluster": {func(*schedtest.World) {}, 15 * time.Second, Query{Stages: oneStage(8, 10*time.Second), Preempt: true}, 20 * time.Second},
+		"with a later deadline others go first": {func(w *schedtest.World) {
+			w.Submit("a", 4, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+				j.Deadline, j.Accepted, g.Estimate = w.Now.Add(140*time.Second), true, 100*time.Second
+			})
+		}, 5 * time.Second, Query{Stages: oneStage(4, 10*time.Second), Preempt: true}, 10 * time.Second},
+		"too large for any node": {func(*schedtest.World) {}, time.Minute, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1), Estimate: time.Second}}}, -1},
+	} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")
+		c.set(w)
+		var p Forecaster
+		c.q.Samples, c.q.Job.Deadline = 100, w.Now.Add(c.refused)
+		at, err := p.EarliestDeadline(w.State, c.q, w.Now, 0.95, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.least < 0 {
+			if at != scheduler.Never {
+				t.Errorf("%s: offered %v", what, at.Sub(w.Now))
+			}
+			continue
+		}
+		if in := at.Sub(w.Now); in < c.least || float64(in) > 1.3*float64(c.least+margin) || at%scheduler.Time(time.Second) != 0 {
+			t.Errorf("%s: offered %v, want little after %v", what, in, c.least)
+		}
+		c.q.Job.Deadline = at
+		if by := mustQuote(t, w, c.q).ProbabilityBy(at); by < 0.95 {
+			t.Errorf("%s: the offer %v holds with probability %.2f", what, at.Sub(w.Now), by)
+		}
+	}
+}
+
 func TestQuotesAreRepeatable(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a")
 	q := Query{Stages: oneStage(9, 10*time.Second), Errors: sameErrors(func(u float64) float64 { return 0.5 + u }), Seed: 7}
