@@ -188,7 +188,7 @@ func (b *Estimator) Observe(t *Task) {
 	if b.stages.Get(t.ID) == nil {
 		b.RecordFirstPrediction(t.ID, b.predictWithoutOwn(&t.Stage))
 	}
-	o := b.stages.Get(t.ID)
+	o := b.stages.GetOrAdd(t.ID)
 	task := b.predictorTaskOf(t, run, o.first.RunTime)
 	if o.add(run); o.count == int(t.Tasks) {
 		b.errors.recordCompleted(o)

@@ -1,6 +1,9 @@
 package predict
 
-import "math"
+import (
+	"container/list"
+	"math"
+)
 
 // Source is the origin of an estimate, best last.
 type Source int
@@ -22,11 +25,14 @@ const (
 	tenantFade    = 1.0 / 64
 )
 
+// stageHistory is the number of tasks of a stage from which on earlier ones fade, so that its estimates follow its run times.
+const stageHistory = 1024
+
 // stageStats holds running sums of one stage (Welford's algorithm) for the mean and for
 // the regression of seconds on input bytes, and the errors with which both would have
-// predicted each task before it was added.
+// predicted each task before it was added. Beyond stageHistory tasks the sums fade.
 type stageStats struct {
-	n             float64
+	n             float64 // at most stageHistory
 	meanX, meanY  float64
 	sumXX, sumXY  float64
 	low, high     float64 // smallest and largest run time
@@ -64,7 +70,12 @@ func (s *stageStats) add(x, y float64) {
 		s.low, s.high = y, y
 	}
 	s.low, s.high = min(s.low, y), max(s.high, y)
-	s.n++
+	if s.n++; s.n > stageHistory {
+		s.n = stageHistory
+		for _, sum := range []*float64{&s.sumXX, &s.sumXY, &s.errMean, &s.errRegression} {
+			*sum *= float64(stageHistory) / (stageHistory + 1)
+		}
+	}
 	dx := x - s.meanX
 	s.meanX += dx / s.n
 	s.meanY += (y - s.meanY) / s.n
@@ -83,34 +94,44 @@ func (s *tenantStats) add(seconds float64) {
 	s.logMean += max(1/float64(s.n), tenantFade) * (math.Log(seconds) - s.logMean)
 }
 
-// BoundedMap is a map of bounded size that evicts the oldest entry.
+// BoundedMap is a map of bounded size that evicts the entry that was not used for longest, by GetOrAdd.
 type BoundedMap[K comparable, V any] struct {
-	entries  map[K]*V
-	ring     []K
-	next     int
+	entries  map[K]*list.Element // of boundedEntry
+	used     *list.List          // the latest first
 	capacity int
+}
+
+type boundedEntry[K comparable, V any] struct {
+	key   K
+	value V
 }
 
 // NewBoundedMap returns an empty map of at most size entries.
 func NewBoundedMap[K comparable, V any](size int) BoundedMap[K, V] {
-	return BoundedMap[K, V]{entries: map[K]*V{}, capacity: size}
+	return BoundedMap[K, V]{entries: map[K]*list.Element{}, used: list.New(), capacity: size}
 }
 
-// Get returns the entry of a key, nil if there is none.
-func (t *BoundedMap[K, V]) Get(key K) *V { return t.entries[key] }
+// Get returns the entry of a key, nil if there is none. It is no use of it, so that predictions, which others may ask for,
+// do not change what is learnt.
+func (t *BoundedMap[K, V]) Get(key K) *V {
+	if e := t.entries[key]; e != nil {
+		return &e.Value.(*boundedEntry[K, V]).value
+	}
+	return nil
+}
 
-// GetOrAdd returns the entry of a key and adds a zero one if it is new.
+// GetOrAdd returns the entry of a key, which it uses, and adds a zero one if it is new. O(1).
 func (t *BoundedMap[K, V]) GetOrAdd(key K) *V {
-	if v := t.entries[key]; v != nil {
-		return v
+	if e := t.entries[key]; e != nil {
+		t.used.MoveToFront(e)
+		return &e.Value.(*boundedEntry[K, V]).value
 	}
-	v := new(V)
-	if len(t.ring) == t.capacity {
-		delete(t.entries, t.ring[t.next])
+	if last := t.used.Back(); last != nil && t.used.Len() == t.capacity {
+		delete(t.entries, t.used.Remove(last).(*boundedEntry[K, V]).key)
 	}
-	t.ring = PushRing(t.ring, &t.next, t.capacity, key)
-	t.entries[key] = v
-	return v
+	x := &boundedEntry[K, V]{key: key}
+	t.entries[key] = t.used.PushFront(x)
+	return &x.value
 }
 
 // PushRing adds v to a ring of limited size, of which next is the oldest entry once it is full.

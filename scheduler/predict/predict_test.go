@@ -265,6 +265,58 @@ func TestTablesAreBounded(t *testing.T) {
 	}
 }
 
+// A stage whose run times step up is followed within the tasks of its history, by its mean and its regression, however long it
+// has run as before.
+func TestStagesFollowAStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		input  func(i int) float64
+		source Source
+	}{
+		"mean":       {func(int) float64 { return mib }, StageMean},
+		"regression": {func(i int) float64 { return float64(1+i%8) * mib }, StageRegression},
+	} {
+		p := New(DefaultConfig(1))
+		observe := func(n int, factor float64) {
+			for i := range n {
+				x := Task{Stage: "s", Tenant: "t"}
+				x.Features[InputBytes] = c.input(i)
+				p.Observe(x, factor*c.input(i)/mib)
+			}
+		}
+		x := Task{Stage: "s", Tenant: "t"}
+		x.Features[InputBytes] = c.input(3)
+		observe(20*stageHistory, 10)
+		before := p.Predict(&x)
+		observe(stageHistory, 100)
+		after := p.Predict(&x)
+		if before.Source != c.source || math.Abs(before.Seconds/(10*c.input(3)/mib)-1) > 0.01 || after.Seconds < 5*before.Seconds {
+			t.Errorf("%s: %g s from %v, and %g s from %v once tasks take ten times as long", name, before.Seconds, before.Source, after.Seconds, after.Source)
+		}
+	}
+}
+
+// A stage that goes on to end tasks keeps its history, however many stages others bring.
+func TestStagesInUseAreKept(t *testing.T) {
+	c := DefaultConfig(1)
+	c.maxStages = 10
+	p := New(c)
+	for i := range 100 {
+		if i%5 == 0 {
+			p.Observe(Task{Stage: "mine", Tenant: "a"}, 7)
+		}
+		p.Observe(Task{Stage: fmt.Sprint(i), Tenant: "b"}, 1)
+		if i%5 == 4 { // predictions are no use
+			p.Predict(&Task{Stage: fmt.Sprint(i - 4)})
+		}
+	}
+	if e := p.Predict(&Task{Stage: "mine", Tenant: "a"}); e.Source != StageMean || e.Seconds != 7 || len(p.stages.entries) != 10 || p.stages.used.Len() != 10 {
+		t.Errorf("%g s from %v, %d and %d stages", e.Seconds, e.Source, len(p.stages.entries), p.stages.used.Len())
+	}
+	if p.stages.Get("90") != nil || p.stages.Get("99") == nil {
+		t.Error("an early stage that was only predicted is kept, or the latest is not")
+	}
+}
+
 func TestSlowdown(t *testing.T) {
 	var s SlowdownTracker
 	for range 100 {

@@ -12,7 +12,7 @@ type Config struct {
 	retrainEvery int     // new tasks between two rounds, above 0
 	ridgePenalty float64 // on the squared standardised weights, above 0
 
-	maxStages, maxTenants int // largest number of entries; the oldest is evicted
+	maxStages, maxTenants int // largest number of entries; the one that was not used for longest is evicted
 }
 
 // DefaultConfig trains 20 epochs on the latest 10,000 tasks after every 1,000 tasks.
