@@ -7,12 +7,13 @@
 //
 //	own tasks  the stage's own finished tasks, combined with the next source's
 //	           prediction, which counts as three tasks and one for each running
-//	history    tasks of a stage of the same name, in a job of the same name and
-//	           tenant: their mean, or their regression on input bytes
 //	model      the network, or the ridge regression where the network does not
-//	           beat it on held-out tasks (package predict decides); a map stage
+//	           beat it, if it beats history and tenant on held-out tasks (package
+//	           predict decides), for stages that have one of these; a map stage
 //	           is predicted with the recent shares of tasks at each distance
 //	           from their data, which the means of the other sources include
+//	history    tasks of a stage of the same name, in a job of the same name and
+//	           tenant: their mean, or their regression on input bytes
 //	tenant     the mean of the tenant's tasks
 //	bound      the job's runtime_bound, an upper bound on the time of one task
 //	none       no estimate

@@ -183,6 +183,41 @@ func TestMapStagesUseRecentDistances(t *testing.T) {
 	}
 }
 
+// A trained model speaks for stages and tenants that have run, better than their history; of the first job of a new tenant
+// nothing is known with it either, but its bound.
+func TestModelDoesNotSpeakForTheUnknown(t *testing.T) {
+	b := estimate.New(1)
+	of := func(job int, tenant string) *estimate.Task {
+		x := task(scheduler.JobID(job), fmt.Sprint("job ", job%40), 2, 0)
+		x.Tenant, x.Demand[scheduler.CPU] = tenant, int64(1+job*7%13)*1000
+		x.RunTime = time.Duration(x.Demand[scheduler.CPU]) * 10 * time.Millisecond
+		return x
+	}
+	for i := range 1200 {
+		b.Observe(of(i/2, "t"))
+	}
+	for b.Train(1000) {
+	}
+	bounded := of(700, "new").Stage
+	bounded.RuntimeBound = time.Hour
+	for what, c := range map[string]struct {
+		of   estimate.Stage
+		want estimate.Source
+	}{
+		"a stage with a history":   {of(701, "t").Stage, estimate.Model},
+		"a new stage of a tenant":  {func() estimate.Stage { x := of(702, "t").Stage; x.Job = "new"; return x }(), estimate.Model},
+		"a new tenant":             {of(703, "new").Stage, estimate.None},
+		"a new tenant with bounds": {bounded, estimate.RuntimeBound},
+	} {
+		if got := b.Predict(&c.of); got.Source != c.want {
+			t.Errorf("%s: %v from %v, want it from %v", what, got.RunTime, got.Source, c.want)
+		}
+	}
+	if estimate.Model < estimate.History {
+		t.Error("the model is used before the history, and counts as weaker")
+	}
+}
+
 // A task of which nothing is known is assumed to run as the ended tasks of all tenants did.
 func TestMeanRunTime(t *testing.T) {
 	b := estimate.New(1)

@@ -13,7 +13,8 @@
 // the ridge regression only if it beats the fallback by as much. Until then, and while
 // the history fits neither, estimates come from the fallback chain: the mean of the
 // stage's finished tasks or their regression on input size, whichever has predicted the
-// stage better so far; the mean of the tenant's; one minute.
+// stage better so far; the mean of the tenant's; one minute. A task for which only that
+// minute is left has no estimate of the network either.
 //
 // Every Estimate names its Source. The errors of predictions are measured in package estimate.
 //

@@ -72,13 +72,14 @@ func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
 	return defaultSeconds, Default
 }
 
-// Predict returns the estimate for a task, and fills in the stageSeconds of its features. Cost: two
+// Predict returns the estimate for a task, the model's if one is in use and the stage or tenant has run before, and
+// fills in the stageSeconds of its features. Cost: two
 // map look-ups and, with the network, about 1,400 multiplications. It does not allocate.
 func (p *Predictor) Predict(t *Task) (e Estimate) {
 	e.Seconds, e.Source = p.fallbackEstimate(t)
 	t.Features[stageSeconds] = e.Seconds
 	switch m := p.model; {
-	case m == nil:
+	case m == nil, e.Source == Default: // of a task of which nothing is known the model knows nothing either
 	case m.use == MLP:
 		e = Estimate{m.predictNetwork(p.buffers, &t.Features), MLP}
 	case m.use == Ridge:
