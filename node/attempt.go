@@ -263,7 +263,8 @@ func (a *attempt) seenState(w task.Wanted) task.Seen {
 	if s.Ended {
 		s.Scratch = a.place.hasScratch(w.Goal == task.GoalStop, a.outcome.succeeded())
 	}
-	if w.TimeLimit > 0 && s.Running >= w.TimeLimit && s.Container != task.ContainerUnknown { // it may not even have started
+	lost := s.Container == task.ContainerNone && s.Started && !s.Dumping && !s.Dumped                 // nobody knows for how long it ran
+	if w.TimeLimit > 0 && s.Running >= w.TimeLimit && s.Container != task.ContainerUnknown && !lost { // unknown: it may not even have started
 		a.timedOut = true
 	}
 	return s

@@ -3,7 +3,9 @@ package node
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -173,5 +175,34 @@ func TestEndBeforeAStepOfTheClock(t *testing.T) {
 	now += time.Hour
 	if after := r.running(now, c.stoppedAt); after != before {
 		t.Errorf("it ran %v, and an hour after its end %v", before, after)
+	}
+}
+
+// TestLostContainerIsNotOverItsTimeLimit: a container that vanishes while no daemon runs has not run since.
+func TestLostContainerIsNotOverItsTimeLimit(t *testing.T) {
+	b := newTestNode(t, programs())
+	var now atomic.Int64
+	now.Store(int64(time.Hour))
+	b.config.SinceBoot = func() time.Duration { return time.Duration(now.Load()) }
+	b.start()
+	w := with(groupTask(0, "hang"), func(w *droverv1.WantedAttempt) { w.Spec.TimeLimitMs = time.Minute.Milliseconds() })
+	b.put(w)
+	b.await(t, w, running)
+	b.stopDaemon()
+	driver := b.engine.Driver()
+	if err := driver.Kill(t.Context(), idOf(w), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Wait(t.Context(), idOf(w)); err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Delete(t.Context(), idOf(w)); err != nil {
+		t.Fatal(err)
+	}
+	now.Add(int64(time.Hour))
+	b.config.Driver = driver
+	b.start()
+	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_INFRA || !strings.Contains(s.GetMessage(), "its container is gone") {
+		t.Errorf("%s %q", s.GetCause(), s.GetMessage())
 	}
 }
