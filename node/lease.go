@@ -180,6 +180,7 @@ func (a *attempt) wantedUnderLease() (hasLease bool, wanted *droverv1.WantedAtte
 // no lease: it must not run, since another attempt may start elsewhere. A task
 // that cannot be frozen is failed.
 func (a *attempt) enforceLease(w *task.Wanted, spec *droverv1.TaskSpec, hasLease bool) {
+	a.suspension.setLease(hasLease, spec.GetExclusive() && w.Goal == task.GoalRun && w.Level <= task.LevelRunning)
 	if hasLease || !spec.GetExclusive() || w.Goal != task.GoalRun {
 		return
 	}

@@ -527,3 +527,55 @@ func TestRestoreIsNotWatched(t *testing.T) {
 		t.Errorf("watched: %v, want %v", watched, want)
 	}
 }
+
+// limitlessKernel cannot write the limits of a running task while refuse is set.
+type limitlessKernel struct {
+	*levelKernel
+	refuse atomic.Bool
+}
+
+func (k *limitlessKernel) Ensure(ctx context.Context, id string, l Limits) (*droverv1.Limits, error) {
+	if k.refuse.Load() {
+		return nil, errors.New("no such file")
+	}
+	return k.levelKernel.Ensure(ctx, id, l)
+}
+
+// TestExclusiveTaskRunsWhenItDoes: a task that is to go on is reported as running when it is thawed, also if its stage
+// is exclusive; but a short time without a lease is no suspension.
+func TestExclusiveTaskRunsWhenItDoes(t *testing.T) {
+	for name, byLease := range map[string]bool{"frozen on request": false, "frozen without a lease": true} {
+		t.Run(name, func(t *testing.T) {
+			b, lk := newLevelTestNode(t)
+			k := &limitlessKernel{levelKernel: lk}
+			b.config.Enforcer, b.leaseMS = k, 60_000
+			if byLease {
+				b.leaseMS = 600
+			}
+			b.start()
+			w := with(groupTask(0, "count"), exclusive)
+			b.put(w)
+			b.await(t, w, running)
+			b.awaitCounting(w)
+			if byLease {
+				froze := b.engine.Calls(fake.Freeze)
+				b.loseCoordinator()
+				poll(t, "a freeze", func() bool { return b.engine.Calls(fake.Freeze) > froze })
+				k.refuse.Store(true)
+				b.setUnreachable(false)
+			} else {
+				b.requestLevel(w, levelFrozen)
+				b.awaitLevel(w, levelFrozen)
+				k.refuse.Store(true)
+				b.requestLevel(w, levelRunning)
+			}
+			poll(t, "the reason", func() bool { return strings.Contains(b.get(w).GetLevelNote(), "cannot be thawed yet") })
+			if s := b.get(w); s.GetLevel() != levelFrozen {
+				t.Errorf("it is frozen and reported as %s", s.GetLevel())
+			}
+			k.refuse.Store(false)
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
+		})
+	}
+}

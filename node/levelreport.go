@@ -22,10 +22,10 @@ func (s *suspension) level(wanted *droverv1.WantedAttempt) droverv1.Level {
 }
 
 // isPausedForLease reports whether the attempt is frozen only because the node
-// has no lease. It is reported to the coordinator as running, the requested
-// level.
+// has, or until now had, no lease. It is reported to the coordinator as running,
+// the requested level.
 func (s *suspension) isPausedForLease(wanted *droverv1.WantedAttempt) bool {
-	return s.frozen && wanted.GetSpec().GetExclusive() && wanted.GetGoal() == droverv1.Goal_GOAL_RUN && wanted.GetLevel() <= droverv1.Level_LEVEL_RUNNING
+	return s.frozen && s.forLease && wanted.GetSpec().GetExclusive() && wanted.GetGoal() == droverv1.Goal_GOAL_RUN && wanted.GetLevel() <= droverv1.Level_LEVEL_RUNNING
 }
 
 // fill fills in the fields of a report that concern the level.

@@ -145,6 +145,7 @@ func (a *attempt) handleLevelFailure(do task.Do, n failures, err error) bool {
 	case do == task.Freeze && a.suspension.frozen: // or freezing, or the store could not be told: it runs no more
 		return false
 	case do == task.Thaw:
+		a.suspension.forLease = false
 		a.rec.setLevelNote("%s: %v", f.note, err)
 		return false
 	case do == task.Checkpoint && gone && a.rec.Dumping:

@@ -21,6 +21,7 @@ type suspension struct {
 	frozen             bool // its processes are frozen
 	unrecorded         bool // frozen, but the store could not be told: its time still counts as running
 	swapped            bool
+	forLease           bool // it wants to run and was frozen for want of a lease alone; its thaw has not failed since
 	staleDump          bool // the disk holds a dump that the attempt does not need
 	requested          droverv1.Level
 	refused            task.Levels
@@ -66,6 +67,16 @@ func (s *suspension) refuseToRestore(do task.Do, err error) {
 	f := levelFailures[task.Restore]
 	s.refuse(f.refuses, err)
 	s.rec.setLevelNote("%s: %s: %v", f.note, do, err)
+}
+
+// setLease notes whether a task of an exclusive stage that wants to run may do so.
+func (s *suspension) setLease(hasLease, wantsToRun bool) {
+	switch {
+	case !wantsToRun || hasLease && !s.frozen:
+		s.forLease = false
+	case !hasLease:
+		s.forLease = true
+	}
 }
 
 // addSteps adds what is reported of a step and its parts.
