@@ -83,7 +83,7 @@ func (d *daemon) runSession(ctx context.Context, ready func(address string)) err
 		ready(d.cfg.Info.GetAddress())
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.watchWanted(ctx) })
+	g.Go(func() error { return d.watchWanted(ctx, reg.GetTerm()) })
 	g.Go(func() error { return d.reportLoop(ctx, reg) })
 	g.Go(func() error {
 		select {
@@ -117,8 +117,9 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 	return res.Msg, nil
 }
 
-// watchWanted applies the wanted state that the coordinator streams.
-func (d *daemon) watchWanted(ctx context.Context) error {
+// watchWanted applies the wanted state that the coordinator streams. Another leader may answer than the one that
+// registered the node: a new session sends it a full report, without which it knows of no attempt that does not change.
+func (d *daemon) watchWanted(ctx context.Context, term uint64) error {
 	id := d.attempts.identity()
 	stream, err := d.cfg.Coordinator.Watch(ctx, connect.NewRequest(&droverv1.WatchRequest{Node: id.Node, Epoch: id.Epoch, Revision: id.Revision}))
 	if err != nil {
@@ -127,6 +128,9 @@ func (d *daemon) watchWanted(ctx context.Context) error {
 	defer stream.Close()
 	for stream.Receive() {
 		m := stream.Msg()
+		if m.GetTerm() != term {
+			return fault.New(fault.Unavailable, "another coordinator leads than the one that registered the node (terms %d and %d)", m.GetTerm(), term)
+		}
 		err := d.applyWanted(m)
 		if errors.Is(err, fault.Invalid) { // a delta to a set that the node does not have
 			d.log.Warn("requesting a full set", "err", err)

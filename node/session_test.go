@@ -29,3 +29,25 @@ func TestPacer(t *testing.T) {
 		now = now.Add(time.Hour)
 	}
 }
+
+// TestNewLeaderGetsAFullReport: a stream that goes on with another leader than the one that registered the node ends the
+// session.
+func TestNewLeaderGetsAFullReport(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.start()
+	old, changing := groupTask(0, "hang"), groupTask(1, "hang")
+	b.put(old)
+	b.await(t, old, running)
+	fulls, registrations := b.fullReports(), b.registered()
+	b.mu.Lock()
+	b.term++
+	clear(b.seen) // it knows nothing
+	b.mu.Unlock()
+	b.put(changing)
+	poll(t, "another full report", func() bool { return b.fullReports() > fulls })
+	b.await(t, changing, running)
+	b.await(t, old, running)
+	if n := b.registered(); n != registrations+1 {
+		t.Errorf("%d registrations with the new leader", n-registrations)
+	}
+}
