@@ -123,6 +123,9 @@ func (a *attempt) stopSharing(ctx context.Context, spec *droverv1.TaskSpec, caus
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepLimit) // the start may have used up its time
 	defer cancel()
+	if err := a.rec.change(func(r *store.Record) { r.Started = false }); err != nil { // or it would have lost the container with which it started
+		return errors.Join(cause, err)
+	}
 	if err := a.container.remove(ctx); err != nil {
 		return errors.Join(cause, err)
 	}

@@ -104,6 +104,7 @@ func TestTasksThatCannotShareRunAlone(t *testing.T) {
 		"a stage that says nothing":         {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}}, groupTask, 0},
 		"the image is not for sharing":      {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: fault.New(fault.Invalid, "its image has a link at /task")}}, groupTask, 0},
 		"a stage that wants it":             {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}}, sharing, 1},
+		"and its own is not made at once":   {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}, {Verb: fake.Create, Nth: 2, Err: errors.New("busy")}}, groupTask, 0},
 		"and the engine does not delete it": {[]fake.Fault{{Verb: fake.Start, Nth: 1, Err: errors.New("no init")}, {Verb: fake.Delete, Nth: 1, Err: errors.New("busy")}}, groupTask, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
