@@ -333,9 +333,7 @@ func (a *attempt) buildReport() *droverv1.SeenAttempt {
 
 func (a *attempt) buildState() *droverv1.SeenAttempt {
 	if a.outcome != nil {
-		end := proto.CloneOf(a.outcome.end)
-		end.DiskOccupied = a.disk.bytes
-		return end
+		return proto.CloneOf(a.outcome.end)
 	}
 	now := a.d.clock.Monotonic()
 	s := &droverv1.SeenAttempt{

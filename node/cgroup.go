@@ -6,6 +6,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -115,9 +116,33 @@ func (g *attemptCgroup) readUsage() {
 		return
 	}
 	if u != nil {
-		u.CpuMs += g.rec.PriorCPUMS
+		addPrior(u, &g.rec.PriorUsage)
 	}
 	g.usage, g.occupied, g.oomKills = u, occupied, kills
+}
+
+// addPrior adds to the counters of a cgroup what they do not have.
+func addPrior(u *droverv1.Usage, p *store.PriorUsage) {
+	u.CpuMs += p.CPUMS
+	u.MemoryPeak = max(u.GetMemoryPeak(), p.MemoryPeak)
+	u.ReadBytes += p.ReadBytes
+	u.WriteBytes += p.WriteBytes
+	u.CpuThrottledMs += p.ThrottledMS
+}
+
+// usageToStore returns what the record of an attempt has of its usage, nil for nothing.
+func usageToStore(u *droverv1.Usage) *store.Usage {
+	if u == nil {
+		return nil
+	}
+	return &store.Usage{CPUMS: u.GetCpuMs(), MemoryPeak: u.GetMemoryPeak(), ReadBytes: u.GetReadBytes(), WriteBytes: u.GetWriteBytes(), ThrottledMS: u.GetCpuThrottledMs()}
+}
+
+// recoverUsage takes over the usage that the record of a checkpointed attempt has, unless it was read.
+func (g *attemptCgroup) recoverUsage() {
+	if r := g.rec.Usage; g.usage == nil && r != nil {
+		g.usage = &droverv1.Usage{CpuMs: r.CPUMS, MemoryPeak: r.MemoryPeak, ReadBytes: r.ReadBytes, WriteBytes: r.WriteBytes, CpuThrottledMs: r.ThrottledMS}
+	}
 }
 
 // read reads usage and swap.

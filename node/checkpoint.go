@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -81,7 +82,9 @@ func (s *suspension) finishDump(ctx context.Context) error {
 		return err
 	}
 	s.stepBytes = size
-	if err := s.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size }); err != nil {
+	if err := s.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) {
+		r.Dumped, r.DumpBytes, r.Usage = true, size, cmp.Or(usageToStore(s.cgroup.usage), r.Usage)
+	}); err != nil {
 		return err
 	}
 	err = s.inSlot(ctx, func() error { return s.dumps.writeSums(ctx, s.rec.DumpNumber, s.dir) })
@@ -162,6 +165,9 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	}
 	ctx, cancel := context.WithTimeout(ctx, dumpStepLimit) // whatever the check took
 	defer cancel()
+	if err := s.keepUsage(); err != nil {
+		return err
+	}
 	if err := s.cgroup.lift(ctx, spec, 0); err != nil {
 		return err
 	}
@@ -197,6 +203,14 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 		return errors.Join(err, s.freezeRestored(ctx, canStop))
 	}
 	return s.setLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks)
+}
+
+// keepUsage records what the attempt has used in a cgroup that there is no more, before the next one begins to count.
+func (s *suspension) keepUsage() error {
+	if u := s.rec.Usage; u != nil && !s.cgroup.exists {
+		return s.rec.change(func(r *store.Record) { r.PriorUsage = store.PriorUsage(*u) })
+	}
+	return nil
 }
 
 // freezeRestored freezes a container that must not go on yet; Thaw writes its limits again.

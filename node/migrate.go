@@ -75,12 +75,15 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	if err := a.dumps.writeSums(ctx, 1, a.dir); err != nil {
 		a.d.log.Warn("the folder of a moved attempt has no checksums", "attempt", a.id, "err", err)
 	}
-	return a.rec.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, a.container.stoppedAt, func(r *store.Record) {
-		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.PriorCPUMS = true, m.StartedMS, a.d.bootID, m.RanNS, 0, m.CPUMS
+	err = a.rec.setLevel(droverv1.Level_LEVEL_CHECKPOINTED, a.container.stoppedAt, func(r *store.Record) {
+		used := store.Usage(m.Usage)
+		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.Usage = true, m.StartedMS, a.d.bootID, m.RanNS, 0, &used
 		r.Waiting, r.WaitedNS = m.Waiting, m.WaitedNS
 		r.DumpNumber, r.Dumping, r.Dumped, r.DumpBytes = 1, true, true, size
 		r.HarnessPath = filepath.Join(program, dump.HarnessName)
 	})
+	a.cgroup.recoverUsage()
+	return err
 }
 
 // installFetched gives the folder of a fetched program its name, unless another attempt has brought the same: a program
@@ -292,9 +295,9 @@ func (a *attempt) dumpToServe(l droverv1.Level) *servableDump {
 	}
 	h := a.layout().harness
 	d := &servableDump{harness: h, Manifest: dump.Manifest{Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS, Waiting: a.rec.Waiting, WaitedNS: a.rec.WaitedNS,
-		CPUMS: a.cgroup.usage.GetCpuMs(), StartedMS: a.rec.StartedMS, HarnessSHA256: filepath.Base(filepath.Dir(h))}}
-	if a.cgroup.usage == nil {
-		d.CPUMS = a.rec.PriorCPUMS
+		StartedMS: a.rec.StartedMS, HarnessSHA256: filepath.Base(filepath.Dir(h))}}
+	if u := usageToStore(a.cgroup.usage); u != nil {
+		d.Usage = dump.Usage(*u)
 	}
 	return d
 }

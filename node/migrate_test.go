@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
@@ -318,6 +319,51 @@ func TestDumpsHaveASize(t *testing.T) {
 		if err := d.checkDumpSize(&dump.Manifest{Files: c.files}, spec, filepath.Join(fetched, "none"), c.fetched); !errors.Is(err, c.want) {
 			t.Errorf("%v: %v", c.files, err)
 		}
+	}
+}
+
+// usedKernel counts a usage of its own for each attempt.
+type usedKernel struct {
+	*levelKernel
+	used *droverv1.Usage
+}
+
+func (k *usedKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, OOMKills, error) {
+	_, occupied, kills, err := k.levelKernel.Usage(id)
+	return proto.CloneOf(k.used), occupied, kills, err
+}
+
+// TestMoveKeepsUsage: what an attempt used before a move counts after it, also if the daemon that has the dump was
+// started again in between.
+func TestMoveKeepsUsage(t *testing.T) {
+	first := &droverv1.Usage{CpuMs: 1000, MemoryPeak: 9 << 20, ReadBytes: 100, WriteBytes: 200, CpuThrottledMs: 30}
+	second := &droverv1.Usage{CpuMs: 10, MemoryPeak: 1 << 20, ReadBytes: 1, WriteBytes: 2, CpuThrottledMs: 3}
+	both := &droverv1.Usage{CpuMs: 1010, MemoryPeak: 9 << 20, ReadBytes: 101, WriteBytes: 202, CpuThrottledMs: 33}
+	a, b := twoNodes(t)
+	for n, used := range map[*testNode]*droverv1.Usage{a: first, b: second} {
+		n.stopDaemon()
+		n.config.Enforcer, n.config.SampleEvery = &usedKernel{n.config.Enforcer.(*levelKernel), used}, 5*time.Millisecond
+		n.start()
+	}
+	w := startAndCheckpoint(t, a)
+	a.stopDaemon()
+	a.config.Driver = a.engine.Driver()
+	a.mu.Lock()
+	clear(a.seen)
+	a.mu.Unlock()
+	a.start()
+	poll(t, "the usage after a restart", func() bool { return proto.Equal(a.get(w).GetUsage(), first) })
+	m := movedTo(w, a)
+	b.put(m)
+	b.awaitLevel(m, levelRunning)
+	poll(t, "the sum of both nodes", func() bool { return proto.Equal(b.get(m).GetUsage(), both) })
+	b.requestLevel(m, levelCheckpointed) // and here its cgroup counts on
+	b.awaitLevel(m, levelCheckpointed)
+	b.requestLevel(m, levelRunning)
+	b.awaitLevel(m, levelRunning)
+	b.awaitCounting(m)
+	if got := b.get(m).GetUsage(); !proto.Equal(got, both) {
+		t.Errorf("after another checkpoint: %v", got)
 	}
 }
 

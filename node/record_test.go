@@ -206,3 +206,21 @@ func TestLostContainerIsNotOverItsTimeLimit(t *testing.T) {
 		t.Errorf("%s %q", s.GetCause(), s.GetMessage())
 	}
 }
+
+// An ended attempt took as much of the disk as it did, whichever daemon reports its end.
+func TestDiskSpaceOfAnEndedAttemptIsKept(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.start()
+	w := groupTask(0, "env")
+	b.put(w)
+	before := b.await(t, w, succeeded).GetDiskOccupied()
+	b.stopDaemon()
+	b.config.Driver = b.engine.Driver()
+	b.mu.Lock()
+	clear(b.seen)
+	b.mu.Unlock()
+	b.start()
+	if after := b.await(t, w, succeeded).GetDiskOccupied(); after != before || before == 0 {
+		t.Errorf("%d bytes, and after a restart %d", before, after)
+	}
+}

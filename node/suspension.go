@@ -209,6 +209,7 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 	switch {
 	case s.container.isGone() && s.rec.Dumped:
 		s.cgroup.exists = s.cgroup.exists && s.rec.BootID == s.rec.bootID // a reboot removes all cgroups
+		s.cgroup.recoverUsage()
 		return
 	case s.container.phase != task.ContainerRunning || f == nil:
 		return

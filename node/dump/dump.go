@@ -109,9 +109,18 @@ type Manifest struct {
 	RanNS         int64  `json:"ran_ns"`      // unfrozen running time so far
 	Waiting       bool   `json:"waiting,omitempty"`
 	WaitedNS      int64  `json:"waited_ns,omitempty"` // as in the node's record
-	CPUMS         int64  `json:"cpu_ms"`              // CPU time so far
 	StartedMS     int64  `json:"started_ms"`          // Unix time of the first start
 	HarnessSHA256 string `json:"harness_sha256"`      // names the harness's folder
+	Usage
+}
+
+// Usage is what the attempt has used so far. Nodes of an earlier Drover name the CPU time alone.
+type Usage struct {
+	CPUMS       int64 `json:"cpu_ms"`
+	MemoryPeak  int64 `json:"memory_peak,omitempty"` // bytes
+	ReadBytes   int64 `json:"read_bytes,omitempty"`
+	WriteBytes  int64 `json:"write_bytes,omitempty"`
+	ThrottledMS int64 `json:"throttled_ms,omitempty"`
 }
 
 // List returns the files of a root as a manifest of that version has them, sorted by path, so that folders come before
@@ -298,8 +307,8 @@ func (m *Manifest) validate() error {
 	if !slices.ContainsFunc(m.Files, func(f File) bool { return f.Root == Harness }) {
 		return fault.New(fault.Corrupt, "the manifest of the dump names no harness")
 	}
-	if m.RanNS < 0 || m.WaitedNS < 0 || m.CPUMS < 0 || m.StartedMS < 0 {
-		return fault.New(fault.Corrupt, "the manifest of the dump names a negative time")
+	if min(m.RanNS, m.WaitedNS, m.StartedMS, m.CPUMS, m.MemoryPeak, m.ReadBytes, m.WriteBytes, m.ThrottledMS) < 0 {
+		return fault.New(fault.Corrupt, "the manifest of the dump names a negative time or usage")
 	}
 	if len(m.HarnessSHA256) != 2*sha256.Size || strings.Trim(m.HarnessSHA256, "0123456789abcdef") != "" {
 		return fault.New(fault.Corrupt, "the manifest of the dump names the harness %q", m.HarnessSHA256)

@@ -360,6 +360,7 @@ func TestManifestCannotEscapeItsRoots(t *testing.T) {
 		"another name of a later file":    add(File{Root: Folder, Path: "task/x", HardLink: "task/y"}),
 		"no harness":                      func(m *Manifest) { m.Files = m.Files[:len(m.Files)-1] },
 		"a negative time":                 func(m *Manifest) { m.RanNS = -1 },
+		"a negative usage":                func(m *Manifest) { m.ReadBytes = -1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := good

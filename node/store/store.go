@@ -69,9 +69,29 @@ type Record struct {
 	Stopped      bool   `json:"stopped,omitempty"`        // restored, and its processes are still stopped: see runtime.StoppedRestorer
 	DumpBytes    int64  `json:"dump_bytes,omitempty"`     // size of the dump
 	HarnessPath  string `json:"harness_path,omitempty"`   // of the harness that the container was made with
-	PriorCPUMS   int64  `json:"prior_cpu_ms,omitempty"`   // CPU time used on earlier nodes
+	Usage        *Usage `json:"usage,omitempty"`          // in all, when it was last checkpointed
 	LevelNote    string `json:"level_note,omitempty"`     // why a level was not reached
 	End          []byte `json:"end,omitempty"`            // protobuf SeenAttempt: how the attempt ended
+	PriorUsage
+}
+
+// Usage is what an attempt has used.
+type Usage struct {
+	CPUMS       int64 `json:"cpu_ms,omitempty"` // CPU time
+	MemoryPeak  int64 `json:"memory_peak,omitempty"`
+	ReadBytes   int64 `json:"read_bytes,omitempty"`
+	WriteBytes  int64 `json:"write_bytes,omitempty"`
+	ThrottledMS int64 `json:"throttled_ms,omitempty"`
+}
+
+// PriorUsage is the Usage that the counters of the attempt's cgroup do not have: on earlier nodes, and in cgroups that a
+// reboot has removed.
+type PriorUsage struct {
+	CPUMS       int64 `json:"prior_cpu_ms,omitempty"`
+	MemoryPeak  int64 `json:"prior_memory_peak,omitempty"`
+	ReadBytes   int64 `json:"prior_read_bytes,omitempty"`
+	WriteBytes  int64 `json:"prior_write_bytes,omitempty"`
+	ThrottledMS int64 `json:"prior_throttled_ms,omitempty"`
 }
 
 // DecodeEnd returns the recorded end, or nil.

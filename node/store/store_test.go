@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -265,4 +266,12 @@ func FuzzParseID(f *testing.F) {
 			t.Errorf("%q reads as %v, which prints as %q", s, k, IDOf(k))
 		}
 	})
+}
+
+// A record of an earlier version has the CPU time of earlier nodes alone.
+func TestPriorUsageOfAnEarlierVersion(t *testing.T) {
+	var r Record
+	if err := json.Unmarshal([]byte(`{"epoch":1,"prior_cpu_ms":7}`), &r); err != nil || r.PriorUsage != (PriorUsage{CPUMS: 7}) {
+		t.Errorf("%+v, %v", r, err)
+	}
 }
