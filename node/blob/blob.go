@@ -237,7 +237,7 @@ func (c *Cache) removeLocked(h string) {
 // partSuffix is that of the name of a partial fetch.
 const partSuffix = ".part"
 
-// Prune removes blobs that are neither in digests nor in use, and partial fetches of others likewise.
+// Prune removes blobs that are neither in digests nor in use, and partial fetches that are neither in digests nor under way.
 func (c *Cache) Prune(digests []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
