@@ -366,7 +366,7 @@ func (b *scheduleBuilder) cut() {
 }
 
 func (b *scheduleBuilder) addJob(f *facts.Facts, j *facts.Job) {
-	out := &droverv1.ScheduleJob{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, DeadlineMs: j.DeadlineNS() / 1e6, GuaranteedMs: f.Deadlines().GuaranteedDeparture(j) / 1e6}
+	out := &droverv1.ScheduleJob{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, DeadlineMs: j.DeadlineNS() / 1e6, GuaranteedMs: f.Deadlines().LatestDeparture(j) / 1e6}
 	for i := range j.Spec.Stages {
 		out.Stages = append(out.Stages, j.Spec.Stages[i].Name)
 	}

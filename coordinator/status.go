@@ -66,7 +66,7 @@ func (v *jobView) status(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse 
 			r.AvoidedNodes = append(r.AvoidedNodes, n.Info.GetName())
 		}
 	}
-	r.Job.GuaranteedMs, r.Job.GuaranteeViolated = f.Deadlines().GuaranteedDeparture(j)/1e6, f.Deadlines().GuaranteeViolated(j)
+	r.Job.GuaranteedMs, r.Job.GuaranteeViolated = f.Deadlines().LatestDeparture(j)/1e6, f.Deadlines().GuaranteeViolated(j)
 	for i := range j.Stages {
 		r.Stages = append(r.Stages, v.stageStatus(f, j, i))
 	}

@@ -182,13 +182,17 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 	return k.Job, k.Name, ok
 }
 
-// GuaranteedDeparture returns the departure (Unix ns) that the scheduler
-// guaranteed to a job or its project, 0 for none.
-func (d Deadlines) GuaranteedDeparture(j *Job) int64 {
+// LatestDeparture returns the latest departure (Unix ns) of a job or its project that keeps the scheduler's guarantee, 0 for
+// none: later guarantees may delay a departure up to then. Of an ended job it is the planned departure, which was recorded.
+func (d Deadlines) LatestDeparture(j *Job) int64 { return d.departure(j, latestDepartureState) }
+
+// departure returns the guaranteed deadline of a job, or the departure (Unix ns) in its policy state of a kind or in that of
+// its project, 0 for none.
+func (d Deadlines) departure(j *Job, kind int32) int64 {
 	if d.f.policyStates.all[PolicyStateKey{Kind: acceptedState, Job: j.ID}] != nil {
 		return j.DeadlineNS()
 	}
-	for _, k := range [...]PolicyStateKey{{Kind: guaranteeState, Job: j.ID}, {Kind: guaranteeState, Project: j.Project}} {
+	for _, k := range [...]PolicyStateKey{{Kind: kind, Job: j.ID}, {Kind: kind, Project: j.Project}} {
 		if n := d.f.policyStates.all[k]; n != nil && (k.Job != 0 || k.Project != 0) {
 			return n.At
 		}
