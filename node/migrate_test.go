@@ -521,7 +521,7 @@ func TestManifestOfALargeDump(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.drop("b")
-		if <-l.built; !errors.Is(l.err, context.Canceled) || h.manifests["b"] != nil {
+		if <-l.built; !errors.Is(l.err, context.Canceled) {
 			t.Errorf("the attempt has no dump any more, and its manifest: %v", l.err)
 		}
 		time.Sleep(fetchDumpLimit + time.Second) // of the bubble
