@@ -168,6 +168,15 @@ func TestSmallFilesWarning(t *testing.T) {
 	}
 }
 
+func beginTerm(t *testing.T, c *core) uint64 {
+	t.Helper()
+	term, err := c.replica.BeginTerm(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return term
+}
+
 // TestLocationsOfForgottenJobsGo has a coordinator lead with a job that is located, which is forgotten when this one no longer
 // leads: it follows the entry, or facts that it got at once, or leads again. Locations that a lookup finds after that are not kept.
 func TestLocationsOfForgottenJobsGo(t *testing.T) {
@@ -181,7 +190,7 @@ func TestLocationsOfForgottenJobsGo(t *testing.T) {
 			c.followEntries()
 		},
 		"it leads again": func(t *testing.T, c *core, _ *atomic.Int64) {
-			if err := newLeader(c, 2).start(t.Context()); err != nil {
+			if err := newLeader(c, beginTerm(t, c)).start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -210,7 +219,7 @@ func TestLocationsOfForgottenJobsGo(t *testing.T) {
 			if err := c.follow(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			l := newLeader(c, 1)
+			l := newLeader(c, beginTerm(t, c))
 			if err := l.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}

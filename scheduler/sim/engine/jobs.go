@@ -81,7 +81,7 @@ func (a *admission) admitJob(w *world, i int) error {
 	}
 	w.use.countWork(j, 0, 0, int64(j.tasksLeft))
 	if estimate > 0 {
-		spec.Estimate = scale(j.res.Alone, estimate)
+		spec.Estimate = min(scale(j.res.Alone, estimate), scheduler.MaxRunTime)
 	}
 	if w.BeforeSubmit != nil {
 		if err := w.BeforeSubmit(w.s, w.now, &spec, stages); err != nil {
@@ -100,7 +100,7 @@ func (a *admission) admitJob(w *world, i int) error {
 func (a *admission) jobSpec(w *world, j *job) scheduler.JobSpec {
 	in := j.spec
 	spec := scheduler.JobSpec{ID: j.id, Name: in.Name, Tenant: in.Tenant, Priority: in.Priority, Submitted: w.now,
-		Bound: in.Bound, OnMiss: in.OnMiss, Project: j.project, Size: in.Size}
+		Bound: min(in.Bound, scheduler.MaxRunTime), OnMiss: in.OnMiss, Project: j.project, Size: in.Size}
 	if spec.Priority == 0 {
 		spec.Priority = scheduler.PriorityLow
 	}
@@ -120,10 +120,10 @@ func (a *admission) stageSpec(w *world, j *job, g *Stage, estimate float64) sche
 		spec.Kind = scheduler.KindGroup
 	}
 	if estimate > 0 {
-		spec.Estimate = scale(w.Models.nominalTaskTime(g), estimate)
+		spec.Estimate = min(scale(w.Models.nominalTaskTime(g), estimate), scheduler.MaxRunTime)
 	}
 	if in := j.spec; in.Deadline > 0 && !w.Models.AcceptDeadlines && in.Bound == 0 && in.Project == 0 {
-		spec.Bound = w.Models.taskBound(g, spec.Estimate)
+		spec.Bound = min(w.Models.taskBound(g, spec.Estimate), scheduler.MaxRunTime)
 	}
 	if spec.Inputs == nil && g.InputBytes > 0 && g.BlockBytes > 0 {
 		spec.Inputs = w.cluster.placeBlocks(w, j, g)
