@@ -15,7 +15,7 @@ import (
 )
 
 // watchScript writes down, about three times a second, which attempts have processes that are not frozen: the time since
-// the machine booted before and after the look, the attempt, its cgroup.freeze, cpu.max, memory.max, pids.max and io.max. It
+// the machine booted before and after the look, the attempt, its first process, its cgroup.freeze, cpu.max, memory.max, pids.max and io.max. It
 // starts no process, which an emulated machine would feel. That time goes on while the machine stands still, and no step of
 // the clock changes it.
 const watchScript = `exec 9<>/run/chaos.never
@@ -26,10 +26,10 @@ while :; do
     { mapfile -t events <"$a/container/cgroup.events" && read -r pid <"$a/container/cgroup.procs" && read -r comm <"/proc/$pid/comm" && read -r freeze <"$a/container/cgroup.freeze" &&
       read -r cpu <"$a/cpu.max" && read -r mem <"$a/memory.max" && read -r pids <"$a/pids.max" && mapfile -t io <"$a/io.max" && read -r stat <"/proc/$pid/stat"; } 2>/dev/null || continue
     read -r to _ </proc/uptime
-    case $comm in runc*) continue;; esac # the engine, before it becomes the program
+    case $comm in runc* | crun*) continue;; esac # the engine, before it becomes the program
     fields=(${stat##*) })
     ((fields[28] & 1 << 8 || fields[6] & 0x404)) && continue # SIGKILL is pending, or the process exits: it leaves the frozen state to die
-    case "${events[*]}" in *"populated 1"*"frozen 0"*) echo "$from $to $a $freeze $cpu $mem $pids ${io[*]}" >>/run/chaos.looks;; esac
+    case "${events[*]}" in *"populated 1"*"frozen 0"*) echo "$from $to $a ${comm// /_} $freeze $cpu $mem $pids ${io[*]}" >>/run/chaos.looks;; esac
   done
   read -r -t 0.3 -u 9 _
 done`
@@ -47,6 +47,7 @@ func startWatch(ctx context.Context, n *testbed.Node) error {
 type look struct {
 	machine        string
 	attempt        attempt
+	comm           string
 	freezing       bool // somebody wants it frozen
 	cpu, mem, pids string
 	io             []string      // what is in the lines of io.max
@@ -161,7 +162,7 @@ func readWatch(ctx context.Context, n *testbed.Node, began time.Time, last *cloc
 // parseLook parses a line of the watch of a machine with that clock.
 func parseLook(machine, line string, span clock) (look, error) {
 	f := strings.Fields(line)
-	if len(f) < 8 {
+	if len(f) < 9 {
 		return look{}, fmt.Errorf("%s: watch: %q", machine, line)
 	}
 	from, err1 := seconds(f[0])
@@ -170,7 +171,7 @@ func parseLook(machine, line string, span clock) (look, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return look{}, fmt.Errorf("%s: watch: %q: %w", machine, line, err)
 	}
-	return look{machine: machine, attempt: a, freezing: f[3] != "0", cpu: f[4] + " " + f[5], mem: f[6], pids: f[7], io: f[8:],
+	return look{machine: machine, attempt: a, comm: f[3], freezing: f[4] != "0", cpu: f[5] + " " + f[6], mem: f[7], pids: f[8], io: f[9:],
 		from: from + span.least, to: to + span.most + 10*time.Millisecond}, nil
 }
 
@@ -181,20 +182,22 @@ func seconds(s string) (time.Duration, error) {
 
 // wrongLimit is how long, and in how many looks, a program may have other limits on CPU and I/O than its task's, while nobody
 // wants it frozen. Nothing lifts the limits of a task that was never to be suspended but a freeze, and the looks at one
-// cannot all fall between the steps of several. Those of one that was are lifted around a checkpoint and a restore, steps of
-// at most a minute, which may be tried again.
+// cannot all fall between the steps of several. Those of one that was are lifted around a checkpoint and a restore, and the
+// limit on CPU is startCPUMax around a start, steps of at most a minute, which may be tried again: a start may then find
+// that the program runs.
 const (
-	wrongLimit     = 3 * time.Second
-	wrongLooks     = 3
-	suspendedLimit = 2 * time.Minute
+	wrongLimit = 3 * time.Second
+	wrongLooks = 3
+	stepsLimit = 2 * time.Minute
 )
 
 // longestGap is the time between two looks at an attempt that acts all the time. After a longer one it was frozen, or
 // checkpointed, as which it had other limits before, and has them again while it is restored.
 const longestGap = 5 * time.Second
 
-// wrongTime is a time in which all looks at an attempt found other limits than its task's.
+// wrongTime is a time in which all looks at an attempt found other limits than its task's, the same.
 type wrongTime struct {
+	cpu         string
 	since, last time.Duration
 	looks       int
 }
@@ -244,10 +247,10 @@ func (w *watch) add(looks []look) error {
 		w.looks++
 		limited, suspended := w.limited(l), w.suspended[l.attempt.task]
 		if lacks := l.lacks(); lacks != "" {
-			all = append(all, fmt.Errorf("%s: %v has %s", l.machine, l.attempt, lacks))
+			all = append(all, fmt.Errorf("%s: %s of %v has %s", l.machine, l.comm, l.attempt, lacks))
 		}
 		if !limited && w.isWrong(l, suspended) {
-			all = append(all, fmt.Errorf("%s: %v has cpu.max %s, io.max %q", l.machine, l.attempt, l.cpu, l.io))
+			all = append(all, fmt.Errorf("%s: %s of %v has cpu.max %s, io.max %q", l.machine, l.comm, l.attempt, l.cpu, l.io))
 		}
 		if limited || l.freezing {
 			delete(w.wrong, l.attempt)
@@ -266,14 +269,14 @@ func (w *watch) add(looks []look) error {
 // isWrong adds a look at an attempt with other limits than its task's. It reports whether that has lasted too long.
 func (w *watch) isWrong(l look, suspended bool) bool {
 	x, ok := w.wrong[l.attempt]
-	if !ok || l.from-x.last > longestGap {
-		x = wrongTime{since: l.to}
+	if !ok || l.from-x.last > longestGap || x.cpu != l.cpu {
+		x = wrongTime{cpu: l.cpu, since: l.to}
 	}
 	x.last, x.looks = l.to, x.looks+1
 	w.wrong[l.attempt] = x
 	limit := wrongLimit
-	if suspended {
-		limit = suspendedLimit
+	if suspended || l.cpu == startCPUMax {
+		limit = stepsLimit
 	}
 	return !l.freezing && x.looks >= wrongLooks && l.from-x.since > limit
 }

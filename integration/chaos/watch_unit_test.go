@@ -18,7 +18,7 @@ import (
 // lookAt is a look at an attempt with all its limits but another cpu.max, between two seconds.
 func lookAt(t *testing.T, machine, name, cpu string, from, to int) look {
 	t.Helper()
-	line := fmt.Sprintf("%d %d %s 0 %s 75497472 4096 8:0 rbps=%s wbps=%s riops=max wiops=max", from, to, name, cpu, ioMax, ioMax)
+	line := fmt.Sprintf("%d %d %s sh 0 %s 75497472 4096 8:0 rbps=%s wbps=%s riops=max wiops=max", from, to, name, cpu, ioMax, ioMax)
 	l, err := parseLook(machine, line, clock{0, -10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,8 @@ func TestTheWatchSeesWhatItShould(t *testing.T) {
 		"a long checkpoint":                {each(100, "8.0.1.0.1", "max 100000", as), ""},
 		"no limit":                         {each(6, "8.0.0.0.1", "max 100000", as), "cpu.max max 100000"},
 		"the limit of others":              {each(6, "8.0.0.0.1", x, as), "cpu.max 25000 100000"},
-		"the limit of a start":             {each(6, "8.0.0.0.1", startCPUMax, as), "cpu.max 100000 100000"},
+		"the limit of a long start":        {append(each(60, "8.0.0.0.1", startCPUMax, as), at("n1", "8.0.0.0.1", lifted, 60, 61)), ""},
+		"the limit of a start for ever":    {each(140, "8.0.0.0.1", startCPUMax, as), "cpu.max 100000 100000"},
 		"looks between the steps":          {each(4, "8.0.0.0.1", lifted, as), ""},
 		"two looks far from each other":    {[]look{at("n1", "8.0.0.0.1", lifted, 1, 2), at("n1", "8.0.0.0.1", lifted, 6, 7)}, ""},
 		"throttled before it is frozen":    {[]look{freezing(at("n1", "7.0.0.0.1", x, 12, 13)), at("n2", "7.0.0.1.1", x, 1, 2)}, ""},
