@@ -192,6 +192,7 @@ func (h *chaos) checkLogs() {
 // awaitLogs waits for the logs that are left. They may be gone only if a fault that loses files has met the job.
 func (h *chaos) awaitLogs() {
 	h.Helper()
+	h.checkLogs()
 	h.logs = slices.DeleteFunc(h.logs, func(l *taskLog) bool { return h.lossy > l.job.lossyBefore })
 	err := testbed.WaitFor(h.ctx, backLimit, "the logs of tasks", func(context.Context) error {
 		h.checkLogs()
