@@ -9,6 +9,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime"
 )
@@ -142,7 +143,7 @@ func (a *attempt) handleLevelFailure(do task.Do, n failures, err error) bool {
 		return false
 	}
 	switch {
-	case do == task.Freeze && a.suspension.frozen: // or freezing, or the store could not be told: it runs no more
+	case do == task.Freeze && (errors.Is(err, store.ErrUnwritable) || a.suspension.staysFreezing): // it runs no more
 		return false
 	case do == task.Thaw:
 		a.suspension.forLease = false

@@ -20,6 +20,7 @@ import (
 type suspension struct {
 	frozen             bool // its processes are frozen
 	unrecorded         bool // frozen, but the store could not be told: its time still counts as running
+	staysFreezing      bool // of an exclusive stage, and the last freeze was not in time
 	swapped            bool
 	forLease           bool // it wants to run and was frozen for want of a lease alone; its thaw has not failed since
 	staleDump          bool // the disk holds a dump that the attempt does not need
@@ -131,7 +132,7 @@ func (s *suspension) freezeContainer(ctx context.Context, f runtime.Freezer, spe
 		return f.Freeze(ctx, s.id.String())
 	}
 	stays, err := s.freezeLasting(ctx, f)
-	if err != nil && stays {
+	if s.staysFreezing = stays && err != nil; s.staysFreezing {
 		s.frozen, s.swapped, s.unrecorded = true, false, true
 	}
 	return err
