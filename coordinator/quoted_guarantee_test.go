@@ -107,7 +107,7 @@ func TestViolatedGuaranteeIsTold(t *testing.T) {
 func TestCausesOfViolationsAreThoseOfTheScheduler(t *testing.T) {
 	l := newTestLeader(t, nil)
 	told := 0
-	for cause := backfill.CauseOverrun; cause <= backfill.CauseLate; cause++ {
+	for cause := backfill.CauseOverrun; cause <= backfill.CauseSuspended; cause++ {
 		j := groupJob(fmt.Sprint("j", cause), 1)
 		j.Tenant = facts.DefaultTenant
 		res, err := (&submitter{l.c}).propose(t.Context(), identity{}, j, "", "", &located{}, jobForecast{})
@@ -123,8 +123,8 @@ func TestCausesOfViolationsAreThoseOfTheScheduler(t *testing.T) {
 		})
 		told++
 	}
-	if told != 4 {
-		t.Errorf("%d causes, want 4", told)
+	if told != 5 {
+		t.Errorf("%d causes, want 5", told)
 	}
 }
 

@@ -348,6 +348,8 @@ func violationCause(slot int32) string {
 		return "a task failed"
 	case 4:
 		return "a job could not start in time"
+	case 5:
+		return "a task was suspended"
 	default:
 		return fmt.Sprintf("cause %d", slot)
 	}
