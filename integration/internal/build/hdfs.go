@@ -77,7 +77,9 @@ func HostCommand(entry, archive string, options []string, folder, table, nameNod
 	if archive != "" {
 		options = append(options, "-XX:SharedArchiveFile="+archive)
 	}
-	argv := append([]string{"java", "-Xmx" + strconv.Itoa(heapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}, options...)
+	// Standard output has answers alone: what the JVM itself has to say goes to standard error.
+	argv := append([]string{"java", "-Xmx" + strconv.Itoa(heapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=warning:stderr"}, options...)
 	argv = append(argv, "-cp", ClassPath(entry),
 		"HdfsHost", folder, table, nameNode, strconv.FormatInt(heartbeat.Milliseconds(), 10),
 		strconv.FormatInt(2*heartbeat.Milliseconds(), 10))

@@ -106,15 +106,21 @@ func (h *hdfs) awaitReady(ctx context.Context, log string) error {
 	defer cancel()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	select {
-	case line, ok := <-h.lines:
-		h.staleAnswers = 0
-		if ok && line == "ok ready" {
-			return nil
+	var said []string // by the JVM itself, such as a warning
+	for {
+		select {
+		case line, ok := <-h.lines:
+			switch {
+			case !ok:
+				return fmt.Errorf("HDFS ended before it was ready (%v, having said %q); the end of %s:\n%s", h.cmd.Wait(), said, log, lastLines(log, 12))
+			case line == "ok ready":
+				h.staleAnswers = 0
+				return nil
+			}
+			said = append(said, line)
+		case <-ctx.Done():
+			return fmt.Errorf("HDFS was not ready in %v, and said %q; the end of %s:\n%s", hdfsReadyLimit, said, log, lastLines(log, 12))
 		}
-		return fmt.Errorf("HDFS ended before it was ready; the end of %s:\n%s", log, lastLines(log, 12))
-	case <-ctx.Done():
-		return fmt.Errorf("HDFS was not ready in %v; the end of %s:\n%s", hdfsReadyLimit, log, lastLines(log, 12))
 	}
 }
 
