@@ -97,15 +97,11 @@ func addLap(start *time.Time, to *time.Duration) {
 // freezeWithoutCPULimit is step 2 of Freeze.
 func (g *Group) freezeWithoutCPULimit(ctx context.Context, took *FreezeTimings) (err error) {
 	start := time.Now()
-	old, err := g.r.fs.read(g.filePath("cpu.max"))
+	old, limited, err := g.liftCPULimit()
 	if err != nil {
 		return g.notFound(err)
 	}
-	old = strings.TrimSpace(old)
-	if lifted, ok := unthrottledCPUMax(old); ok {
-		if err := g.r.fs.write(g.filePath("cpu.max"), lifted); err != nil {
-			return g.notFound(err)
-		}
+	if limited {
 		defer func() {
 			err = errors.Join(err, g.notFound(g.r.fs.write(g.filePath("cpu.max"), old)))
 			addLap(&start, &took.RestoreLimits)

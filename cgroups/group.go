@@ -183,7 +183,7 @@ func (g *Group) Kill(l Leaf) error {
 		err = cgroupkill.Signal(g.filePath(l.dir()))
 	}
 	if l == Whole && err == nil {
-		err = g.liftCPULimit()
+		_, _, err = g.liftCPULimit()
 	}
 	if err = g.notFound(err); errors.Is(err, fault.NotFound) {
 		return nil
@@ -191,16 +191,18 @@ func (g *Group) Kill(l Leaf) error {
 	return err
 }
 
-// liftCPULimit makes cpu.max one that never throttles.
-func (g *Group) liftCPULimit() error {
-	limit, err := g.r.fs.read(g.filePath("cpu.max"))
+// liftCPULimit makes cpu.max one that never throttles. It returns what it was, and whether it was a limit.
+func (g *Group) liftCPULimit() (old string, limited bool, err error) {
+	old, err = g.r.fs.read(g.filePath("cpu.max"))
 	if err != nil {
-		return err
+		return "", false, err
 	}
-	if lifted, ok := unthrottledCPUMax(strings.TrimSpace(limit)); ok {
-		return g.r.fs.write(g.filePath("cpu.max"), lifted)
+	old = strings.TrimSpace(old)
+	lifted, limited := unthrottledCPUMax(old)
+	if !limited {
+		return old, false, nil
 	}
-	return nil
+	return old, true, g.r.fs.write(g.filePath("cpu.max"), lifted)
 }
 
 // Remove removes the group with its leaves and everything that a container made

@@ -178,7 +178,7 @@ func (a *attempt) wantedUnderLease() (hasLease bool, wanted *droverv1.WantedAtte
 
 // enforceLease changes the wanted state of an exclusive task while the node has
 // no lease: it must not run, since another attempt may start elsewhere. A task
-// that cannot be frozen is failed.
+// that cannot be frozen, and does not stay freezing either, is failed.
 func (a *attempt) enforceLease(w *task.Wanted, spec *droverv1.TaskSpec, hasLease bool) {
 	a.suspension.setLease(hasLease, spec.GetExclusive() && w.Goal == task.GoalRun && w.Level <= task.LevelRunning)
 	if hasLease || !spec.GetExclusive() || w.Goal != task.GoalRun {

@@ -47,8 +47,8 @@ func (f *Forecaster) EarliestDeadline(s *scheduler.State, q Query, now scheduler
 		}
 	}
 	for range offerSteps {
-		if high < scheduler.Never && x.quote(high, q.Samples).ProbabilityBy(high) >= p {
-			return high, x.err
+		if high < scheduler.Never && x.quote(high, q.Samples).ProbabilityBy(high) >= p && x.err == nil {
+			return high, nil
 		}
 		high = roundUp(x.later(high), step)
 	}
@@ -66,11 +66,15 @@ type offerSearch struct {
 	err error
 }
 
-// quote returns the quote of the job with a deadline; after an error an empty one.
+// quote returns the quote of the job with a deadline. After the first error, which x.err keeps, it makes no more, and
+// returns an empty one.
 func (x *offerSearch) quote(deadline scheduler.Time, samples int) *Quote {
+	if x.err != nil {
+		return &Quote{}
+	}
 	x.q.Job.Deadline, x.q.Samples = deadline, samples
-	out, err := x.f.Quote(x.s, x.q, x.now)
-	if x.err = err; err != nil {
+	var out *Quote
+	if out, x.err = x.f.Quote(x.s, x.q, x.now); x.err != nil {
 		return &Quote{}
 	}
 	return out
