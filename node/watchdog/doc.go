@@ -13,6 +13,9 @@
 // watchdog (Run) writes 1 to each of them. A live daemon is faster: it freezes
 // such tasks itself some time before the watchdog would.
 //
+// Watchdogs have real-time priority: on a machine that was paused as a whole, and
+// goes on after the end of the lease, they run before the programs of the tasks.
+//
 // Updates of the file and freezing happen under one lock on the file, so a
 // watchdog never freezes a task after the daemon has renewed the lease and
 // thawed it. If a watchdog froze tasks and the daemon was only slow, the daemon

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -152,6 +153,8 @@ func Main(before []string, verb, path string) error {
 		avoidOOMKill()
 		return run(context.Background(), path, SinceBoot, Starter(path, append([]string{self}, before...)...))
 	}
+	runtime.LockOSThread() // the watchdog inherits the priority of the thread that starts it
+	precedeOthers()
 	cmd := exec.Command(self, append(slices.Clone(before), VerbRun, path)...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -164,6 +167,14 @@ func Main(before []string, verb, path string) error {
 // avoidOOMKill asks the kernel to kill other processes when memory is short, if
 // this process has the right to.
 func avoidOOMKill() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) }
+
+// precedeOthers gives the calling thread, and what is started by it, real-time
+// priority if it has the right to. A machine that was paused as a whole goes on
+// with programs and daemons that all want a processor: the watchdog is to freeze
+// the listed tasks before one of them has it.
+func precedeOthers() {
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+}
 
 // Starter returns a function that starts a watchdog of the file through the
 // helper program.

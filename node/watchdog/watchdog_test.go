@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/seed"
 )
@@ -393,6 +396,8 @@ func TestWatchdogIsASeparateProcess(t *testing.T) {
 	w.must(syscall.Kill(first, syscall.SIGKILL)) // the other one restarts it
 	w.awaitCondition("another first watch", func() bool { return w.pid(0) != first })
 	w.awaitBoth()
+	w.precedesOthers(w.pid(0))
+	w.precedesOthers(w.pid(1))
 	w.must(syscall.Kill(w.pid(1), syscall.SIGKILL))
 	if got := w.readFreezeFiles(); got != "0" {
 		t.Errorf("within the lease the file reads %q", got)
@@ -405,6 +410,40 @@ func TestWatchdogIsASeparateProcess(t *testing.T) {
 		w.must(err)
 		return !there
 	})
+}
+
+// precedesOthers fails the test if a thread of a watchdog has no real-time
+// priority although this process has the right to give it.
+func (w *testHost) precedesOthers(pid int) {
+	w.Helper()
+	if err := mayPrecedeOthers(); err != nil {
+		w.Logf("not proved here: that a watchdog has real-time priority: %v", err)
+		return
+	}
+	threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	w.must(err)
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		w.must(err)
+		attr, err := unix.SchedGetAttr(id, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		w.must(err)
+		if attr.Policy != unix.SCHED_FIFO {
+			w.Errorf("thread %d of watchdog %d has scheduling policy %d", id, pid, attr.Policy)
+		}
+	}
+}
+
+// mayPrecedeOthers gives a thread real-time priority, and ends the thread.
+func mayPrecedeOthers() error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		done <- unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+	}()
+	return <-done
 }
 
 // pid returns the process ID of a watchdog, which its slot file contains.
