@@ -29,11 +29,12 @@ compile e2e ./integration/e2e || exit 1
 # HDFS to notice, or have one emulated processor. What runs on the host alone has less weight.
 #
 # 1. One machine: cgroups, containerd, quotas and the node daemon in containers. Then the test bed itself: three
-#    machines, HDFS, faults, and no leftovers.
+#    machines, HDFS, faults, and no leftovers. Then 50 random faults of three coordinators, three machines and HDFS.
 machine_parts() {
   part machine 40 bin/testbed run -nodes 1 -mem 1024 -- go test -vet off -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
   part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -vet off -count 1 -timeout 10m -v ./integration/testbed
   part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -vet off -count 1 -timeout 10m -v ./integration/cmd/testbed
+  [ -n "${DROVER_SOAK:-}" ] || part chaos 30 env RECORD=no integration/chaos.sh 50
 }
 
 # 2. The HDFS client's suite with a real Apache HDFS, with daemons stopped and started. Then the unit tests that
@@ -52,7 +53,7 @@ beside host host_parts
 part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
 joined
 
-# Only in the long variants: 1,000 faults of all kinds, about six hours, alone on the machines.
+# Only in the long variants: 1,000 faults of all kinds, about two hours, alone on the machines.
 if [ -n "${DROVER_SOAK:-}" ]; then
   once=1 part chaos 600 env RECORD=no integration/chaos.sh "${DROVER_FAULTS:-1000}"
 fi
