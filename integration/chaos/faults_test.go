@@ -180,7 +180,13 @@ func (h *chaos) watchdogKilled(p plan) injection {
 
 func (h *chaos) machineStill(p plan) injection {
 	n := h.bed.Nodes[p.machine-1]
-	return h.ofMachine(p, "stands still", func() error { return n.Pause(h.ctx) }, func() error { return n.Continue(h.ctx) })
+	return h.ofMachine(p, "stands still", func() error {
+		h.watch.standsStill(n.Name, time.Since(h.began))
+		return n.Pause(h.ctx)
+	}, func() error {
+		defer func() { h.watch.goesOn(n.Name, time.Since(h.began)) }()
+		return n.Continue(h.ctx)
+	})
 }
 
 func (h *chaos) machineCut(p plan) injection {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -209,6 +210,13 @@ type acts struct {
 	from, to time.Duration // it acted at or before to, and at or after from
 }
 
+// stand is a time in which a machine stands still, with the moment after it, on the host.
+type stand struct{ from, to time.Duration }
+
+// longestMoment is how long after a machine goes on, which may be after the end of its lease, a program of it may act: it may have
+// had the processor when the machine was stopped, and has it until an interrupt lets a watchdog run.
+const longestMoment = time.Second
+
 // watch has what all machines' watches said. Jobs have their numbers, and tasks begin with that of their job.
 type watch struct {
 	mu        sync.Mutex
@@ -218,6 +226,21 @@ type watch struct {
 	suspended map[string]bool              // tasks that were to be suspended
 	wrong     map[attempt]wrongTime        // of those that have other limits than their task's
 	acted     map[string]map[attempt]*acts // of each task
+	stands    map[string]stand             // the last of each machine
+}
+
+// standsStill says that a machine is stopped, at a time on the host.
+func (w *watch) standsStill(machine string, at time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stands[machine] = stand{at, math.MaxInt64}
+}
+
+// goesOn says that a machine that stood still goes on since a time on the host, or shortly before.
+func (w *watch) goesOn(machine string, at time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stands[machine] = stand{w.stands[machine].from, at + longestMoment}
 }
 
 // accept adds a job that was accepted.
@@ -290,11 +313,14 @@ func (w *watch) addAct(l look) {
 	}
 	x := of[l.attempt]
 	if x == nil {
-		x = &acts{machine: l.machine, from: l.from, to: l.to}
+		x = &acts{machine: l.machine, from: math.MinInt64, to: l.to}
 		of[l.attempt] = x
 	}
 	// The earliest end of a look and the latest beginning of one.
-	x.looks, x.to, x.from = x.looks+1, min(x.to, l.to), max(x.from, l.from)
+	x.looks, x.to = x.looks+1, min(x.to, l.to)
+	if still := w.stands[l.machine]; l.to < still.from || l.from > still.to {
+		x.from = max(x.from, l.from)
+	}
 }
 
 // exclusiveTasks returns the tasks of exclusive jobs that were seen to act.
@@ -385,5 +411,6 @@ func (h *chaos) readWatches() {
 }
 
 func newWatch() *watch {
-	return &watch{clocks: map[string]*clock{}, exclusive: map[string]bool{}, suspended: map[string]bool{}, wrong: map[attempt]wrongTime{}, acted: map[string]map[attempt]*acts{}}
+	return &watch{clocks: map[string]*clock{}, exclusive: map[string]bool{}, suspended: map[string]bool{}, wrong: map[attempt]wrongTime{},
+		acted: map[string]map[attempt]*acts{}, stands: map[string]stand{}}
 }

@@ -89,6 +89,34 @@ func TestTheWatchSeesWhatItShould(t *testing.T) {
 	}
 }
 
+// TestAMachineThatGoesOnActsForAMoment has an attempt on n1, which stands still from second 5 to 20, and one on n2 at second 15.
+func TestAMachineThatGoesOnActsForAMoment(t *testing.T) {
+	for name, tt := range map[string]struct {
+		machine  string
+		from, to int // of a look at the first attempt
+		want     bool
+	}{
+		"as it goes on":        {"n1", 20, 21, true},
+		"after the moment":     {"n1", 22, 23, false},
+		"on another machine":   {"n3", 20, 21, false},
+		"before it stood":      {"n1", 2, 3, true},
+		"as it is being read":  {"n1", 19, 22, true},
+		"before it was judged": {"n1", 4, 6, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatch()
+			w.accept("7", true)
+			w.standsStill("n1", 5*time.Second)
+			early := w.add([]look{lookAt(t, "n2", "7.0.0.1.1", exclusiveCPUMax, 14, 15), lookAt(t, tt.machine, "7.0.0.0.1", exclusiveCPUMax, tt.from, tt.to)})
+			w.goesOn("n1", 20*time.Second)
+			again := w.add([]look{lookAt(t, tt.machine, "7.0.0.0.1", exclusiveCPUMax, tt.from, tt.to)})
+			if err := errors.Join(early, again, w.actedTwice()); (err == nil) != tt.want {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestAWatchThatEndsIsSeen has exclusive tasks that ended, of which one was never seen.
 func TestAWatchThatEndsIsSeen(t *testing.T) {
 	w := newWatch()
