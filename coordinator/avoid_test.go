@@ -65,7 +65,7 @@ func TestRebuiltProjectionKnowsAvoidedNodes(t *testing.T) {
 	if err := rebuilt.rebuild(w.f); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(stateDump(rebuilt.state), stateDump(w.p.state)); d != "" {
+	if d := cmp.Diff(stateDump(rebuilt.state, w.f.Time()), stateDump(w.p.state, w.f.Time())); d != "" {
 		t.Errorf("(- rebuilt, + followed)\n%s", d)
 	}
 	g := rebuilt.state.Job(1).Stages[0]

@@ -213,10 +213,11 @@ func (p *projection) loseNode(f *facts.Facts, n *facts.Node, now scheduler.Time)
 	id := nodeID(n.ID)
 	for _, a := range slices.Collect(p.state.Attempts().On(id)) {
 		k := facts.Key{Job: uint64(a.ID.Job), Stage: a.ID.Stage, Task: a.ID.Index, Attempt: a.ID.Attempt}
-		if has := f.Attempt(k); has != nil && has.Node != n.ID {
+		has := f.Attempt(k)
+		if has != nil && has.Node != n.ID {
 			continue
 		}
-		if err := ignoreStale(p.state.Events().AttemptEnded(a.ID, a.Run, scheduler.OutcomeLost, now)); err != nil {
+		if err := p.end(a.ID, a.Run, has, scheduler.OutcomeLost, now); err != nil {
 			return err
 		}
 	}
@@ -541,6 +542,17 @@ func attemptTimes(a *facts.Attempt) scheduler.AttemptTimes {
 	return scheduler.AttemptTimes{Placed: scheduler.Time(max(0, placed)), Ran: time.Duration(ran), SuspendedAt: scheduler.Time(max(0, s.SuspendedAt)), Suspends: s.Count}
 }
 
+// timesAtEnd returns the attemptTimes of an attempt that has ended. They count no resume that its node did not confirm, and are
+// right at whatever level State has the attempt: a change just before the end is not told to it.
+func timesAtEnd(a *facts.Attempt) scheduler.AttemptTimes {
+	t := attemptTimes(a)
+	if a.Level == droverv1.Level_LEVEL_RUNNING {
+		t.Ran += max(0, scheduler.Time(a.Ended).Sub(t.Placed))
+	}
+	t.Placed = scheduler.Time(a.Ended)
+	return t
+}
+
 // syncLevelOnNode is syncLevel for an attempt that does not migrate.
 func (p *projection) syncLevelOnNode(k facts.Key, a *facts.Attempt, have *scheduler.Attempt, now scheduler.Time) error {
 	if err := p.confirmLevel(k, a, have, now); err != nil {
@@ -653,7 +665,7 @@ func (p *projection) endAttempt(f *facts.Facts, k facts.Key, at int64) error {
 	if a == nil {
 		return nil // its job was forgotten, so State has no such attempt
 	}
-	if err := ignoreStale(p.state.Events().AttemptEnded(attemptID(k), p.runOf(k, a), outcome(a), scheduler.Time(at))); err != nil {
+	if err := p.end(attemptID(k), p.runOf(k, a), a, outcome(a), scheduler.Time(at)); err != nil {
 		return err
 	}
 	if p.lateOutputLosses[taskID(k)] {
@@ -668,6 +680,17 @@ func (p *projection) endAttempt(f *facts.Facts, k facts.Key, at int64) error {
 		return nil // more of its attempts may follow
 	}
 	return p.endJob(f, f.Job(k.Job))
+}
+
+// end ends an attempt in State. a is what the facts have by its key: nil if its job was forgotten, an active one if the run was
+// found again since.
+func (p *projection) end(id scheduler.AttemptID, run int32, a *facts.Attempt, o scheduler.Outcome, at scheduler.Time) error {
+	if a != nil && !a.State.IsActive() && a.Suspension.SuspendedAt != 0 {
+		if err := ignoreStale(p.state.Events().SetTimes(id, run, timesAtEnd(a))); err != nil {
+			return err
+		}
+	}
+	return ignoreStale(p.state.Events().AttemptEnded(id, run, o, at))
 }
 
 // runOf returns the run under which State knows an attempt: one that migrated

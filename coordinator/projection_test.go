@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -52,8 +53,8 @@ func noHosts(*facts.Facts, uint64) []splitNodes { return nil }
 
 func (w *randomCluster) apply(e *droverv1.Entry) facts.Result {
 	w.index++
-	w.now += int64(w.r.IntN(1_000_000)) + 1
 	e.Version, e.At, e.Actor = facts.EntryVersion, w.now, "test"
+	w.now += int64(w.r.IntN(1_000_000)) + 1 // after it: a decision is applied at the time at which it was made
 	return w.f.Apply(w.index, e)
 }
 
@@ -285,10 +286,10 @@ func (w *randomCluster) takeJournal() []facts.Change {
 	return changes
 }
 
-// stateDump returns everything in State that must not depend on its history.
-// Placement times of attempts that were never suspended differ by the latency
-// of the log, history by the jobs that are gone.
-func stateDump(s *scheduler.State) string {
+// stateDump returns everything in State at a time that must not depend on how it came about. The history of jobs that
+// have ended is gone from a State that is rebuilt. Outside of this test, placement times of attempts that were never
+// suspended differ by the latency of the log, and so do the run times of their stages.
+func stateDump(s *scheduler.State, now int64) string {
 	var b strings.Builder
 	for _, n := range s.Nodes() {
 		fmt.Fprintf(&b, "node %s down %v drain %v free %v %v swap %d releasing %v\n", n.Spec.Name, n.Spec.Down, n.Spec.Draining, n.Free, n.Disks, n.SwapFree, n.Releasing)
@@ -300,9 +301,7 @@ func stateDump(s *scheduler.State) string {
 				a.Phase = scheduler.AttemptRunning // depends on reports, not on facts
 			}
 			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d occupied %v spec %v from %d parked %v refused %b\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Occupied, a.Speculative, a.From, a.Parked && a.Phase == scheduler.AttemptSuspended, a.RefusedLevels)
-			if a.SuspendedAt != 0 {
-				fmt.Fprintf(&b, "    placed %d ran %d suspended at %d, %d times\n", a.Placed, a.Ran, a.SuspendedAt, a.Suspends)
-			}
+			fmt.Fprintf(&b, "    placed %d ran %d suspended at %d, %d times\n", a.Placed, a.Ran, a.SuspendedAt, a.Suspends)
 		}
 	}
 	for _, t := range s.Tenants() {
@@ -318,9 +317,15 @@ func stateDump(s *scheduler.State) string {
 		for _, g := range j.Stages {
 			fmt.Fprintf(&b, "  each %v\n", g.Spec.Estimate)
 			fmt.Fprintf(&b, "  stage %d open %v pending %d running %d suspended %d done %d failed %d\n", g.Index, g.Open, g.Pending, g.Running, g.Suspended, g.Done, g.Failed)
+			fmt.Fprintf(&b, "  ran for %d\n", g.TaskTime(scheduler.Time(now)))
 			for i := range g.Spec.Tasks {
 				fmt.Fprintf(&b, "    task %d pending %v done %v next %d failures %d failed on %v\n", i, g.IsPending(i), g.IsDone(i), s.Attempts().NextAttempt(g, i), g.Failures(i), g.FailedOn(i))
 			}
+		}
+	}
+	for t := range s.History().Tasks {
+		if s.Job(t.Task.Job) != nil {
+			fmt.Fprintf(&b, "task %v ran for %d until %d\n", t.Task, t.RunTime, t.Ended)
 		}
 	}
 	return b.String()
@@ -352,7 +357,7 @@ func TestProjectionEqualsRebuiltOne(t *testing.T) {
 			if err := rebuilt.rebuild(w.f); err != nil {
 				t.Fatalf("seed %d step %d: rebuild: %v", seed, i, err)
 			}
-			if d := cmp.Diff(stateDump(rebuilt.state), stateDump(w.p.state)); d != "" {
+			if d := cmp.Diff(stateDump(rebuilt.state, w.f.Time()), stateDump(w.p.state, w.f.Time())); d != "" {
 				t.Fatalf("seed %d step %d: (- rebuilt, + followed)\n%s\nlast events:\n%s", seed, i, d, lastEvents(w.f, 12))
 			}
 		}
@@ -493,6 +498,85 @@ func TestRebuiltProjectionKnowsRefusedLevels(t *testing.T) {
 	same("after a while", scheduler.Levels(checkpointed))
 }
 
+// TestSuspendedTimeIsNoRunTime suspends four tasks of five: one goes on after an hour and ends, one ends as it is suspended,
+// one goes on, one is being stopped. A State that is rebuilt counted the hour as run time of those that ended and as service of
+// their stage, and it did not count the service of what was placed after the one that is being stopped.
+func TestSuspendedTimeIsNoRunTime(t *testing.T) {
+	w := newRandomCluster(t, 1)
+	must := func(e *droverv1.Entry) {
+		t.Helper()
+		if r := w.apply(e); r.Err != nil || len(r.Dropped) > 0 {
+			t.Fatal(r.Err, r.Dropped)
+		}
+		if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: levelNode("n")}}})
+	job := groupJob("g", 5)
+	jobspec.SetDefaults(job)
+	text, err := jobspec.Encode(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
+	n, start := w.f.NodeByName("n"), w.now
+	at := func(d time.Duration) { w.now = start + int64(d) }
+	act := func(task int32, a *droverv1.ActionFact) {
+		t.Helper()
+		a.Key = facts.Key{Job: w.f.JobIDs()[0], Task: task, Attempt: 1}.Proto(1)
+		must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{a}}}})
+	}
+	report := func(task int32, seen *droverv1.SeenAttempt) {
+		t.Helper()
+		seen.Key, seen.Occupied = facts.Key{Job: w.f.JobIDs()[0], Task: task, Attempt: 1}.Proto(1), &droverv1.Resources{}
+		must(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: n.ID, Epoch: n.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
+	}
+	const frozen, running = droverv1.Level_LEVEL_FROZEN, droverv1.Level_LEVEL_RUNNING
+	for task := range int32(4) {
+		at(0)
+		act(task, &droverv1.ActionFact{Kind: int32(facts.ActPlace), Node: n.ID})
+	}
+	for task := range int32(4) {
+		at(9 * time.Second)
+		act(task, &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Level: frozen})
+		at(10 * time.Second)
+		report(task, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: frozen})
+	}
+	at(20 * time.Second)
+	act(3, &droverv1.ActionFact{Kind: int32(facts.ActKill)})
+	at(time.Hour)
+	act(4, &droverv1.ActionFact{Kind: int32(facts.ActPlace), Node: n.ID})
+	at(time.Hour + 10*time.Second)
+	report(1, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_SUCCEEDED, Level: frozen})
+	for _, task := range []int32{0, 2} {
+		at(time.Hour + 10*time.Second)
+		act(task, &droverv1.ActionFact{Kind: int32(facts.ActResume)})
+		report(task, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: running})
+	}
+	at(time.Hour + 20*time.Second)
+	report(0, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_SUCCEEDED})
+	at(time.Hour + 50*time.Second)
+	report(4, &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_SUCCEEDED})
+	rebuilt := newProjection(noHosts)
+	if err := rebuilt.rebuild(w.f); err != nil {
+		t.Fatal(err)
+	}
+	for how, p := range map[string]*projection{"followed": w.p, "rebuilt": rebuilt} {
+		ran := map[int32]time.Duration{}
+		for h := range p.state.History().Tasks {
+			ran[h.Task.Index] = h.RunTime.Round(time.Second)
+		}
+		if want := map[int32]time.Duration{0: 20 * time.Second, 1: 10 * time.Second, 4: 50 * time.Second}; !maps.Equal(ran, want) {
+			t.Errorf("%s: the ended tasks ran for %v, want %v", how, ran, want)
+		}
+		all := p.state.Job(1).Stages[0].TaskTime(scheduler.Time(w.f.Time())).Round(time.Second)
+		if want := (20 + 10 + 50 + 10 + 50) * time.Second; all != want {
+			t.Errorf("%s: the stage ran for %v, want %v", how, all, want)
+		}
+	}
+}
+
 // TestALostImageLeavesItsTaskActive loses the node that has the image of a task that moves. For the facts the attempt goes on
 // until it ends on its new node, or that node says that it did not get the image. State had it lost with the image, so that the leader
 // placed a task that was not pending.
@@ -560,7 +644,7 @@ func TestALostImageLeavesItsTaskActive(t *testing.T) {
 			if err := rebuilt.rebuild(w.f); err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(stateDump(rebuilt.state), stateDump(w.p.state)); d != "" {
+			if d := cmp.Diff(stateDump(rebuilt.state, w.f.Time()), stateDump(w.p.state, w.f.Time())); d != "" {
 				t.Errorf("(- rebuilt, + followed)\n%s", d)
 			}
 			var placed []scheduler.TaskID

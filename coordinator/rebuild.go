@@ -77,7 +77,7 @@ func (p *projection) replay(f *facts.Facts, s *replayStep) error {
 			return fmt.Errorf("%w: %w", errDrift, err)
 		}
 		if s.attempt.State == facts.AttemptStopping { // State must know that it is stopping before its sibling succeeds, and accepts no level afterwards
-			return p.restoreLevel(f, s.key, s.attempt)
+			return p.restoreLevel(f, s.key, s.attempt, s.attempt.Placed)
 		}
 		return nil
 	case facts.ChangeEnded:
@@ -115,14 +115,15 @@ func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attemp
 	if a.State == facts.AttemptStopping { // it has had its level since it was placed
 		return p.stopAttempt(f, k, f.Time())
 	}
-	return p.restoreLevel(f, k, a)
+	return p.restoreLevel(f, k, a, f.Time())
 }
 
-func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
+// restoreLevel brings an attempt to its level at a time: no later than what is replayed after it, whose run time would not count.
+func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt, at int64) error {
 	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Suspension.ImageNode == 0 && a.Suspension.Refused() == 0 && a.Suspension.SuspendedAt == 0 {
 		return nil
 	}
-	return p.syncLevel(f, k, f.Time())
+	return p.syncLevel(f, k, at)
 }
 
 func (p *projection) restorePolicyStates(f *facts.Facts) error {

@@ -102,7 +102,8 @@ type AttemptTimes struct {
 }
 
 // SetTimes records when an attempt ran and was suspended, where the owner of the State knows it better than the times of
-// the events that it has applied, as after it has built the State again. O(1); O(suspended attempts) for a suspended one.
+// the events that it has applied, as after it has built the State again. The TaskTime of its stage counts what it ran by these
+// times. O(1); O(suspended attempts) for a suspended one.
 func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
 	a, g, slot, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
@@ -117,6 +118,10 @@ func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
 	if a.Level.Suspended() { // the list of suspended attempts is in order of SuspendedAt
 		e.s.suspended.remove(a, slot)
 		defer e.s.suspended.add(a, slot)
+	}
+	g.taskTime += float64(t.Ran - a.Ran)
+	if !a.Level.Suspended() { // it has run since Placed
+		g.taskTime -= float64(t.Placed - a.Placed)
 	}
 	d := a.ownDetails()
 	a.Placed, d.Ran, d.SuspendedAt, d.Suspends = t.Placed, t.Ran, t.SuspendedAt, t.Suspends
