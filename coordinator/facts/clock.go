@@ -31,17 +31,20 @@ const (
 	windowStepRules = 4 // maintenance windows that began too early too
 	lossRules       = 5 // not of a step: what an attempt had counted is taken off the totals with its output that is lost
 	violationRules  = 6 // not of a step: violated guarantees are recorded
+	levelStepRules  = 7 // when attempts reached their levels too
 
-	lastStepRules = violationRules
+	lastStepRules = levelStepRules
 )
 
 // StepRules returns what an entry that is proposed now has as its step_rules: servers that do not know them stop at it, so that
 // most entries have none.
 func (c Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
 	switch {
+	case c.wasAhead(now):
+		return levelStepRules
 	case recordsViolation(e.GetDecision()):
 		return violationRules
-	case c.wasAhead(now), attemptsOf(c.f).mayLoseOutputs(e):
+	case attemptsOf(c.f).mayLoseOutputs(e):
 		return lossRules
 	default:
 		return 0
@@ -99,7 +102,7 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 		}
 	}
 	for _, id := range ck.f.JobIDs() {
-		ck.stepJobBack(writerOf(ck.f).writableJob(ck.f.jobs[id]), to, by)
+		ck.stepJobBack(e, writerOf(ck.f).writableJob(ck.f.jobs[id]), to, by)
 	}
 	for id, p := range ck.f.projects {
 		c := *p
@@ -148,7 +151,7 @@ func (n *Node) stepWindowsBack(to int64) (back bool) {
 	return true
 }
 
-func (ck Clock) stepJobBack(j *Job, to, by int64) {
+func (ck Clock) stepJobBack(e *droverv1.Entry, j *Job, to, by int64) {
 	j.Submitted, j.Started, j.Ended = min(j.Submitted, to), min(j.Started, to), min(j.Ended, to)
 	if j.Miss != nil && !j.HasEnded() && j.DeadlineNS() > to {
 		j.Miss = nil // the wrong clock found it; the right one may find it again
@@ -161,6 +164,9 @@ func (ck Clock) stepJobBack(j *Job, to, by int64) {
 		c.Placed = min(a.Placed, to)
 		s := &c.Suspension
 		s.RequestedAt, s.SuspendedAt, s.RetryAt = min(s.RequestedAt, to), min(s.SuspendedAt, to), shiftBack(s.RetryAt, by)
+		if e.GetStepRules() >= levelStepRules { // an attempt that resumed has run since
+			s.LevelSince = min(s.LevelSince, to)
+		}
 		writerOf(ck.f).setTask(j, k.Stage, k.Task, ck.f.Job(j.ID).Stages[k.Stage].Task(k.Task).withAttempt(&c))
 	})
 }

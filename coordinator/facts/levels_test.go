@@ -56,6 +56,42 @@ func TestRunTimeExcludesSuspension(t *testing.T) {
 	}
 }
 
+// An attempt that resumed by a clock that was ahead has run since no later than now, once the clock is right. Under the rules of
+// earlier entries it ran from a time to come on, and counted as one that ran until then.
+func TestLevelsReachedTooEarlyStepBackWithTheClock(t *testing.T) {
+	const running, frozen = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN
+	for rules, back := range map[uint32]bool{violationRules: false, levelStepRules: true} {
+		w := newNodeFixture(t)
+		w.f.Node(1).Info.Levels = []droverv1.Level{running, frozen}
+		right := w.clock + time.Hour
+		before, _ := w.place()
+		w.setLevelFor(before, frozen, 1)
+		w.setLevelFor(before, running, 1)
+		reached := w.f.Attempt(before).Suspension.LevelSince
+		k, _ := w.place()
+		w.clock = right + 24*time.Hour
+		w.setLevelFor(k, frozen, 1)
+		w.setLevelFor(k, running, 1)
+		ahead := w.f.Attempt(k).Suspension.LevelSince
+		w.clock = right
+		w.apply(&droverv1.Entry{StepRules: rules, Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "k"}}})
+		want := ahead
+		if back {
+			want = int64(right)
+		}
+		if got := w.f.Attempt(k).Suspension.LevelSince; got != want {
+			t.Errorf("rules %d: it runs since %d, want %d; it is %d", rules, got, want, w.clock)
+		}
+		if got := w.f.Attempt(before).Suspension.LevelSince; got != reached {
+			t.Errorf("rules %d: what runs since %d runs since %d after the step", rules, reached, got)
+		}
+	}
+	violates := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{{Kind: violatedState, Job: 1, Slot: 1}}}}}
+	if r := New().Clock().StepRules(violates, -2*int64(ClockTolerance)); r != levelStepRules {
+		t.Errorf("a decision that records a violation and steps back has rules %d", r)
+	}
+}
+
 // setLevelFor brings an attempt to a level, then advances the clock.
 func (w *nodeFixture) setLevelFor(k Key, l droverv1.Level, minutes int) {
 	w.t.Helper()
