@@ -98,8 +98,9 @@ func TestViolatedGuaranteeIsTold(t *testing.T) {
 	b.waitUntil("it is counted", func() bool { return b.metric("drover_guarantees_violated_total") == 1 })
 	n.SetBehaviour(coordtest.Succeed)
 	b.waitForEnd(id, succeeded)
-	if why := b.job(id).Job.GuaranteeViolated; why != backfill.CauseOverrun.String() {
-		t.Errorf("after its end: violated: %q", why)
+	got = b.job(id).Job
+	if got.GuaranteedMs != got.DeadlineMs || got.GuaranteeViolated != backfill.CauseOverrun.String() {
+		t.Errorf("after its end: guaranteed by %d, deadline %d, violated: %q", got.GuaranteedMs, got.DeadlineMs, got.GuaranteeViolated)
 	}
 }
 
@@ -180,6 +181,9 @@ func TestGuaranteeOfAProjectKeepsTheDeadline(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.waitForEnd(id, stopped)
+		if at := b.job(id).Job.GuaranteedMs; at != 0 {
+			t.Errorf("%s: after its end the status says guaranteed by %s", name, time.UnixMilli(at))
+		}
 		b.waitUntil("the node is free", func() bool { return b.metric("drover_attempts_live") == 0 })
 	}
 	deadline := time.Now().Add(time.Hour)

@@ -183,8 +183,17 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 }
 
 // LatestDeparture returns the latest departure (Unix ns) of a job or its project that keeps the scheduler's guarantee, 0 for
-// none: later guarantees may delay a departure up to then. Of an ended job it is the planned departure, which was recorded.
-func (d Deadlines) LatestDeparture(j *Job) int64 { return d.departure(j, latestDepartureState) }
+// none: later guarantees may delay a departure up to then. Of an ended job, which leaves no more, it is the deadline, if that was
+// guaranteed. Its GuaranteedDeparture may be one that was planned before the latest, and guaranteed nothing.
+func (d Deadlines) LatestDeparture(j *Job) int64 {
+	if !j.HasEnded() {
+		return d.departure(j, latestDepartureState)
+	}
+	if j.GuaranteedDeparture == j.DeadlineNS() {
+		return j.GuaranteedDeparture
+	}
+	return 0
+}
 
 // departure returns the guaranteed deadline of a job, or the departure (Unix ns) in its policy state of a kind or in that of
 // its project, 0 for none.
