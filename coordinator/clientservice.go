@@ -188,6 +188,9 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
 	}
+	if err := checkStates(req.Msg.GetStates()); err != nil {
+		return nil, err
+	}
 	limit := int(req.Msg.GetLimit())
 	if limit <= 0 || limit > MaxListed {
 		limit = MaxListed
@@ -220,6 +223,21 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 		}
 	}
 	return connect.NewResponse(res), nil
+}
+
+// checkStates returns an error that names the states of jobs if a list is to have jobs of another one, of which there are none.
+func checkStates(states []droverv1.JobState) error {
+	for _, s := range states {
+		if _, known := droverv1.JobState_name[int32(s)]; known && s != droverv1.JobState_JOB_STATE_UNSPECIFIED {
+			continue
+		}
+		var names []string
+		for n := range int32(len(droverv1.JobState_name)) - 1 {
+			names = append(names, droverv1.JobState(n+1).String())
+		}
+		return fault.New(fault.Invalid, "jobs have no state %d: want some of %s", s, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // listsEnded reports whether a list contains ended jobs.

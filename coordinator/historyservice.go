@@ -38,6 +38,9 @@ func (s *historyService) ListPastJobs(ctx context.Context, req *connect.Request[
 		return nil, err
 	}
 	m := req.Msg
+	if err := checkStates(m.GetStates()); err != nil {
+		return nil, err
+	}
 	jobs, next, err := s.core.past.Jobs(past.JobQuery{Tenant: m.GetTenant(), User: userName(m.GetUser()), NamePrefix: m.GetNamePrefix(), States: m.GetStates(),
 		SinceMS: m.GetSinceMs(), UntilMS: m.GetUntilMs(), Limit: limitOf(m.GetLimit(), defaultPastJobs, maxPastJobs), Page: m.GetPage(), Visible: s.core.rights.visiblePast(ctx)})
 	if err != nil {

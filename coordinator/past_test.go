@@ -489,3 +489,19 @@ func TestEventsOfForgottenJobs(t *testing.T) {
 		t.Errorf("%d of the last three events, %v", n, st.Err())
 	}
 }
+
+// A list of the jobs in a state that jobs do not have is refused with the states that they have. It was empty.
+func TestListsOfUnknownStatesAreRefused(t *testing.T) {
+	b := newTestCluster(t, nil)
+	for _, state := range []droverv1.JobState{droverv1.JobState_JOB_STATE_UNSPECIFIED, 7, -1} {
+		states := []droverv1.JobState{succeeded, state}
+		_, live := b.client.ListJobs(b.ctx, connect.NewRequest(&droverv1.ListJobsRequest{States: states}))
+		_, past := b.history().ListPastJobs(b.ctx, connect.NewRequest(&droverv1.ListPastJobsRequest{States: states}))
+		for what, err := range map[string]error{"live": live, "past": past} {
+			if err == nil || connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), fmt.Sprintf("no state %d: want some of JOB_STATE_PENDING, JOB_STATE_RUNNING, ", state)) ||
+				!strings.HasSuffix(err.Error(), "JOB_STATE_STOPPED") {
+				t.Errorf("%s jobs in state %d: %v", what, state, err)
+			}
+		}
+	}
+}

@@ -65,13 +65,21 @@ func (s *server) serveData(w http.ResponseWriter, r *http.Request) {
 func (q *query) data(what string) (any, error) {
 	switch what {
 	case "nodes":
+		show, err := choose(q.values, "show", nodeShows...)
+		if err != nil {
+			return nil, err
+		}
 		nodes, err := q.nodes()
 		if err != nil {
 			return nil, err
 		}
-		return mapOf(filterNodes(nodes, q.values.Get("q"), q.values.Get("show"))), nil
+		return mapOf(filterNodes(nodes, q.values.Get("q"), show)), nil
 	case "tasks":
-		rows, total, err := q.taskRows(q.taskFilter(), q.number("from", 0), q.number("n", pageRows))
+		f, err := q.taskFilter()
+		if err != nil {
+			return nil, err
+		}
+		rows, total, err := q.taskRows(f, q.number("from", 0), q.number("n", pageRows))
 		return map[string]any{"rows": rows, "total": total}, err
 	case "waterfall":
 		return q.waterfall()
@@ -89,8 +97,9 @@ func (q *query) data(what string) (any, error) {
 	}
 }
 
-func (q *query) taskFilter() taskFilter {
-	return taskFilter{job: q.values.Get("job"), stage: q.values.Get("stage"), show: q.values.Get("show")}
+func (q *query) taskFilter() (taskFilter, error) {
+	show, err := choose(q.values, "show", taskShows...)
+	return taskFilter{job: q.values.Get("job"), stage: q.values.Get("stage"), show: show}, err
 }
 
 // fallRow is a task of the waterfall.
@@ -106,7 +115,10 @@ const fallRows = 1000
 
 // waterfall returns the attempts of the chosen tasks.
 func (q *query) waterfall() (any, error) {
-	f := q.taskFilter()
+	f, err := q.taskFilter()
+	if err != nil {
+		return nil, err
+	}
 	res, err := q.job(f.job)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,32 @@ type choice struct {
 	On           bool
 }
 
+// The choices of pages whose data are chosen alike, as values and labels.
+var (
+	nodeShows   = []string{"", "all", "trouble", "needing attention", "busy", "with tasks", "idle", "without tasks"}
+	taskShows   = []string{"", "all, in order", "slowest", "slowest first", "failed", "with failed attempts", "running", "running", "suspended", "suspended", "waiting", "waiting"}
+	scheduleBys = []string{"", "nodes", "racks", "racks", "jobs", "jobs", "tenants", "tenants"}
+)
+
+// choose returns a parameter of an address, which must be a value of these values and labels.
+func choose(v url.Values, name string, pairs ...string) (string, error) {
+	on, values := v.Get(name), []string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i] == on {
+			return on, nil
+		}
+		if pairs[i] != "" {
+			values = append(values, pairs[i])
+		}
+	}
+	return "", unknownChoice(name, on, values)
+}
+
+// unknownChoice returns the error of a parameter that has none of its values.
+func unknownChoice(name, on string, values []string) error {
+	return fault.New(fault.Invalid, "%s is %q: want one of %s", name, on, strings.Join(values, ", "))
+}
+
 // choices returns options; pairs are values and labels.
 func choices(on string, pairs ...string) (out []choice) {
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -211,9 +237,16 @@ func (q *query) clusterPage() (*view, error) {
 	}
 	d.addNodes(nodes)
 	d.Health = d.health()
-	show, by := q.values.Get("show"), q.values.Get("by")
-	d.Shows = choices(show, "", "all", "trouble", "needing attention", "busy", "with tasks", "idle", "without tasks")
-	d.Bys = choices(by, "", "CPU allocated", "memory", "memory allocated", "state", "state")
+	show, err := choose(q.values, "show", nodeShows...)
+	if err != nil {
+		return nil, err
+	}
+	bys := []string{"", "CPU allocated", "memory", "memory allocated", "state", "state"}
+	by, err := choose(q.values, "by", bys...)
+	if err != nil {
+		return nil, err
+	}
+	d.Shows, d.Bys = choices(show, nodeShows...), choices(by, bys...)
 	list := filterNodes(nodes, d.Search, show)
 	from, to, p := q.paginate(len(list))
 	d.Pager = p

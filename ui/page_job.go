@@ -120,7 +120,7 @@ func (q *query) jobPage() (*view, error) {
 	}
 	d.Graph = stageGraph(res.GetStages(), stagesBefore(res.GetSpec()))
 	d.StageChoices = choices(q.values.Get("stage"), stages...)
-	d.TaskChoices = choices(q.values.Get("show"), "", "all, in order", "slowest", "slowest first", "failed", "with failed attempts", "running", "running", "suspended", "suspended", "waiting", "waiting")
+	d.TaskChoices = choices(q.values.Get("show"), taskShows...)
 	if err := d.addStopping(q); err != nil {
 		return nil, err
 	}
@@ -150,7 +150,11 @@ func (d *jobData) addStopping(q *query) error {
 }
 
 func (d *jobData) addTasks(q *query) error {
-	f := taskFilter{job: fmt.Sprint(d.GetJob().GetJob()), stage: q.values.Get("stage"), show: q.values.Get("show")}
+	f, err := q.taskFilter()
+	if err != nil {
+		return err
+	}
+	f.job = fmt.Sprint(d.GetJob().GetJob())
 	rows, total, err := q.taskRows(f, 0, firstTasks)
 	if err != nil {
 		return err

@@ -3,7 +3,10 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,16 +93,20 @@ func (q *query) jobsPage() (*view, error) {
 		past = "days"
 	}
 	d.Days, d.Past = past == "days", past != ""
-	states := []string{"", "all", "live", "live", "waiting", "waiting", "running", "running", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped"}
-	if d.Past {
-		states = slices.Delete(states, 2, 8) // the past has only ended ones
-		if !slices.Contains(states, state) {
-			state = ""
+	pasts := []string{"", "live and recent", "24", "ended in the last day", "168", "in the last week", "720", "in the last 30 days", "days", "between two days", "all", "ever"}
+	if _, err := strconv.Atoi(past); err != nil {
+		if _, err := choose(q.values, "past", pasts...); err != nil {
+			return nil, fmt.Errorf("%w, or a number of hours", err)
 		}
 	}
-	d.States = choices(state, states...)
+	if d.States, state, err = jobStates(q.values, d.Past); err != nil {
+		return nil, err
+	}
+	if order := strings.TrimPrefix(d.Sort, "-"); order != "" && jobOrders[order] == nil {
+		return nil, unknownChoice("sort", order, slices.Sorted(maps.Keys(jobOrders)))
+	}
 	d.Tenants = tenantChoices(tenants, q.values.Get("tenant"))
-	d.Pasts = choices(past, "", "live and recent", "24", "ended in the last day", "168", "in the last week", "720", "in the last 30 days", "days", "between two days", "all", "ever")
+	d.Pasts = choices(past, pasts...)
 	if d.Past {
 		d.Filtered = true
 		err = d.addPast(q, state)
@@ -110,6 +117,20 @@ func (q *query) jobsPage() (*view, error) {
 		return nil, err
 	}
 	return &view{Title: "Jobs", Nav: "Jobs", Template: "jobs", Data: d}, nil
+}
+
+// jobStates returns the choices of a job's state, and the chosen one. The past has only ended jobs: all of them, if jobs of
+// another state were chosen before.
+func jobStates(v url.Values, past bool) (list []choice, state string, err error) {
+	live := []string{"live", "live", "waiting", "waiting", "running", "running"}
+	states := []string{"", "all", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped"}
+	if !past {
+		states = slices.Insert(states, 2, live...)
+	} else if slices.Contains(live, v.Get("state")) {
+		return choices("", states...), "", nil
+	}
+	state, err = choose(v, "state", states...)
+	return choices(state, states...), state, err
 }
 
 // addPast lists ended jobs from the history, the last ended first, a page of them

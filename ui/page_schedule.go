@@ -142,7 +142,7 @@ func (q *query) schedulePage() (*view, error) {
 	}
 	req, plan, by := q.scheduleRequest(), l.plan, q.values.Get("by")
 	d := &scheduleView{Job: req.GetJob(), Tenants: tenantChoices(tenants, req.GetTenant()),
-		Bys: choices(by, "", "nodes", "racks", "racks", "jobs", "jobs", "tenants", "tenants"), Pasts: choices(q.values.Get("past"), "", "an hour ago", "6", "6 hours ago", "24", "a day ago")}
+		Bys: choices(by, scheduleBys...), Pasts: choices(q.values.Get("past"), "", "an hour ago", "6", "6 hours ago", "24", "a day ago")}
 	active, tasks := 0, int64(0)
 	for _, a := range plan.GetAttempts() {
 		if a.GetExpected() {

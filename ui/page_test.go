@@ -568,6 +568,40 @@ func TestJobsAreChosenByTheAPI(t *testing.T) {
 	}
 }
 
+// A parameter of an address that is none of its choices is an error that names them, of pages and of their data. A list by an
+// unknown state was empty, and all others were as if nothing were chosen.
+func TestUnknownChoicesAreErrors(t *testing.T) {
+	const shows = "want one of slowest, failed, running, suspended, waiting"
+	for path, want := range map[string]string{
+		"/jobs?state=nonsense":                  "want one of live, waiting, running, succeeded, failed, stopped",
+		"/jobs?state=RUNNING":                   "want one of live, waiting, running, succeeded, failed, stopped",
+		"/jobs?past=24&state=nonsense":          "want one of succeeded, failed, stopped",
+		"/jobs?past=later":                      "want one of 24, 168, 720, days, all, or a number of hours",
+		"/jobs?sort=-size":                      "want one of deadline, job, name, progress, state, submitted, tenant, took",
+		"/?show=nonsense":                       "want one of trouble, busy, idle",
+		"/?by=cpu":                              "want one of memory, state",
+		"/data/nodes?v=1&show=nonsense":         "want one of trouble, busy, idle",
+		"/schedule?by=nonsense":                 "want one of racks, jobs, tenants",
+		"/data/schedule?v=1&by=nonsense":        "want one of racks, jobs, tenants",
+		"/jobs/7?show=nonsense":                 shows,
+		"/data/tasks?v=1&job=7&show=nonsense":   shows,
+		"/data/waterfall?v=1&job=7&show=nonsen": shows,
+		"/jobs?past=24&state=live":              "", // as after a change from live to past ones: the page has no such choice
+		"/jobs?past=48":                         "",
+		"/jobs?sort=-took":                      "",
+		"/jobs?state=":                          "",
+		"/?show=busy&by=state":                  "",
+		"/schedule?by=jobs":                     "",
+		"/jobs/7?show=slowest":                  "",
+	} {
+		_, s := newScripted(t)
+		code, text := fetch(t, http.DefaultClient, s.URL+path, nil)
+		if wantCode := map[bool]int{true: http.StatusOK, false: http.StatusBadRequest}[want == ""]; code != wantCode || !strings.Contains(text, want) {
+			t.Errorf("%s: %d, want %d and %q: %s", path, code, wantCode, want, text)
+		}
+	}
+}
+
 // The list counts the live jobs of the cluster, and says what of them it does not show. Of
 // the past it searches for how names begin, and has only states of ended jobs to choose.
 func TestJobsSayWhatIsListed(t *testing.T) {

@@ -39,7 +39,11 @@ type scheduleLayout struct {
 // layout returns the arranged schedule that the request is about. It is computed
 // once for all readers with the same rights.
 func (q *query) layout() (*scheduleLayout, error) {
-	by, req := q.values.Get("by"), q.scheduleRequest()
+	by, err := choose(q.values, "by", scheduleBys...)
+	if err != nil {
+		return nil, err
+	}
+	req := q.scheduleRequest()
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(req)
 	if err != nil {
 		return nil, err
