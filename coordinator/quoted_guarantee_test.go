@@ -162,6 +162,7 @@ func TestGuaranteeOfAProjectKeepsTheDeadline(t *testing.T) {
 		}
 		id := fmt.Sprint(res.Msg.Job)
 		b.waitUntil("it runs", func() bool { return b.job(id).Job.TasksRunning == 1 })
+		b.waitUntil("its project's guarantee is an event", func() bool { return count(b.eventKinds(id), "project.guaranteed") == 1 })
 		plan, err := b.client.GetSchedule(b.ctx, connect.NewRequest(&droverv1.GetScheduleRequest{}))
 		if err != nil {
 			t.Fatal(name, err)

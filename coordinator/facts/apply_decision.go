@@ -261,6 +261,7 @@ func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.Policy
 		return
 	}
 	en.f.Deadlines().recordGuarantee(e, n)
+	en.f.Deadlines().addProjectEvent(e, n)
 	if en.f.Deadlines().recordViolation(e, n) {
 		r.Violated++
 	}

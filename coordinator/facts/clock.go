@@ -32,14 +32,17 @@ const (
 	lossRules       = 5 // not of a step: what an attempt had counted is taken off the totals with its output that is lost
 	violationRules  = 6 // not of a step: violated guarantees are recorded
 	levelStepRules  = 7 // when attempts reached their levels too
+	projectRules    = 8 // not of a step: the guarantee of a project, or its refusal, is an event
 
-	lastStepRules = levelStepRules
+	lastStepRules = projectRules
 )
 
 // StepRules returns what an entry that is proposed now has as its step_rules: servers that do not know them stop at it, so that
 // most entries have none.
 func (c Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
 	switch {
+	case c.f.Deadlines().answersProject(e.GetDecision()):
+		return projectRules
 	case c.wasAhead(now):
 		return levelStepRules
 	case recordsViolation(e.GetDecision()):

@@ -296,6 +296,39 @@ func (d Deadlines) recordGuarantee(e *droverv1.Entry, n *droverv1.PolicyStateFac
 	writerOf(d.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
+// answersProject reports whether a decision has a state of which addProjectEvent makes an event.
+func (d Deadlines) answersProject(x *droverv1.DecisionFact) bool {
+	return slices.ContainsFunc(x.GetPolicyStates(), d.isProjectAnswer)
+}
+
+// isProjectAnswer reports whether a state is the scheduler's answer to a project that had none: its guarantee, which comes with a
+// latest departure, or a refusal.
+func (d Deadlines) isProjectAnswer(n *droverv1.PolicyStateFact) bool {
+	k := PolicyStateKey{Kind: n.GetKind(), Project: n.GetProject()}
+	return (k.Kind == latestDepartureState || k.Kind == refusedState) && n.GetJob() == 0 && d.f.projects[k.Project] != nil && d.f.policyStates.all[k] == nil
+}
+
+// addProjectEvent adds the event that the scheduler guarantees a project, or refuses to, once. Like recordViolation's, the event is of the first
+// live job of the project.
+func (d Deadlines) addProjectEvent(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
+	if e.GetStepRules() < projectRules || !d.isProjectAnswer(n) {
+		return
+	}
+	p, at := d.f.projects[n.GetProject()], time.Unix(0, n.GetAt()).UTC().Format(time.RFC3339)
+	j := d.firstJobOf(p)
+	if j == nil {
+		return
+	}
+	kind, text := "project.guaranteed", "by "+at
+	if n.GetKind() == refusedState {
+		kind, text = "project.guarantee_refused", "no guarantee"
+		if n.GetAt() > 0 {
+			text += " before " + at
+		}
+	}
+	d.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: p.Name + ": " + text})
+}
+
 // recordsViolation reports whether a decision has a state of which recordViolation makes a record.
 func recordsViolation(d *droverv1.DecisionFact) bool {
 	return slices.ContainsFunc(d.GetPolicyStates(), func(n *droverv1.PolicyStateFact) bool { return n.GetKind() == violatedState })

@@ -83,3 +83,65 @@ func TestViolatedGuaranteesAreRecorded(t *testing.T) {
 		t.Errorf("a decision that records a violation has rules %d, another one %d", v, k)
 	}
 }
+
+// The guarantee of a project, or its refusal, is an event of its first live job, once, and again with the next scheduler. Entries
+// of before are applied as they were.
+func TestGuaranteesOfProjectsAreEvents(t *testing.T) {
+	for rules, told := range map[uint32]bool{levelStepRules: false, projectRules: true} {
+		f := New()
+		apply := func(e *droverv1.Entry) Result {
+			t.Helper()
+			e.Version, e.At, e.StepRules = EntryVersion, 1e9, rules
+			r := f.Apply(f.Index()+1, e)
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			return r
+		}
+		project := func(name, project string) uint64 {
+			j := &jobspec.Job{Name: name, Tenant: DefaultTenant, Project: project, Stages: []jobspec.Stage{{Name: "m", Kind: jobspec.KindGroup, Tasks: 1,
+				Command: []string{"x"}, Resources: jobspec.Resources{CPU: 100, Memory: 1 << 20}}}}
+			jobspec.SetDefaults(j)
+			b, err := jobspec.Encode(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f.Job(apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(b)}}}).Job).Project
+		}
+		p, q, r := project("first", "p"), project("other", "q"), project("third", "r")
+		project("second", "p")
+		decision := func(at int64) *droverv1.Entry {
+			return &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{
+				{Kind: guaranteeState, Project: p, At: at}, {Kind: latestDepartureState, Project: p, At: at + 10e9},
+				{Kind: refusedState, Project: q, At: at + 20e9}, {Kind: refusedState, Project: r}, {Kind: refusedState, Project: 99},
+				{Kind: latestDepartureState, Job: 1, Project: 0, At: at}}}}}
+		}
+		first := f.Clock().StepRules(decision(60e9), 1e9)
+		apply(decision(60e9))
+		if again := f.Clock().StepRules(decision(70e9), 1e9); first != projectRules || again != 0 {
+			t.Errorf("the first decision has rules %d, the next one %d", first, again)
+		}
+		apply(decision(70e9))
+		events := func() (got string) {
+			for _, e := range f.EventLog().Since(0, 100) {
+				if e.Kind == "project.guaranteed" || e.Kind == "project.guarantee_refused" {
+					got += fmt.Sprintf("%s of %s: %s; ", e.Kind, e.Job, e.Text)
+				}
+			}
+			return got
+		}
+		want := "project.guaranteed of first: p: by 1970-01-01T00:01:10Z; project.guarantee_refused of other: q: no guarantee before 1970-01-01T00:01:20Z; " +
+			"project.guarantee_refused of third: r: no guarantee; "
+		if !told {
+			want = ""
+		}
+		if got := events(); got != want {
+			t.Errorf("rules %d: %s, want %s", rules, got, want)
+		}
+		apply(&droverv1.Entry{Body: &droverv1.Entry_Scheduler{Scheduler: &droverv1.SchedulerFact{Name: "3dsf"}}})
+		apply(decision(60e9))
+		if got := events(); got != want+want {
+			t.Errorf("rules %d, with the next scheduler: %s", rules, got)
+		}
+	}
+}

@@ -149,7 +149,8 @@ type Entry struct {
 	// by job too; 4: maintenance windows that began too early too. Also by which rules an
 	// entry loses map outputs: 5: what their attempts had counted is taken off the totals.
 	// Also of a decision: 6: violated guarantees are recorded. Of a step again: 7: when
-	// attempts reached their levels too. Others do not have it.
+	// attempts reached their levels too. Of a decision again: 8: the guarantee of a project,
+	// or its refusal, is an event. Others do not have it.
 	StepRules uint32 `protobuf:"varint,5,opt,name=step_rules,json=stepRules,proto3" json:"step_rules,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
