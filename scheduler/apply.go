@@ -215,9 +215,9 @@ func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, 
 	return nil, nil, 0, refuse(ErrStale, "attempt "+id.String(), "it is not live")
 }
 
-// pendingRelease returns what the node will regain from the suspension or kill in progress, as
+// PendingRelease returns what the node will regain from the suspension or kill in progress, as
 // far as is known before it is measured.
-func (a *Attempt) pendingRelease() Resources {
+func (a *Attempt) PendingRelease() Resources {
 	switch a.Phase {
 	case AttemptKilling:
 		return a.Occupied.Resources
@@ -242,7 +242,7 @@ func (p applier) change(act *Action, t *target, now Time) {
 	a := t.a
 	p.s.Journal().saveAttempt(a, t.g, t.slot)
 	if act.Kind == ActSuspend || act.Kind == ActKill {
-		was := a.pendingRelease()
+		was := a.PendingRelease()
 		if a.Phase = AttemptKilling; act.Kind == ActSuspend {
 			a.Phase, a.Target = AttemptSuspending, act.Level
 		}

@@ -61,6 +61,16 @@ func (tree *TenantTree) underCaps(j *Job, task, more Resources, charged *capChar
 	return 0, 0, 0, true
 }
 
+// IsBelow reports whether a tenant is another one, or below it. O(depth of the tenant).
+func (tree *TenantTree) IsBelow(id, above TenantID) bool {
+	for t := tree.tenant(id); t != nil; t = tree.tenant(t.Spec.Parent) {
+		if t.Spec.ID == above {
+			return true
+		}
+	}
+	return false
+}
+
 // CanResume reports whether a suspended attempt is not parked, has its input, fits on its own node, which may be
 // draining, and stays within all caps. O(depth of the tenant).
 func (at Attempts) CanResume(a *Attempt) bool {

@@ -142,10 +142,43 @@ func (c *checker) isPreemptibleOn(j *Job, n *Node) bool {
 }
 
 // keepsDeadline reports whether the deadline of a job is protected: by a guarantee that holds, or, accepted without one,
-// unless a guarantee is due on the node. A guarantee that is violated, as by a task that ran past its bound, gives
+// unless a guarantee is due on the node or under the same cap. A guarantee that is violated, as by a task that ran past its bound, gives
 // way too.
 func (c *checker) keepsDeadline(j *Job, on NodeID) bool {
-	return (j.IsGuaranteed() && !c.isViolated(j.Spec.ID, j.Spec.Project)) || !slices.ContainsFunc(c.reservedOn(on), c.isDue)
+	return (j.IsGuaranteed() && !c.isViolated(j.Spec.ID, j.Spec.Project)) || !(slices.ContainsFunc(c.reservedOn(on), c.isDue) || c.isInWayUnderCap(j))
+}
+
+// isInWayUnderCap reports whether a cap above a job has no room for all tasks below it that wait and are due by a guarantee,
+// after the actions so far. O((guarantees that have begun + reservations of the decision) x depth²); O(1) if no tenant has a cap.
+func (c *checker) isInWayUnderCap(j *Job) bool {
+	if c.s.tree.capped == 0 {
+		return false
+	}
+	for t := j.tenant; t != nil; t = c.s.tree.tenant(t.Spec.Parent) {
+		sum := t.Used
+		add := func(r *Reservation) {
+			if g := c.s.Stage(r.StageID()); g != nil && c.isDue(r) && r.IsOfTask() && g.IsPending(r.Task) && c.s.tree.IsBelow(g.Job.Spec.Tenant, t.Spec.ID) {
+				sum = sum.Add(g.Spec.Demand)
+			}
+		}
+		for _, r := range c.s.Reservations().Guarantees() {
+			if r.Start > c.now {
+				break
+			}
+			if _, changed := c.latest[r.ID]; !changed {
+				add(r)
+			}
+		}
+		for _, r := range c.latest {
+			if r != nil {
+				add(r)
+			}
+		}
+		if _, ok := t.Spec.Caps.Total.Allows(sum); sum != t.Used && !ok {
+			return true
+		}
+	}
+	return false
 }
 
 // keepsProject reports whether the guarantee of a job's project, if it has one, protects an attempt. An attempt that ran

@@ -213,18 +213,28 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 func TestCheckDefendsDeadlines(t *testing.T) {
 	for name, c := range map[string]struct {
 		accepted, guaranteed, violated, due bool
+		elsewhere                           bool    // it is due on another node
+		now                                 bool    // and reserved by the same decision
+		cap                                 float64 // of both jobs' tenant, cores
 		want                                scheduler.Rule
 	}{
-		"not accepted":                              {},
-		"accepted":                                  {accepted: true, want: scheduler.RuleVictim},
-		"accepted, another guarantee is due":        {accepted: true, due: true},
-		"guaranteed":                                {guaranteed: true, want: scheduler.RuleVictim},
-		"guaranteed, another guarantee is due":      {guaranteed: true, due: true, want: scheduler.RuleVictim},
-		"its guarantee is violated":                 {guaranteed: true, violated: true, want: scheduler.RuleVictim},
-		"its guarantee is violated, another is due": {guaranteed: true, violated: true, due: true},
+		"not accepted":                                   {},
+		"accepted":                                       {accepted: true, want: scheduler.RuleVictim},
+		"accepted, another guarantee is due":             {accepted: true, due: true},
+		"accepted, another is due elsewhere":             {accepted: true, due: true, elsewhere: true, cap: 5, want: scheduler.RuleVictim},
+		"accepted, another is due under a full cap":      {accepted: true, due: true, elsewhere: true, cap: 4},
+		"accepted, another is made due under a full cap": {accepted: true, due: true, elsewhere: true, now: true, cap: 4},
+		"guaranteed, another is due under a full cap":    {guaranteed: true, due: true, elsewhere: true, cap: 4, want: scheduler.RuleVictim},
+		"guaranteed":                                     {guaranteed: true, want: scheduler.RuleVictim},
+		"guaranteed, another guarantee is due":           {guaranteed: true, due: true, want: scheduler.RuleVictim},
+		"its guarantee is violated":                      {guaranteed: true, violated: true, want: scheduler.RuleVictim},
+		"its guarantee is violated, another is due":      {guaranteed: true, violated: true, due: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 10)).AddTenants("a")
+			w := schedtest.New(t).AddNodes(2, schedtest.R(4, 4, 10)).AddTenants("a")
+			tenant := w.Tenant("a").Spec
+			tenant.Caps.Total = scheduler.Limit(schedtest.R(c.cap, 0, 0))
+			must(t, w.State.Events().PutTenant(tenant))
 			id := w.Submit("a", 1, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
 				j.Deadline, j.Accepted, j.Bound = w.Now.Add(time.Hour), c.accepted, time.Second
 			})
@@ -239,12 +249,20 @@ func TestCheckDefendsDeadlines(t *testing.T) {
 			if c.violated {
 				record(scheduler.ViolatedState, 1)
 			}
+			d := scheduler.Decision{At: w.Now}
 			if c.due {
 				other := w.Submit("a", 1, schedtest.R(4, 1, 0))
 				r := scheduler.Reservation{ID: 1, Kind: scheduler.ReserveDeadline, Job: other, Demand: schedtest.R(4, 1, 0), OnDisk: -1, Start: w.Now, End: w.Now.Add(time.Minute)}
-				must(t, w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now))
+				if c.elsewhere {
+					r.Node = 1
+				}
+				reserve := scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}
+				if d.Actions = append(d.Actions, reserve); !c.now {
+					must(t, w.State.Apply(&reserve, w.Now))
+					d.Actions = nil
+				}
 			}
-			d := scheduler.Decision{At: w.Now, Actions: []scheduler.Action{{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}}}
+			d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen})
 			got := scheduler.Rule(0)
 			for _, v := range scheduler.Check(w.State, &d, w.Now) {
 				got = v.Rule

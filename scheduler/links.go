@@ -25,7 +25,7 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	g.begin()
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, sign)
-	n.Releasing = n.Releasing.Add(a.pendingRelease().Times(sign))
+	n.Releasing = n.Releasing.Add(a.PendingRelease().Times(sign))
 	l.updateSlotList(&n.attempts, slot, sign)
 	if a.From != NoNode {
 		from := l.s.cluster.nodes[a.From]
@@ -99,7 +99,7 @@ func (l links) updateSlotList(list *[]int32, slot int32, sign int64) {
 // pending release. was is the pending release before.
 func (l links) updateReleasing(a *Attempt, was Resources) {
 	n := l.s.cluster.nodes[a.Node]
-	n.Releasing = n.Releasing.Sub(was).Add(a.pendingRelease())
+	n.Releasing = n.Releasing.Sub(was).Add(a.PendingRelease())
 	l.s.changeLog.recordJob(l.s.stages[a.stage].Job)
 	l.s.cluster.updateFitIndex(a.Node)
 }

@@ -103,6 +103,7 @@ type Preemptor struct {
 	victims  []Victim
 	best     []Victim
 	current  []Victim
+	lacks    []capLack // of FindCapVictims
 	ends     locality.Ends
 	capacity freeCapacity
 }
@@ -327,48 +328,62 @@ func (r *freeCapacity) fits(g *scheduler.StageSpec) bool {
 	return g.Demand[scheduler.IO] <= r.Free[scheduler.IO] && r.HasRoom(g.Demand, g.Disk)
 }
 
-// listCandidates stores in victims the possible victims on a node in the papers' order:
-// by group; then the newest; then by the tenant's share over its weight, greatest
-// first; then the quickest to suspend; then the last placed. Attempts that have not
-// started are not candidates.
+// listCandidates stores in victims the possible victims on a node in the papers' order.
 func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) {
 	p.victims = p.victims[:0]
-	total := s.Cluster().Total()
-	dominant := g.Spec.Demand.Dominant(total)
+	dominant := g.Spec.Demand.Dominant(s.Cluster().Total())
 	for a := range s.Attempts().On(n.Spec.ID) {
-		if a.Phase != scheduler.AttemptRunning && (a.Phase != scheduler.AttemptSuspended || a.Level != scheduler.LevelFrozen) {
-			continue
+		p.addCandidate(s, g, a, dominant)
+	}
+	p.sortCandidates(s, n.Spec.ID)
+}
+
+// addCandidate adds an attempt to victims if it may be one for a task of the stage, whose dominant resource is given.
+// Attempts that have not started are not candidates.
+func (p *Preemptor) addCandidate(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt, dominant scheduler.Resource) {
+	if a.Phase != scheduler.AttemptRunning && (a.Phase != scheduler.AttemptSuspended || a.Level != scheduler.LevelFrozen) {
+		return
+	}
+	j := s.StageOf(a).Job
+	protected := p.IsProtected(j)
+	if a.Phase == scheduler.AttemptSuspended {
+		if !protected {
+			p.victims = append(p.victims, Victim{Attempt: a, group: groupFrozen})
 		}
-		j := s.StageOf(a).Job
-		protected := p.IsProtected(j)
-		if a.Phase == scheduler.AttemptSuspended {
-			if !protected {
-				p.victims = append(p.victims, Victim{Attempt: a, group: groupFrozen})
-			}
-			continue
+		return
+	}
+	spent := p.suspendedLongEnough(a)
+	if j.Phase != scheduler.JobActive || j == g.Job || protected || (spent && !p.ForDueReservation) {
+		return
+	}
+	v := Victim{Attempt: a, group: groupLowSame}
+	if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
+		v.group = groupHighSame
+	}
+	if a.Demand.Dominant(s.Cluster().Total()) != dominant {
+		v.group++
+	}
+	if j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
+		v.group = groupAccepted
+	}
+	if spent {
+		v.group = groupLongSuspended
+	}
+	p.victims = append(p.victims, v)
+}
+
+// sortCandidates sorts victims: by group; those on the given node first; then the newest; then by the tenant's share over
+// its weight, greatest first; then the quickest to suspend; then the last placed.
+func (p *Preemptor) sortCandidates(s *scheduler.State, first scheduler.NodeID) {
+	elsewhere := func(a *scheduler.Attempt) int {
+		if a.Node == first {
+			return 0
 		}
-		spent := p.suspendedLongEnough(a)
-		if j.Phase != scheduler.JobActive || j == g.Job || protected || (spent && !p.ForDueReservation) {
-			continue
-		}
-		v := Victim{Attempt: a, group: groupLowSame}
-		if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
-			v.group = groupHighSame
-		}
-		if a.Demand.Dominant(total) != dominant {
-			v.group++
-		}
-		if j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
-			v.group = groupAccepted
-		}
-		if spent {
-			v.group = groupLongSuspended
-		}
-		p.victims = append(p.victims, v)
+		return 1
 	}
 	slices.SortFunc(p.victims, func(x, y Victim) int {
 		a, b := x.Attempt, y.Attempt
-		if c := cmp.Or(cmp.Compare(x.group, y.group), cmp.Compare(b.Placed, a.Placed)); c != 0 {
+		if c := cmp.Or(cmp.Compare(x.group, y.group), elsewhere(a)-elsewhere(b), cmp.Compare(b.Placed, a.Placed)); c != 0 {
 			return c
 		}
 		return cmp.Or(cmp.Compare(weightedShare(s, b.Tenant), weightedShare(s, a.Tenant)),

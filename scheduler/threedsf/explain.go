@@ -64,6 +64,10 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 			return w
 		}
 	}
+	if x := e.c.capWaitAgainst(g.Job, g.Spec.Demand); x != nil {
+		w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, x.reservation.ID, x.reservation.End
+		return w
+	}
 	class := e.c.s.Queue().FitClass(g.Job)
 	if class.IsOwn() && class == e.lastMisfit {
 		w.Reason, w.Nodes = e.lastReason, e.lastNodes

@@ -13,7 +13,8 @@ type reservedLane struct {
 	preemption   *preemption
 	reservations *preemptReservations
 
-	due []*scheduler.Reservation // guarantees that are due, with a task left to place
+	due            []*scheduler.Reservation // guarantees that are due, with a task left to place
+	withoutVictims []*scheduler.Stage       // stages that caps stop and that have no victims left in this pass
 
 	state *scheduler.State // of ends
 	now   scheduler.Time   // of the last collectDue
@@ -30,7 +31,7 @@ type nodeEnd struct {
 // are due and have a task left to place. Without any, the rest of this file costs
 // nothing. O(guarantees that have begun).
 func (l *reservedLane) collectDue() {
-	l.due = l.due[:0]
+	l.due, l.withoutVictims, l.c.capWaits = l.due[:0], l.withoutVictims[:0], l.c.capWaits[:0]
 	if l.state != l.c.s || l.c.now < l.now {
 		clear(l.ends)
 	}
@@ -82,35 +83,50 @@ func (l *reservedLane) serveDue() {
 		if !l.c.s.Node(r.Node).Schedulable() || !l.c.canStayOn(r) {
 			continue // it is planned again
 		}
-		if g.IsPending(r.Task) && l.c.actionsLeft > 0 && g.Startable() > 0 && g.Spec.Demand.Fits(r.Demand) && l.c.s.TenantTree().Allows(g) {
-			l.placeReserved(r, g)
+		if !g.IsPending(r.Task) || l.c.actionsLeft <= 0 || g.Startable() == 0 || !g.Spec.Demand.Fits(r.Demand) {
+			continue
+		}
+		if l.isBeingFreed(r, g) && l.c.s.TenantTree().HasCaps() {
+			l.c.capWaits = append(l.c.capWaits, capWait{g, r})
 		}
 	}
 }
 
-// placeReserved places a task into its reservation.
-func (l *reservedLane) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
-	if _, ok := l.c.s.Node(r.Node).Fits(g.Spec.Demand, g.Spec.Disk); !ok {
-		l.preemptReservedNode(r, g)
-		return
+// isBeingFreed places a task into its reservation, or preempts for it where its node or a cap has too little. It reports
+// whether what the task lacks is being freed.
+func (l *reservedLane) isBeingFreed(r *scheduler.Reservation, g *scheduler.Stage) bool {
+	allowed := l.c.allows(g)
+	_, fits := l.c.s.Node(r.Node).Fits(g.Spec.Demand, g.Spec.Disk)
+	// What gives way on the node mostly counts below the caps too, so the node comes first, unless that is in vain.
+	if !fits && ((!allowed && !l.canPreemptUnderCaps(r, g)) || !l.preemptReservedNode(r, g)) {
+		return false
+	}
+	if !allowed {
+		return l.preemptUnderCaps(r, g)
+	}
+	if !fits {
+		return true
 	}
 	l.c.place(g, r.Task, r.Node)
 	if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
 		l.c.apply(scheduler.Unreserve(r.ID))
 	}
+	return false
 }
 
 // preemptReservedNode preempts for a due task on its node. Capacity reserved there
-// for suspended tasks does not stop it.
-func (l *reservedLane) preemptReservedNode(r *scheduler.Reservation, g *scheduler.Stage) {
-	if l.c.cfg.Preempt == deadline.None || l.reservations.countOn(g, r.Node) >= l.countDueTasks(g, r.Node) {
-		return
+// for suspended tasks does not stop it. It reports whether the capacity is being freed.
+func (l *reservedLane) preemptReservedNode(r *scheduler.Reservation, g *scheduler.Stage) bool {
+	if l.c.cfg.Preempt == deadline.None {
+		return false
+	}
+	if l.reservations.countOn(g, r.Node) >= l.countDueTasks(g, r.Node) {
+		return true
 	}
 	l.open.ignoreResumeReservations = true
 	defer func() { l.open.ignoreResumeReservations = false }()
-	if plan, ok := l.preemption.victimsForDue(g, r.Node); ok {
-		l.preemption.apply(g, plan, r.End)
-	}
+	plan, ok := l.preemption.victimsForDue(g, r.Node)
+	return ok && l.preemption.apply(g, plan, r.End)
 }
 
 // dueTask returns the first waiting task of a stage with a due reservation on a
@@ -176,12 +192,12 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
-	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, 0)) && l.c.s.TenantTree().Allows(g) {
+	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, 0)) && l.c.allows(g) {
 		if !due {
 			task = pickTaskFor(g, r.Node)
 		}
 		l.c.place(g, task, r.Node)
 		return false
 	}
-	return !n.Releasing.IsZero()
+	return !n.Releasing.IsZero() || (due && !l.c.allows(g))
 }

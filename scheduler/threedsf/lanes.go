@@ -117,7 +117,7 @@ func (dl *deadlineLane) placeStage(g *scheduler.Stage) {
 // batch returns how many tasks of a lane stage may be placed at once.
 func (dl *deadlineLane) batch(g *scheduler.Stage) int32 {
 	n := min(int32(min(dl.c.actionsLeft, maxBatch)), g.Startable())
-	if d := g.Spec.Demand; n > 1 && !dl.c.s.TenantTree().WithinCaps(g.Job, d, d.Times(int64(n))) {
+	if d := g.Spec.Demand; n > 1 && !dl.c.withinCaps(g.Job, d, d.Times(int64(n))) {
 		return 1
 	}
 	return n
@@ -195,7 +195,7 @@ func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time
 		}
 	}
 	class := dl.c.s.Cluster().DemandClassOf(g)
-	if !dl.c.s.TenantTree().Allows(g) || slices.Contains(dl.withoutVictims, class) {
+	if !dl.c.allows(g) || slices.Contains(dl.withoutVictims, class) {
 		return false, 0
 	}
 	plan, ok := dl.preemption.preemptor.FindVictims(dl.c.s, g, dl.c.now)

@@ -105,7 +105,7 @@ func (l *overdueLane) find(step scheduler.Time, limit time.Duration) {
 
 // isUnderCaps reports whether caps let a task of a job start: nobody waits for a job that they hold back.
 func (l *overdueLane) isUnderCaps(j *scheduler.Job) bool {
-	return slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return g.Ready() && l.c.s.TenantTree().Allows(g) })
+	return slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return g.Ready() && l.c.allows(g) })
 }
 
 // waitsSince returns when a job without a live attempt had one last, or else was submitted.

@@ -93,6 +93,6 @@ func (p *placer) placeAnywhere(g *scheduler.Stage) {
 
 // isPlaceable reports whether a task of the stage can be placed now.
 func (p *placer) isPlaceable(g *scheduler.Stage) bool {
-	return g.Startable() > 0 && !p.waits.waitsWhole(g) && p.c.s.TenantTree().Allows(g) &&
+	return g.Startable() > 0 && !p.waits.waitsWhole(g) && p.c.allows(g) &&
 		(p.c.cfg.StopAtFirstMisfit || p.open.nextOpenNode(g, 0) != scheduler.NoNode)
 }

@@ -37,6 +37,13 @@ func (p *preemption) victimsForDue(g *scheduler.Stage, node scheduler.NodeID) (d
 	return p.preemptor.FindVictimsOn(p.c.s, g, node, p.c.now)
 }
 
+// capVictimsForDue finds victims for a task whose reservation on a node is due and which the caps of its tenants stop.
+func (p *preemption) capVictimsForDue(g *scheduler.Stage, node scheduler.NodeID) ([]deadline.Victim, bool) {
+	p.preemptor.ForDueReservation = true
+	defer func() { p.preemptor.ForDueReservation = false }()
+	return p.preemptor.FindCapVictims(p.c.s, g, node, p.c.awaitedOf, p.c.now)
+}
+
 // apply preempts the plan's victims and reserves the capacity for a task of the stage
 // until end. It returns false if the cycle has no actions left; the
 // next cycle then continues.
@@ -44,9 +51,19 @@ func (p *preemption) apply(g *scheduler.Stage, plan deadline.PreemptionPlan, end
 	if len(plan.Victims) == 0 && p.c.s.Node(plan.Node).Releasing.IsZero() {
 		return false // the task fits already: something other than capacity is in the way
 	}
-	for _, v := range plan.Victims {
+	p.preempt(plan.Victims)
+	if p.c.actionsLeft == 0 {
+		return false
+	}
+	p.reservations.reserve(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, end)
+	return true
+}
+
+// preempt preempts victims, as many as the cycle has actions for.
+func (p *preemption) preempt(victims []deadline.Victim) {
+	for _, v := range victims {
 		if p.c.actionsLeft == 0 {
-			return false
+			return
 		}
 		act := v.Attempt.Act(scheduler.ActKill)
 		if !v.Kill {
@@ -54,9 +71,4 @@ func (p *preemption) apply(g *scheduler.Stage, plan deadline.PreemptionPlan, end
 		}
 		p.c.apply(act)
 	}
-	if p.c.actionsLeft == 0 {
-		return false
-	}
-	p.reservations.reserve(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, end)
-	return true
 }

@@ -84,7 +84,7 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 		return false // the usual case, decided without touching the job
 	}
 	g := l.c.s.StageOf(a)
-	if g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) || !l.c.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
+	if g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) || !l.c.withinCaps(g.Job, a.Demand, more) {
 		return false
 	}
 	if !n.Schedulable() && l.tryMigrate(a, g, more) {

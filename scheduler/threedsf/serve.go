@@ -94,7 +94,7 @@ func (o *tenantOrder) consecutiveTurns(t scheduler.TenantID, g *scheduler.Stage)
 	}
 	d := g.Spec.Demand
 	n, streak := int32(1), o.c.shares.streak(t, d, limit)
-	for n < streak && o.c.s.TenantTree().WithinCaps(g.Job, d, d.Times(int64(n+1))) {
+	for n < streak && o.c.withinCaps(g.Job, d, d.Times(int64(n+1))) {
 		n++
 	}
 	return n

@@ -374,7 +374,7 @@ func (o *tenantOrder) shouldReserveNode(g *scheduler.Stage) bool {
 	if !o.c.cfg.ReserveNodes || o.nodes.isLimitReached() || g.Startable() == 0 || o.nodes.attempted[g] || o.c.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		return false
 	}
-	return !o.waits.waitsWhole(g) && (o.open.guaranteeCount == 0 || !o.isFullyPlanned(g)) && o.c.s.TenantTree().Allows(g)
+	return !o.waits.waitsWhole(g) && (o.open.guaranteeCount == 0 || !o.isFullyPlanned(g)) && o.c.allows(g)
 }
 
 // isFullyPlanned reports whether each waiting task of a stage has a guarantee

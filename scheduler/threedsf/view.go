@@ -13,6 +13,7 @@ type view struct {
 	assumptions assumptions
 	s           *scheduler.State
 	now         scheduler.Time
+	capWaits    []capWait // of this pass, see reservedLane.serveDue
 }
 
 // wasRefused reports whether a job or its project requested a guarantee, was refused, and
@@ -72,7 +73,7 @@ func (v *view) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool
 			return false
 		}
 	}
-	return v.s.TenantTree().WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
+	return v.withinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
 }
 
 // usesMatching reports whether a stage takes part in matching: its next task reads

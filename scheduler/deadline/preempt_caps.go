@@ -1,0 +1,138 @@
+package deadline
+
+import (
+	"math"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// capLack is what the cap on the total of a tenant lacks for a task: the parts above 0.
+type capLack struct {
+	tenant scheduler.TenantID
+	lacks  scheduler.Resources
+}
+
+// isCovered reports whether nothing lacks any more.
+func (l *capLack) isCovered() bool { return l.lacks.Fits(scheduler.Resources{}) }
+
+// FindCapVictims finds the attempts to preempt, on whatever nodes, so that a task of the stage stays within the totals that
+// its tenant and those above may use, beside what due tasks wait for there already: awaited returns that of a tenant.
+// Victims on the given node are taken first of their group. There are none if enough is being released. ok is false if no
+// victims suffice: another cap stops the task, or the task exceeds the cap alone. The result is valid until the next call.
+// O(jobs + attempts x log attempts below the tenants that lack).
+func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, awaited func(scheduler.TenantID) scheduler.Resources,
+	now scheduler.Time,
+) (victims []Victim, ok bool) {
+	p.now, p.current, p.victims = now, p.current[:0], p.victims[:0]
+	if !p.listCapLacks(s, g, awaited) {
+		return nil, false
+	}
+	dominant := g.Spec.Demand.Dominant(s.Cluster().Total())
+	for j := range s.Jobs() {
+		if j.Live == 0 || !slices.ContainsFunc(p.lacks, func(l capLack) bool { return s.TenantTree().IsBelow(j.Spec.Tenant, l.tenant) }) {
+			continue
+		}
+		for _, other := range j.Stages {
+			for a := range s.Attempts().In(other) {
+				if released := a.PendingRelease(); !released.IsZero() {
+					p.coverCapLacks(s, a, released)
+				} else {
+					p.addCandidate(s, g, a, dominant)
+				}
+			}
+		}
+	}
+	p.sortCandidates(s, node)
+	for i := range p.lacks { // the victims below a tenant are below those above it too
+		for k := 0; k < len(p.victims) && !p.lacks[i].isCovered(); k++ {
+			p.takeCapVictim(s, g, &p.lacks[i], p.victims[k])
+		}
+		if !p.lacks[i].isCovered() {
+			return nil, false
+		}
+	}
+	p.pruneCapVictims(s)
+	return p.current, true
+}
+
+// listCapLacks lists what the caps lack for a task of the stage, from its tenant upwards. It returns false if no victim
+// could cover that.
+func (p *Preemptor) listCapLacks(s *scheduler.State, g *scheduler.Stage, awaited func(scheduler.TenantID) scheduler.Resources) bool {
+	p.lacks = p.lacks[:0]
+	d, t := g.Spec.Demand, s.Tenant(g.Job.Spec.Tenant)
+	if _, ok := t.Spec.Caps.Task.Allows(d); !ok {
+		return false
+	}
+	for ; t != nil; t = s.Tenant(t.Spec.Parent) {
+		_, ofJob := t.Spec.Caps.Job.Allows(g.Job.Used.Add(d))
+		_, alone := t.Spec.Caps.Total.Allows(d)
+		if !ofJob || !alone {
+			return false
+		}
+		l, used := capLack{tenant: t.Spec.ID}, t.Used.Add(awaited(t.Spec.ID)).Add(d)
+		for r, limit := range t.Spec.Caps.Total {
+			if limit > 0 {
+				l.lacks[r] = used[r] - limit
+			}
+		}
+		if !l.isCovered() {
+			p.lacks = append(p.lacks, l)
+		}
+	}
+	return true
+}
+
+// coverCapLacks subtracts what an attempt frees from what the caps above it lack.
+func (p *Preemptor) coverCapLacks(s *scheduler.State, a *scheduler.Attempt, freed scheduler.Resources) {
+	for i := range p.lacks {
+		if l := &p.lacks[i]; s.TenantTree().IsBelow(a.Tenant, l.tenant) {
+			l.lacks = l.lacks.Sub(freed)
+		}
+	}
+}
+
+// takeCapVictim adds a candidate to the victims if preempting it frees some of what a cap lacks.
+func (p *Preemptor) takeCapVictim(s *scheduler.State, g *scheduler.Stage, l *capLack, v Victim) {
+	a := v.Attempt
+	if !s.TenantTree().IsBelow(a.Tenant, l.tenant) || slices.ContainsFunc(p.current, func(o Victim) bool { return o.Attempt == a }) {
+		return
+	}
+	n, r := s.Node(a.Node), &p.capacity
+	r.load(s, n, scheduler.Resources{}, 0)
+	for i := range p.current {
+		if o := &p.current[i]; o.Attempt.Node == a.Node && o.Level == scheduler.LevelSwapped {
+			r.swap -= o.Attempt.Occupied.Resources[scheduler.Memory]
+		}
+	}
+	// The node lacks nothing; the memory is wanted for the cap.
+	r.Free[scheduler.Memory] = math.MaxInt64
+	was := p.Escalate
+	p.Escalate = slices.ContainsFunc(p.lacks, func(o capLack) bool {
+		return o.lacks[scheduler.Memory] > 0 && s.TenantTree().IsBelow(a.Tenant, o.tenant)
+	})
+	ok := p.chooseAction(n, g, r, &v)
+	p.Escalate = was
+	freed, _ := v.freedResources()
+	for i := range freed {
+		if ok && freed[i] > 0 && l.lacks[i] > 0 {
+			p.coverCapLacks(s, a, freed)
+			p.current = append(p.current, v)
+			return
+		}
+	}
+}
+
+// pruneCapVictims drops, from the first one on, victims that a larger one chosen later made unnecessary.
+func (p *Preemptor) pruneCapVictims(s *scheduler.State) {
+	needed := p.current[:0]
+	for _, v := range p.current {
+		freed, _ := v.freedResources()
+		p.coverCapLacks(s, v.Attempt, freed.Times(-1))
+		if slices.ContainsFunc(p.lacks, func(l capLack) bool { return !l.isCovered() }) {
+			p.coverCapLacks(s, v.Attempt, freed)
+			needed = append(needed, v)
+		}
+	}
+	p.current = needed
+}
