@@ -159,6 +159,7 @@ func (e Events) PutTenant(spec TenantSpec) error {
 		tree.tenants = append(tree.tenants, t)
 		tree.readyTenant.grow(int32(len(tree.tenants)))
 	}
+	tree.changes++
 	tree.chargeUp(t.Spec.Parent, Resources{}.Sub(t.Used), -t.Running)
 	tree.removeChild(t.Spec.Parent, spec.ID)
 	delete(tree.tenantName, t.Spec.Name)

@@ -10,7 +10,8 @@ type TenantTree struct {
 	tenants     []*Tenant
 	tenantName  map[string]TenantID
 	readyTenant bitset
-	capped      int // number of tenants with a cap of their own
+	capped      int    // number of tenants with a cap of their own
+	changes     uint64 // of tenants, their parents and caps
 }
 
 // tenant returns a tenant, or nil.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler/timeline"
@@ -41,17 +42,22 @@ type Timeline struct {
 	// Accounts has a bin for each tenant with CPU, memory and I/O: what the reservations of tasks, and the attempts
 	// that are Charged, take of its capacity. The policy sets the capacities. nil unless ChargeTenants.
 	Accounts *timeline.Profile
+	// Caps has a bin for each tenant with a cap on its total, as large as the cap: what the reservations of tasks, and all
+	// claims, below the tenant take of it. nil unless ChargeTenants and some tenant has a cap.
+	Caps *timeline.Profile
 
 	assumptions  Assumptions
 	now          Time
-	nodeChanges  uint64 // Cluster.ChangeCount when it was made
+	nodeChanges  uint64    // Cluster.ChangeCount when it was made
+	treeChanges  uint64    // TenantTree.changes then
+	capBins      [][]int32 // see CapsOf
 	claims       []nodeClaims
 	reserved     map[ReservationID]interval
 	overran      int  // claims that are past their bound
 	undoing      bool // a try is being rolled back
 	freeClock    uint64
 	freedAt      []uint64       // by node: freeClock at the last release
-	collected    [2][2]interval // to take and to return, of nodes and of accounts, see collect
+	collected    [2][3]interval // to take and to return, of nodes, of accounts and of caps, see collect
 	scratch      []attemptClaim
 	stale        []NodeID // scratch of sync
 	slots        []int32  // scratch of prefetch
@@ -73,21 +79,22 @@ type attemptClaim struct {
 	interval
 }
 
-// interval is what is occupied of a node, and of a tenant's account unless that is NoTenant.
+// interval is what is occupied of a node, of a tenant's account and of the caps above a tenant, unless these are NoTenant.
 type interval struct {
 	node       NodeID
 	disk       int16
 	account    TenantID
+	capped     TenantID
 	start, end Time
 	occupied   Occupancy
 }
 
 // Timeline returns the index of what will be free when under the given assumptions, synchronised with the State.
 // O(nodes), plus O(log n) for each change on a node; O(attempts + reservations) if the assumptions differ from those of
-// the last call, nodes changed, or time went back.
+// the last call, nodes or caps changed, or time went back.
 func (s *State) Timeline(a Assumptions, now Time) *Timeline {
 	t := s.timeline
-	if t == nil || t.assumptions != a || now < t.now || t.nodeChanges != s.cluster.changeCount {
+	if t == nil || t.assumptions != a || now < t.now || t.nodeChanges != s.cluster.changeCount || t.hasOtherCaps(s) {
 		t = newTimeline(s, a, now)
 		s.timeline = t
 	}
@@ -110,10 +117,61 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 		t.freedAt = append(t.freedAt, t.freeClock)
 	}
 	t.addAccounts(s)
+	t.addCaps(s)
 	for _, r := range s.reservations {
 		t.addReservation(s, r)
 	}
 	return t
+}
+
+// hasOtherCaps reports whether Caps is of other tenants, or of other caps, than a State has.
+func (t *Timeline) hasOtherCaps(s *State) bool {
+	return t.Accounts != nil && (t.Caps != nil || s.tree.capped > 0) && t.treeChanges != s.tree.changes
+}
+
+// addCaps adds the bins of Caps.
+func (t *Timeline) addCaps(s *State) {
+	t.treeChanges = s.tree.changes
+	if t.Accounts == nil || s.tree.capped == 0 {
+		return
+	}
+	t.Caps, t.capBins = &timeline.Profile{}, make([][]int32, len(s.tree.tenants))
+	bins := make([]int32, len(s.tree.tenants)) // from 1
+	for id, x := range s.tree.tenants {
+		if x.Spec.Caps.Total == (Limit{}) {
+			continue
+		}
+		capacity := x.Spec.Caps.Total
+		for r, limit := range capacity {
+			if limit == 0 {
+				capacity[r] = math.MaxInt64 / 2 // unlimited
+			}
+		}
+		bins[id] = t.Caps.AddBin(capacity[:]) + 1
+	}
+	for id, x := range s.tree.tenants {
+		for ; x != nil; x = s.tree.tenant(x.Spec.Parent) {
+			if b := bins[x.Spec.ID]; b > 0 {
+				t.capBins[id] = append(t.capBins[id], b-1)
+			}
+		}
+	}
+}
+
+// CapsOf returns the bins of Caps that the tasks of a tenant take from. It must not be changed. O(1).
+func (t *Timeline) CapsOf(id TenantID) []int32 {
+	if id < 0 || int(id) >= len(t.capBins) {
+		return nil
+	}
+	return t.capBins[id]
+}
+
+// cappedTenant returns a tenant, or NoTenant if no cap is above it.
+func (t *Timeline) cappedTenant(id TenantID) TenantID {
+	if len(t.CapsOf(id)) == 0 {
+		return NoTenant
+	}
+	return id
 }
 
 // takeWindows takes a whole node from its bin while it is away: from now on if it is away in a window
@@ -155,6 +213,9 @@ func (t *Timeline) sync(s *State, now Time) {
 		t.Nodes.Forget(now)
 		if t.Accounts != nil {
 			t.Accounts.Forget(now)
+		}
+		if t.Caps != nil {
+			t.Caps.Forget(now)
 		}
 	}
 	t.addAccounts(s)
@@ -209,7 +270,7 @@ func (t *Timeline) syncNode(s *State, id NodeID, c *nodeClaims) {
 			continue
 		}
 		y := attemptClaim{2 * a.Seq, x.Overran, t.newInterval(a.Node, a.Disk, t.now, x.End, x.Occupied)}
-		if x.Charged {
+		if y.capped = t.cappedTenant(a.Tenant); x.Charged {
 			y.account = a.Tenant
 		}
 		t.scratch = append(t.scratch, y)
@@ -237,7 +298,7 @@ func (t *Timeline) changeOthers(list, other []attemptClaim, sign int64) {
 
 // equals reports whether two claims are the same from now on.
 func (c *attemptClaim) equals(o *attemptClaim) bool {
-	return c.seq == o.seq && c.overran == o.overran && c.end == o.end && c.node == o.node && c.disk == o.disk && c.account == o.account && c.occupied == o.occupied
+	return c.seq == o.seq && c.overran == o.overran && c.end == o.end && c.node == o.node && c.disk == o.disk && c.account == o.account && c.capped == o.capped && c.occupied == o.occupied
 }
 
 // changeClaim takes a claim from the timeline (sign -1), or returns it (sign 1), at the latest when flushClaims is called.
@@ -255,14 +316,17 @@ func (t *Timeline) collect(v *interval, sign int64) {
 		return
 	}
 	sums := &t.collected[(sign+1)/2]
-	t.collectIn(&sums[0], &interval{v.node, v.disk, NoTenant, t.now, v.end, v.occupied}, sign)
+	t.collectIn(&sums[0], &interval{v.node, v.disk, NoTenant, NoTenant, t.now, v.end, v.occupied}, sign)
 	if v.account != NoTenant {
-		t.collectIn(&sums[1], &interval{NoNode, -1, v.account, t.now, v.end, v.occupied}, sign)
+		t.collectIn(&sums[1], &interval{NoNode, -1, v.account, NoTenant, t.now, v.end, v.occupied}, sign)
+	}
+	if v.capped != NoTenant {
+		t.collectIn(&sums[2], &interval{NoNode, -1, NoTenant, v.capped, t.now, v.end, v.occupied}, sign)
 	}
 }
 
 func (t *Timeline) collectIn(sum, v *interval, sign int64) {
-	if sum.node == v.node && sum.disk == v.disk && sum.account == v.account && sum.end == v.end {
+	if sum.node == v.node && sum.disk == v.disk && sum.account == v.account && sum.capped == v.capped && sum.end == v.end {
 		sum.occupied.Resources, sum.occupied.Disk = sum.occupied.Resources.Add(v.occupied.Resources), sum.occupied.Disk+v.occupied.Disk
 		return
 	}
@@ -276,7 +340,7 @@ func (t *Timeline) flushClaims() {
 		for k := range t.collected[i] {
 			t.change(&t.collected[i][k], int64(2*i-1))
 		}
-		t.collected[i] = [2]interval{}
+		t.collected[i] = [3]interval{}
 	}
 }
 
@@ -289,6 +353,9 @@ func (t *Timeline) change(v *interval, sign int64) {
 	t.base = v.occupied.Resources
 	if v.account != NoTenant {
 		t.Accounts.Change(int32(v.account), -1, from, v.end, &timeline.Need{Base: t.base[:]}, sign)
+	}
+	for _, b := range t.CapsOf(v.capped) {
+		t.Caps.Change(b, -1, from, v.end, &timeline.Need{Base: t.base[:]}, sign)
 	}
 	if v.node == NoNode {
 		return
@@ -304,7 +371,7 @@ func (t *Timeline) newInterval(n NodeID, disk int16, start, end Time, o Occupanc
 	if disk = min(disk, int16(t.Nodes.Disks(int32(n)))-1); disk < 0 {
 		o.Resources[IO], o.Disk = 0, 0
 	}
-	return interval{n, disk, NoTenant, start, end, o}
+	return interval{n, disk, NoTenant, NoTenant, start, end, o}
 }
 
 // setUndoing sets whether what is released was taken in a try that is rolled back.
@@ -328,6 +395,9 @@ func (t *Timeline) addReservation(s *State, r *Reservation) {
 	if t.Accounts != nil && r.Kind.IsGuarantee() && r.IsOfTask() {
 		v.account = s.Reservations().tenantOf(r)
 		t.addAccounts(s)
+		if j := s.jobs[r.Job]; j != nil {
+			v.capped = t.cappedTenant(j.Spec.Tenant)
+		}
 	}
 	t.reserved[r.ID] = v
 	t.change(&v, -1)

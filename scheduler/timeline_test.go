@@ -41,9 +41,9 @@ type usage struct {
 	space      int64
 }
 
-// usages returns what a timeline contains by its definition: of nodes and of accounts.
-func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, accounts []usage) {
-	add := func(n scheduler.NodeID, disk int16, start, end scheduler.Time, d scheduler.Resources, space int64, tenant scheduler.TenantID) {
+// usages returns what a timeline contains by its definition: of nodes, of accounts and of the caps above a tenant.
+func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, accounts, caps []usage) {
+	add := func(n scheduler.NodeID, disk int16, start, end scheduler.Time, d scheduler.Resources, space int64, tenant, below scheduler.TenantID) {
 		disk = min(disk, int16(len(s.Node(n).Disks))-1)
 		if disk < 0 {
 			d[scheduler.IO], space = 0, 0
@@ -52,6 +52,7 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 		if tenant != scheduler.NoTenant {
 			accounts = append(accounts, usage{int(tenant), -1, start, end, d, 0})
 		}
+		caps = append(caps, usage{int(below), -1, start, end, d, 0})
 	}
 	for _, n := range s.Nodes() {
 		for a := range s.Attempts().On(n.Spec.ID) {
@@ -59,9 +60,9 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 			if c.Charged {
 				tenant = a.Tenant
 			}
-			add(a.Node, a.Disk, now, c.End, c.Occupied.Resources, c.Occupied.Disk, tenant)
+			add(a.Node, a.Disk, now, c.End, c.Occupied.Resources, c.Occupied.Disk, tenant, a.Tenant)
 			if a.From != scheduler.NoNode {
-				add(a.From, a.FromDisk, now, c.SourceEnd, a.FromOccupied.Resources, a.FromOccupied.Disk, scheduler.NoTenant)
+				add(a.From, a.FromDisk, now, c.SourceEnd, a.FromOccupied.Resources, a.FromOccupied.Disk, scheduler.NoTenant, scheduler.NoTenant)
 			}
 		}
 	}
@@ -71,9 +72,9 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 			if away && w.To > now {
 				w.From, away = min(w.From, now), false
 			}
-			add(n.Spec.ID, -1, w.From, w.To, scheduler.Resources{n.Spec.Capacity[scheduler.CPU], n.Spec.Capacity[scheduler.Memory]}, 0, scheduler.NoTenant)
+			add(n.Spec.ID, -1, w.From, w.To, scheduler.Resources{n.Spec.Capacity[scheduler.CPU], n.Spec.Capacity[scheduler.Memory]}, 0, scheduler.NoTenant, scheduler.NoTenant)
 			for i, d := range n.Spec.Disks {
-				add(n.Spec.ID, int16(i), w.From, w.To, scheduler.Resources{scheduler.IO: d.IO}, d.Space, scheduler.NoTenant)
+				add(n.Spec.ID, int16(i), w.From, w.To, scheduler.Resources{scheduler.IO: d.IO}, d.Space, scheduler.NoTenant, scheduler.NoTenant)
 			}
 		}
 	}
@@ -85,9 +86,9 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 		if u.charge && r.Kind != scheduler.ReserveHead && r.IsOfTask() {
 			tenant = s.Job(r.Job).Spec.Tenant
 		}
-		add(r.Node, r.OnDisk, r.Start, r.End, r.Demand, r.Disk, tenant)
+		add(r.Node, r.OnDisk, r.Start, r.End, r.Demand, r.Disk, tenant, tenant)
 	}
-	return nodes, accounts
+	return nodes, accounts, caps
 }
 
 // freeOf returns what is left of a bin at a time.
@@ -117,7 +118,7 @@ func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now schedu
 	t.Helper()
 	checkPlannedAt(t, s)
 	index := s.Timeline(u, now)
-	nodes, accounts := usages(s, u, now)
+	nodes, accounts, caps := usages(s, u, now)
 	times := []scheduler.Time{now}
 	for _, x := range nodes {
 		times = append(times, max(now, x.start), max(now, x.end))
@@ -145,6 +146,7 @@ func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now schedu
 				t.Fatalf("tenant %d at %d: the timeline has %v free, want %v", i, at, got, want)
 			}
 		}
+		checkCaps(t, s, u, index, caps, at)
 	}
 	overran := false
 	for _, n := range s.Nodes() {
@@ -154,6 +156,35 @@ func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now schedu
 	}
 	if index.HasOverrun() != overran {
 		t.Fatalf("an attempt is past its end: %v", overran)
+	}
+}
+
+// checkCaps compares what a State's timeline has free below each cap at a time with its definition.
+func checkCaps(t *testing.T, s *scheduler.State, u untilEstimate, index *scheduler.Timeline, list []usage, at scheduler.Time) {
+	t.Helper()
+	next := int32(0)
+	for _, tenant := range s.Tenants() {
+		capacity := tenant.Spec.Caps.Total
+		if !u.charge || capacity == (scheduler.Limit{}) {
+			continue
+		}
+		var below []usage
+		for _, x := range list {
+			if x.bin >= 0 && s.TenantTree().IsBelow(scheduler.TenantID(x.bin), tenant.Spec.ID) {
+				x.bin = 0
+				below = append(below, x)
+			}
+		}
+		want, got := freeOf(below, 0, capacity[:], nil, at), index.Caps.Free(next, at, nil)
+		for r, limit := range capacity {
+			if limit > 0 && got[r] != want[r] {
+				t.Fatalf("cap of tenant %d at %d: the timeline has %v free, want %v", tenant.Spec.ID, at, got, want)
+			}
+		}
+		if !slices.Contains(index.CapsOf(tenant.Spec.ID), next) {
+			t.Fatalf("tenant %d takes from the caps %v, its own is %d", tenant.Spec.ID, index.CapsOf(tenant.Spec.ID), next)
+		}
+		next++
 	}
 }
 

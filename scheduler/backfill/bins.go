@@ -109,30 +109,40 @@ func (p *Planner) openBins(yield func(b int32) bool) {
 	}
 }
 
-// space is what is free when: on bins, and in accounts.
+// space is what is free when: on bins, in accounts, and below caps.
 type space struct {
 	profile  *Profile
 	accounts *Profile // nil without accounts
+	caps     *Profile // nil without caps
 }
 
-// occupy takes a need of an item's task from the profile and its project's account (sign
+// occupy takes a need of an item's task from the profile, its project's account and its caps (sign
 // -1), or returns it (sign 1).
 func (c *space) occupy(it *item, s *Spot, end scheduler.Time, need *Need, sign int64) {
 	c.profile.Change(s.Bin, s.Disk, s.At, end, need, sign)
 	c.charge(it, s.At, end, need, sign)
 }
 
-// charge takes a need of an item's task from its project's account, or returns it with sign 1.
+// charge takes a need of an item's task from its project's account and its caps, or returns it with sign 1.
 func (c *space) charge(it *item, at, end scheduler.Time, need *Need, sign int64) {
-	a := it.group.project.Account
-	if c.accounts == nil || a == 0 {
+	if !c.isCharged(it) {
 		return
 	}
 	total := &it.group.accountNeed
 	if !equalNeeds(need, &it.group.req.Need) {
 		total = &Need{Base: append(slices.Clone(need.Base), need.IO)}
 	}
-	c.accounts.Change(a-1, -1, at, end, total, sign)
+	if a := it.group.project.Account; a != 0 {
+		c.accounts.Change(a-1, -1, at, end, total, sign)
+	}
+	for _, b := range it.group.req.Caps {
+		c.caps.Change(b, -1, at, end, total, sign)
+	}
+}
+
+// isCharged reports whether an item is charged to an account or to caps.
+func (c *space) isCharged(it *item) bool {
+	return c.accounts != nil && (it.group.project.Account != 0 || len(it.group.req.Caps) > 0)
 }
 
 // occupyBeyond returns what a suspended task occupies already from its planned end on
@@ -144,14 +154,25 @@ func (c *space) occupyBeyond(it *item, sign int64) {
 }
 
 // earliestByAccount returns the first time at or after at from which the account of the
-// item's project has enough for the item during the given duration.
+// item's project, and its caps, have enough for the item during the given duration.
 func (c *space) earliestByAccount(it *item, at scheduler.Time, duration time.Duration) scheduler.Time {
-	a := it.group.project.Account
-	if c.accounts == nil || a == 0 {
+	if !c.isCharged(it) {
 		return at
 	}
-	s, _ := c.accounts.EarliestAt(a-1, -1, at, duration, scheduler.Never, &it.group.accountNeed)
-	return s.At
+	for {
+		from := at
+		if a := it.group.project.Account; a != 0 {
+			s, _ := c.accounts.EarliestAt(a-1, -1, at, duration, scheduler.Never, &it.group.accountNeed)
+			at = s.At
+		}
+		for _, b := range it.group.req.Caps {
+			s, _ := c.caps.EarliestAt(b, -1, at, duration, scheduler.Never, &it.group.accountNeed)
+			at = s.At
+		}
+		if at == from || at == scheduler.Never || len(it.group.req.Caps) == 0 {
+			return at
+		}
+	}
 }
 
 // accountOverdrawn reports whether the item's account is over its capacity during the
@@ -159,4 +180,9 @@ func (c *space) earliestByAccount(it *item, at scheduler.Time, duration time.Dur
 func (c *space) accountOverdrawn(it *item) bool {
 	a := it.group.project.Account
 	return c.accounts != nil && a > 0 && c.accounts.FirstOverCapacity(a-1, it.spot.At, it.end) < scheduler.Never
+}
+
+// exceedsCaps reports whether one of the item's caps is exceeded during the item's reservation.
+func (c *space) exceedsCaps(it *item) bool {
+	return slices.ContainsFunc(it.group.req.Caps, func(b int32) bool { return c.caps.FirstOverCapacity(b, it.spot.At, it.end) < scheduler.Never })
 }

@@ -26,7 +26,7 @@ func TestAPlanInPartsIsThePlanMadeAtOnce(t *testing.T) {
 				prof.AddBin([]int64{8, 8})
 			}
 			p := NewPlanner(Config{Variant: Strict}, nil)
-			p.Reset(prof, nil)
+			p.Reset(prof, nil, nil)
 			for _, pr := range projects {
 				p.Restore(pr, Guarantee{}, false, func(Key, *Need) Existing { return Existing{} })
 			}

@@ -15,6 +15,7 @@ type judge struct {
 	cfg        Config
 	totals     [][]int64
 	shares     [][]int64     // capacity of each account; nil for no accounts
+	caps       [][]int64     // capacity below each cap; used with accounts alone
 	all        []*judgedTask // in submission order
 	guarantees map[scheduler.ProjectID]Guarantee
 }
@@ -23,6 +24,7 @@ type judgedTask struct {
 	key     Key
 	project Project
 	need    []int64
+	caps    []int32
 	bound   time.Duration
 	bin     int
 	at      scheduler.Time
@@ -59,17 +61,38 @@ func (n *judge) account(p Project, without ...*judgedTask) *reservationList {
 	return l
 }
 
+// below returns the reservations below each cap of a task.
+func (n *judge) below(x *judgedTask, without ...*judgedTask) (lists []*reservationList) {
+	if n.shares == nil {
+		return nil
+	}
+	for _, b := range x.caps {
+		l := &reservationList{total: n.caps[b]}
+		for _, y := range n.all {
+			if y.bin >= 0 && slices.Contains(y.caps, b) && !slices.Contains(without, y) {
+				l.reservations = append(l.reservations, reservation{y.at, y.end(), y.need})
+			}
+		}
+		lists = append(lists, l)
+	}
+	return lists
+}
+
 func (n *judge) earliest(x *judgedTask, from, before scheduler.Time) (int, scheduler.Time) {
 	bin, at := -1, before
-	account := n.account(x.project, x)
+	limits := n.below(x, x)
+	if account := n.account(x.project, x); account != nil {
+		limits = append(limits, account)
+	}
 	for b, l := range n.binLists(x) {
 		times := l.changeTimes(from)
-		if account != nil {
-			times = append(times, account.changeTimes(from)...)
-			slices.Sort(times)
+		for _, limit := range limits {
+			times = append(times, limit.changeTimes(from)...)
 		}
+		slices.Sort(times)
 		for _, t := range times {
-			if t < at && l.fits(t, t.Add(x.bound), x.need) && (account == nil || account.fits(t, t.Add(x.bound), x.need)) {
+			if t < at && l.fits(t, t.Add(x.bound), x.need) &&
+				!slices.ContainsFunc(limits, func(o *reservationList) bool { return !o.fits(t, t.Add(x.bound), x.need) }) {
 				bin, at = b, t
 				break
 			}
@@ -83,7 +106,7 @@ func (n *judge) submit(now scheduler.Time, p Project) (Guarantee, bool) {
 	flexible := n.cfg.Variant == Flexible || n.cfg.Variant == FlexibleSF || (n.cfg.Variant == Priority && p.HighPriority)
 	for _, r := range p.Requests {
 		for _, t := range r.Tasks {
-			x := &judgedTask{key: Key{r.Job, r.Stage, t}, project: p, need: r.Need.Base, bound: r.Bound, bin: -1}
+			x := &judgedTask{key: Key{r.Job, r.Stage, t}, project: p, need: r.Need.Base, caps: r.Caps, bound: r.Bound, bin: -1}
 			n.all = append(n.all, x)
 			bin, at := n.earliest(x, now, scheduler.Never)
 			if flexible && n.flexible(x, now, at) {
@@ -182,13 +205,12 @@ func (n *judge) displaceVictims(x *judgedTask, now scheduler.Time, before map[sc
 				break
 			}
 		}
-		overdrawn := false
-		if l := n.account(x.project); l != nil {
-			for _, at := range l.changeTimes(x.at) {
-				overdrawn = overdrawn || (at < x.end() && slices.Min(l.free(at)) < 0)
-			}
+		exceeds := func(l *reservationList) bool {
+			return slices.ContainsFunc(l.changeTimes(x.at), func(at scheduler.Time) bool { return at < x.end() && slices.Min(l.free(at)) < 0 })
 		}
-		if over == scheduler.Never && !overdrawn {
+		l = n.account(x.project)
+		overdrawn := l != nil && exceeds(l)
+		if over == scheduler.Never && !overdrawn && !slices.ContainsFunc(n.below(x), exceeds) {
 			return true
 		}
 		var v *judgedTask

@@ -34,7 +34,7 @@ func TestNextRoundPlansAsAfterReset(t *testing.T) {
 			prof.AddBin([]int64{8, 8}, timeline.Disk{IO: 8, Space: 8})
 		}
 		kept := NewPlanner(cfg, nil)
-		kept.Reset(prof, nil)
+		kept.Reset(prof, nil, nil)
 		fresh := NewPlanner(cfg, nil)
 		kept.classes.finderThreshold, fresh.classes.finderThreshold = 2, 2
 		w := &roundsWorld{T: t, prof: prof, reserved: map[Key]Existing{}}
@@ -44,7 +44,7 @@ func TestNextRoundPlansAsAfterReset(t *testing.T) {
 			w.restoreChanged(kept)
 			seed := rapid.SliceOfN(rapid.IntRange(0, 4), 0, 5).Draw(t, "steps")
 			got := w.plan(kept, seed)
-			fresh.Reset(prof, nil)
+			fresh.Reset(prof, nil, nil)
 			fresh.NextRound(w.searched, nil)
 			for i := range w.list {
 				w.restore(fresh, &w.list[i])

@@ -182,7 +182,7 @@ func (t *placement) sortTimes() {
 
 // shiftReservations puts an item at a spot and delays the reservations in its way,
 // within their latest starts and the preemption limit: shiftReservations of Table 5. If
-// the item's account is overdrawn, only reservations of the same account are delayed.
+// the item's account is overdrawn, only reservations of the same account are delayed. None is for a cap alone.
 // On failure it restores the plan and returns false.
 func (t *placement) shiftReservations(p *Planner, it *item, s Spot, now scheduler.Time) bool {
 	p.stepsLeft -= shiftSteps
@@ -191,7 +191,7 @@ func (t *placement) shiftReservations(p *Planner, it *item, s Spot, now schedule
 	p.setSpot(it, s)
 	for {
 		at, overdrawn := p.space.profile.FirstOverCapacity(s.Bin, s.At, it.end), p.space.accountOverdrawn(it)
-		if at == scheduler.Never && !overdrawn {
+		if at == scheduler.Never && !overdrawn && !p.space.exceedsCaps(it) {
 			t.markVictimBinsFreed(p, it, mark)
 			return true
 		}

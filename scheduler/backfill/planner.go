@@ -36,7 +36,7 @@ func NewPlanner(cfg Config, prof *Profile) *Planner {
 	}
 	p := &Planner{cfg: cfg, stepsLeft: math.MaxInt, registry: registry{projects: map[scheduler.ProjectID]*project{}},
 		classes: classes{byKey: map[equivalenceKey]*equivalenceClass{}, finderThreshold: finderMinItems}}
-	p.Reset(prof, nil)
+	p.Reset(prof, nil, nil)
 	return p
 }
 

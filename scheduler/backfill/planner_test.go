@@ -259,12 +259,25 @@ func TestPlannerMatchesTheJudge(t *testing.T) {
 				drawn.AddBin(append(slices.Clone(share), 0)) // and no I/O
 				n.shares = append(n.shares, share)
 			}
-			p.space.accounts = drawn
+			p.space.accounts, p.space.caps = drawn, &Profile{}
+			for range 2 {
+				limit := make([]int64, k)
+				for r := range limit {
+					limit[r] = int64(rapid.IntRange(5, 12).Draw(t, "cap"))
+				}
+				p.space.caps.AddBin(append(slices.Clone(limit), 0))
+				n.caps = append(n.caps, limit)
+			}
 		}
 		now := scheduler.Time(0)
 		for id := 1; id <= rapid.IntRange(2, 14).Draw(t, "projects"); id++ {
 			pr := drawProject(t, id, now, k)
 			pr.Account = int32(rapid.IntRange(0, accounts).Draw(t, "account"))
+			for i := range pr.Requests {
+				if accounts > 0 {
+					pr.Requests[i].Caps = [][]int32{nil, {0}, {0, 1}}[rapid.IntRange(0, 2).Draw(t, "caps")]
+				}
+			}
 			got, err := p.Submit(now, pr)
 			want, ok := n.submit(now, pr)
 			if (err == nil) != ok || got != want {

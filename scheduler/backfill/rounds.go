@@ -25,10 +25,10 @@ type alteredProject struct {
 }
 
 // Reset makes a planner without projects of p. Its profiles may belong to another, who has
-// reserved there what Restore names: Close takes back what was tried. accounts may be nil.
-func (p *Planner) Reset(prof, accounts *Profile) {
+// reserved there what Restore names: Close takes back what was tried. accounts may be nil, and caps; caps is if accounts is.
+func (p *Planner) Reset(prof, accounts, caps *Profile) {
 	p.now, p.changed, p.numKept = 0, false, 0
-	p.space = space{prof, accounts}
+	p.space = space{prof, accounts, caps}
 	p.registry.reset()
 	p.bins.reset()
 	p.journal = journal{log: p.journal.log[:0]}
@@ -139,7 +139,7 @@ func (o *rounds) touch(it *item) {
 	}
 }
 
-// Restore adds a project that is not planned yet. at describes each of its tasks, given its need. Nothing of the project is referred to afterwards, except what Occupied points to.
+// Restore adds a project that is not planned yet. at describes each of its tasks, given its need. Nothing of the project is referred to afterwards, except what Occupied and Caps point to.
 // guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
 // tasks without a place.
 func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key, *Need) Existing) {
@@ -182,18 +182,18 @@ func (o *rounds) restoreItem(p *Planner, it *item, x *Existing) {
 }
 
 // Withdraw takes a reservation of a State that belongs to no task of a restored project out of the
-// profile, which is of the given timeline. account is as in Project.
-func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, account int32) {
+// profile, which is of the given timeline. account is as in Project, caps as in Request.
+func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, account int32, caps []int32) {
 	g := p.rounds.likeLast
-	if g == nil || g.project.Account != account {
-		g = newWithdrawn(account, scheduler.NodeNeed(r.Demand, r.Disk))
+	if g == nil || g.project.Account != account || !slices.Equal(g.req.Caps, caps) {
+		g = newWithdrawn(account, caps, scheduler.NodeNeed(r.Demand, r.Disk))
 	}
 	spot, need, ok := t.ReservedAt(r, g.req.Need)
 	if !ok {
 		return
 	}
 	if !equalNeeds(&need, &g.req.Need) {
-		g = newWithdrawn(account, need)
+		g = newWithdrawn(account, caps, need)
 	}
 	p.rounds.likeLast = g
 	it := p.rounds.withdrawn.next()
@@ -204,6 +204,6 @@ func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, acco
 }
 
 // newWithdrawn returns a group of items that Withdraw takes out. Those of a job mostly have the same need, and share it.
-func newWithdrawn(account int32, need Need) *group {
-	return &group{project: &project{Project: Project{Account: account}}, req: Request{Need: need}, accountNeed: Need{Base: append(slices.Clone(need.Base), need.IO)}}
+func newWithdrawn(account int32, caps []int32, need Need) *group {
+	return &group{project: &project{Project: Project{Account: account}}, req: Request{Need: need, Caps: caps}, accountNeed: Need{Base: append(slices.Clone(need.Base), need.IO)}}
 }

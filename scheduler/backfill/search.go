@@ -82,7 +82,7 @@ func (f *search) moveEarlier(p *Planner, it *item, from, now scheduler.Time) boo
 	}
 	p.rounds.syncSearched(it)
 	// A predecessor moved, or the account may have capacity again: consider every bin.
-	all := (from < it.searched.from && it.searched.from > now) || (p.space.accounts != nil && it.group.project.Account != 0)
+	all := (from < it.searched.from && it.searched.from > now) || p.space.isCharged(it)
 	if !all && p.bins.freeClock <= it.searched.clock {
 		return false
 	}

@@ -28,7 +28,7 @@ func profileText(profiles ...*Profile) string {
 
 // drawReserved draws what an owner has reserved for each task of a project, and reserves
 // it in its profiles: at the request's need and bound, or at others that no longer hold.
-func drawReserved(t *rapid.T, prof, accounts *Profile, pr *Project) map[Key]Existing {
+func drawReserved(t *rapid.T, prof, accounts, caps *Profile, pr *Project) map[Key]Existing {
 	out := map[Key]Existing{}
 	for i := range pr.Requests {
 		r := &pr.Requests[i]
@@ -42,7 +42,11 @@ func drawReserved(t *rapid.T, prof, accounts *Profile, pr *Project) map[Key]Exis
 					x.Need, x.End = Need{Base: []int64{1, 1}, IO: 1}, x.End+5
 				}
 				prof.Reserve(x.Spot.Bin, x.Spot.Disk, x.Spot.At, x.End, &x.Need)
-				accounts.Reserve(pr.Account-1, -1, x.Spot.At, x.End, &Need{Base: append(slices.Clone(x.Need.Base), x.Need.IO)})
+				total := &Need{Base: append(slices.Clone(x.Need.Base), x.Need.IO)}
+				accounts.Reserve(pr.Account-1, -1, x.Spot.At, x.End, total)
+				for _, b := range r.Caps {
+					caps.Reserve(b, -1, x.Spot.At, x.End, total)
+				}
 			}
 			out[Key{r.Job, r.Stage, task}] = x
 		}
@@ -56,11 +60,13 @@ func TestTriesAreTakenBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
 		p := NewPlanner(cfg, nil)
-		prof, accounts := &Profile{}, &Profile{}
+		prof, accounts, caps := &Profile{}, &Profile{}, &Profile{}
 		for range rapid.IntRange(1, 4).Draw(t, "bins") {
 			prof.AddBin([]int64{8, 8}, timeline.Disk{IO: 8, Space: 8})
 		}
 		accounts.AddBin([]int64{12, 12, 12})
+		caps.AddBin([]int64{10, 12, 8})
+		caps.AddBin([]int64{6, 12, 12})
 		projects := map[scheduler.ProjectID]map[Key]Existing{}
 		var list []Project
 		for id := range rapid.IntRange(1, 6).Draw(t, "projects") {
@@ -68,13 +74,14 @@ func TestTriesAreTakenBack(t *testing.T) {
 			pr.Account = 1
 			for i := range pr.Requests {
 				pr.Requests[i].Tasks = []int32{0, 1, 2}
+				pr.Requests[i].Caps = [][]int32{nil, {0}, {1, 0}}[rapid.IntRange(0, 2).Draw(t, "caps")]
 			}
 			list = append(list, pr)
-			projects[pr.ID] = drawReserved(t, prof, accounts, &pr)
+			projects[pr.ID] = drawReserved(t, prof, accounts, caps, &pr)
 		}
-		before := profileText(prof, accounts)
+		before := profileText(prof, accounts, caps)
 		for range 2 {
-			p.Reset(prof, accounts)
+			p.Reset(prof, accounts, caps)
 			for _, pr := range list {
 				p.Restore(pr, Guarantee{Departure: 100, Latest: 200}, rapid.Bool().Draw(t, "guaranteed"), func(k Key, _ *Need) Existing { return projects[pr.ID][k] })
 			}
@@ -96,7 +103,7 @@ func TestTriesAreTakenBack(t *testing.T) {
 				}
 			}
 			p.Close()
-			if got := profileText(prof, accounts); got != before {
+			if got := profileText(prof, accounts, caps); got != before {
 				t.Fatalf("before\n%s\nafter\n%s", before, got)
 			}
 			p.Scan(func(x *PlannedTask) {

@@ -44,6 +44,8 @@ type Request struct {
 	// NotBefore is the earliest start of every task, 0 for none: the expected end of
 	// running tasks of earlier stages.
 	NotBefore scheduler.Time
+	// Caps lists the bins that each task takes from in the profile of caps.
+	Caps []int32
 	// Occupied is what a suspended task occupies already, on top of Need; nil for none.
 	// The caller that restores the plan reserves it for ever; the planner releases it
 	// from the task's planned end on. Such tasks are never displaced.

@@ -87,7 +87,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	p.restoreOwners()
-	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0) }) // but for those that are due and blocked
+	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0, nil) }) // but for those that are due and blocked
 	p.planner.HasChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
 	f.wakeAt(p.nextTurn, now)

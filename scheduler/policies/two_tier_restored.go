@@ -84,7 +84,7 @@ func (p *roundPlan) findChanged(keep bool) {
 		n := p.s.JobCount()
 		*w = restoredOwners{state: p.s, timeline: p.timeline, byID: make(map[scheduler.ProjectID]*restoredOwner, n), readTo: w.readTo,
 			ordered: slices.Grow(w.ordered[:0], n), changed: slices.Grow(w.changed[:0], n), entered: w.entered, stale: w.stale}
-		p.planner.Reset(p.timeline.Nodes, nil)
+		p.planner.Reset(p.timeline.Nodes, nil, nil)
 		p.planner.NextRound(p.searched, nil)
 		for j := range p.s.Jobs() {
 			w.mark(ownerOf(j, p.projects))

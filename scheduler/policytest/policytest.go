@@ -498,10 +498,10 @@ func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) erro
 
 // proveReservation: the named reservation is of another job and not over, on a node with free
 // capacity; on every node that fits something is reserved for another job. So reservations are
-// all that prevents a start. Or it is due, and a cap leaves too little beside the due tasks.
+// all that prevents a start. Or a cap leaves too little beside what is guaranteed below it.
 func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	r := s.Reservations().Get(w.Reservation)
-	if r != nil && isCapLeftToDue(s, g, r, now) {
+	if r != nil && isCapReserved(s, g, r, now) {
 		return nil
 	}
 	if r == nil || r.Job == w.Stage.Job || r.End <= now || w.Until <= now {
@@ -531,18 +531,18 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 	return errorUnless(fits > 0, "no node fits it: that is the reason")
 }
 
-// isCapLeftToDue reports whether a reservation is due for a waiting task, and a cap above its tenant and above that of a
-// stage has no room for a task of the stage and all due tasks that wait below it.
-func isCapLeftToDue(s *scheduler.State, g *scheduler.Stage, r *scheduler.Reservation, now scheduler.Time) bool {
+// isCapReserved reports whether a reservation is a guarantee for a task, and a cap above its tenant and above that
+// of a stage has no room for a task of the stage beside all such tasks below it.
+func isCapReserved(s *scheduler.State, g *scheduler.Stage, r *scheduler.Reservation, now scheduler.Time) bool {
 	for t := s.Tenant(g.Job.Spec.Tenant); t != nil; t = s.Tenant(t.Spec.Parent) {
-		due, named := t.Used.Add(g.Spec.Demand), false
+		sum, named := t.Used.Add(g.Spec.Demand), false
 		for _, o := range s.Reservations().All() {
 			k := s.Stage(o.StageID())
-			if o.Kind.IsGuarantee() && o.Start <= now && o.End > now && k != nil && o.Task >= 0 && k.IsPending(o.Task) && s.TenantTree().IsBelow(k.Job.Spec.Tenant, t.Spec.ID) {
-				due, named = due.Add(k.Spec.Demand), named || o == r
+			if o.Kind.IsGuarantee() && o.End > now && k != nil && o.Task >= 0 && s.TenantTree().IsBelow(k.Job.Spec.Tenant, t.Spec.ID) {
+				sum, named = sum.Add(k.Spec.Demand), named || o == r
 			}
 		}
-		if _, ok := t.Spec.Caps.Total.Allows(due); !ok && named {
+		if _, ok := t.Spec.Caps.Total.Allows(sum); !ok && named {
 			return true
 		}
 	}

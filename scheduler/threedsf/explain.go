@@ -107,6 +107,10 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 			w.Reason, w.Behind = scheduler.ReasonShare, k.ID()
 			return w
 		}
+		if r := e.open.guarantees.reservationBelowCap(g); r != nil {
+			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
+			return w
+		}
 		if r := e.blockingReservation(g); r != nil {
 			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
 			return w

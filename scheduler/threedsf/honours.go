@@ -12,12 +12,13 @@ import (
 type guaranteeCheck struct {
 	v         *view
 	capacity  scheduler.FreeCapacity // of guaranteeFits
-	ancestors []bool                 // of dependsOn
+	caps      capGuarantees
+	ancestors []bool // of dependsOn
 }
 
 // honoursGuarantees reports whether starting d more of a stage (with disk space on
 // disk), for a task that has run for so long, leaves each guarantee on the node its
-// capacity at its start. Guarantees of
+// capacity at its start, and those below the same caps what they need of these. Guarantees of
 // the job's own later stages that depend on this stage are ignored. A running task
 // counts at that start if it is non-preemptible there and its bound ends later, a
 // suspended one whatever its bound. A preemptible task takes nothing of them but
@@ -28,17 +29,15 @@ type guaranteeCheck struct {
 // empty node would have the capacity.
 func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
 	j := g.Job
+	preemptible, end := n.CanPreempt(j), scheduler.Never
+	if !preemptible {
+		if end = x.assumedEnd(g, ran); !x.leavesCaps(g, d, end) {
+			return false
+		}
+	}
 	list := x.v.s.Reservations().On(n.Spec.ID)
-	if len(list) == 0 {
+	if len(list) == 0 || (preemptible && freesMemory(n, d[scheduler.Memory])) {
 		return true
-	}
-	preemptible := n.CanPreempt(j)
-	if preemptible && freesMemory(n, d[scheduler.Memory]) {
-		return true
-	}
-	end := scheduler.Never
-	if b := g.BoundLeft(ran); b > 0 && !preemptible {
-		end = x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
 	}
 	concerns := func(r *scheduler.Reservation) bool {
 		return r.Kind.IsGuarantee() && r.End > x.v.now && r.Start < end &&

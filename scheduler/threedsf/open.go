@@ -113,9 +113,10 @@ func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
 }
 
 // closedKey identifies tasks to which the same nodes are open. Reservations exclude
-// a task by its demand, its bound and whether it can be preempted.
+// a task by its demand, its bound, whether it can be preempted, and what caps its tenant is below.
 type closedKey struct {
 	scheduler.DemandClass
+	capped         scheduler.TenantID // NoTenant below no cap
 	bound          time.Duration
 	nonPreemptible bool
 }
@@ -154,7 +155,10 @@ func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) sche
 	if o.v.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{DemandClass: o.v.s.Cluster().DemandClassOf(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible()}
+	key := closedKey{DemandClass: o.v.s.Cluster().DemandClassOf(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible(), capped: scheduler.NoTenant}
+	if o.guaranteeCount > 0 && o.v.isBelowCap(g.Job.Spec.Tenant) {
+		key.capped = g.Job.Spec.Tenant
+	}
 	closed := o.closedBelow[key]
 	if o.exemptJobs[g.Job.Spec.ID] {
 		return o.firstOpenOwn(g, from, closed)

@@ -18,7 +18,7 @@ func (p *planning) readPlan() *plan {
 		c := &p.c.cfg.Guarantees
 		p.planner = backfill.NewPlanner(backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: backfill.NoLimit, MaxTries: c.MaxTries}, nil)
 	}
-	p.planner.Reset(t.Nodes, t.Accounts)
+	p.planner.Reset(t.Nodes, t.Accounts, t.Caps)
 	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
 	b.tasks = b.tasks[:0]
 	b.needs.Reset()
@@ -99,7 +99,7 @@ func (b *plan) deferRequests() {
 // withdraw takes a planned reservation out of the timeline until the planner is closed.
 func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
 	if isPlanned(r) {
-		b.planner.Withdraw(b.timeline, r, int32(b.accountOf(j))+1)
+		b.planner.Withdraw(b.timeline, r, int32(b.accountOf(j))+1, b.timeline.CapsOf(j.Spec.Tenant))
 	}
 }
 
@@ -159,7 +159,8 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	if duration <= 0 {
 		duration = overdueExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
 	}
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g),
+		Caps: b.timeline.CapsOf(g.Job.Spec.Tenant)}
 	if !g.Open {
 		r.After = g.Spec.After
 	}
@@ -245,8 +246,7 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 }
 
 // syncAccounts sets what the guarantees of each tenant may take: its share of the
-// cluster, but at least one task of each size that it requests, and at most its
-// caps.
+// cluster, but at least one task of each size that it requests. Caps are in the timeline.
 func (b *plan) syncAccounts() {
 	s := b.p.c.s
 	shares := b.p.guaranteeShares()
@@ -266,15 +266,6 @@ func (b *plan) syncAccounts() {
 		var limits scheduler.Resources
 		for r, v := range s.Cluster().Total() {
 			limits[r] = max(int64(share*float64(v)), least[t][r])
-		}
-		for id, n := scheduler.TenantID(t), 0; id != scheduler.NoTenant && n <= scheduler.MaxTenantDepth; n++ {
-			above := s.Tenant(id)
-			for r, cap := range above.Spec.Caps.Total {
-				if cap > 0 {
-					limits[r] = min(limits[r], cap)
-				}
-			}
-			id = above.Spec.Parent
 		}
 		b.accounts.Resize(int32(t), limits[:])
 	}

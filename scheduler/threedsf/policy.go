@@ -122,6 +122,9 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	if !p.omitReasons {
 		p.explainer.explain(p.seenStamp)
 	}
+	if at := p.guarantees.caps.wake; at < scheduler.Never {
+		p.cycle.wakeAt(at)
+	}
 	s.Journal().Rollback(p.cycle.mark)
 	p.idleAtStamp = len(p.cycle.actions) == 0 && len(p.cycle.states) == 0 && p.cycle.actionsLeft > 0
 	return p.cycle.decision(now)
@@ -176,6 +179,7 @@ func (p *Policy) beginPass() {
 	p.open.shrinkOnly = false
 	p.placed.beginPass()
 	p.nodes.begin(len(p.cycle.s.Nodes()))
+	p.guarantees.beginPass()
 	p.waits.begin()
 	p.suspended.beginPass()
 	p.deadlines.beginPass()

@@ -1,0 +1,121 @@
+package threedsf
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// capGuarantees is what guarantees need below caps, as of the first question of a pass.
+type capGuarantees struct {
+	timeline *scheduler.Timeline // nil before the first question
+	reserved []bool              // by bin of its Caps: a guarantee is below it
+	used     []scheduler.Resources
+	wake     scheduler.Time // when, if nothing happens, a task leaves the caps enough that did not; Never for none
+}
+
+// beginPass forgets what was known of an earlier pass.
+func (x *guaranteeCheck) beginPass() { x.caps.timeline, x.caps.wake = nil, scheduler.Never }
+
+// isBelowCap reports whether a tenant is below a cap on a total. O(depth of the tenant), O(1) if no tenant has a cap.
+func (v *view) isBelowCap(id scheduler.TenantID) bool {
+	if !v.s.TenantTree().HasCaps() {
+		return false
+	}
+	for t := v.s.Tenant(id); t != nil; t = v.s.Tenant(t.Spec.Parent) {
+		if t.Spec.Caps.Total != (scheduler.Limit{}) {
+			return true
+		}
+	}
+	return false
+}
+
+// leavesCaps reports whether starting d more of a stage until end, by a task that does not give way, leaves the guarantees
+// below the caps of its tenant what they need of these. What was placed since the first question of the pass counts as
+// staying. O(depth x log n), and once a pass O(nodes + guarantees), where a guarantee may be below a cap.
+func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) bool {
+	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
+		return true
+	}
+	t, at := x.exceededCap(g, d, end)
+	if t != nil {
+		x.caps.wake = min(x.caps.wake, at)
+	}
+	return t == nil
+}
+
+// exceededCap returns the first tenant whose cap leavesCaps finds exceeded, and until when at least it is; nil for none.
+func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) (*scheduler.Tenant, scheduler.Time) {
+	if x.caps.timeline == nil {
+		x.readCaps()
+	}
+	bins, now := x.caps.timeline.CapsOf(g.Job.Spec.Tenant), x.v.now
+	for t := x.v.s.Tenant(g.Job.Spec.Tenant); len(bins) > 0; t = x.v.s.Tenant(t.Spec.Parent) {
+		if t.Spec.Caps.Total == (scheduler.Limit{}) {
+			continue
+		}
+		b := bins[0]
+		bins = bins[1:]
+		if !x.caps.reserved[b] {
+			continue
+		}
+		need := d.Add(t.Used.Sub(x.caps.used[b]).Max(scheduler.Resources{}))
+		if fits, _ := x.caps.timeline.Caps.EarliestAt(b, -1, now, end.Sub(now), scheduler.Never, &backfill.Need{Base: need[:]}); fits.At > now {
+			return t, fits.At
+		}
+	}
+	return nil, 0
+}
+
+// readCaps finds out below which caps there are guarantees, and what is in use there now.
+func (x *guaranteeCheck) readCaps() {
+	c := &x.caps
+	c.timeline = x.v.s.Timeline(x.v.assumptions, x.v.now)
+	c.reserved, c.used = c.reserved[:0], c.used[:0]
+	for _, t := range x.v.s.Tenants() {
+		if t.Spec.Caps.Total != (scheduler.Limit{}) { // in the order of the bins
+			c.reserved, c.used = append(c.reserved, false), append(c.used, t.Used)
+		}
+	}
+	for _, r := range x.v.s.Reservations().Guarantees() {
+		if j := x.v.s.Job(r.Job); j != nil && isPlanned(r) && r.End > x.v.now {
+			for _, b := range c.timeline.CapsOf(j.Spec.Tenant) {
+				c.reserved[b] = true
+			}
+		}
+	}
+}
+
+// reservationBelowCap returns a guarantee for which a stage that gives way on no node with free capacity leaves too little
+// of a cap, or nil.
+func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Reservation {
+	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
+		return nil
+	}
+	s := x.v.s
+	for id := s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = s.Cluster().NextNode(g, id+1) {
+		if s.Node(id).CanPreempt(g.Job) {
+			return nil
+		}
+	}
+	t, _ := x.exceededCap(g, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time
+	if t == nil {
+		return nil
+	}
+	for _, r := range s.Reservations().Guarantees() {
+		if j := s.Job(r.Job); j != nil && isPlanned(r) && r.End > x.v.now && s.TenantTree().IsBelow(j.Spec.Tenant, t.Spec.ID) {
+			return r
+		}
+	}
+	return nil
+}
+
+// assumedEnd returns until when a task of a stage that does not give way is taken to run, if it starts now and has run for
+// so long.
+func (x *guaranteeCheck) assumedEnd(g *scheduler.Stage, ran time.Duration) scheduler.Time {
+	if b := g.BoundLeft(ran); b > 0 {
+		return x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
+	}
+	return scheduler.Never
+}
