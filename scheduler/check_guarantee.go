@@ -194,6 +194,13 @@ func (rs Reservations) hasGuarantee(id ProjectID) bool {
 	return p != nil && (p.HasState(GuaranteeState) || p.Spec.GuaranteedDeparture != 0)
 }
 
+// GuaranteeIncludes reports whether the guarantee of a job's project, where it has one, is for this job too. One that
+// joined the project later is included once the policy says so. O(1).
+func (s *State) GuaranteeIncludes(j *Job) bool {
+	n, _ := s.PolicyState(PolicyStateKey{Kind: GuaranteeState, Project: j.Spec.Project})
+	return n.Value == 0 || j.Spec.ID <= JobID(n.Value) || j.HasState(GuaranteeState)
+}
+
 // isViolated reports whether this decision or an earlier one recorded that the
 // guarantee of a job or project is violated, and why.
 func (c *checker) isViolated(job JobID, project ProjectID) bool {
@@ -242,7 +249,7 @@ func (c *checker) checkReserve(a *Action) bool {
 // deadline, or the departure of a project. Any other reservation is the policy's own plan.
 func (c *checker) isGuaranteed(r *Reservation) bool {
 	j := c.s.jobs[r.Job]
-	return (r.Kind == ReserveDeadline && j != nil && j.IsAccepted()) || (r.Project != 0 && c.s.Reservations().hasGuarantee(r.Project))
+	return (r.Kind == ReserveDeadline && j != nil && j.IsAccepted()) || (r.Project != 0 && c.s.Reservations().hasGuarantee(r.Project) && (j == nil || c.s.GuaranteeIncludes(j)))
 }
 
 // checkDropped checks, at the end of a decision, each guarantee that it deleted or replaced. That is valid if its job or

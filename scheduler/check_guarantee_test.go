@@ -73,6 +73,12 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 	}
 	resume := actionOn(scheduler.ActResume, 1, 1)
 	drop := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 1}}
+	// reserveJoined reserves capacity for job 4 of project 1, whose guarantee includes the jobs up to last.
+	reserveJoined := func(last int64) {
+		must(t, w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Project: 1}, Value: last, At: w.Now.Add(time.Hour)}}))
+		w.Submit("a", 1, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Minute })
+		applyReserve(func(r *scheduler.Reservation) { r.Kind, r.Job, r.Project = scheduler.ReserveProject, 4, 1 })
+	}
 	policyStates := func(kind scheduler.PolicyStateKind, job scheduler.JobID, project scheduler.ProjectID) []scheduler.PolicyState {
 		return []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: job, Project: project, Slot: 1}, At: w.Now}}
 	}
@@ -185,6 +191,8 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 			freeze()
 			reserveNode(2*time.Minute, 7)
 		}, actions: func() []scheduler.Action { return []scheduler.Action{resume, place(2, 0, 0)} }},
+		"a reservation of a project with a guarantee deleted": {prepare: func() { reserveJoined(4) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }, want: scheduler.RuleGuarantee},
+		"that of a job which the guarantee does not include":  {prepare: func() { reserveJoined(3) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
 		"a preemption reservation deleted": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Kind = scheduler.ReservePreempt }) },
 			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
 	} {

@@ -26,7 +26,8 @@ const (
 	InfeasibleState
 	// SuspendCountState: Task of Stage of Job was suspended Value times, first at At.
 	SuspendCountState
-	// GuaranteeState: Job or Project is guaranteed to end by At.
+	// GuaranteeState: Job or Project is guaranteed to end by At. Value of a Project is the last job that it includes, 0 for
+	// all; a later one is included if it has this state too (State.GuaranteeIncludes).
 	GuaranteeState
 	// LatestDepartureState: At is the latest departure of Job or Project that keeps its guarantee.
 	LatestDepartureState

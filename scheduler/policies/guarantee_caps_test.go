@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -237,7 +239,43 @@ func cappedGuarantees(t *testing.T, seed uint64) (*guaranteeWorld, *provedPolicy
 	return p, proved
 }
 
-// While tasks end by their bounds, no guarantee below a cap is violated, whatever else runs below it. Due tasks wait for what
+// join submits another job of a project that has a guarantee.
+func (p *guaranteeWorld) join() {
+	if p.projects == 0 {
+		return
+	}
+	pr := p.State.Project(1 + scheduler.ProjectID(p.r.IntN(int(p.projects))))
+	if pr == nil || len(pr.Jobs) == 0 || !pr.HasState(scheduler.GuaranteeState) {
+		return
+	}
+	spec, bound := pr.Spec, time.Duration(2+p.r.IntN(10))*time.Second
+	spec.Jobs++
+	if err := p.State.Events().PutProject(spec); err != nil {
+		p.Fatalf("%v", err)
+	}
+	p.Submit(p.State.Tenant(spec.Tenant).Spec.Name, int32(1+p.r.IntN(2)), schedtest.R(float64(1+p.r.IntN(2)), 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		j.Project, j.Bound, g.Estimate = spec.ID, bound, bound*2/3
+	})
+}
+
+// checkIncluded checks the guarantees of projects of which no job is left that they include.
+func (p *guaranteeWorld) checkIncluded(t *testing.T) {
+	t.Helper()
+	for id := scheduler.ProjectID(1); id <= p.projects; id++ {
+		key := fmt.Sprintf("project %d", id)
+		pr, latest := p.State.Project(id), p.guaranteed[key]
+		if pr == nil || latest == 0 || slices.ContainsFunc(pr.Jobs, func(j scheduler.JobID) bool { return p.State.GuaranteeIncludes(p.State.Job(j)) }) {
+			continue
+		}
+		if _, violated := p.violated[key]; !violated && p.Now > latest {
+			t.Errorf("seed %d: %s is guaranteed to depart by %v and did at %v", p.seed, key, latest, p.Now)
+		}
+		delete(p.guaranteed, key)
+	}
+}
+
+// While tasks end by their bounds, no guarantee below a cap is violated, whatever else runs below it and whatever jobs join the
+// projects that have one. Due tasks wait for what
 // gives way there, and everything else for them.
 func TestGuaranteesHoldUnderCaps(t *testing.T) {
 	accepted, waited := 0, 0
@@ -245,10 +283,15 @@ func TestGuaranteesHoldUnderCaps(t *testing.T) {
 		seed := seed.New(t)
 		p, proved := cappedGuarantees(t, seed)
 		for range 200 {
+			if p.r.IntN(10) == 0 {
+				p.join()
+			}
 			p.advanceSecond(true)
+			p.checkIncluded(t)
 		}
 		for i := 0; i < 4000 && p.State.Attempts().Live()+p.State.Queue().Ready() > 0; i++ {
 			p.advanceSecond(false)
+			p.checkIncluded(t)
 		}
 		for key, cause := range p.violated {
 			t.Errorf("seed %d: the guarantee of %s is violated: %v", seed, key, cause)

@@ -410,6 +410,9 @@ const minExamined = 64
 func provePlanning(s *scheduler.State, g *scheduler.Stage) error {
 	j := g.Job
 	if pr := s.Project(j.Spec.Project); pr != nil {
+		if pr.HasState(scheduler.GuaranteeState) && !s.GuaranteeIncludes(j) { // it joined later
+			return errorUnless(!j.HasState(scheduler.RefusedState), "its request was decided")
+		}
 		return errorUnless(!pr.HasState(scheduler.GuaranteeState) && !pr.HasState(scheduler.RefusedState), "its project's request was decided")
 	}
 	return errorUnless(j.Spec.Deadline != 0 && !j.IsAccepted(), "it requests no guarantee")

@@ -32,11 +32,18 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 			b.deferred = true
 			continue
 		}
+		if o.joins {
+			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
+			continue
+		}
 		if o.deadline > 0 {
 			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.AcceptedState, o.id), Value: int64(o.deadline), At: o.guarantee.Departure})
 			continue
 		}
 		for _, n := range o.guarantee.States(o.id) {
+			if n.Kind == scheduler.GuaranteeState {
+				n.Value = int64(o.jobs[len(o.jobs)-1].Spec.ID)
+			}
 			b.p.c.recordState(n)
 		}
 	}

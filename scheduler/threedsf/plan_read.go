@@ -49,14 +49,18 @@ func (b *plan) collectOwners() {
 			}
 			continue
 		}
-		if o := projects[j.Spec.Project]; o != nil {
+		id, joins := backfill.OwnerOf(j), b.p.c.joins(j)
+		if o := projects[j.Spec.Project]; o != nil && !joins {
 			o.jobs = append(o.jobs, j)
 			continue
 		}
+		if joins { // a request of its own
+			id = backfill.SingleJob(j.Spec.ID)
+		}
 		jobs = append(jobs, j)
-		owners = append(owners, owner{id: backfill.OwnerOf(j), jobs: jobs[len(jobs)-1 : len(jobs) : len(jobs)], accepted: x.accepted, requested: x.status == statusRequested})
+		owners = append(owners, owner{id: id, joins: joins, jobs: jobs[len(jobs)-1 : len(jobs) : len(jobs)], accepted: x.accepted, requested: x.status == statusRequested})
 		o := &owners[len(owners)-1]
-		if b.owners = append(b.owners, o); j.Spec.Project != 0 {
+		if b.owners = append(b.owners, o); j.Spec.Project != 0 && !joins {
 			projects[j.Spec.Project] = o
 		}
 	}
@@ -108,9 +112,12 @@ func (b *plan) restoreOwner(o *owner) {
 	first := o.jobs[0]
 	in := backfill.ProjectFor(b.p.c.s, o.id, first)
 	in.Account, in.Requests = int32(b.accountOf(first))+1, b.requests[:0]
-	if first.Spec.Project == 0 {
+	switch {
+	case o.joins:
+		in.Deadline = backfill.GuaranteeOf(b.p.c.s, first.Spec.Project).Latest
+	case first.Spec.Project == 0:
 		in.Deadline = first.Spec.Deadline
-	} else {
+	default:
 		in.Limit = earliestDeadline(o.jobs)
 	}
 	if o.deadline = in.Deadline; !o.requested {

@@ -45,8 +45,9 @@ type owner struct {
 	id        scheduler.ProjectID
 	jobs      []*scheduler.Job // at least one, ordered by id
 	requested bool
+	joins     bool // requested, by a job that joins a project with a guarantee
 	guarantee backfill.Guarantee
-	deadline  scheduler.Time // 0 for a project
+	deadline  scheduler.Time // 0 for a project; the project's latest departure for a job that joins
 	accepted  scheduler.Time // see cachedJob
 	submitted scheduler.Time
 	waiting   int  // tasks

@@ -55,3 +55,65 @@ func TestProjectIsPlannedWithAllOfItsJobs(t *testing.T) {
 		})
 	}
 }
+
+// A job that joins a project after its guarantee was given is included if it can end by the latest departure, and has no
+// guarantee otherwise: what was guaranteed to the others stays.
+func TestJobJoinsAGuaranteedProject(t *testing.T) {
+	maker := func() scheduler.Policy { return guaranteeing() }
+	for name, x := range map[string]struct {
+		bound    time.Duration // of the job that joins
+		tasks    int32
+		included bool
+		third    bool // another one, of one task, is included then
+	}{
+		"it fits":               {10 * time.Second, 1, true, false},
+		"it is too long":        {30 * time.Second, 1, false, false},
+		"some of its tasks fit": {10 * time.Second, 3, false, true},
+		"its end is not known":  {0, 1, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(2, 2, 10)).AddTenants("a")
+			p := maker()
+			join := func(bound time.Duration, tasks, jobs int32) *scheduler.Job {
+				if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Priority: scheduler.PriorityLow, Submitted: schedtest.New(t).Now, Jobs: jobs}); err != nil {
+					t.Fatal(err)
+				}
+				j := w.State.Job(w.Submit("a", tasks, schedtest.R(2, 2, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, bound }))
+				policytest.Round(t, w.State, p, maker, w.Now, 1000)
+				return j
+			}
+			first := join(30*time.Second, 1, 1)
+			latest, ok := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.LatestDepartureState, Project: 1})
+			if !ok {
+				t.Fatal("the project has no guarantee")
+			}
+			w.Advance(100 * time.Millisecond)
+			second := join(x.bound, x.tasks, 2)
+			pr := w.State.Project(1)
+			if pr.HasState(scheduler.ViolatedState) || !w.State.GuaranteeIncludes(first) || first.Live+first.Guarantees != 1 {
+				t.Errorf("the guarantee of the project is violated: %v; its first job has %d tasks or reservations", pr.HasState(scheduler.ViolatedState), first.Live+first.Guarantees)
+			}
+			if got := w.State.GuaranteeIncludes(second); got != x.included || second.HasState(scheduler.RefusedState) == x.included || (second.Guarantees > 0) != x.included {
+				t.Errorf("the job that joins is included: %v, want %v; refused: %v, with %d reservations", got, x.included, second.HasState(scheduler.RefusedState), second.Guarantees)
+			}
+			for _, r := range second.Reservations() {
+				if r.End > latest.At {
+					t.Errorf("a task of it is planned until %d, the latest departure is %d", r.End, latest.At)
+				}
+			}
+			w.Advance(100 * time.Millisecond)
+			if third := join(x.bound, 1, 3); w.State.GuaranteeIncludes(third) != x.third || pr.HasState(scheduler.ViolatedState) {
+				t.Errorf("a third job is included: %v, the guarantee violated: %v", w.State.GuaranteeIncludes(third), pr.HasState(scheduler.ViolatedState))
+			}
+			if x.included || x.third {
+				return
+			}
+			w.Start().Advance(20 * time.Second)
+			w.End(w.Attempts()[0], scheduler.OutcomeSucceeded)
+			w.Now = latest.At.Add(-time.Second) // none of the others could end in time
+			if policytest.Round(t, w.State, p, maker, w.Now, 1000); pr.HasState(scheduler.ViolatedState) {
+				t.Error("the guarantee is violated by jobs that it does not include")
+			}
+		})
+	}
+}

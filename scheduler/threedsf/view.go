@@ -20,6 +20,9 @@ type view struct {
 // has none from elsewhere.
 func (v *view) wasRefused(j *scheduler.Job) bool {
 	if pr := v.s.Project(j.Spec.Project); pr != nil {
+		if v.joins(j) {
+			return j.HasState(scheduler.RefusedState)
+		}
 		return pr.HasState(scheduler.RefusedState) && !pr.HasState(scheduler.GuaranteeState) && pr.Spec.GuaranteedDeparture == 0
 	}
 	return v.isRefused(j) && !j.IsAccepted()
@@ -92,7 +95,15 @@ type guaranteeStatus uint8
 // guaranteeStatus returns the state of the guarantee of a job or its project.
 func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 	if j.Spec.Project != 0 {
-		return v.projectStatus(v.s.Project(j.Spec.Project))
+		status := v.projectStatus(v.s.Project(j.Spec.Project))
+		switch {
+		case !v.joins(j):
+			return status
+		case j.HasState(scheduler.RefusedState) || isViolated(v.s, j):
+			return statusNone
+		default:
+			return statusRequested
+		}
 	}
 	switch {
 	case j.HasState(scheduler.AcceptedState):
@@ -105,6 +116,12 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 	default:
 		return statusRequested
 	}
+}
+
+// joins reports whether a job belongs to a project that has a guarantee which does not include it.
+func (v *view) joins(j *scheduler.Job) bool {
+	pr := v.s.Project(j.Spec.Project)
+	return pr != nil && pr.HasState(scheduler.GuaranteeState) && !v.s.GuaranteeIncludes(j)
 }
 
 // projectStatus returns the state of the guarantee of a project.
