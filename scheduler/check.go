@@ -21,7 +21,7 @@ const (
 	RuleCap                         // over a cap of a task, job, tenant or group
 	RuleParallel                    // over a stage's MaxParallel
 	RuleGuarantee                   // a guarantee would be violated
-	RuleVictim                      // a task with an accepted deadline or of a guaranteed project is suspended or killed, unless it waits for lost outputs
+	RuleVictim                      // a task with an accepted deadline, or whose project or job has a guarantee, is suspended or killed, unless it waits for lost outputs
 	RulePolicyState                 // a policy state that State would refuse
 )
 
@@ -249,7 +249,7 @@ func (c *checker) checkVictim(a *Attempt, j *Job) bool {
 		return c.breaks(RuleVictim, "attempt %s: its job has an accepted deadline", a.ID)
 	}
 	if c.keepsProject(j, a) {
-		return c.breaks(RuleVictim, "attempt %s: its project has a guarantee", a.ID)
+		return c.breaks(RuleVictim, "attempt %s: its project, or its job, has a guarantee", a.ID)
 	}
 	return true
 }

@@ -181,11 +181,11 @@ func (c *checker) isInWayUnderCap(j *Job) bool {
 	return false
 }
 
-// keepsProject reports whether the guarantee of a job's project, if it has one, protects an attempt. An attempt that ran
-// past its bound has voided its own guarantee (two-tier 4.6).
+// keepsProject reports whether the guarantee of a job's project, or of a job without a project, if it has one, protects an
+// attempt. An attempt that ran past its bound has voided its own guarantee (two-tier 4.6).
 func (c *checker) keepsProject(j *Job, a *Attempt) bool {
 	overran := j.Spec.Bound > 0 && a.RanFor(c.now) >= j.Spec.Bound
-	return c.s.Reservations().hasGuarantee(j.Spec.Project) && !overran && !c.isViolated(j.Spec.ID, j.Spec.Project)
+	return (c.s.Reservations().hasGuarantee(j.Spec.Project) || j.HasState(GuaranteeState)) && !overran && !c.isViolated(j.Spec.ID, j.Spec.Project)
 }
 
 // hasGuarantee reports whether the departure of a project is guaranteed.
@@ -246,10 +246,11 @@ func (c *checker) checkReserve(a *Action) bool {
 }
 
 // isGuaranteed reports whether a reservation serves a guarantee that was made: an accepted
-// deadline, or the departure of a project. Any other reservation is the policy's own plan.
+// deadline, or the departure of a project or of a job without one. Any other reservation is the policy's own plan.
 func (c *checker) isGuaranteed(r *Reservation) bool {
 	j := c.s.jobs[r.Job]
-	return (r.Kind == ReserveDeadline && j != nil && j.IsAccepted()) || (r.Project != 0 && c.s.Reservations().hasGuarantee(r.Project) && (j == nil || c.s.GuaranteeIncludes(j)))
+	ofJob := j != nil && ((r.Kind == ReserveDeadline && j.IsAccepted()) || (r.Kind == ReserveProject && j.HasState(GuaranteeState)))
+	return ofJob || (r.Project != 0 && c.s.Reservations().hasGuarantee(r.Project) && (j == nil || c.s.GuaranteeIncludes(j)))
 }
 
 // checkDropped checks, at the end of a decision, each guarantee that it deleted or replaced. That is valid if its job or

@@ -71,6 +71,17 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 			r.Node, r.Demand, r.Start = 0, schedtest.R(1, gib, 0), w.Now.Add(in)
 		})
 	}
+	guaranteeJob := func(job scheduler.JobID) {
+		must(t, w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Job: job}, At: w.Now.Add(time.Hour)}}))
+	}
+	// reserveJob reserves capacity for the first task of job 2, which waits and has no project, for its guarantee or
+	// without one.
+	reserveJob := func(guaranteed bool) {
+		if guaranteed {
+			guaranteeJob(2)
+		}
+		applyReserve(func(r *scheduler.Reservation) { r.Kind, r.Job = scheduler.ReserveProject, 2 })
+	}
 	resume := actionOn(scheduler.ActResume, 1, 1)
 	drop := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 1}}
 	// reserveJoined reserves capacity for job 4 of project 1, whose guarantee includes the jobs up to last.
@@ -193,6 +204,20 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 		}, actions: func() []scheduler.Action { return []scheduler.Action{resume, place(2, 0, 0)} }},
 		"a reservation of a project with a guarantee deleted": {prepare: func() { reserveJoined(4) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }, want: scheduler.RuleGuarantee},
 		"that of a job which the guarantee does not include":  {prepare: func() { reserveJoined(3) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+		"the guarantee of a job without a project deleted": {prepare: func() { reserveJob(true) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} },
+			want: scheduler.RuleGuarantee},
+		"the plan of a job without a project or a guarantee deleted": {prepare: func() { reserveJob(false) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+		"the guarantee of a job without a project deleted with a cause": {prepare: func() { reserveJob(true) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} },
+			states: func() []scheduler.PolicyState { return policyStates(scheduler.ViolatedState, 2, 0) }},
+		"a task of a job without a project that has a guarantee suspended": {prepare: func() {
+			w.Place(task(2, 1), 1)
+			w.Start()
+			guaranteeJob(2)
+		}, actions: func() []scheduler.Action {
+			a := suspend(2)
+			a.Task = task(2, 1)
+			return []scheduler.Action{a}
+		}, want: scheduler.RuleVictim},
 		"a preemption reservation deleted": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Kind = scheduler.ReservePreempt }) },
 			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
 	} {
