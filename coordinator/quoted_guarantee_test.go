@@ -129,6 +129,45 @@ func TestCausesOfViolationsAreThoseOfTheScheduler(t *testing.T) {
 	}
 }
 
+// A job that joins a project is told the project's guarantee, at its submission and later, if that includes it.
+func TestJobThatJoinsAProjectIsToldItsGuarantee(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	submit := func(bound time.Duration) (string, int64) {
+		t.Helper()
+		j := withDeadline(groupJob("job"+bound.String(), 1), 2*time.Hour, jobspec.OnMissContinue)
+		j.Project, j.RuntimeBound = "p", jobspec.Duration(bound)
+		jobspec.SetDefaults(j)
+		text, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := b.client.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := fmt.Sprint(res.Msg.Job)
+		b.waitUntil("it runs", func() bool { return b.job(id).Job.TasksRunning == 1 })
+		return id, res.Msg.Quote.GuaranteedMs
+	}
+	first, latest := submit(20 * time.Minute)
+	told := b.job(first).Job.GuaranteedMs // of a submission a moment later than the quote's
+	if latest == 0 || told == 0 {
+		t.Fatalf("the project is guaranteed to end by %d, its status says %d", latest, told)
+	}
+	for bound, want := range map[time.Duration]int64{10 * time.Minute: told, time.Hour: 0} {
+		id, quoted := submit(bound)
+		b.waitUntil("its request is decided", func() bool { return b.job(id).Job.GuaranteedMs == want })
+		if got := b.job(id).Job.GuaranteedMs; quoted != want || got != want {
+			t.Errorf("bound %v: the quote says guaranteed by %d, the status %d, want %d", bound, quoted, got, want)
+		}
+	}
+	if got := b.job(first).Job.GuaranteedMs; got != told {
+		t.Errorf("the guarantee of the first job became %d, was %d", got, told)
+	}
+}
+
 // The guarantee of a project fulfils what a submission requires only if later ones may not delay the project past the
 // deadline. The deadline also counts without a guarantee, as that of any job with a quote.
 func TestGuaranteeOfAProjectKeepsTheDeadline(t *testing.T) {

@@ -385,6 +385,9 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 			reason = "the earliest end that the scheduler would guarantee is " + formatMillis(unixMillis(n.At))
 		case mine && n.Kind == scheduler.RefusedState:
 			reason = lateReason(d)
+		case mine && n.Kind == scheduler.GuaranteeState && d.spec.Project != 0: // it joins a project, whose guarantee includes it
+			latest, _ := d.state.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.LatestDepartureState, Project: d.spec.Project})
+			t.quote.GuaranteedMs = unixMillis(latest.At)
 		}
 		if n.Kind == scheduler.LatestDepartureState && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
 			t.quote.GuaranteedMs = unixMillis(n.At)

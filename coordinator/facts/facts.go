@@ -183,16 +183,25 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 }
 
 // LatestDeparture returns the latest departure (Unix ns) of a job or its project that keeps the scheduler's guarantee, 0 for
-// none: later guarantees may delay a departure up to then. Of an ended job, which leaves no more, it is the deadline, if that was
-// guaranteed. Its GuaranteedDeparture may be one that was planned before the latest, and guaranteed nothing.
+// none: later guarantees may delay a departure up to then. A live job that its project's guarantee does not include has none. Of an
+// ended job, which leaves no more, it is the deadline, if that was guaranteed. Its GuaranteedDeparture may be one that was planned
+// before the latest, and guaranteed nothing.
 func (d Deadlines) LatestDeparture(j *Job) int64 {
-	if !j.HasEnded() {
+	switch {
+	case j.HasEnded() && j.GuaranteedDeparture == j.DeadlineNS():
+		return j.GuaranteedDeparture
+	case j.HasEnded(), !d.isIncluded(j):
+		return 0
+	default:
 		return d.departure(j, latestDepartureState)
 	}
-	if j.GuaranteedDeparture == j.DeadlineNS() {
-		return j.GuaranteedDeparture
-	}
-	return 0
+}
+
+// isIncluded reports whether the guarantee of a job's project, where it has one, is for this job too. It mirrors
+// scheduler.State.GuaranteeIncludes.
+func (d Deadlines) isIncluded(j *Job) bool {
+	n := d.f.policyStates.all[PolicyStateKey{Kind: guaranteeState, Project: j.Project}]
+	return j.Project == 0 || n == nil || n.Value == 0 || j.ID <= uint64(n.Value) || d.f.policyStates.all[PolicyStateKey{Kind: guaranteeState, Job: j.ID}] != nil
 }
 
 // departure returns the guaranteed deadline of a job, or the departure (Unix ns) in its policy state of a kind or in that of

@@ -145,3 +145,48 @@ func TestGuaranteesOfProjectsAreEvents(t *testing.T) {
 		}
 	}
 }
+
+// A job that joined a project after its guarantee was given has that guarantee once it is included.
+func TestLatestDepartureOfAJobThatJoined(t *testing.T) {
+	f := New()
+	apply := func(e *droverv1.Entry) Result {
+		t.Helper()
+		e.Version, e.At, e.StepRules = EntryVersion, 1e9, violationRules
+		r := f.Apply(f.Index()+1, e)
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		return r
+	}
+	decide := func(states ...*droverv1.PolicyStateFact) {
+		apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: states}}})
+	}
+	var jobs []uint64
+	for _, name := range []string{"first", "second"} {
+		j := &jobspec.Job{Name: name, Tenant: DefaultTenant, Project: "p", Stages: []jobspec.Stage{{Name: "m", Kind: jobspec.KindGroup, Tasks: 1,
+			Command: []string{"x"}, Resources: jobspec.Resources{CPU: 100, Memory: 1 << 20}}}}
+		jobspec.SetDefaults(j)
+		b, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs = append(jobs, apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(b)}}}).Job)
+	}
+	project := f.Job(jobs[0]).Project
+	check := func(what string, first, second int64) {
+		t.Helper()
+		if a, b := f.Deadlines().LatestDeparture(f.Job(jobs[0])), f.Deadlines().LatestDeparture(f.Job(jobs[1])); a != first || b != second {
+			t.Errorf("%s: the latest departures are %d and %d, want %d and %d", what, a, b, first, second)
+		}
+	}
+	check("without a guarantee", 0, 0)
+	guarantee := func(last uint64) {
+		decide(&droverv1.PolicyStateFact{Kind: guaranteeState, Project: project, Value: int64(last), At: 50e9}, &droverv1.PolicyStateFact{Kind: latestDepartureState, Project: project, At: 60e9})
+	}
+	guarantee(0)
+	check("a guarantee of all jobs", 60e9, 60e9)
+	guarantee(jobs[0])
+	check("one of the first", 60e9, 0)
+	decide(&droverv1.PolicyStateFact{Kind: guaranteeState, Job: jobs[1], At: 55e9})
+	check("the second is included", 60e9, 60e9)
+}
