@@ -1,16 +1,16 @@
 package harness
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
+	"github.com/drover-run/drover/internal/exechint"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -104,38 +104,9 @@ func startHint(path, name string, err error) string {
 		}
 		name = filepath.Clean(name)
 		return fmt.Sprintf("the task's folder has no such file: add file %q { source = %q } to the stage, or use an image that has it", name, name)
-	case errors.Is(err, fs.ErrNotExist):
-		interpreter, crlf := firstLine(path)
-		switch {
-		case crlf:
-			return fmt.Sprintf("its first line %q ends with a carriage return, as in files of Windows: remove these with sed -i 's/\\r$//'", interpreter)
-		case interpreter != "":
-			return fmt.Sprintf("the interpreter of its first line %q is not there: use an image that has it", interpreter)
-		default:
-			return "the dynamic loader that it needs is not there: link it statically, or use an image that has it"
-		}
 	case errors.Is(err, fs.ErrPermission) && isRegular(path):
 		return "it is not executable: chmod +x the file before the job is submitted, write mode = \"0755\" in its file block, or name its interpreter in the command"
-	case errors.Is(err, syscall.ENOEXEC):
-		return "it is neither a program for this machine nor a script whose first line names an interpreter, such as #!/bin/sh"
 	default:
-		return err.Error()
+		return cmp.Or(exechint.Of(path, err), err.Error())
 	}
-}
-
-// firstLine returns the first line of a script, empty if the file is none, and
-// whether it ends with a carriage return.
-func firstLine(path string) (line string, crlf bool) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", false
-	}
-	defer f.Close()
-	b := make([]byte, 128) // the kernel reads no more than twice that
-	n, _ := io.ReadFull(f, b)
-	line, _, _ = strings.Cut(string(b[:n]), "\n")
-	if !strings.HasPrefix(line, "#!") {
-		return "", false
-	}
-	return strings.TrimSuffix(line, "\r"), strings.HasSuffix(line, "\r")
 }

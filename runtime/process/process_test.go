@@ -107,6 +107,11 @@ func TestCommandsAreRelativeToTheFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for name, text := range map[string]string{"noline": "exit 0\n", "lost": "#!/no/such/python\n", "windows": "#!/bin/sh\r\nexit 0\r\n"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	d := newDriver(t, Config{})
 	for i, c := range []struct{ name, want string }{
 		{"./here", ""},
@@ -115,6 +120,9 @@ func TestCommandsAreRelativeToTheFolder(t *testing.T) {
 		{"./plain", `it is not executable: chmod +x`},
 		{"here", `is not in $PATH, but in the task's folder: write "./here"`},
 		{"there", `add it as a file of the stage and write "./there"`},
+		{"./noline", "neither a program for this machine nor a script whose first line names an interpreter"},
+		{"./lost", `the interpreter of its first line "#!/no/such/python" is not there`},
+		{"./windows", `its first line "#!/bin/sh" ends with a carriage return`},
 	} {
 		id := fmt.Sprint("c", i)
 		if err := d.Create(t.Context(), runtime.Spec{ID: id, Args: []string{c.name}, Dir: folder, Log: runtime.Log{Dir: t.TempDir()}}); err != nil {

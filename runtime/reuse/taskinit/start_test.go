@@ -3,6 +3,7 @@ package taskinit
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -57,6 +58,13 @@ func TestRefusals(t *testing.T) {
 		if r := requestFrom(t, Request{Args: c.args, Dir: dir, Env: []string{"PATH=/bin"}}, c.files); r.Event != Refused || r.Permanent != c.want || r.Error == "" {
 			t.Errorf("%s: %+v, want permanent %v", name, r, c.want)
 		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "lost"), []byte("#!/no/such/python\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const hint = `the interpreter of its first line "#!/no/such/python" is not there`
+	if r := requestFrom(t, Request{Args: []string{"./lost"}, Dir: dir}, 3); !r.Permanent || !strings.Contains(r.Error, hint) {
+		t.Errorf("a script without its interpreter: %+v, want one with %q", r, hint)
 	}
 	writer, err := os.OpenFile(prog, os.O_WRONLY, 0)
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/drover-run/drover/internal/environ"
 	"github.com/drover-run/drover/internal/execerror"
+	"github.com/drover-run/drover/internal/exechint"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -183,6 +184,12 @@ func (s *server) start(q Request, files []int) (int, error) {
 	}
 	pid, err := syscall.ForkExec(path, q.Args, attr)
 	if err != nil {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(attr.Dir, path)
+		}
+		if hint := exechint.Of(path, err); hint != "" {
+			err = fmt.Errorf("%w: %s", err, hint)
+		}
 		return 0, fmt.Errorf("exec: %q in folder %s: %w", q.Args[0], attr.Dir, err)
 	}
 	return pid, nil

@@ -1,0 +1,57 @@
+// Package exechint says what a user can do about a program that is there and was not started. It imports the standard
+// library alone: the harness, which stays small, uses it too.
+package exechint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// Of returns what the user can do about a program that is at path and was not started because of err, empty if
+// nothing is known. To execve(2) a script without its interpreter, and a program without its dynamic loader, are files
+// that do not exist: the bare error would be taken for one about the program itself.
+func Of(path string, err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOEXEC):
+		return "it is neither a program for this machine nor a script whose first line names an interpreter, such as #!/bin/sh"
+	case !errors.Is(err, fs.ErrNotExist):
+		return ""
+	}
+	if p := (*fs.PathError)(nil); errors.As(err, &p) && p.Op == "chdir" {
+		return "" // its working folder is what does not exist
+	}
+	if st, statErr := os.Stat(path); statErr != nil || !st.Mode().IsRegular() {
+		return ""
+	}
+	interpreter, crlf := firstLine(path)
+	switch {
+	case crlf:
+		return fmt.Sprintf("its first line %q ends with a carriage return, as in files of Windows: remove these with sed -i 's/\\r$//'", interpreter)
+	case interpreter != "":
+		return fmt.Sprintf("the interpreter of its first line %q is not there: use an image that has it", interpreter)
+	default:
+		return "the dynamic loader that it needs is not there: link it statically, or use an image that has it"
+	}
+}
+
+// firstLine returns the first line of a script, empty if the file is none, and
+// whether it ends with a carriage return.
+func firstLine(path string) (line string, crlf bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	b := make([]byte, 128) // the kernel reads no more than twice that
+	n, _ := io.ReadFull(f, b)
+	line, _, _ = strings.Cut(string(b[:n]), "\n")
+	if !strings.HasPrefix(line, "#!") {
+		return "", false
+	}
+	return strings.TrimSuffix(line, "\r"), strings.HasSuffix(line, "\r")
+}
