@@ -320,5 +320,12 @@ func (t *task) classifyExit(p program, s *os.ProcessState, feedErr, drainErr err
 		return classErrorf(mapreduce.ClassUserExit, "program %s was ended by signal %d (%s)", p.argv[0], int(ws.Signal()), ws.Signal())
 	}
 	t.user.exit = s.ExitCode()
-	return classErrorf(mapreduce.ClassUserExit, "program %s ended with exit status %d", p.argv[0], s.ExitCode())
+	hint := ""
+	switch s.ExitCode() { // of a shell or of env: a program that is not there itself does not start
+	case 127:
+		hint = ": a program that it runs was not found (standard error names it)"
+	case 126:
+		hint = ": a program that it runs is there but cannot be executed (standard error names it)"
+	}
+	return classErrorf(mapreduce.ClassUserExit, "program %s ended with exit status %d%s", p.argv[0], s.ExitCode(), hint)
 }

@@ -44,6 +44,8 @@ func TestFaultyMappers(t *testing.T) {
 		wantOut   int64 // records
 	}{
 		"ends with a status":         {shellProgram("cat >/dev/null; exit 7"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 7", 7, 0},
+		"runs what is not there":     {shellProgram("no-such-program"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 127: a program that it runs was", 127, 0},
+		"runs what is no program":    {shellProgram("/dev/null"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 126: a program that it runs is there but cannot be executed (standard error names it)", 126, 0},
 		"ends at once with a status": {shellProgram("exit 3"), bigInput, 1, nil, mapreduce.ClassUserExit, "exit status 3", 3, 0},
 		"fails and names its split": {shellProgram("cat >/dev/null; exit 7"), "a\n", 1, func(s *mapreduce.TaskSpec) {
 			s.Input.Pieces[0] = mapreduce.Piece{Path: "file:///in/a", Offset: 5, Length: 2, Codec: mapreduce.CodecNone}
