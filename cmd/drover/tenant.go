@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/hcl/v2"
@@ -83,8 +84,8 @@ func tenantApplyCommand() *cli.Command {
 		Name:      "apply",
 		Usage:     "create or change the tenants in a file",
 		ArgsUsage: "FILE.hcl",
-		Description: "tenant \"analytics\" {\n  parent = \"research\"   weight = 2   uid = 2001   hdfs_user = \"analytics\"\n" +
-			"  submit = [\"alice\"]   operate = [\"ops\"]   read = [\"bob\"]\n  cap { cpu = \"64\" memory = \"256GiB\" }\n}\n(each attribute on its own line)\n" +
+		Description: "tenant \"analytics\" {\n  parent    = \"research\"\n  weight    = 2\n  uid       = 2001\n  hdfs_user = \"analytics\"\n" +
+			"  submit    = [\"alice\"]\n  operate   = [\"ops\"]\n  read      = [\"bob\"]\n  cap {\n    cpu    = \"64\"\n    memory = \"256GiB\"\n  }\n}\n" +
 			"What the file leaves out of a tenant gets its default, also if the tenant had another value before.",
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "FILE.hcl")
@@ -233,12 +234,27 @@ func tenantDeleteCommand() *cli.Command {
 	}
 }
 
+// capText formats a cap, in which zero is none; empty if it has no part.
+func capText(r *droverv1.Resources) string {
+	var parts []string
+	if r.GetCpu() > 0 {
+		parts = append(parts, jobspec.FormatCPU(r.Cpu)+" cpu")
+	}
+	if r.GetMemory() > 0 {
+		parts = append(parts, jobspec.FormatSize(r.Memory))
+	}
+	if r.GetIo() > 0 {
+		parts = append(parts, jobspec.FormatRate(r.Io))
+	}
+	return strings.Join(parts, ", ")
+}
+
 func printTenants(w io.Writer, m *droverv1.ListTenantsResponse) {
 	rows := make([][]string, 0, len(m.Tenants))
 	for _, t := range m.Tenants {
-		rows = append(rows, []string{t.Tenant.Name, t.Tenant.Parent, fmt.Sprintf("%g", t.Tenant.Weight), fmt.Sprint(t.Jobs), vectorText(t.Used), fmt.Sprintf("%.1f%%", 100*t.DominantShare)})
+		rows = append(rows, []string{t.Tenant.Name, t.Tenant.Parent, fmt.Sprintf("%g", t.Tenant.Weight), fmt.Sprint(t.Jobs), vectorText(t.Used), fmt.Sprintf("%.1f%%", 100*t.DominantShare), capText(t.Tenant.Cap), capText(t.Tenant.TaskCap)})
 	}
-	printTable(w, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share"}, rows)
+	printTable(w, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share", "cap", "task cap"}, rows)
 	for _, t := range m.Tenants {
 		if text := preemptedText(t.Preempted); text != "" {
 			fmt.Fprintf(w, "%s: %s\n", t.Tenant.Name, text)
