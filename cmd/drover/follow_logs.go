@@ -49,8 +49,8 @@ func followJobLogs(c *cli.Context, cl *client, job, stage string) error {
 	if c.Context.Err() != nil {
 		return nil // Ctrl-C ends following
 	}
-	if err == nil && f.bytes == 0 && !c.Bool("stderr") {
-		fmt.Fprintf(c.App.ErrWriter, "the tasks wrote nothing to standard output; for standard error: drover job logs -stderr %s\n", job)
+	if err == nil && f.bytes == 0 {
+		fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, "the tasks", "job logs", job))
 	}
 	return err
 }

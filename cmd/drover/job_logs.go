@@ -75,8 +75,8 @@ func jobLogsCommand() *cli.Command {
 				bytes += n
 			}
 			switch {
-			case shown > gone && bytes == 0 && !c.Bool("stderr"):
-				fmt.Fprintf(c.App.ErrWriter, "the tasks wrote nothing to standard output; for standard error: drover job logs -stderr %s\n", a[0])
+			case shown > gone && bytes == 0:
+				fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, "the tasks", "job logs", a[0]))
 			case shown == 0:
 				fmt.Fprintln(c.App.ErrWriter, "no logs: no task has started, or the nodes where they ran are lost")
 			}

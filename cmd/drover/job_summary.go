@@ -127,12 +127,13 @@ func printFailure(w io.Writer, r *droverv1.GetJobResponse) {
 	task := trimRunNumber(r.FailedTask)
 	if r.FailureTail == "" {
 		fmt.Fprintf(w, "  task %s failed without output on standard error\n", task)
-	} else {
-		fmt.Fprintf(w, "  task %s failed; the end of its standard error:\n", task)
-		lines := splitLines(r.FailureTail)
-		for _, l := range lines[max(0, len(lines)-summaryTailLines):] {
-			fmt.Fprintln(w, "    | "+plain.Line(l))
-		}
+		fmt.Fprintf(w, "  more: drover task status %d %s\n", r.Job.Job, task)
+		return
+	}
+	fmt.Fprintf(w, "  task %s failed; the end of its standard error:\n", task)
+	lines := splitLines(r.FailureTail)
+	for _, l := range lines[max(0, len(lines)-summaryTailLines):] {
+		fmt.Fprintln(w, "    | "+plain.Line(l))
 	}
 	fmt.Fprintf(w, "  more: drover task logs -stderr %d %s\n", r.Job.Job, task)
 }

@@ -290,12 +290,20 @@ func taskLogsCommand() *cli.Command {
 				return err
 			}
 			n, err := streamLogs(c, cl, at.Key, "")
-			if err == nil && n == 0 && c.Context.Err() == nil && !c.Bool("stderr") {
-				fmt.Fprintf(c.App.ErrWriter, "the task wrote nothing to standard output; for standard error: drover task logs -stderr %s %s\n", a[0], a[1])
+			if err == nil && n == 0 && c.Context.Err() == nil {
+				fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, "the task", "task logs", a[0]+" "+a[1]))
 			}
 			return err
 		},
 	}
+}
+
+// nothingWritten says that a stream of who is empty, and which command shows the other one.
+func nothingWritten(c *cli.Context, who, command, args string) string {
+	if c.Bool("stderr") {
+		return fmt.Sprintf("%s wrote nothing to standard error; for standard output: drover %s %s", who, command, args)
+	}
+	return fmt.Sprintf("%s wrote nothing to standard output; for standard error: drover %s -stderr %s", who, command, args)
 }
 
 func taskExecCommand() *cli.Command {

@@ -122,7 +122,7 @@ func TestJobSummaryShowsWhatAUserNeeds(t *testing.T) {
 			"job 9 (bad) failed after 2s\n" +
 				"  task map/3: 1 of 1 attempts failed\n" +
 				"  task map/3.1 failed without output on standard error\n" +
-				"  more: drover task logs -stderr 9 map/3.1\n" +
+				"  more: drover task status 9 map/3.1\n" +
 				"\n" +
 				"STAGE  KIND  TASKS  FAILED  LOCALITY  MEAN  LONGEST  CPU  LIMITS\n",
 		},
