@@ -198,20 +198,25 @@ func localityText(s *droverv1.StageSummary) string {
 }
 
 // printPeaks compares the peak memory of tasks with their demand. It advises a smaller one only for a stage
-// that is done: what failed at once says nothing of what the work needs.
+// that is done: what failed at once says nothing of what the work needs. Plain processes have no limit, and so a peak
+// above the demand: with a limit such a task is killed.
 func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
 	for _, s := range r.Stages {
 		if s.PeakMemory == 0 || s.Demand == nil || s.Demand.Memory == 0 {
 			continue
 		}
 		fmt.Fprintf(w, "peak memory of %s: %s of %s", s.Name, jobspec.FormatSize(s.PeakMemory), jobspec.FormatSize(s.Demand.Memory))
-		if want := roundUp(s.PeakMemory + s.PeakMemory/4); s.Done == s.Tasks && want < s.Demand.Memory*3/4 {
-			fmt.Fprintf(w, "; memory = %q would suffice", jobspec.FormatSize(want))
-			if l := lines[fmt.Sprintf("stage[%q].resources.memory", s.Name)]; l > 0 {
-				fmt.Fprintf(w, " (%s:%d)", file, l)
-			}
+		advice := ""
+		switch want := roundUp(s.PeakMemory + s.PeakMemory/4); {
+		case s.PeakMemory > s.Demand.Memory && s.LimitsChecked == 0:
+			advice = fmt.Sprintf("; no limit was enforced: where one is, memory = %q is needed", jobspec.FormatSize(want))
+		case s.Done == s.Tasks && want < s.Demand.Memory*3/4:
+			advice = fmt.Sprintf("; memory = %q would suffice", jobspec.FormatSize(want))
 		}
-		fmt.Fprintln(w)
+		if l := lines[fmt.Sprintf("stage[%q].resources.memory", s.Name)]; advice != "" && l > 0 {
+			advice += fmt.Sprintf(" (%s:%d)", file, l)
+		}
+		fmt.Fprintln(w, advice)
 	}
 }
 

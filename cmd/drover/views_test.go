@@ -103,6 +103,28 @@ func TestJobSummaryShowsWhatAUserNeeds(t *testing.T) {
 				"map    map   4/4    0       -         0s    0s       0s   -\n" +
 				"peak memory of map: 700MiB of 1GiB\n",
 		},
+		"memory above the demand, as plain processes have": {
+			&droverv1.GetJobResponse{
+				Job:    &droverv1.JobSummary{Job: 8, Name: "wc", State: droverv1.JobState_JOB_STATE_SUCCEEDED, SubmittedMs: viewMs(0), EndedMs: viewMs(1)},
+				Stages: []*droverv1.StageSummary{stage(func(s *droverv1.StageSummary) { s.Done, s.PeakMemory = 4, 2<<30 })},
+			},
+			"job 8 (wc) succeeded after 1s\n" +
+				"\n" +
+				"STAGE  KIND  TASKS  FAILED  LOCALITY  MEAN  LONGEST  CPU  LIMITS\n" +
+				"map    map   4/4    0       -         0s    0s       0s   -\n" +
+				"peak memory of map: 2GiB of 1GiB; no limit was enforced: where one is, memory = \"2.5GiB\" is needed (wc.hcl:12)\n",
+		},
+		"memory above the demand under a limit that has the harness's share": {
+			&droverv1.GetJobResponse{
+				Job:    &droverv1.JobSummary{Job: 8, Name: "wc", State: droverv1.JobState_JOB_STATE_SUCCEEDED, SubmittedMs: viewMs(0), EndedMs: viewMs(1)},
+				Stages: []*droverv1.StageSummary{stage(func(s *droverv1.StageSummary) { s.Done, s.PeakMemory, s.LimitsChecked = 4, 1100<<20, 4 })},
+			},
+			"job 8 (wc) succeeded after 1s\n" +
+				"\n" +
+				"STAGE  KIND  TASKS  FAILED  LOCALITY  MEAN  LONGEST  CPU  LIMITS\n" +
+				"map    map   4/4    0       -         0s    0s       0s   4 verified\n" +
+				"peak memory of map: 1.1GiB of 1GiB\n",
+		},
 		"the memory of tasks that failed at once is no advice": {
 			&droverv1.GetJobResponse{
 				Job:    &droverv1.JobSummary{Job: 8, Name: "wc", State: droverv1.JobState_JOB_STATE_STOPPED, SubmittedMs: viewMs(0), EndedMs: viewMs(1)},
