@@ -55,6 +55,11 @@ func runDev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if listen := c.String("ui"); listen != "" {
+		if err := checkPageAddress("ui", listen); err != nil {
+			return err
+		}
+	}
 	data := c.String("data")
 	if data == "" {
 		if data, err = os.MkdirTemp("", "drover-dev-"); err != nil {

@@ -29,6 +29,9 @@ func uiCommand() *cli.Command {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
+			if err := checkPageAddress("listen", c.String("listen")); err != nil {
+				return err
+			}
 			cl, err := dial(c)
 			if err != nil {
 				return err
@@ -50,16 +53,21 @@ func webPage(c coordinator.PageConfig) http.Handler {
 // cut off.
 const uiShutdownLimit = 2 * time.Second
 
-// serveUI serves the page on a loopback address until ctx ends. It calls ready
-// with an address that opens it.
-func serveUI(ctx context.Context, listen string, page ui.Config, ready func(address string)) error {
+// checkPageAddress returns an error if what a flag says is no loopback address.
+func checkPageAddress(flag, listen string) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return usageErrorf("-listen %q: want HOST:PORT, such as 127.0.0.1:0", listen)
+		return usageErrorf("-%s %q: want HOST:PORT, such as 127.0.0.1:0", flag, listen)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return usageErrorf("-listen %q: the page is served to this machine only: use 127.0.0.1; others use the coordinator's own address", listen)
+		return usageErrorf("-%s %q: the page is served to this machine only: use 127.0.0.1; others use the coordinator's own address", flag, listen)
 	}
+	return nil
+}
+
+// serveUI serves the page on a loopback address, which checkPageAddress has checked, until ctx ends. It calls ready
+// with an address that opens it.
+func serveUI(ctx context.Context, listen string, page ui.Config, ready func(address string)) error {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return fmt.Errorf("the page: %w", err)

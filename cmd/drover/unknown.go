@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ var synonyms = map[string]string{
 	"kill": "job stop", "cancel": "job stop", "scancel": "job stop", "stop": "job stop", "job kill": "job stop", "job cancel": "job stop", "job rm": "job stop", "job delete": "job stop", "job remove": "job stop",
 	"job show": "job status", "job describe": "job status", "job info": "job status", "logs": "job logs", "job log": "job logs", "job cat": "job logs",
 	"top": "node list", "nodes": "node list", "sinfo": "node list", "node ls": "node list", "node show": "node status", "node cordon": "node drain", "node uncordon": "node drain -off",
+	"explain": "job why", "job explain": "job why", "quote": "job plan", "job quote": "job plan",
 	"sacct": "job history", "history": "job history", "log": "monitor",
 }
 
@@ -45,9 +47,12 @@ func unknownCommand(c *cli.Context, name string) string {
 }
 
 // flagHint replaces the parser's message about an unknown flag by one with the nearest
-// flag's name.
+// flag's name, and that about a value by one that says what is wanted.
 func flagHint(err error, c *cli.Context) string {
 	text := err.Error()
+	if m := badValue.FindStringSubmatch(text); m != nil && c.Command != nil {
+		return fmt.Sprintf("-%s %s: %s", m[2], m[1], wantedValue(append(slices.Clone(c.Command.Flags), c.App.Flags...), m[2], m[3]))
+	}
 	name, ok := strings.CutPrefix(text, "flag provided but not defined: -")
 	if !ok || c.Command == nil {
 		return text
@@ -68,4 +73,28 @@ func flagHint(err error, c *cli.Context) string {
 		}
 	}
 	return fmt.Sprintf("no flag -%s", name)
+}
+
+// badValue matches the message of package flag about a value: the value in quotes, the flag, and the cause.
+var badValue = regexp.MustCompile(`(?s)^invalid (?:boolean )?value (".*") for (?:flag )?-(\S+): (.*)$`)
+
+// wantedValue returns what a flag wants that does not take a value for cause: by its type where the cause names none.
+func wantedValue(flags []cli.Flag, name, cause string) string {
+	i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+	switch {
+	case cause == "value out of range":
+		return "the number is too large"
+	case i < 0 || cause != "parse error" && !strings.HasSuffix(cause, ": invalid syntax"):
+		return cause
+	}
+	switch flags[i].(type) {
+	case *cli.DurationFlag:
+		return "want a duration such as 90s, 15m or 2h"
+	case *cli.Float64Flag, *cli.Float64SliceFlag:
+		return "want a number such as 0.5"
+	case *cli.BoolFlag:
+		return "want true or false"
+	default:
+		return "want a whole number"
+	}
 }
