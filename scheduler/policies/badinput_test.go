@@ -23,7 +23,7 @@ func TestOutOfRangeParametersAreRejected(t *testing.T) {
 		"a negative number of spare nodes":      {"3dsf", "spare_nodes", "-1", `"spare_nodes"`},
 		"Lev 4":                                 {"drf", "lev", "4", `"lev" is "4"`},
 		"zero queues":                           {"las_mq", "queues", "0", `"queues" is "0"`},
-		"neither true nor false":                {"3dsf", "reserve", "yes", "use true or false"},
+		"neither true nor false":                {"3dsf", "reserve", "yes", "want true or false"},
 		"a misspelt name":                       {"3dsf", "margins", "1s", `did you mean "margin"`},
 	} {
 		if _, err := New(c.policy, map[string]string{c.name: c.value}); err == nil || !strings.Contains(err.Error(), c.words) {

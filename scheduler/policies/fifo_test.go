@@ -44,7 +44,10 @@ func TestUnknownNamesGetSuggestions(t *testing.T) {
 	}{
 		"a typo in the name":      {"fiffo", nil, `unknown scheduler "fiffo": did you mean "fifo"?`},
 		"a typo in a parameter":   {"fifo", map[string]string{"strikt": "true"}, `scheduler "fifo": unknown parameter "strikt": did you mean "strict"?`},
-		"a value of another kind": {"fifo", map[string]string{"strict": "yes"}, `scheduler "fifo": parameter "strict" is "yes": want bool: use true or false`},
+		"a value of another kind": {"fifo", map[string]string{"strict": "yes"}, `scheduler "fifo": parameter "strict" is "yes": want true or false`},
+		"a word for a number":     {"drf", map[string]string{"lev": "two"}, `scheduler "drf": parameter "lev" is "two": want a whole number such as 3`},
+		"no unit":                 {"3dsf", map[string]string{"aging": "5"}, `scheduler "3dsf": parameter "aging" is "5": want a duration such as 90s, 15m or 2h`},
+		"no such choice":          {"3dsf", map[string]string{"order": "random"}, `scheduler "3dsf": parameter "order" is "random": want one of emwtf, edf`},
 	} {
 		if _, err := New(c.policy, c.params); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %s", name, err, c.want)

@@ -159,20 +159,38 @@ func (p *Param) parse(text string) (value any, err error) {
 		value, number = d, d.Seconds()
 	case Bool:
 		if value = text == "true"; text != "true" && text != "false" {
-			err = errors.New("use true or false")
+			err = errors.New("no bool")
 		}
 	case Choice:
 		if value = text; !slices.Contains(p.Choices, text) {
-			err = fmt.Errorf("use one of %s", strings.Join(p.Choices, ", "))
+			err = errors.New("no choice")
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("parameter %q is %q: want %v: %w", p.Name, text, p.Kind, err)
+		return nil, fmt.Errorf("parameter %q is %q: want %s", p.Name, text, p.wanted())
 	}
 	if p.Max > p.Min && !(number >= p.Min && number <= p.Max) {
 		return nil, fmt.Errorf("parameter %q is %q: want %v to %v", p.Name, text, p.Min, p.Max)
 	}
 	return value, nil
+}
+
+// wanted returns what a value of the parameter looks like.
+func (p *Param) wanted() string {
+	switch p.Kind {
+	case Int:
+		return "a whole number such as 3"
+	case Float:
+		return "a number such as 0.5"
+	case Bool:
+		return "true or false"
+	case Duration:
+		return "a duration such as 90s, 15m or 2h"
+	case Choice:
+		return "one of " + strings.Join(p.Choices, ", ")
+	default:
+		panic(fmt.Sprintf("parameter %q has kind %d", p.Name, p.Kind))
+	}
 }
 
 func (i *Info) paramNames() []string {
