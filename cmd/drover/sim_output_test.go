@@ -287,7 +287,7 @@ func TestFluidModelTakesItsSettings(t *testing.T) {
 		want string
 	}{
 		"the fluid model's rule with tasks": {append([]string{"-scheduler", "fifo", "-rule", "load=0.5"}, swim...), "load is a setting of the fluid model"},
-		"a rule that makes tasks":           {append([]string{"-scheduler", "ps", "-rule", "map_rate=1MiB/s"}, fluid...), `the rule of swim has no setting "map_rate": use one of [size load]`},
+		"a rule that makes tasks":           {append([]string{"-scheduler", "ps", "-rule", "map_rate=1MiB/s"}, fluid...), `the rule of swim has no setting "map_rate": use one of size, load`},
 		"queues as a rule":                  {append([]string{"-scheduler", "las_mq", "-rule", "queues=5"}, fluid...), `the rule of swim has no setting "queues"`},
 		"queues of another discipline":      {append([]string{"-scheduler", "ps:queues=5"}, generate...), `ps in the fluid model has no setting "queues"`},
 		"half a queue":                      {append([]string{"-scheduler", "las_mq", "-set", "queues=1.5"}, generate...), `las_mq in the fluid model: queues is "1.5"`},

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/drover-run/drover/jobspec"
@@ -35,7 +36,7 @@ func applySettings(what string, list []setting, values map[string]string) error 
 			if len(names) == 0 {
 				return fmt.Errorf("%s has no setting %q, nor any other", what, k)
 			}
-			return fmt.Errorf("%s has no setting %q: use one of %v", what, k, names)
+			return fmt.Errorf("%s has no setting %q: use one of %s", what, k, strings.Join(names, ", "))
 		}
 	}
 	for _, s := range list {

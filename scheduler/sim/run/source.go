@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/sim/engine"
@@ -49,7 +50,7 @@ func (s *Source) Load(cluster []engine.Node, kind NodeGroup) (*LoadedSource, err
 		}}, nil
 	}
 	if !slices.Contains(Formats, s.Format) {
-		return nil, fmt.Errorf("format %q: use one of %v", s.Format, Formats)
+		return nil, fmt.Errorf("format %q: use one of %s", s.Format, strings.Join(Formats, ", "))
 	}
 	f, err := trace.Open(s.File)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -41,7 +42,7 @@ func Generate(name string, params map[string]string, seed uint64) (*Workload, er
 		for _, g := range gens {
 			names = append(names, g.Name)
 		}
-		return nil, fmt.Errorf("unknown generator %q: use one of %v", name, names)
+		return nil, fmt.Errorf("unknown generator %q: use one of %s", name, strings.Join(names, ", "))
 	}
 	g := &gens[i]
 	v := map[string]float64{}
@@ -55,7 +56,7 @@ func Generate(name string, params map[string]string, seed uint64) (*Workload, er
 			for _, p := range g.Params {
 				names = append(names, p.Name)
 			}
-			return nil, fmt.Errorf("generator %q has no parameter %q: it has %v", name, k, names)
+			return nil, fmt.Errorf("generator %q has no parameter %q: it has %s", name, k, strings.Join(names, ", "))
 		}
 		x, err := parseParam(k, text)
 		if err != nil {

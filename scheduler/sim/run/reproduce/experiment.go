@@ -138,7 +138,7 @@ func SelectExperiments(what string, claims []Claim) ([]Experiment, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("unknown experiment %q: use a paper (3DSF, PDSonQueue, LAS_MQ, Two-tier), a figure such as \"Fig. 8a\", claims (all but the table of all schedulers), or one of %v", what, names)
+		return nil, fmt.Errorf("unknown experiment %q: use a paper (3DSF, PDSonQueue, LAS_MQ, Two-tier), a figure such as \"Fig. 8a\", claims (all but the table of all schedulers), or one of %s", what, strings.Join(names, ", "))
 	}
 	return out, nil
 }
