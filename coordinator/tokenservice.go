@@ -66,6 +66,9 @@ func (s *tokenService) tokenOf(ctx context.Context, m *droverv1.CreateTokenReque
 	if user == "" && id.kind == kindUser {
 		user = id.name
 	}
+	if user == "" {
+		return nil, fault.New(fault.Invalid, "the caller has no user's name, so the token needs one: drover token create -user NAME")
+	}
 	name, isUser := strings.CutPrefix(user, "user/")
 	if !isUser || name == "" || len(name) > maxUserName || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '*' }) {
 		return nil, fault.New(fault.Invalid, "%q is no user's name: give one of letters, digits and signs, such as alice", name)

@@ -121,7 +121,7 @@ func issue(dir string, r CertRequest, now time.Time) error {
 		return fault.New(fault.Invalid, "certificate name %q: use letters, digits, '.', '_', '@' or '-', and not \"ca\"", r.Name)
 	}
 	if r.Kind != KindUser && len(r.Hosts) == 0 {
-		return fault.New(fault.Invalid, "a certificate of kind %s needs the holder's names or addresses", r.Kind)
+		return fault.New(fault.Invalid, "a certificate of kind %s needs the holder's names or addresses: give each with -host", r.Kind)
 	}
 	if r.Lifetime < 0 {
 		return fault.New(fault.Invalid, "a certificate that is valid for %s: give it a time above 0", r.Lifetime)
