@@ -121,3 +121,11 @@ func TestNestingIsBounded(t *testing.T) {
 		t.Errorf("%d levels: %v", maxNesting, err)
 	}
 }
+
+// TestNoText: a program that is taken for a job file is told of once, not byte by byte.
+func TestNoText(t *testing.T) {
+	const want = `ls is not text in UTF-8: a job file begins with job "name" { … }`
+	if _, err := Parse("ls", []byte("\x7fELF\x02\x01\x00\x00")); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

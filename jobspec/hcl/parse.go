@@ -27,6 +27,9 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 	if filepath.Ext(name) == ".json" {
 		return parseJSON(name, src)
 	}
+	if bytes.IndexByte(src, 0) >= 0 { // package hcl has a problem, with its line, for each such byte
+		return nil, fmt.Errorf("%s is not text in UTF-8: a job file begins with job \"name\" { … }", name)
+	}
 	text, breaks, problems := splitOneLineBlocks(src, name)
 	if json := bytes.TrimSpace(src); !problems.HasErrors() && len(json) > 0 && json[0] == '{' {
 		problems = errorAt(hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}, "the file begins as JSON does", `name it with .json at the end, or begin with job "name" { … }`)
