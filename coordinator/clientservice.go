@@ -350,18 +350,16 @@ func (s *clientService) waitForJob(ctx context.Context, changes, ends <-chan str
 		case <-due.C:
 			passed = true
 		case <-ctx.Done():
-			return errWatchEnded
+			return errStreamEnded
 		}
 	}
 	select {
 	case <-changes:
 		return nil
 	case <-ctx.Done():
-		return errWatchEnded
+		return errStreamEnded
 	}
 }
-
-var errWatchEnded = fault.New(fault.Unavailable, "the watch ended: watch again")
 
 func ended(s droverv1.JobState) bool {
 	j := facts.Job{State: s}

@@ -81,7 +81,8 @@ func (r *eventReader) stream(ctx context.Context, q *droverv1.EventsRequest, str
 	}
 }
 
-var errStreamEnded = fault.New(fault.Unavailable, "the stream ended: ask again")
+// errStreamEnded is for who follows something when its context ends and the caller has not left.
+var errStreamEnded = fault.New(fault.Unavailable, "the coordinator is stopping, or leads no longer: ask again")
 
 // first returns the sequence number after which a stream of events begins.
 func (r *eventReader) first(ctx context.Context, q *droverv1.EventsRequest, job uint64) (seq uint64, err error) {

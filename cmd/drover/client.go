@@ -256,7 +256,16 @@ func (c *client) classifyError(err error) error {
 		}
 		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address(), why)
 	}
+	if brokeOff(err) {
+		return fault.New(fault.Unavailable, "the connection to %s broke off (%s)", c.address(), connectionReason(err))
+	}
 	return wire.FromError(err)
+}
+
+// brokeOff reports whether an answer ended in its midst, as when a coordinator is killed.
+func brokeOff(err error) bool {
+	var op *net.OpError
+	return !isServerError(err) && (errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &op))
 }
 
 // errInterrupted reports Ctrl-C before a response.

@@ -42,6 +42,7 @@ type fakeCoordinator struct {
 	watched   []*droverv1.GetJobResponse  // what is seen of a job, in order
 	watchErr  error                       // how the stream ends after that
 	watchHook func(context.Context) error // instead of watchErr
+	kill      func() error                // cuts off all its connections
 	watches   []string                    // the jobs that were asked for
 	list      *droverv1.ListJobsResponse
 	pages     []*droverv1.ListPastJobsResponse
@@ -253,6 +254,7 @@ func (f *fakeCoordinator) runBoth(t *testing.T, ctx context.Context, args ...str
 	mux.Handle(droverv1connect.NewOperatorServiceHandler(f))
 	s := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
 	s.Protocols.SetUnencryptedHTTP2(true)
+	f.kill = s.Close
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	defer func() { _ = s.Close(); <-served }()

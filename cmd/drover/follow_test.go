@@ -92,6 +92,28 @@ func TestFollowingAJobAtTheNextLeader(t *testing.T) {
 	wantText(t, "changes", said, "wc running  map 0/3 (1 running)\nwc succeeded  map 3/3\n")
 }
 
+// With a single coordinator a job that is followed has not failed because that one ended, by itself or in the midst of
+// an answer: the exit code is another one, and the message says how to go on.
+func TestFollowingAJobOfACoordinatorThatEnds(t *testing.T) {
+	for name, end := range map[string]func(context.Context, *fakeCoordinator) error{
+		"it is stopped": func(context.Context, *fakeCoordinator) error {
+			return connect.NewError(connect.CodeUnavailable, errors.New("the coordinator is stopping"))
+		},
+		"it is killed": func(_ context.Context, f *fakeCoordinator) error {
+			err := f.kill()
+			<-t.Context().Done() // it ends the stream in no other way
+			return err
+		},
+	} {
+		f := &fakeCoordinator{watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}}
+		f.watchHook = func(ctx context.Context) error { return end(ctx, f) }
+		_, err := f.run(t, t.Context(), "job", "wait", "wc")
+		if want := "; the job is not stopped by that: `drover job wait 7` follows it again"; exitCode(err) != exitUnavailable || !strings.HasSuffix(errorText(err), want) {
+			t.Errorf("%s: exit code %d, %v; want %d and …%s", name, exitCode(err), err, exitUnavailable, want)
+		}
+	}
+}
+
 // Ctrl-C while a job is followed leaves the job running, and says how to go on.
 func TestCtrlCLeavesTheJob(t *testing.T) {
 	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)

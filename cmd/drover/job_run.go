@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/jobspec/hcl"
 )
@@ -156,7 +157,11 @@ func followJob(c *cli.Context, cl *client, job string, lines map[string]int, fil
 		if c.Context.Err() != nil {
 			return detached(c, job)
 		}
-		return cl.classifyError(err)
+		err = cl.classifyError(err)
+		if last != nil && errors.Is(err, fault.Unavailable) {
+			return fmt.Errorf("%w; the job is not stopped by that: `drover job wait %d` follows it again", err, last.GetJob().GetJob())
+		}
+		return err
 	}
 	if last == nil {
 		return errors.New("the coordinator closed the stream without an answer; try `drover job status`")

@@ -70,7 +70,7 @@ func (s *Service) Monitor(ctx context.Context, req *connect.Request[droverv1.Mon
 				return err
 			}
 		case <-ctx.Done(): // the caller left, the daemon stops, or another coordinator leads
-			return fault.New(fault.Unavailable, "the stream ended: ask again")
+			return fault.New(fault.Unavailable, "the daemon is stopping, or leads no longer: ask again")
 		}
 	}
 }
