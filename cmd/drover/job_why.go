@@ -42,6 +42,10 @@ func jobWhyCommand() *cli.Command {
 			if err != nil {
 				return cl.classifyError(err)
 			}
+			if j := job.Msg.GetJob(); j.GetEndedMs() > 0 {
+				fmt.Fprintf(c.App.Writer, "job %s has ended: %s\n", a[0], stateText(j.GetState()))
+				return nil
+			}
 			suspended := printSuspended(c.App.Writer, a[0], job.Msg.GetStages())
 			if len(res.Msg.GetWaiting()) == 0 && !suspended {
 				fmt.Fprintln(c.App.Writer, "none of its tasks waits")
