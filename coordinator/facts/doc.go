@@ -6,8 +6,10 @@
 // and map order never reaches its results. The same entries produce the same
 // facts, events and journal on every server. An entry that has become stale (a
 // decision on a task that ended, a report of an old run) changes nothing, and
-// Result says why. An entry of an unknown type or a newer version changes
-// nothing either: it is counted and shown as an event.
+// Result says why. An entry without a body, which is what the caller makes of one
+// that cannot be decoded, changes nothing either: it is counted and shown as an
+// event. An entry that a newer program wrote must not be applied: the caller asks
+// Newer first, and stops for good at the first such entry (package replica).
 //
 // The package knows no raft, file, network or scheduler. The scheduler's State
 // is a projection of the facts, which package coordinator builds from the

@@ -11,7 +11,7 @@ import (
 )
 
 // EntryVersion is the version of every entry type that this program writes.
-// Apply ignores entries of a higher version; a server does not give it any (Newer).
+// Apply ignores entries of a higher version; a server gives it none, but stops (Newer).
 const EntryVersion = 1
 
 // Newer reports whether a newer program wrote an entry, which this one would not understand or misread.

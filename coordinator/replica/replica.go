@@ -638,7 +638,7 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 		entries[i] = new(droverv1.Entry)
 		if err := proto.Unmarshal(l.Data, entries[i]); err != nil {
 			// Garbage in the log must not stop the cluster: it is treated as an
-			// entry of unknown type.
+			// entry without a body.
 			proto.Reset(entries[i])
 		}
 	}
