@@ -7,13 +7,23 @@
 //	coordinator/facts      the state machine of durable facts (pure)
 //	coordinator/replica    the facts under hashicorp/raft
 //	coordinator/raftstore  raft's log on bbolt
+//	coordinator/peer       the network between the coordinators of a cluster
 //	coordinator/blobs      files and images by digest
+//	coordinator/secrets    encrypts the secrets of tenants
+//	coordinator/idtoken    verifies ID tokens of an OpenID provider
 //	coordinator/history    ended jobs as lines of JSON, for users and the simulator
+//	coordinator/past       ended jobs, and samples over time, for pages and queries
+//	coordinator/audit      the audit log
+//	coordinator/traces     the way of jobs as OpenTelemetry traces
+//	coordinator/backup     archives of a coordinator's state
+//	coordinator/bench      the engine of `drover bench coordinator`
 //	coordinator/coordtest  a simulated node, for tests
 //
 // This package joins them:
 //
 //	loop.go        the leader's loop: follow, expire, decide, wait
+//	leadership.go, gate.go   the term in which this server leads; which calls it answers
+//	peers.go       the other coordinators: who is one, what they have, whom to ask
 //	projection.go, rebuild.go   facts -> scheduler.State
 //	wanted.go      facts -> what each node shall run, with revisions
 //	sessions.go    reports that are no facts: leases, progress, load
@@ -21,34 +31,38 @@
 //	locations.go   locations of inputs, as nodes report them; splits
 //	predictor.go   predictions of run times, from the facts
 //	submit.go      from a submission to an accepted job
+//	quotes.go      quotes of deadlines and expected ends, by simulation
 //	jobs.go        intents: publish a result, remove leftovers
 //	nodeservice.go, clientservice.go, status.go, proxy.go   the API
 //	server.go, identity.go   listeners, limits, rights
 //	pressure.go    escalates frozen tasks that occupy too much memory
 //	quarantine.go, refusals.go   end quarantines and back-offs
+//	drain.go, maintenance.go     move tasks off nodes, begin and end maintenance windows
+//	unowned.go     deletes policy states and reservations that no scheduler owns
+//	pastrecorder.go, pastsamples.go, pastreader.go   what coordinator/past gets, and how it is read
 //	upkeep.go      history, forgetting ended jobs, collection of blobs
 //
 // # What it is not
 //
 // It accesses no file system and holds no credentials of one: nodes do that on
-// its request. It runs no task. It keeps no time series: /metrics shows current
-// values.
+// its request. It runs no task. It is no store of time series: /metrics shows
+// current values, and coordinator/past keeps a few samples, limited by size and age.
 //
 // # How a change travels
 //
 // An API handler proposes an entry and answers when it is applied. The loop is
 // signalled, takes the changes from the facts' journal, and applies them to
 // State, wanted sets and intents. If State changed it runs a scheduler.Cycle,
-// whose commit is one more entry. Nothing polls: from a submission to the
-// message to a node there are two log entries and no wait, except for
-// cycleInterval after an earlier cycle.
+// whose commit is one more entry, or several if it is large (decisionParts). Nothing
+// polls: from a submission to the message to a node there are two log entries and no
+// wait, except for cycleInterval after an earlier cycle.
 //
 // # Ownership and locks
 //
 // The loop owns the projection. Facts are read under the replica's lock;
 // sessions, wantedSets, dispatcher and locationCache each have their own lock.
-// Lock order: the replica's lock, then one of these; core.mu last. While one of
-// the small locks is held, nothing is proposed and nothing waited for.
+// Lock order: the replica's lock, then one of these. While one of the small locks
+// is held, nothing is proposed and nothing waited for.
 //
 // # What the caller must do
 //

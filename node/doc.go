@@ -7,12 +7,14 @@
 //	node/task      chooses the next step of one attempt (pure)
 //	node/store     holds what survives a restart of the daemon
 //	node/blob      caches files and images of the coordinator's store by digest
+//	node/fsys      opens the file system of a URI for a user
 //	node/helper    the program that moves bytes for a task, charged to the task
 //	node/shuffle   map outputs over HTTP, client and server
 //	node/dump      checkpointed attempts over HTTP, client and server
 //	node/pastlogs  keeps the logs of attempts that have left the node
 //	node/requests  file system operations that the coordinator requests
 //	node/watchdog  freezes exclusive tasks if the daemon is dead or hangs
+//	node/measure   determines the resources of the machine
 //
 // This package joins them: the session with the coordinator (session.go), the
 // attempts that are here and what is reported of them (attempts.go), the removal of
@@ -40,6 +42,7 @@
 //	  task/                 /task in the container: the job's files, working folder
 //	    .drover/            of map and reduce tasks:
 //	    .drover/spec.json   input of the harness
+//	    .drover/progress.json how far the harness is
 //	    .drover/result.json result of the harness
 //	    .drover/in/         task input, written by a helper
 //	    .drover/spill/      sorted segments
@@ -47,7 +50,7 @@
 //	  tmp/                  /tmp in the container
 //	  logs/                 stdout.log, stderr.log and rotations; not mounted
 //	<data>/pastlogs/<…>/    its logs when it has left the node (node/pastlogs)
-//	<data>/images/<…>/<n>/  0700, owned by root: the attempt's n-th dump (levels.go)
+//	<data>/images/<…>/<n>/  0700, owned by root: the attempt's n-th dump (dumpfolder.go)
 //
 // Everything below task/ and tmp/ belongs to the tenant, who may put anything
 // there, including links: the daemon reads it through os.Root only.

@@ -44,6 +44,7 @@
 // stored as base64 of their protobuf encoding. From version 3 on a block of tasks
 // may be sealed, from 4 on there are tokens, by the hashes of their secrets, from 5
 // on the secrets of tenants, encrypted, from 6 on the numbers that deleted versions of
-// them had. testdata/ keeps one snapshot of each
+// them had, from 7 on what restores of the coordinator left (cluster epoch, unknown
+// runs), from 8 on tenants may be deleted. testdata/ keeps one snapshot of each
 // version, which a test restores.
 package facts

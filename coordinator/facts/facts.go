@@ -131,7 +131,7 @@ func New() *Facts {
 // Index returns the index of the last entry applied.
 func (f *Facts) Index() uint64 { return f.index }
 
-// Time returns the time of the last entry applied, Unix ns. It never decreases.
+// Time returns the time of the last entry applied, Unix ns. It decreases only where the clock had been ahead (Clock.Step).
 func (f *Facts) Time() int64 { return f.now }
 
 // Cluster returns the cluster's id, "" before its first entry.
