@@ -132,7 +132,7 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	for _, l := range i.Levels {
 		levels = append(levels, levelText(l))
 	}
-	printPairs(w, "node", i.Name, "state", n.State, "tasks", tasksOnNodeText(n), "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs),
+	printPairs(w, "node", i.Name, "state", n.State, "tasks", tasksOnNodeText(n), "draining", yesOrEmpty(isDrained(n)), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs),
 		"drain deadline", unixMSText(n.DrainDeadlineMs), "staying", strings.Join(n.Staying, "; "), "maintenance", maintenanceText(n.Maintenance), "unknown runs", unknownRunsText(n.UnknownRuns), "rack", i.Rack, "address", i.Address,
 		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
 		"emulated", yesOrEmpty(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "harness memory per task", sizeOrEmpty(i.TaskOverheadMemory), "in use", vectorText(n.Used),
@@ -149,6 +149,10 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 		printPairs(w, k, i.Versions[k])
 	}
 }
+
+// isDrained reports whether an operator or a maintenance window drains a node. One that is quarantined has
+// NodeStatus.draining too.
+func isDrained(n *droverv1.NodeStatus) bool { return n.Draining && n.RetryAtMs == 0 }
 
 func sizeOrEmpty(n int64) string {
 	if n == 0 {

@@ -23,3 +23,22 @@ func TestUndrainedText(t *testing.T) {
 		t.Errorf("after a quarantine: %s", got)
 	}
 }
+
+// A quarantined node takes no new tasks either, but nobody drains it.
+func TestIsDrained(t *testing.T) {
+	for name, x := range map[string]struct {
+		node *droverv1.NodeStatus
+		want bool
+	}{
+		"up":                        {&droverv1.NodeStatus{State: "up"}, false},
+		"draining":                  {&droverv1.NodeStatus{State: "up", Draining: true}, true},
+		"drained":                   {&droverv1.NodeStatus{State: "drained", Draining: true}, true},
+		"drained, and down":         {&droverv1.NodeStatus{State: "down", Draining: true}, true},
+		"quarantined":               {&droverv1.NodeStatus{State: "quarantined", Draining: true, RetryAtMs: 1}, false},
+		"quarantined, and now down": {&droverv1.NodeStatus{State: "down", Draining: true, RetryAtMs: 1}, false},
+	} {
+		if got := isDrained(x.node); got != x.want {
+			t.Errorf("%s: %v, want %v", name, got, x.want)
+		}
+	}
+}

@@ -431,7 +431,7 @@ type Node struct {
 	ID            int32      `json:"id"`
 	Epoch         uint64     `json:"epoch"`
 	Up            bool       `json:"up"`
-	Draining      bool       `json:"draining,omitempty"`
+	Draining      bool       `json:"draining,omitempty"`       // no new work: drained by an operator or a maintenance window, or quarantined (RetryAt)
 	DrainDeadline int64      `json:"drain_deadline,omitempty"` // of an operator's drain: when what still runs leaves the node, Unix ns; 0 = it runs to its end
 	DrainSetAt    int64      `json:"drain_set_at,omitempty"`   // when DrainDeadline was set to a while from then, Unix ns; 0 = it is a time by itself, as a window's is
 	Reason        string     `json:"reason,omitempty"`         // why it is draining, quarantined or down

@@ -2734,8 +2734,8 @@ type NodeStatus struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Node            int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
 	Info            *NodeInfo              `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
-	State           string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up, down, drained, quarantined, probation
-	Draining        bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
+	State           string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`        // up, down, drained, quarantined, probation
+	Draining        bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"` // takes no new tasks: drained by an operator or a maintenance window, or quarantined
 	Used            *Resources             `protobuf:"bytes,5,opt,name=used,proto3" json:"used,omitempty"`
 	Attempts        int32                  `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	LastReportMs    int64                  `protobuf:"varint,7,opt,name=last_report_ms,json=lastReportMs,proto3" json:"last_report_ms,omitempty"`
@@ -4453,8 +4453,8 @@ type ScheduleNode struct {
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Rack          string                 `protobuf:"bytes,3,opt,name=rack,proto3" json:"rack,omitempty"`
-	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"` // as in NodeStatus
-	Draining      bool                   `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
+	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`        // as in NodeStatus
+	Draining      bool                   `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"` // as in NodeStatus
 	Allocatable   *Resources             `protobuf:"bytes,6,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
 	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	RetryAtMs     int64                  `protobuf:"varint,8,opt,name=retry_at_ms,json=retryAtMs,proto3" json:"retry_at_ms,omitempty"`
