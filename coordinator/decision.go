@@ -23,12 +23,12 @@ func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string
 			f.Locality = locality(a)
 		case scheduler.ActSuspend, scheduler.ActKill:
 			if f.PreemptorJob = uint64(whom[i]); f.PreemptorJob != 0 {
-				f.Reason = "it makes room for a task that is due first"
+				f.Reason = "it frees capacity for a task that is due first"
 			}
 		case scheduler.ActResume:
-			f.Reason = "there is room again"
+			f.Reason = "there is free capacity again"
 		case scheduler.ActMigrate:
-			f.Reason = "there is room on this node"
+			f.Reason = "this node has free capacity"
 		case scheduler.ActReserve, scheduler.ActUnreserve:
 			f.Reservation = reservationFact(&a.Reservation)
 		}

@@ -12,7 +12,7 @@ import (
 
 // A drain may have a deadline. What still runs on the node then is checkpointed there,
 // as a suspension for the node and for no job, and resumes on another node that can
-// restore it and has room, now or later. What cannot be checkpointed runs on, and
+// restore it and has free capacity, now or later. What cannot be checkpointed runs on, and
 // `drover node status` says why it stays. The deadline is a fact: the next leader goes on.
 
 // Limits of an evacuation.
@@ -117,7 +117,7 @@ func evacuation(f *facts.Facts, n *facts.Node, k facts.Key, a *facts.Attempt) (*
 		if to := facts.RestoreNode(f, k); to != nil {
 			return &droverv1.ActionFact{Kind: int32(facts.ActMigrate), Node: to.ID, Disk: firstDiskOf(to)}, "it moves to " + to.Info.GetName()
 		}
-		why := "it is checkpointed, and no other node that can restore it has room"
+		why := "it is checkpointed, and no other node that can restore it has free capacity"
 		if a.Suspension.Drained {
 			return nil, why
 		}

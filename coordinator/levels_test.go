@@ -423,7 +423,7 @@ func TestTransientRefusalIsRetried(t *testing.T) {
 				t.Fatal(err)
 			}
 			refused := func() int { return strings.Count(b.eventLog(), "task.level_refused") }
-			b.waitUntil("both lower levels are refused", func() bool { return refused() == 2 })
+			b.waitUntil("both deeper levels are refused", func() bool { return refused() == 2 })
 			b.waitForLevel("hang", frozen)
 			full.Store(false)
 			b.wakeLoop()

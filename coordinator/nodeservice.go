@@ -233,7 +233,7 @@ func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *drov
 	s.core.view(func(f *facts.Facts) {
 		for _, a := range r.GetAttempts() {
 			if changesFacts(f, n, a) {
-				changing = append(changing, s.core.startFailures.judge(f, n, oneChange(f, a)))
+				changing = append(changing, s.core.startFailures.markElsewhere(f, n, oneChange(f, a)))
 			}
 		}
 	})

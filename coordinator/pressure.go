@@ -94,8 +94,8 @@ func escalations(f *facts.Facts, n *facts.Node, share float64) (acts []*droverv1
 	return acts
 }
 
-// nextLevel returns the next level below frozen that the node supports and has
-// not refused for the attempt; 0 if there is none.
+// nextLevel returns the next level deeper than the attempt's that the node supports
+// and has not refused for the attempt; 0 if there is none.
 func nextLevel(n *facts.Node, a *facts.Attempt) droverv1.Level {
 	for to := a.Level + 1; to <= droverv1.Level_LEVEL_CHECKPOINTED; to++ {
 		if slices.Contains(n.Info.GetLevels(), to) && a.Suspension.Refused()&(1<<to) == 0 {

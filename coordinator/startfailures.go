@@ -26,9 +26,9 @@ type startedStage struct {
 // maxStartFailures is the number of stages from which on those of jobs that have ended are forgotten.
 const maxStartFailures = 1000
 
-// judge returns a report of a node, with Elsewhere set if it says that a task could not be started there, and this is the
+// markElsewhere returns a report of a node, with Elsewhere set if it says that a task could not be started there, and this is the
 // task's first such failure, no other node has failed so in the stage, and there is another node to try.
-func (s *startFailures) judge(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) *droverv1.SeenAttempt {
+func (s *startFailures) markElsewhere(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 	k := facts.KeyOf(seen.GetKey())
 	if seen.GetPhase() != droverv1.Phase_PHASE_FAILED || seen.GetCause() != droverv1.Cause_CAUSE_SPEC || failedToStart(f, k) || !hasOther(f, n) {
 		return seen

@@ -79,7 +79,7 @@ type Stage struct {
 	Job   *Job
 	Index int32
 	// Pending counts tasks that wait for placement, Running attempts at level running,
-	// Suspended attempts at lower levels, Done and Failed tasks.
+	// Suspended attempts at deeper levels, Done and Failed tasks.
 	Pending, Running, Suspended, Done, Failed int32
 	// Open reports whether the stages it comes after are done, or done far enough for its slow start.
 	Open              bool

@@ -185,10 +185,10 @@ func nodeDrainCommand() *cli.Command {
 		Name:      "drain",
 		Usage:     "place no new tasks on a node; running tasks continue",
 		ArgsUsage: "NODE",
-		Description: "With -deadline, what still runs then is checkpointed and goes on on another node that can restore it and has room, now or\n" +
-			"later. What cannot be checkpointed runs on; drover node status says why it stays. With -wait the command ends when nothing\n" +
-			"runs there any more; map outputs that are kept there are still read, and made again if the node goes. With -json it prints\n" +
-			"the node as drover node status -json does.",
+		Description: "With -deadline, what still runs then is checkpointed and goes on on another node that can restore it and has free\n" +
+			"capacity, now or later. What cannot be checkpointed runs on; drover node status says why it stays. With -wait the\n" +
+			"command ends when nothing runs there any more; map outputs that are kept there are still read, and made again if the\n" +
+			"node goes. With -json it prints the node as drover node status -json does.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "off", Usage: "make the node schedulable again"},
 			&cli.DurationFlag{Name: "deadline", Usage: "after that, move what still runs, such as 10m; without it tasks run to their end"},

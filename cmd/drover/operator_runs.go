@@ -21,7 +21,7 @@ func runsCommand() *cli.Command {
 			"it until it is adopted or killed. RUN is its number in the list: job.stage.task.attempt.run.",
 		Subcommands: []*cli.Command{
 			runsListCommand(),
-			runsDecideCommand("adopt", "let an unknown run go on as the attempt of its task", "It goes on as soon as its node has room for it.", droverv1.UnknownRunDecision_UNKNOWN_RUN_DECISION_ADOPT),
+			runsDecideCommand("adopt", "let an unknown run go on as the attempt of its task", "It goes on as soon as its node has the free capacity.", droverv1.UnknownRunDecision_UNKNOWN_RUN_DECISION_ADOPT),
 			runsDecideCommand("kill", "kill an unknown run, of which nothing remains", "Its task, if it has one, is placed again.", droverv1.UnknownRunDecision_UNKNOWN_RUN_DECISION_KILL),
 		},
 	}

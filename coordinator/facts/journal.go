@@ -28,7 +28,7 @@ const (
 func (k ChangeKind) String() string {
 	names := [...]string{ChangeReset: "reset", ChangeTenant: "tenant", ChangeNode: "node", ChangeNodeLost: "node lost",
 		ChangeJob: "job", ChangePlaced: "placed", ChangeLevel: "level", ChangeStopping: "stopping", ChangeEnded: "ended",
-		ChangeOutput: "output lost", ChangeForgotten: "forgotten", ChangeBlobGone: "blob gone", ChangeScheduler: "scheduler", ChangePolicyState: "notes",
+		ChangeOutput: "output lost", ChangeForgotten: "forgotten", ChangeBlobGone: "blob gone", ChangeScheduler: "scheduler", ChangePolicyState: "policy state",
 		ChangeEstimate: "estimate"}
 	if int(k) < len(names) && names[k] != "" {
 		return names[k]
