@@ -10,29 +10,29 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// need is what shall be of an attempt on a node.
-type need int8
+// retention is how much of an attempt its node shall have.
+type retention int8
 
 const (
-	needNothing need = iota + 1
-	needLogs         // it has ended and nobody needs it: it stays for its logs while it is one of the newest (keptEnded)
-	needAll          // it is active, retained for inspection, or a map whose output reduce tasks fetch
+	retainNothing retention = iota + 1
+	retainLogs              // it has ended and nobody needs it: it stays for its logs while it is one of the newest (keptEnded)
+	retainAll               // it is active, retained for inspection, or a map whose output reduce tasks fetch
 )
 
-// needOf returns what shall be of an attempt on a node at now (Unix ns).
-func needOf(f *facts.Facts, k facts.Key, t *facts.Task, a *facts.Attempt, node int32, epoch uint64, now int64, keepLogs time.Duration) need {
+// retentionOf returns how much of an attempt a node shall have at now (Unix ns).
+func retentionOf(f *facts.Facts, k facts.Key, t *facts.Task, a *facts.Attempt, node int32, epoch uint64, now int64, keepLogs time.Duration) retention {
 	j := f.Job(k.Job)
 	switch {
 	case hasImage(a, node, epoch):
-		return needAll
+		return retainAll
 	case a.Node != node || a.Epoch != epoch:
-		return needNothing
+		return retainNothing
 	case a.State.IsActive() || a.Retained || isOutputNeeded(j, k, t, a):
-		return needAll
+		return retainAll
 	case j.HasEnded() && now >= j.Ended+int64(keepLogs) && !j.LogsToGather():
-		return needNothing
+		return retainNothing
 	default:
-		return needLogs
+		return retainLogs
 	}
 }
 
@@ -54,8 +54,8 @@ func wantedAttempt(f *facts.Facts, k facts.Key, kept bool, node int32, epoch uin
 		return nil
 	}
 	t := j.Stages[k.Stage].Task(k.Task)
-	switch n := needOf(f, k, t, a, node, epoch, now, keepLogs); {
-	case n == needNothing || n == needLogs && !kept:
+	switch r := retentionOf(f, k, t, a, node, epoch, now, keepLogs); {
+	case r == retainNothing || r == retainLogs && !kept:
 		return nil
 	case hasImage(a, node, epoch):
 		// Its image remains until it runs elsewhere.

@@ -168,11 +168,11 @@ func (w *wantedSets) syncLocked(f *facts.Facts, node int32, epoch uint64, k fact
 		return false
 	}
 	_, had := s.item(k)
-	switch needOf(f, k, t, a, node, epoch, w.now().UnixNano(), w.keepLogs) {
-	case needAll:
+	switch retentionOf(f, k, t, a, node, epoch, w.now().UnixNano(), w.keepLogs) {
+	case retainAll:
 		s.put(k, run)
 		return !had
-	case needLogs:
+	case retainLogs:
 		return s.keepEnded(endedAttempt{a.EndSeq, k}, run, w.maxEnded)
 	default:
 		s.drop(k)
