@@ -23,22 +23,23 @@ func (c Clock) EntryTime(now int64) int64 {
 	return now
 }
 
-// The rules of Entry.step_rules by which more steps back. Entries of earlier versions are replayed as they were applied.
+// Entry.step_rules is the version of the rules by which Apply treats an entry: 0 is the first, and each has the rules of
+// those below it, so that entries of earlier versions are replayed as they were applied. An entry has the lowest version
+// that has each rule which may change its effect, mostly 0: servers stop at a version that they do not know (Newer).
 const (
-	tokenStepRules  = 1 // tokens too
-	drainStepRules  = 2 // deadlines of drains too
-	infraStepRules  = 3 // when the infrastructure failed a job on a node too
-	windowStepRules = 4 // maintenance windows that began too early too
-	lossRules       = 5 // not of a step: what an attempt had counted is taken off the totals with its output that is lost
-	violationRules  = 6 // not of a step: violated guarantees are recorded
-	levelStepRules  = 7 // when attempts reached their levels too
-	projectRules    = 8 // not of a step: the guarantee of a project, or its refusal, is an event
+	tokenStepRules  = 1 // a step back of the log's time: tokens too
+	drainStepRules  = 2 // a step back: deadlines of drains too
+	infraStepRules  = 3 // a step back: when the infrastructure failed a job on a node too
+	windowStepRules = 4 // a step back: maintenance windows that began too early too
+	lossRules       = 5 // a lost map output: what its attempt had counted is taken off the totals
+	violationRules  = 6 // a decision: violated guarantees are recorded
+	levelStepRules  = 7 // a step back: when attempts reached their levels too
+	projectRules    = 8 // a decision: the guarantee of a project, or its refusal, is an event
 
 	lastStepRules = projectRules
 )
 
-// StepRules returns what an entry that is proposed now has as its step_rules: servers that do not know them stop at it, so that
-// most entries have none.
+// StepRules returns the step_rules of an entry that is proposed now.
 func (c Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
 	switch {
 	case c.f.Deadlines().answersProject(e.GetDecision()):

@@ -144,13 +144,18 @@ type Entry struct {
 	// Term of the leader that decided this; refused in the log of another term. 0
 	// for an entry that is good under any leader.
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
-	// By which rules an entry whose time sets the facts' time back changes what has
-	// times: 1: tokens too; 2: deadlines of drains too; 3: failures of the infrastructure
-	// by job too; 4: maintenance windows that began too early too. Also by which rules an
-	// entry loses map outputs: 5: what their attempts had counted is taken off the totals.
-	// Also of a decision: 6: violated guarantees are recorded. Of a step again: 7: when
-	// attempts reached their levels too. Of a decision again: 8: the guarantee of a project,
-	// or its refusal, is an event. Others do not have it.
+	// Version of the rules by which Apply treats this entry: 0 is the first, and each
+	// has the rules of those below it. An entry has the lowest version that has each rule
+	// which may change its effect, mostly 0: servers stop at one that they do not know.
+	//
+	//	1: a step back of the log's time: tokens too;
+	//	2: a step back: deadlines of drains too;
+	//	3: a step back: failures of the infrastructure by job too;
+	//	4: a step back: maintenance windows that began too early too;
+	//	5: a lost map output: what its attempt had counted is taken off the totals;
+	//	6: a decision: violated guarantees are recorded;
+	//	7: a step back: when attempts reached their levels too;
+	//	8: a decision: the guarantee of a project, or its refusal, is an event.
 	StepRules uint32 `protobuf:"varint,5,opt,name=step_rules,json=stepRules,proto3" json:"step_rules,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
