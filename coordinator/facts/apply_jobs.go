@@ -306,7 +306,7 @@ func (en jobEntries) finishIfComplete(e *droverv1.Entry, j *Job) {
 // cleaned.
 func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg string) {
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
-	j.GuaranteedDeparture, j.GuaranteeViolated = en.f.Deadlines().departure(j, guaranteeState), en.f.Deadlines().GuaranteeViolated(j)
+	j.DepartureAtEnd, j.GuaranteeViolated = en.f.Deadlines().departure(j, guaranteeState), en.f.Deadlines().GuaranteeViolated(j)
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), en.f.now, en.f.index
 	en.f.live.remove(j.Spec.Tenant, j.Name, j.ID)
 	for k := range en.f.policyStates.ofJob.of(j.ID) {

@@ -184,12 +184,12 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 
 // LatestDeparture returns the latest departure (Unix ns) of a job or its project that keeps the scheduler's guarantee, 0 for
 // none: later guarantees may delay a departure up to then. A live job that its project's guarantee does not include has none. Of an
-// ended job, which leaves no more, it is the deadline, if that was guaranteed. Its GuaranteedDeparture may be one that was planned
-// before the latest, and guaranteed nothing.
+// ended job, which leaves no more, it is the deadline, if that was guaranteed; its DepartureAtEnd may be before what was
+// guaranteed.
 func (d Deadlines) LatestDeparture(j *Job) int64 {
 	switch {
-	case j.HasEnded() && j.GuaranteedDeparture == j.DeadlineNS():
-		return j.GuaranteedDeparture
+	case j.HasEnded() && j.DepartureAtEnd == j.DeadlineNS():
+		return j.DepartureAtEnd
 	case j.HasEnded(), !d.isIncluded(j):
 		return 0
 	default:
@@ -215,7 +215,7 @@ func (d Deadlines) departure(j *Job, kind int32) int64 {
 			return n.At
 		}
 	}
-	return j.GuaranteedDeparture
+	return j.DepartureAtEnd
 }
 
 // GuaranteeViolated returns why the guarantee of a job or its project was violated, "" if it was not.

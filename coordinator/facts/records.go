@@ -263,40 +263,40 @@ func (s *Stage) Task(i int32) *Task {
 
 // Job is an accepted job. Readers must not keep it beyond the read lock.
 type Job struct {
-	ID                  uint64            `json:"id"`
-	Name                string            `json:"name"`
-	Actor               string            `json:"actor"`
-	Key                 string            `json:"key,omitempty"` // idempotency key
-	SpecJSON            string            `json:"spec"`
-	Token               string            `json:"token,omitempty"` // authenticates its shuffle
-	Output              string            `json:"output,omitempty"`
-	Temporary           string            `json:"temporary,omitempty"`
-	Submitted           int64             `json:"submitted"` // Unix ns
-	Started             int64             `json:"started,omitempty"`
-	Ended               int64             `json:"ended,omitempty"`
-	EndIndex            uint64            `json:"end_index,omitempty"` // index of the entry that ended it
-	State               droverv1.JobState `json:"state"`
-	Message             string            `json:"message,omitempty"` // why it ended so; while its result is being published, who has stopped it
-	FailedTask          string            `json:"failed_task,omitempty"`
-	FailureTail         string            `json:"failure_tail,omitempty"`
-	Cleaned             bool              `json:"cleaned,omitempty"`       // its Temporary folder is gone
-	LogsGathered        bool              `json:"logs_gathered,omitempty"` // its logs are in LogsFolder, but for LogsMissing
-	LogsMissing         string            `json:"logs_missing,omitempty"`
-	OutputReserved      bool              `json:"output_reserved,omitempty"`   // it ended, but its output path is not free yet
-	Live                int32             `json:"live,omitempty"`              // attempts that are live or stopping
-	RetainedAttempts    int32             `json:"retained_attempts,omitempty"` // failed attempts whose folder is kept
-	Overhead            int64             `json:"overhead,omitempty"`
-	OutputBytes         int64             `json:"output_bytes,omitempty"`
-	Emulated            bool              `json:"emulated,omitempty"`
-	Counters            map[string]int64  `json:"counters,omitempty"`             // replaced, never written to
-	Project             uint64            `json:"project,omitempty"`              // project number; 0 = none
-	Miss                *Miss             `json:"miss,omitempty"`                 // of its deadline; replaced, never written to
-	GuaranteeRefused    bool              `json:"guarantee_refused,omitempty"`    // the scheduler does not guarantee its deadline
-	GuaranteedDeparture int64             `json:"guaranteed_departure,omitempty"` // guaranteed departure at the job's end, Unix ns
-	GuaranteeViolated   string            `json:"guarantee_violated,omitempty"`   // why its guarantee was violated first; of an ended job, that of its project too
-	Stages              []Stage           `json:"stages"`
-	Preempted           PreemptionTotals  `json:"preempted,omitzero"`
-	NodeFailures        []NodeFailures    `json:"node_failures,omitempty"` // replaced, never written to
+	ID                uint64            `json:"id"`
+	Name              string            `json:"name"`
+	Actor             string            `json:"actor"`
+	Key               string            `json:"key,omitempty"` // idempotency key
+	SpecJSON          string            `json:"spec"`
+	Token             string            `json:"token,omitempty"` // authenticates its shuffle
+	Output            string            `json:"output,omitempty"`
+	Temporary         string            `json:"temporary,omitempty"`
+	Submitted         int64             `json:"submitted"` // Unix ns
+	Started           int64             `json:"started,omitempty"`
+	Ended             int64             `json:"ended,omitempty"`
+	EndIndex          uint64            `json:"end_index,omitempty"` // index of the entry that ended it
+	State             droverv1.JobState `json:"state"`
+	Message           string            `json:"message,omitempty"` // why it ended so; while its result is being published, who has stopped it
+	FailedTask        string            `json:"failed_task,omitempty"`
+	FailureTail       string            `json:"failure_tail,omitempty"`
+	Cleaned           bool              `json:"cleaned,omitempty"`       // its Temporary folder is gone
+	LogsGathered      bool              `json:"logs_gathered,omitempty"` // its logs are in LogsFolder, but for LogsMissing
+	LogsMissing       string            `json:"logs_missing,omitempty"`
+	OutputReserved    bool              `json:"output_reserved,omitempty"`   // it ended, but its output path is not free yet
+	Live              int32             `json:"live,omitempty"`              // attempts that are live or stopping
+	RetainedAttempts  int32             `json:"retained_attempts,omitempty"` // failed attempts whose folder is kept
+	Overhead          int64             `json:"overhead,omitempty"`
+	OutputBytes       int64             `json:"output_bytes,omitempty"`
+	Emulated          bool              `json:"emulated,omitempty"`
+	Counters          map[string]int64  `json:"counters,omitempty"`             // replaced, never written to
+	Project           uint64            `json:"project,omitempty"`              // project number; 0 = none
+	Miss              *Miss             `json:"miss,omitempty"`                 // of its deadline; replaced, never written to
+	GuaranteeRefused  bool              `json:"guarantee_refused,omitempty"`    // the scheduler does not guarantee its deadline
+	DepartureAtEnd    int64             `json:"guaranteed_departure,omitempty"` // planned when it ended, Unix ns, 0 for none: a guaranteed deadline, or a departure that may be before the guaranteed one
+	GuaranteeViolated string            `json:"guarantee_violated,omitempty"`   // why its guarantee was violated first; of an ended job, that of its project too
+	Stages            []Stage           `json:"stages"`
+	Preempted         PreemptionTotals  `json:"preempted,omitzero"`
+	NodeFailures      []NodeFailures    `json:"node_failures,omitempty"` // replaced, never written to
 
 	Quote *droverv1.Quote `json:"-"` // of its deadline, at submission; immutable
 
