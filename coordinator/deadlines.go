@@ -46,8 +46,8 @@ func (l *leader) checkDeadlines(ctx context.Context) (time.Time, error) {
 		}
 		miss, next := l.deadlineMiss(j, l.deadlines[id], at)
 		if miss == nil {
-			if t := time.Unix(0, int64(next)); next < scheduler.Never && (l.nextDeadlineCheck.IsZero() || t.Before(l.nextDeadlineCheck)) {
-				l.nextDeadlineCheck = t
+			if next < scheduler.Never {
+				l.nextDeadlineCheck = earlier(l.nextDeadlineCheck, time.Unix(0, int64(next)))
 			}
 			continue
 		}

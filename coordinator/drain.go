@@ -51,9 +51,7 @@ func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
 				at = now.Add(evacuationPause)
 				l.evacuateAt[id] = at.UnixNano()
 			}
-			if next.IsZero() || at.Before(next) {
-				next = at
-			}
+			next = earlier(next, at)
 		}
 	})
 	if len(acts) == 0 {

@@ -44,8 +44,8 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	case j.LogsToGather():
 		id := j.ID
 		l.intents.start(intent{id, intentLogs}, func() { l.intents.gatherLogs(ctx, id) })
-	case !l.logsExpire[j.ID]:
-		l.logsExpire[j.ID] = true
+	case !l.logExpiryScheduled[j.ID]:
+		l.logExpiryScheduled[j.ID] = true
 		l.scheduleLogExpiry(j)
 	}
 	if !j.Cleaned {

@@ -34,10 +34,10 @@ var errNotLeading = errors.New("another coordinator leads now, or none")
 //
 //  1. Follow: apply the changes of the facts to State, wanted sets and history.
 //  2. Expire: propose the loss of nodes whose lease ended (none if this loop stood
-//     still itself: see standstill), the probation of nodes
-//     whose quarantine ended, the end of expired back-offs after refusals, and
-//     moves off nodes whose drain has reached its deadline;
-//     let nodes remove the logs of jobs that ended KeepLogs ago.
+//     still itself: see standstill), the probation of nodes whose quarantine
+//     ended, the end of expired back-offs after refusals, maintenance windows that
+//     begin or end, and moves off nodes whose drain has reached its deadline; let
+//     nodes remove the logs of jobs that ended KeepLogs ago.
 //  3. Escalate: bring frozen tasks to the next level where they occupy too much
 //     memory.
 //  4. Estimate: predict run times again where tasks ended; record deadlines that
@@ -56,15 +56,15 @@ type leader struct {
 	policyName   string            // as named in the facts
 	policyParams map[string]string // as named in the facts
 
-	stamp        scheduler.Stamp
-	lastCycle    time.Time
-	wakeAt       scheduler.Time // requested by the last decision
-	placeFrom    time.Time      // no cycle before: see placeFrom
-	lastRebuild  time.Time
-	lastProgress time.Time
-	forceCycle   bool             // run a cycle although State did not change
-	dirtyMaps    map[uint64]bool  // jobs whose map outputs changed
-	missingMaps  map[uint64]int32 // outputs that live reduces were last told to be missing, by job
+	stamp         scheduler.Stamp
+	lastCycle     time.Time
+	wakeAt        scheduler.Time // requested by the last decision
+	earliestCycle time.Time      // no cycle before; zero for no limit
+	lastRebuild   time.Time
+	lastProgress  time.Time
+	forceCycle    bool             // run a cycle although State did not change
+	dirtyMaps     map[uint64]bool  // jobs whose map outputs changed
+	missingMaps   map[uint64]int32 // outputs that live reduces were last told to be missing, by job
 
 	newCompletions    bool     // tasks ended since the last prediction
 	newJobs           []uint64 // accepted since the last prediction
@@ -79,15 +79,15 @@ type leader struct {
 
 	refusalRetryAt map[facts.Key]int64 // end of the back-off of attempts with transient refusals, Unix ns
 
-	looks        standstill     // at the leases
+	standstill   standstill     // as of the last look at the leases
 	recheckNodes map[int32]bool // nodes on which levels changed since the last escalation
 
-	logExpiries   []logExpiry     // ended jobs whose logs are still kept
-	logsExpire    map[uint64]bool // ended jobs that are, or were, in logExpiries: the others' logs are kept until they are gathered
-	quarantineEnd map[int32]int64 // end of the quarantine of nodes, Unix ns
-	maintenance   maintenance
-	evacuateAt    map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
-	finalized     map[uint64]bool // ended jobs without active attempts whose end has been handled
+	logExpiries        []logExpiry     // ended jobs whose logs are still kept
+	logExpiryScheduled map[uint64]bool // ended jobs that are, or were, in logExpiries: the others' logs are kept until they are gathered
+	quarantineEnd      map[int32]int64 // end of the quarantine of nodes, Unix ns
+	maintenance        maintenance
+	evacuateAt         map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
+	finalized          map[uint64]bool // ended jobs without active attempts whose end has been handled
 
 	intents *intents
 }
@@ -138,13 +138,13 @@ func (l *leader) start(ctx context.Context) error {
 			name = chosen
 		}
 	})
-	err := dropOfAnother(ctx, l, name, false)
+	err := dropMadeByOthers(ctx, l, name, false)
 	if err != nil {
 		return err
 	}
 	l.c.dispatcher.reset(l.term)
 	l.c.replica.TakeChanges(func(f *facts.Facts, _ []facts.Change) {
-		l.placeFrom = placeFrom(f, l.c.now(), l.c.cfg.Lease)
+		l.earliestCycle = earliestCycle(f, l.c.now(), l.c.cfg.Lease)
 		err = l.rebuild(ctx, f)
 	})
 	return err
@@ -156,7 +156,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	}
 	l.c.sessions.reset(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
-	l.logExpiries, l.logsExpire, l.finalized = nil, map[uint64]bool{}, map[uint64]bool{}
+	l.logExpiries, l.logExpiryScheduled, l.finalized = nil, map[uint64]bool{}, map[uint64]bool{}
 	l.quarantineEnd, l.refusalRetryAt = map[int32]int64{}, map[facts.Key]int64{}
 	l.evacuateAt, l.maintenance = map[int32]int64{}, maintenance{}
 	for _, n := range f.Nodes() {
@@ -239,20 +239,16 @@ func (l *leader) run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if !at.IsZero() && (next.IsZero() || at.Before(next)) {
-				next = at
-			}
+			next = earlier(next, at)
 		}
-		if at := l.updateProgress(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
-		}
+		next = earlier(next, l.updateProgress())
 		if due := l.cycleDelay(); due <= 0 {
 			if err := l.decide(ctx); err != nil {
 				return err
 			}
 			continue // the decision is a change to follow
-		} else if at := l.c.now().Add(due); due < time.Hour && (next.IsZero() || at.Before(next)) {
-			next = at
+		} else if due < time.Hour {
+			next = earlier(next, l.c.now().Add(due))
 		}
 		wait := time.Minute
 		if !next.IsZero() {
@@ -365,7 +361,7 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		}
 		l.c.locations.drop(c.Key.Job)
 		delete(l.finalized, c.Key.Job)
-		delete(l.logsExpire, c.Key.Job)
+		delete(l.logExpiryScheduled, c.Key.Job)
 	case facts.ChangeBlobGone:
 		if f.Blob(c.Digest) == nil { // it may have been uploaded again
 			l.c.files.remove(c.Digest)
@@ -429,7 +425,7 @@ func (l *leader) touchReduces(f *facts.Facts) {
 // expire is step 2. It returns when it is due again, zero for never.
 func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	now := l.c.now()
-	if gap := l.looks.look(now, l.c.cfg.Lease); gap > 0 {
+	if gap := l.standstill.observe(now, l.c.cfg.Lease); gap > 0 {
 		l.c.log.Warn("the coordinator stood still, or its clock was set ahead: every node has a full lease again", "for", gap.Round(time.Millisecond))
 		l.c.sessions.renewAll(now)
 	}
@@ -437,7 +433,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	if soon := now.Add(lookEvery(l.c.cfg.Lease)); next.After(soon) {
 		next = soon // a later look is a standstill
 	} else if next.IsZero() {
-		l.looks = standstill{} // without leases the loop may sleep for longer
+		l.standstill = standstill{} // without leases the loop may sleep for longer
 	}
 	if len(gone) > 0 {
 		if err := l.declareLost(ctx, gone); err != nil {
@@ -445,20 +441,23 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 		}
 		next = l.c.now()
 	}
-	follow := func(ctx context.Context) (time.Time, error) { return l.maintenance.propose(ctx, l.c, l.term) }
-	for _, try := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals, follow, l.evacuate} {
-		at, err := try(ctx)
+	proposeMaintenance := func(ctx context.Context) (time.Time, error) { return l.maintenance.propose(ctx, l.c, l.term) }
+	for _, propose := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals, proposeMaintenance, l.evacuate} {
+		at, err := propose(ctx)
 		if err != nil {
 			return next, err
 		}
-		if next.IsZero() || !at.IsZero() && at.Before(next) {
-			next = at
-		}
+		next = earlier(next, at)
 	}
-	if at := l.expireLogs(); next.IsZero() || !at.IsZero() && at.Before(next) {
-		next = at
+	return earlier(next, l.expireLogs()), nil
+}
+
+// earlier returns the earlier of two times; zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return next, nil
+	return a
 }
 
 // declareLost proposes the loss of nodes, together: the machines of a rack or behind a switch go at once.
@@ -518,9 +517,7 @@ func (l *leader) expireLogs() (next time.Time) {
 	for _, x := range l.logExpiries {
 		if x.at.After(now) {
 			keep = append(keep, x)
-			if next.IsZero() || x.at.Before(next) {
-				next = x.at
-			}
+			next = earlier(next, x.at)
 			continue
 		}
 		l.c.view(func(f *facts.Facts) {
@@ -545,7 +542,7 @@ func (l *leader) cycleDelay() time.Duration {
 		due = 0
 	}
 	if due < time.Hour {
-		due = max(due, l.c.cfg.cycleInterval-now.Sub(l.lastCycle), l.placeFrom.Sub(now))
+		due = max(due, l.c.cfg.cycleInterval-now.Sub(l.lastCycle), l.earliestCycle.Sub(now))
 	}
 	return due
 }

@@ -53,9 +53,7 @@ func (m maintenance) propose(ctx context.Context, c *core, term uint64) (next ti
 				}
 				at = now // the change sets the next one
 			}
-			if next.IsZero() || at.Before(next) {
-				next = at
-			}
+			next = earlier(next, at)
 		}
 	})
 	slices.SortFunc(entries, func(a, b *droverv1.Entry) int {

@@ -43,9 +43,7 @@ func (l *leader) startProbations(ctx context.Context) (next time.Time, err error
 				at = now.Add(quarantinePause) // the change removes it
 			}
 		}
-		if next.IsZero() || at.Before(next) {
-			next = at
-		}
+		next = earlier(next, at)
 	}
 	return next, nil
 }

@@ -43,9 +43,7 @@ func (l *leader) expireRefusals(ctx context.Context) (next time.Time, err error)
 				at = now.Add(refusalPause) // the change removes it
 				l.refusalRetryAt[k] = at.UnixNano()
 			}
-			if next.IsZero() || at.Before(next) {
-				next = at
-			}
+			next = earlier(next, at)
 		}
 	})
 	if len(expired.Attempts) == 0 {

@@ -217,9 +217,7 @@ func (s *sessions) endLeases(now time.Time, lease time.Duration) (gone []lostNod
 			gone = append(gone, lostNode{id, n.epoch})
 			continue
 		}
-		if next.IsZero() || end.Before(next) {
-			next = end
-		}
+		next = earlier(next, end)
 	}
 	slices.SortFunc(gone, func(a, b lostNode) int { return cmp.Compare(a.id, b.id) })
 	return gone, next

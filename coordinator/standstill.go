@@ -13,10 +13,10 @@ type standstill struct {
 // lookEvery returns the longest time between two looks at the leases.
 func lookEvery(lease time.Duration) time.Duration { return max(lease/4, time.Millisecond) }
 
-// look records a look at the leases and returns for how long the loop stood
+// observe records a look at the leases and returns for how long the loop stood
 // still before it, 0 if it did not. A loop that merely was late by a quarter of
 // a lease did not: nodes report five times in a lease.
-func (s *standstill) look(now time.Time, lease time.Duration) time.Duration {
+func (s *standstill) observe(now time.Time, lease time.Duration) time.Duration {
 	gap := now.Sub(s.lastLook)
 	first := s.lastLook.IsZero()
 	s.lastLook = now

@@ -54,7 +54,7 @@ func TestStandstillLook(t *testing.T) {
 		after, want time.Duration
 	}{{0, 0}, {4 * time.Second, 0}, {8 * time.Second, 0}, {9 * time.Second, 9 * time.Second}, {time.Hour, time.Hour}, {-time.Hour, 0}, {time.Second, 0}} {
 		now = now.Add(step.after)
-		if got := s.look(now, lease); got != step.want {
+		if got := s.observe(now, lease); got != step.want {
 			t.Errorf("a look after %s: stood still for %s, want %s", step.after, got, step.want)
 		}
 	}

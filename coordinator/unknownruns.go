@@ -83,9 +83,9 @@ func (c *core) findUnknownRuns(ctx context.Context, n *facts.Node, r *droverv1.R
 	return nil
 }
 
-// placeFrom returns when a leader may place tasks: after a restore once every node had a lease's
+// earliestCycle returns when a leader may place tasks: after a restore once every node had a lease's
 // time to report what it has.
-func placeFrom(f *facts.Facts, now time.Time, lease time.Duration) time.Time {
+func earliestCycle(f *facts.Facts, now time.Time, lease time.Duration) time.Time {
 	if facts.RestoresOf(f).AwaitsNodes() {
 		return now.Add(lease)
 	}

@@ -35,11 +35,11 @@ func madeBy(f *facts.Facts) int64 {
 	return 0
 }
 
-// dropOfAnother deletes the policy states and reservations that a scheduler other than the one of this name has made: what
+// dropMadeByOthers deletes the policy states and reservations that a scheduler other than the one of this name has made: what
 // it has guaranteed may be nothing that this one can keep, and then Check refuses each of its decisions. What was made
 // before makers were recorded stays.
 // changed says that another one has decided in this term.
-func dropOfAnother(ctx context.Context, l *leader, name string, changed bool) error {
+func dropMadeByOthers(ctx context.Context, l *leader, name string, changed bool) error {
 	maker, before := makerState(name), int64(0)
 	l.c.view(func(f *facts.Facts) { before = madeBy(f) })
 	another := changed || (before != 0 && before != maker.GetValue())
