@@ -191,11 +191,11 @@ func (s *Stage) countLocality(locality string, by int32) {
 
 // stopAttempt tells a live attempt to end; it occupies its node until the node
 // reports the end. The job came from writableJob.
-func (e attemptEntries) stopAttempt(j *Job, k Key, a *Attempt) {
+func (en attemptEntries) stopAttempt(j *Job, k Key, a *Attempt) {
 	c := *a
 	c.State = AttemptStopping
-	writerOf(e.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-	writerOf(e.f).recordChange(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
+	writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	writerOf(en.f).recordChange(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
 }
 
 // endAttempt ends an active attempt and updates its task and job:
@@ -287,7 +287,7 @@ func hasActiveAttempt(t *Task) bool {
 }
 
 // setWinner makes a the winner of its task.
-func (e attemptEntries) setWinner(j *Job, k Key, t *Task, a *Attempt) {
+func (en attemptEntries) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	s := &j.Stages[k.Stage]
 	t.State, t.Winner = TaskDone, k.Attempt
 	s.Done++
@@ -298,10 +298,10 @@ func (e attemptEntries) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	if j.WritesOutput(int(k.Stage)) {
 		j.OutputBytes = addClamped(j.OutputBytes, a.Seen().GetOutputLength())
 	}
-	if n := e.f.Node(a.Node); n != nil && n.Info.GetEmulated() {
+	if n := en.f.Node(a.Node); n != nil && n.Info.GetEmulated() {
 		j.Emulated = true
 	}
-	e.f.Deadlines().recordCompletion(j, k, a)
+	en.f.Deadlines().recordCompletion(j, k, a)
 	j.addCounters(a.Seen().GetCounters())
 }
 
@@ -390,10 +390,10 @@ func (s *Stage) addUsage(seen *droverv1.SeenAttempt) {
 }
 
 // stopOthers stops the remaining attempts of a task that has a winner.
-func (e attemptEntries) stopOthers(j *Job, k Key) {
+func (en attemptEntries) stopOthers(j *Job, k Key) {
 	for _, o := range j.Stages[k.Stage].Task(k.Task).Attempts {
 		if o.State == AttemptLive {
-			e.stopAttempt(j, Key{k.Job, k.Stage, k.Task, o.Attempt}, o)
+			en.stopAttempt(j, Key{k.Job, k.Stage, k.Task, o.Attempt}, o)
 		}
 	}
 }

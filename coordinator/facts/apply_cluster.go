@@ -30,16 +30,16 @@ func (en clusterEntries) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFac
 	}
 }
 
-func (e clusterEntries) putTenant(t *droverv1.Tenant) {
-	n := &Tenant{ID: int32(len(e.f.tenants)), Spec: proto.CloneOf(t)}
-	if old := e.f.tenantName[t.GetName()]; old != nil {
+func (en clusterEntries) putTenant(t *droverv1.Tenant) {
+	n := &Tenant{ID: int32(len(en.f.tenants)), Spec: proto.CloneOf(t)}
+	if old := en.f.tenantName[t.GetName()]; old != nil {
 		n.ID, n.Preempted = old.ID, old.Preempted
-		e.f.tenants[n.ID] = n
+		en.f.tenants[n.ID] = n
 	} else {
-		e.f.tenants = append(e.f.tenants, n)
+		en.f.tenants = append(en.f.tenants, n)
 	}
-	e.f.tenantName[t.GetName()] = n
-	writerOf(e.f).recordChange(Change{Kind: ChangeTenant, Node: n.ID})
+	en.f.tenantName[t.GetName()] = n
+	writerOf(en.f).recordChange(Change{Kind: ChangeTenant, Node: n.ID})
 }
 
 // maxTenantDepth bounds the depth of the tenant tree.
@@ -174,9 +174,9 @@ func (en nodeEntries) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Res
 
 // usesMissingDisk returns the first attempt on a node whose disk is not among those
 // that the node now has. O(attempts on the node).
-func (e nodeEntries) usesMissingDisk(n *Node, info *droverv1.NodeInfo) (Key, bool) {
-	for _, k := range slices.SortedFunc(maps.Keys(e.f.onNode[n.ID]), CompareKeys) {
-		if a := e.f.Attempt(k); a != nil && a.Node == n.ID && a.State.IsActive() && int(a.Disk) >= len(info.GetDisks()) {
+func (en nodeEntries) usesMissingDisk(n *Node, info *droverv1.NodeInfo) (Key, bool) {
+	for _, k := range slices.SortedFunc(maps.Keys(en.f.onNode[n.ID]), CompareKeys) {
+		if a := en.f.Attempt(k); a != nil && a.Node == n.ID && a.State.IsActive() && int(a.Disk) >= len(info.GetDisks()) {
 			return k, true
 		}
 	}

@@ -80,9 +80,9 @@ func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDr
 	}
 }
 
-func (e nodeEntries) putNode(n *Node) {
-	e.f.nodes[n.ID-1] = n
-	writerOf(e.f).recordChange(Change{Kind: ChangeNode, Node: n.ID})
+func (en nodeEntries) putNode(n *Node) {
+	en.f.nodes[n.ID-1] = n
+	writerOf(en.f).recordChange(Change{Kind: ChangeNode, Node: n.ID})
 }
 
 // quarantine keeps new work off a node until RetryAt.
@@ -135,17 +135,17 @@ func provesHealth(a *Attempt) bool {
 }
 
 // charge adds (sign 1) or subtracts (sign -1) an attempt's amounts on its node.
-func (e nodeEntries) charge(node int32, amounts Amounts, sign int64) {
-	n := e.f.Node(node)
+func (en nodeEntries) charge(node int32, amounts Amounts, sign int64) {
+	n := en.f.Node(node)
 	if n == nil {
 		return
 	}
 	c := *n
 	c.Used = c.Used.add(amounts, sign)
 	c.Attempts += int32(sign)
-	e.f.nodes[node-1] = &c
+	en.f.nodes[node-1] = &c
 	if c.Cordoned() != n.Cordoned() {
-		writerOf(e.f).recordChange(Change{Kind: ChangeNode, Node: node})
+		writerOf(en.f).recordChange(Change{Kind: ChangeNode, Node: node})
 	}
 }
 
@@ -266,9 +266,9 @@ func (en nodeEntries) acquitNodes(e *droverv1.Entry, but int32, job uint64) {
 
 // failedAlone reports whether the infrastructure failed one job on a node within
 // infraWindow, and no other.
-func (e nodeEntries) failedAlone(n *Node, job uint64) (alone bool) {
+func (en nodeEntries) failedAlone(n *Node, job uint64) (alone bool) {
 	for _, j := range n.InfraJobs {
-		if e.f.now-j.At < int64(infraWindow) {
+		if en.f.now-j.At < int64(infraWindow) {
 			if j.Job != job {
 				return false
 			}

@@ -12,43 +12,43 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-func (e jobEntries) applyChunk(c *droverv1.JobChunkFact, r *Result) {
+func (en jobEntries) applyChunk(c *droverv1.JobChunkFact, r *Result) {
 	id := c.GetStaging()
 	if id == "" || len(id) > 64 || c.GetIndex() < 0 || c.GetIndex() >= maxChunks {
 		r.Err = fault.New(fault.Invalid, "chunk %d of submission %q", c.GetIndex(), clip(id, 64))
 		return
 	}
-	i := slices.IndexFunc(e.f.staging, func(s *staging) bool { return s.id == id })
+	i := slices.IndexFunc(en.f.staging, func(s *staging) bool { return s.id == id })
 	if c.GetDropped() {
 		if i >= 0 { // else it was accepted nevertheless, or made room for others
-			e.f.staging, r.Changed = slices.Delete(e.f.staging, i, i+1), 1
+			en.f.staging, r.Changed = slices.Delete(en.f.staging, i, i+1), 1
 		}
 		return
 	}
 	s := &staging{id: id, splits: map[int32][]*droverv1.FactSplit{}}
 	if i >= 0 {
-		for k, v := range e.f.staging[i].splits {
+		for k, v := range en.f.staging[i].splits {
 			s.splits[k] = v
 		}
-		e.f.staging[i] = s
+		en.f.staging[i] = s
 	} else {
-		if len(e.f.staging) >= maxStagings {
-			e.f.staging = slices.Delete(e.f.staging, 0, 1)
+		if len(en.f.staging) >= maxStagings {
+			en.f.staging = slices.Delete(en.f.staging, 0, 1)
 		}
-		e.f.staging = append(e.f.staging, s)
+		en.f.staging = append(en.f.staging, s)
 	}
 	s.splits[c.GetIndex()] = c.GetSplits()
 	r.Changed = 1
 }
 
 // takeStaging removes a staged submission and returns its splits in order.
-func (e jobEntries) takeStaging(id string, chunks int32) ([]*droverv1.FactSplit, error) {
-	i := slices.IndexFunc(e.f.staging, func(s *staging) bool { return s.id == id })
+func (en jobEntries) takeStaging(id string, chunks int32) ([]*droverv1.FactSplit, error) {
+	i := slices.IndexFunc(en.f.staging, func(s *staging) bool { return s.id == id })
 	if i < 0 {
 		return nil, fault.New(fault.Unavailable, "the submission's parts were dropped, too many came at once: submit again")
 	}
-	s := e.f.staging[i]
-	e.f.staging = slices.Delete(e.f.staging, i, i+1)
+	s := en.f.staging[i]
+	en.f.staging = slices.Delete(en.f.staging, i, i+1)
 	var out []*droverv1.FactSplit
 	for k := range chunks {
 		part, ok := s.splits[k]
@@ -146,15 +146,15 @@ func Digests(spec *jobspec.Job) []string {
 // takeJobNumber takes the number that an entry was given when it was proposed, or
 // the next one where it has none. It is used up also if the job is then refused.
 // It returns 0, and the error in r, for a number that does not follow the others.
-func (e jobEntries) takeJobNumber(given uint64, r *Result) uint64 {
+func (en jobEntries) takeJobNumber(given uint64, r *Result) uint64 {
 	if given == 0 {
-		given = e.f.nextJob + 1
+		given = en.f.nextJob + 1
 	}
-	if given <= e.f.nextJob {
-		r.Err = fault.New(fault.Conflict, "job number %d is taken, the last one is %d: submit again", given, e.f.nextJob)
+	if given <= en.f.nextJob {
+		r.Err = fault.New(fault.Conflict, "job number %d is taken, the last one is %d: submit again", given, en.f.nextJob)
 		return 0
 	}
-	e.f.nextJob = given
+	en.f.nextJob = given
 	return given
 }
 
@@ -202,24 +202,24 @@ func TemporaryFolder(output, tag string) string {
 }
 
 // addJob adds a new job to the facts and their indexes.
-func (e jobEntries) addJob(j *Job) {
-	e.f.jobs[j.ID] = j
-	e.f.live.add(j.Spec.Tenant, j.Name, j.ID)
+func (en jobEntries) addJob(j *Job) {
+	en.f.jobs[j.ID] = j
+	en.f.live.add(j.Spec.Tenant, j.Name, j.ID)
 	if j.Output != "" {
-		e.f.outputs.add(j.Output, j.ID)
+		en.f.outputs.add(j.Output, j.ID)
 	}
 	for _, d := range Digests(j.Spec) {
-		e.f.blobs[d].Refs++
+		en.f.blobs[d].Refs++
 	}
 	if j.Key == "" {
 		return
 	}
-	if len(e.f.keyRing) >= maxKeys {
-		delete(e.f.keys, e.f.keyRing[0])
-		e.f.keyRing = e.f.keyRing[1:]
+	if len(en.f.keyRing) >= maxKeys {
+		delete(en.f.keys, en.f.keyRing[0])
+		en.f.keyRing = en.f.keyRing[1:]
 	}
-	e.f.keys[j.Key] = keyedJob{j.ID, j.Name}
-	e.f.keyRing = append(e.f.keyRing, j.Key)
+	en.f.keys[j.Key] = keyedJob{j.ID, j.Name}
+	en.f.keyRing = append(en.f.keyRing, j.Key)
 }
 
 func (j *Job) taskCount() int {
@@ -261,17 +261,17 @@ func (en jobEntries) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Re
 
 // applyEnded ends a job whose result was published, or could not be. One that a user has stopped meanwhile has
 // succeeded if it was published, and says that the stop came too late.
-func (x jobEntries) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *Result) {
-	j := x.f.jobs[en.GetJob()]
+func (en jobEntries) applyEnded(e *droverv1.Entry, end *droverv1.JobEndedFact, r *Result) {
+	j := en.f.jobs[end.GetJob()]
 	if j == nil || j.State != droverv1.JobState_JOB_STATE_COMMITTING {
 		r.Dropped = append(r.Dropped, Drop{Reason: "the job is not committing"})
 		return
 	}
-	if s := en.GetState(); s != droverv1.JobState_JOB_STATE_SUCCEEDED && s != droverv1.JobState_JOB_STATE_FAILED {
+	if s := end.GetState(); s != droverv1.JobState_JOB_STATE_SUCCEEDED && s != droverv1.JobState_JOB_STATE_FAILED {
 		r.Err = fault.New(fault.Invalid, "a commit ends as succeeded or failed, not %s", s)
 		return
 	}
-	state, msg := en.GetState(), en.GetMessage()
+	state, msg := end.GetState(), end.GetMessage()
 	switch stop := j.Message; {
 	case stop == "":
 	case state == droverv1.JobState_JOB_STATE_SUCCEEDED:
@@ -279,7 +279,7 @@ func (x jobEntries) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *
 	default:
 		state, msg = droverv1.JobState_JOB_STATE_STOPPED, stop+"; "+msg
 	}
-	x.endJob(e, writerOf(x.f).writableJob(j), state, msg)
+	en.endJob(e, writerOf(en.f).writableJob(j), state, msg)
 	r.Changed = 1
 }
 
@@ -340,13 +340,13 @@ func stateName(s droverv1.JobState) string {
 
 // stopAttempts stops every live attempt of an ended job. The job came from
 // writableJob.
-func (e jobEntries) stopAttempts(j *Job) {
+func (en jobEntries) stopAttempts(j *Job) {
 	if j.Live == 0 {
 		return
 	}
-	e.f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
+	en.f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
 		if a.State == AttemptLive {
-			attemptsOf(e.f).stopAttempt(j, k, a)
+			attemptsOf(en.f).stopAttempt(j, k, a)
 		}
 	})
 }
@@ -384,42 +384,42 @@ func (en jobEntries) applyLogsGathered(e *droverv1.Entry, g *droverv1.LogsGather
 }
 
 // applyForgotten removes ended jobs that are settled.
-func (e jobEntries) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
+func (en jobEntries) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
 	for i, id := range jf.GetJobs() {
-		j := e.f.jobs[id]
+		j := en.f.jobs[id]
 		if j == nil || !j.IsSettled() {
 			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "the job is unknown, live, not cleaned, has active attempts or logs to be gathered"})
 			continue
 		}
-		delete(e.f.jobs, id)
-		delete(e.f.eventsOfJob, id)
+		delete(en.f.jobs, id)
+		delete(en.f.eventsOfJob, id)
 		for _, d := range Digests(j.Spec) {
-			if b := e.f.blobs[d]; b != nil {
+			if b := en.f.blobs[d]; b != nil {
 				b.Refs--
 			}
 		}
-		writerOf(e.f).recordChange(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: e.nodesWith(j)})
+		writerOf(en.f).recordChange(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: en.nodesWith(j)})
 		r.Changed++
 	}
 }
 
 // dropOutputs removes the map outputs of an ended job, which nobody needs any
 // more, from the index of what is on the nodes.
-func (e jobEntries) dropOutputs(j *Job) {
+func (en jobEntries) dropOutputs(j *Job) {
 	m := j.MapStage()
 	if m < 0 || j.ReduceStage() < 0 {
 		return
 	}
 	for i := range j.Stages[m].Tasks {
 		if w := j.Stages[m].Task(i).WinningAttempt(); w != nil {
-			delete(e.f.onNode[w.Node], Key{j.ID, int32(m), i, w.Attempt})
+			delete(en.f.onNode[w.Node], Key{j.ID, int32(m), i, w.Attempt})
 		}
 	}
 }
 
 // nodesWith returns the nodes that had attempts of a job, in order.
-func (e jobEntries) nodesWith(j *Job) []int32 {
+func (en jobEntries) nodesWith(j *Job) []int32 {
 	seen := map[int32]bool{}
-	e.f.EachAttempt(j, func(_ Key, _ *Task, a *Attempt) { seen[a.Node] = true })
+	en.f.EachAttempt(j, func(_ Key, _ *Task, a *Attempt) { seen[a.Node] = true })
 	return slices.Sorted(maps.Keys(seen))
 }

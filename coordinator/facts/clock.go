@@ -16,9 +16,9 @@ import (
 const ClockTolerance = time.Minute
 
 // EntryTime returns the time, Unix ns, of an entry that is proposed now.
-func (c Clock) EntryTime(now int64) int64 {
-	if now < c.f.now && !c.wasAhead(now) {
-		return c.f.now
+func (ck Clock) EntryTime(now int64) int64 {
+	if now < ck.f.now && !ck.wasAhead(now) {
+		return ck.f.now
 	}
 	return now
 }
@@ -40,15 +40,15 @@ const (
 )
 
 // StepRules returns the step_rules of an entry that is proposed now.
-func (c Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
+func (ck Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
 	switch {
-	case c.f.Deadlines().answersProject(e.GetDecision()):
+	case ck.f.Deadlines().answersProject(e.GetDecision()):
 		return projectRules
-	case c.wasAhead(now):
+	case ck.wasAhead(now):
 		return levelStepRules
 	case recordsViolation(e.GetDecision()):
 		return violationRules
-	case attemptsOf(c.f).mayLoseOutputs(e):
+	case attemptsOf(ck.f).mayLoseOutputs(e):
 		return lossRules
 	default:
 		return 0
@@ -56,22 +56,22 @@ func (c Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
 }
 
 // Ahead returns how far the log's time is ahead of a clock, 0 if it is not.
-func (c Clock) Ahead(now int64) time.Duration { return time.Duration(max(0, c.f.now-now)) }
+func (ck Clock) Ahead(now int64) time.Duration { return time.Duration(max(0, ck.f.now-now)) }
 
 // Step returns when the log's time was last set back, Unix ns, and how far;
 // zeros for never.
-func (c Clock) Step() (at int64, by time.Duration) { return c.f.stepAt, time.Duration(c.f.stepBy) }
+func (ck Clock) Step() (at int64, by time.Duration) { return ck.f.stepAt, time.Duration(ck.f.stepBy) }
 
-func (c Clock) wasAhead(now int64) bool { return c.f.now-now > int64(ClockTolerance) }
+func (ck Clock) wasAhead(now int64) bool { return ck.f.now-now > int64(ClockTolerance) }
 
 // advance sets the time of the facts to an entry's.
-func (c Clock) advance(e *droverv1.Entry) {
+func (ck Clock) advance(e *droverv1.Entry) {
 	at := e.GetAt()
-	if at > 0 && c.wasAhead(at) {
-		c.stepBack(e, at)
+	if at > 0 && ck.wasAhead(at) {
+		ck.stepBack(e, at)
 		return
 	}
-	c.f.now = max(c.f.now, at)
+	ck.f.now = max(ck.f.now, at)
 }
 
 // stepBack sets the time back to `to`. What was to happen a while after the

@@ -240,8 +240,8 @@ func (j *Job) setEstimates(list []*droverv1.StageEstimate) {
 
 // applyDeadlineMiss records that a live job's deadline is infeasible or has
 // passed, and stops the job if on_miss says so.
-func (dl Deadlines) applyDeadlineMiss(e *droverv1.Entry, d *droverv1.DeadlineMissFact, r *Result) {
-	j := dl.f.jobs[d.GetJob()]
+func (d Deadlines) applyDeadlineMiss(e *droverv1.Entry, miss *droverv1.DeadlineMissFact, r *Result) {
+	j := d.f.jobs[miss.GetJob()]
 	switch {
 	case j == nil || j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING:
 		r.Dropped = append(r.Dropped, Drop{Reason: "the job has ended or is about to"})
@@ -249,28 +249,28 @@ func (dl Deadlines) applyDeadlineMiss(e *droverv1.Entry, d *droverv1.DeadlineMis
 	case j.Spec.Deadline == nil:
 		r.Dropped = append(r.Dropped, Drop{Reason: "the job has no deadline"})
 		return
-	case j.Miss != nil && (j.Miss.Passed || !d.GetPassed()):
+	case j.Miss != nil && (j.Miss.Passed || !miss.GetPassed()):
 		r.Dropped = append(r.Dropped, Drop{Reason: "it is recorded already"})
 		return
 	}
 	first := j.Miss == nil
-	j = writerOf(dl.f).writableJob(j)
-	j.Miss = &Miss{At: dl.f.now, Passed: d.GetPassed(), Reason: clip(d.GetReason(), 256)}
+	j = writerOf(d.f).writableJob(j)
+	j.Miss = &Miss{At: d.f.now, Passed: miss.GetPassed(), Reason: clip(miss.GetReason(), 256)}
 	kind := "job.deadline_infeasible"
-	if d.GetPassed() {
+	if miss.GetPassed() {
 		kind = "job.deadline_missed"
 	}
 	text := fmt.Sprintf("deadline %s, on_miss = %s", j.Spec.Deadline.UTC().Format(time.RFC3339), j.Spec.OnMiss)
 	if w := j.Miss.Reason; w != "" {
 		text += ": " + w
 	}
-	dl.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
+	d.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
 	r.Changed = 1
 	if j.Spec.OnMiss == jobspec.OnMissStop && first {
-		jobsOf(dl.f).endJob(e, j, droverv1.JobState_JOB_STATE_STOPPED, "stopped by on_miss: "+cmp.Or(j.Miss.Reason, "its deadline cannot be met"))
+		jobsOf(d.f).endJob(e, j, droverv1.JobState_JOB_STATE_STOPPED, "stopped by on_miss: "+cmp.Or(j.Miss.Reason, "its deadline cannot be met"))
 		return
 	}
-	writerOf(dl.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	writerOf(d.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
 // recordGuarantee records whether the scheduler guarantees a job's deadline.

@@ -377,9 +377,9 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 	}
 }
 
-func (e clusterEntries) applyCluster(c *droverv1.ClusterFact) {
-	if e.f.cluster == "" {
-		e.f.cluster = clip(c.GetId(), 64)
+func (en clusterEntries) applyCluster(c *droverv1.ClusterFact) {
+	if en.f.cluster == "" {
+		en.f.cluster = clip(c.GetId(), 64)
 	}
 }
 

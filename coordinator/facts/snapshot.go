@@ -180,32 +180,32 @@ func Restore(r io.Reader) (*Facts, error) {
 }
 
 // restoreIndexes rebuilds what snapshots leave out: indexes, and what is derived from splits.
-func (s snapshots) restoreIndexes() {
-	for _, id := range s.f.JobIDs() {
-		j := s.f.jobs[id]
+func (sn snapshots) restoreIndexes() {
+	for _, id := range sn.f.JobIDs() {
+		j := sn.f.jobs[id]
 		for i := range j.Stages {
 			j.Stages[i].MeanSplit = MeanSplit(j.Stages[i].Splits)
 		}
 		if !j.HasEnded() {
-			s.f.live.add(j.Spec.Tenant, j.Name, id)
+			sn.f.live.add(j.Spec.Tenant, j.Name, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) {
-			s.f.outputs.add(j.Output, id)
+			sn.f.outputs.add(j.Output, id)
 		}
 		for _, d := range Digests(j.Spec) {
-			if b := s.f.blobs[d]; b != nil {
+			if b := sn.f.blobs[d]; b != nil {
 				b.Refs++
 			}
 		}
-		s.f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
-			n := s.f.Node(a.Node)
+		sn.f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
+			n := sn.f.Node(a.Node)
 			if n == nil || !n.Up || n.Epoch != a.Epoch || !j.occupiesNode(k, t, a) {
 				return
 			}
-			if s.f.onNode[a.Node] == nil {
-				s.f.onNode[a.Node] = map[Key]struct{}{}
+			if sn.f.onNode[a.Node] == nil {
+				sn.f.onNode[a.Node] = map[Key]struct{}{}
 			}
-			s.f.onNode[a.Node][k] = struct{}{}
+			sn.f.onNode[a.Node][k] = struct{}{}
 		})
 	}
 }

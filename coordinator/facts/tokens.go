@@ -39,14 +39,14 @@ func (t *Token) EndedAt(ms int64) string {
 }
 
 // Get returns the token of that id, or nil.
-func (t Tokens) Get(id string) *Token { return t.f.tokens[id] }
+func (tk Tokens) Get(id string) *Token { return tk.f.tokens[id] }
 
 // All returns all tokens by id. It allocates. Expired ones are among them
 // until another one is created.
-func (t Tokens) All() []*Token {
-	out := make([]*Token, 0, len(t.f.tokens))
-	for _, id := range slices.Sorted(maps.Keys(t.f.tokens)) {
-		out = append(out, t.f.tokens[id])
+func (tk Tokens) All() []*Token {
+	out := make([]*Token, 0, len(tk.f.tokens))
+	for _, id := range slices.Sorted(maps.Keys(tk.f.tokens)) {
+		out = append(out, tk.f.tokens[id])
 	}
 	return out
 }

@@ -84,7 +84,7 @@ var mutations = []mutation{
 		"&& before.Pending == 0 && before.Suspended == 0 {", "&& before.Pending == 0 {"},
 	// Replay.
 	{"an idempotency key is forgotten at once", "coordinator/facts/apply_jobs.go",
-		"\te.f.keys[j.Key] = keyedJob{j.ID, j.Name}\n", ""},
+		"\ten.f.keys[j.Key] = keyedJob{j.ID, j.Name}\n", ""},
 	{"a snapshot has no idempotency keys", "coordinator/facts/snapshot.go",
 		"for _, k := range f.keyRing {", "for _, k := range f.keyRing[:0] {"},
 	{"a snapshot has no tasks that have ended", "coordinator/facts/snapshot_records.go",
