@@ -13,10 +13,12 @@ const (
 // and mostly none, for what needs more than one that fits nowhere fits nowhere. It is a cache over fitIndex.
 type misfits struct {
 	at map[capacityVec]uint64 // by need: entries of gained that it was compared with
-	// lowest are needs that fitted nowhere, so that all that need more fit nowhere either, each at its number modulo the
-	// length. The first are excesses: more of one component than any node had free, and nothing else. They stay when
-	// some node fits them, since none may again a moment later. The others are some needs of at of which none needs
-	// as much of everything as another.
+	// lowest are needs that fitted on no node when they were last compared (lowMisfit.pos): until a node gains capacity,
+	// whatever needs as much of everything as one of them fits nowhere either. A need is at its number modulo the length.
+	// The first maxExcesses places are for excesses, excessesEach of each component: more of that component than any node
+	// had free, and nothing of the others. One stays when some node fits it, since none may again a moment later, and
+	// counts only while none does (recheck). The other places are for some needs of at. None of these needs as much of
+	// everything as another, and one that a node fits is dropped.
 	lowest [maxLowestMisfits]lowMisfit
 	count  int32 // number of needs ever in lowest
 }

@@ -125,10 +125,11 @@ type JobSpec struct {
 	Deadline  Time          `json:"deadline,omitempty"`
 	Bound     time.Duration `json:"bound_ns,omitempty"` // runtime_bound
 	OnMiss    OnMiss        `json:"on_miss,omitempty"`
-	// Accepted: the deadline is guaranteed, and the job is in the deadline lane until it
-	// becomes infeasible. Estimate is the run time that the guarantee was computed with.
+	// Accepted: the deadline counts without a guarantee, as by a quote: no policy is to guarantee it, or
+	// one refused to. The job is in the deadline lane until the deadline becomes infeasible. A policy that
+	// is to guarantee a deadline accepts it by AcceptedState: see Job.IsAccepted.
 	Accepted bool          `json:"accepted,omitempty"`
-	Estimate time.Duration `json:"estimate_ns,omitempty"`
+	Estimate time.Duration `json:"estimate_ns,omitempty"` // predicted run time of the whole job, 0 for unknown
 	Project  ProjectID     `json:"project,omitempty"`
 	// Size is the true amount of work in task-seconds if a simulation knows it (policies sjf and ideal), else 0.
 	Size float64 `json:"size,omitempty"`

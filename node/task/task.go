@@ -113,11 +113,12 @@ type Seen struct {
 	Dumping  bool // a dump was begun, and may have ended the container
 	Dumped   bool // that dump is complete and was not restored according to the store
 
-	// Observed.
-	Folder    bool // its folder exists, with its quota
+	// Observed. Folder and Cgroup say that a start may go on; of an attempt that has ended, or whose goal is GoalGone,
+	// that there is something to remove, complete or not.
+	Folder    bool // its folder is complete, with its quota; or, to remove: it exists
 	Image     bool // its image is in the engine, or it needs none
 	Files     bool // its files and its spec are in the folder
-	Cgroup    bool // its limits were written and read back since the daemon started; of what is to be removed: its cgroup exists
+	Cgroup    bool // its limits were written and read back since the daemon started; or, to remove: its cgroup exists
 	Container Container
 	Frozen    bool // its processes are frozen
 	Unstored  bool // frozen, and the store does not have that yet
