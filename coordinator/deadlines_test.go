@@ -134,6 +134,32 @@ func TestBoundBeyondTheDeadlineStopsNoJob(t *testing.T) {
 	b.waitForEnd(id, succeeded)
 }
 
+// A job of which only the bound is known is not stopped by on_miss once one of its tasks has ended: how long that took is known
+// then, and the bound says nothing of the others but how long they take at most.
+func TestFirstTaskToEndStopsNoJob(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		if w.GetKey().GetTask() == 0 {
+			return coordtest.Succeed(w)
+		}
+		return coordtest.Hang(w)
+	})
+	b.waitForNodes()
+	j := withDeadline(groupJob("quick", 16), 2*time.Hour, jobspec.OnMissStop)
+	j.RuntimeBound = jobspec.Duration(3 * time.Hour)
+	id := fmt.Sprint(b.submit(j))
+	b.waitUntil("its estimate comes from its own task", func() bool { return b.job(id).Stages[0].EstimateSource == "own tasks" })
+	b.waitUntil("a task runs in the place of the ended one", func() bool {
+		got := b.job(id).Job
+		return got.TasksDone == 1 && got.TasksRunning == 8 || got.EndedMs > 0
+	})
+	if got := b.job(id); got.Job.DeadlineState != "on track" || got.Stages[0].EstimateMs > time.Hour.Milliseconds() {
+		t.Errorf("its tasks take about %d ms, the deadline is %s: %s", got.Stages[0].EstimateMs, got.Job.DeadlineState, got.Job.Message)
+	}
+	n.SetBehaviour(coordtest.Succeed)
+	b.waitForEnd(id, succeeded)
+}
+
 // recordRunTimes gives the coordinator a history of tasks that ran for at least a time.
 func (b *testCluster) recordRunTimes(n *coordtest.Node, name string, least time.Duration) {
 	b.t.Helper()

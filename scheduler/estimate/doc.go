@@ -6,7 +6,8 @@
 // the best source available, best first:
 //
 //	own tasks  the stage's own finished tasks, combined with the next source's
-//	           prediction, which counts as three tasks and one for each running
+//	           prediction, which counts as three tasks and one for each running;
+//	           a bound counts as none
 //	model      the network, or the ridge regression where the network does not
 //	           beat it, if it beats history and tenant on held-out tasks (package
 //	           predict decides), for stages that have one of these; a map stage

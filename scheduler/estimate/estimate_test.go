@@ -44,6 +44,11 @@ func TestPredictionsUseTheBestSource(t *testing.T) {
 	running := task(2, "a", 4, 0).Stage
 	running.Running = 4
 	want("running tasks count as predicted", b.Predict(&running), 15*time.Second, estimate.OwnTasks)
+	b.RecordFirstPrediction(scheduler.StageID{Job: 4}, estimate.Prediction{RunTime: time.Hour, Source: estimate.RuntimeBound})
+	b.Observe(task(4, "c", 16, time.Minute))
+	running = task(4, "c", 16, 0).Stage
+	running.Running = 8
+	want("a bound is only the longest time: own tasks count alone", b.Predict(&running), time.Minute, estimate.OwnTasks)
 }
 
 // Samples of an Estimator's errors are distributed like the run times: both the part

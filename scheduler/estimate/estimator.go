@@ -126,9 +126,9 @@ func (b *Estimator) Predict(s *Stage) Prediction {
 	}
 	first = o.first
 	weight, sum := float64(o.count), o.seconds
-	if first.Source != None {
+	if first.Source > RuntimeBound {
 		// Running tasks tend to be longer than the finished ones: count them as
-		// predicted.
+		// predicted. A bound is the longest that a task may take, and predicts none.
 		prior := float64(ownPrior + s.Running)
 		weight, sum = weight+prior, sum+prior*first.RunTime.Seconds()
 	}
