@@ -85,6 +85,28 @@ func reserveProject(t *testing.T, w *schedtest.World, from, to time.Duration) {
 	}
 }
 
+// fill lets a job of tenant a run one-core tasks on all four cores for an hour, each with so much memory (GiB).
+func fill(w *schedtest.World, memory float64) scheduler.JobID {
+	job := w.Submit("a", 4, schedtest.R(1, memory, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+	for i := range int32(4) {
+		w.Place(scheduler.TaskID{Job: job, Index: i}, scheduler.NodeID(i/2))
+	}
+	w.Start()
+	return job
+}
+
+// actOnAll requests an action on each attempt, which no node has confirmed.
+func actOnAll(t *testing.T, w *schedtest.World, kind scheduler.ActionKind, level scheduler.Level) {
+	t.Helper()
+	for _, a := range w.Attempts() {
+		act := a.Act(kind)
+		act.Level = level
+		if err := w.State.Apply(&act, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Without errors of prediction the quotes can be computed by hand.
 func TestQuotesByHand(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -143,6 +165,41 @@ func TestQuotesByHand(t *testing.T) {
 		"suspended for what is reserved for a project": {func(w *schedtest.World) {
 			reserveProject(t, w, 5*time.Second, 65*time.Second)
 		}, Query{Stages: oneStage(4, 10*time.Second), Preempt: true}, 70 * time.Second},
+		"a job that occupies all is being stopped": {func(w *schedtest.World) {
+			job := fill(w, 1)
+			actOnAll(t, w, scheduler.ActKill, 0)
+			if err := w.State.Events().StopJob(job); err != nil {
+				t.Fatal(err)
+			}
+		}, Query{Stages: oneStage(1, 10*time.Second)}, 10 * time.Second},
+		"one that is being stopped counts no longer against a cap": {func(w *schedtest.World) {
+			job := fill(w, 1)
+			actOnAll(t, w, scheduler.ActKill, 0)
+			if err := w.State.Events().StopJob(job); err != nil {
+				t.Fatal(err)
+			}
+			capTotal(t, w, 4)
+		}, Query{Stages: oneStage(4, 10*time.Second)}, 10 * time.Second},
+		"before tasks that are being killed, and start again": {func(w *schedtest.World) {
+			fill(w, 1)
+			actOnAll(t, w, scheduler.ActKill, 0)
+		}, Query{Stages: oneStage(1, 10*time.Second)}, 10 * time.Second},
+		"behind tasks that are being killed, and start again": {func(w *schedtest.World) {
+			fill(w, 1)
+			actOnAll(t, w, scheduler.ActKill, 0)
+		}, Query{Job: scheduler.JobSpec{Submitted: scheduler.Time(time.Minute)}, Stages: oneStage(1, 10*time.Second)}, time.Hour + 10*time.Second},
+		"before tasks that are being suspended": {func(w *schedtest.World) {
+			fill(w, 1)
+			actOnAll(t, w, scheduler.ActSuspend, scheduler.LevelFrozen)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(1, 10*time.Second)}, 10 * time.Second},
+		"behind tasks that are being suspended, which go on first": {func(w *schedtest.World) {
+			fill(w, 1)
+			actOnAll(t, w, scheduler.ActSuspend, scheduler.LevelFrozen)
+		}, Query{Stages: oneStage(1, 10*time.Second)}, time.Hour + 10*time.Second},
+		"behind tasks that are being frozen with all memory": {func(w *schedtest.World) {
+			fill(w, 50)
+			actOnAll(t, w, scheduler.ActSuspend, scheduler.LevelFrozen)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(1, 10*time.Second)}, time.Hour + 10*time.Second},
 		"too large for any node": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1)}}}, -1},
 	} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")
@@ -182,6 +239,47 @@ func TestExpectedByHand(t *testing.T) {
 	}
 	if got, err = p.Expect(w.State, Query{}, w.Now, 1); err != nil || len(got.Ends) == 2 {
 		t.Errorf("after few ends of tasks: %v %v", got, err)
+	}
+}
+
+// A task with two attempts, of which one is being killed since the other one succeeded, is done, and one of which both are being
+// killed waits once.
+func TestTasksOfSecondAttempts(t *testing.T) {
+	for what, c := range map[string]struct {
+		set  func(w *schedtest.World, first, second *scheduler.Attempt)
+		want time.Duration
+	}{
+		"the first one succeeded":  {func(w *schedtest.World, first, _ *scheduler.Attempt) { w.End(first, scheduler.OutcomeSucceeded) }, 30 * time.Minute},
+		"the second one succeeded": {func(w *schedtest.World, _, second *scheduler.Attempt) { w.End(second, scheduler.OutcomeSucceeded) }, 30 * time.Minute},
+		"both are being killed": {func(w *schedtest.World, first, second *scheduler.Attempt) {
+			for _, a := range []*scheduler.Attempt{first, second} {
+				kill := a.Act(scheduler.ActKill)
+				if err := w.State.Apply(&kill, w.Now); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, time.Hour},
+	} {
+		w := schedtest.New(t).AddNodes(3, schedtest.R(1, 100, 100)).AddTenants("a")
+		job := w.Submit("a", 2, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+		w.Place(scheduler.TaskID{Job: job, Index: 1}, 2)
+		first := w.Place(scheduler.TaskID{Job: job}, 0)
+		second := w.State.Attempts().PlaceAction(w.State.Stage(scheduler.StageID{Job: job}), 0, 1, 0)
+		second.Speculative = true
+		if err := w.State.Apply(&second, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		w.Start().Advance(30 * time.Minute)
+		c.set(w, first, w.State.Attempt(second.AttemptID()))
+		leave(t, w, 1, -time.Second, 0)
+		var p Forecaster
+		got, err := p.Expect(w.State, Query{}, w.Now, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Ends[job] != w.Now.Add(c.want) {
+			t.Errorf("%s: the job is expected to end after %v, want %v", what, got.Ends[job].Sub(w.Now), c.want)
+		}
 	}
 }
 

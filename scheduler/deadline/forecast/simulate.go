@@ -116,7 +116,7 @@ func (p *Forecaster) copyState() *jobState {
 	p.nodes, p.jobs, p.queue, p.suspended, p.seq = p.nodes[:0], p.jobs[:0], p.queue[:0], p.suspended[:0], 0
 	for _, n := range p.state.Nodes() {
 		l := n.Spec.Levels
-		m := nodeState{free: n.Free, schedulable: p.state.Cluster().Plannable(n), windows: n.Spec.Windows, canSuspend: p.query.Preempt && (l.FreesMemory() || l.Has(scheduler.LevelFrozen))}
+		m := nodeState{free: n.Free.Add(n.Releasing), schedulable: p.state.Cluster().Plannable(n), windows: n.Spec.Windows, canSuspend: p.query.Preempt && (l.FreesMemory() || l.Has(scheduler.LevelFrozen))}
 		if !l.FreesMemory() {
 			m.occupiedMask[scheduler.Memory] = 1
 		}
@@ -137,6 +137,8 @@ func (p *Forecaster) copyState() *jobState {
 	for j := range p.state.Jobs() {
 		if j.Phase == scheduler.JobActive {
 			p.jobs = append(p.jobs, p.copyJob(j))
+		} else {
+			p.dischargeReleasing(j)
 		}
 	}
 	var mine *jobState
@@ -179,6 +181,18 @@ func (p *Forecaster) sortJobs() {
 	}
 }
 
+// dischargeReleasing takes what the attempts of a job that is being stopped, or has failed, are giving up off its tenants.
+func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
+	w := jobState{spec: &j.Spec}
+	for _, g := range j.Begun() {
+		for a := range p.state.Attempts().In(g) {
+			p.charge(&w, scheduler.Resources{}.Sub(a.PendingRelease()))
+		}
+	}
+}
+
+// copyJob copies a job. What its attempts are giving up counts as free, as the scheduler counts it that preempts: of an
+// attempt that is being killed the task waits again, and one that is being suspended is suspended.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	w := p.newJob(&j.Spec, j.IsAccepted() && !j.HasState(scheduler.InfeasibleState))
 	w.used = j.Used
@@ -189,19 +203,47 @@ func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	}
 	for i, g := range j.Stages {
 		for a := range p.state.Attempts().In(g) {
-			x := &taskState{node: int32(a.Node), job: w, stage: int32(i), demand: a.Demand, occupied: a.Occupied.Resources}
-			left := p.remaining(a, &w.stages[i])
-			if a.Level == scheduler.LevelRunning {
-				x.demand = a.Occupied.Resources
-				p.schedule(x, left)
-			} else {
-				x.remaining, x.cancelled = left, true
-				p.suspended = append(p.suspended, x)
-			}
+			p.copyAttempt(w, &w.stages[i], g, a)
 		}
 	}
 	w.updateSlack()
 	return w
+}
+
+func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage, a *scheduler.Attempt) {
+	release := a.PendingRelease()
+	p.charge(w, scheduler.Resources{}.Sub(release))
+	running := a.Level == scheduler.LevelRunning && a.Phase != scheduler.AttemptKilling && a.Phase != scheduler.AttemptSuspending
+	if a.Level == scheduler.LevelRunning && !running {
+		of.running--
+	}
+	if a.Phase == scheduler.AttemptKilling {
+		if p.waitsAgain(g, a) {
+			of.waiting++
+		} else {
+			w.tasksLeft--
+		}
+		return
+	}
+	x := &taskState{node: int32(a.Node), job: w, stage: of.index, demand: a.Demand, occupied: a.Occupied.Resources.Sub(release)}
+	left := p.remaining(a, of)
+	if running {
+		x.demand = a.Occupied.Resources
+		p.schedule(x, left)
+	} else {
+		x.remaining, x.cancelled = left, true
+		p.suspended = append(p.suspended, x)
+	}
+}
+
+// waitsAgain reports whether the task of an attempt that is being killed waits once that has ended: it is not done, and has
+// no other attempt. Of two that are being killed the first counts.
+func (p *Forecaster) waitsAgain(g *scheduler.Stage, a *scheduler.Attempt) bool {
+	waits := !a.Speculative && !g.IsDone(a.ID.Index)
+	for other := range p.state.Attempts().Of(g, a.ID.Index) {
+		waits = waits && other.Phase == scheduler.AttemptKilling
+	}
+	return waits
 }
 
 // remaining draws the remaining run time of an attempt: its predicted total run time
