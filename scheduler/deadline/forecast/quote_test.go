@@ -242,6 +242,69 @@ func TestExpectedByHand(t *testing.T) {
 	}
 }
 
+// A suspended task that resumes by itself goes before what waits, also on a node that is draining, or when its node is back; one that a
+// user suspended, or is suspending, does not resume, and only what it occupies is in the way of others.
+func TestExpectedOfSuspendedTasks(t *testing.T) {
+	for what, c := range map[string]struct {
+		set         func(w *schedtest.World, a *scheduler.Attempt) error
+		memory      float64       // GiB of the job, of the 100 of the node
+		job, behind time.Duration // expected ends of the job, and of one that waits behind it; 0 for none
+	}{
+		"suspended for others": {nil, 1, time.Hour, time.Hour + 10*time.Second},
+		"suspended by a user": {func(w *schedtest.World, a *scheduler.Attempt) error {
+			return w.State.Events().SetParked(a.ID, a.Run, true)
+		}, 1, 0, 10 * time.Second},
+		"suspended by a user, with all memory": {func(w *schedtest.World, a *scheduler.Attempt) error {
+			return w.State.Events().SetParked(a.ID, a.Run, true)
+		}, 100, 0, 0},
+		"being swapped by a user": {func(w *schedtest.World, a *scheduler.Attempt) error {
+			swap := a.Act(scheduler.ActSuspend)
+			swap.Level = scheduler.LevelSwapped
+			if err := w.State.Apply(&swap, w.Now); err != nil {
+				return err
+			}
+			return w.State.Events().SetParked(a.ID, a.Run, true)
+		}, 60, 0, 10 * time.Second},
+		"parked until a window of its node ends": {func(w *schedtest.World, a *scheduler.Attempt) error {
+			leave(t, w, 0, -5*time.Second, 15*time.Second)
+			return w.State.Events().SetParked(a.ID, a.Run, true)
+		}, 1, time.Hour + 15*time.Second, time.Hour + 25*time.Second},
+		"on a node that is draining": {func(w *schedtest.World, _ *scheduler.Attempt) error {
+			return w.State.Events().SetDrain(0, true)
+		}, 1, time.Hour, 0},
+		"on a node that is down": {func(w *schedtest.World, _ *scheduler.Attempt) error {
+			n := w.State.Node(0).Spec
+			n.Down = true
+			return w.State.Events().UpdateNode(n)
+		}, 1, 0, 0},
+	} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(1, 100, 100)).AddTenants("a")
+		job := occupy(w, 0, schedtest.R(1, c.memory, 1), time.Hour)
+		w.Start()
+		behind := w.Submit("a", 1, schedtest.R(1, 50, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 10 * time.Second })
+		actOnAll(t, w, scheduler.ActSuspend, scheduler.LevelFrozen)
+		a := w.Attempts()[0]
+		if err := w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		if c.set != nil {
+			if err := c.set(w, a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var p Forecaster
+		got, err := p.Expect(w.State, Query{}, w.Now, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, after := range map[scheduler.JobID]time.Duration{job: c.job, behind: c.behind} {
+			if end, known := got.Ends[id]; known != (after > 0) || (known && end != w.Now.Add(after)) {
+				t.Errorf("%s: job %d is expected to end after %v (%t), want %v", what, id, end.Sub(w.Now), known, after)
+			}
+		}
+	}
+}
+
 // A task with two attempts, of which one is being killed since the other one succeeded, is done, and one of which both are being
 // killed waits once.
 func TestTasksOfSecondAttempts(t *testing.T) {

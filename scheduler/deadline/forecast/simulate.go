@@ -25,7 +25,7 @@ type Forecaster struct {
 	firstPending []int32               // by tenant, index in regular of the first job that may have a task to place, during placeAll
 	least        scheduler.Resources   // of each resource, the smallest demand of any stage
 	round        int32                 // of placeAll
-	suspended    []*taskState          // in the order of their suspension
+	suspended    []*taskState          // that resume by themselves, in the order of their suspension
 	seq          int32
 	maxEnds      int
 
@@ -39,6 +39,7 @@ type Forecaster struct {
 type nodeState struct {
 	free         scheduler.Resources
 	schedulable  bool
+	down         bool                // and no window says when it comes back
 	windows      []scheduler.Window  // in which it is away
 	occupiedMask scheduler.Resources // 1 for each resource that a suspended task still occupies
 	canSuspend   bool
@@ -117,6 +118,7 @@ func (p *Forecaster) copyState() *jobState {
 	for _, n := range p.state.Nodes() {
 		l := n.Spec.Levels
 		m := nodeState{free: n.Free.Add(n.Releasing), schedulable: p.state.Cluster().Plannable(n), windows: n.Spec.Windows, canSuspend: p.query.Preempt && (l.FreesMemory() || l.Has(scheduler.LevelFrozen))}
+		m.down = n.Spec.Down && !m.schedulable
 		if !l.FreesMemory() {
 			m.occupiedMask[scheduler.Memory] = 1
 		}
@@ -192,7 +194,8 @@ func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 }
 
 // copyJob copies a job. What its attempts are giving up counts as free, as the scheduler counts it that preempts: of an
-// attempt that is being killed the task waits again, and one that is being suspended is suspended.
+// attempt that is being killed the task waits again, and one that is being suspended is suspended. One that a user suspends
+// never resumes, and occupies what it does.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	w := p.newJob(&j.Spec, j.IsAccepted() && !j.HasState(scheduler.InfeasibleState))
 	w.used = j.Used
@@ -225,6 +228,9 @@ func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage
 		}
 		return
 	}
+	if !running && p.staysSuspended(a) {
+		return
+	}
 	x := &taskState{node: int32(a.Node), job: w, stage: of.index, demand: a.Demand, occupied: a.Occupied.Resources.Sub(release)}
 	left := p.remaining(a, of)
 	if running {
@@ -244,6 +250,13 @@ func (p *Forecaster) waitsAgain(g *scheduler.Stage, a *scheduler.Attempt) bool {
 		waits = waits && other.Phase == scheduler.AttemptKilling
 	}
 	return waits
+}
+
+// staysSuspended reports whether an attempt is parked for longer than a window of its node: by a user, or by a drain whose
+// end nobody knows. What is parked on a node that is away in a window resumes after that.
+func (p *Forecaster) staysSuspended(a *scheduler.Attempt) bool {
+	n := &p.nodes[a.Node]
+	return a.Parked && !(n.schedulable && n.awayWithin(p.now, p.now.Add(1)))
 }
 
 // remaining draws the remaining run time of an attempt: its predicted total run time
@@ -393,14 +406,14 @@ func (w *jobState) hasWaiting() bool {
 	return false
 }
 
-// resumeSuspended resumes suspended tasks whose node has capacity, in the order of
-// their suspension.
+// resumeSuspended resumes suspended tasks whose node, which may be draining, has capacity, in
+// the order of their suspension.
 func (p *Forecaster) resumeSuspended() {
 	waiting := p.suspended[:0]
 	for _, x := range p.suspended {
 		n := &p.nodes[x.node]
 		more := x.demand.Sub(x.occupied)
-		if !n.schedulable || n.awayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) || !p.withinCaps(x.job, x.demand, more) {
+		if n.down || n.awayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) || !p.withinCaps(x.job, x.demand, more) {
 			waiting = append(waiting, x)
 			continue
 		}
