@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -27,7 +28,7 @@ func (w *jobState) updateSlack() {
 			w.stages[a].tail, w.stages[a].leastTail = max(w.stages[a].tail, through), max(w.stages[a].leastTail, least)
 		}
 	}
-	if w.lane == 1 {
+	if w.lane == laneDeadline {
 		w.key = w.spec.Deadline.Add(-longest)
 	}
 }
@@ -50,26 +51,40 @@ func (w *jobState) slotsFor(g *stageState, waiting int32, now scheduler.Time) in
 	return int32((int64(waiting) + waves - 1) / waves)
 }
 
-// preempt is PDSonQueue Alg. 5 for the lane: it takes as few slots as let a stage end
-// before the deadline, each only if it cannot wait for free capacity. An infeasible job
-// leaves the lane.
-func (p *Forecaster) preempt() {
+// dropInfeasible takes jobs out of the lane whose deadlines cannot be met any more: they are served behind the other jobs of
+// their tenants. O(stages of the lane) if there are none.
+func (p *Forecaster) dropInfeasible() {
 	left := false
 	for _, w := range p.lane {
-		for i := range w.stages {
-			g := &w.stages[i]
-			if g.waiting == 0 || !w.isOpen(g) {
-				continue
-			}
-			if p.now > w.spec.Deadline.Add(-g.leastTail).Add(-deadline.LeastRunTime(g.spec.Estimate, w.spec.Bound)) {
-				w.lane, w.key, left = 3, 0, true
-				break
-			}
-			p.preemptFor(w, g)
+		if w.isInfeasible(p.now) {
+			w.lane, w.key, left = laneInfeasible, 0, true
 		}
 	}
 	if left {
 		p.sortJobs()
+	}
+}
+
+// isInfeasible is deadline.Slack.Infeasible in the sample.
+func (w *jobState) isInfeasible(now scheduler.Time) bool {
+	for i := range w.stages {
+		g := &w.stages[i]
+		if g.waiting > 0 && w.isOpen(g) && now > w.spec.Deadline.Add(-g.leastTail).Add(-deadline.LeastRunTime(g.spec.Estimate, w.spec.Bound)) {
+			return true
+		}
+	}
+	return false
+}
+
+// preempt is PDSonQueue Alg. 5 for the lane: it takes as few slots as let a stage end
+// before the deadline, each only if it cannot wait for free capacity.
+func (p *Forecaster) preempt() {
+	for _, w := range p.lane {
+		for i := range w.stages {
+			if g := &w.stages[i]; g.waiting > 0 && w.isOpen(g) {
+				p.preemptFor(w, g)
+			}
+		}
 	}
 }
 
@@ -150,8 +165,11 @@ func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
 
 // isVictim reports whether a task runs and may be suspended for others.
 func (p *Forecaster) isVictim(x *taskState) bool {
-	return x.job != nil && !x.cancelled && x.job.lane > 1 && x.job.spec.Project == 0 && p.nodes[x.node].canSuspend
+	return x.job != nil && !x.cancelled && x.job.lane > laneDeadline && x.job.spec.Project == 0 && p.nodes[x.node].canSuspend
 }
+
+// victimRank is the lane of a victim, higher first. One of an infeasible job counts as of low priority.
+func (x *taskState) victimRank() uint8 { return min(x.job.lane, laneLow) }
 
 // suspend suspends tasks that run.
 func (p *Forecaster) suspend(list []*taskState) {
@@ -183,7 +201,7 @@ func chooseVictims(of []*taskState, n *nodeState, free, d scheduler.Resources) [
 			if slices.Contains(out, x) {
 				continue
 			}
-			if best < 0 || x.job.lane > of[best].job.lane || (x.job.lane == of[best].job.lane && x.seq > of[best].seq) {
+			if best < 0 || cmp.Or(cmp.Compare(x.victimRank(), of[best].victimRank()), cmp.Compare(x.seq, of[best].seq)) > 0 {
 				best = i
 			}
 		}

@@ -84,6 +84,26 @@ func TestTheNewestTaskIsSuspended(t *testing.T) {
 	}
 }
 
+// A job with an infeasible deadline is served last in its tenant, but its tasks are no victims before newer ones of low priority.
+func TestInfeasibleTasksAreVictimsAsOthersAre(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(2, 100, 100)).AddTenants("a")
+	older := submitDue(w, 1, time.Hour, 60*time.Second)
+	w.Place(scheduler.TaskID{Job: older}, 0)
+	markInfeasible(t, w, older)
+	newer := occupy(w, 0, schedtest.R(1, 1, 1), 60*time.Second)
+	urgent := submitDue(w, 1, 20*time.Second, 10*time.Second)
+	var p Forecaster
+	got, err := p.Expect(w.State, Query{Preempt: true}, w.Now, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for job, after := range map[scheduler.JobID]time.Duration{older: 60 * time.Second, newer: 70 * time.Second, urgent: 10 * time.Second} {
+		if got.Ends[job] != w.Now.Add(after) {
+			t.Errorf("job %d is expected to end after %v, want %v", job, got.Ends[job].Sub(w.Now), after)
+		}
+	}
+}
+
 // An attempt that has run longer than any error allows ends later than now.
 func TestOverrunTasksEndAfterNow(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 100, 100)).AddTenants("a")

@@ -107,6 +107,22 @@ func actOnAll(t *testing.T, w *schedtest.World, kind scheduler.ActionKind, level
 	}
 }
 
+// submitDue submits a job of tenant a with an accepted deadline, from now.
+func submitDue(w *schedtest.World, tasks int32, in, run time.Duration) scheduler.JobID {
+	return w.Submit("a", tasks, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		j.Deadline, j.Accepted, g.Estimate = w.Now.Add(in), true, run
+	})
+}
+
+// markInfeasible lets a policy have found that a job cannot meet its deadline.
+func markInfeasible(t *testing.T, w *schedtest.World, job scheduler.JobID) {
+	t.Helper()
+	key := scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: job}
+	if err := w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: key, At: w.Now}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Without errors of prediction the quotes can be computed by hand.
 func TestQuotesByHand(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -200,6 +216,21 @@ func TestQuotesByHand(t *testing.T) {
 			fill(w, 50)
 			actOnAll(t, w, scheduler.ActSuspend, scheduler.LevelFrozen)
 		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(1, 10*time.Second)}, time.Hour + 10*time.Second},
+		"before a job of its tenant that was infeasible already": {func(w *schedtest.World) {
+			markInfeasible(t, w, submitDue(w, 4, time.Hour, 30*time.Second))
+		}, Query{Job: scheduler.JobSpec{Submitted: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second)}, 10 * time.Second},
+		"before a job of its tenant that is infeasible now": {func(w *schedtest.World) {
+			submitDue(w, 4, 5*time.Second, 30*time.Second)
+		}, Query{Job: scheduler.JobSpec{Submitted: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second)}, 10 * time.Second},
+		"before one that is infeasible now, where the lane preempts": {func(w *schedtest.World) {
+			submitDue(w, 4, 5*time.Second, 30*time.Second)
+		}, Query{Job: scheduler.JobSpec{Submitted: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second), Preempt: true}, 10 * time.Second},
+		"behind a job with a deadline that was infeasible, for a scheduler that ignores it": {func(w *schedtest.World) {
+			markInfeasible(t, w, submitDue(w, 4, time.Hour, 30*time.Second))
+		}, Query{Job: scheduler.JobSpec{Submitted: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second), NoDeadlineLane: true}, 40 * time.Second},
+		"infeasible itself, behind what its tenant submitted later": {func(w *schedtest.World) {
+			w.Submit("a", 4, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(5 * time.Second)}, Stages: oneStage(4, 10*time.Second)}, 40 * time.Second},
 		"too large for any node": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1)}}}, -1},
 	} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")

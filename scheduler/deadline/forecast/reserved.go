@@ -78,7 +78,7 @@ func (p *Forecaster) startReserved(x *taskState) {
 // freeFor returns what is free on a node for a task of a stage that starts now: not what is reserved before the task is
 // to end. Regular tasks on a node that can suspend leave it in time.
 func (p *Forecaster) freeFor(n *nodeState, w *jobState, g *stageState) scheduler.Resources {
-	if len(n.reserved) == 0 || (w.lane > 1 && n.canSuspend && w.spec.Project == 0) {
+	if len(n.reserved) == 0 || (w.lane > laneDeadline && n.canSuspend && w.spec.Project == 0) {
 		return n.free
 	}
 	end := p.now.Add(max(1, cmp.Or(w.spec.Bound, g.runTime)))

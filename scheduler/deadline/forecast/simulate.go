@@ -46,10 +46,18 @@ type nodeState struct {
 	reserved     []reservedTime // by start, from the next one to come
 }
 
+// The lanes of jobs, in the order in which they are served: the first before all, the others within each tenant.
+const (
+	laneDeadline uint8 = iota + 1
+	laneHigh
+	laneLow
+	laneInfeasible // its deadline cannot be met any more
+)
+
 // jobState is a job in a sample.
 type jobState struct {
 	spec      *scheduler.JobSpec
-	lane      uint8 // 1 deadline, 2 regular high, 3 regular low or infeasible
+	lane      uint8 // in which it is served
 	key       scheduler.Time
 	stages    []stageState
 	tasksLeft int32
@@ -175,7 +183,7 @@ func (p *Forecaster) sortJobs() {
 		p.regular, p.firstWaiting = append(p.regular, nil), append(p.firstWaiting, 0)
 	}
 	for _, w := range p.jobs {
-		if w.lane == 1 {
+		if w.lane == laneDeadline {
 			p.lane = append(p.lane, w)
 		} else {
 			p.regular[w.spec.Tenant] = append(p.regular[w.spec.Tenant], w)
@@ -197,7 +205,11 @@ func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 // attempt that is being killed the task waits again, and one that is being suspended is suspended. One that a user suspends
 // never resumes, and occupies what it does.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
-	w := p.newJob(&j.Spec, j.IsAccepted() && !j.HasState(scheduler.InfeasibleState))
+	infeasible := j.Spec.Deadline > 0 && j.HasState(scheduler.InfeasibleState)
+	w := p.newJob(&j.Spec, j.IsAccepted() && !infeasible)
+	if infeasible && !p.query.NoDeadlineLane {
+		w.lane = laneInfeasible
+	}
 	w.used = j.Used
 	for i, g := range j.Stages {
 		w.stages = append(w.stages, p.newStage(&g.Spec, j.Spec.ID, i))
@@ -276,12 +288,12 @@ func (p *Forecaster) remaining(a *scheduler.Attempt, g *stageState) time.Duratio
 }
 
 func (p *Forecaster) newJob(spec *scheduler.JobSpec, deadline bool) *jobState {
-	w := &jobState{spec: spec, lane: 3, started: scheduler.Never, ended: scheduler.Never}
+	w := &jobState{spec: spec, lane: laneLow, started: scheduler.Never, ended: scheduler.Never}
 	switch {
 	case deadline && !p.query.NoDeadlineLane:
-		w.lane = 1
+		w.lane = laneDeadline
 	case spec.Priority == scheduler.PriorityHigh:
-		w.lane = 2
+		w.lane = laneHigh
 	}
 	return w
 }
@@ -322,7 +334,7 @@ func (p *Forecaster) endTask(x *taskState) {
 	if x.job.tasksLeft--; x.job.tasksLeft == 0 {
 		x.job.ended = p.now
 	}
-	if g.done >= g.spec.Tasks && x.job.lane == 1 {
+	if g.done >= g.spec.Tasks && x.job.lane == laneDeadline {
 		x.job.updateSlack()
 		p.sortJobs()
 	}
@@ -333,13 +345,14 @@ func (p *Forecaster) release(x *taskState, d scheduler.Resources) {
 	p.charge(x.job, scheduler.Resources{}.Sub(d))
 }
 
-// placeAll places what fits: first deadline jobs in their order, which preempt if they
-// cannot wait; then suspended tasks; then, while something fits, the next task of the
+// placeAll places what fits: first deadline jobs in their order, but for infeasible ones, which
+// preempt if they cannot wait; then suspended tasks; then, while something fits, the next task of the
 // tenant with the least share. Jobs without a waiting task are passed over for good,
 // and nothing is looked at while not even the smallest demand fits: with many queued
 // jobs most ends of tasks leave room for one.
 func (p *Forecaster) placeAll() {
 	p.round++
+	p.dropInfeasible()
 	for _, w := range p.lane {
 		for p.placeOne(w) {
 		}
