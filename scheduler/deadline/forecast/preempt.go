@@ -89,7 +89,7 @@ func (p *Forecaster) preempt() {
 }
 
 func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
-	for g.waiting > 0 && (g.spec.MaxParallel == 0 || g.running < g.spec.MaxParallel) {
+	for g.mayStart() {
 		waiting := g.waiting - p.servedByRunning(w, g)
 		if waiting <= 0 {
 			return
@@ -177,7 +177,6 @@ func (p *Forecaster) suspend(list []*taskState) {
 		x.occupied = occupiedWhenSuspended(x.demand, &p.nodes[x.node])
 		p.release(x, x.demand.Sub(x.occupied))
 		x.cancelled, x.remaining = true, x.endsAt.Sub(p.now)
-		x.job.stages[x.stage].running--
 		p.suspended = append(p.suspended, x)
 	}
 }

@@ -123,6 +123,28 @@ func markInfeasible(t *testing.T, w *schedtest.World, job scheduler.JobID) {
 	}
 }
 
+// suspendTwo lets a user suspend two of the four tasks of 10 s of a job with a deadline, of which at most two may run at once.
+func suspendTwo(t *testing.T, w *schedtest.World, in time.Duration) {
+	t.Helper()
+	job := w.Submit("a", 4, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		j.Deadline, j.Accepted, g.Estimate, g.MaxParallel = w.Now.Add(in), true, 10*time.Second, 2
+	})
+	for i := range int32(2) {
+		w.Place(scheduler.TaskID{Job: job, Index: i}, 0)
+	}
+	actOnAll(t, w.Start(), scheduler.ActSuspend, scheduler.LevelSwapped)
+	for _, a := range w.Attempts() {
+		if err := w.State.Events().SetParked(a.ID, a.Run, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, a := range w.Attempts() {
+		if err := w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelSwapped, scheduler.Footprint{}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Without errors of prediction the quotes can be computed by hand.
 func TestQuotesByHand(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -155,6 +177,13 @@ func TestQuotesByHand(t *testing.T) {
 			leave(t, w, 0, 15*time.Second, 0)
 		}, Query{Stages: oneStage(8, 10*time.Second)}, 30 * time.Second},
 		"with at most two tasks at once": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 4, MaxParallel: 2, Demand: schedtest.R(1, 1, 1), Estimate: 10 * time.Second}}}, 20 * time.Second},
+		"before tasks that wait for suspended ones, with at most two at once": {func(w *schedtest.World) {
+			suspendTwo(t, w, time.Hour)
+		}, Query{Job: scheduler.JobSpec{Submitted: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second)}, 10 * time.Second},
+		"such tasks of a job with a deadline preempt nothing": {func(w *schedtest.World) {
+			suspendTwo(t, w, 15*time.Second)
+			fill(w, 1)
+		}, Query{Job: scheduler.JobSpec{Submitted: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second), Preempt: true}, time.Hour + 10*time.Second},
 		"with run times that are half of what is predicted": {func(*schedtest.World) {}, Query{Stages: oneStage(1, 10*time.Second),
 			Errors: func(scheduler.StageID) (Residual, Residual) { return exact, func(float64) float64 { return 0.5 } }}, 5 * time.Second},
 		"behind a job with a later deadline, which has to start earlier: it has a second stage": {func(w *schedtest.World) {

@@ -70,7 +70,7 @@ func (p *Forecaster) startReserved(x *taskState) {
 	g := &x.job.stages[x.stage]
 	n.free = n.free.Sub(x.demand)
 	p.charge(x.job, x.demand)
-	g.running++
+	g.live++
 	g.started, x.job.started = min(g.started, p.now), min(x.job.started, p.now)
 	p.schedule(x, min(x.remaining, scaleDuration(g.runTime, g.taskError(p.random.Float64()))))
 }

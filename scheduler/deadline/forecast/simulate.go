@@ -70,7 +70,7 @@ type stageState struct {
 	index      int32
 	spec       *scheduler.StageSpec
 	waiting    int32
-	running    int32
+	live       int32 // tasks that run or are suspended
 	done       int32
 	noCapacity int32          // the last round of placeAll in which a task did not fit
 	runTime    time.Duration  // predicted for one task, including the stage's error
@@ -213,7 +213,7 @@ func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	w.used = j.Used
 	for i, g := range j.Stages {
 		w.stages = append(w.stages, p.newStage(&g.Spec, j.Spec.ID, i))
-		w.stages[i].waiting, w.stages[i].running, w.stages[i].done = g.Pending, g.Running, g.Done+g.Failed
+		w.stages[i].waiting, w.stages[i].live, w.stages[i].done = g.Pending, g.Running+g.Suspended, g.Done+g.Failed
 		w.tasksLeft += g.Pending + g.Suspended + g.Running
 	}
 	for i, g := range j.Stages {
@@ -229,10 +229,8 @@ func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage
 	release := a.PendingRelease()
 	p.charge(w, scheduler.Resources{}.Sub(release))
 	running := a.Level == scheduler.LevelRunning && a.Phase != scheduler.AttemptKilling && a.Phase != scheduler.AttemptSuspending
-	if a.Level == scheduler.LevelRunning && !running {
-		of.running--
-	}
 	if a.Phase == scheduler.AttemptKilling {
+		of.live--
 		if p.waitsAgain(g, a) {
 			of.waiting++
 		} else {
@@ -329,7 +327,7 @@ func (p *Forecaster) endTask(x *taskState) {
 	}
 	p.release(x, x.demand)
 	g := &x.job.stages[x.stage]
-	g.running--
+	g.live--
 	g.done++
 	if x.job.tasksLeft--; x.job.tasksLeft == 0 {
 		x.job.ended = p.now
@@ -432,7 +430,6 @@ func (p *Forecaster) resumeSuspended() {
 		}
 		n.free = n.free.Sub(more)
 		p.charge(x.job, more)
-		x.job.stages[x.stage].running++
 		again := *x // the cancelled end may still be in the queue
 		p.schedule(&again, x.remaining)
 	}
@@ -444,12 +441,17 @@ func (p *Forecaster) resumeSuspended() {
 func (w *jobState) nextStage(round int32) *stageState {
 	for i := range w.stages {
 		g := &w.stages[i]
-		if g.waiting == 0 || g.noCapacity == round || (g.spec.MaxParallel > 0 && g.running >= g.spec.MaxParallel) || !w.isOpen(g) {
+		if !g.mayStart() || g.noCapacity == round || !w.isOpen(g) {
 			continue
 		}
 		return g
 	}
 	return nil
+}
+
+// mayStart reports whether a task of the stage waits, and max_parallel allows it to start: suspended tasks count as running.
+func (g *stageState) mayStart() bool {
+	return g.waiting > 0 && (g.spec.MaxParallel == 0 || g.live < g.spec.MaxParallel)
 }
 
 func (w *jobState) isOpen(g *stageState) bool {
@@ -481,7 +483,7 @@ func (p *Forecaster) place(w *jobState, g *stageState, node int32) {
 	p.nodes[node].free = p.nodes[node].free.Sub(g.spec.Demand)
 	p.charge(w, g.spec.Demand)
 	g.waiting--
-	g.running++
+	g.live++
 	g.started, w.started = min(g.started, p.now), min(w.started, p.now)
 	p.schedule(&taskState{node: node, job: w, stage: g.index, demand: g.spec.Demand}, scaleDuration(g.runTime, g.taskError(p.random.Float64())))
 }
