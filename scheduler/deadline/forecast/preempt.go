@@ -112,7 +112,9 @@ func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
 			return g.waiting
 		}
 		if left > 0 {
-			n += int32(min(int64(left/g.spec.Estimate), int64(g.waiting)))
+			if n += int32(min(int64(left/g.spec.Estimate), int64(g.waiting-n))); n == g.waiting {
+				return n // enough for all
+			}
 		}
 	}
 	return n

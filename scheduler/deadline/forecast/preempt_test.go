@@ -104,6 +104,18 @@ func TestInfeasibleTasksAreVictimsAsOthersAre(t *testing.T) {
 	}
 }
 
+// However many tasks run, no more follow them than wait: the sum over all of them is larger than an int32.
+func TestServedByRunningIsAtMostWhatWaits(t *testing.T) {
+	w := &jobState{spec: &scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, stages: []stageState{{spec: &scheduler.StageSpec{Estimate: time.Millisecond}, waiting: 1 << 20}}}
+	var p Forecaster
+	for range 1 << 11 {
+		p.queue = append(p.queue, &taskState{job: w})
+	}
+	if n := p.servedByRunning(w, &w.stages[0]); n != 1<<20 {
+		t.Errorf("%d of %d waiting tasks can follow running ones", n, 1<<20)
+	}
+}
+
 // An attempt that has run longer than any error allows ends later than now.
 func TestOverrunTasksEndAfterNow(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 100, 100)).AddTenants("a")
