@@ -445,19 +445,34 @@ func (s *clientService) expected(ctx context.Context) forward.Expected {
 		question.NoDeadlineLane, question.Preempt = laneOptions(s.core.schedulerOf(f))
 	})
 	var obstacles map[scheduler.StageID]obstacle.Set
-	var expected forward.Expected
+	var found *forward.Expected
 	if err == nil {
 		obstacles = findObstacles(state, scheduler.Time(began.UnixNano()))
-		expected, err = planner.Expect(state, question, scheduler.Time(began.UnixNano()), expectedLimit)
+		var x forward.Expected
+		if x, err = planner.Expect(state, question, scheduler.Time(began.UnixNano()), expectedLimit); err == nil {
+			found = &x
+		}
 	}
 	if err != nil {
 		s.core.log.Debug("no expected starts and ends", "err", err)
 	}
 	now := s.core.now()
+	return q.setExpected(found, obstacles, now.Add(max(expectedPause, expectedFactor*now.Sub(began))))
+}
+
+// setExpected stores what was computed, and when that is due again, and returns what is expected. What is nil could not be
+// computed, and stays as it was.
+func (q *quoter) setExpected(found *forward.Expected, obstacles map[scheduler.StageID]obstacle.Set, due time.Time) forward.Expected {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.expected, q.obstacles, q.expectedDue = expected, obstacles, now.Add(max(expectedPause, expectedFactor*now.Sub(began)))
-	return expected
+	if found != nil {
+		q.expected = *found
+	}
+	if obstacles != nil {
+		q.obstacles = obstacles
+	}
+	q.expectedDue = due
+	return q.expected
 }
 
 // addExpected sets when a job's pending stages are expected to start, from the
