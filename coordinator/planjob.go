@@ -43,7 +43,7 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 	if require == 0 {
 		require = counterOfferProbability
 	}
-	t, err := s.dryRun(ctx, spec, in, offer{require, max(weakProbability, require)})
+	t, err := s.dryRun(ctx, spec, in, offer{require, require})
 	if err != nil {
 		return nil, err
 	}

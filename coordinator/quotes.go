@@ -136,20 +136,25 @@ func (t *dryRunResult) allWarnings(require float64) []string {
 		return t.warnings
 	}
 	text := fmt.Sprintf("the deadline is met with probability %.2f only (%s)", p, t.quote.GetBasis())
-	if t.offerMs > 0 {
+	if t.offerMs > 0 && t.offer.probability > p {
 		text += fmt.Sprintf("; deadline %s is met with %.2f", formatMillis(t.offerMs), t.offer.probability)
 	}
 	return append(t.warnings, text)
 }
 
-// offer says when a dry run looks for a deadline that holds: if that of the job is met with a probability below so much.
+// offer says when a dry run looks for a deadline that holds: if that of the job is met with a probability below so much. A job
+// that has more than the probability of the offer, and is weak nevertheless, is offered a deadline with counterOfferProbability.
 type offer struct{ probability, below float64 }
 
 // findOffer sets the earliest deadline found that is met with the probability of the offer. That of a job with a strong
 // quote is its own; a job without a deadline, or under a scheduler for which deadlines change nothing, ends when it does.
 func (t *dryRunResult) findOffer(planner *forward.Forecaster, d *draft, q forward.Query, now scheduler.Time) error {
 	var at scheduler.Time
-	switch p := t.quote.GetProbability(); {
+	p := t.quote.GetProbability()
+	if p >= t.offer.probability && p < t.offer.below {
+		t.offer.probability = counterOfferProbability
+	}
+	switch {
 	case q.Job.Deadline == 0 || q.NoDeadlineLane:
 		if at = t.times.EndQuantile(t.offer.probability); at < scheduler.Never {
 			at = (at + scheduler.Time(offerRounding) - 1) / scheduler.Time(offerRounding) * scheduler.Time(offerRounding)
