@@ -68,10 +68,18 @@ func (q *quoter) acquire(ctx context.Context, id identity) (p *forward.Forecaste
 		p = <-q.planners // there is one for each turn
 		return p, func() { q.planners <- p; end() }, nil
 	case ctx.Err() == nil && short.Err() != nil:
-		return nil, nil, fault.Overload("other quotes are being made: try again in a second")
+		return nil, nil, q.waitedTooLong(id)
 	default:
 		return nil, nil, err
 	}
+}
+
+// waitedTooLong returns the error of an identity that has waited for its turn for quoteWait: it rests, or waits for others.
+func (q *quoter) waitedTooLong(id identity) error {
+	if until, rests := q.turns.restsUntil(id); rests {
+		return fault.Overload("%s has used up its share of time for quotes: try again at %s", id.displayName(), formatMillis(until.Add(time.Second-1).UnixMilli()))
+	}
+	return fault.Overload("other quotes are being made: try again in a second")
 }
 
 // jobForecast is the prediction for a job at its submission.

@@ -129,6 +129,14 @@ func (t *turns) restsLocked(name string) bool {
 	return true
 }
 
+// restsUntil returns until when an identity has to rest, and whether it has to.
+func (t *turns) restsUntil(id identity) (time.Time, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	until := t.rested[id.name]
+	return until, until.After(t.now())
+}
+
 // chargeLocked takes a turn's time from the budget of its identity.
 func (t *turns) chargeLocked(name string, took time.Duration) {
 	now := t.now()

@@ -213,6 +213,36 @@ func TestTurnsWithABudget(t *testing.T) {
 	turn(user("a"), 0)
 }
 
+// One whose own quotes used up his share is told so, and until when; only who waits for others is told of these.
+func TestRefusedQuotesSayWhatTheyWaitedFor(t *testing.T) {
+	q := newQuoter()
+	now := time.Unix(1000, 0)
+	q.turns.now = func() time.Time { return now }
+	bob, alice := identity{kind: kindUser, name: "user/bob"}, identity{kind: kindUser, name: "user/alice"}
+	_, done, err := q.acquire(t.Context(), bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(answerBudget.burst + 1600*time.Millisecond)
+	done()
+	const others = "other quotes are being made: try again in a second"
+	until := now.Add(time.Duration(float64(1600*time.Millisecond) / answerBudget.part))
+	for _, c := range []struct {
+		id   identity
+		want string
+	}{
+		{bob, "user/bob has used up its share of time for quotes: try again at 1970-01-01T00:16:53Z"},
+		{alice, others},
+	} {
+		if err := q.waitedTooLong(c.id); !errors.Is(err, fault.Overloaded) || err.Error() != c.want {
+			t.Errorf("%s is told %q, want %q", c.id.name, err, c.want)
+		}
+	}
+	if now = until; q.waitedTooLong(bob).Error() != others {
+		t.Errorf("after its rest: %v", q.waitedTooLong(bob))
+	}
+}
+
 // One who rests gets his turn by himself, without another call that ends.
 func TestARestEnds(t *testing.T) {
 	ts := newTurns("reads", 2, 1, 3).withBudget(answerBudget)
