@@ -172,7 +172,7 @@ func (t *dryRunResult) findOffer(planner *forward.Forecaster, d *draft, q forwar
 	case p < t.offer.below:
 		var err error
 		if at, err = planner.EarliestDeadline(d.state, q, now, t.offer.probability, offerRounding); err != nil {
-			return fault.New(fault.Exhausted, "%w", err)
+			return err
 		}
 	}
 	t.offerMs = unixMillis(at)
@@ -222,13 +222,17 @@ func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *locat
 		sources[stageID(d.job.ID, e.GetStage())] = estimate.ParseSource(e.GetSource())
 	}
 	q := s.forecastQuestion(d, t.scheduler, params, sources)
+	q.Stop = func() bool { return ctx.Err() != nil }
 	at := scheduler.Time(now.UnixNano())
-	if t.times, err = planner.Quote(d.state, q, at); err != nil {
-		return nil, fault.New(fault.Exhausted, "%w", err)
+	if t.times, err = planner.Quote(d.state, q, at); err == nil {
+		t.quote = quoteMessage(t.times, d.job, now, quoteBasis(t.estimates))
+		err = t.findOffer(planner, d, q, at)
 	}
-	t.quote = quoteMessage(t.times, d.job, now, quoteBasis(t.estimates))
-	if err := t.findOffer(planner, d, q, at); err != nil {
-		return nil, err
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fault.New(fault.Exhausted, "%w", err)
 	}
 	if err := t.runPolicy(d, params, at); err != nil {
 		return nil, err

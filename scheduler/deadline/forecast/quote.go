@@ -13,6 +13,9 @@ import (
 // errQuote is the class of all errors of this package.
 var errQuote = errors.New("forecast: no quote")
 
+// errStopped is the error of a query that was stopped.
+var errStopped = fmt.Errorf("%w: nobody waits for it any more", errQuote)
+
 // maxTasks is the largest number of tasks to simulate in a sample.
 const maxTasks = 1 << 20
 
@@ -40,6 +43,9 @@ type Query struct {
 	NoDeadlineLane bool
 	// Preempt lets deadline jobs preempt regular tasks on nodes that can suspend them.
 	Preempt bool
+	// Stop reports whether nobody waits for the answer any more; nil means never. It is called for each sample, and now and
+	// then in it.
+	Stop func() bool
 }
 
 // Quote is the distribution of the times at which the job starts and ends.
@@ -86,8 +92,8 @@ func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 }
 
 // Quote simulates the cluster with the job, which must have a stage and a tenant of the State, in it,
-// once for each sample. It returns errQuote for more than maxTasks waiting tasks. The State does not
-// change. O(samples x tasks x (jobs + tenants + nodes)).
+// once for each sample. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop says so. The State
+// does not change. O(samples x tasks x (jobs + tenants + nodes)).
 func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
 	if err := checkSize(s, q.Stages); err != nil {
 		return nil, err
@@ -97,7 +103,10 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 	}
 	out := &Quote{stages: make([][]scheduler.Time, len(q.Stages))}
 	for i := range q.Samples {
-		mine := p.simulate(s, &q, now, rand.New(rand.NewPCG(q.Seed, uint64(i))))
+		mine, err := p.simulate(s, &q, now, rand.New(rand.NewPCG(q.Seed, uint64(i))))
+		if err != nil {
+			return nil, err
+		}
 		out.ends = append(out.ends, mine.ended)
 		out.starts = append(out.starts, mine.started)
 		length := scheduler.Never
@@ -154,9 +163,9 @@ type Expected struct {
 }
 
 // Expect simulates the cluster once, with run times as predicted. Of q only
-// UnknownRunTime, NoDeadlineLane and Preempt are used. The simulation ends after at most
+// UnknownRunTime, NoDeadlineLane, Preempt and Stop are used. The simulation ends after at most
 // limit ends of tasks (0 for no limit); what is after that is left out. It returns
-// errQuote for more than maxTasks waiting tasks.
+// errQuote for more than maxTasks waiting tasks, and if Query.Stop says so.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
 	if err := checkSize(s, nil); err != nil {
 		return Expected{}, err
@@ -164,7 +173,9 @@ func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, lim
 	q.Stages, q.Errors = nil, withoutErrors
 	p.maxEnds = limit
 	defer func() { p.maxEnds = 0 }()
-	p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0)))
+	if _, err := p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0))); err != nil {
+		return Expected{}, err
+	}
 	out := Expected{Starts: map[scheduler.StageID]scheduler.Time{}, Ends: map[scheduler.JobID]scheduler.Time{}}
 	for _, w := range p.jobs {
 		if w.ended < scheduler.Never {

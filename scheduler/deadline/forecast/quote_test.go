@@ -515,3 +515,30 @@ func TestBadQueries(t *testing.T) {
 func sameErrors(task Residual) ErrorModel {
 	return func(scheduler.StageID) (Residual, Residual) { return exact, task }
 }
+
+// A query that is stopped makes no more samples, and ends also within a long one.
+func TestStoppedQueriesEnd(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 1, 1)).AddTenants("a")
+	for what, c := range map[string]struct {
+		tasks int32 // that end one after another
+		after int   // calls of Stop, which says no
+		want  int   // calls
+	}{
+		"at once":                 {1, 0, 1},
+		"after the first sample":  {1, 1, 2},
+		"within the first sample": {3 * stopEvery, 2, 3},
+		"never":                   {1, 5, 2},
+	} {
+		calls := 0
+		var p Forecaster
+		q := Query{Stages: oneStage(c.tasks, time.Second), Samples: 2, Stop: func() bool { calls++; return calls > c.after }}
+		out, err := p.Quote(w.State, q, w.Now)
+		if stopped := c.want > c.after; errors.Is(err, errStopped) != stopped || (out == nil) != stopped || calls != c.want {
+			t.Errorf("%s: %d calls, %v, want %d", what, calls, err, c.want)
+		}
+	}
+	var p Forecaster
+	if _, err := p.Expect(w.State, Query{Stop: func() bool { return true }}, w.Now, 0); !errors.Is(err, errStopped) {
+		t.Errorf("what is expected: %v", err)
+	}
+}

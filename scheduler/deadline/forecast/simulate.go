@@ -98,20 +98,26 @@ var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
 	return cmp.Or(cmp.Compare(a.endsAt, b.endsAt), cmp.Compare(a.seq, b.seq)) < 0
 }}
 
+// stopEvery is after how many ends of tasks Query.Stop is called again.
+const stopEvery = 1024
+
 // simulate runs one sample and returns the new job when it has ended. It
 // stops earlier if no event is left or after maxEnds ends. Without a new job it returns
-// nil.
-func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, r *rand.Rand) *jobState {
+// nil. It returns errStopped if Query.Stop says so.
+func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, r *rand.Rand) (*jobState, error) {
 	p.state, p.query, p.now, p.random = s, q, now, r
 	mine := p.copyState()
 	for ends := 0; ; ends++ {
+		if ends%stopEvery == 0 && q.Stop != nil && q.Stop() {
+			return nil, errStopped
+		}
 		p.placeAll()
 		if mine != nil && mine.tasksLeft == 0 {
 			mine.ended = p.now // also of a job without tasks
-			return mine
+			return mine, nil
 		}
 		if len(p.queue) == 0 || (p.maxEnds > 0 && ends > p.maxEnds) {
-			return mine
+			return mine, nil
 		}
 		for p.now = p.queue[0].endsAt; len(p.queue) > 0 && p.queue[0].endsAt == p.now; {
 			p.endTask(byEnd.Pop(&p.queue))
