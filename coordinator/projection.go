@@ -1,11 +1,9 @@
 package coordinator
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -23,8 +21,9 @@ import (
 // expected; any other refusal means that the two have drifted apart, and State
 // is rebuilt.
 type projection struct {
-	state *scheduler.State
-	hosts hostSource
+	state          *scheduler.State
+	restoreClasses *restoreClasses
+	hosts          hostSource
 	// lateOutputLosses holds outputs that were lost while a sibling of the
 	// winner was still stopping: State accepts the loss when the sibling has
 	// ended.
@@ -45,7 +44,7 @@ type hostSource func(f *facts.Facts, job uint64) []splitNodes
 var errDrift = errors.New("the scheduler's state drifted from the facts")
 
 func newProjection(hosts hostSource) *projection {
-	return &projection{state: scheduler.New(), hosts: hosts, lateOutputLosses: map[scheduler.TaskID]bool{}, guaranteesDeadlines: func(*facts.Facts) bool { return false }}
+	return &projection{state: scheduler.New(), restoreClasses: newRestoreClasses(nil), hosts: hosts, lateOutputLosses: map[scheduler.TaskID]bool{}, guaranteesDeadlines: func(*facts.Facts) bool { return false }}
 }
 
 // follow applies changes; on errDrift the caller must rebuild.
@@ -173,7 +172,9 @@ func countableCap(r *droverv1.Resources) scheduler.Limit {
 // come back with fewer, and what ended on the others, or moves away from them, is replayed at a rebuild.
 // State has those as disks without space, on which nothing is placed.
 func (p *projection) putNode(n *facts.Node, disks int) error {
+	changed := p.restoreClasses.put(n)
 	s := nodeSpec(n)
+	s.Restores = p.restoreClasses.restoredBy(s.CPUClass)
 	have := p.state.Node(s.ID)
 	if have != nil {
 		disks = max(disks, len(have.Disks))
@@ -181,10 +182,30 @@ func (p *projection) putNode(n *facts.Node, disks int) error {
 	for i := len(s.Disks); i < disks; i++ {
 		s.Disks = append(s.Disks, scheduler.Disk{Name: fmt.Sprintf("gone-%d", i)})
 	}
+	put := p.state.Events().UpdateNode
 	if have == nil {
-		return ignoreStale(p.state.Events().AddNode(s))
+		put = p.state.Events().AddNode
 	}
-	return ignoreStale(p.state.Events().UpdateNode(s))
+	if err := ignoreStale(put(s)); err != nil || len(changed) == 0 {
+		return err
+	}
+	return p.updateRestores(changed)
+}
+
+// updateRestores updates the nodes of classes that can restore others than before. O(nodes).
+func (p *projection) updateRestores(changed map[string]bool) error {
+	for _, n := range p.state.Nodes() {
+		restores := p.restoreClasses.restoredBy(n.Spec.CPUClass)
+		if !changed[n.Spec.CPUClass] || slices.Equal(n.Spec.Restores, restores) {
+			continue
+		}
+		s := n.Spec
+		s.Restores = restores
+		if err := ignoreStale(p.state.Events().UpdateNode(s)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // usedDisks returns how many disks of each node, by number, attempts of jobs that are not over have been on.
@@ -230,7 +251,7 @@ func nodeSpec(n *facts.Node) scheduler.NodeSpec {
 	s := scheduler.NodeSpec{
 		ID: nodeID(n.ID), Name: i.GetName(), Path: i.GetRack(), Capacity: resources(facts.AmountsOf(i.GetAllocatable())),
 		Swap: i.GetSwap(), Down: !n.Up, Draining: n.Cordoned(), Levels: scheduler.Levels(scheduler.LevelRunning),
-		CPUClass: restoreClass(i), Speeds: speeds(i.GetSpeeds()),
+		CPUClass: restoreClassOf(i), Speeds: speeds(i.GetSpeeds()),
 	}
 	s.Windows = nodeWindows(n)
 	s.Capacity[scheduler.IO] = 0
@@ -244,17 +265,6 @@ func nodeSpec(n *facts.Node) scheduler.NodeSpec {
 		}
 	}
 	return s
-}
-
-// restoreClass returns a name for what a checkpoint depends on. Nodes of one
-// class can restore each other's checkpoints. facts.CanRestore, which also
-// permits additional CPU flags, decides.
-func restoreClass(i *droverv1.NodeInfo) string {
-	flags := slices.Clone(i.GetCpuFlags())
-	slices.Sort(flags)
-	sum := sha256.Sum256([]byte(strings.Join(flags, " ")))
-	v := i.GetVersions()
-	return fmt.Sprintf("%s cpu %x kernel %s criu %s runc %s dump %s", i.GetDriver(), sum[:6], v["kernel"], v["criu"], v["runc"], v["dump"])
 }
 
 // speeds returns the suspension speeds that a node measured.

@@ -293,6 +293,7 @@ func stateDump(s *scheduler.State, now int64) string {
 	var b strings.Builder
 	for _, n := range s.Nodes() {
 		fmt.Fprintf(&b, "node %s down %v drain %v free %v %v swap %d releasing %v\n", n.Spec.Name, n.Spec.Down, n.Spec.Draining, n.Free, n.Disks, n.SwapFree, n.Releasing)
+		fmt.Fprintf(&b, "  class %q restores %q\n", n.Spec.CPUClass, n.Spec.Restores)
 		for a := range s.Attempts().On(n.Spec.ID) {
 			if a.Phase == scheduler.AttemptKilling {
 				a.Target = 0 // no longer meaningful
@@ -361,6 +362,60 @@ func TestProjectionEqualsRebuiltOne(t *testing.T) {
 				t.Fatalf("seed %d step %d: (- rebuilt, + followed)\n%s\nlast events:\n%s", seed, i, d, lastEvents(w.f, 12))
 			}
 		}
+	}
+}
+
+// TestStateMigratesWhereTheFactsDo lets nodes come, change and go whose CPUs and programs differ, and compares which can
+// restore a checkpoint of which in State, in one that is rebuilt, and by the facts.
+func TestStateMigratesWhereTheFactsDo(t *testing.T) {
+	w := newRandomCluster(t, seed.New(t))
+	other := 0
+	for i := range 200 {
+		info := coordtest.Info(fmt.Sprint("n", w.r.IntN(6)))
+		info.CpuFlags = []string{"sse"}
+		for _, flag := range []string{"avx", "avx2"} {
+			if w.r.IntN(3) == 0 {
+				info.CpuFlags = append(info.CpuFlags, flag)
+			}
+		}
+		w.r.Shuffle(len(info.CpuFlags), func(i, k int) { info.CpuFlags[i], info.CpuFlags[k] = info.CpuFlags[k], info.CpuFlags[i] })
+		info.Versions = map[string]string{"kernel": []string{"6.1", "6.1", "6.1", "6.12"}[w.r.IntN(4)], "dump": []string{"", "9", "10", "10"}[w.r.IntN(4)]}
+		if w.r.IntN(6) > 0 {
+			info.Levels = append(info.Levels, droverv1.Level_LEVEL_CHECKPOINTED)
+		}
+		epoch := uint64(0)
+		if n := w.f.NodeByName(info.Name); n != nil {
+			epoch = n.Epoch
+		}
+		w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info, Epoch: epoch}}})
+		if w.r.IntN(3) == 0 {
+			continue // several nodes at once
+		}
+		if err := w.p.follow(w.f, w.takeJournal()); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+		rebuilt := newProjection(noHosts)
+		if err := rebuilt.rebuild(w.f); err != nil {
+			t.Fatalf("step %d: rebuild: %v", i, err)
+		}
+		if d := cmp.Diff(stateDump(rebuilt.state, w.f.Time()), stateDump(w.p.state, w.f.Time())); d != "" {
+			t.Fatalf("step %d: (- rebuilt, + followed)\n%s", i, d)
+		}
+		for _, from := range w.f.Nodes() {
+			for _, to := range w.f.Nodes() {
+				a, b := &w.p.state.Node(nodeID(from.ID)).Spec, &w.p.state.Node(nodeID(to.ID)).Spec
+				got, want := scheduler.CanRestore(a, b), facts.CanRestore(from.Info, to.Info)
+				if got != want {
+					t.Fatalf("step %d: State %v, facts %v: from %v to %v", i, got, want, from.Info, to.Info)
+				}
+				if got && a.CPUClass != b.CPUClass {
+					other++
+				}
+			}
+		}
+	}
+	if other == 0 {
+		t.Error("no node could restore a checkpoint of another class")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // rebuild builds a new State from the facts by replaying, in their original
 // order, the placements, ends and output losses of all jobs that are not over.
 func (p *projection) rebuild(f *facts.Facts) error {
-	p.state = scheduler.New()
+	p.state, p.restoreClasses = scheduler.New(), newRestoreClasses(f.Nodes()) // all classes at once: no node is put twice
 	clear(p.lateOutputLosses)
 	for range 2 { // a tenant may have been moved below one that was created after it, which the second pass finds
 		for _, t := range f.Tenants() {

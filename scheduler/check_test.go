@@ -132,6 +132,11 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 			spec.CPUClass = "older"
 			_ = w.State.Events().UpdateNode(spec)
 		}, actions: []scheduler.Action{moved}, want: scheduler.RuleInvalid},
+		"moved to a kind of CPU that restores it": {prepare: func(w *schedtest.World) {
+			spec := w.State.Node(1).Spec
+			spec.CPUClass, spec.Restores = "newer", []string{w.State.Node(0).Spec.CPUClass}
+			_ = w.State.Events().UpdateNode(spec)
+		}, actions: []scheduler.Action{moved}},
 		"a parked attempt resumed":          {prepare: parked, actions: []scheduler.Action{actionOn(scheduler.ActResume, 4, 1)}, want: scheduler.RuleStale},
 		"a parked attempt moved":            {prepare: parked, actions: []scheduler.Action{moved}, want: scheduler.RuleStale},
 		"a parked attempt killed":           {prepare: parked, actions: []scheduler.Action{actionOn(scheduler.ActKill, 4, 1)}},

@@ -456,9 +456,10 @@ func stepsText(steps []*droverv1.LevelStep) string {
 	return strings.Join(out, ", ")
 }
 
-// canRestore reports whether a checkpoint made on one node can be restored on
+// CanRestore reports whether a checkpoint made on one node can be restored on
 // another: same driver, kernel, criu and runc, no earlier format of dumps, and at least the same CPU flags.
-func canRestore(from, to *droverv1.NodeInfo) bool {
+// The coordinator's classes of nodes name all that it compares.
+func CanRestore(from, to *droverv1.NodeInfo) bool {
 	can := func(i *droverv1.NodeInfo) bool {
 		return slices.Contains(i.GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED)
 	}
@@ -515,7 +516,7 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 		return "it is on that node already: resume it there"
 	case act.GetDisk() < -1 || int(act.GetDisk()) >= len(n.Info.GetDisks()):
 		return "the node has no such disk"
-	case !canRestore(en.f.Node(a.Node).Info, n.Info):
+	case !CanRestore(en.f.Node(a.Node).Info, n.Info):
 		return "the node cannot restore what node " + en.f.EventLog().nodeNameOf(a.Node) + " checkpoints: CPU flags, kernel, criu and runc must match, and its drover must not be older"
 	case !en.f.jobs[k.Job].Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):
 		return "the node has no free capacity"
@@ -608,7 +609,7 @@ func (e decisionEntries) findRestoreNode(k Key, a *Attempt) *Node {
 	var best *Node
 	free := func(n *Node) Amounts { return AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1) }
 	for _, n := range e.f.nodes {
-		if !n.Up || n.Draining || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !canRestore(h.Info, n.Info) {
+		if !n.Up || n.Draining || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !CanRestore(h.Info, n.Info) {
 			continue
 		}
 		if !e.f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {

@@ -124,7 +124,7 @@ func TestCheckpointsAreRestoredOnNodesOfTheirKind(t *testing.T) {
 		"no checkpoints":       {same, func(i *droverv1.NodeInfo) { i.Levels = nil }, false},
 		"another driver":       {same, func(i *droverv1.NodeInfo) { i.Driver = "process" }, false},
 	} {
-		if got := canRestore(info(c.from), info(c.to)); got != c.want {
+		if got := CanRestore(info(c.from), info(c.to)); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
