@@ -44,7 +44,7 @@ func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
 			at := time.Unix(0, due)
 			if !at.After(now) {
 				for _, t := range stayingOn(f, f.Node(id)) {
-					if t.act != nil && len(acts) < maxEvacuations {
+					if t.act != nil && len(acts) < maxEvacuations && !joinsProbation(f, acts, t.act) {
 						acts = append(acts, t.act)
 					}
 				}
@@ -65,6 +65,13 @@ func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
 		l.c.log.Info("a task did not leave a drained node", "task", acts[d.Index].GetKey(), "why", d.Reason)
 	}
 	return next, nil
+}
+
+// joinsProbation reports whether an action moves an attempt to a node on probation, which takes one at a time, to which
+// one of the actions before moves another. The next look finds a place for it.
+func joinsProbation(f *facts.Facts, before []*droverv1.ActionFact, act *droverv1.ActionFact) bool {
+	return act.Kind == int32(facts.ActMigrate) && f.Node(act.Node).Probation &&
+		slices.ContainsFunc(before, func(b *droverv1.ActionFact) bool { return b.Kind == act.Kind && b.Node == act.Node })
 }
 
 // stayingTask is an active attempt on a node whose deadline has passed.

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,35 @@ func TestEvacuation(t *testing.T) {
 		act, why := evacuation(nil, &facts.Node{Info: levelNode("n1")}, facts.Key{}, &c.a)
 		if got := facts.ActionKind(act.GetKind()); got != c.want || act.GetDrain() != c.park || why == "" {
 			t.Errorf("%s: action %d, %v, %q", name, got, act, why)
+		}
+	}
+}
+
+// One look moves a single task to a node on probation; to others it moves as many as there are.
+func TestEvacuationMovesOneTaskToANodeOnProbation(t *testing.T) {
+	f := facts.New()
+	for i := range 3 {
+		f.Apply(uint64(i)+1, &droverv1.Entry{Version: facts.EntryVersion, Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info(fmt.Sprint("n", i+1))}}})
+	}
+	f.Node(2).Probation = true
+	move := func(node int32) *droverv1.ActionFact {
+		return &droverv1.ActionFact{Kind: int32(facts.ActMigrate), Node: node}
+	}
+	suspend := &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Node: 2}
+	for name, c := range map[string]struct {
+		before []*droverv1.ActionFact
+		act    *droverv1.ActionFact
+		want   bool
+	}{
+		"the first":              {nil, move(2), false},
+		"another goes elsewhere": {[]*droverv1.ActionFact{move(3)}, move(2), false},
+		"another goes there":     {[]*droverv1.ActionFact{move(3), move(2)}, move(2), true},
+		"another is suspended":   {[]*droverv1.ActionFact{suspend}, move(2), false},
+		"to a healthy node":      {[]*droverv1.ActionFact{move(3)}, move(3), false},
+		"no move":                {[]*droverv1.ActionFact{move(2)}, suspend, false},
+	} {
+		if got := joinsProbation(f, c.before, c.act); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

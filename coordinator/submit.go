@@ -404,7 +404,8 @@ func checkFeatures(f *facts.Facts, spec *jobspec.Job) error {
 	return nil
 }
 
-// nodeWithout returns the name of a node that takes tasks and does not have a feature.
+// nodeWithout returns the name of a node that takes tasks and does not have a feature. One on probation takes them, if
+// one at a time.
 func nodeWithout(f *facts.Facts, feature string) (name string, ok bool) {
 	for _, n := range f.Nodes() {
 		if n.Up && !n.Draining && !slices.Contains(n.Info.GetFeatures(), feature) {

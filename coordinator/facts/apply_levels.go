@@ -510,7 +510,7 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 		return "only a checkpointed task can migrate; it is " + LevelName(cmp.Or(a.Target, a.Level))
 	case a.Suspension.Unknown:
 		return unknownReason
-	case n == nil || !n.Up || n.Draining:
+	case n == nil || !n.takesMoved():
 		return "the node is not schedulable"
 	case n.ID == a.Node:
 		return "it is on that node already: resume it there"
@@ -562,7 +562,7 @@ func (en levelEntries) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt,
 	detail := cmp.Or(seen.GetLevelNote(), "the node gave no reason")
 	en.f.EventLog().add(e, "task.restore_failed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: detail})
 	if a.Level == droverv1.Level_LEVEL_CHECKPOINTED && len(a.Suspension.RestoreFailedOn) < maxRestoreNodes {
-		if n := decisionsOf(en.f).findRestoreNode(k, a); n != nil {
+		if n := decisionsOf(en.f).findRestoreNode(k, a, (*Node).takesMoved); n != nil {
 			c := *a
 			c.Suspension.RestoreFailedOn = append(slices.Clone(a.Suspension.RestoreFailedOn), a.Node)
 			c.Suspension.Reason = "it could not be restored on " + en.f.EventLog().nodeNameOf(a.Node)
@@ -583,21 +583,25 @@ func firstDisk(n *Node) int32 {
 	return 0
 }
 
-// RestoreNode returns the node to which an attempt that is checkpointed may migrate now,
+// RestoreNode returns the schedulable node to which an attempt that is checkpointed may migrate now,
 // nil if there is none. O(nodes).
 func RestoreNode(f *Facts, k Key) *Node {
 	a := f.Attempt(k)
 	if a == nil || a.Level != droverv1.Level_LEVEL_CHECKPOINTED || a.Target != 0 {
 		return nil
 	}
-	return decisionsOf(f).findRestoreNode(k, a)
+	return decisionsOf(f).findRestoreNode(k, a, (*Node).Schedulable)
 }
 
-// findRestoreNode returns the node with the most free CPU among those that can
-// restore the attempt's checkpoint, have the capacity and have not failed to
+// takesMoved reports whether Apply moves an attempt to the node: it may be on probation with an active attempt, as
+// what Apply decides may not change. Who chooses a node to propose asks Schedulable.
+func (n *Node) takesMoved() bool { return n.Up && !n.Draining }
+
+// findRestoreNode returns the node with the most free CPU among those that take the attempt, can
+// restore its checkpoint, have the capacity and have not failed to
 // restore it. One that leaves soon comes after all others. It returns nil if there is none, or if the node that holds the
 // image is gone.
-func (e decisionEntries) findRestoreNode(k Key, a *Attempt) *Node {
+func (e decisionEntries) findRestoreNode(k Key, a *Attempt, takes func(*Node) bool) *Node {
 	imageNode, epoch := a.Node, a.Epoch
 	if a.Suspension.ImageNode != 0 {
 		imageNode, epoch = a.Suspension.ImageNode, a.Suspension.ImageEpoch
@@ -609,7 +613,7 @@ func (e decisionEntries) findRestoreNode(k Key, a *Attempt) *Node {
 	var best *Node
 	free := func(n *Node) Amounts { return AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1) }
 	for _, n := range e.f.nodes {
-		if !n.Up || n.Draining || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !CanRestore(h.Info, n.Info) {
+		if !takes(n) || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !CanRestore(h.Info, n.Info) {
 			continue
 		}
 		if !e.f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {

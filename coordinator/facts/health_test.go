@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -232,5 +234,27 @@ func TestANodeThatComesBackWithoutADiskLosesItsAttempts(t *testing.T) {
 	}
 	if a := w.f.Attempt(k); a != nil && a.State != AttemptLost {
 		t.Errorf("the attempt is %v", a.State)
+	}
+}
+
+// A checkpoint moves to a node on probation only while no attempt is there.
+func TestACheckpointWaitsForANodeOnProbation(t *testing.T) {
+	const running, checkpointed = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_CHECKPOINTED
+	w := newNodeFixture(t)
+	w.f.Node(1).Info.Levels = []droverv1.Level{running, checkpointed}
+	info := proto.CloneOf(w.f.Node(1).Info)
+	info.Name = "n2"
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}})
+	w.f.Node(2).Probation = true
+	first, _ := w.place()
+	second, _ := w.place()
+	w.setLevel(first, checkpointed)
+	w.setLevel(second, checkpointed)
+	if n := RestoreNode(w.f, first); n == nil || n.ID != 2 {
+		t.Fatalf("the first moves to %v", n)
+	}
+	r := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{{Kind: int32(ActMigrate), Key: first.Proto(2), Node: 2}}}}})
+	if n := RestoreNode(w.f, second); len(r.Dropped) > 0 || n != nil {
+		t.Errorf("dropped %v; the second moves to %v", r.Dropped, n)
 	}
 }
