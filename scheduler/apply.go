@@ -285,14 +285,15 @@ func (p applier) checkResume(a *Attempt, verify bool) error {
 	if verify && a.Parked {
 		return a.refuse(ErrStale, "it is parked")
 	}
-	if verify && !a.fitsBack(p.s.cluster.nodes[a.Node]) {
+	if verify && !a.FitsBack(p.s.cluster.nodes[a.Node]) {
 		return refuse(ErrNoCapacity, fmt.Sprintf("node %d", a.Node), "what attempt %s needs again does not fit", a.ID)
 	}
 	return nil
 }
 
-// fitsBack reports whether a suspended attempt can run again on its node, which may be draining.
-func (a *Attempt) fitsBack(n *Node) bool {
+// FitsBack reports whether what a suspended attempt needs beyond what it occupies is free on its node, which may be
+// draining. A node that shrank may have less than nothing free: where the attempt needs nothing, it fits. O(1).
+func (a *Attempt) FitsBack(n *Node) bool {
 	more := a.Demand.Sub(a.Occupied.Resources).Max(Resources{})
 	return !n.Spec.Down && n.hasCapacity(a.Disk, more, max(a.DiskSpace-a.Occupied.Disk, 0))
 }

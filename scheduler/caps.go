@@ -75,6 +75,6 @@ func (tree *TenantTree) IsBelow(id, above TenantID) bool {
 // draining, and stays within all caps. O(depth of the tenant).
 func (at Attempts) CanResume(a *Attempt) bool {
 	g := at.s.StageOf(a)
-	return a.Phase == AttemptSuspended && !a.Parked && !g.WaitsForInput() && g.Job.Phase == JobActive && a.fitsBack(at.s.cluster.nodes[a.Node]) &&
+	return a.Phase == AttemptSuspended && !a.Parked && !g.WaitsForInput() && g.Job.Phase == JobActive && a.FitsBack(at.s.cluster.nodes[a.Node]) &&
 		at.s.tree.WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
 }

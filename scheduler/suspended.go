@@ -86,11 +86,17 @@ func (at Attempts) Resumable() iter.Seq[*Attempt] {
 	c := &at.s.cluster
 	return at.suspended(func(e *suspendedEntry) bool {
 		if free := &c.fit.free[e.node]; *free != unschedulable {
-			return e.cpu <= free[0] && e.memory <= free[1]
+			return e.fits(free[0], free[1])
 		}
 		n := c.nodes[e.node]
-		return !n.Spec.Down && e.cpu <= n.Free[CPU] && e.memory <= n.Free[Memory]
+		return !n.Spec.Down && e.fits(n.Free[CPU], n.Free[Memory])
 	})
+}
+
+// fits reports whether the CPU and the memory that an attempt needs are free. As in FitsBack it fits where it needs none,
+// though less than none is free.
+func (e *suspendedEntry) fits(cpu, memory int64) bool {
+	return (e.cpu == 0 || e.cpu <= cpu) && (e.memory == 0 || e.memory <= memory)
 }
 
 func (at Attempts) suspended(include func(*suspendedEntry) bool) iter.Seq[*Attempt] {

@@ -16,15 +16,23 @@ type suspendedWorld struct {
 }
 
 func newSuspendedWorld(t *testing.T, policy string, nodes int) *suspendedWorld {
+	return newSuspendedWorldAt(t, policy, nodes, scheduler.LevelCheckpointed)
+}
+
+func newSuspendedWorldAt(t *testing.T, policy string, nodes int, level scheduler.Level) *suspendedWorld {
 	w := &suspendedWorld{retryWorld: newRetryWorld(t, policy, nodes)}
 	w.AddTenants("b")
 	w.job = w.Submit("a", 1, schedtest.R(4, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) { j.Bound, g.Estimate = time.Hour, time.Minute })
 	a := w.Place(scheduler.TaskID{Job: w.job}, 0)
 	w.Start().Advance(time.Second)
 	act := a.Act(scheduler.ActSuspend)
-	act.Level = scheduler.LevelCheckpointed
+	act.Level = level
 	w.must(w.State.Apply(&act, w.Now))
-	w.must(w.State.Events().AttemptSuspended(a.ID, a.Run, act.Level, scheduler.Footprint{Image: schedtest.GiB}, w.Now))
+	footprint := scheduler.Footprint{Image: schedtest.GiB}
+	if level == scheduler.LevelFrozen {
+		footprint = scheduler.Footprint{Memory: schedtest.GiB}
+	}
+	w.must(w.State.Events().AttemptSuspended(a.ID, a.Run, level, footprint, w.Now))
 	return w
 }
 
@@ -53,6 +61,29 @@ func TestSuspendedTasksResumeOnDrainingNodes(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A frozen task resumes on a node that shrank below the memory that the task occupies: it needs no more of it.
+// Policies that plan all tasks plan nothing on such a node.
+func TestFrozenTasksResumeOnNodesThatShrank(t *testing.T) {
+	for _, info := range table {
+		if info.Name == "two_tier" || info.Name == "conservative" {
+			continue
+		}
+		t.Run(info.Name, func(t *testing.T) {
+			w := newSuspendedWorldAt(t, info.Name, 1, scheduler.LevelFrozen)
+			spec := w.State.Node(0).Spec
+			spec.Capacity[scheduler.Memory] = schedtest.GiB / 2
+			w.must(w.State.Events().UpdateNode(spec))
+			if n := w.State.Node(0); n.Free[scheduler.Memory] >= 0 {
+				t.Fatalf("free: %v", n.Free)
+			}
+			w.round()
+			if a := w.at(w.job, 0); a.Phase != scheduler.AttemptResuming {
+				t.Errorf("it is %v, want it resuming", a.Phase)
+			}
+		})
 	}
 }
 

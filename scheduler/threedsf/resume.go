@@ -79,10 +79,10 @@ func (l *suspendedLane) tryResumeDespiteReservations(a *scheduler.Attempt) bool 
 // job must not continue.
 func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	n := l.c.s.Node(a.Node)
-	more := a.Demand.Sub(a.Occupied.Resources)
-	if more[scheduler.CPU] > n.Free[scheduler.CPU] && !l.c.cfg.Migrate {
+	if !l.c.cfg.Migrate && !a.FitsBack(n) {
 		return false // the usual case, decided without touching the job
 	}
+	more := a.Demand.Sub(a.Occupied.Resources)
 	g := l.c.s.StageOf(a)
 	if g.WaitsForInput() || g.Job.Phase != scheduler.JobActive || l.c.isStoppedByMiss(g.Job) || !l.c.withinCaps(g.Job, a.Demand, more) {
 		return false
@@ -118,16 +118,8 @@ func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, mor
 	return false
 }
 
-// canResume reports whether a suspended attempt fits on its node again, which may be draining. more is
-// what it needs beyond what it occupies.
+// canResume reports whether a suspended attempt fits on its node again, which may be draining, beside what is reserved
+// there. more is what it needs beyond what it occupies.
 func (l *suspendedLane) canResume(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
-	more = more.Max(scheduler.Resources{})
-	space := max(a.DiskSpace-a.Occupied.Disk, 0)
-	if n.Spec.Down || more[scheduler.CPU] > n.Free[scheduler.CPU] || more[scheduler.Memory] > n.Free[scheduler.Memory] {
-		return false
-	}
-	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
-		return false
-	}
-	return l.open.mayResume(n, g, more, space, a.Disk, a.Ran)
+	return a.FitsBack(n) && l.open.mayResume(n, g, more.Max(scheduler.Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0), a.Disk, a.Ran)
 }
