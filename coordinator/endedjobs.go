@@ -102,7 +102,7 @@ func (e *endedJobs) historyRecord(f *facts.Facts, j *facts.Job) history.Job {
 	}
 	for i := range j.Stages {
 		s := &j.Spec.Stages[i]
-		hs := history.Stage{Name: s.Name, Kind: string(s.Kind), After: j.StageAfter(i), CPU: s.Resources.CPU, Memory: s.Resources.Memory, IO: s.Resources.IO, Disk: s.Disk}
+		hs := history.Stage{Name: s.Name, Kind: string(s.Kind), After: j.Spec.StagesBefore(i), CPU: s.Resources.CPU, Memory: s.Resources.Memory, IO: s.Resources.IO, Disk: s.Disk}
 		for t := range j.Stages[i].Tasks {
 			ht := history.Task{}
 			if s.Kind == jobspec.KindMap {

@@ -206,7 +206,7 @@ func (r *recorder) pastJob(e *facts.Ended) *droverv1.PastJob {
 		out.Events = append(out.Events, eventMessage(ev))
 	}
 	for i := range j.Stages {
-		out.Order = append(out.Order, &droverv1.StageOrder{After: j.StageAfter(i)})
+		out.Order = append(out.Order, &droverv1.StageOrder{After: j.Spec.StagesBefore(i)})
 	}
 	return out
 }
@@ -262,8 +262,7 @@ func addPhases(out *droverv1.PastAttempt, a *facts.Attempt, seen *droverv1.SeenA
 // submission, the attempt before it, and the stages that its own waits for.
 func (r *recorder) readyAt(e *facts.Ended) (int64, error) {
 	ready := max(e.Submitted, e.Before)
-	j := facts.Job{Spec: e.Spec}
-	for _, s := range j.StageAfter(int(e.Key.Stage)) {
+	for _, s := range e.Spec.StagesBefore(int(e.Key.Stage)) {
 		end, err := r.stageEnd(stageKey{e.Key.Job, s})
 		if err != nil {
 			return 0, err

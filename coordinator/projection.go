@@ -408,7 +408,7 @@ func (p *projection) stageSpec(f *facts.Facts, j *facts.Job, i int) scheduler.St
 	s := &j.Spec.Stages[i]
 	out := scheduler.StageSpec{
 		Name: s.Name, Tasks: j.Stages[i].Tasks, Demand: resources(j.Demand(i)), Disk: s.Disk, Exclusive: s.Exclusive,
-		MaxParallel: int32(min(s.MaxParallel, jobspec.MaxTasks)), MaxAttempts: int32(s.Attempts), After: j.StageAfter(i),
+		MaxParallel: int32(min(s.MaxParallel, jobspec.MaxTasks)), MaxAttempts: int32(s.Attempts), After: j.Spec.StagesBefore(i),
 		Estimate: runTime(j.Stages[i].EstimateNS), Bound: runTime(j.Stages[i].UpperNS),
 	}
 	switch s.Kind {

@@ -287,10 +287,8 @@ func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, expected forw
 
 // unfinishedStage returns which stage a stage waits for, "" if none.
 func unfinishedStage(j *facts.Job, i int) string {
-	spec := &j.Spec.Stages[i]
-	for k := range j.Spec.Stages {
-		before := slices.Contains(spec.After, j.Spec.Stages[k].Name) || i == j.ReduceStage() && k == j.MapStage()
-		if before && j.Stages[k].Done < j.Stages[k].Tasks {
+	for _, k := range j.Spec.StagesBefore(i) {
+		if j.Stages[k].Done < j.Stages[k].Tasks {
 			return "stage " + j.Spec.Stages[k].Name + " is not done"
 		}
 	}

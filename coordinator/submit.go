@@ -180,30 +180,31 @@ func decodeSpec(text string) (*jobspec.Job, error) {
 			return nil, fault.New(fault.Invalid, "job %q: stage[%q].partition_file: %q is a file of its author, which nobody has read: drover job run does; give its lines as partition_keys", spec.Name, s.Name, s.PartitionFile)
 		}
 	}
-	spec.Stages = sortStages(spec.Stages)
+	spec.Stages = sortStages(spec)
 	return spec, nil
 }
 
-// sortStages sorts stages topologically, keeping their order where possible.
+// sortStages returns the stages of a job in topological order, which keeps theirs where possible.
 // Validate has excluded cycles.
-func sortStages(stages []jobspec.Stage) []jobspec.Stage {
+func sortStages(j *jobspec.Job) []jobspec.Stage {
 	var out []jobspec.Stage
-	placed := map[string]bool{}
-	hasMap := slices.ContainsFunc(stages, func(s jobspec.Stage) bool { return s.Kind == jobspec.KindMap })
-	mapDone := !hasMap
-	for len(out) < len(stages) {
-		before := len(out)
-		for _, s := range stages {
-			waits := slices.ContainsFunc(s.After, func(a string) bool { return !placed[a] }) || (s.Kind == jobspec.KindReduce && !mapDone)
-			if placed[s.Name] || waits {
+	before := make([][]int32, len(j.Stages))
+	for i := range j.Stages {
+		before[i] = j.StagesBefore(i)
+	}
+	placed := make([]bool, len(j.Stages))
+	waits := func(k int32) bool { return !placed[k] }
+	for len(out) < len(j.Stages) {
+		n := len(out)
+		for i := range j.Stages {
+			if placed[i] || slices.ContainsFunc(before[i], waits) {
 				continue
 			}
-			placed[s.Name] = true
-			mapDone = mapDone || s.Kind == jobspec.KindMap
-			out = append(out, s)
+			placed[i] = true
+			out = append(out, j.Stages[i])
 		}
-		if len(out) == before {
-			return stages // a cycle, which Validate excludes: stageOpen never opens it, admit refuses it
+		if len(out) == n {
+			return j.Stages // a cycle, which Validate excludes: stageOpen never opens it, admit refuses it
 		}
 	}
 	return out

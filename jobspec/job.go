@@ -1,6 +1,9 @@
 package jobspec
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Version is the schema version of the canonical JSON. A reader refuses a higher
 // version. Within one version fields are only added.
@@ -29,6 +32,24 @@ type Job struct {
 	RuntimeBound Duration   `json:"runtime_bound,omitempty"` // longest time that one task of the job may run
 	Project      string     `json:"project,omitempty"`
 	OnMiss       OnMiss     `json:"on_miss,omitempty"` // what happens when the deadline can no longer be met
+}
+
+// StagesBefore returns the stages that must be done before stage i, in order: those that it names in After, and before
+// a reduce stage the map stage.
+func (j *Job) StagesBefore(i int) []int32 {
+	var out []int32
+	s := &j.Stages[i]
+	for k := range j.Stages {
+		if k != i && slices.Contains(s.After, j.Stages[k].Name) {
+			out = append(out, int32(k))
+		}
+	}
+	m := slices.IndexFunc(j.Stages, func(s Stage) bool { return s.Kind == KindMap })
+	if s.Kind == KindReduce && m >= 0 {
+		out = append(out, int32(m))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Input is the input of the map stage.

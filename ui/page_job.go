@@ -195,11 +195,8 @@ func stagesBefore(spec string) [][]int {
 	}
 	out := make([][]int, len(j.Stages))
 	for i := range j.Stages {
-		for k := range j.Stages {
-			reduces := j.Stages[i].Kind == jobspec.KindReduce && j.Stages[k].Kind == jobspec.KindMap
-			if reduces || slices.Contains(j.Stages[i].After, j.Stages[k].Name) {
-				out[i] = append(out[i], k)
-			}
+		for _, k := range j.StagesBefore(i) {
+			out[i] = append(out[i], int(k))
 		}
 	}
 	return out

@@ -3,11 +3,9 @@ package facts
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
-	"github.com/drover-run/drover/jobspec"
 )
 
 // ActionKind mirrors scheduler.ActionKind: the numbers are persisted in the
@@ -171,7 +169,7 @@ func (c Checks) placement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *N
 // it are done. Maps whose outputs a reduce stage fetches do not count: one may
 // be recomputed at any time, and a reduce task waits for it.
 func (j *Job) stageOpen(i int) bool {
-	for _, a := range j.StageAfter(i) {
+	for _, a := range j.Spec.StagesBefore(i) {
 		if int(a) == j.MapStage() && j.ReduceStage() >= 0 {
 			continue
 		}
@@ -180,23 +178,6 @@ func (j *Job) stageOpen(i int) bool {
 		}
 	}
 	return true
-}
-
-// StageAfter returns the stages that must be done before stage i, in order.
-func (j *Job) StageAfter(i int) []int32 {
-	var out []int32
-	for _, name := range j.Spec.Stages[i].After {
-		for k := range j.Spec.Stages {
-			if j.Spec.Stages[k].Name == name && k != i {
-				out = append(out, int32(k))
-			}
-		}
-	}
-	if m := j.MapStage(); j.Spec.Stages[i].Kind == jobspec.KindReduce && m >= 0 {
-		out = append(out, int32(m))
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 // liveAttempt returns the live attempt that an action is about, or why there is

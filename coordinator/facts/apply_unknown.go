@@ -37,7 +37,7 @@ func (s Restores) WhyNotAdoptable(n *Node, seen *droverv1.SeenAttempt) string {
 		return "its task has another attempt"
 	case k.Attempt != lastAttempt(t)+1 || seen.GetKey().GetRun() < 1:
 		return fmt.Sprintf("it is attempt %d, and the next of its task is %d", k.Attempt, lastAttempt(t)+1)
-	case slices.ContainsFunc(j.StageAfter(int(k.Stage)), func(i int32) bool { return j.Stages[i].Done < j.Stages[i].Tasks }):
+	case slices.ContainsFunc(j.Spec.StagesBefore(int(k.Stage)), func(i int32) bool { return j.Stages[i].Done < j.Stages[i].Tasks }):
 		return "an earlier stage is not done"
 	case diskOf(n, seen) < 0 && len(n.Info.GetDisks()) > 0:
 		return "its disk is unknown"
