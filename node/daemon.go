@@ -111,7 +111,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if d.programs, err = installPrograms(&cfg); err != nil {
 		return fail(err)
 	}
-	if d.exclusive, err = newExclusiveGuard(&cfg, d.programs.helper); err != nil {
+	if d.exclusive, err = newExclusiveGuard(&cfg, d.programs.helper, d.attempts); err != nil {
 		return fail(err)
 	}
 	if d.quota, err = probeQuota(&cfg); err != nil {

@@ -9,18 +9,19 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/store"
 )
 
 // Without a second process the guard has its lease alone, and registering tasks does nothing.
 func TestExclusiveGuardWithoutWatchdog(t *testing.T) {
 	now := time.Duration(0)
-	g, err := newExclusiveGuard(&Config{Data: t.TempDir(), Log: slog.New(slog.DiscardHandler), SinceBoot: func() time.Duration { return now }}, "")
+	g, err := newExclusiveGuard(&Config{Data: t.TempDir(), Log: slog.New(slog.DiscardHandler), SinceBoot: func() time.Duration { return now }}, "", newAttemptTable(store.Identity{}, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec := &droverv1.TaskSpec{Exclusive: true}
-	if err := g.add(t.Context(), "1.0.0.1.1", spec); err != nil {
-		t.Error(err)
+	if err := g.add(t.Context(), "1.0.0.1.1", spec); !errors.Is(err, errNoLease) {
+		t.Errorf("without a lease: %v", err)
 	}
 	g.remove("1.0.0.1.1", spec)
 	for _, step := range []struct {
@@ -44,7 +45,7 @@ func TestRenewalDoesNotWaitForAWatchdog(t *testing.T) {
 	g, err := newExclusiveGuard(&Config{
 		Data: t.TempDir(), Log: slog.New(slog.DiscardHandler), SinceBoot: func() time.Duration { return now },
 		Enforcer: &watchdogKernel{dir: t.TempDir()}, Helper: []string{"/none"},
-	}, "/none")
+	}, "/none", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

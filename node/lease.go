@@ -8,6 +8,7 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/node/watchdog"
@@ -64,13 +65,14 @@ type exclusiveGuard struct {
 	watchdog   *watchdog.Client       // nil where no other process can freeze a task
 	freezeFile func(id string) string // of an attempt's container, for the watchdog; "" without one
 	renewed    chan struct{}          // holds one value if the watchdog's lease was renewed since keepWatchdog last looked
+	attempts   *attemptTable          // knows which the coordinator has given up
 	log        *slog.Logger
 }
 
 // newExclusiveGuard sets up the lease, and the client of the watchdog if there are
 // cgroups and a helper program to run it.
-func newExclusiveGuard(cfg *Config, helper string) (*exclusiveGuard, error) {
-	g := &exclusiveGuard{lease: lease{now: watchdog.SinceBoot}, renewed: make(chan struct{}, 1), log: cfg.Log}
+func newExclusiveGuard(cfg *Config, helper string, attempts *attemptTable) (*exclusiveGuard, error) {
+	g := &exclusiveGuard{lease: lease{now: watchdog.SinceBoot}, renewed: make(chan struct{}, 1), attempts: attempts, log: cfg.Log}
 	if cfg.SinceBoot != nil {
 		g.lease.now = cfg.SinceBoot
 	}
@@ -119,16 +121,32 @@ func (g *exclusiveGuard) keepWatchdog(ctx context.Context) error {
 	}
 }
 
+// errNoLease is the error of a step that was to let an exclusive task run, and was chosen while the task still might.
+var errNoLease = fault.New(fault.Unavailable, "its stage is exclusive, and the node has no lease for it any more")
+
 // add registers a task with the watchdog, if it is exclusive, before it starts or is
-// thawed.
+// thawed. It returns errNoLease if the task may not run any more: the step that calls add may have begun long ago.
 func (g *exclusiveGuard) add(ctx context.Context, id store.ID, spec *droverv1.TaskSpec) error {
-	if g.watchdog == nil || !spec.GetExclusive() {
+	if !spec.GetExclusive() {
 		return nil
 	}
-	if file := g.freezeFile(id.String()); file != "" {
-		return g.watchdog.Add(ctx, file)
+	if g.watchdog != nil {
+		if file := g.freezeFile(id.String()); file != "" {
+			if err := g.watchdog.Add(ctx, file); err != nil {
+				return err
+			}
+		}
 	}
-	return nil
+	switch { // only now: abandon finds a task listed that is given up from here on
+	case g.attempts.find(id) == nil:
+		g.abandon(id, spec)
+		return errNoLease
+	case g.lease.remaining() <= 0:
+		g.remove(id, spec)
+		return errNoLease
+	default:
+		return nil
+	}
 }
 
 // remove unregisters the task once it is frozen or gone. It reports whether it was registered.
@@ -147,7 +165,8 @@ func (g *exclusiveGuard) remove(id store.ID, spec *droverv1.TaskSpec) (registere
 
 // abandon freezes a task of an older epoch before the next lease: the coordinator may
 // have started it elsewhere, and it runs until its container is removed. What the lease
-// thaws are the tasks that are still with the watchdog.
+// thaws are the tasks that are still with the watchdog. attempts has been told before that it is given up: add looks
+// there after it has listed a task.
 func (g *exclusiveGuard) abandon(id store.ID, spec *droverv1.TaskSpec) {
 	if g.watchdog == nil || !spec.GetExclusive() {
 		return

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -496,6 +497,97 @@ func (d restoreObserver) RestoreStopped(ctx context.Context, s runtime.Spec, dir
 func (d restoreObserver) Continue(ctx context.Context, id string) error {
 	d.observe("continue")
 	return d.Driver.Continue(ctx, id)
+}
+
+// pausingDriver waits where a start or a restore may take long; both were chosen under a lease.
+type pausingDriver struct {
+	*fake.Driver
+	begun, release chan struct{}
+}
+
+func (d pausingDriver) pause(ctx context.Context) {
+	select {
+	case d.begun <- struct{}{}:
+		select {
+		case <-d.release:
+		case <-ctx.Done():
+		}
+	case <-d.release:
+	}
+}
+
+func (d pausingDriver) Prepare(ctx context.Context, id string) error {
+	d.pause(ctx)
+	return d.Driver.Prepare(ctx, id)
+}
+
+func (d pausingDriver) RestoreStopped(ctx context.Context, s runtime.Spec, dir string) error {
+	d.pause(ctx)
+	return d.Driver.RestoreStopped(ctx, s, dir)
+}
+
+// The lease may end, or the coordinator give the task up, within the step that lets an exclusive task run.
+func TestExclusiveTaskNeedsItsLeaseAtTheEndOfAStep(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		restore, givenUp bool
+	}{{"start, given up", false, true}, {"start, lapsed", false, false}, {"restore, given up", true, true}, {"restore, lapsed", true, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			b, lk := newLevelTestNode(t)
+			k := &watchdogKernel{levelKernel: lk, dir: t.TempDir()}
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			letLapse, log := longLease(b), &sharedLog{}
+			b.config.Log, b.config.Enforcer, b.config.Helper = slog.New(slog.NewTextHandler(log, nil)), k, []string{self, "helper"}
+			t.Cleanup(func() { killWatchdogs(t, b.config.Data) })
+			d := pausingDriver{b.engine.Driver(), make(chan struct{}), make(chan struct{})}
+			w := with(groupTask(0, "count"), exclusive)
+			if c.restore {
+				b.start()
+				b.put(w)
+				b.await(t, w, running)
+				b.requestLevel(w, levelCheckpointed)
+				b.awaitLevel(w, levelCheckpointed)
+				b.stopDaemon()
+				d.Driver = b.engine.Driver()
+			}
+			b.config.Driver = d
+			b.start()
+			b.requestLevel(w, levelRunning)
+			<-d.begun
+			ran := b.engine.Calls(fake.Start) + b.engine.Calls(fake.Continue)
+			if c.givenUp {
+				b.mu.Lock()
+				b.epoch++
+				delete(b.wanted, store.IDOf(w.GetKey()))
+				b.mu.Unlock()
+				b.cutStreams()
+				poll(t, "the lease of the new epoch", func() bool { return log.contains("epoch=2") })
+			} else {
+				b.loseCoordinator()
+				letLapse()
+			}
+			close(d.release)
+			times := func() int { return b.engine.Calls(fake.Start) + b.engine.Calls(fake.Continue) - ran }
+			poll(t, "the end of the step", func() bool { return times() > 0 || log.contains(errNoLease.Error()) })
+			if c.givenUp {
+				b.checkNothingLeft()
+			}
+			if n := times(); n != 0 {
+				t.Errorf("it ran %d times without a lease", n)
+			}
+			if list, err := os.ReadFile(filepath.Join(b.config.Data, "watchdog")); err != nil || bytes.Contains(list, []byte(k.FreezeFile(idOf(w)))) {
+				t.Errorf("listed although it does not run: %s %v", list, err)
+			}
+			if !c.givenUp {
+				b.setUnreachable(false)
+				b.awaitLevel(w, levelRunning)
+				b.awaitCounting(w)
+			}
+		})
+	}
 }
 
 // A watchdog that froze an exclusive task while criu restores it would stop criu for good: its task is watched from just

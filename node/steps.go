@@ -79,11 +79,11 @@ func needsSlot(do task.Do) bool {
 	}
 }
 
-// handleStepFailure decides between a retry and the end of the attempt. A step that found no slot has not been
-// tried: that the node is busy is no failure of the step, and ends no attempt.
+// handleStepFailure decides between a retry and the end of the attempt. A step that found no slot, and a start without a
+// lease, have not been tried: that the node is busy, or cut off, is no failure of the step, and ends no attempt.
 func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) {
-	if errors.Is(err, errNoSlot) {
-		a.d.log.Info("step waits for others", "attempt", a.id, "step", do, "err", err)
+	if errors.Is(err, errNoSlot) || do == task.Start && errors.Is(err, errNoLease) {
+		a.d.log.Info("step waits", "attempt", a.id, "step", do, "err", err)
 		a.mail.pause(ctx, firstPause)
 		return
 	}
