@@ -191,18 +191,14 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	s.container.generation++
 	s.container.phase, s.cgroup.exists, s.container.stoppedAt = task.ContainerRunning, true, 0
 	s.frozen, s.swapped, s.staleDump = false, false, true
-	err = s.cgroup.ensure(ctx, spec)
-	if err == nil && canStop {
+	if err = s.cgroup.ensure(ctx, spec); err == nil {
 		// Only now: a watchdog, or a new daemon, that froze the cgroup under criu would stop the restore for good.
-		err = s.exclusive.add(ctx, s.id, spec)
-	}
-	if err == nil && canStop {
-		err = stopped.Continue(ctx, s.id.String())
+		err = s.letRun(ctx, spec)
 	}
 	if err != nil {
 		return errors.Join(err, s.freezeRestored(ctx, canStop))
 	}
-	return s.setLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks)
+	return nil
 }
 
 // keepUsage records what the attempt has used in a cgroup that there is no more, before the next one begins to count.

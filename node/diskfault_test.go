@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
+	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -236,6 +238,94 @@ func TestFreezeIsRepeatedUntilItIsStored(t *testing.T) {
 	}
 	if a.rec.StartMono != 0 || a.rec.Level != int32(levelFrozen) {
 		t.Errorf("the record is %+v", a.rec.Record)
+	}
+}
+
+// recordAtContinue is a driver whose restores succeed. It notes the record with which processes go on.
+type recordAtContinue struct {
+	*fake.Driver
+	a   *attempt
+	err error // of Continue
+	at  []store.Record
+}
+
+func (d *recordAtContinue) RestoreStopped(context.Context, runtime.Spec, string) error { return nil }
+
+func (d *recordAtContinue) Continue(context.Context, string) error {
+	d.at = append(d.at, d.a.rec.Record)
+	return d.err
+}
+
+// A task goes on only when the store has it as running, and its dump as none: else its time did not count, and what it had done
+// by its end was done again from the dump.
+func TestTaskGoesOnOnlyWhenThatIsStored(t *testing.T) {
+	for name, restore := range map[string]bool{"thaw": false, "restore": true} {
+		t.Run(name, func(t *testing.T) {
+			a, whole, broken := newStoreFaultAttempt(t)
+			spec, s := groupTask(0, "count").GetSpec(), &a.suspension
+			kernel := a.d.cfg.Enforcer.(*plainFreezer)
+			d := &recordAtContinue{Driver: a.d.cfg.Driver.(fullDuringDump).Driver, a: a}
+			if err := s.freeze(t.Context(), spec); err != nil {
+				t.Fatal(err)
+			}
+			first := func() error { return s.thaw(t.Context(), spec) }
+			if restore {
+				a.d.cfg.Driver = fullDuringDump{d.Driver, func() {}}
+				if err := s.checkpoint(t.Context(), spec); err != nil {
+					t.Fatal(err)
+				}
+				kernel.frozen = false
+				first = func() error {
+					return s.restore(t.Context(), spec, func() (runtime.Spec, error) { return runtime.Spec{}, nil })
+				}
+			}
+			a.d.cfg.Driver = d
+			before := a.rec.Record
+			a.rec.db = broken
+			if err := first(); !errors.Is(err, store.ErrUnwritable) || !reflect.DeepEqual(a.rec.Record, before) {
+				t.Fatalf("%v, the record is %+v", err, a.rec.Record)
+			}
+			if !kernel.frozen || !s.frozen || len(d.at) != 0 {
+				t.Fatalf("it runs, and the store does not have that: frozen %v, continued %d times", kernel.frozen, len(d.at))
+			}
+			a.rec.db = whole
+			if restore {
+				d.err = errors.New("no such process")
+				before := a.rec.Record
+				if err := s.thaw(t.Context(), spec); !errors.Is(err, d.err) || !reflect.DeepEqual(a.rec.Record, before) || !s.frozen {
+					t.Fatalf("%v, frozen %v, the record is %+v", err, s.frozen, a.rec.Record)
+				}
+				d.err = nil
+			}
+			if err := s.thaw(t.Context(), spec); err != nil || kernel.frozen || s.frozen || a.rec.Level != int32(levelRunning) || a.rec.Stopped {
+				t.Errorf("with room: %v, frozen %v, the record is %+v", err, kernel.frozen, a.rec.Record)
+			}
+			for _, r := range d.at {
+				if r.Level != int32(levelRunning) || r.Dumping || r.Dumped || !r.Stopped {
+					t.Errorf("it goes on with the record %+v", r)
+				}
+			}
+			if want := map[bool]int{true: 2}[restore]; len(d.at) != want {
+				t.Errorf("continued %d times, want %d", len(d.at), want)
+			}
+		})
+	}
+}
+
+// A daemon that dies after it has recorded that a restored task runs, and before its processes go on, leaves that to the next.
+func TestStoppedTaskIsContinuedByTheNextDaemon(t *testing.T) {
+	a, _, _ := newStoreFaultAttempt(t)
+	d := &recordAtContinue{Driver: a.d.cfg.Driver.(fullDuringDump).Driver, a: a}
+	a.d.cfg.Driver = d
+	if err := a.rec.change(func(r *store.Record) { r.Stopped = true }); err != nil {
+		t.Fatal(err)
+	}
+	a.suspension.recoverLevel(t.Context())
+	if !a.suspension.frozen || !a.suspension.unrecorded {
+		t.Fatalf("frozen %v, unrecorded %v", a.suspension.frozen, a.suspension.unrecorded)
+	}
+	if err := a.suspension.thaw(t.Context(), groupTask(0, "count").GetSpec()); err != nil || len(d.at) != 1 || a.rec.Stopped {
+		t.Errorf("%v, continued %d times, the record is %+v", err, len(d.at), a.rec.Record)
 	}
 }
 

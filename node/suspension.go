@@ -15,8 +15,8 @@ import (
 
 // suspension owns the level of an attempt, and moves it from one to another by its
 // container, cgroup, record and dumps, which the same loop owns. Each level is
-// recorded only once it is reached, and a task runs only under its limits: what
-// fails in between leaves it frozen.
+// recorded only once it is reached, but that a task runs before it does; and a task
+// runs only under its limits: what fails in between leaves it frozen.
 type suspension struct {
 	frozen             bool // its processes are frozen
 	unrecorded         bool // frozen, but the store could not be told: its time still counts as running
@@ -155,24 +155,51 @@ func (s *suspension) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := s.cgroup.ensure(ctx, spec); err != nil {
 		return err
 	}
-	if err := s.exclusive.add(ctx, s.id, spec); err != nil {
-		return err
-	}
-	kernel := runtime.StartPart(ctx, "kernel")
-	if err := s.cfg.freezer().Thaw(ctx, s.id.String()); err != nil {
-		return err
-	}
-	kernel()
-	if c, ok := s.cfg.Driver.(runtime.StoppedRestorer); ok && (s.rec.Stopped || s.rec.Dumped) { // Dumped: the daemon died during the restore
-		if err := c.Continue(ctx, s.id.String()); err != nil {
-			return err
-		}
-	}
-	s.frozen, s.swapped, s.unrecorded = false, false, false
-	if err := s.setLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks); err != nil { // the loop reads the usage after it has reported the level
+	if err := s.letRun(ctx, spec); err != nil {
 		return err
 	}
 	s.staleDump = s.dumps.exists() // of a restore that has outlived its daemon
+	return nil                     // the loop reads the usage after it has reported the level
+}
+
+// letRun lets the processes run of an attempt whose limits are written. Steps:
+//
+//  1. record that it runs, and that its dump does not count any more: what a task does before the store knows
+//     would be done again from the dump, and its time would not count;
+//  2. register it if it is exclusive, thaw it, and continue what a restore has left stopped; after an error
+//     the record is as it was before;
+//  3. record that nothing is stopped. A daemon that does not find that does step 2 again.
+func (s *suspension) letRun(ctx context.Context, spec *droverv1.TaskSpec) error {
+	c, ok := s.cfg.Driver.(runtime.StoppedRestorer)
+	stopped := ok && (s.rec.Stopped || s.rec.Dumped) // Dumped: by the restore, of which nothing is recorded yet
+	before := s.rec.Record
+	if err := s.setLevel(droverv1.Level_LEVEL_RUNNING, func(r *store.Record) {
+		clearDumpMarks(r)
+		r.Stopped = stopped
+	}); err != nil {
+		return err
+	}
+	err := s.exclusive.add(ctx, s.id, spec)
+	if err == nil && s.frozen {
+		kernel := runtime.StartPart(ctx, "kernel")
+		if err = s.cfg.freezer().Thaw(ctx, s.id.String()); err == nil {
+			kernel()
+		}
+	}
+	if err == nil && stopped {
+		err = c.Continue(ctx, s.id.String())
+	}
+	if err != nil {
+		undo := s.rec.change(func(r *store.Record) { *r = before })
+		s.unrecorded = s.unrecorded || undo != nil
+		return errors.Join(err, undo)
+	}
+	s.frozen, s.swapped, s.unrecorded = false, false, false
+	if stopped {
+		if err := s.rec.change(clearDumpMarks); err != nil {
+			s.log.Warn("cannot record that the processes of an attempt go on", "attempt", s.id, "err", err)
+		}
+	}
 	return nil
 }
 
@@ -201,7 +228,7 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 // container that runs although its record says suspended was thawed by a daemon
 // that died before it recorded that, perhaps before it wrote the limits: it is
 // frozen again, and Thaw writes the limits. So is one that is frozen: not all of its
-// processes may be. One that is not frozen in time stays freezing, perhaps under limits that
+// processes may be; and one whose processes a restore may have left stopped: Thaw continues them. One that is not frozen in time stays freezing, perhaps under limits that
 // the freeze of that daemon had lifted: it counts as frozen and unrecorded, so that the next
 // step freezes it, or thaws it under its limits.
 func (s *suspension) recoverLevel(ctx context.Context) {
@@ -219,7 +246,7 @@ func (s *suspension) recoverLevel(ctx context.Context) {
 	defer cancel()
 	frozen, err := f.Frozen(ctx, s.id.String())
 	refroze := false
-	if err == nil && (frozen || s.rec.Level > int32(droverv1.Level_LEVEL_RUNNING)) {
+	if err == nil && (frozen || s.rec.Stopped || s.rec.Level > int32(droverv1.Level_LEVEL_RUNNING)) {
 		_, err = s.freezeLasting(ctx, f)
 		frozen, refroze = true, err == nil
 	}
