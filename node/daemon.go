@@ -313,9 +313,12 @@ func (a *attempt) adopt(rec store.Record, recorded, cgroup bool) error {
 	if rec.Started { // it was prepared before, and must not be prepared again
 		a.files.hasImage, a.files.hasFiles = true, true
 		if end == nil {
-			a.cgroup.exists = true
+			a.cgroup.exists = cgroup || a.d.cfg.Enforcer == nil // a checkpointed attempt has none after a move or a reboot
 			a.cgroup.limits = readLimits(a.d.cfg.Enforcer, a.id)
 		}
+	}
+	if rec.Dumped {
+		a.cgroup.recoverUsage()
 	}
 	return nil
 }

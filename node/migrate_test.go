@@ -354,7 +354,17 @@ func TestMoveKeepsUsage(t *testing.T) {
 	a.start()
 	poll(t, "the usage after a restart", func() bool { return proto.Equal(a.get(w).GetUsage(), first) })
 	m := movedTo(w, a)
+	b.engine.Inject(fake.Fault{Verb: fake.Restore, Err: fault.New(fault.Unavailable, "not now")})
 	b.put(m)
+	poll(t, "a restore", func() bool { return b.engine.Calls(fake.Restore) > 0 })
+	b.stopDaemon() // before it came to a restore, after the next two lines
+	b.changeRecord(m, func(r *store.Record) { r.PriorUsage = store.PriorUsage{} })
+	if err := b.config.Enforcer.Remove(t.Context(), idOf(m)); err != nil {
+		t.Fatal(err)
+	}
+	b.engine.Heal()
+	b.config.Driver = b.engine.Driver()
+	b.start()
 	b.awaitLevel(m, levelRunning)
 	poll(t, "the sum of both nodes", func() bool { return proto.Equal(b.get(m).GetUsage(), both) })
 	b.requestLevel(m, levelCheckpointed) // and here its cgroup counts on

@@ -234,12 +234,7 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 func (s *suspension) recoverLevel(ctx context.Context) {
 	s.staleDump = s.dumps.exists() && !s.rec.Dumping
 	f := s.cfg.freezer()
-	switch {
-	case s.container.isGone() && s.rec.Dumped:
-		s.cgroup.exists = s.cgroup.exists && s.rec.BootID == s.rec.bootID // a reboot removes all cgroups
-		s.cgroup.recoverUsage()
-		return
-	case s.container.phase != task.ContainerRunning || f == nil:
+	if s.container.phase != task.ContainerRunning || f == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, freezeStepLimit)
