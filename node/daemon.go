@@ -245,6 +245,9 @@ func (d *daemon) adopt(ctx context.Context) error {
 		if a.orphaned {
 			a.mail.wanted = nil
 		}
+		if a.outcome == nil { // another node may ask for the dump before the engine has told the loop of the container
+			a.mail.dump = a.dumpToServe(a.suspension.level(a.mail.wanted))
+		}
 		d.launch(a)
 	}
 	d.attempts.setAdopted()

@@ -377,6 +377,28 @@ func TestMoveKeepsUsage(t *testing.T) {
 	}
 }
 
+// TestMoveFromANodeWhoseEngineHangs: a daemon that was started again serves its dumps before its engine answers.
+func TestMoveFromANodeWhoseEngineHangs(t *testing.T) {
+	a, b := twoNodes(t)
+	w := startAndCheckpoint(t, a)
+	a.stopDaemon()
+	d := &hangingDriver{Driver: a.engine.Driver(), release: make(chan struct{})}
+	d.hang.Store(true)
+	defer close(d.release)
+	a.config.Driver, a.config.adoptLimit = d, 50*time.Millisecond
+	a.start()
+	m := movedTo(w, a)
+	b.put(m)
+	poll(t, "the task on the other node", func() bool {
+		s := b.get(m)
+		if s.GetTargetRefused() != 0 {
+			t.Fatal(s.GetLevelNote())
+		}
+		return s.GetPhase() == running && s.GetLevel() == levelRunning
+	})
+	b.awaitCounting(m)
+}
+
 // TestMoveOutlastsARestartOfItsSource: the daemon that has the dump is away for longer than the first tries take.
 func TestMoveOutlastsARestartOfItsSource(t *testing.T) {
 	a, b := twoNodes(t)
