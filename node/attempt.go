@@ -54,6 +54,7 @@ type attempt struct {
 	sampledAt   time.Duration // monotonic time of the last usage sample
 	outcome     *outcome
 	currentStep task.Do
+	levelKnown  bool // what an earlier daemon left was looked at
 }
 
 func newAttempt(d *daemon, id store.ID) *attempt {
@@ -136,12 +137,17 @@ func (a *attempt) loop(ctx context.Context) {
 }
 
 // observe queries an engine that could not tell the container's state, and waits in the
-// background for the end of a running container.
+// background for the end of a running container. The level that an earlier daemon left is looked for
+// here and not at adoption: a freeze may take seconds, and the node registers meanwhile.
 func (a *attempt) observe(ctx context.Context) {
+	outdated := a.adopted && !a.levelKnown
 	if a.container.phase == task.ContainerUnknown {
-		if a.container.refresh(ctx); a.container.phase == task.ContainerRunning {
-			a.suspension.recoverLevel(ctx) // the known level may be outdated
-		}
+		a.container.refresh(ctx)
+		outdated = outdated || a.container.phase == task.ContainerRunning
+	}
+	if outdated {
+		a.suspension.recoverLevel(ctx)
+		a.levelKnown = true
 	}
 	a.startExitWatch(ctx)
 	a.rec.Epoch = a.d.attempts.epochOf(a, a.rec.Epoch)

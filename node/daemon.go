@@ -238,7 +238,6 @@ func (d *daemon) adopt(ctx context.Context) error {
 		if listErr != nil {
 			a.container.phase = task.ContainerUnknown
 		}
-		a.suspension.recoverLevel(ctx)
 		a.helpers.strays = strays[id]
 		a.mail.wanted, a.mail.spec = wanted[id], wanted[id].GetSpec()
 		a.orphaned = recorded && rec.Epoch != epoch || !recorded && wanted[id] == nil

@@ -106,6 +106,51 @@ func TestStartDoesNotWaitForAnEngineThatHangs(t *testing.T) {
 	b.await(t, w, gone)
 }
 
+// slowToFreeze is a kernel that can stop freezing in time.
+type slowToFreeze struct {
+	*levelKernel
+	slow    atomic.Bool
+	release chan struct{}
+}
+
+func (k *slowToFreeze) FreezeLasting(ctx context.Context, id string) error {
+	if k.slow.Load() {
+		<-k.release
+		return fault.New(fault.Unavailable, "not frozen in time")
+	}
+	return k.Freeze(ctx, id)
+}
+
+// Nor does it wait for the tasks that it freezes again, however many there are.
+func TestStartDoesNotWaitForFreezes(t *testing.T) {
+	b, lk := newLevelTestNode(t)
+	k := &slowToFreeze{levelKernel: lk, release: make(chan struct{})}
+	release := sync.OnceFunc(func() { k.slow.Store(false); close(k.release) })
+	defer release()
+	b.config.Enforcer = k
+	b.start()
+	w, other := groupTask(0, "count"), groupTask(1, "count")
+	for _, w := range []*droverv1.WantedAttempt{w, other} {
+		b.put(w)
+		b.await(t, w, running)
+		b.requestLevel(w, levelFrozen)
+		b.awaitLevel(w, levelFrozen)
+	}
+	b.stopDaemon()
+	b.config.Driver = b.engine.Driver()
+	k.slow.Store(true)
+	registered := b.registered()
+	wait := b.startOnly()
+	poll(t, "a registration", func() bool { return b.registered() > registered })
+	wait()
+	release()
+	for _, w := range []*droverv1.WantedAttempt{w, other} {
+		b.requestLevel(w, levelRunning)
+		b.awaitLevel(w, levelRunning)
+		b.awaitCounting(w)
+	}
+}
+
 // A daemon that has just started has not yet found what an earlier one left: it denies no map output, which would be made
 // again, but asks for patience.
 func TestAStartingDaemonDeniesNoMapOutput(t *testing.T) {
