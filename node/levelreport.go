@@ -31,7 +31,7 @@ func (s *suspension) isPausedForLease(wanted *droverv1.WantedAttempt) bool {
 // fill fills in the fields of a report that concern the level.
 func (s *suspension) fill(r *droverv1.SeenAttempt, wanted *droverv1.WantedAttempt) {
 	r.Level, r.LevelSinceMs, r.LevelNote, r.LevelSteps = s.level(wanted), s.rec.LevelSinceMS, s.rec.LevelNote, s.steps
-	if wanted.GetGoal() == droverv1.Goal_GOAL_RUN {
+	if wanted.GetGoal() == droverv1.Goal_GOAL_RUN && s.container.phase != task.ContainerUnknown { // unknown: the step may yet turn out to have succeeded
 		requested := task.Level(max(wanted.GetLevel(), droverv1.Level_LEVEL_RUNNING))
 		if s.refused.Has(requested) && s.isFallbackReached(requested) {
 			r.TargetRefused, r.LevelsRefused = droverv1.Level(requested), levelList(s.refusedPermanently)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
@@ -129,6 +130,50 @@ func TestRestoreThatOutlivesItsDaemon(t *testing.T) {
 	b.awaitLevel(w, levelRunning)
 	b.awaitCounting(w)
 	poll(t, "no dump", func() bool { return !pathExists(filepath.Join(b.config.Data, "images", idOf(w))) })
+}
+
+// lostAnswerDriver fails to restore, and restores at the second try with an engine that stops answering before it can say so.
+type lostAnswerDriver struct {
+	*fake.Driver
+	fail func(try int32)
+	try  *atomic.Int32
+}
+
+func (d lostAnswerDriver) RestoreStopped(ctx context.Context, s runtime.Spec, dir string) error {
+	try := d.try.Add(1)
+	if try > 1 {
+		if err := d.Driver.RestoreStopped(ctx, s, dir); err != nil {
+			return err
+		}
+	}
+	d.fail(try)
+	return fault.New(fault.Conflict, "try %d has failed", try)
+}
+
+// While it is unknown whether the last try of a restore succeeded, it is not refused: another node would restore the task too.
+func TestRestoreWithALostAnswerIsNotRefused(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	b.config.Driver = lostAnswerDriver{b.engine.Driver(), func(try int32) { b.engine.Down(try > 1) }, new(atomic.Int32)}
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.awaitCounting(w)
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
+	b.requestLevel(w, levelRunning)
+	poll(t, "the second try", func() bool { return b.engine.Calls(fake.Restore) > 0 })
+	lists := b.engine.Calls(fake.List)
+	poll(t, "an engine that does not answer", func() bool { return b.engine.Calls(fake.List) > lists+1 })
+	n := b.reports()
+	poll(t, "reports", func() bool { return b.reports() > n+2 })
+	if s := b.get(w); s.GetTargetRefused() != 0 {
+		t.Errorf("refused while nobody knows: %s", s.GetLevelNote())
+	}
+	b.engine.Down(false)
+	if s := b.awaitLevel(w, levelRunning); s.GetTargetRefused() != 0 {
+		t.Errorf("it runs, and is refused: %s", s.GetLevelNote())
+	}
+	b.awaitCounting(w)
 }
 
 // A dump that fails for a moment is tried again and refused for a while, not for

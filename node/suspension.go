@@ -234,7 +234,11 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 func (s *suspension) recoverLevel(ctx context.Context) {
 	s.staleDump = s.dumps.exists() && !s.rec.Dumping
 	f := s.cfg.freezer()
-	if s.container.phase != task.ContainerRunning || f == nil {
+	if s.container.phase != task.ContainerRunning {
+		return
+	}
+	s.refused &^= task.Levels(0).With(task.LevelRunning) // a restore that was given up while its outcome was unknown has succeeded
+	if f == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, freezeStepLimit)
