@@ -317,6 +317,7 @@ func (a *attempt) adopt(rec store.Record, recorded, cgroup bool) error {
 		if end == nil {
 			a.cgroup.exists = cgroup || a.d.cfg.Enforcer == nil // a checkpointed attempt has none after a move or a reboot
 			a.cgroup.limits = readLimits(a.d.cfg.Enforcer, a.id)
+			a.cgroup.read() // the engine may be silent, and the level is reported with what is occupied at it
 		}
 	}
 	if rec.Dumped {

@@ -151,6 +151,34 @@ func TestStartDoesNotWaitForFreezes(t *testing.T) {
 	}
 }
 
+// A level that is known from the record alone, while the engine does not answer, is reported with the memory that the task has.
+func TestLevelWithoutAnEngineHasItsMemory(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelSwapped)
+	before := b.awaitLevel(w, levelSwapped)
+	b.stopDaemon()
+	b.mu.Lock()
+	clear(b.seen)
+	b.mu.Unlock()
+	b.config.Driver = b.engine.Driver()
+	b.engine.Down(true)
+	b.start()
+	s := b.awaitLevel(w, levelSwapped)
+	if got, want := s.GetOccupied().GetMemory(), before.GetOccupied().GetMemory(); got != want || want == 0 {
+		t.Errorf("%d bytes of memory, before %d", got, want)
+	}
+	if got, want := s.GetSwapOccupied(), before.GetSwapOccupied(); got != want || want == 0 {
+		t.Errorf("%d bytes of swap, before %d", got, want)
+	}
+	b.engine.Down(false)
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+}
+
 // A daemon that has just started has not yet found what an earlier one left: it denies no map output, which would be made
 // again, but asks for patience.
 func TestAStartingDaemonDeniesNoMapOutput(t *testing.T) {
