@@ -248,7 +248,7 @@ func TestASuspendedTaskOccupiesWhatItsLevelSays(t *testing.T) {
 	const mib = schedtest.MiB
 	has := scheduler.Footprint{Memory: 600 * mib, Swap: 500 * mib, Image: 620 * mib, Files: 30 * mib}
 	for level, want := range map[scheduler.Level]scheduler.Occupancy{
-		scheduler.LevelFrozen:       {Resources: scheduler.Resources{0, 600 * mib, 0}, Disk: 30 * mib},
+		scheduler.LevelFrozen:       {Resources: scheduler.Resources{0, 600 * mib, 0}, Swap: 500 * mib, Disk: 30 * mib},
 		scheduler.LevelSwapped:      {Resources: scheduler.Resources{0, 100 * mib, 0}, Swap: 500 * mib, Disk: 30 * mib},
 		scheduler.LevelCheckpointed: {Disk: 650 * mib},
 	} {

@@ -45,15 +45,17 @@ type Footprint struct {
 //
 //	level        CPU, I/O  memory                     swap              disk space
 //	running      demand    demand                     0                 its quota
-//	frozen       0         memory in use              0                 its files
+//	frozen       0         memory in use              memory in swap    its files
 //	swapped      0         memory not swapped out     swapped memory    its files
 //	checkpointed 0         0                          0                 image and files
 //
+// The memory of a frozen attempt does not include what it has in swap, as a swap-out leaves it that ended
+// for want of swap; that of a swapped one does.
 // For an unknown level it returns the whole demand, which is the safe side.
 func (l Level) Occupancy(demand Resources, disk int64, f Footprint) Occupancy {
 	switch l {
 	case LevelFrozen:
-		return Occupancy{Resources: Resources{Memory: f.Memory}, Disk: f.Files}
+		return Occupancy{Resources: Resources{Memory: f.Memory}, Swap: f.Swap, Disk: f.Files}
 	case LevelSwapped:
 		return Occupancy{Resources: Resources{Memory: max(f.Memory-f.Swap, 0)}, Swap: f.Swap, Disk: f.Files}
 	case LevelCheckpointed:
