@@ -167,6 +167,15 @@ func TestWhichTasksRun(t *testing.T) {
 	}
 }
 
+// TestLogsThatAPowerCutLeaves has logs as a machine may have them that was without power.
+func TestLogsThatAPowerCutLeaves(t *testing.T) {
+	for log, want := range map[string]bool{"": true, "1\n2\n": true, "1\n\x00\x00": true, "\x00\x00\x00\x00": true, "1\n3\n": false, "2\n": false, "1\n2\n3\n": false, "\x002\n": false} {
+		if isCutOff(log, "1\n2\n") != want {
+			t.Errorf("%q: want %v", log, want)
+		}
+	}
+}
+
 // TestListedNamesAreCompared has lists of jobs, and what is wrong with them where the newest two must be there.
 func TestListedNamesAreCompared(t *testing.T) {
 	accepted := []string{"a", "b", "c"}
