@@ -81,7 +81,11 @@ func (s *fixture) runBadPrograms(t *testing.T, cases map[string]badProgram) {
 					t.Errorf("the user's output lacks %q:\n%s", w, said)
 				}
 			}
-			if !strings.Contains(r.Stdout, "drover task logs") {
+			more := "more: drover task logs -stderr "
+			if st.FailureTail == "" {
+				more = "more: drover task status "
+			}
+			if !strings.Contains(r.Stdout, more) {
 				t.Errorf("the summary does not name the command that shows more:\n%s", r.Stdout)
 			}
 		})
