@@ -34,7 +34,7 @@ machine_parts() {
   part machine 40 bin/testbed run -nodes 1 -mem 1024 -- go test -vet off -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
   part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -vet off -count 1 -timeout 10m -v ./integration/testbed
   part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -vet off -count 1 -timeout 10m -v ./integration/cmd/testbed
-  [ -n "${DROVER_SOAK:-}" ] || part chaos 30 env RECORD=no integration/chaos.sh 50
+  [ -n "${DROVER_SOAK:-}" ] || part chaos 50 env RECORD=no integration/chaos.sh 50
 }
 
 # 2. The HDFS client's suite with a real Apache HDFS, with daemons stopped and started. Then the unit tests that
