@@ -228,7 +228,8 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 // container that runs although its record says suspended was thawed by a daemon
 // that died before it recorded that, perhaps before it wrote the limits: it is
 // frozen again, and Thaw writes the limits. So is one that is frozen: not all of its
-// processes may be; and one whose processes a restore may have left stopped: Thaw continues them. One that is not frozen in time stays freezing, perhaps under limits that
+// processes may be. So is one whose processes a restore may have left stopped: Thaw
+// continues them. One that is not frozen in time stays freezing, perhaps under limits that
 // the freeze of that daemon had lifted: it counts as frozen and unrecorded, so that the next
 // step freezes it, or thaws it under its limits.
 func (s *suspension) recoverLevel(ctx context.Context) {

@@ -9,34 +9,49 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
+// guaranteeFixture has facts to which entries of some rules are applied.
+type guaranteeFixture struct {
+	*testing.T
+	f     *Facts
+	rules uint32
+}
+
+func (w *guaranteeFixture) apply(e *droverv1.Entry) Result {
+	w.Helper()
+	e.Version, e.At, e.StepRules = EntryVersion, 1e9, w.rules
+	r := w.f.Apply(w.f.Index()+1, e)
+	if r.Err != nil {
+		w.Fatal(r.Err)
+	}
+	return r
+}
+
+// accept accepts a job of one task, in a project unless that is empty, with or without a deadline, and returns its ID.
+func (w *guaranteeFixture) accept(name, project string, deadline *time.Time) uint64 {
+	w.Helper()
+	j := &jobspec.Job{Name: name, Tenant: DefaultTenant, Project: project, Deadline: deadline, Stages: []jobspec.Stage{{Name: "m", Kind: jobspec.KindGroup, Tasks: 1,
+		Command: []string{"x"}, Resources: jobspec.Resources{CPU: 100, Memory: 1 << 20}}}}
+	jobspec.SetDefaults(j)
+	b, err := jobspec.Encode(j)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(b)}}}).Job
+}
+
+// decide applies a decision with policy states, and returns how many violations it records.
+func (w *guaranteeFixture) decide(states ...*droverv1.PolicyStateFact) int {
+	w.Helper()
+	return w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: states}}}).Violated
+}
+
 // The first violation of a guarantee, of a job and of a project, is an event with its cause, and is known until the
 // job's end and after it. Entries of before are applied as they were.
 func TestViolatedGuaranteesAreRecorded(t *testing.T) {
 	for rules, recorded := range map[uint32]bool{lossRules: false, violationRules: true} {
-		f := New()
-		apply := func(e *droverv1.Entry) Result {
-			t.Helper()
-			e.Version, e.At, e.StepRules = EntryVersion, 1e9, rules
-			r := f.Apply(f.Index()+1, e)
-			if r.Err != nil {
-				t.Fatal(r.Err)
-			}
-			return r
-		}
-		accept := func(name, project string) uint64 {
-			at := time.Unix(100, 0)
-			j := &jobspec.Job{Name: name, Tenant: DefaultTenant, Project: project, Deadline: &at, Stages: []jobspec.Stage{{Name: "m", Kind: jobspec.KindGroup, Tasks: 1,
-				Command: []string{"x"}, Resources: jobspec.Resources{CPU: 100, Memory: 1 << 20}}}}
-			jobspec.SetDefaults(j)
-			b, err := jobspec.Encode(j)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(b)}}}).Job
-		}
-		decide := func(states ...*droverv1.PolicyStateFact) int {
-			return apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: states}}}).Violated
-		}
+		w := &guaranteeFixture{t, New(), rules}
+		f, apply, decide, deadline := w.f, w.apply, w.decide, time.Unix(100, 0)
+		accept := func(name, project string) uint64 { return w.accept(name, project, &deadline) }
 		alone, inProject := accept("alone", ""), accept("first", "p")
 		accept("second", "p")
 		project := f.Job(inProject).Project
@@ -88,26 +103,9 @@ func TestViolatedGuaranteesAreRecorded(t *testing.T) {
 // of before are applied as they were.
 func TestGuaranteesOfProjectsAreEvents(t *testing.T) {
 	for rules, told := range map[uint32]bool{levelStepRules: false, projectRules: true} {
-		f := New()
-		apply := func(e *droverv1.Entry) Result {
-			t.Helper()
-			e.Version, e.At, e.StepRules = EntryVersion, 1e9, rules
-			r := f.Apply(f.Index()+1, e)
-			if r.Err != nil {
-				t.Fatal(r.Err)
-			}
-			return r
-		}
-		project := func(name, project string) uint64 {
-			j := &jobspec.Job{Name: name, Tenant: DefaultTenant, Project: project, Stages: []jobspec.Stage{{Name: "m", Kind: jobspec.KindGroup, Tasks: 1,
-				Command: []string{"x"}, Resources: jobspec.Resources{CPU: 100, Memory: 1 << 20}}}}
-			jobspec.SetDefaults(j)
-			b, err := jobspec.Encode(j)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return f.Job(apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(b)}}}).Job).Project
-		}
+		w := &guaranteeFixture{t, New(), rules}
+		f, apply := w.f, w.apply
+		project := func(name, project string) uint64 { return f.Job(w.accept(name, project, nil)).Project }
 		p, q, r := project("first", "p"), project("other", "q"), project("third", "r")
 		project("second", "p")
 		decision := func(at int64) *droverv1.Entry {
@@ -148,30 +146,9 @@ func TestGuaranteesOfProjectsAreEvents(t *testing.T) {
 
 // A job that joined a project after its guarantee was given has that guarantee once it is included.
 func TestLatestDepartureOfAJobThatJoined(t *testing.T) {
-	f := New()
-	apply := func(e *droverv1.Entry) Result {
-		t.Helper()
-		e.Version, e.At, e.StepRules = EntryVersion, 1e9, violationRules
-		r := f.Apply(f.Index()+1, e)
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
-		return r
-	}
-	decide := func(states ...*droverv1.PolicyStateFact) {
-		apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: states}}})
-	}
-	var jobs []uint64
-	for _, name := range []string{"first", "second"} {
-		j := &jobspec.Job{Name: name, Tenant: DefaultTenant, Project: "p", Stages: []jobspec.Stage{{Name: "m", Kind: jobspec.KindGroup, Tasks: 1,
-			Command: []string{"x"}, Resources: jobspec.Resources{CPU: 100, Memory: 1 << 20}}}}
-		jobspec.SetDefaults(j)
-		b, err := jobspec.Encode(j)
-		if err != nil {
-			t.Fatal(err)
-		}
-		jobs = append(jobs, apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(b)}}}).Job)
-	}
+	w := &guaranteeFixture{t, New(), violationRules}
+	f, decide := w.f, w.decide
+	jobs := []uint64{w.accept("first", "p", nil), w.accept("second", "p", nil)}
 	project := f.Job(jobs[0]).Project
 	check := func(what string, first, second int64) {
 		t.Helper()

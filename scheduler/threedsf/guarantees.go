@@ -86,15 +86,15 @@ func (l *reservedLane) serveDue() {
 		if !g.IsPending(r.Task) || l.c.actionsLeft <= 0 || g.Startable() == 0 || !g.Spec.Demand.Fits(r.Demand) {
 			continue
 		}
-		if l.isBeingFreed(r, g) && l.c.s.TenantTree().HasCaps() {
+		if l.placeOrPreempt(r, g) && l.c.s.TenantTree().HasCaps() {
 			l.c.capWaits = append(l.c.capWaits, capWait{g, r})
 		}
 	}
 }
 
-// isBeingFreed places a task into its reservation, or preempts for it where its node or a cap has too little. It reports
+// placeOrPreempt places a task into its reservation, or preempts for it where its node or a cap has too little. It reports
 // whether what the task lacks is being freed.
-func (l *reservedLane) isBeingFreed(r *scheduler.Reservation, g *scheduler.Stage) bool {
+func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Stage) bool {
 	allowed := l.c.allows(g)
 	_, fits := l.c.s.Node(r.Node).Fits(g.Spec.Demand, g.Spec.Disk)
 	// What gives way on the node mostly counts below the caps too, so the node comes first, unless that is in vain.

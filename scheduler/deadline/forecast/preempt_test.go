@@ -72,12 +72,18 @@ func TestTheNewestTaskIsSuspended(t *testing.T) {
 	urgent := w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 		j.Deadline, j.Accepted, g.Estimate = w.Now.Add(20*time.Second), true, 10*time.Second
 	})
+	checkEnds(t, w, map[scheduler.JobID]time.Duration{older: 60 * time.Second, newer: 70 * time.Second, urgent: 10 * time.Second})
+}
+
+// checkEnds compares when jobs are expected to end, with preemption, after now.
+func checkEnds(t *testing.T, w *schedtest.World, want map[scheduler.JobID]time.Duration) {
+	t.Helper()
 	var p Forecaster
 	got, err := p.Expect(w.State, Query{Preempt: true}, w.Now, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for job, after := range map[scheduler.JobID]time.Duration{older: 60 * time.Second, newer: 70 * time.Second, urgent: 10 * time.Second} {
+	for job, after := range want {
 		if got.Ends[job] != w.Now.Add(after) {
 			t.Errorf("job %d is expected to end after %v, want %v", job, got.Ends[job].Sub(w.Now), after)
 		}
@@ -92,16 +98,7 @@ func TestInfeasibleTasksAreVictimsAsOthersAre(t *testing.T) {
 	markInfeasible(t, w, older)
 	newer := occupy(w, 0, schedtest.R(1, 1, 1), 60*time.Second)
 	urgent := submitDue(w, 1, 20*time.Second, 10*time.Second)
-	var p Forecaster
-	got, err := p.Expect(w.State, Query{Preempt: true}, w.Now, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for job, after := range map[scheduler.JobID]time.Duration{older: 60 * time.Second, newer: 70 * time.Second, urgent: 10 * time.Second} {
-		if got.Ends[job] != w.Now.Add(after) {
-			t.Errorf("job %d is expected to end after %v, want %v", job, got.Ends[job].Sub(w.Now), after)
-		}
-	}
+	checkEnds(t, w, map[scheduler.JobID]time.Duration{older: 60 * time.Second, newer: 70 * time.Second, urgent: 10 * time.Second})
 }
 
 // However many tasks run, no more follow them than wait: the sum over all of them is larger than an int32.
