@@ -171,9 +171,11 @@ func avoidOOMKill() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000
 // precedeOthers gives the calling thread, and what is started by it, real-time
 // priority if it has the right to. A machine that was paused as a whole goes on
 // with programs and daemons that all want a processor: the watchdog is to freeze
-// the listed tasks before one of them has it.
+// the listed tasks before one of them has it. Threads of equal priority take
+// turns (SCHED_RR): with SCHED_FIFO a thread that spins until another one of its
+// process has run keeps the processor for ever.
 func precedeOthers() {
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: 1}, 0)
 }
 
 // Starter returns a function that starts a watchdog of the file through the

@@ -430,7 +430,7 @@ func (w *testHost) precedesOthers(pid int) {
 			continue
 		}
 		w.must(err)
-		if attr.Policy != unix.SCHED_FIFO {
+		if attr.Policy != unix.SCHED_RR {
 			w.Errorf("thread %d of watchdog %d has scheduling policy %d", id, pid, attr.Policy)
 		}
 	}
@@ -441,7 +441,7 @@ func mayPrecedeOthers() error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+		done <- unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: 1}, 0)
 	}()
 	return <-done
 }
