@@ -155,7 +155,8 @@ func (c *checker) isInWayUnderCap(j *Job) bool {
 		return false
 	}
 	for t := j.tenant; t != nil; t = c.s.tree.tenant(t.Spec.Parent) {
-		sum := t.Used
+		used := t.Used.Add(c.charged.tenants[t.Spec.ID])
+		sum := used
 		add := func(r *Reservation) {
 			if g := c.s.Stage(r.StageID()); g != nil && c.isDue(r) && r.IsOfTask() && g.IsPending(r.Task) && c.s.tree.IsBelow(g.Job.Spec.Tenant, t.Spec.ID) {
 				sum = sum.Add(g.Spec.Demand)
@@ -174,7 +175,7 @@ func (c *checker) isInWayUnderCap(j *Job) bool {
 				add(r)
 			}
 		}
-		if _, ok := t.Spec.Caps.Total.Allows(sum); sum != t.Used && !ok {
+		if _, ok := t.Spec.Caps.Total.Allows(sum); sum != used && !ok {
 			return true
 		}
 	}

@@ -248,6 +248,7 @@ func TestCheckDefendsDeadlines(t *testing.T) {
 		accepted, guaranteed, violated, due bool
 		elsewhere                           bool    // it is due on another node
 		now                                 bool    // and reserved by the same decision
+		starts                              bool    // a task of one core starts before, by the same decision
 		cap                                 float64 // of both jobs' tenant, cores
 		want                                scheduler.Rule
 	}{
@@ -257,11 +258,13 @@ func TestCheckDefendsDeadlines(t *testing.T) {
 		"accepted, another is due elsewhere":             {accepted: true, due: true, elsewhere: true, cap: 5, want: scheduler.RuleVictim},
 		"accepted, another is due under a full cap":      {accepted: true, due: true, elsewhere: true, cap: 4},
 		"accepted, another is made due under a full cap": {accepted: true, due: true, elsewhere: true, now: true, cap: 4},
+		"accepted, a start fills another's cap":          {accepted: true, due: true, elsewhere: true, starts: true, cap: 5},
+		"accepted, a start leaves another's cap room":    {accepted: true, due: true, elsewhere: true, starts: true, cap: 6, want: scheduler.RuleVictim},
 		"guaranteed, another is due under a full cap":    {guaranteed: true, due: true, elsewhere: true, cap: 4, want: scheduler.RuleVictim},
-		"guaranteed":                                     {guaranteed: true, want: scheduler.RuleVictim},
-		"guaranteed, another guarantee is due":           {guaranteed: true, due: true, want: scheduler.RuleVictim},
-		"its guarantee is violated":                      {guaranteed: true, violated: true, want: scheduler.RuleVictim},
-		"its guarantee is violated, another is due":      {guaranteed: true, violated: true, due: true},
+		"guaranteed":                                {guaranteed: true, want: scheduler.RuleVictim},
+		"guaranteed, another guarantee is due":      {guaranteed: true, due: true, want: scheduler.RuleVictim},
+		"its guarantee is violated":                 {guaranteed: true, violated: true, want: scheduler.RuleVictim},
+		"its guarantee is violated, another is due": {guaranteed: true, violated: true, due: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(2, schedtest.R(4, 4, 10)).AddTenants("a")
@@ -294,6 +297,10 @@ func TestCheckDefendsDeadlines(t *testing.T) {
 					must(t, w.State.Apply(&reserve, w.Now))
 					d.Actions = nil
 				}
+			}
+			if c.starts {
+				first := scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(1, 1, 0))}
+				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: first, Attempt: 1, Run: 1, Disk: -1})
 			}
 			d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen})
 			got := scheduler.Rule(0)
