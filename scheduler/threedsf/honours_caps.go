@@ -87,17 +87,19 @@ func (x *guaranteeCheck) readCaps() {
 	}
 }
 
-// reservationBelowCap returns a guarantee for which a stage that gives way on no node with free capacity leaves too little
-// of a cap, or nil.
+// reservationBelowCap returns a guarantee for which a stage leaves too little of a cap, on nodes with free capacity where it
+// does not give way; nil if it gives way on all of them, or leaves enough.
 func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Reservation {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return nil
 	}
 	s := x.v.s
-	for id := s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = s.Cluster().NextNode(g, id+1) {
-		if s.Node(id).CanPreempt(g.Job) {
-			return nil
-		}
+	id := s.Cluster().NextNode(g, 0)
+	for id != scheduler.NoNode && s.Node(id).CanPreempt(g.Job) {
+		id = s.Cluster().NextNode(g, id+1)
+	}
+	if id == scheduler.NoNode {
+		return nil
 	}
 	t, _ := x.exceededCap(g, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time
 	if t == nil {
