@@ -12,7 +12,8 @@ type Policy interface {
 }
 
 // Reasoner is a policy that can leave out the reasons: for each waiting stage they cost more
-// than the decision itself. Actions, policy states and Wake are the same either way.
+// than the decision itself. Actions and policy states are the same either way, and so is Wake, unless some
+// reasons are left to the next decision (Decision.WaitingMore), which it then requests.
 type Reasoner interface {
 	// SetReasonsWanted sets whether Decide fills in Decision.Waiting. The default is true.
 	SetReasonsWanted(wanted bool)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -76,5 +77,61 @@ func explainInParts(t *testing.T, name string) {
 	}
 	if d := w.Cycle(p); d.WaitingMore || d.Wake == w.Now+1 {
 		t.Errorf("does not rest: %+v", d.Wake)
+	}
+}
+
+// comparedPolicy is a policy that fails a test unless it decides the same where no reasons are wanted.
+type comparedPolicy struct {
+	scheduler.Policy
+	without scheduler.Policy // its decisions have no reasons
+	t       *testing.T
+	wakes   int // decisions that request another one
+}
+
+func newComparedPolicy(t *testing.T, name string, params map[string]string) *comparedPolicy {
+	p := &comparedPolicy{Policy: mustNew(t, name, params), without: mustNew(t, name, params), t: t}
+	p.without.(scheduler.Reasoner).SetReasonsWanted(false)
+	return p
+}
+
+func (p *comparedPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
+	d, without := p.Policy.Decide(s, now, limit), p.without.Decide(s, now, limit)
+	plain := d
+	if plain.Waiting = nil; d.WaitingMore || len(without.Waiting) > 0 || plain.String() != without.String() || plain.Wake != without.Wake {
+		p.t.Fatalf("%s decides\n%swake %d, and without reasons\n%swake %d", p.Name(), plain.String(), plain.Wake, without.String(), without.Wake)
+	}
+	if d.Wake > 0 {
+		p.wakes++
+	}
+	return d
+}
+
+// Whether reasons are wanted changes nothing else in a decision: in random worlds, and for 3dsf where guarantees share caps.
+func TestReasonsChangeNothingElse(t *testing.T) {
+	first := seed.New(t)
+	for _, info := range table {
+		for world := range uint64(5) {
+			c, p := schedtest.NewChaos(t, first+world), newComparedPolicy(t, info.Name, nil)
+			for range 20 {
+				c.Step()
+				c.Cycle(p)
+			}
+		}
+	}
+	wakes := 0
+	for world := range uint64(5) {
+		w, proved := cappedGuarantees(t, first+world)
+		p := newComparedPolicy(t, "3dsf", cappedParams(first+world))
+		proved.Policy = p
+		for range 200 {
+			if w.r.IntN(10) == 0 {
+				w.join()
+			}
+			w.advanceSecond(true)
+		}
+		wakes += p.wakes
+	}
+	if wakes < 100 {
+		t.Errorf("%d decisions request another one: too few for a meaningful test", wakes)
 	}
 }

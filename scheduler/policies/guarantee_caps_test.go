@@ -215,10 +215,15 @@ func (p *provedPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int)
 	return d
 }
 
+// cappedParams are the parameters of 3dsf in the world of cappedGuarantees for a seed.
+func cappedParams(seed uint64) map[string]string {
+	return map[string]string{"max_suspended": []string{"10m", "2s"}[seed%2], "guarantee_share": "1"}
+}
+
 // cappedGuarantees returns a world of guarantees in which the tenants are below another one with a cap, and have caps
 // themselves now and then.
 func cappedGuarantees(t *testing.T, seed uint64) (*guaranteeWorld, *provedPolicy) {
-	params := map[string]string{"max_suspended": []string{"10m", "2s"}[seed%2], "guarantee_share": "1"}
+	params := cappedParams(seed)
 	p := newGuaranteeWorld(t, seed, 3, params)
 	proved := &provedPolicy{Policy: p.policy, t: t, maker: func() scheduler.Policy { return mustNew(t, "3dsf", params) }}
 	p.policy = proved

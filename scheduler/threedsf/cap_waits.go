@@ -13,21 +13,9 @@ type capWait struct {
 	reservation *scheduler.Reservation // that is due
 }
 
-// canPreemptUnderCaps reports whether enough can be preempted for a due task that the caps of its tenants stop.
-func (l *reservedLane) canPreemptUnderCaps(r *scheduler.Reservation, g *scheduler.Stage) bool {
-	_, ok := l.capVictims(r, g)
-	return ok
-}
-
-// preemptUnderCaps preempts for a due task that the caps of its tenants stop. It returns false if no victims suffice.
-func (l *reservedLane) preemptUnderCaps(r *scheduler.Reservation, g *scheduler.Stage) bool {
-	victims, ok := l.capVictims(r, g)
-	l.preemption.preempt(victims)
-	return ok
-}
-
-// capVictims finds victims for a due task that the caps of its tenants stop; ok is false if none suffice.
-func (l *reservedLane) capVictims(r *scheduler.Reservation, g *scheduler.Stage) (victims []deadline.Victim, ok bool) {
+// findCapVictims finds victims for a due task that the caps of its tenants stop; ok is false if none suffice. It then
+// finds none for that stage again in this pass. The victims are valid until others are searched.
+func (l *reservedLane) findCapVictims(r *scheduler.Reservation, g *scheduler.Stage) (victims []deadline.Victim, ok bool) {
 	if l.c.cfg.Preempt == deadline.None || slices.Contains(l.withoutVictims, g) {
 		return nil, false
 	}

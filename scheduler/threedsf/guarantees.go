@@ -97,21 +97,30 @@ func (l *reservedLane) serveDue() {
 func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Stage) bool {
 	allowed := l.c.allows(g)
 	_, fits := l.c.s.Node(r.Node).Fits(g.Spec.Demand, g.Spec.Disk)
-	// What gives way on the node mostly counts below the caps too, so the node comes first, unless that is in vain.
-	if !fits && ((!allowed && !l.canPreemptUnderCaps(r, g)) || !l.preemptReservedNode(r, g)) {
+	if allowed && fits {
+		l.c.place(g, r.Task, r.Node)
+		if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
+			l.c.apply(scheduler.Unreserve(r.ID))
+		}
 		return false
 	}
+	var victims []deadline.Victim
+	ok := true
 	if !allowed {
-		return l.preemptUnderCaps(r, g)
+		if victims, ok = l.findCapVictims(r, g); !ok {
+			return false // what the node lacks would be freed in vain
+		}
 	}
-	if !fits {
-		return true
+	if !fits { // before the victims for the caps: what gives way on the node mostly counts below these too
+		if !l.preemptReservedNode(r, g) {
+			return false
+		}
+		if !allowed {
+			victims, ok = l.findCapVictims(r, g)
+		}
 	}
-	l.c.place(g, r.Task, r.Node)
-	if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
-		l.c.apply(scheduler.Unreserve(r.ID))
-	}
-	return false
+	l.preemption.preempt(victims)
+	return ok
 }
 
 // preemptReservedNode preempts for a due task on its node. Capacity reserved there

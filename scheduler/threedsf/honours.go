@@ -8,7 +8,8 @@ import (
 )
 
 // guaranteeCheck says what may start beside the guarantees on a node. It owns scratch
-// space alone.
+// space, and notes when a task that may not start in this pass because of a cap should
+// be asked about again (capGuarantees.retryAt).
 type guaranteeCheck struct {
 	v         *view
 	capacity  scheduler.FreeCapacity // of guaranteeFits

@@ -7,16 +7,16 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// capGuarantees is what guarantees need below caps, as of the first question of a pass.
+// capGuarantees is what guarantees need below caps, as of the first question of a pass, and when to ask again.
 type capGuarantees struct {
 	timeline *scheduler.Timeline // nil before the first question
 	reserved []bool              // by bin of its Caps: a guarantee is below it
 	used     []scheduler.Resources
-	wake     scheduler.Time // when, if nothing happens, a task leaves the caps enough that did not; Never for none
+	retryAt  scheduler.Time // when, if nothing happens, a task leaves the caps enough that did not in this pass; Never for none
 }
 
 // beginPass forgets what was known of an earlier pass.
-func (x *guaranteeCheck) beginPass() { x.caps.timeline, x.caps.wake = nil, scheduler.Never }
+func (x *guaranteeCheck) beginPass() { x.caps.timeline, x.caps.retryAt = nil, scheduler.Never }
 
 // isBelowCap reports whether a tenant is below a cap on a total. O(depth of the tenant), O(1) if no tenant has a cap.
 func (v *view) isBelowCap(id scheduler.TenantID) bool {
@@ -32,15 +32,15 @@ func (v *view) isBelowCap(id scheduler.TenantID) bool {
 }
 
 // leavesCaps reports whether starting d more of a stage until end, by a task that does not give way, leaves the guarantees
-// below the caps of its tenant what they need of these. What was placed since the first question of the pass counts as
-// staying. O(depth x log n), and once a pass O(nodes + guarantees), where a guarantee may be below a cap.
+// below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might. What was placed since
+// the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a guarantee may be below a cap.
 func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) bool {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
 	}
-	t, at := x.exceededCap(g, d, end)
+	t, until := x.exceededCap(g, d, end)
 	if t != nil {
-		x.caps.wake = min(x.caps.wake, at)
+		x.caps.retryAt = min(x.caps.retryAt, until)
 	}
 	return t == nil
 }

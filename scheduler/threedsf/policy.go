@@ -122,9 +122,6 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	if !p.omitReasons {
 		p.explainer.explain(p.seenStamp)
 	}
-	if at := p.guarantees.caps.wake; at < scheduler.Never {
-		p.cycle.wakeAt(at)
-	}
 	s.Journal().Rollback(p.cycle.mark)
 	p.idleAtStamp = len(p.cycle.actions) == 0 && len(p.cycle.states) == 0 && p.cycle.actionsLeft > 0
 	return p.cycle.decision(now)
@@ -158,6 +155,9 @@ func (p *Policy) runPass() bool {
 	}
 	p.waits.record()
 	p.obsolete.drop()
+	if at := p.guarantees.caps.retryAt; at < scheduler.Never { // read before the explainer asks too
+		p.cycle.wakeAt(at)
+	}
 	return p.cycle.changeCount != before && p.cycle.actionsLeft > 0 &&
 		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || p.waits.waiting > 0 || p.suspended.anySuspended || p.deadlines.hasWaitingJob())
 }

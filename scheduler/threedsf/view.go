@@ -7,13 +7,14 @@ import (
 )
 
 // view is what a decision is made from: the configuration, the State and the time. Its
-// methods answer questions about jobs, stages and reservations, and change nothing.
+// methods answer questions about jobs, stages and reservations, and change nothing. While
+// a decision is made, cycle changes the State and reservedLane lists the capWaits.
 type view struct {
 	cfg         *Config
 	assumptions assumptions
 	s           *scheduler.State
 	now         scheduler.Time
-	capWaits    []capWait // of this pass, see reservedLane.serveDue
+	capWaits    []capWait // of this pass
 }
 
 // wasRefused reports whether a job or its project requested a guarantee, was refused, and
