@@ -13,9 +13,9 @@ type assumptions struct {
 	deadlines, allDeadlines bool // as in Config
 }
 
-// overdueExtension is how long a non-preemptible task past its expected end is
+// overrunExtension is how long a non-preemptible task past its expected end is
 // assumed to run on.
-const overdueExtension = 10 * time.Second
+const overrunExtension = 10 * time.Second
 
 // ChargeTenants reports true: each tenant's guarantees are limited.
 func (assumptions) ChargeTenants() bool { return true }
@@ -29,7 +29,7 @@ func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sched
 		return memoryClaim(s, a)
 	}
 	end, fixed := x.expectedEnd(s, a, j, now)
-	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: now.Add(overdueExtension), ValidUntil: end, Charged: nonPreemptible}
+	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: now.Add(overrunExtension), ValidUntil: end, Charged: nonPreemptible}
 	if a.Level.Suspended() { // it will resume and need its full demand
 		c.Occupied = scheduler.Occupancy{Resources: a.Demand, Disk: a.DiskSpace}
 	}
@@ -58,7 +58,7 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *sc
 	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
 	case a.Level.Suspended() && bound > 0:
-		return now.Add(max(bound-a.Ran, overdueExtension)), false
+		return now.Add(max(bound-a.Ran, overrunExtension)), false
 	case a.Level.Suspended():
 		return scheduler.Never, true
 	case bound > 0 && boundEnd(a, g) > now:
@@ -66,13 +66,13 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *sc
 	case bound > 0 && preemptible:
 		return now, false
 	case bound > 0:
-		return now.Add(overdueExtension), false
+		return now.Add(overrunExtension), false
 	case !j.IsNonPreemptible():
 		return scheduler.Never, true
 	case known && end > now:
 		return end, true
 	default:
-		return now.Add(overdueExtension), false
+		return now.Add(overrunExtension), false
 	}
 }
 

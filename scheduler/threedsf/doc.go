@@ -11,8 +11,9 @@
 //  2. begin: synchronise the tree of tenants with what they use.
 //  3. planGuarantees: read the plan of the guarantees from the State, repair and
 //     compress it, accept or refuse new requests.
-//  4. runPass, the lanes that ignore fair shares: due reservations, deadline
-//     jobs, suspended tasks.
+//  4. runPass, the lanes that ignore fair shares: preemption reservations whose
+//     capacity is free, guarantees that are due, tasks that were suspended for
+//     long, deadline jobs, other suspended tasks, a task of each overdue job.
 //  5. runPass, serveTenants: serve the next tenant by fair share until nothing
 //     fits or the cycle has no actions left. A task with much input gets a node
 //     that stores it, several tasks of one stage by matching; other tasks get the
@@ -38,6 +39,7 @@
 //   - preemptReservations, reservedNodes and guaranteeCheck say what is reserved, openNodes
 //     and nodeFinder which nodes that leaves to a task;
 //   - inputWaits, exchanger, placer and preemption place tasks and make place for them;
-//   - reservedLane, suspendedLane, deadlineLane and tenantOrder (with queues) are the lanes;
+//   - reservedLane, suspendedLane, deadlineLane, overdueLane and tenantOrder (with queues and
+//     shares) are the lanes;
 //   - explainer says why the rest waits.
 package threedsf

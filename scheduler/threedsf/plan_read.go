@@ -164,7 +164,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	}
 	duration := b.p.taskDuration(g)
 	if duration <= 0 {
-		duration = overdueExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
+		duration = overrunExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
 	}
 	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g),
 		Caps: b.timeline.CapsOf(g.Job.Spec.Tenant)}
@@ -247,7 +247,7 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 		}
 	}
 	if at == scheduler.Never {
-		at = b.p.c.now.Add(overdueExtension)
+		at = b.p.c.now.Add(overrunExtension)
 	}
 	return at
 }

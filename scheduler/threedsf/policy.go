@@ -142,7 +142,7 @@ func (p *Policy) runPass() bool {
 	p.reserved.collectDue()
 	p.reserved.servePreempted()
 	p.reserved.serveDue()
-	p.suspended.resumeOverdue()
+	p.suspended.resumeLongSuspended()
 	if p.cfg.Deadlines {
 		p.deadlines.serve()
 	}

@@ -32,12 +32,12 @@ func (l *suspendedLane) serve() {
 	}
 }
 
-// resumeOverdue resumes, ahead of all lanes but P1, tasks suspended for half of
+// resumeLongSuspended resumes, ahead of all lanes but P1, tasks suspended for half of
 // MaxSuspended. On each node it reserves capacity for the first that does not fit
 // yet, unless that could not resume with it either; with two such reservations each could block the other for ever. Where nothing
 // runs and the first still does not fit, it is blocked by other suspended tasks, so
 // these may resume despite its reservation.
-func (l *suspendedLane) resumeOverdue() {
+func (l *suspendedLane) resumeLongSuspended() {
 	clear(l.resumeReserved)
 	for a := range l.c.s.Attempts().Suspended() {
 		l.anySuspended = true
