@@ -48,12 +48,14 @@ func AcceptAll(d Decision) (Decision, error) { return d, nil }
 
 // Cycle runs one round of scheduling, the same live and simulated:
 //
-//  1. Decide: the policy makes a decision. Tasks that it puts back on a node where they failed
-//     change places with others of their stage (Stage.FailedOn). Maps whose lost outputs running
-//     reduces wait for are placed, or reduces are suspended for them (freeForMaps).
-//  2. Check: an independent validation rejects a decision that breaks a rule.
-//  3. commit: the decision, or part of it, becomes durable.
-//  4. Apply: the accepted actions and policy states change the State.
+//  1. Decide: the policy makes a decision.
+//  2. Amend it, whatever the policy: tasks that it puts back on a node where they failed change
+//     places with others of their stage (moveRetriesElsewhere), and running reduces that wait for
+//     lost map outputs get the maps placed (unblockStalledReduces). If the decision is empty then,
+//     the cycle ends here.
+//  3. Check: an independent validation rejects a decision that breaks a rule.
+//  4. commit: the decision, or part of it, becomes durable.
+//  5. Apply: the accepted actions change the State, then the accepted policy states.
 //
 // It returns what was accepted. A decision that Check rejects changes nothing and returns an
 // error of class ErrInvalid: it is a defect of the policy, which the owner reports before it
@@ -61,8 +63,8 @@ func AcceptAll(d Decision) (Decision, error) { return d, nil }
 func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, error) {
 	s.SetTime(now)
 	d := p.Decide(s, now, limit)
-	exchangeRetries(s, &d)
-	freeForMaps(s, &d, now, limit)
+	moveRetriesElsewhere(s, &d)
+	unblockStalledReduces(s, &d, now, limit)
 	if d.Empty() {
 		return d, nil
 	}

@@ -41,12 +41,12 @@ func (t *pastAttempts) failedOn(n NodeID) {
 	t.FailedOn = append(slices.Clone(t.FailedOn[max(0, len(t.FailedOn)-maxFailedOn+1):]), n)
 }
 
-// exchangeRetries changes the tasks of placements that put a task back on a node where it failed: a task of the same
+// moveRetriesElsewhere changes the tasks of placements that put a task back on a node where it failed: a task of the same
 // stage takes that place, one that this decision starts elsewhere or else one that waits. What each node gets and which
 // stages are served stays as the policy decided. Tasks with input are left to the policy, which knows where it is, and
 // those of jobs with reservations, kept or made by this decision, to their plan. O(actions), and O(actions + nodes) for
 // each placement concerned.
-func exchangeRetries(s *State, d *Decision) {
+func moveRetriesElsewhere(s *State, d *Decision) {
 	copied := false
 	for i := range d.Actions {
 		a := &d.Actions[i]

@@ -41,11 +41,11 @@ func (g *Stage) waitsForPlaces() bool {
 	return slices.ContainsFunc(g.Spec.After, func(i int32) bool { return g.Job.Stages[i].Startable() > 0 })
 }
 
-// freeForMaps adds to a decision what lets reduces go on that wait for maps which wait for places after it: for each
-// such stage of maps the placement of one, or the suspension of reduces that it needs to be placed. O(stalled stages) if
-// none of their maps waits, as while these run again; O(actions + attempts of the stalled stages + nodes that fit the
-// maps) otherwise.
-func freeForMaps(s *State, d *Decision, now Time, limit int) {
+// unblockStalledReduces adds actions to a decision for running reduces whose map outputs were lost and whose maps still
+// wait once the decision is applied: for each such stage of maps it places one map, or suspends the reduces whose capacity
+// that needs. O(stalled stages) if none of their maps waits, as while these run again; O(actions + attempts of the stalled
+// stages + nodes that fit the maps) otherwise.
+func unblockStalledReduces(s *State, d *Decision, now Time, limit int) {
 	if !slices.ContainsFunc(s.stalled, (*Stage).waitsForPlaces) {
 		return
 	}

@@ -201,7 +201,7 @@ func (p *decided) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 }
 
 // Under every policy, in random worlds in which tasks fail, Cycle changes at most which tasks
-// of a stage start where: each node gets what the policy decided, and what freeForMaps adds, and Check accepts it.
+// of a stage start where: each node gets what the policy decided, and what unblockStalledReduces adds, and Check accepts it.
 func TestExchangesKeepWhatNodesGet(t *testing.T) {
 	type place struct {
 		stage scheduler.StageID
