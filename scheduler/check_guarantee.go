@@ -66,7 +66,7 @@ func (c *checker) checkGuarantees(p *placedTask, g *Stage, task int32) bool {
 	}
 	list := c.reservedOn(p.node)
 	if slices.ContainsFunc(list, func(r *Reservation) bool { // that it is due for
-		return c.isDue(r) && r.Job == p.job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && (r.Task < 0 || r.Task == task)
+		return c.inForce(r) && r.Job == p.job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && (r.Task < 0 || r.Task == task)
 	}) {
 		return true
 	}
@@ -131,8 +131,8 @@ func (g *Stage) endsBy(a *Attempt, at Time) bool {
 	return !a.Level.Suspended() && boundedEnd(g, a.Ran, a.Placed) <= at
 }
 
-// isDue reports whether a reservation is a guarantee in force now.
-func (c *checker) isDue(r *Reservation) bool {
+// inForce reports whether a reservation is a guarantee in force now.
+func (c *checker) inForce(r *Reservation) bool {
 	return r.Kind.IsGuarantee() && r.Start <= c.now && r.End > c.now
 }
 
@@ -145,7 +145,7 @@ func (c *checker) isPreemptibleOn(j *Job, n *Node) bool {
 // unless a guarantee is due on the node or under the same cap. A guarantee that is violated, as by a task that ran past its bound, gives
 // way too.
 func (c *checker) keepsDeadline(j *Job, on NodeID) bool {
-	return (j.IsGuaranteed() && !c.isViolated(j.Spec.ID, j.Spec.Project)) || !(slices.ContainsFunc(c.reservedOn(on), c.isDue) || c.isInWayUnderCap(j))
+	return (j.IsDeadlineGuaranteed() && !c.isViolated(j.Spec.ID, j.Spec.Project)) || !(slices.ContainsFunc(c.reservedOn(on), c.inForce) || c.isInWayUnderCap(j))
 }
 
 // isInWayUnderCap reports whether a cap above a job has no room for all tasks below it that wait and are due by a guarantee,
@@ -158,7 +158,7 @@ func (c *checker) isInWayUnderCap(j *Job) bool {
 		used := t.Used.Add(c.charged.tenants[t.Spec.ID])
 		sum := used
 		add := func(r *Reservation) {
-			if g := c.s.Stage(r.StageID()); g != nil && c.isDue(r) && r.IsOfTask() && g.IsPending(r.Task) && c.s.tree.IsBelow(g.Job.Spec.Tenant, t.Spec.ID) {
+			if g := c.s.Stage(r.StageID()); g != nil && c.inForce(r) && r.IsOfTask() && g.IsPending(r.Task) && c.s.tree.IsBelow(g.Job.Spec.Tenant, t.Spec.ID) {
 				sum = sum.Add(g.Spec.Demand)
 			}
 		}
@@ -246,9 +246,9 @@ func (c *checker) checkReserve(a *Action) bool {
 	return true
 }
 
-// isGuaranteed reports whether a reservation serves a guarantee that was made: an accepted
+// servesGuarantee reports whether a reservation serves a guarantee that was made: an accepted
 // deadline, or the departure of a project or of a job without one. Any other reservation is the policy's own plan.
-func (c *checker) isGuaranteed(r *Reservation) bool {
+func (c *checker) servesGuarantee(r *Reservation) bool {
 	j := c.s.jobs[r.Job]
 	ofJob := j != nil && ((r.Kind == ReserveDeadline && j.IsAccepted()) || (r.Kind == ReserveProject && j.HasState(GuaranteeState)))
 	return ofJob || (r.Project != 0 && c.s.Reservations().hasGuarantee(r.Project) && (j == nil || c.s.GuaranteeIncludes(j)))
@@ -256,7 +256,7 @@ func (c *checker) isGuaranteed(r *Reservation) bool {
 
 // checkDropped checks, at the end of a decision, each guarantee that it deleted or replaced. That is valid if its job or
 // project is done, stopped or infeasible, its task started, it is reserved at the end and not later than its latest
-// start, or a policy state says that it is violated and why. Reservations that are not isGuaranteed are the policy's to
+// start, or a policy state says that it is violated and why. Reservations that serve no guarantee are the policy's to
 // delete.
 func (c *checker) checkDropped() {
 	if len(c.dropped) == 0 {
@@ -276,7 +276,7 @@ func (c *checker) checkDropped() {
 		latest, reserved := c.reservedAgain[keyOf(r)]
 		kept := reserved && latest <= cmp.Or(r.Latest, Never)
 		j := c.s.jobs[r.Job]
-		if !kept && c.isGuaranteed(r) && (j == nil || !c.isInfeasible(j)) && !c.isServed(r) && !c.isViolated(r.Job, r.Project) {
+		if !kept && c.servesGuarantee(r) && (j == nil || !c.isInfeasible(j)) && !c.isServed(r) && !c.isViolated(r.Job, r.Project) {
 			c.action = c.dropped[i].action
 			c.breaks(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again by its latest start or recorded as violated",
 				r.ID, r.Job, r.Project)

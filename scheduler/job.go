@@ -252,12 +252,12 @@ func (j *Job) IsAccepted() bool {
 	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState))
 }
 
-// IsGuaranteed reports whether the policy guarantees the deadline of the job (AcceptedState), and
+// IsDeadlineGuaranteed reports whether the policy guarantees the deadline of the job (AcceptedState), and
 // it is not infeasible. O(1).
-func (j *Job) IsGuaranteed() bool {
+func (j *Job) IsDeadlineGuaranteed() bool {
 	return j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState) && !j.stateKinds.has(InfeasibleState)
 }
 
 // IsNonPreemptible reports whether tasks of the job are never preempted for a guarantee: the job
 // belongs to a project, or its deadline is guaranteed. O(1).
-func (j *Job) IsNonPreemptible() bool { return j.Spec.Project != 0 || j.IsGuaranteed() }
+func (j *Job) IsNonPreemptible() bool { return j.Spec.Project != 0 || j.IsDeadlineGuaranteed() }

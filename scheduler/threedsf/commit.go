@@ -77,7 +77,7 @@ func (b *plan) setLatestOfDue(o *owner) bool {
 	for _, j := range o.jobs {
 		for _, old := range j.Reservations() {
 			r := *old
-			if r.Latest = b.latestStart(o, &r); !b.isDue(old) || r == *old || !b.p.c.s.Stage(r.StageID()).IsPending(r.Task) {
+			if r.Latest = b.latestStart(o, &r); !b.canBeServedNow(old) || r == *old || !b.p.c.s.Stage(r.StageID()).IsPending(r.Task) {
 				continue
 			}
 			if !b.tryReserve(o, r) {

@@ -119,7 +119,7 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 			diskSpace -= o.Disk
 		}
 	}
-	if !x.v.isGuaranteed(j) { // one with a guarantee of its own was planned beside that memory
+	if !x.v.hasProjectGuarantee(j) { // one with a guarantee of its own was planned beside that memory
 		free[scheduler.Memory] -= swap.beyond(n.SwapFree)
 	}
 	return (scheduler.Resources{}).Fits(free) && fitsOneDisk && (diskSpace >= 0 || r.Disk == 0)

@@ -243,7 +243,7 @@ func (b *plan) hasUnknownEnd(o *owner) bool {
 func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guarantee, error) {
 	for _, j := range o.jobs {
 		for _, r := range j.Reservations() {
-			if b.isDue(r) {
+			if b.canBeServedNow(r) {
 				q.Departure = max(q.Departure, r.End)
 			}
 		}
@@ -272,9 +272,9 @@ func (b *plan) accountOf(j *scheduler.Job) scheduler.TenantID {
 	return j.Spec.Tenant
 }
 
-// isDue reports whether a planned reservation is due on a node that can serve it to its
+// canBeServedNow reports whether a planned reservation is due on a node that can serve it to its
 // end: its task is not planned again.
-func (b *plan) isDue(r *scheduler.Reservation) bool {
+func (b *plan) canBeServedNow(r *scheduler.Reservation) bool {
 	return isPlanned(r) && r.Start <= b.p.c.now && b.p.c.s.Node(r.Node).Schedulable() && b.p.c.canStayOn(r)
 }
 

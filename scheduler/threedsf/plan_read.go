@@ -187,7 +187,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 		case b.p.c.isExpired(v):
 			x.Lost = true
 			b.late = append(b.late, k)
-		case b.isDue(v):
+		case b.canBeServedNow(v):
 			continue
 		}
 		if v != nil {

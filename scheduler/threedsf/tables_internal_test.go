@@ -142,8 +142,8 @@ func TestWhatAProjectIs(t *testing.T) {
 			if got := v.guaranteeStatus(j); got != x.status {
 				t.Errorf("status %d, want %d", got, x.status)
 			}
-			if v.isGuaranteed(j) != x.guaranteed || v.wasRefused(j) != x.refused || isViolated(w.State, j) != x.over {
-				t.Errorf("guaranteed %v, refused %v, violated %v, want %v, %v, %v", v.isGuaranteed(j), v.wasRefused(j), isViolated(w.State, j), x.guaranteed, x.refused, x.over)
+			if v.hasProjectGuarantee(j) != x.guaranteed || v.wasRefused(j) != x.refused || isViolated(w.State, j) != x.over {
+				t.Errorf("guaranteed %v, refused %v, violated %v, want %v, %v, %v", v.hasProjectGuarantee(j), v.wasRefused(j), isViolated(w.State, j), x.guaranteed, x.refused, x.over)
 			}
 		})
 	}

@@ -29,9 +29,9 @@ func (v *view) wasRefused(j *scheduler.Job) bool {
 	return v.isRefused(j) && !j.IsAccepted()
 }
 
-// isGuaranteed reports whether a job's project has a guaranteed departure that still
+// hasProjectGuarantee reports whether a job's project has a guaranteed departure that still
 // holds. Such a job is not preempted.
-func (v *view) isGuaranteed(j *scheduler.Job) bool {
+func (v *view) hasProjectGuarantee(j *scheduler.Job) bool {
 	pr := v.s.Project(j.Spec.Project)
 	return pr != nil && !pr.HasState(scheduler.ViolatedState) && (pr.HasState(scheduler.GuaranteeState) || pr.Spec.GuaranteedDeparture != 0)
 }
