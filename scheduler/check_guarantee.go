@@ -85,7 +85,7 @@ func (c *checker) guaranteeFits(r *Reservation, list []*Reservation, n *Node) bo
 	c.scratch.Free, c.scratch.Disks = account.free, append(c.scratch.Disks[:0], account.disks...)
 	for a := range c.s.Attempts().On(n.Spec.ID) {
 		g := c.s.StageOf(a)
-		if c.isPreemptibleOn(g.Job, n) || g.endsBy(a, at) || g.Job.Spec.ID == r.Job {
+		if c.isPreemptibleOn(g.Job, n) || g.AssumedEnd(a) <= at || g.Job.Spec.ID == r.Job {
 			c.scratch.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 		}
 	}
@@ -123,12 +123,6 @@ func boundedEnd(g *Stage, ran time.Duration, now Time) Time {
 		return now.Add(b)
 	}
 	return Never
-}
-
-// endsBy reports whether an attempt at a task of the stage should have ended at a time by its bound. One that is
-// suspended does not end.
-func (g *Stage) endsBy(a *Attempt, at Time) bool {
-	return !a.Level.Suspended() && boundedEnd(g, a.Ran, a.Placed) <= at
 }
 
 // inForce reports whether a reservation is a guarantee in force now.

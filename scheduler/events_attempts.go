@@ -154,7 +154,7 @@ func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
 	g := e.s.stages[a.stage]
 	i := a.ID.Index
 	g.accrueTaskTime(now)
-	if b := g.Bound(); b <= 0 || a.Level.Suspended() || now != a.Placed.Add(g.BoundLeft(a.Ran)) {
+	if now != g.AssumedEnd(a) {
 		e.s.unplannedReleases++
 	}
 	slot, other := e.s.links().unlinkFromTask(g, a)

@@ -153,6 +153,15 @@ func (g *Stage) BoundLeft(ran time.Duration) time.Duration {
 	return b
 }
 
+// AssumedEnd returns when an attempt at a task of the stage is taken to have ended: once what its bound left (BoundLeft) when
+// it was placed or last resumed has passed. It returns Never if no bound is known, and for one that is suspended. O(1).
+func (g *Stage) AssumedEnd(a *Attempt) Time {
+	if a.Level.Suspended() {
+		return Never
+	}
+	return boundedEnd(g, a.Ran, a.Placed)
+}
+
 // HasBounds reports whether each stage has a Bound. O(stages).
 func (j *Job) HasBounds() bool {
 	return j.Spec.Bound > 0 || !slices.ContainsFunc(j.Stages, func(g *Stage) bool { return g.Spec.Bound <= 0 })

@@ -21,7 +21,7 @@ func (boundAssumptions) ChargeTenants() bool { return false }
 // ClaimOf returns what an attempt occupies, until its expected end. One that is suspended has overrun its bound only if
 // it ran for longer.
 func (b boundAssumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
-	end, bound := b.expectedEnd(s, a, now), b.boundEnd(s, a, now)
+	end, bound := b.expectedEnd(s, a, now), b.assumedEnd(s, a, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: end, ValidUntil: end, Overran: bound < now}
 	if a.Level.Suspended() {
 		c.Overran = a.Ran > taskBound(s.StageOf(a), b.defaultBound)
@@ -42,7 +42,7 @@ func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, 
 	if a.Level.Suspended() {
 		return scheduler.Never
 	}
-	end := b.boundEnd(s, a, now)
+	end := b.assumedEnd(s, a, now)
 	for grace := b.grace; end < now; grace *= 2 {
 		if end = end.Add(grace); grace > 1<<61 {
 			return scheduler.Never
@@ -51,8 +51,8 @@ func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, 
 	return end
 }
 
-// boundEnd returns when an attempt should have ended by its bound or estimate, or will have left with its node.
-func (b boundAssumptions) boundEnd(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
+// assumedEnd returns when an attempt should have ended by its bound or estimate, or will have left with its node.
+func (b boundAssumptions) assumedEnd(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
 	g := s.StageOf(a)
 	end := a.Placed.Add(boundLeft(g, b.defaultBound, a.Ran) + b.margin)
 	if g.Job.Spec.Bound <= 0 && b.stays(s, g.Job, a.Node) {

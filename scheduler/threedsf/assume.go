@@ -61,8 +61,8 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *sc
 		return now.Add(max(bound-a.Ran, overrunExtension)), false
 	case a.Level.Suspended():
 		return scheduler.Never, true
-	case bound > 0 && boundEnd(a, g) > now:
-		return boundEnd(a, g), true
+	case bound > 0 && overrunsAt(a, g) > now:
+		return overrunsAt(a, g), true
 	case bound > 0 && preemptible:
 		return now, false
 	case bound > 0:
@@ -90,10 +90,10 @@ func isViolated(s *scheduler.State, j *scheduler.Job) bool {
 	return j.HasState(scheduler.ViolatedState)
 }
 
-// boundEnd returns when an attempt at a task of a stage with a bound should have
-// ended. The margin is not included: it is for tasks that start late in their
+// overrunsAt returns when an attempt at a task of a stage with a bound has used that up: in the past
+// if it had when it was placed. The margin is not included: it is for tasks that start late in their
 // reservation, and a task that starts before its reservation leaves half of it to
 // the next one (honoursGuarantees).
-func boundEnd(a *scheduler.Attempt, g *scheduler.Stage) scheduler.Time {
+func overrunsAt(a *scheduler.Attempt, g *scheduler.Stage) scheduler.Time {
 	return a.Placed.Add(g.Bound() - a.Ran)
 }

@@ -65,8 +65,8 @@ func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
 	if version := l.c.s.Cluster().NodeVersion(node); e.version != version || e.at <= l.c.now {
 		*e = nodeEnd{version, scheduler.Never}
 		for a := range l.c.s.Attempts().On(node) {
-			if b := l.c.s.StageOf(a).BoundLeft(a.Ran); b > 0 && !a.Level.Suspended() && a.Placed.Add(b) > l.c.now {
-				e.at = min(e.at, a.Placed.Add(b))
+			if end := l.c.s.StageOf(a).AssumedEnd(a); end > l.c.now {
+				e.at = min(e.at, end)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 	j := g.Job
 	preemptible, end := n.CanPreempt(j), scheduler.Never
 	if !preemptible {
-		if end = x.assumedEnd(g, ran); !x.leavesCaps(g, d, end) {
+		if end = x.assumedEndFromNow(g, ran); !x.leavesCaps(g, d, end) {
 			return false
 		}
 	}
@@ -95,8 +95,7 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 	}
 	for a := range x.v.s.Attempts().On(n.Spec.ID) {
 		g := x.v.s.StageOf(a)
-		b, preemptible := g.BoundLeft(a.Ran), n.CanPreempt(g.Job)
-		byBound := b > 0 && !a.Level.Suspended() && a.Placed.Add(b) <= at
+		byBound, preemptible := g.AssumedEnd(a) <= at, n.CanPreempt(g.Job)
 		justStarted := a.Placed == x.v.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
 		ended := a.ID.TaskID == scheduler.TaskID{Job: r.Job, Stage: r.Stage, Index: r.Task} || byBound || preemptible
 		if justStarted || !ended {

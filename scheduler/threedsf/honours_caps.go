@@ -113,9 +113,9 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	return nil
 }
 
-// assumedEnd returns until when a task of a stage that does not give way is taken to run, if it starts now and has run for
+// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now and has run for
 // so long.
-func (x *guaranteeCheck) assumedEnd(g *scheduler.Stage, ran time.Duration) scheduler.Time {
+func (x *guaranteeCheck) assumedEndFromNow(g *scheduler.Stage, ran time.Duration) scheduler.Time {
 	if b := g.BoundLeft(ran); b > 0 {
 		return x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
 	}

@@ -231,7 +231,7 @@ func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 		}
 		for a := range w.v.s.Attempts().In(g) {
 			if a.Level == scheduler.LevelRunning {
-				first = min(first, boundEnd(a, g).Add(w.v.cfg.Guarantees.Margin))
+				first = min(first, overrunsAt(a, g).Add(w.v.cfg.Guarantees.Margin))
 			}
 		}
 	}

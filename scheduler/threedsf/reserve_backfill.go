@@ -71,7 +71,7 @@ func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) sche
 	if g.Bound() <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
 		return scheduler.Never
 	}
-	return boundEnd(a, g)
+	return overrunsAt(a, g)
 }
 
 // leavesCapacity reports whether d more of a stage (with disk space on disk), for a task
