@@ -14,8 +14,8 @@ func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, n
 
 // ApplyFact is Apply for an action that was already committed to a log. It does not check free
 // capacity or whether the node is schedulable, so Free may become negative. Nor does it check whether
-// the stage is open: outputs of its maps may have been lost since the decision. A parked attempt goes on by it: a user
-// may resume what no policy may.
+// the stage is open (outputs of its maps may have been lost since the decision) or what levels nodes support.
+// A parked attempt goes on by it: a user may resume what no policy may.
 func (s *State) ApplyFact(a *Action, now Time) error { return s.applier().apply(a, now, false) }
 
 // applier executes actions on a State.
@@ -29,7 +29,8 @@ type target struct {
 	n    *Node    // that a placement or a migration leads to
 }
 
-// apply implements Apply and ApplyFact. With verify it checks that the action fits.
+// apply implements Apply and ApplyFact. verify is for an action that is not committed yet: it also refuses what Apply
+// refuses and ApplyFact does not.
 func (p applier) apply(act *Action, now Time, verify bool) error {
 	var err error
 	switch act.Kind {
@@ -50,7 +51,7 @@ func (p applier) apply(act *Action, now Time, verify bool) error {
 }
 
 // find returns what an action on a task or an attempt is about, or why it cannot be executed on the
-// State as it is. With verify it checks that it fits.
+// State as it is. verify is as in apply.
 func (p applier) find(act *Action, verify bool) (t target, err error) {
 	run := act.Run
 	switch act.Kind {
@@ -241,14 +242,28 @@ func (p applier) change(act *Action, t *target, now Time) {
 	}
 	a := t.a
 	p.s.Journal().saveAttempt(a, t.g, t.slot)
-	if act.Kind == ActSuspend || act.Kind == ActKill {
-		was := a.PendingRelease()
-		if a.Phase = AttemptKilling; act.Kind == ActSuspend {
-			a.Phase, a.Target = AttemptSuspending, act.Level
-		}
-		p.s.links().updateReleasing(a, was)
-		return
+	switch act.Kind {
+	case ActSuspend:
+		p.stop(a, AttemptSuspending, act.Level)
+	case ActKill:
+		p.stop(a, AttemptKilling, a.Target)
+	case ActResume, ActMigrate:
+		p.resume(act, t, now)
+	default:
+		panic(fmt.Sprintf("scheduler: an action of kind %v that find found possible", act.Kind))
 	}
+}
+
+// stop begins the suspension of an attempt to a level, or its end.
+func (p applier) stop(a *Attempt, phase AttemptPhase, target Level) {
+	was := a.PendingRelease()
+	a.Phase, a.Target = phase, target
+	p.s.links().updateReleasing(a, was)
+}
+
+// resume lets an attempt go on, on its node or on the one that it migrates to.
+func (p applier) resume(act *Action, t *target, now Time) {
+	a := t.a
 	p.s.links().detach(a, t.slot)
 	t.g.accrueTaskTime(now)
 	if act.Kind == ActMigrate {

@@ -31,16 +31,21 @@ func (r Rule) String() string {
 		RuleParallel: "parallel", RuleGuarantee: "guarantee", RuleVictim: "victim", RulePolicyState: "policy_state"})
 }
 
-// Violation is one broken rule: the index of the action (or policy state) in the decision, and what is wrong.
+// Violation is one broken rule: the index in the decision of the action, or of the policy state if Rule is RulePolicyState,
+// and what is wrong.
 type Violation struct {
-	Rule   Rule
-	Action int
-	Text   string
+	Rule  Rule
+	Index int
+	Text  string
 }
 
 // Error returns the violation as one line.
 func (v Violation) Error() string {
-	return fmt.Sprintf("action %d breaks rule %v: %s", v.Action, v.Rule, v.Text)
+	what := "action"
+	if v.Rule == RulePolicyState {
+		what = "policy state"
+	}
+	return fmt.Sprintf("%s %d breaks rule %v: %s", what, v.Index, v.Rule, v.Text)
 }
 
 // checker has what the decision so far changes, separate from what State.Apply changes, so that each finds the
@@ -49,7 +54,7 @@ type checker struct {
 	s      *State
 	states []PolicyState // of the decision
 	now    Time
-	action int // that is being checked
+	index  int // of the action or policy state that is being checked
 
 	nodeIndex     []int32            // for each node its position in nodes; valid if that entry has its id
 	nodes         []nodeAccount      // changed
@@ -82,15 +87,15 @@ func Check(s *State, d *Decision, now Time) []Violation {
 	c := &s.checker
 	c.begin(s, d, now)
 	for i := range d.Actions {
-		c.action = i
+		c.index = i
 		c.checkAction(&d.Actions[i])
 	}
 	c.checkDropped()
 	s.stateBatch.begin()
 	for i := range d.PolicyStates {
 		if err := s.stateBatch.add(s, &d.PolicyStates[i]); err != nil {
-			c.action = i
-			c.breaks(RulePolicyState, "%v", err)
+			c.index = i
+			c.violate(RulePolicyState, "%v", err)
 		}
 	}
 	if len(c.violations) == 0 {
@@ -124,14 +129,13 @@ func (c *checker) begin(s *State, d *Decision, now Time) {
 	}
 }
 
-// breaks notes that the action breaks a rule. It returns false.
-func (c *checker) breaks(r Rule, format string, args ...any) bool {
-	c.violations = append(c.violations, Violation{r, c.action, fmt.Sprintf(format, args...)})
-	return false
+// violate notes that the action or policy state violates a rule.
+func (c *checker) violate(r Rule, format string, args ...any) {
+	c.violations = append(c.violations, Violation{r, c.index, fmt.Sprintf(format, args...)})
 }
 
-// refused notes that Apply would refuse the action. It returns false.
-func (c *checker) refused(err error) bool {
+// violateBy notes that Apply would refuse the action, with an error.
+func (c *checker) violateBy(err error) {
 	rule := RuleInvalid
 	switch {
 	case errors.Is(err, ErrUnknown):
@@ -141,28 +145,32 @@ func (c *checker) refused(err error) bool {
 	case errors.Is(err, ErrNoCapacity):
 		rule = RuleCapacity
 	}
-	return c.breaks(rule, "%v", err)
+	c.violate(rule, "%v", err)
 }
 
-// checkAction checks an action and reports whether it is valid.
-func (c *checker) checkAction(a *Action) bool {
+// checkAction checks an action after those before it.
+func (c *checker) checkAction(a *Action) {
 	if a.Kind == ActReserve || a.Kind == ActUnreserve {
-		return c.checkReserve(a)
+		c.checkReserve(a)
+		return
 	}
 	t, err := c.s.applier().find(a, true)
 	if err != nil {
-		return c.refused(err)
+		c.violateBy(err)
+		return
 	}
 	id := AttemptID{TaskID: a.Task}
 	if a.Kind != ActPlace {
 		id = t.a.ID
 	}
 	if c.seen[id] {
-		return c.breaks(RuleStale, "attempt %s: a second action on it", id)
+		c.violate(RuleStale, "attempt %s: a second action on it", id)
+		return
 	}
 	c.seen[id] = true
 	if a.Kind == ActSuspend || a.Kind == ActKill {
-		return c.checkVictim(t.a, t.g.Job)
+		c.checkVictim(t.a, t.g.Job)
+		return
 	}
 	p := placedTask{node: a.Node, disk: a.Disk, job: t.g.Job, demand: t.g.Spec.Demand, space: t.g.Spec.Disk}
 	ran := time.Duration(0)
@@ -170,11 +178,13 @@ func (c *checker) checkAction(a *Action) bool {
 	switch a.Kind {
 	case ActPlace:
 		if a.Run != 1 {
-			return c.breaks(RuleStale, "task %s: run %d of a new attempt", a.Task, a.Run)
+			c.violate(RuleStale, "task %s: run %d of a new attempt", a.Task, a.Run)
+			return
 		}
 		if most := t.g.Spec.MaxParallel; most > 0 {
 			if c.started[t.g]++; t.g.Running+t.g.Suspended+c.started[t.g] > most {
-				return c.breaks(RuleParallel, "stage %s: more than max_parallel %d at once", t.g.ID(), most)
+				c.violate(RuleParallel, "stage %s: more than max_parallel %d at once", t.g.ID(), most)
+				return
 			}
 		}
 	case ActMigrate:
@@ -185,9 +195,10 @@ func (c *checker) checkAction(a *Action) bool {
 		p.node, p.disk, p.demand, p.space, p.resumed = t.a.Node, t.a.Disk, more, t.a.DiskSpace-t.a.Occupied.Disk, t.a
 	}
 	p.end = boundedEnd(t.g, ran, c.now)
-	valid := c.takeCapacity(&p) && c.chargeCaps(p.job, total, more) && c.checkGuarantees(&p, t.g, a.Task.Index)
+	if c.chargeNode(&p) && c.chargeCaps(p.job, total, more) {
+		c.checkGuarantees(&p, t.g, a.Task.Index)
+	}
 	c.placed = append(c.placed, p)
-	return valid
 }
 
 // account returns what the decision so far leaves free on a node. It is valid until the next call.
@@ -207,8 +218,9 @@ func (c *checker) account(id NodeID) *nodeAccount {
 	return n
 }
 
-// takeCapacity takes what a task needs of its node and disk.
-func (c *checker) takeCapacity(p *placedTask) bool {
+// chargeNode charges a node and its disk with what a task needs. It returns false, and notes the violation, if that is not
+// free.
+func (c *checker) chargeNode(p *placedTask) bool {
 	n, d := c.account(p.node), p.demand
 	n.free = n.free.Sub(d)
 	short := (d[CPU] > 0 && n.free[CPU] < 0) || (d[Memory] > 0 && n.free[Memory] < 0)
@@ -219,12 +231,13 @@ func (c *checker) takeCapacity(p *placedTask) bool {
 		short = short || (d[IO] > 0 && disk.FreeIO < 0) || (p.space > 0 && disk.FreeSpace < 0)
 	}
 	if short {
-		return c.breaks(RuleCapacity, "node %q disk %d: %v and %d bytes exceed what is free", c.s.cluster.nodes[p.node].Spec.Name, p.disk, d, p.space)
+		c.violate(RuleCapacity, "node %q disk %d: %v and %d bytes exceed what is free", c.s.cluster.nodes[p.node].Spec.Name, p.disk, d, p.space)
 	}
-	return true
+	return !short
 }
 
-// chargeCaps charges d to a job and its tenants, for a task that occupies task in total.
+// chargeCaps charges d to a job and its tenants, for a task that occupies task in total. It returns false, and notes the
+// violation, if that exceeds a cap.
 func (c *checker) chargeCaps(j *Job, task, d Resources) bool {
 	if c.s.tree.capped == 0 {
 		return true
@@ -233,25 +246,23 @@ func (c *checker) chargeCaps(j *Job, task, d Resources) bool {
 		c.charged.tenants[t.Spec.ID] = c.charged.tenants[t.Spec.ID].Add(d)
 	}
 	c.charged.jobs[j.Spec.ID] = c.charged.jobs[j.Spec.ID].Add(d)
-	if t, scope, r, ok := c.s.tree.underCaps(j, task, Resources{}, &c.charged); !ok {
-		return c.breaks(RuleCap, "job %d is over the %v cap of tenant %q on %v", j.Spec.ID, scope, c.s.tree.tenants[t].Spec.Name, r)
+	t, scope, r, ok := c.s.tree.underCaps(j, task, Resources{}, &c.charged)
+	if !ok {
+		c.violate(RuleCap, "job %d is over the %v cap of tenant %q on %v", j.Spec.ID, scope, c.s.tree.tenants[t].Spec.Name, r)
 	}
-	return true
+	return ok
 }
 
 // checkVictim checks that an attempt of a job may be suspended or killed. A reduce that waits for lost outputs always
 // may: it cannot progress, so no guarantee loses by it, and the maps that it waits for may need what it occupies.
-func (c *checker) checkVictim(a *Attempt, j *Job) bool {
-	if j.Phase != JobActive || a.Speculative || c.s.StageOf(a).WaitsForInput() {
-		return true
+func (c *checker) checkVictim(a *Attempt, j *Job) {
+	switch {
+	case j.Phase != JobActive || a.Speculative || c.s.StageOf(a).WaitsForInput():
+	case j.IsAccepted() && !c.isInfeasible(j) && c.keepsDeadline(j, a.Node):
+		c.violate(RuleVictim, "attempt %s: its job has an accepted deadline", a.ID)
+	case c.keepsProject(j, a):
+		c.violate(RuleVictim, "attempt %s: its project, or its job, has a guarantee", a.ID)
 	}
-	if j.IsAccepted() && !c.isInfeasible(j) && c.keepsDeadline(j, a.Node) {
-		return c.breaks(RuleVictim, "attempt %s: its job has an accepted deadline", a.ID)
-	}
-	if c.keepsProject(j, a) {
-		return c.breaks(RuleVictim, "attempt %s: its project, or its job, has a guarantee", a.ID)
-	}
-	return true
 }
 
 // isInfeasible reports whether the deadline of the job is infeasible, by this decision or before.

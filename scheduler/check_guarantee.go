@@ -59,23 +59,23 @@ func (c *checker) reservedOn(id NodeID) []*Reservation {
 // checkGuarantees checks a start on a node against the guarantees reserved there: at the start of each of them there
 // must be enough free capacity for it beside what then runs and is not preemptible, on the node's disks too. A task
 // with a runtime bound is assumed to run until its bound; one without a bound, or that is suspended, for ever.
-func (c *checker) checkGuarantees(p *placedTask, g *Stage, task int32) bool {
+func (c *checker) checkGuarantees(p *placedTask, g *Stage, task int32) {
 	n := c.s.cluster.nodes[p.node]
 	if (len(n.reserved) == 0 && len(c.latest) == 0) || c.isPreemptibleOn(p.job, n) {
-		return true
+		return
 	}
 	list := c.reservedOn(p.node)
 	if slices.ContainsFunc(list, func(r *Reservation) bool { // that it is due for
 		return c.inForce(r) && r.Job == p.job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && (r.Task < 0 || r.Task == task)
 	}) {
-		return true
+		return
 	}
 	for _, r := range list {
 		if r.Kind.IsGuarantee() && r.End > c.now && r.Start < p.end && r.Job != p.job.Spec.ID && !c.guaranteeFits(r, list, n) {
-			return c.breaks(RuleGuarantee, "job %d on node %q leaves too little capacity for reservation %d at %d", p.job.Spec.ID, n.Spec.Name, r.ID, r.Start)
+			c.violate(RuleGuarantee, "job %d on node %q leaves too little capacity for reservation %d at %d", p.job.Spec.ID, n.Spec.Name, r.ID, r.Start)
+			return
 		}
 	}
-	return true
 }
 
 // guaranteeFits reports whether a guarantee has its capacity at its start: CPU, memory and I/O beside the other
@@ -212,32 +212,33 @@ func (c *checker) recordsViolation(job JobID, project ProjectID) bool {
 
 // checkReserve checks the addition, change or deletion of a reservation. The first action on the id of a guarantee notes
 // it as dropped: checkDropped finds out whether the decision leaves it reserved.
-func (c *checker) checkReserve(a *Action) bool {
+func (c *checker) checkReserve(a *Action) {
 	r := &a.Reservation
 	old, changed := c.latest[r.ID]
 	if !changed {
 		if old = c.s.Reservations().Get(r.ID); old != nil && old.Kind.IsGuarantee() {
-			c.dropped = append(c.dropped, droppedGuarantee{c.action, *old})
+			c.dropped = append(c.dropped, droppedGuarantee{c.index, *old})
 		}
 	}
 	if a.Kind == ActUnreserve {
 		if old == nil {
-			return c.breaks(RuleUnknown, "reservation %d: it does not exist", r.ID)
+			c.violate(RuleUnknown, "reservation %d: it does not exist", r.ID)
+			return
 		}
 		c.latest[r.ID] = nil
-		return true
+		return
 	}
 	if was := c.latest[r.ID]; was == nil || was.Node != r.Node {
 		c.broughtTo[r.Node] = append(c.broughtTo[r.Node], r.ID)
 	}
 	c.latest[r.ID] = r
 	if err := c.s.applier().checkReservation(r); err != nil {
-		return c.refused(err)
+		c.violateBy(err)
+		return
 	}
 	if r.Kind.IsGuarantee() && r.Latest != 0 && r.Start > r.Latest && !c.recordsViolation(r.Job, r.Project) {
-		return c.breaks(RuleGuarantee, "reservation %d: it starts at %d, its latest start is %d", r.ID, r.Start, r.Latest)
+		c.violate(RuleGuarantee, "reservation %d: it starts at %d, its latest start is %d", r.ID, r.Start, r.Latest)
 	}
-	return true
 }
 
 // servesGuarantee reports whether a reservation serves a guarantee that was made: an accepted
@@ -271,8 +272,8 @@ func (c *checker) checkDropped() {
 		kept := reserved && latest <= cmp.Or(r.Latest, Never)
 		j := c.s.jobs[r.Job]
 		if !kept && c.servesGuarantee(r) && (j == nil || !c.isInfeasible(j)) && !c.isServed(r) && !c.isViolated(r.Job, r.Project) {
-			c.action = c.dropped[i].action
-			c.breaks(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again by its latest start or recorded as violated",
+			c.index = c.dropped[i].action
+			c.violate(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again by its latest start or recorded as violated",
 				r.ID, r.Job, r.Project)
 		}
 	}

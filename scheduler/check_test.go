@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,8 +187,10 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 			switch {
 			case c.want == 0 && len(v) > 0:
 				t.Errorf("refused: %v", v)
-			case c.want != 0 && (len(v) != 1 || v[0].Rule != c.want || v[0].Action != c.at):
+			case c.want != 0 && (len(v) != 1 || v[0].Rule != c.want || v[0].Index != c.at):
 				t.Errorf("got %v, want rule %v at %d", v, c.want, c.at)
+			case c.want == scheduler.RulePolicyState && !strings.HasPrefix(v[0].Error(), "policy state 0 breaks rule policy_state: "):
+				t.Errorf("the violation of a policy state is called: %v", v[0])
 			}
 			if string(schedtest.Bytes(w.State)) != string(before) {
 				t.Error("Check changed the State")
