@@ -13,7 +13,7 @@ type rounds struct {
 	altered   []alteredProject
 	round     uint32     // of NextRound
 	searched  bool       // see NextRound
-	withdrawn slab[item] // the items of Withdraw
+	withdrawn slab[item] // the items of Withdraw and Occupy
 	likeLast  *group     // of the last one of them, nil for none
 }
 
@@ -201,6 +201,27 @@ func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, acco
 	p.rounds.touch(it)
 	p.space.occupy(it, &it.home.Spot, r.End, &it.home.Need, 1)
 	p.bins.markFreed(spot.Bin)
+}
+
+// Occupation is what Occupy has taken.
+type Occupation struct{ item *item }
+
+// Occupy takes what a task that is no task of a restored project needs until end; Vacate returns it, and so does Close.
+// account is as in Project, caps as in Request.
+func (p *Planner) Occupy(s Spot, end scheduler.Time, need Need, account int32, caps []int32) Occupation {
+	it := p.rounds.withdrawn.next()
+	it.group, it.spot, it.end, it.placed = newWithdrawn(account, caps, need), s, end, true
+	p.rounds.touch(it)
+	p.space.occupy(it, &it.spot, end, &it.group.req.Need, -1)
+	return Occupation{it}
+}
+
+// Vacate returns what Occupy has taken.
+func (p *Planner) Vacate(o Occupation) {
+	it := o.item
+	p.space.occupy(it, &it.spot, it.end, &it.group.req.Need, 1)
+	p.bins.markFreed(it.spot.Bin)
+	it.placed = false
 }
 
 // newWithdrawn returns a group of items that Withdraw takes out. Those of a job mostly have the same need, and share it.

@@ -375,6 +375,61 @@ func TestRefusedWithTheEarliestEnd(t *testing.T) {
 	}
 }
 
+// What runs of a job that requests a guarantee, or of another one that does, does not give way once that is made: as when
+// another policy has decided before, tasks that wait are planned after the tasks that run.
+func TestRequestsArePlannedAfterWhatRuns(t *testing.T) {
+	for name, x := range map[string]struct {
+		running, waiting string // jobs
+		deadline         time.Duration
+		accepted         bool
+	}{
+		"its own, too late":      {"first", "first", 15 * time.Second, false},
+		"its own, in time":       {"first", "first", 25 * time.Second, true},
+		"another's, too late":    {"second", "first", 15 * time.Second, false},
+		"another's, in time":     {"second", "first", 25 * time.Second, true},
+		"an earlier's, too late": {"first", "second", 15 * time.Second, false},
+		"an earlier's, in time":  {"first", "second", 25 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+			maker := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"margin": "0s", "sf": "0"}) }
+			p := maker()
+			start := w.Now
+			tasks := map[string]int32{}
+			tasks[x.running]++
+			tasks[x.waiting]++
+			jobs := map[string]scheduler.JobID{}
+			for _, name := range []string{"first", "second"} {
+				if tasks[name] > 0 {
+					jobs[name] = w.Submit("a", tasks[name], schedtest.R(4, 4, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+						j.Deadline, j.Bound = start.Add(time.Hour), 10*time.Second
+						if name == x.waiting {
+							j.Deadline = start.Add(x.deadline)
+						}
+					})
+				}
+			}
+			running := w.Place(scheduler.TaskID{Job: jobs[x.running]}, 0)
+			w.Start()
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			if n, refused := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.RefusedState, Job: jobs[x.waiting]}); refused == x.accepted || refused && n.At != start.Add(20*time.Second) {
+				t.Errorf("refused: %v, want %v, with an end after %v, want 20s", refused, !x.accepted, n.At.Sub(start))
+			}
+			if !w.State.Job(jobs[x.running]).IsDeadlineGuaranteed() && x.accepted {
+				t.Error("the job that runs has no guarantee")
+			}
+			w.Advance(10*time.Second).End(running, scheduler.OutcomeSucceeded)
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			if got := w.State.Job(jobs[x.waiting]).Live; got != 1 {
+				t.Errorf("%d tasks run after that, want 1", got)
+			}
+			if w.State.Job(jobs[x.waiting]).HasState(scheduler.ViolatedState) {
+				t.Error("the guarantee is violated")
+			}
+		})
+	}
+}
+
 // One tenant's guarantees stay within its share while another has work, and may take
 // everything otherwise.
 func TestGuaranteeShare(t *testing.T) {

@@ -21,14 +21,19 @@ const overrunExtension = 10 * time.Second
 func (assumptions) ChargeTenants() bool { return true }
 
 // ClaimOf returns what an attempt occupies until its expected end if it cannot be
-// preempted. On the source node of its migration it is assumed to stay a moment.
+// preempted.
 func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
 	j := s.StageOf(a).Job
-	nonPreemptible := j.IsNonPreemptible()
-	if !nonPreemptible && s.Node(a.Node).Spec.Levels.FreesMemory() {
+	if s.Node(a.Node).CanPreempt(j) {
 		return memoryClaim(s, a)
 	}
-	end, fixed := x.expectedEnd(s, a, j, now)
+	return x.wholeClaim(s, a, j.IsNonPreemptible(), now)
+}
+
+// wholeClaim returns all that an attempt occupies, until its expected end. On the source
+// node of its migration it is assumed to stay a moment.
+func (x assumptions) wholeClaim(s *scheduler.State, a *scheduler.Attempt, nonPreemptible bool, now scheduler.Time) scheduler.Claim {
+	end, fixed := x.expectedEnd(s, a, nonPreemptible, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: now.Add(overrunExtension), ValidUntil: end, Charged: nonPreemptible}
 	if a.Level.Suspended() { // it will resume and need its full demand
 		c.Occupied = scheduler.Occupancy{Resources: a.Demand, Disk: a.DiskSpace}
@@ -52,9 +57,9 @@ func memoryClaim(s *scheduler.State, a *scheduler.Attempt) scheduler.Claim {
 // expectedEnd returns until when an attempt is assumed to run: until its bound or
 // its predicted end. One past its bound ends now if its guarantee is violated and
 // the node can preempt it. fixed is false if the result moves with time.
-func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *scheduler.Job, now scheduler.Time) (at scheduler.Time, fixed bool) {
-	preemptible := isViolated(s, j) && s.Node(a.Node).Spec.Levels.FreesMemory()
+func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, nonPreemptible bool, now scheduler.Time) (at scheduler.Time, fixed bool) {
 	g := s.StageOf(a)
+	preemptible := isViolated(s, g.Job) && s.Node(a.Node).Spec.Levels.FreesMemory()
 	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
 	case a.Level.Suspended() && bound > 0:
@@ -67,7 +72,7 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *sc
 		return now, false
 	case bound > 0:
 		return now.Add(overrunExtension), false
-	case !j.IsNonPreemptible():
+	case !nonPreemptible:
 		return scheduler.Never, true
 	case known && end > now:
 		return end, true

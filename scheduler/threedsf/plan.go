@@ -132,6 +132,43 @@ func (b *plan) recordViolations(list []backfill.Violation) {
 	}
 }
 
+// occupyForRequests takes what tasks of the owners that request a guarantee occupy until their expected ends, beyond the
+// memory that stays anyway: they give way now, and no longer once the guarantee is made. A part of what is planned for others
+// before may lie there; it is not planned again.
+func (b *plan) occupyForRequests() {
+	s := b.p.c.s
+	for _, o := range b.owners {
+		if !o.requested {
+			continue
+		}
+		for _, j := range o.jobs {
+			for _, g := range j.Stages {
+				for a := range s.Attempts().In(g) {
+					if s.Node(a.Node).CanPreempt(j) {
+						b.occupyFor(o, a)
+					}
+				}
+			}
+		}
+	}
+}
+
+// occupyFor takes what an attempt of an owner occupies, see occupyForRequests.
+func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
+	s, j, now := b.p.c.s, o.jobs[0], b.p.c.now
+	c := b.p.c.assumptions.wholeClaim(s, a, true, now)
+	if c.End <= now {
+		return
+	}
+	need, disk := c.Occupied, min(a.Disk, int16(b.profile.Disks(int32(a.Node)))-1)
+	need.Resources = need.Resources.Sub(memoryClaim(s, a).Occupied.Resources).Max(scheduler.Resources{})
+	if disk < 0 {
+		need.Resources[scheduler.IO], need.Disk = 0, 0
+	}
+	at := backfill.Spot{Bin: int32(a.Node), Disk: disk, At: now}
+	o.occupied = append(o.occupied, b.planner.Occupy(at, c.End, scheduler.NodeNeed(need.Resources, need.Disk), int32(b.accountOf(j))+1, b.timeline.CapsOf(j.Spec.Tenant)))
+}
+
 // planRequests plans the owners that request a guarantee in order of submission, as
 // many as the cycle has actions and the budget for. One that needs more than one cycle
 // has no guarantee until its last task has a place. It returns the states that refuse a
@@ -164,6 +201,9 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 			n.At = q.Departure
 		}
 		refused = append(refused, n)
+		for _, x := range o.occupied { // its tasks go on giving way
+			b.planner.Vacate(x)
+		}
 		var tasks []backfill.Key
 		b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) { tasks = append(tasks, x.Key) })
 		for _, k := range tasks {
@@ -249,8 +289,7 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 		}
 		for _, g := range j.Stages {
 			for a := range b.p.c.s.Attempts().In(g) {
-				end, _ := b.expectedEnd(a, j)
-				q.Departure = max(q.Departure, end)
+				q.Departure = max(q.Departure, b.expectedEnd(a))
 			}
 		}
 	}
@@ -278,7 +317,8 @@ func (b *plan) canBeServedNow(r *scheduler.Reservation) bool {
 	return isPlanned(r) && r.Start <= b.p.c.now && b.p.c.s.Node(r.Node).Schedulable() && b.p.c.canStayOn(r)
 }
 
-// expectedEnd is assumptions.expectedEnd.
-func (b *plan) expectedEnd(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time, fixed bool) {
-	return b.p.c.assumptions.expectedEnd(b.p.c.s, a, j, b.p.c.now)
+// expectedEnd is assumptions.expectedEnd for an attempt of a job that has a guarantee, or requests one.
+func (b *plan) expectedEnd(a *scheduler.Attempt) scheduler.Time {
+	at, _ := b.p.c.assumptions.expectedEnd(b.p.c.s, a, true, b.p.c.now)
+	return at
 }

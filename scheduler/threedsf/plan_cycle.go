@@ -20,6 +20,7 @@ func (p *planning) planGuarantees() {
 	b := p.readPlan()
 	// 1. Plan again what was lost or could not start in time.
 	b.repair()
+	b.occupyForRequests()
 	// 2. Compress the schedule, a batch a cycle.
 	// 3. Accept or refuse requests.
 	var refused []scheduler.PolicyState

@@ -237,8 +237,7 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	for _, before := range g.Spec.After {
 		f := g.Job.Stages[before]
 		for a := range b.p.c.s.Attempts().In(f) {
-			end, _ := b.expectedEnd(a, g.Job)
-			at = max(at, end)
+			at = max(at, b.expectedEnd(a))
 		}
 		for _, r := range g.Job.Reservations() {
 			if r.Stage == before && isPlanned(r) && r.Start <= b.p.c.now && f.IsPending(r.Task) {

@@ -52,6 +52,7 @@ type owner struct {
 	submitted scheduler.Time
 	waiting   int  // tasks
 	partial   bool // requested, and not all of its tasks have a place yet
+	occupied  []backfill.Occupation
 }
 
 // A plan is bounded by counted work, never by time, so that a decision depends on the
