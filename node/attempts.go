@@ -72,6 +72,17 @@ func (t *attemptTable) setRevision(term, revision uint64) {
 	t.id.Term, t.id.Revision = term, revision
 }
 
+// fullSetApplied records that every attempt here is what the last full set made of it. If that is the first since the
+// coordinator was restored, the next report is sent at once: its answer is the first that gives a lease.
+func (t *attemptTable) fullSetApplied() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.id.Restored {
+		t.id.Restored = false
+		t.requestReport()
+	}
+}
+
 // get returns the attempt, also an orphaned one, or nil.
 func (t *attemptTable) get(id store.ID) *attempt {
 	t.mu.Lock()

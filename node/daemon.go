@@ -366,6 +366,7 @@ func (d *daemon) applyWanted(w *droverv1.Wanted) error {
 	}
 	if w.GetFull() {
 		d.removeUnlisted(change.Put)
+		d.attempts.fullSetApplied()
 		if len(w.GetKeepBlobs()) > 0 || len(w.GetPut()) == 0 {
 			d.blobs.Prune(w.GetKeepBlobs())
 		}

@@ -179,8 +179,12 @@ func (g *exclusiveGuard) abandon(id store.ID, spec *droverv1.TaskSpec) {
 }
 
 // renewLease extends the lease and wakes the exclusive tasks that were frozen
-// without one.
+// without one. It does nothing from a restore of the coordinator until its first full set is applied: before that
+// a task that the coordinator does not know, and may have started elsewhere, is taken for one that is wanted.
 func (d *daemon) renewLease(sent time.Duration, ms int64) {
+	if d.attempts.identity().Restored {
+		return
+	}
 	if d.exclusive.renew(sent, ms) {
 		d.attempts.each((*attempt).wakeUp)
 	}

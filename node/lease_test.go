@@ -483,6 +483,57 @@ func TestLeaseIsReadBeforeWhatIsWanted(t *testing.T) {
 	}
 }
 
+// A coordinator that was restored may have placed the task of a run that it does not know elsewhere: the node has no lease
+// before it has applied what that coordinator wants, also after a restart of its daemon.
+func TestNoLeaseBeforeTheFirstFullSetAfterARestore(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	letLapse := longLease(b)
+	b.start()
+	known, unknown := with(groupTask(0, "count"), exclusive), with(groupTask(1, "count"), exclusive)
+	b.put(known, unknown)
+	b.awaitCounting(known)
+	b.awaitCounting(unknown)
+	b.loseCoordinator()
+	letLapse()
+	b.awaitNotCounting(known)
+	b.awaitNotCounting(unknown)
+	counted, thawed := b.countLogLines(unknown), b.engine.Calls(fake.Thaw)
+	silent := make(chan struct{})
+	b.mu.Lock()
+	b.clusterEpoch++
+	b.epoch++
+	b.silent = silent
+	delete(b.wanted, store.IDOf(unknown.GetKey()))
+	b.mu.Unlock()
+	awaitReports := func() {
+		b.mu.Lock()
+		from := b.reportCount
+		b.mu.Unlock()
+		poll(t, "answers to reports", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.reportCount > from+5
+		})
+		b.awaitNotCounting(known)
+		b.awaitNotCounting(unknown)
+		if n := b.engine.Calls(fake.Thaw); n != thawed {
+			t.Errorf("%d thaws before the node knows what is wanted", n-thawed)
+		}
+	}
+	b.setUnreachable(false)
+	awaitReports()
+	b.stopDaemon()
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	awaitReports()
+	close(silent)
+	b.awaitCounting(known)
+	poll(t, "a report of the unknown run", func() bool { return b.get(unknown).GetUnknown() != nil })
+	if n := b.countLogLines(unknown); n != counted {
+		t.Errorf("the unknown run counted from %d to %d", counted, n)
+	}
+}
+
 // restoreObserver calls a function while a container is restored, and before its processes go on.
 type restoreObserver struct {
 	*fake.Driver

@@ -56,6 +56,7 @@ type fakeCoordinator struct {
 	mu              sync.Mutex
 	term            uint64
 	epoch           uint64
+	clusterEpoch    uint64
 	unreachable     bool // every call fails
 	protocol        uint32
 	registrations   int
@@ -70,7 +71,8 @@ type fakeCoordinator struct {
 	answers         map[uint64]*droverv1.NodeResponse
 	fullReportCount int
 	reportCount     int
-	watches         []uint64 // revision from which each watch started
+	watches         []uint64      // revision from which each watch started
+	silent          chan struct{} // if not nil, watches say nothing until it is closed
 	blobs           map[string][]byte
 	node            *droverv1.NodeInfo // as it last registered
 	load            *droverv1.NodeLoad // as last reported
@@ -91,12 +93,22 @@ func (b *fakeCoordinator) Register(_ context.Context, r *connect.Request[droverv
 	}
 	b.node = r.Msg.GetNode()
 	b.registrations++
-	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50, LeaseMs: b.leaseMS, Protocol: b.protocol}), nil
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ClusterEpoch: b.clusterEpoch, ReportIntervalMs: 50, LeaseMs: b.leaseMS, Protocol: b.protocol}), nil
 }
 
 func (b *fakeCoordinator) Watch(ctx context.Context, r *connect.Request[droverv1.WatchRequest], out *connect.ServerStream[droverv1.Wanted]) error {
 	b.mu.Lock()
 	b.watches = append(b.watches, r.Msg.GetRevision())
+	silent := b.silent
+	b.mu.Unlock()
+	if silent != nil {
+		select {
+		case <-silent:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	b.mu.Lock()
 	cut, at := b.cutCount, len(b.log)
 	full := &droverv1.Wanted{Term: b.term, Revision: b.revision, Full: true}
 	for _, w := range b.wanted {

@@ -182,3 +182,44 @@ func freezeUnknown(t *testing.T, dir string, nodeBefore bool) {
 		t.Error(b)
 	}
 }
+
+// A node had a lease again as soon as it had registered with a restored coordinator, and let an attempt run on of which
+// that coordinator did not know, until the first full set arrived: beside the attempt that was placed elsewhere.
+func TestNoUnknownRunActsBesideTheAttemptOfARestoredCoordinator(t *testing.T) {
+	dir := memoryFolder(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, dir)
+		defer func() {
+			if t.Failed() {
+				t.Log(c.trace.String())
+			}
+		}()
+		c.addServers(1)
+		j := smallJob("j")
+		j.spec.Stages[0].Exclusive, j.spec.Stages[0].Command = true, command(10*lease, 0, true, 0)
+		c.accept(j) // it waits for a node
+		archive := c.saveArchive()
+		c.addMachine("n1")
+		time.Sleep(lease)
+		if n := len(c.world.exclusiveOn(c.machine("n1"))); n != 1 {
+			t.Fatalf("%d programs run, want 1", n)
+		}
+		c.net.isolate("n1", c.parties()...)
+		c.restoreArchive(archive)
+		c.addMachine("n2")
+		time.Sleep(3 * lease)
+		if n := len(c.world.exclusiveOn(c.machine("n2"))); n != 1 {
+			t.Fatalf("%d programs run elsewhere, want 1", n)
+		}
+		c.net.mend("")
+		c.net.slowLink(c.servers[0].id, "n1", lease/10) // what is wanted comes long after the registration
+		time.Sleep(3 * lease)
+		runs := c.unknownRuns()
+		if len(runs) != 1 {
+			t.Fatalf("unknown runs: %v", runs)
+		}
+		c.decide(runs["j"], false)
+		c.awaitEnd()
+		c.closeAndJudge()
+	})
+}

@@ -46,7 +46,7 @@ type Identity struct {
 
 	ClusterEpoch uint64 // the coordinator's: another one means that it was restored
 	// Restored: no full set has come since the coordinator was restored. What the next one
-	// does not list is undecided.
+	// does not list is undecided, and until it is applied the node has no lease.
 	Restored bool
 }
 
