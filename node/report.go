@@ -24,9 +24,9 @@ const (
 	maxAttemptBytes      = 256 << 10 // of the report of one attempt
 )
 
-// sendReport sends one report and clears what it contained from the lists. more
+// sendReport sends one report to the leader of that term and clears what it contained from the lists. more
 // reports whether further changes are pending.
-func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err error) {
+func (d *daemon) sendReport(ctx context.Context, term uint64, full bool) (more bool, err error) {
 	req := d.attempts.nextReport(full)
 	sent := req.GetAttempts()
 	var moreResponses bool
@@ -36,6 +36,9 @@ func (d *daemon) sendReport(ctx context.Context, full bool) (more bool, err erro
 	defer cancel()
 	sentAt := d.exclusive.lease.now()
 	res, err := d.cfg.Coordinator.Report(ctx, connect.NewRequest(req))
+	if err == nil {
+		err = checkLeader(res.Msg.GetTerm(), term) // a lease of another one, which may be restored, counts from the next registration
+	}
 	if err != nil {
 		d.requests.ReturnResponses(req.Responses)
 		return false, wire.FromError(err) // the next session starts with a full report

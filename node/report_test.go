@@ -199,7 +199,7 @@ func TestAnswersAreSplit(t *testing.T) {
 	d.requests.Wait()
 	reports := 1
 	for {
-		more, err := d.sendReport(t.Context(), false)
+		more, err := d.sendReport(t.Context(), n.term, false)
 		if err != nil {
 			t.Fatalf("report %d: %v", reports, err)
 		}

@@ -128,8 +128,8 @@ func (d *daemon) watchWanted(ctx context.Context, term uint64) error {
 	defer stream.Close()
 	for stream.Receive() {
 		m := stream.Msg()
-		if m.GetTerm() != term {
-			return fault.New(fault.Unavailable, "another coordinator leads than the one that registered the node (terms %d and %d)", m.GetTerm(), term)
+		if err := checkLeader(m.GetTerm(), term); err != nil {
+			return err
 		}
 		err := d.applyWanted(m)
 		if errors.Is(err, fault.Invalid) { // a delta to a set that the node does not have
@@ -147,6 +147,14 @@ func (d *daemon) watchWanted(ctx context.Context, term uint64) error {
 		return wire.FromError(err)
 	}
 	return fault.New(fault.Unavailable, "the coordinator ended the watch")
+}
+
+// checkLeader returns an error if a leader of another term answered than the one that registered the node.
+func checkLeader(answered, registered uint64) error {
+	if answered != registered {
+		return fault.New(fault.Unavailable, "another coordinator leads than the one that registered the node (terms %d and %d)", answered, registered)
+	}
+	return nil
 }
 
 // forgetRevision makes the next watch request a full set.
@@ -186,7 +194,7 @@ func (d *daemon) reportLoop(ctx context.Context, reg *droverv1.RegisterResponse)
 	var pace pacer
 	full := true
 	for {
-		more, err := d.sendReport(ctx, full)
+		more, err := d.sendReport(ctx, reg.GetTerm(), full)
 		d.metrics.reports.WithLabelValues(resultLabel(err)).Inc()
 		if err != nil {
 			return err

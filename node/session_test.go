@@ -31,23 +31,32 @@ func TestPacer(t *testing.T) {
 }
 
 // TestNewLeaderGetsAFullReport: a stream that goes on with another leader than the one that registered the node ends the
-// session.
+// session, and so does an answer of that leader to a report.
 func TestNewLeaderGetsAFullReport(t *testing.T) {
-	b := newTestNode(t, programs())
-	b.start()
-	old, changing := groupTask(0, "hang"), groupTask(1, "hang")
-	b.put(old)
-	b.await(t, old, running)
-	fulls, registrations := b.fullReports(), b.registered()
-	b.mu.Lock()
-	b.term++
-	clear(b.seen) // it knows nothing
-	b.mu.Unlock()
-	b.put(changing)
-	poll(t, "another full report", func() bool { return b.fullReports() > fulls })
-	b.await(t, changing, running)
-	b.await(t, old, running)
-	if n := b.registered(); n != registrations+1 {
-		t.Errorf("%d registrations with the new leader", n-registrations)
+	for name, byReport := range map[string]bool{"stream": false, "report": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestNode(t, programs())
+			b.start()
+			old, changing := groupTask(0, "hang"), groupTask(1, "hang")
+			b.put(old)
+			b.await(t, old, running)
+			fulls, registrations := b.fullReports(), b.registered()
+			b.mu.Lock()
+			b.term++
+			b.oldReports = !byReport
+			clear(b.seen) // it knows nothing
+			b.mu.Unlock()
+			if !byReport {
+				b.put(changing)
+			}
+			poll(t, "another full report", func() bool { return b.fullReports() > fulls })
+			b.await(t, old, running)
+			if !byReport {
+				b.await(t, changing, running)
+			}
+			if n := b.registered(); n != registrations+1 {
+				t.Errorf("%d registrations with the new leader", n-registrations)
+			}
+		})
 	}
 }

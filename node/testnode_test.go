@@ -57,7 +57,9 @@ type fakeCoordinator struct {
 	term            uint64
 	epoch           uint64
 	clusterEpoch    uint64
-	unreachable     bool // every call fails
+	registeredTerm  uint64 // of the last answer to a registration
+	oldReports      bool   // reports are answered by the leader that registered the node
+	unreachable     bool   // every call fails
 	protocol        uint32
 	registrations   int
 	leaseMS         int64
@@ -93,6 +95,7 @@ func (b *fakeCoordinator) Register(_ context.Context, r *connect.Request[droverv
 	}
 	b.node = r.Msg.GetNode()
 	b.registrations++
+	b.registeredTerm = b.term
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ClusterEpoch: b.clusterEpoch, ReportIntervalMs: 50, LeaseMs: b.leaseMS, Protocol: b.protocol}), nil
 }
 
@@ -159,7 +162,11 @@ func (b *fakeCoordinator) Report(_ context.Context, r *connect.Request[droverv1.
 	}
 	again := b.registerAgain
 	b.registerAgain = false
-	return connect.NewResponse(&droverv1.ReportResponse{Term: b.term, RegisterAgain: again, LeaseMs: b.leaseMS}), nil
+	term := b.term
+	if b.oldReports {
+		term = b.registeredTerm
+	}
+	return connect.NewResponse(&droverv1.ReportResponse{Term: term, RegisterAgain: again, LeaseMs: b.leaseMS}), nil
 }
 
 func (b *fakeCoordinator) GetBlob(_ context.Context, r *connect.Request[droverv1.GetBlobRequest], out *connect.ServerStream[droverv1.BlobChunk]) error {
