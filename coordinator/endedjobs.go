@@ -87,7 +87,7 @@ func (e *endedJobs) historyRecord(f *facts.Facts, j *facts.Job) history.Job {
 	h := history.Job{Cluster: f.Cluster(), Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, Priority: string(j.Spec.Priority), State: stateText(j.State),
 		Message: j.Message, SubmitMS: j.Submitted / 1e6, StartMS: j.Started / 1e6, FinishMS: j.Ended / 1e6, Counters: j.Counters}
 	h.DeadlineMS, h.BoundMS, h.OnMiss, h.Project = j.DeadlineNS()/1e6, time.Duration(j.Spec.RuntimeBound).Milliseconds(), string(j.Spec.OnMiss), j.Spec.Project
-	h.GuaranteedMS, h.GuaranteeViolated = j.DepartureAtEnd/1e6, j.GuaranteeViolated
+	h.GuaranteedMS, h.GuaranteeViolated = f.Deadlines().LatestDeparture(j)/1e6, j.GuaranteeViolated
 	if j.Quote != nil {
 		p := j.Quote.GetProbability()
 		h.Quote = &p

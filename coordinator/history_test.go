@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
+	"github.com/drover-run/drover/jobspec"
 )
 
 // readHistory reads the history of a cluster, which is to have some jobs at least.
@@ -90,6 +92,27 @@ func TestHistoryRecordsStartingTime(t *testing.T) {
 		a, seen := &facts.Attempt{Placed: 10e9, Ended: 20e9}, &droverv1.SeenAttempt{StartedMs: c.began, RunningMs: c.ran}
 		if h := historyAttempt(f, a, seen); h.StartingMS != c.want || h.RunMS != c.ran || h.PlaceMS != 10_000 {
 			t.Errorf("%s: %+v, want %d ms to start", what, h, c.want)
+		}
+	}
+}
+
+// The history says of a guarantee what the status of an ended job does: a departure that was planned last, and that the
+// scheduler might have delayed within its guarantee, is none.
+func TestHistoryRecordsWhatWasGuaranteed(t *testing.T) {
+	deadline := time.UnixMilli(60_000)
+	for what, c := range map[string]struct {
+		deadline  *time.Time
+		departure int64 // at the end, ms
+		want      int64
+	}{
+		"a guaranteed deadline":                     {&deadline, 60_000, 60_000},
+		"a departure that was planned last":         {nil, 50_000, 0},
+		"such a departure of a job with a deadline": {&deadline, 50_000, 0},
+		"no guarantee":                              {&deadline, 0, 0},
+	} {
+		j := &facts.Job{State: droverv1.JobState_JOB_STATE_SUCCEEDED, DepartureAtEnd: c.departure * 1e6, Spec: &jobspec.Job{Deadline: c.deadline}}
+		if got := (&endedJobs{}).historyRecord(facts.New(), j).GuaranteedMS; got != c.want {
+			t.Errorf("%s: guaranteed by %d ms, want %d", what, got, c.want)
 		}
 	}
 }

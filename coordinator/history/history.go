@@ -60,7 +60,7 @@ type Job struct {
 	Quote        *float64 `json:"quote,omitempty"`         // probability of meeting the deadline, at submission
 	MissMS       int64    `json:"miss_ms,omitempty"`       // when the deadline was found infeasible or missed
 	Missed       bool     `json:"missed,omitempty"`        // the deadline had passed by then
-	GuaranteedMS int64    `json:"guaranteed_ms,omitempty"` // departure guaranteed by the scheduler
+	GuaranteedMS int64    `json:"guaranteed_ms,omitempty"` // the deadline, if the scheduler guaranteed it
 	// GuaranteeViolated is why the guarantee was violated first.
 	GuaranteeViolated string `json:"guarantee_violated,omitempty"`
 }
