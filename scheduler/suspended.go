@@ -22,27 +22,36 @@ type suspendedList struct {
 
 // suspendedEntry is an attempt in the list.
 type suspendedEntry struct {
-	at          Time // Attempt.SuspendedAt
-	seq         uint64
+	ResumeOrder
 	slot        int32 // ^slot if it is removed
 	node        NodeID
 	cpu, memory int64 // what it needs beyond what it occupies
 }
 
-// compare orders entries. No two attempts have the same seq.
-func (e *suspendedEntry) compare(other *suspendedEntry) int {
-	return cmp.Or(cmp.Compare(e.at, other.at), cmp.Compare(e.seq, other.seq))
+// ResumeOrder is the place of a suspended attempt in the order in which policies resume them, and forecasts expect it: that of
+// their suspension, ties by placement.
+type ResumeOrder struct {
+	SuspendedAt Time
+	Seq         uint64 // no two attempts have the same
+}
+
+// ResumeOrder returns the place of a suspended attempt. O(1).
+func (a *Attempt) ResumeOrder() ResumeOrder { return ResumeOrder{a.SuspendedAt, a.Seq} }
+
+// Compare returns a negative number if o comes before other, a positive one if after it. O(1).
+func (o ResumeOrder) Compare(other ResumeOrder) int {
+	return cmp.Or(cmp.Compare(o.SuspendedAt, other.SuspendedAt), cmp.Compare(o.Seq, other.Seq))
 }
 
 func newSuspendedEntry(a *Attempt, slot int32) suspendedEntry {
 	more := a.Demand.Sub(a.Occupied.Resources).Max(Resources{})
-	return suspendedEntry{at: a.SuspendedAt, seq: a.Seq, slot: slot, node: a.Node, cpu: more[CPU], memory: more[Memory]}
+	return suspendedEntry{ResumeOrder: a.ResumeOrder(), slot: slot, node: a.Node, cpu: more[CPU], memory: more[Memory]}
 }
 
 // find returns the index of the first entry that is not before e, and whether it is at the place of e. O(log entries).
 func (l *suspendedList) find(e *suspendedEntry) (int, bool) {
-	i := sort.Search(len(l.entries), func(k int) bool { return l.entries[k].compare(e) >= 0 })
-	return i, i < len(l.entries) && l.entries[i].compare(e) == 0
+	i := sort.Search(len(l.entries), func(k int) bool { return l.entries[k].Compare(e.ResumeOrder) >= 0 })
+	return i, i < len(l.entries) && l.entries[i].Compare(e.ResumeOrder) == 0
 }
 
 // minRemoved is how many removed entries a list may always have.
@@ -53,7 +62,7 @@ const minRemoved = 64
 func (l *suspendedList) add(a *Attempt, slot int32) {
 	e, i := newSuspendedEntry(a, slot), len(l.entries)
 	l.live++
-	if i > 0 && e.compare(&l.entries[i-1]) <= 0 {
+	if i > 0 && e.Compare(l.entries[i-1].ResumeOrder) <= 0 {
 		var left bool
 		if i, left = l.find(&e); left {
 			l.entries[i] = e

@@ -14,12 +14,12 @@ func TestSuspendedListAgainstSlice(t *testing.T) {
 		var list suspendedList
 		var live, left []suspendedEntry
 		attemptOf := func(e suspendedEntry) *Attempt {
-			return &Attempt{Seq: e.seq, Node: e.node, attemptDetails: &attemptDetails{SuspendedAt: e.at, Demand: Resources{CPU: e.cpu, Memory: e.memory}}}
+			return &Attempt{Seq: e.Seq, Node: e.node, attemptDetails: &attemptDetails{SuspendedAt: e.SuspendedAt, Demand: Resources{CPU: e.cpu, Memory: e.memory}}}
 		}
 		slots, seq := int32(0), uint64(0)
 		add := func(at Time) {
 			seq++
-			e := suspendedEntry{at: at, seq: seq, slot: slots, node: NodeID(slots % 3), cpu: rapid.Int64Range(0, 2).Draw(t, "cpu"), memory: 1}
+			e := suspendedEntry{ResumeOrder: ResumeOrder{at, seq}, slot: slots, node: NodeID(slots % 3), cpu: rapid.Int64Range(0, 2).Draw(t, "cpu"), memory: 1}
 			slots++
 			list.add(attemptOf(e), e.slot)
 			live = append(live, e)
@@ -56,7 +56,7 @@ func TestSuspendedListAgainstSlice(t *testing.T) {
 					live, left = slices.Delete(live, i, i+1), append(left, e)
 				}
 			}
-			slices.SortFunc(live, func(a, b suspendedEntry) int { return a.compare(&b) })
+			slices.SortFunc(live, func(a, b suspendedEntry) int { return a.Compare(b.ResumeOrder) })
 			var got []suspendedEntry
 			for _, e := range list.entries {
 				if e.slot >= 0 {

@@ -63,7 +63,7 @@ func (x *preemptReservations) suspendedAttemptOf(r *scheduler.Reservation) *sche
 // before a.
 func (x *preemptReservations) hasOlder(a *scheduler.Attempt) bool {
 	for _, r := range x.c.s.Reservations().On(a.Node) {
-		if b := x.suspendedAttemptOf(r); b != nil && (b.SuspendedAt < a.SuspendedAt || (b.SuspendedAt == a.SuspendedAt && b.Seq < a.Seq)) {
+		if b := x.suspendedAttemptOf(r); b != nil && b.ResumeOrder().Compare(a.ResumeOrder()) < 0 {
 			return true
 		}
 	}

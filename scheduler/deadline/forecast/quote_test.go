@@ -99,11 +99,17 @@ func fill(w *schedtest.World, memory float64) scheduler.JobID {
 func actOnAll(t *testing.T, w *schedtest.World, kind scheduler.ActionKind, level scheduler.Level) {
 	t.Helper()
 	for _, a := range w.Attempts() {
-		act := a.Act(kind)
-		act.Level = level
-		if err := w.State.Apply(&act, w.Now); err != nil {
-			t.Fatal(err)
-		}
+		actOn(t, w, a, kind, level)
+	}
+}
+
+// actOn requests an action on an attempt.
+func actOn(t *testing.T, w *schedtest.World, a *scheduler.Attempt, kind scheduler.ActionKind, level scheduler.Level) {
+	t.Helper()
+	act := a.Act(kind)
+	act.Level = level
+	if err := w.State.Apply(&act, w.Now); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -342,11 +348,8 @@ func TestExpectedOfSuspendedTasks(t *testing.T) {
 		job := occupy(w, 0, schedtest.R(1, c.memory, 1), time.Hour)
 		w.Start()
 		behind := w.Submit("a", 1, schedtest.R(1, 50, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 10 * time.Second })
-		actOnAll(t, w, scheduler.ActSuspend, scheduler.LevelFrozen)
 		a := w.Attempts()[0]
-		if err := w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now); err != nil {
-			t.Fatal(err)
-		}
+		freeze(t, w, a)
 		if c.set != nil {
 			if err := c.set(w, a); err != nil {
 				t.Fatal(err)
@@ -361,6 +364,55 @@ func TestExpectedOfSuspendedTasks(t *testing.T) {
 			if end, known := got.Ends[id]; known != (after > 0) || (known && end != w.Now.Add(after)) {
 				t.Errorf("%s: job %d is expected to end after %v (%t), want %v", what, id, end.Sub(w.Now), known, after)
 			}
+		}
+	}
+}
+
+// freeze suspends an attempt that runs.
+func freeze(t *testing.T, w *schedtest.World, a *scheduler.Attempt) {
+	t.Helper()
+	actOn(t, w, a, scheduler.ActSuspend, scheduler.LevelFrozen)
+	if err := w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Of suspended tasks on a full node the one that was suspended first goes on first, as policies have it; one that is being suspended
+// goes behind all that are, also where it was suspended before.
+func TestSuspendedTasksResumeInTheOrderOfTheirSuspension(t *testing.T) {
+	for what, again := range map[string]bool{"suspended": false, "suspended, resumed, and being suspended again": true} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(1, 100, 100)).AddTenants("a")
+		second := w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+		run := func(job scheduler.JobID) *scheduler.Attempt {
+			a := w.Place(scheduler.TaskID{Job: job}, 0)
+			w.Start()
+			return a
+		}
+		var a *scheduler.Attempt
+		if again {
+			a = run(second)
+			freeze(t, w, a)
+			w.Advance(time.Second)
+		}
+		first := w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+		freeze(t, w, run(first))
+		w.Advance(time.Second)
+		if again {
+			actOn(t, w, a, scheduler.ActResume, 0)
+			if err := w.State.Events().AttemptResumed(a.ID, a.Run, w.Now); err != nil {
+				t.Fatal(err)
+			}
+			actOn(t, w, a, scheduler.ActSuspend, scheduler.LevelFrozen)
+		} else {
+			freeze(t, w, run(second))
+		}
+		var p Forecaster
+		got, err := p.Expect(w.State, Query{}, w.Now, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := got.Ends[first].Sub(w.Now), got.Ends[second].Sub(w.Now); a != time.Hour || b != 2*time.Hour {
+			t.Errorf("%s: they are expected to end after %v and %v", what, a, b)
 		}
 	}
 }

@@ -90,8 +90,9 @@ type taskState struct {
 	starts    *taskState // that begins in its reservation now; nil for none
 	stage     int32
 	demand    scheduler.Resources
-	occupied  scheduler.Resources // while it is suspended
-	cancelled bool                // it was suspended, so this end does not happen
+	occupied  scheduler.Resources   // while it is suspended
+	order     scheduler.ResumeOrder // if it was suspended when the sample began
+	cancelled bool                  // it was suspended, so this end does not happen
 }
 
 var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
@@ -157,6 +158,7 @@ func (p *Forecaster) copyState() *jobState {
 			p.dischargeReleasing(j)
 		}
 	}
+	slices.SortFunc(p.suspended, func(a, b *taskState) int { return a.order.Compare(b.order) })
 	var mine *jobState
 	if len(p.query.Stages) > 0 {
 		mine = p.newJob(&p.query.Job, p.query.Job.Deadline > 0)
@@ -253,7 +255,10 @@ func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage
 		x.demand = a.Occupied.Resources
 		p.schedule(x, left)
 	} else {
-		x.remaining, x.cancelled = left, true
+		x.remaining, x.cancelled, x.order = left, true, a.ResumeOrder()
+		if !a.Level.Suspended() { // it is being suspended, behind all that are
+			x.order.SuspendedAt = p.now
+		}
 		p.suspended = append(p.suspended, x)
 	}
 }
