@@ -13,7 +13,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
-	forward "github.com/drover-run/drover/scheduler/deadline/forecast"
+	"github.com/drover-run/drover/scheduler/deadline/forecast"
 	"github.com/drover-run/drover/scheduler/estimate"
 	"github.com/drover-run/drover/scheduler/obstacle"
 	"github.com/drover-run/drover/scheduler/policies"
@@ -41,25 +41,25 @@ const (
 // one of each identity at a time, and few of all.
 type quoter struct {
 	turns    *turns
-	planners chan *forward.Forecaster // one for each turn
+	planners chan *forecast.Forecaster // one for each turn
 
 	mu          sync.Mutex
 	computing   bool                               // somebody computes expected
-	expected    forward.Expected                   // its maps are replaced, never written to
+	expected    forecast.Expected                  // its maps are replaced, never written to
 	obstacles   map[scheduler.StageID]obstacle.Set // found with expected, replaced and never written to
 	expectedDue time.Time
 }
 
 func newQuoter() *quoter {
-	q := &quoter{turns: newTurns("quotes", maxQuotes, 1, maxQuotesWaiting).withBudget(answerBudget), planners: make(chan *forward.Forecaster, maxQuotes)}
+	q := &quoter{turns: newTurns("quotes", maxQuotes, 1, maxQuotesWaiting).withBudget(answerBudget), planners: make(chan *forecast.Forecaster, maxQuotes)}
 	for range maxQuotes {
-		q.planners <- &forward.Forecaster{}
+		q.planners <- &forecast.Forecaster{}
 	}
 	return q
 }
 
 // acquire waits for the identity's turn, and returns a planner for it.
-func (q *quoter) acquire(ctx context.Context, id identity) (p *forward.Forecaster, done func(), err error) {
+func (q *quoter) acquire(ctx context.Context, id identity) (p *forecast.Forecaster, done func(), err error) {
 	short, cancel := context.WithTimeout(ctx, quoteWait)
 	defer cancel()
 	end, err := q.turns.wait(short, id)
@@ -156,7 +156,7 @@ type offer struct{ probability, below float64 }
 
 // findOffer sets the earliest deadline found that is met with the probability of the offer. That of a job with a strong
 // quote is its own; a job without a deadline, or under a scheduler for which deadlines change nothing, ends when it does.
-func (t *dryRunResult) findOffer(planner *forward.Forecaster, d *draft, q forward.Query, now scheduler.Time) error {
+func (t *dryRunResult) findOffer(planner *forecast.Forecaster, d *draft, q forecast.Query, now scheduler.Time) error {
 	var at scheduler.Time
 	p := t.quote.GetProbability()
 	if p >= t.offer.probability && p < t.offer.below {
@@ -185,7 +185,7 @@ func formatMillis(ms int64) string { return time.UnixMilli(ms).UTC().Format(time
 type dryRunResult struct {
 	estimates []*droverv1.StageEstimate
 	quote     *droverv1.Quote
-	times     *forward.Quote
+	times     *forecast.Quote
 	state     *scheduler.State // contains the job
 	job       scheduler.JobID
 	decision  scheduler.Decision
@@ -293,10 +293,10 @@ func addEstimateSources(f *facts.Facts, out map[scheduler.StageID]estimate.Sourc
 }
 
 // forecastQuestion returns the job as the forecaster's question.
-func (s *clientService) forecastQuestion(d *draft, name string, params map[string]string, sources map[scheduler.StageID]estimate.Source) forward.Query {
-	q := forward.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: s.core.predictor.unknownRunTime(), Errors: s.core.predictionErrors(sources)}
+func (s *clientService) forecastQuestion(d *draft, name string, params map[string]string, sources map[scheduler.StageID]estimate.Source) forecast.Query {
+	q := forecast.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: s.core.predictor.unknownRunTime(), Errors: s.core.predictionErrors(sources)}
 	q.NoDeadlineLane, q.Preempt = laneOptions(name, params)
-	tasks := max(1, forward.CountTasks(d.state, q.Stages)+d.state.Attempts().Live())
+	tasks := max(1, forecast.CountTasks(d.state, q.Stages)+d.state.Attempts().Live())
 	q.Samples = min(maxSamples, max(minSamples, maxForecastTasks/tasks))
 	return q
 }
@@ -313,9 +313,9 @@ func laneOptions(name string, params map[string]string) (noLane, preempt bool) {
 
 // predictionErrors returns the error model of predictions; each source is read
 // once.
-func (s *core) predictionErrors(sources map[scheduler.StageID]estimate.Source) forward.ErrorModel {
+func (s *core) predictionErrors(sources map[scheduler.StageID]estimate.Source) forecast.ErrorModel {
 	var spreads [estimate.Sources + 1]*estimate.ErrorQuantiles
-	return func(id scheduler.StageID) (forward.Residual, forward.Residual) {
+	return func(id scheduler.StageID) (forecast.Residual, forecast.Residual) {
 		src := sources[id]
 		if src == 0 {
 			src = estimate.None
@@ -348,7 +348,7 @@ func quoteBasis(list []*droverv1.StageEstimate) string {
 
 var quotedP = []float64{0.5, 0.8, 0.9, 0.95, 0.99}
 
-func quoteMessage(times *forward.Quote, j *facts.Job, now time.Time, basis string) *droverv1.Quote {
+func quoteMessage(times *forecast.Quote, j *facts.Job, now time.Time, basis string) *droverv1.Quote {
 	q := &droverv1.Quote{Samples: int32(times.Samples()), Basis: basis, MadeMs: now.UnixMilli(), StartMs: unixMillis(times.StartQuantile(0.5))}
 	for _, p := range quotedP {
 		q.P = append(q.P, p)
@@ -431,7 +431,7 @@ func lateReason(d *draft) string {
 // simulated with predicted run times. The result is cached for expectedPause, or
 // fifty times what it cost if that is longer. If it cannot be computed (somebody does
 // already, too much is pending) it returns the last result.
-func (s *clientService) expected(ctx context.Context) forward.Expected {
+func (s *clientService) expected(ctx context.Context) forecast.Expected {
 	q := s.core.quoter
 	q.mu.Lock()
 	last := q.expected
@@ -453,7 +453,7 @@ func (s *clientService) expected(ctx context.Context) forward.Expected {
 	defer done()
 	began := s.core.now()
 	var state *scheduler.State
-	question := forward.Query{UnknownRunTime: s.core.predictor.unknownRunTime()}
+	question := forecast.Query{UnknownRunTime: s.core.predictor.unknownRunTime()}
 	s.core.view(func(f *facts.Facts) {
 		p := s.core.newProjection(s.core.locations.resolve)
 		if err = p.rebuild(f); err == nil {
@@ -462,10 +462,10 @@ func (s *clientService) expected(ctx context.Context) forward.Expected {
 		question.NoDeadlineLane, question.Preempt = laneOptions(s.core.schedulerOf(f))
 	})
 	var obstacles map[scheduler.StageID]obstacle.Set
-	var found *forward.Expected
+	var found *forecast.Expected
 	if err == nil {
 		obstacles = findObstacles(state, scheduler.Time(began.UnixNano()))
-		var x forward.Expected
+		var x forecast.Expected
 		if x, err = planner.Expect(state, question, scheduler.Time(began.UnixNano()), expectedLimit); err == nil {
 			found = &x
 		}
@@ -479,7 +479,7 @@ func (s *clientService) expected(ctx context.Context) forward.Expected {
 
 // setExpected stores what was computed, and when that is due again, and returns what is expected. What is nil could not be
 // computed, and stays as it was.
-func (q *quoter) setExpected(found *forward.Expected, obstacles map[scheduler.StageID]obstacle.Set, due time.Time) forward.Expected {
+func (q *quoter) setExpected(found *forecast.Expected, obstacles map[scheduler.StageID]obstacle.Set, due time.Time) forecast.Expected {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if found != nil {
@@ -511,7 +511,7 @@ func (s *clientService) addExpected(ctx context.Context, r *droverv1.GetJobRespo
 }
 
 // expectedOfJob sets when a job is expected to start, if it has not, and to end.
-func (v *jobView) expectedOfJob(f *facts.Facts, expected forward.Expected, out *droverv1.JobSummary, now time.Time) {
+func (v *jobView) expectedOfJob(f *facts.Facts, expected forecast.Expected, out *droverv1.JobSummary, now time.Time) {
 	j := f.Job(out.Job)
 	if j == nil || j.HasEnded() {
 		return
@@ -543,7 +543,7 @@ func waitsForUser(f *facts.Facts, j *facts.Job) (waits bool) {
 
 // expectedStart returns when the next pending task of a stage is expected to start,
 // Unix ms, 0 if that is not known.
-func (v *jobView) expectedStart(f *facts.Facts, expected forward.Expected, job uint64, stage int, now time.Time) (ms int64) {
+func (v *jobView) expectedStart(f *facts.Facts, expected forecast.Expected, job uint64, stage int, now time.Time) (ms int64) {
 	id := stageID(job, int32(stage))
 	if at, ok := expected.Starts[id]; ok {
 		ms = unixMillis(at)
@@ -560,7 +560,7 @@ func (v *jobView) expectedStart(f *facts.Facts, expected forward.Expected, job u
 // expectedJobEnd returns when a live job is expected to end, Unix ms, 0 if that is
 // not known. It is rounded up, the coarser the farther it is: a prediction that moves
 // by little is no news for who watches the job.
-func expectedJobEnd(expected forward.Expected, job uint64, now time.Time) int64 {
+func expectedJobEnd(expected forecast.Expected, job uint64, now time.Time) int64 {
 	at, ok := expected.Ends[scheduler.JobID(job)]
 	left := unixMillis(at) - now.UnixMilli()
 	if !ok || left <= 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
-	forward "github.com/drover-run/drover/scheduler/deadline/forecast"
+	"github.com/drover-run/drover/scheduler/deadline/forecast"
 )
 
 // Limits of a schedule.
@@ -158,7 +158,7 @@ func (b *scheduleBuilder) chooseAttempts() {
 	b.candidates, b.out.More = b.candidates[:b.limit()], int32(more)
 }
 
-func (b *scheduleBuilder) build(f *facts.Facts, expected forward.Expected) {
+func (b *scheduleBuilder) build(f *facts.Facts, expected forecast.Expected) {
 	b.gaps, b.known = suspensionGaps(f), map[uint64]bool{}
 	for _, id := range f.JobIDs() {
 		b.known[id] = true
@@ -259,7 +259,7 @@ func (b *scheduleBuilder) expectedEnd(st *facts.Stage, a *facts.Attempt, seen *d
 }
 
 // addWaiting adds the stages of a readable job whose tasks wait.
-func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, expected forward.Expected) {
+func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, expected forecast.Expected) {
 	if j.HasEnded() || !b.readable(f, j) {
 		return
 	}

@@ -182,9 +182,9 @@ func (j *Job) stageOpen(i int) bool {
 
 // liveAttempt returns the live attempt that an action is about, or why there is
 // none.
-func (e decisionEntries) liveAttempt(act *droverv1.ActionFact) (Key, *Attempt, string) {
+func (en decisionEntries) liveAttempt(act *droverv1.ActionFact) (Key, *Attempt, string) {
 	k := KeyOf(act.GetKey())
-	a := e.f.Attempt(k)
+	a := en.f.Attempt(k)
 	switch {
 	case a == nil:
 		return k, nil, "no such attempt"
@@ -212,17 +212,17 @@ func (en decisionEntries) kill(e *droverv1.Entry, act *droverv1.ActionFact) stri
 // maxReservations bounds the reservations.
 const maxReservations = 1 << 17
 
-func (e decisionEntries) reserve(r *droverv1.ReservationFact) string {
-	switch j := e.f.jobs[r.GetJob()]; {
+func (en decisionEntries) reserve(r *droverv1.ReservationFact) string {
+	switch j := en.f.jobs[r.GetJob()]; {
 	case r.GetId() == 0:
 		return "a reservation needs an id"
 	case r.GetJob() != 0 && (j == nil || j.HasEnded()):
 		return "the job has ended"
-	case e.f.reservations.all[r.GetId()] == nil && len(e.f.reservations.all) >= maxReservations:
+	case en.f.reservations.all[r.GetId()] == nil && len(en.f.reservations.all) >= maxReservations:
 		return "too many reservations"
 	}
-	e.f.reservations.put(r)
-	writerOf(e.f).recordChange(Change{Kind: ChangePolicyState})
+	en.f.reservations.put(r)
+	writerOf(en.f).recordChange(Change{Kind: ChangePolicyState})
 	return ""
 }
 

@@ -81,16 +81,16 @@ type Suspension struct {
 
 // addPreemption adds d to the totals of a job and its tenant. The job came from
 // writableJob.
-func (e levelEntries) addPreemption(j *Job, d PreemptionTotals) {
+func (en levelEntries) addPreemption(j *Job, d PreemptionTotals) {
 	j.Preempted.add(&d)
-	t := e.f.tenantName[j.Spec.Tenant]
+	t := en.f.tenantName[j.Spec.Tenant]
 	if t == nil {
 		return
 	}
 	n := *t
 	n.Preempted.add(&d)
-	e.f.tenants[n.ID] = &n
-	e.f.tenantName[j.Spec.Tenant] = &n
+	en.f.tenants[n.ID] = &n
+	en.f.tenantName[j.Spec.Tenant] = &n
 }
 
 // setLevel requests that an attempt be brought to level l. It returns "" or why
@@ -325,23 +325,23 @@ func (s *Suspension) recordReached(l droverv1.Level) {
 }
 
 // applyRefusalsExpired ends the back-off of attempts with transient refusals.
-func (e levelEntries) applyRefusalsExpired(b *droverv1.RefusalsExpiredFact, r *Result) {
+func (en levelEntries) applyRefusalsExpired(b *droverv1.RefusalsExpiredFact, r *Result) {
 	for i, key := range b.GetAttempts() {
 		k := KeyOf(key)
-		a := e.f.Attempt(k)
+		a := en.f.Attempt(k)
 		switch {
 		case a == nil || a.Run != key.GetRun() || a.State != AttemptLive:
 			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "no such attempt"})
 			continue
-		case a.Suspension.TransientRefused == 0 || a.Suspension.RetryAt > e.f.now:
+		case a.Suspension.TransientRefused == 0 || a.Suspension.RetryAt > en.f.now:
 			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "its back-off has not expired"})
 			continue
 		}
-		j := writerOf(e.f).writableJob(e.f.jobs[k.Job])
+		j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 		c := *a
 		c.Suspension.clearTransient()
-		writerOf(e.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-		writerOf(e.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
+		writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+		writerOf(en.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 		r.Changed++
 	}
 }
@@ -601,25 +601,25 @@ func (n *Node) takesMoved() bool { return n.Up && !n.Draining }
 // restore its checkpoint, have the capacity and have not failed to
 // restore it. One that leaves soon comes after all others. It returns nil if there is none, or if the node that holds the
 // image is gone.
-func (e decisionEntries) findRestoreNode(k Key, a *Attempt, takes func(*Node) bool) *Node {
+func (en decisionEntries) findRestoreNode(k Key, a *Attempt, takes func(*Node) bool) *Node {
 	imageNode, epoch := a.Node, a.Epoch
 	if a.Suspension.ImageNode != 0 {
 		imageNode, epoch = a.Suspension.ImageNode, a.Suspension.ImageEpoch
 	}
-	h := e.f.Node(imageNode)
+	h := en.f.Node(imageNode)
 	if h == nil || !h.Up || h.Epoch != epoch {
 		return nil
 	}
 	var best *Node
 	free := func(n *Node) Amounts { return AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1) }
-	for _, n := range e.f.nodes {
+	for _, n := range en.f.nodes {
 		if !takes(n) || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !CanRestore(h.Info, n.Info) {
 			continue
 		}
-		if !e.f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {
+		if !en.f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {
 			continue
 		}
-		stays := func(n *Node) int { return boolInt(!n.leavesBefore(e.f.now + max(int64(minStay), a.EstimateNS))) }
+		stays := func(n *Node) int { return boolInt(!n.leavesBefore(en.f.now + max(int64(minStay), a.EstimateNS))) }
 		if best == nil || cmp.Or(cmp.Compare(stays(n), stays(best)), cmp.Compare(free(n).CPU, free(best).CPU)) > 0 {
 			best = n
 		}
