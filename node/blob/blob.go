@@ -292,7 +292,10 @@ func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 	if got := hex.EncodeToString(sum.Sum(nil)); got != h {
 		return errors.Join(fault.New(fault.Corrupt, "blob %s arrived as sha256:%s, %d bytes: it is fetched again from its start", digest, got, n), os.Remove(part))
 	}
-	if err := errors.Join(f.Sync(), os.Rename(part, filepath.Join(c.dir, h))); err != nil {
+	if err := f.Sync(); err != nil { // nobody knows what the disk has of it
+		return errors.Join(fmt.Errorf("blob %s: %w", digest, err), os.Remove(part))
+	}
+	if err := os.Rename(part, filepath.Join(c.dir, h)); err != nil {
 		return err
 	}
 	c.mu.Lock()

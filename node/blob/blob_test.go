@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -166,6 +167,25 @@ func TestResumesAfterABreak(t *testing.T) {
 	}
 	if got := read(t, c, d); string(got) != string(s.blobs[d]) {
 		t.Error("other bytes after the resume")
+	}
+}
+
+// What cannot be synced gets no final name, under which the next daemon would take it for a blob, and is fetched again.
+func TestABlobThatCannotBeSyncedIsNone(t *testing.T) {
+	s := &blobServer{}
+	d := s.add(content(2, 5500))
+	c := serve(t, s, 1<<20)
+	if err := os.Symlink(os.DevNull, filepath.Join(c.dir, d[len("sha256:"):]+partSuffix)); err != nil { // it takes every write, and no sync
+		t.Fatal(err)
+	}
+	if _, err := c.Get(t.Context(), d); !errors.Is(err, syscall.EINVAL) {
+		t.Fatalf("a file without a sync: %v", err)
+	}
+	if left, err := os.ReadDir(c.dir); err != nil || len(left) > 0 || c.Bytes() != 0 {
+		t.Errorf("left of it: %v %v, %d bytes", left, err, c.Bytes())
+	}
+	if got := read(t, c, d); string(got) != string(s.blobs[d]) {
+		t.Error("other bytes after that")
 	}
 }
 
