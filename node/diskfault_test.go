@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -136,6 +138,40 @@ func TestFullDiskOfANode(t *testing.T) {
 	if s := b.get(before); s.GetPhase() != running || starts.Load() != 1 {
 		t.Errorf("the task that ran before is %s, and was started %d times", s.GetPhase(), starts.Load())
 	}
+}
+
+// A file of a job that is larger than what is free fails the task, and takes no room from others: each try removes what it has
+// fetched.
+func TestFileThatFillsTheDiskOfANode(t *testing.T) {
+	dir := smallDisk(t, "size=6m")
+	if dir == "" {
+		return
+	}
+	b := newTestNode(t, programs())
+	b.config.Data = filepath.Join(dir, "data")
+	withFile := func(task int32, size int) *droverv1.WantedAttempt {
+		data := make([]byte, size)
+		digest := fmt.Sprintf("sha256:%x", sha256.Sum256(data))
+		b.blobs[digest] = data
+		return with(groupTask(task, "true"), func(w *droverv1.WantedAttempt) {
+			w.Spec.Files = []*droverv1.FileRef{{Name: "f", Digest: digest}}
+		})
+	}
+	w, fits := withFile(0, 8<<20), withFile(1, 1<<20)
+	b.start()
+	b.put(w)
+	s := b.await(t, w, failed)
+	if s.GetCause() != droverv1.Cause_CAUSE_INFRA || !strings.Contains(s.GetMessage(), unix.ENOSPC.Error()) {
+		t.Errorf("%s %q", s.GetCause(), s.GetMessage())
+	}
+	left, err := os.ReadDir(filepath.Join(b.config.Data, "blobs"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left of the file: %v %v", left, err)
+	}
+	b.remove(w)
+	b.await(t, w, gone)
+	b.put(fits)
+	b.await(t, fits, succeeded)
 }
 
 func TestDiskProblems(t *testing.T) {

@@ -7,8 +7,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
@@ -206,4 +211,78 @@ func TestDumpThatFailsForAMoment(t *testing.T) {
 	b.requestLevel(w, levelRunning)
 	b.awaitLevel(w, levelRunning)
 	b.awaitCounting(w)
+}
+
+// reboot stops the daemon and takes from the machine what a reboot does: containers and cgroups. Dumps stay. The record
+// of the attempt is of another boot then. listed: the engine still lists what was stopped.
+func (b *testNode) reboot(w *droverv1.WantedAttempt, used *droverv1.Usage, listed bool) (before store.Record) {
+	b.t.Helper()
+	b.stopDaemon()
+	b.changeRecord(w, func(r *store.Record) {
+		before = *r
+		r.BootID = "another boot"
+	})
+	if !listed {
+		old := b.engine
+		b.engine = fake.New(nil, programs())
+		b.engine.ShareDumps(old)
+		b.t.Cleanup(b.engine.Close)
+	}
+	b.engine.Heal()
+	b.config.Driver, b.config.Enforcer = b.engine.Driver(), &usedKernel{newLevelKernel(b), used}
+	b.mu.Lock()
+	clear(b.seen)
+	b.mu.Unlock()
+	b.start()
+	return before
+}
+
+// A task that is checkpointed when its machine is rebooted stays so, with all that it has used, and goes on from its dump: also if the
+// reboot came before its container was removed. What runs is lost with the next reboot, by the boot in which it was restored.
+func TestCheckpointedTaskOutlivesAReboot(t *testing.T) {
+	first, second := &droverv1.Usage{CpuMs: 1000, MemoryPeak: 9 << 20, ReadBytes: 100}, &droverv1.Usage{CpuMs: 10, MemoryPeak: 1 << 20, ReadBytes: 1}
+	both := &droverv1.Usage{CpuMs: 1010, MemoryPeak: 9 << 20, ReadBytes: 101}
+	for name, listed := range map[string]bool{"without a container": false, "beside its container": true} {
+		t.Run(name, func(t *testing.T) {
+			b, k := newLevelTestNode(t)
+			b.config.Enforcer, b.config.SampleEvery = &usedKernel{k, first}, 5*time.Millisecond
+			if listed {
+				b.engine.Inject(fake.Fault{Verb: fake.Delete, Err: fault.New(fault.Unavailable, "not now")})
+			}
+			b.start()
+			w := groupTask(0, "count")
+			b.put(w)
+			b.await(t, w, running)
+			b.awaitCounting(w)
+			b.requestLevel(w, levelCheckpointed)
+			dumped := b.awaitLevel(w, levelCheckpointed)
+			poll(t, "the container, or none", func() bool {
+				all, err := b.engine.Driver().List(t.Context())
+				return err == nil && (len(all) == 1) == listed
+			})
+			started := b.engine.Calls(fake.Start)
+			b.reboot(w, second, listed)
+			if !listed {
+				started = 0
+			}
+			s := b.awaitLevel(w, levelCheckpointed)
+			if s.GetRunningMs() != dumped.GetRunningMs() || s.GetLevelSinceMs() != dumped.GetLevelSinceMs() || s.GetOccupied().GetMemory() != 0 || !proto.Equal(s.GetUsage(), first) {
+				t.Errorf("after the reboot: %v, before: %v", s, dumped)
+			}
+			b.requestLevel(w, levelRunning)
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
+			poll(t, "the usage before the reboot and after it", func() bool { return proto.Equal(b.get(w).GetUsage(), both) })
+			if n := b.engine.Calls(fake.Start); n != started {
+				t.Errorf("%d starts", n-started)
+			}
+			if r := b.reboot(w, second, false); r.BootID != bootID() || r.Dumped {
+				t.Errorf("it runs with the record %+v", r)
+			}
+			if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_REBOOT {
+				t.Errorf("%s %q", s.GetCause(), s.GetMessage())
+			}
+			b.removeAndCheckClean(t, w)
+		})
+	}
 }
