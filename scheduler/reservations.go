@@ -177,12 +177,9 @@ func (g *Stage) PlannedAt(task int32) *Reservation {
 	return g.planned.get(task)
 }
 
-// tenantOf returns the tenant that a reservation is charged to: that of its project, else of its job.
-func (rs Reservations) tenantOf(r *Reservation) TenantID {
-	j := rs.s.jobs[r.Job]
-	if j == nil {
-		return NoTenant
-	}
+// GuaranteeTenant returns the tenant that the guarantees of a job are charged to: that of its project, else its own. Caps on
+// what tasks use are those of its own. O(1).
+func (rs Reservations) GuaranteeTenant(j *Job) TenantID {
 	if p := rs.s.projects[j.Spec.Project]; p != nil {
 		return p.Spec.Tenant
 	}

@@ -48,9 +48,10 @@ type Timeline struct {
 
 	assumptions  Assumptions
 	now          Time
-	nodeChanges  uint64    // Cluster.ChangeCount when it was made
-	treeChanges  uint64    // TenantTree.changes then
-	capBins      [][]int32 // see CapsOf
+	nodeChanges  uint64     // Cluster.ChangeCount when it was made
+	treeChanges  uint64     // TenantTree.changes then
+	capBins      [][]int32  // see CapsOf
+	capTenants   []TenantID // see CapTenants
 	claims       []nodeClaims
 	reserved     map[ReservationID]interval
 	overran      int  // claims that are past their bound
@@ -148,6 +149,7 @@ func (t *Timeline) addCaps(s *State) {
 			}
 		}
 		bins[id] = t.Caps.AddBin(capacity[:]) + 1
+		t.capTenants = append(t.capTenants, x.Spec.ID)
 	}
 	for id, x := range s.tree.tenants {
 		for ; x != nil; x = s.tree.tenant(x.Spec.Parent) {
@@ -158,13 +160,16 @@ func (t *Timeline) addCaps(s *State) {
 	}
 }
 
-// CapsOf returns the bins of Caps that the tasks of a tenant take from. It must not be changed. O(1).
+// CapsOf returns the bins of Caps that the tasks of a tenant take from, from its own cap upwards. It must not be changed. O(1).
 func (t *Timeline) CapsOf(id TenantID) []int32 {
 	if id < 0 || int(id) >= len(t.capBins) {
 		return nil
 	}
 	return t.capBins[id]
 }
+
+// CapTenants returns the tenants with a cap on their total, by bin of Caps. It must not be changed. O(1).
+func (t *Timeline) CapTenants() []TenantID { return t.capTenants }
 
 // cappedTenant returns a tenant, or NoTenant if no cap is above it.
 func (t *Timeline) cappedTenant(id TenantID) TenantID {
@@ -393,10 +398,9 @@ func (t *Timeline) addReservation(s *State, r *Reservation) {
 	}
 	v := t.newInterval(r.Node, r.OnDisk, r.Start, r.End, Occupancy{Resources: r.Demand, Disk: r.Disk})
 	if t.Accounts != nil && r.Kind.IsGuarantee() && r.IsOfTask() {
-		v.account = s.Reservations().tenantOf(r)
 		t.addAccounts(s)
 		if j := s.jobs[r.Job]; j != nil {
-			v.capped = t.cappedTenant(j.Spec.Tenant)
+			v.account, v.capped = s.Reservations().GuaranteeTenant(j), t.cappedTenant(j.Spec.Tenant)
 		}
 	}
 	t.reserved[r.ID] = v

@@ -181,7 +181,7 @@ func checkCaps(t *testing.T, s *scheduler.State, u untilEstimate, index *schedul
 				t.Fatalf("cap of tenant %d at %d: the timeline has %v free, want %v", tenant.Spec.ID, at, got, want)
 			}
 		}
-		if !slices.Contains(index.CapsOf(tenant.Spec.ID), next) {
+		if !slices.Contains(index.CapsOf(tenant.Spec.ID), next) || index.CapTenants()[next] != tenant.Spec.ID {
 			t.Fatalf("tenant %d takes from the caps %v, its own is %d", tenant.Spec.ID, index.CapsOf(tenant.Spec.ID), next)
 		}
 		next++

@@ -9,10 +9,10 @@ import (
 
 // capGuarantees is what guarantees need below caps, as of the first question of a pass, and when to ask again.
 type capGuarantees struct {
-	timeline *scheduler.Timeline // nil before the first question
-	reserved []bool              // by bin of its Caps: a guarantee is below it
-	used     []scheduler.Resources
-	retryAt  scheduler.Time // when, if nothing happens, a task leaves the caps enough that did not in this pass; Never for none
+	timeline *scheduler.Timeline   // nil before the first question
+	reserved []bool                // by bin of its Caps: a guarantee is below it
+	used     []scheduler.Resources // by bin: what the tenant used then
+	retryAt  scheduler.Time        // when, if nothing happens, a task leaves the caps enough that did not in this pass; Never for none
 }
 
 // beginPass forgets what was known of an earlier pass.
@@ -50,16 +50,12 @@ func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, d scheduler.Resources, 
 	if x.caps.timeline == nil {
 		x.readCaps()
 	}
-	bins, now := x.caps.timeline.CapsOf(g.Job.Spec.Tenant), x.v.now
-	for t := x.v.s.Tenant(g.Job.Spec.Tenant); len(bins) > 0; t = x.v.s.Tenant(t.Spec.Parent) {
-		if t.Spec.Caps.Total == (scheduler.Limit{}) {
-			continue
-		}
-		b := bins[0]
-		bins = bins[1:]
+	now, tenants := x.v.now, x.caps.timeline.CapTenants()
+	for _, b := range x.caps.timeline.CapsOf(g.Job.Spec.Tenant) {
 		if !x.caps.reserved[b] {
 			continue
 		}
+		t := x.v.s.Tenant(tenants[b])
 		need := d.Add(t.Used.Sub(x.caps.used[b]).Max(scheduler.Resources{}))
 		if fits, _ := x.caps.timeline.Caps.EarliestAt(b, -1, now, end.Sub(now), scheduler.Never, &backfill.Need{Base: need[:]}); fits.At > now {
 			return t, fits.At
@@ -73,10 +69,8 @@ func (x *guaranteeCheck) readCaps() {
 	c := &x.caps
 	c.timeline = x.v.s.Timeline(x.v.assumptions, x.v.now)
 	c.reserved, c.used = c.reserved[:0], c.used[:0]
-	for _, t := range x.v.s.Tenants() {
-		if t.Spec.Caps.Total != (scheduler.Limit{}) { // in the order of the bins
-			c.reserved, c.used = append(c.reserved, false), append(c.used, t.Used)
-		}
+	for _, id := range c.timeline.CapTenants() {
+		c.reserved, c.used = append(c.reserved, false), append(c.used, x.v.s.Tenant(id).Used)
 	}
 	for _, r := range x.v.s.Reservations().Guarantees() {
 		if j := x.v.s.Job(r.Job); j != nil && isPlanned(r) && r.End > x.v.now {

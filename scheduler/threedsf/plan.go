@@ -166,7 +166,7 @@ func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
 		need.Resources[scheduler.IO], need.Disk = 0, 0
 	}
 	at := backfill.Spot{Bin: int32(a.Node), Disk: disk, At: now}
-	o.occupied = append(o.occupied, b.planner.Occupy(at, c.End, scheduler.NodeNeed(need.Resources, need.Disk), int32(b.accountOf(j))+1, b.timeline.CapsOf(j.Spec.Tenant)))
+	o.occupied = append(o.occupied, b.planner.Occupy(at, c.End, scheduler.NodeNeed(need.Resources, need.Disk), int32(s.Reservations().GuaranteeTenant(j))+1, b.timeline.CapsOf(j.Spec.Tenant)))
 }
 
 // planRequests plans the owners that request a guarantee in order of submission, as
@@ -301,14 +301,6 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 	}
 	q.Latest = max(q.Latest, q.Departure)
 	return q, nil
-}
-
-// accountOf returns the tenant that a job's guarantee is charged to.
-func (b *plan) accountOf(j *scheduler.Job) scheduler.TenantID {
-	if pr := b.p.c.s.Project(j.Spec.Project); pr != nil {
-		return pr.Spec.Tenant
-	}
-	return j.Spec.Tenant
 }
 
 // canBeServedNow reports whether a planned reservation is due on a node that can serve it to its

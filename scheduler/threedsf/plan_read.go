@@ -103,7 +103,7 @@ func (b *plan) deferRequests() {
 // withdraw takes a planned reservation out of the timeline until the planner is closed.
 func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
 	if isPlanned(r) {
-		b.planner.Withdraw(b.timeline, r, int32(b.accountOf(j))+1, b.timeline.CapsOf(j.Spec.Tenant))
+		b.planner.Withdraw(b.timeline, r, int32(b.p.c.s.Reservations().GuaranteeTenant(j))+1, b.timeline.CapsOf(j.Spec.Tenant))
 	}
 }
 
@@ -111,7 +111,7 @@ func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
 func (b *plan) restoreOwner(o *owner) {
 	first := o.jobs[0]
 	in := backfill.ProjectFor(b.p.c.s, o.id, first)
-	in.Account, in.Requests = int32(b.accountOf(first))+1, b.requests[:0]
+	in.Account, in.Requests = int32(b.p.c.s.Reservations().GuaranteeTenant(first))+1, b.requests[:0]
 	switch {
 	case o.joins:
 		in.Deadline = backfill.GuaranteeOf(b.p.c.s, first.Spec.Project).Latest
@@ -261,7 +261,7 @@ func (b *plan) syncAccounts() {
 		if !o.requested {
 			continue
 		}
-		t := b.accountOf(o.jobs[0])
+		t := b.p.c.s.Reservations().GuaranteeTenant(o.jobs[0])
 		for _, j := range o.jobs {
 			for _, g := range j.Stages {
 				least[t] = least[t].Max(g.Spec.Demand)
