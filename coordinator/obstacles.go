@@ -9,22 +9,22 @@ import (
 
 // Limits of what is looked at to find what stops waiting tasks.
 const (
-	maxObstructed       = 200     // stages
-	maxObstructedShapes = 16      // different demands among them
-	maxObstacleAttempts = 100_000 // attempts and reservations, for one demand
+	maxObstructed        = 200     // stages
+	maxObstructedDemands = 16      // different demands among them
+	maxObstacleAttempts  = 100_000 // attempts and reservations, for one demand
 )
 
 // findObstacles returns what would have to give way for one task of each ready stage
 // with pending tasks to start now, on a state that nobody else changes. Its work is
 // bounded by the limits above.
 func findObstacles(s *scheduler.State, now scheduler.Time) map[scheduler.StageID]obstacle.Set {
-	type shape struct {
+	type demandKey struct {
 		demand  scheduler.Resources
 		disk    int64
 		job     scheduler.JobID // reservations of its own do not stop a job
 		project scheduler.ProjectID
 	}
-	out, known := map[scheduler.StageID]obstacle.Set{}, map[shape]obstacle.Set{}
+	out, known := map[scheduler.StageID]obstacle.Set{}, map[demandKey]obstacle.Set{}
 	reserving := map[scheduler.JobID]bool{}
 	for _, r := range s.Reservations().All() {
 		reserving[r.Job] = true
@@ -37,13 +37,13 @@ func findObstacles(s *scheduler.State, now scheduler.Time) map[scheduler.StageID
 			if len(out) >= maxObstructed {
 				return out
 			}
-			k := shape{demand: g.Spec.Demand, disk: g.Spec.Disk, project: j.Spec.Project}
+			k := demandKey{demand: g.Spec.Demand, disk: g.Spec.Disk, project: j.Spec.Project}
 			if reserving[j.Spec.ID] {
 				k.job = j.Spec.ID
 			}
 			set, ok := known[k]
 			if !ok {
-				if len(known) >= maxObstructedShapes {
+				if len(known) >= maxObstructedDemands {
 					continue
 				}
 				set, _ = obstacle.Nearest(s, g, now, maxObstacleAttempts)

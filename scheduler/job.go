@@ -34,7 +34,7 @@ type Job struct {
 	Ready, Live int32
 	// Guarantees counts its reservations that are guarantees (ReservationKind.IsGuarantee).
 	Guarantees   int32
-	fit          FitClass    // see Queue.FitClass; none for unknown
+	misfit       MisfitClass // see Queue.MisfitClassOf; none for unknown
 	plannedUntil Time        // see PlannedUntil; 0 for unknown
 	leastNeed    capacityVec // of its ready stages, see findClass; zero for unknown
 	Pending      int64       // Stage.Pending of all stages

@@ -5,34 +5,34 @@ import "slices"
 // What a search in the order of a tenant's jobs asks of each job on the way, answered from the job alone: with
 // thousands of jobs that cannot start, their stages are rarely in the cache. The answers are caches.
 
-// FitClass identifies the demand of a job's only ready stage, or a smaller one that fitted nowhere, which all ready
+// MisfitClass identifies the demand of a job's only ready stage, or a smaller one that fitted nowhere, which all ready
 // stages of jobs have that fitted nowhere either: no task of a job fits on a node while none of its class does. The zero
 // value stands for no class. It is valid until a node is added or avoided, a smaller demand until a node fits it.
-type FitClass struct {
+type MisfitClass struct {
 	class      int32 // in fitIndex.classes, or minus the number in misfits.lowest
 	generation uint32
 }
 
 // IsZero reports whether it stands for no class.
-func (k FitClass) IsZero() bool { return k.generation == 0 }
+func (k MisfitClass) IsZero() bool { return k.generation == 0 }
 
 // IsOwn reports whether it is the demand of a job itself, so that all jobs of the class fit on the same nodes.
-func (k FitClass) IsOwn() bool { return k.class >= 0 && !k.IsZero() }
+func (k MisfitClass) IsOwn() bool { return k.class >= 0 && !k.IsZero() }
 
-// FitClass returns the class of a job: for one with several ready stages or that avoids nodes, and for a demand that
+// MisfitClassOf returns the class of a job: for one with several ready stages or that avoids nodes, and for a demand that
 // was not searched for yet, only a smaller demand that fits nowhere, if one is known. O(1), O(stages) after a stage
 // became ready or ceased to be, or while none is known.
-func (q Queue) FitClass(j *Job) FitClass {
+func (q Queue) MisfitClassOf(j *Job) MisfitClass {
 	c := &q.s.cluster
-	if j.fit.generation != c.fit.generation || j.fit.IsZero() || (j.fit.class < 0 && !q.ClassFitsNowhere(j.fit)) {
-		j.fit = q.findClass(j)
+	if j.misfit.generation != c.fit.generation || j.misfit.IsZero() || (j.misfit.class < 0 && !q.ClassFitsNowhere(j.misfit)) {
+		j.misfit = q.findClass(j)
 	}
-	return j.fit
+	return j.misfit
 }
 
 // ClassFitsNowhere reports whether no node fits a class. False says nothing if it is not valid any
 // more. Amortised O(1).
-func (q Queue) ClassFitsNowhere(k FitClass) bool {
+func (q Queue) ClassFitsNowhere(k MisfitClass) bool {
 	c := &q.s.cluster
 	if k.generation != c.fit.generation || k.IsZero() {
 		return false
@@ -45,12 +45,12 @@ func (q Queue) ClassFitsNowhere(k FitClass) bool {
 
 // findClass returns the class of a job, the zero value if there is none.
 // What its stage comes to avoid later does not matter: it fits on no more nodes then.
-func (q Queue) findClass(j *Job) FitClass {
+func (q Queue) findClass(j *Job) MisfitClass {
 	c, least := &q.s.cluster, unsatisfiable
 	f := &c.fit
 	if j.leastNeed != (capacityVec{}) { // else its stages must be read, which are rarely in the cache
 		if low := f.misfits.below(c, &j.leastNeed); low != 0 {
-			return FitClass{-low, f.generation}
+			return MisfitClass{-low, f.generation}
 		}
 	}
 	for _, g := range j.Stages {
@@ -58,16 +58,16 @@ func (q Queue) findClass(j *Job) FitClass {
 			continue
 		}
 		if j.Ready == 1 && g.eqClassGeneration == f.generation && g.eqClassBegins == 0 && g.Avoider() == 0 {
-			return FitClass{g.eqClass, f.generation}
+			return MisfitClass{g.eqClass, f.generation}
 		}
 		need := g.need()
 		least.lower(&need)
 	}
 	j.leastNeed = least
 	if low := f.misfits.below(c, &least); low != 0 {
-		return FitClass{-low, f.generation}
+		return MisfitClass{-low, f.generation}
 	}
-	return FitClass{}
+	return MisfitClass{}
 }
 
 // plannedNever is Job.plannedUntil if some pending task has no place.

@@ -118,7 +118,7 @@ func TestStateVersionFollowsThePolicyStatesOfATenant(t *testing.T) {
 // checkFitsNowhere returns 1 if the job is said to fit nowhere.
 func checkFitsNowhere(t *rapid.T, s *scheduler.State, j *scheduler.Job) int {
 	for range 2 { // the second time the demand was searched for
-		if q := s.Queue(); q.ClassFitsNowhere(q.FitClass(j)) {
+		if q := s.Queue(); q.ClassFitsNowhere(q.MisfitClassOf(j)) {
 			for _, g := range j.Stages {
 				if id := s.Cluster().NextNode(g, 0); g.Ready() && id != scheduler.NoNode {
 					t.Fatalf("stage %s fits on node %d, and its job nowhere", g.ID(), id)

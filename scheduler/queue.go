@@ -112,7 +112,7 @@ func (q Queue) updateReady(g *Stage) {
 		return
 	}
 	j := g.Job
-	j.fit, j.plannedUntil, j.leastNeed = FitClass{}, 0, capacityVec{}
+	j.misfit, j.plannedUntil, j.leastNeed = MisfitClass{}, 0, capacityVec{}
 	j.tenant.ReadyChanges++
 	step := int32(1)
 	if !ready {

@@ -29,7 +29,7 @@ type listedJob struct {
 
 // rest is until when a job need not be looked at, unless it changes: a time, and as long as no node fits its class.
 type rest struct {
-	class scheduler.FitClass
+	class scheduler.MisfitClass
 	until scheduler.Time
 }
 

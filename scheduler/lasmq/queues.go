@@ -60,7 +60,7 @@ type Queues struct {
 	nextOrder           scheduler.Time
 
 	// The jobs that this pass did not look at since they rest: their classes, each once in a row, and until when all do.
-	restedClasses []scheduler.FitClass
+	restedClasses []scheduler.MisfitClass
 	restUntil     scheduler.Time
 
 	// remembered are the queues that may have an account, as bits: all that are not in
@@ -159,7 +159,7 @@ func (q *Queues) NextOrder() scheduler.Time { return q.nextOrder }
 
 // Rested returns the classes of the jobs that this pass did not look at since they rest, and until when all of them do.
 // The result is valid until Next.
-func (q *Queues) Rested() (classes []scheduler.FitClass, until scheduler.Time) {
+func (q *Queues) Rested() (classes []scheduler.MisfitClass, until scheduler.Time) {
 	return q.restedClasses, q.restUntil
 }
 
@@ -388,7 +388,7 @@ func (q *Queues) Drop() {
 
 // Rest is Drop, also for all later passes at times before until, or in which Next is for jobs that fit only, while no
 // node fits the class, unless the job changes.
-func (q *Queues) Rest(class scheduler.FitClass, until scheduler.Time) {
+func (q *Queues) Rest(class scheduler.MisfitClass, until scheduler.Time) {
 	if e := q.head(q.current); e != nil {
 		e.rest = rest{class, until}
 	}

@@ -50,7 +50,7 @@ func TestRestEnds(t *testing.T) {
 				t.Fatal("the first job is not next")
 			}
 			q := x.Queues(0)
-			q.Rest(w.State.Queue().FitClass(first), w.Now.Add(bound))
+			q.Rest(w.State.Queue().MisfitClassOf(first), w.Now.Add(bound))
 			if n, ok := q.Next(false); !ok || n.Job != second {
 				t.Fatal("the second job does not follow the first one in the pass")
 			}

@@ -27,7 +27,7 @@ type explainer struct {
 
 	round         scheduler.WaitingRound
 	examined      map[scheduler.DemandClass]struct{} // demands that were compared with the nodes
-	lastMisfit    scheduler.FitClass                 // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
+	lastMisfit    scheduler.MisfitClass              // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
 	lastReason    scheduler.Reason
 	lastNodes     int32
 	maxExamined   int                                  // of them
@@ -42,7 +42,7 @@ func (e *explainer) begin() { clear(e.plannedStarts) }
 func (e *explainer) explain(began scheduler.Stamp) {
 	e.open.beginShrinkOnly()
 	clear(e.examined)
-	e.lastMisfit = scheduler.FitClass{}
+	e.lastMisfit = scheduler.MisfitClass{}
 	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
 	// At once: to grow the list by and by would copy it several times.
 	e.c.waitingReasons = slices.Grow(e.c.waitingReasons, min(e.c.s.Queue().Ready(), scheduler.MaxExplained))
@@ -68,7 +68,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, x.reservation.ID, x.reservation.End
 		return w
 	}
-	class := e.c.s.Queue().FitClass(g.Job)
+	class := e.c.s.Queue().MisfitClassOf(g.Job)
 	if class.IsOwn() && class == e.lastMisfit {
 		w.Reason, w.Nodes = e.lastReason, e.lastNodes
 		return w

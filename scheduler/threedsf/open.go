@@ -17,11 +17,11 @@ type openNodes struct {
 	reservations *preemptReservations
 	guarantees   *guaranteeCheck
 
-	guaranteeCount           int                            // guarantee reservations that have not ended
-	shrinkOnly               bool                           // free capacity only shrinks: see beginShrinkOnly
-	closedBelow              map[closedKey]scheduler.NodeID // no node below it is open to the class
-	exemptJobs               map[scheduler.JobID]bool       // jobs that their own reservations do not exclude
-	ignoreResumeReservations bool                           // those for suspended tasks exclude nobody
+	guaranteeCount           int                              // guarantee reservations that have not ended
+	shrinkOnly               bool                             // free capacity only shrinks: see beginShrinkOnly
+	closedBelow              map[closedClass]scheduler.NodeID // no node below it is open to the class
+	exemptJobs               map[scheduler.JobID]bool         // jobs that their own reservations do not exclude
+	ignoreResumeReservations bool                             // those for suspended tasks exclude nobody
 }
 
 // canPlaceOn reports whether a task of the stage fits on a node and respects its
@@ -112,9 +112,9 @@ func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
 	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (n.CanPreempt(j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
 }
 
-// closedKey identifies tasks to which the same nodes are open. Reservations exclude
+// closedClass identifies tasks to which the same nodes are open. Reservations exclude
 // a task by its demand, its bound, whether it can be preempted, and what caps its tenant is below.
-type closedKey struct {
+type closedClass struct {
 	scheduler.DemandClass
 	capped         scheduler.TenantID // NoTenant below no cap
 	bound          time.Duration
@@ -123,7 +123,7 @@ type closedKey struct {
 
 // beginShrinkOnly declares that from here on free capacity only shrinks and no
 // reservation is dropped, so that a node closed to a task stays closed to all tasks
-// of its closedKey. O(reservations + jobs with guarantees).
+// of its closedClass. O(reservations + jobs with guarantees).
 func (o *openNodes) beginShrinkOnly() {
 	o.shrinkOnly = true
 	clear(o.closedBelow)
@@ -143,7 +143,7 @@ func (o *openNodes) beginShrinkOnly() {
 }
 
 // nextOpenNode is Cluster.NextNode without the nodes reserved for others. While
-// capacity only shrinks, all calls together inspect each node once per closedKey,
+// capacity only shrinks, all calls together inspect each node once per closedClass,
 // and nodes with a reservation of the task's own job once more.
 func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
 	if !o.hasReservations() {
@@ -155,18 +155,18 @@ func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) sche
 	if o.v.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{DemandClass: o.v.s.Cluster().DemandClassOf(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible(), capped: scheduler.NoTenant}
+	class := closedClass{DemandClass: o.v.s.Cluster().DemandClassOf(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible(), capped: scheduler.NoTenant}
 	if o.guaranteeCount > 0 && o.v.isBelowCap(g.Job.Spec.Tenant) {
-		key.capped = g.Job.Spec.Tenant
+		class.capped = g.Job.Spec.Tenant
 	}
-	closed := o.closedBelow[key]
+	closed := o.closedBelow[class]
 	if o.exemptJobs[g.Job.Spec.ID] {
 		return o.firstOpenOwn(g, from, closed)
 	}
 	id := o.firstOpenNode(g, max(from, closed))
 	if from <= closed {
-		if o.closedBelow[key] = id; id == scheduler.NoNode {
-			o.closedBelow[key] = scheduler.NodeID(len(o.v.s.Nodes()))
+		if o.closedBelow[class] = id; id == scheduler.NoNode {
+			o.closedBelow[class] = scheduler.NodeID(len(o.v.s.Nodes()))
 		}
 	}
 	return id

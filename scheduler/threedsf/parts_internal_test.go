@@ -280,7 +280,7 @@ func TestOpenNodesRememberNothingWrong(t *testing.T) {
 		nodes.begin(len(w.State.Nodes()))
 		reservations.refresh()
 		o := openNodes{v: &c.view, jobs: &jobs, nodes: &nodes, reservations: &reservations, guarantees: &guaranteeCheck{v: &c.view},
-			closedBelow: map[closedKey]scheduler.NodeID{}, exemptJobs: map[scheduler.JobID]bool{}}
+			closedBelow: map[closedClass]scheduler.NodeID{}, exemptJobs: map[scheduler.JobID]bool{}}
 		o.guaranteeCount = len(w.State.Reservations().Guarantees())
 		o.beginShrinkOnly()
 		for range 60 {

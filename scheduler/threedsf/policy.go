@@ -65,7 +65,7 @@ func New(cfg Config) *Policy {
 	p.nodes = reservedNodes{c: c}
 	p.guarantees = guaranteeCheck{v: &c.view}
 	p.open = openNodes{v: &c.view, jobs: &p.jobs, nodes: &p.nodes, reservations: &p.reservations, guarantees: &p.guarantees,
-		closedBelow: map[closedKey]scheduler.NodeID{}, exemptJobs: map[scheduler.JobID]bool{}}
+		closedBelow: map[closedClass]scheduler.NodeID{}, exemptJobs: map[scheduler.JobID]bool{}}
 	p.finder = nodeFinder{v: &c.view, open: &p.open}
 
 	p.waits = inputWaits{c: c}
@@ -82,7 +82,7 @@ func New(cfg Config) *Policy {
 	p.queues = queues{c: c}
 	p.queues.init()
 	p.tenants = tenantOrder{c: c, open: &p.open, nodes: &p.nodes, placer: &p.placer, waits: &p.waits, queues: &p.queues, lane: &p.deadlines,
-		eqClassIndex: map[scheduler.DemandClass]int32{}, restarted: map[scheduler.TenantID]bool{}}
+		headClassIndex: map[scheduler.DemandClass]int32{}, restarted: map[scheduler.TenantID]bool{}}
 	p.explainer = explainer{c: c, open: &p.open, nodes: &p.nodes, waits: &p.waits, tenants: &p.tenants, survey: &p.survey, jobs: &p.jobs, reservations: &p.reservations,
 		examined: map[scheduler.DemandClass]struct{}{}, plannedStarts: map[scheduler.StageID]scheduler.Time{}}
 	return p

@@ -134,10 +134,10 @@ func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
 
 // nextUnreservedNode returns a node that fits an equivalence class and is not
 // closed, or NoNode.
-func (k *reservedNodes) nextUnreservedNode(sh scheduler.DemandClass) scheduler.NodeID {
-	id := k.nextFit(&sh, 0)
+func (k *reservedNodes) nextUnreservedNode(class scheduler.DemandClass) scheduler.NodeID {
+	id := k.nextFit(&class, 0)
 	for id != scheduler.NoNode && k.isClosed(id) {
-		id = k.nextFit(&sh, id+1)
+		id = k.nextFit(&class, id+1)
 	}
 	return id
 }

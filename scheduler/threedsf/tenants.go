@@ -9,17 +9,17 @@ import (
 // cursor is a position in a tenant's regular order: nothing before it can be placed
 // now. Free capacity only shrinks in a pass, so it never moves back.
 type cursor struct {
-	class    uint8
-	stage    int32
-	position int32 // of the next job among the tenant's ready jobs
-	job      *scheduler.Job
-	eqClass  int32            // of its stage, in tenantOrder.eqClasses; -1 for none
-	inTree   *scheduler.Stage // the stage whose demand the tree of tenants has
+	class     uint8
+	stage     int32
+	position  int32 // of the next job among the tenant's ready jobs
+	job       *scheduler.Job
+	headClass int32            // of its stage, in tenantOrder.headClasses; -1 for none
+	inTree    *scheduler.Stage // the stage whose demand the tree of tenants has
 }
 
-// nextEqClass is the demand of some tenant's next task in this pass and a node that
+// headClass is the demand of some tenant's next task in this pass and a node that
 // fits it, NoNode if none does any more.
-type nextEqClass struct {
+type headClass struct {
 	scheduler.DemandClass
 	fitsOn  scheduler.NodeID
 	tenants int32 // whose next task has it now
@@ -29,10 +29,10 @@ type nextEqClass struct {
 // tenantCursor is a tenant's position and the search for nodes at the input of the
 // stage there.
 type tenantCursor struct {
-	cursor  cursor
-	search  localSearch
-	eqClass int32 // the class that counts the tenant plus 1, 0 for none
-	idle    idleTenant
+	cursor    cursor
+	search    localSearch
+	headClass int32 // the class that counts the tenant plus 1, 0 for none
+	idle      idleTenant
 }
 
 // idleTenant is why a tenant had nothing to serve from its first job to its last: as far as the jobs
@@ -41,8 +41,8 @@ type idleTenant struct {
 	state   *scheduler.State // nil for unknown
 	changes uint64           // ChangeLog.ReadyOf then
 	until   scheduler.Time
-	classes [8]scheduler.FitClass // all of its jobs' classes; they fitted nowhere
-	passed  bool                  // while the jobs are looked at: nothing else was passed over
+	classes [8]scheduler.MisfitClass // all of its jobs' classes; they fitted nowhere
+	passed  bool                     // while the jobs are looked at: nothing else was passed over
 }
 
 // tenantOrder serves regular jobs, by fair share of their tenants.
@@ -55,19 +55,19 @@ type tenantOrder struct {
 	queues *queues
 	lane   *deadlineLane
 
-	cursors      []tenantCursor
-	active       []scheduler.TenantID // tenants with a next task in the tree
-	serving      scheduler.TenantID   // being served now, or NoTenant
-	firstMisfit  *scheduler.Stage     // with StopAtFirstMisfit: the stage that did not fit
-	eqClasses    []nextEqClass        // of the tenants' next tasks in this pass
-	eqClassIndex map[scheduler.DemandClass]int32
-	restarted    map[scheduler.TenantID]bool // scratch of serveDelayed
-	restarts     int                         // calls of restartTenant in this decision
+	cursors        []tenantCursor
+	active         []scheduler.TenantID // tenants with a next task in the tree
+	serving        scheduler.TenantID   // being served now, or NoTenant
+	firstMisfit    *scheduler.Stage     // with StopAtFirstMisfit: the stage that did not fit
+	headClasses    []headClass          // of the tenants' next tasks in this pass
+	headClassIndex map[scheduler.DemandClass]int32
+	restarted      map[scheduler.TenantID]bool // scratch of serveDelayed
+	restarts       int                         // calls of restartTenant in this decision
 }
 
 // beginPass starts a pass.
 func (o *tenantOrder) beginPass() {
-	o.firstMisfit, o.serving, o.eqClasses = nil, scheduler.NoTenant, o.eqClasses[:0]
+	o.firstMisfit, o.serving, o.headClasses = nil, scheduler.NoTenant, o.headClasses[:0]
 }
 
 // wakeForOrder requests a cycle for when the queues are next in another order, if nodes are reserved: the order says
@@ -100,10 +100,10 @@ func (o *tenantOrder) initHeads() {
 		}
 	}
 	for i := range o.cursors {
-		o.cursors[i].eqClass = 0
+		o.cursors[i].headClass = 0
 	}
-	o.active, o.eqClasses = o.active[:0], o.eqClasses[:0]
-	clear(o.eqClassIndex)
+	o.active, o.headClasses = o.active[:0], o.headClasses[:0]
+	clear(o.headClassIndex)
 	for t := o.c.s.Queue().NextTenant(0); t != scheduler.NoTenant; t = o.c.s.Queue().NextTenant(t + 1) {
 		o.active = append(o.active, t)
 		o.restartTenant(t)
@@ -119,29 +119,29 @@ func (o *tenantOrder) updateHead(t scheduler.TenantID) {
 	}
 	c.inTree = g
 	o.c.shares.setNext(t, g)
-	o.leaveEqClass(t)
-	if c.eqClass = -1; g == nil {
+	o.leaveHeadClass(t)
+	if c.headClass = -1; g == nil {
 		return
 	}
 	key := o.c.s.Cluster().DemandClassOf(g)
-	at, ok := o.eqClassIndex[key]
+	at, ok := o.headClassIndex[key]
 	if !ok {
-		at = int32(len(o.eqClasses))
-		o.eqClassIndex[key] = at
-		o.eqClasses = append(o.eqClasses, nextEqClass{DemandClass: key, stale: true})
+		at = int32(len(o.headClasses))
+		o.headClassIndex[key] = at
+		o.headClasses = append(o.headClasses, headClass{DemandClass: key, stale: true})
 	}
-	class := &o.eqClasses[at]
+	class := &o.headClasses[at]
 	if class.stale {
 		class.fitsOn, class.stale = o.c.s.Cluster().NextNode(g, 0), false
 	}
 	class.tenants++
-	c.eqClass, o.cursors[t].eqClass = at, at+1
+	c.headClass, o.cursors[t].headClass = at, at+1
 }
 
-// leaveEqClass removes a tenant from the class of its next task.
-func (o *tenantOrder) leaveEqClass(t scheduler.TenantID) {
-	if at := &o.cursors[t].eqClass; *at > 0 {
-		o.eqClasses[*at-1].tenants--
+// leaveHeadClass removes a tenant from the class of its next task.
+func (o *tenantOrder) leaveHeadClass(t scheduler.TenantID) {
+	if at := &o.cursors[t].headClass; *at > 0 {
+		o.headClasses[*at-1].tenants--
 		*at = 0
 	}
 }
@@ -153,16 +153,16 @@ func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
 	if o.c.cfg.StopAtFirstMisfit {
 		return
 	}
-	for i := range o.eqClasses {
-		sh := &o.eqClasses[i]
-		if sh.fitsOn != node {
+	for i := range o.headClasses {
+		class := &o.headClasses[i]
+		if class.fitsOn != node {
 			continue
 		}
-		if sh.tenants == 0 {
-			sh.stale = true
+		if class.tenants == 0 {
+			class.stale = true
 			continue
 		}
-		if sh.fitsOn = o.nodes.nextUnreservedNode(sh.DemandClass); sh.fitsOn == scheduler.NoNode {
+		if class.fitsOn = o.nodes.nextUnreservedNode(class.DemandClass); class.fitsOn == scheduler.NoNode {
 			o.refreshHeadsOf(int32(i))
 		}
 	}
@@ -170,9 +170,9 @@ func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
 
 // refreshHeadsOf updates the heads of tenants whose next task is of an equivalence
 // class, but for the tenant being served, whose head is updated afterwards.
-func (o *tenantOrder) refreshHeadsOf(eqClass int32) {
+func (o *tenantOrder) refreshHeadsOf(class int32) {
 	for _, t := range o.active {
-		if t != o.serving && o.cursors[t].cursor.eqClass == eqClass {
+		if t != o.serving && o.cursors[t].cursor.headClass == class {
 			o.updateHead(t)
 		}
 	}
@@ -181,10 +181,10 @@ func (o *tenantOrder) refreshHeadsOf(eqClass int32) {
 // restartTenant moves a tenant back to its first stage.
 func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
 	o.restarts++
-	o.leaveEqClass(t)
+	o.leaveHeadClass(t)
 	idle := o.cursors[t].idle
 	if o.isIdle(t, &idle) {
-		o.cursors[t] = tenantCursor{cursor: cursor{class: classEnd, stage: -1, eqClass: -1}, idle: idle}
+		o.cursors[t] = tenantCursor{cursor: cursor{class: classEnd, stage: -1, headClass: -1}, idle: idle}
 		o.c.shares.setNext(t, nil)
 		o.beginQueues(t)
 		return
@@ -212,11 +212,13 @@ func (o *tenantOrder) beginQueues(t scheduler.TenantID) {
 // isIdle reports whether what was found out of a tenant still holds: it has nothing to serve.
 func (o *tenantOrder) isIdle(t scheduler.TenantID, x *idleTenant) bool {
 	return x.state == o.c.s && x.changes == o.c.s.Tenant(t).ReadyChanges && o.c.now < x.until &&
-		!slices.ContainsFunc(x.classes[:], func(class scheduler.FitClass) bool { return !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class) })
+		!slices.ContainsFunc(x.classes[:], func(class scheduler.MisfitClass) bool {
+			return !class.IsZero() && !o.c.s.Queue().ClassFitsNowhere(class)
+		})
 }
 
 // pass notes that a job was passed over because it fits nowhere.
-func (x *idleTenant) pass(class scheduler.FitClass, until scheduler.Time) {
+func (x *idleTenant) pass(class scheduler.MisfitClass, until scheduler.Time) {
 	x.until = min(x.until, until)
 	for i := range x.classes {
 		if x.classes[i].IsZero() {
@@ -327,9 +329,9 @@ func (c *cursor) nextStage() bool {
 // job alone tells, and notes that in what is known of the tenant. passed is false for any other job, of which
 // that says nothing. It holds before until, and while no node may be reserved, as long as no node fits class, unless the
 // job changes.
-func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class scheduler.FitClass, until scheduler.Time, passed bool) {
+func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class scheduler.MisfitClass, until scheduler.Time, passed bool) {
 	x := &o.cursors[t].idle
-	class, until = o.c.s.Queue().FitClass(j), scheduler.Never
+	class, until = o.c.s.Queue().MisfitClassOf(j), scheduler.Never
 	if o.c.cfg.StopAtFirstMisfit || !o.c.s.Queue().ClassFitsNowhere(class) {
 		x.passed = false
 		return class, until, false
