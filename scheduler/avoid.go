@@ -45,7 +45,7 @@ func (g *Stage) Avoider() JobID {
 // Avoidance identifies the nodes that tasks avoid: those of equal demands fit on the same nodes if it is equal too.
 type Avoidance struct {
 	job    JobID // 0: it avoids none
-	begins int32 // how many of Cluster.begins come too early
+	begins int32 // how many of the cluster's windows.begins come too early
 }
 
 // AvoidanceOf returns which nodes the tasks of a stage avoid now. O(1) while no window is ordered.
@@ -115,7 +115,7 @@ func (c *Cluster) avoided(j *Job, k DemandClass) (list []NodeID) {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, leavingBy(c, k.Avoidance.begins)))))
 }
 
-// couldRunOn reports whether a schedulable node that may is large enough for a need. O(nodes x disks).
+// couldRunOn reports whether some schedulable node for which may is true is large enough for a need. O(nodes x disks).
 func (c *Cluster) couldRunOn(need *capacityVec, may func(NodeID) bool) bool {
 	return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(need) })
 }

@@ -13,7 +13,7 @@
 // The owner of a State (the coordinator's loop, a simulation, a test):
 //
 //  1. applies every fact through one method of State.Events, in order: AddNode,
-//     UpdateNode, NodeLost, NodeUp, SetDrain; PutTenant; PutProject,
+//     UpdateNode, NodeLost, NodeUp, SetDrain, SetWindows; PutTenant; PutProject,
 //     DropProject; SubmitJob, UpdateJob, StopJob, EndJob;
 //     SetInput, SetEstimate, SetAvoided; AttemptStarted, AttemptProgress, AttemptSuspended,
 //     AttemptResumed, AttemptEnded, SetParked, SetRefusedLevels, SetTimes, OutputLost;

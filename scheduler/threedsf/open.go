@@ -33,7 +33,7 @@ func (o *openNodes) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
 // reservedForOthers returns what preemption reservations on a node take for jobs
 // other than j.
 func (o *openNodes) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (d scheduler.Resources, space int64) {
-	if o.reservations.inForce == 0 || n.Unguaranteed() == 0 {
+	if o.reservations.total == 0 || n.Unguaranteed() == 0 {
 		return d, 0
 	}
 	for _, r := range o.v.s.Reservations().On(n.Spec.ID) {
@@ -95,7 +95,7 @@ func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d 
 
 // hasReservations reports whether any capacity is reserved anywhere.
 func (o *openNodes) hasReservations() bool {
-	return o.reservations.inForce > 0 || o.guaranteeCount > 0 || len(o.nodes.nodes) > 0
+	return o.reservations.total > 0 || o.guaranteeCount > 0 || len(o.nodes.nodes) > 0
 }
 
 // isOpenTo reports whether respectsReservations holds for a task of a stage.
@@ -109,7 +109,7 @@ func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
 
 // isUnreserved reports whether nothing is reserved on a node that a task of a job could take.
 func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
-	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (n.CanPreempt(j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.inForce == 0 || n.Unguaranteed() == 0)
+	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (n.CanPreempt(j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.total == 0 || n.Unguaranteed() == 0)
 }
 
 // closedClass identifies tasks to which the same nodes are open. Reservations exclude

@@ -7,15 +7,15 @@ import (
 )
 
 // preemptReservations are the reservations of capacity that preemption frees. They stand in
-// the State; this is their list at the begin of a pass, and how many are in force.
+// the State; this is their list at the begin of a pass, and how many there are.
 type preemptReservations struct {
-	c       *cycle
-	placed  *exchangeIndex
-	list    []*scheduler.Reservation
-	inForce int
+	c      *cycle
+	placed *exchangeIndex
+	list   []*scheduler.Reservation
+	total  int
 }
 
-// refresh lists the reservations that are in force.
+// refresh lists all preemption reservations, also those whose end has passed.
 func (x *preemptReservations) refresh() {
 	x.list = x.list[:0]
 	for _, r := range x.c.s.Reservations().Unguaranteed() {
@@ -23,7 +23,7 @@ func (x *preemptReservations) refresh() {
 			x.list = append(x.list, r)
 		}
 	}
-	x.inForce = len(x.list)
+	x.total = len(x.list)
 }
 
 // reserve reserves capacity on a node until end, for one task of the stage or, with
@@ -31,12 +31,12 @@ func (x *preemptReservations) refresh() {
 func (x *preemptReservations) reserve(g *scheduler.Stage, task int32, node scheduler.NodeID, d scheduler.Resources, space int64, end scheduler.Time) {
 	x.c.apply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: x.c.s.Reservations().NextID(), Kind: scheduler.ReservePreempt,
 		Job: g.Job.Spec.ID, Stage: g.Index, Task: task, Node: node, Demand: d, Disk: space, Start: x.c.now, End: end}})
-	x.inForce++
+	x.total++
 }
 
 // drop ends a preemption reservation. One made by this decision is withdrawn from it.
 func (x *preemptReservations) drop(r *scheduler.Reservation) {
-	x.inForce--
+	x.total--
 	if action := x.c.withdrawReservation(r.ID); action >= 0 {
 		x.placed.removeAction(action)
 		return
@@ -83,7 +83,7 @@ func pickTaskFor(g *scheduler.Stage, node scheduler.NodeID) int32 {
 
 // count returns the number of preemption reservations for new tasks of a stage.
 func (x *preemptReservations) count(g *scheduler.Stage) int32 {
-	if x.inForce == 0 || g.Job.Unguaranteed() == 0 {
+	if x.total == 0 || g.Job.Unguaranteed() == 0 {
 		return 0
 	}
 	n := int32(0)

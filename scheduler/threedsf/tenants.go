@@ -39,7 +39,7 @@ type tenantCursor struct {
 // alone tell, and as long as none of them changes.
 type idleTenant struct {
 	state   *scheduler.State // nil for unknown
-	changes uint64           // ChangeLog.ReadyOf then
+	changes uint64           // Tenant.ReadyChanges then
 	until   scheduler.Time
 	classes [8]scheduler.MisfitClass // all of its jobs' classes; they fitted nowhere
 	passed  bool                     // while the jobs are looked at: nothing else was passed over
