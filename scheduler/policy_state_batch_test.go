@@ -38,7 +38,7 @@ func TestPolicyStatesOfAJobAreLimitedWithinABatch(t *testing.T) {
 			v := scheduler.Check(w.State, &scheduler.Decision{PolicyStates: c.batch}, w.Now)
 			err := w.State.PolicyStates().Apply(c.batch)
 			if (err != nil) != c.refused || (len(v) > 0) != c.refused {
-				t.Errorf("ApplyNotes says %v, Check %v, refused should be %v", err, v, c.refused)
+				t.Errorf("Apply says %v, Check %v, refused should be %v", err, v, c.refused)
 			}
 			if err != nil && string(before) != string(schedtest.Bytes(w.State)) {
 				t.Error("a refused batch changed the State")

@@ -34,7 +34,7 @@ func reserve(w *schedtest.World, r scheduler.Reservation) {
 }
 
 // Each reason of the closed list that 3dsf gives, in the smallest situation that has it. Two nodes of <4, 8, 100>; the first second is 1 s.
-func TestReasons(t *testing.T) {
+func TestEachReasonInItsSmallestSituation(t *testing.T) {
 	second := func(n int) scheduler.Time { return scheduler.Time(n) * scheduler.Time(time.Second) }
 	for name, x := range map[string]why{
 		"no CPU is free": {build: func(w *schedtest.World) {

@@ -68,7 +68,7 @@ func compareCaches(t *rapid.T, warm, cold *jobCache) {
 
 // What is cached of one job with a guarantee, by its tasks and reservations. Its tasks have a bound of 30 s, the margin is
 // 2 s, its deadline is at 101 s; now is 1 s.
-func TestCachedJob(t *testing.T) {
+func TestTimesCachedOfAGuaranteedJob(t *testing.T) {
 	const never = scheduler.Never
 	second := func(s int) scheduler.Time { return scheduler.Time(s) * scheduler.Time(time.Second) }
 	for name, x := range map[string]struct {

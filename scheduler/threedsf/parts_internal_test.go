@@ -190,7 +190,7 @@ func TestExchangeIndexFollowsActions(t *testing.T) {
 
 // A task may start beside a later guarantee if it ends before it or both fit, or can be
 // moved away; for a guarantee of its own job only if that depends on it.
-func TestGuaranteeCheck(t *testing.T) {
+func TestWhatMayStartBesideALaterGuarantee(t *testing.T) {
 	fixed := scheduler.LevelSet(0)
 	for name, x := range map[string]struct {
 		levels scheduler.LevelSet

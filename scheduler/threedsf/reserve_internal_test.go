@@ -162,7 +162,7 @@ func TestSoonestNodesAreReserved(t *testing.T) {
 		}
 		for _, n := range w.State.Nodes() {
 			id, fraction := n.Spec.ID, n.FreeFraction(w.next.Spec.Demand)
-			if w.k.stageOn[id] != nil || fraction <= -1 || !couldHold(n, &w.next.Spec) || len(w.k.nodes) == 0 || len(w.k.nodes) < int(w.next.Startable()) {
+			if w.k.stageOn[id] != nil || fraction <= -1 || !couldRun(n, &w.next.Spec) || len(w.k.nodes) == 0 || len(w.k.nodes) < int(w.next.Startable()) {
 				continue
 			}
 			worst := w.k.nodes[len(w.k.nodes)-1]

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -258,6 +259,35 @@ func TestGuaranteeSharesAddUp(t *testing.T) {
 		}
 		if math.Abs(sum-1) > 1e-9 {
 			t.Fatalf("tenants %v with work may reserve %g of the cluster, want all: %v", leaves, sum, shares)
+		}
+	})
+}
+
+// A tenant's recent use is the sum over the last tasks that ended, whenever it is read.
+func TestPastIsTheUseOfTheLastTasks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a", "b=2", "c")
+		c := newTestCycle(w, Config{})
+		f := c.shares
+		w.State.Journal().Rollback(c.mark)
+		tenants := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 2*pastTasks, 3*pastTasks).Draw(t, "tenants")
+		reads := rapid.SliceOfN(rapid.Bool(), len(tenants), len(tenants)).Draw(t, "reads")
+		for i, tenant := range tenants {
+			id := w.Submit(tenant, 1, schedtest.R(float64(1+i%4), 1, 0))
+			a := w.Place(scheduler.TaskID{Job: id}, 0)
+			w.Start().Advance(time.Duration(i)*time.Second).End(a, scheduler.OutcomeSucceeded)
+			if !reads[i] {
+				continue
+			}
+			f.sync(w.State, f.level, f.resources)
+			want := make([]int64, len(w.State.Tenants()))
+			w.State.History().RecentTasks(pastTasks, func(e *scheduler.FinishedTask) bool {
+				want[e.Tenant] += 1 + int64(f.countedResources(e.Demand).DominantShare(f.total)*float64(e.RunTime))
+				return true
+			})
+			if !slices.Equal(f.past, want) {
+				t.Fatalf("after %d tasks the recent use of tenants is %v, want %v", i+1, f.past, want)
+			}
 		}
 	})
 }

@@ -21,7 +21,7 @@ func record(t *testing.T, w *schedtest.World, states ...scheduler.PolicyState) {
 
 // What a job's spec and its policy states make of it: its class among the tenant's jobs (0 for another lane), whether it is in the deadline
 // lane, whether its guarantee stands, and whether it must not go on.
-func TestWhatAJobIs(t *testing.T) {
+func TestClassAndGuaranteeStatusFollowSpecAndPolicyStates(t *testing.T) {
 	type spec = func(*scheduler.JobSpec)
 	second := func(n int) scheduler.Time { return scheduler.Time(n) * scheduler.Time(time.Second) }
 	withDeadline := func(j *scheduler.JobSpec) { j.Deadline = second(100) }
@@ -101,7 +101,7 @@ func TestAnotherDeadlineIsAnotherRequest(t *testing.T) {
 
 // A project has or requests a guarantee as a whole, once all its jobs are there and closed; its jobs are not preempted while the guarantee
 // holds.
-func TestWhatAProjectIs(t *testing.T) {
+func TestProjectGuaranteeNeedsAllItsJobs(t *testing.T) {
 	for name, x := range map[string]struct {
 		jobs, want    int
 		states        []scheduler.PolicyStateKind
@@ -150,7 +150,7 @@ func TestWhatAProjectIs(t *testing.T) {
 }
 
 // Owners are projects and single jobs; each has policy states of its own.
-func TestOwners(t *testing.T) {
+func TestAProjectAndAJobOfTheSameNumberAreTwoOwners(t *testing.T) {
 	inProject, alone := &scheduler.Job{Spec: scheduler.JobSpec{ID: 5, Project: 7}}, &scheduler.Job{Spec: scheduler.JobSpec{ID: 7}}
 	for name, x := range map[string]struct {
 		job  *scheduler.Job
@@ -310,7 +310,7 @@ func TestExceedsCaps(t *testing.T) {
 }
 
 // A guarantee needs an end that can be computed.
-func TestUnknownEnd(t *testing.T) {
+func TestAGuaranteeNeedsAComputableEnd(t *testing.T) {
 	for name, x := range map[string]struct {
 		bound, estimate time.Duration
 		project         bool
@@ -350,7 +350,7 @@ func TestUnknownEnd(t *testing.T) {
 }
 
 // The limits of a plan, by the formulas of its documentation.
-func TestPlanLimits(t *testing.T) {
+func TestLargeRequestsArePlannedLaterAndLargeClustersReplanFewerTasks(t *testing.T) {
 	for tasks, want := range map[int]time.Duration{0: 0, 399: 0, 400: 50 * time.Millisecond, 799: 50 * time.Millisecond, 4000: 500 * time.Millisecond} {
 		if got := (&plan{}).leadOf(&owner{waiting: tasks}); got != want {
 			t.Errorf("a request of %d tasks is planned %v later, want %v", tasks, got, want)
@@ -388,7 +388,7 @@ func TestUsesMatching(t *testing.T) {
 }
 
 // The numbers that a decision would be based on, for the example of 3DSF 7.1 and Table 1, and a stage that waits for its input.
-func TestScores(t *testing.T) {
+func TestScoresShowTheNumbersOfADecisionAndChangeNothing(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(24, 36, 54)).AddTenants("a", "b=2")
 	w.Submit("a", 1, schedtest.R(2, 4, 3)) // shares 2/24, 4/36 and 3/54
 	laneJobSpec{1, 600, 550}.submit(w, true)

@@ -109,8 +109,8 @@ func TestEmptyDecisionIsGivenAgain(t *testing.T) {
 	}
 }
 
-// What a policy can do follows from its configuration.
-func TestAbilities(t *testing.T) {
+// What a policy does for jobs with a deadline follows from its configuration.
+func TestDeadlineServiceFollowsTheConfig(t *testing.T) {
 	for _, x := range []struct {
 		deadlines, guarantees       bool
 		mode                        deadline.Mode

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -12,8 +11,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// The free fractions that are kept equal those computed anew after any events and tries that were undone,
-// for more demands than are kept.
+// A stage reserves nodes in the order of a sorted list of what they lack, after any events and rolled-back tries.
 func TestReservedNodesLackLeast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
@@ -54,7 +52,7 @@ func compareNearest(t *rapid.T, w *schedtest.Chaos, k *reservedNodes) {
 		var want []candidate
 		for i := range nodes {
 			n := nodes[(int(j.Spec.ID)+i)%len(nodes)]
-			if free := n.FreeFraction(g.Spec.Demand); n.Schedulable() && k.stageOn[n.Spec.ID] == nil && free > -1 && couldHold(n, &g.Spec) && !w.State.Cluster().Avoids(g, n.Spec.ID) {
+			if free := n.FreeFraction(g.Spec.Demand); n.Schedulable() && k.stageOn[n.Spec.ID] == nil && free > -1 && couldRun(n, &g.Spec) && !w.State.Cluster().Avoids(g, n.Spec.ID) {
 				c := candidate{n.Spec.ID, scheduler.Never, free}
 				if k.findBoundedJob() != nil {
 					c.freeAt = k.capacityAt(n, g)
@@ -94,40 +92,11 @@ func TestNodesLackDiskSpace(t *testing.T) {
 	}
 }
 
-// couldHold reports whether an empty node could run a task of a stage.
-func couldHold(n *scheduler.Node, g *scheduler.StageSpec) bool {
+// couldRun reports whether an empty node could run a task of a stage.
+func couldRun(n *scheduler.Node, g *scheduler.StageSpec) bool {
 	onDisk := len(n.Spec.Disks) == 0 && g.Demand[scheduler.IO] == 0 && g.Disk == 0
 	for _, d := range n.Spec.Disks {
 		onDisk = onDisk || d.IO >= g.Demand[scheduler.IO] && d.Space >= g.Disk
 	}
 	return onDisk && n.Spec.Capacity[scheduler.CPU] >= g.Demand[scheduler.CPU] && n.Spec.Capacity[scheduler.Memory] >= g.Demand[scheduler.Memory]
-}
-
-// A tenant's recent use is the sum over the last tasks that ended, whenever it is read.
-func TestPastIsTheUseOfTheLastTasks(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a", "b=2", "c")
-		c := newTestCycle(w, Config{})
-		f := c.shares
-		w.State.Journal().Rollback(c.mark)
-		tenants := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 2*pastTasks, 3*pastTasks).Draw(t, "tenants")
-		reads := rapid.SliceOfN(rapid.Bool(), len(tenants), len(tenants)).Draw(t, "reads")
-		for i, tenant := range tenants {
-			id := w.Submit(tenant, 1, schedtest.R(float64(1+i%4), 1, 0))
-			a := w.Place(scheduler.TaskID{Job: id}, 0)
-			w.Start().Advance(time.Duration(i)*time.Second).End(a, scheduler.OutcomeSucceeded)
-			if !reads[i] {
-				continue
-			}
-			f.sync(w.State, f.level, f.resources)
-			want := make([]int64, len(w.State.Tenants()))
-			w.State.History().RecentTasks(pastTasks, func(e *scheduler.FinishedTask) bool {
-				want[e.Tenant] += 1 + int64(f.countedResources(e.Demand).DominantShare(f.total)*float64(e.RunTime))
-				return true
-			})
-			if !slices.Equal(f.past, want) {
-				t.Fatalf("after %d tasks the recent use of tenants is %v, want %v", i+1, f.past, want)
-			}
-		}
-	})
 }
