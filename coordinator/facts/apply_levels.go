@@ -493,9 +493,7 @@ func dumpFormat(i *droverv1.NodeInfo) int {
 	return n
 }
 
-// migrate resumes a checkpointed attempt on another node. Only here is the run
-// raised: the node that holds the image has reported it complete and the
-// container gone, so two runs never execute at the same time.
+// migrate resumes a checkpointed attempt on another node.
 func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	k := KeyOf(act.GetKey())
 	a, n := en.f.Attempt(k), en.f.Node(act.GetNode())
@@ -528,8 +526,9 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 	return ""
 }
 
-// moveAttempt assigns a, whose checkpoint some node holds, to another node. a
-// is a copy of the current attempt.
+// moveAttempt assigns a, whose checkpoint some node holds, to another node. a is a copy of the current attempt.
+// It is the only place that raises the run. Its callers know that no container of the old run is left: migrate because
+// the attempt is checkpointed, handleResumeFailure because the node reported that the restore failed.
 func (en decisionEntries) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32) {
 	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	from := en.f.EventLog().nodeNameOf(a.Node)
