@@ -118,8 +118,11 @@ func (a *attempt) loop(ctx context.Context) {
 		a.observe(ctx)
 		hasLease, wanted, spec := a.wantedUnderLease()
 		a.takeOver(wanted)
-		w := a.wantedState(wanted, spec, hasLease)
-		step := task.Next(w, a.seenState(w))
+		w := a.wantedState(wanted, spec)
+		a.enforceLease(&w, spec, hasLease)
+		s := a.seenState(w)
+		a.timedOut = a.timedOut || reachedTimeLimit(w, s)
+		step := task.Next(w, s)
 		a.currentStep = step.Do
 		a.publishReport()
 		switch step.Do {
@@ -213,8 +216,8 @@ func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Du
 	return d
 }
 
-// wantedState returns what task.Next is to reach.
-func (a *attempt) wantedState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec, hasLease bool) task.Wanted {
+// wantedState returns what task.Next is to reach, before enforceLease.
+func (a *attempt) wantedState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) task.Wanted {
 	w := task.Wanted{
 		Goal:         goalOf(wanted),
 		Level:        task.Level(wanted.GetLevel()),
@@ -228,11 +231,10 @@ func (a *attempt) wantedState(wanted *droverv1.WantedAttempt, spec *droverv1.Tas
 	if pause := startPause(spec); pause > 0 && !a.rec.Started {
 		w.StartPause = max(0, a.loopStarted+pause-a.d.clock.Monotonic())
 	}
-	a.enforceLease(&w, spec, hasLease)
 	return w
 }
 
-// seenState returns what task.Next begins with. It notes that the time limit has passed.
+// seenState returns what task.Next begins with. It is read after enforceLease, which may fail the attempt.
 func (a *attempt) seenState(w task.Wanted) task.Seen {
 	now := a.d.clock.Monotonic()
 	s := task.Seen{
@@ -269,11 +271,13 @@ func (a *attempt) seenState(w task.Wanted) task.Seen {
 	if s.Ended {
 		s.Scratch = a.place.hasScratch(w.Goal == task.GoalStop, a.outcome.succeeded())
 	}
-	lost := s.Container == task.ContainerNone && s.Started && !s.Dumping && !s.Dumped                 // nobody knows for how long it ran
-	if w.TimeLimit > 0 && s.Running >= w.TimeLimit && s.Container != task.ContainerUnknown && !lost { // unknown: it may not even have started
-		a.timedOut = true
-	}
 	return s
+}
+
+// reachedTimeLimit reports whether the attempt is known to have run for its time limit.
+func reachedTimeLimit(w task.Wanted, s task.Seen) bool {
+	lost := s.Container == task.ContainerNone && s.Started && !s.Dumping && !s.Dumped                   // nobody knows for how long it ran
+	return w.TimeLimit > 0 && s.Running >= w.TimeLimit && s.Container != task.ContainerUnknown && !lost // unknown: it may not even have started
 }
 
 func goalOf(w *droverv1.WantedAttempt) task.Goal {
