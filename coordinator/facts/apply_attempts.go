@@ -198,17 +198,46 @@ func (en attemptEntries) stopAttempt(j *Job, k Key, a *Attempt) {
 	writerOf(en.f).recordChange(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
 }
 
-// endAttempt ends an active attempt and updates its task and job:
+// endAttempt ends an active attempt and updates its task and job. The order of the steps is part of what Apply decides:
 //
 //  1. The attempt's resources are freed and its usage is added to the totals.
-//  2. A success wins if the task has no winner; other attempts are told to stop.
-//  3. A user failure counts towards the task's attempts, an infrastructure
-//     failure towards the limits of the node and the task.
-//  4. A task without winner and without active attempt is pending again.
-//  5. The job fails at a limit, and completes with its last task.
-//  6. Where everything in the task's block has ended, the block is sealed.
+//  2. A success wins if the task has no winner. A task without winner and without active attempt is pending again.
+//  3. The attempt is stored, with its event.
+//  4. A success counts for its node while the job runs.
+//  5. A winner stops the other attempts, and completes the job with its last task.
+//  6. A node on probation is schedulable again if the end proves that it can run tasks.
+//  7. A failure counts towards the limits of the node, the task and the job, and may fail the job.
+//  8. With its last attempt an ended job leaves its project and goes to the history.
+//  9. Where everything in the task's block has ended, the block is sealed.
 func (en attemptEntries) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptState, seen *droverv1.SeenAttempt) {
 	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
+	endedBefore := j.HasEnded()
+	c, change := en.closeAttempt(j, k, a, state, seen)
+	t, won := en.updateTask(j, k, c)
+	en.recordEnd(e, j, k, t, c, change)
+	if state == AttemptSucceeded && len(j.NodeFailures) > 0 && !j.HasEnded() {
+		en.recordNodeSuccess(e, j, k, c)
+	}
+	if won {
+		en.stopOthers(j, k)
+		jobsOf(en.f).finishIfComplete(e, j)
+	}
+	if provesHealth(c) {
+		nodesOf(en.f).endProbation(e, c)
+	}
+	if state == AttemptFailed && !j.HasEnded() {
+		en.recordNodeFailure(e, j, k, c)
+		en.recordFailure(e, j, k, c)
+	}
+	if en.f.jobs[k.Job].HasEnded() && j.Live == 0 {
+		en.recordLastEnd(j, endedBefore)
+	}
+	writerOf(en.f).sealFinished(j, k.Stage, k.Task)
+}
+
+// closeAttempt returns a copy of an active attempt that has ended, and the change to record of it. It frees what the
+// attempt occupied and adds its usage to the totals.
+func (en attemptEntries) closeAttempt(j *Job, k Key, a *Attempt, state AttemptState, seen *droverv1.SeenAttempt) (*Attempt, Change) {
 	s := &j.Stages[k.Stage]
 	c := *a
 	c.State, c.Ended, c.Target, c.EndSeq = state, en.f.now, 0, writerOf(en.f).nextSeq()
@@ -229,52 +258,50 @@ func (en attemptEntries) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state 
 		s.Suspended--
 	}
 	s.addUsage(seen)
-	if state == AttemptFailed && !j.HasEnded() && int(j.RetainedAttempts) < j.Spec.KeepFailed {
-		c.Retained = true
-		j.RetainedAttempts++
+	if state == AttemptFailed && !j.HasEnded() {
+		s.FailedAttempts++
+		if int(j.RetainedAttempts) < j.Spec.KeepFailed {
+			c.Retained = true
+			j.RetainedAttempts++
+		}
 	}
-	endedBefore := j.HasEnded()
-	t := s.Task(k.Task).withAttempt(&c)
-	won := state == AttemptSucceeded && t.Winner == 0 && !j.HasEnded()
+	return &c, change
+}
+
+// updateTask returns the task with its ended attempt, to be stored, and whether the attempt is its winner.
+func (en attemptEntries) updateTask(j *Job, k Key, ended *Attempt) (t *Task, won bool) {
+	s := &j.Stages[k.Stage]
+	t = s.Task(k.Task).withAttempt(ended)
+	won = ended.State == AttemptSucceeded && t.Winner == 0 && !j.HasEnded()
 	if won {
-		en.setWinner(j, k, t, &c)
+		en.setWinner(j, k, t, ended)
 	} else if t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {
 		t.State = TaskPending
 		s.Pending++
 	}
-	if state == AttemptFailed && !j.HasEnded() {
-		s.FailedAttempts++
-	}
+	return t, won
+}
+
+// recordEnd stores the task with its ended attempt, and records the event and the change.
+func (en attemptEntries) recordEnd(e *droverv1.Entry, j *Job, k Key, t *Task, ended *Attempt, change Change) {
 	writerOf(en.f).setTask(j, k.Stage, k.Task, t)
-	en.f.EndedLog().addAttempt(j, k, t, &c)
-	if !j.occupiesNode(k, t, &c) {
-		delete(en.f.onNode[c.Node], k)
+	en.f.EndedLog().addAttempt(j, k, t, ended)
+	if !j.occupiesNode(k, t, ended) {
+		delete(en.f.onNode[ended.Node], k)
 	}
-	en.addEvent(e, j, k, &c)
+	en.addEvent(e, j, k, ended)
 	writerOf(en.f).recordChange(change)
-	if state == AttemptSucceeded && len(j.NodeFailures) > 0 && !j.HasEnded() {
-		en.recordNodeSuccess(e, j, k, &c)
+}
+
+// recordLastEnd records that an ended job has no attempt left. endedBefore says that the job had ended before its last
+// attempt; otherwise endJob has done all but the change.
+func (en attemptEntries) recordLastEnd(j *Job, endedBefore bool) {
+	if endedBefore {
+		en.f.Deadlines().leaveProject(j)
+		en.f.EndedLog().addJob(j)
+		writerOf(en.f).sealJob(j)
 	}
-	if won {
-		en.stopOthers(j, k)
-		jobsOf(en.f).finishIfComplete(e, j)
-	}
-	if provesHealth(&c) {
-		nodesOf(en.f).endProbation(e, &c)
-	}
-	if state == AttemptFailed && !j.HasEnded() {
-		en.recordNodeFailure(e, j, k, &c)
-		en.recordFailure(e, j, k, &c)
-	}
-	if en.f.jobs[k.Job].HasEnded() && j.Live == 0 {
-		if endedBefore { // otherwise endJob has done it
-			en.f.Deadlines().leaveProject(j)
-			en.f.EndedLog().addJob(j)
-			writerOf(en.f).sealJob(j)
-		}
-		writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
-	}
-	writerOf(en.f).sealFinished(j, k.Stage, k.Task)
+	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
 func hasActiveAttempt(t *Task) bool {
