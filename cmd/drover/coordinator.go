@@ -13,7 +13,6 @@ import (
 	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/systemd"
-	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/ui"
 )
 
@@ -85,33 +84,26 @@ func runCoordinator(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	quota, err := jobspec.ParseSize(c.String("blob-quota"))
-	if err != nil || quota <= 0 {
-		return usageErrorf("-blob-quota %q: want a size such as 20GiB", c.String("blob-quota"))
-	}
 	provider, err := idTokens(c)
 	if err != nil {
 		return err
 	}
 	changes := make(chan coordinator.SchedulerChoice, 1)
-	historySize, err := jobspec.ParseSize(c.String("history-size"))
-	if err != nil {
-		return usageErrorf("-history-size: %w", err)
-	}
 	cfg := coordinator.Config{
-		HistoryBytes: historySize, HistoryAge: c.Duration("history-age"),
-		Dir: data, Metrics: newRegistry(), Logger: service.log, RecentLog: service.recent, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
+		HistoryAge: c.Duration("history-age"),
+		Dir:        data, Metrics: newRegistry(), Logger: service.log, RecentLog: service.recent, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params, SchedulerChanges: changes,
-		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota, Page: webPage, SignIn: ui.NewSignIn, TokenCookie: ui.TokenCookie, AuditLog: c.String("audit-log"),
+		FrozenShare: c.Float64("frozen-share"), Page: webPage, SignIn: ui.NewSignIn, TokenCookie: ui.TokenCookie, AuditLog: c.String("audit-log"),
 		TracesEndpoint: c.String("traces-endpoint"), SecretKeys: c.String("secret-keys"), IDTokens: provider,
 	}
-	if text := c.String("disk-reserve"); text != "" {
-		if cfg.DiskReserve, err = jobspec.ParseSize(text); err != nil {
-			return usageErrorf("-disk-reserve: %v", err)
-		}
-		if cfg.DiskReserve == 0 {
-			cfg.DiskReserve = -1 // none; zero is the default
-		}
+	if cfg.HistoryBytes, err = historySize(c); err != nil {
+		return err
+	}
+	if cfg.BlobQuota, err = blobQuota(c); err != nil {
+		return err
+	}
+	if cfg.DiskReserve, err = diskReserve(c); err != nil {
+		return err
 	}
 	if err := openRemote(c, service.certs, &cfg); err != nil {
 		return err

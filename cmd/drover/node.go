@@ -26,7 +26,6 @@ import (
 	"github.com/drover-run/drover/internal/innerbin"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/systemd"
-	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/measure"
@@ -103,11 +102,8 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	}
 	cfg := node.Config{Data: data, Registry: newRegistry(), Log: service.log, RecentLog: service.recent, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), OpenMetrics: c.Bool("open-metrics"), Probe: c.Bool("probe"),
 		KeepLogAge: c.Duration("keep-logs-age")}
-	if cfg.KeepLogBytes, err = jobspec.ParseSize(c.String("keep-logs-size")); err != nil {
-		return none, usageErrorf("-keep-logs-size: %w", err)
-	}
-	if cfg.KeepLogBytes == 0 {
-		cfg.KeepLogBytes = -1 // 0 is the default
+	if cfg.KeepLogBytes, err = keepLogsSize(c); err != nil {
+		return none, err
 	}
 	if cfg.FilesConfig, err = nodeFilesConfig(c); err != nil {
 		return none, err
@@ -134,11 +130,11 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	}
 	cfg.Helper = []string{helper, "helper"}
 	base := c.String("cgroup")
-	ociRuntime, ok := map[string]string{"auto": "", "runc": containerd.RuncOnly}[c.String("oci-runtime")]
-	if !ok {
-		return none, usageErrorf("-oci-runtime %q: auto or runc", c.String("oci-runtime"))
+	oci, err := ociRuntime(c)
+	if err != nil {
+		return none, err
 	}
-	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: logger, ShimCgroup: base + "/tasks/system", OCIRuntime: ociRuntime,
+	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: logger, ShimCgroup: base + "/tasks/system", OCIRuntime: oci,
 		Warnf: func(f string, a ...any) { service.log.Warn(fmt.Sprintf(f, a...)) }})
 	if err != nil {
 		return none, err

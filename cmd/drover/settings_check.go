@@ -15,6 +15,7 @@ import (
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/runtime/containerd"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
@@ -65,8 +66,10 @@ func checkCoordinatorSettings(c *cli.Context) error {
 	if c.Duration("lease") < time.Second {
 		return usageErrorf("-lease %s: want at least 1s", c.Duration("lease"))
 	}
-	if err := checkSizes(c, "blob-quota", "history-size", "disk-reserve"); err != nil {
-		return err
+	for _, size := range []func(*cli.Context) (int64, error){blobQuota, historySize, diskReserve} {
+		if _, err := size(c); err != nil {
+			return err
+		}
 	}
 	if err := checkLogLevel(c); err != nil {
 		return err
@@ -92,16 +95,57 @@ func checkCoordinatorSettings(c *cli.Context) error {
 	return nil
 }
 
-// checkSizes refuses flags that are no sizes; an empty one is its default.
-func checkSizes(c *cli.Context, flags ...string) error {
-	for _, name := range flags {
-		if text := c.String(name); text != "" {
-			if _, err := jobspec.ParseSize(text); err != nil {
-				return usageErrorf("-%s: %w", name, err)
-			}
-		}
+// sizeFlag returns the size in a flag.
+func sizeFlag(c *cli.Context, name string) (int64, error) {
+	size, err := jobspec.ParseSize(c.String(name))
+	if err != nil {
+		return 0, usageErrorf("-%s: %w", name, err)
 	}
-	return nil
+	return size, nil
+}
+
+// blobQuota returns -blob-quota, which is not 0.
+func blobQuota(c *cli.Context) (int64, error) {
+	quota, err := sizeFlag(c, "blob-quota")
+	if err == nil && quota == 0 {
+		err = usageErrorf("-blob-quota %q: want a size such as 20GiB", c.String("blob-quota"))
+	}
+	return quota, err
+}
+
+// historySize returns -history-size.
+func historySize(c *cli.Context) (int64, error) { return sizeFlag(c, "history-size") }
+
+// diskReserve returns -disk-reserve as coordinator.Config has it: 0 for the default, -1 for none.
+func diskReserve(c *cli.Context) (int64, error) {
+	if c.String("disk-reserve") == "" {
+		return 0, nil
+	}
+	return sizeOrNone(c, "disk-reserve")
+}
+
+// keepLogsSize returns -keep-logs-size as node.Config has it: -1 for none.
+func keepLogsSize(c *cli.Context) (int64, error) { return sizeOrNone(c, "keep-logs-size") }
+
+// sizeOrNone returns the size in a flag, -1 for a size of 0.
+func sizeOrNone(c *cli.Context, name string) (int64, error) {
+	size, err := sizeFlag(c, name)
+	if err == nil && size == 0 {
+		size = -1
+	}
+	return size, err
+}
+
+// ociRuntime returns -oci-runtime as containerd.Config has it.
+func ociRuntime(c *cli.Context) (string, error) {
+	switch name := c.String("oci-runtime"); name {
+	case "auto":
+		return "", nil
+	case "runc":
+		return containerd.RuncOnly, nil
+	default:
+		return "", usageErrorf("-oci-runtime %q: want auto or runc", name)
+	}
 }
 
 // initialServers are the servers in -servers, each ID=HOST:PORT.
@@ -151,7 +195,10 @@ func checkNodeSettings(c *cli.Context) error {
 	if r := c.Int("reserve"); r < 1 || r > 90 {
 		return usageErrorf("-reserve %d: want 1 to 90 percent", r)
 	}
-	if err := checkSizes(c, "keep-logs-size"); err != nil {
+	if _, err := keepLogsSize(c); err != nil {
+		return err
+	}
+	if _, err := ociRuntime(c); err != nil {
 		return err
 	}
 	if _, err := nodeFilesConfig(c); err != nil {
