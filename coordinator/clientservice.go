@@ -451,7 +451,7 @@ func nodeState(n *facts.Node) string {
 	switch {
 	case !n.Up:
 		return "down"
-	case n.Draining && n.RetryAt > 0:
+	case n.IsQuarantined():
 		return "quarantined"
 	case n.Draining && n.Attempts == 0:
 		return "drained"

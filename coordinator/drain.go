@@ -120,7 +120,7 @@ func evacuation(f *facts.Facts, n *facts.Node, k facts.Key, a *facts.Attempt) (*
 		return nil, "it was suspended by a user: move it to another node (drover task migrate -node NODE JOB STAGE/INDEX)"
 	case a.Level == bottom:
 		if to := facts.RestoreNode(f, k); to != nil {
-			return &droverv1.ActionFact{Kind: int32(facts.ActMigrate), Node: to.ID, Disk: firstDiskOf(to)}, "it moves to " + to.Info.GetName()
+			return &droverv1.ActionFact{Kind: int32(facts.ActMigrate), Node: to.ID, Disk: to.FirstDisk()}, "it moves to " + to.Info.GetName()
 		}
 		why := "it is checkpointed, and no other node that can restore it has free capacity"
 		if a.Suspension.Drained {
@@ -140,13 +140,6 @@ func evacuation(f *facts.Facts, n *facts.Node, k facts.Key, a *facts.Attempt) (*
 	default:
 		return &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Level: bottom, Drain: !byUser, Manual: byUser}, "it is about to be checkpointed"
 	}
-}
-
-func firstDiskOf(n *facts.Node) int32 {
-	if len(n.Info.GetDisks()) == 0 {
-		return -1
-	}
-	return 0
 }
 
 // stayingTexts names what is still on a drained node after its deadline, and why; of

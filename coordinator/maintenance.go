@@ -74,7 +74,7 @@ func (m maintenance) propose(ctx context.Context, c *core, term uint64) (next ti
 // nodeWindows returns the times in which the schedulers know that a node is away. Of a drain with a
 // deadline they know that it does not come back.
 func nodeWindows(n *facts.Node) (out []scheduler.Window) {
-	drained := n.Draining && n.RetryAt == 0 && n.DrainDeadline > 0
+	drained := n.IsDrained() && n.DrainDeadline > 0
 	for _, w := range n.Maintenance {
 		drained = drained && (!w.Begun || w.StaysDrained)
 	}

@@ -18,7 +18,7 @@ const (
 
 // trackQuarantine records the end of a node's quarantine.
 func (l *leader) trackQuarantine(n *facts.Node) {
-	if n.Up && n.Draining && n.RetryAt > 0 {
+	if n.Up && n.IsQuarantined() {
 		l.quarantineEnd[n.ID] = n.RetryAt
 	} else {
 		delete(l.quarantineEnd, n.ID)
@@ -82,7 +82,7 @@ func unschedulableReason(n *facts.Node, now time.Time) string {
 		return "is down" + why + ": see its daemon's log"
 	case n.Probation:
 		return "is on probation with one task" + why
-	case n.RetryAt == 0:
+	case n.IsDrained():
 		return "takes no new work" + why + ": drover node drain -off " + n.Info.GetName()
 	}
 	retryAt := time.Unix(0, n.RetryAt)

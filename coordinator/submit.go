@@ -384,8 +384,8 @@ func hasImagePrefix(name, prefix string) bool {
 	return ok && prefix != "" && (rest == "" || strings.Contains(separators, rest[:1]) || strings.Contains(separators, prefix[len(prefix)-1:]))
 }
 
-// checkFeatures refuses a job with what a node that takes tasks does not know. On one that comes later, its map
-// tasks fail: see kindWithKeys.
+// checkFeatures refuses a job that needs a feature which some node that takes tasks lacks. On one that comes later, its
+// map tasks fail: see kindWithKeys.
 func checkFeatures(f *facts.Facts, spec *jobspec.Job) error {
 	for i := range spec.Stages {
 		s := &spec.Stages[i]
@@ -409,7 +409,7 @@ func checkFeatures(f *facts.Facts, spec *jobspec.Job) error {
 // one at a time.
 func nodeWithout(f *facts.Facts, feature string) (name string, ok bool) {
 	for _, n := range f.Nodes() {
-		if n.Up && !n.Draining && !slices.Contains(n.Info.GetFeatures(), feature) {
+		if n.TakesTasks() && !slices.Contains(n.Info.GetFeatures(), feature) {
 			return n.Info.GetName(), true
 		}
 	}

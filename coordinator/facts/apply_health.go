@@ -30,7 +30,7 @@ func (en nodeEntries) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFac
 	case d.GetAutomatic() && d.GetDraining() && (n.Draining || !n.Up):
 		r.Dropped = append(r.Dropped, Drop{Reason: "the node is draining, quarantined or down already"})
 		return
-	case d.GetAutomatic() && !d.GetDraining() && (!n.Draining || n.RetryAt == 0 || n.RetryAt > en.f.now):
+	case d.GetAutomatic() && !d.GetDraining() && (!n.IsQuarantined() || n.RetryAt > en.f.now):
 		r.Dropped = append(r.Dropped, Drop{Reason: "the node's quarantine has not ended"})
 		return
 	case d.GetAutomatic() && d.GetDraining():
@@ -255,7 +255,7 @@ func (en nodeEntries) blameJob(e *droverv1.Entry, n *Node, job uint64, what stri
 // once it is blamed: they are on probation from now on. O(nodes).
 func (en nodeEntries) acquitNodes(e *droverv1.Entry, but int32, job uint64) {
 	for _, n := range en.f.nodes {
-		if n.ID == but || !n.Draining || n.RetryAt == 0 || len(n.InfraFailures) < infraLimit || !en.failedAlone(n, job) {
+		if n.ID == but || !n.IsQuarantined() || len(n.InfraFailures) < infraLimit || !en.failedAlone(n, job) {
 			continue
 		}
 		c := *n

@@ -508,7 +508,7 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 		return "only a checkpointed task can migrate; it is " + LevelName(cmp.Or(a.Target, a.Level))
 	case a.Suspension.Unknown:
 		return unknownReason
-	case n == nil || !n.takesMoved():
+	case n == nil || !n.TakesTasks(): // what Apply decides may not change; who chooses a node to propose asks Schedulable
 		return "the node is not schedulable"
 	case n.ID == a.Node:
 		return "it is on that node already: resume it there"
@@ -561,11 +561,11 @@ func (en levelEntries) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt,
 	detail := cmp.Or(seen.GetLevelNote(), "the node gave no reason")
 	en.f.EventLog().add(e, "task.restore_failed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: detail})
 	if a.Level == droverv1.Level_LEVEL_CHECKPOINTED && len(a.Suspension.RestoreFailedOn) < maxRestoreNodes {
-		if n := decisionsOf(en.f).findRestoreNode(k, a, (*Node).takesMoved); n != nil {
+		if n := decisionsOf(en.f).findRestoreNode(k, a, (*Node).TakesTasks); n != nil {
 			c := *a
 			c.Suspension.RestoreFailedOn = append(slices.Clone(a.Suspension.RestoreFailedOn), a.Node)
 			c.Suspension.Reason = "it could not be restored on " + en.f.EventLog().nodeNameOf(a.Node)
-			decisionsOf(en.f).moveAttempt(e, k, &c, n, firstDisk(n))
+			decisionsOf(en.f).moveAttempt(e, k, &c, n, n.FirstDisk())
 			return
 		}
 	}
@@ -573,13 +573,6 @@ func (en levelEntries) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt,
 		StartedMs: a.Seen().GetStartedMs(), RunningMs: a.Seen().GetRunningMs(), Level: a.Level, LevelNote: detail,
 		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen().GetUsage().GetCpuMs()*1e6), detail), 1024)}
 	attemptsOf(en.f).endAttempt(e, k, a, AttemptFailed, end)
-}
-
-func firstDisk(n *Node) int32 {
-	if len(n.Info.GetDisks()) == 0 {
-		return -1
-	}
-	return 0
 }
 
 // RestoreNode returns the schedulable node to which an attempt that is checkpointed may migrate now,
@@ -591,10 +584,6 @@ func RestoreNode(f *Facts, k Key) *Node {
 	}
 	return decisionsOf(f).findRestoreNode(k, a, (*Node).Schedulable)
 }
-
-// takesMoved reports whether Apply moves an attempt to the node: it may be on probation with an active attempt, as
-// what Apply decides may not change. Who chooses a node to propose asks Schedulable.
-func (n *Node) takesMoved() bool { return n.Up && !n.Draining }
 
 // findRestoreNode returns the node with the most free CPU among those that take the attempt, can
 // restore its checkpoint, have the capacity and have not failed to

@@ -87,7 +87,7 @@ func (en nodeEntries) beginMaintenance(e *droverv1.Entry, n *Node, i int) {
 	c := *n
 	c.Maintenance = slices.Clone(n.Maintenance)
 	w := &c.Maintenance[i]
-	w.Begun, w.StaysDrained = true, n.Draining && n.RetryAt == 0
+	w.Begun, w.StaysDrained = true, n.IsDrained()
 	c.Draining, c.DrainDeadline, c.DrainSetAt = true, w.From, 0
 	if !w.StaysDrained {
 		c.Reason = "maintenance until " + formatTime(w.To)
