@@ -27,7 +27,7 @@ type attempt struct {
 	adopted           bool // an earlier daemon may have made its container; set before the loop starts
 
 	mail    mailbox
-	looping sync.Mutex // held by the loop while it runs; see park.go
+	looping sync.Mutex // held by the loop while it runs; see rest.go
 	wg      sync.WaitGroup
 
 	// Owned by the loop.
@@ -98,7 +98,7 @@ func (a *attempt) setWanted(w *droverv1.WantedAttempt) {
 	a.wakeUp()
 }
 
-// wakeUp makes the loop run again, and starts it if the attempt is parked, unless
+// wakeUp makes the loop run again, and starts it if the attempt rests, unless
 // the daemon is stopping; it never blocks.
 func (a *attempt) wakeUp() {
 	if a.mail.notify() && a.d.runCtx.Err() == nil {
@@ -170,12 +170,12 @@ func (a *attempt) takeOver(wanted *droverv1.WantedAttempt) {
 }
 
 // rest waits for a change, and reports whether the loop ends: nothing of the attempt is left, or
-// it is parked.
+// it rests without a loop.
 func (a *attempt) rest(ctx context.Context, goal task.Goal) (end bool) {
 	if goal == task.GoalGone {
 		return a.d.removeFinished(a)
 	}
-	if a.park() {
+	if a.tryRest() {
 		return true
 	}
 	a.mail.sleep(ctx, 0)

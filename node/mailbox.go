@@ -13,18 +13,18 @@ import (
 // loop at all. Everything else of an attempt is the loop's alone. Messages in it are
 // replaced, never modified, so that they may be read without the lock.
 //
-// No change is lost: who changes something sets wake and then unparks, and a loop
-// parks only while wake is not set, both under mu.
+// No change is lost: who changes something sets wake and then ends the rest, and an
+// attempt rests only while wake is not set, both under mu.
 type mailbox struct {
 	wake  chan struct{} // something under mu changed; capacity 1
 	inbox chan func()   // calls posted by watchers and helpers
 
-	mu     sync.Mutex
-	parked bool                    // the attempt rests and has no loop
-	wanted *droverv1.WantedAttempt // nil: not wanted
-	spec   *droverv1.TaskSpec      // the last known; nil if the attempt is unknown to the coordinator
-	seen   *droverv1.SeenAttempt   // what is reported
-	dump   *servableDump           // what other nodes may fetch; nil without one
+	mu      sync.Mutex
+	resting bool                    // the attempt rests and has no loop
+	wanted  *droverv1.WantedAttempt // nil: not wanted
+	spec    *droverv1.TaskSpec      // the last known; nil if the attempt is unknown to the coordinator
+	seen    *droverv1.SeenAttempt   // what is reported
+	dump    *servableDump           // what other nodes may fetch; nil without one
 }
 
 // want replaces the wanted state; nil means that the attempt must be removed. The
@@ -92,26 +92,27 @@ func (m *mailbox) liveImage() *droverv1.ImageRef {
 }
 
 // notify makes the loop run again; it never blocks. It reports whether the attempt
-// was parked: then the caller must start its loop.
-func (m *mailbox) notify() (parked bool) {
+// rested: then the caller must start its loop.
+func (m *mailbox) notify() (rested bool) {
 	select {
 	case m.wake <- struct{}{}:
 	default:
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	parked, m.parked = m.parked, false
-	return parked
+	rested, m.resting = m.resting, false
+	return rested
 }
 
-// park reports whether the loop may end: nothing changed since it looked.
-func (m *mailbox) park() bool {
+// tryRest makes the attempt rest, without a loop, if nothing changed since its loop
+// looked. It returns false otherwise.
+func (m *mailbox) tryRest() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.wake) > 0 { // left for the loop to take
 		return false
 	}
-	m.parked = true
+	m.resting = true
 	return true
 }
 

@@ -17,8 +17,8 @@ func newTestMailbox() *mailbox {
 	return &mailbox{wake: make(chan struct{}, 1), inbox: make(chan func()), seen: &droverv1.SeenAttempt{Phase: running}}
 }
 
-// A loop that parks misses no change: either it sees the change, or the one who made it starts a loop.
-func TestParkedLoopMissesNothing(t *testing.T) {
+// An attempt that rests misses no change: either it sees the change, or the one who made it starts a loop.
+func TestRestingAttemptMissesNothing(t *testing.T) {
 	m := newTestMailbox()
 	const changes = 2000
 	var made, seen atomic.Int64 // changes
@@ -34,7 +34,7 @@ func TestParkedLoopMissesNothing(t *testing.T) {
 					close(done)
 					return
 				}
-				if m.park() {
+				if m.tryRest() {
 					return
 				}
 				m.sleep(t.Context(), 0)

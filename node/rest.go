@@ -5,7 +5,7 @@ package node
 // map tasks of one job has 100,000 of them.
 
 // startLoop starts the attempt's loop. It is called once by launch, and by
-// wakeUp for an attempt that is parked.
+// wakeUp for an attempt that rests.
 func (a *attempt) startLoop() {
 	a.d.wg.Go(func() {
 		a.looping.Lock() // the loop before has left, its watchers included
@@ -14,11 +14,11 @@ func (a *attempt) startLoop() {
 	})
 }
 
-// park reports whether the loop may end since the attempt rests: it has ended,
-// nothing of it is under way, and nothing changed since the loop looked. The next
-// wakeUp starts the loop again.
-func (a *attempt) park() bool {
-	if len(a.rec.End) == 0 || a.container.awaitingExit || a.helpers.isBusy() || !a.mail.park() {
+// tryRest makes the attempt rest, without a loop, if it has ended, nothing of it is
+// under way and nothing changed since the loop looked. It then forgets the failures of
+// steps. It returns false otherwise. The next wakeUp starts the loop again.
+func (a *attempt) tryRest() bool {
+	if len(a.rec.End) == 0 || a.container.awaitingExit || a.helpers.isBusy() || !a.mail.tryRest() {
 		return false
 	}
 	a.retries.clearAll()
