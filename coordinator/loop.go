@@ -138,7 +138,7 @@ func (l *leader) start(ctx context.Context) error {
 			name = chosen
 		}
 	})
-	err := dropMadeByOthers(ctx, l, name, false)
+	err := takeOver(ctx, l, name)
 	if err != nil {
 		return err
 	}
@@ -616,7 +616,7 @@ func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) er
 		}
 	}
 	l.lastRebuild = l.c.now()
-	if err := l.dropUnowned(ctx, false, false); err != nil {
+	if err := l.proposeDeletion(ctx, deletionScope{}); err != nil {
 		return err
 	}
 	var bad error

@@ -129,7 +129,7 @@ func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt,
 func (p *projection) restorePolicyStates(f *facts.Facts) error {
 	var states []scheduler.PolicyState
 	for _, n := range f.PolicyStates() {
-		if isOfGoneProject(f, n.Job, n.Project) { // State refuses it; see dropUnowned
+		if isOfGoneProject(f, n.Job, n.Project) { // State refuses it; see proposeDeletion
 			continue
 		}
 		states = append(states, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.PolicyStateKind(n.Kind), Job: scheduler.JobID(n.Job), Stage: n.Stage,

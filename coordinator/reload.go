@@ -57,7 +57,7 @@ func (l *leader) applyReload(ctx context.Context) error {
 	if l.policyName == before {
 		return nil
 	}
-	if err := dropMadeByOthers(ctx, l, l.policyName, true); err != nil {
+	if err := takeOverFromAnother(ctx, l, l.policyName); err != nil {
 		return err
 	}
 	return l.resync(ctx, nil, nil)

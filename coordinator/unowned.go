@@ -35,33 +35,50 @@ func madeBy(f *facts.Facts) int64 {
 	return 0
 }
 
-// dropMadeByOthers deletes the policy states and reservations that a scheduler other than the one of this name has made: what
-// it has guaranteed may be nothing that this one can keep, and then Check refuses each of its decisions. What was made
-// before makers were recorded stays.
-// changed says that another one has decided in this term.
-func dropMadeByOthers(ctx context.Context, l *leader, name string, changed bool) error {
-	maker, before := makerState(name), int64(0)
+// takeOver prepares the facts for a scheduler of this name. If they say that another one made the policy states, it is
+// takeOverFromAnother; else it deletes what no scheduler owns, and all reservations if this one makes none. What was
+// made before makers were recorded stays.
+func takeOver(ctx context.Context, l *leader, name string) error {
+	maker, before := makerState(name).GetValue(), int64(0)
 	l.c.view(func(f *facts.Facts) { before = madeBy(f) })
-	another := changed || (before != 0 && before != maker.GetValue())
-	if err := l.dropUnowned(ctx, another, another || !makesReservations(name)); err != nil || (before == maker.GetValue() && !another) {
+	if before != 0 && before != maker {
+		return takeOverFromAnother(ctx, l, name)
+	}
+	if err := l.proposeDeletion(ctx, deletionScope{allReservations: !makesReservations(name)}); err != nil || before == maker {
 		return err
 	}
-	_, err := l.proposeDecision(ctx, &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{maker}})
+	return recordMaker(ctx, l, name)
+}
+
+// takeOverFromAnother deletes all policy states and reservations, and records that a scheduler of this name makes the
+// next: what another one has guaranteed may be nothing that this one can keep, and then Check refuses each of its
+// decisions. It does not ask who the facts say made them: in this term another scheduler may have decided.
+func takeOverFromAnother(ctx context.Context, l *leader, name string) error {
+	if err := l.proposeDeletion(ctx, deletionScope{allStates: true, allReservations: true}); err != nil {
+		return err
+	}
+	return recordMaker(ctx, l, name)
+}
+
+func recordMaker(ctx context.Context, l *leader, name string) error {
+	_, err := l.proposeDecision(ctx, &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{makerState(name)}})
 	return err
 }
 
-// unowned returns the decision that deletes the policy states and reservations of projects that have ended, or all
-// of them. O(states and reservations).
-func unowned(f *facts.Facts, allStates, allReservations bool) *droverv1.DecisionFact {
+// deletionScope says what is deleted besides the policy states and reservations of projects that have ended.
+type deletionScope struct{ allStates, allReservations bool }
+
+// deletion returns the decision that deletes the policy states and reservations in a scope. O(states and reservations).
+func deletion(f *facts.Facts, scope deletionScope) *droverv1.DecisionFact {
 	d := &droverv1.DecisionFact{Base: f.Index()}
 	for _, n := range f.PolicyStates() {
-		if allStates || isOfGoneProject(f, n.Job, n.Project) {
+		if scope.allStates || isOfGoneProject(f, n.Job, n.Project) {
 			d.PolicyStates = append(d.PolicyStates, &droverv1.PolicyStateFact{Kind: int32(scheduler.TombstoneState), Job: n.Job, Stage: n.Stage,
 				Task: n.Task, Tenant: n.Tenant, Slot: n.Slot, Project: n.Project, Value: int64(n.Kind)})
 		}
 	}
 	for _, r := range f.Reservations() {
-		if allReservations || isOfGoneProject(f, r.GetJob(), r.GetProject()) {
+		if scope.allReservations || isOfGoneProject(f, r.GetJob(), r.GetProject()) {
 			d.Actions = append(d.Actions, &droverv1.ActionFact{Kind: int32(scheduler.ActUnreserve), Reservation: &droverv1.ReservationFact{Id: r.GetId()}})
 		}
 	}
@@ -74,11 +91,11 @@ func isOfGoneProject(f *facts.Facts, job, project uint64) bool {
 	return job == 0 && project != 0 && f.Deadlines().Project(project) == nil
 }
 
-// dropUnowned proposes what unowned returns, if that is anything. State must be rebuilt afterwards if it has what
+// proposeDeletion proposes what deletion returns, if that is anything. State must be rebuilt afterwards if it has what
 // was deleted.
-func (l *leader) dropUnowned(ctx context.Context, allStates, allReservations bool) error {
+func (l *leader) proposeDeletion(ctx context.Context, scope deletionScope) error {
 	var d *droverv1.DecisionFact
-	l.c.view(func(f *facts.Facts) { d = unowned(f, allStates, allReservations) })
+	l.c.view(func(f *facts.Facts) { d = deletion(f, scope) })
 	if len(d.Actions) == 0 && len(d.PolicyStates) == 0 {
 		return nil
 	}
