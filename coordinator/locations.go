@@ -79,28 +79,49 @@ func (c *locationCache) addPending(token string, h *jobHosts) {
 	c.pendingTokens = append(c.pendingTokens, token)
 }
 
-// resolve returns the nodes that store each split of a job. It first adopts the
-// locations that were pending under the job's token; without any it marks the
-// job stale and returns nil.
+// resolve returns the nodes that store each split of a job, also while they are
+// pending under its token; nil if that is unknown. It changes nothing.
 func (c *locationCache) resolve(f *facts.Facts, job uint64) []splitNodes {
 	j := f.Job(job)
 	if j == nil || j.MapStage() < 0 {
 		return nil
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	h := c.jobs[job]
-	if s := c.pending[j.Token]; h == nil && s != nil {
-		h = s
-		c.jobs[job] = s
-		delete(c.pending, j.Token)
-		c.pendingTokens = slices.DeleteFunc(c.pendingTokens, func(t string) bool { return t == j.Token })
+	if h == nil {
+		h = c.pending[j.Token]
 	}
+	c.mu.Unlock()
+	return h.nodes(f)
+}
+
+// resolveForLeader is resolve for the projection of the leader, which alone sees
+// to it that each job is located.
+func (c *locationCache) resolveForLeader(f *facts.Facts, job uint64) []splitNodes {
+	c.adoptOrRequest(f, job)
+	return c.resolve(f, job)
+}
+
+// adoptOrRequest makes the locations that are pending under a job's token those of
+// the job. It marks the job stale if there are none either.
+func (c *locationCache) adoptOrRequest(f *facts.Facts, job uint64) {
+	j := f.Job(job)
+	if j == nil || j.MapStage() < 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.jobs[job] != nil {
+		return
+	}
+	h := c.pending[j.Token]
 	if h == nil {
 		c.markStaleLocked(job)
-		return nil
+		return
 	}
-	return h.nodes(f)
+	c.jobs[job] = h
+	delete(c.pending, j.Token)
+	c.pendingTokens = slices.DeleteFunc(c.pendingTokens, func(t string) bool { return t == j.Token })
 }
 
 // splitNodes is where a split is located: the nodes that store some of it, most

@@ -249,3 +249,33 @@ func TestLocationsOfForgottenJobsGo(t *testing.T) {
 		})
 	}
 }
+
+// TestAQuoteChangesNoLocations: what simulates the cluster reads where inputs are. The leader alone takes over what a submission
+// found, and asks for what nobody knows.
+func TestAQuoteChangesNoLocations(t *testing.T) {
+	l := newTestLeader(t, nil)
+	mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info("n1")}}})
+	at := l.c.locations
+	at.addPending("t1", &jobHosts{splits: []splitHosts{{hosts: []string{"n1:9866"}}}})
+	for i, token := range []string{"t1", "t2"} {
+		j := mapReduceJob(token, 1)
+		j.Output.Path += fmt.Sprint(i)
+		jobspec.SetDefaults(j)
+		mustPropose(t, l, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: encoded(t, j), ShuffleToken: token, Output: j.Output.Path, Splits: []*droverv1.FactSplit{{}}}}})
+	}
+	(&clientService{core: l.c}).expected(t.Context())
+	l.c.view(func(f *facts.Facts) {
+		if got := at.resolve(f, 1); len(got) != 1 || len(got[0].nodes) != 1 || at.resolve(f, 2) != nil {
+			t.Errorf("before the leader follows job 1 is at %v, job 2 at %v", got, at.resolve(f, 2))
+		}
+	})
+	if len(at.jobs) != 0 || len(at.pending) != 1 || len(at.stale) != 0 {
+		t.Errorf("a quote has changed the locations: of jobs %v, pending %v, stale %v", at.jobs, at.pending, at.stale)
+	}
+	if err := l.followChanges(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if at.jobs[1] == nil || len(at.pending) != 0 || len(at.stale) != 1 || !at.stale[2] {
+		t.Errorf("after the leader followed: of jobs %v, pending %v, stale %v", at.jobs, at.pending, at.stale)
+	}
+}

@@ -114,7 +114,7 @@ func (c *core) lead(ctx context.Context) error {
 }
 
 func newLeader(c *core, term uint64) *leader {
-	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolve), intents: &intents{c: c, term: term, busy: map[intent]bool{}}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
+	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolveForLeader), intents: &intents{c: c, term: term, busy: map[intent]bool{}}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
 		deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 }
 
