@@ -415,7 +415,7 @@ func (l *leader) touchReduces(f *facts.Facts) {
 		l.missingMaps[id] = missing
 		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == j.ReduceStage() && a.State == facts.AttemptLive {
-				l.c.wanted.touch(f, a.Node, a.Epoch, k, a.Run)
+				l.c.wanted.recordChange(f, nodeEpoch{a.Node, a.Epoch}, k, a.Run)
 			}
 		})
 	}

@@ -166,7 +166,7 @@ func TestResyncAfterTheJournalWasCut(t *testing.T) {
 	if err := l.resync(context.Background(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := l.c.wanted.changesSince(n.Node, n.Epoch, 0); !ok {
+	if _, ok := l.c.wanted.changesSince(nodeEpoch{n.Node, n.Epoch}, 0); !ok {
 		t.Error("a node that registered meanwhile is told nothing")
 	}
 	if l.proj.state.Node(nodeID(n.Node)) == nil {

@@ -149,14 +149,14 @@ func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.W
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.core.sessions.setWatch(node, epoch, cancel)
-	term, rev := termOf(ctx), req.Msg.GetRevision()
+	at, term, rev := nodeEpoch{node, epoch}, termOf(ctx), req.Msg.GetRevision()
 	for {
-		b, ok := s.core.wanted.changesSince(node, epoch, rev)
+		b, ok := s.core.wanted.changesSince(at, rev)
 		if !ok {
 			return fault.New(fault.Conflict, "the node was declared lost: register again")
 		}
 		if b.full || b.rev > rev {
-			if err := stream.Send(s.wantedMessage(node, epoch, term, b)); err != nil {
+			if err := stream.Send(s.wantedMessage(at, term, b)); err != nil {
 				return err
 			}
 			rev = b.rev
@@ -169,13 +169,13 @@ func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.W
 	}
 }
 
-func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b wantedBatch) *droverv1.Wanted {
-	m := &droverv1.Wanted{Term: term, Revision: b.rev, Full: b.full, Requests: s.core.dispatcher.requestsFor(node, b.full, b.requests)}
+func (s *nodeService) wantedMessage(at nodeEpoch, term uint64, b wantedBatch) *droverv1.Wanted {
+	m := &droverv1.Wanted{Term: term, Revision: b.rev, Full: b.full, Requests: s.core.dispatcher.requestsFor(at.node, b.full, b.requests)}
 	now := s.core.now().UnixNano()
 	s.core.view(func(f *facts.Facts) {
 		blobs := map[string]bool{}
 		for _, c := range b.keys {
-			w := wantedAttempt(f, c.key, c.kept, node, epoch, now, s.core.cfg.KeepLogs)
+			w := wantedAttempt(f, at, c.key, c.kept, now, s.core.cfg.KeepLogs)
 			switch {
 			case w != nil:
 				m.Put = append(m.Put, w)

@@ -68,7 +68,7 @@ func (c *core) findUnknownRuns(ctx context.Context, n *facts.Node, r *droverv1.R
 			switch {
 			case a.GetUnknown() == nil:
 			case a.GetPhase() > droverv1.Phase_PHASE_RUNNING:
-				c.wanted.touch(f, n.ID, n.Epoch, facts.KeyOf(a.GetKey()), a.GetKey().GetRun())
+				c.wanted.recordChange(f, nodeEpoch{n.ID, n.Epoch}, facts.KeyOf(a.GetKey()), a.GetKey().GetRun())
 			case facts.RestoresOf(f).WhyNotAdoptable(n, a) == "":
 				found = append(found, a)
 			}
@@ -188,6 +188,6 @@ func (s *operatorService) DecideUnknownRun(ctx context.Context, req *connect.Req
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
-	s.core.view(func(f *facts.Facts) { s.core.wanted.touch(f, n.ID, n.Epoch, k, key.GetRun()) })
+	s.core.view(func(f *facts.Facts) { s.core.wanted.recordChange(f, nodeEpoch{n.ID, n.Epoch}, k, key.GetRun()) })
 	return connect.NewResponse(&droverv1.DecideUnknownRunResponse{}), nil
 }

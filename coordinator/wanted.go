@@ -10,6 +10,12 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
+// nodeEpoch is a node in one of its epochs: what one of an older epoch had says nothing of it.
+type nodeEpoch struct {
+	node  int32
+	epoch uint64
+}
+
 // retention is how much of an attempt its node shall have.
 type retention int8
 
@@ -20,12 +26,12 @@ const (
 )
 
 // retentionOf returns how much of an attempt a node shall have at now (Unix ns).
-func retentionOf(f *facts.Facts, k facts.Key, t *facts.Task, a *facts.Attempt, node int32, epoch uint64, now int64, keepLogs time.Duration) retention {
+func retentionOf(f *facts.Facts, at nodeEpoch, k facts.Key, t *facts.Task, a *facts.Attempt, now int64, keepLogs time.Duration) retention {
 	j := f.Job(k.Job)
 	switch {
-	case hasImage(a, node, epoch):
+	case hasImage(a, at):
 		return retainAll
-	case a.Node != node || a.Epoch != epoch:
+	case nodeEpoch{a.Node, a.Epoch} != at:
 		return retainNothing
 	case a.State.IsActive() || a.Retained || isOutputNeeded(j, k, t, a):
 		return retainAll
@@ -37,8 +43,8 @@ func retentionOf(f *facts.Facts, k facts.Key, t *facts.Task, a *facts.Attempt, n
 }
 
 // hasImage reports whether a node has the image of an attempt that has yet to run elsewhere.
-func hasImage(a *facts.Attempt, node int32, epoch uint64) bool {
-	return a.Suspension.ImageNode == node && a.Suspension.ImageEpoch == epoch && a.State.IsActive()
+func hasImage(a *facts.Attempt, at nodeEpoch) bool {
+	return nodeEpoch{a.Suspension.ImageNode, a.Suspension.ImageEpoch} == at && a.State.IsActive()
 }
 
 func isOutputNeeded(j *facts.Job, k facts.Key, t *facts.Task, a *facts.Attempt) bool {
@@ -48,16 +54,16 @@ func isOutputNeeded(j *facts.Job, k facts.Key, t *facts.Task, a *facts.Attempt) 
 // wantedAttempt returns the wanted state of an attempt at now (Unix ns); nil
 // means that nothing of it shall remain on the node. kept is false for an attempt that its node has
 // been told to remove: wantedSets knows.
-func wantedAttempt(f *facts.Facts, k facts.Key, kept bool, node int32, epoch uint64, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
+func wantedAttempt(f *facts.Facts, at nodeEpoch, k facts.Key, kept bool, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
 	a, j := f.Attempt(k), f.Job(k.Job)
 	if a == nil {
 		return nil
 	}
 	t := j.Stages[k.Stage].Task(k.Task)
-	switch r := retentionOf(f, k, t, a, node, epoch, now, keepLogs); {
+	switch r := retentionOf(f, at, k, t, a, now, keepLogs); {
 	case r == retainNothing || r == retainLogs && !kept:
 		return nil
-	case hasImage(a, node, epoch):
+	case hasImage(a, at):
 		// Its image remains until it runs elsewhere.
 		return &droverv1.WantedAttempt{Key: k.Proto(a.Suspension.ImageRun), Spec: taskSpec(f, j, k, a), Goal: droverv1.Goal_GOAL_RUN, Level: droverv1.Level_LEVEL_CHECKPOINTED}
 	}

@@ -82,10 +82,10 @@ func (w *wantedSets) rebuild(f *facts.Facts, term uint64) {
 	for _, id := range f.JobIDs() {
 		f.EachAttempt(f.Job(id), func(k facts.Key, t *facts.Task, a *facts.Attempt) {
 			if n := f.Node(a.Node); n != nil && n.Up {
-				w.syncLocked(f, a.Node, a.Epoch, k, t, a, a.Run)
+				w.syncLocked(f, nodeEpoch{a.Node, a.Epoch}, k, t, a, a.Run)
 			}
 			if n := f.Node(a.Suspension.ImageNode); n != nil && n.Up {
-				w.syncLocked(f, n.ID, a.Suspension.ImageEpoch, k, t, a, a.Suspension.ImageRun)
+				w.syncLocked(f, nodeEpoch{n.ID, a.Suspension.ImageEpoch}, k, t, a, a.Suspension.ImageRun)
 			}
 		})
 	}
@@ -123,24 +123,24 @@ func (w *wantedSets) follow(f *facts.Facts, c *facts.Change) {
 	if a == nil {
 		return
 	}
-	w.touch(f, a.Node, a.Epoch, c.Key, a.Run)
+	w.recordChange(f, nodeEpoch{a.Node, a.Epoch}, c.Key, a.Run)
 	for _, id := range c.Nodes { // where it was, or where its image is
 		if n := f.Node(id); n != nil && n.Up {
-			w.touch(f, id, n.Epoch, c.Key, c.Run)
+			w.recordChange(f, nodeEpoch{id, n.Epoch}, c.Key, c.Run)
 		}
 	}
 }
 
-// touch records that the wanted state of an attempt on a node changed, under that run there.
-func (w *wantedSets) touch(f *facts.Facts, node int32, epoch uint64, k facts.Key, run int32) {
+// recordChange records that the wanted state of an attempt on a node changed, under that run there.
+func (w *wantedSets) recordChange(f *facts.Facts, at nodeEpoch, k facts.Key, run int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := w.nodes[node]
-	if s == nil || s.epoch != epoch {
+	s := w.nodes[at.node]
+	if s == nil || s.epoch != at.epoch {
 		return
 	}
 	if a := f.Attempt(k); a != nil {
-		w.syncLocked(f, node, epoch, k, f.Job(k.Job).Stages[k.Stage].Task(k.Task), a, run)
+		w.syncLocked(f, at, k, f.Job(k.Job).Stages[k.Stage].Task(k.Task), a, run)
 	}
 	s.add(wantedChange{key: k, run: run})
 }
@@ -154,7 +154,7 @@ func (w *wantedSets) review(f *facts.Facts, j *facts.Job) {
 		if s == nil || s.epoch != a.Epoch {
 			return
 		}
-		if _, is := s.item(k); is && w.syncLocked(f, a.Node, a.Epoch, k, t, a, a.Run) {
+		if _, is := s.item(k); is && w.syncLocked(f, nodeEpoch{a.Node, a.Epoch}, k, t, a, a.Run) {
 			s.add(wantedChange{key: k, run: a.Run})
 		}
 	})
@@ -162,13 +162,13 @@ func (w *wantedSets) review(f *facts.Facts, j *facts.Job) {
 
 // syncLocked puts an attempt into the set of a node, or removes it, as the facts are. It reports whether what
 // the node needs of it changed.
-func (w *wantedSets) syncLocked(f *facts.Facts, node int32, epoch uint64, k facts.Key, t *facts.Task, a *facts.Attempt, run int32) bool {
-	s := w.nodes[node]
-	if s == nil || s.epoch != epoch {
+func (w *wantedSets) syncLocked(f *facts.Facts, at nodeEpoch, k facts.Key, t *facts.Task, a *facts.Attempt, run int32) bool {
+	s := w.nodes[at.node]
+	if s == nil || s.epoch != at.epoch {
 		return false
 	}
 	_, had := s.item(k)
-	switch retentionOf(f, k, t, a, node, epoch, w.now().UnixNano(), w.keepLogs) {
+	switch retentionOf(f, at, k, t, a, w.now().UnixNano(), w.keepLogs) {
 	case retainAll:
 		s.put(k, run)
 		return !had
@@ -180,9 +180,9 @@ func (w *wantedSets) syncLocked(f *facts.Facts, node int32, epoch uint64, k fact
 	}
 }
 
-// keepEnded puts an ended attempt into the set if it is one of the most newest ones of its job, and removes the
-// one that is not any more. It reports whether the attempt was not among them before.
-func (s *wantedNode) keepEnded(e endedAttempt, run int32, most int) bool {
+// keepEnded puts an ended attempt into the set. Only the newest limit of each job stay: beyond that the oldest is
+// removed. It reports whether the attempt is new to the set.
+func (s *wantedNode) keepEnded(e endedAttempt, run int32, limit int) bool {
 	list := s.ended[e.key.Job]
 	i, is := slices.BinarySearchFunc(list, e, func(x, y endedAttempt) int {
 		return cmp.Or(cmp.Compare(x.seq, y.seq), facts.CompareKeys(x.key, y.key))
@@ -192,7 +192,7 @@ func (s *wantedNode) keepEnded(e endedAttempt, run int32, most int) bool {
 		return false
 	}
 	s.ended[e.key.Job] = slices.Insert(list, i, e)
-	if len(list) == most {
+	if len(list) == limit {
 		oldest := s.ended[e.key.Job][0].key
 		run, _ := s.item(oldest)
 		change := wantedChange{key: oldest, run: run}
@@ -285,11 +285,11 @@ type wantedBatch struct {
 
 // changesSince returns what changed after rev; ok is false if the node has no
 // set of that epoch. An empty batch without full means: wait for wake.
-func (w *wantedSets) changesSince(node int32, epoch, rev uint64) (b wantedBatch, ok bool) {
+func (w *wantedSets) changesSince(at nodeEpoch, rev uint64) (b wantedBatch, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := w.nodes[node]
-	if s == nil || s.epoch != epoch {
+	s := w.nodes[at.node]
+	if s == nil || s.epoch != at.epoch {
 		return wantedBatch{}, false
 	}
 	b = wantedBatch{rev: s.rev, wake: s.wake, full: rev < s.base || rev > s.rev}

@@ -81,8 +81,8 @@ func TestChangesKeptForANodeAreAsItsAttempts(t *testing.T) {
 		if longest > most {
 			t.Errorf("with %d attempts %d changes are kept, want at most %d", attempts, longest, most)
 		}
-		near, _ := w.changesSince(1, 1, s.rev-uint64(most/2))
-		far, _ := w.changesSince(1, 1, s.rev-uint64(most)-1)
+		near, _ := w.changesSince(nodeEpoch{1, 1}, s.rev-uint64(most/2))
+		far, _ := w.changesSince(nodeEpoch{1, 1}, s.rev-uint64(most)-1)
 		if near.full || len(near.keys) != 1 || !far.full || len(far.keys) != attempts {
 			t.Errorf("with %d attempts: near full %v, %d changes; far full %v, %d attempts", attempts, near.full, len(near.keys), far.full, len(far.keys))
 		}
