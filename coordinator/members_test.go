@@ -99,6 +99,7 @@ func TestFilesSurviveTheLossOfAServerWithItsDisk(t *testing.T) {
 		return got
 	}
 	s.waitUntil("the next leader has the file", func() bool { return read() == text })
+	s.waitUntil("the next leader has the job", func() bool { return s.job("j") != nil })
 
 	// The lost server comes back with an empty disk, and gets log and file before it votes.
 	s.start(lost, func(c *Config) { c.Bootstrap, c.Servers = true, s.peers(s.ids...) })
@@ -106,6 +107,7 @@ func TestFilesSurviveTheLossOfAServerWithItsDisk(t *testing.T) {
 	if !s.hasFile(lost, digest) {
 		t.Errorf("%s votes without the file", lost)
 	}
+	s.waitUntil("the job is there once "+lost+" votes again", func() bool { return s.job("j") != nil })
 
 	// A file that a leader's disk lost is fetched from the others.
 	leader := s.awaitLeader()
