@@ -592,18 +592,30 @@ func (h *chaos) finish(j *job) {
 	h.checkEnded(j)
 }
 
-// awaitClean waits until nothing is left on the machines.
+// awaitClean waits until nothing is left on the machines and the coordinators.
 func (h *chaos) awaitClean() {
 	h.Helper()
-	h.waitUntil(cleanLimit, "machines without leftovers", func(ctx context.Context) error {
-		for k := range h.bed.Nodes {
+	check := func(name string, left []string, err error) error {
+		if err != nil {
+			return err
+		}
+		h.run.Leftovers = len(left)
+		if len(left) > 0 {
+			return fmt.Errorf("%s has %s", name, strings.Join(left, "; "))
+		}
+		return nil
+	}
+	h.waitUntil(cleanLimit, "machines and coordinators without leftovers", func(ctx context.Context) error {
+		for k, n := range h.bed.Nodes {
 			left, err := h.cluster.Leftovers(ctx, k+1)
-			if err != nil {
+			if err := check(n.Name, left, err); err != nil {
 				return err
 			}
-			h.run.Leftovers = len(left)
-			if len(left) > 0 {
-				return fmt.Errorf("n%d has %s", k+1, strings.Join(left, "; "))
+		}
+		for _, v := range h.cluster.Servers() {
+			left, err := v.Leftovers()
+			if err := check(v.ID, left, err); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -260,7 +260,7 @@ func TestExcessFrozenMemoryIsReclaimed(t *testing.T) {
 		})
 	}
 	counts()
-	s.awaitLeft(s.taskStatus(job, "hold/0").Node, "container", "task", "cgroup", "folder", "secret", "process")
+	s.awaitLeft(s.taskStatus(job, "hold/0").Node, "container", "task", "cgroup", "folder", "secret", "bundle", "runc", "socket", "process")
 	want := "checkpointed"
 	if s.canSwap() {
 		want = "swapped"
