@@ -37,6 +37,7 @@ runs=${RUNS:-5}
 mkdir -p "$out" bin
 code=0
 exec 3>&2 # progress that does not belong on a page
+. integration/targets.sh
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
@@ -178,10 +179,12 @@ hdfs() {
 
 # The whole live way through one coordinator: submissions, decisions, log, nodes, ends;
 # the same without waiting for the disk, and with three coordinators, of which the leader is killed at the end;
-# a restart with 100,000 jobs, and how long a snapshot of a million live tasks stops the log.
+# a restart with 100,000 jobs, and how long a snapshot of a million live tasks stops the log. Its targets are in targets.sh.
 coordinator() {
-  beside "" "-no-sync" "-servers 3" &&
-    go test -run '^$' -bench 'Restart$' -benchtime 3x ./coordinator && go test -run '^$' -bench 'SnapshotPause$' -benchtime 3x ./coordinator/facts
+  {
+    beside "" "-no-sync" "-servers 3" &&
+      go test -run '^$' -bench 'Restart$' -benchtime 3x ./coordinator && go test -run '^$' -bench 'SnapshotPause$' -benchtime 3x ./coordinator/facts
+  } | tee "$out/coordinator.measured" && coordinator_targets <"$out/coordinator.measured"
 }
 
 # The web page: a browser that opens the pages of 10,000 nodes and 200,000 attempts (first

@@ -1,0 +1,78 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// measuredCoordinator is what the part coordinator of bench.sh prints, cut to what matters here.
+const measuredCoordinator = `register ...
+SERVERS  NODES  TASKS   SYNC  PAGES  PLACEMENTS/S  P50 MS  P99 MS  RSS      FAILOVER MS
+1        1000   100000  ext4  0      28973         35      150     391 MiB  -
+SERVERS  NODES  TASKS   SYNC  PAGES  PLACEMENTS/S  P50 MS  P99 MS  RSS      FAILOVER MS
+3        1000   100000  ext4  0      17174         60      281     402 MiB  1314
+SERVERS  NODES  TASKS   SYNC  PAGES  PLACEMENTS/S  P50 MS  P99 MS  RSS      FAILOVER MS
+3        1000   100000  ext4  0      19182         64      221     414 MiB  2307
+servers=1,sync=no,pages=0: 1.034 times as many placements as with one coordinator, median of 3, 1.022 to 1.063
+servers=3,sync=ext4,pages=0: 0.625 times as many placements as with one coordinator, median of 3, 0.593 to 0.683
+goos: linux
+BenchmarkRestart-2   	       3	2193215108 ns/op	         2.177 s-ready
+PASS
+BenchmarkSnapshotPause-2   	       3	  39272698 ns/op	         6.510 entry-ms	        13.41 pause-ms
+PASS
+`
+
+// A target that is missed, or a figure that is not there, makes the part fail and is named.
+func TestTargetsOfTheCoordinator(t *testing.T) {
+	script, err := os.ReadFile("targets.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const failover, ratio, restart, snapshot = "death of the leader", "placements of one", "restart with", "longest stop"
+	for name, c := range map[string]struct {
+		old, with string
+		row       string // of the target that is not met
+		cells     []string
+	}{
+		"all are met":                   {"goos", "goos", "", nil},
+		"a slow failover":               {" 2307", " 3307", failover, []string{"3.31 s", "MISSED", "longest of 2"}},
+		"no failover":                   {"FAILOVER MS", "P99 MS", failover, []string{"not measured"}},
+		"three coordinators are slow":   {"0.625 times", "0.480 times", ratio, []string{"2.08 times", "MISSED"}},
+		"no run of three":               {"servers=3,", "servers=5,", ratio, []string{"not measured"}},
+		"a slow restart":                {"2.177 s-ready", "12.1 s-ready", restart, []string{"12.1 s", "MISSED"}},
+		"no restart":                    {"BenchmarkRestart-2", "BenchmarkRest-2", restart, []string{"not measured"}},
+		"a snapshot that stops Apply":   {"13.41 pause-ms", "61 pause-ms", snapshot, []string{"61 ms", "MISSED"}},
+		"an entry that stops Apply":     {"6.510 entry-ms", "50.1 entry-ms", snapshot, []string{"50.1 ms", "MISSED"}},
+		"neither of the two is printed": {"BenchmarkSnapshotPause", "BenchmarkSnapshot", snapshot, []string{"not measured"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("bash", "-c", "set -uo pipefail\n"+string(script)+"\ncoordinator_targets")
+			cmd.Stdin = strings.NewReader(strings.ReplaceAll(measuredCoordinator, c.old, c.with))
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != (c.row == "") {
+				t.Errorf("%v\n%s", err, out)
+			}
+			rows := 0
+			for line := range strings.Lines(string(out)) {
+				if strings.HasPrefix(line, "measurement ") {
+					continue
+				}
+				rows++
+				missed := c.row != "" && strings.HasPrefix(line, c.row)
+				if strings.Contains(line, "  met ") == missed {
+					t.Errorf("missed %v: %s", missed, line)
+				}
+				for _, cell := range c.cells {
+					if missed && !strings.Contains(line, cell) {
+						t.Errorf("no %q: %s", cell, line)
+					}
+				}
+			}
+			if rows != 4 {
+				t.Errorf("%d targets:\n%s", rows, out)
+			}
+		})
+	}
+}
