@@ -92,7 +92,7 @@ var kinds = []struct {
 }{
 	{3, (*chaos).coordinatorKilled}, {2, (*chaos).coordinatorStill}, {1, (*chaos).coordinatorMute}, {1, (*chaos).coordinatorDeaf},
 	{2, (*chaos).coordinatorCut}, {1, (*chaos).coordinatorLoses}, {2, (*chaos).coordinatorDiskFull},
-	{3, (*chaos).daemonKilled}, {2, (*chaos).engineKilled}, {2, (*chaos).shimKilled}, {2, (*chaos).helperKilled}, {1, (*chaos).watchdogKilled},
+	{3, (*chaos).daemonKilled}, {2, (*chaos).engineKilled}, {2, (*chaos).shimKilled}, {2, (*chaos).runcKilled}, {2, (*chaos).helperKilled}, {1, (*chaos).watchdogKilled},
 	{2, (*chaos).machineStill}, {2, (*chaos).machineCut}, {1, (*chaos).machineMute}, {1, (*chaos).machineDeaf}, {1, (*chaos).machinePower},
 	{2, (*chaos).machineClock}, {1, (*chaos).machineDiskFull}, {1, (*chaos).machineDiskSlow},
 	{1, (*chaos).hdfsStill}, {2, (*chaos).dataNodeDown}, {1, (*chaos).nameNodeDown},
@@ -163,9 +163,24 @@ func (h *chaos) shimKilled(p plan) injection {
 	return h.script(p, "shim killed", fmt.Sprintf(`p=($(pgrep -f '^[^ ]*containerd-shim')) || true; [ ${#p[@]} = 0 ] || kill -9 ${p[%d %% ${#p[@]}]} || true`, p.choice), "true")
 }
 
-// helperKilled kills all helpers of the machine's tasks, several times, since they live for moments.
+// runcProcesses lists the processes of runc: what containerd runs for a step of a container, and inits that have not yet
+// become a task's program. runc names these by their stage, such as runc:[2:INIT].
+const runcProcesses = `pgrep -x "runc(:.*)?"`
+
+// runcKilled kills runc and such inits. Between two kills a step gets more or less far.
+func (h *chaos) runcKilled(p plan) injection {
+	return h.killsAgain(p, "runc and inits killed", runcProcesses, 200*time.Millisecond*time.Duration(1+p.choice%10))
+}
+
+// helperKilled kills all helpers of the machine's tasks.
 func (h *chaos) helperKilled(p plan) injection {
-	return h.script(p, "helpers killed", `(setsid sh -c 'while [ ! -e /run/chaos.end ]; do cat /sys/fs/cgroup/drover/tasks/*/helpers/cgroup.procs 2>/dev/null | xargs -r kill -9 2>/dev/null; sleep 0.5; done; rm /run/chaos.end' >/dev/null 2>&1 &)`,
+	return h.killsAgain(p, "helpers killed", "cat /sys/fs/cgroup/drover/tasks/*/helpers/cgroup.procs 2>/dev/null", 500*time.Millisecond)
+}
+
+// killsAgain kills the processes that a command lists, several times, since they live for moments. The command has no
+// single quotes.
+func (h *chaos) killsAgain(p plan, kind, list string, pause time.Duration) injection {
+	return h.script(p, kind, fmt.Sprintf(`(setsid sh -c 'while [ ! -e /run/chaos.end ]; do %s | xargs -r kill -9 2>/dev/null; sleep %.1f; done; rm /run/chaos.end' >/dev/null 2>&1 &)`, list, pause.Seconds()),
 		"touch /run/chaos.end; while [ -e /run/chaos.end ]; do sleep 0.1; done")
 }
 
