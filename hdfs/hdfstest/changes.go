@@ -86,6 +86,50 @@ func (s *suite) cancelledWrite(t *testing.T, dir string) {
 	s.want(t, hdfs.ErrNotExist, err)
 }
 
+// delayedWrite has a writer stand still until another one has replaced its file, with nothing sent, with blocks that have
+// ended or with one that has not, and go on before or after the new file is renamed and its folder deleted.
+func (s *suite) delayedWrite(t *testing.T, dir string) {
+	options := s.createOptions()
+	options.Overwrite = true
+	for i, n := range []int{10, BlockBytes + 10, 2 * BlockBytes, 100_000} {
+		if n == 100_000 {
+			options.BlockSizeBytes = 1 << 20
+		}
+		for _, renamed := range []bool{false, true} {
+			below := path.Join(dir, fmt.Sprint(i, renamed))
+			name, last := path.Join(below, "unfinished/file"), path.Join(below, "file")
+			s.must(t, s.fs.Mkdir(t.Context(), path.Dir(name)))
+			w, err := s.fs.Create(t.Context(), name, options)
+			s.must(t, err)
+			_, err = w.Write(content(n))
+			s.must(t, err)
+			want := content(n + 500)[500:] // as long, and other bytes
+			s.must(t, hdfs.WriteFile(t.Context(), s.fs, name, want, options))
+			rename := func() {
+				s.must(t, s.fs.Rename(t.Context(), name, last))
+				s.must(t, s.fs.Delete(t.Context(), path.Dir(name)))
+			}
+			if renamed {
+				rename()
+			}
+			_, err = w.Write(content(100))
+			if commit := w.Commit(); errors.Join(err, commit) != nil { // which says so, or has committed what has no name
+				s.must(t, w.Abort())
+			}
+			if !renamed {
+				s.wantContent(t, name, want)
+				rename()
+			}
+			s.wantContent(t, last, want)
+			inside, err := s.fs.List(t.Context(), below)
+			s.must(t, err)
+			if len(inside) != 1 {
+				t.Errorf("beside the new file there is %v", inside)
+			}
+		}
+	}
+}
+
 func (s *suite) cancelledRead(t *testing.T, dir string) {
 	name := path.Join(dir, "file")
 	s.put(t, name, content(300_000))

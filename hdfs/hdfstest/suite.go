@@ -50,6 +50,7 @@ func Run(t *testing.T, fs hdfs.FS, o Options) {
 		{"overwrite replaces a file and nothing else", s.overwrite},
 		{"abort leaves nothing, and does nothing after commit", s.abort},
 		{"a writer whose context ended fails and can be aborted", s.cancelledWrite},
+		{"a writer whose file was replaced changes nothing of the new one, nor once that has another name", s.delayedWrite},
 		{"a reader whose context ended fails", s.cancelledRead},
 		{"mkdir makes parents and is safe to repeat", s.mkdir},
 		{"rename moves files and directories", s.rename},
