@@ -237,6 +237,40 @@ func TestANodeThatComesBackWithoutADiskLosesItsAttempts(t *testing.T) {
 	}
 }
 
+// A new machine takes the name of a node, with an empty data folder, so that it knows no epoch: it has a new one, and what an
+// operator said of the node stays. What ran there is lost and pending again, at once where the node was still up.
+func TestANewMachineTakesTheNameOfANode(t *testing.T) {
+	for name, lost := range map[string]bool{"after the old one is lost": true, "while the old one is up": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newNodeFixture(t)
+			k, dropped := w.place()
+			if dropped != "" {
+				t.Fatal(dropped)
+			}
+			window := int64(w.clock + time.Hour)
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: 1, Draining: true, Reason: "repair"}}})
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_Maintenance{Maintenance: &droverv1.MaintenanceFact{Node: 1, From: window, To: window + int64(time.Hour),
+				Change: droverv1.MaintenanceChange_MAINTENANCE_CHANGE_ORDERED}}})
+			if lost {
+				w.apply(&droverv1.Entry{Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: 1, Epoch: w.f.Node(1).Epoch, Reason: "silent"}}})
+			}
+			epoch := w.f.Node(1).Epoch
+			info := &droverv1.NodeInfo{Name: "n1", Address: "n1:2", Allocatable: &droverv1.Resources{Cpu: 1000, Memory: 1 << 30, Io: 1 << 20}, Disks: []*droverv1.Disk{{Name: "e", Io: 1 << 20, Space: 1 << 30}}}
+			r := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}})
+			if r.Err != nil || r.Node != 1 || r.Epoch != epoch+1 {
+				t.Errorf("node %d, epoch %d, %v; want node 1, epoch %d", r.Node, r.Epoch, r.Err, epoch+1)
+			}
+			if n := w.f.Node(1); !n.Up || !n.Draining || len(n.Maintenance) != 1 || !proto.Equal(n.Info, info) {
+				t.Errorf("the node is %+v", n)
+			}
+			j := w.f.Job(k.Job)
+			if a, s := w.f.Attempt(k), j.Stages[0].Task(k.Task); a.State != AttemptLost || s.State != TaskPending || j.Stages[0].FailedAttempts != 0 {
+				t.Errorf("the attempt is %s, its task %s, %d attempts failed", a.State, s.State, j.Stages[0].FailedAttempts)
+			}
+		})
+	}
+}
+
 // A checkpoint moves to a node on probation only while no attempt is there.
 func TestACheckpointWaitsForANodeOnProbation(t *testing.T) {
 	const running, checkpointed = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_CHECKPOINTED
