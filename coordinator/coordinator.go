@@ -225,6 +225,7 @@ func openPeerPort(ctx context.Context, c *core) replica.Config {
 			rc.Network = cfg.RaftNetwork
 		}
 		rc.Enter = func() ([]replica.Peer, error) { return c.peers.enter(ctx) }
+		rc.Acknowledged = func(servers []replica.Peer) (uint64, string) { return c.peers.acknowledged(ctx, servers) }
 	}
 	return rc
 }

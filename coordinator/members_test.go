@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/peer"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -198,6 +200,52 @@ func TestAServerThatOpensItsLogKeepsItsVote(t *testing.T) {
 	})
 	stop()
 	s.start(id, nil)
+	s.awaitVoters(s.ids...)
+}
+
+// The image of a machine is put back, with an old copy of a server's folder: the others know that it lacks what it has
+// acknowledged, so it does not start, and is of use again with an empty folder.
+func TestAServerOnAnOldCopyOfItsFolderDoesNotStart(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 3, nil)
+	s.submit(groupJob("before", 1))
+	id := s.ids[(slices.Index(s.ids, s.awaitLeader())+1)%3]
+	s.kill(id)
+	old := s.folder(id) + "-old"
+	if err := os.CopyFS(old, os.DirFS(s.folder(id))); err != nil {
+		t.Fatal(err)
+	}
+	s.start(id, nil)
+	s.awaitVoters(s.ids...)
+	for i := range 3 {
+		s.submit(groupJob(fmt.Sprint("after", i), 1))
+	}
+	s.waitUntil("it has all", func() bool {
+		least, most := uint64(math.MaxUint64), uint64(0)
+		for _, x := range s.servers().GetServers() {
+			least, most = min(least, x.GetAppliedIndex()), max(most, x.GetAppliedIndex())
+		}
+		return least == most
+	})
+	s.kill(id)
+	if err := errors.Join(os.RemoveAll(s.folder(id)), os.Rename(old, s.folder(id))); err != nil {
+		t.Fatal(err)
+	}
+	s.start(id, nil)
+	select {
+	case err := <-s.running[id].done:
+		if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "old copy") || !strings.Contains(err.Error(), s.folder(id)) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(serversLimit):
+		t.Error("it has started")
+	}
+	s.running[id].cancel()
+	delete(s.running, id)
+	if err := os.RemoveAll(s.folder(id)); err != nil {
+		t.Fatal(err)
+	}
+	s.start(id, func(c *Config) { c.Servers = s.peers(s.ids...) })
 	s.awaitVoters(s.ids...)
 }
 

@@ -203,18 +203,9 @@ func (p *peers) enter(ctx context.Context) ([]replica.Peer, error) {
 
 func (p *peers) tryEnter(ctx context.Context) ([]replica.Peer, error) {
 	cfg := &p.c.cfg
-	var ask []raft.Server
-	for _, s := range cfg.Servers {
-		if s.ID != cfg.ID {
-			ask = append(ask, raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address)})
-		}
-	}
+	ask := p.others(cfg.Servers)
 	listed := len(ask)
-	for _, a := range cfg.Join {
-		if a != cfg.PeerAddress {
-			ask = append(ask, raft.Server{Address: raft.ServerAddress(a)})
-		}
-	}
+	ask = append(ask, p.toJoin()...)
 	var problems []string
 	for i, d := range p.describeAll(ctx, ask) {
 		if errors.Is(d.err, fault.Unsupported) {
@@ -242,6 +233,41 @@ func (p *peers) tryEnter(ctx context.Context) ([]replica.Peer, error) {
 		problems = []string{"none of -servers has a log: start all of them with -bootstrap to begin a new cluster"}
 	}
 	return nil, fault.New(fault.Unavailable, "%s", strings.Join(problems, "; "))
+}
+
+// others returns servers without this one.
+func (p *peers) others(servers []replica.Peer) (out []raft.Server) {
+	for _, s := range servers {
+		if s.ID != p.c.cfg.ID {
+			out = append(out, raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address)})
+		}
+	}
+	return out
+}
+
+// toJoin returns the servers that this one is to join, whose names are not known.
+func (p *peers) toJoin() (out []raft.Server) {
+	for _, a := range p.c.cfg.Join {
+		if a != p.c.cfg.PeerAddress {
+			out = append(out, raft.Server{Address: raft.ServerAddress(a)})
+		}
+	}
+	return out
+}
+
+// acknowledged asks other servers up to which entry this one is known to have stored the log, and returns the highest
+// answer, and whose it is: those that the log names, and those that the configuration does, since an old log may name fewer.
+// It waits no longer than describeLimit.
+func (p *peers) acknowledged(ctx context.Context, servers []replica.Peer) (index uint64, by string) {
+	ask := slices.Concat(p.others(servers), p.others(p.c.cfg.Servers), p.toJoin())
+	slices.SortStableFunc(ask, func(a, b raft.Server) int { return strings.Compare(string(a.Address), string(b.Address)) })
+	ask = slices.CompactFunc(ask, func(a, b raft.Server) bool { return a.Address == b.Address })
+	for _, d := range p.describeAll(ctx, ask) {
+		if n := d.state.GetAcknowledgedIndex(); n > index {
+			index, by = n, fmt.Sprintf("%q at %s", d.state.GetId(), d.peer.Address)
+		}
+	}
+	return index, by
 }
 
 // join has the leader add this server.

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -12,6 +13,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/version"
 )
 
@@ -37,11 +39,14 @@ func (p *peers) opening() error {
 	return fault.New(fault.Unavailable, "coordinator %q is opening its log", p.c.cfg.ID)
 }
 
-// Describe returns the state of this server; Unavailable while it opens its log.
-func (s *peerService) Describe(context.Context, *connect.Request[droverv1.DescribeRequest]) (*connect.Response[droverv1.DescribeResponse], error) {
+// Describe returns the state of this server, and what it knows of the caller's log; Unavailable while it opens its own.
+func (s *peerService) Describe(ctx context.Context, _ *connect.Request[droverv1.DescribeRequest]) (*connect.Response[droverv1.DescribeResponse], error) {
 	res, err := s.p.describeSelf()
 	if err != nil {
 		return nil, err
+	}
+	if r := s.p.replica.Load(); r != nil {
+		res.AcknowledgedIndex = r.Acknowledged(strings.TrimPrefix(caller(ctx).name, string(pki.KindCoordinator)+"/"))
 	}
 	return connect.NewResponse(res), nil
 }

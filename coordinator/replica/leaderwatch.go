@@ -66,6 +66,7 @@ func (w *leaderWatch) run() {
 		case <-w.stop:
 			return
 		}
+		w.noteStored() // before the leader is given up
 		leader, contact := w.leader(), w.r.raft.LastContact()
 		wait := w.silence(!gone.IsZero() && contact.Equal(gone))
 		if leader != "" {
@@ -75,6 +76,15 @@ func (w *leaderWatch) run() {
 			}
 		}
 		timer.Reset(wait)
+	}
+}
+
+// noteStored notes what the leader that this server follows has stored: see refuseOldCopy. The index is read first: what
+// was committed by then is in the log of the server that leads now.
+func (w *leaderWatch) noteStored() {
+	index := w.r.raft.CommitIndex()
+	if _, id := w.r.raft.LeaderWithID(); id != "" && id != raft.ServerID(w.r.id) {
+		w.r.acks.note(id, index)
 	}
 }
 

@@ -132,9 +132,7 @@ func (d *Damage) findServers(snaps *raft.FileSnapshotStore, entries []*raft.Log)
 			conf = raft.DecodeConfiguration(e.Data)
 		}
 	}
-	for _, s := range conf.Servers {
-		d.Servers = append(d.Servers, Peer{string(s.ID), string(s.Address)})
-	}
+	d.Servers = peersOf(conf)
 	return nil
 }
 

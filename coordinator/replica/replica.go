@@ -55,6 +55,10 @@ type Config struct {
 	// leader has added this server, which then waits for the log. nil for a new
 	// cluster of this server.
 	Enter func() ([]Peer, error)
+	// Acknowledged is called if Dir holds a log and there is a network, before this server votes, with the servers that the
+	// log names, this one among them. It asks the others for their Replica.Acknowledged of this server, and returns the
+	// highest answer and who gave it; 0 for none. It limits the time that it takes. nil asks nobody.
+	Acknowledged func(servers []Peer) (index uint64, by string)
 	// Election is how long a server of a cluster waits for votes; for its leader it waits half
 	// as long again before it stands for election, or half as long where the leader's process is
 	// gone. 0 = 1 s. All servers have the same.
@@ -133,6 +137,7 @@ type Replica struct {
 
 	transfers transfers
 	watch     *leaderWatch // nil for a server that is alone
+	acks      acknowledgements
 
 	applied chan struct{} // one token: entries were applied
 	leading chan bool     // raft's leadership notifications
@@ -180,6 +185,7 @@ func (r *Replica) start(c Config) error {
 		return fmt.Errorf("folder of snapshots below %s: %w", c.Dir, err)
 	}
 	snaps := tidySnapshots{files, c.Dir}
+	stored := folder{c.Dir, r.store, snaps}
 	conf := r.raftConfig(c, logger)
 	known, err := raft.HasExistingState(r.store, r.store, snaps)
 	if err != nil {
@@ -200,13 +206,18 @@ func (r *Replica) start(c Config) error {
 			}
 		}
 	}
+	if known {
+		if err := stored.refuseOldCopy(c); err != nil {
+			return err
+		}
+	}
 	r.transport(c, logger)
 	if len(servers) > 0 {
 		if err := raft.BootstrapCluster(conf, r.store, r.store, snaps, r.trans, raft.Configuration{Servers: servers}); err != nil {
 			return fmt.Errorf("start a new cluster in %s: %w", c.Dir, err)
 		}
 	}
-	if err := r.rewindRecorder(snaps); err != nil {
+	if err := rewindRecorder(r.record, stored); err != nil {
 		return err
 	}
 	r.store.running = make(chan func() raft.Future, 1)
@@ -229,24 +240,17 @@ func (r *Replica) start(c Config) error {
 	return nil
 }
 
-// rewindRecorder tells the recorder where it is ahead of the log.
-func (r *Replica) rewindRecorder(snaps raft.SnapshotStore) error {
-	if r.record == nil {
+// rewindRecorder tells a recorder, nil for nobody, where it is ahead of the log.
+func rewindRecorder(record Recorder, stored folder) error {
+	if record == nil {
 		return nil
 	}
-	last, err := r.store.LastIndex()
+	last, err := stored.last()
 	if err != nil {
 		return err
 	}
-	list, err := snaps.List()
-	if err != nil {
-		return fmt.Errorf("list the snapshots below %s: %w", r.dir, err)
-	}
-	for _, s := range list {
-		last = max(last, s.Index)
-	}
-	if r.record.Applied() > last {
-		return r.record.Rewind(last)
+	if record.Applied() > last {
+		return record.Rewind(last)
 	}
 	return nil
 }
@@ -365,7 +369,8 @@ func (r *Replica) transport(c Config, logger hclog.Logger) {
 	// and its sender then waits for ever for room in the pipeline. That follower gets
 	// no entry any more, and the server does not stop. Batches of entries make up
 	// for it.
-	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{c.Network, r.watch.noteEnd}, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: rpcElections * election, Logger: logger})
+	t := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: guardedLayer{c.Network, r.watch.noteEnd}, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: rpcElections * election, Logger: logger})
+	r.trans = notingTransport{t, &r.acks}
 }
 
 // Close stops the server. Everything acknowledged to a proposer is on disk.

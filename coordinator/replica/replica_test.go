@@ -5,9 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +14,6 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
-	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/raftstore"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
@@ -104,108 +100,32 @@ func TestOversizedEntryIsRejected(t *testing.T) {
 // TestClusterSurvivesLossOfLeader runs three servers over TLS, stops the
 // leader, and expects every acknowledged entry on the others.
 func TestClusterSurvivesLossOfLeader(t *testing.T) {
-	dir := t.TempDir()
-	if err := pki.CreateCA(dir, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	issue := func(r pki.CertRequest) pki.Files {
-		t.Helper()
-		if err := pki.IssueCert(dir, r, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		return pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, r.Name+".pem"), Key: filepath.Join(dir, r.Name+".key")}
-	}
-	own := issue(pki.CertRequest{Kind: pki.KindCoordinator, Name: "c", Hosts: []string{"127.0.0.1"}})
-	member, err := own.Open(pki.KindCoordinator)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var peers []Peer
-	var listeners []net.Listener
-	for i := range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners = append(listeners, l)
-		peers = append(peers, Peer{fmt.Sprint("c", i), l.Addr().String()})
-	}
-	var rs []*Replica
-	for i := range 3 {
-		n := peer.Listen(peer.Config{Listener: listeners[i], Member: member})
-		n.Start()
-		rs = append(rs, open(t, Config{Dir: t.TempDir(), ID: peers[i].ID, Network: n, Enter: func() ([]Peer, error) { return peers, nil }, NoSync: true}))
-	}
-	leader := func() *Replica {
-		for _, r := range rs {
-			if r != nil && r.Leads() {
-				return r
-			}
-		}
-		return nil
-	}
-	// accepted repeats a call at the server that leads, which a slow machine may depose at any time, and returns
-	// the server that accepted it.
-	accepted := func(what string, call func(*Replica) error) (by *Replica) {
-		t.Helper()
-		until(t, what, func() bool {
-			if by = leader(); by == nil {
-				return false
-			}
-			err := call(by)
-			if err != nil && !errors.Is(err, fault.Unavailable) {
-				t.Fatal(err)
-			}
-			return err == nil
-		})
-		return by
-	}
-	propose := func(i int) *Replica {
-		t.Helper()
-		return accepted(fmt.Sprint("proposal ", i, " is accepted"), func(r *Replica) error {
-			_, err := r.Propose(context.Background(), tenant(i))
-			return err
-		})
-	}
-	var first *Replica
+	c := newTestCluster(t)
+	first := 0
 	for i := range 20 {
-		first = propose(i)
+		first = c.propose(i)
 	}
 	// A user's certificate of the same CA cannot open a raft connection.
-	eve, err := issue(pki.CertRequest{Kind: pki.KindUser, Name: "eve"}).ClientConfig()
+	eve, err := c.issue(pki.CertRequest{Kind: pki.KindUser, Name: "eve"}).ClientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := tls.Dial("tcp", peers[0].Address, eve); err == nil {
+	if c, err := tls.Dial("tcp", c.listensAt(c.peers[0].Address), eve); err == nil {
 		_, err = c.Read(make([]byte, 1))
 		if err == nil {
 			t.Error("a user's certificate was let in")
 		}
 		_ = c.Close()
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	rs[slices.Index(rs, first)] = nil
-	next := accepted("another leads", func(r *Replica) error {
-		_, err := r.BeginTerm(context.Background())
-		return err
-	})
+	c.stop(first)
+	next := c.rs[c.awaitLeader()]
 	if n := count(next); n != 20 {
 		t.Fatalf("the new leader has %d tenants, want 20", n)
 	}
-	propose(20)
-	for _, r := range rs {
+	c.propose(20)
+	for _, r := range c.rs {
 		if r != nil {
 			until(t, "all have it", func() bool { return count(r) == 21 })
-		}
-	}
-	for _, r := range rs {
-		if r == nil {
-			continue
-		}
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

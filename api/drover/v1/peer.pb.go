@@ -78,6 +78,7 @@ type DescribeResponse struct {
 	Servers            []string               `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`                                                    // ids, as its log has them
 	CertificateUntilMs int64                  `protobuf:"varint,16,opt,name=certificate_until_ms,json=certificateUntilMs,proto3" json:"certificate_until_ms,omitempty"` // when its certificate expires, Unix; 0: unknown
 	HasLog             bool                   `protobuf:"varint,13,opt,name=has_log,json=hasLog,proto3" json:"has_log,omitempty"`                                       // whether there is more in its log than the servers of a new cluster
+	AcknowledgedIndex  uint64                 `protobuf:"varint,17,opt,name=acknowledged_index,json=acknowledgedIndex,proto3" json:"acknowledged_index,omitempty"`      // last committed entry that it knows the caller to have stored, if the caller votes; 0: unknown
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -222,6 +223,13 @@ func (x *DescribeResponse) GetHasLog() bool {
 		return x.HasLog
 	}
 	return false
+}
+
+func (x *DescribeResponse) GetAcknowledgedIndex() uint64 {
+	if x != nil {
+		return x.AcknowledgedIndex
+	}
+	return 0
 }
 
 type JoinRequest struct {
@@ -473,7 +481,7 @@ var File_drover_v1_peer_proto protoreflect.FileDescriptor
 const file_drover_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x14drover/v1/peer.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\xf9\x03\n" +
+	"\x0fDescribeRequest\"\xa8\x04\n" +
 	"\x10DescribeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\vapi_address\x18\x02 \x01(\tR\n" +
@@ -493,7 +501,8 @@ const file_drover_v1_peer_proto_rawDesc = "" +
 	"\x0eleader_address\x18\f \x01(\tR\rleaderAddress\x12\x18\n" +
 	"\aservers\x18\x0e \x03(\tR\aservers\x120\n" +
 	"\x14certificate_until_ms\x18\x10 \x01(\x03R\x12certificateUntilMs\x12\x17\n" +
-	"\ahas_log\x18\r \x01(\bR\x06hasLog\"i\n" +
+	"\ahas_log\x18\r \x01(\bR\x06hasLog\x12-\n" +
+	"\x12acknowledged_index\x18\x11 \x01(\x04R\x11acknowledgedIndex\"i\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
