@@ -345,8 +345,8 @@ func (p applier) reserve(r *Reservation) error {
 	if err := p.checkReservation(r); err != nil {
 		return err
 	}
-	if len(p.s.reservations) >= maxReservations {
-		return r.refuse(ErrInvalid, "there are already the maximum of %d reservations", len(p.s.reservations))
+	if p.s.Reservations().Left() <= 0 && p.s.Reservations().Get(r.ID) == nil {
+		return r.refuseAdded()
 	}
 	old, had := p.s.Reservations().put(*r)
 	p.s.Journal().saveReservation(old, !had)
@@ -372,6 +372,11 @@ func (p applier) checkReservation(r *Reservation) error {
 // refuse returns an error about the reservation.
 func (r *Reservation) refuse(class error, format string, args ...any) error {
 	return refuse(class, fmt.Sprintf("reservation %d", r.ID), format, args...)
+}
+
+// refuseAdded returns an error about a reservation that would be one too many.
+func (r *Reservation) refuseAdded() error {
+	return r.refuse(ErrInvalid, "there are already the maximum of %d reservations", maxReservations)
 }
 
 func (p applier) unreserve(id ReservationID) error {

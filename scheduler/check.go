@@ -62,6 +62,7 @@ type checker struct {
 	started       map[*Stage]int32   // placements of stages with a MaxParallel
 	seen          map[AttemptID]bool // attempts acted on; that of a placement has no number
 	placed        []placedTask
+	added         int                            // reservations, less those deleted
 	latest        map[ReservationID]*Reservation // those added, changed or (nil) deleted
 	broughtTo     map[NodeID][]ReservationID     // of latest, moved to a node by some action, perhaps away again by a later one
 	dropped       []droppedGuarantee
@@ -105,7 +106,7 @@ func Check(s *State, d *Decision, now Time) []Violation {
 }
 
 func (c *checker) begin(s *State, d *Decision, now Time) {
-	c.s, c.states, c.now = s, d.PolicyStates, now
+	c.s, c.states, c.now, c.added = s, d.PolicyStates, now, 0
 	for len(c.nodeIndex) < len(s.cluster.nodes) {
 		c.nodeIndex = append(c.nodeIndex, 0)
 	}

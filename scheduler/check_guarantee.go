@@ -226,7 +226,15 @@ func (c *checker) checkReserve(a *Action) {
 			return
 		}
 		c.latest[r.ID] = nil
+		c.added--
 		return
+	}
+	if old == nil {
+		if c.added >= c.s.Reservations().Left() {
+			c.violateBy(r.refuseAdded())
+			return
+		}
+		c.added++
 	}
 	if was := c.latest[r.ID]; was == nil || was.Node != r.Node {
 		c.broughtTo[r.Node] = append(c.broughtTo[r.Node], r.ID)

@@ -14,6 +14,9 @@ type Reservations struct{ s *State }
 // for maps. Policies compress their schedule when it has grown.
 func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
 
+// Left returns how many more reservations the State takes: a policy that makes new ones asks first. O(1).
+func (rs Reservations) Left() int { return maxReservations - len(rs.s.reservations) }
+
 // All returns all reservations by id. The slice belongs to State.
 func (rs Reservations) All() []*Reservation { return rs.s.reservations }
 

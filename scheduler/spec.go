@@ -16,7 +16,7 @@ const (
 	MaxTasks              = 1 << 24
 	MaxReplicas           = 1 << 10
 	MaxTenantDepth        = 32
-	maxReservations       = 1 << 21
+	maxReservations       = 1 << 17 // that of the log too: coordinator/facts
 	MaxPolicyStatesPerJob = 1 << 10
 	maxPolicyStatesNoJob  = 1 << 16
 	defaultAttempts       = 4

@@ -33,6 +33,9 @@ func TestNumbersOfTheSchedulerAreMirrored(t *testing.T) {
 			t.Errorf("level %v is %d in the log, %d in the scheduler", want, l, want)
 		}
 	}
+	if n := scheduler.New().Reservations().Left(); n != maxReservations {
+		t.Errorf("the facts take %d reservations, the scheduler's State %d", maxReservations, n)
+	}
 	causes := int32(0)
 	for c := backfill.Cause(1); isNamed(c.String()); c++ {
 		causes++

@@ -30,6 +30,9 @@ type roundPlan struct {
 	suspendedStage      *scheduler.Stage
 	unfinished          bool           // the budget is spent: the next decision goes on
 	tasksLeft           int32          // to plan of the project that is built
+	scarce              bool           // there are not reservations for all, see mayPlan
+	room                int            // reservations for tasks that have none and may be planned; see mayPlan
+	optional            bool           // the project that is built has no guarantee: its tasks may be left out
 	truncated           bool           // it has more
 	window              int            // tasks, see chooseWindow; 0 for windowTasks
 	nextTurn            scheduler.Time // when the window moves on, 0 if it holds all
@@ -43,7 +46,7 @@ type roundPlan struct {
 }
 
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
-	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, s.Reservations().NextID(), false, false
+	p.s, p.now, p.needsAnotherRound, p.unfinished = s, now, false, false
 	p.newOwners, p.tasks, p.pinned, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.pinned[:0], nil
 	p.needs.Reset()
 	if p.blockedReservations == nil {
@@ -59,6 +62,7 @@ func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
 	p.begin(s, now)
+	p.nextID = s.Reservations().NextID()
 	p.hasBounds = s.Queue().Bounded() > 0 // without one nothing is guaranteed
 	p.timeline = s.Timeline(p.boundAssumptions, now)
 	p.searched = f.spare == 0 && f.compressed.isCurrent(s, p.timeline)
@@ -68,7 +72,22 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	case f.spare == 0 && f.compressed.timeline == p.timeline: // it was undone: its moves were refused, or its mark is another one's
 		f.compressed.timeline = nil
 	}
-	p.findChanged(f.spare == 0)
+	if f.readOwners(s, f.spare == 0 && !p.scarce); !p.restored.readAll && p.exceedsRoom() { // who is left out depends on all
+		p.begin(s, now)
+		f.readOwners(s, false)
+	}
+	p.needsAnotherRound = p.needsAnotherRound || p.scarce                                         // what starts leaves its reservation to others
+	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0, nil) }) // but for those that are due and blocked
+	p.planner.HasChanged()
+	f.wakeAt(p.timeline.NextChange(), now)
+	f.wakeAt(p.nextTurn, now)
+}
+
+// readOwners reads the owners that changed, or all, and restores them in the planner. It drops the reservations of work
+// that is not planned any more.
+func (f *reservingPolicy) readOwners(s *scheduler.State, keep bool) {
+	p := &f.plan
+	p.findChanged(keep)
 	p.readReservations()
 	p.chooseWindow()
 	for i := range p.restored.stale {
@@ -87,14 +106,36 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	p.restoreOwners()
-	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0, nil) }) // but for those that are due and blocked
-	p.planner.HasChanged()
-	f.wakeAt(p.timeline.NextChange(), now)
-	f.wakeAt(p.nextTurn, now)
+}
+
+// keptReservations is how many reservations are left to tasks with a guarantee that fail or are lost, and to suspended ones.
+const keptReservations = 1 << 13
+
+// exceedsRoom reports whether the planner has more tasks without a reservation than the State takes reservations, but for
+// keptReservations.
+func (p *roundPlan) exceedsRoom() bool {
+	return p.planner.Len()-p.planner.NumKept() > p.s.Reservations().Left()-keptReservations
+}
+
+// mayPlan reports whether a waiting task of the project that is built may be planned: what is planned and does not start
+// needs a reservation. Where all owners are read, those without a guarantee get the reservations that are left in their
+// order; the rest of their tasks is left out, until the tasks before have started, and scarce tells. So no place in the
+// plan depends on one that is not in the State.
+func (p *roundPlan) mayPlan(g *scheduler.Stage, task int32) bool {
+	if !p.restored.readAll || g.PlannedAt(task) != nil {
+		return true
+	}
+	if p.optional && p.room <= 0 {
+		p.truncated, p.scarce = true, true
+		return false
+	}
+	p.room--
+	return true
 }
 
 // restoreOwners restores the changed owners in the planner, and lists all with work to plan.
 func (p *roundPlan) restoreOwners() {
+	p.scarce, p.room = false, p.s.Reservations().Left()-keptReservations
 	for _, list := range [][]*restoredOwner{p.restored.changed, p.restored.entered} {
 		for _, o := range list {
 			if o.first != nil && !o.leftOut {
@@ -112,7 +153,7 @@ func (p *roundPlan) restoreOwners() {
 func (p *roundPlan) restoreOwner(o *restoredOwner) {
 	guaranteed := p.isGuaranteed(o)
 	another := p.needsAnotherRound
-	p.needsAnotherRound, p.tasksLeft, p.truncated = false, maxPlannedTasks, false
+	p.needsAnotherRound, p.tasksLeft, p.truncated, p.optional = false, maxPlannedTasks, false, !guaranteed
 	if guaranteed {
 		p.tasksLeft = math.MaxInt32
 	}
@@ -308,8 +349,10 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 				p.truncated = true
 				return
 			}
-			p.tasksLeft--
-			p.tasks = append(p.tasks, i)
+			if p.mayPlan(g, i) {
+				p.tasksLeft--
+				p.tasks = append(p.tasks, i)
+			}
 		}
 		return
 	}
@@ -334,7 +377,11 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 			later = append(later, i)
 		}
 	}
-	p.tasks = append(p.tasks, later[:min(int(slots), len(later))]...)
+	for _, i := range later[:min(int(slots), len(later))] {
+		if p.mayPlan(g, i) {
+			p.tasks = append(p.tasks, i)
+		}
+	}
 	p.tasksLeft = max(0, p.tasksLeft-int32(len(p.tasks)-from))
 	slices.Sort(p.tasks[from:])
 }

@@ -14,6 +14,7 @@ import (
 type restoredOwners struct {
 	state    *scheduler.State
 	timeline *scheduler.Timeline
+	readAll  bool   // all of them in this round
 	readTo   uint64 // in the State's change log
 	readAt   scheduler.Time
 	byID     map[scheduler.ProjectID]*restoredOwner
@@ -76,13 +77,13 @@ func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
 	w.changed, w.stale, w.closedStage = w.changed[:0], w.stale[:0], nil
 	known := keep && w.state == p.s && w.timeline == p.timeline && p.now >= w.readAt
-	if known && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
+	if w.readAll = false; known && p.markChanged() && len(w.changed) <= 64+len(w.ordered)/2 {
 		for _, o := range w.changed {
 			p.planner.Forget(o.id)
 		}
 	} else {
 		n := p.s.JobCount()
-		*w = restoredOwners{state: p.s, timeline: p.timeline, byID: make(map[scheduler.ProjectID]*restoredOwner, n), readTo: w.readTo,
+		*w = restoredOwners{state: p.s, timeline: p.timeline, readAll: true, byID: make(map[scheduler.ProjectID]*restoredOwner, n), readTo: w.readTo,
 			ordered: slices.Grow(w.ordered[:0], n), changed: slices.Grow(w.changed[:0], n), entered: w.entered, stale: w.stale}
 		p.planner.Reset(p.timeline.Nodes, nil, nil)
 		p.planner.NextRound(p.searched, nil)
@@ -318,6 +319,15 @@ func (p *roundPlan) chooseWindow() {
 			w.leftOut++
 		}
 	}
+}
+
+// isShortened reports whether tasks of a job or its project are not planned since no reservations are left for them.
+func (p *roundPlan) isShortened(j *scheduler.Job) bool {
+	if !p.scarce {
+		return false
+	}
+	o := p.restored.byID[ownerOf(j, p.projects)]
+	return o != nil && o.truncated
 }
 
 func (p *roundPlan) isLeftOut(j *scheduler.Job) bool {

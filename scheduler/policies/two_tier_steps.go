@@ -424,7 +424,8 @@ func (f *reservingPolicy) unreserve(k backfill.Key) {
 	}
 }
 
-// reserve makes the State's reservation of one task that of the plan. It returns false if the cycle has no action left for it.
+// reserve makes the State's reservation of one task that of the plan. It returns false if the cycle has no action left for it,
+// or the State takes no more reservations.
 func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) bool {
 	g := s.Stage(x.Key.StageID())
 	r := x.Reservation(g)
@@ -436,6 +437,9 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 		if r.ID = old.ID; r == *old {
 			return true
 		}
+	} else if s.Reservations().Left() == 0 { // more than keptReservations were needed
+		f.compressed.timeline = nil // others were planned around this one
+		return false
 	} else {
 		r.ID = f.plan.nextID
 		f.plan.nextID++
@@ -499,6 +503,8 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 		f.placer.explainNoCapacity(&w, g, s.Cluster().DemandClassOf(g))
 	case due != nil:
 		w.Reason, w.Node, w.Reservation = scheduler.ReasonDue, due.Node, due.ID
+	case f.plan.isShortened(g.Job):
+		w.Reason = scheduler.ReasonNotExamined
 	default:
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
 	}

@@ -396,10 +396,28 @@ func prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 	case scheduler.ReasonPlanning:
 		return provePlanning(s, g)
 	case scheduler.ReasonNotExamined:
-		return errorUnless(len(d.Waiting) > minExamined, "only %d stages wait", len(d.Waiting))
+		return errorUnless(len(d.Waiting) > minExamined || unreserved(s) > s.Reservations().Left()-keptReservations,
+			"only %d stages wait, and there are reservations for all tasks", len(d.Waiting))
 	default:
 		return fmt.Errorf("reason %v cannot be proved", w.Reason)
 	}
+}
+
+// keptReservations is how many reservations a policy may leave unused that plans all tasks.
+const keptReservations = 1 << 13
+
+// unreserved returns how many waiting tasks have no reservation.
+func unreserved(s *scheduler.State) (n int) {
+	for j := range s.Jobs() {
+		for _, g := range j.Stages {
+			for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+				if g.PlannedAt(i) == nil {
+					n++
+				}
+			}
+		}
+	}
+	return n
 }
 
 // minExamined is how many different demands a policy examines at least.

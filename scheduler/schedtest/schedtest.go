@@ -201,6 +201,32 @@ func (w *World) Advance(d time.Duration) *World {
 	return w
 }
 
+// LeaveReservations makes reservations of nothing, for a project without jobs on a node of their own that takes no tasks,
+// until the State takes only so many more.
+func (w *World) LeaveReservations(left int) *World {
+	w.Helper()
+	node := scheduler.NodeID(len(w.State.Nodes()))
+	spec := NodeSpec(node, "/reserved", R(1, 1, 1))
+	spec.Draining = true
+	w.must(w.State.Events().AddNode(spec))
+	const project = 1 << 40
+	w.must(w.State.Events().PutProject(scheduler.ProjectSpec{ID: project, Name: "reserved", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}))
+	for w.State.Reservations().Left() > left {
+		w.must(w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: w.State.Reservations().NextID(),
+			Kind: scheduler.ReserveData, Project: project, Stage: -1, Task: -1, Node: node, Start: w.Now, End: scheduler.Never}}, w.Now))
+	}
+	return w
+}
+
+// DropReservation deletes one of the reservations of LeaveReservations.
+func (w *World) DropReservation() *World {
+	w.Helper()
+	all := w.State.Reservations().On(scheduler.NodeID(len(w.State.Nodes()) - 1))
+	act := scheduler.Unreserve(all[len(all)-1].ID)
+	w.must(w.State.Apply(&act, w.Now))
+	return w
+}
+
 // Complete reports whether every task of every stage of a job is done.
 func Complete(j *scheduler.Job) bool {
 	return !slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return g.Done < g.Spec.Tasks })

@@ -137,6 +137,11 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	}
 	r.Latest = b.latestToReserve(o, &r, old, violated)
 	if old == nil {
+		if c.s.Reservations().Left() == 0 { // the task gets one once there is one; it is in the way of none of the others
+			o.partial = o.partial || o.requested
+			b.replanLeft = b.replanLeft || !o.requested
+			return true
+		}
 		r.ID = c.s.Reservations().NextID()
 		return b.tryReserve(o, r)
 	}

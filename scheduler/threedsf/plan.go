@@ -170,13 +170,13 @@ func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
 }
 
 // planRequests plans the owners that request a guarantee in order of submission, as
-// many as the cycle has actions and the budget for. One that needs more than one cycle
-// has no guarantee until its last task has a place. It returns the states that refuse a
+// many as the cycle has actions and the budget for, and the State takes reservations of. One that needs more than one
+// cycle, or reservations that others have, has no guarantee until its last task has a place. It returns the states that refuse a
 // request, with the earliest departure that could be guaranteed.
 func (b *plan) planRequests() []scheduler.PolicyState {
 	var refused []scheduler.PolicyState
 	b.requestsLeft = b.p.c.actionsLeft/2 + 1
-	actions, work := 0, b.p.planWork
+	actions, work, room := 0, b.p.planWork, b.p.c.s.Reservations().Left()
 	if b.replanLeft { // first what was lost; the budget is for both
 		work /= 4
 	}
@@ -188,7 +188,7 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 			b.deferred = true
 			continue
 		}
-		q, left, done, err := b.planOwner(o, b.requestsLeft-actions, work)
+		q, left, done, err := b.planOwner(o, min(b.requestsLeft, room)-actions, work)
 		b.p.steps.planned += work - left
 		work = left
 		if err == nil {

@@ -13,7 +13,8 @@ func (p *planning) planGuarantees() {
 	for _, n := range q.violations {
 		p.c.recordState(n)
 	}
-	if q.requests == 0 && !q.needsReplan && !q.compress {
+	requests := q.requests > 0 && p.c.s.Reservations().Left() > 0
+	if q.deferred = q.requests > 0; !requests && !q.needsReplan && !q.compress {
 		return
 	}
 	p.obsolete.dropMany()
@@ -24,19 +25,17 @@ func (p *planning) planGuarantees() {
 	// 2. Compress the schedule, a batch a cycle.
 	// 3. Accept or refuse requests.
 	var refused []scheduler.PolicyState
-	if q.compress || q.requests > 0 {
-		if q.compress {
-			next, finished := b.planner.Compress(p.c.now, q.cursor, p.compressBatch)
-			q.recordCompression(next, finished)
-		}
+	if q.compress {
+		next, finished := b.planner.Compress(p.c.now, q.cursor, p.compressBatch)
+		q.recordCompression(next, finished)
+	}
+	if requests {
 		refused = b.planRequests()
+	} else {
+		b.deferred = b.deferred || q.requests > 0
 	}
 	b.planner.Close()
 	// 4. Make the State's reservations those of the plan.
-	before := p.c.changeCount
 	b.commit(refused)
 	q.recordPlan(b.deferred, b.replanLeft)
-	if b.deferred && p.c.changeCount > before {
-		q.wakeAt(p.c.now + 1)
-	}
 }

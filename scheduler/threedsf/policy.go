@@ -117,6 +117,9 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	p.planning.planGuarantees()
 	for n := 0; p.runPass() && n < maxPasses; n++ {
 	}
+	if p.survey.deferred && (len(p.cycle.actions) > 0 || len(p.cycle.states) > 0) {
+		p.cycle.wakeAt(now + 1) // what the decision changed may be what the rest of the plan waits for
+	}
 	p.survey.recordCompressState()
 	p.queues.recordStates()
 	if !p.omitReasons {

@@ -53,10 +53,14 @@ func (l *suspendedLane) resumeLongSuspended() {
 		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || l.c.actionsLeft <= 0 || l.resumeReserved[a.Node] || !l.c.mayReserveToResume(a, g) {
 			continue
 		}
-		l.resumeReserved[a.Node] = true
 		if l.reservations.isFor(a) {
+			l.resumeReserved[a.Node] = true
 			continue
 		}
+		if !l.reservations.areLeft() {
+			continue
+		}
+		l.resumeReserved[a.Node] = true
 		more := a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{})
 		l.reservations.reserve(g, a.ID.Index, a.Node, more, max(a.DiskSpace-a.Occupied.Disk, 0), scheduler.Never)
 	}
