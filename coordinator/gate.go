@@ -86,7 +86,7 @@ func (g *gate) enterCall(ctx context.Context, cancel func(), procedure string, h
 // the server stopped.
 func (g *gate) markChange(ctx context.Context, err error) error {
 	began := termOf(ctx)
-	if err == nil || began == 0 || g.peers == nil {
+	if err == nil || began == 0 {
 		return err
 	}
 	switch connect.CodeOf(err) {

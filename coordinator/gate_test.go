@@ -68,3 +68,18 @@ func TestErrorsOfALostLeadershipAreMarked(t *testing.T) {
 		}
 	}
 }
+
+// A coordinator that is alone marks the calls that its stop ends, too: who follows something goes on when it is back.
+func TestACoordinatorThatIsAloneMarksItsStop(t *testing.T) {
+	stop := make(chan struct{})
+	g := &gate{id: "c1", leadership: newLeadership(), stop: stop}
+	g.leadership.begin(3)
+	ctx := withTerm(t.Context(), 3)
+	if err := g.markChange(ctx, toWireError(errStreamEnded)); wire.IsLeaderChanged(err) {
+		t.Errorf("it leads on: %v", err)
+	}
+	close(stop)
+	if err := g.markChange(ctx, toWireError(errStreamEnded)); !wire.IsLeaderChanged(err) {
+		t.Errorf("it stops: %v", err)
+	}
+}

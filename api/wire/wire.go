@@ -128,7 +128,7 @@ func LeaderChanged(err error) error {
 	if _, no := LeaderOf(err); no {
 		return err
 	}
-	out := connect.NewError(connect.CodeUnavailable, fault.New(fault.Unavailable, "the coordinator stopped leading during the call, which may have had its effect: %w", err))
+	out := connect.NewError(connect.CodeUnavailable, fault.New(fault.Unavailable, "the coordinator stopped, or stopped leading, during the call, which may have had its effect: %w", err))
 	out.Meta().Set(leaderHeader, leaderChanged)
 	return out
 }

@@ -42,6 +42,7 @@ type client struct {
 	tls       *tls.Config     // nil on a unix socket
 	token     bool            // it shows a token, and has no certificate
 	ctx       context.Context // of the command: distinguishes Ctrl-C from a lost connection
+	patience  time.Duration   // of a command that follows something
 }
 
 // method is a method of a service.
@@ -103,11 +104,39 @@ func dial(c *cli.Context) (*client, error) {
 		transport:           t,
 		token:               token != "",
 		ctx:                 c.Context,
+		patience:            followLimit,
 	}
 	if strings.HasPrefix(t.Current(), "https://") {
 		cl.tls, err = conf()
 	}
 	return cl, err
+}
+
+// followLimit is how long a command that follows something tries to reach a coordinator that has answered it.
+const followLimit = 2 * time.Minute
+
+// following returns a context for the calls of a command that follows something: they wait for a
+// coordinator that has answered and is gone. say tells the user of a wait that is not over at once.
+func (c *client) following(ctx context.Context, say func(string)) context.Context {
+	return coordclient.WithPatience(ctx, &coordclient.Patience{
+		Limit: c.patience,
+		Lost: func(until time.Time) {
+			say(fmt.Sprintf("no coordinator answers at %s: trying until %s", c.address(), until.Format(time.TimeOnly)))
+		},
+		Found:   func() { say("the coordinator answers again") },
+		Refused: c.refused,
+	})
+}
+
+// refused reports whether the coordinator does not trust this client, or the client not the coordinator.
+func (c *client) refused(ctx context.Context) bool {
+	err := tryHandshake(ctx, c.address(), c.tls)
+	return err != nil && (errors.Is(err, pki.ErrWrongPeer) || isTLSReason(connectionReason(err)))
+}
+
+// sayTo returns what writes each text as a line.
+func sayTo(w io.Writer) func(string) {
+	return func(text string) { fmt.Fprintln(w, text) }
 }
 
 // address is where the client's requests go now.
@@ -245,7 +274,7 @@ func (c *client) classifyError(err error) error {
 		if c.token && strings.Contains(why, "certificate required") {
 			return fault.New(fault.Denied, "%s believes no token now, so this one has expired or was revoked: have another one made with `drover token create`, or use -tls-cert and -tls-key", c.address())
 		}
-		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
+		if isTLSReason(why) {
 			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), its certificate must contain the address, and yours must not have expired or been revoked (`drover tls show`)", c.address(), why)
 		}
 		if closed {
@@ -306,6 +335,11 @@ func tryHandshake(ctx context.Context, address string, conf *tls.Config) error {
 func isServerError(err error) bool {
 	var ce *connect.Error
 	return errors.As(err, &ce) && connect.IsWireError(ce)
+}
+
+// isTLSReason reports whether a connection failed since one side does not trust the other.
+func isTLSReason(why string) bool {
+	return strings.Contains(why, "tls:") || strings.Contains(why, "x509:")
 }
 
 // connectionReason returns the innermost message of a failed connection.

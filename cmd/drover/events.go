@@ -51,7 +51,11 @@ func eventsCommand() *cli.Command {
 			if d := c.Duration("since"); d > 0 {
 				req.SinceMs = time.Now().Add(-d).UnixMilli()
 			}
-			st, err := cl.Events(c.Context, connect.NewRequest(req))
+			ctx := c.Context
+			if req.Follow {
+				ctx = cl.following(ctx, sayTo(c.App.ErrWriter))
+			}
+			st, err := cl.Events(ctx, connect.NewRequest(req))
 			if err != nil {
 				if c.Bool("follow") && c.Context.Err() != nil {
 					return nil // Ctrl-C before anything happened

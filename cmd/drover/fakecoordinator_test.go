@@ -13,9 +13,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -43,6 +45,7 @@ type fakeCoordinator struct {
 	watchErr  error                       // how the stream ends after that
 	watchHook func(context.Context) error // instead of watchErr
 	kill      func() error                // cuts off all its connections
+	restart   func() error                // serves again after that
 	watches   []string                    // the jobs that were asked for
 	list      *droverv1.ListJobsResponse
 	pages     []*droverv1.ListPastJobsResponse
@@ -60,7 +63,9 @@ type fakeCoordinator struct {
 
 	eventsHook  func(context.Context) error // how the stream of events ends
 	serversHook func(context.Context) (*droverv1.ListServersResponse, error)
-	printed     io.Writer // gets what the command prints, too
+	printed     io.Writer      // gets what the command prints, too
+	said        io.Writer      // and what it prints on standard error
+	commands    []*cli.Command // more commands
 }
 
 // GetJob implements droverv1connect.ClientServiceHandler.
@@ -140,6 +145,9 @@ func (f *fakeCoordinator) ListTasks(_ context.Context, r *connect.Request[drover
 func (f *fakeCoordinator) Events(ctx context.Context, r *connect.Request[droverv1.EventsRequest], st *connect.ServerStream[droverv1.Event]) error {
 	f.eventsAsked = r.Msg
 	for _, e := range f.events {
+		if after := r.Msg.GetAfter(); after != "" && e.Position <= after {
+			continue
+		}
 		if err := st.Send(e); err != nil {
 			return err
 		}
@@ -244,20 +252,28 @@ func (f *fakeCoordinator) runBoth(t *testing.T, ctx context.Context, args ...str
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	l, err := net.Listen("unix", filepath.Join(dir, "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewClientServiceHandler(f))
 	mux.Handle(droverv1connect.NewHistoryServiceHandler(f))
 	mux.Handle(droverv1connect.NewOperatorServiceHandler(f))
-	s := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
-	s.Protocols.SetUnencryptedHTTP2(true)
-	f.kill = s.Close
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	defer func() { _ = s.Close(); <-served }()
+	var server atomic.Pointer[http.Server]
+	var running sync.WaitGroup
+	f.restart = func() error {
+		l, err := net.Listen("unix", filepath.Join(dir, "s"))
+		if err != nil {
+			return err
+		}
+		s := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
+		s.Protocols.SetUnencryptedHTTP2(true)
+		server.Store(s)
+		running.Go(func() { _ = s.Serve(l) }) // until it is closed
+		return nil
+	}
+	f.kill = func() error { return server.Load().Close() }
+	if err := f.restart(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.kill(); running.Wait() }()
 	var out, errs bytes.Buffer
 	address := "unix://" + filepath.Join(dir, "s")
 	if f.several {
@@ -267,6 +283,12 @@ func (f *fakeCoordinator) runBoth(t *testing.T, ctx context.Context, args ...str
 	if f.printed != nil {
 		to = io.MultiWriter(&out, f.printed)
 	}
-	err = newApp(strings.NewReader(""), to, &errs).RunContext(ctx, append([]string{"drover", "-address", address}, args...))
+	var said io.Writer = &errs
+	if f.said != nil {
+		said = io.MultiWriter(&errs, f.said)
+	}
+	app := newApp(strings.NewReader(""), to, said)
+	app.Commands = append(app.Commands, f.commands...)
+	err = app.RunContext(ctx, append([]string{"drover", "-address", address}, args...))
 	return out.String(), errs.String(), err
 }

@@ -39,6 +39,7 @@ type logFollower struct {
 // followJobLogs follows a job. Each attempt is shown from its beginning, or with
 // -tail from its last lines, once.
 func followJobLogs(c *cli.Context, cl *client, job, stage string) error {
+	c.Context = cl.following(c.Context, sayTo(c.App.ErrWriter))
 	f := &logFollower{c: c, cl: cl, job: job, stage: stage, out: taskWriter(c.App.Writer, c.Bool("raw"))}
 	streams, ctx := errgroup.WithContext(c.Context)
 	streams.SetLimit(maxFollowed)

@@ -4,13 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
@@ -92,8 +99,8 @@ func TestFollowingAJobAtTheNextLeader(t *testing.T) {
 	wantText(t, "changes", said, "wc running  map 0/3 (1 running)\nwc succeeded  map 3/3\n")
 }
 
-// With a single coordinator a job that is followed has not failed because that one ended, by itself or in the midst of
-// an answer: the exit code is another one, and the message says how to go on.
+// With a single coordinator a job that is followed has not failed because that one ended and stays away, by itself or in the
+// midst of an answer: the exit code is another one, and the message says how to go on.
 func TestFollowingAJobOfACoordinatorThatEnds(t *testing.T) {
 	for name, end := range map[string]func(context.Context, *fakeCoordinator) error{
 		"it is stopped": func(context.Context, *fakeCoordinator) error {
@@ -107,11 +114,193 @@ func TestFollowingAJobOfACoordinatorThatEnds(t *testing.T) {
 	} {
 		f := &fakeCoordinator{watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}}
 		f.watchHook = func(ctx context.Context) error { return end(ctx, f) }
-		_, err := f.run(t, t.Context(), "job", "wait", "wc")
+		f.commands = []*cli.Command{{Name: "wait-briefly", Action: func(c *cli.Context) error {
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			cl.patience = time.Millisecond
+			return followJob(c, cl, c.Args().First(), nil, "")
+		}}}
+		_, err := f.run(t, t.Context(), "wait-briefly", "wc")
 		if want := "; the job is not stopped by that: `drover job wait 7` follows it again"; exitCode(err) != exitUnavailable || !strings.HasSuffix(errorText(err), want) {
 			t.Errorf("%s: exit code %d, %v; want %d and …%s", name, exitCode(err), err, exitUnavailable, want)
 		}
 	}
+}
+
+// A single coordinator that is away for a while is told of once, and what is followed goes on: each event is shown
+// once.
+func TestFollowingGoesOnWithTheSingleCoordinator(t *testing.T) {
+	f := &fakeCoordinator{events: []*droverv1.Event{{Kind: "job.accepted", Position: "1"}, {Kind: "job.started", Position: "2"}}, said: &lockedBuffer{}}
+	calls := 0
+	f.eventsHook = func(context.Context) error {
+		if calls++; calls > 1 {
+			return nil
+		}
+		go f.restartWhenTold(t)
+		err := f.kill()
+		<-t.Context().Done() // it ends the stream in no other way
+		return err
+	}
+	out, said, err := f.runBoth(t, t.Context(), "events", "-follow", "-limit", "0")
+	if err != nil || f.eventsAsked.GetAfter() != "2" || strings.Count(out, "job.accepted") != 1 || strings.Count(out, "job.started") != 1 {
+		t.Errorf("exit code %d, %v; it asked for what is after %q and printed\n%s", exitCode(err), err, f.eventsAsked.GetAfter(), out)
+	}
+	if !regexp.MustCompile(`^no coordinator answers at unix://\S+: trying until \d\d:\d\d:\d\d\nthe coordinator answers again\n$`).MatchString(said) {
+		t.Errorf("it said\n%s", said)
+	}
+}
+
+// restartWhenTold has a coordinator serve again that was killed, once the command has told that it is away.
+func (f *fakeCoordinator) restartWhenTold(t *testing.T) {
+	if f.awaitTold(t) {
+		if err := f.restart(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// awaitTold waits until the command has told that the coordinator is away, and reports whether it did.
+func (f *fakeCoordinator) awaitTold(t *testing.T) bool {
+	for end := time.Now().Add(stepLimit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if strings.Contains(f.said.(*lockedBuffer).String(), "trying until") {
+			return true
+		}
+	}
+	t.Errorf("it is not told within %s that the coordinator is away", stepLimit)
+	return false
+}
+
+// Ctrl-C ends the wait for a coordinator that is away, as it ends following.
+func TestCtrlCEndsTheWaitForACoordinator(t *testing.T) {
+	for line, code := range map[string]int{"job wait wc": exitDetached, "events -follow": exitOK} {
+		ctx, interrupt := context.WithTimeout(t.Context(), stepLimit)
+		defer interrupt()
+		f := &fakeCoordinator{watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}, said: &lockedBuffer{}}
+		f.events = []*droverv1.Event{{Kind: "job.accepted", Position: "1"}}
+		f.watchHook = func(context.Context) error {
+			go func() {
+				if f.awaitTold(t) {
+					interrupt()
+				}
+			}()
+			err := f.kill()
+			<-t.Context().Done()
+			return err
+		}
+		f.eventsHook = f.watchHook
+		if _, err := f.run(t, ctx, strings.Fields(line)...); exitCode(err) != code {
+			t.Errorf("%s: exit code %d, %v; want %d", line, exitCode(err), err, code)
+		}
+	}
+}
+
+// A coordinator that is killed, stopped and started again is followed on by all commands that follow: no event and no output is
+// lost, and none is shown twice.
+func TestFollowersGoOnAfterARestart(t *testing.T) {
+	t.Parallel()                           // it waits for most of its time
+	dir, err := os.MkdirTemp("", "drover") // socket paths are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket, gate, steps := filepath.Join(dir, "s"), filepath.Join(dir, "gate"), 0
+	start := func() (*exec.Cmd, *lockedBuffer) {
+		return startDaemon(t, "coordinator", "-data", filepath.Join(dir, "coordinator"), "-socket", socket)
+	}
+	coord, log := start()
+	startProcessNode(t, filepath.Join(dir, "dev"), socket)
+	job := filepath.Join(dir, "job.hcl")
+	script := "for i in 0 1 2 3; do until [ -e " + gate + "$i ]; do sleep 0.05; done; echo step $i; done"
+	if err := os.WriteFile(job, []byte("job \"steps\" {\n  stage \"main\" { command = [\"sh\", \"-c\", \""+script+"\"] }\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	step := func() {
+		t.Helper()
+		if err := os.WriteFile(fmt.Sprint(gate, steps), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		steps++
+	}
+	at := []string{"drover", "-address", "unix://" + socket}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	type follower struct {
+		out, said *lockedBuffer
+		ended     chan error
+	}
+	var all []*follower
+	follow := func(args ...string) *follower {
+		f := &follower{&lockedBuffer{}, &lockedBuffer{}, make(chan error, 1)}
+		app := newApp(strings.NewReader(""), f.out, f.said)
+		go func() { f.ended <- app.RunContext(ctx, slices.Concat(at, args)) }()
+		all = append(all, f)
+		return f
+	}
+	shows := func(what string, of func(*follower) *lockedBuffer, text string, n int, who ...*follower) {
+		t.Helper()
+		for _, f := range who {
+			waitFor(t, what, func() bool { return strings.Count(of(f).String(), text) == n }, func() string { return f.out.String() + f.said.String() + log.String() })
+		}
+	}
+	printed, told := func(f *follower) *lockedBuffer { return f.out }, func(f *follower) *lockedBuffer { return f.said }
+	events := follow("events", "-follow", "-limit", "0")
+	run := follow("job", "run", job)
+	shows("the job runs", told, "1 running", 1, run)
+	wait := follow("job", "wait", "steps")
+	jobLogs, taskLogs, drain := follow("job", "logs", "-follow", "steps"), follow("task", "logs", "-follow", "steps", "main/0"), follow("node", "drain", "-wait", hostName(t))
+	step()
+	shows("a line of output", printed, "step 0", 1, jobLogs, taskLogs)
+	shows("the job runs", told, "1 running", 1, wait)
+	shows("a task is left", told, "1 task left", 1, drain)
+
+	for round, end := range []func() error{coord.Process.Kill, func() error { return coord.Process.Signal(syscall.SIGTERM) }} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		_ = coord.Wait() // it was killed, or ends by itself
+		shows("it is told that the coordinator is away", told, "trying until", round+1, all...)
+		step() // while nobody can be asked
+		coord, log = start()
+		shows("it is told that the coordinator is back", told, "the coordinator answers again", round+1, all...)
+		shows("a line of output", printed, fmt.Sprint("step ", steps-1), 1, jobLogs, taskLogs)
+	}
+	step()
+	for _, f := range []*follower{run, wait, jobLogs, taskLogs, drain} {
+		select {
+		case err := <-f.ended:
+			if err != nil {
+				t.Errorf("%v\n%s%s", err, f.out, f.said)
+			}
+		case <-time.After(stepLimit):
+			t.Fatalf("it does not end:\n%s%s\n%s", f.out, f.said, log)
+		}
+	}
+	for _, f := range []*follower{jobLogs, taskLogs} {
+		if got := strings.ReplaceAll(f.out.String(), "main/0.1 | ", ""); got != "step 0\nstep 1\nstep 2\nstep 3\n" {
+			t.Errorf("output\n%s", got)
+		}
+	}
+	shows("the end of the job", printed, "job.succeeded", 1, events)
+	want, err := droverOutput(t, slices.Concat(at[1:], []string{"events", "-limit", "0"})...)
+	if err != nil || events.out.String() != want {
+		t.Errorf("%v; followed events\n%s\nof all\n%s", err, events.out, want)
+	}
+	interrupt()
+	if err := <-events.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// hostName returns the name of the node of startProcessNode.
+func hostName(t *testing.T) string {
+	t.Helper()
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 // Ctrl-C while a job is followed leaves the job running, and says how to go on.

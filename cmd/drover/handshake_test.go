@@ -64,6 +64,40 @@ func TestHandshakeAsksTheServer(t *testing.T) {
 	}
 }
 
+// Who follows something does not wait for a coordinator that refuses its certificate, or whose certificate it does not trust; one
+// that accepts it, or ends, may answer yet.
+func TestFollowingEndsWhereACertificateIsRefused(t *testing.T) {
+	server := func(want tls.ClientAuthType) *httptest.Server {
+		s := httptest.NewUnstartedServer(http.NotFoundHandler())
+		s.TLS, s.Config.ErrorLog = &tls.Config{ClientAuth: want, MinVersion: tls.VersionTLS13}, log.New(io.Discard, "", 0)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s
+	}
+	good, strict, gone := server(tls.NoClientCert), server(tls.RequireAnyClientCert), server(tls.NoClientCert)
+	trusting := good.Client().Transport.(*http.Transport).TLSClientConfig
+	gone.Close()
+	for name, c := range map[string]struct {
+		address string
+		conf    *tls.Config
+		refused bool
+	}{
+		"it accepts the client":        {good.URL, trusting, false},
+		"it refuses the client":        {strict.URL, trusting, true},
+		"the client does not trust it": {good.URL, &tls.Config{MinVersion: tls.VersionTLS13}, true},
+		"it is gone":                   {gone.URL, trusting, false},
+		"a socket":                     {"unix:///run/drover/coordinator.sock", nil, false},
+	} {
+		tr, err := coordclient.NewTransport([]string{c.address}, func(string) (*http.Transport, string, error) { return &http.Transport{}, "http://c", nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (&client{transport: tr, tls: c.conf}).refused(t.Context()); got != c.refused {
+			t.Errorf("%s: refused %t, want %t", name, got, c.refused)
+		}
+	}
+}
+
 // TestATokenWhereNoneIsGood: a coordinator for which no token is good wants a certificate in the handshake. That
 // refuses the token, and says nothing about certificates that the caller does not use.
 func TestATokenWhereNoneIsGood(t *testing.T) {

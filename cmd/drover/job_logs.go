@@ -99,7 +99,11 @@ func streamLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey, heading st
 	if c.Bool("stderr") {
 		stream = "stderr"
 	}
-	st, err := cl.Logs(c.Context, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: stream, Tail: c.Int64("tail"), Follow: c.Bool("follow")}))
+	ctx := c.Context
+	if c.Bool("follow") {
+		ctx = cl.following(ctx, sayTo(c.App.ErrWriter))
+	}
+	st, err := cl.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: stream, Tail: c.Int64("tail"), Follow: c.Bool("follow")}))
 	if err != nil && c.Bool("follow") && c.Context.Err() != nil {
 		return 0, nil
 	}

@@ -23,9 +23,9 @@ func jobRunCommand() *cli.Command {
 		Name:      "run",
 		Usage:     "submit a job and follow it to its end",
 		ArgsUsage: "FILE",
-		Description: "Validates the job file, uploads the files it names, submits the job and follows it. Ctrl-C detaches;\n" +
-			"the job keeps running. Exit codes: 0 succeeded, 1 failed, 2 wrong usage, 3 refused,\n" +
-			"4 no coordinator, 5 stopped, 6 detached by Ctrl-C.",
+		Description: "Validates the job file, uploads the files it names, submits the job and follows it, also while the coordinator\n" +
+			"is restarted. Ctrl-C detaches; the job keeps running. Exit codes: 0 succeeded, 1 failed, 2 wrong usage,\n" +
+			"3 refused, 4 no coordinator, 5 stopped, 6 detached by Ctrl-C.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "return once the job is accepted"},
 			nameFlag,
@@ -138,15 +138,16 @@ func guaranteeText(q *droverv1.Quote) string {
 // followJob shows a job until it has ended and converts its end to an exit code. lines
 // and file locate the fields of its job file, if known.
 func followJob(c *cli.Context, cl *client, job string, lines map[string]int, file string) error {
-	st, err := cl.WatchJob(c.Context, connect.NewRequest(&droverv1.GetJobRequest{Job: job}))
-	if err != nil && c.Context.Err() != nil {
-		return detached(c, job)
-	}
+	view := newJobView(c.App.ErrWriter, c.Bool("json"))
+	st, err := cl.WatchJob(cl.following(c.Context, view.say), connect.NewRequest(&droverv1.GetJobRequest{Job: job}))
 	if err != nil {
+		view.close()
+		if c.Context.Err() != nil {
+			return detached(c, job)
+		}
 		return cl.classifyError(err)
 	}
 	defer st.Close()
-	view := newJobView(c.App.ErrWriter, c.Bool("json"))
 	var last *droverv1.GetJobResponse
 	for st.Receive() {
 		last = st.Msg()

@@ -114,6 +114,15 @@ func stageProgressText(s *droverv1.StageSummary) string {
 	return " (" + strings.Join(n, ", ") + ")"
 }
 
+// say prints a line, above the bars where there are any.
+func (v *jobView) say(text string) {
+	w := v.w
+	if v.bars != nil {
+		w = v.bars
+	}
+	fmt.Fprintln(w, text)
+}
+
 // close stops the bars and leaves their last state on the screen.
 func (v *jobView) close() {
 	if v.bars == nil {

@@ -7,7 +7,7 @@ func jobWaitCommand() *cli.Command {
 		Name:        "wait",
 		Usage:       "follow a job to its end",
 		ArgsUsage:   "JOB",
-		Description: "Ends with the job's exit code: 0 succeeded, 1 failed, 5 stopped.",
+		Description: "Ends with the job's exit code: 0 succeeded, 1 failed, 5 stopped. It goes on when the coordinator is restarted.",
 		Flags:       []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "JOB")

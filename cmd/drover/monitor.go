@@ -46,7 +46,11 @@ func monitorCommand() *cli.Command {
 				return err
 			}
 			req := &droverv1.MonitorRequest{Node: c.String("node"), Level: c.String("log-level"), Recent: recent, Follow: !c.Bool("no-follow")}
-			return monitor(c.Context, cl, req, c.App.Writer, c.Bool("json"))
+			ctx := c.Context
+			if req.Follow {
+				ctx = cl.following(ctx, sayTo(c.App.ErrWriter))
+			}
+			return monitor(ctx, cl, req, c.App.Writer, c.Bool("json"))
 		},
 	}
 }

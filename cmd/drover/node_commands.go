@@ -271,6 +271,7 @@ const drainPoll = time.Second
 
 // waitEmpty waits until nothing runs on a node that is drained. It ends too if somebody makes the node schedulable again.
 func waitEmpty(c *cli.Context, cl *client, name string) error {
+	c.Context = cl.following(c.Context, sayTo(c.App.ErrWriter))
 	for left := int32(-1); ; {
 		n, err := nodeByName(c, cl, name)
 		if c.Context.Err() != nil {

@@ -97,7 +97,10 @@ func commandLinePage(t *testing.T) string {
 	b.WriteString("# Command line\n")
 	fmt.Fprintf(&b, generatedNotice, "the command tree")
 	b.WriteString("\nFlags come before arguments. Most commands print a table, and with `-json` everything with stable names. " +
-		"[Exit codes](exit-codes.md) are for scripts. `drover COMMAND -h` shows the same texts.\n\n## Flags of every command\n")
+		"[Exit codes](exit-codes.md) are for scripts. `drover COMMAND -h` shows the same texts.\n\n")
+	fmt.Fprintf(&b, "Commands that follow something go on by themselves when the coordinator is restarted, or another one leads: `job run`, `job wait`, `job logs`, `task logs` and "+
+		"`events` with `-follow`, `monitor`, and `node drain -wait`. They wait %g minutes for a coordinator that has answered them and is gone, say so on standard error, "+
+		"and end with code 4 after that. Other commands end with code 4 at once where no coordinator answers.\n\n## Flags of every command\n", followLimit.Minutes())
 	writeFlags(t, &b, app.Flags)
 	n := 0
 	for _, c := range app.Commands {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -38,10 +39,12 @@ const (
 
 // Retrier repeats calls that had no effect: those that an overloaded coordinator
 // refused, and those that reached none that leads. With several coordinators it
-// repeats calls whose effect is unknown too, where repeating has no other effect.
+// repeats calls whose effect is unknown too, where repeating has no other effect. So it
+// does with one for a command that follows something (Patience), once that has answered.
 // It is a connect.Interceptor of a client whose HTTP client has the Transport.
 type Retrier struct {
-	transport *Transport // nil where only overloads are repeated
+	transport *Transport  // nil where only overloads are repeated
+	answered  atomic.Bool // a coordinator has answered a call
 	pause     func(context.Context, time.Duration) error
 	now       func() time.Time
 }
@@ -68,13 +71,26 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 // search for the leader the last that a coordinator answered. repeatable says
 // that fn may be called again when the effect of a call is unknown.
 func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) error {
-	s := search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause}
+	return r.repeat(ctx, repeatable, func(func()) error { return fn() })
+}
+
+// repeat is Do with a function for fn to call when a coordinator has answered and fn goes on, as a stream does.
+func (r *Retrier) repeat(ctx context.Context, repeatable bool, fn func(answered func()) error) error {
+	begin := func(patient bool) search {
+		return search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause, patient: patient, follows: patienceOf(ctx)}
+	}
+	s := begin(false)
+	answered := func() {
+		r.answered.Store(true)
+		s.follows.answered()
+		s = begin(s.patient)
+	}
 	overloads, pause := 0, firstPause
 	for {
 		began := r.now()
-		err := fn()
+		err := fn(answered)
 		if r.now().Sub(began) > searchLimit { // it was found, and lost after a long time
-			s = search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause, patient: true}
+			s = begin(true)
 		}
 		if wire.IsOverload(err) || errors.Is(err, fault.Overloaded) {
 			if overloads++; overloads == maxAttempts || r.pause(ctx, pause/2+time.Duration(rand.Int63n(int64(pause)))) != nil {
@@ -82,6 +98,10 @@ func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) erro
 			}
 			pause = min(2*pause, longPause)
 			continue
+		}
+		if _, notLeader := wire.LeaderOf(err); err == nil || ctx.Err() == nil && !notLeader && !isLost(err) {
+			answered()
+			return err
 		}
 		again, err := s.next(ctx, err)
 		if !again {
@@ -97,32 +117,47 @@ type search struct {
 	began      time.Time
 	pause      time.Duration
 	hops       int
-	passed     bool  // since the last pause one was passed over that could not be reached
-	refusal    error // the last answer of a coordinator
-	distrusts  int   // how many in a row did not trust the client, or were not trusted
-	stranded   int   // how many answers in a row said that no leader can be elected
-	patient    bool  // a call that was answered for long: whatever is missing, it may come back
+	passed     bool      // since the last pause one was passed over that could not be reached
+	refusal    error     // the last answer of a coordinator
+	distrusts  int       // how many in a row did not trust the client, or were not trusted
+	stranded   int       // how many answers in a row said that no leader can be elected
+	patient    bool      // a call that was answered for long: whatever is missing, it may come back
+	follows    *Patience // of the command, nil if it follows nothing
+	lost       bool      // its command follows something, and began is when no coordinator answered
 }
 
-// next turns to another coordinator, if that is what err asks for, and reports
-// whether to call again. The error returned is the one to give up with.
+// waits reports whether the call waits for a coordinator that has answered and is gone. Who
+// follows something then has the whole time for it, whatever its call took until then.
+func (s *search) waits() bool {
+	if s.follows == nil || !s.r.answered.Load() {
+		return false
+	}
+	if !s.lost {
+		s.lost, s.began = true, s.follows.outage(s.r.now())
+	}
+	return true
+}
+
+// next turns to another coordinator, if that is what the error of a call without an answer, or of one
+// that does not lead, asks for, and reports whether to call again. The error returned is the one to give up with.
 func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	t := s.r.transport
-	if err == nil || t == nil {
+	if t == nil {
 		return false, err
 	}
 	if ctx.Err() != nil { // no answer in the caller's time: its next call asks another one
 		t.turn()
 		return false, err
 	}
+	waits := s.waits()
 	url, notLeader := wire.LeaderOf(err)
 	switch {
 	case notLeader:
 		s.refusal = err
-	case t.alone(), !isLost(err):
+	case t.alone() && !waits:
 		return false, err
 	}
-	if s.distrusts++; !isDistrust(err) {
+	if s.distrusts++; !isDistrust(err) && !(waits && isBroken(err) && s.follows.Refused(ctx)) {
 		s.distrusts = 0
 	} else if s.distrusts >= len(t.addresses) {
 		return false, err // all of them: time mends no certificate
@@ -154,7 +189,11 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 		err = s.refusal
 	}
 	limit := searchLimit
-	if s.stranded >= strandedAnswers && !s.patient {
+	switch {
+	case waits:
+		limit = s.follows.Limit
+		s.follows.noticed(s.r.now())
+	case s.stranded >= strandedAnswers && !s.patient:
 		limit = strandedLimit
 	}
 	if s.r.now().Sub(s.began) > limit || s.r.pause(ctx, s.pause/2+time.Duration(rand.Int63n(int64(s.pause)))) != nil {
@@ -194,6 +233,13 @@ func neverSent(err error) bool {
 func handshakeTimedOut(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && strings.HasSuffix(timeout.Error(), "net/http: TLS handshake timeout")
+}
+
+// isBroken reports whether a connection was made and ended without an answer. A refusal of this client's certificate
+// may look so.
+func isBroken(err error) bool {
+	var ce *connect.Error
+	return errors.As(err, &ce) && !connect.IsWireError(ce) && !neverSent(err)
 }
 
 // isDistrust reports whether the TLS handshake failed since one side does not trust the

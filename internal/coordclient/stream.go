@@ -42,10 +42,13 @@ func (s *repeatedStream) Receive(m any) error {
 		return s.ended
 	}
 	broken := false
-	err := s.r.Do(s.ctx, true, func() error {
+	err := s.r.repeat(s.ctx, true, func(answered func()) error {
 		if broken {
 			if err := s.reopen(); err != nil {
 				return err
+			}
+			if s.ResponseHeader().Get(wire.Position) != "" { // its next message may come late
+				answered()
 			}
 		}
 		err := s.StreamingClientConn.Receive(m)
@@ -54,7 +57,9 @@ func (s *repeatedStream) Receive(m any) error {
 		}
 		broken = true
 		if s.after == "" && (s.fresh || !s.begun) { // the header may have arrived before the first message
-			s.after = s.ResponseHeader().Get(wire.Position)
+			if s.after = s.ResponseHeader().Get(wire.Position); s.after != "" {
+				answered()
+			}
 		}
 		if s.begun && s.requestAfter() == nil { // it would begin anew
 			s.ended = err
