@@ -17,7 +17,7 @@ func (v *validator) checkKeys(at string, s *Stage) {
 			set  bool
 		}{{"key_fields", s.KeyFields != 0}, {"key_order", s.KeyOrder != nil}, {"partition_fields", s.PartitionFields != 0}, {"partition_keys", s.PartitionKeys != nil}, {"partition_file", s.PartitionFile != ""}} {
 			if f.set {
-				v.addProblem(at+"."+f.name, "put it into the reduce stage", "%s belongs to the reduce stage", f.name)
+				v.addRelation([]string{at + ".kind"}, at+"."+f.name, "put it into the reduce stage", "%s belongs to the reduce stage", f.name)
 			}
 		}
 		return
@@ -26,25 +26,26 @@ func (v *validator) checkKeys(at string, s *Stage) {
 		v.addProblem(at+".key_fields", fmt.Sprintf("give 1 to %d", keyorder.MaxFields), "a key of %d fields", s.KeyFields)
 		return
 	}
-	if !v.checkKeyOrder(at+".key_order", s) {
+	fields := []string{at + ".key_fields"}
+	if !v.checkKeyOrder(fields, at+".key_order", s) {
 		return
 	}
 	switch n := s.keyFields(); {
 	case s.PartitionFields < 0:
 		v.addProblem(at+".partition_fields", "give 1 to key_fields", "%d fields of a key", s.PartitionFields)
 	case s.PartitionFields > n:
-		v.addProblem(at+".partition_fields", "give at most key_fields, or raise key_fields", "%d fields of a key that has %d", s.PartitionFields, n)
+		v.addRelation(fields, at+".partition_fields", "give at most key_fields, or raise key_fields", "%d fields of a key that has %d", s.PartitionFields, n)
 	case s.PartitionFields > 0 && (s.PartitionKeys != nil || s.PartitionFile != ""):
 		v.addProblem(at+".partition_fields", "leave it out: keys that begin with a partition key are not below it, so those of one first field stay together", "both a hash and partition keys choose the task of a key")
 	case s.PartitionFile != "" && s.PartitionKeys != nil:
 		v.addProblem(at+".partition_file", "keep one of the two", "both partition_keys and partition_file are set")
 	case s.PartitionKeys != nil:
-		v.checkPartitionKeys(at+".partition_keys", s)
+		v.checkPartitionKeys([]string{at + ".tasks", at + ".key_fields", at + ".key_order"}, at+".partition_keys", s)
 	}
 }
 
-// checkKeyOrder reports whether there is an entry for each field of a key, or none at all.
-func (v *validator) checkKeyOrder(at string, s *Stage) bool {
+// checkKeyOrder reports whether there is an entry for each field of a key, or none at all. fields is the path of their number.
+func (v *validator) checkKeyOrder(fields []string, at string, s *Stage) bool {
 	for i, e := range s.KeyOrder {
 		if !slices.Contains(keyorder.Entries(), e) {
 			v.addProblem(fmt.Sprintf("%s[%d]", at, i), suggestOneOf(e, keyorder.Entries()...), "%q is no order of a field", e)
@@ -58,9 +59,9 @@ func (v *validator) checkKeyOrder(at string, s *Stage) bool {
 	case have == 0:
 		v.addProblem(at, `leave it out: then keys are in the order of their bytes`, "an order of no field")
 	case have > want:
-		v.addProblem(at, fmt.Sprintf("give one for each field of the key, or write key_fields = %d", have), "an order of %d fields, and a key has %d", have, want)
+		v.addRelation(fields, at, fmt.Sprintf("give one for each field of the key, or write key_fields = %d", have), "an order of %d fields, and a key has %d", have, want)
 	default:
-		v.addProblem(at, `give one for each field of the key: "text" is the order of its bytes`, "%d of the key's %d fields have an order", have, want)
+		v.addRelation(fields, at, `give one for each field of the key: "text" is the order of its bytes`, "%d of the key's %d fields have an order", have, want)
 	}
 	return false
 }
@@ -85,9 +86,10 @@ func (s *Stage) order() keyorder.Order {
 // keyFields returns the number of fields of a key.
 func (s *Stage) keyFields() int { return max(s.KeyFields, 1) }
 
-func (v *validator) checkPartitionKeys(at string, s *Stage) {
+// checkPartitionKeys checks partition keys. others are the paths of what they depend on.
+func (v *validator) checkPartitionKeys(others []string, at string, s *Stage) {
 	if text, hint := s.checkNumberOfKeys(); text != "" {
-		v.addProblem(at, hint, "%s", text)
+		v.addRelation(others, at, hint, "%s", text)
 		return
 	}
 	size := 0
@@ -97,7 +99,7 @@ func (v *validator) checkPartitionKeys(at string, s *Stage) {
 			return
 		}
 		if text, hint := checkPartitionKey(s.PartitionKeys[:i], key, s.keyFields(), s.order()); text != "" {
-			v.addProblem(fmt.Sprintf("%s[%d]", at, i), hint, "partition key %d, %.60q, %s", i+1, key, text)
+			v.addRelation(others, fmt.Sprintf("%s[%d]", at, i), hint, "partition key %d, %.60q, %s", i+1, key, text)
 			return
 		}
 	}

@@ -98,7 +98,19 @@ func valueOr(v, otherwise int64) int64 {
 // that the job can be submitted. It does not look at files, the clock or the
 // cluster.
 func Validate(j *Job) []Problem {
-	v := &validator{job: j, stageIndex: map[string]int{}}
+	return ValidateRead(j, func(string) bool { return true })
+}
+
+// ValidateRead is Validate of a job of which some fields could not be read. read reports whether one was, by its path; that of
+// the list of stages is "stage". A problem that is in a field that was not, or that depends on one, is left out: it may be none.
+func ValidateRead(j *Job, read func(path string) bool) []Problem {
+	v := &validator{job: j, read: read, stageIndex: map[string]int{}, kinds: []string{"stage"}, unclear: map[string]bool{}}
+	for i := range j.Stages {
+		s := &j.Stages[i]
+		kind := fmt.Sprintf("stage[%q].kind", s.Name)
+		v.kinds = append(v.kinds, kind)
+		v.unclear[kind] = v.unclear[kind] || s.Kind != KindMap && s.Kind != KindReduce && s.Kind != KindGroup
+	}
 	v.checkJobFields()
 	v.checkStages()
 	v.checkStageOrder()
@@ -107,11 +119,23 @@ func Validate(j *Job) []Problem {
 
 type validator struct {
 	job        *Job
-	stageIndex map[string]int // stage name -> index
+	read       func(path string) bool
+	stageIndex map[string]int  // stage name -> index
+	kinds      []string        // paths of the kinds of all stages, and of the list of stages
+	unclear    map[string]bool // paths of the kinds that are not known
 	problems   []Problem
 }
 
+// addProblem adds a problem of one field.
 func (v *validator) addProblem(path, hint, format string, args ...any) {
+	v.addRelation(nil, path, hint, format, args...)
+}
+
+// addRelation adds a problem of a field that others cause, too.
+func (v *validator) addRelation(others []string, path, hint, format string, args ...any) {
+	if !v.read(path) || slices.ContainsFunc(others, func(o string) bool { return v.unclear[o] || !v.read(o) }) {
+		return
+	}
 	v.problems = append(v.problems, Problem{Path: path, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
@@ -135,7 +159,7 @@ func (v *validator) checkJobFields() {
 	case "":
 	case OnMissContinue, OnMissLower, OnMissStop:
 		if j.Deadline == nil {
-			v.addProblem("on_miss", "set deadline, or leave on_miss out", "on_miss without a deadline")
+			v.addRelation([]string{"deadline"}, "on_miss", "set deadline, or leave on_miss out", "on_miss without a deadline")
 		}
 	default:
 		v.addProblem("on_miss", suggestOneOf(string(j.OnMiss), "continue", "lower", "stop"), "on_miss %q is not known", j.OnMiss)
@@ -229,7 +253,7 @@ func (v *validator) checkInput() {
 		v.addProblem("input.combine", `give a size such as "128MiB"`, "negative size")
 	}
 	if !slices.ContainsFunc(v.job.Stages, func(s Stage) bool { return s.Kind == KindMap }) {
-		v.addProblem("input", `add a stage with kind = "map", or remove the input`, "no stage reads the input")
+		v.addRelation(v.kinds, "input", `add a stage with kind = "map", or remove the input`, "no stage reads the input")
 	}
 }
 
@@ -259,10 +283,10 @@ func (v *validator) checkStages() {
 	v.checkWordCountKeys()
 	v.checkCombinerFiles()
 	if count[KindReduce] > 0 && count[KindMap] == 0 {
-		v.addProblem("stage", `add a stage with kind = "map"`, "a reduce stage needs a map stage")
+		v.addRelation(v.kinds, "stage", `add a stage with kind = "map"`, "a reduce stage needs a map stage")
 	}
 	if o := v.job.Output; o != nil && count[KindMap] == 0 {
-		v.addProblem("output", "only map and reduce stages write the output; a group writes its own files", "no stage writes the output")
+		v.addRelation(v.kinds, "output", "only map and reduce stages write the output; a group writes its own files", "no stage writes the output")
 	}
 }
 

@@ -20,13 +20,14 @@ var builtins = map[StageKind][]string{
 var combiners = []string{"wordcount", "sum"}
 
 func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
+	kind := []string{at + ".kind"}
 	switch s.Kind {
 	case KindMap:
 		if v.job.Input == nil {
-			v.addProblem(at+".kind", `add input { path = "hdfs:///…" } to the job`, "a map stage needs an input")
+			v.addRelation([]string{"input"}, at+".kind", `add input { path = "hdfs:///…" } to the job`, "a map stage needs an input")
 		}
 		if s.Tasks != 0 {
-			v.addProblem(at+".tasks", "remove it: each split gets one task", "a map stage's number of tasks comes from its input")
+			v.addRelation(kind, at+".tasks", "remove it: each split gets one task", "a map stage's number of tasks comes from its input")
 		}
 	case KindReduce, KindGroup:
 		most := MaxTasks
@@ -34,7 +35,7 @@ func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 			most = MaxReduceTasks
 		}
 		if s.Tasks < 1 || s.Tasks > most {
-			v.addProblem(at+".tasks", fmt.Sprintf("give 1 to %d", most), "%d tasks", s.Tasks)
+			v.addRelation(kind, at+".tasks", fmt.Sprintf("give 1 to %d", most), "%d tasks", s.Tasks)
 		}
 	default:
 		v.addProblem(at+".kind", suggestOneOf(string(s.Kind), "map", "reduce", "group"), "kind %q is not known", s.Kind)
@@ -44,13 +45,13 @@ func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 		v.addProblem(at+".kind", "split it into two jobs", "a job has at most one %s stage", s.Kind)
 	}
 	if s.Kind != KindReduce && (s.Combiner || len(s.CombineCommand) > 0) {
-		v.addProblem(at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
+		v.addRelation(kind, at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
 	}
 	v.checkKeys(at, s)
 	switch {
 	case s.SlowStart == 0:
 	case s.Kind != KindReduce:
-		v.addProblem(at+".slow_start", "put it into the reduce stage", "slow_start belongs to the reduce stage")
+		v.addRelation(kind, at+".slow_start", "put it into the reduce stage", "slow_start belongs to the reduce stage")
 	case !(s.SlowStart > 0 && s.SlowStart <= 1):
 		v.addProblem(at+".slow_start", "give a part of the map tasks, such as 0.8", "%v is not above 0 and at most 1", s.SlowStart)
 	}
@@ -59,7 +60,7 @@ func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 func (v *validator) checkProgram(at string, s *Stage) {
 	switch {
 	case len(s.Command) == 0 && len(s.Builtin) == 0:
-		v.addProblem(at+".command", `write command = ["program", "argument"]`, "the stage has no program")
+		v.addRelation([]string{at + ".builtin"}, at+".command", `write command = ["program", "argument"]`, "the stage has no program")
 	case len(s.Command) > 0 && len(s.Builtin) > 0:
 		v.addProblem(at+".builtin", "keep one of the two", "both command and builtin are set")
 	case len(s.Builtin) > 0:
@@ -72,19 +73,20 @@ func (v *validator) checkProgram(at string, s *Stage) {
 // checkBuiltin checks what a task would find out: its job failed with the first one.
 func (v *validator) checkBuiltin(at string, s *Stage) {
 	name, args := s.Builtin[0], s.Builtin[1:]
+	kind, combineCommand := []string{at + ".kind"}, []string{at + ".combine_command"}
 	at += ".builtin"
 	switch known := builtins[s.Kind]; {
 	case s.Kind == KindGroup:
-		v.addProblem(at, `write command = ["program", "argument"]; map and reduce stages have builtins`, "a group stage has no builtin %q", name)
+		v.addRelation(kind, at, `write command = ["program", "argument"]; map and reduce stages have builtins`, "a group stage has no builtin %q", name)
 		return
 	case len(known) == 0:
 		return // the kind is not known, and that is the problem
 	case !slices.Contains(known, name):
-		v.addProblem(at, suggestOneOf(name, known...), "a %s stage has no builtin %q", s.Kind, name)
+		v.addRelation(kind, at, suggestOneOf(name, known...), "a %s stage has no builtin %q", s.Kind, name)
 		return
 	}
 	if s.Kind == KindReduce && s.Combiner && len(s.CombineCommand) == 0 && !slices.Contains(combiners, name) {
-		v.addProblem(at, "leave combiner out, or name another program with combine_command", "builtin %q is no combiner; %s are", name, strings.Join(combiners, " and "))
+		v.addRelation(combineCommand, at, "leave combiner out, or name another program with combine_command", "builtin %q is no combiner; %s are", name, strings.Join(combiners, " and "))
 	}
 	if name != "grep" {
 		if len(args) > 0 {
@@ -161,7 +163,7 @@ func (v *validator) checkFiles(at string, s *Stage) {
 			v.addProblem(p, `give permission bits such as "0755"`, "mode %#o", f.Mode)
 		}
 		if f.Source == "" && f.Digest == "" {
-			v.addProblem(p, `write source = "path"`, "the file has no source")
+			v.addRelation([]string{p + ".source"}, p, `write source = "path"`, "the file has no source")
 		}
 		v.checkDigest(p, f.Digest, f.Size)
 	}
@@ -176,7 +178,7 @@ func (v *validator) checkFiles(at string, s *Stage) {
 			v.addProblem(p, "use letters, digits and _", "%q is not a valid environment variable name", x.Env)
 		}
 		if _, err := ParseSecretRef(x.Ref, v.job.Tenant); err != nil {
-			v.addProblem(p, `write secret = "NAME" for one that drover secret put has stored, or ref = "file:NAME" for a file in the tenant's folder of secrets on the nodes`, "%v", err)
+			v.addRelation([]string{p + ".ref", "tenant"}, p, `write secret = "NAME" for one that drover secret put has stored, or ref = "file:NAME" for a file in the tenant's folder of secrets on the nodes`, "%v", err)
 		}
 	}
 }
@@ -205,7 +207,8 @@ func (v *validator) checkCombinerFiles() {
 			f := &s.Files[k]
 			p := fmt.Sprintf("stage[%q].file[%q]", s.Name, f.Name)
 			if other := files[f.Name]; other != nil && (other.Digest != f.Digest || other.Source != f.Source || other.Mode != f.Mode) {
-				v.addProblem(p, "rename one of the two, or give both the same source and mode", "the combiner runs beside the map stage's files, of which another one is called %q", f.Name)
+				others := []string{p + ".source", p + ".mode", fmt.Sprintf("stage[%q].file[%q].source", v.job.Stages[mapper].Name, f.Name), fmt.Sprintf("stage[%q].file[%q].mode", v.job.Stages[mapper].Name, f.Name)}
+				v.addRelation(others, p, "rename one of the two, or give both the same source and mode", "the combiner runs beside the map stage's files, of which another one is called %q", f.Name)
 			}
 			clash := ""
 			if folders[f.Name] {
@@ -270,7 +273,7 @@ func (v *validator) checkStageOrder() {
 		at := fmt.Sprintf("stage[%q].after", s.Name)
 		for _, a := range s.After {
 			if _, ok := v.stageIndex[a]; !ok {
-				v.addProblem(at, suggestOneOf(a, slices.Sorted(maps.Keys(v.stageIndex))...), "no stage is called %q", a)
+				v.addRelation([]string{"stage"}, at, suggestOneOf(a, slices.Sorted(maps.Keys(v.stageIndex))...), "no stage is called %q", a)
 			}
 		}
 		if !visit(i) {

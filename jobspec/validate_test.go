@@ -219,6 +219,13 @@ func TestEachRuleOfValidation(t *testing.T) {
 			if d := cmp.Diff(c.want, got); d != "" {
 				t.Errorf("problems (- want, + got):\n%s", d)
 			}
+			for _, unread := range Validate(j) { // nothing is said of a field that could not be read
+				for _, p := range ValidateRead(j, func(path string) bool { return path != unread.Path }) {
+					if p.Path == unread.Path {
+						t.Errorf("%s could not be read: %s", unread.Path, p)
+					}
+				}
+			}
 		})
 	}
 }

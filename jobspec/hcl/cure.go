@@ -38,46 +38,56 @@ var misplacedBlocks = map[string]string{
 }
 
 // cureUnknown completes what HCL says of an attribute or a block that a body does
-// not have. HCL's own suggestion is not used: it calls any name near that differs in
+// not have, and returns what it means. HCL's own suggestion is not used: it calls any name near that differs in
 // two letters, as "disk" for "task".
-func cureUnknown(g *hcl.Diagnostic, fields map[string]attrReader, blocks map[string]blockSpec) {
+func cureUnknown(g *hcl.Diagnostic, fields map[string]attrReader, blocks map[string]blockSpec) (m meaning, unknown bool) {
 	isBlock := g.Summary == "Unsupported block type"
 	if !isBlock && g.Summary != "Unsupported argument" {
-		return
+		return m, false
 	}
 	_, rest, _ := strings.Cut(g.Detail, `"`)
 	name, _, _ := strings.Cut(rest, `"`)
 	g.Detail, _, _ = strings.Cut(g.Detail, "Did you mean")
-	g.Detail = strings.TrimSpace(g.Detail) + " " + unknownHint(name, isBlock, fields, blocks)
+	m = meaningOf(name, isBlock, fields, blocks)
+	g.Detail = strings.TrimSpace(g.Detail) + " " + m.hint
+	return m, true
 }
 
-func unknownHint(name string, isBlock bool, fields map[string]attrReader, blocks map[string]blockSpec) string {
+// meaning is what an unknown name probably means.
+type meaning struct {
+	hint      string // what to write instead
+	here      string // the field of the same body; "" for none
+	elsewhere string // the field of another body; "" for none
+	isBlock   bool   // it is the name of a block
+}
+
+func meaningOf(name string, isBlock bool, fields map[string]attrReader, blocks map[string]blockSpec) meaning {
 	_, isField := fields[name]
 	_, known := blocks[name]
 	switch {
 	case isBlock && isField:
-		return fmt.Sprintf("Did you mean to define argument %q? If so, use the equals sign to assign it a value.", name)
+		return meaning{fmt.Sprintf("Did you mean to define argument %q? If so, use the equals sign to assign it a value.", name), name, "", isBlock}
 	case known:
-		return fmt.Sprintf("Did you mean to define a block of type %q?", name)
+		return meaning{fmt.Sprintf("Did you mean to define a block of type %q?", name), name, "", isBlock}
 	case misplacedBlocks[name] != "":
-		return misplacedBlocks[name]
+		return meaning{misplacedBlocks[name], "", name, isBlock}
 	case misplaced[name] != "":
-		return misplaced[name]
+		return meaning{misplaced[name], "", name, isBlock}
 	}
 	here, elsewhere := slices.Sorted(maps.Keys(fields)), misplaced
 	if isBlock {
 		here, elsewhere = slices.Sorted(maps.Keys(blocks)), misplacedBlocks
 	}
 	if near := jobspec.Suggest(name, here); near != "" {
-		return fmt.Sprintf("Did you mean %q?", near)
+		return meaning{fmt.Sprintf("Did you mean %q?", near), near, "", isBlock}
 	}
 	if near := jobspec.Suggest(name, slices.Sorted(maps.Keys(elsewhere))); near != "" {
-		return fmt.Sprintf("Did you mean %q? %s", near, elsewhere[near])
+		return meaning{fmt.Sprintf("Did you mean %q? %s", near, elsewhere[near]), "", near, isBlock}
 	}
 	if isBlock {
 		fields = nil
 	}
-	return "Expected are: " + listNames(fields, blocks) + "."
+	return meaning{"Expected are: " + listNames(fields, blocks) + ".", "", "", isBlock}
 }
 
 // cureExpression says what to write instead of a variable or a function.

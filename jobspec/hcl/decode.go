@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/big"
@@ -19,8 +20,28 @@ import (
 // range of each field under the path that jobspec.Problem uses.
 type decoder struct {
 	job    *jobspec.Job
+	found  bool // the file has a job
 	diags  hcl.Diagnostics
 	ranges map[string]hcl.Range
+	at     *positionMap
+	values hcl.Diagnostics // of splitText
+	unreadFields
+}
+
+func newDecoder(src []byte, split splitText) *decoder {
+	return &decoder{
+		job:          &jobspec.Job{Version: jobspec.Version, KeepFailed: jobspec.DefaultKeepFailed},
+		ranges:       map[string]hcl.Range{},
+		at:           newPositionMap(src, split.breaks),
+		values:       split.values,
+		unreadFields: newUnreadFields(),
+	}
+}
+
+// hasValue reports whether a range of the file has one of the values that a job file cannot have.
+func (d *decoder) hasValue(r hcl.Range) bool {
+	i, _ := slices.BinarySearchFunc(d.values, r.Start.Byte, func(g *hcl.Diagnostic, at int) int { return cmp.Compare(g.Subject.Start.Byte, at) })
+	return i < len(d.values) && d.values[i].Subject.Start.Byte < r.End.Byte
 }
 
 // attrReader reads one attribute into the job.
@@ -54,7 +75,9 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 	}
 	c, diags := b.Content(schema)
 	for _, g := range diags {
-		cureUnknown(g, fields, blocks)
+		if m, unknown := cureUnknown(g, fields, blocks); unknown {
+			d.addUnknown(path, m, blocks)
+		}
 		cureLabels(g, schema)
 	}
 	d.diags = append(d.diags, diags...)
@@ -65,6 +88,10 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 			for i, e := range list {
 				d.ranges[fmt.Sprintf("%s[%d]", joinPath(path, n), i)] = e.Range()
 			}
+		}
+		d.unread[joinPath(path, n)] = true
+		if d.hasValue(d.at.originalRange(a.Expr.Range())) {
+			continue
 		}
 		v, diags := a.Expr.Value(nil)
 		for _, g := range diags {
@@ -78,10 +105,12 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 			d.addError(a.Expr.Range(), fmt.Sprintf("%s has no value", n), "give a value or leave it out")
 			continue
 		}
+		before := len(d.diags)
 		fields[n](d, attrValue{v, n, a.Expr.Range(), a.Expr})
+		d.unread[joinPath(path, n)] = len(d.diags) > before
 	}
 	seen := map[string]bool{}
-	for _, nb := range c.Blocks {
+	for _, nb := range append(c.Blocks, d.mislabelled(b, path, blocks)...) {
 		if blocks[nb.Type].once && seen[nb.Type] {
 			d.addError(nb.DefRange, fmt.Sprintf("duplicate %s block", nb.Type), "keep one")
 			continue
@@ -102,16 +131,15 @@ func joinPath(path, name string) string {
 // readFile reads the file's single job block.
 func (d *decoder) readFile(b hcl.Body) {
 	d.ranges[""] = b.MissingItemRange()
-	found := false
 	d.readBody(b, "", nil, map[string]blockSpec{"job": {labels: 1, read: func(d *decoder, b *hcl.Block) {
-		if found {
+		if d.found {
 			d.addError(b.DefRange, "more than one job in the file", "write one job per file")
 			return
 		}
-		found = true
+		d.found = true
 		d.readJob(b)
 	}}})
-	if !found && !d.diags.HasErrors() {
+	if !d.found && !d.diags.HasErrors() {
 		d.addError(b.MissingItemRange(), "the file has no job", `begin with job "name" { … }`)
 	}
 }
@@ -137,6 +165,9 @@ func (d *decoder) readJob(b *hcl.Block) {
 			j.Input = &jobspec.Input{}
 			one := ""
 			d.readBody(b.Body, "input", map[string]attrReader{"path": textAttr(&one), "paths": listAttr(&j.Input.Paths), "combine": sizeAttr(&j.Input.CombineBytes), "recurse": boolAttr(&j.Input.Recurse)}, nil)
+			if len(j.Input.Paths) == 0 {
+				d.alsoUnread("input.path", "input.paths")
+			}
 			if one != "" {
 				d.ranges["input.paths"] = d.ranges["input.path"]
 				for i := len(j.Input.Paths); i > 0; i-- {
@@ -205,6 +236,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 					x.Ref = jobspec.StoredSecret(name)
 				}
 			}}, nil)
+			d.alsoUnread(p+".secret", p+".ref")
 			s.Secrets = append(s.Secrets, x)
 		}},
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/mitchellh/go-wordwrap"
@@ -24,7 +25,7 @@ const (
 	hintWidth     = 100 // characters in a line of a hint
 )
 
-// Error formats each problem with file, line, source text and hint.
+// Error formats each problem with file, line, column in characters, source text and hint.
 func (e *Error) Error() string {
 	var b bytes.Buffer
 	e.Write(&b, false)
@@ -64,7 +65,9 @@ func (s *sourceWriter) problem(d *hcl.Diagnostic) {
 	}
 	s.printf("%s%s%s: %s\n\n", colour, word, s.plain, d.Summary)
 	if d.Subject != nil {
-		s.printf("  on %s line %d:\n", d.Subject.Filename, d.Subject.Start.Line)
+		first, _ := s.bytesOf(*d.Subject)
+		column := utf8.RuneCount(s.src[bytes.LastIndexByte(s.src[:first], '\n')+1:first]) + 1
+		s.printf("  on %s:%d:%d:\n", d.Subject.Filename, d.Subject.Start.Line, column)
 		shown := *d.Subject
 		if d.Context != nil {
 			shown = hcl.RangeOver(shown, *d.Context)

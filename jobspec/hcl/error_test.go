@@ -45,6 +45,16 @@ func TestErrorShowsTheMarkedPartOfALongLine(t *testing.T) {
 	}
 }
 
+// A problem is shown with its line and its column in characters, which a terminal or an editor makes a link of.
+func TestErrorShowsTheColumn(t *testing.T) {
+	_, err := Parse("f.hcl", []byte("job \"j\" {\n  /* üü */ stage \"s\" { command = [\"true\"] resources { cpu = \"ä\" memory = 5x } }\n}\n"))
+	for _, want := range []string{"  on f.hcl:2:61:\n", "  on f.hcl:2:74:\n"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nwant %s", err, want)
+		}
+	}
+}
+
 // What belongs to a shell or a program is not taken for a template of HCL, which would replace ${1} by 1.
 func TestTemplatesAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
@@ -70,7 +80,7 @@ func TestUnitsWantQuotes(t *testing.T) {
 	for quantity, attribute := range map[string]string{"100m": "resources { cpu = 100m }", "256MiB": "resources { memory = 256MiB }", "1.5GB": "disk = 1.5GB", "2h30m": "time_limit = 2h30m"} {
 		_, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    "+attribute+"\n  }\n}\n"))
 		want := "write a quantity with a unit in quotes: \"" + quantity + "\""
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.hcl line 4") {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.hcl:4:") {
 			t.Errorf("%s: %v, want %q in line 4", attribute, err, want)
 		}
 	}
@@ -84,7 +94,7 @@ func TestNumbersAreBounded(t *testing.T) {
 		"1" + strings.Repeat("*1e18", maxProducts+1): "too many products", "1" + strings.Repeat("/1e18", maxProducts+1): "too many products",
 	} {
 		_, err := Parse("f.hcl", []byte("job \"j\" {\n  stage \"a\" {\n    command = [\"true\"]\n    resources { cpu = "+value+" }\n  }\n}\n"))
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.hcl line 4") {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.hcl:4:") {
 			t.Errorf("cpu = %.40s: %v, want %q in line 4", value, err, want)
 		}
 	}

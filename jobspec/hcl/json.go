@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/drover-run/drover/jobspec"
 )
@@ -24,8 +25,10 @@ const maxJSONDepth = 64
 type jsonScan struct {
 	dec      *json.Decoder
 	src      []byte
-	offset   map[string]int64 // end of the name or element, by path as in jobspec.Problem
+	offset   map[string]int64 // end of the value's first token, by path as in jobspec.Problem
+	start    map[string]int64 // of the value
 	problems []jsonProblem
+	unreadFields
 }
 
 type jsonProblem struct {
@@ -34,32 +37,45 @@ type jsonProblem struct {
 	hint   string
 }
 
-// parseJSON parses a job in canonical JSON. Each problem names file and line.
+// parseJSON parses a job in canonical JSON. Each problem names file, line and column in characters.
 func parseJSON(name string, src []byte) (*jobspec.Job, error) {
-	s := &jsonScan{dec: json.NewDecoder(bytes.NewReader(src)), src: src, offset: map[string]int64{}}
+	s := &jsonScan{dec: json.NewDecoder(bytes.NewReader(src)), src: src, offset: map[string]int64{}, start: map[string]int64{}, unreadFields: newUnreadFields()}
 	s.dec.UseNumber()
 	if err := s.value("", reflect.TypeFor[jobspec.Job](), 0); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return nil, fmt.Errorf("%s:%d: not valid JSON: %w", name, s.line(syntaxOffset(err, s.dec.InputOffset())), err)
+		return nil, fmt.Errorf("%s:%s: not valid JSON: %w", name, s.position(syntaxOffset(err, s.dec.InputOffset())), err)
 	}
-	if len(s.problems) > 0 {
-		return nil, s.report(name)
+	decode := jobspec.Decode
+	if len(s.problems) > 0 { // which are told of the fields that it would refuse
+		decode = jobspec.DecodeStored
 	}
-	j, err := jobspec.Decode(src)
+	j, err := decode(src)
 	var typeErr *json.UnmarshalTypeError
 	switch {
-	case errors.As(err, &typeErr):
-		return nil, fmt.Errorf("%s:%d: %s is %s: want %s", name, s.line(typeErr.Offset), s.pathAt(typeErr), typeErr.Value, jsonTypeText(typeErr.Type))
+	case errors.As(err, &typeErr): // there may be more, so what is valid is not known
+		path := s.pathAt(typeErr)
+		s.problems = append(s.problems, jsonProblem{s.nearest(path), fmt.Sprintf("%s is %s", path, typeErr.Value), "want " + jsonTypeText(typeErr.Type)})
+		return nil, s.report(name)
+	case err != nil && len(s.problems) > 0:
+		return nil, s.report(name)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	s.setDefaults(j)
+	s.alias("stages", "stage")
 	for i := range j.Stages {
-		s.alias(fmt.Sprintf("stages[%d]", i), fmt.Sprintf("stage[%q]", j.Stages[i].Name))
+		from, to := fmt.Sprintf("stages[%d]", i), fmt.Sprintf("stage[%q]", j.Stages[i].Name)
+		s.alias(from, to)
+		for k, f := range j.Stages[i].Files {
+			s.alias(fmt.Sprintf("%s.files[%d]", from, k), fmt.Sprintf("%s.file[%q]", to, f.Name))
+		}
+		for k, x := range j.Stages[i].Secrets {
+			s.alias(fmt.Sprintf("%s.secrets[%d]", from, k), fmt.Sprintf("%s.secret[%q]", to, x.Env))
+		}
 	}
-	for _, p := range jobspec.Validate(j) {
+	for _, p := range jobspec.ValidateRead(j, func(path string) bool { _, given := s.start[path]; return s.isRead(path, given) }) {
 		s.problems = append(s.problems, jsonProblem{s.nearest(p.Path), strings.TrimPrefix(p.Path+": "+p.Text, ": "), p.Hint})
 	}
 	if len(s.problems) > 0 {
@@ -96,16 +112,32 @@ func (s *jsonScan) pathAt(e *json.UnmarshalTypeError) string {
 	return cmp.Or(e.Field, "the job")
 }
 
+// report returns the problems as lines, in the order of the file.
 func (s *jsonScan) report(name string) error {
-	lines := make([]string, len(s.problems))
-	for i, p := range s.problems {
-		lines[i] = fmt.Sprintf("%s:%d: %s; %s", name, s.line(p.offset), p.text, p.hint)
+	slices.SortStableFunc(s.problems, func(a, b jsonProblem) int { return cmp.Compare(a.offset, b.offset) })
+	var lines []string
+	for _, p := range s.problems[:min(len(s.problems), maxShown)] {
+		lines = append(lines, fmt.Sprintf("%s:%s: %s; %s", name, s.position(p.offset), p.text, p.hint))
+	}
+	if more := len(s.problems) - maxShown; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more problems", more))
 	}
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-func (s *jsonScan) line(offset int64) int {
-	return 1 + bytes.Count(s.src[:min(int(offset), len(s.src))], []byte{'\n'})
+// position returns the line and the column of an offset.
+func (s *jsonScan) position(offset int64) string {
+	before := s.src[:min(int(offset), len(s.src))]
+	return fmt.Sprintf("%d:%d", 1+bytes.Count(before, []byte{'\n'}), 1+utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]))
+}
+
+// next returns where the next token begins.
+func (s *jsonScan) next() int64 {
+	at := s.dec.InputOffset()
+	for at < int64(len(s.src)) && strings.IndexByte(" \t\r\n,:", s.src[at]) >= 0 {
+		at++
+	}
+	return at
 }
 
 // syntaxOffset returns where the decoder stopped.
@@ -127,18 +159,19 @@ func (s *jsonScan) value(path string, t reflect.Type, depth int) error {
 	if depth > maxJSONDepth {
 		return fmt.Errorf("more than %d levels deep", maxJSONDepth)
 	}
+	start := s.next()
 	token, err := s.dec.Token()
 	if err != nil {
 		return err
 	}
-	s.offset[path] = s.dec.InputOffset()
+	s.offset[path], s.start[path] = s.dec.InputOffset(), start
 	switch token {
 	case json.Delim('{'):
 		return s.object(path, t, depth)
 	case json.Delim('['):
 		return s.array(path, t, depth)
 	}
-	s.checkZero(path, token)
+	s.checkZero(start, path, token)
 	return nil
 }
 
@@ -148,6 +181,7 @@ func (s *jsonScan) object(path string, t reflect.Type, depth int) error {
 		fields = jsonFields(t)
 	}
 	for s.dec.More() {
+		start := s.next()
 		token, err := s.dec.Token()
 		if err != nil {
 			return err
@@ -158,10 +192,10 @@ func (s *jsonScan) object(path string, t reflect.Type, depth int) error {
 		}
 		inner, known := fields[name]
 		if _, twice := s.offset[joinPath(path, name)]; twice {
-			s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), joinPath(path, name) + " stands twice", "keep one"})
+			s.problems = append(s.problems, jsonProblem{start, joinPath(path, name) + " stands twice", "keep one"})
 		}
 		if fields != nil && !known {
-			s.addUnknown(path, name, fields)
+			s.addUnknown(start, path, name, fields)
 		}
 		if err := s.value(joinPath(path, name), inner, depth+1); err != nil {
 			return err
@@ -185,20 +219,24 @@ func (s *jsonScan) array(path string, t reflect.Type, depth int) error {
 	return err
 }
 
-func (s *jsonScan) addUnknown(path, name string, fields map[string]reflect.Type) {
+func (s *jsonScan) addUnknown(at int64, path, name string, fields map[string]reflect.Type) {
 	known := slices.Sorted(maps.Keys(fields))
 	hint := "expected are " + strings.Join(known, ", ")
 	if near := jobspec.Suggest(name, known); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
+		s.meant[joinPath(path, near)] = true
+	} else {
+		s.unknownIn[path] = true
 	}
-	s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), fmt.Sprintf("%s: there is no such field", joinPath(path, name)), hint})
+	s.problems = append(s.problems, jsonProblem{at, fmt.Sprintf("%s: there is no such field", joinPath(path, name)), hint})
 }
 
 // checkZero refuses a written zero in the fields of stages that have a default, and
 // an empty text in those of the job.
-func (s *jsonScan) checkZero(path string, token json.Token) {
+func (s *jsonScan) checkZero(at int64, path string, token json.Token) {
 	if token == "" && slices.Contains([]string{"tenant", "priority", "project", "on_miss", "gather_logs"}, path) {
-		s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), path + " is empty", "give a value or leave it out"})
+		s.problems = append(s.problems, jsonProblem{at, path + " is empty", "give a value or leave it out"})
+		s.unread[path] = true
 	}
 	field := path[strings.LastIndexByte(path, '.')+1:]
 	if !strings.HasPrefix(path, "stages[") && path != "runtime_bound" || strings.Contains(path, ".env.") || zeroHints[field] == "" {
@@ -214,15 +252,23 @@ func (s *jsonScan) checkZero(path string, token json.Token) {
 		zero = err == nil && d == 0
 	}
 	if zero {
-		s.problems = append(s.problems, jsonProblem{s.dec.InputOffset(), path + " is zero", zeroHints[field]})
+		s.problems = append(s.problems, jsonProblem{at, path + " is zero", zeroHints[field]})
+		s.unread[path] = true
 	}
 }
 
-// alias makes the places below one path known under another.
+// alias makes what is known of one path, and of those below it, known under another.
 func (s *jsonScan) alias(from, to string) {
-	for path, at := range s.offset {
+	aliasIn(s.start, from, to)
+	for _, m := range []map[string]bool{s.unread, s.meant, s.unknownIn} {
+		aliasIn(m, from, to)
+	}
+}
+
+func aliasIn[V any](of map[string]V, from, to string) {
+	for path, v := range maps.Clone(of) {
 		if rest, ok := strings.CutPrefix(path, from); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-			s.offset[to+rest] = at
+			of[to+rest] = v
 		}
 	}
 }
@@ -230,7 +276,7 @@ func (s *jsonScan) alias(from, to string) {
 // nearest returns the place of the innermost known part of a path.
 func (s *jsonScan) nearest(path string) int64 {
 	for {
-		if at, ok := s.offset[path]; ok {
+		if at, ok := s.start[path]; ok {
 			return at
 		}
 		i := strings.LastIndexAny(path, ".[")

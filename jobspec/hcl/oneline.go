@@ -13,25 +13,36 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
+// splitText is the text of a job file as HCL's parser reads it.
+type splitText struct {
+	text   []byte
+	breaks []int           // ascending offsets in text of line breaks that the file does not have
+	values hcl.Diagnostics // templates and numbers that a job file cannot have, by their place in the file; text has blanks there
+}
+
 // splitOneLineBlocks inserts a line break wherever HCL's grammar requires one
-// between the items of a body, so that a block may stand on one line. It returns
-// the new text and the ascending offsets of the inserted breaks in it. The problems
-// are those of checkNesting and checkTemplates, of the lexer or of checkNumbers, at their place in src. The
-// parser would report those of the lexer too, and each one-line block that was not split.
-func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, problems hcl.Diagnostics) {
+// between the items of a body, so that a block may stand on one line. The problems
+// are those of checkNesting and of the lexer, at their place in src: nothing else can be said then but what is wrong with
+// templates. The parser would report those of the lexer too, and each one-line block that was not split.
+func splitOneLineBlocks(src []byte, file string) (split splitText, problems hcl.Diagnostics) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
 	if problems := checkNesting(tokens); problems.HasErrors() { // also in text that cannot be lexed: the parser reads it
-		return src, nil, problems
+		return split, problems
 	}
-	if problems := checkTemplates(tokens); problems.HasErrors() {
-		return src, nil, problems
+	templates, ranges := checkTemplates(tokens)
+	if diags.HasErrors() && templates.HasErrors() {
+		return split, templates
 	}
 	if diags.HasErrors() {
-		return src, nil, diags
+		return split, diags
 	}
-	if problems := checkNumbers(tokens); problems.HasErrors() {
-		return src, nil, problems
+	numbers, problems := checkNumbers(tokens)
+	if problems.HasErrors() {
+		return split, problems
 	}
+	split.values = append(templates, numbers...)
+	slices.SortStableFunc(split.values, byPosition)
+	src = blanked(src, numbers, ranges)
 	// As for HCL's parser, only a comment up to the end of its line ends an item.
 	tokens = slices.DeleteFunc(tokens, func(t hclsyntax.Token) bool {
 		return t.Type == hclsyntax.TokenComment && !bytes.HasSuffix(t.Bytes, []byte("\n"))
@@ -40,7 +51,7 @@ func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, pro
 	last := 0
 	put := func(at int) {
 		out = append(out, src[last:at]...)
-		breaks = append(breaks, len(out))
+		split.breaks = append(split.breaks, len(out))
 		out = append(out, '\n')
 		last = at
 	}
@@ -51,20 +62,53 @@ func splitOneLineBlocks(src []byte, file string) (text []byte, breaks []int, pro
 		}
 		w.advance(i)
 	}
-	return append(out, src[last:]...), breaks, nil
+	split.text = append(out, src[last:]...)
+	return split, nil
 }
 
-// checkTemplates refuses the first "${" or "%{" of a text. A job file has no variables, so that they can only be a
-// program's: HCL would make "1" of a shell's "${1}", without a word.
-func checkTemplates(tokens hclsyntax.Tokens) hcl.Diagnostics {
-	for _, t := range tokens {
-		if t.Type == hclsyntax.TokenTemplateInterp || t.Type == hclsyntax.TokenTemplateControl {
-			sign := string(t.Bytes[:1])
-			return errorAt(t.Range, fmt.Sprintf("a job file has no variables: %s{ has no meaning in it", sign),
-				fmt.Sprintf("for %s{ in the text, such as a variable of the shell, write %s%s{", sign, sign, sign))
+// blanked returns a copy of a text in which these values are 1, and these templates are blanks.
+func blanked(src []byte, numbers hcl.Diagnostics, templates []hcl.Range) []byte {
+	if len(numbers)+len(templates) == 0 {
+		return src
+	}
+	out := bytes.Clone(src)
+	blank := func(r hcl.Range) {
+		for i := r.Start.Byte; i < r.End.Byte; i++ {
+			out[i] = ' '
 		}
 	}
-	return nil
+	for _, d := range numbers {
+		blank(*d.Subject)
+		out[d.Subject.Start.Byte] = '1'
+	}
+	for _, r := range templates {
+		blank(r)
+	}
+	return out
+}
+
+// checkTemplates refuses each "${" and "%{" of a text, and returns the ranges of all of them to their ends. A job file has no
+// variables, so that they can only be a program's: HCL would make "1" of a shell's "${1}", without a word. Of those in others the
+// outermost is refused.
+func checkTemplates(tokens hclsyntax.Tokens) (problems hcl.Diagnostics, ranges []hcl.Range) {
+	open := 0
+	for _, t := range tokens {
+		switch t.Type {
+		case hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+			if open++; open > 1 {
+				continue
+			}
+			sign := string(t.Bytes[:1])
+			problems = append(problems, errorAt(t.Range, fmt.Sprintf("a job file has no variables: %s{ has no meaning in it", sign),
+				fmt.Sprintf("for %s{ in the text, such as a variable of the shell, write %s%s{", sign, sign, sign))...)
+			ranges = append(ranges, t.Range)
+		case hclsyntax.TokenTemplateSeqEnd:
+			if open = max(open-1, 0); open == 0 && len(ranges) > 0 {
+				ranges[len(ranges)-1].End = t.Range.End
+			}
+		}
+	}
+	return problems, ranges
 }
 
 // Bounds of numbers: HCL computes with them exactly, and to write 1e9999999 as text takes 20 s and 400 MiB.
@@ -74,29 +118,38 @@ const (
 	maxProducts    = 100 // multiplications and divisions in a file, which make numbers long too
 )
 
-// checkNumbers returns an error for the first number that is too long or has a unit without quotes, or for too many
-// products.
-func checkNumbers(tokens hclsyntax.Tokens) hcl.Diagnostics {
-	products := 0
+// checkNumbers returns an error for each number that is too long or has a unit without quotes, and as tooMany one for too many
+// products. Templates are not read.
+func checkNumbers(tokens hclsyntax.Tokens) (numbers, tooMany hcl.Diagnostics) {
+	products, templates := 0, 0
 	for i := range tokens {
-		switch t := &tokens[i]; t.Type {
+		t := &tokens[i]
+		switch t.Type {
+		case hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+			templates++
+		case hclsyntax.TokenTemplateSeqEnd:
+			templates = max(templates-1, 0)
+		}
+		if templates > 0 {
+			continue
+		}
+		switch t.Type {
 		case hclsyntax.TokenNumberLit:
 			_, exponent, _ := strings.Cut(strings.ToLower(string(t.Bytes)), "e")
 			n, err := strconv.Atoi(cmp.Or(exponent, "0"))
 			if len(t.Bytes) > maxNumberBytes || err != nil || n > maxExponent || n < -maxExponent {
-				return errorAt(t.Range, "a number is too long", fmt.Sprintf("write at most %d digits, and an exponent of at most %d", maxNumberBytes, maxExponent))
-			}
-			if unit := unitOf(tokens, i); unit != nil {
+				numbers = append(numbers, errorAt(t.Range, "a number is too long", fmt.Sprintf("write at most %d digits, and an exponent of at most %d", maxNumberBytes, maxExponent))...)
+			} else if unit := unitOf(tokens, i); unit != nil {
 				quantity := string(t.Bytes) + string(unit.Bytes)
-				return errorAt(hcl.RangeBetween(t.Range, unit.Range), fmt.Sprintf("%s is neither a number nor a text", quantity), fmt.Sprintf("write a quantity with a unit in quotes: %q", quantity))
+				numbers = append(numbers, errorAt(hcl.RangeBetween(t.Range, unit.Range), fmt.Sprintf("%s is neither a number nor a text", quantity), fmt.Sprintf("write a quantity with a unit in quotes: %q", quantity))...)
 			}
 		case hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent:
 			if products++; products > maxProducts {
-				return errorAt(t.Range, "too many products", fmt.Sprintf("write at most %d in a file", maxProducts))
+				return nil, errorAt(t.Range, "too many products", fmt.Sprintf("write at most %d in a file", maxProducts))
 			}
 		}
 	}
-	return nil
+	return numbers, nil
 }
 
 // Bounds of nesting: HCL's parser calls itself for each level, and for each operator and index, without a limit.

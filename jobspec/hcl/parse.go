@@ -30,32 +30,40 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 	if bytes.IndexByte(src, 0) >= 0 { // package hcl has a problem, with its line, for each such byte
 		return nil, fmt.Errorf("%s is not text in UTF-8: a job file begins with job \"name\" { … }", name)
 	}
-	text, breaks, problems := splitOneLineBlocks(src, name)
+	split, problems := splitOneLineBlocks(src, name)
 	if json := bytes.TrimSpace(src); !problems.HasErrors() && len(json) > 0 && json[0] == '{' {
 		problems = errorAt(hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}, "the file begins as JSON does", `name it with .json at the end, or begin with job "name" { … }`)
 	}
 	if problems.HasErrors() {
 		return nil, &Error{Diags: problems, src: src}
 	}
-	at := newPositionMap(src, breaks)
-	d := &decoder{job: &jobspec.Job{Version: jobspec.Version, KeepFailed: jobspec.DefaultKeepFailed}, ranges: map[string]hcl.Range{}}
-	f, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+	d := newDecoder(src, split)
+	f, diags := hclsyntax.ParseConfig(split.text, name, hcl.InitialPos)
 	d.diags = diags
-	if !diags.HasErrors() {
+	switch {
+	case !isRead(diags) && len(split.values) > 0:
+		d.diags = nil // a value may be the cause
+	case isRead(diags):
 		d.readFile(f.Body)
-	}
-	if !d.diags.HasErrors() {
-		jobspec.SetDefaults(d.job)
-		for _, p := range jobspec.Validate(d.job) {
-			d.addProblem(p)
+		if d.found {
+			jobspec.SetDefaults(d.job)
+			for _, p := range jobspec.ValidateRead(d.job, func(path string) bool { _, given := d.ranges[path]; return d.isRead(path, given) }) {
+				d.addProblem(p)
+			}
 		}
 	}
+	d.at.mapDiagnostics(d.diags)
+	d.diags = append(slices.DeleteFunc(d.diags, func(g *hcl.Diagnostic) bool { return g.Subject != nil && d.hasValue(*g.Subject) }), split.values...)
 	if d.diags.HasErrors() {
-		at.mapDiagnostics(d.diags)
 		slices.SortStableFunc(d.diags, byPosition) // package hcl reports unknown names in the order of a map
 		return nil, &Error{Diags: d.diags, src: src}
 	}
 	return d.job, nil
+}
+
+// isRead reports whether the parser has read the whole file: it then found at most attributes that stand twice.
+func isRead(diags hcl.Diagnostics) bool {
+	return !slices.ContainsFunc(diags, func(g *hcl.Diagnostic) bool { return g.Summary != "Attribute redefined" })
 }
 
 // byPosition orders diagnostics as what they are about stands in the file.
@@ -99,19 +107,18 @@ func FieldLines(name string, src []byte) map[string]int {
 	if filepath.Ext(name) == ".json" {
 		return lines
 	}
-	text, breaks, problems := splitOneLineBlocks(src, name)
+	split, problems := splitOneLineBlocks(src, name)
 	if problems.HasErrors() {
 		return lines
 	}
-	f, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+	f, diags := hclsyntax.ParseConfig(split.text, name, hcl.InitialPos)
 	if diags.HasErrors() {
 		return lines
 	}
-	at := newPositionMap(src, breaks)
-	d := &decoder{job: &jobspec.Job{}, ranges: map[string]hcl.Range{}}
+	d := newDecoder(src, split)
 	d.readFile(f.Body)
 	for p, r := range d.ranges {
-		lines[p] = at.originalRange(r).Start.Line
+		lines[p] = d.at.originalRange(r).Start.Line
 	}
 	return lines
 }

@@ -89,7 +89,7 @@ func TestOneLineBlocks(t *testing.T) {
 func TestErrorPositionAfterOneLineBlocks(t *testing.T) {
 	src := "job \"a\" {\n  stage \"s\" { command = [\"x\"] tasks = 2 resources { cpu = 1 memory = \"lots\" } }\n}\n"
 	_, err := Parse("p.hcl", []byte(src))
-	if err == nil || !strings.Contains(err.Error(), "on p.hcl line 2") || !strings.Contains(err.Error(), `memory = "lots"`) {
+	if err == nil || !strings.Contains(err.Error(), "on p.hcl:2:") || !strings.Contains(err.Error(), `memory = "lots"`) {
 		t.Errorf("error does not show the place:\n%v", err)
 	}
 }
@@ -102,7 +102,7 @@ func TestManyProblems(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	text := err.Error()
-	if n := strings.Count(text, "j.hcl line"); n != maxShown || !strings.HasSuffix(text, fmt.Sprintf("and %d more problems", len(all.Diags)-maxShown)) {
+	if n := strings.Count(text, "on j.hcl:"); n != maxShown || !strings.HasSuffix(text, fmt.Sprintf("and %d more problems", len(all.Diags)-maxShown)) {
 		t.Errorf("%d problems are shown:\n%s", n, text)
 	}
 }
