@@ -65,12 +65,9 @@ func TestSuspendedTasksResumeOnDrainingNodes(t *testing.T) {
 }
 
 // A frozen task resumes on a node that shrank below the memory that the task occupies: it needs no more of it.
-// Policies that plan all tasks plan nothing on such a node.
+// Policies that plan all tasks plan nothing on such a node, and it would stay so for ever.
 func TestFrozenTasksResumeOnNodesThatShrank(t *testing.T) {
 	for _, info := range table {
-		if info.Name == "two_tier" || info.Name == "conservative" {
-			continue
-		}
 		t.Run(info.Name, func(t *testing.T) {
 			w := newSuspendedWorldAt(t, info.Name, 1, scheduler.LevelFrozen)
 			spec := w.State.Node(0).Spec

@@ -120,21 +120,23 @@ const (
 
 // runRound plans on the State as this cycle has changed it so far.
 func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
-	// 1. Read the plan, without the reservations of finished work.
+	// 1. Resume what cannot be planned.
+	f.resumeOverCapacity(s)
+	// 2. Read the plan, without the reservations of finished work.
 	f.readPlan(s, now)
-	// 2. Stop what overran its bound.
+	// 3. Stop what overran its bound.
 	f.stopOverruns(s, now)
-	// 3. Replan what no longer holds.
+	// 4. Replan what no longer holds.
 	f.repair(s, now)
 	f.plan.displaced = f.plan.planner.HasChanged()
 	f.plan.needsAnotherRound = f.plan.needsAnotherRound || f.plan.displaced
-	// 4. Compress the schedule, once after each unplanned release.
+	// 5. Compress the schedule, once after each unplanned release.
 	mark, compressed := f.compress(s, now)
-	// 5. Plan and guarantee new work.
+	// 6. Plan and guarantee new work.
 	f.planNew(s, now)
 	f.compressed.recordFreed(f.plan.planner)
 	f.plan.planner.Close()
-	// 6. Start what is due and update reservations.
+	// 7. Start what is due and update reservations.
 	f.commit(s, now)
 	if f.plan.timeline.HasOverrun() { // what has guarantees now may be blocked by a task past its estimate
 		f.plan.needsAnotherRound = true

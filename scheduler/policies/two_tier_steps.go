@@ -9,6 +9,26 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
+// resumeOverCapacity resumes suspended tasks on nodes that have less than nothing free of what these tasks do not need:
+// frozen ones, where a node shrank below the memory that they occupy. A plan has no place there while that is so, which
+// such a task alone may keep so for ever. Where anything is reserved on the node, there is a time at which it has places
+// again. O(suspended tasks), O(1) if none is.
+func (f *reservingPolicy) resumeOverCapacity(s *scheduler.State) {
+	for a := range s.Attempts().Resumable() {
+		n := s.Node(a.Node)
+		if isOverCapacity(n) && len(s.Reservations().On(a.Node)) == 0 && s.Attempts().CanResume(a) && suspendedAttempt(s, s.StageOf(a), a.ID.Index) == a &&
+			!f.tryApply(a.Act(scheduler.ActResume)) {
+			return
+		}
+	}
+}
+
+// isOverCapacity reports whether a node or one of its disks has less than nothing free of something.
+func isOverCapacity(n *scheduler.Node) bool {
+	return n.Free[scheduler.CPU] < 0 || n.Free[scheduler.Memory] < 0 ||
+		slices.ContainsFunc(n.Disks, func(d scheduler.DiskUse) bool { return d.FreeIO < 0 || d.FreeSpace < 0 })
+}
+
 // stopOverruns suspends attempts past their bound, or kills them if they cannot be
 // moved out of memory. It leaves jobs with an accepted deadline, and unless their
 // capacity is guaranteed to others, attempts past a mere estimate, and those that it
