@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 
@@ -173,5 +174,24 @@ func TestNumbersComeBeforeNames(t *testing.T) {
 	j := groupJob("12", 1)
 	if _, err := newTestCluster(t, nil).trySubmit(j, ""); !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "digits alone") {
 		t.Errorf("a new job that is called like a number: %v", err)
+	}
+}
+
+// A run that goes on late, on a machine that was paused, writes into a folder that no other run has.
+func TestRunsHaveFoldersOfTheirOwn(t *testing.T) {
+	j, folders := &facts.Job{Temporary: "hdfs:///_temporary.out"}, map[string]bool{}
+	n := 0
+	for _, stage := range []int32{0, 1} {
+		for _, task := range []int32{0, 1, 11} {
+			for _, attempt := range []int32{1, 11} {
+				for _, run := range []int32{1, 2, 11} {
+					folders[path.Dir(attemptOutput(j, facts.Key{Job: 1, Stage: stage, Task: task, Attempt: attempt}, run))] = true
+					n++
+				}
+			}
+		}
+	}
+	if len(folders) != n {
+		t.Errorf("%d runs have %d folders: %v", n, len(folders), folders)
 	}
 }

@@ -3,6 +3,7 @@ package requests
 import (
 	"bytes"
 	"io"
+	"path"
 	"testing"
 
 	"github.com/drover-run/drover/hdfs"
@@ -32,42 +33,57 @@ func (c *delayedContent) Read(p []byte) (int, error) {
 
 func (c *delayedContent) Close() error { return nil }
 
-// A helper stands still in its upload, as on a machine that was paused. The next run of the attempt has the same name for
-// its result, and wins. Then the first one goes on, or tries again, before or after the result is published: it fails, and
-// the published result is that of the next run, with nothing beside it.
+// A helper stands still in its upload, as on a machine that was paused. The next run of the attempt has a folder of its own
+// for its result, and wins. Then the first one goes on, or tries again, before or after the result is published, which is
+// that of the next run, with nothing beside it. The same holds where both had one name, for as long as the first one
+// writes the file that it had created: a node starts no helper while an earlier one of the same run is alive.
 func TestDelayedUploadChangesNothing(t *testing.T) {
-	const part, length = 2, 10 + 2 // of prepared
-	source := "/out/x/_temporary/7/2.1/part"
+	const length = 10 + 2 // of the third part of prepared
+	const winner, run, name = "/out/x/_temporary/7/2.1/part", "/out/x/_temporary/7/2.0/part", "/out/x/part-00002"
 	first, next := bytes.Repeat([]byte{'1'}, length), bytes.Repeat([]byte{'2'}, length)
 	overwrite := hdfs.CreateOptions{Overwrite: true} // as helpers upload
-	for name, c := range map[string]struct {
-		read         int // when it stands still; -1: before it creates the file
-		published    bool
-		fails        fake.Op // its next call, so that it tries again
-		createsAgain bool
+	const uncreated = -1
+	for what, c := range map[string]struct {
+		file      string
+		read      int // bytes, when it stands still
+		published bool
+		fails     fake.Op // its next call, so that it tries again
+		succeeds  bool
 	}{
-		"in the middle, goes on before the publish":             {read: 5},
-		"in the middle, goes on after the publish":              {read: 5, published: true},
-		"before its commit, goes on before the publish":         {read: length},
-		"before its commit, goes on after the publish":          {read: length, published: true},
-		"before its commit, tries again after the publish":      {read: length, published: true, fails: fake.OpCommit, createsAgain: true},
-		"before it creates the file, goes on after the publish": {read: -1, published: true},
+		"in the middle, goes on before the publish":              {file: run, read: 5, succeeds: true},
+		"in the middle, goes on after the publish":               {file: run, read: 5, published: true},
+		"before its commit, goes on before the publish":          {file: run, read: length, succeeds: true},
+		"before its commit, goes on after the publish":           {file: run, read: length, published: true},
+		"before its commit, tries again before the publish":      {file: run, read: length, fails: fake.OpCommit, succeeds: true},
+		"before its commit, tries again after the publish":       {file: run, read: length, published: true, fails: fake.OpCommit},
+		"before it creates the file, goes on before the publish": {file: run, read: uncreated, succeeds: true},
+		"before it creates the file, goes on after the publish":  {file: run, read: uncreated, published: true},
+
+		"one name, in the middle, goes on before the publish":             {file: winner, read: 5},
+		"one name, in the middle, goes on after the publish":              {file: winner, read: 5, published: true},
+		"one name, before its commit, goes on before the publish":         {file: winner, read: length},
+		"one name, before its commit, goes on after the publish":          {file: winner, read: length, published: true},
+		"one name, before its commit, tries again after the publish":      {file: winner, read: length, published: true, fails: fake.OpCommit},
+		"one name, before it creates the file, goes on after the publish": {file: winner, read: uncreated, published: true},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(what, func(t *testing.T) {
 			fs, req := prepared(t)
+			if err := fs.Mkdir(t.Context(), path.Dir(run)); err != nil {
+				t.Fatal(err)
+			}
 			d := NewServer(singleFS{fs}, nil, func() {}, func(string, error) {})
 			still, further, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 			go func() {
 				opened := false
-				_, err := hdfs.Upload(t.Context(), fs, source, hdfs.UploadOptions{CreateOptions: overwrite}, func() (io.ReadCloser, error) {
-					content := &delayedContent{Reader: bytes.NewReader(first), left: c.read, still: still, further: further}
+				_, err := hdfs.Upload(t.Context(), fs, c.file, hdfs.UploadOptions{CreateOptions: overwrite}, func() (io.ReadCloser, error) {
+					content := &delayedContent{Reader: bytes.NewReader(first)}
 					switch {
 					case opened:
-						content.still = nil
-					case c.read < 0:
-						content.still = nil
+					case c.read == uncreated:
 						close(still)
 						<-further
+					default:
+						content.left, content.still, content.further = c.read, still, further
 					}
 					opened = true
 					return content, nil
@@ -75,20 +91,16 @@ func TestDelayedUploadChangesNothing(t *testing.T) {
 				ended <- err
 			}()
 			<-still
-			if err := hdfs.WriteFile(t.Context(), fs, source, next, overwrite); err != nil {
+			if err := hdfs.WriteFile(t.Context(), fs, winner, next, overwrite); err != nil {
 				t.Fatal(err)
 			}
 			goOn := func() {
-				creates := fs.Calls(fake.OpCreate)
 				if c.fails != 0 {
 					fs.FailNth(c.fails, 1, hdfs.ErrUnavailable)
 				}
 				close(further)
-				if err := <-ended; err == nil {
-					t.Error("the upload that stood still has succeeded")
-				}
-				if again := fs.Calls(fake.OpCreate) > creates; again != (c.createsAgain || c.read < 0) {
-					t.Errorf("it created the file again: %v", again)
+				if err := <-ended; (err == nil) != c.succeeds {
+					t.Errorf("the upload that stood still: %v", err)
 				}
 			}
 			if !c.published {
@@ -101,8 +113,8 @@ func TestDelayedUploadChangesNothing(t *testing.T) {
 				goOn()
 			}
 			wholeResult(t, fs)
-			if got, err := hdfs.ReadFile(t.Context(), fs, "/out/x/part-00002", 1<<10); err != nil || !bytes.Equal(got, next) {
-				t.Errorf("part %d is %q, %v; want that of the next run", part, got, err)
+			if got, err := hdfs.ReadFile(t.Context(), fs, name, 1<<10); err != nil || !bytes.Equal(got, next) {
+				t.Errorf("%s is %q, %v; want that of the next run", name, got, err)
 			}
 			for dir, want := range map[string]int{"/out/x": parts + 2, "/out/x/_temporary": 0} { // the files, _SUCCESS and that folder, which is not the job's
 				if inside, err := fs.List(t.Context(), dir); err != nil || len(inside) != want {
