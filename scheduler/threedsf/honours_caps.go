@@ -32,8 +32,9 @@ func (v *view) isBelowCap(id scheduler.TenantID) bool {
 }
 
 // leavesCaps reports whether starting d more of a stage until end, by a task that does not give way, leaves the guarantees
-// below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might. What was placed since
-// the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a guarantee may be below a cap.
+// below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might. What was placed
+// since the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a
+// guarantee may be below a cap.
 func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) bool {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
@@ -107,8 +108,8 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	return nil
 }
 
-// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now and has run for
-// so long.
+// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now and has
+// run for so long.
 func (x *guaranteeCheck) assumedEndFromNow(g *scheduler.Stage, ran time.Duration) scheduler.Time {
 	if b := g.BoundLeft(ran); b > 0 {
 		return x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
