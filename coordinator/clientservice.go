@@ -505,7 +505,7 @@ func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[d
 		return nil, err
 	}
 	var tooDeep error
-	s.core.view(func(f *facts.Facts) { tooDeep = f.Checks().TreeTooDeep(req.Msg.GetTenants()) })
+	s.core.view(func(f *facts.Facts) { tooDeep = f.Checks().CheckTreeDepth(req.Msg.GetTenants()) })
 	if tooDeep != nil {
 		return nil, tooDeep
 	}

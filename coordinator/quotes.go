@@ -209,7 +209,7 @@ func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *locat
 	var params map[string]string
 	sources := map[scheduler.StageID]estimate.Source{}
 	s.core.view(func(f *facts.Facts) {
-		if err = f.Checks().Accept(spec, "", f.Clock().EntryTime(now.UnixNano())); err == nil {
+		if err = f.Checks().CheckJob(spec, "", f.Clock().EntryTime(now.UnixNano())); err == nil {
 			d, err = s.newDraft(f, spec, in, t.estimates, now)
 		}
 		t.scheduler, params = s.core.schedulerOf(f)

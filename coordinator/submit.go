@@ -278,18 +278,18 @@ func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []st
 		spec.Output.Path = output
 	}
 	s.core.view(func(f *facts.Facts) {
-		if err = f.Checks().Accept(spec, output, f.Clock().EntryTime(s.core.now().UnixNano())); err == nil {
+		if err = f.Checks().CheckJob(spec, output, f.Clock().EntryTime(s.core.now().UnixNano())); err == nil {
 			err = checkCaps(f, spec)
 		}
 		if err == nil {
-			err = f.Checks().OutputReserved(spec.Tenant, output)
+			err = f.Checks().CheckOutputSpelling(spec.Tenant, output)
 		}
 		if err == nil {
 			setFileSizes(f, spec)
 			err = checkFilesFit(spec)
 		}
 		if err == nil {
-			err = f.Checks().Crowded(spec.Tenant)
+			err = f.Checks().CheckTenantShare(spec.Tenant)
 		}
 		if err == nil {
 			err = checkFeatures(f, spec)

@@ -16,7 +16,7 @@ import (
 )
 
 func (en clusterEntries) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFact, r *Result) {
-	if err := en.f.Checks().tenants(tf.GetTenants()); err != nil {
+	if err := en.f.Checks().checkTenants(tf.GetTenants()); err != nil {
 		r.Err = err
 		return
 	}
@@ -45,10 +45,10 @@ func (en clusterEntries) putTenant(t *droverv1.Tenant) {
 // maxTenantDepth bounds the depth of the tenant tree.
 const maxTenantDepth = 32
 
-// tenants returns an error if the tenants to be applied are invalid: a bad
+// checkTenants returns an error if the tenants to be applied are invalid: a bad
 // name or weight, an unknown parent (it may come earlier in the list), or a
 // cycle.
-func (c Checks) tenants(list []*droverv1.Tenant) error {
+func (c Checks) checkTenants(list []*droverv1.Tenant) error {
 	parent, added := map[string]string{}, 0
 	for _, t := range c.f.tenants {
 		if !t.Deleted {
@@ -70,11 +70,8 @@ func (c Checks) tenants(list []*droverv1.Tenant) error {
 			added++
 		}
 		parent[name] = t.GetParent()
-		depth := 0
-		for up := name; up != ""; up = parent[up] {
-			if depth++; depth > maxTenantDepth {
-				return fault.New(fault.Invalid, "tenant %q: its parents form a circle or more than %d levels", name, maxTenantDepth)
-			}
+		if isTooDeep(parent, name) {
+			return fault.New(fault.Invalid, "tenant %q: its parents form a circle or more than %d levels", name, maxTenantDepth)
 		}
 	}
 	if len(c.f.tenants)+added > maxTenants {
@@ -83,11 +80,22 @@ func (c Checks) tenants(list []*droverv1.Tenant) error {
 	return nil
 }
 
-// TreeTooDeep returns an error if tenants to be applied move others, which are below them, deeper
+// isTooDeep reports whether a tenant is deeper than maxTenantDepth, as one is whose parents form a circle.
+func isTooDeep(parent map[string]string, name string) bool {
+	depth := 0
+	for up := name; up != ""; up = parent[up] {
+		if depth++; depth > maxTenantDepth {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckTreeDepth returns an error if tenants to be applied move others, which are below them, deeper
 // than a tree may be. It is asked before the entry is proposed alone: what older logs accepted
 // stays. What Apply refuses is left to it. O(tenants times depth).
-func (c Checks) TreeTooDeep(list []*droverv1.Tenant) error {
-	if c.tenants(list) != nil {
+func (c Checks) CheckTreeDepth(list []*droverv1.Tenant) error {
+	if c.checkTenants(list) != nil {
 		return nil
 	}
 	parent := map[string]string{}
@@ -100,11 +108,8 @@ func (c Checks) TreeTooDeep(list []*droverv1.Tenant) error {
 		parent[t.GetName()] = t.GetParent()
 	}
 	for _, name := range slices.Sorted(maps.Keys(parent)) {
-		depth := 0
-		for up := name; up != ""; up = parent[up] {
-			if depth++; depth > maxTenantDepth {
-				return fault.New(fault.Invalid, "tenant %q would be more than %d levels deep: move fewer tenants above it", name, maxTenantDepth)
-			}
+		if isTooDeep(parent, name) {
+			return fault.New(fault.Invalid, "tenant %q would be more than %d levels deep: move fewer tenants above it", name, maxTenantDepth)
 		}
 	}
 	return nil

@@ -88,7 +88,7 @@ func (en decisionEntries) place(e *droverv1.Entry, act *droverv1.ActionFact) str
 		return "no such task"
 	}
 	j := en.f.jobs[k.Job]
-	if why := en.f.Checks().placement(j, k, t, act, n); why != "" {
+	if why := en.f.Checks().whyNotPlaced(j, k, t, act, n); why != "" {
 		return why
 	}
 	j = writerOf(en.f).writableJob(j)
@@ -127,7 +127,8 @@ func (en decisionEntries) addAttempt(e *droverv1.Entry, j *Job, k Key, a *Attemp
 	en.f.onNode[a.Node][k] = struct{}{}
 }
 
-func (c Checks) placement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
+// whyNotPlaced returns why a placement is stale or may not be, or "".
+func (c Checks) whyNotPlaced(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
 	last, active, live := int32(0), 0, 0
 	for _, a := range t.Attempts {
 		last = max(last, a.Attempt)

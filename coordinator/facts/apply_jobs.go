@@ -82,7 +82,7 @@ func (en jobEntries) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFac
 		r.Err = fault.New(fault.Invalid, "%w", err)
 		return
 	}
-	if r.Err = en.f.Checks().Accept(spec, a.GetOutput(), en.f.now); r.Err != nil {
+	if r.Err = en.f.Checks().CheckJob(spec, a.GetOutput(), en.f.now); r.Err != nil {
 		return
 	}
 	j, err := en.newJob(e, a, id, spec, splits)
@@ -100,9 +100,9 @@ func (en jobEntries) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFac
 	en.finishIfComplete(e, j)
 }
 
-// Accept returns why a job cannot be accepted at a time (Unix ns), or nil.
+// CheckJob returns why a job cannot be accepted at a time (Unix ns), or nil.
 // The API calls it before it does any work; Apply calls it again.
-func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
+func (c Checks) CheckJob(spec *jobspec.Job, output string, at int64) error {
 	if c.f.Tenant(spec.Tenant) == nil {
 		return UnknownTenant(spec.Tenant)
 	}
@@ -123,7 +123,7 @@ func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
 	if err := SecretsOf(c.f).needed(spec); err != nil {
 		return err
 	}
-	return c.deadline(spec, at)
+	return c.checkDeadline(spec, at)
 }
 
 // Digests returns the blobs that a job references, each once, in order.

@@ -104,7 +104,7 @@ func (en decisionEntries) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, 
 		levelsOf(en.f).park(k, a, true)
 		return ""
 	}
-	if why := en.f.Checks().levelChange(k, a, l); why != "" {
+	if why := en.f.Checks().whyNotLevel(k, a, l); why != "" {
 		return why
 	}
 	n := en.f.Node(a.Node)
@@ -157,7 +157,8 @@ func (en levelEntries) unparkDrained(node int32) {
 	}
 }
 
-func (c Checks) levelChange(k Key, a *Attempt, l droverv1.Level) string {
+// whyNotLevel returns why an attempt may not be brought to level l, or "".
+func (c Checks) whyNotLevel(k Key, a *Attempt, l droverv1.Level) string {
 	n := c.f.Node(a.Node)
 	switch {
 	case l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED:

@@ -17,7 +17,7 @@ const deletedWeight = 1e-9
 // Its id stays taken, since ids are dense, and since jobs of the past and the
 // scheduler's state name it.
 func (en clusterEntries) applyTenantDeleted(e *droverv1.Entry, d *droverv1.TenantDeletedFact, r *Result) {
-	if err := en.f.Checks().tenantDeleted(d.GetName()); err != nil {
+	if err := en.f.Checks().checkTenantDeletion(d.GetName()); err != nil {
 		r.Err = err
 		return
 	}
@@ -29,9 +29,9 @@ func (en clusterEntries) applyTenantDeleted(e *droverv1.Entry, d *droverv1.Tenan
 	en.f.EventLog().add(e, "tenant.deleted", &Event{Text: "tenant " + n.Spec.GetName()})
 }
 
-// tenantDeleted returns an error if a tenant cannot be deleted: it does not exist or
+// checkTenantDeletion returns an error if a tenant cannot be deleted: it does not exist or
 // must exist, or something would be left of it. O(tenants + jobs).
-func (c Checks) tenantDeleted(name string) error {
+func (c Checks) checkTenantDeletion(name string) error {
 	if c.f.Tenant(name) == nil {
 		return UnknownTenant(name)
 	}

@@ -125,9 +125,9 @@ func (d Deadlines) Outcomes() []Outcome {
 	return append(append(make([]Outcome, 0, len(d.f.outcomes)), d.f.outcomes[d.f.outcomesStart:]...), d.f.outcomes[:d.f.outcomesStart]...)
 }
 
-// deadline returns why a job's deadline or project cannot be accepted at a
+// checkDeadline returns why a job's deadline or project cannot be accepted at a
 // time (Unix ns), or nil.
-func (c Checks) deadline(spec *jobspec.Job, at int64) error {
+func (c Checks) checkDeadline(spec *jobspec.Job, at int64) error {
 	if d := spec.Deadline; d != nil {
 		ns, ok := unixNS(*d)
 		switch {

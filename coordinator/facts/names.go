@@ -65,10 +65,10 @@ func (f *Facts) LiveJobs(name string) (out []*Job) {
 	return out
 }
 
-// Crowded returns an error if a tenant has its share of the live jobs: half of
+// CheckTenantShare returns an error if a tenant has its share of the live jobs: half of
 // maxLiveJobs, and never more than are still free. It is asked at submission alone: a
 // job that was acknowledged stays.
-func (c Checks) Crowded(tenant string) error {
+func (c Checks) CheckTenantShare(tenant string) error {
 	if own, free := c.f.live.byTenant[tenant], maxLiveJobs-c.f.live.count; own >= min(maxLiveJobs/2, free) {
 		return fault.Overload("%d jobs of tenant %q are live, its share: submit when some of them have ended", own, tenant)
 	}
@@ -105,10 +105,10 @@ func (r reservedOutputs) remove(path string, job uint64) {
 	}
 }
 
-// OutputReserved returns an error if a job has reserved an output in another spelling: through another name of its
-// NameNode, or as an earlier version took it, uncleaned. It is asked at submission alone: Accept compares what is
-// written. O(1), but O(live jobs) for an output that is reserved.
-func (c Checks) OutputReserved(tenant, output string) error {
+// CheckOutputSpelling returns an error if a job has reserved an output in another spelling: through another name of
+// its NameNode, or as an earlier version took it, uncleaned. It is asked at submission alone: CheckJob compares what
+// is written. O(1), but O(live jobs) for an output that is reserved.
+func (c Checks) CheckOutputSpelling(tenant, output string) error {
 	if output == "" || c.f.outputs.byPlace[placeOf(output)] == 0 {
 		return nil
 	}

@@ -14,7 +14,7 @@ func TestLiveJobsAreShared(t *testing.T) {
 	checks := f.Checks()
 	id := uint64(0)
 	fill := func(tenant string) (own int) {
-		for checks.Crowded(tenant) == nil {
+		for checks.CheckTenantShare(tenant) == nil {
 			id++
 			own++
 			f.live.add(tenant, fmt.Sprint(id), id)
@@ -30,7 +30,7 @@ func TestLiveJobsAreShared(t *testing.T) {
 	if own := fill("c"); own < maxLiveJobs/8 {
 		t.Errorf("the third has %d", own)
 	}
-	if err := checks.Crowded("a"); !errors.Is(err, fault.Overloaded) {
+	if err := checks.CheckTenantShare("a"); !errors.Is(err, fault.Overloaded) {
 		t.Errorf("the first: %v", err)
 	}
 	for i := range uint64(maxLiveJobs / 2) {
@@ -39,7 +39,7 @@ func TestLiveJobsAreShared(t *testing.T) {
 	if n := f.live.byTenant["a"]; n != 0 {
 		t.Errorf("%d jobs of a are left", n)
 	}
-	if err := checks.Crowded("a"); err != nil {
+	if err := checks.CheckTenantShare("a"); err != nil {
 		t.Error(err)
 	}
 }

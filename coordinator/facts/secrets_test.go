@@ -200,7 +200,7 @@ func TestJobsNameTheirTenantsSecrets(t *testing.T) {
 	ask := func(ref string) string {
 		j := &jobspec.Job{Version: 1, Name: "j", Tenant: "a", Stages: []jobspec.Stage{{Name: "s", Kind: jobspec.KindGroup, Command: []string{"x"}, Secrets: []jobspec.Secret{{Env: "T", Ref: ref}}}}}
 		jobspec.SetDefaults(j)
-		err := l.f.Checks().Accept(j, "", 0)
+		err := l.f.Checks().CheckJob(j, "", 0)
 		if err != nil && !errors.Is(err, fault.NotFound) {
 			t.Errorf("%s: %v", ref, err)
 		}
