@@ -23,9 +23,10 @@ func (ck Clock) EntryTime(now int64) int64 {
 	return now
 }
 
-// Entry.step_rules is the version of the rules by which Apply treats an entry: 0 is the first, and each has the rules of
-// those below it, so that entries of earlier versions are replayed as they were applied. An entry has the lowest version
-// that has each rule which may change its effect, mostly 0: servers stop at a version that they do not know (Newer).
+// Entry.step_rules is the version of the rules by which Apply treats an entry, of all of them and not, as its name has
+// it, of steps of the clock alone: 0 is the first, and each has the rules of those below it, so that entries of earlier
+// versions are replayed as they were applied. An entry has the lowest version that has each rule which may change its
+// effect, mostly 0: servers stop at a version that they do not know (Newer).
 const (
 	tokenStepRules  = 1 // a step back of the log's time: tokens too
 	drainStepRules  = 2 // a step back: deadlines of drains too
@@ -36,11 +37,12 @@ const (
 	levelStepRules  = 7 // a step back: when attempts reached their levels too
 	projectRules    = 8 // a decision: the guarantee of a project, or its refusal, is an event
 
-	lastStepRules = projectRules
+	lastRules = projectRules
 )
 
-// StepRules returns the step_rules of an entry that is proposed now.
-func (ck Clock) StepRules(e *droverv1.Entry, now int64) uint32 {
+// ApplyRules returns the step_rules of an entry that is proposed now. Newest first: an entry has the highest rule that may
+// change its effect.
+func (ck Clock) ApplyRules(e *droverv1.Entry, now int64) uint32 {
 	switch {
 	case ck.f.Deadlines().answersProject(e.GetDecision()):
 		return projectRules
@@ -74,12 +76,12 @@ func (ck Clock) advance(e *droverv1.Entry) {
 	ck.f.now = max(ck.f.now, at)
 }
 
-// stepBack sets the time back to `to`. What was to happen a while after the
-// wrong time happens that while after the right one; what lies in the past, by
-// its meaning, is no later than now; a deadline that is still to come is not
-// missed. A token that was made by the wrong clock is good for as long as it was
-// given, and so is a drain's deadline. A maintenance window that it began too early is to come again. Times of ended attempts
-// stay as they were recorded. O(jobs and active attempts); the reader of the journal rebuilds.
+// stepBack sets the time back to `to`. O(jobs and active attempts); the reader of the journal rebuilds.
+//   - Ends of waits (quarantine, back-off) and times of recent failures move back as far.
+//   - Times of things that have happened become at most `to`; those of ended attempts stay.
+//   - Deadlines stay. One that lies ahead again is not missed.
+//   - A token, or the deadline of a drain, that was made while the clock was ahead keeps its length.
+//   - A maintenance window that began while the clock was ahead, and before its time, begins again.
 func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	by := ck.f.now - to
 	ck.f.now, ck.f.stepAt, ck.f.stepBy = to, to, by

@@ -49,7 +49,7 @@ func TestDeadlinesOfDrainsStepBackWithTheClock(t *testing.T) {
 		}
 	}
 	notice := &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "k"}}}
-	if r, other := New().Clock().StepRules(notice, -2*int64(ClockTolerance)), New().Clock().StepRules(notice, 0); r != levelStepRules || other != 0 {
+	if r, other := New().Clock().ApplyRules(notice, -2*int64(ClockTolerance)), New().Clock().ApplyRules(notice, 0); r != levelStepRules || other != 0 {
 		t.Errorf("an entry that steps back now has rules %d, another one %d", r, other)
 	}
 }

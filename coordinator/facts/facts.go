@@ -17,7 +17,7 @@ const EntryVersion = 1
 // Newer reports whether a newer program wrote an entry, which this one would not understand or misread.
 // What other servers made of it would then not be in these facts, whatever came later.
 func Newer(e *droverv1.Entry) bool {
-	return e.GetVersion() > EntryVersion || e.GetStepRules() > lastStepRules || len(e.ProtoReflect().GetUnknown()) > 0
+	return e.GetVersion() > EntryVersion || e.GetStepRules() > lastRules || len(e.ProtoReflect().GetUnknown()) > 0
 }
 
 // Limits of the facts. An entry that would exceed one is refused, unless noted.

@@ -41,7 +41,7 @@ func (g *gen) entry() *droverv1.Entry {
 	g.n++
 	g.at += int64(g.r.IntN(int(infraWindow / 20)))
 	e := &droverv1.Entry{Version: EntryVersion, At: g.at - int64(g.r.IntN(1000)), Actor: "gen"}
-	e.StepRules = uint32(e.At) % (lastStepRules + 1) // no draw of its own: seeds stay what they were
+	e.StepRules = uint32(e.At) % (lastRules + 1) // no draw of its own: seeds stay what they were
 	if g.n > 1 && g.r.IntN(16) == 0 {
 		g.secret(e)
 		return e

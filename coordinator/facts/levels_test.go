@@ -87,7 +87,7 @@ func TestLevelsReachedTooEarlyStepBackWithTheClock(t *testing.T) {
 		}
 	}
 	violates := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{{Kind: violatedState, Job: 1, Slot: 1}}}}}
-	if r := New().Clock().StepRules(violates, -2*int64(ClockTolerance)); r != levelStepRules {
+	if r := New().Clock().ApplyRules(violates, -2*int64(ClockTolerance)); r != levelStepRules {
 		t.Errorf("a decision that records a violation and steps back has rules %d", r)
 	}
 }

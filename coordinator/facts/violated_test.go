@@ -94,7 +94,7 @@ func TestViolatedGuaranteesAreRecorded(t *testing.T) {
 	}
 	violates := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{{Kind: violatedState, Job: 1, Slot: 1}}}}}
 	keeps := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{{Kind: acceptedState, Job: 1}}}}}
-	if v, k := New().Clock().StepRules(violates, 0), New().Clock().StepRules(keeps, 0); v != violationRules || k != 0 {
+	if v, k := New().Clock().ApplyRules(violates, 0), New().Clock().ApplyRules(keeps, 0); v != violationRules || k != 0 {
 		t.Errorf("a decision that records a violation has rules %d, another one %d", v, k)
 	}
 }
@@ -114,9 +114,9 @@ func TestGuaranteesOfProjectsAreEvents(t *testing.T) {
 				{Kind: refusedState, Project: q, At: at + 20e9}, {Kind: refusedState, Project: r}, {Kind: refusedState, Project: 99},
 				{Kind: latestDepartureState, Job: 1, Project: 0, At: at}}}}}
 		}
-		first := f.Clock().StepRules(decision(60e9), 1e9)
+		first := f.Clock().ApplyRules(decision(60e9), 1e9)
 		apply(decision(60e9))
-		if again := f.Clock().StepRules(decision(70e9), 1e9); first != projectRules || again != 0 {
+		if again := f.Clock().ApplyRules(decision(70e9), 1e9); first != projectRules || again != 0 {
 			t.Errorf("the first decision has rules %d, the next one %d", first, again)
 		}
 		apply(decision(70e9))

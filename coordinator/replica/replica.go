@@ -569,7 +569,7 @@ func (r *Replica) entryTime(e *droverv1.Entry) (at int64, stepRules uint32) {
 	now := r.now().UnixNano()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.facts.Clock().EntryTime(now), r.facts.Clock().StepRules(e, now)
+	return r.facts.Clock().EntryTime(now), r.facts.Clock().ApplyRules(e, now)
 }
 
 func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
