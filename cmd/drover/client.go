@@ -76,6 +76,11 @@ func show[Q, R any, M interface {
 
 // dial returns a client for the global flags. It does not connect yet.
 func dial(c *cli.Context) (*client, error) {
+	return dialTo(c, c.String("address"), c.Bool(staleFlag))
+}
+
+// dialTo is dial for other addresses, with or without answers of coordinators that do not lead.
+func dialTo(c *cli.Context, addresses string, stale bool) (*client, error) {
 	token, err := readToken(c)
 	if err != nil {
 		return nil, err
@@ -84,13 +89,13 @@ func dial(c *cli.Context) (*client, error) {
 	if token != "" {
 		conf = sync.OnceValues(func() (*tls.Config, error) { return pki.TokenConfig(c.String("tls-ca")) })
 	}
-	t, err := openCoordinators("-address", c.String("address"), conf)
+	t, err := openCoordinators("-address", addresses, conf)
 	if err != nil {
 		return nil, err
 	}
 	t.ShowToken(token)
 	var more []connect.Interceptor
-	if c.Bool(staleFlag) {
+	if stale {
 		more = append(more, staleReader{})
 	}
 	h, opts := &http.Client{Transport: t}, connect.WithInterceptors(append(more, coordclient.NewRetrier(t))...)

@@ -31,8 +31,8 @@ func TestLogOfDebugArchiveEndsWithItsLimit(t *testing.T) {
 	mux.Handle(droverv1connect.NewDebugServiceHandler(silentLog{}))
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	a := &debugArchive{cl: &client{debug: droverv1connect.NewDebugServiceClient(server.Client(), server.URL), ctx: t.Context()}}
-	log := a.daemon("coordinator", "")[0]
+	cl := &client{debug: droverv1connect.NewDebugServiceClient(server.Client(), server.URL), ctx: t.Context()}
+	log := (&debugArchive{}).daemon(debugDaemon{folder: "coordinators/c1", cl: cl})[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if err := log.get(ctx, io.Discard); err == nil {
