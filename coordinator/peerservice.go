@@ -3,10 +3,12 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -81,15 +83,16 @@ func (p *peers) describeSelf() (*droverv1.DescribeResponse, error) {
 	return res, nil
 }
 
-// Join adds the caller to the cluster, if this server leads.
+// Join adds the caller to the cluster, if this server leads. One whose certificate has another name is let in once an
+// operator has added it (AddServer).
 func (s *peerService) Join(ctx context.Context, req *connect.Request[droverv1.JoinRequest]) (*connect.Response[droverv1.JoinResponse], error) {
 	r, err := s.log()
 	if err != nil {
 		return nil, err
 	}
 	m := req.Msg
-	if id := caller(ctx); id.name != "coordinator/"+m.GetId() {
-		return nil, fault.New(fault.Denied, "%s may not join as server %q: start it with the -id that its certificate names", id.name, m.GetId())
+	if id := caller(ctx); id.name != "coordinator/"+m.GetId() && !isAdded(r, m.GetId(), m.GetAddress()) {
+		return nil, fault.New(fault.Denied, "%s may not join as server %q: start it with the -id that its certificate names, or add it (drover operator server add %s %s)", id.name, m.GetId(), m.GetId(), m.GetAddress())
 	}
 	if err := version.CheckProtocol("the leader", "coordinator "+m.GetId(), m.GetProtocol()); err != nil {
 		return nil, err
@@ -101,6 +104,15 @@ func (s *peerService) Join(ctx context.Context, req *connect.Request[droverv1.Jo
 		return nil, err
 	}
 	return connect.NewResponse(&droverv1.JoinResponse{}), r.Admit(replica.Peer{ID: m.GetId(), Address: m.GetAddress()}, m.GetEmpty())
+}
+
+// isAdded reports whether the log has a server at an address that does not vote yet: nothing changes when it joins. A
+// voter that joins has lost its log, and its vote ends first.
+func isAdded(r *replica.Replica, id, address string) bool {
+	servers, _, err := r.Servers()
+	return err == nil && slices.ContainsFunc(servers, func(s raft.Server) bool {
+		return string(s.ID) == id && string(s.Address) == address && s.Suffrage != raft.Voter
+	})
 }
 
 // FetchFiles fetches what this server lacks from the caller.
