@@ -1,10 +1,21 @@
 package main
 
 import (
+	"archive/tar"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,50 +40,164 @@ func TestStatesOfServers(t *testing.T) {
 	}
 }
 
-// TestServersOfACluster: a second coordinator joins; list, add, transfer and remove say what they did,
-// and a removed coordinator ends.
-func TestServersOfACluster(t *testing.T) {
+// processCluster is coordinators in processes of their own, which a user calls by their sockets or with a certificate.
+type processCluster struct {
+	t     *testing.T
+	dir   string
+	runs  map[string]*exec.Cmd
+	logs  map[string]*lockedBuffer
+	peers map[string]string // peer addresses by id
+}
+
+func newProcessCluster(t *testing.T) *processCluster {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "drover") // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	at := func(name string) string { return filepath.Join(dir, name) }
-	drover := func(args ...string) string {
-		t.Helper()
-		out, err := droverOutput(t, args...)
-		if err != nil {
-			t.Fatalf("drover %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-		return out
+	c := &processCluster{t: t, dir: dir, runs: map[string]*exec.Cmd{}, logs: map[string]*lockedBuffer{}, peers: map[string]string{}}
+	c.drover("tls", "ca", "-dir", c.at("ca"))
+	c.drover("tls", "cert", "-dir", c.at("ca"), "-kind", "user", "root")
+	return c
+}
+
+func (c *processCluster) at(name string) string { return filepath.Join(c.dir, name) }
+
+// drover runs a command, which must succeed.
+func (c *processCluster) drover(args ...string) string {
+	c.t.Helper()
+	out, err := droverOutput(c.t, args...)
+	if err != nil {
+		c.t.Fatalf("drover %s: %v\n%s\n%s", strings.Join(args, " "), err, out, c.allLogs())
 	}
-	drover("tls", "ca", "-dir", at("ca"))
-	common := func(id string) []string {
-		drover("tls", "cert", "-dir", at("ca"), "-kind", "coordinator", "-host", "127.0.0.1", id)
-		return []string{"coordinator", "-id", id, "-data", at("data-" + id), "-socket", at(id), "-tls-ca", at("ca/ca.pem"), "-tls-cert", at("ca/" + id + ".pem"), "-tls-key", at("ca/" + id + ".key")}
+	return out
+}
+
+// launch starts a coordinator on its folder with a certificate of a name, and does not wait until it has a leader.
+func (c *processCluster) launch(id, name string, more ...string) {
+	c.t.Helper()
+	if _, err := os.Stat(c.at("ca/" + name + ".pem")); err != nil {
+		c.drover("tls", "cert", "-dir", c.at("ca"), "-kind", "coordinator", "-host", "127.0.0.1", name)
 	}
-	one, oneLog := startDaemon(t, append(common("c1"), "-peer-listen", "127.0.0.1:0")...)
-	found := regexp.MustCompile(`server c1 at ([0-9.:]+)`).FindStringSubmatch(oneLog.String())
+	c.runs[id], c.logs[id] = launchDaemon(c.t, append([]string{"coordinator", "-id", id, "-data", c.at("data-" + id), "-socket", c.at(id), "-listen", "127.0.0.1:0", "-operator", "user/root",
+		"-tls-ca", c.at("ca/ca.pem"), "-tls-cert", c.at("ca/" + name + ".pem"), "-tls-key", c.at("ca/" + name + ".key")}, more...)...)
+}
+
+// ready waits until a coordinator has a leader.
+func (c *processCluster) ready(id string) {
+	c.t.Helper()
+	var found []string
+	waitFor(c.t, id+" is ready", func() bool {
+		found = regexp.MustCompile(`server ` + id + ` at ([0-9.:]+)`).FindStringSubmatch(c.logs[id].String())
+		return found != nil
+	}, c.logs[id].String)
+	c.peers[id] = found[1]
+}
+
+// start starts a coordinator with its own certificate and waits until it has a leader.
+func (c *processCluster) start(id string, more ...string) {
+	c.t.Helper()
+	c.launch(id, id, append([]string{"-peer-listen", cmp.Or(c.peers[id], "127.0.0.1:0")}, more...)...)
+	c.ready(id)
+}
+
+// stop ends a coordinator's process, at once or by a signal on which it ends by itself.
+func (c *processCluster) stop(id string, by os.Signal) {
+	c.t.Helper()
+	if err := c.runs[id].Process.Signal(by); err != nil {
+		c.t.Fatal(err)
+	}
+	c.awaitEnd(id)
+}
+
+func (c *processCluster) awaitEnd(id string) {
+	c.t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = c.runs[id].Wait() // how it ended is in its log
+	}()
+	select {
+	case <-ended:
+	case <-time.After(stepLimit):
+		c.t.Fatalf("%s does not end:\n%s", id, c.logs[id])
+	}
+}
+
+func (c *processCluster) allLogs() (all string) {
+	for _, id := range slices.Sorted(maps.Keys(c.logs)) {
+		all += id + ":\n" + c.logs[id].String()
+	}
+	return all
+}
+
+// local returns the arguments of a command that calls a coordinator by its socket, without a certificate.
+func (c *processCluster) local(id string, args ...string) []string {
+	return append([]string{"-address", "unix://" + c.at(id)}, args...)
+}
+
+// remote returns the arguments of a command that calls coordinators with a user's certificate.
+func (c *processCluster) remote(ids []string, args ...string) []string {
+	c.t.Helper()
+	var urls []string
+	for _, id := range ids {
+		urls = append(urls, c.url(id))
+	}
+	return append([]string{"-address", strings.Join(urls, ","), "-tls-ca", c.at("ca/ca.pem"), "-tls-cert", c.at("ca/root.pem"), "-tls-key", c.at("ca/root.key")}, args...)
+}
+
+// url returns the address of a coordinator for users, which has been ready.
+func (c *processCluster) url(id string) string {
+	c.t.Helper()
+	found := regexp.MustCompile(`and (https://[0-9.:]+)`).FindStringSubmatch(c.logs[id].String())
 	if found == nil {
-		t.Fatalf("no address in the log:\n%s", oneLog)
+		c.t.Fatalf("no address in the log:\n%s", c.logs[id])
 	}
-	first := found[1]
-	_, twoLog := startDaemon(t, append(common("c2"), "-peer-listen", "127.0.0.1:0", "-join", first)...)
-	logs := func() string { return oneLog.String() + twoLog.String() }
+	return found[1]
+}
+
+// shows waits until a coordinator, whether it leads or not, lists the servers as wanted.
+func (c *processCluster) shows(id string, want func(list string) bool) {
+	c.t.Helper()
+	last := ""
+	waitFor(c.t, "server list of "+id, func() bool {
+		out, _ := droverOutput(c.t, c.local(id, "-stale", "operator", "server", "list")...) // an error only means another try
+		last = strings.Join(strings.Fields(out), " ")
+		return want(last)
+	}, func() string { return last + "\n" + c.allLogs() })
+}
+
+// showsText waits until a coordinator lists a text.
+func (c *processCluster) showsText(id, text string) {
+	c.t.Helper()
+	c.shows(id, func(list string) bool { return strings.Contains(list, text) })
+}
+
+// leader waits until a coordinator knows one, and returns its name.
+func (c *processCluster) leader(id string) (leader string) {
+	c.t.Helper()
+	c.shows(id, func(list string) bool {
+		found := regexp.MustCompile(`(c[0-9]) [0-9.:]+ leader`).FindStringSubmatch(list)
+		if found != nil {
+			leader = found[1]
+		}
+		return found != nil
+	})
+	return leader
+}
+
+// TestServersOfACluster: a second coordinator joins; list, add, transfer and remove say what they did,
+// and a removed coordinator ends.
+func TestServersOfACluster(t *testing.T) {
+	c := newProcessCluster(t)
+	c.start("c1")
+	c.start("c2", "-join", c.peers["c1"])
 	server := func(id string, more ...string) (string, error) {
-		return droverOutput(t, append([]string{"-address", "unix://" + at(id), "operator", "server"}, more...)...)
+		return droverOutput(t, c.local(id, append([]string{"operator", "server"}, more...)...)...)
 	}
-	shows := func(id, want string) {
-		t.Helper()
-		last := ""
-		waitFor(t, "server list of "+id+" shows "+want, func() bool {
-			out, _ := server(id, "list") // an error only means another try
-			last = strings.Join(strings.Fields(out), " ")
-			return strings.Contains(last, want)
-		}, func() string { return last + "\n" + logs() })
-	}
-	shows("c1", "c1 "+first+" leader")
-	shows("c1", "follower")
+	c.showsText("c1", "c1 "+c.peers["c1"]+" leader")
+	c.showsText("c1", "c2 "+c.peers["c2"]+" follower")
 	if out, err := server("c1", "list", "-json"); err != nil || strings.Count(out, `"voter": true`) != 2 || strings.Count(out, `"leader": true`) != 1 {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -90,23 +215,138 @@ func TestServersOfACluster(t *testing.T) {
 		}
 	}
 	if out, err := server("c1", "transfer", "c2"); err != nil || out != "server c2 leads\n" {
-		t.Fatalf("transfer: %v\n%s\n%s", err, out, logs())
+		t.Fatalf("transfer: %v\n%s\n%s", err, out, c.allLogs())
 	}
-	shows("c2", "c1 "+first+" follower")
-	if out, err := droverOutput(t, "-address", "unix://"+at("c2"), "status"); err != nil || !strings.Contains(out, "c2") {
+	c.showsText("c2", "c1 "+c.peers["c1"]+" follower")
+	if out, err := droverOutput(t, c.local("c2", "status")...); err != nil || !strings.Contains(out, "c2") {
 		t.Errorf("status: %v\n%s", err, out)
 	}
 	if out, err := server("c2", "remove", "c1"); err != nil || out != "server c1 is removed\n" {
-		t.Fatalf("remove: %v\n%s\n%s", err, out, logs())
+		t.Fatalf("remove: %v\n%s\n%s", err, out, c.allLogs())
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- one.Wait() }()
-	select {
-	case <-ended:
-	case <-time.After(stepLimit):
-		t.Fatalf("the removed coordinator does not end:\n%s", logs())
-	}
+	c.awaitEnd("c1")
 	if out, err := server("c2", "list"); err != nil || strings.Contains(out, "c1 ") {
 		t.Errorf("%v: c1 is still there:\n%s", err, out)
+	}
+}
+
+// gathersDebug has a user gather the logs and profiles of all coordinators, one of which is dead.
+func (c *processCluster) gathersDebug(ids []string, dead string) {
+	c.t.Helper()
+	name := c.at("debug.tar.gz")
+	said := c.drover(c.remote(ids, "operator", "debug", "-seconds", "1", "-output", name)...)
+	f, err := os.Open(name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	files, in := map[string]string{}, tar.NewReader(z)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		b, rerr := io.ReadAll(in)
+		if err := errors.Join(err, rerr); err != nil {
+			c.t.Fatal(err)
+		}
+		files[strings.TrimPrefix(h.Name, "drover-debug/")] = string(b)
+	}
+	for _, id := range ids {
+		for _, item := range []string{"log.jsonl", "metrics.txt", "goroutine.pprof"} {
+			if at := "coordinators/" + id + "/" + item; (files[at] != "") == (id == dead) {
+				c.t.Errorf("%s has %d bytes, and %s is dead:\n%s", at, len(files[at]), dead, said)
+			}
+		}
+	}
+	if !strings.Contains(files["manifest.json"], "coordinators/"+dead+": ") || strings.Count(said, "not in the archive") != 1 {
+		c.t.Errorf("what could not be had:\n%s\n%s", said, files["manifest.json"])
+	}
+}
+
+// TestServersAreReplaced: an operator adds a third coordinator, whose certificate has another name; it dies and another one
+// takes its place; then two of three are lost, and the last one goes on alone, as the how-to says, until another one joins.
+// Meanwhile a job is read from a follower, and the archive of logs and profiles has those of all that live.
+func TestServersAreReplaced(t *testing.T) {
+	c := newProcessCluster(t)
+	c.start("c1")
+	c.start("c2", "-join", c.peers["c1"])
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	third := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.launch("c3", "other", "-peer-listen", third, "-join", c.peers["c1"])
+	waitFor(t, "c3 is told that it may not join", func() bool { return strings.Contains(c.logs["c3"].String(), "may not join") }, c.allLogs)
+	if out := c.drover(c.remote([]string{"c1", "c2"}, "operator", "server", "add", "c3", third)...); out != "server c3 is added and votes\n" {
+		t.Errorf("add: %q", out)
+	}
+	c.ready("c3")
+	three := []string{"c1", "c2", "c3"}
+	job := c.at("j.hcl")
+	writeFile(t, job, `job "here" { stage "s" { command = ["true"] } }`)
+	c.drover(c.remote(three, "job", "run", "-detach", job)...)
+
+	c.stop("c3", os.Kill)
+	c.gathersDebug(three, "c3")
+	if out := c.drover(c.remote(three, "operator", "server", "remove", "c3")...); out != "server c3 is removed\n" {
+		t.Errorf("remove: %q", out)
+	}
+	c.start("c4", "-join", c.peers["c1"]+","+c.peers["c2"])
+	c.shows("c4", func(list string) bool { return strings.Count(list, "follower") == 2 && !strings.Contains(list, "c3") })
+
+	// A follower refuses to read, and names the leader, to which a command goes that can; with -stale it reads.
+	last := ""
+	waitFor(t, "a follower names the leader", func() bool {
+		leader := c.leader("c4")
+		if last = "c1"; leader == last {
+			last = "c2"
+		}
+		_, err := droverOutput(t, c.local(last, "job", "list")...) // none where it leads by now
+		return exitCode(err) == exitUnavailable && strings.Contains(err.Error(), fmt.Sprintf("%q does not lead, %q does", last, leader))
+	}, c.allLogs)
+	if out := c.drover(c.remote([]string{last}, "job", "list")...); !strings.Contains(out, "here") {
+		t.Errorf("a read that is sent on to the leader:\n%s", out)
+	}
+	waitFor(t, "the follower has the job", func() bool {
+		out, err := droverOutput(t, c.local(last, "-stale", "job", "list")...)
+		return err == nil && strings.Contains(out, "here")
+	}, c.allLogs)
+
+	for _, id := range []string{"c1", "c2", "c4"} {
+		if id != last {
+			c.stop(id, os.Kill)
+		}
+	}
+	if out := c.drover(c.local(last, "-stale", "job", "list")...); !strings.Contains(out, "here") {
+		t.Errorf("a stale read from %s alone:\n%s", last, out)
+	}
+	repair := []string{"operator", "repair", "-alone", last}
+	waitFor(t, "a command says how to go on", func() bool {
+		_, err := droverOutput(t, c.local(last, "job", "list")...)
+		return exitCode(err) == exitUnavailable && strings.Contains(err.Error(), "drover "+strings.Join(repair, " "))
+	}, c.allLogs)
+	c.stop(last, syscall.SIGTERM)
+	repair = append(repair, "-data", c.at("data-"+last))
+	if out, err := droverOutput(t, repair...); err == nil || !strings.Contains(out, "can be kept") || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("what would be kept: %v\n%s", err, out)
+	}
+	if out := c.drover(append(repair, "-accept-loss")...); !strings.Contains(out, "repaired in") {
+		t.Errorf("repair:\n%s", out)
+	}
+	c.start(last)
+	c.start("c5", "-join", c.peers[last])
+	c.shows("c5", func(list string) bool {
+		return strings.Contains(list, "c5 "+c.peers["c5"]+" follower") && strings.Contains(list, last+" "+c.peers[last]+" leader")
+	})
+	if out := c.drover(c.remote([]string{"c5"}, "job", "list")...); !strings.Contains(out, "here") {
+		t.Errorf("the job is lost:\n%s", out)
 	}
 }

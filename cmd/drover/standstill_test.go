@@ -35,6 +35,14 @@ func (l *lockedBuffer) String() string {
 // is ready. The test's end kills it.
 func startDaemon(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 	t.Helper()
+	cmd, log := launchDaemon(t, args...)
+	waitFor(t, "drover "+args[0]+" is ready", func() bool { return strings.Contains(log.String(), "ready: ") }, log.String)
+	return cmd, log
+}
+
+// launchDaemon is startDaemon without the wait.
+func launchDaemon(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +56,6 @@ func startDaemon(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
 	})
-	waitFor(t, "drover "+args[0]+" is ready", func() bool { return strings.Contains(log.String(), "ready: ") }, log.String)
 	return cmd, log
 }
 
