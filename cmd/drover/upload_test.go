@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +21,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/coordclient"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -75,6 +80,102 @@ func TestUploadsBeginAgainAtTheNextLeader(t *testing.T) {
 	if err != nil || leads.got.Load() != size || dies.got.Load() == 0 {
 		t.Errorf("%v; the first got %d bytes, the second %d of %d", err, dies.got.Load(), leads.got.Load(), size)
 	}
+}
+
+// TestAnUploadGoesOnAtTheNextLeader: while a leader of three real coordinators takes a file, the leadership is transferred,
+// or the leader is killed. The client goes on, and a majority has the file when it is told so.
+func TestAnUploadGoesOnAtTheNextLeader(t *testing.T) {
+	c := newProcessCluster(t)
+	c.start("c1")
+	c.start("c2", "-join", c.peers["c1"])
+	c.start("c3", "-join", c.peers["c1"])
+	c.shows("c1", func(list string) bool { return strings.Count(list, "follower") == 2 })
+	ids := []string{"c1", "c2", "c3"}
+	var urls []string
+	for _, id := range ids {
+		urls = append(urls, c.url(id))
+	}
+	files := pki.Files{CA: c.at("ca/ca.pem"), Cert: c.at("ca/root.pem"), Key: c.at("ca/root.key")}
+	tr, err := openCoordinators("-address", strings.Join(urls, ","), func() (*tls.Config, error) { return files.ClientConfig(pki.KindCoordinator) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.CloseIdleConnections)
+	const chunks = 16
+	for _, event := range []struct {
+		name string
+		do   func()
+	}{
+		{"the leadership is transferred", func() {
+			waitFor(t, "another one leads", func() bool {
+				_, err := droverOutput(t, c.remote(ids, "operator", "server", "transfer")...)
+				return err == nil
+			}, c.allLogs)
+		}},
+		{"the leader is killed", func() {
+			taker := ids[slices.Index(urls, tr.Current())]
+			c.stop(taker, os.Kill)
+			ids = slices.DeleteFunc(ids, func(id string) bool { return id == taker })
+		}},
+	} {
+		file := filepath.Join(t.TempDir(), "big.bin")
+		content := bytes.Repeat([]byte(event.name), chunks*uploadChunkBytes/len(event.name))
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		in := &interruption{at: chunks / 2, do: event.do}
+		cl := &client{transport: tr, ctx: t.Context(),
+			ClientServiceClient: droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, coordclient.Base, connect.WithInterceptors(coordclient.NewRetrier(tr), in))}
+		var digest string
+		var length int64
+		if err := uploadFiles(t.Context(), cl, []localFile{{path: file, label: "a file", digest: &digest, specSize: &length, size: int64(len(content))}}, t.Logf); err != nil {
+			t.Fatalf("%s: %v\n%s", event.name, err, c.allLogs())
+		}
+		have := 0
+		for _, id := range ids {
+			h := strings.TrimPrefix(digest, "sha256:")
+			if _, err := os.Stat(filepath.Join(c.at("data-"+id), "blobs/sha256", h[:2], h)); err == nil {
+				have++
+			}
+		}
+		if have < 2 || in.streams < 2 {
+			t.Errorf("%s: %d running coordinators have the file, of which the client was told after %d attempts", event.name, have, in.streams)
+		}
+	}
+}
+
+// interruption does something in the middle of the first upload.
+type interruption struct {
+	connect.Interceptor     // nil: a client calls the two methods below
+	at                  int // before which message
+	do                  func()
+	sent                int
+	streams             int
+}
+
+// WrapUnary implements connect.Interceptor.
+func (*interruption) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+
+// WrapStreamingClient implements connect.Interceptor.
+func (i *interruption) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		i.streams++
+		return interruptedStream{next(ctx, spec), i}
+	}
+}
+
+// interruptedStream is a stream of an interruption.
+type interruptedStream struct {
+	connect.StreamingClientConn
+	i *interruption
+}
+
+// Send implements connect.StreamingClientConn.
+func (s interruptedStream) Send(m any) error {
+	if s.i.sent++; s.i.sent == s.i.at {
+		s.i.do()
+	}
+	return s.StreamingClientConn.Send(m)
 }
 
 // blobReceiver is a coordinator that lacks every file, and may die with the first message of one.
