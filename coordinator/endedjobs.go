@@ -3,13 +3,13 @@ package coordinator
 import (
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -84,7 +84,7 @@ func (e *endedJobs) flush() error {
 
 // historyRecord returns a job's history record.
 func (e *endedJobs) historyRecord(f *facts.Facts, j *facts.Job) history.Job {
-	h := history.Job{Cluster: f.Cluster(), Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, Priority: string(j.Spec.Priority), State: stateText(j.State),
+	h := history.Job{Cluster: f.Cluster(), Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, Priority: string(j.Spec.Priority), State: apitext.JobState(j.State),
 		Message: j.Message, SubmitMS: j.Submitted / 1e6, StartMS: j.Started / 1e6, FinishMS: j.Ended / 1e6, Counters: j.Counters}
 	h.DeadlineMS, h.BoundMS, h.OnMiss, h.Project = j.DeadlineNS()/1e6, time.Duration(j.Spec.RuntimeBound).Milliseconds(), string(j.Spec.OnMiss), j.Spec.Project
 	h.GuaranteedMS, h.GuaranteeViolated = f.Deadlines().LatestDeparture(j)/1e6, j.GuaranteeViolated
@@ -136,7 +136,7 @@ func historyAttempt(f *facts.Facts, a *facts.Attempt, seen *droverv1.SeenAttempt
 		h.Node = n.Info.GetName()
 	}
 	if a.State == facts.AttemptFailed {
-		h.Cause = causeText(a.Cause())
+		h.Cause = apitext.Cause(a.Cause())
 	}
 	// Placement is timed by the coordinator's clock and start by the node's.
 	// Clamping keeps a wrong clock from making the parts longer than the whole.
@@ -144,12 +144,4 @@ func historyAttempt(f *facts.Facts, a *facts.Attempt, seen *droverv1.SeenAttempt
 		h.StartingMS = max(0, min(began-h.PlaceMS, h.EndMS-h.PlaceMS-h.RunMS))
 	}
 	return h
-}
-
-func stateText(s droverv1.JobState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
-}
-
-func causeText(s droverv1.Cause) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "CAUSE_"))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/pki/pkimetrics"
 )
 
@@ -161,6 +162,6 @@ func (m *metrics) observeRefusal(procedure string, err error) {
 }
 
 func (m *metrics) observeJobEnd(j *facts.Job) {
-	m.jobsEnded.WithLabelValues(stateText(j.State)).Inc()
-	m.jobSeconds.WithLabelValues(stateText(j.State)).Observe(time.Duration(j.Ended - j.Submitted).Seconds())
+	m.jobsEnded.WithLabelValues(apitext.JobState(j.State)).Inc()
+	m.jobSeconds.WithLabelValues(apitext.JobState(j.State)).Observe(time.Duration(j.Ended - j.Submitted).Seconds())
 }

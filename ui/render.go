@@ -13,6 +13,7 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -83,7 +84,7 @@ var helpers = template.FuncMap{
 	"count":    countText,
 	"percent":  percentText,
 	"bar":      barTag,
-	"state":    stateText,
+	"state":    apitext.JobState,
 	"level":    levelText,
 	"address":  address,
 	"plural":   plural,
@@ -223,11 +224,6 @@ func barTag(classes string, parts ...float64) template.HTML {
 	}
 	b.WriteString(`</svg>`)
 	return template.HTML(b.String())
-}
-
-// stateText returns the word of a job's state.
-func stateText(s droverv1.JobState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
 }
 
 func levelText(l droverv1.Level) string {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -39,7 +40,7 @@ func TestNumbersForPeople(t *testing.T) {
 		{unixMSText(viewMs(1)), "2026-11-28 08:00:01"},
 		{vectorText(nil), "-"},
 		{vectorText(&droverv1.Resources{Cpu: 1500, Memory: 3 << 29, Io: 1 << 20}), "1500m cpu, 1.5GiB, 1MiB/s"},
-		{stateText(droverv1.JobState_JOB_STATE_COMMITTING), "committing"},
+		{apitext.JobState(droverv1.JobState_JOB_STATE_COMMITTING), "committing"},
 		{phaseText(droverv1.Phase_PHASE_SUCCEEDED), "succeeded"},
 		{causeText(droverv1.Cause_CAUSE_UNSPECIFIED), ""},
 		{causeText(droverv1.Cause_CAUSE_EXIT), "exit"},

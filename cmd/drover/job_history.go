@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 )
 
 // historyPage is how many ended jobs one call asks for.
@@ -162,7 +163,7 @@ func printHistory(c *cli.Context, jobs []*droverv1.JobSummary) error {
 	}
 	rows := make([][]string, 0, len(jobs))
 	for _, j := range jobs {
-		rows = append(rows, []string{fmt.Sprint(j.GetJob()), j.GetName(), j.GetTenant(), j.GetSubmitter(), stateText(j.GetState()),
+		rows = append(rows, []string{fmt.Sprint(j.GetJob()), j.GetName(), j.GetTenant(), j.GetSubmitter(), apitext.JobState(j.GetState()),
 			fmt.Sprintf("%d/%d", j.GetTasksDone(), j.GetTasks()), at(j.GetSubmittedMs()), at(j.GetStartedMs()), at(j.GetEndedMs()), message(j)})
 	}
 	if c.Bool("csv") {

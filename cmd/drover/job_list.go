@@ -11,6 +11,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -18,14 +19,14 @@ import (
 func jobStates() []string {
 	var words []string
 	for n := int32(1); droverv1.JobState_name[n] != ""; n++ {
-		words = append(words, stateText(droverv1.JobState(n)))
+		words = append(words, apitext.JobState(droverv1.JobState(n)))
 	}
 	return words
 }
 
 // endedStates returns those of jobStates in which a job does not change any more.
 func endedStates() []string {
-	return []string{stateText(droverv1.JobState_JOB_STATE_SUCCEEDED), stateText(droverv1.JobState_JOB_STATE_FAILED), stateText(droverv1.JobState_JOB_STATE_STOPPED)}
+	return []string{apitext.JobState(droverv1.JobState_JOB_STATE_SUCCEEDED), apitext.JobState(droverv1.JobState_JOB_STATE_FAILED), apitext.JobState(droverv1.JobState_JOB_STATE_STOPPED)}
 }
 
 // parseJobState returns the state of this name, which must be one of those allowed.
@@ -100,7 +101,7 @@ func jobListCommand() *cli.Command {
 			}
 			rows := make([][]string, 0, len(res.Msg.Jobs))
 			for _, j := range res.Msg.Jobs {
-				rows = append(rows, []string{fmt.Sprint(j.Job), j.Name, j.Tenant, j.Submitter, stateText(j.State), j.Priority,
+				rows = append(rows, []string{fmt.Sprint(j.Job), j.Name, j.Tenant, j.Submitter, apitext.JobState(j.State), j.Priority,
 					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), shortened(j.Message, messageWidth)})
 			}
 			printTable(c.App.Writer, []string{"job", "name", "tenant", "submitter", "state", "priority", "done", "running", "submitted", "message"}, rows)

@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 )
 
 func jobStopCommand() *cli.Command {
@@ -41,7 +42,7 @@ the result cannot be published. With -json it prints the job as it was when it w
 			case c.Bool("json"):
 				return printProto(c.App.Writer, j)
 			case j.EndedMs > 0:
-				fmt.Fprintf(c.App.Writer, "job %s has ended already: %s\n", a[0], stateText(j.State))
+				fmt.Fprintf(c.App.Writer, "job %s has ended already: %s\n", a[0], apitext.JobState(j.State))
 			case j.State == droverv1.JobState_JOB_STATE_COMMITTING:
 				fmt.Fprintf(c.App.Writer, "job %s is publishing its result: it is stopped only if that fails\n", a[0])
 			default:

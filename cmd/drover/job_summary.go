@@ -8,6 +8,7 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -27,7 +28,7 @@ func printHeading(w io.Writer, r *droverv1.GetJobResponse) {
 	if j.EndedMs == 0 {
 		took = 0
 	}
-	fmt.Fprintf(w, "job %d (%s) %s", j.Job, j.Name, stateText(j.State))
+	fmt.Fprintf(w, "job %d (%s) %s", j.Job, j.Name, apitext.JobState(j.State))
 	if took > 0 {
 		fmt.Fprintf(w, " after %s", durationText(took))
 	}

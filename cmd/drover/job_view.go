@@ -11,6 +11,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/plain"
 )
 
@@ -50,8 +51,8 @@ func (v *jobView) update(r *droverv1.GetJobResponse) {
 }
 
 func (v *jobView) printChanges(r *droverv1.GetJobResponse) {
-	parts := []string{fmt.Sprintf("%s %s", r.Job.Name, stateText(r.Job.State))}
-	phase := stateText(r.Job.State)
+	parts := []string{fmt.Sprintf("%s %s", r.Job.Name, apitext.JobState(r.Job.State))}
+	phase := apitext.JobState(r.Job.State)
 	var tasks, ended int32
 	for _, s := range r.Stages {
 		parts = append(parts, fmt.Sprintf("%s %d/%d", s.Name, s.Done, s.Tasks)+stageProgressText(s))

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/plain"
 )
 
@@ -43,7 +44,7 @@ func jobWhyCommand() *cli.Command {
 				return cl.classifyError(err)
 			}
 			if j := job.Msg.GetJob(); j.GetEndedMs() > 0 {
-				fmt.Fprintf(c.App.Writer, "job %s has ended: %s\n", a[0], stateText(j.GetState()))
+				fmt.Fprintf(c.App.Writer, "job %s has ended: %s\n", a[0], apitext.JobState(j.GetState()))
 				return nil
 			}
 			suspended := printSuspended(c.App.Writer, a[0], job.Msg.GetStages())

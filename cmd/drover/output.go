@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -129,10 +130,6 @@ func withThousands(n int64) string {
 	return s
 }
 
-func stateText(s droverv1.JobState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
-}
-
 func phaseText(p droverv1.Phase) string {
 	return strings.ToLower(strings.TrimPrefix(p.String(), "PHASE_"))
 }
@@ -141,7 +138,7 @@ func causeText(c droverv1.Cause) string {
 	if c == droverv1.Cause_CAUSE_UNSPECIFIED {
 		return ""
 	}
-	return strings.ToLower(strings.TrimPrefix(c.String(), "CAUSE_"))
+	return apitext.Cause(c)
 }
 
 func levelText(l droverv1.Level) string {

@@ -12,6 +12,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/apitext"
 )
 
 var (
@@ -50,7 +51,7 @@ func eventKinds(t *testing.T) map[string]bool {
 		})
 	}
 	for _, s := range []droverv1.JobState{droverv1.JobState_JOB_STATE_SUCCEEDED, droverv1.JobState_JOB_STATE_FAILED, droverv1.JobState_JOB_STATE_STOPPED} {
-		kinds["job."+strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))] = true
+		kinds["job."+apitext.JobState(s)] = true
 	}
 	for _, s := range []facts.AttemptState{facts.AttemptSucceeded, facts.AttemptFailed, facts.AttemptStopped, facts.AttemptLost} {
 		kinds["task."+s.String()] = true

@@ -6,11 +6,11 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -500,7 +500,7 @@ func clipTail(s string, n int) string {
 func (en attemptEntries) addEvent(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	text := a.Seen().GetMessage()
 	if a.State == AttemptFailed {
-		text = strings.ToLower(strings.TrimPrefix(a.Cause().String(), "CAUSE_")) + ": " + text
+		text = apitext.Cause(a.Cause()) + ": " + text
 	}
 	en.f.EventLog().add(e, "task."+a.State.String(), &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: text})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -316,7 +317,7 @@ func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, 
 		en.f.reservations.remove(id)
 	}
 	en.f.Deadlines().recordOutcome(j)
-	en.f.EventLog().add(e, "job."+stateName(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
+	en.f.EventLog().add(e, "job."+apitext.JobState(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
 	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	en.stopAttempts(j)
 	en.dropOutputs(j)
@@ -332,10 +333,6 @@ func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, 
 	if j.Live == 0 {
 		en.f.EndedLog().addJob(j)
 	}
-}
-
-func stateName(s droverv1.JobState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
 }
 
 // stopAttempts stops every live attempt of an ended job. The job came from

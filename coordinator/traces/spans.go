@@ -2,12 +2,12 @@ package traces
 
 import (
 	"cmp"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/apitext"
 )
 
 // Submission adds the submission of a job: from the request's arrival until the job was durable.
@@ -57,14 +57,14 @@ func (t *Tracer) Job(cluster string, j *droverv1.PastJob) {
 			attribute.String("drover.job.name", s.GetName()),
 			attribute.String("drover.tenant", s.GetTenant()),
 			attribute.String("drover.user", s.GetSubmitter()),
-			attribute.String("drover.state", stateName(s.GetState())),
+			attribute.String("drover.state", apitext.JobState(s.GetState())),
 			attribute.Int64("drover.tasks", int64(s.GetTasks())),
 		}}
 	if s.GetDeadlineMs() > 0 {
 		x.attributes = append(x.attributes, attribute.String("drover.deadline", time.UnixMilli(s.GetDeadlineMs()).UTC().Format(time.RFC3339)))
 	}
 	if s.GetState() != droverv1.JobState_JOB_STATE_SUCCEEDED {
-		x.failure = cmp.Or(s.GetMessage(), stateName(s.GetState()))
+		x.failure = cmp.Or(s.GetMessage(), apitext.JobState(s.GetState()))
 	}
 	t.add(x)
 }
@@ -142,8 +142,3 @@ func attributesOf(stage string, a *droverv1.PastAttempt) []attribute.KeyValue {
 }
 
 func milliseconds(n int64) time.Duration { return time.Duration(max(0, n)) * time.Millisecond }
-
-// stateName returns the state of a job as listings have it.
-func stateName(s droverv1.JobState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
-}
