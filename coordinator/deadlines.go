@@ -147,9 +147,9 @@ func hasBounds(j *facts.Job) bool {
 func runTime(ns int64) time.Duration { return min(time.Duration(ns), scheduler.MaxRunTime) }
 
 // setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline
-// counts as accepted by its quote, unless the scheduler is to guarantee it and
-// has not refused. Of a job in a project it guarantees the departure of the project
-// alone, so the deadline counts too.
+// counts as accepted by its quote, except where the scheduler is yet to guarantee
+// it: the job has bounds, is in no project, and was not refused. Of a project only
+// the departure is guaranteed.
 func setDeadlineSpec(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 	s.Bound = runTime(int64(j.Spec.RuntimeBound))
 	s.Project = scheduler.ProjectID(j.Project)

@@ -83,7 +83,7 @@ func newExclusiveGuard(cfg *Config, helper string, attempts *attemptTable) (*exc
 	path := filepath.Join(cfg.Data, "watchdog")
 	g.freezeFile = p.FreezeFile
 	g.watchdog = &watchdog.Client{Path: path, Start: watchdog.Starter(path, append([]string{helper}, cfg.Helper[1:]...)...)}
-	return g, g.watchdog.Clear()
+	return g, g.watchdog.FreezeLeftovers()
 }
 
 // renew extends the lease, and then that of the watchdog: nothing that the watchdog needs may take time of the

@@ -23,9 +23,9 @@ const (
 	ActUnreserve
 )
 
-// forgetState mirrors scheduler.TombstoneState: it deletes the state of the
+// tombstoneState mirrors scheduler.TombstoneState: it deletes the state of the
 // kind in Value.
-const forgetState = 13
+const tombstoneState = 13
 
 // Kinds of policy state that the facts interpret; they mirror those of the
 // scheduler.
@@ -232,7 +232,7 @@ func (en decisionEntries) reserve(r *droverv1.ReservationFact) string {
 // maxPolicyStates.
 func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.PolicyStateFact, r *Result) {
 	key := PolicyStateKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
-	if n.GetKind() == forgetState {
+	if n.GetKind() == tombstoneState {
 		key.Kind = int32(n.GetValue())
 		en.f.policyStates.remove(key)
 		return

@@ -21,7 +21,7 @@ func TestNumbersOfTheSchedulerAreMirrored(t *testing.T) {
 	if next := ActUnreserve + 1; isNamed(scheduler.ActionKind(next).String()) {
 		t.Errorf("the facts do not know action %v", scheduler.ActionKind(next))
 	}
-	for k, want := range map[int]scheduler.PolicyStateKind{forgetState: scheduler.TombstoneState, guaranteeState: scheduler.GuaranteeState,
+	for k, want := range map[int]scheduler.PolicyStateKind{tombstoneState: scheduler.TombstoneState, guaranteeState: scheduler.GuaranteeState,
 		latestDepartureState: scheduler.LatestDepartureState, violatedState: scheduler.ViolatedState, acceptedState: scheduler.AcceptedState, refusedState: scheduler.RefusedState} {
 		if k != int(want) {
 			t.Errorf("policy state %v is %d in the facts, %d in the scheduler", want, k, want)

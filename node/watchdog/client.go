@@ -131,11 +131,11 @@ func writeFreezeFiles(files []string, value string) (err error) {
 // Client is the daemon's side. It is safe for concurrent use.
 type Client struct {
 	Path  string                      // of the file
-	Start func(context.Context) error // starts a process that calls Run and outlives this one
+	Start func(context.Context) error // starts a watchdog that outlives this process (VerbStart)
 
 	mu    sync.Mutex
 	until time.Duration // end of the lease as last renewed
-	files []string      // listed by this client since Clear, sorted
+	files []string      // listed by this client since FreezeLeftovers, sorted
 }
 
 // update calls f with the content of the file while it is locked, and remembers what f
@@ -156,9 +156,9 @@ func (c *Client) update(f func(file *os.File, n state) ([]string, error)) error 
 	})
 }
 
-// Clear freezes what an earlier daemon listed, and unlists it: this daemon has no lease
+// FreezeLeftovers freezes what an earlier daemon listed, and unlists it: this daemon has no lease
 // yet, and may end, or wait for the engine, before it has found those tasks.
-func (c *Client) Clear() error {
+func (c *Client) FreezeLeftovers() error {
 	return c.update(func(f *os.File, n state) ([]string, error) {
 		if err := writeFreezeFiles(n.FreezeFiles, "1"); err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ import (
 func TestDamageOfTheListIsMended(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	w := newTestHost(t, 2)
-	w.must(w.Clear())
+	w.must(w.FreezeLeftovers())
 	w.must(w.renew(time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.must(w.Add(t.Context(), w.files[1]))

@@ -10,7 +10,7 @@
 //
 // The daemon writes the file (Client): the end of its lease, and the
 // cgroup.freeze files of running exclusive tasks. When the lease has expired, a
-// watchdog (Run) writes 1 to each of them. A live daemon is faster: it freezes
+// watchdog (run) writes 1 to each of them. A live daemon is faster: it freezes
 // such tasks itself some time before the watchdog would.
 //
 // Watchdogs have real-time priority: on a machine that was paused as a whole, and

@@ -156,7 +156,7 @@ func (w *testHost) awaitFreezeFiles(want string) {
 
 func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	w := newTestHost(t, 3)
-	w.must(w.Clear())
+	w.must(w.FreezeLeftovers())
 	w.must(w.renew(10 * time.Second))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.must(w.Add(t.Context(), w.files[1]))
@@ -187,7 +187,7 @@ func TestFreezesListedTasksWhenLeaseExpires(t *testing.T) {
 	if n := w.starts.Load(); n == before {
 		t.Error("no other watch was started")
 	}
-	w.must(w.Clear())
+	w.must(w.FreezeLeftovers())
 	w.wg.Wait()
 }
 
@@ -222,7 +222,7 @@ func TestFailedThawIsTriedAgain(t *testing.T) {
 func TestTasksThatMustNotRunAgainStayFrozen(t *testing.T) {
 	for name, giveUp := range map[string]func(w *testHost) error{
 		"abandoned":                 func(w *testHost) error { return w.Abandon(w.files[0]) },
-		"listed by an earlier life": func(w *testHost) error { return (&Client{Path: w.Path}).Clear() },
+		"listed by an earlier life": func(w *testHost) error { return (&Client{Path: w.Path}).FreezeLeftovers() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTestHost(t, 2)
