@@ -67,11 +67,27 @@ func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
 	return next, nil
 }
 
-// joinsProbation reports whether an action moves an attempt to a node on probation, which takes one at a time, to which
-// one of the actions before moves another. The next look finds a place for it.
+// joinsProbation reports whether an action moves an attempt to a node on probation, which takes one at a time, where
+// another is or to which one of the actions before brings another. The next look finds a place for it.
 func joinsProbation(f *facts.Facts, before []*droverv1.ActionFact, act *droverv1.ActionFact) bool {
-	return act.Kind == int32(facts.ActMigrate) && f.Node(act.Node).Probation &&
-		slices.ContainsFunc(before, func(b *droverv1.ActionFact) bool { return b.Kind == act.Kind && b.Node == act.Node })
+	if act.Kind != int32(facts.ActMigrate) {
+		return false
+	}
+	n := f.Node(act.Node)
+	return n != nil && n.Probation && (n.Attempts > 0 || slices.ContainsFunc(before, func(b *droverv1.ActionFact) bool {
+		return (b.Kind == act.Kind || b.Kind == int32(facts.ActPlace)) && b.Node == act.Node
+	}))
+}
+
+// beyondProbation returns the moves of a decision that joinsProbation holds for: the scheduler knows nothing of probation,
+// and Apply drops new attempts alone.
+func beyondProbation(f *facts.Facts, d *droverv1.DecisionFact) (drops []facts.Drop) {
+	for i, act := range d.GetActions() {
+		if joinsProbation(f, d.GetActions()[:i], act) {
+			drops = append(drops, facts.Drop{Index: i, Reason: facts.DropProbation})
+		}
+	}
+	return drops
 }
 
 // stayingTask is an active attempt on a node whose deadline has passed.

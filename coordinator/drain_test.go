@@ -3,6 +3,7 @@ package coordinator
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
 )
 
 // drain drains the node of a name; 0 is no deadline.
@@ -156,6 +159,78 @@ func TestEvacuationMovesOneTaskToANodeOnProbation(t *testing.T) {
 		if got := joinsProbation(f, c.before, c.act); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// Of a decision of the scheduler, which knows nothing of probation, a single task comes to such a node, by a move or as a
+// new one: the log drops the second of two new ones alone. A user is told that a node on probation has its task already.
+func TestOneTaskMovesToANodeOnProbation(t *testing.T) {
+	w := newRandomCluster(t, 1)
+	must := func(e *droverv1.Entry) {
+		t.Helper()
+		if r := w.apply(e); r.Err != nil || len(r.Dropped) > 0 {
+			t.Fatal(r.Err, r.Dropped)
+		}
+	}
+	for i := range 3 {
+		must(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: levelNode(fmt.Sprint("n", i+1))}}})
+	}
+	job := groupJob("g", 3)
+	jobspec.SetDefaults(job)
+	text, err := jobspec.Encode(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
+	key := func(task int32) facts.Key { return facts.Key{Job: w.f.JobIDs()[0], Task: task, Attempt: 1} }
+	place := func(task, node int32) {
+		t.Helper()
+		must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{
+			{Kind: int32(facts.ActPlace), Key: key(task).Proto(1), Node: node}}}}})
+	}
+	place(0, 1)
+	w.f.Node(2).Probation = true
+	move := func(task int32, node scheduler.NodeID) scheduler.Action {
+		return scheduler.Action{Kind: scheduler.ActMigrate, Task: taskID(key(task)), Attempt: 1, Run: 2, Node: node}
+	}
+	start := func(task int32, node scheduler.NodeID) scheduler.Action {
+		return scheduler.Action{Kind: scheduler.ActPlace, Task: taskID(key(task)), Attempt: 1, Run: 1, Node: node}
+	}
+	decide := func(actions ...scheduler.Action) []int {
+		var dropped []int
+		d := &scheduler.Decision{Actions: actions}
+		for _, x := range beyondProbation(w.f, decisionFact(d, func(*scheduler.Action) string { return "" })) {
+			dropped = append(dropped, x.Index)
+		}
+		return dropped
+	}
+	for name, c := range map[string]struct {
+		actions []scheduler.Action
+		dropped []int
+	}{
+		"one":                       {[]scheduler.Action{move(0, 1)}, nil},
+		"two":                       {[]scheduler.Action{move(0, 1), move(1, 1)}, []int{1}},
+		"two to a healthy node":     {[]scheduler.Action{move(0, 2), move(1, 2)}, nil},
+		"one behind a new task":     {[]scheduler.Action{start(1, 1), move(0, 1)}, []int{1}},
+		"one before a new task":     {[]scheduler.Action{move(0, 1), start(1, 1)}, nil}, // which the log drops
+		"one behind one to another": {[]scheduler.Action{start(1, 2), move(2, 2), move(0, 1)}, nil},
+	} {
+		if got := decide(c.actions...); !slices.Equal(got, c.dropped) {
+			t.Errorf("%s: %v are dropped, want %v", name, got, c.dropped)
+		}
+	}
+	q := &droverv1.SetLevelRequest{Job: "g", Stage: job.Stages[0].Name, Level: droverv1.Level_LEVEL_RUNNING, Node: "n2"}
+	if _, _, err := levelAction(w.f, w.f.Job(key(0).Job), q); err != nil {
+		t.Errorf("to a node on probation without a task: %v", err)
+	}
+	w.f.Node(2).Probation = false
+	place(1, 2)
+	w.f.Node(2).Probation = true
+	if got := decide(move(0, 1)); !slices.Equal(got, []int{0}) {
+		t.Errorf("%v are dropped while the node has its task", got)
+	}
+	if _, _, err := levelAction(w.f, w.f.Job(key(0).Job), q); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), facts.DropProbation) {
+		t.Errorf("a user moves a second task to a node on probation: %v", err)
 	}
 }
 

@@ -61,6 +61,9 @@ func levelAction(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (*dr
 		if n == nil {
 			return nil, 0, fault.New(fault.NotFound, "there is no node %q: `drover node list` shows them", clipText(q.GetNode(), 128))
 		}
+		if n.Probation && n.Attempts > 0 { // Apply would move it there
+			return nil, 0, fault.New(fault.Conflict, "task %s/%d of job %s: %s, and has one", q.GetStage(), q.GetTask(), j.Name, facts.DropProbation)
+		}
 		act.Kind, act.Key, act.Node, act.Disk = int32(facts.ActMigrate), k.Proto(a.Run+1), n.ID, n.FirstDisk()
 	default:
 		return nil, 0, fault.New(fault.Invalid, "level %s: use frozen, swapped or checkpointed, or running with or without a node", facts.LevelName(l))

@@ -645,6 +645,12 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 		}
 	})
 	fact := decisionFact(&d, l.locality)
+	var beyond []facts.Drop
+	l.c.view(func(f *facts.Facts) { beyond = beyondProbation(f, fact) })
+	if len(beyond) > 0 {
+		d = withoutDropped(d, beyond)
+		fact = decisionFact(&d, l.locality)
+	}
 	l.c.view(func(f *facts.Facts) { keepParked(f, fact) })
 	dropped, err := l.proposeDecision(ctx, fact)
 	if err != nil {

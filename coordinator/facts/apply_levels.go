@@ -562,7 +562,14 @@ func (en levelEntries) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt,
 	detail := cmp.Or(seen.GetLevelNote(), "the node gave no reason")
 	en.f.EventLog().add(e, "task.restore_failed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: detail})
 	if a.Level == droverv1.Level_LEVEL_CHECKPOINTED && len(a.Suspension.RestoreFailedOn) < maxRestoreNodes {
-		if n := decisionsOf(en.f).findRestoreNode(k, a, (*Node).TakesTasks); n != nil {
+		var n *Node
+		if e.GetStepRules() >= probationRules {
+			n = decisionsOf(en.f).findRestoreNode(k, a, (*Node).Schedulable)
+		}
+		if n == nil { // its work is lost otherwise
+			n = decisionsOf(en.f).findRestoreNode(k, a, (*Node).TakesTasks)
+		}
+		if n != nil {
 			c := *a
 			c.Suspension.RestoreFailedOn = append(slices.Clone(a.Suspension.RestoreFailedOn), a.Node)
 			c.Suspension.Reason = "it could not be restored on " + en.f.EventLog().nodeNameOf(a.Node)
@@ -574,6 +581,15 @@ func (en levelEntries) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt,
 		StartedMs: a.Seen().GetStartedMs(), RunningMs: a.Seen().GetRunningMs(), Level: a.Level, LevelNote: detail,
 		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen().GetUsage().GetCpuMs()*1e6), detail), 1024)}
 	attemptsOf(en.f).endAttempt(e, k, a, AttemptFailed, end)
+}
+
+// mayReachProbation reports whether, with an entry that is proposed, a checkpoint that could not be restored may go to a
+// node on probation.
+func (en levelEntries) mayReachProbation(e *droverv1.Entry) bool {
+	failed := slices.ContainsFunc(e.GetAttempts().GetSeen(), func(seen *droverv1.SeenAttempt) bool {
+		return seen.GetTargetRefused() == droverv1.Level_LEVEL_RUNNING
+	})
+	return failed && slices.ContainsFunc(en.f.nodes, func(n *Node) bool { return n.Probation })
 }
 
 // RestoreNode returns the schedulable node to which an attempt that is checkpointed may migrate now,

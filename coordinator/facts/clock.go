@@ -36,14 +36,17 @@ const (
 	violationRules  = 6 // a decision: violated guarantees are recorded
 	levelStepRules  = 7 // a step back: when attempts reached their levels too
 	projectRules    = 8 // a decision: the guarantee of a project, or its refusal, is an event
+	probationRules  = 9 // a failed restore: a node on probation with an attempt takes the task only if no other can
 
-	lastRules = projectRules
+	lastRules = probationRules
 )
 
 // ApplyRules returns the step_rules of an entry that is proposed now. Newest first: an entry has the highest rule that may
 // change its effect.
 func (ck Clock) ApplyRules(e *droverv1.Entry, now int64) uint32 {
 	switch {
+	case levelsOf(ck.f).mayReachProbation(e):
+		return probationRules
 	case ck.f.Deadlines().answersProject(e.GetDecision()):
 		return projectRules
 	case ck.wasAhead(now):

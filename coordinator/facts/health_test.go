@@ -292,3 +292,47 @@ func TestACheckpointWaitsForANodeOnProbation(t *testing.T) {
 		t.Errorf("dropped %v; the second moves to %v", r.Dropped, n)
 	}
 }
+
+// A node on probation with an attempt is the last to which a checkpoint goes that could not be restored elsewhere: it goes
+// there only if its work would be lost otherwise. Under the rules of earlier entries it went where most CPU was free.
+func TestAFailedRestoreLeavesANodeOnProbation(t *testing.T) {
+	const running, checkpointed = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_CHECKPOINTED
+	for _, c := range []struct {
+		rules   uint32
+		healthy bool // a third node, on which less CPU is free
+		want    int32
+	}{{projectRules, true, 3}, {probationRules, true, 4}, {projectRules, false, 3}, {probationRules, false, 3}} {
+		w := newNodeFixture(t)
+		w.f.Node(1).Info.Levels = []droverv1.Level{running, checkpointed}
+		for _, name := range []string{"n2", "n3", "n4"} {
+			info := proto.CloneOf(w.f.Node(1).Info)
+			if info.Name = name; name == "n4" {
+				info.Allocatable.Cpu /= 2
+			}
+			if name != "n4" || c.healthy {
+				w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}})
+			}
+		}
+		k, _ := w.place()
+		w.setLevel(k, checkpointed)
+		for _, act := range []*droverv1.ActionFact{{Kind: int32(ActMigrate), Key: k.Proto(2), Node: 2}, {Kind: int32(ActPlace), Key: Key{1, 0, w.task, 1}.Proto(1), Node: 3}} {
+			if why := w.act(act); why != "" {
+				t.Fatal(why)
+			}
+		}
+		report := func(rules uint32, refused droverv1.Level) *droverv1.Entry {
+			seen := &droverv1.SeenAttempt{Key: k.Proto(2), Phase: droverv1.Phase_PHASE_RUNNING, Level: checkpointed, TargetRefused: refused}
+			return &droverv1.Entry{StepRules: rules, Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: 2, Epoch: w.f.Node(2).Epoch, Seen: []*droverv1.SeenAttempt{seen}}}}
+		}
+		now := int64(w.clock)
+		before := w.f.Clock().ApplyRules(report(0, running), now)
+		w.f.Node(3).Probation = true
+		if other, r := w.f.Clock().ApplyRules(report(0, 0), now), w.f.Clock().StepRules(report(0, running), now); before != 0 || other != 0 || r != probationRules {
+			t.Errorf("a failed restore has rules %d before the probation and %d in it, another report %d", before, r, other)
+		}
+		w.apply(report(c.rules, running))
+		if a := w.f.Attempt(k); a.State != AttemptLive || a.Node != c.want {
+			t.Errorf("rules %d, a healthy node %v: the attempt is %v on node %d, want it on %d", c.rules, c.healthy, a.State, a.Node, c.want)
+		}
+	}
+}

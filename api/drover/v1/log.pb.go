@@ -155,7 +155,8 @@ type Entry struct {
 	//	5: a lost map output: what its attempt had counted is taken off the totals;
 	//	6: a decision: violated guarantees are recorded;
 	//	7: a step back: when attempts reached their levels too;
-	//	8: a decision: the guarantee of a project, or its refusal, is an event.
+	//	8: a decision: the guarantee of a project, or its refusal, is an event;
+	//	9: a failed restore: a node on probation with an attempt takes the task only if no other can.
 	StepRules uint32 `protobuf:"varint,5,opt,name=step_rules,json=stepRules,proto3" json:"step_rules,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
