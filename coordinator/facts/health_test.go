@@ -327,7 +327,7 @@ func TestAFailedRestoreLeavesANodeOnProbation(t *testing.T) {
 		now := int64(w.clock)
 		before := w.f.Clock().ApplyRules(report(0, running), now)
 		w.f.Node(3).Probation = true
-		if other, r := w.f.Clock().ApplyRules(report(0, 0), now), w.f.Clock().StepRules(report(0, running), now); before != 0 || other != 0 || r != probationRules {
+		if other, r := w.f.Clock().ApplyRules(report(0, 0), now), w.f.Clock().ApplyRules(report(0, running), now); before != 0 || other != 0 || r != probationRules {
 			t.Errorf("a failed restore has rules %d before the probation and %d in it, another report %d", before, r, other)
 		}
 		w.apply(report(c.rules, running))

@@ -26,6 +26,20 @@ func newCappedWorld(t *testing.T, nodes int, tenants ...string) *cappedWorld {
 	return w
 }
 
+// newCappedWorldOf returns a world of the tenants "a" and "other", with a node of each number of cores that supports these
+// levels.
+func newCappedWorldOf(t *testing.T, levels scheduler.LevelSet, cores ...float64) *cappedWorld {
+	w := newCappedWorld(t, 0, "a", "other")
+	for i, n := range cores {
+		spec := schedtest.NodeSpec(scheduler.NodeID(i), "/r1", schedtest.R(n, 16, 100))
+		spec.Levels = levels
+		if err := w.State.Events().AddNode(spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
 func (w *cappedWorld) newPolicy() scheduler.Policy {
 	return mustNew(w.t, "3dsf", map[string]string{"sf": "0", "margin": "2s", "guarantee_share": "1"})
 }
@@ -159,15 +173,7 @@ func TestGuaranteesShareTheCapAbove(t *testing.T) {
 // Where tasks do not give way, one starts below a cap just if it leaves the cap to a guarantee to come, also on other nodes.
 func TestRegularTasksLeaveCapsToGuarantees(t *testing.T) {
 	for bound, starts := range map[time.Duration]bool{0: false, 3 * time.Second: true, 30 * time.Second: false} {
-		w := &cappedWorld{World: schedtest.New(t).AddTenants("a", "other"), t: t}
-		w.policy = w.newPolicy()
-		for i, cores := range []float64{4, 2} {
-			spec := schedtest.NodeSpec(scheduler.NodeID(i), "/r1", schedtest.R(cores, 16, 100))
-			spec.Levels = scheduler.Levels(scheduler.LevelRunning)
-			if err := w.State.Events().AddNode(spec); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w := newCappedWorldOf(t, scheduler.Levels(scheduler.LevelRunning), 4, 2)
 		w.setCap("a", schedtest.R(4, 0, 0))
 		w.Place(scheduler.TaskID{Job: w.Submit("other", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 10 * time.Second })}, 0)
 		w.Start()
@@ -181,6 +187,30 @@ func TestRegularTasksLeaveCapsToGuarantees(t *testing.T) {
 		if got := j.Live == 1; got != starts {
 			t.Errorf("a task with a bound of %v starts: %v, want %v", bound, got, starts)
 		}
+	}
+}
+
+// A guaranteed task whose cap becomes free early starts before its reservation, which it then needs no more.
+func TestGuaranteedTaskStartsEarlyBelowACap(t *testing.T) {
+	w := newCappedWorldOf(t, scheduler.Levels(scheduler.LevelRunning), 4, 4)
+	w.setCap("a", schedtest.R(4, 0, 0))
+	brief, first, second := w.project("a", 1, schedtest.R(1, 1, 0), time.Second), w.project("a", 1, schedtest.R(3, 1, 0), 5*time.Second), w.project("a", 1, schedtest.R(3, 1, 0), 20*time.Second)
+	w.round()
+	if brief.Live != 1 || first.Live != 1 || second.Live != 0 || second.Guarantees != 1 {
+		t.Fatalf("%d, %d and %d tasks run, %d is reserved; want 1, 1, 0, 1", brief.Live, first.Live, second.Live, second.Guarantees)
+	}
+	end := func(j *scheduler.Job) {
+		for a := range w.State.Attempts().In(j.Stages[0]) {
+			w.End(a, scheduler.OutcomeSucceeded)
+		}
+	}
+	end(brief)
+	w.round() // compresses the schedule, for the last time within some seconds
+	w.Advance(time.Second)
+	end(first)
+	w.round()
+	if second.Live != 1 || second.Guarantees != 0 {
+		t.Errorf("%d of 1 tasks starts with its cap free, %d is still reserved", second.Live, second.Guarantees)
 	}
 }
 

@@ -315,28 +315,28 @@ func TestDueGuaranteePreemptsImmediately(t *testing.T) {
 // failed task is retried at once, though its node cannot preempt and its end has no
 // bound.
 func TestOwnGuaranteeLetsEarlierStageStart(t *testing.T) {
-	w := schedtest.New(t).AddTenants("a")
-	spec := schedtest.NodeSpec(0, "/r1", schedtest.R(4, 8, 100))
-	spec.Levels = scheduler.Levels(scheduler.LevelRunning)
-	if err := w.State.Events().AddNode(spec); err != nil {
-		t.Fatal(err)
-	}
-	id := w.SubmitStages("a", []scheduler.StageSpec{
-		{Name: "first", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(2, 2, 1), Estimate: 10 * time.Second},
-		{Name: "then", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(4, 4, 1), Estimate: 10 * time.Second, After: []int32{0}},
-	}, func(j *scheduler.JobSpec) { j.Deadline = j.Submitted.Add(5 * time.Minute) })
-	maker := func() scheduler.Policy { return mustNew(t, "3dsf", nil) }
-	p := maker()
-	for attempt := range 2 {
-		policytest.Round(t, w.State, p, maker, w.Now, 100)
-		first := w.State.Job(id).Stages[0]
-		if first.Running != 1 || w.State.Job(id).Guarantees != 1 {
-			t.Fatalf("attempt %d: %d tasks of the first stage run, %d reservations", attempt+1, first.Running, w.State.Job(id).Guarantees)
-		}
-		w.Start().Advance(time.Second)
-		for _, a := range w.Attempts() {
-			w.End(a, scheduler.OutcomeFailedInfra)
-		}
+	for name, limit := range map[string]scheduler.Resources{"without a cap": {}, "below a cap": schedtest.R(4, 0, 0)} {
+		t.Run(name, func(t *testing.T) {
+			w := newCappedWorldOf(t, scheduler.Levels(scheduler.LevelRunning), 4)
+			w.setCap("a", limit)
+			id := w.SubmitStages("a", []scheduler.StageSpec{
+				{Name: "first", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(2, 2, 1), Estimate: 10 * time.Second},
+				{Name: "then", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(4, 4, 1), Estimate: 10 * time.Second, After: []int32{0}},
+			}, func(j *scheduler.JobSpec) { j.Deadline = j.Submitted.Add(5 * time.Minute) })
+			maker := func() scheduler.Policy { return mustNew(t, "3dsf", nil) }
+			p := maker()
+			for attempt := range 2 {
+				policytest.Round(t, w.State, p, maker, w.Now, 100)
+				first := w.State.Job(id).Stages[0]
+				if first.Running != 1 || w.State.Job(id).Guarantees != 1 {
+					t.Fatalf("attempt %d: %d tasks of the first stage run, %d reservations", attempt+1, first.Running, w.State.Job(id).Guarantees)
+				}
+				w.Start().Advance(time.Second)
+				for _, a := range w.Attempts() {
+					w.End(a, scheduler.OutcomeFailedInfra)
+				}
+			}
+		})
 	}
 }
 

@@ -13,6 +13,13 @@ type capGuarantees struct {
 	reserved []bool                // by bin of its Caps: a guarantee is below it
 	used     []scheduler.Resources // by bin: what the tenant used then
 	retryAt  scheduler.Time        // when, if nothing happens, a task leaves the caps enough that did not in this pass; Never for none
+	exempt   []capExemption        // scratch of exceededCap
+}
+
+// capExemption is what is taken of caps from start to end, and does not count against a task.
+type capExemption struct {
+	start, end scheduler.Time
+	taken      scheduler.Resources
 }
 
 // beginPass forgets what was known of an earlier pass.
@@ -32,9 +39,11 @@ func (v *view) isBelowCap(id scheduler.TenantID) bool {
 }
 
 // leavesCaps reports whether starting d more of a stage until end, by a task that does not give way, leaves the guarantees
-// below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might. What was placed
-// since the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a
-// guarantee may be below a cap.
+// below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might. Guarantees of the
+// job's own later stages that depend on this stage are ignored, and the one that the task no longer needs once it has
+// started. What was placed since the first question of the pass counts as staying. O(depth x log n), and once a pass
+// O(nodes + guarantees), where a guarantee may be below a cap; times the guarantees of the job if the answer depends on
+// them.
 func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) bool {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
@@ -47,10 +56,46 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, d scheduler.Resources, e
 }
 
 // exceededCap returns the first tenant whose cap leavesCaps finds exceeded, and until when at least it is; nil for none.
-func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) (*scheduler.Tenant, scheduler.Time) {
+func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) (t *scheduler.Tenant, until scheduler.Time) {
 	if x.caps.timeline == nil {
 		x.readCaps()
 	}
+	if t, until = x.firstExceeded(g, d, end); t == nil || g.Job.Guarantees == 0 {
+		return t, until
+	}
+	x.listExempt(g)
+	x.changeCaps(g, 1)
+	t, until = x.firstExceeded(g, d, end)
+	x.changeCaps(g, -1)
+	return t, until
+}
+
+// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage.
+func (x *guaranteeCheck) listExempt(g *scheduler.Stage) {
+	x.caps.exempt = x.caps.exempt[:0]
+	starts := g.NextPending(0)
+	if g.Spec.Inputs != nil && g.Pending > 1 {
+		starts = -1 // where its input is decides which task starts
+	}
+	for _, r := range g.Job.Reservations() {
+		if isPlanned(r) && ((r.Stage == g.Index && r.Task == starts) || x.dependsOn(g.Job, r.Stage, g.Index)) {
+			x.caps.exempt = append(x.caps.exempt, capExemption{max(r.Start, x.v.now), r.End, r.Demand})
+		}
+	}
+}
+
+// changeCaps returns what is exempt to the caps above the tenant of a stage (sign 1), or takes it again (sign -1).
+func (x *guaranteeCheck) changeCaps(g *scheduler.Stage, sign int64) {
+	for _, b := range x.caps.timeline.CapsOf(g.Job.Spec.Tenant) {
+		for i := range x.caps.exempt {
+			e := &x.caps.exempt[i]
+			x.caps.timeline.Caps.ChangeUnlogged(b, -1, e.start, e.end, &backfill.Need{Base: e.taken[:]}, sign)
+		}
+	}
+}
+
+// firstExceeded is exceededCap with what counts in Caps now.
+func (x *guaranteeCheck) firstExceeded(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) (*scheduler.Tenant, scheduler.Time) {
 	now, tenants := x.v.now, x.caps.timeline.CapTenants()
 	for _, b := range x.caps.timeline.CapsOf(g.Job.Spec.Tenant) {
 		if !x.caps.reserved[b] {

@@ -113,10 +113,12 @@ func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
 }
 
 // closedClass identifies tasks to which the same nodes are open. Reservations exclude
-// a task by its demand, its bound, whether it can be preempted, and what caps its tenant is below.
+// a task by its demand, its bound, whether it can be preempted, and what caps its tenant is below; below a cap, guarantees
+// of its own job may exempt it.
 type closedClass struct {
 	scheduler.DemandClass
 	capped         scheduler.TenantID // NoTenant below no cap
+	own            scheduler.StageID  // zero below no cap, or if its job has no guarantee
 	bound          time.Duration
 	nonPreemptible bool
 }
@@ -157,7 +159,9 @@ func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) sche
 	}
 	class := closedClass{DemandClass: o.v.s.Cluster().DemandClassOf(g), bound: g.Bound(), nonPreemptible: g.Job.IsNonPreemptible(), capped: scheduler.NoTenant}
 	if o.guaranteeCount > 0 && o.v.isBelowCap(g.Job.Spec.Tenant) {
-		class.capped = g.Job.Spec.Tenant
+		if class.capped = g.Job.Spec.Tenant; g.Job.Guarantees > 0 {
+			class.own = g.ID()
+		}
 	}
 	closed := o.closedBelow[class]
 	if o.exemptJobs[g.Job.Spec.ID] {
