@@ -41,7 +41,7 @@ func newCappedWorldOf(t *testing.T, levels scheduler.LevelSet, cores ...float64)
 }
 
 func (w *cappedWorld) newPolicy() scheduler.Policy {
-	return mustNew(w.t, "3dsf", map[string]string{"sf": "0", "margin": "2s", "guarantee_share": "1"})
+	return mustNew(w.t, "3dsf", map[string]string{"sf": "0", "margin": "2s", "guarantee_share": "1", "max_suspended": "20s"})
 }
 
 // setCap sets the cap of a tenant's total.
@@ -211,6 +211,62 @@ func TestGuaranteedTaskStartsEarlyBelowACap(t *testing.T) {
 	w.round()
 	if second.Live != 1 || second.Guarantees != 0 {
 		t.Errorf("%d of 1 tasks starts with its cap free, %d is still reserved", second.Live, second.Guarantees)
+	}
+}
+
+// freeze brings a running attempt to the frozen level.
+func (w *cappedWorld) freeze(a *scheduler.Attempt) {
+	w.t.Helper()
+	act := a.Act(scheduler.ActSuspend)
+	act.Level = scheduler.LevelFrozen
+	if err := w.State.Apply(&act, w.Now); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.State.Events().AttemptSuspended(a.ID, a.Run, scheduler.LevelFrozen, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A task that was suspended where nothing gives way resumes just if a guarantee to come leaves the cap enough for it. Until
+// then its node is not reserved for it.
+func TestSuspendedTasksLeaveCapsToGuarantees(t *testing.T) {
+	for name, x := range map[string]struct {
+		bound   time.Duration
+		cores   float64 // of the guarantee to come
+		resumes bool
+	}{
+		"there is enough for both":     {0, 2, true},
+		"it ends before the guarantee": {4 * time.Second, 4, true},
+		"it ends too late":             {14 * time.Second, 4, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newCappedWorldOf(t, scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen), 2, 4)
+			w.setCap("a", schedtest.R(4, 0, 0))
+			other := w.Place(scheduler.TaskID{Job: w.Submit("other", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 25 * time.Second })}, 1)
+			a := w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(2, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = x.bound })}, 0)
+			w.Start()
+			guaranteed := w.project("a", 1, schedtest.R(x.cores, 1, 0), 9*time.Second)
+			w.round()
+			if guaranteed.Guarantees != 1 || guaranteed.Live != 0 {
+				t.Fatalf("%d guarantees, %d tasks; want a reservation to come", guaranteed.Guarantees, guaranteed.Live)
+			}
+			w.freeze(a)
+			w.Advance(15 * time.Second) // more than half of max_suspended
+			w.round()
+			if got := !a.Level.Suspended(); got != x.resumes {
+				t.Errorf("the task resumes: %v, want %v", got, x.resumes)
+			}
+			if r := w.State.Reservations().Unguaranteed(); len(r) > 0 {
+				t.Errorf("%d reservations for a task that may not resume: %v", len(r), r[0])
+			}
+			w.Advance(10*time.Second).End(other, scheduler.OutcomeSucceeded)
+			for range 3 {
+				w.round()
+			}
+			if guaranteed.Live != 1 {
+				t.Error("the guaranteed task does not start")
+			}
+		})
 	}
 }
 

@@ -71,7 +71,7 @@ func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 			if !ok {
 				continue
 			}
-			got := check.honoursGuarantees(w.State.Node(0), g, g.Spec.Demand, g.Spec.Disk, disk, 0)
+			got := check.honoursGuarantees(w.State.Node(0), g, g.Spec.Demand, g.Spec.Disk, disk, nil)
 			if want := isGuaranteeKept(w, w.State.Attempts().PlaceAction(g, 0, 0, disk)); got != want {
 				t.Fatalf("seed %d, round %d: stage %s may start: %v, Check says %v", seed, round, g.ID(), got, want)
 			}
@@ -86,7 +86,7 @@ func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 			if !more.Fits(n.Free) || n.CanPreempt(w.State.StageOf(a).Job) || !w.State.Attempts().CanResume(a) {
 				continue
 			}
-			got := check.honoursGuarantees(n, w.State.StageOf(a), more, a.DiskSpace-a.Occupied.Disk, a.Disk, a.Ran)
+			got := check.honoursGuarantees(n, w.State.StageOf(a), more, a.DiskSpace-a.Occupied.Disk, a.Disk, a)
 			if want := isGuaranteeKept(w, a.Act(scheduler.ActResume)); got != want {
 				t.Fatalf("seed %d, round %d: %s may resume: %v, Check says %v", seed, round, a.ID, got, want)
 			}

@@ -191,7 +191,7 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	}
 	if r.Task >= 0 { // reserved for a suspended task to resume
 		a := l.reservations.suspendedAttemptOf(r)
-		return a != nil && l.c.mayReserveToResume(a, g) && !l.reservations.hasOlder(a)
+		return a != nil && l.open.mayReserveToResume(a, g) && !l.reservations.hasOlder(a)
 	}
 	task := int32(-1)
 	if l.open.guaranteeCount > 0 {
@@ -201,7 +201,7 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
-	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, 0)) && l.c.allows(g) {
+	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, nil)) && l.c.allows(g) {
 		if !due {
 			task = pickTaskFor(g, r.Node)
 		}

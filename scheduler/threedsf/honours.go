@@ -2,7 +2,6 @@ package threedsf
 
 import (
 	"slices"
-	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -18,7 +17,7 @@ type guaranteeCheck struct {
 }
 
 // honoursGuarantees reports whether starting d more of a stage (with disk space on
-// disk), for a task that has run for so long, leaves each guarantee on the node its
+// disk), or resuming its attempt a, leaves each guarantee on the node its
 // capacity at its start, and those below the same caps what they need of these. Guarantees of
 // the job's own later stages that depend on this stage are ignored. A running task
 // counts at that start if it is non-preemptible there and its bound ends later, a
@@ -28,11 +27,11 @@ type guaranteeCheck struct {
 // The rule is that of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) of the node, and O(reservations x attempts) where an
 // empty node would have the capacity.
-func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
+func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	j := g.Job
 	preemptible, end := n.CanPreempt(j), scheduler.Never
 	if !preemptible {
-		if end = x.assumedEndFromNow(g, ran); !x.leavesCaps(g, d, end) {
+		if end = x.assumedEndFromNow(g, a); !x.leavesCaps(g, a, d, end) {
 			return false
 		}
 	}

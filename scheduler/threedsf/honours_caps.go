@@ -38,17 +38,17 @@ func (v *view) isBelowCap(id scheduler.TenantID) bool {
 	return false
 }
 
-// leavesCaps reports whether starting d more of a stage until end, by a task that does not give way, leaves the guarantees
-// below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might. Guarantees of the
-// job's own later stages that depend on this stage are ignored, and the one that the task no longer needs once it has
-// started. What was placed since the first question of the pass counts as staying. O(depth x log n), and once a pass
-// O(nodes + guarantees), where a guarantee may be below a cap; times the guarantees of the job if the answer depends on
-// them.
-func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) bool {
+// leavesCaps reports whether starting d more of a stage until end, by a task that does not give way, or resuming its
+// attempt a, leaves the guarantees below the caps of its tenant what they need of these; if not, it notes in caps.retryAt
+// when it might. Guarantees of the job's own later stages that depend on this stage are ignored, and the one that the task
+// no longer needs once it has started. So is what Caps has of the attempt, which may be all that it needs. What was placed
+// since the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a
+// guarantee may be below a cap; times the guarantees of the job if the answer depends on them.
+func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt, d scheduler.Resources, end scheduler.Time) bool {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
 	}
-	t, until := x.exceededCap(g, d, end)
+	t, until := x.exceededCap(g, a, d, end)
 	if t != nil {
 		x.caps.retryAt = min(x.caps.retryAt, until)
 	}
@@ -56,25 +56,33 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, d scheduler.Resources, e
 }
 
 // exceededCap returns the first tenant whose cap leavesCaps finds exceeded, and until when at least it is; nil for none.
-func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) (t *scheduler.Tenant, until scheduler.Time) {
+func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, d scheduler.Resources, end scheduler.Time) (t *scheduler.Tenant, until scheduler.Time) {
 	if x.caps.timeline == nil {
 		x.readCaps()
 	}
-	if t, until = x.firstExceeded(g, d, end); t == nil || g.Job.Guarantees == 0 {
+	if a != nil {
+		d = a.Demand
+	} else if t, until = x.firstExceeded(g, d, end); t == nil || g.Job.Guarantees == 0 {
 		return t, until
 	}
-	x.listExempt(g)
+	x.listExempt(g, a)
 	x.changeCaps(g, 1)
 	t, until = x.firstExceeded(g, d, end)
 	x.changeCaps(g, -1)
 	return t, until
 }
 
-// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage.
-func (x *guaranteeCheck) listExempt(g *scheduler.Stage) {
+// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage, and what its
+// attempt a is assumed to occupy.
+func (x *guaranteeCheck) listExempt(g *scheduler.Stage, a *scheduler.Attempt) {
 	x.caps.exempt = x.caps.exempt[:0]
 	starts := g.NextPending(0)
-	if g.Spec.Inputs != nil && g.Pending > 1 {
+	switch {
+	case a != nil:
+		starts = a.ID.Index
+		c := x.v.assumptions.ClaimOf(x.v.s, a, x.v.now)
+		x.caps.exempt = append(x.caps.exempt, capExemption{x.v.now, c.End, c.Occupied.Resources})
+	case g.Spec.Inputs != nil && g.Pending > 1:
 		starts = -1 // where its input is decides which task starts
 	}
 	for _, r := range g.Job.Reservations() {
@@ -141,7 +149,7 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	if id == scheduler.NoNode {
 		return nil
 	}
-	t, _ := x.exceededCap(g, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time
+	t, _ := x.exceededCap(g, nil, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time
 	if t == nil {
 		return nil
 	}
@@ -153,11 +161,19 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	return nil
 }
 
-// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now and has
-// run for so long.
-func (x *guaranteeCheck) assumedEndFromNow(g *scheduler.Stage, ran time.Duration) scheduler.Time {
-	if b := g.BoundLeft(ran); b > 0 {
+// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now, or its
+// attempt a resumes.
+func (x *guaranteeCheck) assumedEndFromNow(g *scheduler.Stage, a *scheduler.Attempt) scheduler.Time {
+	if b := boundLeft(g, a); b > 0 {
 		return x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)
 	}
 	return scheduler.Never
+}
+
+// boundLeft returns Stage.BoundLeft for a task of a stage that starts, or whose attempt a resumes.
+func boundLeft(g *scheduler.Stage, a *scheduler.Attempt) time.Duration {
+	if a == nil {
+		return g.BoundLeft(0)
+	}
+	return g.BoundLeft(a.Ran)
 }

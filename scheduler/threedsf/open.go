@@ -51,7 +51,7 @@ var noJob = &scheduler.Job{}
 // leavesGuarantees reports whether a task of a stage may start on a node beside the
 // guarantees there.
 func (o *openNodes) leavesGuarantees(n *scheduler.Node, g *scheduler.Stage) bool {
-	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1, 0)
+	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1, nil)
 }
 
 // reservedForAll returns what preemption reservations on a node take for any job.
@@ -59,27 +59,34 @@ func (o *openNodes) reservedForAll(n *scheduler.Node, _ *scheduler.Job) (schedul
 	return o.reservedForOthers(n, noJob)
 }
 
-// respectsReservations reports whether starting d of a stage (with space on disk), for
-// a task that has run for so long, leaves alone what is reserved on the node for
+// respectsReservations reports whether starting d of a stage (with space on disk), or
+// resuming its attempt a, leaves alone what is reserved on the node for
 // others: nodes reserved in this pass, guarantees and preemption reservations.
-func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
-	return !o.hasReservations() || (o.fitsBesideReserved(n, g, d, space, disk, ran) &&
-		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk, ran)))
+func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
+	return !o.hasReservations() || (o.fitsBesideReserved(n, g, d, space, disk, a) &&
+		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk, a)))
 }
 
 // mayResume is respectsReservations for what a suspended task needs more on its node. One that can be
 // preempted again takes nothing of guarantees: they were made with its memory in mind.
-func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
+func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	if n.CanPreempt(g.Job) {
-		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk, ran)
+		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk, a)
 	}
-	return o.respectsReservations(n, g, more, space, disk, ran)
+	return o.respectsReservations(n, g, more, space, disk, a)
+}
+
+// mayReserveToResume is view.mayReserveToResume, but for an attempt that guarantees below a cap keep from resuming whatever
+// becomes free on its node.
+func (o *openNodes) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool {
+	return o.v.mayReserveToResume(a, g) && (o.guaranteeCount == 0 || o.v.s.Node(a.Node).CanPreempt(g.Job) ||
+		o.guarantees.leavesCaps(g, a, a.Demand, o.guarantees.assumedEndFromNow(g, a)))
 }
 
 // fitsBesideReserved reports whether d of a stage fits beside what is reserved on the node for others, but for
 // guarantees.
-func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
-	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk, ran) {
+func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
+	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk, a) {
 		return false
 	}
 	reserved, reservedSpace := o.reservedForOthers(n, g.Job)
@@ -104,7 +111,7 @@ func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
 		return true
 	}
 	disk, _ := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	return o.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, 0)
+	return o.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, nil)
 }
 
 // isUnreserved reports whether nothing is reserved on a node that a task of a job could take.

@@ -231,7 +231,7 @@ func TestWhatMayStartBesideALaterGuarantee(t *testing.T) {
 			c := newTestCycle(w, Config{})
 			check := guaranteeCheck{v: &c.view}
 			g := job.Stages[0]
-			if got := check.honoursGuarantees(w.State.Node(0), g, g.Spec.Demand, 0, -1, 0); got != x.want {
+			if got := check.honoursGuarantees(w.State.Node(0), g, g.Spec.Demand, 0, -1, nil); got != x.want {
 				t.Errorf("may start: %v, want %v", got, x.want)
 			}
 			for pair, want := range map[[2]int32]bool{{1, 0}: true, {2, 0}: true, {2, 1}: true, {3, 0}: false, {3, 2}: false, {0, 0}: false, {0, 2}: false} {

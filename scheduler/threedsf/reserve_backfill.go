@@ -3,7 +3,6 @@ package threedsf
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -75,14 +74,14 @@ func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) sche
 }
 
 // leavesCapacity reports whether d more of a stage (with disk space on disk), for a task
-// that has run for so long, does not delay the task that a node is reserved for.
+// that starts, or whose attempt a resumes, does not delay the task that a node is reserved for.
 // O(attempts there).
-func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, ran time.Duration) bool {
+func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	at := k.freeAt[n.Spec.ID]
 	if at == scheduler.Never {
 		return false
 	}
-	if b := g.BoundLeft(ran); b > 0 && k.c.now.Add(b) <= at {
+	if b := boundLeft(g, a); b > 0 && k.c.now.Add(b) <= at {
 		return true
 	}
 	k.capacity.Load(n)

@@ -223,7 +223,7 @@ func (w *boundedWorld) mayStart(t *testing.T, g *scheduler.Stage, id scheduler.N
 	if !fits {
 		return false, false, false
 	}
-	got = w.k.leavesCapacity(w.State.Node(id), g, g.Spec.Demand, g.Spec.Disk, disk, 0)
+	got = w.k.leavesCapacity(w.State.Node(id), g, g.Spec.Demand, g.Spec.Disk, disk, nil)
 	mark := w.State.Journal().Mark()
 	defer w.State.Journal().Rollback(mark)
 	a := w.State.Attempts().PlaceAction(g, 0, id, disk)

@@ -50,7 +50,7 @@ func (l *suspendedLane) resumeLongSuspended() {
 			return
 		}
 		g := l.c.s.StageOf(a)
-		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || l.c.actionsLeft <= 0 || l.resumeReserved[a.Node] || !l.c.mayReserveToResume(a, g) {
+		if l.tryResume(a) || l.tryResumeDespiteReservations(a) || l.c.actionsLeft <= 0 || l.resumeReserved[a.Node] || !l.open.mayReserveToResume(a, g) {
 			continue
 		}
 		if l.reservations.isFor(a) {
@@ -112,7 +112,7 @@ func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, mor
 	for id, k := l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = l.c.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
 		m := l.c.s.Node(id)
 		disk, ok := m.Fits(a.Demand, a.DiskSpace)
-		if id == a.Node || !ok || l.c.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(from, &m.Spec) || !l.open.respectsReservations(m, g, a.Demand, a.DiskSpace, disk, a.Ran) {
+		if id == a.Node || !ok || l.c.s.Cluster().Avoids(g, id) || !scheduler.CanRestore(from, &m.Spec) || !l.open.respectsReservations(m, g, a.Demand, a.DiskSpace, disk, a) {
 			continue
 		}
 		l.c.apply(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
@@ -125,5 +125,5 @@ func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, mor
 // canResume reports whether a suspended attempt fits on its node again, which may be draining, beside what is reserved
 // there. more is what it needs beyond what it occupies.
 func (l *suspendedLane) canResume(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
-	return a.FitsBack(n) && l.open.mayResume(n, g, more.Max(scheduler.Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0), a.Disk, a.Ran)
+	return a.FitsBack(n) && l.open.mayResume(n, g, more.Max(scheduler.Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0), a.Disk, a)
 }
