@@ -30,8 +30,9 @@ const (
 // low priority with other dominant resources, then high priority in the same two
 // groups. Infeasible deadline jobs count as low. Before all of them come tasks that are
 // frozen already, which give up their memory; after them, for a reservation that is
-// due, jobs whose deadline is accepted without a guarantee, and tasks that were
-// suspended for MaxSuspended before.
+// due, jobs whose deadline is accepted without a guarantee, tasks that were
+// suspended for MaxSuspended before, and tasks that start or resume, which give way
+// once they run.
 type victimGroup uint8
 
 // The groups, in the order in which victims are taken.
@@ -43,6 +44,7 @@ const (
 	groupHighOther
 	groupAccepted
 	groupLongSuspended
+	groupStarting
 )
 
 // Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
@@ -74,6 +76,8 @@ func (v *Victim) freedResources() (scheduler.Resources, int64) {
 type PreemptionPlan struct {
 	Node    scheduler.NodeID
 	Victims []Victim // in the order of their preemption; empty if enough is being released already
+	// AwaitsStart reports that Victims do not suffice before attempts run that start or resume, and are preempted then.
+	AwaitsStart bool
 	// timeToFree is the time until all victims have freed their capacity, Cost the sum
 	// of their costs.
 	timeToFree, cost time.Duration
@@ -220,8 +224,18 @@ func (p *Preemptor) FindVictimsOn(s *scheduler.State, g *scheduler.Stage, id sch
 	if !n.Schedulable() || !g.Spec.Demand.Fits(n.Spec.Capacity) || !p.collectVictims(s, g, n) {
 		return PreemptionPlan{Node: scheduler.NoNode}, false
 	}
+	awaits := p.dropStarting()
 	p.best = append(p.best[:0], p.current...)
-	return p.planOn(id), true
+	plan = p.planOn(id)
+	plan.AwaitsStart = awaits
+	return plan, true
+}
+
+// dropStarting drops from current the attempts that cannot be preempted before they run, and reports whether there were any.
+func (p *Preemptor) dropStarting() bool {
+	before := len(p.current)
+	p.current = slices.DeleteFunc(p.current, func(v Victim) bool { return v.group == groupStarting })
+	return len(p.current) < before
 }
 
 func totalCost(v []Victim) (sum time.Duration) {
@@ -339,9 +353,10 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 }
 
 // addCandidate adds an attempt to victims if it may be one for a task of the stage, whose dominant resource is given.
-// Attempts that have not started are not candidates.
+// Attempts that start or resume are candidates with ForDueReservation only.
 func (p *Preemptor) addCandidate(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt, dominant scheduler.Resource) {
-	if a.Phase != scheduler.AttemptRunning && (a.Phase != scheduler.AttemptSuspended || a.Level != scheduler.LevelFrozen) {
+	starting := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming
+	if a.Phase != scheduler.AttemptRunning && (a.Phase != scheduler.AttemptSuspended || a.Level != scheduler.LevelFrozen) && (!starting || !p.ForDueReservation) {
 		return
 	}
 	j := s.StageOf(a).Job
@@ -368,6 +383,9 @@ func (p *Preemptor) addCandidate(s *scheduler.State, g *scheduler.Stage, a *sche
 	}
 	if spent {
 		v.group = groupLongSuspended
+	}
+	if starting {
+		v.group = groupStarting
 	}
 	p.victims = append(p.victims, v)
 }

@@ -270,6 +270,84 @@ func TestSuspendedTasksLeaveCapsToGuarantees(t *testing.T) {
 	}
 }
 
+// While a due task waits for its cap, nobody takes its node, which is free.
+func TestDueTaskKeepsItsNodeWhileItWaitsForACap(t *testing.T) {
+	w := newCappedWorld(t, 3, "a", "other")
+	w.setCap("a", schedtest.R(4, 0, 0))
+	regular := w.Submit("a", 4, schedtest.R(1, 1, 0))
+	for i := range int32(4) {
+		w.Place(scheduler.TaskID{Job: regular, Index: i}, 2)
+	}
+	w.Start()
+	w.Submit("other", 12, schedtest.R(1, 1, 0))
+	j := w.project("a", 1, schedtest.R(4, 1, 0), 9*time.Second)
+	for i := 0; i < 10 && j.Live == 0; i++ {
+		w.round()
+		if j.Live == 0 && j.Guarantees != 1 {
+			t.Fatalf("round %d: %d reservations", i, j.Guarantees)
+		}
+		for _, r := range j.Reservations() {
+			for a := range w.State.Attempts().On(r.Node) {
+				t.Fatalf("round %d: %s is on the node that is reserved for a task that is due", i, a.ID)
+			}
+		}
+	}
+	if j.Live != 1 {
+		t.Error("the due task does not start")
+	}
+}
+
+// A due task gets what it needs of a cap, and of its node, although some of the many short tasks there are always about to
+// start, and so cannot give way yet.
+func TestDueTaskIsServedAmongTasksThatStart(t *testing.T) {
+	for name, x := range map[string]struct {
+		cap   scheduler.Resources
+		nodes int
+		cores float64 // of the due task
+	}{"below a cap": {schedtest.R(4, 0, 0), 2, 4}, "on its node": {scheduler.Resources{}, 1, 4}, "on a part of its node": {scheduler.Resources{}, 1, 3}} {
+		t.Run(name, func(t *testing.T) {
+			w := newCappedWorld(t, x.nodes, "a", "other")
+			w.setCap("a", x.cap)
+			regular := w.State.Job(w.Submit("a", 1000, schedtest.R(1, 1, 0))).Stages[0]
+			// Tasks start a round late and one ends in each round, but for those that were about to start when the due task came.
+			stay := map[scheduler.AttemptID]bool{}
+			round := func() {
+				policytest.Round(t, w.State, w.policy, w.newPolicy, w.Now, 100)
+				w.Advance(100 * time.Millisecond)
+				ended := false
+				for a := range w.State.Attempts().In(regular) {
+					switch {
+					case a.Phase == scheduler.AttemptSuspending:
+						if err := w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}, w.Now); err != nil {
+							t.Fatal(err)
+						}
+					case a.Phase == scheduler.AttemptRunning && !ended && !stay[a.ID]:
+						ended = true
+						defer w.End(a, scheduler.OutcomeSucceeded)
+					case a.Phase == scheduler.AttemptStarting && a.Placed < w.Now.Add(-200*time.Millisecond):
+						if err := w.State.Events().AttemptStarted(a.ID, a.Run, w.Now); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			for range 6 {
+				round()
+			}
+			for a := range w.State.Attempts().In(regular) {
+				stay[a.ID] = a.Phase == scheduler.AttemptStarting
+			}
+			j := w.project("a", 1, schedtest.R(x.cores, 1, 0), 9*time.Second)
+			for i := 0; i < 12 && j.Live == 0; i++ {
+				round()
+			}
+			if j.Live != 1 || w.State.Project(1).HasState(scheduler.ViolatedState) {
+				t.Errorf("%d of 1 due tasks started; violated: %v", j.Live, w.State.Project(1).HasState(scheduler.ViolatedState))
+			}
+		})
+	}
+}
+
 // provedPolicy proves what its policy decides: a new instance decides the same, and each reason is true.
 type provedPolicy struct {
 	scheduler.Policy

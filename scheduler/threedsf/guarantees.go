@@ -111,16 +111,23 @@ func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Sta
 			return false // what the node lacks would be freed in vain
 		}
 	}
-	if !fits { // before the victims for the caps: what gives way on the node mostly counts below these too
-		if !l.preemptReservedNode(r, g) {
-			return false
-		}
-		if !allowed {
-			victims, ok = l.findCapVictims(r, g)
-		}
+	switch {
+	case fits:
+		l.reserveNode(r, g)
+	case !l.preemptReservedNode(r, g): // before the victims for the caps: what gives way on the node mostly counts below these too
+		return false
+	case !allowed:
+		victims, ok = l.findCapVictims(r, g)
 	}
 	l.preemption.preempt(victims)
 	return ok
+}
+
+// reserveNode reserves the free capacity of its node for a due task that waits for a cap.
+func (l *reservedLane) reserveNode(r *scheduler.Reservation, g *scheduler.Stage) {
+	if l.c.actionsLeft > 0 && l.reservations.countOn(g, r.Node) < l.countDueTasks(g, r.Node) {
+		l.reservations.reserve(g, -1, r.Node, g.Spec.Demand, g.Spec.Disk, r.End)
+	}
 }
 
 // preemptReservedNode preempts for a due task on its node. Capacity reserved there
@@ -201,12 +208,25 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
-	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, nil)) && l.c.allows(g) {
+	disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
+	if ok && (due || l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, nil)) && l.c.allows(g) {
 		if !due {
 			task = pickTaskFor(g, r.Node)
 		}
 		l.c.place(g, task, r.Node)
 		return false
 	}
-	return !n.Releasing.IsZero() || (due && !l.c.allows(g))
+	return !n.Releasing.IsZero() || (due && (ok || l.awaitsStart(r, g))) // if it fits, a cap stops it
+}
+
+// awaitsStart reports whether attempts that start or resume on the node of a due task's preemption reservation, and can be
+// preempted once they run, are all that it lacks.
+func (l *reservedLane) awaitsStart(r *scheduler.Reservation, g *scheduler.Stage) bool {
+	if l.c.cfg.Preempt == deadline.None {
+		return false
+	}
+	l.open.ignoreResumeReservations, l.open.ignored = true, r
+	defer func() { l.open.ignoreResumeReservations, l.open.ignored = false, nil }()
+	plan, ok := l.preemption.victimsForDue(g, r.Node)
+	return ok && plan.AwaitsStart && len(plan.Victims) == 0
 }

@@ -22,6 +22,7 @@ type openNodes struct {
 	closedBelow              map[closedClass]scheduler.NodeID // no node below it is open to the class
 	exemptJobs               map[scheduler.JobID]bool         // jobs that their own reservations do not exclude
 	ignoreResumeReservations bool                             // those for suspended tasks exclude nobody
+	ignored                  *scheduler.Reservation           // neither does this one; nil for none
 }
 
 // canPlaceOn reports whether a task of the stage fits on a node and respects its
@@ -37,7 +38,7 @@ func (o *openNodes) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (d sc
 		return d, 0
 	}
 	for _, r := range o.v.s.Reservations().On(n.Spec.ID) {
-		if r.Kind == scheduler.ReservePreempt && r.Job != j.Spec.ID && r.End > o.v.now && !(o.ignoreResumeReservations && r.Task >= 0) {
+		if r.Kind == scheduler.ReservePreempt && r.Job != j.Spec.ID && r.End > o.v.now && r != o.ignored && !(o.ignoreResumeReservations && r.Task >= 0) {
 			d = d.Add(r.Demand)
 			space += r.Disk
 		}
