@@ -348,6 +348,37 @@ func TestDueTaskIsServedAmongTasksThatStart(t *testing.T) {
 	}
 }
 
+// A guaranteed task that is due goes before an accepted deadline below the same cap for which capacity was freed before.
+func TestDueTaskGoesBeforeFreedCapacity(t *testing.T) {
+	w := newCappedWorldOf(t, scheduler.AllLevels, 4, 4)
+	w.setCap("a", schedtest.R(4, 0, 0))
+	regular := w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(4, 1, 0))}, 0)
+	w.Start()
+	due, before := w.project("a", 1, schedtest.R(4, 1, 0), 9*time.Second), w.Now
+	w.round()
+	if due.Live != 0 || due.Guarantees != 1 {
+		t.Fatalf("%d tasks run, %d are reserved; want one that waits for its cap", due.Live, due.Guarantees)
+	}
+	if !regular.Level.Suspended() {
+		t.Fatal("the regular task is not suspended")
+	}
+	lane := w.State.Job(w.Submit("a", 1, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Minute), true, 10*time.Second
+	}))
+	freed := scheduler.Reservation{ID: w.State.Reservations().NextID(), Kind: scheduler.ReservePreempt, Job: lane.Spec.ID, Task: -1, Node: 1, OnDisk: -1,
+		Demand: schedtest.R(1, 1, 0), Start: before - 1, End: w.Now.Add(time.Minute)}
+	if due.Reservations()[0].Node == freed.Node {
+		freed.Node = 0
+	}
+	if err := w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: freed}, w.Now); err != nil {
+		t.Fatal(err)
+	}
+	w.round()
+	if due.Live != 1 || lane.Live != 0 {
+		t.Errorf("%d of 1 due tasks and %d of 1 tasks of the lane start; want the due one only", due.Live, lane.Live)
+	}
+}
+
 // provedPolicy proves what its policy decides: a new instance decides the same, and each reason is true.
 type provedPolicy struct {
 	scheduler.Policy

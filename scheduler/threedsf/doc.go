@@ -11,8 +11,8 @@
 //  2. begin: synchronise the tree of tenants with what they use.
 //  3. planGuarantees: read the plan of the guarantees from the State, repair and
 //     compress it, accept or refuse new requests.
-//  4. runPass, the lanes that ignore fair shares: preemption reservations whose
-//     capacity is free, guarantees that are due, tasks that were suspended for
+//  4. runPass, the lanes that ignore fair shares: guarantees that are due, other
+//     preemption reservations whose capacity is free, tasks that were suspended for
 //     long, deadline jobs, other suspended tasks, a task of each overdue job.
 //  5. runPass, serveTenants: serve the next tenant by fair share until nothing
 //     fits or the cycle has no actions left. A task with much input gets a node
