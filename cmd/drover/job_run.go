@@ -24,8 +24,8 @@ func jobRunCommand() *cli.Command {
 		Usage:     "submit a job and follow it to its end",
 		ArgsUsage: "FILE",
 		Description: "Validates the job file, uploads the files it names, submits the job and follows it, also while the coordinator\n" +
-			"is restarted. Ctrl-C detaches; the job keeps running. Exit codes: 0 succeeded, 1 failed, 2 wrong usage,\n" +
-			"3 refused, 4 no coordinator, 5 stopped, 6 detached by Ctrl-C.",
+			"is restarted. Ctrl-C detaches; the job keeps running.\n" +
+			"Exit codes: 0 succeeded, 1 failed, 2 wrong usage, 3 refused, 4 no coordinator, 5 stopped, 6 detached by Ctrl-C.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "return once the job is accepted"},
 			nameFlag,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,8 +43,10 @@ func TestAnOldCopyOfAFolderIsRefused(t *testing.T) {
 				until(t, "all have them", func() bool { return count(r) == 10 })
 			}
 			last := c.rs[i].Applied()
+			until(t, "another one knows it", func() bool {
+				return slices.ContainsFunc(c.rs, func(r *Replica) bool { return r != c.rs[i] && r.Acknowledged(c.peers[i].ID) >= last })
+			})
 			c.stop(i)
-			until(t, "another one knows it", func() bool { n, _ := c.acknowledged(c.peers); return n >= last })
 
 			present := c.dirs[i]
 			c.dirs[i] = old
