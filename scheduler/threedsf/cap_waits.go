@@ -25,11 +25,6 @@ func (l *reservedLane) findCapVictims(r *scheduler.Reservation, g *scheduler.Sta
 	return victims, ok
 }
 
-// waitsForCap reports whether a due task of a stage waits on a node, which it fits, for a cap.
-func (l *reservedLane) waitsForCap(g *scheduler.Stage, node scheduler.NodeID) bool {
-	return slices.ContainsFunc(l.c.capWaits, func(w capWait) bool { return w.stage == g && w.reservation.Node == node })
-}
-
 // allows reports whether caps let one more task of a stage start, beside the due tasks that wait for them.
 // O(depth of the tenant).
 func (v *view) allows(g *scheduler.Stage) bool {

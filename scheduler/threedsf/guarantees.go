@@ -1,8 +1,6 @@
 package threedsf
 
 import (
-	"slices"
-
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 )
@@ -16,6 +14,7 @@ type reservedLane struct {
 	reservations *preemptReservations
 
 	due            []*scheduler.Reservation // guarantees that are due, with a task left to place
+	freed          []*scheduler.Reservation // by preemption, for tasks that are not due
 	withoutVictims []*scheduler.Stage       // stages that caps stop and that have no victims left in this pass
 
 	state *scheduler.State // of ends
@@ -104,7 +103,6 @@ func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Sta
 		if l.c.actionsLeft > 0 { // otherwise the next cycle drops the reservation
 			l.c.apply(scheduler.Unreserve(r.ID))
 		}
-		l.dropServed(g, r.Node)
 		return false
 	}
 	var victims []deadline.Victim
@@ -148,6 +146,17 @@ func (l *reservedLane) preemptReservedNode(r *scheduler.Reservation, g *schedule
 	return ok && l.preemption.apply(g, plan, r.End)
 }
 
+// dueTask returns the first waiting task of a stage with a due reservation on a
+// node, or -1.
+func (l *reservedLane) dueTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
+	for _, r := range l.c.s.Reservations().On(node) {
+		if l.isDueFor(r, g) {
+			return r.Task
+		}
+	}
+	return -1
+}
+
 // countDueTasks returns the number of due reservations on a node for waiting tasks
 // of a stage.
 func (l *reservedLane) countDueTasks(g *scheduler.Stage, node scheduler.NodeID) (n int) {
@@ -165,37 +174,11 @@ func (l *reservedLane) isDueFor(r *scheduler.Reservation, g *scheduler.Stage) bo
 	return isPlanned(r) && r.StageID() == g.ID() && r.Start <= l.c.now && r.End > l.c.now && l.c.canStayOn(r) && g.IsPending(r.Task)
 }
 
-// dropPointless drops the preemption reservations without a purpose: due tasks need not wait for what these take.
-func (l *reservedLane) dropPointless() {
-	l.reservations.refresh()
-	kept := l.reservations.list[:0]
-	for _, r := range l.reservations.list {
-		if _, ok := l.purposeOf(r); ok || l.c.actionsLeft <= 0 {
-			kept = append(kept, r)
-			continue
-		}
-		l.reservations.drop(r)
-	}
-	l.reservations.list = kept
-}
-
-// dropServed drops a preemption reservation that was for the due task of a stage that was just placed on a node.
-func (l *reservedLane) dropServed(g *scheduler.Stage, node scheduler.NodeID) {
-	if g.Job.Unguaranteed() == 0 || l.c.actionsLeft <= 0 {
-		return
-	}
-	list := l.reservations.list
-	i := slices.IndexFunc(list, func(r *scheduler.Reservation) bool { return r.Task < 0 && r.Node == node && r.StageID() == g.ID() })
-	if i >= 0 {
-		r := list[i]
-		l.reservations.list = slices.Delete(list, i, i+1)
-		l.reservations.drop(r)
-	}
-}
-
-// servePreempted places the tasks whose preemption reservation has its capacity, and drops
-// reservations without a purpose. Those of due tasks are placed by serveDue before.
+// servePreempted places the due tasks whose preemption reservation has its capacity, and drops
+// reservations without a purpose.
 func (l *reservedLane) servePreempted() {
+	l.reservations.refresh()
+	l.freed = l.freed[:0]
 	for _, r := range l.reservations.list {
 		if l.c.actionsLeft > 0 && !l.placeOrKeepReservation(r) && l.c.actionsLeft > 0 {
 			l.reservations.drop(r)
@@ -203,49 +186,65 @@ func (l *reservedLane) servePreempted() {
 	}
 }
 
-// purposeOf reports whether the task of a preemption reservation still waits for its capacity, which is free, being released or
-// awaited, and whether that task is due.
-func (l *reservedLane) purposeOf(r *scheduler.Reservation) (due, ok bool) {
+// serveFreed places the tasks that are not due and whose preemption reservation has its capacity, after all due tasks: caps
+// may have too little for both.
+func (l *reservedLane) serveFreed() {
+	for _, r := range l.freed {
+		if l.c.actionsLeft > 0 && !l.placeFreed(r) && l.c.actionsLeft > 0 {
+			l.reservations.drop(r)
+		}
+	}
+}
+
+// placeFreed places a task that is not due on the capacity that was freed for it. It reports whether the reservation must
+// stay, as placeOrKeepReservation.
+func (l *reservedLane) placeFreed(r *scheduler.Reservation) bool {
+	g, n := l.c.s.Stage(r.StageID()), l.c.s.Node(r.Node)
+	if !g.Ready() || g.Startable() == 0 {
+		return false
+	}
+	disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
+	if ok && l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, nil) && l.c.allows(g) {
+		l.c.place(g, pickTaskFor(g, r.Node), r.Node)
+		return false
+	}
+	return !n.Releasing.IsZero()
+}
+
+// placeOrKeepReservation places the task of a reservation if it is due and its capacity is
+// free now; one that is not due is left to serveFreed. It reports whether the reservation
+// must stay: false if it is pointless or its task was just placed.
+func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	g := l.c.s.Stage(r.StageID())
 	n := l.c.s.Node(r.Node)
 	if g == nil || r.End <= l.c.now || !n.Schedulable() || g.Job.Phase != scheduler.JobActive {
-		return false, false
-	}
-	if r.Task >= 0 { // reserved for a suspended task to resume
-		a := l.reservations.suspendedAttemptOf(r)
-		return false, a != nil && l.open.mayReserveToResume(a, g) && !l.reservations.hasOlder(a)
-	}
-	due = l.open.guaranteeCount > 0 && l.countDueTasks(g, r.Node) > 0
-	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
-		return due, false
-	}
-	_, fits := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	return due, fits || !n.Releasing.IsZero() || (due && l.awaitsStart(r, g))
-}
-
-// placeOrKeepReservation places the task of a reservation if its capacity is free now and it is not due. It reports whether
-// the reservation must stay: false if it is pointless or its task was just placed.
-func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
-	due, ok := l.purposeOf(r)
-	if !ok {
 		return false
 	}
 	if r.End != scheduler.Never {
 		l.c.wakeAt(r.End)
 	}
-	if r.Task >= 0 {
-		return true
+	if r.Task >= 0 { // reserved for a suspended task to resume
+		a := l.reservations.suspendedAttemptOf(r)
+		return a != nil && l.open.mayReserveToResume(a, g) && !l.reservations.hasOlder(a)
 	}
-	g, n := l.c.s.Stage(r.StageID()), l.c.s.Node(r.Node)
-	disk, fits := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	if due {
-		return !fits || !n.Releasing.IsZero() || l.waitsForCap(g, r.Node)
+	task := int32(-1)
+	if l.open.guaranteeCount > 0 {
+		task = l.dueTask(g, r.Node)
 	}
-	if fits && l.open.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, nil) && l.c.allows(g) {
-		l.c.place(g, pickTaskFor(g, r.Node), r.Node)
+	due := task >= 0
+	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
 		return false
 	}
-	return !n.Releasing.IsZero()
+	_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
+	if ok && !due {
+		l.freed = append(l.freed, r)
+		return true
+	}
+	if ok && l.c.allows(g) {
+		l.c.place(g, task, r.Node)
+		return false
+	}
+	return !n.Releasing.IsZero() || (due && (ok || l.awaitsStart(r, g))) // if it fits, a cap stops it
 }
 
 // awaitsStart reports whether attempts that start or resume on the node of a due task's preemption reservation, and can be

@@ -143,9 +143,9 @@ func (p *Policy) runPass() bool {
 		p.cycle.wakeAt(p.survey.wake)
 	}
 	p.reserved.collectDue()
-	p.reserved.dropPointless()
-	p.reserved.serveDue()
 	p.reserved.servePreempted()
+	p.reserved.serveDue()
+	p.reserved.serveFreed()
 	p.suspended.resumeLongSuspended()
 	if p.cfg.Deadlines {
 		p.deadlines.serve()
