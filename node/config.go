@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -71,6 +72,8 @@ type Config struct {
 	// Dial connects the daemon to other nodes, for tests; nil = the network. Helper processes do not use it.
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
 	SinceBoot func() time.Duration // for tests: monotonic time of the machine, across restarts of the daemon; nil = the machine's clocks
+	BootID    string               // for tests: of this boot of the machine; "" = the kernel's
+	StoreDisk store.Disk           // for simulations of the disk of the daemon's own state
 	// KernelCounts is for tests: a folder with the kernel's counts of memory, processors and disks, whose missing files are
 	// counts that are not known; "" = /proc
 	KernelCounts string

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,8 +96,9 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if cfg.NoSync {
 		st.SkipSync()
 	}
+	st.SetDisk(cfg.StoreDisk)
 	d := &daemon{
-		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: bootID(),
+		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: cmp.Or(cfg.BootID, bootID()),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
 		containers: newContainerLister(cfg.Driver), slots: make(chan struct{}, cfg.parallel), dumpSlots: make(chan struct{}, cfg.parallel),
 	}

@@ -11,7 +11,7 @@ import (
 // that come meanwhile share the next transaction. Without company a change waits
 // for nobody; with it, a transaction is as large as the disk is slow.
 type group struct {
-	db *bbolt.DB
+	write func(func(*bbolt.Tx) error) error // a transaction
 
 	mu         sync.Mutex // guards the fields below
 	committing bool
@@ -45,7 +45,7 @@ func (g *group) commit(apply func(*bbolt.Tx) error) error {
 	all := g.waiting
 	g.waiting = nil
 	g.mu.Unlock()
-	err := write(g.db, func(tx *bbolt.Tx) error {
+	err := g.write(func(tx *bbolt.Tx) error {
 		for _, c := range all {
 			if err := c.apply(tx); err != nil {
 				return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -109,7 +110,19 @@ func (r Record) DecodeEnd() (*droverv1.SeenAttempt, error) {
 // Store is the open file. It is safe for concurrent use.
 type Store struct {
 	db      *bbolt.DB
+	disk    Disk
 	records group
+	refetch atomic.Bool // Apply failed to write: the caller may not have all that the stored revision stands for
+}
+
+// Disk is told of the transactions of a file, for simulations of a loss of power and of a disk that does not take what is
+// written. Its functions may be nil.
+type Disk struct {
+	// Writing is called before each transaction, with its file and whether it will be acknowledged only when it is synced.
+	Writing func(path string, synced bool)
+	// Fault is called before each transaction and after it, and returns the disk's error: that nothing was written, or
+	// that everything was.
+	Fault func(written bool) error
 }
 
 // lockTimeout is how long another daemon may still have the file open.
@@ -132,7 +145,8 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node store %s: %w", path, err)
 	}
-	s := &Store{db: db, records: group{db: db}}
+	s := &Store{db: db}
+	s.records.write = s.write
 	if err := db.Update(initSchema); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("node store %s: %w", path, err)
@@ -177,16 +191,32 @@ func initSchema(tx *bbolt.Tx) error {
 }
 
 // ErrUnwritable is in the errors of changes that the disk did not take. They are Unavailable: the
-// store is as before, and the change may be tried again.
+// store is as before, or has the change after all, and it may be tried again.
 var ErrUnwritable = errors.New("the node's state cannot be written")
 
-// write changes the file as f says, or not at all.
-func write(db *bbolt.DB, f func(*bbolt.Tx) error) error {
-	err := db.Update(f)
+// write changes the file as f says, or not at all. After an ErrUnwritable nobody knows which: where the disk fails to sync
+// the last page of a transaction, what was written counts.
+func (s *Store) write(f func(*bbolt.Tx) error) error {
+	if s.disk.Writing != nil {
+		s.disk.Writing(s.db.Path(), !s.db.NoSync)
+	}
+	err := s.disk.fault(false)
+	if err == nil {
+		if err = s.db.Update(f); err == nil {
+			err = s.disk.fault(true)
+		}
+	}
 	if err == nil || fault.Class(err) != nil {
 		return err // or what f refuses
 	}
-	return &writeError{path: db.Path(), cause: err}
+	return &writeError{path: s.db.Path(), cause: err}
+}
+
+func (d Disk) fault(written bool) error {
+	if d.Fault == nil {
+		return nil
+	}
+	return d.Fault(written)
 }
 
 // writeError is an ErrUnwritable.
@@ -205,6 +235,9 @@ func (e *writeError) Unwrap() []error { return []error{fault.Unavailable, ErrUnw
 // daemon, but a crash of the machine may damage the file. It is for a store that is
 // removed with its daemon.
 func (s *Store) SkipSync() { s.db.NoSync = true }
+
+// SetDisk has a disk told of all later changes.
+func (s *Store) SetDisk(d Disk) { s.disk = d }
 
 // Close closes the file.
 func (s *Store) Close() error { return s.db.Close() }
@@ -236,9 +269,10 @@ func identity(tx *bbolt.Tx) Identity {
 // is Conflict and changes nothing. A new epoch or node number clears the wanted
 // set and its revision, so that the next watch requests a full set. Where the coordinator was
 // restored they do not: its epochs and numbers of nodes may be others, and what the node
-// runs may be unknown to it (see Apply).
+// runs may be unknown to it (see Apply). After an Apply that could not be written the revision is cleared too.
 func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) {
-	err = write(s.db, func(tx *bbolt.Tx) error {
+	refetch := s.refetch.Load()
+	err = s.write(func(tx *bbolt.Tx) error {
 		id = identity(tx)
 		if id.Cluster != "" && id.Cluster != r.GetCluster() {
 			return fault.New(fault.Conflict, "the coordinator is of cluster %s, this node belongs to %s: point it at its own coordinator, or remove its data folder to move it", r.GetCluster(), id.Cluster)
@@ -258,10 +292,16 @@ func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) 
 				return err
 			}
 		}
+		if refetch {
+			id.Revision = 0
+		}
 		id.ClusterEpoch = r.GetClusterEpoch()
 		id.Cluster, id.Node, id.Epoch, id.Term = r.GetCluster(), r.GetNode(), r.GetEpoch(), r.GetTerm()
 		return putIdentity(tx, id)
 	})
+	if err == nil && refetch {
+		s.refetch.Store(false)
+	}
 	return id, err
 }
 
@@ -316,10 +356,11 @@ type Change struct {
 // Conflict. A delta that is not newer than the stored revision changes nothing;
 // a full set always applies, and the first one after a restore leaves what it does not list
 // undecided, until a later set lists it or a delta removes it. A put without spec keeps the stored spec; if there
-// is none the error is Invalid, and the caller must watch again from revision 0.
+// is none the error is Invalid, and the caller must watch again from revision 0. After an ErrUnwritable it must register
+// again: the set may be stored, and a delta of which it knows nothing would be stale.
 // O(set) for a full set, otherwise O(delta).
 func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
-	err = write(s.db, func(tx *bbolt.Tx) error {
+	err = s.write(func(tx *bbolt.Tx) error {
 		c = Change{Put: map[ID]*droverv1.WantedAttempt{}}
 		id := identity(tx)
 		if err := checkTerm(id.Term, w.GetTerm()); err != nil {
@@ -353,6 +394,9 @@ func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
 		id.Term, id.Revision = w.GetTerm(), w.GetRevision()
 		return putIdentity(tx, id)
 	})
+	if errors.Is(err, ErrUnwritable) {
+		s.refetch.Store(true)
+	}
 	return c, err
 }
 
@@ -486,7 +530,7 @@ func decodeUint(b []byte) uint64 {
 
 // ForgetRevision makes the node request a full set at the next watch.
 func (s *Store) ForgetRevision() (id Identity, err error) {
-	err = write(s.db, func(tx *bbolt.Tx) error {
+	err = s.write(func(tx *bbolt.Tx) error {
 		id = identity(tx)
 		id.Revision = 0
 		return putIdentity(tx, id)
