@@ -267,7 +267,7 @@ func (s *server) start() {
 	dir, disk := s.dir, s.disk
 	s.step.mu.Unlock()
 	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
-		Writing: disk.writing, Lease: lease, ReportInterval: c.reports, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: s.logFault, Scheduler: c.scheduler, Election: c.election,
+		Writing: disk.writing, Lease: lease, ReportInterval: c.reports, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: diskFault(&s.full), Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			switch {
 			case message == "leading":

@@ -14,7 +14,7 @@ import (
 )
 
 // unsyncedWrites has what a loss of power would take from the raft store of one run of a
-// server. As long as every write is synced, which costs nothing in memory, that is nothing, and
+// server, or from the store of one run of a node's daemon. As long as every write is synced, which costs nothing in memory, that is nothing, and
 // nothing is copied.
 type unsyncedWrites struct {
 	mu     sync.Mutex

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -160,6 +161,10 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		end = func() { c.wg.Go(func() { c.drain(f.a, true, 0) }) }
 	case lateAnswer:
 		return c.lateAnswer(f)
+	case cutPower:
+		begin, end = m.losePower, m.restart
+	case fillNodeDisk:
+		begin, end = func() { m.full.Store(int64(1 + f.n%2)) }, func() { m.full.Store(0) }
 	default:
 		panic("unknown fault " + f.kind.String())
 	}
@@ -199,13 +204,15 @@ func (c *cluster) oneWay(from, to []string) {
 // lies are the verbs whose answers an engine loses.
 var lies = []fake.Verb{fake.Create, fake.Start, fake.Delete, fake.Kill, fake.Prepare, fake.List, fake.Checkpoint, fake.Restore, fake.Continue}
 
-// logFault fails the writes of a server's log while its disk is full, some only after they were made.
-func (s *server) logFault(written bool) error {
-	switch full := s.full.Load(); {
-	case full == 1 && !written, full == 2 && written:
-		return syscall.ENOSPC
-	default:
-		return nil
+// diskFault returns what fails writes while a disk is full, some only after they were made.
+func diskFault(full *atomic.Int64) func(written bool) error {
+	return func(written bool) error {
+		switch n := full.Load(); {
+		case n == 1 && !written, n == 2 && written:
+			return syscall.ENOSPC
+		default:
+			return nil
+		}
 	}
 }
 

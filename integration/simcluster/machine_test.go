@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -21,12 +22,13 @@ import (
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
 // machine is a node: its engine and its kernel live as long as the simulation, its
-// daemon may crash and start again.
+// daemon may crash and start again, and its power may be cut, which ends its programs.
 type machine struct {
 	c       *cluster
 	name    string
@@ -36,6 +38,10 @@ type machine struct {
 	kernel  *kernel
 	member  *pki.Member
 	off     chan struct{}
+	disk    *unsyncedWrites // of the daemon's store
+	boots   int
+	booted  time.Time    // where its time since boot began
+	full    atomic.Int64 // 1: writes of the daemon's store fail; 2: they are made, and fail
 
 	h      *host // of the present daemon; nil while none runs
 	cancel context.CancelFunc
@@ -48,6 +54,7 @@ type machine struct {
 
 func (c *cluster) addMachine(name string) *machine {
 	m := &machine{c: c, name: name, data: filepath.Join(c.dir, name), harness: filepath.Join(c.dir, "harness"), member: c.member(pki.KindNode, name), off: make(chan struct{})}
+	m.boot()
 	if err := os.WriteFile(m.harness, []byte("#!/bin/true\n"), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
@@ -67,13 +74,14 @@ func (c *cluster) addMachine(name string) *machine {
 func (m *machine) start() {
 	c := m.c
 	m.setDead(false)
+	m.disk = m.disk.reopened()
 	h := c.net.host(m.name)
 	client, base, retry := c.clientOf(h, pki.KindNode, m.name)
 	info := coordtest.Info(m.name)
 	info.Schemes, info.Levels, info.Swap = []string{"file"}, levels, 1<<30
 	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: &driver{m.engine.Driver(), m.kernel}, Info: info, Enforcer: m.kernel,
-		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, NoSync: true, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), FilesConfig: fsys.Config{Local: true}, SweepEvery: 2 * lease / 3, SampleEvery: 2 * lease / 5,
-		SinceBoot: func() time.Duration { return time.Since(c.began) + time.Hour }, Log: c.logger(m.name, nil)}
+		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), FilesConfig: fsys.Config{Local: true}, SweepEvery: 2 * lease / 3, SampleEvery: 2 * lease / 5,
+		StoreDisk: store.Disk{Writing: m.disk.writing, Fault: diskFault(&m.full)}, SinceBoot: m.sinceBoot(), BootID: fmt.Sprintf("boot %d of %s", m.boots, m.name), Log: c.logger(m.name, nil)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	m.h, m.cancel, m.done = h, cancel, done
@@ -88,6 +96,18 @@ func (m *machine) start() {
 	}()
 }
 
+// boot begins a new boot of the machine.
+func (m *machine) boot() {
+	m.boots++
+	m.booted = time.Now()
+}
+
+// sinceBoot returns the clock of the present boot.
+func (m *machine) sinceBoot() func() time.Duration {
+	booted := m.booted
+	return func() time.Duration { return time.Since(booted) + time.Minute }
+}
+
 // crash ends the daemon: nothing that it says after this instant arrives, and its
 // records are as they were. Its containers run on.
 func (m *machine) crash(silent bool) {
@@ -96,17 +116,50 @@ func (m *machine) crash(silent bool) {
 	}
 	synctest.Wait()
 	state := filepath.Join(m.data, node.StoreFile)
-	saved := copyFile(state, state+".image")
+	image := m.imageOf(state, copyFile)
 	m.c.log("crash of the daemon of %s", m.name)
+	m.end(silent)
+	if err := os.Rename(image, state); err != nil {
+		m.c.t.Fatal(err)
+	}
+}
+
+// losePower ends the machine: its programs end with the daemon, and what the daemon's store has not synced is lost. The other
+// files are as they were.
+func (m *machine) losePower() {
+	if m.h == nil {
+		return
+	}
+	synctest.Wait()
+	image := m.imageOf(m.data, copyFolder)
+	if err := m.disk.losePower(image); err != nil {
+		m.c.t.Fatal(err)
+	}
+	m.c.log("loss of power of %s", m.name)
+	m.engine.Reboot()
+	m.kernel.reboot()
+	m.end(true)
+	if err := errors.Join(os.RemoveAll(m.data), os.Rename(image, m.data)); err != nil {
+		m.c.t.Fatal(err)
+	}
+	m.boot()
+}
+
+// imageOf returns a copy of a file or folder, as it is at this instant. A daemon that is ended writes on.
+func (m *machine) imageOf(path string, copyAll func(from, to string) error) string {
+	m.disk = m.disk.reopened()
+	if err := copyAll(path, path+".image"); err != nil {
+		m.c.t.Fatal(err)
+	}
+	return path + ".image"
+}
+
+// end ends the daemon's run.
+func (m *machine) end(silent bool) {
 	m.c.net.kill(m.h, silent)
 	m.setDead(true)
 	m.cancel()
 	<-m.done
-	if saved == nil {
-		if err := os.Rename(state+".image", state); err != nil {
-			m.c.t.Fatal(err)
-		}
-	}
 	m.h = nil
 }
 
@@ -326,6 +379,16 @@ func (k *kernel) thawLocked(id string) {
 		delete(k.frozen, id)
 		delete(k.swapped, id)
 	}
+}
+
+// reboot forgets everything.
+func (k *kernel) reboot() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range k.frozen {
+		k.thawLocked(id)
+	}
+	clear(k.groups)
 }
 
 func (k *kernel) Frozen(_ context.Context, id string) (bool, error) {

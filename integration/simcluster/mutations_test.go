@@ -100,6 +100,11 @@ var mutations = []mutation{
 		"if list[i].Index > applied && r.broken == nil {", "if list[i].Index > applied+20 && r.broken == nil {"},
 	{"a write of the log that failed counts", "coordinator/replica/watched_store.go",
 		"\t\terr = w.fault(true)\n\t}\n\treturn w.note(err)", "\t\terr = w.fault(true)\n\t}\n\treturn nil"},
+	// That a node's store syncs nothing is not here: a machine that lost all of it is a new node, and so its tasks are lost.
+	{"records of attempts are not synced", "node/store/store.go",
+		"s.records.write = s.write", "s.records.write = func(f func(*bbolt.Tx) error) error { db.NoSync = true; defer func() { db.NoSync = false }(); return s.write(f) }"},
+	{"a node never hears again of what it may have stored", "node/store/store.go",
+		"s.refetch.Store(true)", "s.refetch.Store(false)"},
 	// Protocol.
 	{"a new session begins with changes alone", "node/session.go",
 		"full := true", "full := false"},

@@ -112,6 +112,10 @@ const (
 	splitNode   // a node from the other nodes alone, which cannot fetch from it
 	stallLeader // the loop of the leader stands still while another server leads
 	staleDisk   // a coordinator runs on an old copy of its disk
+
+	// These are drawn apart too: see addHardware.
+	cutPower     // of a node's machine: its programs end, and what its daemon has not synced is lost
+	fillNodeDisk // of a node: its daemon's store fails, before or after a write, until there is room
 	endOfFaults
 )
 
@@ -119,7 +123,7 @@ func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
 		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain", lateAnswer: "late answers to",
-		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of"}
+		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of", cutPower: "cut the power of", fillNodeDisk: "fill the disk of node"}
 	if k < crashServer || int(k) >= len(names) || names[k] == "" {
 		return "invalid fault"
 	}
@@ -173,6 +177,7 @@ func newLargePlan(seed uint64) *plan {
 	p.addWordCounts()
 	p.addRare()
 	p.addGuarantees()
+	p.addHardware()
 	return p
 }
 

@@ -80,6 +80,7 @@ func newSmallPlan(seed uint64) *plan {
 		p.addOrdered(r)
 	}
 	p.addGuarantees()
+	p.addHardware()
 	return p
 }
 

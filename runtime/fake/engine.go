@@ -187,6 +187,24 @@ func (e *Engine) Calls(v Verb) int {
 	return e.calls[v]
 }
 
+// Reboot ends all programs without a word to anybody, as a loss of power does: what was started has stopped, and how it
+// ended is lost. Dumps are on a disk, and stay.
+func (e *Engine) Reboot() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, b := range e.containers {
+		if b.phase == runtime.PhaseCreated {
+			continue
+		}
+		ended := &container{engine: e, spec: b.spec, fingerprint: b.fingerprint, phase: runtime.PhaseStopped, exitCode: runtime.ExitLost, started: b.started, exited: b.started, done: make(chan struct{})}
+		ended.closeDone()
+		e.containers[id] = ended
+		b.signal(syscall.SIGKILL)
+	}
+	clear(e.left)
+	clear(e.shared)
+}
+
 // Close kills all programs, waits for them and leaves the engine down.
 func (e *Engine) Close() {
 	e.Down(true)
