@@ -53,7 +53,7 @@ func (c *cluster) awaitEnd() bool {
 			}
 		}
 		return left
-	}) && c.await("no unfinished output is left", c.unfinishedOutputs)
+	}) && c.await("no unfinished output is left", c.unfinishedOutputs) && (!c.lostDisk || c.await("every server votes", c.notVoting))
 }
 
 // lookEvery is the time between two looks at what is still open: each costs what a user's does.

@@ -65,6 +65,7 @@ type cluster struct {
 	election  time.Duration
 	reports   time.Duration   // between two of a node; 0 is a fifth of the lease
 	drained   map[string]bool // nodes that the plan drains
+	lostDisk  bool            // a server has lost its disk
 	wg        sync.WaitGroup  // what the user does
 
 	mu        sync.Mutex

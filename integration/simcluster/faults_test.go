@@ -163,6 +163,10 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		return c.lateAnswer(f)
 	case cutPower:
 		begin, end = m.losePower, m.restart
+	case loseDisk:
+		begin, end = s.loseDisk, s.restart
+	case loseVoter:
+		begin, end = func() { c.wg.Go(func() { c.loseVoter(f) }) }, func() {}
 	case fillNodeDisk:
 		begin, end = func() { m.full.Store(int64(1 + f.n%2)) }, func() { m.full.Store(0) }
 	default:

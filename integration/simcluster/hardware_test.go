@@ -1,9 +1,21 @@
 package simcluster
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
 )
 
 // The faults of this file are of the machines beneath the programs. They have a source of their own, as those of rare_test.go
@@ -21,8 +33,15 @@ func (p *plan) addHardware() {
 		count += r.IntN(3)
 	}
 	kinds := []faultKind{cutPower, fillNodeDisk}
+	if p.servers > 1 && !slices.ContainsFunc(p.jobs, func(j plannedJob) bool { return j.losesDisk }) {
+		kinds = append(kinds, loseDisk, loseVoter)
+	}
 	for range count {
 		f := plannedFault{kind: kinds[r.IntN(len(kinds))], n: 1 + r.IntN(6), at: p.whileAJobRuns(r), length: between(r, 50*time.Millisecond, 2*lease), a: machineName(r.IntN(p.machines))}
+		if f.kind == loseDisk || f.kind == loseVoter { // one of three is all that may be lost
+			f.a, f.at = serverName(r.IntN(p.servers)), max(f.at, clusterBegins)
+			kinds = kinds[:2]
+		}
 		if f.kind == cutPower && r.IntN(2) == 0 { // with tasks that are dumps then, and go on from them
 			j := p.jobs[r.IntN(len(p.jobs))]
 			s := plannedFault{kind: suspend, a: j.spec.Name, n: 2, at: j.at + between(r, 50*time.Millisecond, lease), length: 2 * lease}
@@ -31,4 +50,158 @@ func (p *plan) addHardware() {
 		}
 		p.faults = append(p.faults, f)
 	}
+}
+
+// clusterBegins is when all servers have a log. One that loses its disk before may be one of two that have.
+const clusterBegins = 3 * maxElection
+
+// addUploads has one of three plans upload files for jobs. In some the leader loses its disk when it has taken one.
+func (p *plan) addUploads() {
+	r := rand.New(rand.NewPCG(p.seed, 8))
+	if r.IntN(3) > 0 {
+		return
+	}
+	lost := p.servers == 1 || r.IntN(2) == 0
+	for i := range p.jobs {
+		j := &p.jobs[i]
+		if j.wordCount != nil || p.focus == "" && r.IntN(2) == 0 {
+			continue
+		}
+		j.file = strings.Repeat(fmt.Sprintf("%s has what seed %d says, ", j.spec.Name, p.seed), 1+r.IntN(200))
+		sum := sha256.Sum256([]byte(j.file))
+		for s := range j.spec.Stages {
+			j.spec.Stages[s].Files = []jobspec.File{{Name: taskFile, Source: taskFile, Digest: "sha256:" + hex.EncodeToString(sum[:]), Size: int64(len(j.file))}}
+		}
+		if !lost {
+			j.losesDisk, lost = true, true
+		}
+	}
+}
+
+// taskFile is where a task has the file of its job.
+const taskFile = "data/file"
+
+// upload uploads the file of a job, if it has one, until it is stored, and reports whether it was.
+func (c *cluster) upload(p plannedJob) bool {
+	if p.file == "" {
+		return true
+	}
+	var leader *server
+	if p.losesDisk { // what it sends to the others is late
+		time.Sleep(time.Until(c.began.Add(clusterBegins)))
+		if leader = c.server(c.leader()); leader != nil {
+			for _, id := range c.serverNames() {
+				c.net.slowLink(leader.id, id, lease/20)
+			}
+		}
+	}
+	c.world.setFile(p.spec.Name, p.file)
+	for {
+		err := c.putFile(p)
+		c.log("user: file of %s: %v", p.spec.Name, err)
+		if err == nil {
+			break
+		}
+		if time.Since(c.began) > faultTime+endLimit {
+			c.violated("%s after the faults: the file of job %s is not stored", endLimit, p.spec.Name)
+			return false
+		}
+		time.Sleep(time.Second)
+	}
+	if leader != nil {
+		leader.loseDisk()
+		c.net.mend(leader.id)
+		time.Sleep(time.Second)
+		leader.restart()
+	}
+	return true
+}
+
+// putFile sends the file of a job unless it is stored. The question finds the leader.
+func (c *cluster) putFile(p plannedJob) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	f := p.spec.Stages[0].Files[0]
+	has, err := c.client.HasBlobs(ctx, connect.NewRequest(&droverv1.HasBlobsRequest{Digests: []string{f.Digest}}))
+	if err != nil || len(has.Msg.Missing) == 0 {
+		return err
+	}
+	stream := c.client.PutBlob(ctx)
+	errSend := stream.Send(&droverv1.PutBlobRequest{Digest: f.Digest, Size: f.Size, Data: []byte(p.file)})
+	if _, err := stream.CloseAndReceive(); err != nil {
+		return err
+	}
+	return errSend
+}
+
+// setFile says which file the tasks of a job have.
+func (w *world) setFile(job, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.files[job] = text
+}
+
+// checkFile checks that the file of its job is there for a program, wherever that is.
+func (w *world) checkFile(run *programRun) {
+	w.mu.Lock()
+	want, ok := w.files[run.proc.Spec.Labels["drover.job"]]
+	w.mu.Unlock()
+	if !ok {
+		return
+	}
+	got, err := os.ReadFile(filepath.Join(w.machineOf(run).data, "attempts", run.id, "task", taskFile))
+	if err != nil || string(got) != want {
+		w.c.violated("attempt %s has %d bytes of its file, which has %d: %v", run.id, len(got), len(want), err)
+	}
+}
+
+// loseDisk ends a server that runs, which has nothing when it starts again.
+func (s *server) loseDisk() {
+	if !s.isUp() {
+		return
+	}
+	s.crash(true)
+	s.step.mu.Lock()
+	defer s.step.mu.Unlock()
+	s.copies++
+	s.dir, s.disk = filepath.Join(s.c.dir, fmt.Sprintf("state-%s-%d", s.id, s.copies)), nil
+	s.c.lostDisk = true
+	s.c.log("%s has lost its disk", s.id)
+}
+
+// loseVoter has two servers go on without the third one, then cuts off the leader, and takes the disk of the other one: that
+// one must not help the third one lead, which lacks what the two have.
+func (c *cluster) loseVoter(f plannedFault) {
+	leader := c.leader()
+	if leader == "" {
+		return
+	}
+	others := slices.DeleteFunc(c.serverNames(), func(id string) bool { return id == leader })
+	behind, forgets := others[f.n%2], c.server(others[1-f.n%2])
+	c.log("%s stays behind, and %s will lose its disk", behind, forgets.id)
+	c.net.isolate(behind, c.serverNames()...)
+	time.Sleep(f.length)
+	c.net.mend(behind)
+	c.net.isolate(leader, c.parties()...)
+	forgets.loseDisk()
+	forgets.restart()
+	time.Sleep(3 * maxElection)
+	c.net.mend(leader)
+}
+
+// notVoting returns the servers that do not vote, or lack a file.
+func (c *cluster) notVoting() (out []string) {
+	list, err := call(c.operator.ListServers, &droverv1.ListServersRequest{})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, s := range list.Servers {
+		if !s.Voter || s.Error != "" || s.MissingFiles > 0 {
+			out = append(out, fmt.Sprintf("server %s: voter %v, %d files missing, %s", s.Id, s.Voter, s.MissingFiles, s.Error))
+		}
+	}
+	if len(list.Servers) < len(c.servers) {
+		out = append(out, fmt.Sprintf("%d servers are in the cluster", len(list.Servers)))
+	}
+	return out
 }

@@ -105,6 +105,13 @@ var mutations = []mutation{
 		"s.records.write = s.write", "s.records.write = func(f func(*bbolt.Tx) error) error { db.NoSync = true; defer func() { db.NoSync = false }(); return s.write(f) }"},
 	{"a node never hears again of what it may have stored", "node/store/store.go",
 		"s.refetch.Store(true)", "s.refetch.Store(false)"},
+	// Several servers.
+	{"a file is stored when one server has it", "coordinator/files.go",
+		"for ; asked > 0 && have < voters/2+1; asked-- {", "for have = voters; asked > 0 && have < voters/2+1; asked-- {"},
+	{"a server that lost its disk begins a cluster", "coordinator/peers.go",
+		"return nil, p.join(ctx, s.GetLeaderAddress(), true)", "return cfg.Servers, nil"},
+	{"a server that lost its disk never votes again", "coordinator/replica/members.go",
+		"return classifyRaftError(r.raft.AddVoter(raft.ServerID(p.ID), raft.ServerAddress(p.Address), 0, memberLimit).Error())", "return nil"},
 	// Protocol.
 	{"a new session begins with changes alone", "node/session.go",
 		"full := true", "full := false"},

@@ -55,6 +55,9 @@ type plannedJob struct {
 
 	stopsAtOnce bool // its user stops it before it can be placed: see stopWhileHeld
 
+	file      string // of each of its tasks, which its user uploads first; "": none
+	losesDisk bool   // the leader that took the file loses its disk before the job is submitted
+
 	wordCount *wordCount // nil for a job of group stages
 }
 
@@ -116,6 +119,8 @@ const (
 	// These are drawn apart too: see addHardware.
 	cutPower     // of a node's machine: its programs end, and what its daemon has not synced is lost
 	fillNodeDisk // of a node: its daemon's store fails, before or after a write, until there is room
+	loseDisk     // of a coordinator, one of three: it starts again with an empty one
+	loseVoter    // one of two coordinators that have an entry loses its disk, while the other is cut off
 	endOfFaults
 )
 
@@ -123,7 +128,7 @@ func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
 		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain", lateAnswer: "late answers to",
-		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of", cutPower: "cut the power of", fillNodeDisk: "fill the disk of node"}
+		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of", cutPower: "cut the power of", fillNodeDisk: "fill the disk of node", loseDisk: "lose the disk of", loseVoter: "lose the disk of a voter"}
 	if k < crashServer || int(k) >= len(names) || names[k] == "" {
 		return "invalid fault"
 	}
@@ -177,6 +182,7 @@ func newLargePlan(seed uint64) *plan {
 	p.addWordCounts()
 	p.addRare()
 	p.addGuarantees()
+	p.addUploads()
 	p.addHardware()
 	return p
 }
@@ -373,6 +379,12 @@ func (p *plan) String() string {
 		}
 		if j.stopsAtOnce {
 			b.WriteString(", stop at once")
+		}
+		if j.file != "" {
+			fmt.Fprintf(&b, ", with a file of %d bytes", len(j.file))
+		}
+		if j.losesDisk {
+			b.WriteString(", whose leader loses its disk")
 		}
 		b.WriteString("\n")
 	}

@@ -152,6 +152,9 @@ func (c *cluster) submit(p plannedJob) {
 	if p.stopsAtOnce {
 		leader = c.leader()
 	}
+	if !c.upload(p) {
+		return
+	}
 	id, ok := c.accept(p)
 	if !ok {
 		return

@@ -80,6 +80,7 @@ func newSmallPlan(seed uint64) *plan {
 		p.addOrdered(r)
 	}
 	p.addGuarantees()
+	p.addUploads()
 	p.addHardware()
 	return p
 }
@@ -139,7 +140,7 @@ func (p *plan) addOrdered(r *rand.Rand) {
 
 // troublesOfPlans are what a plan may have besides faults.
 var troublesOfPlans = []string{"failing count", "failing sum", "failing nothing", "twins", "full", "late loss", "breaks", "stops at once", "due", "again",
-	"stops when committing", "gone", "forget", "restarts", "TLS"}
+	"stops when committing", "gone", "forget", "restarts", "TLS", "file", "loses disk"}
 
 // TestSmallPlansReachEverything draws plans: each kind of fault and each trouble that a large plan may have is in some
 // small one too, and few plans are large.
@@ -174,6 +175,8 @@ func TestSmallPlansReachEverything(t *testing.T) {
 			has("stops at once", j.stopsAtOnce)
 			has("due", j.spec.Deadline != nil)
 			has("again", j.againAt > 0)
+			has("file", j.file != "")
+			has("loses disk", j.losesDisk)
 			has("stops when committing", j.stopsAt != "")
 		}
 		has("gone", p.gone != "")

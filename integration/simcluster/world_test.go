@@ -23,6 +23,7 @@ type world struct {
 	newest  map[string]string        // exclusive task -> the newest of its attempts that have acted
 	leaders map[string]string        // by term
 	counts  map[string]*wordCount    // jobs that count words, by name
+	files   map[string]string        // of the tasks of jobs that have one, by the job's name
 	twins   map[string]chan struct{} // by task
 }
 
@@ -36,7 +37,7 @@ type programRun struct {
 }
 
 func newWorld(c *cluster) *world {
-	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, newest: map[string]string{}, leaders: map[string]string{}, counts: map[string]*wordCount{}, twins: map[string]chan struct{}{}}
+	return &world{c: c, runs: map[string]*programRun{}, started: map[string]bool{}, newest: map[string]string{}, leaders: map[string]string{}, counts: map[string]*wordCount{}, files: map[string]string{}, twins: map[string]chan struct{}{}}
 }
 
 // leads records that a server decides in a term.
@@ -80,6 +81,7 @@ func (w *world) work(ctx context.Context, p *fake.Process) int {
 	d += time.Duration(indexOf(p.Spec.ID)) * sibling
 	run := &programRun{proc: p, id: p.Spec.ID, exclusive: p.Spec.Args[3] == "true", live: true}
 	w.begin(run)
+	w.checkFile(run)
 	if n := w.countSucceeded(run.id); before > 0 && n != before {
 		w.c.violated("attempt %s starts when %d of %d tasks of the stage before have succeeded", run.id, n, before)
 	}
@@ -96,6 +98,7 @@ func (w *world) work(ctx context.Context, p *fake.Process) int {
 			w.act(run.id)
 		}
 		if passed >= d {
+			w.checkFile(run)
 			if code = 0; attemptOf(run.id) <= failures {
 				code = 1
 			}
