@@ -28,6 +28,7 @@ import (
 	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/coordclient"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 )
 
@@ -231,9 +232,12 @@ type server struct {
 	runs   []chan struct{} // done of all runs
 	step   stepCrash
 	stall  stall
+	torn   tornWrite
 	full   atomic.Int64 // 1: writes of its log fail; 2: they are made, and fail
 	filled atomic.Bool  // whether they ever did
 	clock  atomic.Int64 // how far its clock is ahead, ns
+
+	damaged atomic.Bool // a file of its disk is, and it has not refused to start since
 }
 
 func (c *cluster) addServers(n int) {
@@ -265,10 +269,10 @@ func (s *server) start() {
 	}
 	h := c.net.host(s.id)
 	s.h, s.cancel, s.done, s.disk, s.runs = h, cancel, done, s.disk.reopened(), append(s.runs, done)
-	dir, disk := s.dir, s.disk
+	dir, disk, full := s.dir, s.disk, diskFault(&s.full)
 	s.step.mu.Unlock()
 	cfg := coordinator.Config{Now: func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }, Dir: dir, ID: s.id, APIAddress: c.apiAddress(s.id), Certificate: s.member, Operators: []string{"user/root"},
-		Writing: disk.writing, Lease: lease, ReportInterval: c.reports, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: diskFault(&s.full), Scheduler: c.scheduler, Election: c.election,
+		Writing: func(path string, synced bool) { s.torn.writing(path); disk.writing(path, synced) }, Lease: lease, ReportInterval: c.reports, KeepLogs: keepLogs, CertificatesEvery: 10 * time.Minute, SnapshotEntries: cmp.Or(c.snapshots, 128), DiskReserve: -1, AuditLog: "none", Crash: s.crashHook(h, cancel), LogFault: func(written bool) error { return errors.Join(s.torn.fault(written), full(written)) }, Scheduler: c.scheduler, Election: c.election,
 		Logger: c.logger(s.id, func(message string, attrs map[string]string) {
 			switch {
 			case message == "leading":
@@ -302,7 +306,9 @@ func (s *server) start() {
 		err := coordinator.Run(ctx, cfg)
 		c.log("%s ended: %v", s.id, err)
 		full := s.filled.Load() && err != nil && strings.Contains(err.Error(), syscall.ENOSPC.Error()) // raft does not wrap it
-		if ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !full {
+		torn := err != nil && strings.Contains(err.Error(), errTorn.Error())
+		refuses := errors.Is(err, fault.Corrupt) && s.damaged.CompareAndSwap(true, false)
+		if ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !full && !torn && !refuses {
 			c.violated("coordinator %s ended by itself with: %v", s.id, err)
 		}
 	}()

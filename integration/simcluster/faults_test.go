@@ -165,6 +165,10 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		begin, end = m.losePower, m.restart
 	case loseDisk:
 		begin, end = s.loseDisk, s.restart
+	case damageDisk:
+		return c.damageDisk(f)
+	case tearWrite:
+		begin, end = s.torn.arm, func() { s.tear(8 * (2*f.n - 1)) }
 	case loseVoter:
 		begin, end = func() { c.wg.Go(func() { c.loseVoter(f) }) }, func() {}
 	case fillNodeDisk:

@@ -1,20 +1,25 @@
 package simcluster
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/bitrot"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -36,10 +41,17 @@ func (p *plan) addHardware() {
 	if p.servers > 1 && !slices.ContainsFunc(p.jobs, func(j plannedJob) bool { return j.losesDisk }) {
 		kinds = append(kinds, loseDisk, loseVoter)
 	}
+	kinds = append(kinds, tearWrite, damageDisk)
 	for range count {
 		f := plannedFault{kind: kinds[r.IntN(len(kinds))], n: 1 + r.IntN(6), at: p.whileAJobRuns(r), length: between(r, 50*time.Millisecond, 2*lease), a: machineName(r.IntN(p.machines))}
-		if f.kind == loseDisk || f.kind == loseVoter { // one of three is all that may be lost
-			f.a, f.at = serverName(r.IntN(p.servers)), max(f.at, clusterBegins)
+		switch f.kind {
+		case tearWrite:
+			f.a = serverName(r.IntN(p.servers))
+		case loseDisk, loseVoter, damageDisk: // one of three is all that may be lost
+			f.a = serverName(r.IntN(p.servers))
+			if p.servers > 1 {
+				f.at = max(f.at, clusterBegins)
+			}
 			kinds = kinds[:2]
 		}
 		if f.kind == cutPower && r.IntN(2) == 0 { // with tasks that are dumps then, and go on from them
@@ -187,6 +199,141 @@ func (c *cluster) loseVoter(f plannedFault) {
 	forgets.restart()
 	time.Sleep(3 * maxElection)
 	c.net.mend(leader)
+}
+
+// damageDisk returns the steps of a power cut that leaves a file of a server's raft store or of one of its snapshots damaged.
+// If the server refuses to start, an operator has it start with an empty disk, or if it is alone with the files as they were.
+func (c *cluster) damageDisk(f plannedFault) []step {
+	s := c.server(f.a)
+	whole := ""
+	return []step{
+		{f.at, func() {
+			if !s.isUp() {
+				return
+			}
+			c.log("fault: %s", f)
+			s.crash(true)
+			whole = filepath.Join(c.dir, "whole-"+s.id)
+			if err := copyFolder(s.folder(), whole); err != nil {
+				c.t.Fatal(err)
+			}
+			c.log("damage of %s: %s", s.id, damageOne(c.t, rand.New(rand.NewPCG(uint64(f.at), uint64(f.length))), filepath.Join(s.folder(), "raft")))
+			s.damaged.Store(true)
+		}},
+		{f.at + f.length, s.restart},
+		{f.at + f.length + time.Second, func() {
+			if whole == "" || s.damaged.CompareAndSwap(true, false) || !s.isUp() {
+				return
+			}
+			c.log("%s has refused to start", s.id)
+			if len(c.servers) > 1 {
+				s.loseDisk()
+			} else {
+				s.crash(true)
+				s.replaceFolder(whole)
+			}
+			s.restart()
+		}},
+	}
+}
+
+// damageOne damages one of the files below a folder, and returns what it did.
+func damageOne(t testing.TB, r *rand.Rand, dir string) string {
+	var paths []string
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil || len(paths) == 0 {
+		t.Fatal(err, paths)
+	}
+	path := paths[r.IntN(len(paths))]
+	file, err := os.ReadFile(path)
+	if err != nil || len(file) == 0 {
+		return fmt.Sprintf("%s has %d bytes: %v", path, len(file), err)
+	}
+	bad, what := bitrot.Damage(r, file)
+	if err := os.WriteFile(path, bad, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path + ": " + what
+}
+
+// errTorn is what the disk says of a write in which the power is cut. Nobody hears of it.
+var errTorn = errors.New("sim: the power is cut")
+
+// tornWrite is a write of a server's raft store in which its power is cut.
+type tornWrite struct {
+	mu            sync.Mutex
+	armed, fallen bool
+	path          string
+	before, after []byte // the file
+	err           error
+}
+
+// arm has the power be cut in the next write.
+func (w *tornWrite) arm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.armed = true
+}
+
+// writing is told of each write before it.
+func (w *tornWrite) writing(path string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.armed && !w.fallen {
+		w.path = path
+		w.before, w.err = os.ReadFile(path)
+	}
+}
+
+// fault fails the write that is torn, and all that come after it.
+func (w *tornWrite) fault(written bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.armed && written && !w.fallen && w.path != "" {
+		var err error
+		w.after, err = os.ReadFile(w.path)
+		w.fallen, w.err = true, errors.Join(w.err, err)
+	}
+	if w.fallen {
+		return errTorn
+	}
+	return nil
+}
+
+// take returns the file of the torn write with so many bytes of its meta page written, and has no write torn any more; "" if
+// there was none.
+func (w *tornWrite) take(written int) (name string, file []byte, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer func() { w.armed, w.fallen, w.path, w.before, w.after, w.err = false, false, "", nil, nil, nil }()
+	if !w.fallen || w.err != nil {
+		return "", nil, w.err
+	}
+	page, meta := os.Getpagesize(), 0
+	if bytes.Equal(w.before[:page], w.after[:page]) {
+		meta = page
+	}
+	copy(w.after[meta+written:meta+page], w.before[meta+written:])
+	return filepath.Base(w.path), w.after, nil
+}
+
+// tear has the server start with a write of its raft store that was torn, if there was one.
+func (s *server) tear(written int) {
+	s.crash(true)
+	name, file, err := s.torn.take(written)
+	if err == nil && name != "" {
+		s.c.log("a write of %s of %s is torn after %d bytes", name, s.id, written)
+		err = os.WriteFile(filepath.Join(s.folder(), "raft", name), file, 0o600)
+	}
+	if err != nil {
+		s.c.t.Fatal(err)
+	}
+	s.restart()
 }
 
 // notVoting returns the servers that do not vote, or lack a file.

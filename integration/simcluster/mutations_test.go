@@ -105,6 +105,10 @@ var mutations = []mutation{
 		"s.records.write = s.write", "s.records.write = func(f func(*bbolt.Tx) error) error { db.NoSync = true; defer func() { db.NoSync = false }(); return s.write(f) }"},
 	{"a node never hears again of what it may have stored", "node/store/store.go",
 		"s.refetch.Store(true)", "s.refetch.Store(false)"},
+	{"a write that a loss of power cut short is damage", "internal/boltpages/pages.go",
+		"if !p.replaced(damaged) {", "if p.replaced(damaged) {"},
+	{"damage of a log is believed", "coordinator/raftstore/verify.go",
+		"if got, want := recordSum(index, b[:n]), binary.BigEndian.Uint32(b[n:]); got != want {", "if got, want := recordSum(index, b[:n]), binary.BigEndian.Uint32(b[n:]); got != want && want == 0 {"},
 	// Several servers.
 	{"a file is stored when one server has it", "coordinator/files.go",
 		"for ; asked > 0 && have < voters/2+1; asked-- {", "for have = voters; asked > 0 && have < voters/2+1; asked-- {"},
