@@ -26,7 +26,7 @@ func TestStoppedHelperDoesNotEndTheNext(t *testing.T) {
 		mail := &mailbox{inbox: make(chan func(), 10)}
 		x := &attemptHelpers{
 			fetch: helperState{work: task.WorkIdle}, upload: helperState{work: task.WorkIdle}, ctx: t.Context(), id: "1.0.0.1.1", dir: dir,
-			cfg: &Config{AllowRoot: true}, runner: &helperRunner{}, mail: mail, clock: newClock(nil), log: slog.New(slog.DiscardHandler),
+			cfg: &Config{AllowRoot: true}, runner: &helperRunner{}, mail: mail, clock: newClock(nil, nil), log: slog.New(slog.DiscardHandler),
 		}
 		start := func() {
 			if err := x.startFetch(spec, nil, func(*failure) {}); err != nil {
@@ -129,7 +129,7 @@ func TestHelperWithoutItsCgroup(t *testing.T) {
 	runner := &helperRunner{enforcer: leaflessKernel{newFakeKernel()}, argv: []string{"helper"}, program: "/bin/true"}
 	x := &attemptHelpers{
 		fetch: helperState{work: task.WorkIdle}, ctx: t.Context(), id: "1.0.0.1.1", dir: dir,
-		cfg: &Config{AllowRoot: true}, runner: runner, mail: mail, clock: newClock(nil), log: slog.New(slog.DiscardHandler),
+		cfg: &Config{AllowRoot: true}, runner: runner, mail: mail, clock: newClock(nil, nil), log: slog.New(slog.DiscardHandler),
 	}
 	spec := &droverv1.TaskSpec{Kind: kindMap, Split: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Length: 1}}}
 	var end *failure

@@ -94,7 +94,7 @@ func TestHelperFinish(t *testing.T) {
 func TestContainerStatus(t *testing.T) {
 	now := 50 * time.Second
 	g := &attemptCgroup{cfg: &Config{}}
-	c := &attemptContainer{clock: testClock{func() time.Duration { return now }}, cgroup: g}
+	c := &attemptContainer{clock: testClock{time.Now, func() time.Duration { return now }}, cgroup: g}
 	for st, want := range map[runtime.Phase]task.Container{
 		0: task.ContainerNone, runtime.PhaseCreated: task.ContainerCreated, runtime.PhaseRunning: task.ContainerRunning, 99: task.ContainerUnknown,
 	} {

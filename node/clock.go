@@ -35,19 +35,25 @@ func (realClock) Now() time.Time { return time.Now() }
 
 func (c realClock) Monotonic() time.Duration { return c.sinceBoot + time.Since(c.start) }
 
-// testClock has the monotonic time of Config.SinceBoot.
-type testClock struct{ sinceBoot func() time.Duration }
+// testClock has the times of Config.Now and Config.SinceBoot.
+type testClock struct {
+	now       func() time.Time
+	sinceBoot func() time.Duration
+}
 
-func (testClock) Now() time.Time { return time.Now() }
+func (c testClock) Now() time.Time { return c.now() }
 
 func (c testClock) Monotonic() time.Duration { return c.sinceBoot() }
 
 // newClock returns the machine's clock, or that of a test.
-func newClock(sinceBoot func() time.Duration) clock {
+func newClock(now func() time.Time, sinceBoot func() time.Duration) clock {
 	if sinceBoot == nil {
 		return newRealClock()
 	}
-	return testClock{sinceBoot}
+	if now == nil {
+		now = time.Now
+	}
+	return testClock{now, sinceBoot}
 }
 
 // bootID identifies the current boot of the machine; "" if the kernel does not

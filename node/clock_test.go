@@ -19,7 +19,7 @@ func TestMonotonicIsTheKernels(t *testing.T) {
 	}
 	for range 3 {
 		before := kernel()
-		c := newClock(nil)
+		c := newClock(nil, nil)
 		after := kernel()
 		for range 100 {
 			low := kernel()

@@ -72,6 +72,7 @@ type Config struct {
 	// Dial connects the daemon to other nodes, for tests; nil = the network. Helper processes do not use it.
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
 	SinceBoot func() time.Duration // for tests: monotonic time of the machine, across restarts of the daemon; nil = the machine's clocks
+	Now       func() time.Time     // for tests with SinceBoot: wall-clock time of the machine; nil = time.Now
 	BootID    string               // for tests: of this boot of the machine; "" = the kernel's
 	StoreDisk store.Disk           // for simulations of the disk of the daemon's own state
 	// KernelCounts is for tests: a folder with the kernel's counts of memory, processors and disks, whose missing files are

@@ -98,7 +98,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	}
 	st.SetDisk(cfg.StoreDisk)
 	d := &daemon{
-		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.SinceBoot), bootID: cmp.Or(cfg.BootID, bootID()),
+		cfg: cfg, log: cfg.Log, store: st, clock: newClock(cfg.Now, cfg.SinceBoot), bootID: cmp.Or(cfg.BootID, bootID()),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
 		containers: newContainerLister(cfg.Driver), slots: make(chan struct{}, cfg.parallel), dumpSlots: make(chan struct{}, cfg.parallel),
 	}
@@ -109,7 +109,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	}
 	// The number increases across restarts too, so a coordinator that remembers the
 	// last sequence accepts the next.
-	d.attempts = newAttemptTable(id, uint64(time.Now().UnixMilli()))
+	d.attempts = newAttemptTable(id, uint64(d.clock.Now().UnixMilli()))
 	if d.programs, err = installPrograms(&cfg); err != nil {
 		return fail(err)
 	}

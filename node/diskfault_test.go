@@ -238,7 +238,7 @@ func newStoreFaultAttempt(t *testing.T) (a *attempt, whole, broken *store.Store)
 	engine := fake.New(nil, nil)
 	t.Cleanup(engine.Close)
 	kernel := &plainFreezer{fakeKernel: newFakeKernel()}
-	d := &daemon{log: slog.New(slog.DiscardHandler), clock: newClock(nil), store: whole, exclusive: &exclusiveGuard{}, slots: make(chan struct{}, 1), dumpSlots: make(chan struct{}, 1), bootID: "b"}
+	d := &daemon{log: slog.New(slog.DiscardHandler), clock: newClock(nil, nil), store: whole, exclusive: &exclusiveGuard{}, slots: make(chan struct{}, 1), dumpSlots: make(chan struct{}, 1), bootID: "b"}
 	d.cfg = Config{Data: t.TempDir(), Info: &droverv1.NodeInfo{Name: "n1"}, Enforcer: kernel, Log: d.log}
 	d.unallocatedIO = newUnallocatedIO(&d.cfg, func() int64 { return 0 })
 	d.cfg.Driver = fullDuringDump{engine.Driver(), func() { a.rec.db = broken }}

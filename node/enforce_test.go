@@ -181,7 +181,7 @@ func TestHelpersThatDoNotDie(t *testing.T) {
 	mail := &mailbox{inbox: make(chan func(), 10)}
 	x := &attemptHelpers{
 		fetch: helperState{work: task.WorkIdle}, strays: true, ctx: t.Context(), id: "1.0.0.1.1", dir: folder(t.TempDir()),
-		cfg: &b.config, runner: &helperRunner{enforcer: k}, mail: mail, clock: newClock(nil), log: slog.New(slog.DiscardHandler),
+		cfg: &b.config, runner: &helperRunner{enforcer: k}, mail: mail, clock: newClock(nil, nil), log: slog.New(slog.DiscardHandler),
 	}
 	start := func() error { return x.startFetch(&droverv1.TaskSpec{Kind: kindReduce}, nil, func(*failure) {}) }
 	if err := start(); !errors.Is(err, fault.Unavailable) || x.fetch.work != task.WorkIdle {

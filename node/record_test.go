@@ -23,7 +23,7 @@ func newTestRecord(t *testing.T, now *time.Duration) *attemptRecord {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return &attemptRecord{id: "1.0.0.1.1", db: db, clock: testClock{func() time.Duration { return *now }}, bootID: "boot"}
+	return &attemptRecord{id: "1.0.0.1.1", db: db, clock: testClock{time.Now, func() time.Duration { return *now }}, bootID: "boot"}
 }
 
 // stored returns the record as a later daemon finds it.
@@ -166,7 +166,7 @@ func TestTimeBeforeTheStartDoesNotCount(t *testing.T) {
 // The end of a task that ended before the clock was set is in the past, and known: its time does not go on.
 func TestEndBeforeAStepOfTheClock(t *testing.T) {
 	now := 100 * time.Second
-	clock := testClock{func() time.Duration { return now }}
+	clock := testClock{time.Now, func() time.Duration { return now }}
 	c := attemptContainer{clock: clock, cgroup: &attemptCgroup{cfg: &Config{}}}
 	c.set(runtime.Status{Phase: runtime.PhaseStopped, Exited: clock.Now().Add(-1000 * time.Hour)})
 	r := newTestRecord(t, &now)

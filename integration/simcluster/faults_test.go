@@ -169,6 +169,8 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		return c.damageDisk(f)
 	case tearWrite:
 		begin, end = s.torn.arm, func() { s.tear(8 * (2*f.n - 1)) }
+	case stepNodeClock:
+		begin, end = func() { m.clock.Store(int64(clockSteps[f.n-1])) }, func() { m.clock.Store(0) }
 	case loseVoter:
 		begin, end = func() { c.wg.Go(func() { c.loseVoter(f) }) }, func() {}
 	case fillNodeDisk:
@@ -224,7 +226,7 @@ func diskFault(full *atomic.Int64) func(written bool) error {
 	}
 }
 
-// clockSteps are how far the clock of a coordinator is off, by the fault's number.
+// clockSteps are how far the clock of a coordinator or of a node is off, by the fault's number.
 var clockSteps = [...]time.Duration{time.Second, lease, 10 * time.Minute, -time.Second, -lease, -10 * time.Minute}
 
 // clocksAhead returns how far a clock of a coordinator may be ahead in a plan.

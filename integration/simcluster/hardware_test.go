@@ -41,7 +41,7 @@ func (p *plan) addHardware() {
 	if p.servers > 1 && !slices.ContainsFunc(p.jobs, func(j plannedJob) bool { return j.losesDisk }) {
 		kinds = append(kinds, loseDisk, loseVoter)
 	}
-	kinds = append(kinds, tearWrite, damageDisk)
+	kinds = append(kinds, stepNodeClock, tearWrite, damageDisk)
 	for range count {
 		f := plannedFault{kind: kinds[r.IntN(len(kinds))], n: 1 + r.IntN(6), at: p.whileAJobRuns(r), length: between(r, 50*time.Millisecond, 2*lease), a: machineName(r.IntN(p.machines))}
 		switch f.kind {
@@ -53,6 +53,11 @@ func (p *plan) addHardware() {
 				f.at = max(f.at, clusterBegins)
 			}
 			kinds = kinds[:2]
+		case stepNodeClock: // mostly back, within a lease that is not renewed
+			if p.focus == "leases" || r.IntN(2) == 0 {
+				f.n, f.length = 5+r.IntN(2), 2*lease
+				p.faults = append(p.faults, plannedFault{kind: isolateNode, a: f.a, at: f.at - min(f.at, between(r, lease/50, lease/2)), length: 2 * lease})
+			}
 		}
 		if f.kind == cutPower && r.IntN(2) == 0 { // with tasks that are dumps then, and go on from them
 			j := p.jobs[r.IntN(len(p.jobs))]

@@ -40,8 +40,10 @@ type machine struct {
 	off     chan struct{}
 	disk    *unsyncedWrites // of the daemon's store
 	boots   int
-	booted  time.Time    // where its time since boot began
-	full    atomic.Int64 // 1: writes of the daemon's store fail; 2: they are made, and fail
+	booted  time.Time     // when the present boot began, or the simulation
+	up      time.Duration // its time since boot then: no two machines have the same
+	clock   atomic.Int64  // how far its wall clock is ahead, ns
+	full    atomic.Int64  // 1: writes of the daemon's store fail; 2: they are made, and fail
 
 	h      *host // of the present daemon; nil while none runs
 	cancel context.CancelFunc
@@ -54,7 +56,7 @@ type machine struct {
 
 func (c *cluster) addMachine(name string) *machine {
 	m := &machine{c: c, name: name, data: filepath.Join(c.dir, name), harness: filepath.Join(c.dir, "harness"), member: c.member(pki.KindNode, name), off: make(chan struct{})}
-	m.boot()
+	m.boot(time.Duration(1+len(c.machines)) * 10 * time.Hour)
 	if err := os.WriteFile(m.harness, []byte("#!/bin/true\n"), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
@@ -81,7 +83,7 @@ func (m *machine) start() {
 	info.Schemes, info.Levels, info.Swap = []string{"file"}, levels, 1<<30
 	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: &driver{m.engine.Driver(), m.kernel}, Info: info, Enforcer: m.kernel,
 		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), FilesConfig: fsys.Config{Local: true}, SweepEvery: 2 * lease / 3, SampleEvery: 2 * lease / 5,
-		StoreDisk: store.Disk{Writing: m.disk.writing, Fault: diskFault(&m.full)}, SinceBoot: m.sinceBoot(), BootID: fmt.Sprintf("boot %d of %s", m.boots, m.name), Log: c.logger(m.name, nil)}
+		StoreDisk: store.Disk{Writing: m.disk.writing, Fault: diskFault(&m.full)}, SinceBoot: m.sinceBoot(), Now: func() time.Time { return time.Now().Add(time.Duration(m.clock.Load())) }, BootID: fmt.Sprintf("boot %d of %s", m.boots, m.name), Log: c.logger(m.name, nil)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	m.h, m.cancel, m.done = h, cancel, done
@@ -96,16 +98,16 @@ func (m *machine) start() {
 	}()
 }
 
-// boot begins a new boot of the machine.
-func (m *machine) boot() {
+// boot begins a new boot of the machine, which has been up for so long.
+func (m *machine) boot(up time.Duration) {
 	m.boots++
-	m.booted = time.Now()
+	m.booted, m.up = time.Now(), up
 }
 
 // sinceBoot returns the clock of the present boot.
 func (m *machine) sinceBoot() func() time.Duration {
-	booted := m.booted
-	return func() time.Duration { return time.Since(booted) + time.Minute }
+	booted, up := m.booted, m.up
+	return func() time.Duration { return time.Since(booted) + up }
 }
 
 // crash ends the daemon: nothing that it says after this instant arrives, and its
@@ -142,7 +144,7 @@ func (m *machine) losePower() {
 	if err := errors.Join(os.RemoveAll(m.data), os.Rename(image, m.data)); err != nil {
 		m.c.t.Fatal(err)
 	}
-	m.boot()
+	m.boot(time.Minute)
 }
 
 // imageOf returns a copy of a file or folder, as it is at this instant. A daemon that is ended writes on.

@@ -32,6 +32,8 @@ var mutations = []mutation{
 	// Leases.
 	{"a node ignores the end of its lease", "node/lease.go",
 		"hasLease = a.d.exclusive.lease.remaining() > 0", "hasLease = a.d.exclusive.lease.remaining() > -1<<62"},
+	{"a node's lease goes by its wall clock", "node/lease.go",
+		"g.lease.now = cfg.SinceBoot", "g.lease.now = func() time.Duration { return time.Duration(cfg.Now().UnixNano()) }"},
 	{"a node's lease is three times too long", "node/lease.go",
 		"leaseShare    = 66", "leaseShare    = 300"},
 	{"a lease counts from the answer, not from the question", "node/lease.go",

@@ -123,6 +123,7 @@ const (
 	loseVoter    // one of two coordinators that have an entry loses its disk, while the other is cut off
 	damageDisk   // of a coordinator: its power is cut, and a file of its raft store or of a snapshot is damaged
 	tearWrite    // of a coordinator: its power is cut while a page of its raft store is written
+	stepNodeClock
 	endOfFaults
 )
 
@@ -130,7 +131,7 @@ func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
 		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain", lateAnswer: "late answers to",
-		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of", cutPower: "cut the power of", fillNodeDisk: "fill the disk of node", loseDisk: "lose the disk of", loseVoter: "lose the disk of a voter", damageDisk: "damage the disk of", tearWrite: "tear a write of"}
+		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of", cutPower: "cut the power of", fillNodeDisk: "fill the disk of node", loseDisk: "lose the disk of", loseVoter: "lose the disk of a voter", damageDisk: "damage the disk of", tearWrite: "tear a write of", stepNodeClock: "step the clock of node"}
 	if k < crashServer || int(k) >= len(names) || names[k] == "" {
 		return "invalid fault"
 	}
