@@ -73,9 +73,37 @@ func seeds(t *testing.T) (all []uint64) {
 	return all
 }
 
+// seedsFile has the seeds that failed once.
+const seedsFile = "testdata/seeds"
+
+// knownSeeds returns the seeds of the file, whose lines say why each has failed.
+func knownSeeds(t *testing.T) (all []uint64) {
+	text, err := os.ReadFile(seedsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		number, why, _ := strings.Cut(line, " ")
+		s, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || why == "" {
+			t.Fatalf("%s: %q: want a seed and why it failed", seedsFile, line)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
 // TestSimulatedCluster runs clusters with jobs and faults from seeds, and checks
-// what must hold whatever happens: see check.
+// what must hold whatever happens: see check. Those that failed once come first, unless a seed or a number is given.
 func TestSimulatedCluster(t *testing.T) {
+	if os.Getenv("RAPID_SEED") == "" && os.Getenv(simulationsVar) == "" {
+		for _, s := range knownSeeds(t) {
+			t.Run(fmt.Sprint("known seed=", s), func(t *testing.T) { simulate(t, newPlan(s, mixedPlans)) })
+		}
+	}
 	sum, began, size := contents{}, cpuTime(), sizeOfPlans(t)
 	for _, s := range seeds(t) {
 		if !t.Run(fmt.Sprint("seed=", s), func(t *testing.T) { sum.add(simulate(t, newPlan(s, size))) }) {
