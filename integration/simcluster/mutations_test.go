@@ -61,11 +61,11 @@ var mutations = []mutation{
 		"c.State = TaskActive", "c.State = TaskPending"},
 	// Commit.
 	{"each success is committed", "coordinator/facts/apply_attempts.go",
-		"state == AttemptSucceeded && t.Winner == 0 &&", "state == AttemptSucceeded &&"},
+		"ended.State == AttemptSucceeded && t.Winner == 0 &&", "ended.State == AttemptSucceeded &&"},
 	{"a failed program has succeeded", "node/exit.go",
 		"\tif f == nil {\n\t\tend.Phase,", "\tif f == nil || f.cause == droverv1.Cause_CAUSE_EXIT {\n\t\tend.Phase,"},
 	{"a lost attempt leaves its task active", "coordinator/facts/apply_attempts.go",
-		"} else if t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {", "} else if state != AttemptLost && t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {"},
+		"} else if t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {", "} else if ended.State != AttemptLost && t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {"},
 	{"a job has succeeded with its first stage", "coordinator/facts/apply_jobs.go",
 		"j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.isComplete() {", "j.State == droverv1.JobState_JOB_STATE_COMMITTING || j.Stages[0].Done < j.Stages[0].Tasks {"},
 	{"a job is published without its last part", "coordinator/output.go",
