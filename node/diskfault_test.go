@@ -140,7 +140,7 @@ func TestFullDiskOfANode(t *testing.T) {
 	}
 }
 
-// A file of a job that is larger than what is free fails the task, and takes no room from others: each try removes what it has
+// A file of a job that is larger than what is free fails the task, and takes no space from others: each try removes what it has
 // fetched.
 func TestFileThatFillsTheDiskOfANode(t *testing.T) {
 	dir := smallDisk(t, "size=6m")

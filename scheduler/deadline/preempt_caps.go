@@ -18,8 +18,9 @@ func (l *capLack) isCovered() bool { return l.lacks.Fits(scheduler.Resources{}) 
 
 // FindCapVictims finds the attempts to preempt, on whatever nodes, so that a task of the stage stays within the totals that
 // its tenant and those above may use, beside what due tasks wait for there already: awaited returns that of a tenant.
-// Victims on the given node are taken first of their group. There are none if enough is being released. Attempts that start or
-// resume count as far as they can be preempted once they run, but are no victims yet. ok is false if no victims suffice: another cap stops the task, or the task exceeds the cap alone. The result is valid until the next call.
+// Victims on the given node are taken first of their group. There are none if enough is being released. Attempts that start
+// or resume count as far as they can be preempted once they run, but are no victims yet. ok is false if no victims suffice:
+// another cap stops the task, or the task exceeds the cap alone. The result is valid until the next call.
 // O(jobs + attempts x log attempts below the tenants that lack).
 func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, awaited func(scheduler.TenantID) scheduler.Resources,
 	now scheduler.Time,

@@ -31,7 +31,7 @@ type roundPlan struct {
 	unfinished          bool           // the budget is spent: the next decision goes on
 	tasksLeft           int32          // to plan of the project that is built
 	scarce              bool           // there are not reservations for all, see mayPlan
-	room                int            // reservations for tasks that have none and may be planned; see mayPlan
+	reservable          int            // reservations for tasks that have none and may be planned; see mayPlan
 	optional            bool           // the project that is built has no guarantee: its tasks may be left out
 	truncated           bool           // it has more
 	window              int            // tasks, see chooseWindow; 0 for windowTasks
@@ -72,7 +72,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	case f.spare == 0 && f.compressed.timeline == p.timeline: // it was undone: its moves were refused, or its mark is another one's
 		f.compressed.timeline = nil
 	}
-	if f.readOwners(s, f.spare == 0 && !p.scarce); !p.restored.readAll && p.exceedsRoom() { // who is left out depends on all
+	if f.readOwners(s, f.spare == 0 && !p.scarce); !p.restored.readAll && p.exceedsReservations() { // who is left out depends on all
 		p.begin(s, now)
 		f.readOwners(s, false)
 	}
@@ -111,9 +111,9 @@ func (f *reservingPolicy) readOwners(s *scheduler.State, keep bool) {
 // keptReservations is how many reservations are left to tasks with a guarantee that fail or are lost, and to suspended ones.
 const keptReservations = 1 << 13
 
-// exceedsRoom reports whether the planner has more tasks without a reservation than the State takes reservations, but for
+// exceedsReservations reports whether the planner has more tasks without a reservation than the State takes reservations, but for
 // keptReservations.
-func (p *roundPlan) exceedsRoom() bool {
+func (p *roundPlan) exceedsReservations() bool {
 	return p.planner.Len()-p.planner.NumKept() > p.s.Reservations().Left()-keptReservations
 }
 
@@ -125,17 +125,17 @@ func (p *roundPlan) mayPlan(g *scheduler.Stage, task int32) bool {
 	if !p.restored.readAll || g.PlannedAt(task) != nil {
 		return true
 	}
-	if p.optional && p.room <= 0 {
+	if p.optional && p.reservable <= 0 {
 		p.truncated, p.scarce = true, true
 		return false
 	}
-	p.room--
+	p.reservable--
 	return true
 }
 
 // restoreOwners restores the changed owners in the planner, and lists all with work to plan.
 func (p *roundPlan) restoreOwners() {
-	p.scarce, p.room = false, p.s.Reservations().Left()-keptReservations
+	p.scarce, p.reservable = false, p.s.Reservations().Left()-keptReservations
 	for _, list := range [][]*restoredOwner{p.restored.changed, p.restored.entered} {
 		for _, o := range list {
 			if o.first != nil && !o.leftOut {

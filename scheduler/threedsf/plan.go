@@ -176,7 +176,7 @@ func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
 func (b *plan) planRequests() []scheduler.PolicyState {
 	var refused []scheduler.PolicyState
 	b.requestsLeft = b.p.c.actionsLeft/2 + 1
-	actions, work, room := 0, b.p.planWork, b.p.c.s.Reservations().Left()
+	actions, work, reservable := 0, b.p.planWork, b.p.c.s.Reservations().Left()
 	if b.replanLeft { // first what was lost; the budget is for both
 		work /= 4
 	}
@@ -188,7 +188,7 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 			b.deferred = true
 			continue
 		}
-		q, left, done, err := b.planOwner(o, min(b.requestsLeft, room)-actions, work)
+		q, left, done, err := b.planOwner(o, min(b.requestsLeft, reservable)-actions, work)
 		b.p.steps.planned += work - left
 		work = left
 		if err == nil {

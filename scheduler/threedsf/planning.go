@@ -50,9 +50,9 @@ type owner struct {
 	deadline  scheduler.Time // 0 for a project; the project's latest departure for a job that joins
 	accepted  scheduler.Time // see cachedJob
 	submitted scheduler.Time
-	waiting   int  // tasks
-	partial   bool // requested, and not all of its tasks have a place yet
-	occupied  []backfill.Occupation
+	waiting   int                   // tasks
+	partial   bool                  // requested, and not all of its tasks have a place yet
+	occupied  []backfill.Occupation // requested: by its running tasks, see occupyForRequests
 }
 
 // A plan is bounded by counted work, never by time, so that a decision depends on the
