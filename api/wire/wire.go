@@ -53,8 +53,17 @@ const RetryAfter = "Retry-After"
 // IsOverload reports whether a received error says that the same request may
 // succeed after a pause.
 func IsOverload(err error) bool {
+	return header(err, connect.CodeResourceExhausted, RetryAfter) != ""
+}
+
+// header returns a header of an error with this code, "" if err has another one: Meta writes, and connect has
+// errors that all streams of a process share, as that of a stream's end, of code Unknown.
+func header(err error, code connect.Code, key string) string {
 	var ce *connect.Error
-	return errors.As(err, &ce) && ce.Code() == connect.CodeResourceExhausted && ce.Meta().Get(RetryAfter) != ""
+	if !errors.As(err, &ce) || ce.Code() != code {
+		return ""
+	}
+	return ce.Meta().Get(key)
 }
 
 // Stale is the header with which a caller accepts an answer of a coordinator that
@@ -101,18 +110,13 @@ func NoMajority(format string, args ...any) error {
 
 // IsNoMajority reports whether a received error is one of NoMajority.
 func IsNoMajority(err error) bool {
-	var ce *connect.Error
-	return errors.As(err, &ce) && ce.Meta().Get(noMajority) != ""
+	return header(err, connect.CodeUnavailable, noMajority) != ""
 }
 
 // LeaderOf reports whether a received error says that the server did nothing
 // because it does not lead, and the URL of the leader, "" if it is not known.
 func LeaderOf(err error) (url string, notLeader bool) {
-	var ce *connect.Error
-	if !errors.As(err, &ce) || ce.Code() != connect.CodeUnavailable {
-		return "", false
-	}
-	switch url = ce.Meta().Get(leaderHeader); url {
+	switch url = header(err, connect.CodeUnavailable, leaderHeader); url {
 	case leaderUnknown:
 		return "", true
 	case leaderChanged:
@@ -135,8 +139,7 @@ func LeaderChanged(err error) error {
 
 // IsLeaderChanged reports whether a received error has the mark of LeaderChanged.
 func IsLeaderChanged(err error) bool {
-	var ce *connect.Error
-	return errors.As(err, &ce) && ce.Meta().Get(leaderHeader) == leaderChanged
+	return header(err, connect.CodeUnavailable, leaderHeader) == leaderChanged
 }
 
 // NotConnected reports whether a call failed since no connection was made. A dial that

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -62,4 +64,18 @@ func TestMessageKeepsCause(t *testing.T) {
 	if !errors.Is(err, cause) || !errors.Is(err, fault.Exhausted) {
 		t.Errorf("%v lost its cause or class", err)
 	}
+}
+
+// Streams share the error of their end, and each asks what it says: nobody may write to it. Only the race detector sees it.
+func TestMarksOfASharedErrorAreOnlyRead(t *testing.T) {
+	end := connect.NewError(connect.CodeUnknown, fmt.Errorf("the end of the messages: %w", io.EOF))
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if _, notLeader := LeaderOf(end); notLeader || IsLeaderChanged(end) || IsNoMajority(end) || IsOverload(end) {
+				t.Error("the end of a stream has a mark")
+			}
+		})
+	}
+	all.Wait()
 }
