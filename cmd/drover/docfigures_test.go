@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -67,9 +66,9 @@ func TestDocumentedFigures(t *testing.T) {
 					args[i+1] = filepath.Join(t.TempDir(), "out")
 				}
 			}
-			var out, errs bytes.Buffer
-			if err := newApp(strings.NewReader(""), &out, &errs).RunContext(t.Context(), args); err != nil {
-				t.Fatalf("%v: %v\n%s", args, err, errs.String())
+			out, errs := &lockedBuffer{}, &lockedBuffer{}
+			if err := launchTo(t, out, errs, args[0], args[1:]...).Wait(); err != nil {
+				t.Fatalf("%v: %v\n%s", args, err, errs)
 			}
 			if want := c.want(t, out.String()); !strings.Contains(text, want) {
 				t.Errorf("%s does not say %q beside its command, which prints\n%s", c.doc, want, out.String())

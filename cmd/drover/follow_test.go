@@ -223,18 +223,18 @@ func TestFollowersGoOnAfterARestart(t *testing.T) {
 		}
 		steps++
 	}
-	at := []string{"drover", "-address", "unix://" + socket}
-	ctx, interrupt := context.WithCancel(t.Context())
-	defer interrupt()
+	at := []string{"-address", "unix://" + socket}
 	type follower struct {
 		out, said *lockedBuffer
+		process   *os.Process
 		ended     chan error
 	}
 	var all []*follower
 	follow := func(args ...string) *follower {
-		f := &follower{&lockedBuffer{}, &lockedBuffer{}, make(chan error, 1)}
-		app := newApp(strings.NewReader(""), f.out, f.said)
-		go func() { f.ended <- app.RunContext(ctx, slices.Concat(at, args)) }()
+		f := &follower{out: &lockedBuffer{}, said: &lockedBuffer{}, ended: make(chan error, 1)}
+		cmd := launchTo(t, f.out, f.said, "drover", slices.Concat(at, args)...)
+		f.process = cmd.Process
+		go func() { f.ended <- cmd.Wait() }()
 		all = append(all, f)
 		return f
 	}
@@ -283,11 +283,13 @@ func TestFollowersGoOnAfterARestart(t *testing.T) {
 		}
 	}
 	shows("the end of the job", printed, "job.succeeded", 1, events)
-	want, err := droverOutput(t, slices.Concat(at[1:], []string{"events", "-limit", "0"})...)
+	want, err := processOutput(t, slices.Concat(at, []string{"events", "-limit", "0"})...)
 	if err != nil || events.out.String() != want {
 		t.Errorf("%v; followed events\n%s\nof all\n%s", err, events.out, want)
 	}
-	interrupt()
+	if err := events.process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
 	if err := <-events.ended; err != nil {
 		t.Error(err)
 	}

@@ -25,10 +25,10 @@ import (
 
 // TestMain lets the test binary act as drover if it is started under that name. Tests have times shown in UTC.
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) != "drover" {
+	if program := filepath.Base(os.Args[0]); program != "drover" && program != testNodeProgram {
 		time.Local = time.UTC // here alone: servers of other tests may run while one changes it
 	}
-	testscript.Main(m, map[string]func(){"drover": main})
+	testscript.Main(m, map[string]func(){"drover": main, testNodeProgram: testNodeMain})
 }
 
 // stepLimit bounds every wait of a script.

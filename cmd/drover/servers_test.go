@@ -80,7 +80,7 @@ func (c *processCluster) launch(id, name string, more ...string) {
 	if _, err := os.Stat(c.at("ca/" + name + ".pem")); err != nil {
 		c.drover("tls", "cert", "-dir", c.at("ca"), "-kind", "coordinator", "-host", "127.0.0.1", name)
 	}
-	c.runs[id], c.logs[id] = launchDaemon(c.t, append([]string{"coordinator", "-id", id, "-data", c.at("data-" + id), "-socket", c.at(id), "-listen", "127.0.0.1:0", "-operator", "user/root",
+	c.runs[id], c.logs[id] = launch(c.t, "drover", append([]string{"coordinator", "-id", id, "-data", c.at("data-" + id), "-socket", c.at(id), "-listen", "127.0.0.1:0", "-operator", "user/root",
 		"-tls-ca", c.at("ca/ca.pem"), "-tls-cert", c.at("ca/" + name + ".pem"), "-tls-key", c.at("ca/" + name + ".key")}, more...)...)
 }
 

@@ -35,20 +35,28 @@ func (l *lockedBuffer) String() string {
 // is ready. The test's end kills it.
 func startDaemon(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 	t.Helper()
-	cmd, log := launchDaemon(t, args...)
+	cmd, log := launch(t, "drover", args...)
 	waitFor(t, "drover "+args[0]+" is ready", func() bool { return strings.Contains(log.String(), "ready: ") }, log.String)
 	return cmd, log
 }
 
-// launchDaemon is startDaemon without the wait.
-func launchDaemon(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
+// launch starts the test binary as one of the programs of TestMain, which ends with the test. The library of
+// the command line has flags that all commands of a process share, so that what runs side by side has
+// a process of its own.
+func launch(t *testing.T, program string, args ...string) (*exec.Cmd, *lockedBuffer) {
+	t.Helper()
+	log := &lockedBuffer{}
+	return launchTo(t, log, log, program, args...), log
+}
+
+// launchTo is launch with the output apart from what is said beside it.
+func launchTo(t *testing.T, out, said *lockedBuffer, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &lockedBuffer{}
-	cmd := &exec.Cmd{Path: self, Args: append([]string{"drover"}, args...), Stderr: log, Env: append(os.Environ(), "GORACE="+raceExitOption)}
+	cmd := &exec.Cmd{Path: self, Args: append([]string{program}, args...), Stdout: out, Stderr: said, Env: append(os.Environ(), "GORACE="+raceExitOption)}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +64,7 @@ func launchDaemon(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
 	})
-	return cmd, log
+	return cmd
 }
 
 // waitFor polls until yes, at most stepLimit.
@@ -70,7 +78,8 @@ func waitFor(t *testing.T, what string, yes func() bool, more func() string) {
 	t.Fatalf("not within %s: %s\n%s", stepLimit, what, more())
 }
 
-// droverOutput runs a command of the command line and returns what it printed.
+// droverOutput runs a command and returns what it printed and its error. A test that runs beside others takes
+// processOutput.
 func droverOutput(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -79,24 +88,12 @@ func droverOutput(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// startProcessNode runs a node daemon with the process driver against a socket,
-// as `drover dev` does, until the returned function is called.
-func startProcessNode(t *testing.T, data, socket string) (stop func()) {
+// processOutput runs a command in a process of its own and returns what it printed.
+func processOutput(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done, log := make(chan error, 1), &lockedBuffer{}
-	app := newApp(strings.NewReader(""), log, log)
-	app.Commands = append(app.Commands, testNodeCommand(data, socket))
-	go func() { done <- app.RunContext(ctx, []string{"drover", "test-node"}) }()
-	waitFor(t, "the node is ready", func() bool { return strings.Contains(log.String(), "ready: ") }, log.String)
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the node: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
+	cmd, out := launch(t, "drover", args...)
+	err := cmd.Wait()
+	return out.String(), err
 }
 
 // TestStoppedCoordinatorLosesNoNode stops a coordinator's process for four
@@ -119,7 +116,7 @@ func TestStoppedCoordinatorLosesNoNode(t *testing.T) {
 	}
 	at := "unix://" + socket
 	run := func(args ...string) string {
-		out, err := droverOutput(t, append([]string{"-address", at}, args...)...)
+		out, err := processOutput(t, append([]string{"-address", at}, args...)...)
 		if err != nil {
 			t.Fatalf("drover %s: %v\n%s\n%s", strings.Join(args, " "), err, out, log)
 		}
