@@ -160,31 +160,37 @@ func (d *Driver) Kill(_ context.Context, id string, sig syscall.Signal) error {
 // Delete implements runtime.Driver.
 func (d *Driver) Delete(ctx context.Context, id string) error {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	b := d.lookUpLocked(id)
 	if b == nil {
-		d.mu.Unlock()
 		return nil
 	}
-	running := b.phase == runtime.PhaseRunning
-	err := b.signal(syscall.SIGKILL)
-	d.mu.Unlock()
-	if err != nil {
+	if err := b.signal(syscall.SIGKILL); err != nil {
 		return err
 	}
-	if running {
-		select {
-		case <-b.done:
-		case <-ctx.Done():
-			return ctx.Err()
+	if b.phase == runtime.PhaseRunning {
+		if err := d.awaitEndUnlocked(ctx, b); err != nil {
+			return err
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.containers[id] == b {
 		delete(d.containers, id)
 		b.closeDone()
 	}
 	return nil
+}
+
+// awaitEndUnlocked waits until a running container has ended, without mu, which the caller holds. One that does not run
+// yet may not be waited for: a start could come between.
+func (d *Driver) awaitEndUnlocked(ctx context.Context, b *container) error {
+	d.mu.Unlock()
+	defer d.mu.Lock()
+	select {
+	case <-b.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // lookUpLocked returns the container when no start of it is in progress, nil if there is none. It

@@ -293,6 +293,50 @@ func TestEndDuringStarts(t *testing.T) {
 	}
 }
 
+// Delete of a container that is being started either comes first, and there is nothing to start, or kills what runs.
+func TestDeleteLeavesNothingThatStarts(t *testing.T) {
+	d := newDriver(t, Config{})
+	var others sync.WaitGroup
+	quiet := make(chan struct{})
+	for range 4 { // who waits long for a mutex gets it as soon as it is unlocked, so that Start can come between two steps of Delete
+		others.Go(func() {
+			for {
+				select {
+				case <-quiet:
+					return
+				default:
+					d.mu.Lock()
+					time.Sleep(20 * time.Microsecond)
+					d.mu.Unlock()
+				}
+			}
+		})
+	}
+	for range 40 {
+		s := runtime.Spec{ID: "a", Args: []string{"sleep", "600"}}
+		if err := d.Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		both.Go(func() { _ = d.Start(t.Context(), s.ID) }) // refused if it comes too late
+		both.Go(func() {
+			if err := d.Delete(t.Context(), s.ID); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Wait()
+	}
+	close(quiet)
+	others.Wait()
+	ended := make(chan struct{})
+	go func() { d.wg.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a process runs on that no container has")
+	}
+}
+
 func TestSwitchUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if _, err := New(Config{StateDir: t.TempDir(), SwitchUser: true}); !errors.Is(err, fault.Unsupported) {
