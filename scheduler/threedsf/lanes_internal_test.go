@@ -311,12 +311,12 @@ func TestOverdueJobsEqualScan(t *testing.T) {
 					notYet++
 				default:
 					overdue++
-					want = append(want, fmt.Sprintf("%020d %d", since, j.Spec.ID))
+					want = append(want, fmt.Sprintf("%020d %020d", since, j.Spec.ID))
 				}
 			}
 			slices.Sort(want)
 			for _, o := range l.jobs {
-				got = append(got, fmt.Sprintf("%020d %d", o.since, o.job.Spec.ID))
+				got = append(got, fmt.Sprintf("%020d %020d", o.since, o.job.Spec.ID))
 			}
 			w.State.Journal().Rollback(c.mark)
 			if !slices.Equal(got, want) {
